@@ -1,0 +1,179 @@
+# Ravel's build. `make help` lists what there is to do.
+#
+#   make BUILD=build/asan SAN=address,undefined all     another variant in a folder of its own
+#   make CC=clang OPT=-O0 WERROR=1 ...
+#
+# Sources are found by folder, so a new .c file needs no line here. Optional parts are probed once into
+# $(BUILD)/config.mk; `make reprobe` looks again.
+
+BUILD   ?= build
+CC      ?= gcc
+OPT     ?= -O2
+PREFIX  ?= /usr/local
+DESTDIR ?=
+SAN     ?=
+WERROR  ?=
+
+VERSION := $(shell sed -n 's/.*RAVEL_VERSION_STRING "\(.*\)".*/\1/p' include/ravel/base.h)
+MAJOR   := $(firstword $(subst ., ,$(VERSION)))
+
+WARN  := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wwrite-strings \
+         -Wundef $(if $(WERROR),-Werror)
+# -ffp-contract=off: no fused multiply-add behind our back, so that every machine computes the same doubles.
+FLAGS  = -std=c11 -D_GNU_SOURCE $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(WARN) \
+         $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) \
+         -Iinclude -MMD -MP $(CFLAGS)
+LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
+LIBS   = -lm -ldl
+
+# Goals that build nothing need no probing.
+ifneq ($(filter-out help clean lint format test demo fuzz,$(or $(MAKECMDGOALS),all)),)
+include $(BUILD)/config.mk
+endif
+
+# ---- what is built from what -----------------------------------------------------------------------------------
+
+MODULE_SRC := src/comm/mpi.c src/comm/nccl.c src/device/cuda.c
+LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c))
+TRAIN_SRC  := $(wildcard train/*.c)
+CLI_SRC    := $(wildcard cli/*.c)
+UNIT_SRC   := $(wildcard tests/unit/*.c)
+BENCH_SRC  := $(wildcard bench/*.c)
+FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
+EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
+
+obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+
+STATIC := $(BUILD)/libravel.a
+SHARED := $(BUILD)/libravel.so
+TRAIN  := $(if $(TRAIN_SRC),$(BUILD)/libraveltrain.a)
+RAVEL  := $(BUILD)/ravel
+UNIT   := $(BUILD)/ravel-unit
+BENCH  := $(BUILD)/ravel-bench
+FUZZ   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
+
+# One loadable module an MPI implementation: libravel itself links no MPI, and finds the right one when it is needed.
+MODULES := $(if $(HAVE_OPENMPI),$(if $(wildcard src/comm/mpi.c),$(BUILD)/libravel_openmpi.so)) \
+           $(if $(HAVE_MPICH),$(if $(wildcard src/comm/mpi.c),$(BUILD)/libravel_mpich.so))
+
+TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
+TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
+
+.PHONY: all lib help demo test bench soak lint format fuzz install clean reprobe examples unit docs
+.DEFAULT_GOAL := all
+
+all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
+lib: $(STATIC) $(SHARED) $(MODULES)
+unit: $(UNIT) $(MODULES)
+examples: $(EXAMPLES)
+
+help:
+	@echo "make            build libravel (static and shared), the ravel command and the examples into $(BUILD)/"
+	@echo "make demo       the main job on mock data, start to finish (installs what is missing)"
+	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
+	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
+	@echo "make soak       the long versions of the random tests"
+	@echo "make lint       clang-format, clang-tidy, cppcheck"
+	@echo "make format     let clang-format rewrite the sources"
+	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30)"
+	@echo "make install    into PREFIX ($(PREFIX)), with headers, man pages and a pkg-config file"
+	@echo "make clean      remove $(BUILD)/"
+	@echo "variables       CC, OPT, CFLAGS, LDFLAGS, SAN=address,undefined, WERROR=1, BUILD=folder"
+
+# ---- rules -----------------------------------------------------------------------------------------------------
+
+$(BUILD)/config.mk: mk/probe.sh
+	@mkdir -p $(BUILD)
+	@sh mk/probe.sh "$(CC)" $@
+reprobe:
+	@rm -f $(BUILD)/config.mk
+	@$(MAKE) --no-print-directory $(BUILD)/config.mk
+
+$(BUILD)/obj/src/%.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -Isrc -c $< -o $@
+$(BUILD)/obj/train/%.o: train/%.c
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(TRAIN_DEFS) -c $< -o $@
+$(BUILD)/obj/tests/%.o: tests/%.c
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(TRAIN_DEFS) -Isrc -I. -Wno-missing-prototypes -c $< -o $@
+$(BUILD)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@
+
+$(STATIC): $(call obj,$(LIB_SRC))
+	@rm -f $@
+	$(AR) rcs $@ $^
+$(BUILD)/libraveltrain.a: $(call obj,$(TRAIN_SRC))
+	@rm -f $@
+	$(AR) rcs $@ $^
+$(SHARED): $(call obj,$(LIB_SRC))
+	$(CC) -shared -Wl,-soname,libravel.so.$(MAJOR) -o $@ $^ $(LINK) $(LIBS)
+	@ln -sf libravel.so $(BUILD)/libravel.so.$(MAJOR)
+# A module calls back into libravel's shared helpers through the table it is handed, so it links only its own library.
+$(BUILD)/libravel_openmpi.so: src/comm/mpi.c $(SHARED)
+	$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(OPENMPI_FLAGS) $(LINK)
+$(BUILD)/libravel_mpich.so: src/comm/mpi.c $(SHARED)
+	$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(MPICH_FLAGS) $(LINK)
+
+$(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
+	$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+$(UNIT): $(call obj,$(UNIT_SRC)) $(TRAIN) $(STATIC)
+	$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+$(BENCH): $(call obj,$(BENCH_SRC)) $(TRAIN) $(STATIC)
+	$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+$(BUILD)/examples/%: examples/%.c $(STATIC)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -o $@ $< $(STATIC) $(LINK) $(LIBS)
+
+# A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)
+	@mkdir -p $(@D)
+	$(CC) -o $@ $^ $(LINK) $(LIBS)
+
+# ---- what people type ------------------------------------------------------------------------------------------
+
+demo:
+	@sh mk/deps.sh demo
+	@$(MAKE) --no-print-directory all
+	@sh mk/demo.sh $(BUILD)
+
+test:
+	@sh mk/deps.sh test
+	@BUILD=$(BUILD) CC="$(CC)" SUITES="$(SUITES)" sh tests/run.sh
+
+bench: $(BENCH) all
+	@BUILD=$(BUILD) $(BENCH) --json $(BUILD)/bench.json $(if $(FILTER),--filter "$(FILTER)")
+
+soak: unit
+	@RAVEL_SOAK=1 $(UNIT) $(if $(FILTER),"$(FILTER)")
+
+lint:
+	@sh mk/lint.sh
+format:
+	@git ls-files '*.c' '*.h' '*.cu' | xargs clang-format -i
+
+FUZZ_SECONDS ?= 30
+fuzz:
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)/libfuzzer CC=clang SAN=fuzzer-no-link,address,undefined $(BUILD)/libfuzzer/libravel.a
+	@BUILD=$(BUILD) FUZZ_SECONDS=$(FUZZ_SECONDS) sh tests/fuzz/run.sh
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/ravel \
+	    $(DESTDIR)$(PREFIX)/share/man/man1
+	install $(RAVEL) $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(STATIC) $(DESTDIR)$(PREFIX)/lib/
+	install $(SHARED) $(DESTDIR)$(PREFIX)/lib/libravel.so.$(VERSION)
+	ln -sf libravel.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libravel.so.$(MAJOR)
+	ln -sf libravel.so.$(MAJOR) $(DESTDIR)$(PREFIX)/lib/libravel.so
+	$(if $(strip $(MODULES)),install $(MODULES) $(DESTDIR)$(PREFIX)/lib/)
+	install -m 644 include/ravel/*.h $(DESTDIR)$(PREFIX)/include/ravel/
+	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' mk/ravel.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ravel.pc
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(TRAIN_SRC) $(CLI_SRC) $(UNIT_SRC) $(BENCH_SRC) $(FUZZ_SRC)))

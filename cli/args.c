@@ -1,0 +1,105 @@
+/* Flags from option tables. */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_wants_help(int argc, char **argv) {
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return 1;
+    return 0;
+}
+
+int cli_fail(const char *command, const ravel_error *err) {
+    (void)fprintf(stderr, "ravel %s: %s\n", command, err->message);
+    return err->status == RAVEL_E_ARGUMENT ? CLI_USAGE : CLI_FAILED;
+}
+
+static const cli_options *find(const cli_options *sets, int count, const char *name, const ravel_option **row) {
+    for (int i = 0; i < count; i++) {
+        *row = ravel_option_find(sets[i].table, name);
+        if (*row) return &sets[i];
+    }
+    return NULL;
+}
+
+static ravel_status unknown(const cli_options *sets, int set_count, const char *name, ravel_error *err) {
+    const char *names[512];
+    size_t count = 0;
+    for (int i = 0; i < set_count; i++)
+        for (const ravel_option *row = sets[i].table; row->name && count < 512; row++) names[count++] = row->name;
+    const char *near = ravel_suggest(name, names, count);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option --%s%s%s%s", name,
+                           near ? "; did you mean --" : "", near ? near : "", near ? "?" : "; see --help");
+}
+
+/* One flag at argv[i]; *used is how many words it took. */
+static ravel_status take_flag(char **argv, int i, int argc, const cli_options *sets, int set_count, int *used,
+                              ravel_error *err) {
+    char name[80];
+    const char *word = argv[i] + 2, *equals = strchr(word, '='), *value;
+    size_t length = equals ? (size_t)(equals - word) : strlen(word);
+    if (length >= sizeof name) return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option %.90s...", argv[i]);
+    memcpy(name, word, length);
+    name[length] = '\0';
+    *used = 1;
+    const ravel_option *row;
+    const cli_options *set = find(sets, set_count, name, &row);
+    if (!set && strncmp(name, "no-", 3) == 0 && !equals) {
+        set = find(sets, set_count, name + 3, &row);
+        if (set && row->type == RAVEL_OPTION_BOOL)
+            return ravel_option_set(set->table, set->options, row->name, "false", err);
+        set = NULL;
+    }
+    if (!set) return unknown(sets, set_count, name, err);
+    if (equals) {
+        value = equals + 1;
+    } else if (row->type == RAVEL_OPTION_BOOL) {
+        value = "true";
+    } else {
+        if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", row->name);
+        value = argv[i + 1];
+        *used = 2;
+    }
+    return ravel_option_set(set->table, set->options, row->name, value, err);
+}
+
+ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
+                       int *words_count, ravel_error *err) {
+    int count = 0, only_words = 0;
+    for (int i = 1; i < argc;) {
+        int used = 1;
+        if (!only_words && strcmp(argv[i], "--") == 0) {
+            only_words = 1;
+        } else if (!only_words && strncmp(argv[i], "--", 2) == 0) {
+            ravel_status status = take_flag(argv, i, argc, sets, set_count, &used, err);
+            if (status) return status;
+        } else if (count < max_words) {
+            words[count++] = argv[i];
+        } else {
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%s\" is one word too many; see --help", argv[i]);
+        }
+        i += used;
+    }
+    *words_count = count;
+    return RAVEL_OK;
+}
+
+void cli_print_options(const cli_options *sets, int set_count) {
+    for (int i = 0; i < set_count; i++) {
+        printf("\n%s:\n", sets[i].title);
+        for (const ravel_option *row = sets[i].table; row->name; row++) {
+            char flag[96];
+            const char *kind = row->type == RAVEL_OPTION_BOOL     ? ""
+                               : row->type == RAVEL_OPTION_ENUM   ? " WORD"
+                               : row->type == RAVEL_OPTION_STRING ? " TEXT"
+                                                                  : " N";
+            (void)snprintf(flag, sizeof flag, "--%s%s", row->name, kind);
+            printf("  %-26s %s", flag, row->doc);
+            if (row->choices) printf(" (%s)", row->choices);
+            if (row->preset && *row->preset && row->type != RAVEL_OPTION_BOOL) printf(" [%s]", row->preset);
+            printf("\n");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+/* ravel/plan.h: lengths in, plan out.
+ *
+ * Nouns
+ *   sample      one sequence; the planner knows its length and, where given, its cost, group, update and home rank.
+ *   slot        the place of a sample in a bin: its length rounded up to `align`.
+ *   bin         a micro-batch: what one data-parallel rank runs forward and backward in one go. At most cp * budget
+ *               slot tokens and max_samples samples, always.
+ *   micro-step  the bins that all dp ranks run at the same time: one bin a rank.
+ *   update      one optimiser step: a whole number of micro-steps, the same on every rank.
+ *   filler      a bin without samples, there only so that every rank has the same number of micro-steps.
+ *
+ *               micro-step 0     micro-step 1         |  update 1 ...
+ *     rank 0    [ 7 | 3 | 9 ]    [ 1 | 4 ]            |
+ *     rank 1    [ 2 | 8     ]    [ 6 | 0 | 5 ]        |
+ *
+ * A plan is a pure function of lengths and options: no I/O, no communication, no global state, integers only. The
+ * same input gives the same plan, bit for bit, on every rank and machine, and a digest that ranks can compare.
+ *
+ * Three rungs
+ *   ravel_plan_create     one call, one plan (below).
+ *   ravel_planner_*       samples that arrive over time: push lengths, take micro-steps as they fill.
+ *   ravel_plan_replay     the same plan again, its micro-steps in another order (PPO epochs).
+ *
+ *     ravel_plan_options options;
+ *     ravel_plan_options_default(&options);
+ *     options.budget = 16384;
+ *     options.dp = 16;
+ *     ravel_plan_input input = {.size = sizeof input, .count = n, .lengths = lengths};
+ *     if (ravel_plan_create(&input, &options, &plan, &err)) ...
+ *     for (int64_t step = 0; step < plan->micro_steps; step++) {
+ *         int64_t bin = step * plan->dp + my_rank;
+ *         for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++)
+ *             use(plan->samples[i]);
+ *     }
+ */
+#ifndef RAVEL_PLAN_H
+#define RAVEL_PLAN_H
+
+#include <ravel/options.h>
+#include <ravel/shape.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- options -------------------------------------------------------------------------------------------- */
+
+/* What the ranks wait for, and so what "time" means. */
+typedef enum ravel_sync {
+    RAVEL_SYNC_MICRO_STEP, /* every micro-step (FSDP, ZeRO-3, experts): sum over micro-steps of the slowest rank */
+    RAVEL_SYNC_UPDATE,     /* once an update (DDP, ZeRO-1): the slowest rank's total */
+    RAVEL_SYNC_PIPELINE    /* pp > 1: as update, and small micro-steps at both ends */
+} ravel_sync;
+#define RAVEL_SYNC_CHOICES "micro-step|update|pipeline"
+
+/* What counts against the budget. */
+typedef enum ravel_layout {
+    RAVEL_LAYOUT_PACKED,   /* slots side by side: the sum of slots */
+    RAVEL_LAYOUT_PADDED,   /* rows x longest slot */
+    RAVEL_LAYOUT_PADDED_2D /* rows x (longest prompt slot + longest response slot) */
+} ravel_layout;
+#define RAVEL_LAYOUT_CHOICES "packed|padded|padded-2d"
+
+typedef enum ravel_method {
+    RAVEL_METHOD_RAVEL,    /* the default: few bins, balanced per micro-step or update, local */
+    RAVEL_METHOD_NEXT_FIT, /* original order, a new bin when the next sample does not fit (Megatron) */
+    RAVEL_METHOD_NEXT_FIT_DECREASING,
+    RAVEL_METHOD_FFD,   /* first-fit decreasing (NeMo-RL, AReaL) */
+    RAVEL_METHOD_BFD,   /* best-fit decreasing (TRL) */
+    RAVEL_METHOD_MFFD,  /* modified first-fit decreasing (NeMo-RL) */
+    RAVEL_METHOD_KK,    /* Karmarkar-Karp differencing into k parts, the cap kept (verl, slime) */
+    RAVEL_METHOD_LPT,   /* longest processing time first, the cap kept */
+    RAVEL_METHOD_COUNT, /* `count` samples a bin, original order: a framework's old fixed micro-batch size */
+    RAVEL_METHOD_AS_IS  /* every sample is a bin of its own, original order: rows that are packed already */
+} ravel_method;
+#define RAVEL_METHOD_CHOICES "ravel|next-fit|next-fit-decreasing|ffd|bfd|mffd|kk|lpt|count|as-is"
+
+/* How long the default method may look for something better; like compression levels. */
+typedef enum ravel_effort { RAVEL_EFFORT_FAST, RAVEL_EFFORT_DEFAULT, RAVEL_EFFORT_MAX } ravel_effort;
+#define RAVEL_EFFORT_CHOICES "fast|default|max"
+
+/* What `groups` mean to the plan. */
+typedef enum ravel_group_rule {
+    RAVEL_GROUPS_FREE,   /* nothing */
+    RAVEL_GROUPS_UPDATE, /* all samples of a group are in one update */
+    RAVEL_GROUPS_RANK    /* ... and on one data-parallel rank */
+} ravel_group_rule;
+#define RAVEL_GROUP_CHOICES "free|update|rank"
+
+/* A sample that fits no bin. */
+typedef enum ravel_oversize {
+    RAVEL_OVERSIZE_ERROR, /* E_OVERSIZE names it */
+    RAVEL_OVERSIZE_SKIP   /* it is left out and listed in plan->skipped */
+} ravel_oversize;
+#define RAVEL_OVERSIZE_CHOICES "error|skip"
+
+/* The cost of a sample: linear * length + quadratic * length^2, of a bin: `overhead` + its samples' costs.
+ * Integers, so that every machine agrees. Only ratios matter. */
+typedef struct ravel_cost {
+    int64_t linear;
+    int64_t quadratic;
+    int64_t overhead; /* of running one more micro-step at all */
+} ravel_cost;
+
+typedef struct ravel_plan_options {
+    size_t size;                /* sizeof(ravel_plan_options), set by ravel_plan_options_default */
+    int64_t budget;             /* slot tokens in one bin, per context-parallel rank; required */
+    int32_t cp;                 /* context-parallel ranks: a bin holds cp * budget */
+    int32_t align;              /* a slot is a multiple of this */
+    int64_t max_samples;        /* in one bin; 0: no cap */
+    int32_t dp;                 /* data-parallel ranks */
+    int32_t multiple;           /* micro-steps of an update are a multiple of this (vpp) */
+    int64_t min_micro_steps;    /* of an update */
+    int32_t updates;            /* cut the batch into this many; 1 unless `input.updates` says more */
+    int32_t sync;               /* ravel_sync */
+    int64_t samples_per_update; /* instead of `updates`: cut after every so many samples; 0: off */
+    int32_t layout;             /* ravel_layout */
+    int32_t method;             /* ravel_method */
+    int32_t effort;             /* ravel_effort */
+    int32_t group_rule;         /* ravel_group_rule */
+    int64_t count;              /* samples per bin for method = count */
+    int32_t oversize;           /* ravel_oversize */
+    int32_t shuffle;            /* deal samples to updates in an order shuffled by `seed`, else in input order */
+    uint64_t seed;
+    ravel_cost cost;
+    const ravel_allocator *allocator; /* NULL: malloc; it must outlive the plan */
+} ravel_plan_options;
+
+RAVEL_API void ravel_plan_options_default(ravel_plan_options *options);
+/* The table behind `ravel plan --help`: everything above but cost and allocator. */
+RAVEL_API ravel_option_table ravel_plan_option_table(void);
+
+/* "24576:1", "24576:1:OVERHEAD", or "tokens" (1:0). Model files go through ravel_shape_read and ravel_cost_from_shape.
+ */
+RAVEL_API ravel_status ravel_cost_parse(const char *text, ravel_cost *cost, ravel_error *err);
+
+/* Forward-and-backward FLOPs of the shape, scaled to small integers: matrix work and LM head are linear, causal
+ * attention is quadratic. */
+RAVEL_API ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, ravel_error *err);
+
+/* ---- input ---------------------------------------------------------------------------------------------- */
+
+/* Arrays of `count`, borrowed for the call. Give `lengths`, or `prompts` and `responses` (a sample's length is their
+ * sum; both count towards the budget; a prompt or a response may be 0, the sum may not). The rest is optional. */
+typedef struct ravel_plan_input {
+    size_t size; /* sizeof(ravel_plan_input) */
+    int64_t count;
+    const int64_t *lengths; /* 1 .. 2^31 */
+    const int64_t *prompts; /* needed, with responses, for padded-2d */
+    const int64_t *responses;
+    const int64_t *costs;   /* instead of the cost model; >= 0 */
+    const int64_t *groups;  /* any ids */
+    const int32_t *updates; /* 0 .. updates-1: which update a sample belongs to */
+    const int32_t *homes;   /* 0 .. dp-1: the rank that holds the sample now; -1: nobody in particular */
+} ravel_plan_input;
+
+/* ---- the plan ------------------------------------------------------------------------------------------- */
+
+/* X(type, name, sentence): what a plan says about itself. All figures are over the whole plan. */
+#define RAVEL_PLAN_STATS_LIST(X)                                                                                   \
+    X(int64_t, samples, "samples placed")                                                                          \
+    X(int64_t, skipped, "samples left out because they fit no bin")                                                \
+    X(int64_t, bins, "bins that hold samples")                                                                     \
+    X(int64_t, bins_lower_bound, "no plan under these options can have fewer: max of volume and Martello-Toth L2") \
+    X(int64_t, fillers, "empty bins that keep the ranks in step")                                                  \
+    X(int64_t, micro_steps, "micro-steps over all updates")                                                        \
+    X(int64_t, micro_steps_lower_bound, "no plan can have fewer")                                                  \
+    X(int64_t, capacity_tokens, "(bins + fillers) * cp * budget")                                                  \
+    X(int64_t, padded_tokens, "sum of slots, or of rectangles in the padded layouts")                              \
+    X(int64_t, actual_tokens, "sum of lengths")                                                                    \
+    X(int64_t, longest, "longest sample")                                                                          \
+    X(int64_t, over_budget, "bins over their budget; always 0")                                                    \
+    X(int64_t, cost, "sum of costs, overheads included")                                                           \
+    X(int64_t, cost_shift, "costs were divided by 2^this to fit 64 bits; 0 in any ordinary case")                  \
+    X(int64_t, time, "predicted time in cost units, for the sync kind that was asked for")                         \
+    X(int64_t, time_lower_bound, "no plan under these options can be faster")                                      \
+    X(int64_t, time_micro_step, "sum over micro-steps of the slowest rank")                                        \
+    X(int64_t, time_update, "sum over updates of the slowest rank's total")                                        \
+    X(int64_t, tokens_moved, "tokens of samples that leave their home rank")                                       \
+    X(double, fill, "actual tokens / capacity")                                                                    \
+    X(double, padding, "padded tokens that are not actual / padded tokens")                                        \
+    X(double, idle_micro_step, "share of rank time spent waiting if ranks meet in every micro-step")               \
+    X(double, idle_update, "share of rank time spent waiting if ranks meet once an update")                        \
+    X(double, slowdown, "time_micro_step / perfect balance (total cost / dp)")                                     \
+    X(double, imbalance, "slowest rank's total / mean rank's total, worst update")
+
+typedef struct ravel_plan_stats {
+#define X(type, name, doc) type name;
+    RAVEL_PLAN_STATS_LIST(X)
+#undef X
+} ravel_plan_stats;
+
+/* Read-only; owned by the library until ravel_plan_free. Bins are in order of (update, micro-step, rank), fillers
+ * included, so bin = micro_step * dp + rank, micro-steps being counted through the whole plan. */
+typedef struct ravel_plan {
+    int64_t count; /* samples that were given */
+    int64_t updates;
+    int64_t micro_steps;
+    int64_t bins; /* micro_steps * dp */
+    int32_t dp;
+    int32_t reserved;
+    const int64_t *update_offsets; /* [updates + 1] first micro-step of each update */
+    const int64_t *bin_offsets;    /* [bins + 1] into `samples` */
+    const int32_t *samples;        /* [bin_offsets[bins]] row indices, in the order they stand in their bin */
+    const int64_t *bin_tokens;     /* [bins] actual tokens */
+    const int64_t *bin_slots;      /* [bins] slot tokens (the rectangle in padded layouts) */
+    const int64_t *bin_costs;      /* [bins] */
+    const int32_t *skipped;        /* [stats.skipped] row indices */
+    uint64_t digest;               /* of inputs, options and plan */
+    ravel_plan_stats stats;
+} ravel_plan;
+
+RAVEL_API ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_options *options,
+                                         ravel_plan **plan, ravel_error *err);
+RAVEL_API void ravel_plan_free(ravel_plan *plan);
+
+/* Recounts everything from the lengths and checks promises 1 to 3 (partition, hard cap, parity) and the plan's own
+ * figures: E_INTERNAL and a sentence if one is broken. For tests, and for plans that came over a wire. */
+RAVEL_API ravel_status ravel_plan_check(const ravel_plan_input *input, const ravel_plan_options *options,
+                                        const ravel_plan *plan, ravel_error *err);
+
+/* Another epoch over the same plan: the global micro-step indices in the order to run them. Micro-steps stay inside
+ * their update; epoch 0 is the plan's own order, later epochs are shuffled by (seed, epoch). `order` holds
+ * plan->micro_steps entries. */
+RAVEL_API ravel_status ravel_plan_replay(const ravel_plan *plan, uint64_t seed, int64_t epoch, int64_t *order,
+                                         ravel_error *err);
+
+/* The i-th method's name and one sentence about it, for tables; NULL after the last. */
+RAVEL_API const char *ravel_method_name(int32_t method);
+RAVEL_API const char *ravel_method_doc(int32_t method);
+
+/* ---- arrivals ------------------------------------------------------------------------------------------- */
+
+/* Samples that come one by one (asynchronous rollouts). Push what has arrived; take whole micro-steps as soon as they
+ * are full enough; flush at the end of an update to get the rest, fillers included. Every promise of a plan holds for
+ * what is taken. Samples are named by the caller's ids.
+ *
+ *     ravel_planner *p;
+ *     ravel_planner_create(&options, 0.95, &p, &err);
+ *     while (rollouts_arrive(&ids, &input)) {
+ *         ravel_planner_push(p, &input, ids, &err);
+ *         while (ravel_planner_take(p, 0, &plan, &err) == RAVEL_OK) { run(plan); ravel_plan_free(plan); }
+ *     }
+ *     ravel_planner_take(p, 1, &plan, &err);      the rest of the update
+ *     ravel_planner_free(p);
+ */
+typedef struct ravel_planner ravel_planner;
+
+/* `fill` in (0, 1]: a micro-step may be taken when each of its bins has at least this share of its capacity. */
+RAVEL_API ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
+                                            ravel_error *err);
+RAVEL_API void ravel_planner_free(ravel_planner *planner);
+/* All or nothing: on an error none of the samples is taken in. `ids` may be NULL: running numbers from 0. */
+RAVEL_API ravel_status ravel_planner_push(ravel_planner *planner, const ravel_plan_input *input, const int64_t *ids,
+                                          ravel_error *err);
+/* One plan of the micro-steps that are ready (flush = 0: E_END when there are none yet) or of everything that is
+ * left (flush = 1: the end of an update; the micro-steps of the update so far are brought to the multiple and the
+ * minimum; E_END when nothing was pushed since the last flush). plan->samples index the array of ids that
+ * ravel_planner_ids returns, which lives as long as the plan. */
+RAVEL_API ravel_status ravel_planner_take(ravel_planner *planner, int32_t flush, ravel_plan **plan, ravel_error *err);
+/* The caller's id of each of the plan's samples: [plan->count]; NULL for a plan of ravel_plan_create. */
+RAVEL_API const int64_t *ravel_planner_ids(const ravel_plan *plan);
+/* Samples pushed and not yet taken. */
+RAVEL_API int64_t ravel_planner_waiting(const ravel_planner *planner);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,57 @@
+/* ravel/shape.h: the shape of a transformer, in the one place where it is said.
+ *
+ * The planner prices samples with it, metrics count FLOPs with it, refit makes bench tensors from it and the trainer
+ * builds the model from it. It is read from a Hugging Face `config.json` by ravel_shape_read, or taken by name from
+ * a few published shapes.
+ */
+#ifndef RAVEL_SHAPE_H
+#define RAVEL_SHAPE_H
+
+#include <ravel/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ravel_shape {
+    int64_t hidden; /* model width */
+    int64_t layers;
+    int64_t heads;    /* query heads */
+    int64_t kv_heads; /* key and value heads (grouped-query attention) */
+    int64_t head_dim;
+    int64_t ffn; /* width of the dense feed-forward block */
+    int64_t vocab;
+    int64_t experts;        /* 0: dense */
+    int64_t experts_active; /* top-k */
+    int64_t expert_ffn;     /* width of one expert */
+    int64_t shared_ffn;     /* width of the always-on shared expert(s), 0: none */
+    int64_t dense_layers;   /* layers with a dense block in an otherwise MoE model */
+    int64_t max_positions;  /* the longest sequence that the model was made for, 0: unknown */
+    int32_t tied;           /* the LM head is the embedding */
+    int32_t qk_norm;        /* RMSNorm on queries and keys (Qwen3) */
+    int32_t attention_bias; /* biases on q, k, v (Qwen2) */
+    int32_t gated;          /* SwiGLU: three matrices in a feed-forward block, else two */
+    double rope_theta;
+    double norm_eps;
+} ravel_shape;
+
+/* Reads a Hugging Face config (Llama, Mistral, Qwen2, Qwen3, their MoE kin and what is named like them). What the
+ * file leaves out gets the meaning that transformers gives it; a missing essential is an error that names the key. */
+RAVEL_API ravel_status ravel_shape_parse(const char *json_text, size_t bytes, ravel_shape *shape, ravel_error *err);
+RAVEL_API ravel_status ravel_shape_read(const char *path, ravel_shape *shape, ravel_error *err);
+
+/* A published shape by name: "qwen3-0.6b", "llama-8b", ... E_ARGUMENT lists the names. */
+RAVEL_API ravel_status ravel_shape_named(const char *name, ravel_shape *shape, ravel_error *err);
+/* The i-th name, or NULL after the last. */
+RAVEL_API const char *ravel_shape_name(int32_t index);
+
+/* Every size positive, heads a multiple of kv_heads, head_dim even, all within 2^31. */
+RAVEL_API ravel_status ravel_shape_check(const ravel_shape *shape, ravel_error *err);
+
+/* Number of parameters; embeddings counted once where tied. */
+RAVEL_API int64_t ravel_shape_parameters(const ravel_shape *shape);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

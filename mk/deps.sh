@@ -1,0 +1,43 @@
+#!/bin/sh
+# Installs what `make demo` (or `make test`) needs and the machine lacks.
+#     mk/deps.sh demo|test
+# As root through apt-get; otherwise it prints the one line to run and goes on: every part but the compiler is optional.
+set -u
+need=""
+want() { command -v "$1" >/dev/null 2>&1 || need="$need $2"; }     # a program and its package
+wantfile() { # a file (any of the patterns) and its package
+    for f in $1; do [ -e "$f" ] && return; done
+    need="$need $2"
+}
+
+want gcc gcc
+wantfile "/usr/include/stdio.h" libc6-dev
+wantfile "/usr/include/*/cblas.h /usr/include/cblas.h" libopenblas-dev
+if [ "${1:-demo}" = test ]; then
+    want g++ g++
+    want clang clang
+    wantfile "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a" libclang-rt-14-dev
+    want clang-format clang-format
+    want clang-tidy clang-tidy
+    want cppcheck cppcheck
+    want mandoc mandoc
+    want chromium "chromium fonts-dejavu-core"
+    want mpirun.openmpi "openmpi-bin libopenmpi-dev"
+    want mpirun.mpich "mpich libmpich-dev"
+    /usr/bin/python3 -c 'import numpy, pytest, hypothesis, venv' 2>/dev/null ||
+        need="$need python3 python3-numpy python3-pytest python3-hypothesis python3-venv"
+fi
+[ -n "$need" ] || exit 0
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "Some optional parts are missing and will be skipped. To get them: sudo apt-get install$need"
+    exit 0
+fi
+echo "installing:$need"
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+apt-get update -qq >"$log" 2>&1 || cat "$log"
+for p in $need; do
+    apt-get install -y -qq --no-install-recommends "$p" >"$log" 2>&1 || { echo "  $p could not be installed:"; tail -n 3 "$log"; }
+done
+rm -f "$log"
+exit 0

@@ -1,0 +1,98 @@
+#include "base/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void *malloc_resize(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
+    (void)user;
+    (void)old_bytes;
+    if (new_bytes) return realloc(ptr, new_bytes);
+    free(ptr);
+    return NULL;
+}
+
+static const ravel_allocator malloc_allocator = {malloc_resize, NULL};
+
+void *ravel__resize(const ravel_allocator *allocator, void *ptr, size_t old_bytes, size_t new_bytes) {
+    if (!allocator || !allocator->resize) allocator = &malloc_allocator;
+    return allocator->resize(allocator->user, ptr, old_bytes, new_bytes);
+}
+
+void *ravel__alloc(const ravel_allocator *allocator, size_t bytes) {
+    return bytes ? ravel__resize(allocator, NULL, 0, bytes) : NULL;
+}
+
+void *ravel__calloc(const ravel_allocator *allocator, size_t count, size_t each) {
+    size_t bytes;
+    if (!ravel__size_mul(count, each, &bytes)) return NULL;
+    void *ptr = ravel__alloc(allocator, bytes);
+    if (ptr) memset(ptr, 0, bytes);
+    return ptr;
+}
+
+void ravel__release(const ravel_allocator *allocator, void *ptr, size_t bytes) {
+    if (ptr) ravel__resize(allocator, ptr, bytes, 0);
+}
+
+ravel_status ravel__no_memory(ravel_error *err, size_t bytes, const char *what) {
+    return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: %zu bytes for %s could not be allocated", bytes, what);
+}
+
+/* ---- arena ---------------------------------------------------------------------------------------------- */
+
+struct ravel__block {
+    ravel__block *older;
+    size_t bytes; /* of the whole allocation */
+    size_t used;  /* offset of the first free byte from the block's start */
+};
+
+void ravel__arena_init(ravel__arena *arena, const ravel_allocator *allocator, size_t grow) {
+    arena->allocator = allocator;
+    arena->head = NULL;
+    arena->grow = grow;
+}
+
+/* Where the next 64-byte boundary lies: the hook promises only the alignment of malloc. */
+static size_t aligned_offset(const ravel__block *block, size_t used) {
+    uintptr_t at = (uintptr_t)block + used;
+    return used + (size_t)((RAVEL__ALIGN - at % RAVEL__ALIGN) % RAVEL__ALIGN);
+}
+
+void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each) {
+    size_t bytes;
+    if (!ravel__size_mul(count, each, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+    ravel__block *block = arena->head;
+    size_t at = block ? aligned_offset(block, block->used) : 0;
+    if (!block || at > block->bytes || block->bytes - at < bytes) {
+        size_t total = sizeof *block + RAVEL__ALIGN + bytes;
+        if (total < arena->grow) total = arena->grow;
+        block = ravel__alloc(arena->allocator, total);
+        if (!block) return NULL;
+        block->older = arena->head;
+        block->bytes = total;
+        block->used = sizeof *block;
+        arena->head = block;
+        at = aligned_offset(block, block->used);
+    }
+    block->used = at + bytes;
+    return (char *)block + at;
+}
+
+ravel__mark ravel__arena_mark(const ravel__arena *arena) {
+    ravel__mark mark = {arena->head, arena->head ? arena->head->used : 0};
+    return mark;
+}
+
+void ravel__arena_rewind(ravel__arena *arena, ravel__mark mark) {
+    while (arena->head != mark.head) {
+        ravel__block *older = arena->head->older;
+        ravel__release(arena->allocator, arena->head, arena->head->bytes);
+        arena->head = older;
+    }
+    if (arena->head) arena->head->used = mark.used;
+}
+
+void ravel__arena_free(ravel__arena *arena) {
+    ravel__mark empty = {NULL, 0};
+    ravel__arena_rewind(arena, empty);
+}

@@ -1,0 +1,61 @@
+/* Memory through the caller's hook, and an arena on top of it.
+ *
+ *   ravel__alloc / ravel__resize / ravel__release   thin wrappers: NULL allocator means malloc.
+ *   ravel__arena                                     many pieces, one lifetime:
+ *
+ *       block 0                 block 1 (at least as large as what was asked for)
+ *       [used......|free]  <-   [used..|free..........]  <- arena.head
+ *
+ * Pieces are aligned to 64 bytes (a cache line, and the widest vector). A piece cannot be freed alone; the arena is
+ * rewound to a mark or freed whole. */
+#ifndef RAVEL_BASE_MEMORY_H
+#define RAVEL_BASE_MEMORY_H
+
+#include <ravel/base.h>
+
+/* NULL when bytes is 0 or memory is short. */
+void *ravel__alloc(const ravel_allocator *allocator, size_t bytes);
+/* As ravel__alloc, zeroed; NULL also where count * each overflows. */
+void *ravel__calloc(const ravel_allocator *allocator, size_t count, size_t each);
+void *ravel__resize(const ravel_allocator *allocator, void *ptr, size_t old_bytes, size_t new_bytes);
+void ravel__release(const ravel_allocator *allocator, void *ptr, size_t bytes);
+
+/* The sentence that every failed allocation gets. */
+ravel_status ravel__no_memory(ravel_error *err, size_t bytes, const char *what);
+
+/* a * b and a + b for sizes; 0 on overflow, 1 and the result otherwise. */
+static inline int ravel__size_mul(size_t a, size_t b, size_t *out) {
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline int ravel__size_add(size_t a, size_t b, size_t *out) {
+    return !__builtin_add_overflow(a, b, out);
+}
+
+#define RAVEL__ALIGN 64
+static inline size_t ravel__round_up(size_t bytes, size_t align) {
+    return (bytes + align - 1) / align * align;
+}
+
+typedef struct ravel__block ravel__block;
+
+typedef struct ravel__arena {
+    const ravel_allocator *allocator;
+    ravel__block *head;
+    size_t grow; /* least size of a new block */
+} ravel__arena;
+
+typedef struct ravel__mark {
+    ravel__block *head;
+    size_t used;
+} ravel__mark;
+
+/* `grow`: least size of a block; the first is allocated on the first push. */
+void ravel__arena_init(ravel__arena *arena, const ravel_allocator *allocator, size_t grow);
+/* count * each bytes, not zeroed, aligned to 64; NULL when memory is short or the product overflows. A push of
+ * nothing is a valid pointer that must not be read. */
+void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each);
+ravel__mark ravel__arena_mark(const ravel__arena *arena);
+void ravel__arena_rewind(ravel__arena *arena, ravel__mark mark);
+void ravel__arena_free(ravel__arena *arena);
+
+#endif

@@ -1,0 +1,371 @@
+/* Option structs from tables: one row a field, and everything that would be said twice (defaults, parsing, limits,
+ * help) is said in the row. See ravel/options.h. */
+#include <ravel/options.h>
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- words ---------------------------------------------------------------------------------------------- */
+
+int ravel_choice_word(const char *choices, int32_t index, char *word, size_t bytes) {
+    if (!choices || index < 0) return 0;
+    for (; index > 0; index--) {
+        choices = strchr(choices, '|');
+        if (!choices) return 0;
+        choices++;
+    }
+    size_t length = strcspn(choices, "|");
+    if (length >= bytes) return 0;
+    memcpy(word, choices, length);
+    word[length] = '\0';
+    return 1;
+}
+
+static char fold(char c) {
+    return c == '_' ? '-' : (char)tolower((unsigned char)c);
+}
+
+/* Names are equal whichever of '-' and '_' they are written with. */
+static int same_name(const char *a, const char *b, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        if (!b[i] || fold(a[i]) != fold(b[i])) return 0;
+    return b[bytes] == '\0';
+}
+
+int32_t ravel_choice_index(const char *choices, const char *word) {
+    int32_t index = 0;
+    for (const char *c = choices; c; index++) {
+        size_t length = strcspn(c, "|");
+        if (same_name(c, word, length)) return index;
+        c = c[length] ? c + length + 1 : NULL;
+    }
+    return -1;
+}
+
+/* Edit distance with early exit, over a fixed row: names are short. */
+static size_t distance(const char *a, const char *b) {
+    enum { MOST = 64 };
+    size_t row[MOST + 1], n = strlen(b);
+    if (n > MOST || strlen(a) > MOST) return MOST;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 0; a[i]; i++) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < n; j++) {
+            size_t best = diagonal + (fold(a[i]) != fold(b[j]));
+            diagonal = row[j + 1];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j + 1] + 1 < best) best = row[j + 1] + 1;
+            row[j + 1] = best;
+        }
+    }
+    return row[n];
+}
+
+const char *ravel_suggest(const char *typed, const char *const *names, size_t count) {
+    const char *best = NULL;
+    size_t least = strlen(typed) / 3 + 2; /* further off than this is another word, not a slip */
+    for (size_t i = 0; i < count; i++) {
+        size_t d = distance(typed, names[i]);
+        if (d < least) {
+            least = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+/* ---- numbers -------------------------------------------------------------------------------------------- */
+
+/* The factor of a size suffix, 0 when it is none: "", k, ki, kb, kib, and so on. */
+static int64_t suffix_factor(const char *suffix) {
+    static const char letters[] = "kmgt";
+    if (!*suffix) return 1;
+    const char *letter = strchr(letters, tolower((unsigned char)*suffix));
+    if (!letter || !*letter) return 0;
+    suffix++;
+    if (tolower((unsigned char)*suffix) == 'i') suffix++;
+    if (tolower((unsigned char)*suffix) == 'b') suffix++;
+    return *suffix ? 0 : (int64_t)1 << (10 * (letter - letters + 1));
+}
+
+static ravel_status not_a_size(const char *text, ravel_error *err) {
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is not a whole number; write one like 4096, 16k or 1M",
+                           text);
+}
+
+ravel_status ravel_parse_size(const char *text, int64_t *value, ravel_error *err) {
+    char *end;
+    errno = 0;
+    long long whole = strtoll(text, &end, 10);
+    if (end == text || isspace((unsigned char)*text)) return not_a_size(text, err);
+    if (errno == ERANGE) return ravel_error_set(err, RAVEL_E_OVERFLOW, "\"%.40s\" does not fit 64 bits", text);
+    if (*end == '.') { /* 1.5M: exact in double for any size that a person would write */
+        char *fraction_end;
+        double real = strtod(text, &fraction_end);
+        int64_t factor = suffix_factor(fraction_end);
+        double scaled = real * (double)factor;
+        if (!factor || scaled != floor(scaled) || fabs(scaled) > 0x1p53) return not_a_size(text, err);
+        *value = (int64_t)scaled;
+        return RAVEL_OK;
+    }
+    int64_t factor = suffix_factor(end), result;
+    if (!factor) return not_a_size(text, err);
+    if (__builtin_mul_overflow((int64_t)whole, factor, &result))
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "\"%.40s\" does not fit 64 bits", text);
+    *value = result;
+    return RAVEL_OK;
+}
+
+static ravel_status parse_u64(const char *text, uint64_t *value, ravel_error *err) {
+    int64_t size;
+    if (ravel_parse_size(text, &size, NULL) == RAVEL_OK && size >= 0) {
+        *value = (uint64_t)size;
+        return RAVEL_OK;
+    }
+    char *end;
+    errno = 0;
+    unsigned long long big = strtoull(text, &end, 0);
+    if (end == text || *end || errno || strchr(text, '-'))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is not a non-negative whole number below 2^64", text);
+    *value = big;
+    return RAVEL_OK;
+}
+
+static ravel_status parse_f64(const char *text, double *value, ravel_error *err) {
+    char *end;
+    double real = strtod(text, &end);
+    if (end == text || *end || !isfinite(real))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is not a number", text);
+    *value = real;
+    return RAVEL_OK;
+}
+
+static ravel_status parse_bool(const char *text, int32_t *value, ravel_error *err) {
+    int32_t index = ravel_choice_index("false|true|no|yes|off|on|0|1", text);
+    if (index < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is neither true nor false", text);
+    *value = index & 1;
+    return RAVEL_OK;
+}
+
+/* ---- fields --------------------------------------------------------------------------------------------- */
+
+static void *field(const ravel_option *row, const void *options) {
+    return (char *)(uintptr_t)options + row->offset;
+}
+
+/* Fields are read and written by memcpy, since a table may describe a struct of any alignment. */
+static double number_of(const ravel_option *row, const void *options) {
+    int32_t i32;
+    int64_t i64;
+    uint64_t u64;
+    double f64;
+    switch ((ravel_option_type)row->type) {
+    case RAVEL_OPTION_I64: memcpy(&i64, field(row, options), sizeof i64); return (double)i64;
+    case RAVEL_OPTION_U64: memcpy(&u64, field(row, options), sizeof u64); return (double)u64;
+    case RAVEL_OPTION_F64: memcpy(&f64, field(row, options), sizeof f64); return f64;
+    case RAVEL_OPTION_STRING: return 0;
+    default: memcpy(&i32, field(row, options), sizeof i32); return (double)i32;
+    }
+}
+
+static ravel_status check_range(const ravel_option *row, const void *options, ravel_error *err) {
+    char text[64], first[32], last[32];
+    if (row->type == RAVEL_OPTION_ENUM) {
+        char word[64];
+        if (ravel_choice_word(row->choices, (int32_t)number_of(row, options), word, sizeof word)) return RAVEL_OK;
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is %d, which is none of %s", row->name,
+                               (int)number_of(row, options), row->choices);
+    }
+    if (row->type == RAVEL_OPTION_STRING || row->type == RAVEL_OPTION_BOOL || (row->min == 0 && row->max == 0))
+        return RAVEL_OK;
+    double value = number_of(row, options);
+    if (value >= row->min && value <= row->max) return RAVEL_OK;
+    ravel_option_format(row, options, text, sizeof text);
+    (void)snprintf(first, sizeof first, "%.17g", row->min);
+    (void)snprintf(last, sizeof last, "%.17g", row->max);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is %s; it must be from %s to %s", row->name, text, first, last);
+}
+
+ravel_status ravel_options_check(ravel_option_table table, const void *options, ravel_error *err) {
+    for (const ravel_option *row = table; row->name; row++) {
+        ravel_status status = check_range(row, options, err);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}
+
+const ravel_option *ravel_option_find(ravel_option_table table, const char *name) {
+    for (const ravel_option *row = table; row->name; row++)
+        if (same_name(row->name, name, strlen(row->name))) return row;
+    return NULL;
+}
+
+static ravel_status unknown_option(ravel_option_table table, const char *name, ravel_error *err) {
+    const char *names[256];
+    size_t count = 0;
+    for (const ravel_option *row = table; row->name && count < 256; row++) names[count++] = row->name;
+    const char *near = ravel_suggest(name, names, count);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option \"%.60s\"%s%s%s", name,
+                           near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+static ravel_status parse_enum(const ravel_option *row, const char *text, int32_t *value, ravel_error *err) {
+    int32_t index = ravel_choice_index(row->choices, text);
+    if (index < 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is \"%.40s\"; it must be one of %s", row->name, text,
+                               row->choices);
+    *value = index;
+    return RAVEL_OK;
+}
+
+/* Parses into `out`, a value of the row's type. */
+static ravel_status parse_value(const ravel_option *row, const char *text, void *out, size_t *bytes, ravel_error *err) {
+    int64_t wide = 0;
+    ravel_status status;
+    switch ((ravel_option_type)row->type) {
+    case RAVEL_OPTION_I64: *bytes = sizeof(int64_t); return ravel_parse_size(text, out, err);
+    case RAVEL_OPTION_U64: *bytes = sizeof(uint64_t); return parse_u64(text, out, err);
+    case RAVEL_OPTION_F64: *bytes = sizeof(double); return parse_f64(text, out, err);
+    case RAVEL_OPTION_BOOL: *bytes = sizeof(int32_t); return parse_bool(text, out, err);
+    case RAVEL_OPTION_ENUM: *bytes = sizeof(int32_t); return parse_enum(row, text, out, err);
+    case RAVEL_OPTION_STRING:
+        *bytes = sizeof text;
+        memcpy(out, &text, sizeof text);
+        return RAVEL_OK;
+    case RAVEL_OPTION_I32: break;
+    }
+    status = ravel_parse_size(text, &wide, err);
+    if (status) return status;
+    if (wide < INT32_MIN || wide > INT32_MAX)
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "\"%.40s\" does not fit 32 bits", text);
+    int32_t narrow = (int32_t)wide;
+    *bytes = sizeof narrow;
+    memcpy(out, &narrow, sizeof narrow);
+    return RAVEL_OK;
+}
+
+static ravel_status set_row(const ravel_option *row, void *options, const char *value, ravel_error *err) {
+    union {
+        int64_t i64;
+        double f64;
+        const char *text;
+    } parsed, before;
+    size_t bytes;
+    ravel_error inner = RAVEL_ERROR_INIT;
+    ravel_status status = parse_value(row, value, &parsed, &bytes, &inner);
+    if (status == RAVEL_OK) {
+        memcpy(&before, field(row, options), bytes);
+        memcpy(field(row, options), &parsed, bytes);
+        status = check_range(row, options, &inner);
+        if (status == RAVEL_OK) return RAVEL_OK;
+        memcpy(field(row, options), &before, bytes); /* outputs are set only on success */
+    } else if (row->type != RAVEL_OPTION_ENUM) {
+        ravel_error_prefix(&inner, "%s", row->name);
+    }
+    return ravel_error_set(err, status, "%s", inner.message);
+}
+
+ravel_status ravel_option_set(ravel_option_table table, void *options, const char *name, const char *value,
+                              ravel_error *err) {
+    const ravel_option *row = ravel_option_find(table, name);
+    if (!row) return unknown_option(table, name, err);
+    return set_row(row, options, value, err);
+}
+
+void ravel_options_default(ravel_option_table table, void *options) {
+    union {
+        int64_t i64;
+        double f64;
+        const char *text;
+    } parsed;
+    size_t bytes;
+    for (const ravel_option *row = table; row->name; row++)
+        if (row->preset) {
+            if (parse_value(row, row->preset, &parsed, &bytes, NULL) == RAVEL_OK)
+                memcpy(field(row, options), &parsed, bytes);
+        } else if (row->type == RAVEL_OPTION_STRING) {
+            parsed.text = NULL;
+            memcpy(field(row, options), &parsed, sizeof parsed.text);
+        }
+}
+
+size_t ravel_option_format(const ravel_option *row, const void *options, char *text, size_t bytes) {
+    int64_t i64;
+    uint64_t u64;
+    double f64;
+    int32_t i32;
+    const char *string;
+    int length = 0;
+    switch ((ravel_option_type)row->type) {
+    case RAVEL_OPTION_I64:
+        memcpy(&i64, field(row, options), sizeof i64);
+        length = snprintf(text, bytes, "%lld", (long long)i64);
+        break;
+    case RAVEL_OPTION_U64:
+        memcpy(&u64, field(row, options), sizeof u64);
+        length = snprintf(text, bytes, "%llu", (unsigned long long)u64);
+        break;
+    case RAVEL_OPTION_F64:
+        memcpy(&f64, field(row, options), sizeof f64);
+        length = snprintf(text, bytes, "%.17g", f64);
+        for (int digits = 1; digits < 17 && length < (int)bytes; digits++) { /* the shortest that reads back the same */
+            length = snprintf(text, bytes, "%.*g", digits, f64);
+            if (strtod(text, NULL) == f64) break;
+        }
+        break;
+    case RAVEL_OPTION_STRING:
+        memcpy(&string, field(row, options), sizeof string);
+        length = snprintf(text, bytes, "%s", string ? string : "");
+        break;
+    case RAVEL_OPTION_BOOL:
+        memcpy(&i32, field(row, options), sizeof i32);
+        length = snprintf(text, bytes, "%s", i32 ? "true" : "false");
+        break;
+    case RAVEL_OPTION_ENUM: {
+        char word[64] = "";
+        memcpy(&i32, field(row, options), sizeof i32);
+        if (!ravel_choice_word(row->choices, i32, word, sizeof word)) (void)snprintf(word, sizeof word, "%d", i32);
+        length = snprintf(text, bytes, "%s", word);
+        break;
+    }
+    case RAVEL_OPTION_I32:
+        memcpy(&i32, field(row, options), sizeof i32);
+        length = snprintf(text, bytes, "%d", i32);
+        break;
+    }
+    return length > 0 ? (size_t)length : 0;
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------------------- */
+
+static ravel_status set_from_node(ravel_option_table table, void *options, const ravel_json_node *node,
+                                  ravel_error *err) {
+    char value[64];
+    const ravel_option *row = ravel_option_find(table, node->key);
+    if (!row) return unknown_option(table, node->key, err);
+    switch ((ravel_json_kind)node->kind) {
+    case RAVEL_JSON_TRUE: return set_row(row, options, "true", err);
+    case RAVEL_JSON_FALSE: return set_row(row, options, "false", err);
+    case RAVEL_JSON_STRING: return set_row(row, options, node->as.string, err);
+    case RAVEL_JSON_INTEGER: (void)snprintf(value, sizeof value, "%lld", (long long)node->as.integer); break;
+    case RAVEL_JSON_REAL: (void)snprintf(value, sizeof value, "%.17g", node->as.real); break;
+    default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", row->name);
+    }
+    return set_row(row, options, value, err);
+}
+
+ravel_status ravel_options_from_json(ravel_option_table table, void *options, const ravel_json *doc,
+                                     const ravel_json_node *object, ravel_error *err) {
+    if (!object || object->kind != RAVEL_JSON_OBJECT)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "options must be a JSON object like {\"budget\": 16384}");
+    for (const ravel_json_node *n = ravel_json_first(doc, object); n; n = ravel_json_next(doc, n)) {
+        ravel_status status = set_from_node(table, options, n, err);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}

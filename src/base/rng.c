@@ -1,0 +1,13 @@
+#include "base/rng.h"
+
+#include <math.h>
+
+double ravel__rng_normal(ravel__rng *r) {
+    double u, v, s;
+    do {
+        u = 2 * ravel__rng_unit(r) - 1;
+        v = 2 * ravel__rng_unit(r) - 1;
+        s = u * u + v * v;
+    } while (s >= 1 || s == 0);
+    return u * sqrt(-2 * log(s) / s);
+}

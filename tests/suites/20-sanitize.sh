@@ -1,0 +1,5 @@
+# The same tests with address, leak and undefined-behaviour sanitizers.
+set -u
+$MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit >"$BUILD/asan-build.log" 2>&1 ||
+    { cat "$BUILD/asan-build.log"; exit 1; }
+ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 "$BUILD/asan/ravel-unit"

@@ -1,0 +1,2 @@
+# clang-format, clang-tidy, cppcheck.
+sh mk/lint.sh

@@ -1,0 +1,105 @@
+#include "tests/unit/check.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+static check_test *first, **last = &first;
+static int failures_here; /* of the running test */
+static const char *skip_reason;
+
+void check_register(check_test *test) {
+    *last = test;
+    last = &test->next;
+}
+
+void check_fail(const char *file, int line, const char *format, ...) {
+    char text[2048];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (__atomic_fetch_add(&failures_here, 1, __ATOMIC_SEQ_CST) < 20) printf("    %s:%d: %s\n", file, line, text);
+}
+
+void check_skip(const char *reason) {
+    skip_reason = reason;
+}
+
+uint64_t check_seed(void) {
+    const char *text = getenv("RAVEL_SEED");
+    return text ? strtoull(text, NULL, 0) : 20260101;
+}
+
+int64_t check_scale(int64_t quick, int64_t soak) {
+    return getenv("RAVEL_SOAK") ? soak : quick;
+}
+
+static void *counting_resize(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
+    check_memory *m = user;
+    if (new_bytes > old_bytes && ++m->calls == m->fail_at) return NULL;
+    void *result = NULL;
+    if (new_bytes == 0) {
+        free(ptr);
+    } else {
+        result = realloc(ptr, new_bytes);
+        if (!result) return NULL;
+    }
+    m->live += (int64_t)new_bytes - (int64_t)old_bytes;
+    m->blocks += (ptr == NULL) - (new_bytes == 0);
+    if (m->live > m->peak) m->peak = m->live;
+    return result;
+}
+
+void check_memory_init(check_memory *memory) {
+    memset(memory, 0, sizeof *memory);
+    memory->allocator.resize = counting_resize;
+    memory->allocator.user = memory;
+}
+
+int64_t check_every_allocation(ravel_status (*body)(const ravel_allocator *, void *), void *user) {
+    for (int64_t n = 1;; n++) {
+        check_memory memory;
+        check_memory_init(&memory);
+        memory.fail_at = n;
+        ravel_status status = body(&memory.allocator, user);
+        if (!EXPECT(memory.blocks == 0 && memory.live == 0)) return -1;
+        if (status == RAVEL_OK && memory.calls < n) return n - 1;
+        if (!EXPECT(status == RAVEL_E_MEMORY)) {
+            printf("    allocation %lld failed, and the status was %s\n", (long long)n, ravel_status_name(status));
+            return -1;
+        }
+    }
+}
+
+static int wanted(const check_test *test, int count, char **prefixes) {
+    for (int i = 0; i < count; i++)
+        if (strncmp(test->name, prefixes[i], strlen(prefixes[i])) == 0) return 1;
+    return count == 0;
+}
+
+int main(int argc, char **argv) {
+    int passed = 0, failed = 0, skipped = 0;
+    bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (const check_test *t = first; t; t = t->next) {
+        if (list) {
+            puts(t->name);
+            continue;
+        }
+        if (!wanted(t, argc - 1, argv + 1)) continue;
+        failures_here = 0;
+        skip_reason = NULL;
+        t->run();
+        const char *word = failures_here ? "FAIL" : skip_reason ? "skip" : "ok";
+        printf("  %-4s  %s%s%s\n", word, t->name, skip_reason ? ": " : "", skip_reason ? skip_reason : "");
+        if (failures_here)
+            failed++;
+        else if (skip_reason)
+            skipped++;
+        else
+            passed++;
+    }
+    if (list) return 0;
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+    return failed > 0 || passed + skipped == 0;
+}
