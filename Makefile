@@ -7,7 +7,9 @@
 # $(BUILD)/config.mk; `make reprobe` looks again.
 
 BUILD   ?= build
-CC      ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 OPT     ?= -O2
 PREFIX  ?= /usr/local
 DESTDIR ?=

@@ -18,7 +18,7 @@ check() { # NAME PROGRAM COMMAND...
 }
 format() { echo "$files" | xargs clang-format --dry-run --Werror; }
 tidy() {
-    echo "$sources" | xargs -P 2 -n 4 sh -c \
+    echo "$sources" | xargs -P 2 -n 1 sh -c \
         'clang-tidy --quiet "$@" -- -std=c11 -D_GNU_SOURCE '"$include"' 2>/dev/null' tidy
 }
 cpp() {

@@ -61,22 +61,20 @@ static void skip_space(parser *p) {
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\n' || *p->at == '\t' || *p->at == '\r')) p->at++;
 }
 
-static ravel_status push(parser *p, const char *key, ravel_json_node **node) {
-    ravel_json *doc = p->doc;
+/* The next node, or NULL when memory is short. */
+static ravel_json_node *push(ravel_json *doc, const char *key) {
     if (doc->count == doc->room) {
-        size_t room = doc->room ? doc->room * 2 : 16;
-        ravel_json_node *grown =
-            ravel__resize(doc->allocator, doc->nodes, doc->room * sizeof *grown, room * sizeof *grown);
-        if (!grown) return ravel__no_memory(p->err, room * sizeof *grown, "a JSON document");
+        size_t room = doc->room ? doc->room * 2 : 16, each = sizeof *doc->nodes;
+        ravel_json_node *grown = ravel__resize(doc->allocator, doc->nodes, doc->room * each, room * each);
+        if (!grown) return NULL;
         doc->nodes = grown;
         doc->room = room;
     }
-    *node = &doc->nodes[doc->count++];
-    memset(*node, 0, sizeof **node);
-    (*node)->kind = RAVEL_JSON_NULL;
-    (*node)->key = key;
-    (*node)->skip = 1;
-    return RAVEL_OK;
+    ravel_json_node *node = &doc->nodes[doc->count++];
+    memset(node, 0, sizeof *node);
+    node->key = key;
+    node->skip = 1;
+    return node;
 }
 
 static int hex4(const char *s, uint32_t *code) {
@@ -277,9 +275,9 @@ static ravel_status parse(parser *p) {
     for (;;) { /* one value a turn */
         skip_space(p);
         if (p->at == p->end) return bad(p, "a value");
-        ravel_json_node *node = NULL;
-        ravel_status status = push(p, key, &node);
-        if (status) return status;
+        ravel_status status;
+        ravel_json_node *node = push(p->doc, key);
+        if (!node) return ravel__no_memory(p->err, p->doc->room * 2 * sizeof *node, "a JSON document");
         key = NULL;
         if (depth) newest[depth - 1] = p->doc->count - 1;
         int opened = *p->at == '{' || *p->at == '[';
