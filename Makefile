@@ -44,6 +44,8 @@ BENCH_SRC  := $(wildcard bench/*.c)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 
+# One short line a command; V=1 shows the whole.
+say = $(if $(V),,@printf "  %-3s %s\n" $(1) $(2) && )
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 STATIC := $(BUILD)/libravel.a
@@ -93,46 +95,46 @@ reprobe:
 
 $(BUILD)/obj/src/%.o: src/%.c
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) -Isrc -c $< -o $@
+	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
 $(BUILD)/obj/train/%.o: train/%.c
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(TRAIN_DEFS) -c $< -o $@
+	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -c $< -o $@
 $(BUILD)/obj/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(TRAIN_DEFS) -Isrc -I. -Wno-missing-prototypes -c $< -o $@
+	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -Isrc -I. -Wno-missing-prototypes -c $< -o $@
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@
+	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@
 
 $(STATIC): $(call obj,$(LIB_SRC))
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR,$@)$(AR) rcs $@ $^
 $(BUILD)/libraveltrain.a: $(call obj,$(TRAIN_SRC))
 	@rm -f $@
-	$(AR) rcs $@ $^
+	$(call say,AR,$@)$(AR) rcs $@ $^
 $(SHARED): $(call obj,$(LIB_SRC))
-	$(CC) -shared -Wl,-soname,libravel.so.$(MAJOR) -o $@ $^ $(LINK) $(LIBS)
+	$(call say,LD,$@)$(CC) -shared -Wl,-soname,libravel.so.$(MAJOR) -o $@ $^ $(LINK) $(LIBS)
 	@ln -sf libravel.so $(BUILD)/libravel.so.$(MAJOR)
 # A module calls back into libravel's shared helpers through the table it is handed, so it links only its own library.
 $(BUILD)/libravel_openmpi.so: src/comm/mpi.c $(SHARED)
-	$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(OPENMPI_FLAGS) $(LINK)
+	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(OPENMPI_FLAGS) $(LINK)
 $(BUILD)/libravel_mpich.so: src/comm/mpi.c $(SHARED)
-	$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(MPICH_FLAGS) $(LINK)
+	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(MPICH_FLAGS) $(LINK)
 
 $(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
-	$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(UNIT): $(call obj,$(UNIT_SRC)) $(TRAIN) $(STATIC)
-	$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(BENCH): $(call obj,$(BENCH_SRC)) $(TRAIN) $(STATIC)
-	$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(BUILD)/examples/%: examples/%.c $(STATIC)
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) -o $@ $< $(STATIC) $(LINK) $(LIBS)
+	$(call say,CC,$@)$(CC) $(FLAGS) -o $@ $< $(STATIC) $(LINK) $(LIBS)
 
 # A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)
 	@mkdir -p $(@D)
-	$(CC) -o $@ $^ $(LINK) $(LIBS)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS)
 
 # ---- what people type ------------------------------------------------------------------------------------------
 

@@ -268,8 +268,8 @@ static ravel_status member_key(parser *p, const char **key) {
 }
 
 static ravel_status parse(parser *p) {
-    size_t open[DEPTH];   /* indices of the containers that we are in */
-    size_t newest[DEPTH]; /* and of the latest child of each */
+    size_t open[DEPTH];         /* indices of the containers that we are in */
+    size_t newest[DEPTH] = {0}; /* and of the latest child of each */
     int depth = 0;
     const char *key = NULL;
     for (;;) { /* one value a turn */

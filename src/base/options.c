@@ -154,22 +154,44 @@ static ravel_status parse_bool(const char *text, int32_t *value, ravel_error *er
 
 /* ---- fields --------------------------------------------------------------------------------------------- */
 
-static void *field(const ravel_option *row, const void *options) {
-    return (char *)(uintptr_t)options + row->offset;
-}
-
-/* Fields are read and written by memcpy, since a table may describe a struct of any alignment. */
-static double number_of(const ravel_option *row, const void *options) {
+/* A value of any of the types; fields are moved by memcpy, `bytes_of` wide. */
+typedef union field {
     int32_t i32;
     int64_t i64;
     uint64_t u64;
     double f64;
+    const char *text;
+} field;
+
+static size_t bytes_of(const ravel_option *row) {
+    static const uint8_t bytes[] = {[RAVEL_OPTION_I32] = 4,
+                                    [RAVEL_OPTION_I64] = 8,
+                                    [RAVEL_OPTION_U64] = 8,
+                                    [RAVEL_OPTION_F64] = 8,
+                                    [RAVEL_OPTION_BOOL] = 4,
+                                    [RAVEL_OPTION_ENUM] = 4,
+                                    [RAVEL_OPTION_STRING] = sizeof(const char *)};
+    return bytes[row->type];
+}
+
+static field get(const ravel_option *row, const void *options) {
+    field v = {0};
+    memcpy(&v, (const char *)options + row->offset, bytes_of(row));
+    return v;
+}
+
+static void put(const ravel_option *row, void *options, field v) {
+    memcpy((char *)options + row->offset, &v, bytes_of(row));
+}
+
+static double number_of(const ravel_option *row, const void *options) {
+    field v = get(row, options);
     switch ((ravel_option_type)row->type) {
-    case RAVEL_OPTION_I64: memcpy(&i64, field(row, options), sizeof i64); return (double)i64;
-    case RAVEL_OPTION_U64: memcpy(&u64, field(row, options), sizeof u64); return (double)u64;
-    case RAVEL_OPTION_F64: memcpy(&f64, field(row, options), sizeof f64); return f64;
+    case RAVEL_OPTION_I64: return (double)v.i64;
+    case RAVEL_OPTION_U64: return (double)v.u64;
+    case RAVEL_OPTION_F64: return v.f64;
     case RAVEL_OPTION_STRING: return 0;
-    default: memcpy(&i32, field(row, options), sizeof i32); return (double)i32;
+    default: return v.i32;
     }
 }
 
@@ -223,120 +245,85 @@ static ravel_status parse_enum(const ravel_option *row, const char *text, int32_
     return RAVEL_OK;
 }
 
-/* Parses into `out`, a value of the row's type. */
-static ravel_status parse_value(const ravel_option *row, const char *text, void *out, size_t *bytes, ravel_error *err) {
+static ravel_status parse_i32(const char *text, int32_t *out, ravel_error *err) {
     int64_t wide = 0;
-    ravel_status status;
-    switch ((ravel_option_type)row->type) {
-    case RAVEL_OPTION_I64: *bytes = sizeof(int64_t); return ravel_parse_size(text, out, err);
-    case RAVEL_OPTION_U64: *bytes = sizeof(uint64_t); return parse_u64(text, out, err);
-    case RAVEL_OPTION_F64: *bytes = sizeof(double); return parse_f64(text, out, err);
-    case RAVEL_OPTION_BOOL: *bytes = sizeof(int32_t); return parse_bool(text, out, err);
-    case RAVEL_OPTION_ENUM: *bytes = sizeof(int32_t); return parse_enum(row, text, out, err);
-    case RAVEL_OPTION_STRING:
-        *bytes = sizeof text;
-        memcpy(out, &text, sizeof text);
-        return RAVEL_OK;
-    case RAVEL_OPTION_I32: break;
-    }
-    status = ravel_parse_size(text, &wide, err);
+    ravel_status status = ravel_parse_size(text, &wide, err);
     if (status) return status;
     if (wide < INT32_MIN || wide > INT32_MAX)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "\"%.40s\" does not fit 32 bits", text);
-    int32_t narrow = (int32_t)wide;
-    *bytes = sizeof narrow;
-    memcpy(out, &narrow, sizeof narrow);
+    *out = (int32_t)wide;
     return RAVEL_OK;
 }
 
-static ravel_status set_row(const ravel_option *row, void *options, const char *value, ravel_error *err) {
-    union {
-        int64_t i64;
-        double f64;
-        const char *text;
-    } parsed, before;
-    size_t bytes;
-    ravel_error inner = RAVEL_ERROR_INIT;
-    ravel_status status = parse_value(row, value, &parsed, &bytes, &inner);
-    if (status == RAVEL_OK) {
-        memcpy(&before, field(row, options), bytes);
-        memcpy(field(row, options), &parsed, bytes);
-        status = check_range(row, options, &inner);
-        if (status == RAVEL_OK) return RAVEL_OK;
-        memcpy(field(row, options), &before, bytes); /* outputs are set only on success */
-    } else if (row->type != RAVEL_OPTION_ENUM) {
-        ravel_error_prefix(&inner, "%s", row->name);
+static ravel_status parse_value(const ravel_option *row, const char *text, field *out, ravel_error *err) {
+    switch ((ravel_option_type)row->type) {
+    case RAVEL_OPTION_I32: return parse_i32(text, &out->i32, err);
+    case RAVEL_OPTION_I64: return ravel_parse_size(text, &out->i64, err);
+    case RAVEL_OPTION_U64: return parse_u64(text, &out->u64, err);
+    case RAVEL_OPTION_F64: return parse_f64(text, &out->f64, err);
+    case RAVEL_OPTION_BOOL: return parse_bool(text, &out->i32, err);
+    case RAVEL_OPTION_ENUM: return parse_enum(row, text, &out->i32, err);
+    case RAVEL_OPTION_STRING: out->text = text; return RAVEL_OK;
     }
-    return ravel_error_set(err, status, "%s", inner.message);
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "%s has an unknown type", row->name);
 }
 
-ravel_status ravel_option_set(ravel_option_table table, void *options, const char *name, const char *value,
+static ravel_status set_row(const ravel_option *row, void *options, const char *text, ravel_error *err) {
+    field parsed = {0}, before = get(row, options);
+    ravel_error inner = RAVEL_ERROR_INIT;
+    ravel_status status = parse_value(row, text, &parsed, &inner);
+    if (status) {
+        if (row->type != RAVEL_OPTION_ENUM) ravel_error_prefix(&inner, "%s", row->name);
+        return ravel_error_set(err, status, "%s", inner.message);
+    }
+    put(row, options, parsed);
+    status = check_range(row, options, err);
+    if (status) put(row, options, before); /* outputs are set only on success */
+    return status;
+}
+
+ravel_status ravel_option_set(ravel_option_table table, void *options, const char *name, const char *text,
                               ravel_error *err) {
     const ravel_option *row = ravel_option_find(table, name);
     if (!row) return unknown_option(table, name, err);
-    return set_row(row, options, value, err);
+    return set_row(row, options, text, err);
 }
 
 void ravel_options_default(ravel_option_table table, void *options) {
-    union {
-        int64_t i64;
-        double f64;
-        const char *text;
-    } parsed;
-    size_t bytes;
-    for (const ravel_option *row = table; row->name; row++)
-        if (row->preset) {
-            if (parse_value(row, row->preset, &parsed, &bytes, NULL) == RAVEL_OK)
-                memcpy(field(row, options), &parsed, bytes);
-        } else if (row->type == RAVEL_OPTION_STRING) {
-            parsed.text = NULL;
-            memcpy(field(row, options), &parsed, sizeof parsed.text);
-        }
+    for (const ravel_option *row = table; row->name; row++) {
+        field v = {0};
+        if (row->preset) (void)parse_value(row, row->preset, &v, NULL);
+        put(row, options, v);
+    }
+}
+
+/* The shortest text that reads back as the same double. */
+static int format_f64(double x, char *text, size_t bytes) {
+    char shortest[40];
+    for (int digits = 1; digits <= 17; digits++) {
+        (void)snprintf(shortest, sizeof shortest, "%.*g", digits, x);
+        if (strtod(shortest, NULL) == x) break;
+    }
+    return snprintf(text, bytes, "%s", shortest);
+}
+
+static int format_enum(const ravel_option *row, int32_t index, char *text, size_t bytes) {
+    char word[64];
+    if (!ravel_choice_word(row->choices, index, word, sizeof word)) return snprintf(text, bytes, "%d", index);
+    return snprintf(text, bytes, "%s", word);
 }
 
 size_t ravel_option_format(const ravel_option *row, const void *options, char *text, size_t bytes) {
-    int64_t i64;
-    uint64_t u64;
-    double f64;
-    int32_t i32;
-    const char *string;
+    field v = get(row, options);
     int length = 0;
     switch ((ravel_option_type)row->type) {
-    case RAVEL_OPTION_I64:
-        memcpy(&i64, field(row, options), sizeof i64);
-        length = snprintf(text, bytes, "%lld", (long long)i64);
-        break;
-    case RAVEL_OPTION_U64:
-        memcpy(&u64, field(row, options), sizeof u64);
-        length = snprintf(text, bytes, "%llu", (unsigned long long)u64);
-        break;
-    case RAVEL_OPTION_F64:
-        memcpy(&f64, field(row, options), sizeof f64);
-        length = snprintf(text, bytes, "%.17g", f64);
-        for (int digits = 1; digits < 17 && length < (int)bytes; digits++) { /* the shortest that reads back the same */
-            length = snprintf(text, bytes, "%.*g", digits, f64);
-            if (strtod(text, NULL) == f64) break;
-        }
-        break;
-    case RAVEL_OPTION_STRING:
-        memcpy(&string, field(row, options), sizeof string);
-        length = snprintf(text, bytes, "%s", string ? string : "");
-        break;
-    case RAVEL_OPTION_BOOL:
-        memcpy(&i32, field(row, options), sizeof i32);
-        length = snprintf(text, bytes, "%s", i32 ? "true" : "false");
-        break;
-    case RAVEL_OPTION_ENUM: {
-        char word[64] = "";
-        memcpy(&i32, field(row, options), sizeof i32);
-        if (!ravel_choice_word(row->choices, i32, word, sizeof word)) (void)snprintf(word, sizeof word, "%d", i32);
-        length = snprintf(text, bytes, "%s", word);
-        break;
-    }
-    case RAVEL_OPTION_I32:
-        memcpy(&i32, field(row, options), sizeof i32);
-        length = snprintf(text, bytes, "%d", i32);
-        break;
+    case RAVEL_OPTION_I32: length = snprintf(text, bytes, "%d", v.i32); break;
+    case RAVEL_OPTION_I64: length = snprintf(text, bytes, "%lld", (long long)v.i64); break;
+    case RAVEL_OPTION_U64: length = snprintf(text, bytes, "%llu", (unsigned long long)v.u64); break;
+    case RAVEL_OPTION_F64: length = format_f64(v.f64, text, bytes); break;
+    case RAVEL_OPTION_BOOL: length = snprintf(text, bytes, "%s", v.i32 ? "true" : "false"); break;
+    case RAVEL_OPTION_ENUM: length = format_enum(row, v.i32, text, bytes); break;
+    case RAVEL_OPTION_STRING: length = snprintf(text, bytes, "%s", v.text ? v.text : ""); break;
     }
     return length > 0 ? (size_t)length : 0;
 }
@@ -345,18 +332,18 @@ size_t ravel_option_format(const ravel_option *row, const void *options, char *t
 
 static ravel_status set_from_node(ravel_option_table table, void *options, const ravel_json_node *node,
                                   ravel_error *err) {
-    char value[64];
+    char text[64];
     const ravel_option *row = ravel_option_find(table, node->key);
     if (!row) return unknown_option(table, node->key, err);
     switch ((ravel_json_kind)node->kind) {
     case RAVEL_JSON_TRUE: return set_row(row, options, "true", err);
     case RAVEL_JSON_FALSE: return set_row(row, options, "false", err);
     case RAVEL_JSON_STRING: return set_row(row, options, node->as.string, err);
-    case RAVEL_JSON_INTEGER: (void)snprintf(value, sizeof value, "%lld", (long long)node->as.integer); break;
-    case RAVEL_JSON_REAL: (void)snprintf(value, sizeof value, "%.17g", node->as.real); break;
+    case RAVEL_JSON_INTEGER: (void)snprintf(text, sizeof text, "%lld", (long long)node->as.integer); break;
+    case RAVEL_JSON_REAL: (void)snprintf(text, sizeof text, "%.17g", node->as.real); break;
     default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", row->name);
     }
-    return set_row(row, options, value, err);
+    return set_row(row, options, text, err);
 }
 
 ravel_status ravel_options_from_json(ravel_option_table table, void *options, const ravel_json *doc,
