@@ -33,14 +33,21 @@ typedef struct ravel_shape {
     int32_t gated;          /* SwiGLU: three matrices in a feed-forward block, else two */
     double rope_theta;
     double norm_eps;
+    /* latent attention (DeepSeek): queries and keys of head_dim, of which rope_dim are rotated, and values of v_dim,
+     * all made from low-rank projections. All 0 in ordinary attention, where values are as wide as keys. */
+    int64_t q_rank; /* 0: queries are projected in one go */
+    int64_t kv_rank;
+    int64_t rope_dim;
+    int64_t v_dim;
 } ravel_shape;
 
-/* Reads a Hugging Face config (Llama, Mistral, Qwen2, Qwen3, their MoE kin and what is named like them). What the
- * file leaves out gets the meaning that transformers gives it; a missing essential is an error that names the key. */
+/* Reads a Hugging Face config (Llama, Mistral, Qwen2, Qwen3, their MoE kin, DeepSeek and what is named like them; of a
+ * multimodal one, its text model). What the file leaves out gets the meaning that transformers gives it; a missing
+ * essential is an error that names the key. `path` may also be the folder that holds the config.json. */
 RAVEL_API ravel_status ravel_shape_parse(const char *json_text, size_t bytes, ravel_shape *shape, ravel_error *err);
 RAVEL_API ravel_status ravel_shape_read(const char *path, ravel_shape *shape, ravel_error *err);
 
-/* A published shape by name: "qwen3-0.6b", "llama-8b", ... E_ARGUMENT lists the names. */
+/* A published shape by name: "qwen3-0.6b", "llama-8b", ... E_ARGUMENT suggests the nearest name and lists them all. */
 RAVEL_API ravel_status ravel_shape_named(const char *name, ravel_shape *shape, ravel_error *err);
 /* The i-th name, or NULL after the last. */
 RAVEL_API const char *ravel_shape_name(int32_t index);
@@ -48,8 +55,17 @@ RAVEL_API const char *ravel_shape_name(int32_t index);
 /* Every size positive, heads a multiple of kv_heads, head_dim even, all within 2^31. */
 RAVEL_API ravel_status ravel_shape_check(const ravel_shape *shape, ravel_error *err);
 
-/* Number of parameters; embeddings counted once where tied. */
+/* Number of parameters, norms and biases included; embeddings counted once where tied. INT64_MAX where it would not fit
+ * (as in the two below). */
 RAVEL_API int64_t ravel_shape_parameters(const ravel_shape *shape);
+
+/* What a token costs, so that costs and FLOPs are counted from one place:
+ *   matmul weights   the weights that one token is multiplied with: its active experts, routers and the LM head, but
+ *                    no embedding lookup. A forward pass takes 2 FLOPs for each, a backward pass 4.
+ *   attention width  multiply-adds for one (query, key) pair, over all heads and layers: scores and weighted values.
+ *                    A forward pass takes 2 FLOPs for each and causal attention has length * (length + 1) / 2 pairs. */
+RAVEL_API int64_t ravel_shape_matmul_weights(const ravel_shape *shape);
+RAVEL_API int64_t ravel_shape_attention_width(const ravel_shape *shape);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,332 @@
+/* The shape of a model from its Hugging Face config.json, and what can be counted from a shape.
+ *
+ * Configs of Llama and its kin differ in three ways: what a missing key means (a row of `kinds` by model_type), how
+ * experts are called (`expert_keys`: the first key that is there), and which layers have experts. */
+#include <ravel/json.h>
+#include <ravel/shape.h>
+
+#include "base/memory.h"
+#include "io/file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { LARGEST_CONFIG = 16 << 20 };
+
+/* What transformers takes where a key is missing. */
+typedef struct kind {
+    const char *model_type;
+    int32_t kv_heads; /* 0: as many as heads */
+    int32_t head_dim; /* 0: hidden / heads */
+    int32_t qk_norm, bias, gated, tied;
+    double rope_theta, norm_eps;
+    int64_t max_positions;
+} kind;
+
+static const kind kinds[] = {
+    /* the first is for every model_type that is not listed */
+    {"llama", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},
+    {"mistral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
+    {"ministral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
+    {"mixtral", 8, 0, 0, 0, 1, 0, 1e6, 1e-5, 131072},
+    {"qwen2", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},
+    {"qwen2_moe", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},
+    {"qwen3", 0, 128, 1, 0, 1, 0, 1e4, 1e-6, 32768},
+    {"qwen3_moe", 4, 0, 1, 0, 1, 0, 1e4, 1e-6, 32768},
+    {"deepseek_v2", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},
+    {"deepseek_v3", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 4096},
+    {"gemma", 0, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},
+    {"gemma2", 4, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},
+    {"gemma3_text", 4, 256, 1, 0, 1, 1, 1e6, 1e-6, 131072},
+    {"gpt_oss", 8, 64, 0, 1, 1, 0, 1.5e5, 1e-5, 131072},
+    {"glm4_moe", 8, 0, 0, 0, 1, 0, 1e4, 1e-5, 131072},
+    {"starcoder2", 2, 0, 0, 1, 0, 1, 1e4, 1e-5, 4096},
+    {"nemotron", 0, 0, 0, 0, 0, 0, 1e4, 1e-5, 4096},
+};
+
+typedef struct reader {
+    const ravel_json *doc;
+    const ravel_json_node *root;
+    ravel_error *err;
+    ravel_status status; /* the first thing that was wrong */
+} reader;
+
+/* ---- keys ----------------------------------------------------------------------------------------------- */
+
+static const ravel_json_node *member(const reader *r, const char *key) {
+    const ravel_json_node *node = ravel_json_get(r->doc, r->root, key);
+    return node && node->kind != RAVEL_JSON_NULL ? node : NULL;
+}
+
+static void refuse(reader *r, const char *key, const char *wanted) {
+    if (!r->status) r->status = ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" must be %s", key, wanted);
+}
+
+/* The number at `key`, or `missing` where the key is absent or null. */
+static int64_t number(reader *r, const char *key, int64_t missing) {
+    const ravel_json_node *node = member(r, key);
+    int64_t value = missing;
+    if (node && (!ravel_json_integer(node, &value) || value < 0 || value > INT64_C(1) << 31)) {
+        refuse(r, key, "a whole number from 0 to 2^31");
+        return missing;
+    }
+    return value;
+}
+
+static int64_t essential(reader *r, const char *key) {
+    if (!member(r, key) && !r->status)
+        r->status = ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" is missing; is this a model's config.json?", key);
+    return number(r, key, 1);
+}
+
+/* The number at the first of the keys that is there. */
+static int64_t any_number(reader *r, const char *const *keys, int64_t missing) {
+    for (; *keys; keys++)
+        if (member(r, *keys)) return number(r, *keys, missing);
+    return missing;
+}
+
+static int32_t flag(reader *r, const char *key, int32_t missing) {
+    const ravel_json_node *node = member(r, key);
+    int value = missing;
+    if (node && !ravel_json_boolean(node, &value)) refuse(r, key, "true or false");
+    return value;
+}
+
+static double real(reader *r, const char *key, double missing) {
+    const ravel_json_node *node = member(r, key);
+    double value = missing;
+    if (node && (!ravel_json_real(node, &value) || !(value > 0))) {
+        refuse(r, key, "a positive number");
+        return missing;
+    }
+    return value;
+}
+
+/* ---- pieces --------------------------------------------------------------------------------------------- */
+
+static const kind *find_kind(const reader *r) {
+    const ravel_json_node *type = member(r, "model_type");
+    for (size_t i = 1; i < sizeof kinds / sizeof *kinds; i++)
+        if (ravel_json_is(type, kinds[i].model_type)) return &kinds[i];
+    return &kinds[0];
+}
+
+/* "rope_theta" at the top, or under "rope_parameters" where newer files keep it. */
+static double rope_theta(reader *r, double missing) {
+    double value;
+    const char *const places[] = {"rope_parameters.rope_theta", "rope_parameters.full_attention.rope_theta",
+                                  "rope_scaling.rope_theta"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (ravel_json_real(ravel_json_path(r->doc, r->root, places[i]), &value) && value > 0) return value;
+    return real(r, "rope_theta", missing);
+}
+
+static int listed(const reader *r, const ravel_json_node *list, int64_t layer) {
+    int64_t value;
+    if (!list || list->kind != RAVEL_JSON_ARRAY) return 0;
+    for (const ravel_json_node *n = ravel_json_first(r->doc, list); n; n = ravel_json_next(r->doc, n))
+        if (ravel_json_integer(n, &value) && value == layer) return 1;
+    return 0;
+}
+
+/* How many layers of an MoE model have a dense block all the same. DeepSeek says it by a number of leading layers and
+ * a frequency, Qwen by a list and a step that counts from 1. */
+static int64_t count_dense(reader *r, int64_t layers) {
+    int64_t leading = number(r, "first_k_dense_replace", 0), every = number(r, "moe_layer_freq", 1);
+    int64_t step = number(r, "decoder_sparse_step", 1), dense = 0;
+    const ravel_json_node *list = member(r, "mlp_only_layers");
+    if (layers > 65536) return 0; /* ravel_shape_check will say so */
+    for (int64_t i = 0; i < layers; i++)
+        dense += i < leading || (every > 1 && i % every != 0) || (step > 1 && (i + 1) % step != 0) || listed(r, list, i);
+    return dense;
+}
+
+static void read_experts(reader *r, ravel_shape *s) {
+    static const char *const counts[] = {"num_local_experts", "num_experts", "n_routed_experts", NULL};
+    static const char *const actives[] = {"num_experts_per_tok", "experts_per_token", "moe_topk", NULL};
+    static const char *const widths[] = {"moe_intermediate_size", "expert_intermediate_size", "intermediate_size", NULL};
+    int64_t experts = any_number(r, counts, 0);
+    if (experts <= 1) return;
+    s->experts = experts;
+    s->experts_active = any_number(r, actives, 2);
+    s->expert_ffn = any_number(r, widths, 0);
+    s->shared_ffn = number(r, "shared_expert_intermediate_size", number(r, "n_shared_experts", 0) * s->expert_ffn);
+    s->dense_layers = count_dense(r, s->layers);
+    if (s->experts_active > experts) refuse(r, "num_experts_per_tok", "at most the number of experts");
+    if (s->expert_ffn == 0) refuse(r, "moe_intermediate_size", "given, or intermediate_size");
+}
+
+static void read_latent(reader *r, ravel_shape *s) {
+    s->kv_rank = number(r, "kv_lora_rank", 0);
+    if (!s->kv_rank) return;
+    s->q_rank = number(r, "q_lora_rank", 0);
+    s->rope_dim = number(r, "qk_rope_head_dim", 64);
+    s->v_dim = number(r, "v_head_dim", 128);
+    s->head_dim = number(r, "qk_nope_head_dim", 128) + s->rope_dim;
+    s->kv_heads = s->heads;
+}
+
+static void read_shape(reader *r, ravel_shape *s) {
+    const kind *k = find_kind(r);
+    memset(s, 0, sizeof *s);
+    s->hidden = essential(r, "hidden_size");
+    s->layers = essential(r, "num_hidden_layers");
+    s->heads = essential(r, "num_attention_heads");
+    s->vocab = essential(r, "vocab_size");
+    if (!s->heads) refuse(r, "num_attention_heads", "at least 1");
+    s->kv_heads = number(r, "num_key_value_heads", k->kv_heads ? k->kv_heads : s->heads);
+    s->head_dim = number(r, "head_dim", k->head_dim ? k->head_dim : s->heads ? s->hidden / s->heads : 0);
+    read_experts(r, s);
+    s->ffn = s->experts ? number(r, "intermediate_size", s->expert_ffn) : essential(r, "intermediate_size");
+    read_latent(r, s);
+    s->max_positions = number(r, "max_position_embeddings", k->max_positions);
+    s->tied = flag(r, "tie_word_embeddings", k->tied);
+    s->qk_norm = flag(r, "use_qk_norm", k->qk_norm);
+    s->attention_bias = flag(r, "attention_bias", flag(r, "qkv_bias", k->bias));
+    s->gated = k->gated;
+    s->rope_theta = rope_theta(r, k->rope_theta);
+    s->norm_eps = real(r, "rms_norm_eps", real(r, "norm_epsilon", k->norm_eps));
+}
+
+/* ---- public --------------------------------------------------------------------------------------------- */
+
+ravel_status ravel_shape_parse(const char *json_text, size_t bytes, ravel_shape *shape, ravel_error *err) {
+    ravel_json *doc = NULL;
+    ravel_shape fresh;
+    ravel_status status = ravel_json_parse(json_text, bytes, NULL, &doc, err);
+    if (status) return status;
+    reader r = {doc, ravel_json_root(doc), err, RAVEL_OK};
+    if (r.root->kind != RAVEL_JSON_OBJECT) {
+        refuse(&r, "config", "a JSON object");
+    } else {
+        const ravel_json_node *text_model = member(&r, "text_config");
+        if (!member(&r, "hidden_size") && text_model) r.root = text_model;
+        read_shape(&r, &fresh);
+    }
+    ravel_json_free(doc);
+    if (!r.status) r.status = ravel_shape_check(&fresh, err);
+    if (!r.status) *shape = fresh;
+    return r.status;
+}
+
+ravel_status ravel_shape_read(const char *path, ravel_shape *shape, ravel_error *err) {
+    char inside[4096], *text;
+    struct stat info;
+    size_t bytes;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode) &&
+        snprintf(inside, sizeof inside, "%s/config.json", path) < (int)sizeof inside)
+        path = inside;
+    ravel_status status = ravel__file_read(path, LARGEST_CONFIG, NULL, &text, &bytes, err);
+    if (status) return status;
+    ravel_error inner = RAVEL_ERROR_INIT;
+    status = ravel_shape_parse(text, bytes, shape, &inner);
+    ravel__release(NULL, text, bytes + 1);
+    return status ? ravel_error_set(err, status, "%s: %s", path, inner.message) : RAVEL_OK;
+}
+
+/* One row a field: {name, value, least}. */
+ravel_status ravel_shape_check(const ravel_shape *s, ravel_error *err) {
+    const struct {
+        const char *name;
+        int64_t value, least;
+    } rows[] = {{"hidden", s->hidden, 1},
+                {"layers", s->layers, 1},
+                {"heads", s->heads, 1},
+                {"kv_heads", s->kv_heads, 1},
+                {"head_dim", s->head_dim, 2},
+                {"ffn", s->ffn, 1},
+                {"vocab", s->vocab, 1},
+                {"experts", s->experts, 0},
+                {"experts_active", s->experts_active, s->experts ? 1 : 0},
+                {"expert_ffn", s->expert_ffn, s->experts ? 1 : 0},
+                {"shared_ffn", s->shared_ffn, 0},
+                {"dense_layers", s->dense_layers, 0},
+                {"max_positions", s->max_positions, 0},
+                {"q_rank", s->q_rank, 0},
+                {"kv_rank", s->kv_rank, 0},
+                {"rope_dim", s->rope_dim, s->kv_rank ? 1 : 0},
+                {"v_dim", s->v_dim, s->kv_rank ? 1 : 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].value < rows[i].least || rows[i].value > INT64_C(1) << 31)
+            return ravel_error_set(err, RAVEL_E_DATA, "model shape: %s is %lld; it must be from %lld to 2^31",
+                                   rows[i].name, (long long)rows[i].value, (long long)rows[i].least);
+    if (s->layers > 65536)
+        return ravel_error_set(err, RAVEL_E_DATA, "model shape: %lld layers are more than 65536", (long long)s->layers);
+    if (s->heads % s->kv_heads)
+        return ravel_error_set(err, RAVEL_E_DATA, "model shape: %lld heads are not a multiple of %lld kv_heads",
+                               (long long)s->heads, (long long)s->kv_heads);
+    if (s->head_dim % 2)
+        return ravel_error_set(err, RAVEL_E_DATA, "model shape: head_dim is %lld; rotary positions need it even",
+                               (long long)s->head_dim);
+    if (s->experts_active > s->experts || s->dense_layers > s->layers || s->rope_dim > s->head_dim)
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "model shape: experts_active, dense_layers and rope_dim must not be more than experts "
+                               "(%lld), layers (%lld) and head_dim (%lld)",
+                               (long long)s->experts, (long long)s->layers, (long long)s->head_dim);
+    return RAVEL_OK;
+}
+
+/* ---- counting ------------------------------------------------------------------------------------------- */
+
+/* A product that stays at the top instead of overflowing; all factors are at least 0. */
+static int64_t times(int64_t a, int64_t b) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+static int64_t plus(int64_t a, int64_t b) {
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
+static int64_t value_dim(const ravel_shape *s) {
+    return s->kv_rank ? s->v_dim : s->head_dim;
+}
+
+/* The matrices of one layer's attention. */
+static int64_t attention_weights(const ravel_shape *s) {
+    int64_t q = times(s->heads, s->head_dim), out = times(times(s->heads, value_dim(s)), s->hidden);
+    if (!s->kv_rank) return plus(times(s->hidden, plus(q, times(2 * s->kv_heads, s->head_dim))), out);
+    int64_t queries = s->q_rank ? times(s->q_rank, plus(s->hidden, q)) : times(s->hidden, q);
+    int64_t down = times(s->hidden, s->kv_rank + s->rope_dim);
+    int64_t up = times(times(s->kv_rank, s->heads), s->head_dim - s->rope_dim + s->v_dim);
+    return plus(plus(queries, out), plus(down, up));
+}
+
+static int64_t attention_vectors(const ravel_shape *s) {
+    int64_t vectors = s->qk_norm ? 2 * s->head_dim : 0;
+    if (s->attention_bias) vectors = plus(vectors, times(s->heads + 2 * s->kv_heads, s->head_dim));
+    return s->kv_rank ? vectors + s->kv_rank + s->q_rank : vectors;
+}
+
+static int64_t block_weights(const ravel_shape *s, int64_t ffn) {
+    return times(times(s->gated ? 3 : 2, s->hidden), ffn);
+}
+
+/* One layer's experts, `count` of them, with the router and whatever is always on. */
+static int64_t expert_weights(const ravel_shape *s, int64_t count) {
+    return plus(plus(times(count, block_weights(s, s->expert_ffn)), block_weights(s, s->shared_ffn)),
+                times(s->hidden, s->experts));
+}
+
+static int64_t layer_weights(const ravel_shape *s, int64_t experts) {
+    int64_t dense = s->experts ? s->dense_layers : s->layers;
+    int64_t blocks = plus(times(dense, block_weights(s, s->ffn)), times(s->layers - dense, expert_weights(s, experts)));
+    return plus(times(s->layers, attention_weights(s)), blocks);
+}
+
+int64_t ravel_shape_parameters(const ravel_shape *shape) {
+    int64_t embeddings = times(times(shape->tied ? 1 : 2, shape->vocab), shape->hidden);
+    int64_t vectors = plus(times(shape->layers, plus(2 * shape->hidden, attention_vectors(shape))), shape->hidden);
+    return plus(plus(embeddings, vectors), layer_weights(shape, shape->experts));
+}
+
+int64_t ravel_shape_matmul_weights(const ravel_shape *shape) {
+    return plus(layer_weights(shape, shape->experts_active), times(shape->vocab, shape->hidden));
+}
+
+int64_t ravel_shape_attention_width(const ravel_shape *shape) {
+    return times(times(shape->layers, shape->heads), shape->head_dim + value_dim(shape));
+}

@@ -1,0 +1,155 @@
+#include "io/source.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A line longer than this is not a line but a file without line ends. */
+enum { LONGEST_LINE = 1 << 30, FIRST_ROOM = 1 << 16 };
+
+ravel_status ravel__source_open(ravel__source *source, const char *path, ravel_error *err) {
+    struct stat info;
+    int fd = 0, standard = strcmp(path, "-") == 0;
+    if (!standard) {
+        fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return ravel_error_set(err, RAVEL_E_IO, "%s: cannot open it: %s", path, strerror(errno));
+    }
+    memset(source, 0, sizeof *source);
+    source->name = standard ? "standard input" : path;
+    source->fd = fd;
+    source->owned = !standard;
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) source->total = (int64_t)info.st_size;
+    return RAVEL_OK;
+}
+
+void ravel__source_memory(ravel__source *source, const char *name, const void *data, size_t bytes) {
+    memset(source, 0, sizeof *source);
+    source->name = name;
+    source->fd = -1;
+    source->memory = data;
+    source->left = bytes;
+    source->total = (int64_t)bytes;
+}
+
+void ravel__source_close(ravel__source *source) {
+    if (source->owned) (void)close(source->fd);
+    source->owned = 0;
+}
+
+static size_t read_memory(ravel__source *source, void *buffer, size_t room) {
+    size_t bytes = source->left < room ? source->left : room;
+    if (bytes) memcpy(buffer, source->memory, bytes);
+    source->memory += bytes;
+    source->left -= bytes;
+    return bytes;
+}
+
+ravel_status ravel__source_read(ravel__source *source, void *buffer, size_t room, size_t *got, ravel_error *err) {
+    ssize_t bytes;
+    if (source->fd < 0) {
+        bytes = (ssize_t)read_memory(source, buffer, room);
+    } else {
+        do bytes = read(source->fd, buffer, room);
+        while (bytes < 0 && errno == EINTR);
+        if (bytes < 0)
+            return ravel_error_set(err, RAVEL_E_IO, "%s: reading failed: %s", source->name, strerror(errno));
+    }
+    source->done += bytes;
+    if (source->progress) source->progress(source->user, source->done, source->total);
+    *got = (size_t)bytes;
+    return RAVEL_OK;
+}
+
+/* ---- lines ---------------------------------------------------------------------------------------------- */
+
+void ravel__lines_init(ravel__lines *lines, ravel__source *source, const ravel_allocator *allocator) {
+    memset(lines, 0, sizeof *lines);
+    lines->source = source;
+    lines->allocator = allocator;
+}
+
+void ravel__lines_free(ravel__lines *lines) {
+    ravel__release(lines->allocator, lines->buffer, lines->room);
+    lines->buffer = NULL;
+    lines->room = 0;
+}
+
+/* Makes room behind `end`: by moving the current line to the front, or else by growing. */
+static ravel_status make_room(ravel__lines *l, ravel_error *err) {
+    if (l->start > 0 && l->start >= l->room / 2) {
+        memmove(l->buffer, l->buffer + l->start, l->end - l->start);
+        l->scanned -= l->start;
+        l->end -= l->start;
+        l->start = 0;
+        return RAVEL_OK;
+    }
+    size_t room = l->room ? l->room * 2 : FIRST_ROOM;
+    if (room > 2 * (size_t)LONGEST_LINE)
+        return ravel_error_set(err, RAVEL_E_DATA, "%s:%lld: a line of more than %d bytes", l->source->name,
+                               (long long)l->passed + 1, LONGEST_LINE);
+    char *grown = ravel__resize(l->allocator, l->buffer, l->room, room);
+    if (!grown) return ravel__no_memory(err, room, "a line of text");
+    l->buffer = grown;
+    l->room = room;
+    return RAVEL_OK;
+}
+
+/* Scans on to the next line end; E_END where no byte is left. */
+static ravel_status scan(ravel__lines *l, ravel_error *err) {
+    size_t from = l->scanned, got;
+    for (;;) {
+        const char *found = l->end > from ? memchr(l->buffer + from, '\n', l->end - from) : NULL;
+        if (found) {
+            l->scanned = (size_t)(found - l->buffer) + 1;
+            return RAVEL_OK;
+        }
+        from = l->end;
+        if (l->finished) break;
+        if (l->end == l->room) {
+            size_t start = l->start;
+            ravel_status status = make_room(l, err);
+            if (status) return status;
+            from -= start - l->start;
+        }
+        ravel_status status = ravel__source_read(l->source, l->buffer + l->end, l->room - l->end, &got, err);
+        if (status) return status;
+        l->end += got;
+        l->finished = got == 0;
+    }
+    if (l->scanned == l->end) return RAVEL_E_END;
+    l->scanned = l->end;
+    return RAVEL_OK;
+}
+
+static void give(const ravel__lines *l, const char **line, size_t *bytes) {
+    size_t stop = l->scanned;
+    if (stop > l->start && l->buffer[stop - 1] == '\n') stop--;
+    if (stop > l->start && l->buffer[stop - 1] == '\r') stop--;
+    *line = l->buffer + l->start;
+    *bytes = stop - l->start;
+    if (l->number == 1 && *bytes >= 3 && memcmp(*line, "\xef\xbb\xbf", 3) == 0) {
+        *line += 3;
+        *bytes -= 3;
+    }
+}
+
+ravel_status ravel__lines_next(ravel__lines *lines, const char **line, size_t *bytes, ravel_error *err) {
+    lines->start = lines->scanned;
+    ravel_status status = scan(lines, err);
+    if (status) return status;
+    lines->number = ++lines->passed;
+    give(lines, line, bytes);
+    return RAVEL_OK;
+}
+
+ravel_status ravel__lines_more(ravel__lines *lines, const char **line, size_t *bytes, ravel_error *err) {
+    ravel_status status = scan(lines, err);
+    if (status) return status;
+    lines->passed++;
+    give(lines, line, bytes);
+    return RAVEL_OK;
+}
