@@ -26,22 +26,14 @@ typedef struct kind {
 
 static const kind kinds[] = {
     /* the first is for every model_type that is not listed */
-    {"llama", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},
-    {"mistral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
-    {"ministral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
-    {"mixtral", 8, 0, 0, 0, 1, 0, 1e6, 1e-5, 131072},
-    {"qwen2", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},
-    {"qwen2_moe", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},
-    {"qwen3", 0, 128, 1, 0, 1, 0, 1e4, 1e-6, 32768},
-    {"qwen3_moe", 4, 0, 1, 0, 1, 0, 1e4, 1e-6, 32768},
-    {"deepseek_v2", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},
-    {"deepseek_v3", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 4096},
-    {"gemma", 0, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},
-    {"gemma2", 4, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},
-    {"gemma3_text", 4, 256, 1, 0, 1, 1, 1e6, 1e-6, 131072},
-    {"gpt_oss", 8, 64, 0, 1, 1, 0, 1.5e5, 1e-5, 131072},
-    {"glm4_moe", 8, 0, 0, 0, 1, 0, 1e4, 1e-5, 131072},
-    {"starcoder2", 2, 0, 0, 1, 0, 1, 1e4, 1e-5, 4096},
+    {"llama", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},           {"mistral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
+    {"ministral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},     {"mixtral", 8, 0, 0, 0, 1, 0, 1e6, 1e-5, 131072},
+    {"qwen2", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},          {"qwen2_moe", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},
+    {"qwen3", 0, 128, 1, 0, 1, 0, 1e4, 1e-6, 32768},        {"qwen3_moe", 4, 0, 1, 0, 1, 0, 1e4, 1e-6, 32768},
+    {"deepseek_v2", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},     {"deepseek_v3", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 4096},
+    {"gemma", 0, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},         {"gemma2", 4, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},
+    {"gemma3_text", 4, 256, 1, 0, 1, 1, 1e6, 1e-6, 131072}, {"gpt_oss", 8, 64, 0, 1, 1, 0, 1.5e5, 1e-5, 131072},
+    {"glm4_moe", 8, 0, 0, 0, 1, 0, 1e4, 1e-5, 131072},      {"starcoder2", 2, 0, 0, 1, 0, 1, 1e4, 1e-5, 4096},
     {"nemotron", 0, 0, 0, 0, 0, 0, 1e4, 1e-5, 4096},
 };
 
@@ -139,14 +131,16 @@ static int64_t count_dense(reader *r, int64_t layers) {
     const ravel_json_node *list = member(r, "mlp_only_layers");
     if (layers > 65536) return 0; /* ravel_shape_check will say so */
     for (int64_t i = 0; i < layers; i++)
-        dense += i < leading || (every > 1 && i % every != 0) || (step > 1 && (i + 1) % step != 0) || listed(r, list, i);
+        dense +=
+            i < leading || (every > 1 && i % every != 0) || (step > 1 && (i + 1) % step != 0) || listed(r, list, i);
     return dense;
 }
 
 static void read_experts(reader *r, ravel_shape *s) {
     static const char *const counts[] = {"num_local_experts", "num_experts", "n_routed_experts", NULL};
     static const char *const actives[] = {"num_experts_per_tok", "experts_per_token", "moe_topk", NULL};
-    static const char *const widths[] = {"moe_intermediate_size", "expert_intermediate_size", "intermediate_size", NULL};
+    static const char *const widths[] = {"moe_intermediate_size", "expert_intermediate_size", "intermediate_size",
+                                         NULL};
     int64_t experts = any_number(r, counts, 0);
     if (experts <= 1) return;
     s->experts = experts;

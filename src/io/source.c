@@ -55,8 +55,7 @@ ravel_status ravel__source_read(ravel__source *source, void *buffer, size_t room
     } else {
         do bytes = read(source->fd, buffer, room);
         while (bytes < 0 && errno == EINTR);
-        if (bytes < 0)
-            return ravel_error_set(err, RAVEL_E_IO, "%s: reading failed: %s", source->name, strerror(errno));
+        if (bytes < 0) return ravel_error_set(err, RAVEL_E_IO, "%s: reading failed: %s", source->name, strerror(errno));
     }
     source->done += bytes;
     if (source->progress) source->progress(source->user, source->done, source->total);

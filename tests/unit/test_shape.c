@@ -17,27 +17,13 @@ TEST(shape_parameters_of_published_models) {
     static const struct {
         const char *name;
         int64_t parameters;
-    } rows[] = {{"qwen3-0.6b", 596049920},
-                {"qwen3-1.7b", 1720574976},
-                {"qwen3-4b", 4022468096},
-                {"qwen3-8b", 8190735360},
-                {"qwen3-14b", 14768307200},
-                {"qwen3-32b", 32762123264},
-                {"qwen2.5-0.5b", 494032768},
-                {"qwen2.5-1.5b", 1543714304},
-                {"qwen2.5-3b", 3085938688},
-                {"qwen2.5-7b", 7615616512},
-                {"qwen2.5-14b", 14770033664},
-                {"qwen2.5-32b", 32763876352},
-                {"llama-1b", 1235814400},
-                {"llama-3b", 3212749824},
-                {"llama-8b", 8030261248},
-                {"llama-70b", 70553706496},
-                {"mistral-7b", 7248023552},
-                {"mixtral-8x7b", 46702792704},
-                {"qwen3-30b-a3b", 30532122624},
-                {"qwen3-235b-a22b", 235093634560},
-                {"deepseek-v3", 671026404352}};
+    } rows[] = {{"qwen3-0.6b", 596049920},      {"qwen3-1.7b", 1720574976},        {"qwen3-4b", 4022468096},
+                {"qwen3-8b", 8190735360},       {"qwen3-14b", 14768307200},        {"qwen3-32b", 32762123264},
+                {"qwen2.5-0.5b", 494032768},    {"qwen2.5-1.5b", 1543714304},      {"qwen2.5-3b", 3085938688},
+                {"qwen2.5-7b", 7615616512},     {"qwen2.5-14b", 14770033664},      {"qwen2.5-32b", 32763876352},
+                {"llama-1b", 1235814400},       {"llama-3b", 3212749824},          {"llama-8b", 8030261248},
+                {"llama-70b", 70553706496},     {"mistral-7b", 7248023552},        {"mixtral-8x7b", 46702792704},
+                {"qwen3-30b-a3b", 30532122624}, {"qwen3-235b-a22b", 235093634560}, {"deepseek-v3", 671026404352}};
     int32_t count = 0;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ravel_shape shape;
@@ -118,13 +104,14 @@ TEST(shape_reads_experts) {
              &err);
     CHECK_OK(ravel_shape_named("mixtral-8x7b", &b, &err), &err);
     CHECK(memcmp(&a, &b, sizeof a) == 0);
-    CHECK_OK(parse("{\"model_type\": \"qwen3_moe\", \"hidden_size\": 2048, \"num_hidden_layers\": 48, "
-                   "\"num_attention_heads\": 32, \"num_key_value_heads\": 4, \"head_dim\": 128, \"vocab_size\": 151936, "
-                   "\"intermediate_size\": 6144, \"moe_intermediate_size\": 768, \"num_experts\": 128, "
-                   "\"num_experts_per_tok\": 8, \"mlp_only_layers\": [], \"decoder_sparse_step\": 1, "
-                   "\"max_position_embeddings\": 40960, \"rope_theta\": 1000000}",
-                   &a, &err),
-             &err);
+    CHECK_OK(
+        parse("{\"model_type\": \"qwen3_moe\", \"hidden_size\": 2048, \"num_hidden_layers\": 48, "
+              "\"num_attention_heads\": 32, \"num_key_value_heads\": 4, \"head_dim\": 128, \"vocab_size\": 151936, "
+              "\"intermediate_size\": 6144, \"moe_intermediate_size\": 768, \"num_experts\": 128, "
+              "\"num_experts_per_tok\": 8, \"mlp_only_layers\": [], \"decoder_sparse_step\": 1, "
+              "\"max_position_embeddings\": 40960, \"rope_theta\": 1000000}",
+              &a, &err),
+        &err);
     CHECK_OK(ravel_shape_named("qwen3-30b-a3b", &b, &err), &err);
     CHECK(memcmp(&a, &b, sizeof a) == 0);
     CHECK_OK(parse("{\"model_type\": \"deepseek_v3\", \"hidden_size\": 7168, \"num_hidden_layers\": 61, "
