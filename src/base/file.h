@@ -1,0 +1,40 @@
+/* Files: mapped for reading, and written so that a reader sees the old content or the new one.
+ *
+ *   ravel__map      a read-only view of a whole regular file; an empty file is a view of 0 bytes.
+ *   ravel__writing  path.tmp.PID.N -> write at offsets -> commit (fsync, rename, fsync of the folder), or discard. */
+#ifndef RAVEL_BASE_FILE_H
+#define RAVEL_BASE_FILE_H
+
+#include <ravel/base.h>
+
+/* "PATH: VERB: what the system says about `number`" as E_IO, e.g. ("model.st", "cannot open", errno). */
+ravel_status ravel__file_error(ravel_error *err, const char *path, const char *verb, int number);
+
+typedef struct ravel__map {
+    const void *data; /* NULL where bytes is 0 */
+    size_t bytes;
+} ravel__map;
+
+ravel_status ravel__map_open(const char *path, ravel__map *map, ravel_error *err);
+void ravel__map_close(ravel__map *map);
+
+typedef struct ravel__writing {
+    const ravel_allocator *allocator;
+    char *path;      /* where it is to be */
+    char *temporary; /* where it is now; NULL when written in place */
+    size_t path_room, temporary_room;
+    int fd; /* -1 when nothing is open */
+} ravel__writing;
+
+/* `beside`: into a temporary file in the same folder, else straight into the path. */
+ravel_status ravel__writing_open(ravel__writing *w, const char *path, int beside, const ravel_allocator *allocator,
+                                 ravel_error *err);
+/* All of it, whatever the system's mood (short writes, signals). */
+ravel_status ravel__writing_put(ravel__writing *w, int64_t offset, const void *data, size_t bytes, ravel_error *err);
+/* Makes the path hold the file. `durable`: only after it has reached the disk. On an error the writing is still to be
+ * discarded. */
+ravel_status ravel__writing_commit(ravel__writing *w, int durable, ravel_error *err);
+/* Closes, removes a temporary file that was not committed, frees. Does nothing to a zeroed writing with fd -1. */
+void ravel__writing_discard(ravel__writing *w);
+
+#endif
