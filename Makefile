@@ -98,7 +98,7 @@ $(BUILD)/obj/src/%.o: src/%.c
 	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
 $(BUILD)/obj/train/%.o: train/%.c
 	@mkdir -p $(@D)
-	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -c $< -o $@
+	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@
 $(BUILD)/obj/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -Isrc -I. -Wno-missing-prototypes -c $< -o $@

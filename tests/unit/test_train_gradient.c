@@ -1,0 +1,333 @@
+/* Every backward kernel against finite differences of its forward, in double: the reference set compiled once more with
+ * train_real = double. Each test builds a scalar, sum(cotangent * output), and moves every input element a little. */
+#define TRAIN_DOUBLE
+#include "train/kernels_ref.c"
+#include "train/kernels_ref_layers.c"
+#include "train/kernels_ref_head.c"
+#include "train/kernels_ref_attention.c"
+
+#include "tests/unit/check.h"
+
+#include "base/rng.h"
+
+#include <stdlib.h>
+
+typedef struct problem {
+    double (*value)(void *user); /* the scalar, from the inputs as they are now */
+    void *user;
+} problem;
+
+static ravel__rng rng;
+
+static double *random_array(int64_t n, double size) {
+    double *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = size * ravel__rng_normal(&rng);
+    return x;
+}
+
+static double *zeros(int64_t n) {
+    return calloc((size_t)n, sizeof(double));
+}
+
+static double inner(const double *a, const double *b, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * b[i];
+    return sum;
+}
+
+/* Central differences of p->value over each x[i], against gradient[i]. */
+static bool agrees(const problem *p, const char *what, double *x, const double *gradient, int64_t n) {
+    double worst = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double keep = x[i], h = 1e-5;
+        x[i] = keep + h;
+        double up = p->value(p->user);
+        x[i] = keep - h;
+        double down = p->value(p->user);
+        x[i] = keep;
+        worst = fmax(worst, fabs((up - down) / (2 * h) - gradient[i]));
+        size = fmax(size, fabs(gradient[i]));
+    }
+    if (worst <= 1e-7 * size && size > 0) return true;
+    check_fail(__FILE__, __LINE__, "%s: gradient up to %g is wrong by %g", what, size, worst);
+    return false;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------- */
+
+enum { M = 3, N = 4, K = 5 };
+
+typedef struct product {
+    double *a, *b, *cotangent;
+    int trans_a, trans_b;
+} product;
+
+static double product_value(void *user) {
+    product *p = user;
+    double c[M * N];
+    train_matmul x = {.m = M, .n = N, .k = K, .a = p->a, .b = p->b, .c = c};
+    x.trans_a = p->trans_a;
+    x.trans_b = p->trans_b;
+    REF(matmul)(NULL, &x);
+    return inner(c, p->cotangent, M * N);
+}
+
+/* The gradients of a product are products: d_a = g b', d_b = a' g, in the four layouts. */
+TEST(train_gradient_of_matmul) {
+    rng = ravel__rng_seed(check_seed());
+    for (int layout = 0; layout < 4; layout++) {
+        product p = {random_array(M * K, 1), random_array(K * N, 1), random_array(M * N, 1), layout & 1, layout >> 1};
+        double *d_a = zeros(M * K), *d_b = zeros(K * N);
+        train_matmul a = {
+            .m = M, .n = K, .k = N, .a = p.cotangent, .b = p.b, .c = d_a, .trans_b = !p.trans_b, .add = 1};
+        if (p.trans_a) a = (train_matmul){.m = K, .n = M, .k = N, .a = p.b, .b = p.cotangent, .c = d_a, .trans_b = 1};
+        if (p.trans_a) a.trans_a = p.trans_b;
+        train_matmul b = {.m = K, .n = N, .k = M, .a = p.a, .b = p.cotangent, .c = d_b, .trans_a = !p.trans_a};
+        if (p.trans_b) b = (train_matmul){.m = N, .n = K, .k = M, .a = p.cotangent, .b = p.a, .c = d_b, .trans_a = 1};
+        if (p.trans_b) b.trans_b = p.trans_a;
+        REF(matmul)(NULL, &a);
+        REF(matmul)(NULL, &b);
+        problem q = {product_value, &p};
+        EXPECT(agrees(&q, "a", p.a, d_a, M * K));
+        EXPECT(agrees(&q, "b", p.b, d_b, K * N));
+        free(p.a), free(p.b), free(p.cotangent), free(d_a), free(d_b);
+    }
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 7, WIDTH = 5, TABLE = 4 };
+static const int32_t picks[ROWS] = {2, 0, 2, 1, 2, 0, 1}; /* row 3 is never picked: its gradient is 0 */
+
+typedef struct lookup {
+    double *table, *bias, *cotangent;
+} lookup;
+
+static double lookup_value(void *user) {
+    lookup *p = user;
+    double y[ROWS * WIDTH];
+    train_rows x = {.rows = ROWS, .width = WIDTH, .to = y, .from = p->table, .from_ids = picks};
+    REF(copy_rows)(NULL, &x);
+    REF(bias)(NULL, y, p->bias, ROWS, WIDTH, WIDTH);
+    for (int i = 0; i < ROWS * WIDTH; i++) y[i] = y[i] * y[i];
+    return inner(y, p->cotangent, ROWS * WIDTH);
+}
+
+TEST(train_gradient_of_rows_and_bias) {
+    rng = ravel__rng_seed(check_seed());
+    lookup p = {random_array(TABLE * WIDTH, 1), random_array(WIDTH, 1), random_array(ROWS * WIDTH, 1)};
+    double *d_table = zeros(TABLE * WIDTH), *d_bias = zeros(WIDTH), d_y[ROWS * WIDTH];
+    for (int i = 0; i < ROWS * WIDTH; i++)
+        d_y[i] = 2 * p.cotangent[i] * (p.table[picks[i / WIDTH] * WIDTH + i % WIDTH] + p.bias[i % WIDTH]);
+    REF(scatter_add)(NULL, d_table, d_y, picks, ROWS, WIDTH);
+    REF(bias_backward)(NULL, d_bias, d_y, ROWS, WIDTH, WIDTH);
+    problem q = {lookup_value, &p};
+    EXPECT(agrees(&q, "table", p.table, d_table, TABLE * WIDTH));
+    EXPECT(agrees(&q, "bias", p.bias, d_bias, WIDTH));
+    free(p.table), free(p.bias), free(p.cotangent), free(d_table), free(d_bias);
+}
+
+/* ---- rms-norm ------------------------------------------------------------------------------------------- */
+
+typedef struct norm {
+    double *x, *add, *weight, *cotangent, *sum_cotangent;
+} norm;
+
+static double norm_value(void *user) {
+    norm *p = user;
+    double y[ROWS * WIDTH], sum[ROWS * WIDTH];
+    REF(rmsnorm)(NULL, y, sum, p->x, p->add, p->weight, 1e-3, ROWS, WIDTH);
+    return inner(y, p->cotangent, ROWS * WIDTH) + inner(sum, p->sum_cotangent, ROWS * WIDTH);
+}
+
+TEST(train_gradient_of_rmsnorm) {
+    rng = ravel__rng_seed(check_seed());
+    int n = ROWS * WIDTH;
+    norm p = {random_array(n, 1), random_array(n, 1), random_array(WIDTH, 1), random_array(n, 1), random_array(n, 1)};
+    double *sum = zeros(n), *y = zeros(n), *d_x = zeros(n), *d_weight = zeros(WIDTH);
+    REF(rmsnorm)(NULL, y, sum, p.x, p.add, p.weight, 1e-3, ROWS, WIDTH);
+    memcpy(d_x, p.sum_cotangent, (size_t)n * sizeof *d_x); /* what comes along the residual is added to */
+    REF(rmsnorm_backward)(NULL, d_x, d_weight, p.cotangent, sum, p.weight, 1e-3, ROWS, WIDTH);
+    problem q = {norm_value, &p};
+    EXPECT(agrees(&q, "x", p.x, d_x, n));
+    EXPECT(agrees(&q, "add", p.add, d_x, n));
+    EXPECT(agrees(&q, "weight", p.weight, d_weight, WIDTH));
+    free(p.x), free(p.add), free(p.weight), free(p.cotangent), free(p.sum_cotangent);
+    free(sum), free(y), free(d_x), free(d_weight);
+}
+
+/* ---- rotation ------------------------------------------------------------------------------------------- */
+
+enum { TOKENS = 6, HEADS = 4, KV_HEADS = 2, DIM = 6, QKV = (HEADS + 2 * KV_HEADS) * DIM };
+static const int32_t places[TOKENS] = {0, 1, 2, 0, 0, 1};
+
+typedef struct turn {
+    train_rope rope;
+    double *cotangent_q, *cotangent_k;
+} turn;
+
+static double turn_value(void *user) {
+    turn *p = user;
+    REF(rope)(NULL, &p->rope);
+    return inner(p->rope.q, p->cotangent_q, TOKENS * HEADS * DIM) +
+           inner(p->rope.k, p->cotangent_k, TOKENS * KV_HEADS * DIM);
+}
+
+static void turn_free(turn *p) {
+    void *all[] = {p->rope.q,          p->rope.k,      p->rope.d_qkv, p->rope.d_q_weight,
+                   p->rope.d_k_weight, p->cotangent_q, p->cotangent_k};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
+}
+
+TEST(train_gradient_of_rope_with_and_without_norm) {
+    rng = ravel__rng_seed(check_seed());
+    for (int with_norm = 0; with_norm < 2; with_norm++) {
+        double *qkv = random_array(TOKENS * QKV, 1), *wq = random_array(DIM, 1), *wk = random_array(DIM, 1);
+        double cosine[3 * DIM / 2], sine[3 * DIM / 2];
+        for (int i = 0; i < 3 * DIM / 2; i++) cosine[i] = cos(0.3 * i), sine[i] = sin(0.3 * i);
+        turn p = {.cotangent_q = random_array(TOKENS * HEADS * DIM, 1),
+                  .cotangent_k = random_array(TOKENS * KV_HEADS * DIM, 1)};
+        p.rope = (train_rope){.tokens = TOKENS,
+                              .heads = HEADS,
+                              .kv_heads = KV_HEADS,
+                              .head_dim = DIM,
+                              .eps = 1e-3,
+                              .qkv = qkv,
+                              .q_weight = with_norm ? wq : NULL,
+                              .k_weight = with_norm ? wk : NULL,
+                              .cosine = cosine,
+                              .sine = sine,
+                              .positions = places,
+                              .q = zeros(TOKENS * HEADS * DIM),
+                              .k = zeros(TOKENS * KV_HEADS * DIM),
+                              .d_q = p.cotangent_q,
+                              .d_k = p.cotangent_k,
+                              .d_qkv = zeros(TOKENS * QKV),
+                              .d_q_weight = zeros(DIM),
+                              .d_k_weight = zeros(DIM)};
+        REF(rope_backward)(NULL, &p.rope);
+        problem q = {turn_value, &p};
+        EXPECT(agrees(&q, "qkv", qkv, p.rope.d_qkv, TOKENS * QKV)); /* the v part stays 0 */
+        if (with_norm) EXPECT(agrees(&q, "q weight", wq, p.rope.d_q_weight, DIM));
+        if (with_norm) EXPECT(agrees(&q, "k weight", wk, p.rope.d_k_weight, DIM));
+        turn_free(&p);
+        free(qkv), free(wq), free(wk);
+    }
+}
+
+/* ---- attention ------------------------------------------------------------------------------------------ */
+
+/* Three samples with a gap: rows 3 and 9 belong to nobody. */
+static const int32_t starts[] = {0, 4, 10}, lengths[] = {3, 5, 1};
+enum { SPAN = 11 };
+
+typedef struct attend_problem {
+    train_attention x;
+    double *cotangent;
+} attend_problem;
+
+static double attend_value(void *user) {
+    attend_problem *p = user;
+    REF(attention)(NULL, &p->x);
+    return inner(p->x.o, p->cotangent, SPAN * HEADS * DIM);
+}
+
+TEST(train_gradient_of_attention) {
+    rng = ravel__rng_seed(check_seed());
+    int nq = SPAN * HEADS * DIM, nk = SPAN * KV_HEADS * DIM;
+    double *q = random_array(nq, 1), *k = random_array(nk, 1), *v = random_array(nk, 1);
+    double *o = zeros(nq), *lse = zeros(SPAN * HEADS), *cotangent = random_array(nq, 1);
+    double *d_q = zeros(nq), *d_k = zeros(nk), *d_v = zeros(nk);
+    train_ragged batch = {.tokens = SPAN, .samples = 3, .longest = 5, .starts = starts, .lengths = lengths};
+    attend_problem p = {.cotangent = cotangent};
+    p.x = (train_attention){.batch = batch,
+                            .heads = HEADS,
+                            .kv_heads = KV_HEADS,
+                            .head_dim = DIM,
+                            .scale = 0.4,
+                            .q = q,
+                            .k = k,
+                            .v = v,
+                            .o = o,
+                            .lse = lse,
+                            .ld_q = HEADS * DIM,
+                            .ld_k = KV_HEADS * DIM,
+                            .ld_v = KV_HEADS * DIM,
+                            .d_o = cotangent,
+                            .d_q = d_q,
+                            .d_k = d_k,
+                            .d_v = d_v,
+                            .ld_dq = HEADS * DIM,
+                            .ld_dk = KV_HEADS * DIM,
+                            .ld_dv = KV_HEADS * DIM};
+    REF(attention)(NULL, &p.x);
+    REF(attention_backward)(NULL, &p.x);
+    problem whole = {attend_value, &p};
+    EXPECT(agrees(&whole, "q", q, d_q, nq)); /* gaps: no gradient, and moving them changes nothing */
+    EXPECT(agrees(&whole, "k", k, d_k, nk));
+    EXPECT(agrees(&whole, "v", v, d_v, nk));
+    free(q), free(k), free(v), free(o), free(lse), free(cotangent), free(d_q), free(d_k), free(d_v);
+}
+
+/* ---- feed-forward and head ------------------------------------------------------------------------------ */
+
+typedef struct gate {
+    double *gate_up, *cotangent;
+} gate;
+
+static double gate_value(void *user) {
+    gate *p = user;
+    double h[ROWS * WIDTH];
+    REF(swiglu)(NULL, h, p->gate_up, ROWS, WIDTH);
+    return inner(h, p->cotangent, ROWS * WIDTH);
+}
+
+TEST(train_gradient_of_swiglu_in_place) {
+    rng = ravel__rng_seed(check_seed());
+    gate p = {random_array(2 * ROWS * WIDTH, 2), random_array(ROWS * WIDTH, 1)};
+    double *d = zeros(2 * ROWS * WIDTH), h[ROWS * WIDTH], again[ROWS * WIDTH];
+    memcpy(d, p.gate_up, 2 * ROWS * WIDTH * sizeof *d);
+    REF(swiglu)(NULL, h, p.gate_up, ROWS, WIDTH);
+    REF(swiglu_backward)(NULL, d, again, p.cotangent, d, ROWS, WIDTH);
+    CHECK(memcmp(h, again, sizeof h) == 0);
+    problem q = {gate_value, &p};
+    EXPECT(agrees(&q, "gate and up", p.gate_up, d, 2 * ROWS * WIDTH));
+    free(p.gate_up), free(p.cotangent), free(d);
+}
+
+typedef struct head {
+    train_softmax x;
+    double *logprob_cotangent, *entropy_cotangent;
+} head;
+
+static double head_value(void *user) {
+    head *p = user;
+    REF(softmax)(NULL, &p->x);
+    return inner(p->x.logprob, p->logprob_cotangent, ROWS) + inner(p->x.entropy, p->entropy_cotangent, ROWS);
+}
+
+TEST(train_gradient_of_softmax_and_entropy) {
+    rng = ravel__rng_seed(check_seed());
+    enum { VOCAB = 9 };
+    static const int32_t targets[ROWS] = {0, 8, 3, 3, 1, 2, 7};
+    double *logits = random_array(ROWS * VOCAB, 2), *d = zeros(ROWS * VOCAB), logprob[ROWS], lse[ROWS], entropy[ROWS];
+    head p = {.logprob_cotangent = random_array(ROWS, 1), .entropy_cotangent = random_array(ROWS, 1)};
+    p.x = (train_softmax){.rows = ROWS,
+                          .vocab = VOCAB,
+                          .logits = logits,
+                          .scale = 0.7,
+                          .targets = targets,
+                          .logprob = logprob,
+                          .lse = lse,
+                          .entropy = entropy};
+    REF(softmax)(NULL, &p.x);
+    train_softmax back = p.x;
+    memcpy(d, logits, ROWS * VOCAB * sizeof *d);
+    back.logits = d;
+    back.coef = p.logprob_cotangent;
+    back.entropy_coef = p.entropy_cotangent;
+    REF(softmax_backward)(NULL, &back);
+    problem q = {head_value, &p};
+    EXPECT(agrees(&q, "logits", logits, d, ROWS * VOCAB));
+    free(logits), free(d), free(p.logprob_cotangent), free(p.entropy_cotangent);
+}

@@ -1,0 +1,40 @@
+/* Memory and numbers on the host: what the CPU sets and the code above them share.
+ *
+ * train is built on Ravel's public headers alone, so it has its own few lines for this. */
+#ifndef TRAIN_HOST_H
+#define TRAIN_HOST_H
+
+#include <ravel/base.h>
+
+#define TRAIN_ALIGN 64 /* bytes: a cache line and the widest vector */
+
+/* `bytes` through the allocator (NULL: malloc), not zeroed; NULL when bytes is 0 or memory is short. */
+void *train__alloc(const ravel_allocator *allocator, size_t bytes);
+/* count * each bytes, zeroed; NULL also where the product overflows. */
+void *train__calloc(const ravel_allocator *allocator, size_t count, size_t each);
+void train__release(const ravel_allocator *allocator, void *ptr, size_t bytes);
+/* The same, aligned to TRAIN_ALIGN. */
+void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes);
+void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t bytes);
+/* What train__alloc_aligned takes from the allocator for `bytes`. */
+size_t train__aligned_bytes(size_t bytes);
+ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what);
+
+static inline int64_t train__round_up(int64_t n, int64_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+static inline int64_t train__min(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t train__max(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* A random number that is a pure function of its place: the same whatever was drawn before, and by whom. */
+uint64_t train__random(uint64_t seed, uint64_t stream, uint64_t index);
+/* [0, 1) with 24 bits, so that it is the same number as a float. */
+float train__random_unit(uint64_t seed, uint64_t stream, uint64_t index);
+/* Standard normal. */
+double train__random_normal(uint64_t seed, uint64_t stream, uint64_t index);
+
+#endif
