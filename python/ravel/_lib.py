@@ -1,0 +1,157 @@
+"""Finds and loads libravel, turns statuses into exceptions, and moves arrays across without copying.
+
+The library is looked for in RAVEL_LIBRARY (a file), beside this package (a wheel bundles it), and in ../../build of a
+checkout. ctypes releases the GIL during every call.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+import pathlib
+import weakref
+from typing import Any, Callable
+
+import numpy as np
+
+from . import _abi
+
+__all__ = ["Error", "ArgumentError", "DataError", "OversizeError", "PeerError", "lib"]
+
+
+class Error(Exception):
+    """A call that failed: the library's sentence, and its status ("E_DATA")."""
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = _STATUS_NAMES.get(status, f"E_{status}")
+        self.code = status
+
+
+class ArgumentError(Error, ValueError):
+    """An argument or option is wrong."""
+
+
+class DataError(Error, ValueError):
+    """The data is wrong: a sample, a file or a message."""
+
+
+class OversizeError(DataError):
+    """A sample does not fit the budget."""
+
+
+class PeerError(Error):
+    """A peer died, left, failed or did not come in time; the communicator cannot be used any more."""
+
+
+_STATUS_NAMES = {value: name[len("RAVEL_"):] for name, value in vars(_abi).items()
+                 if name == "RAVEL_OK" or name.startswith("RAVEL_E_")}
+_CLASSES = {
+    _abi.RAVEL_E_ARGUMENT: ArgumentError, _abi.RAVEL_E_OVERFLOW: ArgumentError, _abi.RAVEL_E_DATA: DataError,
+    _abi.RAVEL_E_CHECKSUM: DataError, _abi.RAVEL_E_MISMATCH: DataError, _abi.RAVEL_E_OVERSIZE: OversizeError,
+    _abi.RAVEL_E_PEER_LOST: PeerError, _abi.RAVEL_E_TIMEOUT: PeerError, _abi.RAVEL_E_DEAD: PeerError,
+}
+
+
+def _candidates() -> list[pathlib.Path]:
+    here = pathlib.Path(__file__).resolve().parent
+    named = os.environ.get("RAVEL_LIBRARY")
+    return [pathlib.Path(named)] if named else [here / "libravel.so", here.parents[1] / "build" / "libravel.so"]
+
+
+def _load() -> C.CDLL:
+    tried = _candidates()
+    for path in tried:
+        if path.exists():
+            library = C.CDLL(str(path))
+            break
+    else:
+        raise ImportError("libravel.so was not found; looked for " + ", ".join(map(str, tried)) +
+                          ". Run `make` in the checkout, `pip install ./python`, or set RAVEL_LIBRARY.")
+    for name, (result, arguments) in _abi.FUNCTIONS.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError as missing:
+            raise ImportError(f"{path} has no {name}: it is another version than this package") from missing
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+lib = _load()
+
+
+def check(status: int, error: _abi.ravel_error) -> None:
+    """Raises the exception that fits a status; does nothing for RAVEL_OK."""
+    if status != _abi.RAVEL_OK:
+        message = error.message.decode("utf-8", "replace")
+        raise _CLASSES.get(status, Error)(status, message or lib.ravel_status_text(status).decode())
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function whose last argument is the error record, and raises if it fails."""
+    error = _abi.ravel_error()
+    check(getattr(lib, name)(*arguments, C.byref(error)), error)
+
+
+def as_array(value: Any, dtype: Any, what: str, count: int | None = None) -> np.ndarray:
+    """A contiguous array of exactly this dtype, without a copy where the input already is one.
+
+    Takes numpy arrays, anything with the buffer protocol or DLPack (host torch tensors), and sequences. Floats that
+    are whole numbers are not taken for integers: that is how a wrong column gets in.
+    """
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        value = np.from_dlpack(value)
+    array = np.asarray(value)
+    wanted = np.dtype(dtype)
+    if array.ndim != 1:
+        raise ValueError(f"{what} must have one dimension, not {array.ndim}")
+    if array.size == 0:
+        array = array.astype(wanted)
+    if wanted.kind in "iu" and array.dtype.kind not in "iu":
+        raise TypeError(f"{what} must be integers, not {array.dtype}")
+    if wanted.kind == "f" and array.dtype.kind not in "iuf":
+        raise TypeError(f"{what} must be numbers, not {array.dtype}")
+    if count is not None and array.size != count:
+        raise ValueError(f"{what} has {array.size} entries; there are {count} samples")
+    if array.dtype != wanted and wanted.kind in "iu" and array.size:
+        limits = np.iinfo(wanted)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise OverflowError(f"{what} has a value that does not fit {wanted}")
+    return np.ascontiguousarray(array, dtype=wanted)
+
+
+def address(array: np.ndarray | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+_CTYPES = {np.dtype(k): v for k, v in {
+    np.uint8: C.c_uint8, np.int32: C.c_int32, np.int64: C.c_int64, np.float32: C.c_float, np.float64: C.c_double}.items()}
+
+
+def view(pointer: int | None, count: int, dtype: Any, owner: object) -> np.ndarray:
+    """A read-only array over memory of the library; it keeps `owner` alive."""
+    if not count or not pointer:
+        return np.empty(0, dtype)
+    block = (_CTYPES[np.dtype(dtype)] * count).from_address(pointer)
+    block._owner = owner  # the array's base is the block, and the block holds the owner
+    array = np.ctypeslib.as_array(block)
+    array.flags.writeable = False
+    return array
+
+
+class Handle:
+    """An object of the library that is freed when nobody needs it any more."""
+
+    def __init__(self, pointer: Any, free: Callable[[Any], None]):
+        self.pointer = pointer
+        self._finalizer = weakref.finalize(self, free, pointer)
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def collect(writer_call: Callable[[Any], None]) -> str:
+    """Runs a call that writes text through a callback, and returns the text."""
+    parts: list[bytes] = []
+    writer_call(parts.append)
+    return b"".join(parts).decode("utf-8")

@@ -1,0 +1,305 @@
+"""Planning: lengths in, plan out."""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+
+from . import _abi
+from ._lib import Handle, address, as_array, call, lib, view
+
+__all__ = ["Plan", "Planner", "plan", "plan_options"]
+
+# The planner's option table, read once: name -> row.
+_ROWS: dict[str, Any] = {}
+_SETTERS = {0: int, 1: int, 2: int, 3: float, 4: bool}  # ravel_option_type -> Python type; 5 is a word
+
+
+def _rows() -> dict[str, Any]:
+    if not _ROWS:
+        table = C.cast(lib.ravel_plan_option_table(), C.POINTER(_abi.ravel_option))
+        index = 0
+        while table[index].name:
+            row = table[index]
+            choices = row.choices.decode().split("|") if row.choices else None
+            name = row.name.decode().replace("-", "_")
+            _ROWS[name] = (row.type, choices, row.name, (row.preset or b"").decode(), row.doc.decode(), row.offset)
+            index += 1
+    return _ROWS
+
+
+def plan_options() -> dict[str, str]:
+    """The planner's options: name -> one sentence with the default. The keywords of :func:`plan`."""
+    return {name: f"{doc} [{preset}]" for name, (_, _, _, preset, doc, _) in _rows().items()}
+
+
+_WIDTHS = {0: C.c_int32, 1: C.c_int64, 2: C.c_uint64, 3: C.c_double, 4: C.c_int32, 5: C.c_int32}
+
+
+def _set(options: _abi.ravel_plan_options, name: str, value: Any) -> None:
+    rows = _rows()
+    if name not in rows:
+        text = "" if value is None else str(value)
+        call("ravel_option_set", lib.ravel_plan_option_table(), C.byref(options), name.encode(), text.encode())
+        return
+    kind, choices, raw, _, _, offset = rows[name]
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and kind in (0, 1):
+        width = _WIDTHS[kind]
+        bits = C.sizeof(width) * 8 - 1
+        if not -(1 << bits) <= int(value) < 1 << bits:
+            raise OverflowError(f"{name} is {value}, which does not fit {bits + 1} bits")
+        width.from_buffer(options, offset).value = int(value)
+        return  # ravel_plan_create checks the range
+    if isinstance(value, str) and choices and value in choices:
+        C.c_int32.from_buffer(options, offset).value = choices.index(value)
+        return
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    call("ravel_option_set", lib.ravel_plan_option_table(), C.byref(options), raw, text.encode())
+
+
+def _cost(options: _abi.ravel_plan_options, cost: Any) -> None:
+    """None, "LIN:QUAD[:OVERHEAD]", "tokens", a tuple, a published shape's name, or a path of a config.json."""
+    if cost is None:
+        return
+    if isinstance(cost, (tuple, list)):
+        if not 1 <= len(cost) <= 3 or not all(isinstance(c, (int, np.integer)) for c in cost):
+            raise TypeError("cost must be (linear, quadratic[, overhead]), all integers")
+        options.cost.linear, options.cost.quadratic, options.cost.overhead = (*cost, 0, 0)[:3]
+        return
+    text = os.fspath(cost)
+    if text == "tokens" or text[:1].isdigit():
+        call("ravel_cost_parse", text.encode(), C.byref(options.cost))
+        return
+    shape = _abi.ravel_shape()
+    reader = "ravel_shape_read" if os.path.exists(text) or text.endswith(".json") else "ravel_shape_named"
+    call(reader, text.encode(), C.byref(shape))
+    call("ravel_cost_from_shape", C.byref(shape), C.byref(options.cost))
+
+
+def _make_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_options:
+    options = _abi.ravel_plan_options()
+    lib.ravel_plan_options_default(C.byref(options))
+    for name, value in keywords.items():
+        if value is not None:
+            _set(options, name, value)
+    _cost(options, cost)
+    return options
+
+
+class _Input:
+    """The ravel_plan_input struct and the arrays that it points at."""
+
+    def __init__(self, lengths: Any, prompts: Any, responses: Any, costs: Any, groups: Any, update_ids: Any,
+                 homes: Any):
+        self.arrays: dict[str, np.ndarray] = {}
+        if lengths is None and (prompts is None or responses is None):
+            raise TypeError("give lengths, or prompts and responses")
+        first = as_array(lengths if lengths is not None else prompts, np.int64,
+                         "lengths" if lengths is not None else "prompts")
+        count = first.size
+        self.arrays["lengths" if lengths is not None else "prompts"] = first
+        others = {"prompts": prompts if lengths is not None else None, "responses": responses, "costs": costs,
+                  "groups": groups, "updates": update_ids, "homes": homes}
+        for name, value in others.items():
+            if value is not None:
+                dtype = np.int32 if name in ("updates", "homes") else np.int64
+                self.arrays[name] = as_array(value, dtype, name, count)
+        self.struct = _abi.ravel_plan_input(size=C.sizeof(_abi.ravel_plan_input), count=count)
+        for name, array in self.arrays.items():
+            setattr(self.struct, name, address(array) if array.size else None)
+
+
+class Plan:
+    """Where every sample goes. Arrays are views over the library's memory and keep it alive.
+
+    ``bins`` are in order of (update, micro-step, rank), fillers included (they are empty), so the bin of micro-step
+    ``m`` and rank ``r`` is ``bins[m * dp + r]``.
+    """
+
+    def __init__(self, pointer: Any, source: "_Input | None", options: _abi.ravel_plan_options):
+        self._handle = Handle(pointer, lib.ravel_plan_free)
+        self._c = pointer.contents
+        self._input, self._options = source, options
+
+    # -- sizes
+    @property
+    def count(self) -> int:
+        """Samples that were given."""
+        return self._c.count
+
+    @property
+    def dp(self) -> int:
+        return self._c.dp
+
+    @property
+    def updates(self) -> int:
+        return self._c.updates
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits over inputs, options and plan: equal on every rank, or something differs."""
+        return f"{self._c.digest:016x}"
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """The plan's figures about itself, by the names of ``ravel plan --json``."""
+        values = self._c.stats
+        return {name: getattr(values, name) for name, _ in values._fields_}
+
+    # -- arrays
+    def _view(self, name: str, count: int, dtype: Any) -> np.ndarray:
+        return view(getattr(self._c, name), count, dtype, self._handle)
+
+    @property
+    def update_offsets(self) -> np.ndarray:
+        """[updates + 1]: the first micro-step of each update."""
+        return self._view("update_offsets", self._c.updates + 1, np.int64)
+
+    @property
+    def bin_offsets(self) -> np.ndarray:
+        """[bins + 1]: where each bin's samples begin in ``samples``."""
+        return self._view("bin_offsets", self._c.bins + 1, np.int64)
+
+    @property
+    def samples(self) -> np.ndarray:
+        """Row indices, bin after bin."""
+        return self._view("samples", int(self.bin_offsets[-1]), np.int32)
+
+    @property
+    def bin_tokens(self) -> np.ndarray:
+        return self._view("bin_tokens", self._c.bins, np.int64)
+
+    @property
+    def bin_slots(self) -> np.ndarray:
+        return self._view("bin_slots", self._c.bins, np.int64)
+
+    @property
+    def bin_costs(self) -> np.ndarray:
+        return self._view("bin_costs", self._c.bins, np.int64)
+
+    @property
+    def skipped(self) -> np.ndarray:
+        """Rows that were left out because they fit no bin (``oversize="skip"``)."""
+        return self._view("skipped", self._c.stats.skipped, np.int32)
+
+    @property
+    def ids(self) -> np.ndarray:
+        """For a plan of :class:`Planner`: the id of each sample that ``samples`` names."""
+        pointer = lib.ravel_planner_ids(self._handle.pointer)
+        return view(pointer, self.count, np.int64, self._handle) if pointer else np.arange(self.count, dtype=np.int64)
+
+    # -- people's shapes
+    @property
+    def bins(self) -> list[np.ndarray]:
+        """One array of row indices a bin."""
+        offsets, samples = self.bin_offsets.tolist(), self.samples
+        return [samples[a:b] for a, b in zip(offsets, offsets[1:])]
+
+    def micro_steps(self, rank: int, update: int | None = None) -> list[np.ndarray]:
+        """What data-parallel rank ``rank`` runs, micro-step after micro-step, of one update or of all."""
+        if not 0 <= rank < self.dp:
+            raise IndexError(f"rank is {rank}; there are {self.dp}")
+        if update is not None and not 0 <= update < self.updates:
+            raise IndexError(f"update is {update}; there are {self.updates}")
+        steps = self.update_offsets
+        first, last = (0, self._c.micro_steps) if update is None else (int(steps[update]), int(steps[update + 1]))
+        offsets, samples = self.bin_offsets, self.samples
+        return [samples[offsets[m * self.dp + rank]:offsets[m * self.dp + rank + 1]] for m in range(first, last)]
+
+    def replay(self, seed: int, epoch: int) -> np.ndarray:
+        """The order of micro-steps for another epoch over the same plan (PPO epochs); epoch 0 is the plan's own."""
+        order = np.empty(self._c.micro_steps, np.int64)
+        call("ravel_plan_replay", self._handle.pointer, seed, epoch, address(order))
+        return order
+
+    def __len__(self) -> int:
+        return self._c.micro_steps
+
+    def __iter__(self) -> Iterator[list[np.ndarray]]:
+        """Micro-step after micro-step: a list of dp bins."""
+        bins = self.bins
+        return (bins[i:i + self.dp] for i in range(0, len(bins), self.dp))
+
+    def __repr__(self) -> str:
+        s = self._c.stats
+        return (f"<ravel.Plan: {s.samples} samples, {self.updates} update(s) x {self._c.micro_steps} micro-steps x "
+                f"{self.dp} ranks, fill {s.fill:.1%}, idle {s.idle_micro_step:.2%}, digest {self.digest}>")
+
+
+def plan(lengths: Any = None, *, budget: int | str, dp: int = 1, cp: int = 1, align: int = 1,
+         max_samples: int = 0, multiple: int = 1, min_micro_steps: int | None = None, updates: int | None = None,
+         samples_per_update: int = 0, sync: str = "micro-step", layout: str = "packed", method: str = "ravel",
+         effort: str = "default", group_rule: str = "free", count: int | None = None, oversize: str = "error",
+         shuffle: bool = False, seed: int = 0, cost: Any = None, prompts: Any = None, responses: Any = None,
+         costs: Any = None, groups: Any = None, update_ids: Any = None, homes: Any = None) -> Plan:
+    """Packs samples of any lengths into micro-batches under a hard token budget, balanced over ``dp`` ranks.
+
+    ``lengths`` are integers, one a sample (or give ``prompts`` and ``responses``): a numpy array of int64 goes in
+    without a copy, so does a host torch tensor; lists work. Sizes may be words ("16k"). ``cost`` is
+    "LINEAR:QUADRATIC", a tuple, "tokens", the name of a published shape ("qwen3-0.6b") or the path of a Hugging Face
+    ``config.json``. What each option means: ``ravel.plan_options()``.
+
+    The same input gives the same plan on every rank and machine; compare ``digest`` before data moves.
+    """
+    keywords = {"budget": budget, "dp": dp, "cp": cp, "align": align, "max_samples": max_samples,
+                "multiple": multiple, "min_micro_steps": min_micro_steps, "updates": updates,
+                "samples_per_update": samples_per_update, "sync": sync, "layout": layout, "method": method,
+                "effort": effort, "group_rule": group_rule, "count": count, "oversize": oversize, "shuffle": shuffle,
+                "seed": seed}
+    source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes)
+    options = _make_options(cost, keywords)
+    pointer = C.POINTER(_abi.ravel_plan)()
+    call("ravel_plan_create", C.byref(source.struct), C.byref(options), C.byref(pointer))
+    return Plan(pointer, source, options)
+
+
+class Planner:
+    """Samples that arrive over time: push lengths, take micro-steps as they fill, flush at the end of an update.
+
+    >>> planner = ravel.Planner(budget=16384, dp=8)
+    >>> planner.push(lengths, ids=rollout_ids)
+    >>> while (ready := planner.take()) is not None:
+    ...     run(ready)
+    >>> last = planner.flush()
+    """
+
+    def __init__(self, *, fill: float = 0.95, cost: Any = None, **options: Any):
+        self._options = _make_options(cost, options)
+        pointer = C.c_void_p()
+        call("ravel_planner_create", C.byref(self._options), float(fill), C.byref(pointer))
+        self._handle = Handle(pointer.value, lib.ravel_planner_free)
+
+    def push(self, lengths: Any = None, *, ids: Any = None, **arrays: Any) -> None:
+        """All or nothing: on an error none of the samples is taken in. ``ids`` default to running numbers."""
+        names = ("prompts", "responses", "costs", "groups", "update_ids", "homes")
+        strange = set(arrays) - set(names)
+        if strange:
+            raise TypeError(f"push() takes {', '.join(names)}, not {', '.join(sorted(strange))}")
+        source = _Input(lengths, *(arrays.get(name) for name in names))
+        tags = None if ids is None else as_array(ids, np.int64, "ids", source.struct.count)
+        call("ravel_planner_push", self._handle.pointer, C.byref(source.struct), address(tags))
+
+    def _take(self, flush: bool) -> Plan | None:
+        pointer = C.POINTER(_abi.ravel_plan)()
+        error = _abi.ravel_error()
+        status = lib.ravel_planner_take(self._handle.pointer, int(flush), C.byref(pointer), C.byref(error))
+        if status == _abi.RAVEL_E_END:
+            return None
+        from ._lib import check
+        check(status, error)
+        return Plan(pointer, None, self._options)
+
+    def take(self) -> Plan | None:
+        """The micro-steps that are full enough, or None."""
+        return self._take(False)
+
+    def flush(self) -> Plan | None:
+        """Everything that is left, as the end of an update; None if nothing was pushed since the last flush."""
+        return self._take(True)
+
+    def __len__(self) -> int:
+        """Samples pushed and not yet taken."""
+        return lib.ravel_planner_waiting(self._handle.pointer)
