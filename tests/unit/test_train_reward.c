@@ -1,0 +1,100 @@
+/* Verifiable tasks and the reward command. */
+#include "tests/unit/check.h"
+
+#include "train/reward.h"
+#include "train/task.h"
+
+#include <stdlib.h>
+
+TEST(task_answers_are_right) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (int32_t t = 0; train_task_name(t); t++) {
+        const train_task *task = NULL;
+        CHECK_OK(train_task_find(train_task_name(t), &task, &err), &err);
+        for (int i = 0; i < 500; i++) {
+            train_question q, again;
+            train_task_make(task, 7, i, 1 + i % 12, &q);
+            train_task_make(task, 7, i, 1 + i % 12, &again);
+            CHECK_STR(q.prompt, again.prompt);
+            CHECK(q.answer[0] != '\0');
+            CHECK(train_task_score(&q, q.answer, strlen(q.answer), 1, 0.5) == 1);
+            CHECK(train_task_score(&q, q.answer, strlen(q.answer), 0, 0.5) < 0.5);
+            CHECK(train_task_score(&q, "~", 1, 1, 0.5) == 0);
+            int32_t tokens[2 * TRAIN_TASK_TEXT + 2];
+            int64_t prompt, n = train_task_tokens(&q, 1, tokens, 2 * TRAIN_TASK_TEXT + 2, &prompt);
+            CHECK_EQ(n, (int64_t)(strlen(q.prompt) + strlen(q.answer) + 2));
+            CHECK(tokens[0] == TRAIN_TOKEN_BOS && tokens[n - 1] == TRAIN_TOKEN_EOS && tokens[prompt] == q.answer[0]);
+        }
+    }
+    const train_task *task = NULL;
+    CHECK_EQ(train_task_find("arithmetik", &task, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "did you mean \"arithmetic\"");
+}
+
+TEST(task_arithmetic_is_arithmetic) {
+    const train_task *task = NULL;
+    CHECK_EQ(train_task_find("arithmetic", &task, NULL), RAVEL_OK);
+    int differences = 0;
+    for (int i = 0; i < 300; i++) {
+        train_question q;
+        long long a, b;
+        char op;
+        train_task_make(task, 3, i, 3, &q);
+        CHECK_EQ(sscanf(q.prompt, "%lld%c%lld=", &a, &op, &b), 3);
+        CHECK_EQ(atoll(q.answer), op == '+' ? a + b : a - b);
+        differences += op == '-';
+    }
+    CHECK(differences > 30 && differences < 270);
+}
+
+static ravel_status score(const char *command, double seconds, int64_t count, double *rewards, ravel_error *err) {
+    train_reward *reward = NULL;
+    train_rollout_text rollouts[300];
+    static const char nasty[] = "a\"\\\n\0\xff{}";
+    for (int64_t i = 0; i < count; i++) {
+        train_rollout_text x = {.prompt = nasty,
+                                .prompt_bytes = sizeof nasty - 1,
+                                .response = "r",
+                                .response_bytes = 1,
+                                .tokens = i,
+                                .ended = 1};
+        rollouts[i] = x;
+    }
+    ravel_status status = train_reward_create(command, seconds, NULL, &reward, err);
+    if (!status) status = train_reward_score(reward, rollouts, count, rewards, err);
+    if (!status) status = train_reward_score(reward, rollouts, count, rewards, err); /* the same process again */
+    train_reward_free(reward);
+    return status;
+}
+
+TEST(reward_command_scores_a_batch) {
+    double rewards[300];
+    ravel_error err = RAVEL_ERROR_INIT;
+    /* answers each line at once; the id comes back as the reward */
+    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1}/'", 20, 300, rewards, &err),
+             &err);
+    for (int i = 0; i < 300; i++) CHECK(rewards[i] == i);
+}
+
+TEST(reward_command_failures_are_sentences) {
+    static const struct {
+        const char *command, *says;
+        double seconds;
+    } cases[] = {
+        {"exit 3", "exit code 3", 20},
+        {"kill -9 $$", "signal 9", 20},
+        {"cat", "expected {\"id\"", 20},
+        {"echo nonsense; cat >/dev/null", "not a JSON line", 20},
+        {"read x; echo '{\"id\":0,\"reward\":1}'; echo '{\"id\":0,\"reward\":1}'; cat >/dev/null", "twice", 20},
+        {"read x; echo '{\"id\":99,\"reward\":1}'; cat >/dev/null", "0 to 1", 20},
+        {"sleep 100", "0 of 2 rewards", 0.1},
+        {"exec 1>&-; cat >/dev/null", "closed its output", 20},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double rewards[2];
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_status status = score(cases[i].command, cases[i].seconds, 2, rewards, &err);
+        CHECK(status == RAVEL_E_CALLBACK || status == RAVEL_E_TIMEOUT);
+        CHECK_HAS(err.message, cases[i].says);
+    }
+}

@@ -1,0 +1,104 @@
+/* Run folders and checkpoints: whatever is interrupted, a folder called step-N is whole. */
+#include "tests/unit/check.h"
+
+#include "train/rundir.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void scratch(char *path) {
+    strcpy(path, "/tmp/ravel-rundir-XXXXXX");
+    if (!mkdtemp(path)) check_fail(__FILE__, __LINE__, "no scratch folder");
+}
+
+static void wipe(const char *path) {
+    char command[TRAIN_PATH + 16];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", path);
+    EXPECT(system(command) == 0);
+}
+
+/* A checkpoint of two files; dies after `parts` of its steps when that is positive. */
+static ravel_status save(const char *run, int64_t step, int64_t keep, int parts, ravel_error *err) {
+    train_checkpoint *c = NULL;
+    char path[TRAIN_PATH + 32];
+    ravel_status status = train_checkpoint_begin(run, step, NULL, &c, err);
+    if (status) return status;
+    for (int i = 0; i < 2; i++) {
+        if (parts == i + 1) _exit(0);
+        (void)snprintf(path, sizeof path, "%s/file-%d", train_checkpoint_path(c), i);
+        FILE *f = fopen(path, "w");
+        if (!f) return RAVEL_E_IO;
+        (void)fprintf(f, "%lld", (long long)step);
+        (void)fclose(f);
+    }
+    if (parts == 3) _exit(0);
+    return train_checkpoint_commit(c, keep, err);
+}
+
+static int exists(const char *run, const char *name) {
+    char path[TRAIN_PATH + 64];
+    struct stat s;
+    (void)snprintf(path, sizeof path, "%s/%s", run, name);
+    return stat(path, &s) == 0;
+}
+
+TEST(rundir_is_not_written_over) {
+    char run[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    scratch(run);
+    CHECK_OK(train_rundir_open(run, 0, &err), &err);
+    CHECK_OK(train_rundir_write(run, "config.json", "{}", 2, &err), &err);
+    CHECK(exists(run, "config.json") && !exists(run, ".config.json.new"));
+    CHECK_EQ(train_rundir_open(run, 0, &err), RAVEL_E_STATE);
+    CHECK_HAS(err.message, "holds a run already");
+    ravel_error_clear(&err);
+    CHECK_OK(train_rundir_open(run, 1, &err), &err);
+    CHECK_EQ(train_rundir_open("/dev/null/x", 0, &err), RAVEL_E_IO);
+    wipe(run);
+}
+
+TEST(checkpoints_keep_the_newest) {
+    char run[64], path[TRAIN_PATH];
+    int64_t step;
+    ravel_error err = RAVEL_ERROR_INIT;
+    scratch(run);
+    CHECK_OK(train_rundir_open(run, 0, &err), &err);
+    CHECK_EQ(train_checkpoint_latest(run, &step, path, &err), RAVEL_E_END);
+    ravel_error_clear(&err);
+    for (int64_t s = 10; s <= 50; s += 10) CHECK_OK(save(run, s, 2, 0, &err), &err);
+    CHECK_OK(save(run, 50, 2, 0, &err), &err); /* the same step again */
+    CHECK_OK(train_checkpoint_latest(run, &step, path, &err), &err);
+    CHECK_EQ(step, 50);
+    CHECK(exists(run, "checkpoints/step-00000050/file-1") && exists(run, "checkpoints/step-00000040/file-1"));
+    CHECK(!exists(run, "checkpoints/step-00000030"));
+    train_checkpoint *c = NULL;
+    CHECK_OK(train_checkpoint_begin(run, 60, NULL, &c, &err), &err);
+    train_checkpoint_abort(c);
+    CHECK(!exists(run, "checkpoints/writing-00000060"));
+    wipe(run);
+}
+
+TEST(checkpoints_survive_death_at_any_step) {
+    char run[64], path[TRAIN_PATH];
+    int64_t step;
+    ravel_error err = RAVEL_ERROR_INIT;
+    scratch(run);
+    CHECK_OK(train_rundir_open(run, 0, &err), &err);
+    CHECK_OK(save(run, 1, 3, 0, &err), &err);
+    for (int parts = 1; parts <= 3; parts++) {
+        pid_t child = fork();
+        if (child == 0) {
+            save(run, 100 + parts, 3, parts, NULL);
+            _exit(1);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        CHECK_OK(train_checkpoint_latest(run, &step, path, &err), &err);
+        CHECK_EQ(step, parts); /* the last one that was committed */
+        CHECK_OK(save(run, parts + 1, 3, 0, &err), &err);
+        CHECK(!exists(run, "checkpoints/writing-00000101"));
+    }
+    wipe(run);
+}
