@@ -1,0 +1,101 @@
+/* Advantages against hand-worked ones; the loss's derivative against finite differences, for every variant. */
+#include "tests/unit/check.h"
+
+#include "base/rng.h"
+#include "train/policy.h"
+
+#include <math.h>
+
+static int near(double a, double b, double tolerance) {
+    return fabs(a - b) <= tolerance * (1 + fabs(a) + fabs(b));
+}
+
+TEST(policy_advantages_by_hand) {
+    const double rewards[] = {1, 0, 5, 0, 1, 5, 2};
+    const int64_t groups[] = {7, 7, -3, 7, 7, -3, 99};
+    double a[7];
+    int64_t scratch[7], flat;
+    CHECK_EQ(train_advantages(TRAIN_ADVANTAGE_GRPO, rewards, groups, 7, a, scratch, &flat), 3);
+    CHECK_EQ(flat, 2);          /* the equal pair, and the group of one */
+    double std = sqrt(1.0 / 3); /* of 1 0 0 1 with G - 1 */
+    CHECK(near(a[0], 0.5 / (std + 1e-6), 1e-12) && near(a[1], -0.5 / (std + 1e-6), 1e-12));
+    CHECK(a[2] == 0 && a[5] == 0 && a[6] == 0);
+    train_advantages(TRAIN_ADVANTAGE_DR_GRPO, rewards, groups, 7, a, scratch, &flat);
+    CHECK(near(a[0], 0.5, 1e-12) && near(a[3], -0.5, 1e-12));
+    train_advantages(TRAIN_ADVANTAGE_RLOO, rewards, groups, 7, a, scratch, &flat);
+    CHECK(near(a[0], 1 - 1.0 / 3, 1e-12) && near(a[1], 0 - 2.0 / 3, 1e-12));
+    train_advantages(TRAIN_ADVANTAGE_NONE, rewards, groups, 7, a, scratch, &flat);
+    CHECK(a[2] == 5 && a[6] == 2);
+}
+
+TEST(policy_overlong_punishment_is_linear) {
+    train_policy p = {.overlong_buffer = 4, .overlong_penalty = 2};
+    CHECK(train_overlong(&p, 16, 20) == 0 && train_overlong(&p, 17, 20) == -0.5 && train_overlong(&p, 20, 20) == -2);
+    CHECK(train_overlong(&p, 25, 20) == -2);
+    p.overlong_buffer = 0;
+    CHECK(train_overlong(&p, 20, 20) == 0);
+}
+
+enum { TOKENS = 9 };
+
+static double loss_at(const train_policy *p, double advantage, const float *now, const float *old, const float *gen,
+                      const float *ref, const float *weights) {
+    float coef[TOKENS];
+    train_policy_sums sums = {0};
+    train_policy_loss(p, TOKENS, advantage, now, old, gen, ref, weights, coef, &sums);
+    return sums.loss;
+}
+
+TEST(policy_derivative_is_that_of_the_loss) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    int moved = 0;
+    for (int trial = 0; trial < 2000; trial++) {
+        train_policy p;
+        ravel_options_default(train_policy_option_table(), &p);
+        p.ratio = trial & 1;
+        p.kl_kind = trial / 2 % 3;
+        p.kl = trial & 8 ? 0.3 : 0;
+        p.tis = trial & 16 ? 1.5 : 0;
+        p.dual_clip = trial & 32 ? 3 : 0;
+        p.clip_high = trial & 64 ? 0.28 : 0.2;
+        float now[TOKENS], old[TOKENS], gen[TOKENS], ref[TOKENS], weights[TOKENS], coef[TOKENS];
+        for (int t = 0; t < TOKENS; t++) {
+            now[t] = -(float)ravel__rng_unit(&r) * 3;
+            old[t] = now[t] + (float)ravel__rng_normal(&r) * 0.4f;
+            gen[t] = old[t] + (float)ravel__rng_normal(&r) * 0.3f;
+            ref[t] = now[t] + (float)ravel__rng_normal(&r) * 0.5f;
+            weights[t] = t % 4 == 1 ? 0 : (float)ravel__rng_unit(&r);
+        }
+        double advantage = ravel__rng_normal(&r);
+        train_policy_sums sums = {0};
+        train_policy_loss(&p, TOKENS, advantage, now, old, gen, ref, weights, coef, &sums);
+        CHECK_EQ((int64_t)sums.tokens, 7);
+        for (int t = 0; t < TOKENS; t++) {
+            float saved = now[t], h = 0x1p-9f;
+            now[t] = saved + h;
+            double up = loss_at(&p, advantage, now, old, gen, ref, weights);
+            now[t] = saved - h;
+            double down = loss_at(&p, advantage, now, old, gen, ref, weights);
+            now[t] = saved;
+            double slope = (up - down) / (2.0 * (double)h),
+                   middle = loss_at(&p, advantage, now, old, gen, ref, weights);
+            /* How much the slope changes over the step: large only where a clip begins inside it. */
+            double bend = fabs(up - 2 * middle + down) / (double)h;
+            if (bend > 0.02) continue;
+            CHECK(fabs(slope - (double)coef[t]) < 1e-3 * (1 + fabs(slope)) + bend);
+            moved += coef[t] != 0;
+        }
+    }
+    CHECK(moved > 4000);
+}
+
+TEST(policy_on_policy_is_plain_policy_gradient) {
+    train_policy p;
+    ravel_options_default(train_policy_option_table(), &p);
+    float logp[3] = {-1, -2, -3}, weights[3] = {0.5f, 0, 0.25f}, coef[3];
+    train_policy_sums sums = {0};
+    train_policy_loss(&p, 3, 2.0, logp, logp, logp, NULL, weights, coef, &sums);
+    CHECK(coef[0] == -1.0f && coef[1] == 0 && coef[2] == -0.5f);
+    CHECK(sums.ratio == 2 && sums.ratio_max == 1 && sums.clipped == 0 && sums.gap_exp == 2 && sums.approx_kl == 0);
+    CHECK(near(sums.loss, -2 * 0.75, 1e-12));
+}
