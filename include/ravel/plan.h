@@ -94,12 +94,14 @@ typedef enum ravel_oversize {
 } ravel_oversize;
 #define RAVEL_OVERSIZE_CHOICES "error|skip"
 
-/* The cost of a sample: linear * length + quadratic * length^2, of a bin: `overhead` + its samples' costs.
- * Integers, so that every machine agrees. Only ratios matter. */
+/* The cost of a sample: linear * length + quadratic * length^2, of a bin: `overhead` + its samples' costs. In the
+ * padded layouts every row is computed as wide as the rectangle, so a bin costs overhead + rows * the cost of its width
+ * (or, with the caller's own costs, rows * its dearest sample). A filler costs the overhead. Integers, so that every
+ * machine agrees. Only ratios matter. */
 typedef struct ravel_cost {
-    int64_t linear;
-    int64_t quadratic;
-    int64_t overhead; /* of running one more micro-step at all */
+    int64_t linear;    /* 0 .. 2^53 */
+    int64_t quadratic; /* 0 .. 2^30 */
+    int64_t overhead;  /* 0 .. 2^53: of running one more micro-step at all */
 } ravel_cost;
 
 typedef struct ravel_plan_options {
@@ -161,6 +163,7 @@ typedef struct ravel_plan_input {
     X(int64_t, samples, "samples placed")                                                                          \
     X(int64_t, skipped, "samples left out because they fit no bin")                                                \
     X(int64_t, bins, "bins that hold samples")                                                                     \
+    X(int64_t, bins_packed, "bins that the samples fit into, before some were split to give every rank work")      \
     X(int64_t, bins_lower_bound, "no plan under these options can have fewer: max of volume and Martello-Toth L2") \
     X(int64_t, fillers, "empty bins that keep the ranks in step")                                                  \
     X(int64_t, micro_steps, "micro-steps over all updates")                                                        \

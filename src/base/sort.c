@@ -1,0 +1,65 @@
+/* Least significant digit first, 11 bits at a time (2048 counters fit the first-level cache). One pass over the keys
+ * counts the digits of every pass; a pass in which all keys agree is skipped, so small numbers cost two passes whatever
+ * the width of their type. Short arrays are sorted by insertion, which beats clearing the counters. */
+#include "base/sort.h"
+
+#include <string.h>
+
+enum { BITS = 11, BUCKETS = 1 << BITS, SHORT = 48 };
+
+#define DEFINE_SORT(name, type, passes)                                                                            \
+    static void name##_short(type *keys, int32_t *values, size_t count) {                                          \
+        for (size_t i = 1; i < count; i++) {                                                                       \
+            type key = keys[i];                                                                                    \
+            int32_t value = values[i];                                                                             \
+            size_t j = i;                                                                                          \
+            for (; j > 0 && keys[j - 1] > key; j--) {                                                              \
+                keys[j] = keys[j - 1];                                                                             \
+                values[j] = values[j - 1];                                                                         \
+            }                                                                                                      \
+            keys[j] = key;                                                                                         \
+            values[j] = value;                                                                                     \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void name##_pass(const type *keys, const int32_t *values, type *to_keys, int32_t *to_values, int shift, \
+                            size_t count) {                                                                        \
+        uint32_t at[BUCKETS] = {0}, sum = 0;                                                                       \
+        for (size_t i = 0; i < count; i++) at[(keys[i] >> shift) & (BUCKETS - 1)]++;                               \
+        for (int b = 0; b < BUCKETS; b++) {                                                                        \
+            uint32_t here = at[b];                                                                                 \
+            at[b] = sum;                                                                                           \
+            sum += here;                                                                                           \
+        }                                                                                                          \
+        for (size_t i = 0; i < count; i++) {                                                                       \
+            uint32_t to = at[(keys[i] >> shift) & (BUCKETS - 1)]++;                                                \
+            to_keys[to] = keys[i];                                                                                 \
+            to_values[to] = values[i];                                                                             \
+        }                                                                                                          \
+    }                                                                                                              \
+    void name(type *keys, int32_t *values, type *spare_keys, int32_t *spare_values, size_t count) {                \
+        if (count < 2) return;                                                                                     \
+        if (count <= SHORT) {                                                                                      \
+            name##_short(keys, values, count);                                                                     \
+            return;                                                                                                \
+        }                                                                                                          \
+        type differ = 0, *from = keys, *to = spare_keys;                                                           \
+        int32_t *from_values = values, *to_values = spare_values;                                                  \
+        for (size_t i = 1; i < count; i++) differ |= keys[i] ^ keys[0];                                            \
+        for (int pass = 0; pass < (passes); pass++) {                                                              \
+            if (!((differ >> (pass * BITS)) & (BUCKETS - 1))) continue;                                            \
+            name##_pass(from, from_values, to, to_values, pass *BITS, count);                                      \
+            type *keys_swap = from;                                                                                \
+            int32_t *values_swap = from_values;                                                                    \
+            from = to;                                                                                             \
+            from_values = to_values;                                                                               \
+            to = keys_swap;                                                                                        \
+            to_values = values_swap;                                                                               \
+        }                                                                                                          \
+        if (from != keys) {                                                                                        \
+            memcpy(keys, from, count * sizeof *keys);                                                              \
+            memcpy(values, from_values, count * sizeof *values);                                                   \
+        }                                                                                                          \
+    }
+
+DEFINE_SORT(ravel__sort_u32, uint32_t, 3)
+DEFINE_SORT(ravel__sort_u64, uint64_t, 6)

@@ -1,0 +1,79 @@
+/* What no plan can beat.
+ *
+ * Bins, packed: the volume bound, samples / max_samples, and Martello and Toth's L2. For every limit a: samples longer
+ * than cap - a share a bin with nothing of a or more; those over half a bin have one each; the rest of at least a must
+ * go into what the halves leave or into further bins:
+ *
+ *     longer than cap - a      cap/2 .. cap - a        a .. cap/2        shorter than a: left out
+ *     [a bin each]             [a bin each, room]      [fill the room, then further bins]
+ *
+ * Bins, padded: taking longest first, rows x longest, is optimal there (swap any longer sample of a later bin forward
+ * and no bin grows), so its count is the bound itself; padded-2d is bounded by it, every rectangle being at least as
+ * wide as its widest sample.
+ *
+ * Time: perfect balance, and the dearest sample; plus the overhead of the micro-steps that are needed. */
+#include "plan/internal.h"
+
+static int64_t divide_up(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
+
+/* Slots are longest first. The limit a runs over the slots of at most half a bin, longest to shortest; as it shrinks,
+ * more of the large ones (from `whole` on) have room beside them for something of a or more. */
+static int64_t martello_toth(const ravel__pool *pool, int64_t cap, int64_t volume) {
+    int64_t best = volume, large_sum = 0, small_sum = 0;
+    int32_t large = 0;
+    while (large < pool->count && pool->slot[large] > cap / 2) large++;
+    if (large > best) best = large;
+    for (int32_t i = large, whole = large; i < pool->count; i++) {
+        small_sum += pool->slot[i];
+        if (i + 1 < pool->count && pool->slot[i + 1] == pool->slot[i]) continue;
+        while (whole > 0 && pool->slot[whole - 1] <= cap - pool->slot[i]) large_sum += pool->slot[--whole];
+        int64_t spill = small_sum - ((large - whole) * cap - large_sum);
+        int64_t bound = large + (spill > 0 ? divide_up(spill, cap) : 0);
+        if (bound > best) best = bound;
+    }
+    return best;
+}
+
+static int64_t rectangle_bound(const ravel__rules *rules, const ravel__pool *pool) {
+    int64_t bins = 0;
+    for (int32_t i = 0; i < pool->count; bins++) {
+        int64_t rows = rules->cap / pool->slot[i];
+        i += (int32_t)(rows < rules->most ? (rows < pool->count ? rows : pool->count) : rules->most);
+    }
+    return bins;
+}
+
+int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool) {
+    if (pool->count == 0) return 0;
+    if (rules->options.layout != RAVEL_LAYOUT_PACKED) return rectangle_bound(rules, pool);
+    int64_t volume = 0, rows = divide_up(pool->count, rules->most);
+    for (int32_t i = 0; i < pool->count; i++) volume += pool->slot[i];
+    int64_t bound = martello_toth(pool, rules->cap, divide_up(volume, rules->cap));
+    return bound > rows ? bound : rows;
+}
+
+int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, int64_t steps) {
+    int64_t total = 0, dearest = 0;
+    for (int32_t i = 0; i < pool->count; i++) {
+        total += pool->cost[i];
+        if (pool->cost[i] > dearest) dearest = pool->cost[i];
+    }
+    int64_t even = divide_up(total, rules->options.dp);
+    return (even > dearest ? even : dearest) + steps * rules->overhead;
+}
+
+int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp) {
+    int64_t steps = divide_up(bins, dp), multiple = rules->options.multiple;
+    if (steps < rules->options.min_micro_steps) steps = rules->options.min_micro_steps;
+    if (steps < 1) steps = 1;
+    return divide_up(steps, multiple) * multiple;
+}
+
+void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats) {
+    int64_t bins = ravel__bins_bound(rules, pool), steps = ravel__steps_for(rules, bins, rules->options.dp);
+    stats->bins_lower_bound += bins;
+    stats->micro_steps_lower_bound += steps;
+    stats->time_lower_bound += ravel__time_bound(rules, pool, steps);
+}

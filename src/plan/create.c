@@ -1,0 +1,180 @@
+/* ravel_plan_create: updates one after another, then the plan's arrays, figures and digest. */
+#include "plan/internal.h"
+
+#include "base/rng.h"
+
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------------------------- */
+
+/* One block: the struct, then its arrays, widest first so that each is aligned. */
+ravel__plan *ravel__plan_alloc(const ravel__rules *rules, int64_t updates, int64_t micro_steps, int64_t ids,
+                               ravel_error *err) {
+    size_t bins = (size_t)(micro_steps * rules->options.dp), samples = (size_t)rules->placed;
+    size_t wide = (size_t)updates + 1 + 4 * bins + 1 + (size_t)ids, narrow = samples + (size_t)rules->skipped;
+    size_t head = ravel__round_up(sizeof(ravel__plan), sizeof(int64_t));
+    size_t bytes = head + wide * sizeof(int64_t) + narrow * sizeof(int32_t);
+    ravel__plan *plan = ravel__alloc(rules->options.allocator, bytes);
+    if (!plan) {
+        ravel__no_memory(err, bytes, "a plan");
+        return NULL;
+    }
+    memset(plan, 0, head);
+    int64_t *at = (int64_t *)(void *)((char *)plan + head);
+    plan->update_offsets = at;
+    plan->bin_offsets = at += updates + 1;
+    plan->bin_tokens = at += bins + 1;
+    plan->bin_slots = at += bins;
+    plan->bin_costs = at += bins;
+    plan->ids = ids ? at + bins : NULL;
+    plan->samples = (int32_t *)(void *)(at + bins + ids);
+    plan->skipped = plan->samples + samples;
+    plan->allocator = rules->options.allocator;
+    plan->bytes = bytes;
+    plan->api = (ravel_plan){.updates = updates,
+                             .micro_steps = micro_steps,
+                             .bins = (int64_t)bins,
+                             .dp = rules->options.dp,
+                             .update_offsets = plan->update_offsets,
+                             .bin_offsets = plan->bin_offsets,
+                             .samples = plan->samples,
+                             .bin_tokens = plan->bin_tokens,
+                             .bin_slots = plan->bin_slots,
+                             .bin_costs = plan->bin_costs,
+                             .skipped = plan->skipped};
+    return plan;
+}
+
+void ravel_plan_free(ravel_plan *plan) {
+    ravel__plan *own = (ravel__plan *)(void *)plan;
+    if (own) ravel__release(own->allocator, own, own->bytes);
+}
+
+/* ---- solving ------------------------------------------------------------------------------------------------ */
+
+typedef struct build {
+    const ravel__rules *rules;
+    const ravel_plan_input *input;
+    ravel__arena *arena;
+    ravel_error *err;
+    int32_t *where;   /* the bin of every row, -1: left out */
+    int64_t *offsets; /* first micro-step of every update */
+    ravel_plan_stats bounds;
+} build;
+
+static ravel_status too_wide(const build *b, int64_t update, int64_t steps) {
+    return ravel_error_set(b->err, RAVEL_E_OVERFLOW,
+                           "update %lld needs %lld micro-steps on %d ranks; a plan has at most 2^30 bins",
+                           (long long)update, (long long)steps, b->rules->options.dp);
+}
+
+static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, int32_t count) {
+    ravel__mark mark = ravel__arena_mark(b->arena);
+    ravel__pool pool;
+    ravel__solution solution = {0, 0};
+    ravel_status status = ravel__pool_make(b->rules, b->input, rows, count, b->arena, &pool, b->err);
+    int32_t *seat = ravel__arena_push(b->arena, (size_t)count, sizeof *seat);
+    if (!status && !seat) status = ravel__no_memory(b->err, (size_t)count * sizeof *seat, "an update");
+    ravel__job job = {b->rules, &pool, b->input, b->arena, b->err, b->rules->options.method, b->rules->options.dp};
+    if (!status) {
+        ravel__bounds_add(b->rules, &pool, &b->bounds);
+        status = ravel__solve(&job, seat, &solution);
+    }
+    int64_t first = b->offsets[update], dp = b->rules->options.dp;
+    if (!status && (first + solution.steps) * dp > RAVEL__MOST_BINS) status = too_wide(b, update, solution.steps);
+    for (int32_t i = 0; !status && i < count; i++) b->where[pool.row[i]] = (int32_t)(first * dp) + seat[i];
+    b->offsets[update + 1] = first + solution.steps;
+    b->bounds.bins_packed += solution.bins_packed;
+    ravel__arena_rewind(b->arena, mark);
+    return status;
+}
+
+/* ---- emitting ----------------------------------------------------------------------------------------------- */
+
+/* Samples stand in their bin in the order of their rows. */
+static void emit_samples(const build *b, ravel__plan *plan) {
+    int64_t *offsets = plan->bin_offsets, bins = plan->api.bins, skipped = 0;
+    memset(offsets, 0, (size_t)(bins + 1) * sizeof *offsets);
+    for (int64_t i = 0; i < b->input->count; i++) {
+        if (b->where[i] >= 0)
+            offsets[b->where[i] + 1]++;
+        else
+            plan->skipped[skipped++] = (int32_t)i;
+    }
+    for (int64_t bin = 0; bin < bins; bin++) offsets[bin + 1] += offsets[bin];
+    for (int64_t i = 0; i < b->input->count; i++)
+        if (b->where[i] >= 0) plan->samples[offsets[b->where[i]]++] = (int32_t)i;
+    memmove(offsets + 1, offsets, (size_t)bins * sizeof *offsets);
+    offsets[0] = 0;
+}
+
+static ravel_status emit(const build *b, int32_t updates, ravel_plan **out) {
+    int64_t *totals = ravel__arena_push(b->arena, (size_t)b->rules->options.dp, sizeof *totals);
+    if (!totals) return ravel__no_memory(b->err, (size_t)b->rules->options.dp * sizeof *totals, "rank totals");
+    ravel__plan *plan = ravel__plan_alloc(b->rules, updates, b->offsets[updates], 0, b->err);
+    if (!plan) return RAVEL_E_MEMORY;
+    plan->api.count = b->input->count;
+    memcpy(plan->update_offsets, b->offsets, ((size_t)updates + 1) * sizeof *b->offsets);
+    emit_samples(b, plan);
+    ravel_plan_stats *s = &plan->api.stats;
+    ravel__plan_measure(b->rules, b->input, &plan->api, plan->bin_tokens, plan->bin_slots, plan->bin_costs, totals, s);
+    s->bins_packed = b->bounds.bins_packed;
+    s->bins_lower_bound = b->bounds.bins_lower_bound;
+    s->micro_steps_lower_bound = b->bounds.micro_steps_lower_bound;
+    s->time_lower_bound = b->bounds.time_lower_bound;
+    plan->api.digest = ravel__plan_digest(b->rules, b->input, &plan->api);
+    *out = &plan->api;
+    return RAVEL_OK;
+}
+
+static ravel_status create(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
+                           ravel_plan **plan, ravel_error *err) {
+    build b = {rules, input, arena, err, NULL, NULL, {0}};
+    ravel__deal deal;
+    b.where = ravel__arena_push(arena, (size_t)input->count, sizeof *b.where);
+    b.offsets = ravel__arena_push(arena, (size_t)rules->updates + 1, sizeof *b.offsets);
+    if (!b.where || !b.offsets) return ravel__no_memory(err, (size_t)input->count * sizeof *b.where, "planning");
+    ravel_status status = ravel__deal_make(rules, input, arena, &deal, err);
+    if (status) return status;
+    memset(b.where, 0xff, (size_t)input->count * sizeof *b.where);
+    b.offsets[0] = 0;
+    for (int32_t u = 0; !status && u < deal.updates; u++)
+        status = solve_update(&b, u, deal.rows + deal.start[u], deal.start[u + 1] - deal.start[u]);
+    return status ? status : emit(&b, deal.updates, plan);
+}
+
+ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_options *options, ravel_plan **plan,
+                               ravel_error *err) {
+    ravel__rules rules;
+    ravel_plan_input own;
+    ravel_status status = ravel__rules_make(input, options, &rules, &own, err);
+    if (status) return status;
+    ravel__arena arena;
+    ravel__arena_init(&arena, rules.options.allocator, 4096);
+    status = create(&rules, &own, &arena, plan, err);
+    ravel__arena_free(&arena);
+    return status;
+}
+
+/* ---- replay ------------------------------------------------------------------------------------------------- */
+
+ravel_status ravel_plan_replay(const ravel_plan *plan, uint64_t seed, int64_t epoch, int64_t *order, ravel_error *err) {
+    if (epoch < 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the epoch is %lld; epochs are counted from 0", (long long)epoch);
+    for (int64_t i = 0; i < plan->micro_steps; i++) order[i] = i;
+    if (epoch == 0) return RAVEL_OK;
+    ravel__rng rng = ravel__rng_seed(ravel__mix64(seed) ^ (uint64_t)epoch);
+    for (int64_t u = 0; u < plan->updates; u++) {
+        int64_t *part = order + plan->update_offsets[u];
+        for (int64_t i = plan->update_offsets[u + 1] - plan->update_offsets[u] - 1; i > 0; i--) {
+            int64_t j = (int64_t)ravel__rng_below(&rng, (uint64_t)i + 1), swap = part[i];
+            part[i] = part[j];
+            part[j] = swap;
+        }
+    }
+    return RAVEL_OK;
+}
+
+const int64_t *ravel_planner_ids(const ravel_plan *plan) {
+    return ((const ravel__plan *)(const void *)plan)->ids;
+}

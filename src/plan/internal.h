@@ -1,0 +1,203 @@
+/* What the files of the planner share.
+ *
+ *     input, options
+ *        |  input.c    check everything once, name what is wrong, derive the rules
+ *        |  deal.c     cut the batch into updates
+ *        v
+ *     pool             the samples of one update, longest slot first
+ *        |  methods    each sample gets a bin, under the cap
+ *        |  parity.c   split bins up to micro-steps * dp
+ *        |  arrange    each bin gets a micro-step and a rank
+ *        v
+ *     where[row]       the global bin of every sample
+ *        |  emit.c     CSR arrays;  stats.c  figures and digest
+ *        v
+ *     ravel_plan
+ *
+ * Sizes inside are in units of `align`, so that a slot fits 32 bits and the tables over residual room stay small. Costs
+ * are already shifted to fit (rules.shift). Everything is an integer and every tie is broken by index. */
+#ifndef RAVEL_PLAN_INTERNAL_H
+#define RAVEL_PLAN_INTERNAL_H
+
+#include <ravel/plan.h>
+
+#include "base/memory.h"
+
+__extension__ typedef __int128 ravel__i128;
+__extension__ typedef unsigned __int128 ravel__u128;
+
+#define RAVEL__LONGEST      (INT64_C(1) << 31)
+#define RAVEL__MOST_SAMPLES (INT64_C(1) << 29)
+#define RAVEL__MOST_BINS    (INT64_C(1) << 30)
+
+/* ---- rules: what the options come to ------------------------------------------------------------------------ */
+
+typedef struct ravel__rules {
+    ravel_plan_options options; /* a full copy, defaults where an older caller has no field */
+    int64_t cap;                /* units in a bin */
+    int64_t most;               /* samples in a bin */
+    int64_t overhead;           /* of a bin, shifted */
+    int64_t total;              /* an upper bound of the sum of all costs, overheads aside */
+    int64_t own_tokens;         /* of all samples that are placed */
+    int32_t shift;              /* costs are divided by 2^shift */
+    int32_t wide;               /* costs need 128 bits before the shift */
+    int32_t own_costs;          /* the caller gave costs */
+    int32_t updates;            /* at most so many */
+    int32_t placed;             /* samples that fit */
+    int32_t skipped;            /* samples that do not */
+} ravel__rules;
+
+/* Checks options and input, and derives the rules. Names what is wrong. */
+ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_options *options, ravel__rules *rules,
+                               ravel_plan_input *own, ravel_error *err);
+ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_options *own, ravel_error *err);
+
+static inline int64_t ravel__length(const ravel_plan_input *input, int64_t row) {
+    return input->lengths ? input->lengths[row] : input->prompts[row] + input->responses[row];
+}
+
+static inline int64_t ravel__units(int64_t tokens, int64_t align) {
+    return (tokens + align - 1) / align;
+}
+
+/* A sample's slot in units, and the prompt's part of it (padded-2d; elsewhere 0). */
+int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_input *input, int64_t row, int64_t *prompt);
+/* The cost of a length by the model, shifted. */
+int64_t ravel__cost_of(const ravel__rules *rules, int64_t length);
+/* The cost of one sample: by the model, of its slot in the padded layouts; or the caller's. */
+int64_t ravel__sample_cost(const ravel__rules *rules, const ravel_plan_input *input, int64_t row);
+/* Whether a sample fits no bin at all. */
+int ravel__is_oversize(const ravel__rules *rules, const ravel_plan_input *input, int64_t row);
+
+/* ---- updates ------------------------------------------------------------------------------------------------- */
+
+typedef struct ravel__deal {
+    int32_t updates;
+    int32_t *rows;  /* placed rows, by update, ascending inside */
+    int32_t *start; /* [updates + 1] into rows */
+} ravel__deal;
+
+/* Numbers groups from 0 in order of first appearance among `rows`; `group` gets one number a row. */
+ravel_status ravel__groups_number(const ravel_plan_input *input, const int32_t *rows, int32_t count,
+                                  ravel__arena *arena, int32_t *group, int32_t *groups, ravel_error *err);
+ravel_status ravel__deal_make(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
+                              ravel__deal *deal, ravel_error *err);
+
+/* ---- pool: the samples of one problem, longest slot first, ties by row --------------------------------------- */
+
+typedef struct ravel__pool {
+    int32_t count;
+    int32_t *row;
+    uint32_t *slot;   /* units */
+    uint32_t *prompt; /* padded-2d: the prompt's part of the slot; else NULL */
+    int64_t *cost;
+} ravel__pool;
+
+ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
+                              int32_t count, ravel__arena *arena, ravel__pool *pool, ravel_error *err);
+
+/* ---- bins ----------------------------------------------------------------------------------------------------- */
+
+/* What a bin has come to. Packed: size and cost are sums. Padded: size is rows * (prompt + rest), cost is rows * the
+ * cost of that width or rows * dearest. */
+typedef struct ravel__bin {
+    int64_t size;
+    int64_t cost; /* without overhead */
+    int64_t dearest;
+    uint32_t prompt, rest; /* padded: the longest parts; prompt is 0 but in padded-2d */
+    int32_t rows;
+    int32_t reserved;
+} ravel__bin;
+
+int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample);
+void ravel__bin_add(const ravel__rules *rules, const ravel__pool *pool, ravel__bin *bin, int32_t sample);
+void ravel__bin_collect(const ravel__rules *rules, const ravel__pool *pool, const int32_t *samples, int32_t count,
+                        ravel__bin *bin);
+
+/* ---- packing -------------------------------------------------------------------------------------------------- */
+
+/* One problem being solved, and where scratch and errors go. */
+typedef struct ravel__job {
+    const ravel__rules *rules;
+    const ravel__pool *pool;
+    const ravel_plan_input *input;
+    ravel__arena *arena;
+    ravel_error *err;
+    int32_t method;
+    int32_t dp; /* 1 where a rank is planned on its own */
+} ravel__job;
+
+/* A method: a bin for every sample of the pool, under the cap. `bin` holds pool->count entries; *bins is how many. */
+typedef ravel_status ravel__pack_fn(const ravel__job *job, int32_t *bin, int32_t *bins);
+
+typedef struct ravel__method {
+    const char *doc;
+    ravel__pack_fn *pack;
+    int32_t splits; /* bins may be split to give every rank work */
+} ravel__method;
+
+extern const ravel__method ravel__methods[];
+
+ravel__pack_fn ravel__pack_next_fit, ravel__pack_next_fit_decreasing, ravel__pack_ffd, ravel__pack_bfd,
+    ravel__pack_mffd, ravel__pack_kk, ravel__pack_lpt, ravel__pack_count, ravel__pack_as_is;
+
+/* Micro-steps for so many bins: at least the minimum, a multiple of the multiple. */
+int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp);
+
+/* Bins as lists: the samples of bin b are items[start[b]] .. items[start[b] + bin[b].rows]. */
+typedef struct ravel__lists {
+    int32_t bins;
+    int32_t *start;
+    int32_t *items; /* pool indices */
+    ravel__bin *bin;
+} ravel__lists;
+
+/* Room for `most` bins. */
+ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_t bins, int32_t most,
+                               ravel__lists *lists);
+/* Splits the dearest bins of two or more samples until there are `target` or all are single. */
+ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target);
+
+/* ---- solving one update ----------------------------------------------------------------------------------------- */
+
+typedef struct ravel__solution {
+    int64_t steps;
+    int64_t bins_packed;
+} ravel__solution;
+
+/* Fills `seat[i]`, micro_step * dp + rank, for every sample of the pool. */
+ravel_status ravel__solve_ranks(const ravel__job *job, int32_t *seat, ravel__solution *solution);
+ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution);
+
+/* ---- bounds ----------------------------------------------------------------------------------------------------- */
+
+int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool);
+/* The least predicted time of an update with these samples in at least `steps` micro-steps. */
+int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, int64_t steps);
+
+/* Adds the three bounds of an update with these samples. */
+void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats);
+
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+
+typedef struct ravel__plan {
+    ravel_plan api; /* first: it is what the caller holds */
+    /* the same arrays, to be written */
+    int64_t *update_offsets, *bin_offsets, *bin_tokens, *bin_slots, *bin_costs;
+    int32_t *samples, *skipped;
+    int64_t *ids; /* of arrivals; else NULL */
+    const ravel_allocator *allocator;
+    size_t bytes; /* of this block, arrays included */
+} ravel__plan;
+
+/* A plan with room for its arrays (and `ids` ids), which the caller fills. */
+ravel__plan *ravel__plan_alloc(const ravel__rules *rules, int64_t updates, int64_t micro_steps, int64_t ids,
+                               ravel_error *err);
+/* Bin figures and stats from update_offsets, bin_offsets and samples; all but the bounds and bins_packed. `totals` is
+ * scratch of dp. */
+void ravel__plan_measure(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan,
+                         int64_t *bin_tokens, int64_t *bin_slots, int64_t *bin_costs, int64_t *totals,
+                         ravel_plan_stats *stats);
+uint64_t ravel__plan_digest(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan);
+
+#endif

@@ -1,0 +1,114 @@
+/* The planner's options as a table, and the table of methods. */
+#include "plan/internal.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define AT(field) (int32_t) offsetof(ravel_plan_options, field)
+
+static const ravel_option table[] = {
+    {"budget", RAVEL_OPTION_I64, AT(budget), "0", 1, 0x1p40, NULL,
+     "the hard cap on slot tokens in one bin, per context-parallel rank; required"},
+    {"dp", RAVEL_OPTION_I32, AT(dp), "1", 1, 0x1p20, NULL, "data-parallel ranks"},
+    {"cp", RAVEL_OPTION_I32, AT(cp), "1", 1, 0x1p16, NULL, "context-parallel ranks; a bin holds cp * budget"},
+    {"align", RAVEL_OPTION_I32, AT(align), "1", 1, 0x1p30, NULL,
+     "a slot is a multiple of this: 2 * cp, times tp with sequence parallelism, 16 or 128 for fp8"},
+    {"max-samples", RAVEL_OPTION_I64, AT(max_samples), "0", 0, 0x1p40, NULL, "samples in one bin; 0: no cap"},
+    {"multiple", RAVEL_OPTION_I32, AT(multiple), "1", 1, 0x1p20, NULL,
+     "the micro-steps of an update are a multiple of this (virtual pipeline groups)"},
+    {"min-micro-steps", RAVEL_OPTION_I64, AT(min_micro_steps), "1", 0, 0x1p31, NULL,
+     "an update has at least this many micro-steps"},
+    {"updates", RAVEL_OPTION_I32, AT(updates), "1", 1, 0x1p30, NULL, "cut the batch into this many updates"},
+    {"samples-per-update", RAVEL_OPTION_I64, AT(samples_per_update), "0", 0, 0x1p40, NULL,
+     "instead of updates: cut after every so many samples; 0: off"},
+    {"sync", RAVEL_OPTION_ENUM, AT(sync), "micro-step", 0, 0, RAVEL_SYNC_CHOICES,
+     "what the ranks wait for: every micro-step (FSDP, ZeRO-3, experts), the update (DDP, ZeRO-1), or a pipeline"},
+    {"layout", RAVEL_OPTION_ENUM, AT(layout), "packed", 0, 0, RAVEL_LAYOUT_CHOICES,
+     "what counts against the budget: slots side by side, rows x longest, or prompts and responses padded apart"},
+    {"method", RAVEL_OPTION_ENUM, AT(method), "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how bins are made"},
+    {"effort", RAVEL_OPTION_ENUM, AT(effort), "default", 0, 0, RAVEL_EFFORT_CHOICES,
+     "how long the default method looks for something better"},
+    {"count", RAVEL_OPTION_I64, AT(count), "1", 1, 0x1p40, NULL, "samples per bin for method = count"},
+    {"group-rule", RAVEL_OPTION_ENUM, AT(group_rule), "free", 0, 0, RAVEL_GROUP_CHOICES,
+     "samples of one group: anywhere, in one update, or on one rank of one update"},
+    {"oversize", RAVEL_OPTION_ENUM, AT(oversize), "error", 0, 0, RAVEL_OVERSIZE_CHOICES,
+     "a sample that fits no bin: an error, or left out and listed"},
+    {"shuffle", RAVEL_OPTION_BOOL, AT(shuffle), "false", 0, 0, NULL,
+     "deal samples to updates in an order shuffled by seed, else in input order"},
+    {"seed", RAVEL_OPTION_U64, AT(seed), "0", 0, 0, NULL, "for shuffle"},
+    {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
+};
+
+ravel_option_table ravel_plan_option_table(void) {
+    return table;
+}
+
+void ravel_plan_options_default(ravel_plan_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    ravel_options_default(table, options);
+    options->cost.linear = 1;
+}
+
+static ravel_status check_cost(const ravel_cost *cost, ravel_error *err) {
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } rows[] = {{"linear", cost->linear, INT64_C(1) << 53},
+                {"quadratic", cost->quadratic, INT64_C(1) << 30},
+                {"overhead", cost->overhead, INT64_C(1) << 53}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].value < 0 || rows[i].value > rows[i].most)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "cost.%s is %lld; it must be from 0 to %lld", rows[i].name,
+                                   (long long)rows[i].value, (long long)rows[i].most);
+    return RAVEL_OK;
+}
+
+ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_options *own, ravel_error *err) {
+    if (!options || !options->size)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the plan's options have size 0; fill them with "
+                               "ravel_plan_options_default first");
+    ravel_plan_options_default(own);
+    memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
+    own->size = sizeof *own;
+    ravel_status status = ravel_options_check(table, own, err);
+    if (!status) status = check_cost(&own->cost, err);
+    if (status) return status;
+    if (own->cp * own->budget < own->align)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "cp * budget is %lld, below align %d, so that no slot fits a bin; raise budget",
+                               (long long)(own->cp * own->budget), own->align);
+    if (own->updates > 1 && own->samples_per_update > 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "updates is %d and samples-per-update is %lld; give one of them",
+                               own->updates, (long long)own->samples_per_update);
+    return RAVEL_OK;
+}
+
+/* ---- methods ------------------------------------------------------------------------------------------------ */
+
+const ravel__method ravel__methods[] = {
+    {"few bins, balanced for what the ranks wait for, near home; at least as good as all below", NULL, 1},
+    {"original order, a new bin when the next sample does not fit", ravel__pack_next_fit, 1},
+    {"longest first, a new bin when the next sample does not fit", ravel__pack_next_fit_decreasing, 1},
+    {"longest first, each into the first bin with room", ravel__pack_ffd, 1},
+    {"longest first, each into the fullest bin with room", ravel__pack_bfd, 1},
+    {"first-fit decreasing that completes half-full bins with middling samples", ravel__pack_mffd, 1},
+    {"Karmarkar-Karp differencing by cost, then repaired to keep the cap", ravel__pack_kk, 1},
+    {"dearest first, each into the cheapest bin with room", ravel__pack_lpt, 1},
+    {"`count` samples a bin (fewer where the budget says so), original order", ravel__pack_count, 0},
+    {"every sample is a bin of its own, original order", ravel__pack_as_is, 0},
+};
+enum { METHODS = sizeof ravel__methods / sizeof *ravel__methods };
+_Static_assert(METHODS == RAVEL_METHOD_AS_IS + 1, "a row for every method");
+
+const char *ravel_method_name(int32_t method) {
+    static const char *const names[] = {"ravel", "next-fit", "next-fit-decreasing", "ffd", "bfd", "mffd", "kk", "lpt",
+                                        "count", "as-is"};
+    _Static_assert(sizeof names / sizeof *names == METHODS, "a name for every method");
+    return method >= 0 && method < METHODS ? names[method] : NULL;
+}
+
+const char *ravel_method_doc(int32_t method) {
+    return method >= 0 && method < METHODS ? ravel__methods[method].doc : NULL;
+}

@@ -1,0 +1,130 @@
+/* Bins as lists of samples, and splitting them until every rank has work in every micro-step. */
+#include "plan/internal.h"
+
+#include <string.h>
+
+ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_t bins, int32_t most,
+                               ravel__lists *lists) {
+    const ravel__pool *pool = job->pool;
+    lists->bins = bins;
+    lists->start = ravel__arena_push(job->arena, (size_t)most + 1, sizeof *lists->start);
+    lists->bin = ravel__arena_push(job->arena, (size_t)most, sizeof *lists->bin);
+    lists->items = ravel__arena_push(job->arena, (size_t)pool->count, sizeof *lists->items);
+    if (!lists->start || !lists->items || !lists->bin)
+        return ravel__no_memory(job->err, (size_t)most * sizeof *lists->bin, "the lists of bins");
+    memset(lists->bin, 0, (size_t)most * sizeof *lists->bin);
+    for (int32_t i = 0; i < pool->count; i++) ravel__bin_add(job->rules, pool, &lists->bin[bin[i]], i);
+    int32_t sum = 0;
+    for (int32_t b = 0; b < bins; b++) {
+        lists->start[b] = sum;
+        sum += lists->bin[b].rows;
+    }
+    for (int32_t i = 0; i < pool->count; i++) lists->items[lists->start[bin[i]]++] = i;
+    for (int32_t b = 0; b < bins; b++) lists->start[b] -= lists->bin[b].rows;
+    return RAVEL_OK;
+}
+
+/* ---- splitting ---------------------------------------------------------------------------------------------- */
+
+/* Packed: longest first, each to the cheaper side. The first `kept` items stay; returns kept. */
+static int32_t halve(const ravel__job *job, int32_t *items, int32_t count, int32_t *spare) {
+    int64_t here = 0, there = 0;
+    int32_t kept = 0, gone = 0;
+    for (int32_t i = 0; i < count; i++) {
+        int64_t cost = job->pool->cost[items[i]];
+        if (here <= there) {
+            here += cost;
+            items[kept++] = items[i];
+        } else {
+            there += cost;
+            spare[gone++] = items[i];
+        }
+    }
+    if (!gone) spare[gone++] = items[--kept]; /* costs of nothing: any cut will do */
+    memcpy(items + kept, spare, (size_t)gone * sizeof *items);
+    return kept;
+}
+
+/* Padded: like lengths stay together, so the list is cut where the dearer side is cheapest. */
+static int32_t cut(const ravel__job *job, const int32_t *items, int32_t count, int64_t *tail) {
+    ravel__bin bin;
+    memset(&bin, 0, sizeof bin);
+    for (int32_t i = count - 1; i > 0; i--) {
+        ravel__bin_add(job->rules, job->pool, &bin, items[i]);
+        tail[i] = bin.cost;
+    }
+    memset(&bin, 0, sizeof bin);
+    int64_t least = INT64_MAX;
+    int32_t best = 1;
+    for (int32_t i = 0; i + 1 < count; i++) {
+        ravel__bin_add(job->rules, job->pool, &bin, items[i]);
+        int64_t dearer = bin.cost > tail[i + 1] ? bin.cost : tail[i + 1];
+        if (dearer < least) {
+            least = dearer;
+            best = i + 1;
+        }
+    }
+    return best;
+}
+
+/* Bins that can be split, dearest at 0. */
+typedef struct heap {
+    const ravel__bin *bin;
+    int32_t *at;
+    int32_t count;
+} heap;
+
+static int dearer(const heap *h, int32_t a, int32_t b) {
+    return h->bin[a].cost > h->bin[b].cost || (h->bin[a].cost == h->bin[b].cost && a < b);
+}
+
+static void sink(heap *h, int32_t at) {
+    int32_t bin = h->at[at];
+    for (int32_t child = 2 * at + 1; child < h->count; child = 2 * at + 1) {
+        if (child + 1 < h->count && dearer(h, h->at[child + 1], h->at[child])) child++;
+        if (!dearer(h, h->at[child], bin)) break;
+        h->at[at] = h->at[child];
+        at = child;
+    }
+    h->at[at] = bin;
+}
+
+static void push(heap *h, int32_t bin) {
+    int32_t at = h->count++;
+    for (; at > 0 && dearer(h, bin, h->at[(at - 1) / 2]); at = (at - 1) / 2) h->at[at] = h->at[(at - 1) / 2];
+    h->at[at] = bin;
+}
+
+static void split_one(const ravel__job *job, ravel__lists *lists, int32_t b, void *spare) {
+    int32_t *items = lists->items + lists->start[b], count = lists->bin[b].rows, made = lists->bins++;
+    int packed = job->rules->options.layout == RAVEL_LAYOUT_PACKED;
+    int32_t kept = packed ? halve(job, items, count, spare) : cut(job, items, count, spare);
+    lists->start[made] = lists->start[b] + kept;
+    ravel__bin_collect(job->rules, job->pool, items, kept, &lists->bin[b]);
+    ravel__bin_collect(job->rules, job->pool, items + kept, count - kept, &lists->bin[made]);
+}
+
+ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target) {
+    if (lists->bins >= target) return RAVEL_OK;
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    int32_t longest = 0;
+    for (int32_t b = 0; b < lists->bins; b++)
+        if (lists->bin[b].rows > longest) longest = lists->bin[b].rows;
+    heap h = {lists->bin, ravel__arena_push(job->arena, (size_t)target, sizeof *h.at), 0};
+    void *spare = ravel__arena_push(job->arena, (size_t)longest, sizeof(int64_t));
+    if (!h.at || !spare) {
+        ravel__arena_rewind(job->arena, mark);
+        return ravel__no_memory(job->err, (size_t)target * sizeof *h.at, "splitting bins");
+    }
+    for (int32_t b = 0; b < lists->bins; b++)
+        if (lists->bin[b].rows > 1) push(&h, b);
+    while (lists->bins < target && h.count) {
+        int32_t b = h.at[0], made = lists->bins;
+        split_one(job, lists, b, spare);
+        if (lists->bin[b].rows < 2) h.at[0] = h.at[--h.count];
+        if (h.count) sink(&h, 0);
+        if (lists->bin[made].rows > 1) push(&h, made);
+    }
+    ravel__arena_rewind(job->arena, mark);
+    return RAVEL_OK;
+}

@@ -1,0 +1,87 @@
+/* The samples of one problem, sorted, and what bins of them come to. */
+#include "plan/internal.h"
+
+#include "base/sort.h"
+
+#include <string.h>
+
+/* ---- pool --------------------------------------------------------------------------------------------------- */
+
+static void fill_pool(const ravel__rules *rules, const ravel_plan_input *input, ravel__pool *pool) {
+    for (int32_t i = 0; i < pool->count; i++) {
+        int32_t row = pool->row[i];
+        pool->cost[i] = ravel__sample_cost(rules, input, row);
+        if (!pool->prompt) continue;
+        int64_t prompt;
+        (void)ravel__slot(rules, input, row, &prompt);
+        pool->prompt[i] = (uint32_t)prompt;
+    }
+}
+
+ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
+                              int32_t count, ravel__arena *arena, ravel__pool *pool, ravel_error *err) {
+    size_t n = (size_t)count;
+    int apart = rules->options.layout == RAVEL_LAYOUT_PADDED_2D;
+    memset(pool, 0, sizeof *pool);
+    pool->count = count;
+    pool->row = ravel__arena_push(arena, n, sizeof *pool->row);
+    pool->slot = ravel__arena_push(arena, n, sizeof *pool->slot);
+    pool->cost = ravel__arena_push(arena, n, sizeof *pool->cost); /* scratch of the sort before it holds costs */
+    if (apart) pool->prompt = ravel__arena_push(arena, n, sizeof *pool->prompt);
+    if (!pool->row || !pool->slot || !pool->cost || (apart && !pool->prompt))
+        return ravel__no_memory(err, n * 16, "the samples of an update");
+    for (int32_t i = 0; i < count; i++) {
+        int64_t prompt;
+        pool->row[i] = rows[i];
+        pool->slot[i] = ~(uint32_t)ravel__slot(rules, input, rows[i], &prompt);
+    }
+    uint32_t *spare = (uint32_t *)(void *)pool->cost;
+    ravel__sort_u32(pool->slot, pool->row, spare, (int32_t *)(void *)(spare + n), n);
+    for (int32_t i = 0; i < count; i++) pool->slot[i] = ~pool->slot[i];
+    fill_pool(rules, input, pool);
+    return RAVEL_OK;
+}
+
+/* ---- bins --------------------------------------------------------------------------------------------------- */
+
+static uint32_t larger(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+/* The longest parts with the sample in. */
+static void stretch(const ravel__pool *pool, const ravel__bin *bin, int32_t sample, uint32_t *prompt, uint32_t *rest) {
+    uint32_t p = pool->prompt ? pool->prompt[sample] : 0;
+    *prompt = larger(bin->prompt, p);
+    *rest = larger(bin->rest, pool->slot[sample] - p);
+}
+
+int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample) {
+    if (bin->rows >= rules->most) return 0;
+    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return bin->size + pool->slot[sample] <= rules->cap;
+    uint32_t prompt, rest;
+    stretch(pool, bin, sample, &prompt, &rest);
+    return ((int64_t)prompt + rest) * (bin->rows + 1) <= rules->cap;
+}
+
+void ravel__bin_add(const ravel__rules *rules, const ravel__pool *pool, ravel__bin *bin, int32_t sample) {
+    bin->rows++;
+    if (rules->options.layout == RAVEL_LAYOUT_PACKED) {
+        bin->size += pool->slot[sample];
+        bin->cost += pool->cost[sample];
+        return;
+    }
+    int64_t width_before = (int64_t)bin->prompt + bin->rest;
+    stretch(pool, bin, sample, &bin->prompt, &bin->rest);
+    int64_t width = (int64_t)bin->prompt + bin->rest, each = pool->cost[sample];
+    bin->size = width * bin->rows;
+    if (!rules->own_costs && width != pool->slot[sample])
+        each = width == width_before ? bin->dearest : ravel__cost_of(rules, width * rules->options.align);
+    if (each > bin->dearest) bin->dearest = each;
+    bin->cost = bin->dearest * bin->rows;
+}
+
+void ravel__bin_collect(const ravel__rules *rules, const ravel__pool *pool, const int32_t *samples, int32_t count,
+                        ravel__bin *bin) {
+    memset(bin, 0, sizeof *bin);
+    for (int32_t i = 0; i < count; i++) ravel__bin_add(rules, pool, bin, samples[i]);
+}

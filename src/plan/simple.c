@@ -1,0 +1,318 @@
+/* The methods that peers use, by name: next-fit, first-fit, best-fit, modified first-fit, fixed counts.
+ *
+ * In the packed layout:
+ *   first-fit decreasing is made bin by bin: a bin takes the longest remaining sample that fits, again and again. That
+ * is the same packing as looking for the first bin for every sample, and needs only "the longest remaining sample of at
+ *   most so much", which a binary search and a table of skips (union-find) answer.
+ *   best-fit decreasing keeps the open bins in an index by room (fit.h).
+ *
+ * In the padded layouts, taking longest first, a bin's width is fixed by its first sample and the bins before it are
+ * full, so that first-fit, best-fit and next-fit are one thing. With prompts and responses padded apart that is no
+ * longer so; the fits then look at the last few open bins, since the older ones are all but full. */
+#include "plan/fit.h"
+
+#include "base/sort.h"
+
+#include <string.h>
+
+static ravel_status no_room(const ravel__job *job, size_t bytes) {
+    return ravel__no_memory(job->err, bytes, "packing");
+}
+
+/* ---- next-fit ----------------------------------------------------------------------------------------------- */
+
+/* `order` NULL: longest first. */
+static void next_fit(const ravel__job *job, const int32_t *order, int64_t most, int32_t *bin, int32_t *bins) {
+    ravel__bin open;
+    memset(&open, 0, sizeof open);
+    int32_t now = 0;
+    for (int32_t i = 0; i < job->pool->count; i++) {
+        int32_t sample = order ? order[i] : i;
+        if (open.rows && (open.rows >= most || !ravel__bin_fits(job->rules, job->pool, &open, sample))) {
+            memset(&open, 0, sizeof open);
+            now++;
+        }
+        ravel__bin_add(job->rules, job->pool, &open, sample);
+        bin[sample] = now;
+    }
+    *bins = job->pool->count ? now + 1 : 0;
+}
+
+/* Pool indices in the order of their rows. */
+static int32_t *original_order(const ravel__job *job) {
+    size_t n = (size_t)job->pool->count;
+    uint32_t *keys = ravel__arena_push(job->arena, n, sizeof *keys);
+    uint32_t *spare = ravel__arena_push(job->arena, n, sizeof *spare);
+    int32_t *order = ravel__arena_push(job->arena, n, 4), *spare_order = ravel__arena_push(job->arena, n, 4);
+    if (!keys || !spare || !order || !spare_order) {
+        no_room(job, n * 16);
+        return NULL;
+    }
+    for (int32_t i = 0; i < job->pool->count; i++) {
+        keys[i] = (uint32_t)job->pool->row[i];
+        order[i] = i;
+    }
+    ravel__sort_u32(keys, order, spare, spare_order, n);
+    return order;
+}
+
+static ravel_status in_order(const ravel__job *job, int64_t most, int32_t *bin, int32_t *bins) {
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    int32_t *order = original_order(job);
+    if (order) next_fit(job, order, most, bin, bins);
+    ravel__arena_rewind(job->arena, mark);
+    return order ? RAVEL_OK : RAVEL_E_MEMORY;
+}
+
+ravel_status ravel__pack_next_fit(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    return in_order(job, INT64_MAX, bin, bins);
+}
+
+ravel_status ravel__pack_count(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    return in_order(job, job->rules->options.count, bin, bins);
+}
+
+ravel_status ravel__pack_as_is(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    return in_order(job, 1, bin, bins);
+}
+
+ravel_status ravel__pack_next_fit_decreasing(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    next_fit(job, NULL, INT64_MAX, bin, bins);
+    return RAVEL_OK;
+}
+
+/* ---- padded: fits over the last few open bins --------------------------------------------------------------- */
+
+enum { WINDOW = 64 };
+
+/* What the rectangle would grow by beyond the sample's own slot. */
+static int64_t waste_with(const ravel__job *job, const ravel__bin *bin, int32_t sample) {
+    ravel__bin with = *bin;
+    ravel__bin_add(job->rules, job->pool, &with, sample);
+    return with.size - bin->size - job->pool->slot[sample];
+}
+
+static void window_fit(const ravel__job *job, int best, int32_t *bin, int32_t *bins) {
+    ravel__bin open[WINDOW];
+    int32_t made = 0;
+    for (int32_t i = 0; i < job->pool->count; i++) {
+        int32_t choice = -1, first = made > WINDOW ? made - WINDOW : 0;
+        int64_t least = INT64_MAX;
+        for (int32_t b = first; b < made && (best || choice < 0); b++) {
+            if (!ravel__bin_fits(job->rules, job->pool, &open[b % WINDOW], i)) continue;
+            int64_t waste = best ? waste_with(job, &open[b % WINDOW], i) : 0;
+            if (waste < least) {
+                least = waste;
+                choice = b;
+            }
+        }
+        if (choice < 0) {
+            choice = made++;
+            memset(&open[choice % WINDOW], 0, sizeof *open);
+        }
+        ravel__bin_add(job->rules, job->pool, &open[choice % WINDOW], i);
+        bin[i] = choice;
+    }
+    *bins = made;
+}
+
+static int is_packed(const ravel__job *job) {
+    return job->rules->options.layout == RAVEL_LAYOUT_PACKED;
+}
+
+/* ---- best-fit decreasing ------------------------------------------------------------------------------------ */
+
+ravel_status ravel__pack_bfd(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    if (!is_packed(job)) {
+        window_fit(job, 1, bin, bins);
+        return RAVEL_OK;
+    }
+    const ravel__pool *pool = job->pool;
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel__fit fit;
+    int capped = job->rules->most < pool->count;
+    int32_t made = 0, *rows = ravel__arena_push(job->arena, capped ? (size_t)pool->count : 0, sizeof *rows);
+    ravel_status status = ravel__fit_make(&fit, job->arena, job->rules->cap, pool->count, job->err);
+    if (!status && !rows) status = no_room(job, (size_t)pool->count * sizeof *rows);
+    for (int32_t i = 0; !status && i < pool->count; i++) {
+        int64_t room = job->rules->cap, slot = pool->slot[i];
+        int32_t b = ravel__fit_take(&fit, slot, &room);
+        if (b < 0) {
+            b = made++;
+            if (capped) rows[b] = 0;
+        }
+        bin[i] = b;
+        if (!capped || ++rows[b] < job->rules->most) ravel__fit_put(&fit, b, room - slot);
+    }
+    ravel__arena_rewind(job->arena, mark);
+    *bins = made;
+    return status;
+}
+
+/* ---- the longest remaining sample that fits ----------------------------------------------------------------- */
+
+/* Samples lie longest first; skip[i] leads to the first remaining one at or after i. */
+typedef struct remaining {
+    const uint32_t *slot;
+    int32_t *skip; /* [count + 1] */
+    int32_t count;
+} remaining;
+
+static int32_t settle(remaining *r, int32_t i) {
+    int32_t root = i;
+    while (r->skip[root] != root) root = r->skip[root];
+    while (r->skip[i] != root) {
+        int32_t next = r->skip[i];
+        r->skip[i] = root;
+        i = next;
+    }
+    return root;
+}
+
+/* The index of the longest remaining sample of at most `room`; r->count when there is none. `from`: none before fits.
+ */
+static int32_t longest_within(remaining *r, int64_t room, int32_t from) {
+    int32_t low = from, high = r->count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (r->slot[middle] <= room)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return settle(r, low);
+}
+
+static void take_out(remaining *r, int32_t i) {
+    r->skip[i] = i + 1;
+}
+
+static int make_remaining(const ravel__job *job, remaining *r) {
+    r->count = job->pool->count;
+    r->slot = job->pool->slot;
+    r->skip = ravel__arena_push(job->arena, (size_t)r->count + 1, sizeof *r->skip);
+    for (int32_t i = 0; r->skip && i <= r->count; i++) r->skip[i] = i;
+    return r->skip != NULL;
+}
+
+/* Bins from number `made` on, each filled with the longest that fits until none does. */
+static int32_t fill_new_bins(const ravel__job *job, remaining *r, int32_t *bin, int32_t made) {
+    for (int32_t first = settle(r, 0); first < r->count; first = settle(r, first)) {
+        int64_t room = job->rules->cap;
+        int32_t rows = 0;
+        for (int32_t i = first; i < r->count && rows < job->rules->most; i = longest_within(r, room, i)) {
+            bin[i] = made;
+            rows++;
+            room -= r->slot[i];
+            take_out(r, i);
+        }
+        made++;
+    }
+    return made;
+}
+
+ravel_status ravel__pack_ffd(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    if (!is_packed(job)) {
+        window_fit(job, 0, bin, bins);
+        return RAVEL_OK;
+    }
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    remaining r;
+    int ready = make_remaining(job, &r);
+    if (ready) *bins = fill_new_bins(job, &r, bin, 0);
+    ravel__arena_rewind(job->arena, mark);
+    return ready ? RAVEL_OK : no_room(job, (size_t)job->pool->count * sizeof *r.skip);
+}
+
+/* ---- modified first-fit decreasing -------------------------------------------------------------------------- */
+
+/* Johnson and Garey's: samples over half a bin open one each (A). Left to right each of these bins takes the longest
+ * sample over a third (B) that fits; right to left those without one take the two that fit best over a sixth (C: the
+ * shortest and the longest beside it); left to right all take what still fits; the rest is first-fit in new bins. */
+typedef struct mffd {
+    remaining left;
+    int64_t *room;  /* of the A bins */
+    int32_t *rows;  /* in them */
+    int32_t big;    /* A bins */
+    int32_t over_3; /* samples over a third are before this index */
+    int32_t over_6;
+} mffd;
+
+static void place(mffd *m, int32_t *bin, int32_t b, int32_t sample) {
+    bin[sample] = b;
+    m->room[b] -= m->left.slot[sample];
+    m->rows[b]++;
+    take_out(&m->left, sample);
+}
+
+static void add_seconds(mffd *m, int64_t most, int32_t *bin) {
+    for (int32_t b = 0; b < m->big && m->rows[b] < most; b++) {
+        int32_t i = longest_within(&m->left, m->room[b], m->big);
+        if (i < m->over_3) place(m, bin, b, i);
+    }
+}
+
+static void add_pairs(mffd *m, int64_t most, int32_t *bin) {
+    int32_t last = m->over_6 - 1; /* the shortest C that may remain */
+    for (int32_t b = m->big - 1; b >= 0 && most >= 3; b--) {
+        if (m->rows[b] > 1) continue;
+        while (last >= m->over_3 && m->left.skip[last] != last) last--;
+        int32_t second = last - 1;
+        while (second >= m->over_3 && m->left.skip[second] != second) second--;
+        if (second < m->over_3) return;
+        if ((int64_t)m->left.slot[last] + m->left.slot[second] > m->room[b]) continue;
+        place(m, bin, b, last);
+        int32_t i = longest_within(&m->left, m->room[b], m->over_3);
+        if (i < m->over_6) place(m, bin, b, i);
+    }
+}
+
+static void add_rest(mffd *m, int64_t most, int32_t *bin) {
+    for (int32_t b = 0; b < m->big; b++)
+        while (m->rows[b] < most) {
+            int32_t i = longest_within(&m->left, m->room[b], m->big);
+            if (i >= m->left.count) break;
+            place(m, bin, b, i);
+        }
+}
+
+static int32_t first_at_most(const ravel__pool *pool, int64_t slot) {
+    int32_t low = 0, high = pool->count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (pool->slot[middle] <= slot)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+ravel_status ravel__pack_mffd(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    if (!is_packed(job)) return ravel__pack_ffd(job, bin, bins);
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    int64_t cap = job->rules->cap, most = job->rules->most;
+    mffd m;
+    m.big = first_at_most(job->pool, cap / 2);
+    m.over_3 = first_at_most(job->pool, cap / 3);
+    m.over_6 = first_at_most(job->pool, cap / 6);
+    m.room = ravel__arena_push(job->arena, (size_t)m.big, sizeof *m.room);
+    m.rows = ravel__arena_push(job->arena, (size_t)m.big, sizeof *m.rows);
+    if (!m.room || !m.rows || !make_remaining(job, &m.left)) {
+        ravel__arena_rewind(job->arena, mark);
+        return no_room(job, (size_t)job->pool->count * sizeof *m.left.skip);
+    }
+    for (int32_t b = 0; b < m.big; b++) {
+        m.room[b] = cap;
+        m.rows[b] = 0;
+        place(&m, bin, b, b);
+    }
+    if (most > 1) {
+        add_seconds(&m, most, bin);
+        add_pairs(&m, most, bin);
+        add_rest(&m, most, bin);
+    }
+    *bins = fill_new_bins(job, &m.left, bin, m.big);
+    ravel__arena_rewind(job->arena, mark);
+    return RAVEL_OK;
+}
