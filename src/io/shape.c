@@ -24,18 +24,28 @@ typedef struct kind {
     int64_t max_positions;
 } kind;
 
+/* clang-format off */
 static const kind kinds[] = {
-    /* the first is for every model_type that is not listed */
-    {"llama", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},           {"mistral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
-    {"ministral", 8, 0, 0, 0, 1, 0, 1e4, 1e-6, 131072},     {"mixtral", 8, 0, 0, 0, 1, 0, 1e6, 1e-5, 131072},
-    {"qwen2", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},          {"qwen2_moe", 0, 0, 0, 1, 1, 0, 1e4, 1e-6, 32768},
-    {"qwen3", 0, 128, 1, 0, 1, 0, 1e4, 1e-6, 32768},        {"qwen3_moe", 4, 0, 1, 0, 1, 0, 1e4, 1e-6, 32768},
-    {"deepseek_v2", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 2048},     {"deepseek_v3", 0, 0, 0, 0, 1, 0, 1e4, 1e-6, 4096},
-    {"gemma", 0, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},         {"gemma2", 4, 256, 0, 0, 1, 1, 1e4, 1e-6, 8192},
-    {"gemma3_text", 4, 256, 1, 0, 1, 1, 1e6, 1e-6, 131072}, {"gpt_oss", 8, 64, 0, 1, 1, 0, 1.5e5, 1e-5, 131072},
-    {"glm4_moe", 8, 0, 0, 0, 1, 0, 1e4, 1e-5, 131072},      {"starcoder2", 2, 0, 0, 1, 0, 1, 1e4, 1e-5, 4096},
-    {"nemotron", 0, 0, 0, 0, 0, 0, 1e4, 1e-5, 4096},
+    /*              kv  dim norm bias gated tied theta eps positions */
+    {"llama",        0,   0, 0, 0, 1, 0, 1e4, 1e-6,   2048}, /* and every model_type that is not listed */
+    {"mistral",      8,   0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
+    {"ministral",    8,   0, 0, 0, 1, 0, 1e4, 1e-6, 131072},
+    {"mixtral",      8,   0, 0, 0, 1, 0, 1e6, 1e-5, 131072},
+    {"qwen2",        0,   0, 0, 1, 1, 0, 1e4, 1e-6,  32768},
+    {"qwen2_moe",    0,   0, 0, 1, 1, 0, 1e4, 1e-6,  32768},
+    {"qwen3",        0, 128, 1, 0, 1, 0, 1e4, 1e-6,  32768},
+    {"qwen3_moe",    4,   0, 1, 0, 1, 0, 1e4, 1e-6,  32768},
+    {"deepseek_v2",  0,   0, 0, 0, 1, 0, 1e4, 1e-6,   2048},
+    {"deepseek_v3",  0,   0, 0, 0, 1, 0, 1e4, 1e-6,   4096},
+    {"gemma",        0, 256, 0, 0, 1, 1, 1e4, 1e-6,   8192},
+    {"gemma2",       4, 256, 0, 0, 1, 1, 1e4, 1e-6,   8192},
+    {"gemma3_text",  4, 256, 1, 0, 1, 1, 1e6, 1e-6, 131072},
+    {"gpt_oss",      8,  64, 0, 1, 1, 0, 1.5e5, 1e-5, 131072},
+    {"glm4_moe",     8,   0, 0, 0, 1, 0, 1e4, 1e-5, 131072},
+    {"starcoder2",   2,   0, 0, 1, 0, 1, 1e4, 1e-5,   4096},
+    {"nemotron",     0,   0, 0, 0, 0, 0, 1e4, 1e-5,   4096},
 };
+/* clang-format on */
 
 typedef struct reader {
     const ravel_json *doc;

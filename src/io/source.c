@@ -48,18 +48,42 @@ static size_t read_memory(ravel__source *source, void *buffer, size_t room) {
     return bytes;
 }
 
-ravel_status ravel__source_read(ravel__source *source, void *buffer, size_t room, size_t *got, ravel_error *err) {
+static ravel_status read_some(ravel__source *source, void *buffer, size_t room, size_t *got, ravel_error *err) {
     ssize_t bytes;
     if (source->fd < 0) {
-        bytes = (ssize_t)read_memory(source, buffer, room);
-    } else {
-        do bytes = read(source->fd, buffer, room);
-        while (bytes < 0 && errno == EINTR);
-        if (bytes < 0) return ravel_error_set(err, RAVEL_E_IO, "%s: reading failed: %s", source->name, strerror(errno));
+        *got = read_memory(source, buffer, room);
+        return RAVEL_OK;
     }
-    source->done += bytes;
-    if (source->progress) source->progress(source->user, source->done, source->total);
+    do bytes = read(source->fd, buffer, room);
+    while (bytes < 0 && errno == EINTR);
+    if (bytes < 0) return ravel_error_set(err, RAVEL_E_IO, "%s: reading failed: %s", source->name, strerror(errno));
     *got = (size_t)bytes;
+    return RAVEL_OK;
+}
+
+ravel_status ravel__source_peek(ravel__source *source, const char **bytes, size_t *count, ravel_error *err) {
+    for (size_t got = 1; got && source->ahead_bytes < sizeof source->ahead; source->ahead_bytes += got) {
+        ravel_status status = read_some(source, source->ahead + source->ahead_bytes,
+                                        sizeof source->ahead - source->ahead_bytes, &got, err);
+        if (status) return status;
+    }
+    *bytes = source->ahead;
+    *count = source->ahead_bytes;
+    return RAVEL_OK;
+}
+
+ravel_status ravel__source_read(ravel__source *source, void *buffer, size_t room, size_t *got, ravel_error *err) {
+    if (source->ahead_bytes) {
+        *got = source->ahead_bytes < room ? source->ahead_bytes : room;
+        memcpy(buffer, source->ahead, *got);
+        source->ahead_bytes -= *got;
+        memmove(source->ahead, source->ahead + *got, source->ahead_bytes);
+    } else {
+        ravel_status status = read_some(source, buffer, room, got, err);
+        if (status) return status;
+    }
+    source->done += (int64_t)*got;
+    if (source->progress) source->progress(source->user, source->done, source->total);
     return RAVEL_OK;
 }
 

@@ -18,6 +18,8 @@ typedef struct ravel__source {
     int owned;          /* close it at the end */
     const char *memory; /* what is left of it */
     size_t left;
+    char ahead[16]; /* bytes that were looked at and not yet read */
+    size_t ahead_bytes;
     int64_t done, total; /* bytes; total 0: unknown */
     void (*progress)(void *user, int64_t done, int64_t total);
     void *user;
@@ -29,6 +31,8 @@ void ravel__source_memory(ravel__source *source, const char *name, const void *d
 void ravel__source_close(ravel__source *source);
 /* As many bytes as there are, up to `room`; *got is 0 at the end only. */
 ravel_status ravel__source_read(ravel__source *source, void *buffer, size_t room, size_t *got, ravel_error *err);
+/* Up to 16 of the first bytes, before anything was read, without taking them away. */
+ravel_status ravel__source_peek(ravel__source *source, const char **bytes, size_t *count, ravel_error *err);
 
 typedef struct ravel__lines {
     ravel__source *source;

@@ -1,0 +1,21 @@
+/* What stands behind a ravel_lengths or a ravel_column: the arrays and where their memory comes from. */
+#ifndef RAVEL_IO_HOLDER_H
+#define RAVEL_IO_HOLDER_H
+
+#include <ravel/lengths.h>
+
+typedef struct ravel__holder {
+    union {
+        ravel_lengths lengths;
+        ravel_column column;
+    } as; /* first: the caller's pointer is a pointer to the holder */
+    const ravel_allocator *allocator;
+    int64_t *columns[2]; /* the second NULL where there is one */
+    int64_t rooms[2];    /* in numbers */
+} ravel__holder;
+
+/* Hands the columns out as lengths or as pairs, and adds them up. */
+void ravel__holder_lengths(ravel__holder *holder);
+void ravel__holder_free(ravel__holder *holder);
+
+#endif

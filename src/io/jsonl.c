@@ -1,0 +1,177 @@
+/* JSONL: one JSON value a line, from which one or two members are taken.
+ *
+ * The first line decides which members; from then on every line must have them. A member is a path of keys and, inside
+ * arrays, of indices: "turns.0.ids". */
+#include "io/table.h"
+
+#include <ravel/json.h>
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct jsonl {
+    ravel__lines lines;
+    ravel__table *table;
+    ravel_json *doc;
+    int chosen, bare;   /* bare: lines are plain numbers */
+    char paths[2][256]; /* the members that are taken */
+} jsonl;
+
+static const ravel_json_node *step(const ravel_json *doc, const ravel_json_node *node, const char *key) {
+    int64_t index;
+    if (node->kind != RAVEL_JSON_ARRAY) return ravel_json_get(doc, node, key);
+    if (!ravel__parse_integer(key, strlen(key), &index) || index < 0) return NULL;
+    node = ravel_json_first(doc, node);
+    while (node && index-- > 0) node = ravel_json_next(doc, node);
+    return node;
+}
+
+/* A key that itself has dots in it is found whole, before the dots are taken as steps. */
+static const ravel_json_node *follow(const ravel_json *doc, const ravel_json_node *node, const char *path) {
+    const ravel_json_node *whole = ravel_json_get(doc, node, path);
+    char key[256];
+    if (whole) return whole;
+    while (node && *path) {
+        size_t length = strcspn(path, ".");
+        if (length >= sizeof key) return NULL;
+        memcpy(key, path, length);
+        key[length] = '\0';
+        node = step(doc, node, key);
+        path += path[length] ? length + 1 : length;
+    }
+    return node;
+}
+
+/* ---- the first line ------------------------------------------------------------------------------------- */
+
+static void list_members(const jsonl *j, const ravel_json_node *root, char *out, size_t room) {
+    size_t used = 0;
+    for (const ravel_json_node *n = ravel_json_first(j->doc, root); n && used < room; n = ravel_json_next(j->doc, n)) {
+        int length = snprintf(out + used, room - used, "%s%.40s", used ? ", " : "", n->key);
+        used += length > 0 ? (size_t)length : 0;
+    }
+}
+
+static ravel_status no_member(const jsonl *j, const ravel_json_node *root, const char *name, ravel_error *err) {
+    char members[400] = "";
+    list_members(j, root, members, sizeof members);
+    if (name) return ravel_error_set(err, RAVEL_E_DATA, "there is no \"%.60s\"; the members are %s", name, members);
+    return ravel_error_set(err, RAVEL_E_DATA, "which member is meant? Name it with --field; the members are %s",
+                           members);
+}
+
+/* The object's member with this name, whatever its case and punctuation. */
+static const char *find_name(const jsonl *j, const ravel_json_node *root, const char *name) {
+    for (const ravel_json_node *n = ravel_json_first(j->doc, root); n; n = ravel_json_next(j->doc, n))
+        if (ravel__same_name(n->key, strlen(n->key), name, strlen(name)) &&
+            (n->kind == RAVEL_JSON_INTEGER || n->kind == RAVEL_JSON_REAL || n->kind == RAVEL_JSON_ARRAY))
+            return n->key;
+    return NULL;
+}
+
+static int keep(jsonl *j, int i, const char *path, size_t bytes) {
+    if (bytes >= sizeof j->paths[i]) return 0;
+    memcpy(j->paths[i], path, bytes);
+    j->paths[i][bytes] = '\0';
+    return 1;
+}
+
+static ravel_status choose_fields(jsonl *j, ravel_error *err) {
+    const char *parts[2], *field = j->table->ask->field;
+    size_t bytes[2];
+    int count = ravel__field_parts(field, parts, bytes);
+    if (count == 0 || count > 1 + j->table->ask->pairs)
+        return ravel_error_set(err, RAVEL_E_DATA, "the field must be one path or two with a comma, not \"%.60s\"",
+                               field);
+    for (int i = 0; i < count; i++)
+        if (!keep(j, i, parts[i], bytes[i]))
+            return ravel_error_set(err, RAVEL_E_DATA, "the path \"%.60s...\" is too long", parts[i]);
+    ravel__table_columns(j->table, j->paths[0], count == 2 ? j->paths[1] : NULL);
+    return RAVEL_OK;
+}
+
+static ravel_status choose_known(jsonl *j, const ravel_json_node *root, ravel_error *err) {
+    for (const char *const(*name)[2] = j->table->ask->names; (*name)[0]; name++) {
+        const char *first = find_name(j, root, (*name)[0]);
+        const char *second = first && (*name)[1] ? find_name(j, root, (*name)[1]) : NULL;
+        if (!first || ((*name)[1] && !second) || !keep(j, 0, first, strlen(first))) continue;
+        if (second && !keep(j, 1, second, strlen(second))) continue;
+        ravel__table_columns(j->table, first, second);
+        return RAVEL_OK;
+    }
+    return no_member(j, root, NULL, err);
+}
+
+static ravel_status choose(jsonl *j, const ravel_json_node *root, ravel_error *err) {
+    j->chosen = 1;
+    j->bare = !j->table->ask->field && (root->kind == RAVEL_JSON_INTEGER || root->kind == RAVEL_JSON_REAL);
+    if (j->bare) {
+        ravel__table_columns(j->table, j->table->ask->what, NULL);
+        return RAVEL_OK;
+    }
+    if (j->table->ask->field) return choose_fields(j, err);
+    if (root->kind != RAVEL_JSON_OBJECT)
+        return ravel_error_set(err, RAVEL_E_DATA, "a line must be a JSON object or a number");
+    return choose_known(j, root, err);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------- */
+
+static ravel_status take_value(const jsonl *j, const ravel_json_node *root, const char *path, int64_t *value,
+                               ravel_error *err) {
+    const ravel_json_node *node = j->bare ? root : follow(j->doc, root, path);
+    if (!node) return no_member(j, root, path, err);
+    if (node->kind == RAVEL_JSON_ARRAY) {
+        *value = node->count;
+        return RAVEL_OK;
+    }
+    if (ravel_json_integer(node, value)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_DATA, "%s%s%s must be a whole number%s", j->bare ? "" : "\"",
+                           j->bare ? "the value" : path, j->bare ? "" : "\"",
+                           node->kind == RAVEL_JSON_STRING ? " or an array of token ids; text has to be tokenized first"
+                                                           : " or an array");
+}
+
+static ravel_status take_line(jsonl *j, const char *line, size_t bytes, ravel_error *err) {
+    int64_t values[2] = {0, 0};
+    ravel_status status = ravel_json_parse(line, bytes, j->table->ask->allocator, &j->doc, err);
+    if (status) return status;
+    const ravel_json_node *root = ravel_json_root(j->doc);
+    if (!j->chosen) status = choose(j, root, err);
+    for (int i = 0; i < j->table->width && !status; i++) status = take_value(j, root, j->paths[i], &values[i], err);
+    return status ? status : ravel__table_push(j->table, values[0], values[1], err);
+}
+
+static int blank(const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        if (!isspace((unsigned char)text[i])) return 0;
+    return 1;
+}
+
+static ravel_status read_rows(jsonl *j, ravel_error *err) {
+    const char *line;
+    size_t bytes;
+    while (!ravel__table_full(j->table)) {
+        ravel_status status = ravel__lines_next(&j->lines, &line, &bytes, err);
+        if (status) return status;
+        if (blank(line, bytes)) continue;
+        ravel_error inner = RAVEL_ERROR_INIT;
+        status = take_line(j, line, bytes, &inner);
+        if (status)
+            return ravel_error_set(err, status, "%s:%lld: %s", j->lines.source->name, (long long)j->lines.number,
+                                   inner.message);
+    }
+    return RAVEL_OK;
+}
+
+ravel_status ravel__jsonl_read(ravel__source *source, ravel__table *table, ravel_error *err) {
+    jsonl j;
+    memset(&j, 0, sizeof j);
+    j.table = table;
+    ravel__lines_init(&j.lines, source, table->ask->allocator);
+    ravel_status status = read_rows(&j, err);
+    ravel_json_free(j.doc);
+    ravel__lines_free(&j.lines);
+    return status == RAVEL_E_END ? RAVEL_OK : status;
+}

@@ -1,0 +1,113 @@
+#include "io/table.h"
+
+#include "base/memory.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+void ravel__table_init(ravel__table *table, const ravel__ask *ask) {
+    memset(table, 0, sizeof *table);
+    table->ask = ask;
+}
+
+void ravel__table_free(ravel__table *table) {
+    for (int i = 0; i < 2; i++)
+        ravel__release(table->ask->allocator, table->columns[i], (size_t)table->rooms[i] * sizeof(int64_t));
+    memset(table->columns, 0, sizeof table->columns);
+    memset(table->rooms, 0, sizeof table->rooms);
+}
+
+void ravel__table_columns(ravel__table *table, const char *first, const char *second) {
+    table->width = second ? 2 : 1;
+    (void)snprintf(table->label, sizeof table->label, "%.40s%s%.40s", first, second ? " + " : "", second ? second : "");
+}
+
+static ravel_status grow(ravel__table *t, ravel_error *err) {
+    for (int i = 0; i < t->width; i++) {
+        int64_t room = t->rooms[i] ? t->rooms[i] * 2 : 1024;
+        size_t before = (size_t)t->rooms[i] * sizeof(int64_t), bytes = (size_t)room * sizeof(int64_t);
+        if (t->rooms[i] > t->count) continue; /* an earlier call grew it and failed at the other one */
+        int64_t *grown = ravel__resize(t->ask->allocator, t->columns[i], before, bytes);
+        if (!grown) return ravel__no_memory(err, bytes, "a column of numbers");
+        t->columns[i] = grown;
+        t->rooms[i] = room;
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status out_of_range(const ravel__ask *ask, int64_t value, ravel_error *err) {
+    return ravel_error_set(err, RAVEL_E_DATA, "%s %lld; it must be from %lld to %lld", ask->what, (long long)value,
+                           (long long)ask->min, (long long)ask->max);
+}
+
+static ravel_status check_pair(const ravel__ask *ask, int64_t first, int64_t second, ravel_error *err) {
+    if (first < 0 || second < 0)
+        return ravel_error_set(err, RAVEL_E_DATA, "prompt %lld and response %lld; neither may be negative",
+                               (long long)first, (long long)second);
+    int64_t sum;
+    if (__builtin_add_overflow(first, second, &sum) || sum > ask->max || sum < ask->min)
+        return ravel_error_set(err, RAVEL_E_DATA, "prompt %lld and response %lld; their sum must be from %lld to %lld",
+                               (long long)first, (long long)second, (long long)ask->min, (long long)ask->max);
+    return RAVEL_OK;
+}
+
+ravel_status ravel__table_push(ravel__table *t, int64_t first, int64_t second, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    if (t->width == 2)
+        status = check_pair(t->ask, first, second, err);
+    else if (first < t->ask->min || first > t->ask->max)
+        status = out_of_range(t->ask, first, err);
+    if (!status && (t->count == t->rooms[0] || (t->width == 2 && t->count == t->rooms[1]))) status = grow(t, err);
+    if (status) return status;
+    t->columns[0][t->count] = first;
+    if (t->width == 2) t->columns[1][t->count] = second;
+    t->count++;
+    return RAVEL_OK;
+}
+
+/* The next letter or digit, in lower case; 0 at the end. */
+static int next_letter(const char *text, size_t bytes, size_t *at) {
+    while (*at < bytes) {
+        unsigned char c = (unsigned char)text[(*at)++];
+        if (isalnum(c) || c >= 0x80) return tolower(c);
+    }
+    return 0;
+}
+
+int ravel__same_name(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
+    size_t i = 0, j = 0;
+    for (;;) {
+        int x = next_letter(a, a_bytes, &i), y = next_letter(b, b_bytes, &j);
+        if (x != y) return 0;
+        if (!x) return 1;
+    }
+}
+
+int ravel__field_parts(const char *field, const char *parts[2], size_t bytes[2]) {
+    const char *comma = strchr(field, ',');
+    parts[0] = field;
+    bytes[0] = comma ? (size_t)(comma - field) : strlen(field);
+    if (!bytes[0]) return 0;
+    if (!comma) return 1;
+    parts[1] = comma + 1;
+    bytes[1] = strlen(parts[1]);
+    return bytes[1] && !strchr(parts[1], ',') ? 2 : 0;
+}
+
+int ravel__parse_integer(const char *text, size_t bytes, int64_t *value) {
+    const char *at = text, *end = text + bytes;
+    int negative = at < end && *at == '-';
+    if (at < end && (*at == '-' || *at == '+')) at++;
+    const char *digits = at;
+    int64_t sum = 0;
+    for (; at < end && *at >= '0' && *at <= '9'; at++)
+        if (__builtin_mul_overflow(sum, (int64_t)10, &sum) || __builtin_sub_overflow(sum, (int64_t)(*at - '0'), &sum))
+            return 0;
+    if (at == digits) return 0;
+    if (at < end && *at == '.') /* 12.0: some tools write every number as a real one */
+        for (at++; at < end && *at == '0';) at++;
+    if (at != end || (!negative && sum == INT64_MIN)) return 0;
+    *value = negative ? sum : -sum;
+    return 1;
+}
