@@ -1,0 +1,272 @@
+/* ravel/comm.h: communicators. N ranks that exchange arrays and never hang.
+ *
+ * Nouns
+ *   communicator  a numbered group of ranks, and this rank's handle to it. Every rank holds a handle of its own.
+ *   collective    an operation that all ranks of a communicator call, in the same order: barrier, broadcast,
+ *                 all-gather, all-to-all, all-reduce, reduce, reduce-scatter, split.
+ *   request       an operation that was started and not yet waited for.
+ *   back end      what moves the bytes:
+ *                   self       one rank
+ *                   threads    N ranks inside this process; receivers copy straight from the sender's array
+ *                   mpi        N processes, Open MPI or MPICH, started by mpirun or srun
+ *                   callbacks  the caller's own functions (torch.distributed, mpi4py, ...)
+ *
+ * The calling loop, the same over every back end:
+ *
+ *     static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
+ *         int64_t mine = ravel_comm_rank(comm), sum;
+ *         return ravel_comm_allreduce(comm, &mine, &sum, 1, RAVEL_I64, RAVEL_SUM, err);
+ *     }
+ *     ravel_threads_run(8, NULL, work, NULL, &err);               8 ranks in this process, or, under mpirun:
+ *     ravel_comm_open("auto", NULL, &comm, &err); work(comm, NULL, &err); ravel_comm_free(comm);
+ *
+ * What can go wrong, and what is then true
+ *   E_ARGUMENT   found before anything was sent: this call did nothing. The other ranks still wait for this one: call
+ *                again with better arguments, or ravel_comm_abort.
+ *   E_MISMATCH   the ranks disagree: other operation, size, type, root or counts. Every rank of a collective gets it,
+ *                with a sentence that names the ranks; nothing was moved; the communicator can be used further.
+ *                (What each back end can see is said in docs/comm.md: `threads` sees everything.)
+ *   E_TIMEOUT    the deadline passed; the sentence names the ranks that did not come where that is known.
+ *   E_PEER_LOST  a rank died, left (freed its handle too early, returned) or raised an error with ravel_comm_abort.
+ *   After E_TIMEOUT or E_PEER_LOST the communicator is dead, on every rank and together with all that was split from
+ *   it: calls that wait return at once (`threads`) or soon (`mpi`), the first call on each handle says E_PEER_LOST, and
+ *   every further call says E_DEAD with the first reason. Free it; that is safe on every rank at any moment.
+ *
+ * Deadlines: every call that waits has one: options.timeout, else the environment's RAVEL_COMM_TIMEOUT in seconds, else
+ * 600 s.
+ *
+ * Arrays: counts and offsets are int64_t and count elements, not bytes; more than 2^31 is fine. A count of 0 is fine
+ * everywhere, and its pointer may be NULL. Arrays must not overlap except where "in place" is said. Offsets may be
+ * NULL: the pieces then lie one after the other in rank order.
+ *
+ * Reductions give the same bits on every rank, every run and every back end: elements are combined in rank order,
+ * whoever comes first. Integers wrap around; bf16 and f16 are summed in f32 and rounded once; a NaN makes min and max
+ * NaN. Types: all integers, f16, bf16, f32, f64.
+ *
+ * Threads: a handle, with its requests, belongs to one thread at a time. Handles of different communicators may be
+ * used from different threads at once; ravel_comm_dup makes one for a background thread.
+ */
+#ifndef RAVEL_COMM_H
+#define RAVEL_COMM_H
+
+#include <ravel/dtype.h>
+#include <ravel/options.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ravel_comm ravel_comm;
+typedef struct ravel_request ravel_request;
+
+typedef enum ravel_reduce { RAVEL_SUM, RAVEL_MIN, RAVEL_MAX } ravel_reduce;
+#define RAVEL_REDUCE_CHOICES "sum|min|max"
+
+/* Tags of send and receive: 0 .. RAVEL_TAG_MAX. */
+#define RAVEL_TAG_MAX 32767
+/* The most operations that one rank may have under way on one communicator. */
+#define RAVEL_REQUESTS_MAX 64
+
+/* ---- options -------------------------------------------------------------------------------------------- */
+
+typedef struct ravel_comm_options {
+    size_t size;                      /* sizeof(ravel_comm_options), set by ravel_comm_options_default */
+    double timeout;                   /* seconds that a call may wait; 0: RAVEL_COMM_TIMEOUT, else 600 */
+    int64_t chunk_bytes;              /* the most that is handed to the transport in one message (mpi, callbacks) */
+    int32_t check;                    /* compare what the ranks ask for before anything moves (mpi, callbacks) */
+    int32_t reserved;                 /* 0 */
+    const char *module;               /* mpi: file of the module; NULL: RAVEL_MPI_MODULE, else looked for */
+    const ravel_allocator *allocator; /* NULL: malloc; it must outlive the communicator and all split from it */
+} ravel_comm_options;
+
+RAVEL_API void ravel_comm_options_default(ravel_comm_options *options);
+RAVEL_API ravel_option_table ravel_comm_option_table(void);
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+/* One rank. */
+RAVEL_API ravel_status ravel_comm_self(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
+
+/* Runs work(comm, user, err) on `count` ranks, a thread each, and returns when all have returned. A rank that returns
+ * a status other than RAVEL_OK fails the others with its sentence; the result is the status of the rank that failed
+ * first by itself, and err says "rank 3: ...". The communicator belongs to the run; what `work` splits off it frees. */
+typedef ravel_status (*ravel_rank_fn)(ravel_comm *comm, void *user, ravel_error *err);
+RAVEL_API ravel_status ravel_threads_run(int32_t count, const ravel_comm_options *options, ravel_rank_fn work,
+                                         void *user, ravel_error *err);
+
+/* For callers that own their threads: comms[0 .. count-1], one for each. A thread that ends without freeing its handle
+ * is noticed by the others only at their deadline. */
+RAVEL_API ravel_status ravel_comm_threads(int32_t count, const ravel_comm_options *options, ravel_comm **comms,
+                                          ravel_error *err);
+
+/* All processes that the launcher started. libravel links no MPI: it loads libravel_openmpi.so or libravel_mpich.so,
+ * whichever fits the launcher, from options.module, RAVEL_MPI_MODULE, beside libravel or the program, or the library
+ * folder. Initialises MPI where nobody has (and finalises it when the process ends). E_UNSUPPORTED says what was looked
+ * for where. After E_TIMEOUT or E_PEER_LOST the arrays of the failed call may still be in MPI's hands: do not write on
+ * in this process as if nothing had been; end it. */
+RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
+
+/* "mpi" where the environment says that a launcher started this process as one of several ranks, else "self". */
+RAVEL_API const char *ravel_comm_world_kind(void);
+
+/* "self", "mpi", or "auto" for whichever ravel_comm_world_kind says. */
+RAVEL_API ravel_status ravel_comm_open(const char *kind, const ravel_comm_options *options, ravel_comm **comm,
+                                       ravel_error *err);
+
+/* Collective. Ranks with the same colour (>= 0) form a communicator, in the order of (key, rank). A negative colour
+ * takes part and gets *child = NULL. It succeeds on every rank or on none. The child is freed separately, before or
+ * after its parent. */
+RAVEL_API ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, ravel_comm **child,
+                                        ravel_error *err);
+/* Collective. The same ranks again, with traffic of its own: for a background thread. */
+RAVEL_API ravel_status ravel_comm_dup(ravel_comm *comm, ravel_comm **child, ravel_error *err);
+
+/* Leaves. At the end of the work that is all; earlier, the others' operations that need this rank fail. Requests that
+ * are still open are given up. Never waits for a peer. */
+RAVEL_API void ravel_comm_free(ravel_comm *comm);
+
+/* Tells all other ranks that this one failed, and why (err may be NULL or empty): they return E_PEER_LOST with that
+ * sentence, here and in everything that was split from comm. The handle is dead afterwards; free it. */
+RAVEL_API void ravel_comm_abort(ravel_comm *comm, const ravel_error *why);
+
+RAVEL_API int32_t ravel_comm_rank(const ravel_comm *comm);
+RAVEL_API int32_t ravel_comm_size(const ravel_comm *comm);
+/* "self", "threads", "mpi" or "callbacks"; static. */
+RAVEL_API const char *ravel_comm_kind(const ravel_comm *comm);
+/* The number that `rank` of this communicator has in the one that all splitting began with. */
+RAVEL_API int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank);
+/* A short name for error sentences ("tp"); copied and cut at 15 characters. "world" by default, a child has "sub". */
+RAVEL_API void ravel_comm_set_name(ravel_comm *comm, const char *name);
+RAVEL_API const char *ravel_comm_name(const ravel_comm *comm);
+/* Seconds; what is not above 0 is ignored. Children inherit it. */
+RAVEL_API void ravel_comm_set_timeout(ravel_comm *comm, double seconds);
+RAVEL_API double ravel_comm_timeout(const ravel_comm *comm);
+/* RAVEL_OK, or why no call can succeed any more: E_PEER_LOST the first time, then E_DEAD. Never waits. */
+RAVEL_API ravel_status ravel_comm_alive(ravel_comm *comm, ravel_error *err);
+/* The rank that was lost, -1 where none was or it is not known. */
+RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
+
+/* ---- collectives ---------------------------------------------------------------------------------------- */
+
+RAVEL_API ravel_status ravel_comm_barrier(ravel_comm *comm, ravel_error *err);
+
+/* data[count] of `root` to every rank's data[count]. */
+RAVEL_API ravel_status ravel_comm_broadcast(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t root,
+                                            ravel_error *err);
+
+/* send[count] of every rank to recv[size * count] of every rank. In place: send == recv + rank * count. */
+RAVEL_API ravel_status ravel_comm_allgather(ravel_comm *comm, const void *send, void *recv, int64_t count,
+                                            int32_t dtype, ravel_error *err);
+
+/* send[recv_counts[rank]] of every rank; recv_counts[size] is the same on every rank, the piece of rank r is put at
+ * recv + recv_offsets[r] (each rank's own choice). In place: send is that place. */
+RAVEL_API ravel_status ravel_comm_allgatherv(ravel_comm *comm, const void *send, void *recv, const int64_t *recv_counts,
+                                             const int64_t *recv_offsets, int32_t dtype, ravel_error *err);
+
+/* send[size * count]: piece r goes to rank r; recv[size * count]: piece r came from rank r. */
+RAVEL_API ravel_status ravel_comm_alltoall(ravel_comm *comm, const void *send, void *recv, int64_t count, int32_t dtype,
+                                           ravel_error *err);
+
+/* send_counts[r] elements at send + send_offsets[r] go to rank r, which must expect as many from this rank. */
+RAVEL_API ravel_status ravel_comm_alltoallv(ravel_comm *comm, const void *send, const int64_t *send_counts,
+                                            const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
+                                            const int64_t *recv_offsets, int32_t dtype, ravel_error *err);
+
+/* Element by element over all ranks, the result on every rank. In place: send == recv. */
+RAVEL_API ravel_status ravel_comm_allreduce(ravel_comm *comm, const void *send, void *recv, int64_t count,
+                                            int32_t dtype, int32_t reduce, ravel_error *err);
+
+/* The same, the result on `root` only; recv may be NULL elsewhere. In place: send == recv. */
+RAVEL_API ravel_status ravel_comm_reduce(ravel_comm *comm, const void *send, void *recv, int64_t count, int32_t dtype,
+                                         int32_t reduce, int32_t root, ravel_error *err);
+
+/* send[size * count] is reduced, and piece r of the result is rank r's recv[count]. */
+RAVEL_API ravel_status ravel_comm_reduce_scatter(ravel_comm *comm, const void *send, void *recv, int64_t count,
+                                                 int32_t dtype, int32_t reduce, ravel_error *err);
+/* Pieces of different sizes: counts[size], the same on every rank, one after the other in send. */
+RAVEL_API ravel_status ravel_comm_reduce_scatterv(ravel_comm *comm, const void *send, void *recv, const int64_t *counts,
+                                                  int32_t dtype, int32_t reduce, ravel_error *err);
+
+/* ---- point to point ------------------------------------------------------------------------------------- */
+
+/* Messages from one rank to another with the same tag arrive in order. The receiver's count and dtype must be the
+ * sender's. A send may wait until the peer receives: two ranks that send to each other first and receive then must
+ * use the non-blocking forms. */
+RAVEL_API ravel_status ravel_comm_send(ravel_comm *comm, const void *data, int64_t count, int32_t dtype, int32_t peer,
+                                       int32_t tag, ravel_error *err);
+RAVEL_API ravel_status ravel_comm_recv(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t peer,
+                                       int32_t tag, ravel_error *err);
+
+/* ---- non-blocking forms --------------------------------------------------------------------------------- */
+
+/* Start now, wait later. Arrays, counts and offsets belong to the operation until it is done. Every request must be
+ * waited for, or tested until done; both end it. Collectives are matched by the order in which they are started.
+ * At most RAVEL_REQUESTS_MAX are open at once on a communicator: one more is E_STATE.
+ * threads: data moves when the last rank has come and any rank waits (or at once, where it is little).
+ * mpi: data moves while some call on the communicator waits or tests. callbacks: collectives happen in the start. */
+RAVEL_API ravel_status ravel_comm_ibarrier(ravel_comm *comm, ravel_request **request, ravel_error *err);
+RAVEL_API ravel_status ravel_comm_ibroadcast(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t root,
+                                             ravel_request **request, ravel_error *err);
+RAVEL_API ravel_status ravel_comm_iallgatherv(ravel_comm *comm, const void *send, void *recv,
+                                              const int64_t *recv_counts, const int64_t *recv_offsets, int32_t dtype,
+                                              ravel_request **request, ravel_error *err);
+RAVEL_API ravel_status ravel_comm_ialltoallv(ravel_comm *comm, const void *send, const int64_t *send_counts,
+                                             const int64_t *send_offsets, void *recv, const int64_t *recv_counts,
+                                             const int64_t *recv_offsets, int32_t dtype, ravel_request **request,
+                                             ravel_error *err);
+RAVEL_API ravel_status ravel_comm_isend(ravel_comm *comm, const void *data, int64_t count, int32_t dtype, int32_t peer,
+                                        int32_t tag, ravel_request **request, ravel_error *err);
+RAVEL_API ravel_status ravel_comm_irecv(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t peer,
+                                        int32_t tag, ravel_request **request, ravel_error *err);
+
+/* Waits at most the timeout. The request is gone afterwards, whatever the result; NULL is RAVEL_OK. */
+RAVEL_API ravel_status ravel_request_wait(ravel_request *request, ravel_error *err);
+/* *done = 1 and the request is gone, or *done = 0 and it is not. A failed request is gone too, with *done = 1. */
+RAVEL_API ravel_status ravel_request_test(ravel_request *request, int32_t *done, ravel_error *err);
+/* Waits for all of them; NULLs are skipped. The first failure is returned; all are gone. */
+RAVEL_API ravel_status ravel_request_wait_all(ravel_request **requests, int64_t count, ravel_error *err);
+
+/* ---- the caller's own transport ------------------------------------------------------------------------- */
+
+/* A framework's collectives behind a communicator. All sizes are bytes; offsets are never NULL; arrays of a zero size
+ * may be NULL. `timeout` is what is left of the deadline, in seconds. A function returns RAVEL_OK, or a status with a
+ * sentence in err; any failure makes the communicator dead (the framework's group can hardly be in a known state).
+ * allgatherv, or send and recv, are required; everything else may be NULL and is made from them. Reductions are made
+ * by Ravel from all-gathers and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is
+ * given. Functions are called from the thread that calls the communicator. */
+typedef struct ravel_comm_hooks {
+    size_t size; /* sizeof(ravel_comm_hooks) */
+    void *user;
+    int32_t rank, ranks;
+    ravel_status (*barrier)(void *user, double timeout, ravel_error *err);
+    ravel_status (*broadcast)(void *user, void *data, int64_t bytes, int32_t root, double timeout, ravel_error *err);
+    ravel_status (*allgatherv)(void *user, const void *send, int64_t send_bytes, void *recv, const int64_t *recv_bytes,
+                               const int64_t *recv_offsets, double timeout, ravel_error *err);
+    ravel_status (*alltoallv)(void *user, const void *send, const int64_t *send_bytes, const int64_t *send_offsets,
+                              void *recv, const int64_t *recv_bytes, const int64_t *recv_offsets, double timeout,
+                              ravel_error *err);
+    /* `recv` may be `send`. */
+    ravel_status (*allreduce)(void *user, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce,
+                              double timeout, ravel_error *err);
+    ravel_status (*send)(void *user, const void *data, int64_t bytes, int32_t peer, int32_t tag, double timeout,
+                         ravel_error *err);
+    ravel_status (*recv)(void *user, void *data, int64_t bytes, int32_t peer, int32_t tag, double timeout,
+                         ravel_error *err);
+    /* Fills `child` (its size, user, rank, ranks and functions) for the group that this rank's colour forms; members
+     * [count] are ranks of this communicator in the child's order. Not called for a negative colour. NULL: children
+     * speak through send and recv of this table. */
+    ravel_status (*split)(void *user, const int32_t *members, int32_t count, int32_t index,
+                          struct ravel_comm_hooks *child, double timeout, ravel_error *err);
+    /* Tells the peers of a failure, best effort; NULL: they find out by their deadline. */
+    void (*abort)(void *user, const char *why);
+    /* The communicator is being freed; NULL: nothing to do. */
+    void (*close)(void *user);
+} ravel_comm_hooks;
+
+RAVEL_API ravel_status ravel_comm_callbacks(const ravel_comm_hooks *hooks, const ravel_comm_options *options,
+                                            ravel_comm **comm, ravel_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

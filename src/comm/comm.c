@@ -1,0 +1,369 @@
+/* The handle: options, life and death, splitting. See ravel/comm.h for what callers may rely on, comm/backend.h for
+ * what back ends must do.
+ *
+ * Death is noted twice. A back end knows that the group is dead (all ranks see the same first reason); a handle knows
+ * whether it has said so already (comm->death), since the first call that fails says E_PEER_LOST or E_TIMEOUT, and every
+ * later one E_DEAD. */
+#include "comm/backend.h"
+
+#include "base/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- options -------------------------------------------------------------------------------------------- */
+
+#define OFFSET(field) ((int32_t)offsetof(ravel_comm_options, field))
+
+static const ravel_option option_table[] = {
+    {"comm-timeout", RAVEL_OPTION_F64, OFFSET(timeout), "0", 0, 1e9, NULL,
+     "Seconds that a communication call may wait for its peers; 0: RAVEL_COMM_TIMEOUT, else 600."},
+    {"comm-chunk", RAVEL_OPTION_I64, OFFSET(chunk_bytes), "1G", 1, 2147483647, NULL,
+     "The most bytes handed to the transport in one message."},
+    {"comm-check", RAVEL_OPTION_BOOL, OFFSET(check), "true", 0, 0, NULL,
+     "Compare what the ranks ask for before any data moves."},
+    {"mpi-module", RAVEL_OPTION_STRING, OFFSET(module), NULL, 0, 0, NULL,
+     "File of the MPI module; by default RAVEL_MPI_MODULE, else the one that fits the launcher."},
+    {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
+};
+
+ravel_option_table ravel_comm_option_table(void) {
+    return option_table;
+}
+
+void ravel_comm_options_default(ravel_comm_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    ravel_options_default(option_table, options);
+}
+
+static ravel_status timeout_from_environment(double *timeout, ravel_error *err) {
+    const char *text = getenv("RAVEL_COMM_TIMEOUT");
+    *timeout = 600;
+    if (!text || !*text) return RAVEL_OK;
+    char *end;
+    double seconds = strtod(text, &end);
+    if (end == text || *end || !(seconds > 0) || seconds > 1e9)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the environment's RAVEL_COMM_TIMEOUT is \"%.40s\"; it must be a number of seconds above "
+                               "0 and at most 1e9, like 600",
+                               text);
+    *timeout = seconds;
+    return RAVEL_OK;
+}
+
+ravel_status ravel__comm_options_take(const ravel_comm_options *from, ravel_comm_options *options, ravel_error *err) {
+    ravel_comm_options_default(options);
+    if (from) {
+        if (from->size < sizeof(size_t) + sizeof(double) || from->size > 4096)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "ravel_comm_options.size is %zu; fill the struct with ravel_comm_options_default",
+                                   from->size);
+        memcpy(options, from, from->size < sizeof *options ? from->size : sizeof *options);
+        options->size = sizeof *options;
+    }
+    ravel_status status = ravel_options_check(option_table, options, err);
+    if (status || options->timeout > 0) return status;
+    return timeout_from_environment(&options->timeout, err);
+}
+
+static int64_t to_ns(double seconds) {
+    return (int64_t)(seconds * 1e9 + 0.5);
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+static ravel_comm *new_handle(const ravel__backend *backend, int32_t rank, int32_t size,
+                              const ravel_allocator *allocator, ravel_error *err) {
+    ravel_comm *c = ravel__calloc(allocator, 1, sizeof *c);
+    if (!c) {
+        ravel__no_memory(err, sizeof *c, "a communicator");
+        return NULL;
+    }
+    c->backend = backend;
+    c->rank = rank;
+    c->size = size;
+    c->lost_rank = -1;
+    c->allocator = allocator;
+    return c;
+}
+
+ravel_status ravel__comm_new(const ravel__backend *backend, int32_t rank, int32_t size,
+                             const ravel_comm_options *options, ravel_comm **comm, ravel_error *err) {
+    ravel_comm_options o;
+    ravel_status status = ravel__comm_options_take(options, &o, err);
+    if (status) return status;
+    ravel_comm *c = new_handle(backend, rank, size, o.allocator, err);
+    if (!c) return RAVEL_E_MEMORY;
+    c->timeout_ns = to_ns(o.timeout);
+    c->chunk_bytes = o.chunk_bytes;
+    c->check = o.check;
+    ravel_comm_set_name(c, "world");
+    *comm = c;
+    return RAVEL_OK;
+}
+
+static size_t request_bytes(const ravel_comm *c) {
+    return sizeof(ravel_request) + c->backend->request_bytes;
+}
+
+void ravel__comm_discard(ravel_comm *c) {
+    while (c->idle) {
+        ravel_request *r = c->idle;
+        c->idle = r->next;
+        ravel__release(c->allocator, r->lists, 4 * (size_t)c->size * sizeof *r->lists);
+        ravel__release(c->allocator, r, request_bytes(c));
+    }
+    ravel__release(c->allocator, c->world_ranks, (size_t)c->size * sizeof *c->world_ranks);
+    ravel__release(c->allocator, c->spare, c->spare_bytes);
+    ravel__release(c->allocator, c, sizeof *c);
+}
+
+void ravel_comm_free(ravel_comm *comm) {
+    if (!comm) return;
+    while (comm->open) {
+        ravel_request *r = comm->open;
+        comm->backend->cancel(comm, r);
+        ravel__request_give(comm, r);
+    }
+    comm->backend->close(comm);
+    ravel__comm_discard(comm);
+}
+
+void *ravel__comm_spare(ravel_comm *comm, size_t bytes) {
+    if (bytes <= comm->spare_bytes) return comm->spare;
+    ravel__release(comm->allocator, comm->spare, comm->spare_bytes);
+    comm->spare = ravel__alloc(comm->allocator, bytes);
+    comm->spare_bytes = comm->spare ? bytes : 0;
+    return comm->spare;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------- */
+
+static ravel_request *new_request(ravel_comm *c) {
+    ravel_request *r = ravel__calloc(c->allocator, 1, request_bytes(c));
+    if (!r) return NULL;
+    r->comm = c;
+    r->lists = ravel__calloc(c->allocator, 4 * (size_t)c->size, sizeof *r->lists);
+    if (r->lists) return r;
+    ravel__release(c->allocator, r, request_bytes(c));
+    return NULL;
+}
+
+ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, ravel_error *err) {
+    if (comm->open_count >= RAVEL_REQUESTS_MAX)
+        return ravel_error_set(err, RAVEL_E_STATE,
+                               "%d operations are open on this communicator, which is the most; wait for one of them",
+                               comm->open_count);
+    ravel_request *r = comm->idle;
+    if (r)
+        comm->idle = r->next;
+    else if (!(r = new_request(comm)))
+        return ravel__no_memory(err, request_bytes(comm), "a communication request");
+    r->prev = NULL;
+    r->next = comm->open;
+    if (r->next) r->next->prev = r;
+    comm->open = r;
+    comm->open_count++;
+    r->deadline_ns = 0;
+    r->why.status = RAVEL_OK;
+    r->why.message[0] = '\0';
+    *request = r;
+    return RAVEL_OK;
+}
+
+void ravel__request_give(ravel_comm *comm, ravel_request *r) {
+    if (r->prev)
+        r->prev->next = r->next;
+    else
+        comm->open = r->next;
+    if (r->next) r->next->prev = r->prev;
+    comm->open_count--;
+    r->next = comm->idle;
+    comm->idle = r;
+}
+
+/* ---- death ---------------------------------------------------------------------------------------------- */
+
+/* After these the group is in no known state; a mismatch or a bad argument leaves it as it was. */
+static int is_fatal(ravel_status status) {
+    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD ||
+           status == RAVEL_E_CALLBACK || status == RAVEL_E_INTERNAL;
+}
+
+ravel_status ravel__comm_fail(ravel_comm *comm, const char *what, ravel_status status, const ravel_error *why,
+                              ravel_error *err) {
+    char me[96];
+    ravel_error full = RAVEL_ERROR_INIT;
+    ravel__rank_describe(comm, comm->rank, me, sizeof me);
+    ravel_error_set(&full, status, "%s, %s: %s", me, what, why->message[0] ? why->message : ravel_status_text(status));
+    if (is_fatal(status) && !comm->death.status) comm->death = full;
+    return ravel_error_set(err, status, "%s", full.message);
+}
+
+ravel_status ravel__comm_usable(ravel_comm *comm, ravel_error *err) {
+    if (comm->death.status)
+        return ravel_error_set(err, RAVEL_E_DEAD, "communicator \"%s\" is dead since: %s", comm->name,
+                               comm->death.message);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_comm_alive(ravel_comm *comm, ravel_error *err) {
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_status status = ravel__comm_usable(comm, err);
+    if (status) return status;
+    status = comm->backend->alive(comm, &why);
+    return status ? ravel__comm_fail(comm, "looking", status, &why, err) : RAVEL_OK;
+}
+
+void ravel_comm_abort(ravel_comm *comm, const ravel_error *why) {
+    ravel_error mine = RAVEL_ERROR_INIT;
+    const char *reason = why && why->message[0] ? why->message : "it gave no reason";
+    comm->backend->abort(comm, reason);
+    ravel_error_set(&mine, RAVEL_E_DEAD, "this rank raised an error: %s", reason);
+    if (!comm->death.status) comm->death = mine;
+}
+
+/* ---- what a handle is ----------------------------------------------------------------------------------- */
+
+int32_t ravel_comm_rank(const ravel_comm *comm) {
+    return comm->rank;
+}
+int32_t ravel_comm_size(const ravel_comm *comm) {
+    return comm->size;
+}
+const char *ravel_comm_kind(const ravel_comm *comm) {
+    return comm->backend->name;
+}
+const char *ravel_comm_name(const ravel_comm *comm) {
+    return comm->name;
+}
+int32_t ravel_comm_lost_rank(const ravel_comm *comm) {
+    return comm->lost_rank;
+}
+double ravel_comm_timeout(const ravel_comm *comm) {
+    return (double)comm->timeout_ns * 1e-9;
+}
+
+int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank) {
+    if (rank < 0 || rank >= comm->size) return -1;
+    return comm->world_ranks ? comm->world_ranks[rank] : rank;
+}
+
+void ravel_comm_set_name(ravel_comm *comm, const char *name) {
+    (void)snprintf(comm->name, sizeof comm->name, "%s", name);
+}
+
+void ravel_comm_set_timeout(ravel_comm *comm, double seconds) {
+    if (seconds > 0) comm->timeout_ns = to_ns(fmin(seconds, 1e9));
+}
+
+void ravel__rank_describe(const ravel_comm *comm, int32_t rank, char *text, size_t bytes) {
+    if (comm->world_ranks)
+        (void)snprintf(text, bytes, "rank %d of \"%s\" (world rank %d)", rank, comm->name,
+                       ravel_comm_world_rank(comm, rank));
+    else
+        (void)snprintf(text, bytes, "rank %d", rank);
+}
+
+/* ---- split ---------------------------------------------------------------------------------------------- */
+
+typedef struct member {
+    int32_t colour, key, rank, padding;
+} member;
+
+static int by_key(const void *a, const void *b) {
+    const member *x = a, *y = b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+/* Keeps the members of one colour, in the child's order; returns how many. */
+static int32_t keep_colour(member *all, int32_t size, int32_t colour) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < size; i++)
+        if (all[i].colour == colour) all[count++] = all[i];
+    qsort(all, (size_t)count, sizeof *all, by_key);
+    return count;
+}
+
+/* The child's handle and state; `ranks` [count] becomes its world ranks. */
+static ravel_status make_child(ravel_comm *comm, int32_t *members, int32_t count, int32_t colour, ravel_comm **child,
+                               ravel_error *err) {
+    int32_t index = 0;
+    while (members[index] != comm->rank) index++;
+    ravel_comm *c = new_handle(comm->backend, index, count, comm->allocator, err);
+    if (!c) return RAVEL_E_MEMORY;
+    c->timeout_ns = comm->timeout_ns;
+    c->chunk_bytes = comm->chunk_bytes;
+    c->check = comm->check;
+    ravel_comm_set_name(c, "sub");
+    c->world_ranks = ravel__alloc(c->allocator, (size_t)count * sizeof *c->world_ranks);
+    ravel_status status = c->world_ranks ? RAVEL_OK : ravel__no_memory(err, 4 * (size_t)count, "a communicator");
+    for (int32_t i = 0; i < count && !status; i++) c->world_ranks[i] = ravel_comm_world_rank(comm, members[i]);
+    if (!status) status = comm->backend->subset(comm, c, members, comm->splits, colour, err);
+    if (status)
+        ravel__comm_discard(c);
+    else
+        *child = c;
+    return status;
+}
+
+/* Every rank's status; the first that is not RAVEL_OK becomes everybody's. */
+static ravel_status agree(ravel_comm *comm, ravel_status mine, ravel_error *err) {
+    int32_t send = mine, worst;
+    ravel_status status = ravel_comm_allreduce(comm, &send, &worst, 1, RAVEL_I32, RAVEL_MAX, err);
+    if (status) return status;
+    if (!mine && worst)
+        return ravel_error_set(err, (ravel_status)worst, "split of \"%s\": another rank could not make its part: %s",
+                               comm->name, ravel_status_text((ravel_status)worst));
+    return (ravel_status)worst;
+}
+
+ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, ravel_comm **child, ravel_error *err) {
+    ravel_error inner = RAVEL_ERROR_INIT;
+    ravel_comm *made = NULL;
+    size_t bytes = (size_t)comm->size * (sizeof(member) + sizeof(int32_t));
+    member mine = {colour < 0 ? -1 : colour, key, comm->rank, 0};
+    ravel_status status = ravel__comm_usable(comm, err);
+    if (status) return status;
+    member *all = ravel__alloc(comm->allocator, bytes);
+    if (!all) return ravel__no_memory(err, bytes, "a split");
+    int32_t *members = (int32_t *)(void *)(all + comm->size);
+    status = ravel_comm_allgather(comm, &mine, all, sizeof mine, RAVEL_U8, err);
+    if (status) goto free_all;
+    if (colour >= 0) {
+        int32_t count = keep_colour(all, comm->size, colour);
+        for (int32_t i = 0; i < count; i++) members[i] = all[i].rank;
+        status = make_child(comm, members, count, colour, &made, &inner);
+    }
+    comm->splits++;
+    status = agree(comm, status, &inner);
+    if (status) {
+        ravel_comm_free(made);
+        ravel_error_set(err, status, "%s", inner.message);
+    } else {
+        *child = made;
+    }
+free_all:
+    ravel__release(comm->allocator, all, bytes);
+    return status;
+}
+
+ravel_status ravel_comm_dup(ravel_comm *comm, ravel_comm **child, ravel_error *err) {
+    ravel_status status = ravel_comm_split(comm, 0, comm->rank, child, err);
+    if (status == RAVEL_OK) ravel_comm_set_name(*child, comm->name);
+    return status;
+}
+
+/* ---- opening by name ------------------------------------------------------------------------------------ */
+
+ravel_status ravel_comm_open(const char *kind, const ravel_comm_options *options, ravel_comm **comm, ravel_error *err) {
+    if (strcmp(kind, "auto") == 0) kind = ravel_comm_world_kind();
+    if (strcmp(kind, "self") == 0) return ravel_comm_self(options, comm, err);
+    if (strcmp(kind, "mpi") == 0) return ravel_comm_mpi(options, comm, err);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no communicator \"%.40s\"; it must be auto, self or mpi",
+                           kind);
+}
