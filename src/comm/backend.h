@@ -7,8 +7,8 @@
  * operation, says whether it is done, gives it up.
  *
  * To add one (nccl): a file with one `const ravel__backend` table, a function in ravel/comm.h that makes the first
- * handle with ravel__comm_new, and a row in docs/comm.md. The slots that may be NULL are marked; a back end whose memory
- * is not the host's leaves `reduces` at 1 and reduces by itself.
+ * handle with ravel__comm_new, and a row in docs/comm.md. The slots that may be NULL are marked; a back end whose
+ * memory is not the host's leaves `reduces` at 1 and reduces by itself.
  *
  * An operation's life:
  *
@@ -76,9 +76,9 @@ struct ravel_request {
     ravel_comm *comm;
     ravel_request *next, *prev; /* in the handle's list of open or idle requests */
     ravel__op op;
-    int64_t deadline_ns; /* 0: nobody has waited yet */
-    int64_t *lists;      /* [4 * size], for send_sizes .. recv_offsets */
-    ravel_error why;     /* set by the back end when the operation fails */
+    int64_t deadline_ns;                /* 0: nobody has waited yet */
+    int64_t *lists;                     /* [4 * size], for send_sizes .. recv_offsets */
+    ravel_error why;                    /* set by the back end when the operation fails */
     _Alignas(16) unsigned char state[]; /* the back end's, request_bytes long, zero at first */
 };
 
@@ -122,11 +122,11 @@ struct ravel_comm {
     int32_t lost_rank; /* of the failure that made it dead; set by the back end, -1: not known */
     int64_t splits;    /* so far */
     const ravel_allocator *allocator;
-    int32_t *world_ranks; /* [size]; NULL: 0, 1, 2, ... */
+    int32_t *world_ranks;       /* [size]; NULL: 0, 1, 2, ... */
     ravel_request *idle, *open; /* two lists; open is linked both ways */
     int32_t open_count;
     char name[16];
-    ravel_error death;   /* status != 0: the handle reported a failure, and is dead */
+    ravel_error death;    /* status != 0: the handle reported a failure, and is dead */
     unsigned char *spare; /* of the composite operations */
     size_t spare_bytes;
 };

@@ -2,8 +2,8 @@
  * what back ends must do.
  *
  * Death is noted twice. A back end knows that the group is dead (all ranks see the same first reason); a handle knows
- * whether it has said so already (comm->death), since the first call that fails says E_PEER_LOST or E_TIMEOUT, and every
- * later one E_DEAD. */
+ * whether it has said so already (comm->death), since the first call that fails says E_PEER_LOST or E_TIMEOUT, and
+ * every later one E_DEAD. */
 #include "comm/backend.h"
 
 #include "base/clock.h"
@@ -46,10 +46,11 @@ static ravel_status timeout_from_environment(double *timeout, ravel_error *err) 
     char *end;
     double seconds = strtod(text, &end);
     if (end == text || *end || !(seconds > 0) || seconds > 1e9)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "the environment's RAVEL_COMM_TIMEOUT is \"%.40s\"; it must be a number of seconds above "
-                               "0 and at most 1e9, like 600",
-                               text);
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "the environment's RAVEL_COMM_TIMEOUT is \"%.40s\"; it must be a number of seconds above "
+            "0 and at most 1e9, like 600",
+            text);
     *timeout = seconds;
     return RAVEL_OK;
 }

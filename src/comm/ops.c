@@ -73,8 +73,8 @@ static ravel_status check_head(const ravel_comm *comm, const ravel__call *call, 
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "reduction %d must be RAVEL_SUM, RAVEL_MIN or RAVEL_MAX",
                                call->reduce);
     if ((rule & REDUCE) && !ravel__can_reduce(call->dtype))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "%s cannot be reduced; integers, f16, bf16, f32 and f64 can", ravel_dtype_name(call->dtype));
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s cannot be reduced; integers, f16, bf16, f32 and f64 can",
+                               ravel_dtype_name(call->dtype));
     return RAVEL_OK;
 }
 
@@ -135,7 +135,8 @@ static ravel_status prepare_lists(ravel_comm *comm, const ravel__call *call, int
     ravel_status status = convert_list("receive counts", n, op->each, call->count, call->recv_counts,
                                        call->recv_offsets, sizes + 2 * n, places + 2 * n, &received, err);
     if (status) return status;
-    op->send_sizes = sizes, op->send_offsets = places, op->recv_sizes = sizes + 2 * n, op->recv_offsets = places + 2 * n;
+    op->send_sizes = sizes, op->send_offsets = places, op->recv_sizes = sizes + 2 * n,
+    op->recv_offsets = places + 2 * n;
     op->total = received;
     if (rule & SEND_LIST) {
         status = convert_list("send counts", n, op->each, call->count, call->send_counts, call->send_offsets, sizes,
@@ -191,7 +192,8 @@ static ravel_status begin(ravel_comm *comm, const ravel__call *call, ravel_reque
         status = ravel__op_prepare(comm, call, r, &inner);
         if (status) ravel__request_give(comm, r);
     }
-    if (status) return ravel__comm_fail(comm, ravel__op_names[call->label ? call->label : call->kind], status, &inner, err);
+    if (status)
+        return ravel__comm_fail(comm, ravel__op_names[call->label ? call->label : call->kind], status, &inner, err);
     *request = r;
     return RAVEL_OK;
 }

@@ -23,16 +23,16 @@ enum {
 /* ---- arithmetic ----------------------------------------------------------------------------------------- */
 
 /* acc[i] = acc[i] op x[i]. Sums of integers go through the unsigned type, where wrapping is defined. */
-#define COMBINE(name, type, sum_type)                                                                        \
-    static void combine_##name(int32_t reduce, void *into, const void *from, int64_t count) {                \
-        type *acc = into;                                                                                    \
-        const type *x = from;                                                                                \
-        if (reduce == RAVEL_SUM)                                                                             \
-            for (int64_t i = 0; i < count; i++) acc[i] = (type)((sum_type)acc[i] + (sum_type)x[i]);          \
-        else if (reduce == RAVEL_MIN)                                                                        \
-            for (int64_t i = 0; i < count; i++) acc[i] = x[i] < acc[i] || x[i] != x[i] ? x[i] : acc[i];      \
-        else                                                                                                 \
-            for (int64_t i = 0; i < count; i++) acc[i] = x[i] > acc[i] || x[i] != x[i] ? x[i] : acc[i];      \
+#define COMBINE(name, type, sum_type)                                                                   \
+    static void combine_##name(int32_t reduce, void *into, const void *from, int64_t count) {           \
+        type *acc = into;                                                                               \
+        const type *x = from;                                                                           \
+        if (reduce == RAVEL_SUM)                                                                        \
+            for (int64_t i = 0; i < count; i++) acc[i] = (type)((sum_type)acc[i] + (sum_type)x[i]);     \
+        else if (reduce == RAVEL_MIN)                                                                   \
+            for (int64_t i = 0; i < count; i++) acc[i] = x[i] < acc[i] || x[i] != x[i] ? x[i] : acc[i]; \
+        else                                                                                            \
+            for (int64_t i = 0; i < count; i++) acc[i] = x[i] > acc[i] || x[i] != x[i] ? x[i] : acc[i]; \
     }
 COMBINE(u8, uint8_t, uint32_t)
 COMBINE(i8, int8_t, uint32_t)
@@ -49,12 +49,12 @@ static const struct kernel {
     int32_t work; /* the dtype of the accumulator */
     void (*combine)(int32_t reduce, void *into, const void *from, int64_t count);
 } kernels[RAVEL_DTYPE_COUNT] = {
-    [RAVEL_U8] = {RAVEL_U8, combine_u8},     [RAVEL_I8] = {RAVEL_I8, combine_i8},
-    [RAVEL_I16] = {RAVEL_I16, combine_i16},  [RAVEL_U16] = {RAVEL_U16, combine_u16},
-    [RAVEL_I32] = {RAVEL_I32, combine_i32},  [RAVEL_U32] = {RAVEL_U32, combine_u32},
-    [RAVEL_I64] = {RAVEL_I64, combine_i64},  [RAVEL_U64] = {RAVEL_U64, combine_u64},
-    [RAVEL_F16] = {RAVEL_F32, combine_f32},  [RAVEL_BF16] = {RAVEL_F32, combine_f32},
-    [RAVEL_F32] = {RAVEL_F32, combine_f32},  [RAVEL_F64] = {RAVEL_F64, combine_f64},
+    [RAVEL_U8] = {RAVEL_U8, combine_u8},    [RAVEL_I8] = {RAVEL_I8, combine_i8},
+    [RAVEL_I16] = {RAVEL_I16, combine_i16}, [RAVEL_U16] = {RAVEL_U16, combine_u16},
+    [RAVEL_I32] = {RAVEL_I32, combine_i32}, [RAVEL_U32] = {RAVEL_U32, combine_u32},
+    [RAVEL_I64] = {RAVEL_I64, combine_i64}, [RAVEL_U64] = {RAVEL_U64, combine_u64},
+    [RAVEL_F16] = {RAVEL_F32, combine_f32}, [RAVEL_BF16] = {RAVEL_F32, combine_f32},
+    [RAVEL_F32] = {RAVEL_F32, combine_f32}, [RAVEL_F64] = {RAVEL_F64, combine_f64},
 };
 
 int ravel__can_reduce(int32_t dtype) {

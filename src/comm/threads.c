@@ -31,10 +31,10 @@ static int32_t rank_in(const threads_group *g, int32_t world) {
 /* One block holds a group and its arrays. The layout is walked twice: to measure (block NULL), and to point. */
 static size_t lay_out(threads_group *g, char *block, int32_t size) {
     size_t n = (size_t)size, at = ravel__round_up(sizeof(threads_group), 64);
-#define PIECE(pointer, count, type)                                                 \
-    do {                                                                            \
-        if (g) (pointer) = (type *)(void *)(block + at);                            \
-        at = ravel__round_up(at + (count) * sizeof(type), 64);                      \
+#define PIECE(pointer, count, type)                            \
+    do {                                                       \
+        if (g) (pointer) = (type *)(void *)(block + at);       \
+        at = ravel__round_up(at + (count) * sizeof(type), 64); \
     } while (0)
     PIECE(g->bells, n, threads_bell);
     PIECE(g->boxes, n, threads_box);

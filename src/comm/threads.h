@@ -13,8 +13,8 @@
  *           +-- group "tp"
  *           +-- group "dp" ...
  *
- * Locks: world->lock guards the tree, reference counts and the making of children; a box's lock its lists. Order: world,
- * then box. Collectives take no lock. Nobody holds a lock while copying or sleeping. */
+ * Locks: world->lock guards the tree, reference counts and the making of children; a box's lock its lists. Order:
+ * world, then box. Collectives take no lock. Nobody holds a lock while copying or sleeping. */
 #ifndef RAVEL_COMM_THREADS_H
 #define RAVEL_COMM_THREADS_H
 
@@ -43,10 +43,10 @@ typedef struct threads_slot {
     _Atomic uint32_t word; /* to sleep on */
     _Atomic int32_t sleepers;
     _Atomic int32_t arrived;
-    _Atomic int32_t finished;          /* copies made */
-    _Atomic(ravel_request *) *posted;  /* [size], NULL: not here yet */
-    _Atomic uint64_t *claims;          /* [size]: serial + 1 of the last operation whose copy was claimed */
-    const char **sources;              /* [size]: everybody's send, for reductions */
+    _Atomic int32_t finished;         /* copies made */
+    _Atomic(ravel_request *) *posted; /* [size], NULL: not here yet */
+    _Atomic uint64_t *claims;         /* [size]: serial + 1 of the last operation whose copy was claimed */
+    const char **sources;             /* [size]: everybody's send, for reductions */
 } threads_slot;
 
 typedef struct threads_box {
@@ -71,11 +71,11 @@ struct threads_group {
     threads_world *world;
     threads_group *parent, *children, *sibling;
     int32_t size, handles, expected; /* under world->lock; expected: handles yet to be made */
-    int32_t colour;                            /* with serial: which of the parent's children */
+    int32_t colour;                  /* with serial: which of the parent's children */
     int64_t serial;
-    int32_t spins;     /* rounds of busy waiting before sleep */
-    int32_t *ranks;    /* [size] world ranks, for sentences; NULL: this is the world */
-    void *block;       /* what all of this lies in */
+    int32_t spins;  /* rounds of busy waiting before sleep */
+    int32_t *ranks; /* [size] world ranks, for sentences; NULL: this is the world */
+    void *block;    /* what all of this lies in */
     size_t bytes;
     threads_slot *slots;
     threads_box *boxes;
@@ -94,12 +94,12 @@ typedef struct threads_rank {
 
 /* What a request has. */
 typedef struct threads_request {
-    uint64_t serial;           /* of the collective */
-    _Atomic int32_t done;      /* set last, by whoever finishes it; it may be gone right after */
-    int32_t status;            /* of the finished operation; the sentence is in request->why */
-    int32_t rank;              /* who owns it */
-    int32_t queued;            /* under the box's lock: in a list */
-    ravel_request *behind;     /* in that list */
+    uint64_t serial;       /* of the collective */
+    _Atomic int32_t done;  /* set last, by whoever finishes it; it may be gone right after */
+    int32_t status;        /* of the finished operation; the sentence is in request->why */
+    int32_t rank;          /* who owns it */
+    int32_t queued;        /* under the box's lock: in a list */
+    ravel_request *behind; /* in that list */
 } threads_request;
 
 static inline threads_rank *threads_of(ravel_comm *comm) {

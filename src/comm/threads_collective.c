@@ -3,9 +3,9 @@
  * Each rank puts its request into the slot of its next serial number. The last to arrive compares all of them: they
  * agree, and the slot becomes READY, or every request is finished with E_MISMATCH and nothing moves. READY means that
  * the operation is a list of `size` copies, one for what each rank receives (or, in a reduction, one for each part of
- * the result), straight from array to array. They are claimed one by one: a rank that waits takes its own first and then
- * whatever is unclaimed, so an operation finishes as soon as one rank waits for it, and parallel when several do. Little
- * ones are made by the last rank to arrive, before it wakes the others: they wake once instead of twice.
+ * the result), straight from array to array. They are claimed one by one: a rank that waits takes its own first and
+ * then whatever is unclaimed, so an operation finishes as soon as one rank waits for it, and parallel when several do.
+ * Little ones are made by the last rank to arrive, before it wakes the others: they wake once instead of twice.
  *
  * Whoever makes the last copy marks all requests done and opens the slot for a later serial. */
 #include "comm/threads.h"
@@ -140,8 +140,8 @@ static void say_disagree(threads_group *g, threads_slot *slot, int32_t a, int32_
     ravel__op_describe(op_of(slot, b), second, sizeof second);
     ravel__threads_name(g, a, rank_a, sizeof rank_a);
     ravel__threads_name(g, b, rank_b, sizeof rank_b);
-    (void)snprintf(text, bytes, "the ranks disagree: %s calls %s, %s calls %s%s; nothing was moved", rank_a, first, rank_b,
-                   second, strcmp(first, second) == 0 ? " with other counts" : "");
+    (void)snprintf(text, bytes, "the ranks disagree: %s calls %s, %s calls %s%s; nothing was moved", rank_a, first,
+                   rank_b, second, strcmp(first, second) == 0 ? " with other counts" : "");
 }
 
 /* What a rank sends to another must be what that one expects. */
