@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                                   \
-    do {                                            \
-        ravel_status try_status = (call);           \
-        if (try_status) return try_status;          \
+#define TRY(call)                          \
+    do {                                   \
+        ravel_status try_status = (call);  \
+        if (try_status) return try_status; \
     } while (0)
 
 /* ---- data that every rank can compute ------------------------------------------------------------------- */
@@ -28,8 +28,8 @@ static ravel_status same_bytes(const uint8_t *got, uint64_t op, int32_t rank, in
                                const char *what, ravel_error *err) {
     for (int64_t i = 0; i < count; i++)
         if (got[i] != byte_at(op, rank, first + i))
-            return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: byte %lld from rank %d is %d, not %d", what, (long long)i,
-                                   rank, got[i], byte_at(op, rank, first + i));
+            return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: byte %lld from rank %d is %d, not %d", what,
+                                   (long long)i, rank, got[i], byte_at(op, rank, first + i));
     return RAVEL_OK;
 }
 
@@ -65,7 +65,8 @@ static ravel_status try_allgather(ravel_comm *comm, uint64_t op, int64_t count, 
     uint8_t *from = in_place ? recv + bytes * me : send;
     fill_bytes(from, op, me, 0, bytes);
     ravel_status status = ravel_comm_allgather(comm, from, recv, count, dtype, err);
-    for (int32_t r = 0; r < n && !status; r++) status = same_bytes(recv + bytes * r, op, r, 0, bytes, "all-gather", err);
+    for (int32_t r = 0; r < n && !status; r++)
+        status = same_bytes(recv + bytes * r, op, r, 0, bytes, "all-gather", err);
     free(send), free(recv);
     return status;
 }
@@ -199,8 +200,8 @@ static ravel_status same_reduced(const uint8_t *got, uint64_t op, int32_t ranks,
         reduced_at(op, ranks, first + i, dtype, reduce, &want);
         memcpy(&have, got + i * each, (size_t)each);
         if (have != want)
-            return ravel_error_set(err, RAVEL_E_INTERNAL, "%s of %s, reduction %d: element %lld is %llx, not %llx", what,
-                                   ravel_dtype_name(dtype), reduce, (long long)i, (unsigned long long)have,
+            return ravel_error_set(err, RAVEL_E_INTERNAL, "%s of %s, reduction %d: element %lld is %llx, not %llx",
+                                   what, ravel_dtype_name(dtype), reduce, (long long)i, (unsigned long long)have,
                                    (unsigned long long)want);
     }
     return RAVEL_OK;
@@ -412,7 +413,8 @@ static ravel_status random_operations(ravel_comm *comm, void *user, ravel_error 
             uint64_t op = ravel__mix64(draw ^ (uint64_t)ravel_comm_world_rank(part, 0));
             status = one_random(part, op, job->most, err);
             if (!status && inner)
-                status = one_random(inner, ravel__mix64(op ^ (uint64_t)ravel_comm_world_rank(inner, 0) << 3), job->most, err);
+                status = one_random(inner, ravel__mix64(op ^ (uint64_t)ravel_comm_world_rank(inner, 0) << 3), job->most,
+                                    err);
         }
     }
     ravel_comm_free(inner);
@@ -470,7 +472,9 @@ static ravel_status disagreement(ravel_comm *comm, void *user, ravel_error *err)
         ravel_status got = RAVEL_OK;
         const char *what = "?";
         switch (which) {
-        case 0: what = "size of a broadcast", got = ravel_comm_broadcast(comm, a, odd ? 8 : 10, RAVEL_I32, 0, &seen); break;
+        case 0:
+            what = "size of a broadcast", got = ravel_comm_broadcast(comm, a, odd ? 8 : 10, RAVEL_I32, 0, &seen);
+            break;
         case 1: what = "root", got = ravel_comm_broadcast(comm, a, 8, RAVEL_I32, odd ? n - 1 : 0, &seen); break;
         case 2: what = "dtype", got = ravel_comm_broadcast(comm, a, 8, odd ? RAVEL_F32 : RAVEL_I32, 0, &seen); break;
         case 3:
@@ -486,7 +490,9 @@ static ravel_status disagreement(ravel_comm *comm, void *user, ravel_error *err)
             what = "reduction";
             got = ravel_comm_allreduce(comm, a, b, 4, RAVEL_I32, odd ? RAVEL_MIN : RAVEL_SUM, &seen);
             break;
-        case 7: what = "size of a reduction", got = ravel_comm_allreduce(comm, a, b, odd ? 5 : 4, RAVEL_I32, 0, &seen); break;
+        case 7:
+            what = "size of a reduction", got = ravel_comm_allreduce(comm, a, b, odd ? 5 : 4, RAVEL_I32, 0, &seen);
+            break;
         case 8:
             what = "reduce-scatter";
             got = ravel_comm_reduce_scatterv(comm, a, b, others, RAVEL_I32, RAVEL_SUM, &seen);
@@ -507,11 +513,11 @@ static ravel_status expect_argument(ravel_status status, const ravel_error *seen
                            seen->message, words);
 }
 
-#define REFUSED(call, words)                                        \
-    do {                                                            \
-        ravel_error seen = RAVEL_ERROR_INIT, *e = &seen;            \
-        ravel_status got = (call);                                  \
-        TRY(expect_argument(got, &seen, words, err));               \
+#define REFUSED(call, words)                             \
+    do {                                                 \
+        ravel_error seen = RAVEL_ERROR_INIT, *e = &seen; \
+        ravel_status got = (call);                       \
+        TRY(expect_argument(got, &seen, words, err));    \
     } while (0)
 
 static ravel_status bad_arguments(ravel_comm *comm, void *user, ravel_error *err) {
@@ -558,7 +564,8 @@ static ravel_status splitting(ravel_comm *comm, void *user, ravel_error *err) {
     if (!status) {
         first = rank;
         status = ravel_comm_broadcast(reversed, &first, 1, RAVEL_I32, n - 1, err);
-        if (!status && first != n - 1) status = ravel_error_set(err, RAVEL_E_INTERNAL, "broadcast in a part went wrong");
+        if (!status && first != n - 1)
+            status = ravel_error_set(err, RAVEL_E_INTERNAL, "broadcast in a part went wrong");
     }
     if (!status) status = ravel_comm_barrier(rows, err);
     if (!status && none) status = ravel_comm_barrier(none, err);

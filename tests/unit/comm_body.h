@@ -1,6 +1,7 @@
-/* The test body of communicators: written once, run over every back end. Each function is what one rank does; it returns
- * E_INTERNAL and a sentence where the result is not what a plain reference says. All ranks draw from the same seed and can
- * compute what every other rank sent, so nothing is compared over the communicator that is being tested. */
+/* The test body of communicators: written once, run over every back end. Each function is what one rank does; it
+ * returns E_INTERNAL and a sentence where the result is not what a plain reference says. All ranks draw from the same
+ * seed and can compute what every other rank sent, so nothing is compared over the communicator that is being tested.
+ */
 #ifndef TESTS_COMM_BODY_H
 #define TESTS_COMM_BODY_H
 
@@ -8,9 +9,9 @@
 
 typedef struct comm_job {
     uint64_t seed;
-    int32_t rounds;  /* of random operations */
-    int64_t most;    /* elements in one piece */
-    int32_t lossy;   /* the back end sees a mismatch of messages on the receiver only (mpi) */
+    int32_t rounds; /* of random operations */
+    int64_t most;   /* elements in one piece */
+    int32_t lossy;  /* the back end sees a mismatch of messages on the receiver only (mpi) */
 } comm_job;
 
 typedef struct comm_body {

@@ -9,7 +9,9 @@ static void run_bodies(int32_t ranks, const char *only, comm_job job) {
         ravel_error err = RAVEL_ERROR_INIT;
         if (only && strcmp(only, body->name) != 0) continue;
         ravel_status status = ravel_threads_run(ranks, NULL, body->run, &job, &err);
-        if (status) check_fail(__FILE__, __LINE__, "%d threads, %s: %s: %s", ranks, body->name, ravel_status_name(status), err.message);
+        if (status)
+            check_fail(__FILE__, __LINE__, "%d threads, %s: %s: %s", ranks, body->name, ravel_status_name(status),
+                       err.message);
     }
 }
 
