@@ -1,0 +1,39 @@
+/* The table of metrics and of phases, from the lists in the header. */
+#include "metrics/state.h"
+
+const ravel_metric ravel__metric_table[RAVEL_METRICS] = {
+#define X(id, name, kind, unit, rule, show, sentence) \
+    {name, unit, sentence, RAVEL_KIND_##kind, RAVEL_RULE_##rule, RAVEL_SHOW_##show, 0},
+    RAVEL_METRIC_LIST(X)
+#undef X
+};
+
+static const char *const phase_names[] = {
+#define P(x, id, name, sentence) name,
+    RAVEL_PHASE_LIST(P, )
+#undef P
+};
+
+_Static_assert(RAVEL_PHASES <= sizeof((ravel_metrics_totals *)0)->phases / sizeof(double), "totals hold every phase");
+
+const ravel_metric *ravel_metric_row(int32_t id) {
+    return id >= 0 && id < RAVEL_METRICS ? &ravel__metric_table[id] : NULL;
+}
+
+int32_t ravel_metric_find(const char *name) {
+    for (int32_t id = 0; name && id < RAVEL_METRICS; id++)
+        if (strcmp(ravel__metric_table[id].name, name) == 0) return id;
+    return -1;
+}
+
+const char *ravel_phase_name(int32_t phase) {
+    return phase >= 0 && phase < RAVEL_PHASES ? phase_names[phase] : NULL;
+}
+
+const char *ravel__metric_clash(const char *a, const char *b) {
+    size_t i = 0;
+    while (a[i] && a[i] == b[i]) i++;
+    if (!a[i] && (!b[i] || b[i] == '/')) return a;
+    if (!b[i] && a[i] == '/') return b;
+    return NULL;
+}

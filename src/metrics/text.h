@@ -1,0 +1,29 @@
+/* Text into a buffer of fixed size. What does not fit is cut, and `cut` says so; sinks size their buffers so that
+ * nothing is. Nothing here allocates. */
+#ifndef RAVEL_METRICS_TEXT_H
+#define RAVEL_METRICS_TEXT_H
+
+#include <ravel/base.h>
+
+typedef struct ravel__text {
+    char *data;
+    size_t used, room;
+    int cut;
+} ravel__text;
+
+static inline ravel__text ravel__text_begin(char *data, size_t room) {
+    ravel__text t = {data, 0, room, 0};
+    return t;
+}
+void ravel__text_put(ravel__text *t, const char *data, size_t bytes);
+void ravel__text_puts(ravel__text *t, const char *text);
+void ravel__text_printf(ravel__text *t, const char *format, ...) RAVEL_PRINTF(2, 3);
+void ravel__text_integer(ravel__text *t, int64_t x);
+/* The shortest digits that read back as x; "nan", "inf", "-inf" otherwise. */
+void ravel__text_real(ravel__text *t, double x);
+/* A quoted JSON string. */
+void ravel__text_quote(ravel__text *t, const char *text);
+
+enum { RAVEL__NUMBER_BYTES = 32 }; /* enough for any number of the two above */
+
+#endif
