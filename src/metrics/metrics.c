@@ -259,7 +259,7 @@ ravel_status ravel_metrics_update(ravel_metrics *m, int64_t step, ravel_error *e
     ravel__phases_cut(m, now);
     ravel_metrics_add(m, RAVEL_METRIC_TIME_UPDATE, (double)(now - m->begun_ns) * 1e-9, 1);
     ravel__memory_sample(m);
-    ravel_status status = ravel__reduce(m, step, err);
+    ravel_status status = ravel__metrics_reduce(m, step, err);
     if (status) return status;
     m->next.time = (double)(now + m->clock_offset_ns) * 1e-9;
     m->next.updates++;

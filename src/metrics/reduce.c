@@ -191,7 +191,7 @@ static void unpack_ranks(ravel_metrics *m, const int64_t *lane) {
     }
 }
 
-ravel_status ravel__reduce(ravel_metrics *m, int64_t step, ravel_error *err) {
+ravel_status ravel__metrics_reduce(ravel_metrics *m, int64_t step, ravel_error *err) {
     pack_sums(m, m->sums);
     pack_maxima(m, step, m->maxima);
     const ravel_metrics_reducer *reducer = &m->reducer;

@@ -127,7 +127,7 @@ void ravel__phases_cut(ravel_metrics *m, int64_t now);
 
 /* reduce.c */
 void ravel__lanes_count(const ravel_metrics *m, int64_t *sums, int64_t *maxima);
-ravel_status ravel__reduce(ravel_metrics *m, int64_t step, ravel_error *err);
+ravel_status ravel__metrics_reduce(ravel_metrics *m, int64_t step, ravel_error *err);
 
 /* derive.c: m->next from the reduced cells and phases. */
 typedef struct ravel__reduced_phase {
