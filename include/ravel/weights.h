@@ -1,0 +1,153 @@
+/* ravel/weights.h: loss weights that make packing exact.
+ *
+ * The loss of an update is a sum over tokens of weight * token loss, and the weights are worked out once, from integer
+ * counts over the whole update on all ranks. Then cutting, order, packing, data and context parallelism and fillers
+ * cannot change the loss or its gradient: every rank and micro-step just adds up what it has.
+ *
+ *     mode                       weight of a loss token of sample s        the update's loss
+ *     token-mean                 1 / loss tokens                           mean over all loss tokens
+ *     seq-mean-token-mean        1 / (samples * loss tokens of s)          mean over samples of their token means
+ *     seq-mean-token-sum         1 / samples                               mean over samples of their token sums
+ *     seq-mean-token-sum-norm    1 / (samples * divisor)                   the same, over a constant
+ *
+ * With weights w of the caller's for each sample: w / sum of w * loss tokens; w / (sum of w * loss tokens of s); and
+ * so on: weighted means.
+ *
+ * Nouns
+ *   loss token   a token whose mask is 1 and that something predicts: the first token of a sample is never one, so a
+ *                sample of one token has none, whatever its mask says.
+ *   counts       what the weights are worked out from: integers, all of them, so that summing them over ranks in any
+ *                order gives the same everywhere.
+ *   factor       what the framework will divide by afterwards, multiplied in beforehand: dp where gradients are
+ * averaged over data-parallel ranks, micro-steps where losses are averaged over micro-steps, cp likewise.
+ *
+ *     ravel_counts counts = {0};
+ *     for each bin of mine in this update:
+ *         ravel_counts_add(&ragged, &bin, &mask, NULL, &counts, &err);
+ *     ravel_counts_sum(&counts, &hook, &err);                          or no call, where every rank counted everything
+ *     for each bin of mine:
+ *         ravel_weights_fill(&ragged, &bin, &mask, NULL, &counts, &options, RAVEL_F32, weights, &err);
+ *     ... pack `weights` as a field of kind RAVEL_FIELD_NEXT; loss = sum of weights * token losses
+ *
+ * The only division is the last one, in double: weight = (factor * w) / denominator, both sides exact in a
+ * double (as long as counts are below 2^53); then it is rounded to the dtype that was asked for.
+ *
+ * Threads: pure functions on the caller's memory.
+ */
+#ifndef RAVEL_WEIGHTS_H
+#define RAVEL_WEIGHTS_H
+
+#include <ravel/batch.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- counts --------------------------------------------------------------------------------------------- */
+
+/* int64_t throughout and nothing else, so it can be summed over ranks as an array of RAVEL_COUNTS_WORDS. The last nine
+ * are three sums of 2^-40ths, each in words of 32 bits, lowest first: word i is worth 2^(32 i - 40). Words are not
+ * carried over until they are read, so a sum may exceed 32 bits; 2^31 samples fit. */
+typedef struct ravel_counts {
+    int64_t samples;             /* samples */
+    int64_t samples_with_loss;   /* those that have a loss token */
+    int64_t tokens;              /* real tokens */
+    int64_t loss_tokens;         /* loss tokens */
+    int64_t weight[3];           /* sum of samples' weights */
+    int64_t weight_with_loss[3]; /* ... of those that have a loss token */
+    int64_t weighted_tokens[3];  /* sum of weight * loss tokens */
+} ravel_counts;
+#define RAVEL_COUNTS_WORDS 13
+
+/* Sums `count` values over all ranks in place (an all-reduce). */
+typedef struct ravel_sum_hook {
+    ravel_status (*sum)(void *user, int64_t *values, size_t count, ravel_error *err);
+    void *user;
+} ravel_sum_hook;
+
+/* Adds the samples of a bin (NULL: the whole store) to the counts.
+ *   mask            a field of kind TOKEN or NEXT (L elements a sample, of which the first is not looked at) or STEP (L
+ * - 1), width 1, any integer, float or bool dtype. 0 and 1 are the only values: E_DATA names another. NULL:
+ * ragged.prompts decide, and where those are NULL too every token counts. sample_weights  [ragged.count], or NULL
+ * for 1. From 0 to 4096; they are taken to the nearest 2^-40, in the numerator as well as in the sums, so the identity
+ * below stays exact. */
+RAVEL_API ravel_status ravel_counts_add(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                                        const double *sample_weights, ravel_counts *counts, ravel_error *err);
+/* Local counts to global counts. The hook's error is passed on. */
+RAVEL_API ravel_status ravel_counts_sum(ravel_counts *counts, const ravel_sum_hook *hook, ravel_error *err);
+/* Loss tokens of one sample. */
+RAVEL_API ravel_status ravel_counts_sample(const ravel_ragged *ragged, int64_t sample, const ravel_field *mask,
+                                           int64_t *loss_tokens, ravel_error *err);
+
+/* ---- weights -------------------------------------------------------------------------------------------- */
+
+typedef enum ravel_loss_mode {
+    RAVEL_TOKEN_MEAN,
+    RAVEL_SEQ_MEAN_TOKEN_MEAN,
+    RAVEL_SEQ_MEAN_TOKEN_SUM,
+    RAVEL_SEQ_MEAN_TOKEN_SUM_NORM
+} ravel_loss_mode;
+#define RAVEL_LOSS_CHOICES "token-mean|seq-mean-token-mean|seq-mean-token-sum|seq-mean-token-sum-norm"
+
+/* What the framework does with the parts. */
+typedef enum ravel_reduce { RAVEL_REDUCE_SUM, RAVEL_REDUCE_MEAN } ravel_reduce;
+#define RAVEL_REDUCE_CHOICES "sum|mean"
+
+/* Samples without a loss token, in the seq-mean modes. */
+typedef enum ravel_empty_rule {
+    RAVEL_EMPTY_COUNT, /* they are samples like any other, with a loss of 0 */
+    RAVEL_EMPTY_SKIP   /* the mean is over samples that have a loss token */
+} ravel_empty_rule;
+#define RAVEL_EMPTY_CHOICES "count|skip"
+
+typedef struct ravel_weights_options {
+    size_t size;         /* sizeof(ravel_weights_options) */
+    int32_t mode;        /* ravel_loss_mode */
+    int32_t empty;       /* ravel_empty_rule */
+    int64_t divisor;     /* for seq-mean-token-sum-norm: a constant, e.g. the longest response allowed */
+    int32_t dp;          /* data-parallel ranks */
+    int32_t dp_reduce;   /* ravel_reduce: gradients are summed or averaged over them */
+    int64_t micro_steps; /* of this update */
+    int32_t cp;          /* context-parallel ranks */
+    int32_t cp_reduce;   /* ravel_reduce */
+    int32_t step_reduce; /* ravel_reduce: losses are summed or averaged over micro-steps */
+    int32_t reserved;    /* 0 */
+} ravel_weights_options;
+
+RAVEL_API void ravel_weights_options_default(ravel_weights_options *options);
+RAVEL_API ravel_option_table ravel_weights_option_table(void);
+
+/* The weight of each loss token of a sample that has `loss_tokens` of them and the caller's weight `sample_weight`
+ * (1 where there are none). 0 for a sample without loss tokens. */
+RAVEL_API ravel_status ravel_weights_sample(const ravel_counts *counts, const ravel_weights_options *options,
+                                            int64_t loss_tokens, double sample_weight, double *weight,
+                                            ravel_error *err);
+
+/* Writes the weights of every token of the bin's samples (NULL: the whole store): the sample's weight at loss tokens, 0
+ * at the others. `weights` is [offsets[count]] of RAVEL_F32 or RAVEL_F64, one for each token as the token that is
+ * predicted: pack it as RAVEL_FIELD_NEXT. `counts` are those of the whole update, over all ranks. */
+RAVEL_API ravel_status ravel_weights_fill(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                                          const double *sample_weights, const ravel_counts *counts,
+                                          const ravel_weights_options *options, int32_t dtype, void *weights,
+                                          ravel_error *err);
+
+/* What the weights of all tokens on all ranks sum to: the factor, times
+ *     token-mean 1;   seq-mean-token-mean: samples with loss / samples;   seq-mean-token-sum: loss tokens / samples;
+ *     seq-mean-token-sum-norm: loss tokens / (samples * divisor)          (weighted, where there are weights)
+ * 0 where there is no loss token at all. */
+RAVEL_API ravel_status ravel_weights_total(const ravel_counts *counts, const ravel_weights_options *options,
+                                           double *total, ravel_error *err);
+
+/* The identity, checked: recounts the bin's samples, compares every token's weight with what it must be (E_DATA names
+ * the first that differs), and, with the hook (NULL: this is all there is), the counts of all ranks with `counts`
+ * (E_MISMATCH) and the sum of all weights with ravel_weights_total (E_MISMATCH). Each rank gives all of its samples of
+ * the update in one call. */
+RAVEL_API ravel_status ravel_weights_check(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                                           const double *sample_weights, const ravel_counts *counts,
+                                           const ravel_weights_options *options, int32_t dtype, const void *weights,
+                                           const ravel_sum_hook *hook, ravel_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,210 @@
+/* Context parallel: dealing the positions of every slot to ranks, and collecting them again.
+ *
+ *     slot of 12, cp 3, zig-zag            runs of a rank
+ *     0 0 1 1 2 2 2 2 1 1 0 0              rank 0: 0..1, 10..11    rank 1: 2..3, 8..9    rank 2: 4..5, 6..7
+ *
+ * Causal attention at position p looks at p + 1 keys, so a chunk from the front and its mirror from the back always
+ * make the same sum. Gathering is a memcpy a run; only the striped kind moves single positions. */
+#include "batch/run.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int ravel__slot_runs(const ravel_cp *cp, int32_t rank, int64_t length, ravel__run runs[2]) {
+    int64_t ranks = cp->ranks;
+    if (rank < 0 || ranks <= 1) {
+        runs[0] = (ravel__run){0, length, 1};
+        return 1;
+    }
+    if (cp->kind == RAVEL_CP_CONTIGUOUS) {
+        runs[0] = (ravel__run){rank * (length / ranks), length / ranks, 1};
+        return 1;
+    }
+    if (cp->kind == RAVEL_CP_STRIPED) {
+        runs[0] = (ravel__run){rank, length / ranks, ranks};
+        return 1;
+    }
+    int64_t chunk = length / (2 * ranks);
+    runs[0] = (ravel__run){rank * chunk, chunk, 1};
+    runs[1] = (ravel__run){(2 * ranks - 1 - rank) * chunk, chunk, 1};
+    return 2;
+}
+
+/* ---- moving --------------------------------------------------------------------------------------------- */
+
+/* memcpy of a known size is one load and one store, whatever the alignment. */
+#define STEPS(each)                                                                                        \
+    case each:                                                                                             \
+        for (int64_t i = 0; i < count; i++) memcpy(target + i * (each), source + i * step * (each), each); \
+        break
+void ravel__take(char *target, const char *source, int64_t count, int64_t step, size_t each) {
+    if (count <= 0) return;
+    if (step == 1) {
+        memcpy(target, source, (size_t)count * each);
+        return;
+    }
+    switch (each) {
+        STEPS(1);
+        STEPS(2);
+        STEPS(4);
+        STEPS(8);
+    default:
+        for (int64_t i = 0; i < count; i++) memcpy(target + (size_t)i * each, source + (size_t)(i * step) * each, each);
+    }
+}
+#undef STEPS
+
+#define STEPS(each)                                                                                        \
+    case each:                                                                                             \
+        for (int64_t i = 0; i < count; i++) memcpy(target + i * step * (each), source + i * (each), each); \
+        break
+void ravel__put(char *target, const char *source, int64_t count, int64_t step, size_t each) {
+    if (count <= 0) return;
+    if (step == 1) {
+        memcpy(target, source, (size_t)count * each);
+        return;
+    }
+    switch (each) {
+        STEPS(1);
+        STEPS(2);
+        STEPS(4);
+        STEPS(8);
+    default:
+        for (int64_t i = 0; i < count; i++) memcpy(target + (size_t)(i * step) * each, source + (size_t)i * each, each);
+    }
+}
+#undef STEPS
+
+/* ---- checks --------------------------------------------------------------------------------------------- */
+
+ravel_status ravel__cp_valid(const ravel_cp *cp, int32_t rank, int whole_too, ravel_error *err) {
+    int32_t ranks = cp->ranks > 1 ? cp->ranks : 1;
+    if (cp->ranks < 0 || cp->ranks > 1 << 20)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "cp is %d; it must be from 1 to 2^20", cp->ranks);
+    if (cp->kind < RAVEL_CP_ZIGZAG || cp->kind > RAVEL_CP_STRIPED)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "cp kind %d is none of " RAVEL_CP_CHOICES, cp->kind);
+    if (rank >= ranks || rank < (whole_too ? -1 : 0))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "cp rank %d is not one of the %d", rank, ranks);
+    return RAVEL_OK;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+ravel_status ravel__cp_uneven(const ravel_cp *cp, int64_t slot, int64_t sample, int64_t length, int64_t align,
+                              ravel_error *err) {
+    char choices[32] = "", who[64];
+    int64_t multiple = ravel__cp_multiple(cp);
+    ravel_choice_word(RAVEL_CP_CHOICES, cp->kind, choices, sizeof choices);
+    if (sample >= 0)
+        (void)snprintf(who, sizeof who, "sample %lld", (long long)sample);
+    else
+        (void)snprintf(who, sizeof who, "slot %lld", (long long)slot);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "%s takes a slot of %lld tokens, and %s sharding over cp %d needs a multiple of %lld: align "
+                           "should be %lld",
+                           who, (long long)length, choices, cp->ranks, (long long)multiple,
+                           (long long)(align / common_divisor(align, multiple) * multiple));
+}
+
+ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t slots, const int32_t *samples,
+                            ravel_error *err) {
+    ravel_status status = ravel__cp_valid(cp, 0, 1, err);
+    if (status) return status;
+    if (slots < 0 || cu_slots[0] != 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the boundaries of %lld slots must begin with 0",
+                               (long long)slots);
+    int32_t multiple = (int32_t)ravel__cp_multiple(cp);
+    for (int64_t i = 0; i < slots; i++) {
+        if (cu_slots[i + 1] < cu_slots[i])
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "slot %lld ends at %d, before it begins at %d", (long long)i,
+                                   cu_slots[i + 1], cu_slots[i]);
+        int32_t length = cu_slots[i + 1] - cu_slots[i];
+        if (length % multiple) return ravel__cp_uneven(cp, i, samples ? samples[i] : -1, length, 1, err);
+    }
+    return RAVEL_OK;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------------------ */
+
+typedef void run_fn(void *user, int64_t begin, const ravel__run *run, int64_t at);
+
+/* Calls `each` for every run of the rank: the slot's begin, the run, and where the run begins in the shard. */
+static ravel_status walk(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, run_fn *each,
+                         void *user, ravel_error *err) {
+    ravel_status status = ravel__cp_valid(cp, rank, 0, err);
+    if (!status) status = ravel_cp_check(cp, cu_slots, slots, NULL, err);
+    if (status) return status;
+    int64_t at = 0;
+    for (int64_t i = 0; i < slots; i++) {
+        ravel__run runs[2];
+        int count = ravel__slot_runs(cp, rank, cu_slots[i + 1] - cu_slots[i], runs);
+        for (int r = 0; r < count; r++) {
+            each(user, cu_slots[i], &runs[r], at);
+            at += runs[r].count;
+        }
+    }
+    return RAVEL_OK;
+}
+
+typedef struct moving {
+    const char *from;
+    char *to;
+    size_t each;
+} moving;
+
+static void index_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
+    int32_t *index = (int32_t *)user + at;
+    for (int64_t k = 0; k < run->count; k++) index[k] = (int32_t)(begin + run->first + k * run->step);
+}
+
+static void gather_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
+    const moving *m = user;
+    ravel__take(m->to + (size_t)at * m->each, m->from + (size_t)(begin + run->first) * m->each, run->count, run->step,
+                m->each);
+}
+
+static void scatter_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
+    const moving *m = user;
+    ravel__put(m->to + (size_t)(begin + run->first) * m->each, m->from + (size_t)at * m->each, run->count, run->step,
+               m->each);
+}
+
+/* Keys seen by positions first, first + step, ...: the sum of position + 1. */
+static void work_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
+    (void)begin;
+    (void)at;
+    int64_t n = run->count;
+    *(int64_t *)user += n * (run->first + 1) + run->step * (n * (n - 1) / 2);
+}
+
+ravel_status ravel_cp_index(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, int32_t *index,
+                            ravel_error *err) {
+    return walk(cp, rank, cu_slots, slots, index_run, index, err);
+}
+
+ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
+                             const void *whole, size_t each, void *shard, ravel_error *err) {
+    moving m = {whole, shard, each};
+    return walk(cp, rank, cu_slots, slots, gather_run, &m, err);
+}
+
+ravel_status ravel_cp_scatter(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
+                              const void *shard, size_t each, void *whole, ravel_error *err) {
+    moving m = {shard, whole, each};
+    return walk(cp, rank, cu_slots, slots, scatter_run, &m, err);
+}
+
+ravel_status ravel_cp_work(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, int64_t *pairs,
+                           ravel_error *err) {
+    int64_t sum = 0;
+    ravel_status status = walk(cp, rank, cu_slots, slots, work_run, &sum, err);
+    if (status == RAVEL_OK) *pairs = sum;
+    return status;
+}

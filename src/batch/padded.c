@@ -1,0 +1,257 @@
+/* The padded layouts: one row a sample, all of the same length. A row is a slot whose guest has a lead:
+ *
+ *     right   lead 0
+ *     left    lead columns - length
+ *     2d      lead prompt_columns - prompt     the prompt ends, and the response begins, at the same column in all rows
+ */
+#include "batch/slot.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define ROW(field, name, type, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_padded_options, field), preset, min, max, choices, doc }
+
+ravel_option_table ravel_padded_option_table(void) {
+    static const ravel_option table[] = {
+        ROW(side, "side", ENUM, "right", 0, 0, RAVEL_PAD_CHOICES, "where the padding goes"),
+        ROW(align, "align", I32, "1", 1, 1 << 20, NULL, "columns are a multiple of this"),
+        ROW(rows, "rows", I64, "0", 0, INT32_MAX - 2, NULL, "fixed number of rows; 0: one a sample"),
+        ROW(columns, "columns", I64, "0", 0, INT32_MAX, NULL,
+            "fixed number of columns, in 2d of prompts; 0: the longest"),
+        ROW(responses, "responses", I64, "0", 0, INT32_MAX, NULL,
+            "2d: fixed number of response columns; 0: the longest"),
+        {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
+    return table;
+}
+
+void ravel_padded_options_default(ravel_padded_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    ravel_options_default(ravel_padded_option_table(), options);
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------------------- */
+
+static ravel_status check_inputs(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *o,
+                                 ravel_error *err) {
+    if (o->size != sizeof *o)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "padded options: size is %zu; fill them with ravel_padded_options_default", o->size);
+    ravel_status status = ravel_options_check(ravel_padded_option_table(), o, err);
+    if (!status) status = ravel__bin_valid(ragged, bin, err);
+    if (status) return status;
+    if (o->side == RAVEL_PAD_2D && !ragged->prompts && bin->count)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the 2d layout needs ragged.prompts");
+    return RAVEL_OK;
+}
+
+/* The longest of a part, or the fixed number, which must hold it. */
+static ravel_status columns_of(const char *what, int64_t longest, int64_t fixed, int32_t align, int64_t *columns,
+                               ravel_error *err) {
+    if (fixed && fixed % align)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is %lld; it must be a multiple of align, %d", what,
+                               (long long)fixed, align);
+    if (fixed && longest > fixed)
+        return ravel_error_set(err, RAVEL_E_OVERSIZE, "the longest has %lld tokens, over %s, %lld", (long long)longest,
+                               what, (long long)fixed);
+    *columns = fixed ? fixed : ravel__multiple_up(longest, align);
+    return RAVEL_OK;
+}
+
+static ravel_status set_columns(const ravel_padded_options *o, int64_t prompt, int64_t response, ravel_padded *p,
+                                ravel_error *err) {
+    int64_t second = 0;
+    int both = o->side == RAVEL_PAD_2D;
+    ravel_status status = columns_of("columns", both ? prompt : p->max_length, o->columns, o->align, &p->columns, err);
+    if (status || !both) return status;
+    status = columns_of("responses", response, o->responses, o->align, &second, err);
+    p->prompt_columns = p->columns;
+    p->columns += second;
+    return status;
+}
+
+static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *o,
+                            ravel_padded *p, ravel_error *err) {
+    memset(p, 0, sizeof *p);
+    ravel_status status = check_inputs(ragged, bin, o, err);
+    if (status) return status;
+    int64_t prompt = 0, response = bin->count == 0;
+    p->max_length = bin->count == 0;
+    for (int64_t i = 0; i < bin->count; i++) {
+        ravel__guest g;
+        status = ravel__guest_get(ragged, bin->samples[i], &g, err);
+        if (status) return status;
+        if (g.length > p->max_length) p->max_length = g.length;
+        if (g.prompt > prompt) prompt = g.prompt;
+        if (g.length - g.prompt > response) response = g.length - g.prompt;
+        p->actual_tokens += g.length;
+    }
+    p->samples_count = bin->count;
+    p->rows = bin->count ? bin->count : 1;
+    if (o->rows && p->rows > o->rows)
+        return ravel_error_set(err, RAVEL_E_OVERSIZE, "the bin has %lld samples, over rows, %lld",
+                               (long long)bin->count, (long long)o->rows);
+    if (o->rows) p->rows = o->rows;
+    status = set_columns(o, prompt, response, p, err);
+    if (!status && p->columns > INT32_MAX)
+        status = ravel_error_set(err, RAVEL_E_OVERFLOW, "%lld columns are over 2^31 - 1", (long long)p->columns);
+    return status;
+}
+
+static ravel_status check_size(const ravel_padded *padded, ravel_error *err) {
+    if (padded->size == sizeof *padded) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "padded.size is %zu; it must be sizeof(ravel_padded), %zu",
+                           padded->size, sizeof *padded);
+}
+
+ravel_status ravel_padded_measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
+                                  ravel_padded *padded, ravel_error *err) {
+    ravel_padded fresh;
+    ravel_status status = check_size(padded, err);
+    if (!status) status = measure(ragged, bin, options, &fresh, err);
+    if (status) return status;
+    padded->samples_count = fresh.samples_count;
+    padded->rows = fresh.rows;
+    padded->columns = fresh.columns;
+    padded->prompt_columns = fresh.prompt_columns;
+    padded->actual_tokens = fresh.actual_tokens;
+    padded->max_length = fresh.max_length;
+    return RAVEL_OK;
+}
+
+/* ---- one block ------------------------------------------------------------------------------------------ */
+
+static int64_t field_positions(const ravel_padded *p, const ravel_field *field) {
+    return field->kind == RAVEL_FIELD_SAMPLE ? p->rows : p->rows * p->columns;
+}
+
+static size_t field_each(const ravel_field *field) {
+    return (size_t)(field->width > 0 ? field->width : 1) * (size_t)ravel_dtype_bytes(field->dtype);
+}
+
+size_t ravel_padded_field_bytes(const ravel_padded *padded, const ravel_field *field) {
+    return (size_t)field_positions(padded, field) * field_each(field);
+}
+
+static size_t cut(const ravel_ragged *ragged, void *block, ravel_padded *p) {
+    ravel__cutter cutter = ravel__cutter_begin(block);
+    int64_t n = p->rows * p->columns;
+    if (!p->fields) {
+        void **table = ravel__cutter_take(&cutter, ragged->field_count, sizeof *table);
+        if (block) p->fields = table;
+    }
+    p->samples = ravel__cutter_take(&cutter, p->rows, sizeof *p->samples);
+    p->starts = ravel__cutter_take(&cutter, p->rows, sizeof *p->starts);
+    p->positions = ravel__cutter_take(&cutter, n, sizeof *p->positions);
+    p->attention_mask = ravel__cutter_take(&cutter, n, sizeof *p->attention_mask);
+    p->loss_mask = ravel__cutter_take(&cutter, n, sizeof *p->loss_mask);
+    for (int64_t i = 0; i < ragged->field_count; i++) {
+        const ravel_field *field = &ragged->fields[i];
+        void *array = ravel__cutter_take(&cutter, field_positions(p, field), field_each(field));
+        if (block) p->fields[i] = array;
+    }
+    return cutter.used;
+}
+
+size_t ravel_padded_bytes(const ravel_ragged *ragged, const ravel_padded *padded) {
+    ravel_padded scratch = *padded;
+    return cut(ragged, NULL, &scratch);
+}
+
+void ravel_padded_place(const ravel_ragged *ragged, void *block, ravel_padded *padded) {
+    (void)cut(ragged, block, padded);
+}
+
+/* ---- packing -------------------------------------------------------------------------------------------- */
+
+/* Who stands in row i; an empty row shows one token of nobody's. */
+static ravel__guest row_guest(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side, const ravel_padded *p,
+                              int64_t i) {
+    ravel__guest guest = ravel__nobody(1);
+    if (i < bin->count) (void)ravel__guest_get(ragged, bin->samples[i], &guest, NULL);
+    if (side == RAVEL_PAD_LEFT) guest.lead = p->columns - guest.length;
+    if (side == RAVEL_PAD_2D && i < bin->count) guest.lead = p->prompt_columns - guest.prompt;
+    return guest;
+}
+
+static ravel_status check_same(const ravel_padded *padded, const ravel_padded *fresh, ravel_error *err) {
+    if (padded->rows == fresh->rows && padded->columns == fresh->columns &&
+        padded->prompt_columns == fresh->prompt_columns)
+        return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "padded was measured as %lld x %lld, and this bin is %lld x %lld: measure it again before "
+                           "packing",
+                           (long long)padded->rows, (long long)padded->columns, (long long)fresh->rows,
+                           (long long)fresh->columns);
+}
+
+/* A field at a time: rows are long, and a fill-heavy layout gains nothing from keeping samples in the cache. */
+static ravel_status pack_field(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side, const ravel_padded *p,
+                               int64_t f, ravel_error *err) {
+    const ravel_field *field = &ragged->fields[f];
+    ravel__track track;
+    ravel_status status = ravel__track_init(field, p->fields[f], &track, err);
+    if (status) return status;
+    if (!field->data && bin->count)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
+    const ravel__run run = {0, p->columns, 1};
+    for (int64_t i = 0; i < p->rows; i++) {
+        ravel__guest guest = row_guest(ragged, bin, side, p, i);
+        if (track.kind == RAVEL_FIELD_SAMPLE)
+            ravel__track_pack_sample(&track, &guest, i);
+        else
+            ravel__track_pack(&track, &guest, &run, i * p->columns);
+    }
+    return RAVEL_OK;
+}
+
+ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
+                               const ravel_padded *padded, ravel_error *err) {
+    ravel_padded fresh;
+    ravel_status status = check_size(padded, err);
+    if (!status) status = measure(ragged, bin, options, &fresh, err);
+    if (!status) status = check_same(padded, &fresh, err);
+    for (int64_t f = 0; f < ragged->field_count && !status; f++)
+        if (padded->fields && padded->fields[f]) status = pack_field(ragged, bin, options->side, padded, f, err);
+    if (status) return status;
+    const ravel__derived derived = {padded->positions, NULL, NULL, padded->attention_mask, padded->loss_mask};
+    const ravel__run run = {0, padded->columns, 1};
+    for (int64_t i = 0; i < padded->rows; i++) {
+        ravel__guest guest = row_guest(ragged, bin, options->side, padded, i);
+        if (padded->samples) padded->samples[i] = (int32_t)guest.index;
+        if (padded->starts) padded->starts[i] = (int32_t)guest.lead;
+        ravel__derived_pack(&derived, &guest, 0, &run, i * padded->columns);
+    }
+    return RAVEL_OK;
+}
+
+/* ---- back ----------------------------------------------------------------------------------------------- */
+
+ravel_status ravel_padded_unpack(const ravel_ragged *ragged, const ravel_padded *padded, const ravel_field *field,
+                                 const void *packed, void *out, ravel_error *err) {
+    ravel__track track;
+    ravel_status status = check_size(padded, err);
+    if (!status) status = ravel__track_init(field, NULL, &track, err);
+    if (status) return status;
+    if (!padded->samples || !padded->starts || field->kind == RAVEL_FIELD_SPREAD)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "unpacking needs padded.samples and padded.starts, and a field that is not spread");
+    const ravel__run run = {0, padded->columns, 1};
+    for (int64_t i = 0; i < padded->rows; i++) {
+        ravel__guest guest;
+        if (padded->samples[i] < 0) continue;
+        status = ravel__guest_get(ragged, padded->samples[i], &guest, err);
+        if (status) return status;
+        guest.lead = padded->starts[i];
+        if (guest.lead < 0 || guest.lead + guest.length > padded->columns)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens from column %lld of %lld",
+                                   (long long)guest.index, (long long)guest.length, (long long)guest.lead,
+                                   (long long)padded->columns);
+        if (track.kind == RAVEL_FIELD_SAMPLE)
+            ravel__track_unpack_sample(&track, &guest, packed, i, out);
+        else
+            ravel__track_unpack(&track, &guest, &run, packed, i * padded->columns, out);
+    }
+    return RAVEL_OK;
+}

@@ -1,0 +1,378 @@
+/* The THD layout: slots back to back on one token axis.
+ *
+ *     sequences    samples of the bin | tail ghost | empty ghosts      (a filler bin: one nobody of one token instead
+ *                                                                      of samples)
+ *     fixed shape  max_samples + 1 sequences, always; else the tail is there only where there is a tail
+ *
+ * measure walks the bin once and decides every size; pack measures again, which costs nothing beside the copying, and
+ * so cannot write past what was promised. Fields are written sample by sample, all fields of a sample before the next:
+ * labels and tokens, which share their source, then meet in the cache. */
+#include "batch/slot.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define ROW(field, name, type, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_thd_options, field), preset, min, max, choices, doc }
+
+ravel_option_table ravel_thd_option_table(void) {
+    static const ravel_option table[] = {
+        ROW(align, "align", I32, "1", 1, 1 << 20, NULL, "a slot is a multiple of this many tokens"),
+        ROW(arrays, "arrays", I32, "15", 0, RAVEL_THD_ALL, NULL,
+            "arrays to make room for: 1 positions, 2 segments, 4 padding, 8 loss mask, summed"),
+        ROW(total_multiple, "total-multiple", I64, "1", 1, INT32_MAX, NULL,
+            "the bin is padded to a multiple of this many tokens"),
+        ROW(fixed_tokens, "fixed-tokens", I64, "0", 0, INT32_MAX, NULL, "the bin is padded to exactly this; 0: off"),
+        ROW(max_samples, "max-samples", I64, "0", 0, INT32_MAX - 2, NULL,
+            "fixed shape: cu_seqlens has this many + 2 entries"),
+        ROW(max_seqlen, "max-seqlen", I64, "0", 0, INT32_MAX, NULL, "what max_seqlen shall say; 0: the longest slot"),
+        ROW(cp, "cp", I32, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
+        ROW(cp_rank, "cp-rank", I32, "-1", -1, 1 << 20, NULL, "pack only this rank's positions; -1: the whole bin"),
+        ROW(cp_kind, "cp-kind", ENUM, "zig-zag", 0, 0, RAVEL_CP_CHOICES, "how positions are dealt to cp ranks"),
+        {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
+    return table;
+}
+
+void ravel_thd_options_default(ravel_thd_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    ravel_options_default(ravel_thd_option_table(), options);
+}
+
+/* ---- options -------------------------------------------------------------------------------------------- */
+
+static ravel_cp cp_of(const ravel_thd_options *options) {
+    ravel_cp cp = {options->cp, options->cp_kind};
+    return cp;
+}
+
+static ravel_status check_options(const ravel_thd_options *o, ravel_error *err) {
+    if (o->size != sizeof *o)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "thd options: size is %zu; fill them with ravel_thd_options_default", o->size);
+    ravel_status status = ravel_options_check(ravel_thd_option_table(), o, err);
+    ravel_cp cp = cp_of(o);
+    if (!status) status = ravel__cp_valid(&cp, o->cp_rank, 1, err);
+    if (status) return status;
+    if (o->total_multiple > 1 && o->total_multiple % o->align)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "total-multiple is %lld; it must be a multiple of align, %d",
+                               (long long)o->total_multiple, o->align);
+    if (o->fixed_tokens && (o->fixed_tokens % o->align || o->fixed_tokens % o->total_multiple))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "fixed-tokens is %lld; it must be a multiple of align, %d, and of total-multiple, %lld",
+                               (long long)o->fixed_tokens, o->align, (long long)o->total_multiple);
+    if (o->fixed_tokens && o->max_samples < 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a fixed shape needs max-samples, the most that a bin may hold");
+    return RAVEL_OK;
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------------------- */
+
+static ravel_status add_slot(const ravel_thd_options *o, const ravel__guest *guest, int64_t slot_index, ravel_thd *t,
+                             ravel_error *err) {
+    ravel_cp cp = cp_of(o);
+    int64_t slot = ravel__multiple_up(guest->length, o->align);
+    if (slot % ravel__cp_multiple(&cp)) return ravel__cp_uneven(&cp, slot_index, guest->index, slot, o->align, err);
+    if (o->max_seqlen && slot > o->max_seqlen)
+        return ravel_error_set(err, RAVEL_E_OVERSIZE, "sample %lld takes a slot of %lld tokens, over max-seqlen, %lld",
+                               (long long)guest->index, (long long)slot, (long long)o->max_seqlen);
+    t->tokens += slot;
+    if (t->tokens > INT32_MAX)
+        return ravel_error_set(
+            err, RAVEL_E_OVERFLOW,
+            "the bin has more than 2^31 - 1 slot tokens, which cu_seqlens cannot count: use a smaller "
+            "budget");
+    if (slot > t->max_seqlen) t->max_seqlen = slot;
+    if (guest->length > t->max_length) t->max_length = guest->length;
+    return RAVEL_OK;
+}
+
+static ravel_status add_samples(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *o,
+                                ravel_thd *t, ravel_error *err) {
+    ravel__guest guest = ravel__nobody(1);
+    if (bin->count == 0) return add_slot(o, &guest, 0, t, err);
+    for (int64_t i = 0; i < bin->count; i++) {
+        ravel_status status = ravel__guest_get(ragged, bin->samples[i], &guest, err);
+        if (!status) status = add_slot(o, &guest, i, t, err);
+        if (status) return status;
+        t->actual_tokens += guest.length;
+    }
+    return RAVEL_OK;
+}
+
+/* Sequences and tokens of a fixed shape, or what does not fit. */
+static ravel_status fix_shape(const ravel_thd_options *o, ravel_thd *t, ravel_error *err) {
+    if (t->samples_count > o->max_samples)
+        return ravel_error_set(err, RAVEL_E_OVERSIZE, "the bin has %lld samples, over max-samples, %lld",
+                               (long long)t->samples_count, (long long)o->max_samples);
+    if (t->tokens > o->fixed_tokens)
+        return ravel_error_set(err, RAVEL_E_OVERSIZE, "the bin has %lld slot tokens, over fixed-tokens, %lld",
+                               (long long)t->tokens, (long long)o->fixed_tokens);
+    t->sequences = o->max_samples + 1;
+    t->tokens = o->fixed_tokens;
+    t->max_seqlen = o->fixed_tokens;
+    return RAVEL_OK;
+}
+
+static ravel_status add_tail(const ravel_thd_options *o, ravel_thd *t, ravel_error *err) {
+    int64_t total = ravel__multiple_up(t->tokens, o->total_multiple), tail = total - t->tokens;
+    if (total > INT32_MAX)
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "padded to total-multiple the bin has %lld tokens, over 2^31 - 1",
+                               (long long)total);
+    t->sequences = (t->samples_count ? t->samples_count : 1) + (tail > 0);
+    t->tokens = total;
+    if (tail > t->max_seqlen) t->max_seqlen = tail;
+    return RAVEL_OK;
+}
+
+/* All sizes into a record whose arrays are NULL. */
+static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *o, ravel_thd *t,
+                            ravel_error *err) {
+    memset(t, 0, sizeof *t);
+    ravel_status status = check_options(o, err);
+    if (!status) status = ravel__bin_valid(ragged, bin, err);
+    if (status) return status;
+    t->samples_count = bin->count;
+    status = add_samples(ragged, bin, o, t, err);
+    if (!status) status = o->fixed_tokens ? fix_shape(o, t, err) : add_tail(o, t, err);
+    if (status) return status;
+    ravel_cp cp = cp_of(o);
+    if (t->tokens % ravel__cp_multiple(&cp))
+        return ravel__cp_uneven(&cp, t->sequences - 1, -1, t->tokens, o->align, err);
+    if (o->max_seqlen) t->max_seqlen = o->max_seqlen;
+    t->local_tokens = o->cp_rank < 0 ? t->tokens : t->tokens / o->cp;
+    return RAVEL_OK;
+}
+
+static ravel_status check_size(const ravel_thd *thd, ravel_error *err) {
+    if (thd->size == sizeof *thd) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "thd.size is %zu; it must be sizeof(ravel_thd), %zu", thd->size,
+                           sizeof *thd);
+}
+
+ravel_status ravel_thd_measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
+                               ravel_thd *thd, ravel_error *err) {
+    ravel_thd fresh;
+    ravel_status status = check_size(thd, err);
+    if (!status) status = measure(ragged, bin, options, &fresh, err);
+    if (status) return status;
+    thd->samples_count = fresh.samples_count;
+    thd->sequences = fresh.sequences;
+    thd->tokens = fresh.tokens;
+    thd->local_tokens = fresh.local_tokens;
+    thd->actual_tokens = fresh.actual_tokens;
+    thd->max_seqlen = fresh.max_seqlen;
+    thd->max_length = fresh.max_length;
+    return RAVEL_OK;
+}
+
+/* ---- one block ------------------------------------------------------------------------------------------ */
+
+static int64_t field_positions(const ravel_thd *thd, const ravel_field *field) {
+    return field->kind == RAVEL_FIELD_SAMPLE ? thd->sequences : thd->local_tokens;
+}
+
+static size_t field_each(const ravel_field *field) {
+    return (size_t)(field->width > 0 ? field->width : 1) * (size_t)ravel_dtype_bytes(field->dtype);
+}
+
+size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *field) {
+    return (size_t)field_positions(thd, field) * field_each(field);
+}
+
+/* The one order of arrays in a block, for counting (block NULL) and for placing. */
+static size_t cut(const ravel_ragged *ragged, const ravel_thd_options *o, void *block, ravel_thd *t) {
+    ravel__cutter cutter = ravel__cutter_begin(block);
+    int64_t n = t->local_tokens;
+    if (!t->fields) {
+        void **table = ravel__cutter_take(&cutter, ragged->field_count, sizeof *table);
+        if (block) t->fields = table;
+    }
+    t->cu_seqlens = ravel__cutter_take(&cutter, t->sequences + 1, sizeof *t->cu_seqlens);
+    t->cu_seqlens_padded = ravel__cutter_take(&cutter, t->sequences + 1, sizeof *t->cu_seqlens_padded);
+    t->samples = ravel__cutter_take(&cutter, t->sequences, sizeof *t->samples);
+    t->positions = o->arrays & RAVEL_THD_POSITIONS ? ravel__cutter_take(&cutter, n, sizeof *t->positions) : NULL;
+    t->segments = o->arrays & RAVEL_THD_SEGMENTS ? ravel__cutter_take(&cutter, n, sizeof *t->segments) : NULL;
+    t->padding = o->arrays & RAVEL_THD_PADDING ? ravel__cutter_take(&cutter, n, sizeof *t->padding) : NULL;
+    t->loss_mask = o->arrays & RAVEL_THD_LOSS_MASK ? ravel__cutter_take(&cutter, n, sizeof *t->loss_mask) : NULL;
+    for (int64_t i = 0; i < ragged->field_count; i++) {
+        const ravel_field *field = &ragged->fields[i];
+        void *array = ravel__cutter_take(&cutter, field_positions(t, field), field_each(field));
+        if (block) t->fields[i] = array;
+    }
+    return cutter.used;
+}
+
+size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd) {
+    ravel_thd scratch = *thd;
+    return cut(ragged, options, NULL, &scratch);
+}
+
+void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block, ravel_thd *thd) {
+    (void)cut(ragged, options, block, thd);
+}
+
+/* ---- packing -------------------------------------------------------------------------------------------- */
+
+enum { TRACKS = 32 }; /* fields that are written in one go; more take another */
+
+typedef struct packing {
+    const ravel_ragged *ragged;
+    const ravel_bin *bin;
+    const ravel_thd_options *options;
+    const ravel_thd *thd;
+    ravel_cp cp;
+    ravel__track tracks[TRACKS];
+    int track_count;
+    ravel__derived derived;
+} packing;
+
+/* Who stands in sequence i, and how long its slot is when `begin` tokens came before. The bin was checked before. */
+static ravel__guest sequence(const packing *p, int64_t i, int64_t begin, int64_t *slot) {
+    int64_t filled = p->bin->count ? p->bin->count : 1;
+    ravel__guest guest = ravel__nobody(i == 0 && p->bin->count == 0);
+    if (i < p->bin->count) (void)ravel__guest_get(p->ragged, p->bin->samples[i], &guest, NULL);
+    *slot = i < filled ? ravel__multiple_up(guest.length, p->options->align) : i == filled ? p->thd->tokens - begin : 0;
+    return guest;
+}
+
+static void pack_bounds(const packing *p) {
+    const ravel_thd *t = p->thd;
+    int64_t real = 0, begin = 0, slot;
+    if (t->cu_seqlens) t->cu_seqlens[0] = 0;
+    if (t->cu_seqlens_padded) t->cu_seqlens_padded[0] = 0;
+    for (int64_t i = 0; i < t->sequences; i++) {
+        ravel__guest guest = sequence(p, i, begin, &slot);
+        real += guest.length;
+        begin += slot;
+        if (t->samples) t->samples[i] = (int32_t)guest.index;
+        if (t->cu_seqlens) t->cu_seqlens[i + 1] = (int32_t)real;
+        if (t->cu_seqlens_padded) t->cu_seqlens_padded[i + 1] = (int32_t)begin;
+    }
+}
+
+static void pack_slot(const packing *p, const ravel__guest *guest, int64_t i, int64_t slot, int64_t *at) {
+    ravel__run runs[2];
+    int count = ravel__slot_runs(&p->cp, p->options->cp_rank, slot, runs);
+    for (int r = 0; r < count; r++) {
+        for (int k = 0; k < p->track_count; k++)
+            if (p->tracks[k].kind != RAVEL_FIELD_SAMPLE) ravel__track_pack(&p->tracks[k], guest, &runs[r], *at);
+        ravel__derived_pack(&p->derived, guest, (int32_t)i + 1, &runs[r], *at);
+        *at += runs[r].count;
+    }
+}
+
+static void pack_tracks(const packing *p) {
+    int64_t begin = 0, at = 0, slot;
+    for (int64_t i = 0; i < p->thd->sequences; i++) {
+        ravel__guest guest = sequence(p, i, begin, &slot);
+        for (int k = 0; k < p->track_count; k++)
+            if (p->tracks[k].kind == RAVEL_FIELD_SAMPLE) ravel__track_pack_sample(&p->tracks[k], &guest, i);
+        if (slot) pack_slot(p, &guest, i, slot, &at);
+        begin += slot;
+    }
+}
+
+/* Prepares the wanted fields from `*next` on, as many as fit. */
+static ravel_status take_tracks(packing *p, int64_t *next, ravel_error *err) {
+    const ravel_ragged *ragged = p->ragged;
+    p->track_count = 0;
+    for (; *next < ragged->field_count && p->track_count < TRACKS; (*next)++) {
+        const ravel_field *field = &ragged->fields[*next];
+        void *target = p->thd->fields ? p->thd->fields[*next] : NULL;
+        if (!target) continue;
+        ravel_status status = ravel__track_init(field, target, &p->tracks[p->track_count++], err);
+        if (status) return status;
+        if (!field->data && p->bin->count)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status check_same(const ravel_thd *thd, const ravel_thd *fresh, ravel_error *err) {
+    if (thd->tokens == fresh->tokens && thd->local_tokens == fresh->local_tokens && thd->sequences == fresh->sequences)
+        return RAVEL_OK;
+    return ravel_error_set(
+        err, RAVEL_E_ARGUMENT,
+        "thd was measured as %lld tokens in %lld sequences, and this bin has %lld in %lld: measure it "
+        "again before packing",
+        (long long)thd->local_tokens, (long long)thd->sequences, (long long)fresh->local_tokens,
+        (long long)fresh->sequences);
+}
+
+ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
+                            const ravel_thd *thd, ravel_error *err) {
+    ravel_thd fresh;
+    ravel_status status = check_size(thd, err);
+    if (!status) status = measure(ragged, bin, options, &fresh, err);
+    if (!status) status = check_same(thd, &fresh, err);
+    if (status) return status;
+    packing p = {.ragged = ragged, .bin = bin, .options = options, .thd = thd, .cp = cp_of(options)};
+    p.derived = (ravel__derived){thd->positions, thd->segments, thd->padding, NULL, thd->loss_mask};
+    int64_t next = 0;
+    do { /* one round, unless there are very many fields */
+        status = take_tracks(&p, &next, err);
+        if (status) return status;
+        pack_tracks(&p);
+        memset(&p.derived, 0, sizeof p.derived);
+    } while (next < ragged->field_count);
+    pack_bounds(&p);
+    return RAVEL_OK;
+}
+
+/* ---- back ----------------------------------------------------------------------------------------------- */
+
+static ravel_status check_unpack(const ravel_thd *thd, const ravel_thd_options *options, const ravel_field *field,
+                                 ravel_error *err) {
+    ravel_status status = check_size(thd, err);
+    if (!status) status = check_options(options, err);
+    if (status) return status;
+    if (!thd->samples || !thd->cu_seqlens_padded)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs thd.samples and thd.cu_seqlens_padded");
+    if (field->kind == RAVEL_FIELD_SPREAD)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "field \"%s\": a value that was spread over a sample's tokens cannot be collected; unpack "
+            "it per token",
+            field->name ? field->name : "");
+    ravel_cp cp = cp_of(options);
+    return ravel_cp_check(&cp, thd->cu_seqlens_padded, thd->sequences, thd->samples, err);
+}
+
+static ravel_status unpack_sequence(const ravel_ragged *ragged, const ravel_thd *thd, int64_t i,
+                                    const ravel__track *track, const ravel__run *runs, int run_count, int64_t at,
+                                    const char *packed, char *out, ravel_error *err) {
+    ravel__guest guest;
+    if (thd->samples[i] < 0) return RAVEL_OK;
+    ravel_status status = ravel__guest_get(ragged, thd->samples[i], &guest, err);
+    if (status) return status;
+    int64_t slot = thd->cu_seqlens_padded[i + 1] - thd->cu_seqlens_padded[i];
+    if (slot < guest.length)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens, and its slot only %lld",
+                               (long long)guest.index, (long long)guest.length, (long long)slot);
+    if (track->kind == RAVEL_FIELD_SAMPLE) ravel__track_unpack_sample(track, &guest, packed, i, out);
+    for (int r = 0; r < run_count && track->kind != RAVEL_FIELD_SAMPLE; r++) {
+        ravel__track_unpack(track, &guest, &runs[r], packed, at, out);
+        at += runs[r].count;
+    }
+    return RAVEL_OK;
+}
+
+ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
+                              const ravel_field *field, const void *packed, void *out, ravel_error *err) {
+    ravel__track track;
+    ravel_status status = check_unpack(thd, options, field, err);
+    if (!status) status = ravel__track_init(field, NULL, &track, err);
+    if (status) return status;
+    ravel_cp cp = cp_of(options);
+    int64_t at = 0;
+    for (int64_t i = 0; i < thd->sequences; i++) {
+        ravel__run runs[2];
+        int64_t slot = thd->cu_seqlens_padded[i + 1] - thd->cu_seqlens_padded[i];
+        int count = ravel__slot_runs(&cp, options->cp_rank, slot, runs);
+        status = unpack_sequence(ragged, thd, i, &track, runs, count, at, packed, out, err);
+        if (status) return status;
+        for (int r = 0; r < count; r++) at += runs[r].count;
+    }
+    return RAVEL_OK;
+}

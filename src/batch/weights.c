@@ -1,0 +1,354 @@
+/* Loss weights from integer counts.
+ *
+ * Sums of the caller's sample weights are integers too: a weight is a number of 2^-40ths (at most 2^52 of them, so it
+ * is exact in a double), times up to 2^31 loss tokens; 83 bits, added up in three words of 32:
+ *
+ *     weight * tokens = [ word 2 | word 1 | word 0 ] * 2^-40         each word sums on its own in 64 bits
+ *
+ * Words are added without carry, on any rank, in any order, and read together once. Without weights every weight is 1,
+ * and the sums are just the counts. */
+#include <ravel/weights.h>
+
+#include "batch/mask.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+static_assert(sizeof(ravel_counts) == RAVEL_COUNTS_WORDS * sizeof(int64_t), "counts are summed as an array of words");
+
+__extension__ typedef unsigned __int128 wide;
+
+enum { FRACTION_BITS = 40 };
+static const double weight_most = 4096;
+
+#define ROW(field, name, type, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_weights_options, field), preset, min, max, choices, doc }
+
+ravel_option_table ravel_weights_option_table(void) {
+    static const ravel_option table[] = {
+        ROW(mode, "loss", ENUM, "token-mean", 0, 0, RAVEL_LOSS_CHOICES, "how token losses make the update's loss"),
+        ROW(empty, "empty", ENUM, "count", 0, 0, RAVEL_EMPTY_CHOICES, "samples without loss tokens, in seq-mean modes"),
+        ROW(divisor, "divisor", I64, "0", 0, 0x1p40, NULL, "the constant of seq-mean-token-sum-norm"),
+        ROW(dp, "dp", I32, "1", 1, 1 << 24, NULL, "data-parallel ranks"),
+        ROW(dp_reduce, "dp-reduce", ENUM, "sum", 0, 0, RAVEL_REDUCE_CHOICES, "gradients over data-parallel ranks"),
+        ROW(micro_steps, "micro-steps", I64, "1", 1, 1 << 30, NULL, "micro-steps of the update"),
+        ROW(cp, "cp", I32, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
+        ROW(cp_reduce, "cp-reduce", ENUM, "sum", 0, 0, RAVEL_REDUCE_CHOICES, "gradients over context-parallel ranks"),
+        ROW(step_reduce, "step-reduce", ENUM, "sum", 0, 0, RAVEL_REDUCE_CHOICES, "losses over micro-steps"),
+        {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
+    return table;
+}
+
+void ravel_weights_options_default(ravel_weights_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    ravel_options_default(ravel_weights_option_table(), options);
+}
+
+static ravel_status check_options(const ravel_weights_options *o, ravel_error *err) {
+    if (o->size != sizeof *o)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "weights options: size is %zu; fill them with ravel_weights_options_default", o->size);
+    ravel_status status = ravel_options_check(ravel_weights_option_table(), o, err);
+    if (status) return status;
+    if (o->mode == RAVEL_SEQ_MEAN_TOKEN_SUM_NORM && o->divisor < 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "seq-mean-token-sum-norm needs a divisor of at least 1");
+    return RAVEL_OK;
+}
+
+/* ---- counts --------------------------------------------------------------------------------------------- */
+
+static void add_words(int64_t words[3], wide value) {
+    for (int i = 0; i < 3; i++) words[i] += (int64_t)(uint32_t)(value >> (32 * i));
+}
+
+/* The sum that the words make, as the nearest double. */
+static double read_words(const int64_t words[3]) {
+    wide sum = 0;
+    for (int i = 2; i >= 0; i--) sum = (sum << 32) + (wide)(uint64_t)words[i];
+    return ldexp((double)sum, -FRACTION_BITS);
+}
+
+/* The caller's weight of a sample in 2^-40ths. */
+static ravel_status fixed_weight(const double *sample_weights, int64_t sample, int64_t *fixed, ravel_error *err) {
+    double w = sample_weights ? sample_weights[sample] : 1;
+    if (!(w >= 0 && w <= weight_most)) /* also when it is not a number */
+        return ravel_error_set(err, RAVEL_E_DATA, "the weight of sample %lld is %g; it must be from 0 to %g",
+                               (long long)sample, w, weight_most);
+    *fixed = llround(ldexp(w, FRACTION_BITS));
+    return RAVEL_OK;
+}
+
+/* One sample on its way through counting, filling or checking. */
+typedef struct weighed {
+    ravel__guest guest;
+    int64_t loss_tokens, fixed;
+} weighed;
+
+typedef struct weighing {
+    const ravel_ragged *ragged;
+    const ravel_bin *bin;
+    const double *sample_weights;
+    ravel__mask mask;
+    int64_t count;
+} weighing;
+
+static ravel_status weigh_begin(weighing *w, const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                                const double *sample_weights, ravel_error *err) {
+    const ravel_bin all = {NULL, 0};
+    ravel_status status = ravel__bin_valid(ragged, bin ? bin : &all, err);
+    if (!status) status = ravel__mask_init(mask, &w->mask, err);
+    w->ragged = ragged;
+    w->bin = bin;
+    w->sample_weights = sample_weights;
+    w->count = bin ? bin->count : ragged->count;
+    return status;
+}
+
+static ravel_status weigh(const weighing *w, int64_t i, weighed *out, ravel_error *err) {
+    ravel_status status = ravel__guest_get(w->ragged, w->bin ? w->bin->samples[i] : i, &out->guest, err);
+    if (!status) status = ravel__mask_count(&w->mask, &out->guest, &out->loss_tokens, err);
+    if (!status) status = fixed_weight(w->sample_weights, out->guest.index, &out->fixed, err);
+    return status;
+}
+
+static void count_one(ravel_counts *c, const weighed *w) {
+    int has = w->loss_tokens > 0;
+    c->samples++;
+    c->samples_with_loss += has;
+    c->tokens += w->guest.length;
+    c->loss_tokens += w->loss_tokens;
+    add_words(c->weight, (wide)(uint64_t)w->fixed);
+    if (has) add_words(c->weight_with_loss, (wide)(uint64_t)w->fixed);
+    add_words(c->weighted_tokens, (wide)(uint64_t)w->fixed * (wide)(uint64_t)w->loss_tokens);
+}
+
+ravel_status ravel_counts_add(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                              const double *sample_weights, ravel_counts *counts, ravel_error *err) {
+    weighing w;
+    weighed one;
+    ravel_counts sum = *counts;
+    ravel_status status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
+    for (int64_t i = 0; !status && i < w.count; i++) {
+        status = weigh(&w, i, &one, err);
+        if (!status) count_one(&sum, &one);
+    }
+    if (status) return status;
+    *counts = sum;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_counts_sum(ravel_counts *counts, const ravel_sum_hook *hook, ravel_error *err) {
+    int64_t words[RAVEL_COUNTS_WORDS];
+    memcpy(words, counts, sizeof words);
+    ravel_status status = hook && hook->sum ? hook->sum(hook->user, words, RAVEL_COUNTS_WORDS, err) : RAVEL_OK;
+    if (status) return status;
+    for (int i = 0; i < RAVEL_COUNTS_WORDS; i++)
+        if (words[i] < 0) return ravel_error_set(err, RAVEL_E_OVERFLOW, "the counts of all ranks overflow 64 bits");
+    memcpy(counts, words, sizeof words);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_counts_sample(const ravel_ragged *ragged, int64_t sample, const ravel_field *mask,
+                                 int64_t *loss_tokens, ravel_error *err) {
+    ravel__mask m;
+    ravel__guest guest;
+    ravel_status status = ravel__mask_init(mask, &m, err);
+    if (!status) status = ravel__guest_get(ragged, sample, &guest, err);
+    if (!status) status = ravel__mask_count(&m, &guest, loss_tokens, err);
+    return status;
+}
+
+/* ---- weights -------------------------------------------------------------------------------------------- */
+
+/* What the framework divides by later. */
+static double factor_of(const ravel_weights_options *o) {
+    double factor = 1;
+    if (o->dp_reduce == RAVEL_REDUCE_MEAN) factor *= o->dp;
+    if (o->cp_reduce == RAVEL_REDUCE_MEAN) factor *= o->cp;
+    if (o->step_reduce == RAVEL_REDUCE_MEAN) factor *= (double)o->micro_steps;
+    return factor;
+}
+
+/* The denominator of a weight, but for the loss tokens of the sample itself. */
+static double shared_denominator(const ravel_counts *c, const ravel_weights_options *o) {
+    double samples = read_words(o->empty == RAVEL_EMPTY_SKIP ? c->weight_with_loss : c->weight);
+    switch ((ravel_loss_mode)o->mode) {
+    case RAVEL_TOKEN_MEAN: return read_words(c->weighted_tokens);
+    case RAVEL_SEQ_MEAN_TOKEN_SUM_NORM: return samples * (double)o->divisor;
+    default: return samples;
+    }
+}
+
+typedef struct recipe {
+    double factor, denominator;
+    int per_sample; /* the denominator is also multiplied by the sample's loss tokens */
+} recipe;
+
+static ravel_status make_recipe(const ravel_counts *counts, const ravel_weights_options *options, recipe *r,
+                                ravel_error *err) {
+    ravel_status status = check_options(options, err);
+    if (status) return status;
+    r->factor = factor_of(options);
+    r->denominator = shared_denominator(counts, options);
+    r->per_sample = options->mode == RAVEL_SEQ_MEAN_TOKEN_MEAN;
+    return RAVEL_OK;
+}
+
+static ravel_status weight_of(const recipe *r, int64_t loss_tokens, int64_t fixed, double *weight, ravel_error *err) {
+    if (loss_tokens == 0 || fixed == 0) {
+        *weight = 0;
+        return RAVEL_OK;
+    }
+    double denominator = r->per_sample ? r->denominator * (double)loss_tokens : r->denominator;
+    if (!(denominator > 0))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the counts have no loss token, and a sample has %lld: they must be those of the whole "
+                               "update, over all ranks",
+                               (long long)loss_tokens);
+    *weight = r->factor * ldexp((double)fixed, -FRACTION_BITS) / denominator;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_weights_sample(const ravel_counts *counts, const ravel_weights_options *options, int64_t loss_tokens,
+                                  double sample_weight, double *weight, ravel_error *err) {
+    recipe r;
+    int64_t fixed;
+    ravel_status status = make_recipe(counts, options, &r, err);
+    if (!status) status = fixed_weight(&sample_weight, 0, &fixed, err);
+    return status ? status : weight_of(&r, loss_tokens, fixed, weight, err);
+}
+
+static ravel_status check_dtype(int32_t dtype, ravel_error *err) {
+    if (dtype == RAVEL_F32 || dtype == RAVEL_F64) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "weights are f32 or f64, not dtype %d", dtype);
+}
+
+ravel_status ravel_weights_fill(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                                const double *sample_weights, const ravel_counts *counts,
+                                const ravel_weights_options *options, int32_t dtype, void *weights, ravel_error *err) {
+    weighing w;
+    weighed one;
+    recipe r;
+    ravel_status status = check_dtype(dtype, err);
+    if (!status) status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
+    if (!status) status = make_recipe(counts, options, &r, err);
+    for (int64_t i = 0; !status && i < w.count; i++) {
+        double value;
+        status = weigh(&w, i, &one, err);
+        if (!status) status = weight_of(&r, one.loss_tokens, one.fixed, &value, err);
+        if (status) break;
+        if (dtype == RAVEL_F32)
+            ravel__mask_spread_f32(&w.mask, &one.guest, (float)value, (float *)weights + one.guest.offset);
+        else
+            ravel__mask_spread_f64(&w.mask, &one.guest, value, (double *)weights + one.guest.offset);
+    }
+    return status;
+}
+
+ravel_status ravel_weights_total(const ravel_counts *counts, const ravel_weights_options *options, double *total,
+                                 ravel_error *err) {
+    recipe r;
+    ravel_status status = make_recipe(counts, options, &r, err);
+    if (status) return status;
+    double above = read_words(r.per_sample ? counts->weight_with_loss : counts->weighted_tokens);
+    *total = above > 0 ? r.factor * above / r.denominator : 0;
+    return RAVEL_OK;
+}
+
+/* ---- the identity --------------------------------------------------------------------------------------- */
+
+/* A sum that keeps what each addition loses (Neumaier). */
+typedef struct careful {
+    double sum, lost;
+} careful;
+
+static void careful_add(careful *c, double x) {
+    double next = c->sum + x;
+    c->lost += fabs(c->sum) >= fabs(x) ? c->sum - next + x : x - next + c->sum;
+    c->sum = next;
+}
+
+static double weight_at(int32_t dtype, const void *weights, int64_t i) {
+    return dtype == RAVEL_F32 ? (double)((const float *)weights)[i] : ((const double *)weights)[i];
+}
+
+static ravel_status check_sample(const weighing *w, const weighed *one, double value, int32_t dtype,
+                                 const void *weights, careful *sum, ravel_error *err) {
+    if (dtype == RAVEL_F32) value = (double)(float)value;
+    for (int64_t t = 0; t < one->guest.length; t++) {
+        double is = weight_at(dtype, weights, one->guest.offset + t);
+        double should = t > 0 && ravel__mask_at(&w->mask, &one->guest, t) ? value : 0;
+        if (is != should)
+            return ravel_error_set(err, RAVEL_E_DATA, "sample %lld, token %lld: the weight is %.17g, and must be %.17g",
+                                   (long long)one->guest.index, (long long)t, is, should);
+        careful_add(sum, is);
+    }
+    return RAVEL_OK;
+}
+
+typedef struct verdict {
+    ravel_counts counts;
+    int64_t share;  /* of the total that this rank's weights sum to, in 2^-60ths */
+    int64_t failed; /* ranks that found something wrong: they take part all the same, so that nobody waits for them */
+} verdict;
+enum { VERDICT_WORDS = RAVEL_COUNTS_WORDS + 2 };
+static_assert(sizeof(verdict) == VERDICT_WORDS * sizeof(int64_t), "a verdict is summed as an array of words");
+
+static ravel_status judge(const verdict *all, const ravel_counts *counts, int32_t dtype, double total,
+                          ravel_error *err) {
+    if (all->failed)
+        return ravel_error_set(err, RAVEL_E_MISMATCH, "%lld other ranks found wrong weights", (long long)all->failed);
+    if (memcmp(&all->counts, counts, sizeof *counts) != 0)
+        return ravel_error_set(err, RAVEL_E_MISMATCH,
+                               "the counts say %lld samples and %lld loss tokens, and the ranks have %lld and %lld",
+                               (long long)counts->samples, (long long)counts->loss_tokens,
+                               (long long)all->counts.samples, (long long)all->counts.loss_tokens);
+    double sum = ldexp((double)all->share, -60), off = fabs(sum - (total > 0));
+    if (off > (dtype == RAVEL_F32 ? 0x1p-23 : 0x1p-46))
+        return ravel_error_set(err, RAVEL_E_MISMATCH, "the weights sum to %.17g, and must sum to %.17g", sum * total,
+                               total);
+    return RAVEL_OK;
+}
+
+/* This rank's part: its counts, and its share of the total. */
+static ravel_status check_mine(const weighing *w, const recipe *r, double total, int32_t dtype, const void *weights,
+                               verdict *mine, ravel_error *err) {
+    careful sum = {0, 0};
+    for (int64_t i = 0; i < w->count; i++) {
+        weighed one;
+        double value = 0;
+        ravel_status status = weigh(w, i, &one, err);
+        if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &value, err);
+        if (!status) status = check_sample(w, &one, value, dtype, weights, &sum, err);
+        if (status) return status;
+        count_one(&mine->counts, &one);
+    }
+    mine->share = total > 0 ? llround(ldexp((sum.sum + sum.lost) / total, 60)) : 0;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_weights_check(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                                 const double *sample_weights, const ravel_counts *counts,
+                                 const ravel_weights_options *options, int32_t dtype, const void *weights,
+                                 const ravel_sum_hook *hook, ravel_error *err) {
+    weighing w;
+    recipe r;
+    verdict all;
+    double total = 0;
+    memset(&all, 0, sizeof all);
+    ravel_status status = check_dtype(dtype, err);
+    if (!status) status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
+    if (!status) status = make_recipe(counts, options, &r, err);
+    if (!status) status = ravel_weights_total(counts, options, &total, err);
+    if (!status) status = check_mine(&w, &r, total, dtype, weights, &all, err);
+    all.failed = status != RAVEL_OK;
+    int64_t words[VERDICT_WORDS];
+    memcpy(words, &all, sizeof words);
+    ravel_status summed = hook && hook->sum ? hook->sum(hook->user, words, VERDICT_WORDS, err) : RAVEL_OK;
+    if (status || summed) return status ? status : summed;
+    memcpy(&all, words, sizeof all);
+    return judge(&all, counts, dtype, total, err);
+}
