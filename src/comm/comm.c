@@ -245,7 +245,7 @@ int32_t ravel_comm_lost_rank(const ravel_comm *comm) {
     return comm->lost_rank;
 }
 double ravel_comm_timeout(const ravel_comm *comm) {
-    return (double)comm->timeout_ns * 1e-9;
+    return (double)comm->timeout_ns / 1e9;
 }
 
 int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank) {

@@ -1,6 +1,7 @@
 /* The `threads` back end: groups and their tree, death, the table, ravel_threads_run. See threads.h for the design. */
 #include "comm/threads.h"
 
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -150,6 +151,7 @@ void ravel__threads_kill(threads_group *group, int32_t lost, const char *format,
 
 ravel_status ravel__threads_lost(ravel_comm *comm, ravel_error *why) {
     threads_group *g = threads_of(comm)->group;
+    while (!atomic_load(&g->dead)) (void)sched_yield(); /* whoever failed a slot is about to say why */
     comm->lost_rank = g->lost;
     return ravel_error_set(why, RAVEL_E_PEER_LOST, "%s", g->reason);
 }
