@@ -90,8 +90,8 @@ typedef enum ravel_loss_mode {
 #define RAVEL_LOSS_CHOICES "token-mean|seq-mean-token-mean|seq-mean-token-sum|seq-mean-token-sum-norm"
 
 /* What the framework does with the parts. */
-typedef enum ravel_reduce { RAVEL_REDUCE_SUM, RAVEL_REDUCE_MEAN } ravel_reduce;
-#define RAVEL_REDUCE_CHOICES "sum|mean"
+typedef enum ravel_framework { RAVEL_FRAMEWORK_SUM, RAVEL_FRAMEWORK_MEAN } ravel_framework;
+#define RAVEL_FRAMEWORK_CHOICES "sum|mean"
 
 /* Samples without a loss token, in the seq-mean modes. */
 typedef enum ravel_empty_rule {
@@ -106,11 +106,11 @@ typedef struct ravel_weights_options {
     int32_t empty;       /* ravel_empty_rule */
     int64_t divisor;     /* for seq-mean-token-sum-norm: a constant, e.g. the longest response allowed */
     int32_t dp;          /* data-parallel ranks */
-    int32_t dp_reduce;   /* ravel_reduce: gradients are summed or averaged over them */
+    int32_t dp_reduce;   /* ravel_framework: gradients are summed or averaged over them */
     int64_t micro_steps; /* of this update */
     int32_t cp;          /* context-parallel ranks */
-    int32_t cp_reduce;   /* ravel_reduce */
-    int32_t step_reduce; /* ravel_reduce: losses are summed or averaged over micro-steps */
+    int32_t cp_reduce;   /* ravel_framework */
+    int32_t step_reduce; /* ravel_framework: losses are summed or averaged over micro-steps */
     int32_t reserved;    /* 0 */
 } ravel_weights_options;
 

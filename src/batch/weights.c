@@ -32,11 +32,12 @@ ravel_option_table ravel_weights_option_table(void) {
         ROW(empty, "empty", ENUM, "count", 0, 0, RAVEL_EMPTY_CHOICES, "samples without loss tokens, in seq-mean modes"),
         ROW(divisor, "divisor", I64, "0", 0, 0x1p40, NULL, "the constant of seq-mean-token-sum-norm"),
         ROW(dp, "dp", I32, "1", 1, 1 << 24, NULL, "data-parallel ranks"),
-        ROW(dp_reduce, "dp-reduce", ENUM, "sum", 0, 0, RAVEL_REDUCE_CHOICES, "gradients over data-parallel ranks"),
+        ROW(dp_reduce, "dp-reduce", ENUM, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES, "gradients over data-parallel ranks"),
         ROW(micro_steps, "micro-steps", I64, "1", 1, 1 << 30, NULL, "micro-steps of the update"),
         ROW(cp, "cp", I32, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
-        ROW(cp_reduce, "cp-reduce", ENUM, "sum", 0, 0, RAVEL_REDUCE_CHOICES, "gradients over context-parallel ranks"),
-        ROW(step_reduce, "step-reduce", ENUM, "sum", 0, 0, RAVEL_REDUCE_CHOICES, "losses over micro-steps"),
+        ROW(cp_reduce, "cp-reduce", ENUM, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES,
+            "gradients over context-parallel ranks"),
+        ROW(step_reduce, "step-reduce", ENUM, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES, "losses over micro-steps"),
         {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
     return table;
 }
@@ -166,9 +167,9 @@ ravel_status ravel_counts_sample(const ravel_ragged *ragged, int64_t sample, con
 /* What the framework divides by later. */
 static double factor_of(const ravel_weights_options *o) {
     double factor = 1;
-    if (o->dp_reduce == RAVEL_REDUCE_MEAN) factor *= o->dp;
-    if (o->cp_reduce == RAVEL_REDUCE_MEAN) factor *= o->cp;
-    if (o->step_reduce == RAVEL_REDUCE_MEAN) factor *= (double)o->micro_steps;
+    if (o->dp_reduce == RAVEL_FRAMEWORK_MEAN) factor *= o->dp;
+    if (o->cp_reduce == RAVEL_FRAMEWORK_MEAN) factor *= o->cp;
+    if (o->step_reduce == RAVEL_FRAMEWORK_MEAN) factor *= (double)o->micro_steps;
     return factor;
 }
 

@@ -10,6 +10,11 @@ for header in include/ravel/*.h; do
         else failed=$((failed + 1)); echo "  FAIL  $name as ${how}"; head -n 10 "$BUILD/header.log"; fi
     done
 done
+# ravel.h has them all.
+for header in include/ravel/*.h; do
+    name=${header#include/}
+    [ "$name" = ravel/ravel.h ] || grep -q "<$name>" include/ravel/ravel.h || { failed=$((failed + 1)); echo "  FAIL  ravel.h lacks $name"; }
+done
 # The shared library exports ravel_ and nothing else, and everything that the headers declare.
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib >"$BUILD/lib-build.log" 2>&1 || { cat "$BUILD/lib-build.log"; exit 1; }
 nm -D --defined-only "$BUILD/libravel.so" | awk '{print $3}' | sort -u >"$BUILD/exported"
