@@ -1,0 +1,168 @@
+/* The order of reading: a keyed permutation of 0 .. count-1 without a table.
+ *
+ * A Feistel network over pairs (left, right) of numbers below `side`, side^2 >= count:
+ *
+ *     x = left * side + right
+ *     left, right  <-  right, (left + mix(key, round, right)) mod side            eight times
+ *
+ * is a permutation of 0 .. side^2-1. Where it leaves 0 .. count-1 it is applied again until it is back ("cycle
+ * walking"): still a permutation, of 0 .. count-1. The smallest side is taken, so hardly a number has to walk. */
+#include <ravel/json.h>
+#include <ravel/order.h>
+
+#include "base/rng.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { ROUNDS = 8 };
+
+/* The least side with side * side >= count; count < 2^62. */
+static uint64_t side_of(uint64_t count) {
+    uint64_t low = 1, high = UINT64_C(1) << 31;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (middle * middle >= count)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static uint64_t once(uint64_t key, uint64_t side, uint64_t x) {
+    uint64_t left = x / side, right = x % side;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        uint64_t next = (left + ravel__mix64(ravel__mix64(key + round) ^ right) % side) % side;
+        left = right;
+        right = next;
+    }
+    return left * side + right;
+}
+
+static uint64_t key_of(const ravel_order *order, int64_t epoch) {
+    return ravel__mix64(order->seed) ^ ravel__mix64(~(uint64_t)epoch);
+}
+
+static int64_t permuted(uint64_t key, uint64_t side, uint64_t count, uint64_t x) {
+    do x = once(key, side, x);
+    while (x >= count);
+    return (int64_t)x;
+}
+
+ravel_status ravel_order_check(const ravel_order *order, ravel_error *err) {
+    int64_t total;
+    if (!order || order->size < sizeof *order)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "an order's size field must be sizeof(ravel_order)");
+    if (order->count < 0 || order->count > INT64_C(1) << 61)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "an order over %" PRId64 " rows; 0 to 2^61 are possible",
+                               order->count);
+    if (order->epochs < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "epochs is %" PRId64 ", it must be 0 or more",
+                                                  order->epochs);
+    if (__builtin_mul_overflow(order->count, order->epochs, &total))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%" PRId64 " epochs of %" PRId64 " rows do not fit 63 bits",
+                               order->epochs, order->count);
+    return RAVEL_OK;
+}
+
+int64_t ravel_order_row(const ravel_order *order, int64_t epoch, int64_t position) {
+    if (!order->shuffle) return position;
+    uint64_t count = (uint64_t)order->count;
+    return permuted(key_of(order, epoch), side_of(count), count, (uint64_t)position);
+}
+
+/* Rows from the cursor to the end of the stream; INT64_MAX where there is no end. */
+static int64_t rows_left(const ravel_order *order, ravel_cursor cursor) {
+    if (order->count == 0) return 0;
+    if (order->epochs == 0) return INT64_MAX;
+    if (cursor.epoch >= order->epochs) return 0;
+    return (order->epochs - cursor.epoch) * order->count - cursor.position;
+}
+
+int64_t ravel_order_take(const ravel_order *order, ravel_cursor cursor, int64_t wanted, ravel_cursor *next) {
+    int64_t left = rows_left(order, cursor), taken = left < wanted ? left : wanted;
+    if (taken < 0 || (order->drop_last && taken < wanted)) taken = 0;
+    *next = cursor;
+    if (taken > 0) {
+        int64_t to_end = order->count - cursor.position;
+        int64_t past = taken - to_end;
+        next->epoch += past < 0 ? 0 : 1 + past / order->count;
+        next->position = past < 0 ? cursor.position + taken : past % order->count;
+    }
+    return taken;
+}
+
+void ravel_order_rows(const ravel_order *order, ravel_cursor cursor, int64_t first, int64_t count, int64_t *rows) {
+    uint64_t n = (uint64_t)order->count, side = side_of(n);
+    int64_t epoch = cursor.epoch + (cursor.position + first) / order->count;
+    int64_t position = (cursor.position + first) % order->count;
+    for (int64_t done = 0; done < count; epoch++, position = 0) {
+        uint64_t key = key_of(order, epoch);
+        for (; done < count && position < order->count; position++)
+            rows[done++] = order->shuffle ? permuted(key, side, n, (uint64_t)position) : position;
+    }
+}
+
+int64_t ravel_share(int64_t total, int64_t parts, int64_t part) {
+    int64_t each = total / parts, more = total % parts;
+    return part * each + (part < more ? part : more);
+}
+
+/* ---- the cursor as JSON --------------------------------------------------------------------------------- */
+
+size_t ravel_cursor_format(const ravel_order *order, ravel_cursor cursor, char *text, size_t bytes) {
+    int needed = snprintf(text, bytes,
+                          "{\"epoch\":%" PRId64 ",\"position\":%" PRId64 ",\"count\":%" PRId64 ",\"seed\":\"%" PRIu64
+                          "\",\"shuffle\":%s}",
+                          cursor.epoch, cursor.position, order->count, order->seed, order->shuffle ? "true" : "false");
+    return needed > 0 ? (size_t)needed : 0;
+}
+
+static ravel_status need_integer(const ravel_json *doc, const char *key, int64_t *value, ravel_error *err) {
+    if (ravel_json_integer(ravel_json_get(doc, ravel_json_root(doc), key), value)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_DATA, "a cursor needs a whole number \"%s\"", key);
+}
+
+static ravel_status same_stream(const ravel_order *order, const ravel_json *doc, ravel_error *err) {
+    int64_t count;
+    int shuffle;
+    char seed[24];
+    (void)snprintf(seed, sizeof seed, "%" PRIu64, order->seed);
+    if (need_integer(doc, "count", &count, err)) return RAVEL_E_DATA;
+    if (!ravel_json_boolean(ravel_json_get(doc, ravel_json_root(doc), "shuffle"), &shuffle))
+        return ravel_error_set(err, RAVEL_E_DATA, "a cursor needs \"shuffle\", true or false");
+    int seeded = ravel_json_is(ravel_json_get(doc, ravel_json_root(doc), "seed"), seed);
+    if (count != order->count)
+        return ravel_error_set(err, RAVEL_E_MISMATCH,
+                               "the cursor is of a data set with %" PRId64 " rows, this one has %" PRId64, count,
+                               order->count);
+    if (!!shuffle != !!order->shuffle || (shuffle && !seeded))
+        return ravel_error_set(err, RAVEL_E_MISMATCH,
+                               "the cursor was made with another seed or shuffle (now: seed %" PRIu64 ", shuffle %s)",
+                               order->seed, order->shuffle ? "on" : "off");
+    return RAVEL_OK;
+}
+
+static ravel_status parse_place(const ravel_order *order, const ravel_json *doc, ravel_cursor *cursor,
+                                ravel_error *err) {
+    ravel_cursor c;
+    ravel_status status = need_integer(doc, "epoch", &c.epoch, err);
+    if (!status) status = need_integer(doc, "position", &c.position, err);
+    if (!status) status = same_stream(order, doc, err);
+    if (status) return status;
+    if (c.epoch < 0 || c.position < 0 || (c.position > 0 && c.position >= order->count))
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "the cursor's epoch %" PRId64 ", position %" PRId64 " is not in the stream", c.epoch,
+                               c.position);
+    *cursor = c;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_cursor_parse(const ravel_order *order, const char *text, size_t bytes, ravel_cursor *cursor,
+                                ravel_error *err) {
+    ravel_json *doc = NULL;
+    ravel_status status = ravel_json_parse(text, bytes, NULL, &doc, err);
+    if (!status) status = parse_place(order, doc, cursor, err);
+    ravel_json_free(doc);
+    return status;
+}
