@@ -5,8 +5,10 @@
 #include "base/rng.h"
 
 #include <ravel/order.h>
+#include <ravel/source.h>
 
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ---- order ---------------------------------------------------------------------------------------------- */
 
@@ -141,4 +143,346 @@ TEST(cursor_goes_through_json_and_knows_its_stream) {
         CHECK_EQ(ravel_cursor_parse(&order, bad[i], strlen(bad[i]), &cursor, &err), RAVEL_E_DATA);
         CHECK(err.message[0]);
     }
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------- */
+
+/* A file in the build folder's neighbourhood that goes away with the test. */
+static const char *temporary_file(const char *text, char *path, size_t bytes) {
+    (void)snprintf(path, bytes, "/tmp/ravel-source-%d.jsonl", (int)getpid());
+    FILE *f = fopen(path, "wb");
+    if (!f) return NULL;
+    (void)fwrite(text, 1, strlen(text), f);
+    (void)fclose(f);
+    return path;
+}
+
+static ravel_source_options options_for(const char *data) {
+    ravel_source_options options;
+    ravel_source_options_default(&options);
+    options.data = data;
+    return options;
+}
+
+/* Opens, reads all rows in order and hands the first error back. */
+static ravel_status read_all(const ravel_source_options *options, const ravel_logger *logger, ravel_source **source,
+                             ravel_reader **reader, const ravel_samples **samples, ravel_error *err) {
+    int64_t rows[64];
+    ravel_status status = ravel_source_open(options, source, err);
+    if (!status) status = ravel_reader_create(*source, options->allocator, logger, reader, err);
+    if (status) return status;
+    for (int64_t i = 0; i < ravel_source_count(*source) && i < 64; i++) rows[i] = i;
+    return ravel_reader_read(*reader, rows, ravel_source_count(*source), samples, err);
+}
+
+static bool sample_is(const ravel_samples *s, int64_t i, const char *tokens, const char *mask) {
+    const int32_t *ids = (const int32_t *)s->ragged.fields[0].data + s->ragged.offsets[i];
+    const unsigned char *learnt = (const unsigned char *)s->ragged.fields[1].data + s->ragged.offsets[i];
+    char got_tokens[256] = "", got_mask[256] = "";
+    size_t a = 0, b = 0;
+    for (int64_t k = 0; k < s->ragged.offsets[i + 1] - s->ragged.offsets[i]; k++) {
+        a += (size_t)snprintf(got_tokens + a, sizeof got_tokens - a, k ? " %d" : "%d", ids[k]);
+        b += (size_t)snprintf(got_mask + b, sizeof got_mask - b, "%d", learnt[k]);
+    }
+    if (strcmp(got_tokens, tokens) == 0 && strcmp(got_mask, mask) == 0) return true;
+    printf("    sample %lld is [%s] %s, not [%s] %s\n", (long long)i, got_tokens, got_mask, tokens, mask);
+    return false;
+}
+
+TEST(source_jsonl_reads_every_form_of_row) {
+    char path[100];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_source_options options = options_for(temporary_file(
+        "\xef\xbb\xbf{\"input_ids\": [5, 6, 7]}\n"
+        "\n"
+        "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7]}\r\n"
+        "{\"input_ids\": [5, 6, 7], \"loss_mask\": [0, true, 0], \"labels\": null}\n"
+        "   \t\n"
+        "{\"input_ids\": [5, 6, 7], \"prompt_length\": 2, \"extra\": {\"a\": [1]}}\n"
+        "{\"prompt\": \"ab\", \"response\": \"\\u00e9\"}\n"
+        "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
+        "{\"text\": \"hi\"}\n"
+        "{\"input_ids\": [1,2,3,4,5,0,0], \"cu_seqlens\": [0,2,2,5]}\n"
+        "{\"input_ids\": [1,2,0,4,5,0], \"cu_seqlens\": [0,2,4], \"cu_seqlens_padded\": [0,3,6], \"prompt_length\": [1,0]}",
+        path, sizeof path));
+    options.bos = 256;
+    options.eos = 257;
+    ravel_source *source = NULL;
+    ravel_reader *reader = NULL;
+    const ravel_samples *s = NULL;
+    CHECK_OK(read_all(&options, NULL, &source, &reader, &s, &err), &err);
+    CHECK_EQ(ravel_source_count(source), 9);
+    CHECK_STR(ravel_source_kind(source), "jsonl");
+    CHECK_EQ(s->ragged.count, 11);
+    CHECK(sample_is(s, 0, "5 6 7", "111"));
+    CHECK(sample_is(s, 1, "5 6 7", "011"));
+    CHECK(sample_is(s, 2, "5 6 7", "010"));
+    CHECK(sample_is(s, 3, "5 6 7", "001"));
+    CHECK(sample_is(s, 4, "256 97 98 195 169 257", "000111"));
+    CHECK(sample_is(s, 5, "256 97 98 257", "0011"));
+    CHECK(sample_is(s, 6, "256 104 105 257", "0111"));
+    CHECK(sample_is(s, 7, "1 2", "11"));
+    CHECK(sample_is(s, 8, "3 4 5", "111"));
+    CHECK(sample_is(s, 9, "1 2", "01"));
+    CHECK(sample_is(s, 10, "4 5", "11"));
+    CHECK(s->rows[7] == 7 && s->rows[8] == 7 && s->parts[7] == 0 && s->parts[8] == 1 && s->rows[10] == 8);
+    ravel_reader_free(reader);
+    ravel_source_free(source);
+    unlink(path);
+}
+
+TEST(source_jsonl_reads_declared_fields_and_cuts) {
+    char path[100];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_source_options options = options_for(temporary_file(
+        "{\"input_ids\": [1,2,3], \"adv\": [0.5, -1, 2], \"reward\": 1.25, \"group\": 9007199254740993}\n"
+        "{\"input_ids\": [4,5,6,7], \"adv\": [1,2,3,4], \"reward\": [7, 8], \"group\": 3, \"cu_seqlens\": [0,1,4]}\n",
+        path, sizeof path));
+    options.fields = "adv:f32:next,reward:f64:sample,group:i64:sample";
+    options.truncate = 2;
+    options.first_row = 0;
+    ravel_source *source = NULL;
+    ravel_reader *reader = NULL;
+    const ravel_samples *s = NULL;
+    CHECK_OK(read_all(&options, NULL, &source, &reader, &s, &err), &err);
+    CHECK_EQ(s->ragged.count, 3);
+    CHECK_EQ(s->ragged.field_count, 5);
+    CHECK(sample_is(s, 0, "1 2", "11") && sample_is(s, 1, "4", "1") && sample_is(s, 2, "5 6", "11"));
+    const float *adv = s->ragged.fields[2].data;
+    const double *reward = s->ragged.fields[3].data;
+    const int64_t *group = s->ragged.fields[4].data;
+    CHECK(adv[0] == 0.5f && adv[1] == -1 && adv[2] == 1 && adv[3] == 2 && adv[4] == 3);
+    CHECK(reward[0] == 1.25 && reward[1] == 7 && reward[2] == 8);
+    CHECK(group[0] == 9007199254740993 && group[1] == 3 && group[2] == 3);
+    ravel_reader_stats stats;
+    ravel_reader_read_stats(reader, &stats);
+    CHECK(stats.rows == 2 && stats.samples == 3 && stats.tokens == 5 && stats.truncated == 2 && stats.skipped == 0);
+    ravel_reader_free(reader);
+    ravel_source_free(source);
+    unlink(path);
+}
+
+typedef struct heard {
+    char text[400];
+    int count;
+} heard;
+
+static void hear(void *user, ravel_log_level level, const char *text) {
+    heard *h = user;
+    if (level == RAVEL_LOG_WARN) h->count++;
+    (void)snprintf(h->text, sizeof h->text, "%s", text);
+}
+
+TEST(source_jsonl_names_file_and_line_of_a_bad_row_or_skips_it_loudly) {
+    static const struct {
+        const char *row, *says;
+    } bad[] = {
+        {"{\"input_ids\": [1, 2}", "JSON"},
+        {"[1, 2]", "must be a JSON object"},
+        {"{\"ids\": [1]}", "needs \"input_ids\""},
+        {"{\"input_ids\": 3}", "must be an array"},
+        {"{\"input_ids\": []}", "at least one token"},
+        {"{\"text\": \"\"}", "at least one token"},
+        {"{\"prompt\": \"a\"}", "needs \"input_ids\""},
+        {"{\"input_ids\": [1, -2]}", "\"input_ids\"[1] must be a token id from 0 to 999"},
+        {"{\"input_ids\": [1, 1000]}", "\"input_ids\"[1]"},
+        {"{\"input_ids\": [1.5]}", "\"input_ids\"[0]"},
+        {"{\"input_ids\": [1, 2], \"labels\": [1]}", "\"labels\" has 1 elements, there are 2 tokens"},
+        {"{\"input_ids\": [1, 2], \"labels\": [2, -100]}", "\"labels\"[0] must be the token itself (1) or -100"},
+        {"{\"input_ids\": [1, 2], \"loss_mask\": [1, 2]}", "\"loss_mask\"[1] must be 0 or 1"},
+        {"{\"input_ids\": [1, 2], \"loss_mask\": [1]}", "\"loss_mask\" has 1"},
+        {"{\"input_ids\": [1, 2], \"loss_mask\": 1}", "must be an array"},
+        {"{\"input_ids\": [1, 2], \"prompt_length\": 3}", "from 0 to 2"},
+        {"{\"input_ids\": [1, 2], \"prompt_length\": 1, \"loss_mask\": [1, 1]}", "not several"},
+        {"{\"input_ids\": [1, 2], \"cu_seqlens\": [0, 3]}", "\"cu_seqlens\"[1]"},
+        {"{\"input_ids\": [1, 2], \"cu_seqlens\": [0]}", "at least one boundary"},
+        {"{\"input_ids\": [1, 2], \"cu_seqlens\": [1, 2]}", "must begin with 0"},
+        {"{\"input_ids\": [1, 2], \"cu_seqlens\": [0, 2, 1]}", "must not go down"},
+        {"{\"input_ids\": [1, 2, 3], \"cu_seqlens\": [0, 2, 3], \"cu_seqlens_padded\": [0, 1, 3]}", "too little room"},
+        {"{\"input_ids\": [1, 2, 3], \"cu_seqlens\": [0, 2, 3], \"cu_seqlens_padded\": [0, 3]}", "boundaries"},
+        {"{\"input_ids\": [1, 2], \"cu_seqlens\": [0, 1, 2], \"prompt_length\": 1}", "must be an array"},
+        {"{\"input_ids\": [1, 2], \"cu_seqlens\": [0, 1, 2], \"prompt_length\": [2, 0]}", "from 0 to 1"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char path[100], text[500], where[120];
+        (void)snprintf(text, sizeof text, "{\"input_ids\": [1]}\n\n%s\n{\"input_ids\": [2]}\n", bad[i].row);
+        ravel_source_options options = options_for(temporary_file(text, path, sizeof path));
+        options.vocab = 1000;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_source *source = NULL;
+        ravel_reader *reader = NULL;
+        const ravel_samples *s = NULL;
+        CHECK_EQ(read_all(&options, NULL, &source, &reader, &s, &err), RAVEL_E_DATA);
+        (void)snprintf(where, sizeof where, "%s:3: ", path);
+        CHECK(strncmp(err.message, where, strlen(where)) == 0);
+        CHECK_HAS(err.message, bad[i].says);
+        CHECK(!s);
+        ravel_reader_free(reader);
+        ravel_source_free(source);
+        options.bad_rows = RAVEL_BAD_ROWS_SKIP;
+        heard h = {"", 0};
+        ravel_logger logger = {hear, &h};
+        ravel_error_clear(&err);
+        CHECK_OK(read_all(&options, &logger, &source, &reader, &s, &err), &err);
+        CHECK_EQ(s->ragged.count, 2);
+        CHECK(sample_is(s, 0, "1", "1") && sample_is(s, 1, "2", "1"));
+        CHECK_EQ(h.count, 1);
+        CHECK_HAS(h.text, where);
+        ravel_reader_free(reader);
+        ravel_source_free(source);
+        unlink(path);
+    }
+}
+
+TEST(source_options_are_checked) {
+    char path[100];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_source *source = NULL;
+    ravel_source_options options = options_for(NULL);
+    CHECK_EQ(ravel_source_open(&options, &source, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "either a data file or mock data");
+    options = options_for("/nowhere/at/all.jsonl");
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_source_open(&options, &source, &err), RAVEL_E_IO);
+    CHECK_HAS(err.message, "/nowhere/at/all.jsonl");
+    options = options_for(temporary_file("\n \n", path, sizeof path));
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_source_open(&options, &source, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, "no rows");
+    static const struct {
+        const char *fields, *says;
+    } bad[] = {{"x", "name:dtype"},      {"x:f31", "field \"x\""},          {"x:f32:row", "kind \"row\""},
+               {"tokens:f32", "two fields \"tokens\""}, {":f32", "name:dtype"}, {"a:f32,a:i32", "two fields \"a\""}};
+    temporary_file("{\"text\":\"a\"}\n{\"text\":\"b\"}\n", path, sizeof path);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        options.fields = bad[i].fields;
+        ravel_error_clear(&err);
+        CHECK_EQ(ravel_source_open(&options, &source, &err), RAVEL_E_ARGUMENT);
+        CHECK_HAS(err.message, bad[i].says);
+    }
+    options.fields = NULL;
+    options.first_row = 1;
+    options.end_row = 3;
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_source_open(&options, &source, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "the data has 2");
+    options.end_row = 0;
+    ravel_error_clear(&err);
+    ravel_reader *reader = NULL;
+    const ravel_samples *s = NULL;
+    CHECK_OK(read_all(&options, NULL, &source, &reader, &s, &err), &err);
+    CHECK(s->ragged.count == 1 && sample_is(s, 0, "98", "1"));
+    int64_t past = 1;
+    CHECK_EQ(ravel_reader_read(reader, &past, 1, &s, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "row 1 was asked for, the source has 1");
+    ravel_reader_free(reader);
+    ravel_source_free(source);
+    unlink(path);
+}
+
+static ravel_status read_twice(const ravel_allocator *allocator, void *user) {
+    ravel_source_options options = options_for(user);
+    options.allocator = allocator;
+    options.fields = "adv:f32";
+    ravel_source *source = NULL;
+    ravel_reader *reader = NULL;
+    const ravel_samples *s = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_status status = read_all(&options, NULL, &source, &reader, &s, &err);
+    if (!status) status = ravel_reader_read(reader, (const int64_t[]){1, 0, 1, 0, 1}, 5, &s, &err);
+    ravel_reader_free(reader);
+    ravel_source_free(source);
+    return status;
+}
+
+TEST(source_jsonl_survives_every_failed_allocation) {
+    char path[100];
+    temporary_file("{\"input_ids\": [1,2,3], \"cu_seqlens\": [0,1,3], \"adv\": [1,2,3]}\n"
+                   "{\"text\": \"abc\", \"adv\": [1,2,3]}\n",
+                   path, sizeof path);
+    CHECK(check_every_allocation(read_twice, path) > 10);
+    unlink(path);
+}
+
+/* ---- callbacks and memory ------------------------------------------------------------------------------- */
+
+/* Row r holds r % 3 samples of lengths r + 1, r + 2; row 13 fails. */
+static ravel_status read_numbers(void *user, int64_t row, ravel_sink *sink, ravel_error *err) {
+    int32_t tokens[64];
+    float score = (float)row / 2;
+    ++*(int *)user;
+    if (row == 13) return ravel_error_set(err, RAVEL_E_CALLBACK, "unlucky");
+    if (row == 14) return RAVEL_E_CALLBACK;
+    for (int64_t k = 0; k < row % 3; k++) {
+        for (int i = 0; i < 64; i++) tokens[i] = (int32_t)(row * 100 + k);
+        const void *data[] = {&score, tokens, NULL};
+        ravel_status status = ravel_sink_add(sink, row + k + 1, data, err);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}
+
+static void close_numbers(void *user) {
+    *(int *)user = -1;
+}
+
+TEST(source_callbacks_hand_over_any_samples_and_their_errors) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    int calls = 0;
+    const ravel_field fields[] = {
+        {.name = "score", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F32},
+{.name = "tokens", .dtype = RAVEL_I32}, {.name = "weight", .dtype = RAVEL_F32, .pad = 0.5}};
+    ravel_source_hooks hooks = {.size = sizeof hooks, .user = &calls, .count = 20, .fields = fields, .field_count = 3,
+                                .read = read_numbers, .close = close_numbers};
+    ravel_source *source = NULL;
+    ravel_reader *reader = NULL;
+    const ravel_samples *s = NULL;
+    CHECK_OK(ravel_source_callbacks(&hooks, &source, &err), &err);
+    CHECK_OK(ravel_reader_create(source, NULL, NULL, &reader, &err), &err);
+    CHECK_OK(ravel_reader_read(reader, (const int64_t[]){5, 3, 4}, 3, &s, &err), &err);
+    CHECK_EQ(s->ragged.count, 3);
+    CHECK(s->rows[0] == 5 && s->rows[1] == 5 && s->rows[2] == 4 && s->parts[1] == 1);
+    CHECK(s->ragged.offsets[1] == 6 && s->ragged.offsets[2] == 13 && s->ragged.offsets[3] == 18);
+    CHECK(((const float *)s->ragged.fields[0].data)[2] == 2 && ((const int32_t *)s->ragged.fields[1].data)[6] == 501);
+    CHECK(((const float *)s->ragged.fields[2].data)[17] == 0.5f);
+    CHECK_EQ(ravel_reader_read(reader, (const int64_t[]){1, 13}, 2, &s, &err), RAVEL_E_CALLBACK);
+    CHECK_STR(err.message, "row 13: unlucky");
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_reader_read(reader, (const int64_t[]){14}, 1, &s, &err), RAVEL_E_CALLBACK);
+    CHECK_HAS(err.message, "row 14");
+    ravel_reader_free(reader);
+    ravel_source_free(source);
+    CHECK_EQ(calls, -1);
+    hooks.fields++;
+    hooks.field_count = 0;
+    CHECK_EQ(ravel_source_callbacks(&hooks, &source, NULL), RAVEL_E_ARGUMENT);
+    hooks.fields = fields;
+    hooks.field_count = 1;
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_source_callbacks(&hooks, &source, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "\"tokens\"");
+}
+
+TEST(source_over_samples_gives_them_back) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    const int64_t offsets[] = {0, 3, 4, 9};
+    const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+    const double reward[] = {0.5, 1.5, 2.5}, steps[] = {0, 1, 10, 11, 12, 13};
+    const ravel_field fields[] = {{.name = "tokens", .dtype = RAVEL_I32, .data = tokens},
+                                  {.name = "reward", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F64, .data = reward},
+                                  {.name = "steps", .kind = RAVEL_FIELD_STEP, .dtype = RAVEL_F64, .data = steps}};
+    ravel_samples samples = {
+        {.size = sizeof(ravel_ragged), .count = 3, .field_count = 3, .fields = fields, .offsets = offsets}, NULL, NULL};
+    ravel_source *source = NULL;
+    ravel_reader *reader = NULL;
+    const ravel_samples *s = NULL;
+    CHECK_OK(ravel_source_samples(&samples, NULL, &source, &err), &err);
+    CHECK_OK(ravel_reader_create(source, NULL, NULL, &reader, &err), &err);
+    CHECK_OK(ravel_reader_read(reader, (const int64_t[]){2, 0}, 2, &s, &err), &err);
+    CHECK(s->ragged.count == 2 && s->ragged.offsets[1] == 5 && s->ragged.offsets[2] == 8 && s->rows[0] == 2);
+    CHECK(((const int32_t *)s->ragged.fields[0].data)[0] == 5 && ((const int32_t *)s->ragged.fields[0].data)[5] == 1);
+    CHECK(((const double *)s->ragged.fields[1].data)[0] == 2.5);
+    CHECK(((const double *)s->ragged.fields[2].data)[0] == 10 && ((const double *)s->ragged.fields[2].data)[5] == 1);
+    ravel_reader_free(reader);
+    ravel_source_free(source);
 }

@@ -1,0 +1,299 @@
+/* A row of a JSON-lines file: {"input_ids": ...}, {"prompt": ..., "response": ...} or {"text": ...}.
+ *
+ *     line --JSON--> nodes --decode--> one array a field (scratch) --cut at cu_seqlens--> samples (sink)
+ *
+ * Rows are untrusted: every array's length and every number is checked against what the tokens say. */
+#include "feed/jsonl_row.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { IGNORED = -100 }; /* a label that is not to be learnt, as in PyTorch */
+
+typedef struct row {
+    const ravel_json *doc;
+    const ravel_json_node *root;
+    const ravel__row_rules *rules;
+    ravel__row_scratch *scratch;
+    ravel_sink *sink;
+    int64_t tokens; /* in the row */
+    int64_t parts;  /* samples in the row; 0: it is one sample */
+    ravel_error *err;
+} row;
+
+void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch) {
+    ravel_json_free(scratch->doc);
+    for (int f = 0; f < RAVEL__FIELDS_MAX; f++) ravel__pile_free(&scratch->data[f], allocator);
+    ravel__pile_free(&scratch->bounds, allocator);
+    ravel__pile_free(&scratch->starts, allocator);
+}
+
+static const ravel_json_node *member(const row *r, const char *key) {
+    const ravel_json_node *node = ravel_json_get(r->doc, r->root, key);
+    return node && node->kind == RAVEL_JSON_NULL ? NULL : node;
+}
+
+static ravel_status bad(const row *r, const char *key, const char *what) {
+    return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" %s", key, what);
+}
+
+static ravel_status reserve(const row *r, ravel__pile *pile, int64_t count, size_t each) {
+    return ravel__pile_reserve(pile, r->sink->allocator, count, each, "a row", r->err);
+}
+
+/* An array of whole numbers min .. max into out[node->count]. */
+static ravel_status integers(const row *r, const char *key, const ravel_json_node *node, int64_t min, int64_t max,
+                             ravel__pile *out) {
+    if (node->kind != RAVEL_JSON_ARRAY) return bad(r, key, "must be an array of whole numbers");
+    ravel_status status = reserve(r, out, node->count, sizeof(int64_t));
+    int64_t i = 0, value;
+    if (status) return status;
+    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
+        if (!ravel_json_integer(n, &value) || value < min || value > max)
+            return ravel_error_set(r->err, RAVEL_E_DATA,
+                                   "\"%s\"[%" PRId64 "] must be a whole number from %" PRId64 " to %" PRId64, key, i,
+                                   min, max);
+        ((int64_t *)out->at)[i] = value;
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status same_count(const row *r, const char *key, const ravel_json_node *node, int64_t want,
+                               const char *of) {
+    if (node->kind == RAVEL_JSON_ARRAY && node->count == want) return RAVEL_OK;
+    if (node->kind != RAVEL_JSON_ARRAY) return bad(r, key, "must be an array");
+    return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" has %d elements, there are %" PRId64 " %s", key, node->count,
+                           want, of);
+}
+
+/* ---- tokens --------------------------------------------------------------------------------------------- */
+
+static ravel_status read_ids(row *r, const ravel_json_node *node) {
+    ravel__pile *pile = &r->scratch->data[RAVEL__FIELD_TOKENS];
+    int64_t vocab = r->rules->vocab ? r->rules->vocab : INT64_C(1) << 31, i = 0, value;
+    if (node->kind != RAVEL_JSON_ARRAY) return bad(r, "input_ids", "must be an array of token ids");
+    ravel_status status = reserve(r, pile, node->count, sizeof(int32_t));
+    if (status) return status;
+    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
+        if (!ravel_json_integer(n, &value) || value < 0 || value >= vocab)
+            return ravel_error_set(r->err, RAVEL_E_DATA,
+                                   "\"input_ids\"[%" PRId64 "] must be a token id from 0 to %" PRId64, i, vocab - 1);
+        ((int32_t *)pile->at)[i] = (int32_t)value;
+    }
+    r->tokens = i;
+    return RAVEL_OK;
+}
+
+/* The bytes of up to two texts, with bos before and eos after them; learnt from the second on (from the first where
+ * there is one text). */
+static ravel_status read_texts(row *r, const ravel_json_node *first, const ravel_json_node *second) {
+    int64_t bos = r->rules->bos >= 0, eos = r->rules->eos >= 0, at = 0;
+    r->tokens = bos + eos + (int64_t)first->bytes + (second ? (int64_t)second->bytes : 0);
+    ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_TOKENS], r->tokens, sizeof(int32_t));
+    if (!status) status = reserve(r, &r->scratch->data[RAVEL__FIELD_MASK], r->tokens, 1);
+    if (status) return status;
+    int32_t *ids = r->scratch->data[RAVEL__FIELD_TOKENS].at;
+    if (bos) ids[at++] = r->rules->bos;
+    for (uint32_t i = 0; i < first->bytes; i++) ids[at++] = (unsigned char)first->as.string[i];
+    int64_t learnt = second ? at : bos;
+    for (uint32_t i = 0; second && i < second->bytes; i++) ids[at++] = (unsigned char)second->as.string[i];
+    if (eos) ids[at++] = r->rules->eos;
+    if (at) { /* an empty row has no arrays */
+        memset(r->scratch->data[RAVEL__FIELD_MASK].at, 0, (size_t)learnt);
+        memset((char *)r->scratch->data[RAVEL__FIELD_MASK].at + learnt, 1, (size_t)(at - learnt));
+    }
+    return RAVEL_OK;
+}
+
+/* ---- what is to be learnt ------------------------------------------------------------------------------- */
+
+static ravel_status mask_from_labels(const row *r, const ravel_json_node *node, unsigned char *mask) {
+    const int32_t *ids = r->scratch->data[RAVEL__FIELD_TOKENS].at;
+    int64_t i = 0, value;
+    ravel_status status = same_count(r, "labels", node, r->tokens, "tokens");
+    if (status) return status;
+    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
+        if (!ravel_json_integer(n, &value) || (value != IGNORED && value != ids[i]))
+            return ravel_error_set(r->err, RAVEL_E_DATA,
+                                   "\"labels\"[%" PRId64 "] must be the token itself (%d) or %d; labels are not "
+                                   "shifted here",
+                                   i, ids[i], IGNORED);
+        mask[i] = value != IGNORED;
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status mask_from_flags(const row *r, const ravel_json_node *node, unsigned char *mask) {
+    int64_t i = 0, value;
+    int flag;
+    ravel_status status = same_count(r, "loss_mask", node, r->tokens, "tokens");
+    if (status) return status;
+    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
+        if (ravel_json_integer(n, &value) && (value == 0 || value == 1))
+            mask[i] = (unsigned char)value;
+        else if (ravel_json_boolean(n, &flag))
+            mask[i] = (unsigned char)flag;
+        else
+            return ravel_error_set(r->err, RAVEL_E_DATA, "\"loss_mask\"[%" PRId64 "] must be 0 or 1", i);
+    }
+    return RAVEL_OK;
+}
+
+/* Zeros for `length` tokens from `begin` on, as far as the sample reaches. */
+static ravel_status mask_prompt(const row *r, const ravel_json_node *node, int64_t begin, int64_t length,
+                                unsigned char *mask) {
+    int64_t prompt;
+    if (!ravel_json_integer(node, &prompt) || prompt < 0 || prompt > length)
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"prompt_length\" must be a whole number from 0 to %" PRId64,
+                               length);
+    memset(mask + begin, 0, (size_t)prompt);
+    return RAVEL_OK;
+}
+
+static ravel_status mask_from_prompts(const row *r, const ravel_json_node *node, unsigned char *mask) {
+    memset(mask, 1, (size_t)r->tokens);
+    if (r->parts == 0) return mask_prompt(r, node, 0, r->tokens, mask);
+    const int64_t *bounds = r->scratch->bounds.at, *starts = r->scratch->starts.at;
+    ravel_status status = same_count(r, "prompt_length", node, r->parts, "samples in the row");
+    const ravel_json_node *n = status ? NULL : ravel_json_first(r->doc, node);
+    for (int64_t i = 0; i < r->parts && !status; i++, n = ravel_json_next(r->doc, n))
+        status = mask_prompt(r, n, starts[i], bounds[i + 1] - bounds[i], mask);
+    return status;
+}
+
+static ravel_status read_mask(const row *r) {
+    const ravel_json_node *labels = member(r, "labels"), *flags = member(r, "loss_mask");
+    const ravel_json_node *prompt = member(r, "prompt_length");
+    ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_MASK], r->tokens, 1);
+    if (status || r->tokens == 0) return status;
+    unsigned char *mask = r->scratch->data[RAVEL__FIELD_MASK].at;
+    if (!!labels + !!flags + !!prompt > 1)
+        return ravel_error_set(r->err, RAVEL_E_DATA,
+                               "a row has one of \"labels\", \"loss_mask\" and \"prompt_length\", not several");
+    if (labels) return mask_from_labels(r, labels, mask);
+    if (flags) return mask_from_flags(r, flags, mask);
+    if (prompt) return mask_from_prompts(r, prompt, mask);
+    memset(mask, 1, (size_t)r->tokens);
+    return RAVEL_OK;
+}
+
+/* ---- packed rows ---------------------------------------------------------------------------------------- */
+
+static ravel_status read_starts(const row *r, const ravel_json_node *node) {
+    const int64_t *bounds = r->scratch->bounds.at;
+    if (node) {
+        ravel_status status = same_count(r, "cu_seqlens_padded", node, r->parts + 1, "boundaries in \"cu_seqlens\"");
+        if (status) return status;
+        return integers(r, "cu_seqlens_padded", node, 0, r->tokens, &r->scratch->starts);
+    }
+    ravel_status status = reserve(r, &r->scratch->starts, r->parts + 1, sizeof(int64_t));
+    if (!status) memcpy(r->scratch->starts.at, bounds, (size_t)(r->parts + 1) * sizeof *bounds);
+    return status;
+}
+
+/* Samples that are inside the row and do not overlap. */
+static ravel_status check_parts(const row *r) {
+    const int64_t *bounds = r->scratch->bounds.at, *starts = r->scratch->starts.at;
+    if (bounds[0] != 0) return bad(r, "cu_seqlens", "must begin with 0");
+    for (int64_t i = 0; i < r->parts; i++) {
+        int64_t length = bounds[i + 1] - bounds[i], next = i + 1 < r->parts ? starts[i + 1] : r->tokens;
+        if (length < 0) return bad(r, "cu_seqlens", "must not go down");
+        if (starts[i] + length > next) return bad(r, "cu_seqlens_padded", "leaves too little room for a sample");
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status read_parts(row *r) {
+    const ravel_json_node *node = member(r, "cu_seqlens");
+    if (!node) return RAVEL_OK;
+    ravel_status status = integers(r, "cu_seqlens", node, 0, r->tokens, &r->scratch->bounds);
+    if (status) return status;
+    if (node->count < 2) return bad(r, "cu_seqlens", "must hold 0 and at least one boundary more");
+    r->parts = node->count - 1;
+    status = read_starts(r, member(r, "cu_seqlens_padded"));
+    return status ? status : check_parts(r);
+}
+
+/* ---- more fields ---------------------------------------------------------------------------------------- */
+
+/* Whole numbers go without a detour through a double, which has only 53 bits. */
+static int store(int32_t dtype, char *place, const ravel_json_node *node) {
+    int64_t whole;
+    double real;
+    int flag;
+    if (dtype == RAVEL_I64 && ravel_json_integer(node, &whole)) return memcpy(place, &whole, sizeof whole) != NULL;
+    if (ravel_json_boolean(node, &flag)) return ravel_dtype_store(dtype, place, flag);
+    return ravel_json_real(node, &real) && ravel_dtype_store(dtype, place, real);
+}
+
+static ravel_status store_all(const row *r, const ravel_field *field, const ravel_json_node *node, char *at) {
+    int32_t each = ravel_dtype_bytes(field->dtype);
+    int64_t i = 0;
+    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++)
+        if (!store(field->dtype, at + i * each, n))
+            return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] does not fit %s", field->name, i,
+                                   ravel_dtype_name(field->dtype));
+    return RAVEL_OK;
+}
+
+static const char *const elements_of[] = {"tokens", "tokens", "tokens after the first", "samples in the row",
+                                          "samples in the row"};
+
+/* An array with `width` numbers for each token, step or sample, one flat list; or one number for all samples of the
+ * row. */
+static ravel_status read_field(const row *r, int32_t f) {
+    const ravel_field *field = &r->sink->fields[f];
+    const ravel_json_node *node = member(r, field->name);
+    int64_t want = ravel__field_elements(field, r->parts ? r->parts : 1, r->tokens) * field->width;
+    if (!node) return bad(r, field->name, "is missing from the row");
+    int32_t each = ravel_dtype_bytes(field->dtype);
+    ravel_status status = reserve(r, &r->scratch->data[f], want, (size_t)each);
+    if (status || want <= 0) return status;
+    char *at = r->scratch->data[f].at;
+    if (!ravel__field_per_sample(field) || field->width > 1 || node->kind == RAVEL_JSON_ARRAY) {
+        status = same_count(r, field->name, node, want, elements_of[field->kind]);
+        return status ? status : store_all(r, field, node, at);
+    }
+    if (!store(field->dtype, at, node)) return bad(r, field->name, "does not fit its dtype");
+    for (int64_t i = 1; i < want; i++) memcpy(at + i * each, at, (size_t)each);
+    return RAVEL_OK;
+}
+
+/* ---- the row -------------------------------------------------------------------------------------------- */
+
+static int is_text(const ravel_json_node *node) {
+    return node && node->kind == RAVEL_JSON_STRING;
+}
+
+static ravel_status read_tokens(row *r) {
+    const ravel_json_node *ids = member(r, "input_ids"), *text = member(r, "text"), *prompt = member(r, "prompt");
+    const ravel_json_node *response = member(r, "response");
+    if (!response) response = member(r, "completion");
+    if (ids) {
+        ravel_status status = read_ids(r, ids);
+        if (!status) status = read_parts(r);
+        return status ? status : read_mask(r);
+    }
+    if (is_text(prompt) && is_text(response)) return read_texts(r, prompt, response);
+    if (is_text(text)) return read_texts(r, text, NULL);
+    return ravel_error_set(r->err, RAVEL_E_DATA,
+                           "a row needs \"input_ids\", or text as \"text\" or as \"prompt\" and \"response\"");
+}
+
+static ravel_status put(const row *r) {
+    const void *data[RAVEL__FIELDS_MAX];
+    for (int32_t f = 0; f < r->sink->field_count; f++) data[f] = r->scratch->data[f].at;
+    if (r->parts == 0) return ravel_sink_add(r->sink, r->tokens, data, r->err);
+    return ravel_sink_add_packed(r->sink, r->parts, r->scratch->bounds.at, r->scratch->starts.at, data, r->err);
+}
+
+ravel_status ravel__row_read(const char *text, size_t bytes, const ravel__row_rules *rules,
+                             ravel__row_scratch *scratch, ravel_sink *sink, ravel_error *err) {
+    ravel_status status = ravel_json_parse(text, bytes, sink->allocator, &scratch->doc, err);
+    if (status) return status;
+    row r = {scratch->doc, ravel_json_root(scratch->doc), rules, scratch, sink, 0, 0, err};
+    if (r.root->kind != RAVEL_JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
+    status = read_tokens(&r);
+    for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < sink->field_count && !status; f++) status = read_field(&r, f);
+    return status ? status : put(&r);
+}

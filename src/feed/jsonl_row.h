@@ -1,0 +1,26 @@
+/* One JSON object to the samples it holds. */
+#ifndef RAVEL_FEED_JSONL_ROW_H
+#define RAVEL_FEED_JSONL_ROW_H
+
+#include "feed/source.h"
+
+/* A reader's memory for rows. */
+typedef struct ravel__row_scratch {
+    ravel_json *doc;
+    ravel__pile data[RAVEL__FIELDS_MAX]; /* the row's arrays, as the fields want them */
+    ravel__pile bounds, starts;          /* int64_t, of packed rows */
+} ravel__row_scratch;
+
+typedef struct ravel__row_rules {
+    int64_t vocab; /* 0: any */
+    int32_t bos, eos;
+} ravel__row_rules;
+
+void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch);
+
+/* The text of one line into the sink, whose fields are the built-in ones and those of the options. E_DATA says what is
+ * wrong with the row, without its place. */
+ravel_status ravel__row_read(const char *text, size_t bytes, const ravel__row_rules *rules,
+                             ravel__row_scratch *scratch, ravel_sink *sink, ravel_error *err);
+
+#endif

@@ -1,0 +1,123 @@
+/* A reader: one thread's sink and scratch, and the rule for bad rows. */
+#include "feed/source.h"
+
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+struct ravel_reader {
+    const ravel_source *source;
+    const ravel_allocator *allocator;
+    const ravel_logger *logger;
+    ravel_sink sink;
+    ravel_samples view;
+    ravel_field *fields; /* the source's, with this reader's data */
+    size_t fields_bytes;
+    void *scratch;
+    ravel_reader_stats stats;
+};
+
+static ravel_status reader_init(ravel_reader *r, ravel_error *err) {
+    const ravel_source *source = r->source;
+    ravel_status status = ravel__sink_init(&r->sink, source->fields, source->field_count, r->allocator, err);
+    r->sink.truncate = source->truncate;
+    if (status) return status;
+    r->fields = ravel__fields_copy(source->fields, source->field_count, r->allocator, &r->fields_bytes);
+    if (!r->fields) return ravel__no_memory(err, r->fields_bytes, "the fields of a reader");
+    if (source->kind->scratch_bytes) {
+        r->scratch = ravel__calloc(r->allocator, 1, source->kind->scratch_bytes);
+        if (!r->scratch) status = ravel__no_memory(err, source->kind->scratch_bytes, "a reader's scratch");
+    }
+    return status;
+}
+
+ravel_status ravel_reader_create(const ravel_source *source, const ravel_allocator *allocator,
+                                 const ravel_logger *logger, ravel_reader **reader, ravel_error *err) {
+    ravel_reader *r = ravel__calloc(allocator, 1, sizeof *r);
+    if (!r) return ravel__no_memory(err, sizeof *r, "a reader");
+    r->source = source;
+    r->allocator = allocator;
+    r->logger = logger;
+    ravel_status status = reader_init(r, err);
+    if (status) {
+        ravel_reader_free(r);
+        return status;
+    }
+    *reader = r;
+    return RAVEL_OK;
+}
+
+void ravel_reader_free(ravel_reader *reader) {
+    if (!reader) return;
+    const ravel_allocator *allocator = reader->allocator;
+    const ravel__source_kind *kind = reader->source->kind;
+    if (reader->scratch) {
+        if (kind->scratch_free) kind->scratch_free(allocator, reader->scratch);
+        ravel__release(allocator, reader->scratch, kind->scratch_bytes);
+    }
+    ravel__sink_free(&reader->sink);
+    ravel__release(allocator, reader->fields, reader->fields_bytes);
+    ravel__release(allocator, reader, sizeof *reader);
+}
+
+/* One row; a bad one is taken back, and is a warning where the source says so. */
+static ravel_status read_row(ravel_reader *r, int64_t row, ravel_error *err) {
+    const ravel_source *source = r->source;
+    ravel_error local = RAVEL_ERROR_INIT;
+    r->sink.row = row;
+    r->sink.first = r->sink.count;
+    ravel_status status = source->kind->read(source, r->scratch, row + source->first_row, &r->sink, &local);
+    if (!status) return RAVEL_OK;
+    ravel__sink_rewind(&r->sink, r->sink.first);
+    if (local.status == RAVEL_OK) /* a callback that said nothing */
+        (void)ravel_error_set(&local, status, "the source failed at row %" PRId64 ": %s", row,
+                              ravel_status_text(status));
+    if (status != RAVEL_E_DATA || source->bad_rows != RAVEL_BAD_ROWS_SKIP)
+        return ravel_error_set(err, status, "%s", local.message);
+    r->stats.skipped++;
+    ravel__log(r->logger, RAVEL_LOG_WARN, "%s; the row is skipped", local.message);
+    return RAVEL_OK;
+}
+
+static ravel_status check_row(const ravel_reader *r, int64_t row, ravel_error *err) {
+    if (row >= 0 && row < r->source->count) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "row %" PRId64 " was asked for, the source has %" PRId64, row,
+                           r->source->count);
+}
+
+static const ravel_samples *make_view(ravel_reader *r) {
+    for (int32_t f = 0; f < r->sink.field_count; f++) r->fields[f].data = r->sink.data[f].at;
+    r->view.ragged = (ravel_ragged){.size = sizeof r->view.ragged,
+                                    .count = r->sink.count,
+                                    .offsets = r->sink.offsets.at,
+                                    .fields = r->fields,
+                                    .field_count = r->sink.field_count};
+    r->view.rows = r->sink.rows.at;
+    r->view.parts = r->sink.parts.at;
+    return &r->view;
+}
+
+ravel_status ravel_reader_read(ravel_reader *reader, const int64_t *rows, int64_t count, const ravel_samples **samples,
+                               ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    ravel__sink_clear(&reader->sink);
+    for (int64_t i = 0; i < count && !status; i++) {
+        status = check_row(reader, rows[i], err);
+        if (!status) status = read_row(reader, rows[i], err);
+    }
+    if (status) {
+        ravel__sink_clear(&reader->sink);
+        return status;
+    }
+    reader->stats.rows += count;
+    reader->stats.samples += reader->sink.count;
+    reader->stats.tokens += reader->sink.tokens;
+    reader->stats.truncated = reader->sink.truncated;
+    *samples = make_view(reader);
+    return RAVEL_OK;
+}
+
+void ravel_reader_read_stats(const ravel_reader *reader, ravel_reader_stats *stats) {
+    *stats = reader->stats;
+}

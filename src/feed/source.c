@@ -1,0 +1,120 @@
+/* The front of every source: fields, row ranges, readers, what happens to bad rows. The kinds are in source_*.c. */
+#include "feed/source.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- options -------------------------------------------------------------------------------------------- */
+
+#define AT(field) (int32_t)offsetof(ravel_source_options, field)
+static const ravel_option table[] = {
+    {"data", RAVEL_OPTION_STRING, AT(data), NULL, 0, 0, NULL, "read samples from this JSON-lines file"},
+    {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, NULL,
+     "or make them up: JSON as in ravel plan --mock, or @file with it"},
+    {"vocab", RAVEL_OPTION_I64, AT(vocab), "0", 0, 2147483647, NULL,
+     "mock tokens are below this (0: 32000); a larger token in a file is an error (0: any)"},
+    {"fields", RAVEL_OPTION_STRING, AT(fields), NULL, 0, 0, NULL,
+     "more fields of the samples, name:dtype[:kind[:width]] (kind: " RAVEL__FIELD_KIND_CHOICES "), separated by commas"},
+    {"bos", RAVEL_OPTION_I32, AT(bos), "-1", -1, 2147483647, NULL, "token before text, -1: none"},
+    {"eos", RAVEL_OPTION_I32, AT(eos), "-1", -1, 2147483647, NULL, "token after text, -1: none"},
+    {"truncate", RAVEL_OPTION_I64, AT(truncate), "0", 0, 2147483648.0, NULL,
+     "cut samples to so many tokens, 0: never"},
+    {"bad-rows", RAVEL_OPTION_ENUM, AT(bad_rows), "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
+     "what to do with a row that cannot be used"},
+    {"first-row", RAVEL_OPTION_I64, AT(first_row), "0", 0, 1e15, NULL, "use only the rows from this one on"},
+    {"end-row", RAVEL_OPTION_I64, AT(end_row), "0", 0, 1e15, NULL, "use only the rows before this one, 0: to the last"},
+    {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
+};
+#undef AT
+
+ravel_option_table ravel_source_option_table(void) {
+    return table;
+}
+
+void ravel_source_options_default(ravel_source_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    ravel_options_default(table, options);
+}
+
+static const ravel_field built_in[RAVEL__FIELDS_BUILT_IN] = {
+    {.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32, .width = 1},
+    {.name = "loss_mask", .kind = RAVEL_FIELD_NEXT, .dtype = RAVEL_U8, .width = 1},
+};
+
+/* ---- the object ----------------------------------------------------------------------------------------- */
+
+ravel_status ravel__source_create(const ravel__source_kind *kind, size_t bytes, const ravel_field *fields,
+                                  int64_t count, const ravel_allocator *allocator, ravel_source **source,
+                                  ravel_error *err) {
+    ravel_status status = ravel__fields_check(fields, count, err);
+    if (status) return status;
+    ravel_source *s = ravel__calloc(allocator, 1, bytes);
+    if (!s) return ravel__no_memory(err, bytes, "a source");
+    s->kind = kind;
+    s->allocator = allocator;
+    s->bytes = bytes;
+    s->field_count = (int32_t)count;
+    s->fields = ravel__fields_copy(fields, count, allocator, &s->fields_bytes);
+    if (!s->fields) {
+        ravel__release(allocator, s, bytes);
+        return ravel__no_memory(err, s->fields_bytes, "the fields of a source");
+    }
+    *source = s;
+    return RAVEL_OK;
+}
+
+ravel_status ravel__source_range(ravel_source *source, int64_t rows, const ravel_source_options *options,
+                                 ravel_error *err) {
+    int64_t first = options->first_row, end = options->end_row ? options->end_row : rows;
+    if (first > end || end > rows)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "rows %" PRId64 " to %" PRId64 " were asked for, the data has %" PRId64, first, end,
+                               rows);
+    source->first_row = first;
+    source->count = end - first;
+    source->truncate = options->truncate;
+    source->bad_rows = options->bad_rows;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_source_open(const ravel_source_options *options, ravel_source **source, ravel_error *err) {
+    ravel_field fields[RAVEL__FIELDS_MAX];
+    char pool[RAVEL__FIELD_POOL];
+    int64_t count = RAVEL__FIELDS_BUILT_IN;
+    if (!options || options->size < sizeof *options)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill source options with ravel_source_options_default first");
+    if (!options->data == !options->mock)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a source needs either a data file or mock data%s",
+                               options->data ? ", not both" : "");
+    memcpy(fields, built_in, sizeof built_in);
+    ravel_status status = ravel_options_check(table, options, err);
+    if (!status) status = ravel__fields_parse(options->fields, fields, &count, pool, err);
+    if (status) return status;
+    if (options->data) return ravel__source_open_jsonl(options, fields, count, source, err);
+    return ravel__source_open_mock(options, fields, count, source, err);
+}
+
+void ravel_source_free(ravel_source *source) {
+    if (!source) return;
+    const ravel_allocator *allocator = source->allocator;
+    if (source->kind->close) source->kind->close(source);
+    ravel__release(allocator, source->fields, source->fields_bytes);
+    ravel__release(allocator, source, source->bytes);
+}
+
+int64_t ravel_source_count(const ravel_source *source) {
+    return source->count;
+}
+
+const char *ravel_source_kind(const ravel_source *source) {
+    return source->kind->name;
+}
+
+int32_t ravel_source_field_count(const ravel_source *source) {
+    return source->field_count;
+}
+
+const ravel_field *ravel_source_fields(const ravel_source *source) {
+    return source->fields;
+}

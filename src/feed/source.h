@@ -1,0 +1,82 @@
+/* What the kinds of sources share: the table behind a ravel_source, and the sink that samples are put into.
+ *
+ *   ravel_source           shared, read-only   --- kind->read(source, scratch, row, sink) --->   sink of a reader
+ *   scratch                one reader's own memory for a kind (a JSON document, decoded arrays)
+ *
+ * A kind embeds ravel_source as its first member. */
+#ifndef RAVEL_FEED_SOURCE_H
+#define RAVEL_FEED_SOURCE_H
+
+#include <ravel/source.h>
+
+#include "feed/field.h"
+#include "feed/pile.h"
+
+typedef struct ravel__source_kind {
+    const char *name;
+    size_t scratch_bytes; /* zeroed before the first read; 0: none */
+    /* Puts the samples of a row (0 .. count-1 of this source's rows, first_row already added) into the sink. Thread-safe.
+     * On an error the front takes back what was put. */
+    ravel_status (*read)(const ravel_source *source, void *scratch, int64_t row, ravel_sink *sink, ravel_error *err);
+    void (*scratch_free)(const ravel_allocator *allocator, void *scratch); /* its content; may be NULL */
+    void (*close)(ravel_source *source);                                   /* what it owns; may be NULL */
+} ravel__source_kind;
+
+struct ravel_source {
+    const ravel__source_kind *kind;
+    const ravel_allocator *allocator;
+    size_t bytes; /* of the whole object */
+    int64_t count, first_row;
+    int64_t truncate;
+    int32_t bad_rows;
+    int32_t field_count;
+    ravel_field *fields;
+    size_t fields_bytes; /* the fields with their names */
+};
+
+/* An object of `bytes` that begins with a ravel_source whose fields are a copy of fields[count]. */
+ravel_status ravel__source_create(const ravel__source_kind *kind, size_t bytes, const ravel_field *fields,
+                                  int64_t count, const ravel_allocator *allocator, ravel_source **source,
+                                  ravel_error *err);
+/* Keeps only the rows that options.first_row and end_row leave of `rows`. */
+ravel_status ravel__source_range(ravel_source *source, int64_t rows, const ravel_source_options *options,
+                                 ravel_error *err);
+
+ravel_status ravel__source_open_jsonl(const ravel_source_options *options, const ravel_field *fields,
+                                      int64_t field_count, ravel_source **source, ravel_error *err);
+ravel_status ravel__source_open_mock(const ravel_source_options *options, const ravel_field *fields,
+                                     int64_t field_count, ravel_source **source, ravel_error *err);
+
+/* Fields that every source by options has, in this order. */
+enum { RAVEL__FIELD_TOKENS, RAVEL__FIELD_MASK, RAVEL__FIELDS_BUILT_IN };
+
+/* ---- the sink ------------------------------------------------------------------------------------------- */
+
+struct ravel_sink {
+    const ravel_allocator *allocator;
+    const ravel_field *fields;
+    int32_t field_count;
+    int64_t row;       /* that is being read */
+    int64_t first;     /* its first sample */
+    int64_t truncate;  /* 0: never */
+    int64_t truncated; /* samples that were cut */
+    int64_t count, tokens;
+    ravel__pile offsets, rows, parts;
+    ravel__pile *data; /* [field_count] */
+};
+
+ravel_status ravel__sink_init(ravel_sink *sink, const ravel_field *fields, int32_t field_count,
+                              const ravel_allocator *allocator, ravel_error *err);
+void ravel__sink_free(ravel_sink *sink);
+void ravel__sink_clear(ravel_sink *sink);
+/* How long a sample of `length` tokens will be. */
+int64_t ravel__sink_cut(const ravel_sink *sink, int64_t length);
+/* Makes room for one more sample of `length` tokens, already cut, and says where field f of it goes. */
+ravel_status ravel__sink_room(ravel_sink *sink, int64_t length, ravel_error *err);
+void *ravel__sink_place(const ravel_sink *sink, int32_t field);
+/* The sample whose places were filled is there. */
+void ravel__sink_push(ravel_sink *sink, int64_t length);
+/* Back to `count` samples. */
+void ravel__sink_rewind(ravel_sink *sink, int64_t count);
+
+#endif
