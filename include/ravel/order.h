@@ -46,8 +46,8 @@ RAVEL_API ravel_status ravel_order_check(const ravel_order *order, ravel_error *
 /* The row at `position` (0 .. count-1) of an epoch. For one seed and epoch it is a permutation of 0 .. count-1. */
 RAVEL_API int64_t ravel_order_row(const ravel_order *order, int64_t epoch, int64_t position);
 
-/* How many rows an update that wants `wanted` gets from `cursor` on: `wanted`, less at the end of the last epoch, 0 when
- * the stream is over. An update may run over the end of an epoch. *next is the cursor after it. */
+/* How many rows an update that wants `wanted` gets from `cursor` on: `wanted`, less at the end of the last epoch, 0
+ * when the stream is over. An update may run over the end of an epoch. *next is the cursor after it. */
 RAVEL_API int64_t ravel_order_take(const ravel_order *order, ravel_cursor cursor, int64_t wanted, ravel_cursor *next);
 
 /* The rows first .. first+count-1 after the cursor, into rows[count]. */

@@ -4,9 +4,9 @@
  *   source   a data set that is read by row number. It does not change once it is open, and every thread of a process
  *            may use it at once: one source serves all `threads` ranks.
  *   row      one record, 0 .. count-1; usually one sample, several where rows come already packed.
- *   field    one array of a sample, as in ravel/batch.h: one element a token ("tokens", "loss_mask", ...) or one for the
- *            whole sample ("reward"). A source declares its fields once; all its samples have them.
- *   reader   one thread's scratch memory for reading; it holds the samples that were read last.
+ *   field    one array of a sample, as in ravel/batch.h: one element a token ("tokens", "loss_mask", ...) or one for
+ * the whole sample ("reward"). A source declares its fields once; all its samples have them. reader   one thread's
+ * scratch memory for reading; it holds the samples that were read last.
  *
  *     ravel_source_options options;
  *     ravel_source_options_default(&options);
@@ -58,14 +58,14 @@ typedef enum ravel_bad_rows {
 #define RAVEL_BAD_ROWS_CHOICES "error|skip"
 
 typedef struct ravel_source_options {
-    size_t size;                      /* sizeof(ravel_source_options), set by ravel_source_options_default */
-    const char *data;                 /* a JSON-lines file; or else: */
-    const char *mock;                 /* mock data as ravel/mock.h describes it: JSON text, or "@path" */
-    int64_t vocab;                    /* mock tokens are below this (0: 32000); a larger one in a file is bad (0: any) */
-    const char *fields;               /* more than the two: "advantages:f32:next,reward:f32:sample" */
-    int32_t bos, eos;                 /* token ids put before and after text; -1: none */
-    int64_t truncate;                 /* cut samples to so many tokens; 0: never */
-    int32_t bad_rows;                 /* ravel_bad_rows */
+    size_t size;        /* sizeof(ravel_source_options), set by ravel_source_options_default */
+    const char *data;   /* a JSON-lines file; or else: */
+    const char *mock;   /* mock data as ravel/mock.h describes it: JSON text, or "@path" */
+    int64_t vocab;      /* mock tokens are below this (0: 32000); a larger one in a file is bad (0: any) */
+    const char *fields; /* more than the two: "advantages:f32:next,reward:f32:sample" */
+    int32_t bos, eos;   /* token ids put before and after text; -1: none */
+    int64_t truncate;   /* cut samples to so many tokens; 0: never */
+    int32_t bad_rows;   /* ravel_bad_rows */
     int32_t reserved;
     int64_t first_row, end_row;       /* only these rows, e.g. a training and an eval split; end 0: to the last */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the source */
@@ -99,7 +99,7 @@ RAVEL_API ravel_status ravel_source_open(const ravel_source_options *options, ra
 typedef struct ravel_source_hooks {
     size_t size; /* sizeof(ravel_source_hooks) */
     void *user;
-    int64_t count;                    /* rows */
+    int64_t count;             /* rows */
     const ravel_field *fields; /* copied without their data; must hold "tokens" (i32, per token) */
     int64_t field_count;
     ravel_status (*read)(void *user, int64_t row, ravel_sink *sink, ravel_error *err);
@@ -109,8 +109,8 @@ typedef struct ravel_source_hooks {
 
 RAVEL_API ravel_status ravel_source_callbacks(const ravel_source_hooks *hooks, ravel_source **source, ravel_error *err);
 
-/* One sample: data[f] is its array of field f, with as many elements as the field's kind says; copied. NULL for a field:
- * its pad value. E_DATA where length < 1. */
+/* One sample: data[f] is its array of field f, with as many elements as the field's kind says; copied. NULL for a
+ * field: its pad value. E_DATA where length < 1. */
 RAVEL_API ravel_status ravel_sink_add(ravel_sink *sink, int64_t length, const void *const *data, ravel_error *err);
 
 /* The samples of a packed row: per-token arrays are as long as the row, per-sample ones have `count` elements, and step

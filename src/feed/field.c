@@ -13,8 +13,9 @@ static ravel_status check_field(const ravel_field *field, int64_t index, ravel_e
     if (!ravel_dtype_bytes(field->dtype))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no dtype of the list", field->name);
     if (field->kind < RAVEL_FIELD_TOKEN || field->kind > RAVEL_FIELD_SPREAD)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has kind %d; the kinds are " RAVEL__FIELD_KIND_CHOICES,
-                               field->name, field->kind);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "field \"%s\" has kind %d; the kinds are " RAVEL__FIELD_KIND_CHOICES, field->name,
+                               field->kind);
     if (field->width < 0 || field->width > 1 << 20)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has width %" PRId64 "; 1 to 2^20 are possible",
                                field->name, field->width);
@@ -58,8 +59,10 @@ static ravel_status parse_field(char *text, ravel_field *field, ravel_error *err
     const char *width = next_word(&text);
     *field = (ravel_field){.name = name, .width = 1};
     if (!*name || !dtype || text)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" must be name:dtype, name:dtype:kind or "
-                               "name:dtype:kind:width", name);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "field \"%s\" must be name:dtype, name:dtype:kind or "
+                               "name:dtype:kind:width",
+                               name);
     field->kind = kind ? ravel_choice_index(RAVEL__FIELD_KIND_CHOICES, kind) : RAVEL_FIELD_TOKEN;
     if (field->kind < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,

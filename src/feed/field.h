@@ -16,7 +16,8 @@ static inline int ravel__field_per_sample(const ravel_field *field) {
     return field->kind == RAVEL_FIELD_SAMPLE || field->kind == RAVEL_FIELD_SPREAD;
 }
 
-/* Elements of `samples` samples that have `tokens` tokens in all; also the place of the element that comes after them. */
+/* Elements of `samples` samples that have `tokens` tokens in all; also the place of the element that comes after them.
+ */
 static inline int64_t ravel__field_elements(const ravel_field *field, int64_t samples, int64_t tokens) {
     if (ravel__field_per_sample(field)) return samples;
     return field->kind == RAVEL_FIELD_STEP ? tokens - samples : tokens;

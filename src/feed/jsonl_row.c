@@ -287,8 +287,8 @@ static ravel_status put(const row *r) {
     return ravel_sink_add_packed(r->sink, r->parts, r->scratch->bounds.at, r->scratch->starts.at, data, r->err);
 }
 
-ravel_status ravel__row_read(const char *text, size_t bytes, const ravel__row_rules *rules,
-                             ravel__row_scratch *scratch, ravel_sink *sink, ravel_error *err) {
+ravel_status ravel__row_read(const char *text, size_t bytes, const ravel__row_rules *rules, ravel__row_scratch *scratch,
+                             ravel_sink *sink, ravel_error *err) {
     ravel_status status = ravel_json_parse(text, bytes, sink->allocator, &scratch->doc, err);
     if (status) return status;
     row r = {scratch->doc, ravel_json_root(scratch->doc), rules, scratch, sink, 0, 0, err};

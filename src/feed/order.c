@@ -57,8 +57,8 @@ ravel_status ravel_order_check(const ravel_order *order, ravel_error *err) {
     if (order->count < 0 || order->count > INT64_C(1) << 61)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "an order over %" PRId64 " rows; 0 to 2^61 are possible",
                                order->count);
-    if (order->epochs < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "epochs is %" PRId64 ", it must be 0 or more",
-                                                  order->epochs);
+    if (order->epochs < 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "epochs is %" PRId64 ", it must be 0 or more", order->epochs);
     if (__builtin_mul_overflow(order->count, order->epochs, &total))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%" PRId64 " epochs of %" PRId64 " rows do not fit 63 bits",
                                order->epochs, order->count);

@@ -6,7 +6,7 @@
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define AT(field) (int32_t)offsetof(ravel_source_options, field)
+#define AT(field) (int32_t) offsetof(ravel_source_options, field)
 static const ravel_option table[] = {
     {"data", RAVEL_OPTION_STRING, AT(data), NULL, 0, 0, NULL, "read samples from this JSON-lines file"},
     {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, NULL,
@@ -14,11 +14,11 @@ static const ravel_option table[] = {
     {"vocab", RAVEL_OPTION_I64, AT(vocab), "0", 0, 2147483647, NULL,
      "mock tokens are below this (0: 32000); a larger token in a file is an error (0: any)"},
     {"fields", RAVEL_OPTION_STRING, AT(fields), NULL, 0, 0, NULL,
-     "more fields of the samples, name:dtype[:kind[:width]] (kind: " RAVEL__FIELD_KIND_CHOICES "), separated by commas"},
+     "more fields of the samples, name:dtype[:kind[:width]] (kind: " RAVEL__FIELD_KIND_CHOICES
+     "), separated by commas"},
     {"bos", RAVEL_OPTION_I32, AT(bos), "-1", -1, 2147483647, NULL, "token before text, -1: none"},
     {"eos", RAVEL_OPTION_I32, AT(eos), "-1", -1, 2147483647, NULL, "token after text, -1: none"},
-    {"truncate", RAVEL_OPTION_I64, AT(truncate), "0", 0, 2147483648.0, NULL,
-     "cut samples to so many tokens, 0: never"},
+    {"truncate", RAVEL_OPTION_I64, AT(truncate), "0", 0, 2147483648.0, NULL, "cut samples to so many tokens, 0: never"},
     {"bad-rows", RAVEL_OPTION_ENUM, AT(bad_rows), "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
      "what to do with a row that cannot be used"},
     {"first-row", RAVEL_OPTION_I64, AT(first_row), "0", 0, 1e15, NULL, "use only the rows from this one on"},

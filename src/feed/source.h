@@ -15,8 +15,8 @@
 typedef struct ravel__source_kind {
     const char *name;
     size_t scratch_bytes; /* zeroed before the first read; 0: none */
-    /* Puts the samples of a row (0 .. count-1 of this source's rows, first_row already added) into the sink. Thread-safe.
-     * On an error the front takes back what was put. */
+    /* Puts the samples of a row (0 .. count-1 of this source's rows, first_row already added) into the sink.
+     * Thread-safe. On an error the front takes back what was put. */
     ravel_status (*read)(const ravel_source *source, void *scratch, int64_t row, ravel_sink *sink, ravel_error *err);
     void (*scratch_free)(const ravel_allocator *allocator, void *scratch); /* its content; may be NULL */
     void (*close)(ravel_source *source);                                   /* what it owns; may be NULL */

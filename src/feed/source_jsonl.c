@@ -106,8 +106,8 @@ static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *opti
 ravel_status ravel__source_open_jsonl(const ravel_source_options *options, const ravel_field *fields,
                                       int64_t field_count, ravel_source **source, ravel_error *err) {
     ravel_source *s;
-    ravel_status status = ravel__source_create(&jsonl_kind, sizeof(jsonl_source), fields, field_count,
-                                               options->allocator, &s, err);
+    ravel_status status =
+        ravel__source_create(&jsonl_kind, sizeof(jsonl_source), fields, field_count, options->allocator, &s, err);
     if (status) return status;
     status = jsonl_init((jsonl_source *)s, options, err);
     if (status)

@@ -60,8 +60,8 @@ static ravel_status samples_read(const ravel_source *source, void *scratch, int6
 
 static const ravel__source_kind samples_kind = {"samples", 0, samples_read, NULL, NULL};
 
-ravel_status ravel_source_samples(const ravel_samples *samples, const ravel_allocator *allocator,
-                                  ravel_source **source, ravel_error *err) {
+ravel_status ravel_source_samples(const ravel_samples *samples, const ravel_allocator *allocator, ravel_source **source,
+                                  ravel_error *err) {
     ravel_source *s;
     ravel_status status = ravel_ragged_check(&samples->ragged, err);
     if (!status)

@@ -41,8 +41,8 @@ static ravel_status mock_read(const ravel_source *source, void *scratch, int64_t
     memset(mask + prompt, 1, (size_t)(length - prompt));
     for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < sink->field_count; f++) {
         uint64_t seed = ravel__mix64(ravel_mock_described(s->mock)->seed + (uint64_t)f) ^ ravel__mix64((uint64_t)row);
-        fill_numbers(&sink->fields[f], ravel__sink_place(sink, f),
-                     ravel__field_elements(&sink->fields[f], 1, length), seed);
+        fill_numbers(&sink->fields[f], ravel__sink_place(sink, f), ravel__field_elements(&sink->fields[f], 1, length),
+                     seed);
     }
     sink->truncated += length < whole;
     ravel__sink_push(sink, length);
@@ -58,8 +58,8 @@ static const ravel__source_kind mock_kind = {"mock", 0, mock_read, NULL, mock_cl
 ravel_status ravel__source_open_mock(const ravel_source_options *options, const ravel_field *fields,
                                      int64_t field_count, ravel_source **source, ravel_error *err) {
     ravel_source *s;
-    ravel_status status = ravel__source_create(&mock_kind, sizeof(mock_source), fields, field_count,
-                                               options->allocator, &s, err);
+    ravel_status status =
+        ravel__source_create(&mock_kind, sizeof(mock_source), fields, field_count, options->allocator, &s, err);
     if (status) return status;
     mock_source *m = (mock_source *)s;
     m->vocab = options->vocab ? (int32_t)options->vocab : VOCAB;

@@ -132,11 +132,13 @@ TEST(cursor_goes_through_json_and_knows_its_stream) {
     ravel_error_clear(&err);
     CHECK_EQ(ravel_cursor_parse(&other, text, bytes, &cursor, &err), RAVEL_E_MISMATCH);
     CHECK_HAS(err.message, "100 rows, this one has 99");
-    static const char *const bad[] = {
-        "", "[]", "{\"epoch\":1}", "{\"epoch\":1,\"position\":-1,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
-        "{\"epoch\":1,\"position\":100,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
-        "{\"epoch\":1.5,\"position\":0,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
-        "{\"epoch\":1,\"position\":0,\"count\":100,\"seed\":\"5\"}"};
+    static const char *const bad[] = {"",
+                                      "[]",
+                                      "{\"epoch\":1}",
+                                      "{\"epoch\":1,\"position\":-1,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
+                                      "{\"epoch\":1,\"position\":100,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
+                                      "{\"epoch\":1.5,\"position\":0,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
+                                      "{\"epoch\":1,\"position\":0,\"count\":100,\"seed\":\"5\"}"};
     order.seed = 5;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ravel_error_clear(&err);
@@ -351,8 +353,9 @@ TEST(source_options_are_checked) {
     CHECK_HAS(err.message, "no rows");
     static const struct {
         const char *fields, *says;
-    } bad[] = {{"x", "name:dtype"},      {"x:f31", "field \"x\""},          {"x:f32:row", "kind \"row\""},
-               {"tokens:f32", "two fields \"tokens\""}, {":f32", "name:dtype"}, {"a:f32,a:i32", "two fields \"a\""}};
+    } bad[] = {{"x", "name:dtype"},           {"x:f31", "field \"x\""},
+               {"x:f32:row", "kind \"row\""}, {"tokens:f32", "two fields \"tokens\""},
+               {":f32", "name:dtype"},        {"a:f32,a:i32", "two fields \"a\""}};
     temporary_file("{\"text\":\"a\"}\n{\"text\":\"b\"}\n", path, sizeof path);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         options.fields = bad[i].fields;
@@ -429,11 +432,16 @@ static void close_numbers(void *user) {
 TEST(source_callbacks_hand_over_any_samples_and_their_errors) {
     ravel_error err = RAVEL_ERROR_INIT;
     int calls = 0;
-    const ravel_field fields[] = {
-        {.name = "score", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F32},
-{.name = "tokens", .dtype = RAVEL_I32}, {.name = "weight", .dtype = RAVEL_F32, .pad = 0.5}};
-    ravel_source_hooks hooks = {.size = sizeof hooks, .user = &calls, .count = 20, .fields = fields, .field_count = 3,
-                                .read = read_numbers, .close = close_numbers};
+    const ravel_field fields[] = {{.name = "score", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F32},
+                                  {.name = "tokens", .dtype = RAVEL_I32},
+                                  {.name = "weight", .dtype = RAVEL_F32, .pad = 0.5}};
+    ravel_source_hooks hooks = {.size = sizeof hooks,
+                                .user = &calls,
+                                .count = 20,
+                                .fields = fields,
+                                .field_count = 3,
+                                .read = read_numbers,
+                                .close = close_numbers};
     ravel_source *source = NULL;
     ravel_reader *reader = NULL;
     const ravel_samples *s = NULL;

@@ -1,0 +1,109 @@
+/* ravel/exchange.h: the steps between a plan and packed batches, each usable by itself.
+ *
+ * Deciding is separate from moving. A plan is a pure function (ravel/plan.h); packing and sharding are pure functions
+ * (ravel/batch.h). What is left, and lives here, is what needs a communicator:
+ *
+ *     gather     every rank learns all lengths          integers, ragged, one round
+ *     compare    every rank has the same plan           8 bytes a rank; before any data moves
+ *     exchange   every sample is where its bin is       all fields in one ragged all-to-all
+ *     share      one rank's words or bytes to others    pipeline metadata, tensor-parallel arrays
+ *
+ * and `ravel_agree`, which carries an error of one rank to all of them, so that nobody waits for a rank that has given
+ * up. ravel/feed.h is the composition of all of it; a framework can take what it needs:
+ *
+ *     ravel_gather_counts(dp, mine.count, counts, &err);
+ *     ravel_gather(dp, mine_lengths, counts, 1, lengths, &err);                   lengths[sum of counts]
+ *     ravel_plan_create(&input, &options, &plan, &err);                           pure, the same on every rank
+ *     ravel_compare(dp, plan->digest, &err);
+ *     ravel_exchange_create(plan, counts, lengths, rank, NULL, &x, &err);         pure
+ *     ravel_exchange_measure(x, &mine, &sizes);
+ *     ... sizes.result_bytes, sizes.scratch_bytes: the caller allocates ...
+ *     ravel_exchange_run(x, dp, &mine, result, scratch, &arrived, &err);          arrived: my bins' samples, in order
+ *
+ * Errors of a communicator (ravel/comm.h) come back as they are.
+ */
+#ifndef RAVEL_EXCHANGE_H
+#define RAVEL_EXCHANGE_H
+
+#include <ravel/batch.h>
+#include <ravel/comm.h>
+#include <ravel/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- agreement ------------------------------------------------------------------------------------------ */
+
+/* Collective. Every rank hands in the status of its own work, with the sentence in err; every rank gets back RAVEL_OK
+ * when all did, or else the status and sentence of the first rank that failed, "rank 3: row 17: ...". One all-reduce of
+ * two words when all is well. Afterwards the communicator can be used further. */
+RAVEL_API ravel_status ravel_agree(ravel_comm *comm, ravel_status mine, ravel_error *err);
+
+/* Collective. E_MISMATCH on every rank where the digests are not all the same; the sentence names the ranks that differ
+ * from most. One all-reduce of two words when they are. */
+RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_error *err);
+
+/* ---- gather --------------------------------------------------------------------------------------------- */
+
+/* Collective. counts[size]: how many samples each rank has. 0 is a count like any other. */
+RAVEL_API ravel_status ravel_gather_counts(ravel_comm *comm, int64_t mine, int64_t *counts, ravel_error *err);
+
+/* Collective. `width` integers a sample (length, id, ...): mine[counts[rank] * width] of every rank, in rank order, into
+ * all[sum of counts * width]. */
+RAVEL_API ravel_status ravel_gather(ravel_comm *comm, const int64_t *mine, const int64_t *counts, int64_t width,
+                                    int64_t *all, ravel_error *err);
+
+/* ---- exchange ------------------------------------------------------------------------------------------- */
+
+/* Who sends which sample to whom: worked out once from the plan, on every rank for itself, without communication. */
+typedef struct ravel_exchange ravel_exchange;
+
+/* counts[plan->dp]: samples that each rank holds, numbered through in rank order as in the plan's input.
+ * lengths[plan->count]. Only the plan's bins and samples are looked at; it may go afterwards. */
+RAVEL_API ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts, const int64_t *lengths,
+                                             int32_t rank, const ravel_allocator *allocator, ravel_exchange **exchange,
+                                             ravel_error *err);
+RAVEL_API void ravel_exchange_free(ravel_exchange *exchange);
+
+typedef struct ravel_exchange_sizes {
+    int64_t samples, tokens; /* that this rank will have */
+    int64_t result_bytes;    /* their arrays, each aligned to 64 bytes, and one alignment more */
+    int64_t scratch_bytes;   /* what is sent and received on the way, needed during the run only */
+    int64_t sent_bytes;      /* that leave this rank */
+    int64_t needed_bytes;    /* of those, elements of samples: the rest is alignment of the pieces */
+    int64_t kept_bytes;      /* that stay, and are copied */
+} ravel_exchange_sizes;
+
+/* For samples with these fields; their data is not looked at. */
+RAVEL_API void ravel_exchange_measure(const ravel_exchange *exchange, const ravel_ragged *mine,
+                                      ravel_exchange_sizes *sizes);
+
+/* Collective over the plan's dp ranks. mine: counts[rank] samples with their fields' data. *arrived: the samples of this
+ * rank's bins, bin after bin and in the order of each bin, so that the k-th sample of all its bins is sample k. It
+ * points into `result`, the fields' own list included. A rank with nothing to send or to receive is normal. */
+RAVEL_API ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_comm *comm, const ravel_ragged *mine,
+                                          void *result, void *scratch, ravel_ragged *arrived, ravel_error *err);
+
+/* The plan's number of each sample that arrives: [sizes.samples]; belongs to the exchange. */
+RAVEL_API const int32_t *ravel_exchange_samples(const ravel_exchange *exchange);
+
+/* ---- share ---------------------------------------------------------------------------------------------- */
+
+/* Collective. The words of `root` to all, when only root knows how many: first the number, then the words, into memory
+ * of the caller's allocator that grows (*words, *room; NULL and 0 at first; release it with ravel_share_free). On root,
+ * mine[*count] is sent and nothing is copied. */
+typedef struct ravel_words {
+    int64_t *at;
+    int64_t count;
+    size_t room;                      /* bytes */
+    const ravel_allocator *allocator; /* NULL: malloc */
+} ravel_words;
+RAVEL_API ravel_status ravel_share_words(ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err);
+RAVEL_API ravel_status ravel_words_resize(ravel_words *words, int64_t count, ravel_error *err);
+RAVEL_API void ravel_words_free(ravel_words *words);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,100 @@
+/* Agreement. When all is well it costs one all-reduce (minimum) of three words:
+ *
+ *     first failed rank (or none)  |  digest  |  ~digest        min(digest) == ~min(~digest): all are the same
+ *
+ * Every rank sees the same three words, so every rank takes the same branch: nobody waits in a collective that another
+ * has left. The rare branches then name the rank and carry its sentence. */
+#include "feed/agree.h"
+
+#include "base/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NONE UINT64_MAX
+
+/* The record of `rank` becomes everyone's, with the rank's number in front. */
+static ravel_status adopt_error(ravel_comm *comm, int32_t rank, ravel_status mine, ravel_error *err) {
+    ravel_error theirs = RAVEL_ERROR_INIT;
+    if (ravel_comm_rank(comm) == rank) {
+        if (err) theirs = *err;
+        theirs.status = (int32_t)mine;
+        if (!theirs.message[0]) (void)snprintf(theirs.message, sizeof theirs.message, "%s", ravel_status_text(mine));
+    }
+    ravel_error lost = RAVEL_ERROR_INIT;
+    ravel_status status = ravel_comm_broadcast(comm, &theirs, sizeof theirs, RAVEL_U8, rank, &lost);
+    if (status) return ravel_error_set(err, status, "%s", lost.message);
+    theirs.message[sizeof theirs.message - 1] = '\0';
+    ravel_error_clear(err);
+    return ravel_error_set(err, (ravel_status)theirs.status, "rank %d: %s", ravel_comm_world_rank(comm, rank),
+                           theirs.message);
+}
+
+/* The digest that most ranks have; the lowest rank's where two are equally common. */
+static uint64_t most_common(const uint64_t *pairs, int32_t ranks) {
+    uint64_t best = 0;
+    int32_t best_count = 0;
+    for (int32_t i = 0; i < ranks; i++) {
+        int32_t count = 0;
+        if (!pairs[2 * i]) continue;
+        for (int32_t j = 0; j < ranks; j++) count += pairs[2 * j] && pairs[2 * j + 1] == pairs[2 * i + 1];
+        if (count > best_count) best = pairs[2 * i + 1], best_count = count;
+    }
+    return best;
+}
+
+/* "ranks 1, 3, 8 and 12 more have", for those whose digest is not `common`. */
+static void name_ranks(const ravel_comm *comm, const uint64_t *pairs, uint64_t common, char *text, size_t bytes) {
+    enum { SHOWN = 16 };
+    int32_t odd = 0;
+    size_t used = 0;
+    for (int32_t i = 0; i < ravel_comm_size(comm); i++) {
+        if (!pairs[2 * i] || pairs[2 * i + 1] == common) continue;
+        if (odd++ < SHOWN && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, odd == 1 ? "%d" : ", %d", ravel_comm_world_rank(comm, i));
+    }
+    if (odd > SHOWN && used < bytes) (void)snprintf(text + used, bytes - used, " and %d more", odd - SHOWN);
+    char list[400];
+    (void)snprintf(list, sizeof list, "%s", text);
+    (void)snprintf(text, bytes, odd == 1 ? "rank %s has" : "ranks %s have", list);
+}
+
+static ravel_status name_mismatch(ravel_comm *comm, const uint64_t *digest, const char *what,
+                                  const ravel_allocator *allocator, ravel_error *err) {
+    uint64_t mine[2] = {digest != NULL, digest ? *digest : 0};
+    size_t bytes = 2 * sizeof *mine * (size_t)ravel_comm_size(comm);
+    uint64_t *pairs = ravel__alloc(allocator, bytes);
+    if (!pairs) /* the others must not be left alone in the gather */
+        ravel_comm_abort(comm, err);
+    if (!pairs) return ravel__no_memory(err, bytes, "the ranks' digests");
+    ravel_status status = ravel_comm_allgather(comm, mine, pairs, 2, RAVEL_U64, err);
+    if (!status) {
+        char who[440];
+        name_ranks(comm, pairs, most_common(pairs, ravel_comm_size(comm)), who, sizeof who);
+        status = ravel_error_set(err, RAVEL_E_MISMATCH, "%s %s than the other ranks; nothing was moved", who, what);
+    }
+    ravel__release(allocator, pairs, bytes);
+    return status;
+}
+
+ravel_status ravel__agree(ravel_comm *comm, ravel_status mine, const uint64_t *digest, const char *what,
+                          const ravel_allocator *allocator, ravel_error *err) {
+    uint64_t words[3] = {mine ? (uint64_t)ravel_comm_rank(comm) : NONE, digest ? *digest : NONE,
+                         digest ? ~*digest : NONE};
+    ravel_error lost = RAVEL_ERROR_INIT;
+    ravel_status status = ravel_comm_allreduce(comm, words, words, 3, RAVEL_U64, RAVEL_MIN, &lost);
+    if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
+    if (words[0] != NONE) return adopt_error(comm, (int32_t)words[0], mine, err);
+    int compared = words[1] != NONE || words[2] != NONE;
+    if (compared && words[1] != ~words[2]) return name_mismatch(comm, digest, what, allocator, err);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_agree(ravel_comm *comm, ravel_status mine, ravel_error *err) {
+    return ravel__agree(comm, mine, NULL, "", NULL, err);
+}
+
+ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_error *err) {
+    return ravel__agree(comm, RAVEL_OK, &digest, "another digest", NULL, err);
+}

@@ -1,0 +1,347 @@
+/* The exchange: every sample goes to the rank whose bin it is in.
+ *
+ *     mine (ragged)  --copy runs-->  [to rank 0][to rank 1] ...        --one all-to-all-->  [from 0][from 1] ...
+ *                                     each piece: field after field,                         |
+ *                                     each field: sample after sample                        v
+ *     mine  ---------- samples that stay: straight copy ------------------------->  arrived, in bin order
+ *
+ * Both sides know all lengths and the plan, so they work out the same sizes and offsets for themselves: nothing but
+ * elements of samples goes over the wire. The samples of a piece stand in the order in which the receiver's bins want
+ * them, so the receiver takes each piece from its front. */
+#include <ravel/exchange.h>
+
+#include "base/memory.h"
+#include "feed/field.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* How much goes between this rank and another. */
+typedef struct traffic {
+    int64_t samples, tokens;
+} traffic;
+
+struct ravel_exchange {
+    const ravel_allocator *allocator;
+    size_t bytes; /* of the whole object */
+    int32_t rank, ranks;
+    int64_t first, count;    /* this rank's samples in the plan's numbers */
+    int64_t samples, tokens; /* that arrive, those that stay included */
+    int32_t *arriving;       /* [samples] the plan's numbers, in bin order */
+    int32_t *homes;          /* [samples] where each comes from */
+    int64_t *lengths;        /* [samples] */
+    int32_t *leaving;        /* [leave[ranks]] own numbers, by receiver and then in its order */
+    int64_t *leave;          /* [ranks + 1] where each receiver's begin */
+    traffic *sends, *takes;  /* [ranks] */
+};
+
+/* ---- who sends what ------------------------------------------------------------------------------------- */
+
+static ravel_status check_input(const ravel_plan *plan, const int64_t *counts, int32_t rank, ravel_error *err) {
+    int64_t total = 0;
+    if (rank < 0 || rank >= plan->dp)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d of a plan for %d ranks", rank, plan->dp);
+    for (int32_t r = 0; r < plan->dp; r++) {
+        if (counts[r] < 0 || counts[r] > plan->count - total)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "the ranks' samples do not add up to the plan's %" PRId64 ": rank %d says %" PRId64,
+                                   plan->count, r, counts[r]);
+        total += counts[r];
+    }
+    if (total != plan->count)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the ranks have %" PRId64 " samples, the plan has %" PRId64, total,
+                               plan->count);
+    return RAVEL_OK;
+}
+
+static int is_mine(const ravel_exchange *x, int32_t sample) {
+    return sample >= x->first && sample < x->first + x->count;
+}
+
+/* One pass over the plan in bin order: the samples of each receiver come in its own order. */
+static void count_traffic(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengths) {
+    for (int64_t bin = 0; bin < plan->bins; bin++) {
+        int32_t to = (int32_t)(bin % plan->dp);
+        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++) {
+            int32_t sample = plan->samples[i];
+            if (to == x->rank) x->samples++, x->tokens += lengths[sample];
+            if (!is_mine(x, sample)) continue;
+            x->sends[to].samples++;
+            x->sends[to].tokens += lengths[sample];
+        }
+    }
+}
+
+/* starts[ranks]: where each rank's samples begin in the plan's numbers. */
+static int32_t home_of(const int64_t *starts, int32_t ranks, int32_t sample) {
+    int32_t low = 0, high = ranks - 1;
+    while (low < high) {
+        int32_t middle = low + (high - low + 1) / 2;
+        if (starts[middle] <= sample)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+static void list_arriving(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengths, const int64_t *starts) {
+    int64_t k = 0;
+    for (int64_t bin = x->rank; bin < plan->bins; bin += plan->dp)
+        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++, k++) {
+            int32_t sample = plan->samples[i], home = home_of(starts, x->ranks, sample);
+            x->arriving[k] = sample;
+            x->homes[k] = home;
+            x->lengths[k] = lengths[sample];
+            x->takes[home].samples++;
+            x->takes[home].tokens += lengths[sample];
+        }
+}
+
+/* `next` [ranks] is scratch. */
+static void list_leaving(ravel_exchange *x, const ravel_plan *plan, int64_t *next) {
+    x->leave[0] = 0;
+    for (int32_t r = 0; r < x->ranks; r++) {
+        next[r] = x->leave[r];
+        x->leave[r + 1] = x->leave[r] + x->sends[r].samples;
+    }
+    for (int64_t bin = 0; bin < plan->bins; bin++)
+        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++)
+            if (is_mine(x, plan->samples[i]))
+                x->leaving[next[bin % plan->dp]++] = (int32_t)(plan->samples[i] - x->first);
+}
+
+/* Where an array of `count` elements goes in a block; *at moves on. */
+static void *carve(char *block, size_t *at, int64_t count, size_t each) {
+    void *place = block ? block + *at : NULL;
+    *at += ravel__round_up((size_t)count * each, sizeof(int64_t));
+    return place;
+}
+
+static size_t lay_out(ravel_exchange *x, char *block) {
+    size_t at = ravel__round_up(sizeof *x, sizeof(int64_t));
+    x->sends = carve(block, &at, x->ranks, sizeof *x->sends);
+    x->takes = carve(block, &at, x->ranks, sizeof *x->takes);
+    x->leave = carve(block, &at, x->ranks + 1, sizeof *x->leave);
+    x->leaving = carve(block, &at, x->count, sizeof *x->leaving);
+    x->lengths = carve(block, &at, x->samples, sizeof *x->lengths);
+    x->arriving = carve(block, &at, x->samples, sizeof *x->arriving);
+    x->homes = carve(block, &at, x->samples, sizeof *x->homes);
+    return at;
+}
+
+/* Samples that this rank's bins hold. */
+static int64_t count_arriving(const ravel_plan *plan, int32_t rank) {
+    int64_t samples = 0;
+    for (int64_t bin = rank; bin < plan->bins; bin += plan->dp)
+        samples += plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];
+    return samples;
+}
+
+static void fill(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengths, int64_t *starts,
+                 const int64_t *counts) {
+    int64_t begin = 0;
+    for (int32_t r = 0; r < x->ranks; begin += counts[r++]) starts[r] = begin;
+    x->samples = 0;
+    count_traffic(x, plan, lengths);
+    list_arriving(x, plan, lengths, starts);
+    list_leaving(x, plan, starts);
+}
+
+ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts, const int64_t *lengths, int32_t rank,
+                                   const ravel_allocator *allocator, ravel_exchange **exchange, ravel_error *err) {
+    ravel_status status = check_input(plan, counts, rank, err);
+    if (status) return status;
+    ravel_exchange head = {.allocator = allocator, .rank = rank, .ranks = plan->dp, .count = counts[rank]};
+    for (int32_t r = 0; r < rank; r++) head.first += counts[r];
+    head.samples = count_arriving(plan, rank);
+    head.bytes = lay_out(&head, NULL);
+    size_t scratch = (size_t)plan->dp * sizeof(int64_t);
+    char *block = ravel__calloc(allocator, 1, head.bytes);
+    int64_t *starts = ravel__alloc(allocator, scratch);
+    if (!block || !starts) {
+        ravel__release(allocator, block, head.bytes);
+        ravel__release(allocator, starts, scratch);
+        return ravel__no_memory(err, head.bytes, "the routes of an exchange");
+    }
+    lay_out(&head, block);
+    fill(&head, plan, lengths, starts, counts);
+    ravel__release(allocator, starts, scratch);
+    *(ravel_exchange *)block = head;
+    *exchange = (ravel_exchange *)block;
+    return RAVEL_OK;
+}
+
+void ravel_exchange_free(ravel_exchange *exchange) {
+    if (exchange) ravel__release(exchange->allocator, exchange, exchange->bytes);
+}
+
+const int32_t *ravel_exchange_samples(const ravel_exchange *exchange) {
+    return exchange->arriving;
+}
+
+/* ---- sizes ---------------------------------------------------------------------------------------------- */
+
+/* The fields that travel: those of the samples, and their prompts as one more. */
+typedef struct cargo {
+    ravel_field fields[RAVEL__FIELDS_MAX + 1];
+    int64_t count;
+    int has_prompts;
+} cargo;
+
+static void load(cargo *c, const ravel_ragged *mine) {
+    c->count = mine->field_count < RAVEL__FIELDS_MAX ? mine->field_count : RAVEL__FIELDS_MAX;
+    for (int64_t f = 0; f < c->count; f++) c->fields[f] = mine->fields[f];
+    c->has_prompts = mine->prompts != NULL;
+    if (c->has_prompts)
+        c->fields[c->count++] = (ravel_field){
+            .name = "prompts", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_I64, .width = 1, .data = mine->prompts};
+}
+
+static int64_t piece_bytes(const cargo *c, traffic t) {
+    int64_t bytes = 0;
+    for (int64_t f = 0; f < c->count; f++) bytes += ravel__field_bytes(&c->fields[f], t.samples, t.tokens);
+    return bytes;
+}
+
+static int64_t aligned(int64_t bytes) {
+    return (bytes + RAVEL__ALIGN - 1) / RAVEL__ALIGN * RAVEL__ALIGN;
+}
+
+static int64_t result_bytes(const cargo *c, int64_t samples, int64_t tokens) {
+    int64_t bytes = RAVEL__ALIGN + aligned(c->count * (int64_t)sizeof(ravel_field));
+    bytes += aligned((samples + 1) * (int64_t)sizeof(int64_t));
+    for (int64_t f = 0; f < c->count; f++) bytes += aligned(ravel__field_bytes(&c->fields[f], samples, tokens));
+    return bytes;
+}
+
+/* Bytes that leave, or come in from others. */
+static int64_t away_bytes(const ravel_exchange *x, const cargo *c, const traffic *t) {
+    int64_t bytes = 0;
+    for (int32_t r = 0; r < x->ranks; r++)
+        if (r != x->rank) bytes += piece_bytes(c, t[r]);
+    return bytes;
+}
+
+void ravel_exchange_measure(const ravel_exchange *exchange, const ravel_ragged *mine, ravel_exchange_sizes *sizes) {
+    cargo c;
+    load(&c, mine);
+    sizes->samples = exchange->samples;
+    sizes->tokens = exchange->tokens;
+    sizes->result_bytes = result_bytes(&c, exchange->samples, exchange->tokens);
+    sizes->sent_bytes = sizes->needed_bytes = away_bytes(exchange, &c, exchange->sends);
+    sizes->kept_bytes = piece_bytes(&c, exchange->sends[exchange->rank]);
+    sizes->scratch_bytes = RAVEL__ALIGN + aligned(5 * exchange->ranks * (int64_t)sizeof(int64_t)) +
+                           aligned(sizes->sent_bytes) + aligned(away_bytes(exchange, &c, exchange->takes));
+}
+
+/* ---- moving --------------------------------------------------------------------------------------------- */
+
+static char *align_up(void *block) {
+    return (char *)block + (RAVEL__ALIGN - (uintptr_t)block % RAVEL__ALIGN) % RAVEL__ALIGN;
+}
+
+static char *take_room(char **block, int64_t bytes) {
+    char *at = *block;
+    *block += aligned(bytes);
+    return at;
+}
+
+/* Samples leaving[begin .. end) of one field, to `at`; neighbours in one copy. Returns where it ends. */
+static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field, int64_t begin,
+                      int64_t end, char *at) {
+    const char *data = field->data;
+    for (int64_t i = begin, j; i < end; i = j) {
+        int64_t from = x->leaving[i];
+        for (j = i + 1; j < end && x->leaving[j] == x->leaving[j - 1] + 1;) j++;
+        int64_t to = from + (j - i), skip = ravel__field_bytes(field, from, mine->offsets[from]);
+        int64_t bytes = ravel__field_bytes(field, to, mine->offsets[to]) - skip;
+        if (bytes) memcpy(at, data + skip, (size_t)bytes);
+        at += bytes;
+    }
+    return at;
+}
+
+static void fill_sends(const ravel_exchange *x, const ravel_ragged *mine, const cargo *c, char *at) {
+    for (int32_t r = 0; r < x->ranks; r++)
+        for (int64_t f = 0; f < c->count && r != x->rank; f++)
+            at = copy_out(x, mine, &c->fields[f], x->leave[r], x->leave[r + 1], at);
+}
+
+/* Counts and offsets in bytes; nothing to oneself. */
+static void set_counts(const ravel_exchange *x, const cargo *c, const traffic *t, int64_t *counts, int64_t *offsets) {
+    int64_t at = 0;
+    for (int32_t r = 0; r < x->ranks; r++) {
+        counts[r] = r == x->rank ? 0 : piece_bytes(c, t[r]);
+        offsets[r] = at;
+        at += counts[r];
+    }
+}
+
+/* One field of everything that arrived, in bin order. fronts[ranks]: where the field stands in each rank's piece; moved
+ * along as samples are taken. */
+static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field,
+                        const char *received, int64_t *fronts, char *out) {
+    const char *data = field->data;
+    for (int64_t k = 0; k < x->samples; k++) {
+        int64_t bytes = ravel__field_bytes(field, 1, x->lengths[k]);
+        int32_t home = x->homes[k];
+        const char *from = received + fronts[home];
+        if (home == x->rank) {
+            int64_t own = x->arriving[k] - x->first;
+            from = data + ravel__field_bytes(field, own, mine->offsets[own]);
+        }
+        if (bytes) memcpy(out, from, (size_t)bytes);
+        out += bytes;
+        fronts[home] += bytes;
+    }
+}
+
+/* fronts[] come in as the offsets of the pieces. After a field has been placed, each front is at the next field. */
+static void place_all(const ravel_exchange *x, const ravel_ragged *mine, const cargo *c, const char *received,
+                      int64_t *fronts, char *block, ravel_ragged *arrived) {
+    ravel_field *fields = (ravel_field *)(void *)take_room(&block, c->count * (int64_t)sizeof *fields);
+    int64_t *offsets = (int64_t *)(void *)take_room(&block, (x->samples + 1) * (int64_t)sizeof *offsets);
+    offsets[0] = 0;
+    for (int64_t k = 0; k < x->samples; k++) offsets[k + 1] = offsets[k] + x->lengths[k];
+    for (int64_t f = 0; f < c->count; f++) {
+        char *out = take_room(&block, ravel__field_bytes(&c->fields[f], x->samples, x->tokens));
+        place_field(x, mine, &c->fields[f], received, fronts, out);
+        fields[f] = c->fields[f];
+        fields[f].data = out;
+    }
+    int64_t own = c->count - c->has_prompts;
+    *arrived = (ravel_ragged){.size = sizeof *arrived,
+                              .count = x->samples,
+                              .offsets = offsets,
+                              .prompts = c->has_prompts ? fields[own].data : NULL,
+                              .fields = fields,
+                              .field_count = own};
+}
+
+ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_comm *comm, const ravel_ragged *mine,
+                                void *result, void *scratch, ravel_ragged *arrived, ravel_error *err) {
+    cargo c;
+    load(&c, mine);
+    if (ravel_comm_size(comm) != exchange->ranks || ravel_comm_rank(comm) != exchange->rank)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the exchange is of rank %d of %d, the communicator of %d of %d",
+                               exchange->rank, exchange->ranks, ravel_comm_rank(comm), ravel_comm_size(comm));
+    if (mine->count != exchange->count)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d said %" PRId64 " samples and brings %" PRId64,
+                               exchange->rank, exchange->count, mine->count);
+    char *block = align_up(scratch);
+    int32_t ranks = exchange->ranks;
+    int64_t *numbers = (int64_t *)(void *)take_room(&block, 5 * ranks * (int64_t)sizeof *numbers);
+    int64_t *send_counts = numbers, *send_offsets = numbers + ranks, *take_counts = numbers + 2 * ranks;
+    int64_t *take_offsets = numbers + 3 * ranks, *fronts = numbers + 4 * ranks;
+    set_counts(exchange, &c, exchange->sends, send_counts, send_offsets);
+    set_counts(exchange, &c, exchange->takes, take_counts, take_offsets);
+    char *sent = take_room(&block, send_offsets[ranks - 1] + send_counts[ranks - 1]), *received = block;
+    fill_sends(exchange, mine, &c, sent);
+    ravel_status status = ravel_comm_alltoallv(comm, sent, send_counts, send_offsets, received, take_counts,
+                                               take_offsets, RAVEL_U8, err);
+    if (status) return status;
+    memcpy(fronts, take_offsets, (size_t)ranks * sizeof *fronts);
+    place_all(exchange, mine, &c, received, fronts, align_up(result), arrived);
+    return RAVEL_OK;
+}
