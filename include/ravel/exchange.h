@@ -49,8 +49,8 @@ RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_er
 /* Collective. counts[size]: how many samples each rank has. 0 is a count like any other. */
 RAVEL_API ravel_status ravel_gather_counts(ravel_comm *comm, int64_t mine, int64_t *counts, ravel_error *err);
 
-/* Collective. `width` integers a sample (length, id, ...): mine[counts[rank] * width] of every rank, in rank order, into
- * all[sum of counts * width]. */
+/* Collective. `width` integers a sample (length, id, ...): mine[counts[rank] * width] of every rank, in rank order,
+ * into all[sum of counts * width]. */
 RAVEL_API ravel_status ravel_gather(ravel_comm *comm, const int64_t *mine, const int64_t *counts, int64_t width,
                                     int64_t *all, ravel_error *err);
 
@@ -79,8 +79,8 @@ typedef struct ravel_exchange_sizes {
 RAVEL_API void ravel_exchange_measure(const ravel_exchange *exchange, const ravel_ragged *mine,
                                       ravel_exchange_sizes *sizes);
 
-/* Collective over the plan's dp ranks. mine: counts[rank] samples with their fields' data. *arrived: the samples of this
- * rank's bins, bin after bin and in the order of each bin, so that the k-th sample of all its bins is sample k. It
+/* Collective over the plan's dp ranks. mine: counts[rank] samples with their fields' data. *arrived: the samples of
+ * this rank's bins, bin after bin and in the order of each bin, so that the k-th sample of all its bins is sample k. It
  * points into `result`, the fields' own list included. A rank with nothing to send or to receive is normal. */
 RAVEL_API ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_comm *comm, const ravel_ragged *mine,
                                           void *result, void *scratch, ravel_ragged *arrived, ravel_error *err);

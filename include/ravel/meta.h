@@ -16,6 +16,7 @@
  *         10, 11    0
  *         12 ...    U x RAVEL_UPDATE_WORDS: the counts of each update over all ranks, in the order of
  *                   RAVEL_UPDATE_COUNTS_LIST
+ *         ...       U x RAVEL_COUNTS_WORDS: ravel_counts of each update over all ranks (ravel/weights.h)
  *         ...       S: samples in the bin of each micro-step; they add up to N
  *         ...       N lengths, N ids, N parts, N loss tokens, in bin order
  *         last      checksum of all words before it
@@ -26,7 +27,7 @@
 #ifndef RAVEL_META_H
 #define RAVEL_META_H
 
-#include <ravel/base.h>
+#include <ravel/weights.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,20 +39,20 @@ extern "C" {
 #define RAVEL_META_END     1 /* flag */
 
 /* X(type, name, sentence): the counts of an update, the same on every rank of the mesh. */
-#define RAVEL_UPDATE_COUNTS_LIST(X)                                                                       \
-    X(int64_t, micro_steps, "micro-steps, the same on every data-parallel rank")                          \
-    X(int64_t, samples, "samples on all data-parallel ranks")                                             \
-    X(int64_t, tokens, "sum of their lengths")                                                            \
-    X(uint64_t, squares_low, "sum of their squared lengths, the low 64 bits")                             \
-    X(int64_t, squares_high, "and the high 64 bits")                                                      \
-    X(int64_t, loss_tokens, "tokens that are to be learnt")                                               \
-    X(int64_t, loss_samples, "samples with at least one of them")                                         \
-    X(int64_t, padded_tokens, "sum of slots, a filler's own included")                                    \
-    X(int64_t, capacity_tokens, "bins and fillers times cp times budget")                                 \
-    X(int64_t, bins, "bins with samples")                                                                 \
-    X(int64_t, fillers, "bins without")                                                                   \
-    X(int64_t, shortest, "the shortest sample; 0 where there is none")                                    \
-    X(int64_t, longest, "the longest sample")                                                             \
+#define RAVEL_UPDATE_COUNTS_LIST(X)                                              \
+    X(int64_t, micro_steps, "micro-steps, the same on every data-parallel rank") \
+    X(int64_t, samples, "samples on all data-parallel ranks")                    \
+    X(int64_t, tokens, "sum of their lengths")                                   \
+    X(uint64_t, squares_low, "sum of their squared lengths, the low 64 bits")    \
+    X(int64_t, squares_high, "and the high 64 bits")                             \
+    X(int64_t, loss_tokens, "tokens that are to be learnt")                      \
+    X(int64_t, loss_samples, "samples with at least one of them")                \
+    X(int64_t, padded_tokens, "sum of slots, a filler's own included")           \
+    X(int64_t, capacity_tokens, "bins and fillers times cp times budget")        \
+    X(int64_t, bins, "bins with samples")                                        \
+    X(int64_t, fillers, "bins without")                                          \
+    X(int64_t, shortest, "the shortest sample; 0 where there is none")           \
+    X(int64_t, longest, "the longest sample")                                    \
     X(int64_t, skipped, "samples of the batch that fit no bin and were left out; 0 but in its first update")
 
 typedef struct ravel_update_counts {
@@ -69,6 +70,7 @@ typedef struct ravel_meta {
     int64_t epoch, position;
     int64_t batch;
     const ravel_update_counts *counts; /* [updates] */
+    const ravel_counts *loss_counts;   /* [updates] */
     const int64_t *bin_samples;        /* [micro_steps] */
     const int64_t *lengths;            /* [samples] 1 .. 2^31 */
     const int64_t *ids;                /* [samples] */

@@ -39,7 +39,7 @@ extern "C" {
 
 typedef struct ravel_source ravel_source;
 typedef struct ravel_reader ravel_reader;
-typedef struct ravel_sink ravel_sink;
+typedef struct ravel_collector ravel_collector;
 
 /* Samples as ravel/batch.h takes them, and where each came from. Read-only. */
 typedef struct ravel_samples {
@@ -93,16 +93,16 @@ RAVEL_API ravel_status ravel_source_open(const ravel_source_options *options, ra
 
 /* ---- the caller's own ----------------------------------------------------------------------------------- */
 
-/* `read` hands over the samples of one row through ravel_sink_add: one, several (a packed row, taken apart) or none.
- * It may be called from several threads at once, one for each reader. A failure ends the reading with its status and
- * sentence, the row's number in front. */
+/* `read` hands over the samples of one row through ravel_collector_add: one, several (a packed row, taken apart) or
+ * none. It may be called from several threads at once, one for each reader. A failure ends the reading with its status
+ * and sentence, the row's number in front. */
 typedef struct ravel_source_hooks {
     size_t size; /* sizeof(ravel_source_hooks) */
     void *user;
     int64_t count;             /* rows */
     const ravel_field *fields; /* copied without their data; must hold "tokens" (i32, per token) */
     int64_t field_count;
-    ravel_status (*read)(void *user, int64_t row, ravel_sink *sink, ravel_error *err);
+    ravel_status (*read)(void *user, int64_t row, ravel_collector *collector, ravel_error *err);
     void (*close)(void *user);        /* when the source is freed; may be NULL */
     const ravel_allocator *allocator; /* NULL: malloc */
 } ravel_source_hooks;
@@ -111,13 +111,14 @@ RAVEL_API ravel_status ravel_source_callbacks(const ravel_source_hooks *hooks, r
 
 /* One sample: data[f] is its array of field f, with as many elements as the field's kind says; copied. NULL for a
  * field: its pad value. E_DATA where length < 1. */
-RAVEL_API ravel_status ravel_sink_add(ravel_sink *sink, int64_t length, const void *const *data, ravel_error *err);
+RAVEL_API ravel_status ravel_collector_add(ravel_collector *collector, int64_t length, const void *const *data,
+                                           ravel_error *err);
 
 /* The samples of a packed row: per-token arrays are as long as the row, per-sample ones have `count` elements, and step
  * fields are not possible. Sample i has cu_seqlens[i+1] - cu_seqlens[i] tokens (none: it is passed over) and begins at
  * starts[i], or, where that is NULL, at cu_seqlens[i]. */
-RAVEL_API ravel_status ravel_sink_add_packed(ravel_sink *sink, int64_t count, const int64_t *cu_seqlens,
-                                             const int64_t *starts, const void *const *data, ravel_error *err);
+RAVEL_API ravel_status ravel_collector_add_packed(ravel_collector *collector, int64_t count, const int64_t *cu_seqlens,
+                                                  const int64_t *starts, const void *const *data, ravel_error *err);
 
 /* Samples in memory (rollouts), one a row; borrowed, and must outlive the source. */
 RAVEL_API ravel_status ravel_source_samples(const ravel_samples *samples, const ravel_allocator *allocator,

@@ -47,17 +47,15 @@ static uint64_t most_common(const uint64_t *pairs, int32_t ranks) {
 /* "ranks 1, 3, 8 and 12 more have", for those whose digest is not `common`. */
 static void name_ranks(const ravel_comm *comm, const uint64_t *pairs, uint64_t common, char *text, size_t bytes) {
     enum { SHOWN = 16 };
-    int32_t odd = 0;
-    size_t used = 0;
-    for (int32_t i = 0; i < ravel_comm_size(comm); i++) {
+    int32_t odd = 0, size = ravel_comm_size(comm);
+    for (int32_t i = 0; i < size; i++) odd += pairs[2 * i] && pairs[2 * i + 1] != common;
+    size_t used = (size_t)snprintf(text, bytes, odd == 1 ? "rank" : "ranks");
+    for (int32_t i = 0, shown = 0; i < size && shown < SHOWN; i++) {
         if (!pairs[2 * i] || pairs[2 * i + 1] == common) continue;
-        if (odd++ < SHOWN && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, odd == 1 ? "%d" : ", %d", ravel_comm_world_rank(comm, i));
+        used += (size_t)snprintf(text + used, bytes - used, shown++ ? ", %d" : " %d", ravel_comm_world_rank(comm, i));
     }
-    if (odd > SHOWN && used < bytes) (void)snprintf(text + used, bytes - used, " and %d more", odd - SHOWN);
-    char list[400];
-    (void)snprintf(list, sizeof list, "%s", text);
-    (void)snprintf(text, bytes, odd == 1 ? "rank %s has" : "ranks %s have", list);
+    if (odd > SHOWN) used += (size_t)snprintf(text + used, bytes - used, " and %d more", odd - SHOWN);
+    (void)snprintf(text + used, bytes - used, odd == 1 ? " has" : " have");
 }
 
 static ravel_status name_mismatch(ravel_comm *comm, const uint64_t *digest, const char *what,
@@ -70,7 +68,7 @@ static ravel_status name_mismatch(ravel_comm *comm, const uint64_t *digest, cons
     if (!pairs) return ravel__no_memory(err, bytes, "the ranks' digests");
     ravel_status status = ravel_comm_allgather(comm, mine, pairs, 2, RAVEL_U64, err);
     if (!status) {
-        char who[440];
+        char who[320];
         name_ranks(comm, pairs, most_common(pairs, ravel_comm_size(comm)), who, sizeof who);
         status = ravel_error_set(err, RAVEL_E_MISMATCH, "%s %s than the other ranks; nothing was moved", who, what);
     }

@@ -49,8 +49,8 @@ static ravel_status check_input(const ravel_plan *plan, const int64_t *counts, i
         total += counts[r];
     }
     if (total != plan->count)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the ranks have %" PRId64 " samples, the plan has %" PRId64, total,
-                               plan->count);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the ranks have %" PRId64 " samples, the plan has %" PRId64,
+                               total, plan->count);
     return RAVEL_OK;
 }
 
@@ -338,8 +338,8 @@ ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_comm *comm
     set_counts(exchange, &c, exchange->takes, take_counts, take_offsets);
     char *sent = take_room(&block, send_offsets[ranks - 1] + send_counts[ranks - 1]), *received = block;
     fill_sends(exchange, mine, &c, sent);
-    ravel_status status = ravel_comm_alltoallv(comm, sent, send_counts, send_offsets, received, take_counts,
-                                               take_offsets, RAVEL_U8, err);
+    ravel_status status =
+        ravel_comm_alltoallv(comm, sent, send_counts, send_offsets, received, take_counts, take_offsets, RAVEL_U8, err);
     if (status) return status;
     memcpy(fronts, take_offsets, (size_t)ranks * sizeof *fronts);
     place_all(exchange, mine, &c, received, fronts, align_up(result), arrived);

@@ -1,6 +1,6 @@
 /* A row of a JSON-lines file: {"input_ids": ...}, {"prompt": ..., "response": ...} or {"text": ...}.
  *
- *     line --JSON--> nodes --decode--> one array a field (scratch) --cut at cu_seqlens--> samples (sink)
+ *     line --JSON--> nodes --decode--> one array a field (scratch) --cut at cu_seqlens--> samples (collector)
  *
  * Rows are untrusted: every array's length and every number is checked against what the tokens say. */
 #include "feed/jsonl_row.h"
@@ -15,7 +15,7 @@ typedef struct row {
     const ravel_json_node *root;
     const ravel__row_rules *rules;
     ravel__row_scratch *scratch;
-    ravel_sink *sink;
+    ravel_collector *collector;
     int64_t tokens; /* in the row */
     int64_t parts;  /* samples in the row; 0: it is one sample */
     ravel_error *err;
@@ -38,7 +38,7 @@ static ravel_status bad(const row *r, const char *key, const char *what) {
 }
 
 static ravel_status reserve(const row *r, ravel__pile *pile, int64_t count, size_t each) {
-    return ravel__pile_reserve(pile, r->sink->allocator, count, each, "a row", r->err);
+    return ravel__pile_reserve(pile, r->collector->allocator, count, each, "a row", r->err);
 }
 
 /* An array of whole numbers min .. max into out[node->count]. */
@@ -242,7 +242,7 @@ static const char *const elements_of[] = {"tokens", "tokens", "tokens after the 
 /* An array with `width` numbers for each token, step or sample, one flat list; or one number for all samples of the
  * row. */
 static ravel_status read_field(const row *r, int32_t f) {
-    const ravel_field *field = &r->sink->fields[f];
+    const ravel_field *field = &r->collector->fields[f];
     const ravel_json_node *node = member(r, field->name);
     int64_t want = ravel__field_elements(field, r->parts ? r->parts : 1, r->tokens) * field->width;
     if (!node) return bad(r, field->name, "is missing from the row");
@@ -282,18 +282,19 @@ static ravel_status read_tokens(row *r) {
 
 static ravel_status put(const row *r) {
     const void *data[RAVEL__FIELDS_MAX];
-    for (int32_t f = 0; f < r->sink->field_count; f++) data[f] = r->scratch->data[f].at;
-    if (r->parts == 0) return ravel_sink_add(r->sink, r->tokens, data, r->err);
-    return ravel_sink_add_packed(r->sink, r->parts, r->scratch->bounds.at, r->scratch->starts.at, data, r->err);
+    for (int32_t f = 0; f < r->collector->field_count; f++) data[f] = r->scratch->data[f].at;
+    if (r->parts == 0) return ravel_collector_add(r->collector, r->tokens, data, r->err);
+    return ravel_collector_add_packed(r->collector, r->parts, r->scratch->bounds.at, r->scratch->starts.at, data,
+                                      r->err);
 }
 
 ravel_status ravel__row_read(const char *text, size_t bytes, const ravel__row_rules *rules, ravel__row_scratch *scratch,
-                             ravel_sink *sink, ravel_error *err) {
-    ravel_status status = ravel_json_parse(text, bytes, sink->allocator, &scratch->doc, err);
+                             ravel_collector *collector, ravel_error *err) {
+    ravel_status status = ravel_json_parse(text, bytes, collector->allocator, &scratch->doc, err);
     if (status) return status;
-    row r = {scratch->doc, ravel_json_root(scratch->doc), rules, scratch, sink, 0, 0, err};
+    row r = {scratch->doc, ravel_json_root(scratch->doc), rules, scratch, collector, 0, 0, err};
     if (r.root->kind != RAVEL_JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
     status = read_tokens(&r);
-    for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < sink->field_count && !status; f++) status = read_field(&r, f);
+    for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < collector->field_count && !status; f++) status = read_field(&r, f);
     return status ? status : put(&r);
 }

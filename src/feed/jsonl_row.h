@@ -18,9 +18,9 @@ typedef struct ravel__row_rules {
 
 void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch);
 
-/* The text of one line into the sink, whose fields are the built-in ones and those of the options. E_DATA says what is
- * wrong with the row, without its place. */
+/* The text of one line into the collector, whose fields are the built-in ones and those of the options. E_DATA says
+ * what is wrong with the row, without its place. */
 ravel_status ravel__row_read(const char *text, size_t bytes, const ravel__row_rules *rules, ravel__row_scratch *scratch,
-                             ravel_sink *sink, ravel_error *err);
+                             ravel_collector *collector, ravel_error *err);
 
 #endif

@@ -8,9 +8,10 @@
 
 /* The counts of an update are words in the message and a struct in memory. */
 _Static_assert(sizeof(ravel_update_counts) == RAVEL_UPDATE_WORDS * sizeof(int64_t), "one word a count");
+_Static_assert(sizeof(ravel_counts) == RAVEL_COUNTS_WORDS * sizeof(int64_t), "one word a count");
 
 enum { MAGIC, VERSION, WORDS, FLAGS, UPDATES, STEPS, SAMPLES, EPOCH, POSITION, BATCH };
-enum { COLUMNS = 4 }; /* lengths, ids, parts, loss tokens */
+enum { COLUMNS = 4 /* lengths, ids, parts, loss tokens */, EACH = RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS };
 #define MOST_WORDS (INT64_C(1) << 40)
 
 static int64_t checksum(const int64_t *words, int64_t count) {
@@ -22,7 +23,7 @@ static int64_t checksum(const int64_t *words, int64_t count) {
 static int64_t total_words(int64_t updates, int64_t steps, int64_t samples) {
     if (updates < 0 || steps < 0 || samples < 0) return -1;
     if (updates > MOST_WORDS || steps > MOST_WORDS || samples > MOST_WORDS) return -1;
-    return RAVEL_META_HEAD + updates * RAVEL_UPDATE_WORDS + steps + COLUMNS * samples + 1;
+    return RAVEL_META_HEAD + updates * EACH + steps + COLUMNS * samples + 1;
 }
 
 int64_t ravel_meta_words(const ravel_meta *meta) {
@@ -39,11 +40,12 @@ ravel_status ravel_meta_encode(const ravel_meta *meta, int64_t *words, int64_t c
     if (need < 0 || count != need)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the message takes %" PRId64 " words, there is room for %" PRId64,
                                need, count);
-    const int64_t head[RAVEL_META_HEAD] = {
-        RAVEL_META_MAGIC,  RAVEL_META_VERSION, need,        meta->flags,    meta->updates, meta->micro_steps,
-        meta->samples,     meta->epoch,        meta->position, meta->batch};
+    const int64_t head[RAVEL_META_HEAD] = {RAVEL_META_MAGIC, RAVEL_META_VERSION, need,          meta->flags,
+                                           meta->updates,    meta->micro_steps,  meta->samples, meta->epoch,
+                                           meta->position,   meta->batch};
     int64_t *at = put(words, head, RAVEL_META_HEAD);
     at = put(at, meta->counts, meta->updates * RAVEL_UPDATE_WORDS);
+    at = put(at, meta->loss_counts, meta->updates * RAVEL_COUNTS_WORDS);
     at = put(at, meta->bin_samples, meta->micro_steps);
     at = put(at, meta->lengths, meta->samples);
     at = put(at, meta->ids, meta->samples);
@@ -91,7 +93,8 @@ static ravel_status check_updates(const ravel_meta *meta, ravel_error *err) {
         steps += here;
     }
     if (steps != meta->micro_steps)
-        return ravel_error_set(err, RAVEL_E_DATA, "a metadata message has %" PRId64 " micro-steps, its updates have not",
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "a metadata message has %" PRId64 " micro-steps, its updates have not",
                                meta->micro_steps);
     return RAVEL_OK;
 }
@@ -126,7 +129,8 @@ ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *
                     .batch = words[BATCH]};
     const int64_t *at = words + RAVEL_META_HEAD;
     m.counts = (const ravel_update_counts *)at;
-    m.bin_samples = at += m.updates * RAVEL_UPDATE_WORDS;
+    m.loss_counts = (const ravel_counts *)(at += m.updates * RAVEL_UPDATE_WORDS);
+    m.bin_samples = at += m.updates * RAVEL_COUNTS_WORDS;
     m.lengths = at += m.micro_steps;
     m.ids = at += m.samples;
     m.parts = at += m.samples;

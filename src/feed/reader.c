@@ -1,4 +1,4 @@
-/* A reader: one thread's sink and scratch, and the rule for bad rows. */
+/* A reader: one thread's collector and scratch, and the rule for bad rows. */
 #include "feed/source.h"
 
 #include "base/log.h"
@@ -10,7 +10,7 @@ struct ravel_reader {
     const ravel_source *source;
     const ravel_allocator *allocator;
     const ravel_logger *logger;
-    ravel_sink sink;
+    ravel_collector collector;
     ravel_samples view;
     ravel_field *fields; /* the source's, with this reader's data */
     size_t fields_bytes;
@@ -20,8 +20,8 @@ struct ravel_reader {
 
 static ravel_status reader_init(ravel_reader *r, ravel_error *err) {
     const ravel_source *source = r->source;
-    ravel_status status = ravel__sink_init(&r->sink, source->fields, source->field_count, r->allocator, err);
-    r->sink.truncate = source->truncate;
+    ravel_status status = ravel__collector_init(&r->collector, source->fields, source->field_count, r->allocator, err);
+    r->collector.truncate = source->truncate;
     if (status) return status;
     r->fields = ravel__fields_copy(source->fields, source->field_count, r->allocator, &r->fields_bytes);
     if (!r->fields) return ravel__no_memory(err, r->fields_bytes, "the fields of a reader");
@@ -56,7 +56,7 @@ void ravel_reader_free(ravel_reader *reader) {
         if (kind->scratch_free) kind->scratch_free(allocator, reader->scratch);
         ravel__release(allocator, reader->scratch, kind->scratch_bytes);
     }
-    ravel__sink_free(&reader->sink);
+    ravel__collector_free(&reader->collector);
     ravel__release(allocator, reader->fields, reader->fields_bytes);
     ravel__release(allocator, reader, sizeof *reader);
 }
@@ -65,11 +65,11 @@ void ravel_reader_free(ravel_reader *reader) {
 static ravel_status read_row(ravel_reader *r, int64_t row, ravel_error *err) {
     const ravel_source *source = r->source;
     ravel_error local = RAVEL_ERROR_INIT;
-    r->sink.row = row;
-    r->sink.first = r->sink.count;
-    ravel_status status = source->kind->read(source, r->scratch, row + source->first_row, &r->sink, &local);
+    r->collector.row = row;
+    r->collector.first = r->collector.count;
+    ravel_status status = source->kind->read(source, r->scratch, row + source->first_row, &r->collector, &local);
     if (!status) return RAVEL_OK;
-    ravel__sink_rewind(&r->sink, r->sink.first);
+    ravel__collector_rewind(&r->collector, r->collector.first);
     if (local.status == RAVEL_OK) /* a callback that said nothing */
         (void)ravel_error_set(&local, status, "the source failed at row %" PRId64 ": %s", row,
                               ravel_status_text(status));
@@ -87,33 +87,33 @@ static ravel_status check_row(const ravel_reader *r, int64_t row, ravel_error *e
 }
 
 static const ravel_samples *make_view(ravel_reader *r) {
-    for (int32_t f = 0; f < r->sink.field_count; f++) r->fields[f].data = r->sink.data[f].at;
+    for (int32_t f = 0; f < r->collector.field_count; f++) r->fields[f].data = r->collector.data[f].at;
     r->view.ragged = (ravel_ragged){.size = sizeof r->view.ragged,
-                                    .count = r->sink.count,
-                                    .offsets = r->sink.offsets.at,
+                                    .count = r->collector.count,
+                                    .offsets = r->collector.offsets.at,
                                     .fields = r->fields,
-                                    .field_count = r->sink.field_count};
-    r->view.rows = r->sink.rows.at;
-    r->view.parts = r->sink.parts.at;
+                                    .field_count = r->collector.field_count};
+    r->view.rows = r->collector.rows.at;
+    r->view.parts = r->collector.parts.at;
     return &r->view;
 }
 
 ravel_status ravel_reader_read(ravel_reader *reader, const int64_t *rows, int64_t count, const ravel_samples **samples,
                                ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    ravel__sink_clear(&reader->sink);
+    ravel__collector_clear(&reader->collector);
     for (int64_t i = 0; i < count && !status; i++) {
         status = check_row(reader, rows[i], err);
         if (!status) status = read_row(reader, rows[i], err);
     }
     if (status) {
-        ravel__sink_clear(&reader->sink);
+        ravel__collector_clear(&reader->collector);
         return status;
     }
     reader->stats.rows += count;
-    reader->stats.samples += reader->sink.count;
-    reader->stats.tokens += reader->sink.tokens;
-    reader->stats.truncated = reader->sink.truncated;
+    reader->stats.samples += reader->collector.count;
+    reader->stats.tokens += reader->collector.tokens;
+    reader->stats.truncated = reader->collector.truncated;
     *samples = make_view(reader);
     return RAVEL_OK;
 }

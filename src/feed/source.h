@@ -1,7 +1,7 @@
-/* What the kinds of sources share: the table behind a ravel_source, and the sink that samples are put into.
+/* What the kinds of sources share: the table behind a ravel_source, and the collector that samples are put into.
  *
- *   ravel_source           shared, read-only   --- kind->read(source, scratch, row, sink) --->   sink of a reader
- *   scratch                one reader's own memory for a kind (a JSON document, decoded arrays)
+ *   ravel_source           shared, read-only   --- kind->read(source, scratch, row, collector) --->   collector of a
+ * reader scratch                one reader's own memory for a kind (a JSON document, decoded arrays)
  *
  * A kind embeds ravel_source as its first member. */
 #ifndef RAVEL_FEED_SOURCE_H
@@ -15,9 +15,10 @@
 typedef struct ravel__source_kind {
     const char *name;
     size_t scratch_bytes; /* zeroed before the first read; 0: none */
-    /* Puts the samples of a row (0 .. count-1 of this source's rows, first_row already added) into the sink.
+    /* Puts the samples of a row (0 .. count-1 of this source's rows, first_row already added) into the collector.
      * Thread-safe. On an error the front takes back what was put. */
-    ravel_status (*read)(const ravel_source *source, void *scratch, int64_t row, ravel_sink *sink, ravel_error *err);
+    ravel_status (*read)(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
+                         ravel_error *err);
     void (*scratch_free)(const ravel_allocator *allocator, void *scratch); /* its content; may be NULL */
     void (*close)(ravel_source *source);                                   /* what it owns; may be NULL */
 } ravel__source_kind;
@@ -50,9 +51,9 @@ ravel_status ravel__source_open_mock(const ravel_source_options *options, const 
 /* Fields that every source by options has, in this order. */
 enum { RAVEL__FIELD_TOKENS, RAVEL__FIELD_MASK, RAVEL__FIELDS_BUILT_IN };
 
-/* ---- the sink ------------------------------------------------------------------------------------------- */
+/* ---- the collector ------------------------------------------------------------------------------------------- */
 
-struct ravel_sink {
+struct ravel_collector {
     const ravel_allocator *allocator;
     const ravel_field *fields;
     int32_t field_count;
@@ -65,18 +66,18 @@ struct ravel_sink {
     ravel__pile *data; /* [field_count] */
 };
 
-ravel_status ravel__sink_init(ravel_sink *sink, const ravel_field *fields, int32_t field_count,
-                              const ravel_allocator *allocator, ravel_error *err);
-void ravel__sink_free(ravel_sink *sink);
-void ravel__sink_clear(ravel_sink *sink);
+ravel_status ravel__collector_init(ravel_collector *collector, const ravel_field *fields, int32_t field_count,
+                                   const ravel_allocator *allocator, ravel_error *err);
+void ravel__collector_free(ravel_collector *collector);
+void ravel__collector_clear(ravel_collector *collector);
 /* How long a sample of `length` tokens will be. */
-int64_t ravel__sink_cut(const ravel_sink *sink, int64_t length);
+int64_t ravel__collector_cut(const ravel_collector *collector, int64_t length);
 /* Makes room for one more sample of `length` tokens, already cut, and says where field f of it goes. */
-ravel_status ravel__sink_room(ravel_sink *sink, int64_t length, ravel_error *err);
-void *ravel__sink_place(const ravel_sink *sink, int32_t field);
+ravel_status ravel__collector_room(ravel_collector *collector, int64_t length, ravel_error *err);
+void *ravel__collector_place(const ravel_collector *collector, int32_t field);
 /* The sample whose places were filled is there. */
-void ravel__sink_push(ravel_sink *sink, int64_t length);
+void ravel__collector_push(ravel_collector *collector, int64_t length);
 /* Back to `count` samples. */
-void ravel__sink_rewind(ravel_sink *sink, int64_t count);
+void ravel__collector_rewind(ravel_collector *collector, int64_t count);
 
 #endif

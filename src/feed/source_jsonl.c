@@ -58,12 +58,12 @@ static int64_t line_number(const jsonl_source *s, int64_t row) {
     return number;
 }
 
-static ravel_status jsonl_read(const ravel_source *source, void *scratch, int64_t row, ravel_sink *sink,
+static ravel_status jsonl_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                                ravel_error *err) {
     const jsonl_source *s = (const jsonl_source *)source;
     const char *data = s->map.data, *at = data + s->begins[row];
     size_t bytes = (size_t)(line_end(at, data + s->map.bytes) - at);
-    ravel_status status = ravel__row_read(at, bytes, &s->rules, scratch, sink, err);
+    ravel_status status = ravel__row_read(at, bytes, &s->rules, scratch, collector, err);
     if (status) ravel_error_prefix(err, "%s:%" PRId64, s->path, line_number(s, row));
     return status;
 }

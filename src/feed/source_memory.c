@@ -10,11 +10,11 @@ typedef struct callback_source {
     ravel_source_hooks hooks;
 } callback_source;
 
-static ravel_status callback_read(const ravel_source *source, void *scratch, int64_t row, ravel_sink *sink,
+static ravel_status callback_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                                   ravel_error *err) {
     const ravel_source_hooks *hooks = &((const callback_source *)source)->hooks;
     (void)scratch;
-    ravel_status status = hooks->read(hooks->user, row, sink, err);
+    ravel_status status = hooks->read(hooks->user, row, collector, err);
     if (status && err && err->status) ravel_error_prefix(err, "row %" PRId64, row);
     return status;
 }
@@ -47,7 +47,7 @@ typedef struct samples_source {
     ravel_samples samples;
 } samples_source;
 
-static ravel_status samples_read(const ravel_source *source, void *scratch, int64_t row, ravel_sink *sink,
+static ravel_status samples_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                                  ravel_error *err) {
     const ravel_ragged *ragged = &((const samples_source *)source)->samples.ragged;
     const void *data[RAVEL__FIELDS_MAX];
@@ -55,7 +55,7 @@ static ravel_status samples_read(const ravel_source *source, void *scratch, int6
     (void)scratch;
     for (int64_t f = 0; f < ragged->field_count; f++)
         data[f] = (const char *)ragged->fields[f].data + ravel__field_bytes(&ragged->fields[f], row, begin);
-    return ravel_sink_add(sink, end - begin, data, err);
+    return ravel_collector_add(collector, end - begin, data, err);
 }
 
 static const ravel__source_kind samples_kind = {"samples", 0, samples_read, NULL, NULL};

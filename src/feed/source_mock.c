@@ -26,26 +26,26 @@ static void fill_numbers(const ravel_field *field, char *place, int64_t count, u
     }
 }
 
-static ravel_status mock_read(const ravel_source *source, void *scratch, int64_t row, ravel_sink *sink,
+static ravel_status mock_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                               ravel_error *err) {
     const mock_source *s = (const mock_source *)source;
-    int64_t whole = ravel_mock_length(s->mock, row), length = ravel__sink_cut(sink, whole);
+    int64_t whole = ravel_mock_length(s->mock, row), length = ravel__collector_cut(collector, whole);
     int64_t prompt = ravel_mock_prompt(s->mock, row);
     (void)scratch;
-    ravel_status status = ravel__sink_room(sink, length, err);
+    ravel_status status = ravel__collector_room(collector, length, err);
     if (status) return status;
     if (prompt > length) prompt = length;
-    ravel_mock_tokens(s->mock, row, s->vocab, length, ravel__sink_place(sink, RAVEL__FIELD_TOKENS));
-    unsigned char *mask = ravel__sink_place(sink, RAVEL__FIELD_MASK);
+    ravel_mock_tokens(s->mock, row, s->vocab, length, ravel__collector_place(collector, RAVEL__FIELD_TOKENS));
+    unsigned char *mask = ravel__collector_place(collector, RAVEL__FIELD_MASK);
     memset(mask, 0, (size_t)prompt);
     memset(mask + prompt, 1, (size_t)(length - prompt));
-    for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < sink->field_count; f++) {
+    for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < collector->field_count; f++) {
         uint64_t seed = ravel__mix64(ravel_mock_described(s->mock)->seed + (uint64_t)f) ^ ravel__mix64((uint64_t)row);
-        fill_numbers(&sink->fields[f], ravel__sink_place(sink, f), ravel__field_elements(&sink->fields[f], 1, length),
-                     seed);
+        fill_numbers(&collector->fields[f], ravel__collector_place(collector, f),
+                     ravel__field_elements(&collector->fields[f], 1, length), seed);
     }
-    sink->truncated += length < whole;
-    ravel__sink_push(sink, length);
+    collector->truncated += length < whole;
+    ravel__collector_push(collector, length);
     return RAVEL_OK;
 }
 

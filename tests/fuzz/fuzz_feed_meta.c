@@ -1,5 +1,5 @@
-/* The metadata decoder on any words. The checksum of half the inputs is made right first, so that the fuzzer gets behind
- * it; whatever is taken must be inside the message, keep its promises and encode to the same words. */
+/* The metadata decoder on any words. The checksum of half the inputs is made right first, so that the fuzzer gets
+ * behind it; whatever is taken must be inside the message, keep its promises and encode to the same words. */
 #include <ravel/meta.h>
 
 #include "base/hash.h"

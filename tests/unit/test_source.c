@@ -410,7 +410,7 @@ TEST(source_jsonl_survives_every_failed_allocation) {
 /* ---- callbacks and memory ------------------------------------------------------------------------------- */
 
 /* Row r holds r % 3 samples of lengths r + 1, r + 2; row 13 fails. */
-static ravel_status read_numbers(void *user, int64_t row, ravel_sink *sink, ravel_error *err) {
+static ravel_status read_numbers(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
     int32_t tokens[64];
     float score = (float)row / 2;
     ++*(int *)user;
@@ -419,7 +419,7 @@ static ravel_status read_numbers(void *user, int64_t row, ravel_sink *sink, rave
     for (int64_t k = 0; k < row % 3; k++) {
         for (int i = 0; i < 64; i++) tokens[i] = (int32_t)(row * 100 + k);
         const void *data[] = {&score, tokens, NULL};
-        ravel_status status = ravel_sink_add(sink, row + k + 1, data, err);
+        ravel_status status = ravel_collector_add(collector, row + k + 1, data, err);
         if (status) return status;
     }
     return RAVEL_OK;
