@@ -123,8 +123,12 @@ static void build(const trial *t, int64_t begin, int64_t end, ravel_field *field
             for (int64_t b = 0; b < elements(f, t->lengths[s]) * each; b++) data[at++] = byte_of(t, s, f, b);
         fields[f] = (ravel_field){shapes[f].name, shapes[f].kind, shapes[f].dtype, shapes[f].width, data, 0};
     }
-    *ragged = (ravel_ragged){.size = sizeof *ragged, .count = end - begin, .offsets = offsets, .fields = fields,
-                             .field_count = FIELDS, .prompts = t->with_prompts ? t->prompts + begin : NULL};
+    *ragged = (ravel_ragged){.size = sizeof *ragged,
+                             .count = end - begin,
+                             .offsets = offsets,
+                             .fields = fields,
+                             .field_count = FIELDS,
+                             .prompts = t->with_prompts ? t->prompts + begin : NULL};
 }
 
 static bool arrived_right(const trial *t, int32_t rank, const ravel_exchange *x, const ravel_ragged *got) {
@@ -186,7 +190,7 @@ static ravel_status plan_trial(trial *t, ravel__rng *r, ravel_error *err) {
     t->starts[t->dp] = t->count;
     for (int64_t s = 0; s < t->count; s++) {
         t->lengths[s] = ravel__rng_below(r, 10) == 0 ? 1 + (int64_t)ravel__rng_below(r, 1000)
-                                                      : 1 + (int64_t)ravel__rng_below(r, 40);
+                                                     : 1 + (int64_t)ravel__rng_below(r, 40);
         t->prompts[s] = (int64_t)ravel__rng_below(r, (uint64_t)t->lengths[s] + 1);
     }
     options.budget = 1000 + (int64_t)ravel__rng_below(r, 500);
@@ -242,7 +246,8 @@ TEST(exchange_refuses_counts_that_do_not_fit_the_plan) {
 
 /* ---- the metadata message ------------------------------------------------------------------------------- */
 
-static void make_meta(ravel__rng *r, ravel_meta *meta, ravel_update_counts *counts, ravel_counts *loss, int64_t *arrays) {
+static void make_meta(ravel__rng *r, ravel_meta *meta, ravel_update_counts *counts, ravel_counts *loss,
+                      int64_t *arrays) {
     int64_t updates = 1 + (int64_t)ravel__rng_below(r, 3), steps = 0, samples = 0;
     memset(counts, 0, 3 * sizeof *counts);
     memset(loss, 0, 3 * sizeof *loss);
@@ -253,9 +258,19 @@ static void make_meta(ravel__rng *r, ravel_meta *meta, ravel_update_counts *coun
         steps += counts[u].micro_steps;
     }
     for (int64_t s = 0; s < steps; s++) samples += arrays[s] = (int64_t)ravel__rng_below(r, 6);
-    *meta = (ravel_meta){.size = sizeof *meta, .updates = updates, .micro_steps = steps, .samples = samples, .epoch = 3,
-                         .position = 9, .batch = 4, .counts = counts, .loss_counts = loss, .bin_samples = arrays,
-                         .lengths = arrays + 100, .ids = arrays + 200, .parts = arrays + 300,
+    *meta = (ravel_meta){.size = sizeof *meta,
+                         .updates = updates,
+                         .micro_steps = steps,
+                         .samples = samples,
+                         .epoch = 3,
+                         .position = 9,
+                         .batch = 4,
+                         .counts = counts,
+                         .loss_counts = loss,
+                         .bin_samples = arrays,
+                         .lengths = arrays + 100,
+                         .ids = arrays + 200,
+                         .parts = arrays + 300,
                          .loss_tokens = arrays + 400};
     for (int64_t i = 0; i < samples; i++) {
         arrays[100 + i] = 1 + (int64_t)ravel__rng_below(r, INT64_C(1) << 31);
