@@ -31,7 +31,7 @@ void store_make(store *s, ravel__rng *r, int64_t count, int64_t longest) {
         s->everyone[i] = (int32_t)i;
     }
     s->ragged.fields = s->fields;
-    s->ragged.field_count = 1 + (int64_t)ravel__rng_below(r, STORE_FIELDS);
+    s->ragged.field_count = 1 + (int64_t)ravel__rng_below(r, ravel__rng_below(r, 8) ? 12 : STORE_FIELDS);
     for (int i = 0; i < s->ragged.field_count; i++) random_field(s, r, i);
 }
 

@@ -7,7 +7,7 @@
 
 #include <ravel/batch.h>
 
-enum { STORE_FIELDS = 12, STORE_SAMPLES = 200 };
+enum { STORE_FIELDS = 40, STORE_SAMPLES = 200 };
 
 typedef struct store {
     ravel_ragged ragged;
