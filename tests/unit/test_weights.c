@@ -108,9 +108,9 @@ static bool framework_loss(const ravel_ragged *ragged, const ravel_plan *plan, c
             *total += loss;
         }
     }
-    if (c->options.dp_reduce == RAVEL_REDUCE_MEAN) *total /= c->dp;
-    if (c->options.cp_reduce == RAVEL_REDUCE_MEAN) *total /= c->cp;
-    if (c->options.step_reduce == RAVEL_REDUCE_MEAN) *total /= (double)plan->micro_steps;
+    if (c->options.dp_reduce == RAVEL_FRAMEWORK_MEAN) *total /= c->dp;
+    if (c->options.cp_reduce == RAVEL_FRAMEWORK_MEAN) *total /= c->cp;
+    if (c->options.step_reduce == RAVEL_FRAMEWORK_MEAN) *total /= (double)plan->micro_steps;
     return true;
 }
 
