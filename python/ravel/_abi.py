@@ -2,10 +2,70 @@
 
 import ctypes as C
 
+# ravel_axis
+RAVEL_AXIS_TP = 1
+RAVEL_AXIS_CP = 2
+RAVEL_AXIS_DP = 4
+RAVEL_AXIS_PP = 8
+
+# ravel_bad_rows
+RAVEL_BAD_ROWS_ERROR = 0
+RAVEL_BAD_ROWS_SKIP = 1
+
+# ravel_cp_kind
+RAVEL_CP_ZIGZAG = 0
+RAVEL_CP_CONTIGUOUS = 1
+RAVEL_CP_STRIPED = 2
+
+# ravel_dtype
+RAVEL_U8 = 0
+RAVEL_I8 = 1
+RAVEL_I16 = 2
+RAVEL_U16 = 3
+RAVEL_I32 = 4
+RAVEL_U32 = 5
+RAVEL_I64 = 6
+RAVEL_U64 = 7
+RAVEL_F16 = 8
+RAVEL_BF16 = 9
+RAVEL_F32 = 10
+RAVEL_F64 = 11
+RAVEL_BOOL = 12
+RAVEL_F8_E4M3 = 13
+RAVEL_F8_E5M2 = 14
+RAVEL_F8_E8M0 = 15
+RAVEL_C64 = 16
+
+# ravel_durability
+RAVEL_DURABLE = 0
+RAVEL_ATOMIC = 1
+RAVEL_IN_PLACE = 2
+
 # ravel_effort
 RAVEL_EFFORT_FAST = 0
 RAVEL_EFFORT_DEFAULT = 1
 RAVEL_EFFORT_MAX = 2
+
+# ravel_empty_rule
+RAVEL_EMPTY_COUNT = 0
+RAVEL_EMPTY_SKIP = 1
+
+# ravel_field_kind
+RAVEL_FIELD_TOKEN = 0
+RAVEL_FIELD_NEXT = 1
+RAVEL_FIELD_STEP = 2
+RAVEL_FIELD_SAMPLE = 3
+RAVEL_FIELD_SPREAD = 4
+
+# ravel_format
+RAVEL_FORMAT_AUTO = 0
+RAVEL_FORMAT_CSV = 1
+RAVEL_FORMAT_JSONL = 2
+RAVEL_FORMAT_NPY = 3
+
+# ravel_framework
+RAVEL_FRAMEWORK_SUM = 0
+RAVEL_FRAMEWORK_MEAN = 1
 
 # ravel_group_rule
 RAVEL_GROUPS_FREE = 0
@@ -32,6 +92,12 @@ RAVEL_LOG_DEBUG = 0
 RAVEL_LOG_INFO = 1
 RAVEL_LOG_WARN = 2
 
+# ravel_loss_mode
+RAVEL_TOKEN_MEAN = 0
+RAVEL_SEQ_MEAN_TOKEN_MEAN = 1
+RAVEL_SEQ_MEAN_TOKEN_SUM = 2
+RAVEL_SEQ_MEAN_TOKEN_SUM_NORM = 3
+
 # ravel_method
 RAVEL_METHOD_RAVEL = 0
 RAVEL_METHOD_NEXT_FIT = 1
@@ -43,6 +109,184 @@ RAVEL_METHOD_KK = 6
 RAVEL_METHOD_LPT = 7
 RAVEL_METHOD_COUNT = 8
 RAVEL_METHOD_AS_IS = 9
+
+# ravel_metric_id
+RAVEL_METRIC_TOKENS_CAPACITY = 0
+RAVEL_METRIC_TOKENS_PADDED = 1
+RAVEL_METRIC_TOKENS_ACTUAL = 2
+RAVEL_METRIC_TOKENS_LOSS = 3
+RAVEL_METRIC_BATCH_SAMPLES = 4
+RAVEL_METRIC_BATCH_BINS = 5
+RAVEL_METRIC_BATCH_FILLERS = 6
+RAVEL_METRIC_BATCH_MICRO_STEPS = 7
+RAVEL_METRIC_TOKENS_PER_SEC = 8
+RAVEL_METRIC_TOKENS_PER_SEC_PER_GPU = 9
+RAVEL_METRIC_COMPUTE_TOKENS_PER_SEC = 10
+RAVEL_METRIC_COMPUTE_TOKENS_PER_SEC_PER_GPU = 11
+RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC = 12
+RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC_PER_GPU = 13
+RAVEL_METRIC_SAMPLES_PER_SEC = 14
+RAVEL_METRIC_PACKING_EFFICIENCY = 15
+RAVEL_METRIC_PADDING_SHARE = 16
+RAVEL_METRIC_AVG_SEQ_LENGTH = 17
+RAVEL_METRIC_MIN_SEQ_LENGTH = 18
+RAVEL_METRIC_MAX_SEQ_LENGTH = 19
+RAVEL_METRIC_FLOPS_MODEL = 20
+RAVEL_METRIC_FLOPS_HARDWARE = 21
+RAVEL_METRIC_TFLOPS = 22
+RAVEL_METRIC_TFLOPS_PER_GPU = 23
+RAVEL_METRIC_MFU = 24
+RAVEL_METRIC_HFU = 25
+RAVEL_METRIC_IDLE_SHARE = 26
+RAVEL_METRIC_IMBALANCE = 27
+RAVEL_METRIC_TOKEN_IMBALANCE = 28
+RAVEL_METRIC_PLAN_IDLE_SHARE = 29
+RAVEL_METRIC_PLAN_IMBALANCE = 30
+RAVEL_METRIC_FEED_EXPOSED_SEC = 31
+RAVEL_METRIC_FEED_EXPOSED_SHARE = 32
+RAVEL_METRIC_RUN_UPDATES = 33
+RAVEL_METRIC_RUN_CONSUMED_SAMPLES = 34
+RAVEL_METRIC_RUN_CONSUMED_BINS = 35
+RAVEL_METRIC_RUN_CONSUMED_TOKENS = 36
+RAVEL_METRIC_RUN_CONSUMED_LOSS_TOKENS = 37
+RAVEL_METRIC_RUN_ELAPSED_SEC = 38
+RAVEL_METRIC_RUN_TOKENS_PER_SEC = 39
+RAVEL_METRIC_TIME_UPDATE = 40
+RAVEL_METRIC_TIME_OTHER = 41
+RAVEL_METRIC_TIME_ROLLOUT_MEAN = 42
+RAVEL_METRIC_TIME_ROLLOUT_MAX = 43
+RAVEL_METRIC_TIME_ROLLOUT_SLOWEST = 44
+RAVEL_METRIC_TIME_ROLLOUT_SELF = 45
+RAVEL_METRIC_TIME_ROLLOUT_TOTAL = 46
+RAVEL_METRIC_TIME_REWARD_MEAN = 47
+RAVEL_METRIC_TIME_REWARD_MAX = 48
+RAVEL_METRIC_TIME_REWARD_SLOWEST = 49
+RAVEL_METRIC_TIME_REWARD_SELF = 50
+RAVEL_METRIC_TIME_REWARD_TOTAL = 51
+RAVEL_METRIC_TIME_ADVANTAGE_MEAN = 52
+RAVEL_METRIC_TIME_ADVANTAGE_MAX = 53
+RAVEL_METRIC_TIME_ADVANTAGE_SLOWEST = 54
+RAVEL_METRIC_TIME_ADVANTAGE_SELF = 55
+RAVEL_METRIC_TIME_ADVANTAGE_TOTAL = 56
+RAVEL_METRIC_TIME_FEED_MEAN = 57
+RAVEL_METRIC_TIME_FEED_MAX = 58
+RAVEL_METRIC_TIME_FEED_SLOWEST = 59
+RAVEL_METRIC_TIME_FEED_SELF = 60
+RAVEL_METRIC_TIME_FEED_TOTAL = 61
+RAVEL_METRIC_TIME_FORWARD_MEAN = 62
+RAVEL_METRIC_TIME_FORWARD_MAX = 63
+RAVEL_METRIC_TIME_FORWARD_SLOWEST = 64
+RAVEL_METRIC_TIME_FORWARD_SELF = 65
+RAVEL_METRIC_TIME_FORWARD_TOTAL = 66
+RAVEL_METRIC_TIME_BACKWARD_MEAN = 67
+RAVEL_METRIC_TIME_BACKWARD_MAX = 68
+RAVEL_METRIC_TIME_BACKWARD_SLOWEST = 69
+RAVEL_METRIC_TIME_BACKWARD_SELF = 70
+RAVEL_METRIC_TIME_BACKWARD_TOTAL = 71
+RAVEL_METRIC_TIME_ALL_REDUCE_MEAN = 72
+RAVEL_METRIC_TIME_ALL_REDUCE_MAX = 73
+RAVEL_METRIC_TIME_ALL_REDUCE_SLOWEST = 74
+RAVEL_METRIC_TIME_ALL_REDUCE_SELF = 75
+RAVEL_METRIC_TIME_ALL_REDUCE_TOTAL = 76
+RAVEL_METRIC_TIME_OPTIMIZER_MEAN = 77
+RAVEL_METRIC_TIME_OPTIMIZER_MAX = 78
+RAVEL_METRIC_TIME_OPTIMIZER_SLOWEST = 79
+RAVEL_METRIC_TIME_OPTIMIZER_SELF = 80
+RAVEL_METRIC_TIME_OPTIMIZER_TOTAL = 81
+RAVEL_METRIC_TIME_REFIT_MEAN = 82
+RAVEL_METRIC_TIME_REFIT_MAX = 83
+RAVEL_METRIC_TIME_REFIT_SLOWEST = 84
+RAVEL_METRIC_TIME_REFIT_SELF = 85
+RAVEL_METRIC_TIME_REFIT_TOTAL = 86
+RAVEL_METRIC_TIME_CHECKPOINT_MEAN = 87
+RAVEL_METRIC_TIME_CHECKPOINT_MAX = 88
+RAVEL_METRIC_TIME_CHECKPOINT_SLOWEST = 89
+RAVEL_METRIC_TIME_CHECKPOINT_SELF = 90
+RAVEL_METRIC_TIME_CHECKPOINT_TOTAL = 91
+RAVEL_METRIC_TIME_EVAL_MEAN = 92
+RAVEL_METRIC_TIME_EVAL_MAX = 93
+RAVEL_METRIC_TIME_EVAL_SLOWEST = 94
+RAVEL_METRIC_TIME_EVAL_SELF = 95
+RAVEL_METRIC_TIME_EVAL_TOTAL = 96
+RAVEL_METRIC_MEMORY_RSS = 97
+RAVEL_METRIC_MEMORY_RSS_PEAK = 98
+RAVEL_METRIC_MEMORY_DEVICE = 99
+RAVEL_METRIC_MEMORY_DEVICE_PEAK = 100
+RAVEL_METRIC_TRAIN_LOSS = 101
+RAVEL_METRIC_TRAIN_TOKEN_NLL = 102
+RAVEL_METRIC_TRAIN_GRAD_NORM = 103
+RAVEL_METRIC_TRAIN_LEARNING_RATE = 104
+RAVEL_METRIC_TRAIN_SKIPPED = 105
+RAVEL_METRIC_EVAL_LOSS = 106
+RAVEL_METRIC_REFIT_BYTES_NEEDED = 107
+RAVEL_METRIC_REFIT_BYTES_MOVED = 108
+RAVEL_METRIC_REFIT_TOTAL = 109
+RAVEL_METRIC_REFIT_ITERATE = 110
+RAVEL_METRIC_REFIT_PACK = 111
+RAVEL_METRIC_REFIT_SEND = 112
+RAVEL_METRIC_REFIT_RECEIVE = 113
+RAVEL_METRIC_REFIT_LOAD = 114
+RAVEL_METRIC_REFIT_COMMIT = 115
+RAVEL_METRIC_REFIT_OVERLAP = 116
+RAVEL_METRIC_REFIT_RATE = 117
+RAVEL_METRIC_REWARD_MEAN = 118
+RAVEL_METRIC_REWARD_STD = 119
+RAVEL_METRIC_REWARD_MIN = 120
+RAVEL_METRIC_REWARD_MAX = 121
+RAVEL_METRIC_REWARD_ZERO_VARIANCE = 122
+RAVEL_METRIC_RESPONSE_LENGTH_MEAN = 123
+RAVEL_METRIC_RESPONSE_LENGTH_MIN = 124
+RAVEL_METRIC_RESPONSE_LENGTH_MAX = 125
+RAVEL_METRIC_RESPONSE_TRUNCATED = 126
+RAVEL_METRIC_ROLLOUT_TOKENS = 127
+RAVEL_METRIC_ROLLOUT_TOKENS_PER_SEC = 128
+RAVEL_METRIC_ROLLOUT_STALENESS = 129
+RAVEL_METRIC_POLICY_RATIO_MEAN = 130
+RAVEL_METRIC_POLICY_RATIO_MAX = 131
+RAVEL_METRIC_POLICY_APPROX_KL = 132
+RAVEL_METRIC_POLICY_KL_REF = 133
+RAVEL_METRIC_POLICY_ENTROPY = 134
+RAVEL_METRIC_POLICY_CLIP_SHARE = 135
+RAVEL_METRIC_POLICY_GAP_MEAN = 136
+RAVEL_METRIC_POLICY_GAP_MAX = 137
+RAVEL_METRIC_TOKEN_MULT_PROB_ERROR = 138
+RAVEL_METRICS = 139
+
+# ravel_metric_kind
+RAVEL_KIND_COUNTER = 0
+RAVEL_KIND_GAUGE = 1
+RAVEL_KIND_TIMER = 2
+
+# ravel_metric_rule
+RAVEL_RULE_SUM = 0
+RAVEL_RULE_MEAN = 1
+RAVEL_RULE_STD = 2
+RAVEL_RULE_MIN = 3
+RAVEL_RULE_MAX = 4
+RAVEL_RULE_DERIVED = 5
+
+# ravel_metric_show
+RAVEL_SHOW_ALL = 0
+RAVEL_SHOW_RL = 1
+
+# ravel_metrics_compute
+RAVEL_COMPUTE_PADDED = 0
+RAVEL_COMPUTE_CAPACITY = 1
+
+# ravel_metrics_op
+RAVEL_METRICS_SUM = 0
+RAVEL_METRICS_MAX = 1
+
+# ravel_mock_mode
+RAVEL_MOCK_DISTRIBUTION = 0
+RAVEL_MOCK_FILE = 1
+
+# ravel_mock_type
+RAVEL_MOCK_LOGNORMAL = 0
+RAVEL_MOCK_UNIFORM = 1
+RAVEL_MOCK_ZIPF = 2
+RAVEL_MOCK_CONSTANT = 3
+RAVEL_MOCK_BIMODAL = 4
 
 # ravel_option_type
 RAVEL_OPTION_I32 = 0
@@ -56,6 +300,46 @@ RAVEL_OPTION_STRING = 6
 # ravel_oversize
 RAVEL_OVERSIZE_ERROR = 0
 RAVEL_OVERSIZE_SKIP = 1
+
+# ravel_pad_side
+RAVEL_PAD_RIGHT = 0
+RAVEL_PAD_LEFT = 1
+RAVEL_PAD_2D = 2
+
+# ravel_phase
+RAVEL_PHASE_ROLLOUT = 0
+RAVEL_PHASE_REWARD = 1
+RAVEL_PHASE_ADVANTAGE = 2
+RAVEL_PHASE_FEED = 3
+RAVEL_PHASE_FORWARD = 4
+RAVEL_PHASE_BACKWARD = 5
+RAVEL_PHASE_ALL_REDUCE = 6
+RAVEL_PHASE_OPTIMIZER = 7
+RAVEL_PHASE_REFIT = 8
+RAVEL_PHASE_CHECKPOINT = 9
+RAVEL_PHASE_EVAL = 10
+RAVEL_PHASES = 11
+
+# ravel_recompute
+RAVEL_RECOMPUTE_NONE = 0
+RAVEL_RECOMPUTE_ATTENTION = 1
+RAVEL_RECOMPUTE_FULL = 2
+
+# ravel_reduce
+RAVEL_SUM = 0
+RAVEL_MIN = 1
+RAVEL_MAX = 2
+
+# ravel_sink_kind
+RAVEL_SINK_LOG = 0
+RAVEL_SINK_PROGRESS = 1
+RAVEL_SINK_JSONL = 2
+RAVEL_SINK_CSV = 3
+RAVEL_SINK_TENSORBOARD = 4
+RAVEL_SINK_PROMETHEUS = 5
+RAVEL_SINK_HTTP = 6
+RAVEL_SINK_TRACE = 7
+RAVEL_SINKS = 8
 
 # ravel_status
 RAVEL_OK = 0
@@ -81,6 +365,13 @@ RAVEL_SYNC_MICRO_STEP = 0
 RAVEL_SYNC_UPDATE = 1
 RAVEL_SYNC_PIPELINE = 2
 
+# ravel_thd_arrays
+RAVEL_THD_POSITIONS = 1
+RAVEL_THD_SEGMENTS = 2
+RAVEL_THD_PADDING = 4
+RAVEL_THD_LOSS_MASK = 8
+RAVEL_THD_ALL = 15
+
 
 class ravel_error(C.Structure):
     pass
@@ -103,6 +394,42 @@ class ravel_json_node(C.Structure):
 
 
 class ravel_option(C.Structure):
+    pass
+
+
+class ravel_field(C.Structure):
+    pass
+
+
+class ravel_ragged(C.Structure):
+    pass
+
+
+class ravel_bin(C.Structure):
+    pass
+
+
+class ravel_cp(C.Structure):
+    pass
+
+
+class ravel_thd_options(C.Structure):
+    pass
+
+
+class ravel_thd(C.Structure):
+    pass
+
+
+class ravel_padded_options(C.Structure):
+    pass
+
+
+class ravel_padded(C.Structure):
+    pass
+
+
+class ravel_comm_options(C.Structure):
     pass
 
 
@@ -130,6 +457,135 @@ class ravel_plan(C.Structure):
     pass
 
 
+class ravel_exchange_sizes(C.Structure):
+    pass
+
+
+class ravel_words(C.Structure):
+    pass
+
+
+class ravel_u128(C.Structure):
+    pass
+
+
+class ravel_lengths_sum(C.Structure):
+    pass
+
+
+class ravel_flops(C.Structure):
+    pass
+
+
+class ravel_read_options(C.Structure):
+    pass
+
+
+class ravel_lengths(C.Structure):
+    pass
+
+
+class ravel_column(C.Structure):
+    pass
+
+
+class ravel_mesh_options(C.Structure):
+    pass
+
+
+class ravel_mesh_coord(C.Structure):
+    pass
+
+
+class ravel_mesh_layout(C.Structure):
+    pass
+
+
+class ravel_counts(C.Structure):
+    pass
+
+
+class ravel_sum_hook(C.Structure):
+    pass
+
+
+class ravel_weights_options(C.Structure):
+    pass
+
+
+class ravel_update_counts(C.Structure):
+    pass
+
+
+class ravel_meta(C.Structure):
+    pass
+
+
+class ravel_metric(C.Structure):
+    pass
+
+
+class ravel_metrics_reducer(C.Structure):
+    pass
+
+
+class ravel_metrics_options(C.Structure):
+    pass
+
+
+class ravel_metrics_batch(C.Structure):
+    pass
+
+
+class ravel_metrics_rollouts(C.Structure):
+    pass
+
+
+class ravel_metrics_tokens(C.Structure):
+    pass
+
+
+class ravel_metrics_totals(C.Structure):
+    pass
+
+
+class ravel_mock_options(C.Structure):
+    pass
+
+
+class ravel_order(C.Structure):
+    pass
+
+
+class ravel_cursor(C.Structure):
+    pass
+
+
+class ravel_safetensor(C.Structure):
+    pass
+
+
+class ravel_safetensors_options(C.Structure):
+    pass
+
+
+class ravel_samples(C.Structure):
+    pass
+
+
+class ravel_source_options(C.Structure):
+    pass
+
+
+class ravel_source_hooks(C.Structure):
+    pass
+
+
+class ravel_reader_stats(C.Structure):
+    pass
+
+
+ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
 ravel_error._fields_ = [
     ("status", C.c_int32),
     ("message", C.c_char * 1020),
@@ -165,6 +621,93 @@ ravel_option._fields_ = [
     ("max", C.c_double),
     ("choices", C.c_char_p),
     ("doc", C.c_char_p),
+]
+ravel_field._fields_ = [
+    ("name", C.c_char_p),
+    ("kind", C.c_int32),
+    ("dtype", C.c_int32),
+    ("width", C.c_int64),
+    ("data", C.c_void_p),
+    ("pad", C.c_double),
+]
+ravel_ragged._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("offsets", C.c_void_p),
+    ("prompts", C.c_void_p),
+    ("fields", C.POINTER(ravel_field)),
+    ("field_count", C.c_int64),
+]
+ravel_bin._fields_ = [
+    ("samples", C.c_void_p),
+    ("count", C.c_int64),
+]
+ravel_cp._fields_ = [
+    ("ranks", C.c_int32),
+    ("kind", C.c_int32),
+]
+ravel_thd_options._fields_ = [
+    ("size", C.c_size_t),
+    ("align", C.c_int32),
+    ("arrays", C.c_int32),
+    ("total_multiple", C.c_int64),
+    ("fixed_tokens", C.c_int64),
+    ("max_samples", C.c_int64),
+    ("max_seqlen", C.c_int64),
+    ("cp", C.c_int32),
+    ("cp_rank", C.c_int32),
+    ("cp_kind", C.c_int32),
+    ("reserved", C.c_int32),
+]
+ravel_thd._fields_ = [
+    ("size", C.c_size_t),
+    ("samples_count", C.c_int64),
+    ("sequences", C.c_int64),
+    ("tokens", C.c_int64),
+    ("local_tokens", C.c_int64),
+    ("actual_tokens", C.c_int64),
+    ("max_seqlen", C.c_int64),
+    ("max_length", C.c_int64),
+    ("cu_seqlens", C.c_void_p),
+    ("cu_seqlens_padded", C.c_void_p),
+    ("samples", C.c_void_p),
+    ("positions", C.c_void_p),
+    ("segments", C.c_void_p),
+    ("padding", C.c_void_p),
+    ("loss_mask", C.c_void_p),
+    ("fields", C.c_void_p),
+]
+ravel_padded_options._fields_ = [
+    ("size", C.c_size_t),
+    ("side", C.c_int32),
+    ("align", C.c_int32),
+    ("rows", C.c_int64),
+    ("columns", C.c_int64),
+    ("responses", C.c_int64),
+]
+ravel_padded._fields_ = [
+    ("size", C.c_size_t),
+    ("samples_count", C.c_int64),
+    ("rows", C.c_int64),
+    ("columns", C.c_int64),
+    ("prompt_columns", C.c_int64),
+    ("actual_tokens", C.c_int64),
+    ("max_length", C.c_int64),
+    ("samples", C.c_void_p),
+    ("starts", C.c_void_p),
+    ("positions", C.c_void_p),
+    ("attention_mask", C.c_void_p),
+    ("loss_mask", C.c_void_p),
+    ("fields", C.c_void_p),
+]
+ravel_comm_options._fields_ = [
+    ("size", C.c_size_t),
+    ("timeout", C.c_double),
+    ("chunk_bytes", C.c_int64),
+    ("check", C.c_int32),
+    ("reserved", C.c_int32),
+    ("module", C.c_char_p),
+    ("allocator", C.POINTER(ravel_allocator)),
 ]
 ravel_shape._fields_ = [
     ("hidden", C.c_int64),
@@ -234,6 +777,7 @@ ravel_plan_stats._fields_ = [
     ("samples", C.c_int64),
     ("skipped", C.c_int64),
     ("bins", C.c_int64),
+    ("bins_packed", C.c_int64),
     ("bins_lower_bound", C.c_int64),
     ("fillers", C.c_int64),
     ("micro_steps", C.c_int64),
@@ -274,15 +818,393 @@ ravel_plan._fields_ = [
     ("digest", C.c_uint64),
     ("stats", ravel_plan_stats),
 ]
+ravel_exchange_sizes._fields_ = [
+    ("samples", C.c_int64),
+    ("tokens", C.c_int64),
+    ("result_bytes", C.c_int64),
+    ("scratch_bytes", C.c_int64),
+    ("sent_bytes", C.c_int64),
+    ("needed_bytes", C.c_int64),
+    ("kept_bytes", C.c_int64),
+]
+ravel_words._fields_ = [
+    ("at", C.c_void_p),
+    ("count", C.c_int64),
+    ("room", C.c_size_t),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_u128._fields_ = [
+    ("high", C.c_uint64),
+    ("low", C.c_uint64),
+]
+ravel_lengths_sum._fields_ = [
+    ("samples", C.c_int64),
+    ("tokens", C.c_int64),
+    ("squares", ravel_u128),
+    ("shortest", C.c_int64),
+    ("longest", C.c_int64),
+]
+ravel_flops._fields_ = [
+    ("forward", ravel_u128),
+    ("backward", ravel_u128),
+    ("recompute", ravel_u128),
+    ("model", ravel_u128),
+    ("hardware", ravel_u128),
+]
+ravel_read_options._fields_ = [
+    ("size", C.c_size_t),
+    ("format", C.c_int32),
+    ("reserved", C.c_int32),
+    ("field", C.c_char_p),
+    ("limit", C.c_int64),
+    ("progress", C.CFUNCTYPE(None, C.c_void_p, C.c_int64, C.c_int64)),
+    ("user", C.c_void_p),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_lengths._fields_ = [
+    ("count", C.c_int64),
+    ("lengths", C.c_void_p),
+    ("prompts", C.c_void_p),
+    ("responses", C.c_void_p),
+    ("longest", C.c_int64),
+    ("total", C.c_int64),
+    ("columns", C.c_char * 96),
+]
+ravel_column._fields_ = [
+    ("count", C.c_int64),
+    ("values", C.c_void_p),
+]
+ravel_mesh_options._fields_ = [
+    ("size", C.c_size_t),
+    ("tp", C.c_int32),
+    ("cp", C.c_int32),
+    ("dp", C.c_int32),
+    ("pp", C.c_int32),
+    ("vpp", C.c_int32),
+    ("reserved", C.c_int32),
+    ("order", C.c_char_p),
+]
+ravel_mesh_coord._fields_ = [
+    ("tp", C.c_int32),
+    ("cp", C.c_int32),
+    ("dp", C.c_int32),
+    ("pp", C.c_int32),
+]
+ravel_mesh_layout._fields_ = [
+    ("sizes", C.c_int32 * 4),
+    ("strides", C.c_int32 * 4),
+    ("ranks", C.c_int32),
+    ("vpp", C.c_int32),
+    ("order", C.c_int32 * 4),
+]
+ravel_counts._fields_ = [
+    ("samples", C.c_int64),
+    ("samples_with_loss", C.c_int64),
+    ("tokens", C.c_int64),
+    ("loss_tokens", C.c_int64),
+    ("weight", C.c_int64 * 3),
+    ("weight_with_loss", C.c_int64 * 3),
+    ("weighted_tokens", C.c_int64 * 3),
+]
+ravel_sum_hook._fields_ = [
+    ("sum", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error))),
+    ("user", C.c_void_p),
+]
+ravel_weights_options._fields_ = [
+    ("size", C.c_size_t),
+    ("mode", C.c_int32),
+    ("empty", C.c_int32),
+    ("divisor", C.c_int64),
+    ("dp", C.c_int32),
+    ("dp_reduce", C.c_int32),
+    ("micro_steps", C.c_int64),
+    ("cp", C.c_int32),
+    ("cp_reduce", C.c_int32),
+    ("step_reduce", C.c_int32),
+    ("reserved", C.c_int32),
+]
+ravel_update_counts._fields_ = [
+    ("micro_steps", C.c_int64),
+    ("samples", C.c_int64),
+    ("tokens", C.c_int64),
+    ("squares_low", C.c_uint64),
+    ("squares_high", C.c_int64),
+    ("loss_tokens", C.c_int64),
+    ("loss_samples", C.c_int64),
+    ("padded_tokens", C.c_int64),
+    ("capacity_tokens", C.c_int64),
+    ("bins", C.c_int64),
+    ("fillers", C.c_int64),
+    ("shortest", C.c_int64),
+    ("longest", C.c_int64),
+    ("skipped", C.c_int64),
+]
+ravel_meta._fields_ = [
+    ("size", C.c_size_t),
+    ("flags", C.c_int64),
+    ("updates", C.c_int64),
+    ("micro_steps", C.c_int64),
+    ("samples", C.c_int64),
+    ("epoch", C.c_int64),
+    ("position", C.c_int64),
+    ("batch", C.c_int64),
+    ("counts", C.POINTER(ravel_update_counts)),
+    ("loss_counts", C.POINTER(ravel_counts)),
+    ("bin_samples", C.c_void_p),
+    ("lengths", C.c_void_p),
+    ("ids", C.c_void_p),
+    ("parts", C.c_void_p),
+    ("loss_tokens", C.c_void_p),
+]
+ravel_metric._fields_ = [
+    ("name", C.c_char_p),
+    ("unit", C.c_char_p),
+    ("doc", C.c_char_p),
+    ("kind", C.c_int32),
+    ("rule", C.c_int32),
+    ("show", C.c_int32),
+    ("reserved", C.c_int32),
+]
+ravel_metrics_reducer._fields_ = [
+    ("rank", C.c_int32),
+    ("size", C.c_int32),
+    ("all_reduce", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int, C.POINTER(ravel_error))),
+    ("user", C.c_void_p),
+]
+ravel_metrics_options._fields_ = [
+    ("size", C.c_size_t),
+    ("world", C.c_int64),
+    ("updates", C.c_int64),
+    ("seq_length", C.c_int64),
+    ("peak_flops", C.c_double),
+    ("gpu", C.c_char_p),
+    ("rl", C.c_int32),
+    ("counts", C.c_int32),
+    ("compute", C.c_int32),
+    ("recompute", C.c_int32),
+    ("per_rank", C.c_int32),
+    ("reserved", C.c_int32),
+    ("shape", C.POINTER(ravel_shape)),
+    ("reducer", C.POINTER(ravel_metrics_reducer)),
+    ("extra", C.POINTER(ravel_metric)),
+    ("extra_count", C.c_int64),
+    ("logger", C.POINTER(ravel_logger)),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_metrics_batch._fields_ = [
+    ("size", C.c_size_t),
+    ("lengths", C.c_void_p),
+    ("samples", C.c_int64),
+    ("sum", C.POINTER(ravel_lengths_sum)),
+    ("capacity", C.c_int64),
+    ("padded", C.c_int64),
+    ("loss", C.c_int64),
+    ("head", C.c_int64),
+    ("bins", C.c_int64),
+    ("fillers", C.c_int64),
+    ("micro_steps", C.c_int64),
+]
+ravel_metrics_rollouts._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("rewards", C.c_void_p),
+    ("groups", C.c_void_p),
+    ("responses", C.c_void_p),
+    ("truncated", C.c_void_p),
+    ("staleness", C.c_void_p),
+]
+ravel_metrics_tokens._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("weights", C.c_void_p),
+    ("logprobs", C.c_void_p),
+    ("old", C.c_void_p),
+    ("generator", C.c_void_p),
+    ("trainer", C.c_void_p),
+    ("reference", C.c_void_p),
+    ("entropy", C.c_void_p),
+    ("advantages", C.c_void_p),
+    ("clip_low", C.c_double),
+    ("clip_high", C.c_double),
+]
+ravel_metrics_totals._fields_ = [
+    ("updates", C.c_int64),
+    ("samples", C.c_int64),
+    ("bins", C.c_int64),
+    ("tokens", C.c_int64),
+    ("loss_tokens", C.c_int64),
+    ("seconds", C.c_double),
+    ("phases", C.c_double * 16),
+]
+ravel_mock_options._fields_ = [
+    ("size", C.c_size_t),
+    ("mode", C.c_int32),
+    ("type", C.c_int32),
+    ("min_seq_len", C.c_int64),
+    ("max_seq_len", C.c_int64),
+    ("mean_seq_len", C.c_double),
+    ("lognormal_sigma", C.c_double),
+    ("zipf_exponent", C.c_double),
+    ("long_seq_len", C.c_double),
+    ("long_share", C.c_double),
+    ("prompt_share", C.c_double),
+    ("count", C.c_int64),
+    ("seed", C.c_uint64),
+    ("path", C.c_char_p),
+    ("field", C.c_char_p),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_order._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("epochs", C.c_int64),
+    ("seed", C.c_uint64),
+    ("shuffle", C.c_int32),
+    ("drop_last", C.c_int32),
+]
+ravel_cursor._fields_ = [
+    ("epoch", C.c_int64),
+    ("position", C.c_int64),
+]
+ravel_safetensor._fields_ = [
+    ("name", C.c_char_p),
+    ("dtype", C.c_int32),
+    ("rank", C.c_int32),
+    ("dims", C.c_void_p),
+    ("count", C.c_int64),
+    ("bytes", C.c_int64),
+    ("data", C.c_void_p),
+    ("aligned", C.c_int32),
+    ("shard", C.c_int32),
+]
+ravel_safetensors_options._fields_ = [
+    ("size", C.c_size_t),
+    ("durability", C.c_int32),
+    ("reserved", C.c_int32),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_samples._fields_ = [
+    ("ragged", ravel_ragged),
+    ("rows", C.c_void_p),
+    ("parts", C.c_void_p),
+]
+ravel_source_options._fields_ = [
+    ("size", C.c_size_t),
+    ("data", C.c_char_p),
+    ("mock", C.c_char_p),
+    ("vocab", C.c_int64),
+    ("fields", C.c_char_p),
+    ("bos", C.c_int32),
+    ("eos", C.c_int32),
+    ("truncate", C.c_int64),
+    ("bad_rows", C.c_int32),
+    ("reserved", C.c_int32),
+    ("first_row", C.c_int64),
+    ("end_row", C.c_int64),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_source_hooks._fields_ = [
+    ("size", C.c_size_t),
+    ("user", C.c_void_p),
+    ("count", C.c_int64),
+    ("fields", C.POINTER(ravel_field)),
+    ("field_count", C.c_int64),
+    ("read", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error))),
+    ("close", C.CFUNCTYPE(None, C.c_void_p)),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_reader_stats._fields_ = [
+    ("rows", C.c_int64),
+    ("samples", C.c_int64),
+    ("tokens", C.c_int64),
+    ("skipped", C.c_int64),
+    ("truncated", C.c_int64),
+]
 
 FUNCTIONS = {
+    "ravel_agree": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
     "ravel_choice_index": (C.c_int32, [C.c_char_p, C.c_char_p]),
     "ravel_choice_word": (C.c_int, [C.c_char_p, C.c_int32, C.c_char_p, C.c_size_t]),
+    "ravel_collector_add": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_collector_add_packed": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_column_free": (None, [C.POINTER(ravel_column)]),
+    "ravel_column_read": (C.c_int, [C.c_char_p, C.c_char_p, C.c_int64, C.c_int64, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_abort": (None, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_alive": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_allgather": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_allgatherv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_allreduce": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_alltoall": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_alltoallv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_barrier": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_broadcast": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_dup": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_free": (None, [C.c_void_p]),
+    "ravel_comm_iallgatherv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_ialltoallv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_ibarrier": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_ibroadcast": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_irecv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_isend": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_kind": (C.c_char_p, [C.c_void_p]),
+    "ravel_comm_lost_rank": (C.c_int32, [C.c_void_p]),
+    "ravel_comm_mpi": (C.c_int, [C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_name": (C.c_char_p, [C.c_void_p]),
+    "ravel_comm_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_option_table": (C.POINTER(ravel_option), []),
+    "ravel_comm_options_default": (None, [C.POINTER(ravel_comm_options)]),
+    "ravel_comm_rank": (C.c_int32, [C.c_void_p]),
+    "ravel_comm_recv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_reduce": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_reduce_scatter": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_reduce_scatterv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_self": (C.c_int, [C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_send": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_set_name": (None, [C.c_void_p, C.c_char_p]),
+    "ravel_comm_set_timeout": (None, [C.c_void_p, C.c_double]),
+    "ravel_comm_size": (C.c_int32, [C.c_void_p]),
+    "ravel_comm_split": (C.c_int, [C.c_void_p, C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_threads": (C.c_int, [C.c_int32, C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_timeout": (C.c_double, [C.c_void_p]),
+    "ravel_comm_world_kind": (C.c_char_p, []),
+    "ravel_comm_world_rank": (C.c_int32, [C.c_void_p, C.c_int32]),
+    "ravel_compare": (C.c_int, [C.c_void_p, C.c_uint64, C.POINTER(ravel_error)]),
     "ravel_cost_from_shape": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_parse": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
+    "ravel_counts_add": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_error)]),
+    "ravel_counts_sample": (C.c_int, [C.POINTER(ravel_ragged), C.c_int64, C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_counts_sum": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
+    "ravel_cp_check": (C.c_int, [C.POINTER(ravel_cp), C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_gather": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_index": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_scatter": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_work": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cursor_format": (C.c_size_t, [C.POINTER(ravel_order), ravel_cursor, C.c_char_p, C.c_size_t]),
+    "ravel_cursor_parse": (C.c_int, [C.POINTER(ravel_order), C.c_char_p, C.c_size_t, C.POINTER(ravel_cursor), C.POINTER(ravel_error)]),
+    "ravel_dtype_bytes": (C.c_int32, [C.c_int32]),
+    "ravel_dtype_convert": (C.c_int, [C.c_int32, C.c_void_p, C.c_int32, C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_dtype_kind": (C.c_char, [C.c_int32]),
+    "ravel_dtype_load": (C.c_int, [C.c_int32, C.c_void_p, C.c_void_p]),
+    "ravel_dtype_name": (C.c_char_p, [C.c_int32]),
+    "ravel_dtype_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_dtype_store": (C.c_int, [C.c_int32, C.c_void_p, C.c_double]),
+    "ravel_dtype_tag": (C.c_char_p, [C.c_int32]),
     "ravel_error_clear": (None, [C.POINTER(ravel_error)]),
     "ravel_error_prefix": (None, [C.POINTER(ravel_error), C.c_char_p]),
     "ravel_error_set": (C.c_int, [C.POINTER(ravel_error), C.c_int, C.c_char_p]),
+    "ravel_exchange_create": (C.c_int, [C.POINTER(ravel_plan), C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_exchange_free": (None, [C.c_void_p]),
+    "ravel_exchange_measure": (None, [C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_exchange_sizes)]),
+    "ravel_exchange_run": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
+    "ravel_exchange_samples": (C.c_void_p, [C.c_void_p]),
+    "ravel_field_bytes": (C.c_int64, [C.POINTER(ravel_ragged), C.POINTER(ravel_field)]),
+    "ravel_flops_count": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_lengths_sum), C.c_int64, C.c_int, C.POINTER(ravel_flops), C.POINTER(ravel_error)]),
+    "ravel_flops_format": (C.c_size_t, [ravel_u128, C.c_char_p, C.c_size_t]),
+    "ravel_flops_real": (C.c_double, [ravel_u128]),
+    "ravel_gather": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_gather_counts": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_gpu_name": (C.c_char_p, [C.c_int32, C.c_void_p]),
+    "ravel_gpu_peak": (C.c_double, [C.c_char_p]),
     "ravel_json_boolean": (C.c_int, [C.POINTER(ravel_json_node), C.c_void_p]),
     "ravel_json_first": (C.POINTER(ravel_json_node), [C.c_void_p, C.POINTER(ravel_json_node)]),
     "ravel_json_free": (None, [C.c_void_p]),
@@ -295,15 +1217,102 @@ FUNCTIONS = {
     "ravel_json_quote": (C.c_size_t, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t]),
     "ravel_json_real": (C.c_int, [C.POINTER(ravel_json_node), C.c_void_p]),
     "ravel_json_root": (C.POINTER(ravel_json_node), [C.c_void_p]),
+    "ravel_lengths_add": (None, [C.POINTER(ravel_lengths_sum), C.c_void_p, C.c_int64]),
+    "ravel_lengths_free": (None, [C.POINTER(ravel_lengths)]),
+    "ravel_lengths_merge": (None, [C.POINTER(ravel_lengths_sum), C.POINTER(ravel_lengths_sum)]),
+    "ravel_lengths_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_lengths_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_mesh_add": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_mesh_axes_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_mesh_comm": (C.c_void_p, [C.c_void_p, C.c_int32]),
+    "ravel_mesh_coords": (ravel_mesh_coord, [C.c_void_p]),
+    "ravel_mesh_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_mesh_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_mesh_free": (None, [C.c_void_p]),
+    "ravel_mesh_get_layout": (C.POINTER(ravel_mesh_layout), [C.c_void_p]),
+    "ravel_mesh_group_count": (C.c_int32, [C.POINTER(ravel_mesh_layout), C.c_int32]),
+    "ravel_mesh_group_of": (C.c_int32, [C.POINTER(ravel_mesh_layout), C.c_int32, C.c_int32]),
+    "ravel_mesh_group_size": (C.c_int32, [C.POINTER(ravel_mesh_layout), C.c_int32]),
+    "ravel_mesh_groups": (None, [C.POINTER(ravel_mesh_layout), C.c_int32, C.c_void_p]),
+    "ravel_mesh_index_in": (C.c_int32, [C.POINTER(ravel_mesh_layout), C.c_int32, C.c_int32]),
+    "ravel_mesh_is_first": (C.c_int32, [C.c_void_p, C.c_int32]),
+    "ravel_mesh_is_last": (C.c_int32, [C.c_void_p, C.c_int32]),
+    "ravel_mesh_locate": (ravel_mesh_coord, [C.POINTER(ravel_mesh_layout), C.c_int32]),
+    "ravel_mesh_option_table": (C.POINTER(ravel_option), []),
+    "ravel_mesh_options_default": (None, [C.POINTER(ravel_mesh_options)]),
+    "ravel_mesh_plan": (C.c_int, [C.POINTER(ravel_mesh_options), C.c_int32, C.POINTER(ravel_mesh_layout), C.POINTER(ravel_error)]),
+    "ravel_mesh_rank_at": (C.c_int32, [C.POINTER(ravel_mesh_layout), ravel_mesh_coord]),
+    "ravel_mesh_world": (C.c_void_p, [C.c_void_p]),
+    "ravel_meta_decode": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_meta), C.POINTER(ravel_error)]),
+    "ravel_meta_encode": (C.c_int, [C.POINTER(ravel_meta), C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_meta_words": (C.c_int64, [C.POINTER(ravel_meta)]),
     "ravel_method_doc": (C.c_char_p, [C.c_int32]),
     "ravel_method_name": (C.c_char_p, [C.c_int32]),
+    "ravel_metric_find": (C.c_int32, [C.c_char_p]),
+    "ravel_metric_row": (C.POINTER(ravel_metric), [C.c_int32]),
+    "ravel_metrics_add": (C.c_int, [C.c_void_p, C.c_int32, C.c_double, C.c_double]),
+    "ravel_metrics_add_batch": (None, [C.c_void_p, C.POINTER(ravel_metrics_batch)]),
+    "ravel_metrics_add_groups": (None, [C.c_void_p, C.c_int64, C.c_int64]),
+    "ravel_metrics_add_rollouts": (None, [C.c_void_p, C.POINTER(ravel_metrics_rollouts)]),
+    "ravel_metrics_add_tokens": (None, [C.c_void_p, C.POINTER(ravel_metrics_tokens)]),
+    "ravel_metrics_begin": (None, [C.c_void_p]),
+    "ravel_metrics_count": (C.c_int, [C.c_void_p, C.c_int32, C.c_int64]),
+    "ravel_metrics_create": (C.c_int, [C.POINTER(ravel_metrics_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_metrics_enabled": (C.c_int, [C.c_void_p, C.c_int32]),
+    "ravel_metrics_flops": (C.c_int, [C.c_void_p, C.POINTER(ravel_flops)]),
+    "ravel_metrics_free": (None, [C.c_void_p]),
+    "ravel_metrics_get": (C.c_int, [C.c_void_p, C.c_char_p, C.c_void_p]),
+    "ravel_metrics_http_port": (C.c_int32, [C.c_void_p]),
+    "ravel_metrics_integer": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p]),
+    "ravel_metrics_line": (C.c_size_t, [C.c_void_p, C.c_char_p, C.c_size_t]),
+    "ravel_metrics_option_table": (C.POINTER(ravel_option), []),
+    "ravel_metrics_options_default": (None, [C.POINTER(ravel_metrics_options)]),
+    "ravel_metrics_phase_add": (None, [C.c_void_p, C.c_int, C.c_double]),
+    "ravel_metrics_phase_begin": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
+    "ravel_metrics_phase_end": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
+    "ravel_metrics_rank": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ravel_metrics_row": (C.POINTER(ravel_metric), [C.c_void_p, C.c_int32]),
+    "ravel_metrics_rows": (C.c_int32, [C.c_void_p]),
+    "ravel_metrics_run": (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.c_char_p, C.POINTER(ravel_error)]),
+    "ravel_metrics_sink": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(ravel_error)]),
+    "ravel_metrics_sink_every": (C.c_int, [C.c_void_p, C.c_char_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_metrics_sinks_failed": (C.c_int32, [C.c_void_p]),
+    "ravel_metrics_totals_get": (None, [C.c_void_p, C.POINTER(ravel_metrics_totals)]),
+    "ravel_metrics_totals_set": (None, [C.c_void_p, C.POINTER(ravel_metrics_totals)]),
+    "ravel_metrics_update": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_metrics_value": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p]),
+    "ravel_mock_create": (C.c_int, [C.POINTER(ravel_mock_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_mock_described": (C.POINTER(ravel_mock_options), [C.c_void_p]),
+    "ravel_mock_free": (None, [C.c_void_p]),
+    "ravel_mock_length": (C.c_int64, [C.c_void_p, C.c_int64]),
+    "ravel_mock_lengths": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_mock_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_mock_option_table": (C.POINTER(ravel_option), []),
+    "ravel_mock_options_default": (None, [C.POINTER(ravel_mock_options)]),
+    "ravel_mock_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_mock_prompt": (C.c_int64, [C.c_void_p, C.c_int64]),
+    "ravel_mock_recount": (None, [C.c_void_p, C.c_int64]),
+    "ravel_mock_reseed": (None, [C.c_void_p, C.c_uint64]),
+    "ravel_mock_tokens": (None, [C.c_void_p, C.c_int64, C.c_int32, C.c_int64, C.c_void_p]),
     "ravel_option_find": (C.POINTER(ravel_option), [C.POINTER(ravel_option), C.c_char_p]),
     "ravel_option_format": (C.c_size_t, [C.POINTER(ravel_option), C.c_void_p, C.c_char_p, C.c_size_t]),
     "ravel_option_set": (C.c_int, [C.POINTER(ravel_option), C.c_void_p, C.c_char_p, C.c_char_p, C.POINTER(ravel_error)]),
     "ravel_options_check": (C.c_int, [C.POINTER(ravel_option), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_options_default": (None, [C.POINTER(ravel_option), C.c_void_p]),
     "ravel_options_from_json": (C.c_int, [C.POINTER(ravel_option), C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.POINTER(ravel_error)]),
+    "ravel_order_check": (C.c_int, [C.POINTER(ravel_order), C.POINTER(ravel_error)]),
+    "ravel_order_row": (C.c_int64, [C.POINTER(ravel_order), C.c_int64, C.c_int64]),
+    "ravel_order_rows": (None, [C.POINTER(ravel_order), ravel_cursor, C.c_int64, C.c_int64, C.c_void_p]),
+    "ravel_order_take": (C.c_int64, [C.POINTER(ravel_order), ravel_cursor, C.c_int64, C.POINTER(ravel_cursor)]),
+    "ravel_padded_bytes": (C.c_size_t, [C.POINTER(ravel_ragged), C.POINTER(ravel_padded)]),
+    "ravel_padded_field_bytes": (C.c_size_t, [C.POINTER(ravel_padded), C.POINTER(ravel_field)]),
+    "ravel_padded_measure": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_padded_options), C.POINTER(ravel_padded), C.POINTER(ravel_error)]),
+    "ravel_padded_option_table": (C.POINTER(ravel_option), []),
+    "ravel_padded_options_default": (None, [C.POINTER(ravel_padded_options)]),
+    "ravel_padded_pack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_padded_options), C.POINTER(ravel_padded), C.POINTER(ravel_error)]),
+    "ravel_padded_place": (None, [C.POINTER(ravel_ragged), C.c_void_p, C.POINTER(ravel_padded)]),
+    "ravel_padded_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_padded), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_parse_size": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_phase_name": (C.c_char_p, [C.c_int32]),
     "ravel_plan_check": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), C.POINTER(ravel_error)]),
     "ravel_plan_create": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_free": (None, [C.POINTER(ravel_plan)]),
@@ -316,6 +1325,37 @@ FUNCTIONS = {
     "ravel_planner_push": (C.c_int, [C.c_void_p, C.POINTER(ravel_plan_input), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_take": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_waiting": (C.c_int64, [C.c_void_p]),
+    "ravel_ragged_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
+    "ravel_ragged_find": (C.c_int64, [C.POINTER(ravel_ragged), C.c_char_p]),
+    "ravel_read_option_table": (C.POINTER(ravel_option), []),
+    "ravel_read_options_default": (None, [C.POINTER(ravel_read_options)]),
+    "ravel_reader_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_allocator), C.POINTER(ravel_logger), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_reader_free": (None, [C.c_void_p]),
+    "ravel_reader_read": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_reader_read_stats": (None, [C.c_void_p, C.POINTER(ravel_reader_stats)]),
+    "ravel_request_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_request_wait": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_request_wait_all": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_safetensor_read": (C.c_int, [C.POINTER(ravel_safetensor), C.c_int64, C.c_int64, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_at": (C.POINTER(ravel_safetensor), [C.c_void_p, C.c_int64]),
+    "ravel_safetensors_count": (C.c_int64, [C.c_void_p]),
+    "ravel_safetensors_find": (C.POINTER(ravel_safetensor), [C.c_void_p, C.c_char_p]),
+    "ravel_safetensors_free": (None, [C.c_void_p]),
+    "ravel_safetensors_get": (C.c_int, [C.c_void_p, C.c_char_p, C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_metadata": (C.c_char_p, [C.c_void_p, C.c_char_p]),
+    "ravel_safetensors_metadata_count": (C.c_int64, [C.c_void_p]),
+    "ravel_safetensors_metadata_key": (C.c_char_p, [C.c_void_p, C.c_int64]),
+    "ravel_safetensors_metadata_value": (C.c_char_p, [C.c_void_p, C.c_int64]),
+    "ravel_safetensors_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_options_default": (None, [C.POINTER(ravel_safetensors_options)]),
+    "ravel_safetensors_view": (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_write": (C.c_int, [C.c_char_p, C.POINTER(ravel_safetensor), C.c_int64, C.c_void_p, C.c_int64, C.POINTER(ravel_safetensors_options), C.POINTER(ravel_error)]),
+    "ravel_safetensors_writer_create": (C.c_int, [C.c_char_p, C.POINTER(ravel_safetensors_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_writer_declare": (C.c_int, [C.c_void_p, C.c_char_p, C.c_int32, C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_writer_finish": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_writer_free": (None, [C.c_void_p]),
+    "ravel_safetensors_writer_metadata": (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.POINTER(ravel_error)]),
+    "ravel_safetensors_writer_write": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
     "ravel_shape_attention_width": (C.c_int64, [C.POINTER(ravel_shape)]),
     "ravel_shape_check": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_shape_matmul_weights": (C.c_int64, [C.POINTER(ravel_shape)]),
@@ -324,10 +1364,39 @@ FUNCTIONS = {
     "ravel_shape_parameters": (C.c_int64, [C.POINTER(ravel_shape)]),
     "ravel_shape_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_shape_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
+    "ravel_share": (C.c_int64, [C.c_int64, C.c_int64, C.c_int64]),
+    "ravel_share_words": (C.c_int, [C.c_void_p, C.POINTER(ravel_words), C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_source_callbacks": (C.c_int, [C.POINTER(ravel_source_hooks), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_source_count": (C.c_int64, [C.c_void_p]),
+    "ravel_source_field_count": (C.c_int32, [C.c_void_p]),
+    "ravel_source_fields": (C.POINTER(ravel_field), [C.c_void_p]),
+    "ravel_source_free": (None, [C.c_void_p]),
+    "ravel_source_kind": (C.c_char_p, [C.c_void_p]),
+    "ravel_source_open": (C.c_int, [C.POINTER(ravel_source_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_source_option_table": (C.POINTER(ravel_option), []),
+    "ravel_source_options_default": (None, [C.POINTER(ravel_source_options)]),
+    "ravel_source_samples": (C.c_int, [C.POINTER(ravel_samples), C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_status_name": (C.c_char_p, [C.c_int]),
     "ravel_status_text": (C.c_char_p, [C.c_int]),
     "ravel_suggest": (C.c_char_p, [C.c_char_p, C.c_void_p, C.c_size_t]),
+    "ravel_thd_bytes": (C.c_size_t, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd)]),
+    "ravel_thd_field_bytes": (C.c_size_t, [C.POINTER(ravel_thd), C.POINTER(ravel_field)]),
+    "ravel_thd_measure": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_error)]),
+    "ravel_thd_option_table": (C.POINTER(ravel_option), []),
+    "ravel_thd_options_default": (None, [C.POINTER(ravel_thd_options)]),
+    "ravel_thd_pack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_error)]),
+    "ravel_thd_place": (None, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.c_void_p, C.POINTER(ravel_thd)]),
+    "ravel_thd_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_threads_run": (C.c_int, [C.c_int32, C.POINTER(ravel_comm_options), ravel_rank_fn, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_version": (C.c_char_p, []),
+    "ravel_weights_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
+    "ravel_weights_fill": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_weights_option_table": (C.POINTER(ravel_option), []),
+    "ravel_weights_options_default": (None, [C.POINTER(ravel_weights_options)]),
+    "ravel_weights_sample": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int64, C.c_double, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_weights_total": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_words_free": (None, [C.POINTER(ravel_words)]),
+    "ravel_words_resize": (C.c_int, [C.POINTER(ravel_words), C.c_int64, C.POINTER(ravel_error)]),
 }
 
 STRUCTS = [
@@ -337,10 +1406,51 @@ STRUCTS = [
     ravel_json_node_as,
     ravel_json_node,
     ravel_option,
+    ravel_field,
+    ravel_ragged,
+    ravel_bin,
+    ravel_cp,
+    ravel_thd_options,
+    ravel_thd,
+    ravel_padded_options,
+    ravel_padded,
+    ravel_comm_options,
     ravel_shape,
     ravel_cost,
     ravel_plan_options,
     ravel_plan_input,
     ravel_plan_stats,
     ravel_plan,
+    ravel_exchange_sizes,
+    ravel_words,
+    ravel_u128,
+    ravel_lengths_sum,
+    ravel_flops,
+    ravel_read_options,
+    ravel_lengths,
+    ravel_column,
+    ravel_mesh_options,
+    ravel_mesh_coord,
+    ravel_mesh_layout,
+    ravel_counts,
+    ravel_sum_hook,
+    ravel_weights_options,
+    ravel_update_counts,
+    ravel_meta,
+    ravel_metric,
+    ravel_metrics_reducer,
+    ravel_metrics_options,
+    ravel_metrics_batch,
+    ravel_metrics_rollouts,
+    ravel_metrics_tokens,
+    ravel_metrics_totals,
+    ravel_mock_options,
+    ravel_order,
+    ravel_cursor,
+    ravel_safetensor,
+    ravel_safetensors_options,
+    ravel_samples,
+    ravel_source_options,
+    ravel_source_hooks,
+    ravel_reader_stats,
 ]

@@ -4,60 +4,22 @@ from __future__ import annotations
 
 import ctypes as C
 import os
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator
 
 import numpy as np
 
 from . import _abi
-from ._lib import Handle, address, as_array, call, lib, view
+from ._lib import Handle, address, as_array, call, check, lib, view
+from ._options import Table
 
 __all__ = ["Plan", "Planner", "plan", "plan_options"]
 
-# The planner's option table, read once: name -> row.
-_ROWS: dict[str, Any] = {}
-_SETTERS = {0: int, 1: int, 2: int, 3: float, 4: bool}  # ravel_option_type -> Python type; 5 is a word
-
-
-def _rows() -> dict[str, Any]:
-    if not _ROWS:
-        table = C.cast(lib.ravel_plan_option_table(), C.POINTER(_abi.ravel_option))
-        index = 0
-        while table[index].name:
-            row = table[index]
-            choices = row.choices.decode().split("|") if row.choices else None
-            name = row.name.decode().replace("-", "_")
-            _ROWS[name] = (row.type, choices, row.name, (row.preset or b"").decode(), row.doc.decode(), row.offset)
-            index += 1
-    return _ROWS
+_TABLE = Table(_abi.ravel_plan_options, "ravel_plan")
 
 
 def plan_options() -> dict[str, str]:
     """The planner's options: name -> one sentence with the default. The keywords of :func:`plan`."""
-    return {name: f"{doc} [{preset}]" for name, (_, _, _, preset, doc, _) in _rows().items()}
-
-
-_WIDTHS = {0: C.c_int32, 1: C.c_int64, 2: C.c_uint64, 3: C.c_double, 4: C.c_int32, 5: C.c_int32}
-
-
-def _set(options: _abi.ravel_plan_options, name: str, value: Any) -> None:
-    rows = _rows()
-    if name not in rows:
-        text = "" if value is None else str(value)
-        call("ravel_option_set", lib.ravel_plan_option_table(), C.byref(options), name.encode(), text.encode())
-        return
-    kind, choices, raw, _, _, offset = rows[name]
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool) and kind in (0, 1):
-        width = _WIDTHS[kind]
-        bits = C.sizeof(width) * 8 - 1
-        if not -(1 << bits) <= int(value) < 1 << bits:
-            raise OverflowError(f"{name} is {value}, which does not fit {bits + 1} bits")
-        width.from_buffer(options, offset).value = int(value)
-        return  # ravel_plan_create checks the range
-    if isinstance(value, str) and choices and value in choices:
-        C.c_int32.from_buffer(options, offset).value = choices.index(value)
-        return
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    call("ravel_option_set", lib.ravel_plan_option_table(), C.byref(options), raw, text.encode())
+    return _TABLE.docs()
 
 
 def _cost(options: _abi.ravel_plan_options, cost: Any) -> None:
@@ -80,11 +42,7 @@ def _cost(options: _abi.ravel_plan_options, cost: Any) -> None:
 
 
 def _make_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_options:
-    options = _abi.ravel_plan_options()
-    lib.ravel_plan_options_default(C.byref(options))
-    for name, value in keywords.items():
-        if value is not None:
-            _set(options, name, value)
+    options = _TABLE.make(**keywords)
     _cost(options, cost)
     return options
 
@@ -288,7 +246,6 @@ class Planner:
         status = lib.ravel_planner_take(self._handle.pointer, int(flush), C.byref(pointer), C.byref(error))
         if status == _abi.RAVEL_E_END:
             return None
-        from ._lib import check
         check(status, error)
         return Plan(pointer, None, self._options)
 
