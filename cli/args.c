@@ -16,6 +16,11 @@ int cli_fail(const char *command, const ravel_error *err) {
     return err->status == RAVEL_E_ARGUMENT ? CLI_USAGE : CLI_FAILED;
 }
 
+int cli_usage(const char *command, const ravel_error *err) {
+    (void)cli_fail(command, err);
+    return CLI_USAGE;
+}
+
 static const cli_options *find(const cli_options *sets, int count, const char *name, const ravel_option **row) {
     for (int i = 0; i < count; i++) {
         *row = ravel_option_find(sets[i].table, name);
@@ -75,6 +80,8 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
         } else if (!only_words && strncmp(argv[i], "--", 2) == 0) {
             ravel_status status = take_flag(argv, i, argc, sets, set_count, &used, err);
             if (status) return status;
+        } else if (!only_words && argv[i][0] == '-' && argv[i][1]) {
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option %.40s; options begin with --", argv[i]);
         } else if (count < max_words) {
             words[count++] = argv[i];
         } else {
@@ -86,20 +93,51 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
     return RAVEL_OK;
 }
 
+enum { INDENT = 30, COLUMNS = 110 };
+
+/* Words of the text, from column INDENT on. */
+static void print_wrapped(const char *text) {
+    int column = INDENT;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (column > INDENT && column + 1 + length > COLUMNS) {
+            printf("\n%*s", INDENT, "");
+            column = INDENT;
+        } else if (column > INDENT) {
+            column += printf(" ");
+        }
+        column += printf("%.*s", length, text);
+        text += length;
+        text += strspn(text, " ");
+    }
+    printf("\n");
+}
+
+static const char *value_word(const ravel_option *row) {
+    switch ((ravel_option_type)row->type) {
+    case RAVEL_OPTION_BOOL: return "";
+    case RAVEL_OPTION_ENUM: return "WORD";
+    case RAVEL_OPTION_STRING: return row->choices ? row->choices : "TEXT";
+    case RAVEL_OPTION_I64: return "SIZE";
+    default: return "N";
+    }
+}
+
+static void print_option(const ravel_option *row) {
+    char flag[96], doc[1024];
+    const char *word = value_word(row);
+    int choices = row->type == RAVEL_OPTION_ENUM;
+    int preset = row->preset && *row->preset && row->type != RAVEL_OPTION_BOOL;
+    (void)snprintf(flag, sizeof flag, "  --%s%s%s", row->name, *word ? " " : "", word);
+    (void)snprintf(doc, sizeof doc, "%s%s%s%s%s%s%s", row->doc, choices ? " (" : "", choices ? row->choices : "",
+                   choices ? ")" : "", preset ? " [" : "", preset ? row->preset : "", preset ? "]" : "");
+    if (printf("%-*s", INDENT, flag) > INDENT) printf("\n%*s", INDENT, "");
+    print_wrapped(doc);
+}
+
 void cli_print_options(const cli_options *sets, int set_count) {
     for (int i = 0; i < set_count; i++) {
         printf("\n%s:\n", sets[i].title);
-        for (const ravel_option *row = sets[i].table; row->name; row++) {
-            char flag[96];
-            const char *kind = row->type == RAVEL_OPTION_BOOL     ? ""
-                               : row->type == RAVEL_OPTION_ENUM   ? " WORD"
-                               : row->type == RAVEL_OPTION_STRING ? " TEXT"
-                                                                  : " N";
-            (void)snprintf(flag, sizeof flag, "--%s%s", row->name, kind);
-            printf("  %-26s %s", flag, row->doc);
-            if (row->choices) printf(" (%s)", row->choices);
-            if (row->preset && *row->preset && row->type != RAVEL_OPTION_BOOL) printf(" [%s]", row->preset);
-            printf("\n");
-        }
+        for (const ravel_option *row = sets[i].table; row->name; row++) print_option(row);
     }
 }

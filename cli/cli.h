@@ -31,19 +31,47 @@ typedef struct cli_options {
  * `max_words`, their number to *words_count). "--" ends the flags. E_ARGUMENT quotes the word and suggests a name. */
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err);
-/* Prints the flags of the sets, one to two lines each, with defaults and choices. */
+/* Prints the flags of the sets with defaults and choices, wrapped to a terminal's width. The value of a STRING is shown
+ * as its row's `choices` say (FILE, JSON), which is not used otherwise. */
 void cli_print_options(const cli_options *sets, int set_count);
 /* Whether --help or -h is among the arguments. */
 int cli_wants_help(int argc, char **argv);
 
 /* Prints "ravel COMMAND: sentence" to stderr and returns the exit code that fits the status. */
 int cli_fail(const char *command, const ravel_error *err);
+/* The same for an error of the command line itself: CLI_USAGE whatever the status. */
+int cli_usage(const char *command, const ravel_error *err);
 
 /* ---- progress ------------------------------------------------------------------------------------------- */
 
-/* A line on stderr that shows after a second of work and is wiped at the end; plain or silent when stderr is not a
- * terminal. One at a time. */
+/* A line on stderr that shows after a second of work and is wiped at the end; silent when stderr is not a terminal. One
+ * at a time. `total` 0: not known, and `done` is shown by itself. */
 void cli_progress(const char *what, double done, double total);
 void cli_progress_end(void);
+/* For one long call that cannot tell how far it is: shows `what` and the seconds, from a second on, until the end. */
+void cli_busy(const char *what);
+void cli_busy_end(void);
+
+/* ---- output --------------------------------------------------------------------------------------------- */
+
+/* A file that is written aside and takes its name only when all of it is there, or standard output ("-"). */
+typedef struct cli_output {
+    void *file; /* FILE */
+    const char *path;
+    char aside[4096]; /* "": written in place */
+    int64_t bytes;
+    double expected; /* bytes, for the progress line; 0: not known */
+    int closed;      /* nobody reads standard output any more: not an error, and the rest is not written */
+} cli_output;
+
+ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *err);
+/* Has the type of ravel_write. */
+ravel_status cli_output_write(void *output, const char *text, size_t bytes, ravel_error *err);
+/* Ends it. With a status other than RAVEL_OK the file is thrown away and the status returned; otherwise E_IO where not
+ * all of it could be written (a full disk). */
+ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err);
+
+/* 1,234,567 */
+const char *cli_thousands(int64_t value, char *out, size_t room);
 
 #endif

@@ -1,10 +1,224 @@
-/* ravel plan. */
-#include "cli/cli.h"
+/* ravel plan: lengths in, plan out, and a look at it. */
+#include "cli/plan.h"
+
+#include <ravel/report.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define AT(field) offsetof(plan_flags, field)
+static const ravel_option input_table[] = {
+    {"lengths", RAVEL_OPTION_STRING, AT(lengths), NULL, 0, 0, "FILE",
+     "samples' lengths: CSV, JSONL or NPY; - is standard input"},
+    {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
+     "instead: lengths made up, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE with such JSON"},
+    {"mock-count", RAVEL_OPTION_I64, AT(mock_count), "0", 0, 0x1p31, NULL, "mock samples; 0: as the JSON says"},
+    {"mock-seed", RAVEL_OPTION_U64, AT(mock_seed), "0xffffffffffffffff", 0, 0, NULL,
+     "another seed than the JSON's; all ones: the JSON's"},
+    {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST",
+     "what a sample costs: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD a micro-step), tokens, a model's "
+     "config.json, or a known shape such as qwen3-8b [tokens]"},
+    {"costs", RAVEL_OPTION_STRING, AT(costs), NULL, 0, 0, "FILE",
+     "instead: each sample's own cost, a column of numbers"},
+    {"home", RAVEL_OPTION_STRING, AT(home), NULL, 0, 0, "FILE",
+     "the rank that holds each sample now, a column of numbers; -1: nobody"},
+    {"groups", RAVEL_OPTION_STRING, AT(groups), NULL, 0, 0, "FILE",
+     "each sample's group, a column of numbers; group-rule is then update unless given"},
+    {"update-ids", RAVEL_OPTION_STRING, AT(update_ids), NULL, 0, 0, "FILE",
+     "which update each sample belongs to, a column of numbers from 0"},
+    {0}};
+
+static const ravel_option output_table[] = {
+    {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the plan as JSON; - is standard output"},
+    {"csv", RAVEL_OPTION_STRING, AT(csv), NULL, 0, 0, "FILE", "write a row for every bin, or the table, as CSV"},
+    {"html", RAVEL_OPTION_STRING, AT(html), NULL, 0, 0, "FILE", "write a page with the picture of the plan"},
+    {"svg", RAVEL_OPTION_STRING, AT(svg), NULL, 0, 0, "FILE", "write a small still picture"},
+    {"compare", RAVEL_OPTION_BOOL, AT(compare), "false", 0, 0, NULL, "a table of all methods"},
+    {"sweep", RAVEL_OPTION_STRING, AT(sweep), NULL, 0, 0, "KEY=LIST",
+     "a table of all combinations: --sweep budget=8k,16k,32k dp=8,64; any option of planning, and cost"},
+    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "no summary"},
+    {0}};
+
+/* ---- help ----------------------------------------------------------------------------------------------- */
+
+static const char help_top[] =
+    "usage: ravel plan --lengths FILE --budget SIZE [--dp N] [options]\n"
+    "       ravel plan --mock JSON --budget SIZE [--dp N] [options]\n"
+    "\n"
+    "Packs samples of any lengths into bins (micro-batches) that never exceed the budget, the same number\n"
+    "on every data-parallel rank, balanced for what the ranks wait for; and reports how good the plan is\n"
+    "against what no plan could beat. Sizes take 16k and 1M.\n";
+
+static const char help_examples[] = "\nMethods (--method):\n";
+
+static const char help_end[] =
+    "\nExamples:\n"
+    "  ravel plan --lengths lengths.csv --budget 16k --dp 16\n"
+    "  ravel plan --lengths data.jsonl --field usage.prompt,usage.completion --budget 32k --dp 8 --cost qwen3-8b\n"
+    "  ravel plan --lengths lengths.npy --budget 16k --dp 64 --compare\n"
+    "  ravel plan --lengths lengths.csv --sweep budget=8k,16k,32k dp=8,64\n"
+    "  ravel plan --lengths lengths.csv --budget 16k --dp 16 --json plan.json --html plan.html\n"
+    "  ravel plan --mock '{\"type\":\"lognormal\",\"max_seq_len\":8192}' --mock-count 10000 --budget 16k --dp 16\n"
+    "  cut -d, -f2 trace.csv | ravel plan --lengths - --format csv --budget 8k --dp 8 --json - | jq .stats\n"
+    "\nExit codes: 0 done, 1 the data is wrong, 2 the command line is wrong. See also ravel-plan(1).\n";
+
+static int help(const cli_options *sets, int count) {
+    (void)fputs(help_top, stdout);
+    cli_print_options(sets, count);
+    (void)fputs(help_examples, stdout);
+    for (int32_t m = 0; ravel_method_name(m); m++) printf("  %-22s %s\n", ravel_method_name(m), ravel_method_doc(m));
+    (void)fputs(help_end, stdout);
+    return CLI_OK;
+}
+
+/* ---- one plan ------------------------------------------------------------------------------------------- */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+ravel_status plan_make(const plan_data *data, const ravel_plan_options *options, ravel_plan **plan, double *seconds,
+                       ravel_error *err) {
+    double started = now();
+    ravel_status status = ravel_plan_create(&data->input, options, plan, err);
+    *seconds = now() - started;
+    return status;
+}
+
+/* One file of a plan: where to, and what writes it. */
+typedef struct target {
+    const char *path;
+    ravel_status (*write)(const ravel_plan_input *, const ravel_plan_options *, const ravel_plan *, ravel_write, void *,
+                          ravel_error *);
+    double bytes_a_sample, bytes_a_bin; /* about, for the progress line */
+} target;
+
+static ravel_status write_target(const target *t, const plan_data *data, const ravel_plan_options *options,
+                                 const ravel_plan *plan, ravel_error *err) {
+    cli_output output;
+    ravel_status status = cli_output_open(&output, t->path, err);
+    if (status) return status;
+    output.expected = t->bytes_a_sample * (double)plan->stats.samples + t->bytes_a_bin * (double)plan->bins;
+    if (t->write)
+        status = t->write(&data->input, options, plan, cli_output_write, &output, err);
+    else
+        status = ravel_plan_html(&data->input, options, plan, data->title, cli_output_write, &output, err);
+    return cli_output_close(&output, status, err);
+}
+
+static int write_all(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options,
+                     const ravel_plan *plan) {
+    const target targets[] = {{flags->json, ravel_plan_json, 7, 120},
+                              {flags->csv, ravel_plan_csv, 7, 40},
+                              {flags->html, NULL, 12, 30},
+                              {flags->svg, ravel_plan_svg, 0, 0}};
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        if (targets[i].path && write_target(&targets[i], data, options, plan, &err)) return cli_fail("plan", &err);
+    }
+    return CLI_OK;
+}
+
+/* How many of the outputs go to standard output. */
+static int standard_outputs(const plan_flags *f) {
+    const char *const paths[] = {f->json, f->csv, f->html, f->svg};
+    int count = 0;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) count += paths[i] && strcmp(paths[i], "-") == 0;
+    return count;
+}
+
+static int plan_once(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_plan *plan = NULL;
+    double seconds;
+    cli_busy("planning");
+    ravel_status status = plan_make(data, options, &plan, &seconds, &err);
+    cli_busy_end();
+    if (status == RAVEL_E_OVERSIZE) {
+        (void)cli_fail("plan", &err);
+        (void)fprintf(stderr,
+                      "ravel plan: a larger --budget or --cp would fit it; --oversize skip leaves such samples out\n");
+        return CLI_FAILED;
+    }
+    if (status) return cli_fail("plan", &err);
+    plan_warn_skipped(data, options, plan);
+    if (!flags->quiet && !standard_outputs(flags)) plan_print_summary(data, options, plan, seconds);
+    int code = write_all(flags, data, options, plan);
+    ravel_plan_free(plan);
+    return code;
+}
+
+/* ---- the command ---------------------------------------------------------------------------------------- */
+
+/* What can be wrong with the flags before anything is read. */
+static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *options, int words, ravel_error *err) {
+    if (!f->sweep && words)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.60s\" is neither an option nor part of --sweep; see --help",
+                               f->sweep_words[0]);
+    if (f->sweep && f->compare)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--compare and --sweep are two tables; to sweep over methods, write "
+                               "--sweep method=ravel,ffd,kk");
+    if ((f->sweep || f->compare) && (f->html || f->svg))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--html and --svg show one plan; leave out --compare and --sweep");
+    if (standard_outputs(f) > 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "only one output can be standard output");
+    if (!f->sweep && !options->budget)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--budget is missing: how many tokens fit one micro-batch, for example --budget 16k");
+    if (f->cost && f->costs) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --cost or --costs, not both");
+    return f->sweep ? plan_sweep_check(f, options, err) : RAVEL_OK;
+}
+
+/* --sweep's value is the first of its words, and the words after it belong to it too. */
+static ravel_status parse(int argc, char **argv, const cli_options *sets, int count, plan_flags *flags,
+                          ravel_plan_options *options, ravel_error *err) {
+    const char *words[63];
+    int word_count = 0;
+    ravel_status status = cli_parse(argc, argv, sets, count, words, 63, &word_count, err);
+    if (status) return status;
+    if (flags->sweep) flags->sweep_words[flags->sweep_count++] = flags->sweep;
+    for (int i = 0; i < word_count; i++) flags->sweep_words[flags->sweep_count++] = words[i];
+    if (flags->cost) {
+        status = plan_cost(flags->cost, &options->cost, err);
+        if (status) return status;
+    }
+    return check_flags(flags, options, word_count, err);
+}
 
 int cli_plan(int argc, char **argv) {
-    (void)argc;
-    (void)argv;
+    plan_flags flags;
+    ravel_read_options read;
+    ravel_plan_options options;
+    memset(&flags, 0, sizeof flags);
+    ravel_options_default(input_table, &flags);
+    ravel_options_default(output_table, &flags);
+    ravel_read_options_default(&read);
+    ravel_plan_options_default(&options);
+    const cli_options sets[] = {
+        {"Samples", input_table, &flags},
+        {"Reading", ravel_read_option_table(), &read},
+        {"Planning", ravel_plan_option_table(), &options},
+        {"Output (a summary is printed unless something else goes to standard output)", output_table, &flags}};
+    enum { SETS = sizeof sets / sizeof *sets };
+    if (cli_wants_help(argc, argv)) return help(sets, SETS);
+    (void)signal(SIGPIPE, SIG_IGN); /* a reader that has seen enough is no reason to die half-way through a file */
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_error_set(&err, RAVEL_E_UNSUPPORTED, "planning is not built in yet");
-    return cli_fail("plan", &err);
+    options.updates = options.group_rule = -1; /* not given */
+    ravel_status status = parse(argc, argv, sets, SETS, &flags, &options, &err);
+    if (status == RAVEL_E_IO || status == RAVEL_E_DATA) return cli_fail("plan", &err);
+    if (status) return cli_usage("plan", &err);
+    plan_data data;
+    if (plan_data_read(&flags, &read, &options, &data, &err)) return cli_fail("plan", &err);
+    int code = flags.sweep     ? plan_sweep(&flags, &data, &options)
+               : flags.compare ? plan_compare(&flags, &data, &options)
+                               : plan_once(&flags, &data, &options);
+    plan_data_free(&data);
+    return code;
 }

@@ -1,6 +1,7 @@
 /* The progress line: quiet for the first second, then at most ten times a second. */
 #include "cli/cli.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +17,13 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static void show_share(double share, double elapsed) {
+    int width = 30, full = (int)(share * width);
+    (void)fputs(" [", stderr);
+    for (int i = 0; i < width; i++) (void)fputc(i < full ? '#' : '.', stderr);
+    (void)fprintf(stderr, "] %3.0f %%, %.0f s left", 100 * share, share > 0 ? elapsed * (1 - share) / share : 0);
+}
+
 void cli_progress(const char *what, double done, double total) {
     double t = now();
     if (!line.active) {
@@ -23,18 +31,68 @@ void cli_progress(const char *what, double done, double total) {
         line.printed = 0;
         line.started = line.shown = t;
     }
-    if (!isatty(2) || t - line.started < 1 || t - line.shown < 0.1) return;
+    if (t - line.started < 1 || t - line.shown < 0.1 || !isatty(2)) return;
     line.shown = t;
     line.printed = 1;
-    double share = total > 0 ? done / total : 0, left = share > 0 ? (t - line.started) * (1 - share) / share : 0;
-    int width = 30, full = (int)(share * width);
-    (void)fprintf(stderr, "\r\033[K%s [", what);
-    for (int i = 0; i < width; i++) (void)fputc(i < full ? '#' : '.', stderr);
-    (void)fprintf(stderr, "] %3.0f %%, %.0f s left", 100 * share, left);
+    (void)fprintf(stderr, "\r\033[K%s", what);
+    if (total > 0)
+        show_share(done < total ? done / total : 1, t - line.started);
+    else
+        (void)fprintf(stderr, ", %.1f M so far", done / 1e6);
     (void)fflush(stderr);
 }
 
 void cli_progress_end(void) {
     if (line.printed) (void)fprintf(stderr, "\r\033[K");
-    line.active = 0;
+    line.active = line.printed = 0;
+}
+
+/* ---- one long call -------------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t stop;
+    const char *what;
+    int running, stopped;
+} busy = {.lock = PTHREAD_MUTEX_INITIALIZER, .stop = PTHREAD_COND_INITIALIZER};
+
+/* Sleeps on `stop` rather than on the clock, so that the end never waits for it. */
+static void *tick(void *unused) {
+    double started = now();
+    int printed = 0;
+    (void)unused;
+    (void)pthread_mutex_lock(&busy.lock);
+    while (!busy.stopped) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 250000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        (void)pthread_cond_timedwait(&busy.stop, &busy.lock, &until);
+        if (busy.stopped || now() - started < 1) continue;
+        (void)fprintf(stderr, "\r\033[K%s, %.0f s", busy.what, now() - started);
+        (void)fflush(stderr);
+        printed = 1;
+    }
+    (void)pthread_mutex_unlock(&busy.lock);
+    if (printed) (void)fprintf(stderr, "\r\033[K");
+    return NULL;
+}
+
+void cli_busy(const char *what) {
+    if (!isatty(2)) return;
+    busy.what = what;
+    busy.stopped = 0;
+    busy.running = pthread_create(&busy.thread, NULL, tick, NULL) == 0;
+}
+
+void cli_busy_end(void) {
+    if (!busy.running) return;
+    (void)pthread_mutex_lock(&busy.lock);
+    busy.stopped = 1;
+    (void)pthread_cond_signal(&busy.stop);
+    (void)pthread_mutex_unlock(&busy.lock);
+    (void)pthread_join(busy.thread, NULL);
+    busy.running = 0;
 }

@@ -1,0 +1,79 @@
+/* ravel plan, in parts:
+ *
+ *   plan.c          the command: its own options, --help, one plan and its outputs
+ *   plan_input.c    lengths, homes, groups, costs: from files or a mock, into a ravel_plan_input
+ *   plan_tables.c   many plans: --compare and --sweep, as tables, CSV and JSON
+ *   plan_print.c    what people read: the summary, and tables of results */
+#ifndef CLI_PLAN_H
+#define CLI_PLAN_H
+
+#include "cli/cli.h"
+
+#include <ravel/lengths.h>
+#include <ravel/plan.h>
+
+/* The command's own flags. */
+typedef struct plan_flags {
+    const char *lengths, *mock, *cost, *costs, *home, *groups, *update_ids;
+    const char *json, *csv, *html, *svg, *sweep;
+    int64_t mock_count;
+    uint64_t mock_seed;
+    int32_t compare, quiet;
+    const char *sweep_words[64]; /* the words of --sweep, in order */
+    int sweep_count;
+} plan_flags;
+
+/* ---- input ---------------------------------------------------------------------------------------------- */
+
+typedef struct plan_data {
+    ravel_plan_input input;
+    char source[512]; /* for people: "lengths.csv, prompt_len + response_len" */
+    char title[256];
+    int64_t total, longest; /* tokens */
+    ravel_lengths *lengths;
+    ravel_column *costs, *groups;
+    int32_t *homes, *updates; /* from malloc */
+} plan_data;
+
+/* Reads everything; options.updates and options.group_rule may be -1 and are then settled from what was given. */
+ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
+                            plan_data *data, ravel_error *err);
+void plan_data_free(plan_data *data);
+
+/* LIN:QUAD, tokens, a config.json (or its folder), or a named shape. */
+ravel_status plan_cost(const char *text, ravel_cost *cost, ravel_error *err);
+
+/* ---- results -------------------------------------------------------------------------------------------- */
+
+/* One plan of several. */
+typedef struct plan_result {
+    char label[8][48]; /* the method, or the values of the sweep */
+    ravel_plan_options options;
+    ravel_plan_stats stats;
+    uint64_t digest;
+    double seconds;
+    ravel_error err; /* err.status: there is no plan, and why */
+} plan_result;
+
+/* Makes a plan and times it. */
+ravel_status plan_make(const plan_data *data, const ravel_plan_options *options, ravel_plan **plan, double *seconds,
+                       ravel_error *err);
+int plan_compare(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options);
+int plan_sweep(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options);
+/* Whether every word of --sweep can be understood, before anything is read. */
+ravel_status plan_sweep_check(const plan_flags *flags, const ravel_plan_options *options, ravel_error *err);
+
+/* ---- printing ------------------------------------------------------------------------------------------- */
+
+void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
+                        double seconds);
+/* The first lines of a summary or table: what was planned and, unless the plans differ in it (`many`), for what. */
+void plan_print_heading(const plan_data *data, const ravel_plan_options *options, int many);
+/* `heads` are the titles of the labels. The best figure of a column is marked. */
+void plan_print_table(const plan_result *results, int count, const char *const *heads, int labels, int with_homes);
+ravel_status plan_table_csv(const plan_result *results, int count, const char *const *heads, int labels,
+                            cli_output *output, ravel_error *err);
+/* Says on stderr which samples were left out. */
+void plan_warn_skipped(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan);
+
+#endif

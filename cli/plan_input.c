@@ -1,0 +1,182 @@
+/* What there is to plan: lengths from a file or a mock, and the optional columns beside them. */
+#include "cli/plan.h"
+
+#include <ravel/mock.h>
+#include <ravel/shape.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static void read_progress(void *user, int64_t done, int64_t total) {
+    cli_progress(user, (double)done, (double)total);
+}
+
+/* ---- lengths -------------------------------------------------------------------------------------------- */
+
+static ravel_status read_lengths(const plan_flags *flags, const ravel_read_options *read, plan_data *data,
+                                 ravel_error *err) {
+    ravel_read_options options = *read;
+    char what[128];
+    (void)snprintf(what, sizeof what, "reading %.100s", flags->lengths);
+    options.progress = read_progress;
+    options.user = what;
+    ravel_status status = ravel_lengths_read(flags->lengths, &options, &data->lengths, err);
+    cli_progress_end();
+    if (status) return status;
+    const char *name = strcmp(flags->lengths, "-") == 0 ? "standard input" : flags->lengths,
+               *slash = strrchr(name, '/');
+    (void)snprintf(data->source, sizeof data->source, "%s: %s", name, data->lengths->columns);
+    (void)snprintf(data->title, sizeof data->title, "%s", slash ? slash + 1 : name);
+    return RAVEL_OK;
+}
+
+static void describe_mock(const ravel_mock_options *o, plan_data *data) {
+    char type[32] = "";
+    (void)ravel_choice_word(RAVEL_MOCK_TYPE_CHOICES, o->type, type, sizeof type);
+    if (o->mode == RAVEL_MOCK_FILE)
+        (void)snprintf(data->source, sizeof data->source, "mock of %s", o->path);
+    else if (o->type == RAVEL_MOCK_CONSTANT)
+        (void)snprintf(data->source, sizeof data->source, "constant mock of %.0f", o->mean_seq_len);
+    else
+        (void)snprintf(data->source, sizeof data->source, "%s mock from %lld to %lld, seed %llu", type,
+                       (long long)o->min_seq_len, (long long)o->max_seq_len, (unsigned long long)o->seed);
+    (void)snprintf(data->title, sizeof data->title, "%.250s", data->source);
+}
+
+static ravel_status make_mock(const plan_flags *flags, plan_data *data, ravel_error *err) {
+    ravel_mock *mock = NULL;
+    ravel_status status = ravel_mock_open(flags->mock, NULL, &mock, err);
+    if (status) return status;
+    ravel_mock_recount(mock, flags->mock_count);
+    if (flags->mock_seed != UINT64_MAX) ravel_mock_reseed(mock, flags->mock_seed);
+    describe_mock(ravel_mock_described(mock), data);
+    status = ravel_mock_lengths(mock, &data->lengths, err);
+    ravel_mock_free(mock);
+    return status;
+}
+
+/* ---- columns beside the lengths ------------------------------------------------------------------------- */
+
+static ravel_status read_column(const char *path, const char *name, int64_t min, int64_t max, const plan_data *data,
+                                ravel_column **column, ravel_error *err) {
+    ravel_column *fresh = NULL;
+    ravel_status status = ravel_column_read(path, name, min, max, NULL, &fresh, err);
+    if (status) return status;
+    int64_t count = fresh->count;
+    if (count < data->lengths->count) {
+        ravel_column_free(fresh);
+        return ravel_error_set(err, RAVEL_E_DATA, "%s: %lld rows, but there are %lld samples", path, (long long)count,
+                               (long long)data->lengths->count);
+    }
+    *column = fresh;
+    return RAVEL_OK;
+}
+
+/* As 32-bit numbers, which the planner takes; *top is the largest. */
+static ravel_status read_narrow(const char *path, const char *name, int64_t min, int64_t max, const plan_data *data,
+                                int32_t **out, int32_t *top, ravel_error *err) {
+    ravel_column *column = NULL;
+    ravel_status status = read_column(path, name, min, max, data, &column, err);
+    if (status) return status;
+    int64_t count = data->lengths->count;
+    int32_t *narrow = malloc((size_t)count * sizeof *narrow);
+    if (!narrow) status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for %lld rows", (long long)count);
+    *top = -1;
+    for (int64_t i = 0; narrow && i < count; i++) {
+        narrow[i] = (int32_t)column->values[i];
+        if (narrow[i] > *top) *top = narrow[i];
+    }
+    ravel_column_free(column);
+    *out = narrow;
+    return status;
+}
+
+static ravel_status read_columns(const plan_flags *flags, ravel_plan_options *options, plan_data *data,
+                                 ravel_error *err) {
+    int32_t top = 0;
+    ravel_status status = RAVEL_OK;
+    if (flags->home) /* with a sweep over dp, each plan checks again */
+        status = read_narrow(flags->home, "home", -1, flags->sweep ? INT32_MAX : (int64_t)options->dp - 1, data,
+                             &data->homes, &top, err);
+    if (!status && flags->update_ids) {
+        int64_t most = options->updates > 0 ? options->updates - 1 : (1 << 30) - 1;
+        status = read_narrow(flags->update_ids, "update", 0, most, data, &data->updates, &top, err);
+        if (!status && options->updates < 0) options->updates = top + 1;
+    }
+    if (!status && flags->groups)
+        status = read_column(flags->groups, "group", INT64_MIN, INT64_MAX, data, &data->groups, err);
+    if (!status && flags->costs) status = read_column(flags->costs, "cost", 0, INT64_MAX, data, &data->costs, err);
+    if (options->updates < 0) options->updates = 1;
+    if (options->group_rule < 0) options->group_rule = flags->groups ? RAVEL_GROUPS_UPDATE : RAVEL_GROUPS_FREE;
+    return status;
+}
+
+static void fill_input(plan_data *data) {
+    ravel_plan_input *in = &data->input;
+    in->size = sizeof *in;
+    in->count = data->lengths->count;
+    in->lengths = data->lengths->lengths;
+    in->prompts = data->lengths->prompts;
+    in->responses = data->lengths->responses;
+    in->costs = data->costs ? data->costs->values : NULL;
+    in->groups = data->groups ? data->groups->values : NULL;
+    in->updates = data->updates;
+    in->homes = data->homes;
+    data->total = data->lengths->total;
+    data->longest = data->lengths->longest;
+}
+
+ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
+                            plan_data *data, ravel_error *err) {
+    memset(data, 0, sizeof *data);
+    if (!flags->lengths == !flags->mock)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               flags->mock
+                                   ? "give --lengths or --mock, not both"
+                                   : "there is nothing to plan: give --lengths FILE or --mock JSON; see --help");
+    ravel_status status = flags->mock ? make_mock(flags, data, err) : read_lengths(flags, read, data, err);
+    if (!status) status = read_columns(flags, options, data, err);
+    if (status) {
+        plan_data_free(data);
+        return status;
+    }
+    fill_input(data);
+    return RAVEL_OK;
+}
+
+void plan_data_free(plan_data *data) {
+    ravel_lengths_free(data->lengths);
+    ravel_column_free(data->costs);
+    ravel_column_free(data->groups);
+    free(data->homes);
+    free(data->updates);
+    memset(data, 0, sizeof *data);
+}
+
+/* ---- cost ----------------------------------------------------------------------------------------------- */
+
+/* Something with a path in it, or a file that is there. */
+static int is_file(const char *text) {
+    struct stat info;
+    size_t length = strlen(text);
+    return strchr(text, '/') || (length > 5 && strcmp(text + length - 5, ".json") == 0) || stat(text, &info) == 0;
+}
+
+ravel_status plan_cost(const char *text, ravel_cost *cost, ravel_error *err) {
+    ravel_shape shape;
+    ravel_status status;
+    if (strcmp(text, "tokens") == 0 || (*text >= '0' && *text <= '9')) return ravel_cost_parse(text, cost, err);
+    if (is_file(text)) {
+        status = ravel_shape_read(text, &shape, err);
+    } else {
+        ravel_error inner = RAVEL_ERROR_INIT;
+        status = ravel_shape_named(text, &shape, &inner);
+        if (status)
+            ravel_error_set(err, status,
+                            "cost \"%.60s\" is not LIN:QUAD, tokens, a model's config.json or a known shape: %s", text,
+                            inner.message);
+    }
+    return status ? status : ravel_cost_from_shape(&shape, cost, err);
+}

@@ -1,0 +1,287 @@
+/* What people read of plans: a summary of one, a table of many. */
+#include "cli/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- heading -------------------------------------------------------------------------------------------- */
+
+void plan_print_heading(const plan_data *data, const ravel_plan_options *options, int many) {
+    char a[32], b[32], c[32], sync[32], layout[32];
+    (void)ravel_choice_word(RAVEL_SYNC_CHOICES, options->sync, sync, sizeof sync);
+    (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, options->layout, layout, sizeof layout);
+    printf("%s samples, %s tokens, longest %s  (%s)\n", cli_thousands(data->input.count, a, sizeof a),
+           cli_thousands(data->total, b, sizeof b), cli_thousands(data->longest, c, sizeof c), data->source);
+    if (many) return; /* the table says the rest */
+    printf("%s rank%s x %s tokens", cli_thousands(options->dp, a, sizeof a), options->dp == 1 ? "" : "s",
+           cli_thousands(options->budget, b, sizeof b));
+    if (options->cp > 1) printf(" x cp %d", options->cp);
+    if (options->align > 1) printf(", align %d", options->align);
+    printf(", %s, sync %s", layout, sync);
+    if (data->costs)
+        printf(", own costs");
+    else
+        printf(", cost %lld:%lld", (long long)options->cost.linear, (long long)options->cost.quadratic);
+    if (options->cost.overhead) printf(" + %lld a micro-step", (long long)options->cost.overhead);
+}
+
+/* ---- summary -------------------------------------------------------------------------------------------- */
+
+static void count_line(const char *name, int64_t value, const char *format, int64_t beside) {
+    char a[32], b[32];
+    printf("  %-15s %14s   ", name, cli_thousands(value, a, sizeof a));
+    printf(format, cli_thousands(beside, b, sizeof b)); /* NOLINT: the formats are the literals below */
+    printf("\n");
+}
+
+static void share_line(const char *name, double share, const char *note) {
+    printf("  %-15s %12.2f %%   %s\n", name, 100 * share, note);
+}
+
+static void print_micro_steps(const ravel_plan *plan, const ravel_plan_options *options) {
+    const ravel_plan_stats *s = &plan->stats;
+    char a[32], b[32], c[32];
+    printf("  %-15s %14s   lower bound %s", "micro-steps", cli_thousands(s->micro_steps, a, sizeof a),
+           cli_thousands(s->micro_steps_lower_bound, b, sizeof b));
+    if (plan->updates > 1) printf("; %s updates", cli_thousands(plan->updates, c, sizeof c));
+    if (options->multiple > 1) printf("; a multiple of %d", options->multiple);
+    if (s->fillers) printf("; %s filler bin%s", cli_thousands(s->fillers, c, sizeof c), s->fillers == 1 ? "" : "s");
+    printf("\n");
+}
+
+static void print_times(const ravel_plan *plan, const ravel_plan_options *options) {
+    const ravel_plan_stats *s = &plan->stats;
+    int per_step = options->sync == RAVEL_SYNC_MICRO_STEP;
+    char note[96];
+    double perfect = plan->dp > 0 ? (double)s->cost / plan->dp : 0;
+    (void)snprintf(note, sizeof note, "per micro-step; %.2f %% per update",
+                   100 * (per_step ? s->idle_update : s->idle_micro_step));
+    if (!per_step)
+        (void)snprintf(note, sizeof note, "per update; %.2f %% if ranks met in every micro-step",
+                       100 * s->idle_micro_step);
+    share_line("idle", per_step ? s->idle_micro_step : s->idle_update, note);
+    printf("  %-15s %14.4f   x perfect balance; no plan is under %.4f\n", "predicted time",
+           perfect > 0 ? (double)s->time / perfect : 1, perfect > 0 ? (double)s->time_lower_bound / perfect : 1);
+}
+
+void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
+                        double seconds) {
+    const ravel_plan_stats *s = &plan->stats;
+    char effort[32];
+    (void)ravel_choice_word(RAVEL_EFFORT_CHOICES, options->effort, effort, sizeof effort);
+    plan_print_heading(data, options, 0);
+    printf("\nmethod %s, effort %s: planned in %.*f ms\n\n", ravel_method_name(options->method), effort,
+           seconds < 0.01 ? 2 : 0, 1e3 * seconds);
+    count_line("bins", s->bins, "lower bound %s", s->bins_lower_bound);
+    print_micro_steps(plan, options);
+    share_line("fill", s->fill, "of the budget is real tokens");
+    count_line("padding tokens", s->padded_tokens - s->actual_tokens, "of %s", s->padded_tokens);
+    share_line("padding", s->padding, "of the slots");
+    print_times(plan, options);
+    if (data->homes) {
+        char note[64], text[32];
+        (void)snprintf(note, sizeof note, "%s tokens leave their home rank",
+                       cli_thousands(s->tokens_moved, text, sizeof text));
+        share_line("moved", s->actual_tokens ? (double)s->tokens_moved / (double)s->actual_tokens : 0, note);
+    }
+    count_line("over budget", s->over_budget, "always 0", 0);
+    printf("  %-15s %016llx\n", "digest", (unsigned long long)plan->digest);
+}
+
+void plan_warn_skipped(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan) {
+    enum { MOST = 20 };
+    const ravel_plan_input *in = &data->input;
+    char a[32], b[32], c[32];
+    if (!plan->stats.skipped) return;
+    (void)fprintf(stderr, "ravel plan: WARNING: %s of %s samples fit no bin of %s tokens and were left out:",
+                  cli_thousands(plan->stats.skipped, a, sizeof a), cli_thousands(in->count, b, sizeof b),
+                  cli_thousands(options->cp * options->budget, c, sizeof c));
+    for (int64_t i = 0; i < plan->stats.skipped && i < MOST; i++) {
+        int32_t row = plan->skipped[i];
+        int64_t length = in->prompts ? in->prompts[row] + in->responses[row] : in->lengths[row];
+        (void)fprintf(stderr, "%s %d (%s tokens)", i ? "," : "", row, cli_thousands(length, a, sizeof a));
+    }
+    if (plan->stats.skipped > MOST)
+        (void)fprintf(stderr, ", and %s more (all of them: --json, stats.skipped_samples)",
+                      cli_thousands(plan->stats.skipped - MOST, a, sizeof a));
+    (void)fprintf(stderr, "\n");
+}
+
+/* ---- tables --------------------------------------------------------------------------------------------- */
+
+/* A column of figures: how it is called for people and for machines, how it is worked out, how it is written, and
+ * whether less (-1) or more (1) of it is better. */
+typedef struct column {
+    const char *head, *name;
+    double (*value)(const plan_result *r);
+    enum { COUNT, SHARE, RATIO, MILLISECONDS } kind;
+    int better;
+    int only_homes;
+} column;
+
+static double perfect(const plan_result *r) {
+    return r->stats.cost > 0 ? (double)r->stats.cost / r->options.dp : 1;
+}
+static double get_bins(const plan_result *r) {
+    return (double)r->stats.bins;
+}
+static double get_steps(const plan_result *r) {
+    return (double)r->stats.micro_steps;
+}
+static double get_bound(const plan_result *r) {
+    return (double)r->stats.micro_steps_lower_bound;
+}
+static double get_fill(const plan_result *r) {
+    return r->stats.fill;
+}
+static double get_padding(const plan_result *r) {
+    return r->stats.padding;
+}
+static double get_idle(const plan_result *r) {
+    return r->options.sync == RAVEL_SYNC_MICRO_STEP ? r->stats.idle_micro_step : r->stats.idle_update;
+}
+static double get_time(const plan_result *r) {
+    return (double)r->stats.time / perfect(r);
+}
+static double get_imbalance(const plan_result *r) {
+    return r->stats.imbalance;
+}
+static double get_moved(const plan_result *r) {
+    return r->stats.actual_tokens ? (double)r->stats.tokens_moved / (double)r->stats.actual_tokens : 0;
+}
+static double get_milliseconds(const plan_result *r) {
+    return 1e3 * r->seconds;
+}
+
+static const column columns[] = {
+    {"bins", "bins", get_bins, COUNT, -1, 0},
+    {"micro-steps", "micro_steps", get_steps, COUNT, -1, 0},
+    {"bound", "micro_steps_lower_bound", get_bound, COUNT, 0, 0},
+    {"fill", "fill", get_fill, SHARE, 1, 0},
+    {"padding", "padding", get_padding, SHARE, -1, 0},
+    {"idle", "idle", get_idle, SHARE, -1, 0},
+    {"time", "time_over_perfect", get_time, RATIO, -1, 0},
+    {"imbalance", "imbalance", get_imbalance, RATIO, -1, 0},
+    {"moved", "moved", get_moved, SHARE, -1, 1},
+    {"plan ms", "plan_ms", get_milliseconds, MILLISECONDS, 0, 0},
+};
+enum { FIGURES = sizeof columns / sizeof *columns, WIDEST = 48 };
+
+static void write_cell(const column *c, double value, char *out, size_t room) {
+    char text[32];
+    switch (c->kind) {
+    case COUNT: (void)snprintf(out, room, "%s", cli_thousands((int64_t)value, text, sizeof text)); break;
+    case SHARE: (void)snprintf(out, room, "%.2f %%", 100 * value); break;
+    case RATIO: (void)snprintf(out, room, "%.4f", value); break;
+    case MILLISECONDS: (void)snprintf(out, room, value < 100 ? "%.2f" : "%.0f", value); break;
+    }
+}
+
+/* The best figure of the column, as it is written: what looks equal is equally good. */
+static void best_cell(const column *c, const plan_result *results, int count, char *out, size_t room) {
+    double best = 0;
+    int seen = 0;
+    out[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        if (results[i].err.status || !c->better) continue;
+        double value = c->value(&results[i]);
+        if (!seen || (value - best) * c->better > 0) best = value;
+        seen = 1;
+    }
+    if (seen) write_cell(c, best, out, room);
+}
+
+static int label_width(const plan_result *results, int count, const char *head, int label) {
+    size_t width = strlen(head);
+    for (int i = 0; i < count; i++)
+        if (strlen(results[i].label[label]) > width) width = strlen(results[i].label[label]);
+    return (int)width;
+}
+
+static int figure_width(const column *c, const plan_result *results, int count) {
+    char text[WIDEST];
+    size_t width = strlen(c->head);
+    for (int i = 0; i < count; i++) {
+        if (results[i].err.status) continue;
+        write_cell(c, c->value(&results[i]), text, sizeof text);
+        if (strlen(text) > width) width = strlen(text);
+    }
+    return (int)width;
+}
+
+static void print_figures(const plan_result *r, const int *widths, char best[FIGURES][WIDEST], int with_homes) {
+    char text[WIDEST];
+    for (int c = 0; c < FIGURES; c++) {
+        if (columns[c].only_homes && !with_homes) continue;
+        write_cell(&columns[c], columns[c].value(r), text, sizeof text);
+        printf("  %*s%s", widths[c], text, strcmp(text, best[c]) == 0 ? "*" : " ");
+    }
+    printf("\n");
+}
+
+void plan_print_table(const plan_result *results, int count, const char *const *heads, int labels, int with_homes) {
+    int widths[FIGURES], label_widths[8];
+    char best[FIGURES][WIDEST];
+    printf("\n");
+    for (int l = 0; l < labels; l++) {
+        label_widths[l] = label_width(results, count, heads[l], l);
+        printf("%s%-*s", l ? "  " : "", label_widths[l], heads[l]);
+    }
+    for (int c = 0; c < FIGURES; c++) {
+        widths[c] = figure_width(&columns[c], results, count);
+        best_cell(&columns[c], results, count, best[c], sizeof best[c]);
+        if (!columns[c].only_homes || with_homes) printf("  %*s ", widths[c], columns[c].head);
+    }
+    printf("\n");
+    for (int i = 0; i < count; i++) {
+        for (int l = 0; l < labels; l++) printf("%s%-*s", l ? "  " : "", label_widths[l], results[i].label[l]);
+        if (results[i].err.status)
+            printf("  %s\n", results[i].err.message);
+        else
+            print_figures(&results[i], widths, best, with_homes);
+    }
+    printf("\n* the best of its column; time is predicted time over perfect balance\n");
+}
+
+static void put(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {
+    if (!*status) *status = cli_output_write(output, text, strlen(text), err);
+}
+
+/* A sentence between quotes, its own quotes doubled. */
+static void put_quoted(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {
+    put(output, "\"", status, err);
+    for (; *text && !*status; text++) {
+        char piece[3] = {*text, *text == '"' ? '"' : '\0', '\0'};
+        put(output, piece, status, err);
+    }
+    put(output, "\"", status, err);
+}
+
+ravel_status plan_table_csv(const plan_result *results, int count, const char *const *heads, int labels,
+                            cli_output *output, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    char text[64];
+    for (int l = 0; l < labels; l++) {
+        put(output, heads[l], &status, err);
+        put(output, ",", &status, err);
+    }
+    for (int c = 0; c < FIGURES; c++) {
+        put(output, columns[c].name, &status, err);
+        put(output, ",", &status, err);
+    }
+    put(output, "error\n", &status, err);
+    for (int i = 0; i < count; i++) {
+        for (int l = 0; l < labels; l++) {
+            put(output, results[i].label[l], &status, err);
+            put(output, ",", &status, err);
+        }
+        for (int c = 0; c < FIGURES; c++) {
+            (void)snprintf(text, sizeof text, columns[c].kind == COUNT ? "%.0f," : "%.9g,",
+                           results[i].err.status ? 0 : columns[c].value(&results[i]));
+            put(output, results[i].err.status ? "," : text, &status, err);
+        }
+        if (results[i].err.status) put_quoted(output, results[i].err.message, &status, err);
+        put(output, "\n", &status, err);
+    }
+    return status;
+}

@@ -1,0 +1,259 @@
+/* Many plans of the same samples: --compare (every method) and --sweep (every combination of some options' values). */
+#include "cli/plan.h"
+
+#include <ravel/report.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEYS = 8, VALUES = 256, MOST_PLANS = 10000 };
+
+/* ---- running and writing -------------------------------------------------------------------------------- */
+
+static void run(const plan_data *data, plan_result *r) {
+    ravel_plan *plan = NULL;
+    if (r->err.status) return;
+    ravel_error_clear(&r->err);
+    if (plan_make(data, &r->options, &plan, &r->seconds, &r->err)) return;
+    r->stats = plan->stats;
+    r->digest = plan->digest;
+    ravel_plan_free(plan);
+}
+
+static void run_all(const plan_data *data, plan_result *results, int count) {
+    for (int i = 0; i < count; i++) {
+        cli_progress("planning", i, count);
+        run(data, &results[i]);
+    }
+    cli_progress_end();
+}
+
+typedef struct table {
+    const char *name; /* the JSON's member: "compare" or "sweep" */
+    const plan_flags *flags;
+    const plan_data *data;
+    const ravel_plan_options *options;
+    plan_result *results;
+    int count;
+    const char *heads[KEYS];
+    int labels;
+} table;
+
+static ravel_status put(cli_output *output, const char *text, ravel_error *err) {
+    return cli_output_write(output, text, strlen(text), err);
+}
+
+/* {"budget":8192,"dp":8,"digest":"...","plan_ms":1.5,"stats":{...}}; values of options as they are in "options". */
+static ravel_status put_result(const table *t, const plan_result *r, cli_output *output, ravel_error *err) {
+    char text[1200], quoted[1100];
+    ravel_status status = put(output, "{", err);
+    for (int l = 0; l < t->labels && !status; l++) {
+        const ravel_option *row = ravel_option_find(ravel_plan_option_table(), t->heads[l]);
+        int number = row && row->type != RAVEL_OPTION_ENUM && !r->err.status;
+        char key[64];
+        (void)snprintf(key, sizeof key, "%s", t->heads[l]);
+        for (char *c = key; *c; c++)
+            if (*c == '-') *c = '_';
+        if (number)
+            ravel_option_format(row, &r->options, quoted, sizeof quoted);
+        else
+            ravel_json_quote(r->label[l], strlen(r->label[l]), quoted, sizeof quoted);
+        (void)snprintf(text, sizeof text, "\"%s\":%s,", key, quoted);
+        status = put(output, text, err);
+    }
+    if (!status && r->err.status) {
+        ravel_json_quote(r->err.message, strlen(r->err.message), quoted, sizeof quoted);
+        (void)snprintf(text, sizeof text, "\"error\":%s}", quoted);
+        return put(output, text, err);
+    }
+    (void)snprintf(text, sizeof text,
+                   "\"digest\":\"%016llx\",\"plan_ms\":%.4f,\"stats\":", (unsigned long long)r->digest,
+                   1e3 * r->seconds);
+    if (!status) status = put(output, text, err);
+    ravel_plan shell; /* only its figures are written; samples that were left out are counted there, not listed */
+    memset(&shell, 0, sizeof shell);
+    shell.stats = r->stats;
+    shell.stats.skipped = 0;
+    if (!status) status = ravel_plan_stats_json(&shell, cli_output_write, output, err);
+    return status ? status : put(output, "}", err);
+}
+
+static ravel_status write_json(const table *t, cli_output *output, ravel_error *err) {
+    ravel_status status = put(output, "{\"version\":1,\n\"options\":", err);
+    if (!status) status = ravel_plan_options_json(t->options, cli_output_write, output, err);
+    if (!status) status = put(output, ",\n\"", err);
+    if (!status) status = put(output, t->name, err);
+    if (!status) status = put(output, "\":[", err);
+    for (int i = 0; i < t->count && !status; i++) {
+        status = put(output, i ? ",\n" : "\n", err);
+        if (!status) status = put_result(t, &t->results[i], output, err);
+    }
+    return status ? status : put(output, "]}\n", err);
+}
+
+static ravel_status write_csv(const table *t, cli_output *output, ravel_error *err) {
+    return plan_table_csv(t->results, t->count, t->heads, t->labels, output, err);
+}
+
+static ravel_status write_one(const table *t, const char *path,
+                              ravel_status (*write)(const table *, cli_output *, ravel_error *), ravel_error *err) {
+    cli_output output;
+    if (!path) return RAVEL_OK;
+    ravel_status status = cli_output_open(&output, path, err);
+    if (status) return status;
+    return cli_output_close(&output, write(t, &output, err), err);
+}
+
+static int is_standard(const char *path) {
+    return path && strcmp(path, "-") == 0;
+}
+
+/* Prints and writes the finished table; the exit code. */
+static int finish(const table *t, int many) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    int good = 0;
+    for (int i = 0; i < t->count; i++) good += !t->results[i].err.status;
+    if (!t->flags->quiet && !is_standard(t->flags->json) && !is_standard(t->flags->csv)) {
+        plan_print_heading(t->data, t->options, many);
+        if (!many) printf("\n");
+        plan_print_table(t->results, t->count, t->heads, t->labels, t->data->homes != NULL);
+    }
+    ravel_status status = write_one(t, t->flags->json, write_json, &err);
+    if (!status) status = write_one(t, t->flags->csv, write_csv, &err);
+    if (status) return cli_fail("plan", &err);
+    if (good) return CLI_OK;
+    return cli_fail("plan", &t->results[0].err);
+}
+
+/* ---- every method --------------------------------------------------------------------------------------- */
+
+int plan_compare(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options) {
+    table t = {"compare", flags, data, options, NULL, 0, {"method"}, 1};
+    while (ravel_method_name(t.count)) t.count++;
+    t.results = calloc((size_t)t.count, sizeof *t.results);
+    if (!t.results) return CLI_FAILED;
+    for (int32_t m = 0; m < t.count; m++) {
+        (void)snprintf(t.results[m].label[0], sizeof t.results[m].label[0], "%s", ravel_method_name(m));
+        t.results[m].options = *options;
+        t.results[m].options.method = m;
+    }
+    run_all(data, t.results, t.count);
+    int code = finish(&t, 0);
+    free(t.results);
+    return code;
+}
+
+/* ---- every combination ---------------------------------------------------------------------------------- */
+
+/* One word of --sweep: budget=8k,16k,32k */
+typedef struct key {
+    char name[48];
+    char values[VALUES][48];
+    int count;
+} key;
+
+static ravel_status parse_values(const char *text, key *k, ravel_error *err) {
+    while (*text) {
+        size_t length = strcspn(text, ",");
+        if (length == 0 || length >= sizeof k->values[0] || k->count == VALUES)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "sweep: %s has an empty or overlong value, or more than %d of them", k->name,
+                                   VALUES);
+        memcpy(k->values[k->count], text, length);
+        k->values[k->count++][length] = '\0';
+        text += length;
+        if (*text && !*++text) return ravel_error_set(err, RAVEL_E_ARGUMENT, "sweep: %s ends with a comma", k->name);
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status parse_key(const char *word, key *k, ravel_error *err) {
+    const char *equals = strchr(word, '=');
+    memset(k, 0, sizeof *k);
+    if (!equals || equals == word || !equals[1] || (size_t)(equals - word) >= sizeof k->name)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "sweep: \"%.60s\" is not an option and its values; write budget=8k,16k,32k", word);
+    memcpy(k->name, word, (size_t)(equals - word));
+    const ravel_option *row = ravel_option_find(ravel_plan_option_table(), k->name);
+    if (row) (void)snprintf(k->name, sizeof k->name, "%s", row->name);
+    return parse_values(equals + 1, k, err);
+}
+
+static ravel_status apply(const key *k, int value, plan_result *r, int label, ravel_error *err) {
+    const ravel_option *row = ravel_option_find(ravel_plan_option_table(), k->name);
+    (void)snprintf(r->label[label], sizeof r->label[label], "%s", k->values[value]);
+    if (strcmp(k->name, "cost") == 0) return plan_cost(k->values[value], &r->options.cost, err);
+    ravel_status status = ravel_option_set(ravel_plan_option_table(), &r->options, k->name, k->values[value], err);
+    if (status) return status;
+    if (row->type == RAVEL_OPTION_I64 || row->type == RAVEL_OPTION_I32) { /* 16k is shown as 16,384 */
+        char text[48];
+        int64_t number = 0;
+        ravel_option_format(row, &r->options, text, sizeof text);
+        if (ravel_parse_size(text, &number, NULL) == RAVEL_OK)
+            (void)snprintf(r->label[label], sizeof r->label[label], "%lld", (long long)number);
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status parse_keys(const plan_flags *flags, key *keys, int *count, int *plans, ravel_error *err) {
+    *plans = 1;
+    if (flags->sweep_count > KEYS)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "sweep: at most %d options at a time", KEYS);
+    for (*count = 0; *count < flags->sweep_count; ++*count) {
+        ravel_status status = parse_key(flags->sweep_words[*count], &keys[*count], err);
+        if (status) return status;
+        *plans *= keys[*count].count;
+        if (*plans > MOST_PLANS) return ravel_error_set(err, RAVEL_E_ARGUMENT, "sweep: more than %d plans", MOST_PLANS);
+    }
+    return RAVEL_OK;
+}
+
+ravel_status plan_sweep_check(const plan_flags *flags, const ravel_plan_options *options, ravel_error *err) {
+    key *keys = calloc(KEYS, sizeof *keys);
+    plan_result *scratch = calloc(1, sizeof *scratch);
+    int count = 0, plans = 0;
+    ravel_status status = keys && scratch ? parse_keys(flags, keys, &count, &plans, err)
+                                          : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
+    for (int k = 0; k < count && !status; k++)
+        for (int v = 0; v < keys[k].count && !status; v++) {
+            scratch->options = *options;
+            status = apply(&keys[k], v, scratch, 0, err);
+            if (status) ravel_error_prefix(err, "sweep");
+        }
+    free(keys);
+    free(scratch);
+    return status;
+}
+
+/* Row `i` counted in the keys' values, the last key running fastest. */
+static void combine(const key *keys, int count, int i, const ravel_plan_options *base, plan_result *r) {
+    r->options = *base;
+    for (int k = count - 1; k >= 0; k--) {
+        (void)apply(&keys[k], i % keys[k].count, r, k, &r->err);
+        i /= keys[k].count;
+    }
+}
+
+int plan_sweep(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options) {
+    key *keys = calloc(KEYS, sizeof *keys);
+    table t = {"sweep", flags, data, options, NULL, 0, {NULL}, 0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_status status = keys ? parse_keys(flags, keys, &t.labels, &t.count, &err)
+                               : ravel_error_set(&err, RAVEL_E_MEMORY, "out of memory");
+    if (!status) {
+        t.results = calloc((size_t)t.count, sizeof *t.results);
+        if (!t.results) status = ravel_error_set(&err, RAVEL_E_MEMORY, "out of memory for %d plans", t.count);
+    }
+    if (status) {
+        free(keys);
+        return cli_fail("plan", &err);
+    }
+    for (int k = 0; k < t.labels; k++) t.heads[k] = keys[k].name;
+    for (int i = 0; i < t.count; i++) combine(keys, t.labels, i, options, &t.results[i]);
+    run_all(data, t.results, t.count);
+    int code = finish(&t, 1);
+    free(t.results);
+    free(keys);
+    return code;
+}

@@ -1,0 +1,256 @@
+/* The page of a plan: page.html with what belongs to this plan put in at its marks. Figures stand in the HTML itself,
+ * so that they are there without a script; the bins go in as JSON, from which the script draws. */
+#include "io/page.h"
+#include "io/picture.h"
+#include "io/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct page {
+    ravel__text text;
+    const ravel_plan_input *input;
+    const ravel_plan_options *options;
+    const ravel_plan *plan;
+    const char *title;
+    int64_t steps;   /* micro-steps that are shown */
+    int64_t samples; /* samples in them */
+} page;
+
+/* ---- figures -------------------------------------------------------------------------------------------- */
+
+/* A card: what it is, the figure, and what to compare it with. */
+static void card(page *p, const char *name, const char *value, const char *beside) {
+    ravel__text_string(&p->text, "<div class=\"card\"><dt>");
+    ravel__text_html(&p->text, name);
+    ravel__text_string(&p->text, "</dt><dd>");
+    ravel__text_html(&p->text, value);
+    ravel__text_string(&p->text, "<small>");
+    ravel__text_html(&p->text, beside);
+    ravel__text_string(&p->text, "</small></dd></div>\n");
+}
+
+static void count_card(page *p, const char *name, int64_t value, const char *word, int64_t beside) {
+    char a[32], b[32], line[80];
+    ravel__text_thousands(value, a, sizeof a);
+    (void)snprintf(line, sizeof line, "%s %s", word, ravel__text_thousands(beside, b, sizeof b));
+    card(p, name, a, line);
+}
+
+static void share_card(page *p, const char *name, double share, const char *beside) {
+    char text[32];
+    (void)snprintf(text, sizeof text, share < 0.1 ? "%.2f %%" : "%.1f %%", 100 * share);
+    card(p, name, text, beside);
+}
+
+static void put_figures(page *p) {
+    const ravel_plan_stats *s = &p->plan->stats;
+    char text[32], beside[80];
+    int per_step = p->options->sync == RAVEL_SYNC_MICRO_STEP;
+    count_card(p, "samples", s->samples, "longest", s->longest);
+    count_card(p, "tokens", s->actual_tokens, "padded", s->padded_tokens);
+    count_card(p, "bins", s->bins, "lower bound", s->bins_lower_bound);
+    count_card(p, "micro-steps", s->micro_steps, "lower bound", s->micro_steps_lower_bound);
+    share_card(p, "fill", s->fill, "of the budget is real tokens");
+    share_card(p, "padding", s->padding, "of the slots is padding");
+    share_card(p, per_step ? "idle" : "idle per micro-step", s->idle_micro_step,
+               per_step ? "of rank time, ranks meeting every micro-step" : "if ranks met every micro-step");
+    share_card(p, per_step ? "idle per update" : "idle", s->idle_update,
+               per_step ? "if ranks met once an update" : "of rank time, ranks meeting once an update");
+    double perfect = (double)s->cost / p->plan->dp;
+    (void)snprintf(text, sizeof text, "%.4f", perfect > 0 ? (double)s->time / perfect : 1);
+    (void)snprintf(beside, sizeof beside, "x perfect balance; bound %.4f",
+                   perfect > 0 ? (double)s->time_lower_bound / perfect : 1);
+    card(p, "predicted time", text, beside);
+    if (s->fillers) count_card(p, "fillers", s->fillers, "bins in all", p->plan->bins);
+    if (p->input->homes) {
+        share_card(p, "tokens moved", s->actual_tokens ? (double)s->tokens_moved / (double)s->actual_tokens : 0,
+                   "leave their home rank");
+    }
+    (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)p->plan->digest);
+    (void)snprintf(beside, sizeof beside, "%.8s of inputs and plan", text + 8);
+    text[8] = '\0';
+    card(p, "digest", text, beside);
+}
+
+/* ---- tables --------------------------------------------------------------------------------------------- */
+
+static void row(page *p, const char *name, const char *value, const char *doc) {
+    ravel__text_string(&p->text, "<tr><td>");
+    ravel__text_html(&p->text, name);
+    ravel__text_string(&p->text, "</td><td class=\"n\">");
+    ravel__text_html(&p->text, value);
+    ravel__text_string(&p->text, "</td><td class=\"soft\">");
+    ravel__text_html(&p->text, doc);
+    ravel__text_string(&p->text, "</td></tr>\n");
+}
+
+static void row_int64_t(page *p, const char *name, int64_t value, const char *doc) {
+    char text[32];
+    row(p, name, ravel__text_thousands(value, text, sizeof text), doc);
+}
+
+static void row_double(page *p, const char *name, double value, const char *doc) {
+    char text[32];
+    (void)snprintf(text, sizeof text, "%.6f", value);
+    row(p, name, text, doc);
+}
+
+static void put_stats(page *p) {
+#define X(type, name, doc) row_##type(p, #name, p->plan->stats.name, doc);
+    RAVEL_PLAN_STATS_LIST(X)
+#undef X
+}
+
+static void put_options(page *p) {
+    char value[128];
+    for (const ravel_option *o = ravel_plan_option_table(); o->name; o++) {
+        ravel_option_format(o, p->options, value, sizeof value);
+        row(p, o->name, value, o->doc);
+    }
+    (void)snprintf(value, sizeof value, "%lld:%lld:%lld", (long long)p->options->cost.linear,
+                   (long long)p->options->cost.quadratic, (long long)p->options->cost.overhead);
+    row(p, "cost", value, p->input->costs ? "the caller's own costs were used" : "linear, quadratic, per micro-step");
+}
+
+static void put_title(page *p) {
+    ravel__text_html(&p->text, p->title);
+}
+
+static void put_subtitle(page *p) {
+    char sync[32], layout[32], a[32], b[32];
+    const ravel_plan_options *o = p->options;
+    (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
+    (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
+    ravel__text_format(&p->text, "%s data-parallel rank%s, %s tokens a bin, %s, sync %s, method %s, %lld update%s",
+                       ravel__text_thousands(p->plan->dp, a, sizeof a), p->plan->dp == 1 ? "" : "s",
+                       ravel__text_thousands(o->cp * o->budget, b, sizeof b), layout, sync,
+                       ravel_method_name(o->method), (long long)p->plan->updates, p->plan->updates == 1 ? "" : "s");
+}
+
+static void put_warnings(page *p) {
+    const ravel_plan *plan = p->plan;
+    char a[32], b[32];
+    if (plan->stats.skipped) {
+        int64_t most = plan->stats.skipped < 50 ? plan->stats.skipped : 50;
+        ravel__text_format(&p->text, "<div class=\"warn\"><b>%s samples fit no bin and were left out:</b>",
+                           ravel__text_thousands(plan->stats.skipped, a, sizeof a));
+        for (int64_t i = 0; i < most; i++) ravel__text_format(&p->text, " %d", plan->skipped[i]);
+        ravel__text_string(&p->text, most < plan->stats.skipped ? " ...</div>\n" : "</div>\n");
+    }
+    if (p->steps < plan->micro_steps)
+        ravel__text_format(&p->text,
+                           "<div class=\"warn\">The picture shows the first %s of %s micro-steps; all figures are of "
+                           "the whole plan.</div>\n",
+                           ravel__text_thousands(p->steps, a, sizeof a),
+                           ravel__text_thousands(plan->micro_steps, b, sizeof b));
+}
+
+/* ---- data ----------------------------------------------------------------------------------------------- */
+
+static void put_list(page *p, const char *name, const int64_t *list, int64_t count) {
+    ravel__text_format(&p->text, ",\n\"%s\":[", name);
+    for (int64_t i = 0; i < count; i++) {
+        if (i) ravel__text_put(&p->text, ",", 1);
+        ravel__text_integer(&p->text, list[i]);
+    }
+    ravel__text_put(&p->text, "]", 1);
+}
+
+/* One number for every sample that is shown, in the order of the bins. */
+static void put_each(page *p, const char *name, int64_t (*value)(const page *p, int64_t sample)) {
+    ravel__text_format(&p->text, ",\n\"%s\":[", name);
+    for (int64_t i = 0; i < p->samples; i++) {
+        if (i) ravel__text_put(&p->text, ",", 1);
+        ravel__text_integer(&p->text, value(p, p->plan->samples[i]));
+    }
+    ravel__text_put(&p->text, "]", 1);
+}
+
+static int64_t id_of(const page *p, int64_t sample) {
+    (void)p;
+    return sample;
+}
+
+static int64_t length_of(const page *p, int64_t sample) {
+    const ravel_plan_input *in = p->input;
+    return in->prompts ? in->prompts[sample] + in->responses[sample] : in->lengths[sample];
+}
+
+static int64_t prompt_of(const page *p, int64_t sample) {
+    return p->input->prompts[sample];
+}
+
+static int64_t cost_of(const page *p, int64_t sample) {
+    return p->input->costs[sample];
+}
+
+static void put_data(page *p) {
+    const ravel_plan *plan = p->plan;
+    const ravel_plan_options *o = p->options;
+    int64_t bins = p->steps * plan->dp;
+    char sync[32], layout[32];
+    (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
+    (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
+    ravel__text_format(&p->text,
+                       "{\"dp\":%d,\"steps\":%lld,\"capacity\":%lld,\"align\":%d,\"layout\":\"%s\",\"sync\":\"%s\","
+                       "\"linear\":%lld,\"quadratic\":%lld,\"scale\":%llu",
+                       plan->dp, (long long)p->steps, (long long)(o->cp * o->budget), o->align, layout, sync,
+                       (long long)o->cost.linear, (long long)o->cost.quadratic, 1ull << plan->stats.cost_shift);
+    put_list(p, "update_offsets", plan->update_offsets, plan->updates + 1);
+    ravel__text_string(&p->text, ",\n\"bin_samples\":[");
+    for (int64_t b = 0; b < bins; b++)
+        ravel__text_format(&p->text, b ? ",%lld" : "%lld",
+                           (long long)(plan->bin_offsets[b + 1] - plan->bin_offsets[b]));
+    ravel__text_put(&p->text, "]", 1);
+    put_list(p, "bin_tokens", plan->bin_tokens, bins);
+    put_list(p, "bin_slots", plan->bin_slots, bins);
+    put_list(p, "bin_costs", plan->bin_costs, bins);
+    if (p->samples <= RAVEL_HTML_SAMPLES) {
+        put_each(p, "ids", id_of);
+        put_each(p, "lengths", length_of);
+        if (p->input->prompts) put_each(p, "prompts", prompt_of);
+        if (p->input->costs) put_each(p, "sample_costs", cost_of);
+    }
+    ravel__text_put(&p->text, "}", 1);
+}
+
+static void put_svg(page *p) {
+    ravel__picture_svg(&p->text, p->options, p->plan);
+}
+
+/* ---- the page ------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *mark;
+    void (*put)(page *p);
+} marks[] = {{"title", put_title}, {"subtitle", put_subtitle}, {"warnings", put_warnings}, {"figures", put_figures},
+             {"svg", put_svg},     {"stats", put_stats},       {"options", put_options},   {"data", put_data}};
+
+/* Puts in what belongs at the mark at `at` and returns what follows it. */
+static const char *put_mark(page *p, const char *at) {
+    size_t length = strcspn(at, "-");
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (strlen(marks[i].mark) == length && memcmp(marks[i].mark, at, length) == 0) marks[i].put(p);
+    return at + length + 3;
+}
+
+ravel_status ravel_plan_html(const ravel_plan_input *input, const ravel_plan_options *options, const ravel_plan *plan,
+                             const char *title, ravel_write write, void *user, ravel_error *err) {
+    page p;
+    p.input = input;
+    p.options = options;
+    p.plan = plan;
+    p.title = title ? title : "Ravel plan";
+    p.steps = plan->bins <= RAVEL_HTML_BINS ? plan->micro_steps : RAVEL_HTML_BINS / plan->dp;
+    if (p.steps == 0 && plan->micro_steps) p.steps = 1;
+    p.samples = plan->bin_offsets[p.steps * plan->dp];
+    ravel__text_begin(&p.text, write, user, err);
+    const char *at = ravel__page;
+    for (const char *mark; (mark = strstr(at, "<!--@")) != NULL && !p.text.status;) {
+        ravel__text_put(&p.text, at, (size_t)(mark - at));
+        at = put_mark(&p, mark + 5);
+    }
+    ravel__text_string(&p.text, at);
+    return ravel__text_end(&p.text);
+}
