@@ -2,8 +2,8 @@
 #ifndef RAVEL_IO_PICTURE_H
 #define RAVEL_IO_PICTURE_H
 
-#include "io/text.h"
+#include "io/pen.h"
 
-void ravel__picture_svg(ravel__text *text, const ravel_plan_options *options, const ravel_plan *plan);
+void ravel__picture_svg(ravel__pen *text, const ravel_plan_options *options, const ravel_plan *plan);
 
 #endif

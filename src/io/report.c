@@ -1,5 +1,5 @@
 /* A plan as JSON and as CSV. The JSON is a contract with other programs: members are only ever added. */
-#include "io/text.h"
+#include "io/pen.h"
 
 #include <ravel/options.h>
 
@@ -8,58 +8,58 @@
 /* ---- options and stats ---------------------------------------------------------------------------------- */
 
 /* "max-samples" as a member is "max_samples". */
-static void put_name(ravel__text *t, const char *name) {
-    ravel__text_put(t, "\"", 1);
-    for (; *name; name++) ravel__text_put(t, *name == '-' ? "_" : name, 1);
-    ravel__text_put(t, "\":", 2);
+static void put_name(ravel__pen *t, const char *name) {
+    ravel__pen_put(t, "\"", 1);
+    for (; *name; name++) ravel__pen_put(t, *name == '-' ? "_" : name, 1);
+    ravel__pen_put(t, "\":", 2);
 }
 
-static void put_options(ravel__text *t, const ravel_plan_options *options) {
+static void put_options(ravel__pen *t, const ravel_plan_options *options) {
     char value[128];
-    ravel__text_put(t, "{", 1);
+    ravel__pen_put(t, "{", 1);
     for (const ravel_option *row = ravel_plan_option_table(); row->name; row++) {
         int quoted = row->type == RAVEL_OPTION_ENUM || row->type == RAVEL_OPTION_STRING;
         ravel_option_format(row, options, value, sizeof value);
         put_name(t, row->name);
-        ravel__text_format(t, quoted ? "\"%s\"," : "%s,", value);
+        ravel__pen_format(t, quoted ? "\"%s\"," : "%s,", value);
     }
-    ravel__text_format(t, "\"cost\":{\"linear\":%lld,\"quadratic\":%lld,\"overhead\":%lld}}",
-                       (long long)options->cost.linear, (long long)options->cost.quadratic,
-                       (long long)options->cost.overhead);
+    ravel__pen_format(t, "\"cost\":{\"linear\":%lld,\"quadratic\":%lld,\"overhead\":%lld}}",
+                      (long long)options->cost.linear, (long long)options->cost.quadratic,
+                      (long long)options->cost.overhead);
 }
 
-#define PUT_int64_t(t, value) ravel__text_integer(t, value)
-#define PUT_double(t, value)  ravel__text_real(t, value)
+#define PUT_int64_t(t, value) ravel__pen_integer(t, value)
+#define PUT_double(t, value)  ravel__pen_real(t, value)
 
-static void put_stats(ravel__text *t, const ravel_plan *plan) {
-    ravel__text_put(t, "{", 1);
-#define X(type, name, doc)                   \
-    ravel__text_string(t, "\"" #name "\":"); \
-    PUT_##type(t, plan->stats.name);         \
-    ravel__text_put(t, ",", 1);
+static void put_stats(ravel__pen *t, const ravel_plan *plan) {
+    ravel__pen_put(t, "{", 1);
+#define X(type, name, doc)                  \
+    ravel__pen_string(t, "\"" #name "\":"); \
+    PUT_##type(t, plan->stats.name);        \
+    ravel__pen_put(t, ",", 1);
     RAVEL_PLAN_STATS_LIST(X)
 #undef X
-    ravel__text_string(t, "\"skipped_samples\":[");
+    ravel__pen_string(t, "\"skipped_samples\":[");
     for (int64_t i = 0; i < plan->stats.skipped; i++) {
-        if (i) ravel__text_put(t, ",", 1);
-        ravel__text_integer(t, plan->skipped[i]);
+        if (i) ravel__pen_put(t, ",", 1);
+        ravel__pen_integer(t, plan->skipped[i]);
     }
-    ravel__text_string(t, "]}");
+    ravel__pen_string(t, "]}");
 }
 
 ravel_status ravel_plan_options_json(const ravel_plan_options *options, ravel_write write, void *user,
                                      ravel_error *err) {
-    ravel__text t;
-    ravel__text_begin(&t, write, user, err);
+    ravel__pen t;
+    ravel__pen_begin(&t, write, user, err);
     put_options(&t, options);
-    return ravel__text_end(&t);
+    return ravel__pen_end(&t);
 }
 
 ravel_status ravel_plan_stats_json(const ravel_plan *plan, ravel_write write, void *user, ravel_error *err) {
-    ravel__text t;
-    ravel__text_begin(&t, write, user, err);
+    ravel__pen t;
+    ravel__pen_begin(&t, write, user, err);
     put_stats(&t, plan);
-    return ravel__text_end(&t);
+    return ravel__pen_end(&t);
 }
 
 /* ---- bins ----------------------------------------------------------------------------------------------- */
@@ -76,58 +76,58 @@ static place place_of(const ravel_plan *plan, int64_t bin, int64_t *update) {
     return p;
 }
 
-static void put_samples(ravel__text *t, const ravel_plan *plan, int64_t bin, char separator) {
+static void put_samples(ravel__pen *t, const ravel_plan *plan, int64_t bin, char separator) {
     for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++) {
-        if (i > plan->bin_offsets[bin]) ravel__text_put(t, &separator, 1);
-        ravel__text_integer(t, plan->samples[i]);
+        if (i > plan->bin_offsets[bin]) ravel__pen_put(t, &separator, 1);
+        ravel__pen_integer(t, plan->samples[i]);
     }
 }
 
-static void put_bin(ravel__text *t, const ravel_plan *plan, int64_t bin, place p) {
+static void put_bin(ravel__pen *t, const ravel_plan *plan, int64_t bin, place p) {
     int filler = plan->bin_offsets[bin] == plan->bin_offsets[bin + 1];
-    ravel__text_format(t, "{\"update\":%lld,\"micro_step\":%lld,\"rank\":%lld,\"samples\":[", (long long)p.update,
-                       (long long)p.step, (long long)p.rank);
+    ravel__pen_format(t, "{\"update\":%lld,\"micro_step\":%lld,\"rank\":%lld,\"samples\":[", (long long)p.update,
+                      (long long)p.step, (long long)p.rank);
     put_samples(t, plan, bin, ',');
-    ravel__text_format(t, "],\"tokens\":%lld,\"slot_tokens\":%lld,\"cost\":%lld,\"filler\":%s}",
-                       (long long)plan->bin_tokens[bin], (long long)plan->bin_slots[bin],
-                       (long long)plan->bin_costs[bin], filler ? "true" : "false");
+    ravel__pen_format(t, "],\"tokens\":%lld,\"slot_tokens\":%lld,\"cost\":%lld,\"filler\":%s}",
+                      (long long)plan->bin_tokens[bin], (long long)plan->bin_slots[bin],
+                      (long long)plan->bin_costs[bin], filler ? "true" : "false");
 }
 
 ravel_status ravel_plan_json(const ravel_plan_input *input, const ravel_plan_options *options, const ravel_plan *plan,
                              ravel_write write, void *user, ravel_error *err) {
-    ravel__text t;
+    ravel__pen t;
     int64_t update = 0;
     (void)input;
-    ravel__text_begin(&t, write, user, err);
-    ravel__text_string(&t, "{\"version\":1,\n\"options\":");
+    ravel__pen_begin(&t, write, user, err);
+    ravel__pen_string(&t, "{\"version\":1,\n\"options\":");
     put_options(&t, options);
-    ravel__text_format(&t, ",\n\"digest\":\"%016llx\",\n\"bins\":[", (unsigned long long)plan->digest);
+    ravel__pen_format(&t, ",\n\"digest\":\"%016llx\",\n\"bins\":[", (unsigned long long)plan->digest);
     for (int64_t bin = 0; bin < plan->bins && !t.status; bin++) {
-        ravel__text_string(&t, bin ? ",\n" : "\n");
+        ravel__pen_string(&t, bin ? ",\n" : "\n");
         put_bin(&t, plan, bin, place_of(plan, bin, &update));
     }
-    ravel__text_string(&t, "],\n\"stats\":");
+    ravel__pen_string(&t, "],\n\"stats\":");
     put_stats(&t, plan);
-    ravel__text_string(&t, "}\n");
-    return ravel__text_end(&t);
+    ravel__pen_string(&t, "}\n");
+    return ravel__pen_end(&t);
 }
 
 ravel_status ravel_plan_csv(const ravel_plan_input *input, const ravel_plan_options *options, const ravel_plan *plan,
                             ravel_write write, void *user, ravel_error *err) {
-    ravel__text t;
+    ravel__pen t;
     int64_t update = 0;
     (void)input;
     (void)options;
-    ravel__text_begin(&t, write, user, err);
-    ravel__text_string(&t, "update,micro_step,rank,samples,tokens,slot_tokens,cost,filler,sample_ids\n");
+    ravel__pen_begin(&t, write, user, err);
+    ravel__pen_string(&t, "update,micro_step,rank,samples,tokens,slot_tokens,cost,filler,sample_ids\n");
     for (int64_t bin = 0; bin < plan->bins && !t.status; bin++) {
         place p = place_of(plan, bin, &update);
         int64_t samples = plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];
-        ravel__text_format(&t, "%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,", (long long)p.update, (long long)p.step,
-                           (long long)p.rank, (long long)samples, (long long)plan->bin_tokens[bin],
-                           (long long)plan->bin_slots[bin], (long long)plan->bin_costs[bin], samples ? "0" : "1");
+        ravel__pen_format(&t, "%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,", (long long)p.update, (long long)p.step,
+                          (long long)p.rank, (long long)samples, (long long)plan->bin_tokens[bin],
+                          (long long)plan->bin_slots[bin], (long long)plan->bin_costs[bin], samples ? "0" : "1");
         put_samples(&t, plan, bin, ' ');
-        ravel__text_put(&t, "\n", 1);
+        ravel__pen_put(&t, "\n", 1);
     }
-    return ravel__text_end(&t);
+    return ravel__pen_end(&t);
 }

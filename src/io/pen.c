@@ -1,11 +1,11 @@
-#include "io/text.h"
+#include "io/pen.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void ravel__text_begin(ravel__text *text, ravel_write write, void *user, ravel_error *err) {
+void ravel__pen_begin(ravel__pen *text, ravel_write write, void *user, ravel_error *err) {
     text->write = write;
     text->user = user;
     text->err = err;
@@ -13,17 +13,17 @@ void ravel__text_begin(ravel__text *text, ravel_write write, void *user, ravel_e
     text->used = 0;
 }
 
-static void flush(ravel__text *text) {
+static void flush(ravel__pen *text) {
     if (!text->status && text->used) text->status = text->write(text->user, text->buffer, text->used, text->err);
     text->used = 0;
 }
 
-ravel_status ravel__text_end(ravel__text *text) {
+ravel_status ravel__pen_end(ravel__pen *text) {
     flush(text);
     return text->status;
 }
 
-void ravel__text_put(ravel__text *text, const char *bytes, size_t count) {
+void ravel__pen_put(ravel__pen *text, const char *bytes, size_t count) {
     if (count > sizeof text->buffer - text->used) flush(text);
     if (count > sizeof text->buffer) {
         if (!text->status) text->status = text->write(text->user, bytes, count, text->err);
@@ -33,50 +33,50 @@ void ravel__text_put(ravel__text *text, const char *bytes, size_t count) {
     text->used += count;
 }
 
-void ravel__text_string(ravel__text *text, const char *string) {
-    ravel__text_put(text, string, strlen(string));
+void ravel__pen_string(ravel__pen *text, const char *string) {
+    ravel__pen_put(text, string, strlen(string));
 }
 
-void ravel__text_format(ravel__text *text, const char *format, ...) {
-    char line[1024]; /* every format of ours is short; strings that are not go through ravel__text_string */
+void ravel__pen_format(ravel__pen *text, const char *format, ...) {
+    char line[1024]; /* every format of ours is short; strings that are not go through ravel__pen_string */
     va_list args;
     va_start(args, format);
     int length = vsnprintf(line, sizeof line, format, args);
     va_end(args);
-    if (length > 0) ravel__text_put(text, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
+    if (length > 0) ravel__pen_put(text, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
 }
 
-void ravel__text_integer(ravel__text *text, int64_t value) {
+void ravel__pen_integer(ravel__pen *text, int64_t value) {
     char digits[24], *at = digits + sizeof digits;
     uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     do *--at = (char)('0' + left % 10);
     while (left /= 10);
     if (value < 0) *--at = '-';
-    ravel__text_put(text, at, (size_t)(digits + sizeof digits - at));
+    ravel__pen_put(text, at, (size_t)(digits + sizeof digits - at));
 }
 
-void ravel__text_real(ravel__text *text, double value) {
+void ravel__pen_real(ravel__pen *text, double value) {
     char digits[40];
     for (int precision = 6; precision <= 17; precision++) {
         (void)snprintf(digits, sizeof digits, "%.*g", precision, value);
         if (strtod(digits, NULL) == value) break;
     }
-    ravel__text_string(text, digits);
+    ravel__pen_string(text, digits);
 }
 
-void ravel__text_html(ravel__text *text, const char *string) {
+void ravel__pen_html(ravel__pen *text, const char *string) {
     for (; *string; string++) {
         switch (*string) {
-        case '<': ravel__text_string(text, "&lt;"); break;
-        case '>': ravel__text_string(text, "&gt;"); break;
-        case '&': ravel__text_string(text, "&amp;"); break;
-        case '"': ravel__text_string(text, "&quot;"); break;
-        default: ravel__text_put(text, string, 1);
+        case '<': ravel__pen_string(text, "&lt;"); break;
+        case '>': ravel__pen_string(text, "&gt;"); break;
+        case '&': ravel__pen_string(text, "&amp;"); break;
+        case '"': ravel__pen_string(text, "&quot;"); break;
+        default: ravel__pen_put(text, string, 1);
         }
     }
 }
 
-const char *ravel__text_thousands(int64_t value, char *out, size_t room) {
+const char *ravel__pen_thousands(int64_t value, char *out, size_t room) {
     char digits[24];
     int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
     size_t used = 0;
