@@ -5,8 +5,8 @@
  *            may use it at once: one source serves all `threads` ranks.
  *   row      one record, 0 .. count-1; usually one sample, several where rows come already packed.
  *   field    one array of a sample, as in ravel/batch.h: one element a token ("tokens", "loss_mask", ...) or one for
- * the whole sample ("reward"). A source declares its fields once; all its samples have them. reader   one thread's
- * scratch memory for reading; it holds the samples that were read last.
+ *            the whole sample ("reward"). A source declares its fields once; all its samples have them.
+ *   reader   one thread's scratch memory for reading; it holds the samples that were read last.
  *
  *     ravel_source_options options;
  *     ravel_source_options_default(&options);

@@ -19,7 +19,7 @@
  *   counts       what the weights are worked out from: integers, all of them, so that summing them over ranks in any
  *                order gives the same everywhere.
  *   factor       what the framework will divide by afterwards, multiplied in beforehand: dp where gradients are
- * averaged over data-parallel ranks, micro-steps where losses are averaged over micro-steps, cp likewise.
+ *                averaged over data-parallel ranks, micro-steps where losses are averaged over them, cp likewise.
  *
  *     ravel_counts counts = {0};
  *     for each bin of mine in this update:
@@ -66,11 +66,11 @@ typedef struct ravel_sum_hook {
 } ravel_sum_hook;
 
 /* Adds the samples of a bin (NULL: the whole store) to the counts.
- *   mask            a field of kind TOKEN or NEXT (L elements a sample, of which the first is not looked at) or STEP (L
- * - 1), width 1, any integer, float or bool dtype. 0 and 1 are the only values: E_DATA names another. NULL:
- * ragged.prompts decide, and where those are NULL too every token counts. sample_weights  [ragged.count], or NULL
- * for 1. From 0 to 4096; they are taken to the nearest 2^-40, in the numerator as well as in the sums, so the identity
- * below stays exact. */
+ *   mask            a field of kind TOKEN or NEXT (L elements a sample, of which the first is not looked at) or STEP
+ *                   (L - 1), width 1, any integer, float or bool dtype. 0 and 1 are the only values: E_DATA names
+ *                   another. NULL: ragged.prompts decide, and where those are NULL too every token counts.
+ *   sample_weights  [ragged.count], or NULL for 1. From 0 to 4096; they are taken to the nearest 2^-40, in the
+ *                   numerator as well as in the sums, so the identity below stays exact. */
 RAVEL_API ravel_status ravel_counts_add(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
                                         const double *sample_weights, ravel_counts *counts, ravel_error *err);
 /* Local counts to global counts. The hook's error is passed on. */
