@@ -1,0 +1,77 @@
+/* Shares of an optimiser against the whole; schedules by hand. */
+#include "tests/unit/check.h"
+
+#include "train/optimizer.h"
+
+#include <math.h>
+
+static const ravel_shape shape = {.hidden = 16,
+                                  .layers = 2,
+                                  .heads = 2,
+                                  .kv_heads = 1,
+                                  .head_dim = 8,
+                                  .ffn = 24,
+                                  .vocab = 32,
+                                  .tied = 1,
+                                  .qk_norm = 1,
+                                  .gated = 1,
+                                  .rope_theta = 1e4,
+                                  .norm_eps = 1e-6};
+
+static train_model *make(train_device **device, const train_kernels **k, ravel_error *err) {
+    train_model *model = NULL;
+    train_device_options device_options = {.threads = 1};
+    train_model_options options;
+    train_model_options_default(&options);
+    options.budget = 32;
+    if (train_kernels_find("ref", k, err) || (*k)->open(&device_options, device, err)) return NULL;
+    if (train_model_create(*k, *device, &shape, &options, &model, err)) return NULL;
+    return train_model_init(model, 5, 0.1, err) ? NULL : model;
+}
+
+TEST(train_optimizer_shares_are_the_whole) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_device *devices[2];
+    const train_kernels *k;
+    train_model *models[2];
+    for (int i = 0; i < 2; i++) CHECK((models[i] = make(&devices[i], &k, &err)));
+    int64_t n = train_model_params(models[0])->elements, cut = n / 3 | 1;
+    train_optimizer_options o;
+    train_optimizer_options_default(&o);
+    o.decay = 0.1;
+    train_optimizer *whole = NULL, *parts[2] = {NULL, NULL};
+    CHECK_OK(train_optimizer_create(models[0], &o, NULL, &whole, &err), &err);
+    o.count = cut;
+    CHECK_OK(train_optimizer_create(models[1], &o, NULL, &parts[0], &err), &err);
+    o.first = cut;
+    o.count = n - cut;
+    CHECK_OK(train_optimizer_create(models[1], &o, NULL, &parts[1], &err), &err);
+    for (int step = 0; step < 5; step++) {
+        for (int m = 0; m < 2; m++)
+            for (int64_t i = 0; i < n; i++) train_model_grads(models[m])[i] = (float)sin((double)(i * 7 + step));
+        double squares = train_optimizer_sum_squares(parts[0]) + train_optimizer_sum_squares(parts[1]);
+        CHECK(fabs(squares / train_optimizer_sum_squares(whole) - 1) < 1e-12);
+        train_optimizer_step(whole, 0.01, 0.5);
+        for (int p = 0; p < 2; p++) train_optimizer_step(parts[p], 0.01, 0.5);
+    }
+    CHECK(memcmp(train_model_weights(models[0]), train_model_weights(models[1]), (size_t)n * sizeof(float)) == 0);
+    o.first = n;
+    train_optimizer *none = NULL;
+    CHECK_EQ(train_optimizer_create(models[0], &o, NULL, &none, &err), RAVEL_E_ARGUMENT);
+    train_optimizer_free(whole);
+    for (int i = 0; i < 2; i++) {
+        train_optimizer_free(parts[i]);
+        train_model_free(models[i]);
+    }
+    for (int i = 0; i < 2; i++) k->close(devices[i]);
+}
+
+TEST(train_learning_rates_by_hand) {
+    CHECK(train_learning_rate(TRAIN_COSINE, 1, 0, 10, 5, 100) == 0.5);
+    CHECK(train_learning_rate(TRAIN_COSINE, 1, 0, 10, 10, 100) == 1);
+    CHECK(fabs(train_learning_rate(TRAIN_COSINE, 1, 0.1, 10, 55, 100) - 0.55) < 1e-12);
+    CHECK(fabs(train_learning_rate(TRAIN_COSINE, 1, 0.1, 10, 100, 100) - 0.1) < 1e-12);
+    CHECK(fabs(train_learning_rate(TRAIN_LINEAR, 1, 0, 0, 25, 100) - 0.75) < 1e-12);
+    CHECK(train_learning_rate(TRAIN_CONSTANT, 1, 0, 0, 77, 100) == 1);
+    CHECK(train_clip_scale(0.5, 1) == 1 && train_clip_scale(5, 0) == 1 && fabs(train_clip_scale(4, 1) - 0.25) < 1e-6);
+}
