@@ -88,15 +88,20 @@ static void merge_samples(ravel_metrics *m, int32_t id, const ravel__fixed *valu
 
 static void add_rewards(ravel_metrics *m, const double *rewards, int64_t count) {
     ravel__fixed sum = {0}, squares = {0};
+    ravel__fixed_block block = {0, 0}, square_block = {0, 0};
     double least = INFINITY, most = -INFINITY;
     int any_nan = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double r = rewards[i];
-        ravel__fixed_add(&sum, r);
-        ravel__fixed_add(&squares, r * r);
-        any_nan |= r != r;
-        least = r < least ? r : least;
-        most = r > most ? r : most;
+    for (int64_t i = 0; i < count;) {
+        for (int64_t end = count - i < RAVEL__BLOCK ? count : i + RAVEL__BLOCK; i < end; i++) {
+            double r = rewards[i];
+            ravel__block_add(&block, &sum, r);
+            ravel__block_add(&square_block, &squares, r * r);
+            any_nan |= r != r;
+            least = r < least ? r : least;
+            most = r > most ? r : most;
+        }
+        ravel__block_end(&block, &sum);
+        ravel__block_end(&square_block, &squares);
     }
     merge_samples(m, RAVEL_METRIC_REWARD_MEAN, &sum, count);
     merge_samples(m, RAVEL_METRIC_REWARD_STD, &sum, count);

@@ -50,6 +50,31 @@ static inline void ravel__fixed_add(ravel__fixed *sum, double x) {
         ravel__fixed_add_rare(sum, x);
 }
 
+/* Sums of many small numbers in 64 bits: hi in units of 2^-32, lo in units of 2^-63, the same bits as adding one by
+ * one. A block of RAVEL__BLOCK numbers below RAVEL__BLOCK_LIMIT fits; what is larger goes to `sum` directly. */
+enum { RAVEL__BLOCK = 4096 };
+#define RAVEL__BLOCK_LIMIT 0x1p18
+
+typedef struct ravel__fixed_block {
+    int64_t hi, lo;
+} ravel__fixed_block;
+
+static inline void ravel__block_add(ravel__fixed_block *block, ravel__fixed *sum, double x) {
+    if (fabs(x) < RAVEL__BLOCK_LIMIT) {
+        double scaled = x * 0x1p32;
+        int64_t hi = (int64_t)scaled;
+        block->hi += hi;
+        block->lo += (int64_t)((scaled - (double)hi) * 0x1p31);
+    } else {
+        ravel__fixed_add(sum, x);
+    }
+}
+
+static inline void ravel__block_end(ravel__fixed_block *block, ravel__fixed *sum) {
+    sum->fine += (ravel__i128)block->hi * ((ravel__i128)1 << 31) + block->lo;
+    block->hi = block->lo = 0;
+}
+
 static inline void ravel__fixed_merge(ravel__fixed *sum, const ravel__fixed *other) {
     sum->fine += other->fine;
     sum->coarse += other->coarse;

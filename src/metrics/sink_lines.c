@@ -16,11 +16,17 @@
 typedef struct line_sink {
     ravel__sink sink;
     ravel__appender file;
+    char *keys; /* JSONL: every name as ,"name": one after the other */
+    size_t keys_bytes;
+    size_t *key_ends; /* [rows] */
 } line_sink;
 
 static void close_lines(ravel__sink *sink) {
     line_sink *s = (line_sink *)sink;
+    const ravel_allocator *a = sink->metrics->options.allocator;
     ravel__appender_close(&s->file);
+    ravel__release(a, s->keys, s->keys_bytes);
+    ravel__release(a, s->key_ends, (size_t)sink->metrics->rows * sizeof *s->key_ends);
 }
 
 /* Names at their longest (every byte escaped), a number each, and what stands around them. */
@@ -55,15 +61,15 @@ static void put_ranks(ravel__text *t, const ravel__snapshot *u) {
 
 static ravel_status write_jsonl(ravel__sink *sink, const ravel__snapshot *u, ravel_error *err) {
     const ravel_metrics *m = sink->metrics;
+    const line_sink *s = (const line_sink *)sink;
     ravel__text t = ravel__text_begin(sink->text, sink->text_room);
     ravel__text_puts(&t, "{\"step\":");
     ravel__text_integer(&t, u->step);
     ravel__text_printf(&t, ",\"time\":%.3f", u->time);
     for (int32_t id = 0; id < m->rows; id++) {
         if (!ravel__shown(m, u, id)) continue;
-        ravel__text_puts(&t, ",");
-        ravel__text_quote(&t, m->row[id].name);
-        ravel__text_puts(&t, ":");
+        size_t key = id ? s->key_ends[id - 1] : 0;
+        ravel__text_put(&t, s->keys + key, s->key_ends[id] - key);
         if (m->row[id].kind == RAVEL_KIND_COUNTER)
             ravel__text_integer(&t, u->values[id].integer);
         else
@@ -74,10 +80,28 @@ static ravel_status write_jsonl(ravel__sink *sink, const ravel__snapshot *u, rav
     return ravel__appender_put(&((line_sink *)sink)->file, t.data, t.used, err);
 }
 
+/* Names are quoted once. */
+static ravel_status quote_keys(line_sink *s, ravel_error *err) {
+    const ravel_metrics *m = s->sink.metrics;
+    s->keys_bytes = line_bytes(m);
+    s->keys = ravel__alloc(m->options.allocator, s->keys_bytes);
+    s->key_ends = ravel__calloc(m->options.allocator, (size_t)m->rows, sizeof *s->key_ends);
+    if (!s->keys || !s->key_ends) return ravel__no_memory(err, s->keys_bytes, "the names of metrics");
+    ravel__text t = ravel__text_begin(s->keys, s->keys_bytes);
+    for (int32_t id = 0; id < m->rows; id++) {
+        ravel__text_puts(&t, ",");
+        ravel__text_quote(&t, m->row[id].name);
+        ravel__text_puts(&t, ":");
+        s->key_ends[id] = t.used;
+    }
+    return RAVEL_OK;
+}
+
 static ravel_status open_jsonl(ravel__sink *sink, const char *target, ravel_error *err) {
     line_sink *s = (line_sink *)sink;
     s->file.fd = -1;
     ravel_status status = ravel__sink_room(sink, line_bytes(sink->metrics), err);
+    if (!status) status = quote_keys(s, err);
     return status ? status : ravel__appender_open(&s->file, target, -1, err);
 }
 

@@ -96,6 +96,22 @@ TEST(metrics_fixed_sums_do_not_depend_on_order) {
     }
 }
 
+TEST(metrics_fixed_blocks_give_the_same_bits_as_single_sums) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    for (int trial = 0; trial < 50; trial++) {
+        ravel__fixed one_by_one = {0}, blocks = {0};
+        ravel__fixed_block block = {0, 0};
+        for (int i = 0; i < RAVEL__BLOCK; i++) {
+            double x = trial == 0 ? -0x1.fffffffffffffp17
+                                  : ldexp(ravel__rng_unit(&r) - 0.5, (int)ravel__rng_below(&r, 80) - 55);
+            ravel__fixed_add(&one_by_one, x);
+            ravel__block_add(&block, &blocks, x);
+        }
+        ravel__block_end(&block, &blocks);
+        CHECK(one_by_one.fine == blocks.fine && one_by_one.coarse == blocks.coarse);
+    }
+}
+
 TEST(metrics_fixed_sums_keep_what_is_not_finite) {
     static const double given[][3] = {{1, NAN, 2}, {INFINITY, 1, 1}, {-INFINITY, 1, 0}, {INFINITY, -INFINITY, 0}};
     for (int i = 0; i < 4; i++) {
@@ -689,4 +705,59 @@ TEST(metrics_hot_path_does_not_allocate) {
     CHECK_EQ(memory.calls, before);
     ravel_metrics_free(m);
     CHECK_EQ(memory.blocks, 0);
+}
+
+TEST(metrics_mfu_needs_a_known_peak) {
+    ravel_shape shape;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_shape_named("qwen3-0.6b", &shape, &err), &err);
+    const int64_t lengths[] = {1000, 24};
+    static const struct {
+        const char *gpu;
+        double given, peak;
+    } cases[] = {{"NVIDIA H100 80GB HBM3", 0, 989.4e12}, {"mystery", 0, 0}, {NULL, 1e12, 1e12}, {"A100", 5e12, 5e12}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ravel_metrics_options o;
+        ravel_metrics_options_default(&o);
+        o.shape = &shape;
+        o.gpu = cases[i].gpu;
+        o.peak_flops = cases[i].given;
+        o.recompute = RAVEL_RECOMPUTE_FULL;
+        o.world = 8;
+        ravel_metrics *m = make(&o);
+        CHECK(m);
+        ravel_metrics_batch b = {.size = sizeof b, .lengths = lengths, .samples = 2};
+        ravel_metrics_add_batch(m, &b);
+        CHECK_OK(ravel_metrics_update(m, 1, &err), &err);
+        double seconds = value(m, "time/update_sec"), model = 3 * 1335447519232.0;
+        CHECK(value(m, "flops/model") == model);
+        CHECK(fabs(value(m, "throughput/tflops_per_gpu") / (model / 1e12 / seconds / 8) - 1) < 1e-12);
+        if (cases[i].peak > 0) {
+            CHECK(fabs(value(m, "throughput/mfu") / (model / (cases[i].peak * seconds * 8)) - 1) < 1e-12);
+            CHECK(value(m, "throughput/hfu") > value(m, "throughput/mfu"));
+        } else {
+            CHECK(absent(m, "throughput/mfu") && absent(m, "throughput/hfu"));
+        }
+        ravel_metrics_free(m);
+    }
+}
+
+TEST(metrics_the_head_may_see_fewer_tokens) {
+    ravel_shape shape;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_shape_named("qwen3-0.6b", &shape, &err), &err);
+    ravel_metrics_options o;
+    ravel_metrics_options_default(&o);
+    o.shape = &shape;
+    ravel_metrics *m = make(&o);
+    CHECK(m);
+    const int64_t lengths[] = {1000, 24};
+    static const int64_t heads[] = {0, 100, -1}, tokens[] = {1024, 100, 0};
+    for (int i = 0; i < 3; i++) {
+        ravel_metrics_batch b = {.size = sizeof b, .lengths = lengths, .samples = 2, .head = heads[i]};
+        ravel_metrics_add_batch(m, &b);
+        CHECK_OK(ravel_metrics_update(m, i, &err), &err);
+        CHECK(value(m, "flops/model") == 3 * (1335447519232.0 - 2.0 * 155582464 * (double)(1024 - tokens[i])));
+    }
+    ravel_metrics_free(m);
 }

@@ -1,0 +1,105 @@
+/* What the metrics of one update cost a rank. */
+#include "bench/bench.h"
+
+#include <ravel/metrics.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SAMPLES = 4096, BINS = 64, ROUNDS = 50 };
+
+typedef struct job {
+    ravel_metrics *metrics;
+    int64_t step;
+    int64_t lengths[SAMPLES], groups[SAMPLES], responses[SAMPLES];
+    double rewards[SAMPLES];
+    uint8_t truncated[SAMPLES];
+} job;
+
+/* All that a GRPO update says: 64 bins of 64 samples, phases around each, rewards, lengths, sums over tokens. */
+static void one_update(job *j) {
+    ravel_metrics *m = j->metrics;
+    ravel_metrics_begin(m);
+    for (int bin = 0; bin < BINS; bin++) {
+        const int64_t *lengths = j->lengths + bin * (SAMPLES / BINS);
+        ravel_metrics_batch batch = {.size = sizeof batch,
+                                     .lengths = lengths,
+                                     .samples = SAMPLES / BINS,
+                                     .capacity = 131072,
+                                     .padded = 130000,
+                                     .loss = 100000,
+                                     .bins = 1,
+                                     .micro_steps = 1};
+        (void)ravel_metrics_phase_begin(m, RAVEL_PHASE_FORWARD, NULL);
+        ravel_metrics_add_batch(m, &batch);
+        (void)ravel_metrics_phase_end(m, RAVEL_PHASE_FORWARD, NULL);
+        (void)ravel_metrics_phase_begin(m, RAVEL_PHASE_BACKWARD, NULL);
+        ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, 0.01, 1);
+        ravel_metrics_add(m, RAVEL_METRIC_POLICY_ENTROPY, 1.5, 1000);
+        ravel_metrics_add(m, RAVEL_METRIC_TOKEN_MULT_PROB_ERROR, 1.01, 1000);
+        (void)ravel_metrics_phase_end(m, RAVEL_PHASE_BACKWARD, NULL);
+    }
+    ravel_metrics_rollouts rollouts = {.size = sizeof rollouts,
+                                       .count = SAMPLES,
+                                       .rewards = j->rewards,
+                                       .groups = j->groups,
+                                       .responses = j->responses,
+                                       .truncated = j->truncated};
+    ravel_metrics_add_rollouts(m, &rollouts);
+    ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, 1.25, 1);
+    (void)ravel_metrics_update(m, ++j->step, NULL);
+}
+
+static void rounds(void *user) {
+    for (int i = 0; i < ROUNDS; i++) one_update(user);
+}
+
+static job *make_job(void) {
+    job *j = calloc(1, sizeof *j);
+    ravel_metrics_options options;
+    ravel_shape shape;
+    ravel_metrics_options_default(&options);
+    options.rl = 1;
+    options.gpu = "H100";
+    if (ravel_shape_named("llama-8b", &shape, NULL) == RAVEL_OK) options.shape = &shape;
+    if (!j || ravel_metrics_create(&options, &j->metrics, NULL) != RAVEL_OK) {
+        free(j);
+        return NULL;
+    }
+    uint64_t x = 88172645463325252U;
+    for (int i = 0; i < SAMPLES; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        j->lengths[i] = 1 + (int64_t)(x % 4000);
+        j->responses[i] = j->lengths[i] / 2;
+        j->groups[i] = i / 8;
+        j->rewards[i] = (double)(x >> 40) * 0x1p-24;
+        j->truncated[i] = x % 10 == 0;
+    }
+    return j;
+}
+
+BENCH(metrics) {
+    job *j = make_job();
+    if (!j) return;
+    rounds(j);
+    double best = bench_best(9, rounds, j) / ROUNDS;
+    bench_report("metrics.update_us", best * 1e6, "us", LOWER,
+                 "all metrics of an update a rank: %d samples in %d bins, RL and FLOPs on, no sinks", SAMPLES, BINS);
+    char folder[] = "/tmp/ravel-bench-XXXXXX", spec[128], command[64];
+    static const char *const sinks[] = {"jsonl", "csv", "tensorboard", "prometheus", "trace", "log"};
+    if (!mkdtemp(folder)) bench_note("no folder for the sinks");
+    for (size_t i = 0; i < sizeof sinks / sizeof *sinks; i++) {
+        (void)snprintf(spec, sizeof spec, "%s:%s/%s", sinks[i], folder, sinks[i]);
+        ravel_error err = RAVEL_ERROR_INIT;
+        if (ravel_metrics_sink(j->metrics, spec, &err)) bench_note("%s", err.message);
+    }
+    double with = bench_best(5, rounds, j) / ROUNDS;
+    bench_report("metrics.sinks_us", (with - best) * 1e6, "us", LOWER,
+                 "what six sinks (JSONL, CSV, TensorBoard, Prometheus, trace, log) add on rank 0");
+    ravel_metrics_free(j->metrics);
+    free(j);
+    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
+    if (system(command) != 0) bench_note("%s is left behind", folder); /* NOLINT: a name of our own making */
+}
