@@ -47,9 +47,16 @@ typedef float train_real;
 
 typedef struct train_device train_device; /* each set has its own */
 
+/* Who multiplies matrices in a CPU set. */
+typedef enum train_products {
+    TRAIN_PRODUCTS_BEST,    /* its own where it has AVX2 or AVX-512, else OpenBLAS where the build has it */
+    TRAIN_PRODUCTS_OWN,     /* its own */
+    TRAIN_PRODUCTS_OPENBLAS /* OpenBLAS, held to one thread a call; E_UNSUPPORTED where the build has none */
+} train_products;
+
 typedef struct train_device_options {
     int32_t threads;                  /* of a CPU set; 0 means 1 */
-    int32_t reserved;                 /* 0 */
+    int32_t products;                 /* train_products */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the device */
 } train_device_options;
 

@@ -15,12 +15,12 @@ void REF(softmax)(train_device *d, const train_softmax *x) {
     (void)d;
     for (int64_t r = 0; r < x->rows; r++) {
         const train_real *row = x->logits + r * x->vocab;
-        double lse = log_sum_exp(row, x->vocab, x->scale), mean = 0;
+        double scale = x->scale, lse = log_sum_exp(row, x->vocab, scale), entropy = 0;
         x->lse[r] = (train_real)lse;
-        x->logprob[r] = (train_real)(x->scale * row[x->targets[r]] - lse);
+        x->logprob[r] = (train_real)(scale * row[x->targets[r]] - lse);
         if (!x->entropy) continue;
-        for (int64_t i = 0; i < x->vocab; i++) mean += exp(x->scale * row[i] - lse) * x->scale * row[i];
-        x->entropy[r] = (train_real)(lse - mean);
+        for (int64_t i = 0; i < x->vocab; i++) entropy -= exp(scale * row[i] - lse) * (scale * row[i] - lse);
+        x->entropy[r] = (train_real)entropy;
     }
 }
 

@@ -140,6 +140,15 @@ TEST(train_golden_reference) {
     golden_on("ref", 1, check_scale(0, 1));
 }
 
+static const char *const fast[] = {"cpu-avx512", "cpu-avx2", "cpu-base"};
+enum { FAST = sizeof fast / sizeof *fast };
+
+TEST(train_golden_fast) {
+    for (int i = 0; i < FAST; i++)
+        for (int32_t threads = 1; threads < 4; threads += 2)
+            if (rig_can(fast[i])) golden_on(fast[i], threads, true);
+}
+
 /* Unmasked losses of every token, without gradients. */
 static void score_on(const char *set) {
     golden g;
@@ -170,4 +179,6 @@ static void score_on(const char *set) {
 
 TEST(train_golden_score_without_mask) {
     score_on("ref");
+    for (int i = 0; i < FAST; i++)
+        if (rig_can(fast[i])) score_on(fast[i]);
 }

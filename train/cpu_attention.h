@@ -1,0 +1,273 @@
+/* Attention over a ragged batch. Body: included once for each instruction set (see cpu_simd.h, cpu_gemm.h).
+ *
+ * A task is one sample and one key head; it serves the query heads of that group. Queries go in tiles of BR rows, keys
+ * in chunks of KB; of the scores only one tile of BR x KB exists at a time. Within a tile, a block of MR rows stops at
+ * its own diagonal, so little is computed above it:
+ *
+ *        keys ->
+ *      q [######\        ]      scores   s  = q k'          k' in panels of NR keys, packed once a task
+ *      u [#########\     ]      weights  p  = exp(scale s - max), 0 beyond the diagonal
+ *      e [############\  ]      output   o += p v           v packed once a task: rows of stride 2^n would share cache
+ * sets
+ *
+ * Forward is the online softmax: each row keeps its running maximum and sum, and the output is rescaled when the
+ * maximum grows. Backward has the log-sum-exp and needs no maximum: p = exp(scale s - lse), then
+ *
+ *     d_p = d_o v'    d_s = p (d_p - d_o.o) scale    d_q += d_s k    d_k += d_s' q    d_v += p' d_o
+ *
+ * where d_k and d_v add up over the query heads of the group, always in the same order. */
+
+enum { BR = 8 * MR, KB = 256, S_WIDTH = KB + NR + 16 };
+
+/* The private scratch of a task, cut into arrays. */
+typedef struct attend_room {
+    float *kt, *vt;           /* [panels][dim][NR] */
+    float *k, *v, *d_k, *d_v; /* [length][wide] */
+    float *s, *d_s;           /* [BR][S_WIDTH] */
+    float *q, *d_o, *acc;     /* [BR][wide] */
+    float *most, *sum;        /* [BR] */
+} attend_room;
+
+typedef struct attend_job {
+    train_device *device;
+    const train_attention *x;
+    int64_t dim, wide; /* head_dim, and rounded up to whole vectors */
+    int backward;
+} attend_job;
+
+INLINE float *room_cut(float *base, int64_t *used, int64_t elements) {
+    int64_t at = *used;
+    *used += train__round_up(elements, 16);
+    return base ? base + at : NULL;
+}
+
+/* Returns the elements that it takes; with base NULL it only counts. */
+static int64_t room_make(attend_room *r, float *base, int64_t length, int64_t dim, int backward) {
+    int64_t used = 0, wide = train__round_up(dim, LANES), panels = train__round_up(length, NR) * dim;
+    r->kt = room_cut(base, &used, panels);
+    r->v = room_cut(base, &used, length * wide);
+    r->s = room_cut(base, &used, BR * S_WIDTH);
+    r->acc = room_cut(base, &used, BR * wide);
+    r->most = room_cut(base, &used, BR);
+    r->sum = room_cut(base, &used, BR);
+    if (!backward) return used;
+    r->vt = room_cut(base, &used, panels);
+    r->k = room_cut(base, &used, length * wide);
+    r->d_k = room_cut(base, &used, length * wide);
+    r->d_v = room_cut(base, &used, length * wide);
+    r->d_s = room_cut(base, &used, BR * S_WIDTH);
+    r->q = room_cut(base, &used, BR * wide);
+    r->d_o = room_cut(base, &used, BR * wide);
+    return used;
+}
+
+/* [rows][dim], ld apart, to [rows][wide] with 0 behind. */
+static void pack_wide(float *to, const float *from, int64_t rows, int64_t ld, int64_t dim, int64_t wide) {
+    for (int64_t r = 0; r < rows; r++, to += wide, from += ld) {
+        memcpy(to, from, (size_t)dim * sizeof *to);
+        if (wide > dim) memset(to + dim, 0, (size_t)(wide - dim) * sizeof *to);
+    }
+}
+
+/* Rows as columns, in panels of NR. */
+static void pack_keys(float *panels, const float *from, int64_t length, int64_t ld, int64_t dim) {
+    for (int64_t j = 0; j < length; j += NR, panels += dim * NR)
+        pack_panel(panels, from + j * ld, dim, train__min(NR, length - j), 1, ld);
+}
+
+/* ---- blocks of a tile ----------------------------------------------------------------------------------- */
+
+/* Keys that the block of rows i .. i+rows-1 sees in the chunk from c0 on: up to its last row's own place. */
+INLINE int64_t reach(int64_t i, int64_t rows, int64_t c0, int64_t keys) {
+    return train__min(keys, i + rows - c0);
+}
+
+/* out [rows][S_WIDTH] = a [rows][dim] times the panels of the chunk, as far as the block reaches. */
+INLINE void scores(float *out, const float *a, int64_t lda, const float *panels, int64_t rows, int64_t count,
+                   int64_t dim) {
+    for (int64_t j = 0; j < count; j += NR) {
+        int vectors = (int)((train__min(NR, count - j) + LANES - 1) / LANES);
+        tile_rows(rows, vectors, dim, a, lda, 1, panels + j * dim, NR, out + j, S_WIDTH, 0);
+    }
+}
+
+/* c [rows][wide] += a [rows][count] b [count][wide], with any strides of a. */
+INLINE void gather_rows(float *c, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t rows,
+                        int64_t count, int64_t wide) {
+    for (int64_t j = 0; j < wide; j += NR) {
+        int vectors = (int)(train__min(NR, wide - j) / LANES);
+        tile_rows(rows, vectors, count, a, a_row, a_col, b + j, wide, c + j, wide, 1);
+    }
+}
+
+/* 0 from n to beyond whatever a product may read of the row. */
+INLINE void clear_tail(float *row, int64_t n, int64_t count) {
+    int64_t end = train__round_up(count, LANES) + MR;
+    memset(row + n, 0, (size_t)(end - n) * sizeof *row);
+}
+
+/* ---- forward -------------------------------------------------------------------------------------------- */
+
+/* One row of scores to weights; the running maximum and sum; the output so far rescaled. */
+INLINE void soften(float *row, int64_t n, int64_t count, float scale, float *most, float *sum, float *acc,
+                   int64_t wide) {
+    int64_t end = train__round_up(n, LANES);
+    for (int64_t i = n; i < end; i++) row[i] = -INFINITY;
+    vf top = splat(-INFINITY), by = splat(scale), total = {0};
+    for (int64_t i = 0; i < end; i += LANES) top = larger(top, load(row + i));
+    float now = fmaxf(*most, scale * largest_of(top)), shrink = expf(*most - now);
+    for (int64_t i = 0; i < end; i += LANES) store(row + i, exp_of(load(row + i) * by - splat(now)));
+    clear_tail(row, n, count);
+    for (int64_t i = 0; i < end; i += LANES) total += load(row + i);
+    *sum = *sum * shrink + sum_of(total);
+    *most = now;
+    if (shrink == 1) return;
+    for (int64_t i = 0; i < wide; i += LANES) store(acc + i, load(acc + i) * splat(shrink));
+}
+
+/* Rows i0 .. i0+rows-1 of one head over all the keys they see. */
+static void forward_tile(const attend_job *j, const attend_room *r, const float *q, int64_t i0, int64_t rows) {
+    const train_attention *x = j->x;
+    memset(r->acc, 0, (size_t)(rows * j->wide) * sizeof *r->acc);
+    for (int64_t i = 0; i < rows; i++) r->most[i] = -INFINITY, r->sum[i] = 0;
+    for (int64_t c0 = 0; c0 < i0 + rows; c0 += KB)
+        for (int64_t b = 0; b < rows; b += MR) {
+            int64_t height = train__min(MR, rows - b), count = reach(i0 + b, height, c0, KB);
+            float *s = r->s + b * S_WIDTH, *acc = r->acc + b * j->wide;
+            if (count <= 0) continue;
+            scores(s, q + b * x->ld_q, x->ld_q, r->kt + c0 * j->dim, height, count, j->dim);
+            for (int64_t i = 0; i < height; i++) {
+                int64_t n = reach(i0 + b + i, 1, c0, KB);
+                if (n <= 0)
+                    clear_tail(s + i * S_WIDTH, 0, count);
+                else
+                    soften(s + i * S_WIDTH, n, count, x->scale, r->most + b + i, r->sum + b + i, acc + i * j->wide,
+                           j->wide);
+            }
+            gather_rows(acc, s, S_WIDTH, 1, r->v + c0 * j->wide, height, count, j->wide);
+        }
+}
+
+static void forward_head(const attend_job *j, const attend_room *r, int64_t start, int64_t length, int64_t head) {
+    const train_attention *x = j->x;
+    for (int64_t i0 = 0; i0 < length; i0 += BR) {
+        int64_t rows = train__min(BR, length - i0);
+        forward_tile(j, r, x->q + (start + i0) * x->ld_q + head * j->dim, i0, rows);
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t at = (start + i0 + i) * x->heads + head;
+            vf by = splat(1 / r->sum[i]);
+            for (int64_t e = 0; e < j->dim; e += LANES)
+                store_at(x->o + at * j->dim, load(r->acc + i * j->wide + e) * by, e, j->dim);
+            x->lse[at] = r->most[i] + logf(r->sum[i]);
+        }
+    }
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------- */
+
+/* Scores and d_p of a row to p and d_s, both 0 beyond n. */
+INLINE void soften_backward(float *p, float *d_s, int64_t n, int64_t count, float scale, float lse, float delta) {
+    vf by = splat(scale), shift = splat(lse), off = splat(delta);
+    for (int64_t i = 0; i < n; i += LANES) {
+        vf weight = exp_of(load(p + i) * by - shift);
+        store(p + i, weight);
+        store(d_s + i, weight * (load(d_s + i) - off) * by);
+    }
+    clear_tail(p, n, count);
+    clear_tail(d_s, n, count);
+}
+
+/* d_k and d_v of the chunk's keys, from the rows of the tile at or below each block's diagonal. */
+static void backward_keys(const attend_job *j, const attend_room *r, int64_t i0, int64_t rows, int64_t c0,
+                          int64_t keys) {
+    for (int64_t b = 0; b < keys; b += MR) {
+        int64_t height = train__min(MR, keys - b), first = train__max(0, c0 + b - i0), at = (c0 + b) * j->wide;
+        if (first >= rows) break;
+        const float *p = r->s + first * S_WIDTH + b, *d_s = r->d_s + first * S_WIDTH + b;
+        gather_rows(r->d_v + at, p, 1, S_WIDTH, r->d_o + first * j->wide, height, rows - first, j->wide);
+        gather_rows(r->d_k + at, d_s, 1, S_WIDTH, r->q + first * j->wide, height, rows - first, j->wide);
+    }
+}
+
+static void backward_tile(const attend_job *j, const attend_room *r, int64_t i0, int64_t rows) {
+    memset(r->acc, 0, (size_t)(rows * j->wide) * sizeof *r->acc);
+    for (int64_t c0 = 0; c0 < i0 + rows; c0 += KB) {
+        for (int64_t b = 0; b < rows; b += MR) {
+            int64_t height = train__min(MR, rows - b), count = reach(i0 + b, height, c0, KB);
+            float *s = r->s + b * S_WIDTH, *d_s = r->d_s + b * S_WIDTH;
+            if (count <= 0) continue;
+            scores(s, r->q + b * j->wide, j->wide, r->kt + c0 * j->dim, height, count, j->dim);
+            scores(d_s, r->d_o + b * j->wide, j->wide, r->vt + c0 * j->dim, height, count, j->dim);
+            for (int64_t i = 0; i < height; i++) {
+                int64_t n = train__max(0, reach(i0 + b + i, 1, c0, KB));
+                soften_backward(s + i * S_WIDTH, d_s + i * S_WIDTH, n, count, j->x->scale, r->most[b + i],
+                                r->sum[b + i]);
+            }
+            gather_rows(r->acc + b * j->wide, d_s, S_WIDTH, 1, r->k + c0 * j->wide, height, count, j->wide);
+        }
+        backward_keys(j, r, i0, rows, c0, train__min(KB, i0 + rows - c0));
+    }
+}
+
+/* `most` holds the rows' log-sum-exps, `sum` their d_o . o */
+static void backward_head(const attend_job *j, const attend_room *r, int64_t start, int64_t length, int64_t head) {
+    const train_attention *x = j->x;
+    for (int64_t i0 = 0; i0 < length; i0 += BR) {
+        int64_t rows = train__min(BR, length - i0), t = start + i0, ld = x->heads * j->dim;
+        const float *o = x->o + t * ld + head * j->dim;
+        pack_wide(r->q, x->q + t * x->ld_q + head * j->dim, rows, x->ld_q, j->dim, j->wide);
+        pack_wide(r->d_o, x->d_o + t * ld + head * j->dim, rows, ld, j->dim, j->wide);
+        for (int64_t i = 0; i < rows; i++) {
+            vf dot = {0};
+            for (int64_t e = 0; e < j->dim; e += LANES)
+                dot += load(r->d_o + i * j->wide + e) * load_at(o + i * ld, e, j->dim);
+            r->sum[i] = sum_of(dot);
+            r->most[i] = x->lse[(t + i) * x->heads + head];
+        }
+        backward_tile(j, r, i0, rows);
+        for (int64_t i = 0; i < rows; i++)
+            memcpy(x->d_q + (t + i) * x->ld_dq + head * j->dim, r->acc + i * j->wide, (size_t)j->dim * sizeof(float));
+    }
+}
+
+/* ---- tasks ---------------------------------------------------------------------------------------------- */
+
+static void attend_task(void *user, int64_t task, int32_t thread) {
+    const attend_job *j = user;
+    const train_attention *x = j->x;
+    int64_t sample = task / x->kv_heads, kv = task % x->kv_heads, group = x->heads / x->kv_heads;
+    int64_t start = x->batch.starts[sample], length = x->batch.lengths[sample], at = kv * j->dim;
+    const float *k = x->k + start * x->ld_k + at, *v = x->v + start * x->ld_v + at;
+    size_t bytes = (size_t)j->dim * sizeof(float);
+    attend_room r;
+    room_make(&r, train__cpu_private(j->device, thread), length, j->dim, j->backward);
+    pack_keys(r.kt, k, length, x->ld_k, j->dim);
+    if (!j->backward) {
+        pack_wide(r.v, v, length, x->ld_v, j->dim, j->wide);
+        for (int64_t h = 0; h < group; h++) forward_head(j, &r, start, length, kv * group + h);
+        return;
+    }
+    pack_keys(r.vt, v, length, x->ld_v, j->dim);
+    pack_wide(r.k, k, length, x->ld_k, j->dim, j->wide);
+    memset(r.d_k, 0, (size_t)(length * j->wide) * sizeof(float));
+    memset(r.d_v, 0, (size_t)(length * j->wide) * sizeof(float));
+    for (int64_t h = 0; h < group; h++) backward_head(j, &r, start, length, kv * group + h);
+    for (int64_t i = 0; i < length; i++) {
+        memcpy(x->d_k + (start + i) * x->ld_dk + at, r.d_k + i * j->wide, bytes);
+        memcpy(x->d_v + (start + i) * x->ld_dv + at, r.d_v + i * j->wide, bytes);
+    }
+}
+
+static void attend_run(train_device *d, const train_attention *x, int backward) {
+    attend_job j = {.device = d, .x = x, .dim = x->head_dim, .wide = train__round_up(x->head_dim, LANES)};
+    j.backward = backward;
+    train__cpu_run(d, (int64_t)x->batch.samples * x->kv_heads, attend_task, &j);
+}
+
+static void cpu_attention(train_device *d, const train_attention *x) {
+    attend_run(d, x, 0);
+}
+
+static void cpu_attention_backward(train_device *d, const train_attention *x) {
+    attend_run(d, x, 1);
+}

@@ -1,0 +1,137 @@
+/* Products and attention for generation, where a row's result must not depend on what else is in the batch. Body:
+ * included once for each instruction set.
+ *
+ * y = x w' as plain dot products: both rows are contiguous, so nothing is packed and weights are read once, in place.
+ * LANES dot products (DM rows of x, DN of w) run side by side, each in a vector of its own; at the end the LANES
+ * vectors are turned and added into one vector of LANES results:
+ *
+ *     | a a a a |            | a b c d |
+ *     | b b b b |   fold     each result is the sum over its own vector, in a fixed order
+ *     | c c c c |  ------>
+ *     | d d d d | */
+
+enum { DM = 4, DN = LANES / DM, W_ROWS = 64 };
+
+/* Lane i of the result is the sum of the lanes of v[i]. */
+INLINE vf fold(vf *v) {
+    UNROLL
+    for (int count = LANES; count > 1; count /= 2) {
+        UNROLL
+        for (int i = 0; i < count / 2; i++)
+            v[i] = LOW_HALVES(v[i], v[i + count / 2]) + HIGH_HALVES(v[i], v[i + count / 2]);
+    }
+    return v[0];
+}
+
+/* c[i * DN + j] = a_i . b_j over k elements. */
+INLINE vf dots(const float *const *a, const float *const *b, int64_t k) {
+    vf sum[LANES];
+    UNROLL
+    for (int i = 0; i < LANES; i++) sum[i] = (vf){0};
+    for (int64_t e = 0; e < k; e += LANES) {
+        vf x[DM], w[DN];
+        UNROLL
+        for (int i = 0; i < DM; i++) x[i] = load_at(a[i], e, k);
+        UNROLL
+        for (int j = 0; j < DN; j++) w[j] = load_at(b[j], e, k);
+        UNROLL
+        for (int i = 0; i < DM; i++) {
+            UNROLL
+            for (int j = 0; j < DN; j++) sum[i * DN + j] += x[i] * w[j];
+        }
+    }
+    return fold(sum);
+}
+
+typedef struct dots_job {
+    const train_matmul *x;
+    int64_t lda, ldb, ldc;
+} dots_job;
+
+/* Rows past the end are the last row again, and their results are dropped. */
+static void dots_task(void *user, int64_t task, int32_t thread) {
+    const dots_job *j = user;
+    const train_matmul *x = j->x;
+    int64_t n0 = task * W_ROWS, n1 = train__min(x->n, n0 + W_ROWS);
+    (void)thread;
+    for (int64_t i = 0; i < x->m; i += DM) {
+        const float *a[DM], *b[DN];
+        for (int64_t r = 0; r < DM; r++) a[r] = x->a + train__min(i + r, x->m - 1) * j->lda;
+        for (int64_t c = n0; c < n1; c += DN) {
+            for (int64_t r = 0; r < DN; r++) b[r] = x->b + train__min(c + r, n1 - 1) * j->ldb;
+            vf y = dots(a, b, x->k);
+            for (int64_t r = 0; r < train__min(DM, x->m - i); r++)
+                for (int64_t e = 0; e < train__min(DN, n1 - c); e++) {
+                    float *to = x->c + (i + r) * j->ldc + c + e;
+                    *to = x->add ? *to + y[r * DN + e] : y[r * DN + e];
+                }
+        }
+    }
+}
+
+static void exact_run(train_device *d, const train_matmul *x) {
+    dots_job j = {x, x->lda ? x->lda : x->k, x->ldb ? x->ldb : x->k, x->ldc ? x->ldc : x->n};
+    train__cpu_run(d, (x->n + W_ROWS - 1) / W_ROWS, dots_task, &j);
+}
+
+/* ---- attention over a cache ----------------------------------------------------------------------------- */
+
+typedef struct cached_job {
+    train_device *device;
+    const train_cached *x;
+} cached_job;
+
+/* Scores of one query over `count` keys, LANES keys at a time; room for whole vectors. */
+INLINE void cached_scores(float *s, const float *q, const float *k, int64_t ld, int64_t count, int64_t dim) {
+    for (int64_t j = 0; j < count; j += LANES) {
+        vf sum[LANES];
+        UNROLL
+        for (int i = 0; i < LANES; i++) sum[i] = (vf){0};
+        for (int64_t e = 0; e < dim; e += LANES) {
+            vf x = load_at(q, e, dim);
+            UNROLL
+            for (int i = 0; i < LANES; i++) sum[i] += x * load_at(k + train__min(j + i, count - 1) * ld, e, dim);
+        }
+        store(s + j, fold(sum));
+    }
+}
+
+/* s = exp(scale s - max) over count elements; returns their sum. */
+INLINE float cached_weights(float *s, int64_t count, float scale) {
+    int64_t end = train__round_up(count, LANES);
+    for (int64_t i = count; i < end; i++) s[i] = -INFINITY;
+    vf top = splat(-INFINITY), total = {0};
+    for (int64_t i = 0; i < end; i += LANES) top = larger(top, load(s + i));
+    vf shift = splat(scale * largest_of(top)), by = splat(scale);
+    for (int64_t i = 0; i < end; i += LANES) store(s + i, exp_of(load(s + i) * by - shift));
+    for (int64_t i = count; i < end; i++) s[i] = 0;
+    for (int64_t i = 0; i < end; i += LANES) total += load(s + i);
+    return sum_of(total);
+}
+
+INLINE void cached_output(float *o, const float *s, float sum, const float *v, int64_t ld, int64_t count, int64_t dim) {
+    vf by = splat(1 / sum);
+    for (int64_t e = 0; e < dim; e += 4 * LANES) { /* four vectors of a head at a time */
+        int64_t wide = train__min(4, (dim - e + LANES - 1) / LANES);
+        vf acc[4] = {{0}, {0}, {0}, {0}};
+        for (int64_t j = 0; j < count; j++)
+            for (int64_t i = 0; i < wide; i++) acc[i] += splat(s[j]) * load_at(v + j * ld, e + i * LANES, dim);
+        for (int64_t i = 0; i < wide; i++) store_at(o, acc[i] * by, e + i * LANES, dim);
+    }
+}
+
+static void cached_task(void *user, int64_t task, int32_t thread) {
+    const cached_job *j = user;
+    const train_cached *x = j->x;
+    int64_t r = task / x->heads, h = task % x->heads, dim = x->head_dim, ld = x->kv_heads * dim;
+    int64_t at = x->slots[r] * x->slot_tokens * ld + h / (x->heads / x->kv_heads) * dim;
+    float *s = train__cpu_private(j->device, thread);
+    cached_scores(s, x->q + r * x->ld_q + h * dim, x->k_cache + at, ld, x->lengths[r], dim);
+    float sum = cached_weights(s, x->lengths[r], x->scale);
+    cached_output(x->o + (r * x->heads + h) * dim, s, sum, x->v_cache + at, ld, x->lengths[r], dim);
+}
+
+static void cpu_attention_cached(train_device *d, const train_cached *x) {
+    cached_job j = {d, x};
+    train__cpu_run(d, (int64_t)x->rows * x->heads, cached_task, &j);
+}

@@ -1,0 +1,262 @@
+/* Kernels that go row by row: norms, rotation, swiglu, copies, the optimiser. Body: included once for each instruction
+ * set (see cpu_simd.h).
+ *
+ * Rows are dealt to threads in runs of RUN. A sum over rows (the gradient of a norm's weight) is made in two steps that
+ * do not depend on the threads: each run adds up its own rows into its own partial row, then partial rows are added in
+ * order:
+ *
+ *     rows 0..63 -> partial 0     rows 64..127 -> partial 1   ...      weight += partial 0 + partial 1 + ... */
+
+enum { RUN = 64 };
+
+static int64_t runs_of(int64_t rows) {
+    return (rows + RUN - 1) / RUN;
+}
+
+static void add_partials(float *to, const float *partials, int64_t count, int64_t width) {
+    for (int64_t i = 0; i < width; i += LANES) {
+        vf sum = {0};
+        for (int64_t p = 0; p < count; p++) sum += load_at(partials + p * width, i, width);
+        store_at(to, load_at(to, i, width) + sum, i, width);
+    }
+}
+
+/* ---- rms-norm ------------------------------------------------------------------------------------------- */
+
+typedef struct norm_job {
+    train_device *device;
+    float *y, *sum, *d_x;
+    const float *x, *add, *weight, *d_y;
+    float eps;
+    int64_t rows, width;
+} norm_job;
+
+/* Sum of x * x, two chains. */
+INLINE float squares(const float *x, int64_t n) {
+    vf even = {0}, odd = {0};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        vf a = load(x + i), b = load(x + i + LANES);
+        even += a * a;
+        odd += b * b;
+    }
+    for (; i < n; i += LANES) {
+        vf a = load_at(x, i, n);
+        even += a * a;
+    }
+    return sum_of(even + odd);
+}
+
+INLINE float inverse_rms(const float *x, int64_t n, float eps) {
+    return 1 / sqrtf(squares(x, n) / (float)n + eps);
+}
+
+static void norm_task(void *user, int64_t run, int32_t thread) {
+    const norm_job *j = user;
+    (void)thread;
+    for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
+        int64_t at = r * j->width;
+        const float *row = j->x + at;
+        if (j->add) {
+            for (int64_t i = 0; i < j->width; i += LANES)
+                store_at(j->sum + at, load_at(row, i, j->width) + load_at(j->add + at, i, j->width), i, j->width);
+            row = j->sum + at;
+        }
+        vf inverse = splat(inverse_rms(row, j->width, j->eps));
+        for (int64_t i = 0; i < j->width; i += LANES)
+            store_at(j->y + at, load_at(row, i, j->width) * inverse * load_at(j->weight, i, j->width), i, j->width);
+    }
+}
+
+static void cpu_rmsnorm(train_device *d, float *y, float *sum, const float *x, const float *add, const float *weight,
+                        float eps, int64_t rows, int64_t width) {
+    norm_job j = {.device = d,
+                  .y = y,
+                  .sum = sum,
+                  .x = x,
+                  .add = add,
+                  .weight = weight,
+                  .eps = eps,
+                  .rows = rows,
+                  .width = width};
+    train__cpu_run(d, runs_of(rows), norm_task, &j);
+}
+
+static void norm_back_task(void *user, int64_t run, int32_t thread) {
+    const norm_job *j = user;
+    int64_t n = j->width;
+    float *partial = j->device->shared + run * n;
+    (void)thread;
+    memset(partial, 0, (size_t)n * sizeof *partial);
+    for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
+        const float *x = j->x + r * n, *d_y = j->d_y + r * n;
+        float *d_x = j->d_x + r * n, inverse = inverse_rms(x, n, j->eps);
+        vf dot = {0}, by = splat(inverse);
+        for (int64_t i = 0; i < n; i += LANES) dot += load_at(d_y, i, n) * load_at(j->weight, i, n) * load_at(x, i, n);
+        vf pull = splat(sum_of(dot) * inverse * inverse / (float)n);
+        for (int64_t i = 0; i < n; i += LANES) {
+            vf value = load_at(x, i, n), g = load_at(d_y, i, n);
+            store_at(partial, load_at(partial, i, n) + g * value * by, i, n);
+            store_at(d_x, load_at(d_x, i, n) + by * (g * load_at(j->weight, i, n) - value * pull), i, n);
+        }
+    }
+}
+
+static void cpu_rmsnorm_backward(train_device *d, float *d_x, float *d_weight, const float *d_y, const float *x,
+                                 const float *weight, float eps, int64_t rows, int64_t width) {
+    norm_job j = {
+        .device = d, .d_x = d_x, .x = x, .weight = weight, .d_y = d_y, .eps = eps, .rows = rows, .width = width};
+    train__cpu_run(d, runs_of(rows), norm_back_task, &j);
+    add_partials(d_weight, d->shared, runs_of(rows), width);
+}
+
+/* ---- rotation ------------------------------------------------------------------------------------------- */
+
+typedef struct rope_job {
+    train_device *device;
+    const train_rope *x;
+} rope_job;
+
+INLINE void rope_head(float *y, const float *head, const float *weight, const float *cosine, const float *sine,
+                      int64_t half, float eps) {
+    vf by = splat(weight ? inverse_rms(head, 2 * half, eps) : 1);
+    for (int64_t i = 0; i < half; i += LANES) {
+        vf a = load_at(head, i, half) * by, b = load_at(head + half, i, half) * by;
+        vf c = load_at(cosine, i, half), s = load_at(sine, i, half);
+        if (weight) a *= load_at(weight, i, half), b *= load_at(weight + half, i, half);
+        store_at(y, a * c - b * s, i, half);
+        store_at(y + half, b * c + a * s, i, half);
+    }
+}
+
+static void rope_task(void *user, int64_t run, int32_t thread) {
+    const train_rope *x = ((const rope_job *)user)->x;
+    int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
+    (void)thread;
+    for (int64_t t = run * RUN; t < train__min(x->tokens, (run + 1) * RUN); t++) {
+        const float *row = x->qkv + t * width;
+        const float *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
+        for (int64_t h = 0; h < x->heads; h++)
+            rope_head(x->q + (t * x->heads + h) * dim, row + h * dim, x->q_weight, cosine, sine, half, x->eps);
+        for (int64_t h = 0; h < x->kv_heads; h++)
+            rope_head(x->k + (t * x->kv_heads + h) * dim, row + (x->heads + h) * dim, x->k_weight, cosine, sine, half,
+                      x->eps);
+    }
+}
+
+static void cpu_rope(train_device *d, const train_rope *x) {
+    rope_job j = {d, x};
+    train__cpu_run(d, runs_of(x->tokens), rope_task, &j);
+}
+
+/* d_head first holds the gradient after the norm, then before it. */
+INLINE void rope_head_backward(float *d_head, float *d_weight, const float *d_y, const float *head, const float *weight,
+                               const float *cosine, const float *sine, int64_t half, float eps) {
+    vf dot = {0};
+    for (int64_t i = 0; i < half; i += LANES) {
+        vf a = load_at(d_y, i, half), b = load_at(d_y + half, i, half);
+        vf c = load_at(cosine, i, half), s = load_at(sine, i, half);
+        vf low = a * c + b * s, high = b * c - a * s;
+        if (weight)
+            dot += low * load_at(weight, i, half) * load_at(head, i, half) +
+                   high * load_at(weight + half, i, half) * load_at(head + half, i, half);
+        store_at(d_head, low, i, half);
+        store_at(d_head + half, high, i, half);
+    }
+    if (!weight) return;
+    int64_t dim = 2 * half;
+    float inverse = inverse_rms(head, dim, eps);
+    vf by = splat(inverse), pull = splat(sum_of(dot) * inverse * inverse / (float)dim);
+    for (int64_t i = 0; i < dim; i += LANES) {
+        vf g = load_at(d_head, i, dim), value = load_at(head, i, dim);
+        store_at(d_weight, load_at(d_weight, i, dim) + g * value * by, i, dim);
+        store_at(d_head, by * (g * load_at(weight, i, dim) - value * pull), i, dim);
+    }
+}
+
+/* A partial row is the gradient of q_weight, then of k_weight. */
+static void rope_back_task(void *user, int64_t run, int32_t thread) {
+    const rope_job *j = user;
+    const train_rope *x = j->x;
+    int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
+    float *partial = j->device->shared + run * 2 * dim;
+    (void)thread;
+    memset(partial, 0, (size_t)(2 * dim) * sizeof *partial);
+    for (int64_t t = run * RUN; t < train__min(x->tokens, (run + 1) * RUN); t++) {
+        const float *row = x->qkv + t * width;
+        const float *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
+        float *d_row = x->d_qkv + t * width;
+        for (int64_t h = 0; h < x->heads; h++)
+            rope_head_backward(d_row + h * dim, partial, x->d_q + (t * x->heads + h) * dim, row + h * dim, x->q_weight,
+                               cosine, sine, half, x->eps);
+        for (int64_t h = 0; h < x->kv_heads; h++) {
+            int64_t at = (x->heads + h) * dim;
+            rope_head_backward(d_row + at, partial + dim, x->d_k + (t * x->kv_heads + h) * dim, row + at, x->k_weight,
+                               cosine, sine, half, x->eps);
+        }
+    }
+}
+
+static void cpu_rope_backward(train_device *d, const train_rope *x) {
+    rope_job j = {d, x};
+    int64_t runs = runs_of(x->tokens), dim = x->head_dim;
+    train__cpu_run(d, runs, rope_back_task, &j);
+    if (!x->q_weight) return;
+    for (int64_t r = 1; r < runs; r++) /* all partials into the first, in order */
+        for (int64_t i = 0; i < 2 * dim; i++) d->shared[i] += d->shared[r * 2 * dim + i];
+    for (int64_t i = 0; i < dim && runs; i++) {
+        x->d_q_weight[i] += d->shared[i];
+        x->d_k_weight[i] += d->shared[dim + i];
+    }
+}
+
+/* ---- feed-forward --------------------------------------------------------------------------------------- */
+
+typedef struct swiglu_job {
+    float *h, *d_gate_up;
+    const float *gate_up, *d_h;
+    int64_t rows, ffn;
+} swiglu_job;
+
+static void swiglu_task(void *user, int64_t run, int32_t thread) {
+    const swiglu_job *j = user;
+    int64_t n = j->ffn;
+    vf one = splat(1);
+    (void)thread;
+    for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
+        const float *gate = j->gate_up + r * 2 * n, *up = gate + n;
+        for (int64_t i = 0; i < n; i += LANES) {
+            vf g = load_at(gate, i, n);
+            store_at(j->h + r * n, g / (one + exp_of(-g)) * load_at(up, i, n), i, n);
+        }
+    }
+}
+
+static void cpu_swiglu(train_device *d, float *h, const float *gate_up, int64_t rows, int64_t ffn) {
+    swiglu_job j = {.h = h, .gate_up = gate_up, .rows = rows, .ffn = ffn};
+    train__cpu_run(d, runs_of(rows), swiglu_task, &j);
+}
+
+static void swiglu_back_task(void *user, int64_t run, int32_t thread) {
+    const swiglu_job *j = user;
+    int64_t n = j->ffn;
+    vf one = splat(1);
+    (void)thread;
+    for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
+        const float *gate = j->gate_up + r * 2 * n, *up = gate + n, *d_h = j->d_h + r * n;
+        float *d_gate = j->d_gate_up + r * 2 * n, *d_up = d_gate + n;
+        for (int64_t i = 0; i < n; i += LANES) {
+            vf g = load_at(gate, i, n), u = load_at(up, i, n), d = load_at(d_h, i, n);
+            vf sigmoid = one / (one + exp_of(-g)), silu = g * sigmoid;
+            store_at(j->h + r * n, silu * u, i, n);
+            store_at(d_gate, d * u * (sigmoid + silu * (one - sigmoid)), i, n);
+            store_at(d_up, d * silu, i, n);
+        }
+    }
+}
+
+static void cpu_swiglu_backward(train_device *d, float *d_gate_up, float *h, const float *d_h, const float *gate_up,
+                                int64_t rows, int64_t ffn) {
+    swiglu_job j = {.h = h, .d_gate_up = d_gate_up, .gate_up = gate_up, .d_h = d_h, .rows = rows, .ffn = ffn};
+    train__cpu_run(d, runs_of(rows), swiglu_back_task, &j);
+}
