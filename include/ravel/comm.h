@@ -226,6 +226,48 @@ RAVEL_API ravel_status ravel_request_test(ravel_request *request, int32_t *done,
 /* Waits for all of them; NULLs are skipped. The first failure is returned; all are gone. */
 RAVEL_API ravel_status ravel_request_wait_all(ravel_request **requests, int64_t count, ravel_error *err);
 
+/* ---- the caller's own transport ------------------------------------------------------------------------- */
+
+/* A framework's collectives behind a communicator. All sizes are bytes; offsets are never NULL; arrays of a zero size
+ * may be NULL. `timeout` is what is left of the deadline, in seconds. A function returns RAVEL_OK, or a status with a
+ * sentence in err; any failure makes the communicator dead (the framework's group can hardly be in a known state).
+ * allgatherv, or send and recv, are required; everything else may be NULL and is made from them. Reductions are made
+ * by Ravel from all-gathers and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is
+ * given. Functions are called from the thread that calls the communicator. Tags may be any int32_t from 0.
+ * isend and irecv are put off until one of them is waited for, and then all that are open are done: start together what
+ * belongs together. */
+typedef struct ravel_comm_hooks {
+    size_t size; /* sizeof(ravel_comm_hooks) */
+    void *user;
+    int32_t rank, ranks;
+    ravel_status (*barrier)(void *user, double timeout, ravel_error *err);
+    ravel_status (*broadcast)(void *user, void *data, int64_t bytes, int32_t root, double timeout, ravel_error *err);
+    ravel_status (*allgatherv)(void *user, const void *send, int64_t send_bytes, void *recv, const int64_t *recv_bytes,
+                               const int64_t *recv_offsets, double timeout, ravel_error *err);
+    ravel_status (*alltoallv)(void *user, const void *send, const int64_t *send_bytes, const int64_t *send_offsets,
+                              void *recv, const int64_t *recv_bytes, const int64_t *recv_offsets, double timeout,
+                              ravel_error *err);
+    /* `recv` may be `send`. */
+    ravel_status (*allreduce)(void *user, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce,
+                              double timeout, ravel_error *err);
+    ravel_status (*send)(void *user, const void *data, int64_t bytes, int32_t peer, int32_t tag, double timeout,
+                         ravel_error *err);
+    ravel_status (*recv)(void *user, void *data, int64_t bytes, int32_t peer, int32_t tag, double timeout,
+                         ravel_error *err);
+    /* Fills `child` (its size, user, rank, ranks and functions) for the group that this rank's colour forms; members
+     * [count] are ranks of this communicator in the child's order. Not called for a negative colour. NULL: children
+     * speak through send and recv of this table. */
+    ravel_status (*split)(void *user, const int32_t *members, int32_t count, int32_t index,
+                          struct ravel_comm_hooks *child, double timeout, ravel_error *err);
+    /* Tells the peers of a failure, best effort; NULL: they find out by their deadline. */
+    void (*abort)(void *user, const char *why);
+    /* The communicator is being freed; NULL: nothing to do. */
+    void (*close)(void *user);
+} ravel_comm_hooks;
+
+RAVEL_API ravel_status ravel_comm_callbacks(const ravel_comm_hooks *hooks, const ravel_comm_options *options,
+                                            ravel_comm **comm, ravel_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,7 +8,7 @@
  *
  * To add one (nccl): a file with one `const ravel__backend` table, a function in ravel/comm.h that makes the first
  * handle with ravel__comm_new, and a row in docs/comm.md. The slots that may be NULL are marked; a back end whose
- * memory is not the host's leaves `reduces` at 1 and reduces by itself.
+ * memory is not the host's sets all of `reduces` and reduces by itself.
  *
  * An operation's life:
  *
@@ -85,7 +85,7 @@ struct ravel_request {
 typedef struct ravel__backend {
     const char *name;
     size_t request_bytes; /* of ravel_request.state */
-    int32_t reduces;      /* 1: start takes the three reductions; 0: the front makes them from the others */
+    uint32_t reduces;     /* 1 << kind of the reductions that start takes; the front makes the rest from the others */
 
     /* Begins the operation. Must not wait for a peer (callbacks may). On failure nothing was begun, and the sentence
      * is in request->why. May already find it done. */
@@ -104,6 +104,9 @@ typedef struct ravel__backend {
      * ranks agree afterwards whether all succeeded. */
     ravel_status (*subset)(ravel_comm *comm, ravel_comm *child, const int32_t *members, int64_t serial, int32_t colour,
                            ravel_error *err);
+    /* A number that no child of this rank had as its serial; the front gives the largest of all ranks'. NULL: the front
+     * counts the splits. */
+    int64_t (*serial)(ravel_comm *comm);
     /* Tells everybody that this rank failed. */
     void (*abort)(ravel_comm *comm, const char *why);
     /* RAVEL_OK, or E_PEER_LOST with the reason. Never waits. */
@@ -144,6 +147,23 @@ ravel_status ravel__comm_options_take(const ravel_comm_options *from, ravel_comm
 extern const char *const ravel__op_names[RAVEL__OP_KINDS];
 /* "broadcast of 10 i32 from rank 0" into text, for sentences. */
 void ravel__op_describe(const ravel__op *op, char *text, size_t bytes);
+#define RAVEL__ALL_REDUCTIONS (1u << RAVEL__ALLREDUCE | 1u << RAVEL__REDUCE | 1u << RAVEL__REDUCE_SCATTER)
+
+/* What back ends without shared memory compare before a collective, and show where it differs. */
+typedef struct ravel__card {
+    uint64_t signature; /* of everything that all ranks must agree on */
+    uint64_t pairs;     /* all-to-all: over all ranks these add up to 0 where every receiver expects what is sent */
+    char text[176];     /* the operation in words, or what is wrong with it */
+} ravel__card;
+void ravel__card_fill(const ravel_comm *comm, const ravel__op *op, ravel__card *card);
+/* 1 where all cards agree; else a sentence into why. cards [size]. */
+int ravel__cards_agree(const ravel_comm *comm, const ravel__card *cards, ravel_error *why);
+/* An all-to-all where the pairs disagree: arriving [size] is what every rank really sends here. Says in the card's text
+ * what is wrong, or makes it empty. */
+void ravel__card_complain(const ravel_comm *comm, const ravel__op *op, const int64_t *arriving, ravel__card *card);
+/* The first complaint of all ranks' into why. */
+void ravel__cards_complaint(const ravel_comm *comm, const ravel__card *cards, ravel_error *why);
+
 /* Whether two ranks' collectives are the same operation with the same sizes (of all-to-alls: without the sizes). */
 int ravel__op_same(const ravel__op *a, const ravel__op *b, int32_t size);
 /* `rank 2`, or `rank 2 of "tp" (world rank 13)`. */

@@ -272,13 +272,23 @@ void ravel__rank_describe(const ravel_comm *comm, int32_t rank, char *text, size
 /* ---- split ---------------------------------------------------------------------------------------------- */
 
 typedef struct member {
-    int32_t colour, key, rank, padding;
+    int32_t colour, key, rank, serial;
 } member;
 
 static int by_key(const void *a, const void *b) {
     const member *x = a, *y = b;
     if (x->key != y->key) return x->key < y->key ? -1 : 1;
     return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static int32_t next_serial(ravel_comm *comm) {
+    return (int32_t)(comm->backend->serial ? comm->backend->serial(comm) : comm->splits);
+}
+
+static int32_t largest_serial(const member *all, int32_t size) {
+    int32_t largest = 0;
+    for (int32_t i = 0; i < size; i++) largest = all[i].serial > largest ? all[i].serial : largest;
+    return largest;
 }
 
 /* Keeps the members of one colour, in the child's order; returns how many. */
@@ -291,8 +301,8 @@ static int32_t keep_colour(member *all, int32_t size, int32_t colour) {
 }
 
 /* The child's handle and state; `ranks` [count] becomes its world ranks. */
-static ravel_status make_child(ravel_comm *comm, int32_t *members, int32_t count, int32_t colour, ravel_comm **child,
-                               ravel_error *err) {
+static ravel_status make_child(ravel_comm *comm, int32_t *members, int32_t count, int32_t serial, int32_t colour,
+                               ravel_comm **child, ravel_error *err) {
     int32_t index = 0;
     while (members[index] != comm->rank) index++;
     ravel_comm *c = new_handle(comm->backend, index, count, comm->allocator, err);
@@ -304,7 +314,7 @@ static ravel_status make_child(ravel_comm *comm, int32_t *members, int32_t count
     c->world_ranks = ravel__alloc(c->allocator, (size_t)count * sizeof *c->world_ranks);
     ravel_status status = c->world_ranks ? RAVEL_OK : ravel__no_memory(err, 4 * (size_t)count, "a communicator");
     for (int32_t i = 0; i < count && !status; i++) c->world_ranks[i] = ravel_comm_world_rank(comm, members[i]);
-    if (!status) status = comm->backend->subset(comm, c, members, comm->splits, colour, err);
+    if (!status) status = comm->backend->subset(comm, c, members, serial, colour, err);
     if (status)
         ravel__comm_discard(c);
     else
@@ -327,7 +337,7 @@ ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, rav
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_comm *made = NULL;
     size_t bytes = (size_t)comm->size * (sizeof(member) + sizeof(int32_t));
-    member mine = {colour < 0 ? -1 : colour, key, comm->rank, 0};
+    member mine = {colour < 0 ? -1 : colour, key, comm->rank, next_serial(comm)};
     ravel_status status = ravel__comm_usable(comm, err);
     if (status) return status;
     member *all = ravel__alloc(comm->allocator, bytes);
@@ -336,9 +346,9 @@ ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, rav
     status = ravel_comm_allgather(comm, &mine, all, sizeof mine, RAVEL_U8, err);
     if (status) goto free_all;
     if (colour >= 0) {
-        int32_t count = keep_colour(all, comm->size, colour);
+        int32_t serial = largest_serial(all, comm->size), count = keep_colour(all, comm->size, colour);
         for (int32_t i = 0; i < count; i++) members[i] = all[i].rank;
-        status = make_child(comm, members, count, colour, &made, &inner);
+        status = make_child(comm, members, count, serial, colour, &made, &inner);
     }
     comm->splits++;
     status = agree(comm, status, &inner);

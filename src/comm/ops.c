@@ -362,7 +362,8 @@ ravel_status ravel_comm_ialltoallv(ravel_comm *comm, const void *send, const int
 }
 
 static ravel_status run_reduction(ravel_comm *comm, const ravel__call *call, ravel_error *err) {
-    return comm->backend->reduces ? ravel__comm_run(comm, call, err) : ravel__reduce_composite(comm, call, err);
+    return comm->backend->reduces >> call->kind & 1 ? ravel__comm_run(comm, call, err)
+                                                    : ravel__reduce_composite(comm, call, err);
 }
 
 ravel_status ravel_comm_allreduce(ravel_comm *comm, const void *send, void *recv, int64_t count, int32_t dtype,

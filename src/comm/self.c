@@ -127,7 +127,7 @@ static void self_close(ravel_comm *comm) {
 static const ravel__backend self_backend = {
     .name = "self",
     .request_bytes = sizeof(self_request),
-    .reduces = 1,
+    .reduces = RAVEL__ALL_REDUCTIONS,
     .start = self_start,
     .test = self_test,
     .wait = self_wait,

@@ -257,7 +257,7 @@ static void threads_close(ravel_comm *comm) {
 static const ravel__backend threads_backend = {
     .name = "threads",
     .request_bytes = sizeof(threads_request),
-    .reduces = 1,
+    .reduces = RAVEL__ALL_REDUCTIONS,
     .start = threads_start,
     .test = threads_test,
     .wait = threads_wait,

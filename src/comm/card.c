@@ -1,0 +1,75 @@
+/* Cards: how ranks that share no memory find out that they disagree, before any data moves.
+ *
+ * A card says in 64 bits what all ranks must have in common. For all-to-alls it also holds a sum over this rank's row
+ * and column of the matrix of sizes, each entry times a weight of its own (the sent ones added, the expected ones taken
+ * away): over all ranks that adds up to 0 where every entry that is sent is the one that is expected, and to something
+ * else, but for a chance of 2^-64, where one is not. So one reduction of two words checks n^2 sizes. */
+#include "comm/backend.h"
+
+#include "base/hash.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+static uint64_t weight(int32_t from, int32_t to) {
+    return ravel__mix64((uint64_t)from << 32 | (uint32_t)to) | 1;
+}
+
+static uint64_t weigh_pairs(const ravel_comm *comm, const ravel__op *op) {
+    uint64_t sum = 0;
+    for (int32_t r = 0; r < comm->size; r++) {
+        sum += weight(comm->rank, r) * (uint64_t)op->send_sizes[r];
+        sum -= weight(r, comm->rank) * (uint64_t)op->recv_sizes[r];
+    }
+    return sum;
+}
+
+void ravel__card_fill(const ravel_comm *comm, const ravel__op *op, ravel__card *card) {
+    ravel__hash h = ravel__hash_begin((uint64_t)op->kind << 8 | (uint64_t)op->label);
+    memset(card, 0, sizeof *card);
+    ravel__hash_u64(&h, (uint64_t)op->dtype);
+    ravel__hash_u64(&h, (uint64_t)op->reduce);
+    ravel__hash_u64(&h, (uint64_t)op->root);
+    if (op->kind == RAVEL__ALLTOALL)
+        card->pairs = weigh_pairs(comm, op);
+    else if (op->kind == RAVEL__ALLGATHER)
+        ravel__hash_i64s(&h, op->recv_sizes, (size_t)comm->size);
+    else
+        ravel__hash_u64(&h, (uint64_t)op->bytes);
+    if (op->label != RAVEL__ALLTOALL) ravel__hash_u64(&h, (uint64_t)op->total);
+    card->signature = ravel__hash_end(h);
+    ravel__op_describe(op, card->text, sizeof card->text);
+}
+
+int ravel__cards_agree(const ravel_comm *comm, const ravel__card *cards, ravel_error *why) {
+    char a[96], b[96];
+    for (int32_t r = 1; r < comm->size; r++) {
+        if (cards[r].signature == cards[0].signature) continue;
+        ravel__rank_describe(comm, 0, a, sizeof a);
+        ravel__rank_describe(comm, r, b, sizeof b);
+        ravel_error_set(why, RAVEL_E_MISMATCH,
+                        "the ranks disagree: %s calls %.150s, %s calls %.150s%s; nothing was moved", a, cards[0].text,
+                        b, cards[r].text, strcmp(cards[0].text, cards[r].text) == 0 ? " with other counts" : "");
+        return 0;
+    }
+    return 1;
+}
+
+void ravel__card_complain(const ravel_comm *comm, const ravel__op *op, const int64_t *arriving, ravel__card *card) {
+    card->text[0] = '\0';
+    for (int32_t r = 0; r < comm->size; r++) {
+        if (arriving[r] == op->recv_sizes[r]) continue;
+        ravel_error text = RAVEL_ERROR_INIT;
+        ravel_error_set(&text, RAVEL_E_MISMATCH, "rank %d sends %lld bytes to rank %d, which expects %lld", r,
+                        (long long)arriving[r], comm->rank, (long long)op->recv_sizes[r]);
+        memcpy(card->text, text.message, sizeof card->text - 1);
+        card->text[sizeof card->text - 1] = '\0';
+        return;
+    }
+}
+
+void ravel__cards_complaint(const ravel_comm *comm, const ravel__card *cards, ravel_error *why) {
+    int32_t r = 0;
+    while (r < comm->size - 1 && !cards[r].text[0]) r++;
+    ravel_error_set(why, RAVEL_E_MISMATCH, "the ranks disagree: %s; nothing was moved", cards[r].text);
+}
