@@ -11,7 +11,7 @@ static ravel_status no_room(const ravel__job *job, size_t bytes) {
 }
 
 static int32_t wanted_bins(const ravel__job *job) {
-    int64_t bins = ravel__steps_for(job->rules, ravel__bins_bound(job->rules, job->pool), job->dp) * job->dp;
+    int64_t bins = ravel__steps_for(job->rules, job->bound, job->dp) * job->dp;
     return bins < job->pool->count ? (int32_t)bins : job->pool->count;
 }
 

@@ -39,8 +39,9 @@ static int64_t martello_toth(const ravel__pool *pool, int64_t cap, int64_t volum
 static int64_t rectangle_bound(const ravel__rules *rules, const ravel__pool *pool) {
     int64_t bins = 0;
     for (int32_t i = 0; i < pool->count; bins++) {
-        int64_t rows = rules->cap / pool->slot[i];
-        i += (int32_t)(rows < rules->most ? (rows < pool->count ? rows : pool->count) : rules->most);
+        int64_t rows = rules->cap / pool->slot[i], left = pool->count - i;
+        if (rows > rules->most) rows = rules->most;
+        i += (int32_t)(rows < left ? rows : left);
     }
     return bins;
 }
@@ -71,9 +72,10 @@ int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp) {
     return divide_up(steps, multiple) * multiple;
 }
 
-void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats) {
+int64_t ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats) {
     int64_t bins = ravel__bins_bound(rules, pool), steps = ravel__steps_for(rules, bins, rules->options.dp);
     stats->bins_lower_bound += bins;
     stats->micro_steps_lower_bound += steps;
     stats->time_lower_bound += ravel__time_bound(rules, pool, steps);
+    return bins;
 }

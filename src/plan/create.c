@@ -75,9 +75,9 @@ static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, 
     ravel_status status = ravel__pool_make(b->rules, b->input, rows, count, b->arena, &pool, b->err);
     int32_t *seat = ravel__arena_push(b->arena, (size_t)count, sizeof *seat);
     if (!status && !seat) status = ravel__no_memory(b->err, (size_t)count * sizeof *seat, "an update");
-    ravel__job job = {b->rules, &pool, b->input, b->arena, b->err, b->rules->options.method, b->rules->options.dp};
+    ravel__job job = {b->rules, &pool, b->input, b->arena, b->err, b->rules->options.method, b->rules->options.dp, 0};
     if (!status) {
-        ravel__bounds_add(b->rules, &pool, &b->bounds);
+        job.bound = ravel__bounds_add(b->rules, &pool, &b->bounds);
         status = ravel__solve(&job, seat, &solution);
     }
     int64_t first = b->offsets[update], dp = b->rules->options.dp;

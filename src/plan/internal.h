@@ -124,7 +124,8 @@ typedef struct ravel__job {
     ravel__arena *arena;
     ravel_error *err;
     int32_t method;
-    int32_t dp; /* 1 where a rank is planned on its own */
+    int32_t dp;    /* 1 where a rank is planned on its own */
+    int64_t bound; /* of bins: ravel__bins_bound of the pool */
 } ravel__job;
 
 /* A method: a bin for every sample of the pool, under the cap. `bin` holds pool->count entries; *bins is how many. */
@@ -141,6 +142,10 @@ extern const ravel__method ravel__methods[];
 ravel__pack_fn ravel__pack_next_fit, ravel__pack_next_fit_decreasing, ravel__pack_ffd, ravel__pack_bfd,
     ravel__pack_mffd, ravel__pack_kk, ravel__pack_lpt, ravel__pack_count, ravel__pack_as_is;
 
+/* The default method's packing; `thorough` tries everything. */
+ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bin, int32_t *bins);
+ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *bin, int32_t *bins);
+
 /* Micro-steps for so many bins: at least the minimum, a multiple of the multiple. */
 int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp);
 
@@ -155,6 +160,10 @@ typedef struct ravel__lists {
 /* Room for `most` bins. */
 ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_t bins, int32_t most,
                                ravel__lists *lists);
+/* The bin of every listed sample. */
+void ravel__lists_bins(const ravel__lists *lists, int32_t *bin);
+/* The bins by cost, dearest first, ties by number. */
+ravel_status ravel__lists_order(const ravel__job *job, const ravel__lists *lists, int32_t *order);
 /* Splits the dearest bins of two or more samples until there are `target` or all are single. */
 ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target);
 
@@ -165,7 +174,11 @@ typedef struct ravel__solution {
     int64_t bins_packed;
 } ravel__solution;
 
+/* The predicted time of an update in `steps` micro-steps with these seats, without overheads. */
+ravel_status ravel__seat_time(const ravel__job *job, const int32_t *seat, int64_t steps, int64_t *time);
+
 /* Fills `seat[i]`, micro_step * dp + rank, for every sample of the pool. */
+ravel_status ravel__solve_packed(const ravel__job *job, int32_t *seat, ravel__solution *solution);
 ravel_status ravel__solve_ranks(const ravel__job *job, int32_t *seat, ravel__solution *solution);
 ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution);
 
@@ -175,8 +188,8 @@ int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool);
 /* The least predicted time of an update with these samples in at least `steps` micro-steps. */
 int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, int64_t steps);
 
-/* Adds the three bounds of an update with these samples. */
-void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats);
+/* Adds the three bounds of an update with these samples; returns the one of bins. */
+int64_t ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats);
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,8 @@
 /* Bins as lists of samples, and splitting them until every rank has work in every micro-step. */
 #include "plan/internal.h"
 
+#include "base/sort.h"
+
 #include <string.h>
 
 ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_t bins, int32_t most,
@@ -21,6 +23,29 @@ ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_
     }
     for (int32_t i = 0; i < pool->count; i++) lists->items[lists->start[bin[i]]++] = i;
     for (int32_t b = 0; b < bins; b++) lists->start[b] -= lists->bin[b].rows;
+    return RAVEL_OK;
+}
+
+void ravel__lists_bins(const ravel__lists *lists, int32_t *bin) {
+    for (int32_t b = 0; b < lists->bins; b++)
+        for (int32_t i = 0; i < lists->bin[b].rows; i++) bin[lists->items[lists->start[b] + i]] = b;
+}
+
+ravel_status ravel__lists_order(const ravel__job *job, const ravel__lists *lists, int32_t *order) {
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    size_t k = (size_t)lists->bins;
+    uint64_t *key = ravel__arena_push(job->arena, k, 8), *spare = ravel__arena_push(job->arena, k, 8);
+    int32_t *spare_order = ravel__arena_push(job->arena, k, 4);
+    if (!key || !spare || !spare_order) {
+        ravel__arena_rewind(job->arena, mark);
+        return ravel__no_memory(job->err, k * 20, "ordering bins");
+    }
+    for (int32_t b = 0; b < lists->bins; b++) {
+        order[b] = b;
+        key[b] = ~(uint64_t)lists->bin[b].cost;
+    }
+    ravel__sort_u64(key, order, spare, spare_order, k);
+    ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;
 }
 

@@ -98,19 +98,14 @@ static ravel__pool slice(const slices *s, int32_t rank) {
     return pool;
 }
 
-/* Dearest bin first, so that a micro-step's bins are alike over the ranks. */
+/* Dearest bin first, so that a micro-step's bins are alike over the ranks; other methods keep their order. */
 static ravel_status order_bins(const ravel__job *job, const ravel__lists *lists, int32_t *step) {
-    size_t n = (size_t)lists->bins;
-    uint64_t *key = ravel__arena_push(job->arena, n, 8), *spare = ravel__arena_push(job->arena, n, 8);
-    int32_t *order = ravel__arena_push(job->arena, n, 4), *spare_order = ravel__arena_push(job->arena, n, 4);
-    if (!key || !spare || !order || !spare_order) return short_of(job, n * 24);
-    for (int32_t b = 0; b < lists->bins; b++) {
-        key[b] = ~(uint64_t)lists->bin[b].cost;
-        order[b] = b;
-    }
-    if (job->method == RAVEL_METHOD_RAVEL) ravel__sort_u64(key, order, spare, spare_order, n);
-    for (int32_t i = 0; i < lists->bins; i++) step[order[i]] = i;
-    return RAVEL_OK;
+    int32_t *order = ravel__arena_push(job->arena, (size_t)lists->bins, sizeof *order);
+    if (!order) return short_of(job, (size_t)lists->bins * sizeof *order);
+    for (int32_t i = 0; i < lists->bins; i++) order[i] = i;
+    ravel_status status = job->method == RAVEL_METHOD_RAVEL ? ravel__lists_order(job, lists, order) : RAVEL_OK;
+    for (int32_t i = 0; !status && i < lists->bins; i++) step[order[i]] = i;
+    return status;
 }
 
 static ravel_status seat_rank(const ravel__job *job, slices *s, int32_t rank, int32_t steps, int32_t *seat) {
@@ -140,6 +135,7 @@ static ravel_status pack_ranks(const ravel__job *job, slices *s, ravel__solution
         ravel__job one = *job;
         one.pool = &pool;
         one.dp = 1;
+        one.bound = ravel__bins_bound(job->rules, &pool);
         s->rank_bins[r] = 0;
         if (pool.count) status = pack(&one, s->bin + s->start[r], &s->rank_bins[r]);
         int64_t steps = ravel__steps_for(job->rules, s->rank_bins[r], 1);

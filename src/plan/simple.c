@@ -122,21 +122,18 @@ static int is_packed(const ravel__job *job) {
 
 /* ---- best-fit decreasing ------------------------------------------------------------------------------------ */
 
-ravel_status ravel__pack_bfd(const ravel__job *job, int32_t *bin, int32_t *bins) {
-    if (!is_packed(job)) {
-        window_fit(job, 1, bin, bins);
-        return RAVEL_OK;
-    }
+/* Into bins of at most `cap`; a sample that is longer has a bin of its own. */
+ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *bin, int32_t *bins) {
     const ravel__pool *pool = job->pool;
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__fit fit;
     int capped = job->rules->most < pool->count;
     int32_t made = 0, *rows = ravel__arena_push(job->arena, capped ? (size_t)pool->count : 0, sizeof *rows);
-    ravel_status status = ravel__fit_make(&fit, job->arena, job->rules->cap, pool->count, job->err);
+    ravel_status status = ravel__fit_make(&fit, job->arena, cap, pool->count, job->err);
     if (!status && !rows) status = no_room(job, (size_t)pool->count * sizeof *rows);
     for (int32_t i = 0; !status && i < pool->count; i++) {
-        int64_t room = job->rules->cap, slot = pool->slot[i];
-        int32_t b = ravel__fit_take(&fit, slot, &room);
+        int64_t slot = pool->slot[i], room = slot > cap ? slot : cap;
+        int32_t b = slot > cap ? -1 : ravel__fit_take(&fit, slot, &room);
         if (b < 0) {
             b = made++;
             if (capped) rows[b] = 0;
@@ -147,6 +144,12 @@ ravel_status ravel__pack_bfd(const ravel__job *job, int32_t *bin, int32_t *bins)
     ravel__arena_rewind(job->arena, mark);
     *bins = made;
     return status;
+}
+
+ravel_status ravel__pack_bfd(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    if (is_packed(job)) return ravel__pack_best_fit(job, job->rules->cap, bin, bins);
+    window_fit(job, 1, bin, bins);
+    return RAVEL_OK;
 }
 
 /* ---- the longest remaining sample that fits ----------------------------------------------------------------- */

@@ -1,0 +1,96 @@
+/* The fewest bins: best-fit decreasing, and more where that is above the lower bound and another try may pay. */
+#include "plan/spread.h"
+
+#include <string.h>
+
+enum { LONG = 16384 }; /* an update of more samples has so many micro-steps that one more does not matter */
+
+/* What is tried beyond best-fit. */
+typedef struct fewest {
+    const ravel__job *job;
+    int32_t passes, partners;
+    int32_t *bin, bins; /* the best so far */
+    int32_t *trial;
+} fewest;
+
+static void keep(fewest *f, int32_t bins) {
+    if (bins >= f->bins) return;
+    int32_t *swap = f->bin;
+    f->bin = f->trial;
+    f->trial = swap;
+    f->bins = bins;
+}
+
+static ravel_status try_method(fewest *f, int32_t method) {
+    int32_t bins;
+    ravel_status status = ravel__methods[method].pack(f->job, f->trial, &bins);
+    if (!status) keep(f, bins);
+    return status;
+}
+
+/* Spreads slots evenly over just so many bins: that works where bins hold many samples. */
+static ravel_status try_spread(fewest *f, int32_t bins) {
+    ravel__job job = *f->job;
+    job.dp = 1;
+    int32_t over;
+    ravel_status status = ravel__spread(&job, bins, 1, NULL, f->trial, &over);
+    if (status || over > bins / 2) return status;
+    ravel__mark mark = ravel__arena_mark(job.arena);
+    ravel__lists lists;
+    if (over) {
+        status = ravel__lists_make(&job, f->trial, bins, bins, &lists);
+        if (!status) status = ravel__mend(&job, &lists, f->passes, f->partners, &over);
+        if (!status && !over) ravel__lists_bins(&lists, f->trial);
+    }
+    if (!status && !over) keep(f, bins);
+    ravel__arena_rewind(job.arena, mark);
+    return status;
+}
+
+/* Whether fewer bins would mean fewer micro-steps. */
+static int matters(const fewest *f, int32_t bound) {
+    const ravel__job *job = f->job;
+    return ravel__steps_for(job->rules, bound, job->dp) < ravel__steps_for(job->rules, f->bins, job->dp);
+}
+
+static ravel_status try_all(fewest *f, int32_t bound) {
+    static const int32_t others[] = {
+        RAVEL_METHOD_MFFD,    RAVEL_METHOD_FFD, RAVEL_METHOD_LPT, RAVEL_METHOD_KK, RAVEL_METHOD_NEXT_FIT_DECREASING,
+        RAVEL_METHOD_NEXT_FIT};
+    ravel_status status = RAVEL_OK;
+    for (size_t i = 0; !status && i < sizeof others / sizeof *others && f->bins > bound; i++)
+        status = try_method(f, others[i]);
+    for (int32_t i = 0; !status && i < 4 && f->bins > bound + i; i++) status = try_spread(f, bound + i);
+    if (!status && matters(f, bound)) { /* all bins of one micro-step less */
+        int64_t bins = (ravel__steps_for(f->job->rules, f->bins, f->job->dp) - 1) * f->job->dp;
+        if (bins >= bound && bins < f->bins) status = try_spread(f, (int32_t)bins);
+    }
+    return status;
+}
+
+/* At the default effort only what is likely to pay, and only where a micro-step is much. */
+static ravel_status try_likely(fewest *f, int32_t bound) {
+    ravel_status status = RAVEL_OK;
+    if (f->job->pool->count > LONG) return RAVEL_OK;
+    if (matters(f, bound)) status = try_method(f, RAVEL_METHOD_MFFD);
+    if (!status && f->bins > bound && f->job->pool->count / bound >= 8) status = try_spread(f, bound);
+    return status;
+}
+
+ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bin, int32_t *bins) {
+    fewest f = {job, thorough ? 8 : 2, thorough ? 128 : 32, bin, 0, NULL};
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel_status status = ravel__pack_bfd(job, bin, &f.bins);
+    int32_t bound = (int32_t)job->bound;
+    if (!status && f.bins > bound && job->rules->options.effort != RAVEL_EFFORT_FAST) {
+        f.trial = ravel__arena_push(job->arena, (size_t)job->pool->count, sizeof *f.trial);
+        if (!f.trial)
+            status = ravel__no_memory(job->err, (size_t)job->pool->count * sizeof *f.trial, "packing");
+        else
+            status = thorough ? try_all(&f, bound) : try_likely(&f, bound);
+    }
+    if (!status && f.bin != bin) memcpy(bin, f.bin, (size_t)job->pool->count * sizeof *bin);
+    *bins = f.bins;
+    ravel__arena_rewind(job->arena, mark);
+    return status;
+}

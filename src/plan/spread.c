@@ -1,0 +1,240 @@
+#include "plan/spread.h"
+
+#include "base/sort.h"
+
+#include <string.h>
+
+/* ---- heaps of (key, bin), largest key first, then lowest bin ------------------------------------------------- */
+
+/* Four children a node: they share a cache line, and the tree is half as deep. */
+
+typedef struct node {
+    int64_t key;
+    int32_t bin;
+} node;
+
+typedef struct heap {
+    node *at;
+    int32_t count;
+} heap;
+
+static int above(const node *a, const node *b) {
+    return a->key > b->key || (a->key == b->key && a->bin < b->bin);
+}
+
+static void sink(heap *h, int32_t at) {
+    node moving = h->at[at];
+    for (int32_t child = 4 * at + 1; child < h->count; child = 4 * at + 1) {
+        int32_t last = child + 3 < h->count ? child + 3 : h->count - 1, best = child;
+        for (int32_t c = child + 1; c <= last; c++)
+            if (above(&h->at[c], &h->at[best])) best = c;
+        if (!above(&h->at[best], &moving)) break;
+        h->at[at] = h->at[best];
+        at = best;
+    }
+    h->at[at] = moving;
+}
+
+static void push(heap *h, node moving) {
+    int32_t at = h->count++;
+    for (; at > 0 && above(&moving, &h->at[(at - 1) / 4]); at = (at - 1) / 4) h->at[at] = h->at[(at - 1) / 4];
+    h->at[at] = moving;
+}
+
+static node pop(heap *h) {
+    node top = h->at[0];
+    h->at[0] = h->at[--h->count];
+    if (h->count) sink(h, 0);
+    return top;
+}
+
+/* ---- levels ------------------------------------------------------------------------------------------------- */
+
+typedef struct spread {
+    const ravel__job *job;
+    const int32_t *order; /* samples by weight, heaviest first; NULL: as in the pool */
+    int by_slots;
+    int32_t bins;
+    int64_t *missing; /* by bin: level - weight */
+    int64_t *room;    /* by bin: units left, negative where overfull */
+    int32_t *rows;
+    heap open, shut; /* by what is missing; by room */
+} spread;
+
+static int32_t nth(const spread *s, int32_t i) {
+    return s->order ? s->order[i] : i;
+}
+
+static int64_t weight(const spread *s, int32_t sample) {
+    return s->by_slots ? (int64_t)s->job->pool->slot[sample] : s->job->pool->cost[sample];
+}
+
+/* The heaviest sample that a micro-step must hold if the heavier ones fill the steps before it. */
+static int64_t giant(const spread *s, int64_t step) {
+    int64_t first = step * s->job->dp;
+    return first < s->job->pool->count ? weight(s, nth(s, (int32_t)first)) : 0;
+}
+
+/* The common level: what is left of the total when the first micro-steps take their giants' levels, over the rest. */
+static int64_t common_level(const spread *s) {
+    int64_t total = 0, steps = s->bins / s->job->dp;
+    for (int32_t i = 0; i < s->job->pool->count; i++) total += weight(s, i);
+    for (int64_t step = 0; step < steps; step++) {
+        int64_t level = total / (s->job->dp * (steps - step)) + 1, here = giant(s, step);
+        if (here <= level || total <= 0) return level;
+        if (__builtin_mul_overflow(here, (int64_t)s->job->dp, &here)) return 1;
+        total -= here;
+    }
+    return 1;
+}
+
+static void set_levels(spread *s) {
+    int64_t level = common_level(s);
+    for (int32_t b = 0; b < s->bins; b++) {
+        int64_t here = giant(s, b / s->job->dp);
+        s->missing[b] = here > level ? here : level;
+        s->room[b] = s->job->rules->cap;
+        s->rows[b] = 0;
+        push(&s->open, (node){s->missing[b], b});
+    }
+}
+
+/* ---- dealing ------------------------------------------------------------------------------------------------ */
+
+static void give(spread *s, heap *from, int32_t bin, int32_t sample) {
+    s->missing[bin] -= weight(s, sample);
+    s->room[bin] -= s->job->pool->slot[sample];
+    if (++s->rows[bin] >= s->job->rules->most) {
+        (void)pop(from);
+        return;
+    }
+    from->at[0].key = from == &s->open ? s->missing[bin] : s->room[bin];
+    sink(from, 0);
+}
+
+static int deal(spread *s, int32_t *bin) {
+    for (int32_t i = 0; i < s->job->pool->count; i++) {
+        int32_t sample = nth(s, i);
+        int64_t slot = s->job->pool->slot[sample];
+        while (s->shut.count && s->shut.at[0].key >= slot) {
+            node back = pop(&s->shut);
+            back.key = s->missing[back.bin];
+            push(&s->open, back);
+        }
+        while (s->open.count && s->room[s->open.at[0].bin] < slot) {
+            node full = pop(&s->open);
+            full.key = s->room[full.bin];
+            push(&s->shut, full);
+        }
+        heap *from = s->open.count ? &s->open : &s->shut;
+        if (!from->count) return 0;
+        bin[sample] = from->at[0].bin;
+        give(s, from, bin[sample], sample);
+    }
+    return 1;
+}
+
+ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, const int32_t *order, int32_t *bin,
+                           int32_t *over) {
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    size_t k = (size_t)bins;
+    spread s = {job, by_slots ? NULL : order, by_slots, bins, NULL, NULL, NULL, {NULL, 0}, {NULL, 0}};
+    s.missing = ravel__arena_push(job->arena, k, sizeof *s.missing);
+    s.room = ravel__arena_push(job->arena, k, sizeof *s.room);
+    s.rows = ravel__arena_push(job->arena, k, sizeof *s.rows);
+    s.open.at = ravel__arena_push(job->arena, k, sizeof *s.open.at);
+    s.shut.at = ravel__arena_push(job->arena, k, sizeof *s.shut.at);
+    if (!s.missing || !s.room || !s.rows || !s.open.at || !s.shut.at) {
+        ravel__arena_rewind(job->arena, mark);
+        return ravel__no_memory(job->err, k * 52, "spreading samples");
+    }
+    set_levels(&s);
+    *over = deal(&s, bin) ? 0 : INT32_MAX;
+    for (int32_t b = 0; *over < INT32_MAX && b < bins; b++) *over += s.room[b] < 0;
+    ravel__arena_rewind(job->arena, mark);
+    return RAVEL_OK;
+}
+
+/* ---- mending ------------------------------------------------------------------------------------------------ */
+
+enum { GIVE_UP_AFTER = 16, SWAPS = 4096 };
+
+typedef struct mend {
+    const ravel__job *job;
+    const ravel__lists *lists;
+    int64_t cap;
+} mend;
+
+/* The swap of one sample each that takes most of the excess from x without filling y over its cap. */
+static int64_t best_swap(const mend *m, int32_t x, int32_t y, int32_t *x_place, int32_t *y_place) {
+    const ravel__lists *l = m->lists;
+    const uint32_t *slot = m->job->pool->slot;
+    const int32_t *xs = l->items + l->start[x], *ys = l->items + l->start[y];
+    int64_t excess = l->bin[x].size - m->cap, room = m->cap - l->bin[y].size, best = 0;
+    int32_t tries = SWAPS;
+    for (int32_t i = 0; i < l->bin[x].rows; i++)
+        for (int32_t j = 0; j < l->bin[y].rows && tries-- > 0; j++) {
+            int64_t moved = (int64_t)slot[xs[i]] - slot[ys[j]];
+            if (moved <= best || moved > room) continue;
+            best = moved;
+            *x_place = i;
+            *y_place = j;
+            if (best >= excess) return best;
+        }
+    return best;
+}
+
+static void swap(const mend *m, int32_t x, int32_t y, int32_t x_place, int32_t y_place) {
+    const ravel__lists *l = m->lists;
+    int32_t *p = &l->items[l->start[x] + x_place], *q = &l->items[l->start[y] + y_place], sample = *p;
+    int64_t slots = (int64_t)m->job->pool->slot[*p] - m->job->pool->slot[*q];
+    int64_t cost = m->job->pool->cost[*p] - m->job->pool->cost[*q];
+    l->bin[x].size -= slots;
+    l->bin[y].size += slots;
+    l->bin[x].cost -= cost;
+    l->bin[y].cost += cost;
+    *p = *q;
+    *q = sample;
+}
+
+/* One pass over the overfull bins, fullest first, each against some roomy ones. Gives up when three of four of the
+ * first few stay overfull. */
+static int32_t mend_pass(const mend *m, const int32_t *order, int32_t partners) {
+    const ravel__lists *l = m->lists;
+    int32_t left = 0, from = 0, seen = 0;
+    for (int32_t q = l->bins - 1; q >= 0 && l->bin[order[q]].size > m->cap; q--) {
+        int32_t x = order[q], i, j;
+        for (int32_t c = 0; c < partners && c < l->bins && l->bin[x].size > m->cap; c++) {
+            int32_t y = order[(from + c) % l->bins];
+            if (y == x || l->bin[y].size >= m->cap) continue;
+            if (best_swap(m, x, y, &i, &j) > 0) swap(m, x, y, i, j);
+        }
+        left += l->bin[x].size > m->cap;
+        from = (from + 7) % l->bins;
+        if (++seen == GIVE_UP_AFTER && left > GIVE_UP_AFTER * 3 / 4) return INT32_MAX;
+    }
+    return left;
+}
+
+ravel_status ravel__mend(const ravel__job *job, const ravel__lists *lists, int32_t passes, int32_t partners,
+                         int32_t *over) {
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    size_t k = (size_t)lists->bins;
+    mend m = {job, lists, job->rules->cap};
+    uint64_t *key = ravel__arena_push(job->arena, k, 8), *spare = ravel__arena_push(job->arena, k, 8);
+    int32_t *order = ravel__arena_push(job->arena, k, 4), *spare_order = ravel__arena_push(job->arena, k, 4);
+    if (!key || !spare || !order || !spare_order) {
+        ravel__arena_rewind(job->arena, mark);
+        return ravel__no_memory(job->err, k * 24, "mending bins");
+    }
+    for (int32_t pass = 0; pass < passes && *over && *over < INT32_MAX; pass++) {
+        for (int32_t b = 0; b < lists->bins; b++) {
+            key[b] = (uint64_t)lists->bin[b].size;
+            order[b] = b;
+        }
+        ravel__sort_u64(key, order, spare, spare_order, k);
+        *over = mend_pass(&m, order, partners);
+    }
+    ravel__arena_rewind(job->arena, mark);
+    return RAVEL_OK;
+}

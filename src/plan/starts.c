@@ -1,0 +1,147 @@
+#include "plan/starts.h"
+
+#include "plan/spread.h"
+
+#include "base/sort.h"
+
+#include <string.h>
+
+static ravel_status short_of(const ravel__basis *b, size_t bytes) {
+    return ravel__no_memory(b->job->err, bytes, "the default method");
+}
+
+/* ---- spread ------------------------------------------------------------------------------------------------- */
+
+/* Spreads the job's pool over `bins` and mends what is overfull; `bin` gets the result. */
+static ravel_status spread_and_mend(const ravel__basis *b, const ravel__job *job, int32_t bins, int by_slots,
+                                    const int32_t *dear, int32_t *bin, int *made) {
+    int32_t over;
+    *made = 0;
+    ravel_status status = ravel__spread(job, bins, by_slots, dear, bin, &over);
+    if (status || over > (b->passes < 4 ? bins / 4 : bins)) return status;
+    *made = over == 0;
+    if (!over) return RAVEL_OK;
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel__lists lists;
+    status = ravel__lists_make(job, bin, bins, bins, &lists);
+    if (!status) status = ravel__mend(job, &lists, b->passes, b->partners, &over);
+    if (!status && over == 0) {
+        *made = 1;
+        ravel__lists_bins(&lists, bin);
+    }
+    ravel__arena_rewind(job->arena, mark);
+    return status;
+}
+
+/* ---- packed ------------------------------------------------------------------------------------------------- */
+
+/* Packed bins numbered by cost, dearest first: from -> to. */
+static ravel_status rank_bins(const ravel__basis *b, const ravel__lists *lists, int32_t *number) {
+    ravel__mark mark = ravel__arena_mark(b->job->arena);
+    int32_t *order = ravel__arena_push(b->job->arena, (size_t)lists->bins, sizeof *order);
+    ravel_status status = order ? ravel__lists_order(b->job, lists, order) : short_of(b, (size_t)lists->bins * 4);
+    for (int32_t i = 0; !status && i < lists->bins; i++) number[order[i]] = i;
+    ravel__arena_rewind(b->job->arena, mark);
+    return status;
+}
+
+/* The samples whose bin is numbered `kept` or more, as a pool of their own. */
+typedef struct tail {
+    ravel__pool pool;
+    int32_t *from, *bin;
+} tail;
+
+static ravel_status make_tail(const ravel__basis *b, const int32_t *packed, const int32_t *number, int32_t kept,
+                              tail *t) {
+    const ravel__pool *pool = b->job->pool;
+    int32_t count = 0;
+    for (int32_t i = 0; i < pool->count; i++) count += number[packed[i]] >= kept;
+    size_t n = (size_t)count;
+    memset(t, 0, sizeof *t);
+    t->pool.count = count;
+    t->pool.slot = ravel__arena_push(b->job->arena, n, sizeof *t->pool.slot);
+    t->pool.cost = ravel__arena_push(b->job->arena, n, sizeof *t->pool.cost);
+    t->from = ravel__arena_push(b->job->arena, n, sizeof *t->from);
+    t->bin = ravel__arena_push(b->job->arena, n, sizeof *t->bin);
+    if (!t->pool.slot || !t->pool.cost || !t->from || !t->bin) return short_of(b, n * 20);
+    for (int32_t i = 0, at = 0; i < pool->count; i++) {
+        if (number[packed[i]] < kept) continue;
+        t->pool.slot[at] = pool->slot[i];
+        t->pool.cost[at] = pool->cost[i];
+        t->from[at++] = i;
+    }
+    return RAVEL_OK;
+}
+
+/* Keeps the dearest whole micro-steps of packed bins and spreads the rest over the remaining ones. `bin` comes with the
+ * packed bins and leaves with the new ones. */
+static ravel_status spread_tail(const ravel__basis *b, int32_t packed_bins, const int32_t *number, int32_t *bin,
+                                int *made) {
+    int32_t kept = (packed_bins - 1) / b->job->dp * b->job->dp;
+    tail t;
+    ravel_status status = make_tail(b, bin, number, kept, &t);
+    ravel__job job = *b->job;
+    job.pool = &t.pool;
+    if (!status) status = spread_and_mend(b, &job, b->bins - kept, 0, NULL, t.bin, made);
+    if (status || !*made) return status;
+    for (int32_t i = 0; i < b->job->pool->count; i++) bin[i] = number[bin[i]];
+    for (int32_t i = 0; i < t.pool.count; i++) bin[t.from[i]] = kept + t.bin[i];
+    return RAVEL_OK;
+}
+
+static ravel_status keep_packed(const ravel__basis *b, int32_t packed_bins, int32_t *bin, int *made) {
+    ravel__mark mark = ravel__arena_mark(b->job->arena);
+    int32_t *number = ravel__arena_push(b->job->arena, (size_t)packed_bins, sizeof *number);
+    ravel__lists lists;
+    ravel_status status = number ? RAVEL_OK : short_of(b, (size_t)packed_bins * sizeof *number);
+    if (!status) status = ravel__lists_make(b->job, bin, packed_bins, packed_bins, &lists);
+    if (!status) status = rank_bins(b, &lists, number);
+    if (!status) status = spread_tail(b, packed_bins, number, bin, made);
+    ravel__arena_rewind(b->job->arena, mark);
+    return status;
+}
+
+/* ---- shrunk ------------------------------------------------------------------------------------------------- */
+
+/* Gives the room of the spare bins to all bins alike; a little less, and again, where that takes too many. */
+static ravel_status pack_shrunk(const ravel__basis *b, int32_t *bin, int32_t *bins) {
+    int64_t cap = b->job->rules->cap, less = cap * (b->bins - b->packed_bins) / b->bins;
+    ravel_status status = RAVEL_OK;
+    *bins = INT32_MAX;
+    for (int32_t tries = b->passes < 4 ? 1 : 4; !status && *bins > b->bins && tries > 0 && less > 0; tries--) {
+        status = ravel__pack_best_fit(b->job, cap - less, bin, bins);
+        less -= less / 4 + 1;
+    }
+    return status;
+}
+
+/* ---- front -------------------------------------------------------------------------------------------------- */
+
+static ravel_status fill(const ravel__basis *b, ravel__start start, int32_t *bin, int32_t *bins, int *made) {
+    ravel_status status = RAVEL_OK;
+    *bins = b->packed_bins;
+    if (start == RAVEL__START_COSTS || start == RAVEL__START_SLOTS)
+        return spread_and_mend(b, b->job, b->bins, start == RAVEL__START_SLOTS, b->dear, bin, made);
+    if (start == RAVEL__START_SHRUNK) {
+        status = pack_shrunk(b, bin, bins);
+        if (status || *bins > b->bins) return status;
+    } else {
+        memcpy(bin, b->packed, (size_t)b->job->pool->count * sizeof *bin);
+    }
+    return *bins < b->bins ? keep_packed(b, *bins, bin, made) : RAVEL_OK;
+}
+
+ravel_status ravel__start_make(const ravel__basis *basis, ravel__start start, ravel__lists *lists, int *made) {
+    size_t n = (size_t)basis->job->pool->count;
+    int32_t bins, *bin = ravel__arena_push(basis->job->arena, n, sizeof *bin);
+    *made = 0;
+    if (!bin) return short_of(basis, n * sizeof *bin);
+    ravel_status status = fill(basis, start, bin, &bins, made);
+    int whole = *made;
+    if (status || (!whole && (start < RAVEL__START_SHRUNK || bins > basis->bins))) return status;
+    status = ravel__lists_make(basis->job, bin, whole ? basis->bins : bins, basis->bins, lists);
+    if (!status && !whole) status = ravel__lists_split(basis->job, lists, basis->bins);
+    lists->bins = basis->bins;
+    *made = !status;
+    return status;
+}

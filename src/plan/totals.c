@@ -1,0 +1,170 @@
+#include "plan/totals.h"
+
+#include <string.h>
+
+typedef struct totals {
+    ravel__table *table;
+    int32_t dp, steps;
+    int32_t *hand;  /* [dp][steps] bins, dearest first */
+    int32_t *dealt; /* bins in each hand */
+    int64_t *total; /* by rank */
+    int32_t *order; /* ranks, dearest first */
+    ravel__care care;
+} totals;
+
+static int32_t *hand_of(const totals *t, int32_t rank) {
+    return t->hand + (size_t)rank * (size_t)t->steps;
+}
+
+/* ---- dealing bins ------------------------------------------------------------------------------------------- */
+
+/* A heap of ranks with a micro-step left, least total first, then lowest rank. */
+static int before(const totals *t, int32_t a, int32_t b) {
+    return t->total[a] < t->total[b] || (t->total[a] == t->total[b] && a < b);
+}
+
+static void sink(const totals *t, int32_t *heap, int32_t count) {
+    int32_t at = 0, rank = heap[0];
+    for (int32_t child = 1; child < count; child = 2 * at + 1) {
+        if (child + 1 < count && before(t, heap[child + 1], heap[child])) child++;
+        if (!before(t, heap[child], rank)) break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = rank;
+}
+
+static void deal(totals *t) {
+    int32_t *heap = t->order, count = t->dp;
+    for (int32_t r = 0; r < t->dp; r++) {
+        heap[r] = r;
+        t->dealt[r] = 0;
+        t->total[r] = 0;
+    }
+    for (int32_t bin = 0; bin < t->table->bins; bin++) {
+        int32_t rank = heap[0];
+        hand_of(t, rank)[t->dealt[rank]++] = bin;
+        t->total[rank] += t->table->sum[bin];
+        if (t->dealt[rank] == t->steps) heap[0] = heap[--count];
+        if (count) sink(t, heap, count);
+    }
+}
+
+/* ---- improving ---------------------------------------------------------------------------------------------- */
+
+/* The best known way to move cost from rank x to rank y. */
+typedef struct step {
+    int64_t off, moved;
+    int32_t x_place, y_place; /* in the hands */
+    int whole;                /* the bins themselves change hands */
+    ravel__trade trade;
+} step;
+
+/* Hands are dearest first, so the window of bins that would move about `want` slides down. */
+static void find_swap(const totals *t, int32_t x, int32_t y, int64_t want, step *best) {
+    const int64_t *sum = t->table->sum;
+    const int32_t *xs = hand_of(t, x), *ys = hand_of(t, y);
+    int32_t low = 0;
+    for (int32_t i = 0; i < t->steps; i++) {
+        while (low < t->steps && sum[xs[i]] - sum[ys[low]] <= want - best->off) low++;
+        for (int32_t j = low; j < t->steps; j++) {
+            int64_t moved = sum[xs[i]] - sum[ys[j]], off = moved > want ? moved - want : want - moved;
+            if (moved >= want + best->off) break;
+            *best = (step){off, moved, i, j, 1, {{0, 0}, {0, 0}, 0, 0, 0}};
+        }
+    }
+}
+
+/* Bins that stand alike in both hands, dearest first, until a trade is near enough. */
+static void find_trade(const totals *t, int32_t x, int32_t y, int64_t want, step *best) {
+    int32_t pairs = t->care.cuts < t->steps ? t->care.cuts : t->steps;
+    ravel__trade trade;
+    for (int32_t i = 0; i < pairs && best->off > want >> 6; i++) {
+        int32_t place = (int32_t)((int64_t)i * t->steps / pairs);
+        if (!ravel__table_find(t->table, hand_of(t, x)[place], hand_of(t, y)[place], want, t->care.depth, &trade))
+            continue;
+        int64_t off = trade.moved > want ? trade.moved - want : want - trade.moved;
+        if (off < best->off) *best = (step){off, trade.moved, place, place, 0, trade};
+    }
+}
+
+/* Puts hand[place], whose sum has changed, where it belongs. */
+static void settle(const totals *t, int32_t rank, int32_t place) {
+    int32_t *hand = hand_of(t, rank), bin = hand[place];
+    const int64_t *sum = t->table->sum;
+    for (; place > 0 && sum[hand[place - 1]] < sum[bin]; place--) hand[place] = hand[place - 1];
+    for (; place + 1 < t->steps && sum[hand[place + 1]] > sum[bin]; place++) hand[place] = hand[place + 1];
+    hand[place] = bin;
+}
+
+static void take(totals *t, int32_t x, int32_t y, const step *s) {
+    int32_t *p = &hand_of(t, x)[s->x_place], *q = &hand_of(t, y)[s->y_place], bin = *p;
+    if (s->whole) {
+        *p = *q;
+        *q = bin;
+    } else {
+        ravel__table_apply(t->table, *p, *q, &s->trade);
+    }
+    t->total[x] -= s->moved;
+    t->total[y] += s->moved;
+    settle(t, x, s->x_place);
+    settle(t, y, s->y_place);
+}
+
+static void sort_ranks(const totals *t) {
+    for (int32_t i = 1; i < t->dp; i++) {
+        int32_t rank = t->order[i], at = i;
+        for (; at > 0 && t->total[t->order[at - 1]] < t->total[rank]; at--) t->order[at] = t->order[at - 1];
+        t->order[at] = rank;
+    }
+}
+
+/* The dearest rank gives to the cheapest that lets it; 0 when none does. */
+static int cut_dearest(totals *t) {
+    int32_t x = t->order[0];
+    for (int32_t i = t->dp - 1; i > 0; i--) {
+        int32_t y = t->order[i];
+        int64_t want = (t->total[x] - t->total[y]) / 2;
+        if (want < 1) return 0;
+        step best = {want, 0, 0, 0, 0, {{0, 0}, {0, 0}, 0, 0, 0}};
+        find_swap(t, x, y, want, &best);
+        if (best.off > want >> 4) find_trade(t, x, y, want, &best);
+        if (best.off == want) continue;
+        take(t, x, y, &best);
+        return 1;
+    }
+    return 0;
+}
+
+static void improve(totals *t) {
+    int64_t sum = 0;
+    for (int32_t r = 0; r < t->dp; r++) {
+        sum += t->total[r];
+        t->order[r] = r;
+    }
+    int64_t enough = sum / t->dp + (sum / t->dp >> t->care.fine);
+    for (int64_t round = 0; round < (int64_t)t->care.rounds * t->dp; round++) {
+        sort_ranks(t);
+        if (t->total[t->order[0]] <= enough || t->table->fuel < 0 || !cut_dearest(t)) return;
+    }
+}
+
+ravel_status ravel__totals_even(const ravel__job *job, ravel__table *table, ravel__care care, int32_t *seat_bin) {
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    size_t dp = (size_t)job->dp;
+    totals t = {table, job->dp, table->bins / job->dp, NULL, NULL, NULL, NULL, care};
+    t.hand = ravel__arena_push(job->arena, (size_t)table->bins, sizeof *t.hand);
+    t.dealt = ravel__arena_push(job->arena, dp, sizeof *t.dealt);
+    t.total = ravel__arena_push(job->arena, dp, sizeof *t.total);
+    t.order = ravel__arena_push(job->arena, dp, sizeof *t.order);
+    if (!t.hand || !t.dealt || !t.total || !t.order) {
+        ravel__arena_rewind(job->arena, mark);
+        return ravel__no_memory(job->err, (size_t)table->bins * sizeof *t.hand, "evening out ranks");
+    }
+    deal(&t);
+    improve(&t);
+    for (int32_t r = 0; r < t.dp; r++)
+        for (int32_t s = 0; s < t.steps; s++) seat_bin[(size_t)s * dp + (size_t)r] = hand_of(&t, r)[s];
+    ravel__arena_rewind(job->arena, mark);
+    return RAVEL_OK;
+}
