@@ -7,7 +7,7 @@
  *   word   0        magic, "RavelFd" and a zero byte, read as a little-endian number
  *          1        version, 1
  *          2        words in the whole message, the checksum included
- *          3        flags: 1 the stream is over; no samples follow
+ *          3        flags: 1 the stream is over, 2 the sender failed; no samples follow
  *          4        updates, U
  *          5        micro-steps of all updates, S
  *          6        samples of this data-parallel rank, N
@@ -36,7 +36,8 @@ extern "C" {
 #define RAVEL_META_MAGIC   INT64_C(0x0064466c65766152)
 #define RAVEL_META_VERSION 1
 #define RAVEL_META_HEAD    12
-#define RAVEL_META_END     1 /* flag */
+#define RAVEL_META_END     1 /* flags: the stream is over */
+#define RAVEL_META_FAILED  2 /* the sender failed; an agreement follows and says why */
 
 /* X(type, name, sentence): the counts of an update, the same on every rank of the mesh. */
 #define RAVEL_UPDATE_COUNTS_LIST(X)                                              \

@@ -1,0 +1,303 @@
+/* The consumer's side of a feed: next, submit, micro-batches; and the thread that prepares the next batch.
+ *
+ *     current    the slot that the consumer uses; -1 before the first batch
+ *     pending    the slot that is being prepared, or is ready and not yet taken; -1: none
+ *
+ *     begin(slot) ... take(): waits, and the pending slot is the current one. With prefetch the thread prepares between
+ *     the two; without it, take() does. */
+#include "feed/pack.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static const char *const phase_names[] = {
+#define X(id, name, sentence) name,
+    RAVEL_FEED_PHASE_LIST(X)
+#undef X
+};
+
+const char *ravel_feed_phase_name(int32_t phase) {
+    return phase >= 0 && phase < RAVEL_FEED_PHASES ? phase_names[phase] : NULL;
+}
+
+/* ---- the thread ----------------------------------------------------------------------------------------- */
+
+static void *work(void *user) {
+    ravel_feed *feed = user;
+    (void)pthread_mutex_lock(&feed->lock);
+    for (;;) {
+        while (!feed->wanted && !feed->stop) (void)pthread_cond_wait(&feed->changed, &feed->lock);
+        if (!feed->wanted) break;
+        int32_t slot = feed->wanted - 1;
+        (void)pthread_mutex_unlock(&feed->lock);
+        ravel__feed_prepare(feed, &feed->slots[slot]);
+        (void)pthread_mutex_lock(&feed->lock);
+        feed->wanted = 0;
+        (void)pthread_cond_broadcast(&feed->changed);
+    }
+    (void)pthread_mutex_unlock(&feed->lock);
+    return NULL;
+}
+
+/* A machine that gives no thread is no reason to fail: the batch is then prepared when it is asked for. */
+void ravel__feed_start_thread(ravel_feed *feed) {
+    if (!feed->options.prefetch) return;
+    feed->running = pthread_create(&feed->thread, NULL, work, feed) == 0;
+    if (!feed->running)
+        ravel__log(feed->logger, RAVEL_LOG_WARN, "no thread could be started: the feed does not prefetch");
+}
+
+static void begin(ravel_feed *feed) {
+    feed->pending = feed->current == 0 ? 1 : 0;
+    feed->started = 1;
+    if (!feed->running) return;
+    (void)pthread_mutex_lock(&feed->lock);
+    feed->wanted = feed->pending + 1;
+    (void)pthread_cond_broadcast(&feed->changed);
+    (void)pthread_mutex_unlock(&feed->lock);
+}
+
+/* The pending slot, ready or failed. */
+static ravel__slot *finish_pending(ravel_feed *feed) {
+    ravel__slot *slot = &feed->slots[feed->pending];
+    if (!feed->running) {
+        ravel__feed_prepare(feed, slot);
+        return slot;
+    }
+    (void)pthread_mutex_lock(&feed->lock);
+    while (feed->wanted) (void)pthread_cond_wait(&feed->changed, &feed->lock);
+    (void)pthread_mutex_unlock(&feed->lock);
+    return slot;
+}
+
+static void free_slot(ravel_feed *feed, ravel__slot *slot) {
+    ravel_words_free(&slot->words);
+    ravel__pile_free(&slot->index, feed->allocator);
+    ravel__pile_free(&slot->block, feed->allocator);
+}
+
+void ravel_feed_free(ravel_feed *feed) {
+    if (!feed) return;
+    const ravel_allocator *a = feed->allocator;
+    (void)pthread_mutex_lock(&feed->lock);
+    feed->stop = 1;
+    (void)pthread_cond_broadcast(&feed->changed);
+    (void)pthread_mutex_unlock(&feed->lock);
+    if (feed->running) (void)pthread_join(feed->thread, NULL);
+    (void)pthread_cond_destroy(&feed->changed);
+    (void)pthread_mutex_destroy(&feed->lock);
+    ravel_mesh_free(feed->mesh);
+    ravel_comm_free(feed->world);
+    ravel_reader_free(feed->reader);
+    ravel_plan_free(feed->plan_made);
+    ravel_exchange_free(feed->exchange);
+    ravel__columns_free(&feed->columns, a);
+    ravel__pile *piles[] = {&feed->rows,    &feed->planning.input, &feed->planning.expanded, &feed->result,
+                            &feed->scratch, &feed->staging,        &feed->weight_values};
+    for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) ravel__pile_free(piles[i], a);
+    free_slot(feed, &feed->slots[0]);
+    free_slot(feed, &feed->slots[1]);
+    ravel__release(a, feed->stage_roles, (size_t)feed->layout.sizes[3] * sizeof *feed->stage_roles);
+    ravel__release(a, feed, sizeof *feed);
+}
+
+/* ---- next ----------------------------------------------------------------------------------------------- */
+
+/* What this dp rank has of an update. */
+static void count_mine(const ravel_feed *feed, const ravel__slot *slot, int64_t update, ravel_update_counts *mine) {
+    __extension__ unsigned __int128 squares = 0;
+    const ravel_meta *m = &slot->meta;
+    int64_t begin_step = slot->update_steps[update], end_step = slot->update_steps[update + 1];
+    memset(mine, 0, sizeof *mine);
+    mine->micro_steps = end_step - begin_step;
+    mine->capacity_tokens = mine->micro_steps * feed->plan.cp * feed->plan.budget;
+    for (int64_t s = begin_step; s < end_step; s++) {
+        mine->bins += m->bin_samples[s] > 0;
+        mine->fillers += m->bin_samples[s] == 0;
+        if (m->bin_samples[s] == 0) mine->padded_tokens += feed->plan.align;
+        for (int64_t i = slot->micros[s].first; i < slot->micros[s].first + m->bin_samples[s]; i++) {
+            int64_t length = m->lengths[i], align = feed->plan.align;
+            mine->samples++;
+            mine->tokens += length;
+            mine->padded_tokens += (length + align - 1) / align * align;
+            mine->loss_tokens += m->loss_tokens[i];
+            mine->loss_samples += m->loss_tokens[i] > 0;
+            squares += (uint64_t)length * (uint64_t)length;
+            if (mine->shortest == 0 || length < mine->shortest) mine->shortest = length;
+            if (length > mine->longest) mine->longest = length;
+        }
+    }
+    mine->squares_low = (uint64_t)squares;
+    mine->squares_high = (int64_t)(squares >> 64);
+}
+
+static void show(ravel_feed *feed, double exposed, const ravel_feed_update **update) {
+    const ravel__slot *slot = &feed->slots[feed->current];
+    ravel_feed_update *view = &feed->view;
+    *view = slot->update;
+    view->number = feed->handed_out++;
+    view->update_in_batch = feed->update;
+    view->last_in_batch = feed->update + 1 == slot->meta.updates;
+    view->counts = slot->meta.counts[feed->update];
+    view->loss_counts = slot->meta.loss_counts[feed->update];
+    view->weights = ravel__weights_of(feed, &slot->meta, feed->update);
+    view->exposed_sec = exposed;
+    count_mine(feed, slot, feed->update, &view->mine);
+    feed->stats.updates++;
+    feed->stats.exposed_sec += exposed;
+    *update = view;
+}
+
+static void add_stats(ravel_feed *feed, const ravel_feed_update *u) {
+    ravel_feed_stats *s = &feed->stats;
+    s->batches++;
+    s->prepare_sec += u->prepare_sec;
+    for (int p = 0; p < RAVEL_FEED_PHASES; p++) s->phase_sec[p] += u->phase_sec[p];
+    s->sent_bytes += u->sent_bytes;
+    s->needed_bytes += u->needed_bytes;
+    s->kept_bytes += u->kept_bytes;
+    if (feed->reader) ravel_reader_read_stats(feed->reader, &s->reader);
+    const ravel__pile *piles[] = {
+        &feed->rows,           &feed->planning.input,  &feed->planning.expanded, &feed->result,
+        &feed->scratch,        &feed->staging,         &feed->weight_values,     &feed->columns.mine,
+        &feed->columns.all,    &feed->columns.columns, &feed->slots[0].index,    &feed->slots[0].block,
+        &feed->slots[1].index, &feed->slots[1].block};
+    size_t bytes = sizeof *feed + feed->slots[0].words.room + feed->slots[1].words.room;
+    for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) bytes += piles[i]->room;
+    s->memory_bytes = (int64_t)bytes;
+}
+
+static int reached_limit(const ravel_feed *feed, int64_t ahead) {
+    return feed->options.updates && feed->handed_out + ahead >= feed->options.updates;
+}
+
+/* The pending batch becomes the current one. */
+static ravel_status take(ravel_feed *feed, ravel_error *err) {
+    if (feed->pending < 0) begin(feed);
+    ravel__slot *slot = finish_pending(feed);
+    int32_t index = feed->pending;
+    feed->pending = -1;
+    feed->has_submitted = 0;
+    if (slot->status == RAVEL_E_END) feed->over = 1;
+    if (slot->status == RAVEL_E_END) return RAVEL_E_END;
+    if (slot->status) return ravel_error_set(err, slot->status, "%s", slot->err.message);
+    feed->current = index;
+    feed->update = 0;
+    feed->reached = slot->update.cursor;
+    add_stats(feed, &slot->update);
+    if (feed->running && feed->by_rows && !reached_limit(feed, slot->meta.updates)) begin(feed);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_feed_next(ravel_feed *feed, const ravel_feed_update **update, ravel_error *err) {
+    int64_t began = ravel__clock_ns();
+    if (feed->over || reached_limit(feed, 0)) return RAVEL_E_END;
+    if (feed->dead && feed->pending < 0)
+        return ravel_error_set(err, RAVEL_E_DEAD, "the feed's communicator failed earlier; free the feed");
+    if (feed->current >= 0 && feed->update + 1 < feed->slots[feed->current].meta.updates) {
+        feed->update++;
+    } else {
+        ravel_status status;
+        do status = take(feed, err);
+        while (!status && feed->slots[feed->current].meta.updates == 0);
+        if (status) return status;
+    }
+    show(feed, 1e-9 * (double)(ravel__clock_ns() - began), update);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_feed_submit(ravel_feed *feed, const ravel_samples *samples, ravel_error *err) {
+    if (feed->by_rows)
+        return ravel_error_set(err, RAVEL_E_STATE, "the feed reads from a source; samples cannot be submitted to it");
+    if (feed->pending >= 0)
+        return ravel_error_set(err, RAVEL_E_STATE, "a batch was submitted already; call ravel_feed_next for it first");
+    memset(&feed->submitted, 0, sizeof feed->submitted);
+    if (samples) feed->submitted = *samples;
+    feed->has_submitted = 1;
+    begin(feed);
+    return RAVEL_OK;
+}
+
+/* ---- micro-batches -------------------------------------------------------------------------------------- */
+
+static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__slot *slot, int32_t chunk, int64_t step) {
+    int64_t s = slot->update_steps[feed->update] + step, first = slot->micros[s].first;
+    const ravel_thd *thd = &slot->views[chunk * slot->meta.micro_steps + s];
+    return (ravel_micro_batch){.step = step,
+                               .chunk = chunk,
+                               .filler = thd->samples_count == 0,
+                               .first = (feed->chunk_roles[chunk] & ROLE_FIRST) != 0,
+                               .last = (feed->chunk_roles[chunk] & ROLE_LAST) != 0,
+                               .thd = thd,
+                               .fields = feed->fields.list,
+                               .field_count = feed->fields.count,
+                               .tokens = thd->fields[feed->fields.tokens],
+                               .labels = thd->fields[feed->fields.labels],
+                               .weights = thd->fields[feed->fields.weights],
+                               .offsets = slot->micros[s].offsets,
+                               .lengths = slot->meta.lengths + first,
+                               .ids = slot->meta.ids + first,
+                               .parts = slot->meta.parts + first,
+                               .loss_tokens = slot->meta.loss_tokens + first};
+}
+
+ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,
+                              ravel_error *err) {
+    if (feed->current < 0) return ravel_error_set(err, RAVEL_E_STATE, "the feed has no update; call ravel_feed_next");
+    const ravel__slot *slot = &feed->slots[feed->current];
+    int64_t steps = slot->update_steps[feed->update + 1] - slot->update_steps[feed->update];
+    if (chunk < 0 || chunk >= feed->layout.vpp || step < 0 || step >= steps)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "chunk %d, micro-step %" PRId64 " of an update with %d chunks and %" PRId64
+                               " micro-steps",
+                               chunk, step, feed->layout.vpp, steps);
+    *micro = micro_at(feed, slot, chunk, step);
+    return RAVEL_OK;
+}
+
+ravel_feed_iter ravel_feed_iterate(const ravel_feed *feed, int32_t chunk) {
+    return (ravel_feed_iter){feed, 0, chunk, 0};
+}
+
+int ravel_feed_iter_next(ravel_feed_iter *iter, ravel_micro_batch *micro) {
+    if (ravel_feed_micro(iter->feed, iter->chunk, iter->step, micro, NULL)) return 0;
+    iter->step++;
+    return 1;
+}
+
+int64_t ravel_feed_find(const ravel_feed *feed, const char *name) {
+    for (int64_t f = 0; f < feed->fields.count; f++)
+        if (strcmp(feed->fields.list[f].name, name) == 0) return f;
+    return -1;
+}
+
+/* ---- where it is ---------------------------------------------------------------------------------------- */
+
+int32_t ravel_feed_is_owner(const ravel_feed *feed) {
+    return feed->owner;
+}
+
+const ravel_order *ravel_feed_order(const ravel_feed *feed) {
+    return &feed->order;
+}
+
+ravel_cursor ravel_feed_cursor(const ravel_feed *feed) {
+    return feed->reached;
+}
+
+ravel_status ravel_feed_seek(ravel_feed *feed, ravel_cursor cursor, ravel_error *err) {
+    if (feed->started) return ravel_error_set(err, RAVEL_E_STATE, "a feed can be moved only before its first update");
+    if (cursor.epoch < 0 || cursor.position < 0 || (cursor.position && cursor.position >= feed->order.count))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "epoch %" PRId64 ", position %" PRId64 " is not in a stream of %" PRId64 " rows",
+                               cursor.epoch, cursor.position, feed->order.count);
+    feed->cursor = feed->reached = cursor;
+    return RAVEL_OK;
+}
+
+void ravel_feed_read_stats(const ravel_feed *feed, ravel_feed_stats *stats) {
+    *stats = feed->stats;
+}

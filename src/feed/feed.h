@@ -1,0 +1,238 @@
+/* The inside of a feed.
+ *
+ *   consumer's thread                      feed's own thread (prefetch), or the same
+ *   ravel_feed_next --- wants a batch ---> prepare: read, gather, plan, meta, room, agree | exchange, pack, share
+ *        |                                      |
+ *        |  <--- slot[i] is ready --------------+
+ *   uses slot[i] while slot[1 - i] is prepared
+ *
+ * Before `agree` an error is carried along: the rank goes on through the collectives, saying that it failed, and the
+ * agreement makes it everyone's. From `agree` on nothing can fail but the communicator; should anything still, it is
+ * aborted, so that nobody waits.
+ *
+ * One file a step:
+ *   feed_options.c   options, what the mesh makes of them, their digest
+ *   feed_fields.c    which fields there are, and which part of the model gets them
+ *   feed_gather.c    read; columns of integers; gather
+ *   feed_plan.c      plan (rows that are packed already stay whole), counts, metadata of a dp rank
+ *   feed_meta.c      metadata to every rank
+ *   feed_room.c      from metadata to the sizes and places of all arrays
+ *   feed_pack.c      exchange, weights, packing
+ *   feed_share.c     arrays over pp and tp, or from the root
+ *   feed_prepare.c   the steps in their order
+ *   feed_create.c    making a feed: what the ranks must agree about
+ *   feed.c           next, submit, iterate; the thread
+ *   feed_verify.c    all of it again, alone */
+#ifndef RAVEL_FEED_FEED_H
+#define RAVEL_FEED_FEED_H
+
+#include <ravel/exchange.h>
+#include <ravel/feed.h>
+
+#include "feed/field.h"
+#include "feed/pile.h"
+
+#include <pthread.h>
+
+/* ---- who gets what -------------------------------------------------------------------------------------- */
+
+enum { ROLE_FIRST = 1, ROLE_LAST = 2, ROLE_ASK = 4 };
+enum { RAVEL__NAME_BYTES = 48 };
+
+/* Labels and weights come behind the source's fields. */
+typedef struct ravel__fields {
+    ravel_field list[RAVEL__FIELDS_MAX + 2];
+    char names[RAVEL__FIELDS_MAX][RAVEL__NAME_BYTES];
+    uint8_t roles[RAVEL__FIELDS_MAX + 2]; /* ROLE_ bits: who gets it; asking gets all */
+    int64_t count;                        /* all of them */
+    int64_t given;                        /* of the source */
+    int64_t tokens, labels, weights;      /* indices */
+    int64_t mask;                         /* -1: none, every token is learnt */
+    int64_t sample_weight;                /* per-sample field "sample_weight", or -1 */
+    int64_t group, update;                /* per-sample integer fields "group" and "update", or -1 */
+} ravel__fields;
+
+/* The source's fields, then labels (where the source has none) and weights. */
+ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given, int64_t count,
+                                const ravel_feed_options *options, ravel_error *err);
+/* Whether a part of the model with these roles gets field f. */
+int ravel__fields_wanted(const ravel__fields *fields, int64_t f, int32_t roles);
+/* Whether field f of the source must be there to make what these roles get. */
+int ravel__fields_needed(const ravel__fields *fields, int64_t f, int32_t roles);
+
+/* ---- the integers of a sample --------------------------------------------------------------------------- */
+
+/* What every planner must know of every sample. The last three are there only where the source has the field. */
+enum { COLUMN_LENGTH, COLUMN_ID, COLUMN_PART, COLUMN_LOSS, COLUMN_WEIGHT, COLUMN_GROUP, COLUMN_UPDATE, COLUMNS };
+#define RAVEL__NO_ID INT64_MIN /* takes the sample's number over all ranks */
+
+typedef struct ravel__columns {
+    int64_t count;            /* samples on all ranks */
+    int64_t width;            /* integers a sample */
+    int64_t *at[COLUMNS];     /* [count] each; NULL: not there */
+    int64_t *counts, *starts; /* [dp + 1] samples of each rank, and where they begin */
+    ravel__pile mine, all, columns, ranks;
+} ravel__columns;
+
+/* Memory of planning. */
+typedef struct ravel__plan_scratch {
+    ravel__pile input, expanded;
+} ravel__plan_scratch;
+
+/* ---- a prepared batch ----------------------------------------------------------------------------------- */
+
+/* One micro-batch of this rank. */
+typedef struct ravel__micro {
+    int64_t first;          /* its first sample in the batch */
+    int64_t token;          /* tokens before it */
+    const int64_t *offsets; /* [samples + 1] from 0 */
+    ravel_thd thd;          /* all that the stage has */
+} ravel__micro;
+
+typedef struct ravel__slot {
+    ravel_words words; /* the message, and */
+    ravel_meta meta;   /* what it says */
+    ravel__pile index; /* everything below but the arrays */
+    ravel__pile block; /* the arrays */
+    int64_t *offsets;
+    int32_t *iota;         /* 0, 1, 2, ... as many as the largest bin has samples */
+    int64_t *update_steps; /* [updates + 1] */
+    ravel__micro *micros;  /* [micro_steps] */
+    ravel_thd *views;      /* [chunk][micro_step], with the fields that the chunk gets */
+    void **tables;         /* [1 + chunks][micro_step][field] */
+    char *shared;          /* the fields' arrays, which are broadcast as they are */
+    size_t shared_bytes;
+    ravel_plan_stats stats; /* of the plan */
+    int planned;
+    ravel_cursor begin;  /* where its rows begin in the stream */
+    int ready;           /* holds a batch */
+    ravel_status status; /* of preparing it */
+    ravel_error err;
+    ravel_feed_update update; /* what is the same for all its updates */
+} ravel__slot;
+
+/* ---- the feed ------------------------------------------------------------------------------------------- */
+
+/* A step fails when the hook says so; for tests. Called at the beginning of each phase. */
+typedef struct ravel__fault {
+    ravel_status (*at)(void *user, int32_t phase, ravel_error *err);
+    void *user;
+} ravel__fault;
+
+struct ravel_feed {
+    const ravel_allocator *allocator;
+    const ravel_logger *logger;
+    ravel_feed_options options; /* plan, weights and fields in it are not used */
+    ravel_plan_options plan;
+    ravel_weights_options weights;
+    ravel_thd_options thd;
+    ravel_order order;
+    ravel__fields fields;
+    const ravel_source *source; /* NULL where this rank does not read */
+    int32_t by_rows;            /* samples come from sources, else they are submitted */
+    ravel_reader *reader;
+
+    ravel_comm *world; /* the feed's own, and all below split from it */
+    ravel_mesh *mesh;
+    ravel_comm *tp, *dp, *pp;
+    ravel_mesh_layout layout;
+    ravel_mesh_coord at;
+    int32_t owner; /* this rank reads */
+    int32_t chunk_roles[64];
+    int32_t *stage_roles; /* [pp] ROLE_ bits of all chunks of a stage */
+    int32_t weighs;       /* this rank makes loss weights */
+    int32_t have;         /* ROLE_ bits that decide which fields this stage's arrays hold */
+
+    /* of the batch that is being prepared */
+    ravel_cursor cursor; /* where it begins */
+    int64_t batch;
+    const ravel_samples *mine; /* NULL: not an owner, or nothing */
+    ravel_samples empty;
+    ravel__columns columns;
+    ravel__plan_scratch planning;
+    ravel_plan *plan_made;
+    ravel_plan routed; /* the plan over samples: plan_made, or its rows taken apart */
+    ravel_exchange *exchange;
+    ravel_exchange_sizes sizes;
+    ravel_ragged sendable; /* mine, with the fields that this stage needs */
+    ravel_field sendable_fields[RAVEL__FIELDS_MAX];
+    int64_t sendable_of[RAVEL__FIELDS_MAX]; /* field -> index in sendable, or -1 */
+    ravel_ragged arrived;
+    uint64_t digest;
+    ravel__pile rows, result, scratch, weight_values, staging;
+    ravel_cursor next; /* behind the batch */
+    int end;
+
+    ravel__slot slots[2];
+
+    /* the consumer's side */
+    int32_t current;        /* slot in use; -1: none */
+    int32_t pending;        /* slot that is being prepared, or ready and not yet taken; -1: none */
+    int64_t update;         /* of the current slot */
+    int64_t handed_out;     /* updates so far */
+    ravel_cursor reached;   /* behind the current batch */
+    ravel_feed_update view; /* what ravel_feed_next gave */
+    ravel_feed_stats stats;
+    int started; /* the first preparation began */
+    int over;
+
+    /* samples of the next batch, without a source */
+    ravel_samples submitted;
+    int has_submitted;
+    int64_t no_offsets[1];
+    int dead; /* the communicator failed; written by preparing, read when that is over */
+
+    /* the thread */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int running; /* it exists */
+    int wanted;  /* slot to prepare + 1; 0: nothing to do */
+    int stop;
+    ravel__fault fault;
+};
+
+/* The table that options come from, and what they become on this mesh. */
+ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_mesh_layout *layout, const ravel_feed_options *options,
+                                 ravel_error *err);
+/* Of everything that must be the same on all ranks. */
+uint64_t ravel__feed_digest(const ravel_feed *feed);
+
+/* Steps, in their order. */
+ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err);
+/* Collective over dp. `mine` is the status so far; a failed rank takes part and says so. *failed: some rank did. */
+ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err);
+ravel_status ravel__feed_plan(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+/* Collective over pp and tp, or the world. */
+ravel_status ravel__feed_meta(ravel_feed *feed, ravel__slot *slot, ravel_status mine, ravel_error *err);
+ravel_status ravel__feed_room(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+ravel_status ravel__feed_pack(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+ravel_status ravel__feed_share(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+/* All of them. The status is in the slot. */
+void ravel__feed_prepare(ravel_feed *feed, ravel__slot *slot);
+
+void ravel__feed_start_thread(ravel_feed *feed);
+
+/* Pieces that verifying uses too. */
+/* The columns of `samples` into rows of `width` integers. */
+ravel_status ravel__columns_fill(const ravel__fields *fields, const ravel_samples *samples, int64_t width, int64_t *out,
+                                 ravel_error *err);
+int64_t ravel__columns_width(const ravel__fields *fields);
+/* Rows of `width` integers to columns; ids that were not given become numbers. */
+ravel_status ravel__columns_split(ravel__columns *columns, const ravel__fields *fields,
+                                  const ravel_allocator *allocator, ravel_error *err);
+void ravel__columns_free(ravel__columns *columns, const ravel_allocator *allocator);
+/* Plans the columns: *made is the planner's, *routed the same over samples (other arrays where rows that are packed
+ * already were kept whole; those live in the scratch). */
+ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *columns, ravel__plan_scratch *scratch,
+                                 ravel_plan **made, ravel_plan *routed, ravel_error *err);
+/* Counts of every update over all ranks; of dp rank `dp` alone where that is not -1. */
+void ravel__count_update(const ravel_feed *feed, const ravel__columns *columns, const ravel_plan *plan, int64_t update,
+                         int32_t dp, ravel_update_counts *counts, ravel_counts *loss);
+/* A ragged store of micro-batch m alone: offsets from 0, fields' data moved to its first sample. fields[] is scratch.
+ */
+ravel_ragged ravel__micro_ragged(const ravel__micro *micro, int64_t samples, const ravel_field *fields,
+                                 int64_t field_count, ravel_field *shifted);
+
+#endif

@@ -1,0 +1,229 @@
+/* Making a feed: what each rank has to say, what all must agree about, and the feed's own communicators.
+ *
+ *     each rank    options on this mesh, fields of its source, memory
+ *     all          agree (status, digest of the options), on the mesh's communicator
+ *                  a communicator and a mesh of the feed's own
+ *                  who asks for tokens; the fields and the number of rows, from rank 0, which is always an owner
+ *                  agree (status, digest of the owners' sources)
+ */
+#include "feed/agree.h"
+#include "feed/feed.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The fields of the samples as they go over the wire. */
+typedef struct field_record {
+    char name[RAVEL__NAME_BYTES];
+    int64_t kind, dtype, width;
+    double pad;
+} field_record;
+
+typedef struct introduction {
+    int64_t count, rows, by_rows;
+    field_record fields[RAVEL__FIELDS_MAX];
+} introduction;
+
+/* ---- each rank ------------------------------------------------------------------------------------------ */
+
+static int reads(const ravel_feed *feed) {
+    switch ((ravel_owners)feed->options.owners) {
+    case RAVEL_OWNERS_EVERY_RANK: return 1;
+    case RAVEL_OWNERS_ROOT_ONLY: return feed->at.tp + feed->at.cp + feed->at.dp + feed->at.pp == 0;
+    case RAVEL_OWNERS_TP0_FIRST_LAST:
+    default: return feed->at.tp == 0 && (feed->at.pp == 0 || feed->at.pp == feed->layout.sizes[3] - 1);
+    }
+}
+
+static ravel_status take_fields(ravel_feed *feed, const ravel_source *source, const ravel_feed_options *options,
+                                ravel_error *err) {
+    if (!source && !options->fields)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "this rank reads samples (owners) and has no source, and no fields of submitted ones");
+    feed->source = source;
+    feed->by_rows = source != NULL;
+    feed->order.count = source ? ravel_source_count(source) : 0;
+    ravel_status status = source ? ravel_order_check(&feed->order, err) : RAVEL_OK;
+    if (!status)
+        status = source ? ravel__fields_init(&feed->fields, ravel_source_fields(source),
+                                             ravel_source_field_count(source), options, err)
+                        : ravel__fields_init(&feed->fields, options->fields, options->field_count, options, err);
+    if (!status && source) status = ravel_reader_create(source, feed->allocator, feed->logger, &feed->reader, err);
+    return status;
+}
+
+static ravel_status make_room(ravel_feed *feed, ravel_error *err) {
+    size_t stages = (size_t)feed->layout.sizes[3], dp = (size_t)feed->layout.sizes[2] + 1;
+    feed->stage_roles = ravel__calloc(feed->allocator, stages, sizeof *feed->stage_roles);
+    if (!feed->stage_roles) return ravel__no_memory(err, stages * sizeof *feed->stage_roles, "a feed");
+    ravel_status status = ravel__pile_reserve(&feed->columns.ranks, feed->allocator, (int64_t)(2 * dp), sizeof(int64_t),
+                                              "the counts of ranks", err);
+    if (status) return status;
+    feed->columns.counts = feed->columns.ranks.at;
+    feed->columns.starts = feed->columns.counts + dp;
+    /* who asks, one word a rank */
+    return ravel__pile_reserve(&feed->rows, feed->allocator, feed->layout.ranks, sizeof(uint64_t), "a feed", err);
+}
+
+static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_source *source,
+                         const ravel_feed_options *options, ravel_error *err) {
+    feed->layout = *ravel_mesh_get_layout(mesh);
+    feed->at = ravel_mesh_coords(mesh);
+    feed->current = feed->pending = -1;
+    ravel_status status = ravel__feed_resolve(feed, &feed->layout, options, err);
+    if (status) return status;
+    feed->slots[0].words.allocator = feed->slots[1].words.allocator = feed->allocator;
+    if (feed->thd.cp > 1) feed->thd.cp_rank = feed->at.cp;
+    feed->owner = reads(feed);
+    if (feed->owner) status = take_fields(feed, source, options, err);
+    return status ? status : make_room(feed, err);
+}
+
+/* ---- communicators -------------------------------------------------------------------------------------- */
+
+static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *err) {
+    static const char *const names[] = {"tp", "cp", "dp", "pp"};
+    const ravel_mesh_layout *l = &feed->layout;
+    char order[16];
+    ravel_mesh_options options;
+    ravel_mesh_options_default(&options);
+    (void)snprintf(order, sizeof order, "%s-%s-%s-%s", names[l->order[0]], names[l->order[1]], names[l->order[2]],
+                   names[l->order[3]]);
+    options.tp = l->sizes[0];
+    options.cp = l->sizes[1];
+    options.dp = l->sizes[2];
+    options.pp = l->sizes[3];
+    options.vpp = l->vpp;
+    options.order = order;
+    ravel_status status = ravel_comm_dup(ravel_mesh_world(mesh), &feed->world, err);
+    if (!status) status = ravel_mesh_create(feed->world, &options, &feed->mesh, err);
+    if (status) return status;
+    ravel_comm_set_name(feed->world, "feed");
+    feed->tp = ravel_mesh_comm(feed->mesh, RAVEL_AXIS_TP);
+    feed->dp = ravel_mesh_comm(feed->mesh, RAVEL_AXIS_DP);
+    feed->pp = ravel_mesh_comm(feed->mesh, RAVEL_AXIS_PP);
+    return RAVEL_OK;
+}
+
+/* ---- who gets what -------------------------------------------------------------------------------------- */
+
+/* Asks of all ranks, or-ed for each stage; and from them the roles of this rank's chunks and of every stage. */
+static ravel_status find_roles(ravel_feed *feed, ravel_error *err) {
+    uint64_t *asks = feed->rows.at, mine = feed->options.ask;
+    int32_t stages = feed->layout.sizes[3], chunks = feed->layout.vpp, asked = 0;
+    ravel_status status = ravel_comm_allgather(feed->world, &mine, asks, 1, RAVEL_U64, err);
+    if (status) return status;
+    for (int32_t p = 0; p < stages; p++) {
+        uint64_t bits = 0;
+        for (int32_t r = 0; r < feed->layout.ranks; r++)
+            if (ravel_mesh_locate(&feed->layout, r).pp == p) bits |= asks[r];
+        for (int32_t c = 0; c < chunks; c++) {
+            int32_t roles = (p == 0 && c == 0 ? ROLE_FIRST : 0) | (p == stages - 1 && c == chunks - 1 ? ROLE_LAST : 0) |
+                            (bits >> c & 1 ? ROLE_ASK : 0);
+            feed->stage_roles[p] |= roles;
+            if (p == feed->at.pp) feed->chunk_roles[c] = roles;
+        }
+        asked |= p > 0 && p < stages - 1 && (feed->stage_roles[p] & ROLE_ASK);
+    }
+    feed->have = feed->stage_roles[feed->at.pp];
+    if (asked && feed->options.owners == RAVEL_OWNERS_TP0_FIRST_LAST && feed->at.pp == stages - 1)
+        feed->have |= ROLE_ASK; /* it sends to those that asked */
+    return RAVEL_OK;
+}
+
+static void set_weighs(ravel_feed *feed) {
+    int32_t roles = feed->have;
+    for (int32_t p = 0; p < feed->layout.sizes[3] && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY; p++)
+        roles |= feed->stage_roles[p];
+    feed->weighs = feed->owner && ravel__fields_wanted(&feed->fields, feed->fields.weights, roles);
+}
+
+/* ---- the fields, from rank 0 ---------------------------------------------------------------------------- */
+
+static void introduce(const ravel_feed *feed, introduction *in) {
+    in->count = feed->fields.given;
+    in->rows = feed->order.count;
+    in->by_rows = feed->by_rows;
+    for (int64_t f = 0; f < in->count; f++) {
+        const ravel_field *field = &feed->fields.list[f];
+        memcpy(in->fields[f].name, feed->fields.names[f], RAVEL__NAME_BYTES);
+        in->fields[f].kind = field->kind;
+        in->fields[f].dtype = field->dtype;
+        in->fields[f].width = field->width;
+        in->fields[f].pad = field->pad;
+    }
+}
+
+static ravel_status learn(ravel_feed *feed, introduction *in, ravel_error *err) {
+    ravel_field fields[RAVEL__FIELDS_MAX];
+    if (in->count < 1 || in->count > RAVEL__FIELDS_MAX)
+        return ravel_error_set(err, RAVEL_E_INTERNAL, "rank 0 has %" PRId64 " fields", in->count);
+    for (int64_t f = 0; f < in->count; f++) {
+        in->fields[f].name[RAVEL__NAME_BYTES - 1] = '\0';
+        fields[f] = (ravel_field){.name = in->fields[f].name,
+                                  .kind = (int32_t)in->fields[f].kind,
+                                  .dtype = (int32_t)in->fields[f].dtype,
+                                  .width = in->fields[f].width,
+                                  .pad = in->fields[f].pad};
+    }
+    feed->order.count = in->rows;
+    feed->by_rows = in->by_rows != 0;
+    return ravel__fields_init(&feed->fields, fields, in->count, &feed->options, err);
+}
+
+/* Rank 0's fields to those that have none, and the owners' digests compared. */
+static ravel_status meet(ravel_feed *feed, ravel_error *err) {
+    introduction in;
+    memset(&in, 0, sizeof in);
+    if (feed->owner) introduce(feed, &in);
+    ravel__hash h = ravel__hash_begin(4);
+    ravel__hash_bytes(&h, &in, sizeof in);
+    uint64_t digest = ravel__hash_end(h);
+    ravel_status status = ravel_comm_broadcast(feed->world, &in, sizeof in, RAVEL_U8, 0, err);
+    if (status) return status;
+    if (!feed->owner) status = learn(feed, &in, err);
+    return ravel__agree(feed->world, status, feed->owner ? &digest : NULL, "another source (fields or number of rows)",
+                        feed->allocator, err);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------ */
+
+static ravel_status create(ravel_feed *feed, ravel_mesh *mesh, ravel_status status, ravel_error *err) {
+    uint64_t digest = status ? 0 : ravel__feed_digest(feed);
+    status = ravel__agree(ravel_mesh_world(mesh), status, &digest, "other feed options", NULL, err);
+    if (!status) status = make_mesh(feed, mesh, err);
+    if (!status) status = find_roles(feed, err);
+    if (!status) status = meet(feed, err);
+    if (status) return status;
+    set_weighs(feed);
+    feed->empty.ragged = (ravel_ragged){.size = sizeof(ravel_ragged),
+                                        .offsets = feed->no_offsets,
+                                        .fields = feed->fields.list,
+                                        .field_count = feed->fields.given};
+    ravel__feed_start_thread(feed);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_feed_create(ravel_mesh *mesh, const ravel_source *source, const ravel_feed_options *options,
+                               ravel_feed **feed, ravel_error *err) {
+    const ravel_allocator *allocator = options ? options->allocator : NULL;
+    ravel_feed *f = ravel__calloc(allocator, 1, sizeof *f);
+    if (!f) { /* the others must hear of it */
+        ravel_status none = ravel__no_memory(err, sizeof *f, "a feed");
+        return ravel_agree(ravel_mesh_world(mesh), none, err);
+    }
+    f->allocator = allocator;
+    (void)pthread_mutex_init(&f->lock, NULL);
+    (void)pthread_cond_init(&f->changed, NULL);
+    ravel_status status = create(f, mesh, init(f, mesh, source, options, err), err);
+    if (status) {
+        ravel_feed_free(f);
+        return status;
+    }
+    *feed = f;
+    return RAVEL_OK;
+}

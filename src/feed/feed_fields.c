@@ -1,0 +1,99 @@
+/* Which fields there are, and which part of the model gets them.
+ *
+ *     tokens      first part (input ids)
+ *     labels      last part; the tokens themselves, moved on by one when packed, where the source has no labels
+ *     weights     last part; made after the exchange from the loss mask and the counts of the update
+ *     all others  last part
+ *
+ * options.first_fields and last_fields change that; a chunk that asks gets everything. */
+#include "feed/feed.h"
+
+#include <string.h>
+
+static int64_t find(const ravel__fields *fields, const char *name, size_t bytes) {
+    for (int64_t f = 0; f < fields->count; f++)
+        if (strlen(fields->list[f].name) == bytes && memcmp(fields->list[f].name, name, bytes) == 0) return f;
+    return -1;
+}
+
+/* Gives `role` to the fields of a list; "*" gives it to all but `spared`. */
+static ravel_status give_role(ravel__fields *fields, const char *list, int32_t role, int64_t spared, ravel_error *err) {
+    while (list && *list) {
+        size_t bytes = strcspn(list, ",");
+        int64_t f = find(fields, list, bytes);
+        if (bytes == 1 && *list == '*') {
+            for (int64_t i = 0; i < fields->count; i++)
+                if (i != spared) fields->roles[i] |= (uint8_t)role;
+        } else if (f < 0) {
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s-fields names \"%.*s\", and samples have no such field",
+                                   role == ROLE_FIRST ? "first" : "last", (int)bytes, list);
+        } else {
+            fields->roles[f] |= (uint8_t)role;
+        }
+        list += bytes + (list[bytes] == ',');
+    }
+    return RAVEL_OK;
+}
+
+static void copy_given(ravel__fields *fields, const ravel_field *given, int64_t count) {
+    for (int64_t f = 0; f < count; f++) {
+        size_t bytes = strlen(given[f].name) + 1;
+        fields->list[f] = given[f];
+        memcpy(fields->names[f], given[f].name, bytes);
+        fields->list[f].name = fields->names[f];
+        fields->list[f].data = NULL;
+        if (fields->list[f].width < 1) fields->list[f].width = 1;
+    }
+    fields->count = fields->given = count;
+}
+
+/* A per-sample field of this name that holds numbers the feed can use; -1 where there is none. */
+static int64_t per_sample(const ravel__fields *fields, const char *name, const char *kinds) {
+    int64_t f = find(fields, name, strlen(name));
+    if (f < 0 || !ravel__field_per_sample(&fields->list[f]) || fields->list[f].width != 1) return -1;
+    return strchr(kinds, ravel_dtype_kind(fields->list[f].dtype)) ? f : -1;
+}
+
+static int64_t add(ravel__fields *fields, const char *name, int32_t dtype, double pad) {
+    int64_t f = fields->count++;
+    fields->list[f] = (ravel_field){.name = name, .kind = RAVEL_FIELD_NEXT, .dtype = dtype, .width = 1, .pad = pad};
+    return f;
+}
+
+ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given, int64_t count,
+                                const ravel_feed_options *options, ravel_error *err) {
+    memset(fields, 0, sizeof *fields);
+    ravel_status status = ravel__fields_check(given, count, err);
+    for (int64_t f = 0; f < count && !status; f++)
+        if (strlen(given[f].name) >= RAVEL__NAME_BYTES)
+            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "the name of field \"%.60s\" is too long, %d is the most",
+                                     given[f].name, RAVEL__NAME_BYTES - 1);
+        else if (strcmp(given[f].name, "weights") == 0)
+            status = ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                     "samples have a field \"weights\", which the feed makes itself; call it "
+                                     "\"sample_weight\" if it is one number a sample");
+    if (status) return status;
+    copy_given(fields, given, count);
+    fields->tokens = find(fields, "tokens", 6);
+    fields->list[fields->tokens].pad = options->pad_token;
+    fields->mask = find(fields, "loss_mask", 9);
+    fields->sample_weight = per_sample(fields, "sample_weight", "f");
+    fields->group = per_sample(fields, "group", "iu");
+    fields->update = per_sample(fields, "update", "iu");
+    fields->labels = find(fields, "labels", 6);
+    if (fields->labels < 0) fields->labels = add(fields, "labels", RAVEL_I32, -100);
+    fields->weights = add(fields, "weights", RAVEL_F32, 0);
+    status = give_role(fields, options->first_fields, ROLE_FIRST, -1, err);
+    return status ? status : give_role(fields, options->last_fields, ROLE_LAST, fields->tokens, err);
+}
+
+int ravel__fields_wanted(const ravel__fields *fields, int64_t f, int32_t roles) {
+    return (roles & ROLE_ASK) || (fields->roles[f] & roles);
+}
+
+int ravel__fields_needed(const ravel__fields *fields, int64_t f, int32_t roles) {
+    if (ravel__fields_wanted(fields, f, roles)) return 1;
+    int labels = fields->labels >= fields->given && ravel__fields_wanted(fields, fields->labels, roles);
+    int weights = ravel__fields_wanted(fields, fields->weights, roles);
+    return (f == fields->tokens && labels) || (weights && (f == fields->mask || f == fields->sample_weight));
+}

@@ -1,0 +1,82 @@
+/* Metadata to every rank: from the first stage's tp rank 0 over pp, and on every stage from tp rank 0 over tp; or from
+ * the root to all. A rank that failed sends a message that says so, and everybody still meets in the agreement. */
+#include "feed/feed.h"
+
+#include <inttypes.h>
+
+/* Words of `root` to all of comm. A rank without memory for them cannot tell the others any more: it aborts. */
+static ravel_status broadcast(ravel_feed *feed, ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err) {
+    int64_t count = words->count;
+    ravel_status status = ravel_comm_broadcast(comm, &count, 1, RAVEL_I64, root, err);
+    if (status) return status;
+    if (ravel_comm_rank(comm) != root) status = ravel_words_resize(words, count, err);
+    if (status) {
+        ravel_comm_abort(feed->world, err);
+        return status;
+    }
+    return ravel_comm_broadcast(comm, words->at, count, RAVEL_I64, root, err);
+}
+
+static void note_sent(const ravel_feed *feed, ravel__slot *slot, const ravel_comm *comm, int32_t root) {
+    if (ravel_comm_rank(comm) != root) return;
+    int64_t bytes = slot->words.count * (int64_t)sizeof(int64_t) * (ravel_comm_size(comm) - 1);
+    (void)feed;
+    slot->update.sent_bytes += bytes;
+    slot->update.needed_bytes += bytes;
+}
+
+static ravel_status pass_on(ravel_feed *feed, ravel__slot *slot, ravel_comm *comm, ravel_error *err) {
+    if (ravel_comm_size(comm) == 1) return RAVEL_OK;
+    note_sent(feed, slot, comm, 0);
+    return broadcast(feed, comm, &slot->words, 0, err);
+}
+
+/* A message without samples: the stream is over, or this rank failed. */
+static ravel_status empty_message(ravel_feed *feed, ravel__slot *slot, int64_t flags, ravel_error *err) {
+    ravel_meta meta = {.size = sizeof meta,
+                       .flags = flags,
+                       .epoch = feed->next.epoch,
+                       .position = feed->next.position,
+                       .batch = feed->batch};
+    int32_t copies = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? feed->plan.dp : 1;
+    int64_t each = ravel_meta_words(&meta);
+    ravel_status status = ravel_words_resize(&slot->words, each * copies, err);
+    for (int32_t i = 0; i < copies && !status; i++)
+        status = ravel_meta_encode(&meta, slot->words.at + i * each, each, err);
+    return status;
+}
+
+/* The message of this dp rank among those of the root. */
+static ravel_status find_message(const ravel_feed *feed, const ravel__slot *slot, int64_t *begin, int64_t *count,
+                                 ravel_error *err) {
+    const ravel_words *words = &slot->words;
+    *begin = 0;
+    *count = words->count;
+    if (feed->options.owners != RAVEL_OWNERS_ROOT_ONLY) return RAVEL_OK;
+    for (int32_t dp = 0;; dp++) {
+        int64_t left = words->count - *begin;
+        *count = left > 2 ? words->at[*begin + 2] : 0; /* the word that says how many there are */
+        if (*count < 1 || *count > left)
+            return ravel_error_set(err, RAVEL_E_DATA, "the metadata of dp rank %d is not in the root's message", dp);
+        if (dp == feed->at.dp) return RAVEL_OK;
+        *begin += *count;
+    }
+}
+
+ravel_status ravel__feed_meta(ravel_feed *feed, ravel__slot *slot, ravel_status mine, ravel_error *err) {
+    int64_t begin, count;
+    ravel_error lost = RAVEL_ERROR_INIT;
+    ravel_status status = RAVEL_OK;
+    if (feed->owner && (mine || feed->end || !slot->planned))
+        status = empty_message(feed, slot, feed->end && !mine ? RAVEL_META_END : RAVEL_META_FAILED, &lost);
+    if (status) ravel_comm_abort(feed->world, &lost);
+    if (!status && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) status = pass_on(feed, slot, feed->world, &lost);
+    if (!status && feed->options.owners == RAVEL_OWNERS_TP0_FIRST_LAST) {
+        if (feed->at.tp == 0) status = pass_on(feed, slot, feed->pp, &lost);
+        if (!status) status = pass_on(feed, slot, feed->tp, &lost);
+    }
+    if (!status) status = find_message(feed, slot, &begin, &count, &lost);
+    if (!status) status = ravel_meta_decode(slot->words.at + begin, count, &slot->meta, &lost);
+    if (status && !mine) return ravel_error_set(err, status, "%s", lost.message);
+    return mine;
+}

@@ -1,0 +1,154 @@
+/* Options of a feed, and what the mesh makes of them. */
+#include "feed/feed.h"
+
+#include "base/hash.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define AT(field) (int32_t) offsetof(ravel_feed_options, field)
+static const ravel_option table[] = {
+    {"owners", RAVEL_OPTION_ENUM, AT(owners), "tp0-first-last", 0, 0, RAVEL_OWNERS_CHOICES, "which ranks read samples"},
+    {"prefetch", RAVEL_OPTION_BOOL, AT(prefetch), "true", 0, 0, NULL, "prepare the next batch in the background"},
+    {"samples", RAVEL_OPTION_I64, AT(samples), "256", 1, 1e12, NULL, "rows in a batch, on all dp ranks together"},
+    {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "stop after so many, 0: when the source is over"},
+    {"epochs", RAVEL_OPTION_I64, AT(epochs), "0", 0, 1e9, NULL, "times through the source, 0: without end"},
+    {"shuffle", RAVEL_OPTION_BOOL, AT(shuffle), "true", 0, 0, NULL, "read rows in a shuffled order, else as they are"},
+    {"shuffle-seed", RAVEL_OPTION_U64, AT(shuffle_seed), "1", 0, 0, NULL, "seed of that order"},
+    {"drop-last", RAVEL_OPTION_BOOL, AT(drop_last), "false", 0, 0, NULL, "leave out a last batch that is not full"},
+    {"cp-kind", RAVEL_OPTION_ENUM, AT(cp_kind), "zig-zag", 0, 0, RAVEL_CP_CHOICES,
+     "how positions are dealt to cp ranks"},
+    {"segments", RAVEL_OPTION_BOOL, AT(segments), "false", 0, 0, NULL, "make segment ids"},
+    {"padding", RAVEL_OPTION_BOOL, AT(padding), "false", 0, 0, NULL, "make a padding mask"},
+    {"fixed-shape", RAVEL_OPTION_BOOL, AT(fixed_shape), "false", 0, 0, NULL,
+     "pad every micro-batch to cp * budget tokens and max-samples samples"},
+    {"total-multiple", RAVEL_OPTION_I64, AT(total_multiple), "0", 0, 2147483647, NULL,
+     "pad a micro-batch to a multiple of this many tokens"},
+    {"pad-token", RAVEL_OPTION_I32, AT(pad_token), "0", 0, 2147483647, NULL, "token that stands in padding"},
+    {"first-fields", RAVEL_OPTION_STRING, AT(first_fields), "tokens", 0, 0, NULL,
+     "fields for the first part of the model, separated by commas; *: all"},
+    {"last-fields", RAVEL_OPTION_STRING, AT(last_fields), "*", 0, 0, NULL,
+     "fields for the last part of the model; *: all but tokens"},
+    {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
+};
+#undef AT
+
+ravel_option_table ravel_feed_option_table(void) {
+    return table;
+}
+
+void ravel_feed_options_default(ravel_feed_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+    ravel_options_default(table, options);
+}
+
+/* ---- on this mesh --------------------------------------------------------------------------------------- */
+
+static int32_t common_multiple(int32_t a, int32_t b) {
+    int32_t x = a, y = b;
+    while (y) {
+        int32_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+static ravel_status resolve_plan(ravel_feed *feed, const ravel_mesh_layout *layout, const ravel_plan_options *plan,
+                                 ravel_error *err) {
+    if (!plan || plan->size == 0 || plan->size > sizeof feed->plan)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "a feed needs plan options (ravel_plan_options_default, then at least a budget)");
+    ravel_plan_options_default(&feed->plan);
+    memcpy(&feed->plan, plan, plan->size);
+    feed->plan.size = sizeof feed->plan;
+    feed->plan.allocator = feed->allocator;
+    feed->plan.cp = layout->sizes[1];
+    feed->plan.dp = layout->sizes[2];
+    if (feed->plan.layout != RAVEL_LAYOUT_PACKED)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "a feed makes packed batches; for padded layouts plan and pack with ravel/plan.h and "
+                               "ravel/batch.h, between gather and share of ravel/exchange.h");
+    int32_t cp = feed->plan.cp, even = cp == 1 ? 1 : feed->options.cp_kind == RAVEL_CP_ZIGZAG ? 2 * cp : cp;
+    if (feed->plan.align < 1 || feed->plan.align > 1 << 20 || feed->plan.multiple < 1 || feed->plan.multiple > 1 << 20)
+        return RAVEL_OK; /* the planner says what is wrong with them */
+    feed->plan.align = common_multiple(feed->plan.align, even);
+    if (layout->vpp > 1) feed->plan.multiple = common_multiple(feed->plan.multiple, layout->sizes[3]);
+    return RAVEL_OK;
+}
+
+static ravel_status resolve_thd(ravel_feed *feed, ravel_error *err) {
+    const ravel_feed_options *o = &feed->options;
+    ravel_thd_options *thd = &feed->thd;
+    ravel_thd_options_default(thd);
+    thd->align = feed->plan.align;
+    thd->arrays = RAVEL_THD_POSITIONS | (o->segments ? RAVEL_THD_SEGMENTS : 0) | (o->padding ? RAVEL_THD_PADDING : 0);
+    thd->total_multiple = o->total_multiple ? o->total_multiple : 1;
+    thd->cp = feed->plan.cp;
+    thd->cp_rank = thd->cp > 1 ? 0 : -1; /* each rank sets its own */
+    thd->cp_kind = o->cp_kind;
+    if (o->fixed_shape) {
+        int64_t room = feed->plan.budget > INT32_MAX ? INT64_MAX : feed->plan.budget * feed->plan.cp;
+        thd->fixed_tokens = room / thd->align * thd->align;
+        thd->max_samples = feed->plan.max_samples;
+        if (thd->max_samples < 1)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "fixed-shape needs max-samples, the most samples that a micro-batch may hold");
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status resolve_weights(ravel_feed *feed, const ravel_weights_options *weights, ravel_error *err) {
+    ravel_weights_options_default(&feed->weights);
+    if (weights) {
+        if (weights->size != sizeof *weights)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill weights options with ravel_weights_options_default");
+        feed->weights = *weights;
+    }
+    feed->weights.dp = feed->plan.dp;
+    feed->weights.cp = feed->plan.cp;
+    return RAVEL_OK;
+}
+
+ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_mesh_layout *layout, const ravel_feed_options *options,
+                                 ravel_error *err) {
+    if (!options || options->size != sizeof *options)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill feed options with ravel_feed_options_default first");
+    feed->options = *options;
+    feed->allocator = options->allocator;
+    feed->logger = options->logger;
+    if (layout->vpp > 64)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%d vpp chunks; up to 64 are possible", layout->vpp);
+    ravel_status status = ravel_options_check(table, options, err);
+    if (!status) status = resolve_plan(feed, layout, options->plan, err);
+    if (!status) status = resolve_thd(feed, err);
+    if (!status) status = resolve_weights(feed, options->weights, err);
+    feed->order = (ravel_order){.size = sizeof feed->order,
+                                .epochs = options->epochs,
+                                .seed = options->shuffle_seed,
+                                .shuffle = options->shuffle != 0,
+                                .drop_last = options->drop_last != 0};
+    return status;
+}
+
+/* ---- digest --------------------------------------------------------------------------------------------- */
+
+static void hash_options(ravel__hash *h, ravel_option_table rows, const void *options) {
+    char text[512];
+    for (const ravel_option *row = rows; row->name; row++) {
+        size_t bytes = ravel_option_format(row, options, text, sizeof text);
+        ravel__hash_bytes(h, text, bytes < sizeof text ? bytes : sizeof text - 1);
+    }
+}
+
+uint64_t ravel__feed_digest(const ravel_feed *feed) {
+    ravel__hash h = ravel__hash_begin(1);
+    hash_options(&h, table, &feed->options);
+    hash_options(&h, ravel_plan_option_table(), &feed->plan);
+    hash_options(&h, ravel_weights_option_table(), &feed->weights);
+    ravel__hash_u64(&h, (uint64_t)feed->plan.cost.linear);
+    ravel__hash_u64(&h, (uint64_t)feed->plan.cost.quadratic);
+    ravel__hash_u64(&h, (uint64_t)feed->plan.cost.overhead);
+    return ravel__hash_end(h);
+}

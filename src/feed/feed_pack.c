@@ -1,0 +1,138 @@
+/* Exchange, weights, packing: what an owner does once everybody has agreed.
+ *
+ *     arrived    samples of this rank's bins, bin after bin          (exchange)
+ *     weights    one float a token, from the update's counts          (ravel/weights.h)
+ *     labels     the tokens again, as a field that stands one to the left
+ *     packed     each micro-batch into its place in the slot, cut for this cp rank on the way
+ *
+ * A rank that is not an owner makes here what follows from metadata: cu_seqlens, positions and the like. */
+#include "feed/pack.h"
+
+#include <string.h>
+
+/* ---- room, before the agreement ------------------------------------------------------------------------- */
+
+ravel_status ravel__feed_reserve(ravel_feed *feed, ravel_error *err) {
+    if (!feed->exchange) return RAVEL_OK;
+    ravel_status status = ravel__pile_reserve(&feed->result, feed->allocator, feed->sizes.result_bytes, 1,
+                                              "the samples of an update", err);
+    if (!status)
+        status = ravel__pile_reserve(&feed->scratch, feed->allocator, feed->sizes.scratch_bytes, 1,
+                                     "an exchange of samples", err);
+    return status ? status : ravel__weights_reserve(feed, feed->sizes.samples, feed->sizes.tokens, err);
+}
+
+ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t tokens, ravel_error *err) {
+    if (!feed->weighs) return RAVEL_OK;
+    return ravel__pile_reserve(&feed->weight_values, feed->allocator, samples * 8 + tokens * 4, 1, "loss weights", err);
+}
+
+/* ---- exchange ------------------------------------------------------------------------------------------- */
+
+ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+    if (!feed->exchange) return RAVEL_OK;
+    slot->update.sent_bytes += feed->sizes.sent_bytes;
+    slot->update.needed_bytes += feed->sizes.needed_bytes;
+    slot->update.kept_bytes += feed->sizes.kept_bytes;
+    return ravel_exchange_run(feed->exchange, feed->dp, &feed->sendable, feed->result.at, feed->scratch.at,
+                              &feed->arrived, err);
+}
+
+/* ---- weights -------------------------------------------------------------------------------------------- */
+
+void ravel__cargo_init(ravel_feed *feed, const ravel_ragged *store, const int64_t *place_of, ravel__cargo *cargo) {
+    const ravel__fields *fields = &feed->fields;
+    cargo->store = store;
+    for (int64_t f = 0; f < fields->count; f++) {
+        cargo->fields[f] = fields->list[f];
+        int64_t at = f >= fields->given ? -1 : place_of ? place_of[f] : f;
+        cargo->fields[f].data = at < 0 ? NULL : store->fields[at].data;
+    }
+    cargo->weights = NULL;
+    cargo->sample_weights = NULL;
+    if (feed->weighs && feed->weight_values.at) {
+        cargo->weights = (float *)(void *)((char *)feed->weight_values.at + 8 * store->count);
+        if (fields->sample_weight >= 0) cargo->sample_weights = feed->weight_values.at;
+    }
+    if (fields->labels >= fields->given) cargo->fields[fields->labels].data = cargo->fields[fields->tokens].data;
+    cargo->fields[fields->weights].data = cargo->weights;
+}
+
+void ravel__cargo_weigh(const ravel_feed *feed, ravel__cargo *cargo) {
+    const ravel_field *field = &cargo->fields[feed->fields.sample_weight < 0 ? 0 : feed->fields.sample_weight];
+    for (int64_t i = 0; cargo->sample_weights && i < cargo->store->count; i++)
+        (void)ravel_dtype_load(field->dtype, (const char *)field->data + i * ravel_dtype_bytes(field->dtype),
+                               &cargo->sample_weights[i]);
+}
+
+ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta *meta, int64_t update) {
+    ravel_weights_options options = feed->weights;
+    options.micro_steps = meta->counts[update].micro_steps;
+    return options;
+}
+
+/* ---- packing -------------------------------------------------------------------------------------------- */
+
+/* Micro-batch s as a store of its own, its samples 0, 1, 2, ... */
+static ravel_ragged micro_store(const ravel__cargo *cargo, const ravel__slot *slot, int64_t s, int64_t field_count,
+                                ravel_field *shifted) {
+    const ravel__micro *micro = &slot->micros[s];
+    ravel_ragged ragged = ravel__micro_ragged(micro, slot->meta.bin_samples[s], cargo->fields, field_count, shifted);
+    if (cargo->store->prompts) ragged.prompts = cargo->store->prompts + micro->first;
+    return ragged;
+}
+
+static ravel_status fill_weights(ravel_feed *feed, const ravel__slot *slot, const ravel__cargo *cargo,
+                                 ravel_error *err) {
+    ravel_field shifted[RAVEL__FIELDS_MAX + 2];
+    const ravel_meta *meta = &slot->meta;
+    for (int64_t u = 0; u < meta->updates; u++) {
+        ravel_weights_options options = ravel__weights_of(feed, meta, u);
+        for (int64_t s = slot->update_steps[u]; s < slot->update_steps[u + 1]; s++) {
+            ravel_ragged store = micro_store(cargo, slot, s, feed->fields.count, shifted);
+            const ravel_field *mask = feed->fields.mask >= 0 ? &shifted[feed->fields.mask] : NULL;
+            const double *own = cargo->sample_weights ? cargo->sample_weights + slot->micros[s].first : NULL;
+            ravel_status status = ravel_weights_fill(&store, NULL, mask, own, &meta->loss_counts[u], &options,
+                                                     RAVEL_F32, cargo->weights + slot->micros[s].token, err);
+            if (status) return status;
+        }
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status pack_all(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, ravel_error *err) {
+    ravel_field shifted[RAVEL__FIELDS_MAX + 2];
+    ravel_status status = RAVEL_OK;
+    for (int64_t s = 0; s < slot->meta.micro_steps && !status; s++) {
+        ravel_ragged store = micro_store(cargo, slot, s, feed->fields.count, shifted);
+        ravel_bin bin = {slot->iota, slot->meta.bin_samples[s]};
+        status = ravel_thd_pack(&store, &bin, &feed->thd, &slot->micros[s].thd, err);
+    }
+    return status;
+}
+
+/* What follows from metadata alone. */
+static ravel_status pack_shape(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+    ravel_field shifted[RAVEL__FIELDS_MAX + 2];
+    ravel_status status = RAVEL_OK;
+    for (int64_t s = 0; s < slot->meta.micro_steps && !status; s++) {
+        ravel_ragged store = ravel__micro_ragged(&slot->micros[s], slot->meta.bin_samples[s], NULL, 0, shifted);
+        ravel_bin bin = {slot->iota, slot->meta.bin_samples[s]};
+        ravel_thd bare = slot->micros[s].thd;
+        bare.fields = NULL;
+        status = ravel_thd_pack(&store, &bin, &feed->thd, &bare, err);
+    }
+    return status;
+}
+
+ravel_status ravel__feed_pack(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+    ravel__cargo cargo;
+    if (!feed->exchange) return pack_shape(feed, slot, err);
+    ravel__cargo_init(feed, &feed->arrived, feed->sendable_of, &cargo);
+    ravel_status status = RAVEL_OK;
+    if (feed->weighs) {
+        ravel__cargo_weigh(feed, &cargo);
+        status = fill_weights(feed, slot, &cargo, err);
+    }
+    return status ? status : pack_all(feed, slot, &cargo, err);
+}

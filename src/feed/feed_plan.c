@@ -1,0 +1,330 @@
+/* From columns to a plan, and from the plan to the message that each dp rank gets.
+ *
+ * Rows that come already packed are several samples each. They are planned like any other samples, or, with method =
+ * as-is, kept whole: the planner is given rows, and its bins are then taken apart:
+ *
+ *     samples   0 1 2 | 3 | 4 5          rows 0, 1, 2; a row is as long as its slots together
+ *     plan      bin 0: row 0   bin 1: row 1   bin 2: row 2
+ *     routed    bin 0: 0 1 2   bin 1: 3       bin 2: 4 5
+ */
+#include "feed/feed.h"
+
+#include "base/hash.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+__extension__ typedef unsigned __int128 wide;
+
+/* ---- planning ------------------------------------------------------------------------------------------- */
+
+/* What the planner is given, and what as-is rows are made of. Arrays of `count`, but for rows. */
+typedef struct given {
+    int32_t *homes, *updates;
+    int64_t *lengths, *groups; /* of rows, as-is */
+    int64_t *row_starts;       /* [rows + 1] first sample of each, as-is */
+    int64_t rows;
+} given;
+
+static ravel_status make_room(ravel__pile *pile, const ravel_allocator *allocator, int64_t count, given *g,
+                              ravel_error *err) {
+    ravel_status status =
+        ravel__pile_reserve(pile, allocator, count + 1, 4 * sizeof(int64_t), "the planner's input", err);
+    if (status) return status;
+    char *at = pile->at;
+    g->lengths = (int64_t *)(void *)at;
+    g->groups = g->lengths + count;
+    g->row_starts = g->groups + count;
+    g->homes = (int32_t *)(void *)(g->row_starts + count + 1);
+    g->updates = g->homes + count;
+    return RAVEL_OK;
+}
+
+static void set_homes(const ravel_feed *feed, const ravel__columns *c, int32_t *homes) {
+    int64_t i = 0;
+    for (int32_t r = 0; r < feed->plan.dp; r++)
+        for (int64_t k = 0; k < c->counts[r]; k++) homes[i++] = r;
+}
+
+static void set_updates(const ravel__columns *c, int32_t *updates) {
+    for (int64_t i = 0; i < c->count; i++) {
+        int64_t u = c->at[COLUMN_UPDATE][i];
+        updates[i] = u < 0 || u > INT32_MAX ? -1 : (int32_t)u;
+    }
+}
+
+static int64_t slot_of(const ravel_feed *feed, int64_t length) {
+    int64_t align = feed->plan.align;
+    return (length + align - 1) / align * align;
+}
+
+/* A sample whose part number is not 0 belongs to the row of the one before it; homes, updates and groups are those of
+ * a row's first sample. */
+static void fold_rows(const ravel_feed *feed, const ravel__columns *c, given *g) {
+    g->rows = 0;
+    for (int64_t i = 0; i < c->count; i++) {
+        int64_t row = g->rows - 1;
+        if (c->at[COLUMN_PART][i] == 0 || i == 0) {
+            row = g->rows++;
+            g->row_starts[row] = i;
+            g->lengths[row] = 0;
+            g->homes[row] = g->homes[i];
+            g->updates[row] = g->updates[i];
+            g->groups[row] = c->at[COLUMN_GROUP] ? c->at[COLUMN_GROUP][i] : 0;
+        }
+        g->lengths[row] += slot_of(feed, c->at[COLUMN_LENGTH][i]);
+    }
+    g->row_starts[g->rows] = c->count;
+}
+
+/* The plan over samples from the plan over rows. */
+static ravel_status unfold_rows(ravel__pile *pile, const ravel_allocator *allocator, const ravel__columns *c,
+                                const given *g, ravel_plan *plan, ravel_error *err) {
+    size_t offsets_bytes = (size_t)(plan->bins + 1) * sizeof(int64_t);
+    ravel_status status = ravel__pile_reserve(pile, allocator, (int64_t)offsets_bytes + 4 * c->count, 1,
+                                              "the samples of packed rows", err);
+    if (status) return status;
+    int64_t *offsets = pile->at, at = 0;
+    int32_t *samples = (int32_t *)(void *)(offsets + plan->bins + 1);
+    for (int64_t bin = 0; bin < plan->bins; bin++) {
+        offsets[bin] = at;
+        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++)
+            for (int64_t s = g->row_starts[plan->samples[i]]; s < g->row_starts[plan->samples[i] + 1]; s++)
+                samples[at++] = (int32_t)s;
+    }
+    offsets[plan->bins] = at;
+    plan->count = c->count;
+    plan->bin_offsets = offsets;
+    plan->samples = samples;
+    return RAVEL_OK;
+}
+
+/* An error of the planner names a sample by its number; say where that is from. */
+static void say_where(const ravel__columns *c, const ravel_plan_input *input, ravel_error *err) {
+    if (!err || err->status != RAVEL_E_OVERSIZE) return;
+    int64_t longest = 0;
+    for (int64_t i = 1; i < input->count; i++)
+        if (input->lengths[i] > input->lengths[longest]) longest = i;
+    if (input->count == c->count)
+        ravel_error_prefix(err, "the longest sample of the batch is row %" PRId64 " with %" PRId64 " tokens",
+                           c->at[COLUMN_ID][longest], input->lengths[longest]);
+}
+
+ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c, ravel__plan_scratch *scratch,
+                                 ravel_plan **made, ravel_plan *routed, ravel_error *err) {
+    given g = {0};
+    int whole_rows = feed->plan.method == RAVEL_METHOD_AS_IS;
+    ravel_status status = make_room(&scratch->input, feed->allocator, c->count, &g, err);
+    if (status) return status;
+    if (c->count > INT32_MAX)
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "a batch of %" PRId64 " samples; 2^31 - 1 are the most",
+                               c->count);
+    set_homes(feed, c, g.homes);
+    if (c->at[COLUMN_UPDATE]) set_updates(c, g.updates);
+    ravel_plan_input input = {.size = sizeof input,
+                              .count = c->count,
+                              .lengths = c->at[COLUMN_LENGTH],
+                              .groups = c->at[COLUMN_GROUP],
+                              .homes = g.homes,
+                              .updates = c->at[COLUMN_UPDATE] ? g.updates : NULL};
+    if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) input.homes = NULL;
+    if (whole_rows) {
+        fold_rows(feed, c, &g);
+        input.count = g.rows;
+        input.lengths = g.lengths;
+        if (input.groups) input.groups = g.groups;
+    }
+    status = ravel_plan_create(&input, &feed->plan, made, err);
+    if (status) return say_where(c, &input, err), status;
+    *routed = **made;
+    return whole_rows ? unfold_rows(&scratch->expanded, feed->allocator, c, &g, routed, err) : RAVEL_OK;
+}
+
+/* ---- counts --------------------------------------------------------------------------------------------- */
+
+/* A sum of 2^-40ths in words of 32 bits, as ravel/weights.h has it. */
+static void add_words(int64_t words[3], wide value) {
+    for (int i = 0; i < 3; i++) words[i] += (int64_t)(uint32_t)(value >> (32 * i));
+}
+
+static void count_sample(const ravel__columns *c, int64_t s, ravel_update_counts *counts, wide *squares,
+                         ravel_counts *loss) {
+    int64_t length = c->at[COLUMN_LENGTH][s], learnt = c->at[COLUMN_LOSS][s];
+    wide weight = c->at[COLUMN_WEIGHT] ? (wide)(uint64_t)c->at[COLUMN_WEIGHT][s] : (wide)1 << 40;
+    counts->samples++;
+    counts->tokens += length;
+    *squares += (wide)(uint64_t)length * (uint64_t)length;
+    counts->loss_tokens += learnt;
+    counts->loss_samples += learnt > 0;
+    if (counts->shortest == 0 || length < counts->shortest) counts->shortest = length;
+    if (length > counts->longest) counts->longest = length;
+    add_words(loss->weight, weight);
+    if (learnt) add_words(loss->weight_with_loss, weight);
+    add_words(loss->weighted_tokens, weight * (uint64_t)learnt);
+}
+
+void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const ravel_plan *plan, int64_t update,
+                         int32_t dp, ravel_update_counts *counts, ravel_counts *loss) {
+    int64_t begin = plan->update_offsets[update] * plan->dp, end = plan->update_offsets[update + 1] * plan->dp;
+    wide squares = 0;
+    memset(counts, 0, sizeof *counts);
+    memset(loss, 0, sizeof *loss);
+    counts->micro_steps = plan->update_offsets[update + 1] - plan->update_offsets[update];
+    for (int64_t bin = begin; bin < end; bin++) {
+        if (dp >= 0 && bin % plan->dp != dp) continue;
+        int64_t first = plan->bin_offsets[bin], last = plan->bin_offsets[bin + 1];
+        for (int64_t i = first; i < last; i++) count_sample(c, plan->samples[i], counts, &squares, loss);
+        counts->padded_tokens += last > first ? plan->bin_slots[bin] : feed->plan.align;
+        counts->bins += last > first;
+        counts->fillers += last == first;
+        counts->capacity_tokens += feed->plan.cp * feed->plan.budget;
+    }
+    counts->squares_low = (uint64_t)squares;
+    counts->squares_high = (int64_t)(squares >> 64);
+    loss->samples = counts->samples;
+    loss->samples_with_loss = counts->loss_samples;
+    loss->tokens = counts->tokens;
+    loss->loss_tokens = counts->loss_tokens;
+}
+
+/* ---- the message ---------------------------------------------------------------------------------------- */
+
+/* Room for the arrays of a message, in feed->scratch: counts of all updates, then those of the dp rank. */
+typedef struct parts {
+    ravel_update_counts *counts;
+    ravel_counts *loss;
+    int64_t *bin_samples, *lengths, *ids, *part, *learnt;
+} parts;
+
+static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *p, ravel_error *err) {
+    int64_t words = plan->updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + plan->micro_steps + 4 * plan->count;
+    ravel_status status =
+        ravel__pile_reserve(&feed->scratch, feed->allocator, words + 1, sizeof(int64_t), "a metadata message", err);
+    if (status) return status;
+    int64_t *at = feed->scratch.at;
+    p->counts = (ravel_update_counts *)(void *)at;
+    p->loss = (ravel_counts *)(void *)(at += plan->updates * RAVEL_UPDATE_WORDS);
+    p->bin_samples = at += plan->updates * RAVEL_COUNTS_WORDS;
+    p->lengths = at += plan->micro_steps;
+    p->ids = at += plan->count;
+    p->part = at += plan->count;
+    p->learnt = at + plan->count;
+    return RAVEL_OK;
+}
+
+/* The samples of one dp rank in bin order; returns how many. */
+static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int32_t dp, parts *p) {
+    int64_t k = 0;
+    for (int64_t step = 0; step < plan->micro_steps; step++) {
+        int64_t bin = step * plan->dp + dp;
+        p->bin_samples[step] = plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];
+        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++, k++) {
+            int32_t s = plan->samples[i];
+            p->lengths[k] = c->at[COLUMN_LENGTH][s];
+            p->ids[k] = c->at[COLUMN_ID][s];
+            p->part[k] = c->at[COLUMN_PART][s];
+            p->learnt[k] = c->at[COLUMN_LOSS][s];
+        }
+    }
+    return k;
+}
+
+static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ravel_words *words, ravel_error *err) {
+    const ravel_plan *plan = &feed->routed;
+    ravel_meta meta = {.size = sizeof meta,
+                       .updates = plan->updates,
+                       .micro_steps = plan->micro_steps,
+                       .samples = samples,
+                       .epoch = feed->next.epoch,
+                       .position = feed->next.position,
+                       .batch = feed->batch,
+                       .counts = p->counts,
+                       .loss_counts = p->loss,
+                       .bin_samples = p->bin_samples,
+                       .lengths = p->lengths,
+                       .ids = p->ids,
+                       .parts = p->part,
+                       .loss_tokens = p->learnt};
+    int64_t before = words->count;
+    ravel_status status = ravel_words_resize(words, before + ravel_meta_words(&meta), err);
+    return status ? status : ravel_meta_encode(&meta, words->at + before, words->count - before, err);
+}
+
+/* The root makes one for every dp rank, one after the other; any other owner only its own. */
+static ravel_status make_messages(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+    const ravel_plan *plan = &feed->routed;
+    int all = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY;
+    parts p;
+    ravel_status status = parts_room(feed, plan, &p, err);
+    if (status) return status;
+    for (int64_t u = 0; u < plan->updates; u++)
+        ravel__count_update(feed, &feed->columns, plan, u, -1, &p.counts[u], &p.loss[u]);
+    if (plan->updates) p.counts[0].skipped = plan->stats.skipped;
+    slot->words.count = 0;
+    for (int32_t dp = 0; dp < plan->dp && !status; dp++)
+        if (all || dp == feed->at.dp)
+            status = encode(feed, &p, list_samples(&feed->columns, plan, dp, &p), &slot->words, err);
+    return status;
+}
+
+/* ---- the step ------------------------------------------------------------------------------------------- */
+
+static void tell_skipped(const ravel_feed *feed, const ravel_plan *plan) {
+    if (plan->stats.skipped == 0 || feed->at.dp != 0 || feed->at.tp != 0 || feed->at.cp != 0 || feed->at.pp != 0)
+        return;
+    int whole_rows = feed->plan.method == RAVEL_METHOD_AS_IS;
+    for (int64_t i = 0; i < plan->stats.skipped && !whole_rows; i++) {
+        int32_t s = plan->skipped[i];
+        ravel__log(feed->logger, RAVEL_LOG_WARN, "row %" PRId64 " with %" PRId64 " tokens fits no bin and is skipped",
+                   feed->columns.at[COLUMN_ID][s], feed->columns.at[COLUMN_LENGTH][s]);
+    }
+    if (whole_rows)
+        ravel__log(feed->logger, RAVEL_LOG_WARN, "%" PRId64 " packed rows fit no bin and are skipped",
+                   plan->stats.skipped);
+}
+
+/* Everything that all planners must have in common: the plan, and every integer of every sample. */
+static uint64_t digest_of(const ravel_feed *feed) {
+    const ravel__columns *c = &feed->columns;
+    ravel__hash h = ravel__hash_begin(2);
+    ravel__hash_u64(&h, feed->plan_made->digest);
+    ravel__hash_i64s(&h, c->columns.at, (size_t)(c->count * c->width));
+    ravel__hash_u64(&h, (uint64_t)feed->next.epoch);
+    ravel__hash_u64(&h, (uint64_t)feed->next.position);
+    ravel__hash_u64(&h, (uint64_t)feed->batch);
+    return ravel__hash_end(h);
+}
+
+/* The fields that this stage's arrays are made of, of the samples that this rank holds. */
+static void choose_fields(ravel_feed *feed) {
+    const ravel_ragged *mine = &feed->mine->ragged;
+    int64_t count = 0;
+    for (int64_t f = 0; f < feed->fields.given; f++) {
+        int needed = ravel__fields_needed(&feed->fields, f, feed->have);
+        feed->sendable_of[f] = needed ? count : -1;
+        if (!needed) continue;
+        feed->sendable_fields[count] = feed->fields.list[f];
+        feed->sendable_fields[count++].data = mine->fields[f].data;
+    }
+    feed->sendable = *mine;
+    feed->sendable.fields = feed->sendable_fields;
+    feed->sendable.field_count = count;
+}
+
+ravel_status ravel__feed_plan(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+    ravel_status status =
+        ravel__plan_columns(feed, &feed->columns, &feed->planning, &feed->plan_made, &feed->routed, err);
+    if (!status) status = make_messages(feed, slot, err);
+    if (status) return status;
+    slot->stats = feed->plan_made->stats;
+    slot->planned = 1;
+    feed->digest = digest_of(feed);
+    tell_skipped(feed, feed->plan_made);
+    if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY || feed->have == 0) return RAVEL_OK;
+    choose_fields(feed);
+    status = ravel_exchange_create(&feed->routed, feed->columns.counts, feed->columns.at[COLUMN_LENGTH], feed->at.dp,
+                                   feed->allocator, &feed->exchange, err);
+    if (!status) ravel_exchange_measure(feed->exchange, &feed->sendable, &feed->sizes);
+    return status;
+}

@@ -1,0 +1,158 @@
+/* Preparing a batch: the steps in their order, the clock, and what happens when one fails.
+ *
+ *     read gather plan meta room        a rank that fails here goes on, saying so, to
+ *     agree                             where it becomes everyone's error; or nobody failed, and then
+ *     exchange pack share               nothing can fail but the communicator
+ *
+ * A failure behind the agreement that is not the communicator's own (it would be a bug, or a test) aborts it: the
+ * others then get an error instead of waiting. */
+#include "feed/agree.h"
+#include "feed/pack.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+
+#include <string.h>
+
+/* ---- the clock and the fault hook ----------------------------------------------------------------------- */
+
+typedef struct lap {
+    int64_t began, last;
+} lap;
+
+static void end_phase(ravel__slot *slot, lap *l, ravel_feed_phase phase) {
+    int64_t now = ravel__clock_ns();
+    slot->update.phase_sec[phase] += 1e-9 * (double)(now - l->last);
+    l->last = now;
+}
+
+/* What the test's hook says at the beginning of a phase. */
+static ravel_status fault(ravel_feed *feed, ravel_feed_phase phase, ravel_error *err) {
+    return feed->fault.at ? feed->fault.at(feed->fault.user, (int32_t)phase, err) : RAVEL_OK;
+}
+
+static int is_lost(ravel_status status) {
+    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
+}
+
+/* ---- before the agreement ------------------------------------------------------------------------------- */
+
+static void reset(ravel_feed *feed, ravel__slot *slot) {
+    ravel_words words = slot->words;
+    ravel__pile index = slot->index, block = slot->block;
+    memset(slot, 0, sizeof *slot);
+    slot->words = words;
+    slot->words.count = 0;
+    slot->index = index;
+    slot->block = block;
+    ravel_plan_free(feed->plan_made);
+    ravel_exchange_free(feed->exchange);
+    feed->plan_made = NULL;
+    feed->exchange = NULL;
+    feed->next = slot->begin = feed->cursor;
+    feed->end = 0;
+    feed->digest = 0;
+}
+
+/* Read, gather and plan, on owners. *failed: this rank or another of its dp group. */
+static ravel_status decide(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_error *err) {
+    int failed = 0;
+    ravel_status status = fault(feed, RAVEL_FEED_READ, err);
+    if (!status) status = ravel__feed_read(feed, err);
+    end_phase(slot, l, RAVEL_FEED_READ);
+    if (feed->end && !status) return RAVEL_OK;
+    if (!status) status = fault(feed, RAVEL_FEED_GATHER, err);
+    status = ravel__feed_gather(feed, status, &failed, err);
+    end_phase(slot, l, RAVEL_FEED_GATHER);
+    if (status || failed || !feed->owner) return status;
+    status = fault(feed, RAVEL_FEED_PLAN, err);
+    if (!status) status = ravel__feed_plan(feed, slot, err);
+    end_phase(slot, l, RAVEL_FEED_PLAN);
+    return status;
+}
+
+static ravel_status make_room(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+    if (slot->meta.flags) return RAVEL_OK;
+    ravel_status status = ravel__feed_room(feed, slot, err);
+    if (!status && feed->owner)
+        status = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? ravel__root_reserve(feed, err)
+                                                                : ravel__feed_reserve(feed, err);
+    return status;
+}
+
+/* Status and digest of all ranks. A rank that planned compares its plan, one that saw the end the end. */
+static ravel_status agree(ravel_feed *feed, const ravel__slot *slot, ravel_status mine, ravel_error *err) {
+    ravel__hash end = ravel__hash_begin(3);
+    uint64_t digest = slot->planned ? feed->digest : ravel__hash_end(end);
+    int compares = feed->owner && (slot->planned || feed->end);
+    ravel_status status =
+        ravel__agree(feed->world, mine, compares ? &digest : NULL, "another plan", feed->allocator, err);
+    if (status || !(slot->meta.flags & RAVEL_META_FAILED)) return status;
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "a batch failed on no rank");
+}
+
+static ravel_status before(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_error *err) {
+    ravel_status status = decide(feed, slot, l, err);
+    if (is_lost(status)) return status;
+    if (!status) status = fault(feed, RAVEL_FEED_META, err);
+    status = ravel__feed_meta(feed, slot, status, err);
+    end_phase(slot, l, RAVEL_FEED_META);
+    if (is_lost(status)) return status;
+    if (!status) status = fault(feed, RAVEL_FEED_AGREE, err);
+    if (!status) status = make_room(feed, slot, err);
+    status = agree(feed, slot, status, err);
+    end_phase(slot, l, RAVEL_FEED_AGREE);
+    return status;
+}
+
+/* ---- behind it ------------------------------------------------------------------------------------------ */
+
+static ravel_status behind(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_error *err) {
+    static const struct {
+        ravel_feed_phase phase;
+        ravel_status (*run)(ravel_feed *, ravel__slot *, ravel_error *);
+    } steps[] = {{RAVEL_FEED_EXCHANGE, ravel__feed_exchange},
+                 {RAVEL_FEED_PACK, ravel__feed_pack},
+                 {RAVEL_FEED_SHARE, ravel__feed_share}};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        ravel_status status = fault(feed, steps[i].phase, err);
+        if (!status) status = steps[i].run(feed, slot, err);
+        end_phase(slot, l, steps[i].phase);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}
+
+/* An error that the others cannot know of. */
+static void give_up(ravel_feed *feed, ravel_status status, const ravel_error *err) {
+    if (!is_lost(status)) ravel_comm_abort(feed->world, err);
+    feed->dead = 1;
+}
+
+static void finish(ravel_feed *feed, ravel__slot *slot, const lap *l) {
+    ravel_feed_update *u = &slot->update;
+    u->prepare_sec = 1e-9 * (double)(l->last - l->began);
+    u->batch = slot->meta.batch;
+    u->cursor = (ravel_cursor){slot->meta.epoch, slot->meta.position};
+    u->plan = slot->planned ? &slot->stats : NULL;
+    feed->cursor = u->cursor;
+    feed->batch++;
+    slot->ready = 1;
+}
+
+void ravel__feed_prepare(ravel_feed *feed, ravel__slot *slot) {
+    reset(feed, slot);
+    lap l = {ravel__clock_ns(), 0};
+    l.last = l.began;
+    ravel_status status = before(feed, slot, &l, &slot->err);
+    if (is_lost(status)) {
+        give_up(feed, status, &slot->err);
+    } else if (!status && (slot->meta.flags & RAVEL_META_END)) {
+        status = RAVEL_E_END;
+    } else if (!status) {
+        status = behind(feed, slot, &l, &slot->err);
+        if (status) give_up(feed, status, &slot->err);
+    }
+    slot->status = status;
+    if (!status) finish(feed, slot, &l);
+}

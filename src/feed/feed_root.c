@@ -1,0 +1,182 @@
+/* owners = root-only: rank 0 has all samples. For every dp rank, cp rank and stage with data it packs that stage's
+ * shards into one of two buffers and sends them, packing the next while the last is on its way:
+ *
+ *     buffer 0   pack (dp 0, cp 1, stage 0)  send ......................  pack (dp 0, cp 1, stage 2)  send
+ *     buffer 1                               pack (dp 0, cp 0, stage 2)  send ......................
+ *
+ * The layout of a buffer is that of the receiver's shared part, which both work out from the same sizes. */
+#include "feed/pack.h"
+
+#include <string.h>
+
+enum { TAG_SHARDS = 1, BUFFERS = 2 };
+
+/* The micro-batches of one dp rank: sizes, and tables of places. */
+typedef struct outgoing {
+    ravel_thd *thds; /* [micro_steps] */
+    void **tables;   /* [micro_steps][field] */
+    char *buffers[BUFFERS];
+    size_t room; /* of a buffer */
+    ravel_request *requests[BUFFERS];
+    int64_t turn;
+} outgoing;
+
+static ravel_bin bin_of(const ravel_plan *plan, int64_t step, int32_t dp) {
+    int64_t bin = step * plan->dp + dp;
+    return (ravel_bin){plan->samples + plan->bin_offsets[bin], plan->bin_offsets[bin + 1] - plan->bin_offsets[bin]};
+}
+
+static ravel_status measure(ravel_feed *feed, int32_t dp, outgoing *out, ravel_error *err) {
+    const ravel_plan *plan = &feed->routed;
+    ravel_status status = RAVEL_OK;
+    for (int64_t s = 0; s < plan->micro_steps && !status; s++) {
+        ravel_bin bin = bin_of(plan, s, dp);
+        out->thds[s] = (ravel_thd){.size = sizeof(ravel_thd)};
+        status = ravel_thd_measure(&feed->mine->ragged, &bin, &feed->thd, &out->thds[s], err);
+        out->thds[s].fields = out->tables + s * feed->fields.count;
+    }
+    return status;
+}
+
+/* Bytes of a shared part; sets the places where base is not NULL. */
+static size_t place(const ravel_feed *feed, int32_t roles, char *base, outgoing *out) {
+    ravel__cutter cutter = ravel__cutter_begin(base);
+    size_t begin = cutter.used;
+    for (int64_t s = 0; s < feed->routed.micro_steps; s++)
+        ravel__place_fields(&feed->fields, roles, &out->thds[s], &cutter);
+    return cutter.used == SIZE_MAX ? SIZE_MAX : cutter.used - begin;
+}
+
+/* Where the index of `outgoing` and its buffers lie in feed->staging. */
+static ravel_status lay_out(ravel_feed *feed, size_t room, outgoing *out, ravel_error *err) {
+    int64_t steps = feed->routed.micro_steps;
+    size_t thds = ravel__round_up((size_t)steps * sizeof *out->thds, 16);
+    size_t tables = ravel__round_up((size_t)(steps * feed->fields.count) * sizeof *out->tables, 16);
+    size_t need = thds + tables + BUFFERS * room + (BUFFERS + 1) * RAVEL__PIECE_ALIGN;
+    ravel_status status = ravel__pile_reserve(&feed->staging, feed->allocator, (int64_t)need, 1, "shards to send", err);
+    if (status) return status;
+    char *at = feed->staging.at;
+    out->thds = (ravel_thd *)(void *)at;
+    out->tables = (void **)(void *)(at + thds);
+    at += thds + tables;
+    for (int i = 0; i < BUFFERS; i++) {
+        at += (RAVEL__PIECE_ALIGN - (uintptr_t)at % RAVEL__PIECE_ALIGN) % RAVEL__PIECE_ALIGN;
+        out->buffers[i] = at;
+        at += room;
+    }
+    out->room = room;
+    return RAVEL_OK;
+}
+
+static int is_self(const ravel_feed *feed, int32_t dp, int32_t cp, int32_t pp) {
+    return dp == feed->at.dp && cp == feed->at.cp && pp == feed->at.pp;
+}
+
+/* The largest shared part of any receiver, so that buffers can be made before the agreement. */
+ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err) {
+    const ravel_ragged *mine = &feed->mine->ragged;
+    outgoing out = {0};
+    size_t room = 0;
+    ravel_status status = ravel__weights_reserve(feed, mine->count, mine->count ? mine->offsets[mine->count] : 0, err);
+    if (!status) status = lay_out(feed, 0, &out, err);
+    for (int32_t dp = 0; dp < feed->plan.dp && !status; dp++) {
+        status = measure(feed, dp, &out, err);
+        for (int32_t p = 0; p < feed->layout.sizes[3] && !status; p++) {
+            size_t bytes = place(feed, feed->stage_roles[p], NULL, &out);
+            if (bytes == SIZE_MAX) return ravel__no_memory(err, bytes, "shards to send");
+            if (bytes > room) room = bytes;
+        }
+    }
+    return status ? status : lay_out(feed, room, &out, err);
+}
+
+static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const ravel__cargo *cargo,
+                                 ravel_error *err) {
+    const ravel_plan *plan = &feed->routed;
+    const ravel_field *mask = feed->fields.mask >= 0 ? &cargo->fields[feed->fields.mask] : NULL;
+    ravel_status status = RAVEL_OK;
+    for (int64_t u = 0; u < plan->updates; u++) {
+        ravel_weights_options options = ravel__weights_of(feed, meta, u);
+        for (int64_t s = plan->update_offsets[u]; s < plan->update_offsets[u + 1]; s++)
+            for (int32_t dp = 0; dp < plan->dp && !status; dp++) {
+                ravel_bin bin = bin_of(plan, s, dp);
+                status = ravel_weights_fill(cargo->store, &bin, mask, cargo->sample_weights, &meta->loss_counts[u],
+                                            &options, RAVEL_F32, cargo->weights, err);
+            }
+    }
+    return status;
+}
+
+/* Packs the micro-batches of one dp rank, for one cp rank, into the places of `out`. */
+static ravel_status pack(ravel_feed *feed, const ravel__cargo *cargo, int32_t dp, int32_t cp, const outgoing *out,
+                         ravel_error *err) {
+    ravel_ragged store = *cargo->store;
+    ravel_thd_options options = feed->thd;
+    ravel_status status = RAVEL_OK;
+    store.fields = cargo->fields;
+    store.field_count = feed->fields.count;
+    if (options.cp > 1) options.cp_rank = cp;
+    for (int64_t s = 0; s < feed->routed.micro_steps && !status; s++) {
+        ravel_bin bin = bin_of(&feed->routed, s, dp);
+        status = ravel_thd_pack(&store, &bin, &options, &out->thds[s], err);
+    }
+    return status;
+}
+
+static ravel_status send_one(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, ravel_mesh_coord to,
+                             outgoing *out, ravel_error *err) {
+    int64_t k = out->turn++ % BUFFERS;
+    ravel_status status = ravel_request_wait(out->requests[k], err);
+    out->requests[k] = NULL;
+    if (status) return status;
+    size_t bytes = place(feed, feed->stage_roles[to.pp], out->buffers[k], out);
+    status = pack(feed, cargo, to.dp, to.cp, out, err);
+    if (status) return status;
+    slot->update.sent_bytes += (int64_t)bytes;
+    slot->update.needed_bytes += (int64_t)bytes;
+    return ravel_comm_isend(feed->world, out->buffers[k], (int64_t)bytes, RAVEL_U8,
+                            ravel_mesh_rank_at(&feed->layout, to), TAG_SHARDS, &out->requests[k], err);
+}
+
+/* The root's own arrays: the same packing, into the slot. */
+static ravel_status keep_own(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, outgoing *out,
+                             ravel_error *err) {
+    (void)place(feed, feed->have, slot->shared, out);
+    return pack(feed, cargo, feed->at.dp, feed->at.cp, out, err);
+}
+
+static ravel_status send_all(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, outgoing *out,
+                             ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int32_t dp = 0; dp < feed->plan.dp && !status; dp++) {
+        status = measure(feed, dp, out, err);
+        for (int32_t p = 0; p < feed->layout.sizes[3]; p++)
+            for (int32_t cp = 0; cp < feed->layout.sizes[1] && feed->stage_roles[p] && !status; cp++) {
+                ravel_mesh_coord to = {0, cp, dp, p};
+                status = is_self(feed, dp, cp, p) ? keep_own(feed, slot, cargo, out, err)
+                                                  : send_one(feed, slot, cargo, to, out, err);
+            }
+    }
+    return status;
+}
+
+ravel_status ravel__root_send(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+    ravel__cargo cargo;
+    outgoing out = {0};
+    size_t steps = (size_t)feed->routed.micro_steps, thds = ravel__round_up(steps * sizeof *out.thds, 16);
+    size_t tables = ravel__round_up(steps * (size_t)feed->fields.count * sizeof *out.tables, 16);
+    size_t room = (feed->staging.room - thds - tables - (BUFFERS + 1) * RAVEL__PIECE_ALIGN) / BUFFERS;
+    ravel_status status = lay_out(feed, room / RAVEL__PIECE_ALIGN * RAVEL__PIECE_ALIGN, &out, err);
+    if (status) return status;
+    ravel__cargo_init(feed, &feed->mine->ragged, NULL, &cargo);
+    if (feed->weighs) {
+        ravel__cargo_weigh(feed, &cargo);
+        status = fill_weights(feed, &slot->meta, &cargo, err);
+    }
+    if (!status) status = send_all(feed, slot, &cargo, &out, err);
+    for (int k = 0; k < BUFFERS; k++) {
+        ravel_status sent = ravel_request_wait(out.requests[k], status ? NULL : err);
+        if (!status) status = sent;
+    }
+    return status;
+}

@@ -1,0 +1,35 @@
+/* A store of samples with everything that is packed from it: its own fields, labels and weights. */
+#ifndef RAVEL_FEED_PACK_H
+#define RAVEL_FEED_PACK_H
+
+#include "batch/slot.h"
+#include "feed/feed.h"
+
+typedef struct ravel__cargo {
+    const ravel_ragged *store;
+    ravel_field fields[RAVEL__FIELDS_MAX + 2]; /* as in feed->fields; data NULL where it is not there */
+    float *weights;                            /* [tokens] */
+    double *sample_weights;                    /* [samples], or NULL */
+} ravel__cargo;
+
+/* place_of: where field f is in the store, -1 where it is not; NULL: where it is in the feed. Weights live in
+ * feed->weight_values, which must have room (ravel__weights_reserve). */
+void ravel__cargo_init(ravel_feed *feed, const ravel_ragged *store, const int64_t *place_of, ravel__cargo *cargo);
+/* The samples' own weights as doubles. */
+void ravel__cargo_weigh(const ravel_feed *feed, ravel__cargo *cargo);
+
+ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta *meta, int64_t update);
+
+/* All room that the steps behind the agreement take. */
+ravel_status ravel__feed_reserve(ravel_feed *feed, ravel_error *err);
+ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t tokens, ravel_error *err);
+
+/* The arrays of one micro-batch that a stage with these roles has, one after the other; a shared part is made of this
+ * for every micro-step. */
+void ravel__place_fields(const ravel__fields *fields, int32_t roles, ravel_thd *thd, ravel__cutter *cutter);
+
+/* The root: room for one stage's shards, and sending them to everyone. */
+ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err);
+ravel_status ravel__root_send(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+
+#endif
