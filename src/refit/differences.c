@@ -1,0 +1,36 @@
+#include "refit/differences.h"
+
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void ravel__differences_init(ravel__differences *list, const ravel_logger *logger) {
+    memset(list, 0, sizeof *list);
+    list->logger = logger;
+}
+
+void ravel__differences_add(ravel__differences *list, const char *format, ...) {
+    char one[400];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(one, sizeof one, format, args);
+    va_end(args);
+    list->count++;
+    ravel__log(list->logger, RAVEL_LOG_WARN, "refit: difference %lld: %s", (long long)list->count, one);
+    size_t need = strlen(one) + 2;
+    if (list->said < list->count - 1 || list->used + need >= sizeof list->text) return;
+    list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used, "%s%s",
+                                   list->count > 1 ? "; " : "", one);
+    list->said++;
+}
+
+ravel_status ravel__differences_end(const ravel__differences *list, ravel_error *err) {
+    char more[48] = "";
+    if (list->count == 0) return RAVEL_OK;
+    if (list->said < list->count)
+        (void)snprintf(more, sizeof more, "; and %lld more", (long long)(list->count - list->said));
+    return ravel_error_set(err, RAVEL_E_MISMATCH, "senders and receivers differ in %lld %s: %s%s",
+                           (long long)list->count, list->count == 1 ? "way" : "ways", list->text, more);
+}

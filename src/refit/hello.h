@@ -1,0 +1,61 @@
+/* The hello: what every rank tells every other before anything else (docs/refit-wire.md, "Hello"). It has a fixed size,
+ * so one all-gather brings them all, and carries the rank's own failure, so that one rank's bad argument is everybody's
+ * error instead of everybody's deadline. */
+#ifndef RAVEL_REFIT_HELLO_H
+#define RAVEL_REFIT_HELLO_H
+
+#include "refit/differences.h"
+
+#include <ravel/refit.h>
+
+enum { RAVEL__HELLO_BYTES = 640, RAVEL__HELLO_FORMAT = 1, RAVEL__HELLO_MESSAGE = 400 };
+
+/* Where a rank's buffer size comes from. */
+typedef enum ravel__size_from { RAVEL__SIZE_DEFAULT, RAVEL__SIZE_RATIO, RAVEL__SIZE_EXPLICIT } ravel__size_from;
+
+typedef struct ravel__settings {
+    int32_t num_buffers;   /* 0: not said */
+    int32_t size_from;     /* ravel__size_from */
+    int64_t buffer_bytes;  /* EXPLICIT: this; else the most that the ratio allows for all buffers together */
+    int64_t afford;        /* bytes that this rank's buffers may take together at most */
+} ravel__settings;
+
+typedef struct ravel__hello {
+    int32_t status; /* of the rank's own preparations */
+    char message[RAVEL__HELLO_MESSAGE];
+    int32_t roles; /* RAVEL__SOURCE | RAVEL__SINK */
+    int32_t sequential; /* its source has an iterate callback */
+    ravel__settings settings;
+    int32_t route, replica, cast, fanout, delta, ignore_extra; /* must be the same everywhere */
+    int64_t manifest_bytes[2]; /* of source and sink; 0: none */
+    uint64_t digest[2];
+    int64_t version;   /* that its sink holds */
+    int64_t prepared;  /* that its sink has complete but not switched to; 0: none */
+    uint64_t lineage, prepared_lineage; /* of the senders that these versions came from */
+    uint64_t host;     /* the same for ranks on one machine */
+} ravel__hello;
+
+void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HELLO_BYTES]);
+ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], ravel__hello *hello, ravel_error *err);
+
+/* What all ranks agree on. */
+typedef struct ravel__terms {
+    int32_t num_buffers;
+    int64_t buffer_bytes;
+} ravel__terms;
+
+/* Compares settings and options of hellos[ranks]; differences go to the list. The terms are the same on every rank.
+ * `stream_bytes`: the most that one rank moves, for sizes that nobody chose. */
+void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list);
+ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64_t stream_bytes);
+/* Buffers that a rank cannot afford. */
+void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,
+                         ravel__differences *list);
+
+/* settings.c: options over environment over defaults, checked; the one place. */
+ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err);
+
+/* "sender", "receiver", "sender and receiver", "onlooker". */
+const char *ravel__role_name(int32_t roles);
+
+#endif

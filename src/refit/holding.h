@@ -1,0 +1,33 @@
+/* What a rank holds, in the words of the wire: the caller's tensors after the mapping rules.
+ *
+ * A fused tensor becomes one item for each tensor that it is made of; a plain one is one item. Every item has the
+ * name, dtype and dims of a wire tensor, the box of it that is here, and the view that finds the box in memory. */
+#ifndef RAVEL_REFIT_HOLDING_H
+#define RAVEL_REFIT_HOLDING_H
+
+#include "base/memory.h"
+#include "refit/view.h"
+
+typedef struct ravel__item {
+    const char *name; /* in the arena, or the caller's */
+    int32_t ndim;
+    int32_t dtype;
+    int64_t dims[RAVEL_REFIT_DIMS]; /* of the whole wire tensor */
+    ravel__view view;
+} ravel__item;
+
+typedef struct ravel__holding {
+    ravel__item *items;
+    int64_t count;
+    int64_t room; /* items that there is memory for */
+} ravel__holding;
+
+/* Checks the tensors and rules and makes the items, in the order of the tensors. `dense`: the strides are ignored and
+ * offsets count as if the piece had no holes (sinks with callbacks). Names come from the arena, the list from its
+ * allocator. E_ARGUMENT names the tensor or rule. `what` is "source" or "sink". */
+ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t count, const ravel_refit_rule *rules,
+                                 int64_t rule_count, int dense, const char *what, ravel__arena *arena,
+                                 ravel__holding *holding, ravel_error *err);
+void ravel__holding_free(ravel__holding *holding, const ravel_allocator *allocator);
+
+#endif

@@ -1,0 +1,283 @@
+/* Options and environment: the one place where they are read and checked.
+ *
+ *     N   options.num_buffers,  else RAVEL_REFIT_NUM_BUFFERS,  else what the other ranks say, else 2
+ *     B   options.buffer_bytes, else RAVEL_REFIT_BUFFER_BYTES, else what the other ranks say, else
+ *         options.memory_ratio, else RAVEL_REFIT_BUFFER_MEMORY_RATIO: that share of total memory, over N, else
+ *         at most 0.02 of total memory over N, and not more than makes 64 frames of the stream (1 to 16 MiB) */
+#include "refit/hello.h"
+#include "refit/manifest.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIELD(name) (int32_t) offsetof(ravel_refit_options, name)
+
+#define NUM_MOST       16
+#define BYTES_LEAST    4096.0
+#define BYTES_MOST     1099511627776.0 /* 1 TiB */
+#define RATIO_LEAST    1e-6
+#define RATIO_MOST     0.5
+#define RATIO_DEFAULT  0.02
+#define AUTO_FRAMES    64
+#define AUTO_LEAST     ((int64_t)1 << 20)
+#define AUTO_MOST      ((int64_t)16 << 20)
+#define NUM_DEFAULT    2
+#define GRAIN          4096 /* B is a multiple of it where nobody said otherwise */
+#define FALLBACK_TOTAL ((int64_t)4 << 30)
+
+static const ravel_option table[] = {
+    {"num-buffers", RAVEL_OPTION_I32, FIELD(num_buffers), "0", 0, NUM_MOST, NULL,
+     "buffers a rank (1 to 16); 0: RAVEL_REFIT_NUM_BUFFERS, else 2"},
+    {"buffer-bytes", RAVEL_OPTION_I64, FIELD(buffer_bytes), "0", 0, BYTES_MOST, NULL,
+     "bytes of a buffer, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory-ratio"},
+    {"memory-ratio", RAVEL_OPTION_F64, FIELD(memory_ratio), "0", 0, RATIO_MOST, NULL,
+     "share of total memory for all buffers of a rank; 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02"},
+    {"memory-bytes", RAVEL_OPTION_I64, FIELD(memory_bytes), "0", 0, 9007199254740992.0, NULL,
+     "total memory; 0: this machine's"},
+    {"route", RAVEL_OPTION_ENUM, FIELD(route), "auto", 0, 0, RAVEL_REFIT_ROUTE_CHOICES,
+     "broadcast: receivers that hold the same pass it on; shard: each straight from the senders"},
+    {"replica", RAVEL_OPTION_ENUM, FIELD(replica), "auto", 0, 0, RAVEL_REFIT_REPLICA_CHOICES,
+     "which of several senders with the same piece sends it"},
+    {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
+     "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
+    {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
+     "spare: into a second set of weights; undo: in place, with a log of what was there"},
+    {"fanout", RAVEL_OPTION_I32, FIELD(fanout), "0", 0, 4, NULL,
+     "broadcast: receivers that each one passes on to; 1: a chain; 0: by the number of frames"},
+    {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, NULL,
+     "folder for the undo log; none: in memory"},
+    {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "no", 0, 0, NULL,
+     "send only blocks that changed since the version before"},
+    {"delta-block", RAVEL_OPTION_I64, FIELD(delta_block), "0", 0, 1073741824.0, NULL,
+     "bytes of a block; 0: 256k, more for streams beyond 8G"},
+    {"delta-most", RAVEL_OPTION_F64, FIELD(delta_most), "0.9", 0, 1, NULL,
+     "share of changed bytes above which comparing is given up"},
+    {"ignore-extra", RAVEL_OPTION_BOOL, FIELD(ignore_extra), "no", 0, 0, NULL,
+     "leave out tensors that no receiver wants"},
+    {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "0", 0, 86400, NULL,
+     "seconds without progress; 0: the communicator's"},
+    {"helper", RAVEL_OPTION_BOOL, FIELD(helper), "yes", 0, 0, NULL,
+     "helper threads for packing and loading"},
+    {"trace", RAVEL_OPTION_BOOL, FIELD(trace), "no", 0, 0, NULL, "keep events for a Chrome or Perfetto trace"},
+    {"audit", RAVEL_OPTION_BOOL, FIELD(audit), "no", 0, 0, NULL, "hash every tensor at the commit"},
+    {0},
+};
+
+ravel_option_table ravel_refit_option_table(void) {
+    return table;
+}
+
+void ravel_refit_options_default(ravel_refit_options *options) {
+    memset(options, 0, sizeof *options);
+    ravel_options_default(table, options);
+    options->undo_dir = NULL;
+    options->size = sizeof *options;
+}
+
+static int64_t total_memory(const ravel_refit_options *options) {
+    if (options->memory_bytes > 0) return options->memory_bytes;
+    long pages = sysconf(_SC_PHYS_PAGES), each = sysconf(_SC_PAGESIZE);
+    return pages > 0 && each > 0 ? (int64_t)pages * each : FALLBACK_TOTAL;
+}
+
+/* ---- environment ---------------------------------------------------------------------------------------- */
+
+static ravel_status bad_value(ravel_error *err, const char *variable, const char *text, const char *allowed) {
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is \"%.60s\"; allowed is %s", variable, text, allowed);
+}
+
+/* 1: the variable is set and holds a number in the range; 0: it is not set; -1: it is wrong. */
+static int env_size(const char *variable, double least, double most, int64_t *value) {
+    const char *text = getenv(variable);
+    if (!text || !text[0]) return 0;
+    int64_t x;
+    if (ravel_parse_size(text, &x, NULL) != RAVEL_OK || (double)x < least || (double)x > most) return -1;
+    *value = x;
+    return 1;
+}
+
+static int env_ratio(const char *variable, double *value) {
+    const char *text = getenv(variable);
+    char *end = NULL;
+    if (!text || !text[0]) return 0;
+    double x = strtod(text, &end);
+    if (end == text || *end || !isfinite(x) || x < RATIO_LEAST || x > RATIO_MOST) return -1;
+    *value = x;
+    return 1;
+}
+
+static ravel_status take_num(const ravel_refit_options *options, int32_t *num, ravel_error *err) {
+    int64_t value = options->num_buffers;
+    *num = options->num_buffers;
+    if (value > 0) return RAVEL_OK;
+    if (env_size("RAVEL_REFIT_NUM_BUFFERS", 1, NUM_MOST, &value) < 0)
+        return bad_value(err, "RAVEL_REFIT_NUM_BUFFERS", getenv("RAVEL_REFIT_NUM_BUFFERS"), "a whole number from 1 to 16");
+    *num = (int32_t)value;
+    return RAVEL_OK;
+}
+
+static ravel_status take_bytes(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err) {
+    int64_t bytes = options->buffer_bytes;
+    if (bytes > 0 && (double)bytes < BYTES_LEAST)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "buffer-bytes is %lld; allowed is 4k (4096) to 1T, or 0",
+                               (long long)bytes);
+    if (bytes == 0 && env_size("RAVEL_REFIT_BUFFER_BYTES", BYTES_LEAST, BYTES_MOST, &bytes) < 0)
+        return bad_value(err, "RAVEL_REFIT_BUFFER_BYTES", getenv("RAVEL_REFIT_BUFFER_BYTES"),
+                         "a number of bytes from 4k (4096) to 1T, with or without k, M, G");
+    if (bytes == 0) return RAVEL_OK;
+    settings->size_from = RAVEL__SIZE_EXPLICIT;
+    settings->buffer_bytes = bytes;
+    return RAVEL_OK;
+}
+
+static ravel_status take_ratio(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err) {
+    double ratio = options->memory_ratio;
+    int64_t total = total_memory(options);
+    if (ratio != 0 && (!(ratio >= RATIO_LEAST) || ratio > RATIO_MOST))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "memory-ratio is %g; allowed is 0.000001 to 0.5, or 0", ratio);
+    if (ratio == 0 && env_ratio("RAVEL_REFIT_BUFFER_MEMORY_RATIO", &ratio) < 0)
+        return bad_value(err, "RAVEL_REFIT_BUFFER_MEMORY_RATIO", getenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO"),
+                         "a share of total memory from 0.000001 to 0.5");
+    settings->size_from = ratio > 0 ? RAVEL__SIZE_RATIO : RAVEL__SIZE_DEFAULT;
+    settings->buffer_bytes = (int64_t)((double)total * (ratio > 0 ? ratio : RATIO_DEFAULT));
+    settings->afford = ratio > 0 ? settings->buffer_bytes : (int64_t)((double)total * RATIO_MOST);
+    return RAVEL_OK;
+}
+
+ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err) {
+    ravel__settings taken = {0};
+    ravel_status status = ravel_options_check(table, options, err);
+    if (status == RAVEL_OK) status = take_num(options, &taken.num_buffers, err);
+    if (status == RAVEL_OK) status = take_ratio(options, &taken, err);
+    if (status == RAVEL_OK) status = take_bytes(options, &taken, err);
+    if (status == RAVEL_OK) *settings = taken;
+    return status;
+}
+
+/* ---- over all ranks ------------------------------------------------------------------------------------- */
+
+const char *ravel__role_name(int32_t roles) {
+    static const char *const names[] = {"onlooker", "sender", "receiver", "sender and receiver"};
+    return names[roles & 3];
+}
+
+typedef int64_t (*pick_fn)(const ravel__hello *hello);
+
+/* Says the first rank whose value differs from the first rank that has one; 0 counts as none where `unset`. */
+static void compare(const ravel__hello *hellos, int32_t ranks, pick_fn pick, int unset, const char *what,
+                    const char *choices, ravel__differences *list) {
+    int32_t first = 0;
+    char a[32], b[32];
+    while (unset && first < ranks && pick(&hellos[first]) == 0) first++;
+    for (int32_t r = first + 1; r < ranks; r++) {
+        int64_t x = pick(&hellos[first]), y = pick(&hellos[r]);
+        if (x == y || (unset && y == 0)) continue;
+        if (!choices || !ravel_choice_word(choices, (int32_t)x, a, sizeof a))
+            (void)snprintf(a, sizeof a, "%lld", (long long)x);
+        if (!choices || !ravel_choice_word(choices, (int32_t)y, b, sizeof b))
+            (void)snprintf(b, sizeof b, "%lld", (long long)y);
+        ravel__differences_add(list, "%s: %s on rank %d (%s), %s on rank %d (%s)", what, a, first,
+                               ravel__role_name(hellos[first].roles), b, r, ravel__role_name(hellos[r].roles));
+        return;
+    }
+}
+
+static int64_t pick_num(const ravel__hello *h) {
+    return h->settings.num_buffers;
+}
+static int64_t pick_bytes(const ravel__hello *h) {
+    return h->settings.size_from == RAVEL__SIZE_EXPLICIT ? h->settings.buffer_bytes : 0;
+}
+static int64_t pick_route(const ravel__hello *h) {
+    return h->route;
+}
+static int64_t pick_replica(const ravel__hello *h) {
+    return h->replica;
+}
+static int64_t pick_cast(const ravel__hello *h) {
+    return h->cast;
+}
+static int64_t pick_fanout(const ravel__hello *h) {
+    return h->fanout;
+}
+static int64_t pick_delta(const ravel__hello *h) {
+    return h->delta;
+}
+static int64_t pick_extra(const ravel__hello *h) {
+    return h->ignore_extra;
+}
+
+void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list) {
+    static const struct {
+        pick_fn pick;
+        int unset;
+        const char *what, *choices;
+    } rows[] = {
+        {pick_num, 1, "num-buffers (RAVEL_REFIT_NUM_BUFFERS)", NULL},
+        {pick_bytes, 1, "buffer-bytes (RAVEL_REFIT_BUFFER_BYTES)", NULL},
+        {pick_route, 0, "route", RAVEL_REFIT_ROUTE_CHOICES},
+        {pick_replica, 0, "replica", RAVEL_REFIT_REPLICA_CHOICES},
+        {pick_cast, 0, "cast", RAVEL_REFIT_CAST_CHOICES},
+        {pick_fanout, 0, "fanout", NULL},
+        {pick_delta, 0, "delta", "no|yes"},
+        {pick_extra, 0, "ignore-extra", "no|yes"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        compare(hellos, ranks, rows[i].pick, rows[i].unset, rows[i].what, rows[i].choices, list);
+}
+
+static int64_t auto_bytes(int64_t stream_bytes) {
+    int64_t bytes = stream_bytes / AUTO_FRAMES;
+    return bytes < AUTO_LEAST ? AUTO_LEAST : bytes > AUTO_MOST ? AUTO_MOST : bytes;
+}
+
+/* A rank's own idea of B, before the others'. */
+static int64_t wanted_bytes(const ravel__settings *s, int32_t num, int64_t stream_bytes) {
+    int64_t bytes = s->buffer_bytes / num, best = auto_bytes(stream_bytes);
+    if (s->size_from == RAVEL__SIZE_EXPLICIT) return s->buffer_bytes;
+    if (s->size_from == RAVEL__SIZE_DEFAULT && bytes > best) bytes = best;
+    bytes -= bytes % GRAIN;
+    return bytes < (int64_t)BYTES_LEAST ? (int64_t)BYTES_LEAST : bytes;
+}
+
+ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64_t stream_bytes) {
+    ravel__terms terms = {NUM_DEFAULT, 0};
+    for (int32_t r = ranks; r-- > 0;)
+        if (hellos[r].settings.num_buffers > 0) terms.num_buffers = hellos[r].settings.num_buffers;
+    for (int32_t r = 0; r < ranks && terms.buffer_bytes == 0; r++) terms.buffer_bytes = pick_bytes(&hellos[r]);
+    if (terms.buffer_bytes > 0) return terms;
+    for (int32_t r = 0; r < ranks; r++) {
+        int64_t bytes = wanted_bytes(&hellos[r].settings, terms.num_buffers, stream_bytes);
+        if (terms.buffer_bytes == 0 || bytes < terms.buffer_bytes) terms.buffer_bytes = bytes;
+    }
+    return terms;
+}
+
+void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,
+                         ravel__differences *list) {
+    for (int32_t r = 0; r < ranks; r++) {
+        int64_t sets = hellos[r].roles == (RAVEL__SOURCE | RAVEL__SINK) ? 2 : hellos[r].roles != 0;
+        if (terms->buffer_bytes <= hellos[r].settings.afford / terms->num_buffers / (sets ? sets : 1) || sets == 0) continue;
+        ravel__differences_add(list, "%d buffers of %lld bytes: rank %d (%s) can afford %lld bytes in all",
+                               (int)(sets * terms->num_buffers), (long long)terms->buffer_bytes, r,
+                               ravel__role_name(hellos[r].roles), (long long)hellos[r].settings.afford);
+    }
+}
+
+ravel_status ravel_refit_settings(const ravel_refit_options *options, int64_t stream_bytes, int32_t *num_buffers,
+                                  int64_t *buffer_bytes, ravel_error *err) {
+    ravel_refit_options defaults;
+    ravel__hello hello = {0};
+    ravel_refit_options_default(&defaults);
+    ravel_status status = ravel__settings_take(options ? options : &defaults, &hello.settings, err);
+    if (status != RAVEL_OK) return status;
+    ravel__terms terms = ravel__hello_terms(&hello, 1, stream_bytes);
+    *num_buffers = terms.num_buffers;
+    *buffer_bytes = terms.buffer_bytes;
+    return RAVEL_OK;
+}
