@@ -1,0 +1,352 @@
+/* One communicator: everything that has to be known before the first weight moves.
+ *
+ *     hello       all-gather, 640 bytes a rank: settings, sizes, digests, versions, and failures
+ *     manifests   one broadcast for each distinct one
+ *     catalog, terms, plan: computed alike everywhere; the differences, if any, are everybody's error
+ *     buffers
+ *     ready       all-reduce: is every rank ready, and has it the same plan? */
+#include "refit/session.h"
+
+#include "base/clock.h"
+#include "refit/bytes.h"
+#include "refit/checksum.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int ravel__is_loss(ravel_status status) {
+    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
+}
+
+void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell) {
+    if (!refit->comm) return;
+    if (tell) ravel_comm_abort(refit->comm, why);
+    ravel_comm_free(refit->comm); /* gives up requests: nobody touches the buffers after this */
+    refit->comm = NULL;
+}
+
+/* A failed call on the communicator: leaves it. E_TIMEOUT is this rank's own discovery, so the others are told. */
+static ravel_status lost(ravel_refit *refit, ravel_status status, ravel_error *err) {
+    ravel__refit_leave(refit, err, status == RAVEL_E_TIMEOUT || !ravel__is_loss(status));
+    return status;
+}
+
+/* ---- agreement ------------------------------------------------------------------------------------------ */
+
+enum { TOLD_BYTES = 4 + RAVEL_ERROR_MESSAGE_BYTES };
+
+/* The failing rank's status and sentence, from it to all. */
+static ravel_status tell(ravel_refit *refit, int32_t who, ravel_status status, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    unsigned char told[TOLD_BYTES] = {0};
+    ravel_error failure = RAVEL_ERROR_INIT;
+    if (who == refit->rank) {
+        ravel__put32(told, (uint32_t)status);
+        if (err) memcpy(told + 4, err->message, RAVEL_ERROR_MESSAGE_BYTES);
+    }
+    ravel_status result = t->broadcast(t->user, refit->comm, told, TOLD_BYTES, who, &failure);
+    if (result != RAVEL_OK && status == RAVEL_OK) ravel_error_set(err, result, "%s", failure.message);
+    if (result != RAVEL_OK) return lost(refit, result, err);
+    if (who == refit->rank) return status;
+    told[TOLD_BYTES - 1] = '\0';
+    ravel_status theirs = (ravel_status)ravel__get32(told);
+    if (theirs == RAVEL_OK || ravel__is_loss(theirs)) theirs = RAVEL_E_DATA;
+    if (status == RAVEL_E_MISMATCH) return status; /* every rank found the same by itself */
+    if (err) ravel_error_clear(err);
+    return ravel_error_set(err, theirs, "rank %d: %s", who, (const char *)told + 4);
+}
+
+/* The lowest rank that failed; one whose failure only follows from another's comes after all others. */
+static int64_t failure_key(const ravel_refit *refit, ravel_status status) {
+    if (status == RAVEL_OK) return INT64_MAX;
+    return refit->rank + (status == RAVEL_E_END ? (int64_t)refit->ranks : 0);
+}
+
+ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    ravel_error failure = RAVEL_ERROR_INIT;
+    int64_t key = failure_key(refit, status);
+    ravel_status result = t->allreduce(t->user, refit->comm, &key, 1, RAVEL_I64, RAVEL_MIN, &failure);
+    if (result != RAVEL_OK) {
+        if (err) *err = failure; /* that the communicator is gone matters more than what failed here */
+        return lost(refit, result, err);
+    }
+    if (key == INT64_MAX) return RAVEL_OK;
+    return tell(refit, (int32_t)(key % refit->ranks), status, err);
+}
+
+/* ---- hello ---------------------------------------------------------------------------------------------- */
+
+static ravel__hello make_hello(const ravel_refit *refit, ravel_status status, const ravel_error *err) {
+    const ravel_refit_options *o = &refit->options;
+    ravel__hello h = {.status = status, .settings = refit->settings, .host = refit->host};
+    if (status != RAVEL_OK && err) (void)snprintf(h.message, sizeof h.message, "%.*s", RAVEL__HELLO_MESSAGE - 1, err->message);
+    h.roles = (refit->source ? RAVEL__SOURCE : 0) | (refit->sink ? RAVEL__SINK : 0);
+    h.sequential = refit->source && refit->source->iterate;
+    h.route = o->route, h.replica = o->replica, h.cast = o->cast;
+    h.fanout = o->fanout, h.delta = o->delta, h.ignore_extra = o->ignore_extra;
+    h.version = refit->stage.version, h.lineage = refit->stage.lineage;
+    h.prepared = refit->stage.prepared, h.prepared_lineage = refit->stage.prepared_lineage;
+    return h;
+}
+
+/* The rank's two manifests, one after the other, in memory of the allocator. */
+typedef struct manifests {
+    unsigned char *bytes;
+    size_t size[2];
+} manifests;
+
+static ravel_status encode_manifests(const ravel_refit *refit, manifests *m, ravel_error *err) {
+    const ravel__holding *holdings[2] = {&refit->source_holding, &refit->sink_holding};
+    int has[2] = {refit->source != NULL, refit->sink != NULL};
+    for (int side = 0; side < 2; side++) m->size[side] = has[side] ? ravel__manifest_bytes(holdings[side]) : 0;
+    m->bytes = ravel__alloc(&refit->memory.allocator, m->size[0] + m->size[1]);
+    if (!m->bytes && m->size[0] + m->size[1] > 0) {
+        size_t bytes = m->size[0] + m->size[1];
+        m->size[0] = m->size[1] = 0;
+        return ravel__no_memory(err, bytes, "the manifest");
+    }
+    if (has[0]) ravel__manifest_encode(holdings[0], RAVEL__SOURCE, m->bytes);
+    if (has[1]) ravel__manifest_encode(holdings[1], RAVEL__SINK, m->bytes + m->size[0]);
+    return RAVEL_OK;
+}
+
+/* Everybody's hello. A failure that a hello tells of is the result. */
+static ravel_status exchange_hellos(ravel_refit *refit, const ravel__hello *mine, ravel__hello *hellos,
+                                    unsigned char *coded, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    ravel_error failure = RAVEL_ERROR_INIT;
+    unsigned char own[RAVEL__HELLO_BYTES];
+    ravel__hello_encode(mine, own);
+    ravel_status status = t->step(t->user, refit->comm, RAVEL__STEP_HELLO, &failure);
+    if (status == RAVEL_OK)
+        status = t->allgather(t->user, refit->comm, own, coded, RAVEL__HELLO_BYTES, &failure);
+    if (status != RAVEL_OK) {
+        if (err) *err = failure;
+        return lost(refit, status, err);
+    }
+    for (int32_t r = 0; r < refit->ranks; r++) {
+        status = ravel__hello_decode(coded + (size_t)r * RAVEL__HELLO_BYTES, &hellos[r], &failure);
+        if (status == RAVEL_OK && hellos[r].status != RAVEL_OK)
+            status = ravel_error_set(&failure, (ravel_status)hellos[r].status, "%s", hellos[r].message);
+        if (status == RAVEL_OK) continue;
+        if (mine->status != RAVEL_OK && r == refit->rank) return (ravel_status)mine->status;
+        if (err) ravel_error_clear(err);
+        return ravel_error_set(err, status, "rank %d: %s", r, failure.message);
+    }
+    return RAVEL_OK;
+}
+
+/* ---- manifests ------------------------------------------------------------------------------------------ */
+
+static size_t largest_manifest(const ravel__hello *hellos, int32_t ranks) {
+    int64_t most = 0;
+    for (int32_t r = 0; r < ranks; r++)
+        for (int side = 0; side < 2; side++)
+            if (hellos[r].manifest_bytes[side] > most) most = hellos[r].manifest_bytes[side];
+    return (size_t)most;
+}
+
+static ravel_status read_manifests(ravel_refit *refit, const manifests *own, ravel__catalog *catalog,
+                                   ravel__differences *list, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    size_t most = largest_manifest(catalog->hellos, refit->ranks);
+    unsigned char *buffer = ravel__alloc(&refit->memory.allocator, most);
+    ravel_status status = RAVEL_OK;
+    if (!buffer && most > 0) status = ravel__no_memory(err, most, "a manifest");
+    if (status == RAVEL_OK) status = t->step(t->user, refit->comm, RAVEL__STEP_MANIFEST, err);
+    for (int32_t p = 0; p < catalog->party_count && status == RAVEL_OK; p++) {
+        const ravel__party *party = &catalog->parties[p];
+        int32_t from = party->ranks[0];
+        int64_t bytes = catalog->hellos[from].manifest_bytes[party->side];
+        if (from == refit->rank)
+            memcpy(buffer, own->bytes + (party->side == RAVEL__OF_SINK ? own->size[0] : 0), (size_t)bytes);
+        status = t->broadcast(t->user, refit->comm, buffer, bytes, from, err);
+        if (status == RAVEL_OK) status = ravel__catalog_add(catalog, p, buffer, (size_t)bytes, list, err);
+    }
+    ravel__release(&refit->memory.allocator, buffer, most);
+    /* Here a failure of one rank cannot be told in step with the others: it ends the communicator. */
+    return status == RAVEL_OK ? RAVEL_OK : lost(refit, status, err);
+}
+
+/* ---- buffers -------------------------------------------------------------------------------------------- */
+
+static void free_pool(ravel_refit *refit, ravel__pool *pool) {
+    ravel__release(&refit->memory.allocator, pool->block, pool->block_bytes);
+    ravel__release(&refit->memory.allocator, pool->slots, (size_t)pool->count * sizeof *pool->slots);
+    *pool = (ravel__pool){0};
+}
+
+/* N buffers of B bytes, each aligned; what was there stays where it fits. */
+static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted, ravel_error *err) {
+    size_t bytes = ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
+    int32_t count = wanted ? refit->terms.num_buffers : 0;
+    if (pool->count == count && (count == 0 || pool->bytes == bytes)) {
+        for (int32_t i = 0; i < count; i++)
+            pool->slots[i] = (ravel__slot){.buffer = pool->slots[i].buffer};
+        return RAVEL_OK;
+    }
+    free_pool(refit, pool);
+    if (count == 0) return RAVEL_OK;
+    pool->count = count;
+    pool->bytes = bytes;
+    pool->slots = ravel__calloc(&refit->memory.allocator, (size_t)count, sizeof *pool->slots);
+    pool->block_bytes = bytes * (size_t)count + RAVEL__FRAME_ALIGN;
+    pool->block = pool->slots ? ravel__alloc(&refit->memory.allocator, pool->block_bytes) : NULL;
+    if (!pool->block) {
+        size_t asked = pool->block_bytes;
+        pool->block_bytes = 0;
+        free_pool(refit, pool);
+        return ravel__no_memory(err, asked, "the refit buffers");
+    }
+    unsigned char *first = (unsigned char *)ravel__round_up((uintptr_t)pool->block, RAVEL__FRAME_ALIGN);
+    for (int32_t i = 0; i < count; i++) pool->slots[i].buffer = first + (size_t)i * bytes;
+    return RAVEL_OK;
+}
+
+static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
+    const ravel_allocator *allocator = &refit->memory.allocator;
+    size_t in = (size_t)refit->plan.in_count, out = (size_t)refit->plan.out_count;
+    refit->in_states = ravel__calloc(allocator, in, sizeof *refit->in_states);
+    refit->out_states = ravel__calloc(allocator, out, sizeof *refit->out_states);
+    if ((in > 0 && !refit->in_states) || (out > 0 && !refit->out_states))
+        return ravel__no_memory(err, 0, "the streams");
+    ravel_status status = ravel__packer_init(&refit->packer, refit, err);
+    if (status == RAVEL_OK) status = ravel__loader_init(&refit->loader, refit, err);
+    if (status == RAVEL_OK) status = make_pool(refit, &refit->out_pool, out > 0, err);
+    if (status == RAVEL_OK) status = make_pool(refit, &refit->in_pool, in > (size_t)0, err);
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------------ */
+
+static void count_sides(ravel_refit *refit, const ravel__hello *hellos, ravel__differences *list) {
+    refit->senders = refit->receivers = 0;
+    refit->root = -1;
+    for (int32_t r = 0; r < refit->ranks; r++) {
+        refit->roles[r] = (char)hellos[r].roles;
+        if (hellos[r].roles & RAVEL__SOURCE) {
+            if (refit->root < 0) refit->root = r;
+            refit->senders++;
+        }
+        refit->receivers += (hellos[r].roles & RAVEL__SINK) != 0;
+    }
+    if (refit->senders == 0) ravel__differences_add(list, "no rank has a source");
+    if (refit->receivers == 0) ravel__differences_add(list, "no rank has a sink");
+}
+
+/* What is in doubt here was switched to by somebody else, or by nobody. */
+static void resolve_doubt(ravel_refit *refit, const ravel__hello *hellos) {
+    const ravel__stage *s = &refit->stage;
+    int switched = 0;
+    for (int32_t r = 0; r < refit->ranks; r++)
+        switched |= s->prepared > 0 && hellos[r].version == s->prepared && hellos[r].lineage == s->prepared_lineage;
+    ravel__stage_resolve(&refit->stage, switched);
+}
+
+/* Whether all ranks have the same plan: the least and the greatest digest are one. */
+static ravel_status compare_plans(ravel_refit *refit, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    int64_t both[2] = {(int64_t)refit->plan.digest, ~(int64_t)refit->plan.digest};
+    ravel_status status = t->allreduce(t->user, refit->comm, both, 2, RAVEL_I64, RAVEL_MIN, err);
+    if (status != RAVEL_OK) return lost(refit, status, err);
+    if (both[0] == ~both[1]) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_MISMATCH, "the ranks planned differently; do all run the same version of Ravel?");
+}
+
+static ravel_status plan_it(ravel_refit *refit, ravel__catalog *catalog, ravel__differences *list, ravel_error *err) {
+    ravel__catalog_check(catalog, list);
+    refit->terms = ravel__hello_terms(catalog->hellos, refit->ranks, ravel__catalog_stream_bytes(catalog));
+    ravel__hello_afford(catalog->hellos, refit->ranks, &refit->terms, list);
+    return ravel__refit_plan_make(catalog, refit->rank, refit->source ? &refit->source_holding : NULL,
+                                  refit->sink ? &refit->sink_holding : NULL, refit->terms.buffer_bytes,
+                                  &refit->memory.allocator, &refit->plan, list, err);
+}
+
+static ravel_status negotiate(ravel_refit *refit, const manifests *own, const ravel__hello *hellos, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    ravel__differences list;
+    ravel__catalog catalog;
+    ravel__differences_init(&list, refit->options.logger);
+    count_sides(refit, hellos, &list);
+    ravel__hello_compare(hellos, refit->ranks, &list);
+    ravel_status status = ravel__catalog_init(&catalog, hellos, refit->ranks, &refit->memory.allocator, err);
+    if (status != RAVEL_OK) return lost(refit, status, err);
+    status = read_manifests(refit, own, &catalog, &list, err);
+    if (status == RAVEL_OK) status = plan_it(refit, &catalog, &list, err);
+    if (status == RAVEL_OK) status = ravel__differences_end(&list, err);
+    ravel__catalog_free(&catalog);
+    if (!refit->comm) return status;
+    if (status == RAVEL_OK) status = make_streams(refit, err);
+    ravel_status step = t->step(t->user, refit->comm, RAVEL__STEP_READY, err);
+    if (step != RAVEL_OK) return lost(refit, step, err);
+    status = ravel__refit_agree(refit, status, err);
+    return status == RAVEL_OK ? compare_plans(refit, err) : status;
+}
+
+static ravel_status meet(ravel_refit *refit, ravel_status status, ravel_error *err) {
+    size_t ranks = (size_t)refit->ranks, each = sizeof(ravel__hello) + RAVEL__HELLO_BYTES;
+    const ravel_allocator *allocator = &refit->memory.allocator;
+    manifests own = {0};
+    ravel__hello *hellos = ravel__alloc(allocator, ranks * each);
+    refit->roles = ravel__calloc(allocator, ranks, 1);
+    if (!hellos || !refit->roles) {
+        ravel__release(allocator, hellos, ranks * each);
+        return lost(refit, ravel__no_memory(err, ranks * each, "the ranks' hellos"), err);
+    }
+    if (status == RAVEL_OK) status = encode_manifests(refit, &own, err);
+    ravel__hello mine = make_hello(refit, status, err);
+    for (int side = 0; side < 2; side++) {
+        const unsigned char *bytes = own.bytes ? own.bytes + (side ? own.size[0] : 0) : NULL;
+        mine.manifest_bytes[side] = (int64_t)own.size[side];
+        mine.digest[side] = own.size[side] ? ravel__xxh3_of(bytes, own.size[side]) : 0;
+    }
+    status = exchange_hellos(refit, &mine, hellos, (unsigned char *)(hellos + ranks), err);
+    if (status == RAVEL_OK) {
+        resolve_doubt(refit, hellos);
+        status = negotiate(refit, &own, hellos, err);
+    }
+    ravel__release(allocator, own.bytes, own.size[0] + own.size[1]);
+    ravel__release(allocator, hellos, ranks * each);
+    return status;
+}
+
+static void drop_streams(ravel_refit *refit) {
+    const ravel_allocator *allocator = &refit->memory.allocator;
+    ravel__packer_free(&refit->packer);
+    ravel__loader_free(&refit->loader);
+    ravel__release(allocator, refit->in_states, (size_t)refit->plan.in_count * sizeof *refit->in_states);
+    ravel__release(allocator, refit->out_states, (size_t)refit->plan.out_count * sizeof *refit->out_states);
+    refit->in_states = NULL;
+    refit->out_states = NULL;
+    ravel__refit_plan_free(&refit->plan);
+    ravel__release(allocator, refit->roles, (size_t)refit->ranks);
+    refit->roles = NULL;
+}
+
+void ravel__refit_free_buffers(ravel_refit *refit) {
+    free_pool(refit, &refit->out_pool);
+    free_pool(refit, &refit->in_pool);
+}
+
+void ravel__refit_disconnect(ravel_refit *refit) {
+    ravel__refit_leave(refit, NULL, 0);
+    drop_streams(refit);
+}
+
+ravel_status ravel__refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_status status, ravel_error *err) {
+    ravel_error failure = RAVEL_ERROR_INIT;
+    ravel__refit_disconnect(refit);
+    ravel_status dup = ravel_comm_dup(comm, &refit->comm, &failure);
+    if (dup != RAVEL_OK) {
+        ravel_error_set(err, dup, "%s", failure.message);
+        return dup;
+    }
+    ravel_comm_set_name(refit->comm, "refit");
+    if (refit->options.timeout > 0) ravel_comm_set_timeout(refit->comm, refit->options.timeout);
+    refit->rank = ravel_comm_rank(refit->comm);
+    refit->ranks = ravel_comm_size(refit->comm);
+    status = meet(refit, status, err);
+    if (status != RAVEL_OK) ravel__refit_disconnect(refit);
+    return status;
+}

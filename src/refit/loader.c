@@ -1,0 +1,169 @@
+/* The loader: from frames to the stage. Frames of a stream come in the order of its slices, so a cursor knows what every
+ * entry must be; anything else, and every wrong checksum, is a failure. After the first failure frames are only counted:
+ * the stream runs to its end, so that the communicator can be used again. */
+#include "refit/session.h"
+
+#include "base/clock.h"
+#include "refit/checksum.h"
+
+#include <string.h>
+
+enum { HASH_STEP = 128 * 1024 };
+
+ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_error *err) {
+    size_t count = (size_t)refit->plan.in_count;
+    *l = (ravel__loader){.refit = refit};
+    ravel__lane_init(&l->arrived);
+    ravel__lane_init(&l->loaded);
+    l->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *l->cursors);
+    if (count > 0 && !l->cursors) return ravel__no_memory(err, count * sizeof *l->cursors, "streams");
+    return RAVEL_OK;
+}
+
+void ravel__loader_free(ravel__loader *l) {
+    if (!l->refit) return;
+    ravel__release(&l->refit->memory.allocator, l->cursors, (size_t)l->refit->plan.in_count * sizeof *l->cursors);
+    ravel__lane_free(&l->arrived);
+    ravel__lane_free(&l->loaded);
+    memset(l, 0, sizeof *l);
+}
+
+void ravel__loader_begin(ravel__loader *l, int64_t version, const char *active) {
+    l->version = version;
+    l->status = RAVEL_OK;
+    ravel_error_clear(&l->why);
+    l->verify_ns = l->load_ns = l->kept_bytes = 0;
+    for (int32_t i = 0; i < l->refit->plan.in_count; i++) l->cursors[i] = (ravel__in_cursor){.active = active[i]};
+    ravel__lane_reset(&l->arrived);
+    ravel__lane_reset(&l->loaded);
+}
+
+/* ---- one entry ------------------------------------------------------------------------------------------ */
+
+typedef struct target {
+    const ravel__slice *slice;
+    const ravel__item *item;
+    ravel__box box;
+} target;
+
+static ravel_status out_of_place(ravel__loader *l, int32_t sender, const char *what) {
+    return ravel_error_set(&l->why, RAVEL_E_DATA, "a frame from rank %d %s", sender, what);
+}
+
+/* The entry must continue where the last one ended. */
+static ravel_status expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e, target *t) {
+    const ravel__refit_plan *plan = &l->refit->plan;
+    const ravel__stream *s = &plan->in[stream];
+    const ravel__in_cursor *cursor = &l->cursors[stream];
+    if (cursor->slice == s->slices || e->slice != (uint64_t)cursor->slice || e->first != (uint64_t)cursor->first)
+        return out_of_place(l, s->sender, "does not continue the one before");
+    t->slice = &plan->slices[s->first + cursor->slice];
+    t->item = &l->refit->sink_holding.items[t->slice->item];
+    if (e->tensor != (uint32_t)t->slice->tensor || e->dtype != t->slice->dtype ||
+        e->count > (uint64_t)(t->slice->count - cursor->first))
+        return out_of_place(l, s->sender, "has another slice than was planned");
+    t->box = ravel__slice_box(plan, t->slice, t->item->ndim);
+    return RAVEL_OK;
+}
+
+static ravel_status changed(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e) {
+    return ravel_error_set(&l->why, RAVEL_E_CHECKSUM,
+                           "\"%s\": elements %llu to %llu of its slice from rank %d arrived changed", t->item->name,
+                           (unsigned long long)e->first, (unsigned long long)(e->first + e->count - 1), sender);
+}
+
+/* Hash and load step by step while the bytes are in the cache: what is loaded in vain is discarded with the stage. For
+ * callbacks the whole entry is hashed first, since they are promised verified bytes. */
+static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e,
+                              const unsigned char *payload) {
+    int64_t each = ravel_dtype_bytes(e->dtype), count = (int64_t)e->count, step = HASH_STEP / each;
+    int careful = l->refit->sink->load != NULL;
+    ravel_status status = RAVEL_OK;
+    ravel__xxh3 state;
+    int64_t clock = ravel__clock_ns(), later;
+    if (careful && ravel__xxh3_of(payload, (size_t)(count * each)) != e->checksum) return changed(l, sender, t, e);
+    ravel__xxh3_begin(&state);
+    for (int64_t done = 0; done < count && status == RAVEL_OK; done += step) {
+        int64_t n = count - done < step ? count - done : step;
+        const unsigned char *from = payload + done * each;
+        if (!careful) ravel__xxh3_add(&state, from, (size_t)(n * each));
+        later = ravel__clock_ns();
+        l->verify_ns += later - clock;
+        clock = later;
+        status = ravel__stage_write(&l->refit->stage, t->slice->item, &t->box, (int64_t)e->first + done, n, e->dtype,
+                                    from, &l->why);
+        later = ravel__clock_ns();
+        l->load_ns += later - clock;
+        clock = later;
+    }
+    if (status == RAVEL_OK && !careful && ravel__xxh3_end(&state) != e->checksum) return changed(l, sender, t, e);
+    return status;
+}
+
+static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned char *frame,
+                               const ravel__frame_entry *e) {
+    ravel__in_cursor *cursor = &l->cursors[stream];
+    target t;
+    ravel_status status = expect(l, stream, e, &t);
+    if (status != RAVEL_OK) return status;
+    if (e->kind == RAVEL__ENTRY_KEEP) {
+        int64_t begin = ravel__clock_ns();
+        if (l->refit->stage.first) return out_of_place(l, l->refit->plan.in[stream].sender, "keeps what was never sent");
+        status = ravel__stage_keep(&l->refit->stage, t.slice->item, &t.box, (int64_t)e->first, (int64_t)e->count,
+                                   &l->why);
+        l->load_ns += ravel__clock_ns() - begin;
+        l->kept_bytes += (int64_t)e->count * ravel_dtype_bytes(e->dtype);
+    } else {
+        status = take_data(l, l->refit->plan.in[stream].sender, &t, e, frame + e->offset);
+    }
+    cursor->first += (int64_t)e->count;
+    if (cursor->first == t.slice->count) {
+        cursor->slice++;
+        cursor->first = 0;
+    }
+    return status;
+}
+
+/* ---- one frame ------------------------------------------------------------------------------------------ */
+
+static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_t stream, ravel__frame_head *head) {
+    int32_t sender = l->refit->plan.in[stream].sender;
+    if (slot->void_) return out_of_place(l, sender, "did not arrive whole");
+    ravel_status status = ravel__frame_open(slot->buffer, (size_t)slot->notice.bytes, head, &l->why);
+    if (status != RAVEL_OK) {
+        ravel_error_prefix(&l->why, "from rank %d", sender);
+        return status;
+    }
+    if (head->sequence != l->cursors[stream].sequence || head->sender != (uint32_t)sender ||
+        head->flags != slot->notice.flags)
+        return out_of_place(l, sender, "is not the one that was announced");
+    if (head->version != (uint64_t)l->version)
+        return ravel_error_set(&l->why, RAVEL_E_DATA, "a frame from rank %d is of version %llu, not %lld", sender,
+                               (unsigned long long)head->version, (long long)l->version);
+    if (head->flags & RAVEL__FRAME_ABORT)
+        return ravel_error_set(&l->why, RAVEL_E_END, "rank %d failed and ended its stream", sender);
+    return RAVEL_OK;
+}
+
+void ravel__loader_take(ravel__loader *l, const ravel__slot *slot, int32_t stream, int32_t index) {
+    ravel__frame_head head;
+    ravel__frame_entry entry;
+    int64_t begin = ravel__clock_ns();
+    if (l->status == RAVEL_OK) l->status = open_frame(l, slot, stream, &head);
+    l->cursors[stream].sequence++;
+    for (uint32_t i = 0; l->status == RAVEL_OK && i < head.entries; i++) {
+        l->status = ravel__frame_entry_at(slot->buffer, &head, i, &entry, &l->why);
+        if (l->status == RAVEL_OK) l->status = take_entry(l, stream, slot->buffer, &entry);
+    }
+    ravel__trace_add(&l->refit->trace, RAVEL_REFIT_LOAD, index, slot->frame, begin, ravel__clock_ns(),
+                     (int64_t)slot->notice.bytes);
+}
+
+ravel_status ravel__loader_end(ravel__loader *l) {
+    const ravel__refit_plan *plan = &l->refit->plan;
+    for (int32_t i = 0; i < plan->in_count && l->status == RAVEL_OK; i++)
+        if (l->cursors[i].active && l->cursors[i].slice != plan->in[i].slices)
+            l->status = ravel_error_set(&l->why, RAVEL_E_DATA, "rank %d ended its stream before everything was sent",
+                                        plan->in[i].sender);
+    return l->status;
+}

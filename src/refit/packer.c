@@ -1,0 +1,292 @@
+/* The packer: from tensors to frames. It goes through its streams in turn (plan.h), one frame each:
+ *
+ *     window 0                        window 1
+ *     A0 B0 C0 | A1 B1 | A2           A0 B0 ...          B had two frames in the window, C one
+ *
+ * A frame takes slices until it is full, the window ends or the stream does. With delta, entries also end at block
+ * boundaries, and a block whose hash is the one that was sent last becomes KEEP. */
+#include "refit/session.h"
+
+#include "base/clock.h"
+#include "refit/checksum.h"
+
+#include <string.h>
+
+enum {
+    HASH_STEP = 128 * 1024, /* gathered, then hashed while in the cache */
+    CRUMB = 2048,           /* do not begin a slice in less room than this at the end of a frame */
+    SAMPLE_BLOCKS = 16
+};
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+static size_t capacity(const ravel_refit *refit) {
+    return ((size_t)refit->terms.buffer_bytes - RAVEL__FRAME_HEADER - RAVEL__FRAME_ENTRY) / RAVEL__FRAME_ALIGN *
+           RAVEL__FRAME_ALIGN;
+}
+
+/* Blocks are as large as wanted, as fits a frame, and as keeps their hashes few. */
+static int64_t block_bytes(const ravel_refit *refit, const ravel__stream *s) {
+    enum { HASHES_MOST = 32768, DEFAULT = 256 * 1024 };
+    int64_t bytes = refit->options.delta_block > 0 ? refit->options.delta_block : DEFAULT;
+    int64_t most = (int64_t)capacity(refit);
+    if (refit->options.delta_block == 0 && s->bytes / HASHES_MOST > bytes) bytes = s->bytes / HASHES_MOST;
+    if (bytes > most) bytes = most;
+    bytes -= bytes % RAVEL__FRAME_ALIGN;
+    return bytes < RAVEL__FRAME_ALIGN ? RAVEL__FRAME_ALIGN : bytes;
+}
+
+static ravel_status init_delta(ravel__packer *p, int32_t stream, ravel_error *err) {
+    ravel_refit *refit = p->refit;
+    const ravel__stream *s = &refit->plan.out[stream];
+    ravel__delta *d = &p->deltas[stream];
+    d->block_bytes = block_bytes(refit, s);
+    for (int64_t i = 0; i < s->slices; i++) {
+        const ravel__slice *slice = &refit->plan.slices[s->first + i];
+        int64_t bytes = slice->count * ravel_dtype_bytes(slice->dtype);
+        d->blocks += (bytes + d->block_bytes - 1) / d->block_bytes;
+    }
+    d->sent = ravel__calloc(&refit->memory.allocator, (size_t)d->blocks * 2, sizeof *d->sent);
+    if (!d->sent) return ravel__no_memory(err, (size_t)d->blocks * 2 * sizeof *d->sent, "the hashes of sent blocks");
+    d->sending = d->sent + d->blocks;
+    return RAVEL_OK;
+}
+
+ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_error *err) {
+    size_t count = (size_t)refit->plan.out_count;
+    ravel_status status = RAVEL_OK;
+    *p = (ravel__packer){.refit = refit};
+    ravel__lane_init(&p->free);
+    ravel__lane_init(&p->ready);
+    p->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *p->cursors);
+    p->deltas = ravel__calloc(&refit->memory.allocator, count, sizeof *p->deltas);
+    if (count > 0 && (!p->cursors || !p->deltas)) status = ravel__no_memory(err, count * sizeof *p->cursors, "streams");
+    for (int32_t i = 0; i < refit->plan.out_count && refit->options.delta && status == RAVEL_OK; i++)
+        status = init_delta(p, i, err);
+    return status;
+}
+
+void ravel__packer_free(ravel__packer *p) {
+    if (!p->refit) return;
+    const ravel_allocator *allocator = &p->refit->memory.allocator;
+    size_t count = (size_t)p->refit->plan.out_count;
+    for (size_t i = 0; p->deltas && i < count; i++) {
+        ravel__delta *d = &p->deltas[i];
+        uint64_t *first = d->sent < d->sending ? d->sent : d->sending;
+        if (d->sent) ravel__release(allocator, first, (size_t)d->blocks * 2 * sizeof *first);
+    }
+    ravel__release(allocator, p->cursors, count * sizeof *p->cursors);
+    ravel__release(allocator, p->deltas, count * sizeof *p->deltas);
+    ravel__lane_free(&p->free);
+    ravel__lane_free(&p->ready);
+    memset(p, 0, sizeof *p);
+}
+
+void ravel__packer_begin(ravel__packer *p, int64_t version, const char *active, const char *has_base) {
+    p->window = p->next = 0;
+    p->tensor = -1;
+    p->version = version;
+    p->status = RAVEL_OK;
+    ravel_error_clear(&p->why);
+    p->iterate_ns = p->pack_ns = p->frames = 0;
+    p->gave_up = 0;
+    for (int32_t i = 0; i < p->refit->plan.out_count; i++) {
+        p->cursors[i] = (ravel__out_cursor){.active = active[i], .ended = !active[i]};
+        p->cursors[i].comparing = active[i] && p->deltas[i].sent && p->deltas[i].base > 0 && has_base[i];
+    }
+    ravel__lane_reset(&p->free);
+    ravel__lane_reset(&p->ready);
+}
+
+void ravel__packer_end(ravel__packer *p, int committed) {
+    for (int32_t i = 0; i < p->refit->plan.out_count && committed; i++) {
+        ravel__delta *d = &p->deltas[i];
+        if (!d->sent || !p->cursors[i].active) continue;
+        uint64_t *swap = d->sent;
+        d->sent = d->sending;
+        d->sending = swap;
+        d->base = p->version;
+    }
+}
+
+/* ---- one entry ------------------------------------------------------------------------------------------ */
+
+static ravel_status current_data(ravel__packer *p, int64_t tensor, const void **data) {
+    const ravel_refit_source *source = p->refit->source;
+    if (!source->iterate) {
+        *data = source->tensors[tensor].data;
+        return RAVEL_OK;
+    }
+    if (p->tensor != tensor) {
+        int64_t begin = ravel__clock_ns();
+        const void *made = NULL;
+        ravel_status status = source->iterate(source->user, tensor, &made, &p->why);
+        int64_t end = ravel__clock_ns();
+        p->iterate_ns += end - begin;
+        ravel__trace_add(&p->refit->trace, RAVEL_REFIT_ITERATE, -1, p->frames, begin, end, 0);
+        if (status == RAVEL_OK && !made) status = RAVEL_E_CALLBACK;
+        if (status != RAVEL_OK)
+            return ravel_error_set(&p->why, RAVEL_E_CALLBACK, "the source's iterate failed for \"%s\"",
+                                   source->tensors[tensor].name);
+        p->tensor = tensor;
+        p->data = made;
+    }
+    *data = p->data;
+    return RAVEL_OK;
+}
+
+typedef struct cut {
+    const ravel__slice *slice;
+    const ravel__item *item;
+    ravel__box box;
+    int64_t first, count, each; /* elements, and their bytes on the wire */
+} cut;
+
+/* Gathers and hashes step by step. */
+static ravel_status gather(ravel__packer *p, const cut *c, unsigned char *out, uint64_t *checksum) {
+    const void *data = NULL;
+    ravel__xxh3 state;
+    ravel_status status = current_data(p, c->item->view.tensor, &data);
+    int64_t step = HASH_STEP / c->each;
+    ravel__xxh3_begin(&state);
+    for (int64_t done = 0; done < c->count && status == RAVEL_OK; done += step) {
+        int64_t n = c->count - done < step ? c->count - done : step;
+        unsigned char *to = out + done * c->each;
+        status = ravel__view_gather(&c->item->view, data, &c->box, c->first + done, n, c->slice->dtype, to, &p->why);
+        ravel__xxh3_add(&state, to, (size_t)(n * c->each));
+    }
+    *checksum = ravel__xxh3_end(&state);
+    return status;
+}
+
+/* Whether the block is what was sent last; remembers it for the next time. */
+static int unchanged(ravel__packer *p, int32_t stream, int64_t bytes, uint64_t checksum) {
+    ravel__out_cursor *cursor = &p->cursors[stream];
+    ravel__delta *d = &p->deltas[stream];
+    if (!d->sent) return 0;
+    int64_t block = cursor->block++;
+    int same = cursor->comparing && d->sent[block] == checksum;
+    d->sending[block] = checksum;
+    if (!cursor->comparing) return 0;
+    cursor->compared += bytes;
+    cursor->changed += same ? 0 : bytes;
+    int64_t sample = d->blocks / 16 > SAMPLE_BLOCKS ? d->blocks / 16 : SAMPLE_BLOCKS;
+    if (cursor->block == sample && (double)cursor->changed > p->refit->options.delta_most * (double)cursor->compared) {
+        cursor->comparing = 0;
+        p->gave_up = 1;
+    }
+    return same;
+}
+
+/* How much of the cursor's slice goes into the frame: 0 where it is full. */
+static int64_t choose_count(const ravel__packer *p, int32_t stream, const cut *c, size_t room, int begun) {
+    const ravel__delta *d = &p->deltas[stream];
+    int64_t left = (c->slice->count - c->first) * c->each, bytes = (int64_t)room;
+    if (d->sent) {
+        int64_t block = d->block_bytes - c->first * c->each % d->block_bytes;
+        if (block > left) block = left;
+        return block <= bytes ? block / c->each : 0;
+    }
+    if (left <= bytes) return left / c->each;
+    return begun && bytes < CRUMB ? 0 : bytes / c->each;
+}
+
+static cut cut_at(const ravel__packer *p, int32_t stream) {
+    const ravel_refit *refit = p->refit;
+    const ravel__out_cursor *cursor = &p->cursors[stream];
+    cut c = {.slice = &refit->plan.slices[refit->plan.out[stream].first + cursor->slice]};
+    c.item = &refit->source_holding.items[c.slice->item];
+    c.box = ravel__slice_box(&refit->plan, c.slice, c.item->ndim);
+    c.each = ravel_dtype_bytes(c.slice->dtype);
+    c.first = cursor->first;
+    return c;
+}
+
+/* Puts the next entry into the frame; 0: the frame is full, or packing failed. */
+static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *writer) {
+    ravel__out_cursor *cursor = &p->cursors[stream];
+    cut c = cut_at(p, stream);
+    unsigned char *place;
+    uint64_t checksum;
+    size_t room = ravel__frame_room(writer, &place);
+    c.count = choose_count(p, stream, &c, room, writer->entries > 0);
+    if (c.count == 0) return 0;
+    p->status = gather(p, &c, place, &checksum);
+    if (p->status != RAVEL_OK) return 0;
+    ravel__frame_entry last, entry = {.tensor = (uint32_t)c.slice->tensor,
+                                      .slice = (uint32_t)cursor->slice,
+                                      .dtype = (uint16_t)c.slice->dtype,
+                                      .first = (uint64_t)c.first,
+                                      .count = (uint64_t)c.count,
+                                      .checksum = checksum};
+    if (!unchanged(p, stream, c.count * c.each, checksum)) {
+        ravel__frame_add(writer, &entry, (size_t)(c.count * c.each));
+    } else {
+        entry.kind = RAVEL__ENTRY_KEEP;
+        entry.checksum = 0;
+        if (ravel__frame_last(writer, &last) && last.kind == RAVEL__ENTRY_KEEP && last.slice == entry.slice)
+            ravel__frame_keep_more(writer, entry.count);
+        else
+            ravel__frame_add(writer, &entry, 0);
+    }
+    cursor->first += c.count;
+    if (cursor->first == c.slice->count) {
+        cursor->slice++;
+        cursor->first = 0;
+    }
+    return 1;
+}
+
+/* ---- one frame ------------------------------------------------------------------------------------------ */
+
+static int has_more(const ravel__packer *p, int32_t stream, int32_t window) {
+    const ravel__stream *s = &p->refit->plan.out[stream];
+    const ravel__out_cursor *cursor = &p->cursors[stream];
+    if (cursor->ended || cursor->slice == s->slices) return 0;
+    return window < 0 || p->refit->plan.slices[s->first + cursor->slice].window == window;
+}
+
+/* The stream whose turn it is, or -1 at the end of everything. After a failure the turns go on, so that the ABORT frames
+ * come when the receivers expect frames. */
+static int32_t next_stream(ravel__packer *p) {
+    int32_t count = p->refit->plan.out_count;
+    for (; p->window < p->refit->plan.windows; p->window++, p->next = 0)
+        for (int32_t tried = 0; tried < count; tried++) {
+            int32_t stream = (p->next + tried) % count;
+            if (!has_more(p, stream, p->window)) continue;
+            p->next = (stream + 1) % count;
+            return stream;
+        }
+    return -1;
+}
+
+static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, ravel__slot *slot) {
+    ravel__out_cursor *cursor = &p->cursors[stream];
+    ravel__frame_head head = {.window = (uint32_t)p->window,
+                              .sequence = cursor->sequence++,
+                              .version = (uint64_t)p->version,
+                              .sender = (uint32_t)p->refit->rank};
+    if (p->status != RAVEL_OK) head.flags = RAVEL__FRAME_FLAGS;
+    if (!has_more(p, stream, p->window)) head.flags |= RAVEL__FRAME_LAST_OF_WINDOW;
+    if (!has_more(p, stream, -1)) head.flags |= RAVEL__FRAME_LAST;
+    cursor->ended = (head.flags & RAVEL__FRAME_LAST) != 0;
+    slot->notice = (ravel__notice){head.flags, head.window, head.sequence, ravel__frame_end(writer, &head)};
+    slot->stream = stream;
+    slot->frame = p->frames++;
+    slot->void_ = 0;
+}
+
+int ravel__packer_next(ravel__packer *p, ravel__slot *slot, int32_t index) {
+    ravel__frame_writer writer;
+    int64_t begin = ravel__clock_ns(), before = p->iterate_ns;
+    int32_t stream = next_stream(p);
+    if (stream < 0) return 0;
+    ravel__frame_begin(&writer, slot->buffer, (size_t)p->refit->terms.buffer_bytes);
+    while (p->status == RAVEL_OK && has_more(p, stream, p->window) && pack_entry(p, stream, &writer)) {}
+    if (p->status != RAVEL_OK) writer.entries = 0, writer.end = RAVEL__FRAME_HEADER;
+    close_frame(p, stream, &writer, slot);
+    int64_t end = ravel__clock_ns();
+    p->pack_ns += end - begin - (p->iterate_ns - before);
+    ravel__trace_add(&p->refit->trace, RAVEL_REFIT_PACK, index, slot->frame, begin, end, (int64_t)slot->notice.bytes);
+    return 1;
+}

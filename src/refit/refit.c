@@ -1,0 +1,198 @@
+/* The session's life, and the small calls. */
+#include "refit/session.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "refit/checksum.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* ---- counting memory ------------------------------------------------------------------------------------ */
+
+static void *counted_resize(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
+    ravel__counted *c = user;
+    void *result = ravel__resize(c->inner, ptr, old_bytes, new_bytes);
+    if (!result && new_bytes > 0) return NULL;
+    int64_t change = (int64_t)new_bytes - (int64_t)old_bytes;
+    int64_t live = atomic_fetch_add(&c->live, change) + change, peak = atomic_load(&c->peak);
+    while (live > peak && !atomic_compare_exchange_weak(&c->peak, &peak, live)) {}
+    return result;
+}
+
+void ravel__counted_init(ravel__counted *counted, const ravel_allocator *inner) {
+    counted->allocator = (ravel_allocator){counted_resize, counted};
+    counted->inner = inner;
+    atomic_init(&counted->live, 0);
+    atomic_init(&counted->peak, 0);
+}
+
+/* ---- create --------------------------------------------------------------------------------------------- */
+
+static uint64_t host_number(void) {
+    char name[256] = "";
+    (void)gethostname(name, sizeof name - 1);
+    return ravel__xxh3_of(name, strlen(name));
+}
+
+/* Different for every session that ever sends. */
+static uint64_t fresh_lineage(const ravel_refit *refit) {
+    uint64_t x = ravel__mix64((uint64_t)ravel__clock_ns() ^ (uint64_t)getpid() << 40);
+    x = ravel__mix64(x ^ (uint64_t)(uintptr_t)refit) ^ host_number();
+    return x ? x : 1;
+}
+
+/* Copies a struct that may be older, and so shorter, than this library's. */
+static ravel_status take_struct(void *to, size_t bytes, const void *from, size_t size, const char *what,
+                                ravel_error *err) {
+    if (size < sizeof size || size > 65536)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s.size is %zu; set it to sizeof the struct", what, size);
+    memset(to, 0, bytes);
+    memcpy(to, from, size < bytes ? size : bytes);
+    return RAVEL_OK;
+}
+
+static ravel_status check_source(const ravel_refit_source *source, ravel_error *err) {
+    for (int64_t i = 0; i < source->count && !source->iterate; i++)
+        if (!source->tensors[i].data)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "source tensor \"%s\" has no data, and the source no iterate",
+                                   source->tensors[i].name ? source->tensors[i].name : "");
+    return RAVEL_OK;
+}
+
+static ravel_status take_source(ravel_refit *refit, const ravel_refit_source *source, ravel_error *err) {
+    if (!source) return RAVEL_OK;
+    ravel_status status =
+        take_struct(&refit->source_copy, sizeof refit->source_copy, source, source->size, "source", err);
+    if (status != RAVEL_OK) return status;
+    const ravel_refit_source *s = refit->source = &refit->source_copy;
+    status = ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, 0, "source", &refit->arena,
+                                 &refit->source_holding, err);
+    return status == RAVEL_OK ? check_source(s, err) : status;
+}
+
+static ravel_status take_sink(ravel_refit *refit, const ravel_refit_sink *sink, ravel_error *err) {
+    if (!sink) return RAVEL_OK;
+    ravel_status status = take_struct(&refit->sink_copy, sizeof refit->sink_copy, sink, sink->size, "sink", err);
+    if (status != RAVEL_OK) return status;
+    const ravel_refit_sink *s = refit->sink = &refit->sink_copy;
+    return ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, s->load != NULL, "sink", &refit->arena,
+                               &refit->sink_holding, err);
+}
+
+static ravel_status take_options(ravel_refit *refit, const ravel_refit_options *options, ravel_error *err) {
+    ravel_refit_options_default(&refit->options);
+    if (options) {
+        ravel_status status =
+            take_struct(&refit->options, sizeof refit->options, options, options->size, "options", err);
+        if (status != RAVEL_OK) return status;
+    }
+    return ravel__settings_take(&refit->options, &refit->settings, err);
+}
+
+static ravel_status prepare(ravel_refit *refit, const ravel_refit_source *source, const ravel_refit_sink *sink,
+                            const ravel_refit_options *options, ravel_error *err) {
+    ravel_status status = take_options(refit, options, err);
+    if (status == RAVEL_OK) status = take_source(refit, source, err);
+    if (status == RAVEL_OK) status = take_sink(refit, sink, err);
+    if (status == RAVEL_OK)
+        status = ravel__stage_init(&refit->stage, refit->sink, &refit->sink_holding, &refit->options,
+                                   &refit->stage_memory.allocator, err);
+    if (status == RAVEL_OK && refit->options.trace) {
+        refit->trace.events =
+            ravel__alloc(&refit->memory.allocator, RAVEL__TRACE_EVENTS * sizeof *refit->trace.events);
+        if (!refit->trace.events)
+            status = ravel__no_memory(err, RAVEL__TRACE_EVENTS * sizeof *refit->trace.events, "the trace");
+    }
+    return status;
+}
+
+ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source *source, const ravel_refit_sink *sink,
+                                      const ravel_refit_options *options, const ravel__transport *transport,
+                                      ravel_refit **refit, ravel_error *err) {
+    ravel_error own = RAVEL_ERROR_INIT;
+    const ravel_allocator *allocator = options && options->size == sizeof *options ? options->allocator : NULL;
+    if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a refit needs a communicator");
+    ravel_refit *r = ravel__calloc(allocator, 1, sizeof *r);
+    if (!r) {
+        ravel__no_memory(&own, sizeof *r, "a refit");
+        ravel_comm_abort(comm, &own);
+        return ravel_error_set(err, RAVEL_E_MEMORY, "%s", own.message);
+    }
+    ravel__counted_init(&r->memory, allocator);
+    ravel__counted_init(&r->stage_memory, allocator);
+    ravel__arena_init(&r->arena, &r->memory.allocator, 4096);
+    r->stage.undo_file = -1;
+    r->transport = transport;
+    r->host = host_number();
+    r->lineage = fresh_lineage(r);
+    ravel_status status = prepare(r, source, sink, options, &own);
+    r->options.allocator = allocator;
+    status = ravel__refit_connect(r, comm, status, &own);
+    if (status != RAVEL_OK) {
+        ravel_error_set(err, status, "%s", own.message);
+        ravel_refit_free(r);
+        return status;
+    }
+    *refit = r;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_refit_create(ravel_comm *comm, const ravel_refit_source *source, const ravel_refit_sink *sink,
+                                const ravel_refit_options *options, ravel_refit **refit, ravel_error *err) {
+    return ravel__refit_create_over(comm, source, sink, options, &ravel__transport_plain, refit, err);
+}
+
+ravel_status ravel_refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_error *err) {
+    ravel_error own = RAVEL_ERROR_INIT;
+    ravel_status status = ravel__refit_connect(refit, comm, RAVEL_OK, &own);
+    if (status != RAVEL_OK) ravel_error_set(err, status, "%s", own.message);
+    return status;
+}
+
+void ravel_refit_free(ravel_refit *refit) {
+    if (!refit) return;
+    const ravel_allocator *allocator = refit->memory.inner, *own = &refit->memory.allocator;
+    ravel__refit_disconnect(refit);
+    ravel__refit_free_buffers(refit);
+    ravel__stage_free(&refit->stage);
+    ravel__release(own, refit->trace.events, RAVEL__TRACE_EVENTS * sizeof *refit->trace.events);
+    ravel__holding_free(&refit->source_holding, own);
+    ravel__holding_free(&refit->sink_holding, own);
+    ravel__arena_free(&refit->arena);
+    ravel__release(allocator, refit, sizeof *refit);
+}
+
+ravel_status ravel_refit_run(ravel_comm *comm, const ravel_refit_source *source, const ravel_refit_sink *sink,
+                             const ravel_refit_options *options, int64_t version, ravel_refit_report *report,
+                             ravel_error *err) {
+    ravel_refit_options o;
+    ravel_refit *refit = NULL;
+    ravel_refit_options_default(&o);
+    if (options && options->size >= sizeof options->size)
+        memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    o.size = sizeof o;
+    o.stage = RAVEL_REFIT_UNDO; /* so that everything ends up in data */
+    ravel_status status = ravel_refit_create(comm, source, sink, &o, &refit, err);
+    if (status == RAVEL_OK) status = ravel_refit_update(refit, version, report, err);
+    ravel_refit_free(refit);
+    return status;
+}
+
+/* ---- small calls ---------------------------------------------------------------------------------------- */
+
+int64_t ravel_refit_version(const ravel_refit *refit) {
+    return refit->sink ? refit->stage.version : refit->sent_version;
+}
+
+void *ravel_refit_data(const ravel_refit *refit, int64_t index) {
+    return ravel__stage_data(&refit->stage, index);
+}
+
+int ravel_refit_lost(const ravel_refit *refit) {
+    return refit->comm == NULL;
+}
+
+ravel_status ravel_refit_audit(const ravel_refit *refit, ravel_error *err) {
+    return ravel__stage_audit(&refit->stage, err);
+}

@@ -1,0 +1,244 @@
+/* What a refit is inside.
+ *
+ *     refit.c      create, run, free, the small calls
+ *     connect.c    hello, manifests, catalog, plan, buffers: one communicator
+ *     update.c     one version: begin, stream, totals, vote, switch, report
+ *     stream.c     the calling thread's loop: sends, receives, passes on
+ *     packer.c     fills frames (helper thread of a sender)
+ *     loader.c     verifies and loads frames (helper thread of a receiver)
+ *     stage.c      versions
+ *
+ *                free lane          ready lane
+ *     [packer] <----------- [calling thread] -----> wire -----> [calling thread] -----------> [loader]
+ *              ----------->                                       ^    arrived lane             |
+ *                                                                 +-----------------------------+
+ *                                                                       loaded lane */
+#ifndef RAVEL_REFIT_SESSION_H
+#define RAVEL_REFIT_SESSION_H
+
+#include "base/futex.h"
+#include "refit/frame.h"
+#include "refit/lane.h"
+#include "refit/plan.h"
+#include "refit/stage.h"
+#include "refit/trace.h"
+#include "refit/transport.h"
+
+enum { RAVEL__FANOUT_MOST = 4 };
+
+/* Counts what it hands out; wraps the caller's allocator. */
+typedef struct ravel__counted {
+    ravel_allocator allocator; /* hand out this one */
+    const ravel_allocator *inner;
+    _Atomic int64_t live, peak;
+} ravel__counted;
+
+void ravel__counted_init(ravel__counted *counted, const ravel_allocator *inner);
+
+/* Tells the calling thread that a helper did something. */
+typedef struct ravel__bell {
+    _Atomic uint32_t word;
+} ravel__bell;
+
+typedef enum ravel__slot_state {
+    RAVEL__SLOT_FREE,
+    RAVEL__SLOT_PACKING, /* a sender's: with the packer */
+    RAVEL__SLOT_SENDING,
+    RAVEL__SLOT_NOTICE, /* a receiver's: its notice is awaited */
+    RAVEL__SLOT_FRAME,  /* its frame is awaited */
+    RAVEL__SLOT_LOADING /* with the loader; perhaps being passed on */
+} ravel__slot_state;
+
+/* A buffer and what is happening to it. */
+typedef struct ravel__slot {
+    unsigned char *buffer;
+    int32_t state;
+    int32_t stream; /* index into plan.out or plan.in; local streams: of plan.out */
+    int32_t void_;  /* the frame did not arrive whole: not to be loaded */
+    int32_t loaded; /* the loader has given it back */
+    int64_t frame;  /* number on this rank, for the trace */
+    int64_t began_ns;
+    ravel__notice notice;
+    unsigned char notice_bytes[RAVEL__NOTICE_BYTES];
+    ravel_request *recv;                        /* notice or frame */
+    ravel_request *sends[2 * RAVEL__FANOUT_MOST]; /* notice and frame to each child */
+} ravel__slot;
+
+typedef struct ravel__pool {
+    ravel__slot *slots;
+    int32_t count;
+    size_t bytes; /* of a buffer */
+    void *block;  /* what the buffers lie in */
+    size_t block_bytes;
+} ravel__pool;
+
+/* ---- the packer ---- */
+
+typedef struct ravel__out_cursor {
+    int64_t slice;    /* of the stream: the next one */
+    int64_t first;    /* element of it */
+    uint64_t sequence;
+    int64_t block;    /* delta: number of the next block in the stream */
+    int32_t active;   /* takes part in this update */
+    int32_t ended;
+    int64_t compared, changed; /* delta: bytes */
+    int32_t comparing;
+} ravel__out_cursor;
+
+/* Hashes of what a stream sent last; kept over updates. */
+typedef struct ravel__delta {
+    uint64_t *sent, *sending; /* [blocks]; NULL: no delta */
+    int64_t blocks;
+    int64_t block_bytes;
+    int64_t base; /* the version that `sent` is of; 0: none */
+} ravel__delta;
+
+typedef struct ravel__packer {
+    struct ravel_refit *refit;
+    ravel__out_cursor *cursors; /* [plan.out_count] */
+    ravel__delta *deltas;       /* [plan.out_count] */
+    int32_t window, next;       /* whose turn it is */
+    int64_t tensor;             /* whose data is current; -1: none */
+    const void *data;
+    int64_t version;
+    ravel_status status; /* of the first failure; the calling thread reads it after the thread has ended */
+    ravel_error why;
+    int64_t iterate_ns, pack_ns;
+    int32_t gave_up; /* comparing */
+    int64_t frames;
+    ravel__lane free, ready;
+} ravel__packer;
+
+ravel_status ravel__packer_init(ravel__packer *packer, struct ravel_refit *refit, ravel_error *err);
+void ravel__packer_free(ravel__packer *packer);
+/* Before an update; `has_base[i]`: all members of stream i hold the version that its delta is based on. */
+void ravel__packer_begin(ravel__packer *packer, int64_t version, const char *active, const char *has_base);
+/* Fills the slot with the next frame; 0: there is none. Failures become ABORT frames. */
+int ravel__packer_next(ravel__packer *packer, ravel__slot *slot, int32_t index);
+/* After the vote. */
+void ravel__packer_end(ravel__packer *packer, int committed);
+
+/* ---- the loader ---- */
+
+typedef struct ravel__in_cursor {
+    int64_t slice, first;
+    uint64_t sequence;
+    int32_t active;
+} ravel__in_cursor;
+
+typedef struct ravel__loader {
+    struct ravel_refit *refit;
+    ravel__in_cursor *cursors; /* [plan.in_count] */
+    int64_t version;
+    ravel_status status;
+    ravel_error why;
+    int64_t verify_ns, load_ns, kept_bytes;
+    ravel__lane arrived, loaded;
+} ravel__loader;
+
+ravel_status ravel__loader_init(ravel__loader *loader, struct ravel_refit *refit, ravel_error *err);
+void ravel__loader_free(ravel__loader *loader);
+void ravel__loader_begin(ravel__loader *loader, int64_t version, const char *active);
+/* Verifies and loads the slot's frame, which belongs to plan.in[stream]. After the first failure it does nothing. */
+void ravel__loader_take(ravel__loader *loader, const ravel__slot *slot, int32_t stream, int32_t index);
+/* Whether every stream came to its end. */
+ravel_status ravel__loader_end(ravel__loader *loader);
+
+/* ---- the session ---- */
+
+/* What a receiver has to know of its streams to take frames in turn. */
+typedef struct ravel__in_state {
+    int32_t active, ended, window_ended, awaiting;
+    int64_t slice; /* the first one of the current window */
+    uint64_t sequence;
+    int32_t parent;
+    int32_t children[RAVEL__FANOUT_MOST];
+    int32_t child_count;
+} ravel__in_state;
+
+typedef struct ravel__out_state {
+    int32_t children[RAVEL__FANOUT_MOST];
+    int32_t child_count;
+    int32_t local_in; /* local streams: the index in plan.in */
+} ravel__out_state;
+
+typedef struct ravel__wire_state {
+    int64_t now_ns, progress_ns; /* the last one */
+    int32_t sending, receiving;  /* slots */
+    int64_t send_since, receive_since;
+    int64_t send_ns, receive_ns;
+    int64_t frames, bytes_sent, bytes_received;
+    int32_t window, next; /* of the receiver's turn */
+    int32_t open_requests;
+    int32_t packed_all, wanted; /* the packer has ended; streams that have yet to end */
+    int64_t total_bytes;        /* of this rank, for the progress callback */
+    int64_t told_ns;
+} ravel__wire_state;
+
+struct ravel_refit {
+    ravel_refit_options options;
+    ravel_refit_source source_copy;
+    ravel_refit_sink sink_copy;
+    const ravel_refit_source *source; /* NULL or &source_copy */
+    const ravel_refit_sink *sink;
+    const ravel__transport *transport;
+    ravel__counted memory, stage_memory;
+    ravel__arena arena; /* names of the holdings */
+    ravel__holding source_holding, sink_holding;
+    ravel__stage stage;
+    ravel__settings settings;
+    uint64_t lineage; /* a sender's own */
+    uint64_t host;
+    int64_t sent_version;
+
+    /* of one communicator */
+    ravel_comm *comm; /* NULL: lost */
+    int32_t rank, ranks;
+    int32_t root; /* the lowest sender */
+    int32_t senders, receivers;
+    char *roles; /* [ranks] */
+    ravel__terms terms;
+    ravel__refit_plan plan;
+    ravel__pool out_pool, in_pool;
+    ravel__packer packer;
+    ravel__loader loader;
+    ravel__in_state *in_states;   /* [plan.in_count] */
+    ravel__out_state *out_states; /* [plan.out_count] */
+    ravel__wire_state wire;
+    ravel__bell bell;
+    ravel__trace trace;
+    int64_t began_ns, vote_ns, stream_ns; /* of the last update */
+};
+
+/* refit.c; tests put their own transport in. */
+ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source *source, const ravel_refit_sink *sink,
+                                      const ravel_refit_options *options, const ravel__transport *transport,
+                                      ravel_refit **refit, ravel_error *err);
+/* The communicator has failed: leaves it. `tell`: the others do not know yet. */
+void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell);
+int ravel__is_loss(ravel_status status);
+
+/* connect.c. `status` and `err`: this rank's own preparations, which the others are told of. On failure the refit is
+ * left without a communicator. */
+ravel_status ravel__refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_status status, ravel_error *err);
+void ravel__refit_disconnect(ravel_refit *refit);
+/* Buffers stay over connections. */
+void ravel__refit_free_buffers(ravel_refit *refit);
+/* Collective: RAVEL_OK where `status` is RAVEL_OK on every rank, else the lowest failing rank's status and sentence on
+ * all of them. A status of E_END only follows from another rank's failure and gives way to it. A loss of the
+ * communicator comes back as such. */
+ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err);
+
+/* stream.c: moves everything. A failure that leaves the communicator usable is in packer.status or loader.status; the
+ * result is only about the communicator. After ravel__refit_trees, ravel__packer_begin and ravel__loader_begin. */
+ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err);
+/* Sets parents and children from the members that take part; skip: [ranks], 1 for receivers that do not. Marks in
+ * active_out [plan.out_count] and active_in [plan.in_count] which streams there are. */
+void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in);
+
+static inline void ravel__bell_ring(ravel__bell *bell) {
+    atomic_fetch_add(&bell->word, 1);
+    ravel__futex_wake(&bell->word);
+}
+
+#endif

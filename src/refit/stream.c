@@ -1,0 +1,534 @@
+/* The calling thread's loop: hands packed frames to the wire, takes arriving ones in turn, gives them to the loader and
+ * passes them on. It alone uses the communicator. It never waits for one thing only: each round looks at everything,
+ * and sleeps a moment, or until a helper rings, when nothing moved.
+ *
+ *     sender's slot     FREE -> PACKING -> SENDING -> FREE          (local streams: -> LOADING -> FREE)
+ *     receiver's slot   FREE -> NOTICE -> FRAME -> LOADING -> FREE
+ *
+ * A receiver asks for a stream's next notice only after the one before has come, since that says whether there is a
+ * next; and gives its buffers to streams in their turn, so that the frame that comes first in the order of the whole
+ * communicator (plan.h) always has a buffer waiting for it. */
+#include "refit/session.h"
+
+#include "base/clock.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    REQUESTS_MOST = RAVEL_REQUESTS_MAX - 2 * RAVEL__FANOUT_MOST,
+    YIELDS = 16,
+    NAP_NS = 40 * 1000,
+    TELL_NS = 50 * 1000 * 1000
+};
+
+static int32_t notice_tag(const ravel__stream *s) {
+    return 2 * s->tag;
+}
+static int32_t frame_tag(const ravel__stream *s) {
+    return 2 * s->tag + 1;
+}
+
+/* ---- trees ---------------------------------------------------------------------------------------------- */
+
+static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
+    int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
+    if (refit->options.fanout > 0) return refit->options.fanout;
+    return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain is longer to fill, and then twice as fast */
+}
+
+/* Node 0 is the sender, node i + 1 the i-th member that takes part. */
+static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node) {
+    if (node == 0) return s->sender;
+    for (int32_t i = 0; i < s->member_count; i++)
+        if (!skip[s->members[i]] && --node == 0) return s->members[i];
+    return -1;
+}
+
+static int32_t node_of(const ravel__stream *s, const char *skip, int32_t rank, int32_t *members) {
+    int32_t node = rank == s->sender ? 0 : -1;
+    *members = 0;
+    for (int32_t i = 0; i < s->member_count; i++) {
+        if (skip[s->members[i]]) continue;
+        ++*members;
+        if (s->members[i] == rank && !s->local) node = *members;
+    }
+    return node;
+}
+
+static int32_t list_children(const ravel_refit *refit, const ravel__stream *s, const char *skip, int32_t *children) {
+    int32_t members, count = 0, node = node_of(s, skip, refit->rank, &members);
+    int32_t fanout = auto_fanout(refit, s, members);
+    for (int32_t i = 1; i <= fanout; i++) {
+        int32_t child = node * fanout + i;
+        if (child <= members) children[count++] = node_rank(s, skip, child);
+    }
+    return count;
+}
+
+void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in) {
+    int32_t members;
+    for (int32_t i = 0; i < refit->plan.out_count; i++) {
+        const ravel__stream *s = &refit->plan.out[i];
+        ravel__out_state *o = &refit->out_states[i];
+        (void)node_of(s, skip, refit->rank, &members);
+        active_out[i] = members > 0;
+        o->child_count = s->local ? 0 : list_children(refit, s, skip, o->children);
+        o->local_in = -1;
+        for (int32_t j = 0; j < refit->plan.in_count && s->local; j++)
+            if (refit->plan.in[j].local) o->local_in = j;
+    }
+    for (int32_t i = 0; i < refit->plan.in_count; i++) {
+        const ravel__stream *s = &refit->plan.in[i];
+        ravel__in_state *in = &refit->in_states[i];
+        active_in[i] = !skip[refit->rank];
+        *in = (ravel__in_state){.active = active_in[i] && !s->local, .ended = !active_in[i] || s->local};
+        if (!in->active) continue;
+        int32_t node = node_of(s, skip, refit->rank, &members), fanout = auto_fanout(refit, s, members);
+        in->parent = node_rank(s, skip, (node - 1) / fanout);
+        in->child_count = list_children(refit, s, skip, in->children);
+    }
+}
+
+/* ---- time and progress ---------------------------------------------------------------------------------- */
+
+static void moved(ravel_refit *refit) {
+    refit->wire.progress_ns = refit->wire.now_ns;
+}
+
+/* A phase that is on while its count is above 0. */
+static void phase_count(ravel_refit *refit, int32_t *count, int32_t change, int64_t *since, int64_t *total) {
+    int64_t now = ravel__clock_ns();
+    if (*count == 0) *since = now;
+    *count += change;
+    if (*count == 0) *total += now - *since;
+    refit->wire.now_ns = now;
+}
+
+static void tell_progress(ravel_refit *refit) {
+    ravel__wire_state *w = &refit->wire;
+    if (!refit->options.progress || w->now_ns - w->told_ns < TELL_NS) return;
+    w->told_ns = w->now_ns;
+    refit->options.progress(refit->options.progress_user, w->bytes_sent + w->bytes_received, w->total_bytes);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------- */
+
+static ravel_status post_send(ravel_refit *refit, ravel__slot *slot, int32_t which, const void *data, int64_t bytes,
+                              int32_t peer, int32_t tag, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    int32_t message = which % 2 ? RAVEL__MESSAGE_FRAME : RAVEL__MESSAGE_NOTICE;
+    ravel_status status = t->isend(t->user, refit->comm, data, bytes, peer, tag, message, &slot->sends[which], err);
+    refit->wire.open_requests += slot->sends[which] != NULL;
+    return status;
+}
+
+static ravel_status post_recv(ravel_refit *refit, ravel__slot *slot, void *data, int64_t bytes, int32_t peer,
+                              int32_t tag, int32_t message, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    ravel_status status = t->irecv(t->user, refit->comm, data, bytes, peer, tag, message, &slot->recv, err);
+    refit->wire.open_requests += slot->recv != NULL;
+    return status;
+}
+
+/* *done where the request is over. E_MISMATCH (a message of another length) is not a loss: *bad says so. */
+static ravel_status look(ravel_refit *refit, ravel_request **request, int32_t *done, int32_t *bad, ravel_error *err) {
+    *done = 1;
+    *bad = 0;
+    if (!*request) return RAVEL_OK;
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_status status = refit->transport->test(refit->transport->user, *request, done, &why);
+    if (!*done) return RAVEL_OK;
+    *request = NULL;
+    refit->wire.open_requests--;
+    moved(refit);
+    if (status == RAVEL_E_MISMATCH) {
+        *bad = 1;
+        return RAVEL_OK;
+    }
+    if (status != RAVEL_OK) ravel_error_set(err, status, "%s", why.message);
+    return status;
+}
+
+/* Looks at a slot's sends; *all where they are over. */
+static ravel_status look_sends(ravel_refit *refit, ravel__slot *slot, int32_t *all, int32_t *bad, ravel_error *err) {
+    *all = 1;
+    *bad = 0;
+    for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++) {
+        int32_t done, wrong;
+        ravel_status status = look(refit, &slot->sends[i], &done, &wrong, err);
+        if (status != RAVEL_OK) return status;
+        *all &= done;
+        *bad |= wrong;
+    }
+    return RAVEL_OK;
+}
+
+/* ---- sender --------------------------------------------------------------------------------------------- */
+
+static ravel_status send_slot(ravel_refit *refit, int32_t index, ravel_error *err) {
+    ravel__slot *slot = &refit->out_pool.slots[index];
+    const ravel__stream *s = &refit->plan.out[slot->stream];
+    const ravel__out_state *o = &refit->out_states[slot->stream];
+    ravel_status status = RAVEL_OK;
+    moved(refit);
+    if (s->local) {
+        slot->state = RAVEL__SLOT_LOADING;
+        slot->loaded = 0;
+        ravel__lane_put(&refit->loader.arrived, index + refit->in_pool.count);
+        return RAVEL_OK;
+    }
+    slot->state = RAVEL__SLOT_SENDING;
+    slot->began_ns = ravel__clock_ns();
+    phase_count(refit, &refit->wire.sending, 1, &refit->wire.send_since, &refit->wire.send_ns);
+    ravel__notice_encode(&slot->notice, slot->notice_bytes);
+    int64_t bytes = (int64_t)slot->notice.bytes;
+    for (int32_t c = 0; c < o->child_count && status == RAVEL_OK; c++) {
+        status = post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, o->children[c], notice_tag(s), err);
+        if (status == RAVEL_OK)
+            status = post_send(refit, slot, 2 * c + 1, slot->buffer, bytes, o->children[c], frame_tag(s), err);
+        refit->wire.bytes_sent += bytes + RAVEL__NOTICE_BYTES;
+    }
+    refit->wire.frames++;
+    return status;
+}
+
+static void free_out(ravel_refit *refit, int32_t index) {
+    refit->out_pool.slots[index].state = RAVEL__SLOT_PACKING;
+    ravel__lane_put(&refit->packer.free, index);
+}
+
+static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int32_t i = 0; i < refit->out_pool.count && status == RAVEL_OK; i++) {
+        ravel__slot *slot = &refit->out_pool.slots[i];
+        int32_t all, bad; /* what was bad, the receiver says in the vote */
+        if (slot->state == RAVEL__SLOT_LOADING && slot->loaded) {
+            free_out(refit, i);
+            moved(refit);
+        }
+        if (slot->state != RAVEL__SLOT_SENDING) continue;
+        status = look_sends(refit, slot, &all, &bad, err);
+        if (status != RAVEL_OK || !all) continue;
+        phase_count(refit, &refit->wire.sending, -1, &refit->wire.send_since, &refit->wire.send_ns);
+        ravel__trace_add(&refit->trace, RAVEL_REFIT_SEND, i, slot->frame, slot->began_ns, refit->wire.now_ns,
+                         (int64_t)slot->notice.bytes);
+        free_out(refit, i);
+    }
+    while (status == RAVEL_OK && refit->wire.open_requests < REQUESTS_MOST) {
+        int32_t index = ravel__lane_look(&refit->packer.ready);
+        if (index < 0) break;
+        status = send_slot(refit, index, err);
+    }
+    return status;
+}
+
+/* Nothing is packed, being packed or on its way. */
+static int sender_done(ravel_refit *refit) {
+    if (!refit->wire.packed_all || !ravel__lane_is_empty(&refit->packer.ready)) return 0;
+    for (int32_t i = 0; i < refit->out_pool.count; i++) {
+        int32_t state = refit->out_pool.slots[i].state;
+        if (state == RAVEL__SLOT_SENDING || state == RAVEL__SLOT_LOADING) return 0;
+    }
+    return 1;
+}
+
+/* ---- receiver ------------------------------------------------------------------------------------------- */
+
+static int in_window(const ravel_refit *refit, int32_t stream, int32_t window) {
+    const ravel__stream *s = &refit->plan.in[stream];
+    ravel__in_state *in = &refit->in_states[stream];
+    while (in->slice < s->slices && refit->plan.slices[s->first + in->slice].window < window) in->slice++;
+    return in->slice < s->slices && refit->plan.slices[s->first + in->slice].window == window;
+}
+
+/* The stream whose turn it is: -1: none is left; -2: it cannot be known yet. */
+static int32_t next_in_turn(ravel_refit *refit) {
+    ravel__wire_state *w = &refit->wire;
+    int32_t count = refit->plan.in_count;
+    for (;; w->window++, w->next = 0) {
+        int open = 0;
+        for (int32_t tried = 0; tried < count; tried++) {
+            int32_t stream = (w->next + tried) % count;
+            ravel__in_state *in = &refit->in_states[stream];
+            if (in->ended || in->window_ended || !in_window(refit, stream, w->window)) continue;
+            if (in->awaiting) return -2;
+            w->next = (stream + 1) % count;
+            return stream;
+        }
+        for (int32_t i = 0; i < count; i++) {
+            open |= !refit->in_states[i].ended;
+            refit->in_states[i].window_ended = 0;
+        }
+        if (!open || w->window >= refit->plan.windows) return -1;
+    }
+}
+
+static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
+    for (int32_t i = 0; i < refit->in_pool.count && refit->wire.wanted > 0; i++) {
+        ravel__slot *slot = &refit->in_pool.slots[i];
+        if (slot->state != RAVEL__SLOT_FREE || refit->wire.open_requests >= REQUESTS_MOST) continue;
+        int32_t stream = next_in_turn(refit);
+        if (stream < 0) return RAVEL_OK;
+        slot->state = RAVEL__SLOT_NOTICE;
+        slot->stream = stream;
+        refit->in_states[stream].awaiting = 1;
+        ravel_status status =
+            post_recv(refit, slot, slot->notice_bytes, RAVEL__NOTICE_BYTES, refit->in_states[stream].parent,
+                      notice_tag(&refit->plan.in[stream]), RAVEL__MESSAGE_NOTICE, err);
+        if (status != RAVEL_OK) return status;
+    }
+    return RAVEL_OK;
+}
+
+/* A notice that is wrong leaves no way to go on: what follows it cannot be received. */
+static ravel_status check_notice(const ravel_refit *refit, const ravel__slot *slot, ravel_error *err) {
+    const ravel__in_state *in = &refit->in_states[slot->stream];
+    int32_t sender = refit->plan.in[slot->stream].sender;
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel__notice n;
+    ravel_status status = ravel__notice_decode(slot->notice_bytes, &n, &why);
+    if (status != RAVEL_OK)
+        return ravel_error_set(err, RAVEL_E_PEER_LOST, "the stream from rank %d cannot go on: %s", sender, why.message);
+    if (n.sequence != in->sequence || n.bytes < RAVEL__FRAME_HEADER || n.bytes > (uint64_t)refit->terms.buffer_bytes)
+        return ravel_error_set(err, RAVEL_E_PEER_LOST,
+                               "the stream from rank %d cannot go on: it announces frame %llu of %llu bytes", sender,
+                               (unsigned long long)n.sequence, (unsigned long long)n.bytes);
+    return RAVEL_OK;
+}
+
+static ravel_status notice_came(ravel_refit *refit, ravel__slot *slot, ravel_error *err) {
+    ravel__in_state *in = &refit->in_states[slot->stream];
+    const ravel__stream *s = &refit->plan.in[slot->stream];
+    ravel_status status = check_notice(refit, slot, err);
+    if (status != RAVEL_OK) return status;
+    (void)ravel__notice_decode(slot->notice_bytes, &slot->notice, NULL);
+    in->awaiting = 0;
+    in->sequence++;
+    in->window_ended = (slot->notice.flags & RAVEL__FRAME_LAST_OF_WINDOW) != 0;
+    if (slot->notice.flags & RAVEL__FRAME_LAST) {
+        in->ended = 1;
+        refit->wire.wanted--;
+    }
+    slot->state = RAVEL__SLOT_FRAME;
+    slot->void_ = slot->loaded = 0;
+    slot->frame = refit->wire.frames++;
+    slot->began_ns = ravel__clock_ns();
+    phase_count(refit, &refit->wire.receiving, 1, &refit->wire.receive_since, &refit->wire.receive_ns);
+    status = post_recv(refit, slot, slot->buffer, (int64_t)slot->notice.bytes, in->parent, frame_tag(s),
+                       RAVEL__MESSAGE_FRAME, err);
+    for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++)
+        status = post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, in->children[c], notice_tag(s),
+                           err);
+    return status;
+}
+
+static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
+    ravel__slot *slot = &refit->in_pool.slots[index];
+    const ravel__in_state *in = &refit->in_states[slot->stream];
+    int64_t bytes = (int64_t)slot->notice.bytes;
+    ravel_status status = RAVEL_OK;
+    phase_count(refit, &refit->wire.receiving, -1, &refit->wire.receive_since, &refit->wire.receive_ns);
+    ravel__trace_add(&refit->trace, RAVEL_REFIT_RECEIVE, index, slot->frame, slot->began_ns, refit->wire.now_ns, bytes);
+    refit->wire.bytes_received += bytes + RAVEL__NOTICE_BYTES;
+    slot->void_ = bad;
+    slot->state = RAVEL__SLOT_LOADING;
+    for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++) {
+        status = post_send(refit, slot, 2 * c + 1, slot->buffer, bytes, in->children[c],
+                           frame_tag(&refit->plan.in[slot->stream]), err);
+        refit->wire.bytes_sent += bytes + RAVEL__NOTICE_BYTES;
+    }
+    ravel__lane_put(&refit->loader.arrived, index);
+    return status;
+}
+
+static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *err) {
+    ravel__slot *slot = &refit->in_pool.slots[index];
+    int32_t done, bad;
+    if (slot->state == RAVEL__SLOT_NOTICE || slot->state == RAVEL__SLOT_FRAME) {
+        ravel_status status = look(refit, &slot->recv, &done, &bad, err);
+        if (status != RAVEL_OK || !done) return status;
+        if (slot->state == RAVEL__SLOT_FRAME) return frame_came(refit, index, bad, err);
+        if (bad) return ravel_error_set(err, RAVEL_E_PEER_LOST, "a notice of another length came");
+        return notice_came(refit, slot, err);
+    }
+    if (slot->state == RAVEL__SLOT_LOADING) {
+        ravel_status status = look_sends(refit, slot, &done, &bad, err);
+        if (status != RAVEL_OK) return status;
+        if (done && slot->loaded) slot->state = RAVEL__SLOT_FREE;
+    }
+    return RAVEL_OK;
+}
+
+/* Buffers that the loader has given back, of either pool. */
+static void take_loaded(ravel_refit *refit) {
+    for (int32_t index; (index = ravel__lane_look(&refit->loader.loaded)) >= 0; moved(refit)) {
+        if (index < refit->in_pool.count)
+            refit->in_pool.slots[index].loaded = 1;
+        else
+            refit->out_pool.slots[index - refit->in_pool.count].loaded = 1;
+    }
+}
+
+static ravel_status step_receiver(ravel_refit *refit, ravel_error *err) {
+    take_loaded(refit);
+    for (int32_t i = 0; i < refit->in_pool.count; i++) {
+        ravel_status status = step_slot(refit, i, err);
+        if (status != RAVEL_OK) return status;
+    }
+    return want_frames(refit, err);
+}
+
+static int receiver_done(const ravel_refit *refit) {
+    if (refit->wire.wanted > 0) return 0;
+    for (int32_t i = 0; i < refit->in_pool.count; i++)
+        if (refit->in_pool.slots[i].state != RAVEL__SLOT_FREE) return 0;
+    return 1;
+}
+
+/* ---- helpers -------------------------------------------------------------------------------------------- */
+
+/* One frame, if a buffer is free; 0: everything is packed. */
+static int pack_one(ravel_refit *refit, int32_t index) {
+    if (!ravel__packer_next(&refit->packer, &refit->out_pool.slots[index], index)) return 0;
+    ravel__lane_put(&refit->packer.ready, index);
+    return 1;
+}
+
+static void load_one(ravel_refit *refit, int32_t index) {
+    ravel__loader *l = &refit->loader;
+    int32_t own = refit->in_pool.count;
+    if (index < own) {
+        ravel__slot *slot = &refit->in_pool.slots[index];
+        ravel__loader_take(l, slot, slot->stream, index);
+    } else {
+        ravel__slot *slot = &refit->out_pool.slots[index - own];
+        ravel__loader_take(l, slot, refit->out_states[slot->stream].local_in, index);
+    }
+    ravel__lane_put(&l->loaded, index);
+}
+
+typedef struct helper {
+    ravel_refit *refit;
+    pthread_t thread;
+    int32_t running;
+    _Atomic int32_t ended;
+} helper;
+
+static void *pack_all(void *argument) {
+    helper *h = argument;
+    for (int32_t index; (index = ravel__lane_take(&h->refit->packer.free)) >= 0;) {
+        if (!pack_one(h->refit, index)) break;
+        ravel__bell_ring(&h->refit->bell);
+    }
+    atomic_store(&h->ended, 1);
+    ravel__bell_ring(&h->refit->bell);
+    return NULL;
+}
+
+static void *load_all(void *argument) {
+    helper *h = argument;
+    for (int32_t index; (index = ravel__lane_take(&h->refit->loader.arrived)) >= 0;) {
+        load_one(h->refit, index);
+        ravel__bell_ring(&h->refit->bell);
+    }
+    atomic_store(&h->ended, 1);
+    return NULL;
+}
+
+/* Without a thread (none wanted, none to be had) the loop does the work itself. */
+static void start(helper *h, ravel_refit *refit, int wanted, void *(*body)(void *)) {
+    *h = (helper){.refit = refit};
+    atomic_init(&h->ended, !wanted);
+    if (wanted && refit->options.helper) h->running = pthread_create(&h->thread, NULL, body, h) == 0;
+}
+
+static void stop(helper *h, ravel__lane *lane) {
+    ravel__lane_close(lane);
+    if (h->running) pthread_join(h->thread, NULL);
+}
+
+static void help_out(ravel_refit *refit, helper *packer, const helper *loader) {
+    int32_t index;
+    if (!packer->running && !atomic_load(&packer->ended) && (index = ravel__lane_look(&refit->packer.free)) >= 0) {
+        if (!pack_one(refit, index)) atomic_store(&packer->ended, 1);
+        moved(refit);
+    }
+    if (!loader->running && (index = ravel__lane_look(&refit->loader.arrived)) >= 0) load_one(refit, index);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------- */
+
+static void reset(ravel_refit *refit) {
+    ravel__wire_state *w = &refit->wire;
+    memset(w, 0, sizeof *w);
+    w->now_ns = w->progress_ns = w->told_ns = ravel__clock_ns();
+    for (int32_t i = 0; i < refit->plan.in_count; i++) {
+        w->wanted += refit->in_states[i].active;
+        w->total_bytes += refit->in_states[i].active ? refit->plan.in[i].bytes : 0;
+    }
+    for (int32_t i = 0; i < refit->plan.out_count; i++)
+        w->total_bytes += refit->plan.out[i].bytes * refit->out_states[i].child_count;
+    for (int32_t i = 0; i < refit->in_pool.count; i++) refit->in_pool.slots[i].state = RAVEL__SLOT_FREE;
+    for (int32_t i = 0; i < refit->out_pool.count; i++) free_out(refit, i);
+}
+
+static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
+    double limit = refit->options.timeout > 0 ? refit->options.timeout : ravel_comm_timeout(refit->comm);
+    double waited = (double)(refit->wire.now_ns - refit->wire.progress_ns) * 1e-9;
+    if (waited <= limit) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_TIMEOUT, "no weights moved for %.3g s (%lld of %lld bytes had)", limit,
+                           (long long)(refit->wire.bytes_sent + refit->wire.bytes_received),
+                           (long long)refit->wire.total_bytes);
+}
+
+static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen, ravel_error *err) {
+    if (++*idle_rounds < YIELDS) {
+        (void)sched_yield();
+        return RAVEL_OK;
+    }
+    ravel_status status = ravel_comm_alive(refit->comm, err);
+    if (status == RAVEL_OK) status = check_deadline(refit, err);
+    if (status == RAVEL_OK) ravel__futex_wait(&refit->bell.word, seen, refit->wire.now_ns + NAP_NS);
+    return status;
+}
+
+static ravel_status loop(ravel_refit *refit, helper *packer, const helper *loader, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    int32_t idle_rounds = 0;
+    while (status == RAVEL_OK) {
+        uint32_t seen = atomic_load(&refit->bell.word);
+        int packer_ended = atomic_load(&packer->ended);
+        int64_t before = refit->wire.progress_ns;
+        refit->wire.now_ns = ravel__clock_ns();
+        help_out(refit, packer, loader);
+        status = step_sender(refit, err);
+        if (status == RAVEL_OK) status = step_receiver(refit, err);
+        refit->wire.packed_all = packer_ended; /* seen before the ready lane was emptied */
+        if (status != RAVEL_OK || (sender_done(refit) && receiver_done(refit))) break;
+        tell_progress(refit);
+        if (refit->wire.progress_ns != before)
+            idle_rounds = 0;
+        else
+            status = idle(refit, &idle_rounds, seen, err);
+    }
+    return status;
+}
+
+ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
+    helper packer, loader;
+    reset(refit);
+    start(&packer, refit, refit->plan.out_count > 0, pack_all);
+    start(&loader, refit, refit->plan.in_count > 0, load_all);
+    ravel_status status = loop(refit, &packer, &loader, err);
+    if (refit->options.progress && status == RAVEL_OK) {
+        refit->wire.told_ns = 0;
+        tell_progress(refit);
+    }
+    /* A packer that waits for a buffer and a loader that waits for a frame see their lanes closed; both finish what
+     * they are at. Requests that are still open end with the communicator, before the buffers do. */
+    stop(&packer, &refit->packer.free);
+    stop(&loader, &refit->loader.arrived);
+    return status;
+}
