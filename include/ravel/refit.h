@@ -87,8 +87,8 @@ typedef struct ravel_refit_tensor {
     int64_t start[RAVEL_REFIT_DIMS];   /* or, where extent[0] > 0: exactly the box start .. start+extent */
     int64_t extent[RAVEL_REFIT_DIMS];  /* (padded vocabularies, odd cuts) */
     int64_t strides[RAVEL_REFIT_DIMS]; /* of the piece in memory, in elements; all 0: row-major without holes */
-    void *data;                        /* the piece; a source is only read. NULL where a callback provides or takes it */
-    void *spare;                       /* sinks: the second set, of the same strides; NULL: the session allocates it */
+    void *data;  /* the piece; a source is only read. NULL where a callback provides or takes it */
+    void *spare; /* sinks: the second set, of the same strides; NULL: the session allocates it */
 } ravel_refit_tensor;
 
 /* How a rule's tensor is made of its parts, and how it is then cut over ranks. */
@@ -174,10 +174,10 @@ typedef enum ravel_refit_route {
 
 /* Which of several senders with the same piece sends it. */
 typedef enum ravel_refit_replica {
-    RAVEL_REFIT_REPLICA_AUTO,  /* on the receiver's machine where there is one, then the least loaded */
-    RAVEL_REFIT_NEAREST,       /* the receiver's machine, then the nearest rank */
-    RAVEL_REFIT_LEAST_LOADED,  /* the one with the fewest bytes so far */
-    RAVEL_REFIT_FIRST          /* the lowest rank */
+    RAVEL_REFIT_REPLICA_AUTO, /* on the receiver's machine where there is one, then the least loaded */
+    RAVEL_REFIT_NEAREST,      /* the receiver's machine, then the nearest rank */
+    RAVEL_REFIT_LEAST_LOADED, /* the one with the fewest bytes so far */
+    RAVEL_REFIT_FIRST         /* the lowest rank */
 } ravel_refit_replica;
 #define RAVEL_REFIT_REPLICA_CHOICES "auto|nearest|least-loaded|first"
 
@@ -204,7 +204,7 @@ typedef struct ravel_refit_options {
     int32_t replica;      /* ravel_refit_replica */
     int32_t cast;         /* ravel_refit_cast */
     int32_t stage;        /* ravel_refit_stage, of sinks without callbacks; each rank its own */
-    int32_t fanout;       /* BROADCAST: receivers that each one passes on to: 1 is a chain; 0: by the number of frames */
+    int32_t fanout; /* BROADCAST: receivers that each one passes on to: 1 is a chain; 0: by the number of frames */
     const char *undo_dir; /* UNDO: the log is a file in this folder, removed at once; NULL: it is in memory */
     int32_t delta;        /* send only blocks that changed since the version before */
     int32_t ignore_extra; /* tensors of senders that no receiver wants are left out instead of being a difference */
@@ -241,28 +241,28 @@ typedef enum ravel_refit_phase {
 #define RAVEL_REFIT_PHASE_NAMES "iterate|pack|send|receive|verify|load|vote"
 
 typedef struct ravel_refit_report {
-    size_t size;           /* sizeof(ravel_refit_report); set it before the call */
-    int64_t version;       /* that this rank's sink holds now; on a sender, that was sent */
-    int64_t bytes_needed;  /* all ranks: what the receivers' pieces take in the dtype that travels */
-    int64_t bytes_moved;   /* all ranks: what went over the wire, with headers and padding, each hop counted */
-    int64_t bytes_kept;    /* all ranks: of bytes_needed, what delta left out */
-    int64_t frames;        /* this rank: sent or received */
-    int64_t tensors;       /* this rank's */
-    int64_t my_bytes;      /* this rank: bytes sent or received */
-    int64_t buffer_bytes;  /* B */
-    int32_t num_buffers;   /* N */
-    int32_t live;          /* this rank's sink: 0 where tensors[].data is live, 1 where spare is */
-    int32_t senders;       /* ranks with a source */
-    int32_t receivers;     /* ranks with a sink; those that had the version already are not served again */
-    int32_t served;        /* receivers that got something */
-    int32_t delta;         /* 1: some blocks were compared; 2: comparing was given up on the way */
-    double seconds;        /* the whole call */
-    double phase[RAVEL_REFIT_PHASES]; /* this rank */
+    size_t size;          /* sizeof(ravel_refit_report); set it before the call */
+    int64_t version;      /* that this rank's sink holds now; on a sender, that was sent */
+    int64_t bytes_needed; /* all ranks: what the receivers' pieces take in the dtype that travels */
+    int64_t bytes_moved;  /* all ranks: what went over the wire, with headers and padding, each hop counted */
+    int64_t bytes_kept;   /* all ranks: of bytes_needed, what delta left out */
+    int64_t frames;       /* this rank: sent or received */
+    int64_t tensors;      /* this rank's */
+    int64_t my_bytes;     /* this rank: bytes sent or received */
+    int64_t buffer_bytes; /* B */
+    int32_t num_buffers;  /* N */
+    int32_t live;         /* this rank's sink: 0 where tensors[].data is live, 1 where spare is */
+    int32_t senders;      /* ranks with a source */
+    int32_t receivers;    /* ranks with a sink; those that had the version already are not served again */
+    int32_t served;       /* receivers that got something */
+    int32_t delta;        /* 1: some blocks were compared; 2: comparing was given up on the way */
+    double seconds;       /* the whole call */
+    double phase[RAVEL_REFIT_PHASES];      /* this rank */
     double phase_most[RAVEL_REFIT_PHASES]; /* the slowest rank */
-    double overlap;        /* of iterate+pack, wire and verify+load: the share of the smaller two that was hidden */
-    double gb_per_second;  /* bytes_needed / seconds / 1e9 */
-    int64_t peak_bytes;    /* this rank: the most memory that the session held, without spare sets and undo log */
-    int64_t stage_bytes;   /* this rank: spare sets that the session allocated, and the undo log in memory */
+    double overlap;       /* of iterate+pack, wire and verify+load: the share of the smaller two that was hidden */
+    double gb_per_second; /* bytes_needed / seconds / 1e9 */
+    int64_t peak_bytes;   /* this rank: the most memory that the session held, without spare sets and undo log */
+    int64_t stage_bytes;  /* this rank: spare sets that the session allocated, and the undo log in memory */
 } ravel_refit_report;
 
 /* ---- the calls ------------------------------------------------------------------------------------------ */

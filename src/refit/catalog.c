@@ -39,8 +39,7 @@ ravel_status ravel__catalog_init(ravel__catalog *catalog, const ravel__hello *he
     ravel__arena_init(&c.arena, allocator, 16384);
     ravel__names_init(&c.names, allocator);
     c.parties = ravel__arena_push(&c.arena, 2 * (size_t)ranks, sizeof *c.parties);
-    for (int side = 0; side < 2; side++)
-        c.party_of[side] = ravel__arena_push(&c.arena, (size_t)ranks, sizeof(int32_t));
+    for (int side = 0; side < 2; side++) c.party_of[side] = ravel__arena_push(&c.arena, (size_t)ranks, sizeof(int32_t));
     ravel_status status = RAVEL_OK;
     if (!c.parties || !c.party_of[0] || !c.party_of[1]) status = ravel__no_memory(err, 0, "the list of ranks");
     if (status == RAVEL_OK) status = make_parties(&c, RAVEL__OF_SOURCE, err);
@@ -186,12 +185,10 @@ static void check_dtypes(ravel__tensor *t, int32_t cast, ravel__differences *lis
     int32_t source = t->side_dtype[RAVEL__OF_SOURCE], sink = t->side_dtype[RAVEL__OF_SINK];
     t->dtype = travelling(source, sink, cast);
     if (t->dtype >= 0 || t->reported++) return;
-    ravel__differences_add(list, "\"%s\": %s on rank %d (sender), %s on rank %d (receiver)%s", t->name,
-                           ravel_dtype_name(source), t->first_rank[RAVEL__OF_SOURCE], ravel_dtype_name(sink),
-                           t->first_rank[RAVEL__OF_SINK],
-                           cast == RAVEL_REFIT_EXACT && castable(source) && castable(sink)
-                               ? " (cast narrow would convert it)"
-                               : "");
+    ravel__differences_add(
+        list, "\"%s\": %s on rank %d (sender), %s on rank %d (receiver)%s", t->name, ravel_dtype_name(source),
+        t->first_rank[RAVEL__OF_SOURCE], ravel_dtype_name(sink), t->first_rank[RAVEL__OF_SINK],
+        cast == RAVEL_REFIT_EXACT && castable(source) && castable(sink) ? " (cast narrow would convert it)" : "");
 }
 
 static void add_bytes(ravel__catalog *c, const ravel__tensor *t) {

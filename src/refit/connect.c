@@ -80,7 +80,8 @@ ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_e
 static ravel__hello make_hello(const ravel_refit *refit, ravel_status status, const ravel_error *err) {
     const ravel_refit_options *o = &refit->options;
     ravel__hello h = {.status = status, .settings = refit->settings, .host = refit->host};
-    if (status != RAVEL_OK && err) (void)snprintf(h.message, sizeof h.message, "%.*s", RAVEL__HELLO_MESSAGE - 1, err->message);
+    if (status != RAVEL_OK && err)
+        (void)snprintf(h.message, sizeof h.message, "%.*s", RAVEL__HELLO_MESSAGE - 1, err->message);
     h.roles = (refit->source ? RAVEL__SOURCE : 0) | (refit->sink ? RAVEL__SINK : 0);
     h.sequential = refit->source && refit->source->iterate;
     h.route = o->route, h.replica = o->replica, h.cast = o->cast;
@@ -119,8 +120,7 @@ static ravel_status exchange_hellos(ravel_refit *refit, const ravel__hello *mine
     unsigned char own[RAVEL__HELLO_BYTES];
     ravel__hello_encode(mine, own);
     ravel_status status = t->step(t->user, refit->comm, RAVEL__STEP_HELLO, &failure);
-    if (status == RAVEL_OK)
-        status = t->allgather(t->user, refit->comm, own, coded, RAVEL__HELLO_BYTES, &failure);
+    if (status == RAVEL_OK) status = t->allgather(t->user, refit->comm, own, coded, RAVEL__HELLO_BYTES, &failure);
     if (status != RAVEL_OK) {
         if (err) *err = failure;
         return lost(refit, status, err);
@@ -182,8 +182,7 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
     size_t bytes = ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
     int32_t count = wanted ? refit->terms.num_buffers : 0;
     if (pool->count == count && (count == 0 || pool->bytes == bytes)) {
-        for (int32_t i = 0; i < count; i++)
-            pool->slots[i] = (ravel__slot){.buffer = pool->slots[i].buffer};
+        for (int32_t i = 0; i < count; i++) pool->slots[i] = (ravel__slot){.buffer = pool->slots[i].buffer};
         return RAVEL_OK;
     }
     free_pool(refit, pool);
@@ -251,7 +250,8 @@ static ravel_status compare_plans(ravel_refit *refit, ravel_error *err) {
     ravel_status status = t->allreduce(t->user, refit->comm, both, 2, RAVEL_I64, RAVEL_MIN, err);
     if (status != RAVEL_OK) return lost(refit, status, err);
     if (both[0] == ~both[1]) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_MISMATCH, "the ranks planned differently; do all run the same version of Ravel?");
+    return ravel_error_set(err, RAVEL_E_MISMATCH,
+                           "the ranks planned differently; do all run the same version of Ravel?");
 }
 
 static ravel_status plan_it(ravel_refit *refit, ravel__catalog *catalog, ravel__differences *list, ravel_error *err) {

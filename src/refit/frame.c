@@ -91,8 +91,7 @@ static void turn_entries(ravel__frame_writer *w) {
         memcpy(a, b, sizeof swap);
         memcpy(b, swap, sizeof swap);
     }
-    if (w->entries > 0)
-        memmove(w->buffer + w->end, entry_place(w, w->entries - 1), w->entries * RAVEL__FRAME_ENTRY);
+    if (w->entries > 0) memmove(w->buffer + w->end, entry_place(w, w->entries - 1), w->entries * RAVEL__FRAME_ENTRY);
 }
 
 /* Over the header (its checksum aside) and the entries. */
@@ -153,7 +152,8 @@ ravel_status ravel__frame_open(const void *bytes, size_t size, ravel__frame_head
         return broken(err, "its entries do not fit");
     if (h.flags & ~(uint32_t)RAVEL__FRAME_FLAGS) return broken(err, "it has unknown flags");
     if (ravel__get64(p + CHECKSUM_AT) != sum_of(p, table, size))
-        return ravel_error_set(err, RAVEL_E_CHECKSUM, "a refit frame arrived changed: the checksum of its header is wrong");
+        return ravel_error_set(err, RAVEL_E_CHECKSUM,
+                               "a refit frame arrived changed: the checksum of its header is wrong");
     *head = h;
     return RAVEL_OK;
 }

@@ -8,20 +8,48 @@
 
 static const unsigned char magic[4] = {'R', 'V', 'L', 'H'};
 
-enum { HEAD = 16, BODY = HEAD + RAVEL__HELLO_MESSAGE };
+enum { CHECKSUM_AT = 8, HEAD = 16, BODY = HEAD + RAVEL__HELLO_MESSAGE };
 
 typedef struct field {
     size_t offset;
     int32_t bytes;
 } field;
 
-#define F(name) {offsetof(ravel__hello, name), (int32_t)sizeof(((ravel__hello *)0)->name)}
+#define F(name) \
+    { offsetof(ravel__hello, name), (int32_t)sizeof(((ravel__hello *)0)->name) }
 
 static const field fields[] = {
-    F(roles), F(sequential), F(settings.num_buffers), F(settings.size_from), F(settings.buffer_bytes),
-    F(settings.afford), F(route), F(replica), F(cast), F(fanout), F(delta), F(ignore_extra), F(manifest_bytes[0]),
-    F(manifest_bytes[1]), F(digest[0]), F(digest[1]), F(version), F(prepared), F(lineage), F(prepared_lineage), F(host),
+    F(roles),
+    F(sequential),
+    F(settings.num_buffers),
+    F(settings.size_from),
+    F(settings.buffer_bytes),
+    F(settings.afford),
+    F(route),
+    F(replica),
+    F(cast),
+    F(fanout),
+    F(delta),
+    F(ignore_extra),
+    F(manifest_bytes[0]),
+    F(manifest_bytes[1]),
+    F(digest[0]),
+    F(digest[1]),
+    F(version),
+    F(prepared),
+    F(lineage),
+    F(prepared_lineage),
+    F(host),
 };
+
+/* Of everything but itself. */
+static uint64_t sum_of(const unsigned char *bytes) {
+    ravel__xxh3 state;
+    ravel__xxh3_begin(&state);
+    ravel__xxh3_add(&state, bytes, CHECKSUM_AT);
+    ravel__xxh3_add(&state, bytes + HEAD, RAVEL__HELLO_BYTES - HEAD);
+    return ravel__xxh3_end(&state);
+}
 
 void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HELLO_BYTES]) {
     unsigned char *p = out + BODY;
@@ -32,7 +60,7 @@ void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HEL
     memcpy(out + HEAD, hello->message, RAVEL__HELLO_MESSAGE);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
         memcpy(p, (const char *)hello + fields[i].offset, (size_t)fields[i].bytes);
-    ravel__put64(out + 8, ravel__xxh3_of(out + HEAD, RAVEL__HELLO_BYTES - HEAD));
+    ravel__put64(out + CHECKSUM_AT, sum_of(out));
 }
 
 ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], ravel__hello *hello, ravel_error *err) {
@@ -40,7 +68,7 @@ ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], rav
     if (memcmp(in, magic, 4) != 0 || ravel__get16(in + 4) != RAVEL__HELLO_FORMAT)
         return ravel_error_set(err, RAVEL_E_MISMATCH, "it does not speak format %d of the refit protocol",
                                RAVEL__HELLO_FORMAT);
-    if (ravel__get64(in + 8) != ravel__xxh3_of(in + HEAD, RAVEL__HELLO_BYTES - HEAD))
+    if (ravel__get64(in + CHECKSUM_AT) != sum_of(in))
         return ravel_error_set(err, RAVEL_E_CHECKSUM, "its hello arrived changed");
     hello->status = ravel__get16(in + 6);
     memcpy(hello->message, in + HEAD, RAVEL__HELLO_MESSAGE);

@@ -14,25 +14,25 @@ enum { RAVEL__HELLO_BYTES = 640, RAVEL__HELLO_FORMAT = 1, RAVEL__HELLO_MESSAGE =
 typedef enum ravel__size_from { RAVEL__SIZE_DEFAULT, RAVEL__SIZE_RATIO, RAVEL__SIZE_EXPLICIT } ravel__size_from;
 
 typedef struct ravel__settings {
-    int32_t num_buffers;   /* 0: not said */
-    int32_t size_from;     /* ravel__size_from */
-    int64_t buffer_bytes;  /* EXPLICIT: this; else the most that the ratio allows for all buffers together */
-    int64_t afford;        /* bytes that this rank's buffers may take together at most */
+    int32_t num_buffers;  /* 0: not said */
+    int32_t size_from;    /* ravel__size_from */
+    int64_t buffer_bytes; /* EXPLICIT: this; else the most that the ratio allows for all buffers together */
+    int64_t afford;       /* bytes that this rank's buffers may take together at most */
 } ravel__settings;
 
 typedef struct ravel__hello {
     int32_t status; /* of the rank's own preparations */
     char message[RAVEL__HELLO_MESSAGE];
-    int32_t roles; /* RAVEL__SOURCE | RAVEL__SINK */
+    int32_t roles;      /* RAVEL__SOURCE | RAVEL__SINK */
     int32_t sequential; /* its source has an iterate callback */
     ravel__settings settings;
     int32_t route, replica, cast, fanout, delta, ignore_extra; /* must be the same everywhere */
-    int64_t manifest_bytes[2]; /* of source and sink; 0: none */
+    int64_t manifest_bytes[2];                                 /* of source and sink; 0: none */
     uint64_t digest[2];
-    int64_t version;   /* that its sink holds */
-    int64_t prepared;  /* that its sink has complete but not switched to; 0: none */
+    int64_t version;                    /* that its sink holds */
+    int64_t prepared;                   /* that its sink has complete but not switched to; 0: none */
     uint64_t lineage, prepared_lineage; /* of the senders that these versions came from */
-    uint64_t host;     /* the same for ranks on one machine */
+    uint64_t host;                      /* the same for ranks on one machine */
 } ravel__hello;
 
 void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HELLO_BYTES]);

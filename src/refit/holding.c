@@ -122,12 +122,11 @@ static ravel_status check_part(const maker *m, const ravel_refit_tensor *t, int3
 
 static ravel_status cut_explicit(const maker *m, const ravel_refit_tensor *t, cut *c) {
     for (int32_t d = 0; d < t->ndim; d++) {
-        if (t->start[d] < 0 || t->extent[d] < 1 || t->extent[d] > t->dims[d] ||
-            t->start[d] > t->dims[d] - t->extent[d])
-            return ravel_error_set(m->err, RAVEL_E_ARGUMENT,
-                                   "%s tensor \"%s\": start %lld and extent %lld of dimension %d do not lie in 0 .. %lld",
-                                   m->what, t->name, (long long)t->start[d], (long long)t->extent[d], d,
-                                   (long long)t->dims[d]);
+        if (t->start[d] < 0 || t->extent[d] < 1 || t->extent[d] > t->dims[d] || t->start[d] > t->dims[d] - t->extent[d])
+            return ravel_error_set(
+                m->err, RAVEL_E_ARGUMENT,
+                "%s tensor \"%s\": start %lld and extent %lld of dimension %d do not lie in 0 .. %lld", m->what,
+                t->name, (long long)t->start[d], (long long)t->extent[d], d, (long long)t->dims[d]);
         c->box.start[d] = t->start[d];
         c->box.extent[d] = t->extent[d];
     }
@@ -151,8 +150,9 @@ static ravel_status lay_out(const maker *m, const ravel_refit_tensor *t, int den
     for (int32_t d = 0; d < t->ndim; d++) given |= t->strides[d];
     for (int32_t d = t->ndim - 1; d >= 0; d--) {
         if (given && !dense && t->strides[d] < 0)
-            return ravel_error_set(m->err, RAVEL_E_ARGUMENT, "%s tensor \"%s\": stride %lld of dimension %d is negative",
-                                   m->what, t->name, (long long)t->strides[d], d);
+            return ravel_error_set(m->err, RAVEL_E_ARGUMENT,
+                                   "%s tensor \"%s\": stride %lld of dimension %d is negative", m->what, t->name,
+                                   (long long)t->strides[d], d);
         c->stride[d] = given && !dense ? t->strides[d] : step;
         step *= c->lies[d];
     }
@@ -204,10 +204,10 @@ static ravel_status add_plain(maker *m, const ravel_refit_tensor *t, int64_t ind
 typedef struct part {
     const char *pattern;
     size_t bytes;
-    int64_t size;   /* of the whole wire tensor along the joined dimension */
-    int64_t start;  /* what is here of it */
+    int64_t size;  /* of the whole wire tensor along the joined dimension */
+    int64_t start; /* what is here of it */
     int64_t extent;
-    int64_t offset; /* rows from the piece's first row in memory */
+    int64_t offset;              /* rows from the piece's first row in memory */
     int64_t block, block_stride; /* rows; 0: not interleaved */
 } part;
 
@@ -222,9 +222,10 @@ static ravel_status split_names(const maker *m, const ravel_refit_rule *rule, jo
     for (const char *at = rule->parts; at;) {
         size_t bytes = strcspn(at, ",");
         if (bytes == 0 || j->count == RAVEL_REFIT_PARTS)
-            return ravel_error_set(m->err, RAVEL_E_ARGUMENT,
-                                   "the rule for \"%s\" has parts \"%s\"; 1 to %d names, separated by commas, are allowed",
-                                   rule->name, rule->parts, RAVEL_REFIT_PARTS);
+            return ravel_error_set(
+                m->err, RAVEL_E_ARGUMENT,
+                "the rule for \"%s\" has parts \"%s\"; 1 to %d names, separated by commas, are allowed", rule->name,
+                rule->parts, RAVEL_REFIT_PARTS);
         j->parts[j->count++] = (part){.pattern = at, .bytes = bytes};
         at = at[bytes] ? at + bytes + 1 : NULL;
     }
@@ -237,8 +238,8 @@ static ravel_status rule_error(const maker *m, const ravel_refit_rule *rule, con
                            m->what, t->name, rule->name, rule->parts, why);
 }
 
-static ravel_status join_concat(const maker *m, const ravel_refit_rule *rule, const ravel_refit_tensor *t,
-                                int64_t rows, int32_t parts, int32_t index, joined *j) {
+static ravel_status join_concat(const maker *m, const ravel_refit_rule *rule, const ravel_refit_tensor *t, int64_t rows,
+                                int32_t parts, int32_t index, joined *j) {
     int64_t total = 0, shares[RAVEL_REFIT_PARTS];
     for (int32_t p = 0; p < j->count; p++) total += rule->shares[p] > 0 ? rule->shares[p] : 0;
     for (int32_t p = 0; p < j->count; p++) {
@@ -296,8 +297,7 @@ static ravel_status join_grouped(const maker *m, const ravel_refit_rule *rule, c
                                  int64_t rows, int32_t parts, int32_t index, joined *j) {
     ravel_status status = check_heads(m, rule, t, rows, j);
     if (status != RAVEL_OK) return status;
-    if (rule->kv_heads % parts != 0)
-        return rule_error(m, rule, t, "kv_heads cannot be cut into so many equal parts");
+    if (rule->kv_heads % parts != 0) return rule_error(m, rule, t, "kv_heads cannot be cut into so many equal parts");
     int64_t each = rows / (rule->heads + 2 * rule->kv_heads), ratio = rule->heads / rule->kv_heads;
     int64_t groups = rule->kv_heads / parts;
     for (int32_t p = 0; p < 3; p++) {
@@ -418,8 +418,8 @@ static ravel_status check_unique(const maker *m) {
 static ravel_status check_rules(const maker *m, const ravel_refit_rule *rules, int64_t count) {
     for (int64_t r = 0; r < count; r++)
         if (!rules[r].name || !rules[r].parts || !rules[r].name[0] || rules[r].stack < 0)
-            return ravel_error_set(m->err, RAVEL_E_ARGUMENT, "%s rule %lld needs a name, parts and a stack of 0 or more",
-                                   m->what, (long long)r);
+            return ravel_error_set(m->err, RAVEL_E_ARGUMENT,
+                                   "%s rule %lld needs a name, parts and a stack of 0 or more", m->what, (long long)r);
     return RAVEL_OK;
 }
 
@@ -429,8 +429,8 @@ ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t coun
     ravel__holding made = {0};
     maker m = {.what = what, .arena = arena, .holding = &made, .err = err};
     if (count < 0 || rule_count < 0 || (count > 0 && !tensors) || (rule_count > 0 && !rules))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the %s has %lld tensors and %lld rules, and no list of them", what,
-                               (long long)count, (long long)rule_count);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the %s has %lld tensors and %lld rules, and no list of them",
+                               what, (long long)count, (long long)rule_count);
     ravel_status status = check_rules(&m, rules, rule_count);
     for (int64_t i = 0; i < count && status == RAVEL_OK; i++)
         status = add_tensor(&m, &tensors[i], i, rules, rule_count, dense);

@@ -108,9 +108,10 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned 
     if (status != RAVEL_OK) return status;
     if (e->kind == RAVEL__ENTRY_KEEP) {
         int64_t begin = ravel__clock_ns();
-        if (l->refit->stage.first) return out_of_place(l, l->refit->plan.in[stream].sender, "keeps what was never sent");
-        status = ravel__stage_keep(&l->refit->stage, t.slice->item, &t.box, (int64_t)e->first, (int64_t)e->count,
-                                   &l->why);
+        if (l->refit->stage.first)
+            return out_of_place(l, l->refit->plan.in[stream].sender, "keeps what was never sent");
+        status =
+            ravel__stage_keep(&l->refit->stage, t.slice->item, &t.box, (int64_t)e->first, (int64_t)e->count, &l->why);
         l->load_ns += ravel__clock_ns() - begin;
         l->kept_bytes += (int64_t)e->count * ravel_dtype_bytes(e->dtype);
     } else {

@@ -5,6 +5,8 @@
 
 static const unsigned char magic[4] = {'R', 'V', 'L', 'M'};
 
+enum { CHECKSUM_AT = 24 };
+
 static size_t entry_bytes(size_t name, int32_t ndim) {
     return 4 + name + 24 * (size_t)ndim;
 }
@@ -31,6 +33,15 @@ static unsigned char *put_item(unsigned char *p, const ravel__item *item) {
     return p;
 }
 
+/* Of everything but itself. */
+static uint64_t sum_of(const unsigned char *bytes, size_t size) {
+    ravel__xxh3 state;
+    ravel__xxh3_begin(&state);
+    ravel__xxh3_add(&state, bytes, CHECKSUM_AT);
+    ravel__xxh3_add(&state, bytes + RAVEL__MANIFEST_HEADER, size - RAVEL__MANIFEST_HEADER);
+    return ravel__xxh3_end(&state);
+}
+
 void ravel__manifest_encode(const ravel__holding *holding, int32_t side, unsigned char *out) {
     unsigned char *p = out + RAVEL__MANIFEST_HEADER;
     for (int64_t i = 0; i < holding->count; i++) p = put_item(p, &holding->items[i]);
@@ -39,7 +50,7 @@ void ravel__manifest_encode(const ravel__holding *holding, int32_t side, unsigne
     ravel__put16(out + 6, (uint16_t)side);
     ravel__put64(out + 8, (uint64_t)holding->count);
     ravel__put64(out + 16, (uint64_t)(p - out));
-    ravel__put64(out + 24, ravel__xxh3_of(out + RAVEL__MANIFEST_HEADER, (size_t)(p - out) - RAVEL__MANIFEST_HEADER));
+    ravel__put64(out + CHECKSUM_AT, sum_of(out, (size_t)(p - out)));
 }
 
 static ravel_status broken(ravel_error *err, const char *what) {
@@ -58,7 +69,7 @@ ravel_status ravel__manifest_open(const void *bytes, size_t size, ravel__manifes
     if (side != RAVEL__SOURCE && side != RAVEL__SINK) return broken(err, "it is of neither side");
     if (ravel__get64(p + 16) != size) return broken(err, "its size is not what its header says");
     if (count > (size - RAVEL__MANIFEST_HEADER) / 5) return broken(err, "it cannot hold as many entries as it says");
-    if (ravel__get64(p + 24) != ravel__xxh3_of(p + RAVEL__MANIFEST_HEADER, size - RAVEL__MANIFEST_HEADER))
+    if (ravel__get64(p + CHECKSUM_AT) != sum_of(p, size))
         return ravel_error_set(err, RAVEL_E_CHECKSUM, "a refit manifest arrived changed: its checksum is wrong");
     *reader = (ravel__manifest_reader){p + RAVEL__MANIFEST_HEADER, p + size, side, (int64_t)count, 0};
     return RAVEL_OK;
@@ -77,8 +88,7 @@ static ravel_status take_dim(const unsigned char *p, ravel__entry *entry, int32_
 }
 
 ravel_status ravel__manifest_next(ravel__manifest_reader *r, ravel__entry *entry, ravel_error *err) {
-    if (r->next == r->count)
-        return r->at == r->end ? RAVEL_E_END : broken(err, "there are bytes after the last entry");
+    if (r->next == r->count) return r->at == r->end ? RAVEL_E_END : broken(err, "there are bytes after the last entry");
     size_t left = (size_t)(r->end - r->at);
     if (left < 4) return broken(err, "an entry is cut short");
     size_t length = ravel__get16(r->at);

@@ -1,6 +1,6 @@
 /* The manifest: what one rank sends or wants, as bytes (docs/refit-wire.md, "Manifest").
  *
- *     header, 32 bytes        magic "RVLM", format, side, count, bytes, checksum of what follows
+ *     header, 32 bytes        magic "RVLM", format, side, count, bytes, checksum of all the rest
  *     entry, for each tensor  name length u16, dtype u8, ndim u8, name, then ndim times (dim, start, extent) i64
  *
  * All numbers are little-endian. Decoding trusts nothing: a reader steps through checked entries and never looks

@@ -44,7 +44,7 @@ typedef struct planner {
     int32_t *group_of_party; /* first group of a party, to which the next ones belong too */
     int32_t *sender_index;   /* [ranks], -1: no sender */
     int32_t sender_count;
-    int64_t *load; /* [ranks] bytes that each sender was given */
+    int64_t *load;       /* [ranks] bytes that each sender was given */
     int32_t *item_of[2]; /* [catalog count]: this rank's item, -1 */
     holder *holders;
     int32_t *holder_parties;
@@ -213,7 +213,8 @@ static ravel_status add_slice(planner *p, int64_t index, int32_t g, int32_t send
     if (!me_out && !me_in) return RAVEL_OK;
     int64_t coords = keep_coords(p, box);
     if (coords < 0) return ravel__no_memory(p->err, 0, "the plan's slices");
-    draft d = {.slice = {.tensor = (int32_t)index, .window = t->window, .dtype = t->dtype, .count = count, .coords = coords}};
+    draft d = {
+        .slice = {.tensor = (int32_t)index, .window = t->window, .dtype = t->dtype, .count = count, .coords = coords}};
     ravel_status status = RAVEL_OK;
     /* out, then in, each over the wire and inside the rank */
     for (int32_t kind = 0; kind < 4 && status == RAVEL_OK; kind++) {
@@ -378,8 +379,8 @@ static ravel_status make_streams(planner *p) {
         for (int32_t key = 0; key < keys; key++) {
             if (!used[key]) continue;
             ravel__stream *s = in ? &plan->in[plan->in_count++] : &plan->out[plan->out_count++];
-            ravel_status status = in ? new_stream(p, s, sender_of_index(p, key), mine, local)
-                                     : new_stream(p, s, p->rank, key, local);
+            ravel_status status =
+                in ? new_stream(p, s, sender_of_index(p, key), mine, local) : new_stream(p, s, p->rank, key, local);
             if (status != RAVEL_OK) return status;
             take_drafts(p, s, kind, key);
         }

@@ -99,8 +99,7 @@ static ravel_status prepare(ravel_refit *refit, const ravel_refit_source *source
         status = ravel__stage_init(&refit->stage, refit->sink, &refit->sink_holding, &refit->options,
                                    &refit->stage_memory.allocator, err);
     if (status == RAVEL_OK && refit->options.trace) {
-        refit->trace.events =
-            ravel__alloc(&refit->memory.allocator, RAVEL__TRACE_EVENTS * sizeof *refit->trace.events);
+        refit->trace.events = ravel__alloc(&refit->memory.allocator, RAVEL__TRACE_EVENTS * sizeof *refit->trace.events);
         if (!refit->trace.events)
             status = ravel__no_memory(err, RAVEL__TRACE_EVENTS * sizeof *refit->trace.events, "the trace");
     }

@@ -60,7 +60,7 @@ typedef struct ravel__slot {
     int64_t began_ns;
     ravel__notice notice;
     unsigned char notice_bytes[RAVEL__NOTICE_BYTES];
-    ravel_request *recv;                        /* notice or frame */
+    ravel_request *recv;                          /* notice or frame */
     ravel_request *sends[2 * RAVEL__FANOUT_MOST]; /* notice and frame to each child */
 } ravel__slot;
 
@@ -75,11 +75,11 @@ typedef struct ravel__pool {
 /* ---- the packer ---- */
 
 typedef struct ravel__out_cursor {
-    int64_t slice;    /* of the stream: the next one */
-    int64_t first;    /* element of it */
+    int64_t slice; /* of the stream: the next one */
+    int64_t first; /* element of it */
     uint64_t sequence;
-    int64_t block;    /* delta: number of the next block in the stream */
-    int32_t active;   /* takes part in this update */
+    int64_t block;  /* delta: number of the next block in the stream */
+    int32_t active; /* takes part in this update */
     int32_t ended;
     int64_t compared, changed; /* delta: bytes */
     int32_t comparing;

@@ -49,8 +49,7 @@ static const ravel_option table[] = {
      "spare: into a second set of weights; undo: in place, with a log of what was there"},
     {"fanout", RAVEL_OPTION_I32, FIELD(fanout), "0", 0, 4, NULL,
      "broadcast: receivers that each one passes on to; 1: a chain; 0: by the number of frames"},
-    {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, NULL,
-     "folder for the undo log; none: in memory"},
+    {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, NULL, "folder for the undo log; none: in memory"},
     {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "no", 0, 0, NULL,
      "send only blocks that changed since the version before"},
     {"delta-block", RAVEL_OPTION_I64, FIELD(delta_block), "0", 0, 1073741824.0, NULL,
@@ -61,8 +60,7 @@ static const ravel_option table[] = {
      "leave out tensors that no receiver wants"},
     {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "0", 0, 86400, NULL,
      "seconds without progress; 0: the communicator's"},
-    {"helper", RAVEL_OPTION_BOOL, FIELD(helper), "yes", 0, 0, NULL,
-     "helper threads for packing and loading"},
+    {"helper", RAVEL_OPTION_BOOL, FIELD(helper), "yes", 0, 0, NULL, "helper threads for packing and loading"},
     {"trace", RAVEL_OPTION_BOOL, FIELD(trace), "no", 0, 0, NULL, "keep events for a Chrome or Perfetto trace"},
     {"audit", RAVEL_OPTION_BOOL, FIELD(audit), "no", 0, 0, NULL, "hash every tensor at the commit"},
     {0},
@@ -116,7 +114,8 @@ static ravel_status take_num(const ravel_refit_options *options, int32_t *num, r
     *num = options->num_buffers;
     if (value > 0) return RAVEL_OK;
     if (env_size("RAVEL_REFIT_NUM_BUFFERS", 1, NUM_MOST, &value) < 0)
-        return bad_value(err, "RAVEL_REFIT_NUM_BUFFERS", getenv("RAVEL_REFIT_NUM_BUFFERS"), "a whole number from 1 to 16");
+        return bad_value(err, "RAVEL_REFIT_NUM_BUFFERS", getenv("RAVEL_REFIT_NUM_BUFFERS"),
+                         "a whole number from 1 to 16");
     *num = (int32_t)value;
     return RAVEL_OK;
 }
@@ -262,7 +261,8 @@ void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel_
                          ravel__differences *list) {
     for (int32_t r = 0; r < ranks; r++) {
         int64_t sets = hellos[r].roles == (RAVEL__SOURCE | RAVEL__SINK) ? 2 : hellos[r].roles != 0;
-        if (terms->buffer_bytes <= hellos[r].settings.afford / terms->num_buffers / (sets ? sets : 1) || sets == 0) continue;
+        if (terms->buffer_bytes <= hellos[r].settings.afford / terms->num_buffers / (sets ? sets : 1) || sets == 0)
+            continue;
         ravel__differences_add(list, "%d buffers of %lld bytes: rank %d (%s) can afford %lld bytes in all",
                                (int)(sets * terms->num_buffers), (long long)terms->buffer_bytes, r,
                                ravel__role_name(hellos[r].roles), (long long)hellos[r].settings.afford);

@@ -46,7 +46,8 @@ static ravel_status check_sink(const ravel_refit_sink *sink, ravel_error *err) {
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "sink tensor \"%s\" has no data, and the sink no load",
                                    sink->tensors[i].name);
         if (!sink->tensors[i].spare != !sink->tensors[0].spare)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "spare is given for \"%s\" or \"%s\" only; all or none have it",
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "spare is given for \"%s\" or \"%s\" only; all or none have it",
                                    sink->tensors[0].name, sink->tensors[i].name);
     }
     return RAVEL_OK;
@@ -197,7 +198,8 @@ static ravel_status save(ravel__stage *s, int32_t item, const ravel__box *piece,
     ravel__undo_block *b = ravel__alloc(s->allocator, size);
     if (!b) return ravel__no_memory(err, size, "the undo log");
     *b = (ravel__undo_block){.older = s->log, .bytes = size};
-    b->what = (record){.piece = *piece, .first = first, .count = count, .item = item, .bytes = bytes, .at = s->undo_end};
+    b->what =
+        (record){.piece = *piece, .first = first, .count = count, .item = item, .bytes = bytes, .at = s->undo_end};
     ravel_status status = RAVEL_OK;
     if (s->undo_file < 0) {
         status = ravel__view_gather(view, live, piece, first, count, view->dtype, b->saved, err);

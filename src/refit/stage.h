@@ -16,7 +16,7 @@
 typedef struct ravel__undo_block ravel__undo_block;
 
 typedef struct ravel__stage {
-    const ravel_refit_sink *sink;   /* NULL: this rank receives nothing */
+    const ravel_refit_sink *sink; /* NULL: this rank receives nothing */
     const ravel__holding *holding;
     const ravel_allocator *allocator; /* of spare sets and log */
     const char *undo_dir;
@@ -27,11 +27,11 @@ typedef struct ravel__stage {
     int64_t version, next;
     int64_t prepared; /* complete, but the vote's result is not known; 0: none */
     uint64_t lineage, next_lineage, prepared_lineage;
-    void **spares;     /* [sink->count] sets that the stage allocated; NULL: none yet */
+    void **spares; /* [sink->count] sets that the stage allocated; NULL: none yet */
     size_t *spare_bytes;
-    ravel__undo_block *log; /* newest first */
-    int undo_file;          /* -1: none */
-    int64_t undo_end;       /* bytes in the file */
+    ravel__undo_block *log;         /* newest first */
+    int undo_file;                  /* -1: none */
+    int64_t undo_end;               /* bytes in the file */
     uint64_t *hashes, *next_hashes; /* [holding->count] of the live and the staged tensors; NULL: no audit */
 } ravel__stage;
 

@@ -185,7 +185,8 @@ static ravel_status send_slot(ravel_refit *refit, int32_t index, ravel_error *er
     ravel__notice_encode(&slot->notice, slot->notice_bytes);
     int64_t bytes = (int64_t)slot->notice.bytes;
     for (int32_t c = 0; c < o->child_count && status == RAVEL_OK; c++) {
-        status = post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, o->children[c], notice_tag(s), err);
+        status =
+            post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, o->children[c], notice_tag(s), err);
         if (status == RAVEL_OK)
             status = post_send(refit, slot, 2 * c + 1, slot->buffer, bytes, o->children[c], frame_tag(s), err);
         refit->wire.bytes_sent += bytes + RAVEL__NOTICE_BYTES;
@@ -319,8 +320,8 @@ static ravel_status notice_came(ravel_refit *refit, ravel__slot *slot, ravel_err
     status = post_recv(refit, slot, slot->buffer, (int64_t)slot->notice.bytes, in->parent, frame_tag(s),
                        RAVEL__MESSAGE_FRAME, err);
     for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++)
-        status = post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, in->children[c], notice_tag(s),
-                           err);
+        status =
+            post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, in->children[c], notice_tag(s), err);
     return status;
 }
 

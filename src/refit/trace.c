@@ -33,13 +33,13 @@ static ravel_status put_event(const writer *w, const ravel__event *e, int32_t ra
     char name[16], text[512];
     (void)ravel_choice_word(RAVEL_REFIT_PHASE_NAMES, e->phase, name, sizeof name);
     int side = e->phase >= RAVEL_REFIT_RECEIVE && e->phase <= RAVEL_REFIT_LOAD;
-    (void)snprintf(text, sizeof text,
-                   "%s\n{\"ph\":\"b\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":\"%d.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,"
-                   "\"args\":{\"frame\":%d,\"bytes\":%" PRId64 "}},\n"
-                   "{\"ph\":\"e\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":\"%d.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f}",
-                   comma ? "," : "", side ? "in" : "out", name, rank, e->buffer, rank, side, (double)e->begin_ns * 1e-3,
-                   e->frame, e->bytes, side ? "in" : "out", name, rank, e->buffer, rank, side,
-                   (double)e->end_ns * 1e-3);
+    (void)snprintf(
+        text, sizeof text,
+        "%s\n{\"ph\":\"b\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":\"%d.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,"
+        "\"args\":{\"frame\":%d,\"bytes\":%" PRId64 "}},\n"
+        "{\"ph\":\"e\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":\"%d.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f}",
+        comma ? "," : "", side ? "in" : "out", name, rank, e->buffer, rank, side, (double)e->begin_ns * 1e-3, e->frame,
+        e->bytes, side ? "in" : "out", name, rank, e->buffer, rank, side, (double)e->end_ns * 1e-3);
     return put(w, text);
 }
 
@@ -54,8 +54,8 @@ ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first, int32_t 
     if (count > RAVEL__TRACE_EVENTS) count = RAVEL__TRACE_EVENTS;
     ravel_status status = put(&w, first ? "{\"traceEvents\":[" : ",");
     (void)snprintf(text, sizeof text,
-                   "\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"}}", refit->rank,
-                   refit->rank, ravel__role_name((refit->source ? 1 : 0) | (refit->sink ? 2 : 0)));
+                   "\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"}}",
+                   refit->rank, refit->rank, ravel__role_name((refit->source ? 1 : 0) | (refit->sink ? 2 : 0)));
     if (status == RAVEL_OK) status = put(&w, text);
     for (int64_t i = 0; i < count && status == RAVEL_OK; i++)
         status = put_event(&w, &refit->trace.events[i], refit->rank, 1);

@@ -11,8 +11,8 @@ enum { RAVEL__TRACE_EVENTS = 4096 };
 typedef struct ravel__event {
     int64_t begin_ns, end_ns;
     int64_t bytes;
-    int32_t frame; /* number of the frame on this rank */
-    int16_t phase; /* ravel_refit_phase */
+    int32_t frame;  /* number of the frame on this rank */
+    int16_t phase;  /* ravel_refit_phase */
     int16_t buffer; /* -1: none */
 } ravel__event;
 

@@ -46,6 +46,5 @@ static ravel_status plain_step(void *user, ravel_comm *comm, int32_t step, ravel
 }
 
 const ravel__transport ravel__transport_plain = {
-    NULL,           plain_isend, plain_irecv, plain_test, plain_allgather, plain_broadcast, plain_allreduce,
-    plain_step,
+    NULL, plain_isend, plain_irecv, plain_test, plain_allgather, plain_broadcast, plain_allreduce, plain_step,
 };

@@ -19,11 +19,11 @@ enum { BEGIN_BYTES = 48 };
 
 /* What a rank says at the beginning. */
 typedef struct opening {
-    int64_t wanted;      /* version that it asks for; 0: whatever the senders have */
-    int64_t has;         /* of its sink */
-    uint64_t lineage;    /* of that */
+    int64_t wanted;       /* version that it asks for; 0: whatever the senders have */
+    int64_t has;          /* of its sink */
+    uint64_t lineage;     /* of that */
     uint64_t its_lineage; /* of its source */
-    int32_t status;      /* of its arguments */
+    int32_t status;       /* of its arguments */
 } opening;
 
 static void put_opening(const opening *o, unsigned char *p) {
@@ -36,14 +36,14 @@ static void put_opening(const opening *o, unsigned char *p) {
 }
 
 static opening get_opening(const unsigned char *p) {
-    return (opening){(int64_t)ravel__get64(p), (int64_t)ravel__get64(p + 8), ravel__get64(p + 16),
-                     ravel__get64(p + 24), (int32_t)ravel__get32(p + 32)};
+    return (opening){(int64_t)ravel__get64(p), (int64_t)ravel__get64(p + 8), ravel__get64(p + 16), ravel__get64(p + 24),
+                     (int32_t)ravel__get32(p + 32)};
 }
 
 /* What one update needs to remember of the others; one allocation. */
 typedef struct plan_of_update {
-    unsigned char *openings; /* [ranks * BEGIN_BYTES] */
-    char *skip;              /* [ranks] */
+    unsigned char *openings;     /* [ranks * BEGIN_BYTES] */
+    char *skip;                  /* [ranks] */
     char *active_out, *has_base; /* [plan.out_count] */
     char *active_in;             /* [plan.in_count] */
     size_t bytes;
@@ -169,8 +169,7 @@ static ravel_status add_up(ravel_refit *refit, totals *t, ravel_error *err) {
     const ravel__transport *tr = refit->transport;
     ravel_error failure = RAVEL_ERROR_INIT;
     ravel_status status = step(refit, RAVEL__STEP_TOTALS, &failure);
-    if (status == RAVEL_OK)
-        status = tr->allreduce(tr->user, refit->comm, t->sum, SUMS, RAVEL_I64, RAVEL_SUM, &failure);
+    if (status == RAVEL_OK) status = tr->allreduce(tr->user, refit->comm, t->sum, SUMS, RAVEL_I64, RAVEL_SUM, &failure);
     if (status == RAVEL_OK)
         status = tr->allreduce(tr->user, refit->comm, t->most, RAVEL_REFIT_PHASES, RAVEL_F64, RAVEL_MAX, &failure);
     if (status == RAVEL_OK) return RAVEL_OK;

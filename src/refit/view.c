@@ -90,12 +90,12 @@ typedef struct transfer {
 } transfer;
 
 /* Strided elements to and from a contiguous array; sizes are constants so that each becomes a plain loop. */
-#define STRIDED(BYTES)                                                                           \
-    static void pull##BYTES(char *out, const char *from, int64_t stride, int64_t count) {        \
-        for (int64_t i = 0; i < count; i++) memcpy(out + i * BYTES, from + i * stride, BYTES);   \
-    }                                                                                            \
-    static void push##BYTES(char *to, int64_t stride, const char *in, int64_t count) {           \
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * stride, in + i * BYTES, BYTES);      \
+#define STRIDED(BYTES)                                                                         \
+    static void pull##BYTES(char *out, const char *from, int64_t stride, int64_t count) {      \
+        for (int64_t i = 0; i < count; i++) memcpy(out + i * BYTES, from + i * stride, BYTES); \
+    }                                                                                          \
+    static void push##BYTES(char *to, int64_t stride, const char *in, int64_t count) {         \
+        for (int64_t i = 0; i < count; i++) memcpy(to + i * stride, in + i * BYTES, BYTES);    \
     }
 STRIDED(1)
 STRIDED(2)
@@ -139,8 +139,8 @@ static ravel_status gather_run(void *user, int64_t at, int64_t count, int64_t st
         for (int64_t i = 0; i < count && status == RAVEL_OK; i += CHUNK) {
             int64_t n = count - i < CHUNK ? count - i : CHUNK;
             pull(t->each, chunk, from + i * stride * (int64_t)t->each, stride, n);
-            status = ravel_dtype_convert(t->dtype, chunk, t->packed_dtype, t->packed + i * (int64_t)t->packed_each, n,
-                                         err);
+            status =
+                ravel_dtype_convert(t->dtype, chunk, t->packed_dtype, t->packed + i * (int64_t)t->packed_each, n, err);
         }
     }
     t->packed += count * (int64_t)t->packed_each;
@@ -159,8 +159,8 @@ static ravel_status scatter_run(void *user, int64_t at, int64_t count, int64_t s
     } else {
         for (int64_t i = 0; i < count && status == RAVEL_OK; i += CHUNK) {
             int64_t n = count - i < CHUNK ? count - i : CHUNK;
-            status = ravel_dtype_convert(t->packed_dtype, t->packed + i * (int64_t)t->packed_each, t->dtype, chunk, n,
-                                         err);
+            status =
+                ravel_dtype_convert(t->packed_dtype, t->packed + i * (int64_t)t->packed_each, t->dtype, chunk, n, err);
             push(t->each, to + i * stride * (int64_t)t->each, stride, chunk, n);
         }
     }
@@ -170,8 +170,12 @@ static ravel_status scatter_run(void *user, int64_t at, int64_t count, int64_t s
 
 static transfer make_transfer(const ravel__view *view, const void *memory, int32_t dtype, const void *packed) {
     /* One direction writes the one, the other the other: const is the public functions' business. */
-    transfer t = {(char *)(uintptr_t)memory, (char *)(uintptr_t)packed, (size_t)ravel_dtype_bytes(view->dtype),
-                  (size_t)ravel_dtype_bytes(dtype), view->dtype, dtype};
+    transfer t = {(char *)(uintptr_t)memory,
+                  (char *)(uintptr_t)packed,
+                  (size_t)ravel_dtype_bytes(view->dtype),
+                  (size_t)ravel_dtype_bytes(dtype),
+                  view->dtype,
+                  dtype};
     return t;
 }
 
@@ -195,7 +199,8 @@ static ravel_status copy_run(void *user, int64_t at, int64_t count, int64_t stri
     if (stride == 1)
         memcpy(to, from, (size_t)count * t->each);
     else
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * stride * (int64_t)t->each, from + i * stride * (int64_t)t->each, t->each);
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + i * stride * (int64_t)t->each, from + i * stride * (int64_t)t->each, t->each);
     return RAVEL_OK;
 }
 

@@ -1,0 +1,66 @@
+/* Rules of well-known frameworks, to Hugging Face names. */
+#include <ravel/refit.h>
+
+#include <string.h>
+
+#define LAYER     "model.layers.*."
+#define ATTENTION LAYER "self_attn."
+#define QKV(what) ATTENTION "q_proj." what "," ATTENTION "k_proj." what "," ATTENTION "v_proj." what
+#define GATED     LAYER "mlp.gate_proj.weight," LAYER "mlp.up_proj.weight"
+#define EXPERT    LAYER "mlp.experts.#."
+
+/* heads and stacks are filled in. */
+static const ravel_refit_rule vllm[] = {
+    {.name = ATTENTION "qkv_proj.weight", .parts = QKV("weight"), .join = RAVEL_REFIT_QKV},
+    {.name = ATTENTION "qkv_proj.bias", .parts = QKV("bias"), .join = RAVEL_REFIT_QKV},
+    {.name = LAYER "mlp.gate_up_proj.weight", .parts = GATED},
+    {.name = LAYER "mlp.experts.w13_weight", .parts = EXPERT "gate_proj.weight," EXPERT "up_proj.weight", .stack = 1},
+    {.name = LAYER "mlp.experts.w2_weight", .parts = EXPERT "down_proj.weight", .stack = 1},
+};
+
+#define CORE "decoder.layers.*."
+
+static const ravel_refit_rule megatron[] = {
+    {.name = "embedding.word_embeddings.weight", .parts = "model.embed_tokens.weight"},
+    {.name = CORE "self_attention.linear_qkv.weight", .parts = QKV("weight"), .join = RAVEL_REFIT_QKV_GROUPED},
+    {.name = CORE "self_attention.linear_qkv.bias", .parts = QKV("bias"), .join = RAVEL_REFIT_QKV_GROUPED},
+    {.name = CORE "self_attention.linear_qkv.layer_norm_weight", .parts = LAYER "input_layernorm.weight"},
+    {.name = CORE "input_layernorm.weight", .parts = LAYER "input_layernorm.weight"},
+    {.name = CORE "self_attention.q_layernorm.weight", .parts = ATTENTION "q_norm.weight"},
+    {.name = CORE "self_attention.k_layernorm.weight", .parts = ATTENTION "k_norm.weight"},
+    {.name = CORE "self_attention.linear_proj.weight", .parts = ATTENTION "o_proj.weight"},
+    {.name = CORE "pre_mlp_layernorm.weight", .parts = LAYER "post_attention_layernorm.weight"},
+    {.name = CORE "mlp.linear_fc1.layer_norm_weight", .parts = LAYER "post_attention_layernorm.weight"},
+    {.name = CORE "mlp.linear_fc1.weight", .parts = GATED},
+    {.name = CORE "mlp.linear_fc2.weight", .parts = LAYER "mlp.down_proj.weight"},
+    {.name = CORE "mlp.router.weight", .parts = LAYER "mlp.gate.weight"},
+    {.name = "decoder.final_layernorm.weight", .parts = "model.norm.weight"},
+    {.name = "output_layer.weight", .parts = "lm_head.weight"},
+};
+
+static const struct {
+    const char *name;
+    const ravel_refit_rule *rules;
+    int64_t count;
+} sets[] = {
+    {"vllm", vllm, sizeof vllm / sizeof *vllm},
+    {"megatron", megatron, sizeof megatron / sizeof *megatron},
+};
+
+int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
+                                ravel_refit_rule *rules, int64_t most) {
+    for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
+        if (strcmp(sets[s].name, set) != 0) continue;
+        int64_t count = 0;
+        for (int64_t i = 0; i < sets[s].count; i++) {
+            ravel_refit_rule rule = sets[s].rules[i];
+            if (rule.stack > 0 && experts <= 0) continue;
+            if (rule.stack > 0) rule.stack = experts;
+            if (rule.join != RAVEL_REFIT_CONCAT) rule.heads = heads, rule.kv_heads = kv_heads;
+            if (count < most) rules[count] = rule;
+            count++;
+        }
+        return count;
+    }
+    return 0;
+}

@@ -1,0 +1,629 @@
+/* The parts of refit that need no peers: checksum, boxes, views, rules, manifest, frames, settings. */
+#include "tests/unit/check.h"
+
+#include "base/rng.h"
+#include "refit/checksum.h"
+#include "refit/differences.h"
+#include "refit/frame.h"
+#include "refit/hello.h"
+#include "refit/manifest.h"
+
+#include <stdlib.h>
+
+/* ---- checksum ------------------------------------------------------------------------------------------- */
+
+static unsigned char *pattern(size_t bytes) {
+    unsigned char *p = malloc(bytes ? bytes : 1);
+    for (size_t i = 0; p && i < bytes; i++) p[i] = (unsigned char)((uint32_t)i * 2654435761u >> 13);
+    return p;
+}
+
+/* Made by XXH3_64bits of libxxhash 0.8.1 over the pattern above. */
+TEST(refit_checksum_is_xxh3) {
+    static const struct {
+        size_t bytes;
+        uint64_t hash;
+    } golden[] = {
+        {0, 0x2d06800538d394c2u},    {1, 0xc44bdff4074eecdbu},    {3, 0xa1c4a8259b827291u},
+        {4, 0xbb4e3d89ee0b271du},    {8, 0x79d02238b80e37b1u},    {9, 0xf64cecc4271ff461u},
+        {16, 0x222e9aead6bddd51u},   {17, 0x47aad6b375eb4bbau},   {128, 0x421a9c905c6e66bau},
+        {129, 0x9e2414800f83768au},  {240, 0xb714c5fd22744964u},  {241, 0xbc424a2c480dd281u},
+        {1024, 0x1fd15e7d36f5e1bcu}, {1025, 0xfe08e5a874d23fd2u}, {4096, 0x84d9e7ce664c8217u},
+        {100000, 0x1d43ec753d462301u},
+    };
+    unsigned char *p = pattern(100000);
+    CHECK(p);
+    for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
+        CHECK(ravel__xxh3_of(p, golden[i].bytes) == golden[i].hash);
+        CHECK(ravel__xxh3_reference(p, golden[i].bytes) == golden[i].hash);
+    }
+    free(p);
+}
+
+TEST(refit_checksum_in_pieces_is_the_same) {
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    unsigned char *p = pattern(8192);
+    CHECK(p);
+    for (int64_t round = 0; round < check_scale(400, 20000); round++) {
+        size_t bytes = (size_t)ravel__rng_below(&rng, 8192), at = 0;
+        size_t step = (size_t)1 << ravel__rng_below(&rng, 13);
+        ravel__xxh3 state;
+        ravel__xxh3_begin(&state);
+        while (at < bytes) {
+            size_t n = (size_t)ravel__rng_below(&rng, step) + 1;
+            if (n > bytes - at) n = bytes - at;
+            ravel__xxh3_add(&state, p + at, n);
+            at += n;
+        }
+        CHECK(ravel__xxh3_end(&state) == ravel__xxh3_of(p, bytes));
+        CHECK(ravel__xxh3_of(p, bytes) == ravel__xxh3_reference(p, bytes));
+    }
+    free(p);
+}
+
+TEST(refit_checksum_sees_every_bit) {
+    unsigned char *p = pattern(2000);
+    CHECK(p);
+    for (size_t bytes = 1; bytes < 2000; bytes += 1 + bytes / 7) {
+        uint64_t whole = ravel__xxh3_of(p, bytes);
+        for (size_t i = 0; i < bytes; i++) {
+            p[i] ^= (unsigned char)(1 << i % 8);
+            CHECK(ravel__xxh3_of(p, bytes) != whole);
+            p[i] ^= (unsigned char)(1 << i % 8);
+        }
+    }
+    free(p);
+}
+
+/* ---- boxes ---------------------------------------------------------------------------------------------- */
+
+static ravel__box random_box(ravel__rng *rng, int32_t ndim, int64_t dim) {
+    ravel__box b = {.ndim = ndim};
+    for (int32_t d = 0; d < ndim; d++) {
+        b.start[d] = (int64_t)ravel__rng_below(rng, (uint64_t)dim);
+        b.extent[d] = (int64_t)ravel__rng_below(rng, (uint64_t)(dim - b.start[d])) + 1;
+    }
+    return b;
+}
+
+static int has_point(const ravel__box *b, const int64_t *at) {
+    for (int32_t d = 0; d < b->ndim; d++)
+        if (at[d] < b->start[d] || at[d] >= b->start[d] + b->extent[d]) return 0;
+    return 1;
+}
+
+/* Every point of a is in the meeting or in exactly one of the rest, and no other point is. */
+TEST(refit_boxes_meet_and_part) {
+    enum { DIM = 6 };
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    for (int64_t round = 0; round < check_scale(300, 20000); round++) {
+        int32_t ndim = (int32_t)ravel__rng_below(&rng, 3) + 1;
+        ravel__box a = random_box(&rng, ndim, DIM), b = random_box(&rng, ndim, DIM), meet = {0};
+        ravel__box rest[2 * RAVEL_REFIT_DIMS];
+        int met = ravel__box_meet(&a, &b, &meet);
+        int32_t count = ravel__box_without(&a, &b, rest);
+        CHECK(count <= 2 * ndim);
+        int64_t at[3] = {0}, points = 1;
+        for (int32_t d = 0; d < ndim; d++) points *= DIM;
+        for (int64_t p = 0; p < points; p++) {
+            int64_t left = p;
+            for (int32_t d = 0; d < ndim; d++, left /= DIM) at[d] = left % DIM;
+            int in_rest = 0;
+            for (int32_t i = 0; i < count; i++) in_rest += has_point(&rest[i], at);
+            CHECK_EQ(met && has_point(&meet, at), has_point(&a, at) && has_point(&b, at));
+            CHECK_EQ(in_rest, has_point(&a, at) && !has_point(&b, at));
+        }
+    }
+}
+
+TEST(refit_parts_cover_a_dimension) {
+    for (int64_t dim = 0; dim < 40; dim++)
+        for (int64_t parts = 1; parts < 12; parts++) {
+            CHECK_EQ(ravel__part_start(dim, parts, 0), 0);
+            CHECK_EQ(ravel__part_start(dim, parts, parts), dim);
+            for (int64_t i = 0; i < parts; i++) {
+                int64_t size = ravel__part_start(dim, parts, i + 1) - ravel__part_start(dim, parts, i);
+                CHECK(size >= dim / parts && size <= dim / parts + 1);
+            }
+        }
+    CHECK_EQ(ravel__part_start(INT64_MAX, 7, 7), INT64_MAX);
+}
+
+/* ---- views ---------------------------------------------------------------------------------------------- */
+
+/* The element at a position of the view's box, found the slow way. */
+static int64_t slow_place(const ravel__view *v, const ravel__box *piece, int64_t element) {
+    int64_t at = v->offset;
+    for (int32_t d = piece->ndim - 1; d >= 0; d--) {
+        int64_t i = element % piece->extent[d] + piece->start[d] - v->box.start[d];
+        element /= piece->extent[d];
+        if (v->block > 0 && d == v->block_dim)
+            at += i / v->block * v->block_stride + i % v->block * v->strides[d];
+        else
+            at += i * v->strides[d];
+    }
+    return at;
+}
+
+static ravel__view random_view(ravel__rng *rng, int64_t *span) {
+    ravel__view v = {.box = random_box(rng, (int32_t)ravel__rng_below(rng, 4), 7), .dtype = RAVEL_F32};
+    int32_t order[RAVEL_REFIT_DIMS] = {0};
+    int64_t step = (int64_t)ravel__rng_below(rng, 4) == 0 ? 2 : 1;
+    for (int32_t d = 0; d < v.box.ndim; d++) order[d] = d;
+    if (ravel__rng_below(rng, 2))
+        for (int32_t d = v.box.ndim - 1; d > 0; d--) { /* any order of dimensions: transposed views */
+            int32_t other = (int32_t)ravel__rng_below(rng, (uint64_t)d + 1), swap = order[d];
+            order[d] = order[other];
+            order[other] = swap;
+        }
+    for (int32_t i = v.box.ndim - 1; i >= 0; i--) {
+        v.strides[order[i]] = step;
+        step *= v.box.extent[order[i]] + (int64_t)ravel__rng_below(rng, 2);
+    }
+    v.offset = (int64_t)ravel__rng_below(rng, 5);
+    if (v.box.ndim > 0 && ravel__rng_below(rng, 3) == 0) {
+        v.block_dim = 0;
+        v.block = (int64_t)ravel__rng_below(rng, 3) + 1;
+        for (int32_t d = 1; d < v.box.ndim; d++) v.strides[d] = d == v.box.ndim - 1 ? 1 : 8;
+        v.strides[0] = 64;
+        v.block_stride = 64 * (v.block + (int64_t)ravel__rng_below(rng, 3));
+        step = 64 * 64;
+    }
+    *span = step + 4096;
+    return v;
+}
+
+TEST(refit_views_gather_and_scatter_any_range) {
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (int64_t round = 0; round < check_scale(500, 30000); round++) {
+        int64_t span;
+        ravel__view v = random_view(&rng, &span);
+        ravel__box piece = v.box;
+        for (int32_t d = 0; d < piece.ndim; d++) {
+            int64_t cut = (int64_t)ravel__rng_below(&rng, (uint64_t)piece.extent[d]);
+            piece.start[d] += cut;
+            piece.extent[d] = (int64_t)ravel__rng_below(&rng, (uint64_t)(piece.extent[d] - cut)) + 1;
+        }
+        float *memory = malloc((size_t)span * sizeof *memory), *other = malloc((size_t)span * sizeof *other);
+        CHECK(memory && other);
+        for (int64_t i = 0; i < span; i++) memory[i] = (float)i, other[i] = -1;
+        int64_t total = ravel__box_count(&piece), first = (int64_t)ravel__rng_below(&rng, (uint64_t)total);
+        int64_t count = (int64_t)ravel__rng_below(&rng, (uint64_t)(total - first)) + 1;
+        float packed[512];
+        double wide[512];
+        CHECK(count <= 512);
+        CHECK_OK(ravel__view_gather(&v, memory, &piece, first, count, RAVEL_F32, packed, &err), &err);
+        CHECK_OK(ravel__view_gather(&v, memory, &piece, first, count, RAVEL_F64, wide, &err), &err);
+        for (int64_t i = 0; i < count; i++) {
+            CHECK_EQ(packed[i], slow_place(&v, &piece, first + i));
+            CHECK_EQ(wide[i], packed[i]);
+        }
+        int wide_way = (int)ravel__rng_below(&rng, 2);
+        CHECK_OK(ravel__view_scatter(&v, other, &piece, first, count, wide_way ? RAVEL_F64 : RAVEL_F32,
+                                     wide_way ? (void *)wide : (void *)packed, &err),
+                 &err);
+        int64_t written = 0;
+        for (int64_t i = 0; i < span; i++) written += other[i] >= 0;
+        CHECK_EQ(written, count);
+        for (int64_t i = 0; i < count; i++)
+            CHECK_EQ(other[slow_place(&v, &piece, first + i)], slow_place(&v, &piece, first + i));
+        for (int64_t i = 0; i < span; i++) other[i] = -1;
+        ravel__view_copy(&v, memory, other, &piece, first, count);
+        for (int64_t i = 0; i < count; i++)
+            CHECK_EQ(other[slow_place(&v, &piece, first + i)], slow_place(&v, &piece, first + i));
+        free(memory);
+        free(other);
+    }
+}
+
+/* ---- rules ---------------------------------------------------------------------------------------------- */
+
+static ravel_status hold(const ravel_refit_tensor *t, const ravel_refit_rule *rules, int64_t rule_count,
+                         ravel__arena *arena, ravel__holding *h, ravel_error *err) {
+    ravel__arena_init(arena, NULL, 1024);
+    return ravel__holding_make(t, 1, rules, rule_count, 0, "source", arena, h, err);
+}
+
+static const ravel_refit_rule qkv_rule = {
+    .name = "l.*.qkv", .parts = "l.*.q,l.*.k,l.*.v", .join = RAVEL_REFIT_QKV, .heads = 8, .kv_heads = 2};
+
+TEST(refit_rules_take_qkv_apart) {
+    ravel__arena arena;
+    ravel__holding h = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_tensor t = {.name = "l.11.qkv", .dtype = RAVEL_BF16, .ndim = 2, .dims = {48, 16}};
+    t.parts[0] = 4; /* head size 4; 2 query heads, and one of 2 key heads on two ranks each */
+    for (t.index[0] = 0; t.index[0] < 4; t.index[0]++) {
+        CHECK_OK(hold(&t, &qkv_rule, 1, &arena, &h, &err), &err);
+        CHECK_EQ(h.count, 3);
+        CHECK_STR(h.items[0].name, "l.11.q");
+        CHECK_STR(h.items[2].name, "l.11.v");
+        CHECK_EQ(h.items[0].dims[0], 32);
+        CHECK_EQ(h.items[1].dims[0], 8);
+        CHECK_EQ(h.items[0].view.box.start[0], 8 * t.index[0]);
+        CHECK_EQ(h.items[0].view.box.extent[0], 8);
+        CHECK_EQ(h.items[1].view.box.start[0], 4 * (t.index[0] / 2));
+        CHECK_EQ(h.items[1].view.box.extent[0], 4);
+        CHECK_EQ(h.items[1].view.offset, 8 * 16);
+        CHECK_EQ(h.items[2].view.offset, 12 * 16);
+        ravel__holding_free(&h, NULL);
+        ravel__arena_free(&arena);
+    }
+}
+
+TEST(refit_rules_take_grouped_qkv_apart) {
+    ravel__arena arena;
+    ravel__holding h = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_rule rule = qkv_rule;
+    ravel_refit_tensor t = {.name = "l.0.qkv", .dtype = RAVEL_F32, .ndim = 2, .dims = {48, 2}};
+    float memory[48][2], q[64], k[16], v[16];
+    rule.join = RAVEL_REFIT_QKV_GROUPED;
+    /* Group g: rows of q heads 4g .. 4g+3, then of k head g, then of v head g; 4 rows a head. */
+    for (int row = 0; row < 48; row++) {
+        int group = row / 24, in = row % 24;
+        int value = in < 16 ? group * 16 + in : in < 20 ? 100 + group * 4 + in - 16 : 200 + group * 4 + in - 20;
+        memory[row][0] = (float)value;
+        memory[row][1] = (float)value + 0.5f;
+    }
+    CHECK_OK(hold(&t, &rule, 1, &arena, &h, &err), &err);
+    CHECK_EQ(h.count, 3);
+    float *out[3] = {q, k, v};
+    for (int i = 0; i < 3; i++) {
+        const ravel__view *view = &h.items[i].view;
+        CHECK_OK(ravel__view_gather(view, memory, &view->box, 0, ravel__box_count(&view->box), RAVEL_F32, out[i], &err),
+                 &err);
+    }
+    for (int row = 0; row < 32; row++) CHECK(q[2 * row] == (float)row && q[2 * row + 1] == (float)row + 0.5f);
+    for (int row = 0; row < 8; row++) CHECK(k[2 * row] == 100 + (float)row && v[2 * row] == 200 + (float)row);
+    ravel__holding_free(&h, NULL);
+    ravel__arena_free(&arena);
+    t.parts[0] = 2;
+    t.index[0] = 1;
+    CHECK_OK(hold(&t, &rule, 1, &arena, &h, &err), &err);
+    CHECK_EQ(h.items[0].view.box.start[0], 16);
+    CHECK_EQ(h.items[1].view.box.start[0], 4);
+    ravel__holding_free(&h, NULL);
+    ravel__arena_free(&arena);
+}
+
+TEST(refit_rules_stack_experts) {
+    ravel__arena arena;
+    ravel__holding h = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_rule rule = {.name = "m.*.w13", .parts = "m.*.e.#.gate,m.*.e.#.up", .stack = 6};
+    ravel_refit_tensor t = {.name = "m.2.w13", .dtype = RAVEL_BF16, .ndim = 3, .dims = {6, 8, 4}};
+    t.parts[0] = 3, t.index[0] = 1; /* experts 2 and 3 */
+    t.parts[1] = 2, t.index[1] = 1; /* the second half of each */
+    CHECK_OK(hold(&t, &rule, 1, &arena, &h, &err), &err);
+    CHECK_EQ(h.count, 4);
+    CHECK_STR(h.items[0].name, "m.2.e.2.gate");
+    CHECK_STR(h.items[3].name, "m.2.e.3.up");
+    CHECK_EQ(h.items[3].ndim, 2);
+    CHECK_EQ(h.items[3].dims[0], 4);
+    CHECK_EQ(h.items[3].view.box.start[0], 2);
+    CHECK_EQ(h.items[3].view.box.extent[0], 2);
+    CHECK_EQ(h.items[3].view.offset, 4 * 4 + 2 * 4);
+    ravel__holding_free(&h, NULL);
+    ravel__arena_free(&arena);
+}
+
+TEST(refit_rules_join_by_shares_and_rename) {
+    ravel__arena arena;
+    ravel__holding h = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_rule rules[2] = {{.name = "in_proj", .parts = "z,x,b", .dim = 1, .shares = {3, 2, 1}},
+                                 {.name = "decoder.*.norm*.w", .parts = "model.*.n*"}};
+    ravel_refit_tensor t = {.name = "in_proj", .dtype = RAVEL_F32, .ndim = 2, .dims = {5, 12}};
+    CHECK_OK(hold(&t, rules, 2, &arena, &h, &err), &err);
+    CHECK_EQ(h.count, 3);
+    CHECK_EQ(h.items[1].dims[1], 4);
+    CHECK_EQ(h.items[1].view.offset, 6);
+    CHECK_EQ(h.items[1].view.strides[0], 12);
+    ravel__holding_free(&h, NULL);
+    ravel__arena_free(&arena);
+    ravel_refit_tensor n = {.name = "decoder.7.norm2.w", .dtype = RAVEL_F32, .ndim = 1, .dims = {9}, .start = {3}};
+    n.extent[0] = 4;
+    CHECK_OK(hold(&n, rules, 2, &arena, &h, &err), &err);
+    CHECK_STR(h.items[0].name, "model.7.n2");
+    CHECK_EQ(h.items[0].view.box.start[0], 3);
+    ravel__holding_free(&h, NULL);
+    ravel__arena_free(&arena);
+}
+
+TEST(refit_rules_by_name) {
+    ravel_refit_rule rules[32];
+    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 0, rules, 32), 3);
+    CHECK_EQ(rules[0].heads, 32);
+    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 64, rules, 32), 5);
+    CHECK_EQ(rules[4].stack, 64);
+    CHECK(ravel_refit_rules_named("megatron", 32, 8, 0, rules, 32) > 10);
+    CHECK_EQ(ravel_refit_rules_named("other", 32, 8, 0, rules, 32), 0);
+}
+
+static void expect_refused(const ravel_refit_tensor *t, const ravel_refit_rule *rule, const char *words) {
+    ravel__arena arena;
+    ravel__holding h = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_status status = hold(t, rule, rule ? 1 : 0, &arena, &h, &err);
+    CHECK(status == RAVEL_E_ARGUMENT || status == RAVEL_E_OVERFLOW);
+    CHECK_HAS(err.message, words);
+    ravel__arena_free(&arena);
+}
+
+TEST(refit_tensors_that_make_no_sense) {
+    ravel_refit_tensor good = {.name = "l.0.qkv", .dtype = RAVEL_F32, .ndim = 2, .dims = {48, 16}}, t = good;
+    ravel_refit_rule rule = qkv_rule;
+    t.name = "", expect_refused(&t, NULL, "has no name"), t = good;
+    t.dtype = 99, expect_refused(&t, NULL, "there is no dtype 99"), t = good;
+    t.ndim = 7, expect_refused(&t, NULL, "7 dimensions, at most 6"), t = good;
+    t.dims[1] = -3, expect_refused(&t, NULL, "dimension 1 is -3"), t = good;
+    t.dims[0] = t.dims[1] = INT64_MAX / 2, expect_refused(&t, NULL, "more than 2^63 bytes"), t = good;
+    t.parts[0] = 4, t.index[0] = 4, expect_refused(&t, NULL, "index 4 of 4 parts"), t = good;
+    t.start[1] = 10, t.extent[0] = 48, t.extent[1] = 7, expect_refused(&t, NULL, "do not lie in 0 .. 16"), t = good;
+    t.strides[0] = -1, expect_refused(&t, NULL, "is negative"), t = good;
+    t.dims[0] = 50, expect_refused(&t, &rule, "no multiple of heads + 2 * kv_heads"), t = good;
+    t.parts[0] = 3, expect_refused(&t, &rule, "cannot be cut into so many equal parts"), t = good;
+    t.extent[0] = 4, t.extent[1] = 16, expect_refused(&t, &rule, "cut by parts and index"), t = good;
+    rule.parts = "q,,v", expect_refused(&t, &rule, "separated by commas"), rule = qkv_rule;
+    rule.parts = "q,k", expect_refused(&t, &rule, "three parts"), rule = qkv_rule;
+    rule.parts = "q.*.*,k,v", expect_refused(&t, &rule, "more stars than the name"), rule = qkv_rule;
+    rule.kv_heads = 3, expect_refused(&t, &rule, "multiple of kv_heads"), rule = qkv_rule;
+    rule.dim = 2, expect_refused(&t, &rule, "no such dimension"), rule = qkv_rule;
+    rule.stack = 4, expect_refused(&t, &rule, "its first dimension is not the stack"), rule = qkv_rule;
+    rule.name = "l.*.qkv", rule.parts = "q,q,v", expect_refused(&t, &rule, "\"q\" twice");
+}
+
+/* ---- manifest ------------------------------------------------------------------------------------------- */
+
+static unsigned char *encode_sample(size_t *size) {
+    static const ravel_refit_tensor tensors[] = {
+        {.name = "embed", .dtype = RAVEL_BF16, .ndim = 2, .dims = {100, 8}, .parts = {3}, .index = {1}},
+        {.name = "scalar", .dtype = RAVEL_F32},
+        {.name = "norm", .dtype = RAVEL_F32, .ndim = 1, .dims = {8}},
+    };
+    ravel__arena arena;
+    ravel__holding h = {0};
+    ravel__arena_init(&arena, NULL, 1024);
+    if (ravel__holding_make(tensors, 3, NULL, 0, 0, "sink", &arena, &h, NULL) != RAVEL_OK) return NULL;
+    *size = ravel__manifest_bytes(&h);
+    unsigned char *bytes = malloc(*size);
+    if (bytes) ravel__manifest_encode(&h, RAVEL__SINK, bytes);
+    ravel__holding_free(&h, NULL);
+    ravel__arena_free(&arena);
+    return bytes;
+}
+
+TEST(refit_manifest_comes_back) {
+    size_t size = 0;
+    unsigned char *bytes = encode_sample(&size);
+    ravel__manifest_reader reader;
+    ravel__entry e;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(bytes);
+    CHECK_OK(ravel__manifest_open(bytes, size, &reader, &err), &err);
+    CHECK_EQ(reader.count, 3);
+    CHECK_EQ(reader.side, RAVEL__SINK);
+    CHECK_OK(ravel__manifest_next(&reader, &e, &err), &err);
+    CHECK_STR(e.name, "embed");
+    CHECK(e.dtype == RAVEL_BF16 && e.ndim == 2 && e.dims[0] == 100 && e.box.start[0] == 33 && e.box.extent[0] == 33);
+    CHECK_OK(ravel__manifest_next(&reader, &e, &err), &err);
+    CHECK_EQ(e.ndim, 0);
+    CHECK_OK(ravel__manifest_next(&reader, &e, &err), &err);
+    CHECK_EQ(ravel__manifest_next(&reader, &e, &err), RAVEL_E_END);
+    free(bytes);
+}
+
+/* No changed byte and no other length goes unnoticed. */
+TEST(refit_manifest_refuses_what_was_changed) {
+    size_t size = 0;
+    unsigned char *bytes = encode_sample(&size);
+    ravel__manifest_reader reader;
+    CHECK(bytes);
+    for (size_t i = 0; i < size; i++) {
+        bytes[i] ^= 0x41;
+        ravel_error err = RAVEL_ERROR_INIT;
+        CHECK(ravel__manifest_open(bytes, size, &reader, &err) != RAVEL_OK);
+        CHECK(err.message[0]);
+        bytes[i] ^= 0x41;
+    }
+    for (size_t n = 0; n < size; n++) {
+        unsigned char *shorter = malloc(n ? n : 1);
+        CHECK(shorter);
+        memcpy(shorter, bytes, n);
+        CHECK(ravel__manifest_open(shorter, n, &reader, NULL) != RAVEL_OK);
+        free(shorter);
+    }
+    free(bytes);
+}
+
+TEST(refit_hello_comes_back) {
+    ravel__hello a = {.status = 5, .message = "out of memory", .roles = 3, .version = 7, .lineage = 9}, b;
+    unsigned char bytes[RAVEL__HELLO_BYTES];
+    ravel_error err = RAVEL_ERROR_INIT;
+    a.settings.buffer_bytes = 1 << 20;
+    a.host = 0x1234;
+    ravel__hello_encode(&a, bytes);
+    CHECK_OK(ravel__hello_decode(bytes, &b, &err), &err);
+    CHECK(b.status == 5 && b.roles == 3 && b.version == 7 && b.host == 0x1234 && b.settings.buffer_bytes == 1 << 20);
+    CHECK_STR(b.message, "out of memory");
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] ^= 1;
+        CHECK(ravel__hello_decode(bytes, &b, NULL) != RAVEL_OK);
+        bytes[i] ^= 1;
+    }
+}
+
+/* ---- frames --------------------------------------------------------------------------------------------- */
+
+enum { FRAME = 8192 };
+
+static size_t write_frame(unsigned char *buffer, size_t bytes, int32_t entries, ravel__frame_head *head) {
+    ravel__frame_writer w;
+    ravel__frame_begin(&w, buffer, bytes);
+    for (int32_t i = 0; i < entries; i++) {
+        unsigned char *place;
+        size_t room = ravel__frame_room(&w, &place), payload = 4 * ((size_t)i * 37 % 300 + 1);
+        if (payload > room) break;
+        memset(place, i + 1, payload);
+        ravel__frame_entry e = {.tensor = (uint32_t)i, .slice = 5, .dtype = RAVEL_F32, .first = 10, .count = payload / 4};
+        e.checksum = ravel__xxh3_of(place, payload);
+        ravel__frame_add(&w, &e, payload);
+        if (i % 3 == 0 && ravel__frame_has_entry(&w)) {
+            ravel__frame_entry keep = {.slice = 9, .kind = RAVEL__ENTRY_KEEP, .count = 3, .dtype = RAVEL_U8};
+            ravel__frame_add(&w, &keep, 0);
+            ravel__frame_keep_more(&w, 4);
+        }
+    }
+    return ravel__frame_end(&w, head);
+}
+
+TEST(refit_frames_come_back) {
+    for (int32_t wanted = 0; wanted < 40; wanted++) {
+        unsigned char *buffer = aligned_alloc(256, FRAME);
+        ravel__frame_head head = {.flags = 3, .window = 2, .sequence = 77, .version = 12, .sender = 4}, back;
+        ravel_error err = RAVEL_ERROR_INIT;
+        CHECK(buffer);
+        size_t size = write_frame(buffer, FRAME, wanted, &head);
+        CHECK(size <= FRAME);
+        CHECK_OK(ravel__frame_open(buffer, size, &back, &err), &err);
+        CHECK(back.flags == 3 && back.window == 2 && back.sequence == 77 && back.version == 12 && back.sender == 4);
+        uint32_t data = 0;
+        for (uint32_t i = 0; i < back.entries; i++) {
+            ravel__frame_entry e;
+            CHECK_OK(ravel__frame_entry_at(buffer, &back, i, &e, &err), &err);
+            if (e.kind == RAVEL__ENTRY_KEEP) {
+                CHECK(e.count == 7 && e.slice == 9);
+                continue;
+            }
+            CHECK_EQ(e.tensor, data++);
+            CHECK_EQ(e.offset % 256, 0);
+            CHECK_EQ(buffer[e.offset], e.tensor + 1);
+            CHECK(ravel__xxh3_of(buffer + e.offset, (size_t)e.count * 4) == e.checksum);
+        }
+        free(buffer);
+    }
+}
+
+/* A changed byte of header or entries is seen when the frame is opened; one of a payload by the entry's checksum. */
+TEST(refit_frames_refuse_what_was_changed) {
+    unsigned char *buffer = aligned_alloc(256, FRAME);
+    ravel__frame_head head = {.sequence = 1}, back;
+    CHECK(buffer);
+    size_t size = write_frame(buffer, FRAME, 8, &head);
+    int64_t padding = 0;
+    for (size_t i = 0; i < size; i++) {
+        ravel__frame_entry e;
+        int seen = 0;
+        buffer[i] ^= 0x80;
+        seen = ravel__frame_open(buffer, size, &back, NULL) != RAVEL_OK;
+        for (uint32_t k = 0; !seen && k < back.entries; k++) {
+            seen = ravel__frame_entry_at(buffer, &back, k, &e, NULL) != RAVEL_OK;
+            if (!seen && e.kind == RAVEL__ENTRY_DATA)
+                seen = ravel__xxh3_of(buffer + e.offset, (size_t)e.count * 4) != e.checksum;
+        }
+        padding += !seen;
+        if (!seen) CHECK_EQ(buffer[i], 0x80); /* only padding, which is zero and means nothing */
+        buffer[i] ^= 0x80;
+    }
+    CHECK(padding < (int64_t)size / 2);
+    for (size_t n = 0; n < size; n++) CHECK(ravel__frame_open(buffer, n, &back, NULL) != RAVEL_OK);
+    free(buffer);
+}
+
+TEST(refit_notices_come_back) {
+    ravel__notice n = {.flags = 5, .window = 3, .sequence = 1ull << 40, .bytes = 4096}, back;
+    unsigned char bytes[RAVEL__NOTICE_BYTES];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__notice_encode(&n, bytes);
+    CHECK_OK(ravel__notice_decode(bytes, &back, &err), &err);
+    CHECK(back.flags == 5 && back.window == 3 && back.sequence == 1ull << 40 && back.bytes == 4096);
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] ^= 4;
+        CHECK(ravel__notice_decode(bytes, &back, NULL) != RAVEL_OK);
+        bytes[i] ^= 4;
+    }
+}
+
+/* ---- settings ------------------------------------------------------------------------------------------- */
+
+static void expect_setting(const char *variable, const char *value, const char *words) {
+    int32_t num;
+    int64_t bytes;
+    ravel_error err = RAVEL_ERROR_INIT;
+    setenv(variable, value, 1);
+    ravel_status status = ravel_refit_settings(NULL, 1 << 30, &num, &bytes, &err);
+    unsetenv(variable);
+    CHECK_EQ(status, RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, variable);
+    CHECK_HAS(err.message, value);
+    CHECK_HAS(err.message, words);
+}
+
+TEST(refit_settings_quote_what_is_wrong) {
+    static const char *const wrong[] = {"0", "17", "two", "2.5", "-1", "2 buffers", "99999999999999999999"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        expect_setting("RAVEL_REFIT_NUM_BUFFERS", wrong[i], "from 1 to 16");
+    expect_setting("RAVEL_REFIT_BUFFER_BYTES", "4095", "from 4k (4096) to 1T");
+    expect_setting("RAVEL_REFIT_BUFFER_BYTES", "lots", "from 4k (4096) to 1T");
+    expect_setting("RAVEL_REFIT_BUFFER_BYTES", "2T", "from 4k (4096) to 1T");
+    expect_setting("RAVEL_REFIT_BUFFER_MEMORY_RATIO", "0", "from 0.000001 to 0.5");
+    expect_setting("RAVEL_REFIT_BUFFER_MEMORY_RATIO", "nan", "from 0.000001 to 0.5");
+    expect_setting("RAVEL_REFIT_BUFFER_MEMORY_RATIO", "2%", "from 0.000001 to 0.5");
+    expect_setting("RAVEL_REFIT_BUFFER_MEMORY_RATIO", "0.51", "from 0.000001 to 0.5");
+}
+
+TEST(refit_settings_options_over_environment_over_defaults) {
+    ravel_refit_options o;
+    int32_t num;
+    int64_t bytes;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_options_default(&o);
+    o.memory_bytes = (int64_t)100 << 30;
+    CHECK_OK(ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err), &err);
+    CHECK_EQ(num, 2);
+    CHECK_EQ(bytes, 16 << 20); /* a sixty-fourth of the stream */
+    CHECK_OK(ravel_refit_settings(&o, 1000, &num, &bytes, &err), &err);
+    CHECK_EQ(bytes, 1 << 20);
+    o.memory_bytes = 64 << 20; /* a small machine: 0.02 of it, in two */
+    CHECK_OK(ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err), &err);
+    CHECK_EQ(bytes, (int64_t)(0.02 * (64 << 20)) / 2 / 4096 * 4096);
+    setenv("RAVEL_REFIT_NUM_BUFFERS", "4", 1);
+    setenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO", "0.25", 1);
+    ravel_status status = ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err);
+    CHECK_EQ(bytes, 4 << 20); /* all of the ratio, in four */
+    setenv("RAVEL_REFIT_BUFFER_BYTES", "64k", 1);
+    o.num_buffers = 3;
+    if (status == RAVEL_OK) status = ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err);
+    int64_t from_env = bytes;
+    o.buffer_bytes = 8192;
+    if (status == RAVEL_OK) status = ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err);
+    unsetenv("RAVEL_REFIT_NUM_BUFFERS");
+    unsetenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO");
+    unsetenv("RAVEL_REFIT_BUFFER_BYTES");
+    CHECK_OK(status, &err);
+    CHECK_EQ(from_env, 65536);
+    CHECK_EQ(num, 3);
+    CHECK_EQ(bytes, 8192);
+    o.buffer_bytes = 100;
+    CHECK_EQ(ravel_refit_settings(&o, 0, &num, &bytes, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "buffer-bytes is 100; allowed is 4k");
+}
+
+TEST(refit_differences_are_one_sentence) {
+    ravel__differences list;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__differences_init(&list, NULL);
+    CHECK_EQ(ravel__differences_end(&list, &err), RAVEL_OK);
+    ravel__differences_add(&list, "one of %d", 3);
+    ravel__differences_add(&list, "two");
+    CHECK_EQ(ravel__differences_end(&list, &err), RAVEL_E_MISMATCH);
+    CHECK_STR(err.message, "senders and receivers differ in 2 ways: one of 3; two");
+    for (int i = 0; i < 200; i++) ravel__differences_add(&list, "tensor number %d has another shape", i);
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel__differences_end(&list, &err), RAVEL_E_MISMATCH);
+    CHECK_HAS(err.message, "202 ways");
+    CHECK_HAS(err.message, " more");
+    CHECK(strlen(err.message) < sizeof err.message - 1);
+}
