@@ -24,11 +24,11 @@ TEST(refit_checksum_is_xxh3) {
         size_t bytes;
         uint64_t hash;
     } golden[] = {
-        {0, 0x2d06800538d394c2u},    {1, 0xc44bdff4074eecdbu},    {3, 0xa1c4a8259b827291u},
-        {4, 0xbb4e3d89ee0b271du},    {8, 0x79d02238b80e37b1u},    {9, 0xf64cecc4271ff461u},
-        {16, 0x222e9aead6bddd51u},   {17, 0x47aad6b375eb4bbau},   {128, 0x421a9c905c6e66bau},
-        {129, 0x9e2414800f83768au},  {240, 0xb714c5fd22744964u},  {241, 0xbc424a2c480dd281u},
-        {1024, 0x1fd15e7d36f5e1bcu}, {1025, 0xfe08e5a874d23fd2u}, {4096, 0x84d9e7ce664c8217u},
+        {0, 0x2d06800538d394c2u},      {1, 0xc44bdff4074eecdbu},    {3, 0xa1c4a8259b827291u},
+        {4, 0xbb4e3d89ee0b271du},      {8, 0x79d02238b80e37b1u},    {9, 0xf64cecc4271ff461u},
+        {16, 0x222e9aead6bddd51u},     {17, 0x47aad6b375eb4bbau},   {128, 0x421a9c905c6e66bau},
+        {129, 0x9e2414800f83768au},    {240, 0xb714c5fd22744964u},  {241, 0xbc424a2c480dd281u},
+        {1024, 0x1fd15e7d36f5e1bcu},   {1025, 0xfe08e5a874d23fd2u}, {4096, 0x84d9e7ce664c8217u},
         {100000, 0x1d43ec753d462301u},
     };
     unsigned char *p = pattern(100000);
@@ -467,7 +467,8 @@ static size_t write_frame(unsigned char *buffer, size_t bytes, int32_t entries, 
         size_t room = ravel__frame_room(&w, &place), payload = 4 * ((size_t)i * 37 % 300 + 1);
         if (payload > room) break;
         memset(place, i + 1, payload);
-        ravel__frame_entry e = {.tensor = (uint32_t)i, .slice = 5, .dtype = RAVEL_F32, .first = 10, .count = payload / 4};
+        ravel__frame_entry e = {
+            .tensor = (uint32_t)i, .slice = 5, .dtype = RAVEL_F32, .first = 10, .count = payload / 4};
         e.checksum = ravel__xxh3_of(place, payload);
         ravel__frame_add(&w, &e, payload);
         if (i % 3 == 0 && ravel__frame_has_entry(&w)) {
