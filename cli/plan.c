@@ -16,8 +16,8 @@ static const ravel_option input_table[] = {
     {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
      "instead: lengths made up, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE with such JSON"},
     {"mock-count", RAVEL_OPTION_I64, AT(mock_count), "0", 0, 0x1p31, NULL, "mock samples; 0: as the JSON says"},
-    {"mock-seed", RAVEL_OPTION_U64, AT(mock_seed), "0xffffffffffffffff", 0, 0, NULL,
-     "another seed than the JSON's; all ones: the JSON's"},
+    {"mock-seed", RAVEL_OPTION_I64, AT(mock_seed), "-1", -1, 0x1p62, NULL,
+     "another seed than the JSON's; -1: the JSON's"},
     {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST",
      "what a sample costs: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD a micro-step), tokens, a model's "
      "config.json, or a known shape such as qwen3-8b [tokens]"},
@@ -52,10 +52,10 @@ static const char help_top[] =
     "on every data-parallel rank, balanced for what the ranks wait for; and reports how good the plan is\n"
     "against what no plan could beat. Sizes take 16k and 1M.\n";
 
-static const char help_examples[] = "\nMethods (--method):\n";
+static const char help_methods[] = "\nMethods (--method):\n";
 
 static const char help_end[] =
-    "\nExamples:\n"
+    "\n\nExamples:\n"
     "  ravel plan --lengths lengths.csv --budget 16k --dp 16\n"
     "  ravel plan --lengths data.jsonl --field usage.prompt,usage.completion --budget 32k --dp 8 --cost qwen3-8b\n"
     "  ravel plan --lengths lengths.npy --budget 16k --dp 64 --compare\n"
@@ -68,8 +68,10 @@ static const char help_end[] =
 static int help(const cli_options *sets, int count) {
     (void)fputs(help_top, stdout);
     cli_print_options(sets, count);
-    (void)fputs(help_examples, stdout);
+    (void)fputs(help_methods, stdout);
     for (int32_t m = 0; ravel_method_name(m); m++) printf("  %-22s %s\n", ravel_method_name(m), ravel_method_doc(m));
+    printf("\nKnown shapes (--cost):\n ");
+    for (int32_t i = 0; ravel_shape_name(i); i++) printf("%s%s", i && i % 7 == 0 ? "\n  " : " ", ravel_shape_name(i));
     (void)fputs(help_end, stdout);
     return CLI_OK;
 }
@@ -139,12 +141,6 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
     cli_busy("planning");
     ravel_status status = plan_make(data, options, &plan, &seconds, &err);
     cli_busy_end();
-    if (status == RAVEL_E_OVERSIZE) {
-        (void)cli_fail("plan", &err);
-        (void)fprintf(stderr,
-                      "ravel plan: a larger --budget or --cp would fit it; --oversize skip leaves such samples out\n");
-        return CLI_FAILED;
-    }
     if (status) return cli_fail("plan", &err);
     plan_warn_skipped(data, options, plan);
     if (!flags->quiet && !standard_outputs(flags)) plan_print_summary(data, options, plan, seconds);

@@ -50,7 +50,7 @@ static ravel_status make_mock(const plan_flags *flags, plan_data *data, ravel_er
     ravel_status status = ravel_mock_open(flags->mock, NULL, &mock, err);
     if (status) return status;
     ravel_mock_recount(mock, flags->mock_count);
-    if (flags->mock_seed != UINT64_MAX) ravel_mock_reseed(mock, flags->mock_seed);
+    if (flags->mock_seed >= 0) ravel_mock_reseed(mock, (uint64_t)flags->mock_seed);
     describe_mock(ravel_mock_described(mock), data);
     status = ravel_mock_lengths(mock, &data->lengths, err);
     ravel_mock_free(mock);
@@ -79,18 +79,21 @@ static ravel_status read_narrow(const char *path, const char *name, int64_t min,
                                 int32_t **out, int32_t *top, ravel_error *err) {
     ravel_column *column = NULL;
     ravel_status status = read_column(path, name, min, max, data, &column, err);
-    if (status) return status;
+    if (!column) return status;
     int64_t count = data->lengths->count;
     int32_t *narrow = malloc((size_t)count * sizeof *narrow);
-    if (!narrow) status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for %lld rows", (long long)count);
+    if (!narrow) {
+        ravel_column_free(column);
+        return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for %lld rows", (long long)count);
+    }
     *top = -1;
-    for (int64_t i = 0; narrow && i < count; i++) {
+    for (int64_t i = 0; i < count; i++) {
         narrow[i] = (int32_t)column->values[i];
         if (narrow[i] > *top) *top = narrow[i];
     }
     ravel_column_free(column);
     *out = narrow;
-    return status;
+    return RAVEL_OK;
 }
 
 static ravel_status read_columns(const plan_flags *flags, ravel_plan_options *options, plan_data *data,

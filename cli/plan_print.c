@@ -49,6 +49,14 @@ static void print_micro_steps(const ravel_plan *plan, const ravel_plan_options *
     printf("\n");
 }
 
+static void print_padding(const ravel_plan_stats *s) {
+    char note[80], a[32], b[32];
+    (void)snprintf(note, sizeof note, "%s of %s slot tokens",
+                   cli_thousands(s->padded_tokens - s->actual_tokens, a, sizeof a),
+                   cli_thousands(s->padded_tokens, b, sizeof b));
+    share_line("padding", s->padding, note);
+}
+
 static void print_times(const ravel_plan *plan, const ravel_plan_options *options) {
     const ravel_plan_stats *s = &plan->stats;
     int per_step = options->sync == RAVEL_SYNC_MICRO_STEP;
@@ -75,8 +83,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     count_line("bins", s->bins, "lower bound %s", s->bins_lower_bound);
     print_micro_steps(plan, options);
     share_line("fill", s->fill, "of the budget is real tokens");
-    count_line("padding tokens", s->padded_tokens - s->actual_tokens, "of %s", s->padded_tokens);
-    share_line("padding", s->padding, "of the slots");
+    print_padding(s);
     print_times(plan, options);
     if (data->homes) {
         char note[64], text[32];

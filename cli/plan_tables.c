@@ -131,16 +131,17 @@ static int finish(const table *t, int many) {
 int plan_compare(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options) {
     table t = {"compare", flags, data, options, NULL, 0, {"method"}, 1};
     while (ravel_method_name(t.count)) t.count++;
-    t.results = calloc((size_t)t.count, sizeof *t.results);
-    if (!t.results) return CLI_FAILED;
+    plan_result *results = calloc((size_t)t.count + 1, sizeof *results);
+    if (!results) return CLI_FAILED;
     for (int32_t m = 0; m < t.count; m++) {
-        (void)snprintf(t.results[m].label[0], sizeof t.results[m].label[0], "%s", ravel_method_name(m));
-        t.results[m].options = *options;
-        t.results[m].options.method = m;
+        (void)snprintf(results[m].label[0], sizeof results[m].label[0], "%s", ravel_method_name(m));
+        results[m].options = *options;
+        results[m].options.method = m;
     }
-    run_all(data, t.results, t.count);
+    run_all(data, results, t.count);
+    t.results = results;
     int code = finish(&t, 0);
-    free(t.results);
+    free(results);
     return code;
 }
 
@@ -235,24 +236,26 @@ static void combine(const key *keys, int count, int i, const ravel_plan_options 
     }
 }
 
+static int sweep(table *t, const key *keys) {
+    for (int k = 0; k < t->labels; k++) t->heads[k] = keys[k].name;
+    for (int i = 0; i < t->count; i++) combine(keys, t->labels, i, t->options, &t->results[i]);
+    run_all(t->data, t->results, t->count);
+    return finish(t, 1);
+}
+
 int plan_sweep(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options) {
     key *keys = calloc(KEYS, sizeof *keys);
     table t = {"sweep", flags, data, options, NULL, 0, {NULL}, 0};
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_status status = keys ? parse_keys(flags, keys, &t.labels, &t.count, &err)
-                               : ravel_error_set(&err, RAVEL_E_MEMORY, "out of memory");
-    if (!status) {
-        t.results = calloc((size_t)t.count, sizeof *t.results);
-        if (!t.results) status = ravel_error_set(&err, RAVEL_E_MEMORY, "out of memory for %d plans", t.count);
+    int code = CLI_FAILED;
+    if (keys && parse_keys(flags, keys, &t.labels, &t.count, &err) == RAVEL_OK)
+        t.results = calloc((size_t)t.count + 1, sizeof *t.results);
+    if (t.results) {
+        code = sweep(&t, keys);
+    } else {
+        ravel_error_set(&err, RAVEL_E_MEMORY, "out of memory for %d plans", t.count);
+        code = cli_fail("plan", &err);
     }
-    if (status) {
-        free(keys);
-        return cli_fail("plan", &err);
-    }
-    for (int k = 0; k < t.labels; k++) t.heads[k] = keys[k].name;
-    for (int i = 0; i < t.count; i++) combine(keys, t.labels, i, options, &t.results[i]);
-    run_all(data, t.results, t.count);
-    int code = finish(&t, 1);
     free(t.results);
     free(keys);
     return code;

@@ -89,15 +89,25 @@ static ravel_status find_reader(ravel__source *source, int32_t format, reader *r
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "format %d is none of %s", (int)format, RAVEL_FORMAT_CHOICES);
 }
 
+/* What the table holds goes over to the holder. */
+static void take_over(ravel__holder *h, const ravel__table *table) {
+    h->allocator = table->ask->allocator;
+    memcpy(h->columns, table->columns, sizeof h->columns);
+    memcpy(h->rooms, table->rooms, sizeof h->rooms);
+    h->as.lengths.count = table->count; /* the same place in a column */
+    (void)snprintf(h->as.lengths.columns, sizeof h->as.lengths.columns, "%s", table->label);
+}
+
 static ravel_status read_table_from(ravel__source *source, int32_t format, const ravel__ask *ask, ravel__holder **out,
                                     ravel_error *err) {
     reader read;
     ravel__table table;
     ravel_status status = find_reader(source, format, &read, err);
     if (status) return status;
-    ravel__table_init(&table, ask);
     ravel__holder *h = ravel__calloc(ask->allocator, 1, sizeof *h);
-    status = h ? read(source, &table, err) : ravel__no_memory(err, sizeof *h, "a column of numbers");
+    if (!h) return ravel__no_memory(err, sizeof *h, "a column of numbers");
+    ravel__table_init(&table, ask);
+    status = read(source, &table, err);
     if (!status && table.count == 0)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s: there is not one row in it", source->name);
     if (status) {
@@ -105,11 +115,7 @@ static ravel_status read_table_from(ravel__source *source, int32_t format, const
         ravel__release(ask->allocator, h, sizeof *h);
         return status;
     }
-    h->allocator = ask->allocator;
-    memcpy(h->columns, table.columns, sizeof h->columns);
-    memcpy(h->rooms, table.rooms, sizeof h->rooms);
-    h->as.lengths.count = table.count; /* the same place in both */
-    (void)snprintf(h->as.lengths.columns, sizeof h->as.lengths.columns, "%s", table.label);
+    take_over(h, &table);
     *out = h;
     return RAVEL_OK;
 }
@@ -180,7 +186,7 @@ static ravel_status read_lengths(ravel__source *source, const ravel_read_options
     source->progress = o->progress;
     source->user = o->user;
     ravel_status status = read_table_from(source, o->format, &ask, &h, err);
-    if (status) return status;
+    if (!h) return status;
     ravel__holder_lengths(h);
     *lengths = &h->as.lengths;
     return RAVEL_OK;
@@ -230,7 +236,7 @@ ravel_status ravel_column_read(const char *path, const char *name, int64_t min, 
     source.user = o.user;
     status = read_table_from(&source, o.format, &ask, &h, err);
     ravel__source_close(&source);
-    if (status) return status;
+    if (!h) return status;
     h->as.column.values = h->columns[0];
     *column = &h->as.column;
     return RAVEL_OK;

@@ -144,7 +144,8 @@ int64_t ravel_mock_length(const ravel_mock *mock, int64_t index) {
     const ravel_mock_options *o = &mock->options;
     if (mock->file) {
         int64_t row = file_row(mock, index);
-        return mock->file->lengths ? mock->file->lengths[row] : mock->file->prompts[row] + mock->file->responses[row];
+        const ravel_lengths *l = mock->file;
+        return l->prompts ? l->prompts[row] + l->responses[row] : l->lengths[row];
     }
     ravel__rng r = stream(mock, index, 1);
     double length = draws[o->type](o, &r);

@@ -174,7 +174,6 @@ static void read_latent(reader *r, ravel_shape *s) {
 
 static void read_shape(reader *r, ravel_shape *s) {
     const kind *k = find_kind(r);
-    memset(s, 0, sizeof *s);
     s->hidden = essential(r, "hidden_size");
     s->layers = essential(r, "num_hidden_layers");
     s->heads = essential(r, "num_attention_heads");
@@ -199,6 +198,7 @@ static void read_shape(reader *r, ravel_shape *s) {
 ravel_status ravel_shape_parse(const char *json_text, size_t bytes, ravel_shape *shape, ravel_error *err) {
     ravel_json *doc = NULL;
     ravel_shape fresh;
+    memset(&fresh, 0, sizeof fresh);
     ravel_status status = ravel_json_parse(json_text, bytes, NULL, &doc, err);
     if (status) return status;
     reader r = {doc, ravel_json_root(doc), err, RAVEL_OK};

@@ -50,6 +50,7 @@ static size_t read_memory(ravel__source *source, void *buffer, size_t room) {
 
 static ravel_status read_some(ravel__source *source, void *buffer, size_t room, size_t *got, ravel_error *err) {
     ssize_t bytes;
+    *got = 0;
     if (source->fd < 0) {
         *got = read_memory(source, buffer, room);
         return RAVEL_OK;

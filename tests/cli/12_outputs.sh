@@ -1,0 +1,81 @@
+# Summary, tables, CSV, files that appear whole or not at all, pipes that close.
+. tests/cli/lib.sh
+P="$RAVEL plan --mock {\"max_seq_len\":8192} --mock-count 2000"
+code "summary" 0 $P --budget 16k --dp 16 --cost 24576:1
+says out "2,000 samples" "lognormal mock" "16 ranks x 16,384 tokens" "lower bound" "predicted time" "over budget" "digest"
+code "compare" 0 $P --budget 16k --dp 8 --compare --csv "$T/compare.csv" --json "$T/compare.json"
+says out "method" "next-fit-decreasing" "as-is" "* the best of its column"
+[ "$(wc -l <"$T/compare.csv")" = 11 ] && ok "a row for each method" || bad "rows of compare.csv" "$(cat "$T/compare.csv")"
+code "sweep" 0 $P --sweep budget=2k,8k,16k dp=8,64 --csv "$T/sweep.csv" --json "$T/sweep.json"
+says out "budget" "a bin holds 2048" "16384"
+[ "$(wc -l <"$T/sweep.csv")" = 7 ] && ok "a row for each combination" || bad "rows of sweep.csv" "$(cat "$T/sweep.csv")"
+name="a sweep's budget that is too small is a row with a reason"
+grep -q '^2048,8,.*"sample .* a bin holds 2048' "$T/sweep.csv" && ok "$name" || bad "$name" "$(cat "$T/sweep.csv")"
+code "a sweep over words and costs" 0 $P --budget 16k --sweep method=ffd,kk sync=micro-step,update cost=tokens,24576:1
+refuses "a sweep in which nothing fits" 1 "a bin holds 16" $P --sweep budget=16,32 --quiet
+if [ -n "$PYTHON" ]; then
+    $PYTHON - "$T" <<'PY' && ok "the tables' JSON and CSV agree" || bad "the tables' JSON and CSV agree"
+import csv, json, sys
+t = sys.argv[1]
+for name, keys in (("compare", ["method"]), ("sweep", ["budget", "dp"])):
+    j = json.load(open(f"{t}/{name}.json"))
+    c = list(csv.DictReader(open(f"{t}/{name}.csv")))
+    assert j["version"] == 1 and len(j[name]) == len(c)
+    for a, b in zip(j[name], c):
+        assert all(str(a[k]) == b[k] for k in keys), (a, b)
+        if "error" in a:
+            assert a["error"] == b["error"]
+            continue
+        s = a["stats"]
+        assert s["bins"] == int(b["bins"]) and s["micro_steps"] == int(b["micro_steps"]) and s["over_budget"] == 0
+        assert abs(s["idle_micro_step"] - float(b["idle"])) < 1e-8
+best = {r["method"]: r for r in csv.DictReader(open(t + "/compare.csv"))}
+assert int(best["ravel"]["bins"]) <= min(int(r["bins"]) for r in best.values())
+PY
+    $P --budget 16k --dp 16 --json "$T/p.json" --csv "$T/p.csv" --quiet
+    $PYTHON - "$T" <<'PY' && ok "the plan's JSON and CSV agree" || bad "the plan's JSON and CSV agree"
+import csv, json, sys
+t = sys.argv[1]
+j, c = json.load(open(t + "/p.json")), list(csv.DictReader(open(t + "/p.csv")))
+assert len(j["bins"]) == len(c)
+for a, b in zip(j["bins"], c):
+    for k in ("update", "micro_step", "rank", "tokens", "slot_tokens", "cost"): assert str(a[k]) == b[k]
+    assert b["sample_ids"] == " ".join(map(str, a["samples"])) and b["samples"] == str(len(a["samples"])) and b["filler"] == str(int(a["filler"]))
+PY
+fi
+
+# oversize samples are loud
+printf '100\n9000\n200\n9001\n' >"$T/big.csv"
+code "skip" 0 "$RAVEL" plan --lengths "$T/big.csv" --budget 8k --oversize skip --json "$T/skip.json"
+says err "WARNING: 2 of 4 samples fit no bin of 8,192 tokens and were left out: 1 (9,000 tokens), 3 (9,001 tokens)"
+grep -q '"skipped_samples":\[1,3\]' "$T/skip.json" && ok "skipped samples are in the JSON" || bad "skipped samples are in the JSON"
+grep -q 'WARNING' "$T/out" && bad "the warning is on stdout" || ok "the warning is on stderr only"
+
+# files
+code "a full disk" 1 $P --budget 16k --json /dev/full
+says err "/dev/full: writing failed: No space left"
+code "a full standard output" 1 sh -c "$RAVEL plan --mock '{}' --budget 16k --json - >/dev/full"
+says err "standard output: writing failed: No space left"
+code "no such folder" 1 $P --budget 16k --json "$T/none/x.json"
+says err "cannot write it: No such file"
+echo old >"$T/keep.json"
+code "a plan that fails leaves the old file" 1 "$RAVEL" plan --lengths "$T/big.csv" --budget 8k --json "$T/keep.json"
+[ "$(cat "$T/keep.json")" = old ] && ok "the old file is as it was" || bad "the old file is as it was"
+code "a plan that works replaces it" 0 $P --budget 16k --json "$T/keep.json" --quiet
+[ -s "$T/out" ] && bad "--quiet printed something" || ok "--quiet is quiet"
+left=$(ls "$T" | grep tmp)
+[ -z "$left" ] && ok "no temporary files are left" || bad "temporary files are left" "$left"
+
+# pipes that close early: no crash, no message, and files that were asked for are still written
+for what in json csv html svg; do
+    { "$RAVEL" plan --mock '{}' --mock-count 50000 --budget 16k --dp 8 --$what - 2>"$T/err"; echo $? >"$T/code"; } | head -c 100 >/dev/null
+    [ "$(cat "$T/code")" = 0 ] && [ ! -s "$T/err" ] && ok "--$what to a pipe that closes" || bad "--$what to a pipe that closes: $(cat "$T/code")" "$(cat "$T/err")"
+done
+{ $P --budget 16k --html "$T/pipe.html" 2>"$T/err"; echo $? >"$T/code"; } | true
+[ "$(cat "$T/code")" = 0 ] && tail -n 1 "$T/pipe.html" | grep -q '</html>' && ok "the page is whole though nobody read the summary" || bad "the page though nobody read" "$(cat "$T/err")"
+
+# progress: on a terminal, after a second
+if [ -n "$PYTHON" ]; then
+    said=$($PYTHON $HERE/progress.py "$RAVEL" 2>&1) && ok "a slow pipe shows progress on a terminal" || bad "a slow pipe shows progress on a terminal" "$said"
+fi
+finish
