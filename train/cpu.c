@@ -10,11 +10,17 @@
 #include <pthread.h>
 #include <string.h>
 
+typedef struct worker {
+    train__pool *pool;
+    pthread_t id;
+    int32_t thread;
+} worker;
+
 struct train__pool {
     const ravel_allocator *allocator;
     pthread_mutex_t lock;
     pthread_cond_t start, done;
-    pthread_t *workers;
+    worker *workers;
     int32_t count;   /* workers that run */
     int32_t busy;    /* workers that have not finished the job */
     uint64_t ticket; /* number of the job */
@@ -25,27 +31,21 @@ struct train__pool {
     int64_t next; /* atomic */
 };
 
-typedef struct worker {
-    train__pool *pool;
-    int32_t thread;
-} worker;
-
 static void take_tasks(train__pool *p, int32_t thread) {
     for (int64_t i; (i = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) < p->tasks;) p->task(p->user, i, thread);
 }
 
 static void *work(void *argument) {
-    worker me = *(worker *)argument;
-    train__pool *p = me.pool;
+    const worker *me = argument;
+    train__pool *p = me->pool;
     uint64_t seen = 0;
-    train__release(p->allocator, argument, sizeof me);
     (void)pthread_mutex_lock(&p->lock);
     for (;;) {
         while (p->ticket == seen && !p->leaving) (void)pthread_cond_wait(&p->start, &p->lock);
         if (p->leaving) break;
         seen = p->ticket;
         (void)pthread_mutex_unlock(&p->lock);
-        take_tasks(p, me.thread);
+        take_tasks(p, me->thread);
         (void)pthread_mutex_lock(&p->lock);
         if (--p->busy == 0) (void)pthread_cond_signal(&p->done);
     }
@@ -80,7 +80,7 @@ static void pool_free(train__pool *p, int32_t room) {
     p->leaving = 1;
     (void)pthread_cond_broadcast(&p->start);
     (void)pthread_mutex_unlock(&p->lock);
-    for (int32_t i = 0; i < p->count; i++) (void)pthread_join(p->workers[i], NULL);
+    for (int32_t i = 0; i < p->count; i++) (void)pthread_join(p->workers[i].id, NULL);
     (void)pthread_cond_destroy(&p->start);
     (void)pthread_cond_destroy(&p->done);
     (void)pthread_mutex_destroy(&p->lock);
@@ -89,13 +89,10 @@ static void pool_free(train__pool *p, int32_t room) {
 }
 
 static int pool_add(train__pool *p) {
-    worker *w = train__alloc(p->allocator, sizeof *w);
-    if (!w) return 0;
-    *w = (worker){p, p->count + 1};
-    if (pthread_create(p->workers + p->count, NULL, work, w) != 0) {
-        train__release(p->allocator, w, sizeof *w);
-        return 0;
-    }
+    worker *w = p->workers + p->count;
+    w->pool = p;
+    w->thread = p->count + 1;
+    if (pthread_create(&w->id, NULL, work, w) != 0) return 0;
     p->count++;
     return 1;
 }

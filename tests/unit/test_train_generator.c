@@ -1,0 +1,324 @@
+/* The generator: answers do not depend on how they were batched; log-probs are those of the model; ends and errors. */
+#include "tests/unit/train_support.h"
+
+#include "train/generator.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { ROOM = 64, PROMPTS = 5, EACH = 4, ANSWERS = PROMPTS * EACH };
+
+typedef struct kept_answer {
+    int64_t count, id, version;
+    int32_t sample, ended, tokens[ROOM];
+    float logprob[ROOM], kept[ROOM];
+} kept_answer;
+
+/* Answers by (request, sample), in whatever order they came. */
+typedef struct basket {
+    kept_answer answers[ANSWERS];
+    int count, fail_at; /* the answer at which the callback fails; 0: none */
+} basket;
+
+static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
+    basket *b = user;
+    if (++b->count == b->fail_at) return ravel_error_set(err, RAVEL_E_CALLBACK, "enough");
+    kept_answer *to = b->answers + a->request * EACH + a->sample % EACH;
+    *to = (kept_answer){.count = a->count, .id = a->id, .version = a->version, .sample = a->sample, .ended = a->ended};
+    memcpy(to->tokens, a->tokens, (size_t)a->count * sizeof *a->tokens);
+    memcpy(to->logprob, a->logprob, (size_t)a->count * sizeof *a->logprob);
+    memcpy(to->kept, a->kept_logprob, (size_t)a->count * sizeof *a->kept_logprob);
+    return RAVEL_OK;
+}
+
+/* The golden model and a generator on its weights. */
+typedef struct stage {
+    rig r;
+    golden g;
+    train_generator *generator;
+} stage;
+
+static bool stage_open(stage *s, const char *set, int32_t threads, int64_t slots, int64_t prefill) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_model_options options;
+    train_generator_options go;
+    train_model_options_default(&options);
+    train_generator_options_default(&go);
+    options.budget = 2 * ROOM;
+    options.inference = 1;
+    go.slots = slots;
+    go.slot_tokens = ROOM;
+    go.prefill = prefill;
+    *s = (stage){0};
+    if (!golden_open(&s->g) || !rig_golden(&s->r, set, threads, &options)) return false;
+    if (train_generator_create(s->r.kernels, s->r.device, &s->r.shape, &go, &s->generator, &err))
+        return check_fail(__FILE__, __LINE__, "%s", err.message), false;
+    train_generator_set_weights(s->generator, train_model_weights(s->r.model), 7);
+    return true;
+}
+
+static void stage_close(stage *s) {
+    train_generator_free(s->generator);
+    rig_close(&s->r);
+    ravel_safetensors_free(s->g.file);
+}
+
+static const int32_t stops[] = {11, 200};
+
+static train_sampling usual(void) {
+    train_sampling s;
+    train_sampling_default(&s);
+    s.temperature = 0.8;
+    s.top_p = 0.95;
+    s.top_k = 50;
+    s.max_tokens = 30;
+    s.stop = stops;
+    s.stops = 2;
+    s.seed = 5;
+    return s;
+}
+
+/* Prompts of 3, 9, 1, 20 and 33 tokens from the golden samples. */
+static void make_requests(const stage *s, const train_sampling *sampling, train_request *requests) {
+    static const int64_t counts[PROMPTS] = {3, 9, 1, 20, 33}, sources[PROMPTS] = {0, 2, 4, 6, 3};
+    for (int i = 0; i < PROMPTS; i++)
+        requests[i] = (train_request){
+            .prompt = s->g.ids[sources[i]], .count = counts[i], .id = 100 + i, .samples = EACH, .sampling = sampling};
+}
+
+static bool generate(const char *set, int32_t threads, int64_t slots, int64_t prefill, basket *b) {
+    stage s;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_sampling sampling = usual();
+    train_request requests[PROMPTS];
+    memset(b, 0, sizeof *b);
+    if (!stage_open(&s, set, threads, slots, prefill)) return false;
+    make_requests(&s, &sampling, requests);
+    ravel_status status = train_generator_run(s.generator, requests, PROMPTS, keep, b, &err);
+    if (status) check_fail(__FILE__, __LINE__, "%s: %s", set, err.message);
+    train_generator_stats counts = train_generator_counts(s.generator);
+    int64_t tokens = 0;
+    for (int i = 0; i < ANSWERS; i++) tokens += b->answers[i].count;
+    bool good = status == RAVEL_OK && EXPECT(b->count == ANSWERS) && EXPECT(counts.tokens == tokens) &&
+                EXPECT(counts.answers == ANSWERS) && EXPECT(counts.slot_steps <= counts.steps * slots);
+    stage_close(&s);
+    return good;
+}
+
+static const char *const sets[] = {"cpu-avx512", "cpu-avx2", "cpu-base"};
+
+/* The same bits, tokens and log-probs, for one slot or many, prompts together or alone, one thread or three. */
+TEST(train_generator_batching_changes_nothing) {
+    static basket alone, other;
+    for (int i = 0; i < 3; i++) {
+        if (!rig_can(sets[i])) continue;
+        CHECK(generate(sets[i], 1, 1, 0, &alone));
+        static const int64_t slots[] = {3, 20, 7};
+        for (int k = 0; k < 3; k++) {
+            CHECK(generate(sets[i], k == 2 ? 3 : 1, slots[k], k == 1 ? 700 : 0, &other));
+            CHECK(memcmp(alone.answers, other.answers, sizeof alone.answers) == 0);
+        }
+    }
+}
+
+/* Different samples of a prompt differ; so do seeds and ids; the reference draws nearly the same answers. */
+TEST(train_generator_samples_differ_and_sets_agree) {
+    static basket fast, ref;
+    CHECK(generate("cpu", 1, 6, 0, &fast) && generate("ref", 1, 20, 700, &ref));
+    int same = 0, agree = 0;
+    for (int i = 0; i < ANSWERS; i++)
+        for (int j = 0; j < i; j++)
+            same += fast.answers[i].count == fast.answers[j].count &&
+                    memcmp(fast.answers[i].tokens, fast.answers[j].tokens,
+                           (size_t)fast.answers[i].count * sizeof(int32_t)) == 0;
+    CHECK(same <= 1);
+    for (int i = 0; i < ANSWERS; i++) {
+        const kept_answer *a = fast.answers + i, *b = ref.answers + i;
+        if (a->count != b->count || memcmp(a->tokens, b->tokens, (size_t)a->count * sizeof *a->tokens) != 0) continue;
+        agree++;
+        for (int64_t t = 0; t < a->count; t++)
+            CHECK(fabsf(a->logprob[t] - b->logprob[t]) < 2e-5f && fabsf(a->kept[t] - b->kept[t]) < 2e-5f);
+    }
+    CHECK(agree >= ANSWERS - 2); /* a uniform on an edge sends an answer another way: rarely */
+}
+
+/* The model's log-probs of prompt and answer, at the sampling temperature, are those that were recorded. */
+TEST(train_generator_logprobs_are_the_models) {
+    static basket b;
+    stage s;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_sampling sampling = usual();
+    train_request requests[PROMPTS];
+    CHECK(generate("cpu", 1, 5, 0, &b));
+    CHECK(stage_open(&s, "cpu", 1, 1, 0));
+    make_requests(&s, &sampling, requests);
+    for (int i = 0; i < ANSWERS; i++) {
+        const train_request *r = requests + i / EACH;
+        const kept_answer *a = b.answers + i;
+        int32_t tokens[ROOM], cu[2] = {0, (int32_t)(r->count + a->count)};
+        float logprob[ROOM];
+        memcpy(tokens, r->prompt, (size_t)r->count * sizeof *tokens);
+        memcpy(tokens + r->count, a->tokens, (size_t)a->count * sizeof *tokens);
+        train_batch batch = {.samples = 1, .tokens = tokens, .cu_seqlens = cu, .temperature = sampling.temperature};
+        train_result result = {.logprob = logprob};
+        CHECK_OK(train_model_score(s.r.model, &batch, &result, &err), &err);
+        CHECK(a->count >= 1 && a->count <= 30 && a->version == 7 && a->id == r->id);
+        for (int64_t t = 0; t < a->count; t++) {
+            CHECK(fabsf(logprob[r->count + t] - a->logprob[t]) < 1e-5f);
+            CHECK(a->kept[t] >= a->logprob[t] - 1e-6f && a->kept[t] <= 1e-6f);
+            bool stop = a->tokens[t] == 11 || a->tokens[t] == 200;
+            CHECK(stop == (a->ended && t == a->count - 1));
+        }
+        CHECK(a->ended || a->count == 30);
+    }
+    stage_close(&s);
+}
+
+/* Greedy: the first token after each golden sample is the likeliest of Hugging Face's log-probs there. */
+TEST(train_generator_greedy_agrees_with_the_golden_logprobs) {
+    stage s;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_sampling greedy;
+    train_sampling_default(&greedy);
+    greedy.temperature = 0;
+    greedy.max_tokens = 1;
+    CHECK(stage_open(&s, "cpu", 1, 2, 0));
+    static const int samples[] = {0, 1, 3, 5}; /* those shorter than a slot */
+    for (int k = 0; k < 4; k++) {
+        static basket b;
+        char name[32];
+        const ravel_safetensor *want = NULL;
+        (void)snprintf(name, sizeof name, "last_logprobs/%d", samples[k]);
+        CHECK_OK(ravel_safetensors_get(s.g.file, name, -1, NULL, &want, &err), &err);
+        float *logprobs = malloc((size_t)want->count * sizeof *logprobs);
+        CHECK_OK(ravel_safetensor_read(want, 0, want->count, RAVEL_F32, logprobs, &err), &err);
+        int64_t best = 0;
+        for (int64_t i = 0; i < want->count; i++) best = logprobs[i] > logprobs[best] ? i : best;
+        train_request r = {
+            .prompt = s.g.ids[samples[k]], .count = s.g.lengths[samples[k]], .samples = 1, .sampling = &greedy};
+        CHECK_OK(train_generator_run(s.generator, &r, 1, keep, &b, &err), &err);
+        CHECK(b.answers[0].count == 1 && b.answers[0].ended == 0);
+        CHECK_EQ(b.answers[0].tokens[0], best);
+        CHECK(fabsf(b.answers[0].logprob[0] - logprobs[best]) < 1e-5f && b.answers[0].kept[0] == 0);
+        free(logprobs);
+    }
+    stage_close(&s);
+}
+
+TEST(train_generator_ends_steps_and_resumed_samples) {
+    static basket whole, part;
+    stage s;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_sampling sampling = usual();
+    sampling.stops = 0;
+    sampling.max_tokens = 0; /* until the slot is full */
+    CHECK(stage_open(&s, "cpu", 1, 2, 0));
+    train_request requests[PROMPTS];
+    make_requests(&s, &sampling, requests);
+    CHECK_OK(train_generator_run(s.generator, requests, PROMPTS, keep, &whole, &err), &err);
+    for (int i = 0; i < ANSWERS; i++)
+        CHECK(whole.answers[i].count == ROOM - requests[i / EACH].count && !whole.answers[i].ended);
+    /* Samples 2 and 3 of a request by themselves, step by step, are the same answers. */
+    train_request half = requests[1];
+    half.samples = 2;
+    half.first_sample = 2;
+    int steps = 0;
+    memset(&part, 0, sizeof part);
+    CHECK_OK(train_generator_begin(s.generator, &half, 1, &err), &err);
+    for (; train_generator_busy(s.generator); steps++)
+        CHECK_OK(train_generator_step(s.generator, keep, &part, &err), &err);
+    CHECK_EQ(steps, ROOM - half.count - 1); /* the first token comes with the prompt */
+    CHECK(memcmp(part.answers + 2, whole.answers + EACH + 2, 2 * sizeof *part.answers) == 0);
+    /* Another seed, another id: other answers. */
+    sampling.seed++;
+    CHECK_OK(train_generator_run(s.generator, &half, 1, keep, &part, &err), &err);
+    CHECK(memcmp(part.answers[2].tokens, whole.answers[EACH + 2].tokens, sizeof part.answers[2].tokens) != 0);
+    half.samples = 0;
+    CHECK_OK(train_generator_run(s.generator, &half, 1, keep, &part, &err), &err);
+    stage_close(&s);
+}
+
+TEST(train_generator_bad_requests) {
+    stage s;
+    static basket b;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_sampling sampling = usual();
+    CHECK(stage_open(&s, "cpu", 1, 2, 0));
+    static const int32_t bad[] = {3, 320, 5};
+    static int32_t longer[ROOM];
+    train_request r = {.prompt = bad, .count = 3, .samples = 1, .sampling = &sampling};
+    CHECK_EQ(train_generator_begin(s.generator, &r, 1, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, "token 1 is 320");
+    r.prompt = longer;
+    r.count = ROOM;
+    ravel_error_clear(&err);
+    CHECK_EQ(train_generator_begin(s.generator, &r, 1, &err), RAVEL_E_OVERSIZE);
+    CHECK_HAS(err.message, "slot_tokens");
+    r.count = 0;
+    CHECK_EQ(train_generator_begin(s.generator, &r, 1, NULL), RAVEL_E_DATA);
+    r.count = 5;
+    sampling.top_p = 0;
+    CHECK_EQ(train_generator_begin(s.generator, &r, 1, NULL), RAVEL_E_ARGUMENT);
+    sampling = usual();
+    sampling.temperature = NAN;
+    CHECK_EQ(train_generator_begin(s.generator, &r, 1, NULL), RAVEL_E_ARGUMENT);
+    sampling = usual();
+    r.samples = EACH;
+    b.fail_at = 2; /* a callback that fails ends the run with its own status */
+    ravel_error_clear(&err);
+    CHECK_EQ(train_generator_run(s.generator, &r, 1, keep, &b, &err), RAVEL_E_CALLBACK);
+    CHECK_STR(err.message, "enough");
+    b = (basket){0};
+    ravel_error_clear(&err);
+    CHECK_OK(train_generator_run(s.generator, &r, 1, keep, &b, &err), &err); /* and it can begin anew */
+    CHECK_EQ(b.count, EACH);
+    train_generator_set_weights(s.generator, NULL, 0);
+    CHECK_EQ(train_generator_begin(s.generator, &r, 1, &err), RAVEL_E_STATE);
+    stage_close(&s);
+}
+
+static ravel_status life(const ravel_allocator *allocator, void *user) {
+    const train_kernels *k = user;
+    train_device *device = NULL;
+    train_generator *generator = NULL;
+    train_device_options d = {.threads = 2, .allocator = allocator};
+    train_generator_options o;
+    ravel_shape shape = small_shape();
+    train_generator_options_default(&o);
+    o.slots = 3;
+    o.slot_tokens = 20;
+    o.allocator = allocator;
+    ravel_status status = k->open(&d, &device, NULL);
+    if (!status) status = train_generator_create(k, device, &shape, &o, &generator, NULL);
+    train_generator_free(generator);
+    k->close(device);
+    return status;
+}
+
+TEST(train_generator_memory_is_as_told_and_every_allocation_may_fail) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    const train_kernels *k = NULL;
+    CHECK_OK(train_kernels_find("cpu", &k, &err), &err);
+    CHECK(check_every_allocation(life, (void *)k) > 6);
+    for (int i = 0; i < 3; i++) {
+        check_memory memory;
+        train_device *device = NULL;
+        train_generator *generator = NULL;
+        train_generator_options o;
+        ravel_shape shape = small_shape();
+        int64_t told = 0;
+        check_memory_init(&memory);
+        train_generator_options_default(&o);
+        o.slots = 4 + 20 * i;
+        o.slot_tokens = 100 + 300 * i;
+        o.allocator = &memory.allocator;
+        train_device_options d = {.threads = 1, .allocator = &memory.allocator};
+        CHECK_OK(train_generator_memory(k, 1, &shape, &o, &told, &err), &err);
+        CHECK_OK(k->open(&d, &device, &err), &err);
+        CHECK_OK(train_generator_create(k, device, &shape, &o, &generator, &err), &err);
+        CHECK(fabs((double)memory.live / (double)told - 1) < 0.02);
+        train_generator_free(generator);
+        k->close(device);
+        CHECK_EQ(memory.live, 0);
+    }
+}
