@@ -97,6 +97,7 @@ $(BUILD)/obj/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
 $(BUILD)/obj/src/io/page.o: src/io/page.html
+$(BUILD)/obj/cli/report_page.o: cli/report.html
 $(BUILD)/obj/train/%.o: train/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@

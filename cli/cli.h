@@ -17,6 +17,7 @@ typedef struct cli_command {
 } cli_command;
 
 int cli_plan(int argc, char **argv);
+int cli_report(int argc, char **argv);
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
 

@@ -176,7 +176,7 @@ typedef enum ravel_phase {
       "run/consumed_tokens / run/elapsed_sec")                                                                         \
     X(TIME_UPDATE, "time/update_sec", TIMER, "s", MAX, ALL, "wall time of the update on the slowest rank")             \
     X(TIME_OTHER, "time/other_sec", TIMER, "s", DERIVED, ALL,                                                          \
-      "mean over ranks of the update's time that no phase covers")                                                     \
+      "time of the update that no phase covers, mean over ranks; waiting for the slowest rank is part of it")          \
     RAVEL_PHASE_LIST(RAVEL_METRIC_PHASE_ROWS, X)                                                                       \
     X(MEMORY_RSS, "memory/rss_bytes", COUNTER, "bytes", MAX, ALL,                                                      \
       "resident memory of the largest rank's process, now")                                                            \

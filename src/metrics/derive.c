@@ -71,29 +71,33 @@ _Static_assert(RAVEL_METRIC_TIME_EVAL_TOTAL - RAVEL_METRIC_TIME_ROLLOUT_MEAN + 1
 
 static void derive_phase(ravel_metrics *m, int32_t phase, const ravel__reduced_phase *p, int64_t ranks) {
     int32_t row = RAVEL_METRIC_TIME_ROLLOUT_MEAN + phase * ROWS_A_PHASE;
-    double mean = (double)p->total_ns * 1e-9 / (double)ranks;
+    double mean = (double)p->total_ns / 1e9 / (double)ranks;
     m->totals.phases[phase] += mean;
     m->phase_seen[phase] |= p->used > 0 || m->totals.phases[phase] > 0;
     if (!m->phase_seen[phase]) return;
     set(m, row + MEAN, mean);
-    set(m, row + SELF, (double)p->self_ns * 1e-9 / (double)ranks);
+    set(m, row + SELF, (double)p->self_ns / 1e9 / (double)ranks);
     set(m, row + TOTAL, m->totals.phases[phase]);
     if (!p->used) {
         set(m, row + MAX, 0);
         return;
     }
-    set(m, row + MAX, (double)ravel__slow_ns(p->slow) * 1e-9);
+    set(m, row + MAX, (double)ravel__slow_ns(p->slow) / 1e9);
     set(m, row + SLOWEST, ravel__slow_rank(p->slow));
 }
 
 static void derive_time(ravel_metrics *m, const ravel__reduced *r, double seconds) {
-    for (int32_t i = 0; i < RAVEL_PHASES; i++) derive_phase(m, i, &r->phases[i], r->ranks);
-    set(m, RAVEL_METRIC_TIME_OTHER, (double)r->other_ns * 1e-9 / (double)r->ranks);
+    double other = seconds; /* ranks that were faster waited for the slowest: that is in here too */
+    for (int32_t i = 0; i < RAVEL_PHASES; i++) {
+        derive_phase(m, i, &r->phases[i], r->ranks);
+        other -= (double)r->phases[i].self_ns / 1e9 / (double)r->ranks;
+    }
+    set(m, RAVEL_METRIC_TIME_OTHER, other > 0 ? other : 0);
     double busy = (double)r->busy_ns / (double)r->ranks;
     if (r->busiest_ns > 0) set(m, RAVEL_METRIC_IDLE_SHARE, 1 - busy / (double)r->busiest_ns);
     set_ratio(m, RAVEL_METRIC_IMBALANCE, (double)r->busiest_ns, busy);
     if (m->phase_seen[RAVEL_PHASE_FEED]) {
-        double exposed = (double)r->phases[RAVEL_PHASE_FEED].total_ns * 1e-9 / (double)r->ranks;
+        double exposed = (double)r->phases[RAVEL_PHASE_FEED].total_ns / 1e9 / (double)r->ranks;
         set(m, RAVEL_METRIC_FEED_EXPOSED_SEC, exposed);
         set_ratio(m, RAVEL_METRIC_FEED_EXPOSED_SHARE, exposed, seconds);
     }

@@ -257,11 +257,11 @@ static void start_anew(ravel_metrics *m, int64_t now) {
 ravel_status ravel_metrics_update(ravel_metrics *m, int64_t step, ravel_error *err) {
     int64_t now = ravel__clock_ns();
     ravel__phases_cut(m, now);
-    ravel_metrics_add(m, RAVEL_METRIC_TIME_UPDATE, (double)(now - m->begun_ns) * 1e-9, 1);
+    ravel_metrics_add(m, RAVEL_METRIC_TIME_UPDATE, (double)(now - m->begun_ns) / 1e9, 1);
     ravel__memory_sample(m);
     ravel_status status = ravel__metrics_reduce(m, step, err);
     if (status) return status;
-    m->next.time = (double)(now + m->clock_offset_ns) * 1e-9;
+    m->next.time_ns = now + m->clock_offset_ns;
     m->next.updates++;
     publish(m);
     ravel__sinks_write(m);

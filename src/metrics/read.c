@@ -69,7 +69,7 @@ int ravel_metrics_rank(ravel_metrics *m, int32_t rank, double *busy_sec, double 
     if (has) {
         const ravel__rank_value *value = &m->last.ranks[rank];
         double most = (double)m->last.busiest_ns;
-        if (busy_sec) *busy_sec = (double)value->busy_ns * 1e-9;
+        if (busy_sec) *busy_sec = (double)value->busy_ns / 1e9;
         if (idle_share) *idle_share = most > 0 ? 1 - (double)value->busy_ns / most : 0;
         if (padded) *padded = value->padded;
     }

@@ -8,7 +8,7 @@
  * of lanes, and the communicator sees that. */
 #include "metrics/state.h"
 
-enum { HEAD_LANES = 1, PHASE_LANES = 3, TAIL_LANES = 6 + RAVEL__WIDE_LANES, MAX_HEAD = 2, MAX_TAIL = 2 };
+enum { HEAD_LANES = 1, PHASE_LANES = 3, TAIL_LANES = 4 + RAVEL__WIDE_LANES, MAX_HEAD = 2, MAX_TAIL = 2 };
 
 static int is_integer(const ravel_metric *row) {
     return row->kind == RAVEL_KIND_COUNTER;
@@ -65,17 +65,6 @@ static int64_t busy_ns(const ravel_metrics *m) {
     return m->phases[RAVEL_PHASE_FORWARD].self_ns + m->phases[RAVEL_PHASE_BACKWARD].self_ns;
 }
 
-static int64_t wall_ns(const ravel_metrics *m) {
-    return (int64_t)(m->cells[RAVEL_METRIC_TIME_UPDATE].extreme * 1e9);
-}
-
-/* The part of the update's wall time that no phase covers. */
-static int64_t other_ns(const ravel_metrics *m) {
-    int64_t left = wall_ns(m);
-    for (int i = 0; i < RAVEL_PHASES; i++) left -= m->phases[i].self_ns;
-    return left > 0 ? left : 0;
-}
-
 static void pack_sums(const ravel_metrics *m, int64_t *lane) {
     *lane++ = 1;
     for (int32_t id = 0; id < m->rows; id++)
@@ -86,8 +75,6 @@ static void pack_sums(const ravel_metrics *m, int64_t *lane) {
         *lane++ = m->phases[i].used != 0;
     }
     int64_t padded = m->cells[RAVEL_METRIC_TOKENS_PADDED].integer;
-    *lane++ = wall_ns(m);
-    *lane++ = other_ns(m);
     *lane++ = busy_ns(m);
     *lane++ = m->cells[RAVEL_METRIC_TOKENS_PADDED].used > 0;
     *lane++ = m->lengths.tokens;
@@ -162,8 +149,6 @@ static const int64_t *unpack_sums(ravel_metrics *m, ravel__reduced *r) {
         r->phases[i].self_ns = *lane++;
         r->phases[i].used = *lane++;
     }
-    r->wall_ns = *lane++;
-    r->other_ns = *lane++;
     r->busy_ns = *lane++;
     r->padded_ranks = *lane++;
     r->lengths.tokens = *lane++;

@@ -65,7 +65,7 @@ static ravel_status write_jsonl(ravel__sink *sink, const ravel__snapshot *u, rav
     ravel__text t = ravel__text_begin(sink->text, sink->text_room);
     ravel__text_puts(&t, "{\"step\":");
     ravel__text_integer(&t, u->step);
-    ravel__text_printf(&t, ",\"time\":%.3f", u->time);
+    ravel__text_printf(&t, ",\"time\":%.3f", (double)u->time_ns / 1e9);
     for (int32_t id = 0; id < m->rows; id++) {
         if (!ravel__shown(m, u, id)) continue;
         size_t key = id ? s->key_ends[id - 1] : 0;
@@ -131,7 +131,7 @@ static ravel_status write_csv(ravel__sink *sink, const ravel__snapshot *u, ravel
     const ravel_metrics *m = sink->metrics;
     ravel__text t = ravel__text_begin(sink->text, sink->text_room);
     ravel__text_integer(&t, u->step);
-    ravel__text_printf(&t, ",%.3f", u->time);
+    ravel__text_printf(&t, ",%.3f", (double)u->time_ns / 1e9);
     for (int32_t id = 0; id < m->rows; id++) {
         if (!m->enabled[id]) continue;
         ravel__text_puts(&t, ",");

@@ -134,7 +134,7 @@ static ravel__text begin_event(event_sink *s, double time) {
 static ravel_status write_events(ravel__sink *sink, const ravel__snapshot *u, ravel_error *err) {
     event_sink *s = (event_sink *)sink;
     const ravel_metrics *m = sink->metrics;
-    ravel__text t = begin_event(s, u->time);
+    ravel__text t = begin_event(s, (double)u->time_ns / 1e9);
     put_tag(&t, 2, VARINT);
     put_varint(&t, (uint64_t)u->step);
     put_tag(&t, 5, BYTES);

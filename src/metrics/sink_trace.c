@@ -9,8 +9,8 @@
  *
  * One event a line. The file is a whole JSON document after every update: an update writes over the closing bracket
  * and puts a new one behind. After a crash in the middle of a write, or for a resumed run, what follows the last whole
- * line is cut off first. Times are microseconds of the wall clock, so that the files of all ranks fit together:
- * `ravel report RUN --trace FILE` merges them. */
+ * line is cut off first. Times are microseconds since the beginning of 2025: the files of all ranks fit together, and a
+ * double holds them to 10 nanoseconds. `ravel report RUN --trace FILE` joins the files. */
 #include "metrics/sink.h"
 
 #include "base/file.h"
@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define EPOCH_NS (INT64_C(1735689600) * 1000000000) /* 2025-01-01 00:00 UTC */
 enum { SPANS = 16384, EVENT_BYTES = 200, TAIL_BYTES = 3 };
 static const char tail[] = "\n]\n";
 
@@ -37,6 +38,7 @@ typedef struct trace_sink {
 /* ---- events --------------------------------------------------------------------------------------------- */
 
 static void put_time(ravel__text *t, int64_t ns) {
+    if (ns < 0) ns = 0; /* a clock that is years behind */
     ravel__text_integer(t, ns / 1000);
     ravel__text_printf(t, ".%03d", (int)(ns % 1000));
 }
@@ -51,7 +53,7 @@ static void put_span(trace_sink *s, ravel__text *t, const char *name, const char
     const ravel_metrics *m = s->sink.metrics;
     begin_event(s, t);
     ravel__text_printf(t, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":", name, category);
-    put_time(t, begin_ns + m->clock_offset_ns);
+    put_time(t, begin_ns + m->clock_offset_ns - EPOCH_NS);
     ravel__text_puts(t, ",\"dur\":");
     put_time(t, end_ns - begin_ns);
     ravel__text_printf(t, ",\"pid\":%d,\"tid\":0,\"args\":{\"step\":%lld}}", (int)m->reducer.rank, (long long)step);
@@ -63,7 +65,7 @@ static void put_counter(trace_sink *s, ravel__text *t, const ravel__snapshot *u,
     if (m->reducer.rank != 0 || !ravel__shown(m, u, id) || !isfinite(ravel__real(m, u, id))) return;
     begin_event(s, t);
     ravel__text_printf(t, "{\"name\":\"%s\",\"ph\":\"C\",\"ts\":", m->row[id].name);
-    put_time(t, (int64_t)(u->time * 1e9));
+    put_time(t, u->time_ns - EPOCH_NS);
     ravel__text_puts(t, ",\"pid\":0,\"args\":{\"value\":");
     ravel__put_value(t, m, u, id);
     ravel__text_puts(t, "}}");
@@ -107,7 +109,7 @@ static ravel_status write_trace(ravel__sink *sink, const ravel__snapshot *u, rav
     ravel__text t = ravel__text_begin(sink->text, sink->text_room);
     char name[48];
     (void)snprintf(name, sizeof name, "update %lld", (long long)u->step);
-    int64_t now = (int64_t)(u->time * 1e9) - m->clock_offset_ns;
+    int64_t now = u->time_ns - m->clock_offset_ns;
     put_span(s, &t, name, "update", m->begun_ns, now > m->begun_ns ? now : m->begun_ns, u->step);
     for (int64_t i = 0; i < m->span_count; i++)
         put_span(s, &t, ravel_phase_name(m->spans[i].phase), "phase", m->spans[i].begin_ns, m->spans[i].end_ns,

@@ -65,7 +65,7 @@ typedef struct ravel__rank_value {
 typedef struct ravel__snapshot {
     int64_t step;
     int64_t updates; /* how many there have been in this process; 0: none yet */
-    double time;     /* seconds since 1970 */
+    int64_t time_ns; /* since 1970 */
     ravel_flops flops;
     int32_t has_flops;
     int32_t rank_count;       /* 0, or as many as `ranks` holds */
@@ -139,8 +139,6 @@ typedef struct ravel__reduced_phase {
 typedef struct ravel__reduced {
     int64_t ranks;
     ravel__reduced_phase phases[RAVEL_PHASES];
-    int64_t wall_ns; /* sum over ranks */
-    int64_t other_ns;
     int64_t busy_ns, busiest_ns;
     int64_t padded_ranks, most_padded; /* ranks with a batch; the most on one of them */
     ravel_lengths_sum lengths;

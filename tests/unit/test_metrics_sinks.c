@@ -535,7 +535,7 @@ static int trace_is_whole(const place *p, int *events, ravel_error *err) {
     for (; node; node = ravel_json_next(doc, node)) {
         double ts, dur;
         if (ravel_json_is(ravel_json_get(doc, node, "ph"), "X"))
-            ok &= ravel_json_real(ravel_json_get(doc, node, "ts"), &ts) && ts > 1e15 &&
+            ok &= ravel_json_real(ravel_json_get(doc, node, "ts"), &ts) && ts > 1e12 &&
                   ravel_json_real(ravel_json_get(doc, node, "dur"), &dur) && dur >= 0;
         ok &= ravel_json_get(doc, node, "pid") && ravel_json_get(doc, node, "name");
     }

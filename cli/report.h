@@ -1,0 +1,82 @@
+/* ravel report: what its files share.
+ *
+ *     report.c          the command: flags, what to do
+ *     report_read.c     run directories into tables of numbers
+ *     report_summary.c  a run in a few figures; runs side by side, as text
+ *     report_html.c     the page: report.html with the figures and the numbers put in
+ *     report_trace.c    the ranks' traces as one
+ *     report_list.c     the table of metrics as Markdown
+ */
+#ifndef CLI_REPORT_H
+#define CLI_REPORT_H
+
+#include "cli/cli.h"
+
+enum { REPORT_RUNS_MAX = 16, REPORT_NAME_BYTES = 256 };
+
+/* A column of numbers; NaN where a row has none. */
+typedef struct report_series {
+    char *name;
+    double *values; /* [rows] */
+} report_series;
+
+/* A JSONL file of objects with a "step": one row an update, one column a name. */
+typedef struct report_table {
+    int64_t rows, room;
+    int64_t *steps;
+    report_series *series;
+    int64_t count, series_room;
+    int32_t ranks;     /* 0: nothing known about single ranks */
+    double *busy;      /* [rows * ranks] seconds; NaN where unknown */
+    int64_t bad_lines; /* left out because they are no JSON object with a step */
+    int64_t first_bad; /* the first of them, from 1 */
+    int64_t again;     /* rows that a resumed run wrote again */
+} report_table;
+
+typedef struct report_run {
+    const char *folder;
+    char name[REPORT_NAME_BYTES]; /* for legends: the folder's own name, made different where two are the same */
+    report_table metrics, refit;
+    char *config, *environment; /* JSON text as it stands; NULL: there is none */
+} report_run;
+
+/* Reads FOLDER/metrics.jsonl (needed), refit.jsonl, config.json and environment.json (where there are any). */
+ravel_status report_read(const char *folder, report_run *run, ravel_error *err);
+void report_free(report_run *run);
+/* The column, or NULL. */
+const report_series *report_find(const report_table *table, const char *name);
+/* The n-th and the last number of a column that is not NaN; NaN if there is none. */
+double report_first(const report_table *table, const char *name);
+double report_last(const report_table *table, const char *name);
+/* Sum over the rows that have both (weight NULL: 1); 0 when none has. */
+double report_sum(const report_table *table, const char *name, const char *weight);
+
+/* A figure of a run. */
+typedef enum report_style { REPORT_COUNT, REPORT_REAL, REPORT_SHARE, REPORT_SECONDS, REPORT_RATIO } report_style;
+typedef struct report_figure {
+    const char *label;
+    const char *note; /* one sentence */
+    double (*value)(const report_table *metrics);
+    report_style style;
+    int better; /* 1: more is better, -1: less is better, 0: neither */
+} report_figure;
+/* The i-th figure; NULL after the last. */
+const report_figure *report_figure_at(int index);
+/* "1,234", "97.3 %", "3m12s"; "" for NaN. */
+const char *report_format(report_style style, double value, char *text, size_t bytes);
+
+ravel_status report_print(const report_run *runs, int count, cli_output *out, ravel_error *err);
+ravel_status report_html(const report_run *runs, int count, cli_output *out, ravel_error *err);
+ravel_status report_trace(const char *const *folders, int count, cli_output *out, ravel_error *err);
+ravel_status report_list(cli_output *out, ravel_error *err);
+
+/* printf into the output. */
+ravel_status report_put(cli_output *out, ravel_error *err, const char *format, ...) RAVEL_PRINTF(3, 4);
+
+/* A whole file; *text is the caller's, NUL-terminated. E_IO, or E_END where there is no such file. */
+ravel_status report_slurp(const char *folder, const char *name, char **text, size_t *bytes, ravel_error *err);
+
+/* report.html, put in by the assembler. */
+extern const char report_page[];
+
+#endif

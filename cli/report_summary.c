@@ -1,0 +1,251 @@
+/* A run in a few figures, and runs side by side. Rates and shares are over the whole run: sums divided by sums, not
+ * means of ratios. */
+#include "cli/report.h"
+
+#include <ravel/metrics.h>
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- figures -------------------------------------------------------------------------------------------- */
+
+static double over(double a, double b) {
+    return b > 0 ? a / b : NAN;
+}
+
+static double seconds(const report_table *t) {
+    return report_sum(t, "time/update_sec", NULL);
+}
+static double updates(const report_table *t) {
+    return (double)t->rows;
+}
+static double wall(const report_table *t) {
+    double whole = report_last(t, "run/elapsed_sec");
+    return isnan(whole) ? seconds(t) : whole;
+}
+static double tokens(const report_table *t) {
+    return report_last(t, "run/consumed_tokens");
+}
+static double loss_first(const report_table *t) {
+    return report_first(t, "train/loss");
+}
+static double loss_last(const report_table *t) {
+    return report_last(t, "train/loss");
+}
+static double eval_last(const report_table *t) {
+    return report_last(t, "eval/loss");
+}
+static double reward_first(const report_table *t) {
+    return report_first(t, "reward/mean");
+}
+static double reward_last(const report_table *t) {
+    return report_last(t, "reward/mean");
+}
+static double rate(const report_table *t) {
+    return over(report_sum(t, "tokens/actual", NULL), seconds(t));
+}
+/* The share of one GPU is the same in every row. */
+static double rate_per_gpu(const report_table *t) {
+    return rate(t) * over(report_last(t, "throughput/actual_tokens_per_sec_per_gpu"),
+                          report_last(t, "throughput/actual_tokens_per_sec"));
+}
+static double packing(const report_table *t) {
+    return over(report_sum(t, "tokens/actual", NULL), report_sum(t, "tokens/capacity", NULL));
+}
+static double padding(const report_table *t) {
+    return 1 - over(report_sum(t, "tokens/actual", NULL), report_sum(t, "tokens/padded", NULL));
+}
+static double over_time(const report_table *t, const char *name) {
+    return report_find(t, name) ? over(report_sum(t, name, "time/update_sec"), seconds(t)) : NAN;
+}
+static double idle(const report_table *t) {
+    return over_time(t, "balance/idle_share");
+}
+static double imbalance(const report_table *t) {
+    return over_time(t, "balance/imbalance");
+}
+static double mfu(const report_table *t) {
+    return over_time(t, "throughput/mfu");
+}
+static double exposed(const report_table *t) {
+    return report_find(t, "feed/exposed_sec") ? over(report_sum(t, "feed/exposed_sec", NULL), seconds(t)) : NAN;
+}
+static double error_last(const report_table *t) {
+    return report_last(t, "token_mult_prob_error");
+}
+static double mean_of(const report_table *t, const char *name) {
+    const report_series *s = report_find(t, name);
+    double sum = 0, count = 0;
+    for (int64_t i = 0; s && i < t->rows; i++)
+        if (!isnan(s->values[i])) sum += s->values[i], count++;
+    return over(sum, count);
+}
+static double refit_seconds(const report_table *t) {
+    return mean_of(t, "refit/total_sec");
+}
+static double refit_overlap(const report_table *t) {
+    return mean_of(t, "refit/overlap_share");
+}
+static double memory(const report_table *t) {
+    return report_last(t, "memory/rss_peak_bytes") / (1 << 20);
+}
+
+static const report_figure figures[] = {
+    {"updates", "in metrics.jsonl", updates, REPORT_COUNT, 0},
+    {"time", "sum of the updates' wall times", wall, REPORT_SECONDS, 0},
+    {"tokens", "actual tokens trained on", tokens, REPORT_COUNT, 0},
+    {"loss, first", "train/loss of the first update", loss_first, REPORT_REAL, 0},
+    {"loss, last", "train/loss of the last update", loss_last, REPORT_REAL, -1},
+    {"eval loss, last", "eval/loss when it was last measured", eval_last, REPORT_REAL, -1},
+    {"reward, first", "reward/mean of the first update", reward_first, REPORT_REAL, 0},
+    {"reward, last", "reward/mean of the last update", reward_last, REPORT_REAL, 1},
+    {"tokens/s", "actual tokens over time, whole run", rate, REPORT_COUNT, 1},
+    {"tokens/s/GPU", "the same over the ranks of the job", rate_per_gpu, REPORT_COUNT, 1},
+    {"MFU", "model FLOP/s over the GPU's peak", mfu, REPORT_SHARE, 1},
+    {"packing", "actual tokens over capacity, whole run", packing, REPORT_SHARE, 1},
+    {"padding", "padded tokens that are not actual", padding, REPORT_SHARE, -1},
+    {"idle", "share of rank time spent waiting in forward and backward", idle, REPORT_SHARE, -1},
+    {"imbalance", "busiest rank over the mean", imbalance, REPORT_RATIO, -1},
+    {"exposed feed", "share of the time that training waited for batches", exposed, REPORT_SHARE, -1},
+    {"mult prob error", "token_mult_prob_error of the last update; 1 is perfect", error_last, REPORT_REAL, -1},
+    {"refit", "mean seconds a refit", refit_seconds, REPORT_SECONDS, -1},
+    {"refit overlap", "share of the smaller phases hidden behind the largest", refit_overlap, REPORT_SHARE, 1},
+    {"memory, MiB", "resident memory at its highest, largest rank", memory, REPORT_COUNT, -1},
+};
+
+const report_figure *report_figure_at(int index) {
+    return index >= 0 && index < (int)(sizeof figures / sizeof *figures) ? &figures[index] : NULL;
+}
+
+static void format_seconds(double x, char *text, size_t bytes) {
+    long long s = (long long)(x + 0.5);
+    if (x < 0.1)
+        (void)snprintf(text, bytes, "%.3g ms", 1e3 * x);
+    else if (x < 60)
+        (void)snprintf(text, bytes, "%.3g s", x);
+    else if (s < 3600)
+        (void)snprintf(text, bytes, "%lldm%02llds", s / 60, s % 60);
+    else
+        (void)snprintf(text, bytes, "%lldh%02lldm", s / 3600, s / 60 % 60);
+}
+
+const char *report_format(report_style style, double x, char *text, size_t bytes) {
+    text[0] = '\0';
+    if (isnan(x)) return text;
+    switch (style) {
+    case REPORT_COUNT:
+        if (fabs(x) < 1e10) return cli_thousands((int64_t)(x + 0.5), text, bytes);
+        (void)snprintf(text, bytes, fabs(x) < 1e13 ? "%.4g G" : "%.4g T", fabs(x) < 1e13 ? x / 1e9 : x / 1e12);
+        break;
+    case REPORT_REAL: (void)snprintf(text, bytes, "%.4g", x); break;
+    case REPORT_SHARE: (void)snprintf(text, bytes, "%.1f %%", 100 * x); break;
+    case REPORT_SECONDS: format_seconds(x, text, bytes); break;
+    case REPORT_RATIO: (void)snprintf(text, bytes, "%.3f", x); break;
+    }
+    return text;
+}
+
+/* ---- printing ------------------------------------------------------------------------------------------- */
+
+ravel_status report_put(cli_output *out, ravel_error *err, const char *format, ...) {
+    char line[2048];
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (length < 0) return ravel_error_set(err, RAVEL_E_INTERNAL, "a line cannot be formatted");
+    return cli_output_write(out, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1, err);
+}
+
+enum { LABEL_WIDTH = 18, VALUE_WIDTH = 16 };
+
+/* A line that is put together piece by piece; spaces at its end are dropped. */
+typedef struct line {
+    char text[1024];
+    size_t used;
+} line;
+
+static void add(line *l, const char *format, ...) RAVEL_PRINTF(2, 3);
+static void add(line *l, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(l->text + l->used, sizeof l->text - l->used, format, args);
+    va_end(args);
+    if (length > 0) l->used += (size_t)length;
+    if (l->used >= sizeof l->text) l->used = sizeof l->text - 1;
+}
+
+static ravel_status end_line(line *l, cli_output *out, ravel_error *err) {
+    while (l->used && l->text[l->used - 1] == ' ') l->used--;
+    return report_put(out, err, "%.*s\n", (int)l->used, l->text);
+}
+
+/* One row: the figure in every run, and, for a second run and further, how it relates to the first. */
+static ravel_status print_figure(const report_figure *f, const report_run *runs, int count, cli_output *out,
+                                 ravel_error *err) {
+    double first = f->value(&runs[0].metrics);
+    int any = 0;
+    for (int i = 0; i < count; i++) any |= !isnan(f->value(&runs[i].metrics));
+    if (!any) return RAVEL_OK;
+    line l = {.used = 0};
+    add(&l, "%-*s", LABEL_WIDTH, f->label);
+    for (int i = 0; i < count; i++) {
+        char text[64], relation[32] = "";
+        double x = f->value(&runs[i].metrics), ratio = f->better && first != 0 ? x / first : NAN;
+        add(&l, " %*s", VALUE_WIDTH, report_format(f->style, x, text, sizeof text));
+        if (i > 0 && !isnan(ratio)) (void)snprintf(relation, sizeof relation, "x %.3g", ratio);
+        if (i > 0) add(&l, " %9s", relation);
+    }
+    return end_line(&l, out, err);
+}
+
+/* Where the time went: self times, in the order of an update. */
+static ravel_status print_phases(const report_run *runs, int count, cli_output *out, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int phase = 0; phase <= RAVEL_PHASES && !status; phase++) {
+        char name[80];
+        (void)snprintf(name, sizeof name, phase < RAVEL_PHASES ? "time/%s_self_sec" : "time/other_sec",
+                       phase < RAVEL_PHASES ? ravel_phase_name(phase) : "");
+        int any = 0;
+        for (int i = 0; i < count; i++) any |= report_sum(&runs[i].metrics, name, NULL) > 0;
+        if (!any) continue;
+        line l = {.used = 0};
+        add(&l, "  %-*s", LABEL_WIDTH - 2, phase < RAVEL_PHASES ? ravel_phase_name(phase) : "other");
+        for (int i = 0; i < count; i++) {
+            char text[32] = "";
+            double share = over(report_sum(&runs[i].metrics, name, NULL), seconds(&runs[i].metrics));
+            if (!isnan(share)) (void)snprintf(text, sizeof text, "%.1f %%", 100 * share);
+            add(&l, i ? " %*s          " : " %*s", VALUE_WIDTH, text);
+        }
+        status = end_line(&l, out, err);
+    }
+    return status;
+}
+
+static ravel_status print_notes(const report_run *run, cli_output *out, ravel_error *err) {
+    const report_table *t = &run->metrics;
+    ravel_status status = RAVEL_OK;
+    if (t->bad_lines)
+        status = report_put(out, err, "%s: %lld lines of metrics.jsonl were left out, the first is line %lld\n",
+                            run->name, (long long)t->bad_lines, (long long)t->first_bad);
+    if (!status && t->again)
+        status = report_put(out, err, "%s: %lld updates were written again after a resume; the later ones count\n",
+                            run->name, (long long)t->again);
+    return status;
+}
+
+ravel_status report_print(const report_run *runs, int count, cli_output *out, ravel_error *err) {
+    line l = {.used = 0};
+    add(&l, "%-*s", LABEL_WIDTH, "run");
+    for (int i = 0; i < count; i++) add(&l, i ? " %*.16s          " : " %*.16s", VALUE_WIDTH, runs[i].name);
+    ravel_status status = end_line(&l, out, err);
+    for (int i = 0; !status && report_figure_at(i); i++)
+        status = print_figure(report_figure_at(i), runs, count, out, err);
+    if (!status) status = report_put(out, err, "time by phase\n");
+    if (!status) status = print_phases(runs, count, out, err);
+    for (int i = 0; i < count && !status; i++) status = print_notes(&runs[i], out, err);
+    return status;
+}

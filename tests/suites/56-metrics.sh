@@ -1,0 +1,108 @@
+# Metrics and `ravel report` end to end: a run of the example, read back by the readers that people use (TensorBoard,
+# Prometheus, a trace viewer's rules, Chromium). A reader that cannot be had is skipped, with a sentence.
+set -u
+passed=0 failed=0 skipped=0
+dir=$BUILD/metrics-test ravel=$BUILD/ravel
+ok() { passed=$((passed + 1)); echo "  ok    $1"; }
+fail() { failed=$((failed + 1)); echo "  FAIL  $1"; [ -z "${2:-}" ] || tail -n 15 "$2"; }
+skip() { skipped=$((skipped + 1)); echo "  skip  $1"; }
+check() { # NAME COMMAND...
+    name=$1; shift
+    if "$@" >"$dir/log" 2>&1; then ok "$name: $(tail -n 1 "$dir/log" | cut -c 1-100)"; else fail "$name" "$dir/log"; fi
+}
+says() { # NAME CODE WORDS COMMAND...: the exit code, and words on standard error
+    name=$1 code=$2 words=$3; shift 3
+    "$@" >"$dir/out" 2>"$dir/err"; got=$?
+    if [ $got = "$code" ] && { [ -z "$words" ] || grep -q -- "$words" "$dir/err"; }; then ok "$name"; else echo "exit code $got" >>"$dir/err"; fail "$name" "$dir/err"; fi
+}
+
+rm -rf "$dir"; mkdir -p "$dir"
+$MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$dir/build.log" 2>&1 || { cat "$dir/build.log"; exit 1; }
+
+# ---- a run, a second one, and the first one resumed ----
+check "a run" "$BUILD/examples/04_metrics" "$dir/a" 30
+check "another run" "$BUILD/examples/04_metrics" "$dir/b" 30 7
+check "the first run, begun again in its folder" "$BUILD/examples/04_metrics" "$dir/a" 20
+lines=$(wc -l <"$dir/a/metrics.jsonl")
+if [ "$lines" = 50 ] && [ "$(wc -l <"$dir/a/metrics.csv")" = 51 ] && [ "$(wc -l <"$dir/a/train.log")" = 50 ]; then ok "files are continued"
+else fail "files are continued: $lines lines"; fi
+
+# ---- traces ----
+if command -v python3 >/dev/null 2>&1; then
+    check "trace of rank 0" python3 tests/metrics/check_trace.py "$dir/a/trace-0.json" 1
+    check "traces joined" "$ravel" report "$dir/a" "$dir/b" --trace "$dir/joined.json" --quiet
+    check "joined trace" python3 tests/metrics/check_trace.py "$dir/joined.json" 8
+else skip "traces: python3 is not installed"; fi
+
+# ---- TensorBoard and Prometheus: packages from PyPI, kept in the build folder ----
+readers=$BUILD/readers
+if [ ! -e "$readers/ready" ] && command -v python3 >/dev/null 2>&1; then
+    (python3 -m venv "$readers" && timeout 300 "$readers/bin/pip" install --quiet tensorboard prometheus_client setuptools &&
+        "$readers/bin/python" -c 'import tensorboard.backend.event_processing.event_accumulator, prometheus_client.parser' &&
+        touch "$readers/ready") >"$dir/pip.log" 2>&1
+fi
+if [ -e "$readers/ready" ]; then
+    check "TensorBoard" "$readers/bin/python" tests/metrics/read_tensorboard.py "$dir/a" 2
+    check "Prometheus" "$readers/bin/python" tests/metrics/read_prometheus.py "$dir/a"
+else skip "TensorBoard and prometheus_client could not be installed from PyPI: their files were not read back"; fi
+if command -v promtool >/dev/null 2>&1; then # the second opinion, where there is one (Debian: prometheus)
+    check "promtool" sh -c "promtool check metrics <$dir/a/metrics.prom"
+fi
+
+# ---- the page, drawn by Chromium ----
+check "report of one run" "$ravel" report "$dir/b" --html "$dir/b.html"
+check "report of two runs" "$ravel" report "$dir/a" "$dir/b" --html "$dir/ab.html"
+if grep -q 'were written twice' "$dir/ab.html"; then ok "a resumed run is said to be one"; else fail "a resumed run is said to be one"; fi
+figures="loss reward throughput packing idle phases idle-ranks refit any"
+page() { # NAME FILE RUNS WIDTH
+    chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr --window-size="$4",900 --virtual-time-budget=4000 \
+        --dump-dom "file://$(realpath "$2")" >"$dir/dom.html" 2>"$dir/console"
+    # shellcheck disable=SC2086
+    check "$1" python3 tests/metrics/check_page.py "$dir/dom.html" "$dir/console" "$3" $figures
+}
+if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; then
+    page "page of one run" "$dir/b.html" 1 1400
+    page "page of two runs" "$dir/ab.html" 2 1400
+    page "page on a phone" "$dir/ab.html" 2 500
+else skip "chromium or python3 is not installed: the pages were not drawn"; fi
+
+# ---- odd runs ----
+mkdir -p "$dir/torn" "$dir/empty" "$dir/odd" "$dir/tiny"
+head -c 9000 "$dir/b/metrics.jsonl" >"$dir/torn/metrics.jsonl"
+says "a torn last line is left out" 0 "" "$ravel" report "$dir/torn"
+{ echo 'not json'; echo '{"step": 1, "train/loss": 2.5, "mine": 1, "note": "</script>"}'; echo '[]'; echo '{"step": 2, "train/loss": null}'; } >"$dir/odd/metrics.jsonl"
+echo '{"a": "</script><b>"}' >"$dir/odd/config.json"
+echo '{"ravel": "<i>"}' >"$dir/odd/environment.json"
+says "bad lines are counted" 0 "" "$ravel" report "$dir/odd" --html "$dir/odd.html"
+if grep -q '2 lines of metrics.jsonl were left out, the first is line 1' "$dir/out"; then ok "... and said"; else fail "... and said" "$dir/out"; fi
+if [ "$(grep -c '</script>' "$dir/odd.html")" = 2 ]; then ok "text of a run cannot leave its place in the page"; else fail "text of a run cannot leave its place in the page"; fi
+figures="loss any"
+echo '{"step": 1, "train/loss": 2.5}' >"$dir/tiny/metrics.jsonl"
+cp "$dir/odd/config.json" "$dir/odd/environment.json" "$dir/tiny"
+says "a run of one update" 0 "" "$ravel" report "$dir/tiny" --html "$dir/tiny.html"
+if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; then
+    page "page of an odd run" "$dir/odd.html" 1 1400
+    page "page of one update" "$dir/tiny.html" 1 1400
+fi
+says "an empty run is an error" 1 "metrics.jsonl: there is no such file" "$ravel" report "$dir/empty"
+: >"$dir/empty/metrics.jsonl"
+says "a run without updates is an error" 1 "there is no whole update in it" "$ravel" report "$dir/empty"
+says "no such run" 1 "there is no such folder" "$ravel" report "$dir/nothing"
+says "a config that is no JSON" 1 "config.json: JSON, line 2" sh -c "echo '{' >$dir/torn/config.json; $ravel report $dir/torn"
+says "no run" 2 "which run" "$ravel" report
+says "a mistyped flag" 2 "did you mean --html" "$ravel" report "$dir/b" --htlm x
+says "a folder that cannot be written" 1 "cannot write it" "$ravel" report "$dir/b" --html /no/such/folder/x.html
+says "a full disk" 1 "No space left" "$ravel" report "$dir/b" --html /dev/full
+says "no trace" 1 "no trace-0.json" "$ravel" report "$dir/odd" --trace "$dir/x.json"
+says "help" 0 "" "$ravel" report --help
+
+# ---- docs ----
+"$ravel" report --list-metrics >"$dir/list.md"
+sed '1,/^<!-- from here on/d' docs/metrics.md >"$dir/docs.md"
+if diff "$dir/docs.md" "$dir/list.md" >"$dir/log"; then ok "docs/metrics.md is what ravel report --list-metrics prints"; else fail "docs/metrics.md differs from ravel report --list-metrics" "$dir/log"; fi
+if command -v mandoc >/dev/null 2>&1; then
+    mandoc -T lint -W warning docs/man/ravel-report.1 >"$dir/log" 2>&1 && ok "man page" || fail "man page" "$dir/log"
+else skip "mandoc is not installed: the man page was not checked"; fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
