@@ -50,6 +50,17 @@ RAVEL_EFFORT_MAX = 2
 RAVEL_EMPTY_COUNT = 0
 RAVEL_EMPTY_SKIP = 1
 
+# ravel_feed_phase
+RAVEL_FEED_READ = 0
+RAVEL_FEED_GATHER = 1
+RAVEL_FEED_PLAN = 2
+RAVEL_FEED_META = 3
+RAVEL_FEED_AGREE = 4
+RAVEL_FEED_EXCHANGE = 5
+RAVEL_FEED_PACK = 6
+RAVEL_FEED_SHARE = 7
+RAVEL_FEED_PHASES = 8
+
 # ravel_field_kind
 RAVEL_FIELD_TOKEN = 0
 RAVEL_FIELD_NEXT = 1
@@ -301,6 +312,11 @@ RAVEL_OPTION_STRING = 6
 RAVEL_OVERSIZE_ERROR = 0
 RAVEL_OVERSIZE_SKIP = 1
 
+# ravel_owners
+RAVEL_OWNERS_TP0_FIRST_LAST = 0
+RAVEL_OWNERS_EVERY_RANK = 1
+RAVEL_OWNERS_ROOT_ONLY = 2
+
 # ravel_pad_side
 RAVEL_PAD_RIGHT = 0
 RAVEL_PAD_LEFT = 1
@@ -329,6 +345,40 @@ RAVEL_RECOMPUTE_FULL = 2
 RAVEL_SUM = 0
 RAVEL_MIN = 1
 RAVEL_MAX = 2
+
+# ravel_refit_cast
+RAVEL_REFIT_EXACT = 0
+RAVEL_REFIT_NARROW = 1
+
+# ravel_refit_join
+RAVEL_REFIT_CONCAT = 0
+RAVEL_REFIT_QKV = 1
+RAVEL_REFIT_QKV_GROUPED = 2
+
+# ravel_refit_phase
+RAVEL_REFIT_ITERATE = 0
+RAVEL_REFIT_PACK = 1
+RAVEL_REFIT_SEND = 2
+RAVEL_REFIT_RECEIVE = 3
+RAVEL_REFIT_VERIFY = 4
+RAVEL_REFIT_LOAD = 5
+RAVEL_REFIT_VOTE = 6
+RAVEL_REFIT_PHASES = 7
+
+# ravel_refit_replica
+RAVEL_REFIT_REPLICA_AUTO = 0
+RAVEL_REFIT_NEAREST = 1
+RAVEL_REFIT_LEAST_LOADED = 2
+RAVEL_REFIT_FIRST = 3
+
+# ravel_refit_route
+RAVEL_REFIT_AUTO = 0
+RAVEL_REFIT_BROADCAST = 1
+RAVEL_REFIT_SHARD = 2
+
+# ravel_refit_stage
+RAVEL_REFIT_SPARE = 0
+RAVEL_REFIT_UNDO = 1
 
 # ravel_sink_kind
 RAVEL_SINK_LOG = 0
@@ -433,6 +483,10 @@ class ravel_comm_options(C.Structure):
     pass
 
 
+class ravel_comm_hooks(C.Structure):
+    pass
+
+
 class ravel_shape(C.Structure):
     pass
 
@@ -462,30 +516,6 @@ class ravel_exchange_sizes(C.Structure):
 
 
 class ravel_words(C.Structure):
-    pass
-
-
-class ravel_u128(C.Structure):
-    pass
-
-
-class ravel_lengths_sum(C.Structure):
-    pass
-
-
-class ravel_flops(C.Structure):
-    pass
-
-
-class ravel_read_options(C.Structure):
-    pass
-
-
-class ravel_lengths(C.Structure):
-    pass
-
-
-class ravel_column(C.Structure):
     pass
 
 
@@ -521,6 +551,74 @@ class ravel_meta(C.Structure):
     pass
 
 
+class ravel_order(C.Structure):
+    pass
+
+
+class ravel_cursor(C.Structure):
+    pass
+
+
+class ravel_samples(C.Structure):
+    pass
+
+
+class ravel_source_options(C.Structure):
+    pass
+
+
+class ravel_source_hooks(C.Structure):
+    pass
+
+
+class ravel_reader_stats(C.Structure):
+    pass
+
+
+class ravel_feed_options(C.Structure):
+    pass
+
+
+class ravel_feed_update(C.Structure):
+    pass
+
+
+class ravel_micro_batch(C.Structure):
+    pass
+
+
+class ravel_feed_iter(C.Structure):
+    pass
+
+
+class ravel_feed_stats(C.Structure):
+    pass
+
+
+class ravel_u128(C.Structure):
+    pass
+
+
+class ravel_lengths_sum(C.Structure):
+    pass
+
+
+class ravel_flops(C.Structure):
+    pass
+
+
+class ravel_read_options(C.Structure):
+    pass
+
+
+class ravel_lengths(C.Structure):
+    pass
+
+
+class ravel_column(C.Structure):
+    pass
+
+
 class ravel_metric(C.Structure):
     pass
 
@@ -553,14 +651,6 @@ class ravel_mock_options(C.Structure):
     pass
 
 
-class ravel_order(C.Structure):
-    pass
-
-
-class ravel_cursor(C.Structure):
-    pass
-
-
 class ravel_safetensor(C.Structure):
     pass
 
@@ -569,23 +659,36 @@ class ravel_safetensors_options(C.Structure):
     pass
 
 
-class ravel_samples(C.Structure):
+class ravel_refit_tensor(C.Structure):
     pass
 
 
-class ravel_source_options(C.Structure):
+class ravel_refit_rule(C.Structure):
     pass
 
 
-class ravel_source_hooks(C.Structure):
+class ravel_refit_source(C.Structure):
     pass
 
 
-class ravel_reader_stats(C.Structure):
+class ravel_refit_piece(C.Structure):
+    pass
+
+
+class ravel_refit_sink(C.Structure):
+    pass
+
+
+class ravel_refit_options(C.Structure):
+    pass
+
+
+class ravel_refit_report(C.Structure):
     pass
 
 
 ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
+ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_char_p, C.c_size_t, C.POINTER(ravel_error))
 ravel_error._fields_ = [
     ("status", C.c_int32),
     ("message", C.c_char * 1020),
@@ -708,6 +811,22 @@ ravel_comm_options._fields_ = [
     ("reserved", C.c_int32),
     ("module", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_comm_hooks._fields_ = [
+    ("size", C.c_size_t),
+    ("user", C.c_void_p),
+    ("rank", C.c_int32),
+    ("ranks", C.c_int32),
+    ("barrier", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_double, C.POINTER(ravel_error))),
+    ("broadcast", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_double, C.POINTER(ravel_error))),
+    ("allgatherv", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.c_double, C.POINTER(ravel_error))),
+    ("alltoallv", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_double, C.POINTER(ravel_error))),
+    ("allreduce", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_double, C.POINTER(ravel_error))),
+    ("send", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_double, C.POINTER(ravel_error))),
+    ("recv", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_double, C.POINTER(ravel_error))),
+    ("split", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_comm_hooks), C.c_double, C.POINTER(ravel_error))),
+    ("abort", C.CFUNCTYPE(None, C.c_void_p, C.c_char_p)),
+    ("close", C.CFUNCTYPE(None, C.c_void_p)),
 ]
 ravel_shape._fields_ = [
     ("hidden", C.c_int64),
@@ -833,47 +952,6 @@ ravel_words._fields_ = [
     ("room", C.c_size_t),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
-ravel_u128._fields_ = [
-    ("high", C.c_uint64),
-    ("low", C.c_uint64),
-]
-ravel_lengths_sum._fields_ = [
-    ("samples", C.c_int64),
-    ("tokens", C.c_int64),
-    ("squares", ravel_u128),
-    ("shortest", C.c_int64),
-    ("longest", C.c_int64),
-]
-ravel_flops._fields_ = [
-    ("forward", ravel_u128),
-    ("backward", ravel_u128),
-    ("recompute", ravel_u128),
-    ("model", ravel_u128),
-    ("hardware", ravel_u128),
-]
-ravel_read_options._fields_ = [
-    ("size", C.c_size_t),
-    ("format", C.c_int32),
-    ("reserved", C.c_int32),
-    ("field", C.c_char_p),
-    ("limit", C.c_int64),
-    ("progress", C.CFUNCTYPE(None, C.c_void_p, C.c_int64, C.c_int64)),
-    ("user", C.c_void_p),
-    ("allocator", C.POINTER(ravel_allocator)),
-]
-ravel_lengths._fields_ = [
-    ("count", C.c_int64),
-    ("lengths", C.c_void_p),
-    ("prompts", C.c_void_p),
-    ("responses", C.c_void_p),
-    ("longest", C.c_int64),
-    ("total", C.c_int64),
-    ("columns", C.c_char * 96),
-]
-ravel_column._fields_ = [
-    ("count", C.c_int64),
-    ("values", C.c_void_p),
-]
 ravel_mesh_options._fields_ = [
     ("size", C.c_size_t),
     ("tp", C.c_int32),
@@ -955,6 +1033,178 @@ ravel_meta._fields_ = [
     ("ids", C.c_void_p),
     ("parts", C.c_void_p),
     ("loss_tokens", C.c_void_p),
+]
+ravel_order._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("epochs", C.c_int64),
+    ("seed", C.c_uint64),
+    ("shuffle", C.c_int32),
+    ("drop_last", C.c_int32),
+]
+ravel_cursor._fields_ = [
+    ("epoch", C.c_int64),
+    ("position", C.c_int64),
+]
+ravel_samples._fields_ = [
+    ("ragged", ravel_ragged),
+    ("rows", C.c_void_p),
+    ("parts", C.c_void_p),
+]
+ravel_source_options._fields_ = [
+    ("size", C.c_size_t),
+    ("data", C.c_char_p),
+    ("mock", C.c_char_p),
+    ("vocab", C.c_int64),
+    ("fields", C.c_char_p),
+    ("bos", C.c_int32),
+    ("eos", C.c_int32),
+    ("truncate", C.c_int64),
+    ("bad_rows", C.c_int32),
+    ("reserved", C.c_int32),
+    ("first_row", C.c_int64),
+    ("end_row", C.c_int64),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_source_hooks._fields_ = [
+    ("size", C.c_size_t),
+    ("user", C.c_void_p),
+    ("count", C.c_int64),
+    ("fields", C.POINTER(ravel_field)),
+    ("field_count", C.c_int64),
+    ("read", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error))),
+    ("close", C.CFUNCTYPE(None, C.c_void_p)),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_reader_stats._fields_ = [
+    ("rows", C.c_int64),
+    ("samples", C.c_int64),
+    ("tokens", C.c_int64),
+    ("skipped", C.c_int64),
+    ("truncated", C.c_int64),
+]
+ravel_feed_options._fields_ = [
+    ("size", C.c_size_t),
+    ("owners", C.c_int32),
+    ("prefetch", C.c_int32),
+    ("samples", C.c_int64),
+    ("updates", C.c_int64),
+    ("epochs", C.c_int64),
+    ("shuffle_seed", C.c_uint64),
+    ("shuffle", C.c_int32),
+    ("drop_last", C.c_int32),
+    ("cp_kind", C.c_int32),
+    ("segments", C.c_int32),
+    ("padding", C.c_int32),
+    ("fixed_shape", C.c_int32),
+    ("total_multiple", C.c_int64),
+    ("pad_token", C.c_int32),
+    ("reserved", C.c_int32),
+    ("first_fields", C.c_char_p),
+    ("last_fields", C.c_char_p),
+    ("ask", C.c_uint64),
+    ("plan", C.POINTER(ravel_plan_options)),
+    ("weights", C.POINTER(ravel_weights_options)),
+    ("fields", C.POINTER(ravel_field)),
+    ("field_count", C.c_int64),
+    ("logger", C.POINTER(ravel_logger)),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_feed_update._fields_ = [
+    ("number", C.c_int64),
+    ("batch", C.c_int64),
+    ("update_in_batch", C.c_int64),
+    ("cursor", ravel_cursor),
+    ("last_in_batch", C.c_int32),
+    ("reserved", C.c_int32),
+    ("counts", ravel_update_counts),
+    ("loss_counts", ravel_counts),
+    ("mine", ravel_update_counts),
+    ("weights", ravel_weights_options),
+    ("plan", C.POINTER(ravel_plan_stats)),
+    ("phase_sec", C.c_double * 8),
+    ("prepare_sec", C.c_double),
+    ("exposed_sec", C.c_double),
+    ("sent_bytes", C.c_int64),
+    ("needed_bytes", C.c_int64),
+    ("kept_bytes", C.c_int64),
+]
+ravel_micro_batch._fields_ = [
+    ("step", C.c_int64),
+    ("chunk", C.c_int32),
+    ("filler", C.c_int32),
+    ("first", C.c_int32),
+    ("last", C.c_int32),
+    ("thd", C.POINTER(ravel_thd)),
+    ("fields", C.POINTER(ravel_field)),
+    ("field_count", C.c_int64),
+    ("tokens", C.c_void_p),
+    ("labels", C.c_void_p),
+    ("weights", C.c_void_p),
+    ("offsets", C.c_void_p),
+    ("lengths", C.c_void_p),
+    ("ids", C.c_void_p),
+    ("parts", C.c_void_p),
+    ("loss_tokens", C.c_void_p),
+]
+ravel_feed_iter._fields_ = [
+    ("feed", C.c_void_p),
+    ("step", C.c_int64),
+    ("chunk", C.c_int32),
+    ("reserved", C.c_int32),
+]
+ravel_feed_stats._fields_ = [
+    ("batches", C.c_int64),
+    ("updates", C.c_int64),
+    ("phase_sec", C.c_double * 8),
+    ("prepare_sec", C.c_double),
+    ("exposed_sec", C.c_double),
+    ("sent_bytes", C.c_int64),
+    ("needed_bytes", C.c_int64),
+    ("kept_bytes", C.c_int64),
+    ("memory_bytes", C.c_int64),
+    ("reader", ravel_reader_stats),
+]
+ravel_u128._fields_ = [
+    ("high", C.c_uint64),
+    ("low", C.c_uint64),
+]
+ravel_lengths_sum._fields_ = [
+    ("samples", C.c_int64),
+    ("tokens", C.c_int64),
+    ("squares", ravel_u128),
+    ("shortest", C.c_int64),
+    ("longest", C.c_int64),
+]
+ravel_flops._fields_ = [
+    ("forward", ravel_u128),
+    ("backward", ravel_u128),
+    ("recompute", ravel_u128),
+    ("model", ravel_u128),
+    ("hardware", ravel_u128),
+]
+ravel_read_options._fields_ = [
+    ("size", C.c_size_t),
+    ("format", C.c_int32),
+    ("reserved", C.c_int32),
+    ("field", C.c_char_p),
+    ("limit", C.c_int64),
+    ("progress", C.CFUNCTYPE(None, C.c_void_p, C.c_int64, C.c_int64)),
+    ("user", C.c_void_p),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_lengths._fields_ = [
+    ("count", C.c_int64),
+    ("lengths", C.c_void_p),
+    ("prompts", C.c_void_p),
+    ("responses", C.c_void_p),
+    ("longest", C.c_int64),
+    ("total", C.c_int64),
+    ("columns", C.c_char * 96),
+]
+ravel_column._fields_ = [
+    ("count", C.c_int64),
+    ("values", C.c_void_p),
 ]
 ravel_metric._fields_ = [
     ("name", C.c_char_p),
@@ -1054,18 +1304,6 @@ ravel_mock_options._fields_ = [
     ("field", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
-ravel_order._fields_ = [
-    ("size", C.c_size_t),
-    ("count", C.c_int64),
-    ("epochs", C.c_int64),
-    ("seed", C.c_uint64),
-    ("shuffle", C.c_int32),
-    ("drop_last", C.c_int32),
-]
-ravel_cursor._fields_ = [
-    ("epoch", C.c_int64),
-    ("position", C.c_int64),
-]
 ravel_safetensor._fields_ = [
     ("name", C.c_char_p),
     ("dtype", C.c_int32),
@@ -1083,42 +1321,108 @@ ravel_safetensors_options._fields_ = [
     ("reserved", C.c_int32),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
-ravel_samples._fields_ = [
-    ("ragged", ravel_ragged),
-    ("rows", C.c_void_p),
-    ("parts", C.c_void_p),
+ravel_refit_tensor._fields_ = [
+    ("name", C.c_char_p),
+    ("dtype", C.c_int32),
+    ("ndim", C.c_int32),
+    ("dims", C.c_int64 * 6),
+    ("parts", C.c_int32 * 6),
+    ("index", C.c_int32 * 6),
+    ("start", C.c_int64 * 6),
+    ("extent", C.c_int64 * 6),
+    ("strides", C.c_int64 * 6),
+    ("data", C.c_void_p),
+    ("spare", C.c_void_p),
 ]
-ravel_source_options._fields_ = [
-    ("size", C.c_size_t),
-    ("data", C.c_char_p),
-    ("mock", C.c_char_p),
-    ("vocab", C.c_int64),
-    ("fields", C.c_char_p),
-    ("bos", C.c_int32),
-    ("eos", C.c_int32),
-    ("truncate", C.c_int64),
-    ("bad_rows", C.c_int32),
-    ("reserved", C.c_int32),
-    ("first_row", C.c_int64),
-    ("end_row", C.c_int64),
-    ("allocator", C.POINTER(ravel_allocator)),
+ravel_refit_rule._fields_ = [
+    ("name", C.c_char_p),
+    ("parts", C.c_char_p),
+    ("join", C.c_int32),
+    ("dim", C.c_int32),
+    ("heads", C.c_int64),
+    ("kv_heads", C.c_int64),
+    ("shares", C.c_int64 * 8),
+    ("stack", C.c_int64),
 ]
-ravel_source_hooks._fields_ = [
+ravel_refit_source._fields_ = [
     ("size", C.c_size_t),
-    ("user", C.c_void_p),
+    ("tensors", C.POINTER(ravel_refit_tensor)),
     ("count", C.c_int64),
-    ("fields", C.POINTER(ravel_field)),
-    ("field_count", C.c_int64),
-    ("read", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error))),
-    ("close", C.CFUNCTYPE(None, C.c_void_p)),
-    ("allocator", C.POINTER(ravel_allocator)),
+    ("rules", C.POINTER(ravel_refit_rule)),
+    ("rule_count", C.c_int64),
+    ("iterate", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error))),
+    ("user", C.c_void_p),
 ]
-ravel_reader_stats._fields_ = [
-    ("rows", C.c_int64),
-    ("samples", C.c_int64),
-    ("tokens", C.c_int64),
-    ("skipped", C.c_int64),
-    ("truncated", C.c_int64),
+ravel_refit_piece._fields_ = [
+    ("tensor", C.c_int64),
+    ("first", C.c_int64),
+    ("count", C.c_int64),
+    ("dtype", C.c_int32),
+    ("reserved", C.c_int32),
+    ("data", C.c_void_p),
+]
+ravel_refit_sink._fields_ = [
+    ("size", C.c_size_t),
+    ("tensors", C.POINTER(ravel_refit_tensor)),
+    ("count", C.c_int64),
+    ("rules", C.POINTER(ravel_refit_rule)),
+    ("rule_count", C.c_int64),
+    ("version", C.c_int64),
+    ("begin", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int64, C.POINTER(ravel_error))),
+    ("load", C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(ravel_refit_piece), C.POINTER(ravel_error))),
+    ("commit", C.CFUNCTYPE(None, C.c_void_p, C.c_int64)),
+    ("abort", C.CFUNCTYPE(None, C.c_void_p, C.c_int64)),
+    ("user", C.c_void_p),
+]
+ravel_refit_options._fields_ = [
+    ("size", C.c_size_t),
+    ("num_buffers", C.c_int32),
+    ("route", C.c_int32),
+    ("buffer_bytes", C.c_int64),
+    ("memory_ratio", C.c_double),
+    ("memory_bytes", C.c_int64),
+    ("replica", C.c_int32),
+    ("cast", C.c_int32),
+    ("stage", C.c_int32),
+    ("fanout", C.c_int32),
+    ("undo_dir", C.c_char_p),
+    ("delta", C.c_int32),
+    ("ignore_extra", C.c_int32),
+    ("delta_block", C.c_int64),
+    ("delta_most", C.c_double),
+    ("timeout", C.c_double),
+    ("helper", C.c_int32),
+    ("trace", C.c_int32),
+    ("audit", C.c_int32),
+    ("reserved", C.c_int32),
+    ("progress", C.CFUNCTYPE(None, C.c_void_p, C.c_int64, C.c_int64)),
+    ("progress_user", C.c_void_p),
+    ("allocator", C.POINTER(ravel_allocator)),
+    ("logger", C.POINTER(ravel_logger)),
+]
+ravel_refit_report._fields_ = [
+    ("size", C.c_size_t),
+    ("version", C.c_int64),
+    ("bytes_needed", C.c_int64),
+    ("bytes_moved", C.c_int64),
+    ("bytes_kept", C.c_int64),
+    ("frames", C.c_int64),
+    ("tensors", C.c_int64),
+    ("my_bytes", C.c_int64),
+    ("buffer_bytes", C.c_int64),
+    ("num_buffers", C.c_int32),
+    ("live", C.c_int32),
+    ("senders", C.c_int32),
+    ("receivers", C.c_int32),
+    ("served", C.c_int32),
+    ("delta", C.c_int32),
+    ("seconds", C.c_double),
+    ("phase", C.c_double * 7),
+    ("phase_most", C.c_double * 7),
+    ("overlap", C.c_double),
+    ("gb_per_second", C.c_double),
+    ("peak_bytes", C.c_int64),
+    ("stage_bytes", C.c_int64),
 ]
 
 FUNCTIONS = {
@@ -1138,6 +1442,7 @@ FUNCTIONS = {
     "ravel_comm_alltoallv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(ravel_error)]),
     "ravel_comm_barrier": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_broadcast": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_comm_callbacks": (C.c_int, [C.POINTER(ravel_comm_hooks), C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_dup": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_free": (None, [C.c_void_p]),
     "ravel_comm_iallgatherv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
@@ -1197,6 +1502,23 @@ FUNCTIONS = {
     "ravel_exchange_measure": (None, [C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_exchange_sizes)]),
     "ravel_exchange_run": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
     "ravel_exchange_samples": (C.c_void_p, [C.c_void_p]),
+    "ravel_feed_create": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_feed_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_feed_cursor": (ravel_cursor, [C.c_void_p]),
+    "ravel_feed_find": (C.c_int64, [C.c_void_p, C.c_char_p]),
+    "ravel_feed_free": (None, [C.c_void_p]),
+    "ravel_feed_is_owner": (C.c_int32, [C.c_void_p]),
+    "ravel_feed_iter_next": (C.c_int, [C.POINTER(ravel_feed_iter), C.POINTER(ravel_micro_batch)]),
+    "ravel_feed_iterate": (ravel_feed_iter, [C.c_void_p, C.c_int32]),
+    "ravel_feed_micro": (C.c_int, [C.c_void_p, C.c_int32, C.c_int64, C.POINTER(ravel_micro_batch), C.POINTER(ravel_error)]),
+    "ravel_feed_next": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_feed_option_table": (C.POINTER(ravel_option), []),
+    "ravel_feed_options_default": (None, [C.POINTER(ravel_feed_options)]),
+    "ravel_feed_order": (C.POINTER(ravel_order), [C.c_void_p]),
+    "ravel_feed_phase_name": (C.c_char_p, [C.c_int32]),
+    "ravel_feed_read_stats": (None, [C.c_void_p, C.POINTER(ravel_feed_stats)]),
+    "ravel_feed_seek": (C.c_int, [C.c_void_p, ravel_cursor, C.POINTER(ravel_error)]),
+    "ravel_feed_submit": (C.c_int, [C.c_void_p, C.POINTER(ravel_samples), C.POINTER(ravel_error)]),
+    "ravel_feed_verify": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_field_bytes": (C.c_int64, [C.POINTER(ravel_ragged), C.POINTER(ravel_field)]),
     "ravel_flops_count": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_lengths_sum), C.c_int64, C.c_int, C.POINTER(ravel_flops), C.POINTER(ravel_error)]),
     "ravel_flops_format": (C.c_size_t, [ravel_u128, C.c_char_p, C.c_size_t]),
@@ -1315,10 +1637,16 @@ FUNCTIONS = {
     "ravel_phase_name": (C.c_char_p, [C.c_int32]),
     "ravel_plan_check": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), C.POINTER(ravel_error)]),
     "ravel_plan_create": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_plan_csv": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_free": (None, [C.POINTER(ravel_plan)]),
+    "ravel_plan_html": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), C.c_char_p, ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_plan_json": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_option_table": (C.POINTER(ravel_option), []),
     "ravel_plan_options_default": (None, [C.POINTER(ravel_plan_options)]),
+    "ravel_plan_options_json": (C.c_int, [C.POINTER(ravel_plan_options), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_replay": (C.c_int, [C.POINTER(ravel_plan), C.c_uint64, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_plan_stats_json": (C.c_int, [C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_plan_svg": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_create": (C.c_int, [C.POINTER(ravel_plan_options), C.c_double, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_free": (None, [C.c_void_p]),
     "ravel_planner_ids": (C.c_void_p, [C.POINTER(ravel_plan)]),
@@ -1333,6 +1661,20 @@ FUNCTIONS = {
     "ravel_reader_free": (None, [C.c_void_p]),
     "ravel_reader_read": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_reader_read_stats": (None, [C.c_void_p, C.POINTER(ravel_reader_stats)]),
+    "ravel_refit_audit": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_refit_connect": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_refit_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_refit_sink), C.POINTER(ravel_refit_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_refit_data": (C.c_void_p, [C.c_void_p, C.c_int64]),
+    "ravel_refit_free": (None, [C.c_void_p]),
+    "ravel_refit_lost": (C.c_int, [C.c_void_p]),
+    "ravel_refit_option_table": (C.POINTER(ravel_option), []),
+    "ravel_refit_options_default": (None, [C.POINTER(ravel_refit_options)]),
+    "ravel_refit_rules_named": (C.c_int64, [C.c_char_p, C.c_int64, C.c_int64, C.c_int64, C.POINTER(ravel_refit_rule), C.c_int64]),
+    "ravel_refit_run": (C.c_int, [C.c_void_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_refit_sink), C.POINTER(ravel_refit_options), C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
+    "ravel_refit_settings": (C.c_int, [C.POINTER(ravel_refit_options), C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_refit_trace": (C.c_int, [C.c_void_p, C.c_int32, C.c_int32, C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_char_p, C.c_size_t), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_refit_update": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
+    "ravel_refit_version": (C.c_int64, [C.c_void_p]),
     "ravel_request_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait_all": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
@@ -1415,6 +1757,7 @@ STRUCTS = [
     ravel_padded_options,
     ravel_padded,
     ravel_comm_options,
+    ravel_comm_hooks,
     ravel_shape,
     ravel_cost,
     ravel_plan_options,
@@ -1423,12 +1766,6 @@ STRUCTS = [
     ravel_plan,
     ravel_exchange_sizes,
     ravel_words,
-    ravel_u128,
-    ravel_lengths_sum,
-    ravel_flops,
-    ravel_read_options,
-    ravel_lengths,
-    ravel_column,
     ravel_mesh_options,
     ravel_mesh_coord,
     ravel_mesh_layout,
@@ -1437,6 +1774,23 @@ STRUCTS = [
     ravel_weights_options,
     ravel_update_counts,
     ravel_meta,
+    ravel_order,
+    ravel_cursor,
+    ravel_samples,
+    ravel_source_options,
+    ravel_source_hooks,
+    ravel_reader_stats,
+    ravel_feed_options,
+    ravel_feed_update,
+    ravel_micro_batch,
+    ravel_feed_iter,
+    ravel_feed_stats,
+    ravel_u128,
+    ravel_lengths_sum,
+    ravel_flops,
+    ravel_read_options,
+    ravel_lengths,
+    ravel_column,
     ravel_metric,
     ravel_metrics_reducer,
     ravel_metrics_options,
@@ -1445,12 +1799,13 @@ STRUCTS = [
     ravel_metrics_tokens,
     ravel_metrics_totals,
     ravel_mock_options,
-    ravel_order,
-    ravel_cursor,
     ravel_safetensor,
     ravel_safetensors_options,
-    ravel_samples,
-    ravel_source_options,
-    ravel_source_hooks,
-    ravel_reader_stats,
+    ravel_refit_tensor,
+    ravel_refit_rule,
+    ravel_refit_source,
+    ravel_refit_piece,
+    ravel_refit_sink,
+    ravel_refit_options,
+    ravel_refit_report,
 ]

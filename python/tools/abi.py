@@ -178,7 +178,8 @@ class Parser:
         words = []
         while self.peek() != end:
             words.append(self.take())
-        return int(eval("".join(words), {"__builtins__": {}}, {}))
+        known = {key: value for values in self.enums.values() for key, value in values}
+        return int(eval("".join(words), {"__builtins__": {}}, known))
 
     def parameters(self) -> list[str]:
         self.take("(")

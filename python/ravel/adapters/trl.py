@@ -1,0 +1,60 @@
+"""TRL's packing of tokenised rows: best-fit decreasing into rows of at most ``seq_length`` tokens.
+
+Difference: a row that is longer than ``seq_length`` is an error that names it; ``overflow="truncate"`` cuts it, as TRL
+does, and ``overflow="split"`` makes several of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from .._plan import plan
+
+__all__ = ["pack_examples"]
+
+
+def _cut(length: int, index: int, seq_length: int, overflow: str) -> list[tuple[int, int]]:
+    """The pieces (start, stop) that a row contributes."""
+    if length <= seq_length:
+        return [(0, length)]
+    if overflow == "truncate":
+        return [(0, seq_length)]
+    if overflow == "split":
+        return [(a, min(a + seq_length, length)) for a in range(0, length, seq_length)]
+    raise ValueError(f"row {index} has {length} tokens, which exceeds seq_length {seq_length}; set overflow to "
+                     f"\"truncate\" or \"split\", or raise seq_length")
+
+
+def pack_examples(examples: Mapping[str, Sequence[Sequence[Any]]], seq_length: int, method: str = "bfd",
+                  overflow: str = "error") -> dict[str, list[Any]]:
+    """Columns of tokenised rows (``input_ids`` and others of the same lengths) to columns of packed rows.
+
+    The result has a further column ``seq_lengths``: the lengths of the sequences in each packed row, in their order.
+    """
+    if overflow not in ("error", "truncate", "split"):
+        raise ValueError(f"overflow is {overflow!r}; it must be error, truncate or split")
+    columns = dict(examples)
+    if not columns:
+        raise ValueError("there are no columns to pack")
+    first = next(iter(columns))
+    sizes = [len(row) for row in columns[first]]
+    for name, rows in columns.items():
+        if [len(row) for row in rows] != sizes:
+            raise ValueError(f"column {name!r} has rows of other lengths than {first!r}")
+    pieces = [(i, a, b) for i, n in enumerate(sizes) if n for a, b in _cut(n, i, seq_length, overflow)]
+    out: dict[str, list[Any]] = {name: [] for name in columns}
+    out["seq_lengths"] = []
+    if not pieces:
+        return out
+    done = plan(np.fromiter((b - a for _, a, b in pieces), np.int64, len(pieces)), budget=seq_length, cost="tokens",
+                method=method)
+    for part in done.bins:
+        if not part.size:
+            continue
+        chosen = [pieces[i] for i in part]
+        for name, rows in columns.items():
+            out[name].append([x for i, a, b in chosen for x in rows[i][a:b]])
+        out["seq_lengths"].append([b - a for _, a, b in chosen])
+    return out

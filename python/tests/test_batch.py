@@ -1,0 +1,108 @@
+"""Packing, shards, scatter and weights against plain numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import ravel
+
+
+def make(lengths, seed=0):
+    rng = np.random.default_rng(seed)
+    total = int(np.sum(lengths))
+    ids = rng.integers(0, 1000, total).astype(np.int32)
+    return ravel.Ragged(lengths, tokens=ids, labels=ravel.Field("labels", ids, "next", pad=-100),
+                        lp=ravel.Field("lp", rng.standard_normal(total - len(lengths)).astype(np.float32), "step"),
+                        reward=ravel.Field("reward", rng.standard_normal(len(lengths)), "sample")), ids
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.sampled_from([1, 4, 8]), st.randoms())
+def test_pack_is_plain_numpy_and_comes_back(lengths, align, random):
+    store, ids = make(lengths)
+    order = list(range(len(lengths)))
+    random.shuffle(order)
+    batch = ravel.pack(store, order, align=align, segments=True, padding=True)
+    at = 0
+    for n, sample in enumerate(order):
+        length, first = lengths[sample], int(store.offsets[sample])
+        own = ids[first:first + length]
+        assert batch.tokens[at:at + length].tolist() == own.tolist()
+        assert batch.labels[at:at + length].tolist() == [*own[1:].tolist(), -100]
+        assert batch.positions[at:at + length].tolist() == list(range(length))
+        assert (batch.segments[at:at + length] == n + 1).all() and not batch.padding[at:at + length].any()
+        assert int(batch.cu_seqlens_padded[n]) == at
+        at += -(-length // align) * align
+    assert batch.slot_tokens == at
+    assert ravel.scatter(store, batch, batch["tokens"]).tolist() == ids.tolist()
+    assert np.array_equal(ravel.scatter(store, batch, batch["lp"], kind="step"), store.fields["lp"].data)
+    assert np.array_equal(ravel.scatter(store, batch, batch["reward"], kind="sample"), store.fields["reward"].data)
+
+
+@pytest.mark.parametrize("kind", ["zig-zag", "contiguous", "striped"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_shards_come_back(kind, ranks):
+    slots = np.cumsum([0, 16, 32, 8]).astype(np.int32)
+    whole = np.arange(56 * 3).reshape(56, 3)
+    shards = [ravel.cp_shard(whole, slots, r, ranks, kind) for r in range(ranks)]
+    assert np.array_equal(ravel.cp_unshard(shards, slots, kind), whole)
+    if kind == "zig-zag" and ranks == 2:
+        assert shards[0][:8, 0].tolist() == [0, 3, 6, 9, 36, 39, 42, 45]
+
+
+def test_padded_layouts():
+    store, ids = make([2, 3])
+    left = ravel.pad(store, [0, 1], side="left")
+    assert left.tokens.shape == (2, 3) and left.attention_mask.tolist() == [[0, 1, 1], [1, 1, 1]]
+    assert ravel.scatter(store, left, left["tokens"]).tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum"])
+def test_weights_make_packing_exact(mode):
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 30, 17)
+    store, _ = make(lengths)
+    mask = rng.integers(0, 2, int(lengths.sum())).astype(np.uint8)
+    loss = rng.standard_normal(int(lengths.sum()))
+    w = ravel.weights(store, mode=mode, mask=mask, dtype=np.float64)
+    parts = [slice(int(a) + 1, int(b)) for a, b in zip(store.offsets, store.offsets[1:])]  # nothing predicts a first token
+    if mode == "token-mean":
+        want = sum((mask[p] * loss[p]).sum() for p in parts) / sum(int(mask[p].sum()) for p in parts)
+    elif mode == "seq-mean-token-sum":
+        want = sum((mask[p] * loss[p]).sum() for p in parts) / len(lengths)
+    else:
+        want = sum((mask[p] * loss[p]).sum() / max(1, int(mask[p].sum())) for p in parts) / len(lengths)
+    assert (w * loss).sum() == pytest.approx(want, rel=1e-12)
+    # over two "ranks", with counts summed by a callback, in bins of any cut
+    total = sum((ravel.weights(store, mode=mode, mask=mask, samples=part, dtype=np.float64,
+                               update_counts=ravel.counts(store, mask=mask)) * loss).sum()
+                for part in np.array_split(np.arange(len(lengths), dtype=np.int32), 3))
+    assert total == pytest.approx(want, rel=1e-12)
+
+
+def test_wrong_sizes_are_said():
+    with pytest.raises(ValueError, match="needs"):
+        ravel.Ragged([2, 3], tokens=np.zeros(4, np.int32))
+    store, _ = make([2, 3])
+    with pytest.raises(ravel.ArgumentError):
+        ravel.pack(store, [7])
+    with pytest.raises(ValueError, match="one of"):
+        ravel.Field("x", np.zeros(3), kind="row")
+    with pytest.raises(ravel.ArgumentError, match="did you mean"):
+        ravel.pack(store, [0], allign=4)
+
+
+def test_safetensors_round_trip(tmp_path):
+    path = tmp_path / "x.safetensors"
+    tensors = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([True, False]), "c": np.int64(7)}
+    ravel.write_safetensors(path, tensors, {"format": "np"})
+    back = ravel.read_safetensors(path)
+    assert set(back) == set(tensors) and back.metadata == {"format": "np"}
+    for name, value in tensors.items():
+        assert np.array_equal(back[name], value) and back.shape(name) == np.shape(value)
+    kept = back["a"]
+    del back
+    assert kept.tolist() == [[0, 1, 2], [3, 4, 5]]
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ravel.DataError, match="LFS"):
+        ravel.read_safetensors(path)

@@ -1,0 +1,105 @@
+"""Plans through Python: the promises, recounted here; what goes in and what comes out; wrong input."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import ravel
+
+
+def recount(plan, lengths, budget, dp, align=1, cp=1):
+    lengths = np.asarray(lengths)
+    slots = -(-lengths // align) * align
+    seen = np.concatenate([b for b in plan.bins]) if plan.bins else np.empty(0, int)
+    assert sorted(seen.tolist()) == list(range(len(lengths)))
+    for i, part in enumerate(plan.bins):
+        assert slots[part].sum() <= budget * cp
+        assert lengths[part].sum() == plan.bin_tokens[i]
+        assert slots[part].sum() == plan.bin_slots[i]
+    assert len(plan.bins) == len(plan) * dp
+    assert plan.stats["over_budget"] == 0
+    assert plan.stats["samples"] == len(lengths)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=80), st.integers(1, 6), st.sampled_from([1, 8, 16]),
+       st.sampled_from(["micro-step", "update", "pipeline"]), st.sampled_from(["fast", "default", "max"]))
+def test_promises(lengths, dp, align, sync, effort):
+    plan = ravel.plan(lengths, budget=512, dp=dp, align=align, sync=sync, effort=effort)
+    recount(plan, lengths, 512, dp, align)
+    again = ravel.plan(np.array(lengths), budget=512, dp=dp, align=align, sync=sync, effort=effort)
+    assert again.digest == plan.digest and np.array_equal(again.samples, plan.samples)
+
+
+@pytest.mark.parametrize("method", ["ravel", "next-fit", "next-fit-decreasing", "ffd", "bfd", "mffd", "kk", "lpt"])
+def test_every_method(method):
+    lengths = np.random.default_rng(1).integers(1, 1000, 300)
+    recount(ravel.plan(lengths, budget=2000, dp=4, method=method), lengths, 2000, 4)
+
+
+def test_views_outlive_the_plan():
+    samples = ravel.plan([5, 6, 7], budget=16).samples
+    assert sorted(samples.tolist()) == [0, 1, 2]
+    with pytest.raises(ValueError):
+        samples[0] = 9
+
+
+def test_micro_steps_and_updates():
+    plan = ravel.plan([10] * 12, budget=20, dp=2, updates=3)
+    assert plan.updates == 3 and len(plan) == int(plan.update_offsets[-1])
+    parts = [plan.micro_steps(rank, update) for update in range(3) for rank in range(2)]
+    assert sorted(i for part in parts for b in part for i in b.tolist()) == list(range(12))
+    with pytest.raises(IndexError):
+        plan.micro_steps(2)
+
+
+def test_replay_is_a_permutation_inside_updates():
+    plan = ravel.plan([10] * 40, budget=20, dp=2, updates=2)
+    order = plan.replay(3, 1)
+    assert sorted(order.tolist()) == list(range(len(plan)))
+    cut = int(plan.update_offsets[1])
+    assert sorted(order[:cut].tolist()) == list(range(cut))
+    assert plan.replay(3, 0).tolist() == list(range(len(plan)))
+
+
+def test_inputs_of_all_kinds():
+    want = ravel.plan([3, 4, 5], budget=8).digest
+    assert ravel.plan((3, 4, 5), budget="8").digest == want
+    assert ravel.plan(np.array([3, 4, 5], np.int32), budget=8).digest == want
+    assert ravel.plan(np.array([3, 9, 4, 9, 5])[::2], budget=8).digest == want
+    pair = ravel.plan(prompts=[1, 2, 3], responses=[2, 2, 2], budget=8)
+    assert pair.stats["actual_tokens"] == 12
+
+
+@pytest.mark.parametrize("call, error, says", [
+    (dict(lengths=[3, 0], budget=8), ravel.DataError, "sample 1"),
+    (dict(lengths=[3, 99], budget=8), ravel.OversizeError, "sample 1"),
+    (dict(lengths=[3], budget=8, method="best"), ravel.ArgumentError, "must be one of"),
+    (dict(lengths=[3], budget=0), ravel.ArgumentError, "budget"),
+    (dict(lengths=[3.5], budget=8), TypeError, "integers"),
+    (dict(lengths=[[3]], budget=8), ValueError, "one dimension"),
+    (dict(lengths=[3], budget=8, costs=[1, 2]), ValueError, "entries"),
+    (dict(budget=8), TypeError, "lengths"),
+    (dict(lengths=[3], budget=8, dp=1 << 40), OverflowError, "32 bits"),
+])
+def test_bad_input_is_an_exception_with_a_sentence(call, error, says):
+    with pytest.raises(error, match=says):
+        ravel.plan(**call)
+
+
+def test_keywords_are_the_librarys_options():
+    import inspect
+    names = set(inspect.signature(ravel.plan).parameters)
+    assert set(ravel.plan_options()) <= names, set(ravel.plan_options()) - names
+
+
+def test_planner_takes_and_flushes():
+    planner = ravel.Planner(budget=100, dp=2, fill=0.9)
+    rng, seen = np.random.default_rng(0), []
+    for i in range(30):
+        planner.push(rng.integers(1, 60, 4), ids=np.arange(4 * i, 4 * i + 4))
+        while (ready := planner.take()) is not None:
+            seen += ready.ids[ready.samples].tolist()
+    last = planner.flush()
+    seen += last.ids[last.samples].tolist()
+    assert sorted(seen) == list(range(120)) and len(planner) == 0 and planner.flush() is None
