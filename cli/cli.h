@@ -18,6 +18,7 @@ typedef struct cli_command {
 
 int cli_plan(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_train(int argc, char **argv);
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
 

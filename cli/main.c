@@ -7,6 +7,7 @@
 static const cli_command commands[] = {
     {"plan", "pack samples of any lengths into balanced micro-batches, and look at the result", cli_plan},
     {"report", "look at a run: a summary, or a page with all its curves; compare runs", cli_report},
+    {"train", "train a model: sft (data or tasks), grpo (reinforcement learning)", cli_train},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

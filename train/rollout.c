@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAG_ORDER = 1, TAG_ANSWERS = 2, HEAD = 8, ITEM = sizeof(train_rollout) / sizeof(int64_t) };
+enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_PILE = 3, HEAD = 8, ITEM = sizeof(train_rollout) / sizeof(int64_t) };
 #define MAGIC INT64_C(0x31504d4c5652) /* "RVLMP1" */
 
 /* ---- piles ---------------------------------------------------------------------------------------------- */
@@ -189,4 +189,14 @@ ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t b
     }
     train_pile_sort(answers);
     return RAVEL_OK;
+}
+
+ravel_status train_pile_send(ravel_comm *comm, int32_t peer, const train_pile *pile, ravel_error *err) {
+    int64_t head[HEAD] = {0};
+    return send_pile(comm, peer, TAG_PILE, head, pile, err);
+}
+
+ravel_status train_pile_receive(ravel_comm *comm, int32_t peer, train_pile *pile, ravel_error *err) {
+    int64_t head[HEAD];
+    return receive_pile(comm, peer, TAG_PILE, head, pile, err);
 }

@@ -72,4 +72,8 @@ ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batc
 ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_pile *answers,
                                    ravel_error *err);
 
+/* A whole pile from one rank to another; what is received is added. */
+ravel_status train_pile_send(ravel_comm *comm, int32_t peer, const train_pile *pile, ravel_error *err);
+ravel_status train_pile_receive(ravel_comm *comm, int32_t peer, train_pile *pile, ravel_error *err);
+
 #endif

@@ -30,7 +30,10 @@ for folder in src/*/; do
     # shellcheck disable=SC2086
     check "$folder" ${row#*:}
 done
-for folder in cli train bench examples; do [ -d $folder ] && check $folder; done
+check cli train
+check bench train
+check train
+[ -d examples ] && check examples
 
 # System headers of optional parts stay in their one file.
 only() { # HEADER ALLOWED-PATTERN

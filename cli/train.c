@@ -1,0 +1,252 @@
+/* ravel train: reads the configuration (defaults, then --config, then flags), starts the ranks, and says at the end what
+ * came of it. The work is in train/. */
+#include "cli/cli.h"
+
+#include "train/grpo.h"
+#include "train/sft.h"
+
+#include <ravel/comm.h>
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- signals -------------------------------------------------------------------------------------------- */
+
+static volatile int stop_requested;
+
+static void on_signal(int number) {
+    if (stop_requested) { /* the second one means it */
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    stop_requested = 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+/* ---- configuration -------------------------------------------------------------------------------------- */
+
+typedef struct file_options {
+    const char *config;
+} file_options;
+
+static const ravel_option file_table[] = {{"config", RAVEL_OPTION_STRING, offsetof(file_options, config), NULL, 0, 0,
+                                           "FILE", "a JSON object with these options; flags go before it"},
+                                          {0}};
+
+static void help(train_kind kind) {
+    train_config config;
+    train_part parts[TRAIN_PARTS];
+    cli_options sets[TRAIN_PARTS + 1];
+    file_options file = {0};
+    train_config_default(&config);
+    int count = train_config_parts(&config, kind, parts);
+    if (kind == TRAIN_SFT)
+        printf("usage: ravel train sft --data FILE.jsonl | --mock JSON | --task NAME [options]\n\n"
+               "Supervised fine-tuning on packed micro-batches, on any number of ranks (--ranks N, or mpirun).\n\n"
+               "examples:\n"
+               "  ravel train sft --task arithmetic --steps 200 --ranks 2\n"
+               "  ravel train sft --model Qwen3-0.6B --data train.jsonl --eval-share 0.01 --budget 8k --lr 1e-5\n"
+               "  mpirun -n 4 ravel train sft --config run.json --resume\n");
+    else
+        printf("usage: ravel train grpo [options]\n\n"
+               "Reinforcement learning: generator ranks answer, trainer ranks learn, weights go over by refit.\n\n"
+               "examples:\n"
+               "  ravel train grpo --model runs/sft-1/checkpoints/step-00000200 --task arithmetic --ranks 2\n"
+               "  ravel train grpo --reward-command 'python3 score.py' --advantage dr-grpo --clip-high 0.28\n"
+               "  mpirun -n 6 ravel train grpo --generators 2 --async 1 --tis 2\n");
+    sets[0] = (cli_options){"configuration", file_table, &file};
+    for (int i = 0; i < count; i++) sets[i + 1] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
+    cli_print_options(sets, count + 1);
+}
+
+static ravel_status read_file(const char *path, char **text, size_t *bytes, ravel_error *err) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read", path);
+    enum { MOST = 1 << 20 };
+    *text = malloc(MOST);
+    *bytes = *text ? fread(*text, 1, MOST, f) : 0;
+    int whole = *text && feof(f);
+    (void)fclose(f);
+    if (whole) return RAVEL_OK;
+    free(*text);
+    *text = NULL;
+    return ravel_error_set(err, RAVEL_E_DATA, "%s is over 1 MiB; a configuration is a small JSON object", path);
+}
+
+/* What the words of a configuration point into lives as long as the run. */
+typedef struct texts {
+    char *file;
+    ravel_json *doc;
+} texts;
+
+static ravel_status take_file(train_config *config, train_kind kind, const char *path, texts *t, ravel_error *err) {
+    size_t bytes = 0;
+    ravel_status status = read_file(path, &t->file, &bytes, err);
+    if (!status) status = ravel_json_parse(t->file, bytes, NULL, &t->doc, err);
+    if (!status) status = train_config_json(config, kind, t->doc, err);
+    if (status) ravel_error_prefix(err, "%s", path);
+    return status;
+}
+
+/* Flags twice: once to find --config, then again on top of what it says. */
+static ravel_status read_config(int argc, char **argv, train_kind kind, train_config *config, texts *t,
+                                ravel_error *err) {
+    train_part parts[TRAIN_PARTS];
+    cli_options sets[TRAIN_PARTS + 1];
+    file_options file = {0};
+    const char *words[1];
+    int word_count = 0, count = train_config_parts(config, kind, parts);
+    sets[0] = (cli_options){"configuration", file_table, &file};
+    for (int i = 0; i < count; i++) sets[i + 1] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
+    train_config_default(config);
+    ravel_status status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
+    if (!status && file.config) {
+        train_config_default(config);
+        status = take_file(config, kind, file.config, t, err);
+        if (!status) status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
+    }
+    return status ? status : train_config_check(config, kind, err);
+}
+
+/* ---- the run -------------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    train_kind kind;
+    const train_config *config;
+    train_hooks hooks;
+    train_summary summary; /* written by rank 0 */
+} job;
+
+static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
+    job *j = user;
+    train_summary summary;
+    ravel_status status = j->kind == TRAIN_SFT ? train_sft(j->config, comm, &j->hooks, &summary, err)
+                                               : train_grpo(j->config, comm, &j->hooks, &summary, err);
+    if (!status && ravel_comm_rank(comm) == 0) j->summary = summary;
+    return status;
+}
+
+/* As one rank of several processes, or as all ranks of this one. */
+static ravel_status launch(job *j, int *first, ravel_error *err) {
+    int32_t ranks = j->config->run.ranks + (j->kind == TRAIN_GRPO ? j->config->grpo.generators : 0);
+    ravel_comm_options options;
+    ravel_comm_options_default(&options);
+    if (strcmp(ravel_comm_world_kind(), "mpi") != 0) {
+        *first = 1;
+        return ravel_threads_run(ranks, &options, work, j, err);
+    }
+    ravel_comm *comm = NULL;
+    ravel_status status = ravel_comm_mpi(&options, &comm, err);
+    if (status) return status;
+    *first = ravel_comm_rank(comm) == 0;
+    status = work(comm, j, err);
+    if (status) ravel_comm_abort(comm, err);
+    ravel_comm_free(comm);
+    return status;
+}
+
+static const char *in_units(double bytes, char *text, size_t room) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int unit = 0;
+    for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
+    (void)snprintf(text, room, "%.*f %s", unit ? 1 : 0, bytes, units[unit]);
+    return text;
+}
+
+/* What the run will take, before it takes it. */
+static ravel_status announce(const train_config *c, train_kind kind, ravel_error *err) {
+    ravel_shape shape;
+    train_estimate e;
+    char a[32], b[32], d[32], f[32];
+    ravel_status status = train_shape(&c->model, &shape, err);
+    if (!status) status = train_learner_estimate(c, &shape, c->run.ranks, &e, err);
+    if (status) return status;
+    int64_t fixed = e.model.weights + e.model.grads + e.optimizer;
+    (void)fprintf(stderr,
+                  "%.1f M parameters, %d trainer rank%s%s; memory of a trainer: %s = %s weights, gradients and "
+                  "optimiser + %s activations (budget %lld) + %s working\n",
+                  (double)ravel_shape_parameters(&shape) / 1e6, c->run.ranks, c->run.ranks == 1 ? "" : "s",
+                  kind == TRAIN_GRPO ? " and generators" : "", in_units((double)e.total, a, sizeof a),
+                  in_units((double)fixed, b, sizeof b), in_units((double)e.model.activations, d, sizeof d),
+                  (long long)c->plan.budget, in_units((double)(e.total - fixed - e.model.activations), f, sizeof f));
+    return RAVEL_OK;
+}
+
+static void print_figure(const char *what, double value, const char *format) {
+    if (isnan(value)) return;
+    printf("  %-22s ", what);
+    printf(format, value);
+    printf("\n");
+}
+
+static void report(const job *j) {
+    const train_summary *s = &j->summary;
+    printf("%s after %lld update%s\n", s->stopped ? "stopped" : "done", (long long)s->steps, s->steps == 1 ? "" : "s");
+    if (j->kind == TRAIN_GRPO) {
+        print_figure("reward before", s->reward_first, "%.3f (greedy, on questions not trained on)");
+        print_figure("reward after", s->reward_last, "%.3f");
+        print_figure("refit overlap", 100 * s->refit_overlap, "%.0f %% of the smaller phases hidden");
+        print_figure("refit rate", s->refit_gb_per_sec, "%.2f GB/s");
+    } else {
+        print_figure("first loss per token", s->loss_first, "%.4f");
+        print_figure("last loss per token", s->loss_last, "%.4f");
+        print_figure("eval loss per token", s->eval_loss, "%.4f");
+    }
+    print_figure("tokens/s", s->tokens_per_sec, "%.0f");
+    print_figure("packing efficiency", 100 * s->packing_efficiency, "%.1f %%");
+    printf("  %-22s %s\n", "run folder", s->folder);
+    printf("ravel report %s --html report.html draws it\n", s->folder);
+}
+
+static int run(int argc, char **argv, train_kind kind) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_config config;
+    texts t = {0};
+    int first = 0, code = CLI_OK;
+    char text[16384];
+    job j = {.kind = kind, .config = &config};
+    if (read_config(argc, argv, kind, &config, &t, &err)) {
+        code = cli_usage("train", &err);
+    } else {
+        train_config_text(&config, kind, text, sizeof text);
+        j.hooks = (train_hooks){.stop = &stop_requested, .config_text = text};
+        catch_signals();
+        if ((!config.run.quiet && announce(&config, kind, &err)) || launch(&j, &first, &err))
+            code = cli_fail("train", &err);
+        else if (first)
+            report(&j);
+    }
+    ravel_json_free(t.doc);
+    free(t.file);
+    return code;
+}
+
+int cli_train(int argc, char **argv) {
+    static const char *const kinds[] = {"sft", "grpo"};
+    for (int kind = TRAIN_SFT; argc > 1 && kind <= TRAIN_GRPO; kind++)
+        if (strcmp(argv[1], kinds[kind]) == 0) {
+            if (!cli_wants_help(argc - 1, argv + 1)) return run(argc - 1, argv + 1, (train_kind)kind);
+            help((train_kind)kind);
+            return CLI_OK;
+        }
+    if (cli_wants_help(argc, argv)) {
+        printf("usage: ravel train sft|grpo [options]\n\n"
+               "  sft    supervised fine-tuning on data, mock data or the answers of a verifiable task\n"
+               "  grpo   reinforcement learning with separate generator ranks\n\n"
+               "ravel train sft --help and ravel train grpo --help list the options.\n");
+        return CLI_OK;
+    }
+    ravel_error err = RAVEL_ERROR_INIT;
+    const char *near = argc > 1 ? ravel_suggest(argv[1], kinds, 2) : NULL;
+    ravel_error_set(&err, RAVEL_E_ARGUMENT, "say what to train: ravel train sft, or ravel train grpo%s%s%s",
+                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return cli_usage("train", &err);
+}
