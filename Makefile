@@ -35,7 +35,8 @@ endif
 
 # ---- what is built from what -----------------------------------------------------------------------------------
 
-MODULE_SRC := src/comm/mpi.c src/comm/nccl.c src/device/cuda.c
+MPI_SRC    := $(wildcard src/comm/mpi*.c)
+MODULE_SRC := $(MPI_SRC) src/comm/nccl.c src/device/cuda.c
 LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c))
 TRAIN_SRC  := $(wildcard train/*.c)
 CLI_SRC    := $(wildcard cli/*.c)
@@ -57,8 +58,7 @@ BENCH  := $(BUILD)/ravel-bench
 FUZZ   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 
 # One loadable module an MPI implementation: libravel itself links no MPI, and finds the right one when it is needed.
-MODULES := $(if $(HAVE_OPENMPI),$(if $(wildcard src/comm/mpi.c),$(BUILD)/libravel_openmpi.so)) \
-           $(if $(HAVE_MPICH),$(if $(wildcard src/comm/mpi.c),$(BUILD)/libravel_mpich.so))
+MODULES := $(if $(HAVE_OPENMPI),$(BUILD)/libravel_openmpi.so) $(if $(HAVE_MPICH),$(BUILD)/libravel_mpich.so)
 
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
@@ -118,15 +118,21 @@ $(SHARED): $(call obj,$(LIB_SRC))
 	$(call say,LD,$@)$(CC) -shared -Wl,-soname,libravel.so.$(MAJOR) -o $@ $^ $(LINK) $(LIBS)
 	@ln -sf libravel.so $(BUILD)/libravel.so.$(MAJOR)
 # A module calls back into libravel's shared helpers through the table it is handed, so it links only its own library.
-$(BUILD)/libravel_openmpi.so: src/comm/mpi.c $(SHARED)
-	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(OPENMPI_FLAGS) $(LINK)
-$(BUILD)/libravel_mpich.so: src/comm/mpi.c $(SHARED)
-	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -shared -o $@ $< $(MPICH_FLAGS) $(LINK)
+MPI_NEEDS := $(MPI_SRC) $(wildcard src/comm/*.h src/base/*.h include/ravel/*.h)
+$(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)
+	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(OPENMPI_FLAGS) $(LINK)
+$(BUILD)/libravel_mpich.so: $(MPI_NEEDS)
+	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(MPICH_FLAGS) $(LINK)
+# Where an installed libravel looks for modules.
+$(BUILD)/obj/src/comm/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
 
 $(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(UNIT): $(call obj,$(UNIT_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+# The communicators' test body under mpirun.
+$(BUILD)/mpi-ranks: $(call obj,tests/mpi/mpi_ranks.c tests/unit/comm_body.c) $(STATIC)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
 $(BENCH): $(call obj,$(BENCH_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(BUILD)/examples/%: examples/%.c $(STATIC)

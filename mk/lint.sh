@@ -3,7 +3,7 @@
 set -u
 passed=0 failed=0 skipped=0
 files=$(git ls-files '*.c' '*.h' '*.cu')
-sources=$(git ls-files 'src/*.c' 'cli/*.c' 'train/*.c' 'bench/*.c' 'examples/*.c' | grep -v -e 'comm/mpi.c' -e 'comm/nccl.c' -e 'device/cuda.c')
+sources=$(git ls-files 'src/*.c' 'cli/*.c' 'train/*.c' 'bench/*.c' 'examples/*.c' | grep -v -e 'comm/mpi' -e 'comm/nccl.c' -e 'device/cuda.c')
 include="-Iinclude -Isrc -I."
 
 check() { # NAME PROGRAM COMMAND...

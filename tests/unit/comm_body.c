@@ -461,7 +461,7 @@ static ravel_status expect_mismatch(ravel_status status, const ravel_error *seen
 static ravel_status disagreement(ravel_comm *comm, void *user, ravel_error *err) {
     const comm_job *job = user;
     int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), odd = me == n - 1;
-    if (n == 1) return RAVEL_OK;
+    if (n == 1 || job->unchecked) return RAVEL_OK;
     int32_t *a = calloc((size_t)n, 64 * sizeof *a), *b = calloc((size_t)n, 64 * sizeof *b);
     int64_t *counts = calloc((size_t)n, 2 * sizeof *counts), *others = counts + n;
     for (int32_t r = 0; r < n; r++) counts[r] = others[r] = 2;

@@ -1,0 +1,282 @@
+/* The test body of communicators, under mpirun. One process is one rank.
+ *
+ *     mpirun -n 4 mpi-ranks body [short]     every body, in three ways
+ *     mpirun -n 4 mpi-ranks FAULT            one rank (the last) is lost in some way; see the table in main
+ *
+ * A rank that saw what it should prints "ok ..."; one that did not prints "FAIL ..." and returns 1. A world that lost a
+ * rank cannot be used again, so that faults are runs of their own, and the suite counts the lines. */
+#include "tests/unit/comm_body.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int failed(const char *what, int rank, ravel_status status, const ravel_error *err) {
+    printf("FAIL %s: rank %d: %s: %s\n", what, rank, ravel_status_name(status), err->message);
+    return 1;
+}
+
+/* ---- the body ------------------------------------------------------------------------------------------- */
+
+/* `only`: a word that the bodies' names must hold. */
+static int run_bodies(ravel_comm *comm, const char *how, int32_t check, const char *only) {
+    int bad = 0, rank = ravel_comm_rank(comm);
+    for (const comm_body *body = comm_bodies; body->name; body++) {
+        if (only && !strstr(body->name, only)) continue;
+        comm_job job = {20260101, 40, 2000, !check};
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_status status = body->run(comm, &job, &err);
+        if (status)
+            bad |= failed(body->name, rank, status, &err);
+        else if (rank == 0)
+            printf("ok %s, %s, %d ranks\n", body->name, how, ravel_comm_size(comm));
+        if (status) break; /* the ranks are no longer in step */
+    }
+    return bad;
+}
+
+static int body(int argc, char **argv) {
+    const char *only = argc > 1 ? argv[1] : NULL;
+    static const struct {
+        const char *how;
+        int64_t chunk;
+        int32_t check;
+    } ways[] = {{"plain", 1 << 30, 1}, {"in chunks of 1000 bytes", 1000, 1}, {"unchecked", 1 << 30, 0}};
+    int bad = 0;
+    for (int i = 0; i < 3 && !bad; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_comm_options options;
+        ravel_comm *comm = NULL;
+        ravel_comm_options_default(&options);
+        options.chunk_bytes = ways[i].chunk;
+        options.check = ways[i].check;
+        ravel_status status = ravel_comm_open("auto", &options, &comm, &err);
+        if (status) return failed("open", -1, status, &err);
+        if (strcmp(ravel_comm_kind(comm), "mpi") != 0) return failed("kind", -1, RAVEL_E_INTERNAL, &err);
+        bad = run_bodies(comm, ways[i].how, ways[i].check, i > 0 ? only : NULL);
+        ravel_comm_free(comm);
+    }
+    return bad;
+}
+
+/* ---- faults --------------------------------------------------------------------------------------------- */
+
+static void sleep_ms(long ms) {
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+    (void)nanosleep(&t, NULL);
+}
+
+static ravel_comm *open_with(double timeout) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm_options options;
+    ravel_comm *comm = NULL;
+    ravel_comm_options_default(&options);
+    options.timeout = timeout;
+    if (ravel_comm_open("mpi", &options, &comm, &err)) (void)failed("open", -1, (ravel_status)err.status, &err);
+    return comm;
+}
+
+/* A survivor's verdict: the status, the words in its sentence, and E_DEAD with the same words afterwards. Waits a moment,
+ * since launchers end the job with the first process that goes without a farewell. */
+static int expect(ravel_comm *comm, ravel_status status, ravel_status want, const ravel_error *seen,
+                  const char *words) {
+    ravel_error again = RAVEL_ERROR_INIT;
+    int rank = ravel_comm_rank(comm);
+    if (status != want || !strstr(seen->message, words)) return failed("fault", rank, status, seen);
+    if (ravel_comm_barrier(comm, &again) != RAVEL_E_DEAD || !strstr(again.message, words))
+        return failed("afterwards", rank, (ravel_status)again.status, &again);
+    printf("ok %s\n", seen->message);
+    ravel_comm_free(comm);
+    sleep_ms(300);
+    return 0;
+}
+
+static int is_victim(const ravel_comm *comm) {
+    return ravel_comm_rank(comm) == ravel_comm_size(comm) - 1;
+}
+
+/* Many operations, until one fails. */
+static ravel_status work_on(ravel_comm *comm, ravel_error *err) {
+    enum { WORDS = 30000 };
+    int64_t *data = calloc(WORDS, 16);
+    ravel_status status = RAVEL_OK;
+    for (int i = 0; i < 1000000 && !status; i++) {
+        status = ravel_comm_allreduce(comm, data, data, i % 3 ? 10 : WORDS, RAVEL_I64, RAVEL_MAX, err);
+        if (!status) status = ravel_comm_broadcast(comm, data, i % 5 ? 10 : WORDS, RAVEL_I64, 0, err);
+        if (!status) status = ravel_comm_alltoall(comm, data, data + WORDS, 100, RAVEL_I64, err);
+    }
+    free(data);
+    return status;
+}
+
+static int leaves(int argc, char **argv) {
+    ravel_comm *comm = open_with(30);
+    ravel_error err = RAVEL_ERROR_INIT;
+    (void)argc, (void)argv;
+    if (is_victim(comm)) {
+        (void)ravel_comm_barrier(comm, &err);
+        ravel_comm_free(comm);
+        return 0;
+    }
+    int64_t x = 0;
+    ravel_status status = ravel_comm_barrier(comm, &err);
+    if (!status) status = ravel_comm_broadcast(comm, &x, 1, RAVEL_I64, 0, &err);
+    return expect(comm, status, RAVEL_E_PEER_LOST, &err, " left");
+}
+
+/* As leaves, with requests open; the others wait for a message that it never sends, and in a collective. */
+static int leaves_open(int argc, char **argv) {
+    ravel_comm *comm = open_with(30);
+    ravel_error err = RAVEL_ERROR_INIT;
+    static int64_t a[1000], b[1000]; /* they outlive the communicator */
+    ravel_request *r;
+    int32_t last = ravel_comm_size(comm) - 1;
+    (void)argc, (void)argv;
+    ravel_status status = ravel_comm_barrier(comm, &err);
+    if (is_victim(comm)) {
+        (void)ravel_comm_irecv(comm, a, 1000, RAVEL_I64, 0, 5, &r, NULL);
+        (void)ravel_comm_ibroadcast(comm, b, 1000, RAVEL_I64, 0, &r, NULL);
+        sleep_ms(50);
+        ravel_comm_free(comm);
+        return 0;
+    }
+    if (!status && ravel_comm_rank(comm) == 0) status = ravel_comm_recv(comm, a, 3, RAVEL_I64, last, 7, &err);
+    if (!status) status = ravel_comm_barrier(comm, &err);
+    return expect(comm, status, RAVEL_E_PEER_LOST, &err, " left");
+}
+
+static int aborts(int argc, char **argv) {
+    ravel_comm *comm = open_with(30);
+    ravel_error err = RAVEL_ERROR_INIT, why = RAVEL_ERROR_INIT;
+    (void)argc, (void)argv;
+    ravel_error_set(&why, RAVEL_E_DATA, "out of soap");
+    if (is_victim(comm)) {
+        (void)ravel_comm_barrier(comm, &err);
+        sleep_ms(20);
+        ravel_comm_abort(comm, &why);
+        ravel_comm_free(comm);
+        return 0;
+    }
+    ravel_status status = ravel_comm_barrier(comm, &err);
+    if (!status) status = ravel_comm_barrier(comm, &err);
+    return expect(comm, status, RAVEL_E_PEER_LOST, &err, "raised an error: out of soap");
+}
+
+/* The others are in parts, which the death of the whole must reach. */
+static int aborts_above_parts(int argc, char **argv) {
+    ravel_comm *comm = open_with(30), *part = NULL;
+    ravel_error err = RAVEL_ERROR_INIT, why = RAVEL_ERROR_INIT;
+    int32_t rank = ravel_comm_rank(comm), last = ravel_comm_size(comm) - 1;
+    (void)argc, (void)argv;
+    ravel_error_set(&why, RAVEL_E_DATA, "out of soap");
+    ravel_status status = ravel_comm_split(comm, rank == last || rank == 0, rank, &part, &err);
+    if (!status && rank == last) {
+        ravel_comm_abort(comm, &why);
+    } else if (!status) {
+        while (!status) status = ravel_comm_barrier(part, &err); /* most wait only for one another, and never end */
+        if (expect(part, status, RAVEL_E_PEER_LOST, &err, "out of soap")) return 1;
+        part = NULL;
+    }
+    ravel_comm_free(part);
+    ravel_comm_free(comm);
+    return 0;
+}
+
+static int is_late(int argc, char **argv) {
+    ravel_comm *comm = open_with(0.3);
+    ravel_error err = RAVEL_ERROR_INIT;
+    (void)argc, (void)argv;
+    ravel_status status = ravel_comm_barrier(comm, &err);
+    if (!status && is_victim(comm)) {
+        sleep_ms(1500);
+        status = ravel_comm_barrier(comm, &err);
+        return expect(comm, status, RAVEL_E_PEER_LOST, &err, "gave up after 0.3 s");
+    }
+    if (!status) status = ravel_comm_barrier(comm, &err);
+    if (status == RAVEL_E_TIMEOUT)
+        status = expect(comm, status, RAVEL_E_TIMEOUT, &err, "within 0.3 s");
+    else
+        status = expect(comm, status, RAVEL_E_PEER_LOST, &err, "gave up after 0.3 s");
+    sleep_ms(1500);
+    return (int)status;
+}
+
+/* kill -9 in the middle of the work. */
+static int is_killed(int argc, char **argv) {
+    ravel_comm *comm = open_with(20);
+    ravel_error err = RAVEL_ERROR_INIT;
+    (void)argc, (void)argv;
+    ravel_status status = ravel_comm_barrier(comm, &err);
+    if (is_victim(comm) && fork() == 0) { /* from outside, at no particular point */
+        sleep_ms(100);
+        (void)kill(getppid(), SIGKILL);
+        _exit(0);
+    }
+    if (!status) status = work_on(comm, &err);
+    return expect(comm, status, RAVEL_E_PEER_LOST, &err, "died: its process is gone");
+}
+
+/* A message that is not the one which is expected: the receiver is told. */
+static int disagrees(int argc, char **argv) {
+    ravel_comm *comm = open_with(30);
+    ravel_error err = RAVEL_ERROR_INIT;
+    int64_t data[16] = {0};
+    int32_t rank = ravel_comm_rank(comm);
+    (void)argc, (void)argv;
+    for (int32_t how = 0; how < 3; how++) {
+        ravel_error seen = RAVEL_ERROR_INIT;
+        ravel_status status = RAVEL_OK;
+        if (rank == 0)
+            status = ravel_comm_send(comm, data, how == 1 ? 4 : 8, how == 2 ? RAVEL_F64 : RAVEL_I64, 1, 3, &err);
+        if (rank == 0 && status) return failed("send", rank, status, &err);
+        if (rank == 1) status = ravel_comm_recv(comm, data, how == 0 ? 4 : 8, RAVEL_I64, 0, 3, &seen);
+        if (rank == 1 && (status != RAVEL_E_MISMATCH || !strstr(seen.message, "rank 0 sends")))
+            return failed("recv", rank, status, &seen);
+    }
+    if (ravel_comm_barrier(comm, &err)) return failed("barrier", rank, (ravel_status)err.status, &err);
+    printf("ok disagrees\n");
+    ravel_comm_free(comm);
+    return 0;
+}
+
+/* A program that is through frees its communicator while others still work on what they have in common. */
+static int leaves_in_order(int argc, char **argv) {
+    ravel_comm *comm = open_with(30), *part = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    int32_t rank = ravel_comm_rank(comm), last = ravel_comm_size(comm) - 1;
+    int64_t x = 7, y = 0;
+    (void)argc, (void)argv;
+    ravel_status status = ravel_comm_split(comm, rank == last ? -1 : 0, rank, &part, &err);
+    if (!status && rank == last) status = ravel_comm_send(comm, &x, 1, RAVEL_I64, 0, 1, &err);
+    if (!status && rank != last) sleep_ms(100);
+    if (!status && rank == 0) status = ravel_comm_recv(comm, &y, 1, RAVEL_I64, last, 1, &err); /* it has left by now */
+    if (!status && part) status = ravel_comm_allreduce(part, &y, &x, 1, RAVEL_I64, RAVEL_MAX, &err);
+    if (status || x != 7) return failed("in order", rank, status, &err);
+    printf("ok leaves in order\n");
+    ravel_comm_free(part);
+    ravel_comm_free(comm);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(int argc, char **argv);
+    } tests[] = {{"body", body},
+                 {"leaves", leaves},
+                 {"leaves-open", leaves_open},
+                 {"leaves-in-order", leaves_in_order},
+                 {"aborts", aborts},
+                 {"aborts-above-parts", aborts_above_parts},
+                 {"late", is_late},
+                 {"killed", is_killed},
+                 {"disagrees", disagrees}};
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        if (argc > 1 && strcmp(argv[1], tests[i].name) == 0) return tests[i].run(argc - 1, argv + 1);
+    (void)fprintf(stderr, "usage: mpirun -n RANKS mpi-ranks TEST\n");
+    return 2;
+}

@@ -1,0 +1,61 @@
+# The communicators' test body, and lost ranks, as processes under mpirun: Open MPI and MPICH, whichever are installed.
+# Ranks outnumber cores here as they do in CI, and root may run them.
+set -u
+passed=0 failed=0 skipped=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+export UCX_LOG_LEVEL=error
+$MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/mpi-build.log" 2>&1 ||
+    { cat "$BUILD/mpi-build.log"; exit 1; }
+log="$BUILD/mpi-run.log"
+
+verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
+    lines=$(grep -c '^ok ' "$log")
+    if [ "$3" = 1 ] && [ "$lines" -ge "$2" ] && ! grep -q '^FAIL' "$log"; then
+        passed=$((passed + 1)); echo "  ok    $1"
+    else
+        failed=$((failed + 1)); echo "  FAIL  $1: $lines ok lines, $2 expected"; tail -n 30 "$log"
+    fi
+}
+run() { # MPIRUN RANKS ARGUMENTS...: whatever they print, in at most two minutes
+    launcher=$1 ranks=$2; shift 2
+    # shellcheck disable=SC2086
+    timeout 120 $launcher -n "$ranks" "$BUILD/mpi-ranks" "$@" >"$log" 2>&1
+}
+body() { # MPIRUN RANKS LINES [ONLY]
+    run "$1" "$2" body ${4:+"$4"}; code=$?
+    verdict "$1, $2 ranks, body" "$3" $([ $code = 0 ] && echo 1 || echo 0)
+}
+fault() { # MPIRUN RANKS LINES TEST: every survivor has its say; how the launcher takes it is its own affair
+    run "$1" "$2" "$4"; code=$?
+    verdict "$1, $2 ranks, $4" "$3" $([ $code != 124 ] && echo 1 || echo 0)
+}
+lost() { # MPIRUN: by default the launcher ends the job, with a sentence and a code that is not 0
+    run "$1" 4 killed; code=$?
+    grep -qiE 'signal 9|killed|process is gone' "$log" && said=1 || said=0
+    verdict "$1, kill -9 of a rank ends the job" 0 $([ $code != 0 ] && [ $code != 124 ] && [ $said = 1 ] && echo 1 || echo 0)
+}
+everything() { # MPIRUN MPIRUN-THAT-LETS-SURVIVORS-LIVE
+    for n in 1 2 3; do body "$1" $n 24; done
+    body "$1" 4 12 operation
+    body "$1" 8 12 operation
+    fault "$1" 4 3 leaves
+    fault "$1" 4 3 leaves-open
+    fault "$1" 4 4 leaves-in-order
+    fault "$1" 4 3 aborts
+    fault "$1" 4 3 aborts-above-parts
+    fault "$1" 4 4 late
+    fault "$1" 2 2 disagrees
+    lost "$1"
+    fault "$2" 4 1 killed
+}
+missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
+
+if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
+    everything mpirun.openmpi "mpirun.openmpi --enable-recovery"
+else missing "Open MPI"; fi
+if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
+    everything mpirun.mpich "mpirun.mpich -disable-auto-cleanup"
+else missing MPICH; fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
