@@ -2,6 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
+#include "io/source.h"
 
 #include <ravel/lengths.h>
 
@@ -80,6 +81,8 @@ TEST(io_lengths_bad_files_say_where) {
         {"a.csv", "0\n", NULL, "length 0; it must be from 1"},
         {"a.csv", "2147483649\n", NULL, "length 2147483649; it must be"},
         {"a.csv", "99999999999999999999\n", NULL, "is not a whole number"},
+        {"a.csv", "9223372036854775808\n", NULL, "\"9223372036854775808\" is not a whole number"},
+        {"a.csv", "-9223372036854775808\n", NULL, "length -9223372036854775808; it must be"},
         {"a.csv", "1,2\n3\n", NULL, "a.csv:2: column 2 is missing"},
         {"a.csv", "1\n3,4\n", NULL, "a.csv:2: 2 columns, but 1 in the first row"},
         {"a.csv", "1,2\n0,0\n", NULL, "a.csv:2: prompt 0 and response 0; their sum must be from 1"},
@@ -234,6 +237,44 @@ TEST(io_lengths_of_a_large_file_with_limit_and_progress) {
     free(expected);
     CHECK_EQ(ravel_lengths_read(path, NULL, &l, &err), RAVEL_E_IO);
     CHECK_HAS(err.message, "cannot open it");
+}
+
+/* Lines of all lengths, some longer than the buffer, ended by \n or \r\n or by nothing; now and then two at a time. */
+TEST(io_lines_come_back_as_they_were) {
+    enum { LINES = 3000 };
+    ravel__rng r = ravel__rng_seed(check_seed());
+    char *text = malloc(LINES * 80 + 10 * 200000);
+    size_t starts[LINES + 1], lengths[LINES], used = 0;
+    for (int i = 0; i < LINES; i++) {
+        lengths[i] = ravel__rng_below(&r, i % 300 == 150 ? 200000 : 70);
+        starts[i] = used;
+        for (size_t j = 0; j < lengths[i]; j++) text[used++] = (char)('a' + ravel__rng_below(&r, 26));
+        if (i == LINES - 1 && lengths[i] == 0) text[used++] = 'x', lengths[i] = 1;
+        if (i < LINES - 1 && ravel__rng_below(&r, 2)) text[used++] = '\r';
+        if (i < LINES - 1) text[used++] = '\n';
+    }
+    ravel__source source;
+    ravel__lines lines;
+    ravel_error err = RAVEL_ERROR_INIT;
+    const char *line;
+    size_t bytes;
+    ravel__source_memory(&source, "text", text, used);
+    ravel__lines_init(&lines, &source, NULL);
+    for (int i = 0; i < LINES; i++) {
+        CHECK_OK(ravel__lines_next(&lines, &line, &bytes, &err), &err);
+        CHECK_EQ(lines.number, i + 1);
+        CHECK(bytes == lengths[i] && memcmp(line, text + starts[i], bytes) == 0);
+        if (i % 5 || i + 1 >= LINES) continue;
+        CHECK_OK(ravel__lines_more(&lines, &line, &bytes, &err), &err);
+        CHECK_EQ(bytes, starts[i + 1] + lengths[i + 1] - starts[i]);
+        CHECK(memcmp(line, text + starts[i], bytes) == 0);
+        i++;
+    }
+    CHECK_EQ(ravel__lines_next(&lines, &line, &bytes, &err), RAVEL_E_END);
+    CHECK_EQ(ravel__lines_more(&lines, &line, &bytes, &err), RAVEL_E_END);
+    CHECK_EQ(err.status, RAVEL_OK);
+    ravel__lines_free(&lines);
+    free(text);
 }
 
 TEST(io_lengths_lines_longer_than_the_buffer) {
