@@ -5,6 +5,7 @@
  *
  * Causal attention at position p looks at p + 1 keys, so a chunk from the front and its mirror from the back always
  * make the same sum. Gathering is a memcpy a run; only the striped kind moves single positions. */
+#include "batch/pen.h"
 #include "batch/run.h"
 
 #include <stdio.h>
@@ -33,27 +34,6 @@ int ravel__slot_runs(const ravel_cp *cp, int32_t rank, int64_t length, ravel__ru
 /* ---- moving --------------------------------------------------------------------------------------------- */
 
 /* memcpy of a known size is one load and one store, whatever the alignment. */
-#define STEPS(each)                                                                                        \
-    case each:                                                                                             \
-        for (int64_t i = 0; i < count; i++) memcpy(target + i * (each), source + i * step * (each), each); \
-        break
-void ravel__take(char *target, const char *source, int64_t count, int64_t step, size_t each) {
-    if (count <= 0) return;
-    if (step == 1) {
-        memcpy(target, source, (size_t)count * each);
-        return;
-    }
-    switch (each) {
-        STEPS(1);
-        STEPS(2);
-        STEPS(4);
-        STEPS(8);
-    default:
-        for (int64_t i = 0; i < count; i++) memcpy(target + (size_t)i * each, source + (size_t)(i * step) * each, each);
-    }
-}
-#undef STEPS
-
 #define STEPS(each)                                                                                        \
     case each:                                                                                             \
         for (int64_t i = 0; i < count; i++) memcpy(target + i * step * (each), source + i * (each), each); \
@@ -133,13 +113,18 @@ ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t
 
 /* ---- the calls ------------------------------------------------------------------------------------------ */
 
+static ravel_status check_rank(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
+                               ravel_error *err) {
+    ravel_status status = ravel__cp_valid(cp, rank, 0, err);
+    return status ? status : ravel_cp_check(cp, cu_slots, slots, NULL, err);
+}
+
 typedef void run_fn(void *user, int64_t begin, const ravel__run *run, int64_t at);
 
 /* Calls `each` for every run of the rank: the slot's begin, the run, and where the run begins in the shard. */
 static ravel_status walk(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, run_fn *each,
                          void *user, ravel_error *err) {
-    ravel_status status = ravel__cp_valid(cp, rank, 0, err);
-    if (!status) status = ravel_cp_check(cp, cu_slots, slots, NULL, err);
+    ravel_status status = check_rank(cp, rank, cu_slots, slots, err);
     if (status) return status;
     int64_t at = 0;
     for (int64_t i = 0; i < slots; i++) {
@@ -164,12 +149,6 @@ static void index_run(void *user, int64_t begin, const ravel__run *run, int64_t 
     for (int64_t k = 0; k < run->count; k++) index[k] = (int32_t)(begin + run->first + k * run->step);
 }
 
-static void gather_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
-    const moving *m = user;
-    ravel__take(m->to + (size_t)at * m->each, m->from + (size_t)(begin + run->first) * m->each, run->count, run->step,
-                m->each);
-}
-
 static void scatter_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
     const moving *m = user;
     ravel__put(m->to + (size_t)(begin + run->first) * m->each, m->from + (size_t)at * m->each, run->count, run->step,
@@ -189,10 +168,33 @@ ravel_status ravel_cp_index(const ravel_cp *cp, int32_t rank, const int32_t *cu_
     return walk(cp, rank, cu_slots, slots, index_run, index, err);
 }
 
+/* A shard is written from front to back, and read in pieces that lie far apart: those of a few slots ahead are asked
+ * for while this one is copied. */
 ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
                              const void *whole, size_t each, void *shard, ravel_error *err) {
-    moving m = {whole, shard, each};
-    return walk(cp, rank, cu_slots, slots, gather_run, &m, err);
+    enum { AHEAD = 2 };
+    ravel_status status = check_rank(cp, rank, cu_slots, slots, err);
+    if (status) return status;
+    const char *from = whole;
+    ravel__pen pen;
+    ravel__pen_open(&pen, shard,
+                    ravel__pen_streams((size_t)cu_slots[slots] / (cp->ranks > 1 ? (size_t)cp->ranks : 1) * each));
+    for (int64_t i = 0; i < slots; i++) {
+        ravel__run runs[2];
+        if (i + AHEAD < slots) {
+            const int32_t *next = cu_slots + i + AHEAD;
+            int count = ravel__slot_runs(cp, rank, next[1] - next[0], runs);
+            for (int r = 0; r < count; r++)
+                ravel__soon(from + (size_t)(next[0] + runs[r].first) * each,
+                            (size_t)(runs[r].count * runs[r].step) * each);
+        }
+        int count = ravel__slot_runs(cp, rank, cu_slots[i + 1] - cu_slots[i], runs);
+        for (int r = 0; r < count; r++)
+            ravel__pen_take(&pen, from + (size_t)(cu_slots[i] + runs[r].first) * each, runs[r].count, runs[r].step,
+                            each);
+    }
+    ravel__pen_close(&pen);
+    return RAVEL_OK;
 }
 
 ravel_status ravel_cp_scatter(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,

@@ -191,19 +191,38 @@ static ravel_status pack_field(const ravel_ragged *ragged, const ravel_bin *bin,
                                int64_t f, ravel_error *err) {
     const ravel_field *field = &ragged->fields[f];
     ravel__track track;
-    ravel_status status = ravel__track_init(field, p->fields[f], &track, err);
+    ravel_status status = ravel__track_init(field, &track, err);
     if (status) return status;
+    ravel__pen_open(&track.pen, p->fields[f], ravel__pen_streams(ravel_padded_field_bytes(p, field)));
     if (!field->data && bin->count)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
     const ravel__run run = {0, p->columns, 1};
     for (int64_t i = 0; i < p->rows; i++) {
         ravel__guest guest = row_guest(ragged, bin, side, p, i);
         if (track.kind == RAVEL_FIELD_SAMPLE)
-            ravel__track_pack_sample(&track, &guest, i);
+            ravel__track_pack_sample(&track, &guest);
         else
-            ravel__track_pack(&track, &guest, &run, i * p->columns);
+            ravel__track_pack(&track, &guest, &run);
     }
+    ravel__pen_close(&track.pen);
     return RAVEL_OK;
+}
+
+static void pack_derived(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side, const ravel_padded *p) {
+    ravel__derived derived;
+    int stream = ravel__pen_streams((size_t)(p->rows * p->columns) * sizeof *p->positions);
+    memset(&derived, 0, sizeof derived);
+    ravel__derived_add(&derived, RAVEL__POSITIONS, p->positions, stream);
+    ravel__derived_add(&derived, RAVEL__SHOWN, p->attention_mask, stream);
+    ravel__derived_add(&derived, RAVEL__LOSS, p->loss_mask, stream);
+    const ravel__run run = {0, p->columns, 1};
+    for (int64_t i = 0; i < p->rows; i++) {
+        ravel__guest guest = row_guest(ragged, bin, side, p, i);
+        if (p->samples) p->samples[i] = (int32_t)guest.index;
+        if (p->starts) p->starts[i] = (int32_t)guest.lead;
+        ravel__derived_pack(&derived, &guest, 0, &run);
+    }
+    ravel__derived_close(&derived);
 }
 
 ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
@@ -215,14 +234,7 @@ ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin,
     for (int64_t f = 0; f < ragged->field_count && !status; f++)
         if (padded->fields && padded->fields[f]) status = pack_field(ragged, bin, options->side, padded, f, err);
     if (status) return status;
-    const ravel__derived derived = {padded->positions, NULL, NULL, padded->attention_mask, padded->loss_mask};
-    const ravel__run run = {0, padded->columns, 1};
-    for (int64_t i = 0; i < padded->rows; i++) {
-        ravel__guest guest = row_guest(ragged, bin, options->side, padded, i);
-        if (padded->samples) padded->samples[i] = (int32_t)guest.index;
-        if (padded->starts) padded->starts[i] = (int32_t)guest.lead;
-        ravel__derived_pack(&derived, &guest, 0, &run, i * padded->columns);
-    }
+    pack_derived(ragged, bin, options->side, padded);
     return RAVEL_OK;
 }
 
@@ -232,7 +244,7 @@ ravel_status ravel_padded_unpack(const ravel_ragged *ragged, const ravel_padded 
                                  const void *packed, void *out, ravel_error *err) {
     ravel__track track;
     ravel_status status = check_size(padded, err);
-    if (!status) status = ravel__track_init(field, NULL, &track, err);
+    if (!status) status = ravel__track_init(field, &track, err);
     if (status) return status;
     if (!padded->samples || !padded->starts || field->kind == RAVEL_FIELD_SPREAD)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,

@@ -50,7 +50,7 @@ int64_t ravel_ragged_find(const ravel_ragged *ragged, const char *name) {
 int64_t ravel_field_bytes(const ravel_ragged *ragged, const ravel_field *field) {
     ravel__track track;
     int64_t count = ragged->offsets[ragged->count], bytes;
-    if (ravel__track_init(field, NULL, &track, NULL)) return -1;
+    if (ravel__track_init(field, &track, NULL)) return -1;
     if (field->kind == RAVEL_FIELD_STEP) count -= ragged->count;
     if (field->kind == RAVEL_FIELD_SAMPLE || field->kind == RAVEL_FIELD_SPREAD) count = ragged->count;
     return __builtin_mul_overflow(count, (int64_t)track.each, &bytes) ? -1 : bytes;
@@ -59,7 +59,7 @@ int64_t ravel_field_bytes(const ravel_ragged *ragged, const ravel_field *field) 
 static ravel_status check_field(const ravel_ragged *ragged, int64_t i, ravel_error *err) {
     ravel__track track;
     const ravel_field *field = &ragged->fields[i];
-    ravel_status status = ravel__track_init(field, NULL, &track, err);
+    ravel_status status = ravel__track_init(field, &track, err);
     if (status) return status;
     int64_t bytes = ravel_field_bytes(ragged, field);
     if (bytes < 0)

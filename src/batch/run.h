@@ -39,8 +39,15 @@ static inline void ravel__run_span(const ravel__run *run, int64_t low, int64_t h
     *to = high > *from ? high : *from;
 }
 
-/* `count` pieces of `each` bytes: every step-th of `source` side by side into `target`, and the other way. */
-void ravel__take(char *target, const char *source, int64_t count, int64_t step, size_t each);
+/* `count` pieces of `each` bytes that lie side by side, to every step-th place of `target`. */
 void ravel__put(char *target, const char *source, int64_t count, int64_t step, size_t each);
+
+/* Asks for the first lines of what will be read soon. (Always inline: compilers take a function that only prefetches
+ * for one without effect, and drop its calls.) */
+__attribute__((always_inline)) static inline void ravel__soon(const char *at, size_t bytes) {
+    enum { LINE = 64, MOST = 8 };
+    size_t lines = bytes / LINE + 1;
+    for (size_t i = 0; i < lines && i < MOST; i++) __builtin_prefetch(at + i * LINE);
+}
 
 #endif

@@ -4,50 +4,9 @@
 
 #include <string.h>
 
-/* ---- loops ---------------------------------------------------------------------------------------------- */
-
-/* Compilers make vectors of a loop whose length they know, at any optimisation level: sixteen at a time, then the
- * rest. */
-
-/* first, first + step, ... */
-static void count_up(int32_t *out, int64_t first, int64_t step, int64_t count) {
-    int64_t i = 0;
-    for (; step == 1 && i + 16 <= count; i += 16) {
-        int32_t start = (int32_t)(first + i);
-        for (int32_t j = 0; j < 16; j++) out[i + j] = start + j;
-    }
-    for (; i < count; i++) out[i] = (int32_t)(first + i * step);
-}
-
-#define FILL(name, type)                                                                                   \
-    static void name(char *target, const unsigned char *pattern, int64_t count) {                          \
-        type block[16];                                                                                    \
-        for (int j = 0; j < 16; j++) memcpy(&block[j], pattern, sizeof *block);                            \
-        int64_t i = 0;                                                                                     \
-        for (; i + 16 <= count; i += 16) memcpy(target + i * (int64_t)sizeof *block, block, sizeof block); \
-        for (; i < count; i++) memcpy(target + i * (int64_t)sizeof *block, pattern, sizeof *block);        \
-    }
-FILL(fill_2, uint16_t)
-FILL(fill_4, uint32_t)
-FILL(fill_8, uint64_t)
-
-static inline void fill(const ravel__track *t, char *target, int64_t positions) {
-    if (positions <= 0) return;
-    if (t->uniform) {
-        memset(target, t->pad[0], (size_t)positions * t->each);
-        return;
-    }
-    int64_t count = positions * t->width;
-    switch (t->element) {
-    case 2: fill_2(target, t->pad, count); break;
-    case 4: fill_4(target, t->pad, count); break;
-    default: fill_8(target, t->pad, count); break;
-    }
-}
-
 /* ---- fields --------------------------------------------------------------------------------------------- */
 
-ravel_status ravel__track_init(const ravel_field *field, void *target, ravel__track *track, ravel_error *err) {
+ravel_status ravel__track_init(const ravel_field *field, ravel__track *track, ravel_error *err) {
     const char *name = field->name ? field->name : "(no name)";
     int32_t element = ravel_dtype_bytes(field->dtype);
     memset(track, 0, sizeof *track);
@@ -67,9 +26,6 @@ ravel_status ravel__track_init(const ravel_field *field, void *target, ravel__tr
     track->width = field->width ? field->width : 1;
     track->each = (size_t)track->width * (size_t)element;
     track->source = field->data;
-    track->target = target;
-    track->uniform = 1;
-    for (int32_t i = 1; i < element; i++) track->uniform &= track->pad[i] == track->pad[0];
     return RAVEL_OK;
 }
 
@@ -87,20 +43,36 @@ static inline int64_t origin(int32_t kind, const ravel__guest *g) {
     }
 }
 
-void ravel__track_pack(const ravel__track *t, const ravel__guest *g, const ravel__run *run, int64_t at) {
+static void fill(ravel__track *t, int64_t positions) {
+    ravel__pen_fill(&t->pen, t->pad, t->element, positions * t->width);
+}
+
+static void spread(ravel__track *t, const ravel__guest *g, int64_t positions) {
+    const char *value = t->source + (size_t)(g->index < 0 ? 0 : g->index) * t->each;
+    if (t->width == 1)
+        ravel__pen_fill(&t->pen, value, t->element, positions);
+    else
+        for (int64_t i = 0; i < positions; i++) ravel__pen_copy(&t->pen, value, t->each);
+}
+
+void ravel__track_pack(ravel__track *t, const ravel__guest *g, const ravel__run *run) {
     int64_t from, to;
-    char *target = t->target + (size_t)at * t->each;
     ravel__run_span(run, g->lead, g->lead + held(t->kind, g), &from, &to);
-    fill(t, target, from);
-    char *first = target + (size_t)from * t->each;
+    fill(t, from);
     if (t->kind == RAVEL_FIELD_SPREAD) {
-        const char *value = t->source + (size_t)(g->index < 0 ? 0 : g->index) * t->each;
-        for (int64_t k = from; k < to; k++, first += t->each) memcpy(first, value, t->each);
+        spread(t, g, to - from);
     } else if (to > from) {
         int64_t element = origin(t->kind, g) + run->first + from * run->step - g->lead;
-        ravel__take(first, t->source + (size_t)element * t->each, to - from, run->step, t->each);
+        ravel__pen_take(&t->pen, t->source + (size_t)element * t->each, to - from, run->step, t->each);
     }
-    fill(t, target + (size_t)to * t->each, run->count - to);
+    fill(t, run->count - to);
+}
+
+void ravel__track_soon(const ravel__track *t, const ravel__guest *g) {
+    if (t->kind == RAVEL_FIELD_SAMPLE || t->kind == RAVEL_FIELD_SPREAD)
+        __builtin_prefetch(t->source + (size_t)g->index * t->each);
+    else
+        ravel__soon(t->source + (size_t)origin(t->kind, g) * t->each, (size_t)g->length * t->each);
 }
 
 void ravel__track_unpack(const ravel__track *t, const ravel__guest *g, const ravel__run *run, const char *packed,
@@ -112,12 +84,11 @@ void ravel__track_unpack(const ravel__track *t, const ravel__guest *g, const rav
     ravel__put(out + (size_t)element * t->each, packed + (size_t)(at + from) * t->each, to - from, run->step, t->each);
 }
 
-void ravel__track_pack_sample(const ravel__track *t, const ravel__guest *g, int64_t at) {
-    char *target = t->target + (size_t)at * t->each;
+void ravel__track_pack_sample(ravel__track *t, const ravel__guest *g) {
     if (g->index < 0)
-        fill(t, target, 1);
+        fill(t, 1);
     else
-        memcpy(target, t->source + (size_t)g->index * t->each, t->each);
+        ravel__pen_copy(&t->pen, t->source + (size_t)g->index * t->each, t->each);
 }
 
 void ravel__track_unpack_sample(const ravel__track *t, const ravel__guest *g, const char *packed, int64_t at,
@@ -127,43 +98,49 @@ void ravel__track_unpack_sample(const ravel__track *t, const ravel__guest *g, co
 
 /* ---- derived arrays ------------------------------------------------------------------------------------- */
 
-static void put_positions(int32_t *out, const ravel__run *run, const ravel__guest *g, int64_t from, int64_t to) {
-    memset(out, 0, (size_t)from * sizeof *out);
-    count_up(out + from, run->first + from * run->step - g->lead, run->step, to - from);
-    memset(out + to, 0, (size_t)(run->count - to) * sizeof *out);
+void ravel__derived_add(ravel__derived *d, ravel__derived_kind kind, void *array, int stream) {
+    d->wanted[kind] = array != NULL;
+    ravel__pen_open(&d->pens[kind], array, stream);
 }
 
-static void put_segments(int32_t *out, const ravel__run *run, int32_t segment, int64_t from, int64_t to) {
-    memset(out, 0, (size_t)from * sizeof *out);
-    fill_4((char *)(out + from), (const unsigned char *)&segment, to - from);
-    memset(out + to, 0, (size_t)(run->count - to) * sizeof *out);
+void ravel__derived_close(ravel__derived *d) {
+    for (int i = 0; i < RAVEL__DERIVED_COUNT; i++)
+        if (d->wanted[i]) ravel__pen_close(&d->pens[i]);
 }
 
-static void put_flags(uint8_t *out, const ravel__run *run, int inside, int64_t from, int64_t to) {
-    memset(out, !inside, (size_t)from);
-    memset(out + from, inside, (size_t)(to - from));
-    memset(out + to, !inside, (size_t)(run->count - to));
+/* `inside` on the span [from, to) of a run, 0 or `outside` around it. */
+static void put_span(ravel__pen *pen, int32_t bytes, const void *outside, const void *inside, const ravel__run *run,
+                     int64_t from, int64_t to) {
+    ravel__pen_fill(pen, outside, bytes, from);
+    ravel__pen_fill(pen, inside, bytes, to - from);
+    ravel__pen_fill(pen, outside, bytes, run->count - to);
 }
 
-static void put_loss(float *out, const ravel__run *run, const ravel__guest *g) {
+static const int32_t zero = 0;
+
+static void put_positions(ravel__pen *pen, const ravel__run *run, const ravel__guest *g, int64_t from, int64_t to) {
+    ravel__pen_fill(pen, &zero, sizeof zero, from);
+    ravel__pen_count_up(pen, run->first + from * run->step - g->lead, run->step, to - from);
+    ravel__pen_fill(pen, &zero, sizeof zero, run->count - to);
+}
+
+static void put_loss(ravel__pen *pen, const ravel__run *run, const ravel__guest *g) {
     int64_t from, to;
     const float one = 1;
     int64_t predicts = g->prompt > 0 ? g->prompt - 1 : 0; /* the first position that predicts a response's token */
     ravel__run_span(run, g->lead + predicts, g->lead + g->length - 1, &from, &to);
-    memset(out, 0, (size_t)from * sizeof *out);
-    fill_4((char *)(out + from), (const unsigned char *)&one, to - from);
-    memset(out + to, 0, (size_t)(run->count - to) * sizeof *out);
+    put_span(pen, sizeof one, &zero, &one, run, from, to);
 }
 
-void ravel__derived_pack(const ravel__derived *d, const ravel__guest *g, int32_t segment, const ravel__run *run,
-                         int64_t at) {
+void ravel__derived_pack(ravel__derived *d, const ravel__guest *g, int32_t segment, const ravel__run *run) {
+    static const uint8_t no = 0, yes = 1;
     int64_t from, to;
     ravel__run_span(run, g->lead, g->lead + g->length, &from, &to);
-    if (d->positions) put_positions(d->positions + at, run, g, from, to);
-    if (d->segments) put_segments(d->segments + at, run, segment, from, to);
-    if (d->hidden) put_flags(d->hidden + at, run, 0, from, to);
-    if (d->shown) put_flags(d->shown + at, run, 1, from, to);
-    if (d->loss) put_loss(d->loss + at, run, g);
+    if (d->wanted[RAVEL__POSITIONS]) put_positions(&d->pens[RAVEL__POSITIONS], run, g, from, to);
+    if (d->wanted[RAVEL__SEGMENTS]) put_span(&d->pens[RAVEL__SEGMENTS], sizeof segment, &zero, &segment, run, from, to);
+    if (d->wanted[RAVEL__HIDDEN]) put_span(&d->pens[RAVEL__HIDDEN], 1, &yes, &no, run, from, to);
+    if (d->wanted[RAVEL__SHOWN]) put_span(&d->pens[RAVEL__SHOWN], 1, &no, &yes, run, from, to);
+    if (d->wanted[RAVEL__LOSS]) put_loss(&d->pens[RAVEL__LOSS], run, g);
 }
 
 /* ---- one block, many arrays ----------------------------------------------------------------------------- */

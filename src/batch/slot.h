@@ -12,6 +12,7 @@
 #ifndef RAVEL_BATCH_SLOT_H
 #define RAVEL_BATCH_SLOT_H
 
+#include "batch/pen.h"
 #include "batch/run.h"
 
 /* index -1: nobody. A filler is nobody with a length: its one token is shown to attention, and nothing else. */
@@ -33,36 +34,45 @@ typedef struct ravel__track {
     int64_t width;      /* elements of one position */
     size_t each;        /* element * width */
     const char *source; /* the store's data */
-    char *target;       /* the packed array */
     unsigned char pad[8];
-    int uniform; /* the pad pattern is one byte repeated */
+    ravel__pen pen; /* over the packed array */
 } ravel__track;
 
-/* Checks the field and prepares it; `target` is the packed array. */
-ravel_status ravel__track_init(const ravel_field *field, void *target, ravel__track *track, ravel_error *err);
+/* Checks the field and prepares it, but for the pen. */
+ravel_status ravel__track_init(const ravel_field *field, ravel__track *track, ravel_error *err);
 
-/* One run of a field; it begins at position `at` of the packed array. */
-void ravel__track_pack(const ravel__track *track, const ravel__guest *guest, const ravel__run *run, int64_t at);
+/* Writes the next run of a field. */
+void ravel__track_pack(ravel__track *track, const ravel__guest *guest, const ravel__run *run);
+/* Asks for the beginning of a guest that will be packed soon. */
+void ravel__track_soon(const ravel__track *track, const ravel__guest *guest);
+/* Reads a run that begins at position `at` of the packed array. */
 void ravel__track_unpack(const ravel__track *track, const ravel__guest *guest, const ravel__run *run,
                          const char *packed, int64_t at, char *out);
-/* The one element of a RAVEL_FIELD_SAMPLE, at sequence `at`. */
-void ravel__track_pack_sample(const ravel__track *track, const ravel__guest *guest, int64_t at);
+/* The one element of a RAVEL_FIELD_SAMPLE: the next, and that of sequence `at`. */
+void ravel__track_pack_sample(ravel__track *track, const ravel__guest *guest);
 void ravel__track_unpack_sample(const ravel__track *track, const ravel__guest *guest, const char *packed, int64_t at,
                                 char *out);
 
 /* ---- derived arrays ------------------------------------------------------------------------------------- */
 
-/* Each may be NULL. */
+typedef enum ravel__derived_kind {
+    RAVEL__POSITIONS, /* int32_t from the guest's first token; 0 in padding */
+    RAVEL__SEGMENTS,  /* int32_t the guest's number; 0 in padding */
+    RAVEL__HIDDEN,    /* uint8_t 1 in padding */
+    RAVEL__SHOWN,     /* uint8_t 1 at tokens */
+    RAVEL__LOSS,      /* float 1 where a token of the response is predicted */
+    RAVEL__DERIVED_COUNT
+} ravel__derived_kind;
+
 typedef struct ravel__derived {
-    int32_t *positions; /* from the guest's first token; 0 in padding */
-    int32_t *segments;  /* the guest's number; 0 in padding */
-    uint8_t *hidden;    /* 1 in padding */
-    uint8_t *shown;     /* 1 at tokens */
-    float *loss;        /* 1 where a token of the response is predicted */
+    int wanted[RAVEL__DERIVED_COUNT];
+    ravel__pen pens[RAVEL__DERIVED_COUNT];
 } ravel__derived;
 
-void ravel__derived_pack(const ravel__derived *derived, const ravel__guest *guest, int32_t segment,
-                         const ravel__run *run, int64_t at);
+/* An array that is NULL is not wanted. */
+void ravel__derived_add(ravel__derived *derived, ravel__derived_kind kind, void *array, int stream);
+void ravel__derived_pack(ravel__derived *derived, const ravel__guest *guest, int32_t segment, const ravel__run *run);
+void ravel__derived_close(ravel__derived *derived);
 
 /* ---- the store ------------------------------------------------------------------------------------------ */
 

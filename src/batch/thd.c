@@ -89,9 +89,12 @@ static ravel_status add_slot(const ravel_thd_options *o, const ravel__guest *gue
 
 static ravel_status add_samples(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *o,
                                 ravel_thd *t, ravel_error *err) {
+    enum { AHEAD = 16 };
     ravel__guest guest = ravel__nobody(1);
     if (bin->count == 0) return add_slot(o, &guest, 0, t, err);
     for (int64_t i = 0; i < bin->count; i++) {
+        if (i + AHEAD < bin->count && bin->samples[i + AHEAD] >= 0 && bin->samples[i + AHEAD] < ragged->count)
+            __builtin_prefetch(&ragged->offsets[bin->samples[i + AHEAD]]);
         ravel_status status = ravel__guest_get(ragged, bin->samples[i], &guest, err);
         if (!status) status = add_slot(o, &guest, i, t, err);
         if (status) return status;
@@ -222,8 +225,9 @@ typedef struct packing {
     const ravel_thd_options *options;
     const ravel_thd *thd;
     ravel_cp cp;
-    ravel__track tracks[TRACKS];
+    int stream; /* past the caches, see pen.h */
     int track_count;
+    ravel__track tracks[TRACKS];
     ravel__derived derived;
 } packing;
 
@@ -236,41 +240,46 @@ static ravel__guest sequence(const packing *p, int64_t i, int64_t begin, int64_t
     return guest;
 }
 
-static void pack_bounds(const packing *p) {
+/* What will be packed a few samples later, asked for now: samples of a bin lie anywhere in the store. */
+static void look_ahead(const packing *p, int64_t i) {
+    enum { NEAR = 3, FAR = 16 };
+    const ravel_bin *bin = p->bin;
+    if (i + FAR < bin->count) __builtin_prefetch(&p->ragged->offsets[bin->samples[i + FAR]]);
+    if (i + NEAR >= bin->count) return;
+    int64_t index = bin->samples[i + NEAR], begin = p->ragged->offsets[index];
+    const ravel__guest guest = {index, begin, p->ragged->offsets[index + 1] - begin, 0, 0};
+    for (int k = 0; k < p->track_count; k++) ravel__track_soon(&p->tracks[k], &guest);
+}
+
+static void pack_slot(packing *p, const ravel__guest *guest, int64_t i, int64_t slot) {
+    ravel__run runs[2];
+    int count = ravel__slot_runs(&p->cp, p->options->cp_rank, slot, runs);
+    for (int r = 0; r < count; r++) {
+        for (int k = 0; k < p->track_count; k++)
+            if (p->tracks[k].kind != RAVEL_FIELD_SAMPLE) ravel__track_pack(&p->tracks[k], guest, &runs[r]);
+        ravel__derived_pack(&p->derived, guest, (int32_t)i + 1, &runs[r]);
+    }
+    for (int k = 0; k < p->track_count; k++)
+        if (p->tracks[k].kind == RAVEL_FIELD_SAMPLE) ravel__track_pack_sample(&p->tracks[k], guest);
+}
+
+static void pack_sequences(packing *p) {
     const ravel_thd *t = p->thd;
-    int64_t real = 0, begin = 0, slot;
+    int64_t begin = 0, real = 0, slot;
     if (t->cu_seqlens) t->cu_seqlens[0] = 0;
     if (t->cu_seqlens_padded) t->cu_seqlens_padded[0] = 0;
     for (int64_t i = 0; i < t->sequences; i++) {
+        look_ahead(p, i);
         ravel__guest guest = sequence(p, i, begin, &slot);
+        pack_slot(p, &guest, i, slot);
         real += guest.length;
         begin += slot;
         if (t->samples) t->samples[i] = (int32_t)guest.index;
         if (t->cu_seqlens) t->cu_seqlens[i + 1] = (int32_t)real;
         if (t->cu_seqlens_padded) t->cu_seqlens_padded[i + 1] = (int32_t)begin;
     }
-}
-
-static void pack_slot(const packing *p, const ravel__guest *guest, int64_t i, int64_t slot, int64_t *at) {
-    ravel__run runs[2];
-    int count = ravel__slot_runs(&p->cp, p->options->cp_rank, slot, runs);
-    for (int r = 0; r < count; r++) {
-        for (int k = 0; k < p->track_count; k++)
-            if (p->tracks[k].kind != RAVEL_FIELD_SAMPLE) ravel__track_pack(&p->tracks[k], guest, &runs[r], *at);
-        ravel__derived_pack(&p->derived, guest, (int32_t)i + 1, &runs[r], *at);
-        *at += runs[r].count;
-    }
-}
-
-static void pack_tracks(const packing *p) {
-    int64_t begin = 0, at = 0, slot;
-    for (int64_t i = 0; i < p->thd->sequences; i++) {
-        ravel__guest guest = sequence(p, i, begin, &slot);
-        for (int k = 0; k < p->track_count; k++)
-            if (p->tracks[k].kind == RAVEL_FIELD_SAMPLE) ravel__track_pack_sample(&p->tracks[k], &guest, i);
-        if (slot) pack_slot(p, &guest, i, slot, &at);
-        begin += slot;
-    }
+    for (int k = 0; k < p->track_count; k++) ravel__pen_close(&p->tracks[k].pen);
+    ravel__derived_close(&p->derived);
 }
 
 /* Prepares the wanted fields from `*next` on, as many as fit. */
@@ -281,12 +290,31 @@ static ravel_status take_tracks(packing *p, int64_t *next, ravel_error *err) {
         const ravel_field *field = &ragged->fields[*next];
         void *target = p->thd->fields ? p->thd->fields[*next] : NULL;
         if (!target) continue;
-        ravel_status status = ravel__track_init(field, target, &p->tracks[p->track_count++], err);
+        ravel__track *track = &p->tracks[p->track_count++];
+        ravel_status status = ravel__track_init(field, track, err);
         if (status) return status;
         if (!field->data && p->bin->count)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
+        ravel__pen_open(&track->pen, target, p->stream);
     }
     return RAVEL_OK;
+}
+
+static void open_derived(packing *p) {
+    const ravel_thd *t = p->thd;
+    ravel__derived_add(&p->derived, RAVEL__POSITIONS, t->positions, p->stream);
+    ravel__derived_add(&p->derived, RAVEL__SEGMENTS, t->segments, p->stream);
+    ravel__derived_add(&p->derived, RAVEL__HIDDEN, t->padding, p->stream);
+    ravel__derived_add(&p->derived, RAVEL__LOSS, t->loss_mask, p->stream);
+}
+
+/* Bytes of all that will be written. */
+static size_t output_bytes(const packing *p) {
+    const ravel_thd *t = p->thd;
+    size_t bytes = 0, n = (size_t)t->local_tokens;
+    for (int64_t i = 0; i < p->ragged->field_count; i++)
+        if (t->fields && t->fields[i]) bytes += ravel_thd_field_bytes(t, &p->ragged->fields[i]);
+    return bytes + n * ((t->positions ? 4 : 0) + (t->segments ? 4 : 0) + (t->padding ? 1 : 0) + (t->loss_mask ? 4 : 0));
 }
 
 static ravel_status check_same(const ravel_thd *thd, const ravel_thd *fresh, ravel_error *err) {
@@ -307,16 +335,22 @@ ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, co
     if (!status) status = measure(ragged, bin, options, &fresh, err);
     if (!status) status = check_same(thd, &fresh, err);
     if (status) return status;
-    packing p = {.ragged = ragged, .bin = bin, .options = options, .thd = thd, .cp = cp_of(options)};
-    p.derived = (ravel__derived){thd->positions, thd->segments, thd->padding, NULL, thd->loss_mask};
+    packing p;
+    p.ragged = ragged;
+    p.bin = bin;
+    p.options = options;
+    p.thd = thd;
+    p.cp = cp_of(options);
+    p.stream = ravel__pen_streams(output_bytes(&p));
+    memset(&p.derived, 0, sizeof p.derived);
+    open_derived(&p);
     int64_t next = 0;
     do { /* one round, unless there are very many fields */
         status = take_tracks(&p, &next, err);
         if (status) return status;
-        pack_tracks(&p);
-        memset(&p.derived, 0, sizeof p.derived);
+        pack_sequences(&p);
+        memset(p.derived.wanted, 0, sizeof p.derived.wanted);
     } while (next < ragged->field_count);
-    pack_bounds(&p);
     return RAVEL_OK;
 }
 
@@ -362,7 +396,7 @@ ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_option
                               const ravel_field *field, const void *packed, void *out, ravel_error *err) {
     ravel__track track;
     ravel_status status = check_unpack(thd, options, field, err);
-    if (!status) status = ravel__track_init(field, NULL, &track, err);
+    if (!status) status = ravel__track_init(field, &track, err);
     if (status) return status;
     ravel_cp cp = cp_of(options);
     int64_t at = 0;
