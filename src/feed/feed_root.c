@@ -100,8 +100,9 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const
         for (int64_t s = plan->update_offsets[u]; s < plan->update_offsets[u + 1]; s++)
             for (int32_t dp = 0; dp < plan->dp && !status; dp++) {
                 ravel_bin bin = bin_of(plan, s, dp);
-                status = ravel_weights_fill(cargo->store, &bin, mask, cargo->sample_weights, &meta->loss_counts[u],
-                                            &options, RAVEL_F32, cargo->weights, err);
+                if (bin.count)
+                    status = ravel_weights_fill(cargo->store, &bin, mask, cargo->sample_weights, &meta->loss_counts[u],
+                                                &options, RAVEL_F32, cargo->weights, err);
             }
     }
     return status;

@@ -101,13 +101,14 @@ static ravel_status weigh_again(again *a) {
     }
     for (int64_t bin = begin; bin < end && !status; bin++) {
         ravel_bin b = bin_at(plan, bin);
-        status = ravel_counts_add(store, &b, mask, own, &counts, a->err);
+        if (b.count) status = ravel_counts_add(store, &b, mask, own, &counts, a->err);
     }
     if (!status && memcmp(&counts, &feed->view.loss_counts, sizeof counts) != 0)
         return differs(a, -1, -1, "the count of loss tokens or weights");
     for (int64_t bin = begin; bin < end && !status; bin++) {
         ravel_bin b = bin_at(plan, bin);
-        status = ravel_weights_fill(store, &b, mask, own, &counts, &options, RAVEL_F32, a->weights.at, a->err);
+        if (b.count)
+            status = ravel_weights_fill(store, &b, mask, own, &counts, &options, RAVEL_F32, a->weights.at, a->err);
     }
     return status;
 }

@@ -94,3 +94,106 @@ TEST(feed_mesh_of_24_gives_every_rank_its_batches) {
         }
     ravel_source_free(source);
 }
+
+/* ---- random meshes and options -------------------------------------------------------------------------- */
+
+static int32_t pick(ravel__rng *r, int32_t most) {
+    return 1 + (int32_t)ravel__rng_below(r, (uint64_t)most);
+}
+
+/* Rows that are packed already, rows with nothing in them, one-token samples. */
+static ravel_status read_odd_rows(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
+    int32_t tokens[600];
+    unsigned char mask[600];
+    float weight[8];
+    int64_t group[8], bounds[8] = {0}, starts[8], count = row % 5, at = 0;
+    (void)user;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t x = ravel__mix64((uint64_t)(row * 8 + i));
+        int64_t length = x % 7 == 0 ? 0 : x % 5 == 0 ? 1 : 1 + (int64_t)(x % 60);
+        starts[i] = at;
+        at += length + (int64_t)(x >> 20) % 3;
+        bounds[i + 1] = bounds[i] + length;
+        weight[i] = (float)(x % 9) / 4;
+        group[i] = row / 4;
+    }
+    for (int64_t i = 0; i < at; i++) {
+        tokens[i] = (int32_t)(ravel__mix64((uint64_t)(row * 1000 + i)) % 5000);
+        mask[i] = tokens[i] % 3 != 0;
+    }
+    const void *data[] = {mask, tokens, weight, group};
+    return ravel_collector_add_packed(collector, count, bounds, starts, data, err);
+}
+
+static ravel_source *odd_source(int64_t rows) {
+    static const ravel_field fields[] = {
+        {.name = "loss_mask", .kind = RAVEL_FIELD_NEXT, .dtype = RAVEL_U8},
+        {.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32},
+        {.name = "sample_weight", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F32},
+        {.name = "group", .kind = RAVEL_FIELD_SPREAD, .dtype = RAVEL_I64},
+    };
+    ravel_source_hooks hooks = {
+        .size = sizeof hooks, .count = rows, .fields = fields, .field_count = 4, .read = read_odd_rows};
+    ravel_source *source = NULL;
+    return ravel_source_callbacks(&hooks, &source, NULL) ? NULL : source;
+}
+
+static void random_mesh(ravel__rng *g, run *r, int32_t most) {
+    static const char *const orders[] = {"tp-cp-dp-pp", "pp-dp-cp-tp", "cp-tp-pp-dp", "dp-pp-tp-cp"};
+    do {
+        r->mesh.tp = pick(g, 3), r->mesh.cp = pick(g, 3), r->mesh.dp = pick(g, 4), r->mesh.pp = pick(g, 4);
+    } while (r->mesh.tp * r->mesh.cp * r->mesh.dp * r->mesh.pp > most);
+    r->mesh.vpp = pick(g, 3);
+    r->mesh.order = orders[ravel__rng_below(g, 4)];
+}
+
+static void random_options(ravel__rng *g, run *r) {
+    static const int32_t methods[] = {RAVEL_METHOD_RAVEL, RAVEL_METHOD_NEXT_FIT, RAVEL_METHOD_FFD, RAVEL_METHOD_KK,
+                                      RAVEL_METHOD_AS_IS};
+    r->feed.owners = (int32_t)ravel__rng_below(g, 3);
+    r->feed.prefetch = (int32_t)ravel__rng_below(g, 2);
+    r->feed.samples = pick(g, ravel__rng_below(g, 2) ? 4 : 40); /* often fewer than ranks */
+    r->feed.epochs = (int64_t)ravel__rng_below(g, 3);
+    r->feed.shuffle = (int32_t)ravel__rng_below(g, 2);
+    r->feed.drop_last = (int32_t)ravel__rng_below(g, 2);
+    r->feed.cp_kind = (int32_t)ravel__rng_below(g, 3);
+    r->feed.segments = (int32_t)ravel__rng_below(g, 2);
+    r->feed.padding = (int32_t)ravel__rng_below(g, 2);
+    r->feed.fixed_shape = ravel__rng_below(g, 4) == 0;
+    r->feed.pad_token = (int32_t)ravel__rng_below(g, 9);
+    if (ravel__rng_below(g, 3) == 0) r->feed.first_fields = "*";
+    if (ravel__rng_below(g, 4) == 0) r->feed.last_fields = "labels,weights";
+    if (ravel__rng_below(g, 3) == 0) r->ask_middle = ravel__rng_below(g, 8);
+    r->plan.budget = 250 + pick(g, 300);
+    r->plan.align = pick(g, 5);
+    r->plan.max_samples = r->feed.fixed_shape ? 300 : ravel__rng_below(g, 2) ? 0 : 20;
+    r->plan.method = methods[ravel__rng_below(g, 5)];
+    r->plan.sync = (int32_t)ravel__rng_below(g, 3);
+    r->plan.samples_per_update = ravel__rng_below(g, 3) ? 0 : pick(g, 10);
+    r->plan.min_micro_steps = ravel__rng_below(g, 3) ? 0 : pick(g, 3);
+    r->weights.mode = (int32_t)ravel__rng_below(g, 3);
+    r->weights.dp_reduce = (int32_t)ravel__rng_below(g, 2);
+    r->weights.step_reduce = (int32_t)ravel__rng_below(g, 2);
+}
+
+TEST(feed_random_meshes_and_options_agree_with_a_single_rank) {
+    ravel__rng g = ravel__rng_seed(check_seed());
+    ravel_source *mock = mock_source(small_mock, "adv:f32:next,reward:f64:sample"), *odd = odd_source(60);
+    CHECK(mock && odd);
+    for (int64_t i = 0; i < check_scale(120, 3000); i++) {
+        run r;
+        ravel_error err = RAVEL_ERROR_INIT;
+        run_default(&r);
+        random_mesh(&g, &r, 24);
+        random_options(&g, &r);
+        r.source = ravel__rng_below(&g, 2) ? mock : odd;
+        int32_t ranks = r.mesh.tp * r.mesh.cp * r.mesh.dp * r.mesh.pp;
+        ravel_status status = ravel_threads_run(ranks, NULL, run_rank, &r, &err);
+        if (status)
+            printf("    trial %lld: tp %d cp %d dp %d pp %d vpp %d %s owners %d method %d\n", (long long)i, r.mesh.tp,
+                   r.mesh.cp, r.mesh.dp, r.mesh.pp, r.mesh.vpp, r.mesh.order, r.feed.owners, r.plan.method);
+        CHECK_OK(status, &err);
+    }
+    ravel_source_free(mock);
+    ravel_source_free(odd);
+}
