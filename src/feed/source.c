@@ -57,8 +57,9 @@ ravel_status ravel__source_create(const ravel__source_kind *kind, size_t bytes, 
     s->field_count = (int32_t)count;
     s->fields = ravel__fields_copy(fields, count, allocator, &s->fields_bytes);
     if (!s->fields) {
+        size_t need = s->fields_bytes;
         ravel__release(allocator, s, bytes);
-        return ravel__no_memory(err, s->fields_bytes, "the fields of a source");
+        return ravel__no_memory(err, need, "the fields of a source");
     }
     *source = s;
     return RAVEL_OK;
