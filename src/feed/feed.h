@@ -154,6 +154,7 @@ struct ravel_feed {
     ravel_plan routed; /* the plan over samples: plan_made, or its rows taken apart */
     ravel_exchange *exchange;
     ravel_exchange_sizes sizes;
+    int has_prompts;       /* of the dp group's samples */
     ravel_ragged sendable; /* mine, with the fields that this stage needs */
     ravel_field sendable_fields[RAVEL__FIELDS_MAX];
     int64_t sendable_of[RAVEL__FIELDS_MAX]; /* field -> index in sendable, or -1 */

@@ -175,6 +175,20 @@ static ravel_status gather_rows(ravel_feed *feed, ravel_error *err) {
     return status ? status : ravel__columns_split(c, &feed->fields, feed->allocator, err);
 }
 
+/* Samples have prompts everywhere or nowhere; those of a rank without samples are like the others'. */
+static ravel_status read_counts(ravel_feed *feed, ravel_error *err) {
+    int64_t *counts = feed->columns.counts;
+    int32_t with = -1, without = -1;
+    for (int32_t r = 0; r < feed->plan.dp; r++) {
+        if (counts[r] > 1) *(counts[r] & 1 ? &with : &without) = r;
+        counts[r] /= 2;
+    }
+    feed->has_prompts = with >= 0;
+    if (with < 0 || without < 0) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "the samples of dp rank %d come with prompts, those of %d without",
+                           with, without);
+}
+
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
     ravel__columns *c = &feed->columns;
     if (!feed->owner) return mine;
@@ -183,10 +197,17 @@ ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed
         *failed = mine != RAVEL_OK;
         return mine ? mine : keep_mine(feed, err);
     }
-    int64_t count = mine ? -1 : feed->mine->ragged.count; /* -1: this rank failed */
+    /* twice the count, and one more where prompts come with the samples; -1: this rank failed */
+    int64_t word = mine ? -1 : 2 * feed->mine->ragged.count + (feed->mine->ragged.prompts != NULL);
     ravel_error lost = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_comm_allgather(feed->dp, &count, c->counts, 1, RAVEL_I64, &lost);
+    ravel_status status = ravel_comm_allgather(feed->dp, &word, c->counts, 1, RAVEL_I64, &lost);
     if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
     for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= c->counts[r] < 0;
-    return *failed ? mine : gather_rows(feed, err);
+    if (*failed) return mine;
+    mine = read_counts(feed, err);
+    if (mine) { /* every rank of the group sees the same counts, and the same error */
+        *failed = 1;
+        return mine;
+    }
+    return gather_rows(feed, err);
 }

@@ -308,6 +308,7 @@ static void choose_fields(ravel_feed *feed) {
         feed->sendable_fields[count++].data = mine->fields[f].data;
     }
     feed->sendable = *mine;
+    feed->sendable.prompts = !feed->has_prompts ? NULL : mine->prompts ? mine->prompts : feed->no_offsets;
     feed->sendable.fields = feed->sendable_fields;
     feed->sendable.field_count = count;
 }

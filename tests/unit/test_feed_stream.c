@@ -354,7 +354,7 @@ TEST(feed_skips_what_fits_no_bin_loudly_when_told_to) {
 enum { LOCAL = 40 };
 
 typedef struct rollouts {
-    int64_t offsets[LOCAL + 1], rows[LOCAL];
+    int64_t offsets[LOCAL + 1], rows[LOCAL], prompts[LOCAL];
     int32_t tokens[LOCAL * 130];
     float reward[LOCAL];
     ravel_field fields[2];
@@ -372,15 +372,20 @@ static void roll(rollouts *r, int32_t rank, int64_t batch) {
         int64_t length = kind == 2 ? 290 : 1 + (int64_t)ravel__rng_below(&g, 120);
         r->offsets[i + 1] = r->offsets[i] + length;
         r->rows[i] = rank * 1000 + i;
+        r->prompts[i] = r->rows[i] % (length + 1);
         r->reward[i] = (float)(rank * 1000 + i) / 8;
         for (int64_t t = 0; t < length; t++) r->tokens[r->offsets[i] + t] = (int32_t)(r->rows[i] * 7 + t);
     }
     r->fields[0] = (ravel_field){.name = "tokens", .dtype = RAVEL_I32, .data = r->tokens};
     r->fields[1] = (ravel_field){.name = "reward", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F32, .data = r->reward};
-    r->samples = (ravel_samples){
-        {.size = sizeof(ravel_ragged), .count = count, .offsets = r->offsets, .fields = r->fields, .field_count = 2},
-        r->rows,
-        NULL};
+    r->samples = (ravel_samples){{.size = sizeof(ravel_ragged),
+                                  .count = count,
+                                  .offsets = r->offsets,
+                                  .prompts = r->prompts,
+                                  .fields = r->fields,
+                                  .field_count = 2},
+                                 r->rows,
+                                 NULL};
 }
 
 static void check_rollouts(ravel_feed *feed, const ravel_feed_update *u, int64_t *samples) {
@@ -390,6 +395,11 @@ static void check_rollouts(ravel_feed *feed, const ravel_feed_update *u, int64_t
         for (int64_t i = 0; i < m.thd->samples_count; i++) {
             const int32_t *tokens = m.tokens + m.thd->cu_seqlens_padded[i];
             for (int64_t t = 0; t < m.lengths[i]; t++) EXPECT(tokens[t] == m.ids[i] * 7 + t);
+            const float *weights = m.weights + m.thd->cu_seqlens_padded[i];
+            int64_t prompt = m.ids[i] % (m.lengths[i] + 1); /* tokens after it are learnt, and never the first */
+            for (int64_t t = 0; t < m.lengths[i]; t++)
+                EXPECT((weights[t] > 0) == (t + 1 < m.lengths[i] && t + 1 >= prompt));
+            EXPECT(m.loss_tokens[i] == m.lengths[i] - (prompt > 1 ? prompt : 1));
             EXPECT(((const float *)m.thd->fields[reward])[i] == (float)m.ids[i] / 8);
             ++*samples;
         }
