@@ -281,9 +281,7 @@ typedef struct loading {
     int64_t each;
 } loading;
 
-static ravel_status load_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
-    loading *l = user;
-    (void)stride; /* 1: the view of a sink with callbacks is dense */
+static ravel_status load_one(loading *l, int64_t at, int64_t count, ravel_error *err) {
     l->piece.first = at;
     l->piece.count = count;
     l->piece.data = l->data;
@@ -292,6 +290,14 @@ static ravel_status load_run(void *user, int64_t at, int64_t count, int64_t stri
     if (status == RAVEL_OK) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_CALLBACK, "the sink's load failed for \"%s\"",
                            l->sink->tensors[l->piece.tensor].name);
+}
+
+/* A column of one element a row has a stride even where the piece has no holes. */
+static ravel_status load_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
+    if (stride == 1) return load_one(user, at, count, err);
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) status = load_one(user, at + i * stride, 1, err);
+    return status;
 }
 
 static ravel_status load(const ravel__stage *s, int32_t item, const ravel__box *piece, int64_t first, int64_t count,
