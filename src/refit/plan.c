@@ -172,6 +172,7 @@ static int is_member(const group *g, int32_t rank) {
 
 static int64_t keep_coords(planner *p, const ravel__box *box) {
     int64_t at = p->coord_count, need = at + 2 * (int64_t)box->ndim;
+    if (box->ndim == 0) return at;
     if (need > p->coord_room) {
         int64_t room = need + p->coord_room / 2 + 256;
         int64_t *coords = ravel__resize(p->scratch.allocator, p->coords, (size_t)p->coord_room * 8, (size_t)room * 8);

@@ -579,7 +579,7 @@ static ravel_status delta_body(ravel_comm *comm, simple *s, ravel_error *err) {
         /* all; three elements; nothing; all again */
         if (rank == 0 && (v == 0 || v == 3)) fill(mine, MANY, (float)v + 1);
         if (rank == 0 && v == 1) mine[5] = mine[6] = mine[40000] = -1;
-        result->report[v].size = sizeof result->report[v];
+        if (rank == 0) result->report[v].size = sizeof result->report[v];
         status = ravel_refit_update(refit, rank ? 0 : v + 1, rank ? NULL : &result->report[v], err);
         const float *live = ravel_refit_data(refit, 0);
         if (rank && status == RAVEL_OK && v < 3) {
@@ -733,7 +733,7 @@ static ravel_status bound_body(ravel_comm *comm, simple *s, ravel_error *err) {
     int32_t rank = ravel_comm_rank(comm);
     counting c = {.live = 0};
     ravel_refit_tensor *t = calloc(TINY + 1, sizeof *t);
-    char(*names)[32] = calloc(TINY + 1, sizeof *names);
+    char(*names)[48] = calloc(TINY + 1, sizeof *names);
     float *mine = calloc(BIG + TINY * 4, sizeof *mine), *spare = calloc(BIG + TINY * 4, sizeof *spare);
     ravel_refit_options o = s->options;
     ravel_refit_report report = {.size = sizeof report};
@@ -742,7 +742,7 @@ static ravel_status bound_body(ravel_comm *comm, simple *s, ravel_error *err) {
     c.allocator = (ravel_allocator){count_resize, &c};
     o.allocator = &c.allocator;
     for (int i = 0; i <= TINY; i++) {
-        (void)snprintf(names[i], sizeof names[i], "model.layers.%d.tiny.weight", i);
+        (void)snprintf(names[i], sizeof names[i], "layers.%d.tiny.weight", i);
         int64_t at = i == 0 ? 0 : BIG + (i - 1) * 4;
         t[i] = float_tensor(names[i], mine + at, i == 0 ? BIG : 4);
         if (rank) t[i].spare = spare + at;
