@@ -7,6 +7,7 @@
  *     comm, mesh                        ranks
  *     metrics, flops                    where every token and every second went
  *     safetensors, lengths, mock        files and mock data
+ *     report                            a plan as JSON, CSV, page and picture
  */
 #ifndef RAVEL_RAVEL_H
 #define RAVEL_RAVEL_H
@@ -23,6 +24,7 @@
 #include <ravel/mock.h>
 #include <ravel/options.h>
 #include <ravel/plan.h>
+#include <ravel/report.h>
 #include <ravel/safetensors.h>
 #include <ravel/shape.h>
 #include <ravel/weights.h>
