@@ -1,0 +1,135 @@
+/* Hugging Face folders: round trips in every dtype, shards, configs that the trainer would get wrong. */
+#include "tests/unit/train_support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool make_folder(char *folder, size_t bytes) {
+    const char *base = getenv("TMPDIR");
+    (void)snprintf(folder, bytes, "%s/ravel-hf-XXXXXX", base ? base : "/tmp");
+    return EXPECT(mkdtemp(folder) != NULL);
+}
+
+static void remove_file(const char *folder, const char *name) {
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    (void)unlink(path);
+}
+
+static bool write_text(const char *folder, const char *name, const char *text) {
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    if (!EXPECT(f != NULL)) return false;
+    (void)fputs(text, f);
+    return EXPECT(fclose(f) == 0);
+}
+
+/* Saved, read back, and the same to what the dtype can say; all kinds of shape. */
+TEST(train_hf_round_trip) {
+    static const struct {
+        int32_t dtype;
+        double off;
+    } kinds[] = {{RAVEL_F32, 0}, {RAVEL_BF16, 4e-3}, {RAVEL_F16, 5e-4}};
+    char folder[256];
+    CHECK(make_folder(folder, sizeof folder));
+    for (int i = 0; i < 6; i++) {
+        ravel_shape shape = small_shape(), back;
+        rig r;
+        ravel_error err = RAVEL_ERROR_INIT;
+        train_model_options o;
+        train_model_options_default(&o);
+        o.budget = 8;
+        o.inference = 1;
+        shape.tied = i & 1;
+        shape.qk_norm = i % 3 == 0;
+        shape.attention_bias = i % 3 == 1;
+        shape.max_positions = 128;
+        CHECK(rig_open(&r, "cpu", 1, &shape, &o));
+        CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
+        const train_params *params = train_model_params(r.model);
+        float *weights = train_model_weights(r.model);
+        CHECK_OK(train_folder_save(folder, &shape, params, r.kernels, r.device, weights, kinds[i / 2].dtype, &err),
+                 &err);
+        CHECK_OK(train_config_read(folder, &back, &err), &err);
+        CHECK(memcmp(&back, &shape, sizeof shape) == 0);
+        float *loaded = calloc((size_t)params->elements, sizeof *loaded);
+        CHECK_OK(train_tensors_load(params, r.kernels, r.device, loaded, folder, &err), &err);
+        double off = relative_distance(loaded, weights, params->elements);
+        CHECK(off <= kinds[i / 2].off);
+        CHECK_EQ(train_folder_save(folder, &shape, params, r.kernels, r.device, weights, RAVEL_I32, &err),
+                 RAVEL_E_ARGUMENT);
+        free(loaded);
+        rig_close(&r);
+    }
+    remove_file(folder, "config.json");
+    remove_file(folder, "model.safetensors");
+    CHECK(rmdir(folder) == 0);
+}
+
+TEST(train_hf_weights_that_do_not_fit) {
+    rig r;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_shape shape;
+    train_model_options o;
+    train_model_options_default(&o);
+    o.budget = 8;
+    o.inference = 1;
+    CHECK_OK(train_config_read(GOLDEN "/config.json", &shape, &err), &err);
+    shape.ffn = 161;
+    CHECK(rig_open(&r, "cpu", 1, &shape, &o));
+    float *weights = train_model_weights(r.model);
+    CHECK_EQ(train_tensors_load(train_model_params(r.model), r.kernels, r.device, weights, GOLDEN "/model.safetensors",
+                                &err),
+             RAVEL_E_DATA);
+    CHECK_HAS(err.message, "mlp.gate_proj.weight");
+    rig_close(&r);
+    shape.ffn = 160;
+    shape.tied = 0;
+    CHECK(rig_open(&r, "cpu", 1, &shape, &o));
+    ravel_error_clear(&err);
+    CHECK_EQ(train_tensors_load(train_model_params(r.model), r.kernels, r.device, train_model_weights(r.model),
+                                GOLDEN "/model.safetensors", &err),
+             RAVEL_E_DATA);
+    CHECK_HAS(err.message, "lm_head.weight");
+    ravel_error_clear(&err);
+    CHECK_EQ(train_tensors_load(train_model_params(r.model), r.kernels, r.device, train_model_weights(r.model),
+                                GOLDEN "/missing.safetensors", &err),
+             RAVEL_E_IO);
+    rig_close(&r);
+}
+
+TEST(train_hf_configs_that_it_would_get_wrong) {
+#define SIZES                                                                                                \
+    "\"model_type\": \"llama\", \"hidden_size\": 64, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, " \
+    "\"intermediate_size\": 64, \"vocab_size\": 100"
+    static const struct {
+        const char *text;
+        ravel_status status;
+        const char *says;
+    } rows[] = {
+        {"{" SIZES "}", RAVEL_OK, ""},
+        {"{" SIZES ", \"rope_scaling\": null, \"use_sliding_window\": false}", RAVEL_OK, ""},
+        {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\"}}", RAVEL_E_UNSUPPORTED, "llama3"},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"yarn\"}}", RAVEL_E_UNSUPPORTED, "yarn"},
+        {"{" SIZES ", \"hidden_act\": \"gelu\"}", RAVEL_E_UNSUPPORTED, "gelu"},
+        {"{" SIZES ", \"use_sliding_window\": true}", RAVEL_E_UNSUPPORTED, "use_sliding_window"},
+        {"{" SIZES, RAVEL_E_DATA, "config.json"},
+        {"", RAVEL_E_DATA, "config.json"},
+    };
+    char folder[256];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_shape shape;
+    CHECK(make_folder(folder, sizeof folder));
+    CHECK_EQ(train_config_read(folder, &shape, &err), RAVEL_E_IO);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ravel_error_clear(&err);
+        CHECK(write_text(folder, "config.json", rows[i].text));
+        CHECK_EQ(train_config_read(folder, &shape, &err), rows[i].status);
+        CHECK_HAS(err.message, rows[i].says);
+    }
+    remove_file(folder, "config.json");
+    CHECK(rmdir(folder) == 0);
+}
