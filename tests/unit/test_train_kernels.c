@@ -113,9 +113,11 @@ static void each_set(void (*body)(const trio *t)) {
 
 /* ---- products ------------------------------------------------------------------------------------------- */
 
-static void one_product(const trio *t, int64_t m, int64_t n, int64_t k) {
-    int trans_a = (int)between(0, 1), trans_b = (int)between(0, 1), add = (int)between(0, 1),
-        exact = (int)between(0, 1);
+enum { TRANS_A = 1, TRANS_B = 2, ADD = 4, EXACT = 8, WAYS = 16 };
+
+static void one_product(const trio *t, int64_t m, int64_t n, int64_t k, int way) {
+    int trans_a = (way & TRANS_A) != 0, trans_b = (way & TRANS_B) != 0, add = (way & ADD) != 0;
+    int exact = (way & EXACT) != 0;
     if (exact) trans_a = 0, trans_b = 1;
     int64_t lda = (trans_a ? m : k) + between(0, 3), ldb = (trans_b ? k : n) + between(0, 3), ldc = n + between(0, 3);
     float *a = random_array(lda * (trans_a ? k : m), 1), *b = random_array(ldb * (trans_b ? n : k), 1);
@@ -138,9 +140,12 @@ static void one_product(const trio *t, int64_t m, int64_t n, int64_t k) {
 }
 
 static void products(const trio *t) {
-    for (int i = 0; i < check_scale(40, 400); i++) one_product(t, between(1, 70), between(1, 150), between(1, 90));
-    one_product(t, 200, 130, 1100); /* more than one part of k and block of rows */
-    one_product(t, 9, 2800, 40);    /* more than one block of columns in the narrow sets */
+    for (int i = 0; i < check_scale(40, 400); i++)
+        one_product(t, between(1, 70), between(1, 150), between(1, 90), i % WAYS);
+    for (int way = 0; way < WAYS; way++) {
+        one_product(t, 200, 70, 1100, way); /* more than one part of k and block of rows */
+        one_product(t, 3, 2800, 20, way);   /* more than one block of columns in the narrow sets */
+    }
 }
 
 TEST(train_kernels_products) {
@@ -152,8 +157,8 @@ TEST(train_kernels_products_by_openblas) {
     rng = ravel__rng_seed(check_seed());
     trio t;
     CHECK(trio_open(&t, "cpu-base", TRAIN_PRODUCTS_OPENBLAS));
-    for (int i = 0; i < 40; i++) one_product(&t, between(1, 70), between(1, 150), between(1, 90));
-    one_product(&t, 1500, 20, 30);
+    for (int i = 0; i < 40; i++) one_product(&t, between(1, 70), between(1, 150), between(1, 90), i % WAYS);
+    for (int way = 0; way < EXACT; way++) one_product(&t, 1500, 20, 30, way);
     trio_close(&t);
 #else
     check_skip("this build has no OpenBLAS");

@@ -8,12 +8,24 @@ bool rig_can(const char *set) {
     return train_kernels_find(set, &kernels, NULL) == RAVEL_OK;
 }
 
+/* New memory is full of NaNs, so that whatever reads it before writing shows. */
+static void *poison(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
+    (void)user;
+    if (new_bytes == 0) return free(ptr), NULL;
+    char *result = realloc(ptr, new_bytes);
+    if (result && new_bytes > old_bytes) memset(result + old_bytes, 0xff, new_bytes - old_bytes);
+    return result;
+}
+static const ravel_allocator poisoned = {poison, NULL};
+
 bool rig_open(rig *r, const char *set, int32_t threads, const ravel_shape *shape, const train_model_options *options) {
     ravel_error err = RAVEL_ERROR_INIT;
+    train_model_options own = *options;
     *r = (rig){.shape = *shape};
-    train_device_options device = {.threads = threads, .allocator = options->allocator};
+    if (!own.allocator) own.allocator = &poisoned;
+    train_device_options device = {.threads = threads, .allocator = own.allocator};
     if (train_kernels_find(set, &r->kernels, &err) || r->kernels->open(&device, &r->device, &err) ||
-        train_model_create(r->kernels, r->device, shape, options, &r->model, &err)) {
+        train_model_create(r->kernels, r->device, shape, &own, &r->model, &err)) {
         check_fail(__FILE__, __LINE__, "%s: %s", set, err.message);
         rig_close(r);
         return false;
