@@ -34,6 +34,7 @@ typedef struct train__grpo {
     float *coef;           /* [budget] d(loss)/d(log-prob) */
     float *logprob;        /* [budget] */
     train_policy_sums sums;
+    int32_t first_update; /* of its batch: the weights are those that the batch began with */
     double reward_last;
     ravel_refit_report report;
 } train__grpo;

@@ -73,6 +73,13 @@ static void turn(view *v) {
     v->phase = RAVEL_PHASE_BACKWARD;
 }
 
+/* The trainer's log-probs under the weights that generated: worked out before the batch, or those of its first update
+ * where generation was not ahead. */
+static const float *trainer_of(const train__grpo *g, const float *now, const float *old) {
+    if (g->config->grpo.recompute_old) return old;
+    return g->first_update && !g->config->grpo.async ? now : NULL;
+}
+
 /* Scored tokens i .. j-1 are all of sample v->at: gather, and let the policy say. */
 static void one_run(view *v, const train_scored *s, int64_t i, int64_t j) {
     enum { MOST = 256 };
@@ -88,7 +95,8 @@ static void one_run(view *v, const train_scored *s, int64_t i, int64_t j) {
             weights[k] = v->weights[place];
         }
         train_policy_loss(policy, n, (double)v->advantage[v->at], s->logprob + i, old, generator,
-                          v->g->reference ? reference : NULL, weights, s->coef + i, &v->g->sums);
+                          trainer_of(v->g, s->logprob + i, old), v->g->reference ? reference : NULL, weights,
+                          s->coef + i, &v->g->sums);
     }
 }
 
@@ -123,8 +131,8 @@ static ravel_status by_sequence(train__grpo *g, view *v, const train_batch *batc
     for (int32_t i = 0; i < v->samples; i++) {
         int64_t at = v->starts[i], n = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i];
         train_policy_loss(&g->config->policy, n, (double)v->advantage[i], g->logprob + at, v->old + at,
-                          v->generator + at, g->reference ? v->reference + at : NULL, v->weights + at, g->coef + at,
-                          &g->sums);
+                          v->generator + at, trainer_of(g, g->logprob + at, v->old + at),
+                          g->reference ? v->reference + at : NULL, v->weights + at, g->coef + at, &g->sums);
     }
     return train_model_backward(model, g->coef, NULL, err);
 }
@@ -171,8 +179,10 @@ static void add_figures(train__grpo *g, const view *v, double norm, double lr, i
     (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_RATIO_MAX, s->ratio_max, 1);
     (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_APPROX_KL, s->approx_kl / n, n);
     (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_CLIP_SHARE, s->clipped / n, n);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_GAP_MEAN, s->gap / n, n);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_TOKEN_MULT_PROB_ERROR, s->gap_exp / n, n);
+    if (s->gap_tokens > 0) {
+        (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_GAP_MEAN, s->gap / s->gap_tokens, s->gap_tokens);
+        (void)ravel_metrics_add(m, RAVEL_METRIC_TOKEN_MULT_PROB_ERROR, s->gap_exp / s->gap_tokens, s->gap_tokens);
+    }
     if (g->reference) (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_KL_REF, s->kl / n, n);
     if (v->entropy_tokens > 0)
         (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_ENTROPY, v->entropy / v->entropy_tokens, v->entropy_tokens);
@@ -188,6 +198,7 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_FEED, NULL);
     if (status) return status;
     train_metrics_update_counts(g->run.metrics, update);
+    g->first_update = update->update_in_batch == 0;
     memset(&g->sums, 0, sizeof g->sums);
     train_learner_begin(g->learner);
     ravel_feed_iter iter = ravel_feed_iterate(g->feed, 0);

@@ -127,8 +127,8 @@ static double mean_step(int64_t n, const float *now, const float *old, const flo
 }
 
 void train_policy_loss(const train_policy *policy, int64_t count, double advantage, const float *now, const float *old,
-                       const float *generator, const float *reference, const float *weights, float *coef,
-                       train_policy_sums *sums) {
+                       const float *generator, const float *trainer, const float *reference, const float *weights,
+                       float *coef, train_policy_sums *sums) {
     double length, mean = mean_step(count, now, old, weights, &length), through = 0;
     int sequence = policy->ratio == TRAIN_RATIO_SEQUENCE;
     for (int64_t t = 0; t < count; t++) {
@@ -137,11 +137,12 @@ void train_policy_loss(const train_policy *policy, int64_t count, double advanta
         if (w == 0) continue;
         double step = (double)now[t] - (double)old[t], ratio = exp(sequence ? mean : step);
         double loss = surrogate(policy, ratio, advantage, &slope);
-        if (generator) {
-            double gap = (double)old[t] - (double)generator[t];
-            if (policy->tis > 0) tis = fmin(exp(gap), policy->tis);
-            sums->gap += fabs(gap);
-            sums->gap_exp += exp(fabs(gap));
+        if (generator && policy->tis > 0) tis = fmin(exp((double)old[t] - (double)generator[t]), policy->tis);
+        if (generator && trainer) {
+            double gap = fabs((double)trainer[t] - (double)generator[t]);
+            sums->gap += gap;
+            sums->gap_exp += exp(gap);
+            sums->gap_tokens += 1;
         }
         if (reference && policy->kl > 0) kl = divergence(policy->kl_kind, now[t], reference[t], &kl_slope);
         if (sequence) through += w * tis * slope / length; /* every token moves the one ratio */

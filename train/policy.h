@@ -71,19 +71,20 @@ typedef struct train_policy_sums {
     double loss;   /* sum of weight * loss: the figure that is minimised */
     double tokens; /* how many tokens had weight */
     double ratio, ratio_max;
-    double clipped;   /* tokens whose derivative the clip took away */
-    double approx_kl; /* sum of exp(l - o) - (l - o) - 1 against the old policy */
-    double kl;        /* sum of k against the reference */
-    double gap;       /* sum of |o - g| */
-    double gap_exp;   /* sum of exp |o - g|: token_mult_prob_error is this over tokens */
-    double tis;       /* sum of importance weights */
+    double clipped;    /* tokens whose derivative the clip took away */
+    double approx_kl;  /* sum of exp(l - o) - (l - o) - 1 against the old policy */
+    double kl;         /* sum of k against the reference */
+    double gap;        /* sum of |trainer's log-prob for the generator's weights - g| */
+    double gap_exp;    /* sum of exp of that: token_mult_prob_error is this over tokens */
+    double gap_tokens; /* over how many tokens: 0 where nobody knows the trainer's */
+    double tis;        /* sum of importance weights */
 } train_policy_sums;
 
 /* One sample of `count` tokens. Arrays of count: `now` (l), `old` (o), `generator` (g, or NULL where tis is off and no
  * gap is wanted), `reference` (f, NULL where kl is 0), `weights` (0 where a token carries no loss). Writes coef[count]
  * and adds to *sums. */
 void train_policy_loss(const train_policy *policy, int64_t count, double advantage, const float *now, const float *old,
-                       const float *generator, const float *reference, const float *weights, float *coef,
-                       train_policy_sums *sums);
+                       const float *generator, const float *trainer, const float *reference, const float *weights,
+                       float *coef, train_policy_sums *sums);
 
 #endif

@@ -42,7 +42,7 @@ static double loss_at(const train_policy *p, double advantage, const float *now,
                       const float *ref, const float *weights) {
     float coef[TOKENS];
     train_policy_sums sums = {0};
-    train_policy_loss(p, TOKENS, advantage, now, old, gen, ref, weights, coef, &sums);
+    train_policy_loss(p, TOKENS, advantage, now, old, gen, old, ref, weights, coef, &sums);
     return sums.loss;
 }
 
@@ -68,7 +68,7 @@ TEST(policy_derivative_is_that_of_the_loss) {
         }
         double advantage = ravel__rng_normal(&r);
         train_policy_sums sums = {0};
-        train_policy_loss(&p, TOKENS, advantage, now, old, gen, ref, weights, coef, &sums);
+        train_policy_loss(&p, TOKENS, advantage, now, old, gen, old, ref, weights, coef, &sums);
         CHECK_EQ((int64_t)sums.tokens, 7);
         for (int t = 0; t < TOKENS; t++) {
             float saved = now[t], h = 0x1p-9f;
@@ -94,7 +94,7 @@ TEST(policy_on_policy_is_plain_policy_gradient) {
     ravel_options_default(train_policy_option_table(), &p);
     float logp[3] = {-1, -2, -3}, weights[3] = {0.5f, 0, 0.25f}, coef[3];
     train_policy_sums sums = {0};
-    train_policy_loss(&p, 3, 2.0, logp, logp, logp, NULL, weights, coef, &sums);
+    train_policy_loss(&p, 3, 2.0, logp, logp, logp, logp, NULL, weights, coef, &sums);
     CHECK(coef[0] == -1.0f && coef[1] == 0 && coef[2] == -0.5f);
     CHECK(sums.ratio == 2 && sums.ratio_max == 1 && sums.clipped == 0 && sums.gap_exp == 2 && sums.approx_kl == 0);
     CHECK(near(sums.loss, -2 * 0.75, 1e-12));
