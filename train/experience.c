@@ -33,7 +33,7 @@ static void *cut(char **at, int64_t count, size_t each) {
 static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens, ravel_error *err) {
     if (count > x->room || !x->block) {
         int64_t room = train__max(count + count / 4, 64);
-        size_t bytes = (size_t)(room + 1) * (8 * 8 + 8) + 1024;
+        size_t bytes = (size_t)(room + 1) * (8 * 8 + 16) + 1024;
         char *block = train__alloc(x->allocator, bytes);
         if (!block) return train__no_memory(err, bytes, "samples to learn from");
         train__release(x->allocator, x->block, x->block_bytes);
@@ -46,7 +46,7 @@ static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens
         x->staleness = cut(&block, room, sizeof *x->staleness);
         x->rewards = cut(&block, room, sizeof *x->rewards);
         x->advantages = cut(&block, room, sizeof *x->advantages);
-        x->scratch = cut(&block, room, sizeof *x->scratch);
+        x->scratch = cut(&block, 2 * room, sizeof *x->scratch);
         x->advantage = cut(&block, room, sizeof *x->advantage);
         x->truncated = cut(&block, room, sizeof *x->truncated);
     }

@@ -45,7 +45,7 @@ typedef struct train_experience {
     double *staleness;                  /* [count] versions between making and learning */
     double *rewards;                    /* [count] */
     double *advantages;                 /* [count] */
-    int64_t *scratch;                   /* [count] */
+    int64_t *scratch;                   /* [2 * count] */
     int32_t *ids;                       /* [tokens] */
     uint8_t *mask;                      /* [tokens] */
     float *generator, *old, *reference; /* [tokens] */

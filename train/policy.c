@@ -69,7 +69,7 @@ static int one_group(int32_t kind, const double *rewards, const int64_t *order, 
 
 int64_t train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
                          int64_t *scratch, int64_t *flat) {
-    int64_t *spare = (int64_t *)(void *)advantages, found = 0; /* as wide, and written only after the sort */
+    int64_t *spare = scratch + count, found = 0;
     *flat = 0;
     for (int64_t i = 0; i < count; i++) scratch[i] = i;
     sort_by_group(groups, scratch, spare, count);

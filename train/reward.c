@@ -183,8 +183,10 @@ static ravel_status take_lines(train_reward *r, int64_t count, double *rewards, 
 
 static ravel_status died(train_reward *r, ravel_error *err) {
     int status = 0;
-    (void)usleep(1000);
-    if (waitpid(r->child, &status, WNOHANG) == r->child) {
+    pid_t gone = 0; /* a moment, so that a command which is just ending can say how */
+    for (double deadline = now() + 0.5; !gone && now() < deadline; (void)usleep(1000))
+        gone = waitpid(r->child, &status, WNOHANG);
+    if (gone == r->child) {
         close(r->to);
         close(r->from);
         r->child = 0;

@@ -14,7 +14,7 @@ TEST(policy_advantages_by_hand) {
     const double rewards[] = {1, 0, 5, 0, 1, 5, 2};
     const int64_t groups[] = {7, 7, -3, 7, 7, -3, 99};
     double a[7];
-    int64_t scratch[7], flat;
+    int64_t scratch[14], flat;
     CHECK_EQ(train_advantages(TRAIN_ADVANTAGE_GRPO, rewards, groups, 7, a, scratch, &flat), 3);
     CHECK_EQ(flat, 2);          /* the equal pair, and the group of one */
     double std = sqrt(1.0 / 3); /* of 1 0 0 1 with G - 1 */
