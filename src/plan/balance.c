@@ -2,6 +2,7 @@
  * least that the lower bound and parity allow; what will not fit opens further bins. */
 #include "plan/fit.h"
 
+#include "base/heap.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -15,96 +16,54 @@ static int32_t wanted_bins(const ravel__job *job) {
     return bins < job->pool->count ? (int32_t)bins : job->pool->count;
 }
 
-/* Pool indices, dearest first. */
-static int32_t *dearest_first(const ravel__job *job) {
-    size_t n = (size_t)job->pool->count;
-    int32_t *order = ravel__arena_push(job->arena, n, 4), *spare_order = ravel__arena_push(job->arena, n, 4);
-    uint64_t *keys = ravel__arena_push(job->arena, n, 8), *spare = ravel__arena_push(job->arena, n, 8);
-    if (!order || !spare_order || !keys || !spare) {
-        no_room(job, n * 24);
-        return NULL;
-    }
-    for (int32_t i = 0; i < job->pool->count; i++) {
-        order[i] = i;
-        keys[i] = ~(uint64_t)job->pool->cost[i];
-    }
-    ravel__sort_u64(keys, order, spare, spare_order, n);
-    return order;
-}
-
 /* ---- LPT ---------------------------------------------------------------------------------------------------- */
 
 enum { TRIES = 64 }; /* cheapest bins that are looked at before a new one is opened */
 
 typedef struct lpt {
     ravel__bin *bin;
-    int32_t *heap; /* bins, cheapest at 0 */
-    int32_t count;
+    ravel__heap cheapest; /* by -cost */
 } lpt;
-
-static int cheaper(const lpt *l, int32_t a, int32_t b) {
-    return l->bin[a].cost < l->bin[b].cost || (l->bin[a].cost == l->bin[b].cost && a < b);
-}
-
-static void sink(lpt *l, int32_t at) {
-    int32_t bin = l->heap[at];
-    for (int32_t child = 2 * at + 1; child < l->count; child = 2 * at + 1) {
-        if (child + 1 < l->count && cheaper(l, l->heap[child + 1], l->heap[child])) child++;
-        if (!cheaper(l, l->heap[child], bin)) break;
-        l->heap[at] = l->heap[child];
-        at = child;
-    }
-    l->heap[at] = bin;
-}
-
-static void push(lpt *l, int32_t bin) {
-    int32_t at = l->count++;
-    for (; at > 0 && cheaper(l, bin, l->heap[(at - 1) / 2]); at = (at - 1) / 2) l->heap[at] = l->heap[(at - 1) / 2];
-    l->heap[at] = bin;
-}
-
-static int32_t pop(lpt *l) {
-    int32_t bin = l->heap[0];
-    l->heap[0] = l->heap[--l->count];
-    if (l->count) sink(l, 0);
-    return bin;
-}
 
 /* The cheapest bin with room for the sample, in its new place; -1: none of those looked at. */
 static int32_t choose(const ravel__job *job, lpt *l, int32_t sample) {
     int32_t full[TRIES], tried = 0, found = -1;
-    while (l->count && tried < TRIES) {
-        int32_t bin = l->heap[0];
+    while (l->cheapest.count && tried < TRIES) {
+        int32_t bin = l->cheapest.at[0].id;
         if (ravel__bin_fits(job->rules, job->pool, &l->bin[bin], sample)) {
             found = bin;
             ravel__bin_add(job->rules, job->pool, &l->bin[bin], sample);
-            sink(l, 0);
+            l->cheapest.at[0].key = -l->bin[bin].cost;
+            ravel__heap_sink(&l->cheapest);
             break;
         }
-        full[tried++] = pop(l);
+        full[tried++] = ravel__heap_pop(&l->cheapest);
     }
-    while (tried > 0) push(l, full[--tried]);
+    for (; tried > 0; tried--) ravel__heap_push(&l->cheapest, -l->bin[full[tried - 1]].cost, full[tried - 1]);
     return found;
 }
 
 ravel_status ravel__pack_lpt(const ravel__job *job, int32_t *bin, int32_t *bins) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t n = (size_t)job->pool->count;
-    int32_t *order = dearest_first(job), made = wanted_bins(job);
-    lpt l = {ravel__arena_push(job->arena, n, sizeof *l.bin), ravel__arena_push(job->arena, n, sizeof *l.heap), 0};
-    if (!order || !l.bin || !l.heap) {
+    int32_t *order = ravel__arena_push(job->arena, n, sizeof *order), made = wanted_bins(job);
+    lpt l = {ravel__arena_push(job->arena, n, sizeof *l.bin),
+             {ravel__arena_push(job->arena, n, sizeof *l.cheapest.at), 0}};
+    if (!order || !l.bin || !l.cheapest.at) {
         ravel__arena_rewind(job->arena, mark);
         return no_room(job, n * sizeof *l.bin);
     }
+    ravel_status status = ravel__pool_order(job, order);
+    if (status) return status;
     memset(l.bin, 0, (size_t)made * sizeof *l.bin);
-    for (int32_t b = 0; b < made; b++) l.heap[l.count++] = b;
+    for (int32_t b = 0; b < made; b++) ravel__heap_push(&l.cheapest, 0, b);
     for (size_t i = 0; i < n; i++) {
         int32_t b = choose(job, &l, order[i]);
         if (b < 0) {
             b = made++;
             memset(&l.bin[b], 0, sizeof *l.bin);
             ravel__bin_add(job->rules, job->pool, &l.bin[b], order[i]);
-            push(&l, b);
+            ravel__heap_push(&l.cheapest, -l.bin[b].cost, b);
         }
         bin[order[i]] = b;
     }
@@ -133,26 +92,10 @@ typedef struct kk {
     part *parts;
     int32_t *next;                /* by sample */
     int32_t *first, *last, *size; /* by tuple */
-    int64_t *spread;
-    int32_t *heap, heaped;
-    uint64_t *keys, *spare_keys; /* scratch of k for sorting sums */
+    ravel__heap widest;           /* tuples by spread */
+    uint64_t *keys, *spare_keys;  /* scratch of k for sorting sums */
     int32_t *order, *spare_order;
 } kk;
-
-static int wider(const kk *s, int32_t a, int32_t b) {
-    return s->spread[a] > s->spread[b] || (s->spread[a] == s->spread[b] && a < b);
-}
-
-static void sink_tuple(kk *s, int32_t at) {
-    int32_t tuple = s->heap[at];
-    for (int32_t child = 2 * at + 1; child < s->heaped; child = 2 * at + 1) {
-        if (child + 1 < s->heaped && wider(s, s->heap[child + 1], s->heap[child])) child++;
-        if (!wider(s, s->heap[child], tuple)) break;
-        s->heap[at] = s->heap[child];
-        at = child;
-    }
-    s->heap[at] = tuple;
-}
 
 static void link_after(kk *s, int32_t tuple, int32_t above, int32_t p) {
     int32_t below = above >= 0 ? s->parts[above].down : s->first[tuple];
@@ -246,20 +189,17 @@ static void join_tuples(kk *s, int32_t a, int32_t b) {
 }
 
 static void difference(kk *s) {
-    while (s->heaped > 1) {
-        int32_t a = s->heap[0];
-        s->heap[0] = s->heap[--s->heaped];
-        sink_tuple(s, 0);
-        int32_t b = s->heap[0];
-        if (s->size[b] > s->size[a]) { /* the larger absorbs; the heap's top becomes it */
+    while (s->widest.count > 1) {
+        int32_t a = ravel__heap_pop(&s->widest), b = s->widest.at[0].id;
+        if (s->size[b] > s->size[a]) { /* the larger absorbs the other and takes the top */
             int32_t swap = a;
             a = b;
             b = swap;
         }
         join_tuples(s, a, b);
-        s->spread[a] = s->parts[s->first[a]].sum - (s->size[a] < s->k ? 0 : s->parts[s->last[a]].sum);
-        s->heap[0] = a;
-        sink_tuple(s, 0);
+        int64_t cheapest = s->size[a] < s->k ? 0 : s->parts[s->last[a]].sum;
+        s->widest.at[0] = (ravel__node){s->parts[s->first[a]].sum - cheapest, a};
+        ravel__heap_sink(&s->widest);
     }
 }
 
@@ -271,13 +211,12 @@ static int make_kk(const ravel__job *job, kk *s) {
     s->first = ravel__arena_push(arena, n, sizeof *s->first);
     s->last = ravel__arena_push(arena, n, sizeof *s->last);
     s->size = ravel__arena_push(arena, n, sizeof *s->size);
-    s->spread = ravel__arena_push(arena, n, sizeof *s->spread);
-    s->heap = ravel__arena_push(arena, n, sizeof *s->heap);
+    s->widest.at = ravel__arena_push(arena, n, sizeof *s->widest.at);
     s->keys = ravel__arena_push(arena, k, sizeof *s->keys);
     s->spare_keys = ravel__arena_push(arena, k, sizeof *s->spare_keys);
     s->order = ravel__arena_push(arena, k, sizeof *s->order);
     s->spare_order = ravel__arena_push(arena, k, sizeof *s->spare_order);
-    return s->parts && s->next && s->first && s->last && s->size && s->spread && s->heap && s->keys && s->spare_keys &&
+    return s->parts && s->next && s->first && s->last && s->size && s->widest.at && s->keys && s->spare_keys &&
            s->order && s->spare_order;
 }
 
@@ -285,12 +224,10 @@ static void begin_kk(const ravel__job *job, kk *s) {
     for (int32_t i = 0; i < job->pool->count; i++) {
         s->parts[i] = (part){job->pool->cost[i], -1, -1, i, i};
         s->next[i] = -1;
-        s->first[i] = s->last[i] = s->heap[i] = i;
+        s->first[i] = s->last[i] = i;
         s->size[i] = 1;
-        s->spread[i] = s->k > 1 ? job->pool->cost[i] : 0;
+        ravel__heap_push(&s->widest, s->k > 1 ? job->pool->cost[i] : 0, i);
     }
-    s->heaped = job->pool->count;
-    for (int32_t at = s->heaped / 2; at-- > 0;) sink_tuple(s, at);
 }
 
 /* ---- the cap, kept ------------------------------------------------------------------------------------------ */
@@ -334,7 +271,8 @@ static ravel_status keep_cap(const ravel__job *job, int32_t *bin, int32_t *bins)
 
 ravel_status ravel__pack_kk(const ravel__job *job, int32_t *bin, int32_t *bins) {
     ravel__mark mark = ravel__arena_mark(job->arena);
-    kk s = {0};
+    kk s;
+    memset(&s, 0, sizeof s);
     s.k = wanted_bins(job);
     *bins = 0;
     if (job->pool->count == 0) return RAVEL_OK;
@@ -344,7 +282,7 @@ ravel_status ravel__pack_kk(const ravel__job *job, int32_t *bin, int32_t *bins) 
     }
     begin_kk(job, &s);
     difference(&s);
-    for (int32_t p = s.first[s.heap[0]]; p >= 0; p = s.parts[p].down, ++*bins)
+    for (int32_t p = s.first[s.widest.at[0].id]; p >= 0; p = s.parts[p].down, ++*bins)
         for (int32_t i = s.parts[p].head; i >= 0; i = s.next[i]) bin[i] = *bins;
     ravel__arena_rewind(job->arena, mark);
     ravel_status status = keep_cap(job, bin, bins);

@@ -128,6 +128,9 @@ typedef struct ravel__job {
     int64_t bound; /* of bins: ravel__bins_bound of the pool */
 } ravel__job;
 
+/* The pool's samples by cost, dearest first. */
+ravel_status ravel__pool_order(const ravel__job *job, int32_t *order);
+
 /* A method: a bin for every sample of the pool, under the cap. `bin` holds pool->count entries; *bins is how many. */
 typedef ravel_status ravel__pack_fn(const ravel__job *job, int32_t *bin, int32_t *bins);
 
@@ -164,6 +167,8 @@ ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_
 void ravel__lists_bins(const ravel__lists *lists, int32_t *bin);
 /* The bins by cost, dearest first, ties by number. */
 ravel_status ravel__lists_order(const ravel__job *job, const ravel__lists *lists, int32_t *order);
+/* Splits bin `from` in two; the other half goes to bin `to`, which is empty. `scratch`: 8 bytes a sample of the bin. */
+void ravel__lists_halve(const ravel__job *job, ravel__lists *lists, int32_t from, int32_t to, void *scratch);
 /* Splits the dearest bins of two or more samples until there are `target` or all are single. */
 ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target);
 
@@ -174,13 +179,30 @@ typedef struct ravel__solution {
     int64_t bins_packed;
 } ravel__solution;
 
-/* The predicted time of an update in `steps` micro-steps with these seats, without overheads. */
-ravel_status ravel__seat_time(const ravel__job *job, const int32_t *seat, int64_t steps, int64_t *time);
+/* Candidates for an update. A candidate is a seat, micro_step * dp + rank, for every sample of the pool. It is made in
+ * `trial` and entered; the best (fewer micro-steps, then less predicted time) is kept. Where only one will be made,
+ * `trial` is `best` and nothing is compared. */
+typedef struct ravel__contest {
+    int32_t *best, *trial;
+    int64_t time; /* of the best, overheads aside */
+    ravel__solution solution;
+} ravel__contest;
 
-/* Fills `seat[i]`, micro_step * dp + rank, for every sample of the pool. */
-ravel_status ravel__solve_packed(const ravel__job *job, int32_t *seat, ravel__solution *solution);
+ravel_status ravel__contest_enter(const ravel__job *job, ravel__contest *contest, ravel__solution solution);
+
+/* Whether an update is short enough, or the effort great enough, to try everything. */
+int ravel__is_thorough(const ravel__job *job);
+
+/* The default method by layout; each enters what it makes. */
+ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest);
+ravel_status ravel__solve_padded(const ravel__job *job, ravel__contest *contest);
+/* Any method with groups on ranks. */
 ravel_status ravel__solve_ranks(const ravel__job *job, int32_t *seat, ravel__solution *solution);
+/* The whole of it: fills `seat` for every sample of the pool. */
 ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution);
+
+/* Orders micro-steps for pipelines, and permutes ranks so that samples stay at home; the time does not grow. */
+ravel_status ravel__place(const ravel__job *job, int64_t steps, int32_t *seat);
 
 /* ---- bounds ----------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* Bins as lists of samples, and splitting them until every rank has work in every micro-step. */
 #include "plan/internal.h"
 
+#include "base/heap.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -92,41 +93,13 @@ static int32_t cut(const ravel__job *job, const int32_t *items, int32_t count, i
     return best;
 }
 
-/* Bins that can be split, dearest at 0. */
-typedef struct heap {
-    const ravel__bin *bin;
-    int32_t *at;
-    int32_t count;
-} heap;
-
-static int dearer(const heap *h, int32_t a, int32_t b) {
-    return h->bin[a].cost > h->bin[b].cost || (h->bin[a].cost == h->bin[b].cost && a < b);
-}
-
-static void sink(heap *h, int32_t at) {
-    int32_t bin = h->at[at];
-    for (int32_t child = 2 * at + 1; child < h->count; child = 2 * at + 1) {
-        if (child + 1 < h->count && dearer(h, h->at[child + 1], h->at[child])) child++;
-        if (!dearer(h, h->at[child], bin)) break;
-        h->at[at] = h->at[child];
-        at = child;
-    }
-    h->at[at] = bin;
-}
-
-static void push(heap *h, int32_t bin) {
-    int32_t at = h->count++;
-    for (; at > 0 && dearer(h, bin, h->at[(at - 1) / 2]); at = (at - 1) / 2) h->at[at] = h->at[(at - 1) / 2];
-    h->at[at] = bin;
-}
-
-static void split_one(const ravel__job *job, ravel__lists *lists, int32_t b, void *spare) {
-    int32_t *items = lists->items + lists->start[b], count = lists->bin[b].rows, made = lists->bins++;
+void ravel__lists_halve(const ravel__job *job, ravel__lists *lists, int32_t from, int32_t to, void *scratch) {
+    int32_t *items = lists->items + lists->start[from], count = lists->bin[from].rows;
     int packed = job->rules->options.layout == RAVEL_LAYOUT_PACKED;
-    int32_t kept = packed ? halve(job, items, count, spare) : cut(job, items, count, spare);
-    lists->start[made] = lists->start[b] + kept;
-    ravel__bin_collect(job->rules, job->pool, items, kept, &lists->bin[b]);
-    ravel__bin_collect(job->rules, job->pool, items + kept, count - kept, &lists->bin[made]);
+    int32_t kept = packed ? halve(job, items, count, scratch) : cut(job, items, count, scratch);
+    lists->start[to] = lists->start[from] + kept;
+    ravel__bin_collect(job->rules, job->pool, items, kept, &lists->bin[from]);
+    ravel__bin_collect(job->rules, job->pool, items + kept, count - kept, &lists->bin[to]);
 }
 
 ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target) {
@@ -135,20 +108,19 @@ ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int3
     int32_t longest = 0;
     for (int32_t b = 0; b < lists->bins; b++)
         if (lists->bin[b].rows > longest) longest = lists->bin[b].rows;
-    heap h = {lists->bin, ravel__arena_push(job->arena, (size_t)target, sizeof *h.at), 0};
+    ravel__heap h = {ravel__arena_push(job->arena, (size_t)target, sizeof *h.at), 0}; /* bins that can be split */
     void *spare = ravel__arena_push(job->arena, (size_t)longest, sizeof(int64_t));
     if (!h.at || !spare) {
         ravel__arena_rewind(job->arena, mark);
         return ravel__no_memory(job->err, (size_t)target * sizeof *h.at, "splitting bins");
     }
     for (int32_t b = 0; b < lists->bins; b++)
-        if (lists->bin[b].rows > 1) push(&h, b);
+        if (lists->bin[b].rows > 1) ravel__heap_push(&h, lists->bin[b].cost, b);
     while (lists->bins < target && h.count) {
-        int32_t b = h.at[0], made = lists->bins;
-        split_one(job, lists, b, spare);
-        if (lists->bin[b].rows < 2) h.at[0] = h.at[--h.count];
-        if (h.count) sink(&h, 0);
-        if (lists->bin[made].rows > 1) push(&h, made);
+        int32_t b = ravel__heap_pop(&h), made = lists->bins++;
+        ravel__lists_halve(job, lists, b, made, spare);
+        if (lists->bin[b].rows > 1) ravel__heap_push(&h, lists->bin[b].cost, b);
+        if (lists->bin[made].rows > 1) ravel__heap_push(&h, lists->bin[made].cost, made);
     }
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;

@@ -42,6 +42,25 @@ ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input 
     return RAVEL_OK;
 }
 
+ravel_status ravel__pool_order(const ravel__job *job, int32_t *order) {
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    size_t n = (size_t)job->pool->count;
+    uint64_t *keys = ravel__arena_push(job->arena, n, 8), *spare = ravel__arena_push(job->arena, n, 8);
+    int32_t *spare_order = ravel__arena_push(job->arena, n, 4);
+    ravel_status status = RAVEL_OK;
+    if (!keys || !spare || !spare_order) {
+        status = ravel__no_memory(job->err, n * 20, "ordering samples");
+    } else {
+        for (int32_t i = 0; i < job->pool->count; i++) {
+            order[i] = i;
+            keys[i] = ~(uint64_t)job->pool->cost[i];
+        }
+        ravel__sort_u64(keys, order, spare, spare_order, n);
+    }
+    ravel__arena_rewind(job->arena, mark);
+    return status;
+}
+
 /* ---- bins --------------------------------------------------------------------------------------------------- */
 
 static uint32_t larger(uint32_t a, uint32_t b) {

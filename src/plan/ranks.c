@@ -2,9 +2,9 @@
  * same number of micro-steps.
  *
  *     pool  ->  [ samples of rank 0 | rank 1 | ... ]   each slice a pool of its own, longest first */
-#include "plan/internal.h"
-
-#include "base/sort.h"
+#include "plan/spread.h"
+#include "plan/starts.h"
+#include "plan/table.h"
 
 #include <string.h>
 
@@ -22,39 +22,73 @@ static ravel_status short_of(const ravel__job *job, size_t bytes) {
 
 /* ---- groups to ranks ---------------------------------------------------------------------------------------- */
 
-/* Dearest group first to the cheapest rank; `group` becomes the rank of each sample. */
-static ravel_status deal_groups(const ravel__job *job, int32_t *group, int32_t groups) {
-    size_t n = (size_t)groups, dp = (size_t)job->dp;
-    uint64_t *key = ravel__arena_push(job->arena, n, 8), *spare = ravel__arena_push(job->arena, n, 8);
-    int32_t *order = ravel__arena_push(job->arena, n, 4), *spare_order = ravel__arena_push(job->arena, n, 4);
-    int64_t *total = ravel__arena_push(job->arena, dp, 8), *cost = ravel__arena_push(job->arena, n, 8);
-    int32_t *rank_of = ravel__arena_push(job->arena, n, 4);
-    if (!key || !spare || !order || !spare_order || !total || !cost || !rank_of) return short_of(job, n * 36);
-    memset(cost, 0, n * sizeof *cost);
-    memset(total, 0, dp * sizeof *total);
-    for (int32_t i = 0; i < job->pool->count; i++) cost[group[i]] += job->pool->cost[i];
-    for (int32_t g = 0; g < groups; g++) {
-        key[g] = ~(uint64_t)cost[g];
-        order[g] = g;
+/* Groups as samples: what all of a group cost, and their slots, scaled to fit. A rank is then a bin for groups. */
+typedef struct crowd {
+    ravel__pool pool;
+    ravel__rules rules;
+    ravel__job job;
+    int32_t *order, *rank;
+} crowd;
+
+static ravel_status make_crowd(const ravel__job *job, const int32_t *group, int32_t groups, crowd *c) {
+    size_t n = (size_t)groups;
+    memset(c, 0, sizeof *c);
+    int64_t *slots = ravel__arena_push(job->arena, n, sizeof *slots), most = 0;
+    c->pool.count = groups;
+    c->pool.cost = ravel__arena_push(job->arena, n, sizeof *c->pool.cost);
+    c->pool.slot = ravel__arena_push(job->arena, n, sizeof *c->pool.slot);
+    c->order = ravel__arena_push(job->arena, n, sizeof *c->order);
+    c->rank = ravel__arena_push(job->arena, n, sizeof *c->rank);
+    if (!slots || !c->pool.cost || !c->pool.slot || !c->order || !c->rank) return short_of(job, n * 28);
+    memset(slots, 0, n * sizeof *slots);
+    memset(c->pool.cost, 0, n * sizeof *c->pool.cost);
+    for (int32_t i = 0; i < job->pool->count; i++) {
+        slots[group[i]] += job->pool->slot[i];
+        c->pool.cost[group[i]] += job->pool->cost[i];
     }
-    ravel__sort_u64(key, order, spare, spare_order, n);
-    for (int32_t i = 0; i < groups; i++) {
-        int32_t best = 0;
-        for (int32_t r = 1; r < job->dp; r++)
-            if (total[r] < total[best]) best = r;
-        total[best] += cost[order[i]] + 1;
-        rank_of[order[i]] = best;
-    }
-    for (int32_t i = 0; i < job->pool->count; i++) group[i] = rank_of[group[i]];
+    for (int32_t g = 0; g < groups; g++)
+        if (slots[g] > most) most = slots[g];
+    int shift = 0;
+    while (most >> shift > UINT32_MAX / 2) shift++;
+    for (int32_t g = 0; g < groups; g++) c->pool.slot[g] = (uint32_t)(slots[g] >> shift);
+    c->rules = *job->rules;
+    int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);
+    if (__builtin_mul_overflow(steps, job->rules->cap, &c->rules.cap)) c->rules.cap = INT64_MAX / 4;
+    c->rules.cap >>= shift;
+    c->rules.most = INT32_MAX;
+    c->job = *job;
+    c->job.rules = &c->rules;
+    c->job.pool = &c->pool;
+    return ravel__pool_order(&c->job, c->order);
+}
+
+/* The default method evens ranks out by trading groups. */
+static ravel_status even_crowd(crowd *c) {
+    ravel__lists lists;
+    ravel__table table;
+    int32_t dp = c->job.dp, *scratch = ravel__arena_push(c->job.arena, (size_t)dp, sizeof *scratch);
+    ravel_status status = ravel__lists_make(&c->job, c->rank, dp, dp, &lists);
+    if (!status) status = ravel__table_make(&c->job, dp, c->pool.count, &table);
+    if (status || !scratch) return short_of(&c->job, (size_t)dp * sizeof *scratch);
+    for (int32_t r = 0; r < dp; r++)
+        ravel__table_load(&table, &c->pool, r, lists.items + lists.start[r], lists.bin[r].rows);
+    table.fuel = (int64_t)c->pool.count * 1024;
+    ravel__table_even(&table, 0, dp, (ravel__care){4, 16, 2, 18}, scratch);
+    for (int32_t r = 0; r < dp; r++)
+        for (int32_t i = 0; i < table.rows[r]; i++) c->rank[table.item[table.start[r] + i]] = r;
     return RAVEL_OK;
 }
 
 static ravel_status choose_ranks(const ravel__job *job, int32_t *rank) {
-    int32_t groups;
+    int32_t groups, over;
+    crowd c;
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status =
         ravel__groups_number(job->input, job->pool->row, job->pool->count, job->arena, rank, &groups, job->err);
-    if (!status) status = deal_groups(job, rank, groups);
+    if (!status) status = make_crowd(job, rank, groups, &c);
+    if (!status) status = ravel__spread(&c.job, job->dp, 0, c.order, c.rank, &over);
+    if (!status && job->method == RAVEL_METHOD_RAVEL) status = even_crowd(&c);
+    for (int32_t i = 0; !status && i < job->pool->count; i++) rank[i] = c.rank[rank[i]];
     ravel__arena_rewind(job->arena, mark);
     return status;
 }
@@ -98,37 +132,60 @@ static ravel__pool slice(const slices *s, int32_t rank) {
     return pool;
 }
 
-/* Dearest bin first, so that a micro-step's bins are alike over the ranks; other methods keep their order. */
-static ravel_status order_bins(const ravel__job *job, const ravel__lists *lists, int32_t *step) {
+/* The default method: the rank's samples spread evenly over its micro-steps where the cap allows, dearest bin first, so
+ * that a micro-step's bins are alike over the ranks. */
+static ravel_status fill_evenly(const ravel__job *job, const slices *s, int32_t rank, int32_t steps,
+                                ravel__lists *lists) {
+    ravel__basis basis = {job, s->bin + s->start[rank], s->rank_bins[rank], steps, NULL, 3, 48};
+    int made = 0;
+    ravel_status status = RAVEL_OK;
+    if (job->rules->options.layout == RAVEL_LAYOUT_PACKED)
+        status = ravel__start_make(&basis, RAVEL__START_COSTS, lists, &made);
+    if (status || made) return status;
+    status = ravel__lists_make(job, basis.packed, basis.packed_bins, steps, lists);
+    return status ? status : ravel__lists_split(job, lists, steps);
+}
+
+static ravel_status fill_rank(const ravel__job *job, const slices *s, int32_t rank, int32_t steps, int32_t *step_of,
+                              ravel__lists *lists) {
+    ravel_status status;
+    for (int32_t i = 0; i < steps; i++) step_of[i] = i;
+    if (job->method != RAVEL_METHOD_RAVEL) {
+        status = ravel__lists_make(job, s->bin + s->start[rank], s->rank_bins[rank], steps, lists);
+        return status || !ravel__methods[job->method].splits ? status : ravel__lists_split(job, lists, steps);
+    }
+    status = fill_evenly(job, s, rank, steps, lists);
     int32_t *order = ravel__arena_push(job->arena, (size_t)lists->bins, sizeof *order);
-    if (!order) return short_of(job, (size_t)lists->bins * sizeof *order);
-    for (int32_t i = 0; i < lists->bins; i++) order[i] = i;
-    ravel_status status = job->method == RAVEL_METHOD_RAVEL ? ravel__lists_order(job, lists, order) : RAVEL_OK;
-    for (int32_t i = 0; !status && i < lists->bins; i++) step[order[i]] = i;
+    if (status || !order) return short_of(job, (size_t)steps * sizeof *order);
+    status = ravel__lists_order(job, lists, order);
+    for (int32_t i = 0; !status && i < lists->bins; i++) step_of[order[i]] = i;
     return status;
 }
 
-static ravel_status seat_rank(const ravel__job *job, slices *s, int32_t rank, int32_t steps, int32_t *seat) {
+static ravel_status seat_rank(const ravel__job *job, const slices *s, int32_t rank, int32_t steps, int32_t *seat) {
     ravel__pool pool = slice(s, rank);
     ravel__job one = *job;
     one.pool = &pool;
     one.dp = 1;
-    ravel__lists lists;
-    int32_t *step = ravel__arena_push(job->arena, (size_t)steps, sizeof *step);
-    if (!step) return short_of(job, (size_t)steps * sizeof *step);
-    ravel_status status = ravel__lists_make(&one, s->bin + s->start[rank], s->rank_bins[rank], steps, &lists);
-    if (!status && ravel__methods[job->method].splits) status = ravel__lists_split(&one, &lists, steps);
-    if (!status) status = order_bins(&one, &lists, step);
+    ravel__lists lists = {0, NULL, NULL, NULL};
+    int32_t *step_of = ravel__arena_push(job->arena, (size_t)steps, sizeof *step_of);
+    if (!step_of) return short_of(job, (size_t)steps * sizeof *step_of);
+    ravel_status status = fill_rank(&one, s, rank, steps, step_of, &lists);
     for (int32_t b = 0; !status && b < lists.bins; b++)
         for (int32_t i = 0; i < lists.bin[b].rows; i++)
-            seat[s->from[s->start[rank] + lists.items[lists.start[b] + i]]] = step[b] * job->dp + rank;
+            seat[s->from[s->start[rank] + lists.items[lists.start[b] + i]]] = step_of[b] * job->dp + rank;
     return status;
 }
 
 /* ---- front -------------------------------------------------------------------------------------------------- */
 
+static ravel_status pack_rank(const ravel__job *job, int32_t *bin, int32_t *bins) {
+    if (job->method != RAVEL_METHOD_RAVEL) return ravel__methods[job->method].pack(job, bin, bins);
+    if (job->rules->options.layout != RAVEL_LAYOUT_PACKED) return ravel__pack_bfd(job, bin, bins);
+    return ravel__pack_fewest(job, ravel__is_thorough(job), bin, bins);
+}
+
 static ravel_status pack_ranks(const ravel__job *job, slices *s, ravel__solution *solution) {
-    ravel__pack_fn *pack = ravel__methods[job->method].pack ? ravel__methods[job->method].pack : ravel__pack_bfd;
     ravel_status status = RAVEL_OK;
     for (int32_t r = 0; !status && r < job->dp; r++) {
         ravel__pool pool = slice(s, r);
@@ -137,7 +194,7 @@ static ravel_status pack_ranks(const ravel__job *job, slices *s, ravel__solution
         one.dp = 1;
         one.bound = ravel__bins_bound(job->rules, &pool);
         s->rank_bins[r] = 0;
-        if (pool.count) status = pack(&one, s->bin + s->start[r], &s->rank_bins[r]);
+        if (pool.count) status = pack_rank(&one, s->bin + s->start[r], &s->rank_bins[r]);
         int64_t steps = ravel__steps_for(job->rules, s->rank_bins[r], 1);
         if (steps > solution->steps) solution->steps = steps;
         solution->bins_packed += s->rank_bins[r];

@@ -20,7 +20,7 @@
 typedef struct purse {
     ravel__care steps, ranks;
     int32_t passes, partners; /* for mending */
-    int32_t all;              /* every start, and the methods by name */
+    int32_t all;              /* every start */
     int32_t fuel, anew;       /* trades that may be looked at, a sample: in each start; in dealing anew */
 } purse;
 
@@ -31,19 +31,16 @@ static purse open_purse(const ravel__job *job) {
         {{6, 16, 2, 18}, {32, 32, 2, 21}, 3, 64, 1, 256, 256},   /* default, short */
         {{6, 16, 3, 20}, {64, 64, 3, 22}, 8, 128, 1, 512, 1024}, /* max */
     };
-    if (job->rules->options.effort == RAVEL_EFFORT_FAST) return purses[0];
-    if (job->rules->options.effort == RAVEL_EFFORT_MAX) return purses[3];
-    return purses[job->pool->count <= 1024 ? 2 : 1];
+    int32_t effort = job->rules->options.effort;
+    if (effort == RAVEL_EFFORT_DEFAULT) return purses[ravel__is_thorough(job) ? 2 : 1];
+    return purses[effort == RAVEL_EFFORT_MAX ? 3 : 0];
 }
 
 typedef struct method {
     const ravel__job *job;
     purse purse;
     ravel__basis basis;
-    int32_t *packed;
-    int32_t *seat;  /* the best so far */
-    int32_t *trial; /* the one being made; the same array where only one is made */
-    int64_t steps, time;
+    ravel__contest *contest;
 } method;
 
 static ravel_status short_of(const method *m, size_t bytes) {
@@ -103,38 +100,20 @@ static ravel_status arrange(const method *m, const ravel__lists *lists, int32_t 
                                                                 : even_ranks(m, lists, order, seat);
 }
 
-/* ---- choosing ----------------------------------------------------------------------------------------------- */
+/* ---- starts ------------------------------------------------------------------------------------------------- */
 
-/* Keeps the trial if it is better than the best. */
-static ravel_status judge(method *m, int64_t steps) {
-    int64_t time;
-    ravel_status status = ravel__seat_time(m->job, m->trial, steps, &time);
-    if (status || (m->steps && (steps > m->steps || (steps == m->steps && time >= m->time)))) return status;
-    int32_t *swap = m->seat;
-    m->seat = m->trial;
-    m->trial = swap;
-    m->steps = steps;
-    m->time = time;
-    return RAVEL_OK;
-}
-
-static ravel_status try_start(method *m, ravel__start start, int *made) {
+static ravel_status try_start(const method *m, ravel__start start, int *made) {
     ravel__mark mark = ravel__arena_mark(m->job->arena);
+    ravel__solution solution = {m->basis.bins / m->job->dp, m->basis.packed_bins};
     ravel__lists lists;
     ravel_status status = ravel__start_make(&m->basis, start, &lists, made);
-    if (!status && *made) status = arrange(m, &lists, m->trial);
+    if (!status && *made) status = arrange(m, &lists, m->contest->trial);
     ravel__arena_rewind(m->job->arena, mark);
-    if (!status && *made) {
-        if (m->purse.all)
-            status = judge(m, m->basis.bins / m->job->dp);
-        else
-            m->steps = m->basis.bins / m->job->dp;
-    }
-    return status;
+    return status || !*made ? status : ravel__contest_enter(m->job, m->contest, solution);
 }
 
 /* The first start that can be had; or all of them. */
-static ravel_status try_starts(method *m) {
+static ravel_status try_starts(const method *m) {
     int64_t rows = m->job->pool->count / m->basis.bins;
     for (int32_t start = RAVEL__START_COSTS; start <= RAVEL__START_PACKED; start++) {
         int made = 0;
@@ -145,39 +124,43 @@ static ravel_status try_starts(method *m) {
     return RAVEL_OK;
 }
 
-/* ---- packing ------------------------------------------------------------------------------------------------ */
-
-static ravel_status pack(method *m) {
-    const ravel__job *job = m->job;
-    size_t n = (size_t)job->pool->count;
-    m->packed = ravel__arena_push(job->arena, n, sizeof *m->packed);
-    if (!m->packed) return short_of(m, n * sizeof *m->packed);
-    ravel_status status = ravel__pack_fewest(job, m->purse.all, m->packed, &m->basis.packed_bins);
-    m->basis.packed = m->packed;
-    return status;
+/* The best start once more, two micro-steps at a time. */
+static ravel_status try_anew(const method *m) {
+    ravel__contest *c = m->contest;
+    if (!m->purse.all || m->job->rules->options.sync != RAVEL_SYNC_MICRO_STEP) return RAVEL_OK;
+    int64_t fuel = (int64_t)m->job->pool->count * m->purse.anew;
+    memcpy(c->trial, c->best, (size_t)m->job->pool->count * sizeof *c->trial);
+    ravel_status status = ravel__settle(m->job, c->solution.steps, m->purse.steps, fuel, c->trial);
+    return status ? status : ravel__contest_enter(m->job, c, c->solution);
 }
 
-static int64_t volume(const ravel__pool *pool) {
-    int64_t sum = 0;
-    for (int32_t i = 0; i < pool->count; i++) sum += pool->slot[i];
-    return sum;
+/* ---- front -------------------------------------------------------------------------------------------------- */
+
+/* The pool by cost, dearest first, where the caller's costs put it in another order than its slots. */
+static ravel_status order_costs(method *m) {
+    const ravel__pool *pool = m->job->pool;
+    size_t n = (size_t)pool->count;
+    int sorted = 1;
+    for (int32_t i = 1; i < pool->count && sorted; i++) sorted = pool->cost[i - 1] >= pool->cost[i];
+    if (sorted) return RAVEL_OK;
+    int32_t *order = ravel__arena_push(m->job->arena, n, sizeof *order);
+    if (!order) return short_of(m, n * sizeof *order);
+    m->basis.dear = order;
+    return ravel__pool_order(m->job, order);
 }
 
-ravel_status ravel__solve_packed(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
+ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest) {
     size_t n = (size_t)job->pool->count;
-    method m = {job, open_purse(job), {job, NULL, 0, 0, NULL, 0, 0, volume(job->pool)}, NULL, seat, seat, 0, 0};
+    method m = {job, open_purse(job), {job, NULL, 0, 0, NULL, 0, 0}, contest};
+    int32_t *packed = ravel__arena_push(job->arena, n, sizeof *packed);
+    if (!packed) return short_of(&m, n * sizeof *packed);
+    ravel_status status = ravel__pack_fewest(job, m.purse.all, packed, &m.basis.packed_bins);
+    if (!status) status = order_costs(&m);
+    if (status) return status;
+    m.basis.packed = packed;
     m.basis.passes = m.purse.passes;
     m.basis.partners = m.purse.partners;
-    ravel_status status = pack(&m);
-    if (status) return status;
-    solution->bins_packed = m.basis.packed_bins;
     m.basis.bins = (int32_t)(ravel__steps_for(job->rules, m.basis.packed_bins, job->dp) * job->dp);
-    if (m.purse.all) m.trial = ravel__arena_push(job->arena, n, sizeof *m.trial);
-    if (!m.trial) return short_of(&m, n * sizeof *m.trial);
     status = try_starts(&m);
-    if (!status && m.purse.all && job->rules->options.sync == RAVEL_SYNC_MICRO_STEP)
-        status = ravel__settle(job, m.steps, m.purse.steps, (int64_t)n * m.purse.anew, m.seat);
-    solution->steps = m.steps;
-    if (!status && m.seat != seat) memcpy(seat, m.seat, n * sizeof *seat);
-    return status;
+    return status ? status : try_anew(&m);
 }

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* ---- time ------------------------------------------------------------------------------------------------------ */
+/* ---- time --------------------------------------------------------------------------------------------------- */
 
-/* Bins of all samples, then the dearest of each micro-step, or the dearest rank. */
+/* The dearest bin of each micro-step, or the dearest rank. */
 static int64_t time_of(const ravel__bin *bin, int64_t steps, int32_t dp, int32_t sync) {
     int64_t time = 0;
     if (sync == RAVEL_SYNC_MICRO_STEP) {
@@ -25,7 +25,7 @@ static int64_t time_of(const ravel__bin *bin, int64_t steps, int32_t dp, int32_t
     return time;
 }
 
-ravel_status ravel__seat_time(const ravel__job *job, const int32_t *seat, int64_t steps, int64_t *time) {
+static ravel_status seat_time(const ravel__job *job, const int32_t *seat, int64_t steps, int64_t *time) {
     size_t bins = (size_t)(steps * job->dp);
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__bin *bin = ravel__arena_push(job->arena, bins, sizeof *bin);
@@ -37,14 +37,30 @@ ravel_status ravel__seat_time(const ravel__job *job, const int32_t *seat, int64_
     return RAVEL_OK;
 }
 
-/* ---- methods by name --------------------------------------------------------------------------------------------- */
+ravel_status ravel__contest_enter(const ravel__job *job, ravel__contest *c, ravel__solution solution) {
+    int64_t time = 0, steps = solution.steps, best = c->solution.steps;
+    if (c->trial != c->best) {
+        ravel_status status = seat_time(job, c->trial, steps, &time);
+        if (status || (best && (steps > best || (steps == best && time >= c->time)))) return status;
+    }
+    int32_t *swap = c->best;
+    c->best = c->trial;
+    c->trial = swap;
+    c->time = time;
+    int64_t packed = c->solution.bins_packed;
+    c->solution = solution;
+    if (packed && packed < solution.bins_packed) c->solution.bins_packed = packed;
+    return RAVEL_OK;
+}
+
+/* ---- methods by name ---------------------------------------------------------------------------------------- */
 
 /* Bins in the order in which the method made them: bin b is micro-step b / dp of rank b % dp. */
 static ravel_status pack_and_split(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
     const ravel__method *method = &ravel__methods[job->method];
     ravel__lists lists;
     int32_t bins;
-    ravel_status status = (method->pack ? method->pack : ravel__pack_bfd)(job, seat, &bins);
+    ravel_status status = method->pack(job, seat, &bins);
     if (status) return status;
     solution->bins_packed = bins;
     solution->steps = ravel__steps_for(job->rules, bins, job->dp);
@@ -55,15 +71,69 @@ static ravel_status pack_and_split(const ravel__job *job, int32_t *seat, ravel__
     return status;
 }
 
+static int on_ranks(const ravel__job *job) {
+    return job->rules->options.group_rule == RAVEL_GROUPS_RANK && job->dp > 1;
+}
+
+static ravel_status solve_named(const ravel__job *job, int32_t method, int32_t *seat, ravel__solution *solution) {
+    ravel__job named = *job;
+    named.method = method;
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel_status status =
+        on_ranks(job) ? ravel__solve_ranks(&named, seat, solution) : pack_and_split(&named, seat, solution);
+    ravel__arena_rewind(job->arena, mark);
+    return status;
+}
+
+/* ---- the default method ------------------------------------------------------------------------------------- */
+
+enum { SHORT = 1024, LONG = 65536 };
+
+int ravel__is_thorough(const ravel__job *job) {
+    int32_t effort = job->rules->options.effort, count = job->pool->count;
+    return effort == RAVEL_EFFORT_MAX || (effort == RAVEL_EFFORT_DEFAULT && count <= SHORT);
+}
+
+static ravel_status enter_own(const ravel__job *job, ravel__contest *c) {
+    if (!on_ranks(job))
+        return job->rules->options.layout == RAVEL_LAYOUT_PACKED ? ravel__solve_packed(job, c)
+                                                                 : ravel__solve_padded(job, c);
+    ravel__solution solution;
+    ravel_status status = solve_named(job, RAVEL_METHOD_RAVEL, c->trial, &solution);
+    return status ? status : ravel__contest_enter(job, c, solution);
+}
+
+/* Whatever a method by name does better is taken from it. */
+static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
+    int64_t bound = ravel__time_bound(job->rules, job->pool, 0),
+            steps = ravel__steps_for(job->rules, job->bound, job->dp);
+    ravel_status status = RAVEL_OK;
+    for (int32_t m = RAVEL_METHOD_RAVEL + 1; !status && ravel_method_name(m); m++) {
+        ravel__solution solution;
+        if (c->time <= bound && c->solution.steps <= steps) break;
+        status = solve_named(job, m, c->trial, &solution);
+        if (!status) status = ravel__contest_enter(job, c, solution);
+    }
+    return status;
+}
+
+static ravel_status solve_ravel(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
+    size_t n = (size_t)job->pool->count;
+    int thorough = ravel__is_thorough(job);
+    ravel__contest c = {seat, seat, 0, {0, 0}};
+    if (thorough) c.trial = ravel__arena_push(job->arena, n, sizeof *c.trial);
+    if (!c.trial) return ravel__no_memory(job->err, n * sizeof *c.trial, "planning an update");
+    ravel_status status = enter_own(job, &c);
+    if (!status && thorough && n <= LONG) status = enter_others(job, &c);
+    *solution = c.solution;
+    if (!status && c.best != seat) memcpy(seat, c.best, n * sizeof *seat);
+    return status ? status : ravel__place(job, solution->steps, seat);
+}
+
 ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
     ravel__mark mark = ravel__arena_mark(job->arena);
-    ravel_status status;
-    if (job->rules->options.group_rule == RAVEL_GROUPS_RANK && job->dp > 1)
-        status = ravel__solve_ranks(job, seat, solution);
-    else if (job->method == RAVEL_METHOD_RAVEL && job->rules->options.layout == RAVEL_LAYOUT_PACKED)
-        status = ravel__solve_packed(job, seat, solution);
-    else
-        status = pack_and_split(job, seat, solution);
+    ravel_status status = job->method == RAVEL_METHOD_RAVEL ? solve_ravel(job, seat, solution)
+                                                            : solve_named(job, job->method, seat, solution);
     ravel__arena_rewind(job->arena, mark);
     return status;
 }

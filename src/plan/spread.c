@@ -1,52 +1,9 @@
 #include "plan/spread.h"
 
+#include "base/heap.h"
 #include "base/sort.h"
 
 #include <string.h>
-
-/* ---- heaps of (key, bin), largest key first, then lowest bin ------------------------------------------------- */
-
-/* Four children a node: they share a cache line, and the tree is half as deep. */
-
-typedef struct node {
-    int64_t key;
-    int32_t bin;
-} node;
-
-typedef struct heap {
-    node *at;
-    int32_t count;
-} heap;
-
-static int above(const node *a, const node *b) {
-    return a->key > b->key || (a->key == b->key && a->bin < b->bin);
-}
-
-static void sink(heap *h, int32_t at) {
-    node moving = h->at[at];
-    for (int32_t child = 4 * at + 1; child < h->count; child = 4 * at + 1) {
-        int32_t last = child + 3 < h->count ? child + 3 : h->count - 1, best = child;
-        for (int32_t c = child + 1; c <= last; c++)
-            if (above(&h->at[c], &h->at[best])) best = c;
-        if (!above(&h->at[best], &moving)) break;
-        h->at[at] = h->at[best];
-        at = best;
-    }
-    h->at[at] = moving;
-}
-
-static void push(heap *h, node moving) {
-    int32_t at = h->count++;
-    for (; at > 0 && above(&moving, &h->at[(at - 1) / 4]); at = (at - 1) / 4) h->at[at] = h->at[(at - 1) / 4];
-    h->at[at] = moving;
-}
-
-static node pop(heap *h) {
-    node top = h->at[0];
-    h->at[0] = h->at[--h->count];
-    if (h->count) sink(h, 0);
-    return top;
-}
 
 /* ---- levels ------------------------------------------------------------------------------------------------- */
 
@@ -58,7 +15,7 @@ typedef struct spread {
     int64_t *missing; /* by bin: level - weight */
     int64_t *room;    /* by bin: units left, negative where overfull */
     int32_t *rows;
-    heap open, shut; /* by what is missing; by room */
+    ravel__heap open, shut; /* by what is missing; by room */
 } spread;
 
 static int32_t nth(const spread *s, int32_t i) {
@@ -95,21 +52,21 @@ static void set_levels(spread *s) {
         s->missing[b] = here > level ? here : level;
         s->room[b] = s->job->rules->cap;
         s->rows[b] = 0;
-        push(&s->open, (node){s->missing[b], b});
+        ravel__heap_push(&s->open, s->missing[b], b);
     }
 }
 
 /* ---- dealing ------------------------------------------------------------------------------------------------ */
 
-static void give(spread *s, heap *from, int32_t bin, int32_t sample) {
+static void give(spread *s, ravel__heap *from, int32_t bin, int32_t sample) {
     s->missing[bin] -= weight(s, sample);
     s->room[bin] -= s->job->pool->slot[sample];
     if (++s->rows[bin] >= s->job->rules->most) {
-        (void)pop(from);
+        (void)ravel__heap_pop(from);
         return;
     }
     from->at[0].key = from == &s->open ? s->missing[bin] : s->room[bin];
-    sink(from, 0);
+    ravel__heap_sink(from);
 }
 
 static int deal(spread *s, int32_t *bin) {
@@ -117,18 +74,16 @@ static int deal(spread *s, int32_t *bin) {
         int32_t sample = nth(s, i);
         int64_t slot = s->job->pool->slot[sample];
         while (s->shut.count && s->shut.at[0].key >= slot) {
-            node back = pop(&s->shut);
-            back.key = s->missing[back.bin];
-            push(&s->open, back);
+            int32_t back = ravel__heap_pop(&s->shut);
+            ravel__heap_push(&s->open, s->missing[back], back);
         }
-        while (s->open.count && s->room[s->open.at[0].bin] < slot) {
-            node full = pop(&s->open);
-            full.key = s->room[full.bin];
-            push(&s->shut, full);
+        while (s->open.count && s->room[s->open.at[0].id] < slot) {
+            int32_t full = ravel__heap_pop(&s->open);
+            ravel__heap_push(&s->shut, s->room[full], full);
         }
-        heap *from = s->open.count ? &s->open : &s->shut;
+        ravel__heap *from = s->open.count ? &s->open : &s->shut;
         if (!from->count) return 0;
-        bin[sample] = from->at[0].bin;
+        bin[sample] = from->at[0].id;
         give(s, from, bin[sample], sample);
     }
     return 1;

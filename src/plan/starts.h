@@ -15,10 +15,9 @@ typedef struct ravel__basis {
     const ravel__job *job;
     const int32_t *packed; /* the bin of every sample in the packing with the fewest bins */
     int32_t packed_bins;
-    int32_t bins;        /* micro-steps * dp */
-    const int32_t *dear; /* the pool by cost, dearest first; NULL where that is its own order */
-    int32_t passes, partners;
-    int64_t used; /* units of all slots */
+    int32_t bins;             /* micro-steps * dp */
+    const int32_t *dear;      /* the pool by cost, dearest first; NULL where that is its own order */
+    int32_t passes, partners; /* how hard overfull bins are mended */
 } ravel__basis;
 
 /* Makes the start, as lists of basis->bins bins in the job's arena, or says that it cannot be had. PACKED always can.

@@ -1,5 +1,7 @@
 #include "plan/totals.h"
 
+#include "base/heap.h"
+
 #include <string.h>
 
 typedef struct totals {
@@ -9,6 +11,7 @@ typedef struct totals {
     int32_t *dealt; /* bins in each hand */
     int64_t *total; /* by rank */
     int32_t *order; /* ranks, dearest first */
+    ravel__node *open;
     ravel__care care;
 } totals;
 
@@ -18,35 +21,18 @@ static int32_t *hand_of(const totals *t, int32_t rank) {
 
 /* ---- dealing bins ------------------------------------------------------------------------------------------- */
 
-/* A heap of ranks with a micro-step left, least total first, then lowest rank. */
-static int before(const totals *t, int32_t a, int32_t b) {
-    return t->total[a] < t->total[b] || (t->total[a] == t->total[b] && a < b);
-}
-
-static void sink(const totals *t, int32_t *heap, int32_t count) {
-    int32_t at = 0, rank = heap[0];
-    for (int32_t child = 1; child < count; child = 2 * at + 1) {
-        if (child + 1 < count && before(t, heap[child + 1], heap[child])) child++;
-        if (!before(t, heap[child], rank)) break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = rank;
-}
-
 static void deal(totals *t) {
-    int32_t *heap = t->order, count = t->dp;
+    ravel__heap open = {t->open, 0}; /* ranks with a micro-step left, by -total */
     for (int32_t r = 0; r < t->dp; r++) {
-        heap[r] = r;
+        ravel__heap_push(&open, 0, r);
         t->dealt[r] = 0;
         t->total[r] = 0;
     }
     for (int32_t bin = 0; bin < t->table->bins; bin++) {
-        int32_t rank = heap[0];
+        int32_t rank = ravel__heap_pop(&open);
         hand_of(t, rank)[t->dealt[rank]++] = bin;
         t->total[rank] += t->table->sum[bin];
-        if (t->dealt[rank] == t->steps) heap[0] = heap[--count];
-        if (count) sink(t, heap, count);
+        if (t->dealt[rank] < t->steps) ravel__heap_push(&open, -t->total[rank], rank);
     }
 }
 
@@ -152,12 +138,13 @@ static void improve(totals *t) {
 ravel_status ravel__totals_even(const ravel__job *job, ravel__table *table, ravel__care care, int32_t *seat_bin) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t dp = (size_t)job->dp;
-    totals t = {table, job->dp, table->bins / job->dp, NULL, NULL, NULL, NULL, care};
+    totals t = {table, job->dp, table->bins / job->dp, NULL, NULL, NULL, NULL, NULL, care};
     t.hand = ravel__arena_push(job->arena, (size_t)table->bins, sizeof *t.hand);
     t.dealt = ravel__arena_push(job->arena, dp, sizeof *t.dealt);
     t.total = ravel__arena_push(job->arena, dp, sizeof *t.total);
     t.order = ravel__arena_push(job->arena, dp, sizeof *t.order);
-    if (!t.hand || !t.dealt || !t.total || !t.order) {
+    t.open = ravel__arena_push(job->arena, dp, sizeof *t.open);
+    if (!t.hand || !t.dealt || !t.total || !t.order || !t.open) {
         ravel__arena_rewind(job->arena, mark);
         return ravel__no_memory(job->err, (size_t)table->bins * sizeof *t.hand, "evening out ranks");
     }

@@ -38,3 +38,43 @@ TEST(plan_random_cases_keep_the_promises) {
         CHECK(!"a random case");
     }
 }
+
+/* ---- quality ------------------------------------------------------------------------------------------------ */
+
+/* No method by name has fewer bins, and none is faster with as few micro-steps. */
+static bool beats_methods(const plan_case *c) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_plan *own = NULL, *other = NULL;
+    ravel_plan_options options = c->options;
+    options.method = RAVEL_METHOD_RAVEL;
+    bool ok = ravel_plan_create(&c->input, &options, &own, &err) == RAVEL_OK;
+    for (int32_t m = RAVEL_METHOD_RAVEL + 1; ok && ravel_method_name(m); m++) {
+        options.method = m;
+        ok = ravel_plan_create(&c->input, &options, &other, &err) == RAVEL_OK;
+        if (!ok) break;
+        const ravel_plan_stats *a = &own->stats, *b = &other->stats;
+        bool keeps_whole = m == RAVEL_METHOD_COUNT || m == RAVEL_METHOD_AS_IS; /* fillers where others split */
+        ok = (a->bins <= b->bins || keeps_whole) && a->micro_steps <= b->micro_steps &&
+             (a->time <= b->time || a->micro_steps < b->micro_steps);
+        if (!ok)
+            printf("    %s: bins %lld of %lld, micro-steps %lld of %lld, time %lld of %lld\n", ravel_method_name(m),
+                   (long long)a->bins, (long long)b->bins, (long long)a->micro_steps, (long long)b->micro_steps,
+                   (long long)a->time, (long long)b->time);
+        ravel_plan_free(other);
+    }
+    ravel_plan_free(own);
+    return ok;
+}
+
+TEST(plan_default_is_never_worse_than_a_method_by_name) {
+    ravel__rng rng = ravel__rng_seed(check_seed() + 1);
+    static plan_case c;
+    int64_t runs = check_scale(600, 100000);
+    for (int64_t i = 0; i < runs; i++) {
+        plan_case_draw(&c, &rng, i % 8 ? 60 : PLAN_CASE_SAMPLES);
+        if (c.options.effort == RAVEL_EFFORT_FAST) c.options.effort = RAVEL_EFFORT_DEFAULT;
+        if (beats_methods(&c)) continue;
+        describe(&c, i);
+        CHECK(!"a random case");
+    }
+}

@@ -1,0 +1,57 @@
+/* A heap of (key, id): the largest key on top, and among equals the lowest id, so that the order is the same on every
+ * machine. Memory is the caller's. Four children a node: they share a cache line, and the tree is half as deep.
+ *
+ *     ravel__heap h = {nodes, 0};
+ *     ravel__heap_push(&h, key, id);
+ *     h.at[0].key = smaller; ravel__heap_sink(&h);      the top has become less
+ */
+#ifndef RAVEL_BASE_HEAP_H
+#define RAVEL_BASE_HEAP_H
+
+#include <stdint.h>
+
+typedef struct ravel__node {
+    int64_t key;
+    int32_t id;
+} ravel__node;
+
+typedef struct ravel__heap {
+    ravel__node *at;
+    int32_t count;
+} ravel__heap;
+
+static inline int ravel__node_above(const ravel__node *a, const ravel__node *b) {
+    return a->key > b->key || (a->key == b->key && a->id < b->id);
+}
+
+static inline void ravel__heap_push(ravel__heap *h, int64_t key, int32_t id) {
+    ravel__node node = {key, id};
+    int32_t at = h->count++;
+    for (; at > 0 && ravel__node_above(&node, &h->at[(at - 1) / 4]); at = (at - 1) / 4) h->at[at] = h->at[(at - 1) / 4];
+    h->at[at] = node;
+}
+
+/* Puts the top where it belongs. */
+static inline void ravel__heap_sink(ravel__heap *h) {
+    ravel__node node = h->at[0];
+    int32_t at = 0;
+    for (int32_t child = 1; child < h->count; child = 4 * at + 1) {
+        int32_t last = child + 3 < h->count ? child + 3 : h->count - 1, best = child;
+        for (int32_t c = child + 1; c <= last; c++)
+            if (ravel__node_above(&h->at[c], &h->at[best])) best = c;
+        if (!ravel__node_above(&h->at[best], &node)) break;
+        h->at[at] = h->at[best];
+        at = best;
+    }
+    h->at[at] = node;
+}
+
+/* Removes the top and returns its id. */
+static inline int32_t ravel__heap_pop(ravel__heap *h) {
+    int32_t id = h->at[0].id;
+    h->at[0] = h->at[--h->count];
+    if (h->count) ravel__heap_sink(h);
+    return id;
+}
+
+#endif
