@@ -118,7 +118,7 @@ static ravel_status emit(const build *b, int32_t updates, ravel_plan **out) {
     emit_samples(b, plan);
     ravel_plan_stats *s = &plan->api.stats;
     ravel__plan_measure(b->rules, b->input, &plan->api, plan->bin_tokens, plan->bin_slots, plan->bin_costs, totals, s);
-    s->bins_packed = b->bounds.bins_packed;
+    s->bins_packed = b->bounds.bins_packed < s->bins ? b->bounds.bins_packed : s->bins; /* the plan is a packing too */
     s->bins_lower_bound = b->bounds.bins_lower_bound;
     s->micro_steps_lower_bound = b->bounds.micro_steps_lower_bound;
     s->time_lower_bound = b->bounds.time_lower_bound;

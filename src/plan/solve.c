@@ -37,8 +37,11 @@ static ravel_status seat_time(const ravel__job *job, const int32_t *seat, int64_
     return RAVEL_OK;
 }
 
+/* The fewest packed bins of any candidate are remembered: that the samples fit into so many is shown by it. */
 ravel_status ravel__contest_enter(const ravel__job *job, ravel__contest *c, ravel__solution solution) {
-    int64_t time = 0, steps = solution.steps, best = c->solution.steps;
+    int64_t time = 0, steps = solution.steps, best = c->solution.steps, packed = c->solution.bins_packed;
+    if (best && packed < solution.bins_packed) solution.bins_packed = packed;
+    c->solution.bins_packed = solution.bins_packed;
     if (c->trial != c->best) {
         ravel_status status = seat_time(job, c->trial, steps, &time);
         if (status || (best && (steps > best || (steps == best && time >= c->time)))) return status;
@@ -47,9 +50,7 @@ ravel_status ravel__contest_enter(const ravel__job *job, ravel__contest *c, rave
     c->best = c->trial;
     c->trial = swap;
     c->time = time;
-    int64_t packed = c->solution.bins_packed;
     c->solution = solution;
-    if (packed && packed < solution.bins_packed) c->solution.bins_packed = packed;
     return RAVEL_OK;
 }
 
@@ -105,12 +106,12 @@ static ravel_status enter_own(const ravel__job *job, ravel__contest *c) {
 
 /* Whatever a method by name does better is taken from it. */
 static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
-    int64_t bound = ravel__time_bound(job->rules, job->pool, 0),
-            steps = ravel__steps_for(job->rules, job->bound, job->dp);
+    int64_t bound = ravel__time_bound(job->rules, job->pool, 0);
+    int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);
     ravel_status status = RAVEL_OK;
     for (int32_t m = RAVEL_METHOD_RAVEL + 1; !status && ravel_method_name(m); m++) {
         ravel__solution solution;
-        if (c->time <= bound && c->solution.steps <= steps) break;
+        if (c->time <= bound && c->solution.steps <= steps && c->solution.bins_packed <= job->bound) break;
         status = solve_named(job, m, c->trial, &solution);
         if (!status) status = ravel__contest_enter(job, c, solution);
     }
