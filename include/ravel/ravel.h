@@ -1,13 +1,14 @@
 /* ravel/ravel.h: everything at once. The headers, from the ground up:
  *
- *     base, options, json, dtype        status and errors, memory, option tables, element types
- *     shape                             a transformer's sizes
- *     plan                              lengths in, plan out
- *     batch, weights                    packed arrays and exact loss weights
- *     comm, mesh                        ranks
- *     metrics, flops                    where every token and every second went
- *     safetensors, lengths, mock        files and mock data
- *     report                            a plan as JSON, CSV, page and picture
+ *     base, options, json, dtype          status and errors, memory, option tables, element types
+ *     shape                               a transformer's sizes
+ *     plan, report                        lengths in, plan out; a plan as JSON, CSV, page or picture
+ *     batch, weights                      packed arrays and exact loss weights
+ *     comm, mesh                          ranks
+ *     order, source, exchange, meta, feed from a data set to packed micro-batches on every rank
+ *     refit                               weights from trainers to generators
+ *     metrics, flops                      where every token and every second went
+ *     safetensors, lengths, mock          files and mock data
  */
 #ifndef RAVEL_RAVEL_H
 #define RAVEL_RAVEL_H
@@ -16,17 +17,23 @@
 #include <ravel/batch.h>
 #include <ravel/comm.h>
 #include <ravel/dtype.h>
+#include <ravel/exchange.h>
+#include <ravel/feed.h>
 #include <ravel/flops.h>
 #include <ravel/json.h>
 #include <ravel/lengths.h>
 #include <ravel/mesh.h>
+#include <ravel/meta.h>
 #include <ravel/metrics.h>
 #include <ravel/mock.h>
 #include <ravel/options.h>
+#include <ravel/order.h>
 #include <ravel/plan.h>
+#include <ravel/refit.h>
 #include <ravel/report.h>
 #include <ravel/safetensors.h>
 #include <ravel/shape.h>
+#include <ravel/source.h>
 #include <ravel/weights.h>
 
 #endif
