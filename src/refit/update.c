@@ -12,10 +12,11 @@
 
 #include "base/clock.h"
 #include "refit/bytes.h"
+#include "refit/checksum.h"
 
 #include <string.h>
 
-enum { BEGIN_BYTES = 48 };
+enum { BEGIN_BYTES = 48, BEGIN_USED = 40 };
 
 /* What a rank says at the beginning. */
 typedef struct opening {
@@ -33,6 +34,7 @@ static void put_opening(const opening *o, unsigned char *p) {
     ravel__put64(p + 16, o->lineage);
     ravel__put64(p + 24, o->its_lineage);
     ravel__put32(p + 32, (uint32_t)o->status);
+    ravel__put64(p + BEGIN_USED, ravel__xxh3_of(p, BEGIN_USED));
 }
 
 static opening get_opening(const unsigned char *p) {
@@ -104,6 +106,20 @@ static void decide(ravel_refit *refit, plan_of_update *u) {
     }
 }
 
+/* 1 where every opening arrived as it was sent and is of a rank that could begin. */
+static int all_right(const ravel_refit *refit, const plan_of_update *u, ravel_error *err) {
+    for (int32_t r = 0; r < refit->ranks; r++) {
+        const unsigned char *p = u->openings + (size_t)r * BEGIN_BYTES;
+        if (ravel__get64(p + BEGIN_USED) == ravel__xxh3_of(p, BEGIN_USED)) {
+            if (get_opening(p).status != RAVEL_OK) return 0;
+            continue;
+        }
+        ravel_error_set(err, RAVEL_E_CHECKSUM, "what rank %d said at the beginning arrived changed", r);
+        return 0;
+    }
+    return 1;
+}
+
 static ravel_status check_call(const ravel_refit *refit, int64_t version, ravel_error *err) {
     if (version < 0 || (refit->source && version == 0))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "version %lld; senders give one above 0, receivers the same or 0",
@@ -128,11 +144,13 @@ static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u
     o = get_opening(u->openings + (size_t)refit->root * BEGIN_BYTES);
     u->version = o.wanted;
     u->lineage = o.its_lineage;
-    int all_right = 1;
-    for (int32_t r = 0; r < refit->ranks; r++)
-        all_right &= get_opening(u->openings + (size_t)r * BEGIN_BYTES).status == RAVEL_OK;
-    status = all_right ? check_versions(refit, u, err) : mine;
-    if (status == RAVEL_OK && all_right) {
+    ravel_error changed = RAVEL_ERROR_INIT;
+    int right = all_right(refit, u, &changed);
+    if (changed.status != RAVEL_OK && mine == RAVEL_OK)
+        status = ravel_error_set(err, RAVEL_E_CHECKSUM, "%s", changed.message);
+    else
+        status = right ? check_versions(refit, u, err) : mine;
+    if (status == RAVEL_OK && right) {
         decide(refit, u);
         if (!u->skip[refit->rank]) status = ravel__stage_begin(&refit->stage, u->version, u->lineage, err);
     }
@@ -273,7 +291,7 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     if (status == RAVEL_OK) {
         ravel_error failure = RAVEL_ERROR_INIT;
         status = ravel__refit_stream(refit, &failure);
-        if (status != RAVEL_OK) ravel__refit_leave(refit, &failure, 1);
+        if (status != RAVEL_OK) ravel__refit_leave(refit, &failure, status != RAVEL_E_DEAD);
         if (status != RAVEL_OK && err) *err = failure;
     }
     refit->stream_ns = ravel__clock_ns() - began;
