@@ -114,6 +114,17 @@ static const ravel_option plan_table[] = {
     PLAN("effort", ENUM, effort, "default", 0, 0, RAVEL_EFFORT_CHOICES, "how long to look for a better plan"),
     {0}};
 
+#define SOURCE(...) ROW(ravel_source_options, __VA_ARGS__)
+static const ravel_option source_table[] = {
+    SOURCE("data", STRING, data, NULL, 0, 0, NULL, "JSON lines: input_ids, prompt and response, or text"),
+    SOURCE("mock", STRING, mock, NULL, 0, 0, NULL, "mock data: JSON, or @file"),
+    SOURCE("bos", I32, bos, "-1", -1, 2147483647, NULL, "token put before text; -1: none"),
+    SOURCE("eos", I32, eos, "-1", -1, 2147483647, NULL, "token put after text, and learnt; -1: none"),
+    SOURCE("truncate", I64, truncate, "0", 0, 2147483647, NULL, "cut samples to so many tokens; 0: never"),
+    SOURCE("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
+           "what to do with rows that cannot be used"),
+    {0}};
+
 /* ---- parts ---------------------------------------------------------------------------------------------- */
 
 int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
@@ -123,7 +134,7 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
     parts[n++] = (train_part){"learning", learn_table, &c->learn};
     if (kind == TRAIN_SFT) {
         parts[n++] = (train_part){"data", sft_table, &c->sft};
-        parts[n++] = (train_part){"rows", ravel_source_option_table(), &c->source};
+        parts[n++] = (train_part){"rows", source_table, &c->source};
     } else {
         parts[n++] = (train_part){"prompts, answers and rewards", grpo_table, &c->grpo};
         parts[n++] = (train_part){"policy loss", train_policy_option_table(), &c->policy};
@@ -139,8 +150,7 @@ void train_config_default(train_config *config) {
     for (int kind = TRAIN_SFT; kind <= TRAIN_GRPO; kind++) {
         train_part parts[TRAIN_PARTS];
         int count = train_config_parts(config, (train_kind)kind, parts);
-        for (int i = 0; i < count; i++)
-            if (parts[i].options != &config->source) ravel_options_default(parts[i].table, parts[i].options);
+        for (int i = 0; i < count; i++) ravel_options_default(parts[i].table, parts[i].options);
     }
 }
 

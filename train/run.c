@@ -77,8 +77,8 @@ static ravel_status open_folder(train_run *run, ravel_error *err) {
         choose_folder(run);
         status = train_rundir_open(run->folder, run->config->run.resume, err);
         if (!status && run->config->run.resume) {
-            int64_t step;
-            status = train_checkpoint_latest(run->folder, &step, run->checkpoint, err);
+            int64_t step; /* a run that died before its first checkpoint begins again */
+            if (train_checkpoint_latest(run->folder, &step, run->checkpoint, NULL)) run->checkpoint[0] = '\0';
         }
     }
     status = ravel_agree(run->comm, status, err);
