@@ -197,7 +197,7 @@ static ravel_status read_table(const char *folder, const char *name, report_tabl
 
 /* A file that may be missing. */
 static ravel_status read_optional(const char *folder, const char *name, char **text, ravel_error *err) {
-    size_t bytes;
+    size_t bytes = 0;
     ravel_error missing = RAVEL_ERROR_INIT;
     ravel_status status = report_slurp(folder, name, text, &bytes, &missing);
     if (status == RAVEL_E_END) return RAVEL_OK;

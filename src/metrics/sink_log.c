@@ -19,34 +19,34 @@ typedef enum print_style { WHOLE, SHARE, FIXED_1, FIXED_4, SHORT, POWER, MILLISE
 
 /* What is shown, in order. A row without a value is skipped. */
 static const struct {
-    int32_t id;
     const char *label;
+    int32_t id;
     print_style style;
 } shown[] = {
-    {RAVEL_METRIC_RUN_CONSUMED_SAMPLES, "consumed samples", WHOLE},
-    {RAVEL_METRIC_TIME_UPDATE, "elapsed time per iteration (ms)", MILLISECONDS},
-    {RAVEL_METRIC_TOKENS_PER_SEC, "toks/s", WHOLE},
-    {RAVEL_METRIC_TOKENS_PER_SEC_PER_GPU, "toks/s/gpu", WHOLE},
-    {RAVEL_METRIC_COMPUTE_TOKENS_PER_SEC, "compute_toks/s", WHOLE},
-    {RAVEL_METRIC_COMPUTE_TOKENS_PER_SEC_PER_GPU, "compute_toks/s/gpu", WHOLE},
-    {RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC, "actual_toks/s", WHOLE},
-    {RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC_PER_GPU, "actual_toks/s/gpu", WHOLE},
-    {RAVEL_METRIC_PACKING_EFFICIENCY, "packing_eff", SHARE},
-    {RAVEL_METRIC_AVG_SEQ_LENGTH, "avg_seq_len", FIXED_1},
-    {RAVEL_METRIC_TFLOPS_PER_GPU, "throughput per GPU (TFLOP/s/GPU)", FIXED_1},
-    {RAVEL_METRIC_MFU, "mfu", SHARE},
-    {RAVEL_METRIC_IDLE_SHARE, "idle", SHARE},
-    {RAVEL_METRIC_TRAIN_LOSS, "loss", FIXED_4},
-    {RAVEL_METRIC_TRAIN_TOKEN_NLL, "token nll", FIXED_4},
-    {RAVEL_METRIC_EVAL_LOSS, "eval loss", FIXED_4},
-    {RAVEL_METRIC_REWARD_MEAN, "reward", FIXED_4},
-    {RAVEL_METRIC_RESPONSE_LENGTH_MEAN, "response", FIXED_1},
-    {RAVEL_METRIC_POLICY_RATIO_MEAN, "ratio", FIXED_4},
-    {RAVEL_METRIC_POLICY_APPROX_KL, "kl", POWER},
-    {RAVEL_METRIC_TOKEN_MULT_PROB_ERROR, "token_mult_prob_error", FIXED_4},
-    {RAVEL_METRIC_TRAIN_GRAD_NORM, "grad norm", SHORT},
-    {RAVEL_METRIC_TRAIN_LEARNING_RATE, "learning rate", POWER},
-    {RAVEL_METRIC_MEMORY_RSS_PEAK, "rss peak (MiB)", MEBIBYTES},
+    {"consumed samples", RAVEL_METRIC_RUN_CONSUMED_SAMPLES, WHOLE},
+    {"elapsed time per iteration (ms)", RAVEL_METRIC_TIME_UPDATE, MILLISECONDS},
+    {"toks/s", RAVEL_METRIC_TOKENS_PER_SEC, WHOLE},
+    {"toks/s/gpu", RAVEL_METRIC_TOKENS_PER_SEC_PER_GPU, WHOLE},
+    {"compute_toks/s", RAVEL_METRIC_COMPUTE_TOKENS_PER_SEC, WHOLE},
+    {"compute_toks/s/gpu", RAVEL_METRIC_COMPUTE_TOKENS_PER_SEC_PER_GPU, WHOLE},
+    {"actual_toks/s", RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC, WHOLE},
+    {"actual_toks/s/gpu", RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC_PER_GPU, WHOLE},
+    {"packing_eff", RAVEL_METRIC_PACKING_EFFICIENCY, SHARE},
+    {"avg_seq_len", RAVEL_METRIC_AVG_SEQ_LENGTH, FIXED_1},
+    {"throughput per GPU (TFLOP/s/GPU)", RAVEL_METRIC_TFLOPS_PER_GPU, FIXED_1},
+    {"mfu", RAVEL_METRIC_MFU, SHARE},
+    {"idle", RAVEL_METRIC_IDLE_SHARE, SHARE},
+    {"loss", RAVEL_METRIC_TRAIN_LOSS, FIXED_4},
+    {"token nll", RAVEL_METRIC_TRAIN_TOKEN_NLL, FIXED_4},
+    {"eval loss", RAVEL_METRIC_EVAL_LOSS, FIXED_4},
+    {"reward", RAVEL_METRIC_REWARD_MEAN, FIXED_4},
+    {"response", RAVEL_METRIC_RESPONSE_LENGTH_MEAN, FIXED_1},
+    {"ratio", RAVEL_METRIC_POLICY_RATIO_MEAN, FIXED_4},
+    {"kl", RAVEL_METRIC_POLICY_APPROX_KL, POWER},
+    {"token_mult_prob_error", RAVEL_METRIC_TOKEN_MULT_PROB_ERROR, FIXED_4},
+    {"grad norm", RAVEL_METRIC_TRAIN_GRAD_NORM, SHORT},
+    {"learning rate", RAVEL_METRIC_TRAIN_LEARNING_RATE, POWER},
+    {"rss peak (MiB)", RAVEL_METRIC_MEMORY_RSS_PEAK, MEBIBYTES},
 };
 
 static void put_styled(ravel__text *t, print_style style, double x) {

@@ -8,6 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+ravel__text ravel__text_begin(char *data, size_t room) { /* NOLINT(readability-non-const-parameter): it is written to */
+    ravel__text t = {data, 0, room, 0};
+    return t;
+}
+
 void ravel__text_put(ravel__text *t, const char *data, size_t bytes) {
     size_t left = t->room - t->used;
     if (bytes > left) {
@@ -107,15 +112,14 @@ static void put_digits(ravel__text *t, uint64_t digits, int count, int power) {
     char text[48];
     size_t used = 0;
     while (count > 1 && digits % 10 == 0) digits /= 10, count--;
-    if (power < 0) {
-        memcpy(text, "0.00000000", 10);
-        used = (size_t)(1 - power);
+    for (int zeros = power; zeros < 0; zeros++) {
+        if (used == 1) text[used++] = '.';
+        text[used++] = '0';
     }
-    char reversed[24];
-    for (int i = 0; i < count; i++, digits /= 10) reversed[i] = (char)('0' + digits % 10);
+    if (used == 1) text[used++] = '.'; /* "0." and no further zero */
     for (int i = 0; i < count || i <= power; i++) {
         if (power >= 0 && i == power + 1) text[used++] = '.';
-        text[used++] = i < count ? reversed[count - 1 - i] : '0';
+        text[used++] = (char)(i < count ? '0' + digits / tens[count - 1 - i] % 10 : '0');
     }
     ravel__text_put(t, text, used);
 }

@@ -11,10 +11,7 @@ typedef struct ravel__text {
     int cut;
 } ravel__text;
 
-static inline ravel__text ravel__text_begin(char *data, size_t room) {
-    ravel__text t = {data, 0, room, 0};
-    return t;
-}
+ravel__text ravel__text_begin(char *data, size_t room);
 void ravel__text_put(ravel__text *t, const char *data, size_t bytes);
 void ravel__text_puts(ravel__text *t, const char *text);
 void ravel__text_printf(ravel__text *t, const char *format, ...) RAVEL_PRINTF(2, 3);

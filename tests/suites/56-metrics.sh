@@ -27,6 +27,27 @@ lines=$(wc -l <"$dir/a/metrics.jsonl")
 if [ "$lines" = 50 ] && [ "$(wc -l <"$dir/a/metrics.csv")" = 51 ] && [ "$(wc -l <"$dir/a/train.log")" = 50 ]; then ok "files are continued"
 else fail "files are continued: $lines lines"; fi
 
+# ---- killed in the middle, again and again, and resumed ----
+whole=1
+for pause in 0.05 0.11 0.17 0.23 0.29; do
+    "$BUILD/examples/04_metrics" "$dir/killed" 100000 >/dev/null 2>&1 &
+    victim=$!
+    sleep $pause
+    kill -9 $victim; wait $victim 2>/dev/null
+done
+"$BUILD/examples/04_metrics" "$dir/killed" 5 >/dev/null 2>&1 || whole=0
+if command -v python3 >/dev/null 2>&1; then
+    python3 -c '
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+assert rows[-1]["step"] == 5 and len(rows) > 10, len(rows)
+[json.load(open(f"{sys.argv[1]}/trace-{rank}.json")) for rank in range(4)]
+width = {line.count(",") for line in open(sys.argv[1] + "/metrics.csv")}
+assert len(width) == 1, width
+' "$dir/killed" 2>"$dir/log" || whole=0
+fi
+if [ $whole = 1 ]; then ok "kill -9 leaves whole lines, and files are continued"; else fail "kill -9 leaves whole lines" "$dir/log"; fi
+
 # ---- traces ----
 if command -v python3 >/dev/null 2>&1; then
     check "trace of rank 0" python3 tests/metrics/check_trace.py "$dir/a/trace-0.json" 1

@@ -8,7 +8,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -164,6 +164,48 @@ TEST(http_endpoint_survives_rude_clients) {
     CHECK(got > 0 && strncmp(text, "HTTP/1.1 408 ", 13) == 0);
     for (int i = 0; i < 7; i++) (void)close(silent[i]);
     ravel_metrics_free(m); /* with clients in the middle of things */
+}
+
+typedef struct reader {
+    ravel_metrics *metrics;
+    int32_t port;
+    int stop, reads;
+} reader;
+
+/* A profiler in another thread: values by name, and scrapes. Every value it sees belongs to one update. */
+static void *read_all_the_time(void *user) {
+    reader *r = user;
+    char *text = malloc(1 << 17);
+    while (text && !__atomic_load_n(&r->stop, __ATOMIC_ACQUIRE)) {
+        double x;
+        if (ravel_metrics_get(r->metrics, "train/learning_rate", &x) && (x < 1 || x > 1e6))
+            check_fail(__FILE__, __LINE__, "a torn value: %g", x);
+        (void)ravel_metrics_line(r->metrics, text, 1 << 17);
+        (void)ask(r->port, "GET /metrics HTTP/1.1\r\n\r\n", text, 1 << 17);
+        const char *step = strstr(text, "\nravel_step "), *rate = strstr(text, "\nravel_train_learning_rate ");
+        if (step && (!rate || strtod(step + 12, NULL) != strtod(rate + 27, NULL)))
+            check_fail(__FILE__, __LINE__, "values of two updates in one answer");
+        __atomic_add_fetch(&r->reads, 1, __ATOMIC_RELAXED);
+    }
+    free(text);
+    return NULL;
+}
+
+TEST(http_and_readers_in_other_threads_see_whole_updates) {
+    reader r = {0};
+    r.metrics = serve(&r.port);
+    CHECK(r.metrics);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, read_all_the_time, &r) == 0);
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (int64_t step = 1; step < 100000 && __atomic_load_n(&r.reads, __ATOMIC_RELAXED) < 50; step++) {
+        ravel_metrics_add(r.metrics, RAVEL_METRIC_TRAIN_LEARNING_RATE, (double)step, 1);
+        CHECK_OK(ravel_metrics_update(r.metrics, step, &err), &err);
+    }
+    __atomic_store_n(&r.stop, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    CHECK(r.reads >= 50);
+    ravel_metrics_free(r.metrics);
 }
 
 TEST(http_port_taken_is_an_error) {
