@@ -281,6 +281,23 @@ TEST(metrics_rl_figures_have_their_definitions) {
     ravel_metrics_free(m);
 }
 
+TEST(metrics_large_rewards_keep_their_mean_and_deviation) {
+    ravel_metrics_options o;
+    ravel_metrics_options_default(&o);
+    o.rl = 1;
+    ravel_metrics *m = make(&o);
+    CHECK(m);
+    const double rewards[] = {3e13, 1e13, -1e13, 1e13};
+    ravel_metrics_rollouts r = {.size = sizeof r, .count = 4, .rewards = rewards};
+    ravel_metrics_add_rollouts(m, &r);
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_metrics_update(m, 1, &err), &err);
+    CHECK(fabs(value(m, "reward/mean") / 1e13 - 1) < 1e-12);
+    CHECK(fabs(value(m, "reward/std") / (sqrt(2) * 1e13) - 1) < 1e-12);
+    CHECK(value(m, "reward/max") == 3e13);
+    ravel_metrics_free(m);
+}
+
 TEST(metrics_weights_and_wrong_ids) {
     ravel_metrics *m = make(NULL);
     CHECK(m);
@@ -632,6 +649,23 @@ TEST(metrics_a_broken_reducer_is_an_error_of_the_update) {
     ravel_metrics_free(m);
 }
 
+static ravel_status lazy(void *user, int64_t *values, int64_t count, ravel_metrics_op op, ravel_error *err) {
+    (void)user, (void)values, (void)count, (void)op, (void)err;
+    return RAVEL_OK; /* and adds nothing up */
+}
+
+TEST(metrics_a_reducer_that_reduces_nothing_is_found_out) {
+    ravel_metrics_options o;
+    ravel_metrics_options_default(&o);
+    ravel_metrics_reducer reducer = {0, 2, lazy, NULL};
+    o.reducer = &reducer;
+    ravel_metrics *m = make(&o);
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_EQ(ravel_metrics_update(m, 1, &err), RAVEL_E_CALLBACK);
+    CHECK_HAS(err.message, "the reducer summed over 1 ranks; its size says 2");
+    ravel_metrics_free(m);
+}
+
 /* ---- totals and memory ---------------------------------------------------------------------------------- */
 
 TEST(metrics_totals_go_on_after_a_resume) {
@@ -749,6 +783,7 @@ TEST(metrics_the_head_may_see_fewer_tokens) {
     ravel_metrics_options o;
     ravel_metrics_options_default(&o);
     o.shape = &shape;
+    o.gpu = "H100";
     ravel_metrics *m = make(&o);
     CHECK(m);
     const int64_t lengths[] = {1000, 24};
@@ -758,6 +793,7 @@ TEST(metrics_the_head_may_see_fewer_tokens) {
         ravel_metrics_add_batch(m, &b);
         CHECK_OK(ravel_metrics_update(m, i, &err), &err);
         CHECK(value(m, "flops/model") == 3 * (1335447519232.0 - 2.0 * 155582464 * (double)(1024 - tokens[i])));
+        CHECK(value(m, "throughput/mfu") > 0 && absent(m, "throughput/hfu")); /* nothing was recomputed */
     }
     ravel_metrics_free(m);
 }

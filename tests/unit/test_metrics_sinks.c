@@ -311,17 +311,18 @@ TEST(metrics_progress_is_one_live_line_on_a_terminal) {
     ravel_metrics *m = make_on(&p, NULL);
     CHECK_OK(ravel_metrics_sink(m, spec, &err), &err);
     one_update(m, 50);
-    one_update(m, 51); /* too soon after: not drawn */
+    one_update(m, 51); /* drawn or not, as fast as this machine is */
     one_update(m, 100);
     char text[1024] = "";
     (void)fcntl(control, F_SETFL, O_NONBLOCK);
     ssize_t got = read(control, text, sizeof text - 1);
     CHECK(got > 0);
     CHECK(strncmp(text, "\r\033[K50/100 ========-------- ", 28) == 0);
-    CHECK(!strstr(text, "51/100"));
-    const char *second = strstr(text, "\r\033[K100/100 ================ 0s left");
-    CHECK(second);
-    CHECK(second - text <= 4 + 39); /* cut to the width */
+    CHECK(strstr(text, "\r\033[K100/100 ================ 0s left")); /* the last one always */
+    for (const char *line = text; line; line = strstr(line + 4, "\r\033[K")) {
+        const char *next = strstr(line + 4, "\r\033[K");
+        CHECK((next ? next : text + got) - line <= 4 + 39); /* cut to the width */
+    }
     CHECK(!strchr(text, '\n'));
     ravel_metrics_free(m);
     got = read(control, text, sizeof text - 1); /* the line stays, with its newline */
@@ -578,6 +579,13 @@ TEST(metrics_trace_is_json_at_every_moment) {
         }
     }
     free(text);
+    for (int i = 0; i < 300; i++)
+        CHECK(append(&p, "/trace-0.json", "{ a long torn line that never ends, and more of it "));
+    m = make_on(&p, NULL);
+    CHECK_OK(add_sink(m, &p, "trace", "", &err), &err); /* nothing of it is left behind the shorter new end */
+    one_update(m, 5);
+    ravel_metrics_free(m);
+    CHECK(trace_is_whole(&p, &events, &err));
     place_remove(&p);
 }
 
