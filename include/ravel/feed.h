@@ -150,8 +150,8 @@ typedef struct ravel_feed_update {
     double phase_sec[RAVEL_FEED_PHASES]; /* of the batch on this rank */
     double prepare_sec;                  /* their sum, and what lies between them */
     double exposed_sec;                  /* how long ravel_feed_next waited for this update */
-    int64_t sent_bytes;   /* of the batch, by this rank: samples, metadata and arrays, once for each receiver */
-    int64_t needed_bytes; /* of those, what the receivers could not do without */
+    int64_t sent_bytes;   /* of the batch, by this rank, once for each receiver: samples, arrays, lengths, metadata */
+    int64_t needed_bytes; /* of those, the elements of samples and arrays that the receivers lack */
     int64_t kept_bytes;   /* samples that stayed on this rank */
 } ravel_feed_update;
 

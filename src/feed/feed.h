@@ -102,6 +102,7 @@ typedef struct ravel__slot {
     void **tables;         /* [1 + chunks][micro_step][field] */
     char *shared;          /* the fields' arrays, which are broadcast as they are */
     size_t shared_bytes;
+    int64_t element_bytes;  /* of those, what is not alignment */
     ravel_plan_stats stats; /* of the plan */
     int planned;
     ravel_cursor begin;  /* where its rows begin in the stream */
@@ -154,8 +155,9 @@ struct ravel_feed {
     ravel_plan routed; /* the plan over samples: plan_made, or its rows taken apart */
     ravel_exchange *exchange;
     ravel_exchange_sizes sizes;
-    int has_prompts;       /* of the dp group's samples */
-    ravel_ragged sendable; /* mine, with the fields that this stage needs */
+    int64_t gathered_bytes; /* that the gather sent */
+    int has_prompts;        /* of the dp group's samples */
+    ravel_ragged sendable;  /* mine, with the fields that this stage needs */
     ravel_field sendable_fields[RAVEL__FIELDS_MAX];
     int64_t sendable_of[RAVEL__FIELDS_MAX]; /* field -> index in sendable, or -1 */
     ravel_ragged arrived;

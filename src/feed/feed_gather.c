@@ -171,6 +171,7 @@ static ravel_status gather_rows(ravel_feed *feed, ravel_error *err) {
         ravel_comm_abort(feed->world, err);
         return status;
     }
+    feed->gathered_bytes = (1 + c->counts[feed->at.dp] * c->width) * (int64_t)sizeof(int64_t) * (feed->plan.dp - 1);
     status = ravel_gather(feed->dp, c->mine.at, c->counts, c->width, c->all.at, err);
     return status ? status : ravel__columns_split(c, &feed->fields, feed->allocator, err);
 }
@@ -191,6 +192,7 @@ static ravel_status read_counts(ravel_feed *feed, ravel_error *err) {
 
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
     ravel__columns *c = &feed->columns;
+    feed->gathered_bytes = 0;
     if (!feed->owner) return mine;
     if (!mine) mine = fill_mine(feed, err);
     if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) {

@@ -17,17 +17,10 @@ static ravel_status broadcast(ravel_feed *feed, ravel_comm *comm, ravel_words *w
     return ravel_comm_broadcast(comm, words->at, count, RAVEL_I64, root, err);
 }
 
-static void note_sent(const ravel_feed *feed, ravel__slot *slot, const ravel_comm *comm, int32_t root) {
-    if (ravel_comm_rank(comm) != root) return;
-    int64_t bytes = slot->words.count * (int64_t)sizeof(int64_t) * (ravel_comm_size(comm) - 1);
-    (void)feed;
-    slot->update.sent_bytes += bytes;
-    slot->update.needed_bytes += bytes;
-}
-
 static ravel_status pass_on(ravel_feed *feed, ravel__slot *slot, ravel_comm *comm, ravel_error *err) {
     if (ravel_comm_size(comm) == 1) return RAVEL_OK;
-    note_sent(feed, slot, comm, 0);
+    if (ravel_comm_rank(comm) == 0)
+        slot->update.sent_bytes += (slot->words.count + 1) * (int64_t)sizeof(int64_t) * (ravel_comm_size(comm) - 1);
     return broadcast(feed, comm, &slot->words, 0, err);
 }
 

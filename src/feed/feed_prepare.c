@@ -63,6 +63,7 @@ static ravel_status decide(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_er
     if (feed->end && !status) return RAVEL_OK;
     if (!status) status = fault(feed, RAVEL_FEED_GATHER, err);
     status = ravel__feed_gather(feed, status, &failed, err);
+    slot->update.sent_bytes += feed->gathered_bytes;
     end_phase(slot, l, RAVEL_FEED_GATHER);
     if (status || failed || !feed->owner) return status;
     status = fault(feed, RAVEL_FEED_PLAN, err);

@@ -91,6 +91,13 @@ static void place_own(const ravel_feed *feed, ravel_thd *t, ravel__cutter *c) {
     if (feed->options.padding) t->padding = ravel__cutter_take(c, t->local_tokens, sizeof *t->padding);
 }
 
+int64_t ravel__element_bytes(const ravel__fields *fields, int32_t roles, const ravel_thd *t) {
+    int64_t bytes = 0;
+    for (int64_t f = 0; f < fields->count; f++)
+        if (ravel__fields_wanted(fields, f, roles)) bytes += (int64_t)ravel_thd_field_bytes(t, &fields->list[f]);
+    return bytes;
+}
+
 void ravel__place_fields(const ravel__fields *fields, int32_t roles, ravel_thd *t, ravel__cutter *cutter) {
     for (int64_t f = 0; f < fields->count; f++) {
         int there = ravel__fields_wanted(fields, f, roles);
@@ -139,6 +146,8 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__slot *slot, ravel_error *
     bytes = place(feed, slot, slot->block.at, &shared_at);
     slot->shared = (char *)slot->block.at + shared_at;
     slot->shared_bytes = bytes - shared_at;
+    for (int64_t s = 0; s < slot->meta.micro_steps; s++)
+        slot->element_bytes += ravel__element_bytes(&feed->fields, feed->have, &slot->micros[s].thd);
     make_views(feed, slot);
     return RAVEL_OK;
 }

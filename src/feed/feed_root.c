@@ -134,7 +134,8 @@ static ravel_status send_one(ravel_feed *feed, ravel__slot *slot, const ravel__c
     status = pack(feed, cargo, to.dp, to.cp, out, err);
     if (status) return status;
     slot->update.sent_bytes += (int64_t)bytes;
-    slot->update.needed_bytes += (int64_t)bytes;
+    for (int64_t s = 0; s < feed->routed.micro_steps; s++)
+        slot->update.needed_bytes += ravel__element_bytes(&feed->fields, feed->stage_roles[to.pp], &out->thds[s]);
     return ravel_comm_isend(feed->world, out->buffers[k], (int64_t)bytes, RAVEL_U8,
                             ravel_mesh_rank_at(&feed->layout, to), TAG_SHARDS, &out->requests[k], err);
 }

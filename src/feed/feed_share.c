@@ -10,7 +10,7 @@ enum { TAG_SHARDS = 1 };
 
 static void note_sent(ravel__slot *slot, int64_t receivers) {
     slot->update.sent_bytes += (int64_t)slot->shared_bytes * receivers;
-    slot->update.needed_bytes += (int64_t)slot->shared_bytes * receivers;
+    slot->update.needed_bytes += slot->element_bytes * receivers;
 }
 
 /* A middle stage that asks has no owner of its own: the last stage, which then has everything, sends to it. */

@@ -27,6 +27,8 @@ ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t t
 /* The arrays of one micro-batch that a stage with these roles has, one after the other; a shared part is made of this
  * for every micro-step. */
 void ravel__place_fields(const ravel__fields *fields, int32_t roles, ravel_thd *thd, ravel__cutter *cutter);
+/* Their bytes without alignment. */
+int64_t ravel__element_bytes(const ravel__fields *fields, int32_t roles, const ravel_thd *thd);
 
 /* The root: room for one stage's shards, and sending them to everyone. */
 ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err);

@@ -1,0 +1,315 @@
+/* ravel feed: runs the feed on a mesh of ranks, in this process or under mpirun, and reports every update. */
+#include "cli/feed.h"
+#include "cli/plan.h"
+
+#include <ravel/exchange.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Everything that the ranks of this process share. */
+typedef struct job {
+    feed_flags flags;
+    ravel_source_options source_options;
+    ravel_feed_options feed;
+    ravel_mesh_options mesh;
+    ravel_plan_options plan;
+    ravel_weights_options weights;
+    ravel_comm_options comm;
+    const ravel_source *source;
+    char *resume; /* text of the cursor */
+    FILE *json;
+    int to_stdout; /* JSON lines instead of lines for people */
+} job;
+
+#define AT(field) offsetof(feed_flags, field)
+static const ravel_option own_table[] = {
+    {"ranks", RAVEL_OPTION_I32, AT(ranks), "0", 0, 4096, NULL,
+     "ranks in this process; 0: as many as the mesh has. Under mpirun: not used"},
+    {"verify", RAVEL_OPTION_BOOL, AT(verify), "false", 0, 0, NULL,
+     "every rank works every update out again by itself, and compares"},
+    {"consume-ms", RAVEL_OPTION_F64, AT(consume_ms), "0", 0, 1e6, NULL,
+     "use up so many milliseconds a micro-step, as training would"},
+    {"mtp-stage", RAVEL_OPTION_I32, AT(mtp_stage), "-1", -1, 4096, NULL,
+     "a pipeline stage that wants tokens and labels too, for multi-token prediction; -1: none"},
+    {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST", "what a sample costs, as in ravel plan [tokens]"},
+    {"resume", RAVEL_OPTION_STRING, AT(resume), NULL, 0, 0, "FILE", "go on from the cursor in this file"},
+    {"save", RAVEL_OPTION_STRING, AT(save), NULL, 0, 0, "FILE", "write the cursor behind the last update to this file"},
+    {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write a JSON line an update; - is standard output"},
+    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "no line an update, only the summary"},
+    {0}};
+#undef AT
+
+/* ---- options -------------------------------------------------------------------------------------------- */
+
+enum { SETS = 7, ROWS = 64 };
+
+/* A table without the rows that the mesh decides, or that another table means otherwise. */
+static ravel_option_table without(ravel_option_table from, const char *names, ravel_option *rows) {
+    int count = 0;
+    for (; from->name && count < ROWS - 1; from++)
+        if (ravel_choice_index(names, from->name) < 0) rows[count++] = *from;
+    memset(&rows[count], 0, sizeof rows[count]);
+    return rows;
+}
+
+static void make_sets(job *j, cli_options *sets, ravel_option (*rows)[ROWS]) {
+    sets[0] = (cli_options){"Running", own_table, &j->flags};
+    sets[1] = (cli_options){"Samples", ravel_source_option_table(), &j->source_options};
+    sets[2] = (cli_options){"Feeding", ravel_feed_option_table(), &j->feed};
+    sets[3] = (cli_options){"Mesh", ravel_mesh_option_table(), &j->mesh};
+    sets[4] = (cli_options){"Planning", without(ravel_plan_option_table(), "dp|cp|updates|shuffle|layout", rows[0]),
+                            &j->plan};
+    sets[5] =
+        (cli_options){"Loss weights", without(ravel_weights_option_table(), "dp|cp|micro-steps", rows[1]), &j->weights};
+    sets[6] = (cli_options){"Communicators", without(ravel_comm_option_table(), "", rows[2]), &j->comm};
+    for (int i = 0; i < SETS; i++) ravel_options_default(sets[i].table, sets[i].options);
+}
+
+static void job_default(job *j) {
+    memset(j, 0, sizeof *j);
+    ravel_source_options_default(&j->source_options);
+    ravel_feed_options_default(&j->feed);
+    ravel_mesh_options_default(&j->mesh);
+    ravel_plan_options_default(&j->plan);
+    ravel_weights_options_default(&j->weights);
+    ravel_comm_options_default(&j->comm);
+}
+
+static int help(const cli_options *sets) {
+    (void)fputs(
+        "usage: ravel feed --data FILE.jsonl | --mock JSON  --budget SIZE [options]\n"
+        "       mpirun -n N ravel feed ...\n"
+        "\n"
+        "Reads samples, plans each batch, exchanges samples between data-parallel ranks and packs micro-batches\n"
+        "on every rank of a tp x cp x dp x pp mesh, as a training job would have them fed; and reports what\n"
+        "each update held, what had to move, and how long training would have waited.\n",
+        stdout);
+    cli_print_options(sets, SETS);
+    (void)fputs("\nExamples:\n"
+                "  ravel feed --mock '{\"type\":\"lognormal\",\"max_seq_len\":8192}' --budget 16k --dp 4 --updates 10\n"
+                "  ravel feed --data train.jsonl --budget 8k --ranks 24 --tp 2 --cp 2 --pp 3 --vpp 2 --verify\n"
+                "  mpirun -n 8 ravel feed --data train.jsonl --budget 8k --owners root-only --json - --updates 100\n"
+                "\nExit codes: 0 done, 1 the data is wrong or a rank failed, 2 the command line is wrong. See also "
+                "ravel-feed(1).\n",
+                stdout);
+    return CLI_OK;
+}
+
+/* ---- small things --------------------------------------------------------------------------------------- */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static ravel_status read_text(const char *path, char **text, ravel_error *err) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s: the cursor cannot be read", path);
+    *text = calloc(1, 4096);
+    size_t got = *text ? fread(*text, 1, 4095, f) : 0;
+    (void)fclose(f);
+    return got ? RAVEL_OK : ravel_error_set(err, RAVEL_E_IO, "%s: the cursor cannot be read", path);
+}
+
+static ravel_status write_cursor(const char *path, const char *cursor, ravel_error *err) {
+    cli_output output;
+    ravel_status status = cli_output_open(&output, path, err);
+    if (status) return status;
+    status = cli_output_write(&output, cursor, strlen(cursor), err);
+    if (!status) status = cli_output_write(&output, "\n", 1, err);
+    return cli_output_close(&output, status, err);
+}
+
+static void warn(void *user, ravel_log_level level, const char *text) {
+    (void)user;
+    if (level >= RAVEL_LOG_WARN) (void)fprintf(stderr, "ravel feed: %s\n", text);
+}
+
+/* ---- one rank ------------------------------------------------------------------------------------------- */
+
+typedef struct rank {
+    const job *j;
+    ravel_comm *comm;
+    ravel_feed *feed;
+    int32_t number;
+    feed_totals totals;
+    double last; /* when the update before was done */
+    char cursor[200];
+} rank;
+
+/* What all ranks sent and waited, and whether all found their arrays right. */
+static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_status verified, feed_line *line,
+                                ravel_error *err) {
+    int64_t sums[3] = {u->sent_bytes, u->needed_bytes, u->kept_bytes};
+    double most[2] = {u->prepare_sec, u->exposed_sec};
+    ravel_status status = ravel_agree(r->comm, verified, err);
+    if (!status) status = ravel_comm_allreduce(r->comm, sums, sums, 3, RAVEL_I64, RAVEL_SUM, err);
+    if (!status) status = ravel_comm_allreduce(r->comm, most, most, 2, RAVEL_F64, RAVEL_MAX, err);
+    double t = now();
+    *line = (feed_line){.update = u,
+                        .total = r->j->feed.updates,
+                        .sent = sums[0],
+                        .needed = sums[1],
+                        .kept = sums[2],
+                        .prepare = most[0],
+                        .exposed = most[1],
+                        .wall = t - r->last,
+                        .verified = r->j->flags.verify,
+                        .budget_tokens = r->j->plan.budget};
+    r->last = t;
+    return status;
+}
+
+/* Training would do something here; other ranks of this process can go on meanwhile. */
+static void consume(const rank *r, int64_t micro_steps) {
+    double seconds = 1e-3 * r->j->flags.consume_ms * (double)micro_steps;
+    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    if (seconds > 0) (void)nanosleep(&t, NULL);
+}
+
+static void report(rank *r, const feed_line *line) {
+    const job *j = r->j;
+    feed_add(&r->totals, line);
+    if (r->number != 0) return;
+    if (j->json) feed_print_json(j->json, line, r->cursor);
+    if (!j->flags.quiet && !j->to_stdout) feed_print_line(line);
+    if (j->flags.quiet) cli_progress("feeding", (double)line->update->number + 1, (double)line->total);
+}
+
+static ravel_status one_update(rank *r, ravel_error *err) {
+    const ravel_feed_update *u;
+    feed_line line;
+    ravel_status status = ravel_feed_next(r->feed, &u, err);
+    if (status) return status;
+    consume(r, u->counts.micro_steps);
+    ravel_status verified = r->j->flags.verify ? ravel_feed_verify(r->feed, r->j->source, err) : RAVEL_OK;
+    status = gather_line(r, u, verified, &line, err);
+    if (status) return status;
+    (void)ravel_cursor_format(ravel_feed_order(r->feed), ravel_feed_cursor(r->feed), r->cursor, sizeof r->cursor);
+    report(r, &line);
+    return RAVEL_OK;
+}
+
+static ravel_status run_updates(rank *r, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    r->last = now();
+    while (!status) status = one_update(r, err);
+    if (r->number == 0) cli_progress_end();
+    if (status != RAVEL_E_END) return status;
+    ravel_feed_stats stats;
+    ravel_feed_read_stats(r->feed, &stats);
+    if (r->number == 0 && !r->j->to_stdout)
+        feed_print_totals(&r->totals, &stats, ravel_comm_size(r->comm),
+                          strcmp(ravel_comm_kind(r->comm), "mpi") == 0 ? "MPI ranks" : "ranks in one process");
+    if (r->number == 0 && r->j->flags.save && r->cursor[0]) return write_cursor(r->j->flags.save, r->cursor, err);
+    return RAVEL_OK;
+}
+
+static ravel_status resume(const rank *r, ravel_error *err) {
+    ravel_cursor cursor;
+    if (!r->j->resume) return RAVEL_OK;
+    ravel_status status =
+        ravel_cursor_parse(ravel_feed_order(r->feed), r->j->resume, strlen(r->j->resume), &cursor, err);
+    if (status) ravel_error_prefix(err, "%s", r->j->flags.resume);
+    return status ? status : ravel_feed_seek(r->feed, cursor, err);
+}
+
+static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    const job *j = user;
+    rank r = {.j = j, .comm = comm, .number = ravel_comm_rank(comm)};
+    ravel_mesh *mesh = NULL;
+    ravel_feed_options options = j->feed;
+    const ravel_logger logger = {warn, NULL};
+    ravel_status status = ravel_mesh_create(comm, &j->mesh, &mesh, err);
+    if (status) return status;
+    options.plan = &j->plan;
+    options.weights = &j->weights;
+    options.logger = &logger;
+    if (j->flags.mtp_stage == ravel_mesh_coords(mesh).pp) options.ask = UINT64_MAX;
+    status = ravel_feed_create(mesh, j->source, &options, &r.feed, err);
+    if (!status) status = ravel_agree(comm, resume(&r, err), err);
+    if (!status) status = run_updates(&r, err);
+    ravel_feed_free(r.feed);
+    ravel_mesh_free(mesh);
+    return status;
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------------- */
+
+static int is_lost(ravel_status status) {
+    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
+}
+
+/* Under mpirun an error that all ranks agreed about is said once; a lost peer by everyone who noticed. */
+static ravel_status run_mpi(job *j, ravel_error *err) {
+    ravel_comm *comm = NULL;
+    ravel_status status = ravel_comm_open("auto", &j->comm, &comm, err);
+    if (status) return status;
+    int32_t number = ravel_comm_rank(comm);
+    status = run_rank(comm, j, err);
+    if (status && !is_lost(status) && number != 0) err->message[0] = '\0';
+    if (is_lost(status)) ravel_error_prefix(err, "rank %d", number);
+    ravel_comm_free(comm);
+    return status;
+}
+
+static ravel_status run_all(job *j, ravel_error *err) {
+    if (strcmp(ravel_comm_world_kind(), "self") != 0) return run_mpi(j, err);
+    ravel_mesh_options mesh = j->mesh;
+    ravel_mesh_layout layout;
+    if (j->flags.ranks == 0 && mesh.dp == 0) mesh.dp = 1;
+    ravel_status status = ravel_mesh_plan(&mesh, j->flags.ranks, &layout, err);
+    return status ? status : ravel_threads_run(layout.ranks, &j->comm, run_rank, j, err);
+}
+
+static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    if (j->flags.cost) status = plan_cost(j->flags.cost, &j->plan.cost, err);
+    if (!status && j->flags.resume) status = read_text(j->flags.resume, &j->resume, err);
+    if (!status) status = ravel_source_open(&j->source_options, source, err);
+    if (status) return status;
+    j->source = *source;
+    if (j->feed.updates == 0 && j->feed.epochs == 0) j->feed.epochs = 1;
+    if (!j->flags.json) return RAVEL_OK;
+    j->to_stdout = strcmp(j->flags.json, "-") == 0;
+    j->json = j->to_stdout ? stdout : fopen(j->flags.json, "wb");
+    return j->json ? RAVEL_OK : ravel_error_set(err, RAVEL_E_IO, "%s: the file cannot be written", j->flags.json);
+}
+
+static int close_json(job *j, int code) {
+    if (!j->json || j->to_stdout) return code;
+    if (fclose(j->json) == 0) return code;
+    (void)fprintf(stderr, "ravel feed: %s: not all of it could be written\n", j->flags.json);
+    return CLI_FAILED;
+}
+
+int cli_feed(int argc, char **argv) {
+    static ravel_option rows[3][ROWS];
+    job j;
+    cli_options sets[SETS];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_source *source = NULL;
+    const char *word;
+    int words = 0;
+    job_default(&j);
+    make_sets(&j, sets, rows);
+    if (cli_wants_help(argc, argv)) return help(sets);
+    if (cli_parse(argc, argv, sets, SETS, &word, 1, &words, &err)) return cli_usage("feed", &err);
+    if (words) {
+        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "\"%s\" is one word too many; see --help", word);
+        return cli_usage("feed", &err);
+    }
+    ravel_status status = open_all(&j, &source, &err);
+    if (!status) status = run_all(&j, &err);
+    int code = CLI_OK;
+    if (status && err.message[0]) code = cli_fail("feed", &err);
+    if (status && code == CLI_OK) code = CLI_FAILED; /* another rank says it */
+    code = close_json(&j, code);
+    free(j.resume);
+    ravel_source_free(source);
+    return code;
+}

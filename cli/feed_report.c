@@ -1,0 +1,114 @@
+/* What ravel feed prints. */
+#include "cli/feed.h"
+
+#include <inttypes.h>
+
+static double share(int64_t part, int64_t whole) {
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static const char *bytes_text(int64_t bytes, char *out, size_t room) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1024 && unit < 4) value /= 1024, unit++;
+    (void)snprintf(out, room, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return out;
+}
+
+void feed_print_line(const feed_line *line) {
+    const ravel_feed_update *u = line->update;
+    const ravel_update_counts *c = &u->counts;
+    char number[32], tokens[32], sent[32];
+    (void)snprintf(number, sizeof number, line->total ? "%" PRId64 "/%" PRId64 : "%" PRId64, u->number + 1,
+                   line->total);
+    printf(" update %s | samples %" PRId64 " | tokens %s | micro-steps %" PRId64 " | fill %.1f%% | padding %.1f%% | "
+           "fillers %" PRId64 " | feed %.2f ms | exposed %.2f ms | sent %s%s\n",
+           number, c->samples, cli_thousands(c->tokens, tokens, sizeof tokens), c->micro_steps,
+           100 * share(c->tokens, c->capacity_tokens), 100 * (1 - share(c->tokens, c->padded_tokens)), c->fillers,
+           1e3 * line->prepare, 1e3 * line->exposed, bytes_text(line->sent, sent, sizeof sent),
+           line->verified ? " | verified" : "");
+    (void)fflush(stdout);
+}
+
+/* The sum of squares has up to 128 bits; as decimal digits. */
+static const char *wide_text(uint64_t low, int64_t high, char out[48]) {
+    __extension__ unsigned __int128 value = (unsigned __int128)(uint64_t)high << 64 | low;
+    char *at = out + 47;
+    *at = '\0';
+    do *--at = (char)('0' + (int)(value % 10));
+    while (value /= 10);
+    return at;
+}
+
+static void print_counts(FILE *out, const ravel_update_counts *c) {
+    char squares[48];
+    (void)fprintf(out,
+                  "\"micro_steps\":%" PRId64 ",\"samples\":%" PRId64 ",\"tokens\":%" PRId64 ",\"squares\":%s,"
+                  "\"loss_tokens\":%" PRId64 ",\"loss_samples\":%" PRId64 ",\"padded_tokens\":%" PRId64
+                  ",\"capacity_tokens\":%" PRId64 ",\"bins\":%" PRId64 ",\"fillers\":%" PRId64 ",\"shortest\":%" PRId64
+                  ",\"longest\":%" PRId64 ",\"skipped\":%" PRId64,
+                  c->micro_steps, c->samples, c->tokens, wide_text(c->squares_low, c->squares_high, squares),
+                  c->loss_tokens, c->loss_samples, c->padded_tokens, c->capacity_tokens, c->bins, c->fillers,
+                  c->shortest, c->longest, c->skipped);
+}
+
+void feed_print_json(FILE *out, const feed_line *line, const char *cursor) {
+    const ravel_feed_update *u = line->update;
+    (void)fprintf(out, "{\"update\":%" PRId64 ",\"batch\":%" PRId64 ",\"update_in_batch\":%" PRId64 ",\"cursor\":%s,",
+                  u->number, u->batch, u->update_in_batch, cursor);
+    print_counts(out, &u->counts);
+    (void)fprintf(out, ",\"sent_bytes\":%" PRId64 ",\"needed_bytes\":%" PRId64 ",\"kept_bytes\":%" PRId64, line->sent,
+                  line->needed, line->kept);
+    (void)fprintf(out, ",\"prepare_sec\":%.6f,\"exposed_sec\":%.6f,\"phases\":{", line->prepare, line->exposed);
+    for (int32_t p = 0; ravel_feed_phase_name(p); p++)
+        (void)fprintf(out, "%s\"%s\":%.6f", p ? "," : "", ravel_feed_phase_name(p), u->phase_sec[p]);
+    (void)fprintf(out, "}");
+    if (u->plan)
+        (void)fprintf(out, ",\"plan\":{\"idle_micro_step\":%.6f,\"idle_update\":%.6f,\"slowdown\":%.6f}",
+                      u->plan->idle_micro_step, u->plan->idle_update, u->plan->slowdown);
+    (void)fprintf(out, "%s}\n", line->verified ? ",\"verified\":true" : "");
+    (void)fflush(out);
+}
+
+void feed_add(feed_totals *t, const feed_line *line) {
+    const ravel_update_counts *c = &line->update->counts;
+    t->updates++;
+    t->samples += c->samples;
+    t->tokens += c->tokens;
+    t->padded += c->padded_tokens;
+    t->capacity += c->capacity_tokens;
+    t->loss_tokens += c->loss_tokens;
+    t->fillers += c->fillers;
+    t->bins += c->bins;
+    t->skipped += c->skipped;
+    t->wall += line->wall;
+    t->exposed += line->exposed;
+    if (line->update->update_in_batch) return; /* the rest is of the whole batch */
+    t->sent += line->sent;
+    t->needed += line->needed;
+    t->kept += line->kept;
+    t->prepare += line->prepare;
+}
+
+void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, const char *kind) {
+    char a[32], b[32], c[32];
+    printf("\n%" PRId64 " updates, %s samples, %s tokens (%s learnt) on %d %s\n", t->updates,
+           cli_thousands(t->samples, a, sizeof a), cli_thousands(t->tokens, b, sizeof b),
+           cli_thousands(t->loss_tokens, c, sizeof c), ranks, kind);
+    printf("  fill      %.2f %% of capacity, padding %.2f %%, %" PRId64 " bins and %" PRId64 " fillers\n",
+           100 * share(t->tokens, t->capacity), 100 * (1 - share(t->tokens, t->padded)), t->bins, t->fillers);
+    if (t->skipped) printf("  skipped   %" PRId64 " samples that fit no bin\n", t->skipped);
+    printf("  time      %.3f s: preparing %.3f s on the slowest rank, of which the consumer waited %.3f s (%.1f %%)\n",
+           t->wall, t->prepare, t->exposed, t->prepare > 0 ? 100 * t->exposed / t->prepare : 0);
+    printf("  phases   ");
+    for (int32_t p = 0; ravel_feed_phase_name(p); p++)
+        printf(" %s %.1f%s", ravel_feed_phase_name(p), 1e3 * stats->phase_sec[p],
+               p < RAVEL_FEED_PHASES - 1 ? "," : " ms on rank 0\n");
+    printf("  bytes     %s sent (%.3f of what had to move), %s stayed at home\n", bytes_text(t->sent, a, sizeof a),
+           t->needed ? (double)t->sent / (double)t->needed : 1.0, bytes_text(t->kept, b, sizeof b));
+    printf("  memory    %s on rank 0\n", bytes_text(stats->memory_bytes, a, sizeof a));
+    if (stats->reader.skipped || stats->reader.truncated)
+        printf("  rows      %" PRId64 " bad ones skipped, %" PRId64 " samples cut, on rank 0\n", stats->reader.skipped,
+               stats->reader.truncated);
+}
