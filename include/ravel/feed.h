@@ -13,7 +13,7 @@
  *
  * Each step is a public call by itself (ravel/source.h, order.h, exchange.h, plan.h, meta.h, weights.h, batch.h); the
  * feed is their composition, on a communicator of its own and, with prefetch, in a thread of its own: while an update
- * is used, the next one is prepared.
+ * is used, the next ones are prepared.
  *
  *     ravel_feed_options options;
  *     ravel_feed_options_default(&options);
@@ -107,8 +107,8 @@ RAVEL_API ravel_option_table ravel_feed_option_table(void);
  * E_MISMATCH on every rank where options or sources differ. */
 RAVEL_API ravel_status ravel_feed_create(ravel_mesh *mesh, const ravel_source *source,
                                          const ravel_feed_options *options, ravel_feed **feed, ravel_error *err);
-/* Not collective, but it waits for a batch that is being prepared: for the peers to prepare it too, to leave, or for
- * the deadline. */
+/* Not collective, but it waits for batches that were begun: for the peers to prepare them too, to leave, or for the
+ * deadline. Where options.updates says how many there are, none is begun in vain. */
 RAVEL_API void ravel_feed_free(ravel_feed *feed);
 
 /* Whether this rank reads samples. */

@@ -1,14 +1,7 @@
-/* The consumer's side of a feed: next, submit, micro-batches; and the thread that prepares the next batch.
- *
- *     current    the slot that the consumer uses; -1 before the first batch
- *     pending    the slot that is being prepared, or is ready and not yet taken; -1: none
- *
- *     begin(slot) ... take(): waits, and the pending slot is the current one. With prefetch the thread prepares between
- *     the two; without it, take() does. */
+/* The consumer's side of a feed: next, submit, micro-batches, where it is. */
 #include "feed/pack.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -23,55 +16,7 @@ const char *ravel_feed_phase_name(int32_t phase) {
     return phase >= 0 && phase < RAVEL_FEED_PHASES ? phase_names[phase] : NULL;
 }
 
-/* ---- the thread ----------------------------------------------------------------------------------------- */
-
-static void *work(void *user) {
-    ravel_feed *feed = user;
-    (void)pthread_mutex_lock(&feed->lock);
-    for (;;) {
-        while (!feed->wanted && !feed->stop) (void)pthread_cond_wait(&feed->changed, &feed->lock);
-        if (!feed->wanted) break;
-        int32_t slot = feed->wanted - 1;
-        (void)pthread_mutex_unlock(&feed->lock);
-        ravel__feed_prepare(feed, &feed->slots[slot]);
-        (void)pthread_mutex_lock(&feed->lock);
-        feed->wanted = 0;
-        (void)pthread_cond_broadcast(&feed->changed);
-    }
-    (void)pthread_mutex_unlock(&feed->lock);
-    return NULL;
-}
-
-/* A machine that gives no thread is no reason to fail: the batch is then prepared when it is asked for. */
-void ravel__feed_start_thread(ravel_feed *feed) {
-    if (!feed->options.prefetch) return;
-    feed->running = pthread_create(&feed->thread, NULL, work, feed) == 0;
-    if (!feed->running)
-        ravel__log(feed->logger, RAVEL_LOG_WARN, "no thread could be started: the feed does not prefetch");
-}
-
-static void begin(ravel_feed *feed) {
-    feed->pending = feed->current == 0 ? 1 : 0;
-    feed->started = 1;
-    if (!feed->running) return;
-    (void)pthread_mutex_lock(&feed->lock);
-    feed->wanted = feed->pending + 1;
-    (void)pthread_cond_broadcast(&feed->changed);
-    (void)pthread_mutex_unlock(&feed->lock);
-}
-
-/* The pending slot, ready or failed. */
-static ravel__slot *finish_pending(ravel_feed *feed) {
-    ravel__slot *slot = &feed->slots[feed->pending];
-    if (!feed->running) {
-        ravel__feed_prepare(feed, slot);
-        return slot;
-    }
-    (void)pthread_mutex_lock(&feed->lock);
-    while (feed->wanted) (void)pthread_cond_wait(&feed->changed, &feed->lock);
-    (void)pthread_mutex_unlock(&feed->lock);
-    return slot;
-}
+/* ---- life ----------------------------------------------------------------------------------------------- */
 
 static void free_slot(ravel_feed *feed, ravel__slot *slot) {
     ravel_words_free(&slot->words);
@@ -82,11 +27,7 @@ static void free_slot(ravel_feed *feed, ravel__slot *slot) {
 void ravel_feed_free(ravel_feed *feed) {
     if (!feed) return;
     const ravel_allocator *a = feed->allocator;
-    (void)pthread_mutex_lock(&feed->lock);
-    feed->stop = 1;
-    (void)pthread_cond_broadcast(&feed->changed);
-    (void)pthread_mutex_unlock(&feed->lock);
-    if (feed->running) (void)pthread_join(feed->thread, NULL);
+    ravel__queue_stop(feed);
     (void)pthread_cond_destroy(&feed->changed);
     (void)pthread_mutex_destroy(&feed->lock);
     ravel_mesh_free(feed->mesh);
@@ -98,8 +39,7 @@ void ravel_feed_free(ravel_feed *feed) {
     ravel__pile *piles[] = {&feed->rows,    &feed->planning.input, &feed->planning.expanded, &feed->result,
                             &feed->scratch, &feed->staging,        &feed->weight_values};
     for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) ravel__pile_free(piles[i], a);
-    free_slot(feed, &feed->slots[0]);
-    free_slot(feed, &feed->slots[1]);
+    for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
     ravel__release(a, feed->stage_roles, (size_t)feed->layout.sizes[3] * sizeof *feed->stage_roles);
     ravel__release(a, feed, sizeof *feed);
 }
@@ -151,7 +91,8 @@ static void show(ravel_feed *feed, double exposed, const ravel_feed_update **upd
     *update = view;
 }
 
-static void add_stats(ravel_feed *feed, const ravel_feed_update *u) {
+static void add_stats(ravel_feed *feed, const ravel__slot *slot) {
+    const ravel_feed_update *u = &slot->update;
     ravel_feed_stats *s = &feed->stats;
     s->batches++;
     s->prepare_sec += u->prepare_sec;
@@ -159,27 +100,14 @@ static void add_stats(ravel_feed *feed, const ravel_feed_update *u) {
     s->sent_bytes += u->sent_bytes;
     s->needed_bytes += u->needed_bytes;
     s->kept_bytes += u->kept_bytes;
-    if (feed->reader) ravel_reader_read_stats(feed->reader, &s->reader);
-    const ravel__pile *piles[] = {
-        &feed->rows,           &feed->planning.input,  &feed->planning.expanded, &feed->result,
-        &feed->scratch,        &feed->staging,         &feed->weight_values,     &feed->columns.mine,
-        &feed->columns.all,    &feed->columns.columns, &feed->slots[0].index,    &feed->slots[0].block,
-        &feed->slots[1].index, &feed->slots[1].block};
-    size_t bytes = sizeof *feed + feed->slots[0].words.room + feed->slots[1].words.room;
-    for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) bytes += piles[i]->room;
-    s->memory_bytes = (int64_t)bytes;
+    s->memory_bytes = slot->memory_bytes;
+    s->reader = slot->reader;
 }
 
-static int reached_limit(const ravel_feed *feed, int64_t ahead) {
-    return feed->options.updates && feed->handed_out + ahead >= feed->options.updates;
-}
-
-/* The pending batch becomes the current one. */
+/* The next batch becomes the current one. */
 static ravel_status take(ravel_feed *feed, ravel_error *err) {
-    if (feed->pending < 0) begin(feed);
-    ravel__slot *slot = finish_pending(feed);
-    int32_t index = feed->pending;
-    feed->pending = -1;
+    int32_t index = ravel__queue_take(feed);
+    const ravel__slot *slot = &feed->slots[index];
     feed->has_submitted = 0;
     if (slot->status == RAVEL_E_END) feed->over = 1;
     if (slot->status == RAVEL_E_END) return RAVEL_E_END;
@@ -187,15 +115,15 @@ static ravel_status take(ravel_feed *feed, ravel_error *err) {
     feed->current = index;
     feed->update = 0;
     feed->reached = slot->update.cursor;
-    add_stats(feed, &slot->update);
-    if (feed->running && feed->by_rows && !reached_limit(feed, slot->meta.updates)) begin(feed);
+    add_stats(feed, slot);
+    if (feed->running && feed->by_rows) ravel__queue_ask(feed, 1);
     return RAVEL_OK;
 }
 
 ravel_status ravel_feed_next(ravel_feed *feed, const ravel_feed_update **update, ravel_error *err) {
     int64_t began = ravel__clock_ns();
-    if (feed->over || reached_limit(feed, 0)) return RAVEL_E_END;
-    if (feed->dead && feed->pending < 0)
+    if (feed->over || (feed->options.updates && feed->handed_out >= feed->options.updates)) return RAVEL_E_END;
+    if (ravel__queue_is_empty(feed) && feed->dead)
         return ravel_error_set(err, RAVEL_E_DEAD, "the feed's communicator failed earlier; free the feed");
     if (feed->current >= 0 && feed->update + 1 < feed->slots[feed->current].meta.updates) {
         feed->update++;
@@ -212,12 +140,12 @@ ravel_status ravel_feed_next(ravel_feed *feed, const ravel_feed_update **update,
 ravel_status ravel_feed_submit(ravel_feed *feed, const ravel_samples *samples, ravel_error *err) {
     if (feed->by_rows)
         return ravel_error_set(err, RAVEL_E_STATE, "the feed reads from a source; samples cannot be submitted to it");
-    if (feed->pending >= 0)
+    if (!ravel__queue_is_empty(feed))
         return ravel_error_set(err, RAVEL_E_STATE, "a batch was submitted already; call ravel_feed_next for it first");
     memset(&feed->submitted, 0, sizeof feed->submitted);
     if (samples) feed->submitted = *samples;
     feed->has_submitted = 1;
-    begin(feed);
+    ravel__queue_ask(feed, 1);
     return RAVEL_OK;
 }
 

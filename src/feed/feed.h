@@ -1,10 +1,10 @@
 /* The inside of a feed.
  *
  *   consumer's thread                      feed's own thread (prefetch), or the same
- *   ravel_feed_next --- wants a batch ---> prepare: read, gather, plan, meta, room, agree | exchange, pack, share
+ *   ravel_feed_next --- asks for batches -> prepare: read, gather, plan, meta, room, agree | exchange, pack, share
  *        |                                      |
- *        |  <--- slot[i] is ready --------------+
- *   uses slot[i] while slot[1 - i] is prepared
+ *        |  <--- slots that are ready ----------+
+ *   uses one slot while others are prepared
  *
  * Before `agree` an error is carried along: the rank goes on through the collectives, saying that it failed, and the
  * agreement makes it everyone's. From `agree` on nothing can fail but the communicator; should anything still, it is
@@ -21,7 +21,8 @@
  *   feed_share.c     arrays over pp and tp, or from the root
  *   feed_prepare.c   the steps in their order
  *   feed_create.c    making a feed: what the ranks must agree about
- *   feed.c           next, submit, iterate; the thread
+ *   feed_queue.c     the thread, and the queue of prepared batches
+ *   feed.c           next, submit, iterate
  *   feed_verify.c    all of it again, alone */
 #ifndef RAVEL_FEED_FEED_H
 #define RAVEL_FEED_FEED_H
@@ -81,6 +82,8 @@ typedef struct ravel__plan_scratch {
 
 /* ---- a prepared batch ----------------------------------------------------------------------------------- */
 
+enum { RAVEL__PREFETCH_MOST = 8, RAVEL__SLOTS = RAVEL__PREFETCH_MOST + 1 };
+
 /* One micro-batch of this rank. */
 typedef struct ravel__micro {
     int64_t first;          /* its first sample in the batch */
@@ -109,6 +112,8 @@ typedef struct ravel__slot {
     int ready;           /* holds a batch */
     ravel_status status; /* of preparing it */
     ravel_error err;
+    int64_t memory_bytes; /* that the feed held */
+    ravel_reader_stats reader;
     ravel_feed_update update; /* what is the same for all its updates */
 } ravel__slot;
 
@@ -166,17 +171,16 @@ struct ravel_feed {
     ravel_cursor next; /* behind the batch */
     int end;
 
-    ravel__slot slots[2];
+    ravel__slot slots[RAVEL__SLOTS];
 
     /* the consumer's side */
     int32_t current;        /* slot in use; -1: none */
-    int32_t pending;        /* slot that is being prepared, or ready and not yet taken; -1: none */
     int64_t update;         /* of the current slot */
     int64_t handed_out;     /* updates so far */
     ravel_cursor reached;   /* behind the current batch */
     ravel_feed_update view; /* what ravel_feed_next gave */
     ravel_feed_stats stats;
-    int started; /* the first preparation began */
+    int started; /* the first preparation was asked for */
     int over;
 
     /* samples of the next batch, without a source */
@@ -190,8 +194,14 @@ struct ravel_feed {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int running; /* it exists */
-    int wanted;  /* slot to prepare + 1; 0: nothing to do */
     int stop;
+
+    /* the queue; with `lock` */
+    int32_t depth;            /* batches that may be ready or on their way */
+    int32_t head, tail;       /* slots: the next to take, the next to prepare */
+    int32_t wanted, ready;    /* batches asked for and not begun; prepared and not taken */
+    int busy, halted;         /* one is being prepared; the last one failed or was the end */
+    int64_t prepared_updates; /* in all */
     ravel__fault fault;
 };
 
@@ -215,9 +225,18 @@ ravel_status ravel__feed_share(ravel_feed *feed, ravel__slot *slot, ravel_error 
 /* All of them. The status is in the slot. */
 void ravel__feed_prepare(ravel_feed *feed, ravel__slot *slot);
 
-void ravel__feed_start_thread(ravel_feed *feed);
+/* ---- the queue (feed_queue.c) --------------------------------------------------------------------------- */
 
-/* Pieces that verifying uses too. */
+void ravel__queue_start(ravel_feed *feed);
+void ravel__queue_stop(ravel_feed *feed);
+/* So many batches more are to be prepared. */
+void ravel__queue_ask(ravel_feed *feed, int32_t batches);
+int ravel__queue_is_empty(ravel_feed *feed);
+/* The next slot, prepared or failed. */
+int32_t ravel__queue_take(ravel_feed *feed);
+
+/* ---- pieces that verifying uses too --------------------------------------------------------------------- */
+
 /* The columns of `samples` into rows of `width` integers. */
 ravel_status ravel__columns_fill(const ravel__fields *fields, const ravel_samples *samples, int64_t width, int64_t *out,
                                  ravel_error *err);

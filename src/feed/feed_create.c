@@ -73,10 +73,10 @@ static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_s
                          const ravel_feed_options *options, ravel_error *err) {
     feed->layout = *ravel_mesh_get_layout(mesh);
     feed->at = ravel_mesh_coords(mesh);
-    feed->current = feed->pending = -1;
+    feed->current = -1;
     ravel_status status = ravel__feed_resolve(feed, &feed->layout, options, err);
     if (status) return status;
-    feed->slots[0].words.allocator = feed->slots[1].words.allocator = feed->allocator;
+    for (int32_t i = 0; i < RAVEL__SLOTS; i++) feed->slots[i].words.allocator = feed->allocator;
     if (feed->thd.cp > 1) feed->thd.cp_rank = feed->at.cp;
     feed->owner = reads(feed);
     if (feed->owner) status = take_fields(feed, source, options, err);
@@ -204,7 +204,7 @@ static ravel_status create(ravel_feed *feed, ravel_mesh *mesh, ravel_status stat
                                         .offsets = feed->no_offsets,
                                         .fields = feed->fields.list,
                                         .field_count = feed->fields.given};
-    ravel__feed_start_thread(feed);
+    ravel__queue_start(feed);
     return RAVEL_OK;
 }
 

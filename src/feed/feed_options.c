@@ -9,7 +9,8 @@
 #define AT(field) (int32_t) offsetof(ravel_feed_options, field)
 static const ravel_option table[] = {
     {"owners", RAVEL_OPTION_ENUM, AT(owners), "tp0-first-last", 0, 0, RAVEL_OWNERS_CHOICES, "which ranks read samples"},
-    {"prefetch", RAVEL_OPTION_BOOL, AT(prefetch), "true", 0, 0, NULL, "prepare the next batch in the background"},
+    {"prefetch", RAVEL_OPTION_I32, AT(prefetch), "2", 0, RAVEL__PREFETCH_MOST, NULL,
+     "batches that are prepared in the background, ahead of use; 0: none"},
     {"samples", RAVEL_OPTION_I64, AT(samples), "256", 1, 1e12, NULL, "rows in a batch, on all dp ranks together"},
     {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "stop after so many, 0: when the source is over"},
     {"epochs", RAVEL_OPTION_I64, AT(epochs), "0", 0, 1e9, NULL, "times through the source, 0: without end"},
@@ -25,9 +26,9 @@ static const ravel_option table[] = {
     {"total-multiple", RAVEL_OPTION_I64, AT(total_multiple), "0", 0, 2147483647, NULL,
      "pad a micro-batch to a multiple of this many tokens"},
     {"pad-token", RAVEL_OPTION_I32, AT(pad_token), "0", 0, 2147483647, NULL, "token that stands in padding"},
-    {"first-fields", RAVEL_OPTION_STRING, AT(first_fields), "tokens", 0, 0, NULL,
+    {"first-fields", RAVEL_OPTION_STRING, AT(first_fields), "tokens", 0, 0, "LIST",
      "fields for the first part of the model, separated by commas; *: all"},
-    {"last-fields", RAVEL_OPTION_STRING, AT(last_fields), "*", 0, 0, NULL,
+    {"last-fields", RAVEL_OPTION_STRING, AT(last_fields), "*", 0, 0, "LIST",
      "fields for the last part of the model; *: all but tokens"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };

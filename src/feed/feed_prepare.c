@@ -130,6 +130,18 @@ static void give_up(ravel_feed *feed, ravel_status status, const ravel_error *er
     feed->dead = 1;
 }
 
+/* Memory that the feed holds. The slot that the consumer uses does not change meanwhile. */
+static int64_t memory_held(const ravel_feed *feed) {
+    const ravel__pile *piles[] = {
+        &feed->rows,    &feed->planning.input, &feed->planning.expanded, &feed->result,      &feed->scratch,
+        &feed->staging, &feed->weight_values,  &feed->columns.mine,      &feed->columns.all, &feed->columns.columns};
+    size_t bytes = sizeof *feed;
+    for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) bytes += piles[i]->room;
+    for (int32_t i = 0; i < RAVEL__SLOTS; i++)
+        bytes += feed->slots[i].index.room + feed->slots[i].block.room + feed->slots[i].words.room;
+    return (int64_t)bytes;
+}
+
 static void finish(ravel_feed *feed, ravel__slot *slot, const lap *l) {
     ravel_feed_update *u = &slot->update;
     u->prepare_sec = 1e-9 * (double)(l->last - l->began);
@@ -138,7 +150,8 @@ static void finish(ravel_feed *feed, ravel__slot *slot, const lap *l) {
     u->plan = slot->planned ? &slot->stats : NULL;
     feed->cursor = u->cursor;
     feed->batch++;
-    slot->ready = 1;
+    slot->memory_bytes = memory_held(feed);
+    if (feed->reader) ravel_reader_read_stats(feed->reader, &slot->reader);
 }
 
 void ravel__feed_prepare(ravel_feed *feed, ravel__slot *slot) {

@@ -8,12 +8,12 @@
 
 #define AT(field) (int32_t) offsetof(ravel_source_options, field)
 static const ravel_option table[] = {
-    {"data", RAVEL_OPTION_STRING, AT(data), NULL, 0, 0, NULL, "read samples from this JSON-lines file"},
-    {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, NULL,
+    {"data", RAVEL_OPTION_STRING, AT(data), NULL, 0, 0, "FILE", "read samples from this JSON-lines file"},
+    {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
      "or make them up: JSON as in ravel plan --mock, or @file with it"},
     {"vocab", RAVEL_OPTION_I64, AT(vocab), "0", 0, 2147483647, NULL,
      "mock tokens are below this (0: 32000); a larger token in a file is an error (0: any)"},
-    {"fields", RAVEL_OPTION_STRING, AT(fields), NULL, 0, 0, NULL,
+    {"fields", RAVEL_OPTION_STRING, AT(fields), NULL, 0, 0, "LIST",
      "more fields of the samples, name:dtype[:kind[:width]] (kind: " RAVEL__FIELD_KIND_CHOICES
      "), separated by commas"},
     {"bos", RAVEL_OPTION_I32, AT(bos), "-1", -1, 2147483647, NULL, "token before text, -1: none"},

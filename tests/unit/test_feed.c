@@ -151,7 +151,7 @@ static void random_options(ravel__rng *g, run *r) {
     static const int32_t methods[] = {RAVEL_METHOD_RAVEL, RAVEL_METHOD_NEXT_FIT, RAVEL_METHOD_FFD, RAVEL_METHOD_KK,
                                       RAVEL_METHOD_AS_IS};
     r->feed.owners = (int32_t)ravel__rng_below(g, 3);
-    r->feed.prefetch = (int32_t)ravel__rng_below(g, 2);
+    r->feed.prefetch = (int32_t)ravel__rng_below(g, 4);
     r->feed.samples = pick(g, ravel__rng_below(g, 2) ? 4 : 40); /* often fewer than ranks */
     r->feed.epochs = (int64_t)ravel__rng_below(g, 3);
     r->feed.shuffle = (int32_t)ravel__rng_below(g, 2);

@@ -238,7 +238,7 @@ static void draw(ravel__rng *g, hunt *h, int64_t trial) {
     } while (h->mesh.tp * h->mesh.cp * h->mesh.dp * h->mesh.pp > RANKS);
     h->mesh.vpp = 1 + (int32_t)ravel__rng_below(g, 2);
     h->feed.owners = (int32_t)ravel__rng_below(g, 3);
-    h->feed.prefetch = (int32_t)ravel__rng_below(g, 2);
+    h->feed.prefetch = (int32_t)ravel__rng_below(g, 4);
     h->feed.samples = 1 + (int64_t)ravel__rng_below(g, 30);
     h->plan.budget = 100;
     h->kind = (blow)(trial % BLOWS);

@@ -1,0 +1,231 @@
+/* The feed: bytes that move against bytes that have to, exchange and packing against memcpy, how much of it a consumer
+ * waits for, and what a sample costs on 8 and on 64 ranks. All ranks are threads of this process. */
+#include "bench/bench.h"
+
+#include <ravel/feed.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { RANKS_MOST = 64, WARM_UP = 2 };
+
+typedef struct run {
+    int32_t ranks;
+    int64_t samples, updates; /* after the warm-up */
+    int32_t prefetch;
+    double consume; /* seconds an update */
+    const ravel_source *source;
+    /* results, by rank */
+    double cpu[RANKS_MOST]; /* of this thread, in ravel_feed_next */
+    double exposed[RANKS_MOST], prepare[RANKS_MOST];
+    double moving[RANKS_MOST]; /* exchange and pack, of the fastest update, a token */
+    int64_t sent[RANKS_MOST], needed[RANKS_MOST], tokens[RANKS_MOST];
+    int64_t total_samples;
+} run;
+
+static double thread_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A device would compute meanwhile; the processor is free. */
+static void consume(double seconds) {
+    struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    if (seconds > 0) (void)nanosleep(&t, NULL);
+}
+
+static void note(run *r, int32_t rank, const ravel_feed_update *u, double cpu) {
+    r->cpu[rank] += cpu;
+    r->exposed[rank] += u->exposed_sec;
+    r->prepare[rank] += u->prepare_sec;
+    double moving = (u->phase_sec[RAVEL_FEED_EXCHANGE] + u->phase_sec[RAVEL_FEED_PACK]) / (double)u->mine.tokens;
+    if (r->moving[rank] == 0 || moving < r->moving[rank]) r->moving[rank] = moving;
+    r->sent[rank] += u->sent_bytes;
+    r->needed[rank] += u->needed_bytes;
+    r->tokens[rank] += u->mine.tokens;
+    if (rank == 0) r->total_samples += u->counts.samples;
+}
+
+static ravel_status use(run *r, ravel_comm *comm, ravel_feed *feed, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < r->updates + WARM_UP && !status; i++) {
+        const ravel_feed_update *u;
+        if (i == WARM_UP && !r->prefetch) status = ravel_comm_barrier(comm, err);
+        double cpu = thread_seconds();
+        if (!status) status = ravel_feed_next(feed, &u, err);
+        cpu = thread_seconds() - cpu;
+        if (!status && i >= WARM_UP) note(r, ravel_comm_rank(comm), u, cpu);
+        consume(r->consume);
+    }
+    return status;
+}
+
+static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    run *r = user;
+    ravel_mesh_options mesh_options;
+    ravel_feed_options options;
+    ravel_plan_options plan;
+    ravel_mesh *mesh = NULL;
+    ravel_feed *feed = NULL;
+    ravel_mesh_options_default(&mesh_options);
+    ravel_feed_options_default(&options);
+    ravel_plan_options_default(&plan);
+    plan.budget = 16384;
+    plan.cost = (ravel_cost){24576, 1, 0};
+    options.plan = &plan;
+    options.samples = r->samples;
+    options.prefetch = r->prefetch;
+    options.updates = r->updates + WARM_UP;
+    ravel_status status = ravel_mesh_create(comm, &mesh_options, &mesh, err);
+    if (!status) status = ravel_feed_create(mesh, r->source, &options, &feed, err);
+    if (!status) status = use(r, comm, feed, err);
+    ravel_feed_free(feed);
+    ravel_mesh_free(mesh);
+    return status;
+}
+
+static int go(run *r) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    memset(r->cpu, 0, sizeof *r - offsetof(run, cpu));
+    if (ravel_threads_run(r->ranks, NULL, run_rank, r, &err) == RAVEL_OK) return 1;
+    bench_note("feed: %s", err.message);
+    return 0;
+}
+
+static ravel_source *open_source(void) {
+    ravel_source_options options;
+    ravel_source *source = NULL;
+    ravel_source_options_default(&options);
+    options.mock = "{\"type\":\"lognormal\",\"min_seq_len\":1024,\"max_seq_len\":8192,\"mean_seq_len\":4096,"
+                   "\"count\":100000,\"prompt_share\":0.3}";
+    return ravel_source_open(&options, &source, NULL) ? NULL : source;
+}
+
+static double sum(const double *x, int32_t count) {
+    double total = 0;
+    for (int32_t i = 0; i < count; i++) total += x[i];
+    return total;
+}
+
+static double most(const double *x, int32_t count) {
+    double result = 0;
+    for (int32_t i = 0; i < count; i++)
+        if (x[i] > result) result = x[i];
+    return result;
+}
+
+/* ---- memcpy of the same bytes, on as many threads ------------------------------------------------------- */
+
+typedef struct copier {
+    size_t bytes;
+    char *from, *to;
+} copier;
+
+static void *copy(void *user) {
+    copier *c = user;
+    memcpy(c->to, c->from, c->bytes);
+    return NULL;
+}
+
+static double copy_seconds(copier *copiers, int32_t count) {
+    double best = 1e9;
+    for (int repeat = 0; repeat < 31; repeat++) {
+        pthread_t threads[RANKS_MOST];
+        double began = bench_seconds();
+        for (int32_t i = 0; i < count; i++) (void)pthread_create(&threads[i], NULL, copy, &copiers[i]);
+        for (int32_t i = 0; i < count; i++) (void)pthread_join(threads[i], NULL);
+        double took = bench_seconds() - began;
+        if (took < best) best = took;
+    }
+    return best;
+}
+
+/* What an update writes, a token: its sample's fields (tokens of 4 bytes, a mask of 1) where they arrive, and packed
+ * tokens, labels, mask, weights and positions (4, 4, 1, 4, 4). */
+enum { BYTES_A_TOKEN = 5 + 17 };
+
+/* The same bytes, copied; seconds a token. */
+static double memcpy_seconds(const run *r) {
+    copier copiers[RANKS_MOST];
+    double seconds = 0;
+    int ready = 1;
+    for (int32_t i = 0; i < r->ranks; i++) {
+        size_t bytes = (size_t)(BYTES_A_TOKEN * r->tokens[i] / r->updates);
+        copiers[i] = (copier){bytes, malloc(bytes + 1), malloc(bytes + 1)};
+        ready = ready && copiers[i].from && copiers[i].to;
+        if (copiers[i].from) memset(copiers[i].from, 1, bytes);
+        if (copiers[i].to) memset(copiers[i].to, 2, bytes);
+    }
+    if (ready) seconds = copy_seconds(copiers, r->ranks) * BYTES_A_TOKEN / (double)copiers[0].bytes;
+    for (int32_t i = 0; i < r->ranks; i++) {
+        free(copiers[i].from);
+        free(copiers[i].to);
+    }
+    return seconds;
+}
+
+BENCH(feed_moves) {
+    ravel_source *source = open_source();
+    run r = {.ranks = 2, .samples = 512, .updates = 30, .source = source};
+    if (source && go(&r))
+        bench_report(
+            "feed.vs_memcpy", memcpy_seconds(&r) / most(r.moving, r.ranks), "of memcpy", HIGHER,
+            "exchange, weights and packing (tokens, labels, mask, weights, positions) of 512 lognormal samples "
+            "on 2 ranks, against memcpy of as many bytes as that writes (22 a token) on 2 threads");
+    r = (run){.ranks = 8, .samples = 1024, .updates = 4, .source = source};
+    if (source && go(&r)) {
+        int64_t sent = 0, needed = 0;
+        for (int32_t i = 0; i < r.ranks; i++) sent += r.sent[i], needed += r.needed[i];
+        bench_report(
+            "feed.bytes_ratio", (double)sent / (double)needed, "", LOWER,
+            "all bytes that ranks send (samples, lengths) / bytes of samples that leave their home; dp 8, 1024 "
+            "samples");
+    }
+    ravel_source_free(source);
+}
+
+BENCH(feed_overlap) {
+    ravel_source *source = open_source();
+    run r = {.ranks = 2, .samples = 256, .updates = 20, .source = source};
+    double best = 1e9;
+    for (int repeat = 0; source && repeat < 3; repeat++) {
+        r.prefetch = 0, r.consume = 0;
+        if (!go(&r)) break;
+        r.consume = most(r.prepare, r.ranks) / (double)r.updates;
+        r.prefetch = 1;
+        if (!go(&r)) break;
+        double share = most(r.exposed, r.ranks) / most(r.prepare, r.ranks);
+        if (share < best) best = share;
+    }
+    if (source && best < 1e9)
+        bench_report("feed.exposed_share", best, "", LOWER,
+                     "time that the consumer waits / time that the feed takes, with prefetch, the consumer being idle "
+                     "for as long as the feed took without it; 2 ranks, 256 samples, without the first two updates");
+    ravel_source_free(source);
+}
+
+BENCH(feed_ranks) {
+    static const int32_t ranks[] = {8, 64};
+    ravel_source *source = open_source();
+    for (int k = 0; source && k < 2; k++) {
+        char name[40];
+        double best = 1e9;
+        for (int repeat = 0; repeat < 3; repeat++) {
+            run r = {.ranks = ranks[k], .samples = 2048, .updates = 3, .source = source};
+            if (!go(&r)) break;
+            double all = sum(r.cpu, r.ranks) / (double)r.total_samples;
+            if (all < best) best = all;
+        }
+        (void)snprintf(name, sizeof name, "feed.us_per_sample_%d", ranks[k]);
+        bench_report(
+            name, 1e6 * best, "us", LOWER,
+            "processor time of all %d ranks together, a sample: reading, moving and packing it (3256 tokens on "
+            "average), its share of the plan on every rank; 2048 samples in an update",
+            ranks[k]);
+    }
+    ravel_source_free(source);
+}

@@ -1,0 +1,118 @@
+/* The queue of prepared batches, and the thread that fills it.
+ *
+ *     slots   | used by the consumer | ready | ready | being prepared |        a ring of prefetch + 1
+ *                                      head            tail
+ *
+ * The consumer asks for `prefetch` batches at first and for one more whenever it takes one, so that every rank asks for
+ * the same number in the end, however fast it is: the batches are prepared together, in the same order everywhere. A
+ * batch that failed, or the end of the stream, halts the queue until the consumer has taken it; what was asked for
+ * behind it is forgotten, on every rank alike. Without a thread a batch is prepared when it is taken. */
+#include "feed/feed.h"
+
+#include "base/log.h"
+
+#include <string.h>
+
+static int32_t ring(const ravel_feed *feed) {
+    return feed->depth + 1;
+}
+
+/* All updates that are wanted at all are prepared. */
+static int enough(const ravel_feed *feed) {
+    return feed->options.updates && feed->prepared_updates >= feed->options.updates;
+}
+
+static void put_ready(ravel_feed *feed, const ravel__slot *slot) {
+    feed->ready++;
+    feed->tail = (feed->tail + 1) % ring(feed);
+    if (slot->status)
+        feed->halted = 1, feed->wanted = 0;
+    else
+        feed->prepared_updates += slot->meta.updates;
+}
+
+static void *work(void *user) {
+    ravel_feed *feed = user;
+    (void)pthread_mutex_lock(&feed->lock);
+    for (;;) {
+        while (!feed->wanted && !feed->stop) (void)pthread_cond_wait(&feed->changed, &feed->lock);
+        if (!feed->wanted) break;
+        feed->wanted = enough(feed) ? 0 : feed->wanted - 1;
+        if (enough(feed)) continue;
+        ravel__slot *slot = &feed->slots[feed->tail];
+        feed->busy = 1;
+        (void)pthread_mutex_unlock(&feed->lock);
+        ravel__feed_prepare(feed, slot);
+        (void)pthread_mutex_lock(&feed->lock);
+        feed->busy = 0;
+        put_ready(feed, slot);
+        (void)pthread_cond_broadcast(&feed->changed);
+    }
+    (void)pthread_mutex_unlock(&feed->lock);
+    return NULL;
+}
+
+/* A machine that gives no thread is no reason to fail: the batch is then prepared when it is asked for. */
+void ravel__queue_start(ravel_feed *feed) {
+    feed->depth = feed->options.prefetch > 1 && feed->by_rows ? feed->options.prefetch : 1;
+    if (!feed->options.prefetch) return;
+    feed->running = pthread_create(&feed->thread, NULL, work, feed) == 0;
+    if (!feed->running)
+        ravel__log(feed->logger, RAVEL_LOG_WARN, "no thread could be started: the feed does not prefetch");
+}
+
+/* What was asked for is prepared before: the other ranks count on it. */
+void ravel__queue_stop(ravel_feed *feed) {
+    (void)pthread_mutex_lock(&feed->lock);
+    feed->stop = 1;
+    (void)pthread_cond_broadcast(&feed->changed);
+    (void)pthread_mutex_unlock(&feed->lock);
+    if (feed->running) (void)pthread_join(feed->thread, NULL);
+    feed->running = 0;
+}
+
+void ravel__queue_ask(ravel_feed *feed, int32_t batches) {
+    (void)pthread_mutex_lock(&feed->lock);
+    feed->started = 1;
+    if (!feed->halted) feed->wanted += batches;
+    (void)pthread_cond_broadcast(&feed->changed);
+    (void)pthread_mutex_unlock(&feed->lock);
+}
+
+int ravel__queue_is_empty(ravel_feed *feed) {
+    (void)pthread_mutex_lock(&feed->lock);
+    int empty = feed->wanted == 0 && feed->ready == 0 && !feed->busy;
+    (void)pthread_mutex_unlock(&feed->lock);
+    return empty;
+}
+
+/* Waits for the slot at the head. */
+static void wait_ready(ravel_feed *feed) {
+    (void)pthread_mutex_lock(&feed->lock);
+    while (!feed->ready) (void)pthread_cond_wait(&feed->changed, &feed->lock);
+    (void)pthread_mutex_unlock(&feed->lock);
+}
+
+static void prepare_now(ravel_feed *feed) {
+    feed->wanted = 0;
+    ravel__feed_prepare(feed, &feed->slots[feed->tail]);
+    put_ready(feed, &feed->slots[feed->tail]);
+}
+
+int32_t ravel__queue_take(ravel_feed *feed) {
+    if (ravel__queue_is_empty(feed)) ravel__queue_ask(feed, feed->depth);
+    if (feed->running)
+        wait_ready(feed);
+    else
+        prepare_now(feed);
+    (void)pthread_mutex_lock(&feed->lock);
+    int32_t index = feed->head;
+    feed->head = (feed->head + 1) % ring(feed);
+    feed->ready--;
+    if (feed->slots[index].status) { /* its place is free again; the slot in use is not */
+        feed->head = feed->tail = index;
+        feed->halted = 0;
+    }
+    (void)pthread_mutex_unlock(&feed->lock);
+    return index;
+}

@@ -1,0 +1,100 @@
+# ravel feed: verified on meshes in one process and under mpirun (Open MPI and MPICH, whichever are installed), its
+# options and exit codes, and the loss of a rank in the middle of its work.
+set -u
+passed=0 failed=0 skipped=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+export UCX_LOG_LEVEL=error
+$MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$BUILD/feed-build.log" 2>&1 || { cat "$BUILD/feed-build.log"; exit 1; }
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+log="$dir/log"
+mock='{"type":"lognormal","max_seq_len":512,"min_seq_len":1,"mean_seq_len":100,"count":400,"prompt_share":0.3}'
+
+pass() { passed=$((passed + 1)); echo "  ok    $1"; }
+fail() { failed=$((failed + 1)); echo "  FAIL  $1"; tail -n 20 "$log"; }
+check() { # NAME CODE-WANTED CODE PATTERN: the code, and the words somewhere in the log
+    if [ "$2" = "$3" ] && grep -qE -- "$4" "$log"; then pass "$1"; else fail "$1 (exit code $3)"; fi
+}
+feed() { timeout 120 "$BUILD/ravel" feed --mock "$mock" --budget 1k --samples 48 "$@" >"$log" 2>&1; }
+
+# ---- in one process ----
+for owners in tp0-first-last every-rank root-only; do
+    for vpp in 1 2; do
+        feed --tp 2 --cp 2 --dp 2 --pp 3 --vpp $vpp --owners $owners --updates 3 --verify
+        check "24 ranks, vpp $vpp, $owners" 0 $? 'update 3/3 .*verified'
+    done
+    feed --dp 5 --samples 3 --owners $owners --updates 4 --verify
+    check "fewer samples than ranks, $owners" 0 $? 'update 4/4 .*verified'
+done
+feed --pp 4 --mtp-stage 2 --fields reward:f32:sample,adv:f32:next --updates 2 --verify --segments --padding
+check "a stage that asks for tokens" 0 $? 'update 2/2 .*verified'
+feed --ranks 4 --json - --epochs 1 --no-shuffle
+check "JSON lines" 0 $? '^\{"update":8,.*"epoch":1,"position":0'
+[ "$(wc -l <"$log")" = 9 ] && pass "nine batches in an epoch of 400 rows" || fail "nine batches in an epoch of 400 rows"
+
+# ---- a cursor: six updates at once, or two and then four ----
+feed --dp 2 --updates 6 --json "$dir/whole"; feed --dp 2 --updates 2 --save "$dir/cursor" --json "$dir/first"
+feed --dp 3 --updates 4 --resume "$dir/cursor" --json "$dir/rest"
+same() { sed 's/.*"samples":\([0-9]*\),"tokens":\([0-9]*\),"squares":\([0-9]*\),.*/\1 \2 \3/' "$@"; }
+same "$dir/whole" >"$dir/a"; { same "$dir/first"; same "$dir/rest"; } >"$dir/b"
+if cmp -s "$dir/a" "$dir/b" && [ "$(wc -l <"$dir/a")" = 6 ]; then pass "resumed on other ranks"; else fail "resumed on other ranks"; fi
+feed --dp 2 --updates 1 --resume "$dir/cursor" --shuffle-seed 9
+check "a cursor of another stream" 1 $? 'another seed'
+
+# ---- files ----
+printf '{"input_ids":[1,2,3]}\n{"text":"ab"}\n{"input_ids":[1,"x"]}\n{"prompt":"q","response":"a"}\n' >"$dir/data.jsonl"
+timeout 60 "$BUILD/ravel" feed --data "$dir/data.jsonl" --budget 64 --dp 2 --samples 4 >"$log" 2>&1
+check "a bad row is named" 1 $? 'rank [01]: .*data.jsonl:3: "input_ids"\[1\]'
+timeout 60 "$BUILD/ravel" feed --data "$dir/data.jsonl" --budget 64 --dp 2 --samples 4 --bad-rows skip --verify >"$log" 2>&1
+check "or skipped loudly" 0 $? 'data.jsonl:3: .*the row is skipped'
+
+# ---- wrong on purpose ----
+feed --dp 2 --ranks 3; check "ranks that are no mesh" 2 $? 'ravel feed: '
+feed --budgit 3; check "an option that is none" 2 $? 'did you mean --budget'
+timeout 20 "$BUILD/ravel" feed --budget 1k >"$log" 2>&1; check "no samples" 2 $? 'either a data file or mock data'
+feed --budget 100 --updates 1 --dp 2; check "a sample over the budget" 1 $? 'row [0-9]+ with 512 tokens'
+feed --help; check "help" 0 $? '--owners'
+
+# ---- under mpirun ----
+mpi() { # LAUNCHER ARGUMENTS...
+    launcher=$1; shift
+    # shellcheck disable=SC2086
+    timeout 120 $launcher "$BUILD/ravel" feed --mock "$mock" --budget 1k --samples 48 "$@" >"$log" 2>&1
+}
+pids() { pgrep -f "ravel feed .*--shuffle-seed $1"; }
+lose() { # NAME LAUNCHER WORDS any|bad: kill -9 of one rank in the middle; the job ends, with a sentence and not with success
+    seed=$$
+    timeout 120 $2 "$BUILD/ravel" feed --mock "$mock" --budget 4k --samples 400 --updates 1000000 --quiet \
+        --json "$dir/lines" --shuffle-seed $seed --comm-timeout 20 >"$log" 2>&1 &
+    job=$! waited=0
+    until [ -s "$dir/lines" ] || [ $waited = 200 ]; do sleep 0.1; waited=$((waited + 1)); done
+    victim=$(for p in $(pids $seed); do tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "^[^ ]*ravel feed" && echo "$p"; done | tail -n 1)
+    began=$(date +%s)
+    [ -n "$victim" ] && kill -9 "$victim"
+    wait $job; code=$?
+    took=$(($(date +%s) - began))
+    rm -f "$dir/lines"
+    if { [ $code != 0 ] || [ "$4" = any ]; } && [ $code != 124 ] && [ $took -le 40 ] && grep -qiE "$3" "$log"; then pass "$1 ($took s)"
+    else fail "$1: exit code $code after $took s"; fi
+}
+everything() { # NAME LAUNCHER LAUNCHER-THAT-LETS-SURVIVORS-SPEAK
+    for owners in tp0-first-last every-rank root-only; do
+        mpi "$2 -n 8" --tp 2 --dp 2 --pp 2 --vpp 2 --samples 5 --owners $owners --updates 6 --verify
+        check "$1, 8 ranks, tp 2 dp 2 pp 2 vpp 2, fewer samples than ranks, $owners" 0 $? 'update 6/6 .*verified'
+    done
+    mpi "$2 -n 8" --cp 2 --dp 4 --order cp-dp-tp-pp --updates 4 --verify
+    check "$1, 8 ranks, cp 2 dp 4" 0 $? 'update 4/4 .*verified'
+    mpi "$2 -n 4" --budget 100 --updates 1
+    check "$1, an error is said once" 1 $? 'rank 0: .*512 tokens'
+    lose "$1, kill -9 of a rank ends the job" "$2 -n 4" 'signal 9|killed|process is gone|lost' bad
+    lose "$1, survivors of kill -9 say who is gone" "$3 -n 4" 'ravel feed: rank [0-9]+: .*(gone|lost|left|deadline)' any
+}
+missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
+if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
+    everything "Open MPI" mpirun.openmpi "mpirun.openmpi --enable-recovery"
+else missing "Open MPI"; fi
+if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
+    everything MPICH mpirun.mpich "mpirun.mpich -disable-auto-cleanup"
+else missing MPICH; fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
