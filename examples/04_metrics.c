@@ -59,6 +59,7 @@ static void pretend_rollouts(ravel_metrics *m, double progress, uint64_t *random
         groups[i] = i / 8;
         responses[i] = 50 + (int64_t)(draw(random) * (300 + 500 * progress));
         truncated[i] = responses[i] > 750;
+        (void)ravel_metrics_count(m, RAVEL_METRIC_ROLLOUT_TOKENS, responses[i]);
     }
     ravel_metrics_rollouts rollouts = {.size = sizeof rollouts,
                                        .count = SAMPLES,

@@ -326,7 +326,9 @@ typedef struct ravel_metrics_batch {
 } ravel_metrics_batch;
 RAVEL_API void ravel_metrics_add_batch(ravel_metrics *metrics, const ravel_metrics_batch *batch);
 
-/* Samples that came from generators. Arrays of `count`; each may be NULL. Nothing happens unless options.rl. */
+/* Samples that came from generators. Arrays of `count`; each may be NULL. Nothing happens unless options.rl. What was
+ * generated and thrown away again is not among them, so rollout/tokens is counted apart:
+ * ravel_metrics_count(m, RAVEL_METRIC_ROLLOUT_TOKENS, tokens). */
 typedef struct ravel_metrics_rollouts {
     size_t size; /* sizeof(ravel_metrics_rollouts) */
     int64_t count;

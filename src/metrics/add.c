@@ -134,7 +134,6 @@ static void add_responses(ravel_metrics *m, const int64_t *lengths, int64_t coun
     merge_samples(m, RAVEL_METRIC_RESPONSE_LENGTH_MEAN, &fixed, count);
     ravel_metrics_count(m, RAVEL_METRIC_RESPONSE_LENGTH_MIN, least);
     ravel_metrics_count(m, RAVEL_METRIC_RESPONSE_LENGTH_MAX, most);
-    ravel_metrics_count(m, RAVEL_METRIC_ROLLOUT_TOKENS, sum);
 }
 
 static void add_truncated(ravel_metrics *m, const uint8_t *truncated, int64_t count) {

@@ -10,14 +10,22 @@ void ravel__memory_open(ravel_metrics *m) {
     m->statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
 }
 
-void ravel__memory_sample(ravel_metrics *m) {
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) == 0)
-        ravel_metrics_count(m, RAVEL_METRIC_MEMORY_RSS_PEAK, (int64_t)usage.ru_maxrss * 1024);
+/* 0 where it cannot be known. */
+static int64_t resident_now(const ravel_metrics *m) {
     char text[128];
     ssize_t got = m->statm >= 0 ? pread(m->statm, text, sizeof text - 1, 0) : -1;
-    if (got <= 0) return;
+    if (got <= 0) return 0;
     text[got] = '\0';
     const char *resident = strchr(text, ' '); /* "size resident shared ..." in pages */
-    if (resident) ravel_metrics_count(m, RAVEL_METRIC_MEMORY_RSS, strtoll(resident, NULL, 10) * sysconf(_SC_PAGESIZE));
+    return resident ? strtoll(resident, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
+}
+
+/* The kernel's mark lags a little behind what it says about now: the higher of the two is the mark. */
+void ravel__memory_sample(ravel_metrics *m) {
+    struct rusage usage;
+    int64_t now = resident_now(m), marked = getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+    if (now > m->rss_peak) m->rss_peak = now;
+    if (marked > m->rss_peak) m->rss_peak = marked;
+    if (now > 0) ravel_metrics_count(m, RAVEL_METRIC_MEMORY_RSS, now);
+    if (m->rss_peak > 0) ravel_metrics_count(m, RAVEL_METRIC_MEMORY_RSS_PEAK, m->rss_peak);
 }

@@ -110,6 +110,7 @@ struct ravel_metrics {
     ravel__span *spans; /* [span_room], NULL without a trace sink */
     int64_t span_count, span_room, spans_lost;
     int64_t clock_offset_ns; /* monotonic to wall clock */
+    int64_t rss_peak;        /* bytes, since the object was made */
     int32_t statm;           /* file descriptor of /proc/self/statm, -1 without */
 
     ravel__sink *sinks[RAVEL__SINKS_MAX];
