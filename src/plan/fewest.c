@@ -8,7 +8,7 @@ enum { LONG = 16384 }; /* an update of more samples has so many micro-steps that
 /* What is tried beyond best-fit. */
 typedef struct fewest {
     const ravel__job *job;
-    int32_t passes, partners;
+    int32_t passes, partners, tolerance;
     int32_t *bin, bins; /* the best so far */
     int32_t *trial;
 } fewest;
@@ -34,7 +34,7 @@ static ravel_status try_spread(fewest *f, int32_t bins) {
     job.dp = 1;
     int32_t over;
     ravel_status status = ravel__spread(&job, bins, 1, NULL, f->trial, &over);
-    if (status || over > bins / 2) return status;
+    if (status || over > bins / f->tolerance) return status;
     ravel__mark mark = ravel__arena_mark(job.arena);
     ravel__lists lists;
     if (over) {
@@ -53,6 +53,12 @@ static int matters(const fewest *f, int32_t bound) {
     return ravel__steps_for(job->rules, bound, job->dp) < ravel__steps_for(job->rules, f->bins, job->dp);
 }
 
+/* All bins of the fewest micro-steps that the bound allows, if that is fewer than there are. */
+static int64_t least_bins(const fewest *f, int32_t bound) {
+    int64_t bins = ravel__steps_for(f->job->rules, bound, f->job->dp) * f->job->dp;
+    return bins < f->bins ? bins : f->bins - 1;
+}
+
 static ravel_status try_all(fewest *f, int32_t bound) {
     static const int32_t others[] = {
         RAVEL_METHOD_MFFD,    RAVEL_METHOD_FFD, RAVEL_METHOD_LPT, RAVEL_METHOD_KK, RAVEL_METHOD_NEXT_FIT_DECREASING,
@@ -61,6 +67,7 @@ static ravel_status try_all(fewest *f, int32_t bound) {
     for (size_t i = 0; !status && i < sizeof others / sizeof *others && f->bins > bound; i++)
         status = try_method(f, others[i]);
     for (int32_t i = 0; !status && i < 4 && f->bins > bound + i; i++) status = try_spread(f, bound + i);
+    if (!status && matters(f, bound)) status = try_spread(f, (int32_t)least_bins(f, bound));
     if (!status && matters(f, bound)) { /* all bins of one micro-step less */
         int64_t bins = (ravel__steps_for(f->job->rules, f->bins, f->job->dp) - 1) * f->job->dp;
         if (bins >= bound && bins < f->bins) status = try_spread(f, (int32_t)bins);
@@ -68,17 +75,30 @@ static ravel_status try_all(fewest *f, int32_t bound) {
     return status;
 }
 
+/* Whether so many bins leave a little room: a part in 256, or many samples a bin to choose from. */
+static int roomy(const fewest *f, int64_t bins) {
+    int64_t volume = 0, room = bins * f->job->rules->cap;
+    for (int32_t i = 0; i < f->job->pool->count; i++) volume += f->job->pool->slot[i];
+    return volume <= room - room / 256 || f->job->pool->count / bins >= 8;
+}
+
 /* At the default effort only what is likely to pay, and only where a micro-step is much. */
 static ravel_status try_likely(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
+    int64_t least = least_bins(f, bound);
     if (f->job->pool->count > LONG) return RAVEL_OK;
     if (matters(f, bound)) status = try_method(f, RAVEL_METHOD_MFFD);
+    if (!status && matters(f, bound) && roomy(f, least)) status = try_spread(f, (int32_t)least);
+    if (f->job->rules->most < f->job->pool->count) { /* best-fit does not count samples; these do better then */
+        if (!status && matters(f, bound)) status = try_method(f, RAVEL_METHOD_LPT);
+        if (!status && matters(f, bound)) status = try_method(f, RAVEL_METHOD_KK);
+    }
     if (!status && f->bins > bound && f->job->pool->count / bound >= 8) status = try_spread(f, bound);
     return status;
 }
 
 ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bin, int32_t *bins) {
-    fewest f = {job, thorough ? 8 : 2, thorough ? 128 : 32, bin, 0, NULL};
+    fewest f = {job, thorough ? 8 : 2, thorough ? 128 : 32, thorough ? 2 : 4, bin, 0, NULL};
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status = ravel__pack_bfd(job, bin, &f.bins);
     int32_t bound = (int32_t)job->bound;

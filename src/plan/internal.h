@@ -149,6 +149,11 @@ ravel__pack_fn ravel__pack_next_fit, ravel__pack_next_fit_decreasing, ravel__pac
 ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bin, int32_t *bins);
 ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *bin, int32_t *bins);
 
+/* How many bins the balancing methods aim at: what bound and parity allow, at most one a sample. */
+int32_t ravel__wanted_bins(const ravel__job *job);
+/* Karmarkar-Karp into at most k bins, whatever their size. */
+ravel_status ravel__difference(const ravel__job *job, int32_t k, int32_t *bin, int32_t *bins);
+
 /* Micro-steps for so many bins: at least the minimum, a multiple of the multiple. */
 int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp);
 

@@ -20,20 +20,23 @@
 typedef struct purse {
     ravel__care steps, ranks;
     int32_t passes, partners; /* for mending */
-    int32_t all;              /* every start */
+    int32_t starts;           /* how many that can be had are compared */
     int32_t fuel, anew;       /* trades that may be looked at, a sample: in each start; in dealing anew */
 } purse;
 
-static purse open_purse(const ravel__job *job) {
+static purse open_purse(const ravel__job *job, int64_t rows) {
     static const purse purses[] = {
-        {{1, 0, 1, 12}, {2, 2, 1, 14}, 1, 16, 0, 64, 0},         /* fast */
-        {{3, 2, 1, 17}, {16, 16, 1, 20}, 3, 48, 0, 128, 0},      /* default */
-        {{6, 16, 2, 18}, {32, 32, 2, 21}, 3, 64, 1, 256, 256},   /* default, short */
-        {{6, 16, 3, 20}, {64, 64, 3, 22}, 8, 128, 1, 512, 1024}, /* max */
+        {{1, 0, 1, 12}, {2, 2, 1, 14}, 1, 16, 1, 64, 0},         /* fast */
+        {{6, 8, 1, 19}, {16, 16, 1, 20}, 3, 48, 1, 128, 0},      /* default */
+        {{6, 8, 2, 19}, {16, 16, 2, 20}, 3, 48, 1, 256, 0},      /* default, many samples a bin: finer trades */
+        {{6, 16, 2, 19}, {32, 32, 2, 21}, 3, 64, 2, 256, 0},     /* default, short */
+        {{6, 16, 2, 19}, {32, 32, 2, 21}, 3, 64, 9, 256, 256},   /* default, very short */
+        {{6, 16, 3, 20}, {64, 64, 3, 22}, 8, 128, 9, 512, 1024}, /* max */
     };
     int32_t effort = job->rules->options.effort;
-    if (effort == RAVEL_EFFORT_DEFAULT) return purses[ravel__is_thorough(job) ? 2 : 1];
-    return purses[effort == RAVEL_EFFORT_MAX ? 3 : 0];
+    if (effort != RAVEL_EFFORT_DEFAULT) return purses[effort == RAVEL_EFFORT_MAX ? 5 : 0];
+    if (ravel__is_thorough(job)) return purses[4];
+    return purses[job->pool->count <= 2048 ? 3 : rows >= 12 ? 2 : 1];
 }
 
 typedef struct method {
@@ -112,14 +115,26 @@ static ravel_status try_start(const method *m, ravel__start start, int *made) {
     return status || !*made ? status : ravel__contest_enter(m->job, m->contest, solution);
 }
 
-/* The first start that can be had; or all of them. */
+/* Whether a start is likely enough to pay where few are wanted. */
+static int promising(const method *m, ravel__start start) {
+    int32_t count = m->job->pool->count, many = count / m->basis.bins >= 8;
+    switch (start) {
+    case RAVEL__START_SLOTS: return 0;
+    case RAVEL__START_PARTS: return many && count <= 16384;
+    case RAVEL__START_SHRUNK: return many;
+    default: return 1;
+    }
+}
+
+/* The first few starts that can be had; or all of them. */
 static ravel_status try_starts(const method *m) {
-    int64_t rows = m->job->pool->count / m->basis.bins;
-    for (int32_t start = RAVEL__START_COSTS; start <= RAVEL__START_PACKED; start++) {
-        int made = 0;
-        if (!m->purse.all && (start == RAVEL__START_SLOTS || (start == RAVEL__START_SHRUNK && rows < 5))) continue;
+    int32_t left = m->purse.starts, all = left > RAVEL__START_PACKED;
+    for (int32_t start = RAVEL__START_COSTS; start <= RAVEL__START_PACKED && left > 0; start++) {
+        int made = 0, second = left < m->purse.starts && start != RAVEL__START_SLOTS;
+        if (!all && !second && !promising(m, (ravel__start)start)) continue;
         ravel_status status = try_start(m, (ravel__start)start, &made);
-        if (status || (made && !m->purse.all)) return status;
+        if (status) return status;
+        left -= made;
     }
     return RAVEL_OK;
 }
@@ -127,7 +142,7 @@ static ravel_status try_starts(const method *m) {
 /* The best start once more, two micro-steps at a time. */
 static ravel_status try_anew(const method *m) {
     ravel__contest *c = m->contest;
-    if (!m->purse.all || m->job->rules->options.sync != RAVEL_SYNC_MICRO_STEP) return RAVEL_OK;
+    if (!m->purse.anew || m->job->rules->options.sync != RAVEL_SYNC_MICRO_STEP) return RAVEL_OK;
     int64_t fuel = (int64_t)m->job->pool->count * m->purse.anew;
     memcpy(c->trial, c->best, (size_t)m->job->pool->count * sizeof *c->trial);
     ravel_status status = ravel__settle(m->job, c->solution.steps, m->purse.steps, fuel, c->trial);
@@ -149,13 +164,23 @@ static ravel_status order_costs(method *m) {
     return ravel__pool_order(m->job, order);
 }
 
+/* Comparing needs a second array of seats, which the caller has where it compares too. */
+static ravel_status own_trial(const method *m) {
+    size_t n = (size_t)m->job->pool->count;
+    if (m->purse.starts == 1 || m->contest->trial != m->contest->best) return RAVEL_OK;
+    m->contest->trial = ravel__arena_push(m->job->arena, n, sizeof *m->contest->trial);
+    return m->contest->trial ? RAVEL_OK : short_of(m, n * sizeof *m->contest->trial);
+}
+
 ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest) {
     size_t n = (size_t)job->pool->count;
-    method m = {job, open_purse(job), {job, NULL, 0, 0, NULL, 0, 0}, contest};
+    int64_t rows = job->bound ? job->pool->count / job->bound : 0;
+    method m = {job, open_purse(job, rows), {job, NULL, 0, 0, NULL, 0, 0}, contest};
     int32_t *packed = ravel__arena_push(job->arena, n, sizeof *packed);
     if (!packed) return short_of(&m, n * sizeof *packed);
-    ravel_status status = ravel__pack_fewest(job, m.purse.all, packed, &m.basis.packed_bins);
+    ravel_status status = ravel__pack_fewest(job, ravel__is_thorough(job), packed, &m.basis.packed_bins);
     if (!status) status = order_costs(&m);
+    if (!status) status = own_trial(&m);
     if (status) return status;
     m.basis.packed = packed;
     m.basis.passes = m.purse.passes;

@@ -88,7 +88,7 @@ static ravel_status solve_named(const ravel__job *job, int32_t method, int32_t *
 
 /* ---- the default method ------------------------------------------------------------------------------------- */
 
-enum { SHORT = 1024, LONG = 65536 };
+enum { SHORT = 512, LONG = 65536 };
 
 int ravel__is_thorough(const ravel__job *job) {
     int32_t effort = job->rules->options.effort, count = job->pool->count;

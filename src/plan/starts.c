@@ -12,18 +12,14 @@ static ravel_status short_of(const ravel__basis *b, size_t bytes) {
 
 /* ---- spread ------------------------------------------------------------------------------------------------- */
 
-/* Spreads the job's pool over `bins` and mends what is overfull; `bin` gets the result. */
-static ravel_status spread_and_mend(const ravel__basis *b, const ravel__job *job, int32_t bins, int by_slots,
-                                    const int32_t *dear, int32_t *bin, int *made) {
-    int32_t over;
-    *made = 0;
-    ravel_status status = ravel__spread(job, bins, by_slots, dear, bin, &over);
-    if (status || over > (b->passes < 4 ? bins / 4 : bins)) return status;
+/* Mends what is overfull of a spread over `bins`. */
+static ravel_status mend(const ravel__basis *b, const ravel__job *job, int32_t bins, int32_t over, int32_t *bin,
+                         int *made) {
     *made = over == 0;
-    if (!over) return RAVEL_OK;
+    if (over == 0 || over > (b->passes < 4 ? bins / 4 : bins)) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__lists lists;
-    status = ravel__lists_make(job, bin, bins, bins, &lists);
+    ravel_status status = ravel__lists_make(job, bin, bins, bins, &lists);
     if (!status) status = ravel__mend(job, &lists, b->passes, b->partners, &over);
     if (!status && over == 0) {
         *made = 1;
@@ -31,6 +27,31 @@ static ravel_status spread_and_mend(const ravel__basis *b, const ravel__job *job
     }
     ravel__arena_rewind(job->arena, mark);
     return status;
+}
+
+static ravel_status spread_and_mend(const ravel__basis *b, const ravel__job *job, int32_t bins, int by_slots,
+                                    const int32_t *dear, int32_t *bin, int *made) {
+    int32_t over;
+    *made = 0;
+    ravel_status status = ravel__spread(job, bins, by_slots, dear, bin, &over);
+    return status ? status : mend(b, job, bins, over, bin, made);
+}
+
+/* Karmarkar-Karp knows no cap and no max_samples; it is not worth mending where it breaks the latter. */
+static ravel_status difference_and_mend(const ravel__basis *b, int32_t *bin, int *made) {
+    const ravel__job *job = b->job;
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel__lists lists;
+    int32_t bins, over = 0;
+    *made = 0;
+    ravel_status status = ravel__difference(job, b->bins, bin, &bins);
+    if (!status) status = ravel__lists_make(job, bin, b->bins, b->bins, &lists);
+    for (int32_t i = 0; !status && i < b->bins; i++) {
+        if (lists.bin[i].rows > job->rules->most) over = INT32_MAX;
+        if (over < INT32_MAX) over += lists.bin[i].size > job->rules->cap;
+    }
+    ravel__arena_rewind(job->arena, mark);
+    return status ? status : mend(b, job, b->bins, over, bin, made);
 }
 
 /* ---- packed ------------------------------------------------------------------------------------------------- */
@@ -122,6 +143,7 @@ static ravel_status fill(const ravel__basis *b, ravel__start start, int32_t *bin
     *bins = b->packed_bins;
     if (start == RAVEL__START_COSTS || start == RAVEL__START_SLOTS)
         return spread_and_mend(b, b->job, b->bins, start == RAVEL__START_SLOTS, b->dear, bin, made);
+    if (start == RAVEL__START_PARTS) return difference_and_mend(b, bin, made);
     if (start == RAVEL__START_SHRUNK) {
         status = pack_shrunk(b, bin, bins);
         if (status || *bins > b->bins) return status;
