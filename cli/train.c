@@ -191,8 +191,10 @@ static void report(const job *j) {
     const train_summary *s = &j->summary;
     printf("%s after %lld update%s\n", s->stopped ? "stopped" : "done", (long long)s->steps, s->steps == 1 ? "" : "s");
     if (j->kind == TRAIN_GRPO) {
-        print_figure("reward before", s->reward_first, "%.3f (greedy, on questions not trained on)");
+        print_figure("reward before", s->reward_first, "%.3f (greedy, right or wrong, questions not trained on)");
         print_figure("reward after", s->reward_last, "%.3f");
+        print_figure("sampled, first", s->sampled_first, "%.3f (mean reward of the first five batches)");
+        print_figure("sampled, last", s->sampled_last, "%.3f");
         print_figure("refit overlap", 100 * s->refit_overlap, "%.0f %% of the smaller phases hidden");
         print_figure("refit rate", s->refit_gb_per_sec, "%.2f GB/s");
     } else {

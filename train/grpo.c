@@ -138,6 +138,19 @@ static ravel_status learn_batch(train__grpo *g, ravel_error *err) {
     return status;
 }
 
+static void note_reward(train__grpo *g) {
+    double mean = NAN;
+    (void)ravel_metrics_value(g->run.metrics, RAVEL_METRIC_REWARD_MEAN, &mean);
+    if (g->batches < 5) g->sampled[0][g->batches] = mean;
+    g->sampled[1][g->batches++ % 5] = mean;
+}
+
+static double mean_of(const double *values, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count && i < 5; i++) sum += values[i];
+    return count > 0 ? sum / (double)train__min(count, 5) : NAN;
+}
+
 static ravel_status one_batch(train__grpo *g, ravel_error *err) {
     const train_config *c = g->config;
     int64_t before = g->run.state.step;
@@ -152,7 +165,9 @@ static ravel_status one_batch(train__grpo *g, ravel_error *err) {
     g->run.state.batch++;
     if (!status) status = train__grpo_refit(g, g->run.state.version + 1, err);
     if (!status && eval_is_due(g, before)) status = train__grpo_evaluate(g, &g->reward_last, err);
-    return status ? status : train_run_end_step(&g->run, g->learner, err);
+    if (!status) status = train_run_end_step(&g->run, g->learner, err);
+    if (!status) note_reward(g);
+    return status;
 }
 
 static ravel_status train(train__grpo *g, ravel_error *err) {
@@ -177,6 +192,8 @@ static void summarise(const train__grpo *g, train_summary *s) {
     s->loss_first = s->loss_last = s->eval_loss = NAN;
     s->reward_first = g->config->grpo.eval_prompts ? g->run.state.reward_first : NAN;
     s->reward_last = g->reward_last;
+    s->sampled_first = mean_of(g->sampled[0], g->batches);
+    s->sampled_last = mean_of(g->sampled[1], g->batches);
     s->stopped = g->run.stopped;
     s->refit_overlap = g->report.overlap;
     s->refit_gb_per_sec = g->report.gb_per_second;

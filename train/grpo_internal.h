@@ -36,6 +36,8 @@ typedef struct train__grpo {
     train_policy_sums sums;
     int32_t first_update; /* of its batch: the weights are those that the batch began with */
     double reward_last;
+    double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
+    int64_t batches;
     ravel_refit_report report;
 } train__grpo;
 

@@ -248,7 +248,7 @@ static void summarise(const sft *s, train_summary *summary) {
     summary->loss_first = s->loss_first;
     summary->loss_last = s->loss_last;
     summary->eval_loss = s->eval_loss;
-    summary->reward_first = summary->reward_last = NAN;
+    summary->reward_first = summary->reward_last = summary->sampled_first = summary->sampled_last = NAN;
     summary->stopped = s->run.stopped;
     if (ravel_metrics_get(s->run.metrics, "run/tokens_per_sec", &value)) summary->tokens_per_sec = value;
     if (ravel_metrics_get(s->run.metrics, "throughput/packing_efficiency", &value)) summary->packing_efficiency = value;
