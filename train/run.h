@@ -87,9 +87,9 @@ void train_run_free(train_run *run);
 typedef struct train_summary {
     char folder[TRAIN_PATH];
     int64_t steps;
-    double loss_first, loss_last;     /* per token, of the first and the last update that this process ran */
-    double eval_loss;                 /* NAN where there was no evaluation */
-    double reward_first, reward_last; /* greedy, on questions that are not trained on; NAN without */
+    double loss_first, loss_last;       /* per token, of the first and the last update that this process ran */
+    double eval_loss;                   /* NAN where there was no evaluation */
+    double reward_first, reward_last;   /* greedy, on questions that are not trained on; NAN without */
     double sampled_first, sampled_last; /* mean reward of the sampled answers, first and last five batches */
     double tokens_per_sec, packing_efficiency, refit_overlap, refit_gb_per_sec;
     int32_t stopped; /* by a signal, before all steps were done */
