@@ -12,7 +12,9 @@ enum { ROOM = 4096, EDGE = 64 };
 
 /* Writes random pieces with the pen, and the same with plain stores into `want`. Returns the bytes written. */
 static size_t scribble(ravel__rng *r, ravel__pen *pen, unsigned char *want, int64_t element) {
-    static const unsigned char source[ROOM] = {1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233};
+    static unsigned char source[2 * ROOM];
+    if (!source[1])
+        for (size_t i = 0; i < sizeof source; i++) source[i] = (unsigned char)(ravel__mix64(i) | 1);
     size_t used = 0;
     for (;;) {
         int64_t count = (int64_t)ravel__rng_below(r, ravel__rng_below(r, 3) ? 9 : 120),
