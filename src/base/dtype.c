@@ -148,13 +148,12 @@ static double widen(const format *f, uint32_t code) {
  * *value is its two's complement. */
 static int load_integer(int32_t dtype, const void *element, uint64_t *value, int *negative) {
     char kind = ravel_dtype_kind(dtype);
-    int32_t bytes = ravel_dtype_bytes(dtype);
-    if (kind != 'i' && kind != 'u' && kind != 'b') return 0;
+    int32_t bytes = ravel_dtype_bytes(dtype), bits = 8 * bytes;
+    if (bits < 8 || (kind != 'i' && kind != 'u' && kind != 'b')) return 0;
     uint64_t raw = 0;
     memcpy(&raw, element, (size_t)bytes);
-    int unused = 64 - 8 * bytes;
-    *negative = kind == 'i' && raw >> (63 - unused) & 1;
-    if (*negative && unused) raw |= ~UINT64_C(0) << (64 - unused);
+    *negative = kind == 'i' && raw >> (bits - 1) & 1;
+    if (*negative && bits < 64) raw |= ~UINT64_C(0) << bits;
     *value = kind == 'b' ? raw != 0 : raw;
     return 1;
 }
@@ -200,7 +199,8 @@ int ravel_dtype_load(int32_t dtype, const void *element, double *value) {
 }
 
 static int store_whole(int32_t dtype, void *element, double value) {
-    if (value != floor(value) || value < -0x1p63 || value >= 0x1p64) return 0;
+    static const double least = -9223372036854775808.0, beyond = 18446744073709551616.0; /* -2^63, 2^64 */
+    if (value != floor(value) || value < least || value >= beyond) return 0;
     uint64_t whole = value < 0 ? (uint64_t)(int64_t)value : (uint64_t)value;
     return store_integer(dtype, element, whole, value < 0);
 }
@@ -308,12 +308,12 @@ enum { BLOCK = 512 }; /* elements; two blocks of doubles are 8 KiB of stack */
 
 /* The arrays are used in place where they are aligned, and through a block's copy where they are not. */
 static void convert_fast(convert_fn *run, const char *source, size_t from, char *target, size_t to, size_t count) {
-    double in[BLOCK], out[BLOCK];
     int copy_in = (uintptr_t)source % from != 0, copy_out = (uintptr_t)target % to != 0;
     if (!copy_in && !copy_out) {
         run(source, target, count);
         return;
     }
+    double in[BLOCK] = {0}, out[BLOCK] = {0};
     for (size_t i = 0; i < count; i += BLOCK) {
         size_t n = count - i < BLOCK ? count - i : BLOCK;
         if (copy_in) memcpy(in, source + i * from, n * from);

@@ -11,8 +11,7 @@
 
 ravel_status ravel__file_error(ravel_error *err, const char *path, const char *verb, int number) {
     char text[128];
-    const char *says = text; /* GNU strerror_r returns the text, POSIX's fills the buffer; -D_GNU_SOURCE means GNU's */
-    says = strerror_r(number, text, sizeof text);
+    const char *says = strerror_r(number, text, sizeof text); /* GNU's, which returns the text */
     return ravel_error_set(err, RAVEL_E_IO, "%s: %s: %s", path, verb, says);
 }
 
@@ -44,7 +43,7 @@ ravel_status ravel__map_open(const char *path, ravel__map *map, ravel_error *err
 }
 
 void ravel__map_close(ravel__map *map) {
-    if (map->data) (void)munmap((void *)(uintptr_t)map->data, map->bytes);
+    if (map->data) (void)munmap(map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;
 }

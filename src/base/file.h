@@ -11,7 +11,7 @@
 ravel_status ravel__file_error(ravel_error *err, const char *path, const char *verb, int number);
 
 typedef struct ravel__map {
-    const void *data; /* NULL where bytes is 0 */
+    void *data; /* read-only; NULL where bytes is 0 */
     size_t bytes;
 } ravel__map;
 

@@ -80,7 +80,7 @@ static int64_t common_divisor(int64_t a, int64_t b) {
 ravel_status ravel__cp_uneven(const ravel_cp *cp, int64_t slot, int64_t sample, int64_t length, int64_t align,
                               ravel_error *err) {
     char choices[32] = "", who[64];
-    int64_t multiple = ravel__cp_multiple(cp);
+    int64_t multiple = ravel__cp_multiple(cp), right = align / common_divisor(align, multiple) * multiple;
     ravel_choice_word(RAVEL_CP_CHOICES, cp->kind, choices, sizeof choices);
     if (sample >= 0)
         (void)snprintf(who, sizeof who, "sample %lld", (long long)sample);
@@ -89,8 +89,7 @@ ravel_status ravel__cp_uneven(const ravel_cp *cp, int64_t slot, int64_t sample, 
     return ravel_error_set(err, RAVEL_E_ARGUMENT,
                            "%s takes a slot of %lld tokens, and %s sharding over cp %d needs a multiple of %lld: align "
                            "should be %lld",
-                           who, (long long)length, choices, cp->ranks, (long long)multiple,
-                           (long long)(align / common_divisor(align, multiple) * multiple));
+                           who, (long long)length, choices, cp->ranks, (long long)multiple, (long long)right);
 }
 
 ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t slots, const int32_t *samples,

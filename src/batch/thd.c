@@ -335,14 +335,8 @@ ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, co
     if (!status) status = measure(ragged, bin, options, &fresh, err);
     if (!status) status = check_same(thd, &fresh, err);
     if (status) return status;
-    packing p;
-    p.ragged = ragged;
-    p.bin = bin;
-    p.options = options;
-    p.thd = thd;
-    p.cp = cp_of(options);
+    packing p = {.ragged = ragged, .bin = bin, .options = options, .thd = thd, .cp = cp_of(options)};
     p.stream = ravel__pen_streams(output_bytes(&p));
-    memset(&p.derived, 0, sizeof p.derived);
     open_derived(&p);
     int64_t next = 0;
     do { /* one round, unless there are very many fields */

@@ -128,8 +128,8 @@ static void count_one(ravel_counts *c, const weighed *w) {
 
 ravel_status ravel_counts_add(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
                               const double *sample_weights, ravel_counts *counts, ravel_error *err) {
-    weighing w;
-    weighed one;
+    weighing w = {0};
+    weighed one = {0};
     ravel_counts sum = *counts;
     ravel_status status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
     for (int64_t i = 0; !status && i < w.count; i++) {
@@ -215,8 +215,8 @@ static ravel_status weight_of(const recipe *r, int64_t loss_tokens, int64_t fixe
 
 ravel_status ravel_weights_sample(const ravel_counts *counts, const ravel_weights_options *options, int64_t loss_tokens,
                                   double sample_weight, double *weight, ravel_error *err) {
-    recipe r;
-    int64_t fixed;
+    recipe r = {0};
+    int64_t fixed = 0;
     ravel_status status = make_recipe(counts, options, &r, err);
     if (!status) status = fixed_weight(&sample_weight, 0, &fixed, err);
     return status ? status : weight_of(&r, loss_tokens, fixed, weight, err);
@@ -230,14 +230,14 @@ static ravel_status check_dtype(int32_t dtype, ravel_error *err) {
 ravel_status ravel_weights_fill(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
                                 const double *sample_weights, const ravel_counts *counts,
                                 const ravel_weights_options *options, int32_t dtype, void *weights, ravel_error *err) {
-    weighing w;
-    weighed one;
-    recipe r;
+    weighing w = {0};
+    weighed one = {0};
+    recipe r = {0};
     ravel_status status = check_dtype(dtype, err);
     if (!status) status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
     if (!status) status = make_recipe(counts, options, &r, err);
     for (int64_t i = 0; !status && i < w.count; i++) {
-        double value;
+        double value = 0;
         status = weigh(&w, i, &one, err);
         if (!status) status = weight_of(&r, one.loss_tokens, one.fixed, &value, err);
         if (status) break;
@@ -251,7 +251,7 @@ ravel_status ravel_weights_fill(const ravel_ragged *ragged, const ravel_bin *bin
 
 ravel_status ravel_weights_total(const ravel_counts *counts, const ravel_weights_options *options, double *total,
                                  ravel_error *err) {
-    recipe r;
+    recipe r = {0};
     ravel_status status = make_recipe(counts, options, &r, err);
     if (status) return status;
     double above = read_words(r.per_sample ? counts->weight_with_loss : counts->weighted_tokens);
@@ -319,7 +319,7 @@ static ravel_status check_mine(const weighing *w, const recipe *r, double total,
                                verdict *mine, ravel_error *err) {
     careful sum = {0, 0};
     for (int64_t i = 0; i < w->count; i++) {
-        weighed one;
+        weighed one = {0};
         double value = 0;
         ravel_status status = weigh(w, i, &one, err);
         if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &value, err);
@@ -335,8 +335,8 @@ ravel_status ravel_weights_check(const ravel_ragged *ragged, const ravel_bin *bi
                                  const double *sample_weights, const ravel_counts *counts,
                                  const ravel_weights_options *options, int32_t dtype, const void *weights,
                                  const ravel_sum_hook *hook, ravel_error *err) {
-    weighing w;
-    recipe r;
+    weighing w = {0};
+    recipe r = {0};
     verdict all;
     double total = 0;
     memset(&all, 0, sizeof all);

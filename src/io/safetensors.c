@@ -209,10 +209,10 @@ static ravel_status check_places(const parsing *p, const ravel_safetensor *t, si
 static ravel_status sort_names(ravel_safetensors *file, size_t first, const ravel_safetensor ***sorted,
                                ravel_error *err) {
     size_t count = file->count - first;
-    const ravel_safetensor **names = ravel__arena_push(&file->arena, count, sizeof *names);
-    if (!names) return ravel__no_memory(err, count * sizeof *names, "an index of tensors");
+    const ravel_safetensor **names = ravel__arena_push(&file->arena, count, sizeof(void *));
+    if (!names) return ravel__no_memory(err, count * sizeof(void *), "an index of tensors");
     for (size_t i = 0; i < count; i++) names[i] = &file->tensors[first + i];
-    if (count > 1) qsort(names, count, sizeof *names, by_name);
+    if (count > 1) qsort(names, count, sizeof(void *), by_name);
     for (size_t i = 1; i < count; i++)
         if (strcmp(names[i]->name, names[i - 1]->name) == 0)
             return ravel_error_set(err, RAVEL_E_DATA, "tensor \"%.200s\" is there twice%s", names[i]->name,
@@ -304,21 +304,22 @@ ravel_status ravel__safetensors_index(ravel_safetensors *file, ravel_error *err)
 
 /* ---- the object ----------------------------------------------------------------------------------------- */
 
-ravel_status ravel__safetensors_new(const ravel_allocator *allocator, ravel_safetensors **file, ravel_error *err) {
+ravel_safetensors *ravel__safetensors_new(const ravel_allocator *allocator, ravel_error *err) {
     ravel_safetensors *fresh = ravel__calloc(allocator, 1, sizeof *fresh);
-    if (!fresh) return ravel__no_memory(err, sizeof *fresh, "a safetensors reader");
+    if (!fresh) {
+        (void)ravel__no_memory(err, sizeof *fresh, "a safetensors reader");
+        return NULL;
+    }
     fresh->allocator = allocator;
     ravel__arena_init(&fresh->arena, allocator, 4096);
-    *file = fresh;
-    return RAVEL_OK;
+    return fresh;
 }
 
 ravel_status ravel_safetensors_view(const void *bytes, size_t size, const ravel_allocator *allocator,
                                     ravel_safetensors **file, ravel_error *err) {
-    ravel_safetensors *fresh = NULL;
-    ravel_status status = ravel__safetensors_new(allocator, &fresh, err);
-    if (status) return status;
-    status = ravel__safetensors_add(fresh, bytes, size, NULL, err);
+    ravel_safetensors *fresh = ravel__safetensors_new(allocator, err);
+    if (!fresh) return RAVEL_E_MEMORY;
+    ravel_status status = ravel__safetensors_add(fresh, bytes, size, NULL, err);
     if (status == RAVEL_OK) status = ravel__safetensors_index(fresh, err);
     if (status == RAVEL_OK)
         *file = fresh;

@@ -24,7 +24,8 @@ struct ravel_safetensors {
     int32_t shards;
 };
 
-ravel_status ravel__safetensors_new(const ravel_allocator *allocator, ravel_safetensors **file, ravel_error *err);
+/* NULL, and E_MEMORY in err, when memory is short. */
+ravel_safetensors *ravel__safetensors_new(const ravel_allocator *allocator, ravel_error *err);
 /* Checks one file's bytes and appends its tensors; `name` for sentences, NULL for bytes in memory. */
 ravel_status ravel__safetensors_add(ravel_safetensors *file, const void *bytes, size_t size, const char *name,
                                     ravel_error *err);

@@ -153,10 +153,9 @@ static ravel_status open_any(ravel_safetensors *file, const char *path, ravel_er
 
 ravel_status ravel_safetensors_open(const char *path, const ravel_allocator *allocator, ravel_safetensors **file,
                                     ravel_error *err) {
-    ravel_safetensors *fresh = NULL;
-    ravel_status status = ravel__safetensors_new(allocator, &fresh, err);
-    if (status) return status;
-    status = open_any(fresh, path, err);
+    ravel_safetensors *fresh = ravel__safetensors_new(allocator, err);
+    if (!fresh) return RAVEL_E_MEMORY;
+    ravel_status status = open_any(fresh, path, err);
     if (status == RAVEL_OK && !fresh->by_name) {
         ravel_error inner = RAVEL_ERROR_INIT;
         status = ravel__safetensors_index(fresh, &inner);

@@ -83,7 +83,7 @@ static ravel_status must_be(const ravel_safetensors_writer *w, writer_state stat
 ravel_status ravel_safetensors_writer_metadata(ravel_safetensors_writer *writer, const char *key, const char *value,
                                                ravel_error *err) {
     ravel_status status = must_be(writer, DECLARING, "metadata", err);
-    const char *kept_key, *kept_value;
+    const char *kept_key = NULL, *kept_value = NULL;
     if (!status) status = keep(writer, key, &kept_key, err);
     if (!status) status = keep(writer, value, &kept_value, err);
     if (status) return status;
@@ -242,12 +242,12 @@ static int by_name(const void *a, const void *b) {
 
 static ravel_status place(ravel_safetensors_writer *w, entry **order, ravel_error *err) {
     for (size_t i = 0; i < w->count; i++) order[i] = &w->entries[i];
-    if (w->count > 1) qsort(order, w->count, sizeof *order, by_name);
+    if (w->count > 1) qsort(order, w->count, sizeof(void *), by_name);
     for (size_t i = 1; i < w->count; i++)
         if (strcmp(order[i]->name, order[i - 1]->name) == 0)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s: tensor \"%.200s\" is declared twice", w->out.path,
                                    order[i]->name);
-    if (w->count > 1) qsort(order, w->count, sizeof *order, by_size);
+    if (w->count > 1) qsort(order, w->count, sizeof(void *), by_size);
     int64_t at = 0;
     for (size_t i = 0; i < w->count; i++) {
         order[i]->offset = at;
@@ -258,8 +258,8 @@ static ravel_status place(ravel_safetensors_writer *w, entry **order, ravel_erro
 }
 
 static ravel_status begin(ravel_safetensors_writer *w, ravel_error *err) {
-    entry **order = ravel__arena_push(&w->arena, w->count, sizeof *order);
-    if (!order) return ravel__no_memory(err, w->count * sizeof *order, "the order of tensors");
+    entry **order = ravel__arena_push(&w->arena, w->count, sizeof(void *));
+    if (!order) return ravel__no_memory(err, w->count * sizeof(void *), "the order of tensors");
     ravel_status status = place(w, order, err);
     if (status == RAVEL_OK) status = write_header(w, order, err);
     w->state = status == RAVEL_OK ? WRITING : FAILED;
@@ -354,7 +354,7 @@ ravel_status ravel_safetensors_write(const char *path, const ravel_safetensor *t
                                      const ravel_safetensors_options *options, ravel_error *err) {
     ravel_safetensors_writer *w = NULL;
     ravel_status status = ravel_safetensors_writer_create(path, options, &w, err);
-    if (status) return status;
+    if (status || !w) return status;
     status = write_all(w, tensors, count, metadata, metadata_count, err);
     ravel_safetensors_writer_free(w);
     return status;
