@@ -244,7 +244,9 @@ ravel_status report_print(const report_run *runs, int count, cli_output *out, ra
     ravel_status status = end_line(&l, out, err);
     for (int i = 0; !status && report_figure_at(i); i++)
         status = print_figure(report_figure_at(i), runs, count, out, err);
-    if (!status) status = report_put(out, err, "time by phase\n");
+    int timed = 0;
+    for (int i = 0; i < count; i++) timed |= report_find(&runs[i].metrics, "time/other_sec") != NULL;
+    if (!status && timed) status = report_put(out, err, "time by phase\n");
     if (!status) status = print_phases(runs, count, out, err);
     for (int i = 0; i < count && !status; i++) status = print_notes(&runs[i], out, err);
     return status;

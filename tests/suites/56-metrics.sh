@@ -85,6 +85,29 @@ if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; th
     page "page of one run" "$dir/b.html" 1 1400
     page "page of two runs" "$dir/ab.html" 2 1400
     page "page on a phone" "$dir/ab.html" 2 500
+    # every button pressed, every box ticked, the pointer over every figure
+    sed 's|</body>||; s|</html>||' "$dir/ab.html" >"$dir/used.html"
+    cat >>"$dir/used.html" <<'END'
+<script>
+for (const b of document.querySelectorAll("button")) { b.click(); b.click(); }
+for (const i of document.querySelectorAll("input[type=checkbox]")) { i.click(); i.click(); }
+document.getElementById("smooth").value = 0.9;
+document.getElementById("smooth").dispatchEvent(new Event("input"));
+const pick = document.getElementById("pick");
+for (const o of pick.querySelectorAll("option")) { pick.value = o.value; pick.dispatchEvent(new Event("change")); }
+let tips = 0;
+for (const f of document.querySelectorAll("svg.plot, canvas")) {
+  const r = f.getBoundingClientRect();
+  for (const x of [0.01, 0.3, 0.99]) f.dispatchEvent(new PointerEvent("pointermove", { clientX: r.left + x * r.width, clientY: r.top + r.height / 2 }));
+  tips += document.getElementById("tip").textContent.length > 3;
+  f.dispatchEvent(new PointerEvent("pointerleave"));
+}
+if (tips < document.querySelectorAll("svg.plot, canvas").length) throw new Error("a figure has no tip");
+if (document.querySelectorAll("path.faint").length < 4) throw new Error("nothing was smoothed");
+dispatchEvent(new Event("resize"));
+</script></body></html>
+END
+    page "page in use" "$dir/used.html" 2 1400
 else skip "chromium or python3 is not installed: the pages were not drawn"; fi
 
 # ---- odd runs ----
