@@ -32,7 +32,8 @@ static ravel_status run_update(ravel_comm *comm, ravel_feed *feed, ravel_error *
     status = ravel_comm_allreduce(comm, &sum, &sum, 1, RAVEL_F64, RAVEL_SUM, err);
     if (!status && ravel_comm_rank(comm) == 0)
         printf("update %" PRId64 ": %" PRId64 " tokens, %.1f %% of the room; weights sum to %.6f\n", update->number,
-               update->counts.tokens, 100.0 * (double)update->counts.tokens / (double)update->counts.capacity_tokens, sum);
+               update->counts.tokens, 100.0 * (double)update->counts.tokens / (double)update->counts.capacity_tokens,
+               sum);
     return status;
 }
 
