@@ -651,14 +651,6 @@ class ravel_mock_options(C.Structure):
     pass
 
 
-class ravel_safetensor(C.Structure):
-    pass
-
-
-class ravel_safetensors_options(C.Structure):
-    pass
-
-
 class ravel_refit_tensor(C.Structure):
     pass
 
@@ -684,6 +676,14 @@ class ravel_refit_options(C.Structure):
 
 
 class ravel_refit_report(C.Structure):
+    pass
+
+
+class ravel_safetensor(C.Structure):
+    pass
+
+
+class ravel_safetensors_options(C.Structure):
     pass
 
 
@@ -1304,23 +1304,6 @@ ravel_mock_options._fields_ = [
     ("field", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
-ravel_safetensor._fields_ = [
-    ("name", C.c_char_p),
-    ("dtype", C.c_int32),
-    ("rank", C.c_int32),
-    ("dims", C.c_void_p),
-    ("count", C.c_int64),
-    ("bytes", C.c_int64),
-    ("data", C.c_void_p),
-    ("aligned", C.c_int32),
-    ("shard", C.c_int32),
-]
-ravel_safetensors_options._fields_ = [
-    ("size", C.c_size_t),
-    ("durability", C.c_int32),
-    ("reserved", C.c_int32),
-    ("allocator", C.POINTER(ravel_allocator)),
-]
 ravel_refit_tensor._fields_ = [
     ("name", C.c_char_p),
     ("dtype", C.c_int32),
@@ -1423,6 +1406,23 @@ ravel_refit_report._fields_ = [
     ("gb_per_second", C.c_double),
     ("peak_bytes", C.c_int64),
     ("stage_bytes", C.c_int64),
+]
+ravel_safetensor._fields_ = [
+    ("name", C.c_char_p),
+    ("dtype", C.c_int32),
+    ("rank", C.c_int32),
+    ("dims", C.c_void_p),
+    ("count", C.c_int64),
+    ("bytes", C.c_int64),
+    ("data", C.c_void_p),
+    ("aligned", C.c_int32),
+    ("shard", C.c_int32),
+]
+ravel_safetensors_options._fields_ = [
+    ("size", C.c_size_t),
+    ("durability", C.c_int32),
+    ("reserved", C.c_int32),
+    ("allocator", C.POINTER(ravel_allocator)),
 ]
 
 FUNCTIONS = {
@@ -1799,8 +1799,6 @@ STRUCTS = [
     ravel_metrics_tokens,
     ravel_metrics_totals,
     ravel_mock_options,
-    ravel_safetensor,
-    ravel_safetensors_options,
     ravel_refit_tensor,
     ravel_refit_rule,
     ravel_refit_source,
@@ -1808,4 +1806,6 @@ STRUCTS = [
     ravel_refit_sink,
     ravel_refit_options,
     ravel_refit_report,
+    ravel_safetensor,
+    ravel_safetensors_options,
 ]

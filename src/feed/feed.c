@@ -37,8 +37,8 @@ void ravel_feed_free(ravel_feed *feed) {
     ravel_exchange_free(feed->exchange);
     ravel__columns_free(&feed->columns, a);
     ravel__pile *piles[] = {&feed->rows,    &feed->planning.input, &feed->planning.expanded, &feed->result,
-                            &feed->scratch, &feed->staging,        &feed->weight_values};
-    for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) ravel__pile_free(piles[i], a);
+                            &feed->scratch, &feed->staging,        &feed->weight_values,     NULL};
+    for (ravel__pile **pile = piles; *pile; pile++) ravel__pile_free(*pile, a);
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
     ravel__release(a, feed->stage_roles, (size_t)feed->layout.sizes[3] * sizeof *feed->stage_roles);
     ravel__release(a, feed, sizeof *feed);

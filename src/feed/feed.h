@@ -135,7 +135,6 @@ struct ravel_feed {
     ravel_order order;
     ravel__fields fields;
     const ravel_source *source; /* NULL where this rank does not read */
-    int32_t by_rows;            /* samples come from sources, else they are submitted */
     ravel_reader *reader;
 
     ravel_comm *world; /* the feed's own, and all below split from it */
@@ -143,11 +142,12 @@ struct ravel_feed {
     ravel_comm *tp, *dp, *pp;
     ravel_mesh_layout layout;
     ravel_mesh_coord at;
-    int32_t owner; /* this rank reads */
-    int32_t chunk_roles[64];
-    int32_t *stage_roles; /* [pp] ROLE_ bits of all chunks of a stage */
-    int32_t weighs;       /* this rank makes loss weights */
-    int32_t have;         /* ROLE_ bits that decide which fields this stage's arrays hold */
+    int32_t owner;           /* this rank reads */
+    int32_t by_rows;         /* samples come from sources, else they are submitted */
+    int32_t weighs;          /* this rank makes loss weights */
+    int32_t have;            /* ROLE_ bits that decide which fields this stage's arrays hold */
+    int32_t chunk_roles[64]; /* ROLE_ bits of this rank's chunks */
+    int32_t *stage_roles;    /* [pp] of all chunks of a stage */
 
     /* of the batch that is being prepared */
     ravel_cursor cursor; /* where it begins */
@@ -161,7 +161,6 @@ struct ravel_feed {
     ravel_exchange *exchange;
     ravel_exchange_sizes sizes;
     int64_t gathered_bytes; /* that the gather sent */
-    int has_prompts;        /* of the dp group's samples */
     ravel_ragged sendable;  /* mine, with the fields that this stage needs */
     ravel_field sendable_fields[RAVEL__FIELDS_MAX];
     int64_t sendable_of[RAVEL__FIELDS_MAX]; /* field -> index in sendable, or -1 */
@@ -169,39 +168,39 @@ struct ravel_feed {
     uint64_t digest;
     ravel__pile rows, result, scratch, weight_values, staging;
     ravel_cursor next; /* behind the batch */
-    int end;
+    int has_prompts;   /* samples of the dp group come with prompts */
+    int end;           /* there are no more rows */
 
     ravel__slot slots[RAVEL__SLOTS];
 
     /* the consumer's side */
-    int32_t current;        /* slot in use; -1: none */
     int64_t update;         /* of the current slot */
     int64_t handed_out;     /* updates so far */
     ravel_cursor reached;   /* behind the current batch */
     ravel_feed_update view; /* what ravel_feed_next gave */
     ravel_feed_stats stats;
-    int started; /* the first preparation was asked for */
-    int over;
+    int32_t current; /* slot in use; -1: none */
+    int started;     /* the first preparation was asked for */
+    int over;        /* the stream ended */
+    int dead;        /* the communicator failed; written by preparing, read when that is over */
 
     /* samples of the next batch, without a source */
     ravel_samples submitted;
-    int has_submitted;
     int64_t no_offsets[1];
-    int dead; /* the communicator failed; written by preparing, read when that is over */
+    int has_submitted;
 
     /* the thread */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int running; /* it exists */
-    int stop;
+    int running, stop; /* it exists, it is to end */
 
     /* the queue; with `lock` */
+    int64_t prepared_updates; /* in all */
     int32_t depth;            /* batches that may be ready or on their way */
     int32_t head, tail;       /* slots: the next to take, the next to prepare */
     int32_t wanted, ready;    /* batches asked for and not begun; prepared and not taken */
     int busy, halted;         /* one is being prepared; the last one failed or was the end */
-    int64_t prepared_updates; /* in all */
     ravel__fault fault;
 };
 

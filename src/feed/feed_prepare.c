@@ -132,11 +132,19 @@ static void give_up(ravel_feed *feed, ravel_status status, const ravel_error *er
 
 /* Memory that the feed holds. The slot that the consumer uses does not change meanwhile. */
 static int64_t memory_held(const ravel_feed *feed) {
-    const ravel__pile *piles[] = {
-        &feed->rows,    &feed->planning.input, &feed->planning.expanded, &feed->result,      &feed->scratch,
-        &feed->staging, &feed->weight_values,  &feed->columns.mine,      &feed->columns.all, &feed->columns.columns};
+    const ravel__pile *piles[] = {&feed->rows,
+                                  &feed->planning.input,
+                                  &feed->planning.expanded,
+                                  &feed->result,
+                                  &feed->scratch,
+                                  &feed->staging,
+                                  &feed->weight_values,
+                                  &feed->columns.mine,
+                                  &feed->columns.all,
+                                  &feed->columns.columns,
+                                  NULL};
     size_t bytes = sizeof *feed;
-    for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) bytes += piles[i]->room;
+    for (const ravel__pile **pile = piles; *pile; pile++) bytes += (*pile)->room;
     for (int32_t i = 0; i < RAVEL__SLOTS; i++)
         bytes += feed->slots[i].index.room + feed->slots[i].block.room + feed->slots[i].words.room;
     return (int64_t)bytes;

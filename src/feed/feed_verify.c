@@ -44,7 +44,7 @@ static ravel_status read_all(again *a, ravel_reader *reader) {
         status = ravel__pile_reserve(&a->columns.ranks, feed->allocator, dp + 1, sizeof(int64_t), "counts", a->err);
     if (status) return status;
     a->columns.counts = a->columns.ranks.at;
-    memset(a->columns.counts, 0, (size_t)(dp + 1) * sizeof(int64_t));
+    for (int32_t r = 0; r <= dp; r++) a->columns.counts[r] = 0;
     ravel_order_rows(&feed->order, a->slot->begin, 0, total, a->rows.at);
     for (int32_t r = 0; r < dp && feed->options.owners != RAVEL_OWNERS_ROOT_ONLY && !status; r++) {
         int64_t first = ravel_share(total, dp, r), end = ravel_share(total, dp, r + 1);
@@ -237,7 +237,8 @@ ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *sourc
     ravel_reader_free(reader);
     ravel_plan_free(a.made);
     ravel__columns_free(&a.columns, feed->allocator);
-    ravel__pile *piles[] = {&a.scratch.input, &a.scratch.expanded, &a.rows, &a.block, &a.weights, &a.sample_weights};
-    for (size_t i = 0; i < sizeof piles / sizeof *piles; i++) ravel__pile_free(piles[i], feed->allocator);
+    ravel__pile *piles[] = {&a.scratch.input, &a.scratch.expanded, &a.rows, &a.block,
+                            &a.weights,       &a.sample_weights,   NULL};
+    for (ravel__pile **pile = piles; *pile; pile++) ravel__pile_free(*pile, feed->allocator);
     return status;
 }
