@@ -66,10 +66,10 @@ int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, in
 }
 
 int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp) {
-    int64_t steps = divide_up(bins, dp), multiple = rules->options.multiple;
+    int64_t done = rules->steps_done, steps = divide_up(bins, dp) + done, multiple = rules->options.multiple;
     if (steps < rules->options.min_micro_steps) steps = rules->options.min_micro_steps;
     if (steps < 1) steps = 1;
-    return divide_up(steps, multiple) * multiple;
+    return divide_up(steps, multiple) * multiple - done;
 }
 
 int64_t ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats) {

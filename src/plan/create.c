@@ -8,8 +8,8 @@
 /* ---- memory ------------------------------------------------------------------------------------------------- */
 
 /* One block: the struct, then its arrays, widest first so that each is aligned. */
-ravel__plan *ravel__plan_alloc(const ravel__rules *rules, int64_t updates, int64_t micro_steps, int64_t ids,
-                               ravel_error *err) {
+static ravel__plan *alloc_plan(const ravel__rules *rules, const ravel__draft *draft, int64_t count, ravel_error *err) {
+    int64_t updates = draft->updates, micro_steps = draft->offsets[updates], ids = draft->ids ? count : 0;
     size_t bins = (size_t)(micro_steps * rules->options.dp), samples = (size_t)rules->placed;
     size_t wide = (size_t)updates + 1 + 4 * bins + 1 + (size_t)ids, narrow = samples + (size_t)rules->skipped;
     size_t head = ravel__round_up(sizeof(ravel__plan), sizeof(int64_t));
@@ -26,12 +26,13 @@ ravel__plan *ravel__plan_alloc(const ravel__rules *rules, int64_t updates, int64
     plan->bin_tokens = at += bins + 1;
     plan->bin_slots = at += bins;
     plan->bin_costs = at += bins;
-    plan->ids = ids ? at + bins : NULL;
+    plan->ids = draft->ids ? at + bins : NULL;
     plan->samples = (int32_t *)(void *)(at + bins + ids);
     plan->skipped = plan->samples + samples;
     plan->allocator = rules->options.allocator;
     plan->bytes = bytes;
-    plan->api = (ravel_plan){.updates = updates,
+    plan->api = (ravel_plan){.count = count,
+                             .updates = updates,
                              .micro_steps = micro_steps,
                              .bins = (int64_t)bins,
                              .dp = rules->options.dp,
@@ -50,6 +51,46 @@ void ravel_plan_free(ravel_plan *plan) {
     if (own) ravel__release(own->allocator, own, own->bytes);
 }
 
+/* ---- emitting ----------------------------------------------------------------------------------------------- */
+
+/* Samples stand in their bin in the order of their rows. */
+static void emit_samples(const ravel_plan_input *input, const int32_t *where, ravel__plan *plan) {
+    int64_t *offsets = plan->bin_offsets, bins = plan->api.bins, skipped = 0;
+    memset(offsets, 0, (size_t)(bins + 1) * sizeof *offsets);
+    for (int64_t i = 0; i < input->count; i++) {
+        if (where[i] >= 0)
+            offsets[where[i] + 1]++;
+        else
+            plan->skipped[skipped++] = (int32_t)i;
+    }
+    for (int64_t bin = 0; bin < bins; bin++) offsets[bin + 1] += offsets[bin];
+    for (int64_t i = 0; i < input->count; i++)
+        if (where[i] >= 0) plan->samples[offsets[where[i]]++] = (int32_t)i;
+    memmove(offsets + 1, offsets, (size_t)bins * sizeof *offsets);
+    offsets[0] = 0;
+}
+
+ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *input, const ravel__draft *draft,
+                         ravel__arena *arena, ravel_plan **out, ravel_error *err) {
+    int64_t *totals = ravel__arena_push(arena, (size_t)rules->options.dp, sizeof *totals);
+    if (!totals) return ravel__no_memory(err, (size_t)rules->options.dp * sizeof *totals, "rank totals");
+    ravel__plan *plan = alloc_plan(rules, draft, input->count, err);
+    if (!plan) return RAVEL_E_MEMORY;
+    memcpy(plan->update_offsets, draft->offsets, ((size_t)draft->updates + 1) * sizeof *draft->offsets);
+    if (plan->ids) memcpy(plan->ids, draft->ids, (size_t)input->count * sizeof *plan->ids);
+    emit_samples(input, draft->where, plan);
+    ravel_plan_stats *s = &plan->api.stats;
+    ravel__plan_measure(rules, input, &plan->api, plan->bin_tokens, plan->bin_slots, plan->bin_costs, totals, s);
+    const ravel_plan_stats *bounds = &draft->bounds;
+    s->bins_packed = bounds->bins_packed < s->bins ? bounds->bins_packed : s->bins; /* the plan is a packing too */
+    s->bins_lower_bound = bounds->bins_lower_bound;
+    s->micro_steps_lower_bound = bounds->micro_steps_lower_bound;
+    s->time_lower_bound = bounds->time_lower_bound;
+    plan->api.digest = ravel__plan_digest(rules, input, &plan->api);
+    *out = &plan->api;
+    return RAVEL_OK;
+}
+
 /* ---- solving ------------------------------------------------------------------------------------------------ */
 
 typedef struct build {
@@ -57,9 +98,7 @@ typedef struct build {
     const ravel_plan_input *input;
     ravel__arena *arena;
     ravel_error *err;
-    int32_t *where;   /* the bin of every row, -1: left out */
-    int64_t *offsets; /* first micro-step of every update */
-    ravel_plan_stats bounds;
+    ravel__draft draft;
 } build;
 
 static ravel_status too_wide(const build *b, int64_t update, int64_t steps) {
@@ -70,77 +109,42 @@ static ravel_status too_wide(const build *b, int64_t update, int64_t steps) {
 
 static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, int32_t count) {
     ravel__mark mark = ravel__arena_mark(b->arena);
+    ravel__draft *d = &b->draft;
     ravel__pool pool;
     ravel__solution solution = {0, 0};
     ravel_status status = ravel__pool_make(b->rules, b->input, rows, count, b->arena, &pool, b->err);
     int32_t *seat = ravel__arena_push(b->arena, (size_t)count, sizeof *seat);
     if (!status && !seat) status = ravel__no_memory(b->err, (size_t)count * sizeof *seat, "an update");
-    ravel__job job = {b->rules, &pool, b->input, b->arena, b->err, b->rules->options.method, b->rules->options.dp, 0};
+    ravel__job job = ravel__job_for(b->rules, b->input, &pool, b->arena, b->err);
     if (!status) {
-        job.bound = ravel__bounds_add(b->rules, &pool, &b->bounds);
+        job.bound = ravel__bounds_add(b->rules, &pool, &d->bounds);
         status = ravel__solve(&job, seat, &solution);
     }
-    int64_t first = b->offsets[update], dp = b->rules->options.dp;
+    int64_t first = d->offsets[update], dp = b->rules->options.dp;
     if (!status && (first + solution.steps) * dp > RAVEL__MOST_BINS) status = too_wide(b, update, solution.steps);
-    for (int32_t i = 0; !status && i < count; i++) b->where[pool.row[i]] = (int32_t)(first * dp) + seat[i];
-    b->offsets[update + 1] = first + solution.steps;
-    b->bounds.bins_packed += solution.bins_packed;
+    for (int32_t i = 0; !status && i < count; i++) d->where[pool.row[i]] = (int32_t)(first * dp) + seat[i];
+    d->offsets[update + 1] = first + solution.steps;
+    d->bounds.bins_packed += solution.bins_packed;
     ravel__arena_rewind(b->arena, mark);
     return status;
 }
 
-/* ---- emitting ----------------------------------------------------------------------------------------------- */
-
-/* Samples stand in their bin in the order of their rows. */
-static void emit_samples(const build *b, ravel__plan *plan) {
-    int64_t *offsets = plan->bin_offsets, bins = plan->api.bins, skipped = 0;
-    memset(offsets, 0, (size_t)(bins + 1) * sizeof *offsets);
-    for (int64_t i = 0; i < b->input->count; i++) {
-        if (b->where[i] >= 0)
-            offsets[b->where[i] + 1]++;
-        else
-            plan->skipped[skipped++] = (int32_t)i;
-    }
-    for (int64_t bin = 0; bin < bins; bin++) offsets[bin + 1] += offsets[bin];
-    for (int64_t i = 0; i < b->input->count; i++)
-        if (b->where[i] >= 0) plan->samples[offsets[b->where[i]]++] = (int32_t)i;
-    memmove(offsets + 1, offsets, (size_t)bins * sizeof *offsets);
-    offsets[0] = 0;
-}
-
-static ravel_status emit(const build *b, int32_t updates, ravel_plan **out) {
-    int64_t *totals = ravel__arena_push(b->arena, (size_t)b->rules->options.dp, sizeof *totals);
-    if (!totals) return ravel__no_memory(b->err, (size_t)b->rules->options.dp * sizeof *totals, "rank totals");
-    ravel__plan *plan = ravel__plan_alloc(b->rules, updates, b->offsets[updates], 0, b->err);
-    if (!plan) return RAVEL_E_MEMORY;
-    plan->api.count = b->input->count;
-    memcpy(plan->update_offsets, b->offsets, ((size_t)updates + 1) * sizeof *b->offsets);
-    emit_samples(b, plan);
-    ravel_plan_stats *s = &plan->api.stats;
-    ravel__plan_measure(b->rules, b->input, &plan->api, plan->bin_tokens, plan->bin_slots, plan->bin_costs, totals, s);
-    s->bins_packed = b->bounds.bins_packed < s->bins ? b->bounds.bins_packed : s->bins; /* the plan is a packing too */
-    s->bins_lower_bound = b->bounds.bins_lower_bound;
-    s->micro_steps_lower_bound = b->bounds.micro_steps_lower_bound;
-    s->time_lower_bound = b->bounds.time_lower_bound;
-    plan->api.digest = ravel__plan_digest(b->rules, b->input, &plan->api);
-    *out = &plan->api;
-    return RAVEL_OK;
-}
-
 static ravel_status create(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
                            ravel_plan **plan, ravel_error *err) {
-    build b = {rules, input, arena, err, NULL, NULL, {0}};
+    build b = {rules, input, arena, err, {0}};
     ravel__deal deal;
-    b.where = ravel__arena_push(arena, (size_t)input->count, sizeof *b.where);
-    b.offsets = ravel__arena_push(arena, (size_t)rules->updates + 1, sizeof *b.offsets);
-    if (!b.where || !b.offsets) return ravel__no_memory(err, (size_t)input->count * sizeof *b.where, "planning");
+    b.draft.where = ravel__arena_push(arena, (size_t)input->count, sizeof *b.draft.where);
+    b.draft.offsets = ravel__arena_push(arena, (size_t)rules->updates + 1, sizeof *b.draft.offsets);
+    if (!b.draft.where || !b.draft.offsets)
+        return ravel__no_memory(err, (size_t)input->count * sizeof *b.draft.where, "planning");
     ravel_status status = ravel__deal_make(rules, input, arena, &deal, err);
     if (status) return status;
-    memset(b.where, 0xff, (size_t)input->count * sizeof *b.where);
-    b.offsets[0] = 0;
+    memset(b.draft.where, 0xff, (size_t)input->count * sizeof *b.draft.where);
+    b.draft.offsets[0] = 0;
+    b.draft.updates = deal.updates;
     for (int32_t u = 0; !status && u < deal.updates; u++)
         status = solve_update(&b, u, deal.rows + deal.start[u], deal.start[u + 1] - deal.start[u]);
-    return status ? status : emit(&b, deal.updates, plan);
+    return status ? status : ravel__emit(rules, input, &b.draft, arena, plan, err);
 }
 
 ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_options *options, ravel_plan **plan,

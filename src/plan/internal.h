@@ -43,6 +43,7 @@ typedef struct ravel__rules {
     int32_t wide;               /* costs need 128 bits before the shift */
     int32_t own_costs;          /* the caller gave costs */
     int32_t updates;            /* at most so many */
+    int64_t steps_done;         /* micro-steps that the update has already: they count towards multiple and minimum */
     int32_t placed;             /* samples that fit */
     int32_t skipped;            /* samples that do not */
 } ravel__rules;
@@ -124,9 +125,16 @@ typedef struct ravel__job {
     ravel__arena *arena;
     ravel_error *err;
     int32_t method;
-    int32_t dp;    /* 1 where a rank is planned on its own */
-    int64_t bound; /* of bins: ravel__bins_bound of the pool */
+    int32_t dp;           /* 1 where a rank is planned on its own */
+    int64_t bound;        /* of bins: ravel__bins_bound of the pool */
+    const int32_t *ranks; /* by row: the rank of its group, where that is decided already; else NULL */
 } ravel__job;
+
+static inline ravel__job ravel__job_for(const ravel__rules *rules, const ravel_plan_input *input,
+                                        const ravel__pool *pool, ravel__arena *arena, ravel_error *err) {
+    ravel__job job = {rules, pool, input, arena, err, rules->options.method, rules->options.dp, 0, NULL};
+    return job;
+}
 
 /* The pool's samples by cost, dearest first. */
 ravel_status ravel__pool_order(const ravel__job *job, int32_t *order);
@@ -230,9 +238,17 @@ typedef struct ravel__plan {
     size_t bytes; /* of this block, arrays included */
 } ravel__plan;
 
-/* A plan with room for its arrays (and `ids` ids), which the caller fills. */
-ravel__plan *ravel__plan_alloc(const ravel__rules *rules, int64_t updates, int64_t micro_steps, int64_t ids,
-                               ravel_error *err);
+/* What is known before the plan's arrays are made. */
+typedef struct ravel__draft {
+    int64_t updates;
+    int64_t *offsets;        /* [updates + 1] first micro-step of each update */
+    int32_t *where;          /* [count] the bin of every row, -1: left out */
+    const int64_t *ids;      /* [count] of arrivals; else NULL */
+    ravel_plan_stats bounds; /* the bounds and bins_packed */
+} ravel__draft;
+
+ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *input, const ravel__draft *draft,
+                         ravel__arena *arena, ravel_plan **out, ravel_error *err);
 /* Bin figures and stats from update_offsets, bin_offsets and samples; all but the bounds and bins_packed. `totals` is
  * scratch of dp. */
 void ravel__plan_measure(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan,

@@ -307,7 +307,7 @@ ravel_status ravel__place(const ravel__job *job, int64_t steps, int32_t *seat) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status = RAVEL_OK;
     if (job->rules->options.sync == RAVEL_SYNC_PIPELINE && steps > 2) status = order_steps(job, steps, seat);
-    if (!status && job->input->homes && job->dp > 1) status = stay_home(job, steps, seat);
+    if (!status && job->input->homes && job->dp > 1 && !job->ranks) status = stay_home(job, steps, seat);
     ravel__arena_rewind(job->arena, mark);
     return status;
 }

@@ -82,6 +82,10 @@ static ravel_status even_crowd(crowd *c) {
 static ravel_status choose_ranks(const ravel__job *job, int32_t *rank) {
     int32_t groups, over;
     crowd c;
+    if (job->ranks) {
+        for (int32_t i = 0; i < job->pool->count; i++) rank[i] = job->ranks[job->pool->row[i]];
+        return RAVEL_OK;
+    }
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status =
         ravel__groups_number(job->input, job->pool->row, job->pool->count, job->arena, rank, &groups, job->err);

@@ -132,6 +132,10 @@ static ravel_status solve_ravel(const ravel__job *job, int32_t *seat, ravel__sol
 }
 
 ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
+    if (job->pool->count == 0) { /* only fillers */
+        *solution = (ravel__solution){ravel__steps_for(job->rules, 0, job->dp), 0};
+        return RAVEL_OK;
+    }
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status = job->method == RAVEL_METHOD_RAVEL ? solve_ravel(job, seat, solution)
                                                             : solve_named(job, job->method, seat, solution);

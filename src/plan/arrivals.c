@@ -1,0 +1,210 @@
+/* Pushing: columns that grow, all or nothing, and seats for groups. */
+#include "plan/arrivals.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- life --------------------------------------------------------------------------------------------------- */
+
+static ravel_status check_options(const ravel_plan_options *o, double fill, ravel_error *err) {
+    if (!(fill > 0 && fill <= 1))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill is %g; it must be above 0 and at most 1", fill);
+    if (o->updates > 1 || o->samples_per_update)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "arrivals are cut into updates by flushing; leave updates at 1 and samples-per-update at "
+            "0");
+    return RAVEL_OK;
+}
+
+ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
+                                  ravel_error *err) {
+    ravel_plan_options own;
+    ravel_status status = ravel__options_read(options, &own, err);
+    if (!status) status = check_options(&own, fill, err);
+    if (status) return status;
+    ravel_planner *p = ravel__calloc(own.allocator, 1, sizeof *p);
+    int64_t *total = ravel__calloc(own.allocator, (size_t)own.dp, sizeof *total);
+    if (!p || !total) {
+        ravel__release(own.allocator, p, sizeof *p);
+        ravel__release(own.allocator, total, (size_t)own.dp * sizeof *total);
+        return ravel__no_memory(err, sizeof *p + (size_t)own.dp * sizeof *total, "a planner");
+    }
+    p->options = own;
+    p->total = total;
+    p->full = (int64_t)ceil(fill * (double)(own.cp * own.budget / own.align));
+    *planner = p;
+    return RAVEL_OK;
+}
+
+static void free_seats(ravel_planner *p) {
+    ravel__release(p->options.allocator, p->seats.group, (size_t)p->seats.room * sizeof *p->seats.group);
+    ravel__release(p->options.allocator, p->seats.rank, (size_t)p->seats.room * sizeof *p->seats.rank);
+    memset(&p->seats, 0, sizeof p->seats);
+}
+
+void ravel_planner_free(ravel_planner *p) {
+    if (!p) return;
+    const ravel_allocator *allocator = p->options.allocator;
+#define X(type, name) ravel__release(allocator, p->waiting.name, (size_t)p->waiting.room * sizeof(type));
+    RAVEL__WAITING_LIST(X)
+#undef X
+    free_seats(p);
+    ravel__release(allocator, p->total, (size_t)p->options.dp * sizeof *p->total);
+    ravel__release(allocator, p, sizeof *p);
+}
+
+int64_t ravel_planner_waiting(const ravel_planner *planner) {
+    return planner->waiting.count;
+}
+
+ravel_plan_input ravel__waiting_input(const ravel_planner *p) {
+    const ravel__waiting *w = &p->waiting;
+    int apart = p->options.layout == RAVEL_LAYOUT_PADDED_2D;
+    ravel_plan_input input = {.size = sizeof input,
+                              .count = w->count,
+                              .lengths = w->lengths,
+                              .prompts = apart ? w->prompts : NULL,
+                              .responses = apart ? w->responses : NULL,
+                              .costs = p->has_costs ? w->costs : NULL,
+                              .groups = p->has_groups ? w->groups : NULL,
+                              .homes = p->has_homes ? w->homes : NULL};
+    return input;
+}
+
+/* ---- growing ------------------------------------------------------------------------------------------------ */
+
+/* Room for `more` further rows in every column. A column that grew before another failed stays as it was to its users:
+ * `room` is set when all have grown, and a column is always freed by the room it was last given. */
+static ravel_status reserve(ravel_planner *p, int64_t more, ravel_error *err) {
+    ravel__waiting *w = &p->waiting, grown = *w;
+    if (w->count + more <= w->room) return RAVEL_OK;
+    int64_t room = w->room ? w->room : 64;
+    while (room < w->count + more) room *= 2;
+    memset(&grown, 0, sizeof grown);
+    const ravel_allocator *allocator = p->options.allocator;
+    int whole = 1;
+#define X(type, name)                                                              \
+    grown.name = whole ? ravel__alloc(allocator, (size_t)room * sizeof(type)) : 0; \
+    whole = whole && grown.name;
+    RAVEL__WAITING_LIST(X)
+#undef X
+    ravel__waiting *gone = whole ? w : &grown;
+    int64_t gone_room = whole ? w->room : room;
+#define X(type, name)                                                                    \
+    if (whole && w->count) memcpy(grown.name, w->name, (size_t)w->count * sizeof(type)); \
+    ravel__release(allocator, gone->name, (size_t)gone_room * sizeof(type));
+    RAVEL__WAITING_LIST(X)
+#undef X
+    if (!whole) return ravel__no_memory(err, (size_t)room * 56, "samples that wait");
+    grown.count = w->count;
+    grown.room = room;
+    *w = grown;
+    return RAVEL_OK;
+}
+
+/* ---- seats for groups --------------------------------------------------------------------------------------- */
+
+static int64_t probe(const ravel__seats *s, int64_t group) {
+    uint64_t mask = (uint64_t)s->room - 1, at = ravel__mix64((uint64_t)group) & mask;
+    while (s->rank[at] >= 0 && s->group[at] != group) at = (at + 1) & mask;
+    return (int64_t)at;
+}
+
+/* At most half full after `more` further groups. */
+static ravel_status reserve_seats(ravel_planner *p, int64_t more, ravel_error *err) {
+    ravel__seats old = p->seats, grown = {NULL, NULL, 0, old.room ? old.room : 64};
+    while (grown.room < 2 * (old.count + more)) grown.room *= 2;
+    if (grown.room == old.room) return RAVEL_OK;
+    grown.group = ravel__alloc(p->options.allocator, (size_t)grown.room * sizeof *grown.group);
+    grown.rank = ravel__alloc(p->options.allocator, (size_t)grown.room * sizeof *grown.rank);
+    if (!grown.group || !grown.rank) {
+        ravel__release(p->options.allocator, grown.group, (size_t)grown.room * sizeof *grown.group);
+        ravel__release(p->options.allocator, grown.rank, (size_t)grown.room * sizeof *grown.rank);
+        return ravel__no_memory(err, (size_t)grown.room * 12, "the ranks of groups");
+    }
+    memset(grown.rank, 0xff, (size_t)grown.room * sizeof *grown.rank);
+    for (int64_t i = 0; i < old.room; i++) {
+        if (old.rank[i] < 0) continue;
+        int64_t at = probe(&grown, old.group[i]);
+        grown.group[at] = old.group[i];
+        grown.rank[at] = old.rank[i];
+        grown.count++;
+    }
+    free_seats(p);
+    p->seats = grown;
+    return RAVEL_OK;
+}
+
+/* The group's rank; a new group goes to the rank with the least cost. */
+static int32_t seat_group(ravel_planner *p, int64_t group) {
+    int64_t at = probe(&p->seats, group);
+    if (p->seats.rank[at] >= 0) return p->seats.rank[at];
+    int32_t best = 0;
+    for (int32_t r = 1; r < p->options.dp; r++)
+        if (p->total[r] < p->total[best]) best = r;
+    p->seats.group[at] = group;
+    p->seats.rank[at] = best;
+    p->seats.count++;
+    return best;
+}
+
+/* ---- pushing ------------------------------------------------------------------------------------------------ */
+
+/* Columns that come and go would mean different things for different samples. */
+static ravel_status check_columns(const ravel_planner *p, const ravel_plan_input *in, ravel_error *err) {
+    const struct {
+        const char *name;
+        int now, before;
+    } rows[] = {{"costs", in->costs != NULL, p->has_costs},
+                {"groups", in->groups != NULL, p->has_groups},
+                {"homes", in->homes != NULL, p->has_homes}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].now != rows[i].before && p->pushed)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "this push %s %s and earlier ones of the update %s; give them always or never",
+                                   rows[i].now ? "has" : "lacks", rows[i].name, rows[i].before ? "did not" : "did");
+    if (in->updates)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "arrivals are cut into updates by flushing; leave out updates");
+    if (p->waiting.count + in->count > RAVEL__MOST_SAMPLES)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld samples wait already; at most 2^29 can",
+                               (long long)p->waiting.count);
+    return RAVEL_OK;
+}
+
+static void append(ravel_planner *p, const ravel__rules *rules, const ravel_plan_input *in, const int64_t *ids,
+                   int64_t row) {
+    ravel__waiting *w = &p->waiting;
+    int64_t at = w->count++;
+    w->lengths[at] = ravel__length(in, row);
+    w->prompts[at] = in->prompts ? in->prompts[row] : 0;
+    w->responses[at] = in->prompts ? in->responses[row] : w->lengths[at];
+    w->costs[at] = in->costs ? in->costs[row] : 0;
+    w->groups[at] = in->groups ? in->groups[row] : 0;
+    w->homes[at] = in->homes ? in->homes[row] : -1;
+    w->ids[at] = ids ? ids[row] : p->next_id++;
+    w->ranks[at] = -1;
+    if (rules->options.group_rule != RAVEL_GROUPS_RANK) return;
+    w->ranks[at] = seat_group(p, w->groups[at]);
+    if (!ravel__is_oversize(rules, in, row)) p->total[w->ranks[at]] += ravel__sample_cost(rules, in, row) >> 8;
+}
+
+ravel_status ravel_planner_push(ravel_planner *p, const ravel_plan_input *input, const int64_t *ids, ravel_error *err) {
+    ravel__rules rules;
+    ravel_plan_input own;
+    ravel_status status = ravel__rules_make(input, &p->options, &rules, &own, err);
+    if (!status) status = check_columns(p, &own, err);
+    if (!status) status = reserve(p, own.count, err);
+    if (!status && rules.options.group_rule == RAVEL_GROUPS_RANK) status = reserve_seats(p, own.count, err);
+    if (status || own.count == 0) return status;
+    if (!p->pushed) {
+        p->has_costs = own.costs != NULL;
+        p->has_groups = own.groups != NULL;
+        p->has_homes = own.homes != NULL;
+    }
+    p->pushed = 1;
+    for (int64_t i = 0; i < own.count; i++) append(p, &rules, &own, ids, i);
+    return RAVEL_OK;
+}
