@@ -52,7 +52,7 @@ static double seconds_left(const ravel_comm *comm, const ravel_request *r) {
 }
 
 static void copy(void *to, const void *from, int64_t bytes) {
-    if (bytes > 0 && to != from) memcpy(to, from, (size_t)bytes);
+    if (bytes > 0 && to && from && to != from) memcpy(to, from, (size_t)bytes);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
@@ -120,7 +120,7 @@ static void run_messages(ravel_comm *comm) {
                 next = r;
         if (!next) return;
         int sends = next->op.kind == RAVEL__SEND;
-        char *data = sends ? (char *)(uintptr_t)next->op.send : next->op.recv;
+        char *data = sends ? (char *)next->op.send : next->op.recv;
         state_of(next)->status = (int32_t)move(comm, next, sends, data, next->op.bytes, next->op.root, next->op.tag);
         state_of(next)->done = 1;
     }
@@ -153,7 +153,7 @@ static ravel_status meet(ravel_comm *comm, ravel_request *r, const pieces *p, in
     for (int turn = 0; turn < 2; turn++) {
         int sends = (turn == 0) == (comm->rank < peer);
         int64_t bytes = sends ? p->send_sizes[peer] : p->recv_sizes[peer];
-        char *data = sends ? (char *)(uintptr_t)p->send + p->send_at[peer] : p->recv + p->recv_at[peer];
+        char *data = sends ? (char *)p->send + p->send_at[peer] : p->recv + p->recv_at[peer];
         ravel_status status = bytes ? move(comm, r, sends, data, bytes, peer, PAIR_TAG) : RAVEL_OK;
         if (status) return status;
     }
@@ -201,40 +201,57 @@ static ravel_status gather_even(ravel_comm *comm, ravel_request *r, const void *
     return status;
 }
 
-/* Everything to everybody; each takes what is its own. Needs room for all of it. */
-static ravel_status exchange_by_gather(ravel_comm *comm, ravel_request *r, const pieces *p) {
-    int32_t n = comm->size, me = comm->rank;
-    size_t square = (size_t)n * (size_t)n * sizeof(int64_t), lists = 2 * (size_t)n * sizeof(int64_t);
-    int64_t mine = 0, all = 0;
-    for (int32_t i = 0; i < n; i++) mine += p->send_sizes[i];
-    char *packed = ravel__alloc(comm->allocator, (size_t)mine + 1), *everything = NULL;
-    int64_t *matrix = ravel__alloc(comm->allocator, square + lists);
-    ravel_status status = packed && matrix ? RAVEL_OK : ravel__no_memory(&r->why, square, "an all-to-all");
-    if (status) goto free_all;
-    int64_t *totals = matrix + (size_t)n * (size_t)n, *places = totals + n;
-    status = gather_even(comm, r, p->send_sizes, matrix, n * (int64_t)sizeof *matrix);
-    if (status) goto free_all;
-    int64_t at = 0;
+/* matrix [n * n]: who sends whom how much; totals and places [n]: of each rank's pieces together. Returns all of it. */
+static int64_t add_up(const int64_t *matrix, int32_t n, int64_t *totals, int64_t *places) {
+    int64_t all = 0;
     for (int32_t i = 0; i < n; i++) {
         places[i] = all;
         totals[i] = 0;
-        for (int32_t j = 0; j < n; j++) totals[i] += matrix[(size_t)i * (size_t)n + (size_t)j];
+        for (int32_t j = 0; j < n; j++) totals[i] += matrix[(int64_t)i * n + j];
         all += totals[i];
-        copy(packed + at, p->send + p->send_at[i], p->send_sizes[i]);
-        at += p->send_sizes[i];
     }
-    everything = ravel__alloc(comm->allocator, (size_t)all + 1);
-    status = everything ? gather(comm, r, packed, everything, totals, places)
-                        : ravel__no_memory(&r->why, (size_t)all, "an all-to-all");
-    for (int32_t i = 0; i < n && !status; i++) {
-        at = places[i];
-        for (int32_t j = 0; j < me; j++) at += matrix[(size_t)i * (size_t)n + (size_t)j];
+    return all;
+}
+
+static int64_t pack(const pieces *p, int32_t n, char *packed) {
+    int64_t at = 0;
+    for (int32_t i = 0; i < n; at += p->send_sizes[i++])
+        if (packed) copy(packed + at, p->send + p->send_at[i], p->send_sizes[i]);
+    return at;
+}
+
+/* The part of everybody's that is for this rank. */
+static void take_parts(const pieces *p, int32_t n, int32_t me, const int64_t *matrix, const int64_t *places,
+                       const char *everything) {
+    for (int32_t i = 0; i < n; i++) {
+        int64_t at = places[i];
+        for (int32_t j = 0; j < me; j++) at += matrix[(int64_t)i * n + j];
         copy(p->recv + p->recv_at[i], everything + at, p->recv_sizes[i]);
     }
-    ravel__release(comm->allocator, everything, (size_t)all + 1);
-free_all:
-    ravel__release(comm->allocator, matrix, square + lists);
-    ravel__release(comm->allocator, packed, (size_t)mine + 1);
+}
+
+/* Everything to everybody; each takes what is its own. Needs room for all of it. */
+static ravel_status exchange_by_gather(ravel_comm *comm, ravel_request *r, const pieces *p) {
+    const ravel_allocator *a = comm->allocator;
+    int32_t n = comm->size;
+    size_t bytes = ((size_t)n * (size_t)n + 2 * (size_t)n) * sizeof(int64_t);
+    int64_t *matrix = ravel__alloc(a, bytes);
+    if (!matrix) return ravel__no_memory(&r->why, bytes, "an all-to-all");
+    int64_t *totals = matrix + (size_t)n * (size_t)n, *places = totals + n;
+    ravel_status status = gather_even(comm, r, p->send_sizes, matrix, n * (int64_t)sizeof *matrix);
+    if (!status) {
+        size_t mine = (size_t)pack(p, n, NULL), all = (size_t)add_up(matrix, n, totals, places);
+        char *room = ravel__alloc(a, mine + all + 1), *everything = room ? room + mine : NULL;
+        if (room) {
+            (void)pack(p, n, room);
+            status = gather(comm, r, room, everything, totals, places);
+            if (!status) take_parts(p, n, comm->rank, matrix, places, everything);
+        } else {
+            status = ravel__no_memory(&r->why, mine + all, "an all-to-all");
+        }
+        ravel__release(a, room, mine + all + 1);
+    }
+    ravel__release(a, matrix, bytes);
     return status;
 }
 
@@ -293,9 +310,9 @@ static ravel_status run_collective(ravel_comm *comm, ravel_request *r) {
 static ravel_status find_pair(ravel_comm *comm, ravel_request *r, ravel__card *cards, ravel__card *mine) {
     int32_t n = comm->size;
     size_t bytes = 3 * (size_t)n * sizeof(int64_t);
-    int64_t *lists = ravel__alloc(comm->allocator, bytes), *eights = lists, *places = lists + n,
-            *arriving = lists + 2 * n;
+    int64_t *lists = ravel__alloc(comm->allocator, bytes);
     if (!lists) return ravel__no_memory(&r->why, bytes, "a comparison");
+    int64_t *eights = lists, *places = lists + n, *arriving = lists + 2 * n;
     for (int32_t i = 0; i < n; i++) eights[i] = sizeof(int64_t), places[i] = i * (int64_t)sizeof(int64_t);
     pieces p = {(const char *)r->op.send_sizes, (char *)arriving, eights, places, eights, places};
     ravel_status status = exchange(comm, r, &p);

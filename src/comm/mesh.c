@@ -241,7 +241,7 @@ ravel_status ravel_mesh_add(ravel_mesh *mesh, int32_t axes, ravel_error *err) {
     ravel_comm *made = NULL;
     int32_t rank = ravel_comm_rank(mesh->world);
     char name[16];
-    if (axes <= 0 || axes & ~ALL_AXES)
+    if (axes < 1 || axes > ALL_AXES)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "%d is no set of axes; or together some of RAVEL_AXIS_TP, CP, DP, PP", axes);
     if (axes == ALL_AXES || mesh->comms[axes]) return RAVEL_OK;

@@ -87,7 +87,7 @@ static int try_beside(search *s, const char *file, const char *folder, const cha
 static int look_around(search *s, const char *name) {
     char program[PATH_BYTES];
     Dl_info info;
-    if (dladdr((const void *)(uintptr_t)module_names, &info) && info.dli_fname &&
+    if (dladdr((const void *)module_names, &info) && info.dli_fname &&
         (try_beside(s, info.dli_fname, "", name) || try_beside(s, info.dli_fname, "../", name)))
         return 1;
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);

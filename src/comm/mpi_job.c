@@ -42,7 +42,7 @@ static int make_room(mpi_job *j, int64_t more) {
     MPI_Request *requests = (MPI_Request *)(void *)(statuses + room);
     int32_t *expect = (int32_t *)(void *)(requests + room);
     if (j->count) {
-        memcpy(requests, j->requests, (size_t)j->count * sizeof *requests);
+        memcpy(requests, j->requests, (size_t)j->count * sizeof(MPI_Request));
         memcpy(expect, j->expect, (size_t)j->count * sizeof *expect);
     }
     S->release(NULL, j->statuses, block_bytes(j->room));
@@ -65,7 +65,7 @@ static int post(mpi_rank *me, mpi_job *j, int sends, const char *data, int64_t b
     if (!make_room(j, bytes / chunk + 1)) return MPI_ERR_NO_MEM;
     do {
         int part = (int)(bytes - at < chunk ? bytes - at : chunk), code;
-        char *piece = (char *)(uintptr_t)data + at;
+        char *piece = (char *)data + at;
         if (sends)
             code = MPI_Isend(piece, part, MPI_BYTE, peer, tag, where, next_request(j, -1));
         else

@@ -183,7 +183,7 @@ ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_
 
 /* An open request with a prepared operation. */
 static ravel_status begin(ravel_comm *comm, const ravel__call *call, ravel_request **request, ravel_error *err) {
-    ravel_request *r;
+    ravel_request *r = NULL;
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_status status = ravel__comm_usable(comm, err);
     if (status) return status;
@@ -192,8 +192,11 @@ static ravel_status begin(ravel_comm *comm, const ravel__call *call, ravel_reque
         status = ravel__op_prepare(comm, call, r, &inner);
         if (status) ravel__request_give(comm, r);
     }
-    if (status)
-        return ravel__comm_fail(comm, ravel__op_names[call->label ? call->label : call->kind], status, &inner, err);
+    if (status) {
+        const char *what = ravel__op_names[call->label ? call->label : call->kind];
+        (void)ravel__comm_fail(comm, what, status, &inner, err);
+        return status;
+    }
     *request = r;
     return RAVEL_OK;
 }
@@ -215,7 +218,7 @@ static void set_deadline(ravel_request *r) {
 }
 
 ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_error *err) {
-    ravel_request *r;
+    ravel_request *r = NULL;
     ravel_status status = begin(comm, call, &r, err);
     if (status) return status;
     r->op.blocking = 1;
@@ -226,7 +229,7 @@ ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_er
 }
 
 static ravel_status launch(ravel_comm *comm, const ravel__call *call, ravel_request **request, ravel_error *err) {
-    ravel_request *r;
+    ravel_request *r = NULL;
     ravel_status status = begin(comm, call, &r, err);
     if (status) return status;
     status = comm->backend->start(comm, r);

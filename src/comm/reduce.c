@@ -134,7 +134,10 @@ static ravel_status rounds_init(ravel_comm *comm, const ravel__call *whole, int6
     size_t lists = (size_t)n * (3 * sizeof(int64_t) + sizeof(char *)), data = (size_t)(piece * w->each);
     size_t need = lists + data * ((size_t)n + 1);
     char *spare = ravel__comm_spare(comm, need);
-    if (!spare) return ravel__no_memory(err, need, "a reduction");
+    if (!spare) {
+        (void)ravel__no_memory(err, need, "a reduction");
+        return RAVEL_E_MEMORY;
+    }
     w->counts = (int64_t *)(void *)spare;
     w->offsets = w->counts + n;
     w->mine = w->offsets + n;
@@ -180,7 +183,7 @@ static ravel_status spread(ravel_comm *comm, rounds *w, ravel_error *err) {
 }
 
 static ravel_status reduce_long(ravel_comm *comm, const ravel__call *whole, ravel_error *err) {
-    rounds w;
+    rounds w = {NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL};
     int64_t each = ravel_dtype_bytes(whole->dtype), n = comm->size, piece = ROUND_BYTES / each / n;
     if (piece < 1) piece = 1;
     if (piece > (whole->count + n - 1) / n) piece = (whole->count + n - 1) / n;
@@ -198,7 +201,7 @@ static ravel_status reduce_long(ravel_comm *comm, const ravel__call *whole, rave
 }
 
 static ravel_status reduce_scatter(ravel_comm *comm, const ravel__call *whole, ravel_error *err) {
-    rounds w;
+    rounds w = {NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL};
     int64_t total = 0, longest = 0, each = ravel_dtype_bytes(whole->dtype), n = comm->size;
     for (int32_t r = 0; r < n; r++) {
         int64_t count = whole->recv_counts ? whole->recv_counts[r] : whole->count;

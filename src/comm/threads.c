@@ -60,7 +60,7 @@ static threads_group *new_group(threads_world *world, int32_t size) {
     size_t bytes = lay_out(NULL, NULL, size);
     char *block = ravel__calloc(world->allocator, 1, bytes);
     if (!block) return NULL;
-    char *aligned = (char *)ravel__round_up((uintptr_t)block, 64);
+    char *aligned = block + (64 - (uintptr_t)block % 64) % 64;
     threads_group *g = (threads_group *)(void *)aligned;
     (void)lay_out(g, aligned, size);
     g->world = world;
@@ -314,8 +314,8 @@ ravel_status ravel_comm_threads(int32_t count, const ravel_comm_options *options
     if (count < 1 || count > MOST_THREADS)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d ranks cannot be made; it must be from 1 to %d", count,
                                MOST_THREADS);
-    size_t bytes = (size_t)count * sizeof *comms;
-    ravel_comm **made = ravel__calloc(o.allocator, (size_t)count, sizeof *comms);
+    size_t bytes = (size_t)count * sizeof(ravel_comm *);
+    ravel_comm **made = ravel__calloc(o.allocator, 1, bytes);
     if (!made) return ravel__no_memory(err, bytes, "communicators");
     status = make_world(count, &o, made, o.allocator, err);
     for (int32_t i = 0; i < count && status; i++) ravel_comm_free(made[i]);

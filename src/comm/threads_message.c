@@ -53,7 +53,7 @@ static void ring(threads_bell *bell) {
 static void say_mismatch(const threads_group *g, ravel_request *r, const ravel_request *other) {
     char what[160], name[48];
     ravel__op_describe(&other->op, what, sizeof what);
-    ravel__threads_name(g, threads_state((ravel_request *)(uintptr_t)other)->rank, name, sizeof name);
+    ravel__threads_name(g, threads_state((ravel_request *)other)->rank, name, sizeof name);
     ravel_error_set(&r->why, RAVEL_E_MISMATCH, "%s calls %s; nothing was moved", name, what);
     threads_state(r)->status = RAVEL_E_MISMATCH;
 }
