@@ -123,6 +123,7 @@ $(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(OPENMPI_FLAGS) $(LINK)
 $(BUILD)/libravel_mpich.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(MPICH_FLAGS) $(LINK)
+$(BUILD)/obj/src/comm/reduce.o: CFLAGS += -O3
 # Where an installed libravel looks for modules.
 $(BUILD)/obj/src/comm/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
 

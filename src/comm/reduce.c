@@ -22,17 +22,20 @@ enum {
 
 /* ---- arithmetic ----------------------------------------------------------------------------------------- */
 
-/* acc[i] = acc[i] op x[i]. Sums of integers go through the unsigned type, where wrapping is defined. */
-#define COMBINE(name, type, sum_type)                                                                   \
-    static void combine_##name(int32_t reduce, void *into, const void *from, int64_t count) {           \
-        type *acc = into;                                                                               \
-        const type *x = from;                                                                           \
-        if (reduce == RAVEL_SUM)                                                                        \
-            for (int64_t i = 0; i < count; i++) acc[i] = (type)((sum_type)acc[i] + (sum_type)x[i]);     \
-        else if (reduce == RAVEL_MIN)                                                                   \
-            for (int64_t i = 0; i < count; i++) acc[i] = x[i] < acc[i] || x[i] != x[i] ? x[i] : acc[i]; \
-        else                                                                                            \
-            for (int64_t i = 0; i < count; i++) acc[i] = x[i] > acc[i] || x[i] != x[i] ? x[i] : acc[i]; \
+/* acc[i] = acc[i] op x[i]; this file is compiled with -O3, which makes vectors of it. Sums of integers go through the
+ * unsigned type, where wrapping is defined. */
+#define EACH(expression) \
+    for (int64_t i = 0; i < count; i++) acc[i] = (expression)
+#define COMBINE(name, type, sum_type)                                                                           \
+    static void combine_##name(int32_t reduce, void *restrict into, const void *restrict from, int64_t count) { \
+        type *restrict acc = into;                                                                              \
+        const type *restrict x = from;                                                                          \
+        if (reduce == RAVEL_SUM)                                                                                \
+            EACH((type)((sum_type)acc[i] + (sum_type)x[i]));                                                    \
+        else if (reduce == RAVEL_MIN)                                                                           \
+            EACH(x[i] < acc[i] || x[i] != x[i] ? x[i] : acc[i]);                                                \
+        else                                                                                                    \
+            EACH(x[i] > acc[i] || x[i] != x[i] ? x[i] : acc[i]);                                                \
     }
 COMBINE(u8, uint8_t, uint32_t)
 COMBINE(i8, int8_t, uint32_t)

@@ -24,6 +24,7 @@
 #include <pthread.h>
 
 enum { SLOTS = RAVEL_REQUESTS_MAX }; /* so a rank's own limit of open requests keeps it from lapping the ring */
+enum { YIELDS = 2 };                 /* before sleep: often the ones that are waited for only need the core */
 
 typedef struct threads_group threads_group;
 

@@ -295,6 +295,8 @@ ravel_status ravel__threads_await(ravel_comm *comm, ravel_request *r) {
         }
         if (round < g->spins)
             ravel__cpu_relax();
+        else if (round < g->spins + YIELDS)
+            (void)sched_yield();
         else
             nap(slot, g, state, turn, turn == turn_of(serial, TURN_OPEN) ? r->deadline_ns : INT64_MAX);
     }

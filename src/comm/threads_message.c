@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -143,8 +144,11 @@ ravel_status ravel__threads_await_message(ravel_comm *comm, ravel_request *r) {
     for (int32_t round = 0;; round++) {
         if (atomic_load(&threads_state(r)->done)) return (ravel_status)threads_state(r)->status;
         int dead = atomic_load(&g->dead);
-        if (round < g->spins && !dead) {
-            ravel__cpu_relax();
+        if (round < g->spins + YIELDS && !dead) {
+            if (round < g->spins)
+                ravel__cpu_relax();
+            else
+                (void)sched_yield();
             continue;
         }
         if (!taken && (dead || ravel__clock_ns() > r->deadline_ns)) {
