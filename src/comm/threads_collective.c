@@ -245,15 +245,15 @@ ravel_status ravel__threads_look(ravel_comm *comm, ravel_request *r, int32_t *do
     return RAVEL_OK;
 }
 
-/* "ranks 3 and 5", at most eight of them. */
+/* "rank 3" or "ranks 3, 5"; at most eight of them. */
 static void list_missing(threads_group *g, threads_slot *slot, char *text, size_t bytes) {
     int32_t missing = 0;
     size_t used = 0;
-    for (int32_t i = 0; i < g->size; i++) {
-        if (atomic_load(&slot->posted[i])) continue;
-        if (missing++ >= 8 || used + 16 > bytes) continue;
-        used += (size_t)snprintf(text + used, bytes - used, "%s%d", missing > 1 ? ", " : "", i);
-    }
+    for (int32_t i = 0; i < g->size; i++) missing += !atomic_load(&slot->posted[i]);
+    used += (size_t)snprintf(text, bytes, missing == 1 ? "rank" : "ranks");
+    for (int32_t i = 0, shown = 0; i < g->size && shown < 8; i++)
+        if (!atomic_load(&slot->posted[i]))
+            used += (size_t)snprintf(text + used, bytes - used, "%s %d", shown++ ? "," : "", i);
     if (missing > 8) (void)snprintf(text + used, bytes - used, " and %d more", missing - 8);
 }
 
@@ -262,9 +262,9 @@ static ravel_status give_up(ravel_comm *comm, threads_group *g, threads_slot *sl
     list_missing(g, slot, missing, sizeof missing);
     ravel__threads_name(g, comm->rank, me, sizeof me);
     ravel__op_describe(&r->op, what, sizeof what);
-    ravel__threads_kill(g, -1, "%s gave up after %.3g s in %s, waiting for rank %s", me, ravel_comm_timeout(comm), what,
+    ravel__threads_kill(g, -1, "%s gave up after %.3g s in %s, waiting for %s", me, ravel_comm_timeout(comm), what,
                         missing);
-    return ravel_error_set(&r->why, RAVEL_E_TIMEOUT, "rank %s did not come within %.3g s", missing,
+    return ravel_error_set(&r->why, RAVEL_E_TIMEOUT, "%s did not come within %.3g s", missing,
                            ravel_comm_timeout(comm));
 }
 

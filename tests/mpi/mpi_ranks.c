@@ -186,21 +186,22 @@ static int aborts_above_parts(int argc, char **argv) {
 }
 
 static int is_late(int argc, char **argv) {
-    ravel_comm *comm = open_with(0.3);
+    ravel_comm *comm = open_with(30);
     ravel_error err = RAVEL_ERROR_INIT;
     (void)argc, (void)argv;
     ravel_status status = ravel_comm_barrier(comm, &err);
+    ravel_comm_set_timeout(comm, 0.5);
     if (!status && is_victim(comm)) {
-        sleep_ms(1500);
+        sleep_ms(2500);
         status = ravel_comm_barrier(comm, &err);
-        return expect(comm, status, RAVEL_E_PEER_LOST, &err, "gave up after 0.3 s");
+        return expect(comm, status, RAVEL_E_PEER_LOST, &err, "gave up after 0.5 s");
     }
     if (!status) status = ravel_comm_barrier(comm, &err);
     if (status == RAVEL_E_TIMEOUT)
-        status = expect(comm, status, RAVEL_E_TIMEOUT, &err, "within 0.3 s");
+        status = expect(comm, status, RAVEL_E_TIMEOUT, &err, "within 0.5 s");
     else
-        status = expect(comm, status, RAVEL_E_PEER_LOST, &err, "gave up after 0.3 s");
-    sleep_ms(1500);
+        status = expect(comm, status, RAVEL_E_PEER_LOST, &err, "gave up after 0.5 s");
+    sleep_ms(2500);
     return (int)status;
 }
 
