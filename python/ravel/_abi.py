@@ -688,7 +688,7 @@ class ravel_safetensors_options(C.Structure):
 
 
 ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
-ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_char_p, C.c_size_t, C.POINTER(ravel_error))
+ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error))
 ravel_error._fields_ = [
     ("status", C.c_int32),
     ("message", C.c_char * 1020),
@@ -698,7 +698,7 @@ ravel_allocator._fields_ = [
     ("user", C.c_void_p),
 ]
 ravel_logger._fields_ = [
-    ("write", C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_char_p)),
+    ("write", C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_void_p)),
     ("user", C.c_void_p),
 ]
 ravel_json_node_as._fields_ = [
@@ -825,7 +825,7 @@ ravel_comm_hooks._fields_ = [
     ("send", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_double, C.POINTER(ravel_error))),
     ("recv", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_double, C.POINTER(ravel_error))),
     ("split", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_comm_hooks), C.c_double, C.POINTER(ravel_error))),
-    ("abort", C.CFUNCTYPE(None, C.c_void_p, C.c_char_p)),
+    ("abort", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)),
     ("close", C.CFUNCTYPE(None, C.c_void_p)),
 ]
 ravel_shape._fields_ = [
@@ -1672,7 +1672,7 @@ FUNCTIONS = {
     "ravel_refit_rules_named": (C.c_int64, [C.c_char_p, C.c_int64, C.c_int64, C.c_int64, C.POINTER(ravel_refit_rule), C.c_int64]),
     "ravel_refit_run": (C.c_int, [C.c_void_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_refit_sink), C.POINTER(ravel_refit_options), C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
     "ravel_refit_settings": (C.c_int, [C.POINTER(ravel_refit_options), C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_refit_trace": (C.c_int, [C.c_void_p, C.c_int32, C.c_int32, C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_char_p, C.c_size_t), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_refit_trace": (C.c_int, [C.c_void_p, C.c_int32, C.c_int32, C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_update": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
     "ravel_refit_version": (C.c_int64, [C.c_void_p]),
     "ravel_request_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),

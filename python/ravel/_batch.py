@@ -8,37 +8,24 @@ from typing import Any, Iterator, Mapping
 import numpy as np
 
 from . import _abi
-from ._lib import address, as_array, call, lib
+from ._dtype import code_of
+from ._lib import address, as_array, call, host_array, lib
 from ._options import Table
 
 __all__ = ["Batch", "Field", "Ragged", "cp_shard", "cp_unshard", "pack", "pad", "scatter"]
 
 _KINDS = {"token": _abi.RAVEL_FIELD_TOKEN, "next": _abi.RAVEL_FIELD_NEXT, "step": _abi.RAVEL_FIELD_STEP,
           "sample": _abi.RAVEL_FIELD_SAMPLE, "spread": _abi.RAVEL_FIELD_SPREAD}
-_DTYPES = {np.dtype(k): v for k, v in {
-    np.uint8: _abi.RAVEL_U8, np.int8: _abi.RAVEL_I8, np.int16: _abi.RAVEL_I16, np.uint16: _abi.RAVEL_U16,
-    np.int32: _abi.RAVEL_I32, np.uint32: _abi.RAVEL_U32, np.int64: _abi.RAVEL_I64, np.uint64: _abi.RAVEL_U64,
-    np.float16: _abi.RAVEL_F16, np.float32: _abi.RAVEL_F32, np.float64: _abi.RAVEL_F64,
-    np.bool_: _abi.RAVEL_BOOL}.items()}
 _THD = Table(_abi.ravel_thd_options, "ravel_thd")
 _PADDED = Table(_abi.ravel_padded_options, "ravel_padded")
 _CP_KINDS = ["zig-zag", "contiguous", "striped"]
 
 
-def dtype_of(array: np.ndarray, what: str) -> int:
-    try:
-        return _DTYPES[array.dtype]
-    except KeyError:
-        raise TypeError(f"{what} has dtype {array.dtype}, which cannot be packed") from None
-
-
 def _flat(value: Any, what: str) -> np.ndarray:
     """A contiguous array of one or two dimensions, or the concatenation of a list of arrays."""
-    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-        value = np.from_dlpack(value)
     if isinstance(value, (list, tuple)) and value and not np.isscalar(value[0]):
-        value = np.concatenate([np.asarray(v) for v in value])
-    array = np.ascontiguousarray(value)
+        value = np.concatenate([host_array(v, what) for v in value])
+    array = np.ascontiguousarray(host_array(value, what))
     if array.ndim not in (1, 2):
         raise ValueError(f"{what} must be flat, or [elements, width]; it has {array.ndim} dimensions")
     return array
@@ -57,12 +44,12 @@ class Field:
             raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_KINDS)}")
         self.name, self.kind, self.pad = name, kind, pad
         self.data = _flat(data, name)
-        self.dtype = dtype_of(self.data, name)
+        self.dtype = code_of(self.data, name)
         self.width = 1 if self.data.ndim == 1 else self.data.shape[1]
 
     def _c(self) -> _abi.ravel_field:
         return _abi.ravel_field(name=self.name.encode(), kind=_KINDS[self.kind], dtype=self.dtype, width=self.width,
-                                data=address(self.data) if self.data.size else None, pad=self.pad)
+                                data=address(self.data), pad=self.pad)
 
 
 class Ragged:
@@ -204,8 +191,7 @@ def scatter(store: Ragged, batch: Batch, packed: Any, *, kind: str = "token", ou
     ``kind`` is the kind of field that they are: "step" for next-token log-probs (one less than tokens a sample). Call it
     once for each bin (and each cp rank's shard) with the same ``out``.
     """
-    data = np.ascontiguousarray(np.from_dlpack(packed) if not isinstance(packed, np.ndarray) and
-                                hasattr(packed, "__dlpack__") else packed)
+    data = np.ascontiguousarray(host_array(packed, "packed"))
     is_thd = isinstance(batch._c, _abi.ravel_thd)
     rows = 1 if is_thd else 2
     if data.ndim not in (rows, rows + 1):
@@ -216,7 +202,7 @@ def scatter(store: Ragged, batch: Batch, packed: Any, *, kind: str = "token", ou
     if data.shape[:len(shape)] != shape:
         raise ValueError(f"packed results have shape {data.shape}; this batch is {shape}")
     width = data.shape[-1] if data.ndim > len(shape) else 1
-    field = _abi.ravel_field(name=b"result", kind=_KINDS[kind], dtype=dtype_of(data, "packed"), width=width)
+    field = _abi.ravel_field(name=b"result", kind=_KINDS[kind], dtype=code_of(data, "packed"), width=width)
     need = lib.ravel_field_bytes(C.byref(store._c), C.byref(field))
     if out is None:
         elements = need // data.dtype.itemsize // width
@@ -240,7 +226,7 @@ def _cp(ranks: int, kind: str) -> _abi.ravel_cp:
 def cp_shard(whole: Any, cu_seqlens_padded: Any, rank: int, ranks: int, kind: str = "zig-zag") -> np.ndarray:
     """This rank's positions of an array over a packed bin's tokens (its first dimension)."""
     slots = as_array(cu_seqlens_padded, np.int32, "cu_seqlens_padded")
-    array = np.ascontiguousarray(whole)
+    array = np.ascontiguousarray(host_array(whole, "whole"))
     if slots.size < 1 or array.shape[:1] != (int(slots[-1]),):
         raise ValueError(f"the array has {array.shape[:1]} positions; cu_seqlens_padded ends at {slots[-1:]}")
     each = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
@@ -253,7 +239,7 @@ def cp_shard(whole: Any, cu_seqlens_padded: Any, rank: int, ranks: int, kind: st
 def cp_unshard(shards: Any, cu_seqlens_padded: Any, kind: str = "zig-zag") -> np.ndarray:
     """All ranks' shards, in rank order, back to the whole array."""
     slots = as_array(cu_seqlens_padded, np.int32, "cu_seqlens_padded")
-    parts = [np.ascontiguousarray(s) for s in shards]
+    parts = [np.ascontiguousarray(host_array(s, "a shard")) for s in shards]
     if not parts or any(p.shape != parts[0].shape or p.dtype != parts[0].dtype for p in parts):
         raise ValueError("shards must be as many arrays as there are ranks, all of one shape and dtype")
     if parts[0].shape[0] * len(parts) != int(slots[-1]):

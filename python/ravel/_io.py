@@ -9,16 +9,10 @@ from typing import Any, Iterator, Mapping
 import numpy as np
 
 from . import _abi
+from ._dtype import CODES, NUMPY
 from ._lib import Handle, address, call, lib
 
 __all__ = ["Safetensors", "read_safetensors", "write_safetensors"]
-
-_NUMPY = {_abi.RAVEL_U8: np.uint8, _abi.RAVEL_I8: np.int8, _abi.RAVEL_I16: np.int16, _abi.RAVEL_U16: np.uint16,
-          _abi.RAVEL_I32: np.int32, _abi.RAVEL_U32: np.uint32, _abi.RAVEL_I64: np.int64, _abi.RAVEL_U64: np.uint64,
-          _abi.RAVEL_F16: np.float16, _abi.RAVEL_F32: np.float32, _abi.RAVEL_F64: np.float64,
-          _abi.RAVEL_BOOL: np.bool_}
-_CODES = {np.dtype(v): k for k, v in _NUMPY.items()}
-
 
 class Safetensors(Mapping[str, np.ndarray]):
     """The tensors of a file, a folder or an index, by name. Arrays are read-only views of the mapped file, which stays
@@ -58,8 +52,8 @@ class Safetensors(Mapping[str, np.ndarray]):
 
     def __getitem__(self, name: str) -> np.ndarray:
         tensor = self._tensors[name]
-        if tensor.dtype in _NUMPY:
-            return self.raw(name).view(_NUMPY[tensor.dtype]).reshape(self.shape(name))
+        if tensor.dtype in NUMPY:
+            return self.raw(name).view(NUMPY[tensor.dtype]).reshape(self.shape(name))
         out = np.empty(tensor.count, np.float32)
         call("ravel_safetensor_read", C.byref(tensor), 0, tensor.count, _abi.RAVEL_F32, address(out))
         return out.reshape(self.shape(name))
@@ -83,10 +77,10 @@ def write_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Any],
     table = (_abi.ravel_safetensor * max(1, len(tensors)))()
     for entry, (name, value) in zip(table, tensors.items()):
         array = np.asarray(value, order="C")
-        if array.dtype not in _CODES:
+        if array.dtype not in CODES:
             raise TypeError(f"{name} has dtype {array.dtype}, which safetensors cannot hold")
         dims = (C.c_int64 * max(1, array.ndim))(*array.shape)
-        entry.name, entry.dtype, entry.rank = name.encode(), _CODES[array.dtype], array.ndim
+        entry.name, entry.dtype, entry.rank = name.encode(), CODES[array.dtype], array.ndim
         entry.dims, entry.count, entry.bytes = C.addressof(dims), array.size, array.nbytes
         entry.data = address(array) if array.size else None
         keep.append((array, dims))

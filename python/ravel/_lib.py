@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _abi
 
-__all__ = ["Error", "ArgumentError", "DataError", "OversizeError", "PeerError", "lib"]
+__all__ = ["Error", "ArgumentError", "DataError", "OversizeError", "PeerError", "Raised", "lib"]
 
 
 class Error(Exception):
@@ -93,35 +93,101 @@ def call(name: str, *arguments: Any) -> None:
     check(getattr(lib, name)(*arguments, C.byref(error)), error)
 
 
+class Raised:
+    """What a callback of the caller raised: it travels through C as E_CALLBACK and comes out as itself.
+
+    A callback must not let an exception out (ctypes would print it and go on); :meth:`guard` keeps it here and writes
+    its sentence into the library's error record, and :meth:`call` raises it again when the C call has come back.
+    """
+
+    def __init__(self) -> None:
+        self.first: BaseException | None = None
+
+    def keep(self, exception: BaseException, error: Any) -> int:
+        if self.first is None:
+            self.first = exception
+        if error:
+            say(error.contents, f"{type(exception).__name__}: {exception}")
+        return _abi.RAVEL_E_CALLBACK
+
+    def guard(self, function: Callable[..., None], error: Any, *arguments: Any) -> int:
+        """Runs a callback's body; the status to return to C."""
+        try:
+            function(*arguments)
+            return _abi.RAVEL_OK
+        except BaseException as exception:  # KeyboardInterrupt too: it must not get lost in C
+            return self.keep(exception, error)
+
+    def quietly(self, function: Callable[..., None], *arguments: Any) -> None:
+        """The same for callbacks that cannot fail in C: what they raise comes out of the call, whatever its status."""
+        self.guard(function, None, *arguments)
+
+    def again(self, status: int, error: _abi.ravel_error) -> None:
+        """Raises what a callback raised, else what the status says."""
+        first, self.first = self.first, None
+        if first is not None:
+            raise first
+        check(status, error)
+
+    def call(self, name: str, *arguments: Any) -> None:
+        error = _abi.ravel_error()
+        self.again(getattr(lib, name)(*arguments, C.byref(error)), error)
+
+
+def say(error: _abi.ravel_error, sentence: str) -> None:
+    """Writes into an error record of the library; the first error wins."""
+    if error.status == _abi.RAVEL_OK:
+        error.status = _abi.RAVEL_E_CALLBACK
+        error.message = sentence.encode()[:_abi.ravel_error.message.size - 1].decode("utf-8", "ignore").encode()
+
+
+_DEVICES = {2: "a CUDA device", 7: "a Vulkan device", 8: "a Metal device", 10: "a ROCm device", 14: "a oneAPI device"}
+_HOST = (1, 3, 11)  # DLPack's kDLCPU, kDLCUDAHost, kDLROCMHost
+
+
+def host_array(value: Any, what: str) -> np.ndarray:
+    """An array over the same memory: numpy arrays, DLPack (host torch tensors), the buffer protocol, sequences."""
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        kind = int(value.__dlpack_device__()[0]) if hasattr(value, "__dlpack_device__") else 1
+        if kind not in _HOST:
+            raise TypeError(f"{what} is on {_DEVICES.get(kind, 'another device')}; only host memory can be used here")
+        if getattr(value, "requires_grad", False):
+            value = value.detach()
+        return np.from_dlpack(value)
+    return np.asarray(value)
+
+
 def as_array(value: Any, dtype: Any, what: str, count: int | None = None) -> np.ndarray:
     """A contiguous array of exactly this dtype, without a copy where the input already is one.
 
     Takes numpy arrays, anything with the buffer protocol or DLPack (host torch tensors), and sequences. Floats that
     are whole numbers are not taken for integers: that is how a wrong column gets in.
     """
-    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-        value = np.from_dlpack(value)
-    array = np.asarray(value)
-    wanted = np.dtype(dtype)
+    array = host_array(value, what)
     if array.ndim != 1:
         raise ValueError(f"{what} must have one dimension, not {array.ndim}")
+    if count is not None and array.size != count:
+        raise ValueError(f"{what} has {array.size} entries; there are {count} samples")
+    if array.dtype == dtype and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    wanted = np.dtype(dtype)
     if array.size == 0:
         array = array.astype(wanted)
     if wanted.kind in "iu" and array.dtype.kind not in "iu":
         raise TypeError(f"{what} must be integers, not {array.dtype}")
     if wanted.kind == "f" and array.dtype.kind not in "iuf":
         raise TypeError(f"{what} must be numbers, not {array.dtype}")
-    if count is not None and array.size != count:
-        raise ValueError(f"{what} has {array.size} entries; there are {count} samples")
     if array.dtype != wanted and wanted.kind in "iu" and array.size:
         limits = np.iinfo(wanted)
         if int(array.min()) < limits.min or int(array.max()) > limits.max:
             raise OverflowError(f"{what} has a value that does not fit {wanted}")
-    return np.ascontiguousarray(array, dtype=wanted)
+    return np.require(array, wanted, ["C", "A"])
 
 
 def address(array: np.ndarray | None) -> int | None:
-    return None if array is None else array.ctypes.data
+    return None if array is None else array.__array_interface__["data"][0]
 
 
 _CTYPES = {np.dtype(k): v for k, v in {
@@ -139,19 +205,33 @@ def view(pointer: int | None, count: int, dtype: Any, owner: object) -> np.ndarr
     return array
 
 
-class Handle:
-    """An object of the library that is freed when nobody needs it any more."""
+def _release(free: Callable[[Any], None], pointer: Any, _keep: Any) -> None:
+    free(pointer)
 
-    def __init__(self, pointer: Any, free: Callable[[Any], None]):
+
+class Handle:
+    """An object of the library that is freed when nobody needs it any more; ``keep`` lives until then."""
+
+    def __init__(self, pointer: Any, free: Callable[[Any], None], keep: Any = None):
         self.pointer = pointer
-        self._finalizer = weakref.finalize(self, free, pointer)
+        self._finalizer = weakref.finalize(self, _release, free, pointer, keep)
 
     def close(self) -> None:
         self._finalizer()
 
 
-def collect(writer_call: Callable[[Any], None]) -> str:
-    """Runs a call that writes text through a callback, and returns the text."""
+def collect(name: str, *arguments: Any) -> str:
+    """Calls a function that hands out text in pieces (the arguments before `write`), and returns the text."""
     parts: list[bytes] = []
-    writer_call(parts.append)
+
+    def take(_user: Any, text: Any, size: int, error: Any) -> int:
+        return raised.guard(lambda: parts.append(C.string_at(text, size)), error)
+
+    raised = Raised()
+    raised.call(name, *arguments, _abi.ravel_write(take), None)
     return b"".join(parts).decode("utf-8")
+
+
+def view_bytes(pointer: int | None, size: int) -> memoryview:
+    """Memory of the library as writable bytes, for the time of a callback."""
+    return memoryview((C.c_uint8 * size).from_address(pointer) if pointer and size else bytearray()).cast("B")

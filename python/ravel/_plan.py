@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes as C
+import html
 import os
 from typing import Any, Iterator
 
 import numpy as np
 
 from . import _abi
-from ._lib import Handle, address, as_array, call, check, lib, view
+from ._lib import Handle, address, as_array, call, check, collect, lib, view
 from ._options import Table
+from ._shape import Shape, shape
 
 __all__ = ["Plan", "Planner", "plan", "plan_options"]
 
@@ -23,25 +25,45 @@ def plan_options() -> dict[str, str]:
 
 
 def _cost(options: _abi.ravel_plan_options, cost: Any) -> None:
-    """None, "LIN:QUAD[:OVERHEAD]", "tokens", a tuple, a published shape's name, or a path of a config.json."""
+    """None, "LIN:QUAD[:OVERHEAD]", "tokens", a tuple, a Shape or its name, or a path of a config.json."""
     if cost is None:
         return
     if isinstance(cost, (tuple, list)):
         if not 1 <= len(cost) <= 3 or not all(isinstance(c, (int, np.integer)) for c in cost):
             raise TypeError("cost must be (linear, quadratic[, overhead]), all integers")
-        options.cost.linear, options.cost.quadratic, options.cost.overhead = (*cost, 0, 0)[:3]
+        options.cost.linear, options.cost.quadratic, options.cost.overhead = (*map(int, cost), 0, 0)[:3]
+        return
+    if isinstance(cost, Shape):
+        options.cost.linear, options.cost.quadratic, options.cost.overhead = cost.cost
         return
     text = os.fspath(cost)
     if text == "tokens" or text[:1].isdigit():
         call("ravel_cost_parse", text.encode(), C.byref(options.cost))
         return
-    shape = _abi.ravel_shape()
-    reader = "ravel_shape_read" if os.path.exists(text) or text.endswith(".json") else "ravel_shape_named"
-    call(reader, text.encode(), C.byref(shape))
-    call("ravel_cost_from_shape", C.byref(shape), C.byref(options.cost))
+    options.cost.linear, options.cost.quadratic, options.cost.overhead = shape(text).cost
+
+
+_made: dict[Any, bytes] = {}  # option structs by the keywords that they were made from: making one takes longer
 
 
 def _make_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_options:
+    if isinstance(cost, (str, os.PathLike)) and os.path.exists(cost):  # a file may change
+        return _fresh_options(cost, keywords)
+    values = keywords.values()
+    key = (cost, *keywords, *values, *map(type, values))
+    try:
+        return _abi.ravel_plan_options.from_buffer_copy(_made[key])
+    except KeyError:
+        options = _fresh_options(cost, keywords)
+        if len(_made) >= 256:
+            _made.clear()
+        _made[key] = bytes(options)
+        return options
+    except TypeError:  # something that cannot be hashed: the library has the sentence
+        return _fresh_options(cost, keywords)
+
+
+def _fresh_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_options:
     options = _TABLE.make(**keywords)
     _cost(options, cost)
     return options
@@ -77,7 +99,7 @@ class Plan:
     ``m`` and rank ``r`` is ``bins[m * dp + r]``.
     """
 
-    def __init__(self, pointer: Any, source: "_Input | None", options: _abi.ravel_plan_options):
+    def __init__(self, pointer: Any, source: "_Input", options: _abi.ravel_plan_options):
         self._handle = Handle(pointer, lib.ravel_plan_free)
         self._c = pointer.contents
         self._input, self._options = source, options
@@ -106,6 +128,17 @@ class Plan:
         """The plan's figures about itself, by the names of ``ravel plan --json``."""
         values = self._c.stats
         return {name: getattr(values, name) for name, _ in values._fields_}
+
+    @property
+    def capacity(self) -> int:
+        """Slot tokens that one bin may hold: cp * budget."""
+        return self._options.cp * self._options.budget
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """[count]: the lengths that the plan was made from."""
+        arrays = self._input.arrays
+        return arrays["lengths"] if "lengths" in arrays else arrays["prompts"] + arrays["responses"]
 
     # -- arrays
     def _view(self, name: str, count: int, dtype: Any) -> np.ndarray:
@@ -172,6 +205,36 @@ class Plan:
         order = np.empty(self._c.micro_steps, np.int64)
         call("ravel_plan_replay", self._handle.pointer, seed, epoch, address(order))
         return order
+
+    # -- pictures and files
+    def _write(self, name: str, *arguments: Any) -> str:
+        return collect(name, C.byref(self._input.struct), C.byref(self._options), self._handle.pointer, *arguments)
+
+    def to_html(self, title: str | None = None) -> str:
+        """One page that needs no network: every micro-step's bins as bars, details under the pointer."""
+        return self._write("ravel_plan_html", None if title is None else title.encode())
+
+    def to_svg(self) -> str:
+        """A small still picture of the whole plan."""
+        return self._write("ravel_plan_svg")
+
+    def to_json(self) -> str:
+        """The stable contract of `ravel plan --json` (docs/formats.md)."""
+        return self._write("ravel_plan_json")
+
+    def to_csv(self) -> str:
+        """One row a bin."""
+        return self._write("ravel_plan_csv")
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+    def _repr_html_(self) -> str:
+        return f"<figure>{self.to_svg()}<figcaption><code>{html.escape(repr(self))}</code></figcaption></figure>"
+
+    def check(self) -> None:
+        """Recounts everything from the lengths; raises if a promise is broken. For tests."""
+        call("ravel_plan_check", C.byref(self._input.struct), C.byref(self._options), self._handle.pointer)
 
     def __len__(self) -> int:
         return self._c.micro_steps

@@ -8,8 +8,9 @@ from typing import Any, Callable
 import numpy as np
 
 from . import _abi
-from ._batch import Ragged, _bin, dtype_of
-from ._lib import address, as_array, call
+from ._batch import Ragged, _bin
+from ._dtype import code_of
+from ._lib import address, as_array, call, host_array
 from ._options import Table
 
 __all__ = ["Counts", "counts", "weights"]
@@ -37,7 +38,7 @@ class Counts:
 def _mask(store: Ragged, mask: Any) -> tuple[Any, Any]:
     if mask is None:
         return None, None
-    data = np.ascontiguousarray(mask)
+    data = np.ascontiguousarray(host_array(mask, "mask"))
     total, steps = int(store.offsets[-1]), int(store.offsets[-1]) - len(store)
     if data.size == total:
         kind = _abi.RAVEL_FIELD_NEXT
@@ -45,7 +46,7 @@ def _mask(store: Ragged, mask: Any) -> tuple[Any, Any]:
         kind = _abi.RAVEL_FIELD_STEP
     else:
         raise ValueError(f"the mask has {data.size} entries; {total} (one a token) or {steps} (one a prediction) fit")
-    field = _abi.ravel_field(name=b"mask", kind=kind, dtype=dtype_of(data, "mask"), width=1, data=address(data))
+    field = _abi.ravel_field(name=b"mask", kind=kind, dtype=code_of(data, "mask"), width=1, data=address(data))
     return C.byref(field), (field, data)
 
 

@@ -215,8 +215,8 @@ class Writer:
             return f"{self.ctype(array.group(1))} * {array.group(2)}"
         if kind.startswith("FN("):
             result, _, rest = kind[3:-1].partition(";")
-            arguments = [self.argument(a.strip()) for a in rest.split(";") if a.strip()]
-            return f"C.CFUNCTYPE({', '.join([str(self.argument(result.strip()))] + arguments)})"
+            arguments = [self.taken(a.strip()) for a in rest.split(";") if a.strip()]
+            return f"C.CFUNCTYPE({', '.join([str(self.taken(result.strip()))] + arguments)})"
         if kind in SCALARS:
             return SCALARS[kind]
         if kind in self.p.enums:
@@ -234,8 +234,10 @@ class Writer:
             return "C.c_void_p"
         raise TypeError(f"no ctypes for {kind!r}")
 
-    def argument(self, kind: str) -> str | None:
-        return self.ctype(kind)
+    def taken(self, kind: str) -> str | None:
+        """What a callback takes: text stays a pointer, because ctypes would look for a NUL that need not be there."""
+        found = self.ctype(kind)
+        return "C.c_void_p" if found == "C.c_char_p" else found
 
     def render(self) -> str:
         out = ['"""Made from include/ravel/*.h by python/tools/abi.py. Do not edit: run it again."""', "",
@@ -265,7 +267,7 @@ class Writer:
                 del pending[name]
         out += ["", "FUNCTIONS = {"]
         for name, (result, arguments) in sorted(self.p.functions.items()):
-            listed = ", ".join(str(self.argument(a)) for a in arguments if a != "...")
+            listed = ", ".join(str(self.ctype(a)) for a in arguments if a != "...")
             returned = "C.c_void_p" if result.strip().endswith("*") and self.ctype(result) != "C.c_char_p" \
                 and not str(self.ctype(result)).startswith("C.POINTER") else self.ctype(result)
             out.append(f'    "{name}": ({returned}, [{listed}]),')
