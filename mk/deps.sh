@@ -24,8 +24,8 @@ if [ "${1:-demo}" = test ]; then
     want chromium "chromium fonts-dejavu-core"
     want mpirun.openmpi "openmpi-bin libopenmpi-dev"
     want mpirun.mpich "mpich libmpich-dev"
-    /usr/bin/python3 -c 'import numpy, pytest, hypothesis, venv' 2>/dev/null ||
-        need="$need python3 python3-numpy python3-pytest python3-hypothesis python3-venv"
+    /usr/bin/python3 -c 'import numpy, pytest, hypothesis, venv, ensurepip, setuptools, wheel' 2>/dev/null ||
+        need="$need python3 python3-numpy python3-pytest python3-hypothesis python3-venv python3-setuptools python3-wheel"
 fi
 [ -n "$need" ] || exit 0
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then

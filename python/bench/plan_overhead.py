@@ -31,7 +31,7 @@ def least(body, best: float) -> float:
 def main() -> None:
     lengths = np.clip(np.random.default_rng(1).lognormal(7.3, 0.9, COUNT), 16, BUDGET).astype(np.int64)
     as_list = lengths.tolist()
-    source, error = _Input(lengths, None, None, None, None, None, None), _abi.ravel_error()
+    source, error = _Input(lengths), _abi.ravel_error()
     options, pointer = _make_options(None, {"budget": BUDGET, "dp": DP}), C.POINTER(_abi.ravel_plan)()
     arguments = C.byref(source.struct), C.byref(options), C.byref(pointer), C.byref(error)
 

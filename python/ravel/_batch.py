@@ -67,15 +67,31 @@ class Ragged:
         self.prompts = None if prompts is None else as_array(prompts, np.int64, "prompts", sizes.size)
         self.fields: dict[str, Field] = {
             name: value if isinstance(value, Field) else Field(name, value) for name, value in fields.items()}
+        self._update()
+        call("ravel_ragged_check", C.byref(self._c))
+
+    def _update(self) -> None:
+        """The C struct over the fields as they are now."""
         self._array = (_abi.ravel_field * max(1, len(self.fields)))(*[f._c() for f in self.fields.values()])
-        self._c = _abi.ravel_ragged(size=C.sizeof(_abi.ravel_ragged), count=sizes.size, offsets=address(self.offsets),
-                                    prompts=address(self.prompts), fields=self._array, field_count=len(self.fields))
+        self._c = _abi.ravel_ragged(size=C.sizeof(_abi.ravel_ragged), count=self.lengths.size,
+                                    offsets=address(self.offsets), prompts=address(self.prompts), fields=self._array,
+                                    field_count=len(self.fields))
         for field in self.fields.values():
             need = lib.ravel_field_bytes(C.byref(self._c), C.byref(field._c()))
             if need != field.data.nbytes:
                 raise ValueError(f"{field.name} has {field.data.nbytes} bytes; kind {field.kind!r} needs {need} for "
                                  f"these lengths")
-        call("ravel_ragged_check", C.byref(self._c))
+
+    def add(self, name: str, data: Any, kind: str = "token", pad: float = 0) -> None:
+        """One more field, such as the weights of an update; one of that name is replaced."""
+        before = dict(self.fields)
+        self.fields[name] = Field(name, data, kind, pad)
+        try:
+            self._update()
+        except ValueError:
+            self.fields = before
+            self._update()
+            raise
 
     def __len__(self) -> int:
         return self.lengths.size
@@ -100,6 +116,12 @@ class Batch(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._arrays)
+
+    def torch(self) -> dict[str, Any]:
+        """The arrays as torch tensors over the same memory."""
+        import torch
+
+        return {name: torch.from_numpy(array) for name, array in self._arrays.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -93,6 +93,11 @@ def call(name: str, *arguments: Any) -> None:
     check(getattr(lib, name)(*arguments, C.byref(error)), error)
 
 
+def fields(struct: Any) -> dict[str, Any]:
+    """name -> ctypes kind of a struct's fields."""
+    return {field[0]: field[1] for field in struct._fields_}
+
+
 class Raised:
     """What a callback of the caller raised: it travels through C as E_CALLBACK and comes out as itself.
 
@@ -155,8 +160,16 @@ def host_array(value: Any, what: str) -> np.ndarray:
             raise TypeError(f"{what} is on {_DEVICES.get(kind, 'another device')}; only host memory can be used here")
         if getattr(value, "requires_grad", False):
             value = value.detach()
-        return np.from_dlpack(value)
+        return np.asarray(_Writable(np.from_dlpack(value)))
     return np.asarray(value)
+
+
+class _Writable:
+    """Memory that came through DLPack: numpy 1 marks it read-only, but exporters hand out only what may be written."""
+
+    def __init__(self, array: np.ndarray):
+        self._array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
 
 
 def as_array(value: Any, dtype: Any, what: str, count: int | None = None) -> np.ndarray:
@@ -190,7 +203,7 @@ def address(array: np.ndarray | None) -> int | None:
     return None if array is None else array.__array_interface__["data"][0]
 
 
-_CTYPES = {np.dtype(k): v for k, v in {
+_CTYPES: dict[np.dtype, Any] = {np.dtype(k): v for k, v in {
     np.uint8: C.c_uint8, np.int32: C.c_int32, np.int64: C.c_int64, np.float32: C.c_float, np.float64: C.c_double}.items()}
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes as C
+import difflib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import _abi
-from ._lib import call, lib
+from ._lib import ArgumentError, call, lib
 
 _I32, _I64, _U64, _F64, _BOOL, _ENUM, _STRING = range(7)
-_WIDTHS = {_I32: C.c_int32, _I64: C.c_int64, _U64: C.c_uint64, _F64: C.c_double, _BOOL: C.c_int32, _ENUM: C.c_int32,
+_WIDTHS: dict[int, Any] = {_I32: C.c_int32, _I64: C.c_int64, _U64: C.c_uint64, _F64: C.c_double, _BOOL: C.c_int32, _ENUM: C.c_int32,
            _STRING: C.c_char_p}
 
 
@@ -25,18 +26,20 @@ class Row(NamedTuple):
 
 
 class Table:
-    """One option struct: ``table.make(align=8, cp_kind="striped")`` is the struct with everything else at its default."""
+    """One option struct: ``table.make(align=8, cp_kind="striped")`` is the struct with everything else at its default.
+    Options go by the names of the struct's fields."""
 
-    def __init__(self, struct: type, prefix: str, table: str | None = None):
+    def __init__(self, struct: Any, prefix: str, table: str | None = None):
         self.struct = struct
         self._default = getattr(lib, prefix + "_options_default")
         self._table = getattr(lib, table or prefix + "_option_table")()
         rows = C.cast(self._table, C.POINTER(_abi.ravel_option))
+        fields = {getattr(struct, field[0]).offset: field[0] for field in struct._fields_}
         self.rows: dict[str, Row] = {}
         index = 0
         while rows[index].name:
             row = rows[index]
-            self.rows[row.name.decode().replace("-", "_")] = Row(
+            self.rows[fields[row.offset]] = Row(
                 row.name, row.type, row.offset, row.choices.decode().split("|") if row.choices else [],
                 (row.preset or b"").decode(), row.doc.decode())
             index += 1
@@ -51,9 +54,10 @@ class Table:
 
     def set(self, options: Any, name: str, value: Any) -> None:
         row = self.rows.get(name)
-        if row is None:  # the library has the sentence, with a suggestion
-            call("ravel_option_set", self._table, C.byref(options), name.encode(), str(value).encode())
-            return
+        if row is None:
+            near = difflib.get_close_matches(name, self.rows, 1)
+            raise ArgumentError(_abi.RAVEL_E_ARGUMENT, f"there is no option {name!r}" +
+                                (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(self.rows)}"))
         if row.kind in (_I32, _I64) and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             width = _WIDTHS[row.kind]
             bits = C.sizeof(width) * 8 - 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes as C
 import html
 import os
-from typing import Any, Iterator
+from typing import Any, Iterator, NamedTuple
 
 import numpy as np
 
 from . import _abi
-from ._lib import Handle, address, as_array, call, check, collect, lib, view
+from ._lib import Handle, address, as_array, call, check, collect, fields, lib, view
 from ._options import Table
 from ._shape import Shape, shape
 
@@ -69,27 +69,28 @@ def _fresh_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_optio
     return options
 
 
+_INPUT_SIZE = C.sizeof(_abi.ravel_plan_input)
+
+
 class _Input:
     """The ravel_plan_input struct and the arrays that it points at."""
 
-    def __init__(self, lengths: Any, prompts: Any, responses: Any, costs: Any, groups: Any, update_ids: Any,
-                 homes: Any):
-        self.arrays: dict[str, np.ndarray] = {}
+    def __init__(self, lengths: Any, prompts: Any = None, responses: Any = None, costs: Any = None, groups: Any = None,
+                 update_ids: Any = None, homes: Any = None):
         if lengths is None and (prompts is None or responses is None):
             raise TypeError("give lengths, or prompts and responses")
-        first = as_array(lengths if lengths is not None else prompts, np.int64,
-                         "lengths" if lengths is not None else "prompts")
-        count = first.size
-        self.arrays["lengths" if lengths is not None else "prompts"] = first
-        others = {"prompts": prompts if lengths is not None else None, "responses": responses, "costs": costs,
-                  "groups": groups, "updates": update_ids, "homes": homes}
-        for name, value in others.items():
+        self.arrays: dict[str, np.ndarray] = {}
+        self.struct = _abi.ravel_plan_input(_INPUT_SIZE)
+        count = None
+        for name, value, dtype in (("lengths", lengths, np.int64), ("prompts", prompts, np.int64),
+                                   ("responses", responses, np.int64), ("costs", costs, np.int64),
+                                   ("groups", groups, np.int64), ("updates", update_ids, np.int32),
+                                   ("homes", homes, np.int32)):
             if value is not None:
-                dtype = np.int32 if name in ("updates", "homes") else np.int64
-                self.arrays[name] = as_array(value, dtype, name, count)
-        self.struct = _abi.ravel_plan_input(size=C.sizeof(_abi.ravel_plan_input), count=count)
-        for name, array in self.arrays.items():
-            setattr(self.struct, name, address(array) if array.size else None)
+                self.arrays[name] = array = as_array(value, dtype, name, count)
+                setattr(self.struct, name, address(array) if array.size else None)
+                count = array.size
+        self.struct.count = count
 
 
 class Plan:
@@ -99,10 +100,16 @@ class Plan:
     ``m`` and rank ``r`` is ``bins[m * dp + r]``.
     """
 
-    def __init__(self, pointer: Any, source: "_Input", options: _abi.ravel_plan_options):
+    def __init__(self, pointer: Any, source: "_Input | list[_Push]", options: _abi.ravel_plan_options):
         self._handle = Handle(pointer, lib.ravel_plan_free)
         self._c = pointer.contents
-        self._input, self._options = source, options
+        self._source, self._options = source, options
+
+    @property
+    def _input(self) -> "_Input":
+        if not isinstance(self._source, _Input):
+            self._source = _gather(self._source, self.ids)
+        return self._source
 
     # -- sizes
     @property
@@ -127,7 +134,7 @@ class Plan:
     def stats(self) -> dict[str, Any]:
         """The plan's figures about itself, by the names of ``ravel plan --json``."""
         values = self._c.stats
-        return {name: getattr(values, name) for name, _ in values._fields_}
+        return {name: getattr(values, name) for name in fields(values)}
 
     @property
     def capacity(self) -> int:
@@ -277,14 +284,35 @@ def plan(lengths: Any = None, *, budget: int | str, dp: int = 1, cp: int = 1, al
     return Plan(pointer, source, options)
 
 
+class _Push(NamedTuple):
+    """What was pushed in one call, for the pictures of plans that are made of it."""
+
+    ids: np.ndarray
+    source: _Input
+
+
+def _gather(pushes: list[_Push], ids: np.ndarray) -> _Input:
+    """The input of a planner's plan: the rows of `ids`, wherever they were pushed. The last one of an id counts."""
+    every = np.concatenate([push.ids for push in pushes])
+    at = {number: i for i, number in enumerate(every.tolist())}
+    rows = [at[number] for number in ids.tolist()]
+    names = pushes[0].source.arrays.keys()
+    columns = {name: np.concatenate([push.source.arrays[name] for push in pushes])[rows] for name in names}
+    columns["update_ids"] = columns.pop("updates", None)
+    return _Input(columns.pop("lengths", None), **columns)
+
+
 class Planner:
     """Samples that arrive over time: push lengths, take micro-steps as they fill, flush at the end of an update.
 
     >>> planner = ravel.Planner(budget=16384, dp=8)
     >>> planner.push(lengths, ids=rollout_ids)
     >>> while (ready := planner.take()) is not None:
-    ...     run(ready)
+    ...     run(ready.ids[ready.samples])
     >>> last = planner.flush()
+
+    ``ids`` default to running numbers from 0. Every push of an update has the same arrays (lengths, or prompts and
+    responses, ...).
     """
 
     def __init__(self, *, fill: float = 0.95, cost: Any = None, **options: Any):
@@ -292,16 +320,24 @@ class Planner:
         pointer = C.c_void_p()
         call("ravel_planner_create", C.byref(self._options), float(fill), C.byref(pointer))
         self._handle = Handle(pointer.value, lib.ravel_planner_free)
+        self._next = 0
+        self._pushes: list[_Push] = []
 
-    def push(self, lengths: Any = None, *, ids: Any = None, **arrays: Any) -> None:
-        """All or nothing: on an error none of the samples is taken in. ``ids`` default to running numbers."""
-        names = ("prompts", "responses", "costs", "groups", "update_ids", "homes")
-        strange = set(arrays) - set(names)
-        if strange:
-            raise TypeError(f"push() takes {', '.join(names)}, not {', '.join(sorted(strange))}")
-        source = _Input(lengths, *(arrays.get(name) for name in names))
-        tags = None if ids is None else as_array(ids, np.int64, "ids", source.struct.count)
+    def push(self, lengths: Any = None, *, ids: Any = None, prompts: Any = None, responses: Any = None,
+             costs: Any = None, groups: Any = None, update_ids: Any = None, homes: Any = None) -> None:
+        """All or nothing: on an error none of the samples is taken in."""
+        source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes)
+        if self._pushes and self._pushes[0].source.arrays.keys() != source.arrays.keys():
+            raise ValueError(f"this push has {', '.join(source.arrays)}; earlier ones of this update had "
+                             f"{', '.join(self._pushes[0].source.arrays)}")
+        count = source.struct.count
+        tags = np.arange(self._next, self._next + count, dtype=np.int64) if ids is None else \
+            as_array(ids, np.int64, "ids", count)
         call("ravel_planner_push", self._handle.pointer, C.byref(source.struct), address(tags))
+        if count:
+            self._pushes.append(_Push(tags, source))
+        if ids is None:
+            self._next += count
 
     def _take(self, flush: bool) -> Plan | None:
         pointer = C.POINTER(_abi.ravel_plan)()
@@ -310,7 +346,7 @@ class Planner:
         if status == _abi.RAVEL_E_END:
             return None
         check(status, error)
-        return Plan(pointer, None, self._options)
+        return Plan(pointer, self._pushes, self._options)
 
     def take(self) -> Plan | None:
         """The micro-steps that are full enough, or None."""
@@ -318,7 +354,9 @@ class Planner:
 
     def flush(self) -> Plan | None:
         """Everything that is left, as the end of an update; None if nothing was pushed since the last flush."""
-        return self._take(True)
+        done = self._take(True)
+        self._pushes = []  # plans that were taken keep theirs
+        return done
 
     def __len__(self) -> int:
         """Samples pushed and not yet taken."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _abi
 from ._dtype import NUMPY, parse, with_code
-from ._lib import Handle, Raised, address, lib, view_bytes
+from ._lib import Handle, Raised, address, fields, lib, view_bytes
 from ._options import Table
 from .comm import Comm
 
@@ -40,12 +40,12 @@ class RefitTensor:
                  shape: Sequence[int] | None = None):
         if data is None and (shape is None or dtype is None):
             raise TypeError("a tensor without data needs shape and dtype")
-        self.data, self.code = (None, parse(dtype)) if data is None else with_code(data, "a tensor", dtype)
-        if self.data is None:
-            assert shape is not None
-            self.shape = tuple(int(n) for n in shape)
+        self.data: np.ndarray | None = None
+        if data is not None:
+            self.data, self.code = with_code(data, "a tensor", dtype)
+            self.shape: tuple[int, ...] = self.data.shape
         else:
-            self.shape = tuple(self.data.shape)
+            self.code, self.shape = parse(dtype), tuple(int(n) for n in shape or ())
         self.dims = tuple(int(n) for n in dims) if dims is not None else self._whole(parts)
         self.parts, self.index, self.start = parts, index, start
         for what, given in (("dims", self.dims), ("parts", parts), ("index", index), ("start", start)):
@@ -148,7 +148,7 @@ class RefitReport(Mapping[str, Any]):
     ``phase`` and ``phase_most`` are dicts of seconds."""
 
     def __init__(self, struct: _abi.ravel_refit_report):
-        self._values: dict[str, Any] = {name: getattr(struct, name) for name, _ in struct._fields_ if name != "size"}
+        self._values: dict[str, Any] = {name: getattr(struct, name) for name in fields(struct) if name != "size"}
         for name in ("phase", "phase_most"):
             self._values[name] = dict(zip(_PHASES, self._values[name]))
 
@@ -208,7 +208,7 @@ class _Side:
             entry.spare = address(self.spares[name])
 
     def set_callback(self, field: str, function: Callable[..., Any]) -> None:
-        kind = dict(self.struct._fields_)[field]
+        kind = fields(self.struct)[field]
         self.callbacks.append(kind(function))
         setattr(self.struct, field, self.callbacks[-1])
 
@@ -355,7 +355,7 @@ class Refit:
     def trace(self, first: bool = True, last: bool = True) -> str:
         """With ``trace=True``: the last update's events as JSON for Perfetto and chrome://tracing."""
         parts: list[bytes] = []
-        kind = _abi.FUNCTIONS["ravel_refit_trace"][1][3]
+        kind = lib.ravel_refit_trace.argtypes[3]
 
         def take(_user: Any, text: Any, size: int) -> int:
             parts.append(C.string_at(text, size))
@@ -425,10 +425,10 @@ def _make_sink(sink: Mapping[str, Any] | None, rules: Iterable[RefitRule], loade
 def _make_options(options: dict[str, Any], progress: Any, logger: Any, raised: Raised) -> Any:
     made = _TABLE.make(**options)
     if progress is not None:
-        kind = dict(made._fields_)["progress"]
+        kind = fields(made)["progress"]
         made.progress = kind(lambda _user, done, total: raised.quietly(progress, done, total))
     if logger is not None:
-        kind = dict(_abi.ravel_logger._fields_)["write"]
+        kind = fields(_abi.ravel_logger)["write"]
         made._logger = _abi.ravel_logger(write=kind(
             lambda _user, _level, text: raised.quietly(logger, C.string_at(text).decode("utf-8", "replace"))))
         made.logger = C.pointer(made._logger)

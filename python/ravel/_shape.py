@@ -10,7 +10,7 @@ from typing import Any, Iterator
 import numpy as np
 
 from . import _abi
-from ._lib import Handle, address, call, lib, view
+from ._lib import Handle, address, call, fields, lib, view
 from ._options import Table
 
 __all__ = ["Lengths", "Mock", "Shape", "mock", "read_lengths", "shape", "shapes"]
@@ -42,7 +42,7 @@ class Shape:
         return cost.linear, cost.quadratic, cost.overhead
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self._c, name) for name, _ in self._c._fields_}
+        return {name: getattr(self._c, name) for name in fields(self._c)}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shape) and self.to_dict() == other.to_dict()
@@ -55,7 +55,7 @@ class Shape:
                 f"{self.parameters / 1e9:.2f} B parameters>")
 
 
-def shape(what: Any = None, **fields: Any) -> Shape:
+def shape(what: Any = None, **changes: Any) -> Shape:
     """A shape by a published name ("qwen3-0.6b"), from a ``config.json`` (or its folder), from the dict of one, or from
     fields: ``ravel.shape(hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=128, vocab=1000, gated=1)``.
     Fields given with a name change that shape."""
@@ -69,8 +69,8 @@ def shape(what: Any = None, **fields: Any) -> Shape:
         text = os.fspath(what)
         reader = "ravel_shape_read" if os.path.exists(text) or text.endswith(".json") else "ravel_shape_named"
         call(reader, os.fsencode(text), C.byref(struct))
-    known = {name for name, _ in struct._fields_}
-    for name, value in fields.items():
+    known = fields(struct)
+    for name, value in changes.items():
         if name not in known:
             raise TypeError(f"a shape has no {name}; it has {', '.join(sorted(known))}")
         setattr(struct, name, value)
@@ -94,7 +94,11 @@ class Lengths:
         self.count, self.longest, self.total, self.columns = c.count, c.longest, c.total, c.columns.decode()
         self.prompts = view(c.prompts, c.count, np.int64, handle) if c.prompts else None
         self.responses = view(c.responses, c.count, np.int64, handle) if c.responses else None
-        self.lengths = view(c.lengths, c.count, np.int64, handle) if c.lengths else self.prompts + self.responses
+        self.lengths: np.ndarray
+        if self.prompts is not None and self.responses is not None:
+            self.lengths = self.prompts + self.responses
+        else:
+            self.lengths = view(c.lengths, c.count, np.int64, handle)
 
     def input(self) -> dict[str, np.ndarray]:
         """The keywords of :func:`ravel.plan` for this file."""

@@ -24,7 +24,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._c = _abi.ravel_counts()
-        self.array = np.frombuffer(self._c, np.int64, _WORDS)
+        self.array = np.frombuffer(memoryview(self._c), np.int64, _WORDS)
 
     def __getattr__(self, name: str) -> int:
         if name in ("samples", "samples_with_loss", "tokens", "loss_tokens"):
@@ -82,7 +82,7 @@ def weights(store: Ragged, *, mode: str = "token-mean", mask: Any = None, sample
     wanted = np.dtype(dtype)
     if wanted not in (np.float32, np.float64):
         raise TypeError(f"weights are float32 or float64, not {wanted}")
-    chosen = _TABLE.make(loss=mode, **options)
+    chosen = _TABLE.make(mode=mode, **options)
     if update_counts is None:
         update_counts = counts(store, mask=mask, sample_weights=sample_weights)
         if all_reduce is not None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from . import _abi
 from ._dtype import NUMPY, name_of, with_code
-from ._lib import Handle, Raised, address, lib, view_bytes
+from ._lib import Handle, Raised, address, fields, lib, view_bytes
 from ._options import Table
 
 __all__ = ["Comm", "Transport", "callbacks", "from_mpi4py", "from_torch", "mpi", "self", "threads", "world"]
@@ -331,10 +331,11 @@ class _Hooks:
     """The table of functions over a transport, with everything that must live as long as the communicator."""
 
     def __init__(self, transport: Any, raised: Raised):
-        self.transport, self.raised, self.children = transport, raised, []
+        self.transport, self.raised = transport, raised
+        self.children: list[_Hooks] = []
         self.struct = _abi.ravel_comm_hooks(size=C.sizeof(_abi.ravel_comm_hooks), rank=transport.rank,
                                             ranks=transport.size)
-        kinds = {name: kind for name, kind in _abi.ravel_comm_hooks._fields_}
+        kinds = fields(_abi.ravel_comm_hooks)
         for name in ("barrier", "broadcast", "allgatherv", "alltoallv", "allreduce", "send", "recv", "split", "abort",
                      "close"):
             if getattr(transport, name, None) is not None:

@@ -25,7 +25,7 @@ from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 import numpy as np
 
 from . import _abi
-from ._lib import Handle, Raised, address, as_array, call, lib, view_bytes
+from ._lib import Handle, Raised, address, as_array, call, fields, lib, view_bytes
 from ._options import Table
 from ._plan import Plan
 from ._shape import Shape, shape as shape_of
@@ -166,7 +166,7 @@ class Metrics:
                                      error)
 
         self_raised = self._raised
-        kind = dict(_abi.ravel_metrics_reducer._fields_)["all_reduce"]
+        kind = fields(_abi.ravel_metrics_reducer)["all_reduce"]
         return _abi.ravel_metrics_reducer(rank=rank, size=size, all_reduce=kind(reduce))
 
     @property
@@ -327,13 +327,13 @@ class Metrics:
         """The totals of the run, to be kept in a checkpoint."""
         totals = _abi.ravel_metrics_totals()
         lib.ravel_metrics_totals_get(self._pointer, C.byref(totals))
-        values = {name: getattr(totals, name) for name, _ in totals._fields_}
+        values = {name: getattr(totals, name) for name in fields(totals)}
         return {**values, "phases": list(values["phases"])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from there; the same on every rank, before the first update."""
         totals = _abi.ravel_metrics_totals()
-        for name, _ in totals._fields_:
+        for name in fields(totals):
             if name == "phases":
                 totals.phases[:len(state["phases"])] = state["phases"]
             else:
@@ -378,7 +378,8 @@ def _over(comm: Comm, values: np.ndarray, op: str) -> None:
 
 def _arrays(kind: Any, given: Mapping[str, tuple[Any, Any]]) -> tuple[Any, list[np.ndarray]]:
     """A struct of parallel arrays, all of one length."""
-    struct, keep = kind(size=C.sizeof(kind)), []
+    struct = kind(size=C.sizeof(kind))
+    keep: list[np.ndarray] = []
     for name, (value, dtype) in given.items():
         if value is None:
             continue
@@ -396,4 +397,4 @@ def _logger() -> _abi.ravel_logger:
         with contextlib.suppress(Exception):
             logging.getLogger("ravel").log(_LOG_LEVELS.get(level, logging.INFO), "%s", C.string_at(text).decode())
 
-    return _abi.ravel_logger(write=dict(_abi.ravel_logger._fields_)["write"](write))
+    return _abi.ravel_logger(write=fields(_abi.ravel_logger)["write"](write))

@@ -52,3 +52,30 @@ def test_structs_have_the_compilers_layout(tmp_path):
 def test_function_is_in_the_library(name):
     from ravel._lib import lib
     assert getattr(lib, name)
+
+
+def test_the_package_under_test_is_the_one_that_was_asked_for():
+    import os
+
+    import ravel
+    from ravel._lib import lib
+    package = pathlib.Path(ravel.__file__).resolve().parent
+    installed = bool(os.environ.get("RAVEL_TEST_INSTALLED"))
+    assert installed == (ROOT / "python" not in package.parents)
+    assert (package / "py.typed").exists() and ravel.__version__ in (ROOT / "include" / "ravel" / "base.h").read_text()
+    if installed:
+        assert pathlib.Path(lib._name).parent == package
+
+
+def test_every_public_name_has_a_docstring_and_hints():
+    import inspect
+
+    import ravel
+    for module in (ravel, ravel.comm, ravel.metrics):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            assert inspect.getdoc(thing), name
+            if inspect.isfunction(thing):
+                hints = inspect.signature(thing)
+                bare = [p for p in hints.parameters.values() if p.annotation is p.empty]
+                assert not bare and hints.return_annotation is not hints.empty, (name, bare)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import ravel
 from hypothesis import given, settings, strategies as st
 
 from ravel.adapters import huggingface, megatron, nemo_rl, trl, verl
@@ -61,7 +62,10 @@ def test_nemo_packers(algorithm):
     assert all(bins) and len(bins) % 8 == 0 and sorted(i for b in bins for i in b) == list(range(200))
     assert all(sum(lengths[i] for i in b) <= 128 for b in bins)
     stats = packer.get_aggregated_metrics()
-    assert stats["sequences"] == 200 and 0.5 < stats["average_utilization"] <= 1
+    assert stats["total_sequences"] == 200 and 0.5 < stats["average_utilization"] <= 1
+    one = packer.compute_metrics(lengths, bins)
+    assert one["num_bins"] == len(bins) and one["total_waste"] == len(bins) * 128 - sum(lengths)
+    assert 0 < one["bin_efficiency"] <= 1 and one["waste_ratio"] == pytest.approx(1 - one["average_utilization"])
     with pytest.raises(ValueError, match="exceeds"):
         packer.pack([200])
     with pytest.raises(ValueError, match="cannot fill"):
@@ -88,6 +92,66 @@ def test_megatron_groups(lengths, dp, cp, group):
             assert sum(lengths[i - 1000] for i in step[rank]) <= 100 * cp
 
 
+def test_megatron_scheduler_goes_in_front_of_megatrons():
+    class Theirs:
+        def run(self):
+            return self.get_groups_and_subsamples([(i, 10) for i in range(8)]), self.max_seq_len_all_ranks
+
+    class Scheduler(megatron.RavelScheduler, Theirs):
+        pass
+
+    steps, most = Scheduler(40, 1, 2, None, 2).run()
+    assert most == 40 and all(len(rank) <= 2 for step in steps for rank in step)
+    batch = ravel.pack(ravel.Ragged([3, 4], tokens=np.arange(7)), [0, 1], align=4)
+    assert megatron.packed_seq_params(batch)["cu_seqlens_q_padded"].tolist() == [0, 4, 8]
+
+
+def test_verl_ranks_agree_through_torch_distributed(monkeypatch):
+    """Two ranks with unlike batches get as many micro-batches; a rank that cannot plan fails the other one too."""
+    import sys
+    import types
+    said = {}
+
+    class Value(list):
+        def item(self):
+            return self[0]
+
+    def all_reduce(value, op, group):
+        said.setdefault(group, []).append(value[0])
+        value[0] = max(value[0], peers[group])
+
+    dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda g: "gloo",
+                                 ReduceOp=types.SimpleNamespace(MAX="max"), all_reduce=all_reduce)
+    torch = types.SimpleNamespace(tensor=lambda v, dtype: Value(v), int64="int64", distributed=dist)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    peers = {"a": 5, "b": 1 << 40}
+    parts = verl.get_micro_batch_indices([10] * 8, 40, "a")
+    assert len(parts) == 5 and said["a"] == [2]
+    with pytest.raises(RuntimeError, match="another rank"):
+        verl.get_micro_batch_indices([10] * 8, 40, "b")
+    with pytest.raises(ravel.OversizeError):
+        verl.get_micro_batch_indices([10, 50], 40, "a")
+    assert said["a"][-1] == 1 << 40
+    assert len(verl.get_micro_batch_indices([10] * 8, 40, "a", same_micro_num_in_dp=False)) == 2
+
+
+def test_trl_dataset():
+    class Rows(dict):
+        column_names = ["input_ids"]
+
+        def map(self, function, batched, remove_columns):
+            assert batched and remove_columns == ["input_ids"]
+            return function(self)
+
+    rows = Rows(input_ids=[[1] * 3, [2] * 5, [3] * 4])
+    assert sorted(map(sum, trl.pack_dataset(rows, 8)["seq_lengths"])) == [4, 8]
+    assert list(map(len, trl.pack_dataset(rows, 5, "wrapped")["input_ids"])) == [5, 5, 2]
+    assert sum(map(len, trl.pack_dataset(rows, 4, "bfd_truncate")["input_ids"])) == 11
+    with pytest.raises(ValueError, match="must be one of"):
+        trl.pack_dataset(rows, 8, "ffd")
+
+
 def test_trl_rows():
     rows = {"input_ids": [[1] * 3, [2] * 5, [3] * 4, []], "labels": [[1] * 3, [2] * 5, [3] * 4, []]}
     out = trl.pack_examples(rows, 8)
@@ -104,3 +168,5 @@ def test_collator():
     assert out["input_ids"].tolist() == [[5, 6, 7, 8, 9]] and out["position_ids"].tolist() == [[0, 1, 2, 0, 1]]
     assert out["labels"].tolist() == [[-100, 6, 7, -100, -100]]
     assert out["cu_seq_lens_q"].tolist() == [0, 3, 5] and out["max_length_k"] == 3
+    out = huggingface.PackingCollator(tensors="np", align=4, return_seq_idx=True)([{"input_ids": [5, 6, 7]}])
+    assert out["seq_idx"].tolist() == [[0, 0, 0, -1]] and out["labels"].tolist() == [[-100, 6, 7, -100]]

@@ -1,7 +1,12 @@
 """The shapes of Megatron core: a scheduler in the place of ``DpBalancedScheduler``, and ``PackedSeqParams`` fields.
 
 Differences: micro-batches are balanced by cost instead of packed in the order of arrival, and where there are fewer
-samples than ranks the rest of the ranks get empty lists (a filler) instead of a failed assertion.
+samples than ranks the rest of the ranks get empty lists (a filler) instead of a failed assertion. A sample that is longer
+than a micro-batch is an error that names it.
+
+In Megatron itself the class goes in front of its own, which then runs everything else:
+
+    class Scheduler(RavelScheduler, DpBalancedScheduler): pass
 """
 
 from __future__ import annotations
@@ -20,10 +25,12 @@ class RavelScheduler:
     """Takes the constructor arguments of Megatron's schedulers, and any planner option by keyword."""
 
     def __init__(self, max_seqlen_per_dp_cp_rank: int, cp_size: int, dp_size: int,
-                 microbatch_group_size_per_vp_stage: int | None = None, *, cost: Any = None, **options: Any):
+                 microbatch_group_size_per_vp_stage: int | None = None, max_num_seqs: int | None = None, *,
+                 cost: Any = None, **options: Any):
         self.max_seqlen_per_dp_cp_rank, self.cp_size, self.dp_size = max_seqlen_per_dp_cp_rank, cp_size, dp_size
         self.microbatch_group_size_per_vp_stage = microbatch_group_size_per_vp_stage
-        self.cost, self.options = cost, options
+        self.max_num_seqs, self.cost, self.options = max_num_seqs, cost, options
+        self.max_seq_len_all_ranks, self.is_dynamic_cp = max_seqlen_per_dp_cp_rank * cp_size, False
         self.digest: str | None = None  # of the last plan: compare it over ranks before samples move
 
     def get_groups_and_subsamples(self, sample_id_seqlens: Iterable[tuple[int, int]]) -> list[list[list[int]]]:
@@ -32,9 +39,11 @@ class RavelScheduler:
         ids = np.fromiter((p[0] for p in pairs), np.int64, len(pairs))
         lengths = np.fromiter((p[1] for p in pairs), np.int64, len(pairs))
         done = plan(lengths, budget=self.max_seqlen_per_dp_cp_rank, cp=self.cp_size, dp=self.dp_size,
-                    multiple=self.microbatch_group_size_per_vp_stage or 1, cost=self.cost, **self.options)
+                    multiple=self.microbatch_group_size_per_vp_stage or 1, max_samples=self.max_num_seqs or 0,
+                    cost=self.cost, **self.options)
         self.digest = done.digest
-        return [[ids[done.bins[step * self.dp_size + rank // self.cp_size]].tolist()
+        bins = done.bins
+        return [[ids[bins[step * self.dp_size + rank // self.cp_size]].tolist()
                  for rank in range(self.dp_size * self.cp_size)] for step in range(len(done))]
 
 

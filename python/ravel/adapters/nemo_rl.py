@@ -15,34 +15,58 @@ from .._plan import plan
 
 __all__ = ["ALGORITHMS", "Packer", "PackingMetrics", "get_packer"]
 
-ALGORITHMS = {"concatenative": "next-fit", "first_fit_decreasing": "ffd", "first_fit_shuffle": None,
+ALGORITHMS = {"concatenative": "next-fit", "first_fit_decreasing": "ffd", "first_fit_shuffle": "",
               "modified_first_fit_decreasing": "mffd", "ravel": "ravel"}
 
 
 class PackingMetrics:
-    """Sums over calls of ``pack``."""
+    """Figures of one packing, and sums over calls of ``pack``, under the names that NeMo-RL gives them."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        self.sequences = self.bins = self.tokens = self.capacity = self.packs = 0
-        self.lowest, self.highest = 1.0, 0.0
+        self.total_sequences = self.total_bins = self.total_sequence_length = self.total_bin_capacity = 0
+        self.least_bins = 0
+        self.shares: list[float] = []  # of each call
 
-    def update(self, lengths: np.ndarray, bins: Sequence[Sequence[int]], bin_capacity: int) -> None:
-        shares = [float(lengths[list(b)].sum()) / bin_capacity for b in bins if len(b)]
-        self.packs += 1
-        self.sequences += int(lengths.size)
-        self.bins += len(bins)
-        self.tokens += int(lengths.sum())
-        self.capacity += len(bins) * bin_capacity
-        self.lowest, self.highest = min([self.lowest, *shares]), max([self.highest, *shares])
+    def update(self, sequence_lengths: Any, bins: Sequence[Sequence[int]], bin_capacity: int) -> dict[str, float]:
+        stats = self.calculate_stats_only(sequence_lengths, bins, bin_capacity)
+        self.total_sequences += len(sequence_lengths)
+        self.total_bins += len(bins)
+        self.total_sequence_length += int(stats["total_sequence_length"])
+        self.total_bin_capacity += int(stats["total_bin_capacity"])
+        self.least_bins += int(stats["theoretical_min_bins"])
+        self.shares.append(stats["average_utilization"])
+        return stats
 
-    def stats(self) -> dict[str, float]:
-        used = self.tokens / self.capacity if self.capacity else 0.0
-        return {"packs": self.packs, "sequences": self.sequences, "bins": self.bins, "tokens": self.tokens,
-                "average_utilization": used, "waste_ratio": 1 - used if self.capacity else 0.0,
-                "min_utilization": self.lowest if self.bins else 0.0, "max_utilization": self.highest}
+    def calculate_stats_only(self, sequence_lengths: Any, bins: Sequence[Sequence[int]],
+                             bin_capacity: int) -> dict[str, float]:
+        lengths = np.asarray(sequence_lengths, dtype=np.int64)
+        loads = np.array([lengths[list(b)].sum() for b in bins], dtype=np.int64)
+        tokens, capacity = int(lengths.sum()), len(bins) * bin_capacity
+        share = tokens / capacity if capacity else 0.0
+        spread = float(np.std(loads / bin_capacity, ddof=1)) if len(bins) > 1 else 0.0
+        least = -(-tokens // bin_capacity)
+        return {"num_sequences": lengths.size, "num_bins": len(bins), "total_sequence_length": tokens,
+                "total_bin_capacity": capacity, "total_waste": capacity - tokens, "average_utilization": share,
+                "waste_ratio": 1 - share if capacity else 0.0, "bin_balance": 1 - spread / share if share else 0.0,
+                "theoretical_min_bins": least, "bin_efficiency": least / len(bins) if bins else 0.0}
+
+    def get_aggregated_stats(self) -> dict[str, float]:
+        if not self.shares:
+            return {}
+        share = self.total_sequence_length / self.total_bin_capacity if self.total_bin_capacity else 0.0
+        low, high = min(self.shares), max(self.shares)
+        return {"total_sequences": self.total_sequences, "total_bins": self.total_bins, "average_utilization": share,
+                "min_utilization": low, "max_utilization": high, "average_waste_ratio": 1 - share,
+                "min_waste_ratio": 1 - high, "max_waste_ratio": 1 - low,
+                "average_bin_count": self.total_bins / len(self.shares),
+                "bin_efficiency": self.least_bins / self.total_bins if self.total_bins else 0.0}
+
+    def print_aggregated_stats(self) -> None:
+        print("\n".join(f"{name}: {value:g}" for name, value in self.get_aggregated_stats().items())
+              or "nothing was packed yet")
 
 
 def _first_fit(lengths: np.ndarray, order: np.ndarray, capacity: int) -> list[list[int]]:
@@ -120,12 +144,16 @@ class Packer:
             self.metrics.reset()
 
     def compute_metrics(self, sequence_lengths: Sequence[int], bins: Sequence[Sequence[int]]) -> dict[str, float]:
-        fresh = PackingMetrics()
-        fresh.update(np.asarray(sequence_lengths, dtype=np.int64), bins, self.bin_capacity)
-        return fresh.stats()
+        return PackingMetrics().calculate_stats_only(sequence_lengths, bins, self.bin_capacity)
 
     def get_aggregated_metrics(self) -> dict[str, float]:
-        return self.metrics.stats() if self.metrics is not None else {}
+        return self.metrics.get_aggregated_stats() if self.metrics is not None else {}
+
+    def print_metrics(self) -> None:
+        if self.metrics is None:
+            print("metrics are not collected: give collect_metrics=True")
+        else:
+            self.metrics.print_aggregated_stats()
 
 
 def _split(bins: list[list[int]], target: int) -> list[list[int]]:
