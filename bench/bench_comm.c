@@ -13,30 +13,30 @@ typedef struct job {
     int32_t repeats; /* inside one timing */
     int32_t timings; /* of which the best counts */
     double times[2]; /* of the operation, of memcpy; seconds a repeat */
-    ravel_status (*operate)(ravel_comm *comm, char *a, char *b, int64_t bytes, ravel_error *err);
+    ravel_status (*operate)(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err);
     int32_t from_root; /* the bytes come from rank 0, else a piece from each */
     char *sources[MOST];
     double starts[MOST], ends[MOST];
 } job;
 
-static ravel_status run_exchange(ravel_comm *comm, char *a, char *b, int64_t bytes, ravel_error *err) {
+static ravel_status run_exchange(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err) {
     return ravel_comm_alltoall(comm, a, b, bytes / ravel_comm_size(comm), RAVEL_U8, err);
 }
-static ravel_status run_broadcast(ravel_comm *comm, char *a, char *b, int64_t bytes, ravel_error *err) {
+static ravel_status run_broadcast(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err) {
     (void)b;
     return ravel_comm_broadcast(comm, a, bytes, RAVEL_U8, 0, err);
 }
-static ravel_status run_gather(ravel_comm *comm, char *a, char *b, int64_t bytes, ravel_error *err) {
+static ravel_status run_gather(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err) {
     return ravel_comm_allgather(comm, a, b, bytes / ravel_comm_size(comm), RAVEL_U8, err);
 }
-static ravel_status run_allreduce(ravel_comm *comm, char *a, char *b, int64_t bytes, ravel_error *err) {
+static ravel_status run_allreduce(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err) {
     return ravel_comm_allreduce(comm, a, b, bytes / 4, RAVEL_F32, RAVEL_SUM, err);
 }
-static ravel_status run_barrier(ravel_comm *comm, char *a, char *b, int64_t bytes, ravel_error *err) {
+static ravel_status run_barrier(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err) {
     (void)a, (void)b, (void)bytes;
     return ravel_comm_barrier(comm, err);
 }
-static ravel_status run_ping_pong(ravel_comm *comm, char *a, char *b, int64_t bytes, ravel_error *err) {
+static ravel_status run_ping_pong(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err) {
     int32_t me = ravel_comm_rank(comm);
     ravel_status status = me == 0 ? ravel_comm_send(comm, a, bytes, RAVEL_U8, 1, 0, err)
                                   : ravel_comm_recv(comm, b, bytes, RAVEL_U8, 0, 0, err);
@@ -90,7 +90,7 @@ static ravel_status on_rank(ravel_comm *comm, void *user, ravel_error *err) {
     return status;
 }
 
-static job measure(int32_t ranks, ravel_status (*operate)(ravel_comm *, char *, char *, int64_t, ravel_error *),
+static job measure(int32_t ranks, ravel_status (*operate)(ravel_comm *, void *, void *, int64_t, ravel_error *),
                    int64_t bytes, int32_t repeats, int32_t timings) {
     ravel_error err = RAVEL_ERROR_INIT;
     job j = {bytes, repeats, timings, {1e9, 1e9}, operate, operate == run_broadcast, {NULL}, {0}, {0}};
@@ -99,7 +99,7 @@ static job measure(int32_t ranks, ravel_status (*operate)(ravel_comm *, char *, 
 }
 
 static void report_ratio(const char *name,
-                         ravel_status (*operate)(ravel_comm *, char *, char *, int64_t, ravel_error *), int32_t ranks,
+                         ravel_status (*operate)(ravel_comm *, void *, void *, int64_t, ravel_error *), int32_t ranks,
                          int64_t bytes) {
     job j = measure(ranks, operate, bytes, 2, 15);
     double ratio = j.times[0] / j.times[1];

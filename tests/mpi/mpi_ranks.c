@@ -26,7 +26,7 @@ static int run_bodies(ravel_comm *comm, const char *how, int32_t check, const ch
     int bad = 0, rank = ravel_comm_rank(comm);
     for (const comm_body *body = comm_bodies; body->name; body++) {
         if (only && !strstr(body->name, only)) continue;
-        comm_job job = {20260101, 40, 2000, !check};
+        comm_job job = {20260101, 40, 2000, !check, 0};
         ravel_error err = RAVEL_ERROR_INIT;
         ravel_status status = body->run(comm, &job, &err);
         if (status)

@@ -35,10 +35,16 @@ lost() { # MPIRUN: by default the launcher ends the job, with a sentence and a c
     grep -qiE 'signal 9|killed|process is gone' "$log" && said=1 || said=0
     verdict "$1, kill -9 of a rank ends the job" 0 $([ $code != 0 ] && [ $code != 124 ] && [ $said = 1 ] && echo 1 || echo 0)
 }
+mixed() { # MPIRUN OTHER'S-MODULE: a module that does not fit the launcher is said to be that, by every rank
+    RAVEL_MPI_MODULE=$2 run "$1" 2 body; code=$?
+    grep -q 'launcher and MPI module are of different kinds' "$log" && said=1 || said=0
+    sed -i 's/^FAIL/fail/' "$log"
+    verdict "$1 with the other's module" 0 $([ $code != 0 ] && [ $code != 124 ] && [ $said = 1 ] && echo 1 || echo 0)
+}
 everything() { # MPIRUN MPIRUN-THAT-LETS-SURVIVORS-LIVE
-    for n in 1 2 3; do body "$1" $n 24; done
-    body "$1" 4 12 operation
-    body "$1" 8 12 operation
+    for n in 1 2 3; do body "$1" $n 27; done
+    body "$1" 4 13 operation
+    body "$1" 8 13 operation
     fault "$1" 4 3 leaves
     fault "$1" 4 3 leaves-open
     fault "$1" 4 4 leaves-in-order
@@ -57,5 +63,9 @@ else missing "Open MPI"; fi
 if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
     everything mpirun.mpich "mpirun.mpich -disable-auto-cleanup"
 else missing MPICH; fi
+if [ -f "$BUILD/libravel_openmpi.so" ] && [ -f "$BUILD/libravel_mpich.so" ]; then
+    mixed mpirun.openmpi "$BUILD/libravel_mpich.so"
+    mixed mpirun.mpich "$BUILD/libravel_openmpi.so"
+fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]

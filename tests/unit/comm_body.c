@@ -2,6 +2,7 @@
 
 #include "base/rng.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -449,6 +450,38 @@ static ravel_status overlapped(ravel_comm *comm, void *user, ravel_error *err) {
     return status;
 }
 
+/* A background thread with a communicator of its own, as a prefetcher has. */
+typedef struct helper {
+    ravel_comm *comm;
+    const comm_job *job;
+    ravel_status status;
+    ravel_error err;
+} helper;
+
+static void *help(void *argument) {
+    helper *h = argument;
+    for (int32_t i = 0; i < h->job->rounds && !h->status; i++)
+        h->status = one_random(h->comm, h->job->seed * 7 + (uint64_t)i, h->job->most, &h->err);
+    return NULL;
+}
+
+static ravel_status two_threads(ravel_comm *comm, void *user, ravel_error *err) {
+    const comm_job *job = user;
+    helper h = {NULL, job, RAVEL_OK, RAVEL_ERROR_INIT};
+    pthread_t thread;
+    ravel_status status = RAVEL_OK;
+    if (job->one_thread) return RAVEL_OK;
+    TRY(ravel_comm_dup(comm, &h.comm, err));
+    if (pthread_create(&thread, NULL, help, &h) != 0) return ravel_error_set(err, RAVEL_E_MEMORY, "no thread");
+    for (int32_t i = 0; i < job->rounds && !status; i++)
+        status = one_random(comm, job->seed * 9 + (uint64_t)i, job->most, err);
+    if (status) ravel_comm_abort(comm, err); /* so that the helper ends */
+    pthread_join(thread, NULL);
+    if (!status && h.status) status = ravel_error_set(err, h.status, "helper: %s", h.err.message);
+    ravel_comm_free(h.comm);
+    return status;
+}
+
 /* ---- ranks that disagree -------------------------------------------------------------------------------- */
 
 static ravel_status expect_mismatch(ravel_status status, const ravel_error *seen, const char *what, ravel_error *err) {
@@ -582,6 +615,7 @@ const comm_body comm_bodies[] = {
     {"every reduction", every_reduction},
     {"random operations", random_operations},
     {"overlapped", overlapped},
+    {"two threads", two_threads},
     {"disagreement", disagreement},
     {"bad arguments", bad_arguments},
     {"splitting", splitting},

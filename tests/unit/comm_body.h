@@ -9,9 +9,10 @@
 
 typedef struct comm_job {
     uint64_t seed;
-    int32_t rounds;    /* of random operations */
-    int64_t most;      /* elements in one piece */
-    int32_t unchecked; /* the communicator compares nothing: bodies about that have nothing to do */
+    int32_t rounds;     /* of random operations */
+    int64_t most;       /* elements in one piece */
+    int32_t unchecked;  /* the communicator compares nothing: bodies about that have nothing to do */
+    int32_t one_thread; /* the transport below belongs to one thread */
 } comm_job;
 
 typedef struct comm_body {
