@@ -44,6 +44,7 @@ static ravel_status read_all(again *a, ravel_reader *reader) {
         status = ravel__pile_reserve(&a->columns.ranks, feed->allocator, dp + 1, sizeof(int64_t), "counts", a->err);
     if (status) return status;
     a->columns.counts = a->columns.ranks.at;
+    if (!a->columns.counts) return ravel__no_memory(a->err, 0, "counts"); /* never: dp is at least 1 */
     for (int32_t r = 0; r <= dp; r++) a->columns.counts[r] = 0;
     ravel_order_rows(&feed->order, a->slot->begin, 0, total, a->rows.at);
     for (int32_t r = 0; r < dp && feed->options.owners != RAVEL_OWNERS_ROOT_ONLY && !status; r++) {
