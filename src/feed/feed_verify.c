@@ -231,7 +231,7 @@ ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *sourc
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "an update is verified against its source; submitted samples "
                                "have none");
-    again a = {.feed = feed, .slot = &feed->slots[feed->current], .err = err};
+    again a = {.feed = feed, .slot = &feed->slots[feed->current], .all = &feed->empty, .err = err};
     ravel_reader *reader = NULL;
     ravel_status status = ravel_reader_create(source, feed->allocator, NULL, &reader, err);
     if (!status) status = verify(&a, reader);
