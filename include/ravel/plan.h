@@ -258,8 +258,11 @@ RAVEL_API ravel_status ravel_planner_push(ravel_planner *planner, const ravel_pl
                                           ravel_error *err);
 /* One plan of the micro-steps that are ready (flush = 0: E_END when there are none yet) or of everything that is
  * left (flush = 1: the end of an update; the micro-steps of the update so far are brought to the multiple and the
- * minimum; E_END when nothing was pushed since the last flush). plan->samples index the array of ids that
- * ravel_planner_ids returns, which lives as long as the plan. */
+ * minimum; E_END when nothing is left, which ends the update as well). plan->samples index the array of ids that
+ * ravel_planner_ids returns, which lives as long as the plan. Samples that fit no bin (oversize = skip) are listed in the
+ * next plan that is taken; a flush may return a plan without micro-steps for their sake. Groups on ranks keep the rank
+ * of their first sample to the end of the update. For ravel_plan_check a taken plan is a plan of its own samples, with
+ * multiple 1 and min_micro_steps 0. */
 RAVEL_API ravel_status ravel_planner_take(ravel_planner *planner, int32_t flush, ravel_plan **plan, ravel_error *err);
 /* The caller's id of each of the plan's samples: [plan->count]; NULL for a plan of ravel_plan_create. */
 RAVEL_API const int64_t *ravel_planner_ids(const ravel_plan *plan);

@@ -74,6 +74,7 @@ int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp) {
 
 int64_t ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats) {
     int64_t bins = ravel__bins_bound(rules, pool), steps = ravel__steps_for(rules, bins, rules->options.dp);
+    if (!bins && !rules->options.min_micro_steps) steps = 0;
     stats->bins_lower_bound += bins;
     stats->micro_steps_lower_bound += steps;
     stats->time_lower_bound += ravel__time_bound(rules, pool, steps);

@@ -26,10 +26,11 @@ static ravel_status check_shape(const checker *c) {
         return BROKEN(c, "the plan's updates do not cover its micro-steps");
     for (int64_t u = 0; u < p->updates; u++) {
         int64_t steps = p->update_offsets[u + 1] - p->update_offsets[u], multiple = c->rules->options.multiple;
-        if (steps < 1 || steps < c->rules->options.min_micro_steps || steps % multiple)
+        int64_t least = c->rules->options.min_micro_steps;
+        if (least < 1 && c->rules->placed) least = 1; /* an update without samples may be empty if the caller says 0 */
+        if (steps < least || steps % multiple)
             return BROKEN(c, "update %lld has %lld micro-steps; it must be a multiple of %lld, at least %lld",
-                          (long long)u, (long long)steps, (long long)multiple,
-                          (long long)c->rules->options.min_micro_steps);
+                          (long long)u, (long long)steps, (long long)multiple, (long long)least);
     }
     if (p->bin_offsets[0] != 0 || p->bin_offsets[p->bins] != c->rules->placed)
         return BROKEN(c, "the plan places %lld samples of %d", (long long)p->bin_offsets[p->bins], c->rules->placed);

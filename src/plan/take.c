@@ -206,7 +206,7 @@ static void keep_rest(ravel__waiting *w, const int32_t *where) {
 static ravel_plan_options alone(const ravel_plan_options *options) {
     ravel_plan_options o = *options;
     o.multiple = 1;
-    o.min_micro_steps = 1;
+    o.min_micro_steps = 0;
     return o;
 }
 
@@ -288,7 +288,8 @@ static ravel_status take(taking *t, int32_t flush, ravel_plan **plan) {
     if (status) return status;
     if (t->steps * t->rules.options.dp > RAVEL__MOST_BINS)
         return ravel_error_set(t->err, RAVEL_E_OVERFLOW, "a plan has at most 2^30 bins");
-    return t->steps ? finish(t, plan) : nothing(t->planner, flush, t->err);
+    if (t->steps || (flush && t->rules.skipped)) return finish(t, plan); /* the latter only lists what fits no bin */
+    return nothing(t->planner, flush, t->err);
 }
 
 /* A new update: no micro-steps, no totals, groups without ranks. */

@@ -59,7 +59,7 @@ static bool check_taken(ledger *l, const ravel_plan *plan, int32_t flush) {
     gather(l, plan, &own);
     ravel_plan_options options = l->c->options;
     options.multiple = 1;
-    options.min_micro_steps = 1;
+    options.min_micro_steps = 0;
     if (ravel_plan_check(&own.input, &options, plan, &err) != RAVEL_OK) {
         printf("    %s\n", err.message);
         return EXPECT(!"a taken plan passes its check");
