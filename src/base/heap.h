@@ -1,5 +1,5 @@
-/* A heap of (key, id): the largest key on top, and among equals the lowest id, so that the order is the same on every
- * machine. Memory is the caller's. Four children a node: they share a cache line, and the tree is half as deep.
+/* A heap of (key, id): the largest key on top. Which of equals comes first follows from the calls alone, so it is the
+ * same on every machine. Memory is the caller's. Four children a node: they share a cache line, and the tree is half as deep.
  *
  *     ravel__heap h = {nodes, 0};
  *     ravel__heap_push(&h, key, id);
@@ -20,14 +20,10 @@ typedef struct ravel__heap {
     int32_t count;
 } ravel__heap;
 
-static inline int ravel__node_above(const ravel__node *a, const ravel__node *b) {
-    return a->key > b->key || (a->key == b->key && a->id < b->id);
-}
-
 static inline void ravel__heap_push(ravel__heap *h, int64_t key, int32_t id) {
     ravel__node node = {key, id};
     int32_t at = h->count++;
-    for (; at > 0 && ravel__node_above(&node, &h->at[(at - 1) / 4]); at = (at - 1) / 4) h->at[at] = h->at[(at - 1) / 4];
+    for (; at > 0 && key > h->at[(at - 1) / 4].key; at = (at - 1) / 4) h->at[at] = h->at[(at - 1) / 4];
     h->at[at] = node;
 }
 
@@ -38,8 +34,8 @@ static inline void ravel__heap_sink(ravel__heap *h) {
     for (int32_t child = 1; child < h->count; child = 4 * at + 1) {
         int32_t last = child + 3 < h->count ? child + 3 : h->count - 1, best = child;
         for (int32_t c = child + 1; c <= last; c++)
-            if (ravel__node_above(&h->at[c], &h->at[best])) best = c;
-        if (!ravel__node_above(&h->at[best], &node)) break;
+            if (h->at[c].key > h->at[best].key) best = c;
+        if (h->at[best].key <= node.key) break;
         h->at[at] = h->at[best];
         at = best;
     }

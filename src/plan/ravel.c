@@ -118,6 +118,7 @@ static ravel_status try_start(const method *m, ravel__start start, int *made) {
 /* Whether a start is likely enough to pay where few are wanted. */
 static int promising(const method *m, ravel__start start) {
     int32_t count = m->job->pool->count, many = count / m->basis.bins >= 8;
+    if (m->job->rules->options.effort == RAVEL_EFFORT_FAST) return start == RAVEL__START_PACKED;
     switch (start) {
     case RAVEL__START_SLOTS: return 0;
     case RAVEL__START_PARTS: return many && count <= 16384;

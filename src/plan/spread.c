@@ -45,6 +45,7 @@ static int64_t common_level(const spread *s) {
     return 1;
 }
 
+/* Empty bins at their levels, fullest level first, which is a heap as it is. */
 static void set_levels(spread *s) {
     int64_t level = common_level(s);
     for (int32_t b = 0; b < s->bins; b++) {
@@ -52,8 +53,9 @@ static void set_levels(spread *s) {
         s->missing[b] = here > level ? here : level;
         s->room[b] = s->job->rules->cap;
         s->rows[b] = 0;
-        ravel__heap_push(&s->open, s->missing[b], b);
+        s->open.at[b] = (ravel__node){s->missing[b], b};
     }
+    s->open.count = s->bins;
 }
 
 /* ---- dealing ------------------------------------------------------------------------------------------------ */
@@ -69,8 +71,24 @@ static void give(spread *s, ravel__heap *from, int32_t bin, int32_t sample) {
     ravel__heap_sink(from);
 }
 
+/* Where all levels are the same, the first samples have a bin each: the lightest of them leaves the most missing, so in
+ * reverse the bins are a heap again. Returns how many samples that were. */
+static int32_t deal_first(spread *s, int32_t *bin) {
+    int32_t count = s->bins;
+    if (count > s->job->pool->count || s->job->rules->most < 2 || s->missing[0] != s->missing[count - 1]) return 0;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t sample = nth(s, i);
+        bin[sample] = i;
+        s->missing[i] -= weight(s, sample);
+        s->room[i] -= s->job->pool->slot[sample];
+        s->rows[i] = 1;
+        s->open.at[count - 1 - i] = (ravel__node){s->missing[i], i};
+    }
+    return count;
+}
+
 static int deal(spread *s, int32_t *bin) {
-    for (int32_t i = 0; i < s->job->pool->count; i++) {
+    for (int32_t i = deal_first(s, bin); i < s->job->pool->count; i++) {
         int32_t sample = nth(s, i);
         int64_t slot = s->job->pool->slot[sample];
         while (s->shut.count && s->shut.at[0].key >= slot) {
