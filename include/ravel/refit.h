@@ -53,6 +53,7 @@
 #define RAVEL_REFIT_H
 
 #include <ravel/comm.h>
+#include <ravel/shape.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -123,6 +124,18 @@ typedef struct ravel_refit_rule {
  * strings are static. */
 RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
                                           ravel_refit_rule *rules, int64_t most);
+
+#define RAVEL_REFIT_NAME_BYTES 96 /* of a name that ravel_refit_shape_tensors writes */
+
+/* The tensors of a model, by Hugging Face's names, as rank `index` of `tp` holds them where vLLM, SGLang and Megatron cut:
+ * queries, keys, values, gate, up and vocabulary along the first dimension, attention output and down along the second,
+ * norms and router not at all; with more ranks than kv_heads, keys and values are repeated. At most `most` are written,
+ * with names into names[most][RAVEL_REFIT_NAME_BYTES], which the tensors point to; data is NULL. Returns how many there
+ * are. For benches and tests, and where a framework has just these tensors. */
+RAVEL_API int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32_t tp, int32_t index,
+                                            ravel_refit_tensor *tensors, char *names, int64_t most);
+/* Elements of the piece that the rank has. */
+RAVEL_API int64_t ravel_refit_tensor_elements(const ravel_refit_tensor *tensor);
 
 typedef struct ravel_refit_source {
     size_t size; /* sizeof(ravel_refit_source) */

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-enum { HASH_STEP = 128 * 1024 };
+enum { HASH_STEP = 64 * 1024 };
 
 ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_error *err) {
     size_t count = (size_t)refit->plan.in_count;

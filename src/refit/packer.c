@@ -8,13 +8,13 @@
 #include "refit/session.h"
 
 #include "base/clock.h"
+#include "base/copy.h"
 #include "refit/checksum.h"
 
 #include <string.h>
 
 enum {
-    HASH_STEP = 128 * 1024, /* gathered, then hashed while in the cache */
-    CRUMB = 2048,           /* do not begin a slice in less room than this at the end of a frame */
+    CRUMB = 2048, /* do not begin a slice in less room than this at the end of a frame */
     SAMPLE_BLOCKS = 16
 };
 
@@ -60,7 +60,9 @@ ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_erro
     ravel__lane_init(&p->ready);
     p->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *p->cursors);
     p->deltas = ravel__calloc(&refit->memory.allocator, count, sizeof *p->deltas);
-    if (count > 0 && (!p->cursors || !p->deltas)) status = ravel__no_memory(err, count * sizeof *p->cursors, "streams");
+    p->scratch = count > 0 ? ravel__alloc(&refit->memory.allocator, RAVEL__PACK_STEP) : NULL;
+    if (count > 0 && (!p->cursors || !p->deltas || !p->scratch))
+        status = ravel__no_memory(err, count * sizeof *p->cursors, "streams");
     for (int32_t i = 0; i < refit->plan.out_count && refit->options.delta && status == RAVEL_OK; i++)
         status = init_delta(p, i, err);
     return status;
@@ -77,6 +79,7 @@ void ravel__packer_free(ravel__packer *p) {
     }
     ravel__release(allocator, p->cursors, count * sizeof *p->cursors);
     ravel__release(allocator, p->deltas, count * sizeof *p->deltas);
+    ravel__release(allocator, p->scratch, RAVEL__PACK_STEP);
     ravel__lane_free(&p->free);
     ravel__lane_free(&p->ready);
     memset(p, 0, sizeof *p);
@@ -142,18 +145,23 @@ typedef struct cut {
     int64_t first, count, each; /* elements, and their bytes on the wire */
 } cut;
 
-/* Gathers and hashes step by step. */
+/* Gathers and hashes step by step. What lies as it travels is hashed where it is and goes straight to the frame; the
+ * rest is put together in the scratch first, since the frame is written past the cache. */
 static ravel_status gather(ravel__packer *p, const cut *c, unsigned char *out, uint64_t *checksum) {
     const void *data = NULL;
     ravel__xxh3 state;
     ravel_status status = current_data(p, c->item->view.tensor, &data);
-    int64_t step = HASH_STEP / c->each;
+    int64_t step = RAVEL__PACK_STEP / c->each;
     ravel__xxh3_begin(&state);
     for (int64_t done = 0; done < c->count && status == RAVEL_OK; done += step) {
-        int64_t n = c->count - done < step ? c->count - done : step;
-        unsigned char *to = out + done * c->each;
-        status = ravel__view_gather(&c->item->view, data, &c->box, c->first + done, n, c->slice->dtype, to, &p->why);
-        ravel__xxh3_add(&state, to, (size_t)(n * c->each));
+        int64_t n = c->count - done < step ? c->count - done : step, first = c->first + done;
+        const void *from = ravel__view_direct(&c->item->view, data, &c->box, first, c->slice->dtype);
+        if (!from) {
+            from = p->scratch;
+            status = ravel__view_gather(&c->item->view, data, &c->box, first, n, c->slice->dtype, p->scratch, &p->why);
+        }
+        ravel__xxh3_add(&state, from, (size_t)(n * c->each));
+        ravel__copy_far(out + done * c->each, from, (size_t)(n * c->each));
     }
     *checksum = ravel__xxh3_end(&state);
     return status;

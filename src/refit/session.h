@@ -24,7 +24,7 @@
 #include "refit/trace.h"
 #include "refit/transport.h"
 
-enum { RAVEL__FANOUT_MOST = 4 };
+enum { RAVEL__FANOUT_MOST = 4, RAVEL__PACK_STEP = 64 * 1024 /* gathered, then hashed while in the cache */ };
 
 /* Counts what it hands out; wraps the caller's allocator. */
 typedef struct ravel__counted {
@@ -53,10 +53,11 @@ typedef enum ravel__slot_state {
 typedef struct ravel__slot {
     unsigned char *buffer;
     int32_t state;
-    int32_t stream; /* index into plan.out or plan.in; local streams: of plan.out */
-    int32_t void_;  /* the frame did not arrive whole: not to be loaded */
-    int32_t loaded; /* the loader has given it back */
-    int64_t frame;  /* number on this rank, for the trace */
+    int32_t stream;   /* index into plan.out or plan.in; local streams: of plan.out */
+    int32_t void_;    /* the frame did not arrive whole: not to be loaded */
+    int32_t loaded;   /* the loader has given it back */
+    int32_t recv_bad; /* the receive was waited for, and the message had another length */
+    int64_t frame;    /* number on this rank, for the trace */
     int64_t began_ns;
     ravel__notice notice;
     unsigned char notice_bytes[RAVEL__NOTICE_BYTES];
@@ -97,6 +98,7 @@ typedef struct ravel__packer {
     struct ravel_refit *refit;
     ravel__out_cursor *cursors; /* [plan.out_count] */
     ravel__delta *deltas;       /* [plan.out_count] */
+    unsigned char *scratch;     /* [RAVEL__PACK_STEP] */
     int32_t window, next;       /* whose turn it is */
     int64_t tensor;             /* whose data is current; -1: none */
     const void *data;
@@ -149,8 +151,9 @@ ravel_status ravel__loader_end(ravel__loader *loader);
 /* What a receiver has to know of its streams to take frames in turn. */
 typedef struct ravel__in_state {
     int32_t active, ended, window_ended, awaiting;
-    int64_t slice; /* the first one of the current window */
-    uint64_t sequence;
+    int64_t slice;     /* the first one of the current window */
+    uint64_t sequence; /* of the notice that comes next */
+    uint64_t arrived;  /* of the frame that comes next */
     int32_t parent;
     int32_t children[RAVEL__FANOUT_MOST];
     int32_t child_count;

@@ -3,7 +3,7 @@
  *     N   options.num_buffers,  else RAVEL_REFIT_NUM_BUFFERS,  else what the other ranks say, else 2
  *     B   options.buffer_bytes, else RAVEL_REFIT_BUFFER_BYTES, else what the other ranks say, else
  *         options.memory_ratio, else RAVEL_REFIT_BUFFER_MEMORY_RATIO: that share of total memory, over N, else
- *         at most 0.02 of total memory over N, and not more than makes 64 frames of the stream (1 to 16 MiB) */
+ *         at most 0.02 of total memory over N, and not more than makes 64 frames of the stream (1 to 4 MiB) */
 #include "refit/hello.h"
 #include "refit/manifest.h"
 
@@ -25,7 +25,7 @@
 #define RATIO_DEFAULT  0.02
 #define AUTO_FRAMES    64
 #define AUTO_LEAST     ((int64_t)1 << 20)
-#define AUTO_MOST      ((int64_t)16 << 20)
+#define AUTO_MOST      ((int64_t)4 << 20)
 #define NUM_DEFAULT    2
 #define GRAIN          4096 /* B is a multiple of it where nobody said otherwise */
 #define FALLBACK_TOTAL ((int64_t)4 << 30)

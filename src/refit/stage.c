@@ -25,7 +25,7 @@ struct ravel__undo_block {
     _Alignas(16) unsigned char saved[];
 };
 
-enum { CHUNK = 64 * 1024 };
+enum { CHUNK = 64 * 1024, CACHE_BYTES = 32 << 20 };
 
 static int has_callbacks(const ravel_refit_sink *sink) {
     return sink->load != NULL;
@@ -56,6 +56,7 @@ static ravel_status check_sink(const ravel_refit_sink *sink, ravel_error *err) {
 ravel_status ravel__stage_init(ravel__stage *stage, const ravel_refit_sink *sink, const ravel__holding *holding,
                                const ravel_refit_options *options, const ravel_allocator *allocator, ravel_error *err) {
     ravel__stage s = {.sink = sink, .holding = holding, .allocator = allocator, .undo_file = -1};
+    int64_t bytes = 0;
     if (!sink) {
         *stage = s;
         return RAVEL_OK;
@@ -63,14 +64,17 @@ ravel_status ravel__stage_init(ravel__stage *stage, const ravel_refit_sink *sink
     ravel_status status = check_sink(sink, err);
     if (status != RAVEL_OK) return status;
     s.mode = options->stage;
+    for (int64_t i = 0; i < holding->count; i++)
+        bytes += ravel__box_count(&holding->items[i].view.box) * ravel_dtype_bytes(holding->items[i].dtype);
+    s.far = bytes > CACHE_BYTES;
     s.undo_dir = options->undo_dir && options->undo_dir[0] ? options->undo_dir : NULL;
     s.version = sink->version;
     if (options->audit && has_callbacks(sink))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "audit needs a sink without callbacks");
     if (options->audit && holding->count > 0) {
-        size_t bytes = (size_t)holding->count * 2 * sizeof *s.hashes;
-        s.hashes = ravel__alloc(allocator, bytes);
-        if (!s.hashes) return ravel__no_memory(err, bytes, "the tensors' hashes");
+        size_t size = (size_t)holding->count * 2 * sizeof *s.hashes;
+        s.hashes = ravel__alloc(allocator, size);
+        if (!s.hashes) return ravel__no_memory(err, size, "the tensors' hashes");
         s.next_hashes = s.hashes + holding->count;
     }
     *stage = s;
@@ -226,14 +230,14 @@ static ravel_status restore(const ravel__stage *s, const ravel__undo_block *b, r
     void *live = set_of(s, view->tensor, s->live);
     int64_t each = ravel_dtype_bytes(view->dtype);
     if (s->undo_file < 0)
-        return ravel__view_scatter(view, live, &r->piece, r->first, r->count, view->dtype, b->saved, err);
+        return ravel__view_scatter(view, live, &r->piece, r->first, r->count, view->dtype, b->saved, 0, err);
     unsigned char chunk[CHUNK];
     ravel_status status = RAVEL_OK;
     for (int64_t done = 0; done < r->count && status == RAVEL_OK;) {
         int64_t n = CHUNK / each < r->count - done ? CHUNK / each : r->count - done;
         status = file_read(s, chunk, (size_t)(n * each), r->at + done * each, err);
         if (status == RAVEL_OK)
-            status = ravel__view_scatter(view, live, &r->piece, r->first + done, n, view->dtype, chunk, err);
+            status = ravel__view_scatter(view, live, &r->piece, r->first + done, n, view->dtype, chunk, 0, err);
         done += n;
     }
     return status;
@@ -316,7 +320,7 @@ ravel_status ravel__stage_write(ravel__stage *s, int32_t item, const ravel__box 
     if (has_callbacks(s->sink)) return load(s, item, piece, first, count, dtype, data, err);
     if (!s->first && s->mode == RAVEL_REFIT_UNDO) status = save(s, item, piece, first, count, err);
     if (status != RAVEL_OK) return status;
-    return ravel__view_scatter(view, target_of(s, view->tensor), piece, first, count, dtype, data, err);
+    return ravel__view_scatter(view, target_of(s, view->tensor), piece, first, count, dtype, data, s->far, err);
 }
 
 ravel_status ravel__stage_keep(ravel__stage *s, int32_t item, const ravel__box *piece, int64_t first, int64_t count,

@@ -21,6 +21,7 @@ typedef struct ravel__stage {
     const ravel_allocator *allocator; /* of spare sets and log */
     const char *undo_dir;
     int32_t mode;   /* ravel_refit_stage */
+    int32_t far;    /* the tensors together are larger than a cache */
     int32_t active; /* between begin and commit or abort */
     int32_t first;  /* this one has no predecessor */
     int32_t live;   /* 0: data, 1: spare */

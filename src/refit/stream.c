@@ -20,6 +20,7 @@ enum {
     REQUESTS_MOST = RAVEL_REQUESTS_MAX - 2 * RAVEL__FANOUT_MOST,
     YIELDS = 16,
     NAP_NS = 40 * 1000,
+    LONG_NAP_NS = 400 * 1000,
     TELL_NS = 50 * 1000 * 1000
 };
 
@@ -327,9 +328,10 @@ static ravel_status notice_came(ravel_refit *refit, ravel__slot *slot, ravel_err
 
 static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
     ravel__slot *slot = &refit->in_pool.slots[index];
-    const ravel__in_state *in = &refit->in_states[slot->stream];
+    ravel__in_state *in = &refit->in_states[slot->stream];
     int64_t bytes = (int64_t)slot->notice.bytes;
     ravel_status status = RAVEL_OK;
+    in->arrived++;
     phase_count(refit, &refit->wire.receiving, -1, &refit->wire.receive_since, &refit->wire.receive_ns);
     ravel__trace_add(&refit->trace, RAVEL_REFIT_RECEIVE, index, slot->frame, slot->began_ns, refit->wire.now_ns, bytes);
     refit->wire.bytes_received += bytes + RAVEL__NOTICE_BYTES;
@@ -348,8 +350,13 @@ static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *er
     ravel__slot *slot = &refit->in_pool.slots[index];
     int32_t done, bad;
     if (slot->state == RAVEL__SLOT_NOTICE || slot->state == RAVEL__SLOT_FRAME) {
+        /* Frames of a stream are taken in their order, though both may be here: loader and children count on it. */
+        const ravel__in_state *in = &refit->in_states[slot->stream];
+        if (slot->state == RAVEL__SLOT_FRAME && slot->notice.sequence != in->arrived) return RAVEL_OK;
         ravel_status status = look(refit, &slot->recv, &done, &bad, err);
         if (status != RAVEL_OK || !done) return status;
+        bad |= slot->recv_bad;
+        slot->recv_bad = 0;
         if (slot->state == RAVEL__SLOT_FRAME) return frame_came(refit, index, bad, err);
         if (bad) return ravel_error_set(err, RAVEL_E_PEER_LOST, "a notice of another length came");
         return notice_came(refit, slot, err);
@@ -484,14 +491,74 @@ static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
                            (long long)refit->wire.total_bytes);
 }
 
+/* ---- sleeping ------------------------------------------------------------------------------------------- */
+
+/* How many buffers are with the helpers, and what is on its way. */
+typedef struct situation {
+    int32_t packing, loading, receiving, sending;
+    ravel__slot *receiver; /* one that waits for a notice or frame */
+    ravel_request **send;  /* one that is under way */
+} situation;
+
+static void find_send(ravel__slot *slot, situation *s) {
+    for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++)
+        if (slot->sends[i]) {
+            s->send = &slot->sends[i];
+            s->sending++;
+        }
+}
+
+static situation look_around(ravel_refit *refit) {
+    situation s = {0};
+    for (int32_t i = 0; i < refit->out_pool.count; i++) {
+        ravel__slot *slot = &refit->out_pool.slots[i];
+        s.packing += slot->state == RAVEL__SLOT_PACKING && !refit->wire.packed_all;
+        s.loading += slot->state == RAVEL__SLOT_LOADING && !slot->loaded;
+        find_send(slot, &s);
+    }
+    for (int32_t i = 0; i < refit->in_pool.count; i++) {
+        ravel__slot *slot = &refit->in_pool.slots[i];
+        s.loading += slot->state == RAVEL__SLOT_LOADING && !slot->loaded;
+        if (slot->recv) {
+            s.receiver = slot;
+            s.receiving++;
+        }
+        find_send(slot, &s);
+    }
+    return s;
+}
+
+/* Waits for one request, and leaves it as done. */
+static ravel_status wait_for(ravel_refit *refit, ravel_request **request, int32_t *bad, ravel_error *err) {
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_status status = refit->transport->wait(refit->transport->user, *request, &why);
+    *request = NULL;
+    refit->wire.open_requests--;
+    refit->wire.now_ns = ravel__clock_ns();
+    moved(refit);
+    *bad = status == RAVEL_E_MISMATCH;
+    if (status == RAVEL_OK || *bad) return RAVEL_OK;
+    return ravel_error_set(err, status, "%s", why.message);
+}
+
+/* Nothing moved for a while. Where only one thing can happen next, waits for it in the communicator, which wakes this
+ * thread at once; else naps, or until a helper rings. A rank that may have something to send must not wait for what it
+ * receives: the peer may be waiting for just that. */
 static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen, ravel_error *err) {
+    int32_t bad;
     if (++*idle_rounds < YIELDS) {
         (void)sched_yield();
         return RAVEL_OK;
     }
+    situation s = look_around(refit);
+    if (s.receiving == 1 && refit->wire.packed_all)
+        return wait_for(refit, &s.receiver->recv, &s.receiver->recv_bad, err);
+    if (s.receiving == 0 && s.packing == 0 && s.loading == 0 && s.sending > 0)
+        return wait_for(refit, s.send, &bad, err);
     ravel_status status = ravel_comm_alive(refit->comm, err);
     if (status == RAVEL_OK) status = check_deadline(refit, err);
-    if (status == RAVEL_OK) ravel__futex_wait(&refit->bell.word, seen, refit->wire.now_ns + NAP_NS);
+    int64_t nap = s.receiving > 0 ? NAP_NS : LONG_NAP_NS; /* a finished send is not urgent while the packer packs */
+    if (status == RAVEL_OK) ravel__futex_wait(&refit->bell.word, seen, refit->wire.now_ns + nap);
     return status;
 }
 

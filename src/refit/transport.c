@@ -19,6 +19,11 @@ static ravel_status plain_test(void *user, ravel_request *request, int32_t *done
     return ravel_request_test(request, done, err);
 }
 
+static ravel_status plain_wait(void *user, ravel_request *request, ravel_error *err) {
+    (void)user;
+    return ravel_request_wait(request, err);
+}
+
 static ravel_status plain_allgather(void *user, ravel_comm *comm, const void *send, void *recv, int64_t bytes,
                                     ravel_error *err) {
     (void)user;
@@ -46,5 +51,12 @@ static ravel_status plain_step(void *user, ravel_comm *comm, int32_t step, ravel
 }
 
 const ravel__transport ravel__transport_plain = {
-    NULL, plain_isend, plain_irecv, plain_test, plain_allgather, plain_broadcast, plain_allreduce, plain_step,
+    .isend = plain_isend,
+    .irecv = plain_irecv,
+    .test = plain_test,
+    .wait = plain_wait,
+    .allgather = plain_allgather,
+    .broadcast = plain_broadcast,
+    .allreduce = plain_allreduce,
+    .step = plain_step,
 };

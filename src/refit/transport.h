@@ -32,6 +32,8 @@ typedef struct ravel__transport {
                           int32_t message, ravel_request **request, ravel_error *err);
     /* As ravel_request_test. */
     ravel_status (*test)(void *user, ravel_request *request, int32_t *done, ravel_error *err);
+    /* As ravel_request_wait. */
+    ravel_status (*wait)(void *user, ravel_request *request, ravel_error *err);
     /* Collectives; they wait. */
     ravel_status (*allgather)(void *user, ravel_comm *comm, const void *send, void *recv, int64_t bytes,
                               ravel_error *err);

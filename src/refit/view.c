@@ -4,6 +4,8 @@
  * one that is left is the run; the outer ones are an odometer. Copies and casts then work on runs. */
 #include "refit/view.h"
 
+#include "base/copy.h"
+
 #include <string.h>
 
 typedef struct loops {
@@ -87,6 +89,7 @@ typedef struct transfer {
     char *packed;
     size_t each, packed_each; /* bytes of an element */
     int32_t dtype, packed_dtype;
+    int far;
 } transfer;
 
 /* Strided elements to and from a contiguous array; sizes are constants so that each becomes a plain loop. */
@@ -152,7 +155,9 @@ static ravel_status scatter_run(void *user, int64_t at, int64_t count, int64_t s
     char *to = t->memory + at * (int64_t)t->each;
     char chunk[CHUNK * 8];
     ravel_status status = RAVEL_OK;
-    if (stride == 1) {
+    if (stride == 1 && t->far && t->dtype == t->packed_dtype) {
+        ravel__copy_far(to, t->packed, (size_t)count * t->each);
+    } else if (stride == 1) {
         status = ravel_dtype_convert(t->packed_dtype, t->packed, t->dtype, to, count, err);
     } else if (t->dtype == t->packed_dtype) {
         push(t->each, to, stride, t->packed, count);
@@ -170,13 +175,19 @@ static ravel_status scatter_run(void *user, int64_t at, int64_t count, int64_t s
 
 static transfer make_transfer(const ravel__view *view, const void *memory, int32_t dtype, const void *packed) {
     /* One direction writes the one, the other the other: const is the public functions' business. */
-    transfer t = {(char *)(uintptr_t)memory,
-                  (char *)(uintptr_t)packed,
-                  (size_t)ravel_dtype_bytes(view->dtype),
-                  (size_t)ravel_dtype_bytes(dtype),
-                  view->dtype,
-                  dtype};
+    transfer t = {.memory = (char *)(uintptr_t)memory, .packed = (char *)(uintptr_t)packed};
+    t.each = (size_t)ravel_dtype_bytes(view->dtype);
+    t.packed_each = (size_t)ravel_dtype_bytes(dtype);
+    t.dtype = view->dtype;
+    t.packed_dtype = dtype;
     return t;
+}
+
+const void *ravel__view_direct(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
+                               int32_t dtype) {
+    loops l = make_loops(view, piece);
+    if (dtype != view->dtype || l.n != 1 || l.stride[0] != 1 || l.blocked >= 0) return NULL;
+    return (const char *)data + (l.base + first) * (int64_t)ravel_dtype_bytes(dtype);
 }
 
 ravel_status ravel__view_gather(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
@@ -186,8 +197,9 @@ ravel_status ravel__view_gather(const ravel__view *view, const void *data, const
 }
 
 ravel_status ravel__view_scatter(const ravel__view *view, void *data, const ravel__box *piece, int64_t first,
-                                 int64_t count, int32_t dtype, const void *in, ravel_error *err) {
+                                 int64_t count, int32_t dtype, const void *in, int far, ravel_error *err) {
     transfer t = make_transfer(view, data, dtype, in);
+    t.far = far;
     return ravel__view_walk(view, piece, first, count, scatter_run, &t, err);
 }
 

@@ -25,9 +25,13 @@ typedef struct ravel__view {
 /* Elements first .. first+count of `piece` (a box inside view->box), from data to `out` as `dtype`. */
 ravel_status ravel__view_gather(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
                                 int64_t count, int32_t dtype, void *out, ravel_error *err);
-/* The way back: from `in`, of `dtype`, into data. */
+/* Where the elements of `piece` are from `first` on, if they lie there one after the other as `dtype`; else NULL. */
+const void *ravel__view_direct(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
+                               int32_t dtype);
+/* The way back: from `in`, of `dtype`, into data. `far`: nobody reads data before much else has been written, so
+ * that long runs need not go through the cache. */
 ravel_status ravel__view_scatter(const ravel__view *view, void *data, const ravel__box *piece, int64_t first,
-                                 int64_t count, int32_t dtype, const void *in, ravel_error *err);
+                                 int64_t count, int32_t dtype, const void *in, int far, ravel_error *err);
 /* From one set of tensors to another with the same view. */
 void ravel__view_copy(const ravel__view *view, const void *from, void *to, const ravel__box *piece, int64_t first,
                       int64_t count);
