@@ -267,7 +267,7 @@ static inline float of_f16(uint16_t code) {
     uint32_t sign = (uint32_t)(code & 0x8000) << 16, a = (uint32_t)(code & 0x7fff) << 13;
     uint32_t normal = a + 0x38000000;
     uint32_t tiny = bits_of(float_of(a + 0x38800000) - float_of(0x38800000));
-    uint32_t special = (a + 0x70000000) | (a > 0x0f800000 ? 0x400000 : 0);
+    uint32_t special = a + 0x70000000;
     uint32_t bits = a < 0x00800000 ? tiny : normal;
     bits = a >= 0x0f800000 ? special : bits;
     return float_of(sign | bits);

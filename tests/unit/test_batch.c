@@ -241,6 +241,15 @@ TEST(batch_refuses_with_a_sentence) {
     CHECK_STR(err.message, "the bin names sample 7, and the store has 3");
     ravel_error_clear(&err);
     CHECK_OK(ravel_thd_measure(&ragged, &bin, &options, &t, &err), &err);
+    options.align = 2; /* the slot can be dealt out, the tail cannot */
+    options.cp = 2;
+    options.fixed_tokens = 10;
+    options.max_samples = 2;
+    const ravel_bin first = {order + 1, 1};
+    CHECK_EQ(ravel_thd_measure(&ragged, &first, &options, &t, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "slot 2 takes a slot of 10 tokens, and zig-zag sharding over cp 2 needs a multiple of 4");
+    ravel_error_clear(&err);
+    ravel_thd_options_default(&options);
     const ravel_bin shorter = {order, 1};
     CHECK_EQ(ravel_thd_pack(&ragged, &shorter, &options, &t, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "measured as 8 tokens in 2 sequences, and this bin has 5 in 1");

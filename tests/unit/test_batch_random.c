@@ -143,10 +143,13 @@ static bool rank_is_right(job *j, const ravel_cp *cp, int32_t rank, unsigned cha
     bool good = EXPECT(ravel_thd_pack(ragged, &j->bin, &options, &direct, NULL) == RAVEL_OK) &&
                 EXPECT(ravel_cp_index(cp, rank, j->thd.cu_seqlens_padded, j->thd.sequences, index, NULL) == RAVEL_OK) &&
                 EXPECT(ravel_cp_work(cp, rank, j->thd.cu_seqlens_padded, j->thd.sequences, slots, NULL) == RAVEL_OK);
+    int64_t pairs = 0, slot = 0;
     for (int64_t k = 0; good && k < n; k++) {
         good = EXPECT(index[k] >= 0 && index[k] < j->thd.tokens && !seen[index[k]]);
         if (!good) break;
         seen[index[k]] = 1;
+        while (index[k] >= j->thd.cu_seqlens_padded[slot + 1]) slot++;
+        pairs += index[k] - j->thd.cu_seqlens_padded[slot] + 1;
         good = EXPECT(
             direct.positions[k] == j->thd.positions[index[k]] && direct.segments[k] == j->thd.segments[index[k]] &&
             direct.padding[k] == j->thd.padding[index[k]] && direct.loss_mask[k] == j->thd.loss_mask[index[k]]);
@@ -158,6 +161,7 @@ static bool rank_is_right(job *j, const ravel_cp *cp, int32_t rank, unsigned cha
             good = EXPECT(ravel_thd_unpack(ragged, &options, &direct, field, direct.fields[f], j->back_cp[f], NULL) ==
                           RAVEL_OK);
     }
+    good = good && EXPECT(pairs == *slots);
     if (good) *real = real_work(j, index, n);
     free(index);
     free(block);

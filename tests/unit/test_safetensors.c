@@ -57,6 +57,7 @@ TEST(safetensors_says_what_is_wrong) {
         {"{" ONE("a", "F32", "[2]", "[0,8]") "}", 4,
          "ends at byte 8 of the data, and the file has only 4: it is cut short"},
         {"{" ONE("a", "F32", "[2]", "[0,4]") "}", 4, "its shape needs 8 bytes, its offsets give 4"},
+        {"{" ONE("a", "F32", "[1]", "[0,8]") "}", 8, "its shape needs 4 bytes, its offsets give 8"},
         {"{" ONE("a", "F32", "[4294967296,4294967296]", "[0,4]") "}", 4, "the product of its shape overflows"},
         {"{" ONE("a", "F32", "[4611686018427387904]", "[0,4]") "}", 4, "its size in bytes overflows"},
         {"{" ONE("a", "F32", "[1]", "[0,4]") "," ONE("b", "F32", "[1]", "[8,12]") "}", 12,

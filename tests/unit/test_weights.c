@@ -487,6 +487,11 @@ TEST(weights_refuse_with_a_sentence) {
     CHECK_EQ(ravel_weights_check(&edge, NULL, &field, NULL, &counts, &o, RAVEL_F32, weights, NULL, &err), RAVEL_E_DATA);
     CHECK_HAS(err.message, "sample 2, token 1: the weight is 0.5000000");
     ravel_error_clear(&err);
+    two_ranks heard = {{0}};
+    const ravel_sum_hook note = {remember, &heard};
+    CHECK_EQ(ravel_weights_check(&edge, NULL, &field, NULL, &counts, &o, RAVEL_F32, weights, &note, NULL),
+             RAVEL_E_DATA);
+    CHECK_EQ(heard.other[RAVEL_COUNTS_WORDS + 1], 1); /* it took part, and said so */
     weights[5] = 0.5f;
     const int32_t two[] = {0, 2};
     const ravel_bin part = {two, 2};
