@@ -48,7 +48,8 @@ static void fill(ravel__track *t, int64_t positions) {
 }
 
 static void spread(ravel__track *t, const ravel__guest *g, int64_t positions) {
-    const char *value = t->source + (size_t)(g->index < 0 ? 0 : g->index) * t->each;
+    if (positions <= 0) return;
+    const char *value = t->source + (size_t)g->index * t->each;
     if (t->width == 1)
         ravel__pen_fill(&t->pen, value, t->element, positions);
     else

@@ -251,8 +251,9 @@ static ravel_status read_header(const parsing *p) {
     status = sort_names(file, first, &names, p->err);
     if (status) return status;
     ravel__arena_rewind(&file->arena, mark);
-    if (file->count - first > 1) qsort(file->tensors + first, file->count - first, sizeof *file->tensors, by_place);
-    return check_places(p, file->tensors + first, file->count - first);
+    ravel_safetensor *mine = file->tensors ? file->tensors + first : NULL;
+    if (file->count - first > 1) qsort(mine, file->count - first, sizeof *mine, by_place);
+    return check_places(p, mine, file->count - first);
 }
 
 static ravel_status add(ravel_safetensors *file, const void *bytes, size_t size, ravel_error *err) {
