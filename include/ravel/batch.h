@@ -214,10 +214,17 @@ RAVEL_API ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bi
 /* From packed (and, with cp_rank >= 0, sharded) order back to sample order: writes the elements of the bin's samples
  * into `out`, an array of the field's kind over the whole store (ravel_field_bytes), and nothing else. `field->data` is
  * not read. Elements that packing never carried stay untouched: the first of a sample's RAVEL_FIELD_NEXT. Needs
- * thd->samples and, thd->cu_seqlens_padded; call it once for each cp rank's shard. */
+ * thd->samples and thd->cu_seqlens_padded; call it once for each cp rank's shard. */
 RAVEL_API ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options,
                                         const ravel_thd *thd, const ravel_field *field, const void *packed, void *out,
                                         ravel_error *err);
+
+/* The same as a list, for gathers and scatters where the data is (on a device): which element of the field's data stands
+ * at each packed position, -1 for the pad value. index[local_tokens], or [sequences] for RAVEL_FIELD_SAMPLE. Needs what
+ * ravel_thd_unpack needs. */
+RAVEL_API ravel_status ravel_thd_index(const ravel_ragged *ragged, const ravel_thd_options *options,
+                                       const ravel_thd *thd, const ravel_field *field, int64_t *index,
+                                       ravel_error *err);
 
 /* ---- padded layouts ------------------------------------------------------------------------------------- */
 

@@ -29,13 +29,12 @@ ravel_status ravel__track_init(const ravel_field *field, ravel__track *track, ra
     return RAVEL_OK;
 }
 
-/* Positions that hold an element, from the guest's first token on, and the element of the first: */
-static inline int64_t held(int32_t kind, const ravel__guest *g) {
+int64_t ravel__field_held(int32_t kind, const ravel__guest *g) {
     if (g->index < 0) return 0;
     return kind == RAVEL_FIELD_NEXT || kind == RAVEL_FIELD_STEP ? g->length - 1 : g->length;
 }
 
-static inline int64_t origin(int32_t kind, const ravel__guest *g) {
+int64_t ravel__field_first(int32_t kind, const ravel__guest *g) {
     switch (kind) {
     case RAVEL_FIELD_NEXT: return g->offset + 1;
     case RAVEL_FIELD_STEP: return g->offset - g->index; /* every sample before it has one element less than tokens */
@@ -58,12 +57,12 @@ static void spread(ravel__track *t, const ravel__guest *g, int64_t positions) {
 
 void ravel__track_pack(ravel__track *t, const ravel__guest *g, const ravel__run *run) {
     int64_t from, to;
-    ravel__run_span(run, g->lead, g->lead + held(t->kind, g), &from, &to);
+    ravel__run_span(run, g->lead, g->lead + ravel__field_held(t->kind, g), &from, &to);
     fill(t, from);
     if (t->kind == RAVEL_FIELD_SPREAD) {
         spread(t, g, to - from);
     } else if (to > from) {
-        int64_t element = origin(t->kind, g) + run->first + from * run->step - g->lead;
+        int64_t element = ravel__field_first(t->kind, g) + run->first + from * run->step - g->lead;
         ravel__pen_take(&t->pen, t->source + (size_t)element * t->each, to - from, run->step, t->each);
     }
     fill(t, run->count - to);
@@ -73,15 +72,15 @@ void ravel__track_soon(const ravel__track *t, const ravel__guest *g) {
     if (t->kind == RAVEL_FIELD_SAMPLE || t->kind == RAVEL_FIELD_SPREAD)
         __builtin_prefetch(t->source + (size_t)g->index * t->each);
     else
-        ravel__soon(t->source + (size_t)origin(t->kind, g) * t->each, (size_t)g->length * t->each);
+        ravel__soon(t->source + (size_t)ravel__field_first(t->kind, g) * t->each, (size_t)g->length * t->each);
 }
 
 void ravel__track_unpack(const ravel__track *t, const ravel__guest *g, const ravel__run *run, const char *packed,
                          int64_t at, char *out) {
     int64_t from, to;
-    ravel__run_span(run, g->lead, g->lead + held(t->kind, g), &from, &to);
+    ravel__run_span(run, g->lead, g->lead + ravel__field_held(t->kind, g), &from, &to);
     if (to <= from) return;
-    int64_t element = origin(t->kind, g) + run->first + from * run->step - g->lead;
+    int64_t element = ravel__field_first(t->kind, g) + run->first + from * run->step - g->lead;
     ravel__put(out + (size_t)element * t->each, packed + (size_t)(at + from) * t->each, to - from, run->step, t->each);
 }
 

@@ -41,6 +41,10 @@ typedef struct ravel__track {
 /* Checks the field and prepares it, but for the pen. */
 ravel_status ravel__track_init(const ravel_field *field, ravel__track *track, ravel_error *err);
 
+/* How many positions hold an element, from the guest's first token on, and which element of the data the first is. */
+int64_t ravel__field_held(int32_t kind, const ravel__guest *guest);
+int64_t ravel__field_first(int32_t kind, const ravel__guest *guest);
+
 /* Writes the next run of a field. */
 void ravel__track_pack(ravel__track *track, const ravel__guest *guest, const ravel__run *run);
 /* Asks for the beginning of a guest that will be packed soon. */

@@ -8,6 +8,7 @@
  * so cannot write past what was promised. Fields are written sample by sample, all fields of a sample before the next:
  * labels and tokens, which share their source, then meet in the cache. */
 #include "batch/slot.h"
+#include "batch/thd.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -41,17 +42,12 @@ void ravel_thd_options_default(ravel_thd_options *options) {
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-static ravel_cp cp_of(const ravel_thd_options *options) {
-    ravel_cp cp = {options->cp, options->cp_kind};
-    return cp;
-}
-
-static ravel_status check_options(const ravel_thd_options *o, ravel_error *err) {
+ravel_status ravel__thd_check_options(const ravel_thd_options *o, ravel_error *err) {
     if (o->size != sizeof *o)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "thd options: size is %zu; fill them with ravel_thd_options_default", o->size);
     ravel_status status = ravel_options_check(ravel_thd_option_table(), o, err);
-    ravel_cp cp = cp_of(o);
+    ravel_cp cp = ravel__thd_cp(o);
     if (!status) status = ravel__cp_valid(&cp, o->cp_rank, 1, err);
     if (status) return status;
     if (o->total_multiple > 1 && o->total_multiple % o->align)
@@ -70,7 +66,7 @@ static ravel_status check_options(const ravel_thd_options *o, ravel_error *err) 
 
 static ravel_status add_slot(const ravel_thd_options *o, const ravel__guest *guest, int64_t slot_index, ravel_thd *t,
                              ravel_error *err) {
-    ravel_cp cp = cp_of(o);
+    ravel_cp cp = ravel__thd_cp(o);
     int64_t slot = ravel__multiple_up(guest->length, o->align);
     if (slot % ravel__cp_multiple(&cp)) return ravel__cp_uneven(&cp, slot_index, guest->index, slot, o->align, err);
     if (o->max_seqlen && slot > o->max_seqlen)
@@ -132,14 +128,14 @@ static ravel_status add_tail(const ravel_thd_options *o, ravel_thd *t, ravel_err
 static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *o, ravel_thd *t,
                             ravel_error *err) {
     memset(t, 0, sizeof *t);
-    ravel_status status = check_options(o, err);
+    ravel_status status = ravel__thd_check_options(o, err);
     if (!status) status = ravel__bin_valid(ragged, bin, err);
     if (status) return status;
     t->samples_count = bin->count;
     status = add_samples(ragged, bin, o, t, err);
     if (!status) status = o->fixed_tokens ? fix_shape(o, t, err) : add_tail(o, t, err);
     if (status) return status;
-    ravel_cp cp = cp_of(o);
+    ravel_cp cp = ravel__thd_cp(o);
     if (t->tokens % ravel__cp_multiple(&cp))
         return ravel__cp_uneven(&cp, t->sequences - 1, -1, t->tokens, o->align, err);
     if (o->max_seqlen) t->max_seqlen = o->max_seqlen;
@@ -147,7 +143,7 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     return RAVEL_OK;
 }
 
-static ravel_status check_size(const ravel_thd *thd, ravel_error *err) {
+ravel_status ravel__thd_check_size(const ravel_thd *thd, ravel_error *err) {
     if (thd->size == sizeof *thd) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "thd.size is %zu; it must be sizeof(ravel_thd), %zu", thd->size,
                            sizeof *thd);
@@ -156,7 +152,7 @@ static ravel_status check_size(const ravel_thd *thd, ravel_error *err) {
 ravel_status ravel_thd_measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                                ravel_thd *thd, ravel_error *err) {
     ravel_thd fresh;
-    ravel_status status = check_size(thd, err);
+    ravel_status status = ravel__thd_check_size(thd, err);
     if (!status) status = measure(ragged, bin, options, &fresh, err);
     if (status) return status;
     thd->samples_count = fresh.samples_count;
@@ -331,11 +327,11 @@ static ravel_status check_same(const ravel_thd *thd, const ravel_thd *fresh, rav
 ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                             const ravel_thd *thd, ravel_error *err) {
     ravel_thd fresh;
-    ravel_status status = check_size(thd, err);
+    ravel_status status = ravel__thd_check_size(thd, err);
     if (!status) status = measure(ragged, bin, options, &fresh, err);
     if (!status) status = check_same(thd, &fresh, err);
     if (status) return status;
-    packing p = {.ragged = ragged, .bin = bin, .options = options, .thd = thd, .cp = cp_of(options)};
+    packing p = {.ragged = ragged, .bin = bin, .options = options, .thd = thd, .cp = ravel__thd_cp(options)};
     p.stream = ravel__pen_streams(output_bytes(&p));
     open_derived(&p);
     int64_t next = 0;
@@ -345,62 +341,5 @@ ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, co
         pack_sequences(&p);
         memset(p.derived.wanted, 0, sizeof p.derived.wanted);
     } while (next < ragged->field_count);
-    return RAVEL_OK;
-}
-
-/* ---- back ----------------------------------------------------------------------------------------------- */
-
-static ravel_status check_unpack(const ravel_thd *thd, const ravel_thd_options *options, const ravel_field *field,
-                                 ravel_error *err) {
-    ravel_status status = check_size(thd, err);
-    if (!status) status = check_options(options, err);
-    if (status) return status;
-    if (!thd->samples || !thd->cu_seqlens_padded)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs thd.samples and thd.cu_seqlens_padded");
-    if (field->kind == RAVEL_FIELD_SPREAD)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "field \"%s\": a value that was spread over a sample's tokens cannot be collected; unpack "
-            "it per token",
-            field->name ? field->name : "");
-    ravel_cp cp = cp_of(options);
-    return ravel_cp_check(&cp, thd->cu_seqlens_padded, thd->sequences, thd->samples, err);
-}
-
-static ravel_status unpack_sequence(const ravel_ragged *ragged, const ravel_thd *thd, int64_t i,
-                                    const ravel__track *track, const ravel__run *runs, int run_count, int64_t at,
-                                    const char *packed, char *out, ravel_error *err) {
-    ravel__guest guest;
-    if (thd->samples[i] < 0) return RAVEL_OK;
-    ravel_status status = ravel__guest_get(ragged, thd->samples[i], &guest, err);
-    if (status) return status;
-    int64_t slot = thd->cu_seqlens_padded[i + 1] - thd->cu_seqlens_padded[i];
-    if (slot < guest.length)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens, and its slot only %lld",
-                               (long long)guest.index, (long long)guest.length, (long long)slot);
-    if (track->kind == RAVEL_FIELD_SAMPLE) ravel__track_unpack_sample(track, &guest, packed, i, out);
-    for (int r = 0; r < run_count && track->kind != RAVEL_FIELD_SAMPLE; r++) {
-        ravel__track_unpack(track, &guest, &runs[r], packed, at, out);
-        at += runs[r].count;
-    }
-    return RAVEL_OK;
-}
-
-ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
-                              const ravel_field *field, const void *packed, void *out, ravel_error *err) {
-    ravel__track track;
-    ravel_status status = check_unpack(thd, options, field, err);
-    if (!status) status = ravel__track_init(field, &track, err);
-    if (status) return status;
-    ravel_cp cp = cp_of(options);
-    int64_t at = 0;
-    for (int64_t i = 0; i < thd->sequences; i++) {
-        ravel__run runs[2];
-        int64_t slot = thd->cu_seqlens_padded[i + 1] - thd->cu_seqlens_padded[i];
-        int count = ravel__slot_runs(&cp, options->cp_rank, slot, runs);
-        status = unpack_sequence(ragged, thd, i, &track, runs, count, at, packed, out, err);
-        if (status) return status;
-        for (int r = 0; r < count; r++) at += runs[r].count;
-    }
     return RAVEL_OK;
 }

@@ -110,6 +110,24 @@ static bool shard_is_right(job *j, const ravel_thd *direct, const ravel_cp *cp, 
     return good;
 }
 
+/* Every packed element is the one that the list names, or the pad. */
+static bool list_is_right(const job *j, const ravel_thd_options *options, const ravel_thd *thd, int64_t f) {
+    const ravel_field *field = &j->s->fields[f];
+    size_t each = store_each(field);
+    int64_t n = field->kind == RAVEL_FIELD_SAMPLE ? thd->sequences : thd->local_tokens,
+            *index = malloc((size_t)n * 8 + 1);
+    bool good = EXPECT(ravel_thd_index(&j->s->ragged, options, thd, field, index, NULL) == RAVEL_OK);
+    const unsigned char *packed = thd->fields[f];
+    for (int64_t k = 0; good && k < n; k++) {
+        unsigned char pad[64];
+        const unsigned char *want =
+            index[k] < 0 ? store_expect(j->s, f, -1, 0, pad) : j->s->data[f] + (size_t)index[k] * each;
+        good = EXPECT(memcmp(packed + (size_t)k * each, want, each) == 0);
+    }
+    free(index);
+    return good;
+}
+
 /* Real pairs of causal attention in a rank's share, padding not counted. */
 static int64_t real_work(const job *j, const int32_t *index, int64_t n) {
     int64_t pairs = 0;
@@ -158,7 +176,8 @@ static bool rank_is_right(job *j, const ravel_cp *cp, int32_t rank, unsigned cha
         const ravel_field *field = &j->s->fields[f];
         if (field->kind != RAVEL_FIELD_SAMPLE) good = shard_is_right(j, &direct, cp, rank, index, f, whole[f]);
         if (good && field->kind != RAVEL_FIELD_SPREAD)
-            good = EXPECT(ravel_thd_unpack(ragged, &options, &direct, field, direct.fields[f], j->back_cp[f], NULL) ==
+            good = list_is_right(j, &options, &direct, f) &&
+                   EXPECT(ravel_thd_unpack(ragged, &options, &direct, field, direct.fields[f], j->back_cp[f], NULL) ==
                           RAVEL_OK);
     }
     good = good && EXPECT(pairs == *slots);

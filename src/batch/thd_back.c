@@ -1,0 +1,132 @@
+/* From packed order back to sample order, and the list that says which is which.
+ *
+ * Both walk the sequences of a packed bin by thd->samples and thd->cu_seqlens_padded alone, so they work for any bin that
+ * was packed, here or elsewhere. */
+#include "batch/slot.h"
+#include "batch/thd.h"
+
+typedef struct walking {
+    const ravel_ragged *ragged;
+    const ravel_thd_options *options;
+    const ravel_thd *thd;
+    ravel_cp cp;
+} walking;
+
+/* One sequence: who stands there, its runs, and where they begin in the packed array. */
+typedef struct stop {
+    ravel__guest guest;
+    ravel__run runs[2];
+    int run_count;
+    int64_t index, at;
+} stop;
+
+typedef void stop_fn(void *user, const stop *stop);
+
+static ravel_status check_walk(const walking *w, const ravel_field *field, ravel_error *err) {
+    const ravel_bin none = {NULL, 0};
+    ravel_status status = ravel__thd_check_size(w->thd, err);
+    if (!status) status = ravel__thd_check_options(w->options, err);
+    if (!status) status = ravel__bin_valid(w->ragged, &none, err);
+    if (status) return status;
+    if (!w->thd->samples || !w->thd->cu_seqlens_padded)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs thd.samples and thd.cu_seqlens_padded");
+    if (field->kind == RAVEL_FIELD_SPREAD)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "field \"%s\": a value that was spread over a sample's tokens cannot be collected; unpack "
+            "it per token",
+            field->name ? field->name : "");
+    return ravel_cp_check(&w->cp, w->thd->cu_seqlens_padded, w->thd->sequences, w->thd->samples, err);
+}
+
+static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err) {
+    int64_t slot = w->thd->cu_seqlens_padded[i + 1] - w->thd->cu_seqlens_padded[i];
+    ravel_status status = RAVEL_OK;
+    s->index = i;
+    s->guest = ravel__nobody(0);
+    s->run_count = ravel__slot_runs(&w->cp, w->options->cp_rank, slot, s->runs);
+    if (w->thd->samples[i] >= 0) status = ravel__guest_get(w->ragged, w->thd->samples[i], &s->guest, err);
+    if (!status && slot < s->guest.length)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens, and its slot only %lld",
+                               (long long)s->guest.index, (long long)s->guest.length, (long long)slot);
+    return status;
+}
+
+static ravel_status walk(const walking *w, stop_fn *visit, void *user, ravel_error *err) {
+    stop s = {.at = 0};
+    for (int64_t i = 0; i < w->thd->sequences; i++) {
+        ravel_status status = look(w, i, &s, err);
+        if (status) return status;
+        visit(user, &s);
+        for (int r = 0; r < s.run_count; r++) s.at += s.runs[r].count;
+    }
+    return RAVEL_OK;
+}
+
+/* ---- unpacking ------------------------------------------------------------------------------------------ */
+
+typedef struct unpacking {
+    ravel__track track;
+    const char *packed;
+    char *out;
+} unpacking;
+
+static void unpack_stop(void *user, const stop *s) {
+    unpacking *u = user;
+    int64_t at = s->at;
+    if (s->guest.index < 0) return;
+    if (u->track.kind == RAVEL_FIELD_SAMPLE) {
+        ravel__track_unpack_sample(&u->track, &s->guest, u->packed, s->index, u->out);
+        return;
+    }
+    for (int r = 0; r < s->run_count; r++) {
+        ravel__track_unpack(&u->track, &s->guest, &s->runs[r], u->packed, at, u->out);
+        at += s->runs[r].count;
+    }
+}
+
+ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
+                              const ravel_field *field, const void *packed, void *out, ravel_error *err) {
+    const walking w = {ragged, options, thd, ravel__thd_cp(options)};
+    unpacking u = {.packed = packed, .out = out};
+    ravel_status status = check_walk(&w, field, err);
+    if (!status) status = ravel__track_init(field, &u.track, err);
+    return status ? status : walk(&w, unpack_stop, &u, err);
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------- */
+
+typedef struct listing {
+    int32_t kind;
+    int64_t *index;
+} listing;
+
+static void list_run(const listing *l, const ravel__guest *g, const ravel__run *run, int64_t *index) {
+    int64_t from, to, first = ravel__field_first(l->kind, g) + run->first - g->lead;
+    ravel__run_span(run, g->lead, g->lead + ravel__field_held(l->kind, g), &from, &to);
+    for (int64_t k = 0; k < run->count; k++) index[k] = k >= from && k < to ? first + k * run->step : -1;
+}
+
+static void list_stop(void *user, const stop *s) {
+    const listing *l = user;
+    int64_t *index = l->index + s->at;
+    if (l->kind == RAVEL_FIELD_SAMPLE) {
+        l->index[s->index] = s->guest.index;
+        return;
+    }
+    for (int r = 0; r < s->run_count; r++) {
+        list_run(l, &s->guest, &s->runs[r], index);
+        index += s->runs[r].count;
+    }
+}
+
+ravel_status ravel_thd_index(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
+                             const ravel_field *field, int64_t *index, ravel_error *err) {
+    const walking w = {ragged, options, thd, ravel__thd_cp(options)};
+    listing l = {.kind = field->kind};
+    l.index = index;
+    ravel__track track;
+    ravel_status status = check_walk(&w, field, err);
+    if (!status) status = ravel__track_init(field, &track, err);
+    return status ? status : walk(&w, list_stop, &l, err);
+}
