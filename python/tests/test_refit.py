@@ -315,7 +315,7 @@ def test_between_processes_with_mpi4py():
             "assert c.split(c.rank % 2).size >= 1\n"
             "w = np.arange(9.0) if c.rank == 0 else np.zeros(9)\n"
             "ravel.refit(c, **({'source': {'w': w}} if c.rank == 0 else {'sink': {'w': w}}))\n"
-            "assert w.tolist() == list(range(9)); c.barrier(); print('fine', c.rank)\n")
+            "assert w.tolist() == list(range(9)); c.barrier(); print('fine', end=' ', flush=True)\n")
     import os
     path = os.pathsep.join(p for p in sys.path if p)
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": path,
