@@ -323,3 +323,21 @@ def test_between_processes_with_mpi4py():
     done = subprocess.run([launcher, "-n", "3", sys.executable, "-c", code], env=env, text=True, capture_output=True,
                           timeout=120)
     assert done.returncode == 0 and done.stdout.count("fine") == 3, done.stdout + done.stderr
+
+
+def test_between_processes_with_torch_distributed(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed: its groups were not tried")
+    code = ("import sys, torch, torch.distributed as dist, numpy as np, ravel\n"
+            "rank = int(sys.argv[1])\n"
+            "dist.init_process_group('gloo', init_method='file://' + sys.argv[2], rank=rank, world_size=3)\n"
+            "for group in (None, dist.new_group([0, 1, 2])):\n"
+            "    c = ravel.comm.from_torch(group, timeout=60)\n"
+            "    assert c.split(c.rank % 2).size >= 1 and c.allreduce(np.array([c.rank]))[0] == 3\n"
+            "    w = torch.arange(9, dtype=torch.bfloat16) if rank == 0 else torch.zeros(9, dtype=torch.bfloat16)\n"
+            "    ravel.refit(c, **({'source': {'w': w}} if rank == 0 else {'sink': {'w': w}}))\n"
+            "    assert w.tolist() == list(range(9)); c.barrier()\n"
+            "dist.barrier(); dist.destroy_process_group(); print('fine')\n")
+    ranks = [subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "meet")], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(3)]
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert all(rank.returncode == 0 and "fine" in text for rank, text in zip(ranks, said)), "\n".join(said)
