@@ -4,7 +4,6 @@
 
 #include <ravel/feed.h>
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +14,14 @@ enum { RANKS_MOST = 64, WARM_UP = 2 };
 typedef struct run {
     int32_t ranks;
     int64_t samples, updates; /* after the warm-up */
-    int32_t prefetch;
-    double consume; /* seconds an update */
+    int32_t prefetch, copies; /* copies: measure memcpy too */
+    int32_t consumes;         /* every update is used for as long as it took to prepare */
     const ravel_source *source;
     /* results, by rank */
     double cpu[RANKS_MOST]; /* of this thread, in ravel_feed_next */
     double exposed[RANKS_MOST], prepare[RANKS_MOST];
-    double moving[RANKS_MOST]; /* exchange and pack, of the fastest update, a token */
+    double moving[RANKS_MOST];  /* exchange and pack, a token, in the fastest update */
+    double copying[RANKS_MOST]; /* memcpy likewise */
     int64_t sent[RANKS_MOST], needed[RANKS_MOST], tokens[RANKS_MOST];
     int64_t total_samples;
 } run;
@@ -38,12 +38,38 @@ static void consume(double seconds) {
     if (seconds > 0) (void)nanosleep(&t, NULL);
 }
 
+/* What an update writes, a token: its sample's fields (tokens of 4 bytes, a mask of 1) where they arrive, and packed
+ * tokens, labels, mask, weights and positions (4, 4, 1, 4, 4). */
+enum { BYTES_A_TOKEN = 5 + 17 };
+
+/* A memcpy of as many bytes as the update wrote, by the same thread, right after it; seconds a token. */
+static double copy(int64_t tokens) {
+    size_t bytes = (size_t)(BYTES_A_TOKEN * tokens);
+    char *from = malloc(bytes + 1), *to = malloc(bytes + 1);
+    double best = 1e9;
+    if (from && to) {
+        memset(from, 1, bytes);
+        memset(to, 2, bytes);
+        for (int repeat = 0; repeat < 3; repeat++) {
+            double began = bench_seconds();
+            memcpy(to, from, bytes);
+            double took = (bench_seconds() - began) / (double)tokens;
+            if (took < best) best = took;
+        }
+    }
+    free(from);
+    free(to);
+    return best;
+}
+
 static void note(run *r, int32_t rank, const ravel_feed_update *u, double cpu) {
     r->cpu[rank] += cpu;
     r->exposed[rank] += u->exposed_sec;
     r->prepare[rank] += u->prepare_sec;
     double moving = (u->phase_sec[RAVEL_FEED_EXCHANGE] + u->phase_sec[RAVEL_FEED_PACK]) / (double)u->mine.tokens;
     if (r->moving[rank] == 0 || moving < r->moving[rank]) r->moving[rank] = moving;
+    double copying = r->copies ? copy(u->mine.tokens) : 0;
+    if (r->copying[rank] == 0 || copying < r->copying[rank]) r->copying[rank] = copying;
     r->sent[rank] += u->sent_bytes;
     r->needed[rank] += u->needed_bytes;
     r->tokens[rank] += u->mine.tokens;
@@ -59,7 +85,7 @@ static ravel_status use(run *r, ravel_comm *comm, ravel_feed *feed, ravel_error 
         if (!status) status = ravel_feed_next(feed, &u, err);
         cpu = thread_seconds() - cpu;
         if (!status && i >= WARM_UP) note(r, ravel_comm_rank(comm), u, cpu);
-        consume(r->consume);
+        if (!status && r->consumes) consume(u->prepare_sec);
     }
     return status;
 }
@@ -118,64 +144,14 @@ static double most(const double *x, int32_t count) {
     return result;
 }
 
-/* ---- memcpy of the same bytes, on as many threads ------------------------------------------------------- */
-
-typedef struct copier {
-    size_t bytes;
-    char *from, *to;
-} copier;
-
-static void *copy(void *user) {
-    copier *c = user;
-    memcpy(c->to, c->from, c->bytes);
-    return NULL;
-}
-
-static double copy_seconds(copier *copiers, int32_t count) {
-    double best = 1e9;
-    for (int repeat = 0; repeat < 31; repeat++) {
-        pthread_t threads[RANKS_MOST];
-        double began = bench_seconds();
-        for (int32_t i = 0; i < count; i++) (void)pthread_create(&threads[i], NULL, copy, &copiers[i]);
-        for (int32_t i = 0; i < count; i++) (void)pthread_join(threads[i], NULL);
-        double took = bench_seconds() - began;
-        if (took < best) best = took;
-    }
-    return best;
-}
-
-/* What an update writes, a token: its sample's fields (tokens of 4 bytes, a mask of 1) where they arrive, and packed
- * tokens, labels, mask, weights and positions (4, 4, 1, 4, 4). */
-enum { BYTES_A_TOKEN = 5 + 17 };
-
-/* The same bytes, copied; seconds a token. */
-static double memcpy_seconds(const run *r) {
-    copier copiers[RANKS_MOST];
-    double seconds = 0;
-    int ready = 1;
-    for (int32_t i = 0; i < r->ranks; i++) {
-        size_t bytes = (size_t)(BYTES_A_TOKEN * r->tokens[i] / r->updates);
-        copiers[i] = (copier){bytes, malloc(bytes + 1), malloc(bytes + 1)};
-        ready = ready && copiers[i].from && copiers[i].to;
-        if (copiers[i].from) memset(copiers[i].from, 1, bytes);
-        if (copiers[i].to) memset(copiers[i].to, 2, bytes);
-    }
-    if (ready) seconds = copy_seconds(copiers, r->ranks) * BYTES_A_TOKEN / (double)copiers[0].bytes;
-    for (int32_t i = 0; i < r->ranks; i++) {
-        free(copiers[i].from);
-        free(copiers[i].to);
-    }
-    return seconds;
-}
-
 BENCH(feed_moves) {
     ravel_source *source = open_source();
-    run r = {.ranks = 2, .samples = 512, .updates = 30, .source = source};
+    run r = {.ranks = 2, .samples = 512, .updates = 30, .source = source, .copies = 1};
     if (source && go(&r))
         bench_report(
-            "feed.vs_memcpy", memcpy_seconds(&r) / most(r.moving, r.ranks), "of memcpy", HIGHER,
+            "feed.vs_memcpy", most(r.copying, r.ranks) / most(r.moving, r.ranks), "of memcpy", HIGHER,
             "exchange, weights and packing (tokens, labels, mask, weights, positions) of 512 lognormal samples "
-            "on 2 ranks, against memcpy of as many bytes as that writes (22 a token) on 2 threads");
+            "on 2 ranks, against memcpy of as many bytes as that writes (22 a token) by the same two threads");
     r = (run){.ranks = 8, .samples = 1024, .updates = 4, .source = source};
     if (source && go(&r)) {
         int64_t sent = 0, needed = 0;
@@ -190,21 +166,19 @@ BENCH(feed_moves) {
 
 BENCH(feed_overlap) {
     ravel_source *source = open_source();
-    run r = {.ranks = 2, .samples = 256, .updates = 20, .source = source};
+    run r = {.ranks = 2, .samples = 256, .updates = 30, .source = source, .prefetch = 2, .consumes = 1};
     double best = 1e9;
-    for (int repeat = 0; source && repeat < 3; repeat++) {
-        r.prefetch = 0, r.consume = 0;
-        if (!go(&r)) break;
-        r.consume = most(r.prepare, r.ranks) / (double)r.updates;
-        r.prefetch = 1;
+    for (int repeat = 0; source && repeat < 5; repeat++) {
         if (!go(&r)) break;
         double share = most(r.exposed, r.ranks) / most(r.prepare, r.ranks);
         if (share < best) best = share;
     }
     if (source && best < 1e9)
-        bench_report("feed.exposed_share", best, "", LOWER,
-                     "time that the consumer waits / time that the feed takes, with prefetch, the consumer being idle "
-                     "for as long as the feed took without it; 2 ranks, 256 samples, without the first two updates");
+        bench_report(
+            "feed.exposed_share", best, "", LOWER,
+            "time that the consumer waits / time that the feed takes, prefetch 2, the consumer being idle with "
+            "every update for as long as it took to prepare; 2 ranks, 256 samples, without the first two "
+            "updates");
     ravel_source_free(source);
 }
 
