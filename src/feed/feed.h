@@ -68,10 +68,11 @@ enum { COLUMN_LENGTH, COLUMN_ID, COLUMN_PART, COLUMN_LOSS, COLUMN_WEIGHT, COLUMN
 #define RAVEL__NO_ID INT64_MIN /* takes the sample's number over all ranks */
 
 typedef struct ravel__columns {
-    int64_t count;            /* samples on all ranks */
-    int64_t width;            /* integers a sample */
-    int64_t *at[COLUMNS];     /* [count] each; NULL: not there */
-    int64_t *counts, *starts; /* [dp + 1] samples of each rank, and where they begin */
+    int64_t count;        /* samples on all ranks */
+    int64_t *at[COLUMNS]; /* [count] each; NULL: not there */
+    int64_t column_count; /* that are there, one after the other in `columns` */
+    int64_t *counts;      /* [dp] samples of each rank */
+    int has_parts;        /* some row has several samples */
     ravel__pile mine, all, columns, ranks;
 } ravel__columns;
 
@@ -236,11 +237,13 @@ int32_t ravel__queue_take(ravel_feed *feed);
 
 /* ---- pieces that verifying uses too --------------------------------------------------------------------- */
 
-/* The columns of `samples` into rows of `width` integers. */
-ravel_status ravel__columns_fill(const ravel__fields *fields, const ravel_samples *samples, int64_t width, int64_t *out,
+/* Whether some row of the samples has several. */
+int ravel__columns_have_parts(const ravel_samples *samples);
+/* Words of a row, and the rows of `samples`. */
+int64_t ravel__columns_width(const ravel__fields *fields, int has_parts);
+ravel_status ravel__columns_fill(const ravel__fields *fields, const ravel_samples *samples, int has_parts, int64_t *out,
                                  ravel_error *err);
-int64_t ravel__columns_width(const ravel__fields *fields);
-/* Rows of `width` integers to columns; ids that were not given become numbers. */
+/* The rows in columns.all, has_parts and count being set, to columns; ids that were not given become numbers. */
 ravel_status ravel__columns_split(ravel__columns *columns, const ravel__fields *fields,
                                   const ravel_allocator *allocator, ravel_error *err);
 void ravel__columns_free(ravel__columns *columns, const ravel_allocator *allocator);

@@ -57,14 +57,13 @@ static ravel_status take_fields(ravel_feed *feed, const ravel_source *source, co
 }
 
 static ravel_status make_room(ravel_feed *feed, ravel_error *err) {
-    size_t stages = (size_t)feed->layout.sizes[3], dp = (size_t)feed->layout.sizes[2] + 1;
+    size_t stages = (size_t)feed->layout.sizes[3];
     feed->stage_roles = ravel__calloc(feed->allocator, stages, sizeof *feed->stage_roles);
     if (!feed->stage_roles) return ravel__no_memory(err, stages * sizeof *feed->stage_roles, "a feed");
-    ravel_status status = ravel__pile_reserve(&feed->columns.ranks, feed->allocator, (int64_t)(2 * dp), sizeof(int64_t),
-                                              "the counts of ranks", err);
+    ravel_status status = ravel__pile_reserve(&feed->columns.ranks, feed->allocator, feed->layout.sizes[2],
+                                              sizeof(int64_t), "the counts of ranks", err);
     if (status) return status;
     feed->columns.counts = feed->columns.ranks.at;
-    feed->columns.starts = feed->columns.counts + dp;
     /* who asks, one word a rank */
     return ravel__pile_reserve(&feed->rows, feed->allocator, feed->layout.ranks, sizeof(uint64_t), "a feed", err);
 }

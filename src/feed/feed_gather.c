@@ -1,9 +1,10 @@
 /* Reading this rank's share, and the integers that every planner must have of every sample:
  *
- *     mine   length id part loss [weight] [group] [update]   one row a sample
- *     all    the rows of all dp ranks, in rank order          one all-gather of counts, one of rows
- *     at[]   the same as columns
- */
+ *     mine   length and loss tokens in one word, id [part] [weight] [group] [update]      one row a sample
+ *     all    the rows of all dp ranks, in rank order: one all-gather of counts, one of rows
+ *     at[]   the same as columns, a word each
+ *
+ * Every rank gets every row, so a row is kept short: parts travel only where some row has several samples. */
 #include "feed/feed.h"
 
 #include <inttypes.h>
@@ -64,8 +65,14 @@ ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err) {
 
 /* ---- columns -------------------------------------------------------------------------------------------- */
 
-int64_t ravel__columns_width(const ravel__fields *fields) {
-    return COLUMN_WEIGHT + (fields->sample_weight >= 0) + (fields->group >= 0) + (fields->update >= 0);
+int ravel__columns_have_parts(const ravel_samples *samples) {
+    int32_t any = 0;
+    for (int64_t i = 0; samples->parts && i < samples->ragged.count; i++) any |= samples->parts[i];
+    return any != 0;
+}
+
+int64_t ravel__columns_width(const ravel__fields *fields, int has_parts) {
+    return 2 + has_parts + (fields->sample_weight >= 0) + (fields->group >= 0) + (fields->update >= 0);
 }
 
 /* A number of a per-sample field; integers without a detour through a double. */
@@ -93,41 +100,57 @@ static int64_t id_of(const ravel_samples *samples, int64_t i) {
     return samples->rows ? samples->rows[i] : RAVEL__NO_ID;
 }
 
-ravel_status ravel__columns_fill(const ravel__fields *fields, const ravel_samples *samples, int64_t width, int64_t *out,
-                                 ravel_error *err) {
+static ravel_status fill_row(const ravel__fields *fields, const ravel_samples *samples, int64_t i, int has_parts,
+                             int64_t *out, ravel_error *err) {
     const ravel_ragged *r = &samples->ragged;
     const ravel_field *mask = fields->mask >= 0 ? &r->fields[fields->mask] : NULL;
-    ravel_status status = RAVEL_OK;
-    for (int64_t i = 0; i < r->count && !status; i++, out += width) {
-        int64_t at = COLUMN_WEIGHT;
-        out[COLUMN_LENGTH] = r->offsets[i + 1] - r->offsets[i];
-        out[COLUMN_ID] = id_of(samples, i);
-        out[COLUMN_PART] = samples->parts ? samples->parts[i] : 0;
-        status = ravel_counts_sample(r, i, mask, &out[COLUMN_LOSS], err);
-        if (!status && fields->sample_weight >= 0)
-            status = fixed_weight(&r->fields[fields->sample_weight], i, &out[at++], err);
-        if (fields->group >= 0) out[at++] = whole(&r->fields[fields->group], i);
-        if (fields->update >= 0) out[at++] = whole(&r->fields[fields->update], i);
-        if (status) ravel_error_prefix(err, "row %" PRId64, samples->rows ? samples->rows[i] : i);
-    }
+    int64_t loss = 0, length = r->offsets[i + 1] - r->offsets[i];
+    ravel_status status = ravel_counts_sample(r, i, mask, &loss, err);
+    *out++ = (int64_t)((uint64_t)loss << 32 | (uint64_t)length); /* a length has at most 32 bits, 2^31 included */
+    *out++ = id_of(samples, i);
+    if (has_parts) *out++ = samples->parts ? samples->parts[i] : 0;
+    if (!status && fields->sample_weight >= 0) status = fixed_weight(&r->fields[fields->sample_weight], i, out++, err);
+    if (fields->group >= 0) *out++ = whole(&r->fields[fields->group], i);
+    if (fields->update >= 0) *out = whole(&r->fields[fields->update], i);
     return status;
+}
+
+ravel_status ravel__columns_fill(const ravel__fields *fields, const ravel_samples *samples, int has_parts, int64_t *out,
+                                 ravel_error *err) {
+    int64_t width = ravel__columns_width(fields, has_parts);
+    for (int64_t i = 0; i < samples->ragged.count; i++) {
+        ravel_status status = fill_row(fields, samples, i, has_parts, out + i * width, err);
+        if (status) {
+            ravel_error_prefix(err, "row %" PRId64, samples->rows ? samples->rows[i] : i);
+            return status;
+        }
+    }
+    return RAVEL_OK;
+}
+
+static void split_row(ravel__columns *c, int64_t i, const int64_t *row) {
+    uint64_t lengths = (uint64_t)*row++;
+    c->at[COLUMN_LENGTH][i] = (int64_t)(uint32_t)lengths;
+    c->at[COLUMN_LOSS][i] = (int64_t)(lengths >> 32);
+    c->at[COLUMN_ID][i] = *row == RAVEL__NO_ID ? i : *row;
+    row++;
+    c->at[COLUMN_PART][i] = c->has_parts ? *row++ : 0;
+    for (int k = COLUMN_WEIGHT; k < COLUMNS; k++)
+        if (c->at[k]) c->at[k][i] = *row++;
 }
 
 ravel_status ravel__columns_split(ravel__columns *c, const ravel__fields *fields, const ravel_allocator *allocator,
                                   ravel_error *err) {
-    ravel_status status = ravel__pile_reserve(&c->columns, allocator, c->count, (size_t)c->width * sizeof(int64_t),
+    const int present[COLUMNS] = {1, 1, 1, 1, fields->sample_weight >= 0, fields->group >= 0, fields->update >= 0};
+    int64_t width = ravel__columns_width(fields, c->has_parts), columns = 0;
+    for (int k = 0; k < COLUMNS; k++) columns += present[k];
+    ravel_status status = ravel__pile_reserve(&c->columns, allocator, c->count, (size_t)columns * sizeof(int64_t),
                                               "the lengths of all samples", err);
     if (status) return status;
-    const int present[COLUMNS] = {1, 1, 1, 1, fields->sample_weight >= 0, fields->group >= 0, fields->update >= 0};
-    const int64_t *rows = c->all.at;
-    for (int64_t k = 0, from = 0; k < COLUMNS; k++) {
-        c->at[k] = present[k] && c->count ? (int64_t *)c->columns.at + from * c->count : NULL;
-        if (!present[k]) continue;
-        for (int64_t i = 0; i < c->count; i++) c->at[k][i] = rows[i * c->width + from];
-        from++;
-    }
-    for (int64_t i = 0; i < c->count; i++)
-        if (c->at[COLUMN_ID][i] == RAVEL__NO_ID) c->at[COLUMN_ID][i] = i;
+    c->column_count = columns;
+    for (int64_t k = 0, from = 0; k < COLUMNS; k++)
+        c->at[k] = present[k] && c->count ? (int64_t *)c->columns.at + from++ * c->count : NULL;
+    for (int64_t i = 0; i < c->count; i++) split_row(c, i, (const int64_t *)c->all.at + i * width);
     return RAVEL_OK;
 }
 
@@ -140,13 +163,13 @@ void ravel__columns_free(ravel__columns *c, const ravel_allocator *allocator) {
 
 /* ---- gathering ------------------------------------------------------------------------------------------ */
 
-/* This rank's rows of integers, and room for the counts of all. */
+/* This rank's rows of integers. */
 static ravel_status fill_mine(ravel_feed *feed, ravel_error *err) {
     ravel__columns *c = &feed->columns;
-    c->width = ravel__columns_width(&feed->fields);
+    int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
     ravel_status status = ravel__pile_reserve(&c->mine, feed->allocator, feed->mine->ragged.count,
-                                              (size_t)c->width * sizeof(int64_t), "the lengths of samples", err);
-    return status ? status : ravel__columns_fill(&feed->fields, feed->mine, c->width, c->mine.at, err);
+                                              (size_t)width * sizeof(int64_t), "the lengths of samples", err);
+    return status ? status : ravel__columns_fill(&feed->fields, feed->mine, c->has_parts, c->mine.at, err);
 }
 
 /* The root has everything: what it read is what there is. */
@@ -163,26 +186,49 @@ static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
 
 static ravel_status gather_rows(ravel_feed *feed, ravel_error *err) {
     ravel__columns *c = &feed->columns;
-    c->count = 0;
-    for (int32_t r = 0; r < feed->plan.dp; r++) c->count += c->counts[r];
-    ravel_status status = ravel__pile_reserve(&c->all, feed->allocator, c->count, (size_t)c->width * sizeof(int64_t),
+    int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
+    ravel_status status = ravel__pile_reserve(&c->all, feed->allocator, c->count, (size_t)width * sizeof(int64_t),
                                               "the lengths of all samples", err);
     if (status) { /* the others are on their way into the gather */
         ravel_comm_abort(feed->world, err);
         return status;
     }
-    feed->gathered_bytes = (1 + c->counts[feed->at.dp] * c->width) * (int64_t)sizeof(int64_t) * (feed->plan.dp - 1);
-    status = ravel_gather(feed->dp, c->mine.at, c->counts, c->width, c->all.at, err);
+    feed->gathered_bytes = (1 + c->counts[feed->at.dp] * width) * (int64_t)sizeof(int64_t) * (feed->plan.dp - 1);
+    status = ravel_gather(feed->dp, c->mine.at, c->counts, width, c->all.at, err);
     return status ? status : ravel__columns_split(c, &feed->fields, feed->allocator, err);
 }
 
+/* Rows of `width` words become shorter by the third. */
+static void drop_parts(ravel__columns *c, int64_t count, int64_t width) {
+    int64_t *to = c->mine.at;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t *from = (const int64_t *)c->mine.at + i * width;
+        *to++ = from[0];
+        *to++ = from[1];
+        for (int64_t k = 3; k < width; k++) *to++ = from[k];
+    }
+}
+
+/* What a rank says of its samples, in one word: how many, whether prompts come with them, whether some row has several. */
+enum { SAYS_PROMPTS = 1, SAYS_PARTS = 2, SAYS_COUNT = 4 };
+#define SAYS_FAILED INT64_C(-1)
+
+static int64_t say(const ravel_samples *samples) {
+    return SAYS_COUNT * samples->ragged.count + (samples->ragged.prompts ? SAYS_PROMPTS : 0) +
+           (ravel__columns_have_parts(samples) ? SAYS_PARTS : 0);
+}
+
 /* Samples have prompts everywhere or nowhere; those of a rank without samples are like the others'. */
-static ravel_status read_counts(ravel_feed *feed, ravel_error *err) {
-    int64_t *counts = feed->columns.counts;
+static ravel_status hear(ravel_feed *feed, ravel_error *err) {
+    ravel__columns *c = &feed->columns;
     int32_t with = -1, without = -1;
+    c->count = 0;
+    c->has_parts = 0;
     for (int32_t r = 0; r < feed->plan.dp; r++) {
-        if (counts[r] > 1) *(counts[r] & 1 ? &with : &without) = r;
-        counts[r] /= 2;
+        if (c->counts[r] >= SAYS_COUNT) *(c->counts[r] & SAYS_PROMPTS ? &with : &without) = r;
+        c->has_parts |= (c->counts[r] & SAYS_PARTS) != 0;
+        c->counts[r] /= SAYS_COUNT;
+        c->count += c->counts[r];
     }
     feed->has_prompts = with >= 0;
     if (with < 0 || without < 0) return RAVEL_OK;
@@ -190,26 +236,32 @@ static ravel_status read_counts(ravel_feed *feed, ravel_error *err) {
                            with, without);
 }
 
+/* Words of all dp ranks into columns.counts. */
+static ravel_status exchange_words(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
+    int64_t word = mine ? SAYS_FAILED : say(feed->mine);
+    ravel_error lost = RAVEL_ERROR_INIT;
+    ravel_status status = ravel_comm_allgather(feed->dp, &word, feed->columns.counts, 1, RAVEL_I64, &lost);
+    if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
+    for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= feed->columns.counts[r] == SAYS_FAILED;
+    if (*failed) return mine;
+    mine = hear(feed, err); /* every rank of the group hears the same, and has the same error */
+    *failed = mine != RAVEL_OK;
+    return mine;
+}
+
+/* Rows are made with parts, in case that others have them; they are made again without, in place, where nobody has. */
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
     ravel__columns *c = &feed->columns;
     feed->gathered_bytes = 0;
     if (!feed->owner) return mine;
+    c->has_parts = 1;
     if (!mine) mine = fill_mine(feed, err);
     if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) {
         *failed = mine != RAVEL_OK;
         return mine ? mine : keep_mine(feed, err);
     }
-    /* twice the count, and one more where prompts come with the samples; -1: this rank failed */
-    int64_t word = mine ? -1 : 2 * feed->mine->ragged.count + (feed->mine->ragged.prompts != NULL);
-    ravel_error lost = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_comm_allgather(feed->dp, &word, c->counts, 1, RAVEL_I64, &lost);
-    if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
-    for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= c->counts[r] < 0;
-    if (*failed) return mine;
-    mine = read_counts(feed, err);
-    if (mine) { /* every rank of the group sees the same counts, and the same error */
-        *failed = 1;
-        return mine;
-    }
+    mine = exchange_words(feed, mine, failed, err);
+    if (mine || *failed) return mine;
+    if (!c->has_parts) drop_parts(c, feed->mine->ragged.count, ravel__columns_width(&feed->fields, 1));
     return gather_rows(feed, err);
 }

@@ -289,7 +289,7 @@ static uint64_t digest_of(const ravel_feed *feed) {
     const ravel__columns *c = &feed->columns;
     ravel__hash h = ravel__hash_begin(2);
     ravel__hash_u64(&h, feed->plan_made->digest);
-    ravel__hash_i64s(&h, c->columns.at, (size_t)(c->count * c->width));
+    ravel__hash_i64s(&h, c->columns.at, (size_t)(c->count * c->column_count));
     ravel__hash_u64(&h, (uint64_t)feed->next.epoch);
     ravel__hash_u64(&h, (uint64_t)feed->next.position);
     ravel__hash_u64(&h, (uint64_t)feed->batch);

@@ -61,10 +61,11 @@ static ravel_status plan_again(again *a) {
     const ravel_feed *feed = a->feed;
     ravel__columns *c = &a->columns;
     c->count = a->all->ragged.count;
-    c->width = ravel__columns_width(&feed->fields);
-    ravel_status status = ravel__pile_reserve(&c->all, feed->allocator, c->count, (size_t)c->width * sizeof(int64_t),
+    c->has_parts = ravel__columns_have_parts(a->all);
+    size_t width = (size_t)ravel__columns_width(&feed->fields, c->has_parts);
+    ravel_status status = ravel__pile_reserve(&c->all, feed->allocator, c->count, width * sizeof(int64_t),
                                               "the lengths of all samples", a->err);
-    if (!status) status = ravel__columns_fill(&feed->fields, a->all, c->width, c->all.at, a->err);
+    if (!status) status = ravel__columns_fill(&feed->fields, a->all, c->has_parts, c->all.at, a->err);
     if (!status) status = ravel__columns_split(c, &feed->fields, feed->allocator, a->err);
     if (!status) status = ravel__plan_columns(feed, c, &a->scratch, &a->made, &a->plan, a->err);
     if (status) return status;

@@ -460,3 +460,46 @@ TEST(feed_takes_submitted_samples_from_every_rank) {
             CHECK_OK(ravel_threads_run(ranks, NULL, submit_rank, &prefetch, &err), &err);
         }
 }
+
+/* Rank 1's samples come without prompts, then rank 0's have another field; then both are right. */
+static ravel_status disagree_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    rollouts *r = calloc(1, sizeof *r);
+    ravel_mesh_options mesh_options;
+    ravel_feed_options options;
+    ravel_plan_options plan;
+    ravel_mesh *mesh = NULL;
+    ravel_feed *feed = NULL;
+    const ravel_feed_update *u;
+    int32_t rank = ravel_comm_rank(comm);
+    (void)user;
+    ravel_mesh_options_default(&mesh_options);
+    ravel_feed_options_default(&options);
+    ravel_plan_options_default(&plan);
+    plan.budget = 300;
+    roll(r, rank, 1 - rank); /* some samples on both */
+    options.plan = &plan;
+    options.fields = r->fields;
+    options.field_count = 2;
+    ravel_status status = ravel_mesh_create(comm, &mesh_options, &mesh, err);
+    if (!status) status = ravel_feed_create(mesh, NULL, &options, &feed, err);
+    for (int turn = 0; turn < 3 && !status; turn++) {
+        ravel_error own = RAVEL_ERROR_INIT;
+        ravel_samples samples = r->samples;
+        if (turn == 0 && rank == 1) samples.ragged.prompts = NULL;
+        r->fields[1].dtype = turn == 1 && rank == 0 ? RAVEL_I32 : RAVEL_F32;
+        status = ravel_feed_submit(feed, &samples, err);
+        ravel_status got = ravel_feed_next(feed, &u, &own);
+        EXPECT(got == (turn < 2 ? RAVEL_E_ARGUMENT : RAVEL_OK));
+        EXPECT(turn != 0 || strstr(own.message, "dp rank 0 come with prompts, those of 1 without"));
+        EXPECT(turn != 1 || strstr(own.message, "rank 0: field 1 of the samples, \"reward\""));
+    }
+    ravel_feed_free(feed);
+    ravel_mesh_free(mesh);
+    free(r);
+    return status;
+}
+
+TEST(feed_refuses_submitted_samples_that_differ_in_kind) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_threads_run(2, NULL, disagree_rank, NULL, &err), &err);
+}
