@@ -40,7 +40,8 @@ static void scatter_task(void *user, int64_t task, int32_t thread) {
 static void cpu_scatter_add(train_device *d, float *table, const float *x, const int32_t *ids, int64_t rows,
                             int64_t width) {
     int64_t columns = d->threads > 1 ? train__round_up((width + d->threads - 1) / d->threads, LANES) : width;
-    scatter_job j = {table, x, ids, rows, width, columns};
+    scatter_job j = {.x = x, .ids = ids, .rows = rows, .width = width, .columns = columns};
+    j.table = table;
     train__cpu_run(d, (width + columns - 1) / columns, scatter_task, &j);
 }
 
@@ -62,7 +63,8 @@ static void bias_task(void *user, int64_t run, int32_t thread) {
 }
 
 static void cpu_bias(train_device *d, float *x, const float *bias, int64_t rows, int64_t width, int64_t ld) {
-    bias_job j = {.device = d, .x = x, .bias = bias, .rows = rows, .width = width, .ld = ld};
+    bias_job j = {.device = d, .bias = bias, .rows = rows, .width = width, .ld = ld};
+    j.x = x;
     train__cpu_run(d, runs_of(rows), bias_task, &j);
 }
 
@@ -129,7 +131,8 @@ static void squares_task(void *user, int64_t part, int32_t thread) {
 
 /* At most PARTS partial sums in double, each over runs of 256 in float. */
 static void cpu_sum_squares(train_device *d, const float *x, int64_t n, double *host) {
-    squares_job j = {.x = x, .sums = (double *)d->shared, .n = n};
+    void *sums = d->shared;
+    squares_job j = {.x = x, .sums = sums, .n = n};
     j.each = train__round_up(train__max((n + PARTS - 1) / PARTS, SPAN), 256);
     int64_t parts = (n + j.each - 1) / j.each;
     train__cpu_run(d, parts, squares_task, &j);
@@ -155,6 +158,7 @@ static void axpy_task(void *user, int64_t span, int32_t thread) {
 }
 
 static void cpu_axpy(train_device *d, float *y, const float *x, float alpha, int64_t n) {
-    axpy_job j = {y, x, alpha, n};
+    axpy_job j = {.x = x, .alpha = alpha, .n = n};
+    j.y = y;
     train__cpu_run(d, (n + SPAN - 1) / SPAN, axpy_task, &j);
 }

@@ -70,15 +70,9 @@ static void norm_task(void *user, int64_t run, int32_t thread) {
 
 static void cpu_rmsnorm(train_device *d, float *y, float *sum, const float *x, const float *add, const float *weight,
                         float eps, int64_t rows, int64_t width) {
-    norm_job j = {.device = d,
-                  .y = y,
-                  .sum = sum,
-                  .x = x,
-                  .add = add,
-                  .weight = weight,
-                  .eps = eps,
-                  .rows = rows,
-                  .width = width};
+    norm_job j = {.device = d, .x = x, .add = add, .weight = weight, .eps = eps, .rows = rows, .width = width};
+    j.y = y;
+    j.sum = sum;
     train__cpu_run(d, runs_of(rows), norm_task, &j);
 }
 
@@ -104,8 +98,8 @@ static void norm_back_task(void *user, int64_t run, int32_t thread) {
 
 static void cpu_rmsnorm_backward(train_device *d, float *d_x, float *d_weight, const float *d_y, const float *x,
                                  const float *weight, float eps, int64_t rows, int64_t width) {
-    norm_job j = {
-        .device = d, .d_x = d_x, .x = x, .weight = weight, .d_y = d_y, .eps = eps, .rows = rows, .width = width};
+    norm_job j = {.device = d, .x = x, .weight = weight, .d_y = d_y, .eps = eps, .rows = rows, .width = width};
+    j.d_x = d_x;
     train__cpu_run(d, runs_of(rows), norm_back_task, &j);
     add_partials(d_weight, d->shared, runs_of(rows), width);
 }
@@ -233,7 +227,8 @@ static void swiglu_task(void *user, int64_t run, int32_t thread) {
 }
 
 static void cpu_swiglu(train_device *d, float *h, const float *gate_up, int64_t rows, int64_t ffn) {
-    swiglu_job j = {.h = h, .gate_up = gate_up, .rows = rows, .ffn = ffn};
+    swiglu_job j = {.gate_up = gate_up, .rows = rows, .ffn = ffn};
+    j.h = h;
     train__cpu_run(d, runs_of(rows), swiglu_task, &j);
 }
 
@@ -257,6 +252,8 @@ static void swiglu_back_task(void *user, int64_t run, int32_t thread) {
 
 static void cpu_swiglu_backward(train_device *d, float *d_gate_up, float *h, const float *d_h, const float *gate_up,
                                 int64_t rows, int64_t ffn) {
-    swiglu_job j = {.h = h, .d_gate_up = d_gate_up, .gate_up = gate_up, .d_h = d_h, .rows = rows, .ffn = ffn};
+    swiglu_job j = {.gate_up = gate_up, .d_h = d_h, .rows = rows, .ffn = ffn};
+    j.h = h;
+    j.d_gate_up = d_gate_up;
     train__cpu_run(d, runs_of(rows), swiglu_back_task, &j);
 }

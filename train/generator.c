@@ -31,7 +31,8 @@ static void *piece(pieces *p, int64_t count, size_t each) {
 #define CUT(field, count) s->field = piece(&p, count, sizeof *s->field)
 
 static size_t cut_device(const train_generator *g, char *base, train__pass *s) {
-    pieces p = {.base = base};
+    pieces p = {0};
+    p.base = base;
     const train__net *n = &g->net;
     int64_t rows = g->rows, slots = g->options.slots, cache = slots * g->options.slot_tokens;
     int64_t half = n->shape.head_dim / 2;
@@ -68,7 +69,8 @@ static size_t cut_device(const train_generator *g, char *base, train__pass *s) {
 }
 
 static size_t cut_host(const train_generator *g, char *base, train__host *s) {
-    pieces p = {.base = base};
+    pieces p = {0};
+    p.base = base;
     int64_t rows = g->rows, slots = g->options.slots, cache = slots * g->options.slot_tokens;
     CUT(sequences, slots);
     CUT(answer, cache);

@@ -47,7 +47,7 @@ typedef struct train__host {
     float *drawn_logprob, *drawn_kept;
     int32_t *order; /* [slots] slots in the order of a pass's head rows */
     int32_t *tokens, *positions, *starts, *lengths, *slots, *head_rows, *from, *to;
-    double *row; /* [head_dim] */
+    train_real *row; /* [head_dim] */
 } train__host;
 
 struct train_generator {

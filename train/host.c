@@ -37,14 +37,14 @@ void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes) {
     if (!base) return NULL;
     uintptr_t first = (uintptr_t)base + sizeof(void *);
     char *block = base + ((first + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN - (uintptr_t)base);
-    memcpy(block - sizeof(void *), &base, sizeof(void *));
+    memcpy(block - sizeof base, &base, sizeof base);
     return block;
 }
 
 void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t bytes) {
     if (!ptr) return;
     char *base;
-    memcpy(&base, (char *)ptr - sizeof(void *), sizeof(void *));
+    memcpy(&base, (char *)ptr - sizeof base, sizeof base);
     train__release(allocator, base, train__aligned_bytes(bytes));
 }
 

@@ -9,12 +9,13 @@ static double dot(const train_real *a, const train_real *b, int64_t n) {
     return sum;
 }
 
-/* One query over `count` keys and values, ld apart. Returns the log-sum-exp of its scores. */
+/* One query over `count` >= 1 keys and values, ld apart. Returns the log-sum-exp of its scores. */
 static double attend(train_real *o, const train_real *q, const train_real *k, const train_real *v, int64_t ld_k,
                      int64_t ld_v, int64_t count, int64_t dim, double scale) {
-    double most = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < count; j++) most = fmax(most, scale * dot(q, k + j * ld_k, dim));
-    for (int64_t j = 0; j < count; j++) sum += exp(scale * dot(q, k + j * ld_k, dim) - most);
+    double first = scale * dot(q, k, dim), most = first;
+    for (int64_t j = 1; j < count; j++) most = fmax(most, scale * dot(q, k + j * ld_k, dim));
+    double sum = exp(first - most);
+    for (int64_t j = 1; j < count; j++) sum += exp(scale * dot(q, k + j * ld_k, dim) - most);
     double lse = most + log(sum);
     for (int64_t i = 0; i < dim; i++) o[i] = 0;
     for (int64_t j = 0; j < count; j++) {

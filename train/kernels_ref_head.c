@@ -5,9 +5,10 @@
 #include <stdlib.h>
 
 static double log_sum_exp(const train_real *x, int64_t n, double scale) {
-    double most = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++) most = fmax(most, scale * x[i]);
-    for (int64_t i = 0; i < n; i++) sum += exp(scale * x[i] - most);
+    double most = scale * x[0];
+    for (int64_t i = 1; i < n; i++) most = fmax(most, scale * x[i]);
+    double sum = exp(scale * x[0] - most);
+    for (int64_t i = 1; i < n; i++) sum += exp(scale * x[i] - most);
     return most + log(sum);
 }
 
@@ -67,12 +68,13 @@ static int64_t kept(const train__ranked *ranked, int64_t vocab, const train_choi
 static void draw(train_device *d, const train_sample *x, int64_t r) {
     const train_real *row = x->logits + r * x->vocab;
     const train_choice *choice = x->choices + r;
-    double scale = 1 / (double)choice->temperature, lse = log_sum_exp(row, x->vocab, scale), total = 0, sum = 0;
+    double scale = 1 / (double)choice->temperature, lse = log_sum_exp(row, x->vocab, scale), sum = 0;
     for (int64_t i = 0; i < x->vocab; i++) d->ranked[i] = (train__ranked){exp(scale * row[i] - lse), (int32_t)i};
     qsort(d->ranked, (size_t)x->vocab, sizeof *d->ranked, by_weight);
     int64_t count = kept(d->ranked, x->vocab, choice), n = 0;
     qsort(d->ranked, (size_t)count, sizeof *d->ranked, by_token);
-    for (int64_t i = 0; i < count; i++) total += d->ranked[i].weight;
+    double total = d->ranked[0].weight;
+    for (int64_t i = 1; i < count; i++) total += d->ranked[i].weight;
     while (n < count - 1 && (sum += d->ranked[n].weight) <= choice->uniform * total) n++;
     x->tokens[r] = d->ranked[n].token;
     x->logprob[r] = (train_real)(scale * row[d->ranked[n].token] - lse);

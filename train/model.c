@@ -84,7 +84,8 @@ static void *piece(pieces *p, int64_t count, size_t each) {
 }
 
 static int64_t cut_tables(char *base, const train__layout *l, const train__net *net, train__tables *t) {
-    pieces p = {.base = base};
+    pieces p = {0};
+    p.base = base;
     int64_t n = l->tokens, half = net->shape.head_dim / 2;
     t->cosine = piece(&p, l->positions * half, sizeof(train_real));
     t->sine = piece(&p, l->positions * half, sizeof(train_real));
@@ -96,13 +97,14 @@ static int64_t cut_tables(char *base, const train__layout *l, const train__net *
 }
 
 static int64_t cut_staging(char *base, const train__layout *l, const train__net *net, train__staging *s) {
-    pieces p = {.base = base};
+    pieces p = {0};
+    p.base = base;
     int64_t n = l->tokens;
     int32_t **ids[] = {&s->tokens, &s->positions, &s->starts, &s->lengths, &s->rows, &s->targets, &s->places};
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) *ids[i] = piece(&p, n, sizeof(int32_t));
     float **numbers[] = {&s->logprob, &s->entropy, &s->coef, &s->entropy_coef};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) *numbers[i] = piece(&p, n, sizeof(float));
-    s->real = piece(&p, train__max(net->hidden, 2 * net->shape.head_dim), sizeof(train_real));
+    s->real = piece(&p, train__max(net->hidden, net->shape.head_dim), sizeof(train_real));
     return p.used;
 }
 
@@ -223,7 +225,7 @@ ravel_status train_model_create(const train_kernels *kernels, train_device *devi
     m->net.weights = m->weights;
     m->net.cosine = m->tables.cosine;
     m->net.sine = m->tables.sine;
-    train__net_rope_tables(&m->net, m->tables.cosine, m->tables.sine, m->layout.positions, (double *)m->staging.real);
+    train__net_rope_tables(&m->net, m->tables.cosine, m->tables.sine, m->layout.positions, m->staging.real);
     kernels->zero(device, m->weights, (size_t)m->params->elements * sizeof(train_real));
     train_model_clear_grads(m);
     *model = m;

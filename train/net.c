@@ -14,18 +14,16 @@ void train__net_init(train__net *net, const train_kernels *kernels, train_device
     net->scale = (train_real)(1 / sqrt((double)shape->head_dim));
 }
 
-/* The angle of pair i at position p is p / theta^(2i / head_dim). `buffer` holds the frequencies, then a row. */
+/* The angle of pair i at position p is p / theta^(2i / head_dim). */
 void train__net_rope_tables(const train__net *net, train_real *cosine, train_real *sine, int64_t positions,
-                            double *buffer) {
+                            train_real *row) {
     int64_t dim = net->shape.head_dim, half = dim / 2;
-    size_t bytes = (size_t)half * sizeof(train_real);
-    double *frequency = buffer;
-    train_real *row = (train_real *)(buffer + half);
-    for (int64_t i = 0; i < half; i++) frequency[i] = pow(net->shape.rope_theta, -2.0 * (double)i / (double)dim);
+    size_t bytes = (size_t)half * sizeof *row;
+    double slope = -2 * log(net->shape.rope_theta) / (double)dim;
     for (int64_t p = 0; p < positions; p++) {
-        for (int64_t i = 0; i < half; i++) row[i] = (train_real)cos((double)p * frequency[i]);
+        for (int64_t i = 0; i < half; i++) row[i] = (train_real)cos((double)p * exp(slope * (double)i));
         net->kernels->upload(net->device, cosine + p * half, row, bytes);
-        for (int64_t i = 0; i < half; i++) row[i] = (train_real)sin((double)p * frequency[i]);
+        for (int64_t i = 0; i < half; i++) row[i] = (train_real)sin((double)p * exp(slope * (double)i));
         net->kernels->upload(net->device, sine + p * half, row, bytes);
     }
 }

@@ -27,9 +27,9 @@ typedef struct train__net {
 /* Widths and constants from the shape; pointers are the caller's to set. */
 void train__net_init(train__net *net, const train_kernels *kernels, train_device *device, const ravel_shape *shape,
                      const train_params *params);
-/* Fills [positions, head_dim / 2] tables through `buffer`, [head_dim] on the host. */
+/* Fills [positions, head_dim / 2] tables through `row`, [head_dim / 2] on the host. */
 void train__net_rope_tables(const train__net *net, train_real *cosine, train_real *sine, int64_t positions,
-                            double *buffer);
+                            train_real *row);
 
 /* A layer's tensor in the weights, or NULL where this model has none. */
 const train_real *train__net_weight(const train__net *net, int64_t layer, train_layer_tensor which);
