@@ -7,8 +7,7 @@
  *        keys ->
  *      q [######\        ]      scores   s  = q k'          k' in panels of NR keys, packed once a task
  *      u [#########\     ]      weights  p  = exp(scale s - max), 0 beyond the diagonal
- *      e [############\  ]      output   o += p v           v packed once a task: rows of stride 2^n would share cache
- * sets
+ *      e [############\  ]      output   o += p v           v packed too: rows 2^n apart share cache sets
  *
  * Forward is the online softmax: each row keeps its running maximum and sum, and the output is rescaled when the
  * maximum grows. Backward has the log-sum-exp and needs no maximum: p = exp(scale s - lse), then

@@ -18,8 +18,10 @@ INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64
                  float *c, int64_t ldc, int add) {
     vf sum[MR][NV];
     UNROLL
-    for (int i = 0; i < mr; i++) UNROLL
-    for (int j = 0; j < nv; j++) sum[i][j] = (vf){0};
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) sum[i][j] = (vf){0};
+    }
     for (; k > 0; k--, a += a_col, b += ldb) {
         vf row[NV];
         UNROLL
@@ -32,11 +34,13 @@ INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64
         }
     }
     UNROLL
-    for (int i = 0; i < mr; i++) UNROLL
-    for (int j = 0; j < nv; j++) {
-        float *to = c + i * ldc + j * LANES;
-        if (add) sum[i][j] += load(to);
-        store(to, sum[i][j]);
+    for (int i = 0; i < mr; i++) {
+        UNROLL
+        for (int j = 0; j < nv; j++) {
+            float *to = c + i * ldc + j * LANES;
+            if (add) sum[i][j] += load(to);
+            store(to, sum[i][j]);
+        }
     }
 }
 

@@ -1,0 +1,306 @@
+/* The trainer's core: how much of a plain matrix product's speed a whole training step keeps, what packing is worth, and
+ * what continuous batching is worth. One thread on both sides of every ratio. */
+#include "bench/bench.h"
+
+#include "train/generator.h"
+#include "train/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef RAVEL_HAVE_OPENBLAS
+#include <cblas.h>
+#endif
+
+/* 20 M parameters: hidden 512, 5 layers, 8 heads of 64 over 4, feed-forward 1536, vocabulary 8192, tied. */
+static const ravel_shape shape = {.hidden = 512,
+                                  .layers = 5,
+                                  .heads = 8,
+                                  .kv_heads = 4,
+                                  .head_dim = 64,
+                                  .ffn = 1536,
+                                  .vocab = 8192,
+                                  .tied = 1,
+                                  .qk_norm = 1,
+                                  .gated = 1,
+                                  .rope_theta = 1e6,
+                                  .norm_eps = 1e-6};
+
+enum { BUDGET = 4096, MOST = 512 };
+
+/* Samples of lognormal lengths (sigma 0.8) that fill one budget. */
+typedef struct batch_of {
+    int32_t samples, tokens[BUDGET], cu[MOST + 1];
+    int64_t lengths[MOST];
+} batch_of;
+
+static uint64_t draw(uint64_t *state) {
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static double normal(uint64_t *state) {
+    double sum = 0;
+    for (int i = 0; i < 12; i++) sum += (double)(draw(state) >> 11) * 0x1p-53;
+    return sum - 6;
+}
+
+static void fill_batch(batch_of *b, double median) {
+    uint64_t state = 11;
+    *b = (batch_of){0};
+    while (b->samples < MOST && b->cu[b->samples] < BUDGET) {
+        int64_t length = (int64_t)(median * exp(0.8 * normal(&state)));
+        if (length < 8) length = 8;
+        if (length > BUDGET - b->cu[b->samples]) length = BUDGET - b->cu[b->samples];
+        b->lengths[b->samples] = length;
+        b->cu[b->samples + 1] = b->cu[b->samples] + (int32_t)length;
+        b->samples++;
+    }
+    for (int t = 0; t < b->cu[b->samples]; t++) b->tokens[t] = (int32_t)(draw(&state) % (uint64_t)shape.vocab);
+}
+
+static int64_t longest_of(const batch_of *b) {
+    int64_t most = 0;
+    for (int i = 0; i < b->samples; i++) most = b->lengths[i] > most ? b->lengths[i] : most;
+    return most;
+}
+
+typedef struct job {
+    const train_kernels *kernels;
+    train_device *device;
+    train_model *model;
+    const batch_of *batch;
+    int failed;
+} job;
+
+static void learn(job *j, const train_batch *b) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_result result = {0};
+    if (train_model_learn(j->model, b, NULL, &result, &err)) {
+        if (!j->failed++) bench_note("failed: %s", err.message);
+    }
+}
+
+static void run_packed(void *user) {
+    job *j = user;
+    train_batch b = {.samples = j->batch->samples, .tokens = j->batch->tokens, .cu_seqlens = j->batch->cu};
+    learn(j, &b);
+}
+
+static void run_single(void *user) {
+    job *j = user;
+    for (int i = 0; i < j->batch->samples; i++) {
+        int32_t cu[2] = {0, (int32_t)j->batch->lengths[i]};
+        train_batch b = {.samples = 1, .tokens = j->batch->tokens + j->batch->cu[i], .cu_seqlens = cu};
+        learn(j, &b);
+    }
+}
+
+/* Every sample in a row as long as the longest; padding is computed, its loss is not counted. As many rows at a time as
+ * the budget takes. */
+static void run_padded(void *user) {
+    job *j = user;
+    const batch_of *p = j->batch;
+    static int32_t tokens[BUDGET];
+    static float weights[BUDGET];
+    int32_t wide = (int32_t)longest_of(p), rows = BUDGET / wide, cu[MOST + 1];
+    for (int first = 0; first < p->samples; first += rows) {
+        int count = p->samples - first < rows ? p->samples - first : rows;
+        memset(tokens, 0, sizeof tokens);
+        memset(weights, 0, sizeof weights);
+        for (int i = 0; i < count; i++) {
+            memcpy(tokens + i * wide, p->tokens + p->cu[first + i], (size_t)p->lengths[first + i] * sizeof *tokens);
+            for (int64_t t = 1; t < p->lengths[first + i]; t++) weights[i * wide + t] = 1;
+            cu[i] = i * wide;
+        }
+        cu[count] = count * wide;
+        train_batch b = {.samples = count, .tokens = tokens, .cu_seqlens = cu, .weights = weights};
+        learn(j, &b);
+    }
+}
+
+static int job_open(job *j, const batch_of *b, const char *set) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_model_options options;
+    train_model_options_default(&options);
+    options.budget = BUDGET;
+    *j = (job){.batch = b};
+    if (train_kernels_find(set, &j->kernels, &err) || j->kernels->open(NULL, &j->device, &err) ||
+        train_model_create(j->kernels, j->device, &shape, &options, &j->model, &err) ||
+        train_model_init(j->model, 1, 0, &err)) {
+        bench_note("failed: %s", err.message);
+        return 0;
+    }
+    return 1;
+}
+
+static void job_close(job *j) {
+    train_model_free(j->model);
+    if (j->kernels) j->kernels->close(j->device);
+}
+
+/* ---- the yardstick -------------------------------------------------------------------------------------- */
+
+enum { SIDE = 1024 };
+
+typedef struct product {
+    float *a, *b, *c;
+} product;
+
+static void run_sgemm(void *user) {
+    const product *p = user;
+#ifdef RAVEL_HAVE_OPENBLAS
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, SIDE, SIDE, SIDE, 1, p->a, SIDE, p->b, SIDE, 0, p->c, SIDE);
+#else
+    (void)p;
+#endif
+}
+
+typedef struct times {
+    double packed, single, padded, sgemm;
+} times;
+
+/* In turns, so that a busy machine slows all of them. */
+static times measure(job *j, product *p) {
+    times t = {1e9, 1e9, 1e9, 1e9};
+    run_packed(j); /* warm */
+    for (int round = 0; round < 3; round++) {
+        t.sgemm = fmin(t.sgemm, bench_best(8, run_sgemm, p));
+        t.packed = fmin(t.packed, bench_best(1, run_packed, j));
+        t.single = fmin(t.single, bench_best(1, run_single, j));
+        t.padded = fmin(t.padded, bench_best(1, run_padded, j));
+    }
+    return t;
+}
+
+static product make_product(void) {
+    size_t bytes = SIDE * SIDE * sizeof(float);
+    product p = {malloc(bytes), malloc(bytes), malloc(bytes)};
+    for (int i = 0; i < SIDE * SIDE; i++) p.a[i] = p.b[i] = p.c[i] = 1.0f / (float)(1 + i % 97);
+#ifdef RAVEL_HAVE_OPENBLAS
+    openblas_set_num_threads(1);
+#endif
+    return p;
+}
+
+static void report_speed(const job *j, const times *t) {
+    const batch_of *b = j->batch;
+    int64_t scored = b->cu[b->samples] - b->samples;
+    double rate = train_model_flops(&shape, b->samples, b->lengths, scored) / t->packed;
+    const char *what = "20 M parameters, forward and backward, 4096 tokens, lognormal lengths, one thread";
+    bench_report("train.gflops", rate * 1e-9, "GFLOP/s", HIGHER, "%s; kernels %s", what, j->kernels->name);
+    bench_report("train.tokens_per_s", b->cu[b->samples] / t->packed, "tokens/s", HIGHER, "%s; %d samples", what,
+                 b->samples);
+#ifdef RAVEL_HAVE_OPENBLAS
+    double plain = 2.0 * SIDE * SIDE * SIDE / t->sgemm;
+    bench_report("train.vs_sgemm", rate / plain, "ratio", HIGHER,
+                 "model FLOP/s / OpenBLAS sgemm %d^3 on one thread (%.1f GFLOP/s), same run", SIDE, plain * 1e-9);
+#else
+    bench_note("train.vs_sgemm needs OpenBLAS");
+#endif
+}
+
+static void report_packing(const job *j, const times *t, const char *suffix, double median) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "train.packed_vs_single%s", suffix);
+    bench_report(name, t->single / t->packed, "ratio", HIGHER, "one sample at a time / packed; %d samples, median %g",
+                 j->batch->samples, median);
+    (void)snprintf(name, sizeof name, "train.packed_vs_padded%s", suffix);
+    bench_report(name, t->padded / t->packed, "ratio", HIGHER, "rows padded to the longest (%lld) / packed; median %g",
+                 (long long)longest_of(j->batch), median);
+}
+
+BENCH(train) {
+    static const struct {
+        double median;
+        const char *suffix;
+    } kinds[] = {{40, ""}, {200, "_long"}};
+    static batch_of batch;
+    product p = make_product();
+    for (int i = 0; i < 2; i++) {
+        job j;
+        fill_batch(&batch, kinds[i].median);
+        if (job_open(&j, &batch, "cpu")) {
+            times t = measure(&j, &p);
+            if (i == 0) report_speed(&j, &t);
+            report_packing(&j, &t, kinds[i].suffix, kinds[i].median);
+        }
+        job_close(&j);
+    }
+    free(p.a), free(p.b), free(p.c);
+}
+
+/* ---- the generator -------------------------------------------------------------------------------------- */
+
+enum { PROMPTS = 8, GROUP = 4, PROMPT = 32, ROOM = 160, SLOTS = 32 };
+
+typedef struct talk {
+    train_generator *generator;
+    train_request requests[PROMPTS];
+    int64_t tokens;
+    int failed;
+} talk;
+
+static ravel_status count_answer(void *user, const train_answer *a, ravel_error *err) {
+    (void)err;
+    ((talk *)user)->tokens += a->count;
+    return RAVEL_OK;
+}
+
+static void run_talk(void *user) {
+    talk *t = user;
+    ravel_error err = RAVEL_ERROR_INIT;
+    t->tokens = 0;
+    if (train_generator_run(t->generator, t->requests, PROMPTS, count_answer, t, &err) && !t->failed++)
+        bench_note("failed: %s", err.message);
+}
+
+/* Tokens per second with so many slots; answers of lognormal lengths, up to ROOM - PROMPT. */
+static double talk_rate(const job *j, int64_t slots, int64_t *tokens) {
+    static int32_t prompt[PROMPT];
+    static train_sampling sampling[PROMPTS];
+    uint64_t state = 3;
+    talk t = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_generator_options o;
+    train_generator_options_default(&o);
+    o.slots = slots;
+    o.slot_tokens = ROOM;
+    if (train_generator_create(j->kernels, j->device, &shape, &o, &t.generator, &err)) {
+        bench_note("failed: %s", err.message);
+        return 0;
+    }
+    train_generator_set_weights(t.generator, train_model_weights(j->model), 0);
+    for (int i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(draw(&state) % (uint64_t)shape.vocab);
+    for (int i = 0; i < PROMPTS; i++) {
+        train_sampling_default(&sampling[i]);
+        sampling[i].max_tokens = (int64_t)fmin(ROOM - PROMPT, 8 + 40 * exp(0.6 * normal(&state)));
+        t.requests[i] =
+            (train_request){.prompt = prompt, .count = PROMPT, .id = i, .samples = GROUP, .sampling = &sampling[i]};
+    }
+    double best = bench_best(2, run_talk, &t);
+    *tokens = t.tokens;
+    train_generator_free(t.generator);
+    return (double)t.tokens / best;
+}
+
+BENCH(generate) {
+    static batch_of batch;
+    job j;
+    int64_t tokens = 0, same = 0;
+    fill_batch(&batch, 40);
+    if (job_open(&j, &batch, "cpu")) {
+        double many = talk_rate(&j, SLOTS, &tokens), one = talk_rate(&j, 1, &same);
+        bench_report("generate.tokens_per_s", many, "tokens/s", HIGHER,
+                     "20 M parameters, %d prompts x %d answers of lognormal lengths, %d slots, one thread", PROMPTS,
+                     GROUP, SLOTS);
+        bench_report("generate.batched_vs_single", many / one, "ratio", HIGHER,
+                     "%d slots / one at a time (%.0f tokens/s); the same %lld tokens", SLOTS, one, (long long)tokens);
+        if (tokens != same) bench_note("the two runs drew %lld and %lld tokens", (long long)tokens, (long long)same);
+    }
+    job_close(&j);
+}
