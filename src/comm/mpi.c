@@ -74,6 +74,17 @@ static ravel_status mpi_start(ravel_comm *comm, ravel_request *r) {
     return status;
 }
 
+/* All ranks have joined an operation whose data moves, so it can well be completed after a death of the communicator, and
+ * should: MPI holds the caller's memory, and gives it back in no other way. A receive can be taken back. */
+static int is_worth_waiting(mpi_rank *me, mpi_job *j, int64_t grace_ns) {
+    int64_t now = S->clock_ns();
+    if (j->phase != MOVE || ravel__mpi.hopeless || ravel__mpi.broken) return 0;
+    if (j->message && j->request->op.kind == RAVEL__RECV) return 0;
+    if (!j->grace_ns) j->grace_ns = now + grace_ns;
+    ravel__mpi_step(me, j);
+    return j->phase != OVER && now < j->grace_ns;
+}
+
 /* One look. *done: the operation is over, in whichever way. */
 static ravel_status look(mpi_rank *me, ravel_request *r, int patient, int32_t *done) {
     mpi_job *j = *mpi_job_of(r);
@@ -84,6 +95,7 @@ static ravel_status look(mpi_rank *me, ravel_request *r, int patient, int32_t *d
         if (j->phase != OVER && !me->dead) ravel__mpi_look_for_leavers(me, j);
         if (j->phase != OVER && !me->dead && patient) ravel__mpi_look_at_processes(me);
     }
+    if (j->phase != OVER && me->dead && is_worth_waiting(me, j, 1000000000)) return RAVEL_OK;
     if (j->phase == OVER) {
         status = (ravel_status)j->status;
         *done = 1;
@@ -133,7 +145,7 @@ static void mpi_cancel(ravel_comm *comm, ravel_request *r) {
     pthread_mutex_lock(&ravel__mpi.lock);
     mpi_job *j = *mpi_job_of(r);
     if (!ravel__mpi.hopeless) ravel__mpi_progress(me);
-    if (j && j->message && !ravel__mpi.hopeless) ravel__mpi_step(me, j);
+    for (int32_t round = 0; j && is_worth_waiting(me, j, 50000000); round++) pause_for(round);
     if (j && !j->message && j->phase != OVER && j->serial < me->serial) me->serial = j->serial; /* joined no more */
     if (j) ravel__mpi_let_go(me, r);
     pthread_mutex_unlock(&ravel__mpi.lock);
@@ -162,13 +174,10 @@ static ravel_status mpi_alive(ravel_comm *comm, ravel_error *err) {
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-static void free_mpi_comm(MPI_Comm *comm) {
-    if (*comm != MPI_COMM_NULL && !ravel__mpi.hopeless) (void)MPI_Comm_free(comm);
-}
-
 static void free_world(mpi_world *w) {
+    ravel__mpi_forget_graves(w);
     if (w->orphans || w->notices) return; /* MPI may still look at it */
-    free_mpi_comm(&w->obit);
+    if (w->obit != MPI_COMM_NULL) (void)MPI_Comm_free(&w->obit);
     S->release(NULL, w->processes, (size_t)w->size * sizeof *w->processes);
     S->release(NULL, w, sizeof *w);
 }
@@ -204,10 +213,7 @@ static void mpi_close(ravel_comm *comm) {
     mpi_rank **link = &w->ranks;
     while (*link != me) link = &(*link)->next;
     *link = me->next;
-    if (!me->dead && !w->orphans) {
-        free_mpi_comm(&me->head);
-        free_mpi_comm(&me->data);
-    }
+    if (!me->dead && !w->orphans && !ravel__mpi.hopeless) ravel__mpi_bury(me);
     ravel__mpi.patience_ns = comm->timeout_ns;
     free_rank(me, comm->size);
     if (--w->refs == 0) close_world(w);
@@ -319,6 +325,10 @@ static void finalise(void) {
     while (ravel__mpi.closed) { /* all obituaries were sent before the meeting */
         mpi_world *w = ravel__mpi.closed;
         ravel__mpi.closed = w->next;
+        for (int32_t round = 0; w->notices && round < 5000; round++) { /* ours that are not quite out */
+            ravel__mpi_hear(w);
+            pause_for(round);
+        }
         ravel__mpi_deafen(w);
         free_world(w);
     }

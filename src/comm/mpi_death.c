@@ -94,6 +94,7 @@ void ravel__mpi_fail(mpi_rank *me, int32_t lost, const char *reason) {
     obituary body = {.kind = FAILED};
     if (me->dead) return;
     (void)snprintf(body.text, sizeof body.text, "%s", reason);
+    body.broken = ravel__mpi.broken;
     body.lost = lost < 0 ? -1 : mpi_world_rank(me->comm, lost);
     kill_family(me->world, me->id, body.lost, reason);
     tell(me, &body);
@@ -107,8 +108,75 @@ void ravel__mpi_fail_code(mpi_rank *me, int code, const char *what) {
     ravel__mpi_fail(me, -1, reason);
 }
 
+/* ---- graves --------------------------------------------------------------------------------------------- */
+
+static size_t grave_bytes(int32_t size) {
+    return sizeof(grave) + (size_t)size * (2 * sizeof(int64_t) + sizeof(int32_t));
+}
+
+/* Rank r of the grave has left too, after so many operations and messages. */
+static void mourn(grave *g, int32_t r, int64_t serial, int64_t sent, int64_t received) {
+    g->missing--;
+    g->spoiled |= serial != g->serial || sent != g->received[r] || received != g->sent[r];
+}
+
+/* Takes out the grave that *link points at, if nobody is missing. */
+static int close_grave(grave **link) {
+    grave *g = *link;
+    if (g->missing > 0) return 0;
+    *link = g->next;
+    if (!g->spoiled) {
+        (void)MPI_Comm_free(&g->head);
+        (void)MPI_Comm_free(&g->data);
+    }
+    S->release(NULL, g, grave_bytes(g->size));
+    return 1;
+}
+
+void ravel__mpi_bury(mpi_rank *me) {
+    ravel_comm *comm = me->comm;
+    int32_t n = comm->size;
+    size_t list = (size_t)n * sizeof(int64_t);
+    grave *g = S->calloc(NULL, 1, grave_bytes(n));
+    if (!g) return; /* then they are never freed */
+    g->head = me->head, g->data = me->data, g->id = me->id, g->size = n, g->missing = n - 1, g->serial = me->serial;
+    g->sent = (int64_t *)(void *)(g + 1);
+    g->received = g->sent + n;
+    g->members = (int32_t *)(void *)(g->received + n);
+    memcpy(g->sent, me->lists + 3 * n, list);
+    memcpy(g->received, me->lists + 4 * n, list);
+    for (int32_t r = 0; r < n; r++) {
+        g->members[r] = mpi_world_rank(comm, r);
+        if (r != comm->rank && me->lists[r] >= 0) mourn(g, r, me->lists[r], me->lists[n + r], me->lists[2 * n + r]);
+    }
+    g->next = me->world->graves;
+    me->world->graves = g;
+    (void)close_grave(&me->world->graves);
+}
+
+static void read_at_graves(mpi_world *w, const obituary *o) {
+    for (grave **link = &w->graves; *link;) {
+        grave *g = *link;
+        if (g->id == o->id)
+            for (int32_t r = 0; r < g->size; r++)
+                if (g->members[r] == o->rank) mourn(g, r, o->serial, o->sent, o->received);
+        if (!close_grave(link)) link = &g->next;
+    }
+}
+
+void ravel__mpi_forget_graves(mpi_world *w) {
+    while (w->graves) {
+        grave *g = w->graves;
+        w->graves = g->next;
+        S->release(NULL, g, grave_bytes(g->size));
+    }
+}
+
+/* ---- listening ------------------------------------------------------------------------------------------ */
+
 static void read_one(mpi_world *w, const obituary *o) {
     if (o->kind == FAILED) kill_family(w, o->id, o->lost, o->text);
+    if (o->kind == FAILED && o->broken) ravel__mpi.broken = 1;
     for (mpi_rank *r = w->ranks; r && o->kind == LEFT; r = r->next) {
         int32_t n = r->comm->size, gone = r->id == o->id ? rank_in(r->comm, o->rank) : -1;
         if (gone < 0) continue;
@@ -116,6 +184,7 @@ static void read_one(mpi_world *w, const obituary *o) {
         r->lists[n + gone] = o->sent;
         r->lists[2 * n + gone] = o->received;
     }
+    if (o->kind == LEFT) read_at_graves(w, o);
 }
 
 /* Those that have gone out free their memory. */

@@ -16,6 +16,7 @@ static mpi_job *take_job(mpi_rank *me) {
     j->next = NULL;
     j->status = RAVEL_OK;
     j->count = j->disagree = j->message = j->announced = 0;
+    j->grace_ns = 0;
     return j;
 }
 
@@ -181,18 +182,20 @@ static int is_whole(const MPI_Status *status, int32_t expect) {
     return expect < 0 || (MPI_Get_count(status, MPI_BYTE, &got) == MPI_SUCCESS && got == expect);
 }
 
-/* What the status of one finished request means: 0, or 1 where the receive was not what it should be. */
-static int judge(mpi_rank *me, const MPI_Status *status, int error, int32_t expect) {
+/* What the status of one finished request means: RAVEL_OK, E_MISMATCH where the receive was not what it should be, or
+ * E_PEER_LOST, which is the communicator's death. */
+static ravel_status judge(mpi_rank *me, const MPI_Status *status, int error, int32_t expect) {
     int class = MPI_SUCCESS;
     if (error != MPI_SUCCESS) (void)MPI_Error_class(error, &class);
-    if (class == MPI_SUCCESS) return !is_whole(status, expect);
-    if (class != MPI_ERR_TRUNCATE) ravel__mpi_fail_code(me, error, "a request");
-    return 1;
+    if (class == MPI_SUCCESS && is_whole(status, expect)) return RAVEL_OK;
+    if (class == MPI_SUCCESS || class == MPI_ERR_TRUNCATE) return RAVEL_E_MISMATCH;
+    ravel__mpi_fail_code(me, error, "a request");
+    return RAVEL_E_PEER_LOST;
 }
 
 /* 1: all requests of the job are done. Errors become the job's status, or the communicator's death. */
 static int is_done(mpi_rank *me, mpi_job *j) {
-    int flag = 0, class = MPI_SUCCESS, pending = 0;
+    int flag = 0, class = MPI_SUCCESS, pending = 0, lost = 0;
     if (j->count == 0) return 1;
     int code = MPI_Testall(j->count, j->requests, &flag, j->statuses);
     if (code == MPI_SUCCESS && !flag) return 0;
@@ -203,13 +206,13 @@ static int is_done(mpi_rank *me, mpi_job *j) {
     }
     for (int32_t i = 0; i < j->count; i++) {
         int error = code == MPI_SUCCESS ? MPI_SUCCESS : j->statuses[i].MPI_ERROR;
-        if (error == MPI_ERR_PENDING)
-            pending++;
-        else if (judge(me, &j->statuses[i], error, j->expect[i]))
-            j->status = RAVEL_E_MISMATCH;
+        ravel_status verdict = error == MPI_ERR_PENDING ? RAVEL_OK : judge(me, &j->statuses[i], error, j->expect[i]);
+        pending |= error == MPI_ERR_PENDING;
+        lost |= verdict == RAVEL_E_PEER_LOST;
+        if (verdict) j->status = (int32_t)verdict;
     }
     if (pending) ravel__mpi_fail(me, -1, "the pieces of a message were not those that its receiver expected");
-    if (me->dead) return 0;
+    if (pending || lost) return 0;
     j->count = 0;
     return 1;
 }
@@ -273,7 +276,7 @@ static void enter(mpi_rank *me, mpi_job *j, int phase) {
 void ravel__mpi_step(mpi_rank *me, mpi_job *j) {
     if (j->phase == TURN || j->phase == OVER) return;
     if (j->message && me->comm->check && j->request->op.kind == RAVEL__RECV && !j->announced) read_header(me, j);
-    if (me->dead || !is_done(me, j)) return;
+    if ((me->dead && j->phase != MOVE) || !is_done(me, j)) return;
     switch (j->phase) {
     case HEAD:
         j->disagree = j->totals[0] != 0 ? 1 : j->totals[1] != 0 ? 2 : 0;

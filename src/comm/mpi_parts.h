@@ -18,6 +18,7 @@ enum { DEPTH = 16, SMALL_GATHER = 1 << 20, TAGS = 32768 };
 typedef struct obituary {
     int32_t kind, id, rank, lost;   /* of the world: who writes, and who was lost (-1: not known) */
     int64_t serial, sent, received; /* LEFT: collectives joined; messages to and from the reader */
+    int64_t broken;                 /* FAILED: somebody will not come to the meeting at the end */
     char text[400];
 } obituary;
 
@@ -26,6 +27,17 @@ typedef struct notice { /* an obituary on its way */
     MPI_Request request;
     obituary body;
 } notice;
+
+/* A communicator that this rank has left. MPI's own are freed when everybody else has left as well and every message has
+ * been received: before that, one could still arrive, and meet a later communicator that was given the same number. */
+typedef struct grave {
+    struct grave *next;
+    MPI_Comm head, data;
+    int32_t id, size, missing, spoiled;
+    int64_t serial;
+    int64_t *sent, *received; /* [size] */
+    int32_t *members;         /* [size], ranks of the world */
+} grave;
 
 typedef struct process { /* a rank on this machine; pid 0: it is elsewhere */
     int64_t machine, pid, started;
@@ -44,6 +56,7 @@ struct mpi_world {
     mpi_rank *ranks; /* of all communicators */
     notice *notices;
     mpi_job *orphans; /* given up, but MPI has not */
+    grave *graves;
     process *processes;
     int64_t looked_ns;
 };
@@ -67,6 +80,7 @@ struct mpi_job {
     int32_t phase, status, message, disagree;
     int32_t announced;     /* the header of a message has been read */
     int64_t serial, index; /* index: of a message to or from its peer */
+    int64_t grace_ns;      /* until when its data may still come after a death; 0: nobody died */
     uint64_t sums[2], totals[2];
     int64_t header[2], heard[2];
     MPI_Request *requests;
@@ -116,6 +130,9 @@ void ravel__mpi_fail_code(mpi_rank *me, int code, const char *what);
 void ravel__mpi_kill_all(mpi_world *w, const char *reason);
 /* Tells all members that this rank leaves. */
 void ravel__mpi_leave(mpi_rank *me);
+/* Frees MPI's communicators as soon as that is safe. */
+void ravel__mpi_bury(mpi_rank *me);
+void ravel__mpi_forget_graves(mpi_world *w);
 /* Begins to listen for obituaries; hears what has come; stops. */
 void ravel__mpi_listen(mpi_world *w);
 void ravel__mpi_hear(mpi_world *w);

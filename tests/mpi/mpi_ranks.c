@@ -7,6 +7,8 @@
  * rank cannot be used again, so that faults are runs of their own, and the suite counts the lines. */
 #include "tests/unit/comm_body.h"
 
+#include "base/rng.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,6 +264,73 @@ static int leaves_in_order(int argc, char **argv) {
     return 0;
 }
 
+/* ---- many small losses in one run ----------------------------------------------------------------------- */
+
+static ravel_status one_operation(ravel_comm *comm, uint64_t which, int64_t *a, int64_t *b, ravel_error *err) {
+    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm);
+    ravel_request *r[2] = {NULL, NULL};
+    ravel_comm *child = NULL;
+    ravel_status status;
+    switch (which % 7) {
+    case 0: return ravel_comm_barrier(comm, err);
+    case 1: return ravel_comm_broadcast(comm, a, 20, RAVEL_I64, n / 2, err);
+    case 2: return ravel_comm_allgather(comm, a, b, 20, RAVEL_I64, err);
+    case 3: return ravel_comm_alltoall(comm, a, b, 20, RAVEL_I64, err);
+    case 4: return ravel_comm_allreduce(comm, a, b, 20, RAVEL_I64, RAVEL_SUM, err);
+    case 5:
+        status = ravel_comm_isend(comm, a, 3, RAVEL_I64, (me + 1) % n, 1, &r[0], err);
+        if (!status) status = ravel_comm_irecv(comm, b, 3, RAVEL_I64, (me + n - 1) % n, 1, &r[1], err);
+        if (!status) return ravel_request_wait_all(r, 2, err);
+        (void)ravel_request_wait_all(r, 2, NULL);
+        return status;
+    default:
+        status = ravel_comm_split(comm, me % 2, me, &child, err);
+        if (!status) status = ravel_comm_barrier(child, err);
+        ravel_comm_free(child);
+        return status;
+    }
+}
+
+/* On a communicator of its own: after some operations one rank leaves it or raises an error, the others go on until they
+ * are told. The world they all came from must not mind. */
+static int one_trial(ravel_comm *world, ravel__rng *rng, int64_t *a, int64_t *b) {
+    ravel_comm *comm = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    uint64_t steps = ravel__rng_below(rng, 6), victim = ravel__rng_below(rng, (uint64_t)ravel_comm_size(world));
+    uint64_t aborts_it = ravel__rng_below(rng, 2);
+    int32_t me = ravel_comm_rank(world);
+    ravel_status status = ravel_comm_dup(world, &comm, &err);
+    if (status) return failed("dup", me, status, &err);
+    for (uint64_t i = 0; i < steps && !status; i++) status = one_operation(comm, ravel__rng_next(rng), a, b, &err);
+    /* The news may overtake the end of an operation that others have completed. */
+    if (status && (me == (int32_t)victim || status != RAVEL_E_PEER_LOST)) return failed("before", me, status, &err);
+    if (me == (int32_t)victim && aborts_it) ravel_comm_abort(comm, NULL);
+    for (uint64_t i = 0; i < 20 && !status; i++) {
+        uint64_t which = ravel__rng_next(rng);
+        if (me != (int32_t)victim) status = one_operation(comm, which, a, b, &err);
+    }
+    ravel_comm_free(comm);
+    if (me != (int32_t)victim && status != RAVEL_E_PEER_LOST) return failed("after", me, status, &err);
+    ravel_error_clear(&err);
+    status = ravel_comm_barrier(world, &err);
+    return status ? failed("world", me, status, &err) : 0;
+}
+
+static int trials(int argc, char **argv) {
+    ravel_comm *world = open_with(30);
+    int64_t *a = calloc(64, 20 * sizeof *a), *b = calloc(64, 20 * sizeof *b);
+    int bad = 0;
+    (void)argc, (void)argv;
+    for (uint64_t i = 0; i < 30 && !bad; i++) {
+        ravel__rng rng = ravel__rng_seed(20260101 + i); /* the same on every rank, wherever it stopped the last time */
+        bad = one_trial(world, &rng, a, b);
+    }
+    if (!bad) printf("ok trials\n");
+    ravel_comm_free(world);
+    free(a), free(b);
+    return bad;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -274,6 +343,7 @@ int main(int argc, char **argv) {
                  {"aborts-above-parts", aborts_above_parts},
                  {"late", is_late},
                  {"killed", is_killed},
+                 {"trials", trials},
                  {"disagrees", disagrees}};
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)

@@ -10,8 +10,8 @@ $MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/mp
 log="$BUILD/mpi-run.log"
 
 verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
-    lines=$(grep -c '^ok ' "$log")
-    if [ "$3" = 1 ] && [ "$lines" -ge "$2" ] && ! grep -q '^FAIL' "$log"; then
+    lines=$(grep -o 'ok [a-z]' "$log" | wc -l) # launchers may run lines of several ranks together
+    if [ "$3" = 1 ] && [ "$lines" -ge "$2" ] && ! grep -q 'FAIL' "$log"; then
         passed=$((passed + 1)); echo "  ok    $1"
     else
         failed=$((failed + 1)); echo "  FAIL  $1: $lines ok lines, $2 expected"; tail -n 30 "$log"
@@ -38,10 +38,10 @@ lost() { # MPIRUN: by default the launcher ends the job, with a sentence and a c
 mixed() { # MPIRUN OTHER'S-MODULE: a module that does not fit the launcher is said to be that, by every rank
     RAVEL_MPI_MODULE=$2 run "$1" 2 body; code=$?
     grep -q 'launcher and MPI module are of different kinds' "$log" && said=1 || said=0
-    sed -i 's/^FAIL/fail/' "$log"
+    sed -i 's/FAIL/fail/' "$log"
     verdict "$1 with the other's module" 0 $([ $code != 0 ] && [ $code != 124 ] && [ $said = 1 ] && echo 1 || echo 0)
 }
-everything() { # MPIRUN MPIRUN-THAT-LETS-SURVIVORS-LIVE
+everything() { # MPIRUN
     for n in 1 2 3; do body "$1" $n 27; done
     body "$1" 4 13 operation
     body "$1" 8 13 operation
@@ -50,18 +50,20 @@ everything() { # MPIRUN MPIRUN-THAT-LETS-SURVIVORS-LIVE
     fault "$1" 4 4 leaves-in-order
     fault "$1" 4 3 aborts
     fault "$1" 4 3 aborts-above-parts
+    fault "$1" 4 4 trials
     fault "$1" 4 4 late
     fault "$1" 2 2 disagrees
     lost "$1"
-    fault "$2" 4 1 killed
 }
 missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
 
 if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
-    everything mpirun.openmpi "mpirun.openmpi --enable-recovery"
+    everything mpirun.openmpi
+    # This launcher can let survivors live: each says who is gone. (Hydra's -disable-auto-cleanup loses their output.)
+    fault "mpirun.openmpi --enable-recovery" 4 3 killed
 else missing "Open MPI"; fi
 if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
-    everything mpirun.mpich "mpirun.mpich -disable-auto-cleanup"
+    everything mpirun.mpich
 else missing MPICH; fi
 if [ -f "$BUILD/libravel_openmpi.so" ] && [ -f "$BUILD/libravel_mpich.so" ]; then
     mixed mpirun.openmpi "$BUILD/libravel_mpich.so"
