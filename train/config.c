@@ -210,7 +210,6 @@ typedef struct out {
 static void put(out *o, const char *text, size_t bytes) {
     for (size_t i = 0; i < bytes; i++, o->need++)
         if (o->need + 1 < o->bytes) o->text[o->need] = text[i];
-    if (o->bytes) o->text[o->need < o->bytes ? o->need : o->bytes - 1] = '\0';
 }
 
 static void put_row(out *o, const ravel_option *row, const void *options) {
@@ -242,6 +241,7 @@ size_t train_config_text(const train_config *config, train_kind kind, char *text
     for (int i = 0; i < count; i++)
         for (const ravel_option *row = parts[i].table; row->name; row++) put_row(&o, row, parts[i].options);
     put(&o, "\n}\n", 3);
+    if (bytes) text[o.need < bytes ? o.need : bytes - 1] = '\0';
     return o.need;
 }
 

@@ -124,12 +124,12 @@ static void score_by_answer(train_experience *x, const train_pile *pile, int64_t
 static ravel_status score_by_command(train_experience *x, const train_pile *pile, const train_prompts *prompts,
                                      train_reward *command, char *text, ravel_error *err) {
     size_t bytes = (size_t)pile->count * sizeof(train_rollout_text);
-    train_rollout_text *rollouts = train__alloc(x->allocator, bytes);
     size_t question_bytes = (size_t)pile->count * sizeof(train_question);
-    train_question *questions = train__alloc(x->allocator, question_bytes);
-    ravel_status status = RAVEL_OK;
-    if (!rollouts || !questions) status = train__no_memory(err, bytes + question_bytes, "texts to score");
-    for (int64_t i = 0; i < pile->count && !status; i++) {
+    if (pile->count == 0) return RAVEL_OK; /* a trainer without a group has nothing to ask */
+    train_rollout_text *rollouts = train__alloc(x->allocator, bytes + question_bytes);
+    if (!rollouts) return train__no_memory(err, bytes + question_bytes, "texts to score");
+    train_question *questions = (train_question *)(void *)(rollouts + pile->count);
+    for (int64_t i = 0; i < pile->count; i++) {
         const train_rollout *r = &pile->items[i];
         train_rollout_text *t = &rollouts[i];
         memset(t, 0, sizeof *t);
@@ -143,9 +143,8 @@ static ravel_status score_by_command(train_experience *x, const train_pile *pile
         t->tokens = r->length - r->prompt;
         t->ended = (int32_t)r->ended;
     }
-    if (!status && pile->count) status = train_reward_score(command, rollouts, pile->count, x->rewards, err);
-    train__release(x->allocator, rollouts, bytes);
-    train__release(x->allocator, questions, question_bytes);
+    ravel_status status = train_reward_score(command, rollouts, pile->count, x->rewards, err);
+    train__release(x->allocator, rollouts, bytes + question_bytes);
     return status;
 }
 
@@ -190,7 +189,7 @@ static ravel_status score_run(train_experience *x, train_model *model, int64_t f
                          .cu_seqlens = cu,
                          .weights = weights,
                          .temperature = temperature};
-    train_result result = {.logprob = out + base};
+    train_result result = {.logprob = &out[base]};
     return train_model_score(model, &batch, &result, err);
 }
 

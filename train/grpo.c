@@ -221,7 +221,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
 ravel_status train_grpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
                         ravel_error *err) {
     train__grpo g = {.config = config, .world = comm, .generators = config->grpo.generators};
-    ravel_shape shape;
+    ravel_shape shape = {0};
     int32_t rank = ravel_comm_rank(comm), ranks = ravel_comm_size(comm);
     g.count = ranks - g.generators;
     g.rank = rank;

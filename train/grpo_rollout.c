@@ -80,8 +80,8 @@ static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ra
     if (status || total <= wanted) return status;
     size_t bytes = (size_t)(total + mine + 1) * sizeof(int64_t);
     int64_t *all = train__alloc(NULL, bytes), *own = all ? all + total : NULL;
-    if (!all) status = train__no_memory(err, bytes, "groups");
-    status = ravel_agree(g->trainers, status, err);
+    status = ravel_agree(g->trainers, all ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
+    if (!all) return status;
     for (int64_t i = 0, end; !status && i < x->count; i = end)
         if (group_is_useful(x, i, &end)) own[n++] = x->groups[i];
     if (!status) status = ravel_gather(g->trainers, own, counts, 1, all, err);
@@ -290,11 +290,12 @@ ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_
     if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &tokens, err);
     if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &logprobs, err);
     const char *batch = status ? NULL : ravel_safetensors_metadata(file, "batch");
-    if (!status && (!batch || !items->aligned || !tokens->aligned || !logprobs->aligned))
-        status = ravel_error_set(err, RAVEL_E_DATA, "%s is not what a checkpoint holds", path);
-    if (!status)
-        status = take_share(g, items->data, items->count * (int64_t)sizeof(int64_t) / (int64_t)sizeof(train_rollout),
-                            tokens->data, logprobs->data, err);
+    if (!batch || !items->aligned || !tokens->aligned || !logprobs->aligned) {
+        ravel_safetensors_free(file);
+        return status ? status : ravel_error_set(err, RAVEL_E_DATA, "%s is not what a checkpoint holds", path);
+    }
+    status = take_share(g, items->data, items->count * (int64_t)sizeof(int64_t) / (int64_t)sizeof(train_rollout),
+                        tokens->data, logprobs->data, err);
     if (!status) {
         g->waiting_batch = strtoll(batch, NULL, 10);
         g->have_waiting = 1;

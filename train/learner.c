@@ -185,6 +185,11 @@ ravel_status train_learner_batch(train_learner *l, const ravel_micro_batch *micr
     return RAVEL_OK;
 }
 
+void train_learner_count_tokens(train_learner *l, const train_batch *batch) {
+    int64_t tokens = batch->cu_seqlens_padded[batch->samples];
+    for (int64_t i = 0; i < tokens; i++) l->weights[i] = l->weights[i] != 0;
+}
+
 /* The CPU sets keep gradients and weights in host memory, where a communicator can take them as they are. */
 static ravel_status sum_gradients(train_learner *l, ravel_error *err) {
     train_real *grads = train_model_grads(l->model);

@@ -51,6 +51,8 @@ void train_learner_begin(train_learner *learner);
 /* *batch borrows from the micro-batch and from the learner, until the next call. */
 ravel_status train_learner_batch(train_learner *learner, const ravel_micro_batch *micro, train_batch *batch,
                                  ravel_error *err);
+/* Weight 1 wherever a token counts: then the model's loss is the sum of their negative log-likelihoods. */
+void train_learner_count_tokens(train_learner *learner, const train_batch *batch);
 /* *norm is the global gradient norm before clipping. A norm that is not finite leaves the weights alone on every rank
  * and sets *skipped. `metrics` (may be NULL) gets the phases. */
 ravel_status train_learner_finish(train_learner *learner, double lr, ravel_metrics *metrics, double *norm,

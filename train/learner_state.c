@@ -162,9 +162,10 @@ ravel_status train_learner_load(train_learner *l, const char *folder, ravel_erro
     for (int i = 0; i < ARRAYS && !status; i++)
         if (i < MOMENTS || ravel_safetensors_find(file, names[i])) status = load_array(l, file, i, err);
     const char *steps = status ? NULL : ravel_safetensors_metadata(file, "steps");
-    if (!status && !steps)
+    if (steps)
+        train_optimizer_set_steps(l->optimizer, strtoll(steps, NULL, 10));
+    else if (!status)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s does not say how many steps it is from", path);
-    if (!status) train_optimizer_set_steps(l->optimizer, strtoll(steps, NULL, 10));
     ravel_safetensors_free(file);
     return status;
 }

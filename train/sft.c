@@ -158,9 +158,7 @@ static ravel_status score_micro(sft *s, const ravel_micro_batch *micro, double *
     if (micro->filler) return RAVEL_OK;
     ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
     if (status) return status;
-    /* With weight 1 at every loss token the model's loss is the sum of their negative log-likelihoods. */
-    float *weights = (float *)(uintptr_t)batch.weights;
-    for (int64_t i = 0; i < micro->thd->local_tokens; i++) weights[i] = weights[i] != 0;
+    train_learner_count_tokens(s->learner, &batch);
     status = train_model_score(train_learner_model(s->learner), &batch, &result, err);
     sums[0] += result.loss;
     sums[1] += (double)result.scored;
