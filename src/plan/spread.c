@@ -130,7 +130,7 @@ ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, co
 
 /* ---- mending ------------------------------------------------------------------------------------------------ */
 
-enum { GIVE_UP_AFTER = 16, SWAPS = 4096 };
+enum { SWAPS = 4096 }; /* looked at between two bins */
 
 typedef struct mend {
     const ravel__job *job;
@@ -170,9 +170,15 @@ static void swap(const mend *m, int32_t x, int32_t y, int32_t x_place, int32_t y
     *q = sample;
 }
 
-/* One pass over the overfull bins, fullest first, each against some roomy ones. Gives up when three of four of the
- * first few stay overfull. */
-static int32_t mend_pass(const mend *m, const int32_t *order, int32_t partners) {
+/* Whether so many of those seen being left means that the rest is not worth trying: all must be mended in the end. */
+static int give_up(int32_t seen, int32_t left, int32_t passes) {
+    if (seen == 16) return left > 12;
+    if (passes > 3) return 0;
+    return (seen == 64 && left > 32) || (seen == 256 && left > 96);
+}
+
+/* One pass over the overfull bins, fullest first, each against some roomy ones. */
+static int32_t mend_pass(const mend *m, const int32_t *order, int32_t passes, int32_t partners) {
     const ravel__lists *l = m->lists;
     int32_t left = 0, from = 0, seen = 0;
     for (int32_t q = l->bins - 1; q >= 0 && l->bin[order[q]].size > m->cap; q--) {
@@ -184,7 +190,7 @@ static int32_t mend_pass(const mend *m, const int32_t *order, int32_t partners) 
         }
         left += l->bin[x].size > m->cap;
         from = (from + 7) % l->bins;
-        if (++seen == GIVE_UP_AFTER && left > GIVE_UP_AFTER * 3 / 4) return INT32_MAX;
+        if (give_up(++seen, left, passes)) return INT32_MAX;
     }
     return left;
 }
@@ -206,7 +212,7 @@ ravel_status ravel__mend(const ravel__job *job, const ravel__lists *lists, int32
             order[b] = b;
         }
         ravel__sort_u64(key, order, spare, spare_order, k);
-        *over = mend_pass(&m, order, partners);
+        *over = mend_pass(&m, order, passes, partners);
     }
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;
