@@ -64,10 +64,11 @@ static ravel_status even_steps(const method *m, const ravel__lists *lists, const
     ravel__table table;
     ravel_status status = ravel__table_make(job, dp, most, &table);
     if (status || !scratch) return short_of(m, (size_t)dp * sizeof *scratch);
-    table.fuel = (int64_t)job->pool->count * m->purse.fuel;
+    table.fuel = 0;
     for (int32_t b = 0; b < lists->bins; b += dp) {
         for (int32_t r = 0; r < dp; r++) {
             int32_t from = order[b + r];
+            table.fuel += (int64_t)lists->bin[from].rows * m->purse.fuel; /* what is not used goes on to the next */
             ravel__table_load(&table, job->pool, r, lists->items + lists->start[from], lists->bin[from].rows);
         }
         ravel__table_even(&table, 0, dp, m->purse.steps, scratch);

@@ -188,7 +188,7 @@ static ravel_status fill(const ravel__basis *b, ravel__start start, int32_t *bin
     } else {
         memcpy(bin, b->packed, (size_t)b->job->pool->count * sizeof *bin);
     }
-    return *bins < b->bins ? keep_packed(b, *bins, bin, made) : RAVEL_OK;
+    return keep_packed(b, *bins, bin, made);
 }
 
 ravel_status ravel__start_make(const ravel__basis *basis, ravel__start start, ravel__lists *lists, int *made) {

@@ -235,7 +235,7 @@ static int32_t pair_off(const evening *e) {
         int32_t x = e->order[i], y = e->order[e->count - 1 - i];
         int64_t want = (t->sum[x] - t->sum[y]) / 2;
         if (want < 1 || t->sum[x] <= e->enough) break;
-        if (!ravel__table_find(t, x, y, want, e->depth, &trade)) continue;
+        if (!ravel__table_find(t, x, y, want, e->depth > 1 ? 2 : 1, &trade)) continue;
         ravel__table_apply(t, x, y, &trade);
         done++;
     }
@@ -243,7 +243,7 @@ static int32_t pair_off(const evening *e) {
 }
 
 /* The dearest bin alone, against the others, cheapest first, as long as one could still do better. */
-static int cut_dearest(const evening *e) {
+static int cut_dearest(const evening *e, int depth) {
     ravel__table *t = e->table;
     ravel__trade trade, best;
     int32_t x = e->order[0], with = 0;
@@ -252,7 +252,7 @@ static int cut_dearest(const evening *e) {
         int32_t y = e->order[i];
         int64_t want = (t->sum[x] - t->sum[y]) / 2;
         if (t->sum[x] - want >= least || want < 1) break;
-        if (!ravel__table_find(t, x, y, want, e->depth, &trade)) continue;
+        if (!ravel__table_find(t, x, y, want, depth, &trade)) continue;
         int64_t left = t->sum[x] - trade.moved, right = t->sum[y] + trade.moved, most = left > right ? left : right;
         if (most >= least) continue;
         least = most;
@@ -278,6 +278,12 @@ void ravel__table_even(ravel__table *t, int32_t first, int32_t count, ravel__car
         if (t->sum[order[0]] <= e.enough || t->fuel < 0 || !pair_off(&e)) break;
     }
     sort_bins(&e);
-    for (int64_t round = 0; round < (int64_t)care.cuts * count / 4; round++)
-        if (t->sum[order[0]] <= e.enough || t->fuel < 0 || !cut_dearest(&e)) break;
+    int depth = 1; /* deeper only when nothing simpler helps */
+    for (int64_t round = 0; round < (int64_t)care.cuts * count / 4 && depth <= care.depth;) {
+        if (t->sum[order[0]] <= e.enough || t->fuel < 0) break;
+        if (cut_dearest(&e, depth))
+            round++;
+        else
+            depth++;
+    }
 }
