@@ -123,6 +123,7 @@ static int promising(const method *m, ravel__start start) {
     switch (start) {
     case RAVEL__START_SLOTS: return 0;
     case RAVEL__START_PARTS: return many && count <= 16384;
+    case RAVEL__START_MIXED: return m->job->pool->slot[count - 1 - count / 16] < m->job->rules->cap / 32;
     case RAVEL__START_SHRUNK: return many;
     default: return 1;
     }

@@ -1,8 +1,9 @@
 #include "plan/starts.h"
 
+#include "plan/fit.h"
 #include "plan/spread.h"
 
-#include "base/sort.h"
+#include "base/heap.h"
 
 #include <string.h>
 
@@ -85,6 +86,101 @@ static ravel_status difference_and_mend(const ravel__basis *b, int32_t *bin, int
     }
     ravel__arena_rewind(job->arena, mark);
     return status ? status : mend(b, job, b->bins, over, bin, made);
+}
+
+/* ---- mixed -------------------------------------------------------------------------------------------------- */
+
+typedef struct mixing {
+    ravel__fit fit;
+    int64_t *room;
+    int32_t *rows;
+    ravel__node *roomiest;
+} mixing;
+
+static ravel_status make_mixing(const ravel__basis *b, mixing *m) {
+    ravel__arena *arena = b->job->arena;
+    size_t k = (size_t)b->bins;
+    m->room = ravel__arena_push(arena, k, sizeof *m->room);
+    m->rows = ravel__arena_push(arena, k, sizeof *m->rows);
+    m->roomiest = ravel__arena_push(arena, k, sizeof *m->roomiest);
+    if (!m->room || !m->rows || !m->roomiest) return short_of(b, k * 28);
+    return ravel__fit_make(&m->fit, arena, b->job->rules->cap, b->bins, b->job->err);
+}
+
+/* Best-fit of the samples from `from` on into bins that hold the ones before. Returns the first that found no room. */
+static int32_t top_up(const ravel__basis *b, mixing *m, int32_t from, int32_t *bin) {
+    const ravel__pool *pool = b->job->pool;
+    int64_t most = b->job->rules->most, room;
+    for (int32_t i = 0; i < b->bins; i++) {
+        m->room[i] = b->job->rules->cap;
+        m->rows[i] = 0;
+    }
+    for (int32_t i = 0; i < from; i++) {
+        m->room[bin[i]] -= pool->slot[i];
+        m->rows[bin[i]]++;
+    }
+    for (int32_t i = 0; i < b->bins; i++)
+        if (m->rows[i] < most) ravel__fit_put(&m->fit, i, m->room[i]);
+    for (; from < pool->count; from++) {
+        int32_t to = ravel__fit_take(&m->fit, pool->slot[from], &room);
+        if (to < 0) break;
+        bin[from] = to;
+        m->room[to] = room - pool->slot[from];
+        if (++m->rows[to] < most) ravel__fit_put(&m->fit, to, m->room[to]);
+    }
+    return from;
+}
+
+/* What found no room goes to the roomiest bins all the same; returns how many are overfull then. */
+static int32_t overfill(const ravel__basis *b, mixing *m, int32_t from, int32_t *bin) {
+    const ravel__pool *pool = b->job->pool;
+    ravel__heap roomiest = {m->roomiest, 0};
+    int32_t over = 0;
+    for (int32_t i = 0; i < b->bins; i++)
+        if (m->rows[i] < b->job->rules->most) ravel__heap_push(&roomiest, m->room[i], i);
+    for (; from < pool->count; from++) {
+        if (!roomiest.count) return INT32_MAX;
+        int32_t to = ravel__heap_pop(&roomiest);
+        bin[from] = to;
+        m->room[to] -= pool->slot[from];
+        if (++m->rows[to] < b->job->rules->most) ravel__heap_push(&roomiest, m->room[to], to);
+    }
+    for (int32_t i = 0; i < b->bins; i++) over += m->room[i] < 0;
+    return over;
+}
+
+static ravel_status mix(const ravel__basis *b, int32_t longer, int32_t *bin, int *made) {
+    ravel__mark mark = ravel__arena_mark(b->job->arena);
+    ravel__pool first = *b->job->pool;
+    ravel__job some = *b->job;
+    mixing m;
+    int32_t over = 0;
+    first.count = longer;
+    some.pool = &first;
+    ravel_status status = ravel__spread(&some, b->bins, 0, NULL, bin, &over);
+    *made = 0;
+    if (status || over) return status;
+    status = make_mixing(b, &m);
+    if (!status) {
+        int32_t rest = top_up(b, &m, longer, bin);
+        if (b->job->pool->count - rest > b->bins / 8) over = INT32_MAX; /* too many to mend */
+        if (!over) over = overfill(b, &m, rest, bin);
+    }
+    ravel__arena_rewind(b->job->arena, mark);
+    return status ? status : mend(b, b->job, b->bins, over, bin, made);
+}
+
+/* The more is spread the better, but the less room is left for the rest to fit. */
+static ravel_status mix_most(const ravel__basis *b, int32_t *bin, int *made) {
+    int64_t count = b->job->pool->count;
+    ravel_status status = RAVEL_OK;
+    *made = 0;
+    if (b->dear) return RAVEL_OK; /* the longer are not the dearer */
+    for (int32_t share = b->passes < 4 ? 10 : 14; !status && !*made && share >= 4; share -= 2) {
+        status = mix(b, (int32_t)(count * share / 16), bin, made);
+        if (b->passes < 4) break;
+    }
+    return status;
 }
 
 /* ---- packed ------------------------------------------------------------------------------------------------- */
@@ -182,6 +278,7 @@ static ravel_status fill(const ravel__basis *b, ravel__start start, int32_t *bin
     if (start == RAVEL__START_COSTS || start == RAVEL__START_SLOTS)
         return spread_and_mend(b, b->job, b->bins, start == RAVEL__START_SLOTS, b->dear, bin, made);
     if (start == RAVEL__START_PARTS) return difference_and_mend(b, bin, made);
+    if (start == RAVEL__START_MIXED) return mix_most(b, bin, made);
     if (start == RAVEL__START_SHRUNK) {
         status = pack_shrunk(b, bin, bins);
         if (status || *bins > b->bins) return status;

@@ -8,6 +8,7 @@ typedef enum ravel__start {
     RAVEL__START_COSTS,  /* spread by cost over all bins */
     RAVEL__START_SLOTS,  /* spread by slots over all bins */
     RAVEL__START_PARTS,  /* Karmarkar-Karp over all bins */
+    RAVEL__START_MIXED,  /* the longer samples spread by cost, the shorter ones best-fit into what room that leaves */
     RAVEL__START_SHRUNK, /* best-fit into bins a little below the cap, so that each has room for trades */
     RAVEL__START_PACKED  /* the packed bins; what is in the last micro-step is spread over its ranks */
 } ravel__start;
