@@ -88,7 +88,7 @@ class _Input:
                                    ("homes", homes, np.int32)):
             if value is not None:
                 self.arrays[name] = array = as_array(value, dtype, name, count)
-                setattr(self.struct, name, address(array) if array.size else None)
+                setattr(self.struct, name, address(array))
                 count = array.size
         self.struct.count = count
 
@@ -320,6 +320,8 @@ class Planner:
         pointer = C.c_void_p()
         call("ravel_planner_create", C.byref(self._options), float(fill), C.byref(pointer))
         self._handle = Handle(pointer.value, lib.ravel_planner_free)
+        self._taken = _abi.ravel_plan_options.from_buffer_copy(self._options)  # what a taken plan is a plan of
+        self._taken.multiple, self._taken.min_micro_steps = 1, 0
         self._next = 0
         self._pushes: list[_Push] = []
 
@@ -346,7 +348,7 @@ class Planner:
         if status == _abi.RAVEL_E_END:
             return None
         check(status, error)
-        return Plan(pointer, self._pushes, self._options)
+        return Plan(pointer, self._pushes, self._taken)
 
     def take(self) -> Plan | None:
         """The micro-steps that are full enough, or None."""

@@ -103,3 +103,50 @@ def test_planner_takes_and_flushes():
     last = planner.flush()
     seen += last.ids[last.samples].tolist()
     assert sorted(seen) == list(range(120)) and len(planner) == 0 and planner.flush() is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 300), max_size=20), min_size=1, max_size=8), st.integers(1, 3),
+       st.sampled_from([1, 2]), st.sampled_from([0.5, 0.9, 1.0]))
+def test_what_a_planner_gives_are_plans(pushes, dp, multiple, fill):
+    """Each passes its check, and together they have every sample once, under the cap."""
+    planner = ravel.Planner(budget=300, dp=dp, multiple=multiple, fill=fill)
+    lengths, plans = [], []
+    for push in pushes:
+        planner.push(push)
+        lengths += push
+        while (ready := planner.take()) is not None:
+            plans.append(ready)
+    if (last := planner.flush()) is not None:
+        plans.append(last)
+    for plan in plans:
+        plan.check()
+        assert plan.lengths.tolist() == [lengths[i] for i in plan.ids]
+    seen = [int(i) for plan in plans for i in plan.ids[plan.samples]]
+    assert sorted(seen) == list(range(len(lengths))) and len(planner) == 0
+    assert sum(len(plan) for plan in plans) % multiple == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=50), st.integers(1, 4), st.sampled_from([1, 4]),
+       st.sampled_from(["ravel", "ffd", "kk", "next-fit"]))
+def test_python_and_c_agree(lengths, dp, align, method):
+    """The same call made by hand through the C functions gives the same plan, to the last figure."""
+    import ctypes as C
+
+    from ravel import _abi
+    from ravel._lib import lib
+    options, made, error = _abi.ravel_plan_options(), C.POINTER(_abi.ravel_plan)(), _abi.ravel_error()
+    lib.ravel_plan_options_default(C.byref(options))
+    options.budget, options.dp, options.align = 256, dp, align
+    names = [lib.ravel_method_name(i).decode() for i in range(8)]
+    options.method = names.index(method)
+    array = (C.c_int64 * len(lengths))(*lengths)
+    source = _abi.ravel_plan_input(size=C.sizeof(_abi.ravel_plan_input), count=len(lengths), lengths=C.addressof(array))
+    assert lib.ravel_plan_create(C.byref(source), C.byref(options), C.byref(made), C.byref(error)) == 0, error.message
+    c, plan = made.contents, ravel.plan(lengths, budget=256, dp=dp, align=align, method=method)
+    assert f"{c.digest:016x}" == plan.digest and c.micro_steps == len(plan)
+    assert list((C.c_int32 * len(lengths)).from_address(c.samples)) == plan.samples.tolist()
+    assert list((C.c_int64 * (c.bins + 1)).from_address(c.bin_offsets)) == plan.bin_offsets.tolist()
+    assert {name: getattr(c.stats, name) for name in plan.stats} == plan.stats
+    lib.ravel_plan_free(made)
