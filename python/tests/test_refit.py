@@ -110,6 +110,21 @@ def test_versions_switch_between_two_sets():
     ravel.comm.threads(2, work, timeout=30)
 
 
+@pytest.mark.parametrize("updates", [1, 2, 3])
+def test_close_leaves_the_live_version_in_the_callers_arrays(updates):
+    def work(comm):
+        w = np.zeros(50)
+        with ravel.Refit(comm, **{"source" if comm.rank == 0 else "sink": {"w": w}}) as refit:
+            for version in range(1, updates + 1):
+                if comm.rank == 0:
+                    w[:] = version
+                refit.update(version)
+                comm.barrier()
+        return w
+
+    assert (ravel.comm.threads(2, work, timeout=30)[1] == updates).all()
+
+
 def test_iterate_and_loader_stream():
     shapes = {"a": (4, 8), "b": (1000,)}
     truth = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
