@@ -134,6 +134,8 @@ $(UNIT): $(call obj,$(UNIT_SRC)) $(TRAIN) $(STATIC)
 # The communicators' test body under mpirun.
 $(BUILD)/mpi-ranks: $(call obj,tests/mpi/mpi_ranks.c tests/unit/comm_body.c) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
+$(BUILD)/refit-ranks: $(call obj,tests/mpi/refit_ranks.c tests/unit/refit_case.c) $(STATIC)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
 $(BENCH): $(call obj,$(BENCH_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(BUILD)/examples/%: examples/%.c $(STATIC)

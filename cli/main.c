@@ -7,6 +7,7 @@
 static const cli_command commands[] = {
     {"feed", "packed micro-batches on every rank of a mesh: read, plan, exchange, pack, share", cli_feed},
     {"plan", "pack samples of any lengths into balanced micro-batches, and look at the result", cli_plan},
+    {"refit", "move weights from sender ranks to receiver ranks, compare, measure", cli_refit},
     {"report", "look at a run: a summary, or a page with all its curves; compare runs", cli_report},
     {"train", "train a model: sft (data or tasks), grpo (reinforcement learning)", cli_train},
 };

@@ -325,8 +325,9 @@ RAVEL_API ravel_status ravel_refit_audit(const ravel_refit *refit, ravel_error *
  * rank. `write` gets the text in pieces; a status that it returns ends the call. Events of several ranks can be
  * joined: first and last say whether to open and close the list. */
 RAVEL_API ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first, int32_t last,
-                                         ravel_status (*write)(void *user, const char *text, size_t bytes), void *user,
-                                         ravel_error *err);
+                                         ravel_status (*write)(void *user, const char *text, size_t bytes,
+                                                               ravel_error *err),
+                                         void *user, ravel_error *err);
 
 /* What N and B come to, as ravel_refit_create would take them with `stream_bytes` to move; the one place where options
  * and environment are looked at. E_ARGUMENT quotes a malformed value and says what is allowed. */

@@ -49,7 +49,7 @@ static const ravel_option table[] = {
      "spare: into a second set of weights; undo: in place, with a log of what was there"},
     {"fanout", RAVEL_OPTION_I32, FIELD(fanout), "0", 0, 4, NULL,
      "broadcast: receivers that each one passes on to; 1: a chain; 0: by the number of frames"},
-    {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, NULL, "folder for the undo log; none: in memory"},
+    {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, "FOLDER", "folder for the undo log; none: in memory"},
     {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "no", 0, 0, NULL,
      "send only blocks that changed since the version before"},
     {"delta-block", RAVEL_OPTION_I64, FIELD(delta_block), "0", 0, 1073741824.0, NULL,

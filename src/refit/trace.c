@@ -18,13 +18,13 @@ void ravel__trace_add(ravel__trace *trace, int32_t phase, int32_t buffer, int64_
 }
 
 typedef struct writer {
-    ravel_status (*write)(void *user, const char *text, size_t bytes);
+    ravel_status (*write)(void *user, const char *text, size_t bytes, ravel_error *err);
     void *user;
     ravel_error *err;
 } writer;
 
 static ravel_status put(const writer *w, const char *text) {
-    ravel_status status = w->write(w->user, text, strlen(text));
+    ravel_status status = w->write(w->user, text, strlen(text), w->err);
     if (status == RAVEL_OK) return RAVEL_OK;
     return ravel_error_set(w->err, status, "the trace could not be written");
 }
@@ -44,8 +44,8 @@ static ravel_status put_event(const writer *w, const ravel__event *e, int32_t ra
 }
 
 ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first, int32_t last,
-                               ravel_status (*write)(void *user, const char *text, size_t bytes), void *user,
-                               ravel_error *err) {
+                               ravel_status (*write)(void *user, const char *text, size_t bytes, ravel_error *err),
+                               void *user, ravel_error *err) {
     writer w = {write, user, err};
     char text[160];
     int64_t count = atomic_load(&refit->trace.count);

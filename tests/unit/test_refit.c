@@ -660,8 +660,9 @@ typedef struct text {
     size_t used;
 } text;
 
-static ravel_status keep_text(void *user, const char *piece, size_t bytes) {
+static ravel_status keep_text(void *user, const char *piece, size_t bytes, ravel_error *err) {
     text *t = user;
+    (void)err;
     if (t->used + bytes >= sizeof t->bytes) return RAVEL_E_MEMORY;
     memcpy(t->bytes + t->used, piece, bytes);
     t->used += bytes;

@@ -1,0 +1,91 @@
+# Refit from outside: the command in one process (also sanitized) and under mpirun, and ranks that die in the middle
+# (Open MPI and MPICH, whichever are installed). RAVEL_SOAK=1 tries every place.
+set -u
+passed=0 failed=0 skipped=0
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+export UCX_LOG_LEVEL=error
+$MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/refit-ranks" >"$BUILD/refit-build.log" 2>&1 &&
+    $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined "$BUILD/asan/ravel" >>"$BUILD/refit-build.log" 2>&1 ||
+    { cat "$BUILD/refit-build.log"; exit 1; }
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+log="$dir/log"
+
+pass() { passed=$((passed + 1)); echo "  ok    $1"; }
+fail() { failed=$((failed + 1)); echo "  FAIL  $1"; tail -n 20 "$log"; }
+missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
+
+# ---- the command ----
+for ravel in "$BUILD/ravel" "$BUILD/asan/ravel"; do
+    echo "tests/cli/refit.sh with $ravel"
+    RAVEL=$ravel sh tests/cli/refit.sh >"$dir/cli" 2>&1
+    grep -vE '^  ok |^[0-9]+ passed' "$dir/cli"
+    line=$(tail -n 1 "$dir/cli")
+    case "$line" in
+    *" passed, "*) p=${line%% *} rest=${line#*passed, } f=${rest%% *} s=${rest#*failed, } s=${s%% *} ;;
+    *) p=0 f=1 s=0; echo "  FAIL  it did not finish" ;;
+    esac
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+done
+
+# ---- under mpirun ----
+model=$(git ls-files '*model.safetensors' | head -n 1)
+file() { # NAME LAUNCHER RANKS FLAGS...
+    name=$1 launcher=$2 ranks=$3; shift 3
+    rm -f "$dir/out.safetensors"
+    # shellcheck disable=SC2086
+    timeout 120 $launcher -n "$ranks" "$BUILD/ravel" refit --from "$model" --to "$dir/out.safetensors" "$@" >"$log" 2>&1
+    code=$?
+    if [ $code = 0 ] && cmp -s "$model" "$dir/out.safetensors" && grep -q 'processes' "$log"; then pass "$name"; else fail "$name (exit code $code)"; fi
+}
+# A rank dies, leaves or is late in version 2: every receiver that is left is whole, and on the same version.
+fault() { # NAME LAUNCHER RECEIVERS-LEFT KIND RANK WHERE NUMBER
+    name="$1, 4 ranks: $4 rank $5 at $6 $7" launcher=$2 left=$3; shift 3
+    rm -rf "$dir/ranks"; mkdir "$dir/ranks"
+    # shellcheck disable=SC2086
+    REFIT_RANKS_LOG="$dir/ranks" timeout 100 $launcher -n 4 "$BUILD/refit-ranks" "$@" >"$log" 2>&1
+    waited=0 # a launcher may go before the survivors do
+    until cat "$dir/ranks"/* >"$dir/all" 2>/dev/null; [ "$(grep -c '^whole' "$dir/all")" -ge "$left" ] || [ $waited = 100 ]; do
+        sleep 0.2; waited=$((waited + 1)); done
+    cat "$dir/all" >>"$log"
+    lines=$(grep -c '^whole [12] ' "$dir/all") versions=$(sed -n 's/^whole \([12]\) .*/\1/p' "$dir/all" | sort -u | wc -l)
+    if [ "$lines" -ge "$left" ] && [ "$versions" -le 1 ] && ! grep -q '^FAIL' "$log"; then pass "$name"
+    else fail "$name: $lines receivers on $versions versions"; fi
+}
+clean() { # NAME LAUNCHER
+    # shellcheck disable=SC2086
+    timeout 100 $2 -n 4 "$BUILD/refit-ranks" clean >"$log" 2>&1
+    if [ $? = 0 ] && [ "$(grep -c '^whole 3 ' "$log")" = 2 ]; then pass "$1: and a clean refit works"; else fail "$1: a clean refit"; fi
+}
+# Where a rank is killed, MPICH's launcher often takes the survivors with it, whatever it is told: then there is nobody
+# left to be on a version, and only a wrong one would be an error.
+everything() { # NAME LAUNCHER LAUNCHER-THAT-LETS-SURVIVORS-LIVE SURVIVORS-ARE-SURE
+    one=$4 two=$((2 * $4))
+    file "$1, 3 ranks" "$2" 3
+    file "$1, tp 3 to 2, delta" "$2" 5 --senders 3 --receive-tp 2 --updates 2 --delta
+    file "$1, tp 2 to 4, in place" "$2" 6 --senders 2 --receive-tp 4 --updates 2 --stage undo --buffer-bytes 16k
+    if [ -n "${RAVEL_SOAK:-}" ]; then
+        for rank in 0 1 2 3; do
+            left=$([ $rank -lt 2 ] && echo $two || echo $one)
+            for step in 3 4 5 6 7; do for kind in kill leave late; do
+                fault "$1" "$3" $([ $kind = kill ] && echo $left || echo 1) $kind $rank step $step; done; done
+            for message in 0 1 2 3 4 5 6 7 8 9 10 11; do fault "$1" "$3" $left kill $rank message $message; done
+        done
+    else
+        fault "$1" "$3" $two kill 0 step 4
+        fault "$1" "$3" $one kill 3 step 6
+        fault "$1" "$3" $one kill 2 step 7
+        fault "$1" "$3" $two kill 1 message 5
+        fault "$1" "$3" 1 leave 2 message 3
+        fault "$1" "$3" 2 late 1 step 6
+    fi
+    clean "$1" "$2"
+}
+if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
+    everything "Open MPI" mpirun.openmpi "mpirun.openmpi --enable-recovery" 1
+else missing "Open MPI"; fi
+if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
+    everything MPICH mpirun.mpich "mpirun.mpich -disable-auto-cleanup" 0
+else missing MPICH; fi
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
