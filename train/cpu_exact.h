@@ -23,23 +23,28 @@ INLINE vf fold(vf *v) {
     return v[0];
 }
 
-/* c[i * DN + j] = a_i . b_j over k elements. */
+/* sum[i * DN + j] += a_i . b_j over the elements from e on: a whole vector of each, or the `rest` at the end. */
+INLINE void dots_step(vf *sum, const float *const *a, const float *const *b, int64_t e, int64_t rest) {
+    vf x[DM], w[DN];
+    UNROLL
+    for (int i = 0; i < DM; i++) x[i] = rest ? load_first(a[i] + e, rest) : load(a[i] + e);
+    UNROLL
+    for (int j = 0; j < DN; j++) w[j] = rest ? load_first(b[j] + e, rest) : load(b[j] + e);
+    UNROLL
+    for (int i = 0; i < DM; i++) {
+        UNROLL
+        for (int j = 0; j < DN; j++) sum[i * DN + j] += x[i] * w[j];
+    }
+}
+
+/* Lane i * DN + j is a_i . b_j over k elements. */
 INLINE vf dots(const float *const *a, const float *const *b, int64_t k) {
     vf sum[LANES];
+    int64_t e = 0;
     UNROLL
     for (int i = 0; i < LANES; i++) sum[i] = (vf){0};
-    for (int64_t e = 0; e < k; e += LANES) {
-        vf x[DM], w[DN];
-        UNROLL
-        for (int i = 0; i < DM; i++) x[i] = load_at(a[i], e, k);
-        UNROLL
-        for (int j = 0; j < DN; j++) w[j] = load_at(b[j], e, k);
-        UNROLL
-        for (int i = 0; i < DM; i++) {
-            UNROLL
-            for (int j = 0; j < DN; j++) sum[i * DN + j] += x[i] * w[j];
-        }
-    }
+    for (; e + LANES <= k; e += LANES) dots_step(sum, a, b, e, 0);
+    if (e < k) dots_step(sum, a, b, e, k - e);
     return fold(sum);
 }
 
@@ -109,15 +114,26 @@ INLINE float cached_weights(float *s, int64_t count, float scale) {
     return sum_of(total);
 }
 
-INLINE void cached_output(float *o, const float *s, float sum, const float *v, int64_t ld, int64_t count, int64_t dim) {
-    vf by = splat(1 / sum);
-    for (int64_t e = 0; e < dim; e += 4 * LANES) { /* four vectors of a head at a time */
-        int64_t wide = train__min(4, (dim - e + LANES - 1) / LANES);
-        vf acc[4] = {{0}, {0}, {0}, {0}};
-        for (int64_t j = 0; j < count; j++)
-            for (int64_t i = 0; i < wide; i++) acc[i] += splat(s[j]) * load_at(v + j * ld, e + i * LANES, dim);
-        for (int64_t i = 0; i < wide; i++) store_at(o, acc[i] * by, e + i * LANES, dim);
+/* Elements e .. of the output, `wide` vectors of them in registers while the values go by. */
+INLINE void cached_columns(float *o, const float *s, vf by, const float *v, int64_t ld, int64_t count, int64_t e,
+                           int64_t dim, int wide) {
+    vf acc[4];
+    UNROLL
+    for (int i = 0; i < wide; i++) acc[i] = (vf){0};
+    for (int64_t j = 0; j < count; j++) {
+        vf weight = splat(s[j]);
+        UNROLL
+        for (int i = 0; i < wide; i++) acc[i] += weight * load_at(v + j * ld, e + i * LANES, dim);
     }
+    UNROLL
+    for (int i = 0; i < wide; i++) store_at(o, acc[i] * by, e + i * LANES, dim);
+}
+
+static void cached_output(float *o, const float *s, float sum, const float *v, int64_t ld, int64_t count, int64_t dim) {
+    vf by = splat(1 / sum);
+    int64_t e = 0;
+    for (; e + 4 * LANES <= dim; e += 4 * LANES) cached_columns(o, s, by, v, ld, count, e, dim, 4);
+    for (; e < dim; e += LANES) cached_columns(o, s, by, v, ld, count, e, dim, 1);
 }
 
 static void cached_task(void *user, int64_t task, int32_t thread) {
