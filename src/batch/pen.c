@@ -30,7 +30,7 @@ static inline void stream_line(char *target, const char *source) {
 static inline void fence(void) {}
 #endif
 
-enum { BLOCK = 256, STREAM_FROM = 8 << 20 };
+enum { BLOCK = 256, AHEAD = 512, STREAM_FROM = 8 << 20 };
 
 int ravel__pen_streams(size_t bytes) {
     return CAN_STREAM && bytes >= STREAM_FROM;
@@ -80,6 +80,10 @@ static void copy_lines(ravel__pen *pen, const char *source, size_t bytes) {
         bytes -= n;
     }
     char *target = pen->at;
+    for (; bytes >= AHEAD + RAVEL__LINE; bytes -= RAVEL__LINE, source += RAVEL__LINE, target += RAVEL__LINE) {
+        __builtin_prefetch(source + AHEAD); /* never past the piece: what lies there is not wanted */
+        stream_line(target, source);
+    }
     for (; bytes >= RAVEL__LINE; bytes -= RAVEL__LINE, source += RAVEL__LINE, target += RAVEL__LINE)
         stream_line(target, source);
     memcpy(pen->line, source, bytes);
