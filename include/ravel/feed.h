@@ -225,6 +225,9 @@ typedef struct ravel_feed_stats {
     ravel_reader_stats reader;
 } ravel_feed_stats;
 RAVEL_API void ravel_feed_read_stats(const ravel_feed *feed, ravel_feed_stats *stats);
+/* The most bytes that stats.memory_bytes can come to, for batches of up to so many micro-steps, and samples and tokens on
+ * all ranks together; the reader's own memory and the plan's come on top. Known before anything is read. */
+RAVEL_API int64_t ravel_feed_bound(const ravel_feed *feed, int64_t micro_steps, int64_t samples, int64_t tokens);
 /* "read", "gather", ... */
 RAVEL_API const char *ravel_feed_phase_name(int32_t phase);
 

@@ -23,6 +23,7 @@
  *   feed_create.c    making a feed: what the ranks must agree about
  *   feed_queue.c     the thread, and the queue of prepared batches
  *   feed.c           next, submit, iterate
+ *   feed_bound.c     how much memory it can come to hold
  *   feed_verify.c    all of it again, alone */
 #ifndef RAVEL_FEED_FEED_H
 #define RAVEL_FEED_FEED_H

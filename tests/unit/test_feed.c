@@ -31,13 +31,36 @@ static void run_default(run *r) {
     r->updates = 3;
 }
 
+/* The largest batch so far, and the one that is being used. */
+typedef struct sizes {
+    int64_t steps, samples, tokens;
+} sizes;
+
+static void check_memory_bound(const ravel_feed *feed, const ravel_feed_update *u, sizes *now, sizes *most) {
+    ravel_feed_stats stats;
+    if (u->update_in_batch == 0) memset(now, 0, sizeof *now);
+    now->steps += u->counts.micro_steps;
+    now->samples += u->counts.samples;
+    now->tokens += u->counts.tokens;
+    if (now->steps > most->steps) most->steps = now->steps;
+    if (now->samples > most->samples) most->samples = now->samples;
+    if (now->tokens > most->tokens) most->tokens = now->tokens;
+    if (!u->last_in_batch) return;
+    ravel_feed_read_stats(feed, &stats);
+    int64_t bound = ravel_feed_bound(feed, most->steps, most->samples, most->tokens);
+    if (!EXPECT(stats.memory_bytes <= bound))
+        printf("    %lld bytes, the bound was %lld\n", (long long)stats.memory_bytes, (long long)bound);
+}
+
 static ravel_status use_feed(run *r, ravel_feed *feed, ravel_error *err) {
     const ravel_feed_update *update = NULL;
+    sizes now = {0}, most = {0};
     ravel_status status = RAVEL_OK;
     for (int64_t i = 0; i < r->updates && !status; i++) {
         status = ravel_feed_next(feed, &update, err);
         if (!status) status = ravel_feed_verify(feed, r->source, err);
         if (status) break;
+        check_memory_bound(feed, update, &now, &most);
         if (ravel_feed_is_owner(feed) && update->number == i) __atomic_fetch_add(&r->seen, 1, __ATOMIC_RELAXED);
     }
     return status == RAVEL_E_END ? RAVEL_OK : status;

@@ -1,0 +1,101 @@
+/* How much memory a feed can come to hold, from the sizes of its batches alone. Every pile grows to at most twice what
+ * was ever needed of it, so the bound is twice the sum of all needs. */
+#include "feed/pack.h"
+
+/* A batch as this rank may see it at worst. */
+typedef struct worst {
+    const ravel_feed *feed;
+    int64_t steps, samples, tokens;  /* micro-steps; samples and tokens on all ranks */
+    int64_t own_samples, own_tokens; /* in this rank's bins */
+    int64_t positions;               /* of this cp rank, in all micro-steps, padding included */
+    int64_t sequences;               /* in all micro-steps */
+} worst;
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static worst worst_of(const ravel_feed *feed, int64_t steps, int64_t samples, int64_t tokens) {
+    const ravel_thd_options *thd = &feed->thd;
+    int64_t bin = feed->plan.cp * feed->plan.budget + thd->align + thd->total_multiple;
+    int64_t ghosts = thd->fixed_tokens ? thd->max_samples + 2 : 3;
+    worst w = {.feed = feed, .steps = steps, .samples = samples, .tokens = tokens, .own_samples = samples};
+    w.own_tokens = least(tokens, steps * feed->plan.cp * feed->plan.budget);
+    w.positions = steps * bin / feed->plan.cp;
+    w.sequences = samples + ghosts * steps;
+    return w;
+}
+
+/* The arrays of the fields that `roles` get, each micro-batch's aligned. */
+static int64_t field_arrays(const worst *w, int32_t roles) {
+    const ravel__fields *fields = &w->feed->fields;
+    int64_t bytes = 0;
+    for (int64_t f = 0; f < fields->count; f++) {
+        const ravel_field *field = &fields->list[f];
+        if (!ravel__fields_wanted(fields, f, roles)) continue;
+        bytes += ravel__field_each(field) * (field->kind == RAVEL_FIELD_SAMPLE ? w->sequences : w->positions);
+        bytes += w->steps * RAVEL__PIECE_ALIGN;
+    }
+    return bytes;
+}
+
+/* The samples themselves, with the fields that this stage exchanges. */
+static int64_t sample_bytes(const worst *w, int64_t samples, int64_t tokens) {
+    const ravel__fields *fields = &w->feed->fields;
+    int64_t bytes = 0;
+    for (int64_t f = 0; f < fields->given; f++)
+        if (ravel__fields_needed(fields, f, w->feed->have))
+            bytes += ravel__field_bytes(&fields->list[f], samples, tokens) + RAVEL__ALIGN;
+    return bytes + 8 * samples + RAVEL__ALIGN; /* and prompts */
+}
+
+/* One slot: message, index, arrays. */
+static int64_t slot_bytes(const worst *w) {
+    const ravel_feed *feed = w->feed;
+    int64_t fields = feed->fields.count, vpp = feed->layout.vpp, updates = w->samples + 1;
+    int64_t messages = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? feed->plan.dp : 1;
+    int64_t words = messages * (RAVEL_META_HEAD + 1 + updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + w->steps) +
+                    4 * w->samples;
+    int64_t index = 8 * (w->samples + w->steps) + 4 * w->own_samples + 8 * (updates + 1) +
+                    w->steps * (int64_t)(sizeof(ravel__micro) + (size_t)vpp * sizeof(ravel_thd)) +
+                    8 * (1 + vpp) * w->steps * fields + 7 * 16;
+    int64_t own = 12 * w->sequences + w->positions * (4 + 4 * feed->options.segments + feed->options.padding) +
+                  6 * w->steps * RAVEL__PIECE_ALIGN;
+    return 8 * words + index + own + field_arrays(w, feed->have) + RAVEL__PIECE_ALIGN;
+}
+
+/* Planning: columns of integers, the planner's input, rows taken apart, a message being made. */
+static int64_t planning_bytes(const worst *w) {
+    int64_t rows = w->feed->layout.ranks + w->feed->options.samples, bins = w->steps * w->feed->plan.dp;
+    int64_t columns = 8 * w->samples * (2 * (COLUMNS - 1) + COLUMNS), input = 8 * 4 * (w->samples + 1);
+    int64_t expanded = 8 * (bins + 1) + 4 * w->samples;
+    int64_t message =
+        8 * ((w->samples + 1) * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + w->steps + 4 * w->samples + 1);
+    return 8 * rows + columns + input + expanded + message;
+}
+
+/* What owners need besides: samples that arrive, what is on the wire, weights, the root's two buffers. */
+static int64_t moving_bytes(const worst *w) {
+    const ravel_feed *feed = w->feed;
+    int32_t roles = 0;
+    if (!feed->owner) return 0;
+    int64_t weights = 8 * w->samples + 4 * w->tokens;
+    if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) {
+        for (int32_t p = 0; p < feed->layout.sizes[3]; p++) roles |= feed->stage_roles[p];
+        return weights + 2 * field_arrays(w, roles) + 3 * RAVEL__PIECE_ALIGN +
+               w->steps * (int64_t)(sizeof(ravel_thd) + (size_t)feed->fields.count * sizeof(void *)) + 32;
+    }
+    int64_t arrived = sample_bytes(w, w->own_samples, w->own_tokens) + 8 * (w->own_samples + 1) +
+                      (int64_t)sizeof(ravel_field) * (feed->fields.given + 1) + 3 * RAVEL__ALIGN;
+    int64_t wire = sample_bytes(w, w->samples, w->tokens) + sample_bytes(w, w->own_samples, w->own_tokens) +
+                   5 * 8 * feed->plan.dp + 4 * RAVEL__ALIGN;
+    return weights + arrived + wire;
+}
+
+int64_t ravel_feed_bound(const ravel_feed *feed, int64_t micro_steps, int64_t samples, int64_t tokens) {
+    enum { PILES = 11 };
+    worst w = worst_of(feed, micro_steps, samples, tokens);
+    int64_t slots = feed->depth + 1;
+    int64_t needs = slots * slot_bytes(&w) + planning_bytes(&w) + moving_bytes(&w);
+    return (int64_t)sizeof *feed + 2 * needs + (PILES + 3 * slots) * 2 * RAVEL__ALIGN;
+}
