@@ -94,7 +94,8 @@ static ravel__tensor *new_tensor(ravel__catalog *c, const ravel__entry *entry) {
     memcpy(name, entry->name, bytes);
     if (!ravel__names_add(&c->names, name, c->count)) return NULL;
     ravel__tensor *t = &c->tensors[c->count++];
-    *t = (ravel__tensor){.name = name, .ndim = entry->ndim, .dtype = entry->dtype, .side_dtype = {-1, -1}};
+    *t = (ravel__tensor){
+        .name = name, .ndim = entry->ndim, .dtype = entry->dtype, .side_dtype = {-1, -1}, .last_party = {-1, -1}};
     memcpy(t->dims, entry->dims, (size_t)entry->ndim * sizeof(int64_t));
     for (int side = 0; side < 2; side++) t->end[side] = &t->shares[side];
     return t;
@@ -157,6 +158,9 @@ ravel_status ravel__catalog_add(ravel__catalog *c, int32_t party, const void *by
         int64_t index = ravel__names_find(&c->names, entry.name);
         ravel__tensor *t = index >= 0 ? &c->tensors[index] : new_tensor(c, &entry);
         if (!t) return ravel__no_memory(err, sizeof *t, "the catalog of tensors");
+        if (t->last_party[side] == party)
+            return ravel_error_set(err, RAVEL_E_DATA, "a refit manifest has \"%s\" twice", t->name);
+        t->last_party[side] = party;
         if (index >= 0 && contradicts(t, &entry, side, rank, list)) continue;
         if (t->side_dtype[side] < 0) {
             t->side_dtype[side] = entry.dtype;

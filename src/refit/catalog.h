@@ -26,6 +26,7 @@ typedef struct ravel__tensor {
     int32_t ndim;
     int32_t dtype;                     /* that travels; set by ravel__catalog_check */
     int32_t side_dtype[2];             /* -1: the side does not have it */
+    int32_t last_party[2];             /* that had it; -1: none */
     int32_t first_rank[2];             /* the lowest rank that has it, for sentences */
     ravel__share *shares[2], **end[2]; /* of each side, in the order of parties */
     int64_t dims[RAVEL_REFIT_DIMS];
