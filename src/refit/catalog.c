@@ -129,6 +129,16 @@ static int contradicts(ravel__tensor *t, const ravel__entry *e, int32_t side, in
     return 0;
 }
 
+/* Sums over tensors and ranks must fit, whatever the manifests say. */
+static ravel_status weigh(ravel__catalog *c, const ravel__entry *e, int32_t ranks, ravel_error *err) {
+    ravel__box whole = ravel__box_whole(e->ndim, e->dims);
+    int64_t bytes = ravel__box_count(&whole) * ravel_dtype_bytes(e->dtype);
+    if (__builtin_mul_overflow(bytes, ranks, &bytes) || __builtin_add_overflow(c->total, bytes, &c->total) ||
+        c->total > INT64_MAX / 4)
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "the tensors of all ranks have more than 2^61 bytes");
+    return RAVEL_OK;
+}
+
 static size_t share_bytes(int32_t ndim) {
     return sizeof(ravel__share) + 2 * (size_t)ndim * sizeof(int64_t);
 }
@@ -156,6 +166,8 @@ ravel_status ravel__catalog_add(ravel__catalog *c, int32_t party, const void *by
     if (!room) return ravel__no_memory(err, size, "the catalog of tensors");
     while ((status = ravel__manifest_next(&reader, &entry, err)) == RAVEL_OK) {
         int64_t index = ravel__names_find(&c->names, entry.name);
+        status = weigh(c, &entry, c->parties[party].count, err);
+        if (status != RAVEL_OK) return status;
         ravel__tensor *t = index >= 0 ? &c->tensors[index] : new_tensor(c, &entry);
         if (!t) return ravel__no_memory(err, sizeof *t, "the catalog of tensors");
         if (t->last_party[side] == party)

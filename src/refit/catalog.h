@@ -51,6 +51,7 @@ typedef struct ravel__catalog {
     ravel__tensor *tensors;
     int64_t count, room;
     ravel__names names;
+    int64_t total; /* bytes of all tensors that any rank has, counted once for each; kept far from overflow */
 } ravel__catalog;
 
 /* Makes the parties from the hellos, which must stay. */
