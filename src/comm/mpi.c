@@ -74,13 +74,16 @@ static ravel_status mpi_start(ravel_comm *comm, ravel_request *r) {
     return status;
 }
 
-/* All ranks have joined an operation whose data moves, so it can well be completed after a death of the communicator, and
- * should: MPI holds the caller's memory, and gives it back in no other way. A receive can be taken back. */
+/* All ranks have joined an operation whose data moves, or that whoever failed has completed, so it can well be completed
+ * after a death of the communicator, and should: MPI holds the caller's memory, and gives it back in no other way. A
+ * receive can be taken back. */
 static int is_worth_waiting(mpi_rank *me, mpi_job *j, int64_t grace_ns) {
     int64_t now = S->clock_ns();
-    if (j->phase != MOVE || ravel__mpi.hopeless || ravel__mpi.broken) return 0;
+    int whole = !j->message && j->serial < me->dead_from;
+    if ((j->phase != MOVE && !whole) || ravel__mpi.hopeless || ravel__mpi.broken) return 0;
     if (j->message && j->request->op.kind == RAVEL__RECV) return 0;
     if (!j->grace_ns) j->grace_ns = now + grace_ns;
+    if (!j->message) ravel__mpi_progress(me);
     ravel__mpi_step(me, j);
     return j->phase != OVER && now < j->grace_ns;
 }
@@ -96,7 +99,8 @@ static ravel_status look(mpi_rank *me, ravel_request *r, int patient, int32_t *d
         if (j->phase != OVER && !me->dead && patient) ravel__mpi_look_at_processes(me);
     }
     if (j->phase != OVER && me->dead && is_worth_waiting(me, j, 1000000000)) return RAVEL_OK;
-    if (j->phase == OVER) {
+    if (j->phase == OVER && !ravel__mpi.hopeless) ravel__mpi_hear(me->world); /* of some who gave up on this one? */
+    if (j->phase == OVER && !(me->dead && !j->message && j->serial >= me->dead_from)) {
         status = (ravel_status)j->status;
         *done = 1;
         ravel__mpi_let_go(me, r);

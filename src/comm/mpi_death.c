@@ -35,9 +35,10 @@ ravel_status ravel__mpi_error(ravel_error *err, int code, const char *what) {
 
 /* ---- death ---------------------------------------------------------------------------------------------- */
 
-static void die(mpi_rank *me, int32_t lost, const char *prefix, const char *reason) {
+static void die(mpi_rank *me, int32_t lost, int64_t serial, const char *prefix, const char *reason) {
     if (me->dead) return;
     me->dead = 1;
+    me->dead_from = serial;
     me->lost = lost;
     (void)snprintf(me->reason, sizeof me->reason, "%s%.400s", prefix, reason);
 }
@@ -49,16 +50,16 @@ static int is_below(const mpi_rank *r, int32_t id) {
 }
 
 /* The communicator `id` and all that was split from it. */
-static void kill_family(mpi_world *w, int32_t id, int32_t world_rank, const char *reason) {
+static void kill_family(mpi_world *w, int32_t id, int32_t world_rank, int64_t serial, const char *reason) {
     for (mpi_rank *r = w->ranks; r; r = r->next) {
-        if (r->id == id) die(r, rank_in(r->comm, world_rank), "", reason);
+        if (r->id == id) die(r, rank_in(r->comm, world_rank), serial, "", reason);
         if (is_below(r, id))
-            die(r, rank_in(r->comm, world_rank), "the communicator that this one was split from died: ", reason);
+            die(r, rank_in(r->comm, world_rank), 0, "the communicator that this one was split from died: ", reason);
     }
 }
 
 void ravel__mpi_kill_all(mpi_world *w, const char *reason) {
-    for (mpi_rank *r = w->ranks; r; r = r->next) die(r, -1, "another communicator of this process died: ", reason);
+    for (mpi_rank *r = w->ranks; r; r = r->next) die(r, -1, 0, "another communicator of this process died: ", reason);
 }
 
 /* ---- obituaries ----------------------------------------------------------------------------------------- */
@@ -96,7 +97,8 @@ void ravel__mpi_fail(mpi_rank *me, int32_t lost, const char *reason) {
     (void)snprintf(body.text, sizeof body.text, "%s", reason);
     body.broken = ravel__mpi.broken;
     body.lost = lost < 0 ? -1 : mpi_world_rank(me->comm, lost);
-    kill_family(me->world, me->id, body.lost, reason);
+    body.serial = me->first ? me->first->serial : me->serial;
+    kill_family(me->world, me->id, body.lost, body.serial, reason);
     tell(me, &body);
 }
 
@@ -175,7 +177,7 @@ void ravel__mpi_forget_graves(mpi_world *w) {
 /* ---- listening ------------------------------------------------------------------------------------------ */
 
 static void read_one(mpi_world *w, const obituary *o) {
-    if (o->kind == FAILED) kill_family(w, o->id, o->lost, o->text);
+    if (o->kind == FAILED) kill_family(w, o->id, o->lost, o->serial, o->text);
     if (o->kind == FAILED && o->broken) ravel__mpi.broken = 1;
     for (mpi_rank *r = w->ranks; r && o->kind == LEFT; r = r->next) {
         int32_t n = r->comm->size, gone = r->id == o->id ? rank_in(r->comm, o->rank) : -1;

@@ -273,10 +273,15 @@ static void enter(mpi_rank *me, mpi_job *j, int phase) {
         ravel__mpi_fail_code(me, code, "starting an operation");
 }
 
+/* Whether a death leaves the collective as it is. */
+static int is_alive(const mpi_rank *me, const mpi_job *j) {
+    return !me->dead || (!j->message && j->serial < me->dead_from);
+}
+
 void ravel__mpi_step(mpi_rank *me, mpi_job *j) {
     if (j->phase == TURN || j->phase == OVER) return;
     if (j->message && me->comm->check && j->request->op.kind == RAVEL__RECV && !j->announced) read_header(me, j);
-    if ((me->dead && j->phase != MOVE) || !is_done(me, j)) return;
+    if ((j->phase != MOVE && !is_alive(me, j)) || !is_done(me, j)) return;
     switch (j->phase) {
     case HEAD:
         j->disagree = j->totals[0] != 0 ? 1 : j->totals[1] != 0 ? 2 : 0;
@@ -310,12 +315,12 @@ static void unlink_job(mpi_rank *me, mpi_job *j) {
 void ravel__mpi_progress(mpi_rank *me) {
     int32_t behind = 0;
     ravel__mpi_hear(me->world);
-    for (mpi_job *j = me->first, *next; j && !me->dead && !ravel__mpi.hopeless; j = next) {
+    for (mpi_job *j = me->first, *next; j && is_alive(me, j) && !ravel__mpi.hopeless; j = next) {
         next = j->next;
         if (j->phase == HEAD) ravel__mpi_step(me, j);
-        if (j->phase == TURN && !behind && !me->dead)
+        if (j->phase == TURN && !behind && is_alive(me, j))
             enter(me, j, j->disagree == 0 ? MOVE : j->disagree == 2 ? SIZES : CARDS);
-        if (j->phase > TURN && !me->dead) ravel__mpi_step(me, j);
+        if (j->phase > TURN && is_alive(me, j)) ravel__mpi_step(me, j);
         behind |= j->phase != MOVE && j->phase != OVER;
         if (j->phase == OVER) unlink_job(me, j);
     }

@@ -16,9 +16,10 @@ enum { HEAD, TURN, MOVE, SIZES, CARDS, OVER };
 enum { DEPTH = 16, SMALL_GATHER = 1 << 20, TAGS = 32768 };
 
 typedef struct obituary {
-    int32_t kind, id, rank, lost;   /* of the world: who writes, and who was lost (-1: not known) */
-    int64_t serial, sent, received; /* LEFT: collectives joined; messages to and from the reader */
-    int64_t broken;                 /* FAILED: somebody will not come to the meeting at the end */
+    int32_t kind, id, rank, lost; /* of the world: who writes, and who was lost (-1: not known) */
+    int64_t serial;               /* the first collective that the writer has not completed */
+    int64_t sent, received;       /* LEFT: messages to and from the reader */
+    int64_t broken;               /* FAILED: somebody will not come to the meeting at the end */
     char text[400];
 } obituary;
 
@@ -69,8 +70,9 @@ struct mpi_rank {
     int32_t id, depth, ancestors[DEPTH];
     int32_t dead, lost;
     char reason[480];
-    int64_t serial; /* of the next collective */
-    int64_t *lists; /* [5 * size]: left_at (-1: here), left_sent, left_received, sent, received */
+    int64_t serial;    /* of the next collective */
+    int64_t dead_from; /* collectives before this one were completed by whoever failed, and can be here */
+    int64_t *lists;    /* [5 * size]: left_at (-1: here), left_sent, left_received, sent, received */
     mpi_job *first, *last, *idle;
 };
 
