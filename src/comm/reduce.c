@@ -15,9 +15,10 @@
 #include <string.h>
 
 enum {
-    BLOCK = 512,              /* elements that are combined at a time, in cache */
-    SHORT_BYTES = 32 * 1024,  /* of all ranks together: one all-gather */
-    ROUND_BYTES = 4 * 1 << 20 /* of one round of a long one */
+    BLOCK = 512,             /* elements that are combined at a time, in cache */
+    SHORT_BYTES = 32 * 1024, /* of all ranks together: one all-gather */
+    ROUND_BYTES = 4 << 20,   /* of one round of a long one, at most */
+    ROUND_LEAST = 4096
 };
 
 /* ---- arithmetic ----------------------------------------------------------------------------------------- */
@@ -86,6 +87,14 @@ void ravel__reduce(int32_t dtype, int32_t reduce, const char *const *sources, in
 }
 
 /* ---- composites ----------------------------------------------------------------------------------------- */
+
+/* Elements that each rank reduces in one round: no more than the transport takes in one message, and is worth the room. */
+static int64_t piece_of(const ravel_comm *comm, int64_t each, int64_t longest) {
+    int64_t bytes = comm->chunk_bytes < ROUND_BYTES ? comm->chunk_bytes : ROUND_BYTES;
+    int64_t piece = (bytes > ROUND_LEAST ? bytes : ROUND_LEAST) / each / comm->size;
+    if (piece > longest) piece = longest;
+    return piece > 0 ? piece : 1;
+}
 
 /* A step of the reduction `whole`: it is named after it, and compared with its size. */
 static ravel__call step_of(const ravel__call *whole, int32_t kind, int64_t total) {
@@ -187,9 +196,7 @@ static ravel_status spread(ravel_comm *comm, rounds *w, ravel_error *err) {
 
 static ravel_status reduce_long(ravel_comm *comm, const ravel__call *whole, ravel_error *err) {
     rounds w = {NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL};
-    int64_t each = ravel_dtype_bytes(whole->dtype), n = comm->size, piece = ROUND_BYTES / each / n;
-    if (piece < 1) piece = 1;
-    if (piece > (whole->count + n - 1) / n) piece = (whole->count + n - 1) / n;
+    int64_t n = comm->size, piece = piece_of(comm, ravel_dtype_bytes(whole->dtype), (whole->count + n - 1) / n);
     ravel_status status = rounds_init(comm, whole, piece, whole->count, &w, err);
     for (int64_t base = 0; base < whole->count && !status; base += piece * n) {
         for (int32_t r = 0; r < n; r++) {
@@ -203,28 +210,31 @@ static ravel_status reduce_long(ravel_comm *comm, const ravel__call *whole, rave
     return status;
 }
 
+static int64_t count_of(const ravel__call *whole, int32_t rank) {
+    return whole->recv_counts ? whole->recv_counts[rank] : whole->count;
+}
+
+/* Round by round through every rank's piece at the same time; at least one, so that the ranks compare. */
 static ravel_status reduce_scatter(ravel_comm *comm, const ravel__call *whole, ravel_error *err) {
     rounds w = {NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL};
-    int64_t total = 0, longest = 0, each = ravel_dtype_bytes(whole->dtype), n = comm->size;
-    for (int32_t r = 0; r < n; r++) {
-        int64_t count = whole->recv_counts ? whole->recv_counts[r] : whole->count;
-        longest = count > longest ? count : longest;
-        total += count;
+    int64_t total = 0, longest = 0, each = ravel_dtype_bytes(whole->dtype);
+    for (int32_t r = 0; r < comm->size; r++) {
+        longest = count_of(whole, r) > longest ? count_of(whole, r) : longest;
+        total += count_of(whole, r);
     }
-    int64_t piece = ROUND_BYTES / each / n;
-    if (piece < 1) piece = 1;
-    if (piece > longest) piece = longest;
-    ravel_status status = rounds_init(comm, whole, piece ? piece : 1, total, &w, err);
-    for (int64_t base = 0; (base == 0 || base < longest) && !status; base += piece ? piece : 1) {
+    int64_t piece = piece_of(comm, each, longest), base = 0;
+    ravel_status status = rounds_init(comm, whole, piece, total, &w, err);
+    if (status) return status;
+    do {
         int64_t start = 0;
-        for (int32_t r = 0; r < n; r++) {
-            int64_t count = whole->recv_counts ? whole->recv_counts[r] : whole->count, left = count - base;
+        for (int32_t r = 0; r < comm->size; start += count_of(whole, r++)) {
+            int64_t left = count_of(whole, r) - base;
             w.counts[r] = left < 0 ? 0 : left < piece ? left : piece;
             w.offsets[r] = start + base;
-            start += count;
         }
         status = scatter_and_reduce(comm, &w, (char *)whole->recv + base * each, err);
-    }
+        base += piece;
+    } while (base < longest && !status);
     return status;
 }
 

@@ -498,7 +498,7 @@ static ravel_status disagreement(ravel_comm *comm, void *user, ravel_error *err)
     int32_t *a = calloc((size_t)n, 64 * sizeof *a), *b = calloc((size_t)n, 64 * sizeof *b);
     int64_t *counts = calloc((size_t)n, 2 * sizeof *counts), *others = counts + n;
     for (int32_t r = 0; r < n; r++) counts[r] = others[r] = 2;
-    if (odd) others[0] = 3; /* all-gather: it says that rank 0 brings 3; all-to-all: it sends 3 to rank 0 */
+    if (odd) others[0] = 3, others[n - 1] = 1; /* as much in all, but dealt out otherwise */
     ravel_status status = RAVEL_OK;
     for (int32_t which = 0; which < 9 && !status; which++) {
         ravel_error seen = RAVEL_ERROR_INIT;
