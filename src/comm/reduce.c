@@ -232,7 +232,8 @@ static ravel_status reduce_scatter(ravel_comm *comm, const ravel__call *whole, r
             w.counts[r] = left < 0 ? 0 : left < piece ? left : piece;
             w.offsets[r] = start + base;
         }
-        status = scatter_and_reduce(comm, &w, (char *)whole->recv + base * each, err);
+        char *out = w.counts[comm->rank] ? (char *)whole->recv + base * each : NULL;
+        status = scatter_and_reduce(comm, &w, out, err);
         base += piece;
     } while (base < longest && !status);
     return status;
