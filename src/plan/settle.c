@@ -129,7 +129,7 @@ static ravel_status deal_anew(settle *s, int32_t a, int32_t b, int by_slots) {
     ravel__job job = *s->job;
     pair p;
     ravel__table table;
-    int32_t over;
+    int32_t over = 0;
     ravel_status status = gather(s, a, b, &p);
     job.pool = &p.pool;
     s->fuel -= (int64_t)p.pool.count * DEAL;

@@ -147,7 +147,7 @@ static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_
 }
 
 void ravel__loader_take(ravel__loader *l, const ravel__slot *slot, int32_t stream, int32_t index) {
-    ravel__frame_head head;
+    ravel__frame_head head = {0};
     ravel__frame_entry entry;
     int64_t begin = ravel__clock_ns();
     if (l->status == RAVEL_OK) l->status = open_frame(l, slot, stream, &head);

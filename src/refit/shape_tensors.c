@@ -20,6 +20,7 @@ static void add(lister *l, int32_t cut, int64_t units, int64_t rows, int64_t col
     if (i >= l->most) return;
     char *name = l->names + i * RAVEL_REFIT_NAME_BYTES;
     ravel_refit_tensor *t = &l->tensors[i];
+    // cppcheck-suppress wrongPrintfScanfArgNum ; the format is one of a few of this file, with none to two numbers
     (void)snprintf(name, RAVEL_REFIT_NAME_BYTES, format, (long long)layer, (long long)expert);
     *t = (ravel_refit_tensor){.name = name, .dtype = l->dtype, .ndim = columns > 0 ? 2 : 1, .dims = {rows, columns}};
     if (columns == 0) t->dims[1] = 0;
