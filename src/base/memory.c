@@ -34,8 +34,8 @@ void ravel__release(const ravel_allocator *allocator, void *ptr, size_t bytes) {
     if (ptr) ravel__resize(allocator, ptr, bytes, 0);
 }
 
-ravel_status ravel__no_memory(ravel_error *err, size_t bytes, const char *what) {
-    return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: %zu bytes for %s could not be allocated", bytes, what);
+void ravel__say_no_memory(ravel_error *err, size_t bytes, const char *what) {
+    ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: %zu bytes for %s could not be allocated", bytes, what);
 }
 
 /* ---- arena ---------------------------------------------------------------------------------------------- */

@@ -20,8 +20,12 @@ void *ravel__calloc(const ravel_allocator *allocator, size_t count, size_t each)
 void *ravel__resize(const ravel_allocator *allocator, void *ptr, size_t old_bytes, size_t new_bytes);
 void ravel__release(const ravel_allocator *allocator, void *ptr, size_t bytes);
 
-/* The sentence that every failed allocation gets. */
-ravel_status ravel__no_memory(ravel_error *err, size_t bytes, const char *what);
+/* The sentence that every failed allocation gets. Returns RAVEL_E_MEMORY, here, so that an analyser sees it. */
+void ravel__say_no_memory(ravel_error *err, size_t bytes, const char *what);
+static inline ravel_status ravel__no_memory(ravel_error *err, size_t bytes, const char *what) {
+    ravel__say_no_memory(err, bytes, what);
+    return RAVEL_E_MEMORY;
+}
 
 /* a * b and a + b for sizes; 0 on overflow, 1 and the result otherwise. */
 static inline int ravel__size_mul(size_t a, size_t b, size_t *out) {

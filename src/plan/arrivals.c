@@ -34,7 +34,8 @@ ravel_status ravel_planner_create(const ravel_plan_options *options, double fill
     }
     p->options = own;
     p->total = total;
-    p->full = (int64_t)ceil(fill * (double)(own.cp * own.budget / own.align));
+    int64_t units = own.cp * own.budget / own.align;
+    p->full = (int64_t)ceil(fill * (double)units);
     *planner = p;
     return RAVEL_OK;
 }

@@ -77,7 +77,7 @@ ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *inpu
     ravel__plan *plan = alloc_plan(rules, draft, input->count, err);
     if (!plan) return RAVEL_E_MEMORY;
     memcpy(plan->update_offsets, draft->offsets, ((size_t)draft->updates + 1) * sizeof *draft->offsets);
-    if (plan->ids) memcpy(plan->ids, draft->ids, (size_t)input->count * sizeof *plan->ids);
+    if (draft->ids) memcpy(plan->ids, draft->ids, (size_t)input->count * sizeof *plan->ids);
     emit_samples(input, draft->where, plan);
     ravel_plan_stats *s = &plan->api.stats;
     ravel__plan_measure(rules, input, &plan->api, plan->bin_tokens, plan->bin_slots, plan->bin_costs, totals, s);

@@ -72,7 +72,7 @@ static int above(int32_t a, int32_t b) {
 }
 
 static int before(const ravel__fit *fit, int32_t a, int64_t room, int32_t bin) {
-    return fit->room[a] < room || (fit->room[a] == room && a < bin);
+    return fit->room[a] != room ? fit->room[a] < room : a < bin;
 }
 
 /* Cuts the tree at `root` into what comes before (room, bin) and the rest, without recursion: two seams grow down. */

@@ -65,15 +65,17 @@ static ravel_status bad_length(const ravel_plan_input *in, int64_t row, ravel_er
         return ravel_error_set(err, RAVEL_E_DATA,
                                "sample %lld has a response of %lld tokens; it must be from 0 to 2^31", (long long)row,
                                (long long)in->responses[row]);
-    if (in->prompts && in->lengths && in->lengths[row] != in->prompts[row] + in->responses[row])
-        return ravel_error_set(
-            err, RAVEL_E_DATA, "sample %lld has length %lld, but its prompt and response have %lld tokens",
-            (long long)row, (long long)in->lengths[row], (long long)(in->prompts[row] + in->responses[row]));
+    int64_t both = in->prompts ? in->prompts[row] + in->responses[row] : 0;
+    if (in->prompts && in->lengths && in->lengths[row] != both)
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "sample %lld has length %lld, but its prompt and response have %lld tokens",
+                               (long long)row, (long long)in->lengths[row], (long long)both);
     return ravel_error_set(err, RAVEL_E_DATA, "sample %lld has length %lld; it must be from 1 to 2^31 (%lld)",
                            (long long)row, (long long)ravel__length(in, row), (long long)RAVEL__LONGEST);
 }
 
 static ravel_status check_lengths(const ravel_plan_input *in, ravel_error *err) {
+    if (!in->lengths && !in->prompts) return RAVEL_OK; /* nothing at all */
     for (int64_t i = 0; i < in->count; i++) {
         if (in->prompts) {
             int64_t p = in->prompts[i], r = in->responses[i];
@@ -119,12 +121,12 @@ static ravel_status check_updates(const ravel_plan_input *in, const ravel_plan_o
 
 static ravel_status oversize(const ravel__rules *rules, const ravel_plan_input *in, int64_t row, ravel_error *err) {
     const ravel_plan_options *o = &rules->options;
-    int64_t prompt, slot = ravel__slot(rules, in, row, &prompt);
+    int64_t prompt, slot = ravel__slot(rules, in, row, &prompt) * o->align, room = rules->cap * o->align;
     return ravel_error_set(err, RAVEL_E_OVERSIZE,
                            "sample %lld has %lld tokens, a slot of %lld; a bin holds %lld (cp %d * budget %lld, align "
                            "%d): raise budget or cp, or set oversize to skip",
-                           (long long)row, (long long)ravel__length(in, row), (long long)(slot * o->align),
-                           (long long)(rules->cap * o->align), o->cp, (long long)o->budget, o->align);
+                           (long long)row, (long long)ravel__length(in, row), (long long)slot, (long long)room, o->cp,
+                           (long long)o->budget, o->align);
 }
 
 /* ---- sums --------------------------------------------------------------------------------------------------- */
@@ -170,7 +172,8 @@ static ravel__u128 most_cost(const ravel__rules *rules, const ravel_plan_input *
         return in->costs ? s->costs : s->tokens * (ravel__u128)cost->linear + s->squares * (ravel__u128)cost->quadratic;
     ravel__u128 rows = (ravel__u128)rules->placed;
     if (in->costs) return rows * s->widest_cost;
-    ravel__u128 width = (ravel__u128)((s->widest[0] + s->widest[1]) * rules->options.align);
+    int64_t widest = (s->widest[0] + s->widest[1]) * rules->options.align;
+    ravel__u128 width = (ravel__u128)widest;
     return rows * (width * (ravel__u128)cost->linear + width * width * (ravel__u128)cost->quadratic);
 }
 

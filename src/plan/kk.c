@@ -38,7 +38,7 @@ typedef struct kk {
 /* ---- a tuple's heap ----------------------------------------------------------------------------------------- */
 
 static int cheaper(const kk *s, int32_t a, int32_t b) {
-    return s->parts[a].sum < s->parts[b].sum || (s->parts[a].sum == s->parts[b].sum && a < b);
+    return s->parts[a].sum != s->parts[b].sum ? s->parts[a].sum < s->parts[b].sum : a < b;
 }
 
 static int32_t meld(kk *s, int32_t a, int32_t b) {

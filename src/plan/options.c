@@ -75,10 +75,11 @@ ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_o
     ravel_status status = ravel_options_check(table, own, err);
     if (!status) status = check_cost(&own->cost, err);
     if (status) return status;
-    if (own->cp * own->budget < own->align)
+    int64_t room = own->cp * own->budget;
+    if (room < own->align)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "cp * budget is %lld, below align %d, so that no slot fits a bin; raise budget",
-                               (long long)(own->cp * own->budget), own->align);
+                               (long long)room, own->align);
     if (own->updates > 1 && own->samples_per_update > 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "updates is %d and samples-per-update is %lld; give one of them",
                                own->updates, (long long)own->samples_per_update);

@@ -62,7 +62,7 @@ typedef struct pair {
 /* The samples of both micro-steps, longest first: their indices in order. */
 static ravel_status gather(const settle *s, int32_t a, int32_t b, pair *p) {
     ravel__arena *arena = s->job->arena;
-    size_t n = (size_t)(s->count[a] + s->count[b]);
+    size_t n = (size_t)s->count[a] + (size_t)s->count[b];
     memset(p, 0, sizeof *p);
     p->pool.slot = ravel__arena_push(arena, n, 4);
     p->pool.cost = ravel__arena_push(arena, n, 8);
@@ -131,9 +131,10 @@ static ravel_status deal_anew(settle *s, int32_t a, int32_t b, int by_slots) {
     ravel__table table;
     int32_t over = 0;
     ravel_status status = gather(s, a, b, &p);
+    if (status) return status;
     job.pool = &p.pool;
     s->fuel -= (int64_t)p.pool.count * DEAL;
-    if (!status) status = ravel__spread(&job, 2 * s->dp, by_slots, NULL, p.bin, &over);
+    status = ravel__spread(&job, 2 * s->dp, by_slots, NULL, p.bin, &over);
     if (!status && over && over < INT32_MAX) {
         ravel__lists lists;
         status = ravel__lists_make(&job, p.bin, 2 * s->dp, 2 * s->dp, &lists);
@@ -141,6 +142,7 @@ static ravel_status deal_anew(settle *s, int32_t a, int32_t b, int by_slots) {
         if (!status) ravel__lists_bins(&lists, p.bin);
     }
     if (status || over) return status;
+    memset(&table, 0, sizeof table);
     status = even_pair(s, &job, &p, &table);
     if (!status && dearest(&table, 0, s->dp) + dearest(&table, s->dp, s->dp) < s->time[a] + s->time[b])
         relink(s, a, b, &p, &table);

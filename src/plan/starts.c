@@ -46,7 +46,7 @@ static ravel_status rehearse(const ravel__basis *b, int *hopeless) {
     const ravel__pool *pool = b->job->pool;
     int32_t stride = pool->count / REHEARSAL, bins = stride ? b->bins / stride : 0, over;
     *hopeless = 0;
-    if (stride < 4 || bins < 64 || b->passes > 3) return RAVEL_OK;
+    if (stride < 4 || bins < 64 || b->passes > 3 || b->job->rules->cap > INT64_C(1) << 40) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     ravel__rules rules = *b->job->rules;
     ravel__job job = *b->job;
@@ -61,7 +61,7 @@ static ravel_status rehearse(const ravel__basis *b, int *hopeless) {
         few.cost[i] = pool->cost[i * stride + stride / 2];
         some += few.slot[i];
     }
-    rules.cap = (int64_t)(some * b->bins * rules.cap / (all * bins));
+    if (all) rules.cap = (int64_t)(some * b->bins * rules.cap / (all * bins));
     job.rules = &rules;
     job.pool = &few;
     job.dp = 1;
