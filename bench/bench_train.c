@@ -28,7 +28,7 @@ static const ravel_shape shape = {.hidden = 512,
                                   .rope_theta = 1e6,
                                   .norm_eps = 1e-6};
 
-enum { BUDGET = 4096, MOST = 512 };
+enum { BUDGET = 2048, MOST = 512 };
 
 /* Samples of lognormal lengths (sigma 0.8) that fill one budget. */
 typedef struct batch_of {
@@ -164,7 +164,7 @@ typedef struct times {
     double packed, single, padded, sgemm;
 } times;
 
-/* In turns, so that a busy machine slows all of them. */
+/* In turns, so that a busy machine slows all of them; the padded run is several times as long, and goes once. */
 static times measure(job *j, product *p) {
     times t = {1e9, 1e9, 1e9, 1e9};
     run_packed(j); /* warm */
@@ -172,8 +172,8 @@ static times measure(job *j, product *p) {
         t.sgemm = fmin(t.sgemm, bench_best(8, run_sgemm, p));
         t.packed = fmin(t.packed, bench_best(1, run_packed, j));
         t.single = fmin(t.single, bench_best(1, run_single, j));
-        t.padded = fmin(t.padded, bench_best(1, run_padded, j));
     }
+    t.padded = bench_best(1, run_padded, j);
     return t;
 }
 
@@ -191,7 +191,7 @@ static void report_speed(const job *j, const times *t) {
     const batch_of *b = j->batch;
     int64_t scored = b->cu[b->samples] - b->samples;
     double rate = train_model_flops(&shape, b->samples, b->lengths, scored) / t->packed;
-    const char *what = "20 M parameters, forward and backward, 4096 tokens, lognormal lengths, one thread";
+    const char *what = "20 M parameters, forward and backward, 2048 tokens, lognormal lengths, one thread";
     bench_report("train.gflops", rate * 1e-9, "GFLOP/s", HIGHER, "%s; kernels %s", what, j->kernels->name);
     bench_report("train.tokens_per_s", b->cu[b->samples] / t->packed, "tokens/s", HIGHER, "%s; %d samples", what,
                  b->samples);
