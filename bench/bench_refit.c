@@ -28,8 +28,8 @@ static int make_set(set *s, const ravel_shape *shape, int32_t dtype, int32_t tp,
     s->bytes = 0;
     for (int64_t i = 0; i < s->count; i++)
         s->bytes += ravel_refit_tensor_elements(&s->tensors[i]) * ravel_dtype_bytes(dtype);
-    s->block = malloc((size_t)s->bytes);
-    s->spare = spare ? malloc((size_t)s->bytes) : NULL;
+    s->block = malloc((size_t)s->bytes + 1);
+    s->spare = spare ? malloc((size_t)s->bytes + 1) : NULL;
     if (s->count > TENSORS_MOST || !s->block || (spare && !s->spare)) return 0;
     memset(s->block, 1, (size_t)s->bytes);
     if (spare) memset(s->spare, 1, (size_t)s->bytes);

@@ -102,11 +102,15 @@ static ravel_status gather_whole(rank_work *w, refit_set *whole, ravel_error *er
     int first = w->rank == job->flags.senders, sends = w->place.side && w->place.replica == 0;
     refit_set pieces = w->set;
     ravel_status status = RAVEL_OK;
-    if (first) status = refit_set_like_file(job->file, job->dtype, 1, 0, 0, whole, err);
     /* What is live may be the second set. */
     pieces.tensors = malloc(((size_t)w->set.count + 1) * sizeof *pieces.tensors);
-    if (!pieces.tensors) status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
-    for (int64_t i = 0; i < w->set.count && sends && status == RAVEL_OK; i++) {
+    if (!pieces.tensors) {
+        ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
+        ravel_comm_abort(w->comm, err);
+        return RAVEL_E_MEMORY;
+    }
+    if (first) status = refit_set_like_file(job->file, job->dtype, 1, 0, 0, whole, err);
+    for (int64_t i = 0; i < w->set.count && w->set.tensors && sends && status == RAVEL_OK; i++) {
         pieces.tensors[i] = w->set.tensors[i];
         pieces.tensors[i].data = ravel_refit_data(w->refit, i);
     }

@@ -95,7 +95,9 @@ static void view_of(const ravel_safetensor *t, ravel_refit_tensor *out) {
         step *= t->dims[d];
     }
     /* The map is read-only, and a source is only read. */
-    out->data = (char *)(uintptr_t)t->data + first * ravel_dtype_bytes(t->dtype);
+    char *base;
+    memcpy(&base, &t->data, sizeof base);
+    out->data = base + first * ravel_dtype_bytes(t->dtype);
 }
 
 ravel_status refit_set_of_file(const ravel_safetensors *file, int32_t tp, int32_t index, refit_set *set,
@@ -150,10 +152,9 @@ static ravel_status compare_run(const ravel_safetensor *t, int64_t first, int64_
         ravel_status status = ravel_safetensor_read(t, first + done, n, dtype, chunk, err);
         if (status != RAVEL_OK) return status;
         if (memcmp(chunk, here + done * each, (size_t)(n * each)) == 0) continue;
-        int64_t k = 0;
-        while (memcmp(chunk + k * each, here + (done + k) * each, (size_t)each) == 0) k++;
-        return ravel_error_set(err, RAVEL_E_CHECKSUM, "%s: element %lld is not what the file has", t->name,
-                               (long long)(first + done + k));
+        long long at = first + done;
+        for (int64_t k = 0; memcmp(chunk + k * each, here + (done + k) * each, (size_t)each) == 0; k++) at++;
+        return ravel_error_set(err, RAVEL_E_CHECKSUM, "%s: element %lld is not what the file has", t->name, at);
     }
     return RAVEL_OK;
 }
@@ -183,7 +184,8 @@ static ravel_status compare_tensor(const ravel_refit_tensor *x, const ravel_safe
 ravel_status refit_set_compare(const refit_set *set, const ravel_refit *refit, const ravel_safetensors *file,
                                ravel_error *err) {
     char *chunk = malloc(CHUNK);
-    ravel_status status = chunk ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
+    ravel_status status = RAVEL_OK;
+    if (!chunk) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
     for (int64_t i = 0; i < set->count && status == RAVEL_OK; i++)
         status =
             compare_tensor(&set->tensors[i], ravel_safetensors_at(file, i), ravel_refit_data(refit, i), chunk, err);
@@ -195,20 +197,22 @@ ravel_status refit_set_write(const refit_set *set, const ravel_safetensors *file
     int64_t pairs = ravel_safetensors_metadata_count(file);
     ravel_safetensor *list = calloc((size_t)set->count + 1, sizeof *list);
     const char **metadata = calloc(2 * (size_t)pairs + 1, sizeof *metadata);
-    ravel_status status = RAVEL_OK;
-    if (!list || !metadata) status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
-    for (int64_t i = 0; i < pairs && status == RAVEL_OK; i++) {
+    ravel_status status = RAVEL_E_MEMORY;
+    for (int64_t i = 0; i < pairs && metadata; i++) {
         metadata[2 * i] = ravel_safetensors_metadata_key(file, i);
         metadata[2 * i + 1] = ravel_safetensors_metadata_value(file, i);
     }
-    for (int64_t i = 0; i < set->count && status == RAVEL_OK; i++) {
+    for (int64_t i = 0; i < set->count && list; i++) {
         const ravel_refit_tensor *t = &set->tensors[i];
         list[i] = (ravel_safetensor){.name = t->name, .dtype = t->dtype, .rank = t->ndim, .dims = t->dims};
         list[i].data = t->data;
         list[i].count = ravel_refit_tensor_elements(t);
         list[i].bytes = bytes_of(t);
     }
-    if (status == RAVEL_OK) status = ravel_safetensors_write(path, list, set->count, metadata, pairs, NULL, err);
+    if (list && metadata)
+        status = ravel_safetensors_write(path, list, set->count, metadata, pairs, NULL, err);
+    else
+        ravel_error_set(err, status, "out of memory");
     free(list);
     free((void *)metadata);
     return status;

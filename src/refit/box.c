@@ -67,8 +67,9 @@ int32_t ravel__box_without(const ravel__box *a, const ravel__box *b, ravel__box 
 
 void ravel__box_describe(const ravel__box *box, char *text, size_t bytes) {
     size_t used = (size_t)snprintf(text, bytes, "[");
-    for (int32_t d = 0; d < box->ndim && used < bytes; d++)
-        used += (size_t)snprintf(text + used, bytes - used, "%s%lld:%lld", d ? ", " : "", (long long)box->start[d],
-                                 (long long)(box->start[d] + box->extent[d]));
+    for (int32_t d = 0; d < box->ndim && used < bytes; d++) {
+        long long start = box->start[d], end = start + box->extent[d];
+        used += (size_t)snprintf(text + used, bytes - used, "%s%lld:%lld", d ? ", " : "", start, end);
+    }
     if (used < bytes) (void)snprintf(text + used, bytes - used, "]");
 }

@@ -40,9 +40,11 @@ ravel_status ravel__catalog_init(ravel__catalog *catalog, const ravel__hello *he
     ravel__names_init(&c.names, allocator);
     c.parties = ravel__arena_push(&c.arena, 2 * (size_t)ranks, sizeof *c.parties);
     for (int side = 0; side < 2; side++) c.party_of[side] = ravel__arena_push(&c.arena, (size_t)ranks, sizeof(int32_t));
-    ravel_status status = RAVEL_OK;
-    if (!c.parties || !c.party_of[0] || !c.party_of[1]) status = ravel__no_memory(err, 0, "the list of ranks");
-    if (status == RAVEL_OK) status = make_parties(&c, RAVEL__OF_SOURCE, err);
+    ravel_status status = RAVEL_E_MEMORY;
+    if (c.parties && c.party_of[0] && c.party_of[1])
+        status = make_parties(&c, RAVEL__OF_SOURCE, err);
+    else
+        ravel__no_memory(err, 2 * (size_t)ranks * sizeof *c.parties, "the list of ranks");
     if (status == RAVEL_OK) status = make_parties(&c, RAVEL__OF_SINK, err);
     if (status != RAVEL_OK) {
         ravel__arena_free(&c.arena);

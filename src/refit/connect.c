@@ -159,7 +159,7 @@ static ravel_status read_manifests(ravel_refit *refit, const manifests *own, rav
         const ravel__party *party = &catalog->parties[p];
         int32_t from = party->ranks[0];
         int64_t bytes = catalog->hellos[from].manifest_bytes[party->side];
-        if (from == refit->rank)
+        if (from == refit->rank && buffer && own->bytes)
             memcpy(buffer, own->bytes + (party->side == RAVEL__OF_SINK ? own->size[0] : 0), (size_t)bytes);
         status = t->broadcast(t->user, refit->comm, buffer, bytes, from, err);
         if (status == RAVEL_OK) status = ravel__catalog_add(catalog, p, buffer, (size_t)bytes, list, err);
@@ -198,7 +198,8 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
         free_pool(refit, pool);
         return ravel__no_memory(err, asked, "the refit buffers");
     }
-    unsigned char *first = (unsigned char *)ravel__round_up((uintptr_t)pool->block, RAVEL__FRAME_ALIGN);
+    unsigned char *first = pool->block;
+    first += (RAVEL__FRAME_ALIGN - (uintptr_t)pool->block % RAVEL__FRAME_ALIGN) % RAVEL__FRAME_ALIGN;
     for (int32_t i = 0; i < count; i++) pool->slots[i].buffer = first + (size_t)i * bytes;
     return RAVEL_OK;
 }

@@ -50,20 +50,24 @@ static ravel_status out_of_place(ravel__loader *l, int32_t sender, const char *w
     return ravel_error_set(&l->why, RAVEL_E_DATA, "a frame from rank %d %s", sender, what);
 }
 
-/* The entry must continue where the last one ended. */
-static ravel_status expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e, target *t) {
+/* The entry must continue where the last one ended; 0, with a sentence in l->why, where it does not. */
+static int expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e, target *t) {
     const ravel__refit_plan *plan = &l->refit->plan;
     const ravel__stream *s = &plan->in[stream];
     const ravel__in_cursor *cursor = &l->cursors[stream];
-    if (cursor->slice == s->slices || e->slice != (uint64_t)cursor->slice || e->first != (uint64_t)cursor->first)
-        return out_of_place(l, s->sender, "does not continue the one before");
+    if (cursor->slice == s->slices || e->slice != (uint64_t)cursor->slice || e->first != (uint64_t)cursor->first) {
+        (void)out_of_place(l, s->sender, "does not continue the one before");
+        return 0;
+    }
     t->slice = &plan->slices[s->first + cursor->slice];
     t->item = &l->refit->sink_holding.items[t->slice->item];
     if (e->tensor != (uint32_t)t->slice->tensor || e->dtype != t->slice->dtype ||
-        e->count > (uint64_t)(t->slice->count - cursor->first))
-        return out_of_place(l, s->sender, "has another slice than was planned");
+        e->count > (uint64_t)(t->slice->count - cursor->first)) {
+        (void)out_of_place(l, s->sender, "has another slice than was planned");
+        return 0;
+    }
     t->box = ravel__slice_box(plan, t->slice, t->item->ndim);
-    return RAVEL_OK;
+    return 1;
 }
 
 static ravel_status changed(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e) {
@@ -104,8 +108,8 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned 
                                const ravel__frame_entry *e) {
     ravel__in_cursor *cursor = &l->cursors[stream];
     target t;
-    ravel_status status = expect(l, stream, e, &t);
-    if (status != RAVEL_OK) return status;
+    ravel_status status = RAVEL_OK;
+    if (!expect(l, stream, e, &t)) return RAVEL_E_DATA;
     if (e->kind == RAVEL__ENTRY_KEEP) {
         int64_t begin = ravel__clock_ns();
         if (l->refit->stage.first)

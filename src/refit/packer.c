@@ -62,7 +62,7 @@ ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_erro
     p->deltas = ravel__calloc(&refit->memory.allocator, count, sizeof *p->deltas);
     p->scratch = count > 0 ? ravel__alloc(&refit->memory.allocator, RAVEL__PACK_STEP) : NULL;
     if (count > 0 && (!p->cursors || !p->deltas || !p->scratch))
-        status = ravel__no_memory(err, count * sizeof *p->cursors, "streams");
+        return ravel__no_memory(err, count * sizeof *p->cursors, "streams");
     for (int32_t i = 0; i < refit->plan.out_count && refit->options.delta && status == RAVEL_OK; i++)
         status = init_delta(p, i, err);
     return status;

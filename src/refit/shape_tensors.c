@@ -11,78 +11,88 @@ typedef struct lister {
     char *names;
     int64_t most, count;
     int32_t dtype, tp, index;
+    int64_t layer;
+    char name[RAVEL_REFIT_NAME_BYTES];
 } lister;
 
-/* cut: the dimension that is cut, -1: none; `units`: the most parts that it can have. */
-static void add(lister *l, int32_t cut, int64_t units, int64_t rows, int64_t columns, const char *format, int64_t layer,
-                int64_t expert) {
+/* Writes the next tensor under the name that was just written to l->name. cut: the dimension that is cut, -1: none;
+ * units: the most parts that it can have. */
+static void add(lister *l, int32_t cut, int64_t units, int64_t rows, int64_t columns) {
     int64_t i = l->count++;
     if (i >= l->most) return;
     char *name = l->names + i * RAVEL_REFIT_NAME_BYTES;
     ravel_refit_tensor *t = &l->tensors[i];
-    // cppcheck-suppress wrongPrintfScanfArgNum ; the format is one of a few of this file, with none to two numbers
-    (void)snprintf(name, RAVEL_REFIT_NAME_BYTES, format, (long long)layer, (long long)expert);
+    memcpy(name, l->name, RAVEL_REFIT_NAME_BYTES);
     *t = (ravel_refit_tensor){.name = name, .dtype = l->dtype, .ndim = columns > 0 ? 2 : 1, .dims = {rows, columns}};
-    if (columns == 0) t->dims[1] = 0;
     if (cut < 0) return;
     t->parts[cut] = units < l->tp ? (int32_t)units : l->tp;
     t->index[cut] = (int32_t)((int64_t)l->index * t->parts[cut] / l->tp);
 }
 
-static void add_attention(lister *l, const ravel_shape *s, int64_t layer) {
+static void add_global(lister *l, const char *name, int32_t cut, int64_t rows, int64_t columns) {
+    (void)snprintf(l->name, sizeof l->name, "%s", name);
+    add(l, cut, rows, rows, columns);
+}
+
+/* A tensor of the current layer. */
+static void add_layer(lister *l, const char *name, int32_t cut, int64_t units, int64_t rows, int64_t columns) {
+    (void)snprintf(l->name, sizeof l->name, "model.layers.%lld.%s", (long long)l->layer, name);
+    add(l, cut, units, rows, columns);
+}
+
+static void add_attention(lister *l, const ravel_shape *s) {
     int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    add(l, -1, 1, s->hidden, 0, "model.layers.%lld.input_layernorm.weight", layer, 0);
-    add(l, 0, s->heads, q, s->hidden, "model.layers.%lld.self_attn.q_proj.weight", layer, 0);
-    add(l, 0, s->kv_heads, kv, s->hidden, "model.layers.%lld.self_attn.k_proj.weight", layer, 0);
-    add(l, 0, s->kv_heads, kv, s->hidden, "model.layers.%lld.self_attn.v_proj.weight", layer, 0);
+    add_layer(l, "input_layernorm.weight", -1, 1, s->hidden, 0);
+    add_layer(l, "self_attn.q_proj.weight", 0, s->heads, q, s->hidden);
+    add_layer(l, "self_attn.k_proj.weight", 0, s->kv_heads, kv, s->hidden);
+    add_layer(l, "self_attn.v_proj.weight", 0, s->kv_heads, kv, s->hidden);
     if (s->attention_bias) {
-        add(l, 0, s->heads, q, 0, "model.layers.%lld.self_attn.q_proj.bias", layer, 0);
-        add(l, 0, s->kv_heads, kv, 0, "model.layers.%lld.self_attn.k_proj.bias", layer, 0);
-        add(l, 0, s->kv_heads, kv, 0, "model.layers.%lld.self_attn.v_proj.bias", layer, 0);
+        add_layer(l, "self_attn.q_proj.bias", 0, s->heads, q, 0);
+        add_layer(l, "self_attn.k_proj.bias", 0, s->kv_heads, kv, 0);
+        add_layer(l, "self_attn.v_proj.bias", 0, s->kv_heads, kv, 0);
     }
     if (s->qk_norm) {
-        add(l, -1, 1, s->head_dim, 0, "model.layers.%lld.self_attn.q_norm.weight", layer, 0);
-        add(l, -1, 1, s->head_dim, 0, "model.layers.%lld.self_attn.k_norm.weight", layer, 0);
+        add_layer(l, "self_attn.q_norm.weight", -1, 1, s->head_dim, 0);
+        add_layer(l, "self_attn.k_norm.weight", -1, 1, s->head_dim, 0);
     }
-    add(l, 1, s->heads, s->hidden, q, "model.layers.%lld.self_attn.o_proj.weight", layer, 0);
-    add(l, -1, 1, s->hidden, 0, "model.layers.%lld.post_attention_layernorm.weight", layer, 0);
+    add_layer(l, "self_attn.o_proj.weight", 1, s->heads, s->hidden, q);
+    add_layer(l, "post_attention_layernorm.weight", -1, 1, s->hidden, 0);
 }
 
-static void add_dense(lister *l, const ravel_shape *s, int64_t layer) {
-    if (s->gated) add(l, 0, s->ffn, s->ffn, s->hidden, "model.layers.%lld.mlp.gate_proj.weight", layer, 0);
-    add(l, 0, s->ffn, s->ffn, s->hidden, "model.layers.%lld.mlp.up_proj.weight", layer, 0);
-    add(l, 1, s->ffn, s->hidden, s->ffn, "model.layers.%lld.mlp.down_proj.weight", layer, 0);
+/* gate, up and down of a block; `prefix` ends with a dot. */
+static void add_block(lister *l, const ravel_shape *s, const char *prefix, int64_t ffn) {
+    static const char *const names[] = {"gate_proj.weight", "up_proj.weight", "down_proj.weight"};
+    for (int i = s->gated ? 0 : 1; i < 3; i++) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "%s%s", prefix, names[i]);
+        add_layer(l, name, i == 2, ffn, i == 2 ? s->hidden : ffn, i == 2 ? ffn : s->hidden);
+    }
 }
 
-static void add_experts(lister *l, const ravel_shape *s, int64_t layer) {
-    int64_t ffn = s->expert_ffn;
-    add(l, -1, 1, s->experts, s->hidden, "model.layers.%lld.mlp.gate.weight", layer, 0);
+static void add_experts(lister *l, const ravel_shape *s) {
+    add_layer(l, "mlp.gate.weight", -1, 1, s->experts, s->hidden);
     for (int64_t e = 0; e < s->experts; e++) {
-        add(l, 0, ffn, ffn, s->hidden, "model.layers.%lld.mlp.experts.%lld.gate_proj.weight", layer, e);
-        add(l, 0, ffn, ffn, s->hidden, "model.layers.%lld.mlp.experts.%lld.up_proj.weight", layer, e);
-        add(l, 1, ffn, s->hidden, ffn, "model.layers.%lld.mlp.experts.%lld.down_proj.weight", layer, e);
+        char prefix[40];
+        (void)snprintf(prefix, sizeof prefix, "mlp.experts.%lld.", (long long)e);
+        add_block(l, s, prefix, s->expert_ffn);
     }
-    if (s->shared_ffn == 0) return;
-    add(l, 0, s->shared_ffn, s->shared_ffn, s->hidden, "model.layers.%lld.mlp.shared_expert.gate_proj.weight", layer,
-        0);
-    add(l, 0, s->shared_ffn, s->shared_ffn, s->hidden, "model.layers.%lld.mlp.shared_expert.up_proj.weight", layer, 0);
-    add(l, 1, s->shared_ffn, s->hidden, s->shared_ffn, "model.layers.%lld.mlp.shared_expert.down_proj.weight", layer,
-        0);
+    if (s->shared_ffn > 0) add_block(l, s, "mlp.shared_expert.", s->shared_ffn);
 }
 
 int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32_t tp, int32_t index,
                                   ravel_refit_tensor *tensors, char *names, int64_t most) {
-    lister l = {tensors, names, most, 0, dtype, tp < 1 ? 1 : tp, index};
-    add(&l, 0, shape->vocab, shape->vocab, shape->hidden, "model.embed_tokens.weight", 0, 0);
-    for (int64_t layer = 0; layer < shape->layers; layer++) {
-        add_attention(&l, shape, layer);
-        if (shape->experts > 0 && layer >= shape->dense_layers)
-            add_experts(&l, shape, layer);
+    lister l = {
+        .tensors = tensors, .names = names, .most = most, .dtype = dtype, .tp = tp < 1 ? 1 : tp, .index = index};
+    add_global(&l, "model.embed_tokens.weight", 0, shape->vocab, shape->hidden);
+    for (l.layer = 0; l.layer < shape->layers; l.layer++) {
+        add_attention(&l, shape);
+        if (shape->experts > 0 && l.layer >= shape->dense_layers)
+            add_experts(&l, shape);
         else
-            add_dense(&l, shape, layer);
+            add_block(&l, shape, "mlp.", shape->ffn);
     }
-    add(&l, -1, 1, shape->hidden, 0, "model.norm.weight", 0, 0);
-    if (!shape->tied) add(&l, 0, shape->vocab, shape->vocab, shape->hidden, "lm_head.weight", 0, 0);
+    add_global(&l, "model.norm.weight", -1, shape->hidden, 0);
+    if (!shape->tied) add_global(&l, "lm_head.weight", 0, shape->vocab, shape->hidden);
     return l.count;
 }
 

@@ -486,9 +486,10 @@ static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
     double limit = refit->options.timeout > 0 ? refit->options.timeout : ravel_comm_timeout(refit->comm);
     double waited = (double)(refit->wire.now_ns - refit->wire.progress_ns) * 1e-9;
     if (waited <= limit) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_TIMEOUT, "no weights moved for %.3g s (%lld of %lld bytes had)", limit,
-                           (long long)(refit->wire.bytes_sent + refit->wire.bytes_received),
-                           (long long)refit->wire.total_bytes);
+    long long done = refit->wire.bytes_sent, total = refit->wire.total_bytes;
+    done += refit->wire.bytes_received;
+    return ravel_error_set(err, RAVEL_E_TIMEOUT, "no weights moved for %.3g s (%lld of %lld bytes had)", limit, done,
+                           total);
 }
 
 /* ---- sleeping ------------------------------------------------------------------------------------------- */
