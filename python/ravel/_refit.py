@@ -357,7 +357,7 @@ class Refit:
         parts: list[bytes] = []
         kind = lib.ravel_refit_trace.argtypes[3]
 
-        def take(_user: Any, text: Any, size: int) -> int:
+        def take(_user: Any, text: Any, size: int, _err: Any) -> int:
             parts.append(C.string_at(text, size))
             return _abi.RAVEL_OK
 
