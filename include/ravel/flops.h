@@ -73,7 +73,7 @@ typedef struct ravel_flops {
     ravel_u128 hardware; /* model + recompute: what HFU is made of */
 } ravel_flops;
 
-/* `head_tokens`: tokens that go through the LM head; sum->tokens where all do. E_ARGUMENT for a shape that
+/* `head_tokens`: tokens that go through the LM head; sum->tokens where all do. E_DATA for a shape that
  * ravel_shape_check refuses, E_OVERFLOW past 2^128. */
 RAVEL_API ravel_status ravel_flops_count(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
                                          ravel_recompute recompute, ravel_flops *flops, ravel_error *err);

@@ -188,9 +188,10 @@ static int by_name(const void *a, const void *b) {
 }
 
 /* Tensors must lie back to back from the first byte of the data to the last. */
-static ravel_status check_places(const parsing *p, const ravel_safetensor *t, size_t count) {
+static ravel_status check_places(const parsing *p, size_t first) {
+    const ravel_safetensor *t = p->file->tensors;
     int64_t at = 0;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = first; t && i < p->file->count; i++) {
         int64_t begin = (const char *)t[i].data - p->data;
         if (begin < at)
             return ravel_error_set(p->err, RAVEL_E_DATA, "tensor \"%.200s\" overlaps tensor \"%.200s\"", t[i].name,
@@ -251,9 +252,8 @@ static ravel_status read_header(const parsing *p) {
     status = sort_names(file, first, &names, p->err);
     if (status) return status;
     ravel__arena_rewind(&file->arena, mark);
-    ravel_safetensor *mine = file->tensors ? file->tensors + first : NULL;
-    if (file->count - first > 1) qsort(mine, file->count - first, sizeof *mine, by_place);
-    return check_places(p, mine, file->count - first);
+    if (file->tensors) qsort(file->tensors + first, file->count - first, sizeof *file->tensors, by_place);
+    return check_places(p, first);
 }
 
 static ravel_status add(ravel_safetensors *file, const void *bytes, size_t size, ravel_error *err) {
