@@ -16,7 +16,7 @@ wantfile "/usr/include/*/cblas.h /usr/include/cblas.h" libopenblas-dev
 if [ "${1:-demo}" = test ]; then
     want g++ g++
     want clang clang
-    wantfile "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a" libclang-rt-14-dev
+    wantfile "/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a" libclang-rt-dev
     want clang-format clang-format
     want clang-tidy clang-tidy
     want cppcheck cppcheck
@@ -35,9 +35,12 @@ fi
 echo "installing:$need"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
+install() { apt-get install -y -qq --no-install-recommends "$@" >"$log" 2>&1; }
 apt-get update -qq >"$log" 2>&1 || cat "$log"
-for p in $need; do
-    apt-get install -y -qq --no-install-recommends "$p" >"$log" 2>&1 || { echo "  $p could not be installed:"; tail -n 3 "$log"; }
+# All at once; if that fails, one by one, so that a package that is not to be had costs only its own part.
+# shellcheck disable=SC2086
+install $need || for p in $need; do
+    install "$p" || { echo "  $p could not be installed:"; tail -n 3 "$log"; }
 done
 rm -f "$log"
 exit 0

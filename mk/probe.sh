@@ -21,8 +21,8 @@ echo "optional parts:"
 
 if try openblas '#include <cblas.h>
 int main(void) { float x = 1; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &x, 1, &x, 1, 0, &x, 1); return 0; }' -lopenblas; then
-    found OPENBLAS OpenBLAS "fast matrix products in the trainer"
-else missing OpenBLAS "the trainer falls back to its reference kernels" libopenblas-dev; fi
+    found OPENBLAS OpenBLAS "matrix products in the trainer, on processors without AVX-512"
+else missing OpenBLAS "the trainer multiplies matrices by its own kernels alone" libopenblas-dev; fi
 
 mpi='#include <mpi.h>
 int main(int c, char **v) { MPI_Init(&c, &v); return MPI_Finalize(); }'
