@@ -98,6 +98,7 @@ $(BUILD)/obj/src/%.o: src/%.c
 	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
 $(BUILD)/obj/src/io/page.o: src/io/page.html
 $(BUILD)/obj/cli/report_page.o: cli/report.html
+$(call obj,train/cpu_blas.c bench/bench_train.c tests/unit/test_train_kernels.c): $(BUILD)/config.mk # OpenBLAS or not
 $(BUILD)/obj/train/%.o: train/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@
@@ -150,12 +151,12 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(
 # ---- what people type ------------------------------------------------------------------------------------------
 
 demo:
-	@sh mk/deps.sh demo
+	@sh mk/deps.sh demo $(BUILD)
 	@$(MAKE) --no-print-directory all
 	@sh mk/demo.sh $(BUILD)
 
 test:
-	@sh mk/deps.sh test
+	@sh mk/deps.sh test $(BUILD)
 	@BUILD=$(BUILD) CC="$(CC)" SUITES="$(SUITES)" sh tests/run.sh
 
 bench: $(BENCH) all

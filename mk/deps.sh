@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make demo` (or `make test`) needs and the machine lacks.
-#     mk/deps.sh demo|test
+#     mk/deps.sh demo|test BUILD
 # As root through apt-get; otherwise it prints the one line to run and goes on: every part but the compiler is optional.
 set -u
 need=""
@@ -43,4 +43,5 @@ install $need || for p in $need; do
     install "$p" || { echo "  $p could not be installed:"; tail -n 3 "$log"; }
 done
 rm -f "$log"
+find "$2" -name config.mk -delete 2>/dev/null # what was probed before is out of date
 exit 0
