@@ -35,7 +35,7 @@ endif
 
 # ---- what is built from what -----------------------------------------------------------------------------------
 
-MPI_SRC    := $(wildcard src/comm/mpi*.c)
+MPI_SRC    := src/comm/mpi.c
 MODULE_SRC := $(MPI_SRC) src/comm/nccl.c src/device/cuda.c
 LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c))
 TRAIN_SRC  := $(wildcard train/*.c)
@@ -118,8 +118,8 @@ $(BUILD)/libraveltrain.a: $(call obj,$(TRAIN_SRC))
 $(SHARED): $(call obj,$(LIB_SRC))
 	$(call say,LD,$@)$(CC) -shared -Wl,-soname,libravel.so.$(MAJOR) -o $@ $^ $(LINK) $(LIBS)
 	@ln -sf libravel.so $(BUILD)/libravel.so.$(MAJOR)
-# A module calls back into libravel's shared helpers through the table it is handed, so it links only its own library.
-MPI_NEEDS := $(MPI_SRC) $(wildcard src/comm/*.h src/base/*.h include/ravel/*.h)
+# A module hands libravel a table of functions and needs nothing of it, so it links only its own library.
+MPI_NEEDS := $(MPI_SRC) src/comm/wire.h
 $(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(OPENMPI_FLAGS) $(LINK)
 $(BUILD)/libravel_mpich.so: $(MPI_NEEDS)

@@ -1,6 +1,7 @@
 /* What a back end is: a const table of functions over two structs.
  *
- *     ravel_comm_*  ->  front (comm.c, ops.c, reduce.c)  ->  table  ->  self.c | threads*.c | mpi.c | callbacks.c
+ *     ravel_comm_*  ->  front (comm.c, ops.c, reduce.c)  ->  table  ->  self.c | threads*.c | callbacks.c
+ *                                                                    ->  remote*.c  ->  wire.h  ->  mpi.c
  *
  * The front does what is the same everywhere: argument checks, byte sizes, offsets, deadlines, death, sentences,
  * splitting, and the reductions of back ends that have none of their own. A back end moves bytes: it starts an

@@ -3,9 +3,7 @@
  * A launcher leaves its mark in the environment of every rank; each row below is such a mark. The first row that is
  * there says which module to try first. A module is looked for at options.module, else RAVEL_MPI_MODULE, else by name
  * beside libravel, beside the program and around it, and in the folder that libravel was installed into. */
-#include "comm/module.h"
-
-#include "base/clock.h"
+#include "comm/remote.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -119,37 +117,28 @@ static ravel_status load(const ravel_comm_options *o, const struct launcher *lau
 
 /* ---- opening -------------------------------------------------------------------------------------------- */
 
-static const ravel__services services = {
-    .version = RAVEL__MODULE_VERSION,
-    .services_bytes = sizeof(ravel__services),
-    .comm_bytes = sizeof(ravel_comm),
-    .request_bytes = sizeof(ravel_request),
-    .comm_new = ravel__comm_new,
-    .comm_discard = ravel__comm_discard,
-    .calloc = ravel__calloc,
-    .resize = ravel__resize,
-    .release = ravel__release,
-    .no_memory = ravel__no_memory,
-    .error_set = ravel_error_set,
-    .clock_ns = ravel__clock_ns,
-    .op_describe = ravel__op_describe,
-    .card_fill = ravel__card_fill,
-    .cards_agree = ravel__cards_agree,
-    .card_complain = ravel__card_complain,
-    .cards_complaint = ravel__cards_complaint,
-};
+/* The module's table, if it is of this build. */
+static ravel_status find_wire(void *handle, const ravel__wire **wire, ravel_error *err) {
+    ravel__wire_fn get;
+    void *symbol = dlsym(handle, "ravel_wire");
+    memcpy(&get, &symbol, sizeof get); /* ISO C has no cast from an object to a function pointer */
+    if (!symbol)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the MPI module exports no ravel_wire; is it Ravel's, and of this version?");
+    *wire = get();
+    if ((*wire)->version != RAVEL__WIRE_VERSION || (*wire)->bytes != (int32_t)sizeof **wire)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the MPI module and libravel are of different builds; install both again");
+    return RAVEL_OK;
+}
 
 ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err) {
     ravel_comm_options o;
     search s = {.used = 0};
-    ravel__module_fn open_module;
+    const ravel__wire *wire = NULL;
     const struct launcher *launcher = find_launcher();
     ravel_status status = ravel__comm_options_take(options, &o, err);
     if (!status) status = load(&o, launcher, &s, err);
-    if (status) return status;
-    void *symbol = dlsym(s.handle, "ravel_comm_module");
-    memcpy(&open_module, &symbol, sizeof open_module); /* ISO C has no cast from an object to a function pointer */
-    if (!symbol)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the MPI module exports no ravel_comm_module; is it Ravel's?");
-    return open_module(&services, &o, promised_ranks(launcher), comm, err);
+    if (!status) status = find_wire(s.handle, &wire, err);
+    return status ? status : ravel__remote_open(wire, &o, promised_ranks(launcher), comm, err);
 }

@@ -40,7 +40,7 @@ only() { # HEADER ALLOWED-PATTERN
     found=$(grep -rlE "#include *<$1>" include src cli train bench examples 2>/dev/null | grep -vE "$2")
     if [ -z "$found" ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL  <$1> is included by $found"; fi
 }
-only 'mpi\.h' '^src/comm/mpi_parts\.h$'
+only 'mpi\.h' '^src/comm/mpi\.c$'
 only 'nccl\.h' '^src/comm/nccl\.c$'
 only 'cuda_runtime\.h' '^src/(device/cuda|comm/nccl)\.c$|\.cu$'
 only 'cblas\.h' '^(train|bench)/'
