@@ -214,7 +214,7 @@ static ravel__wire_verdict judge(const MPI_Status *status, int error, int expect
     if (class != MPI_SUCCESS) return RAVEL__WIRE_BROKEN;
     if (expect < 0) return RAVEL__WIRE_DONE;
     return MPI_Get_count(status, MPI_BYTE, &got) == MPI_SUCCESS && got == expect ? RAVEL__WIRE_DONE
-                                                                                  : RAVEL__WIRE_MISMATCH;
+                                                                                 : RAVEL__WIRE_MISMATCH;
 }
 
 static ravel__wire_verdict wire_test(ravel__bundle *bundle, int *code) {
