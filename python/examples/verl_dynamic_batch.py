@@ -33,7 +33,7 @@ def main():
 
     micro_batches, indices = verl.rearrange_micro_batches(batch, MAX_TOKEN_LEN, num_batches_divided_by=2)
     tokens = [int(m["attention_mask"].sum()) for m in micro_batches]
-    results = np.concatenate([log_probs(m) for m in micro_batches])[verl.restore_order(indices)]
+    results = verl.restore_dynamic_batch(np.concatenate([log_probs(m) for m in micro_batches]), indices)
 
     print(f"{ROWS} rows, {int(lengths.sum())} tokens: {len(micro_batches)} micro-batches of {min(tokens)} to {max(tokens)} "
           f"tokens, budget {MAX_TOKEN_LEN}")

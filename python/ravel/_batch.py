@@ -31,6 +31,11 @@ def _flat(value: Any, what: str) -> np.ndarray:
     return array
 
 
+def _check_kind(kind: str) -> None:
+    if kind not in _KINDS:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_KINDS)}")
+
+
 class Field:
     """One array of a ragged store.
 
@@ -40,8 +45,7 @@ class Field:
     """
 
     def __init__(self, name: str, data: Any, kind: str = "token", pad: float = 0):
-        if kind not in _KINDS:
-            raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_KINDS)}")
+        _check_kind(kind)
         self.name, self.kind, self.pad = name, kind, pad
         self.data = _flat(data, name)
         self.dtype = code_of(self.data, name)
@@ -68,7 +72,6 @@ class Ragged:
         self.fields: dict[str, Field] = {
             name: value if isinstance(value, Field) else Field(name, value) for name, value in fields.items()}
         self._update()
-        call("ravel_ragged_check", C.byref(self._c))
 
     def _update(self) -> None:
         """The C struct over the fields as they are now."""
@@ -76,6 +79,7 @@ class Ragged:
         self._c = _abi.ravel_ragged(size=C.sizeof(_abi.ravel_ragged), count=self.lengths.size,
                                     offsets=address(self.offsets), prompts=address(self.prompts), fields=self._array,
                                     field_count=len(self.fields))
+        call("ravel_ragged_check", C.byref(self._c))
         for field in self.fields.values():
             need = lib.ravel_field_bytes(C.byref(self._c), C.byref(field._c()))
             if need != field.data.nbytes:
@@ -88,7 +92,7 @@ class Ragged:
         self.fields[name] = Field(name, data, kind, pad)
         try:
             self._update()
-        except ValueError:
+        except Exception:
             self.fields = before
             self._update()
             raise
@@ -141,6 +145,12 @@ def _new(shape: Any, dtype: Any) -> np.ndarray:
     return np.empty(shape, dtype)
 
 
+def _check_clash(store: Ragged, own: Mapping[str, np.ndarray]) -> None:
+    clash = sorted(set(store.fields) & set(own))
+    if clash:
+        raise ValueError(f"a field is called {clash[0]!r}, which is one of the packer's own arrays")
+
+
 def _field_arrays(store: Ragged, rows: Any, per_sample: int) -> tuple[dict[str, np.ndarray], Any]:
     """Outputs for the store's fields, and the table of pointers that the packer wants."""
     arrays: dict[str, np.ndarray] = {}
@@ -173,16 +183,13 @@ def pack(store: Ragged, samples: Any, *, positions: bool = True, segments: bool 
             arrays[name] = _new(local, dtype)
     for name, array in arrays.items():
         setattr(thd, name, address(array))
+    _check_clash(store, arrays)
     fields, table = _field_arrays(store, (local,), thd.sequences)
     thd.fields = C.cast(table, C.c_void_p).value
     call("ravel_thd_pack", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(thd))
-    clash = set(fields) & set(arrays)
-    if clash:
-        raise ValueError(f"a field is called {sorted(clash)[0]!r}, which is one of the packer's own arrays")
-    numbers = {name: getattr(thd, name) for name in
-               ("samples_count", "sequences", "tokens_count", "local_tokens", "actual_tokens", "max_seqlen",
-                "max_length") if hasattr(thd, name)}
-    numbers["slot_tokens"] = thd.tokens
+    numbers = {name: getattr(thd, name) for name in ("samples_count", "sequences", "local_tokens", "actual_tokens",
+                                                     "max_seqlen", "max_length")}
+    numbers["slot_tokens"] = thd.tokens  # "tokens" is what most stores call a field
     return Batch({**arrays, **fields}, numbers, thd, chosen, (table, index))
 
 
@@ -199,6 +206,7 @@ def pad(store: Ragged, samples: Any, *, loss_mask: bool = False, **options: Any)
         arrays["loss_mask"] = _new(grid, np.float32)
     for name, array in arrays.items():
         setattr(out, name, address(array))
+    _check_clash(store, arrays)
     fields, table = _field_arrays(store, grid, out.rows)
     out.fields = C.cast(table, C.c_void_p).value
     call("ravel_padded_pack", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(out))
@@ -213,6 +221,7 @@ def scatter(store: Ragged, batch: Batch, packed: Any, *, kind: str = "token", ou
     ``kind`` is the kind of field that they are: "step" for next-token log-probs (one less than tokens a sample). Call it
     once for each bin (and each cp rank's shard) with the same ``out``.
     """
+    _check_kind(kind)
     data = np.ascontiguousarray(host_array(packed, "packed"))
     is_thd = isinstance(batch._c, _abi.ravel_thd)
     rows = 1 if is_thd else 2
@@ -229,8 +238,8 @@ def scatter(store: Ragged, batch: Batch, packed: Any, *, kind: str = "token", ou
     if out is None:
         elements = need // data.dtype.itemsize // width
         out = np.zeros((elements,) if width == 1 else (elements, width), data.dtype)
-    if out.nbytes != need or out.dtype != data.dtype or not out.flags.c_contiguous:
-        raise ValueError(f"out must be a contiguous array of {need} bytes of {data.dtype}")
+    if out.nbytes != need or out.dtype != data.dtype or not (out.flags.c_contiguous and out.flags.writeable):
+        raise ValueError(f"out must be a contiguous, writable array of {need} bytes of {data.dtype}")
     if is_thd:
         call("ravel_thd_unpack", C.byref(store._c), C.byref(batch._options), C.byref(batch._c), C.byref(field),
              address(data), address(out))
@@ -242,33 +251,43 @@ def scatter(store: Ragged, batch: Batch, packed: Any, *, kind: str = "token", ou
 def _cp(ranks: int, kind: str) -> _abi.ravel_cp:
     if kind not in _CP_KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_CP_KINDS)}")
+    if ranks < 1:
+        raise ValueError(f"ranks is {ranks}; it must be 1 or more")
     return _abi.ravel_cp(ranks=ranks, kind=_CP_KINDS.index(kind))
+
+
+def _slots(cu_seqlens_padded: Any) -> np.ndarray:
+    slots = as_array(cu_seqlens_padded, np.int32, "cu_seqlens_padded")
+    if slots.size < 1:
+        raise ValueError("cu_seqlens_padded is empty; it begins with 0")
+    return slots
 
 
 def cp_shard(whole: Any, cu_seqlens_padded: Any, rank: int, ranks: int, kind: str = "zig-zag") -> np.ndarray:
     """This rank's positions of an array over a packed bin's tokens (its first dimension)."""
-    slots = as_array(cu_seqlens_padded, np.int32, "cu_seqlens_padded")
+    cp, slots = _cp(ranks, kind), _slots(cu_seqlens_padded)
     array = np.ascontiguousarray(host_array(whole, "whole"))
-    if slots.size < 1 or array.shape[:1] != (int(slots[-1]),):
-        raise ValueError(f"the array has {array.shape[:1]} positions; cu_seqlens_padded ends at {slots[-1:]}")
+    if array.shape[:1] != (int(slots[-1]),):
+        raise ValueError(f"the array has shape {array.shape}; cu_seqlens_padded ends at {int(slots[-1])} positions")
     each = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    shard = np.empty((array.shape[0] // max(1, ranks), *array.shape[1:]), array.dtype)
-    call("ravel_cp_gather", C.byref(_cp(ranks, kind)), rank, address(slots), slots.size - 1, address(array), each,
+    shard = np.empty((array.shape[0] // ranks, *array.shape[1:]), array.dtype)
+    call("ravel_cp_gather", C.byref(cp), rank, address(slots), slots.size - 1, address(array), each,
          address(shard))
     return shard
 
 
 def cp_unshard(shards: Any, cu_seqlens_padded: Any, kind: str = "zig-zag") -> np.ndarray:
     """All ranks' shards, in rank order, back to the whole array."""
-    slots = as_array(cu_seqlens_padded, np.int32, "cu_seqlens_padded")
+    slots = _slots(cu_seqlens_padded)
     parts = [np.ascontiguousarray(host_array(s, "a shard")) for s in shards]
     if not parts or any(p.shape != parts[0].shape or p.dtype != parts[0].dtype for p in parts):
         raise ValueError("shards must be as many arrays as there are ranks, all of one shape and dtype")
-    if parts[0].shape[0] * len(parts) != int(slots[-1]):
-        raise ValueError(f"{len(parts)} shards of {parts[0].shape[0]} do not make {int(slots[-1])} positions")
+    if parts[0].ndim < 1 or parts[0].shape[0] * len(parts) != int(slots[-1]):
+        raise ValueError(f"{len(parts)} shards of shape {parts[0].shape} do not make {int(slots[-1])} positions")
     whole = np.empty((int(slots[-1]), *parts[0].shape[1:]), parts[0].dtype)
     each = whole.itemsize * int(np.prod(whole.shape[1:], dtype=np.int64))
+    cp = _cp(len(parts), kind)
     for rank, part in enumerate(parts):
-        call("ravel_cp_scatter", C.byref(_cp(len(parts), kind)), rank, address(slots), slots.size - 1, address(part),
+        call("ravel_cp_scatter", C.byref(cp), rank, address(slots), slots.size - 1, address(part),
              each, address(whole))
     return whole

@@ -298,7 +298,8 @@ def _gather(pushes: list[_Push], ids: np.ndarray) -> _Input:
     rows = [at[number] for number in ids.tolist()]
     names = pushes[0].source.arrays.keys()
     columns = {name: np.concatenate([push.source.arrays[name] for push in pushes])[rows] for name in names}
-    columns["update_ids"] = columns.pop("updates", None)
+    if "updates" in columns:
+        columns["update_ids"] = columns.pop("updates")
     return _Input(columns.pop("lengths", None), **columns)
 
 

@@ -124,6 +124,12 @@ def read_lengths(path: str | os.PathLike[str], **options: Any) -> Lengths:
     return Lengths(pointer)
 
 
+def _index(index: int) -> int:
+    if index < 0:
+        raise IndexError(f"index is {index}; samples are numbered from 0")
+    return index
+
+
 class Mock:
     """A mock data set, the same on every machine; sample i depends on the seed and on i alone."""
 
@@ -134,11 +140,12 @@ class Mock:
         self.count = lib.ravel_mock_described(pointer.value).contents.count
 
     def length(self, index: int) -> int:
-        return lib.ravel_mock_length(self._handle.pointer, index)
+        """Of sample ``index``; any from 0 up, since a mock set has no end: ``count`` is only how many one asks for."""
+        return lib.ravel_mock_length(self._handle.pointer, _index(index))
 
     def prompt(self, index: int) -> int:
         """How much of sample ``index`` is prompt; 0 without prompt_share."""
-        return lib.ravel_mock_prompt(self._handle.pointer, index)
+        return lib.ravel_mock_prompt(self._handle.pointer, _index(index))
 
     def tokens(self, index: int, vocab: int) -> np.ndarray:
         """The token ids of sample ``index``."""

@@ -19,13 +19,14 @@ import contextlib
 import ctypes as C
 import json
 import logging
+import operator
 import os
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
 from . import _abi
-from ._lib import Handle, Raised, address, as_array, call, fields, lib, view_bytes
+from ._lib import Handle, Raised, address, as_array, call, fields, host_array, lib, view_bytes
 from ._options import Table
 from ._plan import Plan
 from ._shape import Shape, shape as shape_of
@@ -99,15 +100,20 @@ def _choice(what: str, value: str, words: list[str]) -> int:
     return words.index(value)
 
 
+def _positive(lengths: Any) -> np.ndarray:
+    array = as_array(lengths, np.int64, "lengths")
+    if array.size and int(array.min()) < 1:
+        raise ValueError(f"a length is {int(array.min())}; lengths are 1 or more")
+    return array
+
+
 def flops(shape: Any, lengths: Any, *, head_tokens: int | None = None, recompute: str = "none") -> Flops:
     """Operations of one pass over packed samples of these lengths: causal attention inside each sample only.
 
     ``head_tokens`` go through the LM head (None: all); ``recompute`` is none, attention or full.
     """
     model = shape if isinstance(shape, Shape) else shape_of(shape)
-    array = as_array(lengths, np.int64, "lengths")
-    if array.size and int(array.min()) < 1:
-        raise ValueError(f"a length is {int(array.min())}; lengths are 1 or more")
+    array = _positive(lengths)
     total, result = _abi.ravel_lengths_sum(), _abi.ravel_flops()
     lib.ravel_lengths_add(C.byref(total), address(array), array.size)
     call("ravel_flops_count", C.byref(model._c), C.byref(total), total.tokens if head_tokens is None else head_tokens,
@@ -210,7 +216,7 @@ class Metrics:
     def add_batch(self, lengths: Any, *, capacity: int, padded: int | None = None, loss: int = 0, head: int = 0,
                   bins: int = 1, fillers: int = 0, micro_steps: int | None = None) -> None:
         """A bin of this rank, or all bins of an update at once: real lengths, room, slot tokens, loss tokens."""
-        array = as_array(lengths, np.int64, "lengths")
+        array = _positive(lengths)
         batch = _abi.ravel_metrics_batch(
             size=C.sizeof(_abi.ravel_metrics_batch), lengths=address(array), samples=array.size, capacity=capacity,
             padded=int(array.sum()) if padded is None else padded, loss=loss, head=head, bins=bins, fillers=fillers,
@@ -275,7 +281,7 @@ class Metrics:
     # -- the update
     def update(self, step: int) -> dict[str, float | int]:
         """Ends update ``step``: reduces over ranks, writes to the sinks, and returns :meth:`values`. Collective."""
-        self._raised.call("ravel_metrics_update", self._pointer, step)
+        self._raised.call("ravel_metrics_update", self._pointer, operator.index(step))
         return self.values()
 
     def values(self) -> dict[str, float | int]:
@@ -384,7 +390,7 @@ def _arrays(kind: Any, given: Mapping[str, tuple[Any, Any]]) -> tuple[Any, list[
         if value is None:
             continue
         if dtype is np.uint8:  # truth values
-            value = np.asarray(value).astype(np.uint8)
+            value = host_array(value, name).astype(bool).astype(np.uint8)
         array = as_array(value, dtype, name, keep[0].size if keep else None)
         keep.append(array)
         setattr(struct, name, address(array))

@@ -1,5 +1,9 @@
 """The peers' call shapes: what they document, and the hard cap."""
 
+import subprocess
+import sys
+import types
+
 import numpy as np
 import pytest
 import ravel
@@ -10,48 +14,177 @@ from ravel.adapters import huggingface, megatron, nemo_rl, trl, verl
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
 
 
+# ---- verl ------------------------------------------------------------------------------------------------------------
+
+
 @settings(max_examples=80, deadline=None)
-@given(LENGTHS, st.integers(1, 8), st.booleans())
-def test_verl_partitions(lengths, k, equal):
-    if equal:
-        lengths = lengths[:len(lengths) // k * k]
-    if len(lengths) < k:
-        with pytest.raises(ValueError):
-            verl.get_seqlen_balanced_partitions(lengths, k, equal)
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=60), st.integers(1, 8), st.booleans(),
+       st.sampled_from([1, 10**10]))
+def test_verl_partitions(sizes, k, equal, scale):
+    """Lengths, or workloads of any size: verl calls it with both."""
+    sizes = [n * scale for n in sizes[:len(sizes) // k * k if equal else None]]
+    if len(sizes) < k:
+        with pytest.raises(ValueError, match="cannot be dealt"):
+            verl.get_seqlen_balanced_partitions(sizes, k, equal)
         return
-    parts = verl.get_seqlen_balanced_partitions(lengths, k, equal)
-    assert len(parts) == k and all(parts) and sorted(i for p in parts for i in p) == list(range(len(lengths)))
-    assert all(p == sorted(p) for p in parts)
+    parts = verl.get_seqlen_balanced_partitions(seqlen_list=sizes, k_partitions=k, equal_size=equal)
+    assert len(parts) == k and all(parts) and sorted(i for p in parts for i in p) == list(range(len(sizes)))
+    assert all(p == sorted(p) and all(type(i) is int for i in p) for p in parts)
     if equal:
-        assert {len(p) for p in parts} == {len(lengths) // k}
+        assert {len(p) for p in parts} == {len(sizes) // k}
     else:
-        sums = [sum(lengths[i] for i in p) for p in parts]
-        assert max(sums) - min(sums) <= max(lengths)
+        sums = [sum(sizes[i] for i in p) for p in parts]
+        assert max(sums) - min(sums) <= max(sizes)
+
+
+def test_verl_workloads_of_a_large_batch_are_dealt_evenly():
+    lengths = np.random.default_rng(0).integers(1, 32768, 4096)
+    work = 24576 * lengths + lengths**2  # beyond what a length may be, in one sequence and in all
+    parts = verl.get_seqlen_balanced_partitions(work.tolist(), 64, True)
+    sums = np.array([work[p].sum() for p in parts])
+    assert {len(p) for p in parts} == {64} and sums.max() / sums.mean() < 1.0001
 
 
 @settings(max_examples=80, deadline=None)
-@given(LENGTHS, st.integers(1, 4), st.integers(0, 5))
-def test_verl_micro_batches_keep_the_budget(lengths, multiple, least):
-    parts = verl.get_micro_batch_indices(lengths, 128, num_batches_divided_by=multiple, min_num_micro_batch=least)
+@given(LENGTHS, st.integers(1, 4), st.integers(0, 5), st.booleans(), st.sampled_from(["packed", "padded"]))
+def test_verl_micro_batches_keep_the_budget(lengths, multiple, least, balance, layout):
+    parts = verl.get_micro_batch_indices(lengths, 128, num_batches_divided_by=multiple, min_num_micro_batch=least,
+                                         use_dynamic_bsz_balance=balance, layout=layout)
     assert len(parts) % multiple == 0 and len(parts) >= least
-    assert all(sum(lengths[i] for i in p) <= 128 for p in parts)
+    assert len(parts) > len(lengths) or all(parts)  # none is empty unless there are too few sequences
+    for part in parts:
+        own = [lengths[i] for i in part] or [0]
+        assert (sum(own) if layout == "packed" else len(own) * max(own)) <= 128
     flat = [i for p in parts for i in p]
     assert sorted(flat) == list(range(len(lengths)))
     assert np.array_equal(np.asarray(flat)[verl.restore_order(parts)], np.arange(len(lengths)))
+    assert verl.restore_dynamic_batch(np.asarray(flat), parts).tolist() == list(range(len(lengths)))
+
+
+class Rows(dict):
+    """The little of TensorDict that is needed: columns by name, rows by index."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) if isinstance(key, str) else Rows({k: v[key] for k, v in self.items()})
+
+
+def padded_batch(lengths, width):
+    mask = (np.arange(width) < np.asarray(lengths)[:, None]).astype(np.int64)
+    return Rows(attention_mask=mask, input_ids=np.arange(mask.size).reshape(mask.shape))
 
 
 def test_verl_rearranges_rows():
-    mask = np.zeros((5, 10), np.int64)
-    for row, n in enumerate([3, 9, 5, 1, 7]):
-        mask[row, :n] = 1
-
-    class Rows(dict):
-        def __getitem__(self, key):
-            return super().__getitem__(key) if isinstance(key, str) else Rows({k: v[key] for k, v in self.items()})
-
-    batches, indices = verl.rearrange_micro_batches(Rows(attention_mask=mask), 10)
-    assert [b["attention_mask"].sum() for b in batches] == [int(mask[i].sum()) for i in indices]
+    batch = padded_batch([3, 9, 5, 1, 7], 10)
+    batches, indices = verl.rearrange_micro_batches(batch, 10)
+    assert [b["attention_mask"].sum() for b in batches] == [int(batch["attention_mask"][i].sum()) for i in indices]
     assert all(b["attention_mask"].sum() <= 10 for b in batches)
+    with pytest.raises(ravel.OversizeError, match="sample 1 has 9 tokens"):
+        verl.rearrange_micro_batches(batch, 8)
+
+
+@pytest.mark.parametrize("mode, most", [("remove_padding", 10), ("TRUNCATE_PADDING", 10),
+                                        ("max_sequence_length_padding", 1)])
+def test_verl_dynamic_batches_in_every_padding_mode(mode, most):
+    class Proto:  # of verl's DataProto: tensors in batch, rows by select_idxs
+        def __init__(self, batch):
+            self.batch = batch
+
+        def select_idxs(self, index):
+            return Proto(self.batch[index])
+
+    lengths = [3, 9, 5, 1, 7, 2, 2, 2]
+    parts, indices = verl.prepare_dynamic_batch(Proto(padded_batch(lengths, 10)), max_token_len=10, padding_mode=mode)
+    assert sorted(i for p in indices for i in p) == list(range(8)) and all(len(p) <= most for p in indices)
+    for part, index in zip(parts, indices):
+        own = part.batch["attention_mask"].sum(-1)
+        assert own.tolist() == [lengths[i] for i in index]
+        assert own.sum() <= 10 and (mode != "TRUNCATE_PADDING" or len(own) * own.max() <= 10)
+    with pytest.raises(ValueError, match="padding_mode is 'none'"):
+        verl.prepare_dynamic_batch(Proto(padded_batch(lengths, 10)), 10, padding_mode="none")
+
+
+def test_verl_inside_verl_selects_rows_with_its_own_tools(monkeypatch):
+    asked = []
+    tools = types.SimpleNamespace(index_select_tensor_dict=lambda batch, index: asked.append(index) or batch[index])
+    monkeypatch.setitem(sys.modules, "verl.utils.tensordict_utils", tools)
+    _, indices = verl.rearrange_micro_batches(padded_batch([3, 4, 5], 8), 8)
+    assert asked == indices
+
+
+def test_verl_nested_rows():
+    torch = pytest.importorskip("torch", reason="torch is not installed: nested tensors were not tried")
+    rows = [torch.arange(n) for n in (3, 9, 5, 1, 7)]
+    nested = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+    class Nested(dict):
+        def __getitem__(self, key):
+            return super().__getitem__(key) if isinstance(key, str) else [rows[i] for i in key]
+
+    batches, indices = verl.rearrange_micro_batches(Nested(input_ids=nested), 10)
+    assert all(sum(map(len, b)) <= 10 for b in batches)
+    done = torch.nested.as_nested_tensor([row for b in batches for row in b], layout=torch.jagged)
+    assert [len(r) for r in verl.restore_dynamic_batch(done, indices).unbind()] == [3, 9, 5, 1, 7]
+    flat = torch.cat([torch.tensor(i) for i in indices if i])
+    assert verl.restore_dynamic_batch(flat, indices).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_verl_ranks_agree_through_torch_distributed(monkeypatch):
+    """Two ranks with unlike batches get as many micro-batches; a rank that cannot plan fails the other one too."""
+    said, places = {}, []
+
+    class Value(list):
+        def item(self):
+            return self[0]
+
+    def all_reduce(value, op, group):
+        said.setdefault(group, []).append(value[0])
+        value[0] = max(value[0], peers[group])
+
+    dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda g: backend,
+                                 ReduceOp=types.SimpleNamespace(MAX="max"), all_reduce=all_reduce)
+    torch = types.SimpleNamespace(
+        tensor=lambda v, dtype, device: places.append(device) or Value(v), int64="int64", distributed=dist,
+        accelerator=types.SimpleNamespace(current_accelerator=lambda: "npu"))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    backend, peers = "gloo", {"a": 5, "b": 1 << 40}
+    parts = verl.get_micro_batch_indices([10] * 8, 40, "a")
+    assert len(parts) == 5 and said["a"] == [2]
+    with pytest.raises(RuntimeError, match="another rank"):
+        verl.get_micro_batch_indices([10] * 8, 40, "b")
+    with pytest.raises(ravel.OversizeError):
+        verl.get_micro_batch_indices([10, 50], 40, "a")
+    assert said["a"][-1] == 1 << 40
+    assert len(verl.get_micro_batch_indices([10] * 8, 40, "a", same_micro_num_in_dp=False)) == 2
+    for backend, place in (("gloo", "cpu"), ("nccl", "npu"), ("cpu:gloo,cuda:nccl", "cpu"), ("hccl", "npu")):
+        verl.get_micro_batch_indices([10], 40, "a")
+        assert places[-1] == place
+    del torch.accelerator
+    backend = "nccl"
+    verl.get_micro_batch_indices([10], 40, "a")
+    assert places[-1] == "cuda"
+
+
+def test_verl_ranks_agree_over_gloo(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed: verl's ranks were not tried over gloo")
+    code = ("import sys, torch.distributed as dist\n"
+            "from ravel.adapters import verl\n"
+            "rank = int(sys.argv[1])\n"
+            "dist.init_process_group('gloo', init_method='file://' + sys.argv[2], rank=rank, world_size=2)\n"
+            "parts = verl.get_micro_batch_indices([[10] * 12, [20] * 12][rank], 40)\n"
+            "assert len(parts) == 6 and all(parts), parts\n"
+            "try:\n"
+            "    verl.get_micro_batch_indices([[10], [50]][rank], 40)\n"
+            "except (RuntimeError, ValueError) as error:\n"
+            "    assert ('another rank' in str(error)) == (rank == 0), error\n"
+            "    print('fine')\n")
+    ranks = [subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "meet")], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(2)]
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert all(rank.returncode == 0 and "fine" in text for rank, text in zip(ranks, said)), "\n".join(said)
+
+
+# ---- NeMo-RL ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", sorted(nemo_rl.ALGORITHMS))
@@ -72,17 +205,69 @@ def test_nemo_packers(algorithm):
         packer.pack([1, 2])
 
 
+def first_fit(lengths, capacity):
+    """The textbook's, in the order given: how full each bin is."""
+    loads = []
+    for n in lengths:
+        at = next((i for i, load in enumerate(loads) if load + n <= capacity), None)
+        if at is None:
+            loads.append(n)
+        else:
+            loads[at] += n
+    return loads
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS)
+def test_nemo_first_fit_is_the_textbooks(lengths):
+    def loads(algorithm):
+        return sorted(sum(lengths[i] for i in b) for b in nemo_rl.get_packer(algorithm, 128, seed=5).pack(lengths))
+
+    assert loads("first_fit_decreasing") == sorted(first_fit(sorted(lengths, reverse=True), 128))
+    order = np.random.default_rng(5).permutation(len(lengths))
+    assert loads("first_fit_shuffle") == sorted(first_fit([lengths[i] for i in order], 128))
+
+
+@pytest.mark.parametrize("algorithm", sorted(nemo_rl.ALGORITHMS))
+def test_nemo_wrong_input_is_said(algorithm):
+    packer = nemo_rl.get_packer(algorithm.upper(), bin_capacity=10)
+    assert packer.pack(sequence_lengths=[]) == []
+    for wrong, error, says in (([3, 0], ValueError, "sequence 1 has 0"), ([3, -5], ValueError, "sequence 1 has -5"),
+                               ([2.5], TypeError, "integers"), ([[1, 2]], ValueError, "one dimension")):
+        with pytest.raises(error, match=says):
+            packer.pack(wrong)
+    with pytest.raises(ValueError, match="0 sequences cannot fill 2 bins"):
+        nemo_rl.get_packer(algorithm, 10, min_bin_count=2).pack([])
+    with pytest.raises(ValueError, match="bin_capacity is 0"):
+        nemo_rl.get_packer(algorithm, 0)
+
+
+def test_nemo_takes_their_enum_and_splits_without_end():
+    import enum
+    Theirs = enum.Enum("PackingAlgorithm", {"FIRST_FIT_DECREASING": "first_fit_decreasing"})
+    bins = nemo_rl.get_packer(Theirs.FIRST_FIT_DECREASING, 10**6, min_bin_count=5000).pack([1] * 20000)
+    assert len(bins) == 5000 and {len(b) for b in bins} <= {2, 3, 4, 5}
+
+
 def test_nemo_concatenative_keeps_the_order():
     bins = nemo_rl.get_packer("concatenative", 5).pack([4, 1, 3, 2, 1, 3, 4, 5])
     assert bins == [[0, 1], [2, 3], [4, 5], [6], [7]]
 
 
+# ---- Megatron --------------------------------------------------------------------------------------------------------
+
+
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 4), st.sampled_from([1, 2]), st.sampled_from([None, 2]))
 def test_megatron_groups(lengths, dp, cp, group):
-    scheduler = megatron.RavelScheduler(100, cp, dp, group)
     pairs = [(1000 + i, n) for i, n in enumerate(lengths)]
-    steps = scheduler.get_groups_and_subsamples(pairs)
+    steps = megatron.RavelScheduler(100, cp, dp, group, fillers=True).get_groups_and_subsamples(pairs)
+    strict = megatron.RavelScheduler(100, cp, dp, group)
+    if len(steps) * dp > len(lengths):
+        with pytest.raises(ValueError, match=f"{len(lengths)} samples cannot fill {len(steps) * dp} micro-batches"):
+            strict.get_groups_and_subsamples(pairs)
+    else:
+        assert strict.get_groups_and_subsamples(pairs) == steps and all(rank for step in steps for rank in step)
     assert len(steps) % (group or 1) == 0 and all(len(step) == dp * cp for step in steps)
     seen = [i for step in steps for rank in step[::cp] for i in rank]
     assert sorted(seen) == [p[0] for p in pairs]
@@ -93,47 +278,49 @@ def test_megatron_groups(lengths, dp, cp, group):
 
 
 def test_megatron_scheduler_goes_in_front_of_megatrons():
-    class Theirs:
+    class Base:  # as Megatron's: some releases have no max_num_seqs
+        def __init__(self, max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage):
+            self.theirs = (max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage)
+
         def run(self):
             return self.get_groups_and_subsamples([(i, 10) for i in range(8)]), self.max_seq_len_all_ranks
 
-    class Scheduler(megatron.RavelScheduler, Theirs):
+    class Newer(Base):
+        def __init__(self, *args, max_num_seqs=None, **kwargs):
+            super().__init__(*args[:4], **kwargs)
+            self.cap = args[4] if len(args) > 4 else max_num_seqs
+
+    class Scheduler(megatron.RavelScheduler, Base):
         pass
 
-    steps, most = Scheduler(40, 1, 2, None, 2).run()
-    assert most == 40 and all(len(rank) <= 2 for step in steps for rank in step)
+    class NewerScheduler(megatron.RavelScheduler, Newer):
+        pass
+
+    scheduler = Scheduler(40, 1, 2, None)
+    steps, most = scheduler.run()
+    assert most == 40 and scheduler.theirs == (40, 1, 2, None) and not scheduler.is_dynamic_cp
+    assert sorted(i for step in steps for rank in step for i in rank) == list(range(8)) and scheduler.digest
+    capped = NewerScheduler(40, 1, 2, None, max_num_seqs=2)
+    assert capped.cap == 2 and all(len(rank) <= 2 for step in capped.run()[0] for rank in step)
+    with pytest.raises(ravel.OversizeError, match="sample 1"):
+        scheduler.get_groups_and_subsamples([(0, 1), (7, 41)])
+    with pytest.raises(TypeError, match="integers"):
+        scheduler.get_groups_and_subsamples([(0, 1.5)])
+
+
+def test_megatron_packed_seq_params():
     batch = ravel.pack(ravel.Ragged([3, 4], tokens=np.arange(7)), [0, 1], align=4)
-    assert megatron.packed_seq_params(batch)["cu_seqlens_q_padded"].tolist() == [0, 4, 8]
+    fields = megatron.packed_seq_params(batch)
+    assert set(fields) == {"qkv_format", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded",
+                           "max_seqlen_q", "max_seqlen_kv"}
+    assert fields["cu_seqlens_q"].tolist() == [0, 3, 7] and fields["cu_seqlens_q_padded"].tolist() == [0, 4, 8]
+    assert fields["max_seqlen_q"] == 4 and type(fields["max_seqlen_q"]) is int and fields["qkv_format"] == "thd"
+    torch = pytest.importorskip("torch", reason="torch is not installed: PackedSeqParams got numpy arrays only")
+    there = megatron.packed_seq_params(batch, device="cpu")
+    assert there["cu_seqlens_kv"].dtype == torch.int32 and there["cu_seqlens_kv_padded"].tolist() == [0, 4, 8]
 
 
-def test_verl_ranks_agree_through_torch_distributed(monkeypatch):
-    """Two ranks with unlike batches get as many micro-batches; a rank that cannot plan fails the other one too."""
-    import sys
-    import types
-    said = {}
-
-    class Value(list):
-        def item(self):
-            return self[0]
-
-    def all_reduce(value, op, group):
-        said.setdefault(group, []).append(value[0])
-        value[0] = max(value[0], peers[group])
-
-    dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda g: "gloo",
-                                 ReduceOp=types.SimpleNamespace(MAX="max"), all_reduce=all_reduce)
-    torch = types.SimpleNamespace(tensor=lambda v, dtype: Value(v), int64="int64", distributed=dist)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
-    peers = {"a": 5, "b": 1 << 40}
-    parts = verl.get_micro_batch_indices([10] * 8, 40, "a")
-    assert len(parts) == 5 and said["a"] == [2]
-    with pytest.raises(RuntimeError, match="another rank"):
-        verl.get_micro_batch_indices([10] * 8, 40, "b")
-    with pytest.raises(ravel.OversizeError):
-        verl.get_micro_batch_indices([10, 50], 40, "a")
-    assert said["a"][-1] == 1 << 40
-    assert len(verl.get_micro_batch_indices([10] * 8, 40, "a", same_micro_num_in_dp=False)) == 2
+# ---- TRL and Hugging Face ----------------------------------------------------------------------------------------------
 
 
 def test_trl_dataset():
@@ -147,9 +334,36 @@ def test_trl_dataset():
     rows = Rows(input_ids=[[1] * 3, [2] * 5, [3] * 4])
     assert sorted(map(sum, trl.pack_dataset(rows, 8)["seq_lengths"])) == [4, 8]
     assert list(map(len, trl.pack_dataset(rows, 5, "wrapped")["input_ids"])) == [5, 5, 2]
-    assert sum(map(len, trl.pack_dataset(rows, 4, "bfd_truncate")["input_ids"])) == 11
+    assert sum(map(len, trl.pack_dataset(rows, 4, "bfd_split")["input_ids"])) == 12
+    assert sum(map(len, trl.pack_dataset(rows, 4, overflow="truncate")["input_ids"])) == 11
     with pytest.raises(ValueError, match="must be one of"):
         trl.pack_dataset(rows, 8, "ffd")
+    for strategy in ("bfd", "bfd_split", "wrapped"):
+        with pytest.raises(TypeError, match="column 'id' has something else than lists"):
+            trl.pack_dataset(Rows(input_ids=[[1], [2]], id=[1, 2]), 8, strategy)
+        with pytest.raises(ValueError, match="seq_length is 0"):
+            trl.pack_dataset(rows, 0, strategy)
+
+
+def test_trl_streams_and_splits_of_a_dataset():
+    class Stream(list):
+        column_names = None
+
+        def map(self, function, batched, remove_columns):
+            assert remove_columns == ["input_ids"]
+            return function({"input_ids": [row["input_ids"] for row in self]})
+
+    assert trl.pack_dataset(Stream([{"input_ids": [1, 2]}, {"input_ids": [3]}]), 4)["seq_lengths"] == [[2, 1]]
+
+    class Splits(dict):
+        column_names = {"train": ["input_ids"], "test": ["input_ids"]}
+
+        def map(self, function, batched, remove_columns, num_proc):
+            assert remove_columns == ["input_ids"] and num_proc == 2
+            return {name: function(part) for name, part in self.items()}
+
+    done = trl.pack_dataset(Splits(train={"input_ids": [[1], [2]]}, test={"input_ids": [[3]]}), 4, map_kwargs={"num_proc": 2})
+    assert done["train"]["seq_lengths"] == [[1, 1]] and done["test"]["seq_lengths"] == [[1]]
 
 
 def test_trl_rows():
@@ -164,9 +378,50 @@ def test_trl_rows():
 
 
 def test_collator():
-    out = huggingface.PackingCollator(tensors="np")([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9], "labels": [8, -100]}])
+    features = [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9], "labels": [8, -100], "attention_mask": [1, 1]}]
+    out = huggingface.PackingCollator("np")(features)
     assert out["input_ids"].tolist() == [[5, 6, 7, 8, 9]] and out["position_ids"].tolist() == [[0, 1, 2, 0, 1]]
-    assert out["labels"].tolist() == [[-100, 6, 7, -100, -100]]
-    assert out["cu_seq_lens_q"].tolist() == [0, 3, 5] and out["max_length_k"] == 3
-    out = huggingface.PackingCollator(tensors="np", align=4, return_seq_idx=True)([{"input_ids": [5, 6, 7]}])
+    assert out["labels"].tolist() == [[-100, 6, 7, -100, -100]] and features[0] == {"input_ids": [5, 6, 7]}
+    assert out["cu_seq_lens_q"].tolist() == [0, 3, 5] and out["max_length_k"] == 3 and type(out["max_length_q"]) is int
+    assert {k: str(v.dtype) for k, v in out.items() if hasattr(v, "dtype")} == {
+        "input_ids": "int64", "labels": "int64", "position_ids": "int64", "cu_seq_lens_q": "int32", "cu_seq_lens_k": "int32"}
+    out = huggingface.PackingCollator("np", align=4, return_seq_idx=True)([{"input_ids": np.array([5, 6, 7], np.int32)}])
     assert out["seq_idx"].tolist() == [[0, 0, 0, -1]] and out["labels"].tolist() == [[-100, 6, 7, -100]]
+
+
+def test_collator_has_the_arguments_of_theirs():
+    collator = huggingface.PackingCollator(return_position_ids=True, separator_id=-1, return_flash_attn_kwargs=False,
+                                           return_seq_idx=True, position_ids_start=2)
+    out = collator([{"input_ids": [5, 6]}, {"input_ids": [7]}], return_tensors="np")
+    assert set(out) == {"input_ids", "labels", "position_ids", "seq_idx"}
+    assert out["labels"].tolist() == [[-1, 6, -1]] and out["position_ids"].tolist() == [[2, 3, 2]]
+    out = huggingface.PackingCollator("np", return_position_ids=False)([{"input_ids": [5, 6]}], separator_id=-7)
+    assert "position_ids" not in out and out["labels"].tolist() == [[-7, 6]]
+
+
+def test_collator_keeps_the_samples_of_packed_rows_apart():
+    packed = trl.pack_examples({"input_ids": [[1, 2], [3, 4, 5], [6]]}, 6)
+    rows = [{name: column[i] for name, column in packed.items()} for i in range(len(packed["input_ids"]))]
+    out = huggingface.PackingCollator("np")(rows)
+    assert np.diff(out["cu_seq_lens_q"]).tolist() == [n for row in packed["seq_lengths"] for n in row]
+    assert (out["position_ids"] == 0).sum() == 3 and (out["labels"] == -100).sum() == 3
+    with pytest.raises(ValueError, match="seq_lengths add up to 3"):
+        huggingface.PackingCollator("np")([{"input_ids": [1, 2], "seq_lengths": [1, 2]}])
+
+
+@pytest.mark.parametrize("features, error, says", [
+    ([], ValueError, "no samples"), ([{"input_ids": [1.5]}], TypeError, "integers"),
+    ([{"input_ids": [[1, 2]]}], ValueError, "one dimension"), ([{"input_ids": []}], ValueError, "sample 0"),
+    ([{"input_ids": [1, 2], "labels": [1]}], ValueError, "2 input_ids and 1 labels")])
+def test_collator_says_what_is_wrong(features, error, says):
+    with pytest.raises(error, match=says):
+        huggingface.PackingCollator("np")(features)
+
+
+def test_collator_gives_torch_tensors():
+    with pytest.raises(ValueError, match="must be np or pt"):
+        huggingface.PackingCollator("tf")
+    torch = pytest.importorskip("torch", reason="torch is not installed: the collator gave numpy arrays only")
+    out = huggingface.PackingCollator()([{"input_ids": torch.tensor([5, 6, 7])}, {"input_ids": [8, 9]}])
+    assert torch.equal(out["cu_seq_lens_k"], torch.tensor([0, 3, 5], dtype=torch.int32))
+    assert out["input_ids"].shape == (1, 5) and out["position_ids"].dtype == torch.int64

@@ -90,6 +90,45 @@ def test_wrong_sizes_are_said():
         ravel.Field("x", np.zeros(3), kind="row")
     with pytest.raises(ravel.ArgumentError, match="did you mean"):
         ravel.pack(store, [0], allign=4)
+    for lengths, says in (([3, -1], "sample 1"), ([0], "sample 0"), ([2**62, 2**62], "sample 0")):
+        with pytest.raises(ravel.DataError, match=says):
+            ravel.Ragged(lengths, tokens=np.zeros(2, np.int32))
+    with pytest.raises(ValueError, match="'positions', which is one of the packer's own"):
+        ravel.pack(ravel.Ragged([2], positions=np.arange(2)), [0])
+    batch = ravel.pack(store, [0, 1])
+    with pytest.raises(ValueError, match="kind is 'row'"):
+        ravel.scatter(store, batch, batch["tokens"], kind="row")
+    sealed = np.zeros(5, np.int32)
+    sealed.flags.writeable = False
+    for out in (sealed, np.zeros(10, np.int32)[::2], np.zeros(5, np.int64), np.zeros(4, np.int32)):
+        with pytest.raises(ValueError, match="writable array of 20 bytes"):
+            ravel.scatter(store, batch, batch["tokens"], out=out)
+    with pytest.raises(ValueError, match="this batch is"):
+        ravel.scatter(store, batch, batch["tokens"][1:])
+
+
+@pytest.mark.parametrize("act, says", [
+    (lambda: ravel.cp_shard(np.arange(8), [0, 8], 0, 0), "ranks is 0"),
+    (lambda: ravel.cp_shard(np.arange(8), [0, 8], 2, 2), "cp rank 2"),
+    (lambda: ravel.cp_shard(np.arange(8), [], 0, 2), "is empty"),
+    (lambda: ravel.cp_shard(np.int64(8), [0, 8], 0, 2), "shape"),
+    (lambda: ravel.cp_shard(np.arange(8), [0, 20, 8], 0, 2), "before it begins"),
+    (lambda: ravel.cp_shard(np.arange(8), [0, 8], 0, 2, "zigzag"), "must be one of"),
+    (lambda: ravel.cp_unshard([np.arange(4)], []), "is empty"),
+    (lambda: ravel.cp_unshard([], [0, 8]), "as many arrays"),
+    (lambda: ravel.cp_unshard([np.int64(4)] * 2, [0, 8]), "do not make 8"),
+])
+def test_wrong_shards_are_said(act, says):
+    with pytest.raises(ValueError, match=says):
+        act()
+
+
+def test_a_field_that_does_not_fit_leaves_the_store_as_it_was():
+    store, _ = make([2, 3])
+    for data in (np.zeros(4), np.zeros(5, "U3")):
+        with pytest.raises((ValueError, TypeError)):
+            store.add("tokens", data)
+    assert ravel.pack(store, [0, 1])["tokens"].dtype == np.int32
 
 
 def test_safetensors_round_trip(tmp_path):

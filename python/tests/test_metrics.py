@@ -75,6 +75,12 @@ def test_ranks_are_reduced_through_a_communicator():
     assert results[0][1]["padded"] == 7
 
 
+def test_anything_that_is_not_zero_is_a_truncated_response():
+    m = Metrics(rl=True)
+    m.add_rollouts(rewards=[0.0] * 4, truncated=[256, 0, 1, True])
+    assert m.update(1)["response/truncated_share"] == 0.75
+
+
 def test_a_reducer_that_raises_comes_out_as_itself():
     def all_reduce(values, op):
         raise BrokenPipeError(f"no {op} today")
@@ -152,6 +158,11 @@ def test_every_value_can_go_to_wandb():
     (lambda m: Metrics(extra=[Row("x", "clock")]), ValueError, "must be one of"),
     (lambda m: Metrics(shape="qwen3-0.6c"), ravel.ArgumentError, "qwen3-0.6b"),
     (lambda m: ravel.metrics.flops("qwen3-0.6b", [0]), ValueError, "1 or more"),
+    (lambda m: m.add_batch([3, -1], capacity=8), ValueError, "a length is -1"),
+    (lambda m: m.update("one"), TypeError, "integer"),
+    (lambda m: m.add("train/loss", "much"), ValueError, "much"),
+    (lambda m: m.sink("josnl:x"), ravel.ArgumentError, 'did you mean "jsonl"'),
+    (lambda m: (m.close(), m.values()), ValueError, "closed"),
 ])
 def test_bad_input_is_an_exception_with_a_sentence(act, error, says):
     with pytest.raises(error, match=says):

@@ -150,3 +150,36 @@ def test_python_and_c_agree(lengths, dp, align, method):
     assert list((C.c_int64 * (c.bins + 1)).from_address(c.bin_offsets)) == plan.bin_offsets.tolist()
     assert {name: getattr(c.stats, name) for name in plan.stats} == plan.stats
     lib.ravel_plan_free(made)
+
+
+def test_threads_plan_side_by_side():
+    """Threads that share everything get what one gets, and every call is made without the GIL."""
+    import ctypes
+    import threading
+
+    from ravel._lib import lib
+    assert isinstance(lib, ctypes.CDLL) and not lib._func_flags_ & ctypes.PyDLL._func_flags_ & ~ctypes.CDLL._func_flags_
+    rng = np.random.default_rng(7)
+    inputs = [rng.integers(1, 4000, 2000) for _ in range(8)]
+    want = [ravel.plan(lengths, budget=8192, dp=4).digest for lengths in inputs]
+    got = [[] for _ in inputs]
+
+    def work(i):
+        for _ in range(5):
+            plan = ravel.plan(inputs[i], budget=8192, dp=4)
+            plan.check()
+            got[i].append(plan.digest)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [[digest] * 5 for digest in want]
+
+
+def test_many_samples():
+    lengths = np.random.default_rng(5).integers(1, 2000, 300_000)
+    plan = ravel.plan(lengths, budget=65536, dp=64)
+    assert int(plan.bin_tokens.sum()) == int(lengths.sum()) and int(plan.bin_slots.max()) <= 65536
+    assert sorted(plan.samples.tolist()) == list(range(lengths.size))

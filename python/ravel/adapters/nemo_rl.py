@@ -1,8 +1,8 @@
 """The shapes of ``nemo_rl.data.packing``: ``get_packer(algorithm, bin_capacity, ...)`` and ``packer.pack(lengths)``.
 
 The four algorithms go by their names there, and ``ravel`` is one more. Differences: nothing is printed, and extra bins
-(``min_bin_count``, ``bin_count_multiple``) are made by splitting where it costs least rather than by popping the last
-sequence of the fullest bins. ``first_fit_shuffle`` shuffles by ``seed``, so it can be repeated.
+(``min_bin_count``, ``bin_count_multiple``) are made by splitting the bins with the most sequences in halves rather than by
+popping single sequences off them. ``first_fit_shuffle`` shuffles by ``seed``, so it can be repeated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from .._lib import as_array
 from .._plan import plan
+from ._bins import fill_empty
 
 __all__ = ["ALGORITHMS", "Packer", "PackingMetrics", "get_packer"]
 
@@ -42,7 +44,7 @@ class PackingMetrics:
 
     def calculate_stats_only(self, sequence_lengths: Any, bins: Sequence[Sequence[int]],
                              bin_capacity: int) -> dict[str, float]:
-        lengths = np.asarray(sequence_lengths, dtype=np.int64)
+        lengths = as_array(sequence_lengths, np.int64, "sequence_lengths")
         loads = np.array([lengths[list(b)].sum() for b in bins], dtype=np.int64)
         tokens, capacity = int(lengths.sum()), len(bins) * bin_capacity
         share = tokens / capacity if capacity else 0.0
@@ -100,23 +102,23 @@ class Packer:
             raise ValueError("min_bin_count must not be negative")
         if bin_count_multiple is not None and bin_count_multiple < 1:
             raise ValueError("bin_count_multiple must be 1 or more")
+        if bin_capacity < 1:
+            raise ValueError(f"bin_capacity is {bin_capacity}; it must be 1 or more")
         self.algorithm, self.bin_capacity = name, bin_capacity
         self.min_bin_count, self.bin_count_multiple, self.seed = min_bin_count, bin_count_multiple, seed
         self.collect_metrics = collect_metrics
         self.metrics = PackingMetrics() if collect_metrics else None
 
-    def _target(self, bins: int) -> int:
-        multiple = self.bin_count_multiple or 1
-        least = max(bins, self.min_bin_count or 0)
-        return -(-least // multiple) * multiple
-
     def pack(self, sequence_lengths: Sequence[int]) -> list[list[int]]:
         """Bins of indices, none empty, none over ``bin_capacity``."""
-        lengths = np.asarray(sequence_lengths, dtype=np.int64)
+        lengths = as_array(sequence_lengths, np.int64, "sequence_lengths")
         if lengths.size and int(lengths.max()) > self.bin_capacity:
-            raise ValueError(f"sequence {int(lengths.argmax())} has {int(lengths.max())} tokens, which exceeds the bin "
+            raise ValueError(f"sequence {int(np.argmax(lengths))} has {int(lengths.max())} tokens, which exceeds the bin "
                              f"capacity {self.bin_capacity}")
+        if lengths.size and int(lengths.min()) < 1:
+            raise ValueError(f"sequence {int(np.argmin(lengths))} has {int(lengths.min())} tokens; it must have 1 or more")
         bins = self._pack(lengths) if lengths.size else []
+        bins = fill_empty(bins + [[]] * (self._target(len(bins), lengths.size) - len(bins)))
         if self.metrics is not None:
             self.metrics.update(lengths, bins, self.bin_capacity)
         return bins
@@ -124,16 +126,16 @@ class Packer:
     def _pack(self, lengths: np.ndarray) -> list[list[int]]:
         if self.algorithm == "first_fit_shuffle":
             order = np.random.default_rng(self.seed).permutation(lengths.size)
-            bins = _first_fit(lengths, order, self.bin_capacity)
-            return _split(bins, self._checked(len(bins), lengths.size))
+            return _first_fit(lengths, order, self.bin_capacity)
         multiple = self.bin_count_multiple or 1
         done = plan(lengths, budget=self.bin_capacity, dp=multiple, cost="tokens", method=ALGORITHMS[self.algorithm],
                     min_micro_steps=-(-(self.min_bin_count or 0) // multiple))
-        bins = [list(map(int, part)) for part in done.bins if part.size]
-        return _split(bins, self._checked(len(bins), lengths.size))
+        return [part.tolist() for part in done.bins if part.size]
 
-    def _checked(self, bins: int, sequences: int) -> int:
-        target = self._target(bins)
+    def _target(self, bins: int, sequences: int) -> int:
+        """How many bins there must be."""
+        multiple = self.bin_count_multiple or 1
+        target = -(-max(bins, self.min_bin_count or 0) // multiple) * multiple
         if target > sequences:
             raise ValueError(f"{sequences} sequences cannot fill {target} bins; reduce min_bin_count or "
                              f"bin_count_multiple, or give more sequences")
@@ -154,16 +156,6 @@ class Packer:
             print("metrics are not collected: give collect_metrics=True")
         else:
             self.metrics.print_aggregated_stats()
-
-
-def _split(bins: list[list[int]], target: int) -> list[list[int]]:
-    """More bins: halves of the ones with the most sequences."""
-    while len(bins) < target:
-        widest = max(range(len(bins)), key=lambda i: len(bins[i]))
-        half = len(bins[widest]) // 2
-        bins.append(bins[widest][half:])
-        bins[widest] = bins[widest][:half]
-    return bins
 
 
 def get_packer(algorithm: Any, bin_capacity: int, collect_metrics: bool = False, min_bin_count: int | None = None,
