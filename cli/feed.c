@@ -19,8 +19,7 @@ typedef struct job {
     ravel_weights_options weights;
     ravel_comm_options comm;
     const ravel_source *source;
-    char *resume; /* text of the cursor */
-    FILE *json;
+    char *resume;  /* text of the cursor */
     int to_stdout; /* JSON lines instead of lines for people */
 } job;
 
@@ -60,8 +59,7 @@ static void make_sets(job *j, cli_options *sets, ravel_option (*rows)[ROWS]) {
     sets[1] = (cli_options){"Samples", ravel_source_option_table(), &j->source_options};
     sets[2] = (cli_options){"Feeding", ravel_feed_option_table(), &j->feed};
     sets[3] = (cli_options){"Mesh", ravel_mesh_option_table(), &j->mesh};
-    sets[4] = (cli_options){"Planning", without(ravel_plan_option_table(), "dp|cp|updates|shuffle|layout", rows[0]),
-                            &j->plan};
+    sets[4] = (cli_options){"Planning", without(ravel_plan_option_table(), "dp|cp|updates|shuffle", rows[0]), &j->plan};
     sets[5] =
         (cli_options){"Loss weights", without(ravel_weights_option_table(), "dp|cp|micro-steps", rows[1]), &j->weights};
     sets[6] = (cli_options){"Communicators", without(ravel_comm_option_table(), "", rows[2]), &j->comm};
@@ -115,15 +113,6 @@ static ravel_status read_text(const char *path, char **text, ravel_error *err) {
     return got ? RAVEL_OK : ravel_error_set(err, RAVEL_E_IO, "%s: the cursor cannot be read", path);
 }
 
-static ravel_status write_cursor(const char *path, const char *cursor, ravel_error *err) {
-    cli_output output;
-    ravel_status status = cli_output_open(&output, path, err);
-    if (status) return status;
-    status = cli_output_write(&output, cursor, strlen(cursor), err);
-    if (!status) status = cli_output_write(&output, "\n", 1, err);
-    return cli_output_close(&output, status, err);
-}
-
 static void warn(void *user, ravel_log_level level, const char *text) {
     (void)user;
     if (level >= RAVEL_LOG_WARN) (void)fprintf(stderr, "ravel feed: %s\n", text);
@@ -139,7 +128,37 @@ typedef struct rank {
     feed_totals totals;
     double last; /* when the update before was done */
     char cursor[200];
+    FILE *json;      /* of rank 0, as is */
+    cli_output save; /* where the cursor goes; save.file is NULL where it does not */
 } rank;
+
+/* ---- files: rank 0 opens them before anything is read, so that a wrong path is said at once ---- */
+
+static ravel_status open_files(rank *r, ravel_error *err) {
+    const feed_flags *flags = &r->j->flags;
+    if (r->number != 0) return RAVEL_OK;
+    if (flags->json) {
+        r->json = r->j->to_stdout ? stdout : fopen(flags->json, "wb");
+        if (!r->json) return ravel_error_set(err, RAVEL_E_IO, "%s: the file cannot be written", flags->json);
+    }
+    return flags->save ? cli_output_open(&r->save, flags->save, err) : RAVEL_OK;
+}
+
+/* `status`: of the run. The cursor is kept only where it succeeded. */
+static ravel_status close_files(rank *r, ravel_status status, ravel_error *err) {
+    if (r->save.file && !status && !r->cursor[0])
+        (void)cli_output_close(&r->save, RAVEL_E_END, NULL); /* no update */
+    else if (r->save.file) {
+        if (!status) status = cli_output_write(&r->save, r->cursor, strlen(r->cursor), err);
+        if (!status) status = cli_output_write(&r->save, "\n", 1, err);
+        status = cli_output_close(&r->save, status, err);
+    }
+    int bad = r->json && (ferror(r->json) | (r->j->to_stdout ? 0 : fclose(r->json)));
+    if (bad && !status) status = ravel_error_set(err, RAVEL_E_IO, "%s: not all could be written", r->j->flags.json);
+    return status;
+}
+
+/* ---- the loop ---- */
 
 /* What all ranks sent and waited, and whether all found their arrays right. */
 static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_status verified, feed_line *line,
@@ -175,7 +194,7 @@ static void report(rank *r, const feed_line *line) {
     const job *j = r->j;
     feed_add(&r->totals, line);
     if (r->number != 0) return;
-    if (j->json) feed_print_json(j->json, line, r->cursor);
+    if (r->json) feed_print_json(r->json, line, r->cursor);
     if (!j->flags.quiet && !j->to_stdout) feed_print_line(line);
     if (j->flags.quiet) cli_progress("feeding", (double)line->update->number + 1, (double)line->total);
 }
@@ -203,9 +222,7 @@ static ravel_status run_updates(rank *r, ravel_error *err) {
     ravel_feed_stats stats;
     ravel_feed_read_stats(r->feed, &stats);
     if (r->number == 0 && !r->j->to_stdout)
-        feed_print_totals(&r->totals, &stats, ravel_comm_size(r->comm),
-                          strcmp(ravel_comm_kind(r->comm), "mpi") == 0 ? "MPI ranks" : "ranks in one process");
-    if (r->number == 0 && r->j->flags.save && r->cursor[0]) return write_cursor(r->j->flags.save, r->cursor, err);
+        feed_print_totals(&r->totals, &stats, ravel_comm_size(r->comm), strcmp(ravel_comm_kind(r->comm), "mpi") == 0);
     return RAVEL_OK;
 }
 
@@ -230,9 +247,11 @@ static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
     options.weights = &j->weights;
     options.logger = &logger;
     if (j->flags.mtp_stage == ravel_mesh_coords(mesh).pp) options.ask = UINT64_MAX;
-    status = ravel_feed_create(mesh, j->source, &options, &r.feed, err);
+    status = ravel_agree(comm, open_files(&r, err), err);
+    if (!status) status = ravel_feed_create(mesh, j->source, &options, &r.feed, err);
     if (!status) status = ravel_agree(comm, resume(&r, err), err);
     if (!status) status = run_updates(&r, err);
+    status = close_files(&r, status, err);
     ravel_feed_free(r.feed);
     ravel_mesh_free(mesh);
     return status;
@@ -274,17 +293,23 @@ static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
     if (status) return status;
     j->source = *source;
     if (j->feed.updates == 0 && j->feed.epochs == 0) j->feed.epochs = 1;
-    if (!j->flags.json) return RAVEL_OK;
-    j->to_stdout = strcmp(j->flags.json, "-") == 0;
-    j->json = j->to_stdout ? stdout : fopen(j->flags.json, "wb");
-    return j->json ? RAVEL_OK : ravel_error_set(err, RAVEL_E_IO, "%s: the file cannot be written", j->flags.json);
+    j->to_stdout = j->flags.json && strcmp(j->flags.json, "-") == 0;
+    return RAVEL_OK;
 }
 
-static int close_json(job *j, int code) {
-    if (!j->json || j->to_stdout) return code;
-    if (fclose(j->json) == 0) return code;
-    (void)fprintf(stderr, "ravel feed: %s: not all of it could be written\n", j->flags.json);
-    return CLI_FAILED;
+/* What can be said before anything is opened. */
+static ravel_status check_flags(const job *j, ravel_error *err) {
+    if (!j->source_options.data == !j->source_options.mock)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "where samples come from is %s: give either --data FILE.jsonl or --mock JSON",
+                               j->source_options.data ? "said twice" : "missing");
+    if (!j->plan.budget)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--budget is missing: how many tokens fit one micro-batch, for example --budget 16k");
+    if (j->flags.mtp_stage >= j->mesh.pp)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--mtp-stage is %d; with --pp %d it must be from 0 to %d",
+                               j->flags.mtp_stage, j->mesh.pp, j->mesh.pp - 1);
+    return RAVEL_OK;
 }
 
 int cli_feed(int argc, char **argv) {
@@ -303,12 +328,12 @@ int cli_feed(int argc, char **argv) {
         (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "\"%s\" is one word too many; see --help", word);
         return cli_usage("feed", &err);
     }
+    if (check_flags(&j, &err)) return cli_usage("feed", &err);
     ravel_status status = open_all(&j, &source, &err);
     if (!status) status = run_all(&j, &err);
     int code = CLI_OK;
     if (status && err.message[0]) code = cli_fail("feed", &err);
     if (status && code == CLI_OK) code = CLI_FAILED; /* another rank says it */
-    code = close_json(&j, code);
     free(j.resume);
     ravel_source_free(source);
     return code;

@@ -91,13 +91,19 @@ void feed_add(feed_totals *t, const feed_line *line) {
     t->prepare += line->prepare;
 }
 
-void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, const char *kind) {
+static const char *s_of(int64_t count) {
+    return count == 1 ? "" : "s";
+}
+
+void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, int is_mpi) {
     char a[32], b[32], c[32];
-    printf("\n%" PRId64 " updates, %s samples, %s tokens (%s learnt) on %d %s\n", t->updates,
-           cli_thousands(t->samples, a, sizeof a), cli_thousands(t->tokens, b, sizeof b),
-           cli_thousands(t->loss_tokens, c, sizeof c), ranks, kind);
-    printf("  fill      %.2f %% of capacity, padding %.2f %%, %" PRId64 " bins and %" PRId64 " fillers\n",
-           100 * share(t->tokens, t->capacity), 100 * (1 - share(t->tokens, t->padded)), t->bins, t->fillers);
+    printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s learnt) on %d %srank%s%s\n", t->updates,
+           s_of(t->updates), cli_thousands(t->samples, a, sizeof a), s_of(t->samples),
+           cli_thousands(t->tokens, b, sizeof b), cli_thousands(t->loss_tokens, c, sizeof c), ranks,
+           is_mpi ? "MPI " : "", s_of(ranks), is_mpi ? "" : " in one process");
+    printf("  fill      %.2f %% of capacity, padding %.2f %%, %" PRId64 " bin%s and %" PRId64 " filler%s\n",
+           100 * share(t->tokens, t->capacity), 100 * (1 - share(t->tokens, t->padded)), t->bins, s_of(t->bins),
+           t->fillers, s_of(t->fillers));
     if (t->skipped) printf("  skipped   %" PRId64 " samples that fit no bin\n", t->skipped);
     printf("  time      %.3f s: preparing %.3f s on the slowest rank, of which the consumer waited %.3f s (%.1f %%)\n",
            t->wall, t->prepare, t->exposed, t->prepare > 0 ? 100 * t->exposed / t->prepare : 0);

@@ -88,7 +88,8 @@ typedef struct ravel_feed_options {
     const char *last_fields;        /* what the last part gets; "*": everything but tokens */
     uint64_t ask;                   /* bit c: this rank's chunk c wants everything; the same on all ranks of a stage */
     const ravel_plan_options *plan; /* required; copied. dp and cp are the mesh's; align is raised to what cp needs;
-                                       multiple to pp where there is vpp */
+                                       multiple to pp where there is vpp. layout: packed, or padded (cp 1), which
+                                       is how bins are planned; see ravel_micro_ragged */
     const ravel_weights_options
         *weights;              /* NULL: token-mean, everything summed; copied. dp, cp and micro_steps are set */
     const ravel_field *fields; /* without a source: the fields of what is submitted; copied */
@@ -202,6 +203,21 @@ typedef struct ravel_feed_iter {
 RAVEL_API ravel_feed_iter ravel_feed_iterate(const ravel_feed *feed, int32_t chunk);
 /* 1 and the next micro-batch, or 0 after the last. */
 RAVEL_API int ravel_feed_iter_next(ravel_feed_iter *iter, ravel_micro_batch *micro);
+
+/* The samples of a micro-batch as a store that the padded layouts of ravel/batch.h are made from: rows instead of one
+ * token axis, for frameworks without ragged attention. Plan with layout = padded, so that the rectangle of a bin, rows x
+ * longest slot, is what the budget caps. fields[micro->field_count] is the caller's; all borrow from the micro-batch.
+ * Fields are in the store as they stand in the micro-batch: labels are next tokens already. Those that this chunk does
+ * not get are left out.
+ *
+ *     ravel_padded_options options;                                     side, and align = the plan's
+ *     ravel_bin bin = {micro.thd->samples, micro.thd->samples_count};   a filler: one row of one token
+ *     ravel_micro_ragged(&micro, fields, &ragged, &err);
+ *     ravel_padded_measure(&ragged, &bin, &options, &padded, &err); ... ravel_padded_pack(...);
+ *
+ * E_ARGUMENT where samples are cut for cp or have padding between them (layout = packed with align > 1). */
+RAVEL_API ravel_status ravel_micro_ragged(const ravel_micro_batch *micro, ravel_field *fields, ravel_ragged *ragged,
+                                          ravel_error *err);
 
 /* The index of a field by name in micro.fields, or -1. */
 RAVEL_API int64_t ravel_feed_find(const ravel_feed *feed, const char *name);

@@ -1603,6 +1603,7 @@ FUNCTIONS = {
     "ravel_metrics_totals_set": (None, [C.c_void_p, C.POINTER(ravel_metrics_totals)]),
     "ravel_metrics_update": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
     "ravel_metrics_value": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p]),
+    "ravel_micro_ragged": (C.c_int, [C.POINTER(ravel_micro_batch), C.POINTER(ravel_field), C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
     "ravel_mock_create": (C.c_int, [C.POINTER(ravel_mock_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mock_described": (C.POINTER(ravel_mock_options), [C.c_void_p]),
     "ravel_mock_free": (None, [C.c_void_p]),

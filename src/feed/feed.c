@@ -57,12 +57,11 @@ static void count_mine(const ravel_feed *feed, const ravel__slot *slot, int64_t 
     for (int64_t s = begin_step; s < end_step; s++) {
         mine->bins += m->bin_samples[s] > 0;
         mine->fillers += m->bin_samples[s] == 0;
-        if (m->bin_samples[s] == 0) mine->padded_tokens += feed->plan.align;
+        mine->padded_tokens += ravel__bin_tokens(feed, m->lengths + slot->micros[s].first, m->bin_samples[s]);
         for (int64_t i = slot->micros[s].first; i < slot->micros[s].first + m->bin_samples[s]; i++) {
-            int64_t length = m->lengths[i], align = feed->plan.align;
+            int64_t length = m->lengths[i];
             mine->samples++;
             mine->tokens += length;
-            mine->padded_tokens += (length + align - 1) / align * align;
             mine->loss_tokens += m->loss_tokens[i];
             mine->loss_samples += m->loss_tokens[i] > 0;
             squares += (uint64_t)length * (uint64_t)length;
@@ -194,6 +193,38 @@ int ravel_feed_iter_next(ravel_feed_iter *iter, ravel_micro_batch *micro) {
     if (ravel_feed_micro(iter->feed, iter->chunk, iter->step, micro, NULL)) return 0;
     iter->step++;
     return 1;
+}
+
+/* Whether the samples of a micro-batch lie back to back, whole. */
+static int is_tight(const ravel_micro_batch *micro) {
+    const ravel_thd *thd = micro->thd;
+    if (thd->local_tokens != thd->tokens) return 0;
+    for (int64_t i = 0; i < thd->samples_count; i++)
+        if (thd->cu_seqlens_padded[i] != micro->offsets[i]) return 0;
+    return 1;
+}
+
+ravel_status ravel_micro_ragged(const ravel_micro_batch *micro, ravel_field *fields, ravel_ragged *ragged,
+                                ravel_error *err) {
+    if (!is_tight(micro))
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "the samples of this micro-batch are cut for cp, or have padding between them; plan with "
+            "layout = padded, or with cp 1 and align 1");
+    int64_t count = 0;
+    for (int64_t f = 0; f < micro->field_count; f++) {
+        if (!micro->thd->fields[f]) continue;
+        fields[count] = micro->fields[f];
+        fields[count].data = micro->thd->fields[f];
+        if (fields[count].kind != RAVEL_FIELD_SAMPLE) fields[count].kind = RAVEL_FIELD_TOKEN; /* it is in its place */
+        count++;
+    }
+    *ragged = (ravel_ragged){.size = sizeof *ragged,
+                             .count = micro->thd->samples_count,
+                             .offsets = micro->offsets,
+                             .fields = fields,
+                             .field_count = count};
+    return RAVEL_OK;
 }
 
 int64_t ravel_feed_find(const ravel_feed *feed, const char *name) {

@@ -255,6 +255,8 @@ ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c
 /* Counts of every update over all ranks; of dp rank `dp` alone where that is not -1. */
 void ravel__count_update(const ravel_feed *feed, const ravel__columns *columns, const ravel_plan *plan, int64_t update,
                          int32_t dp, ravel_update_counts *counts, ravel_counts *loss);
+/* What a bin of samples with these lengths takes of its budget: slots, or a rectangle. */
+int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count);
 /* A ragged store of micro-batch m alone: offsets from 0, fields' data moved to its first sample. fields[] is scratch.
  */
 ravel_ragged ravel__micro_ragged(const ravel__micro *micro, int64_t samples, const ravel_field *fields,

@@ -56,6 +56,21 @@ static int32_t common_multiple(int32_t a, int32_t b) {
     return a / x * b;
 }
 
+/* Whether bins of this layout can be fed. */
+static ravel_status check_layout(const ravel_plan_options *plan, ravel_error *err) {
+    if (plan->layout == RAVEL_LAYOUT_PADDED_2D)
+        return ravel_error_set(
+            err, RAVEL_E_UNSUPPORTED,
+            "a feed plans layout packed or padded; for padded-2d plan and pack with ravel/plan.h and "
+            "ravel/batch.h, between gather and share of ravel/exchange.h");
+    if (plan->layout == RAVEL_LAYOUT_PADDED && plan->cp > 1)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "padded rows cannot be cut for context parallelism; cp is %d",
+                               plan->cp);
+    if (plan->layout == RAVEL_LAYOUT_PADDED && plan->method == RAVEL_METHOD_AS_IS)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "method as-is keeps packed rows, and layout padded has none");
+    return RAVEL_OK;
+}
+
 static ravel_status resolve_plan(ravel_feed *feed, const ravel_mesh_layout *layout, const ravel_plan_options *plan,
                                  ravel_error *err) {
     if (!plan || plan->size == 0 || plan->size > sizeof feed->plan)
@@ -67,10 +82,8 @@ static ravel_status resolve_plan(ravel_feed *feed, const ravel_mesh_layout *layo
     feed->plan.allocator = feed->allocator;
     feed->plan.cp = layout->sizes[1];
     feed->plan.dp = layout->sizes[2];
-    if (feed->plan.layout != RAVEL_LAYOUT_PACKED)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "a feed makes packed batches; for padded layouts plan and pack with ravel/plan.h and "
-                               "ravel/batch.h, between gather and share of ravel/exchange.h");
+    ravel_status status = check_layout(&feed->plan, err);
+    if (status) return status;
     int32_t cp = feed->plan.cp, even = cp == 1 ? 1 : feed->options.cp_kind == RAVEL_CP_ZIGZAG ? 2 * cp : cp;
     if (feed->plan.align < 1 || feed->plan.align > 1 << 20 || feed->plan.multiple < 1 || feed->plan.multiple > 1 << 20)
         return RAVEL_OK; /* the planner says what is wrong with them */
@@ -83,7 +96,8 @@ static ravel_status resolve_thd(ravel_feed *feed, ravel_error *err) {
     const ravel_feed_options *o = &feed->options;
     ravel_thd_options *thd = &feed->thd;
     ravel_thd_options_default(thd);
-    thd->align = feed->plan.align;
+    thd->align =
+        feed->plan.layout == RAVEL_LAYOUT_PADDED ? 1 : feed->plan.align; /* its columns are aligned, not this */
     thd->arrays = RAVEL_THD_POSITIONS | (o->segments ? RAVEL_THD_SEGMENTS : 0) | (o->padding ? RAVEL_THD_PADDING : 0);
     thd->total_multiple = o->total_multiple ? o->total_multiple : 1;
     thd->cp = feed->plan.cp;

@@ -59,6 +59,17 @@ static int64_t slot_of(const ravel_feed *feed, int64_t length) {
     return (length + align - 1) / align * align;
 }
 
+int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count) {
+    int64_t sum = 0, longest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t slot = slot_of(feed, lengths[i]);
+        sum += slot;
+        if (slot > longest) longest = slot;
+    }
+    if (count == 0) return feed->plan.align; /* a filler */
+    return feed->plan.layout == RAVEL_LAYOUT_PADDED ? count * longest : sum;
+}
+
 /* A sample whose part number is not 0 belongs to the row of the one before it; homes, updates and groups are those of
  * a row's first sample. */
 static void fold_rows(const ravel_feed *feed, const ravel__columns *c, given *g) {
@@ -100,15 +111,20 @@ static ravel_status unfold_rows(ravel__pile *pile, const ravel_allocator *alloca
     return RAVEL_OK;
 }
 
-/* An error of the planner names a sample by its number; say where that is from. */
-static void say_where(const ravel__columns *c, const ravel_plan_input *input, ravel_error *err) {
+/* The planner names the first sample that fits no bin by its number in the batch; say which row that is, and what budget
+ * would hold them all. */
+static void say_where(const ravel_feed *feed, const ravel__columns *c, const given *g, const ravel_plan_input *input,
+                      ravel_error *err) {
+    int64_t cap = feed->plan.cp * feed->plan.budget, first = -1, longest = 0;
     if (!err || err->status != RAVEL_E_OVERSIZE) return;
-    int64_t longest = 0;
-    for (int64_t i = 1; i < input->count; i++)
-        if (input->lengths[i] > input->lengths[longest]) longest = i;
-    if (input->count == c->count)
-        ravel_error_prefix(err, "the longest sample of the batch is row %" PRId64 " with %" PRId64 " tokens",
-                           c->at[COLUMN_ID][longest], input->lengths[longest]);
+    for (int64_t i = 0; i < input->count; i++) {
+        if (first < 0 && slot_of(feed, input->lengths[i]) > cap) first = i;
+        if (input->lengths[i] > longest) longest = input->lengths[i];
+    }
+    if (first < 0) return;
+    int64_t sample = feed->plan.method == RAVEL_METHOD_AS_IS ? g->row_starts[first] : first;
+    ravel_error_prefix(err, "row %" PRId64 " (the longest of the batch has %" PRId64 " tokens)",
+                       c->at[COLUMN_ID][sample], longest);
 }
 
 ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c, ravel__plan_scratch *scratch,
@@ -136,7 +152,8 @@ ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c
         if (input.groups) input.groups = g.groups;
     }
     status = ravel_plan_create(&input, &feed->plan, made, err);
-    if (status) return say_where(c, &input, err), status;
+    if (status) say_where(feed, c, &g, &input, err);
+    if (status) return status;
     *routed = **made;
     return whole_rows ? unfold_rows(&scratch->expanded, feed->allocator, c, &g, routed, err) : RAVEL_OK;
 }

@@ -28,6 +28,7 @@ for owners in tp0-first-last every-rank root-only; do
 done
 feed --pp 4 --mtp-stage 2 --fields reward:f32:sample,adv:f32:next --updates 2 --verify --segments --padding
 check "a stage that asks for tokens" 0 $? 'update 2/2 .*verified'
+feed --dp 3 --layout padded --align 16 --updates 2 --verify; check "bins that are rectangles" 0 $? 'update 2/2 .*verified'
 feed --ranks 4 --json - --epochs 1 --no-shuffle
 check "JSON lines" 0 $? '^\{"update":8,.*"epoch":1,"position":0'
 [ "$(wc -l <"$log")" = 9 ] && pass "nine batches in an epoch of 400 rows" || fail "nine batches in an epoch of 400 rows"
@@ -51,8 +52,16 @@ check "or skipped loudly" 0 $? 'data.jsonl:3: .*the row is skipped'
 # ---- wrong on purpose ----
 feed --dp 2 --ranks 3; check "ranks that are no mesh" 2 $? 'ravel feed: '
 feed --budgit 3; check "an option that is none" 2 $? 'did you mean --budget'
-timeout 20 "$BUILD/ravel" feed --budget 1k >"$log" 2>&1; check "no samples" 2 $? 'either a data file or mock data'
-feed --budget 100 --updates 1 --dp 2; check "a sample over the budget" 1 $? 'row [0-9]+ with 512 tokens'
+timeout 20 "$BUILD/ravel" feed --budget 1k >"$log" 2>&1; check "no samples" 2 $? 'either --data FILE.jsonl or --mock'
+feed --budget 100 --updates 1 --dp 2; check "a sample over the budget" 1 $? 'row [0-9]+ .*has 512 tokens'
+feed --layout padded --cp 2; check "rectangles are not cut for cp" 1 $? 'padded rows cannot be cut'
+feed --data x.jsonl; check "samples from two places" 2 $? 'said twice'
+timeout 20 "$BUILD/ravel" feed --mock "$mock" >"$log" 2>&1; check "no budget" 2 $? '--budget is missing'
+feed --pp 2 --mtp-stage 2 --updates 1; check "a stage that is none" 2 $? 'must be from 0 to 1'
+feed --save "$dir/nowhere/cursor" --dp 2; check "a cursor that cannot be written, said at once" 1 $? 'nowhere/cursor'
+grep -q update "$log" && fail "an update came before it" || pass "before any update"
+feed --json "$dir/nowhere/lines"; check "lines that cannot be written" 1 $? 'nowhere/lines'
+feed --resume "$dir/nowhere"; check "a cursor that is not there" 1 $? 'nowhere'
 feed --help; check "help" 0 $? '--owners'
 
 # ---- under mpirun ----

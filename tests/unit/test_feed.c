@@ -193,6 +193,8 @@ static void random_options(ravel__rng *g, run *r) {
     r->plan.method = methods[ravel__rng_below(g, 5)];
     r->plan.sync = (int32_t)ravel__rng_below(g, 3);
     r->plan.samples_per_update = ravel__rng_below(g, 3) ? 0 : pick(g, 10);
+    if (r->mesh.cp == 1 && r->plan.method != RAVEL_METHOD_AS_IS && ravel__rng_below(g, 3) == 0)
+        r->plan.layout = RAVEL_LAYOUT_PADDED;
     r->plan.min_micro_steps = ravel__rng_below(g, 3) ? 0 : pick(g, 3);
     r->weights.mode = (int32_t)ravel__rng_below(g, 3);
     r->weights.dp_reduce = (int32_t)ravel__rng_below(g, 2);
@@ -219,4 +221,91 @@ TEST(feed_random_meshes_and_options_agree_with_a_single_rank) {
     }
     ravel_source_free(mock);
     ravel_source_free(odd);
+}
+
+/* ---- rows instead of one token axis --------------------------------------------------------------------- */
+
+enum { ROWS_BUDGET = 600, ROWS_ALIGN = 8 };
+
+/* A padded micro-batch, row by row, against the rows of the source. */
+static void check_rows(const ravel_micro_batch *m, const ravel_padded *p, const ravel_ragged *ragged,
+                       ravel_reader *reader) {
+    int64_t f = ravel_ragged_find(ragged, "tokens"), l = ravel_ragged_find(ragged, "labels");
+    const int32_t *tokens = p->fields[f], *labels = p->fields[l];
+    CHECK(p->rows * p->columns <= ROWS_BUDGET && p->columns % ROWS_ALIGN == 0);
+    for (int64_t i = 0; i < m->thd->samples_count; i++) {
+        const ravel_samples *row;
+        CHECK(ravel_reader_read(reader, &m->ids[i], 1, &row, NULL) == RAVEL_OK);
+        const int32_t *want = row->ragged.fields[ravel_ragged_find(&row->ragged, "tokens")].data;
+        int64_t length = row->ragged.offsets[1], at = i * p->columns + p->starts[i];
+        CHECK(length == m->lengths[i] && p->starts[i] == p->columns - length); /* padded on the left */
+        CHECK(memcmp(tokens + at, want, (size_t)length * sizeof *want) == 0);
+        for (int64_t t = 0; t < length; t++) CHECK(labels[at + t] == (t + 1 < length ? want[t + 1] : -100));
+        for (int64_t t = i * p->columns; t < at; t++) CHECK(tokens[t] == 7 && !p->attention_mask[t]);
+    }
+}
+
+static ravel_status pad_one(const ravel_micro_batch *m, ravel_reader *reader, ravel_error *err) {
+    ravel_field fields[8];
+    ravel_ragged ragged;
+    ravel_padded padded = {.size = sizeof padded};
+    ravel_padded_options options;
+    ravel_bin bin = {m->thd->samples, m->thd->samples_count};
+    ravel_padded_options_default(&options);
+    options.side = RAVEL_PAD_LEFT;
+    options.align = ROWS_ALIGN;
+    ravel_status status = ravel_micro_ragged(m, fields, &ragged, err);
+    if (!status) status = ravel_padded_measure(&ragged, &bin, &options, &padded, err);
+    if (status) return status;
+    void *block = malloc(ravel_padded_bytes(&ragged, &padded));
+    ravel_padded_place(&ragged, block, &padded);
+    status = ravel_padded_pack(&ragged, &bin, &options, &padded, err);
+    if (!status) check_rows(m, &padded, &ragged, reader);
+    free(block);
+    return status;
+}
+
+static ravel_status pad_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    run *r = user;
+    ravel_mesh *mesh = NULL;
+    ravel_feed *feed = NULL;
+    ravel_reader *reader = NULL;
+    const ravel_feed_update *u;
+    ravel_feed_options options = r->feed;
+    options.plan = &r->plan;
+    ravel_status status = ravel_mesh_create(comm, &r->mesh, &mesh, err);
+    if (!status) status = ravel_feed_create(mesh, r->source, &options, &feed, err);
+    if (!status) status = ravel_reader_create(r->source, NULL, NULL, &reader, err);
+    for (int64_t i = 0; i < r->updates && !status; i++) {
+        ravel_micro_batch m;
+        status = ravel_feed_next(feed, &u, err);
+        if (!status && r->plan.layout == RAVEL_LAYOUT_PADDED) status = ravel_feed_verify(feed, r->source, err);
+        if (status) break;
+        for (ravel_feed_iter iter = ravel_feed_iterate(feed, 0); !status && ravel_feed_iter_next(&iter, &m);)
+            status = pad_one(&m, reader, err);
+    }
+    ravel_reader_free(reader);
+    ravel_feed_free(feed);
+    ravel_mesh_free(mesh);
+    return status;
+}
+
+TEST(feed_micro_batches_can_be_padded_rows) {
+    ravel_source *source = mock_source(small_mock, "adv:f32:next,reward:f64:sample");
+    ravel_error err = RAVEL_ERROR_INIT;
+    run r;
+    CHECK(source);
+    run_default(&r);
+    r.mesh.dp = 3;
+    r.feed.first_fields = "*", r.feed.pad_token = 7, r.feed.samples = 50;
+    r.plan.budget = ROWS_BUDGET, r.plan.align = ROWS_ALIGN, r.plan.layout = RAVEL_LAYOUT_PADDED;
+    r.source = source;
+    CHECK_OK(ravel_threads_run(3, NULL, pad_rank, &r, &err), &err);
+    r.plan.layout = RAVEL_LAYOUT_PACKED; /* padding between samples */
+    CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_ARGUMENT && strstr(err.message, "layout = padded"));
+    r.plan.layout = RAVEL_LAYOUT_PADDED_2D, err = (ravel_error)RAVEL_ERROR_INIT;
+    CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_UNSUPPORTED);
+    r.plan.layout = RAVEL_LAYOUT_PADDED, r.mesh.dp = 1, r.mesh.cp = 3, err = (ravel_error)RAVEL_ERROR_INIT;
+    CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_UNSUPPORTED);
+    ravel_source_free(source);
 }
