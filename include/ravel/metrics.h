@@ -181,8 +181,10 @@ typedef enum ravel_phase {
     X(MEMORY_RSS, "memory/rss_bytes", COUNTER, "bytes", MAX, ALL,                                                      \
       "resident memory of the largest rank's process, now")                                                            \
     X(MEMORY_RSS_PEAK, "memory/rss_peak_bytes", COUNTER, "bytes", MAX, ALL, "its high-water mark")                     \
-    X(MEMORY_DEVICE, "memory/device_bytes", COUNTER, "bytes", MAX, ALL, "device memory in use on the fullest device")  \
-    X(MEMORY_DEVICE_PEAK, "memory/device_peak_bytes", COUNTER, "bytes", MAX, ALL, "its high-water mark")               \
+    X(MEMORY_DEVICE, "memory/device_bytes", COUNTER, "bytes", MAX, ALL,                                                \
+      "device memory in use on the fullest device; given by the caller, who knows the allocator")                      \
+    X(MEMORY_DEVICE_PEAK, "memory/device_peak_bytes", COUNTER, "bytes", MAX, ALL,                                      \
+      "its high-water mark, given likewise")                                                                           \
     X(TRAIN_LOSS, "train/loss", GAUGE, "", SUM, ALL,                                                                   \
       "the update's loss: sum over ranks and tokens of weight * token loss")                                           \
     X(TRAIN_TOKEN_NLL, "train/token_nll", GAUGE, "nats", MEAN, ALL, "mean negative log-likelihood over loss tokens")   \
@@ -375,7 +377,7 @@ RAVEL_API void ravel_metrics_phase_add(ravel_metrics *metrics, ravel_phase phase
 
 /* Ends update number `step`: reduces, derives, publishes, writes to the sinks, and starts counting anew. Collective:
  * every rank calls it with the same step (E_MISMATCH names the range otherwise). Fails only where the reducer does; a
- * failing sink is reported to the logger once and dropped. */
+ * failing sink is reported to the logger once and tried again at the next update. */
 RAVEL_API ravel_status ravel_metrics_update(ravel_metrics *metrics, int64_t step, ravel_error *err);
 
 /* ---- reading the last update, on every rank, from any thread --------------------------------------------- */
@@ -440,7 +442,7 @@ RAVEL_API ravel_status ravel_metrics_sink_every(ravel_metrics *metrics, const ch
                                                 ravel_error *err);
 /* The port that the http sink listens on ("http:0" takes any free one); 0 when there is none. */
 RAVEL_API int32_t ravel_metrics_http_port(const ravel_metrics *metrics);
-/* How many sinks have failed and were dropped. */
+/* How many sinks are failing now. */
 RAVEL_API int32_t ravel_metrics_sinks_failed(const ravel_metrics *metrics);
 
 /* A run directory, as `ravel report` reads it: makes `folder`, writes config.json (`config`: a JSON object as text, or

@@ -133,7 +133,7 @@ class Metrics:
     (:class:`Row`, or names of gauges that are averaged). ``reducer`` is (rank, size, all_reduce), with
     ``all_reduce(values, op)`` replacing an int64 array by its sum or max ("sum", "max") over ranks. Options: world,
     updates, seq_length, peak_flops, gpu, rl, counts, compute, recompute, per_rank. A sink that fails is reported to the
-    logger "ravel" of Python's logging, once, and dropped.
+    logger "ravel" of Python's logging, once, and tried again at the next update.
     """
 
     def __init__(self, *, comm: Comm | None = None, shape: Any = None, extra: Sequence[Row | str] = (),
@@ -364,6 +364,7 @@ class Metrics:
 
     @property
     def sinks_failed(self) -> int:
+        """How many sinks are failing now."""
         return lib.ravel_metrics_sinks_failed(self._pointer)
 
     def close(self) -> None:

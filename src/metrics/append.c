@@ -1,7 +1,8 @@
 /* Appending whole pieces to files, pipes and terminals.
  *
  *     | whole line | whole line | torn li          a crash: the next run cuts here
- *                                ^ end             a failed write: cut back to here at once
+ *                                ^ end             a failed write: cut back to here at once; what a pipe has got of a
+ *                                                  line cannot be taken back, so it is ended before the next one
  */
 #include "metrics/sink.h"
 
@@ -17,7 +18,7 @@
 
 /* A write to a closed pipe raises SIGPIPE, whose default is death: it is blocked for this thread during the write, and
  * taken off the queue if the write was what raised it. */
-int ravel__write_all(int fd, const char *data, size_t bytes) {
+int ravel__write_all(int fd, const char *data, size_t bytes, size_t *wrote) {
     sigset_t pipe_signal, before, pending;
     sigemptyset(&pipe_signal);
     sigaddset(&pipe_signal, SIGPIPE);
@@ -25,16 +26,15 @@ int ravel__write_all(int fd, const char *data, size_t bytes) {
     (void)sigpending(&pending);
     int was_pending = sigismember(&pending, SIGPIPE) == 1, number = 0;
     pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
-    while (bytes > 0 && !number) {
-        ssize_t wrote = write(fd, data, bytes);
-        if (wrote < 0 && errno == EINTR) continue;
-        if (wrote < 0) {
+    size_t done = 0;
+    while (done < bytes && !number) {
+        ssize_t now = write(fd, data + done, bytes - done);
+        if (now >= 0)
+            done += (size_t)now;
+        else if (errno != EINTR)
             number = errno;
-        } else {
-            data += wrote;
-            bytes -= (size_t)wrote;
-        }
     }
+    if (wrote) *wrote = done;
     struct timespec none = {0, 0};
     if (number == EPIPE && !was_pending)
         while (sigtimedwait(&pipe_signal, NULL, &none) < 0 && errno == EINTR) continue;
@@ -94,13 +94,22 @@ ravel_status ravel__appender_open(ravel__appender *a, const char *path, int othe
     return status;
 }
 
+static int put_pieces(ravel__appender *a, const char *data, size_t bytes) {
+    size_t wrote = 0;
+    int number = a->torn ? ravel__write_all(a->fd, "\n", 1, NULL) : 0;
+    if (number) return number;
+    number = ravel__write_all(a->fd, data, bytes, &wrote);
+    a->torn = number && wrote > 0 && !a->regular;
+    return number;
+}
+
 ravel_status ravel__appender_put(ravel__appender *a, const char *data, size_t bytes, ravel_error *err) {
-    int number = ravel__write_all(a->fd, data, bytes);
+    int number = put_pieces(a, data, bytes);
     if (!number) {
         a->end += (int64_t)bytes;
         return RAVEL_OK;
     }
-    if (a->regular && ftruncate(a->fd, (off_t)a->end) != 0) number = number ? number : errno;
+    if (a->regular) (void)!ftruncate(a->fd, (off_t)a->end);
     char what[160];
     return ravel_error_set(err, RAVEL_E_IO, "cannot write: %s", strerror_r(number, what, sizeof what));
 }

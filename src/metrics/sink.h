@@ -36,18 +36,19 @@ typedef struct ravel__appender {
     int fd; /* -1: closed */
     int own;
     int regular;
+    int torn;    /* a pipe got a part of a piece: the next one begins on a new line */
     int64_t end; /* bytes that are whole, in a regular file */
 } ravel__appender;
 
 /* Opens a file, "-" (standard output) or "" (`otherwise`, a file descriptor; -1: an error). An existing file is cut
  * after its last newline. */
 ravel_status ravel__appender_open(ravel__appender *a, const char *path, int otherwise, ravel_error *err);
-/* All of it or, in a regular file, nothing: what was written of a piece that failed is cut off again. A closed pipe
- * is an error, not a signal. */
+/* All of it or, in a regular file, nothing: what was written of a piece that failed is cut off again; in a pipe it is
+ * ended with a newline before the next piece. A closed pipe is an error, not a signal. */
 ravel_status ravel__appender_put(ravel__appender *a, const char *data, size_t bytes, ravel_error *err);
 void ravel__appender_close(ravel__appender *a);
-/* write(2) until done, SIGPIPE held back. Returns 0, or errno. */
-int ravel__write_all(int fd, const char *data, size_t bytes);
+/* write(2) until done, SIGPIPE held back. Returns 0, or errno; *wrote (may be NULL): the bytes that went out. */
+int ravel__write_all(int fd, const char *data, size_t bytes, size_t *wrote);
 
 /* Room for the text of one update; E_MEMORY. */
 ravel_status ravel__sink_room(ravel__sink *sink, size_t bytes, ravel_error *err);

@@ -252,7 +252,7 @@ static void close_fd(int fd) {
 static void close_http(ravel__sink *sink) {
     http_sink *s = (http_sink *)sink;
     if (s->running) {
-        (void)ravel__write_all(s->wake[1], "x", 1);
+        (void)ravel__write_all(s->wake[1], "x", 1, NULL);
         (void)pthread_join(s->thread, NULL);
     }
     for (int i = 0; i < SLOTS; i++) close_fd(s->slots[i].fd);

@@ -230,7 +230,7 @@ static ravel_status write_progress(ravel__sink *sink, const ravel__snapshot *u, 
 
 static void close_progress(ravel__sink *sink) {
     log_sink *s = (log_sink *)sink;
-    if (s->terminal && s->drawn) (void)ravel__write_all(s->file.fd, "\n", 1);
+    if (s->terminal && s->drawn) (void)ravel__write_all(s->file.fd, "\n", 1, NULL);
     ravel__appender_close(&s->file);
 }
 

@@ -131,7 +131,7 @@ typedef struct prometheus_sink {
 static ravel_status replace(const prometheus_sink *s, const char *data, size_t bytes, ravel_error *err) {
     int fd = open(s->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return ravel__file_error(err, s->beside, "cannot create", errno);
-    int number = ravel__write_all(fd, data, bytes);
+    int number = ravel__write_all(fd, data, bytes, NULL);
     if (close(fd) != 0 && !number) number = errno;
     if (!number && rename(s->beside, s->sink.target) != 0) number = errno;
     if (!number) return RAVEL_OK;

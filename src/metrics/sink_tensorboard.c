@@ -3,11 +3,14 @@
  *     file     = record*                     FOLDER/events.out.tfevents.SECONDS.HOST.PID.N
  *     record   = length u64 | crc(length) u32 | data | crc(data) u32          little-endian
  *     crc(x)   = rotate(CRC-32C of x, 15) + 0xa282ead8
- *     data     = Event { 1: wall_time double, 2: step int64, 3: file_version string | 5: Summary }
+ *     data     = Event { 1: wall_time double, 2: step int64, 3: file_version string | 5: Summary | 7: SessionLog }
  *     Summary  = { 1: Value { 1: tag string, 2: simple_value float } }*
+ *     SessionLog = { 1: status varint, 1 being START }
  *
  * The first record carries the version "brain.Event:2". A resumed run opens a new file with the same prefix, as
- * TensorFlow does; TensorBoard reads all files of a folder in the order of their names. */
+ * TensorFlow does; TensorBoard reads all files of a folder in the order of their names. Before a file's first update
+ * stands a START with its step: TensorBoard then forgets what an earlier file says from that step on, so that updates
+ * that a resumed run repeats are not drawn twice. */
 #include "metrics/sink.h"
 
 #include "base/file.h"
@@ -23,6 +26,7 @@
 typedef struct event_sink {
     ravel__sink sink;
     ravel__appender file;
+    int begun;           /* the START is written */
     uint32_t table[256]; /* of the CRC */
 } event_sink;
 
@@ -131,12 +135,30 @@ static ravel__text begin_event(event_sink *s, double time) {
     return t;
 }
 
-static ravel_status write_events(ravel__sink *sink, const ravel__snapshot *u, ravel_error *err) {
-    event_sink *s = (event_sink *)sink;
-    const ravel_metrics *m = sink->metrics;
+static ravel__text begin_update(event_sink *s, const ravel__snapshot *u) {
     ravel__text t = begin_event(s, (double)u->time_ns / 1e9);
     put_tag(&t, 2, VARINT);
     put_varint(&t, (uint64_t)u->step);
+    return t;
+}
+
+static ravel_status write_start(event_sink *s, const ravel__snapshot *u, ravel_error *err) {
+    ravel__text t = begin_update(s, u);
+    put_tag(&t, 7, BYTES);
+    put_varint(&t, 2);
+    put_tag(&t, 1, VARINT);
+    put_varint(&t, 1);
+    ravel_status status = put_record(s, &t, err);
+    s->begun = !status;
+    return status;
+}
+
+static ravel_status write_events(ravel__sink *sink, const ravel__snapshot *u, ravel_error *err) {
+    event_sink *s = (event_sink *)sink;
+    const ravel_metrics *m = sink->metrics;
+    ravel_status status = s->begun ? RAVEL_OK : write_start(s, u, err);
+    if (status) return status;
+    ravel__text t = begin_update(s, u);
     put_tag(&t, 5, BYTES);
     put_varint(&t, summary_bytes(m, u));
     for (int32_t id = 0; id < m->rows; id++)

@@ -84,7 +84,7 @@ static void put_process_name(trace_sink *s, ravel__text *t) {
 static ravel_status put_events(trace_sink *s, ravel__text *t, ravel_error *err) {
     int64_t end = s->end + (int64_t)t->used;
     ravel__text_put(t, tail, TAIL_BYTES);
-    int number = lseek(s->fd, (off_t)s->end, SEEK_SET) < 0 ? errno : ravel__write_all(s->fd, t->data, t->used);
+    int number = lseek(s->fd, (off_t)s->end, SEEK_SET) < 0 ? errno : ravel__write_all(s->fd, t->data, t->used, NULL);
     if (!number) {
         s->end = end;
         return RAVEL_OK;

@@ -19,9 +19,12 @@ def single(x):
     return struct.unpack("f", struct.pack("f", x))[0]
 
 
-wanted = {}
+wanted, last = {}, 0
 for line in open(run + "/metrics.jsonl"):
     row = json.loads(line)
+    if row["step"] <= last:  # begun again from there: what was written of the steps that follow counts no more
+        wanted = {name: {step: x for step, x in steps.items() if step < row["step"]} for name, steps in wanted.items()}
+    last = row["step"]
     for name, value in row.items():
         if name not in ("step", "time", "ranks") and value is not None:
             wanted.setdefault(name, {})[row["step"]] = single(value)
@@ -33,6 +36,7 @@ assert found == set(wanted), found ^ set(wanted)
 count = 0
 for name in found:
     scalars = {e.step: e.value for e in events.Scalars(name)}
+    assert len(events.Scalars(name)) == len(scalars) == len(wanted[name]), (name, "a step is there twice")
     for step, value in wanted[name].items():
         assert scalars[step] == value or math.isnan(value), (name, step, scalars[step], value)
         count += 1

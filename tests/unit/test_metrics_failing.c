@@ -107,6 +107,33 @@ TEST(metrics_a_torn_write_is_cut_off_again) {
     place_remove(&p);
 }
 
+/* A pipe that takes a part of a line: it cannot be taken back, so the next line begins on its own. */
+TEST(metrics_a_line_that_a_pipe_took_half_of_is_ended) {
+    place p;
+    place_make(&p);
+    ravel_error err = RAVEL_ERROR_INIT;
+    char path[128], *big = calloc(1, 1 << 20), *text = calloc(1, 1 << 20);
+    (void)snprintf(path, sizeof path, "%s/fifo", p.folder);
+    CHECK(big && text && mkfifo(path, 0600) == 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    ravel__appender a;
+    CHECK_OK(ravel__appender_open(&a, path, -1, &err), &err);
+    memset(big, 'x', 1 << 20);
+    CHECK_EQ(ravel__appender_put(&a, big, 1 << 20, &err), RAVEL_E_IO); /* more than a pipe holds */
+    ravel_error_clear(&err);
+    ssize_t got = read(reader, text, 1 << 20);
+    CHECK(got > 0 && got < 1 << 20 && text[got - 1] == 'x');
+    CHECK_OK(ravel__appender_put(&a, "next\n", 5, &err), &err);
+    CHECK_OK(ravel__appender_put(&a, "last\n", 5, &err), &err);
+    got = read(reader, text, 1 << 20);
+    CHECK(got == 11 && memcmp(text, "\nnext\nlast\n", 11) == 0);
+    ravel__appender_close(&a);
+    (void)close(reader);
+    free(big);
+    free(text);
+    place_remove(&p);
+}
+
 TEST(metrics_sinks_refuse_with_a_sentence) {
     static const struct {
         const char *spec, *says;
