@@ -57,6 +57,7 @@ typedef struct ravel__op {
     int32_t root;   /* or peer; -1: none */
     int32_t tag;
     int32_t blocking; /* the caller waits at once */
+    int32_t borrows;  /* recv: `recv` is a ravel__loan; only where the back end has give_back */
     int64_t bytes;    /* of the data where there is no list, else of send */
     int64_t total;    /* elements of the whole operation of which this is a step; all ranks agree */
     const char *send;
@@ -66,7 +67,7 @@ typedef struct ravel__op {
 
 /* What a public function was asked for, in elements; lists may be NULL: `count` for each rank, one after the other. */
 typedef struct ravel__call {
-    int32_t kind, label, dtype, reduce, root, tag;
+    int32_t kind, label, dtype, reduce, root, tag, borrows;
     int64_t count, total; /* total: 0: it is no step of another operation */
     const void *send;
     void *recv;
@@ -82,6 +83,12 @@ struct ravel_request {
     ravel_error why;                    /* set by the back end when the operation fails */
     _Alignas(16) unsigned char state[]; /* the back end's, request_bytes long, zero at first */
 };
+
+/* A message in the sender's own array, which the sender does not get back before the receiver gives it back. */
+typedef struct ravel__loan {
+    const void *data;
+    ravel_request *lender; /* the sender's request; NULL: nothing is lent */
+} ravel__loan;
 
 typedef struct ravel__backend {
     const char *name;
@@ -114,6 +121,9 @@ typedef struct ravel__backend {
     ravel_status (*alive)(ravel_comm *comm, ravel_error *err);
     /* Leaves, and frees comm->state. After cancel of every open request. */
     void (*close)(ravel_comm *comm);
+    /* Completes the send that a loan is of. From any thread, while comm is open. NULL: it does not lend, and gets no
+     * receive that borrows. A cancelled receive that has borrowed gives back by itself. */
+    void (*give_back)(ravel_comm *comm, ravel_request *lender);
 } ravel__backend;
 
 struct ravel_comm {
@@ -175,6 +185,18 @@ void ravel__reduce(int32_t dtype, int32_t reduce, const char *const *sources, in
                    int64_t bytes, char *out);
 /* Whether the dtype can be reduced. */
 int ravel__can_reduce(int32_t dtype);
+
+/* ---- borrowing, for floors above that read a large message once ---- */
+
+/* Whether receives on comm may borrow. */
+int ravel__comm_lends(const ravel_comm *comm);
+/* As ravel_comm_irecv of `bytes` bytes, without the copy: when the request is done, *loan says where the message is in
+ * the sender's memory. The sender's request, and its ravel_comm_free, wait until ravel__comm_give_back, so whoever
+ * borrows must be sure to give back soon whatever fails, and before freeing comm. */
+ravel_status ravel__comm_iborrow(ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer, int32_t tag,
+                                 ravel_request **request, ravel_error *err);
+/* From any thread. Nothing is lent afterwards; a loan of nothing is fine. */
+void ravel__comm_give_back(ravel_comm *comm, ravel__loan *loan);
 
 /* One blocking operation: checks, start, wait, and what comes of it. */
 ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_error *err);

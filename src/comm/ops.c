@@ -168,6 +168,7 @@ ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_
     op->reduce = (rules[op->label] & REDUCE) ? call->reduce : -1;
     op->root = (rules[op->label] & ROOT) ? call->root : -1;
     op->tag = call->tag;
+    op->borrows = call->borrows;
     op->send = call->send;
     op->recv = call->recv;
     if (rule & (SEND_LIST | RECV_LIST))
@@ -435,4 +436,26 @@ ravel_status ravel_comm_irecv(ravel_comm *comm, void *data, int64_t count, int32
                               ravel_request **request, ravel_error *err) {
     ravel__call call = message_call(RAVEL__RECV, NULL, data, count, dtype, peer, tag);
     return launch(comm, &call, request, err);
+}
+
+/* ---- borrowing ------------------------------------------------------------------------------------------ */
+
+int ravel__comm_lends(const ravel_comm *comm) {
+    return comm->backend->give_back != NULL;
+}
+
+ravel_status ravel__comm_iborrow(ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer, int32_t tag,
+                                 ravel_request **request, ravel_error *err) {
+    ravel__call call = message_call(RAVEL__RECV, NULL, loan, bytes, RAVEL_U8, peer, tag);
+    call.borrows = 1;
+    *loan = (ravel__loan){0};
+    if (!ravel__comm_lends(comm))
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "messages over %s cannot be borrowed", ravel_comm_kind(comm));
+    return launch(comm, &call, request, err);
+}
+
+void ravel__comm_give_back(ravel_comm *comm, ravel__loan *loan) {
+    ravel_request *lender = loan->lender;
+    *loan = (ravel__loan){0};
+    if (lender) comm->backend->give_back(comm, lender);
 }

@@ -266,6 +266,7 @@ static const ravel__backend threads_backend = {
     .abort = threads_abort,
     .alive = threads_alive,
     .close = threads_close,
+    .give_back = ravel__threads_give_back,
 };
 
 /* ---- making them ---------------------------------------------------------------------------------------- */

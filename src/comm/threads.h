@@ -134,6 +134,7 @@ ravel_status ravel__threads_post(ravel_comm *comm, ravel_request *r);
 ravel_status ravel__threads_await_message(ravel_comm *comm, ravel_request *r);
 ravel_status ravel__threads_look_message(ravel_comm *comm, ravel_request *r, int32_t *done);
 void ravel__threads_unpost(ravel_comm *comm, ravel_request *r);
+void ravel__threads_give_back(ravel_comm *comm, ravel_request *lender);
 void ravel__threads_ring_all(threads_group *group);
 /* Whether somebody waits for a message from or to the rank. */
 int ravel__threads_has_partner(threads_group *group, int32_t rank);

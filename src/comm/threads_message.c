@@ -3,7 +3,10 @@
  * Each rank has a box with two lists: messages that others want to send to it, and its own receives, both in the order
  * in which they came. Whoever comes second finds its partner there, takes it out, copies from array to array without
  * holding the lock, marks both requests done and rings the partner's bell. A request that is in a list belongs to its
- * owner, who may take it out again (deadline, death); one that was taken out by a partner is about to be done. */
+ * owner, who may take it out again (deadline, death); one that was taken out by a partner is about to be done.
+ *
+ * A receive that borrows gets the sender's array instead of a copy: it is done at once, the send when the receiver has
+ * given the array back. */
 #include "comm/threads.h"
 
 #include "base/clock.h"
@@ -59,20 +62,32 @@ static void say_mismatch(const threads_group *g, ravel_request *r, const ravel_r
     threads_state(r)->status = RAVEL_E_MISMATCH;
 }
 
-/* Moves the message; the partner may be gone after its `done`. */
+static void finish(threads_group *g, ravel_request *r) {
+    threads_bell *bell = &g->bells[threads_state(r)->rank];
+    atomic_store(&threads_state(r)->done, 1); /* its owner may take it away from here on */
+    ring(bell);
+}
+
+/* Moves or lends the message. */
 static void transfer(threads_group *g, ravel_request *mine, ravel_request *partner) {
     ravel_request *send = mine->op.kind == RAVEL__SEND ? mine : partner, *recv = send == mine ? partner : mine;
-    threads_bell *bell = &g->bells[threads_state(partner)->rank];
+    int lent = 0;
     threads_state(mine)->status = threads_state(partner)->status = RAVEL_OK;
     if (send->op.bytes != recv->op.bytes || send->op.dtype != recv->op.dtype) {
         say_mismatch(g, mine, partner);
         say_mismatch(g, partner, mine);
+    } else if (recv->op.borrows) {
+        *(ravel__loan *)(void *)recv->op.recv = (ravel__loan){send->op.send, send};
+        lent = 1;
     } else if (send->op.bytes > 0 && recv->op.recv != send->op.send) {
         memcpy(recv->op.recv, send->op.send, (size_t)send->op.bytes);
     }
-    atomic_store(&threads_state(mine)->done, 1);
-    atomic_store(&threads_state(partner)->done, 1);
-    ring(bell);
+    finish(g, recv);
+    if (!lent) finish(g, send);
+}
+
+void ravel__threads_give_back(ravel_comm *comm, ravel_request *lender) {
+    finish(threads_of(comm)->group, lender);
 }
 
 ravel_status ravel__threads_post(ravel_comm *comm, ravel_request *r) {
@@ -161,9 +176,12 @@ ravel_status ravel__threads_await_message(ravel_comm *comm, ravel_request *r) {
 
 void ravel__threads_unpost(ravel_comm *comm, ravel_request *r) {
     threads_group *g = threads_of(comm)->group;
-    if (atomic_load(&threads_state(r)->done) || take_back(g, comm, r)) return;
-    r->deadline_ns = INT64_MAX;
-    (void)ravel__threads_await_message(comm, r);
+    if (!atomic_load(&threads_state(r)->done)) {
+        if (take_back(g, comm, r)) return;
+        r->deadline_ns = INT64_MAX;
+        (void)ravel__threads_await_message(comm, r);
+    }
+    if (r->op.borrows) ravel__comm_give_back(comm, (ravel__loan *)(void *)r->op.recv);
 }
 
 void ravel__threads_ring_all(threads_group *g) {

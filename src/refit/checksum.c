@@ -8,8 +8,11 @@
  * secret. So a state keeps back up to one block: it may be the last.
  *
  * The loop over stripes exists three times: portable, SSE2 (which every x86-64 has) and AVX2 (chosen when the processor
- * has it). All give the same bits. */
+ * has it), the last also with a store of what it has just loaded: a copy that is hashed on the way. All give the same
+ * bits. */
 #include "refit/checksum.h"
+
+#include "base/copy.h"
 
 #include <string.h>
 
@@ -17,7 +20,7 @@
 #include <immintrin.h>
 #endif
 
-enum { SECRET = 192, STRIPE = 64, STRIPES = 16, BLOCK = STRIPE * STRIPES, MEDIUM_MOST = 240 };
+enum { SECRET = 192, STRIPE = 64, STRIPES = 16, BLOCK = STRIPE * STRIPES, MEDIUM_MOST = 240, STEP_BLOCKS = 32 };
 
 #define PRIME32_1 0x9e3779b1u
 #define PRIME32_2 0x85ebca77u
@@ -179,8 +182,34 @@ __attribute__((target("avx2"))) static void blocks_avx2(uint64_t acc[8], const u
     memcpy(acc, lanes, sizeof lanes);
 }
 
+/* `to` is aligned to 16 bytes. */
+__attribute__((target("avx2"))) static void copy_blocks_avx2(uint64_t acc[8], const unsigned char *p, size_t blocks,
+                                                             unsigned char *to) {
+    __m256i lanes[2], prime = _mm256_set1_epi32((int)PRIME32_1);
+    memcpy(lanes, acc, sizeof lanes);
+    for (; blocks > 0; blocks--) {
+        const unsigned char *key = secret;
+        for (int n = 0; n < STRIPES; n++, p += STRIPE, key += 8, to += STRIPE) {
+            _mm_prefetch((const char *)p + 1024, _MM_HINT_T0);
+            for (int i = 0; i < 4; i++)
+                _mm_stream_si128((__m128i *)(void *)to + i, _mm_loadu_si128((const __m128i *)(const void *)p + i));
+            STRIPE_INTO(lanes, 2, __m256i, _mm256, si256)
+        }
+        SCRAMBLE(lanes, 2, __m256i, _mm256, si256, prime)
+    }
+    _mm_sfence();
+    memcpy(acc, lanes, sizeof lanes);
+}
+
 static blocks_fn fastest(void) {
     return __builtin_cpu_supports("avx2") ? blocks_avx2 : blocks_sse2;
+}
+
+/* 1 where it could be done in one go. */
+static int copy_blocks_at_once(uint64_t acc[8], const unsigned char *p, size_t blocks, unsigned char *to) {
+    if ((uintptr_t)to % 16 != 0 || !__builtin_cpu_supports("avx2")) return 0;
+    copy_blocks_avx2(acc, p, blocks, to);
+    return 1;
 }
 
 #else
@@ -189,7 +218,22 @@ static blocks_fn fastest(void) {
     return blocks_portable;
 }
 
+static int copy_blocks_at_once(uint64_t acc[8], const unsigned char *p, size_t blocks, unsigned char *to) {
+    (void)acc, (void)p, (void)blocks, (void)to;
+    return 0;
+}
+
 #endif
+
+/* Else step by step, so that the second reading is from the cache. */
+static void copy_blocks(uint64_t acc[8], const unsigned char *p, size_t blocks, unsigned char *to) {
+    if (copy_blocks_at_once(acc, p, blocks, to)) return;
+    for (size_t n; blocks > 0; blocks -= n, p += n * BLOCK, to += n * BLOCK) {
+        n = blocks < STEP_BLOCKS ? blocks : STEP_BLOCKS;
+        fastest()(acc, p, n);
+        ravel__copy_far(to, p, n * BLOCK);
+    }
+}
 
 /* ---- longer than 240 bytes ------------------------------------------------------------------------------ */
 
@@ -238,30 +282,48 @@ void ravel__xxh3_begin(ravel__xxh3 *state) {
 }
 
 /* Blocks that are surely not the last, with their last 64 bytes kept for a short tail after them. */
-static void consume(ravel__xxh3 *state, const unsigned char *p, size_t blocks) {
-    fastest()(state->acc, p, blocks);
+static void consume(ravel__xxh3 *state, const unsigned char *p, size_t blocks, unsigned char *to) {
     memcpy(state->last, p + blocks * BLOCK - STRIPE, STRIPE);
+    if (to)
+        copy_blocks(state->acc, p, blocks, to);
+    else
+        fastest()(state->acc, p, blocks);
 }
 
-void ravel__xxh3_add(ravel__xxh3 *state, const void *data, size_t bytes) {
-    const unsigned char *p = data;
+/* At the end of the buffer. */
+static void hold(ravel__xxh3 *state, const unsigned char *p, size_t bytes, unsigned char *to) {
+    if (bytes > 0) memcpy(state->buffer + state->held, p, bytes);
+    if (bytes > 0 && to) memcpy(to, p, bytes);
+    state->held += bytes;
+}
+
+/* `to`: NULL, or where a copy goes. */
+static void add(ravel__xxh3 *state, const unsigned char *p, size_t bytes, unsigned char *to) {
     state->total += bytes;
     if (state->held + bytes <= BLOCK) {
-        if (bytes > 0) memcpy(state->buffer + state->held, p, bytes);
-        state->held += bytes;
+        hold(state, p, bytes, to);
         return;
     }
     if (state->held > 0) {
         size_t fill = BLOCK - state->held;
-        memcpy(state->buffer + state->held, p, fill);
-        consume(state, state->buffer, 1);
+        hold(state, p, fill, to);
+        consume(state, state->buffer, 1, NULL);
+        state->held = 0;
         p += fill;
         bytes -= fill;
+        if (to) to += fill;
     }
     size_t whole = bytes > 0 ? (bytes - 1) / BLOCK : 0;
-    if (whole > 0) consume(state, p, whole);
-    state->held = bytes - whole * BLOCK;
-    memcpy(state->buffer, p + whole * BLOCK, state->held);
+    if (whole > 0) consume(state, p, whole, to);
+    hold(state, p + whole * BLOCK, bytes - whole * BLOCK, to ? to + whole * BLOCK : NULL);
+}
+
+void ravel__xxh3_add(ravel__xxh3 *state, const void *data, size_t bytes) {
+    add(state, data, bytes, NULL);
+}
+
+void ravel__xxh3_add_copy(ravel__xxh3 *state, void *to, const void *data, size_t bytes) {
+    add(state, data, bytes, to);
 }
 
 uint64_t ravel__xxh3_end(const ravel__xxh3 *state) {

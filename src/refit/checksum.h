@@ -24,6 +24,8 @@ typedef struct ravel__xxh3 {
 
 void ravel__xxh3_begin(ravel__xxh3 *state);
 void ravel__xxh3_add(ravel__xxh3 *state, const void *data, size_t bytes);
+/* The same, and a copy of the bytes past the cache (base/copy.h): one way through memory for both. */
+void ravel__xxh3_add_copy(ravel__xxh3 *state, void *to, const void *data, size_t bytes);
 uint64_t ravel__xxh3_end(const ravel__xxh3 *state);
 
 /* All at once. */

@@ -177,9 +177,9 @@ static void free_pool(ravel_refit *refit, ravel__pool *pool) {
     *pool = (ravel__pool){0};
 }
 
-/* N buffers of B bytes, each aligned; what was there stays where it fits. */
-static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted, ravel_error *err) {
-    size_t bytes = ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
+/* N buffers of B bytes, each aligned, or without memory where they are borrowed; what was there stays where it fits. */
+static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted, int borrowed, ravel_error *err) {
+    size_t bytes = borrowed ? 0 : ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
     int32_t count = wanted ? refit->terms.num_buffers : 0;
     if (pool->count == count && (count == 0 || pool->bytes == bytes)) {
         for (int32_t i = 0; i < count; i++) pool->slots[i] = (ravel__slot){.buffer = pool->slots[i].buffer};
@@ -190,6 +190,7 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
     pool->count = count;
     pool->bytes = bytes;
     pool->slots = ravel__calloc(&refit->memory.allocator, (size_t)count, sizeof *pool->slots);
+    if (pool->slots && borrowed) return RAVEL_OK;
     pool->block_bytes = bytes * (size_t)count + RAVEL__FRAME_ALIGN;
     pool->block = pool->slots ? ravel__alloc(&refit->memory.allocator, pool->block_bytes) : NULL;
     if (!pool->block) {
@@ -204,6 +205,13 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
     return RAVEL_OK;
 }
 
+/* Who borrows keeps the sender waiting while it loads: only where that is a matter of memory, not of callbacks or a
+ * disk. */
+static int may_borrow(const ravel_refit *refit) {
+    return refit->transport->iborrow && ravel__comm_lends(refit->comm) && refit->sink && !refit->sink->load &&
+           !refit->options.undo_dir;
+}
+
 static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
     const ravel_allocator *allocator = &refit->memory.allocator;
     size_t in = (size_t)refit->plan.in_count, out = (size_t)refit->plan.out_count;
@@ -213,8 +221,9 @@ static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
         return ravel__no_memory(err, 0, "the streams");
     ravel_status status = ravel__packer_init(&refit->packer, refit, err);
     if (status == RAVEL_OK) status = ravel__loader_init(&refit->loader, refit, err);
-    if (status == RAVEL_OK) status = make_pool(refit, &refit->out_pool, out > 0, err);
-    if (status == RAVEL_OK) status = make_pool(refit, &refit->in_pool, in > (size_t)0, err);
+    refit->borrows = may_borrow(refit);
+    if (status == RAVEL_OK) status = make_pool(refit, &refit->out_pool, out > 0, 0, err);
+    if (status == RAVEL_OK) status = make_pool(refit, &refit->in_pool, in > 0, refit->borrows, err);
     return status;
 }
 

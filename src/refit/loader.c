@@ -76,6 +76,18 @@ static ravel_status changed(ravel__loader *l, int32_t sender, const target *t, c
                            (unsigned long long)e->first, (unsigned long long)(e->first + e->count - 1), sender);
 }
 
+/* A whole entry to its place, hashed on the way. */
+static ravel_status take_at_once(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e,
+                                 const unsigned char *payload, void *place) {
+    int64_t begin = ravel__clock_ns();
+    ravel__xxh3 state;
+    ravel__xxh3_begin(&state);
+    ravel__xxh3_add_copy(&state, place, payload, (size_t)e->count * (size_t)ravel_dtype_bytes(e->dtype));
+    uint64_t checksum = ravel__xxh3_end(&state);
+    l->load_ns += ravel__clock_ns() - begin;
+    return checksum == e->checksum ? RAVEL_OK : changed(l, sender, t, e);
+}
+
 /* Hash and load step by step while the bytes are in the cache: what is loaded in vain is discarded with the stage. For
  * callbacks the whole entry is hashed first, since they are promised verified bytes. */
 static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e,
@@ -84,6 +96,8 @@ static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t,
     int careful = l->refit->sink->load != NULL;
     ravel_status status = RAVEL_OK;
     ravel__xxh3 state;
+    void *place = ravel__stage_place(&l->refit->stage, t->slice->item, &t->box, (int64_t)e->first, e->dtype);
+    if (place) return take_at_once(l, sender, t, e, payload, place);
     int64_t clock = ravel__clock_ns(), later;
     if (careful && ravel__xxh3_of(payload, (size_t)(count * each)) != e->checksum) return changed(l, sender, t, e);
     ravel__xxh3_begin(&state);
@@ -134,7 +148,7 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned 
 static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_t stream, ravel__frame_head *head) {
     int32_t sender = l->refit->plan.in[stream].sender;
     if (slot->void_) return out_of_place(l, sender, "did not arrive whole");
-    ravel_status status = ravel__frame_open(slot->buffer, (size_t)slot->notice.bytes, head, &l->why);
+    ravel_status status = ravel__frame_open(slot->data, (size_t)slot->notice.bytes, head, &l->why);
     if (status != RAVEL_OK) {
         ravel_error_prefix(&l->why, "from rank %d", sender);
         return status;
@@ -150,17 +164,19 @@ static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_
     return RAVEL_OK;
 }
 
-void ravel__loader_take(ravel__loader *l, const ravel__slot *slot, int32_t stream, int32_t index) {
+void ravel__loader_take(ravel__loader *l, ravel__slot *slot, int32_t stream, int32_t index) {
     ravel__frame_head head = {0};
     ravel__frame_entry entry;
     int64_t begin = ravel__clock_ns();
+    slot->covered = 0;
     if (l->status == RAVEL_OK) l->status = open_frame(l, slot, stream, &head);
     l->cursors[stream].sequence++;
     for (uint32_t i = 0; l->status == RAVEL_OK && i < head.entries; i++) {
-        l->status = ravel__frame_entry_at(slot->buffer, &head, i, &entry, &l->why);
-        if (l->status == RAVEL_OK) l->status = take_entry(l, stream, slot->buffer, &entry);
+        l->status = ravel__frame_entry_at(slot->data, &head, i, &entry, &l->why);
+        if (l->status == RAVEL_OK) l->status = take_entry(l, stream, slot->data, &entry);
+        if (l->status == RAVEL_OK) slot->covered += (int64_t)entry.count * ravel_dtype_bytes(entry.dtype);
     }
-    ravel__trace_add(&l->refit->trace, RAVEL_REFIT_LOAD, index, slot->frame, begin, ravel__clock_ns(),
+    ravel__trace_add(&l->refit->trace, RAVEL_REFIT_LOAD, index, slot->number, begin, ravel__clock_ns(),
                      (int64_t)slot->notice.bytes);
 }
 

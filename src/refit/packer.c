@@ -8,7 +8,6 @@
 #include "refit/session.h"
 
 #include "base/clock.h"
-#include "base/copy.h"
 #include "refit/checksum.h"
 
 #include <string.h>
@@ -145,23 +144,22 @@ typedef struct cut {
     int64_t first, count, each; /* elements, and their bytes on the wire */
 } cut;
 
-/* Gathers and hashes step by step. What lies as it travels is hashed where it is and goes straight to the frame; the
- * rest is put together in the scratch first, since the frame is written past the cache. */
+/* What lies as it travels goes straight to the frame, hashed on the way; the rest is put together step by step in the
+ * scratch first, since the frame is written past the cache. */
 static ravel_status gather(ravel__packer *p, const cut *c, unsigned char *out, uint64_t *checksum) {
     const void *data = NULL;
     ravel__xxh3 state;
     ravel_status status = current_data(p, c->item->view.tensor, &data);
+    if (status != RAVEL_OK) return status;
+    const void *direct = ravel__view_direct(&c->item->view, data, &c->box, c->first, c->slice->dtype);
     int64_t step = RAVEL__PACK_STEP / c->each;
     ravel__xxh3_begin(&state);
-    for (int64_t done = 0; done < c->count && status == RAVEL_OK; done += step) {
-        int64_t n = c->count - done < step ? c->count - done : step, first = c->first + done;
-        const void *from = ravel__view_direct(&c->item->view, data, &c->box, first, c->slice->dtype);
-        if (!from) {
-            from = p->scratch;
-            status = ravel__view_gather(&c->item->view, data, &c->box, first, n, c->slice->dtype, p->scratch, &p->why);
-        }
-        ravel__xxh3_add(&state, from, (size_t)(n * c->each));
-        ravel__copy_far(out + done * c->each, from, (size_t)(n * c->each));
+    if (direct) ravel__xxh3_add_copy(&state, out, direct, (size_t)(c->count * c->each));
+    for (int64_t done = 0; done < c->count && !direct && status == RAVEL_OK; done += step) {
+        int64_t n = c->count - done < step ? c->count - done : step;
+        status =
+            ravel__view_gather(&c->item->view, data, &c->box, c->first + done, n, c->slice->dtype, p->scratch, &p->why);
+        ravel__xxh3_add_copy(&state, out + done * c->each, p->scratch, (size_t)(n * c->each));
     }
     *checksum = ravel__xxh3_end(&state);
     return status;
@@ -211,7 +209,7 @@ static cut cut_at(const ravel__packer *p, int32_t stream) {
 }
 
 /* Puts the next entry into the frame; 0: the frame is full, or packing failed. */
-static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *writer) {
+static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, int64_t *covered) {
     ravel__out_cursor *cursor = &p->cursors[stream];
     cut c = cut_at(p, stream);
     unsigned char *place;
@@ -237,6 +235,7 @@ static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *wri
         else
             ravel__frame_add(writer, &entry, 0);
     }
+    *covered += c.count * c.each;
     cursor->first += c.count;
     if (cursor->first == c.slice->count) {
         cursor->slice++;
@@ -280,7 +279,8 @@ static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *w
     cursor->ended = (head.flags & RAVEL__FRAME_LAST) != 0;
     slot->notice = (ravel__notice){head.flags, head.window, head.sequence, ravel__frame_end(writer, &head)};
     slot->stream = stream;
-    slot->frame = p->frames++;
+    slot->number = p->frames++;
+    slot->data = slot->buffer;
     slot->void_ = 0;
 }
 
@@ -290,11 +290,12 @@ int ravel__packer_next(ravel__packer *p, ravel__slot *slot, int32_t index) {
     int32_t stream = next_stream(p);
     if (stream < 0) return 0;
     ravel__frame_begin(&writer, slot->buffer, (size_t)p->refit->terms.buffer_bytes);
-    while (p->status == RAVEL_OK && has_more(p, stream, p->window) && pack_entry(p, stream, &writer)) {}
+    slot->covered = 0;
+    while (p->status == RAVEL_OK && has_more(p, stream, p->window) && pack_entry(p, stream, &writer, &slot->covered)) {}
     if (p->status != RAVEL_OK) writer.entries = 0, writer.end = RAVEL__FRAME_HEADER;
     close_frame(p, stream, &writer, slot);
     int64_t end = ravel__clock_ns();
     p->pack_ns += end - begin - (p->iterate_ns - before);
-    ravel__trace_add(&p->refit->trace, RAVEL_REFIT_PACK, index, slot->frame, begin, end, (int64_t)slot->notice.bytes);
+    ravel__trace_add(&p->refit->trace, RAVEL_REFIT_PACK, index, slot->number, begin, end, (int64_t)slot->notice.bytes);
     return 1;
 }

@@ -3,6 +3,7 @@
  *     refit.c      create, run, free, the small calls
  *     connect.c    hello, manifests, catalog, plan, buffers: one communicator
  *     update.c     one version: begin, stream, totals, vote, switch, report
+ *     tree.c       who passes a stream on to whom
  *     stream.c     the calling thread's loop: sends, receives, passes on
  *     packer.c     fills frames (helper thread of a sender)
  *     loader.c     verifies and loads frames (helper thread of a receiver)
@@ -12,7 +13,10 @@
  *     [packer] <----------- [calling thread] -----> wire -----> [calling thread] -----------> [loader]
  *              ----------->                                       ^    arrived lane             |
  *                                                                 +-----------------------------+
- *                                                                       loaded lane */
+ *                                                                       loaded lane
+ *
+ * Over a communicator that lends (threads), frames are not copied on the way: the loader reads them in the sender's
+ * buffer, and the receiver's slots have no memory of their own. */
 #ifndef RAVEL_REFIT_SESSION_H
 #define RAVEL_REFIT_SESSION_H
 
@@ -51,13 +55,16 @@ typedef enum ravel__slot_state {
 
 /* A buffer and what is happening to it. */
 typedef struct ravel__slot {
-    unsigned char *buffer;
+    unsigned char *buffer;     /* its memory; NULL: frames are borrowed */
+    const unsigned char *data; /* the frame: in buffer, or the sender's */
+    ravel__loan loan;
     int32_t state;
     int32_t stream;   /* index into plan.out or plan.in; local streams: of plan.out */
     int32_t void_;    /* the frame did not arrive whole: not to be loaded */
     int32_t loaded;   /* the loader has given it back */
     int32_t recv_bad; /* the receive was waited for, and the message had another length */
-    int64_t frame;    /* number on this rank, for the trace */
+    int64_t number;   /* of the frame on this rank */
+    int64_t covered;  /* bytes of weights that the frame is about, with those that it keeps */
     int64_t began_ns;
     ravel__notice notice;
     unsigned char notice_bytes[RAVEL__NOTICE_BYTES];
@@ -69,7 +76,7 @@ typedef struct ravel__pool {
     ravel__slot *slots;
     int32_t count;
     size_t bytes; /* of a buffer */
-    void *block;  /* what the buffers lie in */
+    void *block;  /* what the buffers lie in; NULL: they are borrowed */
     size_t block_bytes;
 } ravel__pool;
 
@@ -142,7 +149,7 @@ ravel_status ravel__loader_init(ravel__loader *loader, struct ravel_refit *refit
 void ravel__loader_free(ravel__loader *loader);
 void ravel__loader_begin(ravel__loader *loader, int64_t version, const char *active);
 /* Verifies and loads the slot's frame, which belongs to plan.in[stream]. After the first failure it does nothing. */
-void ravel__loader_take(ravel__loader *loader, const ravel__slot *slot, int32_t stream, int32_t index);
+void ravel__loader_take(ravel__loader *loader, ravel__slot *slot, int32_t stream, int32_t index);
 /* Whether every stream came to its end. */
 ravel_status ravel__loader_end(ravel__loader *loader);
 
@@ -173,8 +180,8 @@ typedef struct ravel__wire_state {
     int64_t frames, bytes_sent, bytes_received;
     int32_t window, next; /* of the receiver's turn */
     int32_t open_requests;
-    int32_t packed_all, wanted; /* the packer has ended; streams that have yet to end */
-    int64_t total_bytes;        /* of this rank, for the progress callback */
+    int32_t packed_all, wanted;      /* the packer has ended; streams that have yet to end */
+    int64_t done_bytes, total_bytes; /* weights that this rank sends and receives, for the progress callback */
     int64_t told_ns;
 } ravel__wire_state;
 
@@ -203,6 +210,7 @@ struct ravel_refit {
     ravel__terms terms;
     ravel__refit_plan plan;
     ravel__pool out_pool, in_pool;
+    int32_t borrows; /* frames are read in the sender's buffers */
     ravel__packer packer;
     ravel__loader loader;
     ravel__in_state *in_states;   /* [plan.in_count] */
@@ -232,12 +240,13 @@ void ravel__refit_free_buffers(ravel_refit *refit);
  * communicator comes back as such. */
 ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err);
 
+/* tree.c: sets parents and children from the members that take part; skip: [ranks], 1 for receivers that do not. Marks
+ * in active_out [plan.out_count] and active_in [plan.in_count] which streams there are. */
+void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in);
+
 /* stream.c: moves everything. A failure that leaves the communicator usable is in packer.status or loader.status; the
  * result is only about the communicator. After ravel__refit_trees, ravel__packer_begin and ravel__loader_begin. */
 ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err);
-/* Sets parents and children from the members that take part; skip: [ranks], 1 for receivers that do not. Marks in
- * active_out [plan.out_count] and active_in [plan.in_count] which streams there are. */
-void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in);
 
 static inline void ravel__bell_ring(ravel__bell *bell) {
     atomic_fetch_add(&bell->word, 1);

@@ -323,6 +323,15 @@ ravel_status ravel__stage_write(ravel__stage *s, int32_t item, const ravel__box 
     return ravel__view_scatter(view, target_of(s, view->tensor), piece, first, count, dtype, data, s->far, err);
 }
 
+void *ravel__stage_place(const ravel__stage *s, int32_t item, const ravel__box *piece, int64_t first, int32_t dtype) {
+    const ravel__view *view = &s->holding->items[item].view;
+    int logged = !s->first && s->mode == RAVEL_REFIT_UNDO;
+    if (!s->far || logged || has_callbacks(s->sink)) return NULL;
+    char *target = target_of(s, view->tensor);
+    const char *place = ravel__view_direct(view, target, piece, first, dtype);
+    return place ? target + (place - target) : NULL;
+}
+
 ravel_status ravel__stage_keep(ravel__stage *s, int32_t item, const ravel__box *piece, int64_t first, int64_t count,
                                ravel_error *err) {
     const ravel__view *view = &s->holding->items[item].view;

@@ -44,6 +44,10 @@ ravel_status ravel__stage_begin(ravel__stage *stage, int64_t version, uint64_t l
 /* Elements first .. first+count of `piece` of an item, of `dtype`, in `data`. */
 ravel_status ravel__stage_write(ravel__stage *stage, int32_t item, const ravel__box *piece, int64_t first,
                                 int64_t count, int32_t dtype, const void *data, ravel_error *err);
+/* Where the same elements may be written at once, past the cache, instead of by ravel__stage_write; NULL: they do not lie
+ * there one after the other as `dtype`, must be logged first, are few, or go to a callback. */
+void *ravel__stage_place(const ravel__stage *stage, int32_t item, const ravel__box *piece, int64_t first,
+                         int32_t dtype);
 /* The same elements as in the live version. */
 ravel_status ravel__stage_keep(ravel__stage *stage, int32_t item, const ravel__box *piece, int64_t first, int64_t count,
                                ravel_error *err);

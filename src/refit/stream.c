@@ -13,7 +13,6 @@
 #include "base/clock.h"
 
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -29,67 +28,6 @@ static int32_t notice_tag(const ravel__stream *s) {
 }
 static int32_t frame_tag(const ravel__stream *s) {
     return 2 * s->tag + 1;
-}
-
-/* ---- trees ---------------------------------------------------------------------------------------------- */
-
-static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
-    int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
-    if (refit->options.fanout > 0) return refit->options.fanout;
-    return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain is longer to fill, and then twice as fast */
-}
-
-/* Node 0 is the sender, node i + 1 the i-th member that takes part. */
-static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node) {
-    if (node == 0) return s->sender;
-    for (int32_t i = 0; i < s->member_count; i++)
-        if (!skip[s->members[i]] && --node == 0) return s->members[i];
-    return -1;
-}
-
-static int32_t node_of(const ravel__stream *s, const char *skip, int32_t rank, int32_t *members) {
-    int32_t node = rank == s->sender ? 0 : -1;
-    *members = 0;
-    for (int32_t i = 0; i < s->member_count; i++) {
-        if (skip[s->members[i]]) continue;
-        ++*members;
-        if (s->members[i] == rank && !s->local) node = *members;
-    }
-    return node;
-}
-
-static int32_t list_children(const ravel_refit *refit, const ravel__stream *s, const char *skip, int32_t *children) {
-    int32_t members, count = 0, node = node_of(s, skip, refit->rank, &members);
-    int32_t fanout = auto_fanout(refit, s, members);
-    for (int32_t i = 1; i <= fanout; i++) {
-        int32_t child = node * fanout + i;
-        if (child <= members) children[count++] = node_rank(s, skip, child);
-    }
-    return count;
-}
-
-void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in) {
-    int32_t members;
-    for (int32_t i = 0; i < refit->plan.out_count; i++) {
-        const ravel__stream *s = &refit->plan.out[i];
-        ravel__out_state *o = &refit->out_states[i];
-        (void)node_of(s, skip, refit->rank, &members);
-        active_out[i] = members > 0;
-        o->child_count = s->local ? 0 : list_children(refit, s, skip, o->children);
-        o->local_in = -1;
-        for (int32_t j = 0; j < refit->plan.in_count && s->local; j++)
-            if (refit->plan.in[j].local) o->local_in = j;
-    }
-    for (int32_t i = 0; i < refit->plan.in_count; i++) {
-        const ravel__stream *s = &refit->plan.in[i];
-        ravel__in_state *in = &refit->in_states[i];
-        active_in[i] = !skip[refit->rank];
-        *in = (ravel__in_state){.active = active_in[i] && !s->local, .ended = !active_in[i] || s->local};
-        if (!in->active) continue;
-        int32_t node = node_of(s, skip, refit->rank, &members), fanout = auto_fanout(refit, s, members);
-        in->parent = node_rank(s, skip, (node - 1) / fanout);
-        in->child_count = list_children(refit, s, skip, in->children);
-    }
 }
 
 /* ---- time and progress ---------------------------------------------------------------------------------- */
@@ -111,7 +49,7 @@ static void tell_progress(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
     if (!refit->options.progress || w->now_ns - w->told_ns < TELL_NS) return;
     w->told_ns = w->now_ns;
-    refit->options.progress(refit->options.progress_user, w->bytes_sent + w->bytes_received, w->total_bytes);
+    refit->options.progress(refit->options.progress_user, w->done_bytes, w->total_bytes);
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------- */
@@ -125,10 +63,23 @@ static ravel_status post_send(ravel_refit *refit, ravel__slot *slot, int32_t whi
     return status;
 }
 
-static ravel_status post_recv(ravel_refit *refit, ravel__slot *slot, void *data, int64_t bytes, int32_t peer,
-                              int32_t tag, int32_t message, ravel_error *err) {
+static ravel_status post_notice_recv(ravel_refit *refit, ravel__slot *slot, ravel_error *err) {
     const ravel__transport *t = refit->transport;
-    ravel_status status = t->irecv(t->user, refit->comm, data, bytes, peer, tag, message, &slot->recv, err);
+    int32_t peer = refit->in_states[slot->stream].parent, tag = notice_tag(&refit->plan.in[slot->stream]);
+    ravel_status status = t->irecv(t->user, refit->comm, slot->notice_bytes, RAVEL__NOTICE_BYTES, peer, tag,
+                                   RAVEL__MESSAGE_NOTICE, &slot->recv, err);
+    refit->wire.open_requests += slot->recv != NULL;
+    return status;
+}
+
+static ravel_status post_frame_recv(ravel_refit *refit, ravel__slot *slot, ravel_error *err) {
+    const ravel__transport *t = refit->transport;
+    int32_t peer = refit->in_states[slot->stream].parent, tag = frame_tag(&refit->plan.in[slot->stream]);
+    int64_t bytes = (int64_t)slot->notice.bytes;
+    ravel_status status =
+        refit->borrows
+            ? t->iborrow(t->user, refit->comm, &slot->loan, bytes, peer, tag, &slot->recv, err)
+            : t->irecv(t->user, refit->comm, slot->buffer, bytes, peer, tag, RAVEL__MESSAGE_FRAME, &slot->recv, err);
     refit->wire.open_requests += slot->recv != NULL;
     return status;
 }
@@ -207,6 +158,7 @@ static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
         ravel__slot *slot = &refit->out_pool.slots[i];
         int32_t all, bad; /* what was bad, the receiver says in the vote */
         if (slot->state == RAVEL__SLOT_LOADING && slot->loaded) {
+            refit->wire.done_bytes += slot->covered;
             free_out(refit, i);
             moved(refit);
         }
@@ -214,8 +166,9 @@ static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
         status = look_sends(refit, slot, &all, &bad, err);
         if (status != RAVEL_OK || !all) continue;
         phase_count(refit, &refit->wire.sending, -1, &refit->wire.send_since, &refit->wire.send_ns);
-        ravel__trace_add(&refit->trace, RAVEL_REFIT_SEND, i, slot->frame, slot->began_ns, refit->wire.now_ns,
+        ravel__trace_add(&refit->trace, RAVEL_REFIT_SEND, i, slot->number, slot->began_ns, refit->wire.now_ns,
                          (int64_t)slot->notice.bytes);
+        refit->wire.done_bytes += slot->covered;
         free_out(refit, i);
     }
     while (status == RAVEL_OK && refit->wire.open_requests < REQUESTS_MOST) {
@@ -276,9 +229,7 @@ static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
         slot->state = RAVEL__SLOT_NOTICE;
         slot->stream = stream;
         refit->in_states[stream].awaiting = 1;
-        ravel_status status =
-            post_recv(refit, slot, slot->notice_bytes, RAVEL__NOTICE_BYTES, refit->in_states[stream].parent,
-                      notice_tag(&refit->plan.in[stream]), RAVEL__MESSAGE_NOTICE, err);
+        ravel_status status = post_notice_recv(refit, slot, err);
         if (status != RAVEL_OK) return status;
     }
     return RAVEL_OK;
@@ -315,32 +266,34 @@ static ravel_status notice_came(ravel_refit *refit, ravel__slot *slot, ravel_err
     }
     slot->state = RAVEL__SLOT_FRAME;
     slot->void_ = slot->loaded = 0;
-    slot->frame = refit->wire.frames++;
+    slot->number = refit->wire.frames++;
     slot->began_ns = ravel__clock_ns();
     phase_count(refit, &refit->wire.receiving, 1, &refit->wire.receive_since, &refit->wire.receive_ns);
-    status = post_recv(refit, slot, slot->buffer, (int64_t)slot->notice.bytes, in->parent, frame_tag(s),
-                       RAVEL__MESSAGE_FRAME, err);
+    status = post_frame_recv(refit, slot, err);
     for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++)
         status =
             post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, in->children[c], notice_tag(s), err);
     return status;
 }
 
+/* `bad`: it has another length than was announced. What is then passed on is empty, and so bad there too. */
 static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
     ravel__slot *slot = &refit->in_pool.slots[index];
     ravel__in_state *in = &refit->in_states[slot->stream];
-    int64_t bytes = (int64_t)slot->notice.bytes;
+    int64_t bytes = (int64_t)slot->notice.bytes, passed = bad ? 0 : bytes;
     ravel_status status = RAVEL_OK;
     in->arrived++;
     phase_count(refit, &refit->wire.receiving, -1, &refit->wire.receive_since, &refit->wire.receive_ns);
-    ravel__trace_add(&refit->trace, RAVEL_REFIT_RECEIVE, index, slot->frame, slot->began_ns, refit->wire.now_ns, bytes);
+    ravel__trace_add(&refit->trace, RAVEL_REFIT_RECEIVE, index, slot->number, slot->began_ns, refit->wire.now_ns,
+                     bytes);
     refit->wire.bytes_received += bytes + RAVEL__NOTICE_BYTES;
+    slot->data = refit->borrows ? slot->loan.data : slot->buffer;
     slot->void_ = bad;
     slot->state = RAVEL__SLOT_LOADING;
     for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++) {
-        status = post_send(refit, slot, 2 * c + 1, slot->buffer, bytes, in->children[c],
+        status = post_send(refit, slot, 2 * c + 1, slot->data, passed, in->children[c],
                            frame_tag(&refit->plan.in[slot->stream]), err);
-        refit->wire.bytes_sent += bytes + RAVEL__NOTICE_BYTES;
+        refit->wire.bytes_sent += passed + RAVEL__NOTICE_BYTES;
     }
     ravel__lane_put(&refit->loader.arrived, index);
     return status;
@@ -364,7 +317,10 @@ static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *er
     if (slot->state == RAVEL__SLOT_LOADING) {
         ravel_status status = look_sends(refit, slot, &done, &bad, err);
         if (status != RAVEL_OK) return status;
-        if (done && slot->loaded) slot->state = RAVEL__SLOT_FREE;
+        if (!done || !slot->loaded) return RAVEL_OK;
+        ravel__comm_give_back(refit->comm, &slot->loan);
+        refit->wire.done_bytes += slot->covered;
+        slot->state = RAVEL__SLOT_FREE;
     }
     return RAVEL_OK;
 }
@@ -404,12 +360,14 @@ static int pack_one(ravel_refit *refit, int32_t index) {
     return 1;
 }
 
+/* A frame that nobody else waits for goes back to its lender at once. */
 static void load_one(ravel_refit *refit, int32_t index) {
     ravel__loader *l = &refit->loader;
     int32_t own = refit->in_pool.count;
     if (index < own) {
         ravel__slot *slot = &refit->in_pool.slots[index];
         ravel__loader_take(l, slot, slot->stream, index);
+        if (refit->in_states[slot->stream].child_count == 0) ravel__comm_give_back(refit->comm, &slot->loan);
     } else {
         ravel__slot *slot = &refit->out_pool.slots[index - own];
         ravel__loader_take(l, slot, refit->out_states[slot->stream].local_in, index);
@@ -477,7 +435,7 @@ static void reset(ravel_refit *refit) {
         w->total_bytes += refit->in_states[i].active ? refit->plan.in[i].bytes : 0;
     }
     for (int32_t i = 0; i < refit->plan.out_count; i++)
-        w->total_bytes += refit->plan.out[i].bytes * refit->out_states[i].child_count;
+        w->total_bytes += refit->packer.cursors[i].active ? refit->plan.out[i].bytes : 0;
     for (int32_t i = 0; i < refit->in_pool.count; i++) refit->in_pool.slots[i].state = RAVEL__SLOT_FREE;
     for (int32_t i = 0; i < refit->out_pool.count; i++) free_out(refit, i);
 }
@@ -486,10 +444,8 @@ static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
     double limit = refit->options.timeout > 0 ? refit->options.timeout : ravel_comm_timeout(refit->comm);
     double waited = (double)(refit->wire.now_ns - refit->wire.progress_ns) * 1e-9;
     if (waited <= limit) return RAVEL_OK;
-    long long done = refit->wire.bytes_sent, total = refit->wire.total_bytes;
-    done += refit->wire.bytes_received;
-    return ravel_error_set(err, RAVEL_E_TIMEOUT, "no weights moved for %.3g s (%lld of %lld bytes had)", limit, done,
-                           total);
+    return ravel_error_set(err, RAVEL_E_TIMEOUT, "no weights moved for %.3g s (%lld of %lld bytes had)", limit,
+                           (long long)refit->wire.done_bytes, (long long)refit->wire.total_bytes);
 }
 
 /* ---- sleeping ------------------------------------------------------------------------------------------- */
@@ -498,15 +454,16 @@ static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
 typedef struct situation {
     int32_t packing, loading, receiving, sending;
     ravel__slot *receiver; /* one that waits for a notice or frame */
-    ravel_request **send;  /* one that is under way */
+    ravel_request **send;  /* the oldest frame's that is under way */
+    int64_t send_number;   /* of that frame */
 } situation;
 
 static void find_send(ravel__slot *slot, situation *s) {
-    for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++)
-        if (slot->sends[i]) {
-            s->send = &slot->sends[i];
-            s->sending++;
-        }
+    for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++) {
+        if (!slot->sends[i]) continue;
+        if (s->sending++ == 0 || slot->number < s->send_number) s->send = &slot->sends[i];
+        s->send_number = slot->number < s->send_number || s->sending == 1 ? slot->number : s->send_number;
+    }
 }
 
 static situation look_around(ravel_refit *refit) {
@@ -563,6 +520,12 @@ static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen
     return status;
 }
 
+/* Of a request that is still open, the communicator itself gives back when it is freed. */
+static void give_all_back(ravel_refit *refit) {
+    for (int32_t i = 0; i < refit->in_pool.count; i++)
+        if (!refit->in_pool.slots[i].recv) ravel__comm_give_back(refit->comm, &refit->in_pool.slots[i].loan);
+}
+
 static ravel_status loop(ravel_refit *refit, helper *packer, const helper *loader, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int32_t idle_rounds = 0;
@@ -595,9 +558,11 @@ ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
         refit->wire.told_ns = 0;
         tell_progress(refit);
     }
-    /* A packer that waits for a buffer and a loader that waits for a frame see their lanes closed; both finish what
-     * they are at. Requests that are still open end with the communicator, before the buffers do. */
-    stop(&packer, &refit->packer.free);
+    /* A loader that waits for a frame and a packer that waits for a buffer see their lanes closed; both finish what they
+     * are at. The packer may be in a callback for long, so what is borrowed goes back first. Requests that are still
+     * open end with the communicator, before the buffers do. */
     stop(&loader, &refit->loader.arrived);
+    give_all_back(refit);
+    stop(&packer, &refit->packer.free);
     return status;
 }

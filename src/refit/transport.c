@@ -14,6 +14,12 @@ static ravel_status plain_irecv(void *user, ravel_comm *comm, void *data, int64_
     return ravel_comm_irecv(comm, data, bytes, RAVEL_U8, peer, tag, request, err);
 }
 
+static ravel_status plain_iborrow(void *user, ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer,
+                                  int32_t tag, ravel_request **request, ravel_error *err) {
+    (void)user;
+    return ravel__comm_iborrow(comm, loan, bytes, peer, tag, request, err);
+}
+
 static ravel_status plain_test(void *user, ravel_request *request, int32_t *done, ravel_error *err) {
     (void)user;
     return ravel_request_test(request, done, err);
@@ -53,6 +59,7 @@ static ravel_status plain_step(void *user, ravel_comm *comm, int32_t step, ravel
 const ravel__transport ravel__transport_plain = {
     .isend = plain_isend,
     .irecv = plain_irecv,
+    .iborrow = plain_iborrow,
     .test = plain_test,
     .wait = plain_wait,
     .allgather = plain_allgather,

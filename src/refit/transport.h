@@ -5,7 +5,7 @@
 #ifndef RAVEL_REFIT_TRANSPORT_H
 #define RAVEL_REFIT_TRANSPORT_H
 
-#include <ravel/comm.h>
+#include "comm/backend.h"
 
 /* Where the protocol is; told to the transport before each step. */
 typedef enum ravel__step {
@@ -30,6 +30,9 @@ typedef struct ravel__transport {
                           int32_t message, ravel_request **request, ravel_error *err);
     ravel_status (*irecv)(void *user, ravel_comm *comm, void *data, int64_t bytes, int32_t peer, int32_t tag,
                           int32_t message, ravel_request **request, ravel_error *err);
+    /* As irecv, without a copy (ravel__comm_iborrow). NULL: the transport does not lend. */
+    ravel_status (*iborrow)(void *user, ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer, int32_t tag,
+                            ravel_request **request, ravel_error *err);
     /* As ravel_request_test. */
     ravel_status (*test)(void *user, ravel_request *request, int32_t *done, ravel_error *err);
     /* As ravel_request_wait. */

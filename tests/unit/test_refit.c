@@ -1,6 +1,8 @@
 /* Whole refits over threads: everything that a caller can see. */
 #include "tests/unit/refit_case.h"
 
+#include "refit/session.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@ typedef struct job {
     int spare;   /* receivers bring a second set */
     int iterate; /* senders hand out tensors one by one */
     int load;    /* receivers take pieces by callback */
+    int far;     /* receivers write past the cache, as where the model is large */
     atomic_int wrong;
     ravel_refit_report report[CASE_RANKS];
 } job;
@@ -143,6 +146,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     if (j->load) o.audit = 0;
     ravel_status status =
         ravel_refit_create(comm, e->has_source ? &e->source : NULL, e->has_sink ? &e->sink : NULL, &o, &refit, err);
+    if (status == RAVEL_OK) refit->stage.far |= j->far;
     for (int64_t v = 1; v <= j->versions && status == RAVEL_OK; v++) {
         ravel_refit_report *report = &j->report[rank];
         memset(report, 0, sizeof *report);
@@ -186,6 +190,7 @@ TEST(refit_moves_any_case) {
         j->spare = (int)ravel__rng_below(&rng, 2);
         j->iterate = ravel__rng_below(&rng, 3) == 0;
         j->load = ravel__rng_below(&rng, 4) == 0;
+        j->far = (int)ravel__rng_below(&rng, 2);
         if (!run_job(j)) {
             printf(
                 "    round %lld: %d senders (tp %d), %d receivers (tp %d), both %d, route %d, fanout %d, N %d, B %lld, "

@@ -54,7 +54,8 @@ struct trial {
     refit_case c;
     int32_t ranks;
     int32_t armed;
-    double timeout; /* of part 2 */
+    double timeout;  /* of part 2 */
+    int32_t borrows; /* receivers read frames in the senders' buffers, or copy them */
     fault f;
     int64_t version;
     fault_rank r[RANKS_MOST];
@@ -110,6 +111,12 @@ static ravel_status faulty_irecv(void *user, ravel_comm *comm, void *data, int64
                                  int32_t message, ravel_request **request, ravel_error *err) {
     (void)user;
     return ravel__transport_plain.irecv(NULL, comm, data, bytes, peer, tag, message, request, err);
+}
+
+static ravel_status faulty_iborrow(void *user, ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer,
+                                   int32_t tag, ravel_request **request, ravel_error *err) {
+    (void)user;
+    return ravel__comm_iborrow(comm, loan, bytes, peer, tag, request, err);
 }
 
 /* Now and then a request looks unfinished though it is not, so that several finish at once. */
@@ -180,6 +187,7 @@ static bool make_rank(trial *t, int32_t rank) {
     r->transport = (ravel__transport){.user = r,
                                       .isend = faulty_isend,
                                       .irecv = faulty_irecv,
+                                      .iborrow = t->borrows ? faulty_iborrow : NULL,
                                       .test = faulty_test,
                                       .wait = faulty_wait,
                                       .allgather = faulty_allgather,
@@ -296,6 +304,7 @@ static void random_case(trial *t, ravel__rng *rng) {
     t->c.options.memory_bytes = 1 << 30;
     t->ranks = case_ranks(&t->c);
     t->timeout = 0.06;
+    t->borrows = (int32_t)ravel__rng_below(rng, 2);
 }
 
 /* A fault at any place of part 2: at one of the messages that a clean run was seen to send, or at a step. */
@@ -366,26 +375,29 @@ typedef struct sweep {
     int64_t tried;
 } sweep;
 
+/* Variants 3 to 5 are 0 to 2 with borrowed frames. */
 static void fixed_case(trial *t, int32_t variant) {
     ravel_refit_options *o = &t->c.options;
+    int32_t kind = variant % 3;
     memset(t, 0, sizeof *t);
     ravel_refit_options_default(o);
-    t->c.senders = variant == 0 ? 1 : 2;
+    t->c.senders = kind == 0 ? 1 : 2;
     t->c.receivers = 2;
     t->c.tp[0] = t->c.senders;
-    t->c.tp[1] = variant == 0 ? 1 : 2;
+    t->c.tp[1] = kind == 0 ? 1 : 2;
     t->c.count = 5;
     for (int32_t i = 0; i < t->c.count; i++) {
-        t->c.tensors[i] = (case_tensor){.ndim = 2, .dims = {i == 4 ? 90 : 6, 14}, .dim = {0, variant == 2 ? 1 : 0}};
+        t->c.tensors[i] = (case_tensor){.ndim = 2, .dims = {i == 4 ? 90 : 6, 14}, .dim = {0, kind == 2 ? 1 : 0}};
         t->c.tensors[i].dtype[0] = t->c.tensors[i].dtype[1] = i % 2 ? RAVEL_BF16 : RAVEL_F32;
         (void)snprintf(t->c.tensors[i].name, sizeof t->c.tensors[i].name, "w%d", i);
     }
-    o->route = variant == 0 ? RAVEL_REFIT_BROADCAST : RAVEL_REFIT_SHARD;
-    o->stage = variant == 1 ? RAVEL_REFIT_UNDO : RAVEL_REFIT_SPARE;
+    o->route = kind == 0 ? RAVEL_REFIT_BROADCAST : RAVEL_REFIT_SHARD;
+    o->stage = kind == 1 ? RAVEL_REFIT_UNDO : RAVEL_REFIT_SPARE;
     o->audit = 1;
     o->buffer_bytes = 4096;
     t->ranks = case_ranks(&t->c);
     t->timeout = 0.06;
+    t->borrows = variant >= 3;
 }
 
 static bool sweep_one(sweep *w, int32_t variant, const fault *f) {
@@ -403,7 +415,7 @@ static bool sweep_one(sweep *w, int32_t variant, const fault *f) {
 
 TEST(refit_faults_at_every_place_in_turn) {
     sweep w = {.stride = check_scale(7, 1)};
-    for (int32_t variant = 0; variant < 3; variant++) {
+    for (int32_t variant = 0; variant < 6; variant++) {
         trial *t = calloc(1, sizeof *t);
         CHECK(t);
         fixed_case(t, variant);

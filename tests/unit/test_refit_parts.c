@@ -40,25 +40,37 @@ TEST(refit_checksum_is_xxh3) {
     free(p);
 }
 
+/* In pieces of any size, with a copy to any address or without: the same hash, the right copy, and nothing beside it. */
 TEST(refit_checksum_in_pieces_is_the_same) {
+    enum { MOST = 96 * 1024, COPY = MOST + 256 };
     ravel__rng rng = ravel__rng_seed(check_seed());
-    unsigned char *p = pattern(8192);
-    CHECK(p);
+    unsigned char *p = pattern(MOST), *copy = aligned_alloc(256, COPY);
+    CHECK(p && copy);
     for (int64_t round = 0; round < check_scale(400, 20000); round++) {
-        size_t bytes = (size_t)ravel__rng_below(&rng, 8192), at = 0;
-        size_t step = (size_t)1 << ravel__rng_below(&rng, 13);
-        ravel__xxh3 state;
+        size_t bytes = (size_t)ravel__rng_below(&rng, round % 8 ? 8192 : MOST), at = 0;
+        size_t step = (size_t)1 << ravel__rng_below(&rng, 17);
+        size_t shift = (size_t)ravel__rng_below(&rng, 2) ? 16 * (size_t)ravel__rng_below(&rng, 8)
+                                                         : (size_t)ravel__rng_below(&rng, 100);
+        ravel__xxh3 state, copying;
         ravel__xxh3_begin(&state);
+        ravel__xxh3_begin(&copying);
+        memset(copy, 0xee, COPY);
         while (at < bytes) {
             size_t n = (size_t)ravel__rng_below(&rng, step) + 1;
             if (n > bytes - at) n = bytes - at;
             ravel__xxh3_add(&state, p + at, n);
+            ravel__xxh3_add_copy(&copying, copy + shift + at, p + at, n);
             at += n;
         }
         CHECK(ravel__xxh3_end(&state) == ravel__xxh3_of(p, bytes));
+        CHECK(ravel__xxh3_end(&copying) == ravel__xxh3_of(p, bytes));
+        CHECK(memcmp(copy + shift, p, bytes) == 0);
+        CHECK(shift == 0 || copy[shift - 1] == 0xee);
+        CHECK_EQ(copy[shift + bytes], 0xee);
         CHECK(ravel__xxh3_of(p, bytes) == ravel__xxh3_reference(p, bytes));
     }
     free(p);
+    free(copy);
 }
 
 TEST(refit_checksum_sees_every_bit) {

@@ -1,0 +1,67 @@
+/* Broadcast trees: node 0 is the sender, node i + 1 the i-th member of the group that takes part; the children of node
+ * n are n * fanout + 1 .. n * fanout + fanout.
+ *
+ *     fanout 1:  sender - a - b - c - d          fanout 2:  sender - a - c
+ *                                                                 |    ` d
+ *                                                                 ` b
+ *
+ * A receiver passes each frame on as it came, while it loads it. */
+#include "refit/session.h"
+
+static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
+    int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
+    if (refit->options.fanout > 0) return refit->options.fanout;
+    return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain is longer to fill, and then twice as fast */
+}
+
+static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node) {
+    if (node == 0) return s->sender;
+    for (int32_t i = 0; i < s->member_count; i++)
+        if (!skip[s->members[i]] && --node == 0) return s->members[i];
+    return -1;
+}
+
+static int32_t node_of(const ravel__stream *s, const char *skip, int32_t rank, int32_t *members) {
+    int32_t node = rank == s->sender ? 0 : -1;
+    *members = 0;
+    for (int32_t i = 0; i < s->member_count; i++) {
+        if (skip[s->members[i]]) continue;
+        ++*members;
+        if (s->members[i] == rank && !s->local) node = *members;
+    }
+    return node;
+}
+
+static int32_t list_children(const ravel_refit *refit, const ravel__stream *s, const char *skip, int32_t *children) {
+    int32_t members, count = 0, node = node_of(s, skip, refit->rank, &members);
+    int32_t fanout = auto_fanout(refit, s, members);
+    for (int32_t i = 1; i <= fanout; i++) {
+        int32_t child = node * fanout + i;
+        if (child <= members) children[count++] = node_rank(s, skip, child);
+    }
+    return count;
+}
+
+void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in) {
+    int32_t members;
+    for (int32_t i = 0; i < refit->plan.out_count; i++) {
+        const ravel__stream *s = &refit->plan.out[i];
+        ravel__out_state *o = &refit->out_states[i];
+        (void)node_of(s, skip, refit->rank, &members);
+        active_out[i] = members > 0;
+        o->child_count = s->local ? 0 : list_children(refit, s, skip, o->children);
+        o->local_in = -1;
+        for (int32_t j = 0; j < refit->plan.in_count && s->local; j++)
+            if (refit->plan.in[j].local) o->local_in = j;
+    }
+    for (int32_t i = 0; i < refit->plan.in_count; i++) {
+        const ravel__stream *s = &refit->plan.in[i];
+        ravel__in_state *in = &refit->in_states[i];
+        active_in[i] = !skip[refit->rank];
+        *in = (ravel__in_state){.active = active_in[i] && !s->local, .ended = !active_in[i] || s->local};
+        if (!in->active) continue;
+        int32_t node = node_of(s, skip, refit->rank, &members), fanout = auto_fanout(refit, s, members);
+        in->parent = node_rank(s, skip, (node - 1) / fanout);
+        in->child_count = list_children(refit, s, skip, in->children);
+    }
+}
