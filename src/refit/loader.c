@@ -154,7 +154,7 @@ static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_
         return status;
     }
     if (head->sequence != l->cursors[stream].sequence || head->sender != (uint32_t)sender ||
-        head->flags != slot->notice.flags)
+        head->flags != slot->notice.flags || head->window != slot->notice.window)
         return out_of_place(l, sender, "is not the one that was announced");
     if (head->version != (uint64_t)l->version)
         return ravel_error_set(&l->why, RAVEL_E_DATA, "a frame from rank %d is of version %llu, not %lld", sender,

@@ -153,3 +153,31 @@ int64_t case_wrong_live(const refit_case *c, const case_side *side, const ravel_
     for (int32_t i = 0; i < c->count; i++) wrong += case_wrong(c, side, 1, i, ravel_refit_data(refit, i), version);
     return wrong;
 }
+
+/* ---- small models ---------------------------------------------------------------------------------------- */
+
+ravel_refit_tensor float_tensor(const char *name, float *data, int64_t count) {
+    return (ravel_refit_tensor){.name = name, .dtype = RAVEL_F32, .ndim = 1, .dims = {count}, .data = data};
+}
+
+void fill_floats(float *p, int64_t count, float value) {
+    for (int64_t i = 0; i < count; i++) p[i] = value + (float)(i % 7);
+}
+
+bool floats_are(const float *p, int64_t count, float value) {
+    for (int64_t i = 0; i < count; i++)
+        if (p[i] != value + (float)(i % 7)) return false;
+    return true;
+}
+
+static ravel_status few_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    few_ranks *f = user;
+    return f->body(comm, f, err);
+}
+
+ravel_status run_few(few_ranks *f, int32_t ranks, ravel_error *err) {
+    ravel_comm_options o;
+    ravel_comm_options_default(&o);
+    o.timeout = 20;
+    return ravel_threads_run(ranks, &o, few_rank, f, err);
+}

@@ -51,4 +51,22 @@ int64_t case_wrong(const refit_case *c, const case_side *side, int which, int64_
 /* Wrong elements of all tensors of a session's live version. */
 int64_t case_wrong_live(const refit_case *c, const case_side *side, const ravel_refit *refit, int64_t version);
 
+/* ---- small models, written out ---- */
+
+enum { FLOATS = 5000 };
+
+/* A tensor of `count` floats, and contents that say which they are. */
+ravel_refit_tensor float_tensor(const char *name, float *data, int64_t count);
+void fill_floats(float *p, int64_t count, float value);
+bool floats_are(const float *p, int64_t count, float value);
+
+/* What every rank does, over threads. */
+typedef struct few_ranks {
+    ravel_refit_options options;
+    ravel_status (*body)(ravel_comm *comm, struct few_ranks *f, ravel_error *err);
+    void *extra;
+} few_ranks;
+
+ravel_status run_few(few_ranks *f, int32_t ranks, ravel_error *err);
+
 #endif

@@ -214,422 +214,13 @@ TEST(refit_moves_any_case) {
     }
 }
 
-/* ---- a small fixed model -------------------------------------------------------------------------------- */
-
-/* One sender, the rest receivers, one tensor of `count` floats (and its friends). */
-typedef struct simple {
-    int64_t count;
-    ravel_refit_options options;
-    ravel_status (*body)(ravel_comm *comm, struct simple *s, ravel_error *err);
-    void *extra;
-} simple;
-
-static ravel_status simple_rank(ravel_comm *comm, void *user, ravel_error *err) {
-    simple *s = user;
-    return s->body(comm, s, err);
-}
-
-static ravel_status run_simple(simple *s, int32_t ranks, ravel_error *err) {
-    ravel_comm_options o;
-    ravel_comm_options_default(&o);
-    o.timeout = 20;
-    return ravel_threads_run(ranks, &o, simple_rank, s, err);
-}
-
-/* What is wrong on one rank is everybody's error, with the same sentence. */
-typedef struct quarrel {
-    ravel_refit_tensor tensors[2][3]; /* of the sender, of the receiver */
-    int64_t count[2];
-    ravel_refit_options options[2];
-    ravel_status status[2];
-    char message[2][RAVEL_ERROR_MESSAGE_BYTES];
-} quarrel;
-
-static float quarrel_memory[2][3][64];
-
-static void quarrel_init(quarrel *q) {
-    static const char *const names[] = {"embed", "norm", "head"};
-    memset(q, 0, sizeof *q);
-    for (int side = 0; side < 2; side++) {
-        ravel_refit_options_default(&q->options[side]);
-        q->count[side] = 3;
-        for (int i = 0; i < 3; i++)
-            q->tensors[side][i] = (ravel_refit_tensor){
-                .name = names[i], .dtype = RAVEL_F32, .ndim = 2, .dims = {4, 8}, .data = quarrel_memory[side][i]};
-    }
-}
-
-static ravel_status quarrel_rank(ravel_comm *comm, void *user, ravel_error *err) {
-    quarrel *q = user;
-    int32_t side = ravel_comm_rank(comm);
-    ravel_refit *refit = NULL;
-    ravel_error own = RAVEL_ERROR_INIT;
-    ravel_refit_source source = {.size = sizeof source, .tensors = q->tensors[0], .count = q->count[0]};
-    ravel_refit_sink sink = {.size = sizeof sink, .tensors = q->tensors[1], .count = q->count[1]};
-    q->status[side] =
-        ravel_refit_create(comm, side ? NULL : &source, side ? &sink : NULL, &q->options[side], &refit, &own);
-    memcpy(q->message[side], own.message, sizeof own.message);
-    ravel_refit_free(refit);
-    return ravel_comm_barrier(comm, err); /* the communicator is still good */
-}
-
-static bool quarrel_run(quarrel *q) {
-    ravel_error err = RAVEL_ERROR_INIT;
-    return EXPECT(ravel_threads_run(2, NULL, quarrel_rank, q, &err) == RAVEL_OK);
-}
-
-TEST(refit_lists_all_differences_on_both_sides) {
-    quarrel q;
-    quarrel_init(&q);
-    q.tensors[1][0].dims[1] = 9;
-    q.tensors[1][1].dtype = RAVEL_BF16;
-    q.tensors[1][2].name = "lm_head";
-    q.options[0].num_buffers = 2;
-    q.options[1].num_buffers = 4;
-    q.options[0].buffer_bytes = 8192;
-    q.options[1].buffer_bytes = 16384;
-    CHECK(quarrel_run(&q));
-    CHECK_STR(q.message[0], q.message[1]);
-    for (int side = 0; side < 2; side++) CHECK_EQ(q.status[side], RAVEL_E_MISMATCH);
-    const char *text = q.message[0];
-    CHECK_HAS(text, "differ in 6 ways");
-    CHECK_HAS(text, "num-buffers (RAVEL_REFIT_NUM_BUFFERS): 2 on rank 0 (sender), 4 on rank 1 (receiver)");
-    CHECK_HAS(text, "buffer-bytes (RAVEL_REFIT_BUFFER_BYTES): 8192 on rank 0 (sender), 16384 on rank 1 (receiver)");
-    CHECK_HAS(text, "\"embed\": shape [4, 8] on rank 0 (sender), [4, 9] on rank 1 (receiver)");
-    CHECK_HAS(text, "\"norm\": f32 on rank 0 (sender), bf16 on rank 1 (receiver) (cast narrow would convert it)");
-    CHECK_HAS(text, "\"head\": rank 0 (sender) has it, no receiver wants it");
-    CHECK_HAS(text, "\"lm_head\": rank 1 (receiver) wants it, no sender has it");
-}
-
-TEST(refit_differences_of_every_kind) {
-    quarrel q;
-    quarrel_init(&q);
-    q.tensors[0][0].parts[0] = 2; /* only the first half is sent */
-    CHECK(quarrel_run(&q));
-    CHECK_HAS(q.message[1], "\"embed\": no sender has [2:4, 0:8], which rank 1 (receiver) wants");
-    quarrel_init(&q);
-    q.options[1].buffer_bytes = 65536; /* one side says nothing: it takes the other's value */
-    q.options[0].num_buffers = 3;
-    CHECK(quarrel_run(&q));
-    CHECK_EQ(q.status[0], RAVEL_OK);
-    quarrel_init(&q);
-    q.options[0].buffer_bytes = 1 << 20;
-    q.options[1].memory_bytes = 3 << 20;
-    CHECK(quarrel_run(&q));
-    CHECK_HAS(q.message[0], "2 buffers of 1048576 bytes: rank 1 (receiver) can afford 1572864 bytes in all");
-    quarrel_init(&q);
-    q.options[1].route = RAVEL_REFIT_SHARD;
-    q.options[1].delta = 1;
-    CHECK(quarrel_run(&q));
-    CHECK_HAS(q.message[0], "route: auto on rank 0 (sender), shard on rank 1 (receiver)");
-    CHECK_HAS(q.message[0], "delta: no on rank 0 (sender), yes on rank 1 (receiver)");
-    quarrel_init(&q);
-    q.count[1] = 2;
-    q.options[0].ignore_extra = q.options[1].ignore_extra = 1;
-    CHECK(quarrel_run(&q));
-    CHECK_EQ(q.status[1], RAVEL_OK);
-    quarrel_init(&q);
-    q.tensors[1][0].dtype = RAVEL_I32;
-    q.options[0].cast = q.options[1].cast = RAVEL_REFIT_NARROW;
-    CHECK(quarrel_run(&q));
-    CHECK_HAS(q.message[0], "\"embed\": f32 on rank 0 (sender), i32 on rank 1 (receiver)");
-}
-
-TEST(refit_tells_everybody_what_is_wrong_on_one_rank) {
-    quarrel q;
-    quarrel_init(&q);
-    q.tensors[1][2].data = NULL;
-    CHECK(quarrel_run(&q));
-    CHECK_EQ(q.status[0], RAVEL_E_ARGUMENT);
-    CHECK_STR(q.message[0], "rank 1: sink tensor \"head\" has no data, and the sink no load");
-    CHECK_STR(q.message[1], "sink tensor \"head\" has no data, and the sink no load");
-    quarrel_init(&q);
-    q.options[0].num_buffers = 99;
-    CHECK(quarrel_run(&q));
-    CHECK_HAS(q.message[1], "rank 0: ");
-    CHECK_HAS(q.message[1], "99");
-    quarrel_init(&q);
-    q.tensors[0][1].name = "embed";
-    CHECK(quarrel_run(&q));
-    CHECK_STR(q.message[1], "rank 0: the source has \"embed\" twice");
-    quarrel_init(&q);
-    q.options[1].size = 3;
-    CHECK(quarrel_run(&q));
-    CHECK_HAS(q.message[0], "rank 1: options.size is 3");
-}
-
-/* ---- versions ------------------------------------------------------------------------------------------- */
-
-static ravel_refit_tensor float_tensor(const char *name, float *data, int64_t count) {
-    return (ravel_refit_tensor){.name = name, .dtype = RAVEL_F32, .ndim = 1, .dims = {count}, .data = data};
-}
-
-static void fill(float *p, int64_t count, float value) {
-    for (int64_t i = 0; i < count; i++) p[i] = value + (float)(i % 7);
-}
-
-static bool is_filled(const float *p, int64_t count, float value) {
-    for (int64_t i = 0; i < count; i++)
-        if (p[i] != value + (float)(i % 7)) return false;
-    return true;
-}
-
-enum { FLOATS = 5000 };
-
-/* An iterate that fails where it is told to. */
-typedef struct failing {
-    const float *data;
-    int64_t fail_at, calls;
-} failing;
-
-static ravel_status failing_iterate(void *user, int64_t index, const void **data, ravel_error *err) {
-    failing *f = user;
-    if (++f->calls == f->fail_at) return ravel_error_set(err, RAVEL_E_IO, "the disk is on fire");
-    *data = f->data + index * FLOATS;
-    return RAVEL_OK;
-}
-
-static ravel_status failing_body(ravel_comm *comm, simple *s, ravel_error *err) {
-    int32_t rank = ravel_comm_rank(comm), stage = s->options.stage;
-    float *mine = calloc(3 * FLOATS, sizeof *mine);
-    ravel_refit_tensor t[3] = {float_tensor("a", mine, FLOATS), float_tensor("b", mine + FLOATS, FLOATS),
-                               float_tensor("c", mine + 2 * FLOATS, FLOATS)};
-    failing f = {.data = mine};
-    ravel_refit_source source = {
-        .size = sizeof source, .tensors = t, .count = 3, .iterate = failing_iterate, .user = &f};
-    ravel_refit_sink sink = {.size = sizeof sink, .tensors = t, .count = 3};
-    ravel_refit *refit = NULL;
-    if (!mine) return RAVEL_E_MEMORY;
-    ravel_status status =
-        ravel_refit_create(comm, rank == 1 ? &source : NULL, rank != 1 ? &sink : NULL, &s->options, &refit, err);
-    if (rank == 1) fill(mine, 3 * FLOATS, 10);
-    if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, NULL, err);
-    for (int64_t at = 1; at <= 3 && status == RAVEL_OK; at++) {
-        ravel_error own = RAVEL_ERROR_INIT;
-        f.calls = 0;
-        f.fail_at = at;
-        if (rank == 1) fill(mine, 3 * FLOATS, 20);
-        ravel_status failed = ravel_refit_update(refit, 2, NULL, &own);
-        if (!EXPECT(failed == RAVEL_E_CALLBACK) || !EXPECT(strstr(own.message, "the disk is on fire") != NULL) ||
-            !EXPECT((rank == 1) != (strncmp(own.message, "rank 1: ", 8) == 0)) || !EXPECT(!ravel_refit_lost(refit)))
-            printf("    stage %d, call %lld: %s: %s\n", stage, (long long)at, ravel_status_name(failed), own.message);
-        for (int i = 0; i < 3 && rank != 1; i++)
-            EXPECT(is_filled(ravel_refit_data(refit, i), FLOATS, 10 + (float)(i * FLOATS % 7)) || i > 0);
-        EXPECT(ravel_refit_version(refit) == 1);
-    }
-    f.fail_at = 0;
-    if (status == RAVEL_OK) status = ravel_refit_update(refit, 2, NULL, err);
-    for (int i = 0; i < 1 && rank != 1 && status == RAVEL_OK; i++)
-        EXPECT(is_filled(ravel_refit_data(refit, i), FLOATS, 20));
-    ravel_refit_free(refit);
-    free(mine);
-    return status;
-}
-
-TEST(refit_survives_a_failing_iterate) {
-    for (int32_t stage = 0; stage < 2; stage++) {
-        simple s = {.body = failing_body};
-        ravel_error err = RAVEL_ERROR_INIT;
-        ravel_refit_options_default(&s.options);
-        s.options.buffer_bytes = 4096;
-        s.options.stage = stage;
-        CHECK_OK(run_simple(&s, 4, &err), &err);
-    }
-}
-
-/* A third rank joins after the second version: it alone is served, and is on the same version. */
-static ravel_status late_body(ravel_comm *comm, simple *s, ravel_error *err) {
-    int32_t rank = ravel_comm_rank(comm);
-    float *mine = calloc(FLOATS, sizeof *mine);
-    ravel_refit_tensor t = float_tensor("a", mine, FLOATS);
-    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
-    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
-    ravel_refit_report report = {.size = sizeof report};
-    ravel_refit *refit = NULL;
-    ravel_comm *first = NULL;
-    if (!mine) return RAVEL_E_MEMORY;
-    if (rank == 0) fill(mine, FLOATS, 3);
-    ravel_status status = ravel_comm_split(comm, rank < 2 ? 0 : -1, rank, &first, err);
-    if (status == RAVEL_OK && first) {
-        status = ravel_refit_create(first, rank ? NULL : &source, rank ? &sink : NULL, &s->options, &refit, err);
-        for (int64_t v = 1; v <= 2 && status == RAVEL_OK; v++) status = ravel_refit_update(refit, v, NULL, err);
-        if (status == RAVEL_OK) status = ravel_refit_connect(refit, comm, err);
-    } else if (status == RAVEL_OK) {
-        status = ravel_refit_create(comm, NULL, &sink, &s->options, &refit, err);
-    }
-    if (status == RAVEL_OK) status = ravel_refit_update(refit, rank ? 0 : 2, &report, err);
-    if (status == RAVEL_OK) {
-        EXPECT(report.served == 1 && report.receivers == 2);
-        EXPECT(report.bytes_needed == FLOATS * 4);
-        EXPECT(ravel_refit_version(refit) == 2);
-        EXPECT(rank == 0 || is_filled(ravel_refit_data(refit, 0), FLOATS, 3));
-        if (rank == 0) fill(mine, FLOATS, 4);
-        status = ravel_refit_update(refit, 3, &report, err);
-        EXPECT(report.served == 2);
-        EXPECT(rank == 0 || is_filled(ravel_refit_data(refit, 0), FLOATS, 4));
-    }
-    ravel_refit_free(refit);
-    ravel_comm_free(first);
-    free(mine);
-    return status;
-}
-
-TEST(refit_brings_up_who_joins_late) {
-    simple s = {.body = late_body};
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel_refit_options_default(&s.options);
-    CHECK_OK(run_simple(&s, 3, &err), &err);
-}
-
-static ravel_status version_body(ravel_comm *comm, simple *s, ravel_error *err) {
-    int32_t rank = ravel_comm_rank(comm);
-    float mine[8] = {0};
-    ravel_refit_tensor t = float_tensor("a", mine, 8);
-    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
-    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
-    ravel_refit *refit = NULL;
-    ravel_error own = RAVEL_ERROR_INIT;
-    ravel_status status =
-        ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &s->options, &refit, err);
-    if (status != RAVEL_OK) return status;
-    EXPECT(ravel_refit_update(refit, rank ? 4 : 3, NULL, &own) == RAVEL_E_MISMATCH);
-    EXPECT(strstr(own.message, "version 3 on rank 0 (sender), 4 on rank 1 (receiver)") != NULL);
-    ravel_error_clear(&own);
-    EXPECT(ravel_refit_update(refit, 0, NULL, &own) == RAVEL_E_ARGUMENT);
-    EXPECT(strstr(own.message, "senders give one above 0") != NULL);
-    EXPECT(ravel_refit_audit(refit, NULL) == RAVEL_E_STATE);
-    EXPECT(ravel_refit_trace(refit, 1, 1, NULL, NULL, NULL) == RAVEL_E_STATE);
-    EXPECT(ravel_refit_data(refit, 1) == NULL && ravel_refit_data(refit, -1) == NULL);
-    status = ravel_refit_update(refit, rank ? 0 : 3, NULL, err);
-    EXPECT(ravel_refit_version(refit) == 3);
-    ravel_refit_free(refit);
-    return status;
-}
-
-TEST(refit_versions_must_agree) {
-    simple s = {.body = version_body};
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel_refit_options_default(&s.options);
-    CHECK_OK(run_simple(&s, 3, &err), &err);
-}
-
-/* ---- undo in a file, audit ------------------------------------------------------------------------------ */
-
-static ravel_status undo_body(ravel_comm *comm, simple *s, ravel_error *err) {
-    int32_t rank = ravel_comm_rank(comm);
-    enum { MANY = 60000 };
-    float *mine = calloc(MANY, sizeof *mine);
-    ravel_refit_tensor t[2] = {float_tensor("a", mine, MANY / 2), float_tensor("b", mine + MANY / 2, MANY / 2)};
-    ravel_refit_source source = {.size = sizeof source, .tensors = t, .count = 2};
-    ravel_refit_sink sink = {.size = sizeof sink, .tensors = t, .count = 2};
-    ravel_refit_report report = {.size = sizeof report};
-    ravel_refit *refit = NULL;
-    if (!mine) return RAVEL_E_MEMORY;
-    if (rank == 0) fill(mine, MANY, 1);
-    ravel_status status =
-        ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &s->options, &refit, err);
-    if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, NULL, err);
-    if (rank == 0) fill(mine, MANY, 2);
-    if (status == RAVEL_OK) status = ravel_refit_update(refit, 2, &report, err);
-    if (rank > 0 && status == RAVEL_OK) {
-        EXPECT(is_filled(mine, MANY, 2)); /* in place */
-        EXPECT(ravel_refit_data(refit, 0) == mine);
-        EXPECT(s->options.undo_dir ? report.stage_bytes < 65536 : report.stage_bytes > MANY * 4);
-        EXPECT(ravel_refit_audit(refit, err) == RAVEL_OK);
-        mine[MANY - 1] += 1;
-        ravel_error own = RAVEL_ERROR_INIT;
-        EXPECT(ravel_refit_audit(refit, &own) == RAVEL_E_CHECKSUM);
-        EXPECT(strstr(own.message, "\"b\" is not what version 2 had") != NULL);
-    }
-    ravel_refit_free(refit);
-    free(mine);
-    return status;
-}
-
-TEST(refit_undo_log_in_memory_and_in_a_file) {
-    char folder[] = "/tmp/ravel-test-XXXXXX";
-    CHECK(mkdtemp(folder));
-    for (int file = 0; file < 2; file++) {
-        simple s = {.body = undo_body};
-        ravel_error err = RAVEL_ERROR_INIT;
-        ravel_refit_options_default(&s.options);
-        s.options.stage = RAVEL_REFIT_UNDO;
-        s.options.undo_dir = file ? folder : NULL;
-        s.options.audit = 1;
-        s.options.buffer_bytes = 16384;
-        CHECK_OK(run_simple(&s, 3, &err), &err);
-    }
-    CHECK_EQ(rmdir(folder), 0); /* nothing was left in it */
-}
-
-/* ---- delta ---------------------------------------------------------------------------------------------- */
-
-typedef struct delta_result {
-    ravel_refit_report report[4];
-} delta_result;
-
-static ravel_status delta_body(ravel_comm *comm, simple *s, ravel_error *err) {
-    enum { MANY = 1 << 16 };
-    int32_t rank = ravel_comm_rank(comm);
-    delta_result *result = s->extra;
-    float *mine = calloc(MANY, sizeof *mine);
-    ravel_refit_tensor t = float_tensor("a", mine, MANY);
-    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
-    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
-    ravel_refit *refit = NULL;
-    if (!mine) return RAVEL_E_MEMORY;
-    ravel_status status =
-        ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &s->options, &refit, err);
-    for (int v = 0; v < 4 && status == RAVEL_OK; v++) {
-        /* all; three elements; nothing; all again */
-        if (rank == 0 && (v == 0 || v == 3)) fill(mine, MANY, (float)v + 1);
-        if (rank == 0 && v == 1) mine[5] = mine[6] = mine[40000] = -1;
-        if (rank == 0) result->report[v].size = sizeof result->report[v];
-        status = ravel_refit_update(refit, rank ? 0 : v + 1, rank ? NULL : &result->report[v], err);
-        const float *live = ravel_refit_data(refit, 0);
-        if (rank && status == RAVEL_OK && v < 3) {
-            EXPECT(live[0] == 1 && live[4] == 5 && live[7] == 1 && live[MANY - 1] == 1 + (float)((MANY - 1) % 7));
-            EXPECT((live[5] == -1) == (v > 0) && (live[40000] == -1) == (v > 0));
-        }
-        if (rank && v == 3) EXPECT(is_filled(live, MANY, 4));
-    }
-    ravel_refit_free(refit);
-    free(mine);
-    return status;
-}
-
-TEST(refit_delta_sends_what_changed) {
-    for (int32_t stage = 0; stage < 2; stage++) {
-        delta_result r;
-        simple s = {.body = delta_body, .extra = &r};
-        ravel_error err = RAVEL_ERROR_INIT;
-        memset(&r, 0, sizeof r);
-        ravel_refit_options_default(&s.options);
-        s.options.delta = 1;
-        s.options.delta_block = 4096;
-        s.options.stage = stage;
-        CHECK_OK(run_simple(&s, 3, &err), &err);
-        int64_t all = 2 * (4 << 16);
-        for (int v = 0; v < 4; v++) CHECK_EQ(r.report[v].bytes_needed, all);
-        CHECK_EQ(r.report[0].delta, 0); /* there was nothing to compare with */
-        CHECK_EQ(r.report[0].bytes_kept, 0);
-        CHECK_EQ(r.report[1].delta, 1);
-        CHECK_EQ(r.report[1].bytes_kept, all - 2 * 2 * 4096);
-        CHECK(r.report[1].bytes_moved < 2 * 2 * 4096 + 2 * 2048);
-        CHECK_EQ(r.report[2].bytes_kept, all);
-        CHECK(r.report[2].bytes_moved < 2048);
-        CHECK_EQ(r.report[3].delta, 2); /* everything changed: it gave up comparing */
-        CHECK_EQ(r.report[3].bytes_kept, 0);
-    }
-}
-
 /* ---- the one call, traces, strides ---------------------------------------------------------------------- */
 
-static ravel_status once_body(ravel_comm *comm, simple *s, ravel_error *err) {
+static ravel_status once_body(ravel_comm *comm, few_ranks *s, ravel_error *err) {
     int32_t rank = ravel_comm_rank(comm);
     float mine[100];
     uint16_t half[100];
-    fill(mine, 100, rank ? -5 : 7);
+    fill_floats(mine, 100, rank ? -5 : 7);
     memset(half, 0, sizeof half);
     /* A transposed source: [10, 10] given column by column, and every other column of a wider target. */
     ravel_refit_tensor from = {.name = "m", .dtype = RAVEL_F32, .ndim = 2, .dims = {10, 5}, .strides = {1, 10}};
@@ -653,11 +244,11 @@ static ravel_status once_body(ravel_comm *comm, simple *s, ravel_error *err) {
 }
 
 TEST(refit_in_one_call_with_strides_and_casts) {
-    simple s = {.body = once_body};
+    few_ranks s = {.body = once_body};
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_refit_options_default(&s.options);
     s.options.cast = RAVEL_REFIT_NARROW;
-    CHECK_OK(run_simple(&s, 3, &err), &err);
+    CHECK_OK(run_few(&s, 3, &err), &err);
 }
 
 typedef struct text {
@@ -674,7 +265,7 @@ static ravel_status keep_text(void *user, const char *piece, size_t bytes, ravel
     return RAVEL_OK;
 }
 
-static ravel_status trace_body(ravel_comm *comm, simple *s, ravel_error *err) {
+static ravel_status trace_body(ravel_comm *comm, few_ranks *s, ravel_error *err) {
     int32_t rank = ravel_comm_rank(comm);
     float *mine = calloc(FLOATS, sizeof *mine);
     text *t = calloc(1, sizeof *t);
@@ -707,12 +298,12 @@ static ravel_status trace_body(ravel_comm *comm, simple *s, ravel_error *err) {
 }
 
 TEST(refit_trace_is_json) {
-    simple s = {.body = trace_body};
+    few_ranks s = {.body = trace_body};
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_refit_options_default(&s.options);
     s.options.trace = 1;
     s.options.buffer_bytes = 4096;
-    CHECK_OK(run_simple(&s, 2, &err), &err);
+    CHECK_OK(run_few(&s, 2, &err), &err);
 }
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
@@ -734,7 +325,7 @@ static void *count_resize(void *user, void *ptr, size_t old_bytes, size_t new_by
 }
 
 /* A tensor ten times the buffer, and thousands of tiny ones: N * B and less than 1 MiB more. */
-static ravel_status bound_body(ravel_comm *comm, simple *s, ravel_error *err) {
+static ravel_status bound_body(ravel_comm *comm, few_ranks *s, ravel_error *err) {
     enum { BIG = 10 << 16, TINY = 1000 };
     int32_t rank = ravel_comm_rank(comm);
     counting c = {.live = 0};
@@ -757,9 +348,9 @@ static ravel_status bound_body(ravel_comm *comm, simple *s, ravel_error *err) {
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = t, .count = TINY + 1};
     ravel_status status = ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &o, &refit, err);
     for (int v = 1; v <= 3 && status == RAVEL_OK; v++) {
-        if (rank == 0) fill(mine, BIG + TINY * 4, (float)v);
+        if (rank == 0) fill_floats(mine, BIG + TINY * 4, (float)v);
         status = ravel_refit_update(refit, v, &report, err);
-        if (rank) EXPECT(is_filled(ravel_refit_data(refit, 0), BIG, (float)v));
+        if (rank) EXPECT(floats_are(ravel_refit_data(refit, 0), BIG, (float)v));
     }
     int64_t bound = (int64_t)o.num_buffers * o.buffer_bytes + (1 << 20);
     EXPECT(atomic_load(&c.peak) < bound);
@@ -776,12 +367,12 @@ static ravel_status bound_body(ravel_comm *comm, simple *s, ravel_error *err) {
 
 TEST(refit_memory_is_the_buffers) {
     for (int32_t n = 1; n <= 3; n++) {
-        simple s = {.body = bound_body};
+        few_ranks s = {.body = bound_body};
         ravel_error err = RAVEL_ERROR_INIT;
         ravel_refit_options_default(&s.options);
         s.options.num_buffers = n;
         s.options.buffer_bytes = 4 << 16;
-        CHECK_OK(run_simple(&s, 3, &err), &err);
+        CHECK_OK(run_few(&s, 3, &err), &err);
     }
 }
 
@@ -800,14 +391,14 @@ static ravel_status alloc_body(const ravel_allocator *allocator, void *user) {
     u.spare = spare;
     ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = &u, .count = 1};
-    fill(from, 64, 1);
+    fill_floats(from, 64, 1);
     ravel_status status = ravel_comm_self(NULL, &comm, NULL);
     if (status == RAVEL_OK) status = ravel_refit_create(comm, &source, &sink, &o, &refit, NULL);
     if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, NULL, NULL);
-    if (status == RAVEL_OK) EXPECT(is_filled(to, 64, 1));
-    fill(from, 64, 2);
+    if (status == RAVEL_OK) EXPECT(floats_are(to, 64, 1));
+    fill_floats(from, 64, 2);
     if (status == RAVEL_OK) status = ravel_refit_update(refit, 2, NULL, NULL);
-    if (status == RAVEL_OK) EXPECT(is_filled(ravel_refit_data(refit, 0), 64, 2));
+    if (status == RAVEL_OK) EXPECT(floats_are(ravel_refit_data(refit, 0), 64, 2));
     ravel_refit_free(refit);
     ravel_comm_free(comm);
     return status;

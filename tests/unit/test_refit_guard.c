@@ -1,0 +1,203 @@
+/* The last guards: messages that were changed or forged so well that nothing else would notice, and what the progress
+ * callback may count on. */
+#include "tests/unit/refit_case.h"
+
+#include "refit/bytes.h"
+#include "refit/checksum.h"
+#include "refit/session.h"
+
+#include <stdlib.h>
+
+/* One sender, then receivers; a transport that changes what rank `rank` says in version 2. */
+typedef struct forger {
+    int32_t rank, me;
+    int32_t step; /* where the protocol is */
+    int32_t armed;
+    int32_t byte;                         /* of the opening; -1: none */
+    void (*forge)(unsigned char *header); /* of the frames; NULL: not these */
+    unsigned char *copy;                  /* of a forged frame */
+} forger;
+
+static ravel_status note_step(void *user, ravel_comm *comm, int32_t step, ravel_error *err) {
+    (void)comm;
+    (void)err;
+    ((forger *)user)->step = step;
+    return RAVEL_OK;
+}
+
+static ravel_status change_opening(void *user, ravel_comm *comm, const void *send, void *recv, int64_t bytes,
+                                   ravel_error *err) {
+    forger *f = user;
+    unsigned char copy[1024];
+    if (!f->armed || f->me != f->rank || f->step != RAVEL__STEP_BEGIN || f->byte < 0 || f->byte >= bytes)
+        return ravel__transport_plain.allgather(NULL, comm, send, recv, bytes, err);
+    memcpy(copy, send, (size_t)bytes);
+    copy[f->byte] ^= 2;
+    return ravel__transport_plain.allgather(NULL, comm, copy, recv, bytes, err);
+}
+
+/* A frame with another header, and a checksum that fits it. */
+static ravel_status forge_frame(void *user, ravel_comm *comm, const void *data, int64_t bytes, int32_t peer,
+                                int32_t tag, int32_t message, ravel_request **request, ravel_error *err) {
+    forger *f = user;
+    if (f->armed && f->me == f->rank && f->forge && message == RAVEL__MESSAGE_FRAME && !f->copy) {
+        f->copy = malloc((size_t)bytes);
+        if (!f->copy) return ravel_error_set(err, RAVEL_E_MEMORY, "no memory");
+        memcpy(f->copy, data, (size_t)bytes);
+        f->forge(f->copy);
+        ravel__xxh3 state;
+        uint64_t table = ravel__get64(f->copy + 48);
+        ravel__xxh3_begin(&state);
+        ravel__xxh3_add(&state, f->copy, 56);
+        ravel__xxh3_add(&state, f->copy + table, (size_t)bytes - (size_t)table);
+        ravel__put64(f->copy + 56, ravel__xxh3_end(&state));
+        data = f->copy;
+    }
+    return ravel__transport_plain.isend(NULL, comm, data, bytes, peer, tag, message, request, err);
+}
+
+static void forge_sequence(unsigned char *h) {
+    ravel__put64(h + 16, ravel__get64(h + 16) + 1);
+}
+static void forge_version(unsigned char *h) {
+    ravel__put64(h + 24, ravel__get64(h + 24) - 1);
+}
+static void forge_sender(unsigned char *h) {
+    ravel__put32(h + 32, ravel__get32(h + 32) + 1);
+}
+static void forge_flags(unsigned char *h) {
+    ravel__put32(h + 8, ravel__get32(h + 8) ^ RAVEL__FRAME_LAST_OF_WINDOW);
+}
+static void forge_window(unsigned char *h) {
+    ravel__put32(h + 12, ravel__get32(h + 12) + 1);
+}
+
+typedef struct forgery {
+    int32_t rank, byte;
+    void (*forge)(unsigned char *header);
+    ravel_status status;
+    const char *words;
+} forgery;
+
+/* Version 1; version 2, which must fail on all ranks alike and leave version 1; version 2 again. */
+static ravel_status forged_body(ravel_comm *comm, few_ranks *s, ravel_error *err) {
+    const forgery *what = s->extra;
+    int32_t rank = ravel_comm_rank(comm);
+    forger f = {.rank = what->rank, .me = rank, .byte = what->byte, .forge = what->forge};
+    ravel__transport transport = ravel__transport_plain;
+    float mine[FLOATS] = {0};
+    ravel_refit_tensor t = float_tensor("a", mine, FLOATS);
+    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    ravel_refit *refit = NULL;
+    ravel_error own = RAVEL_ERROR_INIT;
+    transport.user = &f;
+    transport.step = note_step;
+    transport.allgather = change_opening;
+    transport.isend = forge_frame;
+    ravel_status status = ravel__refit_create_over(comm, rank ? NULL : &source, rank ? &sink : NULL, &s->options,
+                                                   &transport, &refit, err);
+    if (rank == 0) fill_floats(mine, FLOATS, 1);
+    if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, NULL, err);
+    if (rank == 0) fill_floats(mine, FLOATS, 2);
+    f.armed = 1;
+    if (status == RAVEL_OK) {
+        ravel_status failed = ravel_refit_update(refit, 2, NULL, &own);
+        if (!EXPECT(failed == what->status) || !EXPECT(strstr(own.message, what->words) != NULL))
+            printf("    rank %d, byte %d: %s: %s\n", rank, what->byte, ravel_status_name(failed), own.message);
+        EXPECT(ravel_refit_version(refit) == 1 && !ravel_refit_lost(refit));
+        EXPECT(rank == 0 || floats_are(ravel_refit_data(refit, 0), FLOATS, 1));
+    }
+    f.armed = 0;
+    if (status == RAVEL_OK) status = ravel_refit_update(refit, 2, NULL, err);
+    EXPECT(rank == 0 || status != RAVEL_OK || floats_are(ravel_refit_data(refit, 0), FLOATS, 2));
+    ravel_refit_free(refit);
+    free(f.copy);
+    return status;
+}
+
+static void expect_found(const forgery *what, int32_t ranks) {
+    few_ranks s = {.body = forged_body};
+    ravel_error err = RAVEL_ERROR_INIT;
+    forgery copy = *what;
+    s.extra = &copy;
+    ravel_refit_options_default(&s.options);
+    s.options.buffer_bytes = 4096;
+    CHECK_OK(run_few(&s, ranks, &err), &err);
+}
+
+/* Every byte of what a rank says at the beginning, a sender's and a receiver's. */
+TEST(refit_openings_refuse_what_was_changed) {
+    for (int32_t byte = 0; byte < 48; byte++) {
+        char words[64];
+        forgery what = {.rank = byte % 2, .byte = byte, .status = RAVEL_E_CHECKSUM, .words = words};
+        (void)snprintf(words, sizeof words, "what rank %d said at the beginning arrived changed", byte % 2);
+        expect_found(&what, 3);
+    }
+}
+
+/* A frame that belongs elsewhere, though every checksum is right. */
+TEST(refit_frames_must_be_the_ones_that_were_announced) {
+    static const forgery table[] = {
+        {0, -1, forge_sequence, RAVEL_E_DATA, "a frame from rank 0 is not the one that was announced"},
+        {0, -1, forge_sender, RAVEL_E_DATA, "a frame from rank 0 is not the one that was announced"},
+        {0, -1, forge_flags, RAVEL_E_DATA, "a frame from rank 0 is not the one that was announced"},
+        {0, -1, forge_window, RAVEL_E_DATA, "a frame from rank 0 is not the one that was announced"},
+        {0, -1, forge_version, RAVEL_E_DATA, "a frame from rank 0 is of version 1, not 2"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) expect_found(&table[i], 2);
+}
+
+/* ---- progress ------------------------------------------------------------------------------------------- */
+
+typedef struct told {
+    int64_t calls, done, total, wrong;
+} told;
+
+static void tell(void *user, int64_t done, int64_t total) {
+    told *t = user;
+    t->wrong += done < t->done || done > total || (t->calls > 0 && total != t->total);
+    t->calls++;
+    t->done = done;
+    t->total = total;
+}
+
+/* Sender, a receiver that passes on and one that does not: weights count once each, whatever travels. */
+static ravel_status progress_body(ravel_comm *comm, few_ranks *s, ravel_error *err) {
+    int32_t rank = ravel_comm_rank(comm);
+    float *mine = calloc(FLOATS, sizeof *mine);
+    ravel_refit_tensor t = float_tensor("a", mine, FLOATS);
+    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    ravel_refit_options o = s->options;
+    ravel_refit *refit = NULL;
+    told heard = {0};
+    if (!mine) return RAVEL_E_MEMORY;
+    o.progress = tell;
+    o.progress_user = &heard;
+    ravel_status status = ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &o, &refit, err);
+    for (int64_t v = 1; v <= 3 && status == RAVEL_OK; v++) {
+        if (rank == 0) mine[v * 1000] = (float)v;
+        heard = (told){0};
+        status = ravel_refit_update(refit, v, NULL, err);
+        EXPECT(heard.wrong == 0 && heard.calls > 0);
+        EXPECT(heard.total == FLOATS * 4 && heard.done == heard.total);
+    }
+    ravel_refit_free(refit);
+    free(mine);
+    return status;
+}
+
+TEST(refit_progress_ends_at_its_total) {
+    for (int32_t how = 0; how < 4; how++) {
+        few_ranks s = {.body = progress_body};
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_refit_options_default(&s.options);
+        s.options.buffer_bytes = 4096;
+        s.options.route = RAVEL_REFIT_BROADCAST;
+        s.options.fanout = 1 + how % 2;
+        s.options.delta = how / 2;
+        s.options.delta_block = 1024;
+        CHECK_OK(run_few(&s, 4, &err), &err);
+    }
+}
