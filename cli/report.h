@@ -30,7 +30,7 @@ typedef struct report_table {
     double *busy;      /* [rows * ranks] seconds; NaN where unknown */
     int64_t bad_lines; /* left out because they are no JSON object with a step */
     int64_t first_bad; /* the first of them, from 1 */
-    int64_t again;     /* rows that a resumed run wrote again */
+    int64_t again;     /* rows of an earlier attempt: the run was resumed from an update before them */
 } report_table;
 
 typedef struct report_run {
@@ -52,7 +52,14 @@ double report_last(const report_table *table, const char *name);
 double report_sum(const report_table *table, const char *name, const char *weight);
 
 /* A figure of a run. */
-typedef enum report_style { REPORT_COUNT, REPORT_REAL, REPORT_SHARE, REPORT_SECONDS, REPORT_RATIO } report_style;
+typedef enum report_style {
+    REPORT_COUNT,
+    REPORT_REAL,
+    REPORT_SHARE,
+    REPORT_SECONDS,
+    REPORT_BYTES,
+    REPORT_RATIO
+} report_style;
 typedef struct report_figure {
     const char *label;
     const char *note; /* one sentence */
@@ -62,8 +69,10 @@ typedef struct report_figure {
 } report_figure;
 /* The i-th figure; NULL after the last. */
 const report_figure *report_figure_at(int index);
-/* "1,234", "97.3 %", "3m12s"; "" for NaN. */
+/* "1,234", "97.3 %", "3m12s", "4.25 GiB"; "" for NaN. */
 const char *report_format(report_style style, double value, char *text, size_t bytes);
+/* value / first, for a figure of which more or less is better; NaN where that says nothing (a reward below 0). */
+double report_relation(const report_figure *figure, double value, double first);
 
 ravel_status report_print(const report_run *runs, int count, cli_output *out, ravel_error *err);
 ravel_status report_html(const report_run *runs, int count, cli_output *out, ravel_error *err);

@@ -156,17 +156,12 @@ static ravel_status put_title(const page_data *d, cli_output *out, ravel_error *
     return status ? status : put_text(out, " - Ravel report", err);
 }
 
-/* " x 1.03" against the first run, green where that is better. */
+/* " x 1.03" against the first run, green where that is better, neither where three digits show no difference. */
 static void relate(const report_figure *f, double x, double first, char *text, size_t bytes) {
-    double ratio = f->better && first != 0 ? x / first : NAN;
-    int same = fabs(ratio - 1)<0.0005, good = f->better> 0 ? ratio > 1 : ratio < 1;
+    double ratio = report_relation(f, x, first);
+    const char *colour = fabs(ratio - 1) < 0.005 ? "soft" : (ratio > 1) == (f->better > 0) ? "good" : "bad";
     text[0] = '\0';
-    if (isfinite(ratio))
-        (void)snprintf(text, bytes, "<small class=\"ratio %s\">&times; %.3g</small>",
-                       same   ? "soft"
-                       : good ? "good"
-                              : "bad",
-                       ratio);
+    if (isfinite(ratio)) (void)snprintf(text, bytes, "<small class=\"ratio %s\">&times; %.3g</small>", colour, ratio);
 }
 
 static ravel_status put_card(const report_figure *f, const page_data *d, cli_output *out, ravel_error *err) {
@@ -211,8 +206,8 @@ static ravel_status put_notes(const page_data *d, cli_output *out, ravel_error *
                            (long long)t->bad_lines, i + 1, (long long)t->first_bad);
         if (!status && t->again)
             status = report_put(out, err,
-                                "<p class=\"warn\">Run %d was resumed: %lld updates were written twice, and the later "
-                                "ones are shown.</p>\n",
+                                "<p class=\"warn\">Run %d was resumed from an earlier update: %lld updates of the "
+                                "attempt before are left out.</p>\n",
                                 i + 1, (long long)t->again);
     }
     return status;

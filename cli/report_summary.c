@@ -90,7 +90,10 @@ static double refit_overlap(const report_table *t) {
     return mean_of(t, "refit/overlap_share");
 }
 static double memory(const report_table *t) {
-    return report_last(t, "memory/rss_peak_bytes") / (1 << 20);
+    return report_last(t, "memory/rss_peak_bytes");
+}
+static double device_memory(const report_table *t) {
+    return report_last(t, "memory/device_peak_bytes");
 }
 
 static const report_figure figures[] = {
@@ -113,7 +116,8 @@ static const report_figure figures[] = {
     {"mult prob error", "token_mult_prob_error of the last update; 1 is perfect", error_last, REPORT_REAL, -1},
     {"refit", "mean seconds a refit", refit_seconds, REPORT_SECONDS, -1},
     {"refit overlap", "share of the smaller phases hidden behind the largest", refit_overlap, REPORT_SHARE, 1},
-    {"memory, MiB", "resident memory at its highest, largest rank", memory, REPORT_COUNT, -1},
+    {"memory", "resident memory at its highest, largest rank", memory, REPORT_BYTES, -1},
+    {"device memory", "at its highest, fullest device", device_memory, REPORT_BYTES, -1},
 };
 
 const report_figure *report_figure_at(int index) {
@@ -132,6 +136,13 @@ static void format_seconds(double x, char *text, size_t bytes) {
         (void)snprintf(text, bytes, "%lldh%02lldm", s / 3600, s / 60 % 60);
 }
 
+static void format_bytes(double x, char *text, size_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    size_t unit = 0;
+    for (; x >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++) x /= 1024;
+    (void)snprintf(text, bytes, "%.3g %s", x, units[unit]);
+}
+
 const char *report_format(report_style style, double x, char *text, size_t bytes) {
     text[0] = '\0';
     if (isnan(x)) return text;
@@ -143,6 +154,7 @@ const char *report_format(report_style style, double x, char *text, size_t bytes
     case REPORT_REAL: (void)snprintf(text, bytes, "%.4g", x); break;
     case REPORT_SHARE: (void)snprintf(text, bytes, "%.1f %%", 100 * x); break;
     case REPORT_SECONDS: format_seconds(x, text, bytes); break;
+    case REPORT_BYTES: format_bytes(x, text, bytes); break;
     case REPORT_RATIO: (void)snprintf(text, bytes, "%.3f", x); break;
     }
     return text;
@@ -183,6 +195,10 @@ static ravel_status end_line(line *l, cli_output *out, ravel_error *err) {
     return report_put(out, err, "%.*s\n", (int)l->used, l->text);
 }
 
+double report_relation(const report_figure *f, double value, double first) {
+    return f->better && first > 0 && value >= 0 ? value / first : NAN;
+}
+
 /* One row: the figure in every run, and, for a second run and further, how it relates to the first. */
 static ravel_status print_figure(const report_figure *f, const report_run *runs, int count, cli_output *out,
                                  ravel_error *err) {
@@ -194,7 +210,7 @@ static ravel_status print_figure(const report_figure *f, const report_run *runs,
     add(&l, "%-*s", LABEL_WIDTH, f->label);
     for (int i = 0; i < count; i++) {
         char text[64], relation[32] = "";
-        double x = f->value(&runs[i].metrics), ratio = f->better && first != 0 ? x / first : NAN;
+        double x = f->value(&runs[i].metrics), ratio = report_relation(f, x, first);
         add(&l, " %*s", VALUE_WIDTH, report_format(f->style, x, text, sizeof text));
         if (i > 0 && !isnan(ratio)) (void)snprintf(relation, sizeof relation, "x %.3g", ratio);
         if (i > 0) add(&l, " %9s", relation);
@@ -232,7 +248,8 @@ static ravel_status print_notes(const report_run *run, cli_output *out, ravel_er
         status = report_put(out, err, "%s: %lld lines of metrics.jsonl were left out, the first is line %lld\n",
                             run->name, (long long)t->bad_lines, (long long)t->first_bad);
     if (!status && t->again)
-        status = report_put(out, err, "%s: %lld updates were written again after a resume; the later ones count\n",
+        status = report_put(out, err,
+                            "%s: resumed from an earlier update; %lld updates of the attempt before are left out\n",
                             run->name, (long long)t->again);
     return status;
 }

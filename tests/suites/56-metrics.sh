@@ -73,7 +73,7 @@ fi
 # ---- the page, drawn by Chromium ----
 check "report of one run" "$ravel" report "$dir/b" --html "$dir/b.html"
 check "report of two runs" "$ravel" report "$dir/a" "$dir/b" --html "$dir/ab.html"
-if grep -q 'were written twice' "$dir/ab.html"; then ok "a resumed run is said to be one"; else fail "a resumed run is said to be one"; fi
+if grep -q '30 updates of the attempt before are left out' "$dir/ab.html"; then ok "a resumed run is said to be one"; else fail "a resumed run is said to be one"; fi
 figures="loss reward throughput packing idle phases idle-ranks refit any"
 page() { # NAME FILE RUNS WIDTH
     chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr --window-size="$4",900 --virtual-time-budget=4000 \
@@ -128,6 +128,12 @@ if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; th
     page "page of an odd run" "$dir/odd.html" 1 1400
     page "page of one update" "$dir/tiny.html" 1 1400
 fi
+mkdir -p "$dir/below" "$dir/above"
+echo '{"step": 1, "reward/mean": -0.5, "eval/loss": 2}' >"$dir/below/metrics.jsonl"
+echo '{"step": 1, "reward/mean": 0.25, "eval/loss": 1}' >"$dir/above/metrics.jsonl"
+says "runs whose reward is below 0" 0 "" "$ravel" report "$dir/below" "$dir/above"
+if grep -Eq '^reward, last +-0.5 +0.25$' "$dir/out" && grep -Eq '^eval loss, last +2 +1 +x 0.5$' "$dir/out"; then
+    ok "a ratio is shown where it means something"; else fail "a ratio is shown where it means something" "$dir/out"; fi
 says "an empty run is an error" 1 "metrics.jsonl: there is no such file" "$ravel" report "$dir/empty"
 : >"$dir/empty/metrics.jsonl"
 says "a run without updates is an error" 1 "there is no whole update in it" "$ravel" report "$dir/empty"
