@@ -28,6 +28,13 @@ static ravel_status try_method(fewest *f, int32_t method) {
     return status;
 }
 
+static ravel_status try_complete(fewest *f, int32_t seconds, int32_t fuel) {
+    int32_t bins;
+    ravel_status status = ravel__pack_complete(f->job, seconds, fuel, f->trial, &bins);
+    if (!status) keep(f, bins);
+    return status;
+}
+
 /* Spreads slots evenly over just so many bins: that works where bins hold many samples. */
 static ravel_status try_spread(fewest *f, int32_t bins) {
     ravel__job job = *f->job;
@@ -66,6 +73,9 @@ static ravel_status try_all(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
     for (size_t i = 0; !status && i < sizeof others / sizeof *others && f->bins > bound; i++)
         status = try_method(f, others[i]);
+    /* the best of each bin is not the best of all: fewer ways to go on leave more for later bins */
+    for (int32_t seconds = 2; !status && seconds <= 64 && f->bins > bound; seconds *= 2)
+        status = try_complete(f, seconds, 2 * seconds);
     for (int32_t i = 0; !status && i < 4 && f->bins > bound + i; i++) status = try_spread(f, bound + i);
     if (!status && matters(f, bound)) status = try_spread(f, (int32_t)least_bins(f, bound));
     if (!status && matters(f, bound)) { /* all bins of one micro-step less */
@@ -87,8 +97,10 @@ static ravel_status try_likely(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
     int64_t least = least_bins(f, bound);
     if (f->job->pool->count > LONG) return RAVEL_OK;
-    if (matters(f, bound)) status = try_method(f, RAVEL_METHOD_MFFD);
+    status = try_method(f, RAVEL_METHOD_MFFD);
+    if (!status && f->bins > bound) status = try_method(f, RAVEL_METHOD_FFD);
     if (!status && matters(f, bound) && roomy(f, least)) status = try_spread(f, (int32_t)least);
+    if (!status && matters(f, bound)) status = try_complete(f, 4, 4);
     if (f->job->rules->most < f->job->pool->count) { /* best-fit does not count samples; these do better then */
         if (!status && matters(f, bound)) status = try_method(f, RAVEL_METHOD_LPT);
         if (!status && matters(f, bound)) status = try_method(f, RAVEL_METHOD_KK);

@@ -156,6 +156,8 @@ ravel__pack_fn ravel__pack_next_fit, ravel__pack_next_fit_decreasing, ravel__pac
 /* The default method's packing; `thorough` tries everything. */
 ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bin, int32_t *bins);
 ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *bin, int32_t *bins);
+/* Packed layout: bin by bin as full as can be, of `seconds` ways to go on; `fuel`: lookups a sample. */
+ravel_status ravel__pack_complete(const ravel__job *job, int32_t seconds, int32_t fuel, int32_t *bin, int32_t *bins);
 
 /* How many bins the balancing methods aim at: what bound and parity allow, at most one a sample. */
 int32_t ravel__wanted_bins(const ravel__job *job);
@@ -209,7 +211,7 @@ int ravel__is_thorough(const ravel__job *job);
 /* The default method by layout; each enters what it makes. */
 ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest);
 ravel_status ravel__solve_padded(const ravel__job *job, ravel__contest *contest);
-/* Any method with groups on ranks. */
+/* Any method with groups on ranks; or with single samples dealt to ranks, where there are no such groups. */
 ravel_status ravel__solve_ranks(const ravel__job *job, int32_t *seat, ravel__solution *solution);
 /* The whole of it: fills `seat` for every sample of the pool. */
 ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution);

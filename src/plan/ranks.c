@@ -1,7 +1,10 @@
-/* Groups that stay on one rank: groups are dealt to ranks by cost, then every rank is planned on its own, all with the
- * same number of micro-steps.
+/* Ranks first: groups that stay on one rank are dealt to ranks by cost, then every rank is planned on its own, all with
+ * the same number of micro-steps.
  *
- *     pool  ->  [ samples of rank 0 | rank 1 | ... ]   each slice a pool of its own, longest first */
+ *     pool  ->  [ samples of rank 0 | rank 1 | ... ]   each slice a pool of its own, longest first
+ *
+ * Where ranks meet only at the end of an update that is a way to deal single samples too: a rank that has a giant gets
+ * nothing else, which no exchange between bins that are evenly filled would come to. */
 #include "plan/spread.h"
 #include "plan/starts.h"
 #include "plan/table.h"
@@ -72,10 +75,20 @@ static ravel_status even_crowd(crowd *c) {
     if (status || !scratch) return short_of(&c->job, (size_t)dp * sizeof *scratch);
     for (int32_t r = 0; r < dp; r++)
         ravel__table_load(&table, &c->pool, r, lists.items + lists.start[r], lists.bin[r].rows);
-    table.fuel = (int64_t)c->pool.count * 1024;
+    table.fuel = (int64_t)c->pool.count * (c->rules.options.effort == RAVEL_EFFORT_MAX ? 1024 : 64);
     ravel__table_even(&table, 0, dp, (ravel__care){4, 16, 2, 18}, scratch);
     for (int32_t r = 0; r < dp; r++)
         for (int32_t i = 0; i < table.rows[r]; i++) c->rank[table.item[table.start[r] + i]] = r;
+    return RAVEL_OK;
+}
+
+/* Without groups on ranks every sample is a group. */
+static ravel_status number_groups(const ravel__job *job, int32_t *group, int32_t *groups) {
+    const ravel__pool *pool = job->pool;
+    if (job->rules->options.group_rule == RAVEL_GROUPS_RANK)
+        return ravel__groups_number(job->input, pool->row, pool->count, job->arena, group, groups, job->err);
+    for (int32_t i = 0; i < pool->count; i++) group[i] = i;
+    *groups = pool->count;
     return RAVEL_OK;
 }
 
@@ -87,8 +100,7 @@ static ravel_status choose_ranks(const ravel__job *job, int32_t *rank) {
         return RAVEL_OK;
     }
     ravel__mark mark = ravel__arena_mark(job->arena);
-    ravel_status status =
-        ravel__groups_number(job->input, job->pool->row, job->pool->count, job->arena, rank, &groups, job->err);
+    ravel_status status = number_groups(job, rank, &groups);
     if (!status) status = make_crowd(job, rank, groups, &c);
     if (!status) status = ravel__spread(&c.job, job->dp, 0, c.order, c.rank, &over);
     if (!status && job->method == RAVEL_METHOD_RAVEL) status = even_crowd(&c);

@@ -28,7 +28,7 @@ static purse open_purse(const ravel__job *job, int64_t rows) {
     static const purse purses[] = {
         {{1, 0, 1, 12}, {2, 2, 1, 14}, 1, 16, 1, 64, 0},         /* fast */
         {{6, 8, 1, 19}, {16, 16, 1, 20}, 3, 48, 1, 128, 0},      /* default */
-        {{6, 8, 2, 19}, {16, 16, 2, 20}, 3, 48, 1, 256, 0},      /* default, many samples a bin: finer trades */
+        {{6, 8, 2, 26}, {16, 16, 2, 26}, 3, 48, 1, 256, 0},      /* default, many samples a bin: finer trades */
         {{6, 16, 2, 19}, {32, 32, 2, 21}, 3, 64, 2, 256, 0},     /* default, short */
         {{6, 16, 2, 19}, {32, 32, 2, 21}, 3, 64, 9, 256, 256},   /* default, very short */
         {{6, 16, 3, 20}, {64, 64, 3, 22}, 8, 128, 9, 512, 1024}, /* max */
@@ -44,6 +44,7 @@ typedef struct method {
     purse purse;
     ravel__basis basis;
     ravel__contest *contest;
+    int ranks_first; /* worth a try */
 } method;
 
 static ravel_status short_of(const method *m, size_t bytes) {
@@ -142,6 +143,35 @@ static ravel_status try_starts(const method *m) {
     return RAVEL_OK;
 }
 
+/* What the methods by name pack, arranged as a start is. */
+static ravel_status try_packings(const method *m) {
+    static const int32_t names[] = {RAVEL_METHOD_NEXT_FIT, RAVEL_METHOD_FFD, RAVEL_METHOD_MFFD, RAVEL_METHOD_LPT};
+    size_t n = (size_t)m->job->pool->count;
+    int32_t bins, *packed = ravel__arena_push(m->job->arena, n, sizeof *packed);
+    ravel_status status = packed ? RAVEL_OK : short_of(m, n * sizeof *packed);
+    for (size_t i = 0; !status && i < sizeof names / sizeof *names; i++) {
+        int made;
+        method own = *m;
+        status = ravel__methods[names[i]].pack(m->job, packed, &bins);
+        if (status || bins > m->basis.bins) continue;
+        own.basis.packed = packed;
+        own.basis.packed_bins = bins;
+        status = try_start(&own, RAVEL__START_PACKED, &made);
+    }
+    return status;
+}
+
+/* Ranks first: their samples, then their bins. */
+static ravel_status try_ranks(const method *m) {
+    const ravel__job *job = m->job;
+    ravel__solution solution;
+    if (!m->ranks_first) return RAVEL_OK;
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel_status status = ravel__solve_ranks(job, m->contest->trial, &solution);
+    ravel__arena_rewind(job->arena, mark);
+    return status ? status : ravel__contest_enter(job, m->contest, solution);
+}
+
 /* The best start once more, two micro-steps at a time. */
 static ravel_status try_anew(const method *m) {
     ravel__contest *c = m->contest;
@@ -167,10 +197,22 @@ static ravel_status order_costs(method *m) {
     return ravel__pool_order(m->job, order);
 }
 
+/* Whether a sample is so dear that its rank, to be no slower than the others, must have little else. */
+static int has_giant(const ravel__job *job) {
+    const ravel__pool *pool = job->pool;
+    int64_t total = 0, most = 0;
+    if (job->dp == 1 || job->rules->options.sync == RAVEL_SYNC_MICRO_STEP) return 0;
+    for (int32_t i = 0; i < pool->count; i++) {
+        total += pool->cost[i];
+        if (pool->cost[i] > most) most = pool->cost[i];
+    }
+    return most > total / job->dp / 2;
+}
+
 /* Comparing needs a second array of seats, which the caller has where it compares too. */
 static ravel_status own_trial(const method *m) {
     size_t n = (size_t)m->job->pool->count;
-    if (m->purse.starts == 1 || m->contest->trial != m->contest->best) return RAVEL_OK;
+    if ((m->purse.starts == 1 && !m->ranks_first) || m->contest->trial != m->contest->best) return RAVEL_OK;
     m->contest->trial = ravel__arena_push(m->job->arena, n, sizeof *m->contest->trial);
     return m->contest->trial ? RAVEL_OK : short_of(m, n * sizeof *m->contest->trial);
 }
@@ -178,7 +220,8 @@ static ravel_status own_trial(const method *m) {
 ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest) {
     size_t n = (size_t)job->pool->count;
     int64_t rows = job->bound ? job->pool->count / job->bound : 0;
-    method m = {job, open_purse(job, rows), {job, NULL, 0, 0, NULL, 0, 0}, contest};
+    method m = {job, open_purse(job, rows), {job, NULL, 0, 0, NULL, 0, 0}, contest, 0};
+    if (job->rules->options.effort != RAVEL_EFFORT_FAST) m.ranks_first = has_giant(job);
     int32_t *packed = ravel__arena_push(job->arena, n, sizeof *packed);
     if (!packed) return short_of(&m, n * sizeof *packed);
     ravel_status status = ravel__pack_fewest(job, ravel__is_thorough(job), packed, &m.basis.packed_bins);
@@ -190,5 +233,7 @@ ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest)
     m.basis.partners = m.purse.partners;
     m.basis.bins = (int32_t)(ravel__steps_for(job->rules, m.basis.packed_bins, job->dp) * job->dp);
     status = try_starts(&m);
+    if (!status && ravel__is_thorough(job)) status = try_packings(&m);
+    if (!status) status = try_ranks(&m);
     return status ? status : try_anew(&m);
 }

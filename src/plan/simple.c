@@ -10,6 +10,7 @@
  * full, so that first-fit, best-fit and next-fit are one thing. With prompts and responses padded apart that is no
  * longer so; the fits then look at the last few open bins, since the older ones are all but full. */
 #include "plan/fit.h"
+#include "plan/remaining.h"
 
 #include "base/sort.h"
 
@@ -152,62 +153,18 @@ ravel_status ravel__pack_bfd(const ravel__job *job, int32_t *bin, int32_t *bins)
     return RAVEL_OK;
 }
 
-/* ---- the longest remaining sample that fits ----------------------------------------------------------------- */
-
-/* Samples lie longest first; skip[i] leads to the first remaining one at or after i. */
-typedef struct remaining {
-    const uint32_t *slot;
-    int32_t *skip; /* [count + 1] */
-    int32_t count;
-} remaining;
-
-static int32_t settle(remaining *r, int32_t i) {
-    int32_t root = i;
-    while (r->skip[root] != root) root = r->skip[root];
-    while (r->skip[i] != root) {
-        int32_t next = r->skip[i];
-        r->skip[i] = root;
-        i = next;
-    }
-    return root;
-}
-
-/* The index of the longest remaining sample of at most `room`; r->count when there is none. `from`: none before fits.
- */
-static int32_t longest_within(remaining *r, int64_t room, int32_t from) {
-    int32_t low = from, high = r->count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2;
-        if (r->slot[middle] <= room)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return settle(r, low);
-}
-
-static void take_out(remaining *r, int32_t i) {
-    r->skip[i] = i + 1;
-}
-
-static int make_remaining(const ravel__job *job, remaining *r) {
-    r->count = job->pool->count;
-    r->slot = job->pool->slot;
-    r->skip = ravel__arena_push(job->arena, (size_t)r->count + 1, sizeof *r->skip);
-    for (int32_t i = 0; r->skip && i <= r->count; i++) r->skip[i] = i;
-    return r->skip != NULL;
-}
+/* ---- first-fit decreasing ------------------------------------------------------------------------------------- */
 
 /* Bins from number `made` on, each filled with the longest that fits until none does. */
-static int32_t fill_new_bins(const ravel__job *job, remaining *r, int32_t *bin, int32_t made) {
-    for (int32_t first = settle(r, 0); first < r->count; first = settle(r, first)) {
+static int32_t fill_new_bins(const ravel__job *job, ravel__remaining *r, int32_t *bin, int32_t made) {
+    for (int32_t first = ravel__remaining_from(r, 0); first < r->count; first = ravel__remaining_from(r, first)) {
         int64_t room = job->rules->cap;
         int32_t rows = 0;
-        for (int32_t i = first; i < r->count && rows < job->rules->most; i = longest_within(r, room, i)) {
+        for (int32_t i = first; i < r->count && rows < job->rules->most; i = ravel__remaining_within(r, room, i)) {
             bin[i] = made;
             rows++;
             room -= r->slot[i];
-            take_out(r, i);
+            ravel__remaining_take(r, i);
         }
         made++;
     }
@@ -220,8 +177,8 @@ ravel_status ravel__pack_ffd(const ravel__job *job, int32_t *bin, int32_t *bins)
         return RAVEL_OK;
     }
     ravel__mark mark = ravel__arena_mark(job->arena);
-    remaining r;
-    int ready = make_remaining(job, &r);
+    ravel__remaining r;
+    int ready = ravel__remaining_make(job, &r);
     if (ready) *bins = fill_new_bins(job, &r, bin, 0);
     ravel__arena_rewind(job->arena, mark);
     return ready ? RAVEL_OK : no_room(job, (size_t)job->pool->count * sizeof *r.skip);
@@ -233,7 +190,7 @@ ravel_status ravel__pack_ffd(const ravel__job *job, int32_t *bin, int32_t *bins)
  * sample over a third (B) that fits; right to left those without one take the two that fit best over a sixth (C: the
  * shortest and the longest beside it); left to right all take what still fits; the rest is first-fit in new bins. */
 typedef struct mffd {
-    remaining left;
+    ravel__remaining left;
     int64_t *room;  /* of the A bins */
     int32_t *rows;  /* in them */
     int32_t big;    /* A bins */
@@ -245,12 +202,12 @@ static void place(mffd *m, int32_t *bin, int32_t b, int32_t sample) {
     bin[sample] = b;
     m->room[b] -= m->left.slot[sample];
     m->rows[b]++;
-    take_out(&m->left, sample);
+    ravel__remaining_take(&m->left, sample);
 }
 
 static void add_seconds(mffd *m, int64_t most, int32_t *bin) {
     for (int32_t b = 0; b < m->big && m->rows[b] < most; b++) {
-        int32_t i = longest_within(&m->left, m->room[b], m->big);
+        int32_t i = ravel__remaining_within(&m->left, m->room[b], m->big);
         if (i < m->over_3) place(m, bin, b, i);
     }
 }
@@ -265,7 +222,7 @@ static void add_pairs(mffd *m, int64_t most, int32_t *bin) {
         if (second < m->over_3) return;
         if ((int64_t)m->left.slot[last] + m->left.slot[second] > m->room[b]) continue;
         place(m, bin, b, last);
-        int32_t i = longest_within(&m->left, m->room[b], m->over_3);
+        int32_t i = ravel__remaining_within(&m->left, m->room[b], m->over_3);
         if (i < m->over_6) place(m, bin, b, i);
     }
 }
@@ -273,7 +230,7 @@ static void add_pairs(mffd *m, int64_t most, int32_t *bin) {
 static void add_rest(mffd *m, int64_t most, int32_t *bin) {
     for (int32_t b = 0; b < m->big; b++)
         while (m->rows[b] < most) {
-            int32_t i = longest_within(&m->left, m->room[b], m->big);
+            int32_t i = ravel__remaining_within(&m->left, m->room[b], m->big);
             if (i >= m->left.count) break;
             place(m, bin, b, i);
         }
@@ -301,7 +258,7 @@ ravel_status ravel__pack_mffd(const ravel__job *job, int32_t *bin, int32_t *bins
     m.over_6 = first_at_most(job->pool, cap / 6);
     m.room = ravel__arena_push(job->arena, (size_t)m.big, sizeof *m.room);
     m.rows = ravel__arena_push(job->arena, (size_t)m.big, sizeof *m.rows);
-    if (!m.room || !m.rows || !make_remaining(job, &m.left)) {
+    if (!m.room || !m.rows || !ravel__remaining_make(job, &m.left)) {
         ravel__arena_rewind(job->arena, mark);
         return no_room(job, (size_t)job->pool->count * sizeof *m.left.skip);
     }

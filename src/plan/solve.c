@@ -88,11 +88,29 @@ static ravel_status solve_named(const ravel__job *job, int32_t method, int32_t *
 
 /* ---- the default method ------------------------------------------------------------------------------------- */
 
-enum { SHORT = 512, LONG = 65536 };
+enum { VERY_SHORT = 512, SHORT = 2048, LONG = 65536, MANY = 12 };
 
 int ravel__is_thorough(const ravel__job *job) {
     int32_t effort = job->rules->options.effort, count = job->pool->count;
-    return effort == RAVEL_EFFORT_MAX || (effort == RAVEL_EFFORT_DEFAULT && count <= SHORT);
+    return effort == RAVEL_EFFORT_MAX || (effort == RAVEL_EFFORT_DEFAULT && count <= VERY_SHORT);
+}
+
+/* Whether the update is of the kind that the default method was made for. */
+static int is_plain(const ravel__job *job) {
+    return job->rules->options.layout == RAVEL_LAYOUT_PACKED && !on_ranks(job) && !job->rules->own_costs;
+}
+
+/* Whether the methods by name may be tried too: not where time matters more. */
+static int may_compare(const ravel__job *job) {
+    return job->rules->options.effort != RAVEL_EFFORT_FAST && job->pool->count <= LONG;
+}
+
+/* ... and whether they could do better. Of a long plain update that is within a part in 512 of what can be had they will
+ * not, unless bins hold many samples: there differencing is at its best. */
+static int should_compare(const ravel__job *job, const ravel__contest *c, int64_t bound) {
+    int32_t count = job->pool->count;
+    if (ravel__is_thorough(job) || count <= SHORT || count / MANY >= job->bound || !is_plain(job)) return 1;
+    return c->time > bound + bound / 512;
 }
 
 static ravel_status enter_own(const ravel__job *job, ravel__contest *c) {
@@ -109,6 +127,7 @@ static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
     int64_t bound = ravel__time_bound(job->rules, job->pool, 0);
     int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);
     ravel_status status = RAVEL_OK;
+    if (!should_compare(job, c, bound)) return RAVEL_OK;
     for (int32_t m = RAVEL_METHOD_RAVEL + 1; !status && ravel_method_name(m); m++) {
         ravel__solution solution;
         if (c->time <= bound && c->solution.steps <= steps && c->solution.bins_packed <= job->bound) break;
@@ -120,12 +139,12 @@ static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
 
 static ravel_status solve_ravel(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
     size_t n = (size_t)job->pool->count;
-    int thorough = ravel__is_thorough(job);
+    int compare = may_compare(job);
     ravel__contest c = {seat, seat, 0, {0, 0}};
-    if (thorough) c.trial = ravel__arena_push(job->arena, n, sizeof *c.trial);
+    if (compare || ravel__is_thorough(job)) c.trial = ravel__arena_push(job->arena, n, sizeof *c.trial);
     if (!c.trial) return ravel__no_memory(job->err, n * sizeof *c.trial, "planning an update");
     ravel_status status = enter_own(job, &c);
-    if (!status && thorough && n <= LONG) status = enter_others(job, &c);
+    if (!status && compare) status = enter_others(job, &c);
     *solution = c.solution;
     if (!status && c.best != seat) memcpy(seat, c.best, n * sizeof *seat);
     return status ? status : ravel__place(job, solution->steps, seat);

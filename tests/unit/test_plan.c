@@ -42,15 +42,14 @@ TEST(plan_random_cases_keep_the_promises) {
 /* ---- quality ------------------------------------------------------------------------------------------------ */
 
 /* No method by name has fewer bins, and none is faster with as few micro-steps. */
-static bool beats_methods(const plan_case *c) {
+static bool beats_methods(const ravel_plan_input *input, ravel_plan_options options) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_plan *own = NULL, *other = NULL;
-    ravel_plan_options options = c->options;
     options.method = RAVEL_METHOD_RAVEL;
-    bool ok = ravel_plan_create(&c->input, &options, &own, &err) == RAVEL_OK;
+    bool ok = ravel_plan_create(input, &options, &own, &err) == RAVEL_OK;
     for (int32_t m = RAVEL_METHOD_RAVEL + 1; ok && ravel_method_name(m); m++) {
         options.method = m;
-        ok = ravel_plan_create(&c->input, &options, &other, &err) == RAVEL_OK;
+        ok = ravel_plan_create(input, &options, &other, &err) == RAVEL_OK;
         if (!ok) break;
         const ravel_plan_stats *a = &own->stats, *b = &other->stats;
         /* count and as-is leave fillers where others split bins, and a rank of few groups has nothing to split */
@@ -75,8 +74,58 @@ TEST(plan_default_is_never_worse_than_a_method_by_name) {
     for (int64_t i = 0; i < runs; i++) {
         plan_case_draw(&c, &rng, i % 8 ? 60 : PLAN_CASE_SAMPLES);
         if (c.options.effort == RAVEL_EFFORT_FAST) c.options.effort = RAVEL_EFFORT_DEFAULT;
-        if (beats_methods(&c)) continue;
+        if (beats_methods(&c.input, c.options)) continue;
         describe(&c, i);
         CHECK(!"a random case");
+    }
+}
+
+/* Lengths of the kinds that methods find hard: near a third or half of a bin, two sizes, heavy tails, many short. */
+static int64_t draw_length(ravel__rng *rng, int kind, int64_t cap) {
+    int64_t any = (int64_t)ravel__rng_below(rng, (uint64_t)cap);
+    switch (kind) {
+    case 0: return 1 + any;
+    case 1: return cap / 3 - cap / 30 + any / 15;
+    case 2: return any % 2 ? cap * 4 / 10 : cap * 3 / 10;
+    case 3: return cap / 2 - cap / 20 + any / 10;
+    case 4: return 1 + any / 20;
+    case 5: return any % 10 ? 1 + any / 50 : cap - any / 8;
+    default: return 50 + cap / (1 + any / 2);
+    }
+}
+
+/* Longer updates than the random cases have: there the default method must be quick, and is no worse all the same. */
+TEST(plan_default_is_never_worse_in_long_updates) {
+    enum { MOST = 3000 };
+    static int64_t prompts[MOST], responses[MOST], costs[MOST], groups[MOST];
+    ravel__rng rng = ravel__rng_seed(check_seed() + 2);
+    for (int64_t run = check_scale(40, 2000); run > 0; run--) {
+        int64_t count = 513 + (int64_t)ravel__rng_below(&rng, MOST - 513);
+        int kind = (int)ravel__rng_below(&rng, 7);
+        ravel_plan_options o;
+        ravel_plan_options_default(&o);
+        o.budget = INT64_C(1024) << ravel__rng_below(&rng, 5);
+        o.dp = 1 + (int32_t)ravel__rng_below(&rng, 40);
+        o.layout = (int32_t)ravel__rng_below(&rng, 3);
+        o.sync = (int32_t)ravel__rng_below(&rng, 3);
+        o.max_samples = ravel__rng_below(&rng, 3) ? 0 : 1 + (int64_t)ravel__rng_below(&rng, 20);
+        o.group_rule = ravel__rng_below(&rng, 4) ? RAVEL_GROUPS_FREE : RAVEL_GROUPS_RANK;
+        o.updates = 1 + (int32_t)ravel__rng_below(&rng, 2);
+        o.cost = (ravel_cost){24576, (int64_t)ravel__rng_below(&rng, 2), 0};
+        for (int64_t i = 0; i < count; i++) {
+            int64_t length = draw_length(&rng, kind, o.budget);
+            if (length > o.budget) length = o.budget;
+            prompts[i] = (int64_t)ravel__rng_below(&rng, (uint64_t)length);
+            responses[i] = length - prompts[i];
+            costs[i] = (int64_t)ravel__rng_below(&rng, 100000);
+            groups[i] = i / 8;
+        }
+        ravel_plan_input in = {.size = sizeof in, .count = count, .prompts = prompts, .responses = responses};
+        in.groups = groups;
+        if (ravel__rng_below(&rng, 5) == 0) in.costs = costs;
+        if (beats_methods(&in, o)) continue;
+        printf("    %lld samples of kind %d, budget %lld, dp %d, layout %d, sync %d, groups %d%s\n", (long long)count,
+               kind, (long long)o.budget, o.dp, o.layout, o.sync, o.group_rule, in.costs ? ", costs" : "");
+        CHECK(!"a long update");
     }
 }

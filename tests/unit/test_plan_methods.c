@@ -266,6 +266,47 @@ TEST(plan_mffd_beats_ffd_on_its_bad_case) {
 
 /* Karmarkar and Karp's own example: 8 7 6 5 4 into two parts ends with a difference of 2, three parts of 8 7 6 5 4 with
  * 11 11 8. */
+/* One of .4 and two of .3 fill a bin; fitting them one by one, longest first, leaves a fifth of every bin empty. */
+TEST(plan_default_finds_lengths_that_go_together) {
+    enum { BINS = 400 };
+    static int64_t lengths[3 * BINS];
+    for (int i = 0; i < 3 * BINS; i++) lengths[i] = i < BINS ? 4000 : 3000;
+    ravel_plan_options o;
+    ravel_plan_options_default(&o);
+    o.budget = 10000;
+    ravel_plan_input in = {.size = sizeof in, .count = 3 * BINS, .lengths = lengths};
+    for (o.effort = RAVEL_EFFORT_DEFAULT; o.effort <= RAVEL_EFFORT_MAX; o.effort++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_plan *plan = NULL;
+        CHECK_OK(ravel_plan_create(&in, &o, &plan, &err), &err);
+        CHECK_EQ(plan->stats.bins, BINS);
+        ravel_plan_free(plan);
+    }
+}
+
+/* A sample dearer than all that the other ranks have: its rank gets nothing else, though that leaves fillers. */
+TEST(plan_default_leaves_a_giant_alone) {
+    enum { SAMPLES = 3000 };
+    static int64_t lengths[SAMPLES];
+    for (int i = 0; i < SAMPLES; i++) lengths[i] = i ? 20 + i % 50 : 32768;
+    ravel_plan_options o;
+    ravel_plan_options_default(&o);
+    o.budget = 32768;
+    o.dp = 4;
+    o.min_micro_steps = 3;
+    o.cost = (ravel_cost){24576, 1, 0};
+    ravel_plan_input in = {.size = sizeof in, .count = SAMPLES, .lengths = lengths};
+    for (o.sync = RAVEL_SYNC_UPDATE; o.sync <= RAVEL_SYNC_PIPELINE; o.sync++) {
+        for (o.effort = RAVEL_EFFORT_DEFAULT; o.effort <= RAVEL_EFFORT_MAX; o.effort++) {
+            ravel_error err = RAVEL_ERROR_INIT;
+            ravel_plan *plan = NULL;
+            CHECK_OK(ravel_plan_create(&in, &o, &plan, &err), &err);
+            CHECK_EQ(plan->stats.time, plan->stats.time_lower_bound);
+            ravel_plan_free(plan);
+        }
+    }
+}
+
 TEST(plan_kk_is_differencing) {
     const int64_t x[] = {4, 5, 6, 7, 8};
     ravel_plan_options o;

@@ -1,0 +1,52 @@
+/* The samples of a pool that have no bin yet, longest first: "the longest remaining one of at most so much" by a binary
+ * search and a table of skips (union-find). */
+#ifndef RAVEL_PLAN_REMAINING_H
+#define RAVEL_PLAN_REMAINING_H
+
+#include "plan/internal.h"
+
+/* skip[i] leads to the first remaining sample at or after i. */
+typedef struct ravel__remaining {
+    const uint32_t *slot;
+    int32_t *skip; /* [count + 1] */
+    int32_t count;
+} ravel__remaining;
+
+static inline int ravel__remaining_make(const ravel__job *job, ravel__remaining *r) {
+    r->count = job->pool->count;
+    r->slot = job->pool->slot;
+    r->skip = ravel__arena_push(job->arena, (size_t)r->count + 1, sizeof *r->skip);
+    for (int32_t i = 0; r->skip && i <= r->count; i++) r->skip[i] = i;
+    return r->skip != NULL;
+}
+
+/* The first remaining sample at or after i; r->count when there is none. */
+static inline int32_t ravel__remaining_from(ravel__remaining *r, int32_t i) {
+    int32_t root = i;
+    while (r->skip[root] != root) root = r->skip[root];
+    while (r->skip[i] != root) {
+        int32_t next = r->skip[i];
+        r->skip[i] = root;
+        i = next;
+    }
+    return root;
+}
+
+/* The longest remaining sample of at most `room` at or after `from`; r->count when there is none. */
+static inline int32_t ravel__remaining_within(ravel__remaining *r, int64_t room, int32_t from) {
+    int32_t low = from, high = r->count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (r->slot[middle] <= room)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return ravel__remaining_from(r, low);
+}
+
+static inline void ravel__remaining_take(ravel__remaining *r, int32_t i) {
+    r->skip[i] = i + 1;
+}
+
+#endif
