@@ -75,6 +75,10 @@ ravel_status cli_output_write(void *output, const char *text, size_t bytes, rave
  * all of it could be written (a full disk). */
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err);
 
+/* The exit code of a command that ended with `code`: CLI_FAILED, with a sentence, where what it printed did not get
+ * through (a full disk). A reader that has closed its pipe has seen enough, which is no failure. */
+int cli_finish(const char *command, int code);
+
 /* 1,234,567 */
 const char *cli_thousands(int64_t value, char *out, size_t room);
 

@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
         return CLI_OK;
     }
     for (int i = 0; i < COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+        if (strcmp(argv[1], commands[i].name) == 0) return cli_finish(argv[1], commands[i].run(argc - 1, argv + 1));
         names[i] = commands[i].name;
     }
     const char *near = ravel_suggest(argv[1], names, COMMANDS);

@@ -29,6 +29,7 @@ typedef struct plan_data {
     char source[512]; /* for people: "lengths.csv, prompt_len + response_len" */
     char title[256];
     int64_t total, longest; /* tokens */
+    int64_t limit;          /* rows that were asked for at most; 0: all */
     ravel_lengths *lengths;
     ravel_column *costs, *groups;
     int32_t *homes, *updates; /* from malloc */

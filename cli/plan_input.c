@@ -59,16 +59,20 @@ static ravel_status make_mock(const plan_flags *flags, plan_data *data, ravel_er
 
 /* ---- columns beside the lengths ------------------------------------------------------------------------- */
 
+/* A row a sample; no more where all rows were read. */
 static ravel_status read_column(const char *path, const char *name, int64_t min, int64_t max, const plan_data *data,
                                 ravel_column **column, ravel_error *err) {
     ravel_column *fresh = NULL;
-    ravel_status status = ravel_column_read(path, name, min, max, NULL, &fresh, err);
+    ravel_read_options options;
+    ravel_read_options_default(&options);
+    options.limit = data->limit;
+    ravel_status status = ravel_column_read(path, name, min, max, &options, &fresh, err);
     if (status) return status;
-    int64_t count = fresh->count;
-    if (count < data->lengths->count) {
+    if (fresh->count != data->lengths->count) {
+        status = ravel_error_set(err, RAVEL_E_DATA, "%s: %lld rows, but there are %lld samples", path,
+                                 (long long)fresh->count, (long long)data->lengths->count);
         ravel_column_free(fresh);
-        return ravel_error_set(err, RAVEL_E_DATA, "%s: %lld rows, but there are %lld samples", path, (long long)count,
-                               (long long)data->lengths->count);
+        return status;
     }
     *column = fresh;
     return RAVEL_OK;
@@ -134,6 +138,7 @@ static void fill_input(plan_data *data) {
 ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
                             plan_data *data, ravel_error *err) {
     memset(data, 0, sizeof *data);
+    data->limit = read->limit;
     if (!flags->lengths == !flags->mock)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                flags->mock

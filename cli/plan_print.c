@@ -27,10 +27,13 @@ void plan_print_heading(const plan_data *data, const ravel_plan_options *options
 
 /* ---- summary -------------------------------------------------------------------------------------------- */
 
-static void count_line(const char *name, int64_t value, const char *format, int64_t beside) {
-    char a[32], b[32];
-    printf("  %-15s %14s   ", name, cli_thousands(value, a, sizeof a));
-    printf(format, cli_thousands(beside, b, sizeof b)); /* NOLINT: the formats are the literals below */
+/* Bins are raised to a whole number of micro-steps by splitting some. */
+static void print_bins(const ravel_plan_stats *s) {
+    char a[32], b[32], c[32];
+    printf("  %-15s %14s   lower bound %s", "bins", cli_thousands(s->bins, a, sizeof a),
+           cli_thousands(s->bins_lower_bound, b, sizeof b));
+    if (s->bins_packed < s->bins)
+        printf("; %s would do, split so that all ranks have work", cli_thousands(s->bins_packed, c, sizeof c));
     printf("\n");
 }
 
@@ -75,23 +78,23 @@ static void print_times(const ravel_plan *plan, const ravel_plan_options *option
 void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
                         double seconds) {
     const ravel_plan_stats *s = &plan->stats;
-    char effort[32];
+    char effort[32], text[32];
     (void)ravel_choice_word(RAVEL_EFFORT_CHOICES, options->effort, effort, sizeof effort);
     plan_print_heading(data, options, 0);
     printf("\nmethod %s, effort %s: planned in %.*f ms\n\n", ravel_method_name(options->method), effort,
            seconds < 0.01 ? 2 : 0, 1e3 * seconds);
-    count_line("bins", s->bins, "lower bound %s", s->bins_lower_bound);
+    print_bins(s);
     print_micro_steps(plan, options);
     share_line("fill", s->fill, "of the budget is real tokens");
     print_padding(s);
     print_times(plan, options);
     if (data->homes) {
-        char note[64], text[32];
+        char note[64];
         (void)snprintf(note, sizeof note, "%s tokens leave their home rank",
                        cli_thousands(s->tokens_moved, text, sizeof text));
         share_line("moved", s->actual_tokens ? (double)s->tokens_moved / (double)s->actual_tokens : 0, note);
     }
-    count_line("over budget", s->over_budget, "always 0", 0);
+    printf("  %-15s %14s   always 0\n", "over budget", cli_thousands(s->over_budget, text, sizeof text));
     printf("  %-15s %016llx\n", "digest", (unsigned long long)plan->digest);
 }
 
@@ -132,6 +135,9 @@ static double perfect(const plan_result *r) {
 static double get_bins(const plan_result *r) {
     return (double)r->stats.bins;
 }
+static double get_packed(const plan_result *r) {
+    return (double)r->stats.bins_packed;
+}
 static double get_steps(const plan_result *r) {
     return (double)r->stats.micro_steps;
 }
@@ -161,6 +167,7 @@ static double get_milliseconds(const plan_result *r) {
 }
 
 static const column columns[] = {
+    {"packed", "bins_packed", get_packed, COUNT, -1, 0},
     {"bins", "bins", get_bins, COUNT, -1, 0},
     {"micro-steps", "micro_steps", get_steps, COUNT, -1, 0},
     {"bound", "micro_steps_lower_bound", get_bound, COUNT, 0, 0},
@@ -247,7 +254,9 @@ void plan_print_table(const plan_result *results, int count, const char *const *
         else
             print_figures(&results[i], widths, best, with_homes);
     }
-    printf("\n* the best of its column; time is predicted time over perfect balance\n");
+    printf(
+        "\n* the best of its column; packed: bins before some are split so that all ranks have work; time is predicted time "
+        "over perfect balance\n");
 }
 
 static void put(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {

@@ -27,7 +27,7 @@ for name, keys in (("compare", ["method"]), ("sweep", ["budget", "dp"])):
             assert a["error"] == b["error"]
             continue
         s = a["stats"]
-        assert s["bins"] == int(b["bins"]) and s["micro_steps"] == int(b["micro_steps"]) and s["over_budget"] == 0
+        assert s["bins_packed"] == int(b["bins_packed"]) <= s["bins"] == int(b["bins"]) and s["micro_steps"] == int(b["micro_steps"]) and s["over_budget"] == 0
         assert abs(s["idle_micro_step"] - float(b["idle"])) < 1e-8
 best = {r["method"]: r for r in csv.DictReader(open(t + "/compare.csv"))}
 assert int(best["ravel"]["bins"]) <= min(int(r["bins"]) for r in best.values())
@@ -56,6 +56,9 @@ code "a full disk" 1 $P --budget 16k --json /dev/full
 says err "/dev/full: writing failed: No space left"
 code "a full standard output" 1 sh -c "$RAVEL plan --mock '{}' --budget 16k --json - >/dev/full"
 says err "standard output: writing failed: No space left"
+code "a full disk for the summary" 1 sh -c "$RAVEL plan --mock '{}' --budget 16k >/dev/full"
+says err "standard output: writing failed: No space left"
+code "a full disk for --help" 1 sh -c "$RAVEL plan --help >/dev/full"
 code "no such folder" 1 $P --budget 16k --json "$T/none/x.json"
 says err "cannot write it: No such file"
 echo old >"$T/keep.json"
@@ -65,6 +68,14 @@ code "a plan that works replaces it" 0 $P --budget 16k --json "$T/keep.json" --q
 [ -s "$T/out" ] && bad "--quiet printed something" || ok "--quiet is quiet"
 left=$(ls "$T" | grep tmp)
 [ -z "$left" ] && ok "no temporary files are left" || bad "temporary files are left" "$left"
+
+# interrupted while a file is half-way: what it was stays, and nothing is left beside it
+for signal in INT TERM HUP; do
+    echo old >"$T/cut.json"
+    name="SIG$signal while writing"
+    if [ -z "$PYTHON" ]; then skip "$name"; continue; fi
+    said=$($PYTHON $HERE/interrupt.py "$signal" "$T/cut.json" "$RAVEL" 2>&1) && ok "$name" || bad "$name" "$said"
+done
 
 # pipes that close early: no crash, no message, and files that were asked for are still written
 for what in json csv html svg; do
