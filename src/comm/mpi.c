@@ -111,6 +111,10 @@ static void wire_drop(ravel__channel *channel) {
     free(channel);
 }
 
+static void wire_abandon(ravel__channel *channel) {
+    free(channel);
+}
+
 /* ---- bundles -------------------------------------------------------------------------------------------- */
 
 /* Twice the room. Requests are handles: they can be moved while they are under way. */
@@ -258,6 +262,7 @@ const ravel__wire *ravel_wire(void) {
         .dup = wire_dup,
         .group = wire_group,
         .drop = wire_drop,
+        .abandon = wire_abandon,
         .send = wire_send,
         .recv = wire_recv,
         .broadcast = wire_broadcast,

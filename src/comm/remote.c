@@ -177,8 +177,11 @@ static ravel_status remote_alive(ravel_comm *comm, ravel_error *err) {
 
 static void free_world(remote_world *w) {
     ravel__remote_forget_graves(w);
-    if (w->orphans || w->notices || w->listening.count || ravel__remote.hopeless)
-        return; /* the wire may still use it */
+    if (w->orphans || w->notices || w->listening.count || ravel__remote.hopeless) { /* the wire may still use it */
+        w->next = ravel__remote.kept;
+        ravel__remote.kept = w;
+        return;
+    }
     ravel__remote.wire->discard(&w->listening);
     if (w->obit) ravel__remote.wire->drop(w->obit);
     ravel__release(NULL, w->processes, (size_t)w->size * sizeof *w->processes);
@@ -216,7 +219,10 @@ static void remote_close(ravel_comm *comm) {
     remote_rank **link = &w->ranks;
     while (*link != me) link = &(*link)->next;
     *link = me->next;
-    if (!me->dead && !w->orphans && !ravel__remote.hopeless) ravel__remote_bury(me);
+    if (!me->dead && !w->orphans && !ravel__remote.hopeless)
+        ravel__remote_bury(me);
+    else
+        ravel__remote_abandon(me->head, me->data);
     ravel__remote.patience_ns = comm->timeout_ns;
     free_rank(me, comm->size);
     if (--w->refs == 0) close_world(w);
@@ -278,6 +284,7 @@ static ravel_status remote_subset(ravel_comm *comm, ravel_comm *child, const int
         parent->world->next_id = (int32_t)serial + 1;
         adopt(me);
     } else if (me) {
+        ravel__remote_abandon(me->head, me->data);
         free_rank(me, child->size);
     }
     pthread_mutex_unlock(&ravel__remote.lock);
@@ -381,6 +388,7 @@ static ravel_status open_world(const ravel_comm_options *options, int32_t rank, 
     w->rank = rank, w->size = size, w->next_id = 1;
     status = make_world(w, me, err);
     if (status) {
+        ravel__remote_abandon(me->head, me->data);
         free_rank(me, size);
         free_world(w);
         ravel__comm_discard(c);

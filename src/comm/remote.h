@@ -112,6 +112,7 @@ typedef struct remote_process {
     int32_t hopeless;     /* the wire holds memory of the caller: no further call into it */
     int64_t patience_ns;  /* at the end */
     remote_world *closed; /* worlds without communicators, whose last obituaries may still be under way */
+    remote_world *kept;   /* those that the wire may use for ever */
 } remote_process;
 extern remote_process ravel__remote;
 
@@ -144,8 +145,9 @@ void ravel__remote_fail_code(remote_rank *me, int code, const char *what);
 void ravel__remote_kill_all(remote_world *w, const char *reason);
 /* Tells all members that this rank leaves. */
 void ravel__remote_leave(remote_rank *me);
-/* Drops the channels as soon as that is safe. */
+/* Drops the channels as soon as that is safe, or gives them up. */
 void ravel__remote_bury(remote_rank *me);
+void ravel__remote_abandon(ravel__channel *head, ravel__channel *data);
 void ravel__remote_forget_graves(remote_world *w);
 /* Begins to listen for obituaries; hears what has come; stops. */
 void ravel__remote_listen(remote_world *w);

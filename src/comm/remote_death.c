@@ -130,12 +130,19 @@ static void mourn(grave *g, int32_t r, int64_t serial, int64_t sent, int64_t rec
     g->spoiled |= serial != g->serial || sent != g->received[r] || received != g->sent[r];
 }
 
+void ravel__remote_abandon(ravel__channel *head, ravel__channel *data) {
+    ravel__remote.wire->abandon(head);
+    ravel__remote.wire->abandon(data);
+}
+
 /* Takes out the grave that *link points at, if nobody is missing. */
 static int close_grave(grave **link) {
     grave *g = *link;
     if (g->missing > 0) return 0;
     *link = g->next;
-    if (!g->spoiled) {
+    if (g->spoiled) {
+        ravel__remote_abandon(g->head, g->data);
+    } else {
         ravel__remote.wire->drop(g->head);
         ravel__remote.wire->drop(g->data);
     }
@@ -148,7 +155,10 @@ void ravel__remote_bury(remote_rank *me) {
     int32_t n = comm->size;
     size_t list = (size_t)n * sizeof(int64_t);
     grave *g = ravel__calloc(NULL, 1, grave_bytes(n));
-    if (!g) return; /* then they are never freed */
+    if (!g) {
+        ravel__remote_abandon(me->head, me->data);
+        return;
+    }
     g->head = me->head, g->data = me->data, g->id = me->id, g->size = n, g->missing = n - 1, g->serial = me->serial;
     g->sent = (int64_t *)(void *)(g + 1);
     g->received = g->sent + n;
@@ -178,6 +188,7 @@ void ravel__remote_forget_graves(remote_world *w) {
     while (w->graves) {
         grave *g = w->graves;
         w->graves = g->next;
+        ravel__remote_abandon(g->head, g->data);
         ravel__release(NULL, g, grave_bytes(g->size));
     }
 }

@@ -57,6 +57,8 @@ typedef struct ravel__wire {
     int (*group)(ravel__channel *from, const int32_t *members, int32_t count, int32_t tag, ravel__channel **channel);
     /* No message may be under way on it any more. */
     void (*drop)(ravel__channel *channel);
+    /* One may be: only the handle is freed, and the transport keeps the rest for ever. NULL is nothing. */
+    void (*abandon)(ravel__channel *channel);
 
     /* Beginning operations. A receive from peer -1 takes whoever comes first. NULL is the world's channel in `sum`. */
     int (*send)(ravel__channel *channel, ravel__bundle *bundle, const void *data, int32_t bytes, int32_t peer,
