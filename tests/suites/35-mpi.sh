@@ -7,7 +7,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_comp
 export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/mpi-build.log" 2>&1 ||
     { cat "$BUILD/mpi-build.log"; exit 1; }
-log="$BUILD/mpi-run.log"
+log="$BUILD/mpi-run.log" ranks_program=$BUILD/mpi-ranks
 
 verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
     lines=$(grep -o 'ok [a-z]' "$log" | wc -l) # launchers may run lines of several ranks together
@@ -20,7 +20,7 @@ verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
 run() { # MPIRUN RANKS ARGUMENTS...: whatever they print, in at most two minutes
     launcher=$1 ranks=$2; shift 2
     # shellcheck disable=SC2086
-    timeout 120 $launcher -n "$ranks" "$BUILD/mpi-ranks" "$@" >"$log" 2>&1
+    timeout 120 $launcher -n "$ranks" "$ranks_program" "$@" >"$log" 2>&1
 }
 body() { # MPIRUN RANKS LINES [ONLY]
     run "$1" "$2" body ${4:+"$4"}; code=$?
@@ -55,15 +55,32 @@ everything() { # MPIRUN
     fault "$1" 2 2 disagrees
     lost "$1"
 }
+# Ranks that are lost, with the address, leak and undefined-behaviour sanitizers: nothing is read after its end, and what
+# must be kept because MPI may still use it is kept in sight.
+sanitized() { # MPIRUN
+    $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined lib "$BUILD/asan/mpi-ranks" \
+        >"$BUILD/mpi-build.log" 2>&1 || { cat "$BUILD/mpi-build.log"; failed=$((failed + 1)); return; }
+    ranks_program=$BUILD/asan/mpi-ranks
+    export ASAN_OPTIONS=detect_leaks=1:fast_unwind_on_malloc=0 LSAN_OPTIONS=suppressions=tests/mpi/lsan.supp:print_suppressions=0
+    for name in leaves-open aborts-above-parts trials; do
+        run "$1" 4 $name; code=$?
+        grep -q 'Sanitizer\|runtime error' "$log" && clean=0 || clean=1
+        verdict "$1, 4 ranks, $name, sanitized" 1 $([ $code = 0 ] && [ $clean = 1 ] && echo 1 || echo 0)
+    done
+    ranks_program=$BUILD/mpi-ranks
+    unset ASAN_OPTIONS LSAN_OPTIONS
+}
 missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
 
 if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
     everything mpirun.openmpi
     # This launcher can let survivors live: each says who is gone. (Hydra's -disable-auto-cleanup loses their output.)
     fault "mpirun.openmpi --enable-recovery" 4 3 killed
+    sanitized mpirun.openmpi
 else missing "Open MPI"; fi
 if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
     everything mpirun.mpich
+    sanitized mpirun.mpich
 else missing MPICH; fi
 if [ -f "$BUILD/libravel_openmpi.so" ] && [ -f "$BUILD/libravel_mpich.so" ]; then
     mixed mpirun.openmpi "$BUILD/libravel_mpich.so"
