@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Everything that the ranks of this process share. */
 typedef struct job {
@@ -37,7 +38,8 @@ static const ravel_option own_table[] = {
     {"resume", RAVEL_OPTION_STRING, AT(resume), NULL, 0, 0, "FILE", "go on from the cursor in this file"},
     {"save", RAVEL_OPTION_STRING, AT(save), NULL, 0, 0, "FILE", "write the cursor behind the last update to this file"},
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write a JSON line an update; - is standard output"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "no line an update, only the summary"},
+    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL,
+     "no line an update, only the summary; on a terminal one live line shows how far it is in any case"},
     {0}};
 #undef AT
 
@@ -128,7 +130,8 @@ typedef struct rank {
     feed_totals totals;
     double last; /* when the update before was done */
     char cursor[200];
-    FILE *json;      /* of rank 0, as is */
+    ravel_metrics *live; /* of rank 0, on a terminal, as are the rest */
+    FILE *json;
     cli_output save; /* where the cursor goes; save.file is NULL where it does not */
 } rank;
 
@@ -195,8 +198,8 @@ static void report(rank *r, const feed_line *line) {
     feed_add(&r->totals, line);
     if (r->number != 0) return;
     if (r->json) feed_print_json(r->json, line, r->cursor);
-    if (!j->flags.quiet && !j->to_stdout) feed_print_line(line);
-    if (j->flags.quiet) cli_progress("feeding", (double)line->update->number + 1, (double)line->total);
+    if (r->live) feed_live_update(r->live, line);
+    if (!j->flags.quiet && !j->to_stdout && !(r->live && isatty(STDOUT_FILENO))) feed_print_line(line);
 }
 
 static ravel_status one_update(rank *r, ravel_error *err) {
@@ -216,8 +219,9 @@ static ravel_status one_update(rank *r, ravel_error *err) {
 static ravel_status run_updates(rank *r, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     r->last = now();
+    if (r->number == 0) r->live = feed_live_open(r->j->feed.updates);
     while (!status) status = one_update(r, err);
-    if (r->number == 0) cli_progress_end();
+    ravel_metrics_free(r->live);
     if (status != RAVEL_E_END) return status;
     ravel_feed_stats stats;
     ravel_feed_read_stats(r->feed, &stats);

@@ -1,7 +1,7 @@
 /* ravel feed, in parts:
  *
  *   feed.c          the command: options, ranks, the loop over updates
- *   feed_report.c   what it prints: a line an update, JSON lines, the summary */
+ *   feed_report.c   what it prints: a live line on a terminal, else a line an update; JSON lines; the summary */
 #ifndef CLI_FEED_H
 #define CLI_FEED_H
 
@@ -35,6 +35,9 @@ typedef struct feed_totals {
     double prepare, exposed, wall;
 } feed_totals;
 
+/* The live line on standard error; NULL where that is no terminal. Freed with ravel_metrics_free. */
+ravel_metrics *feed_live_open(int64_t updates);
+void feed_live_update(ravel_metrics *live, const feed_line *line);
 void feed_print_line(const feed_line *line);
 void feed_print_json(FILE *out, const feed_line *line, const char *cursor);
 void feed_add(feed_totals *totals, const feed_line *line);

@@ -2,6 +2,7 @@
 #include "cli/feed.h"
 
 #include <inttypes.h>
+#include <unistd.h>
 
 static double share(int64_t part, int64_t whole) {
     return whole > 0 ? (double)part / (double)whole : 0;
@@ -15,6 +16,29 @@ static const char *bytes_text(int64_t bytes, char *out, size_t room) {
     (void)snprintf(out, room, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
     return out;
 }
+
+/* ---- the live line: metrics of one rank, over which all have been summed already ---- */
+
+ravel_metrics *feed_live_open(int64_t updates) {
+    ravel_metrics *live = NULL;
+    ravel_metrics_options options;
+    ravel_metrics_options_default(&options);
+    options.updates = updates;
+    if (!isatty(STDERR_FILENO) || ravel_metrics_create(&options, &live, NULL)) return NULL;
+    if (!ravel_metrics_sink(live, "progress", NULL)) return live;
+    ravel_metrics_free(live);
+    return NULL;
+}
+
+void feed_live_update(ravel_metrics *live, const feed_line *line) {
+    ravel_lengths_sum sum;
+    ravel_metrics_batch batch;
+    ravel_feed_batch(&line->update->counts, &sum, &batch);
+    ravel_metrics_add_batch(live, &batch);
+    (void)ravel_metrics_update(live, line->update->number + 1, NULL);
+}
+
+/* ---- lines ---- */
 
 void feed_print_line(const feed_line *line) {
     const ravel_feed_update *u = line->update;

@@ -197,23 +197,6 @@ ravel_status train__refit_tensors(const train_params *params, train_real *data, 
     return RAVEL_OK;
 }
 
-static void add_refit_figures(train__grpo *g) {
-    static const struct {
-        int32_t metric, phase;
-    } rows[] = {{RAVEL_METRIC_REFIT_ITERATE, RAVEL_REFIT_ITERATE}, {RAVEL_METRIC_REFIT_PACK, RAVEL_REFIT_PACK},
-                {RAVEL_METRIC_REFIT_SEND, RAVEL_REFIT_SEND},       {RAVEL_METRIC_REFIT_RECEIVE, RAVEL_REFIT_RECEIVE},
-                {RAVEL_METRIC_REFIT_LOAD, RAVEL_REFIT_LOAD},       {RAVEL_METRIC_REFIT_COMMIT, RAVEL_REFIT_VOTE}};
-    ravel_metrics *m = g->run.metrics;
-    const ravel_refit_report *r = &g->report;
-    (void)ravel_metrics_count(m, RAVEL_METRIC_REFIT_BYTES_NEEDED, r->bytes_needed);
-    (void)ravel_metrics_count(m, RAVEL_METRIC_REFIT_BYTES_MOVED, r->bytes_moved);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_REFIT_TOTAL, r->seconds, 1);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_REFIT_OVERLAP, r->overlap, 1);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_REFIT_RATE, r->gb_per_second, 1);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        (void)ravel_metrics_add(m, rows[i].metric, r->phase_most[rows[i].phase], 1);
-}
-
 ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
     ravel_status status = train__grpo_drain(g, err);
@@ -224,7 +207,7 @@ ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
     if (status) return status;
     g->run.state.version = version;
-    add_refit_figures(g);
+    ravel_refit_count(&g->report, g->run.metrics);
     return RAVEL_OK;
 }
 

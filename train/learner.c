@@ -256,22 +256,10 @@ ravel_status train_metrics_create(const train_config *config, const ravel_shape 
 }
 
 void train_metrics_update_counts(ravel_metrics *metrics, const ravel_feed_update *update) {
-    const ravel_update_counts *mine = &update->mine;
-    ravel_lengths_sum sum = {.samples = mine->samples,
-                             .tokens = mine->tokens,
-                             .squares = {.low = mine->squares_low, .high = (uint64_t)mine->squares_high},
-                             .shortest = mine->shortest,
-                             .longest = mine->longest};
-    ravel_metrics_batch batch = {.size = sizeof batch,
-                                 .samples = mine->samples,
-                                 .sum = &sum,
-                                 .capacity = mine->capacity_tokens,
-                                 .padded = mine->padded_tokens,
-                                 .loss = mine->loss_tokens,
-                                 .head = mine->loss_tokens > 0 ? mine->loss_tokens : -1,
-                                 .bins = mine->bins,
-                                 .fillers = mine->fillers,
-                                 .micro_steps = mine->bins + mine->fillers};
+    ravel_lengths_sum sum;
+    ravel_metrics_batch batch;
+    ravel_feed_batch(&update->mine, &sum, &batch);
+    batch.head = batch.loss > 0 ? batch.loss : -1; /* only what is learnt goes through the head */
     ravel_metrics_add_batch(metrics, &batch);
     if (update->plan) {
         (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IDLE_SHARE, update->plan->idle_update, 1);

@@ -51,6 +51,7 @@
 
 #include <ravel/mesh.h>
 #include <ravel/meta.h>
+#include <ravel/metrics.h>
 #include <ravel/order.h>
 #include <ravel/plan.h>
 #include <ravel/source.h>
@@ -246,6 +247,9 @@ RAVEL_API void ravel_feed_read_stats(const ravel_feed *feed, ravel_feed_stats *s
 RAVEL_API int64_t ravel_feed_bound(const ravel_feed *feed, int64_t micro_steps, int64_t samples, int64_t tokens);
 /* "read", "gather", ... */
 RAVEL_API const char *ravel_feed_phase_name(int32_t phase);
+/* Counts (update->mine on each rank, or update->counts on one) as ravel_metrics_add_batch takes them; batch->sum points
+ * at `sum`. */
+RAVEL_API void ravel_feed_batch(const ravel_update_counts *counts, ravel_lengths_sum *sum, ravel_metrics_batch *batch);
 
 /* Works the current update out again on this rank alone, from the source (all rows of the batch) with the pure
  * functions only, and compares every array of every micro-batch bit for bit: E_INTERNAL says what differs. Not

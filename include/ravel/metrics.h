@@ -24,7 +24,7 @@
  *         ravel_metrics_phase_begin(m, RAVEL_PHASE_FEED, &err);
  *         ...
  *         ravel_metrics_phase_end(m, RAVEL_PHASE_FEED, &err);
- *         ravel_metrics_add_batch(m, &batch);           lengths, capacity, padded, loss tokens
+ *         ravel_metrics_add_batch(m, &batch);           lengths, capacity, padded, loss tokens; of a feed: ravel_feed_batch
  *         ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, loss, 1);
  *         ravel_metrics_update(m, step, &err);
  *     }
@@ -204,7 +204,7 @@ typedef enum ravel_phase {
     X(REFIT_COMMIT, "refit/commit_sec", TIMER, "s", MAX, ALL, "voting and flipping the version")                       \
     X(REFIT_OVERLAP, "refit/overlap_share", GAUGE, "share", MAX, ALL,                                                  \
       "share of the smaller phases that was hidden behind the largest")                                                \
-    X(REFIT_RATE, "refit/gb_per_sec", GAUGE, "GB/s", MAX, ALL, "bytes moved / total time / 1e9")                       \
+    X(REFIT_RATE, "refit/gb_per_sec", GAUGE, "GB/s", MAX, ALL, "bytes needed / total time / 1e9")                      \
     X(REWARD_MEAN, "reward/mean", GAUGE, "", MEAN, RL, "over samples of all ranks")                                    \
     X(REWARD_STD, "reward/std", GAUGE, "", STD, RL, "over samples of all ranks (population)")                          \
     X(REWARD_MIN, "reward/min", GAUGE, "", MIN, RL, "over samples of all ranks")                                       \

@@ -53,6 +53,7 @@
 #define RAVEL_REFIT_H
 
 #include <ravel/comm.h>
+#include <ravel/metrics.h>
 #include <ravel/shape.h>
 
 #ifdef __cplusplus
@@ -328,6 +329,9 @@ RAVEL_API ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first
                                          ravel_status (*write)(void *user, const char *text, size_t bytes,
                                                                ravel_error *err),
                                          void *user, ravel_error *err);
+
+/* Counts an update in metrics, as the rows refit/...; any rank's report will do, and all of them together. */
+RAVEL_API void ravel_refit_count(const ravel_refit_report *report, ravel_metrics *metrics);
 
 /* What N and B come to, as ravel_refit_create would take them with `stream_bytes` to move; the one place where options
  * and environment are looked at. E_ARGUMENT quotes a malformed value and says what is allowed. */

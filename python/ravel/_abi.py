@@ -551,6 +551,46 @@ class ravel_meta(C.Structure):
     pass
 
 
+class ravel_u128(C.Structure):
+    pass
+
+
+class ravel_lengths_sum(C.Structure):
+    pass
+
+
+class ravel_flops(C.Structure):
+    pass
+
+
+class ravel_metric(C.Structure):
+    pass
+
+
+class ravel_metrics_reducer(C.Structure):
+    pass
+
+
+class ravel_metrics_options(C.Structure):
+    pass
+
+
+class ravel_metrics_batch(C.Structure):
+    pass
+
+
+class ravel_metrics_rollouts(C.Structure):
+    pass
+
+
+class ravel_metrics_tokens(C.Structure):
+    pass
+
+
+class ravel_metrics_totals(C.Structure):
+    pass
+
+
 class ravel_order(C.Structure):
     pass
 
@@ -595,18 +635,6 @@ class ravel_feed_stats(C.Structure):
     pass
 
 
-class ravel_u128(C.Structure):
-    pass
-
-
-class ravel_lengths_sum(C.Structure):
-    pass
-
-
-class ravel_flops(C.Structure):
-    pass
-
-
 class ravel_read_options(C.Structure):
     pass
 
@@ -616,34 +644,6 @@ class ravel_lengths(C.Structure):
 
 
 class ravel_column(C.Structure):
-    pass
-
-
-class ravel_metric(C.Structure):
-    pass
-
-
-class ravel_metrics_reducer(C.Structure):
-    pass
-
-
-class ravel_metrics_options(C.Structure):
-    pass
-
-
-class ravel_metrics_batch(C.Structure):
-    pass
-
-
-class ravel_metrics_rollouts(C.Structure):
-    pass
-
-
-class ravel_metrics_tokens(C.Structure):
-    pass
-
-
-class ravel_metrics_totals(C.Structure):
     pass
 
 
@@ -1034,6 +1034,104 @@ ravel_meta._fields_ = [
     ("parts", C.c_void_p),
     ("loss_tokens", C.c_void_p),
 ]
+ravel_u128._fields_ = [
+    ("high", C.c_uint64),
+    ("low", C.c_uint64),
+]
+ravel_lengths_sum._fields_ = [
+    ("samples", C.c_int64),
+    ("tokens", C.c_int64),
+    ("squares", ravel_u128),
+    ("shortest", C.c_int64),
+    ("longest", C.c_int64),
+]
+ravel_flops._fields_ = [
+    ("forward", ravel_u128),
+    ("backward", ravel_u128),
+    ("recompute", ravel_u128),
+    ("model", ravel_u128),
+    ("hardware", ravel_u128),
+]
+ravel_metric._fields_ = [
+    ("name", C.c_char_p),
+    ("unit", C.c_char_p),
+    ("doc", C.c_char_p),
+    ("kind", C.c_int32),
+    ("rule", C.c_int32),
+    ("show", C.c_int32),
+    ("reserved", C.c_int32),
+]
+ravel_metrics_reducer._fields_ = [
+    ("rank", C.c_int32),
+    ("size", C.c_int32),
+    ("all_reduce", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int, C.POINTER(ravel_error))),
+    ("user", C.c_void_p),
+]
+ravel_metrics_options._fields_ = [
+    ("size", C.c_size_t),
+    ("world", C.c_int64),
+    ("updates", C.c_int64),
+    ("seq_length", C.c_int64),
+    ("peak_flops", C.c_double),
+    ("gpu", C.c_char_p),
+    ("rl", C.c_int32),
+    ("counts", C.c_int32),
+    ("compute", C.c_int32),
+    ("recompute", C.c_int32),
+    ("per_rank", C.c_int32),
+    ("reserved", C.c_int32),
+    ("shape", C.POINTER(ravel_shape)),
+    ("reducer", C.POINTER(ravel_metrics_reducer)),
+    ("extra", C.POINTER(ravel_metric)),
+    ("extra_count", C.c_int64),
+    ("logger", C.POINTER(ravel_logger)),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_metrics_batch._fields_ = [
+    ("size", C.c_size_t),
+    ("lengths", C.c_void_p),
+    ("samples", C.c_int64),
+    ("sum", C.POINTER(ravel_lengths_sum)),
+    ("capacity", C.c_int64),
+    ("padded", C.c_int64),
+    ("loss", C.c_int64),
+    ("head", C.c_int64),
+    ("bins", C.c_int64),
+    ("fillers", C.c_int64),
+    ("micro_steps", C.c_int64),
+]
+ravel_metrics_rollouts._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("rewards", C.c_void_p),
+    ("groups", C.c_void_p),
+    ("responses", C.c_void_p),
+    ("truncated", C.c_void_p),
+    ("staleness", C.c_void_p),
+]
+ravel_metrics_tokens._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("weights", C.c_void_p),
+    ("logprobs", C.c_void_p),
+    ("old", C.c_void_p),
+    ("generator", C.c_void_p),
+    ("trainer", C.c_void_p),
+    ("reference", C.c_void_p),
+    ("entropy", C.c_void_p),
+    ("advantages", C.c_void_p),
+    ("clip_low", C.c_double),
+    ("clip_high", C.c_double),
+]
+ravel_metrics_totals._fields_ = [
+    ("updates", C.c_int64),
+    ("samples", C.c_int64),
+    ("bins", C.c_int64),
+    ("tokens", C.c_int64),
+    ("loss_tokens", C.c_int64),
+    ("seconds", C.c_double),
+    ("phases", C.c_double * 16),
+]
 ravel_order._fields_ = [
     ("size", C.c_size_t),
     ("count", C.c_int64),
@@ -1165,24 +1263,6 @@ ravel_feed_stats._fields_ = [
     ("memory_bytes", C.c_int64),
     ("reader", ravel_reader_stats),
 ]
-ravel_u128._fields_ = [
-    ("high", C.c_uint64),
-    ("low", C.c_uint64),
-]
-ravel_lengths_sum._fields_ = [
-    ("samples", C.c_int64),
-    ("tokens", C.c_int64),
-    ("squares", ravel_u128),
-    ("shortest", C.c_int64),
-    ("longest", C.c_int64),
-]
-ravel_flops._fields_ = [
-    ("forward", ravel_u128),
-    ("backward", ravel_u128),
-    ("recompute", ravel_u128),
-    ("model", ravel_u128),
-    ("hardware", ravel_u128),
-]
 ravel_read_options._fields_ = [
     ("size", C.c_size_t),
     ("format", C.c_int32),
@@ -1205,86 +1285,6 @@ ravel_lengths._fields_ = [
 ravel_column._fields_ = [
     ("count", C.c_int64),
     ("values", C.c_void_p),
-]
-ravel_metric._fields_ = [
-    ("name", C.c_char_p),
-    ("unit", C.c_char_p),
-    ("doc", C.c_char_p),
-    ("kind", C.c_int32),
-    ("rule", C.c_int32),
-    ("show", C.c_int32),
-    ("reserved", C.c_int32),
-]
-ravel_metrics_reducer._fields_ = [
-    ("rank", C.c_int32),
-    ("size", C.c_int32),
-    ("all_reduce", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int64, C.c_int, C.POINTER(ravel_error))),
-    ("user", C.c_void_p),
-]
-ravel_metrics_options._fields_ = [
-    ("size", C.c_size_t),
-    ("world", C.c_int64),
-    ("updates", C.c_int64),
-    ("seq_length", C.c_int64),
-    ("peak_flops", C.c_double),
-    ("gpu", C.c_char_p),
-    ("rl", C.c_int32),
-    ("counts", C.c_int32),
-    ("compute", C.c_int32),
-    ("recompute", C.c_int32),
-    ("per_rank", C.c_int32),
-    ("reserved", C.c_int32),
-    ("shape", C.POINTER(ravel_shape)),
-    ("reducer", C.POINTER(ravel_metrics_reducer)),
-    ("extra", C.POINTER(ravel_metric)),
-    ("extra_count", C.c_int64),
-    ("logger", C.POINTER(ravel_logger)),
-    ("allocator", C.POINTER(ravel_allocator)),
-]
-ravel_metrics_batch._fields_ = [
-    ("size", C.c_size_t),
-    ("lengths", C.c_void_p),
-    ("samples", C.c_int64),
-    ("sum", C.POINTER(ravel_lengths_sum)),
-    ("capacity", C.c_int64),
-    ("padded", C.c_int64),
-    ("loss", C.c_int64),
-    ("head", C.c_int64),
-    ("bins", C.c_int64),
-    ("fillers", C.c_int64),
-    ("micro_steps", C.c_int64),
-]
-ravel_metrics_rollouts._fields_ = [
-    ("size", C.c_size_t),
-    ("count", C.c_int64),
-    ("rewards", C.c_void_p),
-    ("groups", C.c_void_p),
-    ("responses", C.c_void_p),
-    ("truncated", C.c_void_p),
-    ("staleness", C.c_void_p),
-]
-ravel_metrics_tokens._fields_ = [
-    ("size", C.c_size_t),
-    ("count", C.c_int64),
-    ("weights", C.c_void_p),
-    ("logprobs", C.c_void_p),
-    ("old", C.c_void_p),
-    ("generator", C.c_void_p),
-    ("trainer", C.c_void_p),
-    ("reference", C.c_void_p),
-    ("entropy", C.c_void_p),
-    ("advantages", C.c_void_p),
-    ("clip_low", C.c_double),
-    ("clip_high", C.c_double),
-]
-ravel_metrics_totals._fields_ = [
-    ("updates", C.c_int64),
-    ("samples", C.c_int64),
-    ("bins", C.c_int64),
-    ("tokens", C.c_int64),
-    ("loss_tokens", C.c_int64),
-    ("seconds", C.c_double),
-    ("phases", C.c_double * 16),
 ]
 ravel_mock_options._fields_ = [
     ("size", C.c_size_t),
@@ -1502,6 +1502,7 @@ FUNCTIONS = {
     "ravel_exchange_measure": (None, [C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_exchange_sizes)]),
     "ravel_exchange_run": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
     "ravel_exchange_samples": (C.c_void_p, [C.c_void_p]),
+    "ravel_feed_batch": (None, [C.POINTER(ravel_update_counts), C.POINTER(ravel_lengths_sum), C.POINTER(ravel_metrics_batch)]),
     "ravel_feed_bound": (C.c_int64, [C.c_void_p, C.c_int64, C.c_int64, C.c_int64]),
     "ravel_feed_create": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_feed_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_feed_cursor": (ravel_cursor, [C.c_void_p]),
@@ -1665,6 +1666,7 @@ FUNCTIONS = {
     "ravel_reader_read_stats": (None, [C.c_void_p, C.POINTER(ravel_reader_stats)]),
     "ravel_refit_audit": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_connect": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_refit_count": (None, [C.POINTER(ravel_refit_report), C.c_void_p]),
     "ravel_refit_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_refit_sink), C.POINTER(ravel_refit_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_data": (C.c_void_p, [C.c_void_p, C.c_int64]),
     "ravel_refit_free": (None, [C.c_void_p]),
@@ -1779,6 +1781,16 @@ STRUCTS = [
     ravel_weights_options,
     ravel_update_counts,
     ravel_meta,
+    ravel_u128,
+    ravel_lengths_sum,
+    ravel_flops,
+    ravel_metric,
+    ravel_metrics_reducer,
+    ravel_metrics_options,
+    ravel_metrics_batch,
+    ravel_metrics_rollouts,
+    ravel_metrics_tokens,
+    ravel_metrics_totals,
     ravel_order,
     ravel_cursor,
     ravel_samples,
@@ -1790,19 +1802,9 @@ STRUCTS = [
     ravel_micro_batch,
     ravel_feed_iter,
     ravel_feed_stats,
-    ravel_u128,
-    ravel_lengths_sum,
-    ravel_flops,
     ravel_read_options,
     ravel_lengths,
     ravel_column,
-    ravel_metric,
-    ravel_metrics_reducer,
-    ravel_metrics_options,
-    ravel_metrics_batch,
-    ravel_metrics_rollouts,
-    ravel_metrics_tokens,
-    ravel_metrics_totals,
     ravel_mock_options,
     ravel_refit_tensor,
     ravel_refit_rule,

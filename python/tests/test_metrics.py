@@ -167,3 +167,19 @@ def test_every_value_can_go_to_wandb():
 def test_bad_input_is_an_exception_with_a_sentence(act, error, says):
     with pytest.raises(error, match=says):
         act(Metrics())
+
+
+def test_a_refit_report_is_counted_as_in_c():
+    import ctypes as C
+
+    from ravel import _abi
+    from ravel._lib import lib
+    report = _abi.ravel_refit_report(size=C.sizeof(_abi.ravel_refit_report), bytes_needed=1000, bytes_moved=1010, seconds=2,
+                                     overlap=0.75, gb_per_second=0.5)
+    report.phase_most[:] = [0.5, 0.25, 1, 1.5, 0.125, 0.375, 0.0625]
+    m = Metrics()
+    lib.ravel_refit_count(C.byref(report), m._pointer)
+    counted = {name: value for name, value in m.update(1).items() if name.startswith("refit/")}
+    assert counted == ravel.RefitReport(report).metrics() and counted["refit/load_sec"] == 0.5
+    m.add_all(ravel.RefitReport(report).metrics())
+    assert m.update(2)["refit/bytes_moved"] == 1010

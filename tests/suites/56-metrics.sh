@@ -110,6 +110,18 @@ END
     page "page in use" "$dir/used.html" 2 1400
 else skip "chromium or python3 is not installed: the pages were not drawn"; fi
 
+# ---- a live line on a terminal, plain lines elsewhere ----
+feed() { "$@" "$ravel" feed --mock '{"type":"lognormal","max_seq_len":2048}' --budget 8k --dp 2 --updates 5 --samples 64; }
+feed env >"$dir/plain" 2>"$dir/err"
+if [ "$(grep -c '^ update [1-5]/5 | samples 64 ' "$dir/plain")" = 5 ] && [ ! -s "$dir/err" ]; then ok "ravel feed writes plain lines to a file"
+else fail "ravel feed writes plain lines to a file" "$dir/plain"; fi
+if command -v python3 >/dev/null 2>&1; then
+    feed python3 tests/metrics/live_line.py >"$dir/live" 2>&1
+    if grep -Eq '^> 5/5 =+ 0s left \| [0-9.]+[kM]? tok/s \| packing [0-9.]+%$' "$dir/live" && ! grep -q '^ update' "$dir/live" &&
+        grep -q '^5 updates, 320 samples' "$dir/live"; then ok "ravel feed draws a live line on a terminal"
+    else fail "ravel feed draws a live line on a terminal" "$dir/live"; fi
+else skip "the live line: python3 is not installed"; fi
+
 # ---- odd runs ----
 mkdir -p "$dir/torn" "$dir/empty" "$dir/odd" "$dir/tiny"
 head -c 9000 "$dir/b/metrics.jsonl" >"$dir/torn/metrics.jsonl"
