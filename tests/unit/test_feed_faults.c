@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { RANKS = 12, ROUNDS = 6 };
+enum { RANKS = 12, ROUNDS = 6, GIANT = 250 };
 
 typedef enum blow {
     BLOW_NONE,
@@ -19,6 +19,7 @@ typedef enum blow {
     BLOW_OPTIONS, /* its options differ */
     BLOW_SOURCE,  /* its source has another number of rows */
     BLOW_DATA,    /* its source has other samples */
+    BLOW_GIANT,   /* some rows are giants, over the budget or just under it; all know of them, one holds them */
     BLOWS
 } blow;
 
@@ -48,6 +49,7 @@ static ravel_status read_shelf(void *user, int64_t row, ravel_collector *collect
     int32_t tokens[300];
     int64_t length = 1 + (int64_t)(ravel__mix64((uint64_t)row) % 90);
     if (s->rank == s->h->victim && s->h->kind == BLOW_DATA && row % 7 == 3) length++;
+    if (s->h->kind == BLOW_GIANT && row % 50 == 13) length = GIANT;
     for (int64_t i = 0; i < length; i++) tokens[i] = (int32_t)(row + i);
     if (s->rank == s->h->victim && s->h->kind == BLOW_ROW && row % 20 == 7) {
         __atomic_store_n((int *)&s->h->fired, 1, __ATOMIC_SEQ_CST);
@@ -184,6 +186,12 @@ static bool all_hear(const hunt *h, int32_t ranks) {
     return true;
 }
 
+static bool all_go_on(const hunt *h, int32_t ranks) {
+    for (int32_t r = 0; r < ranks; r++)
+        if (!EXPECT(h->create[r] == RAVEL_OK && first_error(h, r) == RAVEL_OK)) return false;
+    return true;
+}
+
 static int owners(const hunt *h, int32_t ranks) {
     int count = 0;
     for (int32_t r = 0; r < ranks; r++) count += h->owner[r];
@@ -194,10 +202,7 @@ static bool outcome(const hunt *h, int32_t ranks) {
     char words[80];
     if (!nobody_hung(h, ranks)) return false;
     switch (h->kind) {
-    case BLOW_NONE:
-        for (int32_t r = 0; r < ranks; r++)
-            if (!EXPECT(h->create[r] == RAVEL_OK && first_error(h, r) == RAVEL_OK)) return false;
-        return true;
+    case BLOW_NONE: return all_go_on(h, ranks);
     case BLOW_PHASE:
         if (h->phase == RAVEL_FEED_PLAN && !h->owner[h->victim]) return EXPECT(!h->fired); /* it does not plan */
         if (!EXPECT(h->fired)) return false;
@@ -209,11 +214,11 @@ static bool outcome(const hunt *h, int32_t ranks) {
         return all_say(h, ranks, RAVEL_E_UNSUPPORTED, words);
     case BLOW_LEAVE: return all_hear(h, ranks);
     case BLOW_ROW:
-        if (!h->fired) return true;
-        for (int32_t r = 1, heard = first_error(h, 0) != RAVEL_OK; r < ranks && !heard; r++) /* it was fetched ahead, */
-            if (!EXPECT(first_error(h, r) == RAVEL_OK)) return false;                        /* and never used */
-        if (first_error(h, 0) == RAVEL_OK) return true;
+        if (first_error(h, 0) == RAVEL_OK) return all_go_on(h, ranks); /* fetched ahead, and never used */
         return all_say(h, ranks, RAVEL_E_CALLBACK, "the disk is on fire");
+    case BLOW_GIANT:
+        if (h->plan.budget * h->mesh.cp > GIANT || first_error(h, 0) == RAVEL_OK) return all_go_on(h, ranks);
+        return all_say(h, ranks, RAVEL_E_OVERSIZE, "has 250 tokens");
     case BLOW_MEMORY: return true; /* whatever it was, nobody hung and nothing leaked */
     case BLOW_OPTIONS:
     case BLOW_SOURCE:
@@ -240,8 +245,8 @@ static void draw(ravel__rng *g, hunt *h, int64_t trial) {
     h->feed.owners = (int32_t)ravel__rng_below(g, 3);
     h->feed.prefetch = (int32_t)ravel__rng_below(g, 4);
     h->feed.samples = 1 + (int64_t)ravel__rng_below(g, 30);
-    h->plan.budget = 100;
     h->kind = (blow)(trial % BLOWS);
+    h->plan.budget = h->kind == BLOW_GIANT && ravel__rng_below(g, 2) ? 256 : 100;
     h->phase = (int32_t)(trial / BLOWS % RAVEL_FEED_PHASES);
     h->victim = (int32_t)ravel__rng_below(g, (uint64_t)(h->mesh.tp * h->mesh.cp * h->mesh.dp * h->mesh.pp));
     h->batch = (int64_t)ravel__rng_below(g, 3);
