@@ -71,7 +71,7 @@ typedef enum ravel_owners { RAVEL_OWNERS_TP0_FIRST_LAST, RAVEL_OWNERS_EVERY_RANK
 typedef struct ravel_feed_options {
     size_t size;                    /* sizeof(ravel_feed_options), set by ravel_feed_options_default */
     int32_t owners;                 /* ravel_owners */
-    int32_t prefetch;               /* prepare the next batch in the background */
+    int32_t prefetch;               /* batches that are prepared ahead, in the background; 0: each when it is taken */
     int64_t samples;                /* rows in a batch, on all dp ranks together */
     int64_t updates;                /* stop after so many, and prepare no more; 0: when the source is over */
     int64_t epochs;                 /* over the source; 0: without end */

@@ -9,7 +9,7 @@
 #define AT(field) (int32_t) offsetof(ravel_feed_options, field)
 static const ravel_option table[] = {
     {"owners", RAVEL_OPTION_ENUM, AT(owners), "tp0-first-last", 0, 0, RAVEL_OWNERS_CHOICES, "which ranks read samples"},
-    {"prefetch", RAVEL_OPTION_I32, AT(prefetch), "2", 0, RAVEL__PREFETCH_MOST, NULL,
+    {"prefetch", RAVEL_OPTION_I32, AT(prefetch), "4", 0, RAVEL__PREFETCH_MOST, NULL,
      "batches that are prepared in the background, ahead of use; 0: none"},
     {"samples", RAVEL_OPTION_I64, AT(samples), "256", 1, 1e12, NULL, "rows in a batch, on all dp ranks together"},
     {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "stop after so many, 0: when the source is over"},
