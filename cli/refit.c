@@ -18,7 +18,8 @@ static const ravel_option own_table[] = {
     {"receive-tp", RAVEL_OPTION_I32, AT(receive_tp), "1", 1, 511, NULL, "tensor parallelism of the receivers"},
     {"dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",
      "what receivers hold (bf16, f16, f32); else what the file has"},
-    {"updates", RAVEL_OPTION_I32, AT(updates), "1", 1, 1000000, NULL, "versions to send, one after the other"},
+    {"updates", RAVEL_OPTION_I32, AT(updates), "0", 0, 1000000, NULL,
+     "versions to send, one after the other; 0: 1, or 4 with --bench, which shows the fastest"},
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the reports as JSON; - is standard output"},
     {"trace", RAVEL_OPTION_STRING, AT(trace), NULL, 0, 0, "FILE",
      "write the last update's events for chrome://tracing or Perfetto"},
@@ -237,6 +238,10 @@ static ravel_status check_flags(refit_job *job, int words, const char *word, rav
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--from FILE says what to send; --bench needs none");
     if (f->bench && (f->from || f->to || f->trace))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--bench makes its weights up: without --from, --to and --trace");
+    if (f->bench && (job->options.num_buffers > 0 || job->options.buffer_bytes > 0))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--bench goes through --buffers and --sizes: without --num-buffers and --buffer-bytes");
+    job->flags.updates = f->updates > 0 ? f->updates : f->bench ? 4 : 1;
     job->dtype = -1;
     if (!f->dtype) return RAVEL_OK;
     ravel_status status = ravel_dtype_parse(f->dtype, &job->dtype, err);

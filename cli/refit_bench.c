@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LIST_MOST = 16, CASES_MOST = LIST_MOST * LIST_MOST, REPEATS = 4 };
+enum { LIST_MOST = 16, CASES_MOST = LIST_MOST * LIST_MOST };
 
 typedef struct bench_case {
     int32_t buffers;
@@ -107,10 +107,10 @@ static ravel_status run_case(bench *b, ravel_comm *comm, const refit_set *set, c
     o.buffer_bytes = c->bytes;
     ravel_status status =
         ravel_refit_create(comm, place->side ? NULL : &source, place->side ? &sink : NULL, &o, &refit, err);
-    for (int64_t v = 1; v <= REPEATS && status == RAVEL_OK; v++) {
+    for (int64_t v = 0; v <= b->job->flags.updates && status == RAVEL_OK; v++) {
         ravel_refit_report report = {.size = sizeof report};
-        status = ravel_refit_update(refit, v, &report, err);
-        if (status != RAVEL_OK || ravel_comm_rank(comm) != 0 || v == 1) continue; /* the first one touches new memory */
+        status = ravel_refit_update(refit, v + 1, &report, err);
+        if (status != RAVEL_OK || ravel_comm_rank(comm) != 0 || v == 0) continue; /* the first one touches new memory */
         if (c->best.size == 0 || report.seconds < c->best.seconds) c->best = report;
     }
     ravel_refit_free(refit);
@@ -146,8 +146,8 @@ static void print_table(const bench *b, int under_mpi) {
     refit_print_bytes((double)b->cases[0].best.bytes_needed / job->receivers, bytes, sizeof bytes);
     printf("%s", job->flags.shape);
     if (b->shape.layers < b->layers)
-        printf(" with %lld of its %lld layers and %lld tokens", (long long)b->shape.layers, (long long)b->layers,
-               (long long)b->shape.vocab);
+        printf(" with %lld of its %lld layers and a vocabulary of %lld", (long long)b->shape.layers,
+               (long long)b->layers, (long long)b->shape.vocab);
     printf(", %s a receiver; %d sender%s (tp %d), %d receiver%s (tp %d), %s; memcpy %.1f GB/s\n\n", bytes,
            job->flags.senders, job->flags.senders == 1 ? "" : "s", job->flags.send_tp, job->receivers,
            job->receivers == 1 ? "" : "s", job->flags.receive_tp, under_mpi ? "processes" : "threads", b->memcpy_gb);
@@ -157,7 +157,7 @@ static void print_table(const bench *b, int under_mpi) {
         const double *p = r->phase_most;
         char size[24], extra[24];
         refit_print_bytes((double)r->buffer_bytes, size, sizeof size);
-        refit_print_bytes((double)(r->peak_bytes - r->num_buffers * r->buffer_bytes), extra, sizeof extra);
+        refit_print_bytes((double)(r->peak_most - r->num_buffers * r->buffer_bytes), extra, sizeof extra);
         printf("%7d %9s %8.4f %8.2f %6.0f %% %8.4f %8.4f %8.4f  %s\n", r->num_buffers, size, r->seconds,
                r->gb_per_second, 100 * r->overlap, p[RAVEL_REFIT_ITERATE] + p[RAVEL_REFIT_PACK], p[RAVEL_REFIT_RECEIVE],
                p[RAVEL_REFIT_VERIFY] + p[RAVEL_REFIT_LOAD], extra);

@@ -16,16 +16,18 @@ void refit_print_bytes(double bytes, char *text, size_t room) {
 
 void refit_print_report(const ravel_refit_report *r, int64_t update) {
     const double *p = r->phase_most;
-    char needed[24], moved[24], kept[24], buffer[24];
+    char needed[24], moved[24], kept[24], buffer[24], peak[24];
     refit_print_bytes((double)r->bytes_needed, needed, sizeof needed);
     refit_print_bytes((double)r->bytes_moved, moved, sizeof moved);
     refit_print_bytes((double)r->bytes_kept, kept, sizeof kept);
     refit_print_bytes((double)r->buffer_bytes, buffer, sizeof buffer);
+    refit_print_bytes((double)r->peak_most, peak, sizeof peak);
     printf("version %" PRId64 ": %s needed, %s moved", update, needed, moved);
     if (r->delta) printf(", %s unchanged%s", kept, r->delta == 2 ? " (gave up comparing)" : "");
     printf(" in %.3f s: %.2f GB/s\n", r->seconds, r->gb_per_second);
-    printf("  %d buffers of %s; pack %.3f s, wire %.3f s, load %.3f s, %.0f %% of the shorter two hidden\n",
-           r->num_buffers, buffer, p[RAVEL_REFIT_ITERATE] + p[RAVEL_REFIT_PACK], p[RAVEL_REFIT_RECEIVE],
+    printf("  %d buffers of %s, %s a rank in all; pack %.3f s, wire %.3f s, load %.3f s, %.0f %% of the shorter two "
+           "hidden\n",
+           r->num_buffers, buffer, peak, p[RAVEL_REFIT_ITERATE] + p[RAVEL_REFIT_PACK], p[RAVEL_REFIT_RECEIVE],
            p[RAVEL_REFIT_VERIFY] + p[RAVEL_REFIT_LOAD], 100 * r->overlap);
 }
 
@@ -50,7 +52,7 @@ static ravel_status put_report(cli_output *out, const ravel_refit_report *r, int
             "\"gb_per_second\": %.4f, \"overlap\": %.4f, \"peak_bytes\": %" PRId64 ", \"stage_bytes\": %" PRId64
             ",\n   \"phases\": {",
             r->version, r->bytes_needed, r->bytes_moved, r->bytes_kept, r->delta, r->num_buffers, r->buffer_bytes,
-            r->frames, r->senders, r->receivers, r->served, r->seconds, r->gb_per_second, r->overlap, r->peak_bytes,
+            r->frames, r->senders, r->receivers, r->served, r->seconds, r->gb_per_second, r->overlap, r->peak_most,
             r->stage_bytes);
     for (int32_t i = 0; i < RAVEL_REFIT_PHASES && status == RAVEL_OK; i++) {
         char phase[16];

@@ -229,7 +229,8 @@ typedef struct ravel_refit_options {
     int32_t trace;        /* keep events of the last update for ravel_refit_trace */
     int32_t audit;        /* hash every tensor when it is complete, for ravel_refit_audit */
     int32_t reserved;     /* 0 */
-    /* Called on the calling thread now and then: this rank's bytes, sent or received. */
+    /* Called on the calling thread now and then, and at the end of a stream: weights of this rank that are sent or
+     * loaded (with those that delta kept), of all that it sends and receives. It must return soon: peers wait. */
     void (*progress)(void *user, int64_t done_bytes, int64_t total_bytes);
     void *progress_user;
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the refit */
@@ -247,8 +248,8 @@ typedef enum ravel_refit_phase {
     RAVEL_REFIT_PACK,    /* gather, cast, checksum */
     RAVEL_REFIT_SEND,    /* at least one frame of this rank is on its way */
     RAVEL_REFIT_RECEIVE, /* from a frame's notice to its last byte */
-    RAVEL_REFIT_VERIFY,  /* checksums */
-    RAVEL_REFIT_LOAD,    /* cast, scatter, sink.load, undo log */
+    RAVEL_REFIT_VERIFY,  /* checksums, where they are not computed on the way into place */
+    RAVEL_REFIT_LOAD,    /* cast, scatter (hashed on the way where the model is large), sink.load, undo log */
     RAVEL_REFIT_VOTE,    /* agreement at both ends, and the switch */
     RAVEL_REFIT_PHASES
 } ravel_refit_phase;
@@ -277,6 +278,7 @@ typedef struct ravel_refit_report {
     double gb_per_second; /* bytes_needed / seconds / 1e9 */
     int64_t peak_bytes;   /* this rank: the most memory that the session held, without spare sets and undo log */
     int64_t stage_bytes;  /* this rank: spare sets that the session allocated, and the undo log in memory */
+    int64_t peak_most;    /* the largest peak_bytes of all ranks */
 } ravel_refit_report;
 
 /* ---- the calls ------------------------------------------------------------------------------------------ */
@@ -323,7 +325,7 @@ RAVEL_API int ravel_refit_lost(const ravel_refit *refit);
 RAVEL_API ravel_status ravel_refit_audit(const ravel_refit *refit, ravel_error *err);
 
 /* The last update's events as JSON for chrome://tracing and Perfetto: one asynchronous track a buffer, one process a
- * rank. `write` gets the text in pieces; a status that it returns ends the call. Events of several ranks can be
+ * rank, whose args.events_left_out counts what came after the first 4096. `write` gets the text in pieces; a status that it returns ends the call. Events of several ranks can be
  * joined: first and last say whether to open and close the list. */
 RAVEL_API ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first, int32_t last,
                                          ravel_status (*write)(void *user, const char *text, size_t bytes,

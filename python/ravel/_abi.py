@@ -1406,6 +1406,7 @@ ravel_refit_report._fields_ = [
     ("gb_per_second", C.c_double),
     ("peak_bytes", C.c_int64),
     ("stage_bytes", C.c_int64),
+    ("peak_most", C.c_int64),
 ]
 ravel_safetensor._fields_ = [
     ("name", C.c_char_p),

@@ -79,7 +79,8 @@ ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_e
 
 static ravel__hello make_hello(const ravel_refit *refit, ravel_status status, const ravel_error *err) {
     const ravel_refit_options *o = &refit->options;
-    ravel__hello h = {.status = status, .settings = refit->settings, .host = refit->host};
+    ravel__hello h = {
+        .status = status, .settings = refit->settings, .host = refit->host, .checksum = RAVEL__CHECKSUM_XXH3};
     if (status != RAVEL_OK && err)
         (void)snprintf(h.message, sizeof h.message, "%.*s", RAVEL__HELLO_MESSAGE - 1, err->message);
     h.roles = (refit->source ? RAVEL__SOURCE : 0) | (refit->sink ? RAVEL__SINK : 0);

@@ -40,7 +40,27 @@ static const field fields[] = {
     F(lineage),
     F(prepared_lineage),
     F(host),
+    F(checksum),
 };
+
+/* Fields are integers of 4 or 8 bytes. */
+static void put_field(unsigned char *p, const void *value, int32_t bytes) {
+    uint32_t x32;
+    uint64_t x64;
+    if (bytes == 4)
+        memcpy(&x32, value, 4), ravel__put32(p, x32);
+    else
+        memcpy(&x64, value, 8), ravel__put64(p, x64);
+}
+
+static void get_field(const unsigned char *p, void *value, int32_t bytes) {
+    uint32_t x32 = ravel__get32(p);
+    uint64_t x64 = bytes == 8 ? ravel__get64(p) : 0;
+    if (bytes == 4)
+        memcpy(value, &x32, 4);
+    else
+        memcpy(value, &x64, 8);
+}
 
 /* Of everything but itself. */
 static uint64_t sum_of(const unsigned char *bytes) {
@@ -59,7 +79,7 @@ void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HEL
     ravel__put16(out + 6, (uint16_t)hello->status);
     memcpy(out + HEAD, hello->message, RAVEL__HELLO_MESSAGE);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
-        memcpy(p, (const char *)hello + fields[i].offset, (size_t)fields[i].bytes);
+        put_field(p, (const char *)hello + fields[i].offset, fields[i].bytes);
     ravel__put64(out + CHECKSUM_AT, sum_of(out));
 }
 
@@ -74,6 +94,6 @@ ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], rav
     memcpy(hello->message, in + HEAD, RAVEL__HELLO_MESSAGE);
     hello->message[RAVEL__HELLO_MESSAGE - 1] = '\0';
     for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
-        memcpy((char *)hello + fields[i].offset, p, (size_t)fields[i].bytes);
+        get_field(p, (char *)hello + fields[i].offset, fields[i].bytes);
     return RAVEL_OK;
 }

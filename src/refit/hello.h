@@ -20,6 +20,9 @@ typedef struct ravel__settings {
     int64_t afford;       /* bytes that this rank's buffers may take together at most */
 } ravel__settings;
 
+/* How payloads are checked: one kind so far, and a place to say another. */
+enum { RAVEL__CHECKSUM_XXH3 = 1 };
+
 typedef struct ravel__hello {
     int32_t status; /* of the rank's own preparations */
     char message[RAVEL__HELLO_MESSAGE];
@@ -33,6 +36,7 @@ typedef struct ravel__hello {
     int64_t prepared;                   /* that its sink has complete but not switched to; 0: none */
     uint64_t lineage, prepared_lineage; /* of the senders that these versions came from */
     uint64_t host;                      /* the same for ranks on one machine */
+    int32_t checksum;                   /* RAVEL__CHECKSUM_XXH3 */
 } ravel__hello;
 
 void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HELLO_BYTES]);
@@ -44,9 +48,9 @@ typedef struct ravel__terms {
     int64_t buffer_bytes;
 } ravel__terms;
 
-/* Compares settings and options of hellos[ranks]; differences go to the list. The terms are the same on every rank.
- * `stream_bytes`: the most that one rank moves, for sizes that nobody chose. */
+/* Compares settings, options and checksum kind of hellos[ranks]; differences go to the list. */
 void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list);
+/* The same on every rank. `stream_bytes`: the most that one rank moves, for sizes that nobody chose. */
 ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64_t stream_bytes);
 /* Buffers that a rank cannot afford. */
 void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,

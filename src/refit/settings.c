@@ -165,69 +165,60 @@ const char *ravel__role_name(int32_t roles) {
     return names[roles & 3];
 }
 
-typedef int64_t (*pick_fn)(const ravel__hello *hello);
+/* A field that all ranks must agree on. */
+typedef struct agreed {
+    const char *what, *choices;
+    size_t offset; /* of an i32 in the hello; 0: the explicit size of a buffer */
+    int unset;     /* 0 is no value */
+} agreed;
 
-/* Says the first rank whose value differs from the first rank that has one; 0 counts as none where `unset`. */
-static void compare(const ravel__hello *hellos, int32_t ranks, pick_fn pick, int unset, const char *what,
-                    const char *choices, ravel__differences *list) {
+static int64_t explicit_bytes(const ravel__hello *h) {
+    return h->settings.size_from == RAVEL__SIZE_EXPLICIT ? h->settings.buffer_bytes : 0;
+}
+
+static int64_t value_of(const agreed *row, const ravel__hello *hello) {
+    int32_t value;
+    if (row->offset == 0) return explicit_bytes(hello);
+    memcpy(&value, (const char *)hello + row->offset, sizeof value);
+    return value;
+}
+
+static void name_value(const agreed *row, int64_t value, char *text, size_t bytes) {
+    if (!row->choices || !ravel_choice_word(row->choices, (int32_t)value, text, bytes))
+        (void)snprintf(text, bytes, "%lld", (long long)value);
+}
+
+/* Says the first rank whose value differs from the first rank that has one. */
+static void compare(const agreed *row, const ravel__hello *hellos, int32_t ranks, ravel__differences *list) {
     int32_t first = 0;
     char a[32], b[32];
-    while (unset && first < ranks && pick(&hellos[first]) == 0) first++;
+    while (row->unset && first < ranks && value_of(row, &hellos[first]) == 0) first++;
     for (int32_t r = first + 1; r < ranks; r++) {
-        int64_t x = pick(&hellos[first]), y = pick(&hellos[r]);
-        if (x == y || (unset && y == 0)) continue;
-        if (!choices || !ravel_choice_word(choices, (int32_t)x, a, sizeof a))
-            (void)snprintf(a, sizeof a, "%lld", (long long)x);
-        if (!choices || !ravel_choice_word(choices, (int32_t)y, b, sizeof b))
-            (void)snprintf(b, sizeof b, "%lld", (long long)y);
-        ravel__differences_add(list, "%s: %s on rank %d (%s), %s on rank %d (%s)", what, a, first,
+        int64_t x = value_of(row, &hellos[first]), y = value_of(row, &hellos[r]);
+        if (x == y || (row->unset && y == 0)) continue;
+        name_value(row, x, a, sizeof a);
+        name_value(row, y, b, sizeof b);
+        ravel__differences_add(list, "%s: %s on rank %d (%s), %s on rank %d (%s)", row->what, a, first,
                                ravel__role_name(hellos[first].roles), b, r, ravel__role_name(hellos[r].roles));
         return;
     }
 }
 
-static int64_t pick_num(const ravel__hello *h) {
-    return h->settings.num_buffers;
-}
-static int64_t pick_bytes(const ravel__hello *h) {
-    return h->settings.size_from == RAVEL__SIZE_EXPLICIT ? h->settings.buffer_bytes : 0;
-}
-static int64_t pick_route(const ravel__hello *h) {
-    return h->route;
-}
-static int64_t pick_replica(const ravel__hello *h) {
-    return h->replica;
-}
-static int64_t pick_cast(const ravel__hello *h) {
-    return h->cast;
-}
-static int64_t pick_fanout(const ravel__hello *h) {
-    return h->fanout;
-}
-static int64_t pick_delta(const ravel__hello *h) {
-    return h->delta;
-}
-static int64_t pick_extra(const ravel__hello *h) {
-    return h->ignore_extra;
-}
-
 void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list) {
-    static const struct {
-        pick_fn pick;
-        int unset;
-        const char *what, *choices;
-    } rows[] = {
-        {pick_num, 1, "num-buffers (RAVEL_REFIT_NUM_BUFFERS)", NULL},
-        {pick_bytes, 1, "buffer-bytes (RAVEL_REFIT_BUFFER_BYTES)", NULL},
-        {pick_route, 0, "route", RAVEL_REFIT_ROUTE_CHOICES},
-        {pick_replica, 0, "replica", RAVEL_REFIT_REPLICA_CHOICES},
-        {pick_cast, 0, "cast", RAVEL_REFIT_CAST_CHOICES},
-        {pick_fanout, 0, "fanout", NULL},
-        {pick_delta, 0, "delta", "no|yes"},
-        {pick_extra, 0, "ignore-extra", "no|yes"},
+#define AT(field) offsetof(ravel__hello, field)
+    static const agreed rows[] = {
+        {"num-buffers (RAVEL_REFIT_NUM_BUFFERS)", NULL, AT(settings.num_buffers), 1},
+        {"buffer-bytes (RAVEL_REFIT_BUFFER_BYTES)", NULL, 0, 1},
+        {"route", RAVEL_REFIT_ROUTE_CHOICES, AT(route), 0},
+        {"replica", RAVEL_REFIT_REPLICA_CHOICES, AT(replica), 0},
+        {"cast", RAVEL_REFIT_CAST_CHOICES, AT(cast), 0},
+        {"fanout", NULL, AT(fanout), 0},
+        {"delta", "no|yes", AT(delta), 0},
+        {"ignore-extra", "no|yes", AT(ignore_extra), 0},
+        {"checksum", "none|xxh3", AT(checksum), 0},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        compare(hellos, ranks, rows[i].pick, rows[i].unset, rows[i].what, rows[i].choices, list);
+#undef AT
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) compare(&rows[i], hellos, ranks, list);
 }
 
 static int64_t auto_bytes(int64_t stream_bytes) {
@@ -248,7 +239,7 @@ ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64
     ravel__terms terms = {NUM_DEFAULT, 0};
     for (int32_t r = ranks; r-- > 0;)
         if (hellos[r].settings.num_buffers > 0) terms.num_buffers = hellos[r].settings.num_buffers;
-    for (int32_t r = 0; r < ranks && terms.buffer_bytes == 0; r++) terms.buffer_bytes = pick_bytes(&hellos[r]);
+    for (int32_t r = 0; r < ranks && terms.buffer_bytes == 0; r++) terms.buffer_bytes = explicit_bytes(&hellos[r]);
     if (terms.buffer_bytes > 0) return terms;
     for (int32_t r = 0; r < ranks; r++) {
         int64_t bytes = wanted_bytes(&hellos[r].settings, terms.num_buffers, stream_bytes);

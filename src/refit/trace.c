@@ -51,13 +51,15 @@ ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first, int32_t 
     int64_t count = atomic_load(&refit->trace.count);
     if (!refit->trace.events)
         return ravel_error_set(err, RAVEL_E_STATE, "there is no trace: it needs options.trace before the update");
-    if (count > RAVEL__TRACE_EVENTS) count = RAVEL__TRACE_EVENTS;
+    int64_t kept = count < RAVEL__TRACE_EVENTS ? count : RAVEL__TRACE_EVENTS;
     ravel_status status = put(&w, first ? "{\"traceEvents\":[" : ",");
     (void)snprintf(text, sizeof text,
-                   "\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\"}}",
-                   refit->rank, refit->rank, ravel__role_name((refit->source ? 1 : 0) | (refit->sink ? 2 : 0)));
+                   "\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d (%s)\","
+                   "\"events_left_out\":%" PRId64 "}}",
+                   refit->rank, refit->rank, ravel__role_name((refit->source ? 1 : 0) | (refit->sink ? 2 : 0)),
+                   count - kept);
     if (status == RAVEL_OK) status = put(&w, text);
-    for (int64_t i = 0; i < count && status == RAVEL_OK; i++)
+    for (int64_t i = 0; i < kept && status == RAVEL_OK; i++)
         status = put_event(&w, &refit->trace.events[i], refit->rank, 1);
     if (status == RAVEL_OK && last) status = put(&w, "\n]}\n");
     return status;

@@ -161,9 +161,11 @@ static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u
 
 enum { SUM_NEEDED, SUM_MOVED, SUM_KEPT, SUM_COMPARED, SUM_GAVE_UP, SUMS };
 
+enum { MOST_MEMORY = RAVEL_REFIT_PHASES, MOSTS }; /* after the phases */
+
 typedef struct totals {
     int64_t sum[SUMS];
-    double most[RAVEL_REFIT_PHASES];
+    double most[MOSTS];
 } totals;
 
 /* Kept bytes count once for each receiver, as needed ones do. */
@@ -181,6 +183,7 @@ static void own_numbers(const ravel_refit *refit, const plan_of_update *u, total
     p[RAVEL_REFIT_RECEIVE] = (double)refit->wire.receive_ns * 1e-9;
     p[RAVEL_REFIT_VERIFY] = (double)refit->loader.verify_ns * 1e-9;
     p[RAVEL_REFIT_LOAD] = (double)refit->loader.load_ns * 1e-9;
+    p[MOST_MEMORY] = (double)atomic_load(&refit->memory.peak);
 }
 
 static ravel_status add_up(ravel_refit *refit, totals *t, ravel_error *err) {
@@ -189,7 +192,7 @@ static ravel_status add_up(ravel_refit *refit, totals *t, ravel_error *err) {
     ravel_status status = step(refit, RAVEL__STEP_TOTALS, &failure);
     if (status == RAVEL_OK) status = tr->allreduce(tr->user, refit->comm, t->sum, SUMS, RAVEL_I64, RAVEL_SUM, &failure);
     if (status == RAVEL_OK)
-        status = tr->allreduce(tr->user, refit->comm, t->most, RAVEL_REFIT_PHASES, RAVEL_F64, RAVEL_MAX, &failure);
+        status = tr->allreduce(tr->user, refit->comm, t->most, MOSTS, RAVEL_F64, RAVEL_MAX, &failure);
     if (status == RAVEL_OK) return RAVEL_OK;
     ravel__refit_leave(refit, &failure, status == RAVEL_E_TIMEOUT);
     if (err) *err = failure;
@@ -235,6 +238,7 @@ static void fill_report(const ravel_refit *refit, const plan_of_update *u, const
     r.gb_per_second = seconds > 0 ? (double)r.bytes_needed / seconds * 1e-9 : 0;
     r.peak_bytes = atomic_load(&refit->memory.peak);
     r.stage_bytes = atomic_load(&refit->stage_memory.peak);
+    r.peak_most = (int64_t)all->most[MOST_MEMORY];
     memcpy(out, &r, out->size < sizeof r ? out->size : sizeof r);
 }
 

@@ -6,7 +6,7 @@ MODEL=tests/golden/qwen3-tiny/model.safetensors
 
 same() { cmp -s "$MODEL" "$1" && ok "$2" || bad "$2"; }
 code "three ranks" 0 $R --from "$MODEL" --to "$T/a.safetensors" --ranks 3
-says out "1 sender (tp 1), 2 receivers (tp 1)" "needed" "moved" "2 receivers compared with the file: equal" "written"
+says out "1 sender (tp 1), 2 receivers (tp 1)" "needed" "moved" "a rank in all" "GB/s" "hidden" "2 receivers compared with the file: equal" "written"
 same "$T/a.safetensors" "the file comes back byte for byte"
 for cut in "4 6 2" "2 6 4" "3 5 2" "2 6 1" "4 8 4"; do
     set -- $cut
@@ -52,7 +52,7 @@ PY
 else skip "JSON and trace are what they say: no Python"; fi
 
 code "the bench table" 0 $R --bench --ranks 2 --memory 32M --buffers 1,2 --sizes 64k,1M --json "$T/bench.json"
-says out "qwen3-0.6b" "memcpy" "buffers" "overlap"
+says out "qwen3-0.6b" "memcpy" "buffers" "overlap" "a vocabulary of"
 [ "$(grep -c ' %' "$T/out")" = 4 ] && ok "four rows" || bad "four rows" "$(cat "$T/out")"
 code "another shape, resharded" 0 $R --bench --shape llama-8b --ranks 5 --senders 3 --receive-tp 2 --memory 32M --buffers 2 --sizes 1M
 says out "llama-8b with 1 of its 32 layers" "3 senders (tp 3), 2 receivers (tp 2)"
@@ -65,6 +65,7 @@ refuses "a mistyped option" 2 "num-buffers" $R --from "$MODEL" --num-bufers 3
 refuses "a dtype that is none" 2 "f99" $R --from "$MODEL" --dtype f99
 refuses "a dtype that takes scales" 2 "can be cast to" $R --from "$MODEL" --dtype f8-e4m3
 refuses "a bench of a file" 2 "makes its weights up" $R --bench --from "$MODEL"
+refuses "a bench of one size" 2 "goes through --buffers and --sizes" $R --bench --buffer-bytes 1M
 refuses "a bad list" 2 "allowed is 1 to 16" $R --bench --buffers 2,99
 refuses "a shape that is none" 2 "there is no model shape" $R --bench --shape qwem
 RAVEL_REFIT_NUM_BUFFERS=many; export RAVEL_REFIT_NUM_BUFFERS
