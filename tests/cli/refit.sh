@@ -76,4 +76,7 @@ says err "no/such/folder"
 grep -q written "$T/out" && bad "it says written" || ok "and it does not say written"
 code "help" 0 $R --help
 says out "usage: ravel refit" "--receive-tp" "RAVEL_REFIT_BUFFER_BYTES" "Examples:"
+missing=$(for o in $(sed -n 's/^  --\([a-z-]*\).*/\1/p' "$T/out"); do
+    grep -qE -e "Fl -(no-)?$o( |\$)" docs/man/ravel-refit.1 || echo "--$o"; done)
+[ -z "$missing" ] && ok "every option is in the manual" || bad "every option is in the manual" "$missing"
 finish
