@@ -14,6 +14,7 @@ from ._lib import Handle, address, call, lib
 
 __all__ = ["Safetensors", "read_safetensors", "write_safetensors"]
 
+
 class Safetensors(Mapping[str, np.ndarray]):
     """The tensors of a file, a folder or an index, by name. Arrays are read-only views of the mapped file, which stays
     open as long as one of them lives. numpy has no bfloat16: such tensors come as float32, copied; ``dtype(name)`` says
@@ -33,6 +34,7 @@ class Safetensors(Mapping[str, np.ndarray]):
             for i in range(lib.ravel_safetensors_metadata_count(self._handle.pointer))}
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor, without reading it."""
         tensor = self._tensors[name]
         return tuple((C.c_int64 * tensor.rank).from_address(tensor.dims)) if tensor.rank else ()
 
@@ -41,6 +43,7 @@ class Safetensors(Mapping[str, np.ndarray]):
         return lib.ravel_dtype_name(self._tensors[name].dtype).decode()
 
     def raw(self, name: str) -> np.ndarray:
+        """Its bytes as they stand in the file, whatever the dtype."""
         tensor = self._tensors[name]
         if tensor.bytes == 0:
             return np.empty(0, np.uint8)

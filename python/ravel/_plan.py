@@ -119,10 +119,12 @@ class Plan:
 
     @property
     def dp(self) -> int:
+        """Data-parallel ranks."""
         return self._c.dp
 
     @property
     def updates(self) -> int:
+        """Optimiser steps that the plan is cut into."""
         return self._c.updates
 
     @property
@@ -168,14 +170,17 @@ class Plan:
 
     @property
     def bin_tokens(self) -> np.ndarray:
+        """[bins]: the sum of each bin's lengths."""
         return self._view("bin_tokens", self._c.bins, np.int64)
 
     @property
     def bin_slots(self) -> np.ndarray:
+        """[bins]: what counts against ``capacity``: the sum of slots, or the rectangle of a padded layout."""
         return self._view("bin_slots", self._c.bins, np.int64)
 
     @property
     def bin_costs(self) -> np.ndarray:
+        """[bins]: what each is expected to take, in the units of the cost model."""
         return self._view("bin_costs", self._c.bins, np.int64)
 
     @property

@@ -75,6 +75,7 @@ class RefitTensor:
         return tuple(step for step, _ in steps)
 
     def fill(self, entry: _abi.ravel_refit_tensor, name: str, sink: bool) -> None:
+        """Writes the C struct."""
         n = len(self.shape)
         entry.name, entry.dtype, entry.ndim = name.encode(), self.code, n
         entry.dims[:n] = self.dims

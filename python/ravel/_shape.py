@@ -32,6 +32,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
+        """How many there are, embeddings counted once where tied."""
         return lib.ravel_shape_parameters(C.byref(self._c))
 
     @property
@@ -42,6 +43,7 @@ class Shape:
         return cost.linear, cost.quadratic, cost.overhead
 
     def to_dict(self) -> dict[str, Any]:
+        """Every field by name; ``ravel.shape(**fields)`` makes the shape again."""
         return {name: getattr(self._c, name) for name in fields(self._c)}
 
     def __eq__(self, other: object) -> bool:

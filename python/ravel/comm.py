@@ -61,16 +61,19 @@ class Comm:
     # -- what it is
     @property
     def pointer(self) -> int:
+        """Of the library's own object."""
         if self._pointer is None:
             raise ValueError("this communicator is closed")
         return self._pointer
 
     @property
     def rank(self) -> int:
+        """This rank's number, from 0."""
         return lib.ravel_comm_rank(self.pointer)
 
     @property
     def size(self) -> int:
+        """How many ranks there are."""
         return lib.ravel_comm_size(self.pointer)
 
     @property
@@ -113,6 +116,7 @@ class Comm:
 
     # -- collectives
     def barrier(self) -> None:
+        """Returns when every rank has come."""
         self._call("ravel_comm_barrier")
 
     def broadcast(self, array: Any, root: int = 0, *, dtype: Any = None) -> None:
@@ -177,6 +181,7 @@ class Comm:
 
     # -- messages
     def send(self, array: Any, peer: int, tag: int = 0, *, dtype: Any = None) -> None:
+        """To rank ``peer``, which calls ``recv`` with the same tag; may wait until it does."""
         data, code = _whole(array, "array", dtype)
         self._call("ravel_comm_send", address(data), data.size, code, peer, tag)
 
@@ -309,9 +314,11 @@ class Transport(Protocol):
     rank: int
     size: int
 
-    def send(self, data: memoryview, peer: int, tag: int, timeout: float) -> None: ...
+    def send(self, data: memoryview, peer: int, tag: int, timeout: float) -> None:
+        """All of the bytes to rank ``peer``. May wait for its ``recv``."""
 
-    def recv(self, into: memoryview, peer: int, tag: int, timeout: float) -> None: ...
+    def recv(self, into: memoryview, peer: int, tag: int, timeout: float) -> None:
+        """Fills ``into`` with the next message of that rank and tag, which is of that size."""
 
 
 def _pieces(base: int | None, sizes: int, offsets: int, count: int) -> list[memoryview]:

@@ -67,15 +67,30 @@ def test_the_package_under_test_is_the_one_that_was_asked_for():
         assert pathlib.Path(lib._name).parent == package
 
 
-def test_every_public_name_has_a_docstring_and_hints():
+def public_functions():
+    """(name, function) of every function, method and property that a caller sees."""
+    import importlib
     import inspect
-
-    import ravel
-    for module in (ravel, ravel.comm, ravel.metrics):
+    for module in map(importlib.import_module, ["ravel", "ravel.comm", "ravel.metrics",
+                                                *(f"ravel.adapters.{n}" for n in ("verl", "nemo_rl", "megatron", "trl",
+                                                                                  "huggingface"))]):
         for name in module.__all__:
             thing = getattr(module, name)
-            assert inspect.getdoc(thing), name
+            assert inspect.ismodule(thing) or inspect.getdoc(thing), name
             if inspect.isfunction(thing):
-                hints = inspect.signature(thing)
-                bare = [p for p in hints.parameters.values() if p.annotation is p.empty]
-                assert not bare and hints.return_annotation is not hints.empty, (name, bare)
+                yield name, thing
+            for inner, member in vars(thing).items() if inspect.isclass(thing) else ():
+                member = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+                if inspect.isfunction(member) and member.__module__.startswith("ravel") and \
+                        (not inner.startswith("_") or inner == "__init__"):
+                    yield f"{name}.{inner}", member
+
+
+def test_every_public_name_has_a_docstring_and_hints():
+    import inspect
+    for name, function in public_functions():
+        makes = name.endswith("__init__")
+        assert makes or inspect.getdoc(function), name
+        hints = inspect.signature(function)
+        bare = [p.name for p in hints.parameters.values() if p.annotation is p.empty and p.name not in ("self", "cls")]
+        assert not bare and (makes or hints.return_annotation is not hints.empty), (name, bare)

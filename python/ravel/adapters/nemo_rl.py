@@ -28,11 +28,13 @@ class PackingMetrics:
         self.reset()
 
     def reset(self) -> None:
+        """Forgets all calls."""
         self.total_sequences = self.total_bins = self.total_sequence_length = self.total_bin_capacity = 0
         self.least_bins = 0
         self.shares: list[float] = []  # of each call
 
     def update(self, sequence_lengths: Any, bins: Sequence[Sequence[int]], bin_capacity: int) -> dict[str, float]:
+        """Adds one packing to the sums; its own figures."""
         stats = self.calculate_stats_only(sequence_lengths, bins, bin_capacity)
         self.total_sequences += len(sequence_lengths)
         self.total_bins += len(bins)
@@ -44,6 +46,7 @@ class PackingMetrics:
 
     def calculate_stats_only(self, sequence_lengths: Any, bins: Sequence[Sequence[int]],
                              bin_capacity: int) -> dict[str, float]:
+        """The figures of one packing, counted nowhere."""
         lengths = as_array(sequence_lengths, np.int64, "sequence_lengths")
         loads = np.array([lengths[list(b)].sum() for b in bins], dtype=np.int64)
         tokens, capacity = int(lengths.sum()), len(bins) * bin_capacity
@@ -56,6 +59,7 @@ class PackingMetrics:
                 "theoretical_min_bins": least, "bin_efficiency": least / len(bins) if bins else 0.0}
 
     def get_aggregated_stats(self) -> dict[str, float]:
+        """Over all calls; {} before the first."""
         if not self.shares:
             return {}
         share = self.total_sequence_length / self.total_bin_capacity if self.total_bin_capacity else 0.0
@@ -67,6 +71,7 @@ class PackingMetrics:
                 "bin_efficiency": self.least_bins / self.total_bins if self.total_bins else 0.0}
 
     def print_aggregated_stats(self) -> None:
+        """The same on standard output, a line each."""
         print("\n".join(f"{name}: {value:g}" for name, value in self.get_aggregated_stats().items())
               or "nothing was packed yet")
 
@@ -142,16 +147,20 @@ class Packer:
         return target
 
     def reset_metrics(self) -> None:
+        """Forgets what ``pack`` has counted."""
         if self.metrics is not None:
             self.metrics.reset()
 
     def compute_metrics(self, sequence_lengths: Sequence[int], bins: Sequence[Sequence[int]]) -> dict[str, float]:
+        """The figures of a packing, whoever made it."""
         return PackingMetrics().calculate_stats_only(sequence_lengths, bins, self.bin_capacity)
 
     def get_aggregated_metrics(self) -> dict[str, float]:
+        """Over all calls of ``pack``; {} without ``collect_metrics``."""
         return self.metrics.get_aggregated_stats() if self.metrics is not None else {}
 
     def print_metrics(self) -> None:
+        """The same on standard output."""
         if self.metrics is None:
             print("metrics are not collected: give collect_metrics=True")
         else:
