@@ -110,6 +110,8 @@ typedef struct ravel__bin {
     int32_t reserved;
 } ravel__bin;
 
+/* The size that the bin would have with the sample in. */
+int64_t ravel__bin_size_with(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample);
 int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample);
 void ravel__bin_add(const ravel__rules *rules, const ravel__pool *pool, ravel__bin *bin, int32_t sample);
 void ravel__bin_collect(const ravel__rules *rules, const ravel__pool *pool, const int32_t *samples, int32_t count,

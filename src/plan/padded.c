@@ -11,6 +11,7 @@
  * anew with a limit of its own. */
 #include "plan/totals.h"
 
+#include "base/heap.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -38,17 +39,32 @@ static int32_t plain_end(const runs *r, int32_t from, int32_t to, int64_t limit)
     return from + (rows > 1 ? (int32_t)rows : 1);
 }
 
+/* The rectangle of a run: its longest parts, its rows, and what each row costs. */
+typedef struct rectangle {
+    uint32_t prompt, rest;
+    int64_t rows, each;
+} rectangle;
+
+static inline void widen(const runs *r, rectangle *a, int32_t sample) {
+    const ravel__rules *rules = r->job->rules;
+    const ravel__pool *pool = r->job->pool;
+    uint32_t prompt = pool->prompt ? pool->prompt[sample] : 0, rest = pool->slot[sample] - prompt;
+    a->rows++;
+    if (rules->own_costs && pool->cost[sample] > a->each) a->each = pool->cost[sample];
+    if (prompt <= a->prompt && rest <= a->rest) return;
+    if (prompt > a->prompt) a->prompt = prompt;
+    if (rest > a->rest) a->rest = rest;
+    if (!rules->own_costs) a->each = ravel__cost_of(rules, ((int64_t)a->prompt + a->rest) * rules->options.align);
+}
+
 static int32_t run_end(const runs *r, int32_t from, int32_t to, int64_t limit) {
     if (r->plain) return plain_end(r, from, to, limit);
-    ravel__bin bin, with;
-    memset(&bin, 0, sizeof bin);
+    const ravel__rules *rules = r->job->rules;
+    rectangle a = {0, 0, 0, 0};
     for (int32_t i = from; i < to; i++) {
-        int32_t sample = nth(r, i);
-        if (i > from && !ravel__bin_fits(r->job->rules, r->job->pool, &bin, sample)) return i;
-        with = bin;
-        ravel__bin_add(r->job->rules, r->job->pool, &with, sample);
-        if (i > from && with.cost > limit) return i;
-        bin = with;
+        widen(r, &a, nth(r, i));
+        int64_t size = ((int64_t)a.prompt + a.rest) * a.rows;
+        if (i > from && (size > rules->cap || a.rows > rules->most || a.each * a.rows > limit)) return i;
     }
     return to;
 }
@@ -116,14 +132,19 @@ static ravel_status sweep(const ravel__job *job, int32_t bands, int turned, int3
 
 /* ---- seats -------------------------------------------------------------------------------------------------- */
 
-/* A bin without samples takes half of the dearest one of its micro-step that can be split. */
-static void fill_empty(const ravel__job *job, ravel__lists *lists, int64_t *scratch) {
-    for (int32_t b = 0; b < lists->bins; b++) {
-        int32_t first = b / job->dp * job->dp, dearest = -1;
-        if (lists->bin[b].rows) continue;
-        for (int32_t c = first; c < first + job->dp; c++)
-            if (lists->bin[c].rows > 1 && (dearest < 0 || lists->bin[c].cost > lists->bin[dearest].cost)) dearest = c;
-        if (dearest >= 0) ravel__lists_halve(job, lists, dearest, b, scratch);
+/* In every micro-step, a bin without samples takes half of the dearest one that can be split. */
+static void fill_empty(const ravel__job *job, ravel__lists *lists, ravel__node *nodes, int64_t *scratch) {
+    for (int32_t first = 0; first < lists->bins; first += job->dp) {
+        ravel__heap dearest = {nodes, 0};
+        for (int32_t b = first; b < first + job->dp; b++)
+            if (lists->bin[b].rows > 1) ravel__heap_push(&dearest, lists->bin[b].cost, b);
+        for (int32_t b = first; b < first + job->dp && dearest.count; b++) {
+            if (lists->bin[b].rows) continue;
+            int32_t from = ravel__heap_pop(&dearest);
+            ravel__lists_halve(job, lists, from, b, scratch);
+            if (lists->bin[from].rows > 1) ravel__heap_push(&dearest, lists->bin[from].cost, from);
+            if (lists->bin[b].rows > 1) ravel__heap_push(&dearest, lists->bin[b].cost, b);
+        }
     }
 }
 
@@ -165,13 +186,14 @@ static ravel_status seat_runs(const runs *r, int64_t steps, int fine, int32_t *s
     int32_t bins = (int32_t)(steps * job->dp), count = job->pool->count;
     int32_t *ends = ravel__arena_push(job->arena, (size_t)bins, sizeof *ends);
     int64_t *scratch = ravel__arena_push(job->arena, (size_t)count, sizeof *scratch);
-    if (!ends || !scratch) return ravel__no_memory(job->err, (size_t)count * sizeof *scratch, "cutting runs");
+    ravel__node *nodes = ravel__arena_push(job->arena, (size_t)job->dp, sizeof *nodes);
+    if (!ends || !scratch || !nodes) return ravel__no_memory(job->err, (size_t)count * sizeof *scratch, "cutting runs");
     int32_t made = cut(r, 0, count, least_limit(r, 0, count, bins, fine), bins, ends);
     cut_steps(r, ends, made, fine, seat);
     ravel__lists lists;
     ravel_status status = ravel__lists_make(job, seat, bins, bins, &lists);
     if (status) return status;
-    fill_empty(job, &lists, scratch);
+    fill_empty(job, &lists, nodes, scratch);
     ravel__lists_bins(&lists, seat);
     return job->rules->options.sync == RAVEL_SYNC_MICRO_STEP ? RAVEL_OK : deal_bins(job, &lists, seat);
 }

@@ -74,12 +74,16 @@ static void stretch(const ravel__pool *pool, const ravel__bin *bin, int32_t samp
     *rest = larger(bin->rest, pool->slot[sample] - p);
 }
 
-int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample) {
-    if (bin->rows >= rules->most) return 0;
-    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return bin->size + pool->slot[sample] <= rules->cap;
+int64_t ravel__bin_size_with(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin,
+                             int32_t sample) {
+    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return bin->size + pool->slot[sample];
     uint32_t prompt, rest;
     stretch(pool, bin, sample, &prompt, &rest);
-    return ((int64_t)prompt + rest) * (bin->rows + 1) <= rules->cap;
+    return ((int64_t)prompt + rest) * (bin->rows + 1);
+}
+
+int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample) {
+    return bin->rows < rules->most && ravel__bin_size_with(rules, pool, bin, sample) <= rules->cap;
 }
 
 void ravel__bin_add(const ravel__rules *rules, const ravel__pool *pool, ravel__bin *bin, int32_t sample) {

@@ -86,33 +86,31 @@ ravel_status ravel__pack_next_fit_decreasing(const ravel__job *job, int32_t *bin
 
 enum { WINDOW = 64 };
 
-/* What the rectangle would grow by beyond the sample's own slot. */
-static int64_t waste_with(const ravel__job *job, const ravel__bin *bin, int32_t sample) {
-    ravel__bin with = *bin;
-    ravel__bin_add(job->rules, job->pool, &with, sample);
-    return with.size - bin->size - job->pool->slot[sample];
+/* The bin of the last few for a sample: the first that it fits, or the one whose rectangle grows by least; -1: none. */
+static int32_t look_back(const ravel__job *job, const ravel__bin *open, int32_t made, int32_t sample, int best) {
+    int32_t choice = -1;
+    int64_t least = INT64_MAX;
+    for (int32_t b = made > WINDOW ? made - WINDOW : 0; b < made; b++) {
+        const ravel__bin *bin = &open[b % WINDOW];
+        int64_t size = ravel__bin_size_with(job->rules, job->pool, bin, sample);
+        if (size > job->rules->cap || bin->rows >= job->rules->most || size - bin->size >= least) continue;
+        least = size - bin->size;
+        choice = b;
+        if (!best) break;
+    }
+    return choice;
 }
 
 static void window_fit(const ravel__job *job, int best, int32_t *bin, int32_t *bins) {
     ravel__bin open[WINDOW];
     int32_t made = 0;
     for (int32_t i = 0; i < job->pool->count; i++) {
-        int32_t choice = -1, first = made > WINDOW ? made - WINDOW : 0;
-        int64_t least = INT64_MAX;
-        for (int32_t b = first; b < made && (best || choice < 0); b++) {
-            if (!ravel__bin_fits(job->rules, job->pool, &open[b % WINDOW], i)) continue;
-            int64_t waste = best ? waste_with(job, &open[b % WINDOW], i) : 0;
-            if (waste < least) {
-                least = waste;
-                choice = b;
-            }
+        bin[i] = look_back(job, open, made, i, best);
+        if (bin[i] < 0) {
+            bin[i] = made++;
+            memset(&open[bin[i] % WINDOW], 0, sizeof *open);
         }
-        if (choice < 0) {
-            choice = made++;
-            memset(&open[choice % WINDOW], 0, sizeof *open);
-        }
-        ravel__bin_add(job->rules, job->pool, &open[choice % WINDOW], i);
-        bin[i] = choice;
+        ravel__bin_add(job->rules, job->pool, &open[bin[i] % WINDOW], i);
     }
     *bins = made;
 }

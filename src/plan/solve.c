@@ -130,6 +130,7 @@ static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
     if (!should_compare(job, c, bound)) return RAVEL_OK;
     for (int32_t m = RAVEL_METHOD_RAVEL + 1; !status && ravel_method_name(m); m++) {
         ravel__solution solution;
+        if (m == RAVEL_METHOD_MFFD && job->rules->options.layout != RAVEL_LAYOUT_PACKED) continue; /* it is ffd there */
         if (c->time <= bound && c->solution.steps <= steps && c->solution.bins_packed <= job->bound) break;
         status = solve_named(job, m, c->trial, &solution);
         if (!status) status = ravel__contest_enter(job, c, solution);

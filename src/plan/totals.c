@@ -97,12 +97,29 @@ static void take(totals *t, int32_t x, int32_t y, const step *s) {
     settle(t, y, s->y_place);
 }
 
-static void sort_ranks(const totals *t) {
-    for (int32_t i = 1; i < t->dp; i++) {
-        int32_t rank = t->order[i], at = i;
-        for (; at > 0 && t->total[t->order[at - 1]] < t->total[rank]; at--) t->order[at] = t->order[at - 1];
-        t->order[at] = rank;
+/* ---- ranks in order ----------------------------------------------------------------------------------------- */
+
+/* Inserts a rank among the first `count`, which are in order, dearest first; behind its equals. */
+static void seat_rank(const totals *t, int32_t count, int32_t rank) {
+    int32_t low = 0, high = count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (t->total[t->order[middle]] < t->total[rank])
+            high = middle;
+        else
+            low = middle + 1;
     }
+    memmove(t->order + low + 1, t->order + low, (size_t)(count - low) * sizeof *t->order);
+    t->order[low] = rank;
+}
+
+/* The first rank and the one at `with` have changed: takes both out and puts each where it belongs. */
+static void reseat(const totals *t, int32_t with) {
+    int32_t x = t->order[0], y = t->order[with];
+    memmove(t->order, t->order + 1, (size_t)(with - 1) * sizeof *t->order);
+    memmove(t->order + with - 1, t->order + with + 1, (size_t)(t->dp - with - 1) * sizeof *t->order);
+    seat_rank(t, t->dp - 2, y);
+    seat_rank(t, t->dp - 1, x);
 }
 
 /* The dearest rank gives to the cheapest that lets it; 0 when none does. */
@@ -117,6 +134,7 @@ static int cut_dearest(totals *t) {
         if (best.off > want >> 4) find_trade(t, x, y, want, &best);
         if (best.off == want) continue;
         take(t, x, y, &best);
+        reseat(t, i);
         return 1;
     }
     return 0;
@@ -126,11 +144,10 @@ static void improve(totals *t) {
     int64_t sum = 0;
     for (int32_t r = 0; r < t->dp; r++) {
         sum += t->total[r];
-        t->order[r] = r;
+        seat_rank(t, r, r);
     }
     int64_t enough = sum / t->dp + (sum / t->dp >> t->care.fine);
     for (int64_t round = 0; round < (int64_t)t->care.rounds * t->dp; round++) {
-        sort_ranks(t);
         if (t->total[t->order[0]] <= enough || t->table->fuel < 0 || !cut_dearest(t)) return;
     }
 }
