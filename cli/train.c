@@ -8,6 +8,7 @@
 #include <ravel/comm.h>
 
 #include <math.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,6 +86,7 @@ static ravel_status read_file(const char *path, char **text, size_t *bytes, rave
 typedef struct texts {
     char *file;
     ravel_json *doc;
+    char path[TRAIN_PATH]; /* of the run's own configuration */
 } texts;
 
 static ravel_status take_file(train_config *config, train_kind kind, const char *path, texts *t, ravel_error *err) {
@@ -96,7 +98,7 @@ static ravel_status take_file(train_config *config, train_kind kind, const char 
     return status;
 }
 
-/* Flags twice: once to find --config, then again on top of what it says. */
+/* Flags twice: once to find --config, then again on top of what it says. A run that is resumed has its own. */
 static ravel_status read_config(int argc, char **argv, train_kind kind, train_config *config, texts *t,
                                 ravel_error *err) {
     train_part parts[TRAIN_PARTS];
@@ -108,12 +110,43 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
     for (int i = 0; i < count; i++) sets[i + 1] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
     train_config_default(config);
     ravel_status status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
+    if (!status && !file.config && config->run.resume && train_run_config(config, kind, t->path)) file.config = t->path;
     if (!status && file.config) {
         train_config_default(config);
         status = take_file(config, kind, file.config, t, err);
         if (!status) status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
     }
     return status ? status : train_config_check(config, kind, err);
+}
+
+/* ---- threads -------------------------------------------------------------------------------------------- */
+
+/* Ranks of this machine, as the launcher says; 1 where it does not. */
+static int32_t local_ranks(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value && atoi(value) > 0) return atoi(value);
+    }
+    return 1;
+}
+
+/* Ranks that share this machine's processors at one time: trainers and generators take turns, unless --async. */
+static int32_t busy_ranks(const train_config *c, train_kind kind) {
+    if (strcmp(ravel_comm_world_kind(), "mpi") == 0) return local_ranks();
+    if (kind == TRAIN_SFT) return c->run.ranks;
+    if (c->grpo.async) return c->run.ranks + c->grpo.generators;
+    return c->run.ranks > c->grpo.generators ? c->run.ranks : c->grpo.generators;
+}
+
+static ravel_status choose_threads(train_config *c, train_kind kind, ravel_error *err) {
+    cpu_set_t allowed;
+    ravel_shape shape;
+    ravel_status status = train_shape(&c->model, &shape, err);
+    if (status) return status;
+    int32_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
+    c->model.threads = train_threads(c, &shape, processors, busy_ranks(c, kind));
+    return RAVEL_OK;
 }
 
 /* ---- the run -------------------------------------------------------------------------------------------- */
@@ -139,6 +172,7 @@ static ravel_status launch(job *j, int *first, ravel_error *err) {
     int32_t ranks = j->config->run.ranks + (j->kind == TRAIN_GRPO ? j->config->grpo.generators : 0);
     ravel_comm_options options;
     ravel_comm_options_default(&options);
+    options.timeout = j->config->run.timeout;
     if (strcmp(ravel_comm_world_kind(), "mpi") != 0) {
         *first = 1;
         return ravel_threads_run(ranks, &options, work, j, err);
@@ -153,33 +187,6 @@ static ravel_status launch(job *j, int *first, ravel_error *err) {
     return status;
 }
 
-static const char *in_units(double bytes, char *text, size_t room) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    int unit = 0;
-    for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
-    (void)snprintf(text, room, "%.*f %s", unit ? 1 : 0, bytes, units[unit]);
-    return text;
-}
-
-/* What the run will take, before it takes it. */
-static ravel_status announce(const train_config *c, train_kind kind, ravel_error *err) {
-    ravel_shape shape;
-    train_estimate e;
-    char a[32], b[32], d[32], f[32];
-    ravel_status status = train_shape(&c->model, &shape, err);
-    if (!status) status = train_learner_estimate(c, &shape, c->run.ranks, &e, err);
-    if (status) return status;
-    int64_t fixed = e.model.weights + e.model.grads + e.optimizer;
-    (void)fprintf(stderr,
-                  "%.1f M parameters, %d trainer rank%s%s; memory of a trainer: %s = %s weights, gradients and "
-                  "optimiser + %s activations (budget %lld) + %s working\n",
-                  (double)ravel_shape_parameters(&shape) / 1e6, c->run.ranks, c->run.ranks == 1 ? "" : "s",
-                  kind == TRAIN_GRPO ? " and generators" : "", in_units((double)e.total, a, sizeof a),
-                  in_units((double)fixed, b, sizeof b), in_units((double)e.model.activations, d, sizeof d),
-                  (long long)c->plan.budget, in_units((double)(e.total - fixed - e.model.activations), f, sizeof f));
-    return RAVEL_OK;
-}
-
 static void print_figure(const char *what, double value, const char *format) {
     if (isnan(value)) return;
     printf("  %-22s ", what);
@@ -191,7 +198,9 @@ static void report(const job *j) {
     const train_summary *s = &j->summary;
     printf("%s after %lld update%s\n", s->stopped ? "stopped" : "done", (long long)s->steps, s->steps == 1 ? "" : "s");
     if (j->kind == TRAIN_GRPO) {
-        print_figure("reward before", s->reward_first, "%.3f (greedy, right or wrong, questions not trained on)");
+        print_figure("reward before", s->reward_first,
+                     s->reward_apart ? "%.3f (greedy, right or wrong, questions not trained on)"
+                                     : "%.3f (greedy, right or wrong, questions of the training data)");
         print_figure("reward after", s->reward_last, "%.3f");
         print_figure("sampled, first", s->sampled_first, "%.3f (mean reward of the first five batches)");
         print_figure("sampled, last", s->sampled_last, "%.3f");
@@ -208,6 +217,14 @@ static void report(const job *j) {
     printf("ravel report %s --html report.html draws it\n", s->folder);
 }
 
+static void write_log(void *user, ravel_log_level level, const char *text) {
+    const train_config *c = user;
+    if (level >= RAVEL_LOG_WARN)
+        (void)fprintf(stderr, "ravel train: %s\n", text);
+    else if (level == RAVEL_LOG_INFO && !c->run.quiet)
+        (void)fprintf(stderr, "%s\n", text);
+}
+
 static int run(int argc, char **argv, train_kind kind) {
     ravel_error err = RAVEL_ERROR_INIT;
     train_config config;
@@ -219,9 +236,10 @@ static int run(int argc, char **argv, train_kind kind) {
         code = cli_usage("train", &err);
     } else {
         train_config_text(&config, kind, text, sizeof text);
-        j.hooks = (train_hooks){.stop = &stop_requested, .config_text = text};
+        const ravel_logger logger = {write_log, &config};
+        j.hooks = (train_hooks){.stop = &stop_requested, .logger = &logger, .config_text = text};
         catch_signals();
-        if ((!config.run.quiet && announce(&config, kind, &err)) || launch(&j, &first, &err))
+        if (choose_threads(&config, kind, &err) || launch(&j, &first, &err))
             code = cli_fail("train", &err);
         else if (first)
             report(&j);

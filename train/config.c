@@ -15,15 +15,18 @@ static const ravel_option run_table[] = {
     RUN("resume", BOOL, resume, "false", 0, 0, NULL, "go on from the newest checkpoint of the run"),
     RUN("ranks", I32, ranks, "1", 1, 4096, NULL,
         "data-parallel trainer ranks (under mpirun: all that do not generate)"),
-    RUN("steps", I64, steps, "100", 1, 1e12, NULL, "updates to run in all"),
+    RUN("steps", I64, steps, "0", 0, 1e12, NULL, "updates to run in all; 0: 100, or what --epochs takes"),
     RUN("seed", U64, seed, "0", 0, 0, NULL, "of the data order, of questions and of sampling"),
     RUN("checkpoint-every", I64, checkpoint_every, "0", 0, 1e12, NULL,
         "updates between checkpoints; 0: only at the end"),
     RUN("keep", I64, keep, "2", 0, 1e6, NULL, "checkpoints to keep; 0: all"),
-    RUN("checkpoint-end", BOOL, checkpoint_end, "true", 0, 0, NULL, "write a checkpoint when the run ends"),
+    RUN("checkpoint-end", BOOL, checkpoint_end, "true", 0, 0, NULL,
+        "write a checkpoint when the run ends (on; --no-checkpoint-end)"),
     RUN("save-dtype", ENUM, save_dtype, "f32", 0, 0, "f32|bf16", "of the model in a checkpoint's Hugging Face folder"),
     RUN("sinks", STRING, sinks, "jsonl,tensorboard", 0, 0, NULL,
         "metrics files in the run folder: jsonl, csv, tensorboard, trace"),
+    RUN("timeout", F64, timeout, "0", 0, 1e9, NULL,
+        "seconds that a rank waits for another; 0: RAVEL_COMM_TIMEOUT, else 600"),
     RUN("http", STRING, http, NULL, 0, 0, NULL, "serve metrics for Prometheus at [address:]port"),
     RUN("gpu", STRING, gpu, NULL, 0, 0, NULL, "name of the accelerator, for MFU"),
     RUN("quiet", BOOL, quiet, "false", 0, 0, NULL, "no progress on the terminal"),
@@ -43,7 +46,10 @@ static const ravel_option model_table[] = {
     MODEL("init-seed", U64, init_seed, "1", 0, 0, NULL, "of new weights"),
     MODEL("init-std", F64, init_std, "0.02", 1e-9, 10, NULL, "of new weights"),
     MODEL("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, cpu-avx2, ..."),
-    MODEL("threads", I32, threads, "1", 1, 1024, NULL, "threads of each rank"),
+    MODEL("products", ENUM, products, "best", 0, 0, TRAIN_PRODUCTS_CHOICES,
+          "who multiplies matrices; best: the set's own where it has AVX2 or AVX-512"),
+    MODEL("threads", I32, threads, "0", 0, 1024, NULL,
+          "threads of each rank; 0: the machine's processors shared out, where the model is large enough"),
     MODEL("recompute", BOOL, recompute, "false", 0, 0, NULL, "keep less for the backward pass and compute it again"),
     {0}};
 
@@ -72,7 +78,7 @@ static const ravel_option sft_table[] = {
     SFT("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between evaluations; 0: only at the end"),
     SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL,
         "share of the rows, from the end, that is kept for evaluation"),
-    SFT("epochs", I64, epochs, "0", 0, 1e9, NULL, "stop after so many passes over the data; 0: only after --steps"),
+    SFT("epochs", I64, epochs, "0", 0, 1e9, NULL, "passes over the data, --steps at most; 0: as many as --steps take"),
     SFT("single", BOOL, single, "false", 0, 0, NULL, "one sample a micro-batch, for comparison"),
     {0}};
 
@@ -89,18 +95,21 @@ static const ravel_option grpo_table[] = {
     GRPO("group-size", I32, group_size, "8", 1, 65536, NULL, "answers to each prompt"),
     GRPO("updates-per-batch", I32, updates, "1", 1, 65536, NULL, "optimiser steps on each batch"),
     GRPO("max-tokens", I64, max_tokens, "16", 1, 1e9, NULL, "of an answer"),
+    GRPO("stop", STRING, stop, NULL, 0, 0, NULL,
+         "tokens that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     GRPO("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: the likeliest token"),
-    GRPO("top-p", F64, top_p, "1", 0, 1, NULL, "sample among the likeliest tokens that hold this much"),
+    GRPO("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
     GRPO("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among so many of the likeliest; 0: all"),
     GRPO("async", I32, async, "0", 0, 1, NULL, "generate with weights at most so many versions old"),
     GRPO("dynamic-sampling", BOOL, dynamic_sampling, "false", 0, 0, NULL, "replace groups whose rewards are all equal"),
     GRPO("dynamic-rounds", I32, dynamic_rounds, "4", 1, 1000, NULL, "further rounds of prompts to look for them"),
     GRPO("overlong-filter", BOOL, overlong_filter, "false", 0, 0, NULL, "answers cut off at max-tokens carry no loss"),
     GRPO("recompute-old", BOOL, recompute_old, "false", 0, 0, NULL,
-         "old log-probs by the trainer, not the generator's"),
+         "old log-probs by the trainer, not the generator's; --tis does so anyway"),
     GRPO("entropy", F64, entropy, "0", 0, 100, NULL, "weight of an entropy bonus"),
     GRPO("slots", I64, slots, "64", 1, 65536, NULL, "sequences that a generator runs at once"),
     GRPO("eval-prompts", I64, eval_prompts, "64", 0, 1e9, NULL, "greedy answers before and after training; 0: none"),
+    GRPO("eval-share", F64, eval_share, "0", 0, 0.9, NULL, "share of the rows of --data, from the end, kept for them"),
     GRPO("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between such evaluations"),
     {0}};
 
@@ -118,8 +127,8 @@ static const ravel_option plan_table[] = {
 static const ravel_option source_table[] = {
     SOURCE("data", STRING, data, NULL, 0, 0, NULL, "JSON lines: input_ids, prompt and response, or text"),
     SOURCE("mock", STRING, mock, NULL, 0, 0, NULL, "mock data: JSON, or @file"),
-    SOURCE("bos", I32, bos, "-1", -1, 2147483647, NULL, "token put before text; -1: none"),
-    SOURCE("eos", I32, eos, "-1", -1, 2147483647, NULL, "token put after text, and learnt; -1: none"),
+    SOURCE("bos", I32, bos, "256", -1, 2147483647, NULL, "token put before text; -1: none"),
+    SOURCE("eos", I32, eos, "257", -1, 2147483647, NULL, "token put after text, and learnt; -1: none"),
     SOURCE("truncate", I64, truncate, "0", 0, 2147483647, NULL, "cut samples to so many tokens; 0: never"),
     SOURCE("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
            "what to do with rows that cannot be used"),
@@ -260,8 +269,12 @@ ravel_status train_config_check(const train_config *c, train_kind kind, ravel_er
             return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                    "give one of --data FILE.jsonl, --mock JSON and --task NAME; %s was given",
                                    given ? "more than one" : "none");
+        if (c->sft.epochs && c->sft.task)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "a task has no end: say --steps rather than --epochs");
         return RAVEL_OK;
     }
+    if (c->grpo.eval_share > 0 && !c->grpo.data)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
     if (c->grpo.group_size < 2 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "group-size is %d; advantages are taken within a group, so it must be 2 or more",

@@ -23,10 +23,9 @@
 
 typedef struct train_run_options {
     const char *run; /* folder; NULL: runs/sft-1, runs/sft-2, ... whichever is free */
-    const char *name;
     int32_t resume;
     int32_t ranks; /* trainer ranks */
-    int64_t steps; /* updates */
+    int64_t steps; /* updates; 0: 100, or with epochs as many as they take */
     int64_t checkpoint_every, keep;
     int32_t checkpoint_end; /* one at the end, too */
     int32_t save_dtype;     /* of the exported model: 0 f32, 1 bf16 */
@@ -35,6 +34,7 @@ typedef struct train_run_options {
     int32_t quiet;
     int32_t reserved;
     uint64_t seed;
+    double timeout;  /* seconds that a rank waits for another; 0: the communicator's default */
     const char *gpu; /* for MFU */
 } train_run_options;
 
@@ -42,7 +42,8 @@ typedef struct train_model_choice {
     const char *model;   /* a Hugging Face folder: config.json and weights */
     const char *shape;   /* a config.json or a published name: new weights */
     const char *kernels; /* set */
-    int32_t threads;     /* of each rank */
+    int32_t products;    /* train_products: who multiplies matrices */
+    int32_t threads;     /* of each rank; 0: train_threads chooses */
     int32_t recompute;
     uint64_t init_seed;
     double init_std;
@@ -73,6 +74,7 @@ typedef struct train_sft_options {
 
 typedef struct train_grpo_options {
     const char *task, *data, *reward_command;
+    const char *stop; /* tokens that end an answer, "257,151645"; NULL: the model's own */
     int32_t level;
     int32_t generators; /* ranks that generate */
     double reward_seconds, partial;
@@ -89,6 +91,7 @@ typedef struct train_grpo_options {
     int32_t recompute_old;    /* old log-probs by the trainer rather than the generator's */
     int64_t slots;            /* sequences that a generator runs at once */
     int64_t eval_prompts;     /* greedy, before and after training, and every eval_every steps */
+    double eval_share;        /* of the rows of `data`, from the end, that are never trained on */
     int64_t eval_every;
     double entropy; /* bonus */
 } train_grpo_options;
@@ -105,6 +108,8 @@ typedef struct train_config {
 } train_config;
 
 typedef enum train_kind { TRAIN_SFT, TRAIN_GRPO } train_kind;
+
+enum { TRAIN_STEPS = 100 }; /* updates where neither steps nor epochs are given */
 
 /* The parts that a command has, in the order of its help: at most TRAIN_PARTS. */
 enum { TRAIN_PARTS = 8 };

@@ -99,7 +99,7 @@ ravel_status train_experience_load(train_experience *x, const train_pile *pile, 
 
 /* ---- rewards -------------------------------------------------------------------------------------------- */
 
-/* Tokens as text: bytes; what is no byte (and the end token, which is last) is left out. */
+/* Tokens as text: bytes; what is no byte is left out. */
 static size_t to_text(const int32_t *tokens, int64_t count, char *text) {
     size_t n = 0;
     for (int64_t i = 0; i < count; i++)
@@ -107,11 +107,16 @@ static size_t to_text(const int32_t *tokens, int64_t count, char *text) {
     return n;
 }
 
+/* Tokens of an answer without the one that ended it. */
+static int64_t spoken(const train_rollout *r) {
+    return r->length - r->prompt - (r->ended != 0);
+}
+
 static void score_by_answer(train_experience *x, const train_pile *pile, int64_t i, const train_prompts *prompts,
                             double partial, char *text) {
     const train_rollout *r = &pile->items[i];
     train_question question = {{0}, {0}};
-    size_t want, bytes = to_text(pile->tokens + r->first + r->prompt, r->length - r->prompt, text);
+    size_t want, bytes = to_text(pile->tokens + r->first + r->prompt, spoken(r), text);
     const char *answer = train_prompts_answer(prompts, r->group, &question, &want);
     if (!answer || want >= sizeof question.answer) {
         x->rewards[i] = answer && r->ended && bytes == want && memcmp(text, answer, want) == 0;
@@ -137,8 +142,11 @@ static ravel_status score_by_command(train_experience *x, const train_pile *pile
         t->prompt_bytes = to_text(pile->tokens + r->first, r->prompt, text);
         text += t->prompt_bytes;
         t->response = text;
-        t->response_bytes = to_text(pile->tokens + r->first + r->prompt, r->length - r->prompt, text);
+        t->response_bytes = to_text(pile->tokens + r->first + r->prompt, spoken(r), text);
         text += t->response_bytes;
+        t->prompt_ids = pile->tokens + r->first;
+        t->prompt_tokens = r->prompt;
+        t->response_ids = t->prompt_ids + r->prompt;
         t->answer = train_prompts_answer(prompts, r->group, &questions[i], &t->answer_bytes);
         t->tokens = r->length - r->prompt;
         t->ended = (int32_t)r->ended;

@@ -1,6 +1,7 @@
 /* The loop of a trainer rank, and the parting of ranks into trainers and generators. */
 #include "train/grpo_internal.h"
 
+#include "train/announce.h"
 #include "train/hf.h"
 #include "train/host.h"
 
@@ -37,13 +38,12 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
 static ravel_status make_reference(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
     const train_config *c = g->config;
     if (c->policy.kl <= 0) return RAVEL_OK;
-    const train_kernels *k = train_model_kernels(train_learner_model(g->learner));
-    train_device_options device = {.threads = c->model.threads};
+    const train_kernels *k;
     train_model_options options;
     train_model_options_default(&options);
     options.budget = c->plan.budget;
     options.inference = 1;
-    ravel_status status = k->open(&device, &g->reference_device, err);
+    ravel_status status = train_device_open(&c->model, NULL, &k, &g->reference_device, err);
     if (!status) status = train_model_create(k, g->reference_device, shape, &options, &g->reference, err);
     if (status) return status;
     if (c->model.model)
@@ -64,28 +64,56 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     return status ? status : ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
 }
 
-static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
-    const train_grpo_options *o = &g->config->grpo;
-    size_t bytes = (size_t)g->config->plan.budget * sizeof(float);
-    ravel_status status =
-        train_prompts_open(o->task, g->config->run.seed, o->level, o->data, shape->vocab, &g->prompts, err);
-    if (!status && o->reward_command)
-        status = train_reward_create(o->reward_command, o->reward_seconds, NULL, &g->command, err);
-    g->coef = train__alloc(NULL, bytes);
-    g->logprob = train__alloc(NULL, bytes);
-    if (!status && (!g->coef || !g->logprob)) status = train__no_memory(err, 2 * bytes, "coefficients");
-    return status;
+static size_t row_bytes(const train__grpo *g) {
+    return (size_t)g->config->plan.budget * sizeof(float);
 }
 
+static ravel_status make_rows(train__grpo *g, ravel_error *err) {
+    size_t bytes = row_bytes(g);
+    float *block = train__alloc(NULL, 4 * bytes);
+    if (!block) return train__no_memory(err, 4 * bytes, "coefficients");
+    int64_t budget = g->config->plan.budget;
+    g->rows = (train__rows){block, block + budget, block + 2 * budget, block + 3 * budget};
+    return RAVEL_OK;
+}
+
+static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
+    const train_grpo_options *o = &g->config->grpo;
+    train_prompts_options prompts = {.data = o->data,
+                                     .task = o->task,
+                                     .level = o->level,
+                                     .vocab = shape->vocab,
+                                     .eval_share = o->eval_share,
+                                     .seed = g->config->run.seed};
+    ravel_status status = train_prompts_open(&prompts, &g->prompts, err);
+    if (status) return status;
+    int64_t longest = train_prompts_longest(g->prompts), budget = g->config->plan.budget;
+    if (longest + o->max_tokens > budget)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "prompts of up to %lld tokens and answers of up to %lld (max-tokens) do not fit a "
+                               "budget of %lld",
+                               (long long)longest, (long long)o->max_tokens, (long long)budget);
+    if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, NULL, &g->command, err);
+    return status ? status : make_rows(g, err);
+}
+
+/* How long prompts are is what the generators wait for before they take memory. */
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
+    const train_config *c = g->config;
     ravel_mesh_options mesh;
     ravel_mesh_options_default(&mesh);
-    ravel_status status =
-        train_run_open(&g->run, g->config, TRAIN_GRPO, shape, g->trainers, ravel_comm_size(g->world), hooks, err);
-    if (!status) status = ravel_agree(g->trainers, open_prompts(g, shape, err), err);
+    ravel_status status = open_prompts(g, shape, err);
+    int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
+    if (!status && g->rank == 0 && hooks)
+        status = train_announce(c, TRAIN_GRPO, shape, g->count, longest, hooks->logger, err);
+    status = ravel_agree(g->trainers, status, err);
+    if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
+    if (!status)
+        status = train_run_open(&g->run, c, TRAIN_GRPO, shape, g->trainers, ravel_comm_size(g->world),
+                                c->run.steps ? c->run.steps : TRAIN_STEPS, hooks, err);
     if (!status) status = ravel_mesh_create(g->trainers, &mesh, &g->mesh, err);
     if (!status) status = make_feed(g, err);
-    if (!status) status = train_learner_create(g->config, shape, g->trainers, NULL, &g->learner, err);
+    if (!status) status = train_learner_create(c, shape, g->trainers, NULL, &g->learner, err);
     if (!status) status = ravel_agree(g->trainers, make_reference(g, shape, err), err);
     if (!status && g->run.checkpoint[0]) {
         status = train_learner_load(g->learner, g->run.checkpoint, err);
@@ -97,7 +125,6 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
 }
 
 static void close_trainer(train__grpo *g) {
-    size_t bytes = (size_t)g->config->plan.budget * sizeof(float);
     ravel_refit_free(g->refit);
     train__release(NULL, g->tensors, (size_t)g->tensor_count * sizeof *g->tensors);
     ravel_feed_free(g->feed);
@@ -112,8 +139,7 @@ static void close_trainer(train__grpo *g) {
     train_pile_free(&g->asking);
     train_pile_free(&g->gathered);
     train_experience_free(&g->batch);
-    train__release(NULL, g->coef, bytes);
-    train__release(NULL, g->logprob, bytes);
+    train__release(NULL, g->rows.logprob, 4 * row_bytes(g));
     train_run_free(&g->run);
 }
 
@@ -121,7 +147,7 @@ static void close_trainer(train__grpo *g) {
 
 static int eval_is_due(const train__grpo *g, int64_t before) {
     int64_t every = g->config->grpo.eval_every, step = g->run.state.step;
-    return every > 0 && step < g->config->run.steps && step / every > before / every;
+    return step == g->run.steps || (every > 0 && step / every > before / every);
 }
 
 /* All updates of a batch but the last end here; the last one ends with the refit behind it. */
@@ -133,7 +159,7 @@ static ravel_status learn_batch(train__grpo *g, ravel_error *err) {
             ravel_metrics_begin(g->run.metrics);
         }
         if (!status) status = train__grpo_update(g, err);
-        if (g->run.state.step == g->config->run.steps) break;
+        if (g->run.state.step == g->run.steps) break;
     }
     return status;
 }
@@ -154,7 +180,7 @@ static double mean_of(const double *values, int64_t count) {
 static ravel_status one_batch(train__grpo *g, ravel_error *err) {
     const train_config *c = g->config;
     int64_t before = g->run.state.step;
-    int more = before + c->grpo.updates < c->run.steps;
+    int more = before + c->grpo.updates < g->run.steps;
     ravel_metrics_begin(g->run.metrics);
     ravel_status status = RAVEL_OK;
     if (g->waiting_batch < 0) status = train__grpo_order(g, g->run.state.batch, err);
@@ -176,29 +202,23 @@ static ravel_status train(train__grpo *g, ravel_error *err) {
     /* The generators begin with nothing: a resumed run gives them the version that it stopped with. */
     status = train__grpo_refit(g, fresh ? 1 : g->run.state.version, err);
     if (!status && fresh) status = train__grpo_evaluate(g, &g->run.state.reward_first, err);
-    while (!status && g->run.state.step < g->config->run.steps && !g->run.stopped) status = one_batch(g, err);
+    while (!status && g->run.state.step < g->run.steps && !g->run.stopped) status = one_batch(g, err);
     if (!status) status = train_run_finish(&g->run, g->learner, err);
     if (!status) status = train__grpo_drain(g, err);
-    if (!status) status = train__grpo_evaluate(g, &g->reward_last, err);
     if (!status) status = train__grpo_stop(g, err);
     return status;
 }
 
 static void summarise(const train__grpo *g, train_summary *s) {
-    double value;
-    memset(s, 0, sizeof *s);
-    (void)snprintf(s->folder, sizeof s->folder, "%s", g->run.folder);
-    s->steps = g->run.state.step;
+    train_run_summarise(&g->run, s);
     s->loss_first = s->loss_last = s->eval_loss = NAN;
     s->reward_first = g->config->grpo.eval_prompts ? g->run.state.reward_first : NAN;
     s->reward_last = g->reward_last;
+    s->reward_apart = train_prompts_eval_apart(g->prompts);
     s->sampled_first = mean_of(g->sampled[0], g->batches);
     s->sampled_last = mean_of(g->sampled[1], g->batches);
-    s->stopped = g->run.stopped;
     s->refit_overlap = g->report.overlap;
     s->refit_gb_per_sec = g->report.gb_per_second;
-    if (ravel_metrics_get(g->run.metrics, "run/tokens_per_sec", &value)) s->tokens_per_sec = value;
-    if (ravel_metrics_get(g->run.metrics, "throughput/packing_efficiency", &value)) s->packing_efficiency = value;
 }
 
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
@@ -210,6 +230,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
     train_experience_init(&g->batch, NULL);
     g->waiting_batch = -1;
     g->reward_last = NAN;
+    g->recompute_old = g->config->grpo.recompute_old || g->config->policy.tis > 0;
     ravel_status status = open_trainer(g, shape, hooks, err);
     if (!status) status = make_refit(g, err);
     if (!status) status = train(g, err);

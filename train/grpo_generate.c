@@ -9,6 +9,7 @@
 #include "train/generator.h"
 #include "train/host.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct rank {
@@ -30,11 +31,8 @@ typedef struct rank {
     int32_t *tokens; /* [slot_tokens] prompt and answer side by side */
     float *logprobs;
     int64_t slot_tokens;
+    int32_t stops[TRAIN_STOPS], stop_count;
 } rank;
-
-static int64_t longest_prompt(const train_config *config) {
-    return config->plan.budget - config->grpo.max_tokens;
-}
 
 static ravel_status make_weights(rank *r, ravel_error *err) {
     const train_params *params = train_generator_params(r->generator);
@@ -49,23 +47,35 @@ static ravel_status make_weights(rank *r, ravel_error *err) {
     return status;
 }
 
-static ravel_status open_rank(rank *r, const ravel_shape *shape, ravel_error *err) {
+/* --stop as a list of tokens, or what the model's folder says. */
+static ravel_status read_stops(rank *r, int64_t vocab, ravel_error *err) {
+    const char *text = r->config->grpo.stop;
+    if (!text) {
+        train_stop_tokens(&r->config->model, r->stops, &r->stop_count);
+        return RAVEL_OK;
+    }
+    for (const char *at = text; r->stop_count < TRAIN_STOPS; at++) {
+        char *end;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || (*end && *end != ',') || id < 0 || id >= vocab) break;
+        r->stops[r->stop_count++] = (int32_t)id;
+        if (!*end) return RAVEL_OK;
+        at = end;
+    }
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "stop is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17",
+                           text, TRAIN_STOPS, (long long)vocab);
+}
+
+static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest_prompt, ravel_error *err) {
     const train_config *c = r->config;
-    train_device_options device = {.threads = c->model.threads};
     train_generator_options options;
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
-    options.slot_tokens = c->plan.budget < 4096 ? c->plan.budget : 4096;
-    if (options.slot_tokens < c->grpo.max_tokens + 64) options.slot_tokens = c->plan.budget;
-    r->slot_tokens = options.slot_tokens;
+    r->slot_tokens = options.slot_tokens = longest_prompt + c->grpo.max_tokens;
     train_pile_init(&r->prompts, NULL);
     train_pile_init(&r->answers, NULL);
-    if (longest_prompt(c) < 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "max-tokens %lld leaves no room for a prompt in a budget of %lld tokens",
-                               (long long)c->grpo.max_tokens, (long long)c->plan.budget);
-    ravel_status status = train_kernels_find(c->model.kernels, &r->kernels, err);
-    if (!status) status = r->kernels->open(&device, &r->device, err);
+    ravel_status status = read_stops(r, shape->vocab, err);
+    if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
     if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
     if (!status) status = make_weights(r, err);
     r->tokens = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->tokens);
@@ -90,8 +100,10 @@ static void close_rank(rank *r) {
 
 /* ---- generating ----------------------------------------------------------------------------------------- */
 
+/* With --tis the trainer works out its own log-probs and wants those of what was really sampled from. */
 static ravel_status take_answer(void *user, const train_answer *answer, ravel_error *err) {
     rank *r = user;
+    const float *logprob = r->config->policy.tis > 0 ? answer->kept_logprob : answer->logprob;
     const train_rollout *prompt = &r->prompts.items[answer->request];
     train_rollout item = *prompt;
     item.member = answer->sample;
@@ -101,7 +113,7 @@ static ravel_status take_answer(void *user, const train_answer *answer, ravel_er
     memcpy(r->tokens, r->prompts.tokens + prompt->first, (size_t)prompt->length * sizeof *r->tokens);
     memcpy(r->tokens + prompt->length, answer->tokens, (size_t)answer->count * sizeof *r->tokens);
     memset(r->logprobs, 0, (size_t)prompt->length * sizeof *r->logprobs);
-    memcpy(r->logprobs + prompt->length, answer->logprob, (size_t)answer->count * sizeof *r->logprobs);
+    memcpy(r->logprobs + prompt->length, logprob, (size_t)answer->count * sizeof *r->logprobs);
     return train_pile_add(&r->answers, &item, r->tokens, r->logprobs, err);
 }
 
@@ -125,7 +137,6 @@ static ravel_status make_requests(rank *r, const train_order *order, const train
 }
 
 static ravel_status generate(rank *r, const train_order *order, ravel_error *err) {
-    static const int32_t stop[] = {TRAIN_TOKEN_EOS};
     const train_grpo_options *o = &r->config->grpo;
     train_sampling sampling;
     train_sampling_default(&sampling);
@@ -134,8 +145,8 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
     sampling.top_k = o->top_k;
     sampling.max_tokens = o->max_tokens;
     sampling.seed = r->config->run.seed;
-    sampling.stop = stop;
-    sampling.stops = 1;
+    sampling.stop = r->stops;
+    sampling.stops = r->stop_count;
     train_pile_clear(&r->answers);
     ravel_status status = make_requests(r, order, &sampling, err);
     if (!status && r->prompts.count)
@@ -168,7 +179,10 @@ ravel_status train_grpo_generate(const train_config *config, const ravel_shape *
     rank r = {.config = config, .world = world, .trainers = ravel_comm_size(world) - ravel_comm_size(group)};
     ravel_refit_options options;
     ravel_refit_options_default(&options);
-    ravel_status status = ravel_agree(world, open_rank(&r, shape, err), err);
+    int64_t longest_prompt = 0;
+    ravel_status status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);
+    if (status) return status;
+    status = ravel_agree(world, open_rank(&r, shape, longest_prompt, err), err);
     r.sink = (ravel_refit_sink){.size = sizeof r.sink, .tensors = r.tensors, .count = r.tensor_count};
     if (!status) status = ravel_refit_create(world, NULL, &r.sink, &options, &r.refit, err);
     if (!status) status = obey(&r, err);

@@ -9,6 +9,12 @@
 #include "train/experience.h"
 #include "train/grpo.h"
 
+/* Numbers of a micro-batch's tokens, [budget] each, for losses that need all of a sample first. */
+typedef struct train__rows {
+    float *logprob, *coef; /* d(loss)/d(log-prob) */
+    float *entropy, *entropy_coef;
+} train__rows;
+
 typedef struct train__grpo {
     const train_config *config;
     ravel_comm *world;    /* trainers and generators */
@@ -31,8 +37,8 @@ typedef struct train__grpo {
     train_experience batch;
     int64_t waiting_batch; /* that was ordered and not used yet; -1: none */
     int32_t have_waiting;  /* its answers are here already */
-    float *coef;           /* [budget] d(loss)/d(log-prob) */
-    float *logprob;        /* [budget] */
+    int32_t recompute_old; /* the trainer works out old log-probs itself */
+    train__rows rows;
     train_policy_sums sums;
     int32_t first_update; /* of its batch: the weights are those that the batch began with */
     double reward_last;

@@ -27,7 +27,7 @@ static ravel_status old_and_reference(train__grpo *g, ravel_error *err) {
     const train_config *c = g->config;
     double temperature = c->grpo.temperature;
     ravel_status status = RAVEL_OK;
-    if (c->grpo.recompute_old)
+    if (g->recompute_old)
         status = train_experience_logprobs(&g->batch, train_learner_model(g->learner), c->plan.budget, temperature,
                                            g->batch.old, err);
     if (!status && g->reference)
@@ -76,8 +76,15 @@ static void turn(view *v) {
 /* The trainer's log-probs under the weights that generated: worked out before the batch, or those of its first update
  * where generation was not ahead. */
 static const float *trainer_of(const train__grpo *g, const float *now, const float *old) {
-    if (g->config->grpo.recompute_old) return old;
+    if (g->recompute_old) return old;
     return g->first_update && !g->config->grpo.async ? now : NULL;
+}
+
+/* Counts a token's entropy; returns d(loss)/d(entropy), the bonus being minus a loss. */
+static float add_entropy(view *v, double entropy, double weight) {
+    v->entropy += entropy;
+    v->entropy_tokens += 1;
+    return (float)(-v->g->config->grpo.entropy * weight);
 }
 
 /* Scored tokens i .. j-1 are all of sample v->at: gather, and let the policy say. */
@@ -110,31 +117,31 @@ static ravel_status token_hook(void *user, const train_scored *s, ravel_error *e
         for (j = i + 1; j < s->count && s->places[j] < end;) j++;
         one_run(v, s, i, j);
     }
-    for (int64_t i = 0; s->entropy && i < s->count; i++) {
-        double weight = (double)v->weights[s->places[i]];
-        if (s->entropy_coef) s->entropy_coef[i] = (float)(-v->g->config->grpo.entropy * weight);
-        v->entropy += (double)s->entropy[i];
-        v->entropy_tokens += 1;
-    }
+    for (int64_t i = 0; i < s->count; i++)
+        s->entropy_coef[i] = add_entropy(v, (double)s->entropy[i], (double)v->weights[s->places[i]]);
     return RAVEL_OK;
 }
 
 /* One ratio a sample needs all its log-probs first: forward, loss, backward. */
 static ravel_status by_sequence(train__grpo *g, view *v, const train_batch *batch, const ravel_micro_batch *micro,
                                 ravel_error *err) {
-    train_result result = {.logprob = g->logprob};
+    const train__rows *rows = &g->rows;
+    train_result result = {.logprob = rows->logprob, .entropy = rows->entropy};
     train_model *model = train_learner_model(g->learner);
     ravel_status status = train_model_forward(model, batch, &result, err);
     if (status) return status;
     turn(v);
-    memset(g->coef, 0, (size_t)micro->thd->local_tokens * sizeof *g->coef);
+    memset(rows->coef, 0, (size_t)micro->thd->local_tokens * sizeof *rows->coef);
     for (int32_t i = 0; i < v->samples; i++) {
         int64_t at = v->starts[i], n = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i];
-        train_policy_loss(&g->config->policy, n, (double)v->advantage[i], g->logprob + at, v->old + at,
-                          v->generator + at, trainer_of(g, g->logprob + at, v->old + at),
-                          g->reference ? v->reference + at : NULL, v->weights + at, g->coef + at, &g->sums);
+        train_policy_loss(&g->config->policy, n, (double)v->advantage[i], rows->logprob + at, v->old + at,
+                          v->generator + at, trainer_of(g, rows->logprob + at, v->old + at),
+                          g->reference ? v->reference + at : NULL, v->weights + at, rows->coef + at, &g->sums);
     }
-    return train_model_backward(model, g->coef, NULL, err);
+    for (int64_t t = 0; t < micro->thd->local_tokens; t++)
+        rows->entropy_coef[t] =
+            v->weights[t] != 0 ? add_entropy(v, (double)rows->entropy[t], (double)v->weights[t]) : 0;
+    return train_model_backward(model, rows->coef, g->config->grpo.entropy > 0 ? rows->entropy_coef : NULL, err);
 }
 
 static ravel_status learn_micro(train__grpo *g, const ravel_micro_batch *micro, view *v, ravel_error *err) {
@@ -166,14 +173,11 @@ static ravel_status learn_micro(train__grpo *g, const ravel_micro_batch *micro, 
 
 /* ---- an update ------------------------------------------------------------------------------------------ */
 
-static void add_figures(train__grpo *g, const view *v, double norm, double lr, int32_t skipped) {
+static void add_figures(train__grpo *g, const view *v) {
     ravel_metrics *m = g->run.metrics;
     const train_policy_sums *s = &g->sums;
     double n = s->tokens;
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, s->loss, 1);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
-    if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
-    (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
     if (n <= 0) return;
     (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_RATIO_MEAN, s->ratio / n, n);
     (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_RATIO_MAX, s->ratio_max, 1);
@@ -181,7 +185,12 @@ static void add_figures(train__grpo *g, const view *v, double norm, double lr, i
     (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_CLIP_SHARE, s->clipped / n, n);
     if (s->gap_tokens > 0) {
         (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_GAP_MEAN, s->gap / s->gap_tokens, s->gap_tokens);
+        (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_GAP_MAX, s->gap_max, 1);
         (void)ravel_metrics_add(m, RAVEL_METRIC_TOKEN_MULT_PROB_ERROR, s->gap_exp / s->gap_tokens, s->gap_tokens);
+    }
+    if (g->config->policy.tis > 0) {
+        (void)ravel_metrics_add(m, TRAIN_METRIC_TIS_MEAN, s->tis / n, n);
+        (void)ravel_metrics_add(m, TRAIN_METRIC_TIS_CAPPED, s->tis_capped / n, n);
     }
     if (g->reference) (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_KL_REF, s->kl / n, n);
     if (v->entropy_tokens > 0)
@@ -189,7 +198,6 @@ static void add_figures(train__grpo *g, const view *v, double norm, double lr, i
 }
 
 ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
-    const train_learn_options *o = &g->config->learn;
     const ravel_feed_update *update;
     ravel_micro_batch micro;
     view v = {.g = g};
@@ -204,14 +212,7 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
     ravel_feed_iter iter = ravel_feed_iterate(g->feed, 0);
     while (!status && ravel_feed_iter_next(&iter, &micro)) status = learn_micro(g, &micro, &v, err);
     status = ravel_agree(g->trainers, status, err);
-    if (status) return status;
-    int64_t step = g->run.state.step + 1;
-    double norm,
-        lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, g->config->run.steps);
-    int32_t skipped;
-    status = train_learner_finish(g->learner, lr, g->run.metrics, &norm, &skipped, err);
-    if (status) return status;
-    add_figures(g, &v, norm, lr, skipped);
-    g->run.state.step = step;
-    return RAVEL_OK;
+    if (!status) status = train_run_apply(&g->run, g->learner, err);
+    if (!status) add_figures(g, &v);
+    return status;
 }

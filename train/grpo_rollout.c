@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EVAL_FIRST (INT64_C(1) << 40) /* questions that training never reaches */
 enum { EVAL_BATCH = -1 };
 
 /* ---- orders --------------------------------------------------------------------------------------------- */
@@ -69,6 +68,11 @@ static int64_t count_useful(const train_experience *x) {
     return useful;
 }
 
+static int by_number(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
 /* The number of the `wanted`-th useful group over all ranks, or INT64_MAX where there are not as many: groups beyond it
  * are left out. */
 static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ravel_error *err) {
@@ -85,11 +89,9 @@ static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ra
     for (int64_t i = 0, end; !status && i < x->count; i = end)
         if (group_is_useful(x, i, &end)) own[n++] = x->groups[i];
     if (!status) status = ravel_gather(g->trainers, own, counts, 1, all, err);
-    /* the wanted-th smallest, by counting for each how many are below it: a few hundred groups at most */
-    for (int64_t i = 0; !status && i < total; i++) {
-        int64_t below = 0;
-        for (int64_t j = 0; j < total; j++) below += all[j] < all[i];
-        if (below == wanted - 1) *last = all[i];
+    if (!status) {
+        qsort(all, (size_t)total, sizeof *all, by_number);
+        *last = all[wanted - 1];
     }
     train__release(NULL, all, bytes);
     return status;
@@ -158,20 +160,23 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
 }
 
 ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *err) {
-    int64_t count = g->config->grpo.eval_prompts;
+    int64_t count = train_prompts_eval_count(g->prompts, g->config->grpo.eval_prompts);
     double sums[2] = {0, 0};
     *reward = NAN;
     if (count == 0) return RAVEL_OK;
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
     train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = EVAL_BATCH, .group_size = 1, .greedy = 1};
     ravel_status status = train__grpo_drain(g, err);
-    if (!status) status = send_orders(g, order, EVAL_FIRST, count, err);
+    if (!status) status = send_orders(g, order, TRAIN_EVAL_FIRST, count, err);
     train_pile_clear(&g->answers);
     if (!status) status = train_answers_receive(g->world, g->count, EVAL_BATCH, &g->answers, err);
     if (!status) status = score(g, &g->answers, 1, err);
     for (int64_t i = 0; !status && i < g->batch.count; i++, sums[1] += 1) sums[0] += g->batch.rewards[i];
     if (!status) status = ravel_comm_allreduce(g->trainers, sums, sums, 2, RAVEL_F64, RAVEL_SUM, err);
-    if (!status && sums[1] > 0) *reward = sums[0] / sums[1];
+    if (!status && sums[1] > 0) {
+        *reward = sums[0] / sums[1];
+        (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_EVAL_REWARD, *reward, 1);
+    }
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
     return status;
 }

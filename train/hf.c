@@ -109,31 +109,64 @@ static void family(const ravel_shape *s, const char **architecture, const char *
     *type = s->qk_norm ? "qwen3" : s->attention_bias ? "qwen2" : "llama";
 }
 
-static int print_config(FILE *f, const ravel_shape *s, const char *dtype) {
+static int print_config(FILE *f, const ravel_shape *s, const char *dtype, int32_t eos) {
     const char *architecture, *type;
+    char end[64] = "";
     family(s, &architecture, &type);
+    if (eos >= 0) (void)snprintf(end, sizeof end, "  \"eos_token_id\": %d,\n", eos);
     return fprintf(f,
                    "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"dtype\": \"%s\",\n"
                    "  \"torch_dtype\": \"%s\",\n  \"hidden_size\": %lld,\n  \"num_hidden_layers\": %lld,\n"
                    "  \"num_attention_heads\": %lld,\n  \"num_key_value_heads\": %lld,\n  \"head_dim\": %lld,\n"
                    "  \"intermediate_size\": %lld,\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
                    "  \"tie_word_embeddings\": %s,\n  \"attention_bias\": %s,\n  \"hidden_act\": \"silu\",\n"
-                   "  \"rope_theta\": %.17g,\n  \"rms_norm_eps\": %.17g\n}\n",
+                   "%s  \"rope_theta\": %.17g,\n  \"rms_norm_eps\": %.17g\n}\n",
                    architecture, type, dtype, dtype, (long long)s->hidden, (long long)s->layers, (long long)s->heads,
                    (long long)s->kv_heads, (long long)s->head_dim, (long long)s->ffn, (long long)s->vocab,
                    (long long)(s->max_positions ? s->max_positions : 4096), s->tied ? "true" : "false",
-                   s->attention_bias ? "true" : "false", s->rope_theta, s->norm_eps);
+                   s->attention_bias ? "true" : "false", end, s->rope_theta, s->norm_eps);
 }
 
-ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, ravel_error *err) {
+ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
+                                ravel_error *err) {
     const char *name = NULL;
     ravel_status status = torch_name(dtype, &name, err);
     if (status) return status;
     FILE *f = fopen(path, "wb");
     if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
-    int failed = print_config(f, shape, name) < 0;
+    int failed = print_config(f, shape, name, eos) < 0;
     if (fclose(f) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
     return RAVEL_OK;
+}
+
+/* eos_token_id of one file: a number or a list of them. */
+static int32_t stops_of(const char *path, int32_t *stops, int32_t room) {
+    char *text = NULL;
+    size_t bytes = 0;
+    ravel_json *doc = NULL;
+    int32_t count = 0;
+    int64_t id;
+    if (read_text(path, &text, &bytes, NULL)) return 0;
+    if (!ravel_json_parse(text, bytes, NULL, &doc, NULL)) {
+        const ravel_json_node *node = ravel_json_get(doc, ravel_json_root(doc), "eos_token_id");
+        int list = node && node->kind == RAVEL_JSON_ARRAY;
+        if (list) node = ravel_json_first(doc, node);
+        while (count < room && ravel_json_integer(node, &id) && id >= 0 && id <= INT32_MAX) {
+            stops[count++] = (int32_t)id;
+            node = list ? ravel_json_next(doc, node) : NULL;
+        }
+    }
+    ravel_json_free(doc);
+    train__release(NULL, text, bytes);
+    return count;
+}
+
+int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room) {
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/generation_config.json", folder);
+    int32_t count = stops_of(path, stops, room);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    return count ? count : stops_of(path, stops, room);
 }
 
 /* ---- tensors -------------------------------------------------------------------------------------------- */
@@ -219,15 +252,46 @@ ravel_status train_tensors_save(const char *path, const train_params *params, co
 
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
                                const train_kernels *kernels, train_device *device, const train_real *flat,
-                               int32_t dtype, ravel_error *err) {
+                               int32_t dtype, int32_t eos, ravel_error *err) {
     char path[4096];
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return ravel_error_set(err, RAVEL_E_IO, "cannot make the folder %s: %s", folder, strerror(errno));
     if (strlen(folder) > sizeof path - 32)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the folder's name is too long");
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    ravel_status status = train_config_write(path, shape, dtype, err);
+    ravel_status status = train_config_write(path, shape, dtype, eos, err);
     if (status) return status;
     (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
     return train_tensors_save(path, params, kernels, device, flat, dtype, NULL, err);
+}
+
+/* ---- the rest of a folder ------------------------------------------------------------------------------- */
+
+static ravel_status copy_file(FILE *in, const char *to, ravel_error *err) {
+    char piece[1 << 14];
+    size_t bytes;
+    FILE *out = fopen(to, "wb");
+    if (!out) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", to, strerror(errno));
+    int failed = 0;
+    while (!failed && (bytes = fread(piece, 1, sizeof piece, in)) > 0) failed = fwrite(piece, 1, bytes, out) != bytes;
+    failed |= ferror(in);
+    if (fclose(out) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", to, strerror(errno));
+    return RAVEL_OK;
+}
+
+ravel_status train_folder_copy_rest(const char *from, const char *to, ravel_error *err) {
+    static const char *const names[] = {"generation_config.json",  "tokenizer.json",  "tokenizer_config.json",
+                                        "special_tokens_map.json", "vocab.json",      "merges.txt",
+                                        "added_tokens.json",       "tokenizer.model", "chat_template.jinja"};
+    ravel_status status = RAVEL_OK;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !status; i++) {
+        char source[4096], target[4096];
+        (void)snprintf(source, sizeof source, "%.4000s/%s", from, names[i]);
+        (void)snprintf(target, sizeof target, "%.4000s/%s", to, names[i]);
+        FILE *in = fopen(source, "rb");
+        if (!in) continue;
+        status = copy_file(in, target, err);
+        (void)fclose(in);
+    }
+    return status;
 }

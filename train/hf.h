@@ -20,8 +20,14 @@
 /* The shape from a config.json, or from the folder that holds it. E_UNSUPPORTED where the config asks for what the
  * trainer would silently get wrong: scaled rope, another activation, sliding windows. */
 ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err);
-/* A config.json that transformers reads back as the same model; `dtype` is what it says of the weights. */
-ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, ravel_error *err);
+/* A config.json that transformers reads back as the same model; `dtype` is what it says of the weights, `eos` the token
+ * that ends an answer (-1: nothing is said). */
+ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
+                                ravel_error *err);
+
+/* The tokens that end an answer, as the folder's generation_config.json or else its config.json says (eos_token_id, one
+ * or several): at most `room` of them; returns how many, 0 where nothing is said. */
+int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room);
 
 /* Fills `flat` ([params->elements] on the device) from a safetensors file, an index or a folder. Every tensor must be
  * there with its shape; f32, bf16 and f16 are converted. What the file holds beyond the table is passed over. On an
@@ -37,6 +43,10 @@ ravel_status train_tensors_save(const char *path, const train_params *params, co
 /* config.json and model.safetensors in `folder`, which is made where it is missing. */
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
                                const train_kernels *kernels, train_device *device, const train_real *flat,
-                               int32_t dtype, ravel_error *err);
+                               int32_t dtype, int32_t eos, ravel_error *err);
+
+/* What a model's folder holds beside config and weights, and other programs want of a checkpoint: the tokenizer's files
+ * and generation_config.json, copied where they are there. */
+ravel_status train_folder_copy_rest(const char *from, const char *to, ravel_error *err);
 
 #endif

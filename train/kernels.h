@@ -53,6 +53,7 @@ typedef enum train_products {
     TRAIN_PRODUCTS_OWN,     /* its own */
     TRAIN_PRODUCTS_OPENBLAS /* OpenBLAS, held to one thread a call; E_UNSUPPORTED where the build has none */
 } train_products;
+#define TRAIN_PRODUCTS_CHOICES "best|own|openblas"
 
 typedef struct train_device_options {
     int32_t threads;                  /* of a CPU set; 0 means 1 */

@@ -2,6 +2,7 @@
 
 #include "train/hf.h"
 #include "train/host.h"
+#include "train/task.h"
 
 #include <ravel/exchange.h>
 
@@ -31,6 +32,27 @@ ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, r
                            .rope_theta = 1e6,
                            .norm_eps = 1e-6};
     return ravel_shape_check(shape, err);
+}
+
+void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t *count) {
+    *count = choice->model ? train_stops_read(choice->model, stops, TRAIN_STOPS) : 0;
+    if (*count) return;
+    stops[0] = TRAIN_TOKEN_EOS;
+    *count = 1;
+}
+
+int32_t train_threads(const train_config *config, const ravel_shape *shape, int32_t processors, int32_t ranks) {
+    if (config->model.threads) return config->model.threads;
+    double work = 6.0 * (double)ravel_shape_matmul_weights(shape) * (double)config->plan.budget;
+    double most = fmin(work / 1e9, (double)processors / (double)(ranks > 0 ? ranks : 1));
+    return most < 2 ? 1 : (int32_t)fmin(most, 1024);
+}
+
+ravel_status train_device_open(const train_model_choice *choice, const ravel_allocator *allocator,
+                               const train_kernels **kernels, train_device **device, ravel_error *err) {
+    train_device_options options = {.threads = choice->threads, .products = choice->products, .allocator = allocator};
+    ravel_status status = train_kernels_find(choice->kernels, kernels, err);
+    return status ? status : (*kernels)->open(&options, device, err);
 }
 
 static void model_options(const train_config *config, const ravel_allocator *allocator, train_model_options *options) {
@@ -109,17 +131,18 @@ ravel_status train_learner_create(const train_config *config, const ravel_shape 
                                   const ravel_allocator *allocator, train_learner **learner, ravel_error *err) {
     train_learner *l = train__calloc(allocator, 1, sizeof *l);
     if (!l) return train__no_memory(err, sizeof *l, "a trainer");
-    train_device_options device = {.threads = config->model.threads, .allocator = allocator};
     train_model_options options;
+    int32_t stops[TRAIN_STOPS], stop_count;
     model_options(config, allocator, &options);
+    train_stop_tokens(&config->model, stops, &stop_count);
     l->config = config;
     l->allocator = allocator;
     l->shape = *shape;
     l->comm = comm;
     l->ranks = ravel_comm_size(comm);
     l->rank = ravel_comm_rank(comm);
-    ravel_status status = train_kernels_find(config->model.kernels, &l->kernels, err);
-    if (!status) status = l->kernels->open(&device, &l->device, err);
+    l->eos = stops[0] < shape->vocab ? stops[0] : -1;
+    ravel_status status = train_device_open(&config->model, allocator, &l->kernels, &l->device, err);
     if (!status) status = train_model_create(l->kernels, l->device, shape, &options, &l->model, err);
     if (!status) status = make_shares(l, err);
     if (!status) status = make_optimizer(l, err);
@@ -238,16 +261,30 @@ static ravel_status reduce_over_comm(void *user, int64_t *values, int64_t count,
                                 err);
 }
 
+static const ravel_metric extra_rows[] = {
+#define X(ID, metric, units, sentence) \
+    {.name = metric,                   \
+     .doc = sentence,                  \
+     .unit = units,                    \
+     .kind = RAVEL_KIND_GAUGE,         \
+     .rule = RAVEL_RULE_MEAN,          \
+     .show = RAVEL_SHOW_RL},
+    TRAIN_METRIC_LIST(X)
+#undef X
+};
+
 ravel_status train_metrics_create(const train_config *config, const ravel_shape *shape, ravel_comm *comm, int rl,
-                                  int32_t world, const ravel_logger *logger, ravel_metrics **metrics,
+                                  int32_t world, int64_t steps, const ravel_logger *logger, ravel_metrics **metrics,
                                   ravel_error *err) {
     ravel_metrics_reducer reducer = {ravel_comm_rank(comm), ravel_comm_size(comm), reduce_over_comm, comm};
     ravel_metrics_options options;
     ravel_metrics_options_default(&options);
     options.world = world;
-    options.updates = config->run.steps;
+    options.updates = steps;
     options.gpu = config->run.gpu;
     options.rl = rl;
+    options.extra = rl ? extra_rows : NULL;
+    options.extra_count = rl ? (int64_t)(sizeof extra_rows / sizeof *extra_rows) : 0;
     options.recompute = config->model.recompute ? RAVEL_RECOMPUTE_FULL : RAVEL_RECOMPUTE_NONE;
     options.shape = shape;
     options.reducer = &reducer;

@@ -28,6 +28,19 @@ typedef struct train_learner train_learner;
 /* The shape that a configuration asks for: of --model, --shape, or the byte model of its numbers. */
 ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, ravel_error *err);
 
+/* The tokens that end an answer: what the model's folder says, or the byte models' own. */
+enum { TRAIN_STOPS = 16 };
+void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t *count);
+
+/* The threads of each rank: what the configuration says, or an even share of `processors` for `ranks` ranks that work at
+ * the same time, where a micro-batch is at least a GFLOP for every thread: below that, threads wait for one another more
+ * than they help. */
+int32_t train_threads(const train_config *config, const ravel_shape *shape, int32_t processors, int32_t ranks);
+
+/* The kernels that a configuration asks for, and a device of theirs. */
+ravel_status train_device_open(const train_model_choice *choice, const ravel_allocator *allocator,
+                               const train_kernels **kernels, train_device **device, ravel_error *err);
+
 /* Bytes that a rank will take, by purpose; a pure function of the configuration. */
 typedef struct train_estimate {
     train_memory model;
@@ -68,9 +81,23 @@ ravel_status train_learner_load(train_learner *learner, const char *folder, rave
 
 /* ---- metrics -------------------------------------------------------------------------------------------- */
 
+/* X(ID, name, unit, sentence): rows of RL runs beside the library's own. */
+#define TRAIN_METRIC_LIST(X)                                                                         \
+    X(EVAL_REWARD, "eval/reward", "", "mean reward of greedy answers to the evaluation's questions") \
+    X(TIS_MEAN, "policy/tis_mean", "", "mean importance weight, trainer / generator, after the cap") \
+    X(TIS_CAPPED, "policy/tis_capped_share", "share", "loss tokens whose importance weight was above the cap")
+
+typedef enum train_metric {
+    TRAIN_METRIC_BEFORE = RAVEL_METRICS - 1,
+#define X(ID, name, unit, sentence) TRAIN_METRIC_##ID,
+    TRAIN_METRIC_LIST(X)
+#undef X
+} train_metric;
+
 /* Metrics for a rank of `comm`: reduced over it. `rl` turns the RL rows on. */
 ravel_status train_metrics_create(const train_config *config, const ravel_shape *shape, ravel_comm *comm, int rl,
-                                  int32_t world, const ravel_logger *logger, ravel_metrics **metrics, ravel_error *err);
+                                  int32_t world, int64_t steps, const ravel_logger *logger, ravel_metrics **metrics,
+                                  ravel_error *err);
 /* The counts of a feed's update. */
 void train_metrics_update_counts(ravel_metrics *metrics, const ravel_feed_update *update);
 

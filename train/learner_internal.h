@@ -16,6 +16,7 @@ struct train_learner {
     int64_t *counts; /* [ranks] elements of each rank's share; one that holds all, without ZeRO */
     int64_t first;   /* of this rank's share */
     int32_t ranks, rank;
+    int32_t eos;       /* token that ends an answer, for config.json; -1: not known */
     train_real *share; /* [counts[rank]] where reduce-scatter puts it; NULL without ZeRO */
     float *weights;    /* [budget] shifted */
     int64_t weights_room;

@@ -66,7 +66,8 @@ static ravel_status save_begin(saver *s, const char *folder, ravel_error *err) {
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
     int32_t dtype = l->config->run.save_dtype == 1 ? RAVEL_BF16 : RAVEL_F32;
     ravel_status status = train_folder_save(folder, &l->shape, train_model_params(l->model), l->kernels, l->device,
-                                            train_model_weights(l->model), dtype, err);
+                                            train_model_weights(l->model), dtype, l->eos, err);
+    if (!status && l->config->model.model) status = train_folder_copy_rest(l->config->model.model, folder, err);
     if (!status) status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_writer_create(path, &options, &s->writer, err);
     (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->optimizer));

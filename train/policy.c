@@ -137,10 +137,15 @@ void train_policy_loss(const train_policy *policy, int64_t count, double advanta
         if (w == 0) continue;
         double step = (double)now[t] - (double)old[t], ratio = exp(sequence ? mean : step);
         double loss = surrogate(policy, ratio, advantage, &slope);
-        if (generator && policy->tis > 0) tis = fmin(exp((double)old[t] - (double)generator[t]), policy->tis);
+        if (generator && policy->tis > 0) {
+            double whole = exp((double)old[t] - (double)generator[t]);
+            tis = fmin(whole, policy->tis);
+            sums->tis_capped += whole > policy->tis;
+        }
         if (generator && trainer) {
             double gap = fabs((double)trainer[t] - (double)generator[t]);
             sums->gap += gap;
+            sums->gap_max = fmax(sums->gap_max, gap);
             sums->gap_exp += exp(gap);
             sums->gap_tokens += 1;
         }

@@ -77,7 +77,9 @@ typedef struct train_policy_sums {
     double gap;        /* sum of |trainer's log-prob for the generator's weights - g| */
     double gap_exp;    /* sum of exp of that: token_mult_prob_error is this over tokens */
     double gap_tokens; /* over how many tokens: 0 where nobody knows the trainer's */
+    double gap_max;
     double tis;        /* sum of importance weights */
+    double tis_capped; /* tokens whose importance weight was above the cap */
 } train_policy_sums;
 
 /* One sample of `count` tokens. Arrays of count: `now` (l), `old` (o), `generator` (g, or NULL where tis is off and no

@@ -3,21 +3,22 @@
 #include "train/host.h"
 
 #include <ravel/json.h>
+#include <ravel/order.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct train_prompts {
+    train_prompts_options options;
     const train_task *task; /* or: */
-    uint64_t seed;
-    int32_t level;
-    train_pile rows; /* prompts of the file */
-    char *answers;   /* NUL-terminated, one after the other; a row without one has offset -1 */
+    train_pile rows;        /* prompts of the file */
+    int64_t train_rows;     /* of them; those behind are for evaluation */
+    int64_t longest;
+    char *answers; /* NUL-terminated, one after the other; a row without one has offset -1 */
     size_t answers_used, answers_room;
     int64_t *answer_at; /* [rows] offsets */
     int64_t answer_room;
-    int64_t vocab;
 };
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
@@ -56,7 +57,7 @@ static int64_t row_tokens(const train_prompts *p, const ravel_json *doc, const r
         return n;
     }
     for (const ravel_json_node *x = ravel_json_first(doc, ids); x; x = ravel_json_next(doc, x)) {
-        if (!ravel_json_integer(x, &id) || id < 0 || id >= p->vocab) return -1;
+        if (!ravel_json_integer(x, &id) || id < 0 || id >= p->options.vocab) return -1;
         tokens[n++] = (int32_t)id;
     }
     return n > 0 ? n : -1;
@@ -72,8 +73,9 @@ static ravel_status take_line(train_prompts *p, ravel_json **doc, const char *li
     if (count < 0)
         status =
             ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
-                            (long long)p->vocab);
+                            (long long)p->options.vocab);
     train_rollout row = {.length = count, .prompt = count};
+    p->longest = train__max(p->longest, count);
     if (!status) status = train_pile_add(&p->rows, &row, tokens, NULL, err);
     if (!status) status = keep_answer(p, ravel_json_get(*doc, root, "answer"), err);
     free(tokens);
@@ -104,15 +106,29 @@ static ravel_status read_file(train_prompts *p, const char *path, ravel_error *e
 
 /* ---- the public face ------------------------------------------------------------------------------------ */
 
-ravel_status train_prompts_open(const char *task, uint64_t seed, int32_t level, const char *data, int64_t vocab,
-                                train_prompts **prompts, ravel_error *err) {
+/* Rows for training, then rows for evaluation. */
+static ravel_status part_rows(train_prompts *p, ravel_error *err) {
+    int64_t rows = p->rows.count, apart = (int64_t)((double)rows * p->options.eval_share);
+    p->train_rows = rows - apart;
+    if (p->options.eval_share <= 0 || (apart > 0 && apart < rows)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "eval-share %g of %lld rows leaves nothing to %s",
+                           p->options.eval_share, (long long)rows, apart ? "train on" : "evaluate");
+}
+
+static ravel_status open_either(train_prompts *p, ravel_error *err) {
+    p->longest = TRAIN_TASK_PROMPT;
+    if (!p->options.data) return train_task_find(p->options.task, &p->task, err);
+    p->longest = 0;
+    ravel_status status = read_file(p, p->options.data, err);
+    return status ? status : part_rows(p, err);
+}
+
+ravel_status train_prompts_open(const train_prompts_options *options, train_prompts **prompts, ravel_error *err) {
     train_prompts *p = train__calloc(NULL, 1, sizeof *p);
     if (!p) return train__no_memory(err, sizeof *p, "prompts");
-    p->seed = seed;
-    p->level = level;
-    p->vocab = vocab;
+    p->options = *options;
     train_pile_init(&p->rows, NULL);
-    ravel_status status = data ? read_file(p, data, err) : train_task_find(task, &p->task, err);
+    ravel_status status = open_either(p, err);
     if (status) {
         train_prompts_free(p);
         return status;
@@ -129,8 +145,26 @@ void train_prompts_free(train_prompts *p) {
     train__release(NULL, p, sizeof *p);
 }
 
+int64_t train_prompts_longest(const train_prompts *p) {
+    return p->longest;
+}
+
+int64_t train_prompts_eval_count(const train_prompts *p, int64_t wanted) {
+    if (p->task) return wanted;
+    return train__min(wanted, train_prompts_eval_apart(p) ? p->rows.count - p->train_rows : p->rows.count);
+}
+
+int train_prompts_eval_apart(const train_prompts *p) {
+    return p->task || p->train_rows < p->rows.count;
+}
+
 static int64_t row_of(const train_prompts *p, int64_t index) {
-    return index % p->rows.count;
+    if (index >= TRAIN_EVAL_FIRST) {
+        int64_t i = index - TRAIN_EVAL_FIRST, first = train_prompts_eval_apart(p) ? p->train_rows : 0;
+        return first + i % (p->rows.count - first);
+    }
+    ravel_order order = {.size = sizeof order, .count = p->train_rows, .seed = p->options.seed, .shuffle = 1};
+    return ravel_order_row(&order, index / p->train_rows, index % p->train_rows);
 }
 
 ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_pile *pile, ravel_error *err) {
@@ -143,18 +177,19 @@ ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_pile
     enum { ROOM = 2 * TRAIN_TASK_TEXT + 2 };
     train_question question;
     int32_t tokens[ROOM];
-    train_task_make(p->task, p->seed, index, p->level, &question);
+    train_task_make(p->task, p->options.seed, index, p->options.level, &question);
     item.length = train_task_tokens(&question, 0, tokens, ROOM, &item.prompt);
     return train_pile_add(pile, &item, tokens, NULL, err);
 }
 
 const char *train_prompts_answer(const train_prompts *p, int64_t index, train_question *question, size_t *bytes) {
     const char *answer = NULL;
+    int64_t row = p->task ? 0 : row_of(p, index);
     if (p->task) {
-        train_task_make(p->task, p->seed, index, p->level, question);
+        train_task_make(p->task, p->options.seed, index, p->options.level, question);
         answer = question->answer;
-    } else if (p->answer_at[row_of(p, index)] >= 0) {
-        answer = p->answers + p->answer_at[row_of(p, index)];
+    } else if (p->answer_at[row] >= 0) {
+        answer = p->answers + p->answer_at[row];
     }
     *bytes = answer ? strlen(answer) : 0;
     return answer;

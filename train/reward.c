@@ -70,6 +70,17 @@ static ravel_status append_quoted(train_reward *r, const char *key, const char *
     return RAVEL_OK;
 }
 
+static ravel_status append_ids(train_reward *r, const char *key, const int32_t *ids, int64_t count, ravel_error *err) {
+    ravel_status status = make_room(r, &r->out, strlen(key) + 16 + (size_t)count * 13, err);
+    if (status) return status;
+    char *at = r->out.data + r->out.used;
+    at += sprintf(at, ", \"%s\": [", key);
+    for (int64_t i = 0; i < count; i++) at += sprintf(at, i ? ", %d" : "%d", ids[i]);
+    *at++ = ']';
+    r->out.used = (size_t)(at - r->out.data);
+    return RAVEL_OK;
+}
+
 static ravel_status append_line(train_reward *r, int64_t id, const train_rollout_text *x, ravel_error *err) {
     ravel_status status = make_room(r, &r->out, 64, err);
     if (status) return status;
@@ -77,6 +88,8 @@ static ravel_status append_line(train_reward *r, int64_t id, const train_rollout
     status = append_quoted(r, "prompt", x->prompt, x->prompt_bytes, err);
     if (!status) status = append_quoted(r, "response", x->response, x->response_bytes, err);
     if (!status && x->answer) status = append_quoted(r, "answer", x->answer, x->answer_bytes, err);
+    if (!status) status = append_ids(r, "prompt_ids", x->prompt_ids, x->prompt_tokens, err);
+    if (!status) status = append_ids(r, "response_ids", x->response_ids, x->tokens, err);
     if (!status) status = make_room(r, &r->out, 96, err);
     if (status) return status;
     r->out.used += (size_t)sprintf(r->out.data + r->out.used, ", \"tokens\": %lld, \"ended\": %s}\n",
@@ -156,7 +169,7 @@ static ravel_status take_line(train_reward *r, const char *line, size_t bytes, i
                                quoted, line);
     const ravel_json_node *root = ravel_json_root(r->doc);
     if (!ravel_json_integer(ravel_json_get(r->doc, root, "id"), &id) ||
-        !ravel_json_real(ravel_json_get(r->doc, root, "reward"), &value) || id < 0 || id >= count)
+        !ravel_json_real(ravel_json_get(r->doc, root, "reward"), &value) || !isfinite(value) || id < 0 || id >= count)
         return ravel_error_set(err, RAVEL_E_CALLBACK,
                                "reward command: it wrote \"%.*s\"; expected {\"id\": 0 to %lld, \"reward\": a number}",
                                quoted, line, (long long)count - 1);

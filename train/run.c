@@ -53,28 +53,35 @@ static ravel_status state_read(const char *folder, train_state *state, ravel_err
 /* ---- opening -------------------------------------------------------------------------------------------- */
 
 /* The folder that was named, or the first runs/KIND-N that is free (the last that is not, to resume). */
-static void choose_folder(train_run *run) {
-    const char *given = run->config->run.run, *kind = run->kind == TRAIN_SFT ? "sft" : "grpo";
-    if (given) {
-        (void)snprintf(run->folder, sizeof run->folder, "%s", given);
+static void choose_folder(const train_run_options *options, train_kind kind, char *folder) {
+    const char *name = kind == TRAIN_SFT ? "sft" : "grpo";
+    int last = 0;
+    if (options->run) {
+        (void)snprintf(folder, TRAIN_PATH, "%s", options->run);
         return;
     }
-    int last = 0;
     for (int n = 1; n < 1000000; n++) {
         char config[TRAIN_PATH];
-        (void)snprintf(config, sizeof config, "runs/%s-%d/config.json", kind, n);
+        (void)snprintf(config, sizeof config, "runs/%s-%d/config.json", name, n);
         if (access(config, F_OK) != 0) break;
         last = n;
     }
-    if (!run->config->run.resume || last == 0) last++;
-    (void)snprintf(run->folder, sizeof run->folder, "runs/%s-%d", kind, last);
+    if (!options->resume || last == 0) last++;
+    (void)snprintf(folder, TRAIN_PATH, "runs/%s-%d", name, last);
+}
+
+int train_run_config(const train_config *config, train_kind kind, char *path) {
+    char folder[TRAIN_PATH];
+    choose_folder(&config->run, kind, folder);
+    (void)snprintf(path, TRAIN_PATH, "%.4000s/config.json", folder);
+    return access(path, F_OK) == 0;
 }
 
 /* Rank 0 looks and decides; the others are told. */
 static ravel_status open_folder(train_run *run, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (run->rank == 0) {
-        choose_folder(run);
+        choose_folder(&run->config->run, run->kind, run->folder);
         status = train_rundir_open(run->folder, run->config->run.resume, err);
         if (!status && run->config->run.resume) {
             int64_t step; /* a run that died before its first checkpoint begins again */
@@ -111,8 +118,10 @@ static void restore_totals(train_run *run) {
 }
 
 ravel_status train_run_open(train_run *run, const train_config *config, train_kind kind, const ravel_shape *shape,
-                            ravel_comm *comm, int32_t world, const train_hooks *hooks, ravel_error *err) {
+                            ravel_comm *comm, int32_t world, int64_t steps, const train_hooks *hooks,
+                            ravel_error *err) {
     memset(run, 0, sizeof *run);
+    run->steps = steps;
     run->config = config;
     run->kind = kind;
     run->comm = comm;
@@ -122,8 +131,8 @@ ravel_status train_run_open(train_run *run, const train_config *config, train_ki
     if (hooks) run->hooks = *hooks;
     ravel_status status = open_folder(run, err);
     if (!status)
-        status =
-            train_metrics_create(config, shape, comm, kind == TRAIN_GRPO, world, run->hooks.logger, &run->metrics, err);
+        status = train_metrics_create(config, shape, comm, kind == TRAIN_GRPO, world, steps, run->hooks.logger,
+                                      &run->metrics, err);
     if (!status) status = open_sinks(run, err);
     if (!status && run->checkpoint[0]) {
         status = ravel_agree(comm, state_read(run->checkpoint, &run->state, err), err);
@@ -137,6 +146,23 @@ ravel_status train_run_open(train_run *run, const train_config *config, train_ki
 void train_run_free(train_run *run) {
     ravel_metrics_free(run->metrics);
     run->metrics = NULL;
+}
+
+/* ---- an update ------------------------------------------------------------------------------------------ */
+
+ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err) {
+    const train_learn_options *o = &run->config->learn;
+    ravel_metrics *m = run->metrics;
+    int64_t step = run->state.step + 1;
+    int32_t skipped;
+    double norm, lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, run->steps);
+    ravel_status status = train_learner_finish(learner, lr, m, &norm, &skipped, err);
+    if (status) return status;
+    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
+    if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
+    (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
+    run->state.step = step;
+    return RAVEL_OK;
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------------------- */
@@ -161,25 +187,36 @@ static ravel_status write_state(train_run *run, const char *folder, ravel_error 
     return status;
 }
 
+/* What is rank 0's alone: the folder to write into, and, when the learner's files are in it, the state and the name. */
+static ravel_status begin_checkpoint(const train_run *run, train_checkpoint **checkpoint, char *folder,
+                                     ravel_error *err) {
+    if (run->rank != 0) return RAVEL_OK;
+    ravel_status status = train_checkpoint_begin(run->folder, run->state.step, NULL, checkpoint, err);
+    if (!status) (void)snprintf(folder, TRAIN_PATH, "%s", train_checkpoint_path(*checkpoint));
+    return status;
+}
+
+static ravel_status end_checkpoint(train_run *run, train_checkpoint *checkpoint, const char *folder, ravel_error *err) {
+    if (!checkpoint) return RAVEL_OK;
+    ravel_status status = write_state(run, folder, err);
+    if (!status) return train_checkpoint_commit(checkpoint, run->config->run.keep, err);
+    train_checkpoint_abort(checkpoint);
+    return status;
+}
+
 ravel_status train_run_checkpoint(train_run *run, train_learner *learner, ravel_error *err) {
     train_checkpoint *checkpoint = NULL;
     char folder[TRAIN_PATH] = "";
     (void)ravel_metrics_phase_begin(run->metrics, RAVEL_PHASE_CHECKPOINT, NULL);
     ravel_status status = RAVEL_OK;
     if (run->addition.gather) status = run->addition.gather(run->addition.user, err);
-    if (!status && run->rank == 0) {
-        status = train_checkpoint_begin(run->folder, run->state.step, NULL, &checkpoint, err);
-        if (!status) (void)snprintf(folder, sizeof folder, "%s", train_checkpoint_path(checkpoint));
-    }
+    if (!status) status = begin_checkpoint(run, &checkpoint, folder, err);
     status = ravel_agree(run->comm, status, err);
     if (!status) status = train_learner_save(learner, folder, err);
-    if (!status && run->rank == 0) status = write_state(run, folder, err);
-    if (!status && checkpoint) {
-        status = train_checkpoint_commit(checkpoint, run->config->run.keep, err);
-        checkpoint = NULL;
-    }
-    train_checkpoint_abort(checkpoint);
-    if (!status || ravel_comm_alive(run->comm, NULL) == RAVEL_OK) status = ravel_agree(run->comm, status, err);
+    if (status)
+        train_checkpoint_abort(checkpoint);
+    else
+        status = ravel_agree(run->comm, end_checkpoint(run, checkpoint, folder, err), err);
     if (!status) run->saved = run->state.step;
     (void)ravel_metrics_phase_end(run->metrics, RAVEL_PHASE_CHECKPOINT, NULL);
     return status;
@@ -209,4 +246,14 @@ ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_er
 ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_error *err) {
     if (!run->config->run.checkpoint_end || run->saved == run->state.step) return RAVEL_OK;
     return train_run_checkpoint(run, learner, err);
+}
+
+void train_run_summarise(const train_run *run, train_summary *summary) {
+    ravel_metrics_totals t;
+    ravel_metrics_totals_get(run->metrics, &t);
+    *summary = (train_summary){.steps = run->state.step, .stopped = run->stopped};
+    (void)snprintf(summary->folder, sizeof summary->folder, "%s", run->folder);
+    summary->tokens_per_sec = t.seconds > 0 ? (double)t.tokens / t.seconds : NAN;
+    summary->packing_efficiency =
+        t.bins > 0 ? (double)t.tokens / ((double)t.bins * (double)run->config->plan.budget) : NAN;
 }

@@ -1,13 +1,15 @@
 /* train/run.h: what the training loops share: the run folder, metrics and their sinks, the state that a checkpoint keeps,
  * and leaving in good order.
  *
- *     train_run run;
- *     train_run_open(&run, &config, TRAIN_SFT, comm, hooks, &err);       folder, config.json, metrics, newest checkpoint
- *     while (run.state.step < config.run.steps && !train_run_stopped(&run)) {
- *         ... an update; ++run.state.step ...
- *         train_run_end_step(&run, learner, &err);                       metrics, and a checkpoint when it is time
+ *     train_run_open(&run, &config, TRAIN_SFT, &shape, comm, world, steps, hooks, &err);
+ *                                                           folder, config.json, metrics, the newest checkpoint's state
+ *     while (run.state.step < run.steps && !run.stopped) {
+ *         ... forward and backward of an update's micro-batches ...
+ *         train_run_apply(&run, learner, &err);             sum over ranks, clip, learning rate, optimiser
+ *         train_run_end_step(&run, learner, &err);          metrics, and a checkpoint when it is time
  *     }
- *     train_run_close(&run, learner, &err);                              the last checkpoint
+ *     train_run_finish(&run, learner, &err);                the last checkpoint
+ *     train_run_free(&run);
  *
  * Every rank of the communicator calls these together. */
 #ifndef TRAIN_RUN_H
@@ -37,8 +39,7 @@ typedef struct train_hooks {
     X(int64_t, I64, tokens)                                                   \
     X(int64_t, I64, loss_tokens)                                              \
     X(double, F64, seconds)                                                   \
-    X(double, F64, reward_first) /* greedy reward before training */          \
-    X(double, F64, loss_first)
+    X(double, F64, reward_first) /* greedy reward before training */
 
 typedef struct train_state {
 #define X(type, option, name) type name;
@@ -64,6 +65,7 @@ typedef struct train_run {
     char folder[TRAIN_PATH];
     char checkpoint[TRAIN_PATH]; /* to go on from; "" where there is none */
     train_state state;
+    int64_t steps; /* updates to run in all */
     int32_t rank;
     int32_t stopped;
     int64_t saved;   /* step of the newest checkpoint, -1: none */
@@ -71,9 +73,16 @@ typedef struct train_run {
     train_addition addition;
 } train_run;
 
-/* world: ranks of the whole job, for per-GPU figures. */
+/* The configuration that the run which `config` would resume was started with: its path (TRAIN_PATH bytes), or 0 where
+ * there is none yet. */
+int train_run_config(const train_config *config, train_kind kind, char *path);
+
+/* world: ranks of the whole job, for per-GPU figures; steps: updates to run in all. */
 ravel_status train_run_open(train_run *run, const train_config *config, train_kind kind, const ravel_shape *shape,
-                            ravel_comm *comm, int32_t world, const train_hooks *hooks, ravel_error *err);
+                            ravel_comm *comm, int32_t world, int64_t steps, const train_hooks *hooks, ravel_error *err);
+/* The optimiser step of an update whose gradients are complete on this rank, with the learning rate that the schedule
+ * has for it; counts the step and adds its figures to the metrics. */
+ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err);
 /* After an update: its metrics go out, and a checkpoint is written where the configuration says. */
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err);
 /* Collective: whether any rank was told to stop. */
@@ -89,10 +98,14 @@ typedef struct train_summary {
     int64_t steps;
     double loss_first, loss_last;       /* per token, of the first and the last update that this process ran */
     double eval_loss;                   /* NAN where there was no evaluation */
-    double reward_first, reward_last;   /* greedy, on questions that are not trained on; NAN without */
+    double reward_first, reward_last;   /* greedy, on the evaluation's questions; NAN without */
+    int32_t reward_apart;               /* which are never trained on */
     double sampled_first, sampled_last; /* mean reward of the sampled answers, first and last five batches */
     double tokens_per_sec, packing_efficiency, refit_overlap, refit_gb_per_sec;
     int32_t stopped; /* by a signal, before all steps were done */
 } train_summary;
+
+/* What every kind of run can say: folder, steps, and speed and packing of the whole run; the rest is 0. */
+void train_run_summarise(const train_run *run, train_summary *summary);
 
 #endif

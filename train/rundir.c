@@ -186,10 +186,9 @@ void train_checkpoint_abort(train_checkpoint *c) {
     train__release(c->allocator, c, sizeof *c);
 }
 
-/* The steps that are there, newest first, at most as many as fit. */
+/* How many checkpoints there are, the oldest and the newest. */
 typedef struct found {
-    int64_t steps[4096];
-    int count;
+    int64_t count, oldest, newest;
 } found;
 
 static ravel_status note_step(const char *path, const char *name, void *user, ravel_error *err) {
@@ -197,34 +196,36 @@ static ravel_status note_step(const char *path, const char *name, void *user, ra
     (void)err;
     found *f = user;
     int64_t step = step_of(name, "step");
-    if (step >= 0 && f->count < 4096) f->steps[f->count++] = step;
+    if (step < 0) return RAVEL_OK;
+    if (f->count == 0 || step < f->oldest) f->oldest = step;
+    if (f->count == 0 || step > f->newest) f->newest = step;
+    f->count++;
     return RAVEL_OK;
 }
 
-static int newest_first(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x < y) - (x > y);
-}
-
-static ravel_status list_steps(const char *run, found *f, ravel_error *err) {
+static ravel_status find_steps(const char *run, found *f, ravel_error *err) {
     char folder[TRAIN_PATH];
-    f->count = 0;
+    *f = (found){0};
     ravel_status status = join(folder, run, "checkpoints", err);
-    if (!status) status = walk(folder, note_step, f, err);
-    if (!status) qsort(f->steps, (size_t)f->count, sizeof *f->steps, newest_first);
-    return status;
+    return status ? status : walk(folder, note_step, f, err);
 }
 
+static ravel_status remove_step(const char *run, int64_t step, ravel_error *err) {
+    char path[TRAIN_PATH], doomed[TRAIN_PATH];
+    ravel_status status = step_path(path, run, "step", step, err);
+    if (!status) status = step_path(doomed, run, "writing", step, err);
+    /* It loses its name first: a crash in the middle of removing leaves nothing that looks complete. */
+    if (!status && rename(path, doomed) != 0) status = system_error(err, "renamed", path);
+    return status ? status : remove_folder(doomed, err);
+}
+
+/* The oldest goes until `keep` are left: one, as a rule, since this is called after every checkpoint. */
 static ravel_status prune(const char *run, int64_t keep, ravel_error *err) {
     found f;
-    char path[TRAIN_PATH], doomed[TRAIN_PATH];
-    ravel_status status = list_steps(run, &f, err);
-    for (int64_t i = keep; !status && keep > 0 && i < f.count; i++) {
-        status = step_path(path, run, "step", f.steps[i], err);
-        if (!status) status = step_path(doomed, run, "writing", f.steps[i], err);
-        /* It loses its name first: a crash in the middle of removing leaves nothing that looks complete. */
-        if (!status && rename(path, doomed) != 0) status = system_error(err, "renamed", path);
-        if (!status) status = remove_folder(doomed, err);
+    ravel_status status = find_steps(run, &f, err);
+    while (!status && keep > 0 && f.count > keep) {
+        status = remove_step(run, f.oldest, err);
+        if (!status) status = find_steps(run, &f, err);
     }
     return status;
 }
@@ -258,10 +259,10 @@ ravel_status train_checkpoint_commit(train_checkpoint *c, int64_t keep, ravel_er
 
 ravel_status train_checkpoint_latest(const char *run, int64_t *step, char *path, ravel_error *err) {
     found f;
-    ravel_status status = list_steps(run, &f, err);
+    ravel_status status = find_steps(run, &f, err);
     if (status) return status;
     if (f.count == 0) return ravel_error_set(err, RAVEL_E_END, "%s has no checkpoint", run);
-    status = step_path(path, run, "step", f.steps[0], err);
-    if (!status) *step = f.steps[0];
+    status = step_path(path, run, "step", f.newest, err);
+    if (!status) *step = f.newest;
     return status;
 }

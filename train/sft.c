@@ -1,7 +1,9 @@
 /* Supervised fine-tuning: one loop. The feed prepares the next update while this one is learnt. */
 #include "train/sft.h"
 
+#include "train/announce.h"
 #include "train/host.h"
+#include "train/task.h"
 
 #include <ravel/exchange.h>
 
@@ -16,26 +18,25 @@ typedef struct sft {
     ravel_source *source, *eval;
     ravel_feed *feed;
     train_learner *learner;
+    int64_t steps; /* updates to run in all */
     double loss_first, loss_last, eval_loss;
 } sft;
 
 /* ---- data ----------------------------------------------------------------------------------------------- */
 
 enum { EVAL_QUESTIONS = 256 };
-#define EVAL_FIRST (INT64_C(1) << 40) /* questions that training never reaches */
 
 static ravel_status open_task(sft *s, ravel_error *err) {
     const train_sft_options *o = &s->config->sft;
     uint64_t seed = s->config->run.seed;
-    int64_t count = o->batch * s->config->run.steps;
-    ravel_status status = train_task_source(o->task, seed, o->level, 0, count, &s->source, err);
-    if (!status) status = train_task_source(o->task, seed, o->level, EVAL_FIRST, EVAL_QUESTIONS, &s->eval, err);
+    ravel_status status = train_task_source(o->task, seed, o->level, 0, o->batch * s->steps, &s->source, err);
+    if (!status) status = train_task_source(o->task, seed, o->level, TRAIN_EVAL_FIRST, EVAL_QUESTIONS, &s->eval, err);
     return status;
 }
 
-static ravel_status open_rows(sft *s, ravel_error *err) {
+static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err) {
     ravel_source_options options = s->config->source;
-    if (!options.vocab) options.vocab = s->run.shape.vocab;
+    options.vocab = shape->vocab;
     ravel_status status = ravel_source_open(&options, &s->source, err);
     double share = s->config->sft.eval_share;
     if (status || share <= 0) return status;
@@ -52,6 +53,18 @@ static ravel_status open_rows(sft *s, ravel_error *err) {
     options.end_row = first + rows;
     if (!status) status = ravel_source_open(&options, &s->eval, err);
     return status;
+}
+
+/* Opens the data and settles how many updates there will be: what the epochs take, and --steps at most. */
+static ravel_status open_data(sft *s, const ravel_shape *shape, ravel_error *err) {
+    const train_config *c = s->config;
+    s->steps = c->run.steps ? c->run.steps : TRAIN_STEPS;
+    if (c->sft.task) return open_task(s, err);
+    ravel_status status = open_rows(s, shape, err);
+    if (status || c->sft.epochs == 0) return status;
+    int64_t rows = ravel_source_count(s->source) * c->sft.epochs, needed = (rows + c->sft.batch - 1) / c->sft.batch;
+    s->steps = c->run.steps ? train__min(c->run.steps, needed) : needed;
+    return RAVEL_OK;
 }
 
 static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation, ravel_feed **feed, ravel_error *err) {
@@ -71,7 +84,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     options.samples = c->sft.batch;
     options.shuffle = !evaluation && !c->sft.task;
     options.shuffle_seed = c->run.seed;
-    options.updates = evaluation ? 0 : c->run.steps - s->run.state.step;
+    options.updates = evaluation ? 0 : s->run.steps - s->run.state.step;
     options.epochs = evaluation ? 1 : c->sft.epochs;
     options.prefetch = !evaluation;
     options.pad_token = 0;
@@ -125,7 +138,6 @@ static ravel_status learn_micro(sft *s, const ravel_micro_batch *micro, tally *t
 }
 
 static ravel_status learn_update(sft *s, ravel_error *err) {
-    const train_learn_options *o = &s->config->learn;
     ravel_micro_batch micro;
     ravel_feed_iter iter = ravel_feed_iterate(s->feed, 0);
     ravel_metrics *m = s->run.metrics;
@@ -134,19 +146,10 @@ static ravel_status learn_update(sft *s, ravel_error *err) {
     train_learner_begin(s->learner);
     while (!status && ravel_feed_iter_next(&iter, &micro)) status = learn_micro(s, &micro, &t, err);
     status = ravel_agree(s->run.comm, status, err);
-    if (status) return status;
-    int64_t step = s->run.state.step + 1;
-    double norm,
-        lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, s->config->run.steps);
-    int32_t skipped;
-    status = train_learner_finish(s->learner, lr, m, &norm, &skipped, err);
+    if (!status) status = train_run_apply(&s->run, s->learner, err);
     if (status) return status;
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, t.loss, 1);
     if (t.tokens > 0) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, t.nll / t.tokens, t.tokens);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
-    if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
-    (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
-    s->run.state.step = step;
     return RAVEL_OK;
 }
 
@@ -191,7 +194,7 @@ static ravel_status evaluate(sft *s, ravel_error *err) {
 
 static int eval_is_due(const sft *s) {
     int64_t every = s->config->sft.eval_every, step = s->run.state.step;
-    return step == s->config->run.steps || (every > 0 && step % every == 0);
+    return step == s->run.steps || (every > 0 && step % every == 0);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------- */
@@ -224,9 +227,13 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
     ravel_mesh_options mesh;
     ravel_mesh_options_default(&mesh);
     ravel_status status = train_shape(&s->config->model, &shape, err);
+    if (!status) status = open_data(s, &shape, err);
+    if (!status && ravel_comm_rank(comm) == 0 && hooks)
+        status = train_announce(s->config, TRAIN_SFT, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
+    status = ravel_agree(comm, status, err);
     if (!status)
-        status = train_run_open(&s->run, s->config, TRAIN_SFT, &shape, comm, ravel_comm_size(comm), hooks, err);
-    if (!status) status = ravel_agree(comm, s->config->sft.task ? open_task(s, err) : open_rows(s, err), err);
+        status =
+            train_run_open(&s->run, s->config, TRAIN_SFT, &shape, comm, ravel_comm_size(comm), s->steps, hooks, err);
     if (!status) status = ravel_mesh_create(comm, &mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
     if (!status) status = train_learner_create(s->config, &shape, comm, NULL, &s->learner, err);
@@ -239,24 +246,18 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
 }
 
 static void summarise(const sft *s, train_summary *summary) {
-    double value;
-    memset(summary, 0, sizeof *summary);
-    (void)snprintf(summary->folder, sizeof summary->folder, "%s", s->run.folder);
-    summary->steps = s->run.state.step;
+    train_run_summarise(&s->run, summary);
     summary->loss_first = s->loss_first;
     summary->loss_last = s->loss_last;
     summary->eval_loss = s->eval_loss;
     summary->reward_first = summary->reward_last = summary->sampled_first = summary->sampled_last = NAN;
-    summary->stopped = s->run.stopped;
-    if (ravel_metrics_get(s->run.metrics, "run/tokens_per_sec", &value)) summary->tokens_per_sec = value;
-    if (ravel_metrics_get(s->run.metrics, "throughput/packing_efficiency", &value)) summary->packing_efficiency = value;
 }
 
 ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
                        ravel_error *err) {
     sft s = {.config = config, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
     ravel_status status = open_all(&s, comm, hooks, err);
-    while (!status && s.run.state.step < config->run.steps && !s.run.stopped) status = one_step(&s, err);
+    while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
     if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */
     if (!status) status = train_run_finish(&s.run, s.learner, err);
     if (!status && summary) summarise(&s, summary);

@@ -21,8 +21,12 @@ enum {
     TRAIN_TOKEN_EOS = 257,
     TRAIN_TOKEN_PAD = 258,
     TRAIN_TOKENS = 259, /* the least vocabulary of a byte model */
-    TRAIN_TASK_TEXT = 128
+    TRAIN_TASK_TEXT = 128,
+    TRAIN_TASK_PROMPT = 32 /* the most tokens of a prompt, the begin token included */
 };
+
+/* Questions from here on are for evaluation: training never gets so far. */
+#define TRAIN_EVAL_FIRST (INT64_C(1) << 40)
 
 typedef struct train_question {
     char prompt[TRAIN_TASK_TEXT]; /* NUL-terminated, printable */

@@ -9,7 +9,7 @@ bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
 check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
 
 small="--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --quiet --sinks jsonl"
-sft="train sft --task sort --steps 40 --batch 16 --checkpoint-every 3 $small"
+sft="train sft --task sort --steps 60 --batch 16 --checkpoint-every 3 $small"
 grpo="train grpo --task sort --steps 12 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --checkpoint-every 2 $small"
 
 # step and loss of every update, the last time that it was run
@@ -26,7 +26,7 @@ killed() { # NAME COMMAND...: kill -9 at several moments, resume each time, comp
     "$@" --run "$dir/$name-whole" >/dev/null 2>&1 || { bad "$name: the run itself"; return; }
     losses "$dir/$name-whole" >"$dir/$name-whole.txt"
     resume="" kills=0
-    for moment in 0.03 0.1 0.2 0.3 0.4 0.6; do
+    for moment in 0.05 0.1 0.15 0.2 0.3 0.4 0.6; do
         # shellcheck disable=SC2086
         "$@" --run "$dir/$name-cut" $resume >/dev/null 2>&1 &
         pid=$!
@@ -73,10 +73,39 @@ for mpi in openmpi mpich; do
     losses "$dir/$mpi" >"$dir/$mpi.txt" 2>/dev/null
     check "$mpi: the same losses as on threads" 'cmp -s "$dir/sft-whole.txt" "$dir/$mpi.txt"'
     # shellcheck disable=SC2086
+    timeout 120 mpirun.$mpi $flags -n 3 "$ravel" $sft --steps 1 --no-quiet --run "$dir/$mpi-said" >"$dir/out" 2>&1
+    check "$mpi: what a run takes is said once" '[ "$(grep -c "trainer ranks: 3" "$dir/out")" = 1 ]'
+    # shellcheck disable=SC2086
     timeout 120 mpirun.$mpi $flags -n 3 "$ravel" $grpo --ranks 2 --run "$dir/$mpi-grpo" >"$dir/out" 2>&1
     losses "$dir/$mpi-grpo" >"$dir/$mpi-grpo.txt" 2>/dev/null
     check "$mpi: the same GRPO losses as on threads" 'cmp -s "$dir/grpo-whole.txt" "$dir/$mpi-grpo.txt"'
 done
+
+# ---- memory ----
+# What is announced is what the process takes, within 10 %: a model and a budget large enough for the rest not to count.
+told=$(python3 - "$ravel" "$dir" <<'P'
+import re, resource, subprocess, sys
+units = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
+mock = '{"mode":"distribution","type":"uniform","min_seq_len":1000,"max_seq_len":3000}'
+run = subprocess.run([sys.argv[1], "train", "sft", "--mock", mock, "--budget", "4k", "--batch", "8", "--steps", "1",
+                      "--hidden", "256", "--ffn", "768", "--run", sys.argv[2] + "/memory", "--no-checkpoint-end"],
+                     capture_output=True, text=True)
+said = re.search(r"memory of a trainer: ([\d.]+) (\w+)", run.stderr)
+taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+print("%.0f %.0f" % (float(said.group(1)) * units[said.group(2)], taken))
+P
+)
+check "memory as announced: $told MiB" 'echo "$told" | awk "{ exit !(\$2 > 0.9 * \$1 && \$2 < 1.1 * \$1) }"'
+
+# ---- a full disk ----
+# A limit on the size of files stands in for it: the run ends with a sentence, earlier checkpoints stay as they are.
+# shellcheck disable=SC2086
+"$ravel" $sft --run "$dir/full" --steps 3 >/dev/null 2>&1
+# shellcheck disable=SC2086
+(trap '' XFSZ; ulimit -f 64; "$ravel" $sft --run "$dir/full" --resume --steps 9 --hidden 32 >"$dir/out" 2>&1)
+code=$?
+check "a full disk is a sentence" '[ $code = 1 ] && grep -q "cannot write" "$dir/out"'
+check "... and leaves the last checkpoint alone" '[ "$(ls "$dir/full/checkpoints")" = step-00000003 ]'
 
 # ---- configuration ----
 cat >"$dir/config.json" <<'J'
@@ -87,6 +116,17 @@ J
 check "flags go before the config file" 'grep -q "done after 2 updates" "$dir/out" && grep -q "\"hidden\": 32" "$dir/config/config.json"'
 "$ravel" train sft --config "$dir/config/config.json" --run "$dir/again" >"$dir/out" 2>&1
 check "a run's config.json starts the same run" 'grep -q "done after 2 updates" "$dir/out"'
+"$ravel" train sft --run "$dir/config" --resume --steps 4 >"$dir/out" 2>&1
+check "a run is resumed without its flags" 'grep -q "done after 4 updates" "$dir/out"'
+printf '%s\n' '{"prompt": "a", "response": "b"}' 'nonsense' '{"text": "c"}' >"$dir/rows.jsonl"
+# shellcheck disable=SC2086
+"$ravel" train sft --data "$dir/rows.jsonl" --epochs 2 --batch 1 $small --bad-rows skip --run "$dir/rows" >"$dir/out" 2>&1
+check "rows that are skipped are named" 'grep -q "rows.jsonl:2: .*skipped" "$dir/out" && grep -q "done after 6 updates" "$dir/out"'
+for kind in sft grpo; do
+    missing=$("$ravel" train $kind --help | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' |
+        while read -r name; do grep -q -e "Fl -$name\b" docs/man/ravel-train.1 || echo "$name"; done)
+    check "every option of train $kind is in the man page" '[ -z "$missing" ]'
+done
 refuse() { # WHAT SAYS ARGS...
     what=$1 says=$2; shift 2
     "$ravel" train "$@" >"$dir/out" 2>&1

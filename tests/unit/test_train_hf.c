@@ -52,15 +52,19 @@ TEST(train_hf_round_trip) {
         CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
         const train_params *params = train_model_params(r.model);
         float *weights = train_model_weights(r.model);
-        CHECK_OK(train_folder_save(folder, &shape, params, r.kernels, r.device, weights, kinds[i / 2].dtype, &err),
-                 &err);
+        CHECK_OK(
+            train_folder_save(folder, &shape, params, r.kernels, r.device, weights, kinds[i / 2].dtype, i - 1, &err),
+            &err);
+        int32_t stops[2];
+        CHECK_EQ(train_stops_read(folder, stops, 2), i > 0);
+        if (i > 0) CHECK_EQ(stops[0], i - 1);
         CHECK_OK(train_config_read(folder, &back, &err), &err);
         CHECK(memcmp(&back, &shape, sizeof shape) == 0);
         float *loaded = calloc((size_t)params->elements, sizeof *loaded);
         CHECK_OK(train_tensors_load(params, r.kernels, r.device, loaded, folder, &err), &err);
         double off = relative_distance(loaded, weights, params->elements);
         CHECK(off <= kinds[i / 2].off);
-        CHECK_EQ(train_folder_save(folder, &shape, params, r.kernels, r.device, weights, RAVEL_I32, &err),
+        CHECK_EQ(train_folder_save(folder, &shape, params, r.kernels, r.device, weights, RAVEL_I32, -1, &err),
                  RAVEL_E_ARGUMENT);
         free(loaded);
         rig_close(&r);
@@ -68,6 +72,34 @@ TEST(train_hf_round_trip) {
     remove_file(folder, "config.json");
     remove_file(folder, "model.safetensors");
     CHECK(rmdir(folder) == 0);
+}
+
+/* Tokenizer and end tokens of a model travel with it. */
+TEST(train_hf_rest_of_a_folder) {
+    char from[256], to[256], text[64] = "";
+    int32_t stops[4];
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(make_folder(from, sizeof from) && make_folder(to, sizeof to));
+    CHECK(write_text(from, "config.json", "{\"eos_token_id\": 7}"));
+    CHECK(train_stops_read(from, stops, 4) == 1 && stops[0] == 7);
+    CHECK(write_text(from, "generation_config.json", "{\"eos_token_id\": [5, 6, 8, 9, 10]}"));
+    CHECK(train_stops_read(from, stops, 4) == 4 && stops[0] == 5 && stops[3] == 9);
+    CHECK(write_text(from, "tokenizer.json", "the tokenizer"));
+    CHECK_OK(train_folder_copy_rest(from, to, &err), &err);
+    CHECK(train_stops_read(to, stops, 4) == 4);
+    char path[512];
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", to);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL);
+    CHECK(fgets(text, sizeof text, f) != NULL);
+    (void)fclose(f);
+    CHECK_STR(text, "the tokenizer");
+    remove_file(from, "config.json");
+    for (int i = 0; i < 2; i++) {
+        remove_file(i ? from : to, "generation_config.json");
+        remove_file(i ? from : to, "tokenizer.json");
+        CHECK(rmdir(i ? from : to) == 0);
+    }
 }
 
 TEST(train_hf_weights_that_do_not_fit) {

@@ -99,3 +99,46 @@ TEST(policy_on_policy_is_plain_policy_gradient) {
     CHECK(sums.ratio == 2 && sums.ratio_max == 1 && sums.clipped == 0 && sums.gap_exp == 2 && sums.approx_kl == 0);
     CHECK(near(sums.loss, -2 * 0.75, 1e-12));
 }
+
+/* The loss and derivative of one token by hand, where ratio, advantage and clips are chosen. */
+static float slope_of(const train_policy *p, double ratio, double advantage, double generator,
+                      train_policy_sums *sums) {
+    float now = -1, old = -1 - (float)log(ratio), gen = (float)generator, weight = 1, coef;
+    train_policy_loss(p, 1, advantage, &now, &old, &gen, NULL, NULL, &weight, &coef, sums);
+    return coef;
+}
+
+TEST(policy_clips_act_on_their_own_side) {
+    static const struct {
+        double ratio, advantage;
+        int clipped;
+    } cases[] = {{1.3, 1, 1}, {1.3, -1, 0}, {0.5, 1, 0}, {0.5, -1, 1}, {1.15, 1, 0}, {0.75, -1, 0}, {4, -1, 0}};
+    train_policy p;
+    ravel_options_default(train_policy_option_table(), &p);
+    p.clip_low = 0.3; /* [0.7, 1.25] */
+    p.clip_high = 0.25;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_policy_sums sums = {0};
+        double slope = slope_of(&p, cases[i].ratio, cases[i].advantage, -1, &sums);
+        CHECK(near(slope, cases[i].clipped ? 0 : -cases[i].ratio * cases[i].advantage, 1e-6));
+        CHECK(sums.clipped == cases[i].clipped);
+    }
+    p.clip_high = 0.35; /* only what it bounds changes */
+    CHECK(slope_of(&p, 1.3, 1, -1, &(train_policy_sums){0}) != 0);
+    CHECK(slope_of(&p, 0.5, -1, -1, &(train_policy_sums){0}) == 0);
+    p.dual_clip = 3; /* a negative advantage costs three times as much at most */
+    train_policy_sums sums = {0};
+    CHECK(slope_of(&p, 4, -1, -1, &sums) == 0 && sums.loss == 3);
+}
+
+TEST(policy_importance_weights_are_constants_up_to_the_cap) {
+    train_policy p;
+    ravel_options_default(train_policy_option_table(), &p);
+    p.tis = 2;
+    for (int i = 0; i < 2; i++) { /* the trainer finds a token 1.5 and 5 times as likely as the generator did */
+        double factor = i ? 5 : 1.5, used = i ? 2 : 1.5;
+        train_policy_sums sums = {0};
+        double slope = slope_of(&p, 1, 1, -1 - log(factor), &sums);
+        CHECK(near(slope, -used, 1e-6) && near(sums.tis, used, 1e-6) && sums.tis_capped == i);
+    }
+}

@@ -1,0 +1,122 @@
+/* What a run says it will take, against what its allocator sees; and the threads that it chooses. */
+#include "tests/unit/check.h"
+
+#include "train/announce.h"
+#include "train/generator.h"
+
+#include <ravel/comm.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct job {
+    train_config config;
+    ravel_shape shape;
+    int64_t samples;   /* that fill the budget: 1 is one long sample */
+    int64_t peak[4];   /* of each rank's allocator */
+    int64_t growth[4]; /* after creation */
+} job;
+
+/* One micro-batch of the whole budget, forward, backward and step. */
+static ravel_status learn(job *j, train_learner *l, ravel_error *err) {
+    int32_t budget = (int32_t)j->config.plan.budget, *cu = calloc((size_t)j->samples + 1, sizeof *cu);
+    int32_t *tokens = calloc((size_t)budget, sizeof *tokens), skipped;
+    double norm;
+    for (int64_t i = 0; i <= j->samples; i++) cu[i] = (int32_t)(i * budget / j->samples);
+    train_batch batch = {.samples = (int32_t)j->samples, .tokens = tokens, .cu_seqlens = cu};
+    train_result result = {0};
+    train_learner_begin(l);
+    ravel_status status = train_model_learn(train_learner_model(l), &batch, NULL, &result, err);
+    if (!status) status = train_learner_finish(l, 1e-3, NULL, &norm, &skipped, err);
+    free(cu);
+    free(tokens);
+    return status;
+}
+
+static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
+    job *j = user;
+    int32_t rank = ravel_comm_rank(comm);
+    check_memory memory;
+    train_learner *l = NULL;
+    check_memory_init(&memory);
+    ravel_status status = train_learner_create(&j->config, &j->shape, comm, &memory.allocator, &l, err);
+    if (status) return status;
+    int64_t created = memory.peak;
+    status = learn(j, l, err);
+    j->peak[rank] = memory.peak;
+    j->growth[rank] = memory.peak - created;
+    train_learner_free(l);
+    return status;
+}
+
+/* Shapes, budgets, long samples and short ones, sharded or not: the trainer's figure is true to 10 %, and activations
+ * grow with the budget alone. */
+TEST(train_footprint_is_as_told) {
+    static const struct {
+        int64_t hidden, layers, ffn, vocab, budget, samples;
+        int32_t ranks, zero, recompute, threads;
+    } cases[] = {
+        {64, 3, 160, 320, 512, 1, 1, 0, 0, 1},  {64, 3, 160, 320, 4096, 1, 1, 0, 0, 1},
+        {64, 3, 160, 320, 4096, 64, 1, 0, 1, 1}, {128, 2, 256, 5000, 1024, 1, 2, 1, 0, 2},
+        {96, 5, 200, 1000, 2048, 7, 4, 1, 1, 1}, {256, 2, 512, 320, 256, 1, 2, 0, 0, 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static job j;
+        train_footprint told;
+        ravel_error err = RAVEL_ERROR_INIT;
+        j = (job){.samples = cases[i].samples};
+        train_config *c = &j.config;
+        train_config_default(c);
+        c->model.hidden = cases[i].hidden;
+        c->model.layers = cases[i].layers;
+        c->model.ffn = cases[i].ffn;
+        c->model.vocab = cases[i].vocab;
+        c->model.threads = cases[i].threads;
+        c->model.recompute = cases[i].recompute;
+        c->learn.zero = cases[i].zero;
+        c->plan.budget = cases[i].budget;
+        CHECK_OK(train_shape(&c->model, &j.shape, &err), &err);
+        CHECK_OK(train_footprint_of(c, TRAIN_SFT, &j.shape, cases[i].ranks, 0, &told, &err), &err);
+        CHECK_EQ(told.fixed + told.activations + told.working, told.trainer);
+        CHECK_OK(ravel_threads_run(cases[i].ranks, NULL, work, &j, &err), &err);
+        for (int32_t r = 0; r < cases[i].ranks; r++) {
+            if (!EXPECT(fabs((double)j.peak[r] / (double)told.trainer - 1) < 0.1))
+                printf("    case %zu, rank %d: %lld told, %lld taken\n", i, r, (long long)told.trainer,
+                       (long long)j.peak[r]);
+            CHECK_EQ(j.growth[r], 0); /* an update takes nothing */
+        }
+    }
+}
+
+/* The generator's: two sets of weights and what train_generator_create takes. */
+TEST(train_footprint_of_generators_and_references) {
+    train_config c;
+    ravel_shape shape;
+    train_footprint plain, longer, with_kl;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_config_default(&c);
+    CHECK_OK(train_shape(&c.model, &shape, &err), &err);
+    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, 1, 32, &plain, &err), &err);
+    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, 1, 1032, &longer, &err), &err);
+    int64_t weights = 2 * 4 * ravel_shape_parameters(&shape), slot = 2 * shape.layers * shape.kv_heads * shape.head_dim;
+    CHECK(plain.generator > weights && plain.reference == 0);
+    CHECK(longer.generator - plain.generator > 1000 * c.grpo.slots * slot * 4); /* the cache of 64 slots */
+    c.policy.kl = 0.1;
+    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, 1, 32, &with_kl, &err), &err);
+    CHECK(with_kl.reference > weights / 2 && with_kl.trainer == plain.trainer + with_kl.reference);
+}
+
+TEST(train_threads_share_processors_where_there_is_work) {
+    train_config c;
+    ravel_shape shape;
+    train_config_default(&c);
+    CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK); /* 0.8 M parameters, budget 4096: 20 GFLOP */
+    CHECK_EQ(train_threads(&c, &shape, 8, 1), 8);
+    CHECK_EQ(train_threads(&c, &shape, 8, 3), 2);
+    CHECK_EQ(train_threads(&c, &shape, 2, 4), 1);
+    CHECK_EQ(train_threads(&c, &shape, 64, 1), 20);
+    c.plan.budget = 256; /* too little work for a second one */
+    CHECK_EQ(train_threads(&c, &shape, 8, 1), 1);
+    c.model.threads = 5;
+    CHECK_EQ(train_threads(&c, &shape, 2, 4), 5);
+}

@@ -1,0 +1,219 @@
+/* GRPO as whole runs: on-policy after every refit, every option does to the figures what it says, errors reach all. */
+#include "tests/unit/train_job.h"
+
+#include "train/prompts.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A reward that differs within every group, whatever the model says: the place of the answer in the batch. */
+#define BY_PLACE "sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1}/'"
+/* The length of the answer: equal wherever all answers of a group were cut off. */
+#define BY_LENGTH "sed -u 's/{\"id\": \\([0-9]*\\),.*\"tokens\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\2}/'"
+/* One token in twenty ends an answer of a model that knows nothing. */
+#define SOME_END "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16"
+
+enum { SHORT = 4 };
+
+static void configure(train_config *c, const char *folder) {
+    job_config(c, folder);
+    c->run.steps = SHORT;
+    c->run.checkpoint_end = 0;
+    c->grpo.reward_command = BY_PLACE;
+    c->grpo.eval_prompts = 0;
+}
+
+/* Runs with two trainers and reads a few metrics. */
+static bool run(train_config *c, const char *const *metrics, curve *curves, int count) {
+    char folder[64];
+    job_folder(folder);
+    c->run.run = folder;
+    bool ran = job_run(c, TRAIN_GRPO, c->grpo.generators + 2, metrics[0], &curves[0]);
+    for (int i = 1; ran && i < count; i++) job_curve(folder, metrics[i], &curves[i]);
+    job_wipe(folder);
+    return ran;
+}
+
+/* One metric of the update `step` (from 1); NAN where the run failed or has none. */
+static double figure(train_config *c, const char *metric, int step) {
+    curve k;
+    return run(c, &metric, &k, 1) && k.count >= step ? k.values[step - 1] : NAN;
+}
+
+TEST(train_grpo_is_on_policy_after_every_refit) {
+    static const char *const metrics[] = {"policy/ratio_mean", "token_mult_prob_error"};
+    static const struct {
+        double temperature, top_p;
+        int32_t top_k, updates, recompute;
+    } cases[] = {{1, 1, 0, 1, 0}, {0.7, 1, 0, 1, 0}, {1.3, 0.8, 20, 1, 0}, {1, 1, 0, 2, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        curve curves[2];
+        train_config c;
+        configure(&c, "");
+        c.grpo.temperature = cases[i].temperature;
+        c.grpo.top_p = cases[i].top_p;
+        c.grpo.top_k = cases[i].top_k;
+        c.grpo.updates = cases[i].updates;
+        c.grpo.recompute_old = cases[i].recompute;
+        if (!run(&c, metrics, curves, 2)) return;
+        CHECK_EQ(curves[0].count, SHORT);
+        for (int step = 0; step < SHORT; step++) {
+            int fresh = step % cases[i].updates == 0; /* the first update of its batch */
+            CHECK(fresh == (fabs(curves[0].values[step] - 1) < 1e-5));
+            if (fresh) CHECK(fabs(curves[1].values[step] - 1) < 1e-4);
+        }
+    }
+}
+
+/* ---- what options do ------------------------------------------------------------------------------------ */
+
+TEST(train_grpo_importance_weights_are_capped) {
+    static const char *const metrics[] = {"train/grad_norm", "policy/tis_mean", "policy/tis_capped_share"};
+    curve plain, on[3], capped[3], cut[3];
+    train_config c;
+    configure(&c, "");
+    c.run.steps = 1;
+    c.grpo.recompute_old = 1;
+    if (!run(&c, metrics, &plain, 1)) return;
+    c.grpo.recompute_old = 0; /* tis does so by itself */
+    c.policy.tis = 2;
+    if (!run(&c, metrics, on, 3)) return; /* trainer and generator agree: nothing to correct */
+    CHECK(curve_distance(&plain, &on[0]) < 1e-4 && fabs(on[1].values[0] - 1) < 1e-4 && on[2].values[0] == 0);
+    c.grpo.top_p = 0.5; /* drawn from half of the distribution: weights are about 0.5 */
+    if (!run(&c, metrics, cut, 3)) return;
+    CHECK(cut[1].values[0] > 0.4 && cut[1].values[0] < 0.7 && cut[2].values[0] == 0);
+    c.policy.tis = 0.1;
+    if (!run(&c, metrics, capped, 3)) return;
+    CHECK(fabs(capped[1].values[0] - 0.1) < 1e-9 && capped[2].values[0] == 1);
+    CHECK(fabs(capped[0].values[0] / cut[0].values[0] - 0.1 / cut[1].values[0]) < 0.05);
+}
+
+TEST(train_grpo_overlong_answers_carry_no_loss) {
+    static const char *const metrics[] = {"tokens/loss", "response/truncated_share", "rollout/tokens"};
+    curve all[3], some[3];
+    train_config c;
+    configure(&c, "");
+    c.run.steps = 1;
+    c.grpo.stop = SOME_END;
+    if (!run(&c, metrics, all, 3)) return;
+    CHECK(all[1].values[0] > 0 && all[1].values[0] < 1 && all[0].values[0] == all[2].values[0]);
+    c.grpo.overlong_filter = 1;
+    if (!run(&c, metrics, some, 3)) return;
+    double cut_off = all[1].values[0] * (double)(c.grpo.prompts * c.grpo.group_size * c.grpo.max_tokens);
+    CHECK(fabs(some[0].values[0] - (all[0].values[0] - cut_off)) < 1e-6);
+}
+
+TEST(train_grpo_dynamic_sampling_replaces_flat_groups) {
+    static const char *const metrics[] = {"reward/zero_variance_group_share", "batch/samples"};
+    curve plain[2], dynamic[2];
+    train_config c;
+    configure(&c, "");
+    c.run.steps = 2;
+    c.grpo.stop = SOME_END;
+    c.grpo.reward_command = BY_LENGTH;
+    if (!run(&c, metrics, plain, 2)) return;
+    CHECK(plain[0].values[0] + plain[0].values[1] > 0);
+    c.grpo.dynamic_sampling = 1;
+    if (!run(&c, metrics, dynamic, 2)) return;
+    for (int i = 0; i < 2; i++) {
+        CHECK(dynamic[0].values[i] == 0);
+        CHECK(dynamic[1].values[i] == (double)(c.grpo.prompts * c.grpo.group_size));
+    }
+    c.grpo.reward_command = NULL; /* nobody is ever right: nothing to learn, and no end in tears */
+    c.grpo.partial = 0;
+    c.grpo.stop = NULL;
+    CHECK(figure(&c, "batch/samples", 2) == 0);
+}
+
+/* The norm of the first and of the last update's gradient under a change of one option. */
+TEST(train_grpo_loss_options_change_the_gradient) {
+    for (int32_t ratio = TRAIN_RATIO_TOKEN; ratio <= TRAIN_RATIO_SEQUENCE; ratio++) {
+        train_config c;
+        curve plain, other[2];
+        static const char *const metrics[] = {"train/grad_norm", "policy/kl_ref"};
+        configure(&c, "");
+        c.policy.ratio = ratio;
+        if (!run(&c, metrics, &plain, 1)) return;
+        c.grpo.entropy = 1;
+        if (!run(&c, metrics, other, 1)) return;
+        CHECK(curve_distance(&plain, other) > 1e-4);
+        c.grpo.entropy = 0;
+        c.policy.kl = 0.5;
+        if (!run(&c, metrics, other, 2)) return;
+        CHECK(other[1].values[0] < 1e-9 && other[1].values[SHORT - 1] > 1e-6); /* it begins as its own reference */
+        CHECK(fabs(plain.values[SHORT - 1] / other[0].values[SHORT - 1] - 1) > 1e-4);
+    }
+}
+
+TEST(train_grpo_async_is_one_version_behind) {
+    curve k[2];
+    static const char *const metrics[] = {"rollout/staleness_mean", "eval/reward"};
+    train_config c;
+    configure(&c, "");
+    c.grpo.async = 1;
+    c.grpo.eval_prompts = 3;
+    c.grpo.eval_every = 3;
+    if (!run(&c, metrics, k, 2)) return;
+    CHECK_EQ(k[0].count, SHORT);
+    for (int i = 0; i < SHORT; i++) CHECK(k[0].values[i] == (i > 0));
+    CHECK_EQ(k[1].count, SHORT); /* at the third update and at the last */
+}
+
+/* Every option that changes the loop is run at least once, two generators, several updates a batch. */
+TEST(train_grpo_options_run) {
+    for (int i = 0; i < 7; i++) {
+        curve loss;
+        char folder[64];
+        train_config c;
+        job_folder(folder);
+        job_config(&c, folder);
+        c.run.steps = SHORT;
+        c.run.checkpoint_end = i == 0;
+        c.grpo.generators = 1 + i % 2;
+        c.grpo.updates = 1 + i % 3;
+        c.grpo.async = i == 1;
+        c.grpo.dynamic_sampling = i == 2;
+        c.grpo.overlong_filter = i == 3;
+        c.grpo.recompute_old = i == 4;
+        c.policy.kl = i == 4 ? 0.1 : 0;
+        c.policy.ratio = i == 5 ? TRAIN_RATIO_SEQUENCE : TRAIN_RATIO_TOKEN;
+        c.policy.advantage = i % 3;
+        c.policy.overlong_buffer = i == 3 ? 2 : 0;
+        c.grpo.entropy = i >= 5 ? 0.01 : 0;
+        c.grpo.top_k = i == 6 ? 20 : 0;
+        c.grpo.eval_every = i == 1 ? 2 : 0;
+        c.grpo.reward_command = i == 6 ? BY_LENGTH : NULL;
+        if (!job_run(&c, TRAIN_GRPO, c.grpo.generators + 2, "train/loss", &loss)) {
+            printf("    case %d\n", i);
+            return;
+        }
+        CHECK_EQ(loss.count, SHORT);
+        job_wipe(folder);
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------------------ */
+
+TEST(train_grpo_errors_reach_every_rank) {
+    static const struct {
+        const char *command, *stop, *says;
+        int64_t max_tokens;
+    } cases[] = {{"exit 7", NULL, "exit code 7", 6},
+                 {NULL, "3,x", "stop is \"3,x\"", 6},
+                 {NULL, "320", "below 320", 6},
+                 {NULL, NULL, "do not fit a budget of 128", 100}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[64];
+        train_config c;
+        ravel_error err = RAVEL_ERROR_INIT;
+        job_folder(folder);
+        job_config(&c, folder);
+        c.grpo.reward_command = cases[i].command;
+        c.grpo.stop = cases[i].stop;
+        c.grpo.max_tokens = cases[i].max_tokens;
+        job j = {.kind = TRAIN_GRPO, .config = &c};
+        CHECK(ravel_threads_run(3, NULL, job_work, &j, &err) != RAVEL_OK);
+        CHECK_HAS(err.message, cases[i].says);
+        job_wipe(folder);
+    }
+}

@@ -1,0 +1,98 @@
+/* Where prompts come from: tasks within their bound, files in an order of their own each time, evaluation apart. */
+#include "tests/unit/check.h"
+
+#include "train/prompts.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { ROWS = 10 };
+
+static void write_rows(char *path, const char *bad) {
+    strcpy(path, "/tmp/ravel-prompts-XXXXXX");
+    int fd = mkstemp(path);
+    FILE *f = fdopen(fd, "w");
+    for (int i = 0; i < ROWS; i++) (void)fprintf(f, "{\"prompt\": \"q%d\", \"answer\": \"a%d\"}\n\n", i, i);
+    if (bad) (void)fprintf(f, "%s\n", bad);
+    (void)fclose(f);
+}
+
+/* The row that question `index` is, by its prompt; the answer must be of the same row. */
+static int row_of(const train_prompts *p, int64_t index) {
+    train_pile pile;
+    train_question q;
+    size_t bytes;
+    train_pile_init(&pile, NULL);
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (!EXPECT(train_prompts_add(p, index, &pile, &err) == RAVEL_OK)) return -1;
+    EXPECT(pile.items[0].group == index && pile.items[0].prompt == 3 && pile.tokens[0] == TRAIN_TOKEN_BOS);
+    int row = pile.tokens[2] - '0';
+    const char *answer = train_prompts_answer(p, index, &q, &bytes);
+    EXPECT(bytes == 2 && answer[0] == 'a' && answer[1] == '0' + row);
+    train_pile_free(&pile);
+    return row;
+}
+
+TEST(train_prompts_of_a_file_come_in_another_order_each_time) {
+    char path[64];
+    train_prompts *p = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    write_rows(path, NULL);
+    train_prompts_options o = {.data = path, .vocab = 320, .seed = 5, .eval_share = 0.25};
+    CHECK_OK(train_prompts_open(&o, &p, &err), &err);
+    CHECK(train_prompts_longest(p) == 3 && train_prompts_eval_apart(p));
+    CHECK(train_prompts_eval_count(p, 64) == 2 && train_prompts_eval_count(p, 1) == 1);
+    CHECK(row_of(p, TRAIN_EVAL_FIRST) == 8 && row_of(p, TRAIN_EVAL_FIRST + 1) == 9);
+    int moved = 0;
+    for (int epoch = 0; epoch < 3; epoch++) { /* rows 0 .. 7, each once, never those of the evaluation */
+        int seen[ROWS] = {0};
+        for (int i = 0; i < 8; i++) {
+            int row = row_of(p, epoch * 8 + i);
+            CHECK(row < 8 && !seen[row]++);
+            moved += row != row_of(p, i);
+        }
+    }
+    CHECK(moved > 0);
+    train_prompts_free(p);
+    o.eval_share = 0;
+    CHECK_OK(train_prompts_open(&o, &p, &err), &err);
+    CHECK(!train_prompts_eval_apart(p) && train_prompts_eval_count(p, 64) == ROWS);
+    train_prompts_free(p);
+    o.eval_share = 0.01;
+    CHECK_EQ(train_prompts_open(&o, &p, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "leaves nothing to evaluate");
+    (void)unlink(path);
+}
+
+TEST(train_prompts_bad_rows_are_named) {
+    static const char *const rows[] = {"{\"text\": \"x\"}", "{\"input_ids\": [1, 320]}", "{\"input_ids\": []}", "nonsense"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[64];
+        train_prompts *p = NULL;
+        ravel_error err = RAVEL_ERROR_INIT;
+        write_rows(path, rows[i]);
+        train_prompts_options o = {.data = path, .vocab = 320};
+        CHECK(train_prompts_open(&o, &p, &err) != RAVEL_OK);
+        CHECK_HAS(err.message, ":21: ");
+        (void)unlink(path);
+    }
+}
+
+TEST(train_prompts_of_tasks_keep_their_bound) {
+    for (int32_t t = 0; train_task_name(t); t++)
+        for (int32_t level = 1; level <= 12; level++) {
+            train_prompts *p = NULL;
+            ravel_error err = RAVEL_ERROR_INIT;
+            train_prompts_options o = {.task = train_task_name(t), .level = level, .vocab = 320};
+            CHECK_OK(train_prompts_open(&o, &p, &err), &err);
+            train_pile pile;
+            train_pile_init(&pile, NULL);
+            for (int64_t i = 0; i < 100; i++) {
+                train_pile_clear(&pile);
+                CHECK_OK(train_prompts_add(p, i, &pile, &err), &err);
+                CHECK(pile.items[0].length <= train_prompts_longest(p));
+            }
+            train_pile_free(&pile);
+            train_prompts_free(p);
+        }
+}

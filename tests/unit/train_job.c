@@ -1,0 +1,95 @@
+#include "tests/unit/train_job.h"
+
+#include <ravel/json.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+ravel_status job_work(ravel_comm *comm, void *user, ravel_error *err) {
+    job *j = user;
+    train_summary summary;
+    train_hooks hooks = {.stop = j->stop, .config_text = "{}"};
+    ravel_status status = j->kind == TRAIN_SFT ? train_sft(j->config, comm, &hooks, &summary, err)
+                                               : train_grpo(j->config, comm, &hooks, &summary, err);
+    if (!status && ravel_comm_rank(comm) == 0) j->summary = summary;
+    return status;
+}
+
+void job_config(train_config *c, const char *folder) {
+    train_config_default(c);
+    c->run.run = folder;
+    c->run.quiet = 1;
+    c->run.sinks = "jsonl";
+    c->run.steps = JOB_STEPS;
+    c->run.keep = 2;
+    c->model.kernels = "cpu";
+    c->model.hidden = 32;
+    c->model.layers = 2;
+    c->model.heads = 2;
+    c->model.kv_heads = 1;
+    c->model.head_dim = 16;
+    c->model.ffn = 64;
+    c->learn.lr = 0.003;
+    c->sft.task = "sort";
+    c->sft.batch = 24;
+    c->plan.budget = 128;
+    c->grpo.task = "sort";
+    c->grpo.prompts = 6;
+    c->grpo.group_size = 4;
+    c->grpo.max_tokens = 6;
+    c->grpo.eval_prompts = 4;
+}
+
+void job_folder(char path[64]) {
+    strcpy(path, "/tmp/ravel-train-XXXXXX");
+    if (!mkdtemp(path)) check_fail(__FILE__, __LINE__, "no scratch folder");
+}
+
+void job_wipe(const char *path) {
+    char command[256];
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", path);
+    EXPECT(system(command) == 0);
+}
+
+void job_curve(const char *folder, const char *metric, curve *c) {
+    char path[256], *line = NULL;
+    size_t room = 0;
+    ravel_json *doc = NULL;
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    FILE *f = fopen(path, "r");
+    c->count = 0;
+    for (ssize_t n; f && (n = getline(&line, &room, f)) > 0;) {
+        int64_t step;
+        double value;
+        if (ravel_json_parse(line, (size_t)n, NULL, &doc, NULL)) continue;
+        const ravel_json_node *root = ravel_json_root(doc);
+        if (!ravel_json_integer(ravel_json_get(doc, root, "step"), &step) || step < 1 || step > 4 * JOB_STEPS) continue;
+        if (!ravel_json_real(ravel_json_get(doc, root, metric), &value)) continue;
+        c->values[step - 1] = value;
+        if (step > c->count) c->count = (int)step;
+    }
+    ravel_json_free(doc);
+    free(line);
+    if (f) (void)fclose(f);
+}
+
+bool job_run(const train_config *config, train_kind kind, int32_t ranks, const char *metric, curve *c) {
+    job j = {.kind = kind, .config = config};
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (ravel_threads_run(ranks, NULL, job_work, &j, &err) != RAVEL_OK) {
+        check_fail(__FILE__, __LINE__, "%s", err.message);
+        return false;
+    }
+    job_curve(config->run.run, metric, c);
+    return true;
+}
+
+double curve_distance(const curve *a, const curve *b) {
+    double worst = a->count == b->count && a->count > 0 ? 0 : INFINITY;
+    for (int i = 0; i < a->count && i < b->count; i++) {
+        double d = fabs(a->values[i] - b->values[i]) / (1e-12 + fabs(a->values[i]));
+        if (d > worst) worst = d;
+    }
+    return worst;
+}
