@@ -169,7 +169,7 @@ static ravel_status take_line(train_reward *r, const char *line, size_t bytes, i
                                quoted, line);
     const ravel_json_node *root = ravel_json_root(r->doc);
     if (!ravel_json_integer(ravel_json_get(r->doc, root, "id"), &id) ||
-        !ravel_json_real(ravel_json_get(r->doc, root, "reward"), &value) || !isfinite(value) || id < 0 || id >= count)
+        !ravel_json_real(ravel_json_get(r->doc, root, "reward"), &value) || id < 0 || id >= count)
         return ravel_error_set(err, RAVEL_E_CALLBACK,
                                "reward command: it wrote \"%.*s\"; expected {\"id\": 0 to %lld, \"reward\": a number}",
                                quoted, line, (long long)count - 1);

@@ -65,7 +65,8 @@ TEST(train_prompts_of_a_file_come_in_another_order_each_time) {
 }
 
 TEST(train_prompts_bad_rows_are_named) {
-    static const char *const rows[] = {"{\"text\": \"x\"}", "{\"input_ids\": [1, 320]}", "{\"input_ids\": []}", "nonsense"};
+    static const char *const rows[] = {"{\"text\": \"x\"}", "{\"input_ids\": [1, 320]}", "{\"input_ids\": []}",
+                                       "nonsense"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[64];
         train_prompts *p = NULL;

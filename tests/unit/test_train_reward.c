@@ -51,11 +51,15 @@ static ravel_status score(const char *command, double seconds, int64_t count, do
     train_reward *reward = NULL;
     train_rollout_text rollouts[300];
     static const char nasty[] = "a\"\\\n\0\xff{}";
+    static int32_t ids[300];
     for (int64_t i = 0; i < count; i++) {
         train_rollout_text x = {.prompt = nasty,
                                 .prompt_bytes = sizeof nasty - 1,
                                 .response = "r",
                                 .response_bytes = 1,
+                                .prompt_ids = ids,
+                                .prompt_tokens = 3,
+                                .response_ids = ids,
                                 .tokens = i,
                                 .ended = 1};
         rollouts[i] = x;
@@ -76,6 +80,17 @@ TEST(reward_command_scores_a_batch) {
     for (int i = 0; i < 300; i++) CHECK(rewards[i] == i);
 }
 
+/* A line has the ids of prompt and answer beside their bytes. */
+TEST(reward_command_gets_token_ids) {
+    double rewards[3];
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(score("sed -u -n 's/{\"id\": \\([0-9]*\\),.*, \"prompt_ids\": \\[0, 0, 0\\], \"response_ids\": "
+                   "\\[[0, ]*\\], \"tokens\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\2}/p'",
+                   20, 3, rewards, &err),
+             &err);
+    for (int i = 0; i < 3; i++) CHECK(rewards[i] == i);
+}
+
 TEST(reward_command_failures_are_sentences) {
     static const struct {
         const char *command, *says;
@@ -87,6 +102,7 @@ TEST(reward_command_failures_are_sentences) {
         {"echo nonsense; cat >/dev/null", "not a JSON line", 20},
         {"read x; echo '{\"id\":0,\"reward\":1}'; echo '{\"id\":0,\"reward\":1}'; cat >/dev/null", "twice", 20},
         {"read x; echo '{\"id\":99,\"reward\":1}'; cat >/dev/null", "0 to 1", 20},
+        {"read x; echo '{\"id\":0,\"reward\":1e999}'; cat >/dev/null", "not a JSON line", 20},
         {"sleep 100", "0 of 2 rewards", 0.1},
         {"exec 1>&-; cat >/dev/null", "closed its output", 20},
     };
