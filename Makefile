@@ -164,6 +164,7 @@ bench: $(BENCH) all
 
 soak: unit
 	@RAVEL_SOAK=1 $(UNIT) $(if $(FILTER),"$(FILTER)")
+	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/35-mpi.sh)
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/37-refit.sh)
 
 lint:

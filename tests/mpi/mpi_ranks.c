@@ -264,6 +264,44 @@ static int leaves_in_order(int argc, char **argv) {
     return 0;
 }
 
+/* ---- long arrays ---------------------------------------------------------------------------------------- */
+
+/* What make soak does more of. */
+static int64_t scale(int64_t usual, int64_t soak) {
+    const char *text = getenv("RAVEL_SOAK");
+    return text && *text ? soak : usual;
+}
+
+/* More bytes than an int can count, in make soak; at all times more than one message can hold here. From rank 0 to the
+ * last one by broadcast, by message and by all-gather, to its last element. */
+static int is_long(int argc, char **argv) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm_options options;
+    ravel_comm *comm = NULL;
+    int64_t count = scale(5 << 20, (int64_t)1 << 31) + 4099, counts[8] = {count};
+    (void)argc, (void)argv;
+    ravel_comm_options_default(&options);
+    if (count < 1 << 30) options.chunk_bytes = 1 << 20;
+    ravel_status status = ravel_comm_open("mpi", &options, &comm, &err);
+    if (status) return failed("open", -1, status, &err);
+    int32_t rank = ravel_comm_rank(comm), last = ravel_comm_size(comm) - 1;
+    uint8_t *data = calloc(1, (size_t)count), want = 0;
+    for (int how = 0; data && how < 3 && !status; how++) {
+        want = (uint8_t)(how + 40);
+        if (rank == 0) data[count - 1] = want;
+        if (how == 0) status = ravel_comm_broadcast(comm, data, count, RAVEL_U8, 0, &err);
+        if (how == 1 && rank == 0) status = ravel_comm_send(comm, data, count, RAVEL_U8, last, 1, &err);
+        if (how == 1 && rank == last) status = ravel_comm_recv(comm, data, count, RAVEL_U8, 0, 1, &err);
+        if (how == 2) status = ravel_comm_allgatherv(comm, data, data, counts, NULL, RAVEL_U8, &err);
+        if (!status && (rank == last || rank == 0) && data[count - 1] != want) status = RAVEL_E_INTERNAL;
+    }
+    free(data);
+    if (!data || status) return failed("long", rank, status, &err);
+    printf("ok long\n");
+    ravel_comm_free(comm);
+    return 0;
+}
+
 /* ---- many small losses in one run ----------------------------------------------------------------------- */
 
 static ravel_status one_operation(ravel_comm *comm, uint64_t which, int64_t *a, int64_t *b, ravel_error *err) {
@@ -321,7 +359,7 @@ static int trials(int argc, char **argv) {
     int64_t *a = calloc(64, 20 * sizeof *a), *b = calloc(64, 20 * sizeof *b);
     int bad = 0;
     (void)argc, (void)argv;
-    for (uint64_t i = 0; i < 30 && !bad; i++) {
+    for (uint64_t i = 0; i < (uint64_t)scale(30, 500) && !bad; i++) {
         ravel__rng rng = ravel__rng_seed(20260101 + i); /* the same on every rank, wherever it stopped the last time */
         bad = one_trial(world, &rng, a, b);
     }
@@ -344,7 +382,8 @@ int main(int argc, char **argv) {
                  {"late", is_late},
                  {"killed", is_killed},
                  {"trials", trials},
-                 {"disagrees", disagrees}};
+                 {"disagrees", disagrees},
+                 {"long", is_long}};
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
         if (argc > 1 && strcmp(argv[1], tests[i].name) == 0) return tests[i].run(argc - 1, argv + 1);

@@ -1,5 +1,5 @@
 # The communicators' test body, and lost ranks, as processes under mpirun: Open MPI and MPICH, whichever are installed.
-# Ranks outnumber cores here as they do in CI, and root may run them.
+# Ranks outnumber cores here as they do in CI, and root may run them. With RAVEL_SOAK: more losses, and arrays beyond 2 GiB.
 set -u
 passed=0 failed=0 skipped=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
@@ -7,7 +7,8 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_comp
 export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/mpi-build.log" 2>&1 ||
     { cat "$BUILD/mpi-build.log"; exit 1; }
-log="$BUILD/mpi-run.log" ranks_program=$BUILD/mpi-ranks
+log="$BUILD/mpi-run.log" ranks_program=$BUILD/mpi-ranks patience=${RAVEL_SOAK:+1200}
+patience=${patience:-120}
 
 verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
     lines=$(grep -o 'ok [a-z]' "$log" | wc -l) # launchers may run lines of several ranks together
@@ -17,10 +18,10 @@ verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
         failed=$((failed + 1)); echo "  FAIL  $1: $lines ok lines, $2 expected"; tail -n 30 "$log"
     fi
 }
-run() { # MPIRUN RANKS ARGUMENTS...: whatever they print, in at most two minutes
+run() { # MPIRUN RANKS ARGUMENTS...: whatever they print, in at most two minutes (in soak, twenty)
     launcher=$1 ranks=$2; shift 2
     # shellcheck disable=SC2086
-    timeout 120 $launcher -n "$ranks" "$ranks_program" "$@" >"$log" 2>&1
+    timeout "$patience" $launcher -n "$ranks" "$ranks_program" "$@" >"$log" 2>&1
 }
 body() { # MPIRUN RANKS LINES [ONLY]
     run "$1" "$2" body ${4:+"$4"}; code=$?
@@ -53,6 +54,7 @@ everything() { # MPIRUN
     fault "$1" 4 4 trials
     fault "$1" 4 4 late
     fault "$1" 2 2 disagrees
+    fault "$1" 2 2 long
     lost "$1"
 }
 # Ranks that are lost, with the address, leak and undefined-behaviour sanitizers: nothing is read after its end, and what
