@@ -115,7 +115,6 @@ static ravel_status check_boundaries(int64_t count, const int64_t *cu_seqlens, c
     if (count < 0 || cu_seqlens[0] != 0)
         return ravel_error_set(err, RAVEL_E_DATA, "the boundaries of a packed row must begin with 0");
     for (int64_t i = 0; i < count; i++) {
-        int64_t length = cu_seqlens[i + 1] - cu_seqlens[i];
         if (cu_seqlens[i + 1] < cu_seqlens[i])
             return ravel_error_set(err, RAVEL_E_DATA,
                                    "the boundaries of a packed row must not go down: %" PRId64 " follows %" PRId64,
@@ -124,7 +123,7 @@ static ravel_status check_boundaries(int64_t count, const int64_t *cu_seqlens, c
             return ravel_error_set(err, RAVEL_E_DATA,
                                    "sample %" PRId64 " of a packed row, %" PRId64 " tokens from %" PRId64
                                    " on, begins inside the one before it",
-                                   i, length, starts[i]);
+                                   i, cu_seqlens[i + 1] - cu_seqlens[i], starts[i]);
     }
     return RAVEL_OK;
 }
