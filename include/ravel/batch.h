@@ -34,10 +34,16 @@
  *         {.name = "labels", .kind = RAVEL_FIELD_NEXT, .dtype = RAVEL_I32, .data = ids, .pad = -100},
  *         {.name = "weights", .kind = RAVEL_FIELD_NEXT, .dtype = RAVEL_F32, .data = weights},
  *     };
- *     ravel_ragged ragged = {.size = sizeof ragged, .count = n, .offsets = offsets, .fields = fields, .field_count =
- * 3}; ravel_thd_options options; ravel_thd_options_default(&options); ravel_bin bin = {plan->samples +
- * plan->bin_offsets[b], plan->bin_offsets[b + 1] - plan->bin_offsets[b]}; ravel_thd thd = {.size = sizeof thd}; if
- * (ravel_thd_measure(&ragged, &bin, &options, &thd, &err)) ... size_t bytes = ravel_thd_bytes(&ragged, &options, &thd);
+ *     ravel_ragged ragged = {.size = sizeof ragged, .count = n, .offsets = offsets};
+ *     ragged.fields = fields;
+ *     ragged.field_count = 3;
+ *     ravel_thd_options options;
+ *     ravel_thd_options_default(&options);
+ *     int64_t first = plan->bin_offsets[b];
+ *     ravel_bin bin = {plan->samples + first, plan->bin_offsets[b + 1] - first};
+ *     ravel_thd thd = {.size = sizeof thd};
+ *     if (ravel_thd_measure(&ragged, &bin, &options, &thd, &err)) ...
+ *     size_t bytes = ravel_thd_bytes(&ragged, &options, &thd);
  *     ... block = memory of at least that, used again for the next bin ...
  *     ravel_thd_place(&ragged, &options, block, &thd);              or set the pointers yourself
  *     ravel_thd_pack(&ragged, &bin, &options, &thd, &err);

@@ -1,10 +1,13 @@
 /* Reading safetensors: the header is parsed and checked whole, then tensors are views into the bytes.
  *
  * What is checked, in this order, so that the sentence names the first thing that is wrong:
- *   the first 8 bytes      what else the file could be (Git LFS pointer, zip, ...), header length against file and
- * limit the JSON               an object, of entries with dtype, shape and data_offsets each entry             dtype
- * known, dims whole and their product in range, offsets inside the file, bytes = product names                  none
- * twice all offsets            sorted, each tensor begins where the one before ends, the last ends the file
+ *
+ *   the first 8 bytes   what else the file could be (a Git LFS pointer, a zip, ...); the header's length against the
+ *                       file's and against the limit
+ *   the JSON            an object of entries, each with dtype, shape and data_offsets
+ *   each entry          a known dtype; whole dims, their product in range; offsets inside the file; bytes = product
+ *   names               none twice
+ *   all offsets         sorted, each tensor begins where the one before ends, and the last ends the file
  */
 #include "io/safetensors.h"
 

@@ -164,9 +164,10 @@ static ravel_status check_columns(const ravel_planner *p, const ravel_plan_input
                 {"homes", in->homes != NULL, p->has_homes}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].now != rows[i].before && p->pushed)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "this push %s %s and earlier ones of the update %s; give them always or never",
-                                   rows[i].now ? "has" : "lacks", rows[i].name, rows[i].before ? "did not" : "did");
+            return ravel_error_set(
+                err, RAVEL_E_ARGUMENT,
+                "this push has %s%s and earlier ones of the update had %s; give them always or never",
+                rows[i].now ? "" : "no ", rows[i].name, rows[i].now ? "none" : "some");
     if (in->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "arrivals are cut into updates by flushing; leave out updates");
     if (p->waiting.count + in->count > RAVEL__MOST_SAMPLES)

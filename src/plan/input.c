@@ -205,7 +205,6 @@ static void choose_shift(ravel__rules *rules, const ravel_plan_input *in, const 
     while ((sum >> rules->shift) + (ravel__u128)(rules->placed + bins) >= limit) rules->shift++;
     rules->wide = rules->shift > 0;
     rules->overhead = (int64_t)((overhead + (((ravel__u128)1 << rules->shift) - 1)) >> rules->shift);
-    rules->total = (int64_t)(total >> rules->shift);
 }
 
 ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_options *options, ravel__rules *rules,
@@ -237,7 +236,6 @@ ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_o
     status = check_bins(rules, &bins, err);
     if (status) return status;
     choose_shift(rules, own, &s, bins);
-    rules->own_tokens = (int64_t)s.tokens;
     rules->own_costs = own->costs != NULL;
     return RAVEL_OK;
 }

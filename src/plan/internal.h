@@ -7,10 +7,10 @@
  *     pool             the samples of one update, longest slot first
  *        |  methods    each sample gets a bin, under the cap
  *        |  parity.c   split bins up to micro-steps * dp
- *        |  arrange    each bin gets a micro-step and a rank
+ *        |  place.c    each bin gets a micro-step and a rank
  *        v
  *     where[row]       the global bin of every sample
- *        |  emit.c     CSR arrays;  stats.c  figures and digest
+ *        |  create.c   CSR arrays;  stats.c  figures and digest
  *        v
  *     ravel_plan
  *
@@ -37,8 +37,6 @@ typedef struct ravel__rules {
     int64_t cap;                /* units in a bin */
     int64_t most;               /* samples in a bin */
     int64_t overhead;           /* of a bin, shifted */
-    int64_t total;              /* an upper bound of the sum of all costs, overheads aside */
-    int64_t own_tokens;         /* of all samples that are placed */
     int32_t shift;              /* costs are divided by 2^shift */
     int32_t wide;               /* costs need 128 bits before the shift */
     int32_t own_costs;          /* the caller gave costs */

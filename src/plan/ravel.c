@@ -1,15 +1,16 @@
 /* The default method, packed layout.
  *
- *   1. pack       best-fit decreasing (and others, where that leaves a micro-step too many): the fewest bins, and with
- *                 them the number of micro-steps.
+ *   1. pack       best-fit decreasing, and others where that is not the fewest possible (fewest.c): the fewest bins,
+ *                 and with them the number of micro-steps.
  *   2. start      the samples in micro-steps * dp bins: spread evenly where the cap allows, else as packed (starts.h).
  *   3. order      bins by cost, so that a micro-step holds bins of like cost.
  *   4. even out   micro-step by micro-step, by trades (table.h); or rank by rank (totals.h) where the ranks meet only
- * at the end of an update.
- *   5. at effort max: every start, then two micro-steps at a time are dealt anew (settle.h), and the methods by name
- * are tried as well; the best is kept. Short updates get that at the default effort too.
+ *                 at the end of an update. There, with giants, ranks are also tried first and bins after (ranks.c).
+ *   5. at max     every start, also from what the methods by name pack; then two micro-steps at a time are dealt anew
+ *                 (settle.h). Very short updates get that at the default effort too.
  *
- * "Best" is fewer micro-steps, then less predicted time. */
+ * The best is kept: fewer micro-steps, then less predicted time. What the methods by name make is compared too, where
+ * they could do better (solve.c). */
 #include "plan/settle.h"
 #include "plan/starts.h"
 #include "plan/totals.h"

@@ -1,10 +1,9 @@
 /* The methods that peers use, by name: next-fit, first-fit, best-fit, modified first-fit, fixed counts.
  *
- * In the packed layout:
- *   first-fit decreasing is made bin by bin: a bin takes the longest remaining sample that fits, again and again. That
- * is the same packing as looking for the first bin for every sample, and needs only "the longest remaining sample of at
- *   most so much", which a binary search and a table of skips (union-find) answer.
- *   best-fit decreasing keeps the open bins in an index by room (fit.h).
+ * In the packed layout, first-fit decreasing is made bin by bin: a bin takes the longest remaining sample that fits,
+ * again and again. That is the same packing as looking for the first bin for every sample, and needs only "the longest
+ * remaining sample of at most so much" (remaining.h). Best-fit decreasing keeps the open bins in an index by room
+ * (fit.h).
  *
  * In the padded layouts, taking longest first, a bin's width is fixed by its first sample and the bins before it are
  * full, so that first-fit, best-fit and next-fit are one thing. With prompts and responses padded apart that is no
