@@ -147,16 +147,24 @@ static ravel_status open_files(rank *r, ravel_error *err) {
     return flags->save ? cli_output_open(&r->save, flags->save, err) : RAVEL_OK;
 }
 
-/* `status`: of the run. The cursor is kept only where it succeeded. */
-static ravel_status close_files(rank *r, ravel_status status, ravel_error *err) {
-    if (r->save.file && !status && !r->cursor[0])
-        (void)cli_output_close(&r->save, RAVEL_E_END, NULL); /* no update */
-    else if (r->save.file) {
-        if (!status) status = cli_output_write(&r->save, r->cursor, strlen(r->cursor), err);
-        if (!status) status = cli_output_write(&r->save, "\n", 1, err);
-        status = cli_output_close(&r->save, status, err);
+/* The cursor is kept where the run succeeded and there was an update. */
+static ravel_status close_save(rank *r, ravel_status status, ravel_error *err) {
+    if (!r->save.file) return status;
+    if (!status && !r->cursor[0]) {
+        (void)cli_output_close(&r->save, RAVEL_E_END, NULL);
+        return RAVEL_OK;
     }
-    int bad = r->json && (ferror(r->json) | (r->j->to_stdout ? 0 : fclose(r->json)));
+    if (!status) status = cli_output_write(&r->save, r->cursor, strlen(r->cursor), err);
+    if (!status) status = cli_output_write(&r->save, "\n", 1, err);
+    return cli_output_close(&r->save, status, err);
+}
+
+/* `status`: of the run. */
+static ravel_status close_files(rank *r, ravel_status status, ravel_error *err) {
+    status = close_save(r, status, err);
+    if (!r->json) return status;
+    int bad = ferror(r->json);
+    if (!r->j->to_stdout) bad |= fclose(r->json);
     if (bad && !status) status = ravel_error_set(err, RAVEL_E_IO, "%s: not all could be written", r->j->flags.json);
     return status;
 }

@@ -129,8 +129,9 @@ void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int3
            100 * share(t->tokens, t->capacity), 100 * (1 - share(t->tokens, t->padded)), t->bins, s_of(t->bins),
            t->fillers, s_of(t->fillers));
     if (t->skipped) printf("  skipped   %" PRId64 " samples that fit no bin\n", t->skipped);
-    printf("  time      %.3f s: preparing %.3f s on the slowest rank, of which the consumer waited %.3f s (%.1f %%)\n",
-           t->wall, t->prepare, t->exposed, t->prepare > 0 ? 100 * t->exposed / t->prepare : 0);
+    printf(
+        "  time      %.3f s, of which the consumer waited %.3f s (%.1f %%); preparing took %.3f s on the slowest rank\n",
+        t->wall, t->exposed, t->wall > 0 ? 100 * t->exposed / t->wall : 0, t->prepare);
     printf("  phases   ");
     for (int32_t p = 0; ravel_feed_phase_name(p); p++)
         printf(" %s %.1f%s", ravel_feed_phase_name(p), 1e3 * stats->phase_sec[p],
