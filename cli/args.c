@@ -12,7 +12,11 @@ int cli_wants_help(int argc, char **argv) {
 }
 
 int cli_fail(const char *command, const ravel_error *err) {
-    (void)fprintf(stderr, "ravel %s: %s\n", command, err->message);
+    char text[sizeof err->message];
+    (void)snprintf(text, sizeof text, "%s", err->message);
+    for (char *c = text; *c; c++) /* sentences quote what is in files, and that shall not steer a terminal */
+        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+    (void)fprintf(stderr, "ravel %s: %s\n", command, text);
     return err->status == RAVEL_E_ARGUMENT ? CLI_USAGE : CLI_FAILED;
 }
 
