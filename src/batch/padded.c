@@ -33,11 +33,15 @@ void ravel_padded_options_default(ravel_padded_options *options) {
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
 
-static ravel_status check_inputs(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *o,
-                                 ravel_error *err) {
-    if (o->size != sizeof *o)
+/* The caller's options, with defaults where an older caller has no field; all of the input checked. */
+static ravel_status read_inputs(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
+                                ravel_padded_options *o, ravel_error *err) {
+    if (!options || !options->size)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "padded options: size is %zu; fill them with ravel_padded_options_default", o->size);
+                               "padded options: size is 0; fill them with ravel_padded_options_default");
+    ravel_padded_options_default(o);
+    memcpy(o, options, options->size < sizeof *o ? options->size : sizeof *o);
+    o->size = sizeof *o;
     ravel_status status = ravel_options_check(ravel_padded_option_table(), o, err);
     if (!status) status = ravel__bin_valid(ragged, bin, err);
     if (status) return status;
@@ -71,10 +75,11 @@ static ravel_status set_columns(const ravel_padded_options *o, int64_t prompt, i
     return status;
 }
 
-static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *o,
+static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
                             ravel_padded *p, ravel_error *err) {
+    ravel_padded_options own, *o = &own;
     memset(p, 0, sizeof *p);
-    ravel_status status = check_inputs(ragged, bin, o, err);
+    ravel_status status = read_inputs(ragged, bin, options, o, err);
     if (status) return status;
     int64_t prompt = 0, response = bin->count == 0;
     p->max_length = bin->count == 0;

@@ -42,10 +42,7 @@ void ravel_thd_options_default(ravel_thd_options *options) {
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-ravel_status ravel__thd_check_options(const ravel_thd_options *o, ravel_error *err) {
-    if (o->size != sizeof *o)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "thd options: size is %zu; fill them with ravel_thd_options_default", o->size);
+static ravel_status check_options(const ravel_thd_options *o, ravel_error *err) {
     ravel_status status = ravel_options_check(ravel_thd_option_table(), o, err);
     ravel_cp cp = ravel__thd_cp(o);
     if (!status) status = ravel__cp_valid(&cp, o->cp_rank, 1, err);
@@ -60,6 +57,16 @@ ravel_status ravel__thd_check_options(const ravel_thd_options *o, ravel_error *e
     if (o->fixed_tokens && o->max_samples < 1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a fixed shape needs max-samples, the most that a bin may hold");
     return RAVEL_OK;
+}
+
+ravel_status ravel__thd_options_read(const ravel_thd_options *options, ravel_thd_options *own, ravel_error *err) {
+    if (!options || !options->size)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "thd options: size is 0; fill them with ravel_thd_options_default");
+    ravel_thd_options_default(own);
+    memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
+    own->size = sizeof *own;
+    return check_options(own, err);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
@@ -128,8 +135,7 @@ static ravel_status add_tail(const ravel_thd_options *o, ravel_thd *t, ravel_err
 static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *o, ravel_thd *t,
                             ravel_error *err) {
     memset(t, 0, sizeof *t);
-    ravel_status status = ravel__thd_check_options(o, err);
-    if (!status) status = ravel__bin_valid(ragged, bin, err);
+    ravel_status status = ravel__bin_valid(ragged, bin, err);
     if (status) return status;
     t->samples_count = bin->count;
     status = add_samples(ragged, bin, o, t, err);
@@ -151,9 +157,11 @@ ravel_status ravel__thd_check_size(const ravel_thd *thd, ravel_error *err) {
 
 ravel_status ravel_thd_measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                                ravel_thd *thd, ravel_error *err) {
+    ravel_thd_options own;
     ravel_thd fresh;
     ravel_status status = ravel__thd_check_size(thd, err);
-    if (!status) status = measure(ragged, bin, options, &fresh, err);
+    if (!status) status = ravel__thd_options_read(options, &own, err);
+    if (!status) status = measure(ragged, bin, &own, &fresh, err);
     if (status) return status;
     thd->samples_count = fresh.samples_count;
     thd->sequences = fresh.sequences;
@@ -326,12 +334,14 @@ static ravel_status check_same(const ravel_thd *thd, const ravel_thd *fresh, rav
 
 ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                             const ravel_thd *thd, ravel_error *err) {
+    ravel_thd_options own;
     ravel_thd fresh;
     ravel_status status = ravel__thd_check_size(thd, err);
-    if (!status) status = measure(ragged, bin, options, &fresh, err);
+    if (!status) status = ravel__thd_options_read(options, &own, err);
+    if (!status) status = measure(ragged, bin, &own, &fresh, err);
     if (!status) status = check_same(thd, &fresh, err);
     if (status) return status;
-    packing p = {.ragged = ragged, .bin = bin, .options = options, .thd = thd, .cp = ravel__thd_cp(options)};
+    packing p = {.ragged = ragged, .bin = bin, .options = &own, .thd = thd, .cp = ravel__thd_cp(&own)};
     p.stream = ravel__pen_streams(output_bytes(&p));
     open_derived(&p);
     int64_t next = 0;

@@ -7,8 +7,8 @@
 
 typedef struct walking {
     const ravel_ragged *ragged;
-    const ravel_thd_options *options;
     const ravel_thd *thd;
+    ravel_thd_options options;
     ravel_cp cp;
 } walking;
 
@@ -22,12 +22,14 @@ typedef struct stop {
 
 typedef void stop_fn(void *user, const stop *stop);
 
-static ravel_status check_walk(const walking *w, const ravel_field *field, ravel_error *err) {
+static ravel_status begin_walk(walking *w, const ravel_thd_options *options, const ravel_field *field,
+                               ravel_error *err) {
     const ravel_bin none = {NULL, 0};
     ravel_status status = ravel__thd_check_size(w->thd, err);
-    if (!status) status = ravel__thd_check_options(w->options, err);
+    if (!status) status = ravel__thd_options_read(options, &w->options, err);
     if (!status) status = ravel__bin_valid(w->ragged, &none, err);
     if (status) return status;
+    w->cp = ravel__thd_cp(&w->options);
     if (!w->thd->samples || !w->thd->cu_seqlens_padded)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs thd.samples and thd.cu_seqlens_padded");
     if (field->kind == RAVEL_FIELD_SPREAD)
@@ -44,7 +46,7 @@ static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err)
     ravel_status status = RAVEL_OK;
     s->index = i;
     s->guest = ravel__nobody(0);
-    s->run_count = ravel__slot_runs(&w->cp, w->options->cp_rank, slot, s->runs);
+    s->run_count = ravel__slot_runs(&w->cp, w->options.cp_rank, slot, s->runs);
     if (w->thd->samples[i] >= 0) status = ravel__guest_get(w->ragged, w->thd->samples[i], &s->guest, err);
     if (!status && slot < s->guest.length)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens, and its slot only %lld",
@@ -87,9 +89,9 @@ static void unpack_stop(void *user, const stop *s) {
 
 ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
                               const ravel_field *field, const void *packed, void *out, ravel_error *err) {
-    const walking w = {ragged, options, thd, ravel__thd_cp(options)};
+    walking w = {.ragged = ragged, .thd = thd};
     unpacking u = {.packed = packed, .out = out};
-    ravel_status status = check_walk(&w, field, err);
+    ravel_status status = begin_walk(&w, options, field, err);
     if (!status) status = ravel__track_init(field, &u.track, err);
     return status ? status : walk(&w, unpack_stop, &u, err);
 }
@@ -122,11 +124,11 @@ static void list_stop(void *user, const stop *s) {
 
 ravel_status ravel_thd_index(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
                              const ravel_field *field, int64_t *index, ravel_error *err) {
-    const walking w = {ragged, options, thd, ravel__thd_cp(options)};
+    walking w = {.ragged = ragged, .thd = thd};
     listing l = {.kind = field->kind};
     l.index = index;
     ravel__track track;
-    ravel_status status = check_walk(&w, field, err);
+    ravel_status status = begin_walk(&w, options, field, err);
     if (!status) status = ravel__track_init(field, &track, err);
     return status ? status : walk(&w, list_stop, &l, err);
 }

@@ -48,10 +48,14 @@ void ravel_weights_options_default(ravel_weights_options *options) {
     ravel_options_default(ravel_weights_option_table(), options);
 }
 
-static ravel_status check_options(const ravel_weights_options *o, ravel_error *err) {
-    if (o->size != sizeof *o)
+/* The caller's options, checked, with defaults where an older caller has no field. */
+static ravel_status read_options(const ravel_weights_options *options, ravel_weights_options *o, ravel_error *err) {
+    if (!options || !options->size)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "weights options: size is %zu; fill them with ravel_weights_options_default", o->size);
+                               "weights options: size is 0; fill them with ravel_weights_options_default");
+    ravel_weights_options_default(o);
+    memcpy(o, options, options->size < sizeof *o ? options->size : sizeof *o);
+    o->size = sizeof *o;
     ravel_status status = ravel_options_check(ravel_weights_option_table(), o, err);
     if (status) return status;
     if (o->mode == RAVEL_SEQ_MEAN_TOKEN_SUM_NORM && o->divisor < 1)
@@ -190,11 +194,12 @@ typedef struct recipe {
 
 static ravel_status make_recipe(const ravel_counts *counts, const ravel_weights_options *options, recipe *r,
                                 ravel_error *err) {
-    ravel_status status = check_options(options, err);
+    ravel_weights_options own;
+    ravel_status status = read_options(options, &own, err);
     if (status) return status;
-    r->factor = factor_of(options);
-    r->denominator = shared_denominator(counts, options);
-    r->per_sample = options->mode == RAVEL_SEQ_MEAN_TOKEN_MEAN;
+    r->factor = factor_of(&own);
+    r->denominator = shared_denominator(counts, &own);
+    r->per_sample = own.mode == RAVEL_SEQ_MEAN_TOKEN_MEAN;
     return RAVEL_OK;
 }
 

@@ -267,6 +267,36 @@ TEST(batch_refuses_with_a_sentence) {
     CHECK_HAS(err.message, "sample 1 has 5 tokens, and its slot only 4");
 }
 
+/* What is behind an option struct's size is not looked at; a size of 0 is a struct that nobody filled. */
+TEST(batch_older_callers_get_defaults) {
+    const int32_t order[] = {1, 0};
+    const ravel_bin bin = {order, 2};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_thd_options options;
+    ravel_thd t = {.size = sizeof t};
+    memset(&options, 0x7f, sizeof options);
+    options.size = offsetof(ravel_thd_options, total_multiple);
+    options.align = 4;
+    options.arrays = RAVEL_THD_ALL;
+    CHECK_OK(ravel_thd_measure(&ragged, &bin, &options, &t, &err), &err);
+    CHECK_EQ(t.tokens, 12);
+    options.size = 0;
+    CHECK_EQ(ravel_thd_measure(&ragged, &bin, &options, &t, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "ravel_thd_options_default");
+    ravel_error_clear(&err);
+    ravel_padded_options sides;
+    ravel_padded p = {.size = sizeof p};
+    memset(&sides, 0x7f, sizeof sides);
+    sides.size = offsetof(ravel_padded_options, rows);
+    sides.side = RAVEL_PAD_LEFT;
+    sides.align = 4;
+    CHECK_OK(ravel_padded_measure(&ragged, &bin, &sides, &p, &err), &err);
+    CHECK(p.rows == 2 && p.columns == 8);
+    sides.size = 0;
+    CHECK_EQ(ravel_padded_measure(&ragged, &bin, &sides, &p, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "ravel_padded_options_default");
+}
+
 TEST(batch_refuses_bins_of_2_to_the_31_tokens) {
     ravel_error err = RAVEL_ERROR_INIT;
     const int64_t huge[] = {0, INT32_MAX, 2 * (int64_t)INT32_MAX};
