@@ -50,7 +50,7 @@ class PlannedBatches:
         return iter([steps[i].tolist() for i in self.plan.replay(self.seed, self.epoch) if steps[i].size])
 
     def __len__(self):
-        return len(self.plan)
+        return sum(1 for step in self.plan.micro_steps(self.rank) if step.size)
 
 
 def main():

@@ -232,8 +232,10 @@ class Metrics:
         chosen = np.concatenate([*steps, np.empty(0, np.int32)]).astype(np.int64)
         self.add_batch(plan.lengths[chosen], capacity=len(steps) * plan.capacity, loss=loss,
                        padded=int(plan.bin_slots[own].sum()), bins=len(steps) - fillers, fillers=fillers)
-        self.add("plan/idle_share", plan.stats["idle_micro_step"])
-        self.add("plan/imbalance", plan.stats["imbalance"])
+        stats = plan.stats
+        meets_in_between = plan._options.sync == _abi.RAVEL_SYNC_MICRO_STEP
+        self.add("plan/idle_share", stats["idle_micro_step" if meets_in_between else "idle_update"])
+        self.add("plan/imbalance", stats["imbalance"])
 
     def add_rollouts(self, *, rewards: Any = None, groups: Any = None, responses: Any = None, truncated: Any = None,
                      staleness: Any = None) -> None:

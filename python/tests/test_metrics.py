@@ -34,6 +34,15 @@ def test_an_update_is_plain_arithmetic(lengths, dp, losses):
     assert values["throughput/packing_efficiency"] == pytest.approx(sum(lengths) / values["tokens/capacity"])
 
 
+@pytest.mark.parametrize("sync, figure", [("micro-step", "idle_micro_step"), ("update", "idle_update"),
+                                          ("pipeline", "idle_update")])
+def test_the_idle_share_of_a_plan_is_of_what_its_ranks_wait_for(sync, figure):
+    plan = ravel.plan([100, 3000, 20, 50, 900, 1000, 7], budget=4096, dp=3, sync=sync)
+    m = Metrics()
+    m.add_plan(plan, 0)
+    assert m.update(1)["plan/idle_share"] == plan.stats[figure]
+
+
 def test_phases_nest_and_survive_exceptions():
     m = Metrics()
     m.begin()
