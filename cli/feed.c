@@ -188,8 +188,7 @@ static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_statu
                         .prepare = most[0],
                         .exposed = most[1],
                         .wall = t - r->last,
-                        .verified = r->j->flags.verify,
-                        .budget_tokens = r->j->plan.budget};
+                        .verified = r->j->flags.verify};
     r->last = t;
     return status;
 }

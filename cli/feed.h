@@ -26,7 +26,6 @@ typedef struct feed_line {
     double prepare, exposed;         /* seconds, of the slowest rank */
     double wall;                     /* since the last update */
     int verified;
-    int64_t budget_tokens; /* a rank's, per bin */
 } feed_line;
 
 typedef struct feed_totals {

@@ -309,6 +309,23 @@ static ravel_status try_ping_pong(ravel_comm *comm, uint64_t op, int64_t most, r
     return status;
 }
 
+/* A barrier that was begun is not over before everybody has begun it: rank 0 begins when it has heard from all others,
+ * who have looked by then. Where collectives happen in their start (callbacks) there is nothing to look at. */
+static ravel_status try_ibarrier(ravel_comm *comm, ravel_error *err) {
+    int32_t me = ravel_comm_rank(comm), n = ravel_comm_size(comm), done = 0, word = 0;
+    int waits = strcmp(ravel_comm_kind(comm), "callbacks") == 0;
+    ravel_request *request = NULL;
+    ravel_status status = RAVEL_OK;
+    for (int32_t r = 1; me == 0 && !waits && r < n && !status; r++)
+        status = ravel_comm_recv(comm, &word, 1, RAVEL_I32, r, 9, err);
+    if (!status) status = ravel_comm_ibarrier(comm, &request, err);
+    if (me && !waits && !status) status = ravel_request_test(request, &done, err);
+    if (done) return ravel_error_set(err, RAVEL_E_INTERNAL, "rank %d: a barrier was over before all had come", me);
+    if (me && !waits && !status) status = ravel_comm_send(comm, &word, 1, RAVEL_I32, 0, 9, err);
+    ravel_status waited = ravel_request_wait(request, status ? NULL : err);
+    return status ? status : waited;
+}
+
 /* ---- bodies --------------------------------------------------------------------------------------------- */
 
 /* Every operation, at sizes around the borders that implementations have. */
@@ -321,6 +338,7 @@ static ravel_status every_operation(ravel_comm *comm, void *user, ravel_error *e
         int64_t count = counts[i] > job->most ? job->most : counts[i];
         int32_t move = move_types[i % MOVE_TYPES], sum = reduce_types[i % REDUCE_TYPES], later = i % 2;
         TRY(ravel_comm_barrier(comm, err));
+        TRY(try_ibarrier(comm, err));
         TRY(try_broadcast(comm, ++op, count, move, (int32_t)i % n, later, err));
         TRY(try_allgather(comm, ++op, count, move, i % 2, err));
         TRY(try_allgatherv(comm, ++op, count, move, later, err));
@@ -592,7 +610,10 @@ static ravel_status splitting(ravel_comm *comm, void *user, ravel_error *err) {
                     (none == NULL) != (me == 0) || (none && ravel_comm_size(none) != n - 1) ||
                     ravel_comm_size(again) != n || ravel_comm_rank(again) != me;
     ravel_status status = RAVEL_OK;
-    if (wrong) status = ravel_error_set(err, RAVEL_E_INTERNAL, "rank %d: split gave wrong ranks or sizes", me);
+    ravel_comm_set_name(rows, "rows and not columns"); /* cut at 15 characters */
+    wrong |= strcmp(ravel_comm_name(rows), "rows and not co") != 0 || strcmp(ravel_comm_name(reversed), "sub") != 0 ||
+             strcmp(ravel_comm_name(again), ravel_comm_name(comm)) != 0;
+    if (wrong) status = ravel_error_set(err, RAVEL_E_INTERNAL, "rank %d: split gave wrong ranks, sizes or names", me);
     int32_t rank = ravel_comm_rank(reversed), first = -1;
     if (!status) {
         first = rank;

@@ -149,6 +149,11 @@ static ravel_status check_mesh(ravel_comm *comm, const ravel_mesh *mesh, ravel_e
     int32_t rank = ravel_comm_rank(comm), members[64], seen[64];
     ravel_mesh_coord mine = ravel_mesh_coords(mesh), want = ravel_mesh_locate(l, rank);
     if (memcmp(&mine, &want, sizeof mine) != 0) return ravel_error_set(err, RAVEL_E_INTERNAL, "wrong coordinates");
+    for (int32_t chunk = 0; chunk < l->vpp; chunk++) {
+        int32_t part = chunk * l->sizes[3] + mine.pp, parts = l->vpp * l->sizes[3];
+        if (ravel_mesh_is_first(mesh, chunk) != (part == 0) || ravel_mesh_is_last(mesh, chunk) != (part == parts - 1))
+            return ravel_error_set(err, RAVEL_E_INTERNAL, "chunk %d: wrong first or last part of the model", chunk);
+    }
     for (int32_t axes = 1; axes < 16; axes++) {
         ravel_comm *group = ravel_mesh_comm(mesh, axes);
         if (!group) continue;
@@ -186,6 +191,7 @@ TEST(mesh_of_threads_is_the_layout) {
         ravel_mesh_options o;
         ravel_mesh_options_default(&o);
         o.tp = cases[i].tp, o.cp = cases[i].cp, o.pp = cases[i].pp, o.order = cases[i].order;
+        o.vpp = 1 + (int32_t)i % 3;
         CHECK_OK(ravel_threads_run(cases[i].ranks, NULL, run_mesh, &o, &err), &err);
     }
 }
