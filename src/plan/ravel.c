@@ -157,6 +157,7 @@ static ravel_status try_packings(const method *m) {
         if (status || bins > m->basis.bins) continue;
         own.basis.packed = packed;
         own.basis.packed_bins = bins;
+        own.purse.fuel /= 4; /* they are close to one another, so most of what they need is found soon */
         status = try_start(&own, RAVEL__START_PACKED, &made);
     }
     return status;
