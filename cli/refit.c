@@ -214,23 +214,6 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
 
 /* ---- the command ---------------------------------------------------------------------------------------- */
 
-/* Senders, receivers and their cuts, from the number of ranks. */
-static ravel_status settle(refit_job *job, int32_t ranks, ravel_error *err) {
-    refit_flags *f = &job->flags;
-    job->receivers = ranks - f->senders;
-    if (job->receivers < 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders of %d ranks leave nobody to receive", f->senders,
-                               ranks);
-    if (f->send_tp == 0) f->send_tp = f->senders;
-    if (f->senders % f->send_tp != 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders are no multiple of send-tp %d", f->senders,
-                               f->send_tp);
-    if (job->receivers % f->receive_tp != 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d receivers are no multiple of receive-tp %d", job->receivers,
-                               f->receive_tp);
-    return RAVEL_OK;
-}
-
 static ravel_status check_flags(refit_job *job, int words, const char *word, ravel_error *err) {
     const refit_flags *f = &job->flags;
     if (words) return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.60s\" is no option; see --help", word);
@@ -262,7 +245,7 @@ static int run_file(refit_job *job, int under_mpi) {
     if (status == RAVEL_OK && comm) ranks = ravel_comm_size(comm);
     int usage = 0;
     if (status == RAVEL_OK) {
-        status = settle(job, ranks, &err);
+        status = refit_settle(job, ranks, &err);
         usage = status != RAVEL_OK;
     }
     int first = !comm || ravel_comm_rank(comm) == 0;

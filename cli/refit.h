@@ -27,7 +27,7 @@ typedef struct refit_job {
     int to_stdout; /* JSON goes there, and nothing else */
 } refit_job;
 
-/* ---- refit_model.c: one rank's tensors ---- */
+/* ---- refit_model.c: who does what, and one rank's tensors ---- */
 
 typedef struct refit_set {
     ravel_refit_tensor *tensors;
@@ -52,6 +52,9 @@ ravel_status refit_set_compare(const refit_set *set, const ravel_refit *refit, c
                                ravel_error *err);
 /* Writes whole tensors (tp 1) with the file's metadata. */
 ravel_status refit_set_write(const refit_set *set, const ravel_safetensors *file, const char *path, ravel_error *err);
+
+/* Receivers and cuts, from the number of ranks; E_ARGUMENT where they do not go together. */
+ravel_status refit_settle(refit_job *job, int32_t ranks, ravel_error *err);
 
 /* Where a rank stands: side 0 sends, side 1 receives; tp of that side, and its place in it. */
 typedef struct refit_place {

@@ -12,7 +12,6 @@ typedef struct bench_case {
     int32_t buffers;
     int64_t bytes;
     ravel_refit_report best;
-    double seconds;
 } bench_case;
 
 typedef struct bench {
@@ -20,7 +19,7 @@ typedef struct bench {
     ravel_shape shape;
     int64_t layers; /* of the whole model */
     bench_case cases[CASES_MOST];
-    int32_t count, done;
+    int32_t count;
     double memcpy_gb; /* of one core, for comparison */
 } bench;
 
@@ -54,7 +53,7 @@ static ravel_status make_cases(bench *b, ravel_error *err) {
     ravel_status status = parse_list("buffers", b->job->flags.buffers, 1, 16, buffers, &n, err);
     if (status == RAVEL_OK) status = parse_list("sizes", b->job->flags.sizes, 4096, (int64_t)1 << 40, sizes, &m, err);
     for (int32_t i = 0; i < n && status == RAVEL_OK; i++)
-        for (int32_t k = 0; k < m; k++) b->cases[b->count++] = (bench_case){(int32_t)buffers[i], sizes[k], {0}, 0};
+        for (int32_t k = 0; k < m; k++) b->cases[b->count++] = (bench_case){(int32_t)buffers[i], sizes[k], {0}};
     return status;
 }
 
@@ -173,15 +172,9 @@ static ravel_status write_json(const bench *b, ravel_error *err) {
     return status;
 }
 
-static ravel_status settle(bench *b, int32_t ranks, ravel_error *err) {
-    refit_flags *f = &b->job->flags;
-    b->job->receivers = ranks - f->senders;
-    if (f->send_tp == 0) f->send_tp = f->senders;
-    if (b->job->receivers < 1 || f->senders % f->send_tp != 0 || b->job->receivers % f->receive_tp != 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "%d ranks with %d senders: each side must be a multiple of its tp, and not empty", ranks,
-                               f->senders);
-    ravel_status status = ravel_shape_named(f->shape, &b->shape, err);
+static ravel_status prepare(bench *b, int32_t ranks, ravel_error *err) {
+    ravel_status status = refit_settle(b->job, ranks, err);
+    if (status == RAVEL_OK) status = ravel_shape_named(b->job->flags.shape, &b->shape, err);
     if (status == RAVEL_OK) status = make_cases(b, err);
     if (status == RAVEL_OK) scale(b);
     return status;
@@ -197,7 +190,7 @@ int refit_bench(refit_job *job, int under_mpi) {
     int32_t ranks = comm ? ravel_comm_size(comm) : job->flags.ranks;
     int first = !comm || ravel_comm_rank(comm) == 0, usage = 0;
     if (status == RAVEL_OK) {
-        status = settle(b, ranks, &err);
+        status = prepare(b, ranks, &err);
         usage = status != RAVEL_OK;
     }
     if (status == RAVEL_OK)

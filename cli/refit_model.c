@@ -1,10 +1,27 @@
-/* The tensors of one rank, from a file or a model's shape, cut as tensor parallelism cuts them. */
+/* Who sends and who receives, and the tensors of one rank, from a file or a model's shape, cut as tensor parallelism cuts
+ * them. */
 #include "cli/refit.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { ALIGN = 64, CHUNK = 1 << 16 };
+
+ravel_status refit_settle(refit_job *job, int32_t ranks, ravel_error *err) {
+    refit_flags *f = &job->flags;
+    job->receivers = ranks - f->senders;
+    if (job->receivers < 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders of %d ranks leave nobody to receive", f->senders,
+                               ranks);
+    if (f->send_tp == 0) f->send_tp = f->senders;
+    if (f->senders % f->send_tp != 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders are no multiple of send-tp %d", f->senders,
+                               f->send_tp);
+    if (job->receivers % f->receive_tp != 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d receivers are no multiple of receive-tp %d", job->receivers,
+                               f->receive_tp);
+    return RAVEL_OK;
+}
 
 refit_place refit_place_of(const refit_job *job, int32_t rank) {
     int32_t side = rank >= job->flags.senders, number = side ? rank - job->flags.senders : rank;

@@ -25,10 +25,6 @@ static unsigned char *entry_place(const ravel__frame_writer *w, size_t i) {
     return w->buffer + w->bytes - (i + 1) * RAVEL__FRAME_ENTRY;
 }
 
-int ravel__frame_has_entry(const ravel__frame_writer *w) {
-    return w->end + (w->entries + 1) * RAVEL__FRAME_ENTRY <= w->bytes;
-}
-
 size_t ravel__frame_room(const ravel__frame_writer *w, unsigned char **room) {
     size_t taken = w->end + (w->entries + 1) * RAVEL__FRAME_ENTRY;
     *room = w->buffer + w->end;

@@ -67,8 +67,6 @@ void ravel__frame_begin(ravel__frame_writer *writer, void *buffer, size_t bytes)
 /* Bytes of payload that one more entry could have; 0: not even an entry without payload fits. `room` is set to the
  * payload's place. */
 size_t ravel__frame_room(const ravel__frame_writer *writer, unsigned char **room);
-/* Whether one more entry fits, payload aside. */
-int ravel__frame_has_entry(const ravel__frame_writer *writer);
 /* Adds an entry whose payload of `payload` bytes was written at the room's place (offset is set here). */
 void ravel__frame_add(ravel__frame_writer *writer, const ravel__frame_entry *entry, size_t payload);
 /* Lengthens the last entry, which is KEEP, instead of adding one. */

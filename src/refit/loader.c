@@ -147,7 +147,7 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned 
 
 static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_t stream, ravel__frame_head *head) {
     int32_t sender = l->refit->plan.in[stream].sender;
-    if (slot->void_) return out_of_place(l, sender, "did not arrive whole");
+    if (slot->torn) return out_of_place(l, sender, "did not arrive whole");
     ravel_status status = ravel__frame_open(slot->data, (size_t)slot->notice.bytes, head, &l->why);
     if (status != RAVEL_OK) {
         ravel_error_prefix(&l->why, "from rank %d", sender);

@@ -281,7 +281,7 @@ static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *w
     slot->stream = stream;
     slot->number = p->frames++;
     slot->data = slot->buffer;
-    slot->void_ = 0;
+    slot->torn = 0;
 }
 
 int ravel__packer_next(ravel__packer *p, ravel__slot *slot, int32_t index) {

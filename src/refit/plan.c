@@ -400,8 +400,6 @@ static ravel_status run(planner *p, const ravel__holding *source, const ravel__h
     if (status == RAVEL_OK) status = index_items(p, RAVEL__OF_SINK, sink);
     if (status != RAVEL_OK) return status;
     p->plan->windows = make_windows(p->c, p->group_count, buffer_bytes);
-    p->plan->groups = p->group_count;
-    p->plan->senders = p->sender_count;
     p->digest = ravel__hash_begin(0x7265666974);
     for (int64_t i = 0; i < p->c->count && status == RAVEL_OK; i++)
         if (ravel__tensor_moves(&p->c->tensors[i]) && p->c->tensors[i].dtype >= 0) status = plan_tensor(p, i);

@@ -32,7 +32,6 @@ typedef struct ravel__stream {
     int32_t local;    /* the sender is the receiver: nothing travels */
     int32_t *members; /* ranks, in forwarding order */
     int32_t member_count;
-    int32_t reserved;
     int64_t first, slices; /* plan->slices[first .. first+slices) */
     int64_t bytes;         /* of the slices as they travel */
 } ravel__stream;
@@ -45,7 +44,6 @@ typedef struct ravel__refit_plan {
     ravel__stream *out, *in; /* of this rank; in the order of turns */
     int32_t out_count, in_count;
     int32_t windows;
-    int32_t groups, senders;
     int64_t bytes_needed; /* by all receivers together */
     uint64_t digest;      /* of all slices of all ranks */
 } ravel__refit_plan;

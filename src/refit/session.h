@@ -60,7 +60,7 @@ typedef struct ravel__slot {
     ravel__loan loan;
     int32_t state;
     int32_t stream;   /* index into plan.out or plan.in; local streams: of plan.out */
-    int32_t void_;    /* the frame did not arrive whole: not to be loaded */
+    int32_t torn;     /* the frame did not arrive whole: not to be loaded */
     int32_t loaded;   /* the loader has given it back */
     int32_t recv_bad; /* the receive was waited for, and the message had another length */
     int64_t number;   /* of the frame on this rank */

@@ -355,14 +355,12 @@ static uint64_t hash_item(const ravel__item *item, const void *data) {
     return ravel__xxh3_end(&state);
 }
 
-ravel_status ravel__stage_seal(ravel__stage *s, ravel_error *err) {
-    (void)err;
-    if (!s->active || !s->hashes) return RAVEL_OK;
+void ravel__stage_seal(ravel__stage *s) {
+    if (!s->active || !s->hashes) return;
     for (int64_t i = 0; i < s->holding->count; i++) {
         const ravel__item *item = &s->holding->items[i];
         s->next_hashes[i] = hash_item(item, target_of(s, item->view.tensor));
     }
-    return RAVEL_OK;
 }
 
 /* The staged set becomes the live one. */

@@ -52,7 +52,7 @@ void *ravel__stage_place(const ravel__stage *stage, int32_t item, const ravel__b
 ravel_status ravel__stage_keep(ravel__stage *stage, int32_t item, const ravel__box *piece, int64_t first, int64_t count,
                                ravel_error *err);
 /* Everything is there: hashes it, where that is wanted. */
-ravel_status ravel__stage_seal(ravel__stage *stage, ravel_error *err);
+void ravel__stage_seal(ravel__stage *stage);
 void ravel__stage_commit(ravel__stage *stage);
 /* Back to the version before; E_IO where the undo log cannot be read: then nothing whole is left, and version is 0. */
 ravel_status ravel__stage_abort(ravel__stage *stage, ravel_error *err);

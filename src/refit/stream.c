@@ -265,7 +265,7 @@ static ravel_status notice_came(ravel_refit *refit, ravel__slot *slot, ravel_err
         refit->wire.wanted--;
     }
     slot->state = RAVEL__SLOT_FRAME;
-    slot->void_ = slot->loaded = 0;
+    slot->torn = slot->loaded = 0;
     slot->number = refit->wire.frames++;
     slot->began_ns = ravel__clock_ns();
     phase_count(refit, &refit->wire.receiving, 1, &refit->wire.receive_since, &refit->wire.receive_ns);
@@ -288,7 +288,7 @@ static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, r
                      bytes);
     refit->wire.bytes_received += bytes + RAVEL__NOTICE_BYTES;
     slot->data = refit->borrows ? slot->loan.data : slot->buffer;
-    slot->void_ = bad;
+    slot->torn = bad;
     slot->state = RAVEL__SLOT_LOADING;
     for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++) {
         status = post_send(refit, slot, 2 * c + 1, slot->data, passed, in->children[c],
@@ -515,7 +515,8 @@ static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen
         return wait_for(refit, s.send, &bad, err);
     ravel_status status = ravel_comm_alive(refit->comm, err);
     if (status == RAVEL_OK) status = check_deadline(refit, err);
-    int64_t nap = s.receiving > 0 ? NAP_NS : LONG_NAP_NS; /* a finished send is not urgent while the packer packs */
+    /* A finished send is not urgent while the packer has another buffer to go on with. */
+    int64_t nap = s.receiving > 0 || s.packing <= 1 ? NAP_NS : LONG_NAP_NS;
     if (status == RAVEL_OK) ravel__futex_wait(&refit->bell.word, seen, refit->wire.now_ns + nap);
     return status;
 }

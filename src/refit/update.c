@@ -252,8 +252,9 @@ static ravel_status verdict(ravel_refit *refit, ravel_error *err) {
         status = ravel__loader_end(&refit->loader);
         why = &refit->loader.why;
     }
-    if (status == RAVEL_OK) return ravel__stage_seal(&refit->stage, err);
-    return ravel_error_set(err, status, "%s", why->message);
+    if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", why->message);
+    ravel__stage_seal(&refit->stage);
+    return RAVEL_OK;
 }
 
 /* Back to the version before. What went wrong first is what is said. */
@@ -265,10 +266,9 @@ static ravel_status give_up(ravel_refit *refit, ravel_status status, ravel_error
     return status;
 }
 
-static ravel_status vote(ravel_refit *refit, const plan_of_update *u, totals *all, ravel_error *err) {
+static ravel_status vote(ravel_refit *refit, totals *all, ravel_error *err) {
     int64_t began = ravel__clock_ns();
     ravel_status mine = verdict(refit, err), status = add_up(refit, all, err);
-    (void)u;
     if (status == RAVEL_OK) status = step(refit, RAVEL__STEP_VOTE, err);
     if (status != RAVEL_OK) return give_up(refit, status, err);
     status = ravel__refit_agree(refit, mine, err);
@@ -302,9 +302,9 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     own_numbers(refit, u, mine);
     *all = *mine;
     if (status != RAVEL_OK) return give_up(refit, status, err);
-    status = vote(refit, u, all, err);
+    status = vote(refit, all, err);
     if (status != RAVEL_OK) return status;
-    if (step(refit, RAVEL__STEP_COMMIT, NULL) != RAVEL_OK) {} /* decided: nothing can keep it from happening */
+    (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* it is decided: nothing can keep it from happening */
     ravel__stage_commit(&refit->stage);
     ravel__packer_end(&refit->packer, 1);
     refit->sent_version = u->version;

@@ -124,7 +124,7 @@ static int run(ravel_comm *comm, int64_t versions) {
     for (int64_t v = 1; v <= versions && status == RAVEL_OK; v++) {
         the_fault.armed = v == 2 && the_fault.kind;
         the_fault.sent = 0;
-        if (sends) case_fill(&c, &from, 0, v);
+        if (sends) case_fill(&c, &from, v);
         status = ravel_refit_update(refit, v, NULL, &err);
     }
     if (status != RAVEL_OK)

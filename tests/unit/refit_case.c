@@ -123,8 +123,7 @@ static int64_t global_of(const ravel_refit_tensor *t, int64_t element) {
     return global;
 }
 
-void case_fill(const refit_case *c, case_side *side, int which, int64_t version) {
-    (void)which;
+void case_fill(const refit_case *c, case_side *side, int64_t version) {
     for (int32_t i = 0; i < c->count; i++) {
         const ravel_refit_tensor *t = &side->tensors[i];
         char *p = t->data;
@@ -133,13 +132,10 @@ void case_fill(const refit_case *c, case_side *side, int which, int64_t version)
     }
 }
 
-int64_t case_wrong(const refit_case *c, const case_side *side, int which, int64_t tensor, const void *data,
-                   int64_t version) {
+int64_t case_wrong(const case_side *side, int64_t tensor, const void *data, int64_t version) {
     const ravel_refit_tensor *t = &side->tensors[tensor];
     const char *p = data;
     int64_t wrong = 0;
-    (void)c;
-    (void)which;
     for (int64_t e = 0; e < side->elements[tensor]; e++) {
         double value = -1;
         (void)ravel_dtype_load(t->dtype, p + e * ravel_dtype_bytes(t->dtype), &value);
@@ -150,7 +146,7 @@ int64_t case_wrong(const refit_case *c, const case_side *side, int which, int64_
 
 int64_t case_wrong_live(const refit_case *c, const case_side *side, const ravel_refit *refit, int64_t version) {
     int64_t wrong = 0;
-    for (int32_t i = 0; i < c->count; i++) wrong += case_wrong(c, side, 1, i, ravel_refit_data(refit, i), version);
+    for (int32_t i = 0; i < c->count; i++) wrong += case_wrong(side, i, ravel_refit_data(refit, i), version);
     return wrong;
 }
 

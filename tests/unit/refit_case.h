@@ -44,10 +44,9 @@ bool case_side_make(const refit_case *c, int side, int32_t rank, int spare, case
 void case_side_free(case_side *side);
 
 /* Fills the pieces with the contents of a version. */
-void case_fill(const refit_case *c, case_side *side, int which, int64_t version);
+void case_fill(const refit_case *c, case_side *side, int64_t version);
 /* How many elements of a piece at `data` are not what the version has. */
-int64_t case_wrong(const refit_case *c, const case_side *side, int which, int64_t tensor, const void *data,
-                   int64_t version);
+int64_t case_wrong(const case_side *side, int64_t tensor, const void *data, int64_t version);
 /* Wrong elements of all tensors of a session's live version. */
 int64_t case_wrong_live(const refit_case *c, const case_side *side, const ravel_refit *refit, int64_t version);
 

@@ -132,7 +132,7 @@ static int64_t wrong_here(job *j, const ends *e, const ravel_refit *refit, int64
     if (!j->load) return case_wrong_live(&j->c, &e->to, refit, version);
     int64_t wrong = 0;
     for (int32_t i = 0; i < j->c.count; i++)
-        wrong += case_wrong(&j->c, &e->to, 1, i, set_of(&e->takes, i, e->takes.live), version);
+        wrong += case_wrong(&e->to, i, set_of(&e->takes, i, e->takes.live), version);
     return wrong;
 }
 
@@ -151,7 +151,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
         ravel_refit_report *report = &j->report[rank];
         memset(report, 0, sizeof *report);
         report->size = sizeof *report;
-        if (e->has_source) case_fill(&j->c, &e->from, 0, v);
+        if (e->has_source) case_fill(&j->c, &e->from, v);
         e->hands.last = -1;
         status = ravel_refit_update(refit, e->has_source || v % 2 ? v : 0, report, err);
         if (status != RAVEL_OK) break;
@@ -164,7 +164,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     ravel_refit_free(refit);
     if (status == RAVEL_OK && e->has_sink && !j->load && !j->spare) /* everything is back in the caller's own memory */
         for (int32_t i = 0; i < j->c.count; i++)
-            if (case_wrong(&j->c, &e->to, 1, i, e->to.tensors[i].data, j->versions)) atomic_fetch_add(&j->wrong, 1);
+            if (case_wrong(&e->to, i, e->to.tensors[i].data, j->versions)) atomic_fetch_add(&j->wrong, 1);
     free_ends(e);
     return status;
 }

@@ -215,7 +215,7 @@ static void *part_body(void *argument) {
     const trial *t = r->t;
     r->messages = 0;
     ravel_error_clear(&r->err);
-    if (r->from.count > 0) case_fill(&t->c, &r->from, 0, t->version);
+    if (r->from.count > 0) case_fill(&t->c, &r->from, t->version);
     if (r->refit)
         r->status = ravel_refit_connect(r->refit, r->comm, &r->err);
     else

@@ -503,7 +503,7 @@ static size_t write_frame(unsigned char *buffer, size_t bytes, int32_t entries, 
             .tensor = (uint32_t)i, .slice = 5, .dtype = RAVEL_F32, .first = 10, .count = payload / 4};
         e.checksum = ravel__xxh3_of(place, payload);
         ravel__frame_add(&w, &e, payload);
-        if (i % 3 == 0 && ravel__frame_has_entry(&w)) {
+        if (i % 3 == 0 && ravel__frame_room(&w, &place) > 0) {
             ravel__frame_entry keep = {.slice = 9, .kind = RAVEL__ENTRY_KEEP, .count = 3, .dtype = RAVEL_U8};
             ravel__frame_add(&w, &keep, 0);
             ravel__frame_keep_more(&w, 4);
