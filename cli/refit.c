@@ -92,7 +92,7 @@ static ravel_status create(rank_work *w, ravel_error *err) {
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = w->set.tensors, .count = w->set.count};
     o.trace = job->flags.trace != NULL;
     if (job->dtype >= 0) o.cast = RAVEL_REFIT_NARROW;
-    if (w->rank == job->flags.senders && !job->flags.quiet) o.progress = show_progress;
+    if (w->rank == 0 && !job->flags.quiet) o.progress = show_progress; /* by the rank that also prints */
     return ravel_refit_create(w->comm, w->place.side ? NULL : &source, w->place.side ? &sink : NULL, &o, &w->refit,
                               err);
 }
@@ -146,7 +146,7 @@ static ravel_status run_updates(rank_work *w, ravel_refit_report *reports, ravel
     for (int32_t v = 1; v <= count && status == RAVEL_OK; v++) {
         reports[v - 1].size = sizeof *reports;
         status = ravel_refit_update(w->refit, v, &reports[v - 1], err);
-        if (w->rank == job->flags.senders && !job->flags.quiet) cli_progress_end();
+        if (w->rank == 0 && !job->flags.quiet) cli_progress_end();
         if (status == RAVEL_OK && tells) refit_print_report(&reports[v - 1], v);
     }
     return status;

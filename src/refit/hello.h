@@ -56,7 +56,13 @@ ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64
 void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,
                          ravel__differences *list);
 
-/* settings.c: options over environment over defaults, checked; the one place. */
+/* settings.c: copies a struct of `size` bytes that may be older, and so shorter, than this library's, which has `bytes`;
+ * the rest of `to` stays as it is. */
+ravel_status ravel__struct_take(void *to, size_t bytes, const void *from, size_t size, const char *what,
+                                ravel_error *err);
+/* The caller's options, over the defaults; NULL: these. */
+ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_options *options, ravel_error *err);
+/* Options over environment over defaults, checked; the one place. */
 ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err);
 
 /* "sender", "receiver", "sender and receiver", "onlooker". */

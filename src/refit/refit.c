@@ -42,16 +42,6 @@ static uint64_t fresh_lineage(const ravel_refit *refit) {
     return x ? x : 1;
 }
 
-/* Copies a struct that may be older, and so shorter, than this library's. */
-static ravel_status take_struct(void *to, size_t bytes, const void *from, size_t size, const char *what,
-                                ravel_error *err) {
-    if (size < sizeof size || size > 65536)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s.size is %zu; set it to sizeof the struct", what, size);
-    memset(to, 0, bytes);
-    memcpy(to, from, size < bytes ? size : bytes);
-    return RAVEL_OK;
-}
-
 static ravel_status check_source(const ravel_refit_source *source, ravel_error *err) {
     for (int64_t i = 0; i < source->count && !source->iterate; i++)
         if (!source->tensors[i].data)
@@ -63,7 +53,7 @@ static ravel_status check_source(const ravel_refit_source *source, ravel_error *
 static ravel_status take_source(ravel_refit *refit, const ravel_refit_source *source, ravel_error *err) {
     if (!source) return RAVEL_OK;
     ravel_status status =
-        take_struct(&refit->source_copy, sizeof refit->source_copy, source, source->size, "source", err);
+        ravel__struct_take(&refit->source_copy, sizeof refit->source_copy, source, source->size, "source", err);
     if (status != RAVEL_OK) return status;
     const ravel_refit_source *s = refit->source = &refit->source_copy;
     status = ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, 0, "source", &refit->arena,
@@ -73,26 +63,17 @@ static ravel_status take_source(ravel_refit *refit, const ravel_refit_source *so
 
 static ravel_status take_sink(ravel_refit *refit, const ravel_refit_sink *sink, ravel_error *err) {
     if (!sink) return RAVEL_OK;
-    ravel_status status = take_struct(&refit->sink_copy, sizeof refit->sink_copy, sink, sink->size, "sink", err);
+    ravel_status status = ravel__struct_take(&refit->sink_copy, sizeof refit->sink_copy, sink, sink->size, "sink", err);
     if (status != RAVEL_OK) return status;
     const ravel_refit_sink *s = refit->sink = &refit->sink_copy;
     return ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, s->load != NULL, "sink", &refit->arena,
                                &refit->sink_holding, err);
 }
 
-static ravel_status take_options(ravel_refit *refit, const ravel_refit_options *options, ravel_error *err) {
-    ravel_refit_options_default(&refit->options);
-    if (options) {
-        ravel_status status =
-            take_struct(&refit->options, sizeof refit->options, options, options->size, "options", err);
-        if (status != RAVEL_OK) return status;
-    }
-    return ravel__settings_take(&refit->options, &refit->settings, err);
-}
-
 static ravel_status prepare(ravel_refit *refit, const ravel_refit_source *source, const ravel_refit_sink *sink,
                             const ravel_refit_options *options, ravel_error *err) {
-    ravel_status status = take_options(refit, options, err);
+    ravel_status status = ravel__options_take(options, &refit->options, err);
+    if (status == RAVEL_OK) status = ravel__settings_take(&refit->options, &refit->settings, err);
     if (status == RAVEL_OK) status = take_source(refit, source, err);
     if (status == RAVEL_OK) status = take_sink(refit, sink, err);
     if (status == RAVEL_OK)
@@ -110,7 +91,8 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
                                       const ravel_refit_options *options, const ravel__transport *transport,
                                       ravel_refit **refit, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    const ravel_allocator *allocator = options && options->size == sizeof *options ? options->allocator : NULL;
+    ravel_refit_options o; /* for the allocator, which is needed before everybody can be told what is wrong with them */
+    const ravel_allocator *allocator = ravel__options_take(options, &o, NULL) == RAVEL_OK ? o.allocator : NULL;
     if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a refit needs a communicator");
     ravel_refit *r = ravel__calloc(allocator, 1, sizeof *r);
     if (!r) {
@@ -126,7 +108,6 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
     r->host = host_number();
     r->lineage = fresh_lineage(r);
     ravel_status status = prepare(r, source, sink, options, &own);
-    r->options.allocator = allocator;
     status = ravel__refit_connect(r, comm, status, &own);
     if (status != RAVEL_OK) {
         ravel_error_set(err, status, "%s", own.message);
@@ -167,12 +148,9 @@ ravel_status ravel_refit_run(ravel_comm *comm, const ravel_refit_source *source,
                              ravel_error *err) {
     ravel_refit_options o;
     ravel_refit *refit = NULL;
-    ravel_refit_options_default(&o);
-    if (options && options->size >= sizeof options->size)
-        memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    o.size = sizeof o;
+    int fine = ravel__options_take(options, &o, NULL) == RAVEL_OK;
     o.stage = RAVEL_REFIT_UNDO; /* so that everything ends up in data */
-    ravel_status status = ravel_refit_create(comm, source, sink, &o, &refit, err);
+    ravel_status status = ravel_refit_create(comm, source, sink, fine ? &o : options, &refit, err);
     if (status == RAVEL_OK) status = ravel_refit_update(refit, version, report, err);
     ravel_refit_free(refit);
     return status;

@@ -77,6 +77,22 @@ void ravel_refit_options_default(ravel_refit_options *options) {
     options->size = sizeof *options;
 }
 
+ravel_status ravel__struct_take(void *to, size_t bytes, const void *from, size_t size, const char *what,
+                                ravel_error *err) {
+    if (size < sizeof size || size > 65536)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s.size is %zu; set it to sizeof the struct", what, size);
+    memcpy(to, from, size < bytes ? size : bytes);
+    return RAVEL_OK;
+}
+
+ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_options *options, ravel_error *err) {
+    ravel_refit_options_default(options);
+    if (!from) return RAVEL_OK;
+    ravel_status status = ravel__struct_take(options, sizeof *options, from, from->size, "options", err);
+    options->size = sizeof *options;
+    return status;
+}
+
 static int64_t total_memory(const ravel_refit_options *options) {
     if (options->memory_bytes > 0) return options->memory_bytes;
     long pages = sysconf(_SC_PHYS_PAGES), each = sysconf(_SC_PAGESIZE);
@@ -262,10 +278,10 @@ void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel_
 
 ravel_status ravel_refit_settings(const ravel_refit_options *options, int64_t stream_bytes, int32_t *num_buffers,
                                   int64_t *buffer_bytes, ravel_error *err) {
-    ravel_refit_options defaults;
+    ravel_refit_options o;
     ravel__hello hello = {0};
-    ravel_refit_options_default(&defaults);
-    ravel_status status = ravel__settings_take(options ? options : &defaults, &hello.settings, err);
+    ravel_status status = ravel__options_take(options, &o, err);
+    if (status == RAVEL_OK) status = ravel__settings_take(&o, &hello.settings, err);
     if (status != RAVEL_OK) return status;
     ravel__terms terms = ravel__hello_terms(&hello, 1, stream_bytes);
     *num_buffers = terms.num_buffers;

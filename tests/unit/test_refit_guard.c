@@ -6,6 +6,7 @@
 #include "refit/checksum.h"
 #include "refit/session.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 /* One sender, then receivers; a transport that changes what rank `rank` says in version 2. */
@@ -200,4 +201,30 @@ TEST(refit_progress_ends_at_its_total) {
         s.options.delta_block = 1024;
         CHECK_OK(run_few(&s, 4, &err), &err);
     }
+}
+
+/* ---- other sizes of structs ----------------------------------------------------------------------------- */
+
+/* Options of an older library keep the defaults of what it did not know; those of a newer one are taken as far as known. */
+TEST(refit_options_of_other_sizes) {
+    struct {
+        ravel_refit_options known;
+        char unknown[64];
+    } given;
+    ravel_refit_options o;
+    ravel_allocator allocator = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    memset(&given, 0x55, sizeof given);
+    given.known.size = offsetof(ravel_refit_options, delta_most);
+    given.known.num_buffers = 3;
+    CHECK_OK(ravel__options_take(&given.known, &o, &err), &err);
+    CHECK(o.num_buffers == 3 && o.delta_most == 0.9 && o.helper == 1 && !o.allocator && o.size == sizeof o);
+    ravel_refit_options_default(&given.known);
+    given.known.size = sizeof given;
+    given.known.allocator = &allocator;
+    CHECK_OK(ravel__options_take(&given.known, &o, &err), &err);
+    CHECK(o.allocator == &allocator && o.size == sizeof o);
+    given.known.size = 3;
+    CHECK_EQ(ravel__options_take(&given.known, &o, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "options.size is 3; set it to sizeof the struct");
 }
