@@ -452,18 +452,25 @@ static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
 
 /* How many buffers are with the helpers, and what is on its way. */
 typedef struct situation {
-    int32_t packing, loading, receiving, sending;
-    ravel__slot *receiver; /* one that waits for a notice or frame */
-    ravel_request **send;  /* the oldest frame's that is under way */
-    int64_t send_number;   /* of that frame */
+    int32_t packing, loading, receiving;
+    int32_t sending, passing; /* sends of own frames; of frames that came from elsewhere */
+    int32_t holding;          /* frames that are borrowed until others have them too */
+    ravel__slot *receiver;    /* one that waits for a notice or frame */
+    ravel_request **send;     /* the oldest frame's that is under way */
+    int64_t oldest;           /* its number */
 } situation;
 
-static void find_send(ravel__slot *slot, situation *s) {
+/* Counts the slot's open sends. */
+static int32_t find_sends(ravel__slot *slot, situation *s) {
+    int32_t count = 0;
     for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++) {
         if (!slot->sends[i]) continue;
-        if (s->sending++ == 0 || slot->number < s->send_number) s->send = &slot->sends[i];
-        s->send_number = slot->number < s->send_number || s->sending == 1 ? slot->number : s->send_number;
+        count++;
+        if (s->send && s->oldest <= slot->number) continue;
+        s->send = &slot->sends[i];
+        s->oldest = slot->number;
     }
+    return count;
 }
 
 static situation look_around(ravel_refit *refit) {
@@ -472,16 +479,18 @@ static situation look_around(ravel_refit *refit) {
         ravel__slot *slot = &refit->out_pool.slots[i];
         s.packing += slot->state == RAVEL__SLOT_PACKING && !refit->wire.packed_all;
         s.loading += slot->state == RAVEL__SLOT_LOADING && !slot->loaded;
-        find_send(slot, &s);
+        s.sending += find_sends(slot, &s);
     }
     for (int32_t i = 0; i < refit->in_pool.count; i++) {
         ravel__slot *slot = &refit->in_pool.slots[i];
-        s.loading += slot->state == RAVEL__SLOT_LOADING && !slot->loaded;
+        int loading = slot->state == RAVEL__SLOT_LOADING;
+        s.loading += loading && !slot->loaded;
+        s.holding += loading && refit->borrows && refit->in_states[slot->stream].child_count > 0;
         if (slot->recv) {
             s.receiver = slot;
             s.receiving++;
         }
-        find_send(slot, &s);
+        s.passing += find_sends(slot, &s);
     }
     return s;
 }
@@ -499,9 +508,10 @@ static ravel_status wait_for(ravel_refit *refit, ravel_request **request, int32_
     return ravel_error_set(err, status, "%s", why.message);
 }
 
-/* Nothing moved for a while. Where only one thing can happen next, waits for it in the communicator, which wakes this
- * thread at once; else naps, or until a helper rings. A rank that may have something to send must not wait for what it
- * receives: the peer may be waiting for just that. */
+/* Nothing moved for a while. Where one thing comes before all others, waits for it in the communicator, which wakes this
+ * thread at once; else naps, or until a helper rings. A rank that may have something to send, or a buffer to give back,
+ * must not wait for what it receives: the peer may be waiting for just that. Of its sends it may wait for the one that
+ * is first in the order of frames (plan.h), which is known among its own and among those that it passes on. */
 static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen, ravel_error *err) {
     int32_t bad;
     if (++*idle_rounds < YIELDS) {
@@ -509,9 +519,9 @@ static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen
         return RAVEL_OK;
     }
     situation s = look_around(refit);
-    if (s.receiving == 1 && refit->wire.packed_all)
+    if (s.receiving == 1 && s.holding == 0 && refit->wire.packed_all)
         return wait_for(refit, &s.receiver->recv, &s.receiver->recv_bad, err);
-    if (s.receiving == 0 && s.packing == 0 && s.loading == 0 && s.sending > 0)
+    if (s.receiving == 0 && s.packing == 0 && s.loading == 0 && (s.sending > 0) != (s.passing > 0))
         return wait_for(refit, s.send, &bad, err);
     ravel_status status = ravel_comm_alive(refit->comm, err);
     if (status == RAVEL_OK) status = check_deadline(refit, err);

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* One sender, then receivers; a transport that changes what rank `rank` says in version 2. */
 typedef struct forger {
@@ -201,6 +202,53 @@ TEST(refit_progress_ends_at_its_total) {
         s.options.delta_block = 1024;
         CHECK_OK(run_few(&s, 4, &err), &err);
     }
+}
+
+/* ---- who waits for whom --------------------------------------------------------------------------------- */
+
+static ravel_status slow_iborrow(void *user, ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer,
+                                 int32_t tag, ravel_request **request, ravel_error *err) {
+    struct timespec t = {0, 2000000};
+    (void)user;
+    (void)nanosleep(&t, NULL);
+    return ravel__comm_iborrow(comm, loan, bytes, peer, tag, request, err);
+}
+
+/* Two groups of two receivers, and two buffers: while the last of each group is slow, both of the sender's buffers are
+ * with those in between, who wait for their next frame. They must give back what they hold all the same. */
+static ravel_status relay_body(ravel_comm *comm, few_ranks *s, ravel_error *err) {
+    enum { MANY = 40000 };
+    int32_t rank = ravel_comm_rank(comm), last = rank > 0 && rank % 2 == 0;
+    float *mine = calloc(MANY, sizeof *mine);
+    ravel_refit_tensor t = float_tensor("a", mine, MANY);
+    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    ravel__transport transport = ravel__transport_plain;
+    ravel_refit *refit = NULL;
+    if (!mine) return RAVEL_E_MEMORY;
+    if (rank == 0) fill_floats(mine, MANY, 1);
+    if (rank > 0) t.parts[0] = 2, t.index[0] = (rank - 1) / 2;
+    if (last) transport.iborrow = slow_iborrow;
+    ravel_status status = ravel__refit_create_over(comm, rank ? NULL : &source, rank ? &sink : NULL, &s->options,
+                                                   &transport, &refit, err);
+    if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, NULL, err);
+    int64_t half = MANY / 2, shift = rank > 2 ? half % 7 : 0;
+    for (int64_t i = 0; i < half && rank && status == RAVEL_OK; i++)
+        if (!EXPECT(mine[i] == 1 + (float)((i + shift) % 7))) break;
+    ravel_refit_free(refit);
+    free(mine);
+    return status;
+}
+
+TEST(refit_relays_give_back_while_they_wait) {
+    few_ranks s = {.body = relay_body};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_options_default(&s.options);
+    s.options.buffer_bytes = 8192;
+    s.options.num_buffers = 2;
+    s.options.route = RAVEL_REFIT_BROADCAST;
+    s.options.fanout = 1;
+    CHECK_OK(run_few(&s, 5, &err), &err);
 }
 
 /* ---- other sizes of structs ----------------------------------------------------------------------------- */
