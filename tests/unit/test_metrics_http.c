@@ -166,6 +166,28 @@ TEST(http_endpoint_survives_rude_clients) {
     ravel_metrics_free(m); /* with clients in the middle of things */
 }
 
+TEST(http_silent_clients_do_not_keep_a_scraper_out) {
+    enum { SILENT = 24 };
+    int32_t port;
+    ravel_metrics *m = serve(&port);
+    CHECK(m);
+    int silent[SILENT], told = 0;
+    for (int i = 0; i < SILENT; i++) {
+        silent[i] = connect_to(port);
+        CHECK(silent[i] >= 0 && send(silent[i], "GET /metr", 9, MSG_NOSIGNAL) == 9);
+    }
+    char text[512];
+    CHECK(ask(port, "GET /healthz HTTP/1.1\r\n\r\n", text, sizeof text) > 0);
+    CHECK_HAS(text, "204 No Content");
+    for (int i = 0; i < SILENT; i++) { /* whoever had to make room was told, and the last ones are still waited for */
+        ssize_t got = recv(silent[i], text, sizeof text, MSG_DONTWAIT);
+        told += got > 13 && strncmp(text, "HTTP/1.1 408 ", 13) == 0;
+        (void)close(silent[i]);
+    }
+    CHECK(told >= SILENT - 8);
+    ravel_metrics_free(m);
+}
+
 typedef struct reader {
     ravel_metrics *metrics;
     int32_t port;
