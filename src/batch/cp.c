@@ -83,11 +83,11 @@ ravel_status ravel__cp_uneven(const ravel_cp *cp, int64_t slot, int64_t sample, 
     int64_t multiple = ravel__cp_multiple(cp), right = align / common_divisor(align, multiple) * multiple;
     ravel_choice_word(RAVEL_CP_CHOICES, cp->kind, choices, sizeof choices);
     if (sample >= 0)
-        (void)snprintf(who, sizeof who, "sample %lld", (long long)sample);
+        (void)snprintf(who, sizeof who, "sample %lld takes a slot of", (long long)sample);
     else
-        (void)snprintf(who, sizeof who, "slot %lld", (long long)slot);
+        (void)snprintf(who, sizeof who, "slot %lld has", (long long)slot);
     return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                           "%s takes a slot of %lld tokens, and %s sharding over cp %d needs a multiple of %lld: align "
+                           "%s %lld tokens, and %s sharding over cp %d needs a multiple of %lld: align "
                            "should be %lld",
                            who, (long long)length, choices, cp->ranks, (long long)multiple, (long long)right);
 }

@@ -139,11 +139,12 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     if (status) return status;
     t->samples_count = bin->count;
     status = add_samples(ragged, bin, o, t, err);
+    int64_t slots = t->tokens;
     if (!status) status = o->fixed_tokens ? fix_shape(o, t, err) : add_tail(o, t, err);
     if (status) return status;
     ravel_cp cp = ravel__thd_cp(o);
     if (t->tokens % ravel__cp_multiple(&cp))
-        return ravel__cp_uneven(&cp, t->sequences - 1, -1, t->tokens, o->align, err);
+        return ravel__cp_uneven(&cp, t->samples_count ? t->samples_count : 1, -1, t->tokens - slots, o->align, err);
     if (o->max_seqlen) t->max_seqlen = o->max_seqlen;
     t->local_tokens = o->cp_rank < 0 ? t->tokens : t->tokens / o->cp;
     return RAVEL_OK;

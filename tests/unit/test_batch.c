@@ -247,7 +247,7 @@ TEST(batch_refuses_with_a_sentence) {
     options.max_samples = 2;
     const ravel_bin first = {order + 1, 1};
     CHECK_EQ(ravel_thd_measure(&ragged, &first, &options, &t, &err), RAVEL_E_ARGUMENT);
-    CHECK_HAS(err.message, "slot 2 takes a slot of 10 tokens, and zig-zag sharding over cp 2 needs a multiple of 4");
+    CHECK_HAS(err.message, "slot 1 has 6 tokens, and zig-zag sharding over cp 2 needs a multiple of 4");
     ravel_error_clear(&err);
     ravel_thd_options_default(&options);
     const ravel_bin shorter = {order, 1};
