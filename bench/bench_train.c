@@ -1,5 +1,7 @@
 /* The trainer's core: how much of a plain matrix product's speed a whole training step keeps, what packing is worth, and
- * what continuous batching is worth. One thread on both sides of every ratio. */
+ * what continuous batching is worth. One thread on both sides of every ratio, and the processor time of that thread: a
+ * step takes half a second, a small product less than a millisecond, and on a machine that others use too the clock on
+ * the wall would favour the short one. */
 #include "bench/bench.h"
 
 #include "train/generator.h"
@@ -9,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #ifdef RAVEL_HAVE_OPENBLAS
 #include <cblas.h>
@@ -61,6 +65,22 @@ static void fill_batch(batch_of *b, double median) {
         b->samples++;
     }
     for (int t = 0; t < b->cu[b->samples]; t++) b->tokens[t] = (int32_t)(draw(&state) % (uint64_t)shape.vocab);
+}
+
+static double processor_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double best_of(int repeats, void (*run)(void *user), void *user) {
+    double best = 1e9;
+    for (int i = 0; i < repeats; i++) {
+        double start = processor_time();
+        run(user);
+        best = fmin(best, processor_time() - start);
+    }
+    return best;
 }
 
 static int64_t longest_of(const batch_of *b) {
@@ -123,13 +143,13 @@ static void run_padded(void *user) {
     }
 }
 
-static int job_open(job *j, const batch_of *b, const char *set) {
+static int job_open(job *j, const batch_of *b, train_device_options device) {
     ravel_error err = RAVEL_ERROR_INIT;
     train_model_options options;
     train_model_options_default(&options);
     options.budget = BUDGET;
     *j = (job){.batch = b};
-    if (train_kernels_find(set, &j->kernels, &err) || j->kernels->open(NULL, &j->device, &err) ||
+    if (train_kernels_find("cpu", &j->kernels, &err) || j->kernels->open(&device, &j->device, &err) ||
         train_model_create(j->kernels, j->device, &shape, &options, &j->model, &err) ||
         train_model_init(j->model, 1, 0, &err)) {
         bench_note("failed: %s", err.message);
@@ -145,42 +165,58 @@ static void job_close(job *j) {
 
 /* ---- the yardstick -------------------------------------------------------------------------------------- */
 
-enum { SIDE = 1024 };
+/* Square products of several sizes: the best of them is what OpenBLAS can do here, on the core type that it chose. */
+enum { SIDE_MOST = 2048 };
+static const int sides[] = {256, 512, 1024, SIDE_MOST};
+enum { SIDES = sizeof sides / sizeof *sides };
 
 typedef struct product {
     float *a, *b, *c;
+    int side;
 } product;
 
 static void run_sgemm(void *user) {
     const product *p = user;
 #ifdef RAVEL_HAVE_OPENBLAS
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, SIDE, SIDE, SIDE, 1, p->a, SIDE, p->b, SIDE, 0, p->c, SIDE);
+    int n = p->side;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0, p->c, n);
 #else
     (void)p;
 #endif
 }
 
 typedef struct times {
-    double packed, single, padded, sgemm;
+    double packed, single, padded;
+    double sgemm; /* FLOP/s */
+    int side;     /* that was the best */
 } times;
+
+static void measure_sgemm(times *t, product *p) {
+    for (int i = 0; i < SIDES; i++) {
+        double side = p->side = sides[i], rate = 2 * side * side * side / best_of(8, run_sgemm, p);
+        if (rate <= t->sgemm) continue;
+        t->sgemm = rate;
+        t->side = p->side;
+    }
+}
 
 /* In turns, so that a busy machine slows all of them; the padded run is several times as long, and goes once. */
 static times measure(job *j, product *p) {
-    times t = {1e9, 1e9, 1e9, 1e9};
+    times t = {1e9, 1e9, 1e9, 0, 0};
     run_packed(j); /* warm */
     for (int round = 0; round < 3; round++) {
-        t.sgemm = fmin(t.sgemm, bench_best(8, run_sgemm, p));
-        t.packed = fmin(t.packed, bench_best(1, run_packed, j));
-        t.single = fmin(t.single, bench_best(1, run_single, j));
+        measure_sgemm(&t, p);
+        t.packed = fmin(t.packed, best_of(1, run_packed, j));
+        t.single = fmin(t.single, best_of(1, run_single, j));
     }
-    t.padded = bench_best(1, run_padded, j);
+    t.padded = best_of(1, run_padded, j);
     return t;
 }
 
 static product make_product(void) {
-    size_t bytes = SIDE * SIDE * sizeof(float);
-    product p = {malloc(bytes), malloc(bytes), malloc(bytes)};
-    for (int i = 0; i < SIDE * SIDE; i++) p.a[i] = p.b[i] = p.c[i] = 1.0f / (float)(1 + i % 97);
+    size_t bytes = (size_t)SIDE_MOST * SIDE_MOST * sizeof(float);
+    product p = {malloc(bytes), malloc(bytes), malloc(bytes), SIDE_MOST};
+    for (int i = 0; i < SIDE_MOST * SIDE_MOST; i++) p.a[i] = p.b[i] = p.c[i] = 1.0f / (float)(1 + i % 97);
 #ifdef RAVEL_HAVE_OPENBLAS
     openblas_set_num_threads(1);
 #endif
@@ -196,12 +232,50 @@ static void report_speed(const job *j, const times *t) {
     bench_report("train.tokens_per_s", b->cu[b->samples] / t->packed, "tokens/s", HIGHER, "%s; %d samples", what,
                  b->samples);
 #ifdef RAVEL_HAVE_OPENBLAS
-    double plain = 2.0 * SIDE * SIDE * SIDE / t->sgemm;
-    bench_report("train.vs_sgemm", rate / plain, "ratio", HIGHER,
-                 "model FLOP/s / OpenBLAS sgemm %d^3 on one thread (%.1f GFLOP/s), same run", SIDE, plain * 1e-9);
+    bench_report(
+        "train.vs_sgemm", rate / t->sgemm, "ratio", HIGHER,
+        "model FLOP/s / the best OpenBLAS sgemm of 256^3 to %d^3 (%d^3, %.1f GFLOP/s, core %s), one thread each",
+        SIDE_MOST, t->side, t->sgemm * 1e-9, openblas_get_corename());
 #else
     bench_note("train.vs_sgemm needs OpenBLAS");
 #endif
+}
+
+#ifdef RAVEL_HAVE_OPENBLAS
+/* The same update with the set's own products and with OpenBLAS's, in turns: why "cpu" has its own. */
+static void report_products(const batch_of *b) {
+    job own = {0}, theirs = {0};
+    double mine = 1e9, blas = 1e9;
+    if (job_open(&own, b, (train_device_options){.products = TRAIN_PRODUCTS_OWN}) &&
+        job_open(&theirs, b, (train_device_options){.products = TRAIN_PRODUCTS_OPENBLAS})) {
+        for (int round = 0; round < 3; round++) {
+            mine = fmin(mine, best_of(1, run_packed, &own));
+            blas = fmin(blas, best_of(1, run_packed, &theirs));
+        }
+        bench_report("train.own_vs_openblas", blas / mine, "ratio", HIGHER,
+                     "an update with OpenBLAS's products / with the set's own, one thread");
+    }
+    job_close(&own);
+    job_close(&theirs);
+}
+#endif
+
+/* The same update on one thread and on as many as there are processors, in turns, by the clock on the wall. */
+static void report_threads(const batch_of *b) {
+    int32_t threads = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    job one = {0}, all = {0};
+    double slow = 1e9, fast = 1e9;
+    if (threads > 1 && job_open(&one, b, (train_device_options){.threads = 1}) &&
+        job_open(&all, b, (train_device_options){.threads = threads})) {
+        for (int round = 0; round < 3; round++) {
+            slow = fmin(slow, bench_best(1, run_packed, &one));
+            fast = fmin(fast, bench_best(1, run_packed, &all));
+        }
+        bench_report("train.threads_speedup", slow / fast, "ratio", HIGHER, "one thread / %d threads, the same bits",
+                     threads);
+    }
+    job_close(&one);
+    job_close(&all);
 }
 
 static void report_packing(const job *j, const times *t, const char *suffix, double median) {
@@ -224,9 +298,13 @@ BENCH(train) {
     for (int i = 0; i < 2; i++) {
         job j;
         fill_batch(&batch, kinds[i].median);
-        if (job_open(&j, &batch, "cpu")) {
+        if (job_open(&j, &batch, (train_device_options){.threads = 1})) {
             times t = measure(&j, &p);
             if (i == 0) report_speed(&j, &t);
+#ifdef RAVEL_HAVE_OPENBLAS
+            if (i == 0) report_products(&batch);
+#endif
+            if (i == 0) report_threads(&batch);
             report_packing(&j, &t, kinds[i].suffix, kinds[i].median);
         }
         job_close(&j);
@@ -282,7 +360,7 @@ static double talk_rate(const job *j, int64_t slots, int64_t *tokens) {
         t.requests[i] =
             (train_request){.prompt = prompt, .count = PROMPT, .id = i, .samples = GROUP, .sampling = &sampling[i]};
     }
-    double best = bench_best(2, run_talk, &t);
+    double best = best_of(2, run_talk, &t);
     *tokens = t.tokens;
     train_generator_free(t.generator);
     return (double)t.tokens / best;
@@ -293,7 +371,7 @@ BENCH(generate) {
     job j;
     int64_t tokens = 0, same = 0;
     fill_batch(&batch, 40);
-    if (job_open(&j, &batch, "cpu")) {
+    if (job_open(&j, &batch, (train_device_options){.threads = 1})) {
         double many = talk_rate(&j, SLOTS, &tokens), one = talk_rate(&j, 1, &same);
         bench_report("generate.tokens_per_s", many, "tokens/s", HIGHER,
                      "20 M parameters, %d prompts x %d answers of lognormal lengths, %d slots, one thread", PROMPTS,
