@@ -4,6 +4,7 @@
 
 #include "train/grpo.h"
 #include "train/sft.h"
+#include "train/task.h"
 
 #include <ravel/comm.h>
 
@@ -66,6 +67,8 @@ static void help(train_kind kind) {
     sets[0] = (cli_options){"configuration", file_table, &file};
     for (int i = 0; i < count; i++) sets[i + 1] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
     cli_print_options(sets, count + 1);
+    printf("\ntasks:\n");
+    for (int32_t i = 0; train_task_name(i); i++) printf("  %-26s  %s\n", train_task_name(i), train_task_doc(i));
 }
 
 static ravel_status read_file(const char *path, char **text, size_t *bytes, ravel_error *err) {
@@ -204,7 +207,8 @@ static void report(const job *j) {
         print_figure("reward after", s->reward_last, "%.3f");
         print_figure("sampled, first", s->sampled_first, "%.3f (mean reward of the first five batches)");
         print_figure("sampled, last", s->sampled_last, "%.3f");
-        print_figure("refit overlap", 100 * s->refit_overlap, "%.0f %% of the smaller phases hidden");
+        print_figure("refit overlap", 100 * s->refit_overlap,
+                     "%.0f %% of the smaller phases hidden, mean of all refits");
         print_figure("refit rate", s->refit_gb_per_sec, "%.2f GB/s");
     } else {
         print_figure("first loss per token", s->loss_first, "%.4f");

@@ -1,6 +1,8 @@
 /* The tables of a training run. One row is the flag, the JSON key, the default, the range and the help. */
 #include "train/config.h"
 
+#include "train/task.h"
+
 #include <ravel/weights.h>
 
 #include <stdio.h>
@@ -42,7 +44,7 @@ static const ravel_option model_table[] = {
     MODEL("kv-heads", I64, kv_heads, "2", 1, 4096, NULL, "its key and value heads"),
     MODEL("head-dim", I64, head_dim, "32", 2, 4096, NULL, "elements of a head"),
     MODEL("ffn", I64, ffn, "384", 1, 1 << 24, NULL, "width of its feed-forward blocks"),
-    MODEL("vocab", I64, vocab, "320", 1, 1 << 24, NULL, "its vocabulary: 256 bytes and at least 3 more"),
+    MODEL("vocab", I64, vocab, "320", 1, 1 << 24, NULL, "its vocabulary: 256 bytes and at least 2 more"),
     MODEL("init-seed", U64, init_seed, "1", 0, 0, NULL, "of new weights"),
     MODEL("init-std", F64, init_std, "0.02", 1e-9, 10, NULL, "of new weights"),
     MODEL("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, cpu-avx2, ..."),
@@ -73,7 +75,7 @@ static const ravel_option learn_table[] = {
 #define SFT(...) ROW(train_sft_options, __VA_ARGS__)
 static const ravel_option sft_table[] = {
     SFT("batch", I64, batch, "64", 1, 1e9, NULL, "samples in an update"),
-    SFT("task", STRING, task, NULL, 0, 0, NULL, "learn the answers of a verifiable task instead of data"),
+    SFT("task", STRING, task, NULL, 0, 0, NULL, "learn the answers of a verifiable task instead of data, see below"),
     SFT("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
     SFT("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between evaluations; 0: only at the end"),
     SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL,
@@ -84,7 +86,7 @@ static const ravel_option sft_table[] = {
 
 #define GRPO(...) ROW(train_grpo_options, __VA_ARGS__)
 static const ravel_option grpo_table[] = {
-    GRPO("task", STRING, task, "arithmetic", 0, 0, NULL, "where prompts and rewards come from: arithmetic, sort, ..."),
+    GRPO("task", STRING, task, "arithmetic", 0, 0, NULL, "where prompts and rewards come from, see below"),
     GRPO("data", STRING, data, NULL, 0, 0, NULL, "prompts from a JSON-lines file: prompt or input_ids, and answer"),
     GRPO("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
     GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL, "a shell command that scores answers, JSON lines"),
@@ -260,9 +262,9 @@ ravel_status train_config_check(const train_config *c, train_kind kind, ravel_er
     if (c->model.model && c->model.shape)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--model brings its own shape; give --model or --shape, not both");
-    if (!c->model.model && !c->model.shape && c->model.vocab < 259)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "vocab is %lld; a byte model needs 259 or more",
-                               (long long)c->model.vocab);
+    if (!c->model.model && !c->model.shape && c->model.vocab < TRAIN_TOKENS)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "vocab is %lld; a byte model needs %d or more",
+                               (long long)c->model.vocab, TRAIN_TOKENS);
     if (kind == TRAIN_SFT) {
         int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
         if (given != 1)

@@ -140,25 +140,3 @@ static void cpu_sum_squares(train_device *d, const float *x, int64_t n, double *
     for (int64_t i = 0; i < parts; i++) sum += j.sums[i];
     *host = sum;
 }
-
-typedef struct axpy_job {
-    float *y;
-    const float *x;
-    float alpha;
-    int64_t n;
-} axpy_job;
-
-static void axpy_task(void *user, int64_t span, int32_t thread) {
-    const axpy_job *j = user;
-    int64_t n = train__min(j->n, (span + 1) * SPAN);
-    vf alpha = splat(j->alpha);
-    (void)thread;
-    for (int64_t i = span * SPAN; i < n; i += LANES)
-        store_at(j->y, load_at(j->y, i, n) + alpha * load_at(j->x, i, n), i, n);
-}
-
-static void cpu_axpy(train_device *d, float *y, const float *x, float alpha, int64_t n) {
-    axpy_job j = {.x = x, .alpha = alpha, .n = n};
-    j.y = y;
-    train__cpu_run(d, (n + SPAN - 1) / SPAN, axpy_task, &j);
-}

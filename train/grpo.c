@@ -217,8 +217,8 @@ static void summarise(const train__grpo *g, train_summary *s) {
     s->reward_apart = train_prompts_eval_apart(g->prompts);
     s->sampled_first = mean_of(g->sampled[0], g->batches);
     s->sampled_last = mean_of(g->sampled[1], g->batches);
-    s->refit_overlap = g->report.overlap;
-    s->refit_gb_per_sec = g->report.gb_per_second;
+    s->refit_overlap = g->overlap / g->refits;
+    s->refit_gb_per_sec = g->gb_per_sec / g->refits;
 }
 
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,

@@ -44,7 +44,8 @@ typedef struct train__grpo {
     double reward_last;
     double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
     int64_t batches;
-    ravel_refit_report report;
+    ravel_refit_report report;          /* of the last refit */
+    double refits, overlap, gb_per_sec; /* how many, and sums over them */
 } train__grpo;
 
 /* A model's parameters as refit sees them, over a flat array and, for a sink, a second one. */

@@ -212,6 +212,9 @@ ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
     if (status) return status;
     g->run.state.version = version;
+    g->refits += 1;
+    g->overlap += g->report.overlap;
+    g->gb_per_sec += g->report.gb_per_second;
     ravel_refit_count(&g->report, g->run.metrics);
     return RAVEL_OK;
 }

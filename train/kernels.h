@@ -270,8 +270,6 @@ typedef struct train_kernels {
     void (*adamw)(train_device *device, const train_adamw *adamw);
     /* Sum of squares in double, in a fixed order; waits. */
     void (*sum_squares)(train_device *device, const train_real *x, int64_t n, double *host);
-    /* y += alpha * x */
-    void (*axpy)(train_device *device, train_real *y, const train_real *x, train_real alpha, int64_t n);
 } train_kernels;
 
 #ifndef TRAIN_DOUBLE

@@ -97,5 +97,4 @@ const train_kernels CPU_TABLE = {
     .sample = cpu_sample,
     .adamw = cpu_adamw,
     .sum_squares = cpu_sum_squares,
-    .axpy = cpu_axpy,
 };

@@ -16,6 +16,8 @@
 
 static ravel_status device_open(const train_device_options *options, train_device **device, ravel_error *err) {
     const ravel_allocator *allocator = options ? options->allocator : NULL;
+    if (options && options->products == TRAIN_PRODUCTS_OPENBLAS)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the reference kernels multiply matrices themselves");
     train_device *d = train__calloc(allocator, 1, sizeof *d);
     if (!d) return train__no_memory(err, sizeof *d, "the reference device");
     d->allocator = allocator;
@@ -155,11 +157,6 @@ void REF(sum_squares)(train_device *d, const train_real *x, int64_t n, double *h
     *host = sum;
 }
 
-void REF(axpy)(train_device *d, train_real *y, const train_real *x, train_real alpha, int64_t n) {
-    (void)d;
-    for (int64_t i = 0; i < n; i++) y[i] += alpha * x[i];
-}
-
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 const train_kernels REF(table) = {
@@ -195,5 +192,4 @@ const train_kernels REF(table) = {
     .sample = REF(sample),
     .adamw = REF(adamw),
     .sum_squares = REF(sum_squares),
-    .axpy = REF(axpy),
 };

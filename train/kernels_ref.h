@@ -34,7 +34,6 @@ void REF(bias_backward)(train_device *d, train_real *d_bias, const train_real *d
                         int64_t ld);
 void REF(adamw)(train_device *d, const train_adamw *x);
 void REF(sum_squares)(train_device *d, const train_real *x, int64_t n, double *host);
-void REF(axpy)(train_device *d, train_real *y, const train_real *x, train_real alpha, int64_t n);
 
 void REF(rmsnorm)(train_device *d, train_real *y, train_real *sum, const train_real *x, const train_real *add,
                   const train_real *weight, train_real eps, int64_t rows, int64_t width);

@@ -171,14 +171,6 @@ train_model *train_learner_model(train_learner *l) {
     return l->model;
 }
 
-train_optimizer *train_learner_optimizer(train_learner *l) {
-    return l->optimizer;
-}
-
-ravel_comm *train_learner_comm(train_learner *l) {
-    return l->comm;
-}
-
 /* ---- an update ------------------------------------------------------------------------------------------ */
 
 void train_learner_begin(train_learner *l) {

@@ -4,7 +4,7 @@
  *     for each micro-batch of the update:
  *         train_learner_batch(learner, &micro, &batch, &err);              the feed's arrays as the model takes them
  *         train_model_learn(train_learner_model(learner), &batch, ...);
- *     train_learner_finish(learner, lr, &norm, &err);                      sum over ranks, clip, step
+ *     train_learner_finish(learner, lr, ..., &err);                         sum over ranks, clip, step
  *
  * Summing over ranks, plain or sharded (ZeRO-1), gives the same bits: elements are added in rank order either way.
  *
@@ -57,8 +57,6 @@ ravel_status train_learner_create(const train_config *config, const ravel_shape 
 void train_learner_free(train_learner *learner);
 
 train_model *train_learner_model(train_learner *learner);
-train_optimizer *train_learner_optimizer(train_learner *learner);
-ravel_comm *train_learner_comm(train_learner *learner);
 
 void train_learner_begin(train_learner *learner);
 /* *batch borrows from the micro-batch and from the learner, until the next call. */

@@ -249,10 +249,6 @@ void train_model_free(train_model *m) {
 
 /* ---- getters and weights -------------------------------------------------------------------------------- */
 
-const ravel_shape *train_model_shape(const train_model *m) {
-    return &m->net.shape;
-}
-
 const train_params *train_model_params(const train_model *m) {
     return m->params;
 }

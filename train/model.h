@@ -11,12 +11,12 @@
  * Four ways to run a batch:
  *
  *     train_model_score      forward only: log-probs (and entropy). For evaluation, old and reference policies.
- *     train_model_learn      forward, loss and backward in one go. Logits are made once, a chunk of rows at a time, and
- *                            become gradients in place. The loss is sum(-weight * logprob), or anything whose
- * derivative by each token's log-prob can be said from that log-prob: a hook (SFT, GRPO, ...). train_model_forward as
- * score, and keeps the activations for train_model_backward   d(loss)/d(logprob) for each token, from the caller, who
- * has seen all log-probs (losses that couple tokens, such as a ratio of whole sequences). Logits are made again, chunk
- * by chunk.
+ *     train_model_learn      forward, loss and backward in one go. Logits are made once, a chunk of rows at a time,
+ *                            and become gradients in place. The loss is sum(-weight * logprob), or anything whose
+ *                            derivative by a token's log-prob can be said from that log-prob: a hook (GRPO).
+ *     train_model_forward    as score, and keeps the activations for
+ *     train_model_backward   d(loss)/d(logprob) for each token, from the caller, who has seen all log-probs: losses
+ *                            that couple tokens, such as a ratio of whole sequences. Logits are made again.
  *
  * Gradients add up until train_model_clear_grads, so micro-batches of an update are simply run one after the other:
  *
@@ -73,7 +73,6 @@ ravel_status train_model_create(const train_kernels *kernels, train_device *devi
                                 const train_model_options *options, train_model **model, ravel_error *err);
 void train_model_free(train_model *model);
 
-const ravel_shape *train_model_shape(const train_model *model);
 const train_params *train_model_params(const train_model *model);
 const train_kernels *train_model_kernels(const train_model *model);
 train_device *train_model_device(const train_model *model);

@@ -8,9 +8,10 @@
  *
  * Memory, in blocks of the device (T: budget, C: hidden):
  *
- *     kept       x of every layer [T, C] | of every layer, or of one (recompute): qkv, o, lse, x_mid, gate_up | head
- * rows working    xn [T, C] | y [T, C] | d_x [T, C] | shared: what attention needs, or what feed-forward needs logits
- * [logits_rows, vocab] tables     rope, ids of the batch, numbers of the scored rows */
+ *     kept       x of every layer [T, C] | qkv, o, lse, x_mid, gate_up of every layer, or of one (recompute) | head rows
+ *     working    xn [T, C] | y [T, C] | d_x [T, C] | shared: what attention needs, or what feed-forward needs
+ *     logits     [logits_rows, vocab]
+ *     tables     rope, ids of the batch, numbers of the scored rows */
 #ifndef TRAIN_MODEL_INTERNAL_H
 #define TRAIN_MODEL_INTERNAL_H
 

@@ -28,8 +28,7 @@ ravel_option_table train_policy_option_table(void) {
 
 /* ---- rewards -------------------------------------------------------------------------------------------- */
 
-/* qsort has no argument for its comparison, so a pair carries its key along: group in the high part would not fit any
- * id; instead the samples are sorted by a merge of runs, stable and without a context. */
+/* Merges runs of 1, 2, 4, ... samples: stable, and without the context that qsort has no argument for. */
 static void sort_by_group(const int64_t *groups, int64_t *order, int64_t *spare, int64_t count) {
     for (int64_t width = 1; width < count; width *= 2) {
         for (int64_t low = 0; low < count; low += 2 * width) {

@@ -101,8 +101,9 @@ typedef struct train_summary {
     double reward_first, reward_last;   /* greedy, on the evaluation's questions; NAN without */
     int32_t reward_apart;               /* which are never trained on */
     double sampled_first, sampled_last; /* mean reward of the sampled answers, first and last five batches */
-    double tokens_per_sec, packing_efficiency, refit_overlap, refit_gb_per_sec;
-    int32_t stopped; /* by a signal, before all steps were done */
+    double tokens_per_sec, packing_efficiency;
+    double refit_overlap, refit_gb_per_sec; /* means over the refits of this process */
+    int32_t stopped;                        /* by a signal, before all steps were done */
 } train_summary;
 
 /* What every kind of run can say: folder, steps, and speed and packing of the whole run; the rest is 0. */
