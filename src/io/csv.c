@@ -29,8 +29,9 @@ typedef struct csv {
 
 /* ---- records and cells ---------------------------------------------------------------------------------- */
 
-static int open_quote(const char *text, size_t bytes) {
+static int odd_quotes(const char *text, size_t bytes) {
     int odd = 0;
+    if (!bytes) return 0;
     for (const char *at = text; (at = memchr(at, '"', bytes - (size_t)(at - text))) != NULL;) {
         odd = !odd;
         if ((size_t)(++at - text) == bytes) break;
@@ -45,13 +46,18 @@ static int blank(const char *text, size_t bytes) {
     return 1;
 }
 
-/* The next record that is not blank; E_END after the last. */
+/* The next record that is not blank; E_END after the last. A line is looked at once, however many the record has. */
 static ravel_status next_record(csv *c, ravel_error *err) {
+    size_t seen = 0;
+    int open = 0;
     do {
         ravel_status status = ravel__lines_next(&c->lines, &c->record, &c->bytes, err);
         if (status) return status;
     } while (blank(c->record, c->bytes));
-    while (open_quote(c->record, c->bytes)) {
+    for (;;) {
+        open ^= odd_quotes(c->record + seen, c->bytes - seen);
+        if (!open) return RAVEL_OK;
+        seen = c->bytes;
         ravel_status status =
             c->bytes > LONGEST_RECORD ? RAVEL_E_END : ravel__lines_more(&c->lines, &c->record, &c->bytes, err);
         if (status == RAVEL_E_END)
@@ -59,7 +65,6 @@ static ravel_status next_record(csv *c, ravel_error *err) {
                                    c->lines.source->name, (long long)c->lines.number);
         if (status) return status;
     }
-    return RAVEL_OK;
 }
 
 static cell trim(const char *text, const char *end) {

@@ -59,6 +59,8 @@ refuses "a negative length" 1 "neg.csv:2: length -2; it must be from 1" $P --len
 refuses "an empty file" 1 "there is not one row" $P --lengths "$T/empty.csv" --budget 1k
 printf '{"a": 1}\n{"a": }\n' >"$T/bad.jsonl"
 refuses "bad JSON" 1 "bad.jsonl:2: JSON" $P --lengths "$T/bad.jsonl" --field a --budget 1k
+{ echo 5; echo '"'; seq 1 300000; } >"$T/quote.csv"
+refuses "a quote that is never closed" 1 "quote.csv:2: a quote is opened here and never closed" timeout 60 $P --lengths "$T/quote.csv" --budget 1k
 printf '5\n\033[2Jx\n' >"$T/escape.csv"
 refuses "a cell that would steer the terminal" 1 'escape.csv:2: "?[2Jx" is not a whole number' $P --lengths "$T/escape.csv" --budget 1k
 head -c 100 /dev/zero >"$T/bad.npy"
