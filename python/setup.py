@@ -1,4 +1,4 @@
-"""Builds libravel with make and puts it, with the MPI modules that could be built, beside the package.
+"""Builds libravel with make and puts it, with the MPI modules that could be built and the licence, into the package.
 
     pip install ./python                      from a checkout
     RAVEL_MAKE_FLAGS="CC=clang -j8" pip install ./python
@@ -31,9 +31,9 @@ class Build(build_py):
     def run(self) -> None:
         super().run()
         target = pathlib.Path(self.build_lib) / "ravel"
-        for library in self.libraries():
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(library, target / library.name)
+        target.mkdir(parents=True, exist_ok=True)
+        for file in [*self.libraries(), ROOT / "LICENSE"]:
+            shutil.copy2(file, target / file.name)
 
     def libraries(self) -> list:
         prebuilt = os.environ.get("RAVEL_PREBUILT")
@@ -57,10 +57,10 @@ class Native(Distribution):
 def commands() -> dict:
     found = {"build_py": Build}
     try:
-        from wheel.bdist_wheel import bdist_wheel
-    except ImportError:  # newer setuptools have their own
+        from setuptools.command.bdist_wheel import bdist_wheel
+    except ImportError:  # older ones take it from the wheel package
         try:
-            from setuptools.command.bdist_wheel import bdist_wheel
+            from wheel.bdist_wheel import bdist_wheel
         except ImportError:
             return found
 
@@ -71,4 +71,4 @@ def commands() -> dict:
     return {**found, "bdist_wheel": AnyPython}
 
 
-setup(version=version(), distclass=Native, cmdclass=commands())
+setup(version=version(), license="Apache-2.0", distclass=Native, cmdclass=commands())

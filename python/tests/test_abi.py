@@ -65,6 +65,7 @@ def test_the_package_under_test_is_the_one_that_was_asked_for():
     assert (package / "py.typed").exists() and ravel.__version__ in (ROOT / "include" / "ravel" / "base.h").read_text()
     if installed:
         assert pathlib.Path(lib._name).parent == package
+        assert (package / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 def public_functions():
