@@ -67,10 +67,10 @@ everything() { # NAME LAUNCHER LAUNCHER-THAT-LETS-SURVIVORS-LIVE SURVIVORS-ARE-S
     file "$1, tp 2 to 4, in place" "$2" 6 --senders 2 --receive-tp 4 --updates 2 --stage undo --buffer-bytes 16k
     if [ -n "${RAVEL_SOAK:-}" ]; then
         for rank in 0 1 2 3; do
-            left=$([ $rank -lt 2 ] && echo $two || echo $one)
+            survive=$([ $rank -lt 2 ] && echo $two || echo $one)
             for step in 3 4 5 6 7; do for kind in kill leave late; do
-                fault "$1" "$3" $([ $kind = kill ] && echo $left || echo 1) $kind $rank step $step; done; done
-            for message in 0 1 2 3 4 5 6 7 8 9 10 11; do fault "$1" "$3" $left kill $rank message $message; done
+                fault "$1" "$3" $([ $kind = kill ] && echo $survive || echo 1) $kind $rank step $step; done; done
+            for message in 0 1 2 3 4 5 6 7 8 9 10 11; do fault "$1" "$3" $survive kill $rank message $message; done
         done
     else
         fault "$1" "$3" $two kill 0 step 4
