@@ -14,6 +14,7 @@ static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int
     return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain is longer to fill, and then twice as fast */
 }
 
+/* The rank at a node; -1: the tree has not so many. */
 static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node) {
     if (node == 0) return s->sender;
     for (int32_t i = 0; i < s->member_count; i++)
@@ -21,6 +22,7 @@ static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node)
     return -1;
 }
 
+/* The node of a rank, -1: it is not in the tree; and how many members take part. */
 static int32_t node_of(const ravel__stream *s, const char *skip, int32_t rank, int32_t *members) {
     int32_t node = rank == s->sender ? 0 : -1;
     *members = 0;
