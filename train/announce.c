@@ -82,7 +82,7 @@ ravel_status train_announce(const train_config *c, train_kind kind, const ravel_
     if (kind != TRAIN_GRPO) return RAVEL_OK;
     (void)snprintf(
         text, sizeof text, "memory of a generator: %s = two sets of weights and a cache of %lld slots of %lld tokens",
-        in_units(p.generator, a, sizeof a), (long long)c->grpo.slots, (long long)(longest_prompt + c->grpo.max_tokens));
+        in_units(p.generator, a, sizeof a), (long long)c->grpo.slots, (long long)longest_prompt + c->grpo.max_tokens);
     logger->write(logger->user, RAVEL_LOG_INFO, text);
     return RAVEL_OK;
 }

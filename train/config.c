@@ -121,6 +121,7 @@ static const ravel_option plan_table[] = {
     PLAN("max-samples", I64, max_samples, "0", 0, 2147483647, NULL, "samples in a micro-batch; 0: no cap"),
     PLAN("align", I32, align, "1", 1, 1 << 20, NULL, "slots are multiples of this"),
     PLAN("min-micro-steps", I64, min_micro_steps, "1", 0, 1e9, NULL, "of an update; more than needed gives fillers"),
+    PLAN("oversize", ENUM, oversize, "error", 0, 0, RAVEL_OVERSIZE_CHOICES, "what to do with samples over the budget"),
     PLAN("method", ENUM, method, "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how micro-batches are packed"),
     PLAN("effort", ENUM, effort, "default", 0, 0, RAVEL_EFFORT_CHOICES, "how long to look for a better plan"),
     {0}};

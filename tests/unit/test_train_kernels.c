@@ -160,6 +160,11 @@ TEST(train_kernels_products_by_openblas) {
     for (int i = 0; i < 40; i++) one_product(&t, between(1, 70), between(1, 150), between(1, 90), i % WAYS);
     for (int way = 0; way < EXACT; way++) one_product(&t, 1500, 20, 30, way);
     trio_close(&t);
+    const train_kernels *ref = NULL;
+    train_device *device = NULL;
+    train_device_options options = {.products = TRAIN_PRODUCTS_OPENBLAS};
+    CHECK(train_kernels_find("ref", &ref, NULL) == RAVEL_OK);
+    CHECK_EQ(ref->open(&options, &device, NULL), RAVEL_E_UNSUPPORTED);
 #else
     check_skip("this build has no OpenBLAS");
 #endif
