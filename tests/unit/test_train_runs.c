@@ -61,6 +61,41 @@ TEST(train_aggregation_modes_do_not_depend_on_ranks) {
     }
 }
 
+/* ---- how long, how fast --------------------------------------------------------------------------------- */
+
+/* Ten rows in fours, twice: five updates, and the schedule ends with the last of them. --steps may end it earlier. */
+TEST(train_epochs_settle_the_steps_and_the_schedule) {
+    static const int64_t steps[] = {0, 3, 50}, expected[] = {5, 3, 5};
+    for (int32_t i = 0; i < 3; i++) {
+        char folder[64], path[96];
+        curve lr;
+        train_config c;
+        job_folder(folder);
+        (void)snprintf(path, sizeof path, "%s/rows.jsonl", folder);
+        FILE *f = fopen(path, "w");
+        CHECK(f != NULL);
+        for (int row = 0; row < 10; row++) (void)fprintf(f, "{\"prompt\": \"%d\", \"response\": \"abc\"}\n", row);
+        (void)fclose(f);
+        job_config(&c, folder);
+        c.sft.task = NULL;
+        c.source.data = path;
+        c.sft.batch = 4;
+        c.sft.epochs = 2;
+        c.run.steps = steps[i];
+        c.run.checkpoint_end = 0;
+        c.learn.schedule = i;
+        c.learn.warmup = 2;
+        c.learn.min_lr = 0.001;
+        if (!job_run(&c, TRAIN_SFT, 2, "train/learning_rate", &lr)) return;
+        CHECK_EQ(lr.count, expected[i]);
+        for (int step = 1; step <= lr.count; step++)
+            CHECK(lr.values[step - 1] ==
+                  train_learning_rate((train_schedule)i, c.learn.lr, c.learn.min_lr, 2, step, expected[i]));
+        if (i > 0) CHECK(lr.values[lr.count - 1] == c.learn.min_lr);
+        job_wipe(folder);
+    }
+}
+
 /* ---- interruptions -------------------------------------------------------------------------------------- */
 
 /* Stops after `first` steps, resumes to the end; the losses must be those of a run that was never stopped, bit for bit. */
