@@ -36,10 +36,10 @@ void ravel_padded_options_default(ravel_padded_options *options) {
 /* The caller's options, with defaults where an older caller has no field; all of the input checked. */
 static ravel_status read_inputs(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
                                 ravel_padded_options *o, ravel_error *err) {
+    ravel_padded_options_default(o);
     if (!options || !options->size)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "padded options: size is 0; fill them with ravel_padded_options_default");
-    ravel_padded_options_default(o);
     memcpy(o, options, options->size < sizeof *o ? options->size : sizeof *o);
     o->size = sizeof *o;
     ravel_status status = ravel_options_check(ravel_padded_option_table(), o, err);

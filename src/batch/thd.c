@@ -60,10 +60,10 @@ static ravel_status check_options(const ravel_thd_options *o, ravel_error *err) 
 }
 
 ravel_status ravel__thd_options_read(const ravel_thd_options *options, ravel_thd_options *own, ravel_error *err) {
+    ravel_thd_options_default(own);
     if (!options || !options->size)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "thd options: size is 0; fill them with ravel_thd_options_default");
-    ravel_thd_options_default(own);
     memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
     own->size = sizeof *own;
     return check_options(own, err);

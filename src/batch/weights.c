@@ -50,10 +50,10 @@ void ravel_weights_options_default(ravel_weights_options *options) {
 
 /* The caller's options, checked, with defaults where an older caller has no field. */
 static ravel_status read_options(const ravel_weights_options *options, ravel_weights_options *o, ravel_error *err) {
+    ravel_weights_options_default(o);
     if (!options || !options->size)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "weights options: size is 0; fill them with ravel_weights_options_default");
-    ravel_weights_options_default(o);
     memcpy(o, options, options->size < sizeof *o ? options->size : sizeof *o);
     o->size = sizeof *o;
     ravel_status status = ravel_options_check(ravel_weights_option_table(), o, err);
