@@ -49,8 +49,21 @@ static ravel_status faulty_isend(void *user, ravel_comm *comm, const void *data,
     (void)user;
     int64_t number = the_fault.sent++;
     if (the_fault.armed && the_fault.me == the_fault.rank && the_fault.step < 0 && the_fault.message == number) {
-        ravel_status status = strike(err);
-        if (status != RAVEL_OK) return status;
+        static unsigned char copy[1 << 16]; /* it must stay until the message has gone */
+        if (strcmp(the_fault.kind, "drop") == 0) {
+            *request = NULL;
+            return RAVEL_OK;
+        }
+        if (strcmp(the_fault.kind, "short") == 0) {
+            bytes -= 9;
+        } else if (strcmp(the_fault.kind, "change") == 0 && bytes <= (int64_t)sizeof copy) {
+            memcpy(copy, data, (size_t)bytes);
+            copy[bytes / 2] ^= 1;
+            data = copy;
+        } else {
+            ravel_status status = strike(err);
+            if (status != RAVEL_OK) return status;
+        }
     }
     return ravel__transport_plain.isend(NULL, comm, data, bytes, peer, tag, message, request, err);
 }
@@ -149,7 +162,9 @@ int main(int argc, char **argv) {
         else
             the_fault.message = atoi(argv[4]);
     } else if (argc != 2 || strcmp(argv[1], "clean") != 0) {
-        (void)fprintf(stderr, "usage: mpirun -n RANKS refit-ranks clean | kill|leave|late RANK step|message N\n");
+        (void)fprintf(
+            stderr,
+            "usage: mpirun -n RANKS refit-ranks clean | kill|leave|late RANK step|message N | drop|short|change RANK message N\n");
         return 2;
     }
     ravel_comm_options_default(&o);

@@ -38,7 +38,8 @@ file() { # NAME LAUNCHER RANKS FLAGS...
     code=$?
     if [ $code = 0 ] && cmp -s "$model" "$dir/out.safetensors" && grep -q 'processes' "$log"; then pass "$name"; else fail "$name (exit code $code)"; fi
 }
-# A rank dies, leaves or is late in version 2: every receiver that is left is whole, and on the same version.
+# A rank dies, leaves or is late in version 2, or a message is lost, cut short or changed: every receiver that is left is
+# whole, and on the same version.
 fault() { # NAME LAUNCHER RECEIVERS-LEFT KIND RANK WHERE NUMBER
     name="$1, 4 ranks: $4 rank $5 at $6 $7" launcher=$2 left=$3; shift 3
     rm -rf "$dir/ranks"; mkdir "$dir/ranks"
@@ -71,6 +72,8 @@ everything() { # NAME LAUNCHER LAUNCHER-THAT-LETS-SURVIVORS-LIVE SURVIVORS-ARE-S
             for step in 3 4 5 6 7; do for kind in kill leave late; do
                 fault "$1" "$3" $([ $kind = kill ] && echo $survive || echo 1) $kind $rank step $step; done; done
             for message in 0 1 2 3 4 5 6 7 8 9 10 11; do fault "$1" "$3" $survive kill $rank message $message; done
+            for message in 0 1 4 7; do for kind in drop short change; do
+                fault "$1" "$3" 2 $kind $rank message $message; done; done
         done
     else
         fault "$1" "$3" $two kill 0 step 4
@@ -79,6 +82,9 @@ everything() { # NAME LAUNCHER LAUNCHER-THAT-LETS-SURVIVORS-LIVE SURVIVORS-ARE-S
         fault "$1" "$3" $two kill 1 message 5
         fault "$1" "$3" 1 leave 2 message 3
         fault "$1" "$3" 2 late 1 step 6
+        fault "$1" "$3" 2 change 0 message 3
+        fault "$1" "$3" 2 short 1 message 5
+        fault "$1" "$3" 2 drop 0 message 2
     fi
     clean "$1" "$2"
 }
