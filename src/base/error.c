@@ -2,6 +2,8 @@
  * one place. */
 #include <ravel/base.h>
 
+#include "base/number.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,7 +48,7 @@ ravel_status ravel_error_set(ravel_error *err, ravel_status status, const char *
     if (!err || err->status != RAVEL_OK) return status;
     va_list args;
     va_start(args, format);
-    int needed = vsnprintf(err->message, sizeof err->message, format, args);
+    int needed = ravel__number_vprint(err->message, sizeof err->message, format, args);
     va_end(args);
     mark_cut(err->message, needed);
     err->status = (int32_t)status;
@@ -59,7 +61,7 @@ void ravel_error_prefix(ravel_error *err, const char *format, ...) {
     memcpy(old, err->message, sizeof old);
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(prefix, sizeof prefix, format, args);
+    (void)ravel__number_vprint(prefix, sizeof prefix, format, args);
     va_end(args);
     int needed = snprintf(err->message, sizeof err->message, "%s: %s", prefix, old);
     mark_cut(err->message, needed);

@@ -14,6 +14,7 @@
 #include <ravel/json.h>
 
 #include "base/memory.h"
+#include "base/number.h"
 
 #include <errno.h>
 #include <math.h>
@@ -228,7 +229,7 @@ static ravel_status number(parser *p, ravel_json_node *node) {
         return RAVEL_OK;
     }
     node->kind = RAVEL_JSON_REAL;
-    node->as.real = strtod(text, NULL);
+    node->as.real = ravel__number_read(text, NULL);
     if (!isfinite(node->as.real)) return bad(p, "a number that fits a double");
     return RAVEL_OK;
 }

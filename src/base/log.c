@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include "base/number.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -8,7 +10,7 @@ void ravel__log(const ravel_logger *logger, ravel_log_level level, const char *f
     char text[1024];
     va_list args;
     va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
+    (void)ravel__number_vprint(text, sizeof text, format, args);
     va_end(args);
     logger->write(logger->user, level, text);
 }

@@ -2,6 +2,8 @@
  * help) is said in the row. See ravel/options.h. */
 #include <ravel/options.h>
 
+#include "base/number.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -106,7 +108,7 @@ ravel_status ravel_parse_size(const char *text, int64_t *value, ravel_error *err
     if (errno == ERANGE) return ravel_error_set(err, RAVEL_E_OVERFLOW, "\"%.40s\" does not fit 64 bits", text);
     if (*end == '.') { /* 1.5M: exact in double for any size that a person would write */
         char *fraction_end;
-        double real = strtod(text, &fraction_end);
+        double real = ravel__number_read(text, &fraction_end);
         int64_t factor = suffix_factor(fraction_end);
         double scaled = real * (double)factor;
         if (!factor || scaled != floor(scaled) || fabs(scaled) > 0x1p53) return not_a_size(text, err);
@@ -138,7 +140,7 @@ static ravel_status parse_u64(const char *text, uint64_t *value, ravel_error *er
 
 static ravel_status parse_f64(const char *text, double *value, ravel_error *err) {
     char *end;
-    double real = strtod(text, &end);
+    double real = ravel__number_read(text, &end);
     if (end == text || *end || !isfinite(real))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is not a number", text);
     *value = real;
@@ -208,8 +210,8 @@ static ravel_status check_range(const ravel_option *row, const void *options, ra
     double value = number_of(row, options);
     if (value >= row->min && value <= row->max) return RAVEL_OK;
     ravel_option_format(row, options, text, sizeof text);
-    (void)snprintf(first, sizeof first, "%.17g", row->min);
-    (void)snprintf(last, sizeof last, "%.17g", row->max);
+    (void)ravel__number_print(first, sizeof first, "%.17g", row->min);
+    (void)ravel__number_print(last, sizeof last, "%.17g", row->max);
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is %s; it must be from %s to %s", row->name, text, first, last);
 }
 
@@ -297,13 +299,9 @@ void ravel_options_default(ravel_option_table table, void *options) {
     }
 }
 
-/* The shortest text that reads back as the same double. */
 static int format_f64(double x, char *text, size_t bytes) {
-    char shortest[40];
-    for (int digits = 1; digits <= 17; digits++) {
-        (void)snprintf(shortest, sizeof shortest, "%.*g", digits, x);
-        if (strtod(shortest, NULL) == x) break;
-    }
+    char shortest[RAVEL__NUMBER_BYTES];
+    (void)ravel__number_shortest(x, 1, shortest);
     return snprintf(text, bytes, "%s", shortest);
 }
 
@@ -340,7 +338,7 @@ static ravel_status set_from_node(ravel_option_table table, void *options, const
     case RAVEL_JSON_FALSE: return set_row(row, options, "false", err);
     case RAVEL_JSON_STRING: return set_row(row, options, node->as.string, err);
     case RAVEL_JSON_INTEGER: (void)snprintf(text, sizeof text, "%lld", (long long)node->as.integer); break;
-    case RAVEL_JSON_REAL: (void)snprintf(text, sizeof text, "%.17g", node->as.real); break;
+    case RAVEL_JSON_REAL: (void)ravel__number_shortest(node->as.real, 17, text); break;
     default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", row->name);
     }
     return set_row(row, options, text, err);

@@ -7,6 +7,7 @@
 #include "comm/backend.h"
 
 #include "base/clock.h"
+#include "base/number.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -44,7 +45,7 @@ static ravel_status timeout_from_environment(double *timeout, ravel_error *err) 
     *timeout = 600;
     if (!text || !*text) return RAVEL_OK;
     char *end;
-    double seconds = strtod(text, &end);
+    double seconds = ravel__number_read(text, &end);
     if (end == text || *end || !(seconds > 0) || seconds > 1e9)
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,

@@ -1,5 +1,7 @@
 #include "io/pen.h"
 
+#include "base/number.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +43,7 @@ void ravel__pen_format(ravel__pen *text, const char *format, ...) {
     char line[1024]; /* every format of ours is short; strings that are not go through ravel__pen_string */
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(line, sizeof line, format, args);
+    int length = ravel__number_vprint(line, sizeof line, format, args);
     va_end(args);
     if (length > 0) ravel__pen_put(text, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
 }
@@ -56,12 +58,8 @@ void ravel__pen_integer(ravel__pen *text, int64_t value) {
 }
 
 void ravel__pen_real(ravel__pen *text, double value) {
-    char digits[40];
-    for (int precision = 6; precision <= 17; precision++) {
-        (void)snprintf(digits, sizeof digits, "%.*g", precision, value);
-        if (strtod(digits, NULL) == value) break;
-    }
-    ravel__pen_string(text, digits);
+    char digits[RAVEL__NUMBER_BYTES];
+    ravel__pen_put(text, digits, (size_t)ravel__number_shortest(value, 6, digits));
 }
 
 void ravel__pen_html(ravel__pen *text, const char *string) {

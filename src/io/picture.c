@@ -4,6 +4,8 @@
 #include "io/picture.h"
 #include "io/pen.h"
 
+#include "base/number.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -39,7 +41,7 @@ static void count_card(page *p, const char *name, int64_t value, const char *wor
 
 static void share_card(page *p, const char *name, double share, const char *beside) {
     char text[32];
-    (void)snprintf(text, sizeof text, share < 0.1 ? "%.2f %%" : "%.1f %%", 100 * share);
+    (void)ravel__number_print(text, sizeof text, share < 0.1 ? "%.2f %%" : "%.1f %%", 100 * share);
     card(p, name, text, beside);
 }
 
@@ -58,9 +60,9 @@ static void put_figures(page *p) {
     share_card(p, per_step ? "idle per update" : "idle", s->idle_update,
                per_step ? "if ranks met once an update" : "of rank time, ranks meeting once an update");
     double perfect = (double)s->cost / p->plan->dp;
-    (void)snprintf(text, sizeof text, "%.4f", perfect > 0 ? (double)s->time / perfect : 1);
-    (void)snprintf(beside, sizeof beside, "x perfect balance; bound %.4f",
-                   perfect > 0 ? (double)s->time_lower_bound / perfect : 1);
+    (void)ravel__number_print(text, sizeof text, "%.4f", perfect > 0 ? (double)s->time / perfect : 1);
+    (void)ravel__number_print(beside, sizeof beside, "x perfect balance; bound %.4f",
+                              perfect > 0 ? (double)s->time_lower_bound / perfect : 1);
     card(p, "predicted time", text, beside);
     if (s->fillers) count_card(p, "fillers", s->fillers, "bins in all", p->plan->bins);
     if (p->input->homes) {
@@ -92,7 +94,7 @@ static void row_int64_t(page *p, const char *name, int64_t value, const char *do
 
 static void row_double(page *p, const char *name, double value, const char *doc) {
     char text[32];
-    (void)snprintf(text, sizeof text, "%.6f", value);
+    (void)ravel__number_print(text, sizeof text, "%.6f", value);
     row(p, name, text, doc);
 }
 

@@ -31,7 +31,7 @@ void ravel__text_printf(ravel__text *t, const char *format, ...) {
     char line[512];
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(line, sizeof line, format, args);
+    int length = ravel__number_vprint(line, sizeof line, format, args);
     va_end(args);
     if (length < 0) return;
     if ((size_t)length >= sizeof line) t->cut = 1;
@@ -139,11 +139,7 @@ static int put_common(ravel__text *t, double x) {
 
 static void put_any(ravel__text *t, double x) {
     char digits[RAVEL__NUMBER_BYTES];
-    for (int precision = 15; precision <= DIGITS; precision++) {
-        (void)snprintf(digits, sizeof digits, "%.*g", precision, x);
-        if (strtod(digits, NULL) == x) break;
-    }
-    ravel__text_puts(t, digits);
+    ravel__text_put(t, digits, (size_t)ravel__number_shortest(x, 15, digits));
 }
 
 void ravel__text_real(ravel__text *t, double x) {

@@ -3,7 +3,7 @@
 #ifndef RAVEL_METRICS_TEXT_H
 #define RAVEL_METRICS_TEXT_H
 
-#include <ravel/base.h>
+#include "base/number.h"
 
 typedef struct ravel__text {
     char *data;
@@ -20,7 +20,5 @@ void ravel__text_integer(ravel__text *t, int64_t x);
 void ravel__text_real(ravel__text *t, double x);
 /* A quoted JSON string. */
 void ravel__text_quote(ravel__text *t, const char *text);
-
-enum { RAVEL__NUMBER_BYTES = 32 }; /* enough for any number of the two above */
 
 #endif

@@ -7,6 +7,8 @@
 #include "refit/hello.h"
 #include "refit/manifest.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
@@ -119,7 +121,7 @@ static int env_ratio(const char *variable, double *value) {
     const char *text = getenv(variable);
     char *end = NULL;
     if (!text || !text[0]) return 0;
-    double x = strtod(text, &end);
+    double x = ravel__number_read(text, &end);
     if (end == text || *end || !isfinite(x) || x < RATIO_LEAST || x > RATIO_MOST) return -1;
     *value = x;
     return 1;

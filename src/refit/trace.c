@@ -3,6 +3,7 @@
  * ranks of one machine share. */
 #include "refit/trace.h"
 
+#include "base/number.h"
 #include "refit/session.h"
 
 #include <inttypes.h>
@@ -33,7 +34,7 @@ static ravel_status put_event(const writer *w, const ravel__event *e, int32_t ra
     char name[16], text[512];
     (void)ravel_choice_word(RAVEL_REFIT_PHASE_NAMES, e->phase, name, sizeof name);
     int side = e->phase >= RAVEL_REFIT_RECEIVE && e->phase <= RAVEL_REFIT_LOAD;
-    (void)snprintf(
+    (void)ravel__number_print(
         text, sizeof text,
         "%s\n{\"ph\":\"b\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":\"%d.%d\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,"
         "\"args\":{\"frame\":%d,\"bytes\":%" PRId64 "}},\n"

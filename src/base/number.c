@@ -1,0 +1,38 @@
+/* The C locale is one that the C library has for good: asking for it by name allocates nothing and needs no freeing. */
+#include "base/number.h"
+
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static locale_t c_locale(void) {
+    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+double ravel__number_read(const char *text, char **end) {
+    return strtod_l(text, end, c_locale());
+}
+
+int ravel__number_vprint(char *text, size_t room, const char *format, va_list args) {
+    locale_t before = uselocale(c_locale()); /* of this thread alone */
+    int length = vsnprintf(text, room, format, args);
+    (void)uselocale(before);
+    return length;
+}
+
+int ravel__number_print(char *text, size_t room, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = ravel__number_vprint(text, room, format, args);
+    va_end(args);
+    return length;
+}
+
+int ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_BYTES]) {
+    int length = 0;
+    for (int digits = least_digits; digits <= 17; digits++) {
+        length = ravel__number_print(text, RAVEL__NUMBER_BYTES, "%.*g", digits, x);
+        if (ravel__number_read(text, NULL) == x) break;
+    }
+    return length;
+}
