@@ -21,7 +21,7 @@ echo "optional parts:"
 
 if try openblas '#include <cblas.h>
 int main(void) { float x = 1; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &x, 1, &x, 1, 0, &x, 1); return 0; }' -lopenblas; then
-    found OPENBLAS OpenBLAS "matrix products in the trainer, on processors without AVX-512"
+    found OPENBLAS OpenBLAS "matrix products in the trainer where its own vector sets do not fit, and a yardstick"
 else missing OpenBLAS "the trainer multiplies matrices by its own kernels alone" libopenblas-dev; fi
 
 mpi='#include <mpi.h>
