@@ -7,8 +7,7 @@ sources=$(git ls-files 'src/*.c' 'cli/*.c' 'train/*.c' 'bench/*.c' 'examples/*.c
 include="-Iinclude -Isrc -I."
 # Where mpi.h is, whichever MPI is installed; without one, the file that needs it is left out.
 mpi=$({ mpicc.openmpi -show || mpicc.mpich -show; } 2>/dev/null | tr ' ' '\n' | grep '^-I' | tr '\n' ' ')
-if [ -n "$mpi" ]; then include="$include $mpi"
-else sources=$(echo "$sources" | grep -v 'comm/mpi.c'); fi
+[ -n "$mpi" ] || sources=$(echo "$sources" | grep -v 'comm/mpi.c')
 
 check() { # NAME PROGRAM COMMAND...
     name=$1 program=$2; shift 2
@@ -23,9 +22,9 @@ check() { # NAME PROGRAM COMMAND...
 format() { echo "$files" | xargs clang-format --dry-run --Werror; }
 tidy() {
     echo "$sources" | xargs -P 2 -n 1 sh -c \
-        'clang-tidy --quiet "$@" -- -std=c11 -D_GNU_SOURCE '"$include"' 2>/dev/null' tidy
+        'clang-tidy --quiet "$@" -- -std=c11 -D_GNU_SOURCE '"$include $mpi"' 2>/dev/null' tidy
 }
-cpp() {
+cpp() { # without mpi.h, whose C++ part it takes for C
     # shellcheck disable=SC2086
     cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
         --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches -j 2 $include $sources

@@ -28,11 +28,9 @@ int ravel__number_print(char *text, size_t room, const char *format, ...) {
     return length;
 }
 
-int ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_BYTES]) {
-    int length = 0;
+void ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_BYTES]) {
     for (int digits = least_digits; digits <= 17; digits++) {
-        length = ravel__number_print(text, RAVEL__NUMBER_BYTES, "%.*g", digits, x);
+        (void)ravel__number_print(text, RAVEL__NUMBER_BYTES, "%.*g", digits, x);
         if (ravel__number_read(text, NULL) == x) break;
     }
-    return length;
 }

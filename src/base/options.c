@@ -301,7 +301,7 @@ void ravel_options_default(ravel_option_table table, void *options) {
 
 static int format_f64(double x, char *text, size_t bytes) {
     char shortest[RAVEL__NUMBER_BYTES];
-    (void)ravel__number_shortest(x, 1, shortest);
+    ravel__number_shortest(x, 1, shortest);
     return snprintf(text, bytes, "%s", shortest);
 }
 
@@ -338,7 +338,7 @@ static ravel_status set_from_node(ravel_option_table table, void *options, const
     case RAVEL_JSON_FALSE: return set_row(row, options, "false", err);
     case RAVEL_JSON_STRING: return set_row(row, options, node->as.string, err);
     case RAVEL_JSON_INTEGER: (void)snprintf(text, sizeof text, "%lld", (long long)node->as.integer); break;
-    case RAVEL_JSON_REAL: (void)ravel__number_shortest(node->as.real, 17, text); break;
+    case RAVEL_JSON_REAL: ravel__number_shortest(node->as.real, 17, text); break;
     default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", row->name);
     }
     return set_row(row, options, text, err);

@@ -59,7 +59,8 @@ void ravel__pen_integer(ravel__pen *text, int64_t value) {
 
 void ravel__pen_real(ravel__pen *text, double value) {
     char digits[RAVEL__NUMBER_BYTES];
-    ravel__pen_put(text, digits, (size_t)ravel__number_shortest(value, 6, digits));
+    ravel__number_shortest(value, 6, digits);
+    ravel__pen_string(text, digits);
 }
 
 void ravel__pen_html(ravel__pen *text, const char *string) {

@@ -139,7 +139,8 @@ static int put_common(ravel__text *t, double x) {
 
 static void put_any(ravel__text *t, double x) {
     char digits[RAVEL__NUMBER_BYTES];
-    ravel__text_put(t, digits, (size_t)ravel__number_shortest(x, 15, digits));
+    ravel__number_shortest(x, 15, digits);
+    ravel__text_puts(t, digits);
 }
 
 void ravel__text_real(ravel__text *t, double x) {

@@ -19,7 +19,7 @@ static ravel_status append(void *user, const char *text, size_t bytes, ravel_err
 static void in_this_locale(void) {
     char text[RAVEL__NUMBER_BYTES], all[4096] = "";
     ravel_error err = RAVEL_ERROR_INIT;
-    CHECK(ravel__number_shortest(0.1, 1, text) == 3);
+    ravel__number_shortest(0.1, 1, text);
     CHECK_STR(text, "0.1");
     CHECK(ravel__number_read("-2.5e3", NULL) == -2500);
     int64_t size = 0;
