@@ -139,6 +139,14 @@ static void print_option(const ravel_option *row) {
     print_wrapped(doc);
 }
 
+ravel_option_table cli_without(ravel_option_table from, const char *names, ravel_option *rows, int room) {
+    int count = 0;
+    for (; from->name && count < room - 1; from++)
+        if (ravel_choice_index(names, from->name) < 0) rows[count++] = *from;
+    memset(&rows[count], 0, sizeof rows[count]);
+    return rows;
+}
+
 void cli_print_options(const cli_options *sets, int set_count) {
     for (int i = 0; i < set_count; i++) {
         printf("\n%s:\n", sets[i].title);

@@ -35,6 +35,9 @@ typedef struct cli_options {
  * `max_words`, their number to *words_count). "--" ends the flags. E_ARGUMENT quotes the word and suggests a name. */
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err);
+/* `from` without the rows whose names are in "a|b|c": those that the command decides itself, or that another of its
+ * tables means otherwise. Written to rows[room]. */
+ravel_option_table cli_without(ravel_option_table from, const char *names, ravel_option *rows, int room);
 /* Prints the flags of the sets with defaults and choices, wrapped to a terminal's width. The value of a STRING is shown
  * as its row's `choices` say (FILE, JSON), which is not used otherwise. */
 void cli_print_options(const cli_options *sets, int set_count);

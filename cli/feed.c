@@ -47,24 +47,16 @@ static const ravel_option own_table[] = {
 
 enum { SETS = 7, ROWS = 64 };
 
-/* A table without the rows that the mesh decides, or that another table means otherwise. */
-static ravel_option_table without(ravel_option_table from, const char *names, ravel_option *rows) {
-    int count = 0;
-    for (; from->name && count < ROWS - 1; from++)
-        if (ravel_choice_index(names, from->name) < 0) rows[count++] = *from;
-    memset(&rows[count], 0, sizeof rows[count]);
-    return rows;
-}
-
 static void make_sets(job *j, cli_options *sets, ravel_option (*rows)[ROWS]) {
     sets[0] = (cli_options){"Running", own_table, &j->flags};
     sets[1] = (cli_options){"Samples", ravel_source_option_table(), &j->source_options};
     sets[2] = (cli_options){"Feeding", ravel_feed_option_table(), &j->feed};
     sets[3] = (cli_options){"Mesh", ravel_mesh_option_table(), &j->mesh};
-    sets[4] = (cli_options){"Planning", without(ravel_plan_option_table(), "dp|cp|updates|shuffle", rows[0]), &j->plan};
-    sets[5] =
-        (cli_options){"Loss weights", without(ravel_weights_option_table(), "dp|cp|micro-steps", rows[1]), &j->weights};
-    sets[6] = (cli_options){"Communicators", without(ravel_comm_option_table(), "", rows[2]), &j->comm};
+    sets[4] = (cli_options){"Planning", cli_without(ravel_plan_option_table(), "dp|cp|updates|shuffle", rows[0], ROWS),
+                            &j->plan};
+    sets[5] = (cli_options){"Loss weights",
+                            cli_without(ravel_weights_option_table(), "dp|cp|micro-steps", rows[1], ROWS), &j->weights};
+    sets[6] = (cli_options){"Communicators", ravel_comm_option_table(), &j->comm};
     for (int i = 0; i < SETS; i++) ravel_options_default(sets[i].table, sets[i].options);
 }
 
@@ -324,7 +316,7 @@ static ravel_status check_flags(const job *j, ravel_error *err) {
 }
 
 int cli_feed(int argc, char **argv) {
-    static ravel_option rows[3][ROWS];
+    static ravel_option rows[2][ROWS];
     job j;
     cli_options sets[SETS];
     ravel_error err = RAVEL_ERROR_INIT;

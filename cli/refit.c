@@ -39,14 +39,6 @@ static const ravel_option bench_table[] = {
 
 enum { SETS = 4, ROWS = 32 };
 
-static ravel_option_table without(ravel_option_table from, const char *names, ravel_option *rows) {
-    int count = 0;
-    for (; from->name && count < ROWS - 1; from++)
-        if (ravel_choice_index(names, from->name) < 0) rows[count++] = *from;
-    memset(&rows[count], 0, sizeof rows[count]);
-    return rows;
-}
-
 static int help(const cli_options *sets) {
     (void)fputs("usage: ravel refit --from FILE [--to FILE] [--ranks N] [options]\n"
                 "       ravel refit --bench [--shape NAME] [--ranks N] [options]\n"
@@ -262,7 +254,7 @@ static int run_file(refit_job *job, int under_mpi) {
 
 int cli_refit(int argc, char **argv) {
     refit_job job;
-    ravel_option rows[2][ROWS];
+    ravel_option rows[ROWS];
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1];
     int count = 0, under_mpi = strcmp(ravel_comm_world_kind(), "mpi") == 0;
@@ -271,9 +263,9 @@ int cli_refit(int argc, char **argv) {
     ravel_comm_options_default(&job.comm);
     const cli_options sets[SETS] = {
         {"Running", own_table, &job.flags},
-        {"Refit", without(ravel_refit_option_table(), "trace|timeout", rows[0]), &job.options},
+        {"Refit", cli_without(ravel_refit_option_table(), "trace|timeout", rows, ROWS), &job.options},
         {"Bench", bench_table, &job.flags},
-        {"Communicators", without(ravel_comm_option_table(), "", rows[1]), &job.comm},
+        {"Communicators", ravel_comm_option_table(), &job.comm},
     };
     for (int i = 0; i < SETS; i++) ravel_options_default(sets[i].table, sets[i].options);
     if (cli_wants_help(argc, argv)) return help(sets);
