@@ -37,8 +37,8 @@ endif
 
 MPI_SRC    := src/comm/mpi.c
 MODULE_SRC := $(MPI_SRC) src/comm/nccl.c src/device/cuda.c
-LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c))
-TRAIN_SRC  := $(wildcard train/*.c)
+LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c src/*/*/*.c))
+TRAIN_SRC  := $(wildcard train/*/*.c train/*/*/*.c)
 CLI_SRC    := $(wildcard cli/*.c)
 UNIT_SRC   := $(wildcard tests/unit/*.c)
 BENCH_SRC  := $(wildcard bench/*.c)
@@ -98,7 +98,7 @@ $(BUILD)/obj/src/%.o: src/%.c
 	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
 $(BUILD)/obj/src/io/page.o: src/io/page.html
 $(BUILD)/obj/cli/report_page.o: cli/report.html
-$(call obj,train/cpu_blas.c bench/bench_train.c tests/unit/test_train_kernels.c): $(BUILD)/config.mk # OpenBLAS or not
+$(call obj,train/kernels/cpu/blas.c bench/bench_train.c tests/unit/test_train_kernels.c): $(BUILD)/config.mk # OpenBLAS or not
 $(BUILD)/obj/train/%.o: train/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@

@@ -4,8 +4,8 @@
  * the wall would favour the short one. */
 #include "bench/bench.h"
 
-#include "train/generator.h"
-#include "train/model.h"
+#include "train/model/generator.h"
+#include "train/model/model.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * came of it. The work is in train/. */
 #include "cli/cli.h"
 
-#include "train/grpo.h"
-#include "train/sft.h"
-#include "train/task.h"
+#include "train/run/grpo.h"
+#include "train/run/sft.h"
+#include "train/rl/task.h"
 
 #include <ravel/comm.h>
 

@@ -1,7 +1,7 @@
 /* The configuration of a run: one name one option, text and back, what does not go together. */
 #include "tests/unit/check.h"
 
-#include "train/config.h"
+#include "train/run/config.h"
 
 TEST(train_config_names_are_unique) {
     train_config c;

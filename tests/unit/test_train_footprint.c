@@ -1,8 +1,8 @@
 /* What a run says it will take, against what its allocator sees; and the threads that it chooses. */
 #include "tests/unit/check.h"
 
-#include "train/announce.h"
-#include "train/generator.h"
+#include "train/run/announce.h"
+#include "train/model/generator.h"
 
 #include <ravel/comm.h>
 

@@ -1,7 +1,7 @@
 /* The generator: answers do not depend on how they were batched; log-probs are those of the model; ends and errors. */
 #include "tests/unit/train_support.h"
 
-#include "train/generator.h"
+#include "train/model/generator.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
  * golden vectors, in all three aggregation modes. */
 #include "tests/unit/check.h"
 
-#include "train/hf.h"
-#include "train/learner.h"
+#include "train/model/hf.h"
+#include "train/learn/learner.h"
 
 #include <ravel/comm.h>
 #include <ravel/exchange.h>

@@ -1,10 +1,10 @@
 /* Every backward kernel against finite differences of its forward, in double: the reference set compiled once more with
  * train_real = double. Each test builds a scalar, sum(cotangent * output), and moves every input element a little. */
 #define TRAIN_DOUBLE
-#include "train/kernels_ref.c"
-#include "train/kernels_ref_layers.c"
-#include "train/kernels_ref_head.c"
-#include "train/kernels_ref_attention.c"
+#include "train/kernels/ref/ref.c"
+#include "train/kernels/ref/layers.c"
+#include "train/kernels/ref/head.c"
+#include "train/kernels/ref/attention.c"
 
 #include "tests/unit/check.h"
 

@@ -1,7 +1,7 @@
 /* GRPO as whole runs: on-policy after every refit, every option does to the figures what it says, errors reach all. */
 #include "tests/unit/train_job.h"
 
-#include "train/prompts.h"
+#include "train/rl/prompts.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Shares of an optimiser against the whole; schedules by hand. */
 #include "tests/unit/check.h"
 
-#include "train/optimizer.h"
+#include "train/learn/optimizer.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
-#include "train/policy.h"
+#include "train/rl/policy.h"
 
 #include <math.h>
 

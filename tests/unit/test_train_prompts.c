@@ -1,7 +1,7 @@
 /* Where prompts come from: tasks within their bound, files in an order of their own each time, evaluation apart. */
 #include "tests/unit/check.h"
 
-#include "train/prompts.h"
+#include "train/rl/prompts.h"
 
 #include <stdlib.h>
 #include <unistd.h>

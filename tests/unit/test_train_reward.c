@@ -1,8 +1,8 @@
 /* Verifiable tasks and the reward command. */
 #include "tests/unit/check.h"
 
-#include "train/reward.h"
-#include "train/task.h"
+#include "train/rl/reward.h"
+#include "train/rl/task.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Rollouts over ranks: every group arrives whole at its trainer, whatever the numbers of ranks. */
 #include "tests/unit/check.h"
 
-#include "train/rollout.h"
+#include "train/rl/rollout.h"
 
 typedef struct job {
     int32_t trainers, generators;

@@ -1,7 +1,7 @@
 /* Run folders and checkpoints: whatever is interrupted, a folder called step-N is whole. */
 #include "tests/unit/check.h"
 
-#include "train/rundir.h"
+#include "train/run/rundir.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -4,8 +4,8 @@
 
 #include "tests/unit/check.h"
 
-#include "train/grpo.h"
-#include "train/sft.h"
+#include "train/run/grpo.h"
+#include "train/run/sft.h"
 
 #include <ravel/comm.h>
 

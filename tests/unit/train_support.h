@@ -4,8 +4,8 @@
 
 #include "tests/unit/check.h"
 
-#include "train/hf.h"
-#include "train/model.h"
+#include "train/model/hf.h"
+#include "train/model/model.h"
 
 #define GOLDEN "tests/golden/qwen3-tiny"
 

@@ -1,0 +1,34 @@
+/* The fast CPU set for x86 with AVX-512. See set.h. */
+#include "train/kernels/cpu/cpu.h"
+#include "train/kernels/cpu/sets.h"
+
+#if TRAIN_CPU_X86
+
+#include <immintrin.h>
+#include <math.h>
+
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma,prefer-vector-width=512")
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
+#define CPU_LANES 16
+#define CPU_NV    4
+#define CPU_TABLE train__cpu_avx512
+#define CPU_TITLE "cpu-avx512"
+#define CPU_DOC   "vectors of 16 (AVX-512), threads"
+#include "train/kernels/cpu/set.h"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+#else
+typedef int train__no_avx512; /* a file needs something in it */
+#endif

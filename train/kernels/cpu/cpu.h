@@ -1,0 +1,50 @@
+/* The device of the fast CPU sets: threads, and scratch that kernels share. Internal to them. */
+#ifndef TRAIN_CPU_H
+#define TRAIN_CPU_H
+
+#include "train/kernels/host.h"
+#include "train/kernels/kernels.h"
+
+typedef struct train__pool train__pool;
+
+struct train_device {
+    const ravel_allocator *allocator;
+    train__pool *pool; /* NULL with one thread */
+    int32_t threads;
+    int32_t blas;   /* products by OpenBLAS */
+    float *scratch; /* shared, then one private part a thread */
+    size_t scratch_bytes;
+    float *shared;           /* for one kernel at a time: packed panels, partial sums */
+    size_t private_elements; /* of each thread */
+};
+
+/* Task i of a job, on thread 0 .. threads-1. */
+typedef void train__task(void *user, int64_t task, int32_t thread);
+/* Runs tasks 0 .. count-1, in any order and at the same time; returns when all are done. */
+void train__cpu_run(train_device *device, int64_t count, train__task *task, void *user);
+
+static inline float *train__cpu_private(const train_device *device, int32_t thread) {
+    return device->shared - (size_t)(thread + 1) * device->private_elements;
+}
+
+/* The slots that need no arithmetic, for every set's table. */
+/* `wide`: the set's own products are the best there are, unless the options ask for OpenBLAS. */
+ravel_status train__cpu_open(const train_device_options *options, int wide, train_device **device, ravel_error *err);
+void train__cpu_close(train_device *device);
+ravel_status train__cpu_reserve(train_device *device, size_t shared, size_t private_each, ravel_error *err);
+ravel_status train__cpu_sync(train_device *device, ravel_error *err);
+ravel_status train__cpu_alloc(train_device *device, size_t bytes, void **block, ravel_error *err);
+void train__cpu_release(train_device *device, void *block, size_t bytes);
+void train__cpu_upload(train_device *device, void *block, const void *host, size_t bytes);
+void train__cpu_download(train_device *device, void *host, const void *block, size_t bytes);
+void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes);
+void train__cpu_zero(train_device *device, void *block, size_t bytes);
+
+/* OpenBLAS: 0 where the build has none; and a product by it. */
+int train__blas_open(void);
+void train__blas_matmul(train_device *device, const train_matmul *product);
+
+/* Bytes that train__cpu_reserve takes for these sizes (in elements). */
+size_t train__cpu_scratch_bytes(size_t shared, size_t private_each, int32_t threads);
+
+#endif

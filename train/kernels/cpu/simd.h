@@ -1,0 +1,165 @@
+/* Vectors of the instruction set that the including file is compiled for. Internal to the fast CPU sets.
+ *
+ * avx512.c, avx2.c and base.c define CPU_LANES (floats in a vector) and CPU_NAME,
+ * switch the compiler to their instruction set, and include the kernels' bodies; so each body is written once, in the
+ * compiler's vector types, and compiled three times. Multiplications and additions are fused where the machine can. */
+#ifndef TRAIN_CPU_SIMD_H
+#define TRAIN_CPU_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define LANES  CPU_LANES
+#define INLINE static inline __attribute__((always_inline))
+
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
+
+INLINE vf load(const float *p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+INLINE void store(float *p, vf v) {
+    memcpy(p, &v, sizeof v);
+}
+
+/* The first n < LANES elements, 0 behind them. */
+INLINE vf load_first(const float *p, int64_t n) {
+    vf v = {0};
+    for (int64_t i = 0; i < n; i++) v[i] = p[i];
+    return v;
+}
+
+INLINE void store_first(float *p, vf v, int64_t n) {
+    for (int64_t i = 0; i < n; i++) p[i] = v[i];
+}
+
+/* Elements i .. of a row of n, as a step of a loop over i += LANES. */
+INLINE vf load_at(const float *p, int64_t i, int64_t n) {
+    return n - i >= LANES ? load(p + i) : load_first(p + i, n - i);
+}
+
+INLINE void store_at(float *p, vf v, int64_t i, int64_t n) {
+    if (n - i >= LANES)
+        store(p + i, v);
+    else
+        store_first(p + i, v, n - i);
+}
+
+INLINE vf splat(float x) {
+    return x - (vf){0};
+}
+
+#if CPU_LANES == 16 && defined(__x86_64__)
+INLINE vf larger(vf a, vf b) {
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+}
+INLINE vf smaller(vf a, vf b) {
+    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
+}
+INLINE vf root_of(vf a) {
+    return (vf)_mm512_sqrt_ps((__m512)a);
+}
+#elif CPU_LANES == 8 && defined(__x86_64__)
+INLINE vf larger(vf a, vf b) {
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+}
+INLINE vf smaller(vf a, vf b) {
+    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+}
+INLINE vf root_of(vf a) {
+    return (vf)_mm256_sqrt_ps((__m256)a);
+}
+#else
+INLINE vf larger(vf a, vf b) {
+    vi m = a > b;
+    return (vf)(((vi)a & m) | ((vi)b & ~m));
+}
+INLINE vf smaller(vf a, vf b) {
+    vi m = a < b;
+    return (vf)(((vi)a & m) | ((vi)b & ~m));
+}
+INLINE vf root_of(vf a) {
+    for (int i = 0; i < LANES; i++) a[i] = sqrtf(a[i]);
+    return a;
+}
+#endif
+
+/* Halves are added until one is left: the same order everywhere. */
+INLINE float sum_of(vf v) {
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) v[i] += v[i + half];
+    return v[0];
+}
+
+INLINE float largest_of(vf v) {
+    float most = v[0];
+    for (int i = 1; i < LANES; i++) most = v[i] > most ? v[i] : most;
+    return most;
+}
+
+/* to[k * ld_to + j] = from[j * ld_from + k] for j in 0 .. count-1 (count <= LANES) and k in 0 .. length-1. Squares of
+ * LANES x LANES are turned in registers: log2(LANES) rounds of interleaving row i with row i + LANES/2. */
+#if CPU_LANES == 16
+#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif CPU_LANES == 8
+#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#else
+#define LOW_HALVES(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#endif
+
+INLINE void transpose_square(float *to, int64_t ld_to, const float *from, int64_t ld_from) {
+    vf row[LANES], mixed[LANES];
+    UNROLL
+    for (int i = 0; i < LANES; i++) row[i] = load(from + i * ld_from);
+    UNROLL
+    for (int round = 1; round < LANES; round *= 2) {
+        UNROLL
+        for (int i = 0; i < LANES / 2; i++) {
+            mixed[2 * i] = LOW_HALVES(row[i], row[i + LANES / 2]);
+            mixed[2 * i + 1] = HIGH_HALVES(row[i], row[i + LANES / 2]);
+        }
+        UNROLL
+        for (int i = 0; i < LANES; i++) row[i] = mixed[i];
+    }
+    UNROLL
+    for (int i = 0; i < LANES; i++) store(to + i * ld_to, row[i]);
+}
+
+static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t length, int64_t count) {
+    int64_t k = 0;
+    if (count == LANES)
+        for (; k + LANES <= length; k += LANES) transpose_square(to + k * ld_to, ld_to, from + k, ld_from);
+    for (; k < length; k++)
+        for (int64_t j = 0; j < count; j++) to[k * ld_to + j] = from[j * ld_from + k];
+}
+
+/* e^x to about 1e-7 relative, for x from -87 up to 88 (beyond, the value at that end): x = n ln2 + r with |r| <= ln2/2,
+ * a polynomial for e^r, and n added to the exponent. */
+INLINE vf exp_of(vf x) {
+    x = larger(smaller(x, splat(88.0f)), splat(-87.0f));
+    vf shifted = x * splat(1.44269504f) + splat(12582912.0f); /* 1.5 * 2^23: n is in the low bits */
+    vf n = shifted - splat(12582912.0f);
+    vf r = x - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + splat(1.3981999507e-3f);
+    p = p * r + splat(8.3334519073e-3f);
+    p = p * r + splat(4.1665795894e-2f);
+    p = p * r + splat(1.6666665459e-1f);
+    p = p * r + splat(5.0000001201e-1f);
+    p = p * r * r + r + splat(1.0f);
+    return (vf)((vi)p + ((vi)shifted << 23));
+}
+
+#endif

@@ -1,0 +1,75 @@
+#include "train/kernels/host.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *train__alloc(const ravel_allocator *allocator, size_t bytes) {
+    if (bytes == 0) return NULL;
+    return allocator ? allocator->resize(allocator->user, NULL, 0, bytes) : malloc(bytes);
+}
+
+void *train__calloc(const ravel_allocator *allocator, size_t count, size_t each) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, each, &bytes)) return NULL;
+    void *ptr = train__alloc(allocator, bytes);
+    return ptr ? memset(ptr, 0, bytes) : NULL;
+}
+
+void train__release(const ravel_allocator *allocator, void *ptr, size_t bytes) {
+    if (!ptr) return;
+    if (allocator)
+        (void)allocator->resize(allocator->user, ptr, bytes, 0);
+    else
+        free(ptr);
+}
+
+/* An aligned block keeps the address that it was cut from in the word below it:
+ *
+ *     base ... | base | block (64-byte aligned) ... */
+size_t train__aligned_bytes(size_t bytes) {
+    return bytes + TRAIN_ALIGN + sizeof(void *);
+}
+
+void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes) {
+    if (bytes == 0 || bytes > SIZE_MAX / 2) return NULL;
+    char *base = train__alloc(allocator, train__aligned_bytes(bytes));
+    if (!base) return NULL;
+    uintptr_t first = (uintptr_t)base + sizeof(void *);
+    char *block = base + ((first + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN - (uintptr_t)base);
+    memcpy(block - sizeof base, &base, sizeof base);
+    return block;
+}
+
+void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t bytes) {
+    if (!ptr) return;
+    char *base;
+    memcpy(&base, (char *)ptr - sizeof base, sizeof base);
+    train__release(allocator, base, train__aligned_bytes(bytes));
+}
+
+ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what) {
+    return ravel_error_set(err, RAVEL_E_MEMORY, "there is no memory for %zu bytes of %s", bytes, what);
+}
+
+/* SplitMix64's finaliser, once for each part of the place. */
+static uint64_t mix(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+uint64_t train__random(uint64_t seed, uint64_t stream, uint64_t index) {
+    return mix(mix(mix(seed) ^ stream) ^ index);
+}
+
+float train__random_unit(uint64_t seed, uint64_t stream, uint64_t index) {
+    return (float)(train__random(seed, stream, index) >> 40) * 0x1p-24f;
+}
+
+double train__random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+    uint64_t x = train__random(seed, stream, index);
+    double u = ((double)(x >> 32) + 1) * 0x1p-32, v = (double)(x & 0xffffffffu) * 0x1p-32;
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}

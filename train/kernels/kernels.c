@@ -1,0 +1,79 @@
+/* The list of kernel sets: a name, the table, and whether this machine can run it. */
+#include "train/kernels/kernels.h"
+
+#include "train/kernels/cpu/sets.h"
+#include "train/kernels/ref/ref.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int always(void) {
+    return 1;
+}
+
+#if TRAIN_CPU_X86
+static int has_avx512(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
+}
+static int has_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+#endif
+
+/* A name may be on several rows: the first that the machine can run is taken. */
+static const struct {
+    const char *name;
+    const train_kernels *table;
+    int (*usable)(void);
+    const char *needs;
+} sets[] = {
+    {"ref", &REF(table), always, "nothing"},
+#if TRAIN_CPU_X86
+    {"cpu", &train__cpu_avx512, has_avx512, ""},
+    {"cpu", &train__cpu_avx2, has_avx2, ""},
+    {"cpu-avx512", &train__cpu_avx512, has_avx512, "AVX-512 (F, VL, BW, DQ)"},
+    {"cpu-avx2", &train__cpu_avx2, has_avx2, "AVX2 and FMA"},
+#endif
+    {"cpu", &train__cpu_base, always, ""},
+    {"cpu-base", &train__cpu_base, always, ""},
+};
+enum { SETS = sizeof sets / sizeof *sets };
+
+/* Whether an earlier row has the name. */
+static int repeated(int row) {
+    for (int i = 0; i < row; i++)
+        if (strcmp(sets[i].name, sets[row].name) == 0) return 1;
+    return 0;
+}
+
+const char *train_kernels_name(int32_t index) {
+    for (int i = 0; i < SETS; i++)
+        if (!repeated(i) && index-- == 0) return sets[i].name;
+    return NULL;
+}
+
+static ravel_status unknown_set(const char *name, ravel_error *err) {
+    char list[256] = "";
+    const char *known;
+    for (int32_t i = 0; (known = train_kernels_name(i)); i++) {
+        size_t used = strlen(list);
+        (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", known);
+    }
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no set of kernels called \"%s\"; there are %s", name, list);
+}
+
+ravel_status train_kernels_find(const char *name, const train_kernels **kernels, ravel_error *err) {
+    const char *needs = NULL;
+    for (int i = 0; i < SETS; i++) {
+        if (strcmp(sets[i].name, name) != 0) continue;
+        if (sets[i].usable()) {
+            *kernels = sets[i].table;
+            return RAVEL_OK;
+        }
+        needs = sets[i].needs;
+    }
+    if (!needs) return unknown_set(name, err);
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"%s\" need a processor with %s; \"cpu\" runs anywhere",
+                           name, needs);
+}

@@ -1,0 +1,100 @@
+/* Reference: softmax over the vocabulary, its gradient, and drawing a token. */
+#include "train/kernels/ref/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static double log_sum_exp(const train_real *x, int64_t n, double scale) {
+    double most = scale * x[0];
+    for (int64_t i = 1; i < n; i++) most = fmax(most, scale * x[i]);
+    double sum = exp(scale * x[0] - most);
+    for (int64_t i = 1; i < n; i++) sum += exp(scale * x[i] - most);
+    return most + log(sum);
+}
+
+void REF(softmax)(train_device *d, const train_softmax *x) {
+    (void)d;
+    for (int64_t r = 0; r < x->rows; r++) {
+        const train_real *row = x->logits + r * x->vocab;
+        double scale = x->scale, lse = log_sum_exp(row, x->vocab, scale), entropy = 0;
+        x->lse[r] = (train_real)lse;
+        x->logprob[r] = (train_real)(scale * row[x->targets[r]] - lse);
+        if (!x->entropy) continue;
+        for (int64_t i = 0; i < x->vocab; i++) entropy -= exp(scale * row[i] - lse) * (scale * row[i] - lse);
+        x->entropy[r] = (train_real)entropy;
+    }
+}
+
+/* With p = exp(s x - lse):  d logprob / dx = s (onehot - p),   d entropy / dx = -s p (log p + entropy). */
+void REF(softmax_backward)(train_device *d, const train_softmax *x) {
+    (void)d;
+    for (int64_t r = 0; r < x->rows; r++) {
+        train_real *row = x->logits + r * x->vocab;
+        double bonus = x->entropy_coef ? x->entropy_coef[r] : 0;
+        for (int64_t i = 0; i < x->vocab; i++) {
+            double log_p = (double)x->scale * row[i] - x->lse[r], p = exp(log_p);
+            double g = x->coef[r] * ((i == x->targets[r]) - p);
+            if (x->entropy_coef) g -= bonus * p * (log_p + x->entropy[r]);
+            row[i] = (train_real)(x->scale * g);
+        }
+    }
+}
+
+/* ---- sampling ------------------------------------------------------------------------------------------- */
+
+/* Likeliest first; of equals the lower token. */
+static int by_weight(const void *a, const void *b) {
+    const train__ranked *x = a, *y = b;
+    if (x->weight != y->weight) return x->weight < y->weight ? 1 : -1;
+    return x->token < y->token ? -1 : x->token > y->token;
+}
+
+static int by_token(const void *a, const void *b) {
+    const train__ranked *x = a, *y = b;
+    return x->token < y->token ? -1 : x->token > y->token;
+}
+
+/* How many of the ranked tokens stay: top_k first, then top_p of what is left; at least one. */
+static int64_t kept(const train__ranked *ranked, int64_t vocab, const train_choice *choice) {
+    int64_t count = choice->top_k > 0 && choice->top_k < vocab ? choice->top_k : vocab, n = 0;
+    double total = 0, sum = 0;
+    for (int64_t i = 0; i < count; i++) total += ranked[i].weight;
+    if (choice->top_p >= 1) return count;
+    while (n < count && (n == 0 || sum < choice->top_p * total)) sum += ranked[n++].weight;
+    return n;
+}
+
+/* Tokens that stay are walked in the order of their ids until the sum of their weights passes uniform * total. */
+static void draw(train_device *d, const train_sample *x, int64_t r) {
+    const train_real *row = x->logits + r * x->vocab;
+    const train_choice *choice = x->choices + r;
+    double scale = 1 / (double)choice->temperature, lse = log_sum_exp(row, x->vocab, scale), sum = 0;
+    for (int64_t i = 0; i < x->vocab; i++) d->ranked[i] = (train__ranked){exp(scale * row[i] - lse), (int32_t)i};
+    qsort(d->ranked, (size_t)x->vocab, sizeof *d->ranked, by_weight);
+    int64_t count = kept(d->ranked, x->vocab, choice), n = 0;
+    qsort(d->ranked, (size_t)count, sizeof *d->ranked, by_token);
+    double total = d->ranked[0].weight;
+    for (int64_t i = 1; i < count; i++) total += d->ranked[i].weight;
+    while (n < count - 1 && (sum += d->ranked[n].weight) <= choice->uniform * total) n++;
+    x->tokens[r] = d->ranked[n].token;
+    x->logprob[r] = (train_real)(scale * row[d->ranked[n].token] - lse);
+    x->kept_logprob[r] = (train_real)(x->logprob[r] - log(total));
+}
+
+static void take_largest(const train_sample *x, int64_t r) {
+    const train_real *row = x->logits + r * x->vocab;
+    int64_t best = 0;
+    for (int64_t i = 1; i < x->vocab; i++)
+        if (row[i] > row[best]) best = i;
+    x->tokens[r] = (int32_t)best;
+    x->logprob[r] = (train_real)(row[best] - log_sum_exp(row, x->vocab, 1));
+    x->kept_logprob[r] = 0;
+}
+
+void REF(sample)(train_device *d, const train_sample *x) {
+    for (int64_t r = 0; r < x->rows; r++)
+        if (x->choices[r].temperature > 0)
+            draw(d, x, r);
+        else
+            take_largest(x, r);
+}

@@ -1,0 +1,148 @@
+/* Reference: rms-norm, rotation of queries and keys, swiglu. */
+#include "train/kernels/ref/ref.h"
+
+#include <math.h>
+
+/* 1 / sqrt(mean(x^2) + eps) */
+static double inverse_rms(const train_real *x, int64_t width, double eps) {
+    double sum = 0;
+    for (int64_t i = 0; i < width; i++) sum += (double)x[i] * x[i];
+    return 1 / sqrt(sum / (double)width + eps);
+}
+
+void REF(rmsnorm)(train_device *d, train_real *y, train_real *sum, const train_real *x, const train_real *add,
+                  const train_real *weight, train_real eps, int64_t rows, int64_t width) {
+    (void)d;
+    for (int64_t r = 0; r < rows; r++, x += width, y += width) {
+        const train_real *row = x;
+        if (add) {
+            for (int64_t i = 0; i < width; i++) sum[r * width + i] = x[i] + add[r * width + i];
+            row = sum + r * width;
+        }
+        double inverse = inverse_rms(row, width, eps);
+        for (int64_t i = 0; i < width; i++) y[i] = (train_real)(row[i] * inverse * weight[i]);
+    }
+}
+
+/* With n = x * inverse (the normalised row) and g = d_y * weight:
+ *     d_x = inverse * (g - n * mean(g * n)),   d_weight = d_y * n
+ *
+ * Columns are taken in groups, so that their sums over the rows can be in double without memory of their own. */
+enum { GROUP = 64 };
+
+static void rmsnorm_weight_backward(train_real *d_weight, const train_real *d_y, const train_real *x, double eps,
+                                    int64_t rows, int64_t width) {
+    for (int64_t first = 0; first < width; first += GROUP) {
+        double sums[GROUP] = {0};
+        int64_t count = width - first < GROUP ? width - first : GROUP;
+        for (int64_t r = 0; r < rows; r++) {
+            double inverse = inverse_rms(x + r * width, width, eps);
+            for (int64_t i = 0; i < count; i++)
+                sums[i] += d_y[r * width + first + i] * (x[r * width + first + i] * inverse);
+        }
+        for (int64_t i = 0; i < count; i++) d_weight[first + i] += (train_real)sums[i];
+    }
+}
+
+void REF(rmsnorm_backward)(train_device *d, train_real *d_x, train_real *d_weight, const train_real *d_y,
+                           const train_real *x, const train_real *weight, train_real eps, int64_t rows, int64_t width) {
+    (void)d;
+    rmsnorm_weight_backward(d_weight, d_y, x, eps, rows, width);
+    for (int64_t r = 0; r < rows; r++, x += width, d_x += width, d_y += width) {
+        double inverse = inverse_rms(x, width, eps), dot = 0;
+        for (int64_t i = 0; i < width; i++) dot += (double)d_y[i] * weight[i] * x[i] * inverse;
+        dot /= (double)width;
+        for (int64_t i = 0; i < width; i++)
+            d_x[i] += (train_real)(inverse * ((double)d_y[i] * weight[i] - x[i] * inverse * dot));
+    }
+}
+
+/* ---- rotation ------------------------------------------------------------------------------------------- */
+
+/* One head: y = rotate(x * inverse * weight), the pair (i, i + half) turned by the angle of its frequency. */
+static void rope_head(const train_rope *x, train_real *y, const train_real *head, const train_real *weight,
+                      const train_real *cosine, const train_real *sine) {
+    int64_t half = x->head_dim / 2;
+    double inverse = weight ? inverse_rms(head, x->head_dim, x->eps) : 1;
+    for (int64_t i = 0; i < half; i++) {
+        double a = head[i] * inverse * (weight ? weight[i] : 1);
+        double b = head[i + half] * inverse * (weight ? weight[i + half] : 1);
+        y[i] = (train_real)(a * cosine[i] - b * sine[i]);
+        y[i + half] = (train_real)(b * cosine[i] + a * sine[i]);
+    }
+}
+
+void REF(rope)(train_device *d, const train_rope *x) {
+    (void)d;
+    int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
+    for (int64_t t = 0; t < x->tokens; t++) {
+        const train_real *row = x->qkv + t * width;
+        const train_real *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
+        for (int64_t h = 0; h < x->heads; h++)
+            rope_head(x, x->q + (t * x->heads + h) * dim, row + h * dim, x->q_weight, cosine, sine);
+        for (int64_t h = 0; h < x->kv_heads; h++)
+            rope_head(x, x->k + (t * x->kv_heads + h) * dim, row + (x->heads + h) * dim, x->k_weight, cosine, sine);
+    }
+}
+
+/* The rotation backwards is the rotation by the opposite angle; then the norm backwards, in place. */
+static void rope_head_backward(const train_rope *x, train_real *d_head, train_real *d_weight, const train_real *d_y,
+                               const train_real *head, const train_real *weight, const train_real *cosine,
+                               const train_real *sine) {
+    int64_t half = x->head_dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double a = d_y[i], b = d_y[i + half];
+        d_head[i] = (train_real)(a * cosine[i] + b * sine[i]);
+        d_head[i + half] = (train_real)(b * cosine[i] - a * sine[i]);
+    }
+    if (!weight) return;
+    double inverse = inverse_rms(head, x->head_dim, x->eps), dot = 0;
+    for (int64_t i = 0; i < x->head_dim; i++) dot += (double)d_head[i] * weight[i] * head[i] * inverse;
+    dot /= (double)x->head_dim;
+    for (int64_t i = 0; i < x->head_dim; i++) {
+        double normal = head[i] * inverse, g = d_head[i];
+        d_weight[i] += (train_real)(g * normal);
+        d_head[i] = (train_real)(inverse * (g * weight[i] - normal * dot));
+    }
+}
+
+void REF(rope_backward)(train_device *d, const train_rope *x) {
+    (void)d;
+    int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
+    for (int64_t t = 0; t < x->tokens; t++) {
+        const train_real *row = x->qkv + t * width;
+        train_real *d_row = x->d_qkv + t * width;
+        const train_real *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
+        for (int64_t h = 0; h < x->heads; h++)
+            rope_head_backward(x, d_row + h * dim, x->d_q_weight, x->d_q + (t * x->heads + h) * dim, row + h * dim,
+                               x->q_weight, cosine, sine);
+        for (int64_t h = 0; h < x->kv_heads; h++) {
+            int64_t at = (x->heads + h) * dim;
+            rope_head_backward(x, d_row + at, x->d_k_weight, x->d_k + (t * x->kv_heads + h) * dim, row + at,
+                               x->k_weight, cosine, sine);
+        }
+    }
+}
+
+/* ---- feed-forward --------------------------------------------------------------------------------------- */
+
+void REF(swiglu)(train_device *d, train_real *h, const train_real *gate_up, int64_t rows, int64_t ffn) {
+    (void)d;
+    for (int64_t r = 0; r < rows; r++, h += ffn, gate_up += 2 * ffn)
+        for (int64_t i = 0; i < ffn; i++) {
+            double gate = gate_up[i], up = gate_up[ffn + i];
+            h[i] = (train_real)(gate * (1 / (1 + exp(-gate))) * up);
+        }
+}
+
+void REF(swiglu_backward)(train_device *d, train_real *d_gate_up, train_real *h, const train_real *d_h,
+                          const train_real *gate_up, int64_t rows, int64_t ffn) {
+    (void)d;
+    for (int64_t r = 0; r < rows; r++, h += ffn, d_h += ffn, gate_up += 2 * ffn, d_gate_up += 2 * ffn)
+        for (int64_t i = 0; i < ffn; i++) {
+            double gate = gate_up[i], up = gate_up[ffn + i], sigmoid = 1 / (1 + exp(-gate)), silu = gate * sigmoid;
+            h[i] = (train_real)(silu * up);
+            d_gate_up[i] = (train_real)(d_h[i] * up * (sigmoid + silu * (1 - sigmoid)));
+            d_gate_up[ffn + i] = (train_real)(d_h[i] * silu);
+        }
+}

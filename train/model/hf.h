@@ -1,0 +1,52 @@
+/* train/model/hf.h: models as Hugging Face keeps them: a folder with config.json and safetensors files.
+ *
+ *     ravel_shape shape;
+ *     train_config_read("Qwen3-0.6B", &shape, &err);
+ *     train_model_create(kernels, device, &shape, &options, &model, &err);
+ *     train_tensors_load(model_params, kernels, device, weights, "Qwen3-0.6B", &err);
+ *     ...
+ *     train_folder_save("out", &shape, params, kernels, device, weights, RAVEL_BF16, &err);
+ *
+ * Any flat array of the parameters' layout can be loaded and saved, not only weights: the optimiser's states too.
+ */
+#ifndef TRAIN_HF_H
+#define TRAIN_HF_H
+
+#include <ravel/safetensors.h>
+
+#include "train/kernels/kernels.h"
+#include "train/model/params.h"
+
+/* The shape from a config.json, or from the folder that holds it. E_UNSUPPORTED where the config asks for what the
+ * trainer would silently get wrong: scaled rope, another activation, sliding windows. */
+ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err);
+/* A config.json that transformers reads back as the same model; `dtype` is what it says of the weights, `eos` the token
+ * that ends an answer (-1: nothing is said). */
+ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
+                                ravel_error *err);
+
+/* The tokens that end an answer, as the folder's generation_config.json or else its config.json says (eos_token_id, one
+ * or several): at most `room` of them; returns how many, 0 where nothing is said. */
+int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room);
+
+/* Fills `flat` ([params->elements] on the device) from a safetensors file, an index or a folder. Every tensor must be
+ * there with its shape; f32, bf16 and f16 are converted. What the file holds beyond the table is passed over. On an
+ * error `flat` may be partly filled. */
+ravel_status train_tensors_load(const train_params *params, const train_kernels *kernels, train_device *device,
+                                train_real *flat, const char *path, ravel_error *err);
+/* One safetensors file of `dtype` (RAVEL_F32, RAVEL_BF16, RAVEL_F16), with metadata format = pt. The path holds the old
+ * file or the whole new one at any time (see ravel/safetensors.h). `options` may be NULL: durable. */
+ravel_status train_tensors_save(const char *path, const train_params *params, const train_kernels *kernels,
+                                train_device *device, const train_real *flat, int32_t dtype,
+                                const ravel_safetensors_options *options, ravel_error *err);
+
+/* config.json and model.safetensors in `folder`, which is made where it is missing. */
+ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
+                               const train_kernels *kernels, train_device *device, const train_real *flat,
+                               int32_t dtype, int32_t eos, ravel_error *err);
+
+/* What a model's folder holds beside config and weights, and other programs want of a checkpoint: the tokenizer's files
+ * and generation_config.json, copied where they are there. */
+ravel_status train_folder_copy_rest(const char *from, const char *to, ravel_error *err);
+
+#endif

@@ -1,0 +1,145 @@
+/* train/model/model.h: a Qwen3-shaped transformer on ragged batches, forward and backward.
+ *
+ * Nouns
+ *   model    weights and gradients (one flat array each, see params.h) and room for the activations of one micro-batch.
+ *            It borrows a device (kernels.h); all its arrays are blocks of that device.
+ *   batch    one micro-batch in the THD layout: samples side by side on one token axis, in host memory.
+ *   scored   a token whose log-probability is asked for: p(token | the tokens before it in its sample). The first
+ *            token of a sample never is. Whatever belongs to a token (weight, log-prob, coefficient) stands at that
+ *            token's own place, not at its predecessor's.
+ *
+ * Four ways to run a batch:
+ *
+ *     train_model_score      forward only: log-probs (and entropy). For evaluation, old and reference policies.
+ *     train_model_learn      forward, loss and backward in one go. Logits are made once, a chunk of rows at a time,
+ *                            and become gradients in place. The loss is sum(-weight * logprob), or anything whose
+ *                            derivative by a token's log-prob can be said from that log-prob: a hook (GRPO).
+ *     train_model_forward    as score, and keeps the activations for
+ *     train_model_backward   d(loss)/d(logprob) for each token, from the caller, who has seen all log-probs: losses
+ *                            that couple tokens, such as a ratio of whole sequences. Logits are made again.
+ *
+ * Gradients add up until train_model_clear_grads, so micro-batches of an update are simply run one after the other:
+ *
+ *     train_model_clear_grads(model);
+ *     for each micro-batch: train_model_learn(model, &batch, NULL, &result, &err);
+ *     ... all-reduce train_model_grads(model), clip, optimiser step (optimizer.h)
+ *
+ * Exactness: samples never see one another, weights are the caller's, and gradients are sums; so how samples are cut
+ * into batches changes the result by rounding alone. Repeating the same batches repeats every bit, for any number of
+ * threads. A batch without scored tokens (a filler) costs nothing and changes nothing.
+ *
+ * Memory is all taken in train_model_create and can be asked for before (train_model_memory). It grows with the budget,
+ * never with the square of a length: attention keeps one number a row and head, and the logits of a chunk of rows are
+ * all that is ever held of them.
+ */
+#ifndef TRAIN_MODEL_H
+#define TRAIN_MODEL_H
+
+#include "train/kernels/kernels.h"
+#include "train/model/params.h"
+
+typedef struct train_model train_model;
+
+typedef struct train_model_options {
+    size_t size;                      /* sizeof(train_model_options), set by train_model_options_default */
+    int64_t budget;                   /* the most tokens of a batch, alignment included; required */
+    int64_t longest;                  /* the most tokens of a sample; 0: the budget */
+    int32_t recompute;                /* keep only each layer's input, and run its forward again in backward */
+    int32_t inference;                /* no gradients: only train_model_score */
+    int64_t logits_rows;              /* rows of logits made at a time; 0: about 16 MiB worth, at least 64 */
+    const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
+} train_model_options;
+
+void train_model_options_default(train_model_options *options);
+
+/* Bytes, exactly as train_model_create will allocate them (plus at most 72 a block for alignment). */
+typedef struct train_memory {
+    int64_t weights;
+    int64_t grads;
+    int64_t activations; /* kept from forward to backward: proportional to the budget */
+    int64_t working;     /* used within a layer: proportional to the budget */
+    int64_t logits;      /* one chunk */
+    int64_t scratch;     /* of the kernels, see train_limits */
+    int64_t tables;      /* rope, ids, staging on the host */
+    int64_t total;       /* of the above; the optimiser adds train_optimizer_bytes */
+} train_memory;
+
+/* A pure function; `threads` as the device will have. */
+ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, const ravel_shape *shape,
+                                const train_model_options *options, train_memory *memory, ravel_error *err);
+
+/* Weights are not set: load or init them. `kernels` and `device` must outlive the model. */
+ravel_status train_model_create(const train_kernels *kernels, train_device *device, const ravel_shape *shape,
+                                const train_model_options *options, train_model **model, ravel_error *err);
+void train_model_free(train_model *model);
+
+const train_params *train_model_params(const train_model *model);
+const train_kernels *train_model_kernels(const train_model *model);
+train_device *train_model_device(const train_model *model);
+/* The flat arrays, [params->elements] on the device. Gradients are NULL with `inference`. */
+train_real *train_model_weights(train_model *model);
+train_real *train_model_grads(train_model *model);
+
+/* Normal weights of deviation `deviation` (0: 0.02), norms 1, biases 0; a pure function of the seed and the shape. */
+ravel_status train_model_init(train_model *model, uint64_t seed, double deviation, ravel_error *err);
+void train_model_clear_grads(train_model *model);
+
+/* ---- batches -------------------------------------------------------------------------------------------- */
+
+/* All arrays are the caller's, in host memory, and borrowed for the call (until train_model_backward after
+ * train_model_forward). With cu_seqlens_padded, sample i begins at cu_seqlens_padded[i] and has cu_seqlens[i + 1] -
+ * cu_seqlens[i] tokens; without it samples are back to back. Places between samples hold anything. */
+typedef struct train_batch {
+    int32_t samples;
+    int32_t reserved;                 /* 0 */
+    const int32_t *tokens;            /* [padded tokens] */
+    const int32_t *cu_seqlens;        /* [samples + 1] from 0 */
+    const int32_t *cu_seqlens_padded; /* [samples + 1] or NULL */
+    const float *weights; /* [padded tokens] tokens with a weight other than 0 are scored; NULL: all, with 1 */
+    double temperature;   /* log-probs are of softmax(logits / temperature); 0 means 1 */
+} train_batch;
+
+/* Called on the host with the log-probs of some scored tokens, once for each chunk, in the order of the tokens. It
+ * sets d(loss)/d(logprob), and d(loss)/d(entropy) where entropy_coef is not NULL, and adds to what it counts. A status
+ * other than RAVEL_OK ends the run with it; gradients are then incomplete. */
+typedef struct train_scored {
+    int64_t count;
+    const int32_t *places; /* [count] of the tokens, in batch->tokens */
+    const float *logprob;  /* [count] */
+    const float *entropy;  /* [count], or NULL where not asked for */
+    float *coef;           /* [count] to be set */
+    float *entropy_coef;   /* [count] to be set, or NULL */
+} train_scored;
+typedef ravel_status (*train_loss_fn)(void *user, const train_scored *scored, ravel_error *err);
+
+typedef struct train_loss {
+    train_loss_fn call;
+    void *user;
+    int32_t entropy;  /* the hook wants entropies and sets entropy_coef */
+    int32_t reserved; /* 0 */
+} train_loss;
+
+/* Arrays are the caller's, in host memory, [padded tokens] or NULL where not wanted; 0 at tokens that are not scored.
+ */
+typedef struct train_result {
+    float *logprob;
+    float *entropy;
+    int64_t scored; /* = how many tokens were scored */
+    double loss;    /* = sum of -weight * logprob over them, in double */
+} train_result;
+
+ravel_status train_model_score(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
+/* `loss` NULL: the loss is sum(-weight * logprob). */
+ravel_status train_model_learn(train_model *model, const train_batch *batch, const train_loss *loss,
+                               train_result *result, ravel_error *err);
+ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
+/* Adds the gradient of sum(coef * logprob + entropy_coef * entropy), for the batch of the last train_model_forward.
+ * coef: [padded tokens] d(loss)/d(logprob); entropy_coef may be NULL, else the forward call must have asked for
+ * entropies. E_STATE without such a forward before it. */
+ravel_status train_model_backward(train_model *model, const float *coef, const float *entropy_coef, ravel_error *err);
+
+/* Model FLOPs of forward and backward for samples of these lengths: 6 for each weight that a token is multiplied with
+ * and causal attention; what recomputing adds is not counted. `scored` tokens go through the head. */
+double train_model_flops(const ravel_shape *shape, int64_t samples, const int64_t *lengths, int64_t scored);
+
+#endif

@@ -1,0 +1,232 @@
+#include "train/rl/experience.h"
+
+#include "train/kernels/host.h"
+
+#include <string.h>
+
+const ravel_field train_fields[TRAIN_FIELDS] = {
+#define X(NAME, fname, fkind, fdtype, type) {.name = fname, .kind = RAVEL_FIELD_##fkind, .dtype = RAVEL_##fdtype},
+    TRAIN_FIELD_LIST(X)
+#undef X
+};
+
+void train_experience_init(train_experience *x, const ravel_allocator *allocator) {
+    memset(x, 0, sizeof *x);
+    x->allocator = allocator;
+}
+
+void train_experience_free(train_experience *x) {
+    train__release(x->allocator, x->block, x->block_bytes);
+    train__release(x->allocator, x->token_block, x->token_bytes);
+    train_experience_init(x, x->allocator);
+}
+
+/* ---- room ----------------------------------------------------------------------------------------------- */
+
+/* Cuts an array of `count` elements off the front of what is left, rounded up so that the next one is aligned. */
+static void *cut(char **at, int64_t count, size_t each) {
+    void *array = *at;
+    *at += ((size_t)count * each + 15) / 16 * 16;
+    return array;
+}
+
+static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens, ravel_error *err) {
+    if (count > x->room || !x->block) {
+        int64_t room = train__max(count + count / 4, 64);
+        size_t bytes = (size_t)(room + 1) * (8 * 8 + 16) + 1024;
+        char *block = train__alloc(x->allocator, bytes);
+        if (!block) return train__no_memory(err, bytes, "samples to learn from");
+        train__release(x->allocator, x->block, x->block_bytes);
+        x->block = block;
+        x->block_bytes = bytes;
+        x->room = room;
+        x->offsets = cut(&block, room + 1, sizeof *x->offsets);
+        x->groups = cut(&block, room, sizeof *x->groups);
+        x->responses = cut(&block, room, sizeof *x->responses);
+        x->staleness = cut(&block, room, sizeof *x->staleness);
+        x->rewards = cut(&block, room, sizeof *x->rewards);
+        x->advantages = cut(&block, room, sizeof *x->advantages);
+        x->scratch = cut(&block, 2 * room, sizeof *x->scratch);
+        x->advantage = cut(&block, room, sizeof *x->advantage);
+        x->truncated = cut(&block, room, sizeof *x->truncated);
+    }
+    if (tokens > x->token_room || !x->token_block) {
+        int64_t room = train__max(tokens + tokens / 4, 1024);
+        size_t bytes = (size_t)room * (4 * 4 + 1) + 256;
+        char *block = train__alloc(x->allocator, bytes);
+        if (!block) return train__no_memory(err, bytes, "tokens to learn from");
+        train__release(x->allocator, x->token_block, x->token_bytes);
+        x->token_block = block;
+        x->token_bytes = bytes;
+        x->token_room = room;
+        x->ids = cut(&block, room, sizeof *x->ids);
+        x->generator = cut(&block, room, sizeof *x->generator);
+        x->old = cut(&block, room, sizeof *x->old);
+        x->reference = cut(&block, room, sizeof *x->reference);
+        x->mask = cut(&block, room, sizeof *x->mask);
+    }
+    return RAVEL_OK;
+}
+
+ravel_status train_experience_load(train_experience *x, const train_pile *pile, int64_t version, ravel_error *err) {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < pile->count; i++) tokens += pile->items[i].length;
+    ravel_status status = make_room(x, pile->count, tokens, err);
+    if (status) return status;
+    x->count = pile->count;
+    x->tokens = tokens;
+    x->offsets[0] = 0;
+    for (int64_t i = 0; i < pile->count; i++) {
+        const train_rollout *r = &pile->items[i];
+        int64_t at = x->offsets[i];
+        size_t n = (size_t)r->length;
+        memcpy(x->ids + at, pile->tokens + r->first, n * sizeof *x->ids);
+        memcpy(x->generator + at, pile->logprobs + r->first, n * sizeof *x->generator);
+        memcpy(x->old + at, pile->logprobs + r->first, n * sizeof *x->old);
+        memset(x->reference + at, 0, n * sizeof *x->reference);
+        memset(x->mask + at, 0, (size_t)r->prompt);
+        memset(x->mask + at + r->prompt, 1, n - (size_t)r->prompt);
+        x->offsets[i + 1] = at + r->length;
+        x->groups[i] = r->group;
+        x->responses[i] = r->length - r->prompt;
+        x->truncated[i] = !r->ended;
+        x->staleness[i] = (double)(version - r->version);
+        x->rewards[i] = x->advantages[i] = 0;
+        x->advantage[i] = 0;
+    }
+    return RAVEL_OK;
+}
+
+/* ---- rewards -------------------------------------------------------------------------------------------- */
+
+/* Tokens as text: bytes; what is no byte is left out. */
+static size_t to_text(const int32_t *tokens, int64_t count, char *text) {
+    size_t n = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (tokens[i] >= 0 && tokens[i] < 256) text[n++] = (char)tokens[i];
+    return n;
+}
+
+/* Tokens of an answer without the one that ended it. */
+static int64_t spoken(const train_rollout *r) {
+    return r->length - r->prompt - (r->ended != 0);
+}
+
+static void score_by_answer(train_experience *x, const train_pile *pile, int64_t i, const train_prompts *prompts,
+                            double partial, char *text) {
+    const train_rollout *r = &pile->items[i];
+    train_question question = {{0}, {0}};
+    size_t want, bytes = to_text(pile->tokens + r->first + r->prompt, spoken(r), text);
+    const char *answer = train_prompts_answer(prompts, r->group, &question, &want);
+    if (!answer || want >= sizeof question.answer) {
+        x->rewards[i] = answer && r->ended && bytes == want && memcmp(text, answer, want) == 0;
+        return;
+    }
+    memmove(question.answer, answer, want + 1);
+    x->rewards[i] = train_task_score(&question, text, bytes, (int)r->ended, partial);
+}
+
+static ravel_status score_by_command(train_experience *x, const train_pile *pile, const train_prompts *prompts,
+                                     train_reward *command, char *text, ravel_error *err) {
+    size_t bytes = (size_t)pile->count * sizeof(train_rollout_text);
+    size_t question_bytes = (size_t)pile->count * sizeof(train_question);
+    if (pile->count == 0) return RAVEL_OK; /* a trainer without a group has nothing to ask */
+    train_rollout_text *rollouts = train__alloc(x->allocator, bytes + question_bytes);
+    if (!rollouts) return train__no_memory(err, bytes + question_bytes, "texts to score");
+    train_question *questions = (train_question *)(void *)(rollouts + pile->count);
+    for (int64_t i = 0; i < pile->count; i++) {
+        const train_rollout *r = &pile->items[i];
+        train_rollout_text *t = &rollouts[i];
+        memset(t, 0, sizeof *t);
+        t->prompt = text;
+        t->prompt_bytes = to_text(pile->tokens + r->first, r->prompt, text);
+        text += t->prompt_bytes;
+        t->response = text;
+        t->response_bytes = to_text(pile->tokens + r->first + r->prompt, spoken(r), text);
+        text += t->response_bytes;
+        t->prompt_ids = pile->tokens + r->first;
+        t->prompt_tokens = r->prompt;
+        t->response_ids = t->prompt_ids + r->prompt;
+        t->answer = train_prompts_answer(prompts, r->group, &questions[i], &t->answer_bytes);
+        t->tokens = r->length - r->prompt;
+        t->ended = (int32_t)r->ended;
+    }
+    ravel_status status = train_reward_score(command, rollouts, pile->count, x->rewards, err);
+    train__release(x->allocator, rollouts, bytes + question_bytes);
+    return status;
+}
+
+ravel_status train_experience_score(train_experience *x, const train_pile *pile, const train_grpo_options *options,
+                                    const train_policy *policy, const train_prompts *prompts, train_reward *command,
+                                    int plain, ravel_error *err) {
+    size_t bytes = (size_t)x->tokens + 1;
+    char *text = train__alloc(x->allocator, bytes);
+    if (!text) return train__no_memory(err, bytes, "texts to score");
+    ravel_status status = RAVEL_OK;
+    if (command) {
+        status = score_by_command(x, pile, prompts, command, text, err);
+    } else {
+        for (int64_t i = 0; i < x->count; i++) score_by_answer(x, pile, i, prompts, plain ? 0 : options->partial, text);
+    }
+    train__release(x->allocator, text, bytes);
+    for (int64_t i = 0; i < x->count && !status && !plain; i++) {
+        x->rewards[i] += train_overlong(policy, x->responses[i], options->max_tokens);
+        if (options->overlong_filter && x->truncated[i])
+            memset(x->mask + x->offsets[i], 0, (size_t)(x->offsets[i + 1] - x->offsets[i]));
+    }
+    return status;
+}
+
+void train_experience_advantages(train_experience *x, const train_policy *policy) {
+    x->group_count =
+        train_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch, &x->flat);
+    for (int64_t i = 0; i < x->count; i++) x->advantage[i] = (float)x->advantages[i];
+}
+
+/* ---- log-probs ------------------------------------------------------------------------------------------ */
+
+/* Samples from .. to-1 as one batch: they lie side by side already. */
+static ravel_status score_run(train_experience *x, train_model *model, int64_t from, int64_t to, double temperature,
+                              float *weights, int32_t *cu, float *out, ravel_error *err) {
+    int64_t base = x->offsets[from], tokens = x->offsets[to] - base;
+    for (int64_t i = from; i <= to; i++) cu[i - from] = (int32_t)(x->offsets[i] - base);
+    for (int64_t t = 0; t < tokens; t++) weights[t] = x->mask[base + t];
+    for (int64_t i = from; i < to; i++) weights[cu[i - from]] = 0; /* nothing predicts a first token */
+    train_batch batch = {.samples = (int32_t)(to - from),
+                         .tokens = x->ids + base,
+                         .cu_seqlens = cu,
+                         .weights = weights,
+                         .temperature = temperature};
+    train_result result = {.logprob = &out[base]};
+    return train_model_score(model, &batch, &result, err);
+}
+
+ravel_status train_experience_logprobs(train_experience *x, train_model *model, int64_t budget, double temperature,
+                                       float *out, ravel_error *err) {
+    size_t cu_bytes = (size_t)(x->count + 1) * sizeof(int32_t), weight_bytes = (size_t)budget * sizeof(float);
+    int32_t *cu = train__alloc(x->allocator, cu_bytes);
+    float *weights = train__alloc(x->allocator, weight_bytes);
+    ravel_status status = RAVEL_OK;
+    if (!cu || !weights) status = train__no_memory(err, cu_bytes + weight_bytes, "scoring samples");
+    for (int64_t from = 0, to; from < x->count && !status; from = to) {
+        for (to = from + 1; to < x->count && x->offsets[to + 1] - x->offsets[from] <= budget;) to++;
+        status = score_run(x, model, from, to, temperature, weights, cu, out, err);
+    }
+    train__release(x->allocator, cu, cu_bytes);
+    train__release(x->allocator, weights, weight_bytes);
+    return status;
+}
+
+const ravel_samples *train_experience_samples(train_experience *x) {
+    const void *data[TRAIN_FIELDS] = {x->ids, x->mask, x->generator, x->old, x->reference, x->advantage};
+    for (int i = 0; i < TRAIN_FIELDS; i++) {
+        x->fields[i] = train_fields[i];
+        x->fields[i].data = data[i];
+    }
+    x->samples = (ravel_samples){.ragged = {.size = sizeof(ravel_ragged),
+                                            .count = x->count,
+                                            .offsets = x->offsets,
+                                            .fields = x->fields,
+                                            .field_count = TRAIN_FIELDS}};
+    return &x->samples;
+}

@@ -1,0 +1,83 @@
+/* train/rl/experience.h: rollouts made ready to learn from: scored, compared within their group, and laid out as samples
+ * that the feed takes.
+ *
+ *     pile of rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, old, reference, advantage}
+ *
+ * All of it happens on the trainer rank that received the group; what the feed then does with the samples (planning,
+ * exchanging, packing) does not need to know. */
+#ifndef TRAIN_EXPERIENCE_H
+#define TRAIN_EXPERIENCE_H
+
+#include <ravel/source.h>
+
+#include "train/run/config.h"
+#include "train/model/model.h"
+#include "train/rl/prompts.h"
+#include "train/rl/reward.h"
+
+/* X(NAME, name, kind, dtype, C type): the fields of a sample. Log-probs stand at their own token. */
+#define TRAIN_FIELD_LIST(X)                      \
+    X(TOKENS, "tokens", TOKEN, I32, int32_t)     \
+    X(LOSS_MASK, "loss_mask", NEXT, U8, uint8_t) \
+    X(GENERATOR, "generator", TOKEN, F32, float) \
+    X(OLD, "old", TOKEN, F32, float)             \
+    X(REFERENCE, "reference", TOKEN, F32, float) \
+    X(ADVANTAGE, "advantage", SAMPLE, F32, float)
+
+typedef enum train_field {
+#define X(NAME, name, kind, dtype, type) TRAIN_FIELD_##NAME,
+    TRAIN_FIELD_LIST(X)
+#undef X
+        TRAIN_FIELDS
+} train_field;
+
+/* The declaration of the fields, for ravel_feed_options; their data is NULL. */
+extern const ravel_field train_fields[TRAIN_FIELDS];
+
+typedef struct train_experience {
+    const ravel_allocator *allocator;
+    int64_t count, tokens; /* in use */
+    int64_t room, token_room;
+    int64_t *offsets;                   /* [count + 1] */
+    int64_t *groups;                    /* [count] */
+    int64_t *responses;                 /* [count] tokens of the answer */
+    uint8_t *truncated;                 /* [count] */
+    double *staleness;                  /* [count] versions between making and learning */
+    double *rewards;                    /* [count] */
+    double *advantages;                 /* [count] */
+    int64_t *scratch;                   /* [2 * count] */
+    int32_t *ids;                       /* [tokens] */
+    uint8_t *mask;                      /* [tokens] */
+    float *generator, *old, *reference; /* [tokens] */
+    float *advantage;                   /* [count] */
+    int64_t flat, group_count;          /* of train_experience_advantages */
+    void *block, *token_block;          /* that the arrays above are cut from */
+    size_t block_bytes, token_bytes;
+    ravel_field fields[TRAIN_FIELDS];
+    ravel_samples samples;
+} train_experience;
+
+void train_experience_init(train_experience *x, const ravel_allocator *allocator);
+void train_experience_free(train_experience *x);
+
+/* Takes the rollouts of a pile, in its order. `version` is that of the weights about to learn. */
+ravel_status train_experience_load(train_experience *x, const train_pile *pile, int64_t version, ravel_error *err);
+
+/* Rewards of all samples: by the command where there is one, else by comparing with the right answer. `limit` is
+ * max-tokens. `plain`: exactly right or not, without partial credit and punishments (evaluation). */
+ravel_status train_experience_score(train_experience *x, const train_pile *pile, const train_grpo_options *options,
+                                    const train_policy *policy, const train_prompts *prompts, train_reward *command,
+                                    int plain, ravel_error *err);
+
+/* Advantages within groups. */
+void train_experience_advantages(train_experience *x, const train_policy *policy);
+
+/* Log-probs of the answers under the model, into `out` (x->old or x->reference), micro-batches of at most `budget`
+ * tokens. */
+ravel_status train_experience_logprobs(train_experience *x, train_model *model, int64_t budget, double temperature,
+                                       float *out, ravel_error *err);
+
+/* The samples as the feed takes them; they point into x. */
+const ravel_samples *train_experience_samples(train_experience *x);
+
+#endif

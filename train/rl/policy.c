@@ -1,0 +1,165 @@
+/* See train/rl/policy.h for the formulas; the code follows them line by line. */
+#include "train/rl/policy.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define ROW(name, kind, field, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##kind, offsetof(train_policy, field), preset, min, max, choices, doc }
+
+static const ravel_option table[] = {
+    ROW("advantage", ENUM, advantage, "grpo", 0, 0, TRAIN_ADVANTAGE_CHOICES,
+        "how rewards of a group become advantages"),
+    ROW("ratio", ENUM, ratio, "token", 0, 0, TRAIN_RATIO_CHOICES, "importance ratio of each token, or of the sample"),
+    ROW("clip-low", F64, clip_low, "0.2", 0, 1, NULL, "the ratio is clipped at 1 - this"),
+    ROW("clip-high", F64, clip_high, "0.2", 0, 1e6, NULL, "the ratio is clipped at 1 + this (DAPO: 0.28)"),
+    ROW("dual-clip", F64, dual_clip, "0", 0, 1e6, NULL, "bound of the loss for negative advantages; 0: none"),
+    ROW("kl", F64, kl, "0", 0, 1e6, NULL, "weight of the divergence from the reference model"),
+    ROW("kl-kind", ENUM, kl_kind, "k3", 0, 0, TRAIN_KL_CHOICES, "estimator of that divergence"),
+    ROW("tis", F64, tis, "0", 0, 1e6, NULL, "truncated importance sampling: cap of trainer / generator; 0: off"),
+    ROW("overlong-buffer", I64, overlong_buffer, "0", 0, 1e9, NULL,
+        "tokens before the limit over which an answer is punished more and more; 0: off"),
+    ROW("overlong-penalty", F64, overlong_penalty, "1", 0, 1e6, NULL, "the punishment at the limit"),
+    {0}};
+
+ravel_option_table train_policy_option_table(void) {
+    return table;
+}
+
+/* ---- rewards -------------------------------------------------------------------------------------------- */
+
+/* Merges runs of 1, 2, 4, ... samples: stable, and without the context that qsort has no argument for. */
+static void sort_by_group(const int64_t *groups, int64_t *order, int64_t *spare, int64_t count) {
+    for (int64_t width = 1; width < count; width *= 2) {
+        for (int64_t low = 0; low < count; low += 2 * width) {
+            int64_t middle = low + width < count ? low + width : count, high = low + 2 * width;
+            if (high > count) high = count;
+            for (int64_t i = low, j = middle, k = low; k < high; k++)
+                spare[k] = j >= high || (i < middle && groups[order[i]] <= groups[order[j]]) ? order[i++] : order[j++];
+        }
+        for (int64_t i = 0; i < count; i++) order[i] = spare[i];
+    }
+}
+
+static double advantage_of(int32_t kind, double reward, double mean, double deviation, double size) {
+    if (kind == TRAIN_ADVANTAGE_NONE) return reward;
+    if (size < 2) return 0;
+    if (kind == TRAIN_ADVANTAGE_GRPO) return (reward - mean) / (deviation + 1e-6);
+    return kind == TRAIN_ADVANTAGE_RLOO ? (reward - mean) * size / (size - 1) : reward - mean;
+}
+
+/* One group: members order[0 .. size-1]. Returns whether all rewards are equal. */
+static int one_group(int32_t kind, const double *rewards, const int64_t *order, int64_t size, double *advantages) {
+    double sum = 0, square = 0;
+    int flat = 1;
+    for (int64_t i = 0; i < size; i++) {
+        sum += rewards[order[i]];
+        flat &= rewards[order[i]] == rewards[order[0]];
+    }
+    double mean = sum / (double)size;
+    for (int64_t i = 0; i < size; i++) square += (rewards[order[i]] - mean) * (rewards[order[i]] - mean);
+    double deviation = size > 1 ? sqrt(square / (double)(size - 1)) : 0;
+    for (int64_t i = 0; i < size; i++) {
+        double a = advantage_of(kind, rewards[order[i]], mean, deviation, (double)size);
+        advantages[order[i]] = flat && kind != TRAIN_ADVANTAGE_NONE ? 0 : a;
+    }
+    return flat;
+}
+
+int64_t train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
+                         int64_t *scratch, int64_t *flat) {
+    int64_t *spare = scratch + count, found = 0;
+    *flat = 0;
+    for (int64_t i = 0; i < count; i++) scratch[i] = i;
+    sort_by_group(groups, scratch, spare, count);
+    for (int64_t from = 0, to; from < count; from = to, found++) {
+        for (to = from + 1; to < count && groups[scratch[to]] == groups[scratch[from]];) to++;
+        *flat += one_group(kind, rewards, scratch + from, to - from, advantages);
+    }
+    return found;
+}
+
+double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit) {
+    int64_t over = tokens - (limit - policy->overlong_buffer);
+    if (policy->overlong_buffer <= 0 || over <= 0) return 0;
+    double share = (double)over / (double)policy->overlong_buffer;
+    return -policy->overlong_penalty * (share < 1 ? share : 1);
+}
+
+/* ---- the loss ------------------------------------------------------------------------------------------- */
+
+/* The surrogate for one ratio: its value and its derivative by the logarithm of the ratio. */
+static double surrogate(const train_policy *p, double ratio, double a, double *slope) {
+    double low = 1 - p->clip_low, high = 1 + p->clip_high, clipped = ratio < low ? low : ratio > high ? high : ratio;
+    double loss = -ratio * a;
+    *slope = -ratio * a;
+    if (-clipped * a > loss) {
+        loss = -clipped * a;
+        *slope = 0;
+    }
+    if (p->dual_clip > 0 && a < 0 && loss > -p->dual_clip * a) {
+        loss = -p->dual_clip * a;
+        *slope = 0;
+    }
+    return loss;
+}
+
+static double divergence(int32_t kind, double l, double f, double *slope) {
+    double d = l - f;
+    switch (kind) {
+    case TRAIN_KL_K1: *slope = 1; return d;
+    case TRAIN_KL_K2: *slope = d; return d * d / 2;
+    default: *slope = 1 - exp(-d); return exp(-d) + d - 1;
+    }
+}
+
+/* mean over the tokens with weight of now - old; *count of them. */
+static double mean_step(int64_t n, const float *now, const float *old, const float *weights, double *count) {
+    double sum = 0;
+    *count = 0;
+    for (int64_t t = 0; t < n; t++)
+        if (weights[t] != 0) {
+            sum += (double)now[t] - (double)old[t];
+            ++*count;
+        }
+    return *count > 0 ? sum / *count : 0;
+}
+
+void train_policy_loss(const train_policy *policy, int64_t count, double advantage, const float *now, const float *old,
+                       const float *generator, const float *trainer, const float *reference, const float *weights,
+                       float *coef, train_policy_sums *sums) {
+    double length, mean = mean_step(count, now, old, weights, &length), through = 0;
+    int sequence = policy->ratio == TRAIN_RATIO_SEQUENCE;
+    for (int64_t t = 0; t < count; t++) {
+        double w = weights[t], slope, kl_slope = 0, kl = 0, tis = 1;
+        coef[t] = 0;
+        if (w == 0) continue;
+        double step = (double)now[t] - (double)old[t], ratio = exp(sequence ? mean : step);
+        double loss = surrogate(policy, ratio, advantage, &slope);
+        if (generator && policy->tis > 0) {
+            double whole = exp((double)old[t] - (double)generator[t]);
+            tis = fmin(whole, policy->tis);
+            sums->tis_capped += whole > policy->tis;
+        }
+        if (generator && trainer) {
+            double gap = fabs((double)trainer[t] - (double)generator[t]);
+            sums->gap += gap;
+            sums->gap_max = fmax(sums->gap_max, gap);
+            sums->gap_exp += exp(gap);
+            sums->gap_tokens += 1;
+        }
+        if (reference && policy->kl > 0) kl = divergence(policy->kl_kind, now[t], reference[t], &kl_slope);
+        if (sequence) through += w * tis * slope / length; /* every token moves the one ratio */
+        coef[t] = (float)(w * ((sequence ? 0 : tis * slope) + policy->kl * kl_slope));
+        sums->loss += w * (tis * loss + policy->kl * kl);
+        sums->tokens += 1;
+        sums->ratio += ratio;
+        sums->ratio_max = fmax(sums->ratio_max, ratio);
+        sums->clipped += slope == 0 && advantage != 0;
+        sums->approx_kl += exp(step) - step - 1;
+        sums->kl += kl;
+        sums->tis += tis;
+    }
+    for (int64_t t = 0; sequence && t < count; t++)
+        if (weights[t] != 0) coef[t] = (float)((double)coef[t] + through);
+}

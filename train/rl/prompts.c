@@ -1,0 +1,196 @@
+#include "train/rl/prompts.h"
+
+#include "train/kernels/host.h"
+
+#include <ravel/json.h>
+#include <ravel/order.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct train_prompts {
+    train_prompts_options options;
+    const train_task *task; /* or: */
+    train_pile rows;        /* prompts of the file */
+    int64_t train_rows;     /* of them; those behind are for evaluation */
+    int64_t longest;
+    char *answers; /* NUL-terminated, one after the other; a row without one has offset -1 */
+    size_t answers_used, answers_room;
+    int64_t *answer_at; /* [rows] offsets */
+    int64_t answer_room;
+};
+
+/* ---- files ---------------------------------------------------------------------------------------------- */
+
+static ravel_status keep_answer(train_prompts *p, const ravel_json_node *node, ravel_error *err) {
+    if (p->rows.count > p->answer_room) {
+        int64_t room = p->answer_room ? p->answer_room * 2 : 1024;
+        int64_t *grown = realloc(p->answer_at, (size_t)room * sizeof *grown);
+        if (!grown) return train__no_memory(err, (size_t)room * sizeof *grown, "answers");
+        p->answer_at = grown;
+        p->answer_room = room;
+    }
+    int64_t *at = &p->answer_at[p->rows.count - 1];
+    *at = -1;
+    if (!node || node->kind != RAVEL_JSON_STRING) return RAVEL_OK;
+    if (p->answers_room - p->answers_used < (size_t)node->bytes + 1) {
+        size_t room = (p->answers_room + node->bytes + 1) * 2;
+        char *grown = realloc(p->answers, room);
+        if (!grown) return train__no_memory(err, room, "answers");
+        p->answers = grown;
+        p->answers_room = room;
+    }
+    *at = (int64_t)p->answers_used;
+    memcpy(p->answers + p->answers_used, node->as.string, (size_t)node->bytes + 1);
+    p->answers_used += (size_t)node->bytes + 1;
+    return RAVEL_OK;
+}
+
+/* Tokens of a row into `tokens` (room is enough for all of the line); -1 where the row has none. */
+static int64_t row_tokens(const train_prompts *p, const ravel_json *doc, const ravel_json_node *root, int32_t *tokens) {
+    const ravel_json_node *text = ravel_json_get(doc, root, "prompt"), *ids = ravel_json_get(doc, root, "input_ids");
+    int64_t n = 0, id;
+    if (text && text->kind == RAVEL_JSON_STRING) {
+        tokens[n++] = TRAIN_TOKEN_BOS;
+        for (uint32_t i = 0; i < text->bytes; i++) tokens[n++] = (unsigned char)text->as.string[i];
+        return n;
+    }
+    for (const ravel_json_node *x = ravel_json_first(doc, ids); x; x = ravel_json_next(doc, x)) {
+        if (!ravel_json_integer(x, &id) || id < 0 || id >= p->options.vocab) return -1;
+        tokens[n++] = (int32_t)id;
+    }
+    return n > 0 ? n : -1;
+}
+
+static ravel_status take_line(train_prompts *p, ravel_json **doc, const char *line, size_t bytes, ravel_error *err) {
+    ravel_status status = ravel_json_parse(line, bytes, NULL, doc, err);
+    if (status) return status;
+    const ravel_json_node *root = ravel_json_root(*doc);
+    int32_t *tokens = malloc((bytes + 2) * sizeof *tokens);
+    if (!tokens) return train__no_memory(err, (bytes + 2) * sizeof *tokens, "a prompt");
+    int64_t count = row_tokens(p, *doc, root, tokens);
+    if (count < 0)
+        status =
+            ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
+                            (long long)p->options.vocab);
+    train_rollout row = {.length = count, .prompt = count};
+    p->longest = train__max(p->longest, count);
+    if (!status) status = train_pile_add(&p->rows, &row, tokens, NULL, err);
+    if (!status) status = keep_answer(p, ravel_json_get(*doc, root, "answer"), err);
+    free(tokens);
+    return status;
+}
+
+static ravel_status read_file(train_prompts *p, const char *path, ravel_error *err) {
+    FILE *f = fopen(path, "r");
+    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read", path);
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t bytes;
+    int64_t number = 0;
+    ravel_json *doc = NULL;
+    ravel_status status = RAVEL_OK;
+    while (!status && (bytes = getline(&line, &room, f)) >= 0) {
+        number++;
+        if (strspn(line, " \t\r\n") == (size_t)bytes) continue;
+        status = take_line(p, &doc, line, (size_t)bytes, err);
+        if (status) ravel_error_prefix(err, "%s:%lld", path, (long long)number);
+    }
+    if (!status && p->rows.count == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s holds no prompt", path);
+    ravel_json_free(doc);
+    free(line);
+    (void)fclose(f);
+    return status;
+}
+
+/* ---- the public face ------------------------------------------------------------------------------------ */
+
+/* Rows for training, then rows for evaluation. */
+static ravel_status part_rows(train_prompts *p, ravel_error *err) {
+    int64_t rows = p->rows.count, apart = (int64_t)((double)rows * p->options.eval_share);
+    p->train_rows = rows - apart;
+    if (p->options.eval_share <= 0 || (apart > 0 && apart < rows)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "eval-share %g of %lld rows leaves nothing to %s",
+                           p->options.eval_share, (long long)rows, apart ? "train on" : "evaluate");
+}
+
+static ravel_status open_either(train_prompts *p, ravel_error *err) {
+    p->longest = TRAIN_TASK_PROMPT;
+    if (!p->options.data) return train_task_find(p->options.task, &p->task, err);
+    p->longest = 0;
+    ravel_status status = read_file(p, p->options.data, err);
+    return status ? status : part_rows(p, err);
+}
+
+ravel_status train_prompts_open(const train_prompts_options *options, train_prompts **prompts, ravel_error *err) {
+    train_prompts *p = train__calloc(NULL, 1, sizeof *p);
+    if (!p) return train__no_memory(err, sizeof *p, "prompts");
+    p->options = *options;
+    train_pile_init(&p->rows, NULL);
+    ravel_status status = open_either(p, err);
+    if (status) {
+        train_prompts_free(p);
+        return status;
+    }
+    *prompts = p;
+    return RAVEL_OK;
+}
+
+void train_prompts_free(train_prompts *p) {
+    if (!p) return;
+    train_pile_free(&p->rows);
+    free(p->answers);
+    free(p->answer_at);
+    train__release(NULL, p, sizeof *p);
+}
+
+int64_t train_prompts_longest(const train_prompts *p) {
+    return p->longest;
+}
+
+int64_t train_prompts_eval_count(const train_prompts *p, int64_t wanted) {
+    if (p->task) return wanted;
+    return train__min(wanted, train_prompts_eval_apart(p) ? p->rows.count - p->train_rows : p->rows.count);
+}
+
+int train_prompts_eval_apart(const train_prompts *p) {
+    return p->task || p->train_rows < p->rows.count;
+}
+
+static int64_t row_of(const train_prompts *p, int64_t index) {
+    if (index >= TRAIN_EVAL_FIRST) {
+        int64_t i = index - TRAIN_EVAL_FIRST, first = train_prompts_eval_apart(p) ? p->train_rows : 0;
+        return first + i % (p->rows.count - first);
+    }
+    ravel_order order = {.size = sizeof order, .count = p->train_rows, .seed = p->options.seed, .shuffle = 1};
+    return ravel_order_row(&order, index / p->train_rows, index % p->train_rows);
+}
+
+ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_pile *pile, ravel_error *err) {
+    train_rollout item = {.group = index};
+    if (!p->task) {
+        const train_rollout *row = &p->rows.items[row_of(p, index)];
+        item.length = item.prompt = row->length;
+        return train_pile_add(pile, &item, p->rows.tokens + row->first, NULL, err);
+    }
+    enum { ROOM = 2 * TRAIN_TASK_TEXT + 2 };
+    train_question question;
+    int32_t tokens[ROOM];
+    train_task_make(p->task, p->options.seed, index, p->options.level, &question);
+    item.length = train_task_tokens(&question, 0, tokens, ROOM, &item.prompt);
+    return train_pile_add(pile, &item, tokens, NULL, err);
+}
+
+const char *train_prompts_answer(const train_prompts *p, int64_t index, train_question *question, size_t *bytes) {
+    const char *answer = NULL;
+    int64_t row = p->task ? 0 : row_of(p, index);
+    if (p->task) {
+        train_task_make(p->task, p->options.seed, index, p->options.level, question);
+        answer = question->answer;
+    } else if (p->answer_at[row] >= 0) {
+        answer = p->answers + p->answer_at[row];
+    }
+    *bytes = answer ? strlen(answer) : 0;
+    return answer;
+}

@@ -1,0 +1,43 @@
+/* train/rl/prompts.h: where prompts and their right answers come from: a verifiable task, or a JSON-lines file.
+ *
+ *     {"prompt": "37+58=", "answer": "95"}          text, a byte a token; the answer may be missing
+ *     {"input_ids": [256, 51, 55], "answer": "95"}  tokens
+ *
+ * Question number i is the same on every rank and in every run. A file is gone through again and again, each time in
+ * another order. Numbers from TRAIN_EVAL_FIRST on are for evaluation: other questions of the task, or the rows that
+ * eval_share keeps apart (without it, rows that are trained on too). */
+#ifndef TRAIN_PROMPTS_H
+#define TRAIN_PROMPTS_H
+
+#include "train/rl/rollout.h"
+#include "train/rl/task.h"
+
+typedef struct train_prompts train_prompts;
+
+typedef struct train_prompts_options {
+    const char *data;  /* a file; NULL: */
+    const char *task;  /* a task */
+    int32_t level;     /* of the task */
+    int64_t vocab;     /* tokens are below this */
+    double eval_share; /* of the rows, from the end */
+    uint64_t seed;     /* of the order, of the task */
+} train_prompts_options;
+
+ravel_status train_prompts_open(const train_prompts_options *options, train_prompts **prompts, ravel_error *err);
+void train_prompts_free(train_prompts *prompts);
+
+/* No prompt has more tokens. */
+int64_t train_prompts_longest(const train_prompts *prompts);
+/* How many questions there are for evaluation where `wanted` are asked for. */
+int64_t train_prompts_eval_count(const train_prompts *prompts, int64_t wanted);
+/* Whether those are never trained on. */
+int train_prompts_eval_apart(const train_prompts *prompts);
+
+/* Adds question `index` to the pile, as a rollout without an answer; its group is `index`. */
+ravel_status train_prompts_add(const train_prompts *prompts, int64_t index, train_pile *pile, ravel_error *err);
+
+/* The right answer to question `index`: its bytes, or NULL where there is none. Valid until the next call with the same
+ * `question`. */
+const char *train_prompts_answer(const train_prompts *prompts, int64_t index, train_question *question, size_t *bytes);
+
+#endif

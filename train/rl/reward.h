@@ -1,0 +1,41 @@
+/* train/rl/reward.h: rewards from a command of the user's, JSON lines over pipes.
+ *
+ * The command is started once (`sh -c COMMAND`) and kept. For every batch Ravel writes one line a rollout to its
+ * standard input and reads one line a rollout from its standard output, in any order:
+ *
+ *     {"id": 17, "prompt": "2+2=", "response": "4", "answer": "4", "prompt_ids": [256, 50, 43, 50, 61],
+ *      "response_ids": [52, 257], "tokens": 2, "ended": true}                                             (one line)
+ *     {"id": 17, "reward": 0.5}
+ *
+ * Texts are the tokens that are bytes; a model with a vocabulary of its own is scored by the ids. Every trainer rank
+ * starts a command of its own, for the groups that it holds.
+ * Standard error goes where Ravel's goes. A batch has a time limit. A command that dies, closes its output, answers
+ * with something else, twice, or not in time is an error that says so and quotes the line; it is then killed, and the
+ * next batch starts it again. */
+#ifndef TRAIN_REWARD_H
+#define TRAIN_REWARD_H
+
+#include <ravel/base.h>
+
+typedef struct train_reward train_reward;
+
+typedef struct train_rollout_text {
+    const char *prompt, *response, *answer; /* bytes; answer may be NULL */
+    size_t prompt_bytes, response_bytes, answer_bytes;
+    const int32_t *prompt_ids, *response_ids;
+    int64_t prompt_tokens, tokens; /* of the prompt; of the response, its end token included */
+    int32_t ended;                 /* with the end token, rather than at the length limit */
+    int32_t reserved;
+} train_rollout_text;
+
+/* Nothing is started before the first batch. `seconds` is the time limit of a batch. */
+ravel_status train_reward_create(const char *command, double seconds, const ravel_allocator *allocator,
+                                 train_reward **reward, ravel_error *err);
+/* Closes the command's input, gives it a second to leave, then kills it. */
+void train_reward_free(train_reward *reward);
+
+/* rewards[i] for rollouts[i]; all of them or an error. Not for several threads at once. */
+ravel_status train_reward_score(train_reward *reward, const train_rollout_text *rollouts, int64_t count,
+                                double *rewards, ravel_error *err);
+
+#endif

@@ -1,0 +1,202 @@
+/* Piles of rollouts and the messages that carry them:
+ *
+ *     head   i64[8]: magic, kind, batch, version, group size, greedy, items, tokens
+ *     items  i64[7 * items] as in train_rollout, `first` counted in this message
+ *     tokens i32[tokens], log-probs f32[tokens]          where there are any
+ */
+#include "train/rl/rollout.h"
+
+#include "train/kernels/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_PILE = 3, HEAD = 8, ITEM = sizeof(train_rollout) / sizeof(int64_t) };
+#define MAGIC INT64_C(0x31504d4c5652) /* "RVLMP1" */
+
+/* ---- piles ---------------------------------------------------------------------------------------------- */
+
+void train_pile_init(train_pile *pile, const ravel_allocator *allocator) {
+    memset(pile, 0, sizeof *pile);
+    pile->allocator = allocator;
+}
+
+void train_pile_clear(train_pile *pile) {
+    pile->count = pile->used = 0;
+}
+
+void train_pile_free(train_pile *pile) {
+    const ravel_allocator *a = pile->allocator;
+    train__release(a, pile->items, (size_t)pile->room * sizeof *pile->items);
+    train__release(a, pile->tokens, (size_t)pile->token_room * sizeof *pile->tokens);
+    train__release(a, pile->logprobs, (size_t)pile->logprob_room * sizeof *pile->logprobs);
+    train_pile_init(pile, a);
+}
+
+/* The array with room for `need` elements, its first `used` kept; NULL when memory is short. Each array keeps its own
+ * room, so a failure leaves every one of them as it was or larger. */
+static void *grown(const ravel_allocator *allocator, void *old, int64_t *room, int64_t used, int64_t need,
+                   size_t each) {
+    if (need <= *room && old) return old;
+    int64_t more = *room ? *room : 64;
+    while (more < need) more *= 2;
+    void *array = train__alloc(allocator, (size_t)more * each);
+    if (!array) return NULL;
+    if (old) memcpy(array, old, (size_t)used * each);
+    train__release(allocator, old, (size_t)*room * each);
+    *room = more;
+    return array;
+}
+
+static ravel_status reserve(train_pile *p, int64_t items, int64_t tokens, ravel_error *err) {
+    void *array = grown(p->allocator, p->items, &p->room, p->count, items, sizeof *p->items);
+    if (!array) return train__no_memory(err, (size_t)items * sizeof *p->items, "rollouts");
+    p->items = array;
+    array = grown(p->allocator, p->tokens, &p->token_room, p->used, tokens, sizeof *p->tokens);
+    if (!array) return train__no_memory(err, (size_t)tokens * sizeof *p->tokens, "tokens of rollouts");
+    p->tokens = array;
+    array = grown(p->allocator, p->logprobs, &p->logprob_room, p->used, tokens, sizeof *p->logprobs);
+    if (!array) return train__no_memory(err, (size_t)tokens * sizeof *p->logprobs, "log-probs of rollouts");
+    p->logprobs = array;
+    return RAVEL_OK;
+}
+
+ravel_status train_pile_add(train_pile *pile, const train_rollout *item, const int32_t *tokens, const float *logprobs,
+                            ravel_error *err) {
+    ravel_status status = reserve(pile, pile->count + 1, pile->used + item->length, err);
+    if (status) return status;
+    size_t n = (size_t)item->length;
+    memcpy(pile->tokens + pile->used, tokens, n * sizeof *tokens);
+    if (logprobs)
+        memcpy(pile->logprobs + pile->used, logprobs, n * sizeof *logprobs);
+    else
+        memset(pile->logprobs + pile->used, 0, n * sizeof *logprobs);
+    pile->items[pile->count] = *item;
+    pile->items[pile->count++].first = pile->used;
+    pile->used += item->length;
+    return RAVEL_OK;
+}
+
+static int by_group_and_member(const void *a, const void *b) {
+    const train_rollout *x = a, *y = b;
+    if (x->group != y->group) return x->group < y->group ? -1 : 1;
+    return (x->member > y->member) - (x->member < y->member);
+}
+
+void train_pile_sort(train_pile *pile) {
+    if (pile->count) qsort(pile->items, (size_t)pile->count, sizeof *pile->items, by_group_and_member);
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------- */
+
+static ravel_status send_pile(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head, const train_pile *pile,
+                              ravel_error *err) {
+    head[0] = MAGIC;
+    head[6] = pile ? pile->count : 0;
+    head[7] = pile ? pile->used : 0;
+    ravel_status status = ravel_comm_send(comm, head, HEAD, RAVEL_I64, peer, tag, err);
+    if (!status && head[6]) status = ravel_comm_send(comm, pile->items, head[6] * ITEM, RAVEL_I64, peer, tag, err);
+    if (!status && head[7]) status = ravel_comm_send(comm, pile->tokens, head[7], RAVEL_I32, peer, tag, err);
+    if (!status && head[7]) status = ravel_comm_send(comm, pile->logprobs, head[7], RAVEL_F32, peer, tag, err);
+    return status;
+}
+
+/* Items must lie inside the tokens that came with them. */
+static ravel_status check_items(const train_pile *pile, int64_t from, int64_t tokens, int32_t peer, ravel_error *err) {
+    for (int64_t i = from; i < pile->count; i++) {
+        const train_rollout *x = &pile->items[i];
+        if (x->first < 0 || x->length < 1 || x->first > tokens || x->length > tokens - x->first || x->prompt < 0 ||
+            x->prompt > x->length)
+            return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent a rollout that is out of bounds", peer);
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status receive_pile(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head, train_pile *pile,
+                                 ravel_error *err) {
+    ravel_status status = ravel_comm_recv(comm, head, HEAD, RAVEL_I64, peer, tag, err);
+    if (status) return status;
+    if (head[0] != MAGIC || head[6] < 0 || head[7] < 0)
+        return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent something that is no rollout message", peer);
+    int64_t items = head[6], tokens = head[7], from = pile->count, base = pile->used;
+    status = reserve(pile, from + items, base + tokens, err);
+    if (!status && items) status = ravel_comm_recv(comm, pile->items + from, items * ITEM, RAVEL_I64, peer, tag, err);
+    if (!status && tokens) status = ravel_comm_recv(comm, pile->tokens + base, tokens, RAVEL_I32, peer, tag, err);
+    if (!status && tokens) status = ravel_comm_recv(comm, pile->logprobs + base, tokens, RAVEL_F32, peer, tag, err);
+    if (status) return status;
+    pile->count += items;
+    status = check_items(pile, from, tokens, peer, err);
+    if (status) {
+        pile->count = from;
+        return status;
+    }
+    pile->used += tokens;
+    for (int64_t i = from; i < pile->count; i++) pile->items[i].first += base;
+    return RAVEL_OK;
+}
+
+ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_order *order, const train_pile *prompts,
+                              ravel_error *err) {
+    int64_t head[HEAD] = {0, order->kind, order->batch, order->version, order->group_size, order->greedy, 0, 0};
+    return send_pile(comm, generator, TAG_ORDER, head, prompts, err);
+}
+
+ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_pile *prompts, ravel_error *err) {
+    int64_t head[HEAD];
+    train_pile_clear(prompts);
+    ravel_status status = receive_pile(comm, 0, TAG_ORDER, head, prompts, err);
+    if (status) return status;
+    *order = (train_order){head[1], head[2], head[3], head[4], head[5]};
+    return RAVEL_OK;
+}
+
+/* The groups of one trainer, copied together. */
+static ravel_status pick(const train_pile *from, int32_t trainers, int32_t trainer, train_pile *to, ravel_error *err) {
+    train_pile_clear(to);
+    for (int64_t i = 0; i < from->count; i++) {
+        const train_rollout *x = &from->items[i];
+        if (((x->group % trainers) + trainers) % trainers != trainer) continue;
+        ravel_status status = train_pile_add(to, x, from->tokens + x->first, from->logprobs + x->first, err);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}
+
+ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batch, const train_pile *answers,
+                                ravel_error *err) {
+    train_pile share;
+    ravel_status status = RAVEL_OK;
+    train_pile_init(&share, answers->allocator);
+    for (int32_t t = 0; t < trainers && !status; t++) {
+        int64_t head[HEAD] = {0, 0, batch, 0, 0, 0, 0, 0};
+        status = pick(answers, trainers, t, &share, err);
+        if (!status) status = send_pile(comm, t, TAG_ANSWERS, head, &share, err);
+    }
+    train_pile_free(&share);
+    return status;
+}
+
+ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_pile *answers,
+                                   ravel_error *err) {
+    int32_t size = ravel_comm_size(comm);
+    for (int32_t g = trainers; g < size; g++) {
+        int64_t head[HEAD];
+        ravel_status status = receive_pile(comm, g, TAG_ANSWERS, head, answers, err);
+        if (status) return status;
+        if (head[2] != batch)
+            return ravel_error_set(err, RAVEL_E_DATA, "generator rank %d sent answers of batch %lld, not %lld", g,
+                                   (long long)head[2], (long long)batch);
+    }
+    train_pile_sort(answers);
+    return RAVEL_OK;
+}
+
+ravel_status train_pile_send(ravel_comm *comm, int32_t peer, const train_pile *pile, ravel_error *err) {
+    int64_t head[HEAD] = {0};
+    return send_pile(comm, peer, TAG_PILE, head, pile, err);
+}
+
+ravel_status train_pile_receive(ravel_comm *comm, int32_t peer, train_pile *pile, ravel_error *err) {
+    int64_t head[HEAD];
+    return receive_pile(comm, peer, TAG_PILE, head, pile, err);
+}

@@ -1,0 +1,157 @@
+/* The tasks, one row each. A maker draws from a stream of random numbers that belongs to its question alone. */
+#include "train/rl/task.h"
+
+#include "train/kernels/host.h"
+
+#include <ravel/options.h>
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct draw {
+    uint64_t seed, stream, next;
+} draw;
+
+static uint32_t below(draw *d, uint32_t bound) {
+    return (uint32_t)((train__random(d->seed, d->stream, d->next++) >> 32) * bound >> 32);
+}
+
+struct train_task {
+    const char *name, *doc;
+    void (*make)(draw *d, int32_t level, train_question *q);
+};
+
+/* ---- makers --------------------------------------------------------------------------------------------- */
+
+static void word(draw *d, int32_t length, const char *letters, char *out) {
+    uint32_t count = (uint32_t)strlen(letters);
+    for (int32_t i = 0; i < length; i++) out[i] = letters[below(d, count)];
+    out[length] = '\0';
+}
+
+static const char letters[] = "abcdefghijklmnopqrstuvwxyz", digits[] = "0123456789";
+
+/* A number of at most `level` digits, every length equally likely to be as long as it may. */
+static int64_t number(draw *d, int32_t level) {
+    int64_t value = 0;
+    for (int32_t i = 0; i < level; i++) value = value * 10 + below(d, 10);
+    return value;
+}
+
+static void make_arithmetic(draw *d, int32_t level, train_question *q) {
+    int64_t a = number(d, level), b = number(d, level);
+    int minus = below(d, 2) == 1 && a >= b;
+    (void)snprintf(q->prompt, sizeof q->prompt, "%lld%c%lld=", (long long)a, minus ? '-' : '+', (long long)b);
+    (void)snprintf(q->answer, sizeof q->answer, "%lld", (long long)(minus ? a - b : a + b));
+}
+
+static int by_byte(const void *a, const void *b) {
+    return *(const unsigned char *)a - *(const unsigned char *)b;
+}
+
+static void make_sort(draw *d, int32_t level, train_question *q) {
+    char text[32];
+    word(d, level + 1, digits, text);
+    (void)snprintf(q->prompt, sizeof q->prompt, "sort %s:", text);
+    qsort(text, strlen(text), 1, by_byte);
+    (void)snprintf(q->answer, sizeof q->answer, "%s", text);
+}
+
+static void make_reverse(draw *d, int32_t level, train_question *q) {
+    char text[32];
+    word(d, level + 1, letters, text);
+    (void)snprintf(q->prompt, sizeof q->prompt, "rev %s:", text);
+    size_t n = strlen(text);
+    for (size_t i = 0; i < n; i++) q->answer[i] = text[n - 1 - i];
+    q->answer[n] = '\0';
+}
+
+static void make_copy(draw *d, int32_t level, train_question *q) {
+    char text[32];
+    word(d, level + 1, letters, text);
+    (void)snprintf(q->prompt, sizeof q->prompt, "copy %s:", text);
+    (void)snprintf(q->answer, sizeof q->answer, "%s", text);
+}
+
+static void make_upper(draw *d, int32_t level, train_question *q) {
+    char text[32];
+    word(d, level + 1, letters, text);
+    (void)snprintf(q->prompt, sizeof q->prompt, "up %s:", text);
+    for (size_t i = 0; text[i]; i++) text[i] = (char)toupper((unsigned char)text[i]);
+    (void)snprintf(q->answer, sizeof q->answer, "%s", text);
+}
+
+static void make_count(draw *d, int32_t level, train_question *q) {
+    char text[32];
+    word(d, level + 2, "abc", text);
+    char letter = "abc"[below(d, 3)];
+    int count = 0;
+    for (const char *c = text; *c; c++) count += *c == letter;
+    (void)snprintf(q->prompt, sizeof q->prompt, "count %c in %s:", letter, text);
+    (void)snprintf(q->answer, sizeof q->answer, "%d", count);
+}
+
+static const train_task tasks[] = {
+    {"arithmetic", "sums and differences of whole numbers", make_arithmetic},
+    {"sort", "the digits of a number in order", make_sort},
+    {"reverse", "a word backwards", make_reverse},
+    {"copy", "a word again", make_copy},
+    {"upper", "a word in capitals", make_upper},
+    {"count", "how often a letter occurs", make_count},
+};
+enum { TASKS = sizeof tasks / sizeof *tasks };
+
+/* ---- the public face ------------------------------------------------------------------------------------ */
+
+const char *train_task_name(int32_t index) {
+    return index >= 0 && index < TASKS ? tasks[index].name : NULL;
+}
+
+const char *train_task_doc(int32_t index) {
+    return index >= 0 && index < TASKS ? tasks[index].doc : NULL;
+}
+
+ravel_status train_task_find(const char *name, const train_task **task, ravel_error *err) {
+    const char *names[TASKS];
+    char list[256] = "";
+    for (int i = 0; i < TASKS; i++) {
+        if (strcmp(tasks[i].name, name) == 0) {
+            *task = &tasks[i];
+            return RAVEL_OK;
+        }
+        names[i] = tasks[i].name;
+        size_t used = strlen(list);
+        (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
+    }
+    const char *near = ravel_suggest(name, names, TASKS);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no task \"%.40s\"%s%s%s; the tasks are %s", name,
+                           near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "", list);
+}
+
+void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32_t level, train_question *question) {
+    draw d = {seed, (uint64_t)index ^ (uint64_t)(task - tasks) << 56, 0};
+    task->make(&d, level < 1 ? 1 : level > 12 ? 12 : level, question);
+}
+
+double train_task_score(const train_question *question, const char *response, size_t bytes, int ended, double partial) {
+    size_t want = strlen(question->answer), right = 0, longer = bytes > want ? bytes : want;
+    for (size_t i = 0; i < bytes && i < want; i++) right += response[i] == question->answer[i];
+    if (ended && bytes == want && right == want) return 1;
+    /* The end counts as a position, so that all letters right without it is still less than the answer. */
+    return partial * (double)right / (double)(longer + 1);
+}
+
+int64_t train_task_tokens(const train_question *question, int answer, int32_t *tokens, int64_t room,
+                          int64_t *prompt_tokens) {
+    int64_t n = 0;
+    if (room < 2 * TRAIN_TASK_TEXT + 2) return 0;
+    tokens[n++] = TRAIN_TOKEN_BOS;
+    for (const char *c = question->prompt; *c; c++) tokens[n++] = (unsigned char)*c;
+    *prompt_tokens = n;
+    if (!answer) return n;
+    for (const char *c = question->answer; *c; c++) tokens[n++] = (unsigned char)*c;
+    tokens[n++] = TRAIN_TOKEN_EOS;
+    return n;
+}

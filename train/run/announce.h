@@ -1,0 +1,26 @@
+/* train/run/announce.h: what a run will take, said before it is taken. */
+#ifndef TRAIN_ANNOUNCE_H
+#define TRAIN_ANNOUNCE_H
+
+#include "train/learn/learner.h"
+
+/* Bytes of one rank of each kind. The feed's batches, rollouts and refit's buffers come on top: they grow with the
+ * batch, not with the model. */
+typedef struct train_footprint {
+    int64_t fixed;       /* weights, gradients, optimiser */
+    int64_t activations; /* kept from forward to backward: these grow with the budget */
+    int64_t working;     /* within a layer, a chunk of logits, tables, scratch */
+    int64_t reference;   /* the model that --kl measures against */
+    int64_t trainer;     /* all of the above */
+    int64_t generator;   /* 0 in SFT */
+} train_footprint;
+
+/* A pure function. longest_prompt: tokens, for GRPO. */
+ravel_status train_footprint_of(const train_config *config, train_kind kind, const ravel_shape *shape, int32_t trainers,
+                                int64_t longest_prompt, train_footprint *footprint, ravel_error *err);
+
+/* The same in words, to the logger (NULL: nothing is said). */
+ravel_status train_announce(const train_config *config, train_kind kind, const ravel_shape *shape, int32_t trainers,
+                            int64_t longest_prompt, const ravel_logger *logger, ravel_error *err);
+
+#endif

@@ -1,0 +1,289 @@
+/* The tables of a training run. One row is the flag, the JSON key, the default, the range and the help. */
+#include "train/run/config.h"
+
+#include "train/rl/task.h"
+
+#include <ravel/weights.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#define ROW(type, name, kind, field, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##kind, offsetof(type, field), preset, min, max, choices, doc }
+
+#define RUN(...) ROW(train_run_options, __VA_ARGS__)
+static const ravel_option run_table[] = {
+    RUN("run", STRING, run, NULL, 0, 0, NULL, "folder of the run; without it runs/KIND-1, -2, ... whichever is free"),
+    RUN("resume", BOOL, resume, "false", 0, 0, NULL, "go on from the newest checkpoint of the run"),
+    RUN("ranks", I32, ranks, "1", 1, 4096, NULL,
+        "data-parallel trainer ranks (under mpirun: all that do not generate)"),
+    RUN("steps", I64, steps, "0", 0, 1e12, NULL, "updates to run in all; 0: 100, or what --epochs takes"),
+    RUN("seed", U64, seed, "0", 0, 0, NULL, "of the data order, of questions and of sampling"),
+    RUN("checkpoint-every", I64, checkpoint_every, "0", 0, 1e12, NULL,
+        "updates between checkpoints; 0: only at the end"),
+    RUN("keep", I64, keep, "2", 0, 1e6, NULL, "checkpoints to keep; 0: all"),
+    RUN("checkpoint-end", BOOL, checkpoint_end, "true", 0, 0, NULL,
+        "write a checkpoint when the run ends (on; --no-checkpoint-end)"),
+    RUN("save-dtype", ENUM, save_dtype, "f32", 0, 0, "f32|bf16", "of the model in a checkpoint's Hugging Face folder"),
+    RUN("sinks", STRING, sinks, "jsonl,tensorboard", 0, 0, NULL,
+        "metrics files in the run folder: jsonl, csv, tensorboard, trace"),
+    RUN("timeout", F64, timeout, "0", 0, 1e9, NULL,
+        "seconds that a rank waits for another; 0: RAVEL_COMM_TIMEOUT, else 600"),
+    RUN("http", STRING, http, NULL, 0, 0, NULL, "serve metrics for Prometheus at [address:]port"),
+    RUN("gpu", STRING, gpu, NULL, 0, 0, NULL, "name of the accelerator, for MFU"),
+    RUN("quiet", BOOL, quiet, "false", 0, 0, NULL, "no progress on the terminal"),
+    {0}};
+
+#define MODEL(...) ROW(train_model_choice, __VA_ARGS__)
+static const ravel_option model_table[] = {
+    MODEL("model", STRING, model, NULL, 0, 0, NULL, "a Hugging Face folder to start from: config.json and safetensors"),
+    MODEL("shape", STRING, shape, NULL, 0, 0, NULL, "new weights of this shape: a config.json or a published name"),
+    MODEL("hidden", I64, hidden, "128", 1, 1 << 20, NULL, "width of a new byte model, without --model and --shape"),
+    MODEL("layers", I64, layers, "4", 1, 4096, NULL, "its layers"),
+    MODEL("heads", I64, heads, "4", 1, 4096, NULL, "its query heads"),
+    MODEL("kv-heads", I64, kv_heads, "2", 1, 4096, NULL, "its key and value heads"),
+    MODEL("head-dim", I64, head_dim, "32", 2, 4096, NULL, "elements of a head"),
+    MODEL("ffn", I64, ffn, "384", 1, 1 << 24, NULL, "width of its feed-forward blocks"),
+    MODEL("vocab", I64, vocab, "320", 1, 1 << 24, NULL, "its vocabulary: 256 bytes and at least 2 more"),
+    MODEL("init-seed", U64, init_seed, "1", 0, 0, NULL, "of new weights"),
+    MODEL("init-std", F64, init_std, "0.02", 1e-9, 10, NULL, "of new weights"),
+    MODEL("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, cpu-avx2, ..."),
+    MODEL("products", ENUM, products, "best", 0, 0, TRAIN_PRODUCTS_CHOICES,
+          "who multiplies matrices; best: the set's own where it has AVX2 or AVX-512"),
+    MODEL("threads", I32, threads, "0", 0, 1024, NULL,
+          "threads of each rank; 0: the machine's processors shared out, where the model is large enough"),
+    MODEL("recompute", BOOL, recompute, "false", 0, 0, NULL, "keep less for the backward pass and compute it again"),
+    {0}};
+
+#define LEARN(...) ROW(train_learn_options, __VA_ARGS__)
+static const ravel_option learn_table[] = {
+    LEARN("lr", F64, lr, "0.001", 0, 10, NULL, "learning rate after the warm-up"),
+    LEARN("min-lr", F64, min_lr, "0", 0, 10, NULL, "learning rate at the end of the schedule"),
+    LEARN("schedule", ENUM, schedule, "cosine", 0, 0, TRAIN_SCHEDULE_CHOICES, "how it falls"),
+    LEARN("warmup", I64, warmup, "0", 0, 1e12, NULL, "updates over which it rises from 0"),
+    LEARN("weight-decay", F64, weight_decay, "0", 0, 10, NULL, "of matrices, decoupled"),
+    LEARN("beta1", F64, beta1, "0.9", 0, 1, NULL, "AdamW"),
+    LEARN("beta2", F64, beta2, "0.95", 0, 1, NULL, "AdamW"),
+    LEARN("eps", F64, eps, "1e-8", 0, 1, NULL, "AdamW"),
+    LEARN("clip-grad", F64, clip_grad, "1", 0, 1e9, NULL, "norm above which gradients are scaled down; 0: never"),
+    LEARN("zero", BOOL, zero, "false", 0, 0, NULL, "shard optimiser states over the trainer ranks (ZeRO-1)"),
+    LEARN("aggregation", ENUM, aggregation, "token-mean", 0, 0, RAVEL_LOSS_CHOICES,
+          "how the losses of tokens become one"),
+    LEARN("norm", F64, norm, "0", 0, 1e12, NULL, "constant divisor for seq-mean-token-sum-norm; 0: the most tokens"),
+    {0}};
+
+#define SFT(...) ROW(train_sft_options, __VA_ARGS__)
+static const ravel_option sft_table[] = {
+    SFT("batch", I64, batch, "64", 1, 1e9, NULL, "samples in an update"),
+    SFT("task", STRING, task, NULL, 0, 0, NULL, "learn the answers of a verifiable task instead of data, see below"),
+    SFT("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
+    SFT("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between evaluations; 0: only at the end"),
+    SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL,
+        "share of the rows, from the end, that is kept for evaluation"),
+    SFT("epochs", I64, epochs, "0", 0, 1e9, NULL, "passes over the data, --steps at most; 0: as many as --steps take"),
+    SFT("single", BOOL, single, "false", 0, 0, NULL, "one sample a micro-batch, for comparison"),
+    {0}};
+
+#define GRPO(...) ROW(train_grpo_options, __VA_ARGS__)
+static const ravel_option grpo_table[] = {
+    GRPO("task", STRING, task, "arithmetic", 0, 0, NULL, "where prompts and rewards come from, see below"),
+    GRPO("data", STRING, data, NULL, 0, 0, NULL, "prompts from a JSON-lines file: prompt or input_ids, and answer"),
+    GRPO("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
+    GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL, "a shell command that scores answers, JSON lines"),
+    GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "its time limit for a batch"),
+    GRPO("partial", F64, partial, "0.2", 0, 1, NULL, "reward of an answer that is partly right, at most"),
+    GRPO("generators", I32, generators, "1", 1, 4096, NULL, "ranks that generate"),
+    GRPO("prompts", I64, prompts, "16", 1, 1e9, NULL, "prompts in a batch"),
+    GRPO("group-size", I32, group_size, "8", 1, 65536, NULL, "answers to each prompt"),
+    GRPO("updates-per-batch", I32, updates, "1", 1, 65536, NULL, "optimiser steps on each batch"),
+    GRPO("max-tokens", I64, max_tokens, "16", 1, 1e9, NULL, "of an answer"),
+    GRPO("stop", STRING, stop, NULL, 0, 0, NULL,
+         "tokens that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
+    GRPO("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: the likeliest token"),
+    GRPO("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
+    GRPO("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among so many of the likeliest; 0: all"),
+    GRPO("async", I32, async, "0", 0, 1, NULL, "generate with weights at most so many versions old"),
+    GRPO("dynamic-sampling", BOOL, dynamic_sampling, "false", 0, 0, NULL, "replace groups whose rewards are all equal"),
+    GRPO("dynamic-rounds", I32, dynamic_rounds, "4", 1, 1000, NULL, "further rounds of prompts to look for them"),
+    GRPO("overlong-filter", BOOL, overlong_filter, "false", 0, 0, NULL, "answers cut off at max-tokens carry no loss"),
+    GRPO("recompute-old", BOOL, recompute_old, "false", 0, 0, NULL,
+         "old log-probs by the trainer, not the generator's; --tis does so anyway"),
+    GRPO("entropy", F64, entropy, "0", 0, 100, NULL, "weight of an entropy bonus"),
+    GRPO("slots", I64, slots, "64", 1, 65536, NULL, "sequences that a generator runs at once"),
+    GRPO("eval-prompts", I64, eval_prompts, "64", 0, 1e9, NULL, "greedy answers before and after training; 0: none"),
+    GRPO("eval-share", F64, eval_share, "0", 0, 0.9, NULL, "share of the rows of --data, from the end, kept for them"),
+    GRPO("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between such evaluations"),
+    {0}};
+
+#define PLAN(...) ROW(ravel_plan_options, __VA_ARGS__)
+static const ravel_option plan_table[] = {
+    PLAN("budget", I64, budget, "4096", 1, 2147483647, NULL, "tokens in a micro-batch, a hard cap"),
+    PLAN("max-samples", I64, max_samples, "0", 0, 2147483647, NULL, "samples in a micro-batch; 0: no cap"),
+    PLAN("align", I32, align, "1", 1, 1 << 20, NULL, "slots are multiples of this"),
+    PLAN("min-micro-steps", I64, min_micro_steps, "1", 0, 1e9, NULL, "of an update; more than needed gives fillers"),
+    PLAN("oversize", ENUM, oversize, "error", 0, 0, RAVEL_OVERSIZE_CHOICES, "what to do with samples over the budget"),
+    PLAN("method", ENUM, method, "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how micro-batches are packed"),
+    PLAN("effort", ENUM, effort, "default", 0, 0, RAVEL_EFFORT_CHOICES, "how long to look for a better plan"),
+    {0}};
+
+#define SOURCE(...) ROW(ravel_source_options, __VA_ARGS__)
+static const ravel_option source_table[] = {
+    SOURCE("data", STRING, data, NULL, 0, 0, NULL, "JSON lines: input_ids, prompt and response, or text"),
+    SOURCE("mock", STRING, mock, NULL, 0, 0, NULL, "mock data: JSON, or @file"),
+    SOURCE("bos", I32, bos, "256", -1, 2147483647, NULL, "token put before text; -1: none"),
+    SOURCE("eos", I32, eos, "257", -1, 2147483647, NULL, "token put after text, and learnt; -1: none"),
+    SOURCE("truncate", I64, truncate, "0", 0, 2147483647, NULL, "cut samples to so many tokens; 0: never"),
+    SOURCE("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
+           "what to do with rows that cannot be used"),
+    {0}};
+
+/* ---- parts ---------------------------------------------------------------------------------------------- */
+
+int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
+    int n = 0;
+    parts[n++] = (train_part){"run", run_table, &c->run};
+    parts[n++] = (train_part){"model", model_table, &c->model};
+    parts[n++] = (train_part){"learning", learn_table, &c->learn};
+    if (kind == TRAIN_SFT) {
+        parts[n++] = (train_part){"data", sft_table, &c->sft};
+        parts[n++] = (train_part){"rows", source_table, &c->source};
+    } else {
+        parts[n++] = (train_part){"prompts, answers and rewards", grpo_table, &c->grpo};
+        parts[n++] = (train_part){"policy loss", train_policy_option_table(), &c->policy};
+    }
+    parts[n++] = (train_part){"packing", plan_table, &c->plan};
+    return n;
+}
+
+void train_config_default(train_config *config) {
+    memset(config, 0, sizeof *config);
+    ravel_plan_options_default(&config->plan);
+    ravel_source_options_default(&config->source);
+    for (int kind = TRAIN_SFT; kind <= TRAIN_GRPO; kind++) {
+        train_part parts[TRAIN_PARTS];
+        int count = train_config_parts(config, (train_kind)kind, parts);
+        for (int i = 0; i < count; i++) ravel_options_default(parts[i].table, parts[i].options);
+    }
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------------------- */
+
+static ravel_status unknown_key(const train_part *parts, int count, const char *key, ravel_error *err) {
+    const char *names[512];
+    size_t known = 0;
+    for (int i = 0; i < count; i++)
+        for (const ravel_option *row = parts[i].table; row->name && known < 512; row++) names[known++] = row->name;
+    const char *near = ravel_suggest(key, names, known);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option \"%.60s\"%s%s%s", key,
+                           near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
+static ravel_status set_member(const train_part *parts, int count, const ravel_json_node *node, ravel_error *err) {
+    char text[64];
+    const char *value = text;
+    switch ((ravel_json_kind)node->kind) {
+    case RAVEL_JSON_NULL: return RAVEL_OK; /* as in a config.json of a run: not set */
+    case RAVEL_JSON_TRUE: value = "true"; break;
+    case RAVEL_JSON_FALSE: value = "false"; break;
+    case RAVEL_JSON_STRING: value = node->as.string; break;
+    case RAVEL_JSON_INTEGER: (void)snprintf(text, sizeof text, "%lld", (long long)node->as.integer); break;
+    case RAVEL_JSON_REAL: (void)snprintf(text, sizeof text, "%.17g", node->as.real); break;
+    default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", node->key);
+    }
+    for (int i = 0; i < count; i++)
+        if (ravel_option_find(parts[i].table, node->key))
+            return ravel_option_set(parts[i].table, parts[i].options, node->key, value, err);
+    return unknown_key(parts, count, node->key, err);
+}
+
+ravel_status train_config_json(train_config *config, train_kind kind, const ravel_json *doc, ravel_error *err) {
+    train_part parts[TRAIN_PARTS];
+    int count = train_config_parts(config, kind, parts);
+    const ravel_json_node *root = ravel_json_root(doc);
+    if (!root || root->kind != RAVEL_JSON_OBJECT)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a configuration is a JSON object like {\"steps\": 100}");
+    for (const ravel_json_node *n = ravel_json_first(doc, root); n; n = ravel_json_next(doc, n)) {
+        if (strcmp(n->key, "kind") == 0) {
+            if (ravel_json_is(n, kind == TRAIN_SFT ? "sft" : "grpo")) continue;
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "this configuration is for another kind of training");
+        }
+        ravel_status status = set_member(parts, count, n, err);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}
+
+/* Appends like snprintf into what is left, and counts what is needed. */
+typedef struct out {
+    char *text;
+    size_t bytes, need;
+} out;
+
+static void put(out *o, const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++, o->need++)
+        if (o->need + 1 < o->bytes) o->text[o->need] = text[i];
+}
+
+static void put_row(out *o, const ravel_option *row, const void *options) {
+    char value[4096], quoted[8300];
+    const char *text = value;
+    size_t n = ravel_option_format(row, options, value, sizeof value);
+    const char *string = NULL;
+    if (row->type == RAVEL_OPTION_STRING) memcpy(&string, (const char *)options + row->offset, sizeof string);
+    if (row->type == RAVEL_OPTION_STRING && !string) {
+        text = "null";
+        n = 4;
+    } else if (row->type == RAVEL_OPTION_STRING || row->type == RAVEL_OPTION_ENUM) {
+        n = ravel_json_quote(value, n < sizeof value ? n : sizeof value - 1, quoted, sizeof quoted);
+        text = quoted;
+    }
+    put(o, ",\n  \"", 5);
+    put(o, row->name, strlen(row->name));
+    put(o, "\": ", 3);
+    put(o, text, n);
+}
+
+size_t train_config_text(const train_config *config, train_kind kind, char *text, size_t bytes) {
+    train_part parts[TRAIN_PARTS];
+    train_config copy = *config; /* the parts point into something that may be written */
+    int count = train_config_parts(&copy, kind, parts);
+    out o = {text, bytes, 0};
+    const char *head = kind == TRAIN_SFT ? "{\n  \"kind\": \"sft\"" : "{\n  \"kind\": \"grpo\"";
+    put(&o, head, strlen(head));
+    for (int i = 0; i < count; i++)
+        for (const ravel_option *row = parts[i].table; row->name; row++) put_row(&o, row, parts[i].options);
+    put(&o, "\n}\n", 3);
+    if (bytes) text[o.need < bytes ? o.need : bytes - 1] = '\0';
+    return o.need;
+}
+
+/* ---- what only makes sense together --------------------------------------------------------------------- */
+
+ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
+    if (c->model.model && c->model.shape)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--model brings its own shape; give --model or --shape, not both");
+    if (!c->model.model && !c->model.shape && c->model.vocab < TRAIN_TOKENS)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "vocab is %lld; a byte model needs %d or more",
+                               (long long)c->model.vocab, TRAIN_TOKENS);
+    if (kind == TRAIN_SFT) {
+        int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
+        if (given != 1)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "give one of --data FILE.jsonl, --mock JSON and --task NAME; %s was given",
+                                   given ? "more than one" : "none");
+        if (c->sft.epochs && c->sft.task)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "a task has no end: say --steps rather than --epochs");
+        return RAVEL_OK;
+    }
+    if (c->grpo.eval_share > 0 && !c->grpo.data)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
+    if (c->grpo.group_size < 2 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "group-size is %d; advantages are taken within a group, so it must be 2 or more",
+                               c->grpo.group_size);
+    if (c->grpo.prompts < c->grpo.updates)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld prompts cannot be dealt to %d updates",
+                               (long long)c->grpo.prompts, c->grpo.updates);
+    return RAVEL_OK;
+}

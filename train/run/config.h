@@ -1,0 +1,134 @@
+/* train/run/config.h: everything that can be said of a training run, as option tables.
+ *
+ * A run's configuration is one struct made of parts; each part has a table (ravel/options.h), and flags, the keys of
+ * --config FILE, `--help`, and config.json of the run directory are all made from the tables:
+ *
+ *     run      where, how long, how often things are saved and shown     both commands
+ *     model    which model, on which kernels                             both
+ *     learn    learning rate, schedule, clipping, aggregation            both
+ *     sft      data, eval                                                sft
+ *     grpo     prompts, groups, rewards, sampling, generators            grpo
+ *     policy   train/rl/policy.h                                            grpo
+ *     plan     ravel/plan.h: budget, max-samples, effort, ...            both
+ *     source   ravel/source.h: data, mock, ...                           both
+ */
+#ifndef TRAIN_CONFIG_H
+#define TRAIN_CONFIG_H
+
+#include <ravel/plan.h>
+#include <ravel/source.h>
+
+#include "train/learn/optimizer.h"
+#include "train/rl/policy.h"
+
+typedef struct train_run_options {
+    const char *run; /* folder; NULL: runs/sft-1, runs/sft-2, ... whichever is free */
+    int32_t resume;
+    int32_t ranks; /* trainer ranks */
+    int64_t steps; /* updates; 0: 100, or with epochs as many as they take */
+    int64_t checkpoint_every, keep;
+    int32_t checkpoint_end; /* one at the end, too */
+    int32_t save_dtype;     /* of the exported model: 0 f32, 1 bf16 */
+    const char *sinks;      /* of the run folder: jsonl,tensorboard,trace,csv */
+    const char *http;       /* [address:]port for Prometheus */
+    int32_t quiet;
+    int32_t reserved;
+    uint64_t seed;
+    double timeout;  /* seconds that a rank waits for another; 0: the communicator's default */
+    const char *gpu; /* for MFU */
+} train_run_options;
+
+typedef struct train_model_choice {
+    const char *model;   /* a Hugging Face folder: config.json and weights */
+    const char *shape;   /* a config.json or a published name: new weights */
+    const char *kernels; /* set */
+    int32_t products;    /* train_products: who multiplies matrices */
+    int32_t threads;     /* of each rank; 0: train_threads chooses */
+    int32_t recompute;
+    uint64_t init_seed;
+    double init_std;
+    /* a shape by numbers, where neither is given: a byte model */
+    int64_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab;
+} train_model_choice;
+
+typedef struct train_learn_options {
+    double lr, min_lr;
+    int32_t schedule; /* train_schedule */
+    int32_t zero;     /* 1: optimiser states are sharded over the trainer ranks (ZeRO-1) */
+    int64_t warmup;
+    double weight_decay, beta1, beta2, eps, clip_grad;
+    int32_t aggregation; /* ravel_aggregation: how token losses become one loss */
+    int32_t reserved;
+    double norm; /* divisor of seq-mean-token-sum-norm */
+} train_learn_options;
+
+typedef struct train_sft_options {
+    int64_t batch;      /* samples in an update */
+    int64_t eval_every; /* updates; 0: never */
+    double eval_share;  /* of the rows, taken from the end, that are never trained on */
+    const char *task;   /* questions and answers of a verifiable task instead of data */
+    int32_t level;      /* how hard */
+    int32_t single;     /* one sample a micro-batch: for comparisons */
+    int64_t epochs;     /* 0: until `steps` */
+} train_sft_options;
+
+typedef struct train_grpo_options {
+    const char *task, *data, *reward_command;
+    const char *stop; /* tokens that end an answer, "257,151645"; NULL: the model's own */
+    int32_t level;
+    int32_t generators; /* ranks that generate */
+    double reward_seconds, partial;
+    int64_t prompts;    /* in a batch */
+    int32_t group_size; /* answers to each */
+    int32_t updates;    /* optimiser steps on each batch */
+    int64_t max_tokens; /* of an answer */
+    double temperature, top_p;
+    int32_t top_k;
+    int32_t async;            /* generate with weights at most this many versions old: 0 or 1 */
+    int32_t dynamic_sampling; /* DAPO: groups whose rewards are all equal are replaced */
+    int32_t dynamic_rounds;   /* at most so many further rounds of prompts */
+    int32_t overlong_filter;  /* answers cut off at max_tokens carry no loss */
+    int32_t recompute_old;    /* old log-probs by the trainer rather than the generator's */
+    int64_t slots;            /* sequences that a generator runs at once */
+    int64_t eval_prompts;     /* greedy, before and after training, and every eval_every steps */
+    double eval_share;        /* of the rows of `data`, from the end, that are never trained on */
+    int64_t eval_every;
+    double entropy; /* bonus */
+} train_grpo_options;
+
+typedef struct train_config {
+    train_run_options run;
+    train_model_choice model;
+    train_learn_options learn;
+    train_sft_options sft;
+    train_grpo_options grpo;
+    train_policy policy;
+    ravel_plan_options plan;
+    ravel_source_options source;
+} train_config;
+
+typedef enum train_kind { TRAIN_SFT, TRAIN_GRPO } train_kind;
+
+enum { TRAIN_STEPS = 100 }; /* updates where neither steps nor epochs are given */
+
+/* The parts that a command has, in the order of its help: at most TRAIN_PARTS. */
+enum { TRAIN_PARTS = 8 };
+typedef struct train_part {
+    const char *title;
+    ravel_option_table table;
+    void *options; /* inside the config */
+} train_part;
+int train_config_parts(train_config *config, train_kind kind, train_part *parts);
+
+void train_config_default(train_config *config);
+
+/* Sets what a JSON object says, in any part; an unknown key is an error with a suggestion. Texts point into `doc`. */
+ravel_status train_config_json(train_config *config, train_kind kind, const ravel_json *doc, ravel_error *err);
+
+/* What only makes sense together: a task or data, a model or a shape, ranks against each other. */
+ravel_status train_config_check(const train_config *config, train_kind kind, ravel_error *err);
+
+/* The whole configuration as a JSON object, keys as the flags. Returns the length needed, like snprintf. */
+size_t train_config_text(const train_config *config, train_kind kind, char *text, size_t bytes);
+
+#endif

@@ -1,0 +1,267 @@
+/* The loop of a trainer rank, and the parting of ranks into trainers and generators. */
+#include "train/run/grpo_internal.h"
+
+#include "train/run/announce.h"
+#include "train/model/hf.h"
+#include "train/kernels/host.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- opening -------------------------------------------------------------------------------------------- */
+
+static ravel_status make_feed(train__grpo *g, ravel_error *err) {
+    const train_config *c = g->config;
+    ravel_feed_options options;
+    ravel_weights_options weights;
+    ravel_plan_options plan = c->plan;
+    ravel_feed_options_default(&options);
+    ravel_weights_options_default(&weights);
+    plan.sync = RAVEL_SYNC_UPDATE;
+    plan.updates = c->grpo.updates;
+    weights.mode = c->learn.aggregation;
+    weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->grpo.max_tokens;
+    options.owners = RAVEL_OWNERS_EVERY_RANK;
+    options.plan = &plan;
+    options.weights = &weights;
+    options.prefetch = 0;
+    options.first_fields = "*";
+    options.last_fields = "*";
+    options.fields = train_fields;
+    options.field_count = TRAIN_FIELDS;
+    options.logger = g->run.hooks.logger;
+    return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
+}
+
+/* The model that training began with, without gradients, for --kl. */
+static ravel_status make_reference(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
+    const train_config *c = g->config;
+    if (c->policy.kl <= 0) return RAVEL_OK;
+    const train_kernels *k;
+    train_model_options options;
+    train_model_options_default(&options);
+    options.budget = c->plan.budget;
+    options.inference = 1;
+    ravel_status status = train_device_open(&c->model, NULL, &k, &g->reference_device, err);
+    if (!status) status = train_model_create(k, g->reference_device, shape, &options, &g->reference, err);
+    if (status) return status;
+    if (c->model.model)
+        return train_tensors_load(train_model_params(g->reference), k, g->reference_device,
+                                  train_model_weights(g->reference), c->model.model, err);
+    return train_model_init(g->reference, c->model.init_seed, c->model.init_std, err);
+}
+
+static ravel_status make_refit(train__grpo *g, ravel_error *err) {
+    train_model *model = train_learner_model(g->learner);
+    ravel_refit_options options;
+    ravel_refit_options_default(&options);
+    ravel_status status = train__refit_tensors(train_model_params(model), train_model_weights(model), NULL, &g->tensors,
+                                               &g->tensor_count, err);
+    ravel_refit_source source = {.size = sizeof source, .tensors = g->tensors, .count = g->tensor_count};
+    g->source = source;
+    status = ravel_agree(g->world, status, err);
+    return status ? status : ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
+}
+
+static size_t row_bytes(const train__grpo *g) {
+    return (size_t)g->config->plan.budget * sizeof(float);
+}
+
+static ravel_status make_rows(train__grpo *g, ravel_error *err) {
+    size_t bytes = row_bytes(g);
+    float *block = train__alloc(NULL, 4 * bytes);
+    if (!block) return train__no_memory(err, 4 * bytes, "coefficients");
+    int64_t budget = g->config->plan.budget;
+    g->rows = (train__rows){block, block + budget, block + 2 * budget, block + 3 * budget};
+    return RAVEL_OK;
+}
+
+static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
+    const train_grpo_options *o = &g->config->grpo;
+    train_prompts_options prompts = {.data = o->data,
+                                     .task = o->task,
+                                     .level = o->level,
+                                     .vocab = shape->vocab,
+                                     .eval_share = o->eval_share,
+                                     .seed = g->config->run.seed};
+    ravel_status status = train_prompts_open(&prompts, &g->prompts, err);
+    if (status) return status;
+    int64_t longest = train_prompts_longest(g->prompts), budget = g->config->plan.budget;
+    if (longest + o->max_tokens > budget)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "prompts of up to %lld tokens and answers of up to %lld (max-tokens) do not fit a "
+                               "budget of %lld",
+                               (long long)longest, (long long)o->max_tokens, (long long)budget);
+    if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, NULL, &g->command, err);
+    return status ? status : make_rows(g, err);
+}
+
+/* How long prompts are is what the generators wait for before they take memory. */
+static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
+    const train_config *c = g->config;
+    ravel_mesh_options mesh;
+    ravel_mesh_options_default(&mesh);
+    ravel_status status = open_prompts(g, shape, err);
+    int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
+    if (!status && g->rank == 0 && hooks)
+        status = train_announce(c, TRAIN_GRPO, shape, g->count, longest, hooks->logger, err);
+    status = ravel_agree(g->trainers, status, err);
+    if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
+    if (!status)
+        status = train_run_open(&g->run, c, TRAIN_GRPO, shape, g->trainers, ravel_comm_size(g->world),
+                                c->run.steps ? c->run.steps : TRAIN_STEPS, hooks, err);
+    if (!status) status = ravel_mesh_create(g->trainers, &mesh, &g->mesh, err);
+    if (!status) status = make_feed(g, err);
+    if (!status) status = train_learner_create(c, shape, g->trainers, NULL, &g->learner, err);
+    if (!status) status = ravel_agree(g->trainers, make_reference(g, shape, err), err);
+    if (!status && g->run.checkpoint[0]) {
+        status = train_learner_load(g->learner, g->run.checkpoint, err);
+        if (!status) status = train__grpo_read_waiting(g, g->run.checkpoint, err);
+        status = ravel_agree(g->trainers, status, err);
+    }
+    g->run.addition = (train_addition){train__grpo_gather_waiting, train__grpo_write_waiting, g};
+    return status;
+}
+
+static void close_trainer(train__grpo *g) {
+    ravel_refit_free(g->refit);
+    train__release(NULL, g->tensors, (size_t)g->tensor_count * sizeof *g->tensors);
+    ravel_feed_free(g->feed);
+    if (g->reference) train_model_free(g->reference);
+    if (g->reference_device) train_model_kernels(train_learner_model(g->learner))->close(g->reference_device);
+    train_learner_free(g->learner);
+    ravel_mesh_free(g->mesh);
+    train_reward_free(g->command);
+    train_prompts_free(g->prompts);
+    train_pile_free(&g->answers);
+    train_pile_free(&g->waiting);
+    train_pile_free(&g->asking);
+    train_pile_free(&g->gathered);
+    train_experience_free(&g->batch);
+    train__release(NULL, g->rows.logprob, 4 * row_bytes(g));
+    train_run_free(&g->run);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------- */
+
+static int eval_is_due(const train__grpo *g, int64_t before) {
+    int64_t every = g->config->grpo.eval_every, step = g->run.state.step;
+    return step == g->run.steps || (every > 0 && step / every > before / every);
+}
+
+/* All updates of a batch but the last end here; the last one ends with the refit behind it. */
+static ravel_status learn_batch(train__grpo *g, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int32_t u = 0; u < g->config->grpo.updates && !status; u++) {
+        if (u > 0) {
+            status = ravel_metrics_update(g->run.metrics, g->run.state.step, err);
+            ravel_metrics_begin(g->run.metrics);
+        }
+        if (!status) status = train__grpo_update(g, err);
+        if (g->run.state.step == g->run.steps) break;
+    }
+    return status;
+}
+
+static void note_reward(train__grpo *g) {
+    double mean = NAN;
+    (void)ravel_metrics_value(g->run.metrics, RAVEL_METRIC_REWARD_MEAN, &mean);
+    if (g->batches < 5) g->sampled[0][g->batches] = mean;
+    g->sampled[1][g->batches++ % 5] = mean;
+}
+
+static double mean_of(const double *values, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count && i < 5; i++) sum += values[i];
+    return count > 0 ? sum / (double)train__min(count, 5) : NAN;
+}
+
+static ravel_status one_batch(train__grpo *g, ravel_error *err) {
+    const train_config *c = g->config;
+    int64_t before = g->run.state.step;
+    int more = before + c->grpo.updates < g->run.steps;
+    ravel_metrics_begin(g->run.metrics);
+    ravel_status status = RAVEL_OK;
+    if (g->waiting_batch < 0) status = train__grpo_order(g, g->run.state.batch, err);
+    if (!status) status = train__grpo_collect(g, err);
+    if (!status) status = train__grpo_prepare(g, err);
+    if (!status && c->grpo.async && more) status = train__grpo_order(g, g->run.state.batch + 1, err);
+    if (!status) status = learn_batch(g, err);
+    g->run.state.batch++;
+    if (!status) status = train__grpo_refit(g, g->run.state.version + 1, err);
+    if (!status && eval_is_due(g, before)) status = train__grpo_evaluate(g, &g->reward_last, err);
+    if (!status) status = train_run_end_step(&g->run, g->learner, err);
+    if (!status) note_reward(g);
+    return status;
+}
+
+static ravel_status train(train__grpo *g, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    int fresh = g->run.state.step == 0;
+    /* The generators begin with nothing: a resumed run gives them the version that it stopped with. */
+    status = train__grpo_refit(g, fresh ? 1 : g->run.state.version, err);
+    if (!status && fresh) status = train__grpo_evaluate(g, &g->run.state.reward_first, err);
+    while (!status && g->run.state.step < g->run.steps && !g->run.stopped) status = one_batch(g, err);
+    if (!status) status = train_run_finish(&g->run, g->learner, err);
+    if (!status) status = train__grpo_drain(g, err);
+    if (!status) status = train__grpo_stop(g, err);
+    return status;
+}
+
+static void summarise(const train__grpo *g, train_summary *s) {
+    train_run_summarise(&g->run, s);
+    s->loss_first = s->loss_last = s->eval_loss = NAN;
+    s->reward_first = g->config->grpo.eval_prompts ? g->run.state.reward_first : NAN;
+    s->reward_last = g->reward_last;
+    s->reward_apart = train_prompts_eval_apart(g->prompts);
+    s->sampled_first = mean_of(g->sampled[0], g->batches);
+    s->sampled_last = mean_of(g->sampled[1], g->batches);
+    s->refit_overlap = g->overlap / g->refits;
+    s->refit_gb_per_sec = g->gb_per_sec / g->refits;
+}
+
+static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
+                            ravel_error *err) {
+    train_pile_init(&g->answers, NULL);
+    train_pile_init(&g->waiting, NULL);
+    train_pile_init(&g->asking, NULL);
+    train_pile_init(&g->gathered, NULL);
+    train_experience_init(&g->batch, NULL);
+    g->waiting_batch = -1;
+    g->reward_last = NAN;
+    g->recompute_old = g->config->grpo.recompute_old || g->config->policy.tis > 0;
+    ravel_status status = open_trainer(g, shape, hooks, err);
+    if (!status) status = make_refit(g, err);
+    if (!status) status = train(g, err);
+    if (!status && summary) summarise(g, summary);
+    close_trainer(g);
+    return status;
+}
+
+ravel_status train_grpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
+                        ravel_error *err) {
+    train__grpo g = {.config = config, .world = comm, .generators = config->grpo.generators};
+    ravel_shape shape = {0};
+    int32_t rank = ravel_comm_rank(comm), ranks = ravel_comm_size(comm);
+    g.count = ranks - g.generators;
+    g.rank = rank;
+    ravel_status status = RAVEL_OK;
+    if (g.count < 1)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%d ranks are too few for %d generators and a trainer", ranks,
+                                 g.generators);
+    if (!status) status = train_shape(&config->model, &shape, err);
+    status = ravel_agree(comm, status, err);
+    if (!status) status = ravel_comm_split(comm, rank >= g.count, rank, &g.trainers, err);
+    if (status) return status;
+    if (rank < g.count) {
+        ravel_comm_set_name(g.trainers, "trainers");
+        status = trainer(&g, &shape, hooks, summary, err);
+    } else {
+        ravel_comm_set_name(g.trainers, "generators");
+        status = train_grpo_generate(config, &shape, comm, g.trainers, err);
+    }
+    if (status && rank < g.count) ravel_comm_abort(comm, err); /* generators wait for orders, not for the trainers */
+    ravel_comm_free(g.trainers);
+    return status;
+}

@@ -1,0 +1,191 @@
+/* A generator rank: takes orders of trainer 0 until it is told to stop.
+ *
+ *     weights[0], weights[1]   two flat sets: answers are drawn from the live one, refit writes the other
+ *     order: generate          prompts -> train_generator_run -> answers to the trainers
+ *     order: refit             ravel_refit_update, then the set that is live now
+ */
+#include "train/run/grpo_internal.h"
+
+#include "train/model/generator.h"
+#include "train/kernels/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct rank {
+    const train_config *config;
+    ravel_comm *world;
+    int32_t trainers;
+    const train_kernels *kernels;
+    train_device *device;
+    train_generator *generator;
+    void *weights[2];
+    size_t weight_bytes;
+    ravel_refit *refit;
+    ravel_refit_sink sink;
+    ravel_refit_tensor *tensors;
+    int64_t tensor_count;
+    train_pile prompts, answers;
+    train_request *requests;
+    int64_t request_room;
+    int32_t *tokens; /* [slot_tokens] prompt and answer side by side */
+    float *logprobs;
+    int64_t slot_tokens;
+    int32_t stops[TRAIN_STOPS], stop_count;
+} rank;
+
+static ravel_status make_weights(rank *r, ravel_error *err) {
+    const train_params *params = train_generator_params(r->generator);
+    ravel_status status = RAVEL_OK;
+    r->weight_bytes = (size_t)params->elements * sizeof(train_real);
+    for (int i = 0; i < 2 && !status; i++) {
+        status = r->kernels->alloc(r->device, r->weight_bytes, &r->weights[i], err);
+        if (!status) r->kernels->zero(r->device, r->weights[i], r->weight_bytes);
+    }
+    if (!status)
+        status = train__refit_tensors(params, r->weights[0], r->weights[1], &r->tensors, &r->tensor_count, err);
+    return status;
+}
+
+/* --stop as a list of tokens, or what the model's folder says. */
+static ravel_status read_stops(rank *r, int64_t vocab, ravel_error *err) {
+    const char *text = r->config->grpo.stop;
+    if (!text) {
+        train_stop_tokens(&r->config->model, r->stops, &r->stop_count);
+        return RAVEL_OK;
+    }
+    for (const char *at = text; r->stop_count < TRAIN_STOPS; at++) {
+        char *end;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || (*end && *end != ',') || id < 0 || id >= vocab) break;
+        r->stops[r->stop_count++] = (int32_t)id;
+        if (!*end) return RAVEL_OK;
+        at = end;
+    }
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "stop is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17",
+                           text, TRAIN_STOPS, (long long)vocab);
+}
+
+static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest_prompt, ravel_error *err) {
+    const train_config *c = r->config;
+    train_generator_options options;
+    train_generator_options_default(&options);
+    options.slots = c->grpo.slots;
+    r->slot_tokens = options.slot_tokens = longest_prompt + c->grpo.max_tokens;
+    train_pile_init(&r->prompts, NULL);
+    train_pile_init(&r->answers, NULL);
+    ravel_status status = read_stops(r, shape->vocab, err);
+    if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
+    if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
+    if (!status) status = make_weights(r, err);
+    r->tokens = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->tokens);
+    r->logprobs = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->logprobs);
+    if (!status && (!r->tokens || !r->logprobs)) status = train__no_memory(err, (size_t)r->slot_tokens * 8, "answers");
+    return status;
+}
+
+static void close_rank(rank *r) {
+    ravel_refit_free(r->refit);
+    train__release(NULL, r->tensors, (size_t)r->tensor_count * sizeof *r->tensors);
+    train_generator_free(r->generator);
+    for (int i = 0; i < 2; i++)
+        if (r->weights[i]) r->kernels->release(r->device, r->weights[i], r->weight_bytes);
+    if (r->device) r->kernels->close(r->device);
+    train_pile_free(&r->prompts);
+    train_pile_free(&r->answers);
+    train__release(NULL, r->requests, (size_t)r->request_room * sizeof *r->requests);
+    train__release(NULL, r->tokens, (size_t)r->slot_tokens * sizeof *r->tokens);
+    train__release(NULL, r->logprobs, (size_t)r->slot_tokens * sizeof *r->logprobs);
+}
+
+/* ---- generating ----------------------------------------------------------------------------------------- */
+
+/* With --tis the trainer works out its own log-probs and wants those of what was really sampled from. */
+static ravel_status take_answer(void *user, const train_answer *answer, ravel_error *err) {
+    rank *r = user;
+    const float *logprob = r->config->policy.tis > 0 ? answer->kept_logprob : answer->logprob;
+    const train_rollout *prompt = &r->prompts.items[answer->request];
+    train_rollout item = *prompt;
+    item.member = answer->sample;
+    item.length = prompt->length + answer->count;
+    item.ended = answer->ended;
+    item.version = answer->version;
+    memcpy(r->tokens, r->prompts.tokens + prompt->first, (size_t)prompt->length * sizeof *r->tokens);
+    memcpy(r->tokens + prompt->length, answer->tokens, (size_t)answer->count * sizeof *r->tokens);
+    memset(r->logprobs, 0, (size_t)prompt->length * sizeof *r->logprobs);
+    memcpy(r->logprobs + prompt->length, logprob, (size_t)answer->count * sizeof *r->logprobs);
+    return train_pile_add(&r->answers, &item, r->tokens, r->logprobs, err);
+}
+
+static ravel_status make_requests(rank *r, const train_order *order, const train_sampling *sampling, ravel_error *err) {
+    if (r->prompts.count > r->request_room) {
+        train__release(NULL, r->requests, (size_t)r->request_room * sizeof *r->requests);
+        r->request_room = 0;
+        r->requests = train__calloc(NULL, (size_t)r->prompts.count, sizeof *r->requests);
+        if (!r->requests) return train__no_memory(err, (size_t)r->prompts.count * sizeof *r->requests, "requests");
+        r->request_room = r->prompts.count;
+    }
+    for (int64_t i = 0; i < r->prompts.count; i++) {
+        const train_rollout *p = &r->prompts.items[i];
+        r->requests[i] = (train_request){.prompt = r->prompts.tokens + p->first,
+                                         .count = p->length,
+                                         .id = p->group,
+                                         .samples = (int32_t)order->group_size,
+                                         .sampling = sampling};
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status generate(rank *r, const train_order *order, ravel_error *err) {
+    const train_grpo_options *o = &r->config->grpo;
+    train_sampling sampling;
+    train_sampling_default(&sampling);
+    sampling.temperature = order->greedy ? 0 : o->temperature;
+    sampling.top_p = o->top_p;
+    sampling.top_k = o->top_k;
+    sampling.max_tokens = o->max_tokens;
+    sampling.seed = r->config->run.seed;
+    sampling.stop = r->stops;
+    sampling.stops = r->stop_count;
+    train_pile_clear(&r->answers);
+    ravel_status status = make_requests(r, order, &sampling, err);
+    if (!status && r->prompts.count)
+        status = train_generator_run(r->generator, r->requests, r->prompts.count, take_answer, r, err);
+    if (!status) train_pile_sort(&r->answers);
+    return status ? status : train_answers_send(r->world, r->trainers, order->batch, &r->answers, err);
+}
+
+/* ---- orders --------------------------------------------------------------------------------------------- */
+
+static ravel_status refit(rank *r, const train_order *order, ravel_error *err) {
+    ravel_refit_report report = {.size = sizeof report};
+    ravel_status status = ravel_refit_update(r->refit, order->version, &report, err);
+    if (!status) train_generator_set_weights(r->generator, r->weights[report.live], order->version);
+    return status;
+}
+
+static ravel_status obey(rank *r, ravel_error *err) {
+    train_order order = {0};
+    for (;;) {
+        ravel_status status = train_order_receive(r->world, &order, &r->prompts, err);
+        if (status || order.kind == TRAIN_ORDER_STOP) return status;
+        status = order.kind == TRAIN_ORDER_REFIT ? refit(r, &order, err) : generate(r, &order, err);
+        if (status) return status;
+    }
+}
+
+ravel_status train_grpo_generate(const train_config *config, const ravel_shape *shape, ravel_comm *world,
+                                 ravel_comm *group, ravel_error *err) {
+    rank r = {.config = config, .world = world, .trainers = ravel_comm_size(world) - ravel_comm_size(group)};
+    ravel_refit_options options;
+    ravel_refit_options_default(&options);
+    int64_t longest_prompt = 0;
+    ravel_status status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);
+    if (status) return status;
+    status = ravel_agree(world, open_rank(&r, shape, longest_prompt, err), err);
+    r.sink = (ravel_refit_sink){.size = sizeof r.sink, .tensors = r.tensors, .count = r.tensor_count};
+    if (!status) status = ravel_refit_create(world, NULL, &r.sink, &options, &r.refit, err);
+    if (!status) status = obey(&r, err);
+    close_rank(&r);
+    return status;
+}

@@ -1,0 +1,80 @@
+/* The state of one trainer rank in GRPO, for the files that are its loop: grpo.c (the loop), grpo_rollout.c (getting
+ * answers), grpo_learn.c (learning from them). */
+#ifndef TRAIN_GRPO_INTERNAL_H
+#define TRAIN_GRPO_INTERNAL_H
+
+#include <ravel/exchange.h>
+#include <ravel/refit.h>
+
+#include "train/rl/experience.h"
+#include "train/run/grpo.h"
+
+/* Numbers of a micro-batch's tokens, [budget] each, for losses that need all of a sample first. */
+typedef struct train__rows {
+    float *logprob, *coef; /* d(loss)/d(log-prob) */
+    float *entropy, *entropy_coef;
+} train__rows;
+
+typedef struct train__grpo {
+    const train_config *config;
+    ravel_comm *world;    /* trainers and generators */
+    ravel_comm *trainers; /* the trainers alone */
+    int32_t rank, count, generators;
+    train_run run;
+    ravel_mesh *mesh;
+    ravel_feed *feed;
+    train_learner *learner;
+    train_model *reference; /* where --kl is above 0; weights as they were at the start */
+    train_device *reference_device;
+    train_prompts *prompts;
+    train_reward *command;
+    ravel_refit *refit;
+    ravel_refit_source source;
+    ravel_refit_tensor *tensors;
+    int64_t tensor_count;
+    train_pile answers, waiting, asking;
+    train_pile gathered; /* rank 0: what waits on all trainers, for a checkpoint */
+    train_experience batch;
+    int64_t waiting_batch; /* that was ordered and not used yet; -1: none */
+    int32_t have_waiting;  /* its answers are here already */
+    int32_t recompute_old; /* the trainer works out old log-probs itself */
+    train__rows rows;
+    train_policy_sums sums;
+    int32_t first_update; /* of its batch: the weights are those that the batch began with */
+    double reward_last;
+    double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
+    int64_t batches;
+    ravel_refit_report report;          /* of the last refit */
+    double refits, overlap, gb_per_sec; /* how many, and sums over them */
+} train__grpo;
+
+/* A model's parameters as refit sees them, over a flat array and, for a sink, a second one. */
+ravel_status train__refit_tensors(const train_params *params, train_real *data, train_real *spare,
+                                  ravel_refit_tensor **tensors, int64_t *count, ravel_error *err);
+
+/* ---- grpo_rollout.c ---- */
+
+/* Groups that batch number `batch` asks for begin here; a batch may ask for more of them in further rounds. */
+ravel_status train__grpo_order(train__grpo *g, int64_t batch, ravel_error *err);
+/* The answers of the batch that was ordered, in g->answers, with enough useful groups where --dynamic-sampling asks. */
+ravel_status train__grpo_collect(train__grpo *g, ravel_error *err);
+/* Greedy answers to questions that are never trained on, and the mean reward of all ranks. */
+ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *err);
+ravel_status train__grpo_stop(train__grpo *g, ravel_error *err);
+/* The weights to the generators, as this version. */
+ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err);
+/* The answers of a batch that was ordered and is not wanted yet: they must be taken all the same. */
+ravel_status train__grpo_drain(train__grpo *g, ravel_error *err);
+/* Rollouts that wait, in and out of a checkpoint folder: gather on every rank, write on rank 0, read on every rank. */
+ravel_status train__grpo_gather_waiting(void *user, ravel_error *err);
+ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_error *err);
+ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_error *err);
+
+/* ---- grpo_learn.c ---- */
+
+/* Rewards, advantages and log-probs of g->answers, and the batch handed to the feed. */
+ravel_status train__grpo_prepare(train__grpo *g, ravel_error *err);
+/* One optimiser step: the feed's next update. */
+ravel_status train__grpo_update(train__grpo *g, ravel_error *err);
+
+#endif

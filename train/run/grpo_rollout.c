@@ -1,0 +1,296 @@
+/* Orders to the generators, their answers, evaluation and refit: everything a trainer rank does with the generators. */
+#include "train/run/grpo_internal.h"
+
+#include "train/kernels/host.h"
+
+#include <ravel/safetensors.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EVAL_BATCH = -1 };
+
+/* ---- orders --------------------------------------------------------------------------------------------- */
+
+/* Trainer 0 deals `count` questions from `first` on to the generators, one after the other. */
+static ravel_status send_orders(train__grpo *g, train_order order, int64_t first, int64_t count, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int32_t i = 0; g->rank == 0 && i < g->generators && !status; i++) {
+        train_pile_clear(&g->asking);
+        for (int64_t q = i; q < count && !status; q += g->generators)
+            status = train_prompts_add(g->prompts, first + q, &g->asking, err);
+        if (!status) status = train_order_send(g->world, g->count + i, &order, &g->asking, err);
+    }
+    return status;
+}
+
+ravel_status train__grpo_order(train__grpo *g, int64_t batch, ravel_error *err) {
+    train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = batch, .group_size = g->config->grpo.group_size};
+    ravel_status status = send_orders(g, order, g->run.state.question, g->config->grpo.prompts, err);
+    g->run.state.question += g->config->grpo.prompts;
+    g->waiting_batch = batch;
+    g->have_waiting = 0;
+    return status;
+}
+
+ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
+    train_order order = {.kind = TRAIN_ORDER_STOP};
+    return send_orders(g, order, 0, 0, err);
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------- */
+
+static ravel_status score(train__grpo *g, const train_pile *pile, int plain, ravel_error *err) {
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
+    ravel_status status = train_experience_load(&g->batch, pile, g->run.state.version, err);
+    if (!status)
+        status = train_experience_score(&g->batch, pile, &g->config->grpo, &g->config->policy, g->prompts, g->command,
+                                        plain, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
+    return ravel_agree(g->trainers, status, err);
+}
+
+/* Whether the samples from i on that are of one group have different rewards; *end is behind the last of them. Piles are
+ * sorted by group. */
+static int group_is_useful(const train_experience *x, int64_t i, int64_t *end) {
+    int differs = 0;
+    int64_t j = i + 1;
+    for (; j < x->count && x->groups[j] == x->groups[i]; j++) differs |= x->rewards[j] != x->rewards[i];
+    *end = j;
+    return differs;
+}
+
+static int64_t count_useful(const train_experience *x) {
+    int64_t useful = 0;
+    for (int64_t i = 0, end; i < x->count; i = end) useful += group_is_useful(x, i, &end);
+    return useful;
+}
+
+static int by_number(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The number of the `wanted`-th useful group over all ranks, or INT64_MAX where there are not as many: groups beyond it
+ * are left out. */
+static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ravel_error *err) {
+    const train_experience *x = &g->batch;
+    int64_t mine = count_useful(x), total = 0, counts[4096], n = 0;
+    *last = INT64_MAX;
+    ravel_status status = ravel_gather_counts(g->trainers, mine, counts, err);
+    for (int32_t r = 0; !status && r < g->count; r++) total += counts[r];
+    if (status || total <= wanted) return status;
+    size_t bytes = (size_t)(total + mine + 1) * sizeof(int64_t);
+    int64_t *all = train__alloc(NULL, bytes), *own = all ? all + total : NULL;
+    status = ravel_agree(g->trainers, all ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
+    if (!all) return status;
+    for (int64_t i = 0, end; !status && i < x->count; i = end)
+        if (group_is_useful(x, i, &end)) own[n++] = x->groups[i];
+    if (!status) status = ravel_gather(g->trainers, own, counts, 1, all, err);
+    if (!status) {
+        qsort(all, (size_t)total, sizeof *all, by_number);
+        *last = all[wanted - 1];
+    }
+    train__release(NULL, all, bytes);
+    return status;
+}
+
+/* Keeps the useful groups up to `last`. */
+static ravel_status keep_useful(train__grpo *g, int64_t last, ravel_error *err) {
+    const train_experience *x = &g->batch;
+    int64_t kept = 0;
+    for (int64_t i = 0, end; i < x->count; i = end)
+        if (group_is_useful(x, i, &end) && x->groups[i] <= last)
+            for (int64_t j = i; j < end; j++) g->answers.items[kept++] = g->answers.items[j];
+    g->answers.count = kept;
+    return score(g, &g->answers, 0, err);
+}
+
+/* DAPO: ask again until enough groups have something to teach, a few rounds at most. */
+static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
+    const train_grpo_options *o = &g->config->grpo;
+    ravel_status status = RAVEL_OK;
+    for (int32_t round = 0; !status && round < o->dynamic_rounds; round++) {
+        int64_t useful = count_useful(&g->batch);
+        status = ravel_comm_allreduce(g->trainers, &useful, &useful, 1, RAVEL_I64, RAVEL_SUM, err);
+        if (status || useful >= o->prompts) break;
+        train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = g->run.state.batch, .group_size = o->group_size};
+        status = send_orders(g, order, g->run.state.question, o->prompts, err);
+        g->run.state.question += o->prompts;
+        if (!status) status = train_answers_receive(g->world, g->count, g->run.state.batch, &g->answers, err);
+        if (!status) status = score(g, &g->answers, 0, err);
+    }
+    int64_t last = INT64_MAX;
+    if (!status) status = last_group(g, o->prompts, &last, err);
+    return status ? status : keep_useful(g, last, err);
+}
+
+static ravel_status receive_waiting(train__grpo *g, ravel_error *err) {
+    if (g->have_waiting) return RAVEL_OK;
+    train_pile_clear(&g->waiting);
+    ravel_status status = train_answers_receive(g->world, g->count, g->waiting_batch, &g->waiting, err);
+    if (!status) g->have_waiting = 1;
+    return status;
+}
+
+/* A generator takes no order while it still has answers to hand over. */
+ravel_status train__grpo_drain(train__grpo *g, ravel_error *err) {
+    if (g->waiting_batch < 0) return RAVEL_OK;
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
+    ravel_status status = receive_waiting(g, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
+    return status;
+}
+
+ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
+    ravel_status status = receive_waiting(g, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
+    if (status) return status;
+    train_pile swap = g->answers;
+    g->answers = g->waiting;
+    g->waiting = swap;
+    g->have_waiting = 0;
+    g->waiting_batch = -1;
+    status = score(g, &g->answers, 0, err);
+    if (!status && g->config->grpo.dynamic_sampling) status = sample_dynamically(g, err);
+    return status;
+}
+
+ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *err) {
+    int64_t count = train_prompts_eval_count(g->prompts, g->config->grpo.eval_prompts);
+    double sums[2] = {0, 0};
+    *reward = NAN;
+    if (count == 0) return RAVEL_OK;
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
+    train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = EVAL_BATCH, .group_size = 1, .greedy = 1};
+    ravel_status status = train__grpo_drain(g, err);
+    if (!status) status = send_orders(g, order, TRAIN_EVAL_FIRST, count, err);
+    train_pile_clear(&g->answers);
+    if (!status) status = train_answers_receive(g->world, g->count, EVAL_BATCH, &g->answers, err);
+    if (!status) status = score(g, &g->answers, 1, err);
+    for (int64_t i = 0; !status && i < g->batch.count; i++, sums[1] += 1) sums[0] += g->batch.rewards[i];
+    if (!status) status = ravel_comm_allreduce(g->trainers, sums, sums, 2, RAVEL_F64, RAVEL_SUM, err);
+    if (!status && sums[1] > 0) {
+        *reward = sums[0] / sums[1];
+        (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_EVAL_REWARD, *reward, 1);
+    }
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
+    return status;
+}
+
+/* ---- refit ---------------------------------------------------------------------------------------------- */
+
+ravel_status train__refit_tensors(const train_params *params, train_real *data, train_real *spare,
+                                  ravel_refit_tensor **tensors, int64_t *count, ravel_error *err) {
+    size_t bytes = (size_t)params->count * sizeof **tensors;
+    ravel_refit_tensor *all = train__calloc(NULL, (size_t)params->count, sizeof *all);
+    if (!all) return train__no_memory(err, bytes, "the list of tensors");
+    for (int64_t i = 0; i < params->count; i++) {
+        const train_tensor *t = &params->tensors[i];
+        all[i].name = t->name;
+        all[i].dtype = RAVEL_F32;
+        all[i].ndim = t->rank;
+        for (int32_t d = 0; d < t->rank; d++) all[i].dims[d] = t->dims[d];
+        all[i].data = data + t->offset;
+        all[i].spare = spare ? spare + t->offset : NULL;
+    }
+    *tensors = all;
+    *count = params->count;
+    return RAVEL_OK;
+}
+
+ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
+    train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
+    ravel_status status = train__grpo_drain(g, err);
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
+    if (!status) status = send_orders(g, order, 0, 0, err);
+    g->report = (ravel_refit_report){.size = sizeof g->report};
+    if (!status) status = ravel_refit_update(g->refit, version, &g->report, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
+    if (status) return status;
+    g->run.state.version = version;
+    g->refits += 1;
+    g->overlap += g->report.overlap;
+    g->gb_per_sec += g->report.gb_per_second;
+    ravel_refit_count(&g->report, g->run.metrics);
+    return RAVEL_OK;
+}
+
+/* ---- checkpoints ---------------------------------------------------------------------------------------- */
+
+static const char waiting_name[] = "rollouts.safetensors";
+
+ravel_status train__grpo_gather_waiting(void *user, ravel_error *err) {
+    train__grpo *g = user;
+    ravel_status status = train__grpo_drain(g, err);
+    train_pile_clear(&g->gathered);
+    if (status || g->waiting_batch < 0) return status;
+    if (g->rank != 0) return train_pile_send(g->trainers, 0, &g->waiting, err);
+    for (int64_t i = 0; i < g->waiting.count && !status; i++) {
+        const train_rollout *r = &g->waiting.items[i];
+        status = train_pile_add(&g->gathered, r, g->waiting.tokens + r->first, g->waiting.logprobs + r->first, err);
+    }
+    for (int32_t r = 1; r < g->count && !status; r++) status = train_pile_receive(g->trainers, r, &g->gathered, err);
+    return status;
+}
+
+ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_error *err) {
+    train__grpo *g = user;
+    char path[TRAIN_PATH], batch[32];
+    if (g->waiting_batch < 0) return RAVEL_OK;
+    const train_pile *p = &g->gathered;
+    const int64_t words = sizeof(train_rollout) / sizeof(int64_t), items[] = {p->count, words}, tokens[] = {p->used};
+    const ravel_safetensor tensors[] = {
+        {.name = "items", .dtype = RAVEL_I64, .rank = 2, .dims = items, .data = p->items},
+        {.name = "tokens", .dtype = RAVEL_I32, .rank = 1, .dims = tokens, .data = p->tokens},
+        {.name = "logprobs", .dtype = RAVEL_F32, .rank = 1, .dims = tokens, .data = p->logprobs}};
+    (void)snprintf(path, sizeof path, "%.4000s/%s", folder, waiting_name);
+    (void)snprintf(batch, sizeof batch, "%lld", (long long)g->waiting_batch);
+    const char *metadata[] = {"batch", batch};
+    ravel_safetensors_options options;
+    ravel_safetensors_options_default(&options);
+    options.durability = RAVEL_IN_PLACE;
+    return ravel_safetensors_write(path, tensors, 3, metadata, 1, &options, err);
+}
+
+/* The groups of this trainer, whatever number of trainers wrote them. */
+static ravel_status take_share(train__grpo *g, const train_rollout *items, int64_t count, const int32_t *tokens,
+                               const float *logprobs, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    train_pile_clear(&g->waiting);
+    for (int64_t i = 0; i < count && !status; i++)
+        if (items[i].group % g->count == g->rank)
+            status = train_pile_add(&g->waiting, &items[i], tokens + items[i].first, logprobs + items[i].first, err);
+    train_pile_sort(&g->waiting);
+    return status;
+}
+
+ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_error *err) {
+    char path[TRAIN_PATH];
+    ravel_safetensors *file = NULL;
+    const ravel_safetensor *items, *tokens, *logprobs;
+    (void)snprintf(path, sizeof path, "%.4000s/%s", folder, waiting_name);
+    FILE *there = fopen(path, "rb");
+    if (!there) return RAVEL_OK; /* nothing waited */
+    (void)fclose(there);
+    ravel_status status = ravel_safetensors_open(path, NULL, &file, err);
+    if (!status) status = ravel_safetensors_get(file, "items", -1, NULL, &items, err);
+    if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &tokens, err);
+    if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &logprobs, err);
+    const char *batch = status ? NULL : ravel_safetensors_metadata(file, "batch");
+    if (!batch || !items->aligned || !tokens->aligned || !logprobs->aligned) {
+        ravel_safetensors_free(file);
+        return status ? status : ravel_error_set(err, RAVEL_E_DATA, "%s is not what a checkpoint holds", path);
+    }
+    status = take_share(g, items->data, items->count * (int64_t)sizeof(int64_t) / (int64_t)sizeof(train_rollout),
+                        tokens->data, logprobs->data, err);
+    if (!status) {
+        g->waiting_batch = strtoll(batch, NULL, 10);
+        g->have_waiting = 1;
+    }
+    ravel_safetensors_free(file);
+    return status;
+}

@@ -1,0 +1,271 @@
+/* Supervised fine-tuning: one loop. The feed prepares the next update while this one is learnt. */
+#include "train/run/sft.h"
+
+#include "train/run/announce.h"
+#include "train/kernels/host.h"
+#include "train/rl/task.h"
+
+#include <ravel/exchange.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct sft {
+    const train_config *config;
+    train_run run;
+    ravel_mesh *mesh;
+    ravel_source *source, *eval;
+    ravel_feed *feed;
+    train_learner *learner;
+    int64_t steps; /* updates to run in all */
+    double loss_first, loss_last, eval_loss;
+} sft;
+
+/* ---- data ----------------------------------------------------------------------------------------------- */
+
+enum { EVAL_QUESTIONS = 256 };
+
+static ravel_status open_task(sft *s, ravel_error *err) {
+    const train_sft_options *o = &s->config->sft;
+    uint64_t seed = s->config->run.seed;
+    ravel_status status = train_task_source(o->task, seed, o->level, 0, o->batch * s->steps, &s->source, err);
+    if (!status) status = train_task_source(o->task, seed, o->level, TRAIN_EVAL_FIRST, EVAL_QUESTIONS, &s->eval, err);
+    return status;
+}
+
+static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err) {
+    ravel_source_options options = s->config->source;
+    options.vocab = shape->vocab;
+    ravel_status status = ravel_source_open(&options, &s->source, err);
+    double share = s->config->sft.eval_share;
+    if (status || share <= 0) return status;
+    int64_t rows = ravel_source_count(s->source), kept = (int64_t)((double)rows * share);
+    if (kept < 1 || kept >= rows)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "eval-share %g of %lld rows leaves nothing to %s", share,
+                               (long long)rows, kept < 1 ? "evaluate" : "train on");
+    ravel_source_free(s->source);
+    s->source = NULL;
+    int64_t first = options.first_row, cut = first + rows - kept;
+    options.end_row = cut;
+    status = ravel_source_open(&options, &s->source, err);
+    options.first_row = cut;
+    options.end_row = first + rows;
+    if (!status) status = ravel_source_open(&options, &s->eval, err);
+    return status;
+}
+
+/* Opens the data and settles how many updates there will be: what the epochs take, and --steps at most. */
+static ravel_status open_data(sft *s, const ravel_shape *shape, ravel_error *err) {
+    const train_config *c = s->config;
+    s->steps = c->run.steps ? c->run.steps : TRAIN_STEPS;
+    if (c->sft.task) return open_task(s, err);
+    ravel_status status = open_rows(s, shape, err);
+    if (status || c->sft.epochs == 0) return status;
+    int64_t rows = ravel_source_count(s->source) * c->sft.epochs, needed = (rows + c->sft.batch - 1) / c->sft.batch;
+    s->steps = c->run.steps ? train__min(c->run.steps, needed) : needed;
+    return RAVEL_OK;
+}
+
+static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation, ravel_feed **feed, ravel_error *err) {
+    const train_config *c = s->config;
+    ravel_feed_options options;
+    ravel_weights_options weights;
+    ravel_plan_options plan = c->plan;
+    ravel_feed_options_default(&options);
+    ravel_weights_options_default(&weights);
+    if (c->sft.single) plan.method = RAVEL_METHOD_AS_IS;
+    plan.sync = RAVEL_SYNC_UPDATE;
+    weights.mode = evaluation ? RAVEL_TOKEN_MEAN : c->learn.aggregation;
+    weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->plan.budget;
+    options.owners = RAVEL_OWNERS_EVERY_RANK;
+    options.plan = &plan;
+    options.weights = &weights;
+    options.samples = c->sft.batch;
+    options.shuffle = !evaluation && !c->sft.task;
+    options.shuffle_seed = c->run.seed;
+    options.updates = evaluation ? 0 : s->run.steps - s->run.state.step;
+    options.epochs = evaluation ? 1 : c->sft.epochs;
+    options.prefetch = !evaluation;
+    options.pad_token = 0;
+    options.first_fields = "*";
+    options.last_fields = "*";
+    options.logger = s->run.hooks.logger;
+    return ravel_feed_create(s->mesh, source, &options, feed, err);
+}
+
+/* ---- learning ------------------------------------------------------------------------------------------- */
+
+/* Sums over the tokens of a micro-batch, and the border between forward and backward: the first call of the hook. */
+typedef struct tally {
+    ravel_metrics *metrics;
+    const float *weights; /* at the predicted tokens */
+    double loss, nll, tokens;
+    int32_t phase; /* that is open */
+} tally;
+
+static ravel_status loss_hook(void *user, const train_scored *scored, ravel_error *err) {
+    tally *t = user;
+    (void)err;
+    if (t->metrics && t->phase == RAVEL_PHASE_FORWARD) {
+        (void)ravel_metrics_phase_end(t->metrics, RAVEL_PHASE_FORWARD, NULL);
+        (void)ravel_metrics_phase_begin(t->metrics, RAVEL_PHASE_BACKWARD, NULL);
+        t->phase = RAVEL_PHASE_BACKWARD;
+    }
+    for (int64_t i = 0; i < scored->count; i++) {
+        double weight = (double)t->weights[scored->places[i]], nll = -(double)scored->logprob[i];
+        scored->coef[i] = (float)-weight;
+        t->loss += weight * nll;
+        t->nll += nll;
+    }
+    t->tokens += (double)scored->count;
+    return RAVEL_OK;
+}
+
+static ravel_status learn_micro(sft *s, const ravel_micro_batch *micro, tally *t, ravel_error *err) {
+    train_batch batch;
+    train_result result = {0};
+    train_loss loss = {.call = loss_hook, .user = t};
+    if (micro->filler) return RAVEL_OK;
+    ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
+    if (status) return status;
+    t->weights = batch.weights;
+    t->phase = RAVEL_PHASE_FORWARD;
+    (void)ravel_metrics_phase_begin(t->metrics, RAVEL_PHASE_FORWARD, NULL);
+    status = train_model_learn(train_learner_model(s->learner), &batch, &loss, &result, err);
+    (void)ravel_metrics_phase_end(t->metrics, (ravel_phase)t->phase, NULL);
+    return status;
+}
+
+static ravel_status learn_update(sft *s, ravel_error *err) {
+    ravel_micro_batch micro;
+    ravel_feed_iter iter = ravel_feed_iterate(s->feed, 0);
+    ravel_metrics *m = s->run.metrics;
+    tally t = {.metrics = m};
+    ravel_status status = RAVEL_OK;
+    train_learner_begin(s->learner);
+    while (!status && ravel_feed_iter_next(&iter, &micro)) status = learn_micro(s, &micro, &t, err);
+    status = ravel_agree(s->run.comm, status, err);
+    if (!status) status = train_run_apply(&s->run, s->learner, err);
+    if (status) return status;
+    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, t.loss, 1);
+    if (t.tokens > 0) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, t.nll / t.tokens, t.tokens);
+    return RAVEL_OK;
+}
+
+/* ---- evaluating ----------------------------------------------------------------------------------------- */
+
+static ravel_status score_micro(sft *s, const ravel_micro_batch *micro, double *sums, ravel_error *err) {
+    train_batch batch;
+    train_result result = {0};
+    if (micro->filler) return RAVEL_OK;
+    ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
+    if (status) return status;
+    train_learner_count_tokens(s->learner, &batch);
+    status = train_model_score(train_learner_model(s->learner), &batch, &result, err);
+    sums[0] += result.loss;
+    sums[1] += (double)result.scored;
+    return status;
+}
+
+static ravel_status evaluate(sft *s, ravel_error *err) {
+    ravel_feed *feed = NULL;
+    const ravel_feed_update *update;
+    double sums[2] = {0, 0};
+    if (!s->eval) return RAVEL_OK;
+    (void)ravel_metrics_phase_begin(s->run.metrics, RAVEL_PHASE_EVAL, NULL);
+    ravel_status status = make_feed(s, s->eval, 1, &feed, err);
+    while (!status && (status = ravel_feed_next(feed, &update, err)) == RAVEL_OK) {
+        ravel_micro_batch micro;
+        ravel_feed_iter iter = ravel_feed_iterate(feed, 0);
+        while (!status && ravel_feed_iter_next(&iter, &micro)) status = score_micro(s, &micro, sums, err);
+        status = ravel_agree(s->run.comm, status, err);
+    }
+    ravel_feed_free(feed);
+    if (status == RAVEL_E_END) status = RAVEL_OK;
+    if (!status) status = ravel_comm_allreduce(s->run.comm, sums, sums, 2, RAVEL_F64, RAVEL_SUM, err);
+    if (!status && sums[1] > 0) {
+        s->eval_loss = sums[0] / sums[1];
+        (void)ravel_metrics_add(s->run.metrics, RAVEL_METRIC_EVAL_LOSS, s->eval_loss, 1);
+    }
+    (void)ravel_metrics_phase_end(s->run.metrics, RAVEL_PHASE_EVAL, NULL);
+    return status;
+}
+
+static int eval_is_due(const sft *s) {
+    int64_t every = s->config->sft.eval_every, step = s->run.state.step;
+    return step == s->run.steps || (every > 0 && step % every == 0);
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------- */
+
+static ravel_status one_step(sft *s, ravel_error *err) {
+    const ravel_feed_update *update;
+    ravel_metrics *m = s->run.metrics;
+    ravel_metrics_begin(m);
+    (void)ravel_metrics_phase_begin(m, RAVEL_PHASE_FEED, NULL);
+    ravel_status status = ravel_feed_next(s->feed, &update, err);
+    (void)ravel_metrics_phase_end(m, RAVEL_PHASE_FEED, NULL);
+    if (status) return status;
+    train_metrics_update_counts(m, update);
+    status = learn_update(s, err);
+    if (status) return status;
+    s->run.state.epoch = update->cursor.epoch;
+    s->run.state.position = update->cursor.position;
+    if (eval_is_due(s)) status = evaluate(s, err);
+    if (!status) status = train_run_end_step(&s->run, s->learner, err);
+    double nll;
+    if (!status && ravel_metrics_value(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, &nll)) {
+        if (isnan(s->loss_first)) s->loss_first = nll;
+        s->loss_last = nll;
+    }
+    return status;
+}
+
+static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks, ravel_error *err) {
+    ravel_shape shape;
+    ravel_mesh_options mesh;
+    ravel_mesh_options_default(&mesh);
+    ravel_status status = train_shape(&s->config->model, &shape, err);
+    if (!status) status = open_data(s, &shape, err);
+    if (!status && ravel_comm_rank(comm) == 0 && hooks)
+        status = train_announce(s->config, TRAIN_SFT, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
+    status = ravel_agree(comm, status, err);
+    if (!status)
+        status =
+            train_run_open(&s->run, s->config, TRAIN_SFT, &shape, comm, ravel_comm_size(comm), s->steps, hooks, err);
+    if (!status) status = ravel_mesh_create(comm, &mesh, &s->mesh, err);
+    if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
+    if (!status) status = train_learner_create(s->config, &shape, comm, NULL, &s->learner, err);
+    if (!status && s->run.checkpoint[0]) {
+        ravel_cursor cursor = {s->run.state.epoch, s->run.state.position};
+        status = ravel_agree(comm, train_learner_load(s->learner, s->run.checkpoint, err), err);
+        if (!status) status = ravel_feed_seek(s->feed, cursor, err);
+    }
+    return status;
+}
+
+static void summarise(const sft *s, train_summary *summary) {
+    train_run_summarise(&s->run, summary);
+    summary->loss_first = s->loss_first;
+    summary->loss_last = s->loss_last;
+    summary->eval_loss = s->eval_loss;
+    summary->reward_first = summary->reward_last = summary->sampled_first = summary->sampled_last = NAN;
+}
+
+ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
+                       ravel_error *err) {
+    sft s = {.config = config, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
+    ravel_status status = open_all(&s, comm, hooks, err);
+    while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
+    if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */
+    if (!status) status = train_run_finish(&s.run, s.learner, err);
+    if (!status && summary) summarise(&s, summary);
+    ravel_feed_free(s.feed);
+    train_learner_free(s.learner);
+    ravel_source_free(s.source);
+    ravel_source_free(s.eval);
+    ravel_mesh_free(s.mesh);
+    train_run_free(&s.run);
+    return status;
+}
