@@ -15,6 +15,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 SAN     ?=
 WERROR  ?=
+ASSERT  ?=
 
 VERSION := $(shell sed -n 's/.*RAVEL_VERSION_STRING "\(.*\)".*/\1/p' include/ravel/base.h)
 MAJOR   := $(firstword $(subst ., ,$(VERSION)))
@@ -24,7 +25,7 @@ WARN  := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpoint
 # -ffp-contract=off: no fused multiply-add behind our back, so that every machine computes the same doubles.
 FLAGS  = -std=c11 -D_GNU_SOURCE $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(WARN) \
          $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) \
-         -Iinclude -MMD -MP $(CFLAGS)
+         $(if $(SAN)$(ASSERT),-DRAVEL_ASSERT_ON) -Iinclude -MMD -MP $(CFLAGS)
 LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 LIBS   = -lm -ldl
 
@@ -82,7 +83,7 @@ help:
 	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30)"
 	@echo "make install    into PREFIX ($(PREFIX)), with headers, man pages and a pkg-config file"
 	@echo "make clean      remove $(BUILD)/"
-	@echo "variables       CC, OPT, CFLAGS, LDFLAGS, SAN=address,undefined, WERROR=1, BUILD=folder"
+	@echo "variables       CC, OPT, CFLAGS, LDFLAGS, SAN=address,undefined, ASSERT=1, WERROR=1, BUILD=folder"
 
 # ---- rules -----------------------------------------------------------------------------------------------------
 
