@@ -37,9 +37,11 @@ endif
 # ---- what is built from what -----------------------------------------------------------------------------------
 
 MPI_SRC    := src/comm/mpi.c
-MODULE_SRC := $(MPI_SRC) src/comm/nccl.c src/device/cuda.c
+CUDA_SRC   := $(wildcard src/device/cuda*.c src/device/cuda*.cu)
+MODULE_SRC := $(MPI_SRC) src/comm/nccl.c $(CUDA_SRC)
 LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c src/*/*/*.c))
-TRAIN_SRC  := $(wildcard train/*/*.c train/*/*/*.c)
+TRAIN_CUDA_SRC := $(wildcard train/kernels/cuda/*.c train/kernels/cuda/*.cu)
+TRAIN_SRC  := $(filter-out $(TRAIN_CUDA_SRC),$(wildcard train/*/*.c train/*/*/*.c))
 CLI_SRC    := $(wildcard cli/*.c)
 UNIT_SRC   := $(wildcard tests/unit/*.c)
 BENCH_SRC  := $(wildcard bench/*.c)
@@ -48,7 +50,7 @@ EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.
 
 # One short line a command; V=1 shows the whole.
 say = $(if $(V),,@printf "  %-3s %s\n" $(1) $(2) && )
-obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+obj = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(patsubst %.c,$(BUILD)/obj/%.o,$(1)))
 
 STATIC := $(BUILD)/libravel.a
 SHARED := $(BUILD)/libravel.so
@@ -60,6 +62,13 @@ FUZZ   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 
 # One loadable module an MPI implementation: libravel itself links no MPI, and finds the right one when it is needed.
 MODULES := $(if $(HAVE_OPENMPI),$(BUILD)/libravel_openmpi.so) $(if $(HAVE_MPICH),$(BUILD)/libravel_mpich.so)
+# Likewise for CUDA: the device floor, NCCL, and the trainer's kernel set. Without nvcc there is none of them.
+ifdef HAVE_CUDA
+MODULES += $(if $(CUDA_SRC),$(BUILD)/libravel_cuda.so)
+MODULES += $(if $(HAVE_NCCL),$(if $(wildcard src/comm/nccl.c),$(BUILD)/libravel_nccl.so))
+MODULES += $(if $(and $(HAVE_CUBLASLT),$(HAVE_CUDNN),$(TRAIN_CUDA_SRC)),$(BUILD)/libravel_train_cuda.so)
+endif
+CUDA_ARCH ?= sm_90a
 
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
@@ -125,6 +134,27 @@ $(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(OPENMPI_FLAGS) $(LINK)
 $(BUILD)/libravel_mpich.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(MPICH_FLAGS) $(LINK)
+
+# ---- CUDA. C files that include CUDA's headers are compiled by $(CC), kernels by nvcc (which makes C++ of them).
+NVCC_FLAGS = -O3 -std=c++17 -arch=$(CUDA_ARCH) -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
+             -Iinclude -MMD -MP $(if $(WERROR),-Werror all-warnings) $(NVCCFLAGS)
+$(BUILD)/obj/src/%.cu.o: src/%.cu
+	@mkdir -p $(@D)
+	$(call say,NVC,$@)$(NVCC) $(NVCC_FLAGS) -Isrc -c $< -o $@
+$(BUILD)/obj/train/%.cu.o: train/%.cu
+	@mkdir -p $(@D)
+	$(call say,NVC,$@)$(NVCC) $(NVCC_FLAGS) $(CUDNN_INCLUDE) -I. -c $< -o $@
+$(call obj,$(filter %.c,$(CUDA_SRC)) src/comm/nccl.c): CFLAGS += $(CUDA_INCLUDE)
+$(call obj,$(filter %.c,$(TRAIN_CUDA_SRC))): CFLAGS += $(CUDA_INCLUDE) $(CUDNN_INCLUDE)
+# The runtime is linked statically: the modules load on a machine without CUDA, and say there what is missing.
+CUDA_LINK = $(CUDA_LIBS) -lcudart_static -lrt -lstdc++ -ldl $(LINK) -Wl,--exclude-libs,ALL
+$(BUILD)/libravel_cuda.so: $(call obj,$(CUDA_SRC))
+	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK)
+$(BUILD)/libravel_nccl.so: $(call obj,src/comm/nccl.c)
+	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK) -lnccl
+$(BUILD)/libravel_train_cuda.so: $(call obj,$(TRAIN_CUDA_SRC))
+	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK) -lcublasLt $(CUDNN_LIBS)
+
 $(BUILD)/obj/src/comm/reduce.o: CFLAGS += -O3
 # Where an installed libravel looks for modules.
 $(BUILD)/obj/src/comm/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
@@ -195,4 +225,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
--include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(TRAIN_SRC) $(CLI_SRC) $(UNIT_SRC) $(BENCH_SRC) $(FUZZ_SRC)))
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(TRAIN_SRC) $(CLI_SRC) $(UNIT_SRC) $(BENCH_SRC) $(FUZZ_SRC) \
+           $(CUDA_SRC) src/comm/nccl.c $(TRAIN_CUDA_SRC)))

@@ -35,4 +35,39 @@ for kind in openmpi mpich; do
     else missing $kind "no ranks over it" "$([ $kind = mpich ] && echo libmpich-dev mpich || echo libopenmpi-dev openmpi-bin)"; fi
 done
 
+# CUDA: nvcc compiles a kernel and links the static runtime; its libraries follow from where it is.
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+cuda=${nvcc%/bin/nvcc}
+printf '%s\n' '#include <cuda_runtime.h>
+__global__ void k(int *x) { *x = 1; }
+int main() { k<<<1, 1>>>(0); return cudaGetLastError() != cudaSuccess; }' >"$dir/probe.cu"
+if [ -n "$nvcc" ] && "$nvcc" -arch=sm_90a -o "$dir/probe" "$dir/probe.cu" >"$dir/log" 2>&1; then
+    found CUDA CUDA "device memory and kernels (libravel_cuda.so), by $nvcc"
+    flags="-I$cuda/include -L$cuda/lib64"
+    printf 'NVCC := %s\nCUDA_INCLUDE := -isystem %s/include\nCUDA_LIBS := -L%s/lib64 -Wl,-rpath,%s/lib64\n' "$nvcc" "$cuda" "$cuda" "$cuda" >>"$out.new"
+    if try nccl '#include <nccl.h>
+int main(void) { ncclUniqueId id; return ncclGetUniqueId(&id); }' $flags -lnccl; then
+        found NCCL NCCL "ranks on several GPUs (libravel_nccl.so)"
+    else missing NCCL "no ranks over it" libnccl-dev; fi
+    if try cublaslt '#include <cublasLt.h>
+int main(void) { cublasLtHandle_t h; return cublasLtCreate(&h); }' $flags -lcublasLt; then
+        found CUBLASLT cuBLASLt "matrix products of the trainer on the GPU"
+    else missing cuBLASLt "no trainer on the GPU" libcublas-dev; fi
+    # cuDNN: the toolkit's, the system's, or the one that came with PyTorch (its wheel has the headers too).
+    wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0])' 2>/dev/null)
+    for place in ${wheel:+"$wheel"} "$cuda" /usr; do
+        lib=$(ls "$place"/lib64/libcudnn.so.9 "$place"/lib/libcudnn.so.9 "$place"/lib/x86_64-linux-gnu/libcudnn.so.9 2>/dev/null | head -n 1)
+        [ -n "$lib" ] || continue
+        rpath=$([ "$place" = /usr ] || echo "-Wl,-rpath,${lib%/*}")
+        # shellcheck disable=SC2086
+        if try cudnn '#include <cudnn.h>
+int main(void) { return cudnnGetVersion() == 0; }' -I"$place/include" $flags "$lib" $rpath -Wl,--allow-shlib-undefined; then
+            found CUDNN cuDNN "attention of the trainer on the GPU, $lib"
+            printf 'CUDNN_INCLUDE := -isystem %s/include\nCUDNN_LIBS := %s %s -Wl,--allow-shlib-undefined\n' "$place" "$lib" "$rpath" >>"$out.new"
+            break
+        fi
+    done
+    grep -q HAVE_CUDNN "$out.new" || missing cuDNN "no trainer on the GPU" libcudnn9-dev-cuda-13
+else missing CUDA "no device memory; install NVIDIA's CUDA toolkit 13" cuda-toolkit-13; fi
+
 mv "$out.new" "$out"
