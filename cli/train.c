@@ -148,7 +148,7 @@ static ravel_status choose_threads(train_config *c, train_kind kind, ravel_error
     ravel_status status = train_shape(&c->model, &shape, err);
     if (status) return status;
     int32_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
-    c->model.threads = train_threads(c, &shape, processors, busy_ranks(c, kind));
+    c->model.threads = train_threads(&c->model, &shape, c->plan.budget, processors, busy_ranks(c, kind));
     return RAVEL_OK;
 }
 

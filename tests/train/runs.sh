@@ -90,7 +90,7 @@ mock = '{"mode":"distribution","type":"uniform","min_seq_len":1000,"max_seq_len"
 run = subprocess.run([sys.argv[1], "train", "sft", "--mock", mock, "--budget", "4k", "--batch", "8", "--steps", "1",
                       "--hidden", "256", "--ffn", "768", "--run", sys.argv[2] + "/memory", "--no-checkpoint-end"],
                      capture_output=True, text=True)
-said = re.search(r"memory of a trainer: ([\d.]+) (\w+)", run.stderr)
+said = re.search(r"memory per trainer: ([\d.]+) (\w+)", run.stderr)
 taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 print("%.0f %.0f" % (float(said.group(1)) * units[said.group(2)], taken))
 P

@@ -1,7 +1,7 @@
 /* What a run says it will take, against what its allocator sees; and the threads that it chooses. */
 #include "tests/unit/check.h"
 
-#include "train/run/announce.h"
+#include "train/run/footprint.h"
 #include "train/model/generator.h"
 
 #include <ravel/comm.h>
@@ -39,7 +39,9 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     check_memory memory;
     train_learner *l = NULL;
     check_memory_init(&memory);
-    ravel_status status = train_learner_create(&j->config, &j->shape, comm, &memory.allocator, &l, err);
+    train_learner_options options = train_config_learner(&j->config);
+    options.allocator = &memory.allocator;
+    ravel_status status = train_learner_create(&options, &j->shape, comm, &l, err);
     if (status) return status;
     int64_t created = memory.peak;
     status = learn(j, l, err);
@@ -111,12 +113,12 @@ TEST(train_threads_share_processors_where_there_is_work) {
     ravel_shape shape;
     train_config_default(&c);
     CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK); /* 0.8 M parameters, budget 4096: 20 GFLOP */
-    CHECK_EQ(train_threads(&c, &shape, 8, 1), 8);
-    CHECK_EQ(train_threads(&c, &shape, 8, 3), 2);
-    CHECK_EQ(train_threads(&c, &shape, 2, 4), 1);
-    CHECK_EQ(train_threads(&c, &shape, 64, 1), 20);
+    CHECK_EQ(train_threads(&c.model, &shape, c.plan.budget, 8, 1), 8);
+    CHECK_EQ(train_threads(&c.model, &shape, c.plan.budget, 8, 3), 2);
+    CHECK_EQ(train_threads(&c.model, &shape, c.plan.budget, 2, 4), 1);
+    CHECK_EQ(train_threads(&c.model, &shape, c.plan.budget, 64, 1), 20);
     c.plan.budget = 256; /* too little work for a second one */
-    CHECK_EQ(train_threads(&c, &shape, 8, 1), 1);
+    CHECK_EQ(train_threads(&c.model, &shape, c.plan.budget, 8, 1), 1);
     c.model.threads = 5;
-    CHECK_EQ(train_threads(&c, &shape, 2, 4), 5);
+    CHECK_EQ(train_threads(&c.model, &shape, c.plan.budget, 2, 4), 5);
 }

@@ -4,7 +4,7 @@
 #include "tests/unit/check.h"
 
 #include "train/model/hf.h"
-#include "train/learn/learner.h"
+#include "train/run/config.h"
 
 #include <ravel/comm.h>
 #include <ravel/exchange.h>
@@ -143,13 +143,14 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     options.weights = &weights;
     options.samples = SAMPLES;
     options.first_fields = options.last_fields = "*";
+    train_learner_options learn = train_config_learner(&c);
     ravel_status status = train_shape(&c.model, &shape, err);
     if (!status) status = ravel_safetensors_open(GOLDEN "batch.safetensors", NULL, &file, err);
     if (!status) status = open_rows(file, &r, &source, err);
     status = ravel_agree(comm, status, err);
     if (!status) status = ravel_mesh_create(comm, &mesh_options, &mesh, err);
     if (!status) status = ravel_feed_create(mesh, source, &options, &feed, err);
-    if (!status) status = train_learner_create(&c, &shape, comm, NULL, &learner, err);
+    if (!status) status = train_learner_create(&learn, &shape, comm, &learner, err);
     if (!status) status = run_update(j, &c, comm, feed, learner, err);
     ravel_feed_free(feed);
     train_learner_free(learner);

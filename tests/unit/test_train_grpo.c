@@ -97,9 +97,9 @@ TEST(train_grpo_overlong_answers_carry_no_loss) {
     c.grpo.stop = SOME_END;
     if (!run(&c, metrics, all, 3)) return;
     CHECK(all[1].values[0] > 0 && all[1].values[0] < 1 && all[0].values[0] == all[2].values[0]);
-    c.grpo.overlong_filter = 1;
+    c.grpo.scoring.overlong_filter = 1;
     if (!run(&c, metrics, some, 3)) return;
-    double cut_off = all[1].values[0] * (double)(c.grpo.prompts * c.grpo.group_size * c.grpo.max_tokens);
+    double cut_off = all[1].values[0] * (double)(c.grpo.prompts * c.grpo.group_size * c.grpo.scoring.max_tokens);
     CHECK(fabs(some[0].values[0] - (all[0].values[0] - cut_off)) < 1e-6);
 }
 
@@ -120,7 +120,7 @@ TEST(train_grpo_dynamic_sampling_replaces_flat_groups) {
         CHECK(dynamic[1].values[i] == (double)(c.grpo.prompts * c.grpo.group_size));
     }
     c.grpo.reward_command = NULL; /* nobody is ever right: nothing to learn, and no end in tears */
-    c.grpo.partial = 0;
+    c.grpo.scoring.partial = 0;
     c.grpo.stop = NULL;
     CHECK(figure(&c, "batch/samples", 2) == 0);
 }
@@ -173,7 +173,7 @@ TEST(train_grpo_options_run) {
         c.grpo.updates = 1 + i % 3;
         c.grpo.async = i == 1;
         c.grpo.dynamic_sampling = i == 2;
-        c.grpo.overlong_filter = i == 3;
+        c.grpo.scoring.overlong_filter = i == 3;
         c.grpo.recompute_old = i == 4;
         c.policy.kl = i == 4 ? 0.1 : 0;
         c.policy.ratio = i == 5 ? TRAIN_RATIO_SEQUENCE : TRAIN_RATIO_TOKEN;
@@ -210,7 +210,7 @@ TEST(train_grpo_errors_reach_every_rank) {
         job_config(&c, folder);
         c.grpo.reward_command = cases[i].command;
         c.grpo.stop = cases[i].stop;
-        c.grpo.max_tokens = cases[i].max_tokens;
+        c.grpo.scoring.max_tokens = cases[i].max_tokens;
         job j = {.kind = TRAIN_GRPO, .config = &c};
         CHECK(ravel_threads_run(3, NULL, job_work, &j, &err) != RAVEL_OK);
         CHECK_HAS(err.message, cases[i].says);

@@ -19,17 +19,17 @@ static void write_rows(char *path, const char *bad) {
 
 /* The row that question `index` is, by its prompt; the answer must be of the same row. */
 static int row_of(const train_prompts *p, int64_t index) {
-    train_pile pile;
+    train_rollouts rollouts;
     train_question q;
     size_t bytes;
-    train_pile_init(&pile, NULL);
+    train_rollouts_init(&rollouts, NULL);
     ravel_error err = RAVEL_ERROR_INIT;
-    if (!EXPECT(train_prompts_add(p, index, &pile, &err) == RAVEL_OK)) return -1;
-    EXPECT(pile.items[0].group == index && pile.items[0].prompt == 3 && pile.tokens[0] == TRAIN_TOKEN_BOS);
-    int row = pile.tokens[2] - '0';
+    if (!EXPECT(train_prompts_add(p, index, &rollouts, &err) == RAVEL_OK)) return -1;
+    EXPECT(rollouts.items[0].group == index && rollouts.items[0].prompt == 3 && rollouts.tokens[0] == TRAIN_TOKEN_BOS);
+    int row = rollouts.tokens[2] - '0';
     const char *answer = train_prompts_answer(p, index, &q, &bytes);
     EXPECT(bytes == 2 && answer[0] == 'a' && answer[1] == '0' + row);
-    train_pile_free(&pile);
+    train_rollouts_free(&rollouts);
     return row;
 }
 
@@ -86,14 +86,14 @@ TEST(train_prompts_of_tasks_keep_their_bound) {
             ravel_error err = RAVEL_ERROR_INIT;
             train_prompts_options o = {.task = train_task_name(t), .level = level, .vocab = 320};
             CHECK_OK(train_prompts_open(&o, &p, &err), &err);
-            train_pile pile;
-            train_pile_init(&pile, NULL);
+            train_rollouts rollouts;
+            train_rollouts_init(&rollouts, NULL);
             for (int64_t i = 0; i < 100; i++) {
-                train_pile_clear(&pile);
-                CHECK_OK(train_prompts_add(p, i, &pile, &err), &err);
-                CHECK(pile.items[0].length <= train_prompts_longest(p));
+                train_rollouts_clear(&rollouts);
+                CHECK_OK(train_prompts_add(p, i, &rollouts, &err), &err);
+                CHECK(rollouts.items[0].length <= train_prompts_longest(p));
             }
-            train_pile_free(&pile);
+            train_rollouts_free(&rollouts);
             train_prompts_free(p);
         }
 }

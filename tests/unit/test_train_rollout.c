@@ -14,13 +14,13 @@ static int32_t token_of(int64_t group, int64_t member, int64_t place) {
 }
 
 static ravel_status generator(ravel_comm *comm, job *j, ravel_error *err) {
-    train_pile prompts, answers;
+    train_rollouts prompts, answers;
     train_order order = {0};
-    train_pile_init(&prompts, NULL);
-    train_pile_init(&answers, NULL);
+    train_rollouts_init(&prompts, NULL);
+    train_rollouts_init(&answers, NULL);
     ravel_status status;
     while (!(status = train_order_receive(comm, &order, &prompts, err)) && order.kind == TRAIN_ORDER_GENERATE) {
-        train_pile_clear(&answers);
+        train_rollouts_clear(&answers);
         for (int64_t i = prompts.count - 1; i >= 0 && !status; i--) /* backwards: the order must not matter */
             for (int64_t m = 0; m < order.group_size && !status; m++) {
                 const train_rollout *p = &prompts.items[i];
@@ -34,34 +34,34 @@ static ravel_status generator(ravel_comm *comm, job *j, ravel_error *err) {
                     tokens[t] = token_of(r.group, m, t);
                     logprobs[t] = -(float)t;
                 }
-                status = train_pile_add(&answers, &r, tokens, logprobs, err);
+                status = train_rollouts_add(&answers, &r, tokens, logprobs, err);
             }
         if (!status) status = train_answers_send(comm, j->trainers, order.batch, &answers, err);
         if (status) break;
     }
-    train_pile_free(&prompts);
-    train_pile_free(&answers);
+    train_rollouts_free(&prompts);
+    train_rollouts_free(&answers);
     return status;
 }
 
 static ravel_status send_prompts(ravel_comm *comm, const job *j, int64_t batch, ravel_error *err) {
-    train_pile prompts;
+    train_rollouts prompts;
     ravel_status status = RAVEL_OK;
     for (int32_t g = 0; g < j->generators && !status; g++) {
-        train_pile_init(&prompts, NULL);
+        train_rollouts_init(&prompts, NULL);
         for (int64_t i = g; i < j->prompts && !status; i += j->generators) {
             int32_t tokens[8] = {0};
             train_rollout p = {.length = 1 + i % 7, .prompt = 1 + i % 7, .group = i};
-            status = train_pile_add(&prompts, &p, tokens, NULL, err);
+            status = train_rollouts_add(&prompts, &p, tokens, NULL, err);
         }
         train_order order = {TRAIN_ORDER_GENERATE, batch, 0, j->group_size, 0};
         if (!status) status = train_order_send(comm, j->trainers + g, &order, &prompts, err);
-        train_pile_free(&prompts);
+        train_rollouts_free(&prompts);
     }
     return status;
 }
 
-static void check_answers(const train_pile *a, const job *j, int32_t rank) {
+static void check_answers(const train_rollouts *a, const job *j, int32_t rank) {
     int64_t i = 0;
     for (int64_t group = rank; group < j->prompts; group += j->trainers)
         for (int64_t m = 0; m < j->group_size; m++, i++) {
@@ -80,12 +80,12 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
     int32_t rank = ravel_comm_rank(comm);
     if (rank >= j->trainers) return generator(comm, j, err);
-    train_pile answers;
+    train_rollouts answers;
     ravel_status status = RAVEL_OK;
-    train_pile_init(&answers, NULL);
+    train_rollouts_init(&answers, NULL);
     for (int64_t batch = 0; batch < 3 && !status; batch++) {
         if (rank == 0) status = send_prompts(comm, j, batch, err);
-        train_pile_clear(&answers);
+        train_rollouts_clear(&answers);
         if (!status) status = train_answers_receive(comm, j->trainers, batch, &answers, err);
         if (!status) check_answers(&answers, j, rank);
         j->seen[rank] += answers.count;
@@ -93,7 +93,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     train_order stop = {.kind = TRAIN_ORDER_STOP};
     for (int32_t g = 0; rank == 0 && g < j->generators && !status; g++)
         status = train_order_send(comm, j->trainers + g, &stop, NULL, err);
-    train_pile_free(&answers);
+    train_rollouts_free(&answers);
     return status;
 }
 

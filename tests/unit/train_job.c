@@ -37,7 +37,7 @@ void job_config(train_config *c, const char *folder) {
     c->grpo.task = "sort";
     c->grpo.prompts = 6;
     c->grpo.group_size = 4;
-    c->grpo.max_tokens = 6;
+    c->grpo.scoring.max_tokens = 6;
     c->grpo.eval_prompts = 4;
 }
 

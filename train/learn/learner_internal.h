@@ -1,12 +1,11 @@
-/* The learner's own struct, for the two files that are the learner: learner.c and learner_state.c. */
+/* The learner's own struct, for the files that are the learner: learner.c and checkpoint.c. */
 #ifndef TRAIN_LEARNER_INTERNAL_H
 #define TRAIN_LEARNER_INTERNAL_H
 
 #include "train/learn/learner.h"
 
 struct train_learner {
-    const train_config *config;
-    const ravel_allocator *allocator;
+    train_learner_options options;
     ravel_shape shape;
     ravel_comm *comm;
     const train_kernels *kernels;
@@ -18,8 +17,10 @@ struct train_learner {
     int32_t ranks, rank;
     int32_t eos;       /* token that ends an answer, for config.json; -1: not known */
     train_real *share; /* [counts[rank]] where reduce-scatter puts it; NULL without ZeRO */
-    float *weights;    /* [budget] shifted */
-    int64_t weights_room;
+    float *weights;    /* [budget] at the tokens that they weigh */
 };
+
+/* Weights of the chosen folder, or new ones. */
+ravel_status train__set_weights(train_model *model, const train_model_choice *choice, ravel_error *err);
 
 #endif

@@ -68,21 +68,22 @@ static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens
     return RAVEL_OK;
 }
 
-ravel_status train_experience_load(train_experience *x, const train_pile *pile, int64_t version, ravel_error *err) {
+ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,
+                                   ravel_error *err) {
     int64_t tokens = 0;
-    for (int64_t i = 0; i < pile->count; i++) tokens += pile->items[i].length;
-    ravel_status status = make_room(x, pile->count, tokens, err);
+    for (int64_t i = 0; i < rollouts->count; i++) tokens += rollouts->items[i].length;
+    ravel_status status = make_room(x, rollouts->count, tokens, err);
     if (status) return status;
-    x->count = pile->count;
+    x->count = rollouts->count;
     x->tokens = tokens;
     x->offsets[0] = 0;
-    for (int64_t i = 0; i < pile->count; i++) {
-        const train_rollout *r = &pile->items[i];
+    for (int64_t i = 0; i < rollouts->count; i++) {
+        const train_rollout *r = &rollouts->items[i];
         int64_t at = x->offsets[i];
         size_t n = (size_t)r->length;
-        memcpy(x->ids + at, pile->tokens + r->first, n * sizeof *x->ids);
-        memcpy(x->generator + at, pile->logprobs + r->first, n * sizeof *x->generator);
-        memcpy(x->old + at, pile->logprobs + r->first, n * sizeof *x->old);
+        memcpy(x->ids + at, rollouts->tokens + r->first, n * sizeof *x->ids);
+        memcpy(x->generator + at, rollouts->logprobs + r->first, n * sizeof *x->generator);
+        memcpy(x->old + at, rollouts->logprobs + r->first, n * sizeof *x->old);
         memset(x->reference + at, 0, n * sizeof *x->reference);
         memset(x->mask + at, 0, (size_t)r->prompt);
         memset(x->mask + at + r->prompt, 1, n - (size_t)r->prompt);
@@ -107,16 +108,16 @@ static size_t to_text(const int32_t *tokens, int64_t count, char *text) {
     return n;
 }
 
-/* Tokens of an answer without the one that ended it. */
-static int64_t spoken(const train_rollout *r) {
+/* Tokens of an answer without its end token. */
+static int64_t answer_tokens(const train_rollout *r) {
     return r->length - r->prompt - (r->ended != 0);
 }
 
-static void score_by_answer(train_experience *x, const train_pile *pile, int64_t i, const train_prompts *prompts,
-                            double partial, char *text) {
-    const train_rollout *r = &pile->items[i];
+static void score_by_answer(train_experience *x, const train_rollouts *rollouts, int64_t i,
+                            const train_prompts *prompts, double partial, char *text) {
+    const train_rollout *r = &rollouts->items[i];
     train_question question = {{0}, {0}};
-    size_t want, bytes = to_text(pile->tokens + r->first + r->prompt, spoken(r), text);
+    size_t want, bytes = to_text(rollouts->tokens + r->first + r->prompt, answer_tokens(r), text);
     const char *answer = train_prompts_answer(prompts, r->group, &question, &want);
     if (!answer || want >= sizeof question.answer) {
         x->rewards[i] = answer && r->ended && bytes == want && memcmp(text, answer, want) == 0;
@@ -126,37 +127,37 @@ static void score_by_answer(train_experience *x, const train_pile *pile, int64_t
     x->rewards[i] = train_task_score(&question, text, bytes, (int)r->ended, partial);
 }
 
-static ravel_status score_by_command(train_experience *x, const train_pile *pile, const train_prompts *prompts,
+static ravel_status score_by_command(train_experience *x, const train_rollouts *rollouts, const train_prompts *prompts,
                                      train_reward *command, char *text, ravel_error *err) {
-    size_t bytes = (size_t)pile->count * sizeof(train_rollout_text);
-    size_t question_bytes = (size_t)pile->count * sizeof(train_question);
-    if (pile->count == 0) return RAVEL_OK; /* a trainer without a group has nothing to ask */
-    train_rollout_text *rollouts = train__alloc(x->allocator, bytes + question_bytes);
-    if (!rollouts) return train__no_memory(err, bytes + question_bytes, "texts to score");
-    train_question *questions = (train_question *)(void *)(rollouts + pile->count);
-    for (int64_t i = 0; i < pile->count; i++) {
-        const train_rollout *r = &pile->items[i];
-        train_rollout_text *t = &rollouts[i];
+    size_t bytes = (size_t)rollouts->count * sizeof(train_rollout_text);
+    size_t question_bytes = (size_t)rollouts->count * sizeof(train_question);
+    if (rollouts->count == 0) return RAVEL_OK; /* a trainer without a group has nothing to ask */
+    train_rollout_text *texts = train__alloc(x->allocator, bytes + question_bytes);
+    if (!texts) return train__no_memory(err, bytes + question_bytes, "texts to score");
+    train_question *questions = (train_question *)(void *)(texts + rollouts->count);
+    for (int64_t i = 0; i < rollouts->count; i++) {
+        const train_rollout *r = &rollouts->items[i];
+        train_rollout_text *t = &texts[i];
         memset(t, 0, sizeof *t);
         t->prompt = text;
-        t->prompt_bytes = to_text(pile->tokens + r->first, r->prompt, text);
+        t->prompt_bytes = to_text(rollouts->tokens + r->first, r->prompt, text);
         text += t->prompt_bytes;
         t->response = text;
-        t->response_bytes = to_text(pile->tokens + r->first + r->prompt, spoken(r), text);
+        t->response_bytes = to_text(rollouts->tokens + r->first + r->prompt, answer_tokens(r), text);
         text += t->response_bytes;
-        t->prompt_ids = pile->tokens + r->first;
+        t->prompt_ids = rollouts->tokens + r->first;
         t->prompt_tokens = r->prompt;
         t->response_ids = t->prompt_ids + r->prompt;
         t->answer = train_prompts_answer(prompts, r->group, &questions[i], &t->answer_bytes);
         t->tokens = r->length - r->prompt;
         t->ended = (int32_t)r->ended;
     }
-    ravel_status status = train_reward_score(command, rollouts, pile->count, x->rewards, err);
-    train__release(x->allocator, rollouts, bytes + question_bytes);
+    ravel_status status = train_reward_score(command, texts, rollouts->count, x->rewards, err);
+    train__release(x->allocator, texts, bytes + question_bytes);
     return status;
 }
 
-ravel_status train_experience_score(train_experience *x, const train_pile *pile, const train_grpo_options *options,
+ravel_status train_experience_score(train_experience *x, const train_rollouts *rollouts, const train_scoring *scoring,
                                     const train_policy *policy, const train_prompts *prompts, train_reward *command,
                                     int plain, ravel_error *err) {
     size_t bytes = (size_t)x->tokens + 1;
@@ -164,22 +165,22 @@ ravel_status train_experience_score(train_experience *x, const train_pile *pile,
     if (!text) return train__no_memory(err, bytes, "texts to score");
     ravel_status status = RAVEL_OK;
     if (command) {
-        status = score_by_command(x, pile, prompts, command, text, err);
+        status = score_by_command(x, rollouts, prompts, command, text, err);
     } else {
-        for (int64_t i = 0; i < x->count; i++) score_by_answer(x, pile, i, prompts, plain ? 0 : options->partial, text);
+        for (int64_t i = 0; i < x->count; i++)
+            score_by_answer(x, rollouts, i, prompts, plain ? 0 : scoring->partial, text);
     }
     train__release(x->allocator, text, bytes);
     for (int64_t i = 0; i < x->count && !status && !plain; i++) {
-        x->rewards[i] += train_overlong(policy, x->responses[i], options->max_tokens);
-        if (options->overlong_filter && x->truncated[i])
+        x->rewards[i] += train_overlong(policy, x->responses[i], scoring->max_tokens);
+        if (scoring->overlong_filter && x->truncated[i])
             memset(x->mask + x->offsets[i], 0, (size_t)(x->offsets[i + 1] - x->offsets[i]));
     }
     return status;
 }
 
 void train_experience_advantages(train_experience *x, const train_policy *policy) {
-    x->group_count =
-        train_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch, &x->flat);
+    train_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch);
     for (int64_t i = 0; i < x->count; i++) x->advantage[i] = (float)x->advantages[i];
 }
 

@@ -1,7 +1,7 @@
 /* train/rl/experience.h: rollouts made ready to learn from: scored, compared within their group, and laid out as samples
  * that the feed takes.
  *
- *     pile of rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, old, reference, advantage}
+ *     rollouts of rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, old, reference, advantage}
  *
  * All of it happens on the trainer rank that received the group; what the feed then does with the samples (planning,
  * exchanging, packing) does not need to know. */
@@ -10,8 +10,8 @@
 
 #include <ravel/source.h>
 
-#include "train/run/config.h"
 #include "train/model/model.h"
+#include "train/rl/policy.h"
 #include "train/rl/prompts.h"
 #include "train/rl/reward.h"
 
@@ -34,6 +34,14 @@ typedef enum train_field {
 /* The declaration of the fields, for ravel_feed_options; their data is NULL. */
 extern const ravel_field train_fields[TRAIN_FIELDS];
 
+/* How answers are scored. */
+typedef struct train_scoring {
+    double partial;          /* reward of an answer that is partly right, at most */
+    int64_t max_tokens;      /* of an answer */
+    int32_t overlong_filter; /* answers cut off at max_tokens carry no loss */
+    int32_t reserved;
+} train_scoring;
+
 typedef struct train_experience {
     const ravel_allocator *allocator;
     int64_t count, tokens; /* in use */
@@ -50,7 +58,6 @@ typedef struct train_experience {
     uint8_t *mask;                      /* [tokens] */
     float *generator, *old, *reference; /* [tokens] */
     float *advantage;                   /* [count] */
-    int64_t flat, group_count;          /* of train_experience_advantages */
     void *block, *token_block;          /* that the arrays above are cut from */
     size_t block_bytes, token_bytes;
     ravel_field fields[TRAIN_FIELDS];
@@ -60,12 +67,13 @@ typedef struct train_experience {
 void train_experience_init(train_experience *x, const ravel_allocator *allocator);
 void train_experience_free(train_experience *x);
 
-/* Takes the rollouts of a pile, in its order. `version` is that of the weights about to learn. */
-ravel_status train_experience_load(train_experience *x, const train_pile *pile, int64_t version, ravel_error *err);
+/* Takes the rollouts of a rollouts, in its order. `version` is that of the weights about to learn. */
+ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,
+                                   ravel_error *err);
 
-/* Rewards of all samples: by the command where there is one, else by comparing with the right answer. `limit` is
- * max-tokens. `plain`: exactly right or not, without partial credit and punishments (evaluation). */
-ravel_status train_experience_score(train_experience *x, const train_pile *pile, const train_grpo_options *options,
+/* Rewards of all samples: by the command where there is one, else by comparing with the right answer. `plain`: exactly
+ * right or not, without partial credit and length penalties (evaluation). */
+ravel_status train_experience_score(train_experience *x, const train_rollouts *rollouts, const train_scoring *scoring,
                                     const train_policy *policy, const train_prompts *prompts, train_reward *command,
                                     int plain, ravel_error *err);
 

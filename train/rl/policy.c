@@ -48,8 +48,8 @@ static double advantage_of(int32_t kind, double reward, double mean, double devi
     return kind == TRAIN_ADVANTAGE_RLOO ? (reward - mean) * size / (size - 1) : reward - mean;
 }
 
-/* One group: members order[0 .. size-1]. Returns whether all rewards are equal. */
-static int one_group(int32_t kind, const double *rewards, const int64_t *order, int64_t size, double *advantages) {
+/* One group: members order[0 .. size-1]. */
+static void one_group(int32_t kind, const double *rewards, const int64_t *order, int64_t size, double *advantages) {
     double sum = 0, square = 0;
     int flat = 1;
     for (int64_t i = 0; i < size; i++) {
@@ -63,20 +63,17 @@ static int one_group(int32_t kind, const double *rewards, const int64_t *order, 
         double a = advantage_of(kind, rewards[order[i]], mean, deviation, (double)size);
         advantages[order[i]] = flat && kind != TRAIN_ADVANTAGE_NONE ? 0 : a;
     }
-    return flat;
 }
 
-int64_t train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
-                         int64_t *scratch, int64_t *flat) {
-    int64_t *spare = scratch + count, found = 0;
-    *flat = 0;
+void train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
+                      int64_t *scratch) {
+    int64_t *spare = scratch + count;
     for (int64_t i = 0; i < count; i++) scratch[i] = i;
     sort_by_group(groups, scratch, spare, count);
-    for (int64_t from = 0, to; from < count; from = to, found++) {
+    for (int64_t from = 0, to; from < count; from = to) {
         for (to = from + 1; to < count && groups[scratch[to]] == groups[scratch[from]];) to++;
-        *flat += one_group(kind, rewards, scratch + from, to - from, advantages);
+        one_group(kind, rewards, scratch + from, to - from, advantages);
     }
-    return found;
 }
 
 double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit) {

@@ -53,11 +53,10 @@ ravel_option_table train_policy_option_table(void);
 
 /* ---- rewards -------------------------------------------------------------------------------------------- */
 
-/* rewards[count] to advantages[count]; samples with equal groups[i] (any order, any ids) are a group. *flat counts the
- * groups whose rewards are all equal: nothing is learnt from those. Returns the number of groups. `scratch`: 2 * count
- * int64_t. A group of one has advantage 0 but for kind none. */
-int64_t train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
-                         int64_t *scratch, int64_t *flat);
+/* rewards[count] to advantages[count]; samples with equal groups[i] (any order, any ids) are a group. A group whose
+ * rewards are all equal, or of one sample, has advantages of 0, except with kind none. scratch[2 * count]. */
+void train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
+                      int64_t *scratch);
 
 /* The soft punishment of answers that come near the limit: 0 up to limit - buffer tokens, then linear down to -penalty
  * at the limit. Added to the reward. */

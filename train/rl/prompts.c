@@ -12,7 +12,7 @@
 struct train_prompts {
     train_prompts_options options;
     const train_task *task; /* or: */
-    train_pile rows;        /* prompts of the file */
+    train_rollouts rows;    /* prompts of the file */
     int64_t train_rows;     /* of them; those behind are for evaluation */
     int64_t longest;
     char *answers; /* NUL-terminated, one after the other; a row without one has offset -1 */
@@ -76,7 +76,7 @@ static ravel_status take_line(train_prompts *p, ravel_json **doc, const char *li
                             (long long)p->options.vocab);
     train_rollout row = {.length = count, .prompt = count};
     p->longest = train__max(p->longest, count);
-    if (!status) status = train_pile_add(&p->rows, &row, tokens, NULL, err);
+    if (!status) status = train_rollouts_add(&p->rows, &row, tokens, NULL, err);
     if (!status) status = keep_answer(p, ravel_json_get(*doc, root, "answer"), err);
     free(tokens);
     return status;
@@ -127,7 +127,7 @@ ravel_status train_prompts_open(const train_prompts_options *options, train_prom
     train_prompts *p = train__calloc(NULL, 1, sizeof *p);
     if (!p) return train__no_memory(err, sizeof *p, "prompts");
     p->options = *options;
-    train_pile_init(&p->rows, NULL);
+    train_rollouts_init(&p->rows, NULL);
     ravel_status status = open_either(p, err);
     if (status) {
         train_prompts_free(p);
@@ -139,7 +139,7 @@ ravel_status train_prompts_open(const train_prompts_options *options, train_prom
 
 void train_prompts_free(train_prompts *p) {
     if (!p) return;
-    train_pile_free(&p->rows);
+    train_rollouts_free(&p->rows);
     free(p->answers);
     free(p->answer_at);
     train__release(NULL, p, sizeof *p);
@@ -167,19 +167,19 @@ static int64_t row_of(const train_prompts *p, int64_t index) {
     return ravel_order_row(&order, index / p->train_rows, index % p->train_rows);
 }
 
-ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_pile *pile, ravel_error *err) {
+ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_rollouts *rollouts, ravel_error *err) {
     train_rollout item = {.group = index};
     if (!p->task) {
         const train_rollout *row = &p->rows.items[row_of(p, index)];
         item.length = item.prompt = row->length;
-        return train_pile_add(pile, &item, p->rows.tokens + row->first, NULL, err);
+        return train_rollouts_add(rollouts, &item, p->rows.tokens + row->first, NULL, err);
     }
     enum { ROOM = 2 * TRAIN_TASK_TEXT + 2 };
     train_question question;
     int32_t tokens[ROOM];
     train_task_make(p->task, p->options.seed, index, p->options.level, &question);
     item.length = train_task_tokens(&question, 0, tokens, ROOM, &item.prompt);
-    return train_pile_add(pile, &item, tokens, NULL, err);
+    return train_rollouts_add(rollouts, &item, tokens, NULL, err);
 }
 
 const char *train_prompts_answer(const train_prompts *p, int64_t index, train_question *question, size_t *bytes) {

@@ -33,8 +33,8 @@ int64_t train_prompts_eval_count(const train_prompts *prompts, int64_t wanted);
 /* Whether those are never trained on. */
 int train_prompts_eval_apart(const train_prompts *prompts);
 
-/* Adds question `index` to the pile, as a rollout without an answer; its group is `index`. */
-ravel_status train_prompts_add(const train_prompts *prompts, int64_t index, train_pile *pile, ravel_error *err);
+/* Adds question `index` to the rollouts, as a rollout without an answer; its group is `index`. */
+ravel_status train_prompts_add(const train_prompts *prompts, int64_t index, train_rollouts *rollouts, ravel_error *err);
 
 /* The right answer to question `index`: its bytes, or NULL where there is none. Valid until the next call with the same
  * `question`. */

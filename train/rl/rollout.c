@@ -1,4 +1,4 @@
-/* Piles of rollouts and the messages that carry them:
+/* Rollouts of rollouts and the messages that carry them:
  *
  *     head   i64[8]: magic, kind, batch, version, group size, greedy, items, tokens
  *     items  i64[7 * items] as in train_rollout, `first` counted in this message
@@ -11,26 +11,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_PILE = 3, HEAD = 8, ITEM = sizeof(train_rollout) / sizeof(int64_t) };
+enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_ROLLOUTS = 3, HEAD = 8, ITEM = sizeof(train_rollout) / sizeof(int64_t) };
 #define MAGIC INT64_C(0x31504d4c5652) /* "RVLMP1" */
 
-/* ---- piles ---------------------------------------------------------------------------------------------- */
+/* ---- batches of rollouts ---------------------------------------------------------------------------------------------- */
 
-void train_pile_init(train_pile *pile, const ravel_allocator *allocator) {
-    memset(pile, 0, sizeof *pile);
-    pile->allocator = allocator;
+void train_rollouts_init(train_rollouts *rollouts, const ravel_allocator *allocator) {
+    memset(rollouts, 0, sizeof *rollouts);
+    rollouts->allocator = allocator;
 }
 
-void train_pile_clear(train_pile *pile) {
-    pile->count = pile->used = 0;
+void train_rollouts_clear(train_rollouts *rollouts) {
+    rollouts->count = rollouts->used = 0;
 }
 
-void train_pile_free(train_pile *pile) {
-    const ravel_allocator *a = pile->allocator;
-    train__release(a, pile->items, (size_t)pile->room * sizeof *pile->items);
-    train__release(a, pile->tokens, (size_t)pile->token_room * sizeof *pile->tokens);
-    train__release(a, pile->logprobs, (size_t)pile->logprob_room * sizeof *pile->logprobs);
-    train_pile_init(pile, a);
+void train_rollouts_free(train_rollouts *rollouts) {
+    const ravel_allocator *a = rollouts->allocator;
+    train__release(a, rollouts->items, (size_t)rollouts->room * sizeof *rollouts->items);
+    train__release(a, rollouts->tokens, (size_t)rollouts->token_room * sizeof *rollouts->tokens);
+    train__release(a, rollouts->logprobs, (size_t)rollouts->logprob_room * sizeof *rollouts->logprobs);
+    train_rollouts_init(rollouts, a);
 }
 
 /* The array with room for `need` elements, its first `used` kept; NULL when memory is short. Each array keeps its own
@@ -48,7 +48,7 @@ static void *grown(const ravel_allocator *allocator, void *old, int64_t *room, i
     return array;
 }
 
-static ravel_status reserve(train_pile *p, int64_t items, int64_t tokens, ravel_error *err) {
+static ravel_status reserve(train_rollouts *p, int64_t items, int64_t tokens, ravel_error *err) {
     void *array = grown(p->allocator, p->items, &p->room, p->count, items, sizeof *p->items);
     if (!array) return train__no_memory(err, (size_t)items * sizeof *p->items, "rollouts");
     p->items = array;
@@ -61,19 +61,19 @@ static ravel_status reserve(train_pile *p, int64_t items, int64_t tokens, ravel_
     return RAVEL_OK;
 }
 
-ravel_status train_pile_add(train_pile *pile, const train_rollout *item, const int32_t *tokens, const float *logprobs,
-                            ravel_error *err) {
-    ravel_status status = reserve(pile, pile->count + 1, pile->used + item->length, err);
+ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *item, const int32_t *tokens,
+                                const float *logprobs, ravel_error *err) {
+    ravel_status status = reserve(rollouts, rollouts->count + 1, rollouts->used + item->length, err);
     if (status) return status;
     size_t n = (size_t)item->length;
-    memcpy(pile->tokens + pile->used, tokens, n * sizeof *tokens);
+    memcpy(rollouts->tokens + rollouts->used, tokens, n * sizeof *tokens);
     if (logprobs)
-        memcpy(pile->logprobs + pile->used, logprobs, n * sizeof *logprobs);
+        memcpy(rollouts->logprobs + rollouts->used, logprobs, n * sizeof *logprobs);
     else
-        memset(pile->logprobs + pile->used, 0, n * sizeof *logprobs);
-    pile->items[pile->count] = *item;
-    pile->items[pile->count++].first = pile->used;
-    pile->used += item->length;
+        memset(rollouts->logprobs + rollouts->used, 0, n * sizeof *logprobs);
+    rollouts->items[rollouts->count] = *item;
+    rollouts->items[rollouts->count++].first = rollouts->used;
+    rollouts->used += item->length;
     return RAVEL_OK;
 }
 
@@ -83,28 +83,29 @@ static int by_group_and_member(const void *a, const void *b) {
     return (x->member > y->member) - (x->member < y->member);
 }
 
-void train_pile_sort(train_pile *pile) {
-    if (pile->count) qsort(pile->items, (size_t)pile->count, sizeof *pile->items, by_group_and_member);
+void train_rollouts_sort(train_rollouts *rollouts) {
+    if (rollouts->count) qsort(rollouts->items, (size_t)rollouts->count, sizeof *rollouts->items, by_group_and_member);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
-static ravel_status send_pile(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head, const train_pile *pile,
-                              ravel_error *err) {
+static ravel_status send_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head,
+                                  const train_rollouts *rollouts, ravel_error *err) {
     head[0] = MAGIC;
-    head[6] = pile ? pile->count : 0;
-    head[7] = pile ? pile->used : 0;
+    head[6] = rollouts ? rollouts->count : 0;
+    head[7] = rollouts ? rollouts->used : 0;
     ravel_status status = ravel_comm_send(comm, head, HEAD, RAVEL_I64, peer, tag, err);
-    if (!status && head[6]) status = ravel_comm_send(comm, pile->items, head[6] * ITEM, RAVEL_I64, peer, tag, err);
-    if (!status && head[7]) status = ravel_comm_send(comm, pile->tokens, head[7], RAVEL_I32, peer, tag, err);
-    if (!status && head[7]) status = ravel_comm_send(comm, pile->logprobs, head[7], RAVEL_F32, peer, tag, err);
+    if (!status && head[6]) status = ravel_comm_send(comm, rollouts->items, head[6] * ITEM, RAVEL_I64, peer, tag, err);
+    if (!status && head[7]) status = ravel_comm_send(comm, rollouts->tokens, head[7], RAVEL_I32, peer, tag, err);
+    if (!status && head[7]) status = ravel_comm_send(comm, rollouts->logprobs, head[7], RAVEL_F32, peer, tag, err);
     return status;
 }
 
 /* Items must lie inside the tokens that came with them. */
-static ravel_status check_items(const train_pile *pile, int64_t from, int64_t tokens, int32_t peer, ravel_error *err) {
-    for (int64_t i = from; i < pile->count; i++) {
-        const train_rollout *x = &pile->items[i];
+static ravel_status check_items(const train_rollouts *rollouts, int64_t from, int64_t tokens, int32_t peer,
+                                ravel_error *err) {
+    for (int64_t i = from; i < rollouts->count; i++) {
+        const train_rollout *x = &rollouts->items[i];
         if (x->first < 0 || x->length < 1 || x->first > tokens || x->length > tokens - x->first || x->prompt < 0 ||
             x->prompt > x->length)
             return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent a rollout that is out of bounds", peer);
@@ -112,91 +113,93 @@ static ravel_status check_items(const train_pile *pile, int64_t from, int64_t to
     return RAVEL_OK;
 }
 
-static ravel_status receive_pile(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head, train_pile *pile,
-                                 ravel_error *err) {
+static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head,
+                                     train_rollouts *rollouts, ravel_error *err) {
     ravel_status status = ravel_comm_recv(comm, head, HEAD, RAVEL_I64, peer, tag, err);
     if (status) return status;
     if (head[0] != MAGIC || head[6] < 0 || head[7] < 0)
         return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent something that is no rollout message", peer);
-    int64_t items = head[6], tokens = head[7], from = pile->count, base = pile->used;
-    status = reserve(pile, from + items, base + tokens, err);
-    if (!status && items) status = ravel_comm_recv(comm, pile->items + from, items * ITEM, RAVEL_I64, peer, tag, err);
-    if (!status && tokens) status = ravel_comm_recv(comm, pile->tokens + base, tokens, RAVEL_I32, peer, tag, err);
-    if (!status && tokens) status = ravel_comm_recv(comm, pile->logprobs + base, tokens, RAVEL_F32, peer, tag, err);
+    int64_t items = head[6], tokens = head[7], from = rollouts->count, base = rollouts->used;
+    status = reserve(rollouts, from + items, base + tokens, err);
+    if (!status && items)
+        status = ravel_comm_recv(comm, rollouts->items + from, items * ITEM, RAVEL_I64, peer, tag, err);
+    if (!status && tokens) status = ravel_comm_recv(comm, rollouts->tokens + base, tokens, RAVEL_I32, peer, tag, err);
+    if (!status && tokens) status = ravel_comm_recv(comm, rollouts->logprobs + base, tokens, RAVEL_F32, peer, tag, err);
     if (status) return status;
-    pile->count += items;
-    status = check_items(pile, from, tokens, peer, err);
+    rollouts->count += items;
+    status = check_items(rollouts, from, tokens, peer, err);
     if (status) {
-        pile->count = from;
+        rollouts->count = from;
         return status;
     }
-    pile->used += tokens;
-    for (int64_t i = from; i < pile->count; i++) pile->items[i].first += base;
+    rollouts->used += tokens;
+    for (int64_t i = from; i < rollouts->count; i++) rollouts->items[i].first += base;
     return RAVEL_OK;
 }
 
-ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_order *order, const train_pile *prompts,
-                              ravel_error *err) {
+ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_order *order,
+                              const train_rollouts *prompts, ravel_error *err) {
     int64_t head[HEAD] = {0, order->kind, order->batch, order->version, order->group_size, order->greedy, 0, 0};
-    return send_pile(comm, generator, TAG_ORDER, head, prompts, err);
+    return send_rollouts(comm, generator, TAG_ORDER, head, prompts, err);
 }
 
-ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_pile *prompts, ravel_error *err) {
+ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_rollouts *prompts, ravel_error *err) {
     int64_t head[HEAD];
-    train_pile_clear(prompts);
-    ravel_status status = receive_pile(comm, 0, TAG_ORDER, head, prompts, err);
+    train_rollouts_clear(prompts);
+    ravel_status status = receive_rollouts(comm, 0, TAG_ORDER, head, prompts, err);
     if (status) return status;
     *order = (train_order){head[1], head[2], head[3], head[4], head[5]};
     return RAVEL_OK;
 }
 
 /* The groups of one trainer, copied together. */
-static ravel_status pick(const train_pile *from, int32_t trainers, int32_t trainer, train_pile *to, ravel_error *err) {
-    train_pile_clear(to);
+static ravel_status pick(const train_rollouts *from, int32_t trainers, int32_t trainer, train_rollouts *to,
+                         ravel_error *err) {
+    train_rollouts_clear(to);
     for (int64_t i = 0; i < from->count; i++) {
         const train_rollout *x = &from->items[i];
         if (((x->group % trainers) + trainers) % trainers != trainer) continue;
-        ravel_status status = train_pile_add(to, x, from->tokens + x->first, from->logprobs + x->first, err);
+        ravel_status status = train_rollouts_add(to, x, from->tokens + x->first, from->logprobs + x->first, err);
         if (status) return status;
     }
     return RAVEL_OK;
 }
 
-ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batch, const train_pile *answers,
+ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batch, const train_rollouts *answers,
                                 ravel_error *err) {
-    train_pile share;
+    train_rollouts share;
     ravel_status status = RAVEL_OK;
-    train_pile_init(&share, answers->allocator);
+    train_rollouts_init(&share, answers->allocator);
     for (int32_t t = 0; t < trainers && !status; t++) {
         int64_t head[HEAD] = {0, 0, batch, 0, 0, 0, 0, 0};
         status = pick(answers, trainers, t, &share, err);
-        if (!status) status = send_pile(comm, t, TAG_ANSWERS, head, &share, err);
+        if (!status) status = send_rollouts(comm, t, TAG_ANSWERS, head, &share, err);
     }
-    train_pile_free(&share);
+    train_rollouts_free(&share);
     return status;
 }
 
-ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_pile *answers,
+ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_rollouts *answers,
                                    ravel_error *err) {
     int32_t size = ravel_comm_size(comm);
     for (int32_t g = trainers; g < size; g++) {
         int64_t head[HEAD];
-        ravel_status status = receive_pile(comm, g, TAG_ANSWERS, head, answers, err);
+        ravel_status status = receive_rollouts(comm, g, TAG_ANSWERS, head, answers, err);
         if (status) return status;
         if (head[2] != batch)
             return ravel_error_set(err, RAVEL_E_DATA, "generator rank %d sent answers of batch %lld, not %lld", g,
                                    (long long)head[2], (long long)batch);
     }
-    train_pile_sort(answers);
+    train_rollouts_sort(answers);
     return RAVEL_OK;
 }
 
-ravel_status train_pile_send(ravel_comm *comm, int32_t peer, const train_pile *pile, ravel_error *err) {
+ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rollouts *rollouts, ravel_error *err) {
     int64_t head[HEAD] = {0};
-    return send_pile(comm, peer, TAG_PILE, head, pile, err);
+    return send_rollouts(comm, peer, TAG_ROLLOUTS, head, rollouts, err);
 }
 
-ravel_status train_pile_receive(ravel_comm *comm, int32_t peer, train_pile *pile, ravel_error *err) {
+ravel_status train_rollouts_receive(ravel_comm *comm, int32_t peer, train_rollouts *rollouts, ravel_error *err) {
     int64_t head[HEAD];
-    return receive_pile(comm, peer, TAG_PILE, head, pile, err);
+    return receive_rollouts(comm, peer, TAG_ROLLOUTS, head, rollouts, err);
 }

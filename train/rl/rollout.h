@@ -3,7 +3,7 @@
  * Nouns
  *   rollout   a prompt and one answer to it, side by side. A prompt by itself is a rollout whose answer is still empty.
  *   group     the answers to one prompt.
- *   pile      any number of rollouts: one array of items, one of tokens, one of log-probs. It grows as it is filled and
+ *   rollouts      any number of rollouts: one array of items, one of tokens, one of log-probs. It grows as it is filled and
  *             is used again for every batch.
  *   order     what trainer 0 tells a generator to do next: answer these prompts, take new weights, stop.
  *
@@ -22,7 +22,7 @@
 #include <ravel/comm.h>
 
 typedef struct train_rollout {
-    int64_t first;   /* of its tokens in the pile */
+    int64_t first;   /* of its tokens in the rollouts */
     int64_t length;  /* prompt and answer */
     int64_t prompt;  /* tokens of the prompt */
     int64_t group;   /* which prompt, by the caller's number */
@@ -31,23 +31,23 @@ typedef struct train_rollout {
     int64_t version; /* of the weights that made it */
 } train_rollout;
 
-typedef struct train_pile {
+typedef struct train_rollouts {
     const ravel_allocator *allocator;
     train_rollout *items; /* [count] */
     int32_t *tokens;      /* [used] */
     float *logprobs;      /* [used] the generator's, of each token; 0 on prompts */
     int64_t count, room;
     int64_t used, token_room, logprob_room;
-} train_pile;
+} train_rollouts;
 
-void train_pile_init(train_pile *pile, const ravel_allocator *allocator);
-void train_pile_clear(train_pile *pile);
-void train_pile_free(train_pile *pile);
-/* Copies a rollout in; item->first is ignored. logprobs NULL: zeros. On E_MEMORY the pile is as it was. */
-ravel_status train_pile_add(train_pile *pile, const train_rollout *item, const int32_t *tokens, const float *logprobs,
-                            ravel_error *err);
+void train_rollouts_init(train_rollouts *rollouts, const ravel_allocator *allocator);
+void train_rollouts_clear(train_rollouts *rollouts);
+void train_rollouts_free(train_rollouts *rollouts);
+/* Copies a rollout in; item->first is ignored. logprobs NULL: zeros. On E_MEMORY the rollouts is as it was. */
+ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *item, const int32_t *tokens,
+                                const float *logprobs, ravel_error *err);
 /* By (group, member): the order of a batch does not depend on which rank was first. Tokens stay where they are. */
-void train_pile_sort(train_pile *pile);
+void train_rollouts_sort(train_rollouts *rollouts);
 
 typedef enum train_order_kind { TRAIN_ORDER_GENERATE, TRAIN_ORDER_REFIT, TRAIN_ORDER_STOP } train_order_kind;
 
@@ -60,20 +60,20 @@ typedef struct train_order {
 } train_order;
 
 /* From trainer 0 to one generator; `prompts` may be NULL. */
-ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_order *order, const train_pile *prompts,
-                              ravel_error *err);
-/* On a generator: waits for the next order of trainer 0; prompts are put into the cleared pile. */
-ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_pile *prompts, ravel_error *err);
+ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_order *order,
+                              const train_rollouts *prompts, ravel_error *err);
+/* On a generator: waits for the next order of trainer 0; prompts are put into the cleared rollouts. */
+ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_rollouts *prompts, ravel_error *err);
 
 /* On a generator: to every trainer its groups. */
-ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batch, const train_pile *answers,
+ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batch, const train_rollouts *answers,
                                 ravel_error *err);
 /* On a trainer: adds what every generator has for it, sorted. E_DATA where a message is not of this batch. */
-ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_pile *answers,
+ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_rollouts *answers,
                                    ravel_error *err);
 
-/* A whole pile from one rank to another; what is received is added. */
-ravel_status train_pile_send(ravel_comm *comm, int32_t peer, const train_pile *pile, ravel_error *err);
-ravel_status train_pile_receive(ravel_comm *comm, int32_t peer, train_pile *pile, ravel_error *err);
+/* A whole rollouts from one rank to another; what is received is added. */
+ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rollouts *rollouts, ravel_error *err);
+ravel_status train_rollouts_receive(ravel_comm *comm, int32_t peer, train_rollouts *rollouts, ravel_error *err);
 
 #endif

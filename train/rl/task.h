@@ -9,17 +9,13 @@
  *     count        "count a in bacab:"   "2"
  *
  * Question number i of (task, seed, level) is a pure function: every rank, epoch and resumed run sees the same one.
- * Text is bytes; a byte is a token (0 .. 255). What a model needs beside them is fixed here: the token that begins a
- * sample, and the one that ends an answer. */
+ * Text is bytes, as a byte model has them (train/learn/choice.h). */
 #ifndef TRAIN_TASK_H
 #define TRAIN_TASK_H
 
-#include <ravel/base.h>
+#include "train/learn/choice.h"
 
 enum {
-    TRAIN_TOKEN_BOS = 256,
-    TRAIN_TOKEN_EOS = 257,
-    TRAIN_TOKENS = 258, /* the least vocabulary of a byte model */
     TRAIN_TASK_TEXT = 128,
     TRAIN_TASK_PROMPT = 32 /* the most tokens of a prompt, the begin token included */
 };

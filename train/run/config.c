@@ -48,8 +48,6 @@ static const ravel_option model_table[] = {
     MODEL("init-seed", U64, init_seed, "1", 0, 0, NULL, "of new weights"),
     MODEL("init-std", F64, init_std, "0.02", 1e-9, 10, NULL, "of new weights"),
     MODEL("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, cpu-avx2, ..."),
-    MODEL("products", ENUM, products, "best", 0, 0, TRAIN_PRODUCTS_CHOICES,
-          "who multiplies matrices; best: the set's own where it has AVX2 or AVX-512"),
     MODEL("threads", I32, threads, "0", 0, 1024, NULL,
           "threads of each rank; 0: the machine's processors shared out, where the model is large enough"),
     MODEL("recompute", BOOL, recompute, "false", 0, 0, NULL, "keep less for the backward pass and compute it again"),
@@ -91,12 +89,12 @@ static const ravel_option grpo_table[] = {
     GRPO("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
     GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL, "a shell command that scores answers, JSON lines"),
     GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "its time limit for a batch"),
-    GRPO("partial", F64, partial, "0.2", 0, 1, NULL, "reward of an answer that is partly right, at most"),
+    GRPO("partial", F64, scoring.partial, "0.2", 0, 1, NULL, "reward of an answer that is partly right, at most"),
     GRPO("generators", I32, generators, "1", 1, 4096, NULL, "ranks that generate"),
     GRPO("prompts", I64, prompts, "16", 1, 1e9, NULL, "prompts in a batch"),
     GRPO("group-size", I32, group_size, "8", 1, 65536, NULL, "answers to each prompt"),
     GRPO("updates-per-batch", I32, updates, "1", 1, 65536, NULL, "optimiser steps on each batch"),
-    GRPO("max-tokens", I64, max_tokens, "16", 1, 1e9, NULL, "of an answer"),
+    GRPO("max-tokens", I64, scoring.max_tokens, "16", 1, 1e9, NULL, "of an answer"),
     GRPO("stop", STRING, stop, NULL, 0, 0, NULL,
          "tokens that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     GRPO("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: the likeliest token"),
@@ -105,7 +103,8 @@ static const ravel_option grpo_table[] = {
     GRPO("async", I32, async, "0", 0, 1, NULL, "generate with weights at most so many versions old"),
     GRPO("dynamic-sampling", BOOL, dynamic_sampling, "false", 0, 0, NULL, "replace groups whose rewards are all equal"),
     GRPO("dynamic-rounds", I32, dynamic_rounds, "4", 1, 1000, NULL, "further rounds of prompts to look for them"),
-    GRPO("overlong-filter", BOOL, overlong_filter, "false", 0, 0, NULL, "answers cut off at max-tokens carry no loss"),
+    GRPO("overlong-filter", BOOL, scoring.overlong_filter, "false", 0, 0, NULL,
+         "answers cut off at max-tokens carry no loss"),
     GRPO("recompute-old", BOOL, recompute_old, "false", 0, 0, NULL,
          "old log-probs by the trainer, not the generator's; --tis does so anyway"),
     GRPO("entropy", F64, entropy, "0", 0, 100, NULL, "weight of an entropy bonus"),
@@ -153,6 +152,13 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
     }
     parts[n++] = (train_part){"packing", plan_table, &c->plan};
     return n;
+}
+
+train_learner_options train_config_learner(const train_config *c) {
+    return (train_learner_options){.model = &c->model,
+                                   .learn = &c->learn,
+                                   .budget = c->plan.budget,
+                                   .save_dtype = c->run.save_dtype == 1 ? RAVEL_BF16 : RAVEL_F32};
 }
 
 void train_config_default(train_config *config) {

@@ -4,8 +4,8 @@
  * --config FILE, `--help`, and config.json of the run directory are all made from the tables:
  *
  *     run      where, how long, how often things are saved and shown     both commands
- *     model    which model, on which kernels                             both
- *     learn    learning rate, schedule, clipping, aggregation            both
+ *     model    train/learn/choice.h: which model, on which kernels       both
+ *     learn    train/learn/learner.h: learning rate, schedule, ...       both
  *     sft      data, eval                                                sft
  *     grpo     prompts, groups, rewards, sampling, generators            grpo
  *     policy   train/rl/policy.h                                            grpo
@@ -18,7 +18,8 @@
 #include <ravel/plan.h>
 #include <ravel/source.h>
 
-#include "train/learn/optimizer.h"
+#include "train/learn/learner.h"
+#include "train/rl/experience.h"
 #include "train/rl/policy.h"
 
 typedef struct train_run_options {
@@ -38,30 +39,6 @@ typedef struct train_run_options {
     const char *gpu; /* for MFU */
 } train_run_options;
 
-typedef struct train_model_choice {
-    const char *model;   /* a Hugging Face folder: config.json and weights */
-    const char *shape;   /* a config.json or a published name: new weights */
-    const char *kernels; /* set */
-    int32_t products;    /* train_products: who multiplies matrices */
-    int32_t threads;     /* of each rank; 0: train_threads chooses */
-    int32_t recompute;
-    uint64_t init_seed;
-    double init_std;
-    /* a shape by numbers, where neither is given: a byte model */
-    int64_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab;
-} train_model_choice;
-
-typedef struct train_learn_options {
-    double lr, min_lr;
-    int32_t schedule; /* train_schedule */
-    int32_t zero;     /* 1: optimiser states are sharded over the trainer ranks (ZeRO-1) */
-    int64_t warmup;
-    double weight_decay, beta1, beta2, eps, clip_grad;
-    int32_t aggregation; /* ravel_aggregation: how token losses become one loss */
-    int32_t reserved;
-    double norm; /* divisor of seq-mean-token-sum-norm */
-} train_learn_options;
-
 typedef struct train_sft_options {
     int64_t batch;      /* samples in an update */
     int64_t eval_every; /* updates; 0: never */
@@ -77,17 +54,16 @@ typedef struct train_grpo_options {
     const char *stop; /* tokens that end an answer, "257,151645"; NULL: the model's own */
     int32_t level;
     int32_t generators; /* ranks that generate */
-    double reward_seconds, partial;
+    double reward_seconds;
+    train_scoring scoring;
     int64_t prompts;    /* in a batch */
     int32_t group_size; /* answers to each */
     int32_t updates;    /* optimiser steps on each batch */
-    int64_t max_tokens; /* of an answer */
     double temperature, top_p;
     int32_t top_k;
     int32_t async;            /* generate with weights at most this many versions old: 0 or 1 */
     int32_t dynamic_sampling; /* DAPO: groups whose rewards are all equal are replaced */
     int32_t dynamic_rounds;   /* at most so many further rounds of prompts */
-    int32_t overlong_filter;  /* answers cut off at max_tokens carry no loss */
     int32_t recompute_old;    /* old log-probs by the trainer rather than the generator's */
     int64_t slots;            /* sequences that a generator runs at once */
     int64_t eval_prompts;     /* greedy, before and after training, and every eval_every steps */
@@ -118,6 +94,9 @@ typedef struct train_part {
     ravel_option_table table;
     void *options; /* inside the config */
 } train_part;
+/* What train_learner_create takes; it points into `config`. */
+train_learner_options train_config_learner(const train_config *config);
+
 int train_config_parts(train_config *config, train_kind kind, train_part *parts);
 
 void train_config_default(train_config *config);

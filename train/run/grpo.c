@@ -1,8 +1,8 @@
 /* The loop of a trainer rank, and the parting of ranks into trainers and generators. */
 #include "train/run/grpo_internal.h"
 
-#include "train/run/announce.h"
-#include "train/model/hf.h"
+#include "train/learn/checkpoint.h"
+#include "train/run/footprint.h"
 #include "train/kernels/host.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     plan.sync = RAVEL_SYNC_UPDATE;
     plan.updates = c->grpo.updates;
     weights.mode = c->learn.aggregation;
-    weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->grpo.max_tokens;
+    weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->grpo.scoring.max_tokens;
     options.owners = RAVEL_OWNERS_EVERY_RANK;
     options.plan = &plan;
     options.weights = &weights;
@@ -32,24 +32,6 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     options.field_count = TRAIN_FIELDS;
     options.logger = g->run.hooks.logger;
     return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
-}
-
-/* The model that training began with, without gradients, for --kl. */
-static ravel_status make_reference(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
-    const train_config *c = g->config;
-    if (c->policy.kl <= 0) return RAVEL_OK;
-    const train_kernels *k;
-    train_model_options options;
-    train_model_options_default(&options);
-    options.budget = c->plan.budget;
-    options.inference = 1;
-    ravel_status status = train_device_open(&c->model, NULL, &k, &g->reference_device, err);
-    if (!status) status = train_model_create(k, g->reference_device, shape, &options, &g->reference, err);
-    if (status) return status;
-    if (c->model.model)
-        return train_tensors_load(train_model_params(g->reference), k, g->reference_device,
-                                  train_model_weights(g->reference), c->model.model, err);
-    return train_model_init(g->reference, c->model.init_seed, c->model.init_std, err);
 }
 
 static ravel_status make_refit(train__grpo *g, ravel_error *err) {
@@ -88,11 +70,11 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
     ravel_status status = train_prompts_open(&prompts, &g->prompts, err);
     if (status) return status;
     int64_t longest = train_prompts_longest(g->prompts), budget = g->config->plan.budget;
-    if (longest + o->max_tokens > budget)
+    if (longest + o->scoring.max_tokens > budget)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "prompts of up to %lld tokens and answers of up to %lld (max-tokens) do not fit a "
                                "budget of %lld",
-                               (long long)longest, (long long)o->max_tokens, (long long)budget);
+                               (long long)longest, (long long)o->scoring.max_tokens, (long long)budget);
     if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, NULL, &g->command, err);
     return status ? status : make_rows(g, err);
 }
@@ -100,12 +82,13 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
 /* How long prompts are is what the generators wait for before they take memory. */
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
     const train_config *c = g->config;
+    train_learner_options options = train_config_learner(c);
     ravel_mesh_options mesh;
     ravel_mesh_options_default(&mesh);
     ravel_status status = open_prompts(g, shape, err);
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
     if (!status && g->rank == 0 && hooks)
-        status = train_announce(c, TRAIN_GRPO, shape, g->count, longest, hooks->logger, err);
+        status = train_footprint_log(c, TRAIN_GRPO, shape, g->count, longest, hooks->logger, err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
     if (!status)
@@ -113,8 +96,9 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
                                 c->run.steps ? c->run.steps : TRAIN_STEPS, hooks, err);
     if (!status) status = ravel_mesh_create(g->trainers, &mesh, &g->mesh, err);
     if (!status) status = make_feed(g, err);
-    if (!status) status = train_learner_create(c, shape, g->trainers, NULL, &g->learner, err);
-    if (!status) status = ravel_agree(g->trainers, make_reference(g, shape, err), err);
+    if (!status) status = train_learner_create(&options, shape, g->trainers, &g->learner, err);
+    if (!status && c->policy.kl > 0)
+        status = ravel_agree(g->trainers, train_reference_create(&options, shape, &g->reference, err), err);
     if (!status && g->run.checkpoint[0]) {
         status = train_learner_load(g->learner, g->run.checkpoint, err);
         if (!status) status = train__grpo_read_waiting(g, g->run.checkpoint, err);
@@ -128,16 +112,15 @@ static void close_trainer(train__grpo *g) {
     ravel_refit_free(g->refit);
     train__release(NULL, g->tensors, (size_t)g->tensor_count * sizeof *g->tensors);
     ravel_feed_free(g->feed);
-    if (g->reference) train_model_free(g->reference);
-    if (g->reference_device) train_model_kernels(train_learner_model(g->learner))->close(g->reference_device);
+    train_reference_free(g->reference);
     train_learner_free(g->learner);
     ravel_mesh_free(g->mesh);
     train_reward_free(g->command);
     train_prompts_free(g->prompts);
-    train_pile_free(&g->answers);
-    train_pile_free(&g->waiting);
-    train_pile_free(&g->asking);
-    train_pile_free(&g->gathered);
+    train_rollouts_free(&g->answers);
+    train_rollouts_free(&g->waiting);
+    train_rollouts_free(&g->asking);
+    train_rollouts_free(&g->gathered);
     train_experience_free(&g->batch);
     train__release(NULL, g->rows.logprob, 4 * row_bytes(g));
     train_run_free(&g->run);
@@ -223,10 +206,10 @@ static void summarise(const train__grpo *g, train_summary *s) {
 
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
                             ravel_error *err) {
-    train_pile_init(&g->answers, NULL);
-    train_pile_init(&g->waiting, NULL);
-    train_pile_init(&g->asking, NULL);
-    train_pile_init(&g->gathered, NULL);
+    train_rollouts_init(&g->answers, NULL);
+    train_rollouts_init(&g->waiting, NULL);
+    train_rollouts_init(&g->asking, NULL);
+    train_rollouts_init(&g->gathered, NULL);
     train_experience_init(&g->batch, NULL);
     g->waiting_batch = -1;
     g->reward_last = NAN;

@@ -25,7 +25,7 @@ typedef struct rank {
     ravel_refit_sink sink;
     ravel_refit_tensor *tensors;
     int64_t tensor_count;
-    train_pile prompts, answers;
+    train_rollouts prompts, answers;
     train_request *requests;
     int64_t request_room;
     int32_t *tokens; /* [slot_tokens] prompt and answer side by side */
@@ -71,9 +71,9 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     train_generator_options options;
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
-    r->slot_tokens = options.slot_tokens = longest_prompt + c->grpo.max_tokens;
-    train_pile_init(&r->prompts, NULL);
-    train_pile_init(&r->answers, NULL);
+    r->slot_tokens = options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
+    train_rollouts_init(&r->prompts, NULL);
+    train_rollouts_init(&r->answers, NULL);
     ravel_status status = read_stops(r, shape->vocab, err);
     if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
     if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
@@ -91,8 +91,8 @@ static void close_rank(rank *r) {
     for (int i = 0; i < 2; i++)
         if (r->weights[i]) r->kernels->release(r->device, r->weights[i], r->weight_bytes);
     if (r->device) r->kernels->close(r->device);
-    train_pile_free(&r->prompts);
-    train_pile_free(&r->answers);
+    train_rollouts_free(&r->prompts);
+    train_rollouts_free(&r->answers);
     train__release(NULL, r->requests, (size_t)r->request_room * sizeof *r->requests);
     train__release(NULL, r->tokens, (size_t)r->slot_tokens * sizeof *r->tokens);
     train__release(NULL, r->logprobs, (size_t)r->slot_tokens * sizeof *r->logprobs);
@@ -114,7 +114,7 @@ static ravel_status take_answer(void *user, const train_answer *answer, ravel_er
     memcpy(r->tokens + prompt->length, answer->tokens, (size_t)answer->count * sizeof *r->tokens);
     memset(r->logprobs, 0, (size_t)prompt->length * sizeof *r->logprobs);
     memcpy(r->logprobs + prompt->length, logprob, (size_t)answer->count * sizeof *r->logprobs);
-    return train_pile_add(&r->answers, &item, r->tokens, r->logprobs, err);
+    return train_rollouts_add(&r->answers, &item, r->tokens, r->logprobs, err);
 }
 
 static ravel_status make_requests(rank *r, const train_order *order, const train_sampling *sampling, ravel_error *err) {
@@ -143,15 +143,15 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
     sampling.temperature = order->greedy ? 0 : o->temperature;
     sampling.top_p = o->top_p;
     sampling.top_k = o->top_k;
-    sampling.max_tokens = o->max_tokens;
+    sampling.max_tokens = o->scoring.max_tokens;
     sampling.seed = r->config->run.seed;
     sampling.stop = r->stops;
     sampling.stops = r->stop_count;
-    train_pile_clear(&r->answers);
+    train_rollouts_clear(&r->answers);
     ravel_status status = make_requests(r, order, &sampling, err);
     if (!status && r->prompts.count)
         status = train_generator_run(r->generator, r->requests, r->prompts.count, take_answer, r, err);
-    if (!status) train_pile_sort(&r->answers);
+    if (!status) train_rollouts_sort(&r->answers);
     return status ? status : train_answers_send(r->world, r->trainers, order->batch, &r->answers, err);
 }
 
@@ -164,7 +164,7 @@ static ravel_status refit(rank *r, const train_order *order, ravel_error *err) {
     return status;
 }
 
-static ravel_status obey(rank *r, ravel_error *err) {
+static ravel_status serve_orders(rank *r, ravel_error *err) {
     train_order order = {0};
     for (;;) {
         ravel_status status = train_order_receive(r->world, &order, &r->prompts, err);
@@ -185,7 +185,7 @@ ravel_status train_grpo_generate(const train_config *config, const ravel_shape *
     status = ravel_agree(world, open_rank(&r, shape, longest_prompt, err), err);
     r.sink = (ravel_refit_sink){.size = sizeof r.sink, .tensors = r.tensors, .count = r.tensor_count};
     if (!status) status = ravel_refit_create(world, NULL, &r.sink, &options, &r.refit, err);
-    if (!status) status = obey(&r, err);
+    if (!status) status = serve_orders(&r, err);
     close_rank(&r);
     return status;
 }

@@ -6,6 +6,7 @@
 #include <ravel/exchange.h>
 #include <ravel/refit.h>
 
+#include "train/learn/reference.h"
 #include "train/rl/experience.h"
 #include "train/run/grpo.h"
 
@@ -24,16 +25,15 @@ typedef struct train__grpo {
     ravel_mesh *mesh;
     ravel_feed *feed;
     train_learner *learner;
-    train_model *reference; /* where --kl is above 0; weights as they were at the start */
-    train_device *reference_device;
+    train_reference *reference; /* where --kl is above 0 */
     train_prompts *prompts;
     train_reward *command;
     ravel_refit *refit;
     ravel_refit_source source;
     ravel_refit_tensor *tensors;
     int64_t tensor_count;
-    train_pile answers, waiting, asking;
-    train_pile gathered; /* rank 0: what waits on all trainers, for a checkpoint */
+    train_rollouts answers, waiting, asking;
+    train_rollouts gathered; /* rank 0: what waits on all trainers, for a checkpoint */
     train_experience batch;
     int64_t waiting_batch; /* that was ordered and not used yet; -1: none */
     int32_t have_waiting;  /* its answers are here already */

@@ -31,8 +31,8 @@ static ravel_status old_and_reference(train__grpo *g, ravel_error *err) {
         status = train_experience_logprobs(&g->batch, train_learner_model(g->learner), c->plan.budget, temperature,
                                            g->batch.old, err);
     if (!status && g->reference)
-        status =
-            train_experience_logprobs(&g->batch, g->reference, c->plan.budget, temperature, g->batch.reference, err);
+        status = train_experience_logprobs(&g->batch, train_reference_model(g->reference), c->plan.budget, temperature,
+                                           g->batch.reference, err);
     return status;
 }
 
@@ -65,7 +65,7 @@ static const void *field(const train__grpo *g, const ravel_micro_batch *micro, c
 }
 
 /* From forward to backward, for the phase timers. */
-static void turn(view *v) {
+static void begin_backward(view *v) {
     ravel_metrics *m = v->g->run.metrics;
     if (v->phase != RAVEL_PHASE_FORWARD) return;
     (void)ravel_metrics_phase_end(m, RAVEL_PHASE_FORWARD, NULL);
@@ -110,7 +110,7 @@ static void one_run(view *v, const train_scored *s, int64_t i, int64_t j) {
 static ravel_status token_hook(void *user, const train_scored *s, ravel_error *err) {
     view *v = user;
     (void)err;
-    turn(v);
+    begin_backward(v);
     for (int64_t i = 0, j; i < s->count; i = j) {
         while (v->at + 1 < v->samples && s->places[i] >= v->starts[v->at + 1]) v->at++;
         int32_t end = v->starts[v->at + 1];
@@ -130,7 +130,7 @@ static ravel_status by_sequence(train__grpo *g, view *v, const train_batch *batc
     train_model *model = train_learner_model(g->learner);
     ravel_status status = train_model_forward(model, batch, &result, err);
     if (status) return status;
-    turn(v);
+    begin_backward(v);
     memset(rows->coef, 0, (size_t)micro->thd->local_tokens * sizeof *rows->coef);
     for (int32_t i = 0; i < v->samples; i++) {
         int64_t at = v->starts[i], n = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i];
@@ -205,7 +205,7 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
     ravel_status status = ravel_feed_next(g->feed, &update, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_FEED, NULL);
     if (status) return status;
-    train_metrics_update_counts(g->run.metrics, update);
+    train_metrics_add_update(g->run.metrics, update);
     g->first_update = update->update_in_batch == 0;
     memset(&g->sums, 0, sizeof g->sums);
     train_learner_begin(g->learner);

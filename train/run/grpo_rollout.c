@@ -18,7 +18,7 @@ enum { EVAL_BATCH = -1 };
 static ravel_status send_orders(train__grpo *g, train_order order, int64_t first, int64_t count, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; g->rank == 0 && i < g->generators && !status; i++) {
-        train_pile_clear(&g->asking);
+        train_rollouts_clear(&g->asking);
         for (int64_t q = i; q < count && !status; q += g->generators)
             status = train_prompts_add(g->prompts, first + q, &g->asking, err);
         if (!status) status = train_order_send(g->world, g->count + i, &order, &g->asking, err);
@@ -42,17 +42,17 @@ ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
 
 /* ---- answers -------------------------------------------------------------------------------------------- */
 
-static ravel_status score(train__grpo *g, const train_pile *pile, int plain, ravel_error *err) {
+static ravel_status score(train__grpo *g, const train_rollouts *rollouts, int plain, ravel_error *err) {
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
-    ravel_status status = train_experience_load(&g->batch, pile, g->run.state.version, err);
+    ravel_status status = train_experience_load(&g->batch, rollouts, g->run.state.version, err);
     if (!status)
-        status = train_experience_score(&g->batch, pile, &g->config->grpo, &g->config->policy, g->prompts, g->command,
-                                        plain, err);
+        status = train_experience_score(&g->batch, rollouts, &g->config->grpo.scoring, &g->config->policy, g->prompts,
+                                        g->command, plain, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
     return ravel_agree(g->trainers, status, err);
 }
 
-/* Whether the samples from i on that are of one group have different rewards; *end is behind the last of them. Piles are
+/* Whether the samples from i on that are of one group have different rewards; *end is behind the last of them. Rollouts are
  * sorted by group. */
 static int group_is_useful(const train_experience *x, int64_t i, int64_t *end) {
     int differs = 0;
@@ -129,7 +129,7 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
 
 static ravel_status receive_waiting(train__grpo *g, ravel_error *err) {
     if (g->have_waiting) return RAVEL_OK;
-    train_pile_clear(&g->waiting);
+    train_rollouts_clear(&g->waiting);
     ravel_status status = train_answers_receive(g->world, g->count, g->waiting_batch, &g->waiting, err);
     if (!status) g->have_waiting = 1;
     return status;
@@ -149,7 +149,7 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     ravel_status status = receive_waiting(g, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     if (status) return status;
-    train_pile swap = g->answers;
+    train_rollouts swap = g->answers;
     g->answers = g->waiting;
     g->waiting = swap;
     g->have_waiting = 0;
@@ -168,7 +168,7 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
     train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = EVAL_BATCH, .group_size = 1, .greedy = 1};
     ravel_status status = train__grpo_drain(g, err);
     if (!status) status = send_orders(g, order, TRAIN_EVAL_FIRST, count, err);
-    train_pile_clear(&g->answers);
+    train_rollouts_clear(&g->answers);
     if (!status) status = train_answers_receive(g->world, g->count, EVAL_BATCH, &g->answers, err);
     if (!status) status = score(g, &g->answers, 1, err);
     for (int64_t i = 0; !status && i < g->batch.count; i++, sums[1] += 1) sums[0] += g->batch.rewards[i];
@@ -226,14 +226,15 @@ static const char waiting_name[] = "rollouts.safetensors";
 ravel_status train__grpo_gather_waiting(void *user, ravel_error *err) {
     train__grpo *g = user;
     ravel_status status = train__grpo_drain(g, err);
-    train_pile_clear(&g->gathered);
+    train_rollouts_clear(&g->gathered);
     if (status || g->waiting_batch < 0) return status;
-    if (g->rank != 0) return train_pile_send(g->trainers, 0, &g->waiting, err);
+    if (g->rank != 0) return train_rollouts_send(g->trainers, 0, &g->waiting, err);
     for (int64_t i = 0; i < g->waiting.count && !status; i++) {
         const train_rollout *r = &g->waiting.items[i];
-        status = train_pile_add(&g->gathered, r, g->waiting.tokens + r->first, g->waiting.logprobs + r->first, err);
+        status = train_rollouts_add(&g->gathered, r, g->waiting.tokens + r->first, g->waiting.logprobs + r->first, err);
     }
-    for (int32_t r = 1; r < g->count && !status; r++) status = train_pile_receive(g->trainers, r, &g->gathered, err);
+    for (int32_t r = 1; r < g->count && !status; r++)
+        status = train_rollouts_receive(g->trainers, r, &g->gathered, err);
     return status;
 }
 
@@ -241,7 +242,7 @@ ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_err
     train__grpo *g = user;
     char path[TRAIN_PATH], batch[32];
     if (g->waiting_batch < 0) return RAVEL_OK;
-    const train_pile *p = &g->gathered;
+    const train_rollouts *p = &g->gathered;
     const int64_t words = sizeof(train_rollout) / sizeof(int64_t), items[] = {p->count, words}, tokens[] = {p->used};
     const ravel_safetensor tensors[] = {
         {.name = "items", .dtype = RAVEL_I64, .rank = 2, .dims = items, .data = p->items},
@@ -260,11 +261,12 @@ ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_err
 static ravel_status take_share(train__grpo *g, const train_rollout *items, int64_t count, const int32_t *tokens,
                                const float *logprobs, ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    train_pile_clear(&g->waiting);
+    train_rollouts_clear(&g->waiting);
     for (int64_t i = 0; i < count && !status; i++)
         if (items[i].group % g->count == g->rank)
-            status = train_pile_add(&g->waiting, &items[i], tokens + items[i].first, logprobs + items[i].first, err);
-    train_pile_sort(&g->waiting);
+            status =
+                train_rollouts_add(&g->waiting, &items[i], tokens + items[i].first, logprobs + items[i].first, err);
+    train_rollouts_sort(&g->waiting);
     return status;
 }
 

@@ -1,5 +1,7 @@
 #include "train/run/run.h"
 
+#include "train/learn/checkpoint.h"
+
 #include <ravel/exchange.h>
 
 #include <math.h>
@@ -131,8 +133,7 @@ ravel_status train_run_open(train_run *run, const train_config *config, train_ki
     if (hooks) run->hooks = *hooks;
     ravel_status status = open_folder(run, err);
     if (!status)
-        status = train_metrics_create(config, shape, comm, kind == TRAIN_GRPO, world, steps, run->hooks.logger,
-                                      &run->metrics, err);
+        status = train_metrics_create(config, kind, shape, comm, world, steps, run->hooks.logger, &run->metrics, err);
     if (!status) status = open_sinks(run, err);
     if (!status && run->checkpoint[0]) {
         status = ravel_agree(comm, state_read(run->checkpoint, &run->state, err), err);

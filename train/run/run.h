@@ -15,7 +15,8 @@
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 
-#include "train/learn/learner.h"
+#include "train/run/config.h"
+#include "train/run/metrics.h"
 #include "train/run/rundir.h"
 
 /* What the program around the trainer gives it. */

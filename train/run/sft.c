@@ -1,7 +1,8 @@
 /* Supervised fine-tuning: one loop. The feed prepares the next update while this one is learnt. */
 #include "train/run/sft.h"
 
-#include "train/run/announce.h"
+#include "train/learn/checkpoint.h"
+#include "train/run/footprint.h"
 #include "train/kernels/host.h"
 #include "train/rl/task.h"
 
@@ -161,7 +162,7 @@ static ravel_status score_micro(sft *s, const ravel_micro_batch *micro, double *
     if (micro->filler) return RAVEL_OK;
     ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
     if (status) return status;
-    train_learner_count_tokens(s->learner, &batch);
+    train_learner_set_unit_weights(s->learner, &batch);
     status = train_model_score(train_learner_model(s->learner), &batch, &result, err);
     sums[0] += result.loss;
     sums[1] += (double)result.scored;
@@ -207,7 +208,7 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     ravel_status status = ravel_feed_next(s->feed, &update, err);
     (void)ravel_metrics_phase_end(m, RAVEL_PHASE_FEED, NULL);
     if (status) return status;
-    train_metrics_update_counts(m, update);
+    train_metrics_add_update(m, update);
     status = learn_update(s, err);
     if (status) return status;
     s->run.state.epoch = update->cursor.epoch;
@@ -225,18 +226,19 @@ static ravel_status one_step(sft *s, ravel_error *err) {
 static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks, ravel_error *err) {
     ravel_shape shape;
     ravel_mesh_options mesh;
+    train_learner_options options = train_config_learner(s->config);
     ravel_mesh_options_default(&mesh);
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = open_data(s, &shape, err);
     if (!status && ravel_comm_rank(comm) == 0 && hooks)
-        status = train_announce(s->config, TRAIN_SFT, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
+        status = train_footprint_log(s->config, TRAIN_SFT, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
     status = ravel_agree(comm, status, err);
     if (!status)
         status =
             train_run_open(&s->run, s->config, TRAIN_SFT, &shape, comm, ravel_comm_size(comm), s->steps, hooks, err);
     if (!status) status = ravel_mesh_create(comm, &mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
-    if (!status) status = train_learner_create(s->config, &shape, comm, NULL, &s->learner, err);
+    if (!status) status = train_learner_create(&options, &shape, comm, &s->learner, err);
     if (!status && s->run.checkpoint[0]) {
         ravel_cursor cursor = {s->run.state.epoch, s->run.state.position};
         status = ravel_agree(comm, train_learner_load(s->learner, s->run.checkpoint, err), err);

@@ -1,7 +1,6 @@
-/* What a run will take, worked out before it is taken: parameters, threads, and the memory of a trainer and of a
- * generator rank, by purpose. */
-#include "train/run/announce.h"
+#include "train/run/footprint.h"
 
+#include "train/learn/reference.h"
 #include "train/model/generator.h"
 
 #include <stdio.h>
@@ -15,28 +14,13 @@ static const char *in_units(int64_t bytes, char *text, size_t room) {
     return text;
 }
 
-/* A model without gradients, for --kl. */
-static ravel_status reference_bytes(const train_config *c, const ravel_shape *shape, const train_kernels *kernels,
-                                    int64_t *bytes, ravel_error *err) {
-    train_memory memory;
-    train_model_options options;
-    *bytes = 0;
-    if (c->policy.kl <= 0) return RAVEL_OK;
-    train_model_options_default(&options);
-    options.budget = c->plan.budget;
-    options.inference = 1;
-    ravel_status status = train_model_memory(kernels, c->model.threads, shape, &options, &memory, err);
-    if (!status) *bytes = memory.total;
-    return status;
-}
-
 /* Two sets of weights, one to answer with and one for refit to fill, and the cache. */
 static ravel_status generator_bytes(const train_config *c, const ravel_shape *shape, const train_kernels *kernels,
                                     int64_t weights, int64_t longest_prompt, int64_t *bytes, ravel_error *err) {
     train_generator_options options;
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
-    options.slot_tokens = longest_prompt + c->grpo.max_tokens;
+    options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
     ravel_status status = train_generator_memory(kernels, c->model.threads, shape, &options, bytes, err);
     if (!status) *bytes += 2 * weights;
     return status;
@@ -46,15 +30,16 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
                                 int64_t longest_prompt, train_footprint *footprint, ravel_error *err) {
     train_estimate e;
     const train_kernels *kernels;
+    train_learner_options options = train_config_learner(c);
     *footprint = (train_footprint){0};
     ravel_status status = train_kernels_find(c->model.kernels, &kernels, err);
-    if (!status) status = train_learner_estimate(c, shape, trainers, &e, err);
+    if (!status) status = train_learner_estimate(&options, shape, trainers, &e, err);
     if (status) return status;
     footprint->fixed = e.model.weights + e.model.grads + e.optimizer;
     footprint->activations = e.model.activations;
     footprint->working = e.total - footprint->fixed - e.model.activations;
     if (kind == TRAIN_GRPO) {
-        status = reference_bytes(c, shape, kernels, &footprint->reference, err);
+        if (c->policy.kl > 0) status = train_reference_bytes(&options, shape, &footprint->reference, err);
         if (!status)
             status = generator_bytes(c, shape, kernels, e.model.weights, longest_prompt, &footprint->generator, err);
     }
@@ -62,8 +47,8 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
     return status;
 }
 
-ravel_status train_announce(const train_config *c, train_kind kind, const ravel_shape *shape, int32_t trainers,
-                            int64_t longest_prompt, const ravel_logger *logger, ravel_error *err) {
+ravel_status train_footprint_log(const train_config *c, train_kind kind, const ravel_shape *shape, int32_t trainers,
+                                 int64_t longest_prompt, const ravel_logger *logger, ravel_error *err) {
     char text[512], extra[128] = "", a[32], b[32], d[32], f[32];
     train_footprint p;
     if (!logger) return RAVEL_OK;
@@ -71,8 +56,8 @@ ravel_status train_announce(const train_config *c, train_kind kind, const ravel_
     if (status) return status;
     if (p.reference) (void)snprintf(extra, sizeof extra, " + %s reference model", in_units(p.reference, a, sizeof a));
     (void)snprintf(text, sizeof text,
-                   "%.1f M parameters, trainer ranks: %d, threads of each: %d\n"
-                   "memory of a trainer: %s = %s weights, gradients and optimiser + %s activations (budget %lld) + %s "
+                   "%.1f M parameters, trainer ranks: %d, threads per rank: %d\n"
+                   "memory per trainer: %s = %s weights, gradients and optimiser + %s activations (budget %lld) + %s "
                    "working%s",
                    (double)ravel_shape_parameters(shape) / 1e6, trainers, c->model.threads ? c->model.threads : 1,
                    in_units(p.trainer, a, sizeof a), in_units(p.fixed, b, sizeof b),
@@ -80,9 +65,10 @@ ravel_status train_announce(const train_config *c, train_kind kind, const ravel_
                    extra);
     logger->write(logger->user, RAVEL_LOG_INFO, text);
     if (kind != TRAIN_GRPO) return RAVEL_OK;
-    (void)snprintf(
-        text, sizeof text, "memory of a generator: %s = two sets of weights and a cache of %lld slots of %lld tokens",
-        in_units(p.generator, a, sizeof a), (long long)c->grpo.slots, (long long)longest_prompt + c->grpo.max_tokens);
+    (void)snprintf(text, sizeof text,
+                   "memory per generator: %s = two sets of weights and a cache of %lld slots of %lld tokens",
+                   in_units(p.generator, a, sizeof a), (long long)c->grpo.slots,
+                   (long long)longest_prompt + c->grpo.scoring.max_tokens);
     logger->write(logger->user, RAVEL_LOG_INFO, text);
     return RAVEL_OK;
 }

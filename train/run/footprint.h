@@ -1,8 +1,8 @@
-/* train/run/announce.h: what a run will take, said before it is taken. */
-#ifndef TRAIN_ANNOUNCE_H
-#define TRAIN_ANNOUNCE_H
+/* train/run/footprint.h: the memory of a run, estimated and printed before it is allocated. */
+#ifndef TRAIN_FOOTPRINT_H
+#define TRAIN_FOOTPRINT_H
 
-#include "train/learn/learner.h"
+#include "train/run/config.h"
 
 /* Bytes of one rank of each kind. The feed's batches, rollouts and refit's buffers come on top: they grow with the
  * batch, not with the model. */
@@ -19,8 +19,9 @@ typedef struct train_footprint {
 ravel_status train_footprint_of(const train_config *config, train_kind kind, const ravel_shape *shape, int32_t trainers,
                                 int64_t longest_prompt, train_footprint *footprint, ravel_error *err);
 
-/* The same in words, to the logger (NULL: nothing is said). */
-ravel_status train_announce(const train_config *config, train_kind kind, const ravel_shape *shape, int32_t trainers,
-                            int64_t longest_prompt, const ravel_logger *logger, ravel_error *err);
+/* The same as text, to the logger (NULL: nothing is printed). */
+ravel_status train_footprint_log(const train_config *config, train_kind kind, const ravel_shape *shape,
+                                 int32_t trainers, int64_t longest_prompt, const ravel_logger *logger,
+                                 ravel_error *err);
 
 #endif

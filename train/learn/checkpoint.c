@@ -1,17 +1,11 @@
-/* What a learner keeps in a checkpoint folder:
- *
- *     config.json, model.safetensors   the model as Hugging Face reads it, in --save-dtype
- *     optimizer.safetensors            flat f32 arrays "moment1", "moment2" and, where the model is not saved in f32,
- *                                      "weights"; metadata "steps"
- *
- * The arrays are written in the order of the parameters, share after share: rank 0 writes its own, then receives each
- * other rank's and passes it on to the file, so no rank holds more than one share beside its own. The file says nothing
- * of shares: a run can go on with another number of ranks. */
+/* The arrays are written in the order of the parameters, share after share: rank 0 writes its own, then receives each
+ * other rank's and writes it, so no rank holds more than one share beside its own. */
+#include "train/learn/checkpoint.h"
+
 #include "train/learn/learner_internal.h"
 
 #include "train/model/hf.h"
 #include "train/kernels/host.h"
-#include "train/run/rundir.h"
 
 #include <ravel/exchange.h>
 
@@ -19,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAG_MOMENTS = 21, MOMENTS = 2, WEIGHTS = 2, ARRAYS = 3 };
+enum { PATH = 4096, TAG_MOMENTS = 21, MOMENTS = 2, WEIGHTS = 2, ARRAYS = 3 };
 static const char *const names[ARRAYS] = {"moment1", "moment2", "weights"};
 
 static ravel_status join(char *path, const char *folder, const char *name, ravel_error *err) {
-    if ((size_t)snprintf(path, TRAIN_PATH, "%s/%s", folder, name) < TRAIN_PATH) return RAVEL_OK;
+    if ((size_t)snprintf(path, PATH, "%s/%s", folder, name) < PATH) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.100s... is too long", folder);
 }
 
@@ -59,15 +53,15 @@ static ravel_status declare(saver *s, int32_t dtype, ravel_error *err) {
 }
 
 static ravel_status save_begin(saver *s, const char *folder, ravel_error *err) {
-    char path[TRAIN_PATH], steps[32];
+    char path[PATH], steps[32];
     train_learner *l = s->l;
     ravel_safetensors_options options;
     ravel_safetensors_options_default(&options);
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
-    int32_t dtype = l->config->run.save_dtype == 1 ? RAVEL_BF16 : RAVEL_F32;
+    int32_t dtype = l->options.save_dtype;
     ravel_status status = train_folder_save(folder, &l->shape, train_model_params(l->model), l->kernels, l->device,
                                             train_model_weights(l->model), dtype, l->eos, err);
-    if (!status && l->config->model.model) status = train_folder_copy_rest(l->config->model.model, folder, err);
+    if (!status && l->options.model->model) status = train_folder_copy_rest(l->options.model->model, folder, err);
     if (!status) status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_writer_create(path, &options, &s->writer, err);
     (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->optimizer));
@@ -106,7 +100,7 @@ static ravel_status saver_open(saver *s, train_learner *l, ravel_error *err) {
     s->l = l;
     s->owners = l->share ? l->ranks : 1;
     for (int32_t r = 0; r < s->owners; r++) s->largest = train__max(s->largest, l->counts[r]);
-    s->buffer = train__alloc(l->allocator, (size_t)s->largest * sizeof *s->buffer);
+    s->buffer = train__alloc(l->options.allocator, (size_t)s->largest * sizeof *s->buffer);
     return s->buffer ? RAVEL_OK : train__no_memory(err, (size_t)s->largest * sizeof *s->buffer, "a checkpoint");
 }
 
@@ -121,7 +115,7 @@ ravel_status train_learner_save(train_learner *l, const char *folder, ravel_erro
         status = ravel_agree(l->comm, s.failed, err);
     }
     ravel_safetensors_writer_free(s.writer);
-    train__release(l->allocator, s.buffer, (size_t)s.largest * sizeof *s.buffer);
+    train__release(l->options.allocator, s.buffer, (size_t)s.largest * sizeof *s.buffer);
     return status;
 }
 
@@ -140,26 +134,26 @@ static ravel_status load_array(train_learner *l, const ravel_safetensors *file, 
     ravel_status status = ravel_safetensors_get(file, names[which], 1, &elements, &tensor, err);
     if (status) return status;
     enum { CHUNK = 1 << 16 };
-    float *buffer = train__alloc(l->allocator, CHUNK * sizeof *buffer);
+    float *buffer = train__alloc(l->options.allocator, CHUNK * sizeof *buffer);
     if (!buffer) return train__no_memory(err, CHUNK * sizeof *buffer, "loading a checkpoint");
     for (int64_t at = 0; at < count && !status; at += CHUNK) {
         int64_t n = train__min(CHUNK, count - at);
         status = ravel_safetensor_read(tensor, first + at, n, RAVEL_F32, buffer, err);
         if (!status) l->kernels->upload(l->device, to + at, buffer, (size_t)n * sizeof *buffer);
     }
-    train__release(l->allocator, buffer, CHUNK * sizeof *buffer);
+    train__release(l->options.allocator, buffer, CHUNK * sizeof *buffer);
     return status;
 }
 
 ravel_status train_learner_load(train_learner *l, const char *folder, ravel_error *err) {
-    char path[TRAIN_PATH];
+    char path[PATH];
     ravel_safetensors *file = NULL;
     ravel_status status = join(path, folder, "model.safetensors", err);
     if (!status)
         status = train_tensors_load(train_model_params(l->model), l->kernels, l->device, train_model_weights(l->model),
                                     path, err);
     if (!status) status = join(path, folder, "optimizer.safetensors", err);
-    if (!status) status = ravel_safetensors_open(path, l->allocator, &file, err);
+    if (!status) status = ravel_safetensors_open(path, l->options.allocator, &file, err);
     for (int i = 0; i < ARRAYS && !status; i++)
         if (i < MOMENTS || ravel_safetensors_find(file, names[i])) status = load_array(l, file, i, err);
     const char *steps = status ? NULL : ravel_safetensors_metadata(file, "steps");

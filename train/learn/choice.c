@@ -1,0 +1,53 @@
+#include "train/learn/choice.h"
+
+#include "train/model/hf.h"
+
+#include <math.h>
+#include <string.h>
+
+static int is_file(const char *name) {
+    size_t n = strlen(name);
+    return strchr(name, '/') || (n > 5 && strcmp(name + n - 5, ".json") == 0);
+}
+
+ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, ravel_error *err) {
+    if (choice->model) return train_config_read(choice->model, shape, err);
+    if (choice->shape && is_file(choice->shape)) return train_config_read(choice->shape, shape, err);
+    if (choice->shape) return ravel_shape_named(choice->shape, shape, err);
+    *shape = (ravel_shape){.hidden = choice->hidden,
+                           .layers = choice->layers,
+                           .heads = choice->heads,
+                           .kv_heads = choice->kv_heads,
+                           .head_dim = choice->head_dim,
+                           .ffn = choice->ffn,
+                           .vocab = choice->vocab,
+                           .max_positions = 32768,
+                           .tied = 1,
+                           .qk_norm = 1,
+                           .gated = 1,
+                           .rope_theta = 1e6,
+                           .norm_eps = 1e-6};
+    return ravel_shape_check(shape, err);
+}
+
+void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t *count) {
+    *count = choice->model ? train_stops_read(choice->model, stops, TRAIN_STOPS) : 0;
+    if (*count) return;
+    stops[0] = TRAIN_TOKEN_EOS;
+    *count = 1;
+}
+
+int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape, int64_t budget, int32_t processors,
+                      int32_t ranks) {
+    if (choice->threads) return choice->threads;
+    double work = 6.0 * (double)ravel_shape_matmul_weights(shape) * (double)budget;
+    double most = fmin(work / 1e9, (double)processors / (double)(ranks > 0 ? ranks : 1));
+    return most < 2 ? 1 : (int32_t)fmin(most, 1024);
+}
+
+ravel_status train_device_open(const train_model_choice *choice, const ravel_allocator *allocator,
+                               const train_kernels **kernels, train_device **device, ravel_error *err) {
+    train_device_options options = {.threads = choice->threads, .allocator = allocator};
+    ravel_status status = train_kernels_find(choice->kernels, kernels, err);
+    return status ? status : (*kernels)->open(&options, device, err);
+}

@@ -1,0 +1,46 @@
+/* train/learn/choice.h: which model, on which device: what a configuration says, and what follows from it.
+ *
+ *     train_shape(&choice, &shape, &err);                        the shape of --model, --shape, or by numbers
+ *     train_device_open(&choice, NULL, &kernels, &device, &err); the kernel set and one of its devices
+ */
+#ifndef TRAIN_CHOICE_H
+#define TRAIN_CHOICE_H
+
+#include <ravel/shape.h>
+
+#include "train/kernels/kernels.h"
+
+typedef struct train_model_choice {
+    const char *model;   /* a Hugging Face folder: config.json and weights */
+    const char *shape;   /* a config.json or a published name: new weights */
+    const char *kernels; /* kernel set */
+    int32_t threads;     /* of each rank; 0: train_threads chooses */
+    int32_t recompute;
+    uint64_t init_seed;
+    double init_std;
+    /* a shape by numbers, where neither is given: a byte model */
+    int64_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab;
+} train_model_choice;
+
+/* A byte model: a byte is a token (0 .. 255), and two more. */
+enum {
+    TRAIN_TOKEN_BOS = 256, /* begins a sample */
+    TRAIN_TOKEN_EOS = 257, /* ends an answer */
+    TRAIN_TOKENS = 258     /* the smallest vocabulary of a byte model */
+};
+
+ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, ravel_error *err);
+
+/* The tokens that end an answer: those of the model's folder, or the byte model's. stops[TRAIN_STOPS]. */
+enum { TRAIN_STOPS = 16 };
+void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t *count);
+
+/* Threads per rank: choice->threads, or an equal share of `processors` over `ranks` ranks that work at the same time.
+ * Small models get fewer: a micro-batch of `budget` tokens must be at least 1 GFLOP per thread. */
+int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape, int64_t budget, int32_t processors,
+                      int32_t ranks);
+
+ravel_status train_device_open(const train_model_choice *choice, const ravel_allocator *allocator,
+                               const train_kernels **kernels, train_device **device, ravel_error *err);
+
+#endif

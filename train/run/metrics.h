@@ -1,0 +1,30 @@
+/* train/run/metrics.h: the metrics of a run: the library's table, and the trainer's own rows. */
+#ifndef TRAIN_METRICS_H
+#define TRAIN_METRICS_H
+
+#include <ravel/comm.h>
+#include <ravel/feed.h>
+
+#include "train/run/config.h"
+
+/* X(ID, name, unit, sentence): rows of RL runs beside the library's own. */
+#define TRAIN_METRIC_LIST(X)                                                                         \
+    X(EVAL_REWARD, "eval/reward", "", "mean reward of greedy answers to the evaluation's questions") \
+    X(TIS_MEAN, "policy/tis_mean", "", "mean importance weight, trainer / generator, after the cap") \
+    X(TIS_CAPPED, "policy/tis_capped_share", "share", "loss tokens whose importance weight was above the cap")
+
+typedef enum train_metric {
+    TRAIN_METRIC_BEFORE = RAVEL_METRICS - 1,
+#define X(ID, name, unit, sentence) TRAIN_METRIC_##ID,
+    TRAIN_METRIC_LIST(X)
+#undef X
+} train_metric;
+
+/* Metrics of a rank of `comm`, reduced over it. `world`: ranks of the whole job; `steps`: updates to run in all. */
+ravel_status train_metrics_create(const train_config *config, train_kind kind, const ravel_shape *shape,
+                                  ravel_comm *comm, int32_t world, int64_t steps, const ravel_logger *logger,
+                                  ravel_metrics **metrics, ravel_error *err);
+/* The counts of a feed's update. */
+void train_metrics_add_update(ravel_metrics *metrics, const ravel_feed_update *update);
+
+#endif
