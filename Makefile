@@ -106,7 +106,7 @@ reprobe:
 $(BUILD)/obj/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
-$(BUILD)/obj/src/io/page.o: src/io/page.html
+$(BUILD)/obj/src/report/page.o: src/report/page.html
 $(BUILD)/obj/cli/report_page.o: cli/report.html
 $(call obj,train/kernels/cpu/blas.c bench/bench_train.c tests/unit/test_train_kernels.c): $(BUILD)/config.mk # OpenBLAS or not
 $(BUILD)/obj/train/%.o: train/%.c

@@ -3,6 +3,7 @@
 #include "cli/plan.h"
 
 #include <ravel/exchange.h>
+#include <ravel/file.h>
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -96,15 +97,6 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static ravel_status read_text(const char *path, char **text, ravel_error *err) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s: the cursor cannot be read", path);
-    *text = calloc(1, 4096);
-    size_t got = *text ? fread(*text, 1, 4095, f) : 0;
-    (void)fclose(f);
-    return got ? RAVEL_OK : ravel_error_set(err, RAVEL_E_IO, "%s: the cursor cannot be read", path);
 }
 
 static void warn(void *user, ravel_log_level level, const char *text) {
@@ -290,8 +282,9 @@ static ravel_status run_all(job *j, ravel_error *err) {
 
 static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
     ravel_status status = RAVEL_OK;
+    size_t bytes = 0;
     if (j->flags.cost) status = plan_cost(j->flags.cost, &j->plan.cost, err);
-    if (!status && j->flags.resume) status = read_text(j->flags.resume, &j->resume, err);
+    if (!status && j->flags.resume) status = ravel_file_read(j->flags.resume, 4096, NULL, &j->resume, &bytes, err);
     if (!status) status = ravel_source_open(&j->source_options, source, err);
     if (status) return status;
     j->source = *source;

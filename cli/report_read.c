@@ -6,12 +6,15 @@
  * again. Keys come in the same order on every line, so that the next key is nearly always the next column. */
 #include "cli/report.h"
 
+#include <ravel/file.h>
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MOST_SERIES = 4096, MOST_RANKS = 65536 };
 
@@ -25,30 +28,9 @@ ravel_status report_slurp(const char *folder, const char *name, char **text, siz
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.60s... is too long", folder);
-    FILE *f = fopen(path, "rb");
-    if (!f && errno == ENOENT) return ravel_error_set(err, RAVEL_E_END, "%s: there is no such file", path);
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s: cannot open it: %s", path, strerror(errno));
-    size_t room = 1 << 16, used = 0, got;
-    char *data = malloc(room);
-    while (data && (got = fread(data + used, 1, room - used - 1, f)) > 0) {
-        used += got;
-        if (used + 1 < room) continue;
-        char *grown = realloc(data, room * 2);
-        if (!grown) free(data);
-        data = grown;
-        room *= 2;
-    }
-    int failed = ferror(f);
-    (void)fclose(f);
-    if (!data) return no_memory(err);
-    if (failed) {
-        free(data);
-        return ravel_error_set(err, RAVEL_E_IO, "%s: reading failed: %s", path, strerror(errno));
-    }
-    data[used] = '\0';
-    *text = data;
-    *bytes = used;
-    return RAVEL_OK;
+    if (access(path, F_OK) != 0 && errno == ENOENT)
+        return ravel_error_set(err, RAVEL_E_END, "%s: there is no such file", path);
+    return ravel_file_read(path, SIZE_MAX, NULL, text, bytes, err);
 }
 
 /* ---- tables --------------------------------------------------------------------------------------------- */

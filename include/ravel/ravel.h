@@ -8,7 +8,7 @@
  *     order, source, exchange, meta, feed from a data set to packed micro-batches on every rank
  *     refit                               weights from trainers to generators
  *     metrics, flops                      where every token and every second went
- *     safetensors, lengths, mock          files and mock data
+ *     safetensors, lengths, mock, file    files and mock data
  */
 #ifndef RAVEL_RAVEL_H
 #define RAVEL_RAVEL_H
@@ -19,6 +19,7 @@
 #include <ravel/dtype.h>
 #include <ravel/exchange.h>
 #include <ravel/feed.h>
+#include <ravel/file.h>
 #include <ravel/flops.h>
 #include <ravel/json.h>
 #include <ravel/lengths.h>

@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/memory.h"
 
@@ -16,6 +17,60 @@ ravel_status ravel__file_error(ravel_error *err, const char *path, const char *v
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
+
+enum { FIRST_ROOM = 4096 };
+
+typedef struct text_buffer {
+    const ravel_allocator *allocator;
+    char *data;
+    size_t room, used;
+} text_buffer;
+
+static ravel_status grow(text_buffer *b, size_t room, const char *name, ravel_error *err) {
+    char *data = ravel__resize(b->allocator, b->data, b->room, room);
+    if (!data) return ravel__no_memory(err, room, name);
+    b->data = data;
+    b->room = room;
+    return RAVEL_OK;
+}
+
+/* Reads to the end; one byte of room is always kept for the NUL. */
+static ravel_status read_all(int fd, const char *name, size_t most, text_buffer *b, ravel_error *err) {
+    for (;;) {
+        ravel_status status =
+            b->room - b->used >= 2 ? RAVEL_OK : grow(b, b->room ? b->room * 2 : FIRST_ROOM, name, err);
+        if (status) return status;
+        ssize_t got = read(fd, b->data + b->used, b->room - b->used - 1);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return ravel__file_error(err, name, "cannot read it", errno);
+        if (got == 0) return grow(b, b->used + 1, name, err);
+        b->used += (size_t)got;
+        if (b->used > most)
+            return ravel_error_set(err, RAVEL_E_DATA, "%s: more than %zu bytes; is it the right file?", name, most);
+    }
+}
+
+ravel_status ravel_file_read(const char *path, size_t most, const ravel_allocator *allocator, char **text,
+                             size_t *bytes, ravel_error *err) {
+    int standard = strcmp(path, "-") == 0, fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ravel__file_error(err, path, "cannot open it", errno);
+    text_buffer b = {.allocator = allocator};
+    ravel_status status = read_all(fd, standard ? "standard input" : path, most, &b, err);
+    if (!standard) (void)close(fd);
+    if (status) {
+        ravel__release(allocator, b.data, b.room);
+        return status;
+    }
+    RAVEL_ASSERT(b.room == b.used + 1);
+    b.data[b.used] = '\0';
+    *text = b.data;
+    *bytes = b.used;
+    return RAVEL_OK;
+}
+
+void ravel_file_free(const ravel_allocator *allocator, char *text, size_t bytes) {
+    if (text) ravel__release(allocator, text, bytes + 1);
+}
 
 static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_error *err) {
     struct stat st;
@@ -46,6 +101,26 @@ void ravel__map_close(ravel__map *map) {
     if (map->data) (void)munmap(map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;
+}
+
+/* ---- folders -------------------------------------------------------------------------------------------- */
+
+ravel_status ravel_folder_make(const char *path, ravel_error *err) {
+    char part[4096];
+    struct stat info;
+    size_t length = strlen(path);
+    if (length == 0 || length >= sizeof part)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a folder needs a path of 1 to %zu bytes, not %zu",
+                               sizeof part - 1, length);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != '\0') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            return ravel__file_error(err, part, "cannot make the folder", errno);
+    }
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_IO, "%s: cannot make the folder: a file has that name", path);
 }
 
 /* ---- writing -------------------------------------------------------------------------------------------- */

@@ -1,11 +1,12 @@
-/* Files: mapped for reading, and written so that a reader sees the old content or the new one.
+/* Files: mapped for reading, and written so that a reader sees the old content or the new one. Reading a small file
+ * whole is public: ravel/file.h.
  *
  *   ravel__map      a read-only view of a whole regular file; an empty file is a view of 0 bytes.
  *   ravel__writing  path.tmp.PID.N -> write at offsets -> commit (fsync, rename, fsync of the folder), or discard. */
 #ifndef RAVEL_BASE_FILE_H
 #define RAVEL_BASE_FILE_H
 
-#include <ravel/base.h>
+#include <ravel/file.h>
 
 /* "PATH: VERB: what the system says about `number`" as E_IO, e.g. ("model.st", "cannot open", errno). */
 ravel_status ravel__file_error(ravel_error *err, const char *path, const char *verb, int number);
@@ -29,7 +30,7 @@ typedef struct ravel__writing {
 /* `beside`: into a temporary file in the same folder, else straight into the path. */
 ravel_status ravel__writing_open(ravel__writing *w, const char *path, int beside, const ravel_allocator *allocator,
                                  ravel_error *err);
-/* All of it, whatever the system's mood (short writes, signals). */
+/* Writes all of it: retries short writes and EINTR. */
 ravel_status ravel__writing_put(ravel__writing *w, int64_t offset, const void *data, size_t bytes, ravel_error *err);
 /* Makes the path hold the file. `durable`: only after it has reached the disk. On an error the writing is still to be
  * discarded. */

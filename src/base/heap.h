@@ -1,9 +1,10 @@
-/* A heap of (key, id): the largest key on top. Which of equals comes first follows from the calls alone, so it is the
- * same on every machine. Memory is the caller's. Four children a node: they share a cache line, and the tree is half as deep.
+/* A heap of (key, id): the largest key on top. The order of equal keys depends only on the sequence of calls, so it is
+ * the same on every machine. The caller owns the memory. A node of 16 bytes has four children: 64 bytes, one or two
+ * cache lines, and half the depth of a binary heap.
  *
  *     ravel__heap h = {nodes, 0};
  *     ravel__heap_push(&h, key, id);
- *     h.at[0].key = smaller; ravel__heap_sink(&h);      the top has become less
+ *     h.at[0].key = smaller; ravel__heap_sink(&h);      the top key became smaller
  */
 #ifndef RAVEL_BASE_HEAP_H
 #define RAVEL_BASE_HEAP_H
@@ -27,7 +28,7 @@ static inline void ravel__heap_push(ravel__heap *h, int64_t key, int32_t id) {
     h->at[at] = node;
 }
 
-/* Puts the top where it belongs. */
+/* Moves the top down until no child has a larger key. */
 static inline void ravel__heap_sink(ravel__heap *h) {
     ravel__node node = h->at[0];
     int32_t at = 0;

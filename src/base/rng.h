@@ -50,7 +50,4 @@ static inline double ravel__rng_unit(ravel__rng *r) {
     return (double)(ravel__rng_next(r) >> 11) * 0x1p-53;
 }
 
-/* Standard normal, by Marsaglia's polar method (no state between calls). */
-double ravel__rng_normal(ravel__rng *r);
-
 #endif

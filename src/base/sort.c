@@ -1,6 +1,7 @@
-/* Least significant digit first, 11 bits at a time (2048 counters fit the first-level cache). One pass over the keys
- * counts the digits of every pass; a pass in which all keys agree is skipped, so small numbers cost two passes whatever
- * the width of their type. Short arrays are sorted by insertion, which beats clearing the counters. */
+/* Least significant digit first, 11 bits per pass (2048 counters of 4 bytes fit the first-level cache). Before the
+ * passes one scan finds the bits in which the keys differ; a pass whose digit is the same in all keys is skipped. Each
+ * pass reads the keys twice: it counts its digit, then moves keys and values. Arrays of up to SHORT keys are sorted by
+ * insertion, which is cheaper than clearing the counters. */
 #include "base/sort.h"
 
 #include <string.h>

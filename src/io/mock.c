@@ -5,8 +5,9 @@
 #include "base/memory.h"
 #include "base/real.h"
 #include "base/rng.h"
-#include "io/file.h"
 #include "io/holder.h"
+
+#include <ravel/file.h>
 
 #include <math.h>
 #include <string.h>
@@ -277,7 +278,7 @@ ravel_status ravel_mock_open(const char *text, const ravel_allocator *allocator,
     size_t bytes;
     ravel_error inner = RAVEL_ERROR_INIT;
     if (*text != '@') return open_inline(text, allocator, mock, err);
-    ravel_status status = ravel__file_read(text + 1, LARGEST_SPEC, allocator, &data, &bytes, err);
+    ravel_status status = ravel_file_read(text + 1, LARGEST_SPEC, allocator, &data, &bytes, err);
     if (status) return status;
     status = ravel_mock_parse(data, bytes, allocator, mock, &inner);
     ravel__release(allocator, data, bytes + 1);

@@ -2,11 +2,11 @@
  *
  * Configs of Llama and its kin differ in three ways: what a missing key means (a row of `kinds` by model_type), how
  * experts are called (`expert_keys`: the first key that is there), and which layers have experts. */
+#include <ravel/file.h>
 #include <ravel/json.h>
 #include <ravel/shape.h>
 
 #include "base/memory.h"
-#include "io/file.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -222,7 +222,7 @@ ravel_status ravel_shape_read(const char *path, ravel_shape *shape, ravel_error 
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode) &&
         snprintf(inside, sizeof inside, "%s/config.json", path) < (int)sizeof inside)
         path = inside;
-    ravel_status status = ravel__file_read(path, LARGEST_CONFIG, NULL, &text, &bytes, err);
+    ravel_status status = ravel_file_read(path, LARGEST_CONFIG, NULL, &text, &bytes, err);
     if (status) return status;
     ravel_error inner = RAVEL_ERROR_INIT;
     status = ravel_shape_parse(text, bytes, shape, &inner);

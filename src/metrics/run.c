@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 
+#include <ravel/file.h>
 #include <ravel/json.h>
 
 #include <errno.h>
@@ -13,25 +14,6 @@
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
-
-/* mkdir -p */
-static ravel_status make_folders(const char *folder, ravel_error *err) {
-    char path[4096];
-    size_t length = strlen(folder);
-    if (length == 0 || length >= sizeof path)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a run directory needs a name of 1 to %zu bytes",
-                               sizeof path - 1);
-    memcpy(path, folder, length + 1);
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] != '/' && path[i] != '\0') continue;
-        char kept = path[i];
-        path[i] = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST)
-            return ravel__file_error(err, path, "cannot make the folder", errno);
-        path[i] = kept;
-    }
-    return RAVEL_OK;
-}
 
 static ravel_status write_file(ravel_metrics *m, const char *folder, const char *name, const char *text, size_t bytes,
                                ravel_error *err) {
@@ -148,7 +130,7 @@ static ravel_status add_named(ravel_metrics *m, const char *folder, const char *
 
 ravel_status ravel_metrics_run(ravel_metrics *m, const char *folder, const char *config, const char *sinks,
                                ravel_error *err) {
-    ravel_status status = make_folders(folder, err);
+    ravel_status status = ravel_folder_make(folder, err);
     if (!status && m->reducer.rank == 0) status = write_description(m, folder, config, err);
     for (const char *word = sinks ? sinks : "jsonl"; !status && *word;) {
         size_t length = strcspn(word, ",");

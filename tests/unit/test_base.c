@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "tests/unit/normal.h"
 
 #include <ravel/json.h>
 #include <ravel/options.h>

@@ -3,6 +3,7 @@
 #include "tests/unit/metrics_values.h"
 
 #include "base/rng.h"
+#include "tests/unit/normal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
+#include "tests/unit/normal.h"
 
 #include <stdlib.h>
 

@@ -3,6 +3,7 @@
 #include "tests/unit/train_support.h"
 
 #include "base/rng.h"
+#include "tests/unit/normal.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
+#include "tests/unit/normal.h"
 #include "train/rl/policy.h"
 
 #include <math.h>

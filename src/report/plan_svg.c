@@ -5,7 +5,7 @@
  *     rank 1  |##########-|######-...|
  *
  * Cells are added up so that there are never more than COLUMNS x ROWS of them, and each kind of area is one path. */
-#include "io/picture.h"
+#include "report/plan_svg.h"
 
 enum { COLUMNS = 96, ROWS = 32, LEFT = 46, TOP = 46, WIDTH = 960 };
 
@@ -59,49 +59,50 @@ static cell add_up(const grid *g, int64_t column, int64_t row) {
 
 enum { WORK, PADDING, IDLE };
 
-static void put_cell(ravel__pen *t, const grid *g, int64_t column, int64_t row, int kind) {
+static void put_cell(ravel__printer *t, const grid *g, int64_t column, int64_t row, int kind) {
     cell c = add_up(g, column, row);
     if (c.all <= 0) return;
     double width = g->cell_width - (g->cell_width > 6 ? 1.5 : 0.3);
     double starts[] = {0, c.work / c.all, (c.work + c.padding) / c.all, 1};
     double share = starts[kind + 1] - starts[kind];
     if (share * width < 0.05) return;
-    ravel__pen_format(t, "M%.1f %.1fh%.1fv%.1fh%.1fz", LEFT + (double)column * g->cell_width + starts[kind] * width,
-                      TOP + (double)row * g->cell_height, share * width, g->cell_height - (g->cell_height > 4 ? 1 : 0),
-                      -share * width);
+    ravel__printer_format(t, "M%.1f %.1fh%.1fv%.1fh%.1fz", LEFT + (double)column * g->cell_width + starts[kind] * width,
+                          TOP + (double)row * g->cell_height, share * width,
+                          g->cell_height - (g->cell_height > 4 ? 1 : 0), -share * width);
 }
 
-static void put_kind(ravel__pen *t, const grid *g, int kind, const char *name) {
-    ravel__pen_format(t, "<path class=\"rv-%s\" d=\"", name);
+static void put_kind(ravel__printer *t, const grid *g, int kind, const char *name) {
+    ravel__printer_format(t, "<path class=\"rv-%s\" d=\"", name);
     for (int64_t row = 0; row < g->rows && !t->status; row++)
         for (int64_t column = 0; column < g->columns; column++) put_cell(t, g, column, row, kind);
-    ravel__pen_string(t, "\"/>\n");
+    ravel__printer_string(t, "\"/>\n");
 }
 
-static void put_words(ravel__pen *t, const ravel_plan_options *options, const grid *g, double height) {
+static void put_words(ravel__printer *t, const ravel_plan_options *options, const grid *g, double height) {
     const ravel_plan_stats *s = &g->plan->stats;
     char a[32], b[32], c[32];
-    ravel__pen_format(t,
-                      "<text x=\"%d\" y=\"17\" class=\"rv-title\">%s samples in %s bins, %s micro-steps: fill %.1f %%, "
-                      "padding %.2f %%, idle %.2f %%</text>\n",
-                      LEFT, ravel__pen_thousands(s->samples, a, sizeof a), ravel__pen_thousands(s->bins, b, sizeof b),
-                      ravel__pen_thousands(s->micro_steps, c, sizeof c), 100 * s->fill, 100 * s->padding,
-                      100 * (options->sync == RAVEL_SYNC_MICRO_STEP ? s->idle_micro_step : s->idle_update));
-    ravel__pen_format(
+    ravel__printer_format(
+        t,
+        "<text x=\"%d\" y=\"17\" class=\"rv-title\">%s samples in %s bins, %s micro-steps: fill %.1f %%, "
+        "padding %.2f %%, idle %.2f %%</text>\n",
+        LEFT, ravel__printer_thousands(s->samples, a, sizeof a), ravel__printer_thousands(s->bins, b, sizeof b),
+        ravel__printer_thousands(s->micro_steps, c, sizeof c), 100 * s->fill, 100 * s->padding,
+        100 * (options->sync == RAVEL_SYNC_MICRO_STEP ? s->idle_micro_step : s->idle_update));
+    ravel__printer_format(
         t,
         "<text x=\"%d\" y=\"37\">work</text><rect class=\"rv-work\" x=\"%d\" y=\"29\" width=\"14\" "
         "height=\"9\"/><text x=\"%d\" y=\"37\">padding</text><rect class=\"rv-padding\" x=\"%d\" y=\"29\" "
         "width=\"14\" height=\"9\"/><text x=\"%d\" y=\"37\">idle in the micro-step</text><rect "
         "class=\"rv-idle\" x=\"%d\" y=\"29\" width=\"14\" height=\"9\"/>\n",
         LEFT + 20, LEFT, LEFT + 90, LEFT + 70, LEFT + 180, LEFT + 160);
-    ravel__pen_format(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank 0</text>", LEFT - 6, TOP + 9);
+    ravel__printer_format(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank 0</text>", LEFT - 6, TOP + 9);
     if (g->plan->dp > 1)
-        ravel__pen_format(t, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%d</text>", LEFT - 6, height - 21,
-                          g->plan->dp - 1);
-    ravel__pen_format(t,
-                      "<text x=\"%d\" y=\"%.0f\">micro-step 0</text><text x=\"%d\" y=\"%.0f\" "
-                      "text-anchor=\"end\">%lld</text>\n",
-                      LEFT, height - 6, WIDTH - 10, height - 6, (long long)g->plan->micro_steps - 1);
+        ravel__printer_format(t, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%d</text>", LEFT - 6, height - 21,
+                              g->plan->dp - 1);
+    ravel__printer_format(t,
+                          "<text x=\"%d\" y=\"%.0f\">micro-step 0</text><text x=\"%d\" y=\"%.0f\" "
+                          "text-anchor=\"end\">%lld</text>\n",
+                          LEFT, height - 6, WIDTH - 10, height - 6, (long long)g->plan->micro_steps - 1);
 }
 
 static const char style[] =
@@ -110,7 +111,7 @@ static const char style[] =
     "@media (prefers-color-scheme:dark){.rv text,.rv{fill:#9aa0aa}.rv .rv-work{fill:#6ea6e0}.rv .rv-idle{fill:#5a3534}}"
     "</style>\n";
 
-void ravel__picture_svg(ravel__pen *t, const ravel_plan_options *options, const ravel_plan *plan) {
+void ravel__picture_svg(ravel__printer *t, const ravel_plan_options *options, const ravel_plan *plan) {
     grid g;
     g.plan = plan;
     g.columns = plan->micro_steps < 1 ? 1 : plan->micro_steps < COLUMNS ? plan->micro_steps : COLUMNS;
@@ -119,25 +120,25 @@ void ravel__picture_svg(ravel__pen *t, const ravel_plan_options *options, const 
     g.cell_width = (double)(WIDTH - LEFT - 10) / (double)g.columns;
     g.cell_height = g.rows <= 8 ? 20 : g.rows <= 16 ? 13 : 8;
     double height = TOP + (double)g.rows * g.cell_height + 22;
-    ravel__pen_format(t,
-                      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"rv\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
-                      "height=\"%.0f\" style=\"max-width:100%%;height:auto\" role=\"img\" aria-label=\"a plan\">\n",
-                      WIDTH, height, WIDTH, height);
-    ravel__pen_string(t, style);
+    ravel__printer_format(t,
+                          "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"rv\" viewBox=\"0 0 %d %.0f\" width=\"%d\" "
+                          "height=\"%.0f\" style=\"max-width:100%%;height:auto\" role=\"img\" aria-label=\"a plan\">\n",
+                          WIDTH, height, WIDTH, height);
+    ravel__printer_string(t, style);
     put_words(t, options, &g, height);
     if (plan->micro_steps) {
         put_kind(t, &g, WORK, "work");
         put_kind(t, &g, PADDING, "padding");
         put_kind(t, &g, IDLE, "idle");
     }
-    ravel__pen_string(t, "</svg>\n");
+    ravel__printer_string(t, "</svg>\n");
 }
 
 ravel_status ravel_plan_svg(const ravel_plan_input *input, const ravel_plan_options *options, const ravel_plan *plan,
                             ravel_write write, void *user, ravel_error *err) {
-    ravel__pen t;
+    ravel__printer t;
     (void)input;
-    ravel__pen_begin(&t, write, user, err);
+    ravel__printer_begin(&t, write, user, err);
     ravel__picture_svg(&t, options, plan);
-    return ravel__pen_end(&t);
+    return ravel__printer_end(&t);
 }

@@ -1,8 +1,12 @@
+/* Normally distributed test data, by Marsaglia's polar method. */
+#ifndef TESTS_NORMAL_H
+#define TESTS_NORMAL_H
+
 #include "base/rng.h"
 
 #include <math.h>
 
-double ravel__rng_normal(ravel__rng *r) {
+static inline double ravel__rng_normal(ravel__rng *r) {
     double u, v, s;
     do {
         u = 2 * ravel__rng_unit(r) - 1;
@@ -11,3 +15,5 @@ double ravel__rng_normal(ravel__rng *r) {
     } while (s >= 1 || s == 0);
     return u * sqrt(-2 * log(s) / s);
 }
+
+#endif

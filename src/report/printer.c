@@ -1,4 +1,4 @@
-#include "io/pen.h"
+#include "report/printer.h"
 
 #include "base/number.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void ravel__pen_begin(ravel__pen *text, ravel_write write, void *user, ravel_error *err) {
+void ravel__printer_begin(ravel__printer *text, ravel_write write, void *user, ravel_error *err) {
     text->write = write;
     text->user = user;
     text->err = err;
@@ -15,17 +15,17 @@ void ravel__pen_begin(ravel__pen *text, ravel_write write, void *user, ravel_err
     text->used = 0;
 }
 
-static void flush(ravel__pen *text) {
+static void flush(ravel__printer *text) {
     if (!text->status && text->used) text->status = text->write(text->user, text->buffer, text->used, text->err);
     text->used = 0;
 }
 
-ravel_status ravel__pen_end(ravel__pen *text) {
+ravel_status ravel__printer_end(ravel__printer *text) {
     flush(text);
     return text->status;
 }
 
-void ravel__pen_put(ravel__pen *text, const char *bytes, size_t count) {
+void ravel__printer_put(ravel__printer *text, const char *bytes, size_t count) {
     if (count > sizeof text->buffer - text->used) flush(text);
     if (count > sizeof text->buffer) {
         if (!text->status) text->status = text->write(text->user, bytes, count, text->err);
@@ -35,47 +35,47 @@ void ravel__pen_put(ravel__pen *text, const char *bytes, size_t count) {
     text->used += count;
 }
 
-void ravel__pen_string(ravel__pen *text, const char *string) {
-    ravel__pen_put(text, string, strlen(string));
+void ravel__printer_string(ravel__printer *text, const char *string) {
+    ravel__printer_put(text, string, strlen(string));
 }
 
-void ravel__pen_format(ravel__pen *text, const char *format, ...) {
-    char line[1024]; /* every format of ours is short; strings that are not go through ravel__pen_string */
+void ravel__printer_format(ravel__printer *text, const char *format, ...) {
+    char line[1024]; /* every format of ours is short; strings that are not go through ravel__printer_string */
     va_list args;
     va_start(args, format);
     int length = ravel__number_vprint(line, sizeof line, format, args);
     va_end(args);
-    if (length > 0) ravel__pen_put(text, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
+    if (length > 0) ravel__printer_put(text, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
 }
 
-void ravel__pen_integer(ravel__pen *text, int64_t value) {
+void ravel__printer_integer(ravel__printer *text, int64_t value) {
     char digits[24], *at = digits + sizeof digits;
     uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
     do *--at = (char)('0' + left % 10);
     while (left /= 10);
     if (value < 0) *--at = '-';
-    ravel__pen_put(text, at, (size_t)(digits + sizeof digits - at));
+    ravel__printer_put(text, at, (size_t)(digits + sizeof digits - at));
 }
 
-void ravel__pen_real(ravel__pen *text, double value) {
+void ravel__printer_double(ravel__printer *text, double value) {
     char digits[RAVEL__NUMBER_BYTES];
     ravel__number_shortest(value, 6, digits);
-    ravel__pen_string(text, digits);
+    ravel__printer_string(text, digits);
 }
 
-void ravel__pen_html(ravel__pen *text, const char *string) {
+void ravel__printer_html(ravel__printer *text, const char *string) {
     for (; *string; string++) {
         switch (*string) {
-        case '<': ravel__pen_string(text, "&lt;"); break;
-        case '>': ravel__pen_string(text, "&gt;"); break;
-        case '&': ravel__pen_string(text, "&amp;"); break;
-        case '"': ravel__pen_string(text, "&quot;"); break;
-        default: ravel__pen_put(text, string, 1);
+        case '<': ravel__printer_string(text, "&lt;"); break;
+        case '>': ravel__printer_string(text, "&gt;"); break;
+        case '&': ravel__printer_string(text, "&amp;"); break;
+        case '"': ravel__printer_string(text, "&quot;"); break;
+        default: ravel__printer_put(text, string, 1);
         }
     }
 }
 
-const char *ravel__pen_thousands(int64_t value, char *out, size_t room) {
+const char *ravel__printer_thousands(int64_t value, char *out, size_t room) {
     char digits[24];
     int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
     size_t used = 0;
