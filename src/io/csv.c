@@ -3,7 +3,7 @@
  * The first record decides: which of ',', ';' and tab separates, whether it is a header (no cell begins like a number),
  * and which columns are taken. A first row that begins like a number and is not one ("12x") is an error and never taken
  * for a header, so that no sample gets lost. */
-#include "io/columns.h"
+#include "io/integers.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ typedef struct cell {
 
 typedef struct csv {
     ravel__lines lines;
-    ravel__columns *table;
+    ravel__integers *table;
     const char *record;
     size_t bytes;
     char separator;
@@ -205,7 +205,7 @@ static void label(csv *c) {
         else
             (void)snprintf(names[i], sizeof names[i], "column %lld", (long long)c->take[i] + 1);
     }
-    ravel__columns_choose(c->table, names[0], c->table->width == 2 ? names[1] : NULL);
+    ravel__integers_choose(c->table, names[0], c->table->width == 2 ? names[1] : NULL);
 }
 
 static ravel_status choose_columns(csv *c, ravel_error *err) {
@@ -244,7 +244,7 @@ static ravel_status take_row(csv *c, ravel_error *err) {
     if (!status && !c->table->ask->field && !c->header && count_cells(c) != c->table->width)
         status = ravel_error_set(&inner, RAVEL_E_DATA, "%lld columns, but %d in the first row",
                                  (long long)count_cells(c), c->table->width);
-    if (!status) status = ravel__columns_push(c->table, values[0], values[1], &inner);
+    if (!status) status = ravel__integers_push(c->table, values[0], values[1], &inner);
     if (!status) return RAVEL_OK;
     return ravel_error_set(err, status, "%s:%lld: %s", c->lines.source->name, (long long)c->lines.number,
                            inner.message);
@@ -255,14 +255,14 @@ static ravel_status read_rows(csv *c, ravel_error *err) {
     if (status) return status;
     status = choose_columns(c, err);
     if (!status && !c->header) status = take_row(c, err);
-    while (!status && !ravel__columns_full(c->table)) {
+    while (!status && !ravel__integers_full(c->table)) {
         status = next_record(c, err);
         if (!status) status = take_row(c, err);
     }
     return status;
 }
 
-ravel_status ravel__csv_read(ravel__source *source, ravel__columns *table, ravel_error *err) {
+ravel_status ravel__csv_read(ravel__source *source, ravel__integers *table, ravel_error *err) {
     csv c;
     memset(&c, 0, sizeof c);
     c.table = table;

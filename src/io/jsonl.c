@@ -2,7 +2,7 @@
  *
  * The first line decides which members; from then on every line must have them. A member is a path of keys and, inside
  * arrays, of indices: "turns.0.ids". */
-#include "io/columns.h"
+#include "io/integers.h"
 
 #include <ravel/json.h>
 
@@ -12,7 +12,7 @@
 
 typedef struct jsonl {
     ravel__lines lines;
-    ravel__columns *table;
+    ravel__integers *table;
     ravel_json *doc;
     int chosen, bare;   /* bare: lines are plain numbers */
     char paths[2][256]; /* the members that are taken */
@@ -87,7 +87,7 @@ static ravel_status choose_fields(jsonl *j, ravel_error *err) {
     for (int i = 0; i < count; i++)
         if (!keep(j, i, parts[i], bytes[i]))
             return ravel_error_set(err, RAVEL_E_DATA, "the path \"%.60s...\" is too long", parts[i]);
-    ravel__columns_choose(j->table, j->paths[0], count == 2 ? j->paths[1] : NULL);
+    ravel__integers_choose(j->table, j->paths[0], count == 2 ? j->paths[1] : NULL);
     return RAVEL_OK;
 }
 
@@ -97,7 +97,7 @@ static ravel_status choose_known(jsonl *j, const ravel_json_node *root, ravel_er
         const char *second = first && (*name)[1] ? find_name(j, root, (*name)[1]) : NULL;
         if (!first || ((*name)[1] && !second) || !keep(j, 0, first, strlen(first))) continue;
         if (second && !keep(j, 1, second, strlen(second))) continue;
-        ravel__columns_choose(j->table, first, second);
+        ravel__integers_choose(j->table, first, second);
         return RAVEL_OK;
     }
     return no_member(j, root, NULL, err);
@@ -107,7 +107,7 @@ static ravel_status choose(jsonl *j, const ravel_json_node *root, ravel_error *e
     j->chosen = 1;
     j->bare = !j->table->ask->field && (root->kind == RAVEL_JSON_INTEGER || root->kind == RAVEL_JSON_REAL);
     if (j->bare) {
-        ravel__columns_choose(j->table, j->table->ask->what, NULL);
+        ravel__integers_choose(j->table, j->table->ask->what, NULL);
         return RAVEL_OK;
     }
     if (j->table->ask->field) return choose_fields(j, err);
@@ -140,7 +140,7 @@ static ravel_status take_line(jsonl *j, const char *line, size_t bytes, ravel_er
     const ravel_json_node *root = ravel_json_root(j->doc);
     if (!j->chosen) status = choose(j, root, err);
     for (int i = 0; i < j->table->width && !status; i++) status = take_value(j, root, j->paths[i], &values[i], err);
-    return status ? status : ravel__columns_push(j->table, values[0], values[1], err);
+    return status ? status : ravel__integers_push(j->table, values[0], values[1], err);
 }
 
 static int blank(const char *text, size_t bytes) {
@@ -152,7 +152,7 @@ static int blank(const char *text, size_t bytes) {
 static ravel_status read_rows(jsonl *j, ravel_error *err) {
     const char *line;
     size_t bytes;
-    while (!ravel__columns_full(j->table)) {
+    while (!ravel__integers_full(j->table)) {
         ravel_status status = ravel__lines_next(&j->lines, &line, &bytes, err);
         if (status) return status;
         if (blank(line, bytes)) continue;
@@ -165,7 +165,7 @@ static ravel_status read_rows(jsonl *j, ravel_error *err) {
     return RAVEL_OK;
 }
 
-ravel_status ravel__jsonl_read(ravel__source *source, ravel__columns *table, ravel_error *err) {
+ravel_status ravel__jsonl_read(ravel__source *source, ravel__integers *table, ravel_error *err) {
     jsonl j;
     memset(&j, 0, sizeof j);
     j.table = table;

@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 #include "io/holder.h"
-#include "io/columns.h"
+#include "io/integers.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ void ravel_read_options_default(ravel_read_options *options) {
 
 /* ---- formats -------------------------------------------------------------------------------------------- */
 
-typedef ravel_status (*reader)(ravel__source *source, ravel__columns *table, ravel_error *err);
+typedef ravel_status (*reader)(ravel__source *source, ravel__integers *table, ravel_error *err);
 
 static const struct {
     int32_t format;
@@ -90,7 +90,7 @@ static ravel_status find_reader(ravel__source *source, int32_t format, reader *r
 }
 
 /* What the table holds goes over to the holder. */
-static void take_over(ravel__holder *h, const ravel__columns *table) {
+static void take_over(ravel__holder *h, const ravel__integers *table) {
     h->allocator = table->ask->allocator;
     memcpy(h->columns, table->columns, sizeof h->columns);
     memcpy(h->rooms, table->rooms, sizeof h->rooms);
@@ -101,17 +101,17 @@ static void take_over(ravel__holder *h, const ravel__columns *table) {
 static ravel_status read_table_from(ravel__source *source, int32_t format, const ravel__ask *ask, ravel__holder **out,
                                     ravel_error *err) {
     reader read;
-    ravel__columns table;
+    ravel__integers table;
     ravel_status status = find_reader(source, format, &read, err);
     if (status) return status;
     ravel__holder *h = ravel__calloc(ask->allocator, 1, sizeof *h);
     if (!h) return ravel__no_memory(err, sizeof *h, "a column of numbers");
-    ravel__columns_init(&table, ask);
+    ravel__integers_init(&table, ask);
     status = read(source, &table, err);
     if (!status && table.count == 0)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s: there is not one row in it", source->name);
     if (status) {
-        ravel__columns_free(&table);
+        ravel__integers_free(&table);
         ravel__release(ask->allocator, h, sizeof *h);
         return status;
     }

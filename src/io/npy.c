@@ -8,7 +8,7 @@
  *     ...            the numbers, row by row, or column by column in Fortran order
  *
  * The header's sizes are not believed before the data has come: arrays grow with what is read. */
-#include "io/columns.h"
+#include "io/integers.h"
 
 #include "base/memory.h"
 
@@ -19,7 +19,7 @@ enum { LONGEST_HEADER = 1 << 16, CHUNK = 1 << 16 };
 
 typedef struct npy {
     ravel__source *source;
-    ravel__columns *table;
+    ravel__integers *table;
     ravel_error *err;
     char kind, order; /* 'i' or 'u'; '<', '>' or '|' */
     int bytes;        /* of one number */
@@ -144,7 +144,7 @@ static ravel_status push(npy *n, const unsigned char *at, int64_t row) {
     for (int64_t i = 0; i < n->columns && !status; i++)
         if (!decode(n, at + i * n->bytes, &values[i]))
             status = ravel_error_set(&inner, RAVEL_E_DATA, "a number above 2^63");
-    if (!status) status = ravel__columns_push(n->table, values[0], values[1], &inner);
+    if (!status) status = ravel__integers_push(n->table, values[0], values[1], &inner);
     return status ? ravel_error_set(n->err, status, "%s: row %lld: %s", n->source->name, (long long)row, inner.message)
                   : RAVEL_OK;
 }
@@ -153,14 +153,14 @@ static ravel_status push(npy *n, const unsigned char *at, int64_t row) {
 static ravel_status read_rows(npy *n, unsigned char *chunk) {
     size_t each = (size_t)(n->bytes * n->columns), kept = 0, got;
     int64_t row = 0;
-    while (row < n->rows && !ravel__columns_full(n->table)) {
+    while (row < n->rows && !ravel__integers_full(n->table)) {
         ravel_status status = ravel__source_read(n->source, chunk + kept, CHUNK - kept, &got, n->err);
         if (status) return status;
         if (!got)
             return ravel_error_set(n->err, RAVEL_E_DATA, "%s: the data ends after %lld of %lld rows", n->source->name,
                                    (long long)row, (long long)n->rows);
         size_t have = kept + got, at = 0;
-        for (; have - at >= each && row < n->rows && !ravel__columns_full(n->table); at += each) {
+        for (; have - at >= each && row < n->rows && !ravel__integers_full(n->table); at += each) {
             status = push(n, chunk + at, row++);
             if (status) return status;
         }
@@ -176,27 +176,27 @@ static ravel_status read_rows(npy *n, unsigned char *chunk) {
 /* Column by column: the second column can only be joined to the first when all of it is there. */
 static ravel_status read_fortran(npy *n, unsigned char *chunk) {
     ravel__ask any = *n->table->ask;
-    ravel__columns flat;
+    ravel__integers flat;
     any.min = INT64_MIN;
     any.max = INT64_MAX;
     any.limit = 0;
-    ravel__columns_init(&flat, &any);
-    ravel__columns_choose(&flat, "", NULL);
+    ravel__integers_init(&flat, &any);
+    ravel__integers_choose(&flat, "", NULL);
     npy all = *n;
     all.table = &flat;
     all.columns = 1;
     if (__builtin_mul_overflow(n->rows, (int64_t)2, &all.rows)) return bad(n, "the shape is absurdly large");
     ravel_status status = read_rows(&all, chunk);
     ravel_error inner = RAVEL_ERROR_INIT;
-    for (int64_t i = 0; i < n->rows && !status && !ravel__columns_full(n->table); i++) {
-        status = ravel__columns_push(n->table, flat.columns[0][i], flat.columns[0][n->rows + i], &inner);
+    for (int64_t i = 0; i < n->rows && !status && !ravel__integers_full(n->table); i++) {
+        status = ravel__integers_push(n->table, flat.columns[0][i], flat.columns[0][n->rows + i], &inner);
         if (status) ravel_error_set(n->err, status, "%s: row %lld: %s", n->source->name, (long long)i, inner.message);
     }
-    ravel__columns_free(&flat);
+    ravel__integers_free(&flat);
     return status;
 }
 
-ravel_status ravel__npy_read(ravel__source *source, ravel__columns *table, ravel_error *err) {
+ravel_status ravel__npy_read(ravel__source *source, ravel__integers *table, ravel_error *err) {
     npy n;
     memset(&n, 0, sizeof n);
     n.source = source;
@@ -204,7 +204,7 @@ ravel_status ravel__npy_read(ravel__source *source, ravel__columns *table, ravel
     n.err = err;
     ravel_status status = read_header(&n);
     if (status) return status;
-    ravel__columns_choose(table, n.columns == 2 ? "column 1" : "array", n.columns == 2 ? "column 2" : NULL);
+    ravel__integers_choose(table, n.columns == 2 ? "column 1" : "array", n.columns == 2 ? "column 2" : NULL);
     unsigned char *chunk = ravel__alloc(table->ask->allocator, CHUNK);
     if (!chunk) return ravel__no_memory(err, CHUNK, "a read buffer");
     status = n.fortran ? read_fortran(&n, chunk) : read_rows(&n, chunk);

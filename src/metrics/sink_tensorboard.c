@@ -166,12 +166,12 @@ static ravel_status write_events(ravel__sink *sink, const ravel__snapshot *u, ra
     return put_record(s, &t, err);
 }
 
-/* A new file of this process; the folder is made. */
+/* A new file of this process; the folder is made if its parent exists. */
 static ravel_status create_file(event_sink *s, const char *folder, double now, ravel_error *err) {
     char host[65] = "localhost", path[4096];
     (void)gethostname(host, sizeof host - 1);
-    ravel_status status = ravel_folder_make(folder, err);
-    if (status) return status;
+    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+        return ravel__file_error(err, folder, "cannot make the folder", errno);
     for (int number = 0; number < 10000; number++) {
         int length = snprintf(path, sizeof path, "%s/events.out.tfevents.%010lld.%s.%ld.%d", folder, (long long)now,
                               host, (long)getpid(), number);

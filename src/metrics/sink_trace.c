@@ -158,8 +158,9 @@ static ravel_status open_trace(ravel__sink *sink, const char *target, ravel_erro
     if (!*target) return ravel_error_set(err, RAVEL_E_ARGUMENT, "it needs a folder: trace:FOLDER");
     if (m->spans) return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is a trace already");
     ravel_status status = ravel__sink_room(sink, (size_t)(SPANS + 8) * EVENT_BYTES, err);
-    if (!status) status = ravel_folder_make(target, err);
     if (status) return status;
+    if (mkdir(target, 0777) != 0 && errno != EEXIST)
+        return ravel__file_error(err, target, "cannot make the folder", errno);
     char path[4096];
     int length = snprintf(path, sizeof path, "%s/trace-%d.json", target, (int)m->reducer.rank);
     if (length < 0 || (size_t)length >= sizeof path) return ravel__file_error(err, target, "cannot use", ENAMETOOLONG);

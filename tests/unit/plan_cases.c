@@ -1,5 +1,7 @@
 #include "tests/unit/plan_cases.h"
 
+#include "tests/unit/normal.h"
+
 #include <math.h>
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* One or two columns of integers, and what is asked of the readers that fill them.
  *
  *     source --> csv.c   \
- *     source --> jsonl.c  > ravel__columns_push --> two growing arrays
+ *     source --> jsonl.c  > ravel__integers_push --> two growing arrays
  *     source --> npy.c   /
  *
  * A reader is a function and a row of the table in lengths.c. It finds out which columns to take (from the ask and the
- * file's own names), says so with ravel__columns_choose, and pushes row by row; range checks are here. */
-#ifndef RAVEL_IO_COLUMNS_H
-#define RAVEL_IO_COLUMNS_H
+ * file's own names), says so with ravel__integers_choose, and pushes row by row; range checks are here. */
+#ifndef RAVEL_IO_INTEGERS_H
+#define RAVEL_IO_INTEGERS_H
 
 #include "io/source.h"
 
@@ -24,22 +24,22 @@ typedef struct ravel__ask {
     const ravel_allocator *allocator;
 } ravel__ask;
 
-typedef struct ravel__columns {
+typedef struct ravel__integers {
     const ravel__ask *ask;
     int64_t *columns[2];
     int64_t rooms[2], count;
-    int32_t width; /* 1 or 2, after ravel__columns_choose */
+    int32_t width; /* 1 or 2, after ravel__integers_choose */
     int32_t reserved;
     char label[96];
-} ravel__columns;
+} ravel__integers;
 
-void ravel__columns_init(ravel__columns *table, const ravel__ask *ask);
-void ravel__columns_free(ravel__columns *table);
+void ravel__integers_init(ravel__integers *table, const ravel__ask *ask);
+void ravel__integers_free(ravel__integers *table);
 /* One column (second NULL) or two, with the names that people know them by. */
-void ravel__columns_choose(ravel__columns *table, const char *first, const char *second);
+void ravel__integers_choose(ravel__integers *table, const char *first, const char *second);
 /* `second` is not looked at with one column. E_DATA without a place: the reader puts it in front. */
-ravel_status ravel__columns_push(ravel__columns *table, int64_t first, int64_t second, ravel_error *err);
-static inline int ravel__columns_full(const ravel__columns *table) {
+ravel_status ravel__integers_push(ravel__integers *table, int64_t first, int64_t second, ravel_error *err);
+static inline int ravel__integers_full(const ravel__integers *table) {
     return table->ask->limit > 0 && table->count >= table->ask->limit;
 }
 
@@ -53,8 +53,8 @@ int ravel__field_parts(const char *field, const char *parts[2], size_t bytes[2])
 /* A whole number, possibly written as 12.0; the whole text must be it. */
 int ravel__parse_integer(const char *text, size_t bytes, int64_t *value);
 
-ravel_status ravel__csv_read(ravel__source *source, ravel__columns *table, ravel_error *err);
-ravel_status ravel__jsonl_read(ravel__source *source, ravel__columns *table, ravel_error *err);
-ravel_status ravel__npy_read(ravel__source *source, ravel__columns *table, ravel_error *err);
+ravel_status ravel__csv_read(ravel__source *source, ravel__integers *table, ravel_error *err);
+ravel_status ravel__jsonl_read(ravel__source *source, ravel__integers *table, ravel_error *err);
+ravel_status ravel__npy_read(ravel__source *source, ravel__integers *table, ravel_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-#include "io/columns.h"
+#include "io/integers.h"
 
 #include "base/memory.h"
 
@@ -6,24 +6,24 @@
 #include <stdio.h>
 #include <string.h>
 
-void ravel__columns_init(ravel__columns *table, const ravel__ask *ask) {
+void ravel__integers_init(ravel__integers *table, const ravel__ask *ask) {
     memset(table, 0, sizeof *table);
     table->ask = ask;
 }
 
-void ravel__columns_free(ravel__columns *table) {
+void ravel__integers_free(ravel__integers *table) {
     for (int i = 0; i < 2; i++)
         ravel__release(table->ask->allocator, table->columns[i], (size_t)table->rooms[i] * sizeof(int64_t));
     memset(table->columns, 0, sizeof table->columns);
     memset(table->rooms, 0, sizeof table->rooms);
 }
 
-void ravel__columns_choose(ravel__columns *table, const char *first, const char *second) {
+void ravel__integers_choose(ravel__integers *table, const char *first, const char *second) {
     table->width = second ? 2 : 1;
     (void)snprintf(table->label, sizeof table->label, "%.40s%s%.40s", first, second ? " + " : "", second ? second : "");
 }
 
-static ravel_status grow(ravel__columns *t, ravel_error *err) {
+static ravel_status grow(ravel__integers *t, ravel_error *err) {
     for (int i = 0; i < t->width; i++) {
         int64_t room = t->rooms[i] ? t->rooms[i] * 2 : 1024;
         size_t before = (size_t)t->rooms[i] * sizeof(int64_t), bytes = (size_t)room * sizeof(int64_t);
@@ -52,7 +52,7 @@ static ravel_status check_pair(const ravel__ask *ask, int64_t first, int64_t sec
     return RAVEL_OK;
 }
 
-ravel_status ravel__columns_push(ravel__columns *t, int64_t first, int64_t second, ravel_error *err) {
+ravel_status ravel__integers_push(ravel__integers *t, int64_t first, int64_t second, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (t->width == 2)
         status = check_pair(t->ask, first, second, err);
