@@ -226,12 +226,23 @@ RAVEL_API ravel_status ravel_request_test(ravel_request *request, int32_t *done,
 /* Waits for all of them; NULLs are skipped. The first failure is returned; all are gone. */
 RAVEL_API ravel_status ravel_request_wait_all(ravel_request **requests, int64_t count, ravel_error *err);
 
+/* ---- agreement ------------------------------------------------------------------------------------------ */
+
+/* Collective. Every rank hands in the status of its own work, with the sentence in err; every rank gets back RAVEL_OK
+ * when all did, or else the status and sentence of the first rank that failed, "rank 3: row 17: ...". One all-reduce of
+ * two words when all is well. Afterwards the communicator can be used further. */
+RAVEL_API ravel_status ravel_agree(ravel_comm *comm, ravel_status mine, ravel_error *err);
+
+/* Collective. E_MISMATCH on every rank where the digests are not all the same; the sentence names the ranks that differ
+ * from most. One all-reduce of two words when they are. */
+RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_error *err);
+
 /* ---- the caller's own transport ------------------------------------------------------------------------- */
 
 /* A framework's collectives behind a communicator. All sizes are bytes; offsets are never NULL; arrays of a zero size
  * may be NULL. `timeout` is what is left of the deadline, in seconds. A function returns RAVEL_OK, or a status with a
  * sentence in err; any failure makes the communicator dead (the framework's group can hardly be in a known state).
- * allgatherv, or send and recv, are required; everything else may be NULL and is made from them. Reductions are made
+ * send and recv are required; everything else may be NULL and is made from them. Reductions are made
  * by Ravel from all-gathers and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is
  * given. Functions are called from the thread that calls the communicator. Tags may be any int32_t from 0.
  * isend and irecv are put off until one of them is waited for, and then all that are open are done: start together what

@@ -33,17 +33,6 @@
 extern "C" {
 #endif
 
-/* ---- agreement ------------------------------------------------------------------------------------------ */
-
-/* Collective. Every rank hands in the status of its own work, with the sentence in err; every rank gets back RAVEL_OK
- * when all did, or else the status and sentence of the first rank that failed, "rank 3: row 17: ...". One all-reduce of
- * two words when all is well. Afterwards the communicator can be used further. */
-RAVEL_API ravel_status ravel_agree(ravel_comm *comm, ravel_status mine, ravel_error *err);
-
-/* Collective. E_MISMATCH on every rank where the digests are not all the same; the sentence names the ranks that differ
- * from most. One all-reduce of two words when they are. */
-RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_error *err);
-
 /* ---- gather --------------------------------------------------------------------------------------------- */
 
 /* Collective. counts[size]: how many samples each rank has. 0 is a count like any other. */
@@ -88,18 +77,15 @@ RAVEL_API ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_
 /* The plan's number of each sample that arrives: [sizes.samples]; belongs to the exchange. */
 RAVEL_API const int32_t *ravel_exchange_samples(const ravel_exchange *exchange);
 
-/* ---- share ---------------------------------------------------------------------------------------------- */
+/* ---- words ---------------------------------------------------------------------------------------------- */
 
-/* Collective. The words of `root` to all, when only root knows how many: first the number, then the words, into memory
- * of the caller's allocator that grows (*words, *room; NULL and 0 at first; release it with ravel_share_free). On root,
- * mine[*count] is sent and nothing is copied. */
+/* A list of words that grows, in memory of the caller's allocator (all zero at first; release it with ravel_words_free). */
 typedef struct ravel_words {
     int64_t *at;
     int64_t count;
     size_t room;                      /* bytes */
     const ravel_allocator *allocator; /* NULL: malloc */
 } ravel_words;
-RAVEL_API ravel_status ravel_share_words(ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err);
 RAVEL_API ravel_status ravel_words_resize(ravel_words *words, int64_t count, ravel_error *err);
 RAVEL_API void ravel_words_free(ravel_words *words);
 

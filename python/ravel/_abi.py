@@ -1714,7 +1714,6 @@ FUNCTIONS = {
     "ravel_shape_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_shape_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_share": (C.c_int64, [C.c_int64, C.c_int64, C.c_int64]),
-    "ravel_share_words": (C.c_int, [C.c_void_p, C.POINTER(ravel_words), C.c_int32, C.POINTER(ravel_error)]),
     "ravel_source_callbacks": (C.c_int, [C.POINTER(ravel_source_hooks), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_source_count": (C.c_int64, [C.c_void_p]),
     "ravel_source_field_count": (C.c_int32, [C.c_void_p]),

@@ -307,8 +307,6 @@ class Transport(Protocol):
         split(members, index, timeout) -> Transport for the ranks `members`, of which this one is members[index]
         abort(why)                                  tells the peers, best effort
         close()
-
-    An object with allgatherv needs no send and recv, as long as nobody sends single messages.
     """
 
     rank: int
@@ -399,9 +397,9 @@ def callbacks(transport: Any, **options: Any) -> Comm:
     """A communicator over any object that can move bytes between numbered ranks: see :class:`Transport`."""
     missing = [name for name in ("rank", "size") if not hasattr(transport, name)]
     messages = callable(getattr(transport, "send", None)) and callable(getattr(transport, "recv", None))
-    if missing or not (messages or callable(getattr(transport, "allgatherv", None))):
-        raise TypeError(f"{type(transport).__name__} is no transport: it needs rank, size, and send and recv (or "
-                        f"allgatherv); see ravel.comm.Transport")
+    if missing or not messages:
+        raise TypeError(f"{type(transport).__name__} is no transport: it needs rank, size, send and recv; "
+                        f"see ravel.comm.Transport")
     raised = Raised()
     hooks = _Hooks(transport, raised)
     return _open("ravel_comm_callbacks", C.byref(hooks.struct), raised=raised, keep=hooks, **options)

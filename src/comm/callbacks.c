@@ -1,13 +1,8 @@
 /* The `callbacks` back end: a framework's collectives behind a communicator.
  *
- * What the table lacks is made from what it has:
- *
- *     has send and recv    all-to-all by rounds of pairs, as in a tournament: everybody meets everybody, one at a time,
- *                          and in each pair the lower rank sends first. No send needs to be buffered.
- *     has allgatherv only  barrier, broadcast: all-gathers with little in them; all-to-all: everything to everybody,
- *                          and each takes its part
- *
- * A child of a table without `split` speaks through its parent's send and recv, with tags of its own.
+ * A table must have send and recv. A collective that it lacks is made from them by rounds of pairs, as in a tournament:
+ * every rank meets every other once, and in each pair the lower rank sends first, so that no send needs to be buffered.
+ * A child of a table without `split` uses its parent's send and recv, with tags of its own.
  *
  * Before a collective the ranks exchange cards (card.c) unless options.check is off. */
 #include "comm/backend.h"
@@ -56,10 +51,6 @@ static void copy(void *to, const void *from, int64_t bytes) {
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
-
-static int has_messages(const callbacks_rank *c) {
-    return c->hooks.send != NULL && c->hooks.recv != NULL;
-}
 
 /* In pieces of at most chunk_bytes, so that a framework with 32-bit sizes is safe. */
 static ravel_status move(ravel_comm *comm, ravel_request *r, int sends, char *data, int64_t bytes, int32_t peer,
@@ -201,66 +192,12 @@ static ravel_status gather_even(ravel_comm *comm, ravel_request *r, const void *
     return status;
 }
 
-/* matrix [n * n]: who sends whom how much; totals and places [n]: of each rank's pieces together. Returns all of it. */
-static int64_t add_up(const int64_t *matrix, int32_t n, int64_t *totals, int64_t *places) {
-    int64_t all = 0;
-    for (int32_t i = 0; i < n; i++) {
-        places[i] = all;
-        totals[i] = 0;
-        for (int32_t j = 0; j < n; j++) totals[i] += matrix[(int64_t)i * n + j];
-        all += totals[i];
-    }
-    return all;
-}
-
-static int64_t pack(const pieces *p, int32_t n, char *packed) {
-    int64_t at = 0;
-    for (int32_t i = 0; i < n; at += p->send_sizes[i++])
-        if (packed) copy(packed + at, p->send + p->send_at[i], p->send_sizes[i]);
-    return at;
-}
-
-/* The part of everybody's that is for this rank. */
-static void take_parts(const pieces *p, int32_t n, int32_t me, const int64_t *matrix, const int64_t *places,
-                       const char *everything) {
-    for (int32_t i = 0; i < n; i++) {
-        int64_t at = places[i];
-        for (int32_t j = 0; j < me; j++) at += matrix[(int64_t)i * n + j];
-        copy(p->recv + p->recv_at[i], everything + at, p->recv_sizes[i]);
-    }
-}
-
-/* Everything to everybody; each takes what is its own. Needs room for all of it. */
-static ravel_status exchange_by_gather(ravel_comm *comm, ravel_request *r, const pieces *p) {
-    const ravel_allocator *a = comm->allocator;
-    int32_t n = comm->size;
-    size_t bytes = ((size_t)n * (size_t)n + 2 * (size_t)n) * sizeof(int64_t);
-    int64_t *matrix = ravel__alloc(a, bytes);
-    if (!matrix) return ravel__no_memory(&r->why, bytes, "an all-to-all");
-    int64_t *totals = matrix + (size_t)n * (size_t)n, *places = totals + n;
-    ravel_status status = gather_even(comm, r, p->send_sizes, matrix, n * (int64_t)sizeof *matrix);
-    if (!status) {
-        size_t mine = (size_t)pack(p, n, NULL), all = (size_t)add_up(matrix, n, totals, places);
-        char *room = ravel__alloc(a, mine + all + 1), *everything = room ? room + mine : NULL;
-        if (room) {
-            (void)pack(p, n, room);
-            status = gather(comm, r, room, everything, totals, places);
-            if (!status) take_parts(p, n, comm->rank, matrix, places, everything);
-        } else {
-            status = ravel__no_memory(&r->why, mine + all, "an all-to-all");
-        }
-        ravel__release(a, room, mine + all + 1);
-    }
-    ravel__release(a, matrix, bytes);
-    return status;
-}
-
 static ravel_status exchange(ravel_comm *comm, ravel_request *r, const pieces *p) {
     callbacks_rank *c = rank_of(comm);
     if (c->hooks.alltoallv && !c->members)
         return c->hooks.alltoallv(c->hooks.user, p->send, p->send_sizes, p->send_at, p->recv, p->recv_sizes, p->recv_at,
                                   seconds_left(comm, r), &r->why);
-    return has_messages(c) ? tournament(comm, r, p) : exchange_by_gather(comm, r, p);
+    return tournament(comm, r, p);
 }
 
 static ravel_status broadcast(ravel_comm *comm, ravel_request *r) {
@@ -355,9 +292,6 @@ static ravel_status callbacks_start(ravel_comm *comm, ravel_request *r) {
     s->done = s->status = 0;
     s->order = ++c->starts;
     if (is_message(r)) {
-        if (!has_messages(c))
-            return ravel_error_set(&r->why, RAVEL_E_UNSUPPORTED,
-                                   "the caller's table has no send and recv; fill ravel_comm_hooks.send and .recv");
         if (r->op.root == comm->rank) meet_oneself(comm, r);
         return RAVEL_OK;
     }
@@ -429,10 +363,9 @@ static ravel_status check_hooks(const ravel_comm_hooks *h, ravel_error *err) {
     if (h->ranks < 1 || h->rank < 0 || h->rank >= h->ranks)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d of %d ranks cannot be; ranks count from 0", h->rank,
                                h->ranks);
-    if (!h->allgatherv && !(h->send && h->recv))
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "ravel_comm_hooks has neither allgatherv nor both of send and recv; one of them is needed");
+    if (!h->send || !h->recv)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "ravel_comm_hooks needs both send and recv; %s is NULL",
+                               h->send ? "recv" : "send");
     return RAVEL_OK;
 }
 
@@ -476,10 +409,6 @@ static ravel_status subset_by_table(ravel_comm *comm, ravel_comm *child, const i
 static ravel_status subset_by_messages(ravel_comm *comm, ravel_comm *child, const int32_t *members, int64_t serial,
                                        ravel_error *err) {
     callbacks_rank *c = rank_of(comm);
-    if (!has_messages(c))
-        return ravel_error_set(
-            err, RAVEL_E_UNSUPPORTED,
-            "the caller's table has neither split nor send and recv; one of them is needed to split");
     if (serial >= MOST_CHILDREN)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "this communicator was split %d times, which is the most",
                                MOST_CHILDREN);

@@ -323,17 +323,6 @@ static ravel_status make_child(ravel_comm *comm, int32_t *members, int32_t count
     return status;
 }
 
-/* Every rank's status; the first that is not RAVEL_OK becomes everybody's. */
-static ravel_status agree(ravel_comm *comm, ravel_status mine, ravel_error *err) {
-    int32_t send = mine, worst;
-    ravel_status status = ravel_comm_allreduce(comm, &send, &worst, 1, RAVEL_I32, RAVEL_MAX, err);
-    if (status) return status;
-    if (!mine && worst)
-        return ravel_error_set(err, (ravel_status)worst, "split of \"%s\": another rank could not make its part: %s",
-                               comm->name, ravel_status_text((ravel_status)worst));
-    return (ravel_status)worst;
-}
-
 ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, ravel_comm **child, ravel_error *err) {
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_comm *made = NULL;
@@ -352,7 +341,7 @@ ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, rav
         status = make_child(comm, members, count, serial, colour, &made, &inner);
     }
     comm->splits++;
-    status = agree(comm, status, &inner);
+    status = ravel_agree(comm, status, &inner);
     if (status) {
         ravel_comm_free(made);
         ravel_error_set(err, status, "%s", inner.message);

@@ -9,6 +9,7 @@
 #include <ravel/mesh.h>
 
 #include "base/hash.h"
+#include "comm/agree.h"
 #include "comm/backend.h" /* the communicator's allocator */
 
 #include <ctype.h>
@@ -262,18 +263,6 @@ static uint64_t digest_of(const ravel_mesh_layout *l) {
     return ravel__hash_end(h);
 }
 
-/* All ranks' layouts must be rank 0's; the lowest that has another is named. Digest 0: this rank has none. */
-static ravel_status compare_layouts(ravel_comm *comm, uint64_t mine, ravel_error *err) {
-    uint64_t first = mine;
-    ravel_status status = ravel_comm_broadcast(comm, &first, 1, RAVEL_U64, 0, err);
-    int32_t odd = first != mine ? ravel_comm_rank(comm) : INT32_MAX, least = 0;
-    if (!status) status = ravel_comm_allreduce(comm, &odd, &least, 1, RAVEL_I32, RAVEL_MIN, err);
-    if (status || least == INT32_MAX) return status;
-    return ravel_error_set(err, RAVEL_E_MISMATCH,
-                           "rank %d has another mesh than rank 0: sizes, order and vpp must be the same on every rank",
-                           least);
-}
-
 static ravel_mesh_coord by_membership(const ravel_mesh *m) {
     ravel_mesh_coord c = {ravel_comm_rank(m->comms[RAVEL_AXIS_TP]), ravel_comm_rank(m->comms[RAVEL_AXIS_CP]),
                           ravel_comm_rank(m->comms[RAVEL_AXIS_DP]), ravel_comm_rank(m->comms[RAVEL_AXIS_PP])};
@@ -288,8 +277,9 @@ ravel_status ravel_mesh_create(ravel_comm *comm, const ravel_mesh_options *optio
     m->allocator = comm->allocator;
     /* A rank with bad options takes part, so that the others learn of it. */
     ravel_status status = ravel_mesh_plan(options, ravel_comm_size(comm), &m->layout, err);
-    ravel_status compared = compare_layouts(comm, status ? 0 : digest_of(&m->layout), err);
-    if (!status) status = compared;
+    uint64_t digest = status ? 0 : digest_of(&m->layout);
+    status =
+        ravel__agree(comm, status, status ? NULL : &digest, "another mesh (sizes, order or vpp)", m->allocator, err);
     for (size_t i = 0; i < sizeof made_at_once / sizeof *made_at_once && !status; i++)
         status = ravel_mesh_add(m, made_at_once[i], err);
     if (status) {

@@ -10,7 +10,7 @@
  *                 or:   SIZES, CARDS   the ranks disagree: who has what is gathered for the sentence, then OVER
  *     a message         MOVE   16 bytes of header, and the data; the receiver compares
  *
- * Death. MPI has no word for "that rank is gone", so there is one: an obituary, a small message on a channel of its own,
+ * Death. MPI has no word for "that rank is gone", so there is one: a leave message, a small message on a channel of its own,
  * which everybody who waits listens for. A rank sends one when it leaves (with how many operations it took part in, so
  * that those still complete), raises an error, or gives up. Processes on this machine are also looked at by number. What
  * remains is found by the deadline.
@@ -176,19 +176,19 @@ static ravel_status remote_alive(ravel_comm *comm, ravel_error *err) {
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
 static void free_world(remote_world *w) {
-    ravel__remote_forget_graves(w);
+    ravel__remote_drop_left(w);
     if (w->orphans || w->notices || w->listening.count || ravel__remote.hopeless) { /* the wire may still use it */
         w->next = ravel__remote.kept;
         ravel__remote.kept = w;
         return;
     }
     ravel__remote.wire->discard(&w->listening);
-    if (w->obit) ravel__remote.wire->drop(w->obit);
+    if (w->leave_channel) ravel__remote.wire->drop(w->leave_channel);
     ravel__release(NULL, w->processes, (size_t)w->size * sizeof *w->processes);
     ravel__release(NULL, w, sizeof *w);
 }
 
-/* The last communicator of a world is gone, but obituaries may still be under way: the end of the process reads them,
+/* The last communicator of a world is gone, but leave messages may still be under way: the end of the process reads them,
  * where that is ours to see. */
 static void close_world(remote_world *w) {
     if (ravel__remote.hopeless || ravel__remote.ours) {
@@ -196,7 +196,7 @@ static void close_world(remote_world *w) {
         ravel__remote.closed = w;
         return;
     }
-    ravel__remote_deafen(w);
+    ravel__remote_stop_listening(w);
     free_world(w);
 }
 
@@ -220,7 +220,7 @@ static void remote_close(ravel_comm *comm) {
     while (*link != me) link = &(*link)->next;
     *link = me->next;
     if (!me->dead && !w->orphans && !ravel__remote.hopeless)
-        ravel__remote_bury(me);
+        ravel__remote_release(me);
     else
         ravel__remote_abandon(me->head, me->data);
     ravel__remote.patience_ns = comm->timeout_ns;
@@ -328,14 +328,14 @@ static int meet(void) {
 /* At the end of the process. Where a rank is gone, MPI is left as it is: the launcher cleans up, and says so. */
 static void finalise(void) {
     if (ravel__remote.broken || ravel__remote.wire->is_over() || !meet()) return;
-    while (ravel__remote.closed) { /* all obituaries were sent before the meeting */
+    while (ravel__remote.closed) { /* all leave messages were sent before the meeting */
         remote_world *w = ravel__remote.closed;
         ravel__remote.closed = w->next;
         for (int32_t round = 0; w->notices && round < 5000; round++) { /* ours that are not quite out */
             ravel__remote_hear(w);
             ravel__remote_pause(round);
         }
-        ravel__remote_deafen(w);
+        ravel__remote_stop_listening(w);
         free_world(w);
     }
     ravel__remote.wire->end();
@@ -366,7 +366,7 @@ static ravel_status begin(const ravel__wire *wire, int32_t *rank, int32_t *size,
 /* The world's channels, and what all ranks must know of one another. */
 static ravel_status make_world(remote_world *w, remote_rank *me, ravel_error *err) {
     const ravel__wire *wire = ravel__remote.wire;
-    int code = wire->dup(NULL, &w->obit);
+    int code = wire->dup(NULL, &w->leave_channel);
     if (!code) code = wire->dup(NULL, &me->head);
     if (!code) code = wire->dup(NULL, &me->data);
     if (code) return ravel__remote_error(err, code, "making a communicator");

@@ -1,12 +1,13 @@
 /* The back end whose ranks are processes, over a wire (comm/wire.h): remote.c (the table, life), remote_job.c (operations),
  * remote_death.c (who is gone). See remote.c for the design.
  *
- * Whatever the wire may still hold when an operation was given up (jobs, obituaries, worlds) comes from malloc and not from
+ * Whatever the wire may still hold when an operation was given up (jobs, leave messages, worlds) comes from malloc and not from
  * the caller's allocator, which may be gone by then. */
 #ifndef RAVEL_COMM_REMOTE_H
 #define RAVEL_COMM_REMOTE_H
 
 #include "comm/backend.h"
+#include "comm/machine.h"
 #include "comm/wire.h"
 
 #include <pthread.h>
@@ -15,34 +16,30 @@ enum { REMOTE_DEPTH = 16, REMOTE_TAGS = 32768 };
 
 typedef enum remote_phase { HEAD, TURN, MOVE, SIZES, CARDS, OVER } remote_phase;
 
-typedef struct obituary {
+typedef struct leave_message {
     int32_t kind, id, rank, lost; /* of the world: who writes, and who was lost (-1: not known) */
     int64_t serial;               /* the first collective that the writer has not completed */
     int64_t sent, received;       /* LEFT: messages to and from the reader */
     int64_t broken;               /* FAILED: somebody will not come to the meeting at the end */
     char text[400];
-} obituary;
+} leave_message;
 
-typedef struct notice { /* an obituary on its way */
+typedef struct notice { /* a leave message on its way */
     struct notice *next;
     ravel__bundle bundle;
-    obituary body;
+    leave_message body;
 } notice;
 
 /* A communicator that this rank has left. Its channels are dropped when everybody else has left as well and every message
  * has been received: before that, one could still arrive, and meet a later channel that was given the same number. */
-typedef struct grave {
-    struct grave *next;
+typedef struct left_comm {
+    struct left_comm *next;
     ravel__channel *head, *data;
     int32_t id, size, missing, spoiled;
     int64_t serial;
     int64_t *sent, *received; /* [size] */
     int32_t *members;         /* [size], ranks of the world */
-} grave;
-
-typedef struct process { /* a rank on this machine; pid 0: it is elsewhere */
-    int64_t machine, pid, started;
-} process;
+} left_comm;
 
 typedef struct remote_rank remote_rank;
 typedef struct remote_job remote_job;
@@ -50,16 +47,16 @@ typedef struct remote_world remote_world;
 
 /* What the communicators of one ravel_comm_mpi have in common. */
 struct remote_world {
-    ravel__channel *obit;
+    ravel__channel *leave_channel;
     ravel__bundle listening;
-    obituary heard;
+    leave_message heard;
     int32_t rank, size, refs, next_id;
     remote_world *next; /* in the list of closed ones */
     remote_rank *ranks; /* of all communicators */
     notice *notices;
     remote_job *orphans; /* given up, but the wire has not */
-    grave *graves;
-    process own, *processes; /* [size] */
+    left_comm *left;
+    ravel__process own, *processes; /* [size]; pid 0: on another machine */
     int64_t looked_ns;
 };
 
@@ -111,7 +108,7 @@ typedef struct remote_process {
     int32_t broken;       /* a rank is gone or gave up: nobody can count on meeting at the end */
     int32_t hopeless;     /* the wire holds memory of the caller: no further call into it */
     int64_t patience_ns;  /* at the end */
-    remote_world *closed; /* worlds without communicators, whose last obituaries may still be under way */
+    remote_world *closed; /* worlds without communicators, whose last leave messages may still be under way */
     remote_world *kept;   /* those that the wire may use for ever */
 } remote_process;
 extern remote_process ravel__remote;
@@ -146,13 +143,13 @@ void ravel__remote_kill_all(remote_world *w, const char *reason);
 /* Tells all members that this rank leaves. */
 void ravel__remote_leave(remote_rank *me);
 /* Drops the channels as soon as that is safe, or gives them up. */
-void ravel__remote_bury(remote_rank *me);
+void ravel__remote_release(remote_rank *me);
 void ravel__remote_abandon(ravel__channel *head, ravel__channel *data);
-void ravel__remote_forget_graves(remote_world *w);
-/* Begins to listen for obituaries; hears what has come; stops. */
+void ravel__remote_drop_left(remote_world *w);
+/* Begins to listen for leave messages; hears what has come; stops. */
 void ravel__remote_listen(remote_world *w);
 void ravel__remote_hear(remote_world *w);
-void ravel__remote_deafen(remote_world *w);
+void ravel__remote_stop_listening(remote_world *w);
 /* Whether one that `j` needs has left. */
 void ravel__remote_look_for_leavers(remote_rank *me, const remote_job *j);
 /* Whether the processes of others on this machine still live. */

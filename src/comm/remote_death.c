@@ -1,11 +1,10 @@
-/* Who is gone: obituaries between ranks, and a look at the processes of this machine. */
+/* Who is gone: leave messages between ranks, and a look at the processes of this machine. */
 #include "comm/remote.h"
 
 #include "base/clock.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { LEFT = 1, FAILED };
 
@@ -61,7 +60,7 @@ void ravel__remote_kill_all(remote_world *w, const char *reason) {
         die(r, -1, 0, "another communicator of this process died: ", reason);
 }
 
-/* ---- obituaries ----------------------------------------------------------------------------------------- */
+/* ---- leave messages ----------------------------------------------------------------------------------------- */
 
 static void free_notice(notice *n) {
     ravel__remote.wire->discard(&n->bundle);
@@ -69,7 +68,7 @@ static void free_notice(notice *n) {
 }
 
 /* To every other member. Best effort: what cannot be allocated or sent is found by deadlines. */
-static void tell(remote_rank *me, const obituary *body) {
+static void tell(remote_rank *me, const leave_message *body) {
     remote_world *w = me->world;
     ravel_comm *comm = me->comm;
     for (int32_t r = 0; r < comm->size && !ravel__remote.hopeless; r++) {
@@ -81,7 +80,8 @@ static void tell(remote_rank *me, const obituary *body) {
         n->body.rank = w->rank;
         n->body.sent = me->sent[r];
         n->body.received = me->received[r];
-        if (ravel__remote.wire->send(w->obit, &n->bundle, &n->body, sizeof n->body, remote_world_rank(comm, r), 0)) {
+        if (ravel__remote.wire->send(w->leave_channel, &n->bundle, &n->body, sizeof n->body, remote_world_rank(comm, r),
+                                     0)) {
             free_notice(n);
             return;
         }
@@ -91,12 +91,12 @@ static void tell(remote_rank *me, const obituary *body) {
 }
 
 void ravel__remote_leave(remote_rank *me) {
-    obituary body = {.kind = LEFT, .serial = me->serial};
+    leave_message body = {.kind = LEFT, .serial = me->serial};
     tell(me, &body);
 }
 
 void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason) {
-    obituary body = {.kind = FAILED};
+    leave_message body = {.kind = FAILED};
     if (me->dead) return;
     (void)snprintf(body.text, sizeof body.text, "%s", reason);
     body.broken = ravel__remote.broken;
@@ -118,14 +118,14 @@ void ravel__remote_fail_code(remote_rank *me, int code, const char *what) {
     ravel__remote_fail(me, -1, reason);
 }
 
-/* ---- graves --------------------------------------------------------------------------------------------- */
+/* ---- left --------------------------------------------------------------------------------------------- */
 
-static size_t grave_bytes(int32_t size) {
-    return sizeof(grave) + (size_t)size * (2 * sizeof(int64_t) + sizeof(int32_t));
+static size_t left_bytes(int32_t size) {
+    return sizeof(left_comm) + (size_t)size * (2 * sizeof(int64_t) + sizeof(int32_t));
 }
 
-/* Rank r of the grave has left too, after so many operations and messages. */
-static void mourn(grave *g, int32_t r, int64_t serial, int64_t sent, int64_t received) {
+/* Rank r of the left_comm has left too, after so many operations and messages. */
+static void mark_left(left_comm *g, int32_t r, int64_t serial, int64_t sent, int64_t received) {
     g->missing--;
     g->spoiled |= serial != g->serial || sent != g->received[r] || received != g->sent[r];
 }
@@ -135,9 +135,9 @@ void ravel__remote_abandon(ravel__channel *head, ravel__channel *data) {
     ravel__remote.wire->abandon(data);
 }
 
-/* Takes out the grave that *link points at, if nobody is missing. */
-static int close_grave(grave **link) {
-    grave *g = *link;
+/* Takes out the left_comm that *link points at, if nobody is missing. */
+static int close_left(left_comm **link) {
+    left_comm *g = *link;
     if (g->missing > 0) return 0;
     *link = g->next;
     if (g->spoiled) {
@@ -146,15 +146,15 @@ static int close_grave(grave **link) {
         ravel__remote.wire->drop(g->head);
         ravel__remote.wire->drop(g->data);
     }
-    ravel__release(NULL, g, grave_bytes(g->size));
+    ravel__release(NULL, g, left_bytes(g->size));
     return 1;
 }
 
-void ravel__remote_bury(remote_rank *me) {
+void ravel__remote_release(remote_rank *me) {
     ravel_comm *comm = me->comm;
     int32_t n = comm->size;
     size_t list = (size_t)n * sizeof(int64_t);
-    grave *g = ravel__calloc(NULL, 1, grave_bytes(n));
+    left_comm *g = ravel__calloc(NULL, 1, left_bytes(n));
     if (!g) {
         ravel__remote_abandon(me->head, me->data);
         return;
@@ -167,35 +167,36 @@ void ravel__remote_bury(remote_rank *me) {
     memcpy(g->received, me->received, list);
     for (int32_t r = 0; r < n; r++) {
         g->members[r] = remote_world_rank(comm, r);
-        if (r != comm->rank && me->left_at[r] >= 0) mourn(g, r, me->left_at[r], me->left_sent[r], me->left_received[r]);
+        if (r != comm->rank && me->left_at[r] >= 0)
+            mark_left(g, r, me->left_at[r], me->left_sent[r], me->left_received[r]);
     }
-    g->next = me->world->graves;
-    me->world->graves = g;
-    (void)close_grave(&me->world->graves);
+    g->next = me->world->left;
+    me->world->left = g;
+    (void)close_left(&me->world->left);
 }
 
-static void read_at_graves(remote_world *w, const obituary *o) {
-    for (grave **link = &w->graves; *link;) {
-        grave *g = *link;
+static void note_left(remote_world *w, const leave_message *o) {
+    for (left_comm **link = &w->left; *link;) {
+        left_comm *g = *link;
         if (g->id == o->id)
             for (int32_t r = 0; r < g->size; r++)
-                if (g->members[r] == o->rank) mourn(g, r, o->serial, o->sent, o->received);
-        if (!close_grave(link)) link = &g->next;
+                if (g->members[r] == o->rank) mark_left(g, r, o->serial, o->sent, o->received);
+        if (!close_left(link)) link = &g->next;
     }
 }
 
-void ravel__remote_forget_graves(remote_world *w) {
-    while (w->graves) {
-        grave *g = w->graves;
-        w->graves = g->next;
+void ravel__remote_drop_left(remote_world *w) {
+    while (w->left) {
+        left_comm *g = w->left;
+        w->left = g->next;
         ravel__remote_abandon(g->head, g->data);
-        ravel__release(NULL, g, grave_bytes(g->size));
+        ravel__release(NULL, g, left_bytes(g->size));
     }
 }
 
 /* ---- listening ------------------------------------------------------------------------------------------ */
 
-static void read_one(remote_world *w, const obituary *o) {
+static void read_one(remote_world *w, const leave_message *o) {
     if (o->kind == FAILED) kill_family(w, o->id, o->lost, o->serial, o->text);
     if (o->kind == FAILED && o->broken) ravel__remote.broken = 1;
     for (remote_rank *r = w->ranks; r && o->kind == LEFT; r = r->next) {
@@ -205,7 +206,7 @@ static void read_one(remote_world *w, const obituary *o) {
         r->left_sent[gone] = o->sent;
         r->left_received[gone] = o->received;
     }
-    if (o->kind == LEFT) read_at_graves(w, o);
+    if (o->kind == LEFT) note_left(w, o);
 }
 
 /* Those that have gone out free their memory. */
@@ -223,13 +224,13 @@ static void sweep(remote_world *w) {
 }
 
 void ravel__remote_listen(remote_world *w) {
-    (void)ravel__remote.wire->recv(w->obit, &w->listening, &w->heard, sizeof w->heard, -1, 0);
+    (void)ravel__remote.wire->recv(w->leave_channel, &w->listening, &w->heard, sizeof w->heard, -1, 0);
 }
 
 void ravel__remote_hear(remote_world *w) {
     int code;
     while (w->listening.count && ravel__remote.wire->test(&w->listening, &code) == RAVEL__WIRE_DONE) {
-        obituary o = w->heard;
+        leave_message o = w->heard;
         ravel__remote_listen(w);
         read_one(w, &o);
     }
@@ -237,7 +238,7 @@ void ravel__remote_hear(remote_world *w) {
 }
 
 /* A receive that nothing has come for is taken back at once; one that something has come for, in a moment. */
-void ravel__remote_deafen(remote_world *w) {
+void ravel__remote_stop_listening(remote_world *w) {
     int code;
     ravel__remote_hear(w);
     ravel__remote.wire->cancel(&w->listening);
@@ -266,42 +267,6 @@ void ravel__remote_look_for_leavers(remote_rank *me, const remote_job *j) {
 
 /* ---- processes on this machine -------------------------------------------------------------------------- */
 
-/* State letter and start time of a process, from /proc; 0 where there is none. */
-static int64_t started_at(int64_t pid, char *state) {
-    char path[64], line[1024];
-    long long start = 0;
-    (void)snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    FILE *f = fopen(path, "r");
-    if (!f) return 0;
-    size_t got = fread(line, 1, sizeof line - 1, f);
-    (void)fclose(f);
-    line[got] = '\0';
-    const char *end = strrchr(line, ')'); /* the name before it may hold anything */
-    *state = '?';
-    if (!end || sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %lld",
-                       state, &start) != 2)
-        return 0;
-    return start;
-}
-
-/* The same number where two processes can see each other's numbers: same boot, same process namespace. */
-static int64_t machine_number(void) {
-    char text[256] = "";
-    uint64_t hash = 1469598103934665603u;
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
-    size_t used = f ? fread(text, 1, 100, f) : 0;
-    if (f) (void)fclose(f);
-    ssize_t length = readlink("/proc/self/ns/pid", text + used, sizeof text - used - 1);
-    if (length < 0 || used == 0) return 0;
-    for (size_t i = 0; i < used + (size_t)length; i++) hash = (hash ^ (unsigned char)text[i]) * 1099511628211u;
-    return (int64_t)(hash | 1);
-}
-
-static int is_gone(const process *p) {
-    char state = '?';
-    return p->pid && (started_at(p->pid, &state) != p->started || state == 'Z' || state == 'X');
-}
-
 void ravel__remote_look_at_processes(remote_rank *me) {
     remote_world *w = me->world;
     int64_t now = ravel__clock_ns();
@@ -309,7 +274,8 @@ void ravel__remote_look_at_processes(remote_rank *me) {
     w->looked_ns = now;
     for (int32_t r = 0; r < me->comm->size; r++) {
         char reason[128], name[64];
-        if (r == me->comm->rank || me->left_at[r] >= 0 || !is_gone(&w->processes[remote_world_rank(me->comm, r)]))
+        if (r == me->comm->rank || me->left_at[r] >= 0 ||
+            !ravel__process_is_gone(&w->processes[remote_world_rank(me->comm, r)]))
             continue;
         ravel__remote_name(me->comm, r, name, sizeof name);
         (void)snprintf(reason, sizeof reason, "%s died: its process is gone", name);
@@ -320,13 +286,13 @@ void ravel__remote_look_at_processes(remote_rank *me) {
 }
 
 /* Everybody's, in the order of the world. */
-static ravel_status gather_processes(remote_world *w, const process *mine, const int64_t *sizes, int64_t timeout_ns,
-                                     ravel_error *err) {
+static ravel_status gather_processes(remote_world *w, const ravel__process *mine, const int64_t *sizes,
+                                     int64_t timeout_ns, ravel_error *err) {
     const ravel__wire *wire = ravel__remote.wire;
     ravel__bundle bundle = {0};
     int64_t deadline = ravel__clock_ns() + timeout_ns;
     ravel__wire_verdict verdict = RAVEL__WIRE_PENDING;
-    int code = wire->gather(w->obit, &bundle, mine, sizes, w->processes);
+    int code = wire->gather(w->leave_channel, &bundle, mine, sizes, w->processes);
     for (int32_t round = 0; !code && verdict == RAVEL__WIRE_PENDING && ravel__clock_ns() < deadline; round++) {
         verdict = wire->test(&bundle, &code);
         ravel__remote_pause(round);
@@ -340,11 +306,9 @@ static ravel_status gather_processes(remote_world *w, const process *mine, const
 }
 
 ravel_status ravel__remote_exchange_processes(remote_world *w, int64_t timeout_ns, ravel_error *err) {
-    char state;
     size_t n = (size_t)w->size;
     int64_t *sizes = ravel__calloc(NULL, n, sizeof *sizes);
-    w->own = (process){machine_number(), (int64_t)getpid(), 0};
-    w->own.started = started_at(w->own.pid, &state);
+    w->own = ravel__process_self();
     w->processes = sizes ? ravel__calloc(NULL, n, sizeof *w->processes) : NULL;
     for (int32_t r = 0; sizes && r < w->size; r++) sizes[r] = sizeof w->own;
     ravel_status status = w->processes ? gather_processes(w, &w->own, sizes, timeout_ns, err)

@@ -6,7 +6,7 @@
  *                  who asks for tokens; the fields and the number of rows, from rank 0, which is always an owner
  *                  agree (status, digest of the owners' sources)
  */
-#include "feed/agree.h"
+#include "comm/agree.h"
 #include "feed/feed.h"
 
 #include "base/hash.h"

@@ -6,7 +6,7 @@
  *
  * A failure behind the agreement that is not the communicator's own (it would be a bug, or a test) aborts it: the
  * others then get an error instead of waiting. */
-#include "feed/agree.h"
+#include "comm/agree.h"
 #include "feed/pack.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-/* Gathering integers, and sharing words whose number only the sender knows. */
+/* Gathering integers; a list of words that grows. */
 #include <ravel/exchange.h>
 
 #include "base/memory.h"
@@ -48,15 +48,4 @@ void ravel_words_free(ravel_words *words) {
     words->at = NULL;
     words->count = 0;
     words->room = 0;
-}
-
-/* A rank without memory for the words takes part in the agreement, and then nobody sends. */
-ravel_status ravel_share_words(ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err) {
-    int64_t count = words->count;
-    ravel_status status = ravel_comm_broadcast(comm, &count, 1, RAVEL_I64, root, err);
-    if (status) return status;
-    if (ravel_comm_rank(comm) != root) status = ravel_words_resize(words, count, err);
-    status = ravel_agree(comm, status, err);
-    if (!status) status = ravel_comm_broadcast(comm, words->at, count, RAVEL_I64, root, err);
-    return status;
 }

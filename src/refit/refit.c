@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "comm/machine.h"
 #include "refit/checksum.h"
 
 #include <string.h>
@@ -29,16 +30,10 @@ void ravel__counted_init(ravel__counted *counted, const ravel_allocator *inner) 
 
 /* ---- create --------------------------------------------------------------------------------------------- */
 
-static uint64_t host_number(void) {
-    char name[256] = "";
-    (void)gethostname(name, sizeof name - 1);
-    return ravel__xxh3_of(name, strlen(name));
-}
-
 /* Different for every session that ever sends. */
 static uint64_t fresh_lineage(const ravel_refit *refit) {
     uint64_t x = ravel__mix64((uint64_t)ravel__clock_ns() ^ (uint64_t)getpid() << 40);
-    x = ravel__mix64(x ^ (uint64_t)(uintptr_t)refit) ^ host_number();
+    x = ravel__mix64(x ^ (uint64_t)(uintptr_t)refit) ^ ravel__machine_number();
     return x ? x : 1;
 }
 
@@ -105,7 +100,7 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
     ravel__arena_init(&r->arena, &r->memory.allocator, 4096);
     r->stage.undo_file = -1;
     r->transport = transport;
-    r->host = host_number();
+    r->host = ravel__machine_number();
     r->lineage = fresh_lineage(r);
     ravel_status status = prepare(r, source, sink, options, &own);
     status = ravel__refit_connect(r, comm, status, &own);

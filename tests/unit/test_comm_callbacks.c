@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { HAS_ALL = 1, HAS_GATHER = 2, HAS_MESSAGES = 4, HAS_SPLIT = 8, HAS_REDUCE = 16 };
+enum { HAS_ALL = 1, HAS_MESSAGES = 4, HAS_SPLIT = 8, HAS_REDUCE = 16 };
 
 /* ---- a table over another communicator ------------------------------------------------------------------ */
 
@@ -76,7 +76,7 @@ static ravel_comm_hooks hooks_of(ravel_comm *inner, int32_t has) {
     h.rank = ravel_comm_rank(inner);
     h.ranks = ravel_comm_size(inner);
     if (has & HAS_ALL) h.barrier = on_barrier, h.broadcast = on_broadcast, h.alltoallv = on_alltoallv;
-    if (has & (HAS_ALL | HAS_GATHER)) h.allgatherv = on_allgatherv;
+    if (has & HAS_ALL) h.allgatherv = on_allgatherv;
     if (has & (HAS_ALL | HAS_MESSAGES)) h.send = on_send, h.recv = on_recv;
     if (has & HAS_REDUCE) h.allreduce = on_allreduce;
     if (has & HAS_SPLIT) h.split = on_split;
@@ -147,39 +147,6 @@ TEST(comm_callbacks_with_messages_only_run_the_body) {
     run_tables(HAS_MESSAGES, 77, "large arrays");
 }
 
-static ravel_status gather_only(ravel_comm *inner, void *user, ravel_error *err) {
-    table_job *t = user;
-    ravel_comm_hooks hooks = hooks_of(inner, HAS_GATHER);
-    ravel_comm *comm = NULL, *child = NULL;
-    ravel_error seen = RAVEL_ERROR_INIT;
-    int64_t x = 0;
-    (void)t;
-    ravel_status status = ravel_comm_callbacks(&hooks, NULL, &comm, err);
-    if (status) return status;
-    int64_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), *send = calloc((size_t)n, 16), *recv = send + n;
-    for (int64_t r = 0; r < n; r++) send[r] = me * 100 + r;
-    status = ravel_comm_alltoall(comm, send, recv, 1, RAVEL_I64, err);
-    for (int64_t r = 0; r < n && !status; r++)
-        if (recv[r] != r * 100 + me) status = ravel_error_set(err, RAVEL_E_INTERNAL, "all-to-all by all-gather");
-    if (!status) status = ravel_comm_barrier(comm, err);
-    if (!status) status = ravel_comm_broadcast(comm, send, n, RAVEL_I64, 0, err);
-    if (!status && send[n - 1] != n - 1) status = ravel_error_set(err, RAVEL_E_INTERNAL, "broadcast by all-gather");
-    if (!status && (ravel_comm_send(comm, &x, 1, RAVEL_I64, 0, 0, &seen) != RAVEL_E_UNSUPPORTED ||
-                    !strstr(seen.message, "no send and recv")))
-        status = ravel_error_set(err, RAVEL_E_INTERNAL, "%s", seen.message);
-    if (!status && ravel_comm_split(comm, 0, 0, &child, NULL) != RAVEL_E_UNSUPPORTED) status = RAVEL_E_INTERNAL;
-    free(send);
-    ravel_comm_free(comm);
-    return status;
-}
-
-TEST(comm_callbacks_with_an_allgather_only) {
-    for (int32_t n = 1; n <= 5; n++) {
-        ravel_error err = RAVEL_ERROR_INIT;
-        CHECK_OK(ravel_threads_run(n, NULL, gather_only, NULL, &err), &err);
-    }
-}
-
 static ravel_status split_by_table(ravel_comm *inner, void *user, ravel_error *err) {
     ravel_comm_hooks hooks = hooks_of(inner, HAS_ALL | HAS_SPLIT);
     ravel_comm *comm = NULL, *half = NULL, *again = NULL;
@@ -228,9 +195,9 @@ TEST(comm_callbacks_that_fail_make_it_dead) {
     ravel_error_clear(&err);
     h.ranks = 2, h.rank = 1;
     CHECK_EQ(ravel_comm_callbacks(&h, NULL, &comm, &err), RAVEL_E_ARGUMENT);
-    CHECK_HAS(err.message, "neither allgatherv nor both of send and recv");
+    CHECK_HAS(err.message, "needs both send and recv; send is NULL");
     ravel_error_clear(&err);
-    h.allgatherv = failing_gather;
+    h.send = on_send, h.recv = on_recv, h.allgatherv = failing_gather;
     ravel_comm_options_default(&options);
     options.timeout = 5;
     CHECK_OK(ravel_comm_callbacks(&h, &options, &comm, &err), &err);

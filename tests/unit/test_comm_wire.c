@@ -55,7 +55,7 @@ static int fake_send(ravel__channel *c, ravel__bundle *b, const void *data, int3
     (void)c, (void)data, (void)bytes, (void)peer, (void)tag;
     return add(b);
 }
-/* Obituaries never come: the bundle that listens stays empty. */
+/* Leave messages never come: the bundle that listens stays empty. */
 static int fake_recv(ravel__channel *c, ravel__bundle *b, void *data, int32_t bytes, int32_t peer, int32_t tag) {
     (void)c, (void)data, (void)bytes, (void)tag;
     return peer < 0 ? 0 : add(b);
@@ -162,6 +162,6 @@ TEST(comm_wire_that_breaks_makes_the_communicator_dead) {
         fake.channels = channels, ravel__remote.hopeless = hopeless;
         CHECK_EQ(ravel_comm_barrier(comm, NULL), status == RAVEL_E_MISMATCH ? RAVEL_OK : RAVEL_E_DEAD);
         ravel_comm_free(comm);
-        CHECK(fake.channels <= 1); /* the one for obituaries may be kept */
+        CHECK(fake.channels <= 1); /* the one for leave messages may be kept */
     }
 }

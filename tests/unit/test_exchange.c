@@ -47,7 +47,7 @@ TEST(agree_carries_the_first_failure_to_all_and_names_odd_digests) {
     }
 }
 
-/* ---- gather and share ----------------------------------------------------------------------------------- */
+/* ---- gather ----------------------------------------------------------------------------------- */
 
 static ravel_status gather_rank(ravel_comm *comm, void *user, ravel_error *err) {
     int64_t counts[8], mine[16], all[64], at = 0;
@@ -58,17 +58,6 @@ static ravel_status gather_rank(ravel_comm *comm, void *user, ravel_error *err) 
     if (!status) status = ravel_gather(comm, mine, counts, 2, all, err);
     for (int32_t r = 0; r < size && !status; r++)
         for (int k = 0; k < 2 * (r % 3); k++) EXPECT(all[at++] == r * 100 + k);
-    ravel_words words = {NULL, 0, 0, NULL};
-    if (!status && rank == 2) {
-        status = ravel_words_resize(&words, 1000, err);
-        for (int i = 0; i < 1000 && !status; i++) words.at[i] = i * i;
-    }
-    if (!status) status = ravel_share_words(comm, &words, 2, err);
-    EXPECT(status || (words.count == 1000 && words.at[999] == 999 * 999));
-    if (rank == 2) words.count = 0;
-    if (!status) status = ravel_share_words(comm, &words, 2, err);
-    EXPECT(status || words.count == 0);
-    ravel_words_free(&words);
     return status;
 }
 

@@ -4,7 +4,7 @@
  *
  * Every rank sees the same three words, so every rank takes the same branch: nobody waits in a collective that another
  * has left. The rare branches then name the rank and carry its sentence. */
-#include "feed/agree.h"
+#include "comm/agree.h"
 
 #include "base/memory.h"
 
@@ -63,9 +63,11 @@ static ravel_status name_mismatch(ravel_comm *comm, const uint64_t *digest, cons
     uint64_t mine[2] = {digest != NULL, digest ? *digest : 0};
     size_t bytes = 2 * sizeof *mine * (size_t)ravel_comm_size(comm);
     uint64_t *pairs = ravel__alloc(allocator, bytes);
-    if (!pairs) /* the others must not be left alone in the gather */
-        ravel_comm_abort(comm, err);
-    if (!pairs) return ravel__no_memory(err, bytes, "the ranks' digests");
+    if (!pairs) {
+        (void)ravel__no_memory(err, bytes, "the ranks' digests");
+        ravel_comm_abort(comm, err); /* the others wait in the gather */
+        return RAVEL_E_MEMORY;
+    }
     ravel_status status = ravel_comm_allgather(comm, mine, pairs, 2, RAVEL_U64, err);
     if (!status) {
         char who[320];
@@ -76,14 +78,19 @@ static ravel_status name_mismatch(ravel_comm *comm, const uint64_t *digest, cons
     return status;
 }
 
+/* The lowest one is reported: by rank, and a failure that only follows from another rank's after all others. */
+static uint64_t failure_key(const ravel_comm *comm, ravel_status mine) {
+    if (!mine) return NONE;
+    return (uint64_t)ravel_comm_rank(comm) + (mine == RAVEL_E_END ? (uint64_t)ravel_comm_size(comm) : 0);
+}
+
 ravel_status ravel__agree(ravel_comm *comm, ravel_status mine, const uint64_t *digest, const char *what,
                           const ravel_allocator *allocator, ravel_error *err) {
-    uint64_t words[3] = {mine ? (uint64_t)ravel_comm_rank(comm) : NONE, digest ? *digest : NONE,
-                         digest ? ~*digest : NONE};
+    uint64_t words[3] = {failure_key(comm, mine), digest ? *digest : NONE, digest ? ~*digest : NONE};
     ravel_error lost = RAVEL_ERROR_INIT;
     ravel_status status = ravel_comm_allreduce(comm, words, words, 3, RAVEL_U64, RAVEL_MIN, &lost);
     if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
-    if (words[0] != NONE) return adopt_error(comm, (int32_t)words[0], mine, err);
+    if (words[0] != NONE) return adopt_error(comm, (int32_t)(words[0] % (uint64_t)ravel_comm_size(comm)), mine, err);
     int compared = words[1] != NONE || words[2] != NONE;
     if (compared && words[1] != ~words[2]) return name_mismatch(comm, digest, what, allocator, err);
     return RAVEL_OK;
