@@ -91,7 +91,7 @@ BENCH(plan_effort) {
 
 BENCH(plan_methods) {
     int64_t *lengths = draw(4096);
-    for (int32_t m = RAVEL_METHOD_RAVEL + 1; m < RAVEL_METHOD_COUNT; m++) {
+    for (int32_t m = RAVEL_METHOD_RAVEL + 1; m < RAVEL_METHOD_FIXED_COUNT; m++) {
         char name[64];
         job j;
         begin(&j, lengths, 4096, 16, 16384);
@@ -211,7 +211,7 @@ static double excess(double value, double figure) {
     return value / figure - 1;
 }
 
-/* Plans a row for ranks that meet in every micro-step and for ranks that meet once an update. */
+/* Plans a row for ranks that meet in every micro-step and for ranks that meet once per update. */
 static void try_row(const peer *p, const int64_t *lengths, int64_t count, int32_t effort, score *s) {
     job step, update;
     begin(&step, lengths, count, p->dp, p->budget);

@@ -19,7 +19,7 @@ static const ravel_option input_table[] = {
     {"mock-seed", RAVEL_OPTION_I64, AT(mock_seed), "-1", -1, 0x1p62, NULL,
      "another seed than the JSON's; -1: the JSON's"},
     {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST",
-     "what a sample costs: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD a micro-step), tokens, a model's "
+     "what a sample costs: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD per micro-step), tokens, a model's "
      "config.json, or a known shape such as qwen3-8b [tokens]"},
     {"costs", RAVEL_OPTION_STRING, AT(costs), NULL, 0, 0, "FILE",
      "instead: each sample's own cost, a column of numbers"},

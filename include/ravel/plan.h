@@ -5,7 +5,7 @@
  *   slot        the place of a sample in a bin: its length rounded up to `align`.
  *   bin         a micro-batch: what one data-parallel rank runs forward and backward in one go. At most cp * budget
  *               slot tokens and max_samples samples, always.
- *   micro-step  the bins that all dp ranks run at the same time: one bin a rank.
+ *   micro-step  the bins that all dp ranks run at the same time: one bin per rank.
  *   update      one optimiser step: a whole number of micro-steps, the same on every rank.
  *   filler      a bin without samples, there only so that every rank has the same number of micro-steps.
  *
@@ -48,7 +48,7 @@ extern "C" {
 /* What the ranks wait for, and so what "time" means. */
 typedef enum ravel_sync {
     RAVEL_SYNC_MICRO_STEP, /* every micro-step (FSDP, ZeRO-3, experts): sum over micro-steps of the slowest rank */
-    RAVEL_SYNC_UPDATE,     /* once an update (DDP, ZeRO-1): the slowest rank's total */
+    RAVEL_SYNC_UPDATE,     /* once per update (DDP, ZeRO-1): the slowest rank's total */
     RAVEL_SYNC_PIPELINE    /* pp > 1: as update, and small micro-steps at both ends */
 } ravel_sync;
 #define RAVEL_SYNC_CHOICES "micro-step|update|pipeline"
@@ -61,19 +61,29 @@ typedef enum ravel_layout {
 } ravel_layout;
 #define RAVEL_LAYOUT_CHOICES "packed|padded|padded-2d"
 
+/* The methods that peers use. X(ENUM, function, "name", bins may be split, "sentence"). */
+#define RAVEL_METHOD_LIST(X)                                                                                       \
+    X(NEXT_FIT, next_fit, "next-fit", 1, "original order, a new bin when the next sample does not fit (Megatron)") \
+    X(NEXT_FIT_DECREASING, next_fit_decreasing, "next-fit-decreasing", 1,                                          \
+      "longest first, a new bin when the next sample does not fit")                                                \
+    X(FFD, ffd, "ffd", 1, "longest first, each into the first bin with room (NeMo-RL, AReaL)")                     \
+    X(BFD, bfd, "bfd", 1, "longest first, each into the fullest bin with room (TRL)")                              \
+    X(MFFD, mffd, "mffd", 1, "first-fit decreasing that completes half-full bins with middling samples (NeMo-RL)") \
+    X(KK, kk, "kk", 1, "Karmarkar-Karp differencing by cost, then repaired to keep the cap (verl, slime)")         \
+    X(LPT, lpt, "lpt", 1, "largest cost first, each into the bin with the least cost that has room")               \
+    X(FIXED_COUNT, fixed_count, "count", 0,                                                                        \
+      "`count` samples per bin (fewer where the budget says so), original order")                                  \
+    X(AS_IS, as_is, "as-is", 0, "every sample is a bin of its own, original order: rows that are packed already")
+
 typedef enum ravel_method {
-    RAVEL_METHOD_RAVEL,    /* the default: few bins, balanced per micro-step or update, local */
-    RAVEL_METHOD_NEXT_FIT, /* original order, a new bin when the next sample does not fit (Megatron) */
-    RAVEL_METHOD_NEXT_FIT_DECREASING,
-    RAVEL_METHOD_FFD,   /* first-fit decreasing (NeMo-RL, AReaL) */
-    RAVEL_METHOD_BFD,   /* best-fit decreasing (TRL) */
-    RAVEL_METHOD_MFFD,  /* modified first-fit decreasing (NeMo-RL) */
-    RAVEL_METHOD_KK,    /* Karmarkar-Karp differencing into k parts, the cap kept (verl, slime) */
-    RAVEL_METHOD_LPT,   /* longest processing time first, the cap kept */
-    RAVEL_METHOD_COUNT, /* `count` samples a bin, original order: a framework's old fixed micro-batch size */
-    RAVEL_METHOD_AS_IS  /* every sample is a bin of its own, original order: rows that are packed already */
+    RAVEL_METHOD_RAVEL, /* the default: few bins, balanced for what the ranks wait for, near home */
+#define X(NAME, function, name, splits, doc) RAVEL_METHOD_##NAME,
+    RAVEL_METHOD_LIST(X)
+#undef X
+        RAVEL_METHODS /* the number of methods */
 } ravel_method;
-#define RAVEL_METHOD_CHOICES "ravel|next-fit|next-fit-decreasing|ffd|bfd|mffd|kk|lpt|count|as-is"
+#define RAVEL__METHOD_CHOICE(NAME, function, name, splits, doc) "|" name
+#define RAVEL_METHOD_CHOICES                                    "ravel" RAVEL_METHOD_LIST(RAVEL__METHOD_CHOICE)
 
 /* How long the default method may look for something better; like compression levels. */
 typedef enum ravel_effort { RAVEL_EFFORT_FAST, RAVEL_EFFORT_DEFAULT, RAVEL_EFFORT_MAX } ravel_effort;
@@ -96,7 +106,7 @@ typedef enum ravel_oversize {
 
 /* The cost of a sample: linear * length + quadratic * length^2, of a bin: `overhead` + its samples' costs. In the
  * padded layouts every row is computed as wide as the rectangle, so a bin costs overhead + rows * the cost of its width
- * (or, with the caller's own costs, rows * its dearest sample). A filler costs the overhead. Integers, so that every
+ * (or, with the caller's own costs, rows * its largest cost). A filler costs the overhead. Integers, so that every
  * machine agrees. Only ratios matter. */
 typedef struct ravel_cost {
     int64_t linear;    /* 0 .. 2^53 */
@@ -115,7 +125,7 @@ typedef struct ravel_plan_options {
     int64_t min_micro_steps;    /* of an update */
     int32_t updates;            /* cut the batch into this many; 1 unless `input.updates` says more */
     int32_t sync;               /* ravel_sync */
-    int64_t samples_per_update; /* instead of `updates`: cut after every so many samples; 0: off */
+    int64_t samples_per_update; /* instead of `updates`: cut after this many samples; 0: off */
     int32_t layout;             /* ravel_layout */
     int32_t method;             /* ravel_method */
     int32_t effort;             /* ravel_effort */
@@ -183,7 +193,7 @@ typedef struct ravel_plan_input {
     X(double, fill, "actual tokens / capacity")                                                                    \
     X(double, padding, "padded tokens that are not actual / padded tokens")                                        \
     X(double, idle_micro_step, "share of rank time spent waiting if ranks meet in every micro-step")               \
-    X(double, idle_update, "share of rank time spent waiting if ranks meet once an update")                        \
+    X(double, idle_update, "share of rank time spent waiting if ranks meet once per update")                       \
     X(double, slowdown, "time_micro_step / perfect balance (total cost / dp)")                                     \
     X(double, imbalance, "slowest rank's total / mean rank's total, worst update")
 

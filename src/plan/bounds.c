@@ -11,7 +11,7 @@
  * and no bin grows), so its count is the bound itself; padded-2d is bounded by it, every rectangle being at least as
  * wide as its widest sample.
  *
- * Time: perfect balance, and the dearest sample; plus the overhead of the micro-steps that are needed. */
+ * Time: perfect balance, and the largest sample; plus the overhead of the micro-steps that are needed. */
 #include "plan/internal.h"
 
 static int64_t divide_up(int64_t a, int64_t b) {
@@ -56,13 +56,13 @@ int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool) {
 }
 
 int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, int64_t steps) {
-    int64_t total = 0, dearest = 0;
+    int64_t total = 0, largest = 0;
     for (int32_t i = 0; i < pool->count; i++) {
         total += pool->cost[i];
-        if (pool->cost[i] > dearest) dearest = pool->cost[i];
+        if (pool->cost[i] > largest) largest = pool->cost[i];
     }
     int64_t even = divide_up(total, rules->options.dp);
-    return (even > dearest ? even : dearest) + steps * rules->overhead;
+    return (even > largest ? even : largest) + steps * rules->overhead;
 }
 
 int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp) {
@@ -72,11 +72,31 @@ int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp) {
     return divide_up(steps, multiple) * multiple - done;
 }
 
-int64_t ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats) {
-    int64_t bins = ravel__bins_bound(rules, pool), steps = ravel__steps_for(rules, bins, rules->options.dp);
+void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, int64_t bins, ravel_plan_stats *stats) {
+    int64_t steps = ravel__steps_for(rules, bins, rules->options.dp);
     if (!bins && !rules->options.min_micro_steps) steps = 0;
     stats->bins_lower_bound += bins;
     stats->micro_steps_lower_bound += steps;
     stats->time_lower_bound += ravel__time_bound(rules, pool, steps);
-    return bins;
+}
+
+/* ---- jobs --------------------------------------------------------------------------------------------------- */
+
+void ravel__job_bound(ravel__job *job) {
+    job->bound = ravel__bins_bound(job->rules, job->pool);
+    int64_t per_bin = job->bound ? job->pool->count / job->bound : 0;
+    job->limits = ravel__search_limits_for(job->rules->options.effort, job->pool->count, per_bin);
+}
+
+ravel__job ravel__job_for(const ravel__rules *rules, const ravel_plan_input *input, const ravel__pool *pool,
+                          ravel__arena *arena, ravel_error *err) {
+    ravel__job job = {.rules = rules,
+                      .pool = pool,
+                      .input = input,
+                      .arena = arena,
+                      .err = err,
+                      .method = rules->options.method,
+                      .dp = rules->options.dp};
+    ravel__job_bound(&job);
+    return job;
 }

@@ -129,7 +129,7 @@ static ravel_status check_bounds(const checker *c, ravel_plan_stats *s) {
         ravel__pool pool;
         status = ravel__pool_make(c->rules, c->input, deal.rows + deal.start[u], deal.start[u + 1] - deal.start[u],
                                   c->arena, &pool, c->err);
-        if (!status) (void)ravel__bounds_add(c->rules, &pool, s);
+        if (!status) ravel__bounds_add(c->rules, &pool, ravel__bins_bound(c->rules, &pool), s);
         ravel__arena_rewind(c->arena, mark);
     }
     return status;

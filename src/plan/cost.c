@@ -1,8 +1,74 @@
-/* What samples cost: from text, from a model's shape. */
+/* The cost model: of a length, of a sample, of a bin; and where it comes from (text, a model's shape). */
 #include "plan/internal.h"
+
+#include "base/assert.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- samples ------------------------------------------------------------------------------------------------ */
+
+int64_t ravel__cost_of(const ravel__rules *rules, int64_t length) {
+    const ravel_cost *cost = &rules->options.cost;
+    if (!rules->wide) return cost->linear * length + cost->quadratic * length * length;
+    ravel__u128 n = (ravel__u128)length, wide = n * (ravel__u128)cost->linear + n * n * (ravel__u128)cost->quadratic;
+    return (int64_t)((wide + (((ravel__u128)1 << rules->shift) - 1)) >> rules->shift);
+}
+
+int64_t ravel__sample_cost(const ravel__rules *rules, const ravel_plan_input *input, int64_t row) {
+    if (input->costs)
+        return (int64_t)(((uint64_t)input->costs[row] + ((UINT64_C(1) << rules->shift) - 1)) >> rules->shift);
+    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return ravel__cost_of(rules, ravel__length(input, row));
+    int64_t prompt;
+    return ravel__cost_of(rules, ravel__slot(rules, input, row, &prompt) * rules->options.align);
+}
+
+/* ---- bins --------------------------------------------------------------------------------------------------- */
+
+static uint32_t larger(uint32_t a, uint32_t b) {
+    return a > b ? a : b;
+}
+
+/* The cost of one row of the bin's rectangle: of its width by the model, or the caller's largest. A width that has not
+ * changed needs no new product. */
+static int64_t row_cost(const ravel__rules *rules, const ravel__bin *bin, int64_t width_before, int64_t slot,
+                        int64_t cost) {
+    int64_t width = (int64_t)bin->prompt + bin->rest, each = cost;
+    if (!rules->own_costs && width != slot)
+        each = width == width_before ? bin->row_cost : ravel__cost_of(rules, width * rules->options.align);
+    return each > bin->row_cost ? each : bin->row_cost;
+}
+
+void ravel__bin_put_padded(const ravel__rules *rules, ravel__bin *bin, uint32_t slot, uint32_t prompt, int64_t cost) {
+    RAVEL_ASSERT(prompt <= slot);
+    int64_t before = (int64_t)bin->prompt + bin->rest;
+    bin->rows++;
+    bin->prompt = larger(bin->prompt, prompt);
+    bin->rest = larger(bin->rest, slot - prompt);
+    bin->size = ((int64_t)bin->prompt + bin->rest) * bin->rows;
+    bin->row_cost = row_cost(rules, bin, before, slot, cost);
+    bin->cost = bin->row_cost * bin->rows;
+}
+
+int64_t ravel__bin_size_with(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin,
+                             int32_t sample) {
+    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return bin->size + pool->slot[sample];
+    uint32_t prompt = pool->prompt ? pool->prompt[sample] : 0;
+    int64_t width = (int64_t)larger(bin->prompt, prompt) + larger(bin->rest, pool->slot[sample] - prompt);
+    return width * (bin->rows + 1);
+}
+
+int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample) {
+    return bin->rows < rules->most && ravel__bin_size_with(rules, pool, bin, sample) <= rules->cap;
+}
+
+void ravel__bin_collect(const ravel__rules *rules, const ravel__pool *pool, const int32_t *samples, int32_t count,
+                        ravel__bin *bin) {
+    memset(bin, 0, sizeof *bin);
+    for (int32_t i = 0; i < count; i++) ravel__bin_add(rules, pool, bin, samples[i]);
+}
+
+/* ---- from text ---------------------------------------------------------------------------------------------- */
 
 static ravel_status bad_cost(const char *text, ravel_error *err) {
     return ravel_error_set(err, RAVEL_E_ARGUMENT,

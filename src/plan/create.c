@@ -1,6 +1,7 @@
 /* ravel_plan_create: updates one after another, then the plan's arrays, figures and digest. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
 #include "base/rng.h"
 
 #include <string.h>
@@ -58,6 +59,7 @@ static void emit_samples(const ravel_plan_input *input, const int32_t *where, ra
     int64_t *offsets = plan->bin_offsets, bins = plan->api.bins, skipped = 0;
     memset(offsets, 0, (size_t)(bins + 1) * sizeof *offsets);
     for (int64_t i = 0; i < input->count; i++) {
+        RAVEL_ASSERT(where[i] < bins);
         if (where[i] >= 0)
             offsets[where[i] + 1]++;
         else
@@ -87,6 +89,7 @@ ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *inpu
     s->micro_steps_lower_bound = bounds->micro_steps_lower_bound;
     s->time_lower_bound = bounds->time_lower_bound;
     plan->api.digest = ravel__plan_digest(rules, input, &plan->api);
+    RAVEL_ASSERT(s->over_budget == 0 && s->samples == rules->placed && s->time >= s->time_lower_bound);
     *out = &plan->api;
     return RAVEL_OK;
 }
@@ -115,9 +118,9 @@ static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, 
     ravel_status status = ravel__pool_make(b->rules, b->input, rows, count, b->arena, &pool, b->err);
     int32_t *seat = ravel__arena_push(b->arena, (size_t)count, sizeof *seat);
     if (!status && !seat) status = ravel__no_memory(b->err, (size_t)count * sizeof *seat, "an update");
-    ravel__job job = ravel__job_for(b->rules, b->input, &pool, b->arena, b->err);
     if (!status) {
-        job.bound = ravel__bounds_add(b->rules, &pool, &d->bounds);
+        ravel__job job = ravel__job_for(b->rules, b->input, &pool, b->arena, b->err);
+        ravel__bounds_add(b->rules, &pool, job.bound, &d->bounds);
         status = ravel__solve(&job, seat, &solution);
     }
     int64_t first = d->offsets[update], dp = b->rules->options.dp;

@@ -14,21 +14,6 @@ int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_input *input, in
     return *prompt + ravel__units(input->responses[row], align);
 }
 
-int64_t ravel__cost_of(const ravel__rules *rules, int64_t length) {
-    const ravel_cost *cost = &rules->options.cost;
-    if (!rules->wide) return cost->linear * length + cost->quadratic * length * length;
-    ravel__u128 n = (ravel__u128)length, wide = n * (ravel__u128)cost->linear + n * n * (ravel__u128)cost->quadratic;
-    return (int64_t)((wide + (((ravel__u128)1 << rules->shift) - 1)) >> rules->shift);
-}
-
-int64_t ravel__sample_cost(const ravel__rules *rules, const ravel_plan_input *input, int64_t row) {
-    if (input->costs)
-        return (int64_t)(((uint64_t)input->costs[row] + ((UINT64_C(1) << rules->shift) - 1)) >> rules->shift);
-    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return ravel__cost_of(rules, ravel__length(input, row));
-    int64_t prompt;
-    return ravel__cost_of(rules, ravel__slot(rules, input, row, &prompt) * rules->options.align);
-}
-
 int ravel__is_oversize(const ravel__rules *rules, const ravel_plan_input *input, int64_t row) {
     int64_t prompt;
     return ravel__slot(rules, input, row, &prompt) > rules->cap;
@@ -135,7 +120,7 @@ typedef struct sums {
     ravel__u128 tokens, squares, costs;
     int64_t longest;      /* of the samples that are placed */
     int64_t widest[2];    /* prompt and response, units */
-    uint64_t widest_cost; /* the caller's dearest */
+    uint64_t widest_cost; /* the caller's largest */
 } sums;
 
 static ravel_status add_up(ravel__rules *rules, const ravel_plan_input *in, sums *s, ravel_error *err) {

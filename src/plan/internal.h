@@ -1,18 +1,20 @@
 /* What the files of the planner share.
  *
  *     input, options
- *        |  input.c    check everything once, name what is wrong, derive the rules
- *        |  deal.c     cut the batch into updates
+ *        |  input.c      check everything once, name what is wrong, derive the rules
+ *        |  updates.c    cut the batch into updates
  *        v
- *     pool             the samples of one update, longest slot first
- *        |  methods    each sample gets a bin, under the cap
- *        |  parity.c   split bins up to micro-steps * dp
- *        |  place.c    each bin gets a micro-step and a rank
+ *     pool               the samples of one update, longest slot first (pool.c)
+ *        |  pack/        a bin for each sample, under the cap: few bins; the methods by name
+ *        |  balance/     a micro-step and a rank for each bin; samples traded between bins
  *        v
- *     where[row]       the global bin of every sample
- *        |  create.c   CSR arrays;  stats.c  figures and digest
+ *     where[row]         the global bin of every sample
+ *        |  create.c     CSR arrays;  measure.c  figures and digest
  *        v
  *     ravel_plan
+ *
+ *     cost.c   the cost model and what a bin of samples comes to      bounds.c   what no plan can beat
+ *     limits.c how much an effort searches                            arrivals.c, take.c   samples that come over time
  *
  * Sizes inside are in units of `align`, so that a slot fits 32 bits and the tables over residual room stay small. Costs
  * are already shifted to fit (rules.shift). Everything is an integer and every tie is broken by index. */
@@ -22,6 +24,7 @@
 #include <ravel/plan.h>
 
 #include "base/memory.h"
+#include "plan/limits.h"
 
 __extension__ typedef __int128 ravel__i128;
 __extension__ typedef unsigned __int128 ravel__u128;
@@ -40,7 +43,7 @@ typedef struct ravel__rules {
     int32_t shift;              /* costs are divided by 2^shift */
     int32_t wide;               /* costs need 128 bits before the shift */
     int32_t own_costs;          /* the caller gave costs */
-    int32_t updates;            /* at most so many */
+    int32_t updates;            /* at most */
     int64_t steps_done;         /* micro-steps that the update has already: they count towards multiple and minimum */
     int32_t placed;             /* samples that fit */
     int32_t skipped;            /* samples that do not */
@@ -97,21 +100,38 @@ ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input 
 
 /* ---- bins ----------------------------------------------------------------------------------------------------- */
 
-/* What a bin has come to. Packed: size and cost are sums. Padded: size is rows * (prompt + rest), cost is rows * the
- * cost of that width or rows * dearest. */
+/* What a bin has come to. Packed: size and cost are sums. Padded: size is rows * (prompt + rest), the rectangle, and
+ * cost is rows * the cost of one row of it. */
 typedef struct ravel__bin {
     int64_t size;
-    int64_t cost; /* without overhead */
-    int64_t dearest;
-    uint32_t prompt, rest; /* padded: the longest parts; prompt is 0 but in padded-2d */
+    int64_t cost;          /* without overhead */
+    int64_t row_cost;      /* padded: the cost of one row */
+    uint32_t prompt, rest; /* padded: the longest parts; prompt is 0 except in padded-2d */
     int32_t rows;
     int32_t reserved;
 } ravel__bin;
 
+/* The rectangle rule, in this one place (cost.c). */
+void ravel__bin_put_padded(const ravel__rules *rules, ravel__bin *bin, uint32_t slot, uint32_t prompt, int64_t cost);
+
+static inline void ravel__bin_put(const ravel__rules *rules, ravel__bin *bin, uint32_t slot, uint32_t prompt,
+                                  int64_t cost) {
+    if (rules->options.layout != RAVEL_LAYOUT_PACKED) {
+        ravel__bin_put_padded(rules, bin, slot, prompt, cost);
+        return;
+    }
+    bin->rows++;
+    bin->size += slot;
+    bin->cost += cost;
+}
+
+static inline void ravel__bin_add(const ravel__rules *rules, const ravel__pool *pool, ravel__bin *bin, int32_t sample) {
+    ravel__bin_put(rules, bin, pool->slot[sample], pool->prompt ? pool->prompt[sample] : 0, pool->cost[sample]);
+}
+
 /* The size that the bin would have with the sample in. */
 int64_t ravel__bin_size_with(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample);
 int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample);
-void ravel__bin_add(const ravel__rules *rules, const ravel__pool *pool, ravel__bin *bin, int32_t sample);
 void ravel__bin_collect(const ravel__rules *rules, const ravel__pool *pool, const int32_t *samples, int32_t count,
                         ravel__bin *bin);
 
@@ -125,46 +145,49 @@ typedef struct ravel__job {
     ravel__arena *arena;
     ravel_error *err;
     int32_t method;
-    int32_t dp;           /* 1 where a rank is planned on its own */
-    int64_t bound;        /* of bins: ravel__bins_bound of the pool */
+    int32_t dp;    /* 1 where a rank is planned on its own */
+    int64_t bound; /* of bins: ravel__bins_bound of the pool */
+    const ravel__search_limits *limits;
     const int32_t *ranks; /* by row: the rank of its group, where that is decided already; else NULL */
 } ravel__job;
 
-static inline ravel__job ravel__job_for(const ravel__rules *rules, const ravel_plan_input *input,
-                                        const ravel__pool *pool, ravel__arena *arena, ravel_error *err) {
-    ravel__job job = {rules, pool, input, arena, err, rules->options.method, rules->options.dp, 0, NULL};
-    return job;
-}
+/* A job for the options' method and dp, with its bound and its search limits. */
+ravel__job ravel__job_for(const ravel__rules *rules, const ravel_plan_input *input, const ravel__pool *pool,
+                          ravel__arena *arena, ravel_error *err);
+/* Sets the bound and the limits that follow from the job's pool. */
+void ravel__job_bound(ravel__job *job);
 
-/* The pool's samples by cost, dearest first. */
+/* The pool's samples by cost, largest cost first. */
 ravel_status ravel__pool_order(const ravel__job *job, int32_t *order);
 
-/* A method: a bin for every sample of the pool, under the cap. `bin` holds pool->count entries; *bins is how many. */
+/* A method: a bin for every sample of the pool, under the cap. `bin` holds pool->count entries; *bins is the number of
+ * bins. Adding one: a file in pack/ with ravel__pack_NAME, a row of RAVEL_METHOD_LIST in plan.h. */
 typedef ravel_status ravel__pack_fn(const ravel__job *job, int32_t *bin, int32_t *bins);
 
 typedef struct ravel__method {
-    const char *doc;
-    ravel__pack_fn *pack;
-    int32_t splits; /* bins may be split to give every rank work */
+    const char *name, *doc;
+    ravel__pack_fn *pack; /* NULL: the default method */
+    int32_t splits;       /* bins may be split to give every rank work */
 } ravel__method;
 
 extern const ravel__method ravel__methods[];
 
-ravel__pack_fn ravel__pack_next_fit, ravel__pack_next_fit_decreasing, ravel__pack_ffd, ravel__pack_bfd,
-    ravel__pack_mffd, ravel__pack_kk, ravel__pack_lpt, ravel__pack_count, ravel__pack_as_is;
+#define X(NAME, function, name, splits, doc) ravel__pack_fn ravel__pack_##function;
+RAVEL_METHOD_LIST(X)
+#undef X
 
 /* The default method's packing; `thorough` tries everything. */
 ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bin, int32_t *bins);
 ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *bin, int32_t *bins);
-/* Packed layout: bin by bin as full as can be, of `seconds` ways to go on; `fuel`: lookups a sample. */
-ravel_status ravel__pack_complete(const ravel__job *job, int32_t seconds, int32_t fuel, int32_t *bin, int32_t *bins);
+/* Packed layout: bin by bin as full as can be, of `seconds` ways to go on; `lookups`: per sample. */
+ravel_status ravel__pack_complete(const ravel__job *job, int32_t seconds, int32_t lookups, int32_t *bin, int32_t *bins);
 
-/* How many bins the balancing methods aim at: what bound and parity allow, at most one a sample. */
+/* How many bins the balancing methods aim at: what bound and parity allow, at most one per sample. */
 int32_t ravel__wanted_bins(const ravel__job *job);
 /* Karmarkar-Karp into at most k bins, whatever their size. */
 ravel_status ravel__difference(const ravel__job *job, int32_t k, int32_t *bin, int32_t *bins);
 
-/* Micro-steps for so many bins: at least the minimum, a multiple of the multiple. */
+/* Micro-steps for the given number of bins: at least the minimum, a multiple of the multiple. */
 int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp);
 
 /* Bins as lists: the samples of bin b are items[start[b]] .. items[start[b] + bin[b].rows]. */
@@ -180,11 +203,11 @@ ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_
                                ravel__lists *lists);
 /* The bin of every listed sample. */
 void ravel__lists_bins(const ravel__lists *lists, int32_t *bin);
-/* The bins by cost, dearest first, ties by number. */
+/* The bins by cost, largest cost first, ties by number. */
 ravel_status ravel__lists_order(const ravel__job *job, const ravel__lists *lists, int32_t *order);
-/* Splits bin `from` in two; the other half goes to bin `to`, which is empty. `scratch`: 8 bytes a sample of the bin. */
+/* Splits bin `from` in two; the other half goes to bin `to`, which is empty. `scratch`: 8 bytes per sample of the bin. */
 void ravel__lists_halve(const ravel__job *job, ravel__lists *lists, int32_t from, int32_t to, void *scratch);
-/* Splits the dearest bins of two or more samples until there are `target` or all are single. */
+/* Splits the largest bins of two or more samples until there are `target` or all are single. */
 ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target);
 
 /* ---- solving one update ----------------------------------------------------------------------------------------- */
@@ -197,20 +220,17 @@ typedef struct ravel__solution {
 /* Candidates for an update. A candidate is a seat, micro_step * dp + rank, for every sample of the pool. It is made in
  * `trial` and entered; the best (fewer micro-steps, then less predicted time) is kept. Where only one will be made,
  * `trial` is `best` and nothing is compared. */
-typedef struct ravel__contest {
+typedef struct ravel__candidates {
     int32_t *best, *trial;
     int64_t time; /* of the best, overheads aside */
     ravel__solution solution;
-} ravel__contest;
+} ravel__candidates;
 
-ravel_status ravel__contest_enter(const ravel__job *job, ravel__contest *contest, ravel__solution solution);
-
-/* Whether an update is short enough, or the effort great enough, to try everything. */
-int ravel__is_thorough(const ravel__job *job);
+ravel_status ravel__candidates_offer(const ravel__job *job, ravel__candidates *candidates, ravel__solution solution);
 
 /* The default method by layout; each enters what it makes. */
-ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest);
-ravel_status ravel__solve_padded(const ravel__job *job, ravel__contest *contest);
+ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candidates);
+ravel_status ravel__solve_padded(const ravel__job *job, ravel__candidates *candidates);
 /* Any method with groups on ranks; or with single samples dealt to ranks, where there are no such groups. */
 ravel_status ravel__solve_ranks(const ravel__job *job, int32_t *seat, ravel__solution *solution);
 /* The whole of it: fills `seat` for every sample of the pool. */
@@ -225,8 +245,8 @@ int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool);
 /* The least predicted time of an update with these samples in at least `steps` micro-steps. */
 int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, int64_t steps);
 
-/* Adds the three bounds of an update with these samples; returns the one of bins. */
-int64_t ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, ravel_plan_stats *stats);
+/* Adds the three bounds of an update with these samples; `bins`: ravel__bins_bound of the pool. */
+void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, int64_t bins, ravel_plan_stats *stats);
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 

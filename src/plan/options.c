@@ -20,7 +20,7 @@ static const ravel_option table[] = {
      "an update has at least this many micro-steps"},
     {"updates", RAVEL_OPTION_I32, AT(updates), "1", 1, 0x1p30, NULL, "cut the batch into this many updates"},
     {"samples-per-update", RAVEL_OPTION_I64, AT(samples_per_update), "0", 0, 0x1p40, NULL,
-     "instead of updates: cut after every so many samples; 0: off"},
+     "instead of updates: cut after this many samples; 0: off"},
     {"sync", RAVEL_OPTION_ENUM, AT(sync), "micro-step", 0, 0, RAVEL_SYNC_CHOICES,
      "what the ranks wait for: every micro-step (FSDP, ZeRO-3, experts), the update (DDP, ZeRO-1), or a pipeline"},
     {"layout", RAVEL_OPTION_ENUM, AT(layout), "packed", 0, 0, RAVEL_LAYOUT_CHOICES,
@@ -88,28 +88,18 @@ ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_o
 
 /* ---- methods ------------------------------------------------------------------------------------------------ */
 
-const ravel__method ravel__methods[] = {
-    {"few bins, balanced for what the ranks wait for, near home; at least as good as all below", NULL, 1},
-    {"original order, a new bin when the next sample does not fit", ravel__pack_next_fit, 1},
-    {"longest first, a new bin when the next sample does not fit", ravel__pack_next_fit_decreasing, 1},
-    {"longest first, each into the first bin with room", ravel__pack_ffd, 1},
-    {"longest first, each into the fullest bin with room", ravel__pack_bfd, 1},
-    {"first-fit decreasing that completes half-full bins with middling samples", ravel__pack_mffd, 1},
-    {"Karmarkar-Karp differencing by cost, then repaired to keep the cap", ravel__pack_kk, 1},
-    {"dearest first, each into the cheapest bin with room", ravel__pack_lpt, 1},
-    {"`count` samples a bin (fewer where the budget says so), original order", ravel__pack_count, 0},
-    {"every sample is a bin of its own, original order", ravel__pack_as_is, 0},
+const ravel__method ravel__methods[RAVEL_METHODS] = {
+    {"ravel", "the default: few bins, balanced for what the ranks wait for, samples near their home rank; see --effort",
+     NULL, 1},
+#define X(NAME, function, name, splits, doc) {name, doc, ravel__pack_##function, splits},
+    RAVEL_METHOD_LIST(X)
+#undef X
 };
-enum { METHODS = sizeof ravel__methods / sizeof *ravel__methods };
-_Static_assert(METHODS == RAVEL_METHOD_AS_IS + 1, "a row for every method");
 
 const char *ravel_method_name(int32_t method) {
-    static const char *const names[] = {"ravel", "next-fit", "next-fit-decreasing", "ffd", "bfd", "mffd", "kk", "lpt",
-                                        "count", "as-is"};
-    _Static_assert(sizeof names / sizeof *names == METHODS, "a name for every method");
-    return method >= 0 && method < METHODS ? names[method] : NULL;
+    return method >= 0 && method < RAVEL_METHODS ? ravel__methods[method].name : NULL;
 }
 
 const char *ravel_method_doc(int32_t method) {
-    return method >= 0 && method < METHODS ? ravel__methods[method].doc : NULL;
+    return method >= 0 && method < RAVEL_METHODS ? ravel__methods[method].doc : NULL;
 }

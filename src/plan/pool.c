@@ -1,6 +1,7 @@
-/* The samples of one problem, sorted, and what bins of them come to. */
+/* The samples of one problem, sorted. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -38,6 +39,8 @@ ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input 
     uint32_t *spare = (uint32_t *)(void *)pool->cost;
     ravel__sort_u32(pool->slot, pool->row, spare, (int32_t *)(void *)(spare + n), n);
     for (int32_t i = 0; i < count; i++) pool->slot[i] = ~pool->slot[i];
+    for (int32_t i = 0; i < count; i++)
+        RAVEL_ASSERT(pool->slot[i] <= rules->cap && (i == 0 || pool->slot[i] <= pool->slot[i - 1]));
     fill_pool(rules, input, pool);
     return RAVEL_OK;
 }
@@ -59,52 +62,4 @@ ravel_status ravel__pool_order(const ravel__job *job, int32_t *order) {
     }
     ravel__arena_rewind(job->arena, mark);
     return status;
-}
-
-/* ---- bins --------------------------------------------------------------------------------------------------- */
-
-static uint32_t larger(uint32_t a, uint32_t b) {
-    return a > b ? a : b;
-}
-
-/* The longest parts with the sample in. */
-static void stretch(const ravel__pool *pool, const ravel__bin *bin, int32_t sample, uint32_t *prompt, uint32_t *rest) {
-    uint32_t p = pool->prompt ? pool->prompt[sample] : 0;
-    *prompt = larger(bin->prompt, p);
-    *rest = larger(bin->rest, pool->slot[sample] - p);
-}
-
-int64_t ravel__bin_size_with(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin,
-                             int32_t sample) {
-    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return bin->size + pool->slot[sample];
-    uint32_t prompt, rest;
-    stretch(pool, bin, sample, &prompt, &rest);
-    return ((int64_t)prompt + rest) * (bin->rows + 1);
-}
-
-int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin, int32_t sample) {
-    return bin->rows < rules->most && ravel__bin_size_with(rules, pool, bin, sample) <= rules->cap;
-}
-
-void ravel__bin_add(const ravel__rules *rules, const ravel__pool *pool, ravel__bin *bin, int32_t sample) {
-    bin->rows++;
-    if (rules->options.layout == RAVEL_LAYOUT_PACKED) {
-        bin->size += pool->slot[sample];
-        bin->cost += pool->cost[sample];
-        return;
-    }
-    int64_t width_before = (int64_t)bin->prompt + bin->rest;
-    stretch(pool, bin, sample, &bin->prompt, &bin->rest);
-    int64_t width = (int64_t)bin->prompt + bin->rest, each = pool->cost[sample];
-    bin->size = width * bin->rows;
-    if (!rules->own_costs && width != pool->slot[sample])
-        each = width == width_before ? bin->dearest : ravel__cost_of(rules, width * rules->options.align);
-    if (each > bin->dearest) bin->dearest = each;
-    bin->cost = bin->dearest * bin->rows;
-}
-
-void ravel__bin_collect(const ravel__rules *rules, const ravel__pool *pool, const int32_t *samples, int32_t count,
-                        ravel__bin *bin) {
-    memset(bin, 0, sizeof *bin);
-    for (int32_t i = 0; i < count; i++) ravel__bin_add(rules, pool, bin, samples[i]);
 }

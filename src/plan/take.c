@@ -1,7 +1,7 @@
 /* Taking micro-steps from what waits. */
 #include "plan/arrivals.h"
 
-#include "plan/table.h"
+#include "plan/balance/trade.h"
 
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct taking {
     int64_t *total; /* the ranks' costs after this; NULL: as before */
 } taking;
 
-static ravel_status short_of(const taking *t, size_t bytes) {
+static ravel_status no_memory(const taking *t, size_t bytes) {
     return ravel__no_memory(t->err, bytes, "taking micro-steps");
 }
 
@@ -32,7 +32,7 @@ static ravel_status make_pool(taking *t) {
     size_t n = (size_t)t->rules.placed;
     int32_t *rows = ravel__arena_push(t->arena, n, sizeof *rows), placed = 0;
     t->seat = ravel__arena_push(t->arena, n, sizeof *t->seat);
-    if (!rows || !t->seat) return short_of(t, n * 8);
+    if (!rows || !t->seat) return no_memory(t, n * 8);
     for (int64_t i = 0; i < t->input.count; i++)
         if (!t->rules.skipped || !ravel__is_oversize(&t->rules, &t->input, i)) rows[placed++] = (int32_t)i;
     return ravel__pool_make(&t->rules, &t->input, rows, placed, t->arena, &t->pool, t->err);
@@ -40,7 +40,7 @@ static ravel_status make_pool(taking *t) {
 
 /* ---- full bins ---------------------------------------------------------------------------------------------- */
 
-/* Packs some of the pool and numbers the bins that are full enough from 0, dearest first; samples of others get -1. */
+/* Packs some of the pool and numbers the bins that are full enough from 0, largest cost first; samples of others get -1. */
 static ravel_status pack_full(const taking *t, const ravel__job *job, int32_t *bin, int32_t *full) {
     int32_t bins, *order, *number;
     ravel__lists lists;
@@ -48,7 +48,7 @@ static ravel_status pack_full(const taking *t, const ravel__job *job, int32_t *b
     if (!status) status = ravel__lists_make(job, bin, bins, bins, &lists);
     order = ravel__arena_push(job->arena, (size_t)bins, sizeof *order);
     number = ravel__arena_push(job->arena, (size_t)bins, sizeof *number);
-    if (!status && (!order || !number)) status = short_of(t, (size_t)bins * 8);
+    if (!status && (!order || !number)) status = no_memory(t, (size_t)bins * 8);
     if (!status) status = ravel__lists_order(job, &lists, order);
     *full = 0;
     for (int32_t i = 0; !status && i < bins; i++) {
@@ -59,26 +59,26 @@ static ravel_status pack_full(const taking *t, const ravel__job *job, int32_t *b
     return status;
 }
 
-/* Evens out a micro-step by trades, and takes that back where a bin is no longer full enough. */
-static void even_step(const taking *t, ravel__table *table, const ravel__lists *lists, int32_t first,
-                      int32_t *scratch) {
+/* Balances a micro-step by trades, and takes that back where a bin is no longer full enough. */
+static void balance_step(const taking *t, ravel__trading *table, const ravel__lists *lists, int32_t first,
+                         int32_t *scratch) {
     int32_t dp = t->rules.options.dp, good = 1;
     for (int32_t r = 0; r < dp; r++)
-        ravel__table_load(table, &t->pool, r, lists->items + lists->start[first + r], lists->bin[first + r].rows);
-    ravel__table_even(table, 0, dp, (ravel__care){4, 8, 1, 16}, scratch);
+        ravel__trade_load(table, &t->pool, r, lists->items + lists->start[first + r], lists->bin[first + r].rows);
+    ravel__trade_balance(table, 0, dp, (ravel__trade_limits){4, 8, 1, 16}, scratch);
     for (int32_t r = 0; r < dp; r++)
         good = good && (table->size[r] >= t->planner->full || table->rows[r] >= t->rules.most);
     for (int32_t r = 0; good && r < dp; r++)
         for (int32_t i = 0; i < table->rows[r]; i++) t->seat[table->item[table->start[r] + i]] = first + r;
 }
 
-static ravel_status even_steps(const taking *t, const ravel__job *job) {
+static ravel_status balance_steps(const taking *t, const ravel__job *job) {
     int32_t bins = (int32_t)(t->steps * job->dp), longest = 0;
     int32_t *scratch = ravel__arena_push(t->arena, (size_t)job->dp, sizeof *scratch);
     int32_t *bin = ravel__arena_push(t->arena, (size_t)t->pool.count, sizeof *bin);
     ravel__lists lists;
-    ravel__table table;
-    if (!scratch || !bin) return short_of(t, (size_t)t->pool.count * sizeof *bin);
+    ravel__trading table;
+    if (!scratch || !bin) return no_memory(t, (size_t)t->pool.count * sizeof *bin);
     for (int32_t i = 0; i < t->pool.count; i++) bin[i] = t->seat[i] < 0 ? bins : t->seat[i]; /* the rest: one more */
     ravel_status status = ravel__lists_make(job, bin, bins + 1, bins + 1, &lists);
     for (int32_t b = 0; !status && b < bins; b += job->dp) {
@@ -86,26 +86,26 @@ static ravel_status even_steps(const taking *t, const ravel__job *job) {
         for (int32_t r = 0; r < job->dp; r++) rows += lists.bin[b + r].rows;
         if (rows > longest) longest = rows;
     }
-    if (!status) status = ravel__table_make(job, job->dp, longest, &table);
-    for (int32_t b = 0; !status && b < bins; b += job->dp) even_step(t, &table, &lists, b, scratch);
+    if (!status) status = ravel__trade_make(job, job->dp, longest, &table);
+    for (int32_t b = 0; !status && b < bins; b += job->dp) balance_step(t, &table, &lists, b, scratch);
     return status;
 }
 
-/* Ranks that meet at the end of the update: the dearest bin of a micro-step goes to the rank with the least so far. */
+/* Ranks that meet at the end of the update: the largest bin of a micro-step goes to the rank with the least so far. */
 static ravel_status deal_ranks(taking *t, const ravel__job *job) {
     int32_t dp = job->dp, bins = (int32_t)(t->steps * dp);
     int64_t *cost = ravel__arena_push(t->arena, (size_t)bins, sizeof *cost);
     int64_t *total = ravel__arena_push(t->arena, (size_t)dp, sizeof *total);
     int32_t *to = ravel__arena_push(t->arena, (size_t)bins, sizeof *to);
     uint8_t *taken = ravel__arena_push(t->arena, (size_t)dp, 1);
-    if (!cost || !total || !to || !taken) return short_of(t, (size_t)bins * 12);
+    if (!cost || !total || !to || !taken) return no_memory(t, (size_t)bins * 12);
     memcpy(total, t->planner->total, (size_t)dp * sizeof *total);
     memset(cost, 0, (size_t)bins * sizeof *cost);
     for (int32_t i = 0; i < t->pool.count; i++)
         if (t->seat[i] >= 0) cost[t->seat[i]] += t->pool.cost[i];
     for (int32_t first = 0; first < bins; first += dp) {
         memset(taken, 0, (size_t)dp);
-        for (int32_t b = first; b < first + dp; b++) { /* dearest first already */
+        for (int32_t b = first; b < first + dp; b++) { /* largest cost first already */
             int32_t best = -1;
             for (int32_t r = 0; r < dp; r++)
                 if (!taken[r] && (best < 0 || total[r] < total[best])) best = r;
@@ -131,14 +131,14 @@ static ravel_status take_free(taking *t) {
         if (t->seat[i] >= t->steps * dp) t->seat[i] = -1;
     if (!t->steps) return RAVEL_OK;
     if (t->rules.options.sync != RAVEL_SYNC_MICRO_STEP) return deal_ranks(t, &job);
-    return t->rules.options.layout == RAVEL_LAYOUT_PACKED ? even_steps(t, &job) : RAVEL_OK;
+    return t->rules.options.layout == RAVEL_LAYOUT_PACKED ? balance_steps(t, &job) : RAVEL_OK;
 }
 
 /* Every rank packs its own groups; as many micro-steps as the rank with the fewest full bins has. */
 static ravel_status take_ranks(taking *t) {
     int32_t dp = t->rules.options.dp, *bin = ravel__arena_push(t->arena, (size_t)t->pool.count, sizeof *bin);
     int32_t *from = ravel__arena_push(t->arena, (size_t)t->pool.count, sizeof *from);
-    ravel_status status = bin && from ? RAVEL_OK : short_of(t, (size_t)t->pool.count * 8);
+    ravel_status status = bin && from ? RAVEL_OK : no_memory(t, (size_t)t->pool.count * 8);
     t->steps = INT64_MAX;
     for (int32_t r = 0; !status && r < dp; r++) {
         ravel__mark mark = ravel__arena_mark(t->arena);
@@ -146,14 +146,14 @@ static ravel_status take_ranks(taking *t) {
         for (int32_t i = 0; i < t->pool.count; i++)
             if (t->planner->waiting.ranks[t->pool.row[i]] == r) from[count++] = i;
         int32_t *rows = ravel__arena_push(t->arena, (size_t)count, sizeof *rows);
-        if (!rows) return short_of(t, (size_t)count * sizeof *rows);
+        if (!rows) return no_memory(t, (size_t)count * sizeof *rows);
         for (int32_t i = 0; i < count; i++) rows[i] = t->pool.row[from[i]];
-        ravel__job job = job_for(t);
         ravel__pool pool;
-        job.pool = &pool;
-        job.dp = 1;
         status = ravel__pool_make(&t->rules, &t->input, rows, count, t->arena, &pool, t->err);
-        if (!status) status = pack_full(t, &job, bin, &full);
+        if (status) return status;
+        ravel__job job = ravel__job_for(&t->rules, &t->input, &pool, t->arena, t->err);
+        job.dp = 1;
+        status = pack_full(t, &job, bin, &full);
         for (int32_t i = 0; !status && i < count; i++) t->seat[from[i]] = bin[i] < 0 ? -1 : bin[i] * dp + r;
         if (!status && full < t->steps) t->steps = full;
         ravel__arena_rewind(t->arena, mark);
@@ -176,7 +176,7 @@ static ravel_status gather(const taking *t, const int32_t *where, ravel__waiting
     RAVEL__WAITING_LIST(X)
 #undef X
 #define X(type, name) || !w->name
-    if (0 RAVEL__WAITING_LIST(X)) return short_of(t, n * 56);
+    if (0 RAVEL__WAITING_LIST(X)) return no_memory(t, n * 56);
 #undef X
     for (int64_t i = 0; i < all->count; i++) {
         if (where[i] == -2) continue;
@@ -216,7 +216,7 @@ static ravel_status add_bounds(const taking *t, const ravel__rules *rules, const
     ravel__pool pool;
     ravel_status status = ravel__deal_make(rules, input, t->arena, &deal, t->err);
     if (!status) status = ravel__pool_make(rules, input, deal.rows, rules->placed, t->arena, &pool, t->err);
-    if (!status) (void)ravel__bounds_add(rules, &pool, bounds);
+    if (!status) ravel__bounds_add(rules, &pool, ravel__bins_bound(rules, &pool), bounds);
     return status;
 }
 
@@ -228,7 +228,7 @@ static ravel_status emit(const taking *t, const int32_t *where, ravel_plan **pla
     memset(&taken.waiting, 0, sizeof taken.waiting);
     memset(&draft, 0, sizeof draft);
     draft.where = ravel__arena_push(t->arena, (size_t)t->planner->waiting.count, sizeof *draft.where);
-    if (!draft.where) return short_of(t, (size_t)t->planner->waiting.count * sizeof *draft.where);
+    if (!draft.where) return no_memory(t, (size_t)t->planner->waiting.count * sizeof *draft.where);
     ravel_status status = gather(t, where, &taken.waiting, draft.where);
     if (status) return status;
     ravel_plan_options options = alone(&t->planner->options);
@@ -246,7 +246,7 @@ static ravel_status emit(const taking *t, const int32_t *where, ravel_plan **pla
 static ravel_status finish(const taking *t, ravel_plan **plan) {
     ravel_planner *p = t->planner;
     int32_t *where = ravel__arena_push(t->arena, (size_t)p->waiting.count, sizeof *where);
-    if (!where) return short_of(t, (size_t)p->waiting.count * sizeof *where);
+    if (!where) return no_memory(t, (size_t)p->waiting.count * sizeof *where);
     memset(where, 0xff, (size_t)p->waiting.count * sizeof *where);
     for (int32_t i = 0; i < t->pool.count; i++) where[t->pool.row[i]] = t->seat[i] < 0 ? -2 : t->seat[i];
     ravel_status status = emit(t, where, plan);
@@ -272,7 +272,6 @@ static ravel_status take_some(taking *t) {
 static ravel_status take_all(taking *t) {
     ravel__job job = job_for(t);
     ravel__solution solution = {0, 0};
-    job.bound = ravel__bins_bound(&t->rules, &t->pool);
     t->rules.steps_done = t->planner->steps;
     ravel_status status = ravel__solve(&job, t->seat, &solution);
     t->steps = solution.steps;

@@ -1,4 +1,4 @@
-/* Digests of many random plans, one a line. Built by several compilers; the lists must be the same. Only integers are
+/* Digests of many random plans, one per line. Built by several compilers; the lists must be the same. Only integers are
  * drawn here, so that the inputs do not depend on the mathematical library. */
 #include "base/rng.h"
 

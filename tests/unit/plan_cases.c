@@ -61,7 +61,7 @@ static void draw_options(plan_case *c, ravel__rng *rng) {
     if (o->updates == 1 && one_in(rng, 5)) o->samples_per_update = between(rng, 20, 60);
     o->sync = (int32_t)ravel__rng_below(rng, 3);
     o->layout = one_in(rng, 3) ? (int32_t)ravel__rng_below(rng, 3) : 0;
-    o->method = one_in(rng, 2) ? (int32_t)ravel__rng_below(rng, RAVEL_METHOD_AS_IS + 1) : RAVEL_METHOD_RAVEL;
+    o->method = one_in(rng, 2) ? (int32_t)ravel__rng_below(rng, RAVEL_METHODS) : RAVEL_METHOD_RAVEL;
     o->effort = (int32_t)ravel__rng_below(rng, 8) / 3;
     o->count = between(rng, 1, 9);
     o->oversize = RAVEL_OVERSIZE_SKIP;
@@ -76,11 +76,11 @@ static void draw_extras(plan_case *c, ravel__rng *rng) {
     ravel_plan_options *o = &c->options;
     int groups = one_in(rng, 4), homes = one_in(rng, 4), ids = !o->samples_per_update && one_in(rng, 6);
     int costs = one_in(rng, 8), apart = one_in(rng, 3) || o->layout == RAVEL_LAYOUT_PADDED_2D;
-    int64_t dearest = one_in(rng, 2) ? INT64_MAX : 1000, kinds = between(rng, 1, 50);
+    int64_t largest = one_in(rng, 2) ? INT64_MAX : 1000, kinds = between(rng, 1, 50);
     for (int64_t i = 0; i < c->input.count; i++) {
         c->groups[i] = between(rng, 0, kinds) * (one_in(rng, 2) ? 1 : -1);
         c->homes[i] = (int32_t)between(rng, -1, o->dp - 1);
-        c->costs[i] = between(rng, 0, dearest);
+        c->costs[i] = between(rng, 0, largest);
         c->prompts[i] = one_in(rng, 8) ? 0 : between(rng, 0, c->lengths[i]);
         c->responses[i] = c->lengths[i] - c->prompts[i];
         c->updates[i] = (int32_t)(((uint64_t)c->groups[i] * 7) % (uint64_t)(o->updates > 1 ? o->updates : 3));

@@ -187,7 +187,7 @@ static ravel_status plan_trial(trial *t, ravel__rng *r, ravel_error *err) {
     options.updates = 1 + (int32_t)ravel__rng_below(r, 3);
     options.method = (int32_t)ravel__rng_below(r, 9);
     options.count = 1;
-    if (options.method == RAVEL_METHOD_COUNT) options.method = RAVEL_METHOD_AS_IS;
+    if (options.method == RAVEL_METHOD_FIXED_COUNT) options.method = RAVEL_METHOD_AS_IS;
     ravel_plan_input input = {.size = sizeof input, .count = t->count, .lengths = t->lengths};
     return ravel_plan_create(&input, &options, &t->plan, err);
 }

@@ -53,7 +53,7 @@ static bool beats_methods(const ravel_plan_input *input, ravel_plan_options opti
         if (!ok) break;
         const ravel_plan_stats *a = &own->stats, *b = &other->stats;
         /* count and as-is leave fillers where others split bins, and a rank of few groups has nothing to split */
-        bool splits = m < RAVEL_METHOD_COUNT && options.group_rule != RAVEL_GROUPS_RANK;
+        bool splits = m < RAVEL_METHOD_FIXED_COUNT && options.group_rule != RAVEL_GROUPS_RANK;
         ok = a->bins_packed <= b->bins_packed && (a->bins <= b->bins || !splits) && a->micro_steps <= b->micro_steps &&
              (a->time <= b->time || a->micro_steps < b->micro_steps);
         if (!ok)

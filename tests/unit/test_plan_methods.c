@@ -2,7 +2,7 @@
 #include "tests/unit/check.h"
 #include "tests/unit/plan_cases.h"
 
-#include "plan/fit.h"
+#include "plan/pack/fit.h"
 
 #include <stdlib.h>
 
@@ -284,7 +284,7 @@ TEST(plan_default_finds_lengths_that_go_together) {
     }
 }
 
-/* A sample dearer than all that the other ranks have: its rank gets nothing else, though that leaves fillers. */
+/* A sample that costs more than all that the other ranks have: its rank gets nothing else, though that leaves fillers. */
 TEST(plan_default_leaves_a_giant_alone) {
     enum { SAMPLES = 3000 };
     static int64_t lengths[SAMPLES];
@@ -337,7 +337,7 @@ TEST(plan_count_and_as_is_keep_the_order) {
     ravel_plan_options o;
     ravel_plan_options_default(&o);
     o.budget = 10;
-    o.method = RAVEL_METHOD_COUNT;
+    o.method = RAVEL_METHOD_FIXED_COUNT;
     o.count = 3;
     ravel_plan_input in = {.size = sizeof in, .count = 7, .lengths = x};
     ravel_error err = RAVEL_ERROR_INIT;

@@ -1,4 +1,4 @@
-/* LPT, longest processing time first: samples go dearest first to the cheapest of so many bins that has room. The number
+/* LPT, longest processing time first: samples go largest cost first to the cheapest of the given number of bins that has room. The number
  * of bins is the least that the lower bound and parity allow; what will not fit opens further ones. */
 #include "plan/internal.h"
 
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static ravel_status no_room(const ravel__job *job, size_t bytes) {
+static ravel_status no_memory(const ravel__job *job, size_t bytes) {
     return ravel__no_memory(job->err, bytes, "balancing");
 }
 
@@ -48,7 +48,7 @@ ravel_status ravel__pack_lpt(const ravel__job *job, int32_t *bin, int32_t *bins)
              {ravel__arena_push(job->arena, n, sizeof *l.cheapest.at), 0}};
     if (!order || !l.bin || !l.cheapest.at) {
         ravel__arena_rewind(job->arena, mark);
-        return no_room(job, n * sizeof *l.bin);
+        return no_memory(job, n * sizeof *l.bin);
     }
     ravel_status status = ravel__pool_order(job, order);
     if (status) return status;

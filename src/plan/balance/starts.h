@@ -1,6 +1,6 @@
 /* Where the default method starts from: all samples of an update in micro-steps * dp bins, under the cap. */
-#ifndef RAVEL_PLAN_STARTS_H
-#define RAVEL_PLAN_STARTS_H
+#ifndef RAVEL_PLAN_BALANCE_STARTS_H
+#define RAVEL_PLAN_BALANCE_STARTS_H
 
 #include "plan/internal.h"
 
@@ -18,8 +18,8 @@ typedef struct ravel__basis {
     const int32_t *packed; /* the bin of every sample in the packing with the fewest bins */
     int32_t packed_bins;
     int32_t bins;             /* micro-steps * dp */
-    const int32_t *dear;      /* the pool by cost, dearest first; NULL where that is its own order */
-    int32_t passes, partners; /* how hard overfull bins are mended */
+    const int32_t *by_cost;   /* the pool by cost, largest cost first; NULL where that is its own order */
+    int32_t passes, partners; /* how hard overfull bins are repaired */
 } ravel__basis;
 
 /* Makes the start, as lists of basis->bins bins in the job's arena, or says that it cannot be had. PACKED always can.

@@ -1,7 +1,7 @@
-/* The samples of a pool that have no bin yet, longest first: "the longest remaining one of at most so much" by a binary
+/* The samples of a pool that have no bin yet, longest first: "the longest remaining one that fits a given room" by a binary
  * search and a table of skips (union-find). */
-#ifndef RAVEL_PLAN_REMAINING_H
-#define RAVEL_PLAN_REMAINING_H
+#ifndef RAVEL_PLAN_PACK_REMAINING_H
+#define RAVEL_PLAN_PACK_REMAINING_H
 
 #include "plan/internal.h"
 

@@ -1,22 +1,23 @@
-#include "plan/totals.h"
+#include "plan/balance/totals.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 #include <string.h>
 
 typedef struct totals {
-    ravel__table *table;
+    ravel__trading *table;
     int32_t dp, steps;
-    int32_t *hand;  /* [dp][steps] bins, dearest first */
-    int32_t *dealt; /* bins in each hand */
-    int64_t *total; /* by rank */
-    int32_t *order; /* ranks, dearest first */
+    int32_t *rank_bins; /* [dp][steps] bins, largest cost first */
+    int32_t *dealt;     /* bins on each rank */
+    int64_t *total;     /* by rank */
+    int32_t *order;     /* ranks, largest cost first */
     ravel__node *open;
-    ravel__care care;
+    ravel__trade_limits limits;
 } totals;
 
-static int32_t *hand_of(const totals *t, int32_t rank) {
-    return t->hand + (size_t)rank * (size_t)t->steps;
+static int32_t *bins_of(const totals *t, int32_t rank) {
+    return t->rank_bins + (size_t)rank * (size_t)t->steps;
 }
 
 /* ---- dealing bins ------------------------------------------------------------------------------------------- */
@@ -30,7 +31,7 @@ static void deal(totals *t) {
     }
     for (int32_t bin = 0; bin < t->table->bins; bin++) {
         int32_t rank = ravel__heap_pop(&open);
-        hand_of(t, rank)[t->dealt[rank]++] = bin;
+        bins_of(t, rank)[t->dealt[rank]++] = bin;
         t->total[rank] += t->table->sum[bin];
         if (t->dealt[rank] < t->steps) ravel__heap_push(&open, -t->total[rank], rank);
     }
@@ -41,15 +42,15 @@ static void deal(totals *t) {
 /* The best known way to move cost from rank x to rank y. */
 typedef struct step {
     int64_t off, moved;
-    int32_t x_place, y_place; /* in the hands */
-    int whole;                /* the bins themselves change hands */
+    int32_t x_place, y_place; /* in the ranks' bins */
+    int whole;                /* the bins themselves change ranks */
     ravel__trade trade;
 } step;
 
-/* Hands are dearest first, so the window of bins that would move about `want` slides down. */
+/* Hands are largest cost first, so the window of bins that would move about `want` slides down. */
 static void find_swap(const totals *t, int32_t x, int32_t y, int64_t want, step *best) {
     const int64_t *sum = t->table->sum;
-    const int32_t *xs = hand_of(t, x), *ys = hand_of(t, y);
+    const int32_t *xs = bins_of(t, x), *ys = bins_of(t, y);
     int32_t low = 0;
     for (int32_t i = 0; i < t->steps; i++) {
         while (low < t->steps && sum[xs[i]] - sum[ys[low]] <= want - best->off) low++;
@@ -61,45 +62,46 @@ static void find_swap(const totals *t, int32_t x, int32_t y, int64_t want, step 
     }
 }
 
-/* Bins that stand alike in both hands, dearest first, until a trade is near enough. */
+/* Bins that stand alike in both ranks' bins, largest cost first, until a trade is near enough. */
 static void find_trade(const totals *t, int32_t x, int32_t y, int64_t want, step *best) {
-    int32_t pairs = t->care.cuts < t->steps ? t->care.cuts : t->steps;
+    int32_t pairs = t->limits.cuts < t->steps ? t->limits.cuts : t->steps;
     ravel__trade trade;
     for (int32_t i = 0; i < pairs && best->off > want >> 6; i++) {
         int32_t place = (int32_t)((int64_t)i * t->steps / pairs);
-        if (!ravel__table_find(t->table, hand_of(t, x)[place], hand_of(t, y)[place], want, t->care.depth, &trade))
+        if (!ravel__trade_find(t->table, bins_of(t, x)[place], bins_of(t, y)[place], want, t->limits.depth, &trade))
             continue;
         int64_t off = trade.moved > want ? trade.moved - want : want - trade.moved;
         if (off < best->off) *best = (step){off, trade.moved, place, place, 0, trade};
     }
 }
 
-/* Puts hand[place], whose sum has changed, where it belongs. */
-static void settle(const totals *t, int32_t rank, int32_t place) {
-    int32_t *hand = hand_of(t, rank), bin = hand[place];
+/* Puts rank_bins[place], whose sum has changed, where it belongs. */
+static void redeal(const totals *t, int32_t rank, int32_t place) {
+    int32_t *rank_bins = bins_of(t, rank), bin = rank_bins[place];
     const int64_t *sum = t->table->sum;
-    for (; place > 0 && sum[hand[place - 1]] < sum[bin]; place--) hand[place] = hand[place - 1];
-    for (; place + 1 < t->steps && sum[hand[place + 1]] > sum[bin]; place++) hand[place] = hand[place + 1];
-    hand[place] = bin;
+    for (; place > 0 && sum[rank_bins[place - 1]] < sum[bin]; place--) rank_bins[place] = rank_bins[place - 1];
+    for (; place + 1 < t->steps && sum[rank_bins[place + 1]] > sum[bin]; place++)
+        rank_bins[place] = rank_bins[place + 1];
+    rank_bins[place] = bin;
 }
 
 static void take(totals *t, int32_t x, int32_t y, const step *s) {
-    int32_t *p = &hand_of(t, x)[s->x_place], *q = &hand_of(t, y)[s->y_place], bin = *p;
+    int32_t *p = &bins_of(t, x)[s->x_place], *q = &bins_of(t, y)[s->y_place], bin = *p;
     if (s->whole) {
         *p = *q;
         *q = bin;
     } else {
-        ravel__table_apply(t->table, *p, *q, &s->trade);
+        ravel__trade_apply(t->table, *p, *q, &s->trade);
     }
     t->total[x] -= s->moved;
     t->total[y] += s->moved;
-    settle(t, x, s->x_place);
-    settle(t, y, s->y_place);
+    redeal(t, x, s->x_place);
+    redeal(t, y, s->y_place);
 }
 
 /* ---- ranks in order ----------------------------------------------------------------------------------------- */
 
-/* Inserts a rank among the first `count`, which are in order, dearest first; behind its equals. */
+/* Inserts a rank among the first `count`, which are in order, largest cost first; behind its equals. */
 static void seat_rank(const totals *t, int32_t count, int32_t rank) {
     int32_t low = 0, high = count;
     while (low < high) {
@@ -122,8 +124,8 @@ static void reseat(const totals *t, int32_t with) {
     seat_rank(t, t->dp - 1, x);
 }
 
-/* The dearest rank gives to the cheapest that lets it; 0 when none does. */
-static int cut_dearest(totals *t) {
+/* The largest rank gives to the cheapest that lets it; 0 when none does. */
+static int reduce_largest(totals *t) {
     int32_t x = t->order[0];
     for (int32_t i = t->dp - 1; i > 0; i--) {
         int32_t y = t->order[i];
@@ -146,29 +148,31 @@ static void improve(totals *t) {
         sum += t->total[r];
         seat_rank(t, r, r);
     }
-    int64_t enough = sum / t->dp + (sum / t->dp >> t->care.fine);
-    for (int64_t round = 0; round < (int64_t)t->care.rounds * t->dp; round++) {
-        if (t->total[t->order[0]] <= enough || t->table->fuel < 0 || !cut_dearest(t)) return;
+    int64_t enough = sum / t->dp + (sum / t->dp >> t->limits.fine);
+    for (int64_t round = 0; round < (int64_t)t->limits.rounds * t->dp; round++) {
+        if (t->total[t->order[0]] <= enough || t->table->tries_left < 0 || !reduce_largest(t)) return;
     }
 }
 
-ravel_status ravel__totals_even(const ravel__job *job, ravel__table *table, ravel__care care, int32_t *seat_bin) {
+ravel_status ravel__totals_balance(const ravel__job *job, ravel__trading *table, ravel__trade_limits limits,
+                                   int32_t *seat_bin) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t dp = (size_t)job->dp;
-    totals t = {table, job->dp, table->bins / job->dp, NULL, NULL, NULL, NULL, NULL, care};
-    t.hand = ravel__arena_push(job->arena, (size_t)table->bins, sizeof *t.hand);
+    RAVEL_ASSERT(table->bins % job->dp == 0);
+    totals t = {table, job->dp, table->bins / job->dp, NULL, NULL, NULL, NULL, NULL, limits};
+    t.rank_bins = ravel__arena_push(job->arena, (size_t)table->bins, sizeof *t.rank_bins);
     t.dealt = ravel__arena_push(job->arena, dp, sizeof *t.dealt);
     t.total = ravel__arena_push(job->arena, dp, sizeof *t.total);
     t.order = ravel__arena_push(job->arena, dp, sizeof *t.order);
     t.open = ravel__arena_push(job->arena, dp, sizeof *t.open);
-    if (!t.hand || !t.dealt || !t.total || !t.order || !t.open) {
+    if (!t.rank_bins || !t.dealt || !t.total || !t.order || !t.open) {
         ravel__arena_rewind(job->arena, mark);
-        return ravel__no_memory(job->err, (size_t)table->bins * sizeof *t.hand, "evening out ranks");
+        return ravel__no_memory(job->err, (size_t)table->bins * sizeof *t.rank_bins, "balancing out ranks");
     }
     deal(&t);
     improve(&t);
     for (int32_t r = 0; r < t.dp; r++)
-        for (int32_t s = 0; s < t.steps; s++) seat_bin[(size_t)s * dp + (size_t)r] = hand_of(&t, r)[s];
+        for (int32_t s = 0; s < t.steps; s++) seat_bin[(size_t)s * dp + (size_t)r] = bins_of(&t, r)[s];
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;
 }

@@ -4,57 +4,35 @@
  *                 and with them the number of micro-steps.
  *   2. start      the samples in micro-steps * dp bins: spread evenly where the cap allows, else as packed (starts.h).
  *   3. order      bins by cost, so that a micro-step holds bins of like cost.
- *   4. even out   micro-step by micro-step, by trades (table.h); or rank by rank (totals.h) where the ranks meet only
- *                 at the end of an update. There, with giants, ranks are also tried first and bins after (ranks.c).
- *   5. at max     every start, also from what the methods by name pack; then two micro-steps at a time are dealt anew
- *                 (settle.h). Very short updates get that at the default effort too.
+ *   4. balance   micro-step by micro-step, by trades (table.h); or rank by rank (totals.h) where the ranks meet only
+ *                 at the end of an update. There, with dominant samples, ranks are also tried first and bins after (ranks.c).
+ *   5. at max     every start, also from what the methods by name pack; then two micro-steps at a time are dealt again
+ *                 (redeal.h). Very short updates get that at the default effort too.
  *
  * The best is kept: fewer micro-steps, then less predicted time. What the methods by name make is compared too, where
  * they could do better (solve.c). */
-#include "plan/settle.h"
-#include "plan/starts.h"
-#include "plan/totals.h"
+#include "plan/balance/redeal.h"
+#include "plan/balance/starts.h"
+#include "plan/balance/totals.h"
 
 #include <string.h>
 
-/* What an effort buys. Bounded by counts, never by the clock, so that every machine does the same. */
-typedef struct purse {
-    ravel__care steps, ranks;
-    int32_t passes, partners; /* for mending */
-    int32_t starts;           /* how many that can be had are compared */
-    int32_t fuel, anew;       /* trades that may be looked at, a sample: in each start; in dealing anew */
-} purse;
-
-static purse open_purse(const ravel__job *job, int64_t rows) {
-    static const purse purses[] = {
-        {{1, 0, 1, 12}, {2, 2, 1, 14}, 1, 16, 1, 64, 0},         /* fast */
-        {{6, 8, 1, 19}, {16, 16, 1, 20}, 3, 48, 1, 128, 0},      /* default */
-        {{6, 8, 2, 26}, {16, 16, 2, 26}, 3, 48, 1, 256, 0},      /* default, many samples a bin: finer trades */
-        {{6, 16, 2, 19}, {32, 32, 2, 21}, 3, 64, 2, 256, 0},     /* default, short */
-        {{6, 16, 2, 19}, {32, 32, 2, 21}, 3, 64, 9, 256, 256},   /* default, very short */
-        {{6, 16, 3, 20}, {64, 64, 3, 22}, 8, 128, 9, 512, 1024}, /* max */
-    };
-    int32_t effort = job->rules->options.effort;
-    if (effort != RAVEL_EFFORT_DEFAULT) return purses[effort == RAVEL_EFFORT_MAX ? 5 : 0];
-    if (ravel__is_thorough(job)) return purses[4];
-    return purses[job->pool->count <= 2048 ? 3 : rows >= 12 ? 2 : 1];
-}
-
 typedef struct method {
     const ravel__job *job;
-    purse purse;
+    const ravel__search_limits *limits;
+    int32_t trades_per_sample;
     ravel__basis basis;
-    ravel__contest *contest;
+    ravel__candidates *candidates;
     int ranks_first; /* worth a try */
 } method;
 
-static ravel_status short_of(const method *m, size_t bytes) {
+static ravel_status no_memory(const method *m, size_t bytes) {
     return ravel__no_memory(m->job->err, bytes, "the default method");
 }
 
-/* ---- evening out -------------------------------------------------------------------------------------------- */
+/* ---- balancing out -------------------------------------------------------------------------------------------- */
 
-static ravel_status even_steps(const method *m, const ravel__lists *lists, const int32_t *order, int32_t *seat) {
+static ravel_status balance_steps(const method *m, const ravel__lists *lists, const int32_t *order, int32_t *seat) {
     const ravel__job *job = m->job;
     int32_t dp = job->dp, *scratch = ravel__arena_push(job->arena, (size_t)dp, sizeof *scratch);
     int64_t most = 0;
@@ -63,33 +41,34 @@ static ravel_status even_steps(const method *m, const ravel__lists *lists, const
         for (int32_t r = 0; r < dp; r++) rows += lists->bin[order[b + r]].rows;
         if (rows > most) most = rows;
     }
-    ravel__table table;
-    ravel_status status = ravel__table_make(job, dp, most, &table);
-    if (status || !scratch) return short_of(m, (size_t)dp * sizeof *scratch);
-    table.fuel = 0;
+    ravel__trading table;
+    ravel_status status = ravel__trade_make(job, dp, most, &table);
+    if (status || !scratch) return no_memory(m, (size_t)dp * sizeof *scratch);
+    table.tries_left = 0;
     for (int32_t b = 0; b < lists->bins; b += dp) {
         for (int32_t r = 0; r < dp; r++) {
             int32_t from = order[b + r];
-            table.fuel += (int64_t)lists->bin[from].rows * m->purse.fuel; /* what is not used goes on to the next */
-            ravel__table_load(&table, job->pool, r, lists->items + lists->start[from], lists->bin[from].rows);
+            table.tries_left +=
+                (int64_t)lists->bin[from].rows * m->trades_per_sample; /* what is not used goes on to the next */
+            ravel__trade_load(&table, job->pool, r, lists->items + lists->start[from], lists->bin[from].rows);
         }
-        ravel__table_even(&table, 0, dp, m->purse.steps, scratch);
+        ravel__trade_balance(&table, 0, dp, m->limits->steps, scratch);
         for (int32_t r = 0; r < dp; r++)
             for (int32_t i = 0; i < table.rows[r]; i++) seat[table.item[table.start[r] + i]] = b + r;
     }
     return RAVEL_OK;
 }
 
-static ravel_status even_ranks(const method *m, const ravel__lists *lists, const int32_t *order, int32_t *seat) {
+static ravel_status balance_ranks(const method *m, const ravel__lists *lists, const int32_t *order, int32_t *seat) {
     const ravel__job *job = m->job;
     int32_t *seat_bin = ravel__arena_push(job->arena, (size_t)lists->bins, sizeof *seat_bin);
-    ravel__table table;
-    ravel_status status = ravel__table_make(job, lists->bins, job->pool->count, &table);
-    if (status || !seat_bin) return short_of(m, (size_t)lists->bins * sizeof *seat_bin);
-    table.fuel = (int64_t)job->pool->count * m->purse.fuel;
+    ravel__trading table;
+    ravel_status status = ravel__trade_make(job, lists->bins, job->pool->count, &table);
+    if (status || !seat_bin) return no_memory(m, (size_t)lists->bins * sizeof *seat_bin);
+    table.tries_left = (int64_t)job->pool->count * m->trades_per_sample;
     for (int32_t b = 0; b < lists->bins; b++)
-        ravel__table_load(&table, job->pool, b, lists->items + lists->start[order[b]], lists->bin[order[b]].rows);
-    status = ravel__totals_even(job, &table, m->purse.ranks, seat_bin);
+        ravel__trade_load(&table, job->pool, b, lists->items + lists->start[order[b]], lists->bin[order[b]].rows);
+    status = ravel__totals_balance(job, &table, m->limits->ranks, seat_bin);
     for (int32_t b = 0; !status && b < lists->bins; b++) {
         int32_t bin = seat_bin[b];
         for (int32_t i = 0; i < table.rows[bin]; i++) seat[table.item[table.start[bin] + i]] = b;
@@ -99,11 +78,11 @@ static ravel_status even_ranks(const method *m, const ravel__lists *lists, const
 
 static ravel_status arrange(const method *m, const ravel__lists *lists, int32_t *seat) {
     int32_t *order = ravel__arena_push(m->job->arena, (size_t)lists->bins, sizeof *order);
-    if (!order) return short_of(m, (size_t)lists->bins * sizeof *order);
+    if (!order) return no_memory(m, (size_t)lists->bins * sizeof *order);
     ravel_status status = ravel__lists_order(m->job, lists, order);
     if (status) return status;
-    return m->job->rules->options.sync == RAVEL_SYNC_MICRO_STEP ? even_steps(m, lists, order, seat)
-                                                                : even_ranks(m, lists, order, seat);
+    return m->job->rules->options.sync == RAVEL_SYNC_MICRO_STEP ? balance_steps(m, lists, order, seat)
+                                                                : balance_ranks(m, lists, order, seat);
 }
 
 /* ---- starts ------------------------------------------------------------------------------------------------- */
@@ -113,9 +92,9 @@ static ravel_status try_start(const method *m, ravel__start start, int *made) {
     ravel__solution solution = {m->basis.bins / m->job->dp, m->basis.packed_bins};
     ravel__lists lists;
     ravel_status status = ravel__start_make(&m->basis, start, &lists, made);
-    if (!status && *made) status = arrange(m, &lists, m->contest->trial);
+    if (!status && *made) status = arrange(m, &lists, m->candidates->trial);
     ravel__arena_rewind(m->job->arena, mark);
-    return status || !*made ? status : ravel__contest_enter(m->job, m->contest, solution);
+    return status || !*made ? status : ravel__candidates_offer(m->job, m->candidates, solution);
 }
 
 /* Whether a start is likely enough to pay where few are wanted. */
@@ -133,9 +112,9 @@ static int promising(const method *m, ravel__start start) {
 
 /* The first few starts that can be had; or all of them. */
 static ravel_status try_starts(const method *m) {
-    int32_t left = m->purse.starts, all = left > RAVEL__START_PACKED;
+    int32_t left = m->limits->starts, all = left > RAVEL__START_PACKED;
     for (int32_t start = RAVEL__START_COSTS; start <= RAVEL__START_PACKED && left > 0; start++) {
-        int made = 0, second = left < m->purse.starts && start != RAVEL__START_SLOTS;
+        int made = 0, second = left < m->limits->starts && start != RAVEL__START_SLOTS;
         if (!all && !second && !promising(m, (ravel__start)start)) continue;
         ravel_status status = try_start(m, (ravel__start)start, &made);
         if (status) return status;
@@ -149,7 +128,7 @@ static ravel_status try_packings(const method *m) {
     static const int32_t names[] = {RAVEL_METHOD_NEXT_FIT, RAVEL_METHOD_FFD, RAVEL_METHOD_MFFD, RAVEL_METHOD_LPT};
     size_t n = (size_t)m->job->pool->count;
     int32_t bins, *packed = ravel__arena_push(m->job->arena, n, sizeof *packed);
-    ravel_status status = packed ? RAVEL_OK : short_of(m, n * sizeof *packed);
+    ravel_status status = packed ? RAVEL_OK : no_memory(m, n * sizeof *packed);
     for (size_t i = 0; !status && i < sizeof names / sizeof *names; i++) {
         int made;
         method own = *m;
@@ -157,7 +136,7 @@ static ravel_status try_packings(const method *m) {
         if (status || bins > m->basis.bins) continue;
         own.basis.packed = packed;
         own.basis.packed_bins = bins;
-        own.purse.fuel /= 4; /* they are close to one another, so most of what they need is found soon */
+        own.trades_per_sample /= 4; /* they are close to one another, so most of what they need is found soon */
         status = try_start(&own, RAVEL__START_PACKED, &made);
     }
     return status;
@@ -169,24 +148,24 @@ static ravel_status try_ranks(const method *m) {
     ravel__solution solution;
     if (!m->ranks_first) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(job->arena);
-    ravel_status status = ravel__solve_ranks(job, m->contest->trial, &solution);
+    ravel_status status = ravel__solve_ranks(job, m->candidates->trial, &solution);
     ravel__arena_rewind(job->arena, mark);
-    return status ? status : ravel__contest_enter(job, m->contest, solution);
+    return status ? status : ravel__candidates_offer(job, m->candidates, solution);
 }
 
 /* The best start once more, two micro-steps at a time. */
-static ravel_status try_anew(const method *m) {
-    ravel__contest *c = m->contest;
-    if (!m->purse.anew || m->job->rules->options.sync != RAVEL_SYNC_MICRO_STEP) return RAVEL_OK;
-    int64_t fuel = (int64_t)m->job->pool->count * m->purse.anew;
+static ravel_status try_redeal(const method *m) {
+    ravel__candidates *c = m->candidates;
+    if (!m->limits->redeal_trades_per_sample || m->job->rules->options.sync != RAVEL_SYNC_MICRO_STEP) return RAVEL_OK;
+    int64_t tries = (int64_t)m->job->pool->count * m->limits->redeal_trades_per_sample;
     memcpy(c->trial, c->best, (size_t)m->job->pool->count * sizeof *c->trial);
-    ravel_status status = ravel__settle(m->job, c->solution.steps, m->purse.steps, fuel, c->trial);
-    return status ? status : ravel__contest_enter(m->job, c, c->solution);
+    ravel_status status = ravel__redeal(m->job, c->solution.steps, m->limits->steps, tries, c->trial);
+    return status ? status : ravel__candidates_offer(m->job, c, c->solution);
 }
 
 /* ---- front -------------------------------------------------------------------------------------------------- */
 
-/* The pool by cost, dearest first, where the caller's costs put it in another order than its slots. */
+/* The pool by cost, largest cost first, where the caller's costs put it in another order than its slots. */
 static ravel_status order_costs(method *m) {
     const ravel__pool *pool = m->job->pool;
     size_t n = (size_t)pool->count;
@@ -194,13 +173,13 @@ static ravel_status order_costs(method *m) {
     for (int32_t i = 1; i < pool->count && sorted; i++) sorted = pool->cost[i - 1] >= pool->cost[i];
     if (sorted) return RAVEL_OK;
     int32_t *order = ravel__arena_push(m->job->arena, n, sizeof *order);
-    if (!order) return short_of(m, n * sizeof *order);
-    m->basis.dear = order;
+    if (!order) return no_memory(m, n * sizeof *order);
+    m->basis.by_cost = order;
     return ravel__pool_order(m->job, order);
 }
 
-/* Whether a sample is so dear that its rank, to be no slower than the others, must have little else. */
-static int has_giant(const ravel__job *job) {
+/* Whether one sample costs more than half of a rank's mean: its rank must then have little else. */
+static int has_dominant_sample(const ravel__job *job) {
     const ravel__pool *pool = job->pool;
     int64_t total = 0, most = 0;
     if (job->dp == 1 || job->rules->options.sync == RAVEL_SYNC_MICRO_STEP) return 0;
@@ -214,28 +193,27 @@ static int has_giant(const ravel__job *job) {
 /* Comparing needs a second array of seats, which the caller has where it compares too. */
 static ravel_status own_trial(const method *m) {
     size_t n = (size_t)m->job->pool->count;
-    if ((m->purse.starts == 1 && !m->ranks_first) || m->contest->trial != m->contest->best) return RAVEL_OK;
-    m->contest->trial = ravel__arena_push(m->job->arena, n, sizeof *m->contest->trial);
-    return m->contest->trial ? RAVEL_OK : short_of(m, n * sizeof *m->contest->trial);
+    if ((m->limits->starts == 1 && !m->ranks_first) || m->candidates->trial != m->candidates->best) return RAVEL_OK;
+    m->candidates->trial = ravel__arena_push(m->job->arena, n, sizeof *m->candidates->trial);
+    return m->candidates->trial ? RAVEL_OK : no_memory(m, n * sizeof *m->candidates->trial);
 }
 
-ravel_status ravel__solve_packed(const ravel__job *job, ravel__contest *contest) {
+ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candidates) {
     size_t n = (size_t)job->pool->count;
-    int64_t rows = job->bound ? job->pool->count / job->bound : 0;
-    method m = {job, open_purse(job, rows), {job, NULL, 0, 0, NULL, 0, 0}, contest, 0};
-    if (job->rules->options.effort != RAVEL_EFFORT_FAST) m.ranks_first = has_giant(job);
+    method m = {job, job->limits, job->limits->trades_per_sample, {job, NULL, 0, 0, NULL, 0, 0}, candidates, 0};
+    if (job->rules->options.effort != RAVEL_EFFORT_FAST) m.ranks_first = has_dominant_sample(job);
     int32_t *packed = ravel__arena_push(job->arena, n, sizeof *packed);
-    if (!packed) return short_of(&m, n * sizeof *packed);
-    ravel_status status = ravel__pack_fewest(job, ravel__is_thorough(job), packed, &m.basis.packed_bins);
+    if (!packed) return no_memory(&m, n * sizeof *packed);
+    ravel_status status = ravel__pack_fewest(job, job->limits->thorough, packed, &m.basis.packed_bins);
     if (!status) status = order_costs(&m);
     if (!status) status = own_trial(&m);
     if (status) return status;
     m.basis.packed = packed;
-    m.basis.passes = m.purse.passes;
-    m.basis.partners = m.purse.partners;
+    m.basis.passes = m.limits->repair_passes;
+    m.basis.partners = m.limits->repair_partners;
     m.basis.bins = (int32_t)(ravel__steps_for(job->rules, m.basis.packed_bins, job->dp) * job->dp);
     status = try_starts(&m);
-    if (!status && ravel__is_thorough(job)) status = try_packings(&m);
+    if (!status && job->limits->thorough) status = try_packings(&m);
     if (!status) status = try_ranks(&m);
-    return status ? status : try_anew(&m);
+    return status ? status : try_redeal(&m);
 }

@@ -9,8 +9,9 @@
  * For a given order and a limit on a bin's cost, cutting greedily (a run goes on while it fits) takes the fewest bins, so
  * the least limit that gets by with micro-steps * dp bins is found by halving. Then every micro-step, dp runs, is cut
  * anew with a limit of its own. */
-#include "plan/totals.h"
+#include "plan/balance/totals.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/sort.h"
 
@@ -39,32 +40,13 @@ static int32_t plain_end(const runs *r, int32_t from, int32_t to, int64_t limit)
     return from + (rows > 1 ? (int32_t)rows : 1);
 }
 
-/* The rectangle of a run: its longest parts, its rows, and what each row costs. */
-typedef struct rectangle {
-    uint32_t prompt, rest;
-    int64_t rows, each;
-} rectangle;
-
-static inline void widen(const runs *r, rectangle *a, int32_t sample) {
-    const ravel__rules *rules = r->job->rules;
-    const ravel__pool *pool = r->job->pool;
-    uint32_t prompt = pool->prompt ? pool->prompt[sample] : 0, rest = pool->slot[sample] - prompt;
-    a->rows++;
-    if (rules->own_costs && pool->cost[sample] > a->each) a->each = pool->cost[sample];
-    if (prompt <= a->prompt && rest <= a->rest) return;
-    if (prompt > a->prompt) a->prompt = prompt;
-    if (rest > a->rest) a->rest = rest;
-    if (!rules->own_costs) a->each = ravel__cost_of(rules, ((int64_t)a->prompt + a->rest) * rules->options.align);
-}
-
 static int32_t run_end(const runs *r, int32_t from, int32_t to, int64_t limit) {
     if (r->plain) return plain_end(r, from, to, limit);
     const ravel__rules *rules = r->job->rules;
-    rectangle a = {0, 0, 0, 0};
+    ravel__bin bin = {0};
     for (int32_t i = from; i < to; i++) {
-        widen(r, &a, nth(r, i));
-        int64_t size = ((int64_t)a.prompt + a.rest) * a.rows;
-        if (i > from && (size > rules->cap || a.rows > rules->most || a.each * a.rows > limit)) return i;
+        ravel__bin_add(rules, r->job->pool, &bin, nth(r, i));
+        if (i > from && (bin.size > rules->cap || bin.rows > rules->most || bin.cost > limit)) return i;
     }
     return to;
 }
@@ -80,7 +62,7 @@ static int32_t cut(const runs *r, int32_t from, int32_t to, int64_t limit, int32
     return count;
 }
 
-/* The least limit, to within 2^-fine, with which so many runs are enough; INT64_MAX where none is. */
+/* The least limit, to within 2^-fine, with which `most` runs are enough; INT64_MAX where none is. */
 static int64_t least_limit(const runs *r, int32_t from, int32_t to, int32_t most, int fine) {
     int64_t low = 0, high = 0;
     for (int32_t i = from; i < to; i++)
@@ -132,18 +114,18 @@ static ravel_status sweep(const ravel__job *job, int32_t bands, int turned, int3
 
 /* ---- seats -------------------------------------------------------------------------------------------------- */
 
-/* In every micro-step, a bin without samples takes half of the dearest one that can be split. */
+/* In every micro-step, a bin without samples takes half of the largest one that can be split. */
 static void fill_empty(const ravel__job *job, ravel__lists *lists, ravel__node *nodes, int64_t *scratch) {
     for (int32_t first = 0; first < lists->bins; first += job->dp) {
-        ravel__heap dearest = {nodes, 0};
+        ravel__heap largest = {nodes, 0};
         for (int32_t b = first; b < first + job->dp; b++)
-            if (lists->bin[b].rows > 1) ravel__heap_push(&dearest, lists->bin[b].cost, b);
-        for (int32_t b = first; b < first + job->dp && dearest.count; b++) {
+            if (lists->bin[b].rows > 1) ravel__heap_push(&largest, lists->bin[b].cost, b);
+        for (int32_t b = first; b < first + job->dp && largest.count; b++) {
             if (lists->bin[b].rows) continue;
-            int32_t from = ravel__heap_pop(&dearest);
+            int32_t from = ravel__heap_pop(&largest);
             ravel__lists_halve(job, lists, from, b, scratch);
-            if (lists->bin[from].rows > 1) ravel__heap_push(&dearest, lists->bin[from].cost, from);
-            if (lists->bin[b].rows > 1) ravel__heap_push(&dearest, lists->bin[b].cost, b);
+            if (lists->bin[from].rows > 1) ravel__heap_push(&largest, lists->bin[from].cost, from);
+            if (lists->bin[b].rows > 1) ravel__heap_push(&largest, lists->bin[b].cost, b);
         }
     }
 }
@@ -152,15 +134,15 @@ static void fill_empty(const ravel__job *job, ravel__lists *lists, ravel__node *
 static ravel_status deal_bins(const ravel__job *job, const ravel__lists *lists, int32_t *seat) {
     int32_t *order = ravel__arena_push(job->arena, (size_t)lists->bins, sizeof *order);
     int32_t *seat_bin = ravel__arena_push(job->arena, (size_t)lists->bins, sizeof *seat_bin);
-    ravel__table table;
-    ravel_status status = ravel__table_make(job, lists->bins, 0, &table);
+    ravel__trading table;
+    ravel_status status = ravel__trade_make(job, lists->bins, 0, &table);
     if (status || !order || !seat_bin) return ravel__no_memory(job->err, (size_t)lists->bins * 8, "dealing bins");
     status = ravel__lists_order(job, lists, order);
     for (int32_t b = 0; !status && b < lists->bins; b++) { /* whole bins: no samples on the table */
-        ravel__table_load(&table, job->pool, b, NULL, 0);
+        ravel__trade_load(&table, job->pool, b, NULL, 0);
         table.sum[b] = lists->bin[order[b]].cost;
     }
-    if (!status) status = ravel__totals_even(job, &table, (ravel__care){32, 0, 1, 22}, seat_bin);
+    if (!status) status = ravel__totals_balance(job, &table, (ravel__trade_limits){32, 0, 1, 22}, seat_bin);
     for (int32_t b = 0; !status && b < lists->bins; b++) {
         int32_t bin = order[seat_bin[b]];
         for (int32_t i = 0; i < lists->bin[bin].rows; i++) seat[lists->items[lists->start[bin] + i]] = b;
@@ -189,6 +171,7 @@ static ravel_status seat_runs(const runs *r, int64_t steps, int fine, int32_t *s
     ravel__node *nodes = ravel__arena_push(job->arena, (size_t)job->dp, sizeof *nodes);
     if (!ends || !scratch || !nodes) return ravel__no_memory(job->err, (size_t)count * sizeof *scratch, "cutting runs");
     int32_t made = cut(r, 0, count, least_limit(r, 0, count, bins, fine), bins, ends);
+    RAVEL_ASSERT(made <= bins);
     cut_steps(r, ends, made, fine, seat);
     ravel__lists lists;
     ravel_status status = ravel__lists_make(job, seat, bins, bins, &lists);
@@ -200,7 +183,7 @@ static ravel_status seat_runs(const runs *r, int64_t steps, int fine, int32_t *s
 
 /* ---- front -------------------------------------------------------------------------------------------------- */
 
-static ravel_status enter_order(const ravel__job *job, const int32_t *order, ravel__contest *c) {
+static ravel_status enter_order(const ravel__job *job, const int32_t *order, ravel__candidates *c) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     runs r = {job, order, !order && !job->rules->own_costs && !job->pool->prompt};
     int32_t packed = cut(&r, 0, job->pool->count, INT64_MAX, INT32_MAX - 1, NULL);
@@ -208,13 +191,13 @@ static ravel_status enter_order(const ravel__job *job, const int32_t *order, rav
     ravel_status status = RAVEL_OK;
     if (!c->solution.steps || solution.steps <= c->solution.steps) {
         status = seat_runs(&r, solution.steps, job->rules->options.effort == RAVEL_EFFORT_MAX ? 20 : 10, c->trial);
-        if (!status) status = ravel__contest_enter(job, c, solution);
+        if (!status) status = ravel__candidates_offer(job, c, solution);
     }
     ravel__arena_rewind(job->arena, mark);
     return status;
 }
 
-static ravel_status enter_sweeps(const ravel__job *job, ravel__contest *c) {
+static ravel_status enter_sweeps(const ravel__job *job, ravel__candidates *c) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t n = (size_t)job->pool->count;
     int32_t *order = ravel__arena_push(job->arena, n, sizeof *order);
@@ -229,13 +212,13 @@ static ravel_status enter_sweeps(const ravel__job *job, ravel__contest *c) {
 }
 
 /* Several orders are compared even where the effort is small, so a second array of seats is needed here. */
-ravel_status ravel__solve_padded(const ravel__job *job, ravel__contest *contest) {
+ravel_status ravel__solve_padded(const ravel__job *job, ravel__candidates *candidates) {
     size_t n = (size_t)job->pool->count;
-    int32_t *only = contest->trial == contest->best ? contest->best : NULL;
-    if (only && job->pool->prompt) contest->trial = ravel__arena_push(job->arena, n, sizeof *contest->trial);
-    if (!contest->trial) return ravel__no_memory(job->err, n * sizeof *contest->trial, "ordering samples");
-    ravel_status status = enter_order(job, NULL, contest);
+    int32_t *only = candidates->trial == candidates->best ? candidates->best : NULL;
+    if (only && job->pool->prompt) candidates->trial = ravel__arena_push(job->arena, n, sizeof *candidates->trial);
+    if (!candidates->trial) return ravel__no_memory(job->err, n * sizeof *candidates->trial, "ordering samples");
+    ravel_status status = enter_order(job, NULL, candidates);
     if (!status && job->pool->prompt && job->rules->options.effort != RAVEL_EFFORT_FAST)
-        status = enter_sweeps(job, contest);
+        status = enter_sweeps(job, candidates);
     return status;
 }

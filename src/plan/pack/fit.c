@@ -1,5 +1,6 @@
-#include "plan/fit.h"
+#include "plan/pack/fit.h"
 
+#include "base/assert.h"
 #include "base/rng.h"
 
 #include <string.h>
@@ -23,6 +24,7 @@ static ravel_status make_bitmap(ravel__fit *fit, ravel__arena *arena, int64_t ca
 }
 
 static void put_bitmap(ravel__fit *fit, int32_t bin, int64_t room) {
+    RAVEL_ASSERT(room >= 0);
     int there = fit->level[0][room >> 6] >> (room & 63) & 1;
     fit->next[bin] = there ? fit->head[room] : -1;
     fit->head[room] = bin;
@@ -157,5 +159,7 @@ void ravel__fit_put(ravel__fit *fit, int32_t bin, int64_t room) {
 }
 
 int32_t ravel__fit_take(ravel__fit *fit, int64_t need, int64_t *room) {
-    return fit->levels ? take_bitmap(fit, need, room) : take_treap(fit, need, room);
+    int32_t bin = fit->levels ? take_bitmap(fit, need, room) : take_treap(fit, need, room);
+    RAVEL_ASSERT(bin < 0 || *room >= need);
+    return bin;
 }

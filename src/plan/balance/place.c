@@ -8,6 +8,7 @@
  * change ranks only if no rank's total grows beyond the slowest's. Groups on ranks allow only the relabelling. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -29,14 +30,14 @@ typedef struct place {
     uint8_t *done;
 } place;
 
-static ravel_status short_of(const ravel__job *job, size_t bytes) {
+static ravel_status no_memory(const ravel__job *job, size_t bytes) {
     return ravel__no_memory(job->err, bytes, "placing bins");
 }
 
 static ravel_status cost_bins(const ravel__job *job, const int32_t *seat, int64_t bins, int64_t *cost) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__bin *bin = ravel__arena_push(job->arena, (size_t)bins, sizeof *bin);
-    if (!bin) return short_of(job, (size_t)bins * sizeof *bin);
+    if (!bin) return no_memory(job, (size_t)bins * sizeof *bin);
     memset(bin, 0, (size_t)bins * sizeof *bin);
     for (int32_t i = 0; i < job->pool->count; i++) ravel__bin_add(job->rules, job->pool, &bin[seat[i]], i);
     for (int64_t b = 0; b < bins; b++) cost[b] = bin[b].cost;
@@ -52,7 +53,7 @@ static ravel_status order_steps(const ravel__job *job, int64_t steps, int32_t *s
     int64_t *cost = ravel__arena_push(job->arena, m * (size_t)job->dp, sizeof *cost);
     uint64_t *key = ravel__arena_push(job->arena, m, 8), *spare = ravel__arena_push(job->arena, m, 8);
     int32_t *order = ravel__arena_push(job->arena, m, 4), *to = ravel__arena_push(job->arena, m, 4);
-    if (!cost || !key || !spare || !order || !to) return short_of(job, m * 24);
+    if (!cost || !key || !spare || !order || !to) return no_memory(job, m * 24);
     ravel_status status = cost_bins(job, seat, steps * job->dp, cost);
     if (status) return status;
     for (int64_t s = 0; s < steps; s++) {
@@ -110,7 +111,10 @@ static void assign_exactly(place *p) {
         } while (p->match[column]);
         for (; column; column = p->way[column]) p->match[column] = p->match[p->way[column]];
     }
-    for (int32_t j = 1; j <= n; j++) p->to[p->match[j] - 1] = j - 1;
+    for (int32_t j = 1; j <= n; j++) {
+        RAVEL_ASSERT(p->match[j] >= 1 && p->match[j] <= n);
+        p->to[p->match[j] - 1] = j - 1;
+    }
 }
 
 /* The largest gain first; what has none goes to the ranks that are left, in order. `pairs` entries of key and tokens. */
@@ -235,7 +239,7 @@ static void swap_in_step(place *p, int64_t step, const int64_t *cost, int64_t *t
 static ravel_status swap_within_totals(place *p) {
     int64_t *cost = ravel__arena_push(p->job->arena, (size_t)(p->steps * p->dp), sizeof *cost), limit = 0;
     int64_t *total = ravel__arena_push(p->job->arena, (size_t)p->dp, sizeof *total);
-    if (!cost || !total) return short_of(p->job, (size_t)(p->steps * p->dp) * sizeof *cost);
+    if (!cost || !total) return no_memory(p->job, (size_t)(p->steps * p->dp) * sizeof *cost);
     ravel_status status = cost_bins(p->job, p->seat, p->steps * p->dp, cost);
     if (status) return status;
     memset(total, 0, (size_t)p->dp * sizeof *total);
@@ -262,8 +266,7 @@ static ravel_status make_place(const ravel__job *job, int64_t steps, int32_t *se
     p->steps = steps;
     p->dp = job->dp;
     p->seat = seat;
-    int64_t work = job->rules->options.effort == RAVEL_EFFORT_MAX ? 1 << 26 : 1 << 22;
-    p->exact = dp <= 128 && (int64_t)(dp * dp * dp) * steps <= work;
+    p->exact = dp <= 128 && (int64_t)(dp * dp * dp) * steps <= job->limits->assignment_work;
     p->head = ravel__arena_push(arena, (size_t)steps, 4);
     p->next = ravel__arena_push(arena, n, 4);
     p->to = ravel__arena_push(arena, dp, 4);
@@ -281,7 +284,7 @@ static ravel_status make_place(const ravel__job *job, int64_t steps, int32_t *se
     p->done = ravel__arena_push(arena, dp + 1, 1);
     if (!p->head || !p->next || !p->to || !p->gain || !p->key || !p->spare || !p->item || !p->spare_item ||
         !p->tokens || !p->u || !p->v || !p->least || !p->match || !p->way || !p->done)
-        return short_of(job, n * 44);
+        return no_memory(job, n * 44);
     return RAVEL_OK;
 }
 

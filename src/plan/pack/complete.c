@@ -5,15 +5,17 @@
  *
  * That finds what fitting one sample after another cannot: lengths that go together, such as two of .3 beside one of .4.
  * How many seconds are tried is bounded, and so is the work in all; when that is spent the rest is first-fit. */
-#include "plan/remaining.h"
+#include "plan/pack/remaining.h"
+
+#include "base/assert.h"
 
 #include <string.h>
 
 typedef struct completion {
     const ravel__job *job;
     ravel__remaining left;
-    int32_t seconds; /* tried in a bin, at most */
-    int64_t fuel;    /* samples that may still be looked up */
+    int32_t seconds;      /* tried in a bin, at most */
+    int64_t lookups_left; /* samples that may still be looked up */
     int32_t *pick, *best;
     int32_t picks, bests;
 } completion;
@@ -24,9 +26,10 @@ static int64_t fill_up(completion *c, int64_t room, int32_t second) {
     for (int32_t i = second; i < c->left.count && c->picks + 1 < c->job->rules->most;) {
         c->pick[c->picks++] = i;
         room -= c->left.slot[i];
+        RAVEL_ASSERT(room >= 0);
         i = ravel__remaining_within(&c->left, room, i + 1);
     }
-    c->fuel -= c->picks + 1;
+    c->lookups_left -= c->picks + 1;
     return room;
 }
 
@@ -37,7 +40,7 @@ static void keep_picks(completion *c) {
     c->pick = swap;
 }
 
-/* Seconds lie apart by so much that those of at least a third of the room are all passed; each is shorter than the one
+/* The seconds are spaced so that those of at least a third of the room are all passed; each is shorter than the one
  * before. */
 static void find_best(completion *c, int32_t first) {
     int64_t room = c->job->rules->cap - c->left.slot[first], least = INT64_MAX;
@@ -50,7 +53,7 @@ static void find_best(completion *c, int32_t first) {
             least = rest;
             keep_picks(c);
         }
-        if (least == 0 || c->fuel < 0) return;
+        if (least == 0 || c->lookups_left < 0) return;
         int32_t shorter = ravel__remaining_within(&c->left, (int64_t)c->left.slot[second] - 1, second + 1);
         second = second + stride < c->left.count ? ravel__remaining_from(&c->left, second + stride) : c->left.count;
         if (second < shorter) second = shorter;
@@ -72,10 +75,11 @@ static int32_t complete_all(completion *c, int32_t *bin) {
     return made;
 }
 
-ravel_status ravel__pack_complete(const ravel__job *job, int32_t seconds, int32_t fuel, int32_t *bin, int32_t *bins) {
+ravel_status ravel__pack_complete(const ravel__job *job, int32_t seconds, int32_t lookups, int32_t *bin,
+                                  int32_t *bins) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t n = (size_t)job->pool->count;
-    completion c = {.job = job, .seconds = seconds, .fuel = (int64_t)fuel * job->pool->count};
+    completion c = {.job = job, .seconds = seconds, .lookups_left = (int64_t)lookups * job->pool->count};
     c.pick = ravel__arena_push(job->arena, n, sizeof *c.pick);
     c.best = ravel__arena_push(job->arena, n, sizeof *c.best);
     int ready = ravel__remaining_make(job, &c.left) && c.pick && c.best;

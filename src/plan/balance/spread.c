@@ -1,5 +1,6 @@
-#include "plan/spread.h"
+#include "plan/balance/spread.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/sort.h"
 
@@ -27,17 +28,17 @@ static int64_t weight(const spread *s, int32_t sample) {
 }
 
 /* The heaviest sample that a micro-step must hold if the heavier ones fill the steps before it. */
-static int64_t giant(const spread *s, int64_t step) {
+static int64_t dominant(const spread *s, int64_t step) {
     int64_t first = step * s->job->dp;
     return first < s->job->pool->count ? weight(s, nth(s, (int32_t)first)) : 0;
 }
 
-/* The common level: what is left of the total when the first micro-steps take their giants' levels, over the rest. */
+/* The common level: what is left of the total when the first micro-steps take their dominant samples' levels, over the rest. */
 static int64_t common_level(const spread *s) {
     int64_t total = 0, steps = s->bins / s->job->dp;
     for (int32_t i = 0; i < s->job->pool->count; i++) total += weight(s, i);
     for (int64_t step = 0; step < steps; step++) {
-        int64_t level = total / (s->job->dp * (steps - step)) + 1, here = giant(s, step);
+        int64_t level = total / (s->job->dp * (steps - step)) + 1, here = dominant(s, step);
         if (here <= level || total <= 0) return level;
         if (__builtin_mul_overflow(here, (int64_t)s->job->dp, &here)) return 1;
         total -= here;
@@ -49,7 +50,7 @@ static int64_t common_level(const spread *s) {
 static void set_levels(spread *s) {
     int64_t level = common_level(s);
     for (int32_t b = 0; b < s->bins; b++) {
-        int64_t here = giant(s, b / s->job->dp);
+        int64_t here = dominant(s, b / s->job->dp);
         s->missing[b] = here > level ? here : level;
         s->room[b] = s->job->rules->cap;
         s->rows[b] = 0;
@@ -121,6 +122,7 @@ ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, co
         ravel__arena_rewind(job->arena, mark);
         return ravel__no_memory(job->err, k * 52, "spreading samples");
     }
+    RAVEL_ASSERT(bins % job->dp == 0);
     set_levels(&s);
     *over = deal(&s, bin) ? 0 : INT32_MAX;
     for (int32_t b = 0; *over < INT32_MAX && b < bins; b++) *over += s.room[b] < 0;
@@ -128,18 +130,18 @@ ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, co
     return RAVEL_OK;
 }
 
-/* ---- mending ------------------------------------------------------------------------------------------------ */
+/* ---- repairing ------------------------------------------------------------------------------------------------ */
 
 enum { SWAPS = 4096 }; /* looked at between two bins */
 
-typedef struct mend {
+typedef struct repair {
     const ravel__job *job;
     const ravel__lists *lists;
     int64_t cap;
-} mend;
+} repair;
 
 /* The swap of one sample each that takes most of the excess from x without filling y over its cap. */
-static int64_t best_swap(const mend *m, int32_t x, int32_t y, int32_t *x_place, int32_t *y_place) {
+static int64_t best_swap(const repair *m, int32_t x, int32_t y, int32_t *x_place, int32_t *y_place) {
     const ravel__lists *l = m->lists;
     const uint32_t *slot = m->job->pool->slot;
     const int32_t *xs = l->items + l->start[x], *ys = l->items + l->start[y];
@@ -157,7 +159,7 @@ static int64_t best_swap(const mend *m, int32_t x, int32_t y, int32_t *x_place, 
     return best;
 }
 
-static void swap(const mend *m, int32_t x, int32_t y, int32_t x_place, int32_t y_place) {
+static void swap(const repair *m, int32_t x, int32_t y, int32_t x_place, int32_t y_place) {
     const ravel__lists *l = m->lists;
     int32_t *p = &l->items[l->start[x] + x_place], *q = &l->items[l->start[y] + y_place], sample = *p;
     int64_t slots = (int64_t)m->job->pool->slot[*p] - m->job->pool->slot[*q];
@@ -170,7 +172,7 @@ static void swap(const mend *m, int32_t x, int32_t y, int32_t x_place, int32_t y
     *q = sample;
 }
 
-/* Whether so many of those seen being left means that the rest is not worth trying: all must be mended in the end. */
+/* Whether too many of the bins seen so far stay overfull for the rest to be worth trying: all must be repaired. */
 static int give_up(int32_t seen, int32_t left, int32_t passes) {
     if (seen == 16) return left > 12;
     if (passes > 3) return 0;
@@ -178,7 +180,7 @@ static int give_up(int32_t seen, int32_t left, int32_t passes) {
 }
 
 /* One pass over the overfull bins, fullest first, each against some roomy ones. */
-static int32_t mend_pass(const mend *m, const int32_t *order, int32_t passes, int32_t partners) {
+static int32_t repair_pass(const repair *m, const int32_t *order, int32_t passes, int32_t partners) {
     const ravel__lists *l = m->lists;
     int32_t left = 0, from = 0, seen = 0;
     for (int32_t q = l->bins - 1; q >= 0 && l->bin[order[q]].size > m->cap; q--) {
@@ -195,16 +197,16 @@ static int32_t mend_pass(const mend *m, const int32_t *order, int32_t passes, in
     return left;
 }
 
-ravel_status ravel__mend(const ravel__job *job, const ravel__lists *lists, int32_t passes, int32_t partners,
-                         int32_t *over) {
+ravel_status ravel__repair(const ravel__job *job, const ravel__lists *lists, int32_t passes, int32_t partners,
+                           int32_t *over) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t k = (size_t)lists->bins;
-    mend m = {job, lists, job->rules->cap};
+    repair m = {job, lists, job->rules->cap};
     uint64_t *key = ravel__arena_push(job->arena, k, 8), *spare = ravel__arena_push(job->arena, k, 8);
     int32_t *order = ravel__arena_push(job->arena, k, 4), *spare_order = ravel__arena_push(job->arena, k, 4);
     if (!key || !spare || !order || !spare_order) {
         ravel__arena_rewind(job->arena, mark);
-        return ravel__no_memory(job->err, k * 24, "mending bins");
+        return ravel__no_memory(job->err, k * 24, "repairing bins");
     }
     for (int32_t pass = 0; pass < passes && *over && *over < INT32_MAX; pass++) {
         for (int32_t b = 0; b < lists->bins; b++) {
@@ -212,7 +214,7 @@ ravel_status ravel__mend(const ravel__job *job, const ravel__lists *lists, int32
             order[b] = b;
         }
         ravel__sort_u64(key, order, spare, spare_order, k);
-        *over = mend_pass(&m, order, passes, partners);
+        *over = repair_pass(&m, order, passes, partners);
     }
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;

@@ -1,4 +1,4 @@
-/* Cutting a batch into updates: by the caller's ids, into so many, or after every so many samples; in input order or
+/* Cutting a batch into updates: by the caller's ids, into a given number, or after a given number of samples; in input order or
  * shuffled; whole groups where asked. */
 #include "plan/internal.h"
 
@@ -114,7 +114,7 @@ static ravel_status take_ids(const ravel__rules *rules, const ravel_plan_input *
         if (update[*leader] != update[i])
             return ravel_error_set(err, RAVEL_E_DATA,
                                    "samples %d and %d are of group %lld, but their updates are %d and %d; group-rule "
-                                   "asks for one update a group",
+                                   "asks for one update per group",
                                    rows[*leader], rows[i], (long long)input->groups[rows[i]], update[*leader],
                                    update[i]);
     }

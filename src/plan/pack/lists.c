@@ -1,6 +1,7 @@
 /* Bins as lists of samples, and splitting them until every rank has work in every micro-step. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 #include "base/sort.h"
 
@@ -9,6 +10,7 @@
 ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_t bins, int32_t most,
                                ravel__lists *lists) {
     const ravel__pool *pool = job->pool;
+    RAVEL_ASSERT(bins <= most);
     lists->bins = bins;
     lists->start = ravel__arena_push(job->arena, (size_t)most + 1, sizeof *lists->start);
     lists->bin = ravel__arena_push(job->arena, (size_t)most, sizeof *lists->bin);
@@ -71,7 +73,7 @@ static int32_t halve(const ravel__job *job, int32_t *items, int32_t count, int32
     return kept;
 }
 
-/* Padded: like lengths stay together, so the list is cut where the dearer side is cheapest. */
+/* Padded: like lengths stay together, so the list is cut where the more expensive side is cheapest. */
 static int32_t cut(const ravel__job *job, const int32_t *items, int32_t count, int64_t *tail) {
     ravel__bin bin;
     memset(&bin, 0, sizeof bin);
@@ -84,9 +86,9 @@ static int32_t cut(const ravel__job *job, const int32_t *items, int32_t count, i
     int32_t best = 1;
     for (int32_t i = 0; i + 1 < count; i++) {
         ravel__bin_add(job->rules, job->pool, &bin, items[i]);
-        int64_t dearer = bin.cost > tail[i + 1] ? bin.cost : tail[i + 1];
-        if (dearer < least) {
-            least = dearer;
+        int64_t larger = bin.cost > tail[i + 1] ? bin.cost : tail[i + 1];
+        if (larger < least) {
+            least = larger;
             best = i + 1;
         }
     }
@@ -97,6 +99,7 @@ void ravel__lists_halve(const ravel__job *job, ravel__lists *lists, int32_t from
     int32_t *items = lists->items + lists->start[from], count = lists->bin[from].rows;
     int packed = job->rules->options.layout == RAVEL_LAYOUT_PACKED;
     int32_t kept = packed ? halve(job, items, count, scratch) : cut(job, items, count, scratch);
+    RAVEL_ASSERT(kept > 0 && kept < count);
     lists->start[to] = lists->start[from] + kept;
     ravel__bin_collect(job->rules, job->pool, items, kept, &lists->bin[from]);
     ravel__bin_collect(job->rules, job->pool, items + kept, count - kept, &lists->bin[to]);

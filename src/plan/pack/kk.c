@@ -1,7 +1,7 @@
 /* Karmarkar-Karp differencing into k parts, by cost, made to keep the cap.
  *
  * A part is a set of samples and its cost; a tuple is up to k parts, the missing ones being empty. The two tuples of
- * greatest spread (dearest part less cheapest) are joined, dearest parts against cheapest, until one is left:
+ * greatest spread (largest part less smallest) are joined, largest parts against smallest, until one is left:
  *
  *     a: 9 7 4 .   b: 8 3 . .     k = 4:  a's 4 meets b's 3?  no: 3 + 2 parts are one more than 4, so the cheapest of
  *                                 each, 4 and 3, become one part: 9 8 7 7
@@ -9,13 +9,14 @@
  * Parts are never empty, so that all tuples together have at most n of them. A tuple is a pairing heap of its parts,
  * cheapest on top: joining takes one step where there is room for all, and else as many as parts must be added up. That
  * keeps time near n log n and memory linear, where the textbook's n tuples of k numbers would not. */
-#include "plan/fit.h"
+#include "plan/pack/fit.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 #include <string.h>
 
-static ravel_status no_room(const ravel__job *job, size_t bytes) {
+static ravel_status no_memory(const ravel__job *job, size_t bytes) {
     return ravel__no_memory(job->err, bytes, "differencing");
 }
 
@@ -30,7 +31,7 @@ typedef struct kk {
     part *parts;
     int32_t *next;         /* by sample */
     int32_t *top, *size;   /* by tuple: its cheapest part, how many there are */
-    int64_t *dearest;      /* by tuple */
+    int64_t *largest;      /* by tuple */
     ravel__heap widest;    /* tuples by spread */
     int32_t *left, *right; /* scratch of k: the cheapest parts of two tuples */
 } kk;
@@ -80,7 +81,7 @@ static int32_t take_top(kk *s, int32_t tuple) {
 static void put(kk *s, int32_t tuple, int32_t p) {
     s->top[tuple] = meld(s, s->top[tuple], p);
     s->size[tuple]++;
-    if (s->parts[p].sum > s->dearest[tuple]) s->dearest[tuple] = s->parts[p].sum;
+    if (s->parts[p].sum > s->largest[tuple]) s->largest[tuple] = s->parts[p].sum;
 }
 
 /* ---- differencing ------------------------------------------------------------------------------------------- */
@@ -93,15 +94,16 @@ static void absorb(kk *s, int32_t p, int32_t q) {
 }
 
 /* Joins tuple b into a. As many of the cheapest parts of each as there are too many are added up crosswise, the cheapest
- * of a to the dearest of b's; the others stay parts. */
+ * of a to the largest of b's; the others stay parts. */
 static void join_tuples(kk *s, int32_t a, int32_t b) {
     int32_t many = s->size[a] + s->size[b] - s->k;
+    RAVEL_ASSERT(a != b && many <= s->size[a] && many <= s->size[b]);
     for (int32_t i = 0; i < many; i++) s->left[i] = take_top(s, a);
     for (int32_t i = 0; i < many; i++) s->right[i] = take_top(s, b);
     for (int32_t i = 0; i < many; i++) absorb(s, s->left[i], s->right[many - 1 - i]);
     s->top[a] = meld(s, s->top[a], s->top[b]);
     s->size[a] += s->size[b];
-    if (s->dearest[b] > s->dearest[a]) s->dearest[a] = s->dearest[b];
+    if (s->largest[b] > s->largest[a]) s->largest[a] = s->largest[b];
     for (int32_t i = 0; i < many; i++) put(s, a, s->left[i]);
 }
 
@@ -110,7 +112,7 @@ static void difference(kk *s) {
         int32_t a = ravel__heap_pop(&s->widest), b = s->widest.at[0].id;
         join_tuples(s, a, b);
         int64_t cheapest = s->size[a] < s->k ? 0 : s->parts[s->top[a]].sum;
-        s->widest.at[0] = (ravel__node){s->dearest[a] - cheapest, a};
+        s->widest.at[0] = (ravel__node){s->largest[a] - cheapest, a};
         ravel__heap_sink(&s->widest);
     }
 }
@@ -122,11 +124,11 @@ static int make_kk(const ravel__job *job, kk *s) {
     s->next = ravel__arena_push(arena, n, sizeof *s->next);
     s->top = ravel__arena_push(arena, n, sizeof *s->top);
     s->size = ravel__arena_push(arena, n, sizeof *s->size);
-    s->dearest = ravel__arena_push(arena, n, sizeof *s->dearest);
+    s->largest = ravel__arena_push(arena, n, sizeof *s->largest);
     s->widest.at = ravel__arena_push(arena, n, sizeof *s->widest.at);
     s->left = ravel__arena_push(arena, k, sizeof *s->left);
     s->right = ravel__arena_push(arena, k, sizeof *s->right);
-    return s->parts && s->next && s->top && s->size && s->dearest && s->widest.at && s->left && s->right;
+    return s->parts && s->next && s->top && s->size && s->largest && s->widest.at && s->left && s->right;
 }
 
 static void begin(const ravel__job *job, kk *s) {
@@ -135,7 +137,7 @@ static void begin(const ravel__job *job, kk *s) {
         s->next[i] = -1;
         s->top[i] = i;
         s->size[i] = 1;
-        s->dearest[i] = job->pool->cost[i];
+        s->largest[i] = job->pool->cost[i];
         ravel__heap_push(&s->widest, s->k > 1 ? job->pool->cost[i] : 0, i);
     }
 }
@@ -150,11 +152,12 @@ ravel_status ravel__difference(const ravel__job *job, int32_t k, int32_t *bin, i
     if (job->pool->count == 0) return RAVEL_OK;
     if (!make_kk(job, &s)) {
         ravel__arena_rewind(job->arena, mark);
-        return no_room(job, (size_t)job->pool->count * sizeof *s.parts);
+        return no_memory(job, (size_t)job->pool->count * sizeof *s.parts);
     }
     begin(job, &s);
     difference(&s);
     int32_t last = s.widest.at[0].id;
+    RAVEL_ASSERT(s.widest.count == 1 && s.size[last] <= k);
     for (; s.size[last] > 0; ++*bins)
         for (int32_t i = s.parts[take_top(&s, last)].head; i >= 0; i = s.next[i]) bin[i] = *bins;
     ravel__arena_rewind(job->arena, mark);
@@ -167,33 +170,33 @@ ravel_status ravel__difference(const ravel__job *job, int32_t k, int32_t *bin, i
  * `bin` says the wish and becomes the truth; *bins may grow. */
 static ravel_status keep_cap(const ravel__job *job, int32_t *bin, int32_t *bins) {
     const ravel__pool *pool = job->pool;
-    int32_t made = *bins, wished = *bins, out = 0;
+    int32_t made = *bins, wanted = *bins, out = 0;
     ravel__bin *state = ravel__arena_push(job->arena, (size_t)pool->count, sizeof *state);
-    int32_t *outs = ravel__arena_push(job->arena, (size_t)pool->count, sizeof *outs);
+    int32_t *left_over = ravel__arena_push(job->arena, (size_t)pool->count, sizeof *left_over);
     ravel__fit fit;
     ravel_status status = ravel__fit_make(&fit, job->arena, job->rules->cap, pool->count, job->err);
-    if (status || !state || !outs) return no_room(job, (size_t)pool->count * sizeof *state);
-    memset(state, 0, (size_t)wished * sizeof *state);
+    if (status || !state || !left_over) return no_memory(job, (size_t)pool->count * sizeof *state);
+    memset(state, 0, (size_t)wanted * sizeof *state);
     for (int32_t i = 0; i < pool->count; i++) {
         if (ravel__bin_fits(job->rules, pool, &state[bin[i]], i))
             ravel__bin_add(job->rules, pool, &state[bin[i]], i);
         else
-            outs[out++] = i;
+            left_over[out++] = i;
     }
     int packed = job->rules->options.layout == RAVEL_LAYOUT_PACKED;
-    for (int32_t b = 0; packed && b < wished; b++)
+    for (int32_t b = 0; packed && b < wanted; b++)
         if (state[b].rows < job->rules->most) ravel__fit_put(&fit, b, job->rules->cap - state[b].size);
     for (int32_t i = 0; i < out; i++) {
         int64_t room;
-        int32_t b = packed ? ravel__fit_take(&fit, pool->slot[outs[i]], &room) : -1;
-        if (b < 0 && !packed && made > wished && ravel__bin_fits(job->rules, pool, &state[made - 1], outs[i]))
+        int32_t b = packed ? ravel__fit_take(&fit, pool->slot[left_over[i]], &room) : -1;
+        if (b < 0 && !packed && made > wanted && ravel__bin_fits(job->rules, pool, &state[made - 1], left_over[i]))
             b = made - 1;
         if (b < 0) {
             b = made++;
             memset(&state[b], 0, sizeof *state);
         }
-        ravel__bin_add(job->rules, pool, &state[b], outs[i]);
-        bin[outs[i]] = b;
+        ravel__bin_add(job->rules, pool, &state[b], left_over[i]);
+        bin[left_over[i]] = b;
         if (packed && state[b].rows < job->rules->most) ravel__fit_put(&fit, b, job->rules->cap - state[b].size);
     }
     *bins = made;

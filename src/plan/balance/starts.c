@@ -1,29 +1,29 @@
-#include "plan/starts.h"
+#include "plan/balance/starts.h"
 
-#include "plan/fit.h"
-#include "plan/spread.h"
+#include "plan/pack/fit.h"
+#include "plan/balance/spread.h"
 
 #include "base/heap.h"
 
 #include <string.h>
 
-static ravel_status short_of(const ravel__basis *b, size_t bytes) {
+static ravel_status no_memory(const ravel__basis *b, size_t bytes) {
     return ravel__no_memory(b->job->err, bytes, "the default method");
 }
 
-enum { REHEARSAL = 2048 };
+enum { ESTIMATE_SAMPLES = 2048 };
 
 /* ---- spread ------------------------------------------------------------------------------------------------- */
 
-/* Mends what is overfull of a spread over `bins`. */
-static ravel_status mend(const ravel__basis *b, const ravel__job *job, int32_t bins, int32_t over, int32_t *bin,
-                         int *made) {
+/* Repairs what is overfull of a spread over `bins`. */
+static ravel_status repair(const ravel__basis *b, const ravel__job *job, int32_t bins, int32_t over, int32_t *bin,
+                           int *made) {
     *made = over == 0;
     if (over == 0 || over > (b->passes < 4 ? bins / 4 : bins)) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__lists lists;
     ravel_status status = ravel__lists_make(job, bin, bins, bins, &lists);
-    if (!status) status = ravel__mend(job, &lists, b->passes, b->partners, &over);
+    if (!status) status = ravel__repair(job, &lists, b->passes, b->partners, &over);
     if (!status && over == 0) {
         *made = 1;
         ravel__lists_bins(&lists, bin);
@@ -32,20 +32,20 @@ static ravel_status mend(const ravel__basis *b, const ravel__job *job, int32_t b
     return status;
 }
 
-static ravel_status spread_and_mend(const ravel__basis *b, const ravel__job *job, int32_t bins, int by_slots,
-                                    const int32_t *dear, int32_t *bin, int *made) {
+static ravel_status spread_and_repair(const ravel__basis *b, const ravel__job *job, int32_t bins, int by_slots,
+                                      const int32_t *by_cost, int32_t *bin, int *made) {
     int32_t over;
     *made = 0;
-    ravel_status status = ravel__spread(job, bins, by_slots, dear, bin, &over);
-    return status ? status : mend(b, job, bins, over, bin, made);
+    ravel_status status = ravel__spread(job, bins, by_slots, by_cost, bin, &over);
+    return status ? status : repair(b, job, bins, over, bin, made);
 }
 
-/* A long update is rehearsed with every so-manieth sample: whether a spread fits depends on how lengths are distributed
+/* A long update is estimated from every stride-th sample: whether a spread fits depends on how lengths are distributed
  * and on how full bins are, not on how many there are. The cap is widened so that the few bins are as full as all. */
-static ravel_status rehearse(const ravel__basis *b, int *hopeless) {
+static ravel_status estimate_fit(const ravel__basis *b, int *unlikely) {
     const ravel__pool *pool = b->job->pool;
-    int32_t stride = pool->count / REHEARSAL, bins = stride ? b->bins / stride : 0, over;
-    *hopeless = 0;
+    int32_t stride = pool->count / ESTIMATE_SAMPLES, bins = stride ? b->bins / stride : 0, over;
+    *unlikely = 0;
     if (stride < 4 || bins < 64 || b->passes > 3 || b->job->rules->cap > INT64_C(1) << 40) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     ravel__rules rules = *b->job->rules;
@@ -53,7 +53,7 @@ static ravel_status rehearse(const ravel__basis *b, int *hopeless) {
     size_t n = (size_t)(pool->count / stride);
     ravel__pool few = {(int32_t)n, NULL, ravel__arena_push(job.arena, n, 4), NULL, ravel__arena_push(job.arena, n, 8)};
     int32_t *bin = ravel__arena_push(job.arena, n, sizeof *bin);
-    if (!few.slot || !few.cost || !bin) return short_of(b, n * 16);
+    if (!few.slot || !few.cost || !bin) return no_memory(b, n * 16);
     ravel__i128 all = 0, some = 0;
     for (int32_t i = 0; i < pool->count; i++) all += pool->slot[i];
     for (int32_t i = 0; i < few.count; i++) {
@@ -66,13 +66,13 @@ static ravel_status rehearse(const ravel__basis *b, int *hopeless) {
     job.pool = &few;
     job.dp = 1;
     ravel_status status = ravel__spread(&job, bins, 0, NULL, bin, &over);
-    *hopeless = !status && over > bins / 10 * 3;
+    *unlikely = !status && over > bins / 10 * 3;
     ravel__arena_rewind(job.arena, mark);
     return status;
 }
 
-/* Karmarkar-Karp knows no cap and no max_samples; it is not worth mending where it breaks the latter. */
-static ravel_status difference_and_mend(const ravel__basis *b, int32_t *bin, int *made) {
+/* Karmarkar-Karp knows no cap and no max_samples; it is not worth repairing where it breaks the latter. */
+static ravel_status difference_and_repair(const ravel__basis *b, int32_t *bin, int *made) {
     const ravel__job *job = b->job;
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__lists lists;
@@ -85,7 +85,7 @@ static ravel_status difference_and_mend(const ravel__basis *b, int32_t *bin, int
         if (over < INT32_MAX) over += lists.bin[i].size > job->rules->cap;
     }
     ravel__arena_rewind(job->arena, mark);
-    return status ? status : mend(b, job, b->bins, over, bin, made);
+    return status ? status : repair(b, job, b->bins, over, bin, made);
 }
 
 /* ---- mixed -------------------------------------------------------------------------------------------------- */
@@ -94,7 +94,7 @@ typedef struct mixing {
     ravel__fit fit;
     int64_t *room;
     int32_t *rows;
-    ravel__node *roomiest;
+    ravel__node *most_room;
 } mixing;
 
 static ravel_status make_mixing(const ravel__basis *b, mixing *m) {
@@ -102,8 +102,8 @@ static ravel_status make_mixing(const ravel__basis *b, mixing *m) {
     size_t k = (size_t)b->bins;
     m->room = ravel__arena_push(arena, k, sizeof *m->room);
     m->rows = ravel__arena_push(arena, k, sizeof *m->rows);
-    m->roomiest = ravel__arena_push(arena, k, sizeof *m->roomiest);
-    if (!m->room || !m->rows || !m->roomiest) return short_of(b, k * 28);
+    m->most_room = ravel__arena_push(arena, k, sizeof *m->most_room);
+    if (!m->room || !m->rows || !m->most_room) return no_memory(b, k * 28);
     return ravel__fit_make(&m->fit, arena, b->job->rules->cap, b->bins, b->job->err);
 }
 
@@ -131,19 +131,19 @@ static int32_t top_up(const ravel__basis *b, mixing *m, int32_t from, int32_t *b
     return from;
 }
 
-/* What found no room goes to the roomiest bins all the same; returns how many are overfull then. */
+/* What found no room goes to the most_room bins all the same; returns how many are overfull then. */
 static int32_t overfill(const ravel__basis *b, mixing *m, int32_t from, int32_t *bin) {
     const ravel__pool *pool = b->job->pool;
-    ravel__heap roomiest = {m->roomiest, 0};
+    ravel__heap most_room = {m->most_room, 0};
     int32_t over = 0;
     for (int32_t i = 0; i < b->bins; i++)
-        if (m->rows[i] < b->job->rules->most) ravel__heap_push(&roomiest, m->room[i], i);
+        if (m->rows[i] < b->job->rules->most) ravel__heap_push(&most_room, m->room[i], i);
     for (; from < pool->count; from++) {
-        if (!roomiest.count) return INT32_MAX;
-        int32_t to = ravel__heap_pop(&roomiest);
+        if (!most_room.count) return INT32_MAX;
+        int32_t to = ravel__heap_pop(&most_room);
         bin[from] = to;
         m->room[to] -= pool->slot[from];
-        if (++m->rows[to] < b->job->rules->most) ravel__heap_push(&roomiest, m->room[to], to);
+        if (++m->rows[to] < b->job->rules->most) ravel__heap_push(&most_room, m->room[to], to);
     }
     for (int32_t i = 0; i < b->bins; i++) over += m->room[i] < 0;
     return over;
@@ -163,11 +163,11 @@ static ravel_status mix(const ravel__basis *b, int32_t longer, int32_t *bin, int
     status = make_mixing(b, &m);
     if (!status) {
         int32_t rest = top_up(b, &m, longer, bin);
-        if (b->job->pool->count - rest > b->bins / 8) over = INT32_MAX; /* too many to mend */
+        if (b->job->pool->count - rest > b->bins / 8) over = INT32_MAX; /* too many to repair */
         if (!over) over = overfill(b, &m, rest, bin);
     }
     ravel__arena_rewind(b->job->arena, mark);
-    return status ? status : mend(b, b->job, b->bins, over, bin, made);
+    return status ? status : repair(b, b->job, b->bins, over, bin, made);
 }
 
 /* The more is spread the better, but the less room is left for the rest to fit. */
@@ -175,7 +175,7 @@ static ravel_status mix_most(const ravel__basis *b, int32_t *bin, int *made) {
     int64_t count = b->job->pool->count;
     ravel_status status = RAVEL_OK;
     *made = 0;
-    if (b->dear) return RAVEL_OK; /* the longer are not the dearer */
+    if (b->by_cost) return RAVEL_OK; /* the longer samples are not the more expensive ones */
     for (int32_t share = b->passes < 4 ? 10 : 14; !status && !*made && share >= 4; share -= 2) {
         status = mix(b, (int32_t)(count * share / 16), bin, made);
         if (b->passes < 4) break;
@@ -185,11 +185,11 @@ static ravel_status mix_most(const ravel__basis *b, int32_t *bin, int *made) {
 
 /* ---- packed ------------------------------------------------------------------------------------------------- */
 
-/* Packed bins numbered by cost, dearest first: from -> to. */
+/* Packed bins numbered by cost, largest cost first: from -> to. */
 static ravel_status rank_bins(const ravel__basis *b, const ravel__lists *lists, int32_t *number) {
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     int32_t *order = ravel__arena_push(b->job->arena, (size_t)lists->bins, sizeof *order);
-    ravel_status status = order ? ravel__lists_order(b->job, lists, order) : short_of(b, (size_t)lists->bins * 4);
+    ravel_status status = order ? ravel__lists_order(b->job, lists, order) : no_memory(b, (size_t)lists->bins * 4);
     for (int32_t i = 0; !status && i < lists->bins; i++) number[order[i]] = i;
     ravel__arena_rewind(b->job->arena, mark);
     return status;
@@ -213,7 +213,7 @@ static ravel_status make_tail(const ravel__basis *b, const int32_t *packed, cons
     t->pool.cost = ravel__arena_push(b->job->arena, n, sizeof *t->pool.cost);
     t->from = ravel__arena_push(b->job->arena, n, sizeof *t->from);
     t->bin = ravel__arena_push(b->job->arena, n, sizeof *t->bin);
-    if (!t->pool.slot || !t->pool.cost || !t->from || !t->bin) return short_of(b, n * 20);
+    if (!t->pool.slot || !t->pool.cost || !t->from || !t->bin) return no_memory(b, n * 20);
     for (int32_t i = 0, at = 0; i < pool->count; i++) {
         if (number[packed[i]] < kept) continue;
         t->pool.slot[at] = pool->slot[i];
@@ -223,7 +223,7 @@ static ravel_status make_tail(const ravel__basis *b, const int32_t *packed, cons
     return RAVEL_OK;
 }
 
-/* Keeps the dearest whole micro-steps of packed bins and spreads the rest over the remaining ones. `bin` comes with the
+/* Keeps the largest whole micro-steps of packed bins and spreads the rest over the remaining ones. `bin` comes with the
  * packed bins and leaves with the new ones. */
 static ravel_status spread_tail(const ravel__basis *b, int32_t packed_bins, const int32_t *number, int32_t *bin,
                                 int *made) {
@@ -232,7 +232,7 @@ static ravel_status spread_tail(const ravel__basis *b, int32_t packed_bins, cons
     ravel_status status = make_tail(b, bin, number, kept, &t);
     ravel__job job = *b->job;
     job.pool = &t.pool;
-    if (!status) status = spread_and_mend(b, &job, b->bins - kept, 0, NULL, t.bin, made);
+    if (!status) status = spread_and_repair(b, &job, b->bins - kept, 0, NULL, t.bin, made);
     if (status || !*made) return status;
     for (int32_t i = 0; i < b->job->pool->count; i++) bin[i] = number[bin[i]];
     for (int32_t i = 0; i < t.pool.count; i++) bin[t.from[i]] = kept + t.bin[i];
@@ -243,7 +243,7 @@ static ravel_status keep_packed(const ravel__basis *b, int32_t packed_bins, int3
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     int32_t *number = ravel__arena_push(b->job->arena, (size_t)packed_bins, sizeof *number);
     ravel__lists lists;
-    ravel_status status = number ? RAVEL_OK : short_of(b, (size_t)packed_bins * sizeof *number);
+    ravel_status status = number ? RAVEL_OK : no_memory(b, (size_t)packed_bins * sizeof *number);
     if (!status) status = ravel__lists_make(b->job, bin, packed_bins, packed_bins, &lists);
     if (!status) status = rank_bins(b, &lists, number);
     if (!status) status = spread_tail(b, packed_bins, number, bin, made);
@@ -271,13 +271,13 @@ static ravel_status fill(const ravel__basis *b, ravel__start start, int32_t *bin
     ravel_status status = RAVEL_OK;
     *bins = b->packed_bins;
     if (start == RAVEL__START_COSTS) {
-        int hopeless;
-        status = rehearse(b, &hopeless);
-        if (status || hopeless) return status;
+        int unlikely;
+        status = estimate_fit(b, &unlikely);
+        if (status || unlikely) return status;
     }
     if (start == RAVEL__START_COSTS || start == RAVEL__START_SLOTS)
-        return spread_and_mend(b, b->job, b->bins, start == RAVEL__START_SLOTS, b->dear, bin, made);
-    if (start == RAVEL__START_PARTS) return difference_and_mend(b, bin, made);
+        return spread_and_repair(b, b->job, b->bins, start == RAVEL__START_SLOTS, b->by_cost, bin, made);
+    if (start == RAVEL__START_PARTS) return difference_and_repair(b, bin, made);
     if (start == RAVEL__START_MIXED) return mix_most(b, bin, made);
     if (start == RAVEL__START_SHRUNK) {
         status = pack_shrunk(b, bin, bins);
@@ -292,7 +292,7 @@ ravel_status ravel__start_make(const ravel__basis *basis, ravel__start start, ra
     size_t n = (size_t)basis->job->pool->count;
     int32_t bins, *bin = ravel__arena_push(basis->job->arena, n, sizeof *bin);
     *made = 0;
-    if (!bin) return short_of(basis, n * sizeof *bin);
+    if (!bin) return no_memory(basis, n * sizeof *bin);
     ravel_status status = fill(basis, start, bin, &bins, made);
     int whole = *made;
     if (status || (!whole && (start < RAVEL__START_SHRUNK || bins > basis->bins))) return status;

@@ -2,20 +2,20 @@
  *
  * In the packed layout, first-fit decreasing is made bin by bin: a bin takes the longest remaining sample that fits,
  * again and again. That is the same packing as looking for the first bin for every sample, and needs only "the longest
- * remaining sample of at most so much" (remaining.h). Best-fit decreasing keeps the open bins in an index by room
+ * remaining sample that fits a given room" (remaining.h). Best-fit decreasing keeps the open bins in an index by room
  * (fit.h).
  *
  * In the padded layouts, taking longest first, a bin's width is fixed by its first sample and the bins before it are
  * full, so that first-fit, best-fit and next-fit are one thing. With prompts and responses padded apart that is no
  * longer so; the fits then look at the last few open bins, since the older ones are all but full. */
-#include "plan/fit.h"
-#include "plan/remaining.h"
+#include "plan/pack/fit.h"
+#include "plan/pack/remaining.h"
 
 #include "base/sort.h"
 
 #include <string.h>
 
-static ravel_status no_room(const ravel__job *job, size_t bytes) {
+static ravel_status no_memory(const ravel__job *job, size_t bytes) {
     return ravel__no_memory(job->err, bytes, "packing");
 }
 
@@ -45,7 +45,7 @@ static int32_t *original_order(const ravel__job *job) {
     uint32_t *spare = ravel__arena_push(job->arena, n, sizeof *spare);
     int32_t *order = ravel__arena_push(job->arena, n, 4), *spare_order = ravel__arena_push(job->arena, n, 4);
     if (!keys || !spare || !order || !spare_order) {
-        no_room(job, n * 16);
+        no_memory(job, n * 16);
         return NULL;
     }
     for (int32_t i = 0; i < job->pool->count; i++) {
@@ -68,7 +68,7 @@ ravel_status ravel__pack_next_fit(const ravel__job *job, int32_t *bin, int32_t *
     return in_order(job, INT64_MAX, bin, bins);
 }
 
-ravel_status ravel__pack_count(const ravel__job *job, int32_t *bin, int32_t *bins) {
+ravel_status ravel__pack_fixed_count(const ravel__job *job, int32_t *bin, int32_t *bins) {
     return in_order(job, job->rules->options.count, bin, bins);
 }
 
@@ -128,7 +128,7 @@ ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *b
     int capped = job->rules->most < pool->count;
     int32_t made = 0, *rows = ravel__arena_push(job->arena, capped ? (size_t)pool->count : 0, sizeof *rows);
     ravel_status status = ravel__fit_make(&fit, job->arena, cap, pool->count, job->err);
-    if (!status && !rows) status = no_room(job, (size_t)pool->count * sizeof *rows);
+    if (!status && !rows) status = no_memory(job, (size_t)pool->count * sizeof *rows);
     for (int32_t i = 0; !status && i < pool->count; i++) {
         int64_t slot = pool->slot[i], room = slot > cap ? slot : cap;
         int32_t b = slot > cap ? -1 : ravel__fit_take(&fit, slot, &room);
@@ -178,7 +178,7 @@ ravel_status ravel__pack_ffd(const ravel__job *job, int32_t *bin, int32_t *bins)
     int ready = ravel__remaining_make(job, &r);
     if (ready) *bins = fill_new_bins(job, &r, bin, 0);
     ravel__arena_rewind(job->arena, mark);
-    return ready ? RAVEL_OK : no_room(job, (size_t)job->pool->count * sizeof *r.skip);
+    return ready ? RAVEL_OK : no_memory(job, (size_t)job->pool->count * sizeof *r.skip);
 }
 
 /* ---- modified first-fit decreasing -------------------------------------------------------------------------- */
@@ -257,7 +257,7 @@ ravel_status ravel__pack_mffd(const ravel__job *job, int32_t *bin, int32_t *bins
     m.rows = ravel__arena_push(job->arena, (size_t)m.big, sizeof *m.rows);
     if (!m.room || !m.rows || !ravel__remaining_make(job, &m.left)) {
         ravel__arena_rewind(job->arena, mark);
-        return no_room(job, (size_t)job->pool->count * sizeof *m.left.skip);
+        return no_memory(job, (size_t)job->pool->count * sizeof *m.left.skip);
     }
     for (int32_t b = 0; b < m.big; b++) {
         m.room[b] = cap;

@@ -1,9 +1,7 @@
 /* The fewest bins: best-fit decreasing, and more where that is above the lower bound and another try may pay. */
-#include "plan/spread.h"
+#include "plan/balance/spread.h"
 
 #include <string.h>
-
-enum { LONG = 16384 }; /* an update of more samples has so many micro-steps that one more does not matter */
 
 /* What is tried beyond best-fit. */
 typedef struct fewest {
@@ -28,14 +26,14 @@ static ravel_status try_method(fewest *f, int32_t method) {
     return status;
 }
 
-static ravel_status try_complete(fewest *f, int32_t seconds, int32_t fuel) {
+static ravel_status try_complete(fewest *f, int32_t seconds, int32_t lookups) {
     int32_t bins;
-    ravel_status status = ravel__pack_complete(f->job, seconds, fuel, f->trial, &bins);
+    ravel_status status = ravel__pack_complete(f->job, seconds, lookups, f->trial, &bins);
     if (!status) keep(f, bins);
     return status;
 }
 
-/* Spreads slots evenly over just so many bins: that works where bins hold many samples. */
+/* Spreads slots evenly over just the given number of bins: that works where bins hold many samples. */
 static ravel_status try_spread(fewest *f, int32_t bins) {
     ravel__job job = *f->job;
     job.dp = 1;
@@ -46,7 +44,7 @@ static ravel_status try_spread(fewest *f, int32_t bins) {
     ravel__lists lists;
     if (over) {
         status = ravel__lists_make(&job, f->trial, bins, bins, &lists);
-        if (!status) status = ravel__mend(&job, &lists, f->passes, f->partners, &over);
+        if (!status) status = ravel__repair(&job, &lists, f->passes, f->partners, &over);
         if (!status && !over) ravel__lists_bins(&lists, f->trial);
     }
     if (!status && !over) keep(f, bins);
@@ -85,7 +83,7 @@ static ravel_status try_all(fewest *f, int32_t bound) {
     return status;
 }
 
-/* Whether so many bins leave a little room: a part in 256, or many samples a bin to choose from. */
+/* Whether the given number of bins leave a little room: a part in 256, or many samples a bin to choose from. */
 static int roomy(const fewest *f, int64_t bins) {
     int64_t volume = 0, room = bins * f->job->rules->cap;
     for (int32_t i = 0; i < f->job->pool->count; i++) volume += f->job->pool->slot[i];
@@ -96,7 +94,7 @@ static int roomy(const fewest *f, int64_t bins) {
 static ravel_status try_likely(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
     int64_t least = least_bins(f, bound);
-    if (f->job->pool->count > LONG) return RAVEL_OK;
+    if (f->job->pool->count > f->job->limits->pack_samples) return RAVEL_OK;
     status = try_method(f, RAVEL_METHOD_MFFD);
     if (!status && f->bins > bound) status = try_method(f, RAVEL_METHOD_FFD);
     if (!status && matters(f, bound) && roomy(f, least)) status = try_spread(f, (int32_t)least);

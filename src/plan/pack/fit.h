@@ -1,4 +1,4 @@
-/* An index of open bins by the room they have left: "the bin with the least room of at least so much", exactly.
+/* An index of open bins by the room they have left: "the bin with the least room that is enough", exactly.
  *
  * Small rooms (the ordinary case: a budget of thousands of tokens) use one list of bins per room and a bitmap tree over
  * the rooms that have any, 64 to a word:
@@ -9,8 +9,8 @@
  *
  * so that looking up, adding and removing touch three or four words. Huge rooms (a budget of 2^40 and a few samples)
  * use a treap whose priorities are a mix of the bin's number, so it is the same tree on every machine. */
-#ifndef RAVEL_PLAN_FIT_H
-#define RAVEL_PLAN_FIT_H
+#ifndef RAVEL_PLAN_PACK_FIT_H
+#define RAVEL_PLAN_PACK_FIT_H
 
 #include "plan/internal.h"
 

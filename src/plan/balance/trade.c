@@ -1,17 +1,19 @@
-#include "plan/table.h"
+#include "plan/balance/trade.h"
+
+#include "base/assert.h"
 
 #include <string.h>
 
 /* ---- layout ------------------------------------------------------------------------------------------------- */
 
-ravel_status ravel__table_make(const ravel__job *job, int32_t bins, int64_t samples, ravel__table *table) {
-    size_t k = (size_t)bins, n = (size_t)samples + k * RAVEL__TABLE_ROOM;
+ravel_status ravel__trade_make(const ravel__job *job, int32_t bins, int64_t samples, ravel__trading *table) {
+    size_t k = (size_t)bins, n = (size_t)samples + k * RAVEL__TRADE_ROOM;
     ravel__arena *arena = job->arena;
     memset(table, 0, sizeof *table);
     table->cap = job->rules->cap;
     table->most = job->rules->most;
     table->bins = bins;
-    table->fuel = INT64_MAX;
+    table->tries_left = INT64_MAX;
     table->start = ravel__arena_push(arena, k + 1, sizeof *table->start);
     table->rows = ravel__arena_push(arena, k, sizeof *table->rows);
     table->size = ravel__arena_push(arena, k, sizeof *table->size);
@@ -26,8 +28,9 @@ ravel_status ravel__table_make(const ravel__job *job, int32_t bins, int64_t samp
 }
 
 /* Puts a sample into its place by cost; the list has room. */
-static void insert(ravel__table *t, int32_t bin, int32_t item, uint32_t slot, int64_t cost) {
+static void insert(ravel__trading *t, int32_t bin, int32_t item, uint32_t slot, int64_t cost) {
     int32_t first = t->start[bin], at = first + t->rows[bin]++;
+    RAVEL_ASSERT(at < t->start[bin + 1]);
     for (; at > first && t->cost[at - 1] < cost; at--) {
         t->item[at] = t->item[at - 1];
         t->slot[at] = t->slot[at - 1];
@@ -40,8 +43,9 @@ static void insert(ravel__table *t, int32_t bin, int32_t item, uint32_t slot, in
     t->sum[bin] += cost;
 }
 
-static void extract(ravel__table *t, int32_t bin, int32_t place) {
+static void extract(ravel__trading *t, int32_t bin, int32_t place) {
     int32_t at = t->start[bin] + place, last = t->start[bin] + --t->rows[bin];
+    RAVEL_ASSERT(at <= last);
     t->size[bin] -= t->slot[at];
     t->sum[bin] -= t->cost[at];
     for (; at < last; at++) {
@@ -51,8 +55,8 @@ static void extract(ravel__table *t, int32_t bin, int32_t place) {
     }
 }
 
-void ravel__table_load(ravel__table *t, const ravel__pool *pool, int32_t bin, const int32_t *items, int32_t rows) {
-    t->start[bin + 1] = t->start[bin] + rows + RAVEL__TABLE_ROOM;
+void ravel__trade_load(ravel__trading *t, const ravel__pool *pool, int32_t bin, const int32_t *items, int32_t rows) {
+    t->start[bin + 1] = t->start[bin] + rows + RAVEL__TRADE_ROOM;
     t->rows[bin] = 0;
     t->size[bin] = 0;
     t->sum[bin] = 0;
@@ -80,7 +84,7 @@ typedef struct search {
     ravel__trade *trade;
 } search;
 
-static side look(const ravel__table *t, int32_t bin) {
+static side look(const ravel__trading *t, int32_t bin) {
     side s = {t->cost + t->start[bin], t->slot + t->start[bin], t->rows[bin], 0, t->cap - t->size[bin]};
     int64_t places = t->start[bin + 1] - t->start[bin], most = t->most < places ? t->most : places;
     s.free = (int32_t)(most - s.rows);
@@ -114,7 +118,7 @@ static void one_for_none(search *s) {
     }
 }
 
-/* Both lists are dearest first, so the window of y's samples that would move about `want` slides down with x's. `give`
+/* Both lists are largest cost first, so the window of y's samples that would move about `want` slides down with x's. `give`
  * and `take`: what goes along (a second sample, or nothing). */
 static void one_for_one(search *s, int32_t x_from, int32_t y_from, int64_t more, int64_t more_slots, int32_t x_with,
                         int32_t y_with) {
@@ -160,7 +164,8 @@ static void two_for_two(search *s) {
         }
 }
 
-int ravel__table_find(ravel__table *table, int32_t x, int32_t y, int64_t want, int depth, ravel__trade *trade) {
+int ravel__trade_find(ravel__trading *table, int32_t x, int32_t y, int64_t want, int depth, ravel__trade *trade) {
+    RAVEL_ASSERT(x != y && want > 0);
     search s = {look(table, x), look(table, y), want, want, want >> 5, TRIES << (2 * depth), trade};
     trade->gives = 0;
     one_for_none(&s);
@@ -168,11 +173,11 @@ int ravel__table_find(ravel__table *table, int32_t x, int32_t y, int64_t want, i
     if (depth > 1 && s.best > s.enough) two_for_one(&s);
     if (depth > 1 && s.best > s.enough) one_for_two(&s);
     if (depth > 2 && s.best > s.enough) two_for_two(&s);
-    table->fuel -= (TRIES << (2 * depth)) - s.tries + s.x.rows + s.y.rows;
+    table->tries_left -= (TRIES << (2 * depth)) - s.tries + s.x.rows + s.y.rows;
     return trade->gives > 0;
 }
 
-void ravel__table_apply(ravel__table *t, int32_t x, int32_t y, const ravel__trade *trade) {
+void ravel__trade_apply(ravel__trading *t, int32_t x, int32_t y, const ravel__trade *trade) {
     struct {
         int32_t item;
         uint32_t slot;
@@ -194,31 +199,33 @@ void ravel__table_apply(ravel__table *t, int32_t x, int32_t y, const ravel__trad
     for (int32_t i = trade->takes; i-- > 0;) extract(t, y, trade->take[i]);
     for (int32_t i = 0; i < trade->gives; i++) insert(t, y, gone[i].item, gone[i].slot, gone[i].cost);
     for (int32_t i = 0; i < trade->takes; i++) insert(t, x, got[i].item, got[i].slot, got[i].cost);
+    RAVEL_ASSERT(t->rows[x] <= t->most && t->rows[y] <= t->most);
+    RAVEL_ASSERT(t->start[x] + t->rows[x] <= t->start[x + 1] && t->start[y] + t->rows[y] <= t->start[y + 1]);
 }
 
-/* ---- evening out -------------------------------------------------------------------------------------------- */
+/* ---- balancing out -------------------------------------------------------------------------------------------- */
 
-typedef struct evening {
-    ravel__table *table;
-    int32_t *order; /* bins, dearest first; ties keep their order */
+typedef struct balancing {
+    ravel__trading *table;
+    int32_t *order; /* bins, largest cost first; ties keep their order */
     int32_t count;
     int depth;
     int64_t enough;
-} evening;
+} balancing;
 
 /* Inserts a bin among the first `count`, which are in order. */
-static void seat_bin(const evening *e, int32_t count, int32_t bin) {
+static void seat_bin(const balancing *e, int32_t count, int32_t bin) {
     const int64_t *sum = e->table->sum;
     for (; count > 0 && sum[e->order[count - 1]] < sum[bin]; count--) e->order[count] = e->order[count - 1];
     e->order[count] = bin;
 }
 
-static void sort_bins(const evening *e) {
+static void sort_bins(const balancing *e) {
     for (int32_t i = 1; i < e->count; i++) seat_bin(e, i, e->order[i]);
 }
 
 /* The first bin and the one at `with` have changed: takes both out and puts each where it belongs. */
-static void reseat(const evening *e, int32_t with) {
+static void reseat(const balancing *e, int32_t with) {
     int32_t x = e->order[0], y = e->order[with];
     memmove(e->order, e->order + 1, (size_t)(with - 1) * sizeof *e->order);
     memmove(e->order + with - 1, e->order + with + 1, (size_t)(e->count - with - 1) * sizeof *e->order);
@@ -226,25 +233,25 @@ static void reseat(const evening *e, int32_t with) {
     seat_bin(e, e->count - 1, x);
 }
 
-/* The dearest bin trades with the cheapest, the second with the second, and so on. */
-static int32_t pair_off(const evening *e) {
-    ravel__table *t = e->table;
+/* The largest bin trades with the cheapest, the second with the second, and so on. */
+static int32_t pair_off(const balancing *e) {
+    ravel__trading *t = e->table;
     ravel__trade trade;
     int32_t done = 0;
     for (int32_t i = 0; i < e->count / 2; i++) {
         int32_t x = e->order[i], y = e->order[e->count - 1 - i];
         int64_t want = (t->sum[x] - t->sum[y]) / 2;
         if (want < 1 || t->sum[x] <= e->enough) break;
-        if (!ravel__table_find(t, x, y, want, e->depth > 1 ? 2 : 1, &trade)) continue;
-        ravel__table_apply(t, x, y, &trade);
+        if (!ravel__trade_find(t, x, y, want, e->depth > 1 ? 2 : 1, &trade)) continue;
+        ravel__trade_apply(t, x, y, &trade);
         done++;
     }
     return done;
 }
 
-/* The dearest bin alone, against the others, cheapest first, as long as one could still do better. */
-static int cut_dearest(const evening *e, int depth) {
-    ravel__table *t = e->table;
+/* The largest bin alone, against the others, cheapest first, as long as one could still do better. */
+static int reduce_largest(const balancing *e, int depth) {
+    ravel__trading *t = e->table;
     ravel__trade trade, best;
     int32_t x = e->order[0], with = 0;
     int64_t least = t->sum[x];
@@ -252,7 +259,7 @@ static int cut_dearest(const evening *e, int depth) {
         int32_t y = e->order[i];
         int64_t want = (t->sum[x] - t->sum[y]) / 2;
         if (t->sum[x] - want >= least || want < 1) break;
-        if (!ravel__table_find(t, x, y, want, depth, &trade)) continue;
+        if (!ravel__trade_find(t, x, y, want, depth, &trade)) continue;
         int64_t left = t->sum[x] - trade.moved, right = t->sum[y] + trade.moved, most = left > right ? left : right;
         if (most >= least) continue;
         least = most;
@@ -260,28 +267,28 @@ static int cut_dearest(const evening *e, int depth) {
         with = i;
     }
     if (!with) return 0;
-    ravel__table_apply(t, x, e->order[with], &best);
+    ravel__trade_apply(t, x, e->order[with], &best);
     reseat(e, with);
     return 1;
 }
 
-void ravel__table_even(ravel__table *t, int32_t first, int32_t count, ravel__care care, int32_t *order) {
-    evening e = {t, order, count, care.depth, 0};
+void ravel__trade_balance(ravel__trading *t, int32_t first, int32_t count, ravel__trade_limits limits, int32_t *order) {
+    balancing e = {t, order, count, limits.depth, 0};
     int64_t total = 0;
     for (int32_t b = 0; b < count; b++) {
         total += t->sum[first + b];
         order[b] = first + b;
     }
-    e.enough = total / count + (total / count >> care.fine);
-    for (int32_t round = 0; round < care.rounds; round++) {
+    e.enough = total / count + (total / count >> limits.fine);
+    for (int32_t round = 0; round < limits.rounds; round++) {
         sort_bins(&e);
-        if (t->sum[order[0]] <= e.enough || t->fuel < 0 || !pair_off(&e)) break;
+        if (t->sum[order[0]] <= e.enough || t->tries_left < 0 || !pair_off(&e)) break;
     }
     sort_bins(&e);
     int depth = 1; /* deeper only when nothing simpler helps */
-    for (int64_t round = 0; round < (int64_t)care.cuts * count / 4 && depth <= care.depth;) {
-        if (t->sum[order[0]] <= e.enough || t->fuel < 0) break;
-        if (cut_dearest(&e, depth))
+    for (int64_t round = 0; round < (int64_t)limits.cuts * count / 4 && depth <= limits.depth;) {
+        if (t->sum[order[0]] <= e.enough || t->tries_left < 0) break;
+        if (reduce_largest(&e, depth))
             round++;
         else
             depth++;

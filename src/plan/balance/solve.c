@@ -1,11 +1,13 @@
 /* One update: from a pool of samples to a seat (micro-step, rank) for each. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 /* ---- time --------------------------------------------------------------------------------------------------- */
 
-/* The dearest bin of each micro-step, or the dearest rank. */
+/* The largest bin of each micro-step, or the largest rank. */
 static int64_t time_of(const ravel__bin *bin, int64_t steps, int32_t dp, int32_t sync) {
     int64_t time = 0;
     if (sync == RAVEL_SYNC_MICRO_STEP) {
@@ -31,14 +33,18 @@ static ravel_status seat_time(const ravel__job *job, const int32_t *seat, int64_
     ravel__bin *bin = ravel__arena_push(job->arena, bins, sizeof *bin);
     if (!bin) return ravel__no_memory(job->err, bins * sizeof *bin, "timing a plan");
     memset(bin, 0, bins * sizeof *bin);
-    for (int32_t i = 0; i < job->pool->count; i++) ravel__bin_add(job->rules, job->pool, &bin[seat[i]], i);
+    for (int32_t i = 0; i < job->pool->count; i++) {
+        RAVEL_ASSERT(seat[i] >= 0 && (size_t)seat[i] < bins);
+        ravel__bin_add(job->rules, job->pool, &bin[seat[i]], i);
+    }
+    for (size_t b = 0; b < bins; b++) RAVEL_ASSERT(bin[b].size <= job->rules->cap && bin[b].rows <= job->rules->most);
     *time = time_of(bin, steps, job->dp, job->rules->options.sync);
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;
 }
 
-/* The fewest packed bins of any candidate are remembered: that the samples fit into so many is shown by it. */
-ravel_status ravel__contest_enter(const ravel__job *job, ravel__contest *c, ravel__solution solution) {
+/* The fewest packed bins of any candidate are remembered: it shows that the samples fit into that many. */
+ravel_status ravel__candidates_offer(const ravel__job *job, ravel__candidates *c, ravel__solution solution) {
     int64_t time = 0, steps = solution.steps, best = c->solution.steps, packed = c->solution.bins_packed;
     if (best && packed < solution.bins_packed) solution.bins_packed = packed;
     c->solution.bins_packed = solution.bins_packed;
@@ -88,12 +94,7 @@ static ravel_status solve_named(const ravel__job *job, int32_t method, int32_t *
 
 /* ---- the default method ------------------------------------------------------------------------------------- */
 
-enum { VERY_SHORT = 512, SHORT = 2048, LONG = 65536, MANY = 12 };
-
-int ravel__is_thorough(const ravel__job *job) {
-    int32_t effort = job->rules->options.effort, count = job->pool->count;
-    return effort == RAVEL_EFFORT_MAX || (effort == RAVEL_EFFORT_DEFAULT && count <= VERY_SHORT);
-}
+enum { MANY = 12 }; /* samples per bin from which differencing is at its best */
 
 /* Whether the update is of the kind that the default method was made for. */
 static int is_plain(const ravel__job *job) {
@@ -102,28 +103,30 @@ static int is_plain(const ravel__job *job) {
 
 /* Whether the methods by name may be tried too: not where time matters more. */
 static int may_compare(const ravel__job *job) {
-    return job->rules->options.effort != RAVEL_EFFORT_FAST && job->pool->count <= LONG;
+    return job->pool->count <= job->limits->compare_samples;
 }
 
 /* ... and whether they could do better. Of a long plain update that is within a part in 512 of what can be had they will
  * not, unless bins hold many samples: there differencing is at its best. */
-static int should_compare(const ravel__job *job, const ravel__contest *c, int64_t bound) {
+static int should_compare(const ravel__job *job, const ravel__candidates *c, int64_t bound) {
     int32_t count = job->pool->count;
-    if (ravel__is_thorough(job) || count <= SHORT || count / MANY >= job->bound || !is_plain(job)) return 1;
+    if (job->limits->thorough || count <= job->limits->compare_always_samples || count / MANY >= job->bound ||
+        !is_plain(job))
+        return 1;
     return c->time > bound + bound / 512;
 }
 
-static ravel_status enter_own(const ravel__job *job, ravel__contest *c) {
+static ravel_status enter_own(const ravel__job *job, ravel__candidates *c) {
     if (!on_ranks(job))
         return job->rules->options.layout == RAVEL_LAYOUT_PACKED ? ravel__solve_packed(job, c)
                                                                  : ravel__solve_padded(job, c);
     ravel__solution solution;
     ravel_status status = solve_named(job, RAVEL_METHOD_RAVEL, c->trial, &solution);
-    return status ? status : ravel__contest_enter(job, c, solution);
+    return status ? status : ravel__candidates_offer(job, c, solution);
 }
 
 /* Whatever a method by name does better is taken from it. */
-static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
+static ravel_status enter_others(const ravel__job *job, ravel__candidates *c) {
     int64_t bound = ravel__time_bound(job->rules, job->pool, 0);
     int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);
     ravel_status status = RAVEL_OK;
@@ -133,7 +136,7 @@ static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
         if (m == RAVEL_METHOD_MFFD && job->rules->options.layout != RAVEL_LAYOUT_PACKED) continue; /* it is ffd there */
         if (c->time <= bound && c->solution.steps <= steps && c->solution.bins_packed <= job->bound) break;
         status = solve_named(job, m, c->trial, &solution);
-        if (!status) status = ravel__contest_enter(job, c, solution);
+        if (!status) status = ravel__candidates_offer(job, c, solution);
     }
     return status;
 }
@@ -141,8 +144,8 @@ static ravel_status enter_others(const ravel__job *job, ravel__contest *c) {
 static ravel_status solve_ravel(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
     size_t n = (size_t)job->pool->count;
     int compare = may_compare(job);
-    ravel__contest c = {seat, seat, 0, {0, 0}};
-    if (compare || ravel__is_thorough(job)) c.trial = ravel__arena_push(job->arena, n, sizeof *c.trial);
+    ravel__candidates c = {seat, seat, 0, {0, 0}};
+    if (compare || job->limits->thorough) c.trial = ravel__arena_push(job->arena, n, sizeof *c.trial);
     if (!c.trial) return ravel__no_memory(job->err, n * sizeof *c.trial, "planning an update");
     ravel_status status = enter_own(job, &c);
     if (!status && compare) status = enter_others(job, &c);

@@ -3,11 +3,13 @@
  *
  *     pool  ->  [ samples of rank 0 | rank 1 | ... ]   each slice a pool of its own, longest first
  *
- * Where ranks meet only at the end of an update that is a way to deal single samples too: a rank that has a giant gets
+ * Where ranks meet only at the end of an update that is a way to deal single samples too: a rank that has a dominant sample gets
  * nothing else, which no exchange between bins that are evenly filled would come to. */
-#include "plan/spread.h"
-#include "plan/starts.h"
-#include "plan/table.h"
+#include "plan/balance/spread.h"
+#include "plan/balance/starts.h"
+#include "plan/balance/trade.h"
+
+#include "base/assert.h"
 
 #include <string.h>
 
@@ -19,21 +21,21 @@ typedef struct slices {
     int32_t *start; /* [dp + 1] */
 } slices;
 
-static ravel_status short_of(const ravel__job *job, size_t bytes) {
+static ravel_status no_memory(const ravel__job *job, size_t bytes) {
     return ravel__no_memory(job->err, bytes, "planning groups on ranks");
 }
 
 /* ---- groups to ranks ---------------------------------------------------------------------------------------- */
 
 /* Groups as samples: what all of a group cost, and their slots, scaled to fit. A rank is then a bin for groups. */
-typedef struct crowd {
+typedef struct group_items {
     ravel__pool pool;
     ravel__rules rules;
     ravel__job job;
     int32_t *order, *rank;
-} crowd;
+} group_items;
 
-static ravel_status make_crowd(const ravel__job *job, const int32_t *group, int32_t groups, crowd *c) {
+static ravel_status make_group_items(const ravel__job *job, const int32_t *group, int32_t groups, group_items *c) {
     size_t n = (size_t)groups;
     memset(c, 0, sizeof *c);
     int64_t *slots = ravel__arena_push(job->arena, n, sizeof *slots), most = 0;
@@ -42,7 +44,7 @@ static ravel_status make_crowd(const ravel__job *job, const int32_t *group, int3
     c->pool.slot = ravel__arena_push(job->arena, n, sizeof *c->pool.slot);
     c->order = ravel__arena_push(job->arena, n, sizeof *c->order);
     c->rank = ravel__arena_push(job->arena, n, sizeof *c->rank);
-    if (!slots || !c->pool.cost || !c->pool.slot || !c->order || !c->rank) return short_of(job, n * 28);
+    if (!slots || !c->pool.cost || !c->pool.slot || !c->order || !c->rank) return no_memory(job, n * 28);
     memset(slots, 0, n * sizeof *slots);
     memset(c->pool.cost, 0, n * sizeof *c->pool.cost);
     for (int32_t i = 0; i < job->pool->count; i++) {
@@ -66,17 +68,17 @@ static ravel_status make_crowd(const ravel__job *job, const int32_t *group, int3
 }
 
 /* The default method evens ranks out by trading groups. */
-static ravel_status even_crowd(crowd *c) {
+static ravel_status balance_groups(group_items *c) {
     ravel__lists lists;
-    ravel__table table;
+    ravel__trading table;
     int32_t dp = c->job.dp, *scratch = ravel__arena_push(c->job.arena, (size_t)dp, sizeof *scratch);
     ravel_status status = ravel__lists_make(&c->job, c->rank, dp, dp, &lists);
-    if (!status) status = ravel__table_make(&c->job, dp, c->pool.count, &table);
-    if (status || !scratch) return short_of(&c->job, (size_t)dp * sizeof *scratch);
+    if (!status) status = ravel__trade_make(&c->job, dp, c->pool.count, &table);
+    if (status || !scratch) return no_memory(&c->job, (size_t)dp * sizeof *scratch);
     for (int32_t r = 0; r < dp; r++)
-        ravel__table_load(&table, &c->pool, r, lists.items + lists.start[r], lists.bin[r].rows);
-    table.fuel = (int64_t)c->pool.count * (c->rules.options.effort == RAVEL_EFFORT_MAX ? 1024 : 64);
-    ravel__table_even(&table, 0, dp, (ravel__care){4, 16, 2, 18}, scratch);
+        ravel__trade_load(&table, &c->pool, r, lists.items + lists.start[r], lists.bin[r].rows);
+    table.tries_left = (int64_t)c->pool.count * c->job.limits->group_trades_per_sample;
+    ravel__trade_balance(&table, 0, dp, c->job.limits->groups, scratch);
     for (int32_t r = 0; r < dp; r++)
         for (int32_t i = 0; i < table.rows[r]; i++) c->rank[table.item[table.start[r] + i]] = r;
     return RAVEL_OK;
@@ -94,22 +96,22 @@ static ravel_status number_groups(const ravel__job *job, int32_t *group, int32_t
 
 static ravel_status choose_ranks(const ravel__job *job, int32_t *rank) {
     int32_t groups, over;
-    crowd c;
+    group_items c;
     if (job->ranks) {
         for (int32_t i = 0; i < job->pool->count; i++) rank[i] = job->ranks[job->pool->row[i]];
         return RAVEL_OK;
     }
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status = number_groups(job, rank, &groups);
-    if (!status) status = make_crowd(job, rank, groups, &c);
+    if (!status) status = make_group_items(job, rank, groups, &c);
     if (!status) status = ravel__spread(&c.job, job->dp, 0, c.order, c.rank, &over);
-    if (!status && job->method == RAVEL_METHOD_RAVEL) status = even_crowd(&c);
+    if (!status && job->method == RAVEL_METHOD_RAVEL) status = balance_groups(&c);
     for (int32_t i = 0; !status && i < job->pool->count; i++) rank[i] = c.rank[rank[i]];
     ravel__arena_rewind(job->arena, mark);
     return status;
 }
 
-/* ---- a pool a rank ------------------------------------------------------------------------------------------ */
+/* ---- a pool per rank ------------------------------------------------------------------------------------------ */
 
 static ravel_status make_slices(const ravel__job *job, const int32_t *rank, slices *s) {
     const ravel__pool *pool = job->pool;
@@ -126,9 +128,12 @@ static ravel_status make_slices(const ravel__job *job, const int32_t *rank, slic
     s->rank_bins = ravel__arena_push(arena, dp, sizeof *s->rank_bins);
     if (!s->all.row || !s->all.slot || !s->all.cost || (pool->prompt && !s->all.prompt) || !s->from || !s->bin ||
         !s->start || !s->rank_bins)
-        return short_of(job, n * 28);
+        return no_memory(job, n * 28);
     memset(s->start, 0, (dp + 2) * sizeof *s->start);
-    for (int32_t i = 0; i < pool->count; i++) s->start[rank[i] + 2]++;
+    for (int32_t i = 0; i < pool->count; i++) {
+        RAVEL_ASSERT(rank[i] >= 0 && rank[i] < job->dp);
+        s->start[rank[i] + 2]++;
+    }
     for (size_t r = 0; r < dp; r++) s->start[r + 2] += s->start[r + 1];
     for (int32_t i = 0; i < pool->count; i++) {
         int32_t at = s->start[rank[i] + 1]++;
@@ -148,7 +153,7 @@ static ravel__pool slice(const slices *s, int32_t rank) {
     return pool;
 }
 
-/* The default method: the rank's samples spread evenly over its micro-steps where the cap allows, dearest bin first, so
+/* The default method: the rank's samples spread evenly over its micro-steps where the cap allows, largest bin first, so
  * that a micro-step's bins are alike over the ranks. */
 static ravel_status fill_evenly(const ravel__job *job, const slices *s, int32_t rank, int32_t steps,
                                 ravel__lists *lists) {
@@ -172,7 +177,7 @@ static ravel_status fill_rank(const ravel__job *job, const slices *s, int32_t ra
     }
     status = fill_evenly(job, s, rank, steps, lists);
     int32_t *order = ravel__arena_push(job->arena, (size_t)lists->bins, sizeof *order);
-    if (status || !order) return short_of(job, (size_t)steps * sizeof *order);
+    if (status || !order) return no_memory(job, (size_t)steps * sizeof *order);
     status = ravel__lists_order(job, lists, order);
     for (int32_t i = 0; !status && i < lists->bins; i++) step_of[order[i]] = i;
     return status;
@@ -185,7 +190,7 @@ static ravel_status seat_rank(const ravel__job *job, const slices *s, int32_t ra
     one.dp = 1;
     ravel__lists lists = {0, NULL, NULL, NULL};
     int32_t *step_of = ravel__arena_push(job->arena, (size_t)steps, sizeof *step_of);
-    if (!step_of) return short_of(job, (size_t)steps * sizeof *step_of);
+    if (!step_of) return no_memory(job, (size_t)steps * sizeof *step_of);
     ravel_status status = fill_rank(&one, s, rank, steps, step_of, &lists);
     for (int32_t b = 0; !status && b < lists.bins; b++)
         for (int32_t i = 0; i < lists.bin[b].rows; i++)
@@ -198,7 +203,7 @@ static ravel_status seat_rank(const ravel__job *job, const slices *s, int32_t ra
 static ravel_status pack_rank(const ravel__job *job, int32_t *bin, int32_t *bins) {
     if (job->method != RAVEL_METHOD_RAVEL) return ravel__methods[job->method].pack(job, bin, bins);
     if (job->rules->options.layout != RAVEL_LAYOUT_PACKED) return ravel__pack_bfd(job, bin, bins);
-    return ravel__pack_fewest(job, ravel__is_thorough(job), bin, bins);
+    return ravel__pack_fewest(job, job->limits->thorough, bin, bins);
 }
 
 static ravel_status pack_ranks(const ravel__job *job, slices *s, ravel__solution *solution) {
@@ -208,7 +213,7 @@ static ravel_status pack_ranks(const ravel__job *job, slices *s, ravel__solution
         ravel__job one = *job;
         one.pool = &pool;
         one.dp = 1;
-        one.bound = ravel__bins_bound(job->rules, &pool);
+        ravel__job_bound(&one);
         s->rank_bins[r] = 0;
         if (pool.count) status = pack_rank(&one, s->bin + s->start[r], &s->rank_bins[r]);
         int64_t steps = ravel__steps_for(job->rules, s->rank_bins[r], 1);

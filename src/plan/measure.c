@@ -8,49 +8,28 @@
 
 /* ---- bins --------------------------------------------------------------------------------------------------- */
 
-typedef struct measure {
-    int64_t tokens, slot, cost, rows, prompt, rest, dearest;
-} measure;
-
-static void add_sample(const ravel__rules *rules, const ravel_plan_input *input, int64_t row, measure *m) {
-    int64_t prompt, slot = ravel__slot(rules, input, row, &prompt), cost = ravel__sample_cost(rules, input, row);
-    m->tokens += ravel__length(input, row);
-    m->rows++;
-    m->slot += slot;
-    m->cost += cost;
-    if (prompt > m->prompt) m->prompt = prompt;
-    if (slot - prompt > m->rest) m->rest = slot - prompt;
-    if (cost > m->dearest) m->dearest = cost;
-}
-
-/* In the padded layouts the sums give way to the rectangle. */
-static void close_bin(const ravel__rules *rules, measure *m) {
-    int64_t align = rules->options.align, width = m->prompt + m->rest;
-    if (rules->options.layout != RAVEL_LAYOUT_PACKED && m->rows) {
-        m->slot = m->rows * width;
-        m->cost = m->rows * (rules->own_costs ? m->dearest : ravel__cost_of(rules, width * align));
-    }
-    m->slot *= align;
-    m->cost += rules->overhead;
+static void add_sample(const ravel__rules *rules, const ravel_plan_input *input, int64_t row, ravel__bin *bin) {
+    int64_t prompt, slot = ravel__slot(rules, input, row, &prompt);
+    ravel__bin_put(rules, bin, (uint32_t)slot, (uint32_t)prompt, ravel__sample_cost(rules, input, row));
 }
 
 static void measure_bins(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan,
                          int64_t *bin_tokens, int64_t *bin_slots, int64_t *bin_costs, ravel_plan_stats *s) {
     int64_t capacity = rules->options.cp * rules->options.budget;
     for (int64_t b = 0; b < plan->bins; b++) {
-        measure m;
-        memset(&m, 0, sizeof m);
-        for (int64_t i = plan->bin_offsets[b]; i < plan->bin_offsets[b + 1]; i++)
-            add_sample(rules, input, plan->samples[i], &m);
-        close_bin(rules, &m);
-        bin_tokens[b] = m.tokens;
-        bin_slots[b] = m.slot;
-        bin_costs[b] = m.cost;
-        *(m.rows ? &s->bins : &s->fillers) += 1;
-        s->actual_tokens += m.tokens;
-        s->padded_tokens += m.slot;
-        s->cost += m.cost;
-        s->over_budget += m.slot > capacity || m.rows > rules->most;
+        ravel__bin bin = {0};
+        bin_tokens[b] = 0;
+        for (int64_t i = plan->bin_offsets[b]; i < plan->bin_offsets[b + 1]; i++) {
+            add_sample(rules, input, plan->samples[i], &bin);
+            bin_tokens[b] += ravel__length(input, plan->samples[i]);
+        }
+        bin_slots[b] = bin.size * rules->options.align;
+        bin_costs[b] = bin.cost + rules->overhead;
+        *(bin.rows ? &s->bins : &s->fillers) += 1;
+        s->actual_tokens += bin_tokens[b];
+        s->padded_tokens += bin_slots[b];
+        s->cost += bin_costs[b];
+        s->over_budget += bin_slots[b] > capacity || bin.rows > rules->most;
     }
 }
 
