@@ -65,6 +65,15 @@ extern "C" {
 
 typedef struct ravel_refit ravel_refit;
 
+/* Which weights. Two identities are equal only where the bytes are: a version that was trained anew after a rollback has
+ * the same number and another nonce. */
+typedef struct ravel_refit_identity {
+    int64_t version; /* given by the trainers, above 0; 0: no weights yet */
+    uint64_t nonce;  /* random, drawn once per publication */
+    uint64_t
+        digest; /* publications: hash of the hashes of all blocks of all trainer ranks (docs/refit-wire.md); else 0 */
+} ravel_refit_identity;
+
 /* ---- what there is -------------------------------------------------------------------------------------- */
 
 /* A tensor as one rank has it. Zero what you do not use: `= {0}` and designated initialisers do that.
@@ -202,10 +211,11 @@ typedef enum ravel_refit_cast {
 #define RAVEL_REFIT_CAST_CHOICES "exact|narrow"
 
 typedef enum ravel_refit_stage {
-    RAVEL_REFIT_SPARE, /* into the set that is not live; the switch exchanges them */
-    RAVEL_REFIT_UNDO   /* in place, what was there goes to a log first; nobody may use the weights meanwhile */
+    RAVEL_REFIT_SPARE, /* into the set that is not live; the commit swaps the two */
+    RAVEL_REFIT_UNDO,  /* in place, what was there goes to a log first; nobody may use the weights meanwhile */
+    RAVEL_REFIT_COPY /* into a staging set; the commit copies it to `data`, whose addresses never change (CUDA graphs) */
 } ravel_refit_stage;
-#define RAVEL_REFIT_STAGE_CHOICES "spare|undo"
+#define RAVEL_REFIT_STAGE_CHOICES "spare|undo|copy"
 
 typedef struct ravel_refit_options {
     size_t size;          /* sizeof(ravel_refit_options), set by ravel_refit_options_default */

@@ -44,7 +44,7 @@ static ravel_status tell(ravel_refit *refit, int32_t who, ravel_status status, r
         ravel__put32(told, (uint32_t)status);
         if (err) memcpy(told + 4, err->message, RAVEL_ERROR_MESSAGE_BYTES);
     }
-    ravel_status result = t->broadcast(t->user, refit->comm, told, TOLD_BYTES, who, &failure);
+    ravel_status result = ravel__broadcast(t, refit->comm, told, TOLD_BYTES, who, &failure);
     if (result != RAVEL_OK && status == RAVEL_OK) ravel_error_set(err, result, "%s", failure.message);
     if (result != RAVEL_OK) return lost(refit, result, err);
     if (who == refit->rank) return status;
@@ -63,10 +63,9 @@ static int64_t failure_key(const ravel_refit *refit, ravel_status status) {
 }
 
 ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
     ravel_error failure = RAVEL_ERROR_INIT;
     int64_t key = failure_key(refit, status);
-    ravel_status result = t->allreduce(t->user, refit->comm, &key, 1, RAVEL_I64, RAVEL_MIN, &failure);
+    ravel_status result = ravel_comm_allreduce(refit->comm, &key, &key, 1, RAVEL_I64, RAVEL_MIN, &failure);
     if (result != RAVEL_OK) {
         if (err) *err = failure; /* that the communicator is gone matters more than what failed here */
         return lost(refit, result, err);
@@ -87,8 +86,8 @@ static ravel__hello make_hello(const ravel_refit *refit, ravel_status status, co
     h.sequential = refit->source && refit->source->iterate;
     h.route = o->route, h.replica = o->replica, h.cast = o->cast;
     h.fanout = o->fanout, h.delta = o->delta, h.ignore_extra = o->ignore_extra;
-    h.version = refit->stage.version, h.lineage = refit->stage.lineage;
-    h.prepared = refit->stage.prepared, h.prepared_lineage = refit->stage.prepared_lineage;
+    h.held = refit->stage.held;
+    h.prepared = refit->stage.prepared;
     return h;
 }
 
@@ -120,8 +119,8 @@ static ravel_status exchange_hellos(ravel_refit *refit, const ravel__hello *mine
     ravel_error failure = RAVEL_ERROR_INIT;
     unsigned char own[RAVEL__HELLO_BYTES];
     ravel__hello_encode(mine, own);
-    ravel_status status = t->step(t->user, refit->comm, RAVEL__STEP_HELLO, &failure);
-    if (status == RAVEL_OK) status = t->allgather(t->user, refit->comm, own, coded, RAVEL__HELLO_BYTES, &failure);
+    ravel_status status = ravel__take_step(t, refit->comm, RAVEL__STEP_HELLO, &failure);
+    if (status == RAVEL_OK) status = ravel__allgather(t, refit->comm, own, coded, RAVEL__HELLO_BYTES, &failure);
     if (status != RAVEL_OK) {
         if (err) *err = failure;
         return lost(refit, status, err);
@@ -155,14 +154,14 @@ static ravel_status read_manifests(ravel_refit *refit, const manifests *own, rav
     unsigned char *buffer = ravel__alloc(&refit->memory.allocator, most);
     ravel_status status = RAVEL_OK;
     if (!buffer && most > 0) status = ravel__no_memory(err, most, "a manifest");
-    if (status == RAVEL_OK) status = t->step(t->user, refit->comm, RAVEL__STEP_MANIFEST, err);
+    if (status == RAVEL_OK) status = ravel__take_step(t, refit->comm, RAVEL__STEP_MANIFEST, err);
     for (int32_t p = 0; p < catalog->party_count && status == RAVEL_OK; p++) {
         const ravel__party *party = &catalog->parties[p];
         int32_t from = party->ranks[0];
         int64_t bytes = catalog->hellos[from].manifest_bytes[party->side];
         if (from == refit->rank && buffer && own->bytes)
             memcpy(buffer, own->bytes + (party->side == RAVEL__OF_SINK ? own->size[0] : 0), (size_t)bytes);
-        status = t->broadcast(t->user, refit->comm, buffer, bytes, from, err);
+        status = ravel__broadcast(t, refit->comm, buffer, bytes, from, err);
         if (status == RAVEL_OK) status = ravel__catalog_add(catalog, p, buffer, (size_t)bytes, list, err);
     }
     ravel__release(&refit->memory.allocator, buffer, most);
@@ -209,8 +208,8 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
 /* Who borrows keeps the sender waiting while it loads: only where that is a matter of memory, not of callbacks or a
  * disk. */
 static int may_borrow(const ravel_refit *refit) {
-    return refit->transport->iborrow && ravel__comm_lends(refit->comm) && refit->sink && !refit->sink->load &&
-           !refit->options.undo_dir;
+    return !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) && refit->sink &&
+           !refit->sink->load && !refit->options.undo_dir;
 }
 
 static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
@@ -245,20 +244,19 @@ static void count_sides(ravel_refit *refit, const ravel__hello *hellos, ravel__d
     if (refit->receivers == 0) ravel__differences_add(list, "no rank has a sink");
 }
 
-/* What is in doubt here was switched to by somebody else, or by nobody. */
+/* If any peer committed our prepared version, commit it too; otherwise drop it. */
 static void resolve_doubt(ravel_refit *refit, const ravel__hello *hellos) {
-    const ravel__stage *s = &refit->stage;
-    int switched = 0;
+    const ravel_refit_identity prepared = refit->stage.prepared;
+    int committed = 0;
     for (int32_t r = 0; r < refit->ranks; r++)
-        switched |= s->prepared > 0 && hellos[r].version == s->prepared && hellos[r].lineage == s->prepared_lineage;
-    ravel__stage_resolve(&refit->stage, switched);
+        committed |= prepared.version > 0 && ravel__identity_equal(hellos[r].held, prepared);
+    ravel__stage_resolve(&refit->stage, committed);
 }
 
 /* Whether all ranks have the same plan: the least and the greatest digest are one. */
 static ravel_status compare_plans(ravel_refit *refit, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
     int64_t both[2] = {(int64_t)refit->plan.digest, ~(int64_t)refit->plan.digest};
-    ravel_status status = t->allreduce(t->user, refit->comm, both, 2, RAVEL_I64, RAVEL_MIN, err);
+    ravel_status status = ravel_comm_allreduce(refit->comm, both, both, 2, RAVEL_I64, RAVEL_MIN, err);
     if (status != RAVEL_OK) return lost(refit, status, err);
     if (both[0] == ~both[1]) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_MISMATCH,
@@ -289,7 +287,7 @@ static ravel_status negotiate(ravel_refit *refit, const manifests *own, const ra
     ravel__catalog_free(&catalog);
     if (!refit->comm) return status;
     if (status == RAVEL_OK) status = make_streams(refit, err);
-    ravel_status step = t->step(t->user, refit->comm, RAVEL__STEP_READY, err);
+    ravel_status step = ravel__take_step(t, refit->comm, RAVEL__STEP_READY, err);
     if (step != RAVEL_OK) return lost(refit, step, err);
     status = ravel__refit_agree(refit, status, err);
     return status == RAVEL_OK ? compare_plans(refit, err) : status;

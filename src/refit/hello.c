@@ -3,6 +3,7 @@
 
 #include "refit/bytes.h"
 #include "refit/checksum.h"
+#include "refit/manifest.h"
 
 #include <stddef.h>
 
@@ -10,35 +11,40 @@ static const unsigned char magic[4] = {'R', 'V', 'L', 'H'};
 
 enum { CHECKSUM_AT = 8, HEAD = 16, BODY = HEAD + RAVEL__HELLO_MESSAGE };
 
+/* A field, and the range that a peer's value must be in. */
 typedef struct field {
     size_t offset;
     int32_t bytes;
+    const char *name;
+    int64_t least, most;
 } field;
 
-#define F(name) \
-    { offsetof(ravel__hello, name), (int32_t)sizeof(((ravel__hello *)0)->name) }
+#define R(name, least, most) \
+    { offsetof(ravel__hello, name), (int32_t)sizeof(((ravel__hello *)0)->name), #name, least, most }
+#define F(name) R(name, INT64_MIN, INT64_MAX) /* anything */
+#define N(name) R(name, 0, INT64_MAX)
 
 static const field fields[] = {
-    F(roles),
-    F(sequential),
-    F(settings.num_buffers),
-    F(settings.size_from),
-    F(settings.buffer_bytes),
-    F(settings.afford),
-    F(route),
-    F(replica),
-    F(cast),
-    F(fanout),
-    F(delta),
-    F(ignore_extra),
-    F(manifest_bytes[0]),
-    F(manifest_bytes[1]),
+    R(roles, 0, RAVEL__SOURCE | RAVEL__SINK),
+    R(sequential, 0, 1),
+    R(settings.num_buffers, 0, RAVEL__NUM_BUFFERS_MOST),
+    R(settings.size_from, RAVEL__SIZE_DEFAULT, RAVEL__SIZE_EXPLICIT),
+    N(settings.buffer_bytes),
+    N(settings.afford),
+    R(route, RAVEL_REFIT_AUTO, RAVEL_REFIT_SHARD),
+    R(replica, RAVEL_REFIT_REPLICA_AUTO, RAVEL_REFIT_FIRST),
+    R(cast, RAVEL_REFIT_EXACT, RAVEL_REFIT_NARROW),
+    R(fanout, 0, 4),
+    R(delta, 0, 1),
+    R(ignore_extra, 0, 1),
+    R(manifest_bytes[0], 0, RAVEL__MANIFEST_BYTES_MOST),
+    R(manifest_bytes[1], 0, RAVEL__MANIFEST_BYTES_MOST),
     F(digest[0]),
     F(digest[1]),
-    F(version),
-    F(prepared),
-    F(lineage),
-    F(prepared_lineage),
+    N(held.version),
+    N(prepared.version),
+    F(held.nonce),
+    F(prepared.nonce),
     F(host),
     F(checksum),
 };
@@ -60,6 +66,35 @@ static void get_field(const unsigned char *p, void *value, int32_t bytes) {
         memcpy(value, &x32, 4);
     else
         memcpy(value, &x64, 8);
+}
+
+static ravel_status check_field(const field *f, const ravel__hello *hello, ravel_error *err) {
+    const char *p = (const char *)hello + f->offset;
+    int32_t x32 = 0;
+    int64_t value = 0;
+    if (f->bytes == 4)
+        memcpy(&x32, p, 4), value = x32;
+    else
+        memcpy(&value, p, 8);
+    if (value >= f->least && value <= f->most) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_DATA, "its hello says %s %lld; allowed is %lld to %lld", f->name,
+                           (long long)value, (long long)f->least, (long long)f->most);
+}
+
+/* Ranges of single fields, and what fields say together. */
+static ravel_status check(const ravel__hello *h, ravel_error *err) {
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (check_field(&fields[i], h, err) != RAVEL_OK) return RAVEL_E_DATA;
+    int64_t bytes = h->settings.buffer_bytes;
+    if (h->settings.size_from == RAVEL__SIZE_EXPLICIT &&
+        (bytes < RAVEL__BUFFER_BYTES_LEAST || bytes > RAVEL__BUFFER_BYTES_MOST))
+        return ravel_error_set(err, RAVEL_E_DATA, "its hello says buffers of %lld bytes; allowed is 4k to 1T",
+                               (long long)bytes);
+    for (int side = 0; side < 2 && h->status == RAVEL_OK; side++)
+        if (!(h->roles & (side ? RAVEL__SINK : RAVEL__SOURCE)) != (h->manifest_bytes[side] == 0))
+            return ravel_error_set(err, RAVEL_E_DATA, "its hello says roles %d and a manifest of %lld bytes", h->roles,
+                                   (long long)h->manifest_bytes[side]);
+    return RAVEL_OK;
 }
 
 /* Of everything but itself. */
@@ -95,5 +130,5 @@ ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], rav
     hello->message[RAVEL__HELLO_MESSAGE - 1] = '\0';
     for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
         get_field(p, (char *)hello + fields[i].offset, fields[i].bytes);
-    return RAVEL_OK;
+    return check(hello, err);
 }

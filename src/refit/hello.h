@@ -10,6 +10,12 @@
 
 enum { RAVEL__HELLO_BYTES = 640, RAVEL__HELLO_FORMAT = 1, RAVEL__HELLO_MESSAGE = 400 };
 
+/* Limits of N, B and a manifest, of this rank's options as of what a peer says. */
+#define RAVEL__NUM_BUFFERS_MOST    16
+#define RAVEL__BUFFER_BYTES_LEAST  4096
+#define RAVEL__BUFFER_BYTES_MOST   ((int64_t)1 << 40)
+#define RAVEL__MANIFEST_BYTES_MOST ((int64_t)1 << 31)
+
 /* Where a rank's buffer size comes from. */
 typedef enum ravel__size_from { RAVEL__SIZE_DEFAULT, RAVEL__SIZE_RATIO, RAVEL__SIZE_EXPLICIT } ravel__size_from;
 
@@ -32,14 +38,14 @@ typedef struct ravel__hello {
     int32_t route, replica, cast, fanout, delta, ignore_extra; /* must be the same everywhere */
     int64_t manifest_bytes[2];                                 /* of source and sink; 0: none */
     uint64_t digest[2];
-    int64_t version;                    /* that its sink holds */
-    int64_t prepared;                   /* that its sink has complete but not switched to; 0: none */
-    uint64_t lineage, prepared_lineage; /* of the senders that these versions came from */
-    uint64_t host;                      /* the same for ranks on one machine */
-    int32_t checksum;                   /* RAVEL__CHECKSUM_XXH3 */
+    ravel_refit_identity held;     /* by its sink */
+    ravel_refit_identity prepared; /* complete in its sink, not known to be committed; version 0: none */
+    uint64_t host;                 /* the same for ranks on one machine */
+    int32_t checksum;              /* RAVEL__CHECKSUM_XXH3 */
 } ravel__hello;
 
 void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HELLO_BYTES]);
+/* E_MISMATCH: another format; E_CHECKSUM; E_DATA: a field is out of its range, and the sentence names it. */
 ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], ravel__hello *hello, ravel_error *err);
 
 /* What all ranks agree on. */

@@ -96,7 +96,8 @@ static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t,
     int careful = l->refit->sink->load != NULL;
     ravel_status status = RAVEL_OK;
     ravel__xxh3 state;
-    void *place = ravel__stage_place(&l->refit->stage, t->slice->item, &t->box, (int64_t)e->first, e->dtype);
+    ravel__span span = {t->slice->item, &t->box, (int64_t)e->first, count};
+    void *place = ravel__stage_place(&l->refit->stage, &span, e->dtype);
     if (place) return take_at_once(l, sender, t, e, payload, place);
     int64_t clock = ravel__clock_ns(), later;
     if (careful && ravel__xxh3_of(payload, (size_t)(count * each)) != e->checksum) return changed(l, sender, t, e);
@@ -108,8 +109,9 @@ static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t,
         later = ravel__clock_ns();
         l->verify_ns += later - clock;
         clock = later;
-        status = ravel__stage_write(&l->refit->stage, t->slice->item, &t->box, (int64_t)e->first + done, n, e->dtype,
-                                    from, &l->why);
+        span.first = (int64_t)e->first + done;
+        span.count = n;
+        status = ravel__stage_write(&l->refit->stage, &span, e->dtype, from, &l->why);
         later = ravel__clock_ns();
         l->load_ns += later - clock;
         clock = later;
@@ -126,10 +128,8 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned 
     if (!expect(l, stream, e, &t)) return RAVEL_E_DATA;
     if (e->kind == RAVEL__ENTRY_KEEP) {
         int64_t begin = ravel__clock_ns();
-        if (l->refit->stage.first)
-            return out_of_place(l, l->refit->plan.in[stream].sender, "keeps what was never sent");
-        status =
-            ravel__stage_keep(&l->refit->stage, t.slice->item, &t.box, (int64_t)e->first, (int64_t)e->count, &l->why);
+        ravel__span span = {t.slice->item, &t.box, (int64_t)e->first, (int64_t)e->count};
+        status = ravel__stage_keep(&l->refit->stage, &span, &l->why);
         l->load_ns += ravel__clock_ns() - begin;
         l->kept_bytes += (int64_t)e->count * ravel_dtype_bytes(e->dtype);
     } else {

@@ -84,17 +84,17 @@ void ravel__packer_free(ravel__packer *p) {
     memset(p, 0, sizeof *p);
 }
 
-void ravel__packer_begin(ravel__packer *p, int64_t version, const char *active, const char *has_base) {
-    p->window = p->next = 0;
+void ravel__packer_begin(ravel__packer *p, ravel_refit_identity next, const char *active, const char *has_base) {
+    p->window = p->turn = 0;
     p->tensor = -1;
-    p->version = version;
+    p->next = next;
     p->status = RAVEL_OK;
     ravel_error_clear(&p->why);
     p->iterate_ns = p->pack_ns = p->frames = 0;
     p->gave_up = 0;
     for (int32_t i = 0; i < p->refit->plan.out_count; i++) {
         p->cursors[i] = (ravel__out_cursor){.active = active[i], .ended = !active[i]};
-        p->cursors[i].comparing = active[i] && p->deltas[i].sent && p->deltas[i].base > 0 && has_base[i];
+        p->cursors[i].comparing = active[i] && p->deltas[i].sent && p->deltas[i].base.version > 0 && has_base[i];
     }
     ravel__lane_reset(&p->free);
     ravel__lane_reset(&p->ready);
@@ -107,7 +107,7 @@ void ravel__packer_end(ravel__packer *p, int committed) {
         uint64_t *swap = d->sent;
         d->sent = d->sending;
         d->sending = swap;
-        d->base = p->version;
+        d->base = p->next;
     }
 }
 
@@ -257,11 +257,11 @@ static int has_more(const ravel__packer *p, int32_t stream, int32_t window) {
  * come when the receivers expect frames. */
 static int32_t next_stream(ravel__packer *p) {
     int32_t count = p->refit->plan.out_count;
-    for (; p->window < p->refit->plan.windows; p->window++, p->next = 0)
+    for (; p->window < p->refit->plan.windows; p->window++, p->turn = 0)
         for (int32_t tried = 0; tried < count; tried++) {
-            int32_t stream = (p->next + tried) % count;
+            int32_t stream = (p->turn + tried) % count;
             if (!has_more(p, stream, p->window)) continue;
-            p->next = (stream + 1) % count;
+            p->turn = (stream + 1) % count;
             return stream;
         }
     return -1;
@@ -271,7 +271,7 @@ static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *w
     ravel__out_cursor *cursor = &p->cursors[stream];
     ravel__frame_head head = {.window = (uint32_t)p->window,
                               .sequence = cursor->sequence++,
-                              .version = (uint64_t)p->version,
+                              .version = (uint64_t)p->next.version,
                               .sender = (uint32_t)p->refit->rank};
     if (p->status != RAVEL_OK) head.flags = RAVEL__FRAME_FLAGS;
     if (!has_more(p, stream, p->window)) head.flags |= RAVEL__FRAME_LAST_OF_WINDOW;

@@ -7,6 +7,7 @@
 #include "refit/checksum.h"
 
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 /* ---- counting memory ------------------------------------------------------------------------------------ */
@@ -30,10 +31,10 @@ void ravel__counted_init(ravel__counted *counted, const ravel_allocator *inner) 
 
 /* ---- create --------------------------------------------------------------------------------------------- */
 
-/* Different for every session that ever sends. */
-static uint64_t fresh_lineage(const ravel_refit *refit) {
-    uint64_t x = ravel__mix64((uint64_t)ravel__clock_ns() ^ (uint64_t)getpid() << 40);
-    x = ravel__mix64(x ^ (uint64_t)(uintptr_t)refit) ^ ravel__machine_number();
+uint64_t ravel__fresh_nonce(void) {
+    uint64_t x = 0;
+    if (getrandom(&x, sizeof x, GRND_NONBLOCK) != (ssize_t)sizeof x)
+        x = ravel__mix64((uint64_t)ravel__clock_ns() ^ (uint64_t)getpid() << 40) ^ ravel__machine_number();
     return x ? x : 1;
 }
 
@@ -101,7 +102,6 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
     r->stage.undo_file = -1;
     r->transport = transport;
     r->host = ravel__machine_number();
-    r->lineage = fresh_lineage(r);
     ravel_status status = prepare(r, source, sink, options, &own);
     status = ravel__refit_connect(r, comm, status, &own);
     if (status != RAVEL_OK) {
@@ -115,7 +115,7 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
 
 ravel_status ravel_refit_create(ravel_comm *comm, const ravel_refit_source *source, const ravel_refit_sink *sink,
                                 const ravel_refit_options *options, ravel_refit **refit, ravel_error *err) {
-    return ravel__refit_create_over(comm, source, sink, options, &ravel__transport_plain, refit, err);
+    return ravel__refit_create_over(comm, source, sink, options, NULL, refit, err);
 }
 
 ravel_status ravel_refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_error *err) {
@@ -154,7 +154,7 @@ ravel_status ravel_refit_run(ravel_comm *comm, const ravel_refit_source *source,
 /* ---- small calls ---------------------------------------------------------------------------------------- */
 
 int64_t ravel_refit_version(const ravel_refit *refit) {
-    return refit->sink ? refit->stage.version : refit->sent_version;
+    return refit->sink ? refit->stage.held.version : refit->sent.version;
 }
 
 void *ravel_refit_data(const ravel_refit *refit, int64_t index) {

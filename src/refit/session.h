@@ -98,7 +98,7 @@ typedef struct ravel__delta {
     uint64_t *sent, *sending; /* [blocks]; NULL: no delta */
     int64_t blocks;
     int64_t block_bytes;
-    int64_t base; /* the version that `sent` is of; 0: none */
+    ravel_refit_identity base; /* of `sent`; version 0: none */
 } ravel__delta;
 
 typedef struct ravel__packer {
@@ -106,10 +106,10 @@ typedef struct ravel__packer {
     ravel__out_cursor *cursors; /* [plan.out_count] */
     ravel__delta *deltas;       /* [plan.out_count] */
     unsigned char *scratch;     /* [RAVEL__PACK_STEP] */
-    int32_t window, next;       /* whose turn it is */
+    int32_t window, turn;       /* of the stream that packs next */
     int64_t tensor;             /* whose data is current; -1: none */
     const void *data;
-    int64_t version;
+    ravel_refit_identity next;
     ravel_status status; /* of the first failure; the calling thread reads it after the thread has ended */
     ravel_error why;
     int64_t iterate_ns, pack_ns;
@@ -121,7 +121,7 @@ typedef struct ravel__packer {
 ravel_status ravel__packer_init(ravel__packer *packer, struct ravel_refit *refit, ravel_error *err);
 void ravel__packer_free(ravel__packer *packer);
 /* Before an update; `has_base[i]`: all members of stream i hold the version that its delta is based on. */
-void ravel__packer_begin(ravel__packer *packer, int64_t version, const char *active, const char *has_base);
+void ravel__packer_begin(ravel__packer *packer, ravel_refit_identity next, const char *active, const char *has_base);
 /* Fills the slot with the next frame; 0: there is none. Failures become ABORT frames. */
 int ravel__packer_next(ravel__packer *packer, ravel__slot *slot, int32_t index);
 /* After the vote. */
@@ -197,9 +197,8 @@ struct ravel_refit {
     ravel__holding source_holding, sink_holding;
     ravel__stage stage;
     ravel__settings settings;
-    uint64_t lineage; /* a sender's own */
     uint64_t host;
-    int64_t sent_version;
+    ravel_refit_identity sent; /* by the last update; version 0: none */
 
     /* of one communicator */
     ravel_comm *comm; /* NULL: lost */
@@ -228,6 +227,8 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
 /* The communicator has failed: leaves it. `tell`: the others do not know yet. */
 void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell);
 int ravel__is_loss(ravel_status status);
+/* Random, never 0. */
+uint64_t ravel__fresh_nonce(void);
 
 /* connect.c. `status` and `err`: this rank's own preparations, which the others are told of. On failure the refit is
  * left without a communicator. */

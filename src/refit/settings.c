@@ -19,9 +19,9 @@
 
 #define FIELD(name) (int32_t) offsetof(ravel_refit_options, name)
 
-#define NUM_MOST       16
-#define BYTES_LEAST    4096.0
-#define BYTES_MOST     1099511627776.0 /* 1 TiB */
+#define NUM_MOST       RAVEL__NUM_BUFFERS_MOST
+#define BYTES_LEAST    ((double)RAVEL__BUFFER_BYTES_LEAST)
+#define BYTES_MOST     ((double)RAVEL__BUFFER_BYTES_MOST)
 #define RATIO_LEAST    1e-6
 #define RATIO_MOST     0.5
 #define RATIO_DEFAULT  0.02
@@ -48,7 +48,8 @@ static const ravel_option table[] = {
     {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
      "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
     {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
-     "spare: into a second set of weights; undo: in place, with a log of what was there"},
+     "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
+     "the commit copies to fixed addresses"},
     {"fanout", RAVEL_OPTION_I32, FIELD(fanout), "0", 0, 4, NULL,
      "broadcast: receivers that each one passes on to; 1: a chain; 0: by the number of frames"},
     {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, "FOLDER", "folder for the undo log; none: in memory"},

@@ -57,17 +57,15 @@ static void tell_progress(ravel_refit *refit) {
 static ravel_status post_send(ravel_refit *refit, ravel__slot *slot, int32_t which, const void *data, int64_t bytes,
                               int32_t peer, int32_t tag, ravel_error *err) {
     const ravel__transport *t = refit->transport;
-    int32_t message = which % 2 ? RAVEL__MESSAGE_FRAME : RAVEL__MESSAGE_NOTICE;
-    ravel_status status = t->isend(t->user, refit->comm, data, bytes, peer, tag, message, &slot->sends[which], err);
+    ravel_status status = ravel__isend(t, refit->comm, data, bytes, peer, tag, &slot->sends[which], err);
     refit->wire.open_requests += slot->sends[which] != NULL;
     return status;
 }
 
 static ravel_status post_notice_recv(ravel_refit *refit, ravel__slot *slot, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
     int32_t peer = refit->in_states[slot->stream].parent, tag = notice_tag(&refit->plan.in[slot->stream]);
-    ravel_status status = t->irecv(t->user, refit->comm, slot->notice_bytes, RAVEL__NOTICE_BYTES, peer, tag,
-                                   RAVEL__MESSAGE_NOTICE, &slot->recv, err);
+    ravel_status status =
+        ravel_comm_irecv(refit->comm, slot->notice_bytes, RAVEL__NOTICE_BYTES, RAVEL_U8, peer, tag, &slot->recv, err);
     refit->wire.open_requests += slot->recv != NULL;
     return status;
 }
@@ -77,9 +75,8 @@ static ravel_status post_frame_recv(ravel_refit *refit, ravel__slot *slot, ravel
     int32_t peer = refit->in_states[slot->stream].parent, tag = frame_tag(&refit->plan.in[slot->stream]);
     int64_t bytes = (int64_t)slot->notice.bytes;
     ravel_status status =
-        refit->borrows
-            ? t->iborrow(t->user, refit->comm, &slot->loan, bytes, peer, tag, &slot->recv, err)
-            : t->irecv(t->user, refit->comm, slot->buffer, bytes, peer, tag, RAVEL__MESSAGE_FRAME, &slot->recv, err);
+        refit->borrows ? ravel__iborrow(t, refit->comm, &slot->loan, bytes, peer, tag, &slot->recv, err)
+                       : ravel_comm_irecv(refit->comm, slot->buffer, bytes, RAVEL_U8, peer, tag, &slot->recv, err);
     refit->wire.open_requests += slot->recv != NULL;
     return status;
 }
@@ -90,7 +87,7 @@ static ravel_status look(ravel_refit *refit, ravel_request **request, int32_t *d
     *bad = 0;
     if (!*request) return RAVEL_OK;
     ravel_error why = RAVEL_ERROR_INIT;
-    ravel_status status = refit->transport->test(refit->transport->user, *request, done, &why);
+    ravel_status status = ravel__test(refit->transport, *request, done, &why);
     if (!*done) return RAVEL_OK;
     *request = NULL;
     refit->wire.open_requests--;
@@ -498,7 +495,7 @@ static situation look_around(ravel_refit *refit) {
 /* Waits for one request, and leaves it as done. */
 static ravel_status wait_for(ravel_refit *refit, ravel_request **request, int32_t *bad, ravel_error *err) {
     ravel_error why = RAVEL_ERROR_INIT;
-    ravel_status status = refit->transport->wait(refit->transport->user, *request, &why);
+    ravel_status status = ravel_request_wait(*request, &why);
     *request = NULL;
     refit->wire.open_requests--;
     refit->wire.now_ns = ravel__clock_ns();

@@ -20,26 +20,25 @@ enum { BEGIN_BYTES = 48, BEGIN_USED = 40 };
 
 /* What a rank says at the beginning. */
 typedef struct opening {
-    int64_t wanted;       /* version that it asks for; 0: whatever the senders have */
-    int64_t has;          /* of its sink */
-    uint64_t lineage;     /* of that */
-    uint64_t its_lineage; /* of its source */
-    int32_t status;       /* of its arguments */
+    ravel_refit_identity wanted; /* version that it asks for, 0: the senders'; a sender's nonce for it */
+    ravel_refit_identity held;   /* by its sink */
+    int32_t status;              /* of its arguments */
 } opening;
 
 static void put_opening(const opening *o, unsigned char *p) {
     memset(p, 0, BEGIN_BYTES);
-    ravel__put64(p, (uint64_t)o->wanted);
-    ravel__put64(p + 8, (uint64_t)o->has);
-    ravel__put64(p + 16, o->lineage);
-    ravel__put64(p + 24, o->its_lineage);
+    ravel__put64(p, (uint64_t)o->wanted.version);
+    ravel__put64(p + 8, (uint64_t)o->held.version);
+    ravel__put64(p + 16, o->held.nonce);
+    ravel__put64(p + 24, o->wanted.nonce);
     ravel__put32(p + 32, (uint32_t)o->status);
     ravel__put64(p + BEGIN_USED, ravel__xxh3_of(p, BEGIN_USED));
 }
 
 static opening get_opening(const unsigned char *p) {
-    return (opening){(int64_t)ravel__get64(p), (int64_t)ravel__get64(p + 8), ravel__get64(p + 16), ravel__get64(p + 24),
-                     (int32_t)ravel__get32(p + 32)};
+    return (opening){.wanted = {(int64_t)ravel__get64(p), ravel__get64(p + 24), 0},
+                     .held = {(int64_t)ravel__get64(p + 8), ravel__get64(p + 16), 0},
+                     .status = (int32_t)ravel__get32(p + 32)};
 }
 
 /* What one update needs to remember of the others; one allocation. */
@@ -49,8 +48,7 @@ typedef struct plan_of_update {
     char *active_out, *has_base; /* [plan.out_count] */
     char *active_in;             /* [plan.in_count] */
     size_t bytes;
-    int64_t version;
-    uint64_t lineage; /* the root's */
+    ravel_refit_identity next; /* the root's */
     int32_t served;
 } plan_of_update;
 
@@ -67,7 +65,7 @@ static ravel_status make_room(ravel_refit *refit, plan_of_update *u, ravel_error
 }
 
 static ravel_status step(ravel_refit *refit, int32_t which, ravel_error *err) {
-    ravel_status status = refit->transport->step(refit->transport->user, refit->comm, which, err);
+    ravel_status status = ravel__take_step(refit->transport, refit->comm, which, err);
     if (status != RAVEL_OK) ravel__refit_leave(refit, err, 0);
     return status;
 }
@@ -78,10 +76,10 @@ static ravel_status check_versions(const ravel_refit *refit, const plan_of_updat
     for (int32_t r = 0; r < refit->ranks; r++) {
         opening o = get_opening(u->openings + (size_t)r * BEGIN_BYTES);
         int is_sender = refit->roles[r] & RAVEL__SOURCE;
-        if (o.wanted == u->version || (o.wanted == 0 && !is_sender)) continue;
+        if (o.wanted.version == u->next.version || (o.wanted.version == 0 && !is_sender)) continue;
         return ravel_error_set(err, RAVEL_E_MISMATCH, "version %lld on rank %d (%s), %lld on rank %d (%s)",
-                               (long long)u->version, refit->root, ravel__role_name(refit->roles[refit->root]),
-                               (long long)o.wanted, r, ravel__role_name(refit->roles[r]));
+                               (long long)u->next.version, refit->root, ravel__role_name(refit->roles[refit->root]),
+                               (long long)o.wanted.version, r, ravel__role_name(refit->roles[r]));
     }
     return RAVEL_OK;
 }
@@ -91,7 +89,7 @@ static void decide(ravel_refit *refit, plan_of_update *u) {
     for (int32_t r = 0; r < refit->ranks; r++) {
         opening o = get_opening(u->openings + (size_t)r * BEGIN_BYTES);
         int receives = refit->roles[r] & RAVEL__SINK;
-        u->skip[r] = receives && o.has == u->version && o.lineage == u->lineage;
+        u->skip[r] = receives && ravel__identity_equal(o.held, u->next);
         u->served += receives && !u->skip[r];
     }
     ravel__refit_trees(refit, u->skip, u->active_out, u->active_in);
@@ -101,7 +99,7 @@ static void decide(ravel_refit *refit, plan_of_update *u) {
         for (int32_t m = 0; m < s->member_count; m++) {
             opening o = get_opening(u->openings + (size_t)s->members[m] * BEGIN_BYTES);
             if (u->skip[s->members[m]]) continue;
-            u->has_base[i] &= o.has == refit->packer.deltas[i].base && o.lineage == u->lineage;
+            u->has_base[i] &= ravel__identity_equal(o.held, refit->packer.deltas[i].base);
         }
     }
 }
@@ -127,23 +125,30 @@ static ravel_status check_call(const ravel_refit *refit, int64_t version, ravel_
     return RAVEL_OK;
 }
 
+/* The same version again has the nonce that it was sent with; any other version gets a new one, also an old number after
+ * a rollback. */
+static ravel_refit_identity wanted_identity(const ravel_refit *refit, int64_t version) {
+    if (!refit->source) return (ravel_refit_identity){.version = version};
+    if (version == refit->sent.version) return refit->sent;
+    return (ravel_refit_identity){.version = version, .nonce = ravel__fresh_nonce()};
+}
+
 static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u, ravel_error *err) {
     const ravel__transport *t = refit->transport;
     ravel_error failure = RAVEL_ERROR_INIT;
     unsigned char own[BEGIN_BYTES];
     ravel_status mine = check_call(refit, version, err);
-    opening o = {version, refit->stage.version, refit->stage.lineage, refit->lineage, mine};
+    opening o = {.wanted = wanted_identity(refit, version), .held = refit->stage.held, .status = mine};
     put_opening(&o, own);
     ravel_status status = step(refit, RAVEL__STEP_BEGIN, &failure);
-    if (status == RAVEL_OK) status = t->allgather(t->user, refit->comm, own, u->openings, BEGIN_BYTES, &failure);
+    if (status == RAVEL_OK) status = ravel__allgather(t, refit->comm, own, u->openings, BEGIN_BYTES, &failure);
     if (status != RAVEL_OK) {
         ravel__refit_leave(refit, &failure, status == RAVEL_E_TIMEOUT);
         if (err) *err = failure;
         return status;
     }
     o = get_opening(u->openings + (size_t)refit->root * BEGIN_BYTES);
-    u->version = o.wanted;
-    u->lineage = o.its_lineage;
+    u->next = o.wanted;
     ravel_error changed = RAVEL_ERROR_INIT;
     int right = all_right(refit, u, &changed);
     if (changed.status != RAVEL_OK && mine == RAVEL_OK)
@@ -152,7 +157,7 @@ static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u
         status = right ? check_versions(refit, u, err) : mine;
     if (status == RAVEL_OK && right) {
         decide(refit, u);
-        if (!u->skip[refit->rank]) status = ravel__stage_begin(&refit->stage, u->version, u->lineage, err);
+        if (!u->skip[refit->rank]) status = ravel__stage_begin(&refit->stage, u->next, err);
     }
     return ravel__refit_agree(refit, status, err);
 }
@@ -187,12 +192,12 @@ static void own_numbers(const ravel_refit *refit, const plan_of_update *u, total
 }
 
 static ravel_status add_up(ravel_refit *refit, totals *t, ravel_error *err) {
-    const ravel__transport *tr = refit->transport;
     ravel_error failure = RAVEL_ERROR_INIT;
     ravel_status status = step(refit, RAVEL__STEP_TOTALS, &failure);
-    if (status == RAVEL_OK) status = tr->allreduce(tr->user, refit->comm, t->sum, SUMS, RAVEL_I64, RAVEL_SUM, &failure);
     if (status == RAVEL_OK)
-        status = tr->allreduce(tr->user, refit->comm, t->most, MOSTS, RAVEL_F64, RAVEL_MAX, &failure);
+        status = ravel_comm_allreduce(refit->comm, t->sum, t->sum, SUMS, RAVEL_I64, RAVEL_SUM, &failure);
+    if (status == RAVEL_OK)
+        status = ravel_comm_allreduce(refit->comm, t->most, t->most, MOSTS, RAVEL_F64, RAVEL_MAX, &failure);
     if (status == RAVEL_OK) return RAVEL_OK;
     ravel__refit_leave(refit, &failure, status == RAVEL_E_TIMEOUT);
     if (err) *err = failure;
@@ -216,7 +221,7 @@ static void fill_report(const ravel_refit *refit, const plan_of_update *u, const
                         ravel_refit_report *out) {
     ravel_refit_report r = {.size = out->size};
     double seconds = (double)(ravel__clock_ns() - refit->began_ns) * 1e-9;
-    r.version = refit->sink ? refit->stage.version : refit->sent_version;
+    r.version = ravel_refit_version(refit);
     r.bytes_needed = all->sum[SUM_NEEDED];
     r.bytes_moved = all->sum[SUM_MOVED];
     r.bytes_kept = all->sum[SUM_KEPT];
@@ -288,8 +293,8 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     ravel_status status = begin(refit, version, u, err);
     refit->vote_ns = ravel__clock_ns() - refit->began_ns;
     if (status != RAVEL_OK) return give_up(refit, status, err);
-    ravel__packer_begin(&refit->packer, u->version, u->active_out, u->has_base);
-    ravel__loader_begin(&refit->loader, u->version, u->active_in);
+    ravel__packer_begin(&refit->packer, u->next, u->active_out, u->has_base);
+    ravel__loader_begin(&refit->loader, u->next.version, u->active_in);
     status = step(refit, RAVEL__STEP_STREAM, err);
     int64_t began = ravel__clock_ns();
     if (status == RAVEL_OK) {
@@ -307,7 +312,7 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* it is decided: nothing can keep it from happening */
     ravel__stage_commit(&refit->stage);
     ravel__packer_end(&refit->packer, 1);
-    refit->sent_version = u->version;
+    refit->sent = u->next;
     return RAVEL_OK;
 }
 

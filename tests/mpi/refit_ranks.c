@@ -45,7 +45,7 @@ static ravel_status faulty_step(void *user, ravel_comm *comm, int32_t step, rave
 }
 
 static ravel_status faulty_isend(void *user, ravel_comm *comm, const void *data, int64_t bytes, int32_t peer,
-                                 int32_t tag, int32_t message, ravel_request **request, ravel_error *err) {
+                                 int32_t tag, ravel_request **request, ravel_error *err) {
     (void)user;
     int64_t number = the_fault.sent++;
     if (the_fault.armed && the_fault.me == the_fault.rank && the_fault.step < 0 && the_fault.message == number) {
@@ -65,7 +65,7 @@ static ravel_status faulty_isend(void *user, ravel_comm *comm, const void *data,
             if (status != RAVEL_OK) return status;
         }
     }
-    return ravel__transport_plain.isend(NULL, comm, data, bytes, peer, tag, message, request, err);
+    return ravel_comm_isend(comm, data, bytes, RAVEL_U8, peer, tag, request, err);
 }
 
 /* Two senders that halve everything, the rest receivers that hold it whole; some tensors larger than a buffer. */
@@ -122,7 +122,7 @@ static int run(ravel_comm *comm, int64_t versions) {
     static case_side from, to;
     static refit_case c;
     int32_t rank = the_fault.me = ravel_comm_rank(comm);
-    ravel__transport transport = ravel__transport_plain;
+    ravel__transport transport = {0};
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_refit *refit = NULL;
     transport.step = faulty_step;

@@ -50,7 +50,7 @@ void case_random(refit_case *c, ravel__rng *rng) {
     o->replica = (int32_t)ravel__rng_below(rng, 4);
     o->fanout = (int32_t)ravel__rng_below(rng, 4);
     o->cast = (int32_t)ravel__rng_below(rng, 2);
-    o->stage = (int32_t)ravel__rng_below(rng, 2);
+    o->stage = (int32_t)ravel__rng_below(rng, 3);
     o->delta = ravel__rng_below(rng, 3) == 0;
     o->delta_block = 256 << ravel__rng_below(rng, 4);
     o->helper = ravel__rng_below(rng, 4) != 0;

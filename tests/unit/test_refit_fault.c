@@ -91,7 +91,7 @@ static const void *changed_copy(fault_rank *r, const void *data, int64_t bytes) 
 }
 
 static ravel_status faulty_isend(void *user, ravel_comm *comm, const void *data, int64_t bytes, int32_t peer,
-                                 int32_t tag, int32_t message, ravel_request **request, ravel_error *err) {
+                                 int32_t tag, ravel_request **request, ravel_error *err) {
     fault_rank *r = user;
     if (strikes(r, r->messages++)) {
         int32_t kind = r->t->f.kind;
@@ -104,19 +104,7 @@ static ravel_status faulty_isend(void *user, ravel_comm *comm, const void *data,
             return RAVEL_OK;
         }
     }
-    return ravel__transport_plain.isend(NULL, comm, data, bytes, peer, tag, message, request, err);
-}
-
-static ravel_status faulty_irecv(void *user, ravel_comm *comm, void *data, int64_t bytes, int32_t peer, int32_t tag,
-                                 int32_t message, ravel_request **request, ravel_error *err) {
-    (void)user;
-    return ravel__transport_plain.irecv(NULL, comm, data, bytes, peer, tag, message, request, err);
-}
-
-static ravel_status faulty_iborrow(void *user, ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer,
-                                   int32_t tag, ravel_request **request, ravel_error *err) {
-    (void)user;
-    return ravel__comm_iborrow(comm, loan, bytes, peer, tag, request, err);
+    return ravel_comm_isend(comm, data, bytes, RAVEL_U8, peer, tag, request, err);
 }
 
 /* Now and then a request looks unfinished though it is not, so that several finish at once. */
@@ -130,11 +118,6 @@ static ravel_status faulty_test(void *user, ravel_request *request, int32_t *don
     return ravel_request_test(request, done, err);
 }
 
-static ravel_status faulty_wait(void *user, ravel_request *request, ravel_error *err) {
-    (void)user;
-    return ravel_request_wait(request, err);
-}
-
 static int strikes_collective(const fault_rank *r) {
     const fault *f = &r->t->f;
     return r->t->armed && f->rank == r->rank && f->step == r->step && f->kind == CHANGE;
@@ -144,7 +127,7 @@ static ravel_status faulty_allgather(void *user, ravel_comm *comm, const void *s
                                      ravel_error *err) {
     fault_rank *r = user;
     if (strikes_collective(r)) send = changed_copy(r, send, bytes);
-    return ravel__transport_plain.allgather(NULL, comm, send, recv, bytes, err);
+    return ravel_comm_allgather(comm, send, recv, bytes, RAVEL_U8, err);
 }
 
 static ravel_status faulty_broadcast(void *user, ravel_comm *comm, void *data, int64_t bytes, int32_t root,
@@ -152,13 +135,7 @@ static ravel_status faulty_broadcast(void *user, ravel_comm *comm, void *data, i
     fault_rank *r = user;
     if (strikes_collective(r) && bytes > 0 && root == r->rank)
         ((unsigned char *)data)[r->t->f.where % (uint64_t)bytes] ^= 1;
-    return ravel__transport_plain.broadcast(NULL, comm, data, bytes, root, err);
-}
-
-static ravel_status faulty_allreduce(void *user, ravel_comm *comm, void *data, int64_t count, int32_t dtype,
-                                     int32_t reduce, ravel_error *err) {
-    (void)user;
-    return ravel__transport_plain.allreduce(NULL, comm, data, count, dtype, reduce, err);
+    return ravel_comm_broadcast(comm, data, bytes, RAVEL_U8, root, err);
 }
 
 static ravel_status faulty_step(void *user, ravel_comm *comm, int32_t step, ravel_error *err) {
@@ -186,13 +163,10 @@ static bool make_rank(trial *t, int32_t rank) {
     r->sink = (ravel_refit_sink){.size = sizeof r->sink, .tensors = r->to.tensors, .count = r->to.count};
     r->transport = (ravel__transport){.user = r,
                                       .isend = faulty_isend,
-                                      .irecv = faulty_irecv,
-                                      .iborrow = t->borrows ? faulty_iborrow : NULL,
+                                      .no_loans = !t->borrows,
                                       .test = faulty_test,
-                                      .wait = faulty_wait,
                                       .allgather = faulty_allgather,
                                       .broadcast = faulty_broadcast,
-                                      .allreduce = faulty_allreduce,
                                       .step = faulty_step};
     return true;
 }

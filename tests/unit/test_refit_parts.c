@@ -471,19 +471,45 @@ TEST(refit_manifest_refuses_what_was_changed) {
 }
 
 TEST(refit_hello_comes_back) {
-    ravel__hello a = {.status = 5, .message = "out of memory", .roles = 3, .version = 7, .lineage = 9}, b;
+    ravel__hello a = {.status = 5, .message = "out of memory", .roles = 3, .held = {7, 9, 0}}, b;
     unsigned char bytes[RAVEL__HELLO_BYTES];
     ravel_error err = RAVEL_ERROR_INIT;
     a.settings.buffer_bytes = 1 << 20;
     a.host = 0x1234;
     ravel__hello_encode(&a, bytes);
     CHECK_OK(ravel__hello_decode(bytes, &b, &err), &err);
-    CHECK(b.status == 5 && b.roles == 3 && b.version == 7 && b.host == 0x1234 && b.settings.buffer_bytes == 1 << 20);
+    CHECK(b.status == 5 && b.roles == 3 && b.held.version == 7 && b.host == 0x1234 &&
+          b.settings.buffer_bytes == 1 << 20);
     CHECK_STR(b.message, "out of memory");
     for (size_t i = 0; i < sizeof bytes; i++) {
         bytes[i] ^= 1;
         CHECK(ravel__hello_decode(bytes, &b, NULL) != RAVEL_OK);
         bytes[i] ^= 1;
+    }
+}
+
+/* A hello with a right checksum and a wrong number is refused, and the sentence names the field. */
+TEST(refit_hello_refuses_absurd_numbers) {
+    const ravel__hello fine = {.roles = 3, .manifest_bytes = {99, 99}, .settings = {2, 2, 4096, 1 << 20}};
+    ravel__hello bad[8], got;
+    unsigned char bytes[RAVEL__HELLO_BYTES];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__hello_encode(&fine, bytes);
+    CHECK_OK(ravel__hello_decode(bytes, &got, &err), &err);
+    for (int i = 0; i < 8; i++) bad[i] = fine;
+    bad[0].settings.buffer_bytes = 300;
+    bad[1].settings.num_buffers = 200;
+    bad[2].manifest_bytes[0] = (int64_t)1 << 60;
+    bad[3].manifest_bytes[1] = -1;
+    bad[4].roles = 7;
+    bad[5].held.version = -4;
+    bad[6].fanout = 1000;
+    bad[7].manifest_bytes[1] = 0;
+    for (int i = 0; i < 8; i++) {
+        ravel_error_clear(&err);
+        ravel__hello_encode(&bad[i], bytes);
+        CHECK_EQ(ravel__hello_decode(bytes, &got, &err), RAVEL_E_DATA);
+        CHECK(strstr(err.message, "its hello says") == err.message);
     }
 }
 

@@ -20,7 +20,7 @@ TEST(refit_wire_hello) {
     h.settings = (ravel__settings){4, 2, 0x1122334455667788, 0x2233};
     h.route = 11, h.replica = 12, h.cast = 13, h.fanout = 14, h.delta = 15, h.ignore_extra = 16;
     h.manifest_bytes[0] = 21, h.manifest_bytes[1] = 22, h.digest[0] = 23, h.digest[1] = 24;
-    h.version = 31, h.prepared = 32, h.lineage = 33, h.prepared_lineage = 34, h.host = 35;
+    h.held.version = 31, h.prepared.version = 32, h.held.nonce = 33, h.prepared.nonce = 34, h.host = 35;
     h.checksum = RAVEL__CHECKSUM_XXH3;
     ravel__hello_encode(&h, b);
     CHECK(sizeof b == 640 && memcmp(b, "RVLH", 4) == 0);

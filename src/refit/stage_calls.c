@@ -1,0 +1,72 @@
+/* The kind of stage whose memory is the caller's: sink.begin, load, then commit or abort. */
+#include "refit/stage.h"
+
+typedef struct loading {
+    const ravel_refit_sink *sink;
+    ravel_refit_piece piece;
+    const char *data; /* NULL: kept */
+    int64_t each;
+} loading;
+
+static ravel_status load_one(loading *l, int64_t at, int64_t count, ravel_error *err) {
+    l->piece.first = at;
+    l->piece.count = count;
+    l->piece.data = l->data;
+    ravel_status status = l->sink->load(l->sink->user, &l->piece, err);
+    if (l->data) l->data += count * l->each;
+    if (status == RAVEL_OK) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_CALLBACK, "the sink's load failed for \"%s\"",
+                           l->sink->tensors[l->piece.tensor].name);
+}
+
+/* A column of one element per row has a stride even where the piece has no holes. */
+static ravel_status load_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
+    if (stride == 1) return load_one(user, at, count, err);
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) status = load_one(user, at + i * stride, 1, err);
+    return status;
+}
+
+static ravel_status load(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data, ravel_error *err) {
+    const ravel__view *view = &s->holding->items[span->item].view;
+    loading l = {.sink = s->sink, .data = data, .each = ravel_dtype_bytes(dtype)};
+    l.piece.tensor = view->tensor;
+    l.piece.dtype = dtype;
+    return ravel__view_walk(view, span->box, span->first, span->count, load_run, &l, err);
+}
+
+static ravel_status keep(ravel__stage *s, const ravel__span *span, ravel_error *err) {
+    return load(s, span, s->holding->items[span->item].view.dtype, NULL, err);
+}
+
+static ravel_status begin(ravel__stage *s, ravel_error *err) {
+    if (!s->sink->begin) return RAVEL_OK;
+    ravel_status status = s->sink->begin(s->sink->user, s->next.version, err);
+    if (status == RAVEL_OK || status == RAVEL_E_MEMORY) return status;
+    return ravel_error_set(err, RAVEL_E_CALLBACK, "the sink's begin failed");
+}
+
+static void *no_memory_of_ours(const ravel__stage *s, int64_t tensor) {
+    (void)s, (void)tensor;
+    return NULL;
+}
+
+static void commit(ravel__stage *s) {
+    s->sink->commit(s->sink->user, s->next.version);
+}
+
+static ravel_status undo(ravel__stage *s, ravel_error *err) {
+    (void)err;
+    s->sink->abort(s->sink->user, s->next.version);
+    return RAVEL_OK;
+}
+
+const ravel__stage_kind ravel__stage_callbacks = {
+    .name = "callbacks",
+    .begin = begin,
+    .write = load,
+    .keep = keep,
+    .target = no_memory_of_ours,
+    .commit = commit,
+    .abort = undo,
+};
