@@ -16,7 +16,7 @@ void plan_print_heading(const plan_data *data, const ravel_plan_options *options
     printf("%s rank%s x %s tokens", cli_thousands(options->dp, a, sizeof a), options->dp == 1 ? "" : "s",
            cli_thousands(options->budget, b, sizeof b));
     if (options->cp > 1) printf(" x cp %d", options->cp);
-    if (options->align > 1) printf(", align %d", options->align);
+    if (ravel_plan_align(options) > 1) printf(", align %d", ravel_plan_align(options));
     printf(", %s, sync %s", layout, sync);
     if (data->costs)
         printf(", own costs");

@@ -97,6 +97,19 @@ typedef enum ravel_group_rule {
 } ravel_group_rule;
 #define RAVEL_GROUP_CHOICES "free|update|rank"
 
+/* What is minimised first. Every micro-step costs `cost.overhead`, so an extra micro-step can pay where it balances the
+ * ranks better. */
+typedef enum ravel_objective {
+    RAVEL_OBJECTIVE_AUTO, /* time where an overhead is given, else steps */
+    RAVEL_OBJECTIVE_TIME, /* predicted time, overheads included */
+    RAVEL_OBJECTIVE_STEPS /* micro-steps, then predicted time */
+} ravel_objective;
+#define RAVEL_OBJECTIVE_CHOICES "auto|time|steps"
+
+/* How context-parallel ranks split a slot: zig-zag needs a multiple of 2 * cp, contiguous (and striped) of cp. */
+typedef enum ravel_cp_split { RAVEL_CP_SPLIT_ZIGZAG, RAVEL_CP_SPLIT_CONTIGUOUS } ravel_cp_split;
+#define RAVEL_CP_SPLIT_CHOICES "zig-zag|contiguous"
+
 /* A sample that fits no bin. */
 typedef enum ravel_oversize {
     RAVEL_OVERSIZE_ERROR, /* E_OVERSIZE names it */
@@ -118,7 +131,7 @@ typedef struct ravel_plan_options {
     size_t size;                /* sizeof(ravel_plan_options), set by ravel_plan_options_default */
     int64_t budget;             /* slot tokens in one bin, per context-parallel rank; required */
     int32_t cp;                 /* context-parallel ranks: a bin holds cp * budget */
-    int32_t align;              /* a slot is a multiple of this */
+    int32_t align;              /* a slot is a multiple of this, and of what cp_split needs: see ravel_plan_align */
     int64_t max_samples;        /* in one bin; 0: no cap */
     int32_t dp;                 /* data-parallel ranks */
     int32_t multiple;           /* micro-steps of an update are a multiple of this (vpp) */
@@ -136,11 +149,17 @@ typedef struct ravel_plan_options {
     uint64_t seed;
     ravel_cost cost;
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the plan */
+    int32_t objective;                /* ravel_objective */
+    int32_t cp_split;                 /* ravel_cp_split */
 } ravel_plan_options;
 
 RAVEL_API void ravel_plan_options_default(ravel_plan_options *options);
 /* The table behind `ravel plan --help`: everything above but cost and allocator. */
 RAVEL_API ravel_option_table ravel_plan_option_table(void);
+
+/* The multiple that slots really have: the least common multiple of `align` and what cp_split needs (2 * cp or cp where
+ * cp > 1). Packing with this align fits every bin of the plan. 0 where it is above 2^30, which planning refuses. */
+RAVEL_API int32_t ravel_plan_align(const ravel_plan_options *options);
 
 /* "24576:1", "24576:1:OVERHEAD", or "tokens" (1:0). Model files go through ravel_shape_read and ravel_cost_from_shape.
  */
@@ -228,7 +247,7 @@ RAVEL_API ravel_status ravel_plan_create(const ravel_plan_input *input, const ra
 RAVEL_API void ravel_plan_free(ravel_plan *plan);
 
 /* Recounts everything from the lengths and checks promises 1 to 3 (partition, hard cap, parity) and the plan's own
- * figures: E_INTERNAL and a sentence if one is broken. For tests, and for plans that came over a wire. */
+ * figures: E_DATA and a sentence if one is broken. For tests, and for plans that came over a wire. */
 RAVEL_API ravel_status ravel_plan_check(const ravel_plan_input *input, const ravel_plan_options *options,
                                         const ravel_plan *plan, ravel_error *err);
 
@@ -266,7 +285,7 @@ RAVEL_API void ravel_planner_free(ravel_planner *planner);
 /* All or nothing: on an error none of the samples is taken in. `ids` may be NULL: running numbers from 0. */
 RAVEL_API ravel_status ravel_planner_push(ravel_planner *planner, const ravel_plan_input *input, const int64_t *ids,
                                           ravel_error *err);
-/* One plan of the micro-steps that are ready (flush = 0: E_END when there are none yet) or of everything that is
+/* One plan of the micro-steps that are ready (flush = 0: E_END when there are none yet; E_END is no error and leaves `err` as it was) or of everything that is
  * left (flush = 1: the end of an update; the micro-steps of the update so far are brought to the multiple and the
  * minimum; E_END when nothing is left, which ends the update as well). plan->samples index the array of ids that
  * ravel_planner_ids returns, which lives as long as the plan. Samples that fit no bin (oversize = skip) are listed in the

@@ -17,6 +17,10 @@ RAVEL_CP_ZIGZAG = 0
 RAVEL_CP_CONTIGUOUS = 1
 RAVEL_CP_STRIPED = 2
 
+# ravel_cp_split
+RAVEL_CP_SPLIT_ZIGZAG = 0
+RAVEL_CP_SPLIT_CONTIGUOUS = 1
+
 # ravel_dtype
 RAVEL_U8 = 0
 RAVEL_I8 = 1
@@ -299,6 +303,11 @@ RAVEL_MOCK_UNIFORM = 1
 RAVEL_MOCK_ZIPF = 2
 RAVEL_MOCK_CONSTANT = 3
 RAVEL_MOCK_BIMODAL = 4
+
+# ravel_objective
+RAVEL_OBJECTIVE_AUTO = 0
+RAVEL_OBJECTIVE_TIME = 1
+RAVEL_OBJECTIVE_STEPS = 2
 
 # ravel_option_type
 RAVEL_OPTION_I32 = 0
@@ -881,6 +890,8 @@ ravel_plan_options._fields_ = [
     ("seed", C.c_uint64),
     ("cost", ravel_cost),
     ("allocator", C.POINTER(ravel_allocator)),
+    ("objective", C.c_int32),
+    ("cp_split", C.c_int32),
 ]
 ravel_plan_input._fields_ = [
     ("size", C.c_size_t),
@@ -1524,9 +1535,12 @@ FUNCTIONS = {
     "ravel_feed_submit": (C.c_int, [C.c_void_p, C.POINTER(ravel_samples), C.POINTER(ravel_error)]),
     "ravel_feed_verify": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_field_bytes": (C.c_int64, [C.POINTER(ravel_ragged), C.POINTER(ravel_field)]),
+    "ravel_file_free": (None, [C.POINTER(ravel_allocator), C.c_char_p, C.c_size_t]),
+    "ravel_file_read": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_flops_count": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_lengths_sum), C.c_int64, C.c_int, C.POINTER(ravel_flops), C.POINTER(ravel_error)]),
     "ravel_flops_format": (C.c_size_t, [ravel_u128, C.c_char_p, C.c_size_t]),
     "ravel_flops_real": (C.c_double, [ravel_u128]),
+    "ravel_folder_make": (C.c_int, [C.c_char_p, C.POINTER(ravel_error)]),
     "ravel_gather": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_gather_counts": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_gpu_name": (C.c_char_p, [C.c_int32, C.c_void_p]),
@@ -1640,6 +1654,7 @@ FUNCTIONS = {
     "ravel_padded_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_padded), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_parse_size": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_phase_name": (C.c_char_p, [C.c_int32]),
+    "ravel_plan_align": (C.c_int32, [C.POINTER(ravel_plan_options)]),
     "ravel_plan_check": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), C.POINTER(ravel_error)]),
     "ravel_plan_create": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_csv": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),

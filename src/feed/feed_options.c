@@ -88,6 +88,7 @@ static ravel_status resolve_plan(ravel_feed *feed, const ravel_mesh_layout *layo
     if (feed->plan.align < 1 || feed->plan.align > 1 << 20 || feed->plan.multiple < 1 || feed->plan.multiple > 1 << 20)
         return RAVEL_OK; /* the planner says what is wrong with them */
     feed->plan.align = common_multiple(feed->plan.align, even);
+    feed->plan.cp_split = feed->options.cp_kind == RAVEL_CP_ZIGZAG ? RAVEL_CP_SPLIT_ZIGZAG : RAVEL_CP_SPLIT_CONTIGUOUS;
     if (layout->vpp > 1) feed->plan.multiple = common_multiple(feed->plan.multiple, layout->sizes[3]);
     return RAVEL_OK;
 }

@@ -12,7 +12,8 @@ typedef struct checker {
     int32_t *bin; /* of every row, -1: in none */
 } checker;
 
-#define BROKEN(c, ...) ravel_error_set((c)->err, RAVEL_E_INTERNAL, __VA_ARGS__)
+/* The plan is the caller's, so what is wrong with it is wrong data. */
+#define BROKEN(c, ...) ravel_error_set((c)->err, RAVEL_E_DATA, __VA_ARGS__)
 
 /* ---- shape and partition ------------------------------------------------------------------------------------ */
 

@@ -222,5 +222,6 @@ ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_o
     if (status) return status;
     choose_shift(rules, own, &s, bins);
     rules->own_costs = own->costs != NULL;
+    rules->by_time = o->objective == RAVEL_OBJECTIVE_TIME || (o->objective == RAVEL_OBJECTIVE_AUTO && rules->overhead);
     return RAVEL_OK;
 }

@@ -43,6 +43,7 @@ typedef struct ravel__rules {
     int32_t shift;              /* costs are divided by 2^shift */
     int32_t wide;               /* costs need 128 bits before the shift */
     int32_t own_costs;          /* the caller gave costs */
+    int32_t by_time;            /* predicted time is minimised, not the number of micro-steps */
     int32_t updates;            /* at most */
     int64_t steps_done;         /* micro-steps that the update has already: they count towards multiple and minimum */
     int32_t placed;             /* samples that fit */

@@ -119,6 +119,8 @@ static void hash_options(ravel__hash *h, const ravel_plan_options *o) {
                               o->count,
                               o->oversize,
                               o->shuffle,
+                              o->objective,
+                              o->cp_split,
                               (int64_t)o->seed,
                               o->cost.linear,
                               o->cost.quadratic,

@@ -13,6 +13,8 @@ static const ravel_option table[] = {
     {"cp", RAVEL_OPTION_I32, AT(cp), "1", 1, 0x1p16, NULL, "context-parallel ranks; a bin holds cp * budget"},
     {"align", RAVEL_OPTION_I32, AT(align), "1", 1, 0x1p30, NULL,
      "a slot is a multiple of this: 2 * cp, times tp with sequence parallelism, 16 or 128 for fp8"},
+    {"cp-split", RAVEL_OPTION_ENUM, AT(cp_split), "zig-zag", 0, 0, RAVEL_CP_SPLIT_CHOICES,
+     "how context-parallel ranks split a slot: with cp above 1, align is raised to a multiple of 2 * cp or of cp"},
     {"max-samples", RAVEL_OPTION_I64, AT(max_samples), "0", 0, 0x1p40, NULL, "samples in one bin; 0: no cap"},
     {"multiple", RAVEL_OPTION_I32, AT(multiple), "1", 1, 0x1p20, NULL,
      "the micro-steps of an update are a multiple of this (virtual pipeline groups)"},
@@ -28,6 +30,8 @@ static const ravel_option table[] = {
     {"method", RAVEL_OPTION_ENUM, AT(method), "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how bins are made"},
     {"effort", RAVEL_OPTION_ENUM, AT(effort), "default", 0, 0, RAVEL_EFFORT_CHOICES,
      "how long the default method looks for something better"},
+    {"objective", RAVEL_OPTION_ENUM, AT(objective), "auto", 0, 0, RAVEL_OBJECTIVE_CHOICES,
+     "what is minimised first: predicted time, or the number of micro-steps; auto: time where --cost has an overhead"},
     {"count", RAVEL_OPTION_I64, AT(count), "1", 1, 0x1p40, NULL, "samples per bin for method = count"},
     {"group-rule", RAVEL_OPTION_ENUM, AT(group_rule), "free", 0, 0, RAVEL_GROUP_CHOICES,
      "samples of one group: anywhere, in one update, or on one rank of one update"},
@@ -48,6 +52,17 @@ void ravel_plan_options_default(ravel_plan_options *options) {
     options->size = sizeof *options;
     ravel_options_default(table, options);
     options->cost.linear = 1;
+}
+
+int32_t ravel_plan_align(const ravel_plan_options *o) {
+    int64_t even = o->cp <= 1 ? 1 : o->cp_split == RAVEL_CP_SPLIT_ZIGZAG ? 2 * (int64_t)o->cp : o->cp;
+    int64_t align = o->align < 1 ? 1 : o->align, a = align, b = even;
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return align / a * even > 1 << 30 ? 0 : (int32_t)(align / a * even);
 }
 
 static ravel_status check_cost(const ravel_cost *cost, ravel_error *err) {
@@ -75,6 +90,12 @@ ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_o
     ravel_status status = ravel_options_check(table, own, err);
     if (!status) status = check_cost(&own->cost, err);
     if (status) return status;
+    int32_t align = ravel_plan_align(own);
+    if (!align)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "align %d and cp %d have a common multiple above 2^30; lower one of them", own->align,
+                               own->cp);
+    own->align = align;
     int64_t room = own->cp * own->budget;
     if (room < own->align)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,

@@ -259,12 +259,6 @@ static ravel_status finish(const taking *t, ravel_plan **plan) {
 
 /* ---- front -------------------------------------------------------------------------------------------------- */
 
-static ravel_status nothing(const ravel_planner *p, int32_t flush, ravel_error *err) {
-    if (flush) return ravel_error_set(err, RAVEL_E_END, "nothing waits: the update is over");
-    return ravel_error_set(err, RAVEL_E_END, "%lld samples wait, too few for a full micro-step of %d bins",
-                           (long long)p->waiting.count, p->options.dp);
-}
-
 static ravel_status take_some(taking *t) {
     return t->rules.options.group_rule == RAVEL_GROUPS_RANK && t->rules.options.dp > 1 ? take_ranks(t) : take_free(t);
 }
@@ -288,7 +282,7 @@ static ravel_status take(taking *t, int32_t flush, ravel_plan **plan) {
     if (t->steps * t->rules.options.dp > RAVEL__MOST_BINS)
         return ravel_error_set(t->err, RAVEL_E_OVERFLOW, "a plan has at most 2^30 bins");
     if (t->steps || (flush && t->rules.skipped)) return finish(t, plan); /* the latter only lists what fits no bin */
-    return nothing(t->planner, flush, t->err);
+    return RAVEL_E_END; /* no error: err stays as it was, so that the next call can use it */
 }
 
 /* A new update: no micro-steps, no totals, groups without ranks. */
@@ -301,7 +295,7 @@ static void begin_update(ravel_planner *p) {
 }
 
 ravel_status ravel_planner_take(ravel_planner *planner, int32_t flush, ravel_plan **plan, ravel_error *err) {
-    if (!planner->pushed) return nothing(planner, flush, err);
+    if (!planner->pushed) return RAVEL_E_END;
     ravel__arena arena;
     ravel__arena_init(&arena, planner->options.allocator, 4096);
     taking t;

@@ -48,7 +48,10 @@ static void draw_budget(plan_case *c, ravel__rng *rng) {
     ravel_plan_options *o = &c->options;
     o->budget = one_in(rng, 3) ? between(rng, 1, 300) : budgets[ravel__rng_below(rng, 8)];
     o->cp = one_in(rng, 3) ? (int32_t)between(rng, 1, 8) : 1;
+    o->cp_split = one_in(rng, 2);
+    if (o->budget < 2) o->cp_split = RAVEL_CP_SPLIT_CONTIGUOUS;
     if (one_in(rng, 3)) o->align = (int32_t)between(rng, 1, o->cp * o->budget < 128 ? o->cp * o->budget : 128);
+    if (ravel_plan_align(o) > o->cp * o->budget) o->align = 1;
     if (one_in(rng, 4)) o->max_samples = between(rng, 1, 9);
 }
 
@@ -63,6 +66,7 @@ static void draw_options(plan_case *c, ravel__rng *rng) {
     o->layout = one_in(rng, 3) ? (int32_t)ravel__rng_below(rng, 3) : 0;
     o->method = one_in(rng, 2) ? (int32_t)ravel__rng_below(rng, RAVEL_METHODS) : RAVEL_METHOD_RAVEL;
     o->effort = (int32_t)ravel__rng_below(rng, 8) / 3;
+    o->objective = one_in(rng, 4) ? (int32_t)ravel__rng_below(rng, 3) : 0;
     o->count = between(rng, 1, 9);
     o->oversize = RAVEL_OVERSIZE_SKIP;
     o->shuffle = one_in(rng, 2);
@@ -108,7 +112,8 @@ void plan_case_draw(plan_case *c, ravel__rng *rng, int32_t most) {
     draw_budget(c, rng);
     draw_options(c, rng);
     int64_t cap = c->options.cp * c->options.budget;
-    if (!one_in(rng, 10)) cap = cap / c->options.align * c->options.align; /* else some are left out */
+    if (!one_in(rng, 10))
+        cap = cap / ravel_plan_align(&c->options) * ravel_plan_align(&c->options); /* else some are left out */
     draw_lengths(c, rng, cap < INT64_C(1) << 31 ? cap : INT64_C(1) << 31);
     draw_extras(c, rng);
 }

@@ -64,7 +64,8 @@ static bool check_taken(ledger *l, const ravel_plan *plan, int32_t flush) {
         printf("    %s\n", err.message);
         return EXPECT(!"a taken plan passes its check");
     }
-    double full = l->fill * (double)(options.cp * options.budget / options.align * options.align);
+    double full =
+        l->fill * (double)(options.cp * options.budget / ravel_plan_align(&options) * ravel_plan_align(&options));
     for (int64_t b = 0; !flush && b < plan->bins; b++) {
         int64_t rows = plan->bin_offsets[b + 1] - plan->bin_offsets[b];
         if (!EXPECT((double)plan->bin_slots[b] >= full || rows == options.max_samples)) return false;
@@ -191,7 +192,10 @@ TEST(planner_takes_what_is_full_and_keeps_the_rest) {
     CHECK(taken[0] == 7 && taken[1] == 8 && taken[2] == 9);
     ravel_plan_free(plan);
     CHECK_EQ(ravel_planner_take(p, 0, &plan, &err), RAVEL_E_END);
-    CHECK_HAS(err.message, "1 samples wait");
+    CHECK_EQ(err.status, RAVEL_OK); /* nothing went wrong, and the next error must find the record empty */
+    in.count = -1;
+    CHECK_EQ(ravel_planner_push(p, &in, ids, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "count -1");
     ravel_error_clear(&err);
     CHECK_OK(ravel_planner_take(p, 1, &plan, &err), &err);
     CHECK_EQ(plan->micro_steps, 1); /* the second of a multiple of two */

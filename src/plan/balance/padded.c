@@ -189,7 +189,7 @@ static ravel_status enter_order(const ravel__job *job, const int32_t *order, rav
     int32_t packed = cut(&r, 0, job->pool->count, INT64_MAX, INT32_MAX - 1, NULL);
     ravel__solution solution = {ravel__steps_for(job->rules, packed, job->dp), packed};
     ravel_status status = RAVEL_OK;
-    if (!c->solution.steps || solution.steps <= c->solution.steps) {
+    if (!c->solution.steps || job->rules->by_time || solution.steps <= c->solution.steps) {
         status = seat_runs(&r, solution.steps, job->rules->options.effort == RAVEL_EFFORT_MAX ? 20 : 10, c->trial);
         if (!status) status = ravel__candidates_offer(job, c, solution);
     }

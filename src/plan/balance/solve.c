@@ -43,6 +43,13 @@ static ravel_status seat_time(const ravel__job *job, const int32_t *seat, int64_
     return RAVEL_OK;
 }
 
+/* Every micro-step adds its overhead to the time, whatever the ranks wait for. */
+static int is_better(const ravel__job *job, int64_t steps, int64_t time, const ravel__candidates *c) {
+    int64_t best = c->solution.steps, overhead = job->rules->overhead;
+    if (job->rules->by_time) return time + steps * overhead < c->time + best * overhead;
+    return steps < best || (steps == best && time < c->time);
+}
+
 /* The fewest packed bins of any candidate are remembered: it shows that the samples fit into that many. */
 ravel_status ravel__candidates_offer(const ravel__job *job, ravel__candidates *c, ravel__solution solution) {
     int64_t time = 0, steps = solution.steps, best = c->solution.steps, packed = c->solution.bins_packed;
@@ -50,7 +57,7 @@ ravel_status ravel__candidates_offer(const ravel__job *job, ravel__candidates *c
     c->solution.bins_packed = solution.bins_packed;
     if (c->trial != c->best) {
         ravel_status status = seat_time(job, c->trial, steps, &time);
-        if (status || (best && (steps > best || (steps == best && time >= c->time)))) return status;
+        if (status || (best && !is_better(job, steps, time, c))) return status;
     }
     int32_t *swap = c->best;
     c->best = c->trial;
@@ -141,14 +148,57 @@ static ravel_status enter_others(const ravel__job *job, ravel__candidates *c) {
     return status;
 }
 
+static ravel_status enter_all(const ravel__job *job, ravel__candidates *c) {
+    ravel_status status = enter_own(job, c);
+    return status || !may_compare(job) ? status : enter_others(job, c);
+}
+
+enum { MORE_STEPS = 4 };
+
+/* The best plan of at least `least` micro-steps, offered to the others. */
+static ravel_status enter_at_least(const ravel__job *job, int64_t least, ravel__candidates *c) {
+    size_t n = (size_t)job->pool->count;
+    ravel__rules rules = *job->rules;
+    ravel__job longer = *job;
+    longer.rules = &rules;
+    rules.options.min_micro_steps = least;
+    ravel__candidates own = {ravel__arena_push(job->arena, n, sizeof *own.best),
+                             ravel__arena_push(job->arena, n, sizeof *own.trial),
+                             0,
+                             {0, 0}};
+    if (!own.best || !own.trial) return ravel__no_memory(job->err, n * 8, "planning an update");
+    ravel_status status = enter_all(&longer, &own);
+    if (status) return status;
+    memcpy(c->trial, own.best, n * sizeof *c->trial);
+    return ravel__candidates_offer(job, c, own.solution);
+}
+
+/* Where time is minimised: one more micro-step (or group of `multiple`), and again while that was faster. */
+static ravel_status enter_longer(const ravel__job *job, ravel__candidates *c) {
+    int64_t bound = ravel__time_bound(job->rules, job->pool, 0), multiple = job->rules->options.multiple;
+    int64_t least = ravel__steps_for(job->rules, c->solution.bins_packed, job->dp) + job->rules->steps_done;
+    ravel_status status = RAVEL_OK;
+    for (int32_t more = 0; !status && job->rules->by_time && more < MORE_STEPS && c->time > bound; more++) {
+        int64_t steps = c->solution.steps;
+        least += multiple;
+        if (least * job->dp > RAVEL__MOST_BINS) break;
+        ravel__mark mark = ravel__arena_mark(job->arena);
+        status = enter_at_least(job, least, c);
+        ravel__arena_rewind(job->arena, mark);
+        if (c->solution.steps == steps) break;
+    }
+    return status;
+}
+
 static ravel_status solve_ravel(const ravel__job *job, int32_t *seat, ravel__solution *solution) {
     size_t n = (size_t)job->pool->count;
     int compare = may_compare(job);
     ravel__candidates c = {seat, seat, 0, {0, 0}};
-    if (compare || job->limits->thorough) c.trial = ravel__arena_push(job->arena, n, sizeof *c.trial);
+    if (compare || job->limits->thorough || job->rules->by_time)
+        c.trial = ravel__arena_push(job->arena, n, sizeof *c.trial);
     if (!c.trial) return ravel__no_memory(job->err, n * sizeof *c.trial, "planning an update");
-    ravel_status status = enter_own(job, &c);
-    if (!status && compare) status = enter_others(job, &c);
+    ravel_status status = enter_all(job, &c);
+    if (!status) status = enter_longer(job, &c);
     *solution = c.solution;
     if (!status && c.best != seat) memcpy(seat, c.best, n * sizeof *seat);
     return status ? status : ravel__place(job, solution->steps, seat);

@@ -55,12 +55,61 @@ static void extract(ravel__trading *t, int32_t bin, int32_t place) {
     }
 }
 
+/* ---- loading ------------------------------------------------------------------------------------------------ */
+
+/* The order of a list: largest cost first, ties by sample. */
+static int comes_before(const ravel__trading *t, int32_t a, int32_t b) {
+    return t->cost[a] != t->cost[b] ? t->cost[a] > t->cost[b] : t->item[a] < t->item[b];
+}
+
+static void swap_places(ravel__trading *t, int32_t a, int32_t b) {
+    int32_t item = t->item[a];
+    uint32_t slot = t->slot[a];
+    int64_t cost = t->cost[a];
+    t->item[a] = t->item[b];
+    t->slot[a] = t->slot[b];
+    t->cost[a] = t->cost[b];
+    t->item[b] = item;
+    t->slot[b] = slot;
+    t->cost[b] = cost;
+}
+
+/* A heap whose top comes last; `at` moves down to its level. */
+static void sink(ravel__trading *t, int32_t first, int32_t rows, int32_t at) {
+    for (int32_t child = 2 * at + 1; child < rows; child = 2 * at + 1) {
+        if (child + 1 < rows && comes_before(t, first + child, first + child + 1)) child++;
+        if (!comes_before(t, first + at, first + child)) return;
+        swap_places(t, first + at, first + child);
+        at = child;
+    }
+}
+
+/* Heap sort: in place, and never quadratic. Costs that follow the slots are in order already. */
+static void sort_list(ravel__trading *t, int32_t bin) {
+    int32_t first = t->start[bin], rows = t->rows[bin], sorted = 1;
+    while (sorted < rows && comes_before(t, first + sorted - 1, first + sorted)) sorted++;
+    if (sorted >= rows) return;
+    for (int32_t at = rows / 2; at-- > 0;) sink(t, first, rows, at);
+    for (int32_t left = rows; --left > 0;) {
+        swap_places(t, first, first + left);
+        sink(t, first, left, 0);
+    }
+}
+
 void ravel__trade_load(ravel__trading *t, const ravel__pool *pool, int32_t bin, const int32_t *items, int32_t rows) {
-    t->start[bin + 1] = t->start[bin] + rows + RAVEL__TRADE_ROOM;
-    t->rows[bin] = 0;
+    int32_t first = t->start[bin];
+    t->start[bin + 1] = first + rows + RAVEL__TRADE_ROOM;
+    t->rows[bin] = rows;
     t->size[bin] = 0;
     t->sum[bin] = 0;
-    for (int32_t i = 0; i < rows; i++) insert(t, bin, items[i], pool->slot[items[i]], pool->cost[items[i]]);
+    for (int32_t i = 0; i < rows; i++) {
+        t->item[first + i] = items[i];
+        t->slot[first + i] = pool->slot[items[i]];
+        t->cost[first + i] = pool->cost[items[i]];
+        t->size[bin] += pool->slot[items[i]];
+        t->sum[bin] += pool->cost[items[i]];
+    }
+    sort_list(t, bin);
 }
 
 /* ---- finding a trade ---------------------------------------------------------------------------------------- */
