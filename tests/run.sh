@@ -1,28 +1,67 @@
 #!/bin/sh
-# Runs every suite of tests/suites in order and adds up what they say. A suite is a script that prints what it likes
-# and ends with a line "N passed, N failed" (", N skipped" may follow); it fails if it says so, says nothing, or exits
-# non-zero. SUITES=unit,cli runs some of them. Output goes to $BUILD/test-logs; a failing suite's log is shown.
+# Runs the suites of tests/suites, two at a time, and adds up what they say. A suite is a script that prints what it
+# likes and ends with a line "N passed, N failed" (", N skipped" may follow); it fails if it says so, says nothing, or
+# exits non-zero. Output goes to $BUILD/test-logs; a failing suite's log is shown.
+#
+#   SUITES=unit,cli   only these, one after another
+#   LANES=1           one suite at a time
+#
+# Everything that several suites need is built first, so that suites which run side by side find their `make` with
+# nothing to do. All of it goes to $BUILD/test, with RAVEL_ASSERT on; $BUILD itself stays as `make` left it.
 set -u
-BUILD=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
+top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
+BUILD=$top/test
 export BUILD CC MAKE
-mkdir -p "$BUILD/test-logs"
-passed=0 failed=0 skipped=0 started=$(date +%s)
-for suite in tests/suites/*.sh; do
-    name=$(basename "$suite" .sh); name=${name#*-}
-    case ",${SUITES:-$name}," in *",$name,"*) ;; *) continue ;; esac
-    log="$BUILD/test-logs/$name.log" begin=$(date +%s)
-    printf '%-14s ' "$name"
-    sh "$suite" >"$log" 2>&1
+export ASSERT=1
+logs=$top/test-logs
+rm -rf "$logs"
+mkdir -p "$BUILD" "$logs/claims"
+started=$(date +%s)
+
+build() { # WHAT MAKE-ARGUMENTS...
+    what=$1 begin=$(date +%s); shift
+    if "$MAKE" --no-print-directory -j2 "$@" >"$logs/build-$what.log" 2>&1; then
+        printf '%-14s %ss\n' "build $what" "$(($(date +%s) - begin))"
+    else echo "---- $logs/build-$what.log"; tail -n 40 "$logs/build-$what.log"; echo "0 passed, 1 failed, 0 skipped"; exit 1; fi
+}
+
+run_suite() { # SCRIPT NAME: one line for people, one for the sum
+    log=$logs/$2.log begin=$(date +%s)
+    sh "$1" >"$log" 2>&1
     code=$?
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
     p=$(echo "$line" | sed -n 's/^\([0-9]*\) passed.*/\1/p') f=$(echo "$line" | sed -n 's/.* \([0-9]*\) failed.*/\1/p')
     s=$(echo "$line" | sed -n 's/.* \([0-9]*\) skipped.*/\1/p')
-    passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0})) skipped=$((skipped + ${s:-0}))
-    if [ "$code" != 0 ] && [ "${f:-0}" = 0 ] || [ -z "$line" ]; then failed=$((failed + 1)) f=$((${f:-0} + 1)); fi
-    printf '%6s passed, %s failed, %s skipped  (%ss)\n' "${p:-0}" "${f:-0}" "${s:-0}" "$(($(date +%s) - begin))"
-    [ "${f:-0}" = 0 ] || { echo "---- $log"; tail -n 60 "$log"; echo "----"; }
-    [ "${s:-0}" = 0 ] || grep -i '^ *skip' "$log"
-done
-echo "took $(($(date +%s) - started)) s"
+    if [ "$code" != 0 ] && [ "${f:-0}" = 0 ] || [ -z "$line" ]; then f=$((${f:-0} + 1)); fi
+    echo "${p:-0} ${f:-0} ${s:-0}" >>"$logs/results"
+    {
+        printf '%-14s %6s passed, %s failed, %s skipped  (%ss)\n' "$2" "${p:-0}" "${f:-0}" "${s:-0}" "$(($(date +%s) - begin))"
+        [ "${f:-0}" = 0 ] || { echo "---- $log"; grep -E '^ *FAIL' "$log" | head -n 20; tail -n 60 "$log"; echo "----"; }
+        [ "${s:-0}" = 0 ] || grep -i '^ *skip' "$log"
+    } >"$logs/$2.said"
+    cat "$logs/$2.said"
+}
+
+# A lane takes the next suite that no other lane has taken.
+lane() {
+    for suite in tests/suites/*.sh; do
+        name=$(basename "$suite" .sh); name=${name#*-}
+        case ",${SUITES:-$name}," in *",$name,"*) ;; *) continue ;; esac
+        if mkdir "$logs/claims/$name" 2>/dev/null; then run_suite "$suite" "$name"; fi
+    done
+}
+
+if [ -z "${SUITES:-}" ]; then
+    build tests BUILD="$BUILD" all unit
+    build asan BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets
+    build tsan BUILD="$BUILD/tsan" OPT=-O1 SAN=thread unit
+fi
+lane &
+[ -n "${SUITES:-}" ] || [ "${LANES:-2}" = 1 ] || lane &
+wait
+passed=0 failed=0 skipped=0
+while read -r p f s; do passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)); done <"$logs/results"
+took=$(($(date +%s) - started))
+echo "took $((took / 60)) min $((took % 60)) s on $(nproc) cores"
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -257,7 +257,7 @@ static ravel_status scalar(parser *p, ravel_json_node *node) {
 /* ---- the loop ------------------------------------------------------------------------------------------- */
 
 static ravel_status member_key(parser *p, const char **key) {
-    uint32_t bytes;
+    uint32_t bytes = 0;
     skip_space(p);
     ravel_status status = string(p, key, &bytes);
     if (status) return status;

@@ -112,10 +112,11 @@ static const char style[] =
     "</style>\n";
 
 void ravel__picture_svg(ravel__printer *t, const ravel_plan_options *options, const ravel_plan *plan) {
-    grid g;
-    g.plan = plan;
-    g.columns = plan->micro_steps < 1 ? 1 : plan->micro_steps < COLUMNS ? plan->micro_steps : COLUMNS;
-    g.rows = plan->dp < ROWS ? plan->dp : ROWS;
+    grid g = {.plan = plan,
+              .columns = plan->micro_steps < 1         ? 1
+                         : plan->micro_steps < COLUMNS ? plan->micro_steps
+                                                       : COLUMNS,
+              .rows = plan->dp < ROWS ? plan->dp : ROWS};
     time_columns(&g);
     g.cell_width = (double)(WIDTH - LEFT - 10) / (double)g.columns;
     g.cell_height = g.rows <= 8 ? 20 : g.rows <= 16 ? 13 : 8;
