@@ -30,7 +30,7 @@ LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 LIBS   = -lm -ldl
 
 # Goals that build nothing need no probing.
-ifneq ($(filter-out help clean lint format test demo fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean lint format test check demo fuzz,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 
@@ -73,7 +73,7 @@ CUDA_ARCH ?= sm_90a
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: all lib help demo test bench soak lint format fuzz install clean reprobe examples unit docs
+.PHONY: all lib help demo test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -84,10 +84,11 @@ examples: $(EXAMPLES)
 help:
 	@echo "make            build libravel (static and shared), the ravel command and the examples into $(BUILD)/"
 	@echo "make demo       the main job on mock data, start to finish (installs what is missing)"
+	@echo "make check      what to run between edits: unit tests, ladder, headers, command, lint of what changed"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
 	@echo "make soak       the long versions of the random tests"
-	@echo "make lint       clang-format, clang-tidy, cppcheck"
+	@echo "make lint       clang-format, clang-tidy, cppcheck; DEEP=1 with the analyzer's full depth"
 	@echo "make format     let clang-format rewrite the sources"
 	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30)"
 	@echo "make install    into PREFIX ($(PREFIX)), with headers, man pages and a pkg-config file"
@@ -174,6 +175,7 @@ $(BUILD)/examples/%: examples/%.c $(STATIC)
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) -o $@ $< $(STATIC) $(LINK) $(LIBS)
 
+fuzz-targets: $(FUZZ)
 # A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)
 	@mkdir -p $(@D)
@@ -186,6 +188,8 @@ demo:
 	@$(MAKE) --no-print-directory all
 	@sh mk/demo.sh $(BUILD)
 
+check:
+	@BUILD=$(BUILD) CC="$(CC)" CHECK=1 sh tests/run.sh
 test:
 	@sh mk/deps.sh test $(BUILD)
 	@BUILD=$(BUILD) CC="$(CC)" SUITES="$(SUITES)" sh tests/run.sh
@@ -199,7 +203,7 @@ soak: unit
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/37-refit.sh)
 
 lint:
-	@sh mk/lint.sh
+	@DEEP=$(DEEP) sh mk/lint.sh $(BUILD)
 format:
 	@git ls-files '*.c' '*.h' '*.cu' | xargs clang-format -i
 

@@ -4,11 +4,13 @@
 # exits non-zero. Output goes to $BUILD/test-logs; a failing suite's log is shown.
 #
 #   SUITES=unit,cli   only these, one after another
+#   CHECK=1           the quick ones, without sanitizers and browser (make check)
 #   LANES=1           one suite at a time
 #
 # Everything that several suites need is built first, so that suites which run side by side find their `make` with
 # nothing to do. All of it goes to $BUILD/test, with RAVEL_ASSERT on; $BUILD itself stays as `make` left it.
 set -u
+quick=unit,ladder,headers,snippets,cli,lint
 top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE
@@ -46,13 +48,15 @@ run_suite() { # SCRIPT NAME: one line for people, one for the sum
 lane() {
     for suite in tests/suites/*.sh; do
         name=$(basename "$suite" .sh); name=${name#*-}
-        case ",${SUITES:-$name}," in *",$name,"*) ;; *) continue ;; esac
+        case ",${SUITES:-${CHECK:+$quick}}," in ",,") ;; *",$name,"*) ;; *) continue ;; esac
         if mkdir "$logs/claims/$name" 2>/dev/null; then run_suite "$suite" "$name"; fi
     done
 }
 
 if [ -z "${SUITES:-}" ]; then
-    build tests BUILD="$BUILD" all unit
+    build tests BUILD="$BUILD" all unit "$BUILD/mpi-ranks" "$BUILD/refit-ranks"
+fi
+if [ -z "${SUITES:-}${CHECK:-}" ]; then
     build asan BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets
     build tsan BUILD="$BUILD/tsan" OPT=-O1 SAN=thread unit
 fi

@@ -3,4 +3,4 @@ set -u
 $MAKE --no-print-directory -j2 BUILD="$BUILD/tsan" OPT=-O1 SAN=thread unit >"$BUILD/tsan-build.log" 2>&1 ||
     { cat "$BUILD/tsan-build.log"; exit 1; }
 # shellcheck disable=SC2086
-TSAN_OPTIONS=halt_on_error=0:exitcode=66 "$BUILD/tsan/ravel-unit" comm_ mesh_ exchange_ feed_ metrics_ http_ ${RAVEL_TSAN:-}
+TSAN_OPTIONS=halt_on_error=0:exitcode=66 sh tests/unit/both.sh "$BUILD/tsan/ravel-unit" comm_ mesh_ exchange_ feed_ metrics_ http_ ${RAVEL_TSAN:-}

@@ -1,1 +1,1 @@
-sh mk/lint.sh
+sh mk/lint.sh "${BUILD%/test}"

@@ -71,6 +71,11 @@ int64_t check_every_allocation(ravel_status (*body)(const ravel_allocator *, voi
     }
 }
 
+/* --part I/N: of the tests that are wanted, number I, I + N, I + 2N, ...; I from 1. 0 where the text is not that. */
+static int parse_part(const char *text, int *part, int *parts) {
+    return sscanf(text, "%d/%d", part, parts) == 2 && *part >= 1 && *part <= *parts;
+}
+
 static int wanted(const check_test *test, int count, char **prefixes) {
     for (int i = 0; i < count; i++)
         if (strncmp(test->name, prefixes[i], strlen(prefixes[i])) == 0) return 1;
@@ -78,7 +83,12 @@ static int wanted(const check_test *test, int count, char **prefixes) {
 }
 
 int main(int argc, char **argv) {
-    int passed = 0, failed = 0, skipped = 0;
+    int passed = 0, failed = 0, skipped = 0, part = 1, parts = 1, number = 0;
+    if (argc > 2 && strcmp(argv[1], "--part") == 0) {
+        if (!parse_part(argv[2], &part, &parts)) return 2;
+        argc -= 2;
+        argv += 2;
+    }
     bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (const check_test *t = first; t; t = t->next) {
@@ -86,7 +96,7 @@ int main(int argc, char **argv) {
             puts(t->name);
             continue;
         }
-        if (!wanted(t, argc - 1, argv + 1)) continue;
+        if (!wanted(t, argc - 1, argv + 1) || number++ % parts != part - 1) continue;
         failures_here = 0;
         skip_reason = NULL;
         t->run();
