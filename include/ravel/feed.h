@@ -211,10 +211,13 @@ RAVEL_API int ravel_feed_iter_next(ravel_feed_iter *iter, ravel_micro_batch *mic
  * Fields are in the store as they stand in the micro-batch: labels are next tokens already. Those that this chunk does
  * not get are left out.
  *
- *     ravel_padded_options options;                                     side, and align = the plan's
+ *     ravel_padded_options options;
+ *     ravel_padded_options_default(&options);                           then side, and align = the plan's
  *     ravel_bin bin = {micro.thd->samples, micro.thd->samples_count};   a filler: one row of one token
  *     ravel_micro_ragged(&micro, fields, &ragged, &err);
- *     ravel_padded_measure(&ragged, &bin, &options, &padded, &err); ... ravel_padded_pack(...);
+ *     ravel_padded_measure(&ragged, &bin, &options, &padded, &err);
+ *     ... a block of ravel_padded_bytes(), ravel_padded_place() ...
+ *     ravel_padded_pack(&ragged, &bin, &options, &padded, &err);
  *
  * E_ARGUMENT where samples are cut for cp or have padding between them (layout = packed with align > 1). */
 RAVEL_API ravel_status ravel_micro_ragged(const ravel_micro_batch *micro, ravel_field *fields, ravel_ragged *ragged,

@@ -26,7 +26,7 @@
  * 2. A session, for a training loop. Receivers keep two sets of weights: generate from one, receive into the other.
  *
  *     ravel_refit_create(comm, &source, &sink, &options, &refit, &err);
- *     for (version = 1;; version++) {
+ *     for (int64_t version = 1; training; version++) {
  *         ... train ...
  *         ravel_refit_update(refit, version, &report, &err);      all ranks hold `version`, or all the one before
  *         weights = ravel_refit_data(refit, tensor);              receivers: where the live version is now

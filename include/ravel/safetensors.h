@@ -113,9 +113,9 @@ RAVEL_API void ravel_safetensors_options_default(ravel_safetensors_options *opti
  *     ravel_safetensors_writer *w = NULL;
  *     ravel_safetensors_writer_create("model.safetensors", NULL, &w, &err);
  *     ravel_safetensors_writer_metadata(w, "format", "pt", &err);
- *     for each tensor: ravel_safetensors_writer_declare(w, name, dtype, rank, dims, &index, &err);
- *     for each tensor, in any order, in as many pieces as you like:
- *         ravel_safetensors_writer_write(w, index, piece, bytes, &err);
+ *     ravel_safetensors_writer_declare(w, name, RAVEL_F32, 2, dims, &index, &err);   once per tensor
+ *     for (int64_t row = 0; row < dims[0]; row++)                       tensors in any order, pieces of any size
+ *         ravel_safetensors_writer_write(w, index, data + row * dims[1], dims[1] * 4, &err);
  *     ravel_safetensors_writer_finish(w, &err);
  *     ravel_safetensors_writer_free(w);          without a finish, it removes what was written
  *

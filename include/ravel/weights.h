@@ -22,11 +22,11 @@
  *                averaged over data-parallel ranks, micro-steps where losses are averaged over them, cp likewise.
  *
  *     ravel_counts counts = {0};
- *     for each bin of mine in this update:
- *         ravel_counts_add(&ragged, &bin, &mask, NULL, &counts, &err);
- *     ravel_counts_sum(&counts, &hook, &err);                          or no call, where every rank counted everything
- *     for each bin of mine:
- *         ravel_weights_fill(&ragged, &bin, &mask, NULL, &counts, &options, RAVEL_F32, weights, &err);
+ *     for (int b = 0; b < bin_count; b++)                              this rank's bins of the update
+ *         ravel_counts_add(&ragged, &bins[b], &mask, NULL, &counts, &err);
+ *     ravel_counts_sum(&counts, &hook, &err);                          no call where every rank counted everything
+ *     for (int b = 0; b < bin_count; b++)
+ *         ravel_weights_fill(&ragged, &bins[b], &mask, NULL, &counts, &options, RAVEL_F32, weights, &err);
  *     ... pack `weights` as a field of kind RAVEL_FIELD_NEXT; loss = sum of weights * token losses
  *
  * The only division is the last one, in double: weight = (factor * w) / denominator, both sides exact in a

@@ -1,0 +1,53 @@
+#include <ravel/ravel.h>
+#include <assert.h>
+#include <stdlib.h>
+
+enum { n = 2, b = 0, pad_id = 0 };
+static const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
+static const int64_t offsets[] = {0, 3, 8}, lengths[] = {3, 5};
+static float weights[8];
+
+static int batch_header(const ravel_plan *plan) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    static _Alignas(256) char block[1 << 16];
+    static float packed[64], ragged_result[8];
+    const ravel_field field = {.name = "loss", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_F32};
+    //@ include/ravel/batch.h 1
+    assert(!err.status && bytes <= sizeof block && thd.tokens >= 8);
+    return 0;
+}
+
+static ravel_status no_other_rank(void *user, int64_t *values, size_t count, ravel_error *err) {
+    return RAVEL_OK;
+}
+
+static int weights_header(void) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    static const int8_t ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const ravel_field mask = {.name = "mask", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I8, .data = ones};
+    const ravel_ragged ragged = {.size = sizeof ragged, .count = n, .offsets = offsets};
+    const int32_t first[] = {0}, second[] = {1};
+    const ravel_bin bins[] = {{first, 1}, {second, 1}};
+    const int bin_count = 2;
+    const ravel_sum_hook hook = {no_other_rank, NULL};
+    ravel_weights_options options;
+    ravel_weights_options_default(&options);
+    //@ include/ravel/weights.h 1
+    double sum = 0;
+    for (int i = 0; i < 8; i++) sum += weights[i];
+    assert(!err.status && sum > 0.999 && sum < 1.001);
+    return 0;
+}
+
+int main(void) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_plan_options options;
+    ravel_plan *plan = NULL;
+    ravel_plan_options_default(&options);
+    options.budget = 16;
+    const ravel_plan_input input = {.size = sizeof input, .count = n, .lengths = lengths};
+    if (ravel_plan_create(&input, &options, &plan, &err)) return 1;
+    int failed = batch_header(plan) || weights_header();
+    ravel_plan_free(plan);
+    return failed;
+}
