@@ -1,0 +1,320 @@
+/* Hubs: making and freeing, polling, timers. See link.h. */
+#include "comm/link_state.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { EVENTS = 64, TICK_NS = 250000000 };
+#define SECOND 1e9
+
+void ravel__hub_options_default(ravel__hub_options *o) {
+    memset(o, 0, sizeof *o);
+    o->max_links = 65536;
+    o->max_body = (int64_t)1 << 40;
+    o->handshake = 10;
+    o->heartbeat = 2;
+    o->keepalive = 20;
+}
+
+char *ravel__link_copy_text(const ravel_allocator *allocator, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = ravel__alloc(allocator, bytes);
+    if (copy) memcpy(copy, text, bytes);
+    return copy;
+}
+
+static void release_text(const ravel_allocator *allocator, char *text) {
+    if (text) ravel__release(allocator, text, strlen(text) + 1);
+}
+
+/* ---- links ---------------------------------------------------------------------------------------------- */
+
+ravel__link *ravel__link_new(ravel__hub *hub, int connects) {
+    const ravel_allocator *a = hub->options.allocator;
+    ravel__link *link = ravel__calloc(a, 1, sizeof *link);
+    if (link) link->in = ravel__alloc(a, LINK_IN_BYTES);
+    if (!link || !link->in) {
+        ravel__release(a, link, sizeof *link);
+        return NULL;
+    }
+    link->source = SOURCE_LINK;
+    link->hub = hub;
+    link->fd = -1;
+    link->connects = connects;
+    hub->accepted += !connects;
+    link->next = hub->links;
+    if (link->next) link->next->prev = link;
+    hub->links = link;
+    return link;
+}
+
+void ravel__link_drop(ravel__link *link) {
+    ravel__hub *hub = link->hub;
+    RAVEL_ASSERT(link->state != LINK_CLOSED);
+    if (link->fd >= 0) (void)close(link->fd); /* which also takes it from epoll */
+    link->fd = -1;
+    link->state = LINK_CLOSED;
+    hub->accepted -= !link->connects;
+    if (link->prev)
+        link->prev->next = link->next;
+    else
+        hub->links = link->next;
+    if (link->next) link->next->prev = link->prev;
+    link->prev = NULL;
+    link->next = hub->closed;
+    hub->closed = link;
+    ravel__link_free_queue(link);
+}
+
+static void free_closed(ravel__hub *hub) {
+    const ravel_allocator *a = hub->options.allocator;
+    while (hub->closed) {
+        ravel__link *link = hub->closed;
+        hub->closed = link->next;
+        release_text(a, link->addresses);
+        ravel__release(a, link->in, LINK_IN_BYTES);
+        ravel__release(a, link, sizeof *link);
+    }
+}
+
+void ravel__link_lose(ravel__link *link, const char *why) {
+    ravel__hub *hub = link->hub;
+    int known = link->was_up || link->connects;
+    char words[LINK_WHY];
+    if (link->state == LINK_CLOSED) return;
+    (void)snprintf(words, sizeof words, "%s", why);
+    ravel__link_drop(link);
+    if (!known || !hub->handler.down) return;
+    hub->events++;
+    hub->handler.down(hub->handler.user, link, words);
+}
+
+void ravel__link_close(ravel__link *link, const char *why) {
+    ravel__message head = {0, 0, why ? (int64_t)strnlen(why, RAVEL__HELLO_MOST) : 0};
+    if (link->state == LINK_CLOSED) return;
+    if (link->state == LINK_UP && !link->mute)
+        (void)ravel__link_frame(link, RAVEL__FRAME_GOODBYE, &head, why, NULL, NULL);
+    if (link->state != LINK_CLOSED) ravel__link_drop(link);
+}
+
+int ravel__link_watch(ravel__link *link, int adds, int out) {
+    struct epoll_event event = {.events = EPOLLIN | (out ? EPOLLOUT : 0u), .data.ptr = link};
+    link->wants_out = out;
+    return epoll_ctl(link->hub->epoll, adds ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, link->fd, &event);
+}
+
+int64_t ravel__link_unsent(const ravel__link *link) {
+    return link->unsent;
+}
+void *ravel__link_owner(const ravel__link *link) {
+    return link->owner;
+}
+void ravel__link_set_owner(ravel__link *link, void *owner) {
+    link->owner = owner;
+}
+const char *ravel__link_peer(const ravel__link *link) {
+    return link->peer;
+}
+int ravel__link_fd(const ravel__link *link) {
+    return link->fd;
+}
+
+/* ---- hubs ----------------------------------------------------------------------------------------------- */
+
+static ravel_status prepare(ravel__hub *hub, ravel_error *err) {
+    const ravel__hub_options *o = &hub->options;
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = hub};
+    hub->epoll = epoll_create1(EPOLL_CLOEXEC);
+    hub->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (hub->epoll < 0 || hub->wake < 0 || epoll_ctl(hub->epoll, EPOLL_CTL_ADD, hub->wake, &event) < 0)
+        return ravel_error_set(err, RAVEL_E_IO, "cannot make what a hub polls: %s", strerror(errno));
+    hub->token = ravel__link_copy_text(o->allocator, o->token ? o->token : "");
+    hub->allow = ravel__link_copy_text(o->allocator, o->allow ? o->allow : "");
+    if (!hub->token || !hub->allow) return ravel__no_memory(err, 64, "a hub");
+    ravel_status status = ravel__networks_check(hub->allow, err);
+    return status || !o->listen ? status : ravel__hub_listen(hub, o->listen, err);
+}
+
+ravel_status ravel__hub_open(const ravel__hub_options *options, const ravel__hub_handler *handler, ravel__hub **out,
+                             ravel_error *err) {
+    ravel__hub *hub = ravel__calloc(options->allocator, 1, sizeof *hub);
+    if (!hub) return ravel__no_memory(err, sizeof *hub, "a hub");
+    hub->wake_source = SOURCE_WAKE;
+    hub->epoll = hub->wake = -1;
+    hub->options = *options;
+    hub->handler = *handler;
+    hub->polled_ns = ravel__clock_ns();
+    ravel_status status = prepare(hub, err);
+    if (status)
+        ravel__hub_free(hub);
+    else
+        *out = hub;
+    return status;
+}
+
+void ravel__hub_free(ravel__hub *hub) {
+    if (!hub) return;
+    const ravel_allocator *a = hub->options.allocator;
+    hub->handler = (ravel__hub_handler){0};
+    while (hub->links) ravel__link_close(hub->links, NULL);
+    free_closed(hub);
+    for (int32_t i = 0; i < hub->listener_count; i++) {
+        const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&hub->listeners[i].at.at;
+        if (un->sun_family == AF_UNIX && un->sun_path[0]) (void)unlink(un->sun_path);
+        (void)close(hub->listeners[i].fd);
+    }
+    if (hub->epoll >= 0) (void)close(hub->epoll);
+    if (hub->wake >= 0) (void)close(hub->wake);
+    release_text(a, hub->token);
+    release_text(a, hub->allow);
+    ravel__release(a, hub, sizeof *hub);
+}
+
+const char *ravel__hub_address(const ravel__hub *hub) {
+    return hub->address;
+}
+
+ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t bytes, ravel_error *err) {
+    if (bytes < 0 || bytes > RAVEL__HELLO_MOST)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a hello has at most %d bytes, not %d", RAVEL__HELLO_MOST, bytes);
+    if (bytes > 0) memcpy(hub->hello, hello, (size_t)bytes);
+    hub->hello_bytes = bytes;
+    return RAVEL_OK;
+}
+
+void ravel__hub_wake(ravel__hub *hub) {
+    uint64_t one = 1;
+    ssize_t ignored = write(hub->wake, &one, sizeof one);
+    (void)ignored;
+}
+
+/* ---- timers --------------------------------------------------------------------------------------------- */
+
+static void lose_in_time(ravel__link *link, const char *what, double seconds) {
+    char why[LINK_WHY];
+    (void)snprintf(why, sizeof why, "%s %s %.3g s%s%.140s", link->peer, what, seconds, link->trouble[0] ? ": " : "",
+                   link->trouble);
+    ravel__link_lose(link, why);
+}
+
+/* Sent bytes that the peer's kernel has not acknowledged for longer than keepalive: its machine is gone. Two ticks apart
+ * at least, since what was sent a moment ago cannot be acknowledged yet. */
+static int is_stuck(ravel__link *link, int64_t now, int fresh) {
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    double limit = link->hub->options.keepalive;
+    if (!link->is_tcp || limit <= 0 || getsockopt(link->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) < 0) return 0;
+    if (!info.tcpi_unacked || fresh)
+        link->stuck_ns = 0;
+    else if (!link->stuck_ns)
+        link->stuck_ns = now;
+    return link->stuck_ns && (double)(now - link->stuck_ns) > limit * SECOND &&
+           info.tcpi_last_ack_recv > (uint32_t)(limit * 1000);
+}
+
+/* fresh: this hub was not polled for a while, so silence may be its own. */
+static void watch_up(ravel__link *link, int64_t now, int fresh) {
+    const ravel__hub_options *o = &link->hub->options;
+    ravel__message none = {0, 0, 0};
+    if (fresh) link->last_in_ns = now;
+    if (o->silence > 0 && (double)(now - link->last_in_ns) > o->silence * SECOND) {
+        lose_in_time(link, "has been silent for", o->silence);
+    } else if (is_stuck(link, now, fresh)) {
+        lose_in_time(link, "has acknowledged nothing for", o->keepalive);
+    } else if (o->heartbeat > 0 && !link->first && (double)(now - link->last_out_ns) > o->heartbeat * SECOND) {
+        (void)ravel__link_frame(link, RAVEL__FRAME_HEARTBEAT, &none, NULL, NULL, NULL);
+    }
+}
+
+static void watch_waiting(ravel__link *link, int64_t now) {
+    if (now > link->deadline_ns)
+        lose_in_time(link, link->connects ? "could not be reached within" : "did not prove itself within",
+                     link->patience);
+    else if (link->state == LINK_WAITS && now >= link->retry_ns)
+        ravel__link_try(link, now);
+    if (link->state == LINK_WAITS && link->retry_ns < link->hub->soonest_ns) link->hub->soonest_ns = link->retry_ns;
+}
+
+static void resume_listeners(ravel__hub *hub) {
+    for (int32_t i = 0; i < hub->listener_count; i++) {
+        link_listener *l = &hub->listeners[i];
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = l};
+        if (l->paused) (void)epoll_ctl(hub->epoll, EPOLL_CTL_ADD, l->fd, &event);
+        l->paused = 0;
+    }
+}
+
+static void tick(ravel__hub *hub, int64_t now) {
+    int fresh = now - hub->tick_ns > 8 * (int64_t)TICK_NS, regular = now - hub->tick_ns >= TICK_NS;
+    hub->soonest_ns = INT64_MAX;
+    for (ravel__link *link = hub->links, *next; link; link = next) {
+        next = link->next;
+        if (link->state != LINK_UP)
+            watch_waiting(link, now);
+        else if (regular)
+            watch_up(link, now, fresh);
+    }
+    if (!regular) return;
+    resume_listeners(hub);
+    hub->tick_ns = now;
+}
+
+/* ---- polling -------------------------------------------------------------------------------------------- */
+
+static void serve(ravel__hub *hub, const struct epoll_event *event) {
+    link_source *source = event->data.ptr;
+    uint64_t count;
+    if (*source == SOURCE_LISTENER) {
+        ravel__hub_accept(hub, event->data.ptr);
+    } else if (*source == SOURCE_WAKE) {
+        ssize_t ignored = read(hub->wake, &count, sizeof count);
+        (void)ignored;
+        hub->events++;
+    } else {
+        ravel__link *link = event->data.ptr;
+        if (link->state == LINK_CLOSED || link->state == LINK_WAITS) return;
+        if (link->state == LINK_CONNECTS) {
+            ravel__link_connected(link);
+            return;
+        }
+        if (event->events & EPOLLOUT) ravel__link_write(link);
+        if (link->state != LINK_CLOSED && event->events & ~(uint32_t)EPOLLOUT) ravel__link_read(link);
+    }
+}
+
+static int wait_ms(const ravel__hub *hub, double seconds, int64_t now) {
+    int64_t most = hub->tick_ns + TICK_NS < hub->soonest_ns ? hub->tick_ns + TICK_NS : hub->soonest_ns;
+    double until = (double)(most - now) / 1e6, asked = seconds * 1e3;
+    double least = asked < until ? asked : until;
+    return least <= 0 ? 0 : (int)ceil(least);
+}
+
+ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, ravel_error *err) {
+    struct epoll_event list[EVENTS];
+    int64_t now = ravel__clock_ns(), end = now + (int64_t)(seconds * SECOND);
+    ravel_status status = RAVEL_OK;
+    hub->events = 0;
+    for (;;) {
+        if (now - hub->tick_ns >= TICK_NS || now >= hub->soonest_ns) tick(hub, now);
+        double left = hub->events ? 0 : (double)(end - now) / SECOND;
+        int count = epoll_wait(hub->epoll, list, EVENTS, wait_ms(hub, left, now));
+        now = hub->polled_ns = ravel__clock_ns();
+        for (int i = 0; i < count; i++) serve(hub, &list[i]);
+        if (count < 0 && errno != EINTR)
+            status = ravel_error_set(err, RAVEL_E_IO, "polling failed: %s", strerror(errno));
+        if (status || hub->events || now >= end) break;
+    }
+    free_closed(hub);
+    if (events) *events = hub->events;
+    return status;
+}

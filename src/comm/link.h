@@ -1,0 +1,119 @@
+/* Links: framed, authenticated, deadline-aware connections between two processes that nobody launched together.
+ *
+ *   hub       one process's end of many links: it listens, connects, and moves the bytes of all its links in ravel__hub_poll,
+ *             in the caller's thread. There is no thread per link, and a poll costs what the ready links cost (epoll).
+ *   link      a connection whose both ends have proven that they know the token
+ *   message   a head (kind, id, length) and a body; messages of a link arrive whole, checked, and in order
+ *   handler   the owner's functions, called inside ravel__hub_poll only
+ *
+ * The calling loop of a server:
+ *
+ *     ravel__hub_options o;
+ *     ravel__hub_options_default(&o);
+ *     o.listen = "0.0.0.0:7000", o.token = token;
+ *     ravel__hub_open(&o, &handler, &hub, &err);
+ *     while (!done) ravel__hub_poll(hub, .5, &err);        up -> place, message, ... -> down
+ *     ravel__hub_free(hub);
+ *
+ * and of a client: open without `listen`, then ravel__hub_connect, then the same loop.
+ *
+ * Life of a link:  connect or accept -> greeting and proof (within options.handshake) -> `up` -> messages -> `down`, once,
+ * with the reason: closed by the peer (with its words), reset, damaged bytes, silent for too long, never reached. A link
+ * whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down` returns the link is gone,
+ * and no memory that was given for it is used any more.
+ *
+ * Lost peers: a process that ends closes its sockets, which is seen at once. A machine that vanishes is found by the
+ * kernel's keep-alive, and by bytes that nobody acknowledges, within options.keepalive. A peer that runs but does not
+ * poll is found only where options.silence is set: each side sends a heartbeat every options.heartbeat while it polls.
+ *
+ * What crosses the wire is written down in comm/link_frame.h. Everything from it is checked before it is used. It is not
+ * encrypted: between machines that do not trust the network, put a tunnel (TLS, WireGuard, ssh -L) underneath.
+ *
+ * Threads: a hub and its links belong to one thread at a time; ravel__hub_wake may be called from any. */
+#ifndef RAVEL_COMM_LINK_H
+#define RAVEL_COMM_LINK_H
+
+#include <ravel/base.h>
+
+typedef struct ravel__hub ravel__hub;
+typedef struct ravel__link ravel__link;
+
+typedef struct ravel__hub_options {
+    const char *
+        listen; /* an address (comm/address.h) or several, comma-separated; NULL: this hub only connects. Port 0: any free one */
+    const char *token; /* shared secret; NULL or "": none, allowed only where every listening address is local */
+    const char *allow; /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
+    int32_t open;      /* 1: listen beyond this machine without a token */
+    int32_t max_links; /* accepted ones; more are refused */
+    int64_t max_body;  /* bytes of the longest message that is taken */
+    double handshake;  /* seconds that an accepted connection may take to prove itself */
+    double heartbeat;  /* seconds between heartbeats; 0: none */
+    double silence;    /* seconds without a byte after which a peer is lost; 0: never */
+    double keepalive;  /* seconds after which a vanished machine is lost; 0: the system's default */
+    const ravel_allocator *allocator;
+} ravel__hub_options;
+
+/* The head of a message. */
+typedef struct ravel__message {
+    uint32_t kind;
+    uint64_t id;
+    int64_t bytes; /* of the body: 0 .. the peer's max_body */
+} ravel__message;
+
+typedef struct ravel__hub_handler {
+    void *user;
+    /* The link is up. hello[bytes] is what the peer gave to connect (accepting side), or what the peer's hub answers with
+     * (ravel__hub_set_hello; connecting side). Returning 0 refuses the link; it is closed without `down`. May be NULL. */
+    int (*up)(void *user, ravel__link *link, const void *hello, int32_t bytes);
+    /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be NULL. */
+    void *(*place)(void *user, ravel__link *link, const ravel__message *head);
+    /* It is here, whole and checked; body: what `place` returned. */
+    void (*message)(void *user, ravel__link *link, const ravel__message *head, void *body);
+    /* The body that was sent with this token is the caller's again. May be NULL. */
+    void (*sent)(void *user, ravel__link *link, void *token);
+    /* The link is lost. `why` is a sentence without a full stop. */
+    void (*down)(void *user, ravel__link *link, const char *why);
+} ravel__hub_handler;
+
+void ravel__hub_options_default(ravel__hub_options *options);
+
+/* E_ARGUMENT: a bad address or network, or a public address without a token. E_IO: the address is in use, ... */
+ravel_status ravel__hub_open(const ravel__hub_options *options, const ravel__hub_handler *handler, ravel__hub **hub,
+                             ravel_error *err);
+/* Closes all links (peers see "closed"), without `down`. Never waits. */
+void ravel__hub_free(ravel__hub *hub);
+/* The addresses it listens on, comma-separated, with the real ports; "": none. Belongs to the hub. */
+const char *ravel__hub_address(const ravel__hub *hub);
+/* What accepted peers get as hello: copied; at most 1024 bytes. */
+ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t bytes, ravel_error *err);
+
+/* Begins to connect to `address`, or to the first of several (comma-separated) that answers; a refused connection is
+ * tried again until `timeout` seconds have passed. `up` or `down` follows. Never waits, but to look up a host name. */
+ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void *hello, int32_t hello_bytes,
+                                double timeout, void *owner, ravel__link **link, ravel_error *err);
+
+/* Moves bytes and calls handlers, then returns; waits at most `seconds` where there is nothing to do. *events (may be
+ * NULL): handlers that were called. Fails only where the system does. Handlers may send, connect and close, not poll. */
+ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, ravel_error *err);
+/* Ends a poll that waits; from any thread. */
+void ravel__hub_wake(ravel__hub *hub);
+
+/* Sends a message: what can go at once goes, the rest while polling. token NULL: the body is copied where it does not go
+ * out at once. Else body[head->bytes] must stay as it is until `sent` (which may be called before this returns) or `down`.
+ * E_ARGUMENT: longer than the peer takes. E_STATE: the link is not up or is lost; `down` says why. */
+ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
+                              ravel_error *err);
+/* Bytes that were given to send and are not yet with the system. */
+int64_t ravel__link_unsent(const ravel__link *link);
+/* Says goodbye with a reason, best effort, and closes. No `down`; the link and what was queued on it are gone. Any handler
+ * may call it. */
+void ravel__link_close(ravel__link *link, const char *why);
+
+void *ravel__link_owner(const ravel__link *link);
+void ravel__link_set_owner(ravel__link *link, void *owner);
+/* The peer's address as text. */
+const char *ravel__link_peer(const ravel__link *link);
+/* The descriptor, for tests. */
+int ravel__link_fd(const ravel__link *link);
+
+#endif

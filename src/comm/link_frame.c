@@ -1,0 +1,119 @@
+#include "comm/link_frame.h"
+
+#include "base/hash.h"
+#include "base/rng.h"
+
+#include <string.h>
+
+static const char magic[8] = {'R', 'A', 'V', 'E', 'L', 'L', 'N', 'K'};
+
+/* ---- the greeting --------------------------------------------------------------------------------------- */
+
+void ravel__greeting_write(const ravel__greeting *g, uint8_t bytes[RAVEL__GREETING_BYTES]) {
+    memset(bytes, 0, RAVEL__GREETING_BYTES);
+    memcpy(bytes, magic, sizeof magic);
+    ravel__le32(bytes + 8, RAVEL__LINK_VERSION);
+    ravel__le32(bytes + 12, g->role);
+    ravel__le32(bytes + 16, g->hello_bytes);
+    ravel__le64(bytes + 24, g->most_body);
+    memcpy(bytes + 32, g->nonce, sizeof g->nonce);
+}
+
+const char *ravel__greeting_read(const uint8_t bytes[RAVEL__GREETING_BYTES], uint32_t role, ravel__greeting *g) {
+    if (memcmp(bytes, magic, sizeof magic) != 0) return "the peer does not speak Ravel's link protocol";
+    if (ravel__read32(bytes + 8) != RAVEL__LINK_VERSION) return "the peer speaks another version of the link protocol";
+    g->role = ravel__read32(bytes + 12);
+    g->hello_bytes = ravel__read32(bytes + 16);
+    g->most_body = ravel__read64(bytes + 24);
+    memcpy(g->nonce, bytes + 32, sizeof g->nonce);
+    if (g->role != role) return "both sides connect, or both accept";
+    if (g->hello_bytes > RAVEL__HELLO_MOST) return "the peer's hello is too long";
+    return NULL;
+}
+
+void ravel__link_proof(const char *token, const char *word, const uint8_t *connects, size_t connects_bytes,
+                       const uint8_t *accepts, size_t accepts_bytes, uint8_t digest[RAVEL__SHA256_BYTES]) {
+    ravel__hmac h;
+    ravel__hmac_begin(&h, token ? token : "", token ? strlen(token) : 0);
+    ravel__hmac_add(&h, word, strlen(word) + 1);
+    ravel__hmac_add(&h, connects, connects_bytes); /* its length is inside it */
+    ravel__hmac_add(&h, accepts, accepts_bytes);
+    ravel__hmac_end(&h, digest);
+}
+
+/* ---- frames --------------------------------------------------------------------------------------------- */
+
+static uint32_t check_of(const uint8_t *bytes, uint64_t salt) {
+    ravel__hash h = ravel__hash_begin(salt);
+    ravel__hash_u64(&h, ravel__read32(bytes + 4));
+    for (int at = 8; at < RAVEL__HEAD_BYTES; at += 8) ravel__hash_u64(&h, ravel__read64(bytes + at));
+    return (uint32_t)ravel__hash_end(h);
+}
+
+void ravel__frame_write(const ravel__frame *f, uint64_t salt, uint8_t bytes[RAVEL__HEAD_BYTES]) {
+    ravel__le32(bytes + 4, f->type);
+    ravel__le32(bytes + 8, f->number);
+    ravel__le32(bytes + 12, f->kind);
+    ravel__le64(bytes + 16, f->id);
+    ravel__le64(bytes + 24, f->bytes);
+    ravel__le32(bytes, check_of(bytes, salt));
+}
+
+const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t salt, uint32_t number, uint64_t most,
+                              ravel__frame *f) {
+    if (ravel__read32(bytes) != check_of(bytes, salt)) return "a damaged frame";
+    f->type = ravel__read32(bytes + 4);
+    f->number = ravel__read32(bytes + 8);
+    f->kind = ravel__read32(bytes + 12);
+    f->id = ravel__read64(bytes + 16);
+    f->bytes = ravel__read64(bytes + 24);
+    if (f->number != number) return "a frame out of order";
+    if (f->type < RAVEL__FRAME_MESSAGE || f->type >= RAVEL__FRAME_TYPES) return "a frame of an unknown type";
+    if (f->bytes > most) return "a frame longer than this side takes";
+    if (f->type == RAVEL__FRAME_HEARTBEAT && f->bytes) return "a heartbeat with a body";
+    if (f->type == RAVEL__FRAME_GOODBYE && f->bytes > RAVEL__HELLO_MOST) return "a goodbye that is too long";
+    return NULL;
+}
+
+/* ---- bodies --------------------------------------------------------------------------------------------- */
+
+#define MULTIPLIER 0x9e3779b97f4a7c15u
+
+void ravel__body_sum_begin(ravel__body_sum *s, uint64_t salt, uint32_t number) {
+    for (uint64_t i = 0; i < 8; i++) s->lane[i] = ravel__mix64(salt + i + ((uint64_t)number << 8));
+    s->bytes = 0;
+}
+
+/* Eight lanes that do not wait for one another: eight bytes per cycle. A step is a bijection of the lane, so a change in
+ * one word of a lane cannot be lost. */
+static void add_blocks(uint64_t *lane, const uint8_t *from, size_t blocks) {
+    uint64_t l[8];
+    memcpy(l, lane, sizeof l);
+    for (size_t b = 0; b < blocks; b++, from += 64)
+        for (int i = 0; i < 8; i++) {
+            uint64_t word;
+            memcpy(&word, from + 8 * i, 8);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+            word = __builtin_bswap64(word);
+#endif
+            uint64_t x = (l[i] ^ word) * MULTIPLIER;
+            l[i] = x << 31 | x >> 33;
+        }
+    memcpy(lane, l, sizeof l);
+}
+
+void ravel__body_sum_add(ravel__body_sum *s, const void *data, size_t bytes) {
+    const uint8_t *from = data;
+    uint8_t last[64] = {0};
+    add_blocks(s->lane, from, bytes / 64);
+    s->bytes += bytes;
+    if (bytes % 64 == 0) return;
+    memcpy(last, from + bytes / 64 * 64, bytes % 64);
+    add_blocks(s->lane, last, 1);
+}
+
+uint64_t ravel__body_sum_end(const ravel__body_sum *s) {
+    ravel__hash h = ravel__hash_begin(s->bytes);
+    for (int i = 0; i < 8; i++) ravel__hash_u64(&h, s->lane[i]);
+    return ravel__hash_end(h);
+}

@@ -1,0 +1,81 @@
+/* What goes over a link, byte by byte. All numbers are little-endian. Nothing here reads a socket: these are the decoders
+ * that untrusted bytes meet first, and what tests/fuzz/fuzz_link.c runs.
+ *
+ *     connecting side                                 accepting side
+ *     greeting  (96 bytes + hello)          -->
+ *                                           <--       greeting
+ *     proof     (32 bytes)                  -->                       HMAC of both greetings with the token
+ *                                           <--       proof           sent only after the first one was right
+ *     frames                               <-->       frames
+ *
+ *     greeting   0 "RAVELLNK"  8 u32 version  12 u32 role (1 connects, 2 accepts)  16 u32 hello bytes (0 .. 1024)
+ *               20 u32 zero   24 u64 most bytes of a body that this side takes  32 nonce[32]  64 zero[32]  96 hello
+ *     frame      0 u32 check   4 u16 type  6 u16 zero  8 u32 number of the frame  12 u32 kind  16 u64 id  24 u64 bytes
+ *               32 body[bytes] and, where bytes > 0, u64 checksum of the body
+ *
+ * `check` covers the head, and both it and the body's checksum are salted with a number that the handshake made for this
+ * link and direction. So bytes that were lost, repeated, reordered or taken from another link are found. That is against
+ * accidents; who can change bytes on the way at will is kept out by a tunnel (TLS, WireGuard), not by this. */
+#ifndef RAVEL_COMM_LINK_FRAME_H
+#define RAVEL_COMM_LINK_FRAME_H
+
+#include "comm/sha256.h"
+
+enum {
+    RAVEL__GREETING_BYTES = 96,
+    RAVEL__HELLO_MOST = 1024,
+    RAVEL__HEAD_BYTES = 32,
+    RAVEL__SUM_BYTES = 8,
+    RAVEL__LINK_VERSION = 1
+};
+enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS = 2 };
+enum { RAVEL__FRAME_MESSAGE = 1, RAVEL__FRAME_HEARTBEAT, RAVEL__FRAME_GOODBYE, RAVEL__FRAME_TYPES };
+
+typedef struct ravel__greeting {
+    uint32_t role, hello_bytes;
+    uint64_t most_body;
+    uint8_t nonce[32];
+} ravel__greeting;
+
+void ravel__greeting_write(const ravel__greeting *g, uint8_t bytes[RAVEL__GREETING_BYTES]);
+/* NULL, or what is wrong with it, in words. */
+const char *ravel__greeting_read(const uint8_t bytes[RAVEL__GREETING_BYTES], uint32_t role, ravel__greeting *g);
+
+/* HMAC of both greetings (with their hellos; the connecting side's first) and a word: "connects" and "accepts" for the
+ * proofs, "salt" for the salts. */
+void ravel__link_proof(const char *token, const char *word, const uint8_t *connects, size_t connects_bytes,
+                       const uint8_t *accepts, size_t accepts_bytes, uint8_t digest[RAVEL__SHA256_BYTES]);
+
+typedef struct ravel__frame {
+    uint32_t type, number, kind;
+    uint64_t id, bytes;
+} ravel__frame;
+
+void ravel__frame_write(const ravel__frame *f, uint64_t salt, uint8_t bytes[RAVEL__HEAD_BYTES]);
+/* NULL, or what is wrong. `number`: of the next frame of this link; most: the largest body that is taken. */
+const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t salt, uint32_t number, uint64_t most,
+                              ravel__frame *f);
+
+/* The checksum of a body, piece by piece; every piece but the last is a multiple of 64 bytes. */
+typedef struct ravel__body_sum {
+    uint64_t lane[8], bytes;
+} ravel__body_sum;
+
+void ravel__body_sum_begin(ravel__body_sum *s, uint64_t salt, uint32_t number);
+void ravel__body_sum_add(ravel__body_sum *s, const void *data, size_t bytes);
+uint64_t ravel__body_sum_end(const ravel__body_sum *s);
+
+static inline void ravel__le32(uint8_t *to, uint32_t x) {
+    for (int i = 0; i < 4; i++) to[i] = (uint8_t)(x >> 8 * i);
+}
+static inline void ravel__le64(uint8_t *to, uint64_t x) {
+    for (int i = 0; i < 8; i++) to[i] = (uint8_t)(x >> 8 * i);
+}
+static inline uint32_t ravel__read32(const uint8_t *from) {
+    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
+}
+static inline uint64_t ravel__read64(const uint8_t *from) {
+    return ravel__read32(from) | (uint64_t)ravel__read32(from + 4) << 32;
+}
+
+#endif

@@ -1,0 +1,312 @@
+/* Frames in and out of a socket.
+ *
+ * Out: a queue of frames; one sendmsg takes pieces of several. A long body goes straight from the caller's memory, and is
+ * summed a slice ahead of the socket, while it is in cache.
+ *
+ * In: small frames through the link's buffer, many per read; what is missing of a long body is read straight into its
+ * place, and summed as it comes. */
+#include "comm/link_state.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum {
+    SLICE = 256 << 10,    /* bytes that are summed, then sent */
+    PIECES = 24,          /* of one sendmsg */
+    READ_MOST = 1 << 20,  /* bytes of one read into a body */
+    TURN_BYTES = 8 << 20, /* that one link may move before the next has its turn */
+    DIRECT = 16 << 10     /* a body with more than this missing is not read through the buffer */
+};
+
+/* ---- out ------------------------------------------------------------------------------------------------ */
+
+link_out *ravel__link_queue(ravel__link *link, const void *body, int64_t bytes, int copies) {
+    size_t need = sizeof(link_out) + (copies ? (size_t)bytes : 0);
+    link_out *o = ravel__alloc(link->hub->options.allocator, need);
+    if (!o) return NULL;
+    memset(o, 0, sizeof *o);
+    o->reserved = copies ? bytes : 0;
+    o->body = copies ? (const uint8_t *)(o + 1) : body;
+    if (copies && bytes > 0) memcpy(o + 1, body, (size_t)bytes);
+    o->bytes = bytes;
+    if (link->last)
+        link->last->next = o;
+    else
+        link->first = o;
+    link->last = o;
+    link->unsent += bytes;
+    return o;
+}
+
+static void free_out(ravel__link *link, link_out *o) {
+    ravel__release(link->hub->options.allocator, o, sizeof *o + (size_t)o->reserved);
+}
+
+void ravel__link_free_queue(ravel__link *link) {
+    while (link->first) {
+        link_out *o = link->first;
+        link->first = o->next;
+        free_out(link, o);
+    }
+    link->last = NULL;
+    link->unsent = 0;
+}
+
+/* Sums the next slice, so that it may go. */
+static void sum_ahead(link_out *o) {
+    int64_t sent = o->done > o->head_bytes ? o->done - o->head_bytes : 0;
+    if (!o->sum_bytes || o->summed >= o->bytes || o->summed - sent >= SLICE) return;
+    int64_t part = o->bytes - o->summed < SLICE ? o->bytes - o->summed : SLICE;
+    ravel__body_sum_add(&o->running, o->body + o->summed, (size_t)part);
+    o->summed += part;
+    if (o->summed == o->bytes) ravel__le64(o->sum, ravel__body_sum_end(&o->running));
+}
+
+static int add_piece(struct iovec *list, int count, const void *at, int64_t bytes, int64_t *skip) {
+    if (*skip >= bytes) {
+        *skip -= bytes;
+        return count;
+    }
+    list[count] = (struct iovec){(char *)(uintptr_t)at + *skip, (size_t)(bytes - *skip)};
+    *skip = 0;
+    return count + 1;
+}
+
+/* What may go of this frame; *whole: all that is left of it. */
+static int add_frame(struct iovec *list, int count, link_out *o, int *whole) {
+    int64_t skip = o->done;
+    sum_ahead(o);
+    int64_t ready = o->sum_bytes ? o->summed : o->bytes;
+    count = add_piece(list, count, o->head, o->head_bytes, &skip);
+    count = add_piece(list, count, o->body, ready, &skip);
+    *whole = ready == o->bytes;
+    return *whole ? add_piece(list, count, o->sum, o->sum_bytes, &skip) : count;
+}
+
+/* `bytes` have gone: frames that are over leave the queue. */
+static void advance(ravel__link *link, int64_t bytes) {
+    while (bytes > 0) {
+        link_out *o = link->first;
+        int64_t left = o->head_bytes + o->bytes + o->sum_bytes - o->done, part = bytes < left ? bytes : left;
+        o->done += part;
+        bytes -= part;
+        if (part < left) return;
+        link->first = o->next;
+        if (!link->first) link->last = NULL;
+        link->unsent -= o->bytes;
+        void *token = o->token;
+        free_out(link, o);
+        if (!token || !link->hub->handler.sent) continue;
+        link->hub->events++;
+        link->hub->handler.sent(link->hub->handler.user, link, token);
+        if (link->state == LINK_CLOSED) return;
+    }
+}
+
+static ssize_t write_once(ravel__link *link) {
+    struct iovec list[PIECES];
+    int count = 0, whole = 1;
+    for (link_out *o = link->first; o && whole && count + 3 <= PIECES; o = o->next)
+        count = add_frame(list, count, o, &whole);
+    struct msghdr message = {.msg_iov = list, .msg_iovlen = (size_t)count};
+    return sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void ravel__link_write(ravel__link *link) {
+    int64_t moved = 0;
+    while (link->first && !link->mute && moved < TURN_BYTES && link->fd >= 0) {
+        ssize_t sent = write_once(link);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) link->mute = 1;
+        if (sent < 0) break;
+        moved += sent;
+        advance(link, sent);
+    }
+    if (moved) link->last_out_ns = ravel__clock_ns();
+    int wants = link->first && !link->mute;
+    if (link->fd >= 0 && wants != link->wants_out) (void)ravel__link_watch(link, 0, wants);
+}
+
+ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__message *head, const void *body,
+                               void *token, ravel_error *err) {
+    ravel__frame f = {type, link->out_number, head->kind, head->id, (uint64_t)head->bytes};
+    link_out *o = ravel__link_queue(link, body, head->bytes, !token && head->bytes > 0);
+    if (!o) return ravel__no_memory(err, sizeof *o + (size_t)head->bytes, "a message");
+    ravel__frame_write(&f, link->out_salt, o->head);
+    ravel__body_sum_begin(&o->running, link->out_salt, link->out_number++);
+    o->head_bytes = RAVEL__HEAD_BYTES;
+    o->sum_bytes = head->bytes > 0 ? RAVEL__SUM_BYTES : 0;
+    o->token = token;
+    if (link->first == o) ravel__link_write(link); /* nothing is before it */
+    return RAVEL_OK;
+}
+
+ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
+                              ravel_error *err) {
+    if (link->state != LINK_UP || link->mute)
+        return ravel_error_set(err, RAVEL_E_STATE, "the link to %s is not up", link->peer);
+    if (head->bytes < 0 || (uint64_t)head->bytes > link->most_out)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s takes messages of at most %llu bytes, not %lld", link->peer,
+                               (unsigned long long)link->most_out, (long long)head->bytes);
+    return ravel__link_frame(link, RAVEL__FRAME_MESSAGE, head, body, token, err);
+}
+
+/* ---- in ------------------------------------------------------------------------------------------------- */
+
+static void begin_body(ravel__link *link) {
+    ravel__hub *hub = link->hub;
+    ravel__message head = {link->frame.kind, link->frame.id, (int64_t)link->frame.bytes};
+    link->stage = link->frame.bytes ? IN_BODY : IN_HEAD;
+    link->got = link->summed = 0;
+    link->body = NULL;
+    if (!link->frame.bytes) return;
+    ravel__body_sum_begin(&link->running, link->in_salt, link->frame.number);
+    if (link->frame.type == RAVEL__FRAME_GOODBYE)
+        link->body = link->goodbye;
+    else if (hub->handler.place)
+        link->body = hub->handler.place(hub->handler.user, link, &head);
+}
+
+static void end_frame(ravel__link *link) {
+    ravel__hub *hub = link->hub;
+    ravel__message head = {link->frame.kind, link->frame.id, (int64_t)link->frame.bytes};
+    char why[LINK_WHY];
+    link->stage = IN_HEAD;
+    if (link->frame.type == RAVEL__FRAME_HEARTBEAT) return;
+    if (link->frame.type == RAVEL__FRAME_GOODBYE) {
+        link->goodbye[link->frame.bytes] = '\0';
+        (void)snprintf(why, sizeof why, "%s closed the link%s%.200s", link->peer, link->frame.bytes ? ": " : "",
+                       link->frame.bytes ? (const char *)link->goodbye : "");
+        ravel__link_lose(link, why);
+        return;
+    }
+    hub->events++;
+    if (hub->handler.message) hub->handler.message(hub->handler.user, link, &head, link->body);
+}
+
+static void damaged(ravel__link *link, const char *what) {
+    char why[LINK_WHY];
+    (void)snprintf(why, sizeof why, "%s sent %s", link->peer, what);
+    ravel__link_lose(link, why);
+}
+
+static void take_head(ravel__link *link) {
+    const char *wrong = ravel__frame_read(link->in + link->in_at, link->in_salt, link->in_number,
+                                          (uint64_t)link->hub->options.max_body, &link->frame);
+    if (wrong) {
+        damaged(link, wrong);
+        return;
+    }
+    link->in_at += RAVEL__HEAD_BYTES;
+    link->in_number++;
+    begin_body(link);
+    if (link->stage == IN_HEAD && link->state == LINK_UP) end_frame(link);
+}
+
+/* Sums what has come of the body; all of it where it is whole. */
+static void sum_body(ravel__link *link) {
+    uint64_t upto = link->got == link->frame.bytes ? link->got : link->got / 64 * 64;
+    if (link->body && upto > link->summed)
+        ravel__body_sum_add(&link->running, link->body + link->summed, (size_t)(upto - link->summed));
+    link->summed = upto;
+    if (link->got == link->frame.bytes) link->stage = IN_SUM;
+}
+
+static void take_body(ravel__link *link) {
+    uint64_t left = link->frame.bytes - link->got, here = (uint64_t)(link->in_end - link->in_at);
+    uint64_t part = left < here ? left : here;
+    if (link->body) memcpy(link->body + link->got, link->in + link->in_at, (size_t)part);
+    link->in_at += (int32_t)part;
+    link->got += part;
+    sum_body(link);
+}
+
+static void take_sum(ravel__link *link) {
+    uint64_t sum = ravel__read64(link->in + link->in_at);
+    link->in_at += RAVEL__SUM_BYTES;
+    if (link->body && sum != ravel__body_sum_end(&link->running))
+        damaged(link, "a body whose checksum is wrong");
+    else
+        end_frame(link);
+}
+
+/* Everything that the buffer holds. */
+static void parse(ravel__link *link) {
+    while (link->state != LINK_CLOSED) {
+        int32_t here = link->in_end - link->in_at;
+        if (link->state != LINK_UP) {
+            int32_t before = link->in_at;
+            ravel__link_handshake(link);
+            if (link->in_at == before) break;
+        } else if (link->stage == IN_HEAD && here >= RAVEL__HEAD_BYTES) {
+            take_head(link);
+        } else if (link->stage == IN_BODY && here > 0) {
+            take_body(link);
+        } else if (link->stage == IN_SUM && here >= RAVEL__SUM_BYTES) {
+            take_sum(link);
+        } else {
+            break;
+        }
+    }
+    RAVEL_ASSERT(link->in_at <= link->in_end && link->in_end <= LINK_IN_BYTES);
+    if (link->in_at == link->in_end) link->in_at = link->in_end = 0;
+}
+
+static void lose_by_errno(ravel__link *link, ssize_t got) {
+    char why[LINK_WHY];
+    const char *hint = link->state == LINK_UP ? "" : " in the handshake; are token and allowed addresses right?";
+    if (got < 0)
+        (void)snprintf(why, sizeof why, "the connection to %s failed (%s)%s", link->peer, strerror(errno), hint);
+    else
+        (void)snprintf(why, sizeof why, "%s closed the connection%s", link->peer, hint);
+    if (link->connects && link->state == LINK_GREETS) /* perhaps it is only just starting */
+        ravel__link_again(link, ravel__clock_ns(), why);
+    else
+        ravel__link_lose(link, why);
+}
+
+/* One read. The bytes that came; 0: none now; -1: the link is lost. *full: as many as there was room for. */
+static int64_t read_once(ravel__link *link, int *full) {
+    uint64_t left = link->stage == IN_BODY ? link->frame.bytes - link->got : 0;
+    int direct = link->state == LINK_UP && link->body && link->in_at == link->in_end && left > DIRECT;
+    if (!direct && link->in_at > 0) { /* room at the end */
+        memmove(link->in, link->in + link->in_at, (size_t)(link->in_end - link->in_at));
+        link->in_end -= link->in_at;
+        link->in_at = 0;
+    }
+    uint8_t *to = direct ? link->body + link->got : link->in + link->in_end;
+    size_t room = direct ? (left < READ_MOST ? (size_t)left : READ_MOST) : (size_t)(LINK_IN_BYTES - link->in_end);
+    ssize_t got = recv(link->fd, to, room, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+    if (got <= 0) {
+        lose_by_errno(link, got);
+        return -1;
+    }
+    *full = (size_t)got == room;
+    if (direct) {
+        link->got += (uint64_t)got;
+        sum_body(link);
+    } else {
+        link->in_end += (int32_t)got;
+    }
+    return got;
+}
+
+void ravel__link_read(ravel__link *link) {
+    int64_t moved = 0;
+    int full = 1;
+    while (link->fd >= 0 && full && moved < TURN_BYTES) {
+        int64_t got = read_once(link, &full);
+        if (got <= 0) return;
+        moved += got;
+        link->last_in_ns = link->hub->polled_ns;
+        parse(link);
+        full |= link->state == LINK_UP && link->stage != IN_HEAD; /* the rest is likely on its way */
+    }
+}

@@ -1,0 +1,330 @@
+/* Listening, connecting, and the handshake, in which both ends prove that they know the token. */
+#include "comm/link_state.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { SECOND_NS = 1000000000, PAUSE_LEAST_NS = 5000000, PAUSE_MOST_NS = 200000000 };
+
+/* ---- listening ------------------------------------------------------------------------------------------ */
+
+static ravel_status listen_failed(const ravel__address *at, const char *what, ravel_error *err) {
+    char text[RAVEL__ADDRESS_TEXT];
+    int code = errno;
+    return ravel_error_set(err, RAVEL_E_IO, "cannot %s %s: %s", what, ravel__address_format(at, text), strerror(code));
+}
+
+/* A path of a socket that nobody listens on any more is removed. */
+static void remove_stale(const ravel__address *at) {
+    const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&at->at;
+    if (at->at.ss_family != AF_UNIX || !un->sun_path[0]) return;
+    int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (probe < 0) return;
+    if (connect(probe, (const struct sockaddr *)&at->at, at->bytes) < 0 && errno == ECONNREFUSED)
+        (void)unlink(un->sun_path);
+    (void)close(probe);
+}
+
+static ravel_status listen_at(ravel__hub *hub, ravel__address *at, ravel_error *err) {
+    int one = 1, fd = socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return listen_failed(at, "make a socket for", err);
+    link_listener *l = &hub->listeners[hub->listener_count];
+    *l = (link_listener){SOURCE_LISTENER, fd, 0, *at};
+    if (at->at.ss_family != AF_UNIX) (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    remove_stale(at);
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = l};
+    l->at.bytes = sizeof l->at.at;
+    if (bind(fd, (struct sockaddr *)&at->at, at->bytes) < 0 || listen(fd, SOMAXCONN) < 0 ||
+        getsockname(fd, (struct sockaddr *)&l->at.at, &l->at.bytes) < 0 ||
+        epoll_ctl(hub->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+        ravel_status status = listen_failed(at, "listen at", err);
+        (void)close(fd);
+        return status;
+    }
+    hub->listener_count++;
+    return RAVEL_OK;
+}
+
+static ravel_status check_public(const ravel__hub *hub, const ravel__address *at, ravel_error *err) {
+    char text[RAVEL__ADDRESS_TEXT];
+    if (ravel__address_is_local(at) || hub->options.open || (hub->token && *hub->token)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "listening at %s, which other machines can reach, needs a shared token; give one, or say "
+                           "that every peer may connect",
+                           ravel__address_format(at, text));
+}
+
+ravel_status ravel__hub_listen(ravel__hub *hub, const char *list, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (const char *word = list; *word && !status;) {
+        ravel__address at;
+        size_t length = strcspn(word, ",");
+        if (hub->listener_count == LINK_LISTENERS)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "at most %d addresses to listen at", LINK_LISTENERS);
+        status = ravel__address_parse(word, length, &at, err);
+        if (!status) status = check_public(hub, &at, err);
+        if (!status) status = listen_at(hub, &at, err);
+        word += length + (word[length] == ',');
+    }
+    for (int32_t i = 0; i < hub->listener_count && !status; i++) {
+        char text[RAVEL__ADDRESS_TEXT];
+        size_t used = strlen(hub->address);
+        (void)snprintf(hub->address + used, sizeof hub->address - used, "%s%s", used ? "," : "",
+                       ravel__address_format(&hub->listeners[i].at, text));
+    }
+    return status;
+}
+
+/* ---- a connected socket --------------------------------------------------------------------------------- */
+
+static void set_options(ravel__link *link) {
+    int one = 1, idle = (int)(link->hub->options.keepalive / 2), each = idle / 3;
+    struct sockaddr_storage at;
+    socklen_t bytes = sizeof at;
+    link->is_tcp = getsockname(link->fd, (struct sockaddr *)&at, &bytes) == 0 && at.ss_family != AF_UNIX;
+    if (!link->is_tcp) return;
+    (void)setsockopt(link->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (link->hub->options.keepalive <= 0) return;
+    if (idle < 1) idle = 1;
+    if (each < 1) each = 1;
+    int count = 3;
+    (void)setsockopt(link->fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    (void)setsockopt(link->fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    (void)setsockopt(link->fd, IPPROTO_TCP, TCP_KEEPINTVL, &each, sizeof each);
+    (void)setsockopt(link->fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
+/* This side's greeting, into link->mine. */
+static int make_greeting(ravel__link *link, const void *hello, int32_t bytes) {
+    ravel__greeting g = {.role = link->connects ? RAVEL__ROLE_CONNECTS : RAVEL__ROLE_ACCEPTS};
+    g.hello_bytes = (uint32_t)bytes;
+    g.most_body = (uint64_t)link->hub->options.max_body;
+    if (getrandom(g.nonce, sizeof g.nonce, 0) != (ssize_t)sizeof g.nonce) return 0;
+    ravel__greeting_write(&g, link->mine);
+    if (bytes > 0) memcpy(link->mine + RAVEL__GREETING_BYTES, hello, (size_t)bytes);
+    link->mine_bytes = RAVEL__GREETING_BYTES + bytes;
+    return 1;
+}
+
+static void send_raw(ravel__link *link, const void *bytes, int64_t count) {
+    if (!ravel__link_queue(link, bytes, count, 1))
+        ravel__link_lose(link, "out of memory");
+    else
+        ravel__link_write(link);
+}
+
+/* ---- accepting ------------------------------------------------------------------------------------------ */
+
+/* A process of another user does not come in through a Unix socket. */
+static int is_same_user(int fd) {
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0) return 0;
+    return peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0;
+}
+
+static void take_in(ravel__hub *hub, int fd, const ravel__address *from) {
+    int welcome = hub->accepted < hub->options.max_links && ravel__networks_hold(hub->allow, from) &&
+                  (from->at.ss_family != AF_UNIX || is_same_user(fd));
+    ravel__link *link = welcome ? ravel__link_new(hub, 0) : NULL;
+    if (!link) {
+        (void)close(fd);
+        return;
+    }
+    link->fd = fd;
+    link->state = LINK_GREETS;
+    link->patience = hub->options.handshake;
+    link->deadline_ns = hub->polled_ns + (int64_t)(hub->options.handshake * SECOND_NS);
+    (void)ravel__address_format(from, link->peer);
+    set_options(link);
+    if (!make_greeting(link, hub->hello, hub->hello_bytes) || ravel__link_watch(link, 1, 0) < 0) ravel__link_drop(link);
+}
+
+void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
+    for (int i = 0; i < 64; i++) {
+        ravel__address from = {.bytes = sizeof from.at};
+        int fd = accept4(listener->fd, (struct sockaddr *)&from.at, &from.bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            take_in(hub, fd, &from);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) { /* until the next tick */
+            listener->paused = 1;
+            (void)epoll_ctl(hub->epoll, EPOLL_CTL_DEL, listener->fd, NULL);
+        }
+        if (errno != EINTR && errno != ECONNABORTED) return;
+    }
+}
+
+/* ---- connecting ----------------------------------------------------------------------------------------- */
+
+void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
+    (void)snprintf(link->trouble, sizeof link->trouble, "%s: %s", link->peer, trouble);
+    if (link->fd >= 0) (void)close(link->fd);
+    link->fd = -1;
+    link->state = LINK_WAITS;
+    link->mute = 0;
+    link->in_at = link->in_end = link->theirs_bytes = 0;
+    ravel__link_free_queue(link);
+    int more = *link->next_address != '\0'; /* the next one at once */
+    if (!more) link->next_address = link->addresses;
+    link->retry_ns = more ? now : now + link->pause_ns;
+    if (!more && link->pause_ns < PAUSE_MOST_NS) link->pause_ns *= 2;
+    if (link->retry_ns < link->hub->soonest_ns) link->hub->soonest_ns = link->retry_ns;
+}
+
+void ravel__link_try(ravel__link *link, int64_t now) {
+    ravel__address at;
+    ravel_error why = RAVEL_ERROR_INIT;
+    size_t length = strcspn(link->next_address, ",");
+    const char *word = link->next_address;
+    link->next_address += length + (word[length] == ',');
+    (void)snprintf(link->peer, sizeof link->peer, "%.*s", (int)length, word);
+    if (ravel__address_parse(word, length, &at, &why)) {
+        ravel__link_again(link, now, why.message);
+        return;
+    }
+    link->fd = socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (link->fd < 0) {
+        ravel__link_again(link, now, strerror(errno));
+        return;
+    }
+    link->wants_out = 0;
+    int code = connect(link->fd, (struct sockaddr *)&at.at, at.bytes) < 0 ? errno : 0;
+    if (code && code != EINPROGRESS) {
+        ravel__link_again(link, now, strerror(code));
+        return;
+    }
+    link->state = LINK_CONNECTS;
+    if (ravel__link_watch(link, 1, 1) < 0)
+        ravel__link_again(link, now, strerror(errno));
+    else if (!code)
+        ravel__link_connected(link);
+}
+
+void ravel__link_connected(ravel__link *link) {
+    int code = 0;
+    socklen_t bytes = sizeof code;
+    if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &code, &bytes) < 0) code = errno;
+    if (code) {
+        ravel__link_again(link, ravel__clock_ns(), strerror(code));
+        return;
+    }
+    link->state = LINK_GREETS;
+    set_options(link);
+    send_raw(link, link->mine, link->mine_bytes);
+}
+
+ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void *hello, int32_t hello_bytes,
+                                double timeout, void *owner, ravel__link **out, ravel_error *err) {
+    if (!address || !*address || hello_bytes < 0 || hello_bytes > RAVEL__HELLO_MOST)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a link needs an address and a hello of at most %d bytes",
+                               RAVEL__HELLO_MOST);
+    ravel__link *link = ravel__link_new(hub, 1);
+    char *addresses = link ? ravel__link_copy_text(hub->options.allocator, address) : NULL;
+    if (link) link->addresses = link->next_address = addresses;
+    if (!addresses || !make_greeting(link, hello, hello_bytes)) {
+        if (link) ravel__link_drop(link);
+        return ravel__no_memory(err, sizeof *link, "a link");
+    }
+    int64_t now = ravel__clock_ns();
+    link->owner = owner;
+    link->patience = timeout;
+    link->deadline_ns = now + (int64_t)(timeout * SECOND_NS);
+    link->pause_ns = PAUSE_LEAST_NS;
+    link->retry_ns = hub->soonest_ns = now;
+    *out = link;
+    return RAVEL_OK;
+}
+
+/* ---- the handshake -------------------------------------------------------------------------------------- */
+
+static void prove(ravel__link *link, const char *word, uint8_t *digest) {
+    const uint8_t *first = link->connects ? link->mine : link->theirs,
+                  *second = link->connects ? link->theirs : link->mine;
+    size_t first_bytes = (size_t)(link->connects ? link->mine_bytes : link->theirs_bytes);
+    size_t second_bytes = (size_t)(link->connects ? link->theirs_bytes : link->mine_bytes);
+    ravel__link_proof(link->hub->token, word, first, first_bytes, second, second_bytes, digest);
+}
+
+static void refuse(ravel__link *link, const char *what) {
+    char why[LINK_WHY];
+    (void)snprintf(why, sizeof why, "%s: %s", link->peer, what);
+    ravel__link_lose(link, why);
+}
+
+static void come_up(ravel__link *link) {
+    ravel__hub *hub = link->hub;
+    uint8_t salt[RAVEL__SHA256_BYTES];
+    prove(link, "salt", salt);
+    link->out_salt = ravel__read64(salt + (link->connects ? 0 : 8));
+    link->in_salt = ravel__read64(salt + (link->connects ? 8 : 0));
+    link->state = LINK_UP;
+    link->was_up = 1;
+    link->stage = IN_HEAD;
+    link->deadline_ns = 0;
+    link->last_in_ns = link->last_out_ns = hub->polled_ns;
+    hub->events++;
+    const uint8_t *hello = link->theirs + RAVEL__GREETING_BYTES;
+    if (hub->handler.up &&
+        !hub->handler.up(hub->handler.user, link, hello, link->theirs_bytes - RAVEL__GREETING_BYTES) &&
+        link->state != LINK_CLOSED)
+        ravel__link_close(link, "refused");
+}
+
+static void take_greeting(ravel__link *link, int32_t here) {
+    ravel__greeting g;
+    const uint8_t *in = link->in + link->in_at;
+    uint8_t digest[RAVEL__SHA256_BYTES];
+    if (here < RAVEL__GREETING_BYTES) return;
+    const char *wrong = ravel__greeting_read(in, link->connects ? RAVEL__ROLE_ACCEPTS : RAVEL__ROLE_CONNECTS, &g);
+    if (wrong) {
+        refuse(link, wrong);
+        return;
+    }
+    int32_t bytes = RAVEL__GREETING_BYTES + (int32_t)g.hello_bytes;
+    if (here < bytes) return;
+    memcpy(link->theirs, in, (size_t)bytes);
+    link->theirs_bytes = bytes;
+    link->most_out = g.most_body;
+    link->in_at += bytes;
+    link->state = LINK_PROVES;
+    if (!link->connects) {
+        send_raw(link, link->mine, link->mine_bytes);
+        return;
+    }
+    prove(link, "connects", digest);
+    send_raw(link, digest, sizeof digest);
+}
+
+static void take_proof(ravel__link *link, int32_t here) {
+    uint8_t expected[RAVEL__SHA256_BYTES], digest[RAVEL__SHA256_BYTES];
+    if (here < RAVEL__SHA256_BYTES) return;
+    prove(link, link->connects ? "accepts" : "connects", expected);
+    if (!ravel__digest_equal(expected, link->in + link->in_at)) {
+        refuse(link, "the token is another one");
+        return;
+    }
+    link->in_at += RAVEL__SHA256_BYTES;
+    if (!link->connects) {
+        prove(link, "accepts", digest);
+        send_raw(link, digest, sizeof digest);
+    }
+    if (link->state == LINK_PROVES) come_up(link);
+}
+
+void ravel__link_handshake(ravel__link *link) {
+    int32_t here = link->in_end - link->in_at;
+    if (link->state == LINK_GREETS)
+        take_greeting(link, here);
+    else if (link->state == LINK_PROVES)
+        take_proof(link, here);
+}

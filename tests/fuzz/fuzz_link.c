@@ -1,0 +1,55 @@
+/* The decoders that a stranger's bytes meet first: greetings, frame heads, addresses, networks. What is taken is in range,
+ * and written again it is the same. */
+#include "comm/address.h"
+#include "comm/link_frame.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void try_greeting(const uint8_t *data) {
+    ravel__greeting g;
+    uint8_t again[RAVEL__GREETING_BYTES];
+    if (ravel__greeting_read(data, RAVEL__ROLE_CONNECTS, &g)) return;
+    if (g.hello_bytes > RAVEL__HELLO_MOST || g.role != RAVEL__ROLE_CONNECTS) abort();
+    ravel__greeting_write(&g, again);
+    if (memcmp(again, data, 20) != 0 || memcmp(again + 24, data + 24, 40) != 0) abort();
+}
+
+static void try_frame(const uint8_t *data) {
+    ravel__frame f;
+    uint8_t again[RAVEL__HEAD_BYTES], fixed[RAVEL__HEAD_BYTES];
+    memcpy(fixed, data, sizeof fixed);
+    f = (ravel__frame){ravel__read32(data + 4), ravel__read32(data + 8), ravel__read32(data + 12),
+                       ravel__read64(data + 16), ravel__read64(data + 24)};
+    ravel__frame_write(&f, 7, fixed); /* the check is right: what else is looked at? */
+    if (ravel__frame_read(fixed, 7, 3, 1 << 20, &f)) return;
+    if (f.number != 3 || f.bytes > 1 << 20 || f.type < 1 || f.type >= RAVEL__FRAME_TYPES) abort();
+    ravel__frame_write(&f, 7, again);
+    if (memcmp(again, fixed, sizeof again) != 0) abort();
+}
+
+static void try_text(const uint8_t *data, size_t bytes) {
+    ravel__address at;
+    char *text = malloc(bytes + 1), words[RAVEL__ADDRESS_TEXT];
+    memcpy(text, data, bytes);
+    text[bytes] = '\0';
+    /* Only what needs no look-up of a name. */
+    if (strncmp(text, "unix:", 5) == 0 || strspn(text, "0123456789.:[]abcdef") == strlen(text))
+        if (!ravel__address_parse(text, strlen(text), &at, NULL)) (void)ravel__address_format(&at, words);
+    if (!ravel__networks_check(text, NULL)) {
+        (void)ravel__address_parse("10.1.2.3:4", 10, &at, NULL);
+        (void)ravel__networks_hold(text, &at);
+    }
+    free(text);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    uint8_t room[RAVEL__GREETING_BYTES] = {0};
+    memcpy(room, data, bytes < sizeof room ? bytes : sizeof room);
+    try_greeting(room);
+    try_frame(room);
+    try_text(data, bytes < 300 ? bytes : 300);
+    return 0;
+}
