@@ -201,6 +201,7 @@ soak: unit
 	@RAVEL_SOAK=1 $(UNIT) $(if $(FILTER),"$(FILTER)")
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/35-mpi.sh)
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/37-refit.sh)
+	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/60-train.sh)
 
 lint:
 	@DEEP=$(DEEP) sh mk/lint.sh $(BUILD)

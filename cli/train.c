@@ -1,5 +1,5 @@
-/* ravel train: reads the configuration (defaults, then --config, then flags), starts the ranks, and says at the end what
- * came of it. The work is in train/. */
+/* ravel train: reads the configuration (defaults, then --config, then flags), starts the ranks, and prints the result.
+ * The work is in train/. */
 #include "cli/cli.h"
 
 #include "train/run/grpo.h"
@@ -17,20 +17,30 @@
 
 /* ---- signals -------------------------------------------------------------------------------------------- */
 
-static volatile int stop_requested;
+static volatile int stop_requested, save_requested;
 
-static void on_signal(int number) {
-    if (stop_requested) { /* the second one means it */
+static void on_stop(int number) {
+    if (stop_requested) { /* the second one ends the process at once */
         signal(number, SIG_DFL);
         raise(number);
     }
     stop_requested = 1;
 }
 
+static void on_hang_up(int number) {
+    (void)number;
+    save_requested = 1;
+}
+
+/* A closed terminal or pipe does not end a run: it writes a checkpoint and goes on. */
 static void catch_signals(void) {
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    struct sigaction stop = {.sa_handler = on_stop}, save = {.sa_handler = on_hang_up, .sa_flags = SA_RESTART};
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGHUP, &save, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL); /* a file size limit is an error of the write, like a full disk */
 }
 
 /* ---- configuration -------------------------------------------------------------------------------------- */
@@ -40,7 +50,7 @@ typedef struct file_options {
 } file_options;
 
 static const ravel_option file_table[] = {{"config", RAVEL_OPTION_STRING, offsetof(file_options, config), NULL, 0, 0,
-                                           "FILE", "a JSON object with these options; flags go before it"},
+                                           "FILE", "a JSON object with these options; flags override it"},
                                           {0}};
 
 static void help(train_kind kind) {
@@ -71,21 +81,7 @@ static void help(train_kind kind) {
     for (int32_t i = 0; train_task_name(i); i++) printf("  %-26s  %s\n", train_task_name(i), train_task_doc(i));
 }
 
-static ravel_status read_file(const char *path, char **text, size_t *bytes, ravel_error *err) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read", path);
-    enum { MOST = 1 << 20 };
-    *text = malloc(MOST);
-    *bytes = *text ? fread(*text, 1, MOST, f) : 0;
-    int whole = *text && feof(f);
-    (void)fclose(f);
-    if (whole) return RAVEL_OK;
-    free(*text);
-    *text = NULL;
-    return ravel_error_set(err, RAVEL_E_DATA, "%s is over 1 MiB; a configuration is a small JSON object", path);
-}
-
-/* What the words of a configuration point into lives as long as the run. */
+/* The texts that a configuration points into; they live as long as the run. */
 typedef struct texts {
     char *file;
     ravel_json *doc;
@@ -94,14 +90,14 @@ typedef struct texts {
 
 static ravel_status take_file(train_config *config, train_kind kind, const char *path, texts *t, ravel_error *err) {
     size_t bytes = 0;
-    ravel_status status = read_file(path, &t->file, &bytes, err);
+    ravel_status status = train_file_read(path, 1 << 20, &t->file, &bytes, err);
     if (!status) status = ravel_json_parse(t->file, bytes, NULL, &t->doc, err);
     if (!status) status = train_config_json(config, kind, t->doc, err);
     if (status) ravel_error_prefix(err, "%s", path);
     return status;
 }
 
-/* Flags twice: once to find --config, then again on top of what it says. A run that is resumed has its own. */
+/* Flags are parsed twice: to find --config, and again to override it. A run that is resumed has its own. */
 static ravel_status read_config(int argc, char **argv, train_kind kind, train_config *config, texts *t,
                                 ravel_error *err) {
     train_part parts[TRAIN_PARTS];
@@ -113,12 +109,16 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
     for (int i = 0; i < count; i++) sets[i + 1] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
     train_config_default(config);
     ravel_status status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
-    if (!status && !file.config && config->run.resume && train_run_config(config, kind, t->path)) file.config = t->path;
+    if (!status && !file.config && config->run.resume) {
+        status = train_run_config(config, kind, t->path, err);
+        file.config = t->path;
+    }
     if (!status && file.config) {
         train_config_default(config);
         status = take_file(config, kind, file.config, t, err);
         if (!status) status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
     }
+    if (!status) train_config_settle(config, kind);
     return status ? status : train_config_check(config, kind, err);
 }
 
@@ -158,15 +158,16 @@ typedef struct job {
     train_kind kind;
     const train_config *config;
     train_hooks hooks;
+    int32_t processes;     /* of mpirun; 1: ranks are threads */
     train_summary summary; /* written by rank 0 */
 } job;
 
 static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
-    train_summary summary;
+    train_summary summary = {0};
     ravel_status status = j->kind == TRAIN_SFT ? train_sft(j->config, comm, &j->hooks, &summary, err)
                                                : train_grpo(j->config, comm, &j->hooks, &summary, err);
-    if (!status && ravel_comm_rank(comm) == 0) j->summary = summary;
+    if (ravel_comm_rank(comm) == 0) j->summary = summary;
     return status;
 }
 
@@ -184,6 +185,7 @@ static ravel_status launch(job *j, int *first, ravel_error *err) {
     ravel_status status = ravel_comm_mpi(&options, &comm, err);
     if (status) return status;
     *first = ravel_comm_rank(comm) == 0;
+    j->processes = ravel_comm_size(comm);
     status = work(comm, j, err);
     if (status) ravel_comm_abort(comm, err);
     ravel_comm_free(comm);
@@ -195,6 +197,36 @@ static void print_figure(const char *what, double value, const char *format) {
     printf("  %-22s ", what);
     printf(format, value);
     printf("\n");
+}
+
+/* A word as a shell takes it. */
+static void print_word(FILE *out, const char *word) {
+    if (word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%")] == '\0' &&
+        *word) {
+        (void)fputs(word, out);
+        return;
+    }
+    (void)fputc('\'', out);
+    for (; *word; word++)
+        if (*word == '\'')
+            (void)fputs("'\\''", out);
+        else
+            (void)fputc(*word, out);
+    (void)fputc('\'', out);
+}
+
+/* Where the work is, and the command that goes on with it. */
+static void print_resume(FILE *out, const job *j) {
+    const train_summary *s = &j->summary;
+    if (!s->checkpoint[0]) return;
+    (void)fprintf(out, "  %-22s %s\n", "checkpoint", s->checkpoint);
+    (void)fprintf(out, "  %-22s ", s->steps < s->planned ? "resume with" : "train further with");
+    if (j->processes > 1) (void)fprintf(out, "mpirun -n %d ", j->processes);
+    (void)fprintf(out, "ravel train %s --run ", train_kind_name(j->kind));
+    print_word(out, s->folder);
+    (void)fprintf(out, " --resume");
+    if (s->steps >= s->planned) (void)fprintf(out, " --steps %lld", (long long)(2 * s->steps));
+    (void)fprintf(out, "\n");
 }
 
 static void report(const job *j) {
@@ -217,16 +249,24 @@ static void report(const job *j) {
     }
     print_figure("tokens/s", s->tokens_per_sec, "%.0f");
     print_figure("packing efficiency", 100 * s->packing_efficiency, "%.1f %%");
-    printf("  %-22s %s\n", "run folder", s->folder);
-    printf("ravel report %s --html report.html draws it\n", s->folder);
+    if (s->skipped) print_figure("skipped updates", (double)s->skipped, "%.0f (the gradient was not finite)");
+    if (s->folder[0]) printf("  %-22s %s\n", "run folder", s->folder);
+    print_resume(stdout, j);
+    if (s->folder[0]) printf("ravel report %s --html report.html draws it\n", s->folder);
 }
 
 static void write_log(void *user, ravel_log_level level, const char *text) {
     const train_config *c = user;
+    cli_progress_end();
     if (level >= RAVEL_LOG_WARN)
         (void)fprintf(stderr, "ravel train: %s\n", text);
     else if (level == RAVEL_LOG_INFO && !c->run.quiet)
         (void)fprintf(stderr, "%s\n", text);
+}
+
+static void show_progress(void *user, const char *what, double done, double total) {
+    const train_config *c = user;
+    if (!c->run.quiet) cli_progress(what, done, total);
 }
 
 static int run(int argc, char **argv, train_kind kind) {
@@ -241,12 +281,19 @@ static int run(int argc, char **argv, train_kind kind) {
     } else {
         train_config_text(&config, kind, text, sizeof text);
         const ravel_logger logger = {write_log, &config};
-        j.hooks = (train_hooks){.stop = &stop_requested, .logger = &logger, .config_text = text};
+        j.hooks = (train_hooks){.stop = &stop_requested,
+                                .save = &save_requested,
+                                .logger = &logger,
+                                .config_text = text,
+                                .progress = {show_progress, &config}};
         catch_signals();
-        if (choose_threads(&config, kind, &err) || launch(&j, &first, &err))
+        if (choose_threads(&config, kind, &err) || launch(&j, &first, &err)) {
+            cli_progress_end();
             code = cli_fail("train", &err);
-        else if (first)
+            if (first) print_resume(stderr, &j);
+        } else if (first) {
             report(&j);
+        }
     }
     ravel_json_free(t.doc);
     free(t.file);
@@ -254,8 +301,9 @@ static int run(int argc, char **argv, train_kind kind) {
 }
 
 int cli_train(int argc, char **argv) {
-    static const char *const kinds[] = {"sft", "grpo"};
-    for (int kind = TRAIN_SFT; argc > 1 && kind <= TRAIN_GRPO; kind++)
+    const char *kinds[TRAIN_KINDS];
+    for (int kind = 0; kind < TRAIN_KINDS; kind++) kinds[kind] = train_kind_name((train_kind)kind);
+    for (int kind = 0; argc > 1 && kind < TRAIN_KINDS; kind++)
         if (strcmp(argv[1], kinds[kind]) == 0) {
             if (!cli_wants_help(argc - 1, argv + 1)) return run(argc - 1, argv + 1, (train_kind)kind);
             help((train_kind)kind);
@@ -269,7 +317,7 @@ int cli_train(int argc, char **argv) {
         return CLI_OK;
     }
     ravel_error err = RAVEL_ERROR_INIT;
-    const char *near = argc > 1 ? ravel_suggest(argv[1], kinds, 2) : NULL;
+    const char *near = argc > 1 ? ravel_suggest(argv[1], kinds, TRAIN_KINDS) : NULL;
     ravel_error_set(&err, RAVEL_E_ARGUMENT, "say what to train: ravel train sft, or ravel train grpo%s%s%s",
                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return cli_usage("train", &err);

@@ -130,6 +130,9 @@ RAVEL_API void ravel_source_free(ravel_source *source);
 RAVEL_API int64_t ravel_source_count(const ravel_source *source);
 /* "jsonl", "mock", "callbacks" or "samples"; static. */
 RAVEL_API const char *ravel_source_kind(const ravel_source *source);
+/* Where a row is, for a sentence: "train.jsonl:17", lines counted as an editor counts them, or "row 16" where a source has
+ * no file. Returns the length that it needs, like snprintf. */
+RAVEL_API size_t ravel_source_where(const ravel_source *source, int64_t row, char *text, size_t bytes);
 RAVEL_API int32_t ravel_source_field_count(const ravel_source *source);
 RAVEL_API const ravel_field *ravel_source_fields(const ravel_source *source);
 

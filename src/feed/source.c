@@ -2,6 +2,7 @@
 #include "feed/source.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- options -------------------------------------------------------------------------------------------- */
@@ -110,6 +111,11 @@ int64_t ravel_source_count(const ravel_source *source) {
 
 const char *ravel_source_kind(const ravel_source *source) {
     return source->kind->name;
+}
+
+size_t ravel_source_where(const ravel_source *source, int64_t row, char *text, size_t bytes) {
+    if (source->kind->where) return source->kind->where(source, source->first_row + row, text, bytes);
+    return (size_t)snprintf(text, bytes, "row %" PRId64, row);
 }
 
 int32_t ravel_source_field_count(const ravel_source *source) {

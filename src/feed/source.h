@@ -21,6 +21,8 @@ typedef struct ravel__source_kind {
                          ravel_error *err);
     void (*scratch_free)(const ravel_allocator *allocator, void *scratch); /* its content; may be NULL */
     void (*close)(ravel_source *source);                                   /* what it owns; may be NULL */
+    /* "file:line" of a row, first_row already added, like snprintf; NULL: a source without a file. */
+    size_t (*where)(const ravel_source *source, int64_t row, char *text, size_t bytes);
 } ravel__source_kind;
 
 struct ravel_source {

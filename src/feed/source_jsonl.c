@@ -9,6 +9,7 @@
 #include "base/file.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct jsonl_source {
@@ -68,6 +69,11 @@ static ravel_status jsonl_read(const ravel_source *source, void *scratch, int64_
     return status;
 }
 
+static size_t jsonl_where(const ravel_source *source, int64_t row, char *text, size_t bytes) {
+    const jsonl_source *s = (const jsonl_source *)source;
+    return (size_t)snprintf(text, bytes, "%s:%" PRId64, s->path, line_number(s, row));
+}
+
 static void jsonl_scratch_free(const ravel_allocator *allocator, void *scratch) {
     ravel__row_scratch_free(allocator, scratch);
 }
@@ -80,7 +86,7 @@ static void jsonl_close(ravel_source *source) {
 }
 
 static const ravel__source_kind jsonl_kind = {"jsonl", sizeof(ravel__row_scratch), jsonl_read, jsonl_scratch_free,
-                                              jsonl_close};
+                                              jsonl_close, jsonl_where};
 
 static ravel_status build_index(jsonl_source *s, ravel_error *err) {
     int64_t rows = scan(&s->map, NULL, INT64_MAX);

@@ -24,7 +24,7 @@ static void callback_close(ravel_source *source) {
     if (hooks->close) hooks->close(hooks->user);
 }
 
-static const ravel__source_kind callback_kind = {"callbacks", 0, callback_read, NULL, callback_close};
+static const ravel__source_kind callback_kind = {"callbacks", 0, callback_read, NULL, callback_close, NULL};
 
 ravel_status ravel_source_callbacks(const ravel_source_hooks *hooks, ravel_source **source, ravel_error *err) {
     ravel_source *s;
@@ -58,7 +58,7 @@ static ravel_status samples_read(const ravel_source *source, void *scratch, int6
     return ravel_collector_add(collector, end - begin, data, err);
 }
 
-static const ravel__source_kind samples_kind = {"samples", 0, samples_read, NULL, NULL};
+static const ravel__source_kind samples_kind = {"samples", 0, samples_read, NULL, NULL, NULL};
 
 ravel_status ravel_source_samples(const ravel_samples *samples, const ravel_allocator *allocator, ravel_source **source,
                                   ravel_error *err) {

@@ -53,7 +53,7 @@ static void mock_close(ravel_source *source) {
     ravel_mock_free(((mock_source *)source)->mock);
 }
 
-static const ravel__source_kind mock_kind = {"mock", 0, mock_read, NULL, mock_close};
+static const ravel__source_kind mock_kind = {"mock", 0, mock_read, NULL, mock_close, NULL};
 
 ravel_status ravel__source_open_mock(const ravel_source_options *options, const ravel_field *fields,
                                      int64_t field_count, ravel_source **source, ravel_error *err) {

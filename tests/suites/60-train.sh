@@ -1,4 +1,12 @@
-# Training runs as a user starts them.
+# Training runs as a user starts them: interrupted and resumed, bad inputs, random ways to end (RAVEL_SOAK: 300 of them).
 set -u
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$BUILD/all-build.log" 2>&1 || { cat "$BUILD/all-build.log"; exit 1; }
-sh tests/train/runs.sh
+log=$BUILD/train-suite.log code=0
+: >"$log"
+part() { "$@" 2>&1 | tee -a "$log"; }
+[ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/runs.sh
+[ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/inputs.sh
+part python3 tests/train/ends.py "$BUILD/ravel" "$([ -n "${RAVEL_SOAK:-}" ] && echo 300 || echo 14)"
+awk '/^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5; n++ }
+    END { if (n == 0) f++; printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$log" || code=1
+exit $code

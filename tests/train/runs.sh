@@ -33,7 +33,7 @@ killed() { # NAME COMMAND...: kill -9 at several moments, resume each time, comp
         sleep $moment
         if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
         wait $pid 2>/dev/null
-        [ -f "$dir/$name-cut/config.json" ] && resume=--resume
+        if ls "$dir/$name-cut/checkpoints" 2>/dev/null | grep -q ^step; then resume=--resume; else rm -rf "$dir/$name-cut"; fi
     done
     # shellcheck disable=SC2086
     "$@" --run "$dir/$name-cut" $resume >"$dir/out" 2>&1 || { bad "$name: resuming: $(tail -n 1 "$dir/out")"; return; }
@@ -113,7 +113,7 @@ cat >"$dir/config.json" <<'J'
  "ffn": 64, "budget": "1k", "quiet": true}
 J
 "$ravel" train sft --config "$dir/config.json" --steps 2 --run "$dir/config" >"$dir/out" 2>&1
-check "flags go before the config file" 'grep -q "done after 2 updates" "$dir/out" && grep -q "\"hidden\": 32" "$dir/config/config.json"'
+check "flags override the config file" 'grep -q "done after 2 updates" "$dir/out" && grep -q "\"hidden\": 32" "$dir/config/config.json"'
 "$ravel" train sft --config "$dir/config/config.json" --run "$dir/again" >"$dir/out" 2>&1
 check "a run's config.json starts the same run" 'grep -q "done after 2 updates" "$dir/out"'
 "$ravel" train sft --run "$dir/config" --resume --steps 4 >"$dir/out" 2>&1
@@ -121,7 +121,7 @@ check "a run is resumed without its flags" 'grep -q "done after 4 updates" "$dir
 printf '%s\n' '{"prompt": "a", "response": "b"}' 'nonsense' '{"text": "c"}' >"$dir/rows.jsonl"
 # shellcheck disable=SC2086
 "$ravel" train sft --data "$dir/rows.jsonl" --epochs 2 --batch 1 $small --bad-rows skip --run "$dir/rows" >"$dir/out" 2>&1
-check "rows that are skipped are named" 'grep -q "rows.jsonl:2: .*skipped" "$dir/out" && grep -q "done after 6 updates" "$dir/out"'
+check "rows that are skipped are counted and named" 'grep -q "1 bad rows are skipped" "$dir/out" && grep -q "rows.jsonl:2: " "$dir/out" && grep -q "done after 6 updates" "$dir/out"'
 for kind in sft grpo; do
     missing=$("$ravel" train $kind --help | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' |
         while read -r name; do grep -q -e "Fl -$name\b" docs/man/ravel-train.1 || echo "$name"; done)

@@ -48,20 +48,76 @@ TEST(train_config_goes_through_json) {
     }
 }
 
+/* Each row sets some options and says what the sentence must hold; NULL: it is accepted. */
 TEST(train_config_refuses_what_does_not_go_together) {
-    train_config c;
+    static const struct {
+        train_kind kind;
+        const char *json, *says;
+    } cases[] = {
+        {TRAIN_SFT, "{}", "give one of --data"},
+        {TRAIN_SFT, "{\"task\": \"sort\"}", NULL},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"data\": \"x\"}", "more than one was given"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"epochs\": 2}", "a task has no end"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"eval-share\": 0.1}", "--eval-share is of the rows"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"model\": \"x\", \"shape\": \"y\"}", "not both"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"model\": \"x\", \"hidden\": 64}", "--hidden is for a new byte model"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"shape\": \"x\", \"kv-heads\": 1}", "--shape brings its own shape"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"model\": \"x\", \"hidden\": 128}", NULL},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"vocab\": 100}", "a byte model needs 258"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"gpu\": \"h1000\"}", "the peak of \"h1000\" is not known"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"gpu\": \"h100\"}", NULL},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"checkpoint-every\": \"soon\"}",
+         "checkpoint-every: \"soon\" is not an interval"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"checkpoint-every\": \"1.5\"}", "is not an interval"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"checkpoint-every\": \"500\"}", NULL},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"checkpoint-every\": \"2h\"}", NULL},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"min-lr\": 0.5}", "above lr"},
+        {TRAIN_GRPO, "{}", NULL},
+        {TRAIN_GRPO, "{\"task\": \"sort\", \"data\": \"x\"}", "not both"},
+        {TRAIN_GRPO, "{\"updates-per-batch\": 99}", "cannot be dealt"},
+        {TRAIN_GRPO, "{\"group-size\": 1}", "2 or more"},
+        {TRAIN_GRPO, "{\"group-size\": 1, \"advantage\": \"none\"}", NULL},
+        {TRAIN_GRPO, "{\"eval-share\": 0.5}", "--eval-share is of the rows"},
+        {TRAIN_GRPO, "{\"dual-clip\": 0.9}", "0 (off) or above 1"},
+        {TRAIN_GRPO, "{\"dual-clip\": 1}", "0 (off) or above 1"},
+        {TRAIN_GRPO, "{\"dual-clip\": 3}", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_config c;
+        ravel_json *doc = NULL;
+        ravel_error err = RAVEL_ERROR_INIT;
+        train_config_default(&c);
+        CHECK_OK(ravel_json_parse(cases[i].json, strlen(cases[i].json), NULL, &doc, &err), &err);
+        CHECK_OK(train_config_json(&c, cases[i].kind, doc, &err), &err);
+        train_config_settle(&c, cases[i].kind);
+        ravel_status status = train_config_check(&c, cases[i].kind, &err);
+        if (status != (cases[i].says ? RAVEL_E_ARGUMENT : RAVEL_OK) ||
+            (cases[i].says && !strstr(err.message, cases[i].says)))
+            check_fail(__FILE__, __LINE__, "%s: \"%s\"", cases[i].json, err.message);
+        ravel_json_free(doc);
+    }
+}
+
+TEST(train_config_settles_by_case) {
+    static const struct {
+        train_kind kind;
+        const char *model;
+        double lr;
+    } cases[] = {{TRAIN_SFT, NULL, 1e-3}, {TRAIN_SFT, "x", 2e-5}, {TRAIN_GRPO, NULL, 1e-3}, {TRAIN_GRPO, "x", 1e-6}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_config c;
+        train_config_default(&c);
+        c.model.model = cases[i].model;
+        train_config_settle(&c, cases[i].kind);
+        CHECK(c.learn.lr == cases[i].lr);
+        c.learn.lr = 0;
+        train_config_settle(&c, cases[i].kind);
+        CHECK(c.learn.lr == 0); /* what was given stays */
+    }
+    train_interval x;
     ravel_error err = RAVEL_ERROR_INIT;
-    train_config_default(&c);
-    CHECK_EQ(train_config_check(&c, TRAIN_SFT, &err), RAVEL_E_ARGUMENT);
-    CHECK_HAS(err.message, "give one of --data");
-    ravel_error_clear(&err);
-    c.sft.task = "sort";
-    CHECK_OK(train_config_check(&c, TRAIN_SFT, &err), &err);
-    c.model.model = c.model.shape = "x";
-    CHECK_EQ(train_config_check(&c, TRAIN_SFT, &err), RAVEL_E_ARGUMENT);
-    ravel_error_clear(&err);
-    c.model.model = c.model.shape = NULL;
-    CHECK_OK(train_config_check(&c, TRAIN_GRPO, &err), &err);
-    c.grpo.updates = 99;
-    CHECK_EQ(train_config_check(&c, TRAIN_GRPO, &err), RAVEL_E_ARGUMENT);
+    CHECK_OK(train_interval_parse("10m", &x, &err), &err);
+    CHECK(x.seconds == 600 && x.updates == 0);
+    CHECK_OK(train_interval_parse("250", &x, &err), &err);
+    CHECK(x.seconds == 0 && x.updates == 250);
 }

@@ -67,11 +67,16 @@ TEST(train_optimizer_shares_are_the_whole) {
 }
 
 TEST(train_learning_rates_by_hand) {
-    CHECK(train_learning_rate(TRAIN_COSINE, 1, 0, 10, 5, 100) == 0.5);
-    CHECK(train_learning_rate(TRAIN_COSINE, 1, 0, 10, 10, 100) == 1);
-    CHECK(fabs(train_learning_rate(TRAIN_COSINE, 1, 0.1, 10, 55, 100) - 0.55) < 1e-12);
-    CHECK(fabs(train_learning_rate(TRAIN_COSINE, 1, 0.1, 10, 100, 100) - 0.1) < 1e-12);
-    CHECK(fabs(train_learning_rate(TRAIN_LINEAR, 1, 0, 0, 25, 100) - 0.75) < 1e-12);
+    CHECK(train_learning_rate(TRAIN_COSINE, 1, 0, 9, 5, 100) == 0.5);
+    CHECK(train_learning_rate(TRAIN_COSINE, 1, 0, 10, 11, 100) == 1);
+    CHECK(fabs(train_learning_rate(TRAIN_COSINE, 1, 0.1, 10, 56, 100) - 0.55) < 1e-12);
+    CHECK(fabs(train_learning_rate(TRAIN_COSINE, 1, 0.1, 10, 101, 100) - 0.1) < 1e-12);
+    CHECK(fabs(train_learning_rate(TRAIN_LINEAR, 1, 0, 0, 26, 100) - 0.75) < 1e-12);
     CHECK(train_learning_rate(TRAIN_CONSTANT, 1, 0, 0, 77, 100) == 1);
+    for (int schedule = TRAIN_CONSTANT; schedule <= TRAIN_COSINE; schedule++) { /* no update learns nothing */
+        CHECK(train_learning_rate((train_schedule)schedule, 1, 0, 0, 1, 1) == 1);
+        for (int step = 1; step <= 7; step++)
+            CHECK(train_learning_rate((train_schedule)schedule, 1, 0, 3, step, 7) > 0);
+    }
     CHECK(train_clip_scale(0.5, 1) == 1 && train_clip_scale(5, 0) == 1 && fabs(train_clip_scale(4, 1) - 0.25) < 1e-6);
 }

@@ -34,7 +34,7 @@ static ravel_status save(const char *run, int64_t step, int64_t keep, int parts,
         (void)fclose(f);
     }
     if (parts == 3) _exit(0);
-    return train_checkpoint_commit(c, keep, err);
+    return train_checkpoint_commit(c, keep, -1, err);
 }
 
 static int exists(const char *run, const char *name) {
@@ -44,18 +44,65 @@ static int exists(const char *run, const char *name) {
     return stat(path, &s) == 0;
 }
 
+static ravel_status open_and_close(const char *run, int resume, int keep, ravel_error *err) {
+    train_rundir dir;
+    ravel_status status = train_rundir_open(&dir, run, resume, err);
+    if (!status) train_rundir_close(&dir, keep);
+    return status;
+}
+
 TEST(rundir_is_not_written_over) {
     char run[64];
     ravel_error err = RAVEL_ERROR_INIT;
     scratch(run);
-    CHECK_OK(train_rundir_open(run, 0, &err), &err);
-    CHECK_OK(train_rundir_write(run, "config.json", "{}", 2, &err), &err);
-    CHECK(exists(run, "config.json") && !exists(run, ".config.json.new"));
-    CHECK_EQ(train_rundir_open(run, 0, &err), RAVEL_E_STATE);
-    CHECK_HAS(err.message, "holds a run already");
+    CHECK_EQ(open_and_close(run, 1, 1, &err), RAVEL_E_STATE);
+    CHECK_HAS(err.message, "has no config.json");
     ravel_error_clear(&err);
-    CHECK_OK(train_rundir_open(run, 1, &err), &err);
-    CHECK_EQ(train_rundir_open("/dev/null/x", 0, &err), RAVEL_E_IO);
+    CHECK_OK(open_and_close(run, 0, 1, &err), &err);
+    CHECK_OK(train_file_write(run, "config.json", "{}", 2, &err), &err);
+    CHECK(exists(run, "config.json") && !exists(run, ".config.json.new"));
+    CHECK_EQ(open_and_close(run, 0, 0, &err), RAVEL_E_STATE);
+    CHECK_HAS(err.message, "holds a run already, without a checkpoint");
+    ravel_error_clear(&err);
+    CHECK_EQ(open_and_close(run, 1, 1, &err), RAVEL_E_STATE);
+    CHECK_HAS(err.message, "has no checkpoint to resume from");
+    ravel_error_clear(&err);
+    CHECK_OK(save(run, 7, 0, 0, &err), &err);
+    CHECK_OK(open_and_close(run, 1, 1, &err), &err);
+    CHECK_EQ(open_and_close(run, 0, 0, &err), RAVEL_E_STATE);
+    CHECK_HAS(err.message, "resume it");
+    CHECK(exists(run, "checkpoints/step-00000007/file-0"));
+    ravel_error_clear(&err);
+    CHECK_EQ(open_and_close("/dev/null/x", 0, 1, &err), RAVEL_E_IO);
+    wipe(run);
+}
+
+/* A folder that a run made and left nothing in goes; one that held something stays. */
+TEST(rundir_of_a_run_that_did_nothing_is_removed) {
+    char run[64], inside[128];
+    ravel_error err = RAVEL_ERROR_INIT;
+    scratch(run);
+    (void)snprintf(inside, sizeof inside, "%s/a/b", run);
+    CHECK_OK(open_and_close(inside, 0, 0, &err), &err);
+    CHECK(!exists(run, "a/b") && exists(run, "a"));
+    CHECK_OK(train_file_write(run, "notes.txt", "x", 1, &err), &err);
+    CHECK_OK(open_and_close(run, 0, 0, &err), &err);
+    CHECK(exists(run, "notes.txt"));
+    wipe(run);
+}
+
+TEST(rundir_holds_one_process) {
+    char run[64], process[32];
+    train_rundir dir;
+    ravel_error err = RAVEL_ERROR_INIT;
+    scratch(run);
+    CHECK_OK(train_rundir_open(&dir, run, 0, &err), &err);
+    CHECK_EQ(open_and_close(run, 0, 1, &err), RAVEL_E_STATE);
+    (void)snprintf(process, sizeof process, "process %lld on this", (long long)getpid());
+    CHECK_HAS(err.message, process);
+    train_rundir_close(&dir, 1);
+    ravel_error_clear(&err);
+    CHECK_OK(open_and_close(run, 0, 1, &err), &err);
     wipe(run);
 }
 
@@ -64,7 +111,7 @@ TEST(checkpoints_keep_the_newest) {
     int64_t step;
     ravel_error err = RAVEL_ERROR_INIT;
     scratch(run);
-    CHECK_OK(train_rundir_open(run, 0, &err), &err);
+    CHECK_OK(open_and_close(run, 0, 1, &err), &err);
     CHECK_EQ(train_checkpoint_latest(run, &step, path, &err), RAVEL_E_END);
     ravel_error_clear(&err);
     for (int64_t s = 10; s <= 50; s += 10) CHECK_OK(save(run, s, 2, 0, &err), &err);
@@ -85,7 +132,7 @@ TEST(checkpoints_survive_death_at_any_step) {
     int64_t step;
     ravel_error err = RAVEL_ERROR_INIT;
     scratch(run);
-    CHECK_OK(train_rundir_open(run, 0, &err), &err);
+    CHECK_OK(open_and_close(run, 0, 1, &err), &err);
     CHECK_OK(save(run, 1, 3, 0, &err), &err);
     for (int parts = 1; parts <= 3; parts++) {
         pid_t child = fork();

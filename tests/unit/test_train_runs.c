@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { STEPS = JOB_STEPS };
 
@@ -63,7 +64,7 @@ TEST(train_aggregation_modes_do_not_depend_on_ranks) {
 
 /* ---- how long, how fast --------------------------------------------------------------------------------- */
 
-/* Ten rows in fours, twice: five updates, and the schedule ends with the last of them. --steps may end it earlier. */
+/* Ten rows in fours, twice: five updates, which the schedule spans. --steps may end it earlier. */
 TEST(train_epochs_settle_the_steps_and_the_schedule) {
     static const int64_t steps[] = {0, 3, 50}, expected[] = {5, 3, 5};
     for (int32_t i = 0; i < 3; i++) {
@@ -71,7 +72,7 @@ TEST(train_epochs_settle_the_steps_and_the_schedule) {
         curve lr;
         train_config c;
         job_folder(folder);
-        (void)snprintf(path, sizeof path, "%s/rows.jsonl", folder);
+        (void)snprintf(path, sizeof path, "%s.jsonl", folder);
         FILE *f = fopen(path, "w");
         CHECK(f != NULL);
         for (int row = 0; row < 10; row++) (void)fprintf(f, "{\"prompt\": \"%d\", \"response\": \"abc\"}\n", row);
@@ -91,7 +92,8 @@ TEST(train_epochs_settle_the_steps_and_the_schedule) {
         for (int step = 1; step <= lr.count; step++)
             CHECK(lr.values[step - 1] ==
                   train_learning_rate((train_schedule)i, c.learn.lr, c.learn.min_lr, 2, step, expected[i]));
-        if (i > 0) CHECK(lr.values[lr.count - 1] == c.learn.min_lr);
+        CHECK(unlink(path) == 0);
+        CHECK(lr.values[0] < c.learn.lr && lr.values[2] == c.learn.lr && lr.values[lr.count - 1] > c.learn.min_lr);
         job_wipe(folder);
     }
 }
@@ -102,12 +104,13 @@ TEST(train_epochs_settle_the_steps_and_the_schedule) {
 static void check_resume(train_kind kind, int32_t ranks, int32_t zero, int32_t async, int64_t first, int64_t all) {
     curve whole, parts;
     for (int interrupted = 0; interrupted < 2; interrupted++) {
-        char folder[64];
+        char folder[64], every[24];
         train_config c;
         job_folder(folder);
         job_config(&c, folder);
         c.run.steps = all;
-        c.run.checkpoint_every = first; /* the same pauses in both runs */
+        (void)snprintf(every, sizeof every, "%lld", (long long)first);
+        c.run.checkpoint_every = every; /* the same pauses in both runs */
         c.learn.zero = zero;
         c.grpo.async = async;
         c.policy.tis = async ? 2 : 0;
@@ -155,5 +158,62 @@ TEST(train_stops_when_told_and_goes_on) {
     CHECK(!j.summary.stopped && j.summary.steps == 5);
     job_curve(folder, "train/loss", &k);
     CHECK_EQ(k.count, 5);
+    job_wipe(folder);
+}
+
+/* A run whose gradients are not finite leaves its weights alone, counts the updates, and gives up after a few. What was
+ * learnt before is saved. */
+TEST(train_gives_up_after_skipped_updates) {
+    char folder[64], path[TRAIN_PATH];
+    train_config c;
+    int64_t step;
+    ravel_error err = RAVEL_ERROR_INIT;
+    job_folder(folder);
+    job_config(&c, folder);
+    c.run.max_skipped = 3;
+    c.learn.lr = 1e30;
+    c.learn.clip_grad = 0;
+    job j = {.kind = TRAIN_SFT, .config = &c};
+    CHECK_EQ(ravel_threads_run(2, NULL, job_work, &j, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, "is not finite");
+    CHECK(j.summary.skipped == 4 && j.summary.steps > 4 && j.summary.steps < JOB_STEPS);
+    CHECK_HAS(j.summary.checkpoint, "step-000000");
+    ravel_error_clear(&err);
+    CHECK_OK(train_checkpoint_latest(folder, &step, path, &err), &err);
+    CHECK_EQ(step, j.summary.steps);
+    job_wipe(folder);
+}
+
+/* A run that fails before its first update leaves no folder; one that fails later says where its work is. */
+TEST(train_leaves_no_folder_of_a_run_that_never_began) {
+    char folder[64], inside[96];
+    train_config c;
+    ravel_error err = RAVEL_ERROR_INIT;
+    job_folder(folder);
+    (void)snprintf(inside, sizeof inside, "%s/run", folder);
+    job_config(&c, inside);
+    c.run.sinks = "jsonl,nothing";
+    job j = {.kind = TRAIN_SFT, .config = &c};
+    CHECK_EQ(ravel_threads_run(2, NULL, job_work, &j, &err), RAVEL_E_ARGUMENT);
+    CHECK(access(inside, F_OK) != 0);
+    job_wipe(folder);
+}
+
+/* The totals of a run go on after it is resumed. */
+TEST(train_totals_go_on_after_a_resume) {
+    char folder[64];
+    curve elapsed, forward;
+    train_config c;
+    job_folder(folder);
+    job_config(&c, folder);
+    c.run.steps = 3;
+    if (!job_run(&c, TRAIN_SFT, 1, "run/elapsed_sec", &elapsed)) return;
+    c.run.steps = 6;
+    c.run.resume = 1;
+    if (!job_run(&c, TRAIN_SFT, 1, "time_total/forward_sec", &forward)) return;
+    job_curve(folder, "run/elapsed_sec", &elapsed);
+    CHECK(elapsed.count == 6 && forward.count == 6);
+    for (int i = 1; i < 6; i++)
+        CHECK(elapsed.values[i] > elapsed.values[i - 1] && forward.values[i] > forward.values[i - 1]);
     job_wipe(folder);
 }

@@ -12,7 +12,7 @@ ravel_status job_work(ravel_comm *comm, void *user, ravel_error *err) {
     train_hooks hooks = {.stop = j->stop, .config_text = "{}"};
     ravel_status status = j->kind == TRAIN_SFT ? train_sft(j->config, comm, &hooks, &summary, err)
                                                : train_grpo(j->config, comm, &hooks, &summary, err);
-    if (!status && ravel_comm_rank(comm) == 0) j->summary = summary;
+    if (ravel_comm_rank(comm) == 0) j->summary = summary;
     return status;
 }
 
@@ -23,6 +23,7 @@ void job_config(train_config *c, const char *folder) {
     c->run.sinks = "jsonl";
     c->run.steps = JOB_STEPS;
     c->run.keep = 2;
+    c->run.checkpoint_every = "0";
     c->model.kernels = "cpu";
     c->model.hidden = 32;
     c->model.layers = 2;

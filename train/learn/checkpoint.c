@@ -104,6 +104,11 @@ static ravel_status saver_open(saver *s, train_learner *l, ravel_error *err) {
     return s->buffer ? RAVEL_OK : train__no_memory(err, (size_t)s->largest * sizeof *s->buffer, "a checkpoint");
 }
 
+static void saver_close(saver *s) {
+    ravel_safetensors_writer_free(s->writer);
+    train__release(s->l->options.allocator, s->buffer, (size_t)s->largest * sizeof *s->buffer);
+}
+
 ravel_status train_learner_save(train_learner *l, const char *folder, ravel_error *err) {
     saver s;
     ravel_status status = saver_open(&s, l, err);
@@ -114,8 +119,20 @@ ravel_status train_learner_save(train_learner *l, const char *folder, ravel_erro
         if (s.failed) ravel_error_set(err, s.failed, "%s", s.why.message);
         status = ravel_agree(l->comm, s.failed, err);
     }
-    ravel_safetensors_writer_free(s.writer);
-    train__release(l->options.allocator, s.buffer, (size_t)s.largest * sizeof *s.buffer);
+    saver_close(&s);
+    return status;
+}
+
+ravel_status train_learner_save_alone(train_learner *l, const char *folder, ravel_error *err) {
+    saver s;
+    if (l->share)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the optimiser states are sharded over ranks (--zero) that are lost");
+    ravel_status status = saver_open(&s, l, err);
+    if (!status) status = save_begin(&s, folder, err);
+    if (!status) status = save_arrays(&s, err);
+    if (!status && s.failed) status = ravel_error_set(err, s.failed, "%s", s.why.message);
+    saver_close(&s);
     return status;
 }
 

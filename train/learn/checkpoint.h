@@ -12,6 +12,8 @@
 
 /* Collective. Rank 0 writes; the others send it their shares, one at a time. */
 ravel_status train_learner_save(train_learner *learner, const char *folder, ravel_error *err);
+/* Rank 0 by itself, where its peers are lost. E_UNSUPPORTED where the optimiser states are sharded over them. */
+ravel_status train_learner_save_alone(train_learner *learner, const char *folder, ravel_error *err);
 /* On every rank, from a folder that train_learner_save wrote, with any number of ranks. */
 ravel_status train_learner_load(train_learner *learner, const char *folder, ravel_error *err);
 

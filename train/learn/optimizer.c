@@ -122,9 +122,9 @@ double train_clip_scale(double norm, double most) {
 
 double train_learning_rate(train_schedule schedule, double lr, double min_lr, int64_t warmup, int64_t step,
                            int64_t steps) {
-    if (step <= warmup) return lr * (double)step / (double)warmup;
+    if (step <= warmup) return lr * (double)step / (double)(warmup + 1);
     if (schedule == TRAIN_CONSTANT || steps <= warmup) return lr;
-    double share = train__min(step, steps) - warmup, whole = steps - warmup, left = 1 - share / whole;
+    double share = train__min(step, steps + 1) - warmup - 1, whole = steps - warmup, left = 1 - share / whole;
     if (schedule == TRAIN_COSINE) left = 0.5 * (1 + cos(3.14159265358979323846 * (1 - left)));
     return min_lr + (lr - min_lr) * left;
 }

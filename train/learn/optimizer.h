@@ -48,8 +48,8 @@ double train_clip_scale(double norm, double most);
 typedef enum train_schedule { TRAIN_CONSTANT, TRAIN_LINEAR, TRAIN_COSINE } train_schedule;
 #define TRAIN_SCHEDULE_CHOICES "constant|linear|cosine"
 
-/* The learning rate of update `step` (from 1) of `steps`: up to `lr` over `warmup` updates, then down to `min_lr` at the
- * last one. */
+/* The learning rate of update `step` (from 1) of `steps`: it rises over `warmup` updates, is `lr` at the next one, and
+ * falls towards `min_lr`, which an update after the last would have: no update of a run has rate 0. */
 double train_learning_rate(train_schedule schedule, double lr, double min_lr, int64_t warmup, int64_t step,
                            int64_t steps);
 

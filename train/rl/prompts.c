@@ -5,6 +5,7 @@
 #include <ravel/json.h>
 #include <ravel/order.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,9 @@ struct train_prompts {
     train_rollouts rows;    /* prompts of the file */
     int64_t train_rows;     /* of them; those behind are for evaluation */
     int64_t longest;
-    char *answers; /* NUL-terminated, one after the other; a row without one has offset -1 */
+    train_problems problems; /* rows that cannot be used */
+    int64_t lines;           /* rows of the file, good and bad */
+    char *answers;           /* NUL-terminated, one after the other; a row without one has offset -1 */
     size_t answers_used, answers_room;
     int64_t *answer_at; /* [rows] offsets */
     int64_t answer_room;
@@ -23,7 +26,22 @@ struct train_prompts {
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
 
-static ravel_status keep_answer(train_prompts *p, const ravel_json_node *node, ravel_error *err) {
+/* The text of an answer: a string as it is, numbers and booleans as JSON writes them; NULL: there is none. */
+static const char *answer_text(const ravel_json_node *node, char *number, size_t room, size_t *bytes) {
+    const char *text = number;
+    switch (node ? (ravel_json_kind)node->kind : RAVEL_JSON_NULL) {
+    case RAVEL_JSON_STRING: *bytes = node->bytes; return node->as.string;
+    case RAVEL_JSON_TRUE: text = "true"; break;
+    case RAVEL_JSON_FALSE: text = "false"; break;
+    case RAVEL_JSON_INTEGER: (void)snprintf(number, room, "%lld", (long long)node->as.integer); break;
+    case RAVEL_JSON_REAL: (void)snprintf(number, room, "%.17g", node->as.real); break;
+    default: text = NULL;
+    }
+    *bytes = text ? strlen(text) : 0;
+    return text;
+}
+
+static ravel_status keep_answer(train_prompts *p, const char *text, size_t bytes, ravel_error *err) {
     if (p->rows.count > p->answer_room) {
         int64_t room = p->answer_room ? p->answer_room * 2 : 1024;
         int64_t *grown = realloc(p->answer_at, (size_t)room * sizeof *grown);
@@ -33,17 +51,18 @@ static ravel_status keep_answer(train_prompts *p, const ravel_json_node *node, r
     }
     int64_t *at = &p->answer_at[p->rows.count - 1];
     *at = -1;
-    if (!node || node->kind != RAVEL_JSON_STRING) return RAVEL_OK;
-    if (p->answers_room - p->answers_used < (size_t)node->bytes + 1) {
-        size_t room = (p->answers_room + node->bytes + 1) * 2;
+    if (!text) return RAVEL_OK;
+    if (p->answers_room - p->answers_used < bytes + 1) {
+        size_t room = (p->answers_room + bytes + 1) * 2;
         char *grown = realloc(p->answers, room);
         if (!grown) return train__no_memory(err, room, "answers");
         p->answers = grown;
         p->answers_room = room;
     }
     *at = (int64_t)p->answers_used;
-    memcpy(p->answers + p->answers_used, node->as.string, (size_t)node->bytes + 1);
-    p->answers_used += (size_t)node->bytes + 1;
+    memcpy(p->answers + p->answers_used, text, bytes);
+    p->answers[p->answers_used + bytes] = '\0';
+    p->answers_used += bytes + 1;
     return RAVEL_OK;
 }
 
@@ -63,44 +82,74 @@ static int64_t row_tokens(const train_prompts *p, const ravel_json *doc, const r
     return n > 0 ? n : -1;
 }
 
+/* What a row must be; E_DATA says what is wrong with it. */
+static ravel_status check_row(const train_prompts *p, int64_t tokens, const char *answer, ravel_error *err) {
+    if (tokens < 0)
+        return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
+                               (long long)p->options.vocab);
+    if (p->options.longest > 0 && tokens > p->options.longest)
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "the prompt has %lld tokens; %lld fit the budget beside an answer of max-tokens",
+                               (long long)tokens, (long long)p->options.longest);
+    if (!answer && p->options.need_answers)
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "there is no \"answer\", and no --reward-command that could score it");
+    return RAVEL_OK;
+}
+
 static ravel_status take_line(train_prompts *p, ravel_json **doc, const char *line, size_t bytes, ravel_error *err) {
+    char number[64];
+    size_t answer_bytes;
     ravel_status status = ravel_json_parse(line, bytes, NULL, doc, err);
     if (status) return status;
     const ravel_json_node *root = ravel_json_root(*doc);
+    const char *answer = answer_text(ravel_json_get(*doc, root, "answer"), number, sizeof number, &answer_bytes);
     int32_t *tokens = malloc((bytes + 2) * sizeof *tokens);
     if (!tokens) return train__no_memory(err, (bytes + 2) * sizeof *tokens, "a prompt");
     int64_t count = row_tokens(p, *doc, root, tokens);
-    if (count < 0)
-        status =
-            ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
-                            (long long)p->options.vocab);
     train_rollout row = {.length = count, .prompt = count};
-    p->longest = train__max(p->longest, count);
+    status = check_row(p, count, answer, err);
     if (!status) status = train_rollouts_add(&p->rows, &row, tokens, NULL, err);
-    if (!status) status = keep_answer(p, ravel_json_get(*doc, root, "answer"), err);
+    if (!status) status = keep_answer(p, answer, answer_bytes, err);
+    if (!status) p->longest = train__max(p->longest, count);
     free(tokens);
+    return status;
+}
+
+static ravel_status read_lines(train_prompts *p, FILE *f, const char *path, ravel_error *err) {
+    char *line = NULL;
+    size_t room = 0;
+    int64_t number = 0;
+    ravel_json *doc = NULL;
+    ravel_status status = RAVEL_OK;
+    for (ssize_t bytes; !status && (bytes = getline(&line, &room, f)) >= 0;) {
+        ravel_error why = RAVEL_ERROR_INIT;
+        number++;
+        if (strspn(line, " \t\r\n") == (size_t)bytes) continue;
+        p->lines++;
+        status = take_line(p, &doc, line, (size_t)bytes, &why);
+        if (!status) continue;
+        ravel_error_prefix(&why, "%s:%lld", path, (long long)number);
+        if (status != RAVEL_E_DATA) {
+            *err = why;
+        } else {
+            train_problems_add(&p->problems, &why);
+            status = RAVEL_OK;
+        }
+    }
+    ravel_json_free(doc);
+    free(line);
     return status;
 }
 
 static ravel_status read_file(train_prompts *p, const char *path, ravel_error *err) {
     FILE *f = fopen(path, "r");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read", path);
-    char *line = NULL;
-    size_t room = 0;
-    ssize_t bytes;
-    int64_t number = 0;
-    ravel_json *doc = NULL;
-    ravel_status status = RAVEL_OK;
-    while (!status && (bytes = getline(&line, &room, f)) >= 0) {
-        number++;
-        if (strspn(line, " \t\r\n") == (size_t)bytes) continue;
-        status = take_line(p, &doc, line, (size_t)bytes, err);
-        if (status) ravel_error_prefix(err, "%s:%lld", path, (long long)number);
-    }
-    if (!status && p->rows.count == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s holds no prompt", path);
-    ravel_json_free(doc);
-    free(line);
+    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read: %s", path, strerror(errno));
+    ravel_status status = read_lines(p, f, path, err);
     (void)fclose(f);
+    if (!status && (p->options.bad_rows == RAVEL_BAD_ROWS_ERROR || p->rows.count == 0))
+        status = train_problems_error(&p->problems, path, p->lines, err);
+    if (!status && p->rows.count == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s holds no prompt", path);
     return status;
 }
 
@@ -143,6 +192,10 @@ void train_prompts_free(train_prompts *p) {
     free(p->answers);
     free(p->answer_at);
     train__release(NULL, p, sizeof *p);
+}
+
+const train_problems *train_prompts_left_out(const train_prompts *p) {
+    return &p->problems;
 }
 
 int64_t train_prompts_longest(const train_prompts *p) {

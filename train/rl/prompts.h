@@ -1,6 +1,6 @@
 /* train/rl/prompts.h: where prompts and their right answers come from: a verifiable task, or a JSON-lines file.
  *
- *     {"prompt": "37+58=", "answer": "95"}          text, a byte a token; the answer may be missing
+ *     {"prompt": "37+58=", "answer": "95"}          text, one token per byte; an answer may be a number or a boolean
  *     {"input_ids": [256, 51, 55], "answer": "95"}  tokens
  *
  * Question number i is the same on every rank and in every run. A file is gone through again and again, each time in
@@ -9,23 +9,32 @@
 #ifndef TRAIN_PROMPTS_H
 #define TRAIN_PROMPTS_H
 
+#include <ravel/source.h>
+
+#include "train/rl/problems.h"
 #include "train/rl/rollout.h"
 #include "train/rl/task.h"
 
 typedef struct train_prompts train_prompts;
 
 typedef struct train_prompts_options {
-    const char *data;  /* a file; NULL: */
-    const char *task;  /* a task */
-    int32_t level;     /* of the task */
-    int64_t vocab;     /* tokens are below this */
-    double eval_share; /* of the rows, from the end */
-    uint64_t seed;     /* of the order, of the task */
+    const char *data;     /* a file; NULL: */
+    const char *task;     /* a task */
+    int32_t level;        /* of the task */
+    int64_t vocab;        /* tokens are below this */
+    int64_t longest;      /* tokens of a prompt at most; 0: any number */
+    int32_t bad_rows;     /* ravel_bad_rows: rows that cannot be used are an error, or left out */
+    int32_t need_answers; /* a row without an answer cannot be used: nothing else can score it */
+    double eval_share;    /* of the rows, from the end */
+    uint64_t seed;        /* of the order, of the task */
 } train_prompts_options;
 
+/* Reads the whole file; E_DATA lists all that is wrong with it. */
 ravel_status train_prompts_open(const train_prompts_options *options, train_prompts **prompts, ravel_error *err);
 void train_prompts_free(train_prompts *prompts);
 
+/* Rows that were left out. */
+const train_problems *train_prompts_left_out(const train_prompts *prompts);
 /* No prompt has more tokens. */
 int64_t train_prompts_longest(const train_prompts *prompts);
 /* How many questions there are for evaluation where `wanted` are asked for. */

@@ -3,9 +3,12 @@
 
 #include "train/rl/task.h"
 
+#include <ravel/flops.h>
 #include <ravel/weights.h>
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define ROW(type, name, kind, field, preset, min, max, choices, doc) \
@@ -19,12 +22,14 @@ static const ravel_option run_table[] = {
         "data-parallel trainer ranks (under mpirun: all that do not generate)"),
     RUN("steps", I64, steps, "0", 0, 1e12, NULL, "updates to run in all; 0: 100, or what --epochs takes"),
     RUN("seed", U64, seed, "0", 0, 0, NULL, "of the data order, of questions and of sampling"),
-    RUN("checkpoint-every", I64, checkpoint_every, "0", 0, 1e12, NULL,
-        "updates between checkpoints; 0: only at the end"),
+    RUN("checkpoint-every", STRING, checkpoint_every, "10m", 0, 0, "INTERVAL",
+        "write a checkpoint this often: 90s, 10m, 2h, or a number of updates; 0: only at the end"),
     RUN("keep", I64, keep, "2", 0, 1e6, NULL, "checkpoints to keep; 0: all"),
     RUN("checkpoint-end", BOOL, checkpoint_end, "true", 0, 0, NULL,
         "write a checkpoint when the run ends (on; --no-checkpoint-end)"),
     RUN("save-dtype", ENUM, save_dtype, "f32", 0, 0, "f32|bf16", "of the model in a checkpoint's Hugging Face folder"),
+    RUN("max-skipped", I64, max_skipped, "10", 0, 1e12, NULL,
+        "updates in a row whose gradient is not finite (they are skipped) before the run fails"),
     RUN("sinks", STRING, sinks, "jsonl,tensorboard", 0, 0, NULL,
         "metrics files in the run folder: jsonl, csv, tensorboard, trace"),
     RUN("timeout", F64, timeout, "0", 0, 1e9, NULL,
@@ -55,10 +60,12 @@ static const ravel_option model_table[] = {
 
 #define LEARN(...) ROW(train_learn_options, __VA_ARGS__)
 static const ravel_option learn_table[] = {
-    LEARN("lr", F64, lr, "0.001", 0, 10, NULL, "learning rate after the warm-up"),
-    LEARN("min-lr", F64, min_lr, "0", 0, 10, NULL, "learning rate at the end of the schedule"),
+    LEARN(
+        "lr", F64, lr, "-1", -1, 10, NULL,
+        "learning rate after the warm-up; -1: 1e-3 for new weights, 2e-5 for sft with --model, 1e-6 for grpo with it"),
+    LEARN("min-lr", F64, min_lr, "0", 0, 10, NULL, "learning rate that the schedule falls to after the last update"),
     LEARN("schedule", ENUM, schedule, "cosine", 0, 0, TRAIN_SCHEDULE_CHOICES, "how it falls"),
-    LEARN("warmup", I64, warmup, "0", 0, 1e12, NULL, "updates over which it rises from 0"),
+    LEARN("warmup", I64, warmup, "0", 0, 1e12, NULL, "updates that it rises over before it is reached"),
     LEARN("weight-decay", F64, weight_decay, "0", 0, 10, NULL, "of matrices, decoupled"),
     LEARN("beta1", F64, beta1, "0.9", 0, 1, NULL, "AdamW"),
     LEARN("beta2", F64, beta2, "0.95", 0, 1, NULL, "AdamW"),
@@ -84,8 +91,10 @@ static const ravel_option sft_table[] = {
 
 #define GRPO(...) ROW(train_grpo_options, __VA_ARGS__)
 static const ravel_option grpo_table[] = {
-    GRPO("task", STRING, task, "arithmetic", 0, 0, NULL, "where prompts and rewards come from, see below"),
+    GRPO("task", STRING, task, NULL, 0, 0, NULL,
+         "prompts and rewards of a verifiable task, see below; arithmetic where there is no --data"),
     GRPO("data", STRING, data, NULL, 0, 0, NULL, "prompts from a JSON-lines file: prompt or input_ids, and answer"),
+    GRPO("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES, "what to do with rows that cannot be used"),
     GRPO("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
     GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL, "a shell command that scores answers, JSON lines"),
     GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "its time limit for a batch"),
@@ -103,6 +112,8 @@ static const ravel_option grpo_table[] = {
     GRPO("async", I32, async, "0", 0, 1, NULL, "generate with weights at most so many versions old"),
     GRPO("dynamic-sampling", BOOL, dynamic_sampling, "false", 0, 0, NULL, "replace groups whose rewards are all equal"),
     GRPO("dynamic-rounds", I32, dynamic_rounds, "4", 1, 1000, NULL, "further rounds of prompts to look for them"),
+    GRPO("max-flat", I32, max_flat, "50", 0, 1 << 30, NULL,
+         "batches in a row whose rewards are all equal before the run fails; 0: any number"),
     GRPO("overlong-filter", BOOL, scoring.overlong_filter, "false", 0, 0, NULL,
          "answers cut off at max-tokens carry no loss"),
     GRPO("recompute-old", BOOL, recompute_old, "false", 0, 0, NULL,
@@ -165,7 +176,7 @@ void train_config_default(train_config *config) {
     memset(config, 0, sizeof *config);
     ravel_plan_options_default(&config->plan);
     ravel_source_options_default(&config->source);
-    for (int kind = TRAIN_SFT; kind <= TRAIN_GRPO; kind++) {
+    for (int kind = 0; kind < TRAIN_KINDS; kind++) {
         train_part parts[TRAIN_PARTS];
         int count = train_config_parts(config, (train_kind)kind, parts);
         for (int i = 0; i < count; i++) ravel_options_default(parts[i].table, parts[i].options);
@@ -196,9 +207,12 @@ static ravel_status set_member(const train_part *parts, int count, const ravel_j
     case RAVEL_JSON_REAL: (void)snprintf(text, sizeof text, "%.17g", node->as.real); break;
     default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", node->key);
     }
-    for (int i = 0; i < count; i++)
-        if (ravel_option_find(parts[i].table, node->key))
-            return ravel_option_set(parts[i].table, parts[i].options, node->key, value, err);
+    for (int i = 0; i < count; i++) {
+        const ravel_option *row = ravel_option_find(parts[i].table, node->key);
+        if (row && row->type == RAVEL_OPTION_STRING && node->kind != RAVEL_JSON_STRING)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a string, in quotes", node->key);
+        if (row) return ravel_option_set(parts[i].table, parts[i].options, node->key, value, err);
+    }
     return unknown_key(parts, count, node->key, err);
 }
 
@@ -210,8 +224,9 @@ ravel_status train_config_json(train_config *config, train_kind kind, const rave
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a configuration is a JSON object like {\"steps\": 100}");
     for (const ravel_json_node *n = ravel_json_first(doc, root); n; n = ravel_json_next(doc, n)) {
         if (strcmp(n->key, "kind") == 0) {
-            if (ravel_json_is(n, kind == TRAIN_SFT ? "sft" : "grpo")) continue;
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "this configuration is for another kind of training");
+            if (ravel_json_is(n, train_kind_name(kind))) continue;
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "this configuration is for another kind of training, not %s",
+                                   train_kind_name(kind));
         }
         ravel_status status = set_member(parts, count, n, err);
         if (status) return status;
@@ -254,8 +269,8 @@ size_t train_config_text(const train_config *config, train_kind kind, char *text
     train_config copy = *config; /* the parts point into something that may be written */
     int count = train_config_parts(&copy, kind, parts);
     out o = {text, bytes, 0};
-    const char *head = kind == TRAIN_SFT ? "{\n  \"kind\": \"sft\"" : "{\n  \"kind\": \"grpo\"";
-    put(&o, head, strlen(head));
+    char head[64];
+    put(&o, head, (size_t)snprintf(head, sizeof head, "{\n  \"kind\": \"%s\"", train_kind_name(kind)));
     for (int i = 0; i < count; i++)
         for (const ravel_option *row = parts[i].table; row->name; row++) put_row(&o, row, parts[i].options);
     put(&o, "\n}\n", 3);
@@ -263,33 +278,118 @@ size_t train_config_text(const train_config *config, train_kind kind, char *text
     return o.need;
 }
 
+/* ---- what depends on the case ----------------------------------------------------------------------------- */
+
+const char *train_kind_name(train_kind kind) {
+    static const char *const names[TRAIN_KINDS] = {"sft", "grpo"};
+    return names[kind];
+}
+
+ravel_status train_interval_parse(const char *text, train_interval *interval, ravel_error *err) {
+    static const struct {
+        const char *word;
+        double seconds;
+    } units[] = {{"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+    char *end;
+    double value = text ? strtod(text, &end) : -1;
+    *interval = (train_interval){0};
+    if (text && end != text && value >= 0 && value < 1e12) {
+        if (!*end && value == floor(value)) {
+            interval->updates = (int64_t)value;
+            return RAVEL_OK;
+        }
+        for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+            if (strcmp(end, units[i].word) == 0) {
+                interval->seconds = value * units[i].seconds;
+                return RAVEL_OK;
+            }
+    }
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "\"%.40s\" is not an interval; write a time like 90s, 10m or 2h, or a number of updates",
+                           text ? text : "");
+}
+
+void train_config_settle(train_config *c, train_kind kind) {
+    if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
+    if (c->learn.lr < 0) c->learn.lr = !c->model.model ? 1e-3 : kind == TRAIN_SFT ? 2e-5 : 1e-6;
+}
+
 /* ---- what only makes sense together --------------------------------------------------------------------- */
 
-ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
-    if (c->model.model && c->model.shape)
+/* --hidden and the like describe a new model; beside --model or --shape they would be ignored. */
+static ravel_status check_model(const train_model_choice *given, ravel_error *err) {
+    train_model_choice preset;
+    ravel_options_default(model_table, &preset);
+    const struct {
+        const char *name;
+        int64_t given, preset;
+    } numbers[] = {
+#define NUMBER(name, field) {name, given->field, preset.field}
+        NUMBER("hidden", hidden),     NUMBER("layers", layers), NUMBER("heads", heads), NUMBER("kv-heads", kv_heads),
+        NUMBER("head-dim", head_dim), NUMBER("ffn", ffn),       NUMBER("vocab", vocab),
+#undef NUMBER
+    };
+    if (given->model && given->shape)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--model brings its own shape; give --model or --shape, not both");
-    if (!c->model.model && !c->model.shape && c->model.vocab < TRAIN_TOKENS)
+    for (size_t i = 0; (given->model || given->shape) && i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].given != numbers[i].preset)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for a new byte model; --%s brings its own shape",
+                                   numbers[i].name, given->model ? "model" : "shape");
+    if (!given->model && !given->shape && given->vocab < TRAIN_TOKENS)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "vocab is %lld; a byte model needs %d or more",
-                               (long long)c->model.vocab, TRAIN_TOKENS);
-    if (kind == TRAIN_SFT) {
-        int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
-        if (given != 1)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "give one of --data FILE.jsonl, --mock JSON and --task NAME; %s was given",
-                                   given ? "more than one" : "none");
-        if (c->sft.epochs && c->sft.task)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "a task has no end: say --steps rather than --epochs");
-        return RAVEL_OK;
-    }
-    if (c->grpo.eval_share > 0 && !c->grpo.data)
+                               (long long)given->vocab, TRAIN_TOKENS);
+    return RAVEL_OK;
+}
+
+static ravel_status check_run(const train_config *c, ravel_error *err) {
+    train_interval interval;
+    if (c->run.gpu && ravel_gpu_peak(c->run.gpu) <= 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the peak of \"%.60s\" is not known; --gpu takes a name like h100, h200, a100, mi300x",
+                               c->run.gpu);
+    if (c->learn.min_lr > c->learn.lr)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "min-lr is %g, which is above lr, %g", c->learn.min_lr,
+                               c->learn.lr);
+    ravel_status status = train_interval_parse(c->run.checkpoint_every, &interval, err);
+    if (status) ravel_error_prefix(err, "checkpoint-every");
+    return status;
+}
+
+static ravel_status check_sft(const train_config *c, ravel_error *err) {
+    int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
+    if (given != 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "give one of --data FILE.jsonl, --mock JSON and --task NAME; %s was given",
+                               given ? "more than one" : "none");
+    if (c->sft.epochs && c->sft.task)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a task has no end: say --steps rather than --epochs");
+    if (c->sft.eval_share > 0 && c->sft.task)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
-    if (c->grpo.group_size < 2 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
+    return RAVEL_OK;
+}
+
+static ravel_status check_grpo(const train_config *c, ravel_error *err) {
+    const train_grpo_options *o = &c->grpo;
+    if (o->task && o->data) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --task or --data, not both");
+    if (o->eval_share > 0 && !o->data)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
+    if (o->group_size < 2 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "group-size is %d; advantages are taken within a group, so it must be 2 or more",
-                               c->grpo.group_size);
-    if (c->grpo.prompts < c->grpo.updates)
+                               o->group_size);
+    if (o->prompts < o->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld prompts cannot be dealt to %d updates",
-                               (long long)c->grpo.prompts, c->grpo.updates);
+                               (long long)o->prompts, o->updates);
+    if (c->policy.dual_clip != 0 && !(c->policy.dual_clip > 1))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "dual-clip is %g; it must be 0 (off) or above 1",
+                               c->policy.dual_clip);
     return RAVEL_OK;
+}
+
+ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
+    ravel_status status = check_model(&c->model, err);
+    if (!status) status = check_run(c, err);
+    if (!status) status = kind == TRAIN_SFT ? check_sft(c, err) : check_grpo(c, err);
+    return status;
 }

@@ -25,9 +25,10 @@
 typedef struct train_run_options {
     const char *run; /* folder; NULL: runs/sft-1, runs/sft-2, ... whichever is free */
     int32_t resume;
-    int32_t ranks; /* trainer ranks */
-    int64_t steps; /* updates; 0: 100, or with epochs as many as they take */
-    int64_t checkpoint_every, keep;
+    int32_t ranks;                /* trainer ranks */
+    int64_t steps;                /* updates; 0: 100, or with epochs as many as they take */
+    const char *checkpoint_every; /* an interval: "10m", "500"; see train_interval */
+    int64_t keep;
     int32_t checkpoint_end; /* one at the end, too */
     int32_t save_dtype;     /* of the exported model: 0 f32, 1 bf16 */
     const char *sinks;      /* of the run folder: jsonl,tensorboard,trace,csv */
@@ -35,8 +36,9 @@ typedef struct train_run_options {
     int32_t quiet;
     int32_t reserved;
     uint64_t seed;
-    double timeout;  /* seconds that a rank waits for another; 0: the communicator's default */
-    const char *gpu; /* for MFU */
+    int64_t max_skipped; /* updates in a row without a finite gradient before the run fails */
+    double timeout;      /* seconds that a rank waits for another; 0: the communicator's default */
+    const char *gpu;     /* for MFU */
 } train_run_options;
 
 typedef struct train_sft_options {
@@ -51,6 +53,8 @@ typedef struct train_sft_options {
 
 typedef struct train_grpo_options {
     const char *task, *data, *reward_command;
+    int32_t bad_rows; /* ravel_bad_rows */
+    int32_t max_flat; /* batches in a row whose rewards are all equal before the run fails; 0: any number */
     const char *stop; /* tokens that end an answer, "257,151645"; NULL: the model's own */
     int32_t level;
     int32_t generators; /* ranks that generate */
@@ -83,7 +87,9 @@ typedef struct train_config {
     ravel_source_options source;
 } train_config;
 
-typedef enum train_kind { TRAIN_SFT, TRAIN_GRPO } train_kind;
+typedef enum train_kind { TRAIN_SFT, TRAIN_GRPO, TRAIN_KINDS } train_kind;
+/* "sft", "grpo". */
+const char *train_kind_name(train_kind kind);
 
 enum { TRAIN_STEPS = 100 }; /* updates where neither steps nor epochs are given */
 
@@ -103,6 +109,16 @@ void train_config_default(train_config *config);
 
 /* Sets what a JSON object says, in any part; an unknown key is an error with a suggestion. Texts point into `doc`. */
 ravel_status train_config_json(train_config *config, train_kind kind, const ravel_json *doc, ravel_error *err);
+
+/* How often something is done: "500" is updates, "90s", "10m" and "2h" are time, "0" is never. */
+typedef struct train_interval {
+    int64_t updates;
+    double seconds;
+} train_interval;
+ravel_status train_interval_parse(const char *text, train_interval *interval, ravel_error *err);
+
+/* Fills in what depends on the case and was not given: the learning rate, the task of GRPO. Call it before check. */
+void train_config_settle(train_config *config, train_kind kind);
 
 /* What only makes sense together: a task or data, a model or a shape, ranks against each other. */
 ravel_status train_config_check(const train_config *config, train_kind kind, ravel_error *err);

@@ -65,6 +65,9 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
                                      .task = o->task,
                                      .level = o->level,
                                      .vocab = shape->vocab,
+                                     .bad_rows = o->bad_rows,
+                                     .need_answers = !o->reward_command,
+                                     .longest = g->config->plan.budget - o->scoring.max_tokens,
                                      .eval_share = o->eval_share,
                                      .seed = g->config->run.seed};
     ravel_status status = train_prompts_open(&prompts, &g->prompts, err);
@@ -79,7 +82,29 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
     return status ? status : make_rows(g, err);
 }
 
-/* How long prompts are is what the generators wait for before they take memory. */
+static ravel_status open_run(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
+    const train_config *c = g->config;
+    train_run_setup setup = {.config = c,
+                             .kind = TRAIN_GRPO,
+                             .shape = shape,
+                             .comm = g->trainers,
+                             .world = ravel_comm_size(g->world),
+                             .steps = c->run.steps ? c->run.steps : TRAIN_STEPS,
+                             .hooks = hooks};
+    ravel_status status = train_data_open(c->grpo.data, g->trainers, &hooks->progress, &setup.data, err);
+    return status ? status : train_run_open(&g->run, &setup, err);
+}
+
+static void log_left_out(const train__grpo *g, const ravel_logger *logger) {
+    const train_problems *p = train_prompts_left_out(g->prompts);
+    char list[1000], text[1100];
+    if (!logger || p->count == 0) return;
+    (void)train_problems_text(p, list, sizeof list);
+    (void)snprintf(text, sizeof text, "%lld bad rows are skipped:%s", (long long)p->count, list);
+    logger->write(logger->user, RAVEL_LOG_WARN, text);
+}
+
+/* The generators wait for the length of the longest prompt before they allocate. */
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
     const train_config *c = g->config;
     train_learner_options options = train_config_learner(c);
@@ -87,19 +112,18 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
     ravel_mesh_options_default(&mesh);
     ravel_status status = open_prompts(g, shape, err);
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
-    if (!status && g->rank == 0 && hooks)
+    if (!status && g->rank == 0) log_left_out(g, hooks->logger);
+    if (!status && g->rank == 0)
         status = train_footprint_log(c, TRAIN_GRPO, shape, g->count, longest, hooks->logger, err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
-    if (!status)
-        status = train_run_open(&g->run, c, TRAIN_GRPO, shape, g->trainers, ravel_comm_size(g->world),
-                                c->run.steps ? c->run.steps : TRAIN_STEPS, hooks, err);
+    if (!status) status = open_run(g, shape, hooks, err);
     if (!status) status = ravel_mesh_create(g->trainers, &mesh, &g->mesh, err);
     if (!status) status = make_feed(g, err);
     if (!status) status = train_learner_create(&options, shape, g->trainers, &g->learner, err);
     if (!status && c->policy.kl > 0)
         status = ravel_agree(g->trainers, train_reference_create(&options, shape, &g->reference, err), err);
-    if (!status && g->run.checkpoint[0]) {
+    if (!status && g->run.resumed) {
         status = train_learner_load(g->learner, g->run.checkpoint, err);
         if (!status) status = train__grpo_read_waiting(g, g->run.checkpoint, err);
         status = ravel_agree(g->trainers, status, err);
@@ -121,6 +145,7 @@ static void close_trainer(train__grpo *g) {
     train_rollouts_free(&g->waiting);
     train_rollouts_free(&g->asking);
     train_rollouts_free(&g->gathered);
+    train_rollouts_free(&g->kept);
     train_experience_free(&g->batch);
     train__release(NULL, g->rows.logprob, 4 * row_bytes(g));
     train_run_free(&g->run);
@@ -147,11 +172,20 @@ static ravel_status learn_batch(train__grpo *g, ravel_error *err) {
     return status;
 }
 
-static void note_reward(train__grpo *g) {
-    double mean = NAN;
+/* Keeps the mean for the summary. A run whose rewards do not differ within any group cannot learn. */
+static ravel_status note_reward(train__grpo *g, ravel_error *err) {
+    double mean = NAN, flat = 1;
+    int32_t most = g->config->grpo.max_flat;
     (void)ravel_metrics_value(g->run.metrics, RAVEL_METRIC_REWARD_MEAN, &mean);
     if (g->batches < 5) g->sampled[0][g->batches] = mean;
     g->sampled[1][g->batches++ % 5] = mean;
+    (void)ravel_metrics_value(g->run.metrics, RAVEL_METRIC_REWARD_ZERO_VARIANCE, &flat);
+    g->flat_in_row = flat >= 1 ? g->flat_in_row + 1 : 0;
+    if (most == 0 || g->flat_in_row < most) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_DATA,
+                           "the rewards of the last %d batches are all equal within their groups (mean %g): there is "
+                           "nothing to learn. Look at the answers, the rewards and --temperature; --max-flat 0 goes on",
+                           most, mean);
 }
 
 static double mean_of(const double *values, int64_t count) {
@@ -164,6 +198,7 @@ static ravel_status one_batch(train__grpo *g, ravel_error *err) {
     const train_config *c = g->config;
     int64_t before = g->run.state.step;
     int more = before + c->grpo.updates < g->run.steps;
+    g->boundary = g->run.state;
     ravel_metrics_begin(g->run.metrics);
     ravel_status status = RAVEL_OK;
     if (g->waiting_batch < 0) status = train__grpo_order(g, g->run.state.batch, err);
@@ -175,8 +210,7 @@ static ravel_status one_batch(train__grpo *g, ravel_error *err) {
     if (!status) status = train__grpo_refit(g, g->run.state.version + 1, err);
     if (!status && eval_is_due(g, before)) status = train__grpo_evaluate(g, &g->reward_last, err);
     if (!status) status = train_run_end_step(&g->run, g->learner, err);
-    if (!status) note_reward(g);
-    return status;
+    return status ? status : note_reward(g, err);
 }
 
 static ravel_status train(train__grpo *g, ravel_error *err) {
@@ -186,7 +220,8 @@ static ravel_status train(train__grpo *g, ravel_error *err) {
     status = train__grpo_refit(g, fresh ? 1 : g->run.state.version, err);
     if (!status && fresh) status = train__grpo_evaluate(g, &g->run.state.reward_first, err);
     while (!status && g->run.state.step < g->run.steps && !g->run.stopped) status = one_batch(g, err);
-    if (!status) status = train_run_finish(&g->run, g->learner, err);
+    if (status) train__grpo_step_back(g);
+    status = train_run_finish(&g->run, g->learner, status, err);
     if (!status) status = train__grpo_drain(g, err);
     if (!status) status = train__grpo_stop(g, err);
     return status;
@@ -194,14 +229,13 @@ static ravel_status train(train__grpo *g, ravel_error *err) {
 
 static void summarise(const train__grpo *g, train_summary *s) {
     train_run_summarise(&g->run, s);
-    s->loss_first = s->loss_last = s->eval_loss = NAN;
-    s->reward_first = g->config->grpo.eval_prompts ? g->run.state.reward_first : NAN;
+    s->reward_first = g->run.state.reward_first;
     s->reward_last = g->reward_last;
-    s->reward_apart = train_prompts_eval_apart(g->prompts);
+    s->reward_apart = g->prompts && train_prompts_eval_apart(g->prompts);
     s->sampled_first = mean_of(g->sampled[0], g->batches);
     s->sampled_last = mean_of(g->sampled[1], g->batches);
-    s->refit_overlap = g->overlap / g->refits;
-    s->refit_gb_per_sec = g->gb_per_sec / g->refits;
+    s->refit_overlap = g->refits > 0 ? g->overlap / g->refits : NAN;
+    s->refit_gb_per_sec = g->refits > 0 ? g->gb_per_sec / g->refits : NAN;
 }
 
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
@@ -210,14 +244,16 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
     train_rollouts_init(&g->waiting, NULL);
     train_rollouts_init(&g->asking, NULL);
     train_rollouts_init(&g->gathered, NULL);
+    train_rollouts_init(&g->kept, NULL);
     train_experience_init(&g->batch, NULL);
     g->waiting_batch = -1;
     g->reward_last = NAN;
     g->recompute_old = g->config->grpo.recompute_old || g->config->policy.tis > 0;
-    ravel_status status = open_trainer(g, shape, hooks, err);
+    static const train_hooks none;
+    ravel_status status = open_trainer(g, shape, hooks ? hooks : &none, err);
     if (!status) status = make_refit(g, err);
     if (!status) status = train(g, err);
-    if (!status && summary) summarise(g, summary);
+    if (summary) summarise(g, summary);
     close_trainer(g);
     return status;
 }

@@ -34,6 +34,11 @@ typedef struct train__grpo {
     int64_t tensor_count;
     train_rollouts answers, waiting, asking;
     train_rollouts gathered; /* rank 0: what waits on all trainers, for a checkpoint */
+    train_rollouts kept; /* --async 1: the answers of the current batch as they came, for a checkpoint after an error */
+    train_state boundary; /* at the start of the current batch */
+    int64_t ordered_from; /* question number that the newest order began with */
+    int32_t stepped_back; /* the state is of the boundary: `kept` is what waits */
+    int32_t flat_in_row;  /* batches whose rewards were equal within every group */
     train_experience batch;
     int64_t waiting_batch; /* that was ordered and not used yet; -1: none */
     int32_t have_waiting;  /* its answers are here already */
@@ -65,6 +70,9 @@ ravel_status train__grpo_stop(train__grpo *g, ravel_error *err);
 ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err);
 /* The answers of a batch that was ordered and is not wanted yet: they must be taken all the same. */
 ravel_status train__grpo_drain(train__grpo *g, ravel_error *err);
+/* After an error: the state that a checkpoint can be made of. Without an update since the batch began that is the
+ * beginning of the batch; with one, the batch counts as done. */
+void train__grpo_step_back(train__grpo *g);
 /* Rollouts that wait, in and out of a checkpoint folder: gather on every rank, write on rank 0, read on every rank. */
 ravel_status train__grpo_gather_waiting(void *user, ravel_error *err);
 ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_error *err);

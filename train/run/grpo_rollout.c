@@ -29,6 +29,7 @@ static ravel_status send_orders(train__grpo *g, train_order order, int64_t first
 ravel_status train__grpo_order(train__grpo *g, int64_t batch, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = batch, .group_size = g->config->grpo.group_size};
     ravel_status status = send_orders(g, order, g->run.state.question, g->config->grpo.prompts, err);
+    g->ordered_from = g->run.state.question;
     g->run.state.question += g->config->grpo.prompts;
     g->waiting_batch = batch;
     g->have_waiting = 0;
@@ -127,6 +128,16 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
     return status ? status : keep_useful(g, last, err);
 }
 
+static ravel_status copy_rollouts(const train_rollouts *from, train_rollouts *to, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    train_rollouts_clear(to);
+    for (int64_t i = 0; i < from->count && !status; i++) {
+        const train_rollout *r = &from->items[i];
+        status = train_rollouts_add(to, r, from->tokens + r->first, from->logprobs + r->first, err);
+    }
+    return status;
+}
+
 static ravel_status receive_waiting(train__grpo *g, ravel_error *err) {
     if (g->have_waiting) return RAVEL_OK;
     train_rollouts_clear(&g->waiting);
@@ -154,7 +165,9 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     g->waiting = swap;
     g->have_waiting = 0;
     g->waiting_batch = -1;
-    status = score(g, &g->answers, 0, err);
+    if (g->config->grpo.async) status = copy_rollouts(&g->answers, &g->kept, err);
+    status = ravel_agree(g->trainers, status, err);
+    if (!status) status = score(g, &g->answers, 0, err);
     if (!status && g->config->grpo.dynamic_sampling) status = sample_dynamically(g, err);
     return status;
 }
@@ -223,16 +236,35 @@ ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err
 
 static const char waiting_name[] = "rollouts.safetensors";
 
+void train__grpo_step_back(train__grpo *g) {
+    int64_t updates = g->run.state.step - g->boundary.step;
+    int64_t question = g->waiting_batch > g->boundary.batch ? g->ordered_from : g->run.state.question;
+    g->stepped_back = 1;
+    if (updates == 0) {
+        g->run.state = g->boundary;
+        return;
+    }
+    g->run.state.batch = g->boundary.batch + 1;
+    g->run.state.question = question;
+    train_rollouts_clear(&g->kept);
+}
+
+/* Whether rollouts belong into a checkpoint, whose batch they are, and where they are. */
+static const train_rollouts *waiting_rollouts(const train__grpo *g, int64_t *batch) {
+    *batch = g->stepped_back ? g->boundary.batch : g->waiting_batch;
+    if (g->stepped_back) return g->kept.count > 0 ? &g->kept : NULL;
+    return g->waiting_batch >= 0 ? &g->waiting : NULL;
+}
+
 ravel_status train__grpo_gather_waiting(void *user, ravel_error *err) {
     train__grpo *g = user;
-    ravel_status status = train__grpo_drain(g, err);
+    int64_t batch;
+    ravel_status status = g->stepped_back ? RAVEL_OK : train__grpo_drain(g, err);
+    const train_rollouts *from = status ? NULL : waiting_rollouts(g, &batch);
     train_rollouts_clear(&g->gathered);
-    if (status || g->waiting_batch < 0) return status;
-    if (g->rank != 0) return train_rollouts_send(g->trainers, 0, &g->waiting, err);
-    for (int64_t i = 0; i < g->waiting.count && !status; i++) {
-        const train_rollout *r = &g->waiting.items[i];
-        status = train_rollouts_add(&g->gathered, r, g->waiting.tokens + r->first, g->waiting.logprobs + r->first, err);
-    }
+    if (!from) return status;
+    if (g->rank != 0) return train_rollouts_send(g->trainers, 0, from, err);
+    status = copy_rollouts(from, &g->gathered, err);
     for (int32_t r = 1; r < g->count && !status; r++)
         status = train_rollouts_receive(g->trainers, r, &g->gathered, err);
     return status;
@@ -240,21 +272,22 @@ ravel_status train__grpo_gather_waiting(void *user, ravel_error *err) {
 
 ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_error *err) {
     train__grpo *g = user;
-    char path[TRAIN_PATH], batch[32];
-    if (g->waiting_batch < 0) return RAVEL_OK;
+    char path[TRAIN_PATH], number[32];
+    int64_t batch;
+    if (!waiting_rollouts(g, &batch)) return RAVEL_OK;
     const train_rollouts *p = &g->gathered;
     const int64_t words = sizeof(train_rollout) / sizeof(int64_t), items[] = {p->count, words}, tokens[] = {p->used};
     const ravel_safetensor tensors[] = {
         {.name = "items", .dtype = RAVEL_I64, .rank = 2, .dims = items, .data = p->items},
         {.name = "tokens", .dtype = RAVEL_I32, .rank = 1, .dims = tokens, .data = p->tokens},
         {.name = "logprobs", .dtype = RAVEL_F32, .rank = 1, .dims = tokens, .data = p->logprobs}};
-    (void)snprintf(path, sizeof path, "%.4000s/%s", folder, waiting_name);
-    (void)snprintf(batch, sizeof batch, "%lld", (long long)g->waiting_batch);
-    const char *metadata[] = {"batch", batch};
+    ravel_status status = train_path_join(path, folder, waiting_name, err);
+    (void)snprintf(number, sizeof number, "%lld", (long long)batch);
+    const char *metadata[] = {"batch", number};
     ravel_safetensors_options options;
     ravel_safetensors_options_default(&options);
     options.durability = RAVEL_IN_PLACE;
-    return ravel_safetensors_write(path, tensors, 3, metadata, 1, &options, err);
+    return status ? status : ravel_safetensors_write(path, tensors, 3, metadata, 1, &options, err);
 }
 
 /* The groups of this trainer, whatever number of trainers wrote them. */
@@ -274,11 +307,9 @@ ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_
     char path[TRAIN_PATH];
     ravel_safetensors *file = NULL;
     const ravel_safetensor *items, *tokens, *logprobs;
-    (void)snprintf(path, sizeof path, "%.4000s/%s", folder, waiting_name);
-    FILE *there = fopen(path, "rb");
-    if (!there) return RAVEL_OK; /* nothing waited */
-    (void)fclose(there);
-    ravel_status status = ravel_safetensors_open(path, NULL, &file, err);
+    ravel_status status = train_path_join(path, folder, waiting_name, err);
+    if (status || !train_path_exists(path)) return status; /* nothing waited */
+    status = ravel_safetensors_open(path, NULL, &file, err);
     if (!status) status = ravel_safetensors_get(file, "items", -1, NULL, &items, err);
     if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &tokens, err);
     if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &logprobs, err);

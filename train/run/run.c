@@ -6,8 +6,23 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void warn(const train_run *run, const char *what, const ravel_error *why) {
+    const ravel_logger *logger = run->hooks.logger;
+    char text[RAVEL_ERROR_MESSAGE_BYTES + 128];
+    if (!logger || run->rank != 0) return;
+    (void)snprintf(text, sizeof text, "%s: %s", what, why->message);
+    logger->write(logger->user, RAVEL_LOG_WARN, text);
+}
 
 /* ---- state.json ----------------------------------------------------------------------------------------- */
 
@@ -16,12 +31,32 @@ static const ravel_option state_table[] = {
 #define X(type, option, name) {#name, RAVEL_OPTION_##option, offsetof(train_state, name), "0", 0, 0, NULL, ""},
     TRAIN_STATE_LIST(X)
 #undef X
-        {0}};
+#define P(x, ID, word, sentence)                                        \
+    {"time_" word,                                                      \
+     RAVEL_OPTION_F64,                                                  \
+     offsetof(train_state, phases) + RAVEL_PHASE_##ID * sizeof(double), \
+     "0",                                                               \
+     0,                                                                 \
+     0,                                                                 \
+     NULL,                                                              \
+     ""},
+        RAVEL_PHASE_LIST(P, )
+#undef P
+            {0}};
 
+static void state_default(train_state *state) {
+    ravel_options_default(state_table, state);
+    state->reward_first = NAN;
+}
+
+/* JSON has no NAN: what is not finite is left out. */
 static size_t state_text(const train_state *state, char *text, size_t bytes) {
     size_t used = 0;
     for (const ravel_option *row = state_table; row->name; row++) {
         char value[64];
+        double real = 0;
+        if (row->type == RAVEL_OPTION_F64) memcpy(&real, (const char *)state + row->offset, sizeof real);
+        if (!isfinite(real)) continue;
         ravel_option_format(row, state, value, sizeof value);
         used += (size_t)snprintf(text + used, bytes - used, "%s\"%s\": %s", used ? ",\n " : "{", row->name, value);
     }
@@ -29,26 +64,18 @@ static size_t state_text(const train_state *state, char *text, size_t bytes) {
     return used;
 }
 
-static ravel_status read_text(const char *path, char *text, size_t bytes, size_t *used, ravel_error *err) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read", path);
-    *used = fread(text, 1, bytes, f);
-    int whole = feof(f) && !ferror(f);
-    (void)fclose(f);
-    return whole ? RAVEL_OK : ravel_error_set(err, RAVEL_E_DATA, "%s is not what a checkpoint holds", path);
-}
-
 static ravel_status state_read(const char *folder, train_state *state, ravel_error *err) {
-    char path[TRAIN_PATH + 16], text[4096];
+    char path[TRAIN_PATH], *text = NULL;
     size_t bytes = 0;
     ravel_json *doc = NULL;
-    (void)snprintf(path, sizeof path, "%s/state.json", folder);
-    ravel_status status = read_text(path, text, sizeof text, &bytes, err);
+    ravel_status status = train_path_join(path, folder, "state.json", err);
+    if (!status) status = train_file_read(path, 65536, &text, &bytes, err);
     if (!status) status = ravel_json_parse(text, bytes, NULL, &doc, err);
-    ravel_options_default(state_table, state);
+    state_default(state);
     if (!status) status = ravel_options_from_json(state_table, state, doc, ravel_json_root(doc), err);
     if (status) ravel_error_prefix(err, "%s", path);
     ravel_json_free(doc);
+    free(text);
     return status;
 }
 
@@ -56,7 +83,6 @@ static ravel_status state_read(const char *folder, train_state *state, ravel_err
 
 /* The folder that was named, or the first runs/KIND-N that is free (the last that is not, to resume). */
 static void choose_folder(const train_run_options *options, train_kind kind, char *folder) {
-    const char *name = kind == TRAIN_SFT ? "sft" : "grpo";
     int last = 0;
     if (options->run) {
         (void)snprintf(folder, TRAIN_PATH, "%s", options->run);
@@ -64,31 +90,59 @@ static void choose_folder(const train_run_options *options, train_kind kind, cha
     }
     for (int n = 1; n < 1000000; n++) {
         char config[TRAIN_PATH];
-        (void)snprintf(config, sizeof config, "runs/%s-%d/config.json", name, n);
-        if (access(config, F_OK) != 0) break;
+        (void)snprintf(config, sizeof config, "runs/%s-%d/config.json", train_kind_name(kind), n);
+        if (!train_path_exists(config)) break;
         last = n;
     }
     if (!options->resume || last == 0) last++;
-    (void)snprintf(folder, TRAIN_PATH, "runs/%s-%d", name, last);
+    (void)snprintf(folder, TRAIN_PATH, "runs/%s-%d", train_kind_name(kind), last);
 }
 
-int train_run_config(const train_config *config, train_kind kind, char *path) {
+/* The run whose name is nearest to a mistyped one. */
+typedef struct neighbours {
+    char names[64][128];
+    const char *list[64];
+    size_t count;
+} neighbours;
+
+static ravel_status note_run(const char *path, const char *name, void *user, ravel_error *err) {
+    neighbours *n = user;
+    char config[TRAIN_PATH];
+    (void)err;
+    if (n->count == 64 || strlen(name) >= sizeof n->names[0]) return RAVEL_OK;
+    if (train_path_join(config, path, "config.json", NULL) || !train_path_exists(config)) return RAVEL_OK;
+    n->list[n->count] = strcpy(n->names[n->count], name);
+    n->count++;
+    return RAVEL_OK;
+}
+
+static ravel_status no_such_run(const char *folder, ravel_error *err) {
+    neighbours n = {.count = 0};
+    char parent[TRAIN_PATH];
+    const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
+    (void)snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - folder) + 1 : 1, slash ? folder : ".");
+    (void)train_folder_walk(parent, note_run, &n, NULL);
+    const char *near = ravel_suggest(name, n.list, n.count);
+    return ravel_error_set(err, RAVEL_E_STATE, "there is no run to resume in %s%s%.*s%s%s", folder,
+                           near ? "; did you mean " : "", near && slash ? (int)(slash - folder) + 1 : 0, folder,
+                           near ? near : "", near ? "?" : "");
+}
+
+ravel_status train_run_config(const train_config *config, train_kind kind, char *path, ravel_error *err) {
     char folder[TRAIN_PATH];
     choose_folder(&config->run, kind, folder);
-    (void)snprintf(path, TRAIN_PATH, "%.4000s/config.json", folder);
-    return access(path, F_OK) == 0;
+    ravel_status status = train_path_join(path, folder, "config.json", err);
+    return status || train_path_exists(path) ? status : no_such_run(folder, err);
 }
 
 /* Rank 0 looks and decides; the others are told. */
 static ravel_status open_folder(train_run *run, ravel_error *err) {
     ravel_status status = RAVEL_OK;
+    int64_t step;
     if (run->rank == 0) {
         choose_folder(&run->config->run, run->kind, run->folder);
-        status = train_rundir_open(run->folder, run->config->run.resume, err);
-        if (!status && run->config->run.resume) {
-            int64_t step; /* a run that died before its first checkpoint begins again */
-            if (train_checkpoint_latest(run->folder, &step, run->checkpoint, NULL)) run->checkpoint[0] = '\0';
-        }
+        status = train_rundir_open(&run->dir, run->folder, run->resumed, err);
+        if (!status && run->resumed) status = train_checkpoint_latest(run->folder, &step, run->checkpoint, err);
     }
     status = ravel_agree(run->comm, status, err);
     if (!status) status = ravel_comm_broadcast(run->comm, run->folder, TRAIN_PATH, RAVEL_U8, 0, err);
@@ -116,29 +170,56 @@ static void restore_totals(train_run *run) {
                                    .tokens = s->tokens,
                                    .loss_tokens = s->loss_tokens,
                                    .seconds = s->seconds};
+    memcpy(totals.phases, s->phases, sizeof s->phases);
     ravel_metrics_totals_set(run->metrics, &totals);
 }
 
-ravel_status train_run_open(train_run *run, const train_config *config, train_kind kind, const ravel_shape *shape,
-                            ravel_comm *comm, int32_t world, int64_t steps, const train_hooks *hooks,
-                            ravel_error *err) {
+/* A resumed run goes on with the data that it was started with. */
+static ravel_status check_data(const train_run *run, ravel_error *err) {
+    const train_state *s = &run->state;
+    if (run->rank != 0 || !run->data.path) return RAVEL_OK;
+    if (s->data_bytes == run->data.bytes && s->data_digest == run->data.digest) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_MISMATCH,
+                           "%s is not the file that %s was trained on (%lld bytes then, %lld now); bring it back, or "
+                           "start a new run with --model %s",
+                           run->data.path, run->folder, (long long)s->data_bytes, (long long)run->data.bytes,
+                           run->checkpoint);
+}
+
+static ravel_status restore(train_run *run, ravel_error *err) {
+    ravel_status status = state_read(run->checkpoint, &run->state, err);
+    if (!status) status = check_data(run, err);
+    status = ravel_agree(run->comm, status, err);
+    run->saved = run->checked = run->state.step;
+    restore_totals(run);
+    return status;
+}
+
+ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_error *err) {
     memset(run, 0, sizeof *run);
-    run->steps = steps;
-    run->config = config;
-    run->kind = kind;
-    run->comm = comm;
-    run->rank = ravel_comm_rank(comm);
-    run->shape = *shape;
+    run->steps = setup->steps;
+    run->config = setup->config;
+    run->kind = setup->kind;
+    run->comm = setup->comm;
+    run->rank = ravel_comm_rank(setup->comm);
+    run->shape = *setup->shape;
+    run->data = setup->data;
+    run->resumed = setup->config->run.resume;
+    run->dir.lock = -1;
     run->saved = -1;
-    if (hooks) run->hooks = *hooks;
-    ravel_status status = open_folder(run, err);
+    run->saved_at = now();
+    state_default(&run->state);
+    if (setup->hooks) run->hooks = *setup->hooks;
+    ravel_status status = train_interval_parse(setup->config->run.checkpoint_every, &run->every, err);
+    if (!status) status = open_folder(run, err);
     if (!status)
-        status = train_metrics_create(config, kind, shape, comm, world, steps, run->hooks.logger, &run->metrics, err);
+        status = train_metrics_create(setup->config, setup->kind, setup->shape, setup->comm, setup->world, setup->steps,
+                                      run->hooks.logger, &run->metrics, err);
+    if (!status && run->resumed) status = restore(run, err);
     if (!status) status = open_sinks(run, err);
-    if (!status && run->checkpoint[0]) {
-        status = ravel_agree(comm, state_read(run->checkpoint, &run->state, err), err);
-        run->saved = run->checked = run->state.step;
-        restore_totals(run);
+    if (!status) {
+        run->state.data_bytes = run->data.bytes;
+        run->state.data_digest = run->data.digest;
     }
     if (status) train_run_free(run);
     return status;
@@ -147,6 +228,8 @@ ravel_status train_run_open(train_run *run, const train_config *config, train_ki
 void train_run_free(train_run *run) {
     ravel_metrics_free(run->metrics);
     run->metrics = NULL;
+    if (!run->folder[0] || run->rank != 0) return;
+    train_rundir_close(&run->dir, run->resumed || run->state.step > 0);
 }
 
 /* ---- an update ------------------------------------------------------------------------------------------ */
@@ -163,7 +246,14 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
     run->state.step = step;
-    return RAVEL_OK;
+    run->state.skipped += skipped;
+    run->skipped_in_row = skipped ? run->skipped_in_row + 1 : 0;
+    if (run->skipped_in_row <= run->config->run.max_skipped) return RAVEL_OK;
+    return ravel_error_set(
+        err, RAVEL_E_DATA,
+        "the gradient of update %lld is not finite, nor are those of the %lld updates before it: the "
+        "weights or the data hold NaN, or the learning rate (%g) is too high (--max-skipped)",
+        (long long)step, (long long)run->skipped_in_row - 1, lr);
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------------------- */
@@ -177,18 +267,19 @@ static void keep_totals(train_run *run) {
     run->state.tokens = totals.tokens;
     run->state.loss_tokens = totals.loss_tokens;
     run->state.seconds = totals.seconds;
+    memcpy(run->state.phases, totals.phases, sizeof run->state.phases);
 }
 
 static ravel_status write_state(train_run *run, const char *folder, ravel_error *err) {
     char text[4096];
     keep_totals(run);
     size_t bytes = state_text(&run->state, text, sizeof text);
-    ravel_status status = train_rundir_write(folder, "state.json", text, bytes, err);
+    ravel_status status = train_file_write(folder, "state.json", text, bytes, err);
     if (!status && run->addition.write) status = run->addition.write(run->addition.user, folder, err);
     return status;
 }
 
-/* What is rank 0's alone: the folder to write into, and, when the learner's files are in it, the state and the name. */
+/* Rank 0's part: the folder to write into, and, when the learner's files are in it, the state and the name. */
 static ravel_status begin_checkpoint(const train_run *run, train_checkpoint **checkpoint, char *folder,
                                      ravel_error *err) {
     if (run->rank != 0) return RAVEL_OK;
@@ -200,61 +291,121 @@ static ravel_status begin_checkpoint(const train_run *run, train_checkpoint **ch
 static ravel_status end_checkpoint(train_run *run, train_checkpoint *checkpoint, const char *folder, ravel_error *err) {
     if (!checkpoint) return RAVEL_OK;
     ravel_status status = write_state(run, folder, err);
-    if (!status) return train_checkpoint_commit(checkpoint, run->config->run.keep, err);
+    if (!status) return train_checkpoint_commit(checkpoint, run->config->run.keep, -1, err);
     train_checkpoint_abort(checkpoint);
     return status;
 }
 
-ravel_status train_run_checkpoint(train_run *run, train_learner *learner, ravel_error *err) {
+/* Collective, or, with `alone`, on rank 0 by itself because its peers are lost. */
+static ravel_status save(train_run *run, train_learner *learner, int alone, ravel_error *err) {
     train_checkpoint *checkpoint = NULL;
     char folder[TRAIN_PATH] = "";
     (void)ravel_metrics_phase_begin(run->metrics, RAVEL_PHASE_CHECKPOINT, NULL);
     ravel_status status = RAVEL_OK;
     if (run->addition.gather) status = run->addition.gather(run->addition.user, err);
     if (!status) status = begin_checkpoint(run, &checkpoint, folder, err);
-    status = ravel_agree(run->comm, status, err);
-    if (!status) status = train_learner_save(learner, folder, err);
+    if (!alone) status = ravel_agree(run->comm, status, err);
+    if (!status)
+        status = alone ? train_learner_save_alone(learner, folder, err) : train_learner_save(learner, folder, err);
     if (status)
         train_checkpoint_abort(checkpoint);
     else
-        status = ravel_agree(run->comm, end_checkpoint(run, checkpoint, folder, err), err);
-    if (!status) run->saved = run->state.step;
+        status = end_checkpoint(run, checkpoint, folder, err);
+    if (!alone) status = ravel_agree(run->comm, status, err);
+    if (!status) {
+        run->saved = run->state.step;
+        (void)train_checkpoint_folder(run->folder, run->saved, run->checkpoint, NULL);
+    }
+    run->saved_at = now(); /* also after a failure: it is tried again an interval later */
     (void)ravel_metrics_phase_end(run->metrics, RAVEL_PHASE_CHECKPOINT, NULL);
     return status;
 }
 
-ravel_status train_run_check_stop(train_run *run, ravel_error *err) {
-    int32_t stop = run->hooks.stop && *run->hooks.stop;
-    ravel_status status = ravel_comm_allreduce(run->comm, &stop, &stop, 1, RAVEL_I32, RAVEL_MAX, err);
-    if (!status) run->stopped = stop;
-    return status;
+static int is_lost(ravel_status status) {
+    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
-/* A checkpoint is due when a multiple of `every` was reached since the last look: updates may come in batches. */
-static int checkpoint_due(train_run *run) {
-    int64_t every = run->config->run.checkpoint_every, before = run->checked;
-    run->checked = run->state.step;
-    return run->stopped || (every > 0 && run->state.step / every > before / every);
+/* What rank 0 or a signal wants; the same on every rank after the exchange. */
+typedef enum want { STOP, SAVE, CHANGED, WANTS } want;
+
+static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *err) {
+    const train_interval *every = &run->every;
+    int64_t step = run->state.step, before = run->checked;
+    wants[STOP] = run->hooks.stop && *run->hooks.stop;
+    wants[SAVE] = run->hooks.save && *run->hooks.save;
+    if (wants[SAVE]) *run->hooks.save = 0;
+    wants[SAVE] |= every->updates > 0 && step / every->updates > before / every->updates;
+    wants[SAVE] |= run->rank == 0 && every->seconds > 0 && now() - run->saved_at >= every->seconds;
+    wants[CHANGED] = train_data_changed(&run->data);
+    run->checked = step;
+    return ravel_comm_allreduce(run->comm, wants, wants, WANTS, RAVEL_I32, RAVEL_MAX, err);
 }
 
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err) {
+    int32_t wants[WANTS];
+    ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = ravel_metrics_update(run->metrics, run->state.step, err);
-    if (!status) status = train_run_check_stop(run, err);
-    if (!status && checkpoint_due(run)) status = train_run_checkpoint(run, learner, err);
-    return status;
+    if (!status) status = exchange_wants(run, wants, err);
+    if (status) return status;
+    run->stopped = wants[STOP];
+    run->spoilt = wants[CHANGED];
+    if (run->spoilt)
+        return ravel_error_set(err, RAVEL_E_MISMATCH,
+                               "%s changed while the run was reading it; the checkpoints are of before. Bring the file "
+                               "back and resume, or start a new run with --model CHECKPOINT",
+                               run->data.path);
+    if (!wants[SAVE] || run->stopped || run->saved == run->state.step) return RAVEL_OK;
+    status = save(run, learner, 0, &why);
+    if (is_lost(status)) return ravel_error_set(err, status, "%s", why.message);
+    if (status) warn(run, "no checkpoint was written, training goes on and tries again", &why);
+    return RAVEL_OK;
 }
 
-ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_error *err) {
-    if (!run->config->run.checkpoint_end || run->saved == run->state.step) return RAVEL_OK;
-    return train_run_checkpoint(run, learner, err);
+/* After an error: with all ranks if they are there, else with rank 0 alone, which has all weights without --zero. */
+static void rescue(train_run *run, train_learner *learner, ravel_status status) {
+    ravel_error why = RAVEL_ERROR_INIT;
+    int alone = is_lost(status);
+    if (run->spoilt || run->state.step == 0 || run->saved == run->state.step) return;
+    if (!alone) status = save(run, learner, 0, &why);
+    if (!alone && !is_lost(status)) {
+        if (status) warn(run, "what was learnt since the last checkpoint could not be saved", &why);
+        return;
+    }
+    ravel_error_clear(&why);
+    if (run->rank == 0 && save(run, learner, 1, &why))
+        warn(run, "what was learnt since the last checkpoint could not be saved", &why);
+}
+
+ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_status status, ravel_error *err) {
+    if (!run->metrics || !learner) return status;
+    if (status) {
+        rescue(run, learner, status);
+        return status;
+    }
+    if ((!run->config->run.checkpoint_end && !run->stopped) || run->saved == run->state.step) return RAVEL_OK;
+    return save(run, learner, 0, err);
 }
 
 void train_run_summarise(const train_run *run, train_summary *summary) {
     ravel_metrics_totals t;
+    *summary = (train_summary){.steps = run->state.step,
+                               .planned = run->steps,
+                               .stopped = run->stopped,
+                               .skipped = run->state.skipped,
+                               .loss_first = NAN,
+                               .loss_last = NAN,
+                               .eval_loss = NAN,
+                               .reward_first = NAN,
+                               .reward_last = NAN,
+                               .sampled_first = NAN,
+                               .sampled_last = NAN,
+                               .tokens_per_sec = NAN,
+                               .packing_efficiency = NAN};
+    if (!run->metrics) return;
+    if (run->state.step > 0) (void)snprintf(summary->folder, sizeof summary->folder, "%s", run->folder);
+    (void)snprintf(summary->checkpoint, sizeof summary->checkpoint, "%s", run->checkpoint);
     ravel_metrics_totals_get(run->metrics, &t);
-    *summary = (train_summary){.steps = run->state.step, .stopped = run->stopped};
-    (void)snprintf(summary->folder, sizeof summary->folder, "%s", run->folder);
-    summary->tokens_per_sec = t.seconds > 0 ? (double)t.tokens / t.seconds : NAN;
-    summary->packing_efficiency =
-        t.bins > 0 ? (double)t.tokens / ((double)t.bins * (double)run->config->plan.budget) : NAN;
+    if (t.seconds > 0) summary->tokens_per_sec = (double)t.tokens / t.seconds;
+    if (t.bins > 0)
+        summary->packing_efficiency = (double)t.tokens / ((double)t.bins * (double)run->config->plan.budget);
 }

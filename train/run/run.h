@@ -1,29 +1,35 @@
-/* train/run/run.h: what the training loops share: the run folder, metrics and their sinks, the state that a checkpoint keeps,
- * and leaving in good order.
+/* train/run/run.h: what the training loops share: the run folder, metrics and their sinks, the state that a checkpoint
+ * keeps, and the ways out.
  *
- *     train_run_open(&run, &config, TRAIN_SFT, &shape, comm, world, steps, hooks, &err);
- *                                                           folder, config.json, metrics, the newest checkpoint's state
+ *     train_run_open(&run, &setup, &err);                   folder, config.json, metrics, the newest checkpoint's state
  *     while (run.state.step < run.steps && !run.stopped) {
  *         ... forward and backward of an update's micro-batches ...
  *         train_run_apply(&run, learner, &err);             sum over ranks, clip, learning rate, optimiser
  *         train_run_end_step(&run, learner, &err);          metrics, and a checkpoint when it is time
  *     }
- *     train_run_finish(&run, learner, &err);                the last checkpoint
+ *     train_run_finish(&run, learner, status, &err);        the last checkpoint, also after an error
  *     train_run_free(&run);
  *
- * Every rank of the communicator calls these together. */
+ * Every rank of the communicator calls these together.
+ *
+ * Work is never lost: every way out but kill -9 writes a checkpoint of the last whole update; a checkpoint that cannot be
+ * written is a warning, and is tried again. A run that fails before its first update leaves no folder. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
 
+#include "train/learn/learner.h"
 #include "train/run/config.h"
+#include "train/run/data.h"
 #include "train/run/metrics.h"
 #include "train/run/rundir.h"
 
 /* What the program around the trainer gives it. */
 typedef struct train_hooks {
     const volatile int *stop;   /* not 0: write a checkpoint and leave after this update; may be NULL */
+    volatile int *save;         /* not 0: write a checkpoint after this update, and set it to 0; may be NULL */
     const ravel_logger *logger; /* remarks; may be NULL */
     const char *config_text;    /* effective configuration, for config.json */
+    train_progress progress;    /* of long steps before the first update */
 } train_hooks;
 
 /* X(type, option type, name): what continues after a restart, besides weights and moments. state.json holds these. */
@@ -40,12 +46,16 @@ typedef struct train_hooks {
     X(int64_t, I64, tokens)                                                   \
     X(int64_t, I64, loss_tokens)                                              \
     X(double, F64, seconds)                                                   \
-    X(double, F64, reward_first) /* greedy reward before training */
+    X(int64_t, I64, skipped)    /* updates whose gradient was not finite */   \
+    X(int64_t, I64, data_bytes) /* of the data file, 0: none */               \
+    X(uint64_t, U64, data_digest)                                             \
+    X(double, F64, reward_first) /* greedy reward before training; NAN: none */
 
 typedef struct train_state {
 #define X(type, option, name) type name;
     TRAIN_STATE_LIST(X)
 #undef X
+    double phases[RAVEL_PHASES]; /* seconds of each phase, "time_forward" and so on */
 } train_state;
 
 /* What a loop adds to a checkpoint: rollouts that wait, for instance. `gather` is called on every rank before anything is
@@ -63,40 +73,56 @@ typedef struct train_run {
     train_hooks hooks;
     ravel_shape shape;
     ravel_metrics *metrics;
+    train_rundir dir; /* rank 0 holds its lock */
     char folder[TRAIN_PATH];
-    char checkpoint[TRAIN_PATH]; /* to go on from; "" where there is none */
+    char checkpoint[TRAIN_PATH]; /* the newest one; "" where there is none */
     train_state state;
+    train_data_file data;
+    train_interval every;
     int64_t steps; /* updates to run in all */
     int32_t rank;
     int32_t stopped;
-    int64_t saved;   /* step of the newest checkpoint, -1: none */
-    int64_t checked; /* step at which it was last looked whether one is due */
+    int32_t resumed;
+    int32_t spoilt;         /* the data changed under the run: nothing is saved any more */
+    int64_t saved;          /* step of the newest checkpoint, -1: none */
+    int64_t checked;        /* step at which it was last looked whether one is due */
+    int64_t skipped_in_row; /* updates */
+    double saved_at;        /* clock of the newest checkpoint, or of the start */
     train_addition addition;
 } train_run;
 
-/* The configuration that the run which `config` would resume was started with: its path (TRAIN_PATH bytes), or 0 where
- * there is none yet. */
-int train_run_config(const train_config *config, train_kind kind, char *path);
+/* The configuration that the run which `config` would resume was started with: its path (TRAIN_PATH bytes). E_STATE where
+ * there is no such run. */
+ravel_status train_run_config(const train_config *config, train_kind kind, char *path, ravel_error *err);
 
-/* world: ranks of the whole job, for per-GPU figures; steps: updates to run in all. */
-ravel_status train_run_open(train_run *run, const train_config *config, train_kind kind, const ravel_shape *shape,
-                            ravel_comm *comm, int32_t world, int64_t steps, const train_hooks *hooks, ravel_error *err);
+typedef struct train_run_setup {
+    const train_config *config;
+    train_kind kind;
+    const ravel_shape *shape;
+    ravel_comm *comm;         /* trainer ranks */
+    int32_t world;            /* ranks of the whole job, for per-GPU figures */
+    int64_t steps;            /* updates to run in all */
+    train_data_file data;     /* path NULL: none. A resumed run must find the content that it was started with. */
+    const train_hooks *hooks; /* may be NULL */
+} train_run_setup;
+ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_error *err);
 /* The optimiser step of an update whose gradients are complete on this rank, with the learning rate that the schedule
- * has for it; counts the step and adds its figures to the metrics. */
+ * has for it; counts the step and adds its figures to the metrics. E_DATA after too many updates without a finite
+ * gradient. */
 ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err);
-/* After an update: its metrics go out, and a checkpoint is written where the configuration says. */
+/* After an update: its metrics go out, and a checkpoint is written where the configuration or a signal says so. */
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err);
-/* Collective: whether any rank was told to stop. */
-ravel_status train_run_check_stop(train_run *run, ravel_error *err);
-ravel_status train_run_checkpoint(train_run *run, train_learner *learner, ravel_error *err);
-/* The last checkpoint, where it is wanted and not there yet. */
-ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_error *err);
+/* The last checkpoint, where it is wanted and not there yet. With a `status` other than RAVEL_OK, that of the loop, what
+ * was learnt until then is saved if at all possible, and the status returned. `learner` may be NULL. */
+ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_status status, ravel_error *err);
 void train_run_free(train_run *run);
 
-/* What a run came to, the same on every trainer rank. */
+/* The result of a run, the same on every trainer rank. After an error: folder, checkpoint and steps. */
 typedef struct train_summary {
-    char folder[TRAIN_PATH];
-    int64_t steps;
+    char folder[TRAIN_PATH];            /* "" where the run left none */
+    char checkpoint[TRAIN_PATH];        /* the newest one, "": none */
+    int64_t steps, planned;             /* updates done, and to do in all */
+    int64_t skipped;                    /* of them, without a finite gradient */
     double loss_first, loss_last;       /* per token, of the first and the last update that this process ran */
     double eval_loss;                   /* NAN where there was no evaluation */
     double reward_first, reward_last;   /* greedy, on the evaluation's questions; NAN without */
@@ -107,7 +133,7 @@ typedef struct train_summary {
     int32_t stopped;                        /* by a signal, before all steps were done */
 } train_summary;
 
-/* What every kind of run can say: folder, steps, and speed and packing of the whole run; the rest is 0. */
+/* What every kind of run has: folder, steps, speed and packing of the whole run; the rest is NAN or 0. */
 void train_run_summarise(const train_run *run, train_summary *summary);
 
 #endif

@@ -3,32 +3,40 @@
  *     RUN/
  *       config.json              the effective configuration
  *       metrics.jsonl, ...       written by the metrics sinks
+ *       .lock                    held (flock) by the process that runs in it
  *       checkpoints/
  *         step-00000100/         a whole checkpoint: a Hugging Face model folder plus the trainer's state
  *         step-00000200/
  *         writing-00000300/      under way, or left by a crash; never read, removed by the next one
  *
  * A checkpoint is written aside, every file and the folder are flushed to the disk, and then it gets its name by one
- * rename. So a folder called step-N is complete, and whatever dies when, the newest step-N is where to go on.
+ * rename. So a folder called step-N is complete, and the newest step-N is where a run goes on after any crash.
  *
+ *     train_rundir_open(&dir, run, resume, &err);
  *     train_checkpoint *c;
  *     train_checkpoint_begin(run, step, NULL, &c, &err);
  *     ... write files under train_checkpoint_path(c) ...
  *     train_checkpoint_commit(c, keep, &err);           or train_checkpoint_abort(c)
+ *     train_rundir_close(&dir, worked);
  */
 #ifndef TRAIN_RUNDIR_H
 #define TRAIN_RUNDIR_H
 
-#include <ravel/base.h>
+#include "train/run/files.h"
 
-enum { TRAIN_PATH = 4096 };
+typedef struct train_rundir {
+    char path[TRAIN_PATH];
+    int lock;  /* descriptor, -1: closed */
+    int fresh; /* 1: it did not exist, or was empty, before this process */
+} train_rundir;
 
-/* Makes the folder and its checkpoints folder where they are missing. E_STATE if it holds a run already and `resume` is
- * 0: a run is never written over by accident. */
-ravel_status train_rundir_open(const char *run, int resume, ravel_error *err);
-
-/* A file of the run, written aside, flushed and renamed: config.json, environment.json. */
-ravel_status train_rundir_write(const char *run, const char *name, const char *text, size_t bytes, ravel_error *err);
+/* Makes the folder, or, to resume, finds it, and locks it. E_STATE where
+ *     resume 0   it holds a run already: a run is never written over by accident
+ *     resume 1   it holds no run, or a run without a checkpoint
+ *     both       another process runs in it: the sentence names the process */
+ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, ravel_error *err);
+/* Unlocks. keep 0: the run made nothing, so a folder that was made for it is removed. */
+void train_rundir_close(train_rundir *dir, int keep);
 
 typedef struct train_checkpoint train_checkpoint;
 
@@ -36,12 +44,14 @@ ravel_status train_checkpoint_begin(const char *run, int64_t step, const ravel_a
                                     train_checkpoint **checkpoint, ravel_error *err);
 /* The folder to write into; lives until commit or abort. */
 const char *train_checkpoint_path(const train_checkpoint *checkpoint);
-/* Flushes, renames, and removes all but the newest `keep` (0: keep all). Frees the handle, also on an error; the
- * earlier checkpoints are then untouched. */
-ravel_status train_checkpoint_commit(train_checkpoint *checkpoint, int64_t keep, ravel_error *err);
+/* Flushes, renames, and removes all but the newest `keep` (0: keep all) and `best` (-1: none), a step that is kept
+ * whatever its age. Frees the handle, also on an error; the earlier checkpoints are then untouched. */
+ravel_status train_checkpoint_commit(train_checkpoint *checkpoint, int64_t keep, int64_t best, ravel_error *err);
 void train_checkpoint_abort(train_checkpoint *checkpoint);
 
 /* The newest complete checkpoint: its step and folder (TRAIN_PATH bytes). E_END when there is none. */
 ravel_status train_checkpoint_latest(const char *run, int64_t *step, char *path, ravel_error *err);
+/* The folder of a step's checkpoint, whether it exists or not. */
+ravel_status train_checkpoint_folder(const char *run, int64_t step, char *path, ravel_error *err);
 
 #endif

@@ -17,6 +17,7 @@ typedef struct sft {
     train_run run;
     ravel_mesh *mesh;
     ravel_source *source, *eval;
+    train_data_file data;
     ravel_feed *feed;
     train_learner *learner;
     int64_t steps; /* updates to run in all */
@@ -223,6 +224,34 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     return status;
 }
 
+/* Every row is read once before anything is made; tasks have nothing to check. */
+static ravel_status check_data(sft *s, const ravel_shape *shape, ravel_comm *comm, const train_hooks *hooks,
+                               ravel_error *err) {
+    const train_config *c = s->config;
+    ravel_source_options source = c->source;
+    train_data_rules rules = {.source = &source, .plan = &c->plan};
+    train_data_found found;
+    if (c->sft.task) return RAVEL_OK;
+    source.vocab = shape->vocab;
+    if (!source.data) rules.most = s->steps * c->sft.batch;
+    ravel_status status = train_data_open(source.data, comm, &hooks->progress, &s->data, err);
+    if (!status) status = train_data_check(&rules, comm, &hooks->progress, hooks->logger, &found, err);
+    return status;
+}
+
+static ravel_status open_run(sft *s, const ravel_shape *shape, ravel_comm *comm, const train_hooks *hooks,
+                             ravel_error *err) {
+    train_run_setup setup = {.config = s->config,
+                             .kind = TRAIN_SFT,
+                             .shape = shape,
+                             .comm = comm,
+                             .world = ravel_comm_size(comm),
+                             .steps = s->steps,
+                             .data = s->data,
+                             .hooks = hooks};
+    return train_run_open(&s->run, &setup, err);
+}
+
 static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks, ravel_error *err) {
     ravel_shape shape;
     ravel_mesh_options mesh;
@@ -230,16 +259,15 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
     ravel_mesh_options_default(&mesh);
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = open_data(s, &shape, err);
-    if (!status && ravel_comm_rank(comm) == 0 && hooks)
+    if (!status && ravel_comm_rank(comm) == 0)
         status = train_footprint_log(s->config, TRAIN_SFT, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
     status = ravel_agree(comm, status, err);
-    if (!status)
-        status =
-            train_run_open(&s->run, s->config, TRAIN_SFT, &shape, comm, ravel_comm_size(comm), s->steps, hooks, err);
+    if (!status) status = check_data(s, &shape, comm, hooks, err);
+    if (!status) status = open_run(s, &shape, comm, hooks, err);
     if (!status) status = ravel_mesh_create(comm, &mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
     if (!status) status = train_learner_create(&options, &shape, comm, &s->learner, err);
-    if (!status && s->run.checkpoint[0]) {
+    if (!status && s->run.resumed) {
         ravel_cursor cursor = {s->run.state.epoch, s->run.state.position};
         status = ravel_agree(comm, train_learner_load(s->learner, s->run.checkpoint, err), err);
         if (!status) status = ravel_feed_seek(s->feed, cursor, err);
@@ -252,17 +280,17 @@ static void summarise(const sft *s, train_summary *summary) {
     summary->loss_first = s->loss_first;
     summary->loss_last = s->loss_last;
     summary->eval_loss = s->eval_loss;
-    summary->reward_first = summary->reward_last = summary->sampled_first = summary->sampled_last = NAN;
 }
 
 ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
                        ravel_error *err) {
     sft s = {.config = config, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
-    ravel_status status = open_all(&s, comm, hooks, err);
+    static const train_hooks none;
+    ravel_status status = open_all(&s, comm, hooks ? hooks : &none, err);
     while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
     if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */
-    if (!status) status = train_run_finish(&s.run, s.learner, err);
-    if (!status && summary) summarise(&s, summary);
+    status = train_run_finish(&s.run, s.learner, status, err);
+    if (summary) summarise(&s, summary);
     ravel_feed_free(s.feed);
     train_learner_free(s.learner);
     ravel_source_free(s.source);

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Random ways to end a training run; after each the run is resumed, and its losses must be those of a run that was left
+alone, bit for bit.
+
+    ends.py RAVEL COUNT [SEED]
+
+Ways: kill -9, SIGTERM, SIGINT, SIGHUP (the run goes on), a reader of the output that goes away (the run goes on), a full
+disk (a limit on file sizes), a row of the data changed on the disk, a reward command that fails. Ends with
+"N passed, N failed"."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ravel, count = sys.argv[1], int(sys.argv[2])
+seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
+dice = random.Random(seed)
+scratch = tempfile.mkdtemp(prefix="ravel-ends-")
+data = os.path.join(scratch, "rows.jsonl")
+fails = os.path.join(scratch, "reward-fails")
+
+small = "--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --sinks jsonl".split()
+sft = ["train", "sft", "--steps", "40", "--batch", "16", "--checkpoint-every", "3"] + small
+grpo = ["train", "grpo", "--task", "sort", "--steps", "12", "--prompts", "4", "--group-size", "4", "--max-tokens", "6",
+        "--eval-prompts", "4", "--ranks", "2", "--checkpoint-every", "2"] + small
+score = "[ ! -e %s ] || exit 3; exec sed -u 's/{\"id\": \\([0-9]*\\),.*\"tokens\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\2}/'" % fails
+kinds = {
+    "sft": sft + ["--task", "sort", "--ranks", "2"],
+    "zero": sft + ["--task", "sort", "--ranks", "3", "--zero"],
+    "data": sft + ["--data", data, "--ranks", "2"],
+    "timed": ["0.05s" if word == "3" else word for word in sft] + ["--task", "sort"],
+    "grpo": grpo,
+    "async": grpo + ["--async", "1", "--tis", "2"],
+    "reward": grpo + ["--reward-command", score],
+}
+ways = ["kill", "term", "int", "hup", "pipe", "disk", "changed", "reward"]
+
+
+def write_rows(change=None):
+    rows = [json.dumps({"prompt": "p%d" % i, "response": "abc"[: 1 + i % 3]}) for i in range(200)]
+    if change is not None:
+        rows[change] = rows[change].replace("p", "q", 1)
+    with open(data, "r+" if os.path.exists(data) else "w") as f:  # in place: the run has the file mapped
+        f.write("\n".join(rows) + "\n")
+
+
+def losses(run):
+    found = {}
+    with open(os.path.join(run, "metrics.jsonl")) as f:
+        for line in f:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # the last line of a run that was killed
+            if "train/loss" in row:
+                found[row["step"]] = row["train/loss"]
+    return found
+
+
+def has_checkpoint(run):
+    folder = os.path.join(run, "checkpoints")
+    return os.path.isdir(folder) and any(name.startswith("step-") for name in os.listdir(folder))
+
+
+def start(kind, run, limit=None):
+    resume = ["--resume"] if has_checkpoint(run) else []
+    if not resume:
+        shutil.rmtree(run, ignore_errors=True)
+
+    def before():
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    return subprocess.Popen([ravel] + kinds[kind] + ["--run", run] + resume, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=before)
+
+
+def wait(process):
+    """Exit status and output; a run that hangs is killed and fails."""
+    try:
+        out, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, _ = process.communicate()
+        return None, out.decode(errors="replace")
+    return process.returncode, out.decode(errors="replace")
+
+
+def disturb(kind, way, run):
+    """One way to end; returns a complaint or None."""
+    moment = dice.uniform(0.02, 0.5)
+    if way == "disk":
+        code, out = wait(start(kind, run, limit=dice.choice([4096, 65536, 200000])))
+        return None if code in (0, 1) else "exit status %s: %s" % (code, out[-300:])
+    if way == "pipe":
+        process = start(kind, run)
+        process.stdout.read(1)
+        process.stdout.close()
+        process.stdout = None
+        code = process.wait(timeout=120)
+        return None if code == 0 else "exit status %s after its reader left" % code
+    process = start(kind, run)
+    time.sleep(moment)
+    if way == "changed":
+        write_rows(change=dice.randrange(200))
+    elif way == "reward":
+        open(fails, "w").close()
+    else:
+        signals = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "int": signal.SIGINT, "hup": signal.SIGHUP}
+        process.send_signal(signals[way])
+    code, out = wait(process)
+    write_rows()
+    if os.path.exists(fails):
+        os.remove(fails)
+    allowed = {"kill": (-9, 0), "term": (0, -15), "int": (0, -2), "hup": (0, -1), "changed": (0, 1), "reward": (0, 1)}
+    if code not in allowed[way]:
+        return "exit status %s: %s" % (code, out[-300:])
+    if code == 1 and not any(line.startswith("ravel train: ") for line in out.splitlines()):
+        return "no sentence: %s" % out[-300:]
+    return None
+
+
+def one(number, kind, whole):
+    run = os.path.join(scratch, "run-%d" % number)
+    done = []
+    for _ in range(dice.randint(1, 3)):
+        way = dice.choice(ways)
+        if (way == "changed") != (kind == "data" and way == "changed") or (way == "reward" and kind != "reward"):
+            way = "kill"
+        done.append(way)
+        complaint = disturb(kind, way, run)
+        if complaint:
+            return "%s, %s: %s" % (kind, "+".join(done), complaint)
+    code, out = wait(start(kind, run))
+    if code != 0:
+        return "%s, %s: resuming: %s" % (kind, "+".join(done), out[-300:])
+    if losses(run) != whole:
+        return "%s, %s: other losses" % (kind, "+".join(done))
+    shutil.rmtree(run)
+    return None
+
+
+def main():
+    passed = failed = 0
+    write_rows()
+    whole = {}
+    for kind in kinds:
+        run = os.path.join(scratch, "whole-" + kind)
+        code, out = wait(start(kind, run))
+        if code != 0:
+            print("  FAIL  %s, left alone: %s" % (kind, out[-500:]))
+            failed += 1
+            continue
+        whole[kind] = losses(run)
+    for number in range(count):
+        kind = list(kinds)[number % len(kinds)]
+        if kind not in whole:
+            continue
+        complaint = one(number, kind, whole[kind])
+        passed, failed = passed + (not complaint), failed + bool(complaint)
+        if complaint:
+            print("  FAIL  seed %d, number %d: %s" % (seed, number, complaint))
+    shutil.rmtree(scratch)
+    print("  %d runs ended at random (seed %d) and resumed" % (count, seed))
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed or not passed else 0
+
+
+sys.exit(main())

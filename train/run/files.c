@@ -1,0 +1,146 @@
+#include "train/run/files.h"
+
+#include "train/kernels/host.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+ravel_status train_file_error(ravel_error *err, const char *doing, const char *path) {
+    return ravel_error_set(err, RAVEL_E_IO, "%s cannot be %s: %s", path, doing, strerror(errno));
+}
+
+ravel_status train_path_join(char *out, const char *folder, const char *name, ravel_error *err) {
+    if ((size_t)snprintf(out, TRAIN_PATH, "%s/%s", folder, name) < TRAIN_PATH) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.100s.../%s is over %d bytes", folder, name, TRAIN_PATH);
+}
+
+int train_path_exists(const char *path) {
+    return access(path, F_OK) == 0;
+}
+
+/* ---- folders -------------------------------------------------------------------------------------------- */
+
+ravel_status train_folder_make(const char *path, ravel_error *err) {
+    char part[TRAIN_PATH];
+    struct stat s;
+    size_t n = strlen(path);
+    if (n >= sizeof part) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.100s... is too long", path);
+    for (size_t i = 1; i <= n; i++) {
+        if (path[i] != '/' && path[i] != '\0') continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return train_file_error(err, "made", part);
+    }
+    if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) return RAVEL_OK;
+    errno = ENOTDIR;
+    return train_file_error(err, "used as a folder", path);
+}
+
+static int is_dots(const char *name) {
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+}
+
+ravel_status train_folder_walk(const char *folder, train_entry_fn each, void *user, ravel_error *err) {
+    DIR *dir = opendir(folder);
+    if (!dir) return train_file_error(err, "read", folder);
+    ravel_status status = RAVEL_OK;
+    char path[TRAIN_PATH];
+    for (struct dirent *e; !status && (e = readdir(dir));) {
+        if (is_dots(e->d_name)) continue;
+        status = train_path_join(path, folder, e->d_name, err);
+        if (!status) status = each(path, e->d_name, user, err);
+    }
+    closedir(dir);
+    return status;
+}
+
+static ravel_status stop_walk(const char *path, const char *name, void *user, ravel_error *err) {
+    (void)path;
+    (void)name;
+    (void)user;
+    (void)err;
+    return RAVEL_E_STATE;
+}
+
+int train_folder_is_empty(const char *path) {
+    return train_folder_walk(path, stop_walk, NULL, NULL) == RAVEL_OK;
+}
+
+static ravel_status remove_entry(const char *path, const char *name, void *user, ravel_error *err) {
+    struct stat s;
+    (void)name;
+    (void)user;
+    if (lstat(path, &s) == 0 && S_ISDIR(s.st_mode)) return train_folder_remove(path, err);
+    return unlink(path) == 0 ? RAVEL_OK : train_file_error(err, "removed", path);
+}
+
+ravel_status train_folder_remove(const char *path, ravel_error *err) {
+    ravel_status status = train_folder_walk(path, remove_entry, NULL, err);
+    if (!status && rmdir(path) != 0) status = train_file_error(err, "removed", path);
+    return status;
+}
+
+/* ---- files ---------------------------------------------------------------------------------------------- */
+
+ravel_status train_file_read(const char *path, size_t limit, char **text, size_t *bytes, ravel_error *err) {
+    FILE *f = fopen(path, "rb");
+    if (!f) return train_file_error(err, "read", path);
+    char *data = malloc(limit + 2);
+    size_t got = data ? fread(data, 1, limit + 1, f) : 0;
+    int failed = ferror(f);
+    (void)fclose(f);
+    if (!data) return train__no_memory(err, limit + 2, "a file");
+    if (failed || got > limit) {
+        free(data);
+        if (failed) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read", path);
+        return ravel_error_set(err, RAVEL_E_DATA, "%s is over %zu KiB, which is too large for what it should be", path,
+                               limit / 1024);
+    }
+    data[got] = '\0';
+    *text = data;
+    *bytes = got;
+    return RAVEL_OK;
+}
+
+ravel_status train_file_flush(const char *path, ravel_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return train_file_error(err, "opened", path);
+    int failed = fsync(fd);
+    close(fd);
+    return failed ? train_file_error(err, "flushed to the disk", path) : RAVEL_OK;
+}
+
+static ravel_status write_all(const char *path, const char *text, size_t bytes, ravel_error *err) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return train_file_error(err, "made", path);
+    int failed = 0;
+    while (bytes > 0 && !failed) {
+        ssize_t put = write(fd, text, bytes);
+        if (put < 0 && errno == EINTR) continue;
+        failed = put <= 0;
+        if (!failed) {
+            text += put;
+            bytes -= (size_t)put;
+        }
+    }
+    failed |= fsync(fd) != 0;
+    failed |= close(fd) != 0;
+    return failed ? train_file_error(err, "written", path) : RAVEL_OK;
+}
+
+ravel_status train_file_write(const char *folder, const char *name, const char *text, size_t bytes, ravel_error *err) {
+    char path[TRAIN_PATH], aside[TRAIN_PATH], aside_name[256];
+    (void)snprintf(aside_name, sizeof aside_name, ".%s.new", name);
+    ravel_status status = train_path_join(path, folder, name, err);
+    if (!status) status = train_path_join(aside, folder, aside_name, err);
+    if (!status) status = write_all(aside, text, bytes, err);
+    if (status) return status;
+    if (rename(aside, path) != 0) return train_file_error(err, "renamed", aside);
+    return train_file_flush(folder, err);
+}

@@ -1,0 +1,32 @@
+/* train/run/files.h: paths, folders and small files of a run. Every error names the path. */
+#ifndef TRAIN_FILES_H
+#define TRAIN_FILES_H
+
+#include <ravel/base.h>
+
+enum { TRAIN_PATH = 4096 };
+
+/* out[TRAIN_PATH] = folder/name. */
+ravel_status train_path_join(char *out, const char *folder, const char *name, ravel_error *err);
+int train_path_exists(const char *path);
+
+/* mkdir -p. */
+ravel_status train_folder_make(const char *path, ravel_error *err);
+int train_folder_is_empty(const char *path);
+/* Calls `each` for every entry; its error ends the walk. */
+typedef ravel_status (*train_entry_fn)(const char *path, const char *name, void *user, ravel_error *err);
+ravel_status train_folder_walk(const char *folder, train_entry_fn each, void *user, ravel_error *err);
+/* rm -r, without following links. */
+ravel_status train_folder_remove(const char *path, ravel_error *err);
+
+/* The whole file in *text, for free(), with a NUL behind it; E_DATA where it is over `limit` bytes. */
+ravel_status train_file_read(const char *path, size_t limit, char **text, size_t *bytes, ravel_error *err);
+/* folder/name, written aside, flushed and renamed. */
+ravel_status train_file_write(const char *folder, const char *name, const char *text, size_t bytes, ravel_error *err);
+/* fsync of a file or a folder. */
+ravel_status train_file_flush(const char *path, ravel_error *err);
+
+/* E_IO: "PATH cannot be DOING: why", from errno. */
+ravel_status train_file_error(ravel_error *err, const char *doing, const char *path);
+
+#endif
