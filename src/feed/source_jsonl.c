@@ -85,8 +85,8 @@ static void jsonl_close(ravel_source *source) {
     ravel__release(source->allocator, s->begins, (size_t)s->rows * sizeof *s->begins);
 }
 
-static const ravel__source_kind jsonl_kind = {"jsonl", sizeof(ravel__row_scratch), jsonl_read, jsonl_scratch_free,
-                                              jsonl_close, jsonl_where};
+static const ravel__source_kind jsonl_kind = {
+    "jsonl", sizeof(ravel__row_scratch), jsonl_read, jsonl_scratch_free, jsonl_close, jsonl_where};
 
 static ravel_status build_index(jsonl_source *s, ravel_error *err) {
     int64_t rows = scan(&s->map, NULL, INT64_MAX);
