@@ -48,7 +48,7 @@ BENCH_SRC  := $(wildcard bench/*.c)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 
-# One short line a command; V=1 shows the whole.
+# One short line per command; V=1 shows the whole.
 say = $(if $(V),,@printf "  %-3s %s\n" $(1) $(2) && )
 obj = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(patsubst %.c,$(BUILD)/obj/%.o,$(1)))
 
@@ -60,7 +60,7 @@ UNIT   := $(BUILD)/ravel-unit
 BENCH  := $(BUILD)/ravel-bench
 FUZZ   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 
-# One loadable module an MPI implementation: libravel itself links no MPI, and finds the right one when it is needed.
+# One loadable module per MPI implementation: libravel itself links no MPI, and finds the right one when it is needed.
 MODULES := $(if $(HAVE_OPENMPI),$(BUILD)/libravel_openmpi.so) $(if $(HAVE_MPICH),$(BUILD)/libravel_mpich.so)
 # Likewise for CUDA: the device floor, NCCL, and the trainer's kernel set. Without nvcc there is none of them.
 ifdef HAVE_CUDA

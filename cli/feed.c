@@ -32,15 +32,15 @@ static const ravel_option own_table[] = {
     {"verify", RAVEL_OPTION_BOOL, AT(verify), "false", 0, 0, NULL,
      "every rank works every update out again by itself, and compares"},
     {"consume-ms", RAVEL_OPTION_F64, AT(consume_ms), "0", 0, 1e6, NULL,
-     "use up so many milliseconds a micro-step, as training would"},
+     "milliseconds that each micro-step takes, as training would"},
     {"mtp-stage", RAVEL_OPTION_I32, AT(mtp_stage), "-1", -1, 4096, NULL,
      "a pipeline stage that wants tokens and labels too, for multi-token prediction; -1: none"},
     {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST", "what a sample costs, as in ravel plan [tokens]"},
     {"resume", RAVEL_OPTION_STRING, AT(resume), NULL, 0, 0, "FILE", "go on from the cursor in this file"},
     {"save", RAVEL_OPTION_STRING, AT(save), NULL, 0, 0, "FILE", "write the cursor behind the last update to this file"},
-    {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write a JSON line an update; - is standard output"},
+    {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write a JSON line per update; - is standard output"},
     {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL,
-     "no line an update, only the summary; on a terminal one live line shows how far it is in any case"},
+     "no line per update, only the summary; on a terminal one live line shows how far it is in any case"},
     {0}};
 #undef AT
 

@@ -59,7 +59,7 @@ static ravel_status make_mock(const plan_flags *flags, plan_data *data, ravel_er
 
 /* ---- columns beside the lengths ------------------------------------------------------------------------- */
 
-/* A row a sample; no more where all rows were read. */
+/* A row per sample; no more where all rows were read. */
 static ravel_status read_column(const char *path, const char *name, int64_t min, int64_t max, const plan_data *data,
                                 ravel_column **column, ravel_error *err) {
     ravel_column *fresh = NULL;

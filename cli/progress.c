@@ -1,4 +1,4 @@
-/* The progress line: quiet for the first second, then at most ten times a second. */
+/* The progress line: quiet for the first second, then at most ten times per second. */
 #include "cli/cli.h"
 
 #include <pthread.h>

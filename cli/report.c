@@ -26,7 +26,7 @@ static const char help_top[] =
     "\n"
     "Shows what a run did: loss and reward, throughput, packing and padding, idle ranks, where the time went,\n"
     "refits. With several runs it compares them, the first being what the others are measured against. A run\n"
-    "directory holds metrics.jsonl (an object an update) and, where there are any, config.json,\n"
+    "directory holds metrics.jsonl (an object per update) and, where there are any, config.json,\n"
     "environment.json, refit.jsonl and trace-RANK.json. A run that is still going can be looked at too.\n";
 
 static const char help_end[] =

@@ -20,7 +20,7 @@ typedef struct report_series {
     double *values; /* [rows] */
 } report_series;
 
-/* A JSONL file of objects with a "step": one row an update, one column a name. */
+/* A JSONL file of objects with a "step": one row per update, one column per name. */
 typedef struct report_table {
     int64_t rows, room;
     int64_t *steps;

@@ -182,7 +182,7 @@ static ravel_status put_card(const report_figure *f, const page_data *d, cli_out
     return status ? status : report_put(out, err, "<small>%s</small></div>\n", f->note);
 }
 
-/* The figures as cards, which are there without a script: a value a run, in the run's colour. */
+/* The figures as cards, which are there without a script: a value per run, in the run's colour. */
 static ravel_status put_figures(const page_data *d, cli_output *out, ravel_error *err) {
     ravel_status status = report_put(out, err, "<dl class=\"cards\" id=\"figures\">\n");
     for (int k = 0; !status && report_figure_at(k); k++) {

@@ -1,5 +1,5 @@
 /* The traces of all ranks (trace-0.json, trace-1.json, ...) of one or more runs as one JSON array. Each file is an
- * event a line, so that they are joined line by line; the ranks of a second run get process numbers of their own. */
+ * event per line, so that they are joined line by line; the ranks of a second run get process numbers of their own. */
 #include "cli/report.h"
 
 #include <ravel/json.h>

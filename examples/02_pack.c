@@ -74,7 +74,7 @@ int main(void) {
     ravel_plan *plan = NULL;
     if (ravel_plan_create(&input, &plan_options, &plan, &err)) return fail(&err);
 
-    /* Weights: once an update, from counts over all ranks. This framework averages gradients over dp. */
+    /* Weights: once per update, from counts over all ranks. This framework averages gradients over dp. */
     ravel_counts counts = {0};
     ravel_weights_options weighting;
     ravel_weights_options_default(&weighting);

@@ -66,13 +66,13 @@ extern "C" {
 
 /* What an element belongs to, and so where it stands when packed. L is a sample's length. */
 typedef enum ravel_field_kind {
-    RAVEL_FIELD_TOKEN,  /* data has L elements a sample; element t stands at position t */
-    RAVEL_FIELD_NEXT,   /* data has L elements a sample; element t + 1 stands at position t, the last position holds
+    RAVEL_FIELD_TOKEN,  /* data has L elements per sample; element t stands at position t */
+    RAVEL_FIELD_NEXT,   /* data has L elements per sample; element t + 1 stands at position t, the last position holds
                            the pad value. Labels, loss masks, loss weights, anything given per predicted token */
-    RAVEL_FIELD_STEP,   /* data has L - 1 elements a sample, back to back: one for each prediction, at position t; the
+    RAVEL_FIELD_STEP,   /* data has L - 1 elements per sample, back to back: one for each prediction, at position t; the
                            last position holds the pad value. Next-token log-probs as generators return them */
-    RAVEL_FIELD_SAMPLE, /* data has 1 element a sample; packed, it is [sequences] */
-    RAVEL_FIELD_SPREAD  /* data has 1 element a sample; it stands at every position but the padding */
+    RAVEL_FIELD_SAMPLE, /* data has 1 element per sample; packed, it is [sequences] */
+    RAVEL_FIELD_SPREAD  /* data has 1 element per sample; it stands at every position but the padding */
 } ravel_field_kind;
 
 typedef struct ravel_field {
@@ -244,7 +244,7 @@ typedef struct ravel_padded_options {
     size_t size;       /* sizeof(ravel_padded_options) */
     int32_t side;      /* ravel_pad_side */
     int32_t align;     /* columns are a multiple of this; in 2d both parts are */
-    int64_t rows;      /* fixed number of rows: empty ones are added; 0: one a sample */
+    int64_t rows;      /* fixed number of rows: empty ones are added; 0: one per sample */
     int64_t columns;   /* fixed number of columns; 0: the longest. In 2d: of the prompt part */
     int64_t responses; /* 2d: fixed number of columns of the response part; 0: the longest */
 } ravel_padded_options;

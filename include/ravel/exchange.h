@@ -4,7 +4,7 @@
  * (ravel/batch.h). What is left, and lives here, is what needs a communicator:
  *
  *     gather     every rank learns all lengths          integers, ragged, one round
- *     compare    every rank has the same plan           8 bytes a rank; before any data moves
+ *     compare    every rank has the same plan           8 bytes per rank; before any data moves
  *     exchange   every sample is where its bin is       all fields in one ragged all-to-all
  *     share      one rank's words or bytes to others    pipeline metadata, tensor-parallel arrays
  *
@@ -38,7 +38,7 @@ extern "C" {
 /* Collective. counts[size]: how many samples each rank has. 0 is a count like any other. */
 RAVEL_API ravel_status ravel_gather_counts(ravel_comm *comm, int64_t mine, int64_t *counts, ravel_error *err);
 
-/* Collective. `width` integers a sample (length, id, ...): mine[counts[rank] * width] of every rank, in rank order,
+/* Collective. `width` integers per sample (length, id, ...): mine[counts[rank] * width] of every rank, in rank order,
  * into all[sum of counts * width]. */
 RAVEL_API ravel_status ravel_gather(ravel_comm *comm, const int64_t *mine, const int64_t *counts, int64_t width,
                                     int64_t *all, ravel_error *err);

@@ -4,7 +4,7 @@
  *
  *   csv    one column of lengths, or prompt,response; with or without a header. ',', ';' or a tab between columns,
  *          quotes as in RFC 4180, blank lines and lines that begin with '#' are passed over.
- *   jsonl  one JSON object a line; `field` is a path such as "usage.total" or "turns.0.ids". The value is a whole
+ *   jsonl  one JSON object per line; `field` is a path such as "usage.total" or "turns.0.ids". The value is a whole
  *          number, or an array (of token ids), whose length counts. A line may also be a bare number.
  *   npy    NumPy's own format, versions 1 to 3: integers of any width and byte order, shape [n], [n, 1] or [n, 2].
  *

@@ -244,7 +244,7 @@ typedef struct ravel_refit_options {
     void (*progress)(void *user, int64_t done_bytes, int64_t total_bytes);
     void *progress_user;
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the refit */
-    const ravel_logger *logger;       /* NULL: silent; gets every difference, one a line */
+    const ravel_logger *logger;       /* NULL: silent; gets every difference, one per line */
 } ravel_refit_options;
 
 RAVEL_API void ravel_refit_options_default(ravel_refit_options *options);

@@ -1,7 +1,7 @@
 /* ravel/report.h: a plan for the eyes and for other programs.
  *
  *   ravel_plan_json   the stable contract: one object with version, options, digest, bins and stats (docs/formats.md)
- *   ravel_plan_csv    one row a bin
+ *   ravel_plan_csv    one row per bin
  *   ravel_plan_html   one page that needs no network: every micro-step's bins as bars, padding and idle time shaded,
  *                     details under the pointer, light and dark
  *   ravel_plan_svg    a small still picture of the whole plan, for notebooks

@@ -119,7 +119,7 @@ RAVEL_API void ravel_safetensors_options_default(ravel_safetensors_options *opti
  *     ravel_safetensors_writer_finish(w, &err);
  *     ravel_safetensors_writer_free(w);          without a finish, it removes what was written
  *
- * The bytes of a tensor come in their order; memory is a few hundred bytes a tensor, whatever the tensors' size.
+ * The bytes of a tensor come in their order; memory is a few hundred bytes per tensor, whatever the tensors' size.
  * In the file, larger dtypes come first (declaration order within a size), so that every tensor is aligned. */
 RAVEL_API ravel_status ravel_safetensors_writer_create(const char *path, const ravel_safetensors_options *options,
                                                        ravel_safetensors_writer **writer, ravel_error *err);

@@ -4,7 +4,7 @@
  *   source   a data set that is read by row number. It does not change once it is open, and every thread of a process
  *            may use it at once: one source serves all `threads` ranks.
  *   row      one record, 0 .. count-1; usually one sample, several where rows come already packed.
- *   field    one array of a sample, as in ravel/batch.h: one element a token ("tokens", "loss_mask", ...) or one for
+ *   field    one array of a sample, as in ravel/batch.h: one element per token ("tokens", "loss_mask", ...) or one for
  *            the whole sample ("reward"). A source declares its fields once; all its samples have them.
  *   reader   one thread's scratch memory for reading; it holds the samples that were read last.
  *
@@ -76,7 +76,7 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
 
 /* Opens options.data or options.mock.
  *
- * JSON lines: the file is mapped and indexed once (8 bytes a line); blank lines are passed over; it must not be
+ * JSON lines: the file is mapped and indexed once (8 bytes per line); blank lines are passed over; it must not be
  * changed while it is open. A row is an object in one of these forms, whatever the others in the file are:
  *     {"input_ids": [..], "labels": [..]}         labels: the token, or -100 where it is not to be learnt
  *     {"input_ids": [..], "loss_mask": [..]}      0 or 1 (false or true) a token
@@ -120,7 +120,7 @@ RAVEL_API ravel_status ravel_collector_add(ravel_collector *collector, int64_t l
 RAVEL_API ravel_status ravel_collector_add_packed(ravel_collector *collector, int64_t count, const int64_t *cu_seqlens,
                                                   const int64_t *starts, const void *const *data, ravel_error *err);
 
-/* Samples in memory (rollouts), one a row; borrowed, and must outlive the source. */
+/* Samples in memory (rollouts), one per row; borrowed, and must outlive the source. */
 RAVEL_API ravel_status ravel_source_samples(const ravel_samples *samples, const ravel_allocator *allocator,
                                             ravel_source **source, ravel_error *err);
 

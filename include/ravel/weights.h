@@ -66,7 +66,7 @@ typedef struct ravel_sum_hook {
 } ravel_sum_hook;
 
 /* Adds the samples of a bin (NULL: the whole store) to the counts.
- *   mask            a field of kind TOKEN or NEXT (L elements a sample, of which the first is not looked at) or STEP
+ *   mask            a field of kind TOKEN or NEXT (L elements per sample, of which the first is not looked at) or STEP
  *                   (L - 1), width 1, any integer, float or bool dtype. 0 and 1 are the only values: E_DATA names
  *                   another. NULL: ragged.prompts decide, and where those are NULL too every token counts.
  *   sample_weights  [ragged.count], or NULL for 1. From 0 to 4096; they are taken to the nearest 2^-40, in the

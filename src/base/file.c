@@ -127,7 +127,7 @@ ravel_status ravel_folder_make(const char *path, ravel_error *err) {
 
 enum { SUFFIX_ROOM = 64, ATTEMPTS = 1000 };
 
-/* A name that nobody has; a file that a killed process left behind is stepped over. */
+/* Creates a file under a name that does not exist yet; names left by a killed process are skipped. */
 static ravel_status open_temporary(ravel__writing *w, ravel_error *err) {
     for (int n = 0; n < ATTEMPTS; n++) {
         (void)snprintf(w->temporary, w->temporary_room, "%s.tmp.%ld.%d", w->path, (long)getpid(), n);
@@ -174,7 +174,7 @@ ravel_status ravel__writing_put(ravel__writing *w, int64_t offset, const void *d
     return RAVEL_OK;
 }
 
-/* A rename is on the disk only when its folder is. */
+/* A rename is durable only after its folder has been synced. */
 static ravel_status sync_folder(const ravel__writing *w, ravel_error *err) {
     char folder[4096] = ".";
     const char *slash = strrchr(w->path, '/');

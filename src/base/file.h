@@ -21,8 +21,8 @@ void ravel__map_close(ravel__map *map);
 
 typedef struct ravel__writing {
     const ravel_allocator *allocator;
-    char *path;      /* where it is to be */
-    char *temporary; /* where it is now; NULL when written in place */
+    char *path;      /* the final name */
+    char *temporary; /* the name during writing; NULL when written in place */
     size_t path_room, temporary_room;
     int fd; /* -1 when nothing is open */
 } ravel__writing;

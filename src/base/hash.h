@@ -1,5 +1,5 @@
 /* A 64-bit digest of integers: for plans, manifests and metadata that ranks compare. Order matters; the same on every
- * machine, since it eats numbers rather than bytes. Not for hostile collisions. */
+ * machine, since its input is numbers, not bytes. It does not resist chosen collisions. */
 #ifndef RAVEL_BASE_HASH_H
 #define RAVEL_BASE_HASH_H
 
@@ -15,7 +15,7 @@ static inline ravel__hash ravel__hash_begin(uint64_t kind) {
     return h;
 }
 
-/* One multiply and a rotate a word; two lanes keep information that one would lose. */
+/* One multiply and one rotate per word; two lanes keep information that one would lose. */
 static inline void ravel__hash_u64(ravel__hash *h, uint64_t x) {
     h->a = (h->a ^ x) * 0x9e3779b97f4a7c15u;
     h->b = ((h->b << 27) | (h->b >> 37)) + (h->a ^ (h->a >> 32));

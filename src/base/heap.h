@@ -9,6 +9,8 @@
 #ifndef RAVEL_BASE_HEAP_H
 #define RAVEL_BASE_HEAP_H
 
+#include "base/assert.h"
+
 #include <stdint.h>
 
 typedef struct ravel__node {
@@ -23,6 +25,7 @@ typedef struct ravel__heap {
 
 static inline void ravel__heap_push(ravel__heap *h, int64_t key, int32_t id) {
     ravel__node node = {key, id};
+    RAVEL_ASSERT(h->count >= 0);
     int32_t at = h->count++;
     for (; at > 0 && key > h->at[(at - 1) / 4].key; at = (at - 1) / 4) h->at[at] = h->at[(at - 1) / 4];
     h->at[at] = node;
@@ -30,6 +33,7 @@ static inline void ravel__heap_push(ravel__heap *h, int64_t key, int32_t id) {
 
 /* Moves the top down until no child has a larger key. */
 static inline void ravel__heap_sink(ravel__heap *h) {
+    RAVEL_ASSERT(h->count > 0);
     ravel__node node = h->at[0];
     int32_t at = 0;
     for (int32_t child = 1; child < h->count; child = 4 * at + 1) {
@@ -45,6 +49,7 @@ static inline void ravel__heap_sink(ravel__heap *h) {
 
 /* Removes the top and returns its id. */
 static inline int32_t ravel__heap_pop(ravel__heap *h) {
+    RAVEL_ASSERT(h->count > 0);
     int32_t id = h->at[0].id;
     h->at[0] = h->at[--h->count];
     if (h->count) ravel__heap_sink(h);

@@ -13,6 +13,7 @@
  * the string with its quotes. */
 #include <ravel/json.h>
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "base/number.h"
 
@@ -273,7 +274,7 @@ static ravel_status parse(parser *p) {
     size_t newest[DEPTH] = {0}; /* and of the latest child of each */
     int depth = 0;
     const char *key = NULL;
-    for (;;) { /* one value a turn */
+    for (;;) { /* one value per turn */
         skip_space(p);
         if (p->at == p->end) return bad(p, "a value");
         ravel_status status;
@@ -297,6 +298,7 @@ static ravel_status parse(parser *p) {
                 skip_space(p);
                 return p->at == p->end ? RAVEL_OK : bad(p, "nothing after the value");
             }
+            RAVEL_ASSERT(depth > 0 && depth <= DEPTH && open[depth - 1] < p->doc->count);
             ravel_json_node *in = &p->doc->nodes[open[depth - 1]];
             if (!opened) in->count++;
             char close = in->kind == RAVEL_JSON_OBJECT ? '}' : ']';
@@ -304,6 +306,7 @@ static ravel_status parse(parser *p) {
             if (p->at < p->end && *p->at == close) {
                 p->at++;
                 if (in->count) p->doc->nodes[newest[depth - 1]].last = 1;
+                RAVEL_ASSERT(!in->count || newest[depth - 1] > open[depth - 1]);
                 in->skip = (uint32_t)(p->doc->count - open[depth - 1]);
                 depth--;
                 opened = 0; /* the container itself is now a finished value of the one around it */

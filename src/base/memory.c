@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
@@ -75,6 +76,7 @@ void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each) {
         at = aligned_offset(block, block->used);
     }
     block->used = at + bytes;
+    RAVEL_ASSERT(block->used <= block->bytes && ((uintptr_t)block + at) % RAVEL__ALIGN == 0);
     return (char *)block + at;
 }
 
@@ -85,10 +87,12 @@ ravel__mark ravel__arena_mark(const ravel__arena *arena) {
 
 void ravel__arena_rewind(ravel__arena *arena, ravel__mark mark) {
     while (arena->head != mark.head) {
+        RAVEL_ASSERT(arena->head); /* the mark is one of this arena */
         ravel__block *older = arena->head->older;
         ravel__release(arena->allocator, arena->head, arena->head->bytes);
         arena->head = older;
     }
+    RAVEL_ASSERT(!arena->head || (mark.used >= sizeof *arena->head && mark.used <= arena->head->used));
     if (arena->head) arena->head->used = mark.used;
 }
 

@@ -14,7 +14,7 @@ double ravel__number_read(const char *text, char **end);
 int ravel__number_print(char *text, size_t room, const char *format, ...) RAVEL_PRINTF(3, 4);
 int ravel__number_vprint(char *text, size_t room, const char *format, va_list args);
 
-/* The text of fewest digits, but at least so many, that reads back as the same double. */
+/* The shortest text, of `least_digits` digits or more, that reads back as the same double. */
 void ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_BYTES]);
 
 #endif

@@ -1,7 +1,8 @@
-/* Option structs from tables: one row a field, and everything that would be said twice (defaults, parsing, limits,
+/* Option structs from tables: one row per field, and everything that would be said twice (defaults, parsing, limits,
  * help) is said in the row. See ravel/options.h. */
 #include <ravel/options.h>
 
+#include "base/assert.h"
 #include "base/number.h"
 
 #include <ctype.h>
@@ -173,6 +174,7 @@ static size_t bytes_of(const ravel_option *row) {
                                     [RAVEL_OPTION_BOOL] = 4,
                                     [RAVEL_OPTION_ENUM] = 4,
                                     [RAVEL_OPTION_STRING] = sizeof(const char *)};
+    RAVEL_ASSERT(row->type >= 0 && row->type <= RAVEL_OPTION_STRING && bytes[row->type]);
     return bytes[row->type];
 }
 

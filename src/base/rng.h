@@ -3,6 +3,8 @@
 #ifndef RAVEL_BASE_RNG_H
 #define RAVEL_BASE_RNG_H
 
+#include "base/assert.h"
+
 #include <stdint.h>
 
 typedef struct ravel__rng {
@@ -39,6 +41,7 @@ static inline uint64_t ravel__rng_next(ravel__rng *r) {
 
 /* 0 .. bound-1 without bias; bound > 0. */
 static inline uint64_t ravel__rng_below(ravel__rng *r, uint64_t bound) {
+    RAVEL_ASSERT(bound > 0);
     uint64_t limit = UINT64_MAX - UINT64_MAX % bound, x;
     do x = ravel__rng_next(r);
     while (x >= limit);

@@ -2,7 +2,7 @@
  * costs, the metrics' FLOPs and the trainer's sizes all come from here; reading a config.json is src/io/shape.c's. */
 #include <ravel/shape.h>
 
-/* One row a field: {name, value, least}. */
+/* One row per field: {name, value, least}. */
 ravel_status ravel_shape_check(const ravel_shape *s, ravel_error *err) {
     const struct {
         const char *name;

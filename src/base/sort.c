@@ -2,6 +2,7 @@
  * passes one scan finds the bits in which the keys differ; a pass whose digit is the same in all keys is skipped. Each
  * pass reads the keys twice: it counts its digit, then moves keys and values. Arrays of up to SHORT keys are sorted by
  * insertion, which is cheaper than clearing the counters. */
+#include "base/assert.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -39,6 +40,7 @@ enum { BITS = 11, BUCKETS = 1 << BITS, SHORT = 48 };
     }                                                                                                              \
     void name(type *keys, int32_t *values, type *spare_keys, int32_t *spare_values, size_t count) {                \
         if (count < 2) return;                                                                                     \
+        RAVEL_ASSERT(count <= UINT32_MAX && keys != spare_keys && values != spare_values);                         \
         if (count <= SHORT) {                                                                                      \
             name##_short(keys, values, count);                                                                     \
             return;                                                                                                \

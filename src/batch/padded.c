@@ -1,4 +1,4 @@
-/* The padded layouts: one row a sample, all of the same length. A row is a slot whose guest has a lead:
+/* The padded layouts: one row per sample, all of the same length. A row is a slot whose guest has a lead:
  *
  *     right   lead 0
  *     left    lead columns - length
@@ -16,7 +16,7 @@ ravel_option_table ravel_padded_option_table(void) {
     static const ravel_option table[] = {
         ROW(side, "side", ENUM, "right", 0, 0, RAVEL_PAD_CHOICES, "where the padding goes"),
         ROW(align, "align", I32, "1", 1, 1 << 20, NULL, "columns are a multiple of this"),
-        ROW(rows, "rows", I64, "0", 0, INT32_MAX - 2, NULL, "fixed number of rows; 0: one a sample"),
+        ROW(rows, "rows", I64, "0", 0, INT32_MAX - 2, NULL, "fixed number of rows; 0: one per sample"),
         ROW(columns, "columns", I64, "0", 0, INT32_MAX, NULL,
             "fixed number of columns, in 2d of prompts; 0: the longest"),
         ROW(responses, "responses", I64, "0", 0, INT32_MAX, NULL,

@@ -1,8 +1,8 @@
 /* The collector: samples one after the other in one growing array a field.
  *
  *     offsets   0        5     8
- *     tokens    a a a a a b b b       one element a token
- *     reward    x         y           one element a sample
+ *     tokens    a a a a a b b b       one element per token
+ *     reward    x         y           one element per sample
  */
 #include "feed/source.h"
 

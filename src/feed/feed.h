@@ -10,7 +10,7 @@
  * agreement makes it everyone's. From `agree` on nothing can fail but the communicator; should anything still, it is
  * aborted, so that nobody waits.
  *
- * One file a step:
+ * One file per step:
  *   feed_options.c   options, what the mesh makes of them, their digest
  *   feed_fields.c    which fields there are, and which part of the model gets them
  *   feed_gather.c    read; columns of integers; gather

@@ -71,7 +71,7 @@ ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given,
         else if (strcmp(given[f].name, "weights") == 0)
             status = ravel_error_set(err, RAVEL_E_ARGUMENT,
                                      "samples have a field \"weights\", which the feed makes itself; call it "
-                                     "\"sample_weight\" if it is one number a sample");
+                                     "\"sample_weight\" if it is one number per sample");
     if (status) return status;
     copy_given(fields, given, count);
     fields->tokens = find(fields, "tokens", 6);

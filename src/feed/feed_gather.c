@@ -1,6 +1,6 @@
 /* Reading this rank's share, and the integers that every planner must have of every sample:
  *
- *     mine   length and loss tokens in one word, id [part] [weight] [group] [update]      one row a sample
+ *     mine   length and loss tokens in one word, id [part] [weight] [group] [update]      one row per sample
  *     all    the rows of all dp ranks, in rank order: one all-gather of counts, one of rows
  *     at[]   the same as columns, a word each
  *

@@ -16,7 +16,7 @@ ravel_status ravel_gather(ravel_comm *comm, const int64_t *mine, const int64_t *
     int64_t few[STACK], *words = few;
     int32_t size = ravel_comm_size(comm);
     size_t bytes = (size_t)size * sizeof *words;
-    if (width < 1) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a gather of %" PRId64 " integers a sample", width);
+    if (width < 1) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a gather of %" PRId64 " integers per sample", width);
     if (size > STACK) words = ravel__alloc(NULL, bytes);
     if (!words) return ravel__no_memory(err, bytes, "the counts of a gather");
     ravel_status status = RAVEL_OK;

@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "io/integers.h"
 
 #include "base/memory.h"
@@ -60,6 +61,7 @@ ravel_status ravel__integers_push(ravel__integers *t, int64_t first, int64_t sec
         status = out_of_range(t->ask, first, err);
     if (!status && (t->count == t->rooms[0] || (t->width == 2 && t->count == t->rooms[1]))) status = grow(t, err);
     if (status) return status;
+    RAVEL_ASSERT(t->count < t->rooms[0] && (t->width == 1 || t->count < t->rooms[1]));
     t->columns[0][t->count] = first;
     if (t->width == 2) t->columns[1][t->count] = second;
     t->count++;

@@ -1,4 +1,4 @@
-/* JSONL: one JSON value a line, from which one or two members are taken.
+/* JSONL: one JSON value per line, from which one or two members are taken.
  *
  * The first line decides which members; from then on every line must have them. A member is a path of keys and, inside
  * arrays, of indices: "turns.0.ids". */

@@ -17,7 +17,7 @@ static const ravel_option read_table[] = {
     {"field", RAVEL_OPTION_STRING, offsetof(ravel_read_options, field), NULL, 0, 0, NULL,
      "what to read: a column, a JSONL path such as usage.total, or two with a comma: prompt,response"},
     {"limit", RAVEL_OPTION_I64, offsetof(ravel_read_options, limit), "0", 0, 1e15, NULL,
-     "read so many rows at most; 0: all"},
+     "largest number of rows to read; 0: all"},
     {0}};
 
 ravel_option_table ravel_read_option_table(void) {

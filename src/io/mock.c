@@ -1,4 +1,4 @@
-/* Mock data sets: one row a distribution, each a pure function of the settings and a random stream that belongs to the
+/* Mock data sets: one row per distribution, each a pure function of the settings and a random stream that belongs to the
  * sample. See ravel/mock.h. */
 #include <ravel/mock.h>
 

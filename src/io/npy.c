@@ -7,7 +7,7 @@
  *     10, 12  n      header: a Python dict, {'descr': '<i8', 'fortran_order': False, 'shape': (4096, 2), }
  *     ...            the numbers, row by row, or column by column in Fortran order
  *
- * The header's sizes are not believed before the data has come: arrays grow with what is read. */
+ * The header's sizes are not trusted: arrays grow with the data that is read. */
 #include "io/integers.h"
 
 #include "base/memory.h"

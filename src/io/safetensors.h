@@ -1,6 +1,6 @@
 /* The inside of an open safetensors file, shared by the header's parser and by the opener of sets.
  *
- *     init -> add, once a shard -> index -> (reading) -> ravel_safetensors_free
+ *     init -> add, once per shard -> index -> (reading) -> ravel_safetensors_free
  */
 #ifndef RAVEL_IO_SAFETENSORS_H
 #define RAVEL_IO_SAFETENSORS_H

@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "io/source.h"
 
 #include "base/memory.h"
@@ -8,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A line longer than this is not a line but a file without line ends. */
+/* A longer line means a file without line ends. */
 enum { LONGEST_LINE = 1 << 30, FIRST_ROOM = 1 << 16 };
 
 ravel_status ravel__source_open(ravel__source *source, const char *path, ravel_error *err) {
@@ -150,6 +151,7 @@ static ravel_status scan(ravel__lines *l, ravel_error *err) {
 }
 
 static void give(const ravel__lines *l, const char **line, size_t *bytes) {
+    RAVEL_ASSERT(l->start <= l->scanned && l->scanned <= l->end && l->end <= l->room);
     size_t stop = l->scanned;
     if (stop > l->start && l->buffer[stop - 1] == '\n') stop--;
     if (stop > l->start && l->buffer[stop - 1] == '\r') stop--;

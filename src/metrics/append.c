@@ -1,8 +1,8 @@
 /* Appending whole pieces to files, pipes and terminals.
  *
  *     | whole line | whole line | torn li          a crash: the next run cuts here
- *                                ^ end             a failed write: cut back to here at once; what a pipe has got of a
- *                                                  line cannot be taken back, so it is ended before the next one
+ *                                ^ end             a failed write: cut back to here at once; the part of a line that
+ *                                                  a pipe already has is ended before the next one
  */
 #include "metrics/sink.h"
 
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A write to a closed pipe raises SIGPIPE, whose default is death: it is blocked for this thread during the write, and
+/* A write to a closed pipe raises SIGPIPE, whose default action ends the process: it is blocked for this thread during the write, and
  * taken off the queue if the write was what raised it. */
 int ravel__write_all(int fd, const char *data, size_t bytes, size_t *wrote) {
     sigset_t pipe_signal, before, pending;

@@ -7,10 +7,12 @@
  *     nan, positive, negative: whether a NaN or an infinity (or more than 2^104) came by
  *
  * 128 bits hold 2^24 of the largest fine numbers. Integer addition has no rounding, so any order and any tree of ranks
- * gives the same bits. For the all-reduce a sum is split into limbs of 42 bits, one a 64-bit lane: up to 2^18 ranks can
+ * gives the same bits. For the all-reduce a sum is split into limbs of 42 bits, one per 64-bit lane: up to 2^18 ranks can
  * be added lane by lane. */
 #ifndef RAVEL_METRICS_FIXED_H
 #define RAVEL_METRICS_FIXED_H
+
+#include "base/assert.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -97,6 +99,7 @@ static inline void ravel__wide_pack(ravel__i128 x, int64_t *lanes) {
     lanes[0] = (int64_t)(x & mask);
     lanes[1] = (int64_t)((x >> RAVEL__LIMB_BITS) & mask);
     lanes[2] = (int64_t)(x >> (2 * RAVEL__LIMB_BITS));
+    RAVEL_ASSERT(lanes[0] >= 0 && lanes[1] >= 0 && (x >> (2 * RAVEL__LIMB_BITS)) == lanes[2]);
 }
 
 static inline ravel__i128 ravel__wide_unpack(const int64_t *lanes) {
@@ -145,6 +148,7 @@ enum { RAVEL__RANK_BITS = 18 };
 
 static inline int64_t ravel__slow_code(int64_t ns, int32_t rank) {
     const int64_t most = (INT64_C(1) << (63 - RAVEL__RANK_BITS)) - 1;
+    RAVEL_ASSERT(ns >= 0 && rank >= 0 && rank < RAVEL__MAX_RANKS);
     return (ns > most ? most : ns) << RAVEL__RANK_BITS | (RAVEL__MAX_RANKS - 1 - rank);
 }
 static inline int64_t ravel__slow_ns(int64_t code) {

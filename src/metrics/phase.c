@@ -4,6 +4,7 @@
  *     all_reduce          |-------|                  total 9, self 9
  *
  * The same phase may be open twice (a function that calls itself): then only the outermost adds to the total. */
+#include "base/assert.h"
 #include "metrics/state.h"
 
 #include "base/clock.h"
@@ -32,6 +33,7 @@ static void keep_span(ravel_metrics *m, const ravel__open_phase *open, int64_t n
 static void account(ravel_metrics *m, ravel__open_phase *open, int64_t now) {
     ravel__phase_time *time = &m->phases[open->phase];
     int64_t took = now - open->begun_ns;
+    RAVEL_ASSERT(open >= m->open && open < m->open + m->depth && took >= open->inner_ns);
     if (!open->again) time->total_ns += took;
     time->self_ns += took - open->inner_ns;
     time->used = 1;

@@ -1,4 +1,4 @@
-/* JSONL and CSV: one line an update.
+/* JSONL and CSV: one line per update.
  *
  *     {"step":12,"time":1760000000.25,"tokens/capacity":65536,...,"ranks":{"busy_sec":[...],"padded":[...]}}
  *

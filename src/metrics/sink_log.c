@@ -100,7 +100,7 @@ typedef struct log_sink {
     int drawn;
     int64_t drawn_ns, begun_ns;
     int64_t first_step; /* steps before the first one that was shown */
-    double pace;        /* seconds an update, smoothed */
+    double pace;        /* seconds per update, smoothed */
 } log_sink;
 
 enum { LINE_BYTES = 4096 };

@@ -7,7 +7,7 @@
  *     {...}
  *     ]
  *
- * One event a line. The file is a whole JSON document after every update: an update writes over the closing bracket
+ * One event per line. The file is a whole JSON document after every update: an update writes over the closing bracket
  * and puts a new one behind. After a crash in the middle of a write, or for a resumed run, what follows the last whole
  * line is cut off first. Times are microseconds since the beginning of 2025: the files of all ranks fit together, and a
  * double holds them to 10 nanoseconds. `ravel report RUN --trace FILE` joins the files. */

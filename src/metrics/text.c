@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "metrics/text.h"
 
 #include <ravel/json.h>
@@ -19,6 +20,7 @@ void ravel__text_put(ravel__text *t, const char *data, size_t bytes) {
         t->cut = 1;
         bytes = left;
     }
+    RAVEL_ASSERT(t->used + bytes <= t->room);
     memcpy(t->data + t->used, data, bytes);
     t->used += bytes;
 }

@@ -58,7 +58,7 @@ static void put_figures(page *p) {
     share_card(p, per_step ? "idle" : "idle per micro-step", s->idle_micro_step,
                per_step ? "of rank time, ranks meeting every micro-step" : "if ranks met every micro-step");
     share_card(p, per_step ? "idle per update" : "idle", s->idle_update,
-               per_step ? "if ranks met once an update" : "of rank time, ranks meeting once an update");
+               per_step ? "if ranks met once per update" : "of rank time, ranks meeting once per update");
     double perfect = (double)s->cost / p->plan->dp;
     (void)ravel__number_print(text, sizeof text, "%.4f", perfect > 0 ? (double)s->time / perfect : 1);
     (void)ravel__number_print(beside, sizeof beside, "x perfect balance; bound %.4f",
@@ -124,7 +124,7 @@ static void put_subtitle(page *p) {
     const ravel_plan_options *o = p->options;
     (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
     (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
-    ravel__printer_format(&p->pen, "%s data-parallel rank%s, %s tokens a bin, %s, sync %s, method %s, %lld update%s",
+    ravel__printer_format(&p->pen, "%s data-parallel rank%s, %s tokens per bin, %s, sync %s, method %s, %lld update%s",
                           ravel__printer_thousands(p->plan->dp, a, sizeof a), p->plan->dp == 1 ? "" : "s",
                           ravel__printer_thousands(o->cp * o->budget, b, sizeof b), layout, sync,
                           ravel_method_name(o->method), (long long)p->plan->updates, p->plan->updates == 1 ? "" : "s");

@@ -1,10 +1,11 @@
-/* The whole plan in one small still picture: a row a rank (or a few ranks), a column a micro-step (or a few), and in
+/* The whole plan in one small still picture: a row per rank (or a few ranks), a column per micro-step (or a few), and in
  * each cell how much of the column's time is work, padding and waiting.
  *
  *     rank 0  |#######-...|####-.....|      # work   - padding   . idle
  *     rank 1  |##########-|######-...|
  *
  * Cells are added up so that there are never more than COLUMNS x ROWS of them, and each kind of area is one path. */
+#include "base/assert.h"
 #include "report/plan_svg.h"
 
 enum { COLUMNS = 96, ROWS = 32, LEFT = 46, TOP = 46, WIDTH = 960 };
@@ -64,6 +65,7 @@ static void put_cell(ravel__printer *t, const grid *g, int64_t column, int64_t r
     if (c.all <= 0) return;
     double width = g->cell_width - (g->cell_width > 6 ? 1.5 : 0.3);
     double starts[] = {0, c.work / c.all, (c.work + c.padding) / c.all, 1};
+    RAVEL_ASSERT(starts[1] >= 0 && starts[2] >= starts[1] && starts[2] < 1 + 1e-9);
     double share = starts[kind + 1] - starts[kind];
     if (share * width < 0.05) return;
     ravel__printer_format(t, "M%.1f %.1fh%.1fv%.1fh%.1fz", LEFT + (double)column * g->cell_width + starts[kind] * width,

@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "report/printer.h"
 
 #include "base/number.h"
@@ -31,6 +32,7 @@ void ravel__printer_put(ravel__printer *text, const char *bytes, size_t count) {
         if (!text->status) text->status = text->write(text->user, bytes, count, text->err);
         return;
     }
+    RAVEL_ASSERT(text->used + count <= sizeof text->buffer);
     memcpy(text->buffer + text->used, bytes, count);
     text->used += count;
 }
@@ -45,6 +47,7 @@ void ravel__printer_format(ravel__printer *text, const char *format, ...) {
     va_start(args, format);
     int length = ravel__number_vprint(line, sizeof line, format, args);
     va_end(args);
+    RAVEL_ASSERT(length >= 0 && (size_t)length < sizeof line);
     if (length > 0) ravel__printer_put(text, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
 }
 

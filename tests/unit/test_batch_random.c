@@ -247,6 +247,7 @@ static ravel_plan *random_plan(const store *s, ravel__rng *r, ravel_thd_options 
     int64_t slot = (longest + o->align - 1) / o->align * o->align, cap = slot * (1 + (int64_t)ravel__rng_below(r, 6));
     po.cp = o->cp;
     po.align = o->align;
+    po.cp_split = o->cp_kind == RAVEL_CP_ZIGZAG ? RAVEL_CP_SPLIT_ZIGZAG : RAVEL_CP_SPLIT_CONTIGUOUS;
     po.budget = (cap + o->cp - 1) / o->cp;
     po.dp = 1 + (int32_t)ravel__rng_below(r, 5);
     po.max_samples = ravel__rng_below(r, 2) ? 1 + (int64_t)ravel__rng_below(r, 9) : 0;
