@@ -416,10 +416,10 @@ RAVEL_API void ravel_metrics_totals_set(ravel_metrics *metrics, const ravel_metr
 
 /* X(ID, word, target, sentence). Targets: a file, "-" for standard output, or what is said. */
 #define RAVEL_SINK_LIST(X)                                                                                             \
-    X(LOG, "log", "file, - or nothing", "one line per update; to the logger where no target is given")                  \
+    X(LOG, "log", "file, - or nothing", "one line per update; to the logger where no target is given")                 \
     X(PROGRESS, "progress", "file, - or nothing", "a live line on a terminal (standard error), plain lines elsewhere") \
-    X(JSONL, "jsonl", "file", "one JSON object per update")                                                             \
-    X(CSV, "csv", "file", "one row per update, one column per metric")                                                    \
+    X(JSONL, "jsonl", "file", "one JSON object per update")                                                            \
+    X(CSV, "csv", "file", "one row per update, one column per metric")                                                 \
     X(TENSORBOARD, "tensorboard", "folder", "event files as TensorBoard (and its W&B sync) reads them")                \
     X(PROMETHEUS, "prometheus", "file", "the text format for the node exporter, replaced whole at every update")       \
     X(HTTP, "http", "[address:]port", "the same text at http://127.0.0.1:port/metrics")                                \
