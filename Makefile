@@ -158,7 +158,7 @@ $(BUILD)/libravel_train_cuda.so: $(call obj,$(TRAIN_CUDA_SRC))
 
 $(BUILD)/obj/src/comm/reduce.o: CFLAGS += -O3
 # Where an installed libravel looks for modules.
-$(BUILD)/obj/src/comm/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
+$(BUILD)/obj/src/base/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
 
 $(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic

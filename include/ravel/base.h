@@ -75,10 +75,11 @@ RAVEL_API const char *ravel_version(void);
     X(E_CHECKSUM, 10, "bytes arrived changed")                          \
     X(E_CALLBACK, 11, "a callback of the caller failed")                \
     X(E_END, 12, "there is no more")                                    \
+    X(E_DEVICE, 13, "the device's driver refused")                      \
     /* a peer, and with it the communicator: free it and start again */ \
     X(E_PEER_LOST, 20, "a peer died, left or failed")                   \
     X(E_TIMEOUT, 21, "the deadline passed")                             \
-    X(E_DEAD, 22, "the communicator failed earlier and cannot be used") \
+    X(E_DEAD, 22, "what the call is on failed earlier and is dead")     \
     /* a bug in Ravel: please report it */                              \
     X(E_INTERNAL, 30, "an internal check failed")
 

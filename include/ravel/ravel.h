@@ -2,6 +2,7 @@
  *
  *     base, options, json, dtype          status and errors, memory, option tables, element types
  *     shape                               a transformer's sizes
+ *     device                              where memory is: host, pinned, CUDA; streams, events, sharing
  *     plan, report                        lengths in, plan out; a plan as JSON, CSV, page or picture
  *     batch, weights                      packed arrays and exact loss weights
  *     comm, mesh                          ranks
@@ -16,6 +17,7 @@
 #include <ravel/base.h>
 #include <ravel/batch.h>
 #include <ravel/comm.h>
+#include <ravel/device.h>
 #include <ravel/dtype.h>
 #include <ravel/exchange.h>
 #include <ravel/feed.h>

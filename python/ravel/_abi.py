@@ -113,6 +113,11 @@ RAVEL_SEQ_MEAN_TOKEN_MEAN = 1
 RAVEL_SEQ_MEAN_TOKEN_SUM = 2
 RAVEL_SEQ_MEAN_TOKEN_SUM_NORM = 3
 
+# ravel_memory
+RAVEL_HOST = 0
+RAVEL_PINNED = 1
+RAVEL_DEVICE = 2
+
 # ravel_method
 RAVEL_METHOD_RAVEL = 0
 RAVEL_METHOD_NEXT_FIT = 1
@@ -389,6 +394,7 @@ RAVEL_REFIT_SHARD = 2
 # ravel_refit_stage
 RAVEL_REFIT_SPARE = 0
 RAVEL_REFIT_UNDO = 1
+RAVEL_REFIT_COPY = 2
 
 # ravel_sink_kind
 RAVEL_SINK_LOG = 0
@@ -415,6 +421,7 @@ RAVEL_E_MISMATCH = 9
 RAVEL_E_CHECKSUM = 10
 RAVEL_E_CALLBACK = 11
 RAVEL_E_END = 12
+RAVEL_E_DEVICE = 13
 RAVEL_E_PEER_LOST = 20
 RAVEL_E_TIMEOUT = 21
 RAVEL_E_DEAD = 22
@@ -494,6 +501,14 @@ class ravel_comm_options(C.Structure):
 
 
 class ravel_comm_hooks(C.Structure):
+    pass
+
+
+class ravel_place(C.Structure):
+    pass
+
+
+class ravel_device_info(C.Structure):
     pass
 
 
@@ -658,6 +673,10 @@ class ravel_column(C.Structure):
 
 
 class ravel_mock_options(C.Structure):
+    pass
+
+
+class ravel_refit_identity(C.Structure):
     pass
 
 
@@ -837,6 +856,24 @@ ravel_comm_hooks._fields_ = [
     ("split", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_comm_hooks), C.c_double, C.POINTER(ravel_error))),
     ("abort", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)),
     ("close", C.CFUNCTYPE(None, C.c_void_p)),
+]
+ravel_place._fields_ = [
+    ("kind", C.c_int32),
+    ("reserved", C.c_int32),
+    ("stream", C.c_void_p),
+]
+ravel_device_info._fields_ = [
+    ("size", C.c_size_t),
+    ("name", C.c_char * 32),
+    ("model", C.c_char * 96),
+    ("index", C.c_int32),
+    ("processors", C.c_int32),
+    ("total_bytes", C.c_int64),
+    ("free_bytes", C.c_int64),
+    ("used_bytes", C.c_int64),
+    ("cached_bytes", C.c_int64),
+    ("driver_allocs", C.c_int64),
+    ("uuid", C.c_uint8 * 16),
 ]
 ravel_shape._fields_ = [
     ("hidden", C.c_int64),
@@ -1316,6 +1353,11 @@ ravel_mock_options._fields_ = [
     ("field", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
+ravel_refit_identity._fields_ = [
+    ("version", C.c_int64),
+    ("nonce", C.c_uint64),
+    ("digest", C.c_uint64),
+]
 ravel_refit_tensor._fields_ = [
     ("name", C.c_char_p),
     ("dtype", C.c_int32),
@@ -1499,6 +1541,15 @@ FUNCTIONS = {
     "ravel_cp_work": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_cursor_format": (C.c_size_t, [C.POINTER(ravel_order), ravel_cursor, C.c_char_p, C.c_size_t]),
     "ravel_cursor_parse": (C.c_int, [C.POINTER(ravel_order), C.c_char_p, C.c_size_t, C.POINTER(ravel_cursor), C.POINTER(ravel_error)]),
+    "ravel_device_alive": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_device_alloc": (C.c_int, [C.c_void_p, C.c_int32, C.c_size_t, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_device_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_device_fill": (C.c_int, [C.c_void_p, C.c_void_p, C.c_uint8, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_device_free": (None, [C.c_void_p]),
+    "ravel_device_info_get": (C.c_int, [C.c_void_p, C.POINTER(ravel_device_info), C.POINTER(ravel_error)]),
+    "ravel_device_open": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_device_release": (None, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ravel_device_trim": (None, [C.c_void_p]),
     "ravel_dtype_bytes": (C.c_int32, [C.c_int32]),
     "ravel_dtype_convert": (C.c_int, [C.c_int32, C.c_void_p, C.c_int32, C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
     "ravel_dtype_kind": (C.c_char, [C.c_int32]),
@@ -1510,11 +1561,20 @@ FUNCTIONS = {
     "ravel_error_clear": (None, [C.POINTER(ravel_error)]),
     "ravel_error_prefix": (None, [C.POINTER(ravel_error), C.c_char_p]),
     "ravel_error_set": (C.c_int, [C.POINTER(ravel_error), C.c_int, C.c_char_p]),
+    "ravel_event_create": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_event_elapsed": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_event_free": (None, [C.c_void_p]),
+    "ravel_event_order": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_event_record": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_event_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_event_wait": (C.c_int, [C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
     "ravel_exchange_create": (C.c_int, [C.POINTER(ravel_plan), C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_exchange_free": (None, [C.c_void_p]),
     "ravel_exchange_measure": (None, [C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_exchange_sizes)]),
     "ravel_exchange_run": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
     "ravel_exchange_samples": (C.c_void_p, [C.c_void_p]),
+    "ravel_fd_recv": (C.c_int, [C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
+    "ravel_fd_send": (C.c_int, [C.c_int, C.c_int, C.c_void_p, C.c_size_t, C.c_double, C.POINTER(ravel_error)]),
     "ravel_feed_batch": (None, [C.POINTER(ravel_update_counts), C.POINTER(ravel_lengths_sum), C.POINTER(ravel_metrics_batch)]),
     "ravel_feed_bound": (C.c_int64, [C.c_void_p, C.c_int64, C.c_int64, C.c_int64]),
     "ravel_feed_create": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_feed_options), C.c_void_p, C.POINTER(ravel_error)]),
@@ -1562,6 +1622,9 @@ FUNCTIONS = {
     "ravel_lengths_merge": (None, [C.POINTER(ravel_lengths_sum), C.POINTER(ravel_lengths_sum)]),
     "ravel_lengths_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_lengths_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_loan_close": (None, [C.c_void_p, C.c_void_p]),
+    "ravel_loan_export": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_loan_open": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mesh_add": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(ravel_error)]),
     "ravel_mesh_axes_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mesh_comm": (C.c_void_p, [C.c_void_p, C.c_int32]),
@@ -1730,6 +1793,12 @@ FUNCTIONS = {
     "ravel_shape_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_shape_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_share": (C.c_int64, [C.c_int64, C.c_int64, C.c_int64]),
+    "ravel_shared_bytes": (C.c_size_t, [C.c_void_p]),
+    "ravel_shared_create": (C.c_int, [C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_shared_data": (C.c_void_p, [C.c_void_p]),
+    "ravel_shared_fd": (C.c_int, [C.c_void_p]),
+    "ravel_shared_free": (None, [C.c_void_p]),
+    "ravel_shared_import": (C.c_int, [C.c_void_p, C.c_int, C.c_size_t, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_source_callbacks": (C.c_int, [C.POINTER(ravel_source_hooks), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_source_count": (C.c_int64, [C.c_void_p]),
     "ravel_source_field_count": (C.c_int32, [C.c_void_p]),
@@ -1740,8 +1809,16 @@ FUNCTIONS = {
     "ravel_source_option_table": (C.POINTER(ravel_option), []),
     "ravel_source_options_default": (None, [C.POINTER(ravel_source_options)]),
     "ravel_source_samples": (C.c_int, [C.POINTER(ravel_samples), C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_source_where": (C.c_size_t, [C.c_void_p, C.c_int64, C.c_char_p, C.c_size_t]),
     "ravel_status_name": (C.c_char_p, [C.c_int]),
     "ravel_status_text": (C.c_char_p, [C.c_int]),
+    "ravel_stream_adopt": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_stream_create": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_stream_device": (C.c_void_p, [C.c_void_p]),
+    "ravel_stream_follow": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_stream_free": (None, [C.c_void_p]),
+    "ravel_stream_native": (C.c_void_p, [C.c_void_p]),
+    "ravel_stream_wait": (C.c_int, [C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
     "ravel_suggest": (C.c_char_p, [C.c_char_p, C.c_void_p, C.c_size_t]),
     "ravel_thd_bytes": (C.c_size_t, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd)]),
     "ravel_thd_field_bytes": (C.c_size_t, [C.POINTER(ravel_thd), C.POINTER(ravel_field)]),
@@ -1781,6 +1858,8 @@ STRUCTS = [
     ravel_padded,
     ravel_comm_options,
     ravel_comm_hooks,
+    ravel_place,
+    ravel_device_info,
     ravel_shape,
     ravel_cost,
     ravel_plan_options,
@@ -1822,6 +1901,7 @@ STRUCTS = [
     ravel_lengths,
     ravel_column,
     ravel_mock_options,
+    ravel_refit_identity,
     ravel_refit_tensor,
     ravel_refit_rule,
     ravel_refit_source,

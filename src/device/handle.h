@@ -1,0 +1,74 @@
+/* The structs behind ravel/device.h, and what the files of this folder share. */
+#ifndef RAVEL_DEVICE_HANDLE_H
+#define RAVEL_DEVICE_HANDLE_H
+
+#include "device/driver.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct ravel__memory_block ravel__memory_block;
+
+/* memory.c: blocks that were released wait here for the next allocation of their size. */
+enum { RAVEL__KINDS = 3, RAVEL__SIZE_CLASSES = 512, RAVEL__BLOCK_BUCKETS = 1024 };
+typedef struct ravel__cache {
+    ravel__memory_block *free[RAVEL__KINDS][RAVEL__SIZE_CLASSES];
+    ravel__memory_block *known[RAVEL__BLOCK_BUCKETS]; /* all blocks, by address */
+    int64_t used_bytes, cached_bytes, driver_allocs;
+} ravel__cache;
+
+typedef struct ravel__open_loan ravel__open_loan;
+
+struct ravel_device {
+    const ravel__driver *driver;
+    void *inside; /* the driver's */
+    ravel_device_info info;
+    pthread_mutex_t lock; /* of everything below */
+    ravel__cache cache;
+    ravel__open_loan *loans;
+    atomic_int dead;
+    ravel_error death;
+};
+
+struct ravel_stream {
+    ravel_device *device;
+    void *native;
+    int owned;
+};
+
+struct ravel_event {
+    ravel_device *device;
+    void *native;
+};
+
+/* A handle over a driver. */
+ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, ravel_device **device, ravel_error *err);
+/* RAVEL_OK, or E_DEAD with the reason. */
+ravel_status ravel__device_usable(ravel_device *device, ravel_error *err);
+/* A driver's code as a status with a sentence: "cuda:0: `what`: the driver's words". Notes the device's death. */
+ravel_status ravel__device_check(ravel_device *device, int code, const char *what, ravel_error *err);
+void ravel__cache_free(ravel_device *device);
+
+static inline void *ravel__native(const ravel_stream *stream) {
+    return stream ? stream->native : NULL;
+}
+
+/* ---- launch.c: the jobs of kernels.h, for the floors above. All are ordered in `stream`. ---- */
+
+/* `block` is host memory and may be used again when the call returns. */
+ravel_status ravel__launch_rows(ravel_stream *stream, const ravel__rows_head *block, ravel_error *err);
+/* Counts the loss tokens of runs [count] into counts [count], all in host memory, and waits for it (at most `seconds`). */
+ravel_status ravel__launch_count(ravel_stream *stream, const ravel__mask_job *job, double seconds, ravel_error *err);
+/* job->data and job->hashes are what the device can reach. */
+ravel_status ravel__launch_hash(ravel_stream *stream, const ravel__hash_job *job, ravel_error *err);
+/* job->pieces, too. */
+ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job, ravel_error *err);
+
+/* ---- place.c ---- */
+
+/* Whether the place is well formed, and of a kind of `kinds` (1 << ravel_memory, ored); else a sentence that names
+ * `what`. */
+ravel_status ravel__place_check(const ravel_place *place, uint32_t kinds, const char *what, ravel_error *err);
+const char *ravel__memory_name(int32_t kind);
+
+#endif

@@ -1,0 +1,10 @@
+/* The jobs of kernels.h in plain C: the reference, and what the host driver does. */
+#ifndef RAVEL_DEVICE_HOST_ROWS_H
+#define RAVEL_DEVICE_HOST_ROWS_H
+
+#include "device/kernels.h"
+
+void ravel__host_rows(const ravel__rows_head *block);
+void ravel__host_count_mask(const ravel__mask_job *job);
+
+#endif

@@ -1,0 +1,69 @@
+/* Launching the jobs of kernels.h: blocks that do not fit into a launch go to the device first, in memory of the cache. */
+#include "device/handle.h"
+
+#include <string.h>
+
+static ravel_status unsupported(const ravel_device *d, const char *what, ravel_error *err) {
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s has no kernel for %s", d->info.name, what);
+}
+
+ravel_status ravel__launch_rows(ravel_stream *stream, const ravel__rows_head *block, ravel_error *err) {
+    ravel_device *d = stream->device;
+    ravel__rows rows = {block, NULL};
+    void *copy = NULL;
+    ravel_status status = ravel__device_usable(d, err);
+    if (!status && !d->driver->rows) status = unsupported(d, "packing", err);
+    if (!status && block->tiles > 0 && block->bytes > RAVEL__ROWS_IN_LAUNCH) {
+        status = ravel_device_alloc(d, RAVEL_DEVICE, (size_t)block->bytes, stream, &copy, err);
+        if (!status) status = ravel_device_copy(d, copy, block, (size_t)block->bytes, stream, err);
+        rows.device_side = copy;
+    }
+    if (!status && block->tiles > 0)
+        status = ravel__device_check(d, d->driver->rows(d->inside, &rows, stream->native), "packing", err);
+    ravel_device_release(d, copy, stream);
+    return status;
+}
+
+ravel_status ravel__launch_count(ravel_stream *stream, const ravel__mask_job *job, double seconds, ravel_error *err) {
+    ravel_device *d = stream->device;
+    size_t run_bytes = (size_t)job->count * sizeof *job->runs, count_bytes = (size_t)job->count * sizeof *job->counts;
+    void *runs = NULL, *counts = NULL, *back = NULL;
+    ravel_status status = ravel__device_usable(d, err);
+    if (!status && !d->driver->count_mask) status = unsupported(d, "counting a mask", err);
+    if (status || job->count == 0) return status;
+    status = ravel_device_alloc(d, RAVEL_DEVICE, run_bytes, stream, &runs, err);
+    if (!status) status = ravel_device_alloc(d, RAVEL_DEVICE, count_bytes, stream, &counts, err);
+    if (!status) status = ravel_device_alloc(d, RAVEL_PINNED, count_bytes, stream, &back, err);
+    if (!status) status = ravel_device_copy(d, runs, job->runs, run_bytes, stream, err);
+    if (!status) {
+        ravel__mask_job there = *job;
+        there.runs = runs;
+        there.counts = counts;
+        status =
+            ravel__device_check(d, d->driver->count_mask(d->inside, &there, stream->native), "counting a mask", err);
+    }
+    if (!status) status = ravel_device_copy(d, back, counts, count_bytes, stream, err);
+    if (!status) status = ravel_stream_wait(stream, seconds, err);
+    if (!status) memcpy(job->counts, back, count_bytes);
+    ravel_device_release(d, runs, stream);
+    ravel_device_release(d, counts, stream);
+    ravel_device_release(d, back, stream);
+    return status;
+}
+
+ravel_status ravel__launch_hash(ravel_stream *stream, const ravel__hash_job *job, ravel_error *err) {
+    ravel_device *d = stream->device;
+    ravel_status status = ravel__device_usable(d, err);
+    if (status || job->bytes == 0) return status;
+    if (!d->driver->hash) return unsupported(d, "hashing", err);
+    return ravel__device_check(d, d->driver->hash(d->inside, job, stream->native), "hashing", err);
+}
+
+ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job, ravel_error *err) {
+    ravel_device *d = stream->device;
+    ravel_status status = ravel__device_usable(d, err);
+    if (status || job->bytes == 0) return status;
+    if (!d->driver->cast) return unsupported(d, "packing tensors", err);
+    return ravel__device_check(d, d->driver->cast(d->inside, job, stream->native),
+                               job->unpack ? "unpacking tensors" : "packing tensors", err);
+}

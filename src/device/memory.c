@@ -1,0 +1,213 @@
+/* The cache: a block that is released waits for the next allocation of its size.
+ *
+ *     sizes are rounded up to eight steps per power of two      256, 512, ... 2048, 2304, 2560, ... 4096, 4608, ...
+ *     free[kind][class]     released blocks of one size, a list
+ *     known[address]        all blocks, so that an address alone can be released
+ *
+ * A block that was released in a stream may still be used by what is queued there. So a release records an event; an
+ * allocation for the same stream takes the block at once, one for another stream takes a block whose event is done, or
+ * lets the stream wait for it. After one round of a loop nothing is asked of the driver any more. */
+#include "device/handle.h"
+
+#include "base/assert.h"
+#include "base/memory.h"
+
+struct ravel__memory_block {
+    ravel__memory_block *next_free, *next_known;
+    void *array;
+    size_t bytes;
+    int32_t kind;
+    int32_t used;
+    void *stream; /* the one that used it last */
+    void *event;  /* recorded there; NULL: nothing to wait for */
+};
+
+enum { LEAST = 256, STEPS_LOG = 3 };
+
+static int top_bit(size_t bytes) {
+    return 63 - __builtin_clzll((unsigned long long)bytes);
+}
+
+static size_t step_of(size_t bytes) {
+    int bit = top_bit(bytes) - STEPS_LOG;
+    size_t step = bit > 0 ? (size_t)1 << bit : 1;
+    return step > LEAST ? step : LEAST;
+}
+
+static size_t rounded(size_t bytes) {
+    return ravel__round_up(bytes, step_of(bytes));
+}
+
+/* Of a rounded size: the power of two, and which of its eight steps. */
+static int class_of(size_t bytes) {
+    int bit = top_bit(bytes);
+    int index = bit * (1 << STEPS_LOG) + (int)(bytes >> (bit - STEPS_LOG) & ((1 << STEPS_LOG) - 1));
+    RAVEL_ASSERT(index >= 0 && index < RAVEL__SIZE_CLASSES);
+    return index;
+}
+
+static ravel__memory_block **bucket(ravel__cache *cache, const void *array) {
+    uint64_t hash = (uint64_t)(uintptr_t)array / LEAST * UINT64_C(0x9e3779b97f4a7c15);
+    return &cache->known[hash >> 54];
+}
+
+/* ---- taking and giving ---------------------------------------------------------------------------------- */
+
+/* Takes the block out of its list and lets the stream use it. */
+static ravel__memory_block *take(ravel_device *d, ravel__memory_block **link, void *stream, int *code) {
+    ravel__memory_block *block = *link;
+    if (block->stream != stream && block->event) *code = d->driver->event_order(d->inside, block->event, stream);
+    if (*code) return NULL;
+    *link = block->next_free;
+    d->cache.cached_bytes -= (int64_t)block->bytes;
+    return block;
+}
+
+/* The best block of the class: of this stream, else one that is idle, else any. */
+static ravel__memory_block *find_free(ravel_device *d, int32_t kind, size_t bytes, void *stream, int *code) {
+    ravel__memory_block **list = &d->cache.free[kind][class_of(bytes)], **idle = NULL;
+    for (ravel__memory_block **link = list; *link; link = &(*link)->next_free) {
+        if ((*link)->stream == stream) return take(d, link, stream, code);
+        if (!idle && (!(*link)->event || d->driver->event_test(d->inside, (*link)->event) == 0)) idle = link;
+    }
+    if (idle) return take(d, idle, stream, code);
+    return *list ? take(d, list, stream, code) : NULL;
+}
+
+static void drop_block(ravel_device *d, ravel__memory_block *block) {
+    ravel__memory_block **link = bucket(&d->cache, block->array);
+    while (*link != block) link = &(*link)->next_known;
+    *link = block->next_known;
+    if (block->event) d->driver->event_free(d->inside, block->event);
+    (void)d->driver->release(d->inside, block->kind, block->array);
+    ravel__release(NULL, block, sizeof *block);
+}
+
+static void trim(ravel_device *d) {
+    for (int i = 0; i < RAVEL__KINDS * RAVEL__SIZE_CLASSES; i++) {
+        ravel__memory_block **link = &d->cache.free[i / RAVEL__SIZE_CLASSES][i % RAVEL__SIZE_CLASSES];
+        while (*link) {
+            ravel__memory_block *block = *link;
+            if (block->event && d->driver->event_test(d->inside, block->event) != 0) {
+                link = &block->next_free;
+                continue;
+            }
+            *link = block->next_free;
+            d->cache.cached_bytes -= (int64_t)block->bytes;
+            drop_block(d, block);
+        }
+    }
+}
+
+/* A new block; where memory is short, once more with an empty cache. */
+static ravel__memory_block *make_block(ravel_device *d, int32_t kind, size_t bytes, int *code) {
+    char text[64];
+    ravel__memory_block *block = ravel__calloc(NULL, 1, sizeof *block);
+    if (!block) return NULL;
+    *code = d->driver->alloc(d->inside, kind, bytes, &block->array);
+    if (*code && d->driver->describe(*code, text, sizeof text) == RAVEL_E_MEMORY) {
+        trim(d);
+        *code = d->driver->alloc(d->inside, kind, bytes, &block->array);
+    }
+    if (*code) {
+        ravel__release(NULL, block, sizeof *block);
+        return NULL;
+    }
+    block->bytes = bytes;
+    block->kind = kind;
+    ravel__memory_block **link = bucket(&d->cache, block->array);
+    block->next_known = *link;
+    *link = block;
+    d->cache.driver_allocs++;
+    return block;
+}
+
+static ravel_status get_block(ravel_device *d, int32_t kind, size_t bytes, void *stream, ravel__memory_block **out,
+                              ravel_error *err) {
+    int code = 0;
+    (void)pthread_mutex_lock(&d->lock);
+    ravel__memory_block *block = find_free(d, kind, bytes, stream, &code);
+    if (!block && !code) block = make_block(d, kind, bytes, &code);
+    if (block) {
+        block->used = 1;
+        d->cache.used_bytes += (int64_t)block->bytes;
+    }
+    (void)pthread_mutex_unlock(&d->lock);
+    if (code) {
+        ravel_status status = ravel__device_check(d, code, "allocating memory", err);
+        ravel_error_prefix(err, "%zu bytes", bytes);
+        return status;
+    }
+    if (!block) return ravel__no_memory(err, sizeof *block, "a block of the cache");
+    *out = block;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_device_alloc(ravel_device *device, int32_t kind, size_t bytes, ravel_stream *stream, void **array,
+                                ravel_error *err) {
+    ravel__memory_block *block = NULL;
+    if (kind < RAVEL_HOST || kind > RAVEL_DEVICE)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "memory kind %d is none of " RAVEL_MEMORY_CHOICES, kind);
+    if (bytes > SIZE_MAX / 4)
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "%zu bytes are more than any device has", bytes);
+    ravel_status status = ravel__device_usable(device, err);
+    if (!status && bytes == 0) *array = NULL;
+    if (status || bytes == 0) return status;
+    status = get_block(device, kind, rounded(bytes), ravel__native(stream), &block, err);
+    if (!status) *array = block->array;
+    return status;
+}
+
+/* The event after which another stream may use the block; without one the block may only be used by this stream. */
+static void mark_use(ravel_device *d, ravel__memory_block *block, void *stream) {
+    block->stream = stream;
+    if (!block->event && d->driver->event_create(d->inside, &block->event) != 0) block->event = NULL;
+    if (block->event) (void)d->driver->event_record(d->inside, block->event, stream);
+}
+
+void ravel_device_release(ravel_device *device, void *array, ravel_stream *stream) {
+    if (!array) return;
+    (void)pthread_mutex_lock(&device->lock);
+    ravel__memory_block *block = *bucket(&device->cache, array);
+    while (block && block->array != array) block = block->next_known;
+    RAVEL_ASSERT(block && block->used);
+    if (block && block->used) {
+        ravel__memory_block **list = &device->cache.free[block->kind][class_of(block->bytes)];
+        mark_use(device, block, ravel__native(stream));
+        block->used = 0;
+        block->next_free = *list;
+        *list = block;
+        device->cache.used_bytes -= (int64_t)block->bytes;
+        device->cache.cached_bytes += (int64_t)block->bytes;
+    }
+    (void)pthread_mutex_unlock(&device->lock);
+}
+
+void ravel_device_trim(ravel_device *device) {
+    (void)pthread_mutex_lock(&device->lock);
+    trim(device);
+    (void)pthread_mutex_unlock(&device->lock);
+}
+
+void ravel__cache_free(ravel_device *device) {
+    for (int i = 0; i < RAVEL__BLOCK_BUCKETS; i++)
+        while (device->cache.known[i]) drop_block(device, device->cache.known[i]);
+}
+
+/* ---- copies --------------------------------------------------------------------------------------------- */
+
+ravel_status ravel_device_copy(ravel_device *device, void *to, const void *from, size_t bytes, ravel_stream *stream,
+                               ravel_error *err) {
+    ravel_status status = ravel__device_usable(device, err);
+    if (status || bytes == 0) return status;
+    return ravel__device_check(device, device->driver->copy(device->inside, to, from, bytes, ravel__native(stream)),
+                               "copying", err);
+}
+
+ravel_status ravel_device_fill(ravel_device *device, void *to, uint8_t value, size_t bytes, ravel_stream *stream,
+                               ravel_error *err) {
+    ravel_status status = ravel__device_usable(device, err);
+    if (status || bytes == 0) return status;
+    return ravel__device_check(device, device->driver->fill(device->inside, to, value, bytes, ravel__native(stream)),
+                               "filling", err);
+}

@@ -1,0 +1,223 @@
+/* Memory between processes: descriptors over a Unix socket, and loans of other people's allocations. */
+#include "device/handle.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct ravel_shared {
+    ravel_device *device;
+    void *data;
+    size_t bytes;
+    void *handle; /* the driver's */
+    int fd;
+};
+
+/* ---- memory --------------------------------------------------------------------------------------------- */
+
+static ravel_status begin(ravel_device *device, size_t bytes, ravel_shared **shared, ravel_error *err) {
+    ravel_status status = ravel__device_usable(device, err);
+    if (status) return status;
+    if (bytes == 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "shared memory of 0 bytes");
+    ravel_shared *s = ravel__calloc(NULL, 1, sizeof *s);
+    if (!s) return ravel__no_memory(err, sizeof *s, "shared memory");
+    *s = (ravel_shared){.device = device, .bytes = bytes, .fd = -1};
+    *shared = s;
+    return RAVEL_OK;
+}
+
+static ravel_status end(ravel_shared *s, int code, const char *what, ravel_shared **shared, ravel_error *err) {
+    ravel_status status = ravel__device_check(s->device, code, what, err);
+    if (status)
+        ravel__release(NULL, s, sizeof *s);
+    else
+        *shared = s;
+    return status;
+}
+
+ravel_status ravel_shared_create(ravel_device *device, size_t bytes, ravel_shared **shared, ravel_error *err) {
+    ravel_shared *s = NULL;
+    ravel_status status = begin(device, bytes, &s, err);
+    if (status) return status;
+    int code = device->driver->share(device->inside, &s->bytes, &s->fd, &s->data, &s->handle);
+    return end(s, code, "making shared memory", shared, err);
+}
+
+ravel_status ravel_shared_import(ravel_device *device, int fd, size_t bytes, int32_t writable, ravel_shared **shared,
+                                 ravel_error *err) {
+    ravel_shared *s = NULL;
+    ravel_status status = begin(device, bytes, &s, err);
+    if (status) return status;
+    int code = device->driver->import(device->inside, fd, &s->bytes, writable, &s->data, &s->handle);
+    return end(s, code, "mapping shared memory", shared, err);
+}
+
+void ravel_shared_free(ravel_shared *shared) {
+    if (!shared) return;
+    shared->device->driver->unshare(shared->device->inside, shared->data, shared->bytes, shared->handle);
+    if (shared->fd >= 0) (void)close(shared->fd);
+    ravel__release(NULL, shared, sizeof *shared);
+}
+
+void *ravel_shared_data(const ravel_shared *shared) {
+    return shared->data;
+}
+
+size_t ravel_shared_bytes(const ravel_shared *shared) {
+    return shared->bytes;
+}
+
+int ravel_shared_fd(const ravel_shared *shared) {
+    return shared->fd;
+}
+
+/* ---- descriptors over a socket -------------------------------------------------------------------------- */
+
+enum { NOTE_BYTES = 256 };
+
+static ravel_status ready(int socket, short events, int64_t deadline, ravel_error *err) {
+    for (;;) {
+        int64_t left = (deadline - ravel__clock_ns()) / 1000000;
+        struct pollfd one = {.fd = socket, .events = events};
+        int n = poll(&one, 1, left > 0 ? (int)(left < 100000 ? left : 100000) : 0);
+        if (n > 0) return RAVEL_OK;
+        if (n < 0 && errno != EINTR) return ravel_error_set(err, RAVEL_E_IO, "a descriptor: %s", strerror(errno));
+        if (left <= 0) return ravel_error_set(err, RAVEL_E_TIMEOUT, "no descriptor could be passed in time");
+    }
+}
+
+/* A byte that is the note's size, with the descriptor; then the note. */
+typedef struct envelope {
+    unsigned char note[1 + NOTE_BYTES];
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    struct iovec part;
+    struct msghdr message;
+} envelope;
+
+static void open_envelope(envelope *e, size_t bytes) {
+    memset(e, 0, sizeof *e);
+    e->part = (struct iovec){e->note, bytes};
+    e->message.msg_iov = &e->part;
+    e->message.msg_iovlen = 1;
+    e->message.msg_control = e->control;
+    e->message.msg_controllen = sizeof e->control;
+}
+
+ravel_status ravel_fd_send(int socket, int fd, const void *note, size_t bytes, double seconds, ravel_error *err) {
+    envelope e;
+    if (bytes >= NOTE_BYTES)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a note of %zu bytes; %d fit", bytes, NOTE_BYTES - 1);
+    open_envelope(&e, 1 + bytes);
+    e.note[0] = (unsigned char)bytes;
+    if (bytes) memcpy(e.note + 1, note, bytes);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&e.message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    ravel_status status = ready(socket, POLLOUT, ravel__clock_ns() + (int64_t)(seconds * 1e9), err);
+    if (status) return status;
+    ssize_t n = sendmsg(socket, &e.message, MSG_NOSIGNAL);
+    if (n == (ssize_t)(1 + bytes)) return RAVEL_OK;
+    return ravel_error_set(err, errno == EPIPE ? RAVEL_E_PEER_LOST : RAVEL_E_IO, "sending a descriptor: %s",
+                           n < 0 ? strerror(errno) : "the message was cut");
+}
+
+/* The first byte, and the descriptor that came with it. */
+static ravel_status receive(int socket, envelope *e, int *fd, ravel_error *err) {
+    ssize_t n = recvmsg(socket, &e->message, MSG_CMSG_CLOEXEC);
+    if (n < 0) return ravel_error_set(err, RAVEL_E_IO, "receiving a descriptor: %s", strerror(errno));
+    if (n == 0) return ravel_error_set(err, RAVEL_E_PEER_LOST, "the peer closed the socket");
+    struct cmsghdr *header = CMSG_FIRSTHDR(&e->message);
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+        header->cmsg_len == CMSG_LEN(sizeof *fd))
+        memcpy(fd, CMSG_DATA(header), sizeof *fd);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, double seconds, ravel_error *err) {
+    envelope first;
+    int found = -1;
+    int64_t deadline = ravel__clock_ns() + (int64_t)(seconds * 1e9);
+    open_envelope(&first, 1); /* its size, and the descriptor */
+    ravel_status status = ready(socket, POLLIN, deadline, err);
+    if (!status) status = receive(socket, &first, &found, err);
+    size_t size = first.note[0], have = 0;
+    if (!status && found < 0) status = ravel_error_set(err, RAVEL_E_DATA, "a message without a descriptor");
+    if (!status && size > *bytes)
+        status = ravel_error_set(err, RAVEL_E_DATA, "a note of %zu bytes; there is room for %zu", size, *bytes);
+    while (!status && have < size) {
+        status = ready(socket, POLLIN, deadline, err);
+        ssize_t n = status ? 0 : recv(socket, (char *)note + have, size - have, 0);
+        if (!status && n <= 0)
+            status = ravel_error_set(err, RAVEL_E_PEER_LOST, "the peer closed the socket in the middle of a note");
+        have += n > 0 ? (size_t)n : 0;
+    }
+    if (status) {
+        if (found >= 0) (void)close(found);
+        return status;
+    }
+    *fd = found;
+    *bytes = size;
+    return RAVEL_OK;
+}
+
+/* ---- loans ---------------------------------------------------------------------------------------------- */
+
+/* An allocation is opened once for each loan; the driver counts. */
+struct ravel__open_loan {
+    ravel__open_loan *next;
+    void *array, *base;
+};
+
+ravel_status ravel_loan_export(ravel_device *device, const void *array, uint8_t *loan, ravel_error *err) {
+    unsigned char handle[RAVEL__LOAN_HANDLE];
+    uint64_t offset = 0;
+    ravel_status status = ravel__device_usable(device, err);
+    if (!status)
+        status = ravel__device_check(device, device->driver->lend(device->inside, array, handle, &offset),
+                                     "exporting an array", err);
+    if (status) return status;
+    memcpy(loan, handle, sizeof handle);
+    memcpy(loan + sizeof handle, &offset, sizeof offset);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_loan_open(ravel_device *device, const uint8_t *loan, void **array, ravel_error *err) {
+    uint64_t offset = 0;
+    ravel_status status = ravel__device_usable(device, err);
+    ravel__open_loan *open = status ? NULL : ravel__calloc(NULL, 1, sizeof *open);
+    if (status) return status;
+    if (!open) return ravel__no_memory(err, sizeof *open, "a loan");
+    status =
+        ravel__device_check(device, device->driver->borrow(device->inside, loan, &open->base), "opening an array", err);
+    if (status) {
+        ravel__release(NULL, open, sizeof *open);
+        return status;
+    }
+    memcpy(&offset, loan + RAVEL__LOAN_HANDLE, sizeof offset);
+    open->array = (char *)open->base + offset;
+    (void)pthread_mutex_lock(&device->lock);
+    open->next = device->loans;
+    device->loans = open;
+    (void)pthread_mutex_unlock(&device->lock);
+    *array = open->array;
+    return RAVEL_OK;
+}
+
+void ravel_loan_close(ravel_device *device, void *array) {
+    (void)pthread_mutex_lock(&device->lock);
+    ravel__open_loan **link = &device->loans;
+    while (*link && (*link)->array != array) link = &(*link)->next;
+    ravel__open_loan *open = *link;
+    if (open) *link = open->next;
+    (void)pthread_mutex_unlock(&device->lock);
+    if (!open) return;
+    (void)device->driver->give_back(device->inside, open->base);
+    ravel__release(NULL, open, sizeof *open);
+}

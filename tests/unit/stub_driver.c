@@ -1,0 +1,413 @@
+#include "stub_driver.h"
+
+#include "refit/checksum.h"
+
+#include <ravel/dtype.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+stub_state stub = {.fail_after = -1};
+
+void stub_reset(void) {
+    memset(&stub, 0, sizeof stub);
+    stub.fail_after = -1;
+}
+
+void stub_fail(stub_call call, int32_t after, int32_t code) {
+    stub.fail_call = (int32_t)call;
+    stub.fail_after = after;
+    stub.fail_code = code;
+}
+
+static int gate(stub_call call) {
+    stub.calls[call]++;
+    if (stub.fail_after < 0 || stub.fail_call != (int32_t)call) return 0;
+    return stub.fail_after-- == 0 ? stub.fail_code : 0;
+}
+
+/* ---- queues --------------------------------------------------------------------------------------------- */
+
+typedef struct queue queue;
+typedef struct event {
+    queue *where; /* NULL: not recorded */
+    int64_t seq;  /* of the operation there */
+    int freed;
+} event;
+
+typedef struct operation {
+    struct operation *next;
+    enum { COPY, FILL, WAIT, MARK, ROWS, COUNT, HASH, CAST } kind;
+    void *to;
+    const void *from;
+    size_t bytes;
+    unsigned char value;
+    queue *other; /* WAIT */
+    int64_t seq;  /* WAIT: in `other` */
+    union {
+        ravel__mask_job count;
+        ravel__hash_job hash;
+        ravel__cast_job cast;
+    } job;
+    unsigned char kept[]; /* bytes that were plain host memory */
+} operation;
+
+struct queue {
+    operation *head, **tail;
+    int64_t queued, done;
+    queue *next; /* all that ever were: events may name one that was freed */
+};
+static queue *queues;
+
+/* What the driver handed out; copies from anywhere else read their source at once, as CUDA does. */
+enum { KNOWN = 4096 };
+static struct known {
+    const char *from;
+    size_t bytes;
+} known[KNOWN];
+
+static void know(const void *array, size_t bytes) {
+    for (int i = 0; i < KNOWN; i++)
+        if (!known[i].from) {
+            known[i] = (struct known){array, bytes};
+            return;
+        }
+    abort();
+}
+
+static void forget(const void *array) {
+    for (int i = 0; i < KNOWN; i++)
+        if (known[i].from == array) known[i].from = NULL;
+}
+
+static int is_known(const void *array) {
+    for (int i = 0; i < KNOWN; i++)
+        if (known[i].from && (const char *)array >= known[i].from &&
+            (const char *)array < known[i].from + known[i].bytes)
+            return 1;
+    return 0;
+}
+
+static queue fallback; /* the default stream */
+
+static queue *queue_of(void *stream) {
+    queue *q = stream ? stream : &fallback;
+    if (!q->tail) q->tail = &q->head;
+    return q;
+}
+
+static operation *push(void *stream, int kind, size_t kept) {
+    queue *q = queue_of(stream);
+    operation *o = calloc(1, sizeof *o + kept);
+    if (!o) abort();
+    o->kind = kind;
+    *q->tail = o;
+    q->tail = &o->next;
+    q->queued++;
+    return o;
+}
+
+static int run_until(queue *q, int64_t seq);
+
+static void cast_block(const ravel__cast_job *c, const ravel__cast_piece *p) {
+    static const int32_t types[RAVEL__CAST_KINDS] = {RAVEL_U8, RAVEL_BF16, RAVEL_F16, RAVEL_F8_E4M3};
+    int32_t packed = types[p->kind], wide = p->kind == RAVEL__CAST_COPY ? RAVEL_U8 : RAVEL_F32;
+    char *at = (char *)c->packed + p->at;
+    int64_t count = p->bytes / ravel_dtype_bytes(packed);
+    if (c->unpack) {
+        (void)ravel_dtype_convert(packed, at, wide, p->tensor, count, NULL);
+    } else if (p->kind == RAVEL__CAST_F32_F8_E4M3) {
+        for (int64_t i = 0; i < count; i++) {
+            float scaled = ((const float *)p->tensor)[i] * p->scale;
+            (void)ravel_dtype_store(packed, at + i, scaled);
+        }
+    } else {
+        (void)ravel_dtype_convert(wide, p->tensor, packed, at, count, NULL);
+    }
+}
+
+static void hash_blocks(const void *data, int64_t bytes, int64_t block, uint64_t *out) {
+    for (int64_t at = 0, i = 0; at < bytes; at += block, i++)
+        out[i] = ravel__xxh3_of((const char *)data + at, (size_t)(bytes - at < block ? bytes - at : block));
+}
+
+static void run_cast(const ravel__cast_job *c) {
+    if (!c->unpack) memset(c->packed, 0, (size_t)c->bytes);
+    for (int64_t i = 0; i < c->count; i++) cast_block(c, &c->pieces[i]);
+    if (c->hashes) hash_blocks(c->packed, c->bytes, c->block, c->hashes);
+}
+
+static int run_one(operation *o) {
+    ravel__rows rows = {(const void *)o->kept, NULL};
+    switch (o->kind) {
+    case COPY: memcpy(o->to, o->from ? o->from : o->kept, o->bytes); break;
+    case FILL: memset(o->to, o->value, o->bytes); break;
+    case WAIT: return run_until(o->other, o->seq);
+    case ROWS: return ravel__host_driver.rows(NULL, &rows, NULL);
+    case COUNT: return ravel__host_driver.count_mask(NULL, &o->job.count, NULL);
+    case HASH: hash_blocks(o->job.hash.data, o->job.hash.bytes, o->job.hash.block, o->job.hash.hashes); break;
+    case CAST: run_cast(&o->job.cast); break;
+    case MARK: break;
+    }
+    return 0;
+}
+
+static int run_until(queue *q, int64_t seq) {
+    while (q->done < seq && q->head) {
+        operation *o = q->head;
+        (void)run_one(o);
+        q->head = o->next;
+        if (!q->head) q->tail = &q->head;
+        q->done++;
+        free(o);
+    }
+    return 0;
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------ */
+
+static int stub_open(int32_t index, void **inside, ravel_device_info *info) {
+    if (index > 1) return STUB_REFUSED;
+    *inside = &stub;
+    (void)snprintf(info->model, sizeof info->model, "stub");
+    info->total_bytes = 1 << 20;
+    return gate(STUB_OPEN);
+}
+
+static void stub_close(void *inside) {
+    (void)inside;
+    run_until(queue_of(NULL), INT64_MAX);
+}
+
+static int stub_free_bytes(void *inside, int64_t *bytes) {
+    (void)inside;
+    *bytes = 1 << 19;
+    return 0;
+}
+
+static ravel_status stub_describe(int code, char *text, size_t bytes) {
+    (void)snprintf(text, bytes, "stub code %d", code);
+    return code == STUB_FULL ? RAVEL_E_MEMORY : code == STUB_FATAL ? RAVEL_E_DEAD : RAVEL_E_DEVICE;
+}
+
+static int stub_alloc(void *inside, int32_t kind, size_t bytes, void **array) {
+    (void)inside;
+    int code = gate(STUB_ALLOC);
+    if (code) return code;
+    stub.live++;
+    code = ravel__host_driver.alloc(NULL, kind, bytes, array);
+    if (!code && kind != RAVEL_HOST) know(*array, bytes);
+    return code;
+}
+
+static int stub_release(void *inside, int32_t kind, void *array) {
+    (void)inside;
+    stub.live--;
+    forget(array);
+    (void)gate(STUB_RELEASE);
+    return ravel__host_driver.release(NULL, kind, array);
+}
+
+static int stub_copy(void *inside, void *to, const void *from, size_t bytes, void *stream) {
+    (void)inside;
+    int code = gate(STUB_COPY);
+    if (code) return code;
+    operation *o = push(stream, COPY, is_known(from) ? 0 : bytes);
+    o->to = to;
+    o->from = is_known(from) ? from : NULL;
+    o->bytes = bytes;
+    if (!o->from) memcpy(o->kept, from, bytes);
+    return 0;
+}
+
+static int stub_fill(void *inside, void *to, uint8_t value, size_t bytes, void *stream) {
+    (void)inside;
+    int code = gate(STUB_FILL);
+    if (code) return code;
+    operation *o = push(stream, FILL, 0);
+    o->to = to;
+    o->value = value;
+    o->bytes = bytes;
+    return 0;
+}
+
+static int stub_stream_create(void *inside, void **stream) {
+    (void)inside;
+    int code = gate(STUB_STREAM);
+    if (code) return code;
+    queue *q = calloc(1, sizeof *q);
+    if (!q) abort();
+    q->next = queues;
+    queues = q;
+    *stream = q;
+    return 0;
+}
+
+static void stub_stream_free(void *inside, void *stream) {
+    (void)inside;
+    run_until(queue_of(stream), INT64_MAX);
+}
+
+static int stub_stream_test(void *inside, void *stream) {
+    (void)inside;
+    if (stub.stuck) return RAVEL__DRIVER_PENDING;
+    queue *q = queue_of(stream);
+    if (q->done == q->queued) return 0;
+    run_until(q, INT64_MAX);
+    return RAVEL__DRIVER_PENDING;
+}
+
+static int stub_event_create(void *inside, void **out) {
+    (void)inside;
+    int code = gate(STUB_EVENT);
+    if (!code) *out = calloc(1, sizeof(event));
+    return code;
+}
+
+static void stub_event_free(void *inside, void *out) {
+    (void)inside;
+    free(out);
+}
+
+static int stub_event_record(void *inside, void *out, void *stream) {
+    (void)inside;
+    int code = gate(STUB_RECORD);
+    if (code) return code;
+    event *e = out;
+    (void)push(stream, MARK, 0);
+    e->where = queue_of(stream);
+    e->seq = e->where->queued;
+    return 0;
+}
+
+static int stub_event_order(void *inside, void *in, void *stream) {
+    (void)inside;
+    int code = gate(STUB_ORDER);
+    if (code) return code;
+    event *e = in;
+    if (!e->where || e->where == queue_of(stream)) return 0;
+    operation *o = push(stream, WAIT, 0);
+    o->other = e->where;
+    o->seq = e->seq;
+    return 0;
+}
+
+static int stub_event_test(void *inside, void *in) {
+    (void)inside;
+    event *e = in;
+    if (stub.stuck) return RAVEL__DRIVER_PENDING;
+    if (!e->where || e->where->done >= e->seq) return 0;
+    run_until(e->where, e->seq);
+    return RAVEL__DRIVER_PENDING;
+}
+
+static int stub_event_elapsed(void *inside, void *from, void *to, double *seconds) {
+    (void)inside, (void)from, (void)to;
+    *seconds = 1;
+    return 0;
+}
+
+static int stub_share(void *inside, size_t *bytes, int *fd, void **array, void **handle) {
+    (void)inside;
+    int code = gate(STUB_SHARE);
+    if (!code) code = ravel__host_driver.share(NULL, bytes, fd, array, handle);
+    if (!code) know(*array, *bytes);
+    return code;
+}
+
+static int stub_import(void *inside, int fd, size_t *bytes, int32_t writable, void **array, void **handle) {
+    (void)inside;
+    int code = ravel__host_driver.import(NULL, fd, bytes, writable, array, handle);
+    if (!code) know(*array, *bytes);
+    return code;
+}
+
+static void stub_unshare(void *inside, void *array, size_t bytes, void *handle) {
+    forget(array);
+    ravel__host_driver.unshare(inside, array, bytes, handle);
+}
+
+/* A loan is the address itself: both sides are this process. */
+static int stub_lend(void *inside, const void *array, unsigned char handle[RAVEL__LOAN_HANDLE], uint64_t *offset) {
+    (void)inside;
+    const char *base = (const char *)array - (uintptr_t)array % 256;
+    memcpy(handle, &base, sizeof base);
+    *offset = (uintptr_t)array % 256;
+    return 0;
+}
+
+static int stub_borrow(void *inside, const unsigned char handle[RAVEL__LOAN_HANDLE], void **base) {
+    (void)inside;
+    memcpy(base, handle, sizeof *base);
+    return 0;
+}
+
+static int stub_give_back(void *inside, void *base) {
+    (void)inside, (void)base;
+    return 0;
+}
+
+static int stub_rows(void *inside, const ravel__rows *rows, void *stream) {
+    (void)inside;
+    int code = gate(STUB_ROWS);
+    if (code) return code;
+    if ((rows->device_side == NULL) != (rows->block->bytes <= RAVEL__ROWS_IN_LAUNCH)) return STUB_REFUSED;
+    operation *o = push(stream, ROWS, (size_t)rows->block->bytes);
+    memcpy(o->kept, rows->block, (size_t)rows->block->bytes);
+    return 0;
+}
+
+static int stub_count_mask(void *inside, const ravel__mask_job *job, void *stream) {
+    (void)inside;
+    int code = gate(STUB_COUNT);
+    if (!code) push(stream, COUNT, 0)->job.count = *job;
+    return code;
+}
+
+static int stub_hash(void *inside, const ravel__hash_job *job, void *stream) {
+    (void)inside;
+    int code = gate(STUB_HASH);
+    if (!code) push(stream, HASH, 0)->job.hash = *job;
+    return code;
+}
+
+static int stub_cast(void *inside, const ravel__cast_job *job, void *stream) {
+    (void)inside;
+    int code = gate(STUB_CAST);
+    if (!code) push(stream, CAST, 0)->job.cast = *job;
+    return code;
+}
+
+const ravel__driver stub_driver = {
+    .version = RAVEL__DRIVER_VERSION,
+    .bytes = sizeof(ravel__driver),
+    .kind = "stub",
+    .open = stub_open,
+    .close = stub_close,
+    .free_bytes = stub_free_bytes,
+    .describe = stub_describe,
+    .alloc = stub_alloc,
+    .release = stub_release,
+    .copy = stub_copy,
+    .fill = stub_fill,
+    .stream_create = stub_stream_create,
+    .stream_free = stub_stream_free,
+    .stream_test = stub_stream_test,
+    .event_create = stub_event_create,
+    .event_free = stub_event_free,
+    .event_record = stub_event_record,
+    .event_order = stub_event_order,
+    .event_test = stub_event_test,
+    .event_elapsed = stub_event_elapsed,
+    .share = stub_share,
+    .import = stub_import,
+    .unshare = stub_unshare,
+    .lend = stub_lend,
+    .borrow = stub_borrow,
+    .give_back = stub_give_back,
+    .rows = stub_rows,
+    .count_mask = stub_count_mask,
+    .hash = stub_hash,
+    .cast = stub_cast,
+};
