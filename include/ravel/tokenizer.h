@@ -78,10 +78,10 @@ typedef struct ravel_encoding {
     const uint32_t *begins; /* [count] where the token begins in the text, in bytes; does not go down */
 } ravel_encoding;
 
-enum {
+typedef enum ravel_encode_flags {
     RAVEL_ENCODE_TEMPLATE = 1, /* with bos and eos where the tokenizer's post-processor puts them */
     RAVEL_ENCODE_PLAIN = 2     /* special tokens in the text are text like any other: for text that is not trusted */
-};
+} ravel_encode_flags;
 
 /* The tokenizer must outlive the encoder. */
 RAVEL_API ravel_status ravel_encoder_create(const ravel_tokenizer *tokenizer, const ravel_allocator *allocator,
@@ -95,7 +95,9 @@ RAVEL_API ravel_status ravel_encoder_encode(ravel_encoder *encoder, const char *
 
 /* ---- decoding ------------------------------------------------------------------------------------------- */
 
-enum { RAVEL_DECODE_SKIP_SPECIAL = 1 /* special tokens give no text */ };
+typedef enum ravel_decode_flags {
+    RAVEL_DECODE_SKIP_SPECIAL = 1 /* special tokens give no text */
+} ravel_decode_flags;
 
 /* ids[count] to text, like snprintf: writes at most `room` bytes with a NUL and returns how many bytes the text has
  * without it. Bytes that are not UTF-8 become U+FFFD, ids that stand for nothing give nothing. */

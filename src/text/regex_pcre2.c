@@ -65,9 +65,15 @@ static ravel_status need_pcre2(ravel_error *err) {
 /* PCRE2 frees without a size, so each block begins with its own. */
 enum { HEADER = 16 };
 
+typedef struct hook {
+    const ravel_allocator *allocator;
+    int failed; /* since it was last looked at */
+} hook;
+
 static void *hook_alloc(size_t bytes, void *user) {
-    char *block = bytes > SIZE_MAX - HEADER ? NULL : ravel__alloc(user, bytes + HEADER);
-    if (!block) return NULL;
+    hook *h = user;
+    char *block = bytes > SIZE_MAX - HEADER ? NULL : ravel__alloc(h->allocator, bytes + HEADER);
+    if (!block) return h->failed = 1, NULL;
     memcpy(block, &bytes, sizeof bytes);
     return block + HEADER;
 }
@@ -76,19 +82,19 @@ static void hook_free(void *at, void *user) {
     size_t bytes;
     if (!at) return;
     memcpy(&bytes, (char *)at - HEADER, sizeof bytes);
-    ravel__release(user, (char *)at - HEADER, bytes + HEADER);
+    ravel__release(((hook *)user)->allocator, (char *)at - HEADER, bytes + HEADER);
 }
 
 /* ---- patterns ------------------------------------------------------------------------------------------- */
 
 struct ravel__regex {
-    const ravel_allocator *allocator;
+    hook hook;
     pcre2_general_context *memory;
     pcre2_code *code;
 };
 
 struct ravel__regex_state {
-    const ravel_allocator *allocator;
+    hook hook;
     pcre2_general_context *memory;
     pcre2_match_data *data;
     pcre2_match_context *limits;
@@ -96,8 +102,6 @@ struct ravel__regex_state {
 
 static ravel_status bad_pattern(const char *pattern, int number, size_t at, ravel_error *err) {
     PCRE2_UCHAR text[120] = "";
-    if (number == PCRE2_ERROR_HEAP_FAILED || number == PCRE2_ERROR_NOMEMORY)
-        return ravel__no_memory(err, 0, "a pattern");
     (void)pcre2.get_error_message(number, text, sizeof text);
     return ravel_error_set(err, RAVEL_E_DATA, "the pattern \"%.200s\" is wrong: %s (at byte %zu of \"%.300s\")",
                            pattern, (const char *)text, at, pattern);
@@ -106,14 +110,17 @@ static ravel_status bad_pattern(const char *pattern, int number, size_t at, rave
 static ravel_status compile(const char *pattern, const char *translated, ravel__regex *r, ravel_error *err) {
     int number;
     PCRE2_SIZE at;
-    r->memory = pcre2.general_context_create(hook_alloc, hook_free, (void *)r->allocator);
+    r->memory = pcre2.general_context_create(hook_alloc, hook_free, &r->hook);
     pcre2_compile_context *context = r->memory ? pcre2.compile_context_create(r->memory) : NULL;
     if (!context) return ravel__no_memory(err, sizeof *r, "a pattern");
     r->code = pcre2.compile((PCRE2_SPTR)translated, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_MULTILINE, &number, &at,
                             context);
     pcre2.compile_context_free(context);
+    if (!r->code && r->hook.failed) return ravel__no_memory(err, 0, "a pattern");
     if (!r->code) return bad_pattern(pattern, number, at, err);
-    (void)pcre2.jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without it the same matches, more slowly */
+    /* where the system forbids generated code, the same matches are found more slowly */
+    if (pcre2.jit_compile(r->code, PCRE2_JIT_COMPLETE) < 0 && r->hook.failed)
+        return ravel__no_memory(err, 0, "a pattern");
     return RAVEL_OK;
 }
 
@@ -124,8 +131,8 @@ ravel_status ravel__regex_compile(const char *pattern, const ravel_allocator *al
     size_t room = ravel__regex_translate_bound(strlen(pattern));
     char *translated = ravel__alloc(allocator, room);
     ravel__regex *r = ravel__calloc(allocator, 1, sizeof *r);
+    if (r) r->hook.allocator = allocator;
     if (translated && r) {
-        r->allocator = allocator;
         status = ravel__regex_translate(pattern, translated, room, err);
         if (!status) status = compile(pattern, translated, r, err);
     } else {
@@ -143,7 +150,7 @@ void ravel__regex_free(ravel__regex *regex) {
     if (!regex) return;
     if (regex->code) pcre2.code_free(regex->code);
     if (regex->memory) pcre2.general_context_free(regex->memory);
-    ravel__release(regex->allocator, regex, sizeof *regex);
+    ravel__release(regex->hook.allocator, regex, sizeof *regex);
 }
 
 /* ---- searches ------------------------------------------------------------------------------------------- */
@@ -153,8 +160,8 @@ ravel_status ravel__regex_state_create(const ravel_allocator *allocator, ravel__
     if (status) return status;
     ravel__regex_state *s = ravel__calloc(allocator, 1, sizeof *s);
     if (!s) return ravel__no_memory(err, sizeof *s, "the state of searches");
-    s->allocator = allocator;
-    s->memory = pcre2.general_context_create(hook_alloc, hook_free, (void *)allocator);
+    s->hook.allocator = allocator;
+    s->memory = pcre2.general_context_create(hook_alloc, hook_free, &s->hook);
     s->data = s->memory ? pcre2.match_data_create(1, s->memory) : NULL;
     s->limits = s->data ? pcre2.match_context_create(s->memory) : NULL;
     if (!s->limits) {
@@ -171,7 +178,7 @@ void ravel__regex_state_free(ravel__regex_state *state) {
     if (state->limits) pcre2.match_context_free(state->limits);
     if (state->data) pcre2.match_data_free(state->data);
     if (state->memory) pcre2.general_context_free(state->memory);
-    ravel__release(state->allocator, state, sizeof *state);
+    ravel__release(state->hook.allocator, state, sizeof *state);
 }
 
 int ravel__regex_search(const ravel__regex *regex, ravel__regex_state *state, const char *text, size_t bytes,
