@@ -17,6 +17,7 @@ typedef struct cli_command {
 } cli_command;
 
 int cli_feed(int argc, char **argv);
+int cli_generate(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_refit(int argc, char **argv);
 int cli_report(int argc, char **argv);

@@ -6,6 +6,7 @@
 
 static const cli_command commands[] = {
     {"feed", "packed micro-batches on every rank of a mesh: read, plan, exchange, pack, share", cli_feed},
+    {"generate", "sample answers from a model: a prompt, or a file of them", cli_generate},
     {"plan", "pack samples of any lengths into balanced micro-batches, and look at the result", cli_plan},
     {"refit", "move weights from sender ranks to receiver ranks, compare, measure", cli_refit},
     {"report", "look at a run: a summary, or a page with all its curves; compare runs", cli_report},

@@ -3,6 +3,7 @@
 #include "train/model/hf.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int is_file(const char *name) {
@@ -35,6 +36,21 @@ void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t
     if (*count) return;
     stops[0] = TRAIN_TOKEN_EOS;
     *count = 1;
+}
+
+int32_t train_stops_parse(const char *text, int64_t vocab, int32_t *stops, ravel_error *err) {
+    int32_t count = 0;
+    for (const char *at = text; count < TRAIN_STOPS; at++) {
+        char *end;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || (*end && *end != ',') || id < 0 || id >= vocab) break;
+        stops[count++] = (int32_t)id;
+        if (!*end) return count;
+        at = end;
+    }
+    ravel_error_set(err, RAVEL_E_ARGUMENT, "stop is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17", text,
+                    TRAIN_STOPS, (long long)vocab);
+    return 0;
 }
 
 int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape, int64_t budget, int32_t processors,

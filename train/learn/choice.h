@@ -33,6 +33,8 @@ ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, r
 
 /* The tokens that end an answer: those of the model's folder, or the byte model's. stops[TRAIN_STOPS]. */
 enum { TRAIN_STOPS = 16 };
+/* "257,3" as stops[TRAIN_STOPS]; returns their number, or 0 with an error. */
+int32_t train_stops_parse(const char *text, int64_t vocab, int32_t *stops, ravel_error *err);
 void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t *count);
 
 /* Threads per rank: choice->threads, or an equal share of `processors` over `ranks` ranks that work at the same time.

@@ -338,3 +338,13 @@ ravel_status train__generator_append(train_generator *g, int32_t slot, int32_t t
     g->stats.answers++;
     return answer(user, &a, err);
 }
+
+const int32_t *train_generator_partial(const train_generator *g, int64_t request, int32_t sample, int64_t *count) {
+    for (int64_t slot = 0; slot < g->options.slots; slot++) {
+        const train__sequence *s = &g->host.sequences[slot];
+        if (s->request != request || s->sample != sample) continue;
+        *count = s->drawn;
+        return g->host.answer + slot * g->options.slot_tokens;
+    }
+    return NULL;
+}

@@ -114,6 +114,9 @@ ravel_status train_generator_begin(train_generator *generator, const train_reque
 /* Gives free slots to waiting sequences (their prompts are run, and their first tokens drawn), then draws one token for
  * every running sequence. */
 ravel_status train_generator_step(train_generator *generator, train_answer_fn answer, void *user, ravel_error *err);
+/* The tokens that a running sequence has so far, or NULL where it waits or has ended; valid until the next step. */
+const int32_t *train_generator_partial(const train_generator *generator, int64_t request, int32_t sample,
+                                       int64_t *count);
 /* Sequences running or waiting. */
 int64_t train_generator_busy(const train_generator *generator);
 /* begin, and steps until nothing is left. */

@@ -198,6 +198,15 @@ const train_problems *train_prompts_left_out(const train_prompts *p) {
     return &p->problems;
 }
 
+int64_t train_prompts_rows(const train_prompts *p) {
+    return p->rows.count;
+}
+
+const int32_t *train_prompts_row(const train_prompts *p, int64_t row, int64_t *count) {
+    *count = p->rows.items[row].length;
+    return p->rows.tokens + p->rows.items[row].first;
+}
+
 int64_t train_prompts_longest(const train_prompts *p) {
     return p->longest;
 }

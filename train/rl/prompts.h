@@ -35,6 +35,9 @@ void train_prompts_free(train_prompts *prompts);
 
 /* Rows that were left out. */
 const train_problems *train_prompts_left_out(const train_prompts *prompts);
+/* Rows of the file, and the tokens of one, in the order of the file. */
+int64_t train_prompts_rows(const train_prompts *prompts);
+const int32_t *train_prompts_row(const train_prompts *prompts, int64_t row, int64_t *count);
 /* No prompt has more tokens. */
 int64_t train_prompts_longest(const train_prompts *prompts);
 /* How many questions there are for evaluation where `wanted` are asked for. */

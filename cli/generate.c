@@ -1,0 +1,324 @@
+/* ravel generate: samples answers from a model folder, one prompt on the command line or a file of them. */
+#include "cli/cli.h"
+
+#include "train/kernels/host.h"
+#include "train/rl/prompts.h"
+#include "train/run/sampler.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct generate_options {
+    const char *model, *prompt, *data, *out, *stop, *kernels;
+    int32_t samples, threads, json, top_k;
+    double temperature, top_p;
+    int64_t max_tokens, slots;
+    uint64_t seed;
+} generate_options;
+
+#define ROW(name, kind, field, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##kind, offsetof(generate_options, field), preset, min, max, choices, doc }
+
+static const ravel_option table[] = {
+    ROW("model", STRING, model, NULL, 0, 0, "FOLDER", "a Hugging Face folder, or a checkpoint of ravel train"),
+    ROW("prompt", STRING, prompt, NULL, 0, 0, NULL, "answer this; the answer is printed as it grows"),
+    ROW("data", STRING, data, NULL, 0, 0, "FILE", "answer every row of a JSON-lines file: prompt or input_ids"),
+    ROW("out", STRING, out, "-", 0, 0, "FILE", "where JSON lines go; -: standard output"),
+    ROW("json", BOOL, json, "false", 0, 0, NULL, "the answer to --prompt as JSON lines too"),
+    ROW("samples", I32, samples, "1", 1, 65536, NULL, "answers to each prompt"),
+    ROW("max-tokens", I64, max_tokens, "256", 1, 1e9, NULL, "of an answer"),
+    ROW("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: always the likeliest token"),
+    ROW("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among this many of the likeliest tokens; 0: all"),
+    ROW("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
+    ROW("stop", STRING, stop, NULL, 0, 0, "TOKENS",
+        "token ids that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
+    ROW("seed", U64, seed, "0", 0, 0, NULL, "of sampling: the same seed gives the same answers"),
+    ROW("slots", I64, slots, "16", 1, 65536, NULL, "sequences that run at once"),
+    ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, ..."),
+    ROW("threads", I32, threads, "0", 0, 1024, NULL, "0: one per processor"),
+    {0}};
+
+static void help(void) {
+    generate_options o;
+    ravel_options_default(table, &o);
+    const cli_options sets[] = {{"options", table, &o}};
+    printf("usage: ravel generate --model FOLDER --prompt TEXT | --data FILE.jsonl [options]\n\n"
+           "Samples answers with the generator that training uses.\n\n"
+           "examples:\n"
+           "  ravel generate --model runs/sft-1/checkpoints/step-00000200 --prompt 'sort 312:' --temperature 0\n"
+           "  ravel generate --model Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n\n"
+           "A row of the output: {\"row\", \"sample\", \"prompt\", \"response\", \"prompt_ids\", \"response_ids\", "
+           "\"tokens\",\n\"ended\", \"logprob\"}. Rows are in the order of the input.\n\n");
+    cli_print_options(sets, 1);
+}
+
+/* ---- the job -------------------------------------------------------------------------------------------- */
+
+/* An answer that waits until those before it are there. */
+typedef struct waiting {
+    int32_t *tokens;
+    int64_t count;
+    double logprob;
+    int32_t ended;
+} waiting;
+
+typedef struct job {
+    const generate_options *o;
+    train_model_choice choice;
+    train_sampling sampling;
+    int32_t stops[TRAIN_STOPS];
+    train_text *text;
+    train_prompts *prompts;
+    train_sampler *sampler;
+    train_request *requests; /* [block] */
+    waiting *answers;        /* [block * samples] */
+    int64_t block;
+    int64_t shown; /* tokens of the streamed answer */
+    cli_output output;
+    char *buffer; /* of a line */
+    size_t room;
+} job;
+
+static volatile int stop_requested;
+
+static void on_signal(int number) {
+    signal(number, SIG_DFL);
+    stop_requested = 1;
+}
+
+static ravel_status make_stops(job *j, int64_t vocab, ravel_error *err) {
+    int32_t count = 0;
+    if (j->o->stop)
+        count = train_stops_parse(j->o->stop, vocab, j->stops, err);
+    else
+        train_stop_tokens(&j->choice, j->stops, &count);
+    j->sampling.stop = j->stops;
+    j->sampling.stops = count;
+    return count > 0 ? RAVEL_OK : RAVEL_E_ARGUMENT;
+}
+
+/* ---- output --------------------------------------------------------------------------------------------- */
+
+static ravel_status print_piece(const char *piece, size_t bytes, ravel_error *err) {
+    if (fwrite(piece, 1, bytes, stdout) == bytes && fflush(stdout) == 0) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_IO, "standard output: %s", strerror(errno));
+}
+
+/* What is new of the one answer that is streamed. */
+static ravel_status stream(void *user, const int32_t *tokens, int64_t count, ravel_error *err) {
+    job *j = user;
+    ravel_status status = RAVEL_OK;
+    for (; j->shown < count && !status; j->shown++) {
+        const char *piece;
+        size_t bytes;
+        train_text_push(j->text, tokens[j->shown], &piece, &bytes);
+        if (bytes) status = print_piece(piece, bytes, err);
+    }
+    return status;
+}
+
+static ravel_status make_room(job *j, size_t bytes, ravel_error *err) {
+    if (bytes <= j->room) return RAVEL_OK;
+    char *grown = realloc(j->buffer, bytes);
+    if (!grown) return train__no_memory(err, bytes, "a line of output");
+    j->buffer = grown;
+    j->room = bytes;
+    return RAVEL_OK;
+}
+
+static size_t put_ids(char *at, const char *key, const int32_t *ids, int64_t count) {
+    char *begin = at;
+    at += sprintf(at, ", \"%s\": [", key);
+    for (int64_t i = 0; i < count; i++) at += sprintf(at, i ? ", %d" : "%d", ids[i]);
+    *at++ = ']';
+    return (size_t)(at - begin);
+}
+
+static size_t put_text(const job *j, char *at, size_t room, const char *key, const int32_t *ids, int64_t count) {
+    size_t bytes = train_text_decode(j->text, ids, count, NULL, 0), used = (size_t)sprintf(at, ", \"%s\": ", key);
+    char *text = malloc(bytes + 1);
+    if (!text) return used + (size_t)sprintf(at + used, "null");
+    (void)train_text_decode(j->text, ids, count, text, bytes);
+    used += ravel_json_quote(text, bytes, at + used, room - used);
+    free(text);
+    return used;
+}
+
+static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_request *r, const waiting *a,
+                               ravel_error *err) {
+    size_t texts = train_text_decode(j->text, r->prompt, r->count, NULL, 0) +
+                   train_text_decode(j->text, a->tokens, a->count, NULL, 0);
+    size_t room = 512 + 6 * texts + 13 * (size_t)(r->count + a->count);
+    ravel_status status = make_room(j, room, err);
+    if (status) return status;
+    char *at = j->buffer, *end = j->buffer + j->room;
+    at += sprintf(at, "{\"row\": %lld, \"sample\": %d", (long long)row, sample);
+    at += put_text(j, at, (size_t)(end - at), "prompt", r->prompt, r->count);
+    at += put_text(j, at, (size_t)(end - at), "response", a->tokens, a->count - (a->ended != 0));
+    at += put_ids(at, "prompt_ids", r->prompt, r->count);
+    at += put_ids(at, "response_ids", a->tokens, a->count);
+    at += sprintf(at, ", \"tokens\": %lld, \"ended\": %s, \"logprob\": %.9g}\n", (long long)a->count,
+                  a->ended ? "true" : "false", a->logprob);
+    return cli_output_write(&j->output, j->buffer, (size_t)(at - j->buffer), err);
+}
+
+/* ---- generating ----------------------------------------------------------------------------------------- */
+
+static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
+    job *j = user;
+    waiting *w = &j->answers[a->request * j->o->samples + a->sample];
+    size_t bytes = (size_t)a->count * sizeof *w->tokens;
+    if (j->o->prompt && !j->o->json) return stream(user, a->tokens, a->count - (a->ended != 0), err);
+    w->tokens = malloc(bytes);
+    if (!w->tokens) return train__no_memory(err, bytes, "an answer");
+    memcpy(w->tokens, a->tokens, bytes);
+    w->count = a->count;
+    w->ended = a->ended;
+    w->logprob = 0;
+    for (int64_t i = 0; i < a->count; i++) w->logprob += (double)a->logprob[i];
+    return RAVEL_OK;
+}
+
+static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < count; i++)
+        for (int32_t s = 0; s < j->o->samples; s++) {
+            waiting *w = &j->answers[i * j->o->samples + s];
+            if (w->tokens && !status) status = print_line(j, first + i, s, &j->requests[i], w, err);
+            free(w->tokens);
+            w->tokens = NULL;
+        }
+    return status;
+}
+
+static ravel_status make_requests(job *j, int64_t first, int64_t count, ravel_error *err) {
+    for (int64_t i = 0; i < count; i++) {
+        train_request *r = &j->requests[i];
+        *r = (train_request){.id = first + i, .samples = j->o->samples, .sampling = &j->sampling};
+        if (j->prompts)
+            r->prompt = train_prompts_row(j->prompts, first + i, &r->count);
+        else if (train_text_encode(j->text, j->o->prompt, strlen(j->o->prompt), &r->prompt, &r->count, err))
+            return err->status;
+    }
+    return RAVEL_OK;
+}
+
+/* Blocks of requests: enough to keep the slots busy, few enough to hold their answers. */
+static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
+    int streaming = j->o->prompt && !j->o->json;
+    train_sampler_hooks hooks = {
+        .partial = streaming ? stream : NULL, .answer = keep, .stop = &stop_requested, .user = j};
+    ravel_status status = RAVEL_OK;
+    for (int64_t first = 0; first < rows && !status && !stop_requested; first += j->block) {
+        int64_t count = train__min(j->block, rows - first);
+        status = make_requests(j, first, count, err);
+        if (!status) status = train_sampler_run(j->sampler, j->requests, count, &hooks, err);
+        ravel_status printed = streaming ? RAVEL_OK : print_block(j, first, count, status ? NULL : err);
+        if (!status) status = printed;
+        cli_progress("generating", (double)(first + count), (double)rows);
+    }
+    cli_progress_end();
+    if (streaming && !status) status = print_piece("\n", 1, err);
+    return status;
+}
+
+static int32_t processors(void) {
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
+}
+
+static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
+    const generate_options *o = j->o;
+    ravel_shape shape;
+    const int32_t *tokens;
+    int64_t longest = 0;
+    j->choice = (train_model_choice){
+        .model = o->model, .kernels = o->kernels, .threads = o->threads ? o->threads : processors()};
+    train_sampling_default(&j->sampling);
+    j->sampling.temperature = o->temperature;
+    j->sampling.top_p = o->top_p;
+    j->sampling.top_k = o->top_k;
+    j->sampling.max_tokens = o->max_tokens;
+    j->sampling.seed = o->seed;
+    ravel_status status = train_shape(&j->choice, &shape, err);
+    if (!status) status = make_stops(j, shape.vocab, err);
+    if (!status) status = train_text_open(o->model, &j->text, err);
+    if (!status && o->data) {
+        train_prompts_options options = {.data = o->data, .vocab = shape.vocab};
+        status = train_prompts_open(&options, &j->prompts, err);
+        if (!status) longest = train_prompts_longest(j->prompts);
+        if (!status) *rows = train_prompts_rows(j->prompts);
+    } else if (!status) {
+        status = train_text_encode(j->text, o->prompt, strlen(o->prompt), &tokens, &longest, err);
+        *rows = 1;
+    }
+    train_sampler_options options = {
+        .model = &j->choice, .slots = train__min(o->slots, *rows * o->samples), .slot_tokens = longest + o->max_tokens};
+    if (!status) status = train_sampler_open(&options, &j->sampler, err);
+    j->block = train__min(*rows, train__max(1, 8 * o->slots / o->samples));
+    j->requests = calloc((size_t)j->block, sizeof *j->requests);
+    j->answers = calloc((size_t)j->block * (size_t)o->samples, sizeof *j->answers);
+    if (!status && (!j->requests || !j->answers)) status = train__no_memory(err, (size_t)j->block, "requests");
+    return status;
+}
+
+static void close_job(job *j) {
+    train_sampler_free(j->sampler);
+    train_prompts_free(j->prompts);
+    train_text_free(j->text);
+    free(j->requests);
+    free(j->answers);
+    free(j->buffer);
+}
+
+static ravel_status run(const generate_options *o, ravel_error *err) {
+    job j = {.o = o};
+    int64_t rows = 0;
+    int lines = o->data || o->json;
+    ravel_status status = open_job(&j, &rows, err);
+    if (!status && lines) {
+        status = cli_output_open(&j.output, o->out, err);
+        if (!status) status = cli_output_close(&j.output, run_blocks(&j, rows, err), err);
+    } else if (!status) {
+        status = train_text_begin(j.text, err);
+        if (!status) status = run_blocks(&j, rows, err);
+    }
+    close_job(&j);
+    return status;
+}
+
+static ravel_status check(const generate_options *o, ravel_error *err) {
+    if (!o->model)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --model FOLDER: a Hugging Face folder or a checkpoint");
+    if (!o->prompt == !o->data)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --prompt TEXT or --data FILE.jsonl%s",
+                               o->data ? ", not both" : "");
+    if (o->prompt && !o->json && o->samples > 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "several --samples are written as JSON lines: add --json");
+    if (o->prompt && !o->json && strcmp(o->out, "-") != 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--out is for JSON lines: add --json");
+    return RAVEL_OK;
+}
+
+int cli_generate(int argc, char **argv) {
+    generate_options o;
+    ravel_error err = RAVEL_ERROR_INIT;
+    const char *words[1];
+    int word_count;
+    const cli_options sets[] = {{"options", table, &o}};
+    if (cli_wants_help(argc, argv)) {
+        help();
+        return CLI_OK;
+    }
+    ravel_options_default(table, &o);
+    if (cli_parse(argc, argv, sets, 1, words, 0, &word_count, &err) || check(&o, &err))
+        return cli_usage("generate", &err);
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    return run(&o, &err) ? cli_fail("generate", &err) : CLI_OK;
+}

@@ -1,0 +1,49 @@
+# `ravel generate`: streams, JSON lines in and out, the same answers however many run at once, bad inputs.
+# BUILD names the build folder. Ends with "N passed, N failed".
+set -u
+ravel=$BUILD/ravel dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1: $2"; fi; }
+"$ravel" train sft --task copy --level 1 --steps 150 --batch 64 --lr 0.003 --hidden 64 --layers 2 --heads 4 --kv-heads 2 \
+    --head-dim 16 --ffn 128 --budget 1k --quiet --sinks jsonl --run "$dir/run" >/dev/null 2>&1
+model=$dir/run/checkpoints/step-00000150
+generate() { timeout 60 "$ravel" generate --model "$model" "$@"; }
+
+greedy=$(generate --prompt 'copy ab:' --temperature 0 --max-tokens 16)
+check "a greedy answer is what was taught: $greedy" '[ "$greedy" = ab ]'
+for i in 0 1 2 3 4 5 6 7 8 9; do echo "{\"prompt\": \"copy a$i:\"}"; done >"$dir/prompts.jsonl"
+generate --data "$dir/prompts.jsonl" --samples 3 --max-tokens 8 --seed 7 --slots 1 >"$dir/one" 2>/dev/null
+generate --data "$dir/prompts.jsonl" --samples 3 --max-tokens 8 --seed 7 --slots 64 --out "$dir/many"
+generate --data "$dir/prompts.jsonl" --samples 3 --max-tokens 8 --seed 8 --slots 64 >"$dir/other"
+check "answers do not depend on how many run at once" '[ -s "$dir/one" ] && cmp -s "$dir/one" "$dir/many"'
+check "another seed gives other answers" '! cmp -s "$dir/many" "$dir/other"'
+check "30 lines of JSON in the order of the input" 'python3 -c "
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert [(r[\"row\"], r[\"sample\"]) for r in rows] == [(i, s) for i in range(10) for s in range(3)]
+assert all(len(r[\"response_ids\"]) == r[\"tokens\"] <= 8 and r[\"logprob\"] <= 0 for r in rows)
+assert all(r[\"prompt\"] == \"copy a%d:\" % r[\"row\"] for r in rows)" "$dir/many"'
+check "it is the same sampler as greedy with top-k 1" '[ "$(generate --prompt "copy ab:" --top-k 1 --max-tokens 16)" = ab ]'
+check "a reader that leaves is no failure" 'generate --data "$dir/prompts.jsonl" --samples 50 --max-tokens 8 2>"$dir/err" | head -n 1 >/dev/null; [ ! -s "$dir/err" ]'
+refuse() { # CODE SAYS ARGS...
+    code=$1 says=$2; shift 2
+    timeout 60 "$ravel" generate "$@" >"$dir/out" 2>&1
+    got=$?
+    check "refused: $*" '[ $got = $code ] && grep -q -e "$says" "$dir/out"'
+}
+refuse 2 'give --model' --prompt x
+refuse 2 'give --prompt' --model "$model"
+refuse 2 'not both' --model "$model" --prompt x --data y
+refuse 2 'add --json' --model "$model" --prompt x --samples 2
+refuse 2 'did you mean --top-p' --model "$model" --prompt x --topp 0.5
+refuse 2 'must be up to' --model "$model" --prompt x --stop 9999
+refuse 1 'cannot read' --model "$dir/missing" --prompt x
+refuse 1 'cannot be read' --model "$model" --data "$dir/missing.jsonl"
+echo '{"question": "x"}' >"$dir/bad.jsonl"
+refuse 1 'bad.jsonl:1: expected' --model "$model" --data "$dir/bad.jsonl"
+missing=$("$ravel" generate --help | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' |
+    while read -r name; do grep -q -e "Fl -$name\b" docs/man/ravel-generate.1 || echo "$name"; done)
+check "every option is in the man page" '[ -z "$missing" ]'
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
