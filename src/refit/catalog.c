@@ -192,8 +192,7 @@ static int castable(int32_t dtype) {
     return ravel_dtype_kind(dtype) == 'f' && ravel_dtype_bytes(dtype) >= 2;
 }
 
-/* The dtype that travels, or -1 where the two cannot be made one. */
-static int32_t travelling(int32_t source, int32_t sink, int32_t cast) {
+int32_t ravel__travel_dtype(int32_t source, int32_t sink, int32_t cast) {
     if (source == sink) return source;
     if (cast != RAVEL_REFIT_NARROW || !castable(source) || !castable(sink)) return -1;
     return ravel_dtype_bytes(sink) < ravel_dtype_bytes(source) ? sink : source;
@@ -201,7 +200,7 @@ static int32_t travelling(int32_t source, int32_t sink, int32_t cast) {
 
 static void check_dtypes(ravel__tensor *t, int32_t cast, ravel__differences *list) {
     int32_t source = t->side_dtype[RAVEL__OF_SOURCE], sink = t->side_dtype[RAVEL__OF_SINK];
-    t->dtype = travelling(source, sink, cast);
+    t->dtype = ravel__travel_dtype(source, sink, cast);
     if (t->dtype >= 0 || t->reported++) return;
     ravel__differences_add(
         list, "\"%s\": %s on rank %d (sender), %s on rank %d (receiver)%s", t->name, ravel_dtype_name(source),

@@ -66,6 +66,8 @@ void ravel__catalog_check(ravel__catalog *catalog, ravel__differences *list);
 /* The most bytes that one receiver takes; after ravel__catalog_check. */
 int64_t ravel__catalog_stream_bytes(const ravel__catalog *catalog);
 
+/* The dtype in which a tensor travels from `source` to `sink` under a ravel_refit_cast; -1: it cannot. */
+int32_t ravel__travel_dtype(int32_t source, int32_t sink, int32_t cast);
 ravel__box ravel__share_box(const ravel__tensor *tensor, const ravel__share *share);
 /* Whether both sides have it, so that it moves. */
 static inline int ravel__tensor_moves(const ravel__tensor *t) {

@@ -142,8 +142,12 @@ ravel_status ravel__stage_keep(ravel__stage *s, const ravel__span *span, ravel_e
 }
 
 void *ravel__stage_place(const ravel__stage *s, const ravel__span *span, int32_t dtype) {
+    return s->far ? ravel__stage_address(s, span, dtype) : NULL;
+}
+
+void *ravel__stage_address(const ravel__stage *s, const ravel__span *span, int32_t dtype) {
     const ravel__view *view = &s->holding->items[span->item].view;
-    if (!s->far || !s->now->direct) return NULL;
+    if (!s->now->direct) return NULL;
     char *target = s->now->target(s, view->tensor);
     const char *place = ravel__view_direct(view, target, span->box, span->first, dtype);
     return place ? target + (place - target) : NULL;

@@ -90,6 +90,8 @@ ravel_status ravel__stage_keep(ravel__stage *stage, const ravel__span *span, rav
 /* Where the span may be written at once, with streaming stores, instead of by ravel__stage_write. NULL: it is not
  * contiguous there as `dtype`, the kind does not allow it, or the model is small. */
 void *ravel__stage_place(const ravel__stage *stage, const ravel__span *span, int32_t dtype);
+/* The same without regard to the model's size and to streaming stores. */
+void *ravel__stage_address(const ravel__stage *stage, const ravel__span *span, int32_t dtype);
 /* All elements have been written: hashes them, where audit is on. */
 void ravel__stage_seal(ravel__stage *stage);
 /* Whether a commit now would write a set that a reader has pinned. */

@@ -1,0 +1,212 @@
+/* ravel/publish.h: trainers publish versions of the weights; generators pull them when they like.
+ *
+ * Nouns
+ *   publication  what the ranks of a trainer offer together under one address: its last K versions.
+ *   publisher    one trainer rank's part of it. It has a source (ravel/refit.h), keeps copies, and serves them from threads
+ *                of its own.
+ *   puller       one generator rank's part. It has a sink. All ranks of a generator (its tensor-parallel group, say) are one
+ *                unit: they stage the same version and commit it together.
+ *   identity     which weights: version, nonce and digest of the content (ravel/refit.h).
+ *   address      "host:port", "[2001:db8::1]:port", ":port" (this machine only), "unix:/path", "unix:@name".
+ *
+ * Trainers and generators need not have been launched together. A generator may come, be slow, stop in the middle or be
+ * killed: the trainers do not wait for it, and other generators do not notice. One that comes late gets the newest version.
+ *
+ * The trainer's loop, on every trainer rank (`comm`: the trainers' communicator; one rank: ravel_comm_self):
+ *
+ *     ravel_publisher_create(comm, "0.0.0.0:7700", &source, NULL, &publisher, &err);
+ *     for (int64_t version = 1;; version++) {
+ *         ... train ...
+ *         ravel_publisher_publish(publisher, version, &err);        copies this rank's pieces, then returns
+ *     }
+ *     ravel_publisher_free(publisher);
+ *
+ * The generator's loop, on every rank of one generator (`comm`: that generator's ranks):
+ *
+ *     ravel_puller_create(comm, "trainer-0:7700", &sink, NULL, &puller, &err);
+ *     for (;;) {
+ *         ravel_puller_poll(puller, &state, &err);                  the same answer on every rank
+ *         if (state == RAVEL_PULL_NEWER) ravel_puller_stage(puller, 0, &err);      begins, in the background
+ *         if (state == RAVEL_PULL_READY) ravel_puller_commit(puller, &report, &err);   at this step of its choosing
+ *         ... decode one step with ravel_puller_data(puller, tensor) ...
+ *     }
+ *     ravel_puller_free(puller);
+ *
+ * States:  IDLE -> (a newer version is published) NEWER -> stage -> STAGING -> READY -> commit -> IDLE
+ * A stage that fails (a lost link, a version that is no longer kept, a checksum) is reported by poll on every rank; the live
+ * version was not touched, and the state is IDLE or NEWER again.
+ *
+ * What it costs: publish costs the trainer one pass over its pieces (copy and hash, on options.threads threads), never a
+ * wait for a generator. Staging costs the generator memory bandwidth in the background. The pause is the commit alone: an
+ * agreement of the generator's ranks and, by kind of stage, a swap of two pointers or a copy. Both are in the report.
+ *
+ * All or nothing: until every rank of the generator has verified every byte, nothing is committed; a generator holds one
+ * version, whole. Equal identities are equal bytes.
+ *
+ * Threads: a publisher and a puller belong to one thread at a time. ravel_puller_pin, _unpin and _data may be called from
+ * any thread. sink.load is called from threads of the puller, one call at a time.
+ */
+#ifndef RAVEL_PUBLISH_H
+#define RAVEL_PUBLISH_H
+
+#include <ravel/refit.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ravel_publisher ravel_publisher;
+typedef struct ravel_puller ravel_puller;
+
+/* ---- trainers ------------------------------------------------------------------------------------------- */
+
+typedef struct ravel_publish_options {
+    size_t size;         /* sizeof(ravel_publish_options), set by ravel_publish_options_default */
+    int32_t keep;        /* versions that are kept, 1 to 64; a generator that still pulls an older one starts again */
+    int32_t threads;     /* threads that copy and that serve; 0: by cores, at most 8 */
+    int64_t block_bytes; /* of a hashed block, a multiple of 8 from 4k; the same on every trainer rank */
+    int32_t dtype;       /* floats wider than this are kept as this (RAVEL_BF16, ...); -1: as they are */
+    int32_t open;        /* 1: listen beyond this machine without a token */
+    const char *token;   /* shared secret that generators must know; NULL: RAVEL_TOKEN of the environment, else none */
+    const char *allow;   /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
+    const char *host;  /* name under which generators reach this rank; NULL: the address's, else this machine's name */
+    int32_t max_links; /* connections per serving thread */
+    int32_t reserved;  /* 0 */
+    double timeout;    /* seconds for the trainers' agreements; 0: the communicator's */
+    const ravel_allocator *allocator; /* NULL: malloc; it must outlive the publisher */
+    const ravel_logger *logger;       /* NULL: silent */
+} ravel_publish_options;
+
+RAVEL_API void ravel_publish_options_default(ravel_publish_options *options);
+RAVEL_API ravel_option_table ravel_publish_option_table(void);
+
+/* Collective over the trainers' communicator, which is duplicated. `address`: where this rank listens. Generators are
+ * told rank 0's; other ranks may pass NULL: a free port, or a path beside rank 0's. The source must outlive the publisher,
+ * its data only each publish. Memory: keep * ravel_publisher_version_bytes, and hashes of the last 64 versions. */
+RAVEL_API ravel_status ravel_publisher_create(ravel_comm *comm, const char *address, const ravel_refit_source *source,
+                                              const ravel_publish_options *options, ravel_publisher **publisher,
+                                              ravel_error *err);
+
+/* Collective. The source's weights become `version`, which must be above the last one; when it returns, the source may be
+ * changed. All trainer ranks have it then, or none shows it. Generators that pull the version which this one replaces
+ * (the oldest kept) are cut off; nobody is waited for. */
+RAVEL_API ravel_status ravel_publisher_publish(ravel_publisher *publisher, int64_t version, ravel_error *err);
+
+/* Not collective, as everything below. Ends all connections; generators keep what they have committed. */
+RAVEL_API void ravel_publisher_free(ravel_publisher *publisher);
+
+/* Where generators find the publication: rank 0's address, with the real port. */
+RAVEL_API const char *ravel_publisher_address(const ravel_publisher *publisher);
+/* The newest version; version 0: none yet. */
+RAVEL_API ravel_refit_identity ravel_publisher_newest(ravel_publisher *publisher);
+/* Bytes of one kept version on this rank. */
+RAVEL_API int64_t ravel_publisher_version_bytes(const ravel_publisher *publisher);
+/* Seconds that the last publish took on this rank: all of it, and the copy alone. */
+RAVEL_API void ravel_publisher_seconds(const ravel_publisher *publisher, double *total, double *copy);
+
+/* A generator as it last reported itself. */
+typedef struct ravel_generator_report {
+    uint64_t generator;        /* a number of its own */
+    ravel_refit_identity held; /* version 0: none yet */
+    int64_t lag;               /* versions published since the one that it holds */
+    int32_t ranks;
+    int32_t connected;        /* 0: its connection is gone */
+    double prepare_seconds;   /* of its last commit: staging, while it went on generating */
+    double pause_seconds;     /* of its last commit: what it waited */
+    double tokens_per_second; /* what it said with ravel_puller_note; 0: nothing */
+    int64_t bytes;            /* pulled for its last commit */
+    int64_t commits;
+    double age_seconds; /* since the report */
+} ravel_generator_report;
+
+/* Generators that reported to this rank (they report to rank 0): at most `most` are written, the newest reports first.
+ * Returns how many there are. */
+RAVEL_API int64_t ravel_publisher_generators(ravel_publisher *publisher, ravel_generator_report *reports, int64_t most);
+/* Counts them in metrics: the rows refit/pause, refit/version_lag, refit/generator_tokens_per_s. */
+RAVEL_API void ravel_publisher_count(ravel_publisher *publisher, ravel_metrics *metrics);
+
+/* ---- generators ----------------------------------------------------------------------------------------- */
+
+typedef struct ravel_pull_options {
+    size_t size;     /* sizeof(ravel_pull_options), set by ravel_pull_options_default */
+    int32_t threads; /* connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8 */
+    int32_t stage;   /* ravel_refit_stage */
+    const char *undo_dir; /* UNDO: folder of the log; NULL: in memory */
+    int32_t cast;         /* ravel_refit_cast */
+    int32_t delta;        /* blocks that did not change since the live version are not sent */
+    int32_t audit;        /* hash every tensor when it is complete, for ravel_puller_audit */
+    int32_t reserved;     /* 0 */
+    double timeout;       /* seconds without progress after which a stage fails; also for the first connection */
+    const char *token;    /* as the trainers'; NULL: RAVEL_TOKEN of the environment, else none */
+    const ravel_allocator *allocator; /* NULL: malloc; it must outlive the puller */
+    const ravel_logger *logger;       /* NULL: silent; gets every difference, one per line */
+} ravel_pull_options;
+
+RAVEL_API void ravel_pull_options_default(ravel_pull_options *options);
+RAVEL_API ravel_option_table ravel_pull_option_table(void);
+
+typedef enum ravel_pull_state {
+    RAVEL_PULL_IDLE,    /* the newest version is live, or none is known */
+    RAVEL_PULL_NEWER,   /* a newer one is published; nothing is staged */
+    RAVEL_PULL_STAGING, /* it is being pulled */
+    RAVEL_PULL_READY    /* it is complete and verified on every rank */
+} ravel_pull_state;
+#define RAVEL_PULL_STATE_NAMES "idle|newer|staging|ready"
+
+/* Collective over the generator's communicator, which is duplicated. Connects, compares names, shapes and dtypes with the
+ * trainers', and plans; nothing is pulled yet. The sink must outlive the puller. E_MISMATCH lists all differences. */
+RAVEL_API ravel_status ravel_puller_create(ravel_comm *comm, const char *address, const ravel_refit_sink *sink,
+                                           const ravel_pull_options *options, ravel_puller **puller, ravel_error *err);
+
+/* Collective and cheap (an all-reduce of a few words; for one rank a few loads): the same state on every rank. A stage
+ * that failed is returned once, as its status, on every rank; then the state goes on from IDLE or NEWER. Losing the trainers
+ * is no failure: the state stays IDLE until they are back. */
+RAVEL_API ravel_status ravel_puller_poll(ravel_puller *puller, int32_t *state, ravel_error *err);
+/* Collective. Begins to pull `version`, or the newest where it is 0, in the background. E_STATE: something is being staged,
+ * nothing newer is published, the version is not kept, or the set to be written is pinned. */
+RAVEL_API ravel_status ravel_puller_stage(ravel_puller *puller, int64_t version, ravel_error *err);
+/* Collective. Polls until READY, or `seconds` have passed (E_TIMEOUT; staging goes on). Stages the newest where nothing is
+ * staged. */
+RAVEL_API ravel_status ravel_puller_wait(ravel_puller *puller, double seconds, ravel_error *err);
+
+/* What a commit was. */
+typedef struct ravel_pull_report {
+    size_t size;                   /* sizeof(ravel_pull_report); set it before the call */
+    ravel_refit_identity identity; /* live now */
+    int64_t bytes_needed;          /* this rank's pieces in the dtype that travels */
+    int64_t bytes_pulled;          /* this rank: that arrived */
+    int64_t bytes_kept;            /* this rank: that did not change and were not sent */
+    int32_t live;                  /* 0 where tensors[].data is live, 1 where spare is */
+    int32_t senders;               /* trainer ranks that this rank pulled from */
+    double prepare_seconds;        /* from stage to complete on this rank, in the background */
+    double pause_seconds;          /* of the commit call */
+    int64_t lag;                   /* versions published since this one, as far as known */
+} ravel_pull_report;
+
+/* Collective. Makes the staged version live on every rank, or on none. report may be NULL. E_STATE: it is not READY, or the
+ * set to be written is pinned (kind `copy`): call it at a later step. */
+RAVEL_API ravel_status ravel_puller_commit(ravel_puller *puller, ravel_pull_report *report, ravel_error *err);
+/* Collective. Gives up what is staged or being staged. */
+RAVEL_API ravel_status ravel_puller_drop(ravel_puller *puller, ravel_error *err);
+/* Not collective, as everything below. The caller's data and spare stay the caller's; an allocated spare set that is live
+ * is first copied to data. */
+RAVEL_API void ravel_puller_free(ravel_puller *puller);
+
+/* What is live; version 0: nothing yet. */
+RAVEL_API ravel_refit_identity ravel_puller_identity(const ravel_puller *puller);
+/* The newest published version that is known here; version 0: none. Only on the generator's rank 0. */
+RAVEL_API ravel_refit_identity ravel_puller_newest(ravel_puller *puller);
+/* Where the live version of sink.tensors[index] is; NULL with callbacks or a wrong index. */
+RAVEL_API void *ravel_puller_data(const ravel_puller *puller, int64_t index);
+/* A reader on another thread pins the live set before it reads and unpins it afterwards: a pinned set is not written. */
+RAVEL_API int32_t ravel_puller_pin(ravel_puller *puller);
+RAVEL_API void ravel_puller_unpin(ravel_puller *puller, int32_t pin);
+/* Tells the trainers, with the next report, how fast this generator is. */
+RAVEL_API void ravel_puller_note(ravel_puller *puller, double tokens_per_second);
+/* As ravel_refit_audit. */
+RAVEL_API ravel_status ravel_puller_audit(const ravel_puller *puller, ravel_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

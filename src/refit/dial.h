@@ -1,0 +1,34 @@
+/* One link from a generator to a trainer rank, with calls that wait: connect, send, run until something has come. */
+#ifndef RAVEL_REFIT_DIAL_H
+#define RAVEL_REFIT_DIAL_H
+
+#include "comm/link.h"
+
+#include <stdatomic.h>
+
+typedef struct ravel__dial {
+    ravel__hub *hub;
+    ravel__link *link; /* NULL: not connected */
+    int32_t is_up;
+    char why[256]; /* it went down */
+    /* set by the user before ravel__dial_open */
+    const char *token;
+    const ravel_allocator *allocator;
+    int64_t max_body;
+    void *user;
+    void *(*place)(void *user, const ravel__message *head);
+    void (*message)(void *user, const ravel__message *head, void *body);
+    const _Atomic int32_t *stop; /* ends every wait with E_END; NULL: nothing does */
+} ravel__dial;
+
+/* Connects; waits at most `timeout` seconds. */
+ravel_status ravel__dial_open(ravel__dial *dial, const char *address, double timeout, ravel_error *err);
+/* Sends a copy of the body. */
+ravel_status ravel__dial_send(ravel__dial *dial, uint32_t kind, uint64_t id, const void *body, int64_t bytes,
+                              ravel_error *err);
+/* Receives until *done. E_TIMEOUT: `timeout` seconds without a message. E_PEER_LOST: the link is gone, and why. */
+ravel_status ravel__dial_run(ravel__dial *dial, const int32_t *done, double timeout, ravel_error *err);
+/* Safe in every state. */
+void ravel__dial_close(ravel__dial *dial);
+
+#endif

@@ -1,0 +1,122 @@
+/* The messages between generators and trainers, as bodies of comm/link.h's messages (docs/refit-wire.md, "Publish and
+ * pull"). A reader checks every number before it is used.
+ *
+ *     generator                                  trainer rank
+ *     DIRECTORY                            -->
+ *                                          <--   DIRECTORY        the directory (directory.h)
+ *     WATCH      newest that it knows      -->
+ *                                          <--   VERSIONS         when there is a newer one, or after a while
+ *     PULL       version, base, slices     -->
+ *                                          <--   HASHES, BLOCK ..., FRAME ...   in the order of the slices
+ *                                          <--   END, or FAILED with a status and a sentence
+ *     REPORT     what it holds, how fast   -->
+ */
+#ifndef RAVEL_REFIT_PULL_WIRE_H
+#define RAVEL_REFIT_PULL_WIRE_H
+
+#include "refit/box.h"
+#include "refit/store.h"
+
+typedef enum ravel__pull_kind {
+    RAVEL__PULL_DIRECTORY = 1,
+    RAVEL__PULL_WATCH,
+    RAVEL__PULL_VERSIONS,
+    RAVEL__PULL_PULL,
+    RAVEL__PULL_HASHES, /* id: slice. Header, then a hash per block */
+    RAVEL__PULL_BLOCK,  /* id: slice << 32 | number of the block in the slice. The bytes alone; none: unchanged */
+    RAVEL__PULL_FRAME,  /* id: number of the frame. A frame (frame.h) of slices that are small, cast or strided */
+    RAVEL__PULL_END,
+    RAVEL__PULL_FAILED,
+    RAVEL__PULL_REPORT,
+    RAVEL__PULL_KINDS
+} ravel__pull_kind;
+
+enum {
+    RAVEL__IDENTITY_BYTES = 24,
+    RAVEL__VERSIONS_HEADER = 16,
+    RAVEL__ASK_HEADER = 64,
+    RAVEL__HASHES_HEADER = 16,
+    RAVEL__FAILED_BYTES = 4 + RAVEL_ERROR_MESSAGE_BYTES,
+    RAVEL__REPORT_BYTES = 96,
+    RAVEL__PULL_FRAME_BYTES = 1 << 20 /* of a FRAME at most */
+};
+
+#define RAVEL__ASK_MOST ((int64_t)1 << 28) /* bytes of a PULL */
+
+void ravel__identity_put(unsigned char *to, ravel_refit_identity identity);
+ravel_refit_identity ravel__identity_get(const unsigned char *from);
+
+/* ---- VERSIONS: digest of the directory u64, count u32, 0 u32, identities newest first ---- */
+
+typedef struct ravel__versions {
+    uint64_t session; /* digest of the directory */
+    int32_t count;
+    ravel_refit_identity list[RAVEL__STORE_KEEP_MOST];
+} ravel__versions;
+
+size_t ravel__versions_encode(const ravel__versions *versions,
+                              unsigned char out[RAVEL__VERSIONS_HEADER + 24 * RAVEL__STORE_KEEP_MOST]);
+ravel_status ravel__versions_decode(const void *bytes, int64_t size, ravel__versions *versions, ravel_error *err);
+
+/* ---- PULL: session u64, identity, base, count u32, 0 u32; then per slice tensor u32, dtype u16, ndim u16, box ---- */
+
+typedef struct ravel__asked {
+    int32_t item;   /* of the store */
+    int32_t tensor; /* of the directory */
+    int32_t dtype;  /* that travels */
+    ravel__box box;
+    int64_t count; /* elements */
+} ravel__asked;
+
+typedef struct ravel__ask {
+    uint64_t session;
+    ravel_refit_identity identity, base; /* base version 0: none */
+    int64_t count;
+} ravel__ask;
+
+static inline size_t ravel__ask_slice_bytes(int32_t ndim) {
+    return 8 + 16 * (size_t)ndim;
+}
+void ravel__ask_put_header(unsigned char *out, const ravel__ask *ask);
+unsigned char *ravel__ask_put_slice(unsigned char *out, int32_t tensor, int32_t dtype, const ravel__box *box);
+/* The header alone. */
+ravel_status ravel__ask_open(const void *bytes, int64_t size, ravel__ask *ask, ravel_error *err);
+/* All slices into asked[ask->count]. `item_of`: [tensors] of the directory, this rank's items, -1: it has none. */
+ravel_status ravel__ask_read(const void *bytes, int64_t size, const ravel__ask *ask, const ravel__store *store,
+                             const int32_t *item_of, int64_t tensors, ravel__asked *asked, ravel_error *err);
+
+/* ---- HASHES: elements per block u64, elements of the slice in the first block u64, then hashes u64 ---- */
+
+typedef struct ravel__hashes {
+    int64_t per_block, first; /* elements */
+    int64_t blocks;
+} ravel__hashes;
+
+/* Blocks of a slice of `count` elements; -1 where the numbers make no sense. */
+int64_t ravel__hashes_blocks(int64_t count, int64_t per_block, int64_t first);
+/* `count`: elements of the slice, `each`: their bytes; blocks are at most `most` bytes long. */
+ravel_status ravel__hashes_decode(const void *bytes, int64_t size, int64_t count, int64_t each, int64_t most,
+                                  ravel__hashes *hashes, ravel_error *err);
+
+/* ---- FAILED ---- */
+
+void ravel__failed_encode(ravel_status status, const char *message, unsigned char out[RAVEL__FAILED_BYTES]);
+/* Returns the peer's status, with its sentence. */
+ravel_status ravel__failed_decode(const void *bytes, int64_t size, ravel_error *err);
+
+/* ---- REPORT ---- */
+
+typedef struct ravel__pull_report {
+    uint64_t generator; /* random, drawn when it connected */
+    ravel_refit_identity held;
+    int32_t ranks;
+    double prepare_seconds, pause_seconds; /* of the last commit */
+    double tokens_per_second;              /* as the generator said */
+    int64_t bytes;                         /* pulled for the last commit, all ranks */
+    int64_t commits;
+} ravel__pull_report;
+
+void ravel__pull_report_encode(const ravel__pull_report *report, unsigned char out[RAVEL__REPORT_BYTES]);
+ravel_status ravel__pull_report_decode(const void *bytes, int64_t size, ravel__pull_report *report, ravel_error *err);
+
+#endif
