@@ -205,6 +205,15 @@ typedef enum ravel_phase {
     X(REFIT_OVERLAP, "refit/overlap_share", GAUGE, "share", MAX, ALL,                                                  \
       "share of the smaller phases that was hidden behind the largest")                                                \
     X(REFIT_RATE, "refit/gb_per_sec", GAUGE, "GB/s", MAX, ALL, "bytes needed / total time / 1e9")                      \
+    X(REFIT_PUBLISH, "refit/publish_sec", TIMER, "s", MAX, ALL, "publishing a version on the slowest trainer rank")    \
+    X(REFIT_PREPARE, "refit/prepare_sec", TIMER, "s", MAX, ALL,                                                        \
+      "staging a version on the slowest connected generator, which goes on generating")                                \
+    X(REFIT_PAUSE, "refit/pause_sec", TIMER, "s", MAX, ALL, "what the slowest connected generator waited to commit")   \
+    X(REFIT_VERSION_LAG, "refit/version_lag", GAUGE, "versions", MAX, ALL,                                             \
+      "versions published since the one that the connected generator furthest behind holds")                           \
+    X(REFIT_GENERATORS, "refit/generators", COUNTER, "generators", MAX, ALL, "connected generators that reported")     \
+    X(REFIT_GENERATOR_TOKENS, "refit/generator_tokens_per_sec", GAUGE, "tokens/s", MAX, ALL,                           \
+      "tokens per second of all connected generators together, as they reported")                                      \
     X(REWARD_MEAN, "reward/mean", GAUGE, "", MEAN, RL, "over samples of all ranks")                                    \
     X(REWARD_STD, "reward/std", GAUGE, "", STD, RL, "over samples of all ranks (population)")                          \
     X(REWARD_MIN, "reward/min", GAUGE, "", MIN, RL, "over samples of all ranks")                                       \

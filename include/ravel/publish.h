@@ -122,7 +122,8 @@ typedef struct ravel_generator_report {
 /* Generators that reported to this rank (they report to rank 0): at most `most` are written, the newest reports first.
  * Returns how many there are. */
 RAVEL_API int64_t ravel_publisher_generators(ravel_publisher *publisher, ravel_generator_report *reports, int64_t most);
-/* Counts them in metrics: the rows refit/pause, refit/version_lag, refit/generator_tokens_per_s. */
+/* Counts the last publish and the connected generators in metrics: the rows refit/publish_sec, prepare_sec, pause_sec,
+ * version_lag, generators and generator_tokens_per_sec. */
 RAVEL_API void ravel_publisher_count(ravel_publisher *publisher, ravel_metrics *metrics);
 
 /* ---- generators ----------------------------------------------------------------------------------------- */

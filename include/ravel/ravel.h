@@ -33,6 +33,7 @@
 #include <ravel/options.h>
 #include <ravel/order.h>
 #include <ravel/plan.h>
+#include <ravel/publish.h>
 #include <ravel/refit.h>
 #include <ravel/report.h>
 #include <ravel/safetensors.h>

@@ -257,28 +257,34 @@ RAVEL_METRIC_REFIT_LOAD = 114
 RAVEL_METRIC_REFIT_COMMIT = 115
 RAVEL_METRIC_REFIT_OVERLAP = 116
 RAVEL_METRIC_REFIT_RATE = 117
-RAVEL_METRIC_REWARD_MEAN = 118
-RAVEL_METRIC_REWARD_STD = 119
-RAVEL_METRIC_REWARD_MIN = 120
-RAVEL_METRIC_REWARD_MAX = 121
-RAVEL_METRIC_REWARD_ZERO_VARIANCE = 122
-RAVEL_METRIC_RESPONSE_LENGTH_MEAN = 123
-RAVEL_METRIC_RESPONSE_LENGTH_MIN = 124
-RAVEL_METRIC_RESPONSE_LENGTH_MAX = 125
-RAVEL_METRIC_RESPONSE_TRUNCATED = 126
-RAVEL_METRIC_ROLLOUT_TOKENS = 127
-RAVEL_METRIC_ROLLOUT_TOKENS_PER_SEC = 128
-RAVEL_METRIC_ROLLOUT_STALENESS = 129
-RAVEL_METRIC_POLICY_RATIO_MEAN = 130
-RAVEL_METRIC_POLICY_RATIO_MAX = 131
-RAVEL_METRIC_POLICY_APPROX_KL = 132
-RAVEL_METRIC_POLICY_KL_REF = 133
-RAVEL_METRIC_POLICY_ENTROPY = 134
-RAVEL_METRIC_POLICY_CLIP_SHARE = 135
-RAVEL_METRIC_POLICY_GAP_MEAN = 136
-RAVEL_METRIC_POLICY_GAP_MAX = 137
-RAVEL_METRIC_TOKEN_MULT_PROB_ERROR = 138
-RAVEL_METRICS = 139
+RAVEL_METRIC_REFIT_PUBLISH = 118
+RAVEL_METRIC_REFIT_PREPARE = 119
+RAVEL_METRIC_REFIT_PAUSE = 120
+RAVEL_METRIC_REFIT_VERSION_LAG = 121
+RAVEL_METRIC_REFIT_GENERATORS = 122
+RAVEL_METRIC_REFIT_GENERATOR_TOKENS = 123
+RAVEL_METRIC_REWARD_MEAN = 124
+RAVEL_METRIC_REWARD_STD = 125
+RAVEL_METRIC_REWARD_MIN = 126
+RAVEL_METRIC_REWARD_MAX = 127
+RAVEL_METRIC_REWARD_ZERO_VARIANCE = 128
+RAVEL_METRIC_RESPONSE_LENGTH_MEAN = 129
+RAVEL_METRIC_RESPONSE_LENGTH_MIN = 130
+RAVEL_METRIC_RESPONSE_LENGTH_MAX = 131
+RAVEL_METRIC_RESPONSE_TRUNCATED = 132
+RAVEL_METRIC_ROLLOUT_TOKENS = 133
+RAVEL_METRIC_ROLLOUT_TOKENS_PER_SEC = 134
+RAVEL_METRIC_ROLLOUT_STALENESS = 135
+RAVEL_METRIC_POLICY_RATIO_MEAN = 136
+RAVEL_METRIC_POLICY_RATIO_MAX = 137
+RAVEL_METRIC_POLICY_APPROX_KL = 138
+RAVEL_METRIC_POLICY_KL_REF = 139
+RAVEL_METRIC_POLICY_ENTROPY = 140
+RAVEL_METRIC_POLICY_CLIP_SHARE = 141
+RAVEL_METRIC_POLICY_GAP_MEAN = 142
+RAVEL_METRIC_POLICY_GAP_MAX = 143
+RAVEL_METRIC_TOKEN_MULT_PROB_ERROR = 144
+RAVEL_METRICS = 145
 
 # ravel_metric_kind
 RAVEL_KIND_COUNTER = 0
@@ -357,6 +363,12 @@ RAVEL_PHASE_REFIT = 8
 RAVEL_PHASE_CHECKPOINT = 9
 RAVEL_PHASE_EVAL = 10
 RAVEL_PHASES = 11
+
+# ravel_pull_state
+RAVEL_PULL_IDLE = 0
+RAVEL_PULL_NEWER = 1
+RAVEL_PULL_STAGING = 2
+RAVEL_PULL_READY = 3
 
 # ravel_recompute
 RAVEL_RECOMPUTE_NONE = 0
@@ -712,6 +724,22 @@ class ravel_refit_options(C.Structure):
 
 
 class ravel_refit_report(C.Structure):
+    pass
+
+
+class ravel_publish_options(C.Structure):
+    pass
+
+
+class ravel_generator_report(C.Structure):
+    pass
+
+
+class ravel_pull_options(C.Structure):
+    pass
+
+
+class ravel_pull_report(C.Structure):
     pass
 
 
@@ -1473,6 +1501,61 @@ ravel_refit_report._fields_ = [
     ("stage_bytes", C.c_int64),
     ("peak_most", C.c_int64),
 ]
+ravel_publish_options._fields_ = [
+    ("size", C.c_size_t),
+    ("keep", C.c_int32),
+    ("threads", C.c_int32),
+    ("block_bytes", C.c_int64),
+    ("dtype", C.c_int32),
+    ("open", C.c_int32),
+    ("token", C.c_char_p),
+    ("allow", C.c_char_p),
+    ("host", C.c_char_p),
+    ("max_links", C.c_int32),
+    ("reserved", C.c_int32),
+    ("timeout", C.c_double),
+    ("allocator", C.POINTER(ravel_allocator)),
+    ("logger", C.POINTER(ravel_logger)),
+]
+ravel_generator_report._fields_ = [
+    ("generator", C.c_uint64),
+    ("held", ravel_refit_identity),
+    ("lag", C.c_int64),
+    ("ranks", C.c_int32),
+    ("connected", C.c_int32),
+    ("prepare_seconds", C.c_double),
+    ("pause_seconds", C.c_double),
+    ("tokens_per_second", C.c_double),
+    ("bytes", C.c_int64),
+    ("commits", C.c_int64),
+    ("age_seconds", C.c_double),
+]
+ravel_pull_options._fields_ = [
+    ("size", C.c_size_t),
+    ("threads", C.c_int32),
+    ("stage", C.c_int32),
+    ("undo_dir", C.c_char_p),
+    ("cast", C.c_int32),
+    ("delta", C.c_int32),
+    ("audit", C.c_int32),
+    ("reserved", C.c_int32),
+    ("timeout", C.c_double),
+    ("token", C.c_char_p),
+    ("allocator", C.POINTER(ravel_allocator)),
+    ("logger", C.POINTER(ravel_logger)),
+]
+ravel_pull_report._fields_ = [
+    ("size", C.c_size_t),
+    ("identity", ravel_refit_identity),
+    ("bytes_needed", C.c_int64),
+    ("bytes_pulled", C.c_int64),
+    ("bytes_kept", C.c_int64),
+    ("live", C.c_int32),
+    ("senders", C.c_int32),
+    ("prepare_seconds", C.c_double),
+    ("pause_seconds", C.c_double),
+    ("lag", C.c_int64),
+]
 ravel_safetensor._fields_ = [
     ("name", C.c_char_p),
     ("dtype", C.c_int32),
@@ -1759,6 +1842,33 @@ FUNCTIONS = {
     "ravel_planner_push": (C.c_int, [C.c_void_p, C.POINTER(ravel_plan_input), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_take": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_waiting": (C.c_int64, [C.c_void_p]),
+    "ravel_publish_option_table": (C.POINTER(ravel_option), []),
+    "ravel_publish_options_default": (None, [C.POINTER(ravel_publish_options)]),
+    "ravel_publisher_address": (C.c_char_p, [C.c_void_p]),
+    "ravel_publisher_count": (None, [C.c_void_p, C.c_void_p]),
+    "ravel_publisher_create": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_publish_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_publisher_free": (None, [C.c_void_p]),
+    "ravel_publisher_generators": (C.c_int64, [C.c_void_p, C.POINTER(ravel_generator_report), C.c_int64]),
+    "ravel_publisher_newest": (ravel_refit_identity, [C.c_void_p]),
+    "ravel_publisher_publish": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_publisher_seconds": (None, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ravel_publisher_version_bytes": (C.c_int64, [C.c_void_p]),
+    "ravel_pull_option_table": (C.POINTER(ravel_option), []),
+    "ravel_pull_options_default": (None, [C.POINTER(ravel_pull_options)]),
+    "ravel_puller_audit": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_puller_commit": (C.c_int, [C.c_void_p, C.POINTER(ravel_pull_report), C.POINTER(ravel_error)]),
+    "ravel_puller_create": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(ravel_refit_sink), C.POINTER(ravel_pull_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_puller_data": (C.c_void_p, [C.c_void_p, C.c_int64]),
+    "ravel_puller_drop": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_puller_free": (None, [C.c_void_p]),
+    "ravel_puller_identity": (ravel_refit_identity, [C.c_void_p]),
+    "ravel_puller_newest": (ravel_refit_identity, [C.c_void_p]),
+    "ravel_puller_note": (None, [C.c_void_p, C.c_double]),
+    "ravel_puller_pin": (C.c_int32, [C.c_void_p]),
+    "ravel_puller_poll": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_puller_stage": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_puller_unpin": (None, [C.c_void_p, C.c_int32]),
+    "ravel_puller_wait": (C.c_int, [C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
     "ravel_ragged_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
     "ravel_ragged_find": (C.c_int64, [C.POINTER(ravel_ragged), C.c_char_p]),
     "ravel_read_option_table": (C.POINTER(ravel_option), []),
@@ -1944,6 +2054,10 @@ STRUCTS = [
     ravel_refit_sink,
     ravel_refit_options,
     ravel_refit_report,
+    ravel_publish_options,
+    ravel_generator_report,
+    ravel_pull_options,
+    ravel_pull_report,
     ravel_safetensor,
     ravel_safetensors_options,
     ravel_encoding,

@@ -432,3 +432,27 @@ int64_t ravel_publisher_generators(ravel_publisher *p, ravel_generator_report *r
     if (reports && most > 0) qsort(reports, (size_t)(count < most ? count : most), sizeof *reports, newer_first);
     return count;
 }
+
+void ravel_publisher_count(ravel_publisher *p, ravel_metrics *metrics) {
+    int64_t newest = ravel_publisher_newest(p).version, connected = 0, lag = 0;
+    double prepare = 0, pause = 0, tokens = 0;
+    pthread_mutex_lock(&p->server.report_lock);
+    for (int64_t i = 0; i < p->server.report_count; i++) {
+        ravel_generator_report g;
+        if (!p->server.reports[i].from) continue;
+        fill_report(&p->server.reports[i], newest, 0, &g);
+        connected++;
+        lag = g.lag > lag ? g.lag : lag;
+        prepare = g.prepare_seconds > prepare ? g.prepare_seconds : prepare;
+        pause = g.pause_seconds > pause ? g.pause_seconds : pause;
+        tokens += g.tokens_per_second;
+    }
+    pthread_mutex_unlock(&p->server.report_lock);
+    (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PUBLISH, p->total_seconds, 1);
+    if (p->rank != 0 || connected == 0) return; /* generators report to rank 0 */
+    (void)ravel_metrics_count(metrics, RAVEL_METRIC_REFIT_GENERATORS, connected);
+    (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PREPARE, prepare, 1);
+    (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PAUSE, pause, 1);
+    (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_VERSION_LAG, (double)lag, 1);
+    (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_GENERATOR_TOKENS, tokens, 1);
+}

@@ -25,7 +25,7 @@ metrics: flops metrics
 text: chat tokenizer
 io: lengths mock safetensors
 comm: comm mesh
-refit: refit
+refit: publish refit
 report: report
 feed: exchange feed meta order source
 '
