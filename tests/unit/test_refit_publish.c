@@ -150,8 +150,7 @@ TEST(refit_publish_pull_random_models) {
         pthread_t trainers, generators[2];
         random_meeting(&m, &rng);
         CHECK_EQ(pthread_create(&trainers, NULL, run_trainers, &m), 0);
-        for (int32_t g = 0; g < m.generators; g++)
-            CHECK_EQ(pthread_create(&generators[g], NULL, run_generator, &m), 0);
+        for (int32_t g = 0; g < m.generators; g++) CHECK_EQ(pthread_create(&generators[g], NULL, run_generator, &m), 0);
         for (int32_t g = 0; g < m.generators; g++) (void)pthread_join(generators[g], NULL);
         (void)pthread_join(trainers, NULL);
         if (m.err.status != RAVEL_OK || m.wrong)
