@@ -10,7 +10,6 @@
  *     refit                               weights from trainers to generators
  *     metrics, flops                      where every token and every second went
  *     safetensors, lengths, mock, file    files and mock data
- *     tokenizer                           text to token ids and back
  */
 #ifndef RAVEL_RAVEL_H
 #define RAVEL_RAVEL_H
@@ -39,7 +38,6 @@
 #include <ravel/safetensors.h>
 #include <ravel/shape.h>
 #include <ravel/source.h>
-#include <ravel/tokenizer.h>
 #include <ravel/weights.h>
 
 #endif

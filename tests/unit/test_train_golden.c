@@ -73,7 +73,7 @@ static ravel_status compare(const job *j, train_model *model, double *worst, cha
         (void)snprintf(name, sizeof name, "%s/%s", modes[j->mode], params->tensors[t].name);
         status = ravel_safetensors_get(file, name, params->tensors[t].rank, params->tensors[t].dims, &golden, err);
         double off = 0, size = 0;
-        const float *mine = train_model_grads(model) + params->tensors[t].offset;
+        const float *mine = (const float *)train_model_grads(model) + params->tensors[t].offset;
         for (int64_t i = 0; !status && i < golden->count; i++) {
             float want;
             memcpy(&want, (const char *)golden->data + i * 4, 4);

@@ -5,6 +5,7 @@
 #include "train/kernels/ref/layers.c"
 #include "train/kernels/ref/head.c"
 #include "train/kernels/ref/attention.c"
+#include "train/kernels/ref/loss.c"
 
 #include "tests/unit/check.h"
 
@@ -98,7 +99,8 @@ TEST(train_gradient_of_matmul) {
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 7, WIDTH = 5, TABLE = 4 };
-static const int32_t picks[ROWS] = {2, 0, 2, 1, 2, 0, 1}; /* row 3 is never picked: its gradient is 0 */
+/* The table holds ids 5 to 8. Row 8 is never picked: its gradient is 0; 3 and 9 are elsewhere: rows of zeros. */
+static const int32_t picks[ROWS] = {7, 5, 7, 3, 7, 5, 9}, by_id[ROWS] = {3, 1, 5, 0, 2, 4, 6};
 
 typedef struct lookup {
     double *table, *bias, *cotangent;
@@ -107,8 +109,9 @@ typedef struct lookup {
 static double lookup_value(void *user) {
     lookup *p = user;
     double y[ROWS * WIDTH];
-    train_rows x = {.rows = ROWS, .width = WIDTH, .to = y, .from = p->table, .from_ids = picks};
-    REF(copy_rows)(NULL, &x);
+    train_embedding x = {.rows = ROWS, .width = WIDTH, .first = 5, .count = TABLE, .ids = picks, .table = p->table};
+    x.y = y;
+    REF(embed)(NULL, &x);
     REF(bias)(NULL, y, p->bias, ROWS, WIDTH, WIDTH);
     for (int i = 0; i < ROWS * WIDTH; i++) y[i] = y[i] * y[i];
     return inner(y, p->cotangent, ROWS * WIDTH);
@@ -119,8 +122,16 @@ TEST(train_gradient_of_rows_and_bias) {
     lookup p = {random_array(TABLE * WIDTH, 1), random_array(WIDTH, 1), random_array(ROWS * WIDTH, 1)};
     double *d_table = zeros(TABLE * WIDTH), *d_bias = zeros(WIDTH), d_y[ROWS * WIDTH];
     for (int i = 0; i < ROWS * WIDTH; i++)
-        d_y[i] = 2 * p.cotangent[i] * (p.table[picks[i / WIDTH] * WIDTH + i % WIDTH] + p.bias[i % WIDTH]);
-    REF(scatter_add)(NULL, d_table, d_y, picks, ROWS, WIDTH);
+        d_y[i] =
+            2 * p.cotangent[i] *
+            ((picks[i / WIDTH] == 3 || picks[i / WIDTH] == 9 ? 0
+                                                             : p.table[(picks[i / WIDTH] - 5) * WIDTH + i % WIDTH]) +
+             p.bias[i % WIDTH]);
+    train_embedding back = {.rows = ROWS, .width = WIDTH, .first = 5, .count = TABLE, .ids = picks, .ordered = ROWS};
+    back.d_y = d_y;
+    back.d_table = d_table;
+    back.order = by_id;
+    REF(embed_backward)(NULL, &back);
     REF(bias_backward)(NULL, d_bias, d_y, ROWS, WIDTH, WIDTH);
     problem q = {lookup_value, &p};
     EXPECT(agrees(&q, "table", p.table, d_table, TABLE * WIDTH));
@@ -137,7 +148,10 @@ typedef struct norm {
 static double norm_value(void *user) {
     norm *p = user;
     double y[ROWS * WIDTH], sum[ROWS * WIDTH];
-    REF(rmsnorm)(NULL, y, sum, p->x, p->add, p->weight, 1e-3, ROWS, WIDTH);
+    train_norm n = {.rows = ROWS, .width = WIDTH, .eps = 1e-3, .x = p->x, .add = p->add, .weight = p->weight};
+    n.y = y;
+    n.sum = sum;
+    REF(rmsnorm)(NULL, &n);
     return inner(y, p->cotangent, ROWS * WIDTH) + inner(sum, p->sum_cotangent, ROWS * WIDTH);
 }
 
@@ -146,9 +160,15 @@ TEST(train_gradient_of_rmsnorm) {
     int n = ROWS * WIDTH;
     norm p = {random_array(n, 1), random_array(n, 1), random_array(WIDTH, 1), random_array(n, 1), random_array(n, 1)};
     double *sum = zeros(n), *y = zeros(n), *d_x = zeros(n), *d_weight = zeros(WIDTH);
-    REF(rmsnorm)(NULL, y, sum, p.x, p.add, p.weight, 1e-3, ROWS, WIDTH);
+    train_norm forward = {.rows = ROWS, .width = WIDTH, .eps = 1e-3, .x = p.x, .add = p.add, .weight = p.weight};
+    forward.y = y;
+    forward.sum = sum;
+    REF(rmsnorm)(NULL, &forward);
     memcpy(d_x, p.sum_cotangent, (size_t)n * sizeof *d_x); /* what comes along the residual is added to */
-    REF(rmsnorm_backward)(NULL, d_x, d_weight, p.cotangent, sum, p.weight, 1e-3, ROWS, WIDTH);
+    train_norm back = {.rows = ROWS, .width = WIDTH, .eps = 1e-3, .x = sum, .weight = p.weight, .d_y = p.cotangent};
+    back.d_x = d_x;
+    back.d_weight = d_weight;
+    REF(rmsnorm_backward)(NULL, &back);
     problem q = {norm_value, &p};
     EXPECT(agrees(&q, "x", p.x, d_x, n));
     EXPECT(agrees(&q, "add", p.add, d_x, n));
@@ -218,8 +238,10 @@ TEST(train_gradient_of_rope_with_and_without_norm) {
 
 /* ---- attention ------------------------------------------------------------------------------------------ */
 
-/* Three samples with a gap: rows 3 and 9 belong to nobody. */
+/* Three samples with a gap: rows 3 and 9 belong to nobody. With `cut`, queries are the last rows of samples, or all of
+ * them seen from further on, or before their keys. */
 static const int32_t starts[] = {0, 4, 10}, lengths[] = {3, 5, 1};
+static const int32_t cut_starts[] = {1, 4, 10}, cut_lengths[] = {2, 5, 1}, cut_shifts[] = {1, 9, -1};
 enum { SPAN = 11 };
 
 typedef struct attend_problem {
@@ -233,15 +255,19 @@ static double attend_value(void *user) {
     return inner(p->x.o, p->cotangent, SPAN * HEADS * DIM);
 }
 
-TEST(train_gradient_of_attention) {
-    rng = ravel__rng_seed(check_seed());
+static void attention_gradient(int cut, int window) {
     int nq = SPAN * HEADS * DIM, nk = SPAN * KV_HEADS * DIM;
     double *q = random_array(nq, 1), *k = random_array(nk, 1), *v = random_array(nk, 1);
     double *o = zeros(nq), *lse = zeros(SPAN * HEADS), *cotangent = random_array(nq, 1);
     double *d_q = zeros(nq), *d_k = zeros(nk), *d_v = zeros(nk);
-    train_ragged batch = {.tokens = SPAN, .samples = 3, .longest = 5, .starts = starts, .lengths = lengths};
+    train_ragged batch = {.tokens = SPAN, .longest = 5, .starts = starts, .lengths = lengths};
+    train_ragged some = {.tokens = SPAN, .longest = 5, .starts = cut_starts, .lengths = cut_lengths};
     attend_problem p = {.cotangent = cotangent};
-    p.x = (train_attention){.batch = batch,
+    p.x = (train_attention){.samples = 3,
+                            .window = window,
+                            .queries = cut ? some : batch,
+                            .keys = batch,
+                            .shifts = cut ? cut_shifts : NULL,
                             .heads = HEADS,
                             .kv_heads = KV_HEADS,
                             .head_dim = DIM,
@@ -268,6 +294,14 @@ TEST(train_gradient_of_attention) {
     EXPECT(agrees(&whole, "k", k, d_k, nk));
     EXPECT(agrees(&whole, "v", v, d_v, nk));
     free(q), free(k), free(v), free(o), free(lse), free(cotangent), free(d_q), free(d_k), free(d_v);
+}
+
+TEST(train_gradient_of_attention) {
+    rng = ravel__rng_seed(check_seed());
+    attention_gradient(0, 0);
+    attention_gradient(0, 2);
+    attention_gradient(1, 0);
+    attention_gradient(1, 3);
 }
 
 /* ---- feed-forward and head ------------------------------------------------------------------------------ */
@@ -303,7 +337,8 @@ typedef struct head {
 
 static double head_value(void *user) {
     head *p = user;
-    REF(softmax)(NULL, &p->x);
+    REF(softmax_parts)(NULL, &p->x);
+    REF(softmax_combine)(NULL, &p->x);
     return inner(p->x.logprob, p->logprob_cotangent, ROWS) + inner(p->x.entropy, p->entropy_cotangent, ROWS);
 }
 
@@ -312,16 +347,20 @@ TEST(train_gradient_of_softmax_and_entropy) {
     enum { VOCAB = 9 };
     static const int32_t targets[ROWS] = {0, 8, 3, 3, 1, 2, 7};
     double *logits = random_array(ROWS * VOCAB, 2), *d = zeros(ROWS * VOCAB), logprob[ROWS], lse[ROWS], entropy[ROWS];
+    double parts[4 * ROWS];
     head p = {.logprob_cotangent = random_array(ROWS, 1), .entropy_cotangent = random_array(ROWS, 1)};
     p.x = (train_softmax){.rows = ROWS,
-                          .vocab = VOCAB,
+                          .columns = VOCAB,
+                          .parts = parts,
+                          .ranks = 1,
                           .logits = logits,
                           .scale = 0.7,
                           .targets = targets,
                           .logprob = logprob,
                           .lse = lse,
                           .entropy = entropy};
-    REF(softmax)(NULL, &p.x);
+    REF(softmax_parts)(NULL, &p.x);
+    REF(softmax_combine)(NULL, &p.x);
     train_softmax back = p.x;
     memcpy(d, logits, ROWS * VOCAB * sizeof *d);
     back.logits = d;

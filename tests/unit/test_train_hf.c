@@ -51,21 +51,19 @@ TEST(train_hf_round_trip) {
         CHECK(rig_open(&r, "cpu", 1, &shape, &o));
         CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
         const train_params *params = train_model_params(r.model);
-        float *weights = train_model_weights(r.model);
-        CHECK_OK(
-            train_folder_save(folder, &shape, params, r.kernels, r.device, weights, kinds[i / 2].dtype, i - 1, &err),
-            &err);
+        train_array weights = train_model_array(r.model), copy = weights;
+        CHECK_OK(train_folder_save(folder, &shape, params, &weights, kinds[i / 2].dtype, i - 1, &err), &err);
         int32_t stops[2];
         CHECK_EQ(train_stops_read(folder, stops, 2), i > 0);
         if (i > 0) CHECK_EQ(stops[0], i - 1);
         CHECK_OK(train_config_read(folder, &back, &err), &err);
         CHECK(memcmp(&back, &shape, sizeof shape) == 0);
         float *loaded = calloc((size_t)params->elements, sizeof *loaded);
-        CHECK_OK(train_tensors_load(params, r.kernels, r.device, loaded, folder, &err), &err);
-        double off = relative_distance(loaded, weights, params->elements);
+        copy.data = loaded;
+        CHECK_OK(train_tensors_load(params, &copy, folder, &err), &err);
+        double off = relative_distance(loaded, weights.data, params->elements);
         CHECK(off <= kinds[i / 2].off);
-        CHECK_EQ(train_folder_save(folder, &shape, params, r.kernels, r.device, weights, RAVEL_I32, -1, &err),
-                 RAVEL_E_ARGUMENT);
+        CHECK_EQ(train_folder_save(folder, &shape, params, &weights, RAVEL_I32, -1, &err), RAVEL_E_ARGUMENT);
         free(loaded);
         rig_close(&r);
     }
@@ -113,9 +111,8 @@ TEST(train_hf_weights_that_do_not_fit) {
     CHECK_OK(train_config_read(GOLDEN "/config.json", &shape, &err), &err);
     shape.ffn = 161;
     CHECK(rig_open(&r, "cpu", 1, &shape, &o));
-    float *weights = train_model_weights(r.model);
-    CHECK_EQ(train_tensors_load(train_model_params(r.model), r.kernels, r.device, weights, GOLDEN "/model.safetensors",
-                                &err),
+    train_array weights = train_model_array(r.model);
+    CHECK_EQ(train_tensors_load(train_model_params(r.model), &weights, GOLDEN "/model.safetensors", &err),
              RAVEL_E_DATA);
     CHECK_HAS(err.message, "mlp.gate_proj.weight");
     rig_close(&r);
@@ -123,13 +120,12 @@ TEST(train_hf_weights_that_do_not_fit) {
     shape.tied = 0;
     CHECK(rig_open(&r, "cpu", 1, &shape, &o));
     ravel_error_clear(&err);
-    CHECK_EQ(train_tensors_load(train_model_params(r.model), r.kernels, r.device, train_model_weights(r.model),
-                                GOLDEN "/model.safetensors", &err),
+    weights = train_model_array(r.model);
+    CHECK_EQ(train_tensors_load(train_model_params(r.model), &weights, GOLDEN "/model.safetensors", &err),
              RAVEL_E_DATA);
     CHECK_HAS(err.message, "lm_head.weight");
     ravel_error_clear(&err);
-    CHECK_EQ(train_tensors_load(train_model_params(r.model), r.kernels, r.device, train_model_weights(r.model),
-                                GOLDEN "/missing.safetensors", &err),
+    CHECK_EQ(train_tensors_load(train_model_params(r.model), &weights, GOLDEN "/missing.safetensors", &err),
              RAVEL_E_IO);
     rig_close(&r);
 }

@@ -2,6 +2,7 @@
 #include "tests/unit/train_support.h"
 
 #include "base/rng.h"
+#include "tests/unit/normal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -212,66 +213,95 @@ TEST(train_model_packing_and_fillers) {
     rig_close(&r);
 }
 
-/* ---- hooks ---------------------------------------------------------------------------------------------- */
+/* ---- policy losses -------------------------------------------------------------------------------------- */
 
-/* loss = sum over tokens of (logprob + 1)^2 / 2 - 0.3 entropy^2: both derivatives depend on the values. */
-typedef struct hook {
-    const train_batch *batch;
-    int64_t seen;
-    int32_t last;
-    int fail;
-} hook;
-
-static ravel_status squares_hook(void *user, const train_scored *s, ravel_error *err) {
-    hook *h = user;
-    if (h->fail) return ravel_error_set(err, RAVEL_E_CALLBACK, "no more");
-    for (int64_t i = 0; i < s->count; i++) {
-        if (s->places[i] <= h->last) return ravel_error_set(err, RAVEL_E_INTERNAL, "places are out of order");
-        h->last = s->places[i];
-        h->seen++;
-        s->coef[i] = s->logprob[i] + 1;
-        s->entropy_coef[i] = -0.6f * s->entropy[i];
+/* The loss on the device, chunk by chunk or by sequence, and the two calls with the same coefficients in between give the
+ * same gradients. */
+static void policy_and_two_passes(rig *r, train_batch *b, int sequence) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    int64_t n = train_model_params(r->model)->elements;
+    float logprob[TOKENS], entropy[TOKENS], coef[TOKENS], entropy_coef[TOKENS];
+    float old[TOKENS], generator[TOKENS], reference[TOKENS], advantages[TOKENS];
+    train_result result = {.logprob = logprob, .entropy = entropy};
+    CHECK_OK(train_model_score(r->model, b, &result, &err), &err);
+    for (int i = 0; i < TOKENS; i++) {
+        old[i] = logprob[i] + 0.1f * (float)ravel__rng_normal(&rng);
+        generator[i] = old[i] + 0.05f * (float)ravel__rng_normal(&rng);
+        reference[i] = logprob[i] + 0.2f * (float)ravel__rng_normal(&rng);
+        advantages[i] = (float)ravel__rng_normal(&rng);
     }
-    return RAVEL_OK;
+    train_policy_terms terms = {.sequence = sequence, .kl_kind = TRAIN_KL_K3, .gap = TRAIN_GAP_OLD, .kl = 0.1};
+    terms.clip_low = terms.clip_high = 0.2;
+    terms.tis = 1.05;
+    terms.entropy = 0.03;
+    train_loss loss = {terms, old, generator, reference, advantages, 1, 0};
+    train_model_clear_grads(r->model);
+    CHECK_OK(train_model_learn(r->model, b, &loss, NULL, &err), &err);
+    train_update update;
+    CHECK_OK(train_model_read(r->model, &update, &err), &err);
+    CHECK(update.sums.tokens == (double)result.scored && update.sums.gap_tokens == update.sums.tokens);
+    float *learnt = rig_grads(r);
+    /* The same by hand: the loss kernel on host arrays, in the order of the tokens. */
+    train_model_clear_grads(r->model);
+    CHECK_OK(train_model_forward(r->model, b, &result, &err), &err);
+    float now[TOKENS], ent[TOKENS], w[TOKENS], o[TOKENS], g[TOKENS], f[TOKENS], a[TOKENS], c[TOKENS], e[TOKENS];
+    int32_t samples[TOKENS], places[TOKENS], scored = 0;
+    for (int32_t s = 0; s < b->samples; s++)
+        for (int32_t t = b->cu_seqlens[s] + 1; t < b->cu_seqlens[s + 1]; t++) {
+            if (b->weights && b->weights[t] == 0) continue;
+            now[scored] = logprob[t], ent[scored] = entropy[t], w[scored] = b->weights ? b->weights[t] : 1;
+            o[scored] = old[t], g[scored] = generator[t], f[scored] = reference[t], a[scored] = advantages[s];
+            samples[scored] = s, places[scored++] = t;
+        }
+    train_sequence_sums sequences[TOKENS] = {{0}};
+    train_loss_sums sums = {0};
+    train_loss_rows rows = {scored, &terms, now, ent, w, o, g, f, a, samples, sequences, c, e, &sums};
+    if (sequence) r->kernels->sequence_sums(r->device, &rows, sequences);
+    r->kernels->loss(r->device, &rows);
+    for (int32_t i = 0; i < scored; i++) coef[places[i]] = c[i], entropy_coef[places[i]] = e[i];
+    CHECK(fabs(sums.loss - update.sums.loss) < 1e-6 * (1 + fabs(sums.loss)) && sums.clipped == update.sums.clipped);
+    CHECK_OK(train_model_backward(r->model, coef, entropy_coef, &err), &err);
+    float *twice = rig_grads(r);
+    CHECK(relative_distance(twice, learnt, n) < 1e-6);
+    free(learnt), free(twice);
 }
 
-/* The hook, chunk by chunk, and the two calls with coefficients in between give the same gradients. */
-TEST(train_model_hook_and_two_passes_agree) {
+TEST(train_model_policy_loss_and_two_passes_agree) {
     rng = ravel__rng_seed(check_seed());
     ravel_shape shape = small_shape();
     data d = random_data(&shape);
     train_batch b = whole(&d);
     b.temperature = 0.7;
     rig r;
-    ravel_error err = RAVEL_ERROR_INIT;
     train_model_options o = with_budget(TOKENS);
     o.logits_rows = 9;
     CHECK(open_random(&r, "cpu", 1, &shape, &o));
-    int64_t n = train_model_params(r.model)->elements;
-    hook h = {.batch = &b, .last = -1};
-    train_loss loss = {.call = squares_hook, .user = &h, .entropy = 1};
-    float logprob[TOKENS], entropy[TOKENS], coef[TOKENS], entropy_coef[TOKENS];
-    train_result result = {.logprob = logprob, .entropy = entropy};
-    CHECK_OK(train_model_learn(r.model, &b, &loss, &result, &err), &err);
-    CHECK_EQ(h.seen, result.scored);
-    float *hooked = rig_grads(&r);
-    train_model_clear_grads(r.model);
+    policy_and_two_passes(&r, &b, 0);
+    policy_and_two_passes(&r, &b, 1);
+    rig_close(&r);
+}
+
+TEST(train_model_calls_out_of_order) {
+    rng = ravel__rng_seed(check_seed());
+    ravel_shape shape = small_shape();
+    data d = random_data(&shape);
+    train_batch b = whole(&d);
+    rig r;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_model_options o = with_budget(TOKENS);
+    CHECK(open_random(&r, "cpu", 1, &shape, &o));
+    static float coef[TOKENS];
+    train_result result = {0};
     CHECK_OK(train_model_forward(r.model, &b, &result, &err), &err);
-    for (int i = 0; i < TOKENS; i++) coef[i] = logprob[i] + 1, entropy_coef[i] = -0.6f * entropy[i];
-    CHECK_OK(train_model_backward(r.model, coef, entropy_coef, &err), &err);
-    float *twice = rig_grads(&r);
-    CHECK(relative_distance(twice, hooked, n) < 1e-6);
+    CHECK_OK(train_model_backward(r.model, coef, NULL, &err), &err);
     CHECK_EQ(train_model_backward(r.model, coef, NULL, &err), RAVEL_E_STATE); /* once for each forward */
-    result.entropy = NULL;
     ravel_error_clear(&err);
     CHECK_OK(train_model_forward(r.model, &b, &result, &err), &err);
-    CHECK_EQ(train_model_backward(r.model, coef, entropy_coef, &err), RAVEL_E_STATE);
+    CHECK_EQ(train_model_backward(r.model, coef, coef, &err), RAVEL_E_STATE);
     CHECK_HAS(err.message, "entrop");
-    h.fail = 1;
-    ravel_error_clear(&err);
-    CHECK_EQ(train_model_learn(r.model, &b, &loss, &result, &err), RAVEL_E_CALLBACK);
-    CHECK_STR(err.message, "no more");
-    free(hooked), free(twice);
+    CHECK_EQ(train_model_learn_backward(r.model, NULL, NULL), RAVEL_E_STATE);
+    CHECK_OK(train_model_learn_forward(r.model, &b, NULL, &err), &err);
+    CHECK_OK(train_model_learn_backward(r.model, NULL, &err), &err);
     rig_close(&r);
 }
 
@@ -290,13 +320,13 @@ TEST(train_model_memory_is_as_told) {
         train_model_options o = with_budget(budgets[i / 4]);
         train_memory told;
         rig r;
-        o.recompute = i & 1;
+        o.recompute = i & 1 ? TRAIN_RECOMPUTE_FULL : TRAIN_RECOMPUTE_NONE;
         o.inference = i >> 1 & 1;
         o.allocator = &memory.allocator;
         CHECK(train_model_memory(k, 1, &shape, &o, &told, NULL) == RAVEL_OK);
         CHECK(rig_open(&r, "cpu", 1, &shape, &o));
         CHECK(fabs((double)memory.live / (double)told.total - 1) < 0.1);
-        if (!o.inference) activations[i / 4][o.recompute] = told.activations;
+        if (!o.inference) activations[i / 4][i & 1] = told.activations;
         int64_t before = memory.calls, live = memory.live;
         data d = random_data(&shape);
         train_batch b = whole(&d);

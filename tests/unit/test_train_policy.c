@@ -3,6 +3,7 @@
 
 #include "base/rng.h"
 #include "tests/unit/normal.h"
+#include "train/kernels/kernels.h"
 #include "train/rl/policy.h"
 
 #include <math.h>
@@ -38,10 +39,32 @@ TEST(policy_overlong_punishment_is_linear) {
 
 enum { TOKENS = 9 };
 
+/* One sample's loss by the reference kernels: rows are its tokens with weight. */
+static void train_policy_loss(const train_policy *policy, int64_t count, double advantage, const float *now,
+                              const float *old, const float *generator, const float *trainer, const float *reference,
+                              const float *weights, float *coef, train_loss_sums *sums) {
+    const train_kernels *k = NULL;
+    train_policy_terms terms = train_policy_terms_of(policy, trainer ? TRAIN_GAP_OLD : TRAIN_GAP_NONE, 0);
+    float l[TOKENS], o[TOKENS], g[TOKENS], f[TOKENS], w[TOKENS], a[TOKENS], c[TOKENS];
+    int32_t samples[TOKENS] = {0};
+    train_sequence_sums sequence = {0};
+    int64_t rows = 0;
+    for (int64_t t = 0; t < count; t++) {
+        if (weights[t] == 0) continue;
+        l[rows] = now[t], o[rows] = old[t], g[rows] = generator[t], f[rows] = reference ? reference[t] : 0;
+        a[rows] = (float)advantage, w[rows++] = weights[t];
+    }
+    train_loss_rows x = {rows, &terms, l, NULL, w, o, g, reference ? f : NULL, a, samples, &sequence, c, NULL, sums};
+    if (train_kernels_find("ref", &k, NULL)) return;
+    if (terms.sequence) k->sequence_sums(NULL, &x, &sequence);
+    k->loss(NULL, &x);
+    for (int64_t t = 0, row = 0; t < count; t++) coef[t] = weights[t] != 0 ? c[row++] : 0;
+}
+
 static double loss_at(const train_policy *p, double advantage, const float *now, const float *old, const float *gen,
                       const float *ref, const float *weights) {
     float coef[TOKENS];
-    train_policy_sums sums = {0};
+    train_loss_sums sums = {0};
     train_policy_loss(p, TOKENS, advantage, now, old, gen, old, ref, weights, coef, &sums);
     return sums.loss;
 }
@@ -67,7 +90,7 @@ TEST(policy_derivative_is_that_of_the_loss) {
             weights[t] = t % 4 == 1 ? 0 : (float)ravel__rng_unit(&r);
         }
         double advantage = ravel__rng_normal(&r);
-        train_policy_sums sums = {0};
+        train_loss_sums sums = {0};
         train_policy_loss(&p, TOKENS, advantage, now, old, gen, old, ref, weights, coef, &sums);
         CHECK_EQ((int64_t)sums.tokens, 7);
         for (int t = 0; t < TOKENS; t++) {
@@ -93,7 +116,7 @@ TEST(policy_on_policy_is_plain_policy_gradient) {
     train_policy p;
     ravel_options_default(train_policy_option_table(), &p);
     float logp[3] = {-1, -2, -3}, weights[3] = {0.5f, 0, 0.25f}, coef[3];
-    train_policy_sums sums = {0};
+    train_loss_sums sums = {0};
     train_policy_loss(&p, 3, 2.0, logp, logp, logp, logp, NULL, weights, coef, &sums);
     CHECK(coef[0] == -1.0f && coef[1] == 0 && coef[2] == -0.5f);
     CHECK(sums.ratio == 2 && sums.ratio_max == 1 && sums.clipped == 0 && sums.gap_exp == 2 && sums.approx_kl == 0);
@@ -101,8 +124,7 @@ TEST(policy_on_policy_is_plain_policy_gradient) {
 }
 
 /* The loss and derivative of one token by hand, where ratio, advantage and clips are chosen. */
-static float slope_of(const train_policy *p, double ratio, double advantage, double generator,
-                      train_policy_sums *sums) {
+static float slope_of(const train_policy *p, double ratio, double advantage, double generator, train_loss_sums *sums) {
     float now = -1, old = -1 - (float)log(ratio), gen = (float)generator, weight = 1, coef;
     train_policy_loss(p, 1, advantage, &now, &old, &gen, NULL, NULL, &weight, &coef, sums);
     return coef;
@@ -118,16 +140,16 @@ TEST(policy_clips_act_on_their_own_side) {
     p.clip_low = 0.3; /* [0.7, 1.25] */
     p.clip_high = 0.25;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        train_policy_sums sums = {0};
+        train_loss_sums sums = {0};
         double slope = slope_of(&p, cases[i].ratio, cases[i].advantage, -1, &sums);
         CHECK(near(slope, cases[i].clipped ? 0 : -cases[i].ratio * cases[i].advantage, 1e-6));
         CHECK(sums.clipped == cases[i].clipped);
     }
     p.clip_high = 0.35; /* only what it bounds changes */
-    CHECK(slope_of(&p, 1.3, 1, -1, &(train_policy_sums){0}) != 0);
-    CHECK(slope_of(&p, 0.5, -1, -1, &(train_policy_sums){0}) == 0);
+    CHECK(slope_of(&p, 1.3, 1, -1, &(train_loss_sums){0}) != 0);
+    CHECK(slope_of(&p, 0.5, -1, -1, &(train_loss_sums){0}) == 0);
     p.dual_clip = 3; /* a negative advantage costs three times as much at most */
-    train_policy_sums sums = {0};
+    train_loss_sums sums = {0};
     CHECK(slope_of(&p, 4, -1, -1, &sums) == 0 && sums.loss == 3);
 }
 
@@ -137,7 +159,7 @@ TEST(policy_importance_weights_are_constants_up_to_the_cap) {
     p.tis = 2;
     for (int i = 0; i < 2; i++) { /* the trainer finds a token 1.5 and 5 times as likely as the generator did */
         double factor = i ? 5 : 1.5, used = i ? 2 : 1.5;
-        train_policy_sums sums = {0};
+        train_loss_sums sums = {0};
         double slope = slope_of(&p, 1, 1, -1 - log(factor), &sums);
         CHECK(near(slope, -used, 1e-6) && near(sums.tis, used, 1e-6) && sums.tis_capped == i);
     }

@@ -38,8 +38,8 @@ bool rig_golden(rig *r, const char *set, int32_t threads, const train_model_opti
     ravel_shape shape;
     if (train_config_read(GOLDEN, &shape, &err)) return check_fail(__FILE__, __LINE__, "%s", err.message), false;
     if (!rig_open(r, set, threads, &shape, options)) return false;
-    if (train_tensors_load(train_model_params(r->model), r->kernels, r->device, train_model_weights(r->model),
-                           GOLDEN "/model.safetensors", &err) == RAVEL_OK)
+    train_array weights = train_model_array(r->model);
+    if (train_tensors_load(train_model_params(r->model), &weights, GOLDEN "/model.safetensors", &err) == RAVEL_OK)
         return true;
     check_fail(__FILE__, __LINE__, "%s", err.message);
     rig_close(r);

@@ -22,8 +22,8 @@ static ravel_status join(char *path, const char *folder, const char *name, ravel
 }
 
 /* Where this rank's share of an array is on the device. */
-static train_real *array_of(train_learner *l, int which) {
-    if (which == WEIGHTS) return train_model_weights(l->model) + l->first;
+static void *array_of(train_learner *l, int which) {
+    if (which == WEIGHTS) return train_optimizer_master(l->optimizer);
     return which == 0 ? train_optimizer_first_moment(l->optimizer) : train_optimizer_second_moment(l->optimizer);
 }
 
@@ -45,7 +45,7 @@ static ravel_status declare(saver *s, int32_t dtype, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int i = 0; i < ARRAYS && !status; i++) {
         s->indices[i] = -1;
-        if (i < MOMENTS || dtype != RAVEL_F32)
+        if (i < MOMENTS || dtype != s->l->kernels->types.weight || dtype != RAVEL_F32)
             status =
                 ravel_safetensors_writer_declare(s->writer, names[i], RAVEL_F32, 1, &elements, &s->indices[i], err);
     }
@@ -59,8 +59,9 @@ static ravel_status save_begin(saver *s, const char *folder, ravel_error *err) {
     ravel_safetensors_options_default(&options);
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
     int32_t dtype = l->options.save_dtype;
-    ravel_status status = train_folder_save(folder, &l->shape, train_model_params(l->model), l->kernels, l->device,
-                                            train_model_weights(l->model), dtype, l->eos, err);
+    train_array weights = train_model_array(l->model);
+    ravel_status status =
+        train_folder_save(folder, &l->shape, train_model_params(l->model), &weights, dtype, l->eos, err);
     if (!status && l->options.model->model) status = train_folder_copy_rest(l->options.model->model, folder, err);
     if (!status) status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_writer_create(path, &options, &s->writer, err);
@@ -142,8 +143,8 @@ ravel_status train_learner_save_alone(train_learner *l, const char *folder, rave
 static ravel_status load_array(train_learner *l, const ravel_safetensors *file, int which, ravel_error *err) {
     int64_t elements = train_model_params(l->model)->elements, count = l->counts[l->rank], first = l->first;
     const ravel_safetensor *tensor;
-    train_real *to = array_of(l, which);
-    if (which == WEIGHTS) { /* every rank holds all weights */
+    void *to = array_of(l, which);
+    if (which == WEIGHTS && l->kernels->types.master == l->kernels->types.weight) { /* every rank holds all of them */
         to = train_model_weights(l->model);
         first = 0;
         count = elements;
@@ -156,7 +157,7 @@ static ravel_status load_array(train_learner *l, const ravel_safetensors *file, 
     for (int64_t at = 0; at < count && !status; at += CHUNK) {
         int64_t n = train__min(CHUNK, count - at);
         status = ravel_safetensor_read(tensor, first + at, n, RAVEL_F32, buffer, err);
-        if (!status) l->kernels->upload(l->device, to + at, buffer, (size_t)n * sizeof *buffer);
+        if (!status) l->kernels->upload(l->device, train__at(to, RAVEL_F32, at), buffer, (size_t)n * sizeof *buffer);
     }
     train__release(l->options.allocator, buffer, CHUNK * sizeof *buffer);
     return status;
@@ -165,10 +166,9 @@ static ravel_status load_array(train_learner *l, const ravel_safetensors *file, 
 ravel_status train_learner_load(train_learner *l, const char *folder, ravel_error *err) {
     char path[PATH];
     ravel_safetensors *file = NULL;
+    train_array weights = train_model_array(l->model);
     ravel_status status = join(path, folder, "model.safetensors", err);
-    if (!status)
-        status = train_tensors_load(train_model_params(l->model), l->kernels, l->device, train_model_weights(l->model),
-                                    path, err);
+    if (!status) status = train_tensors_load(train_model_params(l->model), &weights, path, err);
     if (!status) status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_open(path, l->options.allocator, &file, err);
     for (int i = 0; i < ARRAYS && !status; i++)

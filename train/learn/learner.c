@@ -13,13 +13,14 @@
 static void model_options(const train_learner_options *from, train_model_options *options) {
     train_model_options_default(options);
     options->budget = from->budget;
-    options->recompute = from->model->recompute;
+    options->recompute = from->model->recompute ? TRAIN_RECOMPUTE_FULL : TRAIN_RECOMPUTE_NONE;
     options->allocator = from->allocator;
 }
 
-/* Shares are multiples of 16 elements, as tensors are. */
+/* Shares begin at multiples of TRAIN_SPAN, so that sums of squares do not depend on them. */
 static int64_t share_begin(int64_t elements, int32_t ranks, int32_t rank) {
-    return ravel_share(elements / 16, ranks, rank) * 16;
+    int64_t spans = (elements + TRAIN_SPAN - 1) / TRAIN_SPAN;
+    return train__min(ravel_share(spans, ranks, rank) * TRAIN_SPAN, elements);
 }
 
 ravel_status train_learner_estimate(const train_learner_options *options, const ravel_shape *shape, int32_t ranks,
@@ -30,15 +31,19 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
     ravel_status status = train_kernels_find(options->model->kernels, &kernels, err);
     if (!status) status = train_model_memory(kernels, options->model->threads, shape, &model, &estimate->model, err);
     if (status) return status;
-    int64_t elements = estimate->model.weights / (int64_t)sizeof(train_real), share = elements;
+    int64_t elements = estimate->model.weights / ravel_dtype_bytes(kernels->types.weight), share = elements;
     if (options->learn->zero) share = share_begin(elements, ranks, 1);
-    estimate->optimizer = train_optimizer_bytes(share);
-    if (options->learn->zero && ranks > 1) estimate->optimizer += share * (int64_t)sizeof(train_real);
+    estimate->optimizer = train_optimizer_bytes(kernels, share, elements);
+    if (options->learn->zero && ranks > 1) estimate->optimizer += share * ravel_dtype_bytes(kernels->types.grad);
     estimate->total = estimate->model.total + estimate->optimizer;
     return RAVEL_OK;
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
+
+static size_t share_bytes(const train_learner *l) {
+    return (size_t)(l->counts[l->rank] * ravel_dtype_bytes(l->kernels->types.grad));
+}
 
 static ravel_status make_shares(train_learner *l, ravel_error *err) {
     int64_t elements = train_model_params(l->model)->elements;
@@ -48,17 +53,13 @@ static ravel_status make_shares(train_learner *l, ravel_error *err) {
         for (int32_t r = 0; r < l->ranks; r++) l->counts[r] = elements;
         return RAVEL_OK;
     }
-    if (elements / 16 < l->ranks)
+    if (elements <= (l->ranks - 1) * (int64_t)TRAIN_SPAN)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a model of %lld elements cannot be sharded over %d ranks",
                                (long long)elements, l->ranks);
     for (int32_t r = 0; r < l->ranks; r++)
         l->counts[r] = share_begin(elements, l->ranks, r + 1) - share_begin(elements, l->ranks, r);
     l->first = share_begin(elements, l->ranks, l->rank);
-    size_t bytes = (size_t)l->counts[l->rank] * sizeof *l->share;
-    void *block = NULL;
-    ravel_status status = l->kernels->alloc(l->device, bytes, &block, err);
-    l->share = block;
-    return status;
+    return l->kernels->alloc(l->device, share_bytes(l), &l->share, err);
 }
 
 static ravel_status make_optimizer(train_learner *l, ravel_error *err) {
@@ -75,9 +76,8 @@ static ravel_status make_optimizer(train_learner *l, ravel_error *err) {
 }
 
 ravel_status train__set_weights(train_model *model, const train_model_choice *choice, ravel_error *err) {
-    if (choice->model)
-        return train_tensors_load(train_model_params(model), train_model_kernels(model), train_model_device(model),
-                                  train_model_weights(model), choice->model, err);
+    train_array weights = train_model_array(model);
+    if (choice->model) return train_tensors_load(train_model_params(model), &weights, choice->model, err);
     return train_model_init(model, choice->init_seed, choice->init_std, err);
 }
 
@@ -107,6 +107,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
     if (!status) status = make_shares(l, err);
     if (!status) status = make_optimizer(l, err);
     if (!status) status = train__set_weights(l->model, options->model, err);
+    if (!status) train_optimizer_take_weights(l->optimizer);
     status = ravel_agree(comm, status, err);
     if (status) {
         train_learner_free(l);
@@ -119,7 +120,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
 void train_learner_free(train_learner *l) {
     if (!l) return;
     train_optimizer_free(l->optimizer);
-    if (l->share) l->kernels->release(l->device, l->share, (size_t)l->counts[l->rank] * sizeof *l->share);
+    if (l->share) l->kernels->release(l->device, l->share, share_bytes(l));
     train_model_free(l->model);
     if (l->device) l->kernels->close(l->device);
     train__release(l->options.allocator, l->counts, (size_t)l->ranks * sizeof *l->counts);
@@ -163,40 +164,57 @@ void train_learner_set_unit_weights(train_learner *l, const train_batch *batch) 
 
 /* The CPU sets keep gradients and weights in host memory, where a communicator can take them as they are. */
 static ravel_status sum_gradients(train_learner *l, ravel_error *err) {
-    train_real *grads = train_model_grads(l->model);
+    int32_t type = l->kernels->types.grad;
+    void *grads = train_model_grads(l->model);
     if (l->ranks == 1) return RAVEL_OK;
-    if (!l->share) return ravel_comm_allreduce(l->comm, grads, grads, l->counts[0], RAVEL_F32, RAVEL_SUM, err);
-    ravel_status status = ravel_comm_reduce_scatterv(l->comm, grads, l->share, l->counts, RAVEL_F32, RAVEL_SUM, err);
-    if (!status) l->kernels->copy(l->device, grads + l->first, l->share, (size_t)l->counts[l->rank] * sizeof *grads);
+    if (!l->share) return ravel_comm_allreduce(l->comm, grads, grads, l->counts[0], type, RAVEL_SUM, err);
+    ravel_status status = ravel_comm_reduce_scatterv(l->comm, grads, l->share, l->counts, type, RAVEL_SUM, err);
+    if (!status) l->kernels->copy(l->device, train__at(grads, type, l->first), l->share, share_bytes(l));
     return status;
 }
 
-static ravel_status gradient_norm(train_learner *l, double *norm, ravel_error *err) {
-    double squares = train_optimizer_sum_squares(l->optimizer);
-    ravel_status status = RAVEL_OK;
-    if (l->share) status = ravel_comm_allreduce(l->comm, &squares, &squares, 1, RAVEL_F64, RAVEL_SUM, err);
-    *norm = sqrt(squares);
-    return status;
-}
-
-static ravel_status step(train_learner *l, double lr, double norm, ravel_error *err) {
-    train_real *weights = train_model_weights(l->model);
-    train_optimizer_step(l->optimizer, lr, train_clip_scale(norm, l->options.learn->clip_grad));
+/* Every rank gets the sums of squares of all shares, and adds them in the same order. */
+static ravel_status gather_squares(train_learner *l, ravel_error *err) {
+    int64_t count, first = l->first / TRAIN_SPAN;
+    double *sums = train_optimizer_squares(l->optimizer, &count);
     if (!l->share) return RAVEL_OK;
-    return ravel_comm_allgatherv(l->comm, weights + l->first, weights, l->counts, NULL, RAVEL_F32, err);
+    int64_t *counts = train__calloc(l->options.allocator, (size_t)l->ranks, sizeof *counts);
+    if (!counts) return train__no_memory(err, (size_t)l->ranks * sizeof *counts, "counts of sums");
+    for (int32_t r = 0; r < l->ranks; r++) counts[r] = (l->counts[r] + TRAIN_SPAN - 1) / TRAIN_SPAN;
+    ravel_status status = ravel_comm_allgatherv(l->comm, sums + first, sums, counts, NULL, RAVEL_F64, err);
+    train__release(l->options.allocator, counts, (size_t)l->ranks * sizeof *counts);
+    return status;
+}
+
+static ravel_status step(train_learner *l, double lr, ravel_error *err) {
+    int32_t type = l->kernels->types.weight;
+    void *weights = train_model_weights(l->model);
+    l->kernels->phase(l->device, TRAIN_PHASE_OPTIMIZER);
+    train_optimizer_clip(l->optimizer, l->options.learn->clip_grad);
+    train_optimizer_step(l->optimizer, lr);
+    l->kernels->phase(l->device, TRAIN_PHASE_OTHER);
+    ravel_status status = train_model_read(l->model, &l->update, err);
+    if (status || !(l->update.clip.finite > 0)) return status; /* the same on every rank: they have the same sums */
+    if (!l->share) return RAVEL_OK;
+    return ravel_comm_allgatherv(l->comm, train__at(weights, type, l->first), weights, l->counts, NULL, type, err);
 }
 
 ravel_status train_learner_finish(train_learner *l, double lr, ravel_metrics *metrics, double *norm, int32_t *skipped,
                                   ravel_error *err) {
     if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_ALL_REDUCE, NULL);
     ravel_status status = sum_gradients(l, err);
-    if (!status) status = gradient_norm(l, norm, err);
+    if (!status) status = gather_squares(l, err);
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_ALL_REDUCE, NULL);
     if (status) return status;
-    *skipped = !isfinite(*norm); /* the same on every rank: they all have the same sum */
-    if (*skipped) return RAVEL_OK;
     if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_OPTIMIZER, NULL);
-    status = step(l, lr, *norm, err);
+    status = step(l, lr, err);
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_OPTIMIZER, NULL);
+    *norm = l->update.clip.norm;
+    *skipped = !(l->update.clip.finite > 0);
+    if (!status && *skipped) train_optimizer_skip(l->optimizer);
     return status;
+}
+
+const train_loss_sums *train_learner_sums(const train_learner *l) {
+    return &l->update.sums;
 }

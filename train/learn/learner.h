@@ -72,5 +72,7 @@ void train_learner_set_unit_weights(train_learner *learner, const train_batch *b
  * rank and sets *skipped. `metrics` (may be NULL) gets the phases. */
 ravel_status train_learner_finish(train_learner *learner, double lr, ravel_metrics *metrics, double *norm,
                                   int32_t *skipped, ravel_error *err);
+/* What this rank's losses summed up to in the update that was finished last. */
+const train_loss_sums *train_learner_sums(const train_learner *learner);
 
 #endif

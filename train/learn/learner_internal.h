@@ -15,9 +15,10 @@ struct train_learner {
     int64_t *counts; /* [ranks] elements of each rank's share; one that holds all, without ZeRO */
     int64_t first;   /* of this rank's share */
     int32_t ranks, rank;
-    int32_t eos;       /* token that ends an answer, for config.json; -1: not known */
-    train_real *share; /* [counts[rank]] where reduce-scatter puts it; NULL without ZeRO */
-    float *weights;    /* [budget] at the tokens that they weigh */
+    int32_t eos;         /* token that ends an answer, for config.json; -1: not known */
+    void *share;         /* [counts[rank]] where reduce-scatter puts it; NULL without ZeRO */
+    train_update update; /* of the last train_learner_finish */
+    float *weights;      /* [budget] at the tokens that they weigh */
 };
 
 /* Weights of the chosen folder, or new ones. */

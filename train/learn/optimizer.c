@@ -6,9 +6,14 @@
 
 struct train_optimizer {
     train_model *model;
+    const train_kernels *kernels;
+    train_device *device;
     const ravel_allocator *allocator;
     train_optimizer_options options;
-    train_real *m, *v; /* [count] on the device */
+    void *m, *v;  /* [count] moments */
+    void *master; /* [count], or NULL where the weights are the master weights */
+    double *sums; /* [spans] */
+    int64_t elements;
     int64_t steps;
 };
 
@@ -17,94 +22,163 @@ void train_optimizer_options_default(train_optimizer_options *options) {
         .size = sizeof *options, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0, .first = 0, .count = 0};
 }
 
-int64_t train_optimizer_bytes(int64_t count) {
-    return 2 * count * (int64_t)sizeof(train_real);
+static int64_t spans_of(int64_t elements) {
+    return (elements + TRAIN_SPAN - 1) / TRAIN_SPAN;
+}
+
+static int holds_master(const train_kernels *k) {
+    return k->types.master != k->types.weight;
+}
+
+static size_t moment_bytes(const train_kernels *k, int64_t count) {
+    return (size_t)(count * ravel_dtype_bytes(k->types.moment));
+}
+
+static size_t master_bytes(const train_kernels *k, int64_t count) {
+    return holds_master(k) ? (size_t)(count * ravel_dtype_bytes(k->types.master)) : 0;
+}
+
+int64_t train_optimizer_bytes(const train_kernels *k, int64_t count, int64_t elements) {
+    return (int64_t)(2 * moment_bytes(k, count) + master_bytes(k, count)) +
+           spans_of(elements) * (int64_t)sizeof(double);
+}
+
+static ravel_status check_share(const train_optimizer *o, ravel_error *err) {
+    int64_t first = o->options.first, count = o->options.count;
+    if (first >= 0 && count > 0 && first + count <= o->elements && first % TRAIN_SPAN == 0) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "the share %lld + %lld is outside the model's %lld elements or does not begin at a multiple "
+                           "of %d",
+                           (long long)first, (long long)count, (long long)o->elements, TRAIN_SPAN);
+}
+
+static ravel_status take_memory(train_optimizer *o, ravel_error *err) {
+    const train_kernels *k = o->kernels;
+    int64_t count = o->options.count;
+    size_t moment = moment_bytes(k, count);
+    void *sums = NULL;
+    ravel_status status = k->alloc(o->device, moment, &o->m, err);
+    if (!status) status = k->alloc(o->device, moment, &o->v, err);
+    if (!status && holds_master(k)) status = k->alloc(o->device, master_bytes(k, count), &o->master, err);
+    if (!status) status = k->alloc(o->device, (size_t)spans_of(o->elements) * sizeof(double), &sums, err);
+    o->sums = sums;
+    if (status) return status;
+    k->zero(o->device, o->m, moment);
+    k->zero(o->device, o->v, moment);
+    return RAVEL_OK;
 }
 
 ravel_status train_optimizer_create(train_model *model, const train_optimizer_options *options,
                                     const ravel_allocator *allocator, train_optimizer **optimizer, ravel_error *err) {
-    const train_kernels *k = train_model_kernels(model);
-    train_device *device = train_model_device(model);
-    int64_t elements = train_model_params(model)->elements;
     train_optimizer *o = train__calloc(allocator, 1, sizeof *o);
     if (!o) return train__no_memory(err, sizeof *o, "an optimiser");
     o->model = model;
+    o->kernels = train_model_kernels(model);
+    o->device = train_model_device(model);
     o->allocator = allocator;
     o->options = *options;
-    if (!o->options.count) o->options.count = elements - o->options.first;
-    size_t bytes = (size_t)o->options.count * sizeof(train_real);
-    ravel_status status = RAVEL_OK;
-    void *m = NULL, *v = NULL;
-    if (o->options.first < 0 || o->options.count < 1 || o->options.first + o->options.count > elements)
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "the share %lld + %lld is outside the model's %lld elements",
-                                 (long long)o->options.first, (long long)o->options.count, (long long)elements);
-    if (!status) status = k->alloc(device, bytes, &m, err);
-    o->m = m;
-    if (!status) status = k->alloc(device, bytes, &v, err);
-    o->v = v;
+    o->elements = train_model_params(model)->elements;
+    if (!o->options.count) o->options.count = o->elements - o->options.first;
+    ravel_status status = check_share(o, err);
+    if (!status) status = take_memory(o, err);
     if (status) {
         train_optimizer_free(o);
         return status;
     }
-    k->zero(device, m, bytes);
-    k->zero(device, v, bytes);
+    train_optimizer_take_weights(o);
     *optimizer = o;
     return RAVEL_OK;
 }
 
 void train_optimizer_free(train_optimizer *o) {
     if (!o) return;
-    size_t bytes = (size_t)o->options.count * sizeof(train_real);
-    const train_kernels *k = train_model_kernels(o->model);
-    k->release(train_model_device(o->model), o->m, bytes);
-    k->release(train_model_device(o->model), o->v, bytes);
+    const train_kernels *k = o->kernels;
+    k->release(o->device, o->m, moment_bytes(k, o->options.count));
+    k->release(o->device, o->v, moment_bytes(k, o->options.count));
+    k->release(o->device, o->master, master_bytes(k, o->options.count));
+    k->release(o->device, o->sums, (size_t)spans_of(o->elements) * sizeof *o->sums);
     train__release(o->allocator, o, sizeof *o);
 }
 
-double train_optimizer_sum_squares(train_optimizer *o) {
-    double sum = 0;
-    train_model_kernels(o->model)->sum_squares(train_model_device(o->model),
-                                               train_model_grads(o->model) + o->options.first, o->options.count, &sum);
-    return sum;
+/* ---- a step --------------------------------------------------------------------------------------------- */
+
+double *train_optimizer_squares(train_optimizer *o, int64_t *count) {
+    const void *grads = train__at(train_model_grads(o->model), o->kernels->types.grad, o->options.first);
+    o->kernels->sum_squares(o->device, grads, o->options.count, o->sums + o->options.first / TRAIN_SPAN);
+    *count = spans_of(o->elements);
+    return o->sums;
+}
+
+void train_optimizer_clip(train_optimizer *o, double most) {
+    o->kernels->clip(o->device, o->sums, spans_of(o->elements), most, &train_model_update(o->model)->clip);
 }
 
 /* One run of elements that decay alike, cut to the share. */
-static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays, double lr, double grad_scale) {
-    int64_t first = o->options.first, last = first + o->options.count;
+static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays, double lr) {
+    const train_types *types = &o->kernels->types;
+    int64_t first = o->options.first;
     begin = train__max(begin, first);
-    end = train__min(end, last);
+    end = train__min(end, first + o->options.count);
     if (begin >= end) return;
+    void *weight = train__at(train_model_weights(o->model), types->weight, begin);
     train_adamw step = {.n = end - begin,
-                        .w = train_model_weights(o->model) + begin,
-                        .m = o->m + (begin - first),
-                        .v = o->v + (begin - first),
-                        .grad = train_model_grads(o->model) + begin,
+                        .master = o->master ? train__at(o->master, types->master, begin - first) : weight,
+                        .weight = weight,
+                        .m = train__at(o->m, types->moment, begin - first),
+                        .v = train__at(o->v, types->moment, begin - first),
+                        .grad = train__at(train_model_grads(o->model), types->grad, begin),
+                        .clip = &train_model_update(o->model)->clip,
                         .lr = lr,
                         .beta1 = o->options.beta1,
                         .beta2 = o->options.beta2,
                         .eps = o->options.eps,
                         .decay = decays ? o->options.decay : 0,
-                        .grad_scale = grad_scale,
-                        .step = o->steps};
-    train_model_kernels(o->model)->adamw(train_model_device(o->model), &step);
+                        .step = o->steps,
+                        .moment_type = types->moment};
+    o->kernels->adamw(o->device, &step);
 }
 
-void train_optimizer_step(train_optimizer *o, double lr, double grad_scale) {
+void train_optimizer_step(train_optimizer *o, double lr) {
     const train_params *p = train_model_params(o->model);
     o->steps++;
     for (int64_t i = 0, begin = 0, next; i < p->count; i = next) { /* neighbours that decay alike go in one call */
         for (next = i + 1; next < p->count && p->tensors[next].decay == p->tensors[i].decay;) next++;
         int64_t end = next < p->count ? p->tensors[next].offset : p->elements;
-        step_run(o, begin, end, p->tensors[i].decay, lr, grad_scale);
+        step_run(o, begin, end, p->tensors[i].decay, lr);
         begin = end;
     }
 }
 
-train_real *train_optimizer_first_moment(train_optimizer *o) {
+void train_optimizer_skip(train_optimizer *o) {
+    o->steps--;
+}
+
+/* ---- states --------------------------------------------------------------------------------------------- */
+
+/* The share in the weights. */
+static void *share_of(const train_optimizer *o) {
+    return train__at(train_model_weights(o->model), o->kernels->types.weight, o->options.first);
+}
+
+void *train_optimizer_master(train_optimizer *o) {
+    return o->master ? o->master : share_of(o);
+}
+
+void train_optimizer_take_weights(train_optimizer *o) {
+    const train_types *t = &o->kernels->types;
+    if (o->master) o->kernels->convert(o->device, o->master, t->master, share_of(o), t->weight, o->options.count);
+}
+
+void train_optimizer_give_weights(train_optimizer *o) {
+    const train_types *t = &o->kernels->types;
+    if (o->master) o->kernels->convert(o->device, share_of(o), t->weight, o->master, t->master, o->options.count);
+}
+
+void *train_optimizer_first_moment(train_optimizer *o) {
     return o->m;
 }
 
-train_real *train_optimizer_second_moment(train_optimizer *o) {
+void *train_optimizer_second_moment(train_optimizer *o) {
     return o->v;
 }
 
@@ -114,10 +188,6 @@ int64_t train_optimizer_steps(const train_optimizer *o) {
 
 void train_optimizer_set_steps(train_optimizer *o, int64_t steps) {
     o->steps = steps;
-}
-
-double train_clip_scale(double norm, double most) {
-    return most > 0 && norm > most ? most / (norm + 1e-6) : 1;
 }
 
 double train_learning_rate(train_schedule schedule, double lr, double min_lr, int64_t warmup, int64_t step,

@@ -4,9 +4,14 @@
  * every rank; with ZeRO-1 each rank has a share, steps it, and the weights are gathered afterwards:
  *
  *     sum gradients over ranks (all-reduce, or reduce-scatter to the shares)
- *     train_optimizer_sum_squares   of the share; summed over ranks it is the squared norm (all of it, unsharded)
- *     train_optimizer_step          with the scale that clipping asks for
+ *     train_optimizer_squares       sums of squares of the share, a number per TRAIN_SPAN elements
+ *     (gather them: every rank then has those of all elements, the same bits with and without sharding)
+ *     train_optimizer_clip          norm, clip scale and whether it is finite, on the device
+ *     train_optimizer_step          does nothing there where the norm is not finite
  *     (gather the weights)
+ *
+ * Nothing is read back until train_model_read, once per update. Where the kernels' master type differs from the weights'
+ * type, the optimiser holds the share's master weights and writes both.
  *
  * Weight decay applies to matrices, as the parameter table says. */
 #ifndef TRAIN_OPTIMIZER_H
@@ -23,27 +28,34 @@ typedef struct train_optimizer_options {
 } train_optimizer_options;
 
 void train_optimizer_options_default(train_optimizer_options *options);
-/* Bytes of the states for a share of `count` elements. */
-int64_t train_optimizer_bytes(int64_t count);
+/* Bytes of the states for a share of `count` of `elements`. */
+int64_t train_optimizer_bytes(const train_kernels *kernels, int64_t count, int64_t elements);
 
-/* The model must outlive it. States begin at 0. */
+/* The model must outlive it. States begin at 0. A share begins at a multiple of TRAIN_SPAN. */
 ravel_status train_optimizer_create(train_model *model, const train_optimizer_options *options,
                                     const ravel_allocator *allocator, train_optimizer **optimizer, ravel_error *err);
 void train_optimizer_free(train_optimizer *optimizer);
 
-/* Sum of squares of the share's gradients, in double; waits. */
-double train_optimizer_sum_squares(train_optimizer *optimizer);
-/* w -= lr * ... with gradients times grad_scale; counts the step. */
-void train_optimizer_step(train_optimizer *optimizer, double lr, double grad_scale);
+/* Begins to sum the squares of the share's gradients. Returns the sums of the whole model, [*count] doubles on the
+ * device, of which the share's are filled: from first / TRAIN_SPAN on. */
+double *train_optimizer_squares(train_optimizer *optimizer, int64_t *count);
+/* From all sums to the model's train_update.clip; `most` 0: no limit. */
+void train_optimizer_clip(train_optimizer *optimizer, double most);
+/* w -= lr * ... with clipped gradients; counts the step. */
+void train_optimizer_step(train_optimizer *optimizer, double lr);
+/* Takes back the count of a step that the device skipped. */
+void train_optimizer_skip(train_optimizer *optimizer);
 
-/* For checkpoints: the two states, [count] on the device, and the number of steps taken. */
-train_real *train_optimizer_first_moment(train_optimizer *optimizer);
-train_real *train_optimizer_second_moment(train_optimizer *optimizer);
+/* For checkpoints: the share's master weights and the two states, [count] of the kernels' master and moment types on the
+ * device, and the number of steps taken. */
+void *train_optimizer_master(train_optimizer *optimizer);
+/* The weights are the master weights, rounded: after loading weights, the other way round. */
+void train_optimizer_take_weights(train_optimizer *optimizer);
+void train_optimizer_give_weights(train_optimizer *optimizer);
+void *train_optimizer_first_moment(train_optimizer *optimizer);
+void *train_optimizer_second_moment(train_optimizer *optimizer);
 int64_t train_optimizer_steps(const train_optimizer *optimizer);
 void train_optimizer_set_steps(train_optimizer *optimizer, int64_t steps);
-
-/* What gradients are multiplied with so that their norm is at most `most` (0: no limit). */
-double train_clip_scale(double norm, double most);
 
 typedef enum train_schedule { TRAIN_CONSTANT, TRAIN_LINEAR, TRAIN_COSINE } train_schedule;
 #define TRAIN_SCHEDULE_CHOICES "constant|linear|cosine"

@@ -1,8 +1,5 @@
-/* Creation, requests and slots of a generator. All memory is two blocks, one on the device and one on the host; the same
- * walk counts them and cuts them. */
+/* Creation and requests of a generator. Device memory is one block; the same walk counts it and cuts it. */
 #include "train/model/generator_internal.h"
-
-#include "train/kernels/host.h"
 
 #include <string.h>
 
@@ -16,95 +13,64 @@ void train_sampling_default(train_sampling *sampling) {
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
-/* Hands out pieces of a block; with base NULL it only counts. */
-typedef struct pieces {
-    char *base;
-    size_t used;
-} pieces;
-
-static void *piece(pieces *p, int64_t count, size_t each) {
-    size_t at = (p->used + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN;
-    p->used = at + (size_t)count * each;
-    return p->base ? p->base + at : NULL;
-}
-
-#define CUT(field, count) s->field = piece(&p, count, sizeof *s->field)
-
-static size_t cut_device(const train_generator *g, char *base, train__pass *s) {
-    pieces p = {0};
-    p.base = base;
+static size_t cut_device(train_generator *g, char *base) {
     const train__net *n = &g->net;
-    int64_t rows = g->rows, slots = g->options.slots, cache = slots * g->options.slot_tokens;
-    int64_t half = n->shape.head_dim / 2;
-    CUT(cosine, g->options.slot_tokens * half);
-    CUT(sine, g->options.slot_tokens * half);
-    CUT(k_cache, n->shape.layers * cache * n->kv_width);
-    CUT(v_cache, n->shape.layers * cache * n->kv_width);
-    CUT(x, rows * n->hidden);
-    CUT(x_mid, rows * n->hidden);
-    CUT(xn, rows * n->hidden);
-    CUT(y, rows * n->hidden);
-    CUT(qkv, rows * n->qkv_width);
-    CUT(q, rows * n->q_width);
-    CUT(k, rows * n->kv_width);
-    CUT(o, rows * n->q_width);
-    CUT(lse, rows * n->shape.heads);
-    CUT(gate_up, rows * 2 * n->ffn);
-    CUT(h, rows * n->ffn);
-    CUT(head, slots * n->hidden);
-    CUT(logits, slots * n->shape.vocab);
-    CUT(logprob, slots);
-    CUT(kept_logprob, slots);
-    CUT(choices, slots);
-    CUT(drawn, slots);
-    CUT(tokens, rows);
-    CUT(positions, rows);
-    CUT(starts, rows);
-    CUT(lengths, rows);
-    CUT(slots, rows);
-    CUT(head_rows, slots);
-    CUT(from, cache);
-    CUT(to, cache);
-    return p.used;
+    train__pass *p = &g->pass;
+    train__acts *a = &p->acts;
+    train__cut cut = {base, 0};
+    int64_t rows = g->rows, slots = g->options.slots, half = n->shape.head_dim / 2;
+    const struct {
+        void **place;
+        int64_t width;
+    } arrays[] = {{&a->x, n->hidden},      {&a->x_mid, n->hidden},   {&a->xn, n->hidden},  {&a->y, n->hidden},
+                  {&a->qkv, n->qkv_width}, {&a->q, n->q_width},      {&a->k, n->kv_width}, {&a->o, n->q_width},
+                  {&a->h, n->ffn},         {&a->gate_up, 2 * n->ffn}};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        *arrays[i].place = train__cut_take(&cut, 1, train__net_bytes(n, rows * arrays[i].width));
+    a->next = a->x;
+    a->lse = train__cut_take(&cut, rows * n->shape.heads, sizeof *a->lse);
+    p->cosine = train__cut_take(&cut, g->options.slot_tokens * half, sizeof *p->cosine);
+    p->sine = train__cut_take(&cut, g->options.slot_tokens * half, sizeof *p->sine);
+    p->k_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
+    p->v_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
+    p->logits = train__cut_take(&cut, 1, train__net_bytes(n, slots * n->shape.vocab));
+    p->last = train__cut_take(&cut, slots, sizeof *p->last);
+    for (int i = 0; i < TRAIN__STAGES; i++) p->results[i] = train__cut_take(&cut, 1, g->result_bytes);
+    for (int i = 0; i < TRAIN__STAGES; i++) g->staging.block[i] = train__cut_take(&cut, 1, g->staging.bytes);
+    return cut.used;
 }
 
-static size_t cut_host(const train_generator *g, char *base, train__host *s) {
-    pieces p = {0};
-    p.base = base;
-    int64_t rows = g->rows, slots = g->options.slots, cache = slots * g->options.slot_tokens;
-    CUT(sequences, slots);
-    CUT(answer, cache);
-    CUT(logprob, cache);
-    CUT(kept_logprob, cache);
-    CUT(choices, slots);
-    CUT(drawn, slots);
-    CUT(drawn_logprob, slots);
-    CUT(drawn_kept, slots);
-    CUT(order, slots);
-    CUT(tokens, rows);
-    CUT(positions, rows);
-    CUT(starts, rows);
-    CUT(lengths, rows);
-    CUT(slots, rows);
-    CUT(head_rows, slots);
-    CUT(from, cache);
-    CUT(to, cache);
-    CUT(row, g->net.shape.head_dim);
-    return p.used;
+/* X(field, count): the arrays on the host, see generator_internal.h. */
+#define HOST_LIST(X)                                \
+    X(sequences, slots)                             \
+    X(answer, slots * g->options.slot_tokens)       \
+    X(logprob, slots * g->options.slot_tokens)      \
+    X(kept_logprob, slots * g->options.slot_tokens) \
+    X(table, slots * g->pages_per_slot)             \
+    X(references, g->pages)                         \
+    X(free_pages, g->pages)                         \
+    X(retired, g->pages)                            \
+    X(copies, 2 * slots)                            \
+    X(row, g->net.shape.head_dim)                   \
+    X(prefix.pages, g->pages_per_slot)              \
+    X(steps[0].slots, slots)                        \
+    X(steps[0].serials, slots)                      \
+    X(steps[1].slots, slots)                        \
+    X(steps[1].serials, slots)
+
+static int64_t host_bytes(const train_generator *g) {
+    int64_t slots = g->options.slots, bytes = 0;
+#define X(field, count) bytes += (count) * (int64_t)sizeof *g->field;
+    HOST_LIST(X)
+#undef X
+    return bytes + TRAIN__STAGES * (int64_t)(g->staging.bytes + g->result_bytes);
 }
 
 static train_limits limits_of(const train_generator *g) {
-    const train__net *n = &g->net;
-    return (train_limits){.tokens = g->rows,
-                          .longest = g->options.slot_tokens,
-                          .samples = g->options.slots,
-                          .width = train__max(train__max(2 * n->ffn, n->qkv_width), n->hidden),
-                          .heads = n->shape.heads,
-                          .kv_heads = n->shape.kv_heads,
-                          .head_dim = n->shape.head_dim,
-                          .vocab = n->shape.vocab,
-                          .cached = g->options.slot_tokens,
-                          .inference = 1};
+    train_limits limits = train__net_limits(&g->net, g->rows, g->options.slot_tokens, g->options.slots);
+    limits.cached = g->options.slot_tokens;
+    limits.inference = 1;
+    return limits;
 }
 
 static ravel_status check_options(const train_generator_options *o, ravel_error *err) {
@@ -123,22 +89,28 @@ static ravel_status check_options(const train_generator_options *o, ravel_error 
     return RAVEL_OK;
 }
 
-/* Everything but the blocks. `params` are the caller's to free. */
+/* Everything but the memory. */
 static ravel_status prepare(train_generator *g, const train_kernels *kernels, train_device *device,
                             const ravel_shape *shape, const train_generator_options *options, ravel_error *err) {
     ravel_status status = check_options(options, err);
-    if (status) return status;
-    g->allocator = options->allocator;
+    g->arena.allocator = options->allocator;
     g->options = *options;
+    if (!status) status = train_params_create(shape, options->allocator, &g->params, err);
+    if (status) return status;
     if (!g->options.slots) g->options.slots = 16;
     g->options.prefill = train__max(g->options.prefill ? g->options.prefill : 512, g->options.slot_tokens);
     g->rows = train__max(g->options.prefill, g->options.slots);
-    status = train_params_create(shape, g->allocator, &g->params, err);
-    if (status) return status;
+    int64_t slots = g->options.slots;
     train__net_init(&g->net, kernels, device, shape, g->params);
-    g->net.exact = 1;
-    g->device_bytes = cut_device(g, NULL, &g->pass);
-    g->host_bytes = cut_host(g, NULL, &g->host);
+    g->net.batch_invariant = 1;
+    g->pages_per_slot = (g->options.slot_tokens + TRAIN_PAGE - 1) / TRAIN_PAGE;
+    g->pages = slots * g->pages_per_slot + slots + 2 * g->pages_per_slot;
+    g->page_bytes = train__net_bytes(&g->net, TRAIN_PAGE * g->net.kv_width);
+    g->result_bytes = (size_t)(3 * train__round_up(slots * 4, TRAIN_ALIGN));
+    g->staging = (train__staging){.kernels = kernels, .device = device, .first_slot = TRAIN__STAGE_GENERATOR};
+    g->staging.bytes = (size_t)(g->rows * 12 + slots * (12 + (int64_t)sizeof(train_choice)) +
+                                slots * g->pages_per_slot * 4 + 16 * TRAIN_ALIGN);
+    g->device_bytes = cut_device(g, NULL);
     return RAVEL_OK;
 }
 
@@ -148,23 +120,27 @@ ravel_status train_generator_memory(const train_kernels *kernels, int32_t thread
     ravel_status status = prepare(&g, kernels, NULL, shape, options, err);
     if (status) return status;
     train_limits limits = limits_of(&g);
-    *bytes = (int64_t)(g.device_bytes + g.host_bytes + kernels->scratch_bytes(&limits, threads));
+    *bytes = (int64_t)(g.device_bytes + kernels->scratch_bytes(&limits, threads)) + host_bytes(&g);
     train_params_free(g.params);
     return RAVEL_OK;
 }
 
-static ravel_status take_blocks(train_generator *g, ravel_error *err) {
+static ravel_status take_memory(train_generator *g, ravel_error *err) {
+    const train_kernels *k = g->net.kernels;
     train_limits limits = limits_of(g);
-    void *block = NULL;
-    ravel_status status = g->net.kernels->reserve(g->net.device, &limits, err);
-    if (!status) status = g->net.kernels->alloc(g->net.device, g->device_bytes, &block, err);
-    if (status) return status;
-    g->device_block = block;
-    g->host_block = train__alloc_aligned(g->allocator, g->host_bytes);
-    if (!g->host_block) return train__no_memory(err, g->host_bytes, "the sequences of a generator");
-    cut_device(g, g->device_block, &g->pass);
-    cut_host(g, g->host_block, &g->host);
-    return RAVEL_OK;
+    int64_t slots = g->options.slots;
+#define X(field, count) TRAIN__TAKE(&g->arena, g->field, count);
+    HOST_LIST(X)
+#undef X
+    ravel_status status = train__arena_status(&g->arena, "the sequences of a generator", err);
+    for (int i = 0; i < TRAIN__STAGES && !status; i++) {
+        status = k->alloc_host(g->net.device, g->staging.bytes, &g->staging.host[i], err);
+        if (!status) status = k->alloc_host(g->net.device, g->result_bytes, &g->steps[i].host, err);
+    }
+    if (!status) status = k->reserve(g->net.device, &limits, err);
+    if (!status) status = k->alloc(g->net.device, g->device_bytes, &g->device_block, err);
+    if (!status) (void)cut_device(g, g->device_block);
+    return status;
 }
 
 ravel_status train_generator_create(const train_kernels *kernels, train_device *device, const ravel_shape *shape,
@@ -172,34 +148,43 @@ ravel_status train_generator_create(const train_kernels *kernels, train_device *
                                     ravel_error *err) {
     train_generator *g = train__calloc(options->allocator, 1, sizeof *g);
     if (!g) return train__no_memory(err, sizeof *g, "a generator");
-    g->allocator = options->allocator;
     ravel_status status = prepare(g, kernels, device, shape, options, err);
-    if (!status) status = take_blocks(g, err);
+    if (!status) status = take_memory(g, err);
     if (status) {
         train_generator_free(g);
         return status;
     }
     g->net.cosine = g->pass.cosine;
     g->net.sine = g->pass.sine;
-    train__net_rope_tables(&g->net, g->pass.cosine, g->pass.sine, g->options.slot_tokens, g->host.row);
-    for (int64_t i = 0; i < g->options.slots; i++) g->host.sequences[i].request = -1;
+    train__net_rope_tables(&g->net, g->pass.cosine, g->pass.sine, g->options.slot_tokens, g->row);
+    train__generator_reset(g);
     *generator = g;
     return RAVEL_OK;
 }
 
 void train_generator_free(train_generator *g) {
     if (!g) return;
-    if (g->params) g->net.kernels->release(g->net.device, g->device_block, g->device_bytes);
-    train__release_aligned(g->allocator, g->host_block, g->host_bytes);
+    const ravel_allocator *allocator = g->arena.allocator;
+    const train_kernels *k = g->net.kernels;
+    if (g->params) {
+        k->release(g->net.device, g->device_block, g->device_bytes);
+        for (int i = 0; i < TRAIN__STAGES; i++) {
+            k->release_host(g->net.device, g->staging.host[i], g->staging.bytes);
+            k->release_host(g->net.device, g->steps[i].host, g->result_bytes);
+        }
+    }
     train_params_free(g->params);
-    train__release(g->allocator, g, sizeof *g);
+    train__arena_free(&g->arena);
+    train__release(allocator, g, sizeof *g);
 }
 
 const train_params *train_generator_params(const train_generator *g) {
     return g->params;
 }
 
-void train_generator_set_weights(train_generator *g, const train_real *weights, int64_t version) {
+void train_generator_set_weights(train_generator *g, const void *weights, int64_t version) {
+    train__generator_drop_prefix(g);
+    train__generator_free_retired(g);
     g->net.weights = weights;
     g->version = version;
 }
@@ -216,12 +201,13 @@ int64_t train_generator_busy(const train_generator *g) {
 
 static ravel_status check_sampling(const train_sampling *s, int64_t i, ravel_error *err) {
     if (!s) return ravel_error_set(err, RAVEL_E_ARGUMENT, "request %lld has no sampling options", (long long)i);
-    if (!(s->temperature >= 0 && s->temperature <= 1e6) || !(s->top_p > 0 && s->top_p <= 1) || s->top_k < 0)
+    if (!(s->temperature >= 0 && s->temperature <= 1e6) || !(s->top_p > 0 && s->top_p <= 1) || s->top_k < 0 ||
+        !(s->min_p >= 0 && s->min_p < 1))
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,
-            "request %lld: temperature %g, top_p %g, top_k %d; they must be 0 or more, above 0 up to "
-            "1, and 0 or more",
-            (long long)i, s->temperature, s->top_p, s->top_k);
+            "request %lld: temperature %g, top_p %g, top_k %d, min_p %g; they must be 0 or more, above 0 up to "
+            "1, 0 or more, and from 0 to below 1",
+            (long long)i, s->temperature, s->top_p, s->top_k, s->min_p);
     if (s->max_tokens < 0 || s->stops < 0 || (s->stops && !s->stop))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "request %lld: max_tokens and stops must not be negative",
                                (long long)i);
@@ -247,14 +233,6 @@ static ravel_status check_request(const train_generator *g, const train_request 
     return check_sampling(r->sampling, i, err);
 }
 
-/* To the next request that wants answers. */
-static void skip_empty(train_generator *g) {
-    while (g->next_request < g->request_count && g->next_sample >= g->requests[g->next_request].samples) {
-        g->next_request++;
-        g->next_sample = 0;
-    }
-}
-
 ravel_status train_generator_begin(train_generator *g, const train_request *requests, int64_t count, ravel_error *err) {
     int64_t waiting = 0;
     if (!g->net.weights)
@@ -264,87 +242,16 @@ ravel_status train_generator_begin(train_generator *g, const train_request *requ
         if (status) return status;
         waiting += requests[i].samples;
     }
-    for (int64_t i = 0; i < g->options.slots; i++) g->host.sequences[i].request = -1;
+    for (int i = 0; i < TRAIN__STAGES; i++) { /* a step that is still running writes its results */
+        if (g->steps[i].rows) g->net.kernels->fetch_wait(g->net.device, TRAIN__STAGE_GENERATOR + i);
+        g->steps[i].rows = 0;
+    }
+    train__generator_reset(g);
     g->requests = requests;
     g->request_count = count;
     g->next_request = 0;
     g->next_sample = 0;
     g->waiting = waiting;
-    g->running = 0;
-    skip_empty(g);
+    while (g->next_request < count && requests[g->next_request].samples == 0) g->next_request++;
     return RAVEL_OK;
-}
-
-/* ---- slots ---------------------------------------------------------------------------------------------- */
-
-const train_request *train__generator_next(const train_generator *g) {
-    return g->waiting ? g->requests + g->next_request : NULL;
-}
-
-int train__generator_admit(train_generator *g, int32_t *slot) {
-    int32_t free_slot = 0;
-    if (!g->waiting || g->running == g->options.slots) return 0;
-    while (g->host.sequences[free_slot].request >= 0) free_slot++;
-    const train_request *r = g->requests + g->next_request;
-    int32_t sample = r->first_sample + g->next_sample;
-    g->host.sequences[free_slot] = (train__sequence){.request = g->next_request,
-                                                     .sample = sample,
-                                                     .cached = r->count,
-                                                     .version = g->version,
-                                                     .stream = train__random((uint64_t)r->id, (uint64_t)sample, 0)};
-    g->next_sample++;
-    g->waiting--;
-    g->running++;
-    skip_empty(g);
-    *slot = free_slot;
-    return 1;
-}
-
-static int is_stop(const train_sampling *s, int32_t token) {
-    for (int32_t i = 0; i < s->stops; i++)
-        if (s->stop[i] == token) return 1;
-    return 0;
-}
-
-/* Tokens that the answer may have: what was asked for, and what the slot holds beside the prompt. */
-static int64_t room_of(const train_generator *g, const train_request *r) {
-    int64_t room = g->options.slot_tokens - r->count, asked = r->sampling->max_tokens;
-    return asked ? train__min(asked, room) : room;
-}
-
-ravel_status train__generator_append(train_generator *g, int32_t slot, int32_t token, float logprob, float kept,
-                                     train_answer_fn answer, void *user, ravel_error *err) {
-    train__sequence *s = g->host.sequences + slot;
-    const train_request *r = g->requests + s->request;
-    int64_t first = slot * g->options.slot_tokens, at = first + s->drawn++;
-    g->host.answer[at] = token;
-    g->host.logprob[at] = logprob;
-    g->host.kept_logprob[at] = kept;
-    s->last = token;
-    g->stats.tokens++;
-    int ended = is_stop(r->sampling, token);
-    if (!ended && s->drawn < room_of(g, r)) return RAVEL_OK;
-    train_answer a = {.request = s->request,
-                      .id = r->id,
-                      .sample = s->sample,
-                      .ended = ended,
-                      .count = s->drawn,
-                      .tokens = g->host.answer + first,
-                      .logprob = g->host.logprob + first,
-                      .kept_logprob = g->host.kept_logprob + first,
-                      .version = s->version};
-    s->request = -1;
-    g->running--;
-    g->stats.answers++;
-    return answer(user, &a, err);
-}
-
-const int32_t *train_generator_partial(const train_generator *g, int64_t request, int32_t sample, int64_t *count) {
-    for (int64_t slot = 0; slot < g->options.slots; slot++) {
-        const train__sequence *s = &g->host.sequences[slot];
-        if (s->request != request || s->sample != sample) continue;
-        *count = s->drawn;
-        return g->host.answer + slot * g->options.slot_tokens;
-    }
-    return NULL;
 }

@@ -3,13 +3,20 @@
  * Nouns
  *   request     a prompt, how many answers are wanted, and how to sample them.
  *   sequence    one answer in the making: (request, sample).
- *   slot        the place of a sequence in the cache: room for slot_tokens tokens of prompt and answer. A generator has a
+ *   slot        the place of a sequence in the batch: up to slot_tokens tokens of prompt and answer. A generator has a
  *               fixed number of slots; a sequence that ends gives its slot to the next one at once, so the batch stays
  *               full while any sequence waits.
+ *   page        TRAIN_PAGE tokens of the key-value cache. A slot has a list of pages; sequences of one request share the
+ *               full pages of its prompt.
  *
  *     step   slot 0      slot 1      slot 2
- *      1     a0 ......   a1 ....     b0 .......       the prompt of a is run once, for both of its answers
+ *      1     a0 ......   a1 ....     b0 .......       the prompt of a is run once, for all of its answers
  *      5     a0 ......   b1 .        b0 .......       a1 has ended: b1 takes its slot
+ *
+ * The prompt but for its last token is run through the layers in one go (prefill); from there on each step runs one
+ * token per sequence (decode): the prompt's last token, then the token that the device drew in the step before. The
+ * host is one step behind: while the device works on a step, the host reads the tokens of the one before, ends the
+ * sequences that drew a stop token (the token that the running step draws for them is dropped) and admits others.
  *
  * The calling loop:
  *
@@ -24,13 +31,13 @@
  * Reproducible: an answer is a function of weights, prompt, sampling options, seed, prompt id and sample number alone.
  * Which other sequences ran beside it, how many slots there were, and how many threads, changes nothing, down to the bits
  * of the log-probs (on one set of kernels): random numbers are counted by place rather than drawn from a stream, and the
- * products, norms and attentions used here work each row out by itself (train_matmul.exact).
+ * products, norms and attentions used here work each row out by itself (train_matmul.batch_invariant).
  *
  * Two log-probs are recorded for every token:
  *   logprob       under softmax(logits / temperature) over the whole vocabulary: what a trainer that runs the same tokens
  *                 with batch.temperature gets, up to rounding. At temperature 0: under softmax(logits).
- *   kept_logprob  under what was really sampled from, after top-k and top-p cut tokens off and the rest was scaled up.
- *                 At temperature 0: 0 (it is certain). Without top-k and top-p the two are equal.
+ *   kept_logprob  under what was really sampled from, after top-k, top-p and min-p cut tokens off and the rest was
+ *                 scaled up. At temperature 0: 0 (it is certain). With nothing cut off the two are equal.
  */
 #ifndef TRAIN_GENERATOR_H
 #define TRAIN_GENERATOR_H
@@ -62,15 +69,17 @@ void train_generator_free(train_generator *generator);
 
 /* The layout of the weights: the same as a model's of this shape. */
 const train_params *train_generator_params(const train_generator *generator);
-/* Borrows a flat array on the device, [params->elements]: a model's, or a copy that refit loads into. It may be called
- * between steps; sequences that are running go on with the new weights over what the cache holds from the old ones. */
-void train_generator_set_weights(train_generator *generator, const train_real *weights, int64_t version);
+/* Borrows a flat array on the device, [params->elements] of kernels->types.weight: a model's, or a copy that refit loads
+ * into. It may be called between steps; sequences that are running go on with the new weights over what the cache holds
+ * from the old ones; sequences that begin afterwards run their prompt with the new ones. */
+void train_generator_set_weights(train_generator *generator, const void *weights, int64_t version);
 
 /* ---- requests ------------------------------------------------------------------------------------------- */
 
 typedef struct train_sampling {
     double temperature;  /* 0: always the likeliest token */
     double top_p;        /* (0, 1]; 1: off */
+    double min_p;        /* [0, 1) drop tokens less likely than this times the likeliest; 0: off */
     int32_t top_k;       /* 0: off */
     int32_t stops;       /* entries of `stop` */
     const int32_t *stop; /* tokens that end an answer; the token itself is the answer's last */
@@ -111,8 +120,8 @@ typedef ravel_status (*train_answer_fn)(void *user, const train_answer *answer, 
 /* Checks every request before anything runs: E_DATA and E_OVERSIZE name it. What ran before is dropped. */
 ravel_status train_generator_begin(train_generator *generator, const train_request *requests, int64_t count,
                                    ravel_error *err);
-/* Gives free slots to waiting sequences (their prompts are run, and their first tokens drawn), then draws one token for
- * every running sequence. */
+/* Gives free slots to waiting sequences (their prompts are run), begins to draw one token for every running sequence, and
+ * appends the tokens of the step before to their answers. */
 ravel_status train_generator_step(train_generator *generator, train_answer_fn answer, void *user, ravel_error *err);
 /* The tokens that a running sequence has so far, or NULL where it waits or has ended; valid until the next step. */
 const int32_t *train_generator_partial(const train_generator *generator, int64_t request, int32_t sample,

@@ -1,66 +1,79 @@
 /* What the files of the generator share. Internal to train/.
  *
- *   generator.c        creation, memory, requests, slots
- *   generator_step.c   prompts into the cache, one token for every running sequence */
+ *   generator.c          creation, memory, requests
+ *   generator_slots.c    sequences, slots, pages of the cache
+ *   generator_step.c     prompts into the cache, one token for every running sequence */
 #ifndef TRAIN_GENERATOR_INTERNAL_H
 #define TRAIN_GENERATOR_INTERNAL_H
 
 #include "train/model/generator.h"
 #include "train/model/net.h"
+#include "train/model/staging.h"
 
 /* A slot's sequence; request < 0: free. */
 typedef struct train__sequence {
     int64_t request;
-    int32_t sample;
-    int32_t last;   /* token drawn last, not in the cache yet */
-    int64_t cached; /* tokens in the cache */
-    int64_t drawn;  /* tokens of the answer so far */
     int64_t version;
+    int64_t cached;  /* tokens whose keys and values are, or will be after the calls so far, in the cache */
+    int64_t begun;   /* tokens of the answer that the device was asked for */
+    int64_t drawn;   /* tokens of the answer that the host has seen */
     uint64_t stream; /* of random numbers */
+    int32_t sample;
+    int32_t serial; /* counts the sequences of this slot, so that late tokens of an ended one are recognised */
 } train__sequence;
 
-/* Rows of one pass, on the device: [rows] and as said. */
+/* A prompt in the cache, all but its last token; request < 0: none. It holds a reference to each of its pages. */
+typedef struct train__prefix {
+    int64_t request;
+    int64_t tokens;
+    int32_t *pages; /* [pages_per_slot] */
+} train__prefix;
+
+/* Device memory: [rows] of a pass and [slots], see train__acts. */
 typedef struct train__pass {
-    train_real *cosine, *sine;         /* [slot_tokens, head_dim / 2] */
-    train_real *k_cache, *v_cache;     /* [layers][slots * slot_tokens, kv_width] */
-    train_real *x, *x_mid, *xn, *y;    /* [rows, hidden] */
-    train_real *qkv, *q, *k, *o, *lse; /* [rows, ...] */
-    train_real *gate_up, *h;
-    train_real *head;                   /* [slots, hidden] rows whose next token is drawn */
-    train_real *logits;                 /* [slots, vocab] */
-    train_real *logprob, *kept_logprob; /* [slots] */
-    train_choice *choices;              /* [slots] */
-    int32_t *drawn;                     /* [slots] */
-    int32_t *tokens, *positions;        /* [rows] */
-    int32_t *starts, *lengths, *slots;  /* [rows] of a prompt, or of a decoded row */
-    int32_t *head_rows;                 /* [slots] */
-    int32_t *from, *to;                 /* [slots * slot_tokens] rows to write into the cache */
+    train_real *cosine, *sine; /* [slot_tokens, head_dim / 2] */
+    char *k_pages, *v_pages;   /* [layers][pages, TRAIN_PAGE, kv_width] */
+    train__acts acts;
+    void *logits;                 /* [slots, vocab] */
+    int32_t *last;                /* [slots] token drawn last */
+    char *results[TRAIN__STAGES]; /* [slots] tokens, log-probs, kept log-probs */
 } train__pass;
 
-/* The same on the host where the host fills or reads it. */
-typedef struct train__host {
-    train__sequence *sequences;    /* [slots] */
-    int32_t *answer;               /* [slots, slot_tokens] */
-    float *logprob, *kept_logprob; /* [slots, slot_tokens] */
-    train_choice *choices;         /* [slots] */
-    int32_t *drawn;
-    float *drawn_logprob, *drawn_kept;
-    int32_t *order; /* [slots] slots in the order of a pass's head rows */
-    int32_t *tokens, *positions, *starts, *lengths, *slots, *head_rows, *from, *to;
-    train_real *row; /* [head_dim] */
-} train__host;
+/* A step whose tokens the host has not read yet. */
+typedef struct train__step {
+    int64_t rows;             /* 0: none */
+    int32_t *slots, *serials; /* [slots] of each row */
+    void *host;               /* results, as on the device */
+} train__step;
 
 struct train_generator {
-    const ravel_allocator *allocator;
+    train__arena arena;
     train_generator_options options; /* with defaults filled in */
     train_params *params;
     train__net net;
     int64_t rows; /* the most of one pass */
-    char *device_block, *host_block;
-    size_t device_bytes, host_bytes;
+    int64_t pages_per_slot, pages;
+    size_t page_bytes, result_bytes; /* of one layer's keys; of one step */
+    void *device_block;
+    size_t device_bytes;
     train__pass pass;
-    train__host host;
+    train__staging staging;
+    train__step steps[TRAIN__STAGES];
+    int32_t turn; /* the step to be begun next */
     int64_t version;
+
+    /* host arrays */
+    train__sequence *sequences;    /* [slots] */
+    int32_t *answer;               /* [slots, slot_tokens] */
+    float *logprob, *kept_logprob; /* [slots, slot_tokens] */
+    int32_t *table;                /* [slots, pages_per_slot] */
+    int32_t *references;           /* [pages] slots and prefixes that hold it */
+    int32_t *free_pages;           /* [pages] a stack */
+    int32_t *retired;              /* [pages] dropped by prefixes whose copies have yet to be called */
+    int32_t *copies;               /* [slots, 2] pages to copy: from, to */
+    int64_t free_count, retired_count, copy_count;
+    train_real *row; /* [head_dim] */
+    train__prefix prefix;
 
     const train_request *requests;
     int64_t request_count;
@@ -70,10 +83,23 @@ struct train_generator {
     train_generator_stats stats;
 };
 
-/* Takes the next waiting sequence into a free slot; 0 when there is none or no slot. */
-int train__generator_admit(train_generator *g, int32_t *slot);
-/* What the next waiting sequence's prompt is; NULL when nothing waits. */
+/* ---- generator_slots.c ---------------------------------------------------------------------------------- */
+
+/* Forgets all sequences and gives back all pages. */
+void train__generator_reset(train_generator *g);
+/* The next waiting sequence's request; NULL when nothing waits. */
 const train_request *train__generator_next(const train_generator *g);
+/* Makes the next request's prompt the prefix: takes pages for it. The caller runs it. */
+void train__generator_new_prefix(train_generator *g);
+/* Lets go of the prefix; its pages are freed by train__generator_free_retired. */
+void train__generator_drop_prefix(train_generator *g);
+void train__generator_free_retired(train_generator *g);
+/* Takes the next waiting sequence into a free slot, on top of the prefix; returns the slot, -1 when all are taken. */
+int32_t train__generator_admit(train_generator *g);
+/* Makes sure that the slot has a page for its next token. */
+void train__generator_grow(train_generator *g, int32_t slot);
+/* Tokens that a request's answers may have. */
+int64_t train__generator_room(const train_generator *g, const train_request *r);
 /* Appends a token to a slot's answer and, where that ends it, reports it and frees the slot. */
 ravel_status train__generator_append(train_generator *g, int32_t slot, int32_t token, float logprob, float kept,
                                      train_answer_fn answer, void *user, ravel_error *err);

@@ -1,247 +1,272 @@
 /* One step of a generator.
  *
- *   admit    while slots are free and prompts fit one pass: sequences that follow one another with the same request share
- *            one run of the prompt. Prompts go side by side as a ragged batch; their keys and values are copied to the
- *            cache rows of every slot that wants them; the last row of each prompt gives the first token.
- *   decode   one row for each running sequence: its last token, at its next place, over its slot of the cache. */
+ *   prefill   prompts of sequences that get a slot, side by side as a ragged batch: their keys and values go to the
+ *             pages of the prefix. Nothing is drawn.
+ *   decode    one row for each running sequence: its last token, at its next place, over its pages; one token drawn. */
 #include "train/model/generator_internal.h"
 
-#include "train/kernels/host.h"
+#include "train/kernels/assert.h"
 
-/* What differs between the two kinds of pass. */
+#include <string.h>
+
+/* The rows of a pass, on the device. */
 typedef struct pass {
-    int64_t rows;    /* tokens that run through the layers */
-    int64_t heads;   /* rows whose next token is drawn, host.order[i] being their slots */
-    int64_t writes;  /* rows that go into the cache */
-    int32_t prompts; /* of a prefill pass; 0: decode */
-    int32_t longest; /* prompt, or cached sequence */
+    train_generator *g;
+    int64_t rows;
+    int32_t samples, longest;
+    const int32_t *tokens, *positions;
+    const int32_t *slots;            /* [rows] whose pages; of `table` */
+    const int32_t *starts, *lengths; /* [samples] of prompts, or [rows] of cached tokens */
+    const int32_t *table;
 } pass;
 
-static void upload(train_generator *g, void *block, const void *host, int64_t count) {
-    g->net.kernels->upload(g->net.device, block, host, (size_t)count * sizeof(int32_t));
+static train_cache cache_of(const pass *p, int64_t layer) {
+    const train_generator *g = p->g;
+    size_t at = (size_t)layer * (size_t)g->pages * g->page_bytes;
+    return (train_cache){.k = g->pass.k_pages + at,
+                         .v = g->pass.v_pages + at,
+                         .table = p->table,
+                         .pages_per_slot = g->pages_per_slot,
+                         .kv_heads = (int32_t)g->net.shape.kv_heads,
+                         .head_dim = (int32_t)g->net.shape.head_dim};
 }
 
-/* ---- the layers ----------------------------------------------------------------------------------------- */
-
-/* Keys and values of the pass's rows to their places in the layer's cache. */
-static void write_cache(train_generator *g, const pass *p, int64_t layer) {
-    const train__net *n = &g->net;
-    int64_t at = layer * g->options.slots * g->options.slot_tokens * n->kv_width;
-    train_rows rows = {.rows = p->writes, .width = n->kv_width, .from_ids = g->pass.from, .to_ids = g->pass.to};
-    rows.to = g->pass.k_cache + at;
-    rows.from = g->pass.k;
-    n->kernels->copy_rows(n->device, &rows);
-    rows.to = g->pass.v_cache + at;
-    rows.from = g->pass.qkv + n->q_width + n->kv_width;
-    rows.ld_from = n->qkv_width;
-    n->kernels->copy_rows(n->device, &rows);
+static void write_cache(const pass *p, int64_t layer, const train__acts *a) {
+    const train__net *n = &p->g->net;
+    n->kernels->cache_write(n->device, &(train_cache_write){.cache = cache_of(p, layer),
+                                                            .rows = p->rows,
+                                                            .k = a->k,
+                                                            .v = train__net_at(n, a->qkv, n->q_width + n->kv_width),
+                                                            .ld_k = n->kv_width,
+                                                            .ld_v = n->qkv_width,
+                                                            .slots = p->slots,
+                                                            .positions = p->positions});
 }
 
-static void attend_prompts(train_generator *g, const pass *p) {
-    const train__net *n = &g->net;
-    train_ragged batch = {.tokens = (int32_t)p->rows,
-                          .samples = p->prompts,
-                          .longest = p->longest,
-                          .starts = g->pass.starts,
-                          .lengths = g->pass.lengths,
-                          .positions = g->pass.positions};
-    train_attention x = {.batch = batch,
-                         .heads = (int32_t)n->shape.heads,
-                         .kv_heads = (int32_t)n->shape.kv_heads,
-                         .head_dim = (int32_t)n->shape.head_dim,
-                         .scale = n->scale,
-                         .q = g->pass.q,
-                         .k = g->pass.k,
-                         .v = g->pass.qkv + n->q_width + n->kv_width,
-                         .o = g->pass.o,
-                         .lse = g->pass.lse,
-                         .ld_q = n->q_width,
-                         .ld_k = n->kv_width,
-                         .ld_v = n->qkv_width};
+/* ---- prompts -------------------------------------------------------------------------------------------- */
+
+static void attend_prompts(void *user, int64_t layer, const train__acts *a) {
+    const pass *p = user;
+    const train__net *n = &p->g->net;
+    write_cache(p, layer, a);
+    if (layer == n->shape.layers - 1) return; /* nothing reads the last layer's output */
+    train_attention x = train__net_attention(n, a);
+    x.samples = p->samples;
+    x.queries = x.keys = (train_ragged){(int32_t)p->rows, p->longest, p->starts, p->lengths};
     n->kernels->attention(n->device, &x);
 }
 
-static void attend_cache(train_generator *g, const pass *p, int64_t layer) {
-    const train__net *n = &g->net;
-    int64_t at = layer * g->options.slots * g->options.slot_tokens * n->kv_width;
-    train_cached x = {.rows = (int32_t)p->rows,
-                      .heads = (int32_t)n->shape.heads,
-                      .kv_heads = (int32_t)n->shape.kv_heads,
-                      .head_dim = (int32_t)n->shape.head_dim,
-                      .scale = n->scale,
-                      .slot_tokens = g->options.slot_tokens,
-                      .longest = p->longest,
-                      .q = g->pass.q,
-                      .ld_q = n->q_width,
-                      .k_cache = g->pass.k_cache + at,
-                      .v_cache = g->pass.v_cache + at,
-                      .slots = g->pass.slots,
-                      .lengths = g->pass.lengths,
-                      .o = g->pass.o};
-    n->kernels->attention_cached(n->device, &x);
+/* The prompts of one pass while it is put together. Their pages are rows of a table of their own, because a prefix is
+ * not in a slot. */
+typedef struct prompts {
+    pass pass;
+    int32_t *tokens, *positions, *slots, *starts, *lengths, *table;
+} prompts;
+
+static prompts begin_prompts(train_generator *g) {
+    prompts p = {.pass = {.g = g}};
+    train__staging *s = &g->staging;
+    int64_t slots = g->options.slots;
+    train__staging_begin(s);
+    p.tokens = train__staging_take(s, g->rows, sizeof *p.tokens, &p.pass.tokens);
+    p.positions = train__staging_take(s, g->rows, sizeof *p.positions, &p.pass.positions);
+    p.slots = train__staging_take(s, g->rows, sizeof *p.slots, &p.pass.slots);
+    p.starts = train__staging_take(s, slots, sizeof *p.starts, &p.pass.starts);
+    p.lengths = train__staging_take(s, slots, sizeof *p.lengths, &p.pass.lengths);
+    p.table = train__staging_take(s, slots * g->pages_per_slot, sizeof *p.table, &p.pass.table);
+    return p;
 }
 
-static const train_real *norm_weight(const train__net *n, int64_t layer) {
-    if (layer == n->shape.layers) return n->weights + train_params_norm(n->params);
-    return train__net_weight(n, layer, TRAIN_NORM_IN);
-}
-
-static void run_layers(train_generator *g, const pass *p) {
-    const train__net *n = &g->net;
-    const train__pass *b = &g->pass;
-    n->kernels->copy_rows(n->device, &(train_rows){.rows = p->rows,
-                                                   .width = n->hidden,
-                                                   .to = b->x,
-                                                   .from = n->weights + train_params_embedding(n->params),
-                                                   .from_ids = b->tokens});
-    train__net_norm(n, b->xn, NULL, b->x, NULL, norm_weight(n, 0), p->rows);
-    for (int64_t layer = 0; layer < n->shape.layers; layer++) {
-        train__net_qkv(n, layer, b->qkv, b->xn, p->rows);
-        train_rope rope = train__net_rope(n, layer, b->q, b->k, b->qkv, b->positions, p->rows);
-        n->kernels->rope(n->device, &rope);
-        write_cache(g, p, layer);
-        if (p->prompts)
-            attend_prompts(g, p);
-        else
-            attend_cache(g, p, layer);
-        train__net_project(n, layer, b->y, b->o, p->rows);
-        train__net_norm(n, b->xn, b->x_mid, b->x, b->y, train__net_weight(n, layer, TRAIN_NORM_OUT), p->rows);
-        train__net_feed_forward(n, layer, b->y, b->gate_up, b->h, b->xn, p->rows);
-        train__net_norm(n, b->xn, b->x, b->x_mid, b->y, norm_weight(n, layer + 1), p->rows);
+/* The prefix becomes sample `samples` of the pass. */
+static void add_prompt(prompts *p) {
+    train_generator *g = p->pass.g;
+    const train_request *r = g->requests + g->prefix.request;
+    int32_t count = (int32_t)g->prefix.tokens, first = (int32_t)p->pass.rows, sample = p->pass.samples;
+    if (count == 0) return;
+    p->starts[sample] = first;
+    p->lengths[sample] = count;
+    memcpy(p->tokens + first, r->prompt, (size_t)count * sizeof *p->tokens);
+    for (int32_t t = 0; t < count; t++) {
+        p->positions[first + t] = t;
+        p->slots[first + t] = sample;
     }
+    memcpy(p->table + sample * g->pages_per_slot, g->prefix.pages, (size_t)g->pages_per_slot * sizeof *p->table);
+    p->pass.rows += count;
+    p->pass.samples++;
+    if (count > p->pass.longest) p->pass.longest = count;
+    g->stats.prompt_tokens += count;
 }
 
-/* ---- drawing -------------------------------------------------------------------------------------------- */
+static void run_layers(pass *p, train__attend_fn *attend, const int32_t *ids, const int32_t *picks) {
+    const train__net *n = &p->g->net;
+    const train__acts *a = &p->g->pass.acts;
+    train__rows_of rows = {p->rows, p->positions, attend, p};
+    n->kernels->embed(n->device, &(train_embedding){.rows = p->rows,
+                                                    .width = n->hidden,
+                                                    .count = n->shape.vocab,
+                                                    .ids = ids,
+                                                    .picks = picks,
+                                                    .table = train__net_weight(n, train_params_embedding(n->params)),
+                                                    .y = a->x});
+    train__net_norm(n, a->xn, NULL, a->x, NULL, 0, TRAIN_NORM_IN, p->rows);
+    for (int64_t layer = 0; layer < n->shape.layers; layer++) train__net_layer(n, layer, a, &rows);
+}
 
-static void fill_choices(train_generator *g, const pass *p) {
-    for (int64_t i = 0; i < p->heads; i++) {
-        const train__sequence *s = g->host.sequences + g->host.order[i];
-        const train_sampling *o = g->requests[s->request].sampling;
-        g->host.choices[i] = (train_choice){.temperature = (train_real)o->temperature,
-                                            .top_p = (train_real)o->top_p,
-                                            .top_k = o->top_k,
-                                            .uniform = train__random_unit(o->seed, s->stream, (uint64_t)s->drawn)};
+static void run_prompts(prompts *p) {
+    train_generator *g = p->pass.g;
+    train__staging_send(&g->staging);
+    if (p->pass.rows) run_layers(&p->pass, attend_prompts, p->pass.tokens, NULL);
+    train__staging_release(&g->staging);
+    for (int64_t i = 0; i < g->copy_count; i++)
+        for (int64_t layer = 0; layer < g->net.shape.layers; layer++) {
+            size_t base = (size_t)layer * (size_t)g->pages;
+            size_t from = (base + (size_t)g->copies[2 * i]) * g->page_bytes;
+            size_t to = (base + (size_t)g->copies[2 * i + 1]) * g->page_bytes;
+            g->net.kernels->copy(g->net.device, g->pass.k_pages + to, g->pass.k_pages + from, g->page_bytes);
+            g->net.kernels->copy(g->net.device, g->pass.v_pages + to, g->pass.v_pages + from, g->page_bytes);
+        }
+    g->copy_count = 0;
+    train__generator_free_retired(g);
+}
+
+/* Fills free slots, in passes of at most `prefill` prompt tokens. */
+static void admit(train_generator *g) {
+    const train_request *next;
+    while ((next = train__generator_next(g)) && g->running < g->options.slots) {
+        prompts p = begin_prompts(g);
+        for (; next && g->running < g->options.slots; next = train__generator_next(g)) {
+            if (g->prefix.request != g->next_request) {
+                if (p.pass.rows + next->count - 1 > g->options.prefill) break;
+                train__generator_new_prefix(g);
+                add_prompt(&p);
+            }
+            if (train__generator_admit(g) < 0) break;
+        }
+        run_prompts(&p);
     }
-    g->net.kernels->upload(g->net.device, g->pass.choices, g->host.choices, (size_t)p->heads * sizeof *g->host.choices);
+    if (!g->waiting) train__generator_drop_prefix(g);
+    train__generator_free_retired(g);
 }
 
-/* Logits of the head rows, one token of each; appended to their answers. */
-static ravel_status draw(train_generator *g, const pass *p, train_answer_fn answer, void *user, ravel_error *err) {
+/* ---- one token each ------------------------------------------------------------------------------------- */
+
+static void attend_cache(void *user, int64_t layer, const train__acts *a) {
+    const pass *p = user;
+    const train__net *n = &p->g->net;
+    write_cache(p, layer, a);
+    n->kernels->attention_cached(n->device, &(train_cached){.cache = cache_of(p, layer),
+                                                            .rows = (int32_t)p->rows,
+                                                            .heads = (int32_t)n->shape.heads,
+                                                            .scale = n->scale,
+                                                            .window = n->window,
+                                                            .longest = p->longest,
+                                                            .q = a->q,
+                                                            .ld_q = n->q_width,
+                                                            .slots = p->slots,
+                                                            .lengths = p->lengths,
+                                                            .o = a->o});
+}
+
+static train_choice choice_of(const train_generator *g, const train__sequence *s) {
+    const train_sampling *o = g->requests[s->request].sampling;
+    return (train_choice){.temperature = (float)o->temperature,
+                          .top_p = (float)o->top_p,
+                          .top_k = o->top_k,
+                          .min_p = (float)o->min_p,
+                          .uniform = train__random_unit(o->seed, s->stream, (uint64_t)s->begun)};
+}
+
+/* Rows of a step: every sequence that wants a token more. */
+static const train_choice *stage_rows(train_generator *g, pass *p, train__step *step) {
+    train__staging *st = &g->staging;
+    const train_choice *there = NULL;
+    int64_t most = g->options.slots;
+    train__staging_begin(st);
+    int32_t *positions = train__staging_take(st, most, sizeof *positions, &p->positions);
+    int32_t *slots = train__staging_take(st, most, sizeof *slots, &p->slots);
+    int32_t *lengths = train__staging_take(st, most, sizeof *lengths, &p->lengths);
+    train_choice *choices = train__staging_take(st, most, sizeof *choices, &there);
+    for (int32_t slot = 0; slot < most; slot++) {
+        train__sequence *s = g->sequences + slot;
+        if (s->request < 0 || s->begun == train__generator_room(g, g->requests + s->request)) continue;
+        train__generator_grow(g, slot);
+        int64_t i = p->rows++, place = s->cached++;
+        positions[i] = (int32_t)place;
+        slots[i] = step->slots[i] = slot;
+        step->serials[i] = s->serial;
+        lengths[i] = (int32_t)place + 1;
+        choices[i] = choice_of(g, s);
+        s->begun++;
+        if (place + 1 > p->longest) p->longest = (int32_t)place + 1;
+    }
+    int32_t *table = train__staging_take(st, most * g->pages_per_slot, sizeof *table, &p->table);
+    memcpy(table, g->table, (size_t)(most * g->pages_per_slot) * sizeof *table);
+    train__staging_send(st);
+    return there;
+}
+
+/* Where the three arrays of a step's results are. */
+static void results_of(const train_generator *g, char *block, int32_t **tokens, float **logprob, float **kept) {
+    train__cut cut = {block, 0};
+    *tokens = train__cut_take(&cut, g->options.slots, sizeof **tokens);
+    *logprob = train__cut_take(&cut, g->options.slots, sizeof **logprob);
+    *kept = train__cut_take(&cut, g->options.slots, sizeof **kept);
+}
+
+static void draw(train_generator *g, const pass *p, const train_choice *choices, char *results) {
     const train__net *n = &g->net;
-    const train__pass *b = &g->pass;
-    size_t numbers = (size_t)p->heads * sizeof(float);
-    n->kernels->copy_rows(
-        n->device,
-        &(train_rows){.rows = p->heads, .width = n->hidden, .to = b->head, .from = b->xn, .from_ids = b->head_rows});
-    train__net_linear(n, b->logits, b->head, n->weights + train_params_head(n->params), p->heads, n->shape.vocab,
-                      n->hidden);
-    fill_choices(g, p);
-    train_sample sample = {.rows = p->heads,
+    train_sample sample = {.rows = p->rows,
                            .vocab = n->shape.vocab,
-                           .logits = b->logits,
-                           .choices = b->choices,
-                           .tokens = b->drawn,
-                           .logprob = b->logprob,
-                           .kept_logprob = b->kept_logprob};
+                           .logits = g->pass.logits,
+                           .choices = choices,
+                           .last = g->pass.last,
+                           .places = p->slots};
+    results_of(g, results, &sample.tokens, &sample.logprob, &sample.kept_logprob);
+    train__net_linear(n, g->pass.logits, g->pass.acts.xn, train__net_weight(n, train_params_head(n->params)), p->rows,
+                      n->shape.vocab, n->hidden);
     n->kernels->sample(n->device, &sample);
-    n->kernels->download(n->device, g->host.drawn, b->drawn, (size_t)p->heads * sizeof *g->host.drawn);
-    n->kernels->download(n->device, g->host.drawn_logprob, b->logprob, numbers);
-    n->kernels->download(n->device, g->host.drawn_kept, b->kept_logprob, numbers);
-    ravel_status status = n->kernels->sync(n->device, err);
-    for (int64_t i = 0; i < p->heads && !status; i++)
-        status = train__generator_append(g, g->host.order[i], g->host.drawn[i], g->host.drawn_logprob[i],
-                                         g->host.drawn_kept[i], answer, user, err);
+}
+
+/* Calls the kernels of a step; its tokens are fetched into `step`. */
+static void begin_step(train_generator *g, train__step *step) {
+    pass p = {.g = g};
+    const train_choice *choices = stage_rows(g, &p, step);
+    step->rows = p.rows;
+    if (p.rows) {
+        run_layers(&p, attend_cache, g->pass.last, p.slots);
+        draw(g, &p, choices, g->pass.results[g->turn]);
+        g->net.kernels->fetch(g->net.device, TRAIN__STAGE_GENERATOR + g->turn, step->host, g->pass.results[g->turn],
+                              g->result_bytes);
+        g->stats.steps++;
+        g->stats.slot_steps += p.rows;
+    }
+    train__staging_release(&g->staging);
+}
+
+/* Appends the tokens of a step to their answers. */
+static ravel_status finish_step(train_generator *g, int32_t turn, train_answer_fn answer, void *user,
+                                ravel_error *err) {
+    train__step *step = g->steps + turn;
+    int32_t *tokens;
+    float *logprob, *kept;
+    ravel_status status = RAVEL_OK;
+    if (!step->rows) return RAVEL_OK;
+    g->net.kernels->fetch_wait(g->net.device, TRAIN__STAGE_GENERATOR + turn);
+    results_of(g, step->host, &tokens, &logprob, &kept);
+    for (int64_t i = 0; i < step->rows && !status; i++)
+        if (g->sequences[step->slots[i]].serial == step->serials[i])
+            status = train__generator_append(g, step->slots[i], tokens[i], logprob[i], kept[i], answer, user, err);
+    step->rows = 0;
     return status;
 }
 
-static ravel_status run_pass(train_generator *g, const pass *p, train_answer_fn answer, void *user, ravel_error *err) {
-    upload(g, g->pass.tokens, g->host.tokens, p->rows);
-    upload(g, g->pass.positions, g->host.positions, p->rows);
-    upload(g, g->pass.lengths, g->host.lengths, p->prompts ? p->prompts : p->rows);
-    if (p->prompts)
-        upload(g, g->pass.starts, g->host.starts, p->prompts);
-    else
-        upload(g, g->pass.slots, g->host.slots, p->rows);
-    upload(g, g->pass.head_rows, g->host.head_rows, p->heads);
-    upload(g, g->pass.from, g->host.from, p->writes);
-    upload(g, g->pass.to, g->host.to, p->writes);
-    run_layers(g, p);
-    return draw(g, p, answer, user, err);
-}
-
-/* ---- the two kinds of pass ------------------------------------------------------------------------------ */
-
-static void stage_prompt(train_generator *g, pass *p, const train_request *r) {
-    train__host *h = &g->host;
-    h->starts[p->prompts] = (int32_t)p->rows;
-    h->lengths[p->prompts++] = (int32_t)r->count;
-    for (int64_t t = 0; t < r->count; t++) {
-        h->tokens[p->rows + t] = r->prompt[t];
-        h->positions[p->rows + t] = (int32_t)t;
-    }
-    p->rows += r->count;
-    if (r->count > p->longest) p->longest = (int32_t)r->count;
-    g->stats.prompt_tokens += r->count;
-}
-
-/* The prompt staged last, for one more sequence: where its rows go in the cache, and its head row. */
-static void stage_sequence(train_generator *g, pass *p, int32_t slot, int64_t count) {
-    train__host *h = &g->host;
-    int64_t first = p->rows - count;
-    for (int64_t t = 0; t < count; t++, p->writes++) {
-        h->from[p->writes] = (int32_t)(first + t);
-        h->to[p->writes] = (int32_t)(slot * g->options.slot_tokens + t);
-    }
-    h->order[p->heads] = slot;
-    h->head_rows[p->heads++] = (int32_t)(p->rows - 1);
-}
-
-/* Fills free slots with one pass of prompts; p->heads is 0 when nothing was admitted. */
-static pass stage_prompts(train_generator *g) {
-    pass p = {0};
-    const train_request *next, *staged = NULL;
-    int32_t slot;
-    while ((next = train__generator_next(g))) {
-        if (next != staged && p.rows + next->count > g->options.prefill) break;
-        if (!train__generator_admit(g, &slot)) break;
-        if (next != staged) stage_prompt(g, &p, next);
-        staged = next;
-        stage_sequence(g, &p, slot, next->count);
-    }
-    return p;
-}
-
-static pass stage_decode(train_generator *g) {
-    train__host *h = &g->host;
-    pass p = {0};
-    for (int32_t slot = 0; slot < g->options.slots; slot++) {
-        train__sequence *s = h->sequences + slot;
-        if (s->request < 0) continue;
-        int64_t i = p.rows++, place = s->cached++;
-        h->tokens[i] = s->last;
-        h->positions[i] = (int32_t)place;
-        h->slots[i] = slot;
-        h->lengths[i] = (int32_t)place + 1;
-        h->from[i] = (int32_t)i;
-        h->to[i] = (int32_t)(slot * g->options.slot_tokens + place);
-        h->order[i] = slot;
-        h->head_rows[i] = (int32_t)i;
-        if (place + 1 > p.longest) p.longest = (int32_t)place + 1;
-    }
-    p.heads = p.writes = p.rows;
-    return p;
-}
-
 ravel_status train_generator_step(train_generator *g, train_answer_fn answer, void *user, ravel_error *err) {
-    for (pass p = stage_prompts(g); p.heads; p = stage_prompts(g)) {
-        ravel_status status = run_pass(g, &p, answer, user, err);
-        if (status) return status;
-    }
-    if (!g->running) return RAVEL_OK;
-    g->stats.steps++;
-    g->stats.slot_steps += g->running;
-    pass p = stage_decode(g);
-    return run_pass(g, &p, answer, user, err);
+    admit(g);
+    begin_step(g, g->steps + g->turn);
+    g->turn = (g->turn + 1) % TRAIN__STAGES;
+    ravel_status status = finish_step(g, g->turn, answer, user, err);
+    if (!status && !train_generator_busy(g)) status = g->net.kernels->sync(g->net.device, err);
+    return status;
 }
 
 ravel_status train_generator_run(train_generator *g, const train_request *requests, int64_t count,

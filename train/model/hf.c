@@ -1,6 +1,6 @@
 #include "train/model/hf.h"
 
-#include "train/kernels/host.h"
+#include "train/kernels/arena.h"
 
 #include <ravel/json.h>
 
@@ -174,85 +174,91 @@ int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room) {
 /* Elements on their way between device and file. */
 enum { PIECE = 1 << 18 };
 
-static ravel_status load_tensor(const train_tensor *t, const ravel_safetensors *file, const train_kernels *kernels,
-                                train_device *device, train_real *flat, float *piece, ravel_error *err) {
+static ravel_status load_tensor(const train_tensor *t, const ravel_safetensors *file, const train_array *to,
+                                void *piece, ravel_error *err) {
     const ravel_safetensor *source = NULL;
     ravel_status status = ravel_safetensors_get(file, t->name, t->rank, t->dims, &source, err);
     for (int64_t done = 0; done < t->count && !status;) {
         int64_t count = train__min(t->count - done, PIECE);
-        status = ravel_safetensor_read(source, done, count, RAVEL_F32, piece, err);
-        if (!status) kernels->upload(device, flat + t->offset + done, piece, (size_t)count * sizeof *piece);
+        status = ravel_safetensor_read(source, done, count, to->dtype, piece, err);
+        if (!status)
+            to->kernels->upload(to->device, train__at(to->data, to->dtype, t->offset + done), piece,
+                                (size_t)(count * ravel_dtype_bytes(to->dtype)));
         done += count;
     }
     return status;
 }
 
-ravel_status train_tensors_load(const train_params *params, const train_kernels *kernels, train_device *device,
-                                train_real *flat, const char *path, ravel_error *err) {
+ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err) {
     ravel_safetensors *file = NULL;
     ravel_status status = ravel_safetensors_open(path, NULL, &file, err);
     if (status) return status;
-    float *piece = train__alloc(NULL, PIECE * sizeof *piece);
-    if (!piece) status = train__no_memory(err, PIECE * sizeof *piece, "a piece of a tensor");
+    train__arena arena = {0};
+    void *piece = train__arena_take_array(&arena, PIECE, (size_t)ravel_dtype_bytes(to->dtype));
+    status = train__arena_status(&arena, "a piece of a tensor", err);
     for (int64_t i = 0; i < params->count && !status; i++)
-        status = load_tensor(params->tensors + i, file, kernels, device, flat, piece, err);
+        status = load_tensor(params->tensors + i, file, to, piece, err);
     if (status && err) ravel_error_prefix(err, "%s", path);
-    train__release(NULL, piece, PIECE * sizeof *piece);
+    train__arena_free(&arena);
     ravel_safetensors_free(file);
-    return status ? status : kernels->sync(device, err);
+    return status ? status : to->kernels->sync(to->device, err);
 }
 
-/* `piece` holds PIECE floats, and behind them room for as many elements of the file's dtype. */
-static ravel_status save_tensor(ravel_safetensors_writer *writer, int64_t index, const train_tensor *t,
-                                const train_kernels *kernels, train_device *device, const train_real *flat,
-                                int32_t dtype, float *piece, ravel_error *err) {
+/* Pieces as the device holds them, and as the file does. */
+typedef struct saving {
+    ravel_safetensors_writer *writer;
+    const train_array *from;
+    int32_t dtype;
+    void *piece, *converted;
+} saving;
+
+static ravel_status save_tensor(const saving *s, int64_t index, const train_tensor *t, ravel_error *err) {
+    const train_array *from = s->from;
     ravel_status status = RAVEL_OK;
-    void *converted = piece + PIECE;
     for (int64_t done = 0; done < t->count && !status;) {
         int64_t count = train__min(t->count - done, PIECE);
-        kernels->download(device, piece, flat + t->offset + done, (size_t)count * sizeof *piece);
-        status = ravel_dtype_convert(RAVEL_F32, piece, dtype, converted, count, err);
+        from->kernels->download(from->device, s->piece, train__at(from->data, from->dtype, t->offset + done),
+                                (size_t)(count * ravel_dtype_bytes(from->dtype)));
+        status = ravel_dtype_convert(from->dtype, s->piece, s->dtype, s->converted, count, err);
         if (!status)
-            status = ravel_safetensors_writer_write(writer, index, converted, count * ravel_dtype_bytes(dtype), err);
+            status = ravel_safetensors_writer_write(s->writer, index, s->converted, count * ravel_dtype_bytes(s->dtype),
+                                                    err);
         done += count;
     }
     return status;
 }
 
-static ravel_status save_all(ravel_safetensors_writer *writer, const train_params *params, const train_kernels *kernels,
-                             train_device *device, const train_real *flat, int32_t dtype, float *piece,
-                             ravel_error *err) {
-    ravel_status status = ravel_safetensors_writer_metadata(writer, "format", "pt", err);
+static ravel_status save_all(const saving *s, const train_params *params, ravel_error *err) {
+    ravel_status status = ravel_safetensors_writer_metadata(s->writer, "format", "pt", err);
     int64_t index = 0;
     for (int64_t i = 0; i < params->count && !status; i++) {
         const train_tensor *t = params->tensors + i;
-        status = ravel_safetensors_writer_declare(writer, t->name, dtype, t->rank, t->dims, &index, err);
+        status = ravel_safetensors_writer_declare(s->writer, t->name, s->dtype, t->rank, t->dims, &index, err);
     }
     for (int64_t i = 0; i < params->count && !status; i++) /* declared in this order, so numbered 0, 1, ... */
-        status = save_tensor(writer, i, params->tensors + i, kernels, device, flat, dtype, piece, err);
-    return status ? status : ravel_safetensors_writer_finish(writer, err);
+        status = save_tensor(s, i, params->tensors + i, err);
+    return status ? status : ravel_safetensors_writer_finish(s->writer, err);
 }
 
-ravel_status train_tensors_save(const char *path, const train_params *params, const train_kernels *kernels,
-                                train_device *device, const train_real *flat, int32_t dtype,
+ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
                                 const ravel_safetensors_options *options, ravel_error *err) {
     const char *name = NULL;
-    ravel_safetensors_writer *writer = NULL;
+    saving s = {.from = from, .dtype = dtype};
     ravel_status status = torch_name(dtype, &name, err);
-    if (!status) status = ravel_safetensors_writer_create(path, options, &writer, err);
+    if (!status) status = ravel_safetensors_writer_create(path, options, &s.writer, err);
     if (status) return status;
-    size_t bytes = 2 * (size_t)PIECE * sizeof(float);
-    float *piece = train__alloc(NULL, bytes);
-    if (!piece) status = train__no_memory(err, bytes, "a piece of a tensor");
-    if (!status) status = save_all(writer, params, kernels, device, flat, dtype, piece, err);
-    train__release(NULL, piece, bytes);
-    ravel_safetensors_writer_free(writer);
+    train__arena arena = {0};
+    s.piece = train__arena_take_array(&arena, PIECE, (size_t)ravel_dtype_bytes(from->dtype));
+    s.converted = train__arena_take_array(&arena, PIECE, (size_t)ravel_dtype_bytes(dtype));
+    status = train__arena_status(&arena, "a piece of a tensor", err);
+    if (!status) status = save_all(&s, params, err);
+    train__arena_free(&arena);
+    ravel_safetensors_writer_free(s.writer);
     return status;
 }
 
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
-                               const train_kernels *kernels, train_device *device, const train_real *flat,
-                               int32_t dtype, int32_t eos, ravel_error *err) {
+                               const train_array *from, int32_t dtype, int32_t eos, ravel_error *err) {
     char path[4096];
     if (mkdir(folder, 0777) != 0 && errno != EEXIST)
         return ravel_error_set(err, RAVEL_E_IO, "cannot make the folder %s: %s", folder, strerror(errno));
@@ -262,7 +268,7 @@ ravel_status train_folder_save(const char *folder, const ravel_shape *shape, con
     ravel_status status = train_config_write(path, shape, dtype, eos, err);
     if (status) return status;
     (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    return train_tensors_save(path, params, kernels, device, flat, dtype, NULL, err);
+    return train_tensors_save(path, params, from, dtype, NULL, err);
 }
 
 /* ---- the rest of a folder ------------------------------------------------------------------------------- */

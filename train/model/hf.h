@@ -3,9 +3,10 @@
  *     ravel_shape shape;
  *     train_config_read("Qwen3-0.6B", &shape, &err);
  *     train_model_create(kernels, device, &shape, &options, &model, &err);
- *     train_tensors_load(model_params, kernels, device, weights, "Qwen3-0.6B", &err);
+ *     train_array weights = train_model_array(model);
+ *     train_tensors_load(train_model_params(model), &weights, "Qwen3-0.6B", &err);
  *     ...
- *     train_folder_save("out", &shape, params, kernels, device, weights, RAVEL_BF16, &err);
+ *     train_folder_save("out", &shape, params, &weights, RAVEL_BF16, eos, &err);
  *
  * Any flat array of the parameters' layout can be loaded and saved, not only weights: the optimiser's states too.
  */
@@ -14,7 +15,6 @@
 
 #include <ravel/safetensors.h>
 
-#include "train/kernels/kernels.h"
 #include "train/model/params.h"
 
 /* The shape from a config.json, or from the folder that holds it. E_UNSUPPORTED where the config asks for what the
@@ -29,21 +29,18 @@ ravel_status train_config_write(const char *path, const ravel_shape *shape, int3
  * or several): at most `room` of them; returns how many, 0 where nothing is said. */
 int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room);
 
-/* Fills `flat` ([params->elements] on the device) from a safetensors file, an index or a folder. Every tensor must be
- * there with its shape; f32, bf16 and f16 are converted. What the file holds beyond the table is passed over. On an
- * error `flat` may be partly filled. */
-ravel_status train_tensors_load(const train_params *params, const train_kernels *kernels, train_device *device,
-                                train_real *flat, const char *path, ravel_error *err);
+/* Fills the array from a safetensors file, an index or a folder. Every tensor must be there with its shape; f32, bf16 and
+ * f16 are converted to the array's dtype. What the file holds beyond the table is passed over. On an error the array may
+ * be partly filled. */
+ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err);
 /* One safetensors file of `dtype` (RAVEL_F32, RAVEL_BF16, RAVEL_F16), with metadata format = pt. The path holds the old
  * file or the whole new one at any time (see ravel/safetensors.h). `options` may be NULL: durable. */
-ravel_status train_tensors_save(const char *path, const train_params *params, const train_kernels *kernels,
-                                train_device *device, const train_real *flat, int32_t dtype,
+ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
                                 const ravel_safetensors_options *options, ravel_error *err);
 
 /* config.json and model.safetensors in `folder`, which is made where it is missing. */
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
-                               const train_kernels *kernels, train_device *device, const train_real *flat,
-                               int32_t dtype, int32_t eos, ravel_error *err);
+                               const train_array *from, int32_t dtype, int32_t eos, ravel_error *err);
 
 /* What a model's folder holds beside config and weights, and other programs want of a checkpoint: the tokenizer's files
  * and generation_config.json, copied where they are there. */

@@ -1,9 +1,10 @@
-/* Creation and memory of a model. The sizes are worked out once, by layout_of, and used by the estimate and by the
- * allocation alike. */
+/* Creation and memory of a model. Every block is a row of one list (blocks_of), used by the estimate, by the allocation
+ * and by the release alike. */
 #include "train/model/model_internal.h"
 
-#include "train/kernels/host.h"
+#include "train/kernels/arena.h"
 
+#include <stddef.h>
 #include <string.h>
 
 void train_model_options_default(train_model_options *options) {
@@ -12,112 +13,130 @@ void train_model_options_default(train_model_options *options) {
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
 
-/* The next `elements` of a block, at a multiple of 16. */
-static int64_t carve(int64_t *used, int64_t elements) {
-    int64_t at = train__round_up(*used, 16);
-    *used = at + elements;
-    return at;
+static size_t lines(size_t bytes) {
+    return (bytes + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN;
 }
 
-static int64_t chunk_rows(const ravel_shape *shape, const train_model_options *options) {
-    int64_t rows = options->logits_rows;
-    if (rows <= 0) rows = train__min(train__max((int64_t)(16 << 20) / 4 / shape->vocab, 64), 1024);
-    return train__min(rows, options->budget);
+static size_t cut_kept(train_model *m, char *base) {
+    const train__sizes *s = &m->sizes;
+    const train__net *n = &m->net;
+    train__kept *k = &m->kept;
+    train__cut cut = {base, 0};
+    int64_t layers = n->shape.layers;
+    k->x = train__cut_take(&cut, s->x ? layers + 1 : 1, lines(train__net_bytes(n, s->tokens * n->hidden)));
+    k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->x_mid + lines(train__net_bytes(n, s->tokens * n->hidden)));
+    k->gate_up = train__cut_take(&cut, s->gate_up ? layers : 1, lines(train__net_bytes(n, s->tokens * 2 * n->ffn)));
+    k->head_x = train__cut_take(&cut, 1, train__net_bytes(n, s->tokens * n->hidden));
+    k->head_xn = train__cut_take(&cut, 1, train__net_bytes(n, s->tokens * n->hidden));
+    train_real **numbers[] = {&k->logprob, &k->lse, &k->entropy, &k->coef, &k->entropy_coef};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        *numbers[i] = train__cut_take(&cut, s->tokens, sizeof(train_real));
+    k->sequences = train__cut_take(&cut, s->tokens, sizeof *k->sequences);
+    return cut.used;
 }
 
-static void layer_layout(train__layout *l, const train__net *net) {
-    int64_t used = 0, t = l->tokens;
-    l->x_size = train__round_up(t * net->hidden, 16);
-    l->qkv = carve(&used, t * net->qkv_width);
-    l->o = carve(&used, t * net->q_width);
-    l->lse = carve(&used, t * net->shape.heads);
-    l->x_mid = carve(&used, t * net->hidden);
-    l->gate_up = carve(&used, t * 2 * net->ffn);
-    l->rest_size = train__round_up(used, 16);
-}
-
-/* What the two halves of a layer need beside their input and output, see model_layers.c. */
-static int64_t shared_width(const train__net *net, int inference) {
-    int64_t attention = net->q_width + net->kv_width, feed_forward = net->ffn;
-    if (!inference) {
-        attention += net->q_width + net->q_width + net->kv_width + net->qkv_width;
-        feed_forward += net->ffn;
+/* The shared part is cut three times from the same place: for attention, for feed-forward, for the head. */
+static size_t cut_working(train_model *m, char *base) {
+    const train__net *n = &m->net;
+    train__working *w = &m->working;
+    train__cut cut = {base, 0};
+    int64_t t = m->sizes.tokens;
+    w->xn = train__cut_take(&cut, 1, train__net_bytes(n, t * n->hidden));
+    w->y = train__cut_take(&cut, 1, train__net_bytes(n, t * n->hidden));
+    if (!m->options.inference) w->d_x = train__cut_take(&cut, 1, train__net_bytes(n, t * n->hidden));
+    train__cut forward = cut, head = cut;
+    w->q = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
+    w->k = train__cut_take(&cut, 1, train__net_bytes(n, t * n->kv_width));
+    w->h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->ffn));
+    w->d_rows = train__cut_take(&head, 1, train__net_bytes(n, t * n->hidden));
+    if (!m->options.inference) {
+        w->d_q = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
+        w->d_k = train__cut_take(&cut, 1, train__net_bytes(n, t * n->kv_width));
+        w->d_o = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
+        w->d_qkv = train__cut_take(&cut, 1, train__net_bytes(n, t * n->qkv_width));
+        w->d_h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->ffn));
     }
-    return train__max(train__max(attention, feed_forward), net->hidden);
+    size_t most = cut.used > forward.used ? cut.used : forward.used;
+    return most > head.used ? most : head.used;
 }
 
-static train__layout layout_of(const train__net *net, const train_model_options *o) {
-    train__layout l = {.tokens = o->budget};
-    int64_t used = 0, t = o->budget, layers = net->shape.layers;
-    layer_layout(&l, net);
-    l.layers_x = o->inference ? 1 : layers + 1;
-    l.layers_rest = o->inference || o->recompute ? 1 : layers;
-    used = l.layers_x * l.x_size + l.layers_rest * l.rest_size;
-    l.head_x = carve(&used, t * net->hidden);
-    l.head_xn = carve(&used, t * net->hidden);
-    l.kept_elements = used;
-
-    used = 0;
-    l.xn = carve(&used, t * net->hidden);
-    l.y = carve(&used, t * net->hidden);
-    l.d_x = o->inference ? 0 : carve(&used, t * net->hidden);
-    l.shared_size = t * shared_width(net, o->inference) + 16 * 8; /* up to 8 parts, each rounded up */
-    l.shared = carve(&used, l.shared_size);
-    l.working_elements = used;
-
-    l.logits_rows = chunk_rows(&net->shape, o);
-    l.logits_elements = l.logits_rows * net->shape.vocab;
-    l.positions = o->longest > 0 ? train__min(o->longest, o->budget) : o->budget;
-    return l;
+static size_t cut_tables(train_model *m, char *base) {
+    train__cut cut = {base, 0};
+    int64_t half = m->net.shape.head_dim / 2;
+    m->cosine = train__cut_take(&cut, m->sizes.positions * half, sizeof *m->cosine);
+    m->sine = train__cut_take(&cut, m->sizes.positions * half, sizeof *m->sine);
+    m->parts = train__cut_take(&cut, 4 * m->sizes.logits_rows, sizeof *m->parts);
+    m->update = train__cut_take(&cut, 1, sizeof *m->update);
+    return cut.used;
 }
 
-/* Hands out pieces of a block of bytes; with base NULL it only counts. */
-typedef struct pieces {
-    char *base;
-    int64_t used;
-} pieces;
-
-static void *piece(pieces *p, int64_t count, size_t each) {
-    int64_t at = train__round_up(p->used, TRAIN_ALIGN);
-    p->used = at + count * (int64_t)each;
-    return p->base ? p->base + at : NULL;
+static train_limits limits_of(const train_model *m) {
+    train_limits limits = train__net_limits(&m->net, m->sizes.tokens, m->sizes.positions, m->sizes.tokens);
+    limits.inference = m->options.inference;
+    return limits;
 }
 
-static int64_t cut_tables(char *base, const train__layout *l, const train__net *net, train__tables *t) {
-    pieces p = {0};
-    p.base = base;
-    int64_t n = l->tokens, half = net->shape.head_dim / 2;
-    t->cosine = piece(&p, l->positions * half, sizeof(train_real));
-    t->sine = piece(&p, l->positions * half, sizeof(train_real));
-    int32_t **ids[] = {&t->tokens, &t->places, &t->starts, &t->lengths, &t->rows, &t->targets};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) *ids[i] = piece(&p, n, sizeof(int32_t));
-    train_real **numbers[] = {&t->logprob, &t->lse, &t->entropy, &t->coef, &t->entropy_coef};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) *numbers[i] = piece(&p, n, sizeof(train_real));
-    return p.used;
+/* A batch's arrays, each at most [T] of 4 bytes, see model_batch.c. */
+enum { STAGED_ARRAYS = 15 };
+
+static void sizes_of(train_model *m) {
+    const train_model_options *o = &m->options;
+    const train__net *n = &m->net;
+    train__sizes *s = &m->sizes;
+    int64_t t = o->budget;
+    *s = (train__sizes){.tokens = t, .positions = o->longest > 0 ? train__min(o->longest, t) : t};
+    s->o = lines(train__net_bytes(n, t * n->qkv_width));
+    s->lse = s->o + lines(train__net_bytes(n, t * n->q_width));
+    s->x_mid = s->lse + lines((size_t)(t * n->shape.heads) * sizeof(train_real));
+    if (!o->inference) s->x = lines(train__net_bytes(n, t * n->hidden));
+    if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL)
+        s->rest = s->x_mid + lines(train__net_bytes(n, t * n->hidden));
+    if (!o->inference && o->recompute == TRAIN_RECOMPUTE_NONE) s->gate_up = lines(train__net_bytes(n, t * 2 * n->ffn));
+    train_limits limits = limits_of(m);
+    s->logits_rows = train__min(o->logits_rows > 0 ? o->logits_rows : n->kernels->head_rows(&limits), t);
+    s->kept = cut_kept(m, NULL);
+    s->working = cut_working(m, NULL);
+    s->logits = train__net_bytes(n, s->logits_rows * n->shape.vocab);
+    s->tables = cut_tables(m, NULL);
+    s->stage = (size_t)STAGED_ARRAYS * (lines((size_t)t * 4) + TRAIN_ALIGN);
 }
 
-static int64_t cut_staging(char *base, const train__layout *l, const train__net *net, train__staging *s) {
-    pieces p = {0};
-    p.base = base;
-    int64_t n = l->tokens;
-    int32_t **ids[] = {&s->tokens, &s->positions, &s->starts, &s->lengths, &s->rows, &s->targets, &s->places};
-    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) *ids[i] = piece(&p, n, sizeof(int32_t));
-    float **numbers[] = {&s->logprob, &s->entropy, &s->coef, &s->entropy_coef};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) *numbers[i] = piece(&p, n, sizeof(float));
-    s->real = piece(&p, train__max(net->hidden, net->shape.head_dim), sizeof(train_real));
-    return p.used;
+/* ---- blocks --------------------------------------------------------------------------------------------- */
+
+typedef enum memory_kind { DEVICE, STAGED } memory_kind;
+
+typedef struct block {
+    void **place;
+    size_t bytes;
+    memory_kind kind;
+    size_t field; /* of train_memory */
+} block;
+
+enum { BLOCKS = 6 + 2 * TRAIN__STAGES };
+
+static int blocks_of(train_model *m, block *list) {
+    const train__sizes *s = &m->sizes;
+    size_t elements = (size_t)m->params->elements;
+    const train_types *types = &m->net.types;
+    int count = 0;
+#define BLOCK(place, bytes, kind, field) \
+    list[count++] = (block){(void **)&(place), bytes, kind, offsetof(train_memory, field)}
+    BLOCK(m->weights, elements * (size_t)ravel_dtype_bytes(types->weight), DEVICE, weights);
+    if (!m->options.inference) BLOCK(m->grads, elements * (size_t)ravel_dtype_bytes(types->grad), DEVICE, grads);
+    BLOCK(m->kept_block, s->kept, DEVICE, activations);
+    BLOCK(m->working_block, s->working, DEVICE, working);
+    BLOCK(m->logits, s->logits, DEVICE, logits);
+    BLOCK(m->table_block, s->tables, DEVICE, tables);
+    for (int i = 0; i < TRAIN__STAGES; i++) {
+        BLOCK(m->staging.block[i], s->stage, DEVICE, tables);
+        BLOCK(m->staging.host[i], s->stage, STAGED, tables);
+    }
+#undef BLOCK
+    return count;
 }
 
-static train_limits limits_of(const train__net *net, const train__layout *l, int inference) {
-    return (train_limits){.tokens = l->tokens,
-                          .longest = l->positions,
-                          .samples = l->tokens,
-                          .width = train__max(train__max(2 * net->ffn, net->qkv_width), net->hidden),
-                          .heads = net->shape.heads,
-                          .kv_heads = net->shape.kv_heads,
-                          .head_dim = net->shape.head_dim,
-                          .vocab = net->shape.vocab,
-                          .inference = inference};
+static int64_t host_bytes(const train_model *m) {
+    return m->sizes.tokens * 8 + train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
 }
 
 static ravel_status check_options(const train_model_options *o, ravel_error *err) {
@@ -131,102 +150,81 @@ static ravel_status check_options(const train_model_options *o, ravel_error *err
                                INT32_MAX);
     if (o->longest < 0 || o->logits_rows < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "longest and logits_rows must not be negative");
+    if (o->recompute < TRAIN_RECOMPUTE_NONE || o->recompute > TRAIN_RECOMPUTE_FULL)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "recompute is %d; it must be one of train_recompute",
+                               o->recompute);
     return RAVEL_OK;
 }
 
-static void fill_memory(const train_kernels *kernels, int32_t threads, const train__net *net, const train__layout *l,
-                        const train_model_options *o, train_memory *memory) {
-    train__tables tables;
-    train__staging staging;
-    train_limits limits = limits_of(net, l, o->inference);
-    int64_t real = (int64_t)sizeof(train_real);
-    memory->weights = net->params->elements * real;
-    memory->grads = o->inference ? 0 : memory->weights;
-    memory->activations = l->kept_elements * real;
-    memory->working = l->working_elements * real;
-    memory->logits = l->logits_elements * real;
-    memory->scratch = (int64_t)kernels->scratch_bytes(&limits, threads);
-    memory->tables = cut_tables(NULL, l, net, &tables) + cut_staging(NULL, l, net, &staging);
-    memory->total = memory->weights + memory->grads + memory->activations + memory->working + memory->logits +
-                    memory->scratch + memory->tables;
+/* Everything but the blocks. */
+static ravel_status prepare(train_model *m, const train_kernels *kernels, train_device *device,
+                            const ravel_shape *shape, const train_model_options *options, ravel_error *err) {
+    ravel_status status = check_options(options, err);
+    m->options = *options;
+    m->arena.allocator = options->allocator;
+    if (!status) status = train_params_create(shape, options->allocator, &m->params, err);
+    if (status) return status;
+    train__net_init(&m->net, kernels, device, shape, m->params);
+    sizes_of(m);
+    return RAVEL_OK;
 }
 
 ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, const ravel_shape *shape,
                                 const train_model_options *options, train_memory *memory, ravel_error *err) {
-    train_params *params = NULL;
-    train__net net;
-    ravel_status status = check_options(options, err);
-    if (!status) status = train_params_create(shape, options->allocator, &params, err);
+    train_model m = {0};
+    block list[BLOCKS];
+    ravel_status status = prepare(&m, kernels, NULL, shape, options, err);
     if (status) return status;
-    train__net_init(&net, kernels, NULL, shape, params);
-    train__layout layout = layout_of(&net, options);
-    fill_memory(kernels, threads, &net, &layout, options, memory);
-    train_params_free(params);
+    train_limits limits = limits_of(&m);
+    *memory = (train_memory){.scratch = (int64_t)kernels->scratch_bytes(&limits, threads), .tables = host_bytes(&m)};
+    memory->total = memory->scratch + memory->tables;
+    for (int i = 0, count = blocks_of(&m, list); i < count; i++) {
+        *(int64_t *)(void *)((char *)memory + list[i].field) += (int64_t)list[i].bytes;
+        memory->total += (int64_t)list[i].bytes;
+    }
+    train_params_free(m.params);
     return RAVEL_OK;
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-static ravel_status take(train_model *m, int64_t elements, train_real **block, ravel_error *err) {
-    void *got = NULL;
-    ravel_status status = m->net.kernels->alloc(m->net.device, (size_t)elements * sizeof(train_real), &got, err);
-    if (!status) *block = got;
-    return status;
-}
-
-static void give(train_model *m, train_real *block, int64_t elements) {
-    m->net.kernels->release(m->net.device, block, (size_t)elements * sizeof(train_real));
-}
-
-static ravel_status take_tables(train_model *m, ravel_error *err) {
-    void *block = NULL;
-    m->layout.table_bytes = cut_tables(NULL, &m->layout, &m->net, &m->tables);
-    m->layout.host_bytes = cut_staging(NULL, &m->layout, &m->net, &m->staging);
-    ravel_status status = m->net.kernels->alloc(m->net.device, (size_t)m->layout.table_bytes, &block, err);
+static ravel_status take_memory(train_model *m, ravel_error *err) {
+    const train_kernels *k = m->net.kernels;
+    train_limits limits = limits_of(m);
+    block list[BLOCKS];
+    TRAIN__TAKE(&m->arena, m->places, m->sizes.tokens);
+    TRAIN__TAKE(&m->arena, m->numbers, m->sizes.tokens);
+    TRAIN__TAKE(&m->arena, m->row, train__max(m->net.hidden, m->net.shape.head_dim));
+    ravel_status status = train__arena_status(&m->arena, "staging of batches", err);
+    if (!status) status = k->reserve(m->net.device, &limits, err);
+    for (int i = 0, count = blocks_of(m, list); i < count && !status; i++)
+        status = (list[i].kind == STAGED ? k->alloc_host : k->alloc)(m->net.device, list[i].bytes, list[i].place, err);
     if (status) return status;
-    m->table_block = block;
-    m->host_block = train__alloc_aligned(m->allocator, (size_t)m->layout.host_bytes);
-    if (!m->host_block) return train__no_memory(err, (size_t)m->layout.host_bytes, "staging of batches");
-    cut_tables(m->table_block, &m->layout, &m->net, &m->tables);
-    cut_staging(m->host_block, &m->layout, &m->net, &m->staging);
+    (void)cut_kept(m, m->kept_block);
+    (void)cut_working(m, m->working_block);
+    (void)cut_tables(m, m->table_block);
+    m->staging.kernels = k;
+    m->staging.device = m->net.device;
+    m->staging.first_slot = TRAIN__STAGE_MODEL;
+    m->staging.bytes = m->sizes.stage;
     return RAVEL_OK;
-}
-
-static ravel_status take_blocks(train_model *m, ravel_error *err) {
-    train_limits limits = limits_of(&m->net, &m->layout, m->options.inference);
-    ravel_status status = m->net.kernels->reserve(m->net.device, &limits, err);
-    if (!status) status = take(m, m->params->elements, &m->weights, err);
-    if (!status && !m->options.inference) status = take(m, m->params->elements, &m->grads, err);
-    if (!status) status = take(m, m->layout.kept_elements, &m->kept, err);
-    if (!status) status = take(m, m->layout.working_elements, &m->working, err);
-    if (!status) status = take(m, m->layout.logits_elements, &m->logits, err);
-    if (!status) status = take_tables(m, err);
-    return status;
 }
 
 ravel_status train_model_create(const train_kernels *kernels, train_device *device, const ravel_shape *shape,
                                 const train_model_options *options, train_model **model, ravel_error *err) {
-    ravel_status status = check_options(options, err);
-    if (status) return status;
     train_model *m = train__calloc(options->allocator, 1, sizeof *m);
     if (!m) return train__no_memory(err, sizeof *m, "a model");
-    m->allocator = options->allocator;
-    m->options = *options;
-    status = train_params_create(shape, m->allocator, &m->params, err);
-    if (!status) {
-        train__net_init(&m->net, kernels, device, shape, m->params);
-        m->layout = layout_of(&m->net, options);
-        status = take_blocks(m, err);
-    }
+    ravel_status status = prepare(m, kernels, device, shape, options, err);
+    if (!status) status = take_memory(m, err);
     if (status) {
         train_model_free(m);
         return status;
     }
     m->net.weights = m->weights;
-    m->net.cosine = m->tables.cosine;
-    m->net.sine = m->tables.sine;
-    train__net_rope_tables(&m->net, m->tables.cosine, m->tables.sine, m->layout.positions, m->staging.real);
-    kernels->zero(device, m->weights, (size_t)m->params->elements * sizeof(train_real));
+    m->net.cosine = m->cosine;
+    m->net.sine = m->sine;
+    train__net_rope_tables(&m->net, m->cosine, m->sine, m->sizes.positions, m->row);
+    kernels->zero(device, m->weights, (size_t)(m->params->elements * ravel_dtype_bytes(m->net.types.weight)));
     train_model_clear_grads(m);
     *model = m;
     return RAVEL_OK;
@@ -234,17 +232,14 @@ ravel_status train_model_create(const train_kernels *kernels, train_device *devi
 
 void train_model_free(train_model *m) {
     if (!m) return;
-    if (m->params) {
-        give(m, m->weights, m->params->elements);
-        give(m, m->grads, m->params->elements);
-        give(m, m->kept, m->layout.kept_elements);
-        give(m, m->working, m->layout.working_elements);
-        give(m, m->logits, m->layout.logits_elements);
-        m->net.kernels->release(m->net.device, m->table_block, (size_t)m->layout.table_bytes);
-        train__release_aligned(m->allocator, m->host_block, (size_t)m->layout.host_bytes);
-    }
+    const train_kernels *k = m->net.kernels;
+    const ravel_allocator *allocator = m->arena.allocator;
+    block list[BLOCKS];
+    for (int i = 0, count = m->params ? blocks_of(m, list) : 0; i < count; i++)
+        (list[i].kind == STAGED ? k->release_host : k->release)(m->net.device, *list[i].place, list[i].bytes);
     train_params_free(m->params);
-    train__release(m->allocator, m, sizeof *m);
+    train__arena_free(&m->arena);
+    train__release(allocator, m, sizeof *m);
 }
 
 /* ---- getters and weights -------------------------------------------------------------------------------- */
@@ -261,38 +256,64 @@ train_device *train_model_device(const train_model *m) {
     return m->net.device;
 }
 
-train_real *train_model_weights(train_model *m) {
+void *train_model_weights(train_model *m) {
     return m->weights;
 }
 
-train_real *train_model_grads(train_model *m) {
+void *train_model_grads(train_model *m) {
     return m->grads;
 }
 
-void train_model_clear_grads(train_model *m) {
-    if (m->grads) m->net.kernels->zero(m->net.device, m->grads, (size_t)m->params->elements * sizeof(train_real));
+train_array train_model_array(train_model *m) {
+    return (train_array){m->net.kernels, m->net.device, m->weights, m->net.types.weight};
 }
 
-/* A matrix is normal, a norm is 1, a bias is 0; row by row through the staging row. */
-static void init_tensor(train_model *m, int64_t index, uint64_t seed, double deviation) {
+train_update *train_model_update(train_model *m) {
+    return m->update;
+}
+
+void train_model_clear_grads(train_model *m) {
+    const train_kernels *k = m->net.kernels;
+    size_t bytes = (size_t)(m->params->elements * ravel_dtype_bytes(m->net.types.grad));
+    if (m->grads) k->zero(m->net.device, m->grads, bytes);
+    k->zero(m->net.device, m->update, sizeof *m->update);
+}
+
+ravel_status train_model_read(train_model *m, train_update *update, ravel_error *err) {
+    m->net.kernels->download(m->net.device, update, m->update, sizeof *update);
+    return m->net.kernels->sync(m->net.device, err);
+}
+
+/* A matrix is normal, a norm is 1, a bias is 0; a row at a time, converted to the weights' type. */
+static ravel_status init_tensor(train_model *m, int64_t index, uint64_t seed, double deviation, void *converted,
+                                ravel_error *err) {
     const train_tensor *t = m->params->tensors + index;
-    train_real *row = m->staging.real;
+    int32_t type = m->net.types.weight;
     int is_norm = t->rank == 1 && !strstr(t->name, "bias");
-    for (int64_t done = 0; done < t->count;) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t done = 0; done < t->count && !status;) {
         int64_t count = train__min(t->count - done, m->net.hidden);
         for (int64_t i = 0; i < count; i++) {
             double normal = t->rank == 2 ? train__random_normal(seed, (uint64_t)index, (uint64_t)(done + i)) : 0;
-            row[i] = (train_real)(is_norm ? 1 : deviation * normal);
+            m->row[i] = (train_real)(is_norm ? 1 : deviation * normal);
         }
-        m->net.kernels->upload(m->net.device, m->weights + t->offset + done, row, (size_t)count * sizeof *row);
+        status = ravel_dtype_convert(TRAIN__REAL, m->row, type, converted, count, err);
+        m->net.kernels->upload(m->net.device, train__at(m->weights, type, t->offset + done), converted,
+                               (size_t)(count * ravel_dtype_bytes(type)));
         done += count;
     }
+    return status;
 }
 
 ravel_status train_model_init(train_model *m, uint64_t seed, double deviation, ravel_error *err) {
     if (!(deviation >= 0)) return ravel_error_set(err, RAVEL_E_ARGUMENT, "deviation must not be negative");
-    for (int64_t i = 0; i < m->params->count; i++) init_tensor(m, i, seed, deviation > 0 ? deviation : 0.02);
-    return m->net.kernels->sync(m->net.device, err);
+    train__arena arena = {.allocator = m->arena.allocator};
+    void *converted = train__arena_take_array(&arena, m->net.hidden, sizeof(double));
+    ravel_status status = train__arena_status(&arena, "a row of weights", err);
+    for (int64_t i = 0; i < m->params->count && !status; i++)
+        status = init_tensor(m, i, seed, deviation > 0 ? deviation : 0.02, converted, err);
+    train__arena_free(&arena);
+    return status ? status : m->net.kernels->sync(m->net.device, err);
 }
 
 double train_model_flops(const ravel_shape *shape, int64_t samples, const int64_t *lengths, int64_t scored) {

@@ -1,8 +1,9 @@
-/* train/model/model.h: a Qwen3-shaped transformer on ragged batches, forward and backward.
+/* train/model/model.h: a dense transformer (Llama and Qwen shaped) on ragged batches, forward and backward.
  *
  * Nouns
- *   model    weights and gradients (one flat array each, see params.h) and room for the activations of one micro-batch.
- *            It borrows a device (kernels.h); all its arrays are blocks of that device.
+ *   model    weights and gradients (one flat array each, see params.h) and room for the activations of one micro-batch,
+ *            or of several (`in_flight`). It borrows a device (kernels.h); its arrays are blocks of that device, of the
+ *            types that the kernels work with.
  *   batch    one micro-batch in the THD layout: samples side by side on one token axis, in host memory.
  *   scored   a token whose log-probability is asked for: p(token | the tokens before it in its sample). The first
  *            token of a sample never is. Whatever belongs to a token (weight, log-prob, coefficient) stands at that
@@ -10,26 +11,28 @@
  *
  * Four ways to run a batch:
  *
- *     train_model_score      forward only: log-probs (and entropy). For evaluation, old and reference policies.
- *     train_model_learn      forward, loss and backward in one go. Logits are made once, a chunk of rows at a time,
- *                            and become gradients in place. The loss is sum(-weight * logprob), or anything whose
- *                            derivative by a token's log-prob can be said from that log-prob: a hook (GRPO).
+ *     train_model_score      forward only: log-probs (and entropy). For evaluation, old and reference policies. Waits.
+ *     train_model_learn      forward, loss and backward in one go, without waiting: the batch is staged and the kernels
+ *                            are called. Logits are made a chunk of rows at a time and become gradients in place. The
+ *                            loss is sum(-weight * logprob), or a policy loss (train/kernels/loss.h).
  *     train_model_forward    as score, and keeps the activations for
  *     train_model_backward   d(loss)/d(logprob) for each token, from the caller, who has seen all log-probs: losses
- *                            that couple tokens, such as a ratio of whole sequences. Logits are made again.
+ *                            that couple samples (DPO). Logits are made again.
  *
- * Gradients add up until train_model_clear_grads, so micro-batches of an update are simply run one after the other:
+ * Gradients, and the sums that the losses report, add up until train_model_clear_grads, so micro-batches of an update
+ * are run one after the other, and the figures are read back once:
  *
  *     train_model_clear_grads(model);
- *     for each micro-batch: train_model_learn(model, &batch, NULL, &result, &err);
+ *     for each micro-batch: train_model_learn(model, &batch, NULL, NULL, &err);
  *     ... all-reduce train_model_grads(model), clip, optimiser step (optimizer.h)
+ *     train_model_read(model, &update, &err);                   waits: loss, tokens, gradient norm
  *
  * Exactness: samples never see one another, weights are the caller's, and gradients are sums; so how samples are cut
  * into batches changes the result by rounding alone. Repeating the same batches repeats every bit, for any number of
  * threads. A batch without scored tokens (a filler) costs nothing and changes nothing.
  *
  * Memory is all taken in train_model_create and can be asked for before (train_model_memory). It grows with the budget,
- * never with the square of a length: attention keeps one number a row and head, and the logits of a chunk of rows are
+ * never with the square of a length: attention keeps one number per row and head, and the logits of a chunk of rows are
  * all that is ever held of them.
  */
 #ifndef TRAIN_MODEL_H
@@ -40,19 +43,27 @@
 
 typedef struct train_model train_model;
 
+/* What forward keeps of a layer for backward. Norms, rotated q and k and the swiglu are made again in any case. */
+typedef enum train_recompute {
+    TRAIN_RECOMPUTE_NONE,  /* input, qkv, attention output, middle, gate and up */
+    TRAIN_RECOMPUTE_LIGHT, /* all but gate and up: one product more, about 40 % less memory */
+    TRAIN_RECOMPUTE_FULL   /* the input alone: the layer's forward runs again */
+} train_recompute;
+#define TRAIN_RECOMPUTE_CHOICES "none|light|full"
+
 typedef struct train_model_options {
     size_t size;                      /* sizeof(train_model_options), set by train_model_options_default */
     int64_t budget;                   /* the most tokens of a batch, alignment included; required */
     int64_t longest;                  /* the most tokens of a sample; 0: the budget */
-    int32_t recompute;                /* keep only each layer's input, and run its forward again in backward */
+    int32_t recompute;                /* train_recompute */
     int32_t inference;                /* no gradients: only train_model_score */
-    int64_t logits_rows;              /* rows of logits made at a time; 0: about 16 MiB worth, at least 64 */
+    int64_t logits_rows;              /* rows of logits made at a time; 0: what the kernels choose */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
 } train_model_options;
 
 void train_model_options_default(train_model_options *options);
 
-/* Bytes, exactly as train_model_create will allocate them (plus at most 72 a block for alignment). */
+/* Bytes, exactly as train_model_create will allocate them (plus at most 72 per block for alignment). */
 typedef struct train_memory {
     int64_t weights;
     int64_t grads;
@@ -60,7 +71,7 @@ typedef struct train_memory {
     int64_t working;     /* used within a layer: proportional to the budget */
     int64_t logits;      /* one chunk */
     int64_t scratch;     /* of the kernels, see train_limits */
-    int64_t tables;      /* rope, ids, staging on the host */
+    int64_t tables;      /* rope, staged batches on both sides */
     int64_t total;       /* of the above; the optimiser adds train_optimizer_bytes */
 } train_memory;
 
@@ -76,17 +87,31 @@ void train_model_free(train_model *model);
 const train_params *train_model_params(const train_model *model);
 const train_kernels *train_model_kernels(const train_model *model);
 train_device *train_model_device(const train_model *model);
-/* The flat arrays, [params->elements] on the device. Gradients are NULL with `inference`. */
-train_real *train_model_weights(train_model *model);
-train_real *train_model_grads(train_model *model);
+/* The flat arrays, [params->elements] of kernels->types.weight and .grad on the device. Gradients are NULL with
+ * `inference`. */
+void *train_model_weights(train_model *model);
+void *train_model_grads(train_model *model);
+/* The weights with what reads and writes them. */
+train_array train_model_array(train_model *model);
 
 /* Normal weights of deviation `deviation` (0: 0.02), norms 1, biases 0; a pure function of the seed and the shape. */
 ravel_status train_model_init(train_model *model, uint64_t seed, double deviation, ravel_error *err);
+
+/* What an update leaves on the device to be read once. */
+typedef struct train_update {
+    train_loss_sums sums; /* of train_model_learn since train_model_clear_grads */
+    train_clip clip;      /* written by the optimiser */
+} train_update;
+/* Gradients and sums to 0. */
 void train_model_clear_grads(train_model *model);
+/* Where the figures of the update are on the device, for the optimiser's clip. */
+train_update *train_model_update(train_model *model);
+/* Copies them to the host; waits, and reports what failed on the device. */
+ravel_status train_model_read(train_model *model, train_update *update, ravel_error *err);
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
 
-/* All arrays are the caller's, in host memory, and borrowed for the call (until train_model_backward after
+/* All arrays are the caller's, in host memory, and read during the call (`weights` until train_model_backward after
  * train_model_forward). With cu_seqlens_padded, sample i begins at cu_seqlens_padded[i] and has cu_seqlens[i + 1] -
  * cu_seqlens[i] tokens; without it samples are back to back. Places between samples hold anything. */
 typedef struct train_batch {
@@ -99,24 +124,15 @@ typedef struct train_batch {
     double temperature;   /* log-probs are of softmax(logits / temperature); 0 means 1 */
 } train_batch;
 
-/* Called on the host with the log-probs of some scored tokens, once for each chunk, in the order of the tokens. It
- * sets d(loss)/d(logprob), and d(loss)/d(entropy) where entropy_coef is not NULL, and adds to what it counts. A status
- * other than RAVEL_OK ends the run with it; gradients are then incomplete. */
-typedef struct train_scored {
-    int64_t count;
-    const int32_t *places; /* [count] of the tokens, in batch->tokens */
-    const float *logprob;  /* [count] */
-    const float *entropy;  /* [count], or NULL where not asked for */
-    float *coef;           /* [count] to be set */
-    float *entropy_coef;   /* [count] to be set, or NULL */
-} train_scored;
-typedef ravel_status (*train_loss_fn)(void *user, const train_scored *scored, ravel_error *err);
-
+/* A policy loss: its terms and, at each token's own place, what it compares with. */
 typedef struct train_loss {
-    train_loss_fn call;
-    void *user;
-    int32_t entropy;  /* the hook wants entropies and sets entropy_coef */
-    int32_t reserved; /* 0 */
+    train_policy_terms policy;
+    const float *old;        /* [padded tokens] */
+    const float *generator;  /* [padded tokens], or NULL where neither tis nor the gap is wanted */
+    const float *reference;  /* [padded tokens], or NULL where kl is 0 */
+    const float *advantages; /* [samples] */
+    int32_t entropy;         /* sum up entropies too, whatever the bonus */
+    int32_t reserved;        /* 0 */
 } train_loss;
 
 /* Arrays are the caller's, in host memory, [padded tokens] or NULL where not wanted; 0 at tokens that are not scored.
@@ -129,9 +145,15 @@ typedef struct train_result {
 } train_result;
 
 ravel_status train_model_score(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
-/* `loss` NULL: the loss is sum(-weight * logprob). */
+/* `loss` NULL: the loss is sum(-weight * logprob). With a `result` (NULL: none) it waits and fills it. */
 ravel_status train_model_learn(train_model *model, const train_batch *batch, const train_loss *loss,
                                train_result *result, ravel_error *err);
+/* The two halves of train_model_learn: staging and the layers' forward; head, loss and backward. `loss` must live until
+ * the second. */
+ravel_status train_model_learn_forward(train_model *model, const train_batch *batch, const train_loss *loss,
+                                       ravel_error *err);
+ravel_status train_model_learn_backward(train_model *model, train_result *result, ravel_error *err);
+
 ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
 /* Adds the gradient of sum(coef * logprob + entropy_coef * entropy), for the batch of the last train_model_forward.
  * coef: [padded tokens] d(loss)/d(logprob); entropy_coef may be NULL, else the forward call must have asked for

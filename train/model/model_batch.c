@@ -1,17 +1,28 @@
-/* A batch on its way to the device: checked, laid out by row, uploaded.
+/* A batch on its way to the device: checked, laid out in one block, staged.
  *
  *     tokens      t0 t1 t2 | . | u0 u1        . is alignment
  *     positions    0  1  2 | 0 |  0  1
  *     scored         t1 t2 |   |    u1        (where their weight is not 0)
- *     rows            0  1 |   |     4        whose output predicts them */
+ *     rows            0  1 |   |     4        whose output predicts them
+ *
+ * Two blocks are used in turn, so that the host fills one while the device still works on the other. */
 #include "train/model/model_internal.h"
-
-#include "train/kernels/host.h"
 
 #include <string.h>
 
 static int32_t padded_start(const train_batch *b, int64_t i) {
     return (b->cu_seqlens_padded ? b->cu_seqlens_padded : b->cu_seqlens)[i];
+}
+
+/* ---- checks --------------------------------------------------------------------------------------------- */
+
+static ravel_status check_tokens(const train_model *m, const train_batch *b, int64_t i, ravel_error *err) {
+    int32_t start = padded_start(b, i), length = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
+    for (int32_t t = start; t < start + length; t++)
+        if (b->tokens[t] < 0 || b->tokens[t] >= m->net.shape.vocab)
+            return ravel_error_set(err, RAVEL_E_DATA, "token %d of sample %lld is %d; the vocabulary is 0 to %lld",
+                                   t - start, (long long)i, b->tokens[t], (long long)m->net.shape.vocab - 1);
+    return RAVEL_OK;
 }
 
 static ravel_status check_sample(const train_model *m, const train_batch *b, int64_t i, ravel_error *err) {
@@ -23,11 +34,11 @@ static ravel_status check_sample(const train_model *m, const train_batch *b, int
     if (slot < length)
         return ravel_error_set(err, RAVEL_E_DATA, "sample %lld has %lld tokens in a slot of %lld", (long long)i,
                                (long long)length, (long long)slot);
-    if (length > m->layout.positions)
+    if (length > m->sizes.positions)
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "sample %lld has %lld tokens; the model was made for %lld at most (option longest)",
-                               (long long)i, (long long)length, (long long)m->layout.positions);
-    return RAVEL_OK;
+                               (long long)i, (long long)length, (long long)m->sizes.positions);
+    return check_tokens(m, b, i, err);
 }
 
 static ravel_status check_batch(const train_model *m, const train_batch *b, ravel_error *err) {
@@ -37,10 +48,10 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
         return ravel_error_set(err, RAVEL_E_DATA, "cu_seqlens must begin with 0");
     if (b->temperature < 0 || b->temperature != b->temperature)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "temperature is %g; it must be above 0", b->temperature);
-    if (b->samples > m->layout.tokens || padded_start(b, b->samples) > m->layout.tokens)
+    if (b->samples > m->sizes.tokens || padded_start(b, b->samples) > m->sizes.tokens)
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "the batch has %d tokens in %d samples; the budget is %lld tokens",
-                               padded_start(b, b->samples), b->samples, (long long)m->layout.tokens);
+                               padded_start(b, b->samples), b->samples, (long long)m->sizes.tokens);
     for (int64_t i = 0; i < b->samples; i++) {
         ravel_status status = check_sample(m, b, i, err);
         if (status) return status;
@@ -48,58 +59,112 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
     return RAVEL_OK;
 }
 
-/* Tokens, positions and scored rows of sample i. */
-static ravel_status stage_sample(train_model *m, const train_batch *b, int32_t i, ravel_error *err) {
-    train__staging *s = &m->staging;
-    int32_t start = padded_start(b, i), length = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
-    s->starts[i] = start;
-    s->lengths[i] = length;
-    for (int32_t t = start; t < start + length; t++) {
-        if (b->tokens[t] < 0 || b->tokens[t] >= m->net.shape.vocab)
-            return ravel_error_set(err, RAVEL_E_DATA, "token %d of sample %d is %d; the vocabulary is 0 to %lld",
-                                   t - start, i, b->tokens[t], (long long)m->net.shape.vocab - 1);
-        s->tokens[t] = b->tokens[t];
-        s->positions[t] = t - start;
-        if (t == start || (b->weights && b->weights[t] == 0)) continue;
-        s->rows[m->scored] = t - 1;
-        s->targets[m->scored] = b->tokens[t];
-        s->places[m->scored++] = t;
+/* ---- layout --------------------------------------------------------------------------------------------- */
+
+/* The next array of 4-byte elements: returns where the host writes it, and sets where the device will read it. */
+static void *next_array(train_model *m, int64_t count, const void *there) {
+    return train__staging_take(&m->staging, count, 4, there);
+}
+
+/* Scored tokens of sample i, appended. */
+static void score_sample(train_model *m, const train_batch *b, int32_t i, int32_t *rows, int32_t *targets) {
+    int32_t start = padded_start(b, i), end = start + b->cu_seqlens[i + 1] - b->cu_seqlens[i];
+    for (int32_t t = start + 1; t < end; t++) {
+        if (b->weights && b->weights[t] == 0) continue;
+        rows[m->scored] = t - 1;
+        targets[m->scored] = b->tokens[t];
+        m->places[m->scored++] = t;
     }
-    return RAVEL_OK;
 }
 
-static void upload(train_model *m, void *block, const void *host, int64_t count) {
-    m->net.kernels->upload(m->net.device, block, host, (size_t)count * sizeof(int32_t));
+/* Rows sorted by their tokens, stable: a counting sort per byte of the ids. */
+static void sort_by_token(int32_t *order, int32_t *spare, int64_t count, const int32_t *tokens, int64_t vocab) {
+    for (int shift = 0; shift < 32 && vocab >> shift; shift += 8) {
+        int64_t at[257] = {0};
+        for (int64_t i = 0; i < count; i++) at[((uint32_t)tokens[order[i]] >> shift & 255) + 1]++;
+        for (int d = 0; d < 256; d++) at[d + 1] += at[d];
+        for (int64_t i = 0; i < count; i++) spare[at[(uint32_t)tokens[order[i]] >> shift & 255]++] = order[i];
+        memcpy(order, spare, (size_t)count * sizeof *order);
+    }
 }
 
-ravel_status train__model_prepare(train_model *m, const train_batch *b, ravel_error *err) {
+static void lay_out_tokens(train_model *m, const train_batch *b) {
+    train__staged *s = &m->staged;
+    int32_t tokens = m->ragged.tokens, longest = 0;
+    int32_t *ids = next_array(m, tokens, &s->tokens), *positions = next_array(m, tokens, &s->positions);
+    int32_t *starts = next_array(m, b->samples, &s->starts), *lengths = next_array(m, b->samples, &s->lengths);
+    memset(ids, 0, (size_t)tokens * sizeof *ids);
+    memset(positions, 0, (size_t)tokens * sizeof *positions);
+    for (int32_t i = 0; i < b->samples; i++) {
+        starts[i] = padded_start(b, i);
+        lengths[i] = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
+        memcpy(ids + starts[i], b->tokens + starts[i], (size_t)lengths[i] * sizeof *ids);
+        for (int32_t t = 0; t < lengths[i]; t++) positions[starts[i] + t] = t;
+        if (lengths[i] > longest) longest = lengths[i];
+    }
+    m->ragged.longest = longest;
+    m->ragged.starts = s->starts;
+    m->ragged.lengths = s->lengths;
+    if (m->options.inference) return;
+    int32_t *order = next_array(m, m->ordered, &s->order);
+    for (int32_t i = 0, n = 0; i < b->samples; i++)
+        for (int32_t t = 0; t < lengths[i]; t++) order[n++] = starts[i] + t;
+    sort_by_token(order, (int32_t *)(void *)m->numbers, m->ordered, ids, m->net.shape.vocab);
+}
+
+/* By place in the batch, to the order of scored rows. */
+static void gather(train_model *m, const float *by_place, const float **device) {
+    if (!by_place) return;
+    float *to = next_array(m, m->scored, device);
+    for (int64_t i = 0; i < m->scored; i++) to[i] = by_place[m->places[i]];
+}
+
+static void lay_out_scored(train_model *m, const train_batch *b, const train__extra *x) {
+    train__staged *s = &m->staged;
+    int32_t *rows = next_array(m, m->ordered, &s->rows), *targets = next_array(m, m->ordered, &s->targets);
+    m->scored = 0;
+    for (int32_t i = 0; i < b->samples; i++) score_sample(m, b, i, rows, targets);
+    float *weights = next_array(m, m->scored, &s->weights);
+    for (int64_t i = 0; i < m->scored; i++) weights[i] = b->weights ? b->weights[m->places[i]] : 1;
+    if (x->negative_weights) {
+        float *coef = next_array(m, m->scored, &s->coef);
+        for (int64_t i = 0; i < m->scored; i++) coef[i] = -weights[i];
+    }
+    gather(m, x->old, &s->old);
+    gather(m, x->generator, &s->generator);
+    gather(m, x->reference, &s->reference);
+    if (!x->advantages) return;
+    float *advantages = next_array(m, m->scored, &s->advantages);
+    int32_t *samples_of = next_array(m, m->scored, &s->samples_of), sample = 0;
+    for (int64_t i = 0; i < m->scored; i++) {
+        while (sample + 1 < b->samples && m->places[i] >= padded_start(b, sample + 1)) sample++;
+        samples_of[i] = sample;
+        advantages[i] = x->advantages[sample];
+    }
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------- */
+
+ravel_status train__model_stage(train_model *m, const train_batch *b, const train__extra *extra, ravel_error *err) {
     ravel_status status = check_batch(m, b, err);
     if (status) return status;
-    train__staging *s = &m->staging;
-    int32_t tokens = padded_start(b, b->samples), longest = 0;
-    m->forward_kept = 0;
-    m->scored = 0;
-    memset(s->tokens, 0, (size_t)tokens * sizeof *s->tokens);
-    memset(s->positions, 0, (size_t)tokens * sizeof *s->positions);
-    for (int32_t i = 0; i < b->samples; i++) {
-        status = stage_sample(m, b, i, err);
-        if (status) return status;
-        if (s->lengths[i] > longest) longest = s->lengths[i];
-    }
-    upload(m, m->tables.tokens, s->tokens, tokens);
-    upload(m, m->tables.places, s->positions, tokens);
-    upload(m, m->tables.starts, s->starts, b->samples);
-    upload(m, m->tables.lengths, s->lengths, b->samples);
-    upload(m, m->tables.rows, s->rows, m->scored);
-    upload(m, m->tables.targets, s->targets, m->scored);
+    train__staging_begin(&m->staging);
+    m->forward_kept = m->learn_begun = 0;
+    m->staged = (train__staged){0};
     m->batch = *b;
-    m->ragged = (train_ragged){.tokens = tokens,
-                               .samples = b->samples,
-                               .longest = longest,
-                               .starts = m->tables.starts,
-                               .lengths = m->tables.lengths,
-                               .positions = m->tables.places};
-    m->gaps = tokens != b->cu_seqlens[b->samples];
+    m->ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
+    m->ordered = b->cu_seqlens[b->samples];
+    m->gaps = m->ragged.tokens != m->ordered;
     m->logit_scale = (train_real)(b->temperature > 0 ? 1 / b->temperature : 1);
+    lay_out_tokens(m, b);
+    lay_out_scored(m, b, extra);
+    train__staging_send(&m->staging);
     return RAVEL_OK;
+}
+
+void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef) {
+    train__staging_begin(&m->staging);
+    gather(m, coef, &m->staged.coef);
+    gather(m, entropy_coef, &m->staged.entropy_coef);
+    train__staging_send(&m->staging);
 }

@@ -5,125 +5,108 @@
  *                                        └──────────── becomes d(logits) in place ──────┘
  *                d_rows = d(logits) W        dW += d(logits)' rows
  *
- * In LEARN a chunk's logits are made once. In BACK they are made again, from the rows and log-sum-exps that forward
- * left, because the caller had to see all log-probs first. */
+ * In LEARN a chunk's logits are made once. In BACK they are made again, from the rows and log-sum-exps that SCORE left,
+ * because all log-probs had to be known first. */
 #include "train/model/model_internal.h"
 
-#include "train/kernels/host.h"
-
 static train_softmax softmax_of(const train_model *m, const train__head *head, int64_t first, int64_t rows) {
-    const train__tables *t = &m->tables;
+    const train__kept *k = &m->kept;
     return (train_softmax){.rows = rows,
-                           .vocab = m->net.shape.vocab,
+                           .columns = m->net.shape.vocab,
                            .logits = m->logits,
                            .scale = m->logit_scale,
-                           .targets = t->targets + first,
-                           .logprob = t->logprob + first,
-                           .lse = t->lse + first,
-                           .entropy = head->entropy ? t->entropy + first : NULL,
-                           .coef = t->coef + first,
-                           .entropy_coef = NULL};
+                           .targets = m->staged.targets + first,
+                           .parts = m->parts,
+                           .ranks = 1,
+                           .logprob = k->logprob + first,
+                           .lse = k->lse + first,
+                           .entropy = head->entropy ? k->entropy + first : NULL};
 }
 
-static void download(const train_model *m, float *host, const train_real *block, int64_t first, int64_t count) {
-    m->net.kernels->download(m->net.device, host + first, block + first, (size_t)count * sizeof *host);
-}
-
-static void upload(const train_model *m, train_real *block, const float *host, int64_t first, int64_t count) {
-    m->net.kernels->upload(m->net.device, block + first, host + first, (size_t)count * sizeof *host);
-}
-
-/* Asks the hook for the coefficients of a chunk. */
-static ravel_status ask_loss(train_model *m, const train__head *head, int64_t first, int64_t count, ravel_error *err) {
-    const train__staging *s = &m->staging;
-    download(m, s->logprob, m->tables.logprob, first, count);
-    if (head->entropy) download(m, s->entropy, m->tables.entropy, first, count);
-    int wants = head->loss->entropy;
-    train_scored scored = {.count = count,
-                           .places = s->places + first,
-                           .logprob = s->logprob + first,
-                           .entropy = wants ? s->entropy + first : NULL,
-                           .coef = s->coef + first,
-                           .entropy_coef = wants ? s->entropy_coef + first : NULL};
-    ravel_status status = head->loss->call(head->loss->user, &scored, err);
-    if (status) return status;
-    upload(m, m->tables.coef, s->coef, first, count);
-    if (wants) upload(m, m->tables.entropy_coef, s->entropy_coef, first, count);
-    return RAVEL_OK;
+train_loss_rows train__model_loss_rows(const train_model *m, const train__head *head, int64_t first, int64_t count) {
+    const train__kept *k = &m->kept;
+    const train__staged *s = &m->staged;
+    return (train_loss_rows){.rows = count,
+                             .policy = head->policy,
+                             .logprob = k->logprob + first,
+                             .entropy = head->entropy ? k->entropy + first : NULL,
+                             .weights = s->weights + first,
+                             .old = s->old ? s->old + first : NULL,
+                             .generator = s->generator ? s->generator + first : NULL,
+                             .reference = s->reference ? s->reference + first : NULL,
+                             .advantages = s->advantages ? s->advantages + first : NULL,
+                             .samples = s->samples_of ? s->samples_of + first : NULL,
+                             .sequences = k->sequences,
+                             .coef = k->coef + first,
+                             .entropy_coef = head->entropy_coef ? k->entropy_coef + first : NULL,
+                             .sums = &m->update->sums};
 }
 
 /* d(logits) of the chunk to d_rows and dW. */
-static void chunk_backward(train_model *m, int64_t first, int64_t count) {
+static void chunk_backward(train_model *m, int64_t first, int64_t count, const void *rows) {
     const train__net *n = &m->net;
     int64_t at = train_params_head(m->params), vocab = n->shape.vocab;
-    train_real *d_rows = m->working + m->layout.shared + first * n->hidden;
-    const train_real *rows = m->kept + m->layout.head_xn + first * n->hidden;
-    train__net_linear_input(n, d_rows, m->logits, m->weights + at, count, vocab, n->hidden);
-    train__net_linear_weight(n, m->grads + at, m->logits, rows, count, vocab, n->hidden);
+    void *d_rows = train__net_at(n, m->working.d_rows, first * n->hidden);
+    train__net_linear_input(n, d_rows, m->logits, train__net_weight(n, at), count, vocab, n->hidden);
+    train__net_linear_weight(n, train__at(m->grads, n->types.grad, at), m->logits, rows, count, vocab, n->hidden);
 }
 
-static ravel_status run_chunk(train_model *m, const train__head *head, int64_t first, int64_t count, ravel_error *err) {
-    const train__net *n = &m->net;
-    const train_real *rows = m->kept + m->layout.head_xn + first * n->hidden;
-    train_softmax softmax = softmax_of(m, head, first, count);
-    train__net_linear(n, m->logits, rows, m->weights + train_params_head(m->params), count, n->shape.vocab, n->hidden);
-    if (head->mode != TRAIN__HEAD_BACK) n->kernels->softmax(n->device, &softmax);
-    if (head->mode == TRAIN__HEAD_SCORE) return RAVEL_OK;
-    if (head->mode == TRAIN__HEAD_LEARN && head->loss) {
-        ravel_status status = ask_loss(m, head, first, count, err);
-        if (status) return status;
+/* Log-probs of the chunk; with `fused`, its gradient too. */
+static int forward_chunk(const train__net *n, const train__head *head, train_softmax *softmax, const float *coef) {
+    int fused = n->kernels->softmax_fused && head->mode == TRAIN__HEAD_LEARN && !head->policy && !head->entropy && coef;
+    if (fused) {
+        softmax->coef = coef;
+        n->kernels->softmax_fused(n->device, softmax);
+        return 1;
     }
-    if (head->entropy_coef || (head->loss && head->loss->entropy))
-        softmax.entropy_coef = m->tables.entropy_coef + first;
-    n->kernels->softmax_backward(n->device, &softmax);
-    chunk_backward(m, first, count);
-    return RAVEL_OK;
+    n->kernels->softmax_parts(n->device, softmax);
+    n->kernels->softmax_combine(n->device, softmax);
+    return 0;
+}
+
+static void run_chunk(train_model *m, const train__head *head, int64_t first, int64_t count) {
+    const train__net *n = &m->net;
+    const void *rows = train__net_at(n, m->kept.head_xn, first * n->hidden);
+    train_softmax softmax = softmax_of(m, head, first, count);
+    int done = 0;
+    train__net_linear(n, m->logits, rows, train__net_weight(n, train_params_head(m->params)), count, n->shape.vocab,
+                      n->hidden);
+    if (head->mode != TRAIN__HEAD_BACK)
+        done = forward_chunk(n, head, &softmax, m->staged.coef ? m->staged.coef + first : NULL);
+    if (head->mode == TRAIN__HEAD_SCORE) return;
+    softmax.coef = head->coef + first;
+    softmax.entropy_coef = head->entropy_coef ? head->entropy_coefs + first : NULL;
+    if (head->mode == TRAIN__HEAD_LEARN) {
+        train_loss_rows loss = train__model_loss_rows(m, head, first, count);
+        n->kernels->loss(n->device, &loss);
+    }
+    if (!done) n->kernels->softmax_backward(n->device, &softmax);
+    chunk_backward(m, first, count, rows);
 }
 
 /* From d_rows (after the last norm) to d_x of the last layer: the norm of those rows, spread to their places. */
 static void spread(train_model *m) {
     const train__net *n = &m->net;
     int64_t at = train_params_norm(m->params);
-    size_t rows_bytes = (size_t)(m->scored * n->hidden) * sizeof(train_real);
-    size_t all_bytes = (size_t)(m->ragged.tokens * n->hidden) * sizeof(train_real);
-    train_real *d_x = m->working + m->layout.d_x, *d_rows = m->working + m->layout.y;
-    n->kernels->zero(n->device, d_rows, rows_bytes);
-    n->kernels->rmsnorm_backward(n->device, d_rows, m->grads + at, m->working + m->layout.shared,
-                                 m->kept + m->layout.head_x, m->weights + at, n->eps, m->scored, n->hidden);
-    n->kernels->zero(n->device, d_x, all_bytes);
+    void *d_x = m->working.d_x, *d_rows = m->working.y;
+    n->kernels->zero(n->device, d_rows, train__net_bytes(n, m->scored * n->hidden));
+    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = m->scored,
+                                                          .width = n->hidden,
+                                                          .eps = n->eps,
+                                                          .x = m->kept.head_x,
+                                                          .weight = train__net_weight(n, at),
+                                                          .d_y = m->working.d_rows,
+                                                          .d_x = d_rows,
+                                                          .d_weight = train__at(m->grads, n->types.grad, at)});
+    n->kernels->zero(n->device, d_x, train__net_bytes(n, m->ragged.tokens * n->hidden));
     n->kernels->copy_rows(
         n->device,
-        &(train_rows){.rows = m->scored, .width = n->hidden, .to = d_x, .from = d_rows, .to_ids = m->tables.rows});
+        &(train_rows){.rows = m->scored, .width = n->hidden, .to = d_x, .from = d_rows, .to_ids = m->staged.rows});
 }
 
-/* The caller's arrays and sums, from what the device found. */
-static void report(train_model *m, const train__head *head) {
-    const train__staging *s = &m->staging;
-    train_result *r = head->result;
-    download(m, s->logprob, m->tables.logprob, 0, m->scored);
-    if (head->entropy) download(m, s->entropy, m->tables.entropy, 0, m->scored);
-    for (int64_t t = 0; t < m->ragged.tokens; t++) {
-        if (r->logprob) r->logprob[t] = 0;
-        if (r->entropy) r->entropy[t] = 0;
-    }
-    double loss = 0;
-    for (int64_t i = 0; i < m->scored; i++) {
-        int32_t place = s->places[i];
-        loss -= (m->batch.weights ? m->batch.weights[place] : 1.0) * s->logprob[i];
-        if (r->logprob) r->logprob[place] = s->logprob[i];
-        if (r->entropy) r->entropy[place] = s->entropy[i];
-    }
-    r->loss = loss;
-    r->scored = m->scored;
-}
-
-ravel_status train__model_head(train_model *m, const train__head *head, ravel_error *err) {
-    for (int64_t first = 0; first < m->scored; first += m->layout.logits_rows) {
-        int64_t count = train__min(m->layout.logits_rows, m->scored - first);
-        ravel_status status = run_chunk(m, head, first, count, err);
-        if (status) return status;
-    }
+void train__model_head(train_model *m, const train__head *head) {
+    m->net.kernels->phase(m->net.device, TRAIN_PHASE_HEAD);
+    for (int64_t first = 0; first < m->scored; first += m->sizes.logits_rows)
+        run_chunk(m, head, first, train__min(m->sizes.logits_rows, m->scored - first));
     if (head->mode != TRAIN__HEAD_SCORE) spread(m);
-    if (head->mode != TRAIN__HEAD_BACK) report(m, head);
-    return RAVEL_OK;
 }

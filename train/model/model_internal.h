@@ -1,82 +1,105 @@
 /* What the files of the model share. Internal to train/.
  *
  *   model.c          creation, memory, accessors
- *   model_batch.c    a batch checked, laid out and uploaded
+ *   model_batch.c    a batch checked, laid out and staged
  *   model_layers.c   the layers, forward and backward
  *   model_head.c     from the last hidden rows to log-probs, and back, a chunk of logits at a time
  *   model_run.c      score, learn, forward, backward
  *
  * Memory, in blocks of the device (T: budget, C: hidden):
  *
- *     kept       x of every layer [T, C] | qkv, o, lse, x_mid, gate_up of every layer, or of one (recompute) | head rows
+ *     kept       x of every layer [T, C] | qkv, o, lse, x_mid of every layer, or of one | gate_up of every layer, or of
+ *                one | head rows | numbers of the scored rows
  *     working    xn [T, C] | y [T, C] | d_x [T, C] | shared: what attention needs, or what feed-forward needs
- *     logits     [logits_rows, vocab]
- *     tables     rope, ids of the batch, numbers of the scored rows */
+ *     logits     [logits_rows, vocab] | parts [4, logits_rows]
+ *     tables     rope | figures of the update
+ *     staging    STAGES batches, on the host and on the device, used in turn */
 #ifndef TRAIN_MODEL_INTERNAL_H
 #define TRAIN_MODEL_INTERNAL_H
 
 #include "train/model/model.h"
 #include "train/model/net.h"
+#include "train/model/staging.h"
 
-/* Parts of the blocks, as element offsets; sizes are in elements of train_real (tables: see there). */
-typedef struct train__layout {
-    int64_t tokens;                      /* the budget */
-    int64_t layers_x;                    /* how many x are kept: layers + 1, or 1 */
-    int64_t layers_rest;                 /* how many of the rest: layers, or 1 */
-    int64_t x_size, rest_size;           /* of one layer */
-    int64_t qkv, o, lse, x_mid, gate_up; /* within a layer's rest */
-    int64_t head_x, head_xn;             /* within kept: rows before and after the last norm */
-    int64_t kept_elements;
-    int64_t xn, y, d_x, shared, shared_size, working_elements;
-    int64_t logits_rows, logits_elements;
-    int64_t positions; /* rows of the rope tables */
-    int64_t table_bytes, host_bytes;
-} train__layout;
+/* A batch on the device: pointers into one staged block, and what the host knows of it. Scored rows are numbered 0 ..
+ * scored - 1 in the order of their tokens. */
+typedef struct train__staged {
+    const int32_t *tokens, *positions; /* [tokens] */
+    const int32_t *starts, *lengths;   /* [samples] */
+    const int32_t *order;              /* [ordered] rows sorted by token, see train_embedding */
+    const int32_t *rows, *targets;     /* [scored] the row that predicts, and what */
+    const int32_t *samples_of;         /* [scored] sample */
+    const float *weights;              /* [scored] */
+    const float *coef, *entropy_coef;  /* [scored] from the caller (train_model_backward) or -weights */
+    const float *old, *generator, *reference, *advantages; /* [scored] of a policy loss */
+} train__staged;
 
-/* The batch on the device, [budget] each. */
-typedef struct train__tables {
-    train_real *cosine, *sine; /* [positions, head_dim / 2] */
-    int32_t *tokens, *places, *starts, *lengths;
-    int32_t *rows, *targets; /* of scored tokens: the row that predicts, and what */
-    train_real *logprob, *lse, *entropy, *coef, *entropy_coef;
-} train__tables;
+/* Parts of the kept and working blocks; the same walk counts and cuts. */
+typedef struct train__kept {
+    char *x, *rest, *gate_up;                                  /* of layer 0; strides in train__sizes */
+    void *head_x, *head_xn;                                    /* [T, C] rows before and after the last norm */
+    train_real *logprob, *lse, *entropy, *coef, *entropy_coef; /* [T] of scored rows */
+    train_sequence_sums *sequences;                            /* [T] */
+} train__kept;
 
-/* The same on the host, [budget] each. */
-typedef struct train__staging {
-    int32_t *tokens, *positions, *starts, *lengths, *rows, *targets, *places;
-    float *logprob, *entropy, *coef, *entropy_coef;
-    train_real *real; /* a row of numbers on its way to the device */
-} train__staging;
+typedef struct train__working {
+    void *xn, *y, *d_x; /* [T, C] */
+    void *q, *k, *h;    /* the shared part, cut for each use: attention, or */
+    void *d_q, *d_k, *d_o, *d_qkv;
+    void *d_h;
+    void *d_rows; /* head */
+} train__working;
+
+typedef struct train__sizes {
+    int64_t tokens, positions, logits_rows;
+    size_t x, rest, gate_up; /* strides between layers, 0 where layers share */
+    size_t o, lse, x_mid;    /* within a layer's rest; qkv is first */
+    size_t kept, working, logits, tables, stage;
+} train__sizes;
 
 struct train_model {
-    const ravel_allocator *allocator;
+    train__arena arena; /* host memory */
     train_model_options options;
     train_params *params;
     train__net net;
-    train__layout layout;
-    train_real *weights, *grads, *kept, *working, *logits;
-    char *table_block, *host_block;
-    train__tables tables;
+    train__sizes sizes;
+    void *weights, *grads;
+    void *kept_block, *working_block, *logits, *table_block;
     train__staging staging;
+    int32_t *places; /* [T] on the host: place of each scored row in the batch */
+    train_real *row; /* [max(hidden, head_dim)] on the host: numbers on their way to the device */
+    float *numbers;  /* [T] on the host: numbers on their way from the device */
+    train__kept kept;
+    train__working working;
+    train_real *cosine, *sine, *parts;
+    train_update *update;
 
-    /* the batch that was prepared last */
+    /* the batch that was staged last */
+    train__staged staged;
     train_batch batch;
     train_ragged ragged;
-    int64_t scored;
+    int64_t scored, ordered;
     train_real logit_scale;
-    int32_t gaps;         /* some rows belong to no sample */
-    int32_t forward_kept; /* train_model_forward ran, and may be followed by backward */
-    int32_t entropy_kept; /* ... with entropies */
+    int32_t gaps;           /* some rows belong to no sample */
+    const train_loss *loss; /* of train_model_learn_forward; NULL: the weighted sum */
+    int32_t learn_begun;    /* train_model_learn_forward ran */
+    int32_t forward_kept;   /* train_model_forward ran, and may be followed by backward */
+    int32_t entropy_kept;   /* ... with entropies */
 };
 
-/* Parts of one layer's activations. */
-typedef struct train__acts {
-    train_real *x, *qkv, *o, *lse, *x_mid, *gate_up;
-} train__acts;
+/* A layer's arrays: kept ones of its own, working ones shared. */
 train__acts train__model_acts(const train_model *m, int64_t layer);
 
-/* Checks the batch and puts it on the device; sets ragged, scored and the staged arrays. */
-ravel_status train__model_prepare(train_model *m, const train_batch *batch, ravel_error *err);
+/* Arrays of [padded tokens] (advantages: [samples]) that are staged with a batch; NULL where not needed. */
+typedef struct train__extra {
+    const float *old, *generator, *reference, *advantages;
+    int32_t negative_weights; /* coef = -weight */
+} train__extra;
+
+/* Checks the batch and stages it; sets ragged, scored and staged. */
+ravel_status train__model_stage(train_model *m, const train_batch *batch, const train__extra *extra, ravel_error *err);
+/* Coefficients for the batch that is staged already. */
+void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef);
 
 /* Embedding and all layers; the last hidden rows of scored tokens go to head_x and, normalised, to head_xn. */
 void train__model_layers(train_model *m);
@@ -86,18 +109,20 @@ void train__model_layers_backward(train_model *m);
 typedef enum train__head_mode {
     TRAIN__HEAD_SCORE, /* log-probs */
     TRAIN__HEAD_LEARN, /* log-probs, coefficients from the loss, gradients */
-    TRAIN__HEAD_BACK   /* logits again, coefficients given, gradients */
+    TRAIN__HEAD_BACK   /* logits again, coefficients known, gradients */
 } train__head_mode;
 
 typedef struct train__head {
     train__head_mode mode;
-    int32_t entropy;        /* is worked out, or was */
-    int32_t entropy_coef;   /* BACK: coefficients of entropies were given */
-    const train_loss *loss; /* LEARN: NULL for the weighted sum */
-    train_result *result;   /* SCORE, LEARN */
+    int32_t entropy;                        /* is worked out, or was */
+    int32_t entropy_coef;                   /* there are coefficients of entropies */
+    const train_policy_terms *policy;       /* LEARN: NULL for the weighted sum */
+    const train_real *coef, *entropy_coefs; /* BACK: [scored] */
 } train__head;
 
 /* Runs the chunks. With gradients, d_x of the last layer is left in the working block. */
-ravel_status train__model_head(train_model *m, const train__head *head, ravel_error *err);
+void train__model_head(train_model *m, const train__head *head);
+/* The loss of scored rows first .. first + count - 1. */
+train_loss_rows train__model_loss_rows(const train_model *m, const train__head *head, int64_t first, int64_t count);
 
 #endif

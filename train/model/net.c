@@ -1,10 +1,14 @@
 #include "train/model/net.h"
 
+#include "train/kernels/assert.h"
+#include "train/kernels/host.h"
+
 #include <math.h>
 
 void train__net_init(train__net *net, const train_kernels *kernels, train_device *device, const ravel_shape *shape,
                      const train_params *params) {
     *net = (train__net){.kernels = kernels, .device = device, .shape = *shape, .params = params};
+    net->types = kernels->types;
     net->hidden = shape->hidden;
     net->ffn = shape->ffn;
     net->q_width = shape->heads * shape->head_dim;
@@ -28,41 +32,98 @@ void train__net_rope_tables(const train__net *net, train_real *cosine, train_rea
     }
 }
 
-const train_real *train__net_weight(const train__net *net, int64_t layer, train_layer_tensor which) {
-    int64_t offset = train_params_layer(net->params, layer, which);
-    return offset < 0 ? NULL : net->weights + offset;
+train_limits train__net_limits(const train__net *net, int64_t tokens, int64_t longest, int64_t samples) {
+    return (train_limits){.tokens = tokens,
+                          .longest = longest,
+                          .samples = samples,
+                          .width = train__max(train__max(2 * net->ffn, net->qkv_width), net->hidden),
+                          .hidden = net->hidden,
+                          .heads = net->shape.heads,
+                          .kv_heads = net->shape.kv_heads,
+                          .head_dim = net->shape.head_dim,
+                          .vocab = net->shape.vocab};
 }
 
-void train__net_linear(const train__net *net, train_real *y, const train_real *x, const train_real *w, int64_t rows,
-                       int64_t n, int64_t k) {
-    net->kernels->matmul(
-        net->device,
-        &(train_matmul){.m = rows, .n = n, .k = k, .a = x, .b = w, .c = y, .trans_b = 1, .exact = net->exact});
+const void *train__net_weight(const train__net *net, int64_t offset) {
+    return offset < 0 ? NULL : train__at(net->weights, net->types.weight, offset);
 }
 
-void train__net_linear_input(const train__net *net, train_real *d_x, const train_real *d_y, const train_real *w,
-                             int64_t rows, int64_t n, int64_t k) {
-    net->kernels->matmul(net->device, &(train_matmul){.m = rows, .n = k, .k = n, .a = d_y, .b = w, .c = d_x});
+const void *train__net_layer_weight(const train__net *net, int64_t layer, train_layer_tensor which) {
+    if (layer == net->shape.layers) {
+        TRAIN_ASSERT(which == TRAIN_NORM_IN);
+        return train__net_weight(net, train_params_norm(net->params));
+    }
+    return train__net_weight(net, train_params_layer(net->params, layer, which));
 }
 
-void train__net_linear_weight(const train__net *net, train_real *d_w, const train_real *d_y, const train_real *x,
-                              int64_t rows, int64_t n, int64_t k) {
-    net->kernels->matmul(
-        net->device, &(train_matmul){.m = n, .n = k, .k = rows, .a = d_y, .b = x, .c = d_w, .trans_a = 1, .add = 1});
+/* ---- pieces --------------------------------------------------------------------------------------------- */
+
+void train__net_linear(const train__net *net, void *y, const void *x, const void *w, int64_t rows, int64_t n,
+                       int64_t k) {
+    net->kernels->matmul(net->device, &(train_matmul){.m = rows,
+                                                      .n = n,
+                                                      .k = k,
+                                                      .a = x,
+                                                      .b = w,
+                                                      .c = y,
+                                                      .a_type = net->types.activation,
+                                                      .b_type = net->types.weight,
+                                                      .c_type = net->types.activation,
+                                                      .trans_b = 1,
+                                                      .batch_invariant = net->batch_invariant});
 }
 
-void train__net_norm(const train__net *net, train_real *y, train_real *sum, const train_real *x, const train_real *add,
-                     const train_real *weight, int64_t rows) {
-    net->kernels->rmsnorm(net->device, y, sum, x, add, weight, net->eps, rows, net->hidden);
+void train__net_linear_input(const train__net *net, void *d_x, const void *d_y, const void *w, int64_t rows, int64_t n,
+                             int64_t k) {
+    net->kernels->matmul(net->device, &(train_matmul){.m = rows,
+                                                      .n = k,
+                                                      .k = n,
+                                                      .a = d_y,
+                                                      .b = w,
+                                                      .c = d_x,
+                                                      .a_type = net->types.activation,
+                                                      .b_type = net->types.weight,
+                                                      .c_type = net->types.activation});
 }
 
-void train__net_qkv(const train__net *net, int64_t layer, train_real *qkv, const train_real *xn, int64_t tokens) {
-    const train_real *bias = train__net_weight(net, layer, TRAIN_Q_BIAS);
-    train__net_linear(net, qkv, xn, train__net_weight(net, layer, TRAIN_Q), tokens, net->qkv_width, net->hidden);
-    if (bias) net->kernels->bias(net->device, qkv, bias, tokens, net->qkv_width, net->qkv_width);
+void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t rows, int64_t n,
+                              int64_t k) {
+    net->kernels->matmul(net->device, &(train_matmul){.m = n,
+                                                      .n = k,
+                                                      .k = rows,
+                                                      .a = d_y,
+                                                      .b = x,
+                                                      .c = d_w,
+                                                      .a_type = net->types.activation,
+                                                      .b_type = net->types.activation,
+                                                      .c_type = net->types.grad,
+                                                      .trans_a = 1,
+                                                      .add = 1});
 }
 
-train_rope train__net_rope(const train__net *net, int64_t layer, train_real *q, train_real *k, const train_real *qkv,
+void train__net_embed(const train__net *net, void *x, const int32_t *tokens, int64_t rows) {
+    net->kernels->embed(net->device,
+                        &(train_embedding){.rows = rows,
+                                           .width = net->hidden,
+                                           .count = net->shape.vocab,
+                                           .ids = tokens,
+                                           .table = train__net_weight(net, train_params_embedding(net->params)),
+                                           .y = x});
+}
+
+void train__net_norm(const train__net *net, void *y, void *sum, const void *x, const void *add, int64_t layer,
+                     train_layer_tensor which, int64_t rows) {
+    net->kernels->rmsnorm(net->device, &(train_norm){.rows = rows,
+                                                     .width = net->hidden,
+                                                     .eps = net->eps,
+                                                     .x = x,
+                                                     .add = add,
+                                                     .sum = sum,
+                                                     .weight = train__net_layer_weight(net, layer, which),
+                                                     .y = y});
+}
+
+train_rope train__net_rope(const train__net *net, int64_t layer, void *q, void *k, const void *qkv,
                            const int32_t *positions, int64_t tokens) {
     return (train_rope){.tokens = tokens,
                         .heads = (int32_t)net->shape.heads,
@@ -70,8 +131,8 @@ train_rope train__net_rope(const train__net *net, int64_t layer, train_real *q, 
                         .head_dim = (int32_t)net->shape.head_dim,
                         .eps = net->eps,
                         .qkv = qkv,
-                        .q_weight = train__net_weight(net, layer, TRAIN_Q_NORM),
-                        .k_weight = train__net_weight(net, layer, TRAIN_K_NORM),
+                        .q_weight = train__net_layer_weight(net, layer, TRAIN_Q_NORM),
+                        .k_weight = train__net_layer_weight(net, layer, TRAIN_K_NORM),
                         .cosine = net->cosine,
                         .sine = net->sine,
                         .positions = positions,
@@ -79,13 +140,42 @@ train_rope train__net_rope(const train__net *net, int64_t layer, train_real *q, 
                         .k = k};
 }
 
-void train__net_project(const train__net *net, int64_t layer, train_real *y, const train_real *o, int64_t tokens) {
-    train__net_linear(net, y, o, train__net_weight(net, layer, TRAIN_O), tokens, net->hidden, net->q_width);
+train_attention train__net_attention(const train__net *net, const train__acts *a) {
+    return (train_attention){.heads = (int32_t)net->shape.heads,
+                             .kv_heads = (int32_t)net->shape.kv_heads,
+                             .head_dim = (int32_t)net->shape.head_dim,
+                             .scale = net->scale,
+                             .window = net->window,
+                             .q = a->q,
+                             .k = a->k,
+                             .v = train__net_at(net, a->qkv, net->q_width + net->kv_width),
+                             .o = a->o,
+                             .lse = a->lse,
+                             .ld_q = net->q_width,
+                             .ld_k = net->kv_width,
+                             .ld_v = net->qkv_width};
 }
 
-void train__net_feed_forward(const train__net *net, int64_t layer, train_real *y, train_real *gate_up, train_real *h,
-                             const train_real *xn, int64_t tokens) {
-    train__net_linear(net, gate_up, xn, train__net_weight(net, layer, TRAIN_GATE), tokens, 2 * net->ffn, net->hidden);
-    net->kernels->swiglu(net->device, h, gate_up, tokens, net->ffn);
-    train__net_linear(net, y, h, train__net_weight(net, layer, TRAIN_DOWN), tokens, net->hidden, net->ffn);
+/* ---- the layer ------------------------------------------------------------------------------------------ */
+
+static const void *matrix(const train__net *net, int64_t layer, train_layer_tensor which) {
+    return train__net_layer_weight(net, layer, which);
+}
+
+void train__net_layer(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *of) {
+    const train_kernels *k = net->kernels;
+    const void *bias = matrix(net, layer, TRAIN_Q_BIAS);
+    int64_t rows = of->rows;
+    train__net_linear(net, a->qkv, a->xn, matrix(net, layer, TRAIN_Q), rows, net->qkv_width, net->hidden);
+    if (bias) k->bias(net->device, a->qkv, bias, rows, net->qkv_width, net->qkv_width);
+    train_rope rope = train__net_rope(net, layer, a->q, a->k, a->qkv, of->positions, rows);
+    k->rope(net->device, &rope);
+    of->attend(of->user, layer, a);
+    train__net_linear(net, a->y, a->o, matrix(net, layer, TRAIN_O), rows, net->hidden, net->q_width);
+    train__net_norm(net, a->xn, a->x_mid, a->x, a->y, layer, TRAIN_NORM_OUT, rows);
+    train__net_linear(net, a->gate_up, a->xn, matrix(net, layer, TRAIN_GATE), rows, 2 * net->ffn, net->hidden);
+    if (!a->next) return;
+    k->swiglu(net->device, a->h, a->gate_up, rows, net->ffn);
+    train__net_linear(net, a->y, a->h, matrix(net, layer, TRAIN_DOWN), rows, net->hidden, net->ffn);
+    train__net_norm(net, a->xn, a->next, a->x_mid, a->y, layer + 1, TRAIN_NORM_IN, rows);
 }

@@ -1,11 +1,11 @@
-/* The network, as the model and the generator share it: the kernels, the weights, and one function a piece of a layer.
- * Internal to train/.
+/* The network, as the model and the generator share it: the kernels, the weights, and the layer's forward, which exists
+ * once. Internal to train/.
  *
  *     x ──┬── norm ── qkv ── rope ── attention ── o ──(+)──┬── norm ── gate up ── swiglu ── down ──(+)── x of the next
  *         └──────────────────────────────────────────┘     └────────────────────────────────────────┘
  *
- * The sums are made together with the norm that follows them, so a piece begins with a normalised input `xn` and ends
- * with an output `y` that nobody has added yet. */
+ * The sums are made together with the norm that follows them, so a layer begins with its input x and the normalised xn,
+ * and ends with the next layer's. */
 #ifndef TRAIN_NET_H
 #define TRAIN_NET_H
 
@@ -15,13 +15,15 @@
 typedef struct train__net {
     const train_kernels *kernels;
     train_device *device;
+    train_types types;
     ravel_shape shape;
     const train_params *params;
-    const train_real *weights;
+    const void *weights;             /* [W] [params->elements] */
     const train_real *cosine, *sine; /* [positions, head_dim / 2] */
     int64_t hidden, ffn, q_width, kv_width, qkv_width;
     train_real eps, scale;
-    int32_t exact; /* products whose rows do not depend on how many there are (generation) */
+    int32_t window;          /* keys that a query sees; 0: all */
+    int32_t batch_invariant; /* rows of products do not depend on how many there are (generation) */
 } train__net;
 
 /* Widths and constants from the shape; pointers are the caller's to set. */
@@ -30,31 +32,65 @@ void train__net_init(train__net *net, const train_kernels *kernels, train_device
 /* Fills [positions, head_dim / 2] tables through `row`, [head_dim / 2] on the host. */
 void train__net_rope_tables(const train__net *net, train_real *cosine, train_real *sine, int64_t positions,
                             train_real *row);
+/* The largest calls for `tokens` rows and samples of up to `longest` tokens. */
+train_limits train__net_limits(const train__net *net, int64_t tokens, int64_t longest, int64_t samples);
 
-/* A layer's tensor in the weights, or NULL where this model has none. */
-const train_real *train__net_weight(const train__net *net, int64_t layer, train_layer_tensor which);
+/* Element `index` of an array of activations. */
+static inline void *train__net_at(const train__net *net, const void *block, int64_t index) {
+    return train__at(block, net->types.activation, index);
+}
+/* Bytes of `count` activations. */
+static inline size_t train__net_bytes(const train__net *net, int64_t count) {
+    return (size_t)count * (size_t)ravel_dtype_bytes(net->types.activation);
+}
+
+/* A weight by its offset, and a layer's tensor; NULL where this model has none. Layer `layers` has the last norm as its
+ * TRAIN_NORM_IN. */
+const void *train__net_weight(const train__net *net, int64_t offset);
+const void *train__net_layer_weight(const train__net *net, int64_t layer, train_layer_tensor which);
 
 /* y = x w', w being [n, k]; x: [rows, k], y: [rows, n] */
-void train__net_linear(const train__net *net, train_real *y, const train_real *x, const train_real *w, int64_t rows,
-                       int64_t n, int64_t k);
+void train__net_linear(const train__net *net, void *y, const void *x, const void *w, int64_t rows, int64_t n,
+                       int64_t k);
 /* d_x = d_y w;  d_w += d_y' x */
-void train__net_linear_input(const train__net *net, train_real *d_x, const train_real *d_y, const train_real *w,
-                             int64_t rows, int64_t n, int64_t k);
-void train__net_linear_weight(const train__net *net, train_real *d_w, const train_real *d_y, const train_real *x,
-                              int64_t rows, int64_t n, int64_t k);
+void train__net_linear_input(const train__net *net, void *d_x, const void *d_y, const void *w, int64_t rows, int64_t n,
+                             int64_t k);
+void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t rows, int64_t n,
+                              int64_t k);
 
-/* y = norm of x (+ add, kept in sum), with the weight at `weight`. */
-void train__net_norm(const train__net *net, train_real *y, train_real *sum, const train_real *x, const train_real *add,
-                     const train_real *weight, int64_t rows);
-/* qkv = xn Wqkv (+ bias) */
-void train__net_qkv(const train__net *net, int64_t layer, train_real *qkv, const train_real *xn, int64_t tokens);
+/* x = the embedding of `tokens` [rows]. */
+void train__net_embed(const train__net *net, void *x, const int32_t *tokens, int64_t rows);
+/* y = norm of x (+ add, kept in sum) with a layer's weight. */
+void train__net_norm(const train__net *net, void *y, void *sum, const void *x, const void *add, int64_t layer,
+                     train_layer_tensor which, int64_t rows);
 /* q, k = rotated (and normalised) parts of qkv */
-train_rope train__net_rope(const train__net *net, int64_t layer, train_real *q, train_real *k, const train_real *qkv,
+train_rope train__net_rope(const train__net *net, int64_t layer, void *q, void *k, const void *qkv,
                            const int32_t *positions, int64_t tokens);
-/* y = o Wo' */
-void train__net_project(const train__net *net, int64_t layer, train_real *y, const train_real *o, int64_t tokens);
-/* y = swiglu(gate_up = xn Wgu') Wdown', through h: [tokens, ffn] */
-void train__net_feed_forward(const train__net *net, int64_t layer, train_real *y, train_real *gate_up, train_real *h,
-                             const train_real *xn, int64_t tokens);
+
+/* The arrays of one layer, all [A] [rows, ...] but lse. */
+typedef struct train__acts {
+    void *x;    /* input */
+    void *next; /* output: the next layer's x; may be x. NULL: the feed-forward's last product is left out */
+    void *xn;   /* normalised x on entry; normalised by the next layer's weight on return */
+    void *y;    /* [rows, hidden] scratch */
+    void *qkv, *q, *k, *o;
+    void *x_mid, *gate_up, *h;
+    train_real *lse; /* [rows, heads] */
+} train__acts;
+
+/* Attention from a->q, a->k and the v part of a->qkv to a->o (and a->lse). */
+typedef void train__attend_fn(void *user, int64_t layer, const train__acts *a);
+
+typedef struct train__rows_of {
+    int64_t rows;
+    const int32_t *positions; /* [rows] */
+    train__attend_fn *attend;
+    void *user;
+} train__rows_of;
+
+void train__net_layer(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *rows);
+
+/* The arguments that do not depend on the batch. */
+train_attention train__net_attention(const train__net *net, const train__acts *a);
 
 #endif

@@ -15,6 +15,8 @@
 
 #include <ravel/shape.h>
 
+#include "train/kernels/kernels.h"
+
 /* X(NAME, name, rows, columns, decay): the tensors of one layer, in order. Sizes are in terms of the macro's user. */
 #define TRAIN_LAYER_LIST(X)                              \
     X(Q, "self_attn.q_proj.weight", q_width, hidden, 1)  \
@@ -55,6 +57,14 @@ typedef struct train_params {
     const train_tensor *tensors; /* [count] in the order of their offsets */
     int64_t parameters;          /* elements that are parameters: without the gaps */
 } train_params;
+
+/* A flat array of this layout on a device: weights, gradients, a state of the optimiser. */
+typedef struct train_array {
+    const train_kernels *kernels;
+    train_device *device;
+    void *data;    /* [params->elements] */
+    int32_t dtype; /* of its elements */
+} train_array;
 
 /* E_UNSUPPORTED names what the trainer has no kernels for (experts, latent attention, feed-forward without a gate). */
 ravel_status train_params_create(const ravel_shape *shape, const ravel_allocator *allocator, train_params **params,

@@ -1,4 +1,3 @@
-/* See train/rl/policy.h for the formulas; the code follows them line by line. */
 #include "train/rl/policy.h"
 
 #include <math.h>
@@ -85,78 +84,14 @@ double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit)
 
 /* ---- the loss ------------------------------------------------------------------------------------------- */
 
-/* The surrogate for one ratio: its value and its derivative by the logarithm of the ratio. */
-static double surrogate(const train_policy *p, double ratio, double a, double *slope) {
-    double low = 1 - p->clip_low, high = 1 + p->clip_high, clipped = ratio < low ? low : ratio > high ? high : ratio;
-    double loss = -ratio * a;
-    *slope = -ratio * a;
-    if (-clipped * a > loss) {
-        loss = -clipped * a;
-        *slope = 0;
-    }
-    if (p->dual_clip > 0 && a < 0 && loss > -p->dual_clip * a) {
-        loss = -p->dual_clip * a;
-        *slope = 0;
-    }
-    return loss;
-}
-
-static double divergence(int32_t kind, double l, double f, double *slope) {
-    double d = l - f;
-    switch (kind) {
-    case TRAIN_KL_K1: *slope = 1; return d;
-    case TRAIN_KL_K2: *slope = d; return d * d / 2;
-    default: *slope = 1 - exp(-d); return exp(-d) + d - 1;
-    }
-}
-
-/* mean over the tokens with weight of now - old; *count of them. */
-static double mean_step(int64_t n, const float *now, const float *old, const float *weights, double *count) {
-    double sum = 0;
-    *count = 0;
-    for (int64_t t = 0; t < n; t++)
-        if (weights[t] != 0) {
-            sum += (double)now[t] - (double)old[t];
-            ++*count;
-        }
-    return *count > 0 ? sum / *count : 0;
-}
-
-void train_policy_loss(const train_policy *policy, int64_t count, double advantage, const float *now, const float *old,
-                       const float *generator, const float *trainer, const float *reference, const float *weights,
-                       float *coef, train_policy_sums *sums) {
-    double length, mean = mean_step(count, now, old, weights, &length), through = 0;
-    int sequence = policy->ratio == TRAIN_RATIO_SEQUENCE;
-    for (int64_t t = 0; t < count; t++) {
-        double w = weights[t], slope, kl_slope = 0, kl = 0, tis = 1;
-        coef[t] = 0;
-        if (w == 0) continue;
-        double step = (double)now[t] - (double)old[t], ratio = exp(sequence ? mean : step);
-        double loss = surrogate(policy, ratio, advantage, &slope);
-        if (generator && policy->tis > 0) {
-            double whole = exp((double)old[t] - (double)generator[t]);
-            tis = fmin(whole, policy->tis);
-            sums->tis_capped += whole > policy->tis;
-        }
-        if (generator && trainer) {
-            double gap = fabs((double)trainer[t] - (double)generator[t]);
-            sums->gap += gap;
-            sums->gap_max = fmax(sums->gap_max, gap);
-            sums->gap_exp += exp(gap);
-            sums->gap_tokens += 1;
-        }
-        if (reference && policy->kl > 0) kl = divergence(policy->kl_kind, now[t], reference[t], &kl_slope);
-        if (sequence) through += w * tis * slope / length; /* every token moves the one ratio */
-        coef[t] = (float)(w * ((sequence ? 0 : tis * slope) + policy->kl * kl_slope));
-        sums->loss += w * (tis * loss + policy->kl * kl);
-        sums->tokens += 1;
-        sums->ratio += ratio;
-        sums->ratio_max = fmax(sums->ratio_max, ratio);
-        sums->clipped += slope == 0 && advantage != 0;
-        sums->approx_kl += exp(step) - step - 1;
-        sums->kl += kl;
-        sums->tis += tis;
-    }
-    for (int64_t t = 0; sequence && t < count; t++)
-        if (weights[t] != 0) coef[t] = (float)((double)coef[t] + through);
+train_policy_terms train_policy_terms_of(const train_policy *p, train_gap gap, double entropy) {
+    return (train_policy_terms){.sequence = p->ratio == TRAIN_RATIO_SEQUENCE,
+                                .kl_kind = p->kl_kind,
+                                .gap = (int32_t)gap,
+                                .clip_low = p->clip_low,
+                                .clip_high = p->clip_high,
+                                .dual_clip = p->dual_clip,
+                                .kl = p->kl,
+                                .tis = p->tis,
+                                .entropy = entropy};
 }

@@ -38,25 +38,12 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     train_model *model = train_learner_model(g->learner);
     ravel_refit_options options;
     ravel_refit_options_default(&options);
-    ravel_status status = train__refit_tensors(train_model_params(model), train_model_weights(model), NULL, &g->tensors,
-                                               &g->tensor_count, err);
+    ravel_status status = train__refit_tensors(train_model_params(model), train_model_kernels(model)->types.weight,
+                                               train_model_weights(model), NULL, &g->tensors, &g->tensor_count, err);
     ravel_refit_source source = {.size = sizeof source, .tensors = g->tensors, .count = g->tensor_count};
     g->source = source;
     status = ravel_agree(g->world, status, err);
     return status ? status : ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
-}
-
-static size_t row_bytes(const train__grpo *g) {
-    return (size_t)g->config->plan.budget * sizeof(float);
-}
-
-static ravel_status make_rows(train__grpo *g, ravel_error *err) {
-    size_t bytes = row_bytes(g);
-    float *block = train__alloc(NULL, 4 * bytes);
-    if (!block) return train__no_memory(err, 4 * bytes, "coefficients");
-    int64_t budget = g->config->plan.budget;
-    g->rows = (train__rows){block, block + budget, block + 2 * budget, block + 3 * budget};
-    return RAVEL_OK;
 }
 
 static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
@@ -79,7 +66,7 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
                                "budget of %lld",
                                (long long)longest, (long long)o->scoring.max_tokens, (long long)budget);
     if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, NULL, &g->command, err);
-    return status ? status : make_rows(g, err);
+    return status;
 }
 
 static ravel_status open_run(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
@@ -147,7 +134,6 @@ static void close_trainer(train__grpo *g) {
     train_rollouts_free(&g->gathered);
     train_rollouts_free(&g->kept);
     train_experience_free(&g->batch);
-    train__release(NULL, g->rows.logprob, 4 * row_bytes(g));
     train_run_free(&g->run);
 }
 

@@ -37,13 +37,14 @@ typedef struct rank {
 static ravel_status make_weights(rank *r, ravel_error *err) {
     const train_params *params = train_generator_params(r->generator);
     ravel_status status = RAVEL_OK;
-    r->weight_bytes = (size_t)params->elements * sizeof(train_real);
+    r->weight_bytes = (size_t)(params->elements * ravel_dtype_bytes(r->kernels->types.weight));
     for (int i = 0; i < 2 && !status; i++) {
         status = r->kernels->alloc(r->device, r->weight_bytes, &r->weights[i], err);
         if (!status) r->kernels->zero(r->device, r->weights[i], r->weight_bytes);
     }
     if (!status)
-        status = train__refit_tensors(params, r->weights[0], r->weights[1], &r->tensors, &r->tensor_count, err);
+        status = train__refit_tensors(params, r->kernels->types.weight, r->weights[0], r->weights[1], &r->tensors,
+                                      &r->tensor_count, err);
     return status;
 }
 

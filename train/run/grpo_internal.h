@@ -10,12 +10,6 @@
 #include "train/rl/experience.h"
 #include "train/run/grpo.h"
 
-/* Numbers of a micro-batch's tokens, [budget] each, for losses that need all of a sample first. */
-typedef struct train__rows {
-    float *logprob, *coef; /* d(loss)/d(log-prob) */
-    float *entropy, *entropy_coef;
-} train__rows;
-
 typedef struct train__grpo {
     const train_config *config;
     ravel_comm *world;    /* trainers and generators */
@@ -43,9 +37,7 @@ typedef struct train__grpo {
     int64_t waiting_batch; /* that was ordered and not used yet; -1: none */
     int32_t have_waiting;  /* its answers are here already */
     int32_t recompute_old; /* the trainer works out old log-probs itself */
-    train__rows rows;
-    train_policy_sums sums;
-    int32_t first_update; /* of its batch: the weights are those that the batch began with */
+    int32_t first_update;  /* of its batch: the weights are those that the batch began with */
     double reward_last;
     double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
     int64_t batches;
@@ -54,7 +46,7 @@ typedef struct train__grpo {
 } train__grpo;
 
 /* A model's parameters as refit sees them, over a flat array and, for a sink, a second one. */
-ravel_status train__refit_tensors(const train_params *params, train_real *data, train_real *spare,
+ravel_status train__refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
                                   ravel_refit_tensor **tensors, int64_t *count, ravel_error *err);
 
 /* ---- grpo_rollout.c ---- */

@@ -196,7 +196,7 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
 
 /* ---- refit ---------------------------------------------------------------------------------------------- */
 
-ravel_status train__refit_tensors(const train_params *params, train_real *data, train_real *spare,
+ravel_status train__refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
                                   ravel_refit_tensor **tensors, int64_t *count, ravel_error *err) {
     size_t bytes = (size_t)params->count * sizeof **tensors;
     ravel_refit_tensor *all = train__calloc(NULL, (size_t)params->count, sizeof *all);
@@ -204,11 +204,11 @@ ravel_status train__refit_tensors(const train_params *params, train_real *data, 
     for (int64_t i = 0; i < params->count; i++) {
         const train_tensor *t = &params->tensors[i];
         all[i].name = t->name;
-        all[i].dtype = RAVEL_F32;
+        all[i].dtype = dtype;
         all[i].ndim = t->rank;
         for (int32_t d = 0; d < t->rank; d++) all[i].dims[d] = t->dims[d];
-        all[i].data = data + t->offset;
-        all[i].spare = spare ? spare + t->offset : NULL;
+        all[i].data = train__at(data, dtype, t->offset);
+        all[i].spare = train__at(spare, dtype, t->offset);
     }
     *tensors = all;
     *count = params->count;

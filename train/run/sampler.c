@@ -13,9 +13,10 @@ struct train_sampler {
 
 static ravel_status load_weights(train_sampler *s, const char *folder, ravel_error *err) {
     const train_params *params = train_generator_params(s->generator);
-    s->weight_bytes = (size_t)params->elements * sizeof(train_real);
+    s->weight_bytes = (size_t)(params->elements * ravel_dtype_bytes(s->kernels->types.weight));
     ravel_status status = s->kernels->alloc(s->device, s->weight_bytes, &s->weights, err);
-    if (!status) status = train_tensors_load(params, s->kernels, s->device, s->weights, folder, err);
+    train_array weights = {s->kernels, s->device, s->weights, s->kernels->types.weight};
+    if (!status) status = train_tensors_load(params, &weights, folder, err);
     if (!status) train_generator_set_weights(s->generator, s->weights, 1);
     return status;
 }

@@ -98,44 +98,19 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
 
 /* ---- learning ------------------------------------------------------------------------------------------- */
 
-/* Sums over the tokens of a micro-batch, and the border between forward and backward: the first call of the hook. */
-typedef struct tally {
-    ravel_metrics *metrics;
-    const float *weights; /* at the predicted tokens */
-    double loss, nll, tokens;
-    int32_t phase; /* that is open */
-} tally;
-
-static ravel_status loss_hook(void *user, const train_scored *scored, ravel_error *err) {
-    tally *t = user;
-    (void)err;
-    if (t->metrics && t->phase == RAVEL_PHASE_FORWARD) {
-        (void)ravel_metrics_phase_end(t->metrics, RAVEL_PHASE_FORWARD, NULL);
-        (void)ravel_metrics_phase_begin(t->metrics, RAVEL_PHASE_BACKWARD, NULL);
-        t->phase = RAVEL_PHASE_BACKWARD;
-    }
-    for (int64_t i = 0; i < scored->count; i++) {
-        double weight = (double)t->weights[scored->places[i]], nll = -(double)scored->logprob[i];
-        scored->coef[i] = (float)-weight;
-        t->loss += weight * nll;
-        t->nll += nll;
-    }
-    t->tokens += (double)scored->count;
-    return RAVEL_OK;
-}
-
-static ravel_status learn_micro(sft *s, const ravel_micro_batch *micro, tally *t, ravel_error *err) {
+static ravel_status learn_micro(sft *s, const ravel_micro_batch *micro, ravel_error *err) {
     train_batch batch;
-    train_result result = {0};
-    train_loss loss = {.call = loss_hook, .user = t};
+    train_model *model = train_learner_model(s->learner);
     if (micro->filler) return RAVEL_OK;
     ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
     if (status) return status;
-    t->weights = batch.weights;
-    t->phase = RAVEL_PHASE_FORWARD;
-    (void)ravel_metrics_phase_begin(t->metrics, RAVEL_PHASE_FORWARD, NULL);
-    status = train_model_learn(train_learner_model(s->learner), &batch, &loss, &result, err);
-    (void)ravel_metrics_phase_end(t->metrics, (ravel_phase)t->phase, NULL);
+    (void)ravel_metrics_phase_begin(s->run.metrics, RAVEL_PHASE_FORWARD, NULL);
+    status = train_model_learn_forward(model, &batch, NULL, err);
+    (void)ravel_metrics_phase_end(s->run.metrics, RAVEL_PHASE_FORWARD, NULL);
+    if (status) return status;
+    (void)ravel_metrics_phase_begin(s->run.metrics, RAVEL_PHASE_BACKWARD, NULL);
+    status = train_model_learn_backward(model, NULL, err);
+    (void)ravel_metrics_phase_end(s->run.metrics, RAVEL_PHASE_BACKWARD, NULL);
     return status;
 }
 
@@ -143,15 +118,16 @@ static ravel_status learn_update(sft *s, ravel_error *err) {
     ravel_micro_batch micro;
     ravel_feed_iter iter = ravel_feed_iterate(s->feed, 0);
     ravel_metrics *m = s->run.metrics;
-    tally t = {.metrics = m};
     ravel_status status = RAVEL_OK;
     train_learner_begin(s->learner);
-    while (!status && ravel_feed_iter_next(&iter, &micro)) status = learn_micro(s, &micro, &t, err);
+    while (!status && ravel_feed_iter_next(&iter, &micro)) status = learn_micro(s, &micro, err);
     status = ravel_agree(s->run.comm, status, err);
     if (!status) status = train_run_apply(&s->run, s->learner, err);
     if (status) return status;
-    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, t.loss, 1);
-    if (t.tokens > 0) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, t.nll / t.tokens, t.tokens);
+    const train_loss_sums *sums = train_learner_sums(s->learner);
+    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, sums->loss, 1);
+    if (sums->tokens > 0)
+        (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, sums->nll / sums->tokens, sums->tokens);
     return RAVEL_OK;
 }
 

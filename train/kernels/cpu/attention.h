@@ -1,4 +1,4 @@
-/* Attention over a ragged batch. Body: included once for each instruction set (see cpu_simd.h, cpu_gemm.h).
+/* Attention over ragged queries and keys. Body: included once for each instruction set (see simd.h, gemm.h).
  *
  * A task is one sample and one key head; it serves the query heads of that group. Queries go in tiles of BR rows, keys
  * in chunks of KB; of the scores only one tile of BR x KB exists at a time. Within a tile, a block of MR rows stops at
@@ -8,6 +8,8 @@
  *      q [######\        ]      scores   s  = q k'          k' in panels of NR keys, packed once a task
  *      u [#########\     ]      weights  p  = exp(scale s - max), 0 beyond the diagonal
  *      e [############\  ]      output   o += p v           v packed too: rows 2^n apart share cache sets
+ *
+ * `shift` moves the diagonal to the right (train_attention.shifts); a window cuts off what is far to its left.
  *
  * Forward is the online softmax: each row keeps its running maximum and sum, and the output is rescaled when the
  * maximum grows. Backward has the log-sum-exp and needs no maximum: p = exp(scale s - lse), then
@@ -33,6 +35,13 @@ typedef struct attend_job {
     int64_t dim, wide; /* head_dim, and rounded up to whole vectors */
     int backward;
 } attend_job;
+
+/* A sample's place on both axes. */
+typedef struct attend_span {
+    int64_t query, queries; /* first row and number of rows */
+    int64_t key, keys;
+    int64_t shift, window;
+} attend_span;
 
 INLINE float *room_cut(float *base, int64_t *used, int64_t elements) {
     int64_t at = *used;
@@ -76,9 +85,20 @@ static void pack_keys(float *panels, const float *from, int64_t length, int64_t 
 
 /* ---- blocks of a tile ----------------------------------------------------------------------------------- */
 
-/* Keys that the block of rows i .. i+rows-1 sees in the chunk from c0 on: up to its last row's own place. */
-INLINE int64_t reach(int64_t i, int64_t rows, int64_t c0, int64_t keys) {
-    return train__min(keys, i + rows - c0);
+/* Keys that the block of rows i .. i+rows-1 reaches in the chunk from c0 on: up to its last row's own place. */
+INLINE int64_t reach(const attend_span *a, int64_t i, int64_t rows, int64_t c0) {
+    return train__min(KB, train__min(a->keys, i + rows + a->shift) - c0);
+}
+
+/* The first key of the chunk that row i sees. */
+INLINE int64_t first_seen(const attend_span *a, int64_t i, int64_t c0) {
+    return a->window ? train__max(0, i + a->shift - a->window + 1 - c0) : 0;
+}
+
+/* The chunks that a tile of rows i0 .. i0+rows-1 goes through: from *c0, below the result. */
+INLINE int64_t chunks_of(const attend_span *a, int64_t i0, int64_t rows, int64_t *c0) {
+    *c0 = first_seen(a, i0, 0) / KB * KB;
+    return train__min(a->keys, i0 + rows + a->shift);
 }
 
 /* out [rows][S_WIDTH] = a [rows][dim] times the panels of the chunk, as far as the block reaches. */
@@ -107,16 +127,19 @@ INLINE void clear_tail(float *row, int64_t n, int64_t count) {
 
 /* ---- forward -------------------------------------------------------------------------------------------- */
 
-/* One row of scores to weights; the running maximum and sum; the output so far rescaled. */
-INLINE void soften(float *row, int64_t n, int64_t count, float scale, float *most, float *sum, float *acc,
-                   int64_t wide) {
+/* One row of scores, of which first .. n-1 are seen, to weights; the running maximum and sum; the output so far rescaled.
+ */
+INLINE void softmax_row(float *row, int64_t first, int64_t n, int64_t count, float scale, float *most, float *sum,
+                        float *acc, int64_t wide) {
     int64_t end = train__round_up(n, LANES);
+    for (int64_t i = 0; i < first; i++) row[i] = -INFINITY;
     for (int64_t i = n; i < end; i++) row[i] = -INFINITY;
     vf top = splat(-INFINITY), by = splat(scale), total = {0};
     for (int64_t i = 0; i < end; i += LANES) top = larger(top, load(row + i));
     float now = fmaxf(*most, scale * largest_of(top)), shrink = expf(*most - now);
     for (int64_t i = 0; i < end; i += LANES) store(row + i, exp_of(load(row + i) * by - splat(now)));
     clear_tail(row, n, count);
+    for (int64_t i = 0; i < first; i++) row[i] = 0;
     for (int64_t i = 0; i < end; i += LANES) total += load(row + i);
     *sum = *sum * shrink + sum_of(total);
     *most = now;
@@ -125,38 +148,42 @@ INLINE void soften(float *row, int64_t n, int64_t count, float scale, float *mos
 }
 
 /* Rows i0 .. i0+rows-1 of one head over all the keys they see. */
-static void forward_tile(const attend_job *j, const attend_room *r, const float *q, int64_t i0, int64_t rows) {
+static void forward_tile(const attend_job *j, const attend_room *r, const attend_span *a, const float *q, int64_t i0,
+                         int64_t rows) {
     const train_attention *x = j->x;
+    int64_t c0, end = chunks_of(a, i0, rows, &c0);
     memset(r->acc, 0, (size_t)(rows * j->wide) * sizeof *r->acc);
     for (int64_t i = 0; i < rows; i++) r->most[i] = -INFINITY, r->sum[i] = 0;
-    for (int64_t c0 = 0; c0 < i0 + rows; c0 += KB)
+    for (; c0 < end; c0 += KB)
         for (int64_t b = 0; b < rows; b += MR) {
-            int64_t height = train__min(MR, rows - b), count = reach(i0 + b, height, c0, KB);
+            int64_t height = train__min(MR, rows - b), count = reach(a, i0 + b, height, c0);
             float *s = r->s + b * S_WIDTH, *acc = r->acc + b * j->wide;
             if (count <= 0) continue;
             scores(s, q + b * x->ld_q, x->ld_q, r->kt + c0 * j->dim, height, count, j->dim);
             for (int64_t i = 0; i < height; i++) {
-                int64_t n = reach(i0 + b + i, 1, c0, KB);
-                if (n <= 0)
+                int64_t n = reach(a, i0 + b + i, 1, c0), first = first_seen(a, i0 + b + i, c0);
+                if (n <= first)
                     clear_tail(s + i * S_WIDTH, 0, count);
                 else
-                    soften(s + i * S_WIDTH, n, count, x->scale, r->most + b + i, r->sum + b + i, acc + i * j->wide,
-                           j->wide);
+                    softmax_row(s + i * S_WIDTH, first, n, count, x->scale, r->most + b + i, r->sum + b + i,
+                                acc + i * j->wide, j->wide);
             }
             gather_rows(acc, s, S_WIDTH, 1, r->v + c0 * j->wide, height, count, j->wide);
         }
 }
 
-static void forward_head(const attend_job *j, const attend_room *r, int64_t start, int64_t length, int64_t head) {
+static void forward_head(const attend_job *j, const attend_room *r, const attend_span *a, int64_t head) {
     const train_attention *x = j->x;
-    for (int64_t i0 = 0; i0 < length; i0 += BR) {
-        int64_t rows = train__min(BR, length - i0);
-        forward_tile(j, r, x->q + (start + i0) * x->ld_q + head * j->dim, i0, rows);
+    const float *q = x->q;
+    float *o = x->o;
+    for (int64_t i0 = 0; i0 < a->queries; i0 += BR) {
+        int64_t rows = train__min(BR, a->queries - i0);
+        forward_tile(j, r, a, q + (a->query + i0) * x->ld_q + head * j->dim, i0, rows);
         for (int64_t i = 0; i < rows; i++) {
-            int64_t at = (start + i0 + i) * x->heads + head;
-            vf by = splat(1 / r->sum[i]);
+            int64_t at = (a->query + i0 + i) * x->heads + head;
+            vf by = splat(r->sum[i] > 0 ? 1 / r->sum[i] : 0); /* 0: no key was seen, and lse is -infinity */
             for (int64_t e = 0; e < j->dim; e += LANES)
-                store_at(x->o + at * j->dim, load(r->acc + i * j->wide + e) * by, e, j->dim);
+                store_at(o + at * j->dim, load(r->acc + i * j->wide + e) * by, e, j->dim);
             x->lse[at] = r->most[i] + logf(r->sum[i]);
         }
     }
@@ -164,8 +191,9 @@ static void forward_head(const attend_job *j, const attend_room *r, int64_t star
 
 /* ---- backward ------------------------------------------------------------------------------------------- */
 
-/* Scores and d_p of a row to p and d_s, both 0 beyond n. */
-INLINE void soften_backward(float *p, float *d_s, int64_t n, int64_t count, float scale, float lse, float delta) {
+/* Scores and d_p of a row to p and d_s, both 0 outside first .. n-1. */
+INLINE void softmax_row_backward(float *p, float *d_s, int64_t first, int64_t n, int64_t count, float scale, float lse,
+                                 float delta) {
     vf by = splat(scale), shift = splat(lse), off = splat(delta);
     for (int64_t i = 0; i < n; i += LANES) {
         vf weight = exp_of(load(p + i) * by - shift);
@@ -174,12 +202,13 @@ INLINE void soften_backward(float *p, float *d_s, int64_t n, int64_t count, floa
     }
     clear_tail(p, n, count);
     clear_tail(d_s, n, count);
+    for (int64_t i = 0; i < first; i++) p[i] = d_s[i] = 0;
 }
 
 /* d_k and d_v of the chunk's keys, from the rows of the tile at or below each block's diagonal. */
 static void backward_keys(const attend_job *j, const attend_room *r, int64_t i0, int64_t rows, int64_t c0,
                           int64_t keys) {
-    for (int64_t b = 0; b < keys; b += MR) {
+    for (int64_t b = 0; b < keys; b += MR) { /* i0: the diagonal's place */
         int64_t height = train__min(MR, keys - b), first = train__max(0, c0 + b - i0), at = (c0 + b) * j->wide;
         if (first >= rows) break;
         const float *p = r->s + first * S_WIDTH + b, *d_s = r->d_s + first * S_WIDTH + b;
@@ -188,34 +217,44 @@ static void backward_keys(const attend_job *j, const attend_room *r, int64_t i0,
     }
 }
 
-static void backward_tile(const attend_job *j, const attend_room *r, int64_t i0, int64_t rows) {
+static void backward_tile(const attend_job *j, const attend_room *r, const attend_span *a, int64_t i0, int64_t rows) {
+    int64_t c0, end = chunks_of(a, i0, rows, &c0);
     memset(r->acc, 0, (size_t)(rows * j->wide) * sizeof *r->acc);
-    for (int64_t c0 = 0; c0 < i0 + rows; c0 += KB) {
+    for (; c0 < end; c0 += KB) {
         for (int64_t b = 0; b < rows; b += MR) {
-            int64_t height = train__min(MR, rows - b), count = reach(i0 + b, height, c0, KB);
+            int64_t height = train__min(MR, rows - b), count = reach(a, i0 + b, height, c0);
             float *s = r->s + b * S_WIDTH, *d_s = r->d_s + b * S_WIDTH;
             if (count <= 0) continue;
             scores(s, r->q + b * j->wide, j->wide, r->kt + c0 * j->dim, height, count, j->dim);
             scores(d_s, r->d_o + b * j->wide, j->wide, r->vt + c0 * j->dim, height, count, j->dim);
             for (int64_t i = 0; i < height; i++) {
-                int64_t n = train__max(0, reach(i0 + b + i, 1, c0, KB));
-                soften_backward(s + i * S_WIDTH, d_s + i * S_WIDTH, n, count, j->x->scale, r->most[b + i],
-                                r->sum[b + i]);
+                int64_t n = train__max(0, reach(a, i0 + b + i, 1, c0)), first = first_seen(a, i0 + b + i, c0);
+                if (first >= n) first = n = 0;
+                softmax_row_backward(s + i * S_WIDTH, d_s + i * S_WIDTH, first, n, count, j->x->scale, r->most[b + i],
+                                     r->sum[b + i]);
             }
             gather_rows(r->acc + b * j->wide, d_s, S_WIDTH, 1, r->k + c0 * j->wide, height, count, j->wide);
         }
-        backward_keys(j, r, i0, rows, c0, train__min(KB, i0 + rows - c0));
+        backward_keys(j, r, i0 + a->shift, rows, c0, train__min(KB, end - c0));
     }
 }
 
+/* to [rows], ld apart, = or += from [rows], wide apart. */
+static void put_rows(float *to, int64_t ld, const float *from, const attend_job *j, int64_t rows) {
+    for (int64_t i = 0; i < rows; i++, to += ld, from += j->wide)
+        for (int64_t e = 0; e < j->dim; e += LANES)
+            store_at(to, j->x->add ? load_at(to, e, j->dim) + load(from + e) : load(from + e), e, j->dim);
+}
+
 /* `most` holds the rows' log-sum-exps, `sum` their d_o . o */
-static void backward_head(const attend_job *j, const attend_room *r, int64_t start, int64_t length, int64_t head) {
+static void backward_head(const attend_job *j, const attend_room *r, const attend_span *a, int64_t head) {
     const train_attention *x = j->x;
-    for (int64_t i0 = 0; i0 < length; i0 += BR) {
-        int64_t rows = train__min(BR, length - i0), t = start + i0, ld = x->heads * j->dim;
-        const float *o = x->o + t * ld + head * j->dim;
-        pack_wide(r->q, x->q + t * x->ld_q + head * j->dim, rows, x->ld_q, j->dim, j->wide);
-        pack_wide(r->d_o, x->d_o + t * ld + head * j->dim, rows, ld, j->dim, j->wide);
+    int64_t ld = x->heads * j->dim, at = head * j->dim;
+    for (int64_t i0 = 0; i0 < a->queries; i0 += BR) {
+        int64_t rows = train__min(BR, a->queries - i0), t = a->query + i0;
+        const float *o = (const float *)x->o + t * ld + at;
+        pack_wide(r->q, (const float *)x->q + t * x->ld_q + at, rows, x->ld_q, j->dim, j->wide);
+        pack_wide(r->d_o, (const float *)x->d_o + t * ld + at, rows, ld, j->dim, j->wide);
         for (int64_t i = 0; i < rows; i++) {
             vf dot = {0};
             for (int64_t e = 0; e < j->dim; e += LANES)
@@ -223,9 +262,8 @@ static void backward_head(const attend_job *j, const attend_room *r, int64_t sta
             r->sum[i] = sum_of(dot);
             r->most[i] = x->lse[(t + i) * x->heads + head];
         }
-        backward_tile(j, r, i0, rows);
-        for (int64_t i = 0; i < rows; i++)
-            memcpy(x->d_q + (t + i) * x->ld_dq + head * j->dim, r->acc + i * j->wide, (size_t)j->dim * sizeof(float));
+        backward_tile(j, r, a, i0, rows);
+        put_rows((float *)x->d_q + t * x->ld_dq + at, x->ld_dq, r->acc, j, rows);
     }
 }
 
@@ -234,33 +272,35 @@ static void backward_head(const attend_job *j, const attend_room *r, int64_t sta
 static void attend_task(void *user, int64_t task, int32_t thread) {
     const attend_job *j = user;
     const train_attention *x = j->x;
-    int64_t sample = task / x->kv_heads, kv = task % x->kv_heads, group = x->heads / x->kv_heads;
-    int64_t start = x->batch.starts[sample], length = x->batch.lengths[sample], at = kv * j->dim;
-    const float *k = x->k + start * x->ld_k + at, *v = x->v + start * x->ld_v + at;
-    size_t bytes = (size_t)j->dim * sizeof(float);
+    int64_t sample = task / x->kv_heads, kv = task % x->kv_heads, group = x->heads / x->kv_heads, at = kv * j->dim;
+    attend_span a = {.query = x->queries.starts[sample],
+                     .queries = x->queries.lengths[sample],
+                     .key = x->keys.starts[sample],
+                     .keys = x->keys.lengths[sample],
+                     .shift = x->shifts ? x->shifts[sample] : 0,
+                     .window = x->window};
+    const float *k = (const float *)x->k + a.key * x->ld_k + at, *v = (const float *)x->v + a.key * x->ld_v + at;
     attend_room r;
-    room_make(&r, train__cpu_private(j->device, thread), length, j->dim, j->backward);
-    pack_keys(r.kt, k, length, x->ld_k, j->dim);
+    room_make(&r, train__cpu_private(j->device, thread), a.keys, j->dim, j->backward);
+    pack_keys(r.kt, k, a.keys, x->ld_k, j->dim);
     if (!j->backward) {
-        pack_wide(r.v, v, length, x->ld_v, j->dim, j->wide);
-        for (int64_t h = 0; h < group; h++) forward_head(j, &r, start, length, kv * group + h);
+        pack_wide(r.v, v, a.keys, x->ld_v, j->dim, j->wide);
+        for (int64_t h = 0; h < group; h++) forward_head(j, &r, &a, kv * group + h);
         return;
     }
-    pack_keys(r.vt, v, length, x->ld_v, j->dim);
-    pack_wide(r.k, k, length, x->ld_k, j->dim, j->wide);
-    memset(r.d_k, 0, (size_t)(length * j->wide) * sizeof(float));
-    memset(r.d_v, 0, (size_t)(length * j->wide) * sizeof(float));
-    for (int64_t h = 0; h < group; h++) backward_head(j, &r, start, length, kv * group + h);
-    for (int64_t i = 0; i < length; i++) {
-        memcpy(x->d_k + (start + i) * x->ld_dk + at, r.d_k + i * j->wide, bytes);
-        memcpy(x->d_v + (start + i) * x->ld_dv + at, r.d_v + i * j->wide, bytes);
-    }
+    pack_keys(r.vt, v, a.keys, x->ld_v, j->dim);
+    pack_wide(r.k, k, a.keys, x->ld_k, j->dim, j->wide);
+    memset(r.d_k, 0, (size_t)(a.keys * j->wide) * sizeof(float));
+    memset(r.d_v, 0, (size_t)(a.keys * j->wide) * sizeof(float));
+    for (int64_t h = 0; h < group; h++) backward_head(j, &r, &a, kv * group + h);
+    put_rows((float *)x->d_k + a.key * x->ld_dk + at, x->ld_dk, r.d_k, j, a.keys);
+    put_rows((float *)x->d_v + a.key * x->ld_dv + at, x->ld_dv, r.d_v, j, a.keys);
 }
 
 static void attend_run(train_device *d, const train_attention *x, int backward) {
     attend_job j = {.device = d, .x = x, .dim = x->head_dim, .wide = train__round_up(x->head_dim, LANES)};
     j.backward = backward;
-    train__cpu_run(d, (int64_t)x->batch.samples * x->kv_heads, attend_task, &j);
+    train__cpu_run(d, (int64_t)x->samples * x->kv_heads, attend_task, &j);
 }
 
 static void cpu_attention(train_device *d, const train_attention *x) {

@@ -57,37 +57,64 @@ typedef struct dots_job {
 static void dots_task(void *user, int64_t task, int32_t thread) {
     const dots_job *j = user;
     const train_matmul *x = j->x;
+    const float *rows = x->a, *weights = x->b;
+    float *out = x->c;
     int64_t n0 = task * W_ROWS, n1 = train__min(x->n, n0 + W_ROWS);
     (void)thread;
     for (int64_t i = 0; i < x->m; i += DM) {
         const float *a[DM], *b[DN];
-        for (int64_t r = 0; r < DM; r++) a[r] = x->a + train__min(i + r, x->m - 1) * j->lda;
+        for (int64_t r = 0; r < DM; r++) a[r] = rows + train__min(i + r, x->m - 1) * j->lda;
         for (int64_t c = n0; c < n1; c += DN) {
-            for (int64_t r = 0; r < DN; r++) b[r] = x->b + train__min(c + r, n1 - 1) * j->ldb;
+            for (int64_t r = 0; r < DN; r++) b[r] = weights + train__min(c + r, n1 - 1) * j->ldb;
             vf y = dots(a, b, x->k);
             for (int64_t r = 0; r < train__min(DM, x->m - i); r++)
                 for (int64_t e = 0; e < train__min(DN, n1 - c); e++) {
-                    float *to = x->c + (i + r) * j->ldc + c + e;
+                    float *to = out + (i + r) * j->ldc + c + e;
                     *to = x->add ? *to + y[r * DN + e] : y[r * DN + e];
                 }
         }
     }
 }
 
-static void exact_run(train_device *d, const train_matmul *x) {
+static void batch_invariant_run(train_device *d, const train_matmul *x) {
     dots_job j = {x, x->lda ? x->lda : x->k, x->ldb ? x->ldb : x->k, x->ldc ? x->ldc : x->n};
     train__cpu_run(d, (x->n + W_ROWS - 1) / W_ROWS, dots_task, &j);
 }
 
-/* ---- attention over a cache ----------------------------------------------------------------------------- */
+/* ---- the cache: a page is [kv_heads][TRAIN_PAGE][head_dim] ------------------------------------------------ */
+
+/* Where a key head of a token's page begins. */
+INLINE int64_t page_head(const train_cache *c, int64_t slot, int64_t token, int64_t head) {
+    int64_t page = c->table[slot * c->pages_per_slot + token / TRAIN_PAGE];
+    return (page * c->kv_heads + head) * TRAIN_PAGE * c->head_dim;
+}
+
+static void cache_write_task(void *user, int64_t r, int32_t thread) {
+    const train_cache_write *x = user;
+    const train_cache *c = &x->cache;
+    const float *k = x->k, *v = x->v;
+    int64_t from = x->from ? x->from[r] : r, dim = c->head_dim, token = x->positions[r];
+    (void)thread;
+    if (x->slots[r] < 0) return;
+    for (int64_t h = 0; h < c->kv_heads; h++) {
+        int64_t to = page_head(c, x->slots[r], token, h) + token % TRAIN_PAGE * dim;
+        memcpy((float *)c->k + to, k + from * x->ld_k + h * dim, (size_t)dim * sizeof(float));
+        memcpy((float *)c->v + to, v + from * x->ld_v + h * dim, (size_t)dim * sizeof(float));
+    }
+}
+
+static void cpu_cache_write(train_device *d, const train_cache_write *x) {
+    train_cache_write copy = *x;
+    train__cpu_run(d, x->rows, cache_write_task, &copy);
+}
 
 typedef struct cached_job {
     train_device *device;
     const train_cached *x;
 } cached_job;
 
-/* Scores of one query over `count` keys, LANES keys at a time; room for whole vectors. */
-INLINE void cached_scores(float *s, const float *q, const float *k, int64_t ld, int64_t count, int64_t dim) {
+/* Scores of one query over `count` keys of a page, LANES keys at a time; room for whole vectors. */
+INLINE void cached_scores(float *s, const float *q, const float *k, int64_t count, int64_t dim) {
     for (int64_t j = 0; j < count; j += LANES) {
         vf sum[LANES];
         UNROLL
@@ -95,56 +122,67 @@ INLINE void cached_scores(float *s, const float *q, const float *k, int64_t ld, 
         for (int64_t e = 0; e < dim; e += LANES) {
             vf x = load_at(q, e, dim);
             UNROLL
-            for (int i = 0; i < LANES; i++) sum[i] += x * load_at(k + train__min(j + i, count - 1) * ld, e, dim);
+            for (int i = 0; i < LANES; i++) sum[i] += x * load_at(k + train__min(j + i, count - 1) * dim, e, dim);
         }
         store(s + j, fold(sum));
     }
 }
 
-/* s = exp(scale s - max) over count elements; returns their sum. */
-INLINE float cached_weights(float *s, int64_t count, float scale) {
+/* s = exp(scale s - max) over first .. count-1, 0 before; returns their sum. */
+INLINE float cached_weights(float *s, int64_t first, int64_t count, float scale) {
     int64_t end = train__round_up(count, LANES);
+    for (int64_t i = 0; i < first; i++) s[i] = -INFINITY;
     for (int64_t i = count; i < end; i++) s[i] = -INFINITY;
     vf top = splat(-INFINITY), total = {0};
     for (int64_t i = 0; i < end; i += LANES) top = larger(top, load(s + i));
     vf shift = splat(scale * largest_of(top)), by = splat(scale);
     for (int64_t i = 0; i < end; i += LANES) store(s + i, exp_of(load(s + i) * by - shift));
+    for (int64_t i = 0; i < first; i++) s[i] = 0;
     for (int64_t i = count; i < end; i++) s[i] = 0;
     for (int64_t i = 0; i < end; i += LANES) total += load(s + i);
     return sum_of(total);
 }
 
-/* Elements e .. of the output, `wide` vectors of them in registers while the values go by. */
-INLINE void cached_columns(float *o, const float *s, vf by, const float *v, int64_t ld, int64_t count, int64_t e,
-                           int64_t dim, int wide) {
+/* Elements e .. of the output, `wide` vectors of them in registers while the page's values go by. */
+INLINE void cached_columns(float *o, const float *s, const float *v, int64_t count, int64_t e, int64_t dim, int wide) {
     vf acc[4];
     UNROLL
-    for (int i = 0; i < wide; i++) acc[i] = (vf){0};
+    for (int i = 0; i < wide; i++) acc[i] = load_at(o, e + i * LANES, dim);
     for (int64_t j = 0; j < count; j++) {
         vf weight = splat(s[j]);
         UNROLL
-        for (int i = 0; i < wide; i++) acc[i] += weight * load_at(v + j * ld, e + i * LANES, dim);
+        for (int i = 0; i < wide; i++) acc[i] += weight * load_at(v + j * dim, e + i * LANES, dim);
     }
     UNROLL
-    for (int i = 0; i < wide; i++) store_at(o, acc[i] * by, e + i * LANES, dim);
+    for (int i = 0; i < wide; i++) store_at(o, acc[i], e + i * LANES, dim);
 }
 
-static void cached_output(float *o, const float *s, float sum, const float *v, int64_t ld, int64_t count, int64_t dim) {
-    vf by = splat(1 / sum);
+/* o += the page's values, weighed. */
+static void cached_output(float *o, const float *s, const float *v, int64_t count, int64_t dim) {
     int64_t e = 0;
-    for (; e + 4 * LANES <= dim; e += 4 * LANES) cached_columns(o, s, by, v, ld, count, e, dim, 4);
-    for (; e < dim; e += LANES) cached_columns(o, s, by, v, ld, count, e, dim, 1);
+    for (; e + 4 * LANES <= dim; e += 4 * LANES) cached_columns(o, s, v, count, e, dim, 4);
+    for (; e < dim; e += LANES) cached_columns(o, s, v, count, e, dim, 1);
 }
 
 static void cached_task(void *user, int64_t task, int32_t thread) {
     const cached_job *j = user;
     const train_cached *x = j->x;
-    int64_t r = task / x->heads, h = task % x->heads, dim = x->head_dim, ld = x->kv_heads * dim;
-    int64_t at = x->slots[r] * x->slot_tokens * ld + h / (x->heads / x->kv_heads) * dim;
-    float *s = train__cpu_private(j->device, thread);
-    cached_scores(s, x->q + r * x->ld_q + h * dim, x->k_cache + at, ld, x->lengths[r], dim);
-    float sum = cached_weights(s, x->lengths[r], x->scale);
-    cached_output(x->o + (r * x->heads + h) * dim, s, sum, x->v_cache + at, ld, x->lengths[r], dim);
+    const train_cache *c = &x->cache;
+    int64_t r = task / x->heads, h = task % x->heads, dim = c->head_dim, kv = h / (x->heads / c->kv_heads);
+    int64_t slot = x->slots[r], length = x->lengths[r];
+    int64_t first = x->window ? train__max(0, length - x->window) : 0, page0 = first / TRAIN_PAGE * TRAIN_PAGE;
+    const float *q = (const float *)x->q + r * x->ld_q + h * dim;
+    float *o = (float *)x->o + (r * x->heads + h) * dim, *s = train__cpu_private(j->device, thread);
+    memset(o, 0, (size_t)dim * sizeof *o);
+    if (length == 0) return;
+    for (int64_t t = page0; t < length; t += TRAIN_PAGE)
+        cached_scores(s + t - page0, q, (const float *)c->k + page_head(c, slot, t, kv),
+                      train__min(TRAIN_PAGE, length - t), dim);
+    vf by = splat(1 / cached_weights(s, first - page0, length - page0, x->scale));
+    for (int64_t t = page0; t < length; t += TRAIN_PAGE)
+        cached_output(o, s + t - page0, (const float *)c->v + page_head(c, slot, t, kv),
+                      train__min(TRAIN_PAGE, length - t), dim);
+    for (int64_t e = 0; e < dim; e += LANES) store_at(o, load_at(o, e, dim) * by, e, dim);
 }
 
 static void cpu_attention_cached(train_device *d, const train_cached *x) {

@@ -18,11 +18,13 @@ int train__blas_open(void) {
 
 static void block_task(void *user, int64_t block, int32_t thread) {
     const train_matmul *x = user;
+    const float *a = x->a;
+    float *c = x->c;
     int64_t first = block * BLOCK, rows = train__min(BLOCK, x->m - first);
     (void)thread;
     cblas_sgemm(CblasRowMajor, x->trans_a ? CblasTrans : CblasNoTrans, x->trans_b ? CblasTrans : CblasNoTrans,
-                (int)rows, (int)x->n, (int)x->k, 1, x->a + first * (x->trans_a ? 1 : x->lda), (int)x->lda, x->b,
-                (int)x->ldb, x->add ? 1 : 0, x->c + first * x->ldc, (int)x->ldc);
+                (int)rows, (int)x->n, (int)x->k, 1, a + first * (x->trans_a ? 1 : x->lda), (int)x->lda, x->b,
+                (int)x->ldb, x->add ? 1 : 0, c + first * x->ldc, (int)x->ldc);
 }
 
 void train__blas_matmul(train_device *d, const train_matmul *product) {

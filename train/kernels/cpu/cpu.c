@@ -8,7 +8,6 @@
 #include "train/kernels/cpu/cpu.h"
 
 #include <pthread.h>
-#include <string.h>
 
 typedef struct worker {
     train__pool *pool;
@@ -132,7 +131,7 @@ ravel_status train__cpu_open(const train_device_options *options, int wide, trai
     if (status) return status;
     train_device *d = train__calloc(o.allocator, 1, sizeof *d);
     if (!d) return train__no_memory(err, sizeof *d, "a device");
-    d->allocator = o.allocator;
+    train__host_device_init(&d->host, o.allocator);
     d->threads = o.threads > 0 ? o.threads : 1;
     d->blas =
         o.products == TRAIN_PRODUCTS_OPENBLAS || (o.products == TRAIN_PRODUCTS_BEST && !wide && train__blas_open());
@@ -150,8 +149,9 @@ ravel_status train__cpu_open(const train_device_options *options, int wide, trai
 void train__cpu_close(train_device *d) {
     if (!d) return;
     pool_free(d->pool, d->threads - 1);
-    train__release_aligned(d->allocator, d->scratch, d->scratch_bytes);
-    train__release(d->allocator, d, sizeof *d);
+    const ravel_allocator *allocator = d->host.allocator;
+    train__release_aligned(allocator, d->scratch, d->scratch_bytes);
+    train__release(allocator, d, sizeof *d);
 }
 
 static size_t whole_lines(size_t elements) {
@@ -168,48 +168,12 @@ ravel_status train__cpu_reserve(train_device *d, size_t shared, size_t private_e
     if (d->scratch && whole_lines(private_each) <= d->private_elements &&
         whole_lines(shared) <= d->scratch_bytes / sizeof(float) - d->private_elements * (size_t)d->threads)
         return RAVEL_OK;
-    float *scratch = train__alloc_aligned(d->allocator, bytes);
+    float *scratch = train__alloc_aligned(d->host.allocator, bytes);
     if (!scratch) return train__no_memory(err, bytes, "scratch of the kernels");
-    train__release_aligned(d->allocator, d->scratch, d->scratch_bytes);
+    train__release_aligned(d->host.allocator, d->scratch, d->scratch_bytes);
     d->scratch = scratch;
     d->scratch_bytes = bytes;
     d->private_elements = whole_lines(private_each);
     d->shared = scratch + d->private_elements * (size_t)d->threads;
     return RAVEL_OK;
-}
-
-ravel_status train__cpu_sync(train_device *d, ravel_error *err) {
-    (void)d, (void)err;
-    return RAVEL_OK;
-}
-
-ravel_status train__cpu_alloc(train_device *d, size_t bytes, void **block, ravel_error *err) {
-    void *ptr = train__alloc_aligned(d->allocator, bytes);
-    if (!ptr) return train__no_memory(err, bytes, "a device block");
-    *block = ptr;
-    return RAVEL_OK;
-}
-
-void train__cpu_release(train_device *d, void *block, size_t bytes) {
-    train__release_aligned(d->allocator, block, bytes);
-}
-
-void train__cpu_upload(train_device *d, void *block, const void *host, size_t bytes) {
-    (void)d;
-    if (bytes) memcpy(block, host, bytes);
-}
-
-void train__cpu_download(train_device *d, void *host, const void *block, size_t bytes) {
-    (void)d;
-    if (bytes) memcpy(host, block, bytes);
-}
-
-void train__cpu_copy(train_device *d, void *to, const void *from, size_t bytes) {
-    (void)d;
-    if (bytes) memcpy(to, from, bytes);
-}
-
-void train__cpu_zero(train_device *d, void *block, size_t bytes) {
-    (void)d;
-    if (bytes) memset(block, 0, bytes);
 }

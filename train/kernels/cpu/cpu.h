@@ -2,17 +2,19 @@
 #ifndef TRAIN_CPU_H
 #define TRAIN_CPU_H
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
-#include "train/kernels/kernels.h"
+#include "train/kernels/host_device.h"
+#include "train/kernels/ref/ref.h"
 
 typedef struct train__pool train__pool;
 
 struct train_device {
-    const ravel_allocator *allocator;
-    train__pool *pool; /* NULL with one thread */
+    train__host_device host; /* first */
+    train__pool *pool;       /* NULL with one thread */
     int32_t threads;
     int32_t blas;   /* products by OpenBLAS */
-    float *scratch; /* shared, then one private part a thread */
+    float *scratch; /* shared, then one private part per thread */
     size_t scratch_bytes;
     float *shared;           /* for one kernel at a time: packed panels, partial sums */
     size_t private_elements; /* of each thread */
@@ -32,13 +34,6 @@ static inline float *train__cpu_private(const train_device *device, int32_t thre
 ravel_status train__cpu_open(const train_device_options *options, int wide, train_device **device, ravel_error *err);
 void train__cpu_close(train_device *device);
 ravel_status train__cpu_reserve(train_device *device, size_t shared, size_t private_each, ravel_error *err);
-ravel_status train__cpu_sync(train_device *device, ravel_error *err);
-ravel_status train__cpu_alloc(train_device *device, size_t bytes, void **block, ravel_error *err);
-void train__cpu_release(train_device *device, void *block, size_t bytes);
-void train__cpu_upload(train_device *device, void *block, const void *host, size_t bytes);
-void train__cpu_download(train_device *device, void *host, const void *block, size_t bytes);
-void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes);
-void train__cpu_zero(train_device *device, void *block, size_t bytes);
 
 /* OpenBLAS: 0 where the build has none; and a product by it. */
 int train__blas_open(void);

@@ -1,4 +1,4 @@
-/* Matrix products. Body: included once for each instruction set (see cpu_simd.h).
+/* Matrix products. Body: included once for each instruction set (see simd.h).
  *
  * One small product does all the work, for attention too: `tile` keeps MR rows x NV vectors of C in registers and
  * walks k, a broadcast of A times a row of B at each step:
@@ -116,8 +116,9 @@ static void pack_task(void *user, int64_t panel, int32_t thread) {
     const gemm *g = user;
     int64_t j = panel * NR;
     (void)thread;
-    pack_panel(g->device->shared + panel * NR * g->k, g->x->b + g->k0 * g->b_row + (g->n0 + j) * g->b_col, g->k,
-               train__min(NR, g->n - j), g->b_row, g->b_col);
+    pack_panel(g->device->shared + panel * NR * g->k,
+               (const float *)g->x->b + g->k0 * g->b_row + (g->n0 + j) * g->b_col, g->k, train__min(NR, g->n - j),
+               g->b_row, g->b_col);
 }
 
 /* C rows m0 .. of one panel. The last columns, where they are no whole vector, go by way of `edge`. */
@@ -142,7 +143,7 @@ static void panel_rows(const gemm *g, int64_t m, const float *a, int64_t a_group
 static void rows_task(void *user, int64_t block, int32_t thread) {
     const gemm *g = user;
     int64_t m0 = block * MC, m = train__min(MC, g->x->m - m0);
-    const float *a = g->x->a + m0 * g->a_row + g->k0 * g->a_col;
+    const float *a = (const float *)g->x->a + m0 * g->a_row + g->k0 * g->a_col;
     int64_t group = MR * g->a_row, a_row = g->a_row, a_col = g->a_col;
     if (g->a_col != 1) {
         float *packed = train__cpu_private(g->device, thread);
@@ -153,8 +154,8 @@ static void rows_task(void *user, int64_t block, int32_t thread) {
         a_col = MR;
     }
     for (int64_t j = 0; j < g->n; j += NR)
-        panel_rows(g, m, a, group, a_row, a_col, g->device->shared + j * g->k, g->x->c + m0 * g->ldc + g->n0 + j,
-                   train__min(NR, g->n - j));
+        panel_rows(g, m, a, group, a_row, a_col, g->device->shared + j * g->k,
+                   (float *)g->x->c + m0 * g->ldc + g->n0 + j, train__min(NR, g->n - j));
 }
 
 /* k in equal parts of at most KC. */

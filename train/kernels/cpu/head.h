@@ -18,10 +18,10 @@ INLINE float row_largest(const float *row, int64_t n) {
     return largest_of(top);
 }
 
-static void softmax_task(void *user, int64_t r, int32_t thread) {
+static void parts_task(void *user, int64_t r, int32_t thread) {
     const train_softmax *x = ((const softmax_job *)user)->x;
-    const float *row = x->logits + r * x->vocab;
-    int64_t n = x->vocab, whole = n / LANES * LANES;
+    const float *row = (const float *)x->logits + r * x->columns;
+    int64_t n = x->columns, whole = n / LANES * LANES, here = x->targets[r] - x->first;
     float most = x->scale * row_largest(row, n);
     vf by = splat(x->scale), shift = splat(most), total = {0}, mean = {0};
     (void)thread;
@@ -36,21 +36,21 @@ static void softmax_task(void *user, int64_t r, int32_t thread) {
         sum += e;
         first += e * z;
     }
-    float tail = (float)log(sum); /* lse - most */
-    x->lse[r] = most + tail;
-    x->logprob[r] = x->scale * row[x->targets[r]] - most - tail;
-    if (x->entropy) x->entropy[r] = (float)(log(sum) - first / sum);
+    x->parts[r] = most;
+    x->parts[x->rows + r] = (float)sum;
+    x->parts[2 * x->rows + r] = (float)first;
+    x->parts[3 * x->rows + r] = here >= 0 && here < n ? x->scale * row[here] - most : -INFINITY;
 }
 
-static void cpu_softmax(train_device *d, const train_softmax *x) {
+static void cpu_softmax_parts(train_device *d, const train_softmax *x) {
     softmax_job j = {x};
-    train__cpu_run(d, x->rows, softmax_task, &j);
+    train__cpu_run(d, x->rows, parts_task, &j);
 }
 
 static void softmax_back_task(void *user, int64_t r, int32_t thread) {
     const train_softmax *x = ((const softmax_job *)user)->x;
-    float *row = x->logits + r * x->vocab;
-    int64_t n = x->vocab;
+    float *row = (float *)x->logits + r * x->columns;
+    int64_t n = x->columns, here = x->targets[r] - x->first;
     float bonus = x->entropy_coef ? x->entropy_coef[r] : 0, coef = x->coef[r] * x->scale;
     vf by = splat(x->scale), shift = splat(x->lse[r]), weight = splat(-coef), extra = splat(-bonus * x->scale);
     vf entropy = splat(x->entropy_coef ? x->entropy[r] : 0);
@@ -60,7 +60,7 @@ static void softmax_back_task(void *user, int64_t r, int32_t thread) {
         if (x->entropy_coef) g += extra * p * (log_p + entropy);
         store_at(row, g, i, n);
     }
-    row[x->targets[r]] += coef;
+    if (here >= 0 && here < n) row[here] += coef;
 }
 
 static void cpu_softmax_backward(train_device *d, const train_softmax *x) {
@@ -141,7 +141,7 @@ static int64_t walk(const float *w, int64_t n, double goal) {
 }
 
 static void draw(const train_sample *x, int64_t r, float *w) {
-    const float *row = x->logits + r * x->vocab;
+    const float *row = (const float *)x->logits + r * x->vocab;
     const train_choice *c = x->choices + r;
     float scale = 1 / c->temperature, most = scale * row_largest(row, x->vocab);
     double all = weigh(w, row, x->vocab, scale, most), kept = all;
@@ -153,6 +153,10 @@ static void draw(const train_sample *x, int64_t r, float *w) {
         keep_most(w, x->vocab, c->top_p * kept, 0);
         kept = sum_weights(w, x->vocab);
     }
+    if (c->min_p > 0) {
+        for (int64_t i = 0; i < x->vocab; i++) w[i] = w[i] < c->min_p ? 0 : w[i]; /* the likeliest has weight 1 */
+        kept = sum_weights(w, x->vocab);
+    }
     int64_t token = walk(w, x->vocab, c->uniform * kept);
     double log_weight = (double)scale * row[token] - most;
     x->tokens[r] = (int32_t)token;
@@ -161,7 +165,7 @@ static void draw(const train_sample *x, int64_t r, float *w) {
 }
 
 static void take_largest(const train_sample *x, int64_t r, float *w) {
-    const float *row = x->logits + r * x->vocab;
+    const float *row = (const float *)x->logits + r * x->vocab;
     float most = row_largest(row, x->vocab);
     int64_t best = 0;
     while (best < x->vocab - 1 && row[best] != most) best++;
@@ -187,4 +191,5 @@ static void sample_task(void *user, int64_t r, int32_t thread) {
 static void cpu_sample(train_device *d, const train_sample *x) {
     sample_job j = {d, x};
     train__cpu_run(d, x->rows, sample_task, &j);
+    for (int64_t r = 0; r < x->rows && x->last; r++) x->last[x->places[r]] = x->tokens[r];
 }

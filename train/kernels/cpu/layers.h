@@ -1,5 +1,4 @@
-/* Kernels that go row by row: norms, rotation, swiglu, copies, the optimiser. Body: included once for each instruction
- * set (see cpu_simd.h).
+/* Kernels that go row by row: norms, rotation, swiglu. Body: included once for each instruction set (see simd.h).
  *
  * Rows are dealt to threads in runs of RUN. A sum over rows (the gradient of a norm's weight) is made in two steps that
  * do not depend on the threads: each run adds up its own rows into its own partial row, then partial rows are added in
@@ -25,10 +24,7 @@ static void add_partials(float *to, const float *partials, int64_t count, int64_
 
 typedef struct norm_job {
     train_device *device;
-    float *y, *sum, *d_x;
-    const float *x, *add, *weight, *d_y;
-    float eps;
-    int64_t rows, width;
+    const train_norm *n;
 } norm_job;
 
 /* Sum of x * x, two chains. */
@@ -52,56 +48,56 @@ INLINE float inverse_rms(const float *x, int64_t n, float eps) {
 }
 
 static void norm_task(void *user, int64_t run, int32_t thread) {
-    const norm_job *j = user;
+    const train_norm *n = ((const norm_job *)user)->n;
+    const float *x = n->x, *add = n->add, *weight = n->weight;
+    float *y = n->y, *sum = n->sum;
+    int64_t width = n->width;
     (void)thread;
-    for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
-        int64_t at = r * j->width;
-        const float *row = j->x + at;
-        if (j->add) {
-            for (int64_t i = 0; i < j->width; i += LANES)
-                store_at(j->sum + at, load_at(row, i, j->width) + load_at(j->add + at, i, j->width), i, j->width);
-            row = j->sum + at;
+    for (int64_t r = run * RUN; r < train__min(n->rows, (run + 1) * RUN); r++) {
+        int64_t at = r * width;
+        const float *row = x + at;
+        if (add) {
+            for (int64_t i = 0; i < width; i += LANES)
+                store_at(sum + at, load_at(row, i, width) + load_at(add + at, i, width), i, width);
+            row = sum + at;
         }
-        vf inverse = splat(inverse_rms(row, j->width, j->eps));
-        for (int64_t i = 0; i < j->width; i += LANES)
-            store_at(j->y + at, load_at(row, i, j->width) * inverse * load_at(j->weight, i, j->width), i, j->width);
+        if (!y) continue;
+        vf inverse = splat(inverse_rms(row, width, n->eps));
+        for (int64_t i = 0; i < width; i += LANES)
+            store_at(y + at, load_at(row, i, width) * inverse * load_at(weight, i, width), i, width);
     }
 }
 
-static void cpu_rmsnorm(train_device *d, float *y, float *sum, const float *x, const float *add, const float *weight,
-                        float eps, int64_t rows, int64_t width) {
-    norm_job j = {.device = d, .x = x, .add = add, .weight = weight, .eps = eps, .rows = rows, .width = width};
-    j.y = y;
-    j.sum = sum;
-    train__cpu_run(d, runs_of(rows), norm_task, &j);
+static void cpu_rmsnorm(train_device *d, const train_norm *n) {
+    norm_job j = {d, n};
+    train__cpu_run(d, runs_of(n->rows), norm_task, &j);
 }
 
 static void norm_back_task(void *user, int64_t run, int32_t thread) {
     const norm_job *j = user;
-    int64_t n = j->width;
+    const float *weight = j->n->weight;
+    int64_t n = j->n->width;
     float *partial = j->device->shared + run * n;
     (void)thread;
     memset(partial, 0, (size_t)n * sizeof *partial);
-    for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
-        const float *x = j->x + r * n, *d_y = j->d_y + r * n;
-        float *d_x = j->d_x + r * n, inverse = inverse_rms(x, n, j->eps);
+    for (int64_t r = run * RUN; r < train__min(j->n->rows, (run + 1) * RUN); r++) {
+        const float *x = (const float *)j->n->x + r * n, *d_y = (const float *)j->n->d_y + r * n;
+        float *d_x = (float *)j->n->d_x + r * n, inverse = inverse_rms(x, n, j->n->eps);
         vf dot = {0}, by = splat(inverse);
-        for (int64_t i = 0; i < n; i += LANES) dot += load_at(d_y, i, n) * load_at(j->weight, i, n) * load_at(x, i, n);
+        for (int64_t i = 0; i < n; i += LANES) dot += load_at(d_y, i, n) * load_at(weight, i, n) * load_at(x, i, n);
         vf pull = splat(sum_of(dot) * inverse * inverse / (float)n);
         for (int64_t i = 0; i < n; i += LANES) {
             vf value = load_at(x, i, n), g = load_at(d_y, i, n);
             store_at(partial, load_at(partial, i, n) + g * value * by, i, n);
-            store_at(d_x, load_at(d_x, i, n) + by * (g * load_at(j->weight, i, n) - value * pull), i, n);
+            store_at(d_x, load_at(d_x, i, n) + by * (g * load_at(weight, i, n) - value * pull), i, n);
         }
     }
 }
 
-static void cpu_rmsnorm_backward(train_device *d, float *d_x, float *d_weight, const float *d_y, const float *x,
-                                 const float *weight, float eps, int64_t rows, int64_t width) {
-    norm_job j = {.device = d, .x = x, .weight = weight, .d_y = d_y, .eps = eps, .rows = rows, .width = width};
-    j.d_x = d_x;
-    train__cpu_run(d, runs_of(rows), norm_back_task, &j);
-    add_partials(d_weight, d->shared, runs_of(rows), width);
+static void cpu_rmsnorm_backward(train_device *d, const train_norm *n) {
+    norm_job j = {d, n};
+    train__cpu_run(d, runs_of(n->rows), norm_back_task, &j);
+    add_partials(n->d_weight, d->shared, runs_of(n->rows), n->width);
 }
 
 /* ---- rotation ------------------------------------------------------------------------------------------- */
@@ -128,13 +124,13 @@ static void rope_task(void *user, int64_t run, int32_t thread) {
     int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
     (void)thread;
     for (int64_t t = run * RUN; t < train__min(x->tokens, (run + 1) * RUN); t++) {
-        const float *row = x->qkv + t * width;
+        const float *row = (const float *)x->qkv + t * width;
         const float *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
         for (int64_t h = 0; h < x->heads; h++)
-            rope_head(x->q + (t * x->heads + h) * dim, row + h * dim, x->q_weight, cosine, sine, half, x->eps);
+            rope_head((float *)x->q + (t * x->heads + h) * dim, row + h * dim, x->q_weight, cosine, sine, half, x->eps);
         for (int64_t h = 0; h < x->kv_heads; h++)
-            rope_head(x->k + (t * x->kv_heads + h) * dim, row + (x->heads + h) * dim, x->k_weight, cosine, sine, half,
-                      x->eps);
+            rope_head((float *)x->k + (t * x->kv_heads + h) * dim, row + (x->heads + h) * dim, x->k_weight, cosine,
+                      sine, half, x->eps);
     }
 }
 
@@ -177,16 +173,16 @@ static void rope_back_task(void *user, int64_t run, int32_t thread) {
     (void)thread;
     memset(partial, 0, (size_t)(2 * dim) * sizeof *partial);
     for (int64_t t = run * RUN; t < train__min(x->tokens, (run + 1) * RUN); t++) {
-        const float *row = x->qkv + t * width;
+        const float *row = (const float *)x->qkv + t * width;
         const float *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
-        float *d_row = x->d_qkv + t * width;
+        float *d_row = (float *)x->d_qkv + t * width;
         for (int64_t h = 0; h < x->heads; h++)
-            rope_head_backward(d_row + h * dim, partial, x->d_q + (t * x->heads + h) * dim, row + h * dim, x->q_weight,
-                               cosine, sine, half, x->eps);
+            rope_head_backward(d_row + h * dim, partial, (const float *)x->d_q + (t * x->heads + h) * dim,
+                               row + h * dim, x->q_weight, cosine, sine, half, x->eps);
         for (int64_t h = 0; h < x->kv_heads; h++) {
             int64_t at = (x->heads + h) * dim;
-            rope_head_backward(d_row + at, partial + dim, x->d_k + (t * x->kv_heads + h) * dim, row + at, x->k_weight,
-                               cosine, sine, half, x->eps);
+            rope_head_backward(d_row + at, partial + dim, (const float *)x->d_k + (t * x->kv_heads + h) * dim, row + at,
+                               x->k_weight, cosine, sine, half, x->eps);
         }
     }
 }
@@ -199,8 +195,8 @@ static void cpu_rope_backward(train_device *d, const train_rope *x) {
     for (int64_t r = 1; r < runs; r++) /* all partials into the first, in order */
         for (int64_t i = 0; i < 2 * dim; i++) d->shared[i] += d->shared[r * 2 * dim + i];
     for (int64_t i = 0; i < dim && runs; i++) {
-        x->d_q_weight[i] += d->shared[i];
-        x->d_k_weight[i] += d->shared[dim + i];
+        ((float *)x->d_q_weight)[i] += d->shared[i];
+        ((float *)x->d_k_weight)[i] += d->shared[dim + i];
     }
 }
 
@@ -226,7 +222,7 @@ static void swiglu_task(void *user, int64_t run, int32_t thread) {
     }
 }
 
-static void cpu_swiglu(train_device *d, float *h, const float *gate_up, int64_t rows, int64_t ffn) {
+static void cpu_swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
     swiglu_job j = {.gate_up = gate_up, .rows = rows, .ffn = ffn};
     j.h = h;
     train__cpu_run(d, runs_of(rows), swiglu_task, &j);
@@ -250,7 +246,7 @@ static void swiglu_back_task(void *user, int64_t run, int32_t thread) {
     }
 }
 
-static void cpu_swiglu_backward(train_device *d, float *d_gate_up, float *h, const float *d_h, const float *gate_up,
+static void cpu_swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                                 int64_t rows, int64_t ffn) {
     swiglu_job j = {.gate_up = gate_up, .d_h = d_h, .rows = rows, .ffn = ffn};
     j.h = h;

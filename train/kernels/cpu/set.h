@@ -25,8 +25,9 @@ enum { MR = 6, NV = CPU_NV, NR = CPU_NV * CPU_LANES };
 
 static void cpu_matmul(train_device *d, const train_matmul *x) {
     if (x->m == 0 || x->n == 0) return;
-    if (x->exact && x->trans_b && !x->trans_a)
-        exact_run(d, x);
+    TRAIN_ASSERT(x->a_type == RAVEL_F32 && x->b_type == RAVEL_F32 && x->c_type == RAVEL_F32);
+    if (x->batch_invariant && x->trans_b && !x->trans_a)
+        batch_invariant_run(d, x);
     else if (d->blas)
         train__blas_matmul(d, x);
     else
@@ -42,15 +43,15 @@ static ravel_status cpu_open(const train_device_options *options, train_device *
 static size_t shared_elements(const train_limits *l) {
     int64_t most = train__max(train__max(l->tokens, l->width), l->vocab);
     int64_t panels = train__min(KC, most) * train__round_up(train__min(NC, most), NR);
-    int64_t partials = runs_of(l->tokens) * train__max(l->width, 2 * l->head_dim), sums = 2 * PARTS;
-    return (size_t)train__max(train__max(panels, partials), sums);
+    int64_t partials = runs_of(l->tokens) * train__max(l->width, 2 * l->head_dim);
+    return (size_t)train__max(panels, partials);
 }
 
 static size_t private_elements(const train_limits *l) {
     attend_room room;
     int64_t rows = MC * train__min(KC, train__max(train__max(l->tokens, l->width), l->vocab));
     int64_t attention = room_make(&room, NULL, l->longest, l->head_dim, !l->inference);
-    int64_t cached = train__round_up(l->cached, LANES);
+    int64_t cached = train__round_up(l->cached + TRAIN_PAGE, LANES);
     return (size_t)train__max(train__max(rows, attention), train__max(cached, l->vocab));
 }
 
@@ -62,25 +63,29 @@ static ravel_status cpu_reserve(train_device *d, const train_limits *l, ravel_er
     return train__cpu_reserve(d, shared_elements(l), private_elements(l), err);
 }
 
+/* About 16 MiB of logits. */
+static int64_t cpu_head_rows(const train_limits *l) {
+    int64_t rows = train__max((int64_t)(16 << 20) / 4 / train__max(l->vocab, 1), 64);
+    return train__min(train__min(rows, 1024), l->tokens);
+}
+
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 const train_kernels CPU_TABLE = {
     .name = CPU_TITLE,
     .doc = CPU_DOC,
+    .types =
+        {.weight = RAVEL_F32, .activation = RAVEL_F32, .grad = RAVEL_F32, .master = RAVEL_F32, .moment = RAVEL_F32},
+    TRAIN__HOST_SLOTS,
     .open = cpu_open,
     .close = train__cpu_close,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
-    .sync = train__cpu_sync,
-    .alloc = train__cpu_alloc,
-    .release = train__cpu_release,
-    .upload = train__cpu_upload,
-    .download = train__cpu_download,
-    .copy = train__cpu_copy,
-    .zero = train__cpu_zero,
+    .head_rows = cpu_head_rows,
     .matmul = cpu_matmul,
     .copy_rows = cpu_copy_rows,
-    .scatter_add = cpu_scatter_add,
+    .embed = cpu_embed,
+    .embed_backward = cpu_embed_backward,
     .bias = cpu_bias,
     .bias_backward = cpu_bias_backward,
     .rmsnorm = cpu_rmsnorm,
@@ -89,12 +94,18 @@ const train_kernels CPU_TABLE = {
     .rope_backward = cpu_rope_backward,
     .attention = cpu_attention,
     .attention_backward = cpu_attention_backward,
+    .attention_merge = train__ref_attention_merge,
+    .cache_write = cpu_cache_write,
     .attention_cached = cpu_attention_cached,
     .swiglu = cpu_swiglu,
     .swiglu_backward = cpu_swiglu_backward,
-    .softmax = cpu_softmax,
+    .softmax_parts = cpu_softmax_parts,
+    .softmax_combine = train__ref_softmax_combine,
     .softmax_backward = cpu_softmax_backward,
+    .loss = train__ref_loss,
+    .sequence_sums = train__ref_sequence_sums,
     .sample = cpu_sample,
-    .adamw = cpu_adamw,
     .sum_squares = cpu_sum_squares,
+    .clip = train__ref_clip,
+    .adamw = cpu_adamw,
 };

@@ -1,8 +1,8 @@
 /* Vectors of the instruction set that the including file is compiled for. Internal to the fast CPU sets.
  *
- * avx512.c, avx2.c and base.c define CPU_LANES (floats in a vector) and CPU_NAME,
- * switch the compiler to their instruction set, and include the kernels' bodies; so each body is written once, in the
- * compiler's vector types, and compiled three times. Multiplications and additions are fused where the machine can. */
+ * avx512.c, avx2.c and base.c switch the compiler to their instruction set, define CPU_LANES (floats in a vector) and
+ * the other macros of set.h, and include it; so each body is written once, in the compiler's vector types, and compiled
+ * once per instruction set. Multiplications and additions are fused where the machine can. */
 #ifndef TRAIN_CPU_SIMD_H
 #define TRAIN_CPU_SIMD_H
 

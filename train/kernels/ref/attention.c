@@ -9,46 +9,68 @@ static double dot(const train_real *a, const train_real *b, int64_t n) {
     return sum;
 }
 
-/* One query over `count` >= 1 keys and values, ld apart. Returns the log-sum-exp of its scores. */
-static double attend(train_real *o, const train_real *q, const train_real *k, const train_real *v, int64_t ld_k,
-                     int64_t ld_v, int64_t count, int64_t dim, double scale) {
-    double first = scale * dot(q, k, dim), most = first;
-    for (int64_t j = 1; j < count; j++) most = fmax(most, scale * dot(q, k + j * ld_k, dim));
-    double sum = exp(first - most);
-    for (int64_t j = 1; j < count; j++) sum += exp(scale * dot(q, k + j * ld_k, dim) - most);
-    double lse = most + log(sum);
+/* Where a row's keys and values are. */
+typedef struct keys {
+    const train_real *k, *v; /* of the first key seen */
+    int64_t ld_k, ld_v, count;
+} keys;
+
+/* One query over its keys. Returns the log-sum-exp of its scores. */
+static double attend(train_real *o, const train_real *q, const keys *x, int64_t dim, double scale) {
+    double most = -INFINITY, sum = 0;
     for (int64_t i = 0; i < dim; i++) o[i] = 0;
-    for (int64_t j = 0; j < count; j++) {
-        double p = exp(scale * dot(q, k + j * ld_k, dim) - lse);
-        for (int64_t i = 0; i < dim; i++) o[i] += (train_real)(p * v[j * ld_v + i]);
+    for (int64_t j = 0; j < x->count; j++) most = fmax(most, scale * dot(q, x->k + j * x->ld_k, dim));
+    for (int64_t j = 0; j < x->count; j++) sum += exp(scale * dot(q, x->k + j * x->ld_k, dim) - most);
+    double lse = x->count ? most + log(sum) : -INFINITY;
+    for (int64_t j = 0; j < x->count; j++) {
+        double p = exp(scale * dot(q, x->k + j * x->ld_k, dim) - lse);
+        for (int64_t i = 0; i < dim; i++) o[i] += (train_real)(p * x->v[j * x->ld_v + i]);
     }
     return lse;
 }
 
+static int64_t shift_of(const train_attention *x, int32_t sample) {
+    return x->shifts ? x->shifts[sample] : 0;
+}
+
+/* Keys first .. end - 1 are what query row `row` of the sample sees. */
+static void seen(const train_attention *x, int32_t sample, int64_t row, int64_t *first, int64_t *end) {
+    int64_t last = row + shift_of(x, sample), count = x->keys.lengths[sample];
+    *end = last + 1 < count ? last + 1 : count;
+    *first = x->window && last - x->window + 1 > 0 ? last - x->window + 1 : 0;
+    if (*end < *first) *end = *first;
+}
+
 void REF(attention)(train_device *d, const train_attention *x) {
     (void)d;
-    int64_t dim = x->head_dim, group = x->heads / x->kv_heads;
-    for (int32_t s = 0; s < x->batch.samples; s++)
-        for (int64_t i = 0; i < x->batch.lengths[s]; i++)
+    const train_real *q = x->q, *k = x->k, *v = x->v;
+    train_real *o = x->o;
+    int64_t dim = x->head_dim, group = x->heads / x->kv_heads, first, end;
+    for (int32_t s = 0; s < x->samples; s++)
+        for (int64_t i = 0; i < x->queries.lengths[s]; i++)
             for (int64_t h = 0; h < x->heads; h++) {
-                int64_t first = x->batch.starts[s], t = first + i, at = h / group * dim;
-                double lse =
-                    attend(x->o + (t * x->heads + h) * dim, x->q + t * x->ld_q + h * dim, x->k + first * x->ld_k + at,
-                           x->v + first * x->ld_v + at, x->ld_k, x->ld_v, i + 1, dim, x->scale);
-                x->lse[t * x->heads + h] = (train_real)lse;
+                seen(x, s, i, &first, &end);
+                int64_t t = x->queries.starts[s] + i, row = x->keys.starts[s] + first, at = h / group * dim;
+                keys mine = {k + row * x->ld_k + at, v + row * x->ld_v + at, x->ld_k, x->ld_v, end - first};
+                x->lse[t * x->heads + h] =
+                    (train_real)attend(o + (t * x->heads + h) * dim, q + t * x->ld_q + h * dim, &mine, dim, x->scale);
             }
 }
 
 /* With p = exp(scale * q k - lse), d_p = d_o v, delta = d_o o:
  *     d_s = p * (d_p - delta) * scale;   d_v += p d_o,  d_q += d_s k,  d_k += d_s q */
-static void attend_backward(const train_attention *x, int64_t first, int64_t i, int64_t h) {
-    int64_t dim = x->head_dim, t = first + i, at = h / (x->heads / x->kv_heads) * dim;
-    const train_real *q = x->q + t * x->ld_q + h * dim, *d_o = x->d_o + (t * x->heads + h) * dim;
-    train_real *d_q = x->d_q + t * x->ld_dq + h * dim;
-    double delta = dot(d_o, x->o + (t * x->heads + h) * dim, dim), lse = x->lse[t * x->heads + h];
-    for (int64_t j = 0; j <= i; j++) {
-        const train_real *k = x->k + (first + j) * x->ld_k + at, *v = x->v + (first + j) * x->ld_v + at;
-        train_real *d_k = x->d_k + (first + j) * x->ld_dk + at, *d_v = x->d_v + (first + j) * x->ld_dv + at;
+static void attend_backward(const train_attention *x, int32_t s, int64_t i, int64_t h) {
+    int64_t dim = x->head_dim, t = x->queries.starts[s] + i, at = h / (x->heads / x->kv_heads) * dim, first, end;
+    const train_real *q = (const train_real *)x->q + t * x->ld_q + h * dim;
+    const train_real *o = (const train_real *)x->o + (t * x->heads + h) * dim;
+    const train_real *d_o = (const train_real *)x->d_o + (t * x->heads + h) * dim;
+    train_real *d_q = (train_real *)x->d_q + t * x->ld_dq + h * dim;
+    double delta = dot(d_o, o, dim), lse = x->lse[t * x->heads + h];
+    seen(x, s, i, &first, &end);
+    for (int64_t row = x->keys.starts[s] + first; row < x->keys.starts[s] + end; row++) {
+        const train_real *k = (const train_real *)x->k + row * x->ld_k + at;
+        const train_real *v = (const train_real *)x->v + row * x->ld_v + at;
+        train_real *d_k = (train_real *)x->d_k + row * x->ld_dk + at, *d_v = (train_real *)x->d_v + row * x->ld_dv + at;
         double p = exp(x->scale * dot(q, k, dim) - lse), d_s = p * (dot(d_o, v, dim) - delta) * x->scale;
         for (int64_t e = 0; e < dim; e++) {
             d_v[e] += (train_real)(p * d_o[e]);
@@ -58,31 +80,82 @@ static void attend_backward(const train_attention *x, int64_t first, int64_t i, 
     }
 }
 
-static void clear_row(train_real *row, int64_t count) {
-    for (int64_t i = 0; i < count; i++) row[i] = 0;
+static void clear_rows(void *block, int64_t first, int64_t rows, int64_t ld, int64_t width) {
+    train_real *x = block;
+    for (int64_t r = first; r < first + rows; r++)
+        for (int64_t i = 0; i < width; i++) x[r * ld + i] = 0;
 }
 
 void REF(attention_backward)(train_device *d, const train_attention *x) {
     (void)d;
-    for (int32_t s = 0; s < x->batch.samples; s++) {
-        int64_t first = x->batch.starts[s], count = x->batch.lengths[s];
-        for (int64_t t = first; t < first + count; t++) {
-            clear_row(x->d_q + t * x->ld_dq, x->heads * x->head_dim);
-            clear_row(x->d_k + t * x->ld_dk, x->kv_heads * x->head_dim);
-            clear_row(x->d_v + t * x->ld_dv, x->kv_heads * x->head_dim);
+    int64_t kv_width = x->kv_heads * x->head_dim;
+    for (int32_t s = 0; s < x->samples && !x->add; s++) {
+        clear_rows(x->d_q, x->queries.starts[s], x->queries.lengths[s], x->ld_dq, x->heads * x->head_dim);
+        clear_rows(x->d_k, x->keys.starts[s], x->keys.lengths[s], x->ld_dk, kv_width);
+        clear_rows(x->d_v, x->keys.starts[s], x->keys.lengths[s], x->ld_dv, kv_width);
+    }
+    for (int32_t s = 0; s < x->samples; s++)
+        for (int64_t i = 0; i < x->queries.lengths[s]; i++)
+            for (int64_t h = 0; h < x->heads; h++) attend_backward(x, s, i, h);
+}
+
+/* With m = log(e^a + e^b): the two outputs weigh e^(a - m) and e^(b - m). */
+void REF(attention_merge)(train_device *d, const train_merge *x) {
+    (void)d;
+    train_real *o = x->o;
+    const train_real *other = x->other_o;
+    for (int64_t r = 0; r < x->rows * x->heads; r++, o += x->head_dim, other += x->head_dim) {
+        double a = x->lse[r], b = x->other_lse[r], most = fmax(a, b);
+        if (b == -INFINITY) continue;
+        double both = most + log(exp(a - most) + exp(b - most)), mine = exp(a - both), theirs = exp(b - both);
+        for (int64_t i = 0; i < x->head_dim; i++) o[i] = (train_real)(mine * o[i] + theirs * other[i]);
+        x->lse[r] = (train_real)both;
+    }
+}
+
+/* ---- the cache ------------------------------------------------------------------------------------------ */
+
+/* The row of a slot's token, a page being [TRAIN_PAGE, kv_heads * head_dim]. */
+static int64_t cache_row(const train_cache *c, int64_t slot, int64_t token) {
+    return (int64_t)c->table[slot * c->pages_per_slot + token / TRAIN_PAGE] * TRAIN_PAGE + token % TRAIN_PAGE;
+}
+
+void REF(cache_write)(train_device *d, const train_cache_write *x) {
+    (void)d;
+    const train_real *k = x->k, *v = x->v;
+    int64_t width = x->cache.kv_heads * x->cache.head_dim;
+    for (int64_t r = 0; r < x->rows; r++) {
+        if (x->slots[r] < 0) continue;
+        int64_t from = x->from ? x->from[r] : r, to = cache_row(&x->cache, x->slots[r], x->positions[r]);
+        for (int64_t i = 0; i < width; i++) {
+            ((train_real *)x->cache.k)[to * width + i] = k[from * x->ld_k + i];
+            ((train_real *)x->cache.v)[to * width + i] = v[from * x->ld_v + i];
         }
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t h = 0; h < x->heads; h++) attend_backward(x, first, i, h);
+    }
+}
+
+/* A running maximum and sum, as pages are not next to one another. */
+static void attend_cached(const train_cached *x, int64_t r, int64_t h) {
+    const train_cache *c = &x->cache;
+    int64_t dim = c->head_dim, width = c->kv_heads * dim, at = h / (x->heads / c->kv_heads) * dim;
+    int64_t length = x->lengths[r], first = x->window && length > x->window ? length - x->window : 0;
+    const train_real *q = (const train_real *)x->q + r * x->ld_q + h * dim, *k = c->k, *v = c->v;
+    train_real *o = (train_real *)x->o + (r * x->heads + h) * dim;
+    double most = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < dim; i++) o[i] = 0;
+    for (int64_t j = first; j < length; j++)
+        most = fmax(most, x->scale * dot(q, k + cache_row(c, x->slots[r], j) * width + at, dim));
+    for (int64_t j = first; j < length; j++)
+        sum += exp(x->scale * dot(q, k + cache_row(c, x->slots[r], j) * width + at, dim) - most);
+    for (int64_t j = first; j < length; j++) {
+        int64_t row = cache_row(c, x->slots[r], j) * width + at;
+        double p = exp(x->scale * dot(q, k + row, dim) - most) / sum;
+        for (int64_t i = 0; i < dim; i++) o[i] += (train_real)(p * v[row + i]);
     }
 }
 
 void REF(attention_cached)(train_device *d, const train_cached *x) {
     (void)d;
-    int64_t dim = x->head_dim, group = x->heads / x->kv_heads, ld = x->kv_heads * dim;
     for (int64_t r = 0; r < x->rows; r++)
-        for (int64_t h = 0; h < x->heads; h++) {
-            int64_t at = x->slots[r] * x->slot_tokens * ld + h / group * dim;
-            attend(x->o + (r * x->heads + h) * dim, x->q + r * x->ld_q + h * dim, x->k_cache + at, x->v_cache + at, ld,
-                   ld, x->lengths[r], dim, x->scale);
-        }
+        for (int64_t h = 0; h < x->heads; h++) attend_cached(x, r, h);
 }

@@ -10,17 +10,19 @@ static double inverse_rms(const train_real *x, int64_t width, double eps) {
     return 1 / sqrt(sum / (double)width + eps);
 }
 
-void REF(rmsnorm)(train_device *d, train_real *y, train_real *sum, const train_real *x, const train_real *add,
-                  const train_real *weight, train_real eps, int64_t rows, int64_t width) {
+void REF(rmsnorm)(train_device *d, const train_norm *n) {
     (void)d;
-    for (int64_t r = 0; r < rows; r++, x += width, y += width) {
+    const train_real *x = n->x, *add = n->add, *weight = n->weight;
+    train_real *y = n->y, *sum = n->sum;
+    for (int64_t r = 0; r < n->rows; r++, x += n->width) {
         const train_real *row = x;
         if (add) {
-            for (int64_t i = 0; i < width; i++) sum[r * width + i] = x[i] + add[r * width + i];
-            row = sum + r * width;
+            for (int64_t i = 0; i < n->width; i++) sum[r * n->width + i] = x[i] + add[r * n->width + i];
+            row = sum + r * n->width;
         }
-        double inverse = inverse_rms(row, width, eps);
-        for (int64_t i = 0; i < width; i++) y[i] = (train_real)(row[i] * inverse * weight[i]);
+        if (!y) continue;
+        double inverse = inverse_rms(row, n->width, n->eps);
+        for (int64_t i = 0; i < n->width; i++) y[r * n->width + i] = (train_real)(row[i] * inverse * weight[i]);
     }
 }
 
@@ -44,12 +46,14 @@ static void rmsnorm_weight_backward(train_real *d_weight, const train_real *d_y,
     }
 }
 
-void REF(rmsnorm_backward)(train_device *d, train_real *d_x, train_real *d_weight, const train_real *d_y,
-                           const train_real *x, const train_real *weight, train_real eps, int64_t rows, int64_t width) {
+void REF(rmsnorm_backward)(train_device *d, const train_norm *n) {
     (void)d;
-    rmsnorm_weight_backward(d_weight, d_y, x, eps, rows, width);
-    for (int64_t r = 0; r < rows; r++, x += width, d_x += width, d_y += width) {
-        double inverse = inverse_rms(x, width, eps), dot = 0;
+    const train_real *x = n->x, *d_y = n->d_y, *weight = n->weight;
+    train_real *d_x = n->d_x;
+    int64_t width = n->width;
+    rmsnorm_weight_backward(n->d_weight, d_y, x, n->eps, n->rows, width);
+    for (int64_t r = 0; r < n->rows; r++, x += width, d_x += width, d_y += width) {
+        double inverse = inverse_rms(x, width, n->eps), dot = 0;
         for (int64_t i = 0; i < width; i++) dot += (double)d_y[i] * weight[i] * x[i] * inverse;
         dot /= (double)width;
         for (int64_t i = 0; i < width; i++)
@@ -76,12 +80,13 @@ void REF(rope)(train_device *d, const train_rope *x) {
     (void)d;
     int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
     for (int64_t t = 0; t < x->tokens; t++) {
-        const train_real *row = x->qkv + t * width;
+        const train_real *row = (const train_real *)x->qkv + t * width;
         const train_real *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
         for (int64_t h = 0; h < x->heads; h++)
-            rope_head(x, x->q + (t * x->heads + h) * dim, row + h * dim, x->q_weight, cosine, sine);
+            rope_head(x, (train_real *)x->q + (t * x->heads + h) * dim, row + h * dim, x->q_weight, cosine, sine);
         for (int64_t h = 0; h < x->kv_heads; h++)
-            rope_head(x, x->k + (t * x->kv_heads + h) * dim, row + (x->heads + h) * dim, x->k_weight, cosine, sine);
+            rope_head(x, (train_real *)x->k + (t * x->kv_heads + h) * dim, row + (x->heads + h) * dim, x->k_weight,
+                      cosine, sine);
     }
 }
 
@@ -110,24 +115,26 @@ void REF(rope_backward)(train_device *d, const train_rope *x) {
     (void)d;
     int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
     for (int64_t t = 0; t < x->tokens; t++) {
-        const train_real *row = x->qkv + t * width;
-        train_real *d_row = x->d_qkv + t * width;
+        const train_real *row = (const train_real *)x->qkv + t * width;
+        train_real *d_row = (train_real *)x->d_qkv + t * width;
         const train_real *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
         for (int64_t h = 0; h < x->heads; h++)
-            rope_head_backward(x, d_row + h * dim, x->d_q_weight, x->d_q + (t * x->heads + h) * dim, row + h * dim,
-                               x->q_weight, cosine, sine);
+            rope_head_backward(x, d_row + h * dim, x->d_q_weight, (const train_real *)x->d_q + (t * x->heads + h) * dim,
+                               row + h * dim, x->q_weight, cosine, sine);
         for (int64_t h = 0; h < x->kv_heads; h++) {
             int64_t at = (x->heads + h) * dim;
-            rope_head_backward(x, d_row + at, x->d_k_weight, x->d_k + (t * x->kv_heads + h) * dim, row + at,
-                               x->k_weight, cosine, sine);
+            rope_head_backward(x, d_row + at, x->d_k_weight, (const train_real *)x->d_k + (t * x->kv_heads + h) * dim,
+                               row + at, x->k_weight, cosine, sine);
         }
     }
 }
 
 /* ---- feed-forward --------------------------------------------------------------------------------------- */
 
-void REF(swiglu)(train_device *d, train_real *h, const train_real *gate_up, int64_t rows, int64_t ffn) {
+void REF(swiglu)(train_device *d, void *h_block, const void *gate_up_block, int64_t rows, int64_t ffn) {
     (void)d;
+    train_real *h = h_block;
+    const train_real *gate_up = gate_up_block;
     for (int64_t r = 0; r < rows; r++, h += ffn, gate_up += 2 * ffn)
         for (int64_t i = 0; i < ffn; i++) {
             double gate = gate_up[i], up = gate_up[ffn + i];
@@ -135,9 +142,11 @@ void REF(swiglu)(train_device *d, train_real *h, const train_real *gate_up, int6
         }
 }
 
-void REF(swiglu_backward)(train_device *d, train_real *d_gate_up, train_real *h, const train_real *d_h,
-                          const train_real *gate_up, int64_t rows, int64_t ffn) {
+void REF(swiglu_backward)(train_device *d, void *d_gate_up_block, void *h_block, const void *d_h_block,
+                          const void *gate_up_block, int64_t rows, int64_t ffn) {
     (void)d;
+    train_real *h = h_block, *d_gate_up = d_gate_up_block;
+    const train_real *d_h = d_h_block, *gate_up = gate_up_block;
     for (int64_t r = 0; r < rows; r++, h += ffn, d_h += ffn, gate_up += 2 * ffn, d_gate_up += 2 * ffn)
         for (int64_t i = 0; i < ffn; i++) {
             double gate = gate_up[i], up = gate_up[ffn + i], sigmoid = 1 / (1 + exp(-gate)), silu = gate * sigmoid;

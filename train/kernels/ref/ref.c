@@ -1,13 +1,15 @@
 /* The reference set: each kernel as its formula reads, one element after the other, sums in double. It is what the
  * fast sets are compared with, and, compiled in double, what finite differences are compared with.
  *
- *   ref.c         the device, products, rows, flat arrays, the table
+ *   ref.c         the device, products, rows, the table
  *   layers.c      rms-norm, rotation, swiglu
  *   attention.c   attention over a ragged batch and over a cache
- *   head.c        softmax, sampling */
+ *   head.c        softmax, sampling
+ *   loss.c        losses, gradient norm, AdamW */
 #include "train/kernels/ref/ref.h"
 
 #include "train/kernels/host.h"
+#include "train/kernels/ref/device.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,15 +22,16 @@ static ravel_status device_open(const train_device_options *options, train_devic
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the reference kernels multiply matrices themselves");
     train_device *d = train__calloc(allocator, 1, sizeof *d);
     if (!d) return train__no_memory(err, sizeof *d, "the reference device");
-    d->allocator = allocator;
+    train__host_device_init(&d->host, allocator);
     *device = d;
     return RAVEL_OK;
 }
 
 static void device_close(train_device *d) {
     if (!d) return;
-    train__release(d->allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
-    train__release(d->allocator, d, sizeof *d);
+    const ravel_allocator *allocator = d->host.allocator;
+    train__release(allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
+    train__release(allocator, d, sizeof *d);
 }
 
 static size_t scratch_bytes(const train_limits *limits, int32_t threads) {
@@ -39,66 +42,34 @@ static size_t scratch_bytes(const train_limits *limits, int32_t threads) {
 static ravel_status reserve(train_device *d, const train_limits *limits, ravel_error *err) {
     if (limits->vocab <= d->vocab) return RAVEL_OK;
     size_t bytes = scratch_bytes(limits, 1);
-    train__ranked *ranked = train__alloc(d->allocator, bytes);
+    train__ranked *ranked = train__alloc(d->host.allocator, bytes);
     if (!ranked) return train__no_memory(err, bytes, "scratch for sampling");
-    train__release(d->allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
+    train__release(d->host.allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
     d->ranked = ranked;
     d->vocab = limits->vocab;
     return RAVEL_OK;
 }
 
-static ravel_status sync_device(train_device *d, ravel_error *err) {
-    (void)d, (void)err;
-    return RAVEL_OK;
-}
-
-static ravel_status alloc_block(train_device *d, size_t bytes, void **block, ravel_error *err) {
-    void *ptr = train__alloc_aligned(d->allocator, bytes);
-    if (!ptr) return train__no_memory(err, bytes, "a device block");
-    *block = ptr;
-    return RAVEL_OK;
-}
-
-static void release_block(train_device *d, void *block, size_t bytes) {
-    train__release_aligned(d->allocator, block, bytes);
-}
-
-static void upload(train_device *d, void *block, const void *host, size_t bytes) {
-    (void)d;
-    if (bytes) memcpy(block, host, bytes);
-}
-
-static void download(train_device *d, void *host, const void *block, size_t bytes) {
-    (void)d;
-    if (bytes) memcpy(host, block, bytes);
-}
-
-static void copy(train_device *d, void *to, const void *from, size_t bytes) {
-    (void)d;
-    if (bytes) memcpy(to, from, bytes);
-}
-
-static void zero(train_device *d, void *block, size_t bytes) {
-    (void)d;
-    if (bytes) memset(block, 0, bytes);
+static int64_t head_rows(const train_limits *limits) {
+    return limits->tokens < 64 ? limits->tokens : 64;
 }
 
 /* ---- products and rows ---------------------------------------------------------------------------------- */
 
 void REF(matmul)(train_device *d, const train_matmul *x) {
     (void)d;
+    const train_real *a = x->a, *b = x->b;
+    train_real *c = x->c;
     int64_t lda = x->lda ? x->lda : x->trans_a ? x->m : x->k;
     int64_t ldb = x->ldb ? x->ldb : x->trans_b ? x->k : x->n;
     int64_t ldc = x->ldc ? x->ldc : x->n;
     for (int64_t i = 0; i < x->m; i++)
         for (int64_t j = 0; j < x->n; j++) {
-            double sum = x->add ? x->c[i * ldc + j] : 0;
-            for (int64_t k = 0; k < x->k; k++) {
-                train_real a = x->trans_a ? x->a[k * lda + i] : x->a[i * lda + k];
-                train_real b = x->trans_b ? x->b[j * ldb + k] : x->b[k * ldb + j];
-                sum += (double)a * b;
-            }
-            x->c[i * ldc + j] = (train_real)sum;
+            double sum = x->add ? c[i * ldc + j] : 0;
+            for (int64_t k = 0; k < x->k; k++)
+                sum += (double)(x->trans_a ? a[k * lda + i] : a[i * lda + k]) *
+                       (double)(x->trans_b ? b[j * ldb + k] : b[k * ldb + j]);
+            c[i * ldc + j] = (train_real)sum;
         }
 }
 
@@ -107,75 +78,66 @@ void REF(copy_rows)(train_device *d, const train_rows *x) {
     int64_t ld_to = x->ld_to ? x->ld_to : x->width, ld_from = x->ld_from ? x->ld_from : x->width;
     for (int64_t r = 0; r < x->rows; r++) {
         int64_t to = x->to_ids ? x->to_ids[r] : r, from = x->from_ids ? x->from_ids[r] : r;
-        memcpy(x->to + to * ld_to, x->from + from * ld_from, (size_t)x->width * sizeof *x->to);
+        memcpy((train_real *)x->to + to * ld_to, (const train_real *)x->from + from * ld_from,
+               (size_t)x->width * sizeof(train_real));
     }
 }
 
-void REF(scatter_add)(train_device *d, train_real *table, const train_real *x, const int32_t *ids, int64_t rows,
-                      int64_t width) {
+void REF(embed)(train_device *d, const train_embedding *x) {
     (void)d;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < width; i++) table[ids[r] * width + i] += x[r * width + i];
+    const train_real *table = x->table;
+    train_real *y = x->y;
+    for (int64_t r = 0; r < x->rows; r++) {
+        int64_t id = x->ids[x->picks ? x->picks[r] : r] - x->first;
+        for (int64_t i = 0; i < x->width; i++)
+            y[r * x->width + i] = id >= 0 && id < x->count ? table[id * x->width + i] : 0;
+    }
 }
 
-void REF(bias)(train_device *d, train_real *x, const train_real *bias, int64_t rows, int64_t width, int64_t ld) {
+void REF(embed_backward)(train_device *d, const train_embedding *x) {
     (void)d;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < width; i++) x[r * ld + i] += bias[i];
+    const train_real *d_y = x->d_y;
+    train_real *d_table = x->d_table;
+    for (int64_t n = 0; n < x->ordered; n++) {
+        int64_t r = x->order[n], id = x->ids[r] - x->first;
+        for (int64_t i = 0; i < x->width && id >= 0 && id < x->count; i++)
+            d_table[id * x->width + i] += d_y[r * x->width + i];
+    }
 }
 
-void REF(bias_backward)(train_device *d, train_real *d_bias, const train_real *d_x, int64_t rows, int64_t width,
-                        int64_t ld) {
+void REF(bias)(train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld) {
+    (void)d;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++) ((train_real *)x)[r * ld + i] += ((const train_real *)bias)[i];
+}
+
+void REF(bias_backward)(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
     (void)d;
     for (int64_t i = 0; i < width; i++) {
         double sum = 0;
-        for (int64_t r = 0; r < rows; r++) sum += d_x[r * ld + i];
-        d_bias[i] += (train_real)sum;
+        for (int64_t r = 0; r < rows; r++) sum += ((const train_real *)d_x)[r * ld + i];
+        ((train_real *)d_bias)[i] += (train_real)sum;
     }
-}
-
-/* ---- flat arrays ---------------------------------------------------------------------------------------- */
-
-void REF(adamw)(train_device *d, const train_adamw *x) {
-    (void)d;
-    double fix1 = 1 - pow(x->beta1, (double)x->step), fix2 = 1 - pow(x->beta2, (double)x->step);
-    for (int64_t i = 0; i < x->n; i++) {
-        double g = x->grad_scale * x->grad[i];
-        double m = x->beta1 * x->m[i] + (1 - x->beta1) * g;
-        double v = x->beta2 * x->v[i] + (1 - x->beta2) * g * g;
-        x->m[i] = (train_real)m;
-        x->v[i] = (train_real)v;
-        double step = m / fix1 / (sqrt(v / fix2) + x->eps) + x->decay * x->w[i];
-        x->w[i] = (train_real)(x->w[i] - x->lr * step);
-    }
-}
-
-void REF(sum_squares)(train_device *d, const train_real *x, int64_t n, double *host) {
-    (void)d;
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    *host = sum;
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
+enum { TYPE = TRAIN__REAL };
+
 const train_kernels REF(table) = {
     .name = "ref",
     .doc = "readable reference, one thread",
+    .types = {.weight = TYPE, .activation = TYPE, .grad = TYPE, .master = TYPE, .moment = TYPE},
+    TRAIN__HOST_SLOTS,
     .open = device_open,
     .close = device_close,
     .scratch_bytes = scratch_bytes,
     .reserve = reserve,
-    .sync = sync_device,
-    .alloc = alloc_block,
-    .release = release_block,
-    .upload = upload,
-    .download = download,
-    .copy = copy,
-    .zero = zero,
+    .head_rows = head_rows,
     .matmul = REF(matmul),
     .copy_rows = REF(copy_rows),
-    .scatter_add = REF(scatter_add),
+    .embed = REF(embed),
+    .embed_backward = REF(embed_backward),
     .bias = REF(bias),
     .bias_backward = REF(bias_backward),
     .rmsnorm = REF(rmsnorm),
@@ -184,12 +146,19 @@ const train_kernels REF(table) = {
     .rope_backward = REF(rope_backward),
     .attention = REF(attention),
     .attention_backward = REF(attention_backward),
+    .attention_merge = REF(attention_merge),
+    .cache_write = REF(cache_write),
     .attention_cached = REF(attention_cached),
     .swiglu = REF(swiglu),
     .swiglu_backward = REF(swiglu_backward),
-    .softmax = REF(softmax),
+    .softmax_parts = REF(softmax_parts),
+    .softmax_combine = REF(softmax_combine),
     .softmax_backward = REF(softmax_backward),
+    .softmax_fused = REF(softmax_fused),
+    .loss = REF(loss),
+    .sequence_sums = REF(sequence_sums),
     .sample = REF(sample),
-    .adamw = REF(adamw),
     .sum_squares = REF(sum_squares),
+    .clip = REF(clip),
+    .adamw = REF(adamw),
 };

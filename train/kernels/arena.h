@@ -1,0 +1,40 @@
+/* Two ways to hand out memory in pieces.
+ *
+ *   arena   host memory that is freed in one go. A failed allocation makes the arena fail for good and later ones return
+ *           NULL at once, so a caller takes everything it needs and asks once, at the end, whether it got it.
+ *   cut     pieces of a block that somebody else owns. With base NULL it only counts, so that one function says both how
+ *           large a block must be and what lies where. */
+#ifndef TRAIN_ARENA_H
+#define TRAIN_ARENA_H
+
+#include "train/kernels/host.h"
+
+typedef struct train__arena {
+    const ravel_allocator *allocator;
+    struct train__chunk *chunks; /* newest first */
+    size_t failed;               /* bytes of the allocation that failed; 0: none */
+} train__arena;
+
+/* `bytes` at a multiple of TRAIN_ALIGN, zeroed. NULL when memory is, or was, short; bytes 0 count as 1. */
+void *train__arena_take(train__arena *arena, size_t bytes);
+/* count elements of the type that `pointer` points to. */
+#define TRAIN__TAKE(arena, pointer, count) ((pointer) = train__arena_take_array(arena, count, sizeof *(pointer)))
+void *train__arena_take_array(train__arena *arena, int64_t count, size_t each);
+/* E_MEMORY where an allocation failed; `what` ends the sentence. */
+ravel_status train__arena_status(const train__arena *arena, const char *what, ravel_error *err);
+/* Frees every piece; the arena is empty again. */
+void train__arena_free(train__arena *arena);
+
+typedef struct train__cut {
+    char *base;
+    size_t used;
+} train__cut;
+
+/* The next `count * each` bytes, at a multiple of TRAIN_ALIGN; NULL where it only counts. */
+static inline void *train__cut_take(train__cut *cut, int64_t count, size_t each) {
+    size_t at = (cut->used + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN;
+    cut->used = at + (size_t)count * each;
+    return cut->base ? cut->base + at : NULL;
+}
+
+#endif

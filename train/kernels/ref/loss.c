@@ -1,0 +1,135 @@
+/* Reference: losses of scored rows (train/kernels/loss.h), gradient norm and AdamW. The fast CPU sets use the losses and
+ * the clip as they are: a few numbers per token. */
+#include "train/kernels/ref/ref.h"
+
+#include <math.h>
+
+/* The surrogate for one ratio: its value and its derivative by the logarithm of the ratio. */
+static double surrogate(const train_policy_terms *p, double ratio, double advantage, double *slope) {
+    double low = 1 - p->clip_low, high = 1 + p->clip_high, clipped = ratio < low ? low : ratio > high ? high : ratio;
+    double loss = -ratio * advantage;
+    *slope = -ratio * advantage;
+    if (-clipped * advantage > loss) {
+        loss = -clipped * advantage;
+        *slope = 0;
+    }
+    if (p->dual_clip > 0 && advantage < 0 && loss > -p->dual_clip * advantage) {
+        loss = -p->dual_clip * advantage;
+        *slope = 0;
+    }
+    return loss;
+}
+
+static double divergence(int32_t kind, double l, double f, double *slope) {
+    double d = l - f;
+    switch (kind) {
+    case TRAIN_KL_K1: *slope = 1; return d;
+    case TRAIN_KL_K2: *slope = d; return d * d / 2;
+    default: *slope = 1 - exp(-d); return exp(-d) + d - 1;
+    }
+}
+
+static double importance(const train_loss_rows *x, int64_t r, double *whole) {
+    *whole = 0;
+    if (!x->generator || x->policy->tis <= 0) return 1;
+    *whole = exp((double)x->old[r] - (double)x->generator[r]);
+    return fmin(*whole, x->policy->tis);
+}
+
+static void add_gap(const train_loss_rows *x, int64_t r, double now) {
+    train_loss_sums *s = x->sums;
+    if (!x->generator || x->policy->gap == TRAIN_GAP_NONE) return;
+    double trainer = x->policy->gap == TRAIN_GAP_NOW ? now : (double)x->old[r];
+    double gap = fabs(trainer - (double)x->generator[r]);
+    s->gap += gap;
+    s->gap_exp += exp(gap);
+    s->gap_tokens += 1;
+    s->gap_max = fmax(s->gap_max, gap);
+}
+
+static void policy_row(const train_loss_rows *x, int64_t r) {
+    const train_policy_terms *p = x->policy;
+    const train_sequence_sums *q = p->sequence ? x->sequences + x->samples[r] : NULL;
+    train_loss_sums *s = x->sums;
+    double w = x->weights[r], now = x->logprob[r], a = x->advantages[r], step = now - (double)x->old[r];
+    double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole, coef;
+    double loss = surrogate(p, ratio, a, &slope), tis = importance(x, r, &whole);
+    if (x->reference && p->kl > 0) kl = divergence(p->kl_kind, now, x->reference[r], &kl_slope);
+    coef = w * p->kl * kl_slope;
+    coef += q ? slope * q->weight / q->tokens : w * tis * slope; /* every token moves the sample's one ratio */
+    x->coef[r] = (train_real)coef;
+    if (x->entropy_coef) x->entropy_coef[r] = (train_real)(-p->entropy * w);
+    s->loss += w * (tis * loss + p->kl * kl - (x->entropy ? p->entropy * (double)x->entropy[r] : 0));
+    s->ratio += ratio;
+    s->ratio_max = fmax(s->ratio_max, ratio);
+    s->clipped += slope == 0 && a != 0;
+    s->approx_kl += exp(step) - step - 1;
+    s->kl += kl;
+    s->tis += tis;
+    s->tis_capped += p->tis > 0 && whole > p->tis;
+    add_gap(x, r, now);
+}
+
+void REF(loss)(train_device *d, const train_loss_rows *x) {
+    (void)d;
+    for (int64_t r = 0; r < x->rows; r++) {
+        x->sums->tokens += 1;
+        x->sums->nll -= (double)x->logprob[r];
+        if (x->entropy) x->sums->entropy += (double)x->entropy[r];
+        if (x->policy) {
+            policy_row(x, r);
+            continue;
+        }
+        x->coef[r] = -(train_real)x->weights[r];
+        x->sums->loss -= (double)x->weights[r] * (double)x->logprob[r];
+    }
+}
+
+void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequence_sums *sequences) {
+    (void)d;
+    for (int64_t r = 0; r < x->rows; r++) {
+        train_sequence_sums *s = sequences + x->samples[r];
+        double whole;
+        s->step += (double)x->logprob[r] - (double)x->old[r];
+        s->tokens += 1;
+        s->weight += (double)x->weights[r] * importance(x, r, &whole);
+    }
+}
+
+/* ---- an update ------------------------------------------------------------------------------------------ */
+
+void REF(sum_squares)(train_device *d, const void *grads, int64_t n, double *sums) {
+    (void)d;
+    const train_real *x = grads;
+    for (int64_t i = 0; i < n; i++) {
+        if (i % TRAIN_SPAN == 0) sums[i / TRAIN_SPAN] = 0;
+        sums[i / TRAIN_SPAN] += (double)x[i] * (double)x[i];
+    }
+}
+
+void REF(clip)(train_device *d, const double *sums, int64_t count, double most, train_clip *clip) {
+    (void)d;
+    double total = 0;
+    for (int64_t i = 0; i < count; i++) total += sums[i];
+    double norm = sqrt(total);
+    *clip = (train_clip){.norm = norm, .scale = most > 0 && norm > most ? most / (norm + 1e-6) : 1};
+    clip->finite = isfinite(norm);
+}
+
+void REF(adamw)(train_device *d, const train_adamw *x) {
+    (void)d;
+    train_real *w = x->master, *copy = x->weight, *first = x->m, *second = x->v;
+    const train_real *grad = x->grad;
+    double fix1 = 1 - pow(x->beta1, (double)x->step), fix2 = 1 - pow(x->beta2, (double)x->step);
+    if (!(x->clip->finite > 0)) return;
+    for (int64_t i = 0; i < x->n; i++) {
+        double g = x->clip->scale * (double)grad[i];
+        double m = x->beta1 * (double)first[i] + (1 - x->beta1) * g;
+        double v = x->beta2 * (double)second[i] + (1 - x->beta2) * g * g;
+        first[i] = (train_real)m;
+        second[i] = (train_real)v;
+        double step = m / fix1 / (sqrt(v / fix2) + x->eps) + x->decay * (double)w[i];
+        w[i] = (train_real)((double)w[i] - x->lr * step);
+        copy[i] = w[i];
+    }
+}

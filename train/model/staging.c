@@ -1,0 +1,27 @@
+#include "train/model/staging.h"
+
+#include "train/kernels/assert.h"
+
+#include <string.h>
+
+void train__staging_begin(train__staging *s) {
+    s->turn = (s->turn + 1) % TRAIN__STAGES;
+    s->kernels->stage_wait(s->device, s->first_slot + s->turn);
+    s->cut = (train__cut){s->host[s->turn], 0};
+}
+
+void *train__staging_take(train__staging *s, int64_t count, size_t each, const void *there) {
+    char *host = train__cut_take(&s->cut, count, each);
+    char *device = (char *)s->block[s->turn] + (host - s->cut.base);
+    TRAIN_ASSERT(s->cut.used <= s->bytes);
+    memcpy((void *)(uintptr_t)there, &device, sizeof device);
+    return host;
+}
+
+void train__staging_send(train__staging *s) {
+    s->kernels->stage(s->device, s->first_slot + s->turn, s->block[s->turn], s->host[s->turn], s->cut.used);
+}
+
+void train__staging_release(train__staging *s) {
+    for (int32_t i = 0; i < TRAIN__STAGES; i++) s->kernels->stage_release(s->device, s->first_slot + i);
+}
