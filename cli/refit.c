@@ -218,8 +218,12 @@ static ravel_status check_flags(refit_job *job, int words, const char *word, rav
                                "--bench goes through --buffers and --sizes: without --num-buffers and --buffer-bytes");
     job->flags.updates = f->updates > 0 ? f->updates : f->bench ? 4 : 1;
     job->dtype = -1;
-    if (!f->dtype) return RAVEL_OK;
-    ravel_status status = ravel_dtype_parse(f->dtype, &job->dtype, err);
+    ravel_status status = cli_claim_input("from", f->from, err);
+    if (!status) status = cli_claim_output("to", f->to, err);
+    if (!status) status = cli_claim_output("json", f->json, err);
+    if (!status) status = cli_claim_output("trace", f->trace, err);
+    if (status || !f->dtype) return status;
+    status = ravel_dtype_parse(f->dtype, &job->dtype, err);
     if (status != RAVEL_OK) return status;
     if (ravel_dtype_kind(job->dtype) == 'f' && ravel_dtype_bytes(job->dtype) >= 2) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "--dtype %s: weights can be cast to f64, f32, bf16 and f16",

@@ -21,6 +21,8 @@ if [ "${1:-demo}" = test ]; then
     want clang-tidy clang-tidy
     want cppcheck cppcheck
     want mandoc mandoc
+    want pkg-config pkgconf
+    want groff groff
     wantfile "/usr/share/i18n/locales/de_DE /usr/share/i18n/locales/de_DE.gz" locales
     want chromium "chromium fonts-dejavu-core"
     want mpirun.openmpi "openmpi-bin libopenmpi-dev"

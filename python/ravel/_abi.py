@@ -1358,6 +1358,7 @@ ravel_lengths._fields_ = [
     ("longest", C.c_int64),
     ("total", C.c_int64),
     ("columns", C.c_char * 96),
+    ("lines", C.c_void_p),
 ]
 ravel_column._fields_ = [
     ("count", C.c_int64),
@@ -1680,6 +1681,7 @@ FUNCTIONS = {
     "ravel_field_bytes": (C.c_int64, [C.POINTER(ravel_ragged), C.POINTER(ravel_field)]),
     "ravel_file_free": (None, [C.POINTER(ravel_allocator), C.c_char_p, C.c_size_t]),
     "ravel_file_read": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_file_resolve": (C.c_int, [C.c_char_p, C.c_char_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_flops_count": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_lengths_sum), C.c_int64, C.c_int, C.POINTER(ravel_flops), C.POINTER(ravel_error)]),
     "ravel_flops_format": (C.c_size_t, [ravel_u128, C.c_char_p, C.c_size_t]),
     "ravel_flops_real": (C.c_double, [ravel_u128]),
