@@ -73,7 +73,7 @@ CUDA_ARCH ?= sm_90a
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: all lib help demo test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
+.PHONY: test-gpu bench-gpu all lib help demo test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -87,6 +87,8 @@ help:
 	@echo "make check      what to run between edits: unit tests, ladder, headers, command, lint of what changed"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
+	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
+	@echo "make bench-gpu  the measurements that need a GPU, also as $(BUILD)/bench-gpu.json"
 	@echo "make soak       the long versions of the random tests"
 	@echo "make lint       clang-format, clang-tidy, cppcheck; DEEP=1 with the analyzer's full depth"
 	@echo "make format     let clang-format rewrite the sources"
@@ -176,6 +178,14 @@ $(BUILD)/examples/%: examples/%.c $(STATIC)
 	$(call say,CC,$@)$(CC) $(FLAGS) -o $@ $< $(STATIC) $(LINK) $(LIBS)
 
 fuzz-targets: $(FUZZ)
+# Tests and figures that need a GPU: the device's test bodies on CUDA, and its own bench table.
+GPU_TEST_SRC  := $(wildcard tests/gpu/*.c) $(addprefix tests/unit/,check.c device_body.c batch_device_body.c store.c)
+GPU_BENCH_SRC := $(wildcard bench/gpu/*.c) bench/bench.c
+$(BUILD)/ravel-gpu: $(call obj,$(GPU_TEST_SRC)) $(STATIC)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
+$(BUILD)/ravel-bench-gpu: $(call obj,$(GPU_BENCH_SRC)) $(STATIC)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
+
 # A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)
 	@mkdir -p $(@D)
@@ -196,6 +206,12 @@ test:
 
 bench: $(BENCH) all
 	@BUILD=$(BUILD) $(BENCH) --json $(BUILD)/bench.json $(if $(FILTER),--filter "$(FILTER)")
+
+# SANITIZER="compute-sanitizer --tool memcheck" runs under a checker.
+test-gpu: $(BUILD)/ravel-gpu $(MODULES)
+	@$(SANITIZER) $(BUILD)/ravel-gpu $(FILTER)
+bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)
+	@$(BUILD)/ravel-bench-gpu --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
 
 soak: unit
 	@RAVEL_SOAK=1 $(UNIT) $(if $(FILTER),"$(FILTER)")

@@ -464,6 +464,14 @@ class ravel_logger(C.Structure):
     pass
 
 
+class ravel_place(C.Structure):
+    pass
+
+
+class ravel_device_info(C.Structure):
+    pass
+
+
 class ravel_json_node_as(C.Union):
     pass
 
@@ -513,14 +521,6 @@ class ravel_comm_options(C.Structure):
 
 
 class ravel_comm_hooks(C.Structure):
-    pass
-
-
-class ravel_place(C.Structure):
-    pass
-
-
-class ravel_device_info(C.Structure):
     pass
 
 
@@ -758,6 +758,24 @@ ravel_logger._fields_ = [
     ("write", C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_void_p)),
     ("user", C.c_void_p),
 ]
+ravel_place._fields_ = [
+    ("kind", C.c_int32),
+    ("reserved", C.c_int32),
+    ("stream", C.c_void_p),
+]
+ravel_device_info._fields_ = [
+    ("size", C.c_size_t),
+    ("name", C.c_char * 32),
+    ("model", C.c_char * 96),
+    ("index", C.c_int32),
+    ("processors", C.c_int32),
+    ("total_bytes", C.c_int64),
+    ("free_bytes", C.c_int64),
+    ("used_bytes", C.c_int64),
+    ("cached_bytes", C.c_int64),
+    ("driver_allocs", C.c_int64),
+    ("uuid", C.c_uint8 * 16),
+]
 ravel_json_node_as._fields_ = [
     ("integer", C.c_int64),
     ("real", C.c_double),
@@ -789,6 +807,7 @@ ravel_field._fields_ = [
     ("width", C.c_int64),
     ("data", C.c_void_p),
     ("pad", C.c_double),
+    ("place", ravel_place),
 ]
 ravel_ragged._fields_ = [
     ("size", C.c_size_t),
@@ -836,6 +855,9 @@ ravel_thd._fields_ = [
     ("padding", C.c_void_p),
     ("loss_mask", C.c_void_p),
     ("fields", C.c_void_p),
+    ("place", ravel_place),
+    ("host_samples", C.c_void_p),
+    ("host_slots", C.c_void_p),
 ]
 ravel_padded_options._fields_ = [
     ("size", C.c_size_t),
@@ -859,6 +881,9 @@ ravel_padded._fields_ = [
     ("attention_mask", C.c_void_p),
     ("loss_mask", C.c_void_p),
     ("fields", C.c_void_p),
+    ("place", ravel_place),
+    ("host_samples", C.c_void_p),
+    ("host_starts", C.c_void_p),
 ]
 ravel_comm_options._fields_ = [
     ("size", C.c_size_t),
@@ -884,24 +909,6 @@ ravel_comm_hooks._fields_ = [
     ("split", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_comm_hooks), C.c_double, C.POINTER(ravel_error))),
     ("abort", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)),
     ("close", C.CFUNCTYPE(None, C.c_void_p)),
-]
-ravel_place._fields_ = [
-    ("kind", C.c_int32),
-    ("reserved", C.c_int32),
-    ("stream", C.c_void_p),
-]
-ravel_device_info._fields_ = [
-    ("size", C.c_size_t),
-    ("name", C.c_char * 32),
-    ("model", C.c_char * 96),
-    ("index", C.c_int32),
-    ("processors", C.c_int32),
-    ("total_bytes", C.c_int64),
-    ("free_bytes", C.c_int64),
-    ("used_bytes", C.c_int64),
-    ("cached_bytes", C.c_int64),
-    ("driver_allocs", C.c_int64),
-    ("uuid", C.c_uint8 * 16),
 ]
 ravel_shape._fields_ = [
     ("hidden", C.c_int64),
@@ -1077,6 +1084,7 @@ ravel_weights_options._fields_ = [
     ("cp_reduce", C.c_int32),
     ("step_reduce", C.c_int32),
     ("reserved", C.c_int32),
+    ("place", ravel_place),
 ]
 ravel_update_counts._fields_ = [
     ("micro_steps", C.c_int64),
@@ -1619,9 +1627,9 @@ FUNCTIONS = {
     "ravel_counts_sample": (C.c_int, [C.POINTER(ravel_ragged), C.c_int64, C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_counts_sum": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_cp_check": (C.c_int, [C.POINTER(ravel_cp), C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_cp_gather": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_gather": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_place), C.POINTER(ravel_error)]),
     "ravel_cp_index": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_cp_scatter": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_scatter": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_place), C.POINTER(ravel_error)]),
     "ravel_cp_work": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_cursor_format": (C.c_size_t, [C.POINTER(ravel_order), ravel_cursor, C.c_char_p, C.c_size_t]),
     "ravel_cursor_parse": (C.c_int, [C.POINTER(ravel_order), C.c_char_p, C.c_size_t, C.POINTER(ravel_cursor), C.POINTER(ravel_error)]),
@@ -1957,6 +1965,8 @@ STRUCTS = [
     ravel_error,
     ravel_allocator,
     ravel_logger,
+    ravel_place,
+    ravel_device_info,
     ravel_json_node_as,
     ravel_json_node,
     ravel_option,
@@ -1970,8 +1980,6 @@ STRUCTS = [
     ravel_padded,
     ravel_comm_options,
     ravel_comm_hooks,
-    ravel_place,
-    ravel_device_info,
     ravel_shape,
     ravel_cost,
     ravel_plan_options,
