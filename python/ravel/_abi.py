@@ -451,6 +451,11 @@ RAVEL_THD_PADDING = 4
 RAVEL_THD_LOSS_MASK = 8
 RAVEL_THD_ALL = 15
 
+# ravel_train_on
+RAVEL_TRAIN_ON_ASSISTANT = 0
+RAVEL_TRAIN_ON_LAST = 1
+RAVEL_TRAIN_ON_ALL = 2
+
 
 class ravel_error(C.Structure):
     pass
@@ -513,6 +518,22 @@ class ravel_padded_options(C.Structure):
 
 
 class ravel_padded(C.Structure):
+    pass
+
+
+class ravel_encoding(C.Structure):
+    pass
+
+
+class ravel_rows_options(C.Structure):
+    pass
+
+
+class ravel_row_part(C.Structure):
+    pass
+
+
+class ravel_row(C.Structure):
     pass
 
 
@@ -884,6 +905,29 @@ ravel_padded._fields_ = [
     ("place", ravel_place),
     ("host_samples", C.c_void_p),
     ("host_starts", C.c_void_p),
+]
+ravel_encoding._fields_ = [
+    ("count", C.c_int64),
+    ("ids", C.c_void_p),
+    ("begins", C.c_void_p),
+]
+ravel_rows_options._fields_ = [
+    ("size", C.c_size_t),
+    ("tokenizer", C.c_void_p),
+    ("format", C.c_void_p),
+    ("train_on", C.c_int32),
+    ("reserved", C.c_int32),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_row_part._fields_ = [
+    ("count", C.c_int64),
+    ("tokens", C.c_void_p),
+    ("loss_mask", C.c_void_p),
+]
+ravel_row._fields_ = [
+    ("pair", C.c_int32),
+    ("reserved", C.c_int32),
+    ("parts", ravel_row_part * 2),
 ]
 ravel_comm_options._fields_ = [
     ("size", C.c_size_t),
@@ -1574,6 +1618,11 @@ ravel_safetensors_options._fields_ = [
 
 FUNCTIONS = {
     "ravel_agree": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
+    "ravel_chat_format_at": (C.c_void_p, [C.c_int32]),
+    "ravel_chat_format_name": (C.c_char_p, [C.c_void_p]),
+    "ravel_chat_format_named": (C.c_void_p, [C.c_char_p]),
+    "ravel_chat_format_of": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_chat_template_digest": (C.c_uint64, [C.c_char_p, C.c_size_t]),
     "ravel_choice_index": (C.c_int32, [C.c_char_p, C.c_char_p]),
     "ravel_choice_word": (C.c_int, [C.c_char_p, C.c_int32, C.c_char_p, C.c_size_t]),
     "ravel_collector_add": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
@@ -1884,6 +1933,12 @@ FUNCTIONS = {
     "ravel_request_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait_all": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_rows_create": (C.c_int, [C.POINTER(ravel_rows_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_encode": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_free": (None, [C.c_void_p]),
+    "ravel_rows_options_default": (None, [C.POINTER(ravel_rows_options)]),
+    "ravel_rows_prompt": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_render": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensor_read": (C.c_int, [C.POINTER(ravel_safetensor), C.c_int64, C.c_int64, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensors_at": (C.POINTER(ravel_safetensor), [C.c_void_p, C.c_int64]),
     "ravel_safetensors_count": (C.c_int64, [C.c_void_p]),
@@ -1978,6 +2033,10 @@ STRUCTS = [
     ravel_thd,
     ravel_padded_options,
     ravel_padded,
+    ravel_encoding,
+    ravel_rows_options,
+    ravel_row_part,
+    ravel_row,
     ravel_comm_options,
     ravel_comm_hooks,
     ravel_shape,
