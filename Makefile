@@ -131,6 +131,8 @@ $(BUILD)/libraveltrain.a: $(call obj,$(TRAIN_SRC))
 $(SHARED): $(call obj,$(LIB_SRC))
 	$(call say,LD,$@)$(CC) -shared -Wl,-soname,libravel.so.$(MAJOR) -o $@ $^ $(LINK) $(LIBS)
 	@ln -sf libravel.so $(BUILD)/libravel.so.$(MAJOR)
+$(BUILD)/obj/src/text/regex_pcre2.o: CFLAGS += $(if $(HAVE_PCRE2),-DRAVEL_HAVE_PCRE2)
+$(BUILD)/obj/src/text/regex_pcre2.o: $(BUILD)/config.mk # PCRE2 or not
 # A module hands libravel a table of functions and needs nothing of it, so it links only its own library.
 MPI_NEEDS := $(MPI_SRC) src/comm/wire.h
 $(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)

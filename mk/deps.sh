@@ -13,6 +13,7 @@ wantfile() { # a file (any of the patterns) and its package
 want gcc gcc
 wantfile "/usr/include/stdio.h" libc6-dev
 wantfile "/usr/include/*/cblas.h /usr/include/cblas.h" libopenblas-dev
+wantfile "/usr/include/pcre2.h" libpcre2-dev
 if [ "${1:-demo}" = test ]; then
     want g++ g++
     want clang clang

@@ -21,6 +21,9 @@ RAVEL_CP_STRIPED = 2
 RAVEL_CP_SPLIT_ZIGZAG = 0
 RAVEL_CP_SPLIT_CONTIGUOUS = 1
 
+# ravel_decode_flags
+RAVEL_DECODE_SKIP_SPECIAL = 1
+
 # ravel_dtype
 RAVEL_U8 = 0
 RAVEL_I8 = 1
@@ -53,6 +56,10 @@ RAVEL_EFFORT_MAX = 2
 # ravel_empty_rule
 RAVEL_EMPTY_COUNT = 0
 RAVEL_EMPTY_SKIP = 1
+
+# ravel_encode_flags
+RAVEL_ENCODE_TEMPLATE = 1
+RAVEL_ENCODE_PLAIN = 2
 
 # ravel_feed_phase
 RAVEL_FEED_READ = 0
@@ -1682,6 +1689,10 @@ FUNCTIONS = {
     "ravel_cp_work": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_cursor_format": (C.c_size_t, [C.POINTER(ravel_order), ravel_cursor, C.c_char_p, C.c_size_t]),
     "ravel_cursor_parse": (C.c_int, [C.POINTER(ravel_order), C.c_char_p, C.c_size_t, C.POINTER(ravel_cursor), C.POINTER(ravel_error)]),
+    "ravel_decoder_create": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_decoder_flush": (None, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ravel_decoder_free": (None, [C.c_void_p]),
+    "ravel_decoder_push": (None, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
     "ravel_device_alive": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_alloc": (C.c_int, [C.c_void_p, C.c_int32, C.c_size_t, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
@@ -1699,6 +1710,9 @@ FUNCTIONS = {
     "ravel_dtype_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_dtype_store": (C.c_int, [C.c_int32, C.c_void_p, C.c_double]),
     "ravel_dtype_tag": (C.c_char_p, [C.c_int32]),
+    "ravel_encoder_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_encoder_encode": (C.c_int, [C.c_void_p, C.c_char_p, C.c_size_t, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_encoder_free": (None, [C.c_void_p]),
     "ravel_error_clear": (None, [C.POINTER(ravel_error)]),
     "ravel_error_prefix": (None, [C.POINTER(ravel_error), C.c_char_p]),
     "ravel_error_set": (C.c_int, [C.POINTER(ravel_error), C.c_int, C.c_char_p]),
@@ -2005,6 +2019,18 @@ FUNCTIONS = {
     "ravel_thd_place": (None, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.c_void_p, C.POINTER(ravel_thd)]),
     "ravel_thd_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_threads_run": (C.c_int, [C.c_int32, C.POINTER(ravel_comm_options), ravel_rank_fn, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tokenizer_bos": (C.c_int32, [C.c_void_p]),
+    "ravel_tokenizer_bytes": (C.c_char_p, [C.c_void_p, C.c_int32, C.c_void_p]),
+    "ravel_tokenizer_chat_template": (C.c_char_p, [C.c_void_p]),
+    "ravel_tokenizer_decode": (C.c_size_t, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_char_p, C.c_size_t]),
+    "ravel_tokenizer_eos": (C.c_int32, [C.c_void_p]),
+    "ravel_tokenizer_free": (None, [C.c_void_p]),
+    "ravel_tokenizer_id": (C.c_int32, [C.c_void_p, C.c_char_p, C.c_size_t]),
+    "ravel_tokenizer_is_special": (C.c_int32, [C.c_void_p, C.c_int32]),
+    "ravel_tokenizer_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tokenizer_pad": (C.c_int32, [C.c_void_p]),
+    "ravel_tokenizer_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tokenizer_size": (C.c_int32, [C.c_void_p]),
     "ravel_version": (C.c_char_p, []),
     "ravel_weights_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_weights_fill": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
