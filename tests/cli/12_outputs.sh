@@ -116,6 +116,7 @@ done
 
 # progress: on a terminal, after a second
 if [ -n "$PYTHON" ]; then
-    said=$($PYTHON $HERE/progress.py "$RAVEL" 2>&1) && ok "a slow pipe shows progress on a terminal" || bad "a slow pipe shows progress on a terminal" "$said"
+    said=$($PYTHON $HERE/progress.py "$RAVEL" xterm 2>&1) && ok "a slow pipe shows progress on a terminal" || bad "a slow pipe shows progress on a terminal" "$said"
+    said=$($PYTHON $HERE/progress.py "$RAVEL" dumb 2>&1) && ok "no escapes where TERM=dumb" || bad "no escapes where TERM=dumb" "$said"
 fi
 finish

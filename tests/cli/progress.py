@@ -1,4 +1,7 @@
-"""Feeds lengths slowly and looks at the terminal: something must be said after a second, and wiped at the end."""
+"""Feeds lengths slowly and looks at the terminal: something must be said after a second, and wiped at the end.
+
+    progress.py COMMAND TERM      with TERM=dumb there must be no escapes
+"""
 import os
 import pty
 import subprocess
@@ -7,7 +10,8 @@ import time
 
 master, slave = pty.openpty()
 child = subprocess.Popen([sys.argv[1], "plan", "--lengths", "-", "--budget", "16k", "--json", "-"],
-                         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=slave)
+                         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=slave,
+                         env={**os.environ, "TERM": sys.argv[2]})
 os.close(slave)
 for _ in range(14):
     child.stdin.write(b"1000\n" * 20000)
@@ -25,5 +29,8 @@ try:
 except OSError:
     pass
 assert code == 0, code
+if sys.argv[2] == "dumb":
+    assert b"\x1b" not in seen, seen
+    sys.exit(0)
 assert b"reading -" in seen, seen
 assert seen.endswith(b"\x1b[K"), seen[-80:]

@@ -11,6 +11,8 @@ import termios
 
 pid, terminal = pty.fork()
 if pid == 0:
+    os.environ.setdefault("RAVEL_TEST_TERM", "xterm")
+    os.environ["TERM"] = os.environ["RAVEL_TEST_TERM"]
     os.execv(sys.argv[1], sys.argv[1:])
 fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 said = b""

@@ -122,6 +122,8 @@ if command -v python3 >/dev/null 2>&1; then
     if grep -Eq '^> 5/5 =+ 0s left \| [0-9.]+[kM]? tok/s \| packing [0-9.]+%$' "$dir/live" && ! grep -q '^ update' "$dir/live" &&
         grep -q '^5 updates, 320 samples' "$dir/live"; then ok "ravel feed draws a live line on a terminal"
     else fail "ravel feed draws a live line on a terminal" "$dir/live"; fi
+    if RAVEL_TEST_TERM=dumb feed python3 tests/metrics/live_line.py 2>&1 | grep -q "$(printf '\033')"; then fail "no escapes where TERM=dumb"
+    else ok "no escapes where TERM=dumb"; fi
 else skip "the live line: python3 is not installed"; fi
 
 # ---- odd runs ----
