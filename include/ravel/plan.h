@@ -110,6 +110,13 @@ typedef enum ravel_objective {
 typedef enum ravel_cp_split { RAVEL_CP_SPLIT_ZIGZAG, RAVEL_CP_SPLIT_CONTIGUOUS } ravel_cp_split;
 #define RAVEL_CP_SPLIT_CHOICES "zig-zag|contiguous"
 
+/* Ranks of a pool that have no work in a micro-step. */
+typedef enum ravel_cp_empty {
+    RAVEL_CP_EMPTY_FILLER, /* they run a filler */
+    RAVEL_CP_EMPTY_WIDEN   /* groups are widened until no rank is left over, where the widths allow it */
+} ravel_cp_empty;
+#define RAVEL_CP_EMPTY_CHOICES "filler|widen"
+
 /* A sample that fits no bin. */
 typedef enum ravel_oversize {
     RAVEL_OVERSIZE_ERROR, /* E_OVERSIZE names it */
@@ -151,6 +158,16 @@ typedef struct ravel_plan_options {
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the plan */
     int32_t objective;                /* ravel_objective */
     int32_t cp_split;                 /* ravel_cp_split */
+    /* hybrid context parallelism, see below */
+    int32_t cp_pool; /* ranks of the pool (dp * cp); 0: off, every bin has `cp` ranks */
+    int32_t cp_min;  /* no group is narrower */
+    const char
+        *cp_widths;       /* "1,2,4": widths that exist, each a divisor of the next; NULL: powers of two and the pool */
+    const char *cp_price; /* "2:30,4:60": extra time per mille by width; NULL: 30 per doubling, 150 beyond a node */
+    int32_t cp_node;      /* ranks of a node, for the default price */
+    int32_t cp_tp;        /* tensor-parallel ranks that split sequences too: part of the slot multiple */
+    int32_t cp_empty;     /* ravel_cp_empty */
+    int32_t reserved;
 } ravel_plan_options;
 
 RAVEL_API void ravel_plan_options_default(ravel_plan_options *options);
@@ -222,6 +239,37 @@ typedef struct ravel_plan_stats {
 #undef X
 } ravel_plan_stats;
 
+/* Hybrid context parallelism: each group of ranks has its own width inside one micro-step, so a long sample gets a wide
+ * group and short ones stay on one rank.
+ *
+ *     pool of 8     micro-step 0                    micro-step 1
+ *     rank 0..3     [ 90k tokens, width 4       ]   [ 3 | 9 ] [ 4     ] [ 12 7 ] [ 5 6 ]     width 1 each
+ *     rank 4..7     [ 40k, width 2 ][ 2 | 8 ][ 1 ]  [ 30k, width 2    ] [ 20k, width 2 ]
+ *
+ * Set cp_pool to the number of ranks (dp * cp); dp and cp must be 1. A group of width k holds at most k * budget slot
+ * tokens, a slot being a multiple of lcm(align, 2 * k * cp_tp) for k > 1 (k * cp_tp where cp_split is contiguous) and of
+ * lcm(align, cp_tp) for k = 1. Its first rank is a multiple of its width, and groups do not overlap. A sample that is
+ * over the budget takes the narrowest width that holds it or a wider one. Time of a group: its samples' cost / k, times
+ * 1 + price(k) / 1000; a micro-step takes as long as its slowest group, plus cost.overhead.
+ *
+ * In such a plan `dp` is the pool. The bin (micro-step, first rank of a group) holds the group's samples, all members
+ * run them in that order; the bins of the other members are empty, but have the group's cost in bin_costs. */
+typedef struct ravel_hybrid {
+    int32_t pool;
+    int32_t reserved;
+    int64_t groups;
+    const int64_t *group_offsets;        /* [micro_steps + 1] into the groups, in order of their first rank */
+    const int32_t *group_first;          /* [groups] first rank */
+    const int32_t *group_width;          /* [groups] ranks */
+    const int64_t *group_sample_offsets; /* [groups + 1] into plan->samples */
+    const int32_t *rank_group;           /* [micro_steps * pool] the group of each rank; -1: a filler */
+    /* bounds over all updates: no plan can do with less */
+    int64_t bound_micro_steps; /* slots / (pool * budget), Martello-Toth L2 with the widest group */
+    int64_t bound_area;        /* least work of all samples / pool, and the overhead of those micro-steps */
+    int64_t bound_longest;     /* the sample that takes longest at its fastest width, and one overhead per update */
+    int64_t bound_canonical;   /* every sample at a width that is fast enough for the whole: stats.time_lower_bound */
+} ravel_hybrid;
+
 /* Read-only; owned by the library until ravel_plan_free. Bins are in order of (update, micro-step, rank), fillers
  * included, so bin = micro_step * dp + rank, micro-steps being counted through the whole plan. */
 typedef struct ravel_plan {
@@ -240,6 +288,7 @@ typedef struct ravel_plan {
     const int32_t *skipped;        /* [stats.skipped] row indices */
     uint64_t digest;               /* of inputs, options and plan */
     ravel_plan_stats stats;
+    const ravel_hybrid *hybrid; /* NULL unless cp_pool was set */
 } ravel_plan;
 
 RAVEL_API ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_options *options,

@@ -12,6 +12,10 @@ RAVEL_AXIS_PP = 8
 RAVEL_BAD_ROWS_ERROR = 0
 RAVEL_BAD_ROWS_SKIP = 1
 
+# ravel_cp_empty
+RAVEL_CP_EMPTY_FILLER = 0
+RAVEL_CP_EMPTY_WIDEN = 1
+
 # ravel_cp_kind
 RAVEL_CP_ZIGZAG = 0
 RAVEL_CP_CONTIGUOUS = 1
@@ -572,6 +576,10 @@ class ravel_plan_stats(C.Structure):
     pass
 
 
+class ravel_hybrid(C.Structure):
+    pass
+
+
 class ravel_plan(C.Structure):
     pass
 
@@ -1015,6 +1023,14 @@ ravel_plan_options._fields_ = [
     ("allocator", C.POINTER(ravel_allocator)),
     ("objective", C.c_int32),
     ("cp_split", C.c_int32),
+    ("cp_pool", C.c_int32),
+    ("cp_min", C.c_int32),
+    ("cp_widths", C.c_char_p),
+    ("cp_price", C.c_char_p),
+    ("cp_node", C.c_int32),
+    ("cp_tp", C.c_int32),
+    ("cp_empty", C.c_int32),
+    ("reserved", C.c_int32),
 ]
 ravel_plan_input._fields_ = [
     ("size", C.c_size_t),
@@ -1055,6 +1071,20 @@ ravel_plan_stats._fields_ = [
     ("slowdown", C.c_double),
     ("imbalance", C.c_double),
 ]
+ravel_hybrid._fields_ = [
+    ("pool", C.c_int32),
+    ("reserved", C.c_int32),
+    ("groups", C.c_int64),
+    ("group_offsets", C.c_void_p),
+    ("group_first", C.c_void_p),
+    ("group_width", C.c_void_p),
+    ("group_sample_offsets", C.c_void_p),
+    ("rank_group", C.c_void_p),
+    ("bound_micro_steps", C.c_int64),
+    ("bound_area", C.c_int64),
+    ("bound_longest", C.c_int64),
+    ("bound_canonical", C.c_int64),
+]
 ravel_plan._fields_ = [
     ("count", C.c_int64),
     ("updates", C.c_int64),
@@ -1071,6 +1101,7 @@ ravel_plan._fields_ = [
     ("skipped", C.c_void_p),
     ("digest", C.c_uint64),
     ("stats", ravel_plan_stats),
+    ("hybrid", C.POINTER(ravel_hybrid)),
 ]
 ravel_exchange_sizes._fields_ = [
     ("samples", C.c_int64),
@@ -2070,6 +2101,7 @@ STRUCTS = [
     ravel_plan_options,
     ravel_plan_input,
     ravel_plan_stats,
+    ravel_hybrid,
     ravel_plan,
     ravel_exchange_sizes,
     ravel_words,

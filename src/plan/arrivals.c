@@ -11,6 +11,7 @@
 static ravel_status check_options(const ravel_plan_options *o, double fill, ravel_error *err) {
     if (!(fill > 0 && fill <= 1))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill is %g; it must be above 0 and at most 1", fill);
+    if (o->cp_pool) return ravel_error_set(err, RAVEL_E_ARGUMENT, "arrivals make no hybrid plans; leave cp-pool at 0");
     if (o->updates > 1 || o->samples_per_update)
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,

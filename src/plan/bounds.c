@@ -20,7 +20,7 @@ static int64_t divide_up(int64_t a, int64_t b) {
 
 /* Slots are longest first. The limit a runs over the slots of at most half a bin, longest to shortest; as it shrinks,
  * more of the large ones (from `whole` on) have room beside them for something of a or more. */
-static int64_t martello_toth(const ravel__pool *pool, int64_t cap, int64_t volume) {
+int64_t ravel__martello_toth(const ravel__pool *pool, int64_t cap, int64_t volume) {
     int64_t best = volume, large_sum = 0, small_sum = 0;
     int32_t large = 0;
     while (large < pool->count && pool->slot[large] > cap / 2) large++;
@@ -51,7 +51,7 @@ int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool) {
     if (rules->options.layout != RAVEL_LAYOUT_PACKED) return rectangle_bound(rules, pool);
     int64_t volume = 0, rows = divide_up(pool->count, rules->most);
     for (int32_t i = 0; i < pool->count; i++) volume += pool->slot[i];
-    int64_t bound = martello_toth(pool, rules->cap, divide_up(volume, rules->cap));
+    int64_t bound = ravel__martello_toth(pool, rules->cap, divide_up(volume, rules->cap));
     return bound > rows ? bound : rows;
 }
 

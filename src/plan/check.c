@@ -1,5 +1,5 @@
 /* ravel_plan_check: everything recounted from the lengths, nothing believed. */
-#include "plan/internal.h"
+#include "plan/hybrid/hybrid.h"
 
 #include <string.h>
 
@@ -64,6 +64,8 @@ static ravel_status check_partition(const checker *c) {
 
 static ravel_status check_cap(const checker *c) {
     const ravel_plan_options *o = &c->rules->options;
+    if (c->rules->widths.count) /* the figures are right by now */
+        return c->plan->stats.over_budget ? BROKEN(c, "a group is over its budget or max-samples") : RAVEL_OK;
     for (int64_t b = 0; b < c->plan->bins; b++) {
         int64_t rows = c->plan->bin_offsets[b + 1] - c->plan->bin_offsets[b];
         if (c->plan->bin_slots[b] > o->cp * o->budget || rows > c->rules->most)
@@ -120,6 +122,21 @@ static ravel_status check_rules(const checker *c) {
 
 /* ---- figures ------------------------------------------------------------------------------------------------ */
 
+static ravel_status add_bounds(const checker *c, const int32_t *rows, int32_t count, ravel_plan_stats *s) {
+    ravel__pool pool;
+    ravel_status status = ravel__pool_make(c->rules, c->input, rows, count, c->arena, &pool, c->err);
+    if (!status) ravel__bounds_add(c->rules, &pool, ravel__bins_bound(c->rules, &pool), s);
+    return status;
+}
+
+static ravel_status add_hybrid_bounds(const checker *c, const int32_t *rows, int32_t count, ravel_plan_stats *s) {
+    ravel__tasks tasks;
+    ravel_hybrid bounds = {0};
+    int64_t time, steps;
+    ravel_status status = ravel__tasks_make(c->rules, c->input, rows, count, c->arena, &tasks, c->err);
+    return status ? status : ravel__hybrid_bounds(&tasks, &bounds, s, &time, &steps);
+}
+
 static ravel_status check_bounds(const checker *c, ravel_plan_stats *s) {
     ravel__deal deal;
     ravel_status status = ravel__deal_make(c->rules, c->input, c->arena, &deal, c->err);
@@ -127,10 +144,8 @@ static ravel_status check_bounds(const checker *c, ravel_plan_stats *s) {
         return BROKEN(c, "the plan has %lld updates, not %d", (long long)c->plan->updates, deal.updates);
     for (int32_t u = 0; !status && u < deal.updates; u++) {
         ravel__mark mark = ravel__arena_mark(c->arena);
-        ravel__pool pool;
-        status = ravel__pool_make(c->rules, c->input, deal.rows + deal.start[u], deal.start[u + 1] - deal.start[u],
-                                  c->arena, &pool, c->err);
-        if (!status) ravel__bounds_add(c->rules, &pool, ravel__bins_bound(c->rules, &pool), s);
+        status = (c->rules->widths.count ? add_hybrid_bounds : add_bounds)(c, deal.rows + deal.start[u],
+                                                                           deal.start[u + 1] - deal.start[u], s);
         ravel__arena_rewind(c->arena, mark);
     }
     return status;
@@ -177,6 +192,7 @@ static ravel_status run_checks(checker *c) {
     ravel_status status = check_shape(c);
     if (!status) status = check_partition(c);
     if (!status) status = check_rules(c);
+    if (!status && c->rules->widths.count) status = ravel__hybrid_check(c->rules, c->input, c->plan, c->err);
     if (!status) status = check_figures(c);
     if (!status) status = check_cap(c);
     if (!status && ravel__plan_digest(c->rules, c->input, c->plan) != c->plan->digest)

@@ -1,5 +1,5 @@
 /* ravel_plan_create: updates one after another, then the plan's arrays, figures and digest. */
-#include "plan/internal.h"
+#include "plan/hybrid/hybrid.h"
 
 #include "base/assert.h"
 #include "base/rng.h"
@@ -13,6 +13,11 @@ static ravel__plan *alloc_plan(const ravel__rules *rules, const ravel__draft *dr
     int64_t updates = draft->updates, micro_steps = draft->offsets[updates], ids = draft->ids ? count : 0;
     size_t bins = (size_t)(micro_steps * rules->options.dp), samples = (size_t)rules->placed;
     size_t wide = (size_t)updates + 1 + 4 * bins + 1 + (size_t)ids, narrow = samples + (size_t)rules->skipped;
+    size_t groups = rules->widths.count ? samples : 0, steps = rules->widths.count ? (size_t)micro_steps : 0;
+    if (rules->widths.count) {
+        wide += steps + 1 + groups + 1;
+        narrow += 2 * groups + bins;
+    }
     size_t head = ravel__round_up(sizeof(ravel__plan), sizeof(int64_t));
     size_t bytes = head + wide * sizeof(int64_t) + narrow * sizeof(int32_t);
     ravel__plan *plan = ravel__alloc(rules->options.allocator, bytes);
@@ -28,8 +33,19 @@ static ravel__plan *alloc_plan(const ravel__rules *rules, const ravel__draft *dr
     plan->bin_slots = at += bins;
     plan->bin_costs = at += bins;
     plan->ids = draft->ids ? at + bins : NULL;
-    plan->samples = (int32_t *)(void *)(at + bins + ids);
+    at += bins + (size_t)ids;
+    if (rules->widths.count) {
+        plan->group_offsets = at;
+        plan->group_sample_offsets = at += steps + 1;
+        at += groups + 1;
+    }
+    plan->samples = (int32_t *)(void *)at;
     plan->skipped = plan->samples + samples;
+    if (rules->widths.count) {
+        plan->group_first = plan->skipped + rules->skipped;
+        plan->group_width = plan->group_first + groups;
+        plan->rank_group = plan->group_width + groups;
+    }
     plan->allocator = rules->options.allocator;
     plan->bytes = bytes;
     plan->api = (ravel_plan){.count = count,
@@ -81,6 +97,7 @@ ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *inpu
     memcpy(plan->update_offsets, draft->offsets, ((size_t)draft->updates + 1) * sizeof *draft->offsets);
     if (draft->ids) memcpy(plan->ids, draft->ids, (size_t)input->count * sizeof *plan->ids);
     emit_samples(input, draft->where, plan);
+    if (rules->widths.count) ravel__hybrid_emit(rules, draft, plan);
     ravel_plan_stats *s = &plan->api.stats;
     ravel__plan_measure(rules, input, &plan->api, plan->bin_tokens, plan->bin_slots, plan->bin_costs, totals, s);
     const ravel_plan_stats *bounds = &draft->bounds;
@@ -108,6 +125,16 @@ static ravel_status too_wide(const build *b, int64_t update, int64_t steps) {
     return ravel_error_set(b->err, RAVEL_E_OVERFLOW,
                            "update %lld needs %lld micro-steps on %d ranks; a plan has at most 2^30 bins",
                            (long long)update, (long long)steps, b->rules->options.dp);
+}
+
+static ravel_status solve_hybrid(build *b, int64_t update, const int32_t *rows, int32_t count) {
+    ravel__mark mark = ravel__arena_mark(b->arena);
+    int64_t steps = 0, first = b->draft.offsets[update];
+    ravel_status status =
+        ravel__hybrid_update(b->rules, b->input, rows, count, first, b->arena, &b->draft, &steps, b->err);
+    b->draft.offsets[update + 1] = first + steps;
+    ravel__arena_rewind(b->arena, mark);
+    return status;
 }
 
 static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, int32_t count) {
@@ -138,7 +165,8 @@ static ravel_status create(const ravel__rules *rules, const ravel_plan_input *in
     ravel__deal deal;
     b.draft.where = ravel__arena_push(arena, (size_t)input->count, sizeof *b.draft.where);
     b.draft.offsets = ravel__arena_push(arena, (size_t)rules->updates + 1, sizeof *b.draft.offsets);
-    if (!b.draft.where || !b.draft.offsets)
+    if (rules->widths.count) b.draft.width = ravel__arena_push(arena, (size_t)input->count, 1);
+    if (!b.draft.where || !b.draft.offsets || (rules->widths.count && !b.draft.width))
         return ravel__no_memory(err, (size_t)input->count * sizeof *b.draft.where, "planning");
     ravel_status status = ravel__deal_make(rules, input, arena, &deal, err);
     if (status) return status;
@@ -146,7 +174,8 @@ static ravel_status create(const ravel__rules *rules, const ravel_plan_input *in
     b.draft.offsets[0] = 0;
     b.draft.updates = deal.updates;
     for (int32_t u = 0; !status && u < deal.updates; u++)
-        status = solve_update(&b, u, deal.rows + deal.start[u], deal.start[u + 1] - deal.start[u]);
+        status = (rules->widths.count ? solve_hybrid : solve_update)(&b, u, deal.rows + deal.start[u],
+                                                                     deal.start[u + 1] - deal.start[u]);
     return status ? status : ravel__emit(rules, input, &b.draft, arena, plan, err);
 }
 

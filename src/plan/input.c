@@ -1,6 +1,6 @@
 /* Input and options, checked once; every error names its sample or option. What comes out are the rules that the rest
  * of the planner works by, so that nothing further in needs to check again. */
-#include "plan/internal.h"
+#include "plan/hybrid/hybrid.h"
 
 #include <string.h>
 
@@ -107,6 +107,13 @@ static ravel_status check_updates(const ravel_plan_input *in, const ravel_plan_o
 static ravel_status oversize(const ravel__rules *rules, const ravel_plan_input *in, int64_t row, ravel_error *err) {
     const ravel_plan_options *o = &rules->options;
     int64_t prompt, slot = ravel__slot(rules, in, row, &prompt) * o->align, room = rules->cap * o->align;
+    if (o->cp_pool)
+        return ravel_error_set(
+            err, RAVEL_E_OVERSIZE,
+            "sample %lld has %lld tokens; the widest group, %d ranks of budget %lld, holds %lld: raise "
+            "budget or cp-pool, or set oversize to skip",
+            (long long)row, (long long)ravel__length(in, row), rules->widths.width[rules->widths.count - 1],
+            (long long)o->budget, (long long)room);
     return ravel_error_set(err, RAVEL_E_OVERSIZE,
                            "sample %lld has %lld tokens, a slot of %lld; a bin holds %lld (cp %d * budget %lld, align "
                            "%d): raise budget or cp, or set oversize to skip",
@@ -182,9 +189,9 @@ static ravel_status check_bins(const ravel__rules *rules, ravel__i128 *bins, rav
     return RAVEL_OK;
 }
 
-/* Divides all costs by a power of two so that their sum stays below 2^61. */
+/* Divides all costs by a power of two so that their sum stays below 2^61; in hybrid plans below 2^41. */
 static void choose_shift(ravel__rules *rules, const ravel_plan_input *in, const sums *s, ravel__i128 bins) {
-    const ravel__u128 limit = (ravel__u128)1 << 61;
+    const ravel__u128 limit = (ravel__u128)1 << (rules->widths.count ? 41 : 61); /* room for prices per mille */
     ravel__u128 total = most_cost(rules, in, s), overhead = (ravel__u128)rules->options.cost.overhead;
     ravel__u128 sum = total + overhead * (ravel__u128)bins;
     while ((sum >> rules->shift) + (ravel__u128)(rules->placed + bins) >= limit) rules->shift++;
@@ -204,6 +211,11 @@ ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_o
     memcpy(own, input, input->size < sizeof *own ? input->size : sizeof *own);
     const ravel_plan_options *o = &rules->options;
     rules->cap = o->cp * o->budget / o->align;
+    if (o->cp_pool) { /* a sample fits if the widest group holds it */
+        status = ravel__widths_make(o, &rules->widths, err);
+        if (status) return status;
+        rules->cap = rules->widths.room[rules->widths.count - 1] / o->align;
+    }
     rules->most = o->max_samples ? o->max_samples : INT32_MAX;
     if (!(status = check_arrays(own, o, err)) && !(status = check_lengths(own, err)) &&
         !(status = check_costs_and_homes(own, o, err)))

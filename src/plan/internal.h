@@ -35,6 +35,19 @@ __extension__ typedef unsigned __int128 ravel__u128;
 
 /* ---- rules: what the options come to ------------------------------------------------------------------------ */
 
+/* Hybrid context parallelism: the widths that groups may have, narrowest first. */
+enum { RAVEL__MOST_WIDTHS = 14 };
+typedef struct ravel__widths {
+    int32_t count; /* 0: no hybrid plan */
+    int32_t pool;
+    int32_t rising; /* no width has a lower price than a narrower one */
+    int32_t reserved;
+    int32_t width[RAVEL__MOST_WIDTHS];
+    int64_t price[RAVEL__MOST_WIDTHS];    /* per mille */
+    int64_t multiple[RAVEL__MOST_WIDTHS]; /* of slots, tokens */
+    int64_t room[RAVEL__MOST_WIDTHS];     /* slot tokens that a group holds, a multiple of `multiple` */
+} ravel__widths;
+
 typedef struct ravel__rules {
     ravel_plan_options options; /* a full copy, defaults where an older caller has no field */
     int64_t cap;                /* units in a bin */
@@ -48,6 +61,7 @@ typedef struct ravel__rules {
     int64_t steps_done;         /* micro-steps that the update has already: they count towards multiple and minimum */
     int32_t placed;             /* samples that fit */
     int32_t skipped;            /* samples that do not */
+    ravel__widths widths;
 } ravel__rules;
 
 /* Checks options and input, and derives the rules. Names what is wrong. */
@@ -242,6 +256,8 @@ ravel_status ravel__place(const ravel__job *job, int64_t steps, int32_t *seat);
 
 /* ---- bounds ----------------------------------------------------------------------------------------------------- */
 
+/* Martello and Toth's L2 over slots in units, longest first; at least `volume`. */
+int64_t ravel__martello_toth(const ravel__pool *pool, int64_t cap, int64_t volume);
 int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool);
 /* The least predicted time of an update with these samples in at least `steps` micro-steps. */
 int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, int64_t steps);
@@ -257,6 +273,9 @@ typedef struct ravel__plan {
     int64_t *update_offsets, *bin_offsets, *bin_tokens, *bin_slots, *bin_costs;
     int32_t *samples, *skipped;
     int64_t *ids; /* of arrivals; else NULL */
+    ravel_hybrid hybrid;
+    int64_t *group_offsets, *group_sample_offsets;
+    int32_t *group_first, *group_width, *rank_group;
     const ravel_allocator *allocator;
     size_t bytes; /* of this block, arrays included */
 } ravel__plan;
@@ -267,7 +286,9 @@ typedef struct ravel__draft {
     int64_t *offsets;        /* [updates + 1] first micro-step of each update */
     int32_t *where;          /* [count] the bin of every row, -1: left out */
     const int64_t *ids;      /* [count] of arrivals; else NULL */
+    uint8_t *width;          /* hybrid: [count] index of the width of each row's group; else NULL */
     ravel_plan_stats bounds; /* the bounds and bins_packed */
+    ravel_hybrid hybrid;     /* its bounds */
 } ravel__draft;
 
 ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *input, const ravel__draft *draft,

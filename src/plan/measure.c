@@ -1,6 +1,6 @@
 /* What a plan says about itself: bin figures, quality, digest. All of it is worked out from the finished arrays, by the
  * same code for a new plan and for one that is being checked. */
-#include "plan/internal.h"
+#include "plan/hybrid/hybrid.h"
 
 #include "base/hash.h"
 
@@ -82,7 +82,8 @@ void ravel__plan_measure(const ravel__rules *rules, const ravel_plan_input *inpu
     s->cost_shift = rules->shift;
     if (__builtin_mul_overflow(plan->bins, rules->options.cp * rules->options.budget, &s->capacity_tokens))
         s->capacity_tokens = INT64_MAX; /* a budget that nothing comes near */
-    measure_bins(rules, input, plan, bin_tokens, bin_slots, bin_costs, s);
+    (rules->widths.count ? ravel__hybrid_measure : measure_bins)(rules, input, plan, bin_tokens, bin_slots, bin_costs,
+                                                                 s);
     for (int64_t i = 0; i < s->samples; i++) {
         int64_t length = ravel__length(input, plan->samples[i]);
         if (length > s->longest) s->longest = length;
@@ -143,6 +144,11 @@ static void hash_narrow(ravel__hash *h, uint64_t kind, const int32_t *x, int64_t
 uint64_t ravel__plan_digest(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan) {
     ravel__hash h = ravel__hash_begin(0x706c616e); /* "plan" */
     hash_options(&h, &rules->options);
+    for (int32_t w = 0; w < rules->widths.count; w++) {
+        const int64_t fields[] = {rules->widths.pool, rules->widths.width[w], rules->widths.price[w],
+                                  rules->widths.multiple[w], rules->options.cp_empty};
+        ravel__hash_i64s(&h, fields, sizeof fields / sizeof *fields);
+    }
     if (!input->prompts) hash_wide(&h, 1, input->lengths, input->count);
     hash_wide(&h, 2, input->prompts, input->count);
     hash_wide(&h, 3, input->responses, input->count);
@@ -154,5 +160,10 @@ uint64_t ravel__plan_digest(const ravel__rules *rules, const ravel_plan_input *i
     hash_wide(&h, 9, plan->bin_offsets, plan->bins + 1);
     hash_narrow(&h, 10, plan->samples, plan->bin_offsets[plan->bins]);
     hash_narrow(&h, 11, plan->skipped, rules->skipped);
+    if (plan->hybrid) {
+        hash_wide(&h, 12, plan->hybrid->group_offsets, plan->micro_steps + 1);
+        hash_narrow(&h, 13, plan->hybrid->group_first, plan->hybrid->groups);
+        hash_narrow(&h, 14, plan->hybrid->group_width, plan->hybrid->groups);
+    }
     return ravel__hash_end(h);
 }

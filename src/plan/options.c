@@ -1,5 +1,5 @@
 /* The planner's options as a table, and the table of methods. */
-#include "plan/internal.h"
+#include "plan/hybrid/hybrid.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -15,6 +15,18 @@ static const ravel_option table[] = {
      "a slot is a multiple of this: 2 * cp, times tp with sequence parallelism, 16 or 128 for fp8"},
     {"cp-split", RAVEL_OPTION_ENUM, AT(cp_split), "zig-zag", 0, 0, RAVEL_CP_SPLIT_CHOICES,
      "how context-parallel ranks split a slot: with cp above 1, align is raised to a multiple of 2 * cp or of cp"},
+    {"cp-pool", RAVEL_OPTION_I32, AT(cp_pool), "0", 0, 0x1p12, NULL,
+     "hybrid context parallelism: ranks (dp * cp) that form groups of different widths in each micro-step; 0: off"},
+    {"cp-widths", RAVEL_OPTION_STRING, AT(cp_widths), NULL, 0, 0, "LIST",
+     "widths that groups may have, such as 1,2,4,8 [powers of two that divide the pool, and the pool]"},
+    {"min-cp", RAVEL_OPTION_I32, AT(cp_min), "1", 1, 0x1p12, NULL, "no group of the pool is narrower"},
+    {"cp-price", RAVEL_OPTION_STRING, AT(cp_price), NULL, 0, 0, "LIST",
+     "extra time per mille by width, such as 2:30,4:60 [30 per doubling, and 150 beyond a node]"},
+    {"cp-node", RAVEL_OPTION_I32, AT(cp_node), "8", 1, 0x1p12, NULL, "ranks of a node, for the default price"},
+    {"cp-tp", RAVEL_OPTION_I32, AT(cp_tp), "1", 1, 0x1p10, NULL,
+     "tensor-parallel ranks that split sequences too: slots of a group of width k are multiples of 2 * k * this"},
+    {"cp-empty", RAVEL_OPTION_ENUM, AT(cp_empty), "filler", 0, 0, RAVEL_CP_EMPTY_CHOICES,
+     "ranks of the pool without work: run a filler, or widen groups until none is left"},
     {"max-samples", RAVEL_OPTION_I64, AT(max_samples), "0", 0, 0x1p40, NULL, "samples in one bin; 0: no cap"},
     {"multiple", RAVEL_OPTION_I32, AT(multiple), "1", 1, 0x1p20, NULL,
      "the micro-steps of an update are a multiple of this (virtual pipeline groups)"},
@@ -96,6 +108,7 @@ ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_o
                                "align %d and cp %d have a common multiple above 2^30; lower one of them", own->align,
                                own->cp);
     own->align = align;
+    if (own->cp_pool) return ravel__hybrid_options_check(own, err);
     int64_t room = own->cp * own->budget;
     if (room < own->align)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
