@@ -25,8 +25,9 @@ void plan_print_heading(const plan_data *data, const ravel_plan_options *options
     (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, options->layout, layout, sizeof layout);
     print_samples(data, plan);
     if (many) return; /* the table says the rest */
-    printf("%s rank%s x %s tokens", cli_thousands(options->dp, a, sizeof a), options->dp == 1 ? "" : "s",
-           cli_thousands(options->budget, b, sizeof b));
+    int32_t ranks = options->cp_pool ? options->cp_pool : options->dp;
+    printf("%s%s rank%s x %s tokens", options->cp_pool ? "a pool of " : "", cli_thousands(ranks, a, sizeof a),
+           ranks == 1 ? "" : "s", cli_thousands(options->budget, b, sizeof b));
     if (options->cp > 1) printf(" x cp %d", options->cp);
     if (ravel_plan_align(options) > 1) printf(", align %d", ravel_plan_align(options));
     printf(", %s, sync %s", layout, sync);
@@ -87,6 +88,25 @@ static void print_times(const ravel_plan *plan, const ravel_plan_options *option
            perfect > 0 ? (double)s->time / perfect : 1, perfect > 0 ? (double)s->time_lower_bound / perfect : 1);
 }
 
+/* Groups by width: "1 x 80, 2 x 12, 8 x 3". */
+static void print_groups(const ravel_plan *plan) {
+    const ravel_hybrid *h = plan->hybrid;
+    char text[32];
+    printf("  %-15s %14s   ", "groups", cli_thousands(h->groups, text, sizeof text));
+    int first = 1;
+    for (int32_t width = 1; width <= h->pool; width++) {
+        int64_t count = 0;
+        for (int64_t g = 0; g < h->groups; g++) count += h->group_width[g] == width;
+        if (!count) continue;
+        printf("%s%s of width %d", first ? "" : ", ", cli_thousands(count, text, sizeof text), width);
+        first = 0;
+    }
+    printf("\n  %-15s %14.4f   x the canonical bound; area is %.4f of that, the longest sample %.4f\n",
+           "time over bound", (double)plan->stats.time / (double)(h->bound_canonical ? h->bound_canonical : 1),
+           (double)h->bound_area / (double)(h->bound_canonical ? h->bound_canonical : 1),
+           (double)h->bound_longest / (double)(h->bound_canonical ? h->bound_canonical : 1));
+}
+
 void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
                         double seconds) {
     const ravel_plan_stats *s = &plan->stats;
@@ -95,7 +115,10 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     plan_print_heading(data, options, plan, 0);
     printf("\nmethod %s, effort %s: planned in %.*f ms\n\n", ravel_method_name(options->method), effort,
            seconds < 0.01 ? 2 : 0, 1e3 * seconds);
-    print_bins(s);
+    if (plan->hybrid)
+        print_groups(plan);
+    else
+        print_bins(s);
     print_micro_steps(plan, options);
     share_line("fill", s->fill, "of the budget is real tokens");
     print_padding(s);

@@ -1915,6 +1915,7 @@ FUNCTIONS = {
     "ravel_plan_options_default": (None, [C.POINTER(ravel_plan_options)]),
     "ravel_plan_options_json": (C.c_int, [C.POINTER(ravel_plan_options), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_replay": (C.c_int, [C.POINTER(ravel_plan), C.c_uint64, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_plan_slot": (C.c_int64, [C.POINTER(ravel_plan_options), C.c_int64, C.c_int32]),
     "ravel_plan_stats_json": (C.c_int, [C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_svg": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_create": (C.c_int, [C.POINTER(ravel_plan_options), C.c_double, C.c_void_p, C.POINTER(ravel_error)]),

@@ -1,5 +1,5 @@
 /* A plan as JSON and as CSV. The JSON is a contract with other programs: members are only ever added. */
-#include "report/printer.h"
+#include "report/plan_hybrid.h"
 
 #include <ravel/options.h>
 
@@ -83,8 +83,14 @@ static void put_samples(ravel__printer *t, const ravel_plan *plan, int64_t bin, 
     }
 }
 
+/* A rank that runs a filler. The other members of a wide group hold no samples of their own, but they work. */
+static int is_filler(const ravel_plan *plan, int64_t bin) {
+    if (plan->hybrid) return plan->hybrid->rank_group[bin] < 0;
+    return plan->bin_offsets[bin] == plan->bin_offsets[bin + 1];
+}
+
 static void put_bin(ravel__printer *t, const ravel_plan *plan, int64_t bin, place p) {
-    int filler = plan->bin_offsets[bin] == plan->bin_offsets[bin + 1];
+    int filler = is_filler(plan, bin);
     ravel__printer_format(t, "{\"update\":%lld,\"micro_step\":%lld,\"rank\":%lld,\"samples\":[", (long long)p.update,
                           (long long)p.step, (long long)p.rank);
     put_samples(t, plan, bin, ',');
@@ -97,7 +103,6 @@ ravel_status ravel_plan_json(const ravel_plan_input *input, const ravel_plan_opt
                              ravel_write write, void *user, ravel_error *err) {
     ravel__printer t;
     int64_t update = 0;
-    (void)input;
     ravel__printer_begin(&t, write, user, err);
     ravel__printer_string(&t, "{\"version\":1,\n\"options\":");
     put_options(&t, options);
@@ -108,6 +113,7 @@ ravel_status ravel_plan_json(const ravel_plan_input *input, const ravel_plan_opt
     }
     ravel__printer_string(&t, "],\n\"stats\":");
     put_stats(&t, plan);
+    ravel__hybrid_json(&t, input, options, plan);
     ravel__printer_string(&t, "}\n");
     return ravel__printer_end(&t);
 }
@@ -125,7 +131,8 @@ ravel_status ravel_plan_csv(const ravel_plan_input *input, const ravel_plan_opti
         int64_t samples = plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];
         ravel__printer_format(&t, "%lld,%lld,%lld,%lld,%lld,%lld,%lld,%s,", (long long)p.update, (long long)p.step,
                               (long long)p.rank, (long long)samples, (long long)plan->bin_tokens[bin],
-                              (long long)plan->bin_slots[bin], (long long)plan->bin_costs[bin], samples ? "0" : "1");
+                              (long long)plan->bin_slots[bin], (long long)plan->bin_costs[bin],
+                              is_filler(plan, bin) ? "1" : "0");
         put_samples(&t, plan, bin, ' ');
         ravel__printer_put(&t, "\n", 1);
     }

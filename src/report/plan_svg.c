@@ -8,6 +8,8 @@
 #include "base/assert.h"
 #include "report/plan_svg.h"
 
+#include "report/plan_hybrid.h"
+
 enum { COLUMNS = 96, ROWS = 32, LEFT = 46, TOP = 46, WIDTH = 960 };
 
 typedef struct grid {
@@ -118,7 +120,7 @@ void ravel__picture_svg(ravel__printer *t, const ravel_plan_options *options, co
               .columns = plan->micro_steps < 1         ? 1
                          : plan->micro_steps < COLUMNS ? plan->micro_steps
                                                        : COLUMNS,
-              .rows = plan->dp < ROWS ? plan->dp : ROWS};
+              .rows = plan->dp < ROWS || (plan->hybrid && plan->dp <= 4 * ROWS) ? plan->dp : ROWS};
     time_columns(&g);
     g.cell_width = (double)(WIDTH - LEFT - 10) / (double)g.columns;
     g.cell_height = g.rows <= 8 ? 20 : g.rows <= 16 ? 13 : 8;
@@ -133,6 +135,8 @@ void ravel__picture_svg(ravel__printer *t, const ravel_plan_options *options, co
         put_kind(t, &g, WORK, "work");
         put_kind(t, &g, PADDING, "padding");
         put_kind(t, &g, IDLE, "idle");
+        if (plan->hybrid && g.columns == plan->micro_steps && g.rows == plan->dp) /* nothing was added up */
+            ravel__hybrid_boxes(t, plan, LEFT, TOP, g.cell_width, g.cell_height);
     }
     ravel__printer_string(t, "</svg>\n");
 }

@@ -9,9 +9,10 @@
 
 #include "base/assert.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { SPARE = 4, PARTNERS = 12 };
+enum { SPARE = 4, PARTNERS = 8 };
 
 typedef struct side {
     ravel__group *group;
@@ -42,39 +43,56 @@ static int64_t larger(int64_t a, int64_t b) {
 
 /* ---- finding --------------------------------------------------------------------------------------------------- */
 
-static void consider(const trades *t, const side *x, const side *y, int32_t give, int32_t take, int32_t with,
-                     trade *best) {
+/* Whether both groups keep their room. `take` -1: nothing comes back. */
+static int is_possible(const trades *t, const side *x, const side *y, int32_t give, int32_t take) {
     const ravel__widths *widths = t->tasks->widths;
-    const int64_t *cost = t->tasks->cost, *length = t->tasks->length;
+    const int64_t *length = t->tasks->length;
     int32_t a = x->task[give], b = take < 0 ? -1 : y->task[take], wx = x->group->width, wy = y->group->width;
-    int64_t moved = cost[a] - (b < 0 ? 0 : cost[b]);
-    int64_t time = larger(ravel__group_time(widths, x->group->cost - moved, wx),
-                          ravel__group_time(widths, y->group->cost + moved, wy));
-    if (time >= best->time) return;
     int64_t gained = ravel__width_slot(widths, length[a], wy) - (b < 0 ? 0 : ravel__width_slot(widths, length[b], wy));
     int64_t freed = ravel__width_slot(widths, length[a], wx) - (b < 0 ? 0 : ravel__width_slot(widths, length[b], wx));
-    if (y->group->slots + gained > widths->room[wy] || x->group->slots - freed > widths->room[wx]) return;
-    if (b < 0 && (y->count >= y->room || y->count >= t->tasks->rules->most || x->count < 2)) return;
-    *best = (trade){with, give, take, time};
+    if (y->count >= y->room) return 0; /* what comes needs a place before anything goes back */
+    if (y->group->slots + gained > widths->room[wy] || x->group->slots - freed > widths->room[wx]) return 0;
+    return b >= 0 || (y->count < t->tasks->rules->most && x->count > 1);
+}
+
+/* What x must give to y for both to take the same time. */
+static int64_t wanted(const trades *t, const side *x, const side *y) {
+    const ravel__widths *widths = t->tasks->widths;
+    int64_t kx = widths->width[x->group->width], ky = widths->width[y->group->width];
+    int64_t fx = (1000 + widths->price[x->group->width]) * ky, fy = (1000 + widths->price[y->group->width]) * kx;
+    return (int64_t)((ravel__i128)(x->time - y->time) * 1000 * kx * ky / (fx + fy));
 }
 
 /* Costs fall in both lists, so the place in y whose cost is nearest to (x's cost - want) only moves down. */
 static void find(trades *t, const side *x, const side *y, int32_t with, trade *best) {
     const ravel__widths *widths = t->tasks->widths;
     const int64_t *cost = t->tasks->cost;
-    int64_t kx = widths->width[x->group->width], ky = widths->width[y->group->width];
-    int64_t fx = (1000 + widths->price[x->group->width]) * ky, fy = (1000 + widths->price[y->group->width]) * kx;
-    int64_t want = (int64_t)((ravel__i128)(x->time - y->time) * 1000 * kx * ky / (fx + fy));
-    int32_t near = 0;
-    if (want < 1 || x->time - want * fx / (1000 * kx * ky) >= best->time) return;
+    int64_t want = wanted(t, x, y), nearest = want, moved = 0;
+    int32_t near = 0, give = -1, take = -1;
+    if (want < 1 || ravel__group_time(widths, x->group->cost - want, x->group->width) >= best->time) return;
     for (int32_t i = 0; i < x->count; i++) {
-        int64_t target = cost[x->task[i]] - want;
-        consider(t, x, y, i, -1, with, best);
+        int64_t here = cost[x->task[i]], target = here - want;
+        if (llabs(target) < nearest && is_possible(t, x, y, i, -1)) {
+            nearest = llabs(target);
+            moved = here;
+            give = i;
+            take = -1;
+        }
         while (near < y->count && cost[y->task[near]] > target) near++;
-        for (int32_t j = near > 1 ? near - 2 : 0; j < near + 2 && j < y->count; j++)
-            consider(t, x, y, i, j, with, best);
+        for (int32_t j = near > 1 ? near - 2 : 0; j < near + 2 && j < y->count; j++) {
+            int64_t off = llabs(target - cost[y->task[j]]);
+            if (off >= nearest || !is_possible(t, x, y, i, j)) continue;
+            nearest = off;
+            moved = here - cost[y->task[j]];
+            give = i;
+            take = j;
+        }
     }
     t->tries -= x->count + y->count;
+    if (give < 0) return;
+    int64_t time = larger(ravel__group_time(widths, x->group->cost - moved, x->group->width),
+                          ravel__group_time(widths, y->group->cost + moved, y->group->width));
+    if (time < best->time) *best = (trade){with, give, take, time};
 }
 
 /* ---- applying -------------------------------------------------------------------------------------------------- */
@@ -85,6 +103,7 @@ static void drop(side *s, int32_t place) {
 
 static void put(side *s, int32_t task) {
     int32_t at = s->count++;
+    RAVEL_ASSERT(at < s->room);
     for (; at > 0 && s->task[at - 1] > task; at--) s->task[at] = s->task[at - 1];
     s->task[at] = task;
 }

@@ -92,11 +92,13 @@ typedef struct ravel__shelf {
     int32_t *member;     /* [tasks] places in the list of remaining tasks */
 } ravel__shelf;
 
-/* What remains: `left` lists tasks, largest cost first; skip is scratch of count + 1. */
+/* What remains: `left` lists tasks, largest cost first, their costs and lengths beside them. */
 typedef struct ravel__rest {
     const ravel__tasks *tasks;
     int32_t count;
-    int32_t *left, *skip;
+    int32_t *left;
+    int64_t *cost, *length;
+    int32_t *skip; /* [count + 1] skip[i] leads to the first remaining place at or after i; i itself between fills */
 } ravel__rest;
 
 /* Fills a micro-step with groups that take at most `time`, longest samples first. Groups of more than one rank take

@@ -30,18 +30,15 @@ enum { LOOK = 16 }; /* costs that do not follow lengths: places looked at for on
 
 /* The first remaining place at or after `from` of at most this cost and this length; r->count: none. */
 static int32_t remaining_within(const ravel__rest *r, int64_t cost, int64_t length, int32_t from) {
-    const ravel__tasks *t = r->tasks;
-    int32_t low = from, high = r->count;
-    while (low < high) {
-        int32_t middle = low + (high - low) / 2, task = r->left[middle];
-        if (t->cost[task] <= cost && (!t->by_length || t->length[task] <= length))
-            high = middle;
-        else
-            low = middle + 1;
+    int32_t low = from, count = r->count - from, by_length = r->tasks->by_length;
+    while (count > 0) {
+        int32_t half = count / 2, middle = low + half;
+        int fits = (r->cost[middle] <= cost) & (!by_length | (r->length[middle] <= length));
+        low = fits ? low : middle + 1;
+        count = fits ? half : count - half - 1;
     }
     low = remaining_from(r, low);
-    if (t->by_length) return low;
-    for (int32_t looks = 0; low < r->count && t->length[r->left[low]] > length; low = remaining_from(r, low + 1))
+    for (int32_t looks = 0; low < r->count && r->length[low] > length; low = remaining_from(r, low + 1))
         if (++looks == LOOK) return r->count;
     return low;
 }
@@ -55,10 +52,9 @@ static void fill_group(ravel__rest *r, ravel__shelf *s, int32_t place, int32_t w
     int64_t room = t->widths->room[w], multiple = t->widths->multiple[w];
     *g = (ravel__group){.width = w, .first = s->members};
     while (place < r->count) {
-        int32_t task = r->left[place];
-        g->cost += t->cost[task];
-        g->slots += ravel__width_slot(t->widths, t->length[task], w);
-        s->value += t->worth[task];
+        g->cost += r->cost[place];
+        g->slots += ravel__width_slot(t->widths, r->length[place], w);
+        s->value += t->worth[r->left[place]];
         s->member[s->members++] = place;
         r->skip[place] = place + 1;
         RAVEL_ASSERT(g->slots <= room);
@@ -72,7 +68,7 @@ static void fill_group(ravel__rest *r, ravel__shelf *s, int32_t place, int32_t w
 static int64_t slots_at(const ravel__rest *r, const ravel__shelf *s, const ravel__group *g, int32_t w) {
     int64_t slots = 0;
     for (int32_t i = g->first; i < g->first + g->count; i++)
-        slots += ravel__width_slot(r->tasks->widths, r->tasks->length[r->left[s->member[i]]], w);
+        slots += ravel__width_slot(r->tasks->widths, r->length[s->member[i]], w);
     return slots;
 }
 
@@ -109,7 +105,6 @@ void ravel__shelf_fill(ravel__rest *r, int64_t time, int32_t fill, ravel__shelf 
     ravel__time_limits(widths, time, limit);
     ravel__time_limits(widths, time / 16 * fill, fill_limit);
     if (widths->width[0] == 1) fill_limit[0] = limit[0];
-    for (int32_t i = 0; i <= r->count; i++) r->skip[i] = i;
     s->groups = s->members = 0;
     s->value = 0;
     s->ranks_free = widths->pool;
@@ -121,4 +116,5 @@ void ravel__shelf_fill(ravel__rest *r, int64_t time, int32_t fill, ravel__shelf 
         if (w >= 0 && widths->width[w] <= s->ranks_free) fill_group(r, s, place, w, fill_limit[w]);
     }
     if (s->groups) widen_slowest(r, s);
+    for (int32_t i = 0; i < s->members; i++) r->skip[s->member[i]] = s->member[i]; /* only those were changed */
 }

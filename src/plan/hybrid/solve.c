@@ -18,7 +18,8 @@ typedef struct way {
     int32_t fill, scale;
 } way;
 
-static const way ways[] = {{16, 18}, {15, 18}, {14, 17}, {16, 16}, {15, 14}, {13, 18}, {14, 14}, {16, 11}, {12, 16}};
+static const way ways[] = {{16, 20}, {16, 6}, {15, 18}, {14, 17}, {16, 16}, {15, 14},
+                           {13, 18}, {11, 8}, {16, 11}, {15, 8},  {16, 26}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
 /* Search limits. Work is counted in samples looked at, never by a clock. */
@@ -34,7 +35,7 @@ typedef struct hybrid_limits {
 static const hybrid_limits limits_table[] = {
     {RAVEL_EFFORT_FAST, INT32_MAX, 1, 5, 6, 16},
     {RAVEL_EFFORT_DEFAULT, 300, WAYS, 16, 12, 256},
-    {RAVEL_EFFORT_DEFAULT, INT32_MAX, 2, 8, 8, 64},
+    {RAVEL_EFFORT_DEFAULT, INT32_MAX, 2, 6, 6, 24},
     {RAVEL_EFFORT_MAX, INT32_MAX, WAYS, 24, 16, 1024},
 };
 
@@ -77,10 +78,13 @@ static ravel_status make_search(search *s) {
     size_t n = (size_t)t->count;
     s->rest.tasks = t;
     s->rest.left = ravel__arena_push(t->arena, n, sizeof *s->rest.left);
+    s->rest.cost = ravel__arena_push(t->arena, n, sizeof *s->rest.cost);
+    s->rest.length = ravel__arena_push(t->arena, n, sizeof *s->rest.length);
     s->rest.skip = ravel__arena_push(t->arena, n + 1, sizeof *s->rest.skip);
-    if (!s->rest.left || !s->rest.skip || !make_shelf(t, &s->shelf) || !make_shelf(t, &s->best_shelf) ||
-        !make_layout(t, &s->now) || !make_layout(t, &s->trial))
+    if (!s->rest.left || !s->rest.cost || !s->rest.length || !s->rest.skip || !make_shelf(t, &s->shelf) ||
+        !make_shelf(t, &s->best_shelf) || !make_layout(t, &s->now) || !make_layout(t, &s->trial))
         return ravel__no_memory(t->err, n * 100, "hybrid planning");
+    for (int32_t i = 0; i <= t->count; i++) s->rest.skip[i] = i;
     return RAVEL_OK;
 }
 
@@ -181,7 +185,7 @@ static int holds_all(search *s, int64_t time) {
 static int find_last(search *s) {
     const ravel__tasks *t = s->tasks;
     ravel__i128 work = 0;
-    for (int32_t i = 0; i < s->rest.count; i++) work += t->cost[s->rest.left[i]];
+    for (int32_t i = 0; i < s->rest.count; i++) work += s->rest.cost[i];
     int64_t low = (int64_t)(work / t->widths->pool), high = low;
     int64_t least = ravel__group_time(t->widths, t->cost[s->rest.left[0]], t->widths->count - 1);
     if (low < least) low = high = least;
@@ -213,6 +217,8 @@ static void start_over(search *s) {
     s->now.time = 0;
     s->rest.count = t->count;
     s->slots = 0;
+    memcpy(s->rest.cost, t->cost, (size_t)t->count * sizeof *t->cost);
+    memcpy(s->rest.length, t->length, (size_t)t->count * sizeof *t->length);
     for (int32_t i = 0; i < t->count; i++) {
         s->rest.left[i] = i;
         s->slots += ravel__width_slot(t->widths, t->length[i], 0);
@@ -228,8 +234,12 @@ static void remove_members(search *s, const ravel__shelf *shelf) {
         s->slots -= ravel__width_slot(t->widths, t->length[*task], 0);
         *task = -1;
     }
-    for (int32_t i = 0; i < s->rest.count; i++)
-        if (s->rest.left[i] >= 0) s->rest.left[kept++] = s->rest.left[i];
+    for (int32_t i = 0; i < s->rest.count; i++) {
+        if (s->rest.left[i] < 0) continue;
+        s->rest.left[kept] = s->rest.left[i];
+        s->rest.cost[kept] = s->rest.cost[i];
+        s->rest.length[kept++] = s->rest.length[i];
+    }
     s->rest.count = kept;
 }
 
@@ -258,21 +268,68 @@ static ravel_status solve_way(search *s, way how, int64_t mean) {
     return offer(s);
 }
 
-ravel_status ravel__hybrid_solve(ravel__tasks *tasks, int64_t bound_time, int64_t bound_steps, ravel__layout *layout) {
-    ravel__mark mark;
+static ravel_status solve_part(ravel__tasks *tasks, int64_t mean, ravel__layout *layout) {
     search s = {.tasks = tasks, .limits = limits_for(tasks->rules->options.effort, tasks->count)};
-    if (!make_layout(tasks, layout)) return ravel__no_memory(tasks->err, (size_t)tasks->count * 40, "hybrid planning");
-    if (!tasks->count) return RAVEL_OK;
-    mark = ravel__arena_mark(tasks->arena);
+    ravel__mark mark = ravel__arena_mark(tasks->arena);
     s.best = *layout;
+    s.best.time = INT64_MAX;
     ravel_status status = make_search(&s);
-    int64_t mean = bound_time / (bound_steps ? bound_steps : 1);
     for (int32_t i = 0; !status && i < s.limits->ways; i++) status = solve_way(&s, ways[i], mean);
-    if (!status && s.best.group != layout->group) {
-        copy_layout(&s, &s.best, layout);
-    } else if (!status) {
-        *layout = s.best;
-    }
+    if (!status && s.best.group != layout->group) copy_layout(&s, &s.best, layout);
+    layout->groups = s.best.groups;
+    layout->steps = s.best.steps;
+    layout->time = s.best.time;
     ravel__arena_rewind(tasks->arena, mark);
+    return status;
+}
+
+/* ---- parts -------------------------------------------------------------------------------------------------------- */
+
+enum { PART = 4096, PART_PER_RANK = 64 };
+
+/* Every parts-th task from `first` on. */
+static ravel_status make_part(const ravel__tasks *t, int32_t parts, int32_t first, ravel__tasks *part) {
+    size_t n = (size_t)((t->count - first + parts - 1) / parts);
+    *part = *t;
+    part->count = (int32_t)n;
+    part->length = ravel__arena_push(t->arena, n, sizeof *part->length);
+    part->cost = ravel__arena_push(t->arena, n, sizeof *part->cost);
+    part->worth = ravel__arena_push(t->arena, n, sizeof *part->worth);
+    part->fit = ravel__arena_push(t->arena, n, sizeof *part->fit);
+    if (!part->length || !part->cost || !part->worth || !part->fit) return ravel__no_memory(t->err, n * 25, "a part");
+    for (int32_t i = 0; i < part->count; i++) {
+        part->length[i] = t->length[first + i * parts];
+        part->cost[i] = t->cost[first + i * parts];
+        part->fit[i] = t->fit[first + i * parts];
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status add_part(const ravel__tasks *t, int32_t parts, int32_t first, int64_t mean, ravel__layout *layout) {
+    ravel__mark mark = ravel__arena_mark(t->arena);
+    ravel__tasks part;
+    ravel__layout own;
+    ravel_status status = make_part(t, parts, first, &part);
+    if (!status && !make_layout(&part, &own)) status = ravel__no_memory(t->err, (size_t)part.count * 40, "a part");
+    if (!status) status = solve_part(&part, mean, &own);
+    for (int32_t i = 0; !status && i < part.count; i++) layout->of[first + i * parts] = layout->groups + own.of[i];
+    for (int32_t g = 0; !status && g < own.groups; g++) {
+        layout->group[layout->groups] = own.group[g];
+        layout->group[layout->groups++].step += layout->steps;
+    }
+    if (!status) layout->steps += own.steps;
+    ravel__arena_rewind(t->arena, mark);
+    return status;
+}
+
+/* A long update is cut into parts of the same distribution, so that time stays linear in the number of samples. */
+ravel_status ravel__hybrid_solve(ravel__tasks *tasks, int64_t bound_time, int64_t bound_steps, ravel__layout *layout) {
+    int32_t size = PART_PER_RANK * tasks->widths->pool > PART ? PART_PER_RANK * tasks->widths->pool : PART;
+    int32_t parts = (tasks->count + size - 1) / size;
+    int64_t mean = bound_time / (bound_steps ? bound_steps : 1);
+    if (!make_layout(tasks, layout)) return ravel__no_memory(tasks->err, (size_t)tasks->count * 40, "hybrid planning");
+    ravel_status status = RAVEL_OK;
+    if (parts == 1) return solve_part(tasks, mean, layout);
+    for (int32_t i = 0; !status && i < parts; i++) status = add_part(tasks, parts, i, mean, layout);
     return status;
 }

@@ -97,12 +97,34 @@ static int64_t common_multiple(int64_t a, int64_t b) {
     return a / x * b;
 }
 
+static int64_t multiple_of(const ravel_plan_options *o, int64_t width) {
+    int64_t parts = width == 1 ? 1 : o->cp_split == RAVEL_CP_SPLIT_ZIGZAG ? 2 * width : width;
+    return common_multiple(o->align, parts * o->cp_tp);
+}
+
+int64_t ravel_plan_slot(const ravel_plan_options *o, int64_t length, int32_t width) {
+    int64_t multiple = width > 0 ? multiple_of(o, width) : ravel_plan_align(o);
+    return (length + multiple - 1) / multiple * multiple;
+}
+
 static void set_slots(const ravel_plan_options *o, ravel__widths *w) {
     for (int32_t i = 0; i < w->count; i++) {
-        int64_t k = w->width[i], parts = k == 1 ? 1 : o->cp_split == RAVEL_CP_SPLIT_ZIGZAG ? 2 * k : k;
-        w->multiple[i] = common_multiple(o->align, parts * o->cp_tp);
-        w->room[i] = k * o->budget / w->multiple[i] * w->multiple[i];
+        w->multiple[i] = multiple_of(o, w->width[i]);
+        w->room[i] = w->width[i] * o->budget / w->multiple[i] * w->multiple[i];
     }
+}
+
+/* A width whose slots are so coarse that it holds less than a narrower one is of no use. */
+static void drop_useless(ravel__widths *w) {
+    int32_t kept = 0;
+    for (int32_t i = 0; i < w->count; i++) {
+        if (w->room[i] < 1 || (kept && w->room[i] < w->room[kept - 1])) continue;
+        w->width[kept] = w->width[i];
+        w->price[kept] = w->price[i];
+        w->multiple[kept] = w->multiple[i];
+        w->room[kept++] = w->room[i];
+    }
+    w->count = kept;
 }
 
 static void drop_narrow(int32_t least, ravel__widths *w) {
@@ -129,15 +151,17 @@ ravel_status ravel__widths_make(const ravel_plan_options *o, ravel__widths *w, r
         status = read_prices(o->cp_price, w, err);
     else
         default_prices(o->cp_node, w);
+    if (status) return status;
     set_slots(o, w);
+    drop_useless(w);
+    if (!w->count)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the budget of %lld tokens per rank holds no slot at any width of the pool of %d (align "
+                               "%d, cp-tp %d); raise budget",
+                               (long long)o->budget, o->cp_pool, o->align, o->cp_tp);
     w->rising = 1;
     for (int32_t i = 1; i < w->count; i++) w->rising = w->rising && w->price[i] >= w->price[i - 1];
-    if (!status && w->room[w->count - 1] < 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "a group of %d ranks holds %lld tokens, less than one slot of %lld; raise budget",
-                               w->width[w->count - 1], (long long)(w->width[w->count - 1] * o->budget),
-                               (long long)w->multiple[w->count - 1]);
-    return status;
+    return RAVEL_OK;
 }
 
 /* ---- options ------------------------------------------------------------------------------------------------- */
