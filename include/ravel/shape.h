@@ -13,6 +13,14 @@
 extern "C" {
 #endif
 
+/* How rotary positions are stretched beyond those that the model was first trained with. */
+typedef enum ravel_rope {
+    RAVEL_ROPE_PLAIN,
+    RAVEL_ROPE_LINEAR, /* every frequency divided by the factor */
+    RAVEL_ROPE_LLAMA3, /* low frequencies divided, high ones kept, a smooth change in between */
+    RAVEL_ROPE_OTHER   /* a kind that is not listed here */
+} ravel_rope;
+
 typedef struct ravel_shape {
     int64_t hidden; /* model width */
     int64_t layers;
@@ -39,6 +47,13 @@ typedef struct ravel_shape {
     int64_t kv_rank;
     int64_t rope_dim;
     int64_t v_dim;
+    int64_t window;         /* keys that a query sees, itself included, the same in every layer; 0: all */
+    int32_t rope;           /* ravel_rope; this and the rest with a rope that is not plain */
+    int32_t reserved;       /* 0 */
+    double rope_factor;     /* what frequencies are divided by */
+    double rope_low;        /* llama3: wavelengths above rope_positions / rope_low are divided, */
+    double rope_high;       /* below rope_positions / rope_high kept */
+    int64_t rope_positions; /* llama3: positions of the first training */
 } ravel_shape;
 
 /* Reads a Hugging Face config (Llama, Mistral, Qwen2, Qwen3, their MoE kin, DeepSeek and what is named like them; of a

@@ -419,6 +419,12 @@ RAVEL_REFIT_SPARE = 0
 RAVEL_REFIT_UNDO = 1
 RAVEL_REFIT_COPY = 2
 
+# ravel_rope
+RAVEL_ROPE_PLAIN = 0
+RAVEL_ROPE_LINEAR = 1
+RAVEL_ROPE_LLAMA3 = 2
+RAVEL_ROPE_OTHER = 3
+
 # ravel_sink_kind
 RAVEL_SINK_LOG = 0
 RAVEL_SINK_PROGRESS = 1
@@ -993,6 +999,13 @@ ravel_shape._fields_ = [
     ("kv_rank", C.c_int64),
     ("rope_dim", C.c_int64),
     ("v_dim", C.c_int64),
+    ("window", C.c_int64),
+    ("rope", C.c_int32),
+    ("reserved", C.c_int32),
+    ("rope_factor", C.c_double),
+    ("rope_low", C.c_double),
+    ("rope_high", C.c_double),
+    ("rope_positions", C.c_int64),
 ]
 ravel_cost._fields_ = [
     ("linear", C.c_int64),

@@ -125,6 +125,47 @@ static double rope_theta(reader *r, double missing) {
     return real(r, "rope_theta", missing);
 }
 
+/* The object that says how rope is scaled, under its new or its old name. */
+static const ravel_json_node *scaling(const reader *r) {
+    const ravel_json_node *node = member(r, "rope_parameters");
+    return node ? node : member(r, "rope_scaling");
+}
+
+static double scaling_number(reader *r, const char *key, double missing) {
+    double value = missing;
+    const ravel_json_node *node = ravel_json_get(r->doc, scaling(r), key);
+    if (node && node->kind != RAVEL_JSON_NULL && (!ravel_json_real(node, &value) || !(value > 0)))
+        refuse(r, key, "a positive number");
+    return value;
+}
+
+static void read_rope(reader *r, ravel_shape *s) {
+    static const struct {
+        const char *name;
+        ravel_rope rope;
+    } ropes[] = {{"default", RAVEL_ROPE_PLAIN}, {"linear", RAVEL_ROPE_LINEAR}, {"llama3", RAVEL_ROPE_LLAMA3}};
+    const ravel_json_node *node = scaling(r), *type = ravel_json_get(r->doc, node, "rope_type");
+    if (!type) type = ravel_json_get(r->doc, node, "type");
+    if (!type || type->kind != RAVEL_JSON_STRING) return;
+    s->rope = RAVEL_ROPE_OTHER;
+    for (size_t i = 0; i < sizeof ropes / sizeof *ropes; i++)
+        if (ravel_json_is(type, ropes[i].name)) s->rope = (int32_t)ropes[i].rope;
+    if (s->rope == RAVEL_ROPE_PLAIN) return;
+    s->rope_factor = scaling_number(r, "factor", 1);
+    if (s->rope != RAVEL_ROPE_LLAMA3) return;
+    s->rope_low = scaling_number(r, "low_freq_factor", 1);
+    s->rope_high = scaling_number(r, "high_freq_factor", 4);
+    s->rope_positions = (int64_t)scaling_number(r, "original_max_position_embeddings", (double)s->max_positions);
+}
+
+/* Mistral has a window unless it is null; Qwen's is turned on by a flag of its own. Where only some layers have one, it
+ * is not a window of the model. */
+static void read_window(reader *r, const kind *k, ravel_shape *s) {
+    int mistral = strcmp(k->model_type, "mistral") == 0;
+    if (mistral && !ravel_json_get(r->doc, r->root, "sliding_window")) s->window = 4096;
+    if (mistral) s->window = number(r, "sliding_window", s->window);
+}
+
 static int listed(const reader *r, const ravel_json_node *list, int64_t layer) {
     int64_t value;
     if (!list || list->kind != RAVEL_JSON_ARRAY) return 0;
@@ -191,6 +232,8 @@ static void read_shape(reader *r, ravel_shape *s) {
     s->gated = k->gated;
     s->rope_theta = rope_theta(r, k->rope_theta);
     s->norm_eps = real(r, "rms_norm_eps", real(r, "norm_epsilon", k->norm_eps));
+    read_rope(r, s);
+    read_window(r, k, s);
 }
 
 /* ---- public --------------------------------------------------------------------------------------------- */

@@ -11,10 +11,17 @@ typedef struct named {
 } named;
 
 /* clang-format off */
+#define PLAIN_ROPE 0, RAVEL_ROPE_PLAIN, 0, 0, 0, 0, 0
+/* Llama 3.2: 8192 positions stretched by 32. */
+#define LLAMA32(hidden, layers, heads, kv, dim, ffn) \
+    {hidden, layers, heads, kv, dim, ffn, 128256, 0, 0, 0, 0, 0, 131072, 1, 0, 0, 1, 5e5, 1e-5, 0, 0, 0, 0, \
+     0, RAVEL_ROPE_LLAMA3, 0, 32, 1, 4, 8192}
 #define DENSE(hidden, layers, heads, kv, dim, ffn, vocab, positions, tied, qk_norm, bias, theta, eps) \
-    {hidden, layers, heads, kv, dim, ffn, vocab, 0, 0, 0, 0, 0, positions, tied, qk_norm, bias, 1, theta, eps, 0, 0, 0, 0}
+    {hidden, layers, heads, kv, dim, ffn, vocab, 0, 0, 0, 0, 0, positions, tied, qk_norm, bias, 1, theta, eps, 0, 0, 0, 0, \
+     PLAIN_ROPE}
 #define MOE(hidden, layers, heads, kv, dim, ffn, vocab, experts, active, expert, positions, qk_norm, theta, eps) \
-    {hidden, layers, heads, kv, dim, ffn, vocab, experts, active, expert, 0, 0, positions, 0, qk_norm, 0, 1, theta, eps, 0, 0, 0, 0}
+    {hidden, layers, heads, kv, dim, ffn, vocab, experts, active, expert, 0, 0, positions, 0, qk_norm, 0, 1, theta, eps, 0, 0, 0, 0, \
+     PLAIN_ROPE}
 
 static const named shapes[] = {
     /*                      hidden lay. heads kv  dim  ffn    vocab   positions tied norm bias theta eps */
@@ -30,8 +37,8 @@ static const named shapes[] = {
     {"qwen2.5-7b",     DENSE(3584, 28, 28,  4, 128, 18944, 152064, 131072, 0, 0, 1, 1e6, 1e-6)},
     {"qwen2.5-14b",    DENSE(5120, 48, 40,  8, 128, 13824, 152064, 131072, 0, 0, 1, 1e6, 1e-5)},
     {"qwen2.5-32b",    DENSE(5120, 64, 40,  8, 128, 27648, 152064, 131072, 0, 0, 1, 1e6, 1e-5)},
-    {"llama-1b",       DENSE(2048, 16, 32,  8,  64,  8192, 128256, 131072, 1, 0, 0, 5e5, 1e-5)}, /* Llama-3.2-1B */
-    {"llama-3b",       DENSE(3072, 28, 24,  8, 128,  8192, 128256, 131072, 1, 0, 0, 5e5, 1e-5)}, /* Llama-3.2-3B */
+    {"llama-1b",     LLAMA32(2048, 16, 32,  8,  64,  8192)}, /* Llama-3.2-1B */
+    {"llama-3b",     LLAMA32(3072, 28, 24,  8, 128,  8192)}, /* Llama-3.2-3B */
     {"llama-8b",       DENSE(4096, 32, 32,  8, 128, 14336, 128256,   8192, 0, 0, 0, 5e5, 1e-5)}, /* Llama-3-8B */
     {"llama-70b",      DENSE(8192, 80, 64,  8, 128, 28672, 128256,   8192, 0, 0, 0, 5e5, 1e-5)}, /* Llama-3-70B */
     {"mistral-7b",     DENSE(4096, 32, 32,  8, 128, 14336,  32768,  32768, 0, 0, 0, 1e6, 1e-5)}, /* v0.3 */
@@ -40,7 +47,7 @@ static const named shapes[] = {
     {"qwen3-30b-a3b",    MOE(2048, 48, 32,  4, 128,  6144, 151936, 128, 8,   768,  40960, 1, 1e6, 1e-6)},
     {"qwen3-235b-a22b",  MOE(4096, 94, 64,  4, 128, 12288, 151936, 128, 8,  1536,  40960, 1, 1e6, 1e-6)},
     {"deepseek-v3",    {7168, 61, 128, 128, 192, 18432, 129280, 256, 8, 2048, 2048, 3, 163840, 0, 0, 0, 1, 1e4, 1e-6,
-                        1536, 512, 64, 128}},
+                        1536, 512, 64, 128, PLAIN_ROPE}},
 };
 /* clang-format on */
 

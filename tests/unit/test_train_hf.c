@@ -13,7 +13,7 @@ static bool make_folder(char *folder, size_t bytes) {
 }
 
 static void remove_file(const char *folder, const char *name) {
-    char path[512];
+    char path[1024];
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     (void)unlink(path);
 }
@@ -52,7 +52,8 @@ TEST(train_hf_round_trip) {
         CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
         const train_params *params = train_model_params(r.model);
         train_array weights = train_model_array(r.model), copy = weights;
-        CHECK_OK(train_folder_save(folder, &shape, params, &weights, kinds[i / 2].dtype, i - 1, &err), &err);
+        train_folder_options save = {.dtype = kinds[i / 2].dtype, .eos = i - 1};
+        CHECK_OK(train_folder_save(folder, &shape, params, &weights, &save, &err), &err);
         int32_t stops[2];
         CHECK_EQ(train_stops_read(folder, stops, 2), i > 0);
         if (i > 0) CHECK_EQ(stops[0], i - 1);
@@ -63,13 +64,57 @@ TEST(train_hf_round_trip) {
         CHECK_OK(train_tensors_load(params, &copy, folder, &err), &err);
         double off = relative_distance(loaded, weights.data, params->elements);
         CHECK(off <= kinds[i / 2].off);
-        CHECK_EQ(train_folder_save(folder, &shape, params, &weights, RAVEL_I32, -1, &err), RAVEL_E_ARGUMENT);
+        save.dtype = RAVEL_I32;
+        CHECK_EQ(train_folder_save(folder, &shape, params, &weights, &save, &err), RAVEL_E_ARGUMENT);
         free(loaded);
         rig_close(&r);
     }
     remove_file(folder, "config.json");
     remove_file(folder, "model.safetensors");
     CHECK(rmdir(folder) == 0);
+}
+
+/* A folder in shards reads back as the same weights; tensors beyond those that the config describes are named. */
+TEST(train_hf_shards_and_tensors_too_many) {
+    char folder[256], path[400];
+    rig r;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_shape shape = small_shape();
+    train_model_options o;
+    train_model_options_default(&o);
+    o.budget = 8;
+    o.inference = 1;
+    CHECK(make_folder(folder, sizeof folder) && rig_open(&r, "cpu", 1, &shape, &o));
+    CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
+    const train_params *params = train_model_params(r.model);
+    train_array weights = train_model_array(r.model), copy = weights;
+    train_folder_options save = {.dtype = RAVEL_F32, .eos = -1, .shard_bytes = params->parameters * 4 / 3};
+    CHECK_OK(train_folder_save(folder, &shape, params, &weights, &save, &err), &err);
+    float *loaded = calloc((size_t)params->elements, sizeof *loaded);
+    copy.data = loaded;
+    CHECK_OK(train_tensors_load(params, &copy, folder, &err), &err);
+    CHECK(relative_distance(loaded, weights.data, params->elements) == 0);
+    rig_close(&r);
+    shape.layers = 1; /* the folder has one more */
+    CHECK(rig_open(&r, "cpu", 1, &shape, &o));
+    weights = train_model_array(r.model);
+    CHECK_EQ(train_tensors_load(train_model_params(r.model), &weights, folder, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_HAS(err.message, "model.layers.1.");
+    rig_close(&r);
+    int shards = 0;
+    for (int n = 2; n < 9 && !shards; n++) {
+        (void)snprintf(path, sizeof path, "%s/model-00001-of-%05d.safetensors", folder, n);
+        if (access(path, F_OK) == 0) shards = n;
+    }
+    CHECK(shards >= 3);
+    for (int i = 1; i <= shards; i++) {
+        (void)snprintf(path, sizeof path, "model-%05d-of-%05d.safetensors", i, shards);
+        remove_file(folder, path);
+    }
+    remove_file(folder, "model.safetensors.index.json");
+    remove_file(folder, "config.json");
+    CHECK(rmdir(folder) == 0);
+    free(loaded);
 }
 
 /* Tokenizer and end tokens of a model travel with it. */
@@ -83,7 +128,7 @@ TEST(train_hf_rest_of_a_folder) {
     CHECK(write_text(from, "generation_config.json", "{\"eos_token_id\": [5, 6, 8, 9, 10]}"));
     CHECK(train_stops_read(from, stops, 4) == 4 && stops[0] == 5 && stops[3] == 9);
     CHECK(write_text(from, "tokenizer.json", "the tokenizer"));
-    CHECK_OK(train_folder_copy_rest(from, to, &err), &err);
+    CHECK_OK(train_folder_copy_rest(from, to, RAVEL_F32, &err), &err);
     CHECK(train_stops_read(to, stops, 4) == 4);
     char path[512];
     (void)snprintf(path, sizeof path, "%s/tokenizer.json", to);
@@ -92,8 +137,8 @@ TEST(train_hf_rest_of_a_folder) {
     CHECK(fgets(text, sizeof text, f) != NULL);
     (void)fclose(f);
     CHECK_STR(text, "the tokenizer");
-    remove_file(from, "config.json");
     for (int i = 0; i < 2; i++) {
+        remove_file(i ? from : to, "config.json");
         remove_file(i ? from : to, "generation_config.json");
         remove_file(i ? from : to, "tokenizer.json");
         CHECK(rmdir(i ? from : to) == 0);
@@ -141,7 +186,24 @@ TEST(train_hf_configs_that_it_would_get_wrong) {
     } rows[] = {
         {"{" SIZES "}", RAVEL_OK, ""},
         {"{" SIZES ", \"rope_scaling\": null, \"use_sliding_window\": false}", RAVEL_OK, ""},
-        {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\"}}", RAVEL_E_UNSUPPORTED, "llama3"},
+        {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}}", RAVEL_OK, ""},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", RAVEL_OK, ""},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": -2}}", RAVEL_E_DATA, "factor"},
+        {"{" SIZES ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"low_freq_factor\": 9}}", RAVEL_E_DATA, "above"},
+        {"{" SIZES ", \"mlp_bias\": true}", RAVEL_E_UNSUPPORTED, "mlp_bias"},
+        {"{" SIZES ", \"attention_bias\": true}", RAVEL_E_UNSUPPORTED, "attention_bias"},
+        {"{" SIZES ", \"attn_logit_softcapping\": 50.0}", RAVEL_E_UNSUPPORTED, "soft cap"},
+        {"{" SIZES ", \"attn_logit_softcapping\": null}", RAVEL_OK, ""},
+        {"{" SIZES ", \"use_qk_norm\": true}", RAVEL_E_UNSUPPORTED, "use_qk_norm"},
+        {"{" SIZES ", \"partial_rotary_factor\": 0.5}", RAVEL_E_UNSUPPORTED, "partial_rotary_factor"},
+        {"{" SIZES ", \"partial_rotary_factor\": 1.0}", RAVEL_OK, ""},
+        {"{" SIZES ", \"quantization_config\": {}}", RAVEL_E_UNSUPPORTED, "quantised"},
+        {"{" SIZES ", \"layer_types\": [\"full_attention\"]}", RAVEL_OK, ""},
+        {"{" SIZES ", \"layer_types\": [\"sliding_attention\"]}", RAVEL_E_UNSUPPORTED, "layer_types"},
+        {"{" SIZES ", \"model_type\": \"gemma2\"}", RAVEL_E_UNSUPPORTED, "llama, mistral, qwen2, qwen3"},
+        {"{" SIZES ", \"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 16}", RAVEL_OK, ""},
+        {"{" SIZES ", \"model_type\": \"qwen2\", \"use_sliding_window\": true}", RAVEL_E_UNSUPPORTED,
+         "use_sliding_window"},
         {"{" SIZES ", \"rope_scaling\": {\"type\": \"yarn\"}}", RAVEL_E_UNSUPPORTED, "yarn"},
         {"{" SIZES ", \"hidden_act\": \"gelu\"}", RAVEL_E_UNSUPPORTED, "gelu"},
         {"{" SIZES ", \"use_sliding_window\": true}", RAVEL_E_UNSUPPORTED, "use_sliding_window"},

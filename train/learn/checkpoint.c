@@ -60,9 +60,8 @@ static ravel_status save_begin(saver *s, const char *folder, ravel_error *err) {
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
     int32_t dtype = l->options.save_dtype;
     train_array weights = train_model_array(l->model);
-    ravel_status status =
-        train_folder_save(folder, &l->shape, train_model_params(l->model), &weights, dtype, l->eos, err);
-    if (!status && l->options.model->model) status = train_folder_copy_rest(l->options.model->model, folder, err);
+    train_folder_options model = {.dtype = dtype, .eos = l->eos, .source = l->options.model->model};
+    ravel_status status = train_folder_save(folder, &l->shape, train_model_params(l->model), &weights, &model, err);
     if (!status) status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_writer_create(path, &options, &s->writer, err);
     (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->optimizer));
@@ -167,8 +166,7 @@ ravel_status train_learner_load(train_learner *l, const char *folder, ravel_erro
     char path[PATH];
     ravel_safetensors *file = NULL;
     train_array weights = train_model_array(l->model);
-    ravel_status status = join(path, folder, "model.safetensors", err);
-    if (!status) status = train_tensors_load(train_model_params(l->model), &weights, path, err);
+    ravel_status status = train_tensors_load(train_model_params(l->model), &weights, folder, err);
     if (!status) status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_open(path, l->options.allocator, &file, err);
     for (int i = 0; i < ARRAYS && !status; i++)

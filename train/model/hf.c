@@ -1,178 +1,19 @@
+/* Tensors of a model folder, in and out. The config and the other files are hf_config.c's. */
 #include "train/model/hf.h"
 
 #include "train/kernels/arena.h"
 
-#include <ravel/json.h>
+#include <ravel/file.h>
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-
-/* ---- config.json ---------------------------------------------------------------------------------------- */
-
-static ravel_status read_text(const char *path, char **text, size_t *bytes, ravel_error *err) {
-    enum { MOST = 16 << 20 };
-    FILE *f = fopen(path, "rb");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot read %s: %s", path, strerror(errno));
-    size_t room = 1 << 16, used = 0;
-    char *buffer = train__alloc(NULL, room);
-    while (buffer && room <= MOST) {
-        used += fread(buffer + used, 1, room - used, f);
-        if (used < room) break;
-        char *larger = train__alloc(NULL, 2 * room);
-        if (larger) memcpy(larger, buffer, used);
-        train__release(NULL, buffer, room);
-        buffer = larger;
-        room *= 2;
-    }
-    int failed = ferror(f) || !buffer || room > MOST;
-    (void)fclose(f);
-    if (failed) {
-        train__release(NULL, buffer, room);
-        return ravel_error_set(err, RAVEL_E_IO, "cannot read %s, or it is larger than a config", path);
-    }
-    *text = buffer;
-    *bytes = used;
-    return RAVEL_OK;
-}
-
-static void config_path(const char *path, char *out, size_t bytes) {
-    struct stat s;
-    int folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-    (void)snprintf(out, bytes, "%s%s", path, folder ? "/config.json" : "");
-}
-
-/* rope_scaling or rope_parameters with a type other than "default". */
-static const char *odd_rope(const ravel_json *doc, const ravel_json_node *root) {
-    static const char *const places[] = {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const ravel_json_node *type = ravel_json_path(doc, root, places[i]);
-        if (type && type->kind == RAVEL_JSON_STRING && !ravel_json_is(type, "default")) return type->as.string;
-    }
-    return NULL;
-}
-
-static ravel_status check_config(const ravel_json *doc, const char *path, ravel_error *err) {
-    const ravel_json_node *root = ravel_json_root(doc), *act = ravel_json_get(doc, root, "hidden_act");
-    const char *rope = odd_rope(doc, root);
-    int windows = 0;
-    if (rope)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "%s: rope of type \"%s\"; the trainer has the default "
-                               "one only",
-                               path, rope);
-    if (act && act->kind == RAVEL_JSON_STRING && !ravel_json_is(act, "silu"))
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s: hidden_act \"%s\"; the trainer has silu only", path,
-                               act->as.string);
-    if (ravel_json_boolean(ravel_json_get(doc, root, "use_sliding_window"), &windows) && windows)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s: use_sliding_window; the trainer attends to all", path);
-    return RAVEL_OK;
-}
-
-ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err) {
-    char file[4096], *text = NULL;
-    size_t bytes = 0;
-    ravel_json *doc = NULL;
-    ravel_shape read;
-    config_path(path, file, sizeof file);
-    ravel_status status = read_text(file, &text, &bytes, err);
-    if (status) return status;
-    status = ravel_json_parse(text, bytes, NULL, &doc, err);
-    if (!status) status = ravel_shape_parse(text, bytes, &read, err);
-    if (status && err) ravel_error_prefix(err, "%s", file);
-    if (!status) status = check_config(doc, file, err);
-    ravel_json_free(doc);
-    train__release(NULL, text, bytes);
-    if (!status) *shape = read;
-    return status;
-}
-
-static const struct {
-    int32_t dtype;
-    const char *torch;
-} torch_names[] = {{RAVEL_F32, "float32"}, {RAVEL_BF16, "bfloat16"}, {RAVEL_F16, "float16"}};
-
-static ravel_status torch_name(int32_t dtype, const char **name, ravel_error *err) {
-    for (size_t i = 0; i < sizeof torch_names / sizeof *torch_names; i++)
-        if (torch_names[i].dtype == dtype) {
-            *name = torch_names[i].torch;
-            return RAVEL_OK;
-        }
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "weights can be saved as f32, bf16 or f16, not as %s",
-                           ravel_dtype_name(dtype) ? ravel_dtype_name(dtype) : "that");
-}
-
-/* The family whose layers are these: norms on q and k, biases, or neither. */
-static void family(const ravel_shape *s, const char **architecture, const char **type) {
-    *architecture = s->qk_norm ? "Qwen3ForCausalLM" : s->attention_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM";
-    *type = s->qk_norm ? "qwen3" : s->attention_bias ? "qwen2" : "llama";
-}
-
-static int print_config(FILE *f, const ravel_shape *s, const char *dtype, int32_t eos) {
-    const char *architecture, *type;
-    char end[64] = "";
-    family(s, &architecture, &type);
-    if (eos >= 0) (void)snprintf(end, sizeof end, "  \"eos_token_id\": %d,\n", eos);
-    return fprintf(f,
-                   "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n  \"dtype\": \"%s\",\n"
-                   "  \"torch_dtype\": \"%s\",\n  \"hidden_size\": %lld,\n  \"num_hidden_layers\": %lld,\n"
-                   "  \"num_attention_heads\": %lld,\n  \"num_key_value_heads\": %lld,\n  \"head_dim\": %lld,\n"
-                   "  \"intermediate_size\": %lld,\n  \"vocab_size\": %lld,\n  \"max_position_embeddings\": %lld,\n"
-                   "  \"tie_word_embeddings\": %s,\n  \"attention_bias\": %s,\n  \"hidden_act\": \"silu\",\n"
-                   "%s  \"rope_theta\": %.17g,\n  \"rms_norm_eps\": %.17g\n}\n",
-                   architecture, type, dtype, dtype, (long long)s->hidden, (long long)s->layers, (long long)s->heads,
-                   (long long)s->kv_heads, (long long)s->head_dim, (long long)s->ffn, (long long)s->vocab,
-                   (long long)(s->max_positions ? s->max_positions : 4096), s->tied ? "true" : "false",
-                   s->attention_bias ? "true" : "false", end, s->rope_theta, s->norm_eps);
-}
-
-ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
-                                ravel_error *err) {
-    const char *name = NULL;
-    ravel_status status = torch_name(dtype, &name, err);
-    if (status) return status;
-    FILE *f = fopen(path, "wb");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
-    int failed = print_config(f, shape, name, eos) < 0;
-    if (fclose(f) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
-    return RAVEL_OK;
-}
-
-/* eos_token_id of one file: a number or a list of them. */
-static int32_t stops_of(const char *path, int32_t *stops, int32_t room) {
-    char *text = NULL;
-    size_t bytes = 0;
-    ravel_json *doc = NULL;
-    int32_t count = 0;
-    int64_t id;
-    if (read_text(path, &text, &bytes, NULL)) return 0;
-    if (!ravel_json_parse(text, bytes, NULL, &doc, NULL)) {
-        const ravel_json_node *node = ravel_json_get(doc, ravel_json_root(doc), "eos_token_id");
-        int list = node && node->kind == RAVEL_JSON_ARRAY;
-        if (list) node = ravel_json_first(doc, node);
-        while (count < room && ravel_json_integer(node, &id) && id >= 0 && id <= INT32_MAX) {
-            stops[count++] = (int32_t)id;
-            node = list ? ravel_json_next(doc, node) : NULL;
-        }
-    }
-    ravel_json_free(doc);
-    train__release(NULL, text, bytes);
-    return count;
-}
-
-int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room) {
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/generation_config.json", folder);
-    int32_t count = stops_of(path, stops, room);
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    return count ? count : stops_of(path, stops, room);
-}
+#include <unistd.h>
 
 /* ---- tensors -------------------------------------------------------------------------------------------- */
 
 /* Elements on their way between device and file. */
-enum { PIECE = 1 << 18 };
+enum { PIECE = 1 << 18, SHARD_PATH = 4096 };
 
 static ravel_status load_tensor(const train_tensor *t, const ravel_safetensors *file, const train_array *to,
                                 void *piece, ravel_error *err) {
@@ -189,15 +30,52 @@ static ravel_status load_tensor(const train_tensor *t, const ravel_safetensors *
     return status;
 }
 
+/* Tensors that a file may hold beside those of the table: frequencies that old checkpoints kept, and a head that is the
+ * embedding. */
+static int may_be_left(const train_params *params, const char *name) {
+    static const char tail[] = ".rotary_emb.inv_freq";
+    size_t n = strlen(name), m = sizeof tail - 1;
+    if (n > m && strcmp(name + n - m, tail) == 0) return 1;
+    return strcmp(name, "lm_head.weight") == 0 && train_params_head(params) == train_params_embedding(params);
+}
+
+static ravel_status check_all_used(const train_params *params, const ravel_safetensors *file, ravel_error *err) {
+    int64_t extra = 0;
+    const char *first = NULL;
+    for (int64_t i = 0; i < ravel_safetensors_count(file); i++) {
+        const char *name = ravel_safetensors_at(file, i)->name;
+        if (train_params_find(params, name) || may_be_left(params, name)) continue;
+        if (!first) first = name;
+        extra++;
+    }
+    if (!extra) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                           "%s and %lld other tensors are not part of the model that the config describes", first,
+                           (long long)extra - 1);
+}
+
+/* Of a folder, the index or model.safetensors where there is one: a checkpoint has other files beside it. */
+static void weights_path(const char *path, char *out) {
+    static const char *const names[] = {"/model.safetensors.index.json", "/model.safetensors"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        (void)snprintf(out, SHARD_PATH, "%.4000s%s", path, names[i]);
+        if (access(out, F_OK) == 0) return;
+    }
+    (void)snprintf(out, SHARD_PATH, "%.4000s", path);
+}
+
 ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err) {
     ravel_safetensors *file = NULL;
-    ravel_status status = ravel_safetensors_open(path, NULL, &file, err);
+    char name[SHARD_PATH];
+    weights_path(path, name);
+    ravel_status status = ravel_safetensors_open(name, NULL, &file, err);
     if (status) return status;
     train__arena arena = {0};
     void *piece = train__arena_take_array(&arena, PIECE, (size_t)ravel_dtype_bytes(to->dtype));
     status = train__arena_status(&arena, "a piece of a tensor", err);
     for (int64_t i = 0; i < params->count && !status; i++)
         status = load_tensor(params->tensors + i, file, to, piece, err);
+    if (!status) status = check_all_used(params, file, err);
     if (status && err) ravel_error_prefix(err, "%s", path);
     train__arena_free(&arena);
     ravel_safetensors_free(file);
@@ -228,76 +106,127 @@ static ravel_status save_tensor(const saving *s, int64_t index, const train_tens
     return status;
 }
 
-static ravel_status save_all(const saving *s, const train_params *params, ravel_error *err) {
-    ravel_status status = ravel_safetensors_writer_metadata(s->writer, "format", "pt", err);
+/* Tensors first .. last - 1 of the table as one file. */
+static ravel_status save_range(saving *s, const char *path, const train_params *params, int64_t first, int64_t last,
+                               const ravel_safetensors_options *options, ravel_error *err) {
     int64_t index = 0;
-    for (int64_t i = 0; i < params->count && !status; i++) {
+    ravel_status status = ravel_safetensors_writer_create(path, options, &s->writer, err);
+    if (status) return status;
+    status = ravel_safetensors_writer_metadata(s->writer, "format", "pt", err);
+    for (int64_t i = first; i < last && !status; i++) {
         const train_tensor *t = params->tensors + i;
         status = ravel_safetensors_writer_declare(s->writer, t->name, s->dtype, t->rank, t->dims, &index, err);
     }
-    for (int64_t i = 0; i < params->count && !status; i++) /* declared in this order, so numbered 0, 1, ... */
-        status = save_tensor(s, i, params->tensors + i, err);
-    return status ? status : ravel_safetensors_writer_finish(s->writer, err);
+    for (int64_t i = first; i < last && !status; i++) /* declared in this order, so numbered 0, 1, ... */
+        status = save_tensor(s, i - first, params->tensors + i, err);
+    if (!status) status = ravel_safetensors_writer_finish(s->writer, err);
+    ravel_safetensors_writer_free(s->writer);
+    return status;
+}
+
+static ravel_status saving_open(saving *s, train__arena *arena, const train_array *from, int32_t dtype,
+                                ravel_error *err) {
+    const char *name = NULL;
+    ravel_status status = train__torch_name(dtype, &name, err);
+    *s = (saving){.from = from, .dtype = dtype};
+    if (status) return status;
+    s->piece = train__arena_take_array(arena, PIECE, (size_t)ravel_dtype_bytes(from->dtype));
+    s->converted = train__arena_take_array(arena, PIECE, (size_t)ravel_dtype_bytes(dtype));
+    return train__arena_status(arena, "a piece of a tensor", err);
 }
 
 ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
                                 const ravel_safetensors_options *options, ravel_error *err) {
-    const char *name = NULL;
-    saving s = {.from = from, .dtype = dtype};
-    ravel_status status = torch_name(dtype, &name, err);
-    if (!status) status = ravel_safetensors_writer_create(path, options, &s.writer, err);
-    if (status) return status;
     train__arena arena = {0};
-    s.piece = train__arena_take_array(&arena, PIECE, (size_t)ravel_dtype_bytes(from->dtype));
-    s.converted = train__arena_take_array(&arena, PIECE, (size_t)ravel_dtype_bytes(dtype));
-    status = train__arena_status(&arena, "a piece of a tensor", err);
-    if (!status) status = save_all(&s, params, err);
+    saving s;
+    ravel_status status = saving_open(&s, &arena, from, dtype, err);
+    if (!status) status = save_range(&s, path, params, 0, params->count, options, err);
     train__arena_free(&arena);
-    ravel_safetensors_writer_free(s.writer);
+    return status;
+}
+
+/* ---- folders -------------------------------------------------------------------------------------------- */
+
+/* The first tensor of each shard, and the number of tensors after the last: starts[0 .. *shards]. A shard holds as many
+ * tensors as fit `most` bytes, at least one. */
+static void cut_shards(const train_params *params, int32_t dtype, int64_t most, int64_t *starts, int64_t *shards) {
+    int64_t used = 0;
+    *shards = 0;
+    for (int64_t i = 0; i < params->count; i++) {
+        int64_t bytes = params->tensors[i].count * ravel_dtype_bytes(dtype);
+        if (i == 0 || used + bytes > most) {
+            starts[(*shards)++] = i;
+            used = 0;
+        }
+        used += bytes;
+    }
+    starts[*shards] = params->count;
+}
+
+static void shard_name(char *name, size_t room, int64_t shard, int64_t shards) {
+    if (shards == 1)
+        (void)snprintf(name, room, "model.safetensors");
+    else
+        (void)snprintf(name, room, "model-%05lld-of-%05lld.safetensors", (long long)shard + 1, (long long)shards);
+}
+
+static ravel_status write_index(const char *folder, const train_params *params, int32_t dtype, const int64_t *starts,
+                                int64_t shards, ravel_error *err) {
+    char path[SHARD_PATH], name[64];
+    const char *before = "";
+    (void)snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+    FILE *f = fopen(path, "wb");
+    if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
+    (void)fprintf(f, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {",
+                  (long long)(params->parameters * ravel_dtype_bytes(dtype)));
+    for (int64_t shard = 0; shard < shards; shard++) {
+        shard_name(name, sizeof name, shard, shards);
+        for (int64_t i = starts[shard]; i < starts[shard + 1]; i++, before = ",")
+            (void)fprintf(f, "%s\n    \"%s\": \"%s\"", before, params->tensors[i].name, name);
+    }
+    (void)fputs("\n  }\n}\n", f);
+    int failed = ferror(f);
+    if (fclose(f) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
+    return RAVEL_OK;
+}
+
+static ravel_status save_shards(const char *folder, const train_params *params, const train_array *from, int32_t dtype,
+                                int64_t shard_bytes, ravel_error *err) {
+    train__arena arena = {0};
+    saving s;
+    int64_t shards = 0, *starts = NULL;
+    ravel_status status = saving_open(&s, &arena, from, dtype, err);
+    if (!status) {
+        TRAIN__TAKE(&arena, starts, params->count + 1);
+        status = train__arena_status(&arena, "the list of files", err);
+    }
+    if (!status) cut_shards(params, dtype, shard_bytes > 0 ? shard_bytes : INT64_C(5) << 30, starts, &shards);
+    for (int64_t i = 0; i < shards && !status; i++) {
+        char path[SHARD_PATH], name[64];
+        shard_name(name, sizeof name, i, shards);
+        (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+        status = save_range(&s, path, params, starts[i], starts[i + 1], NULL, err);
+    }
+    if (!status && shards > 1) status = write_index(folder, params, dtype, starts, shards, err);
+    if (!status && shards == 1) { /* an index of earlier shards would be read instead */
+        char path[SHARD_PATH];
+        (void)snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
+        (void)unlink(path);
+    }
+    train__arena_free(&arena);
     return status;
 }
 
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
-                               const train_array *from, int32_t dtype, int32_t eos, ravel_error *err) {
-    char path[4096];
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return ravel_error_set(err, RAVEL_E_IO, "cannot make the folder %s: %s", folder, strerror(errno));
-    if (strlen(folder) > sizeof path - 32)
+                               const train_array *from, const train_folder_options *options, ravel_error *err) {
+    char path[SHARD_PATH];
+    if (strlen(folder) > sizeof path - 64)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the folder's name is too long");
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    ravel_status status = train_config_write(path, shape, dtype, eos, err);
+    ravel_status status = ravel_folder_make(folder, err);
     if (status) return status;
-    (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    return train_tensors_save(path, params, from, dtype, NULL, err);
-}
-
-/* ---- the rest of a folder ------------------------------------------------------------------------------- */
-
-static ravel_status copy_file(FILE *in, const char *to, ravel_error *err) {
-    char piece[1 << 14];
-    size_t bytes;
-    FILE *out = fopen(to, "wb");
-    if (!out) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", to, strerror(errno));
-    int failed = 0;
-    while (!failed && (bytes = fread(piece, 1, sizeof piece, in)) > 0) failed = fwrite(piece, 1, bytes, out) != bytes;
-    failed |= ferror(in);
-    if (fclose(out) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", to, strerror(errno));
-    return RAVEL_OK;
-}
-
-ravel_status train_folder_copy_rest(const char *from, const char *to, ravel_error *err) {
-    static const char *const names[] = {"generation_config.json",  "tokenizer.json",  "tokenizer_config.json",
-                                        "special_tokens_map.json", "vocab.json",      "merges.txt",
-                                        "added_tokens.json",       "tokenizer.model", "chat_template.jinja"};
-    ravel_status status = RAVEL_OK;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !status; i++) {
-        char source[4096], target[4096];
-        (void)snprintf(source, sizeof source, "%.4000s/%s", from, names[i]);
-        (void)snprintf(target, sizeof target, "%.4000s/%s", to, names[i]);
-        FILE *in = fopen(source, "rb");
-        if (!in) continue;
-        status = copy_file(in, target, err);
-        (void)fclose(in);
-    }
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    status = train_config_write(path, shape, options->dtype, options->eos, err);
+    if (!status) status = save_shards(folder, params, from, options->dtype, options->shard_bytes, err);
+    if (!status && options->source) status = train_folder_copy_rest(options->source, folder, options->dtype, err);
     return status;
 }

@@ -6,7 +6,7 @@
  *     train_array weights = train_model_array(model);
  *     train_tensors_load(train_model_params(model), &weights, "Qwen3-0.6B", &err);
  *     ...
- *     train_folder_save("out", &shape, params, &weights, RAVEL_BF16, eos, &err);
+ *     train_folder_save("out", &shape, params, &weights, &(train_folder_options){.dtype = RAVEL_BF16}, &err);
  *
  * Any flat array of the parameters' layout can be loaded and saved, not only weights: the optimiser's states too.
  */
@@ -17,33 +17,46 @@
 
 #include "train/model/params.h"
 
-/* The shape from a config.json, or from the folder that holds it. E_UNSUPPORTED where the config asks for what the
- * trainer would silently get wrong: scaled rope, another activation, sliding windows. */
+/* The shape from a config.json, or from the folder that holds it. E_UNSUPPORTED names what the trainer lacks: a
+ * model_type that is not in its table (arch.h), another activation or rope, biases, windows or soft caps. */
 ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err);
 /* A config.json that transformers reads back as the same model; `dtype` is what it says of the weights, `eos` the token
  * that ends an answer (-1: nothing is said). */
 ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
                                 ravel_error *err);
+/* The config.json of one folder in another, all keys kept, with the new dtype. */
+ravel_status train_config_copy(const char *from, const char *to, int32_t dtype, ravel_error *err);
 
 /* The tokens that end an answer, as the folder's generation_config.json or else its config.json says (eos_token_id, one
  * or several): at most `room` of them; returns how many, 0 where nothing is said. */
 int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room);
 
 /* Fills the array from a safetensors file, an index or a folder. Every tensor must be there with its shape; f32, bf16 and
- * f16 are converted to the array's dtype. What the file holds beyond the table is passed over. On an error the array may
- * be partly filled. */
+ * f16 are converted to the array's dtype. A tensor that is not in the table is E_UNSUPPORTED and named: the config then
+ * describes another model. On an error the array may be partly filled. */
 ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err);
 /* One safetensors file of `dtype` (RAVEL_F32, RAVEL_BF16, RAVEL_F16), with metadata format = pt. The path holds the old
  * file or the whole new one at any time (see ravel/safetensors.h). `options` may be NULL: durable. */
 ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
                                 const ravel_safetensors_options *options, ravel_error *err);
 
-/* config.json and model.safetensors in `folder`, which is made where it is missing. */
-ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
-                               const train_array *from, int32_t dtype, int32_t eos, ravel_error *err);
+typedef struct train_folder_options {
+    int32_t dtype;       /* of the file: RAVEL_F32, RAVEL_BF16, RAVEL_F16 */
+    int32_t eos;         /* token that ends an answer, for config.json; -1: not known */
+    int64_t shard_bytes; /* the most bytes of one safetensors file, as far as tensors allow; 0: 5 GiB */
+    const char *source; /* folder that the model came from: its config.json is kept (with the new dtype), and so are its
+                            tokenizer, chat template and generation config; NULL: none */
+} train_folder_options;
 
-/* What a model's folder holds beside config and weights, and other programs want of a checkpoint: the tokenizer's files
- * and generation_config.json, copied where they are there. */
-ravel_status train_folder_copy_rest(const char *from, const char *to, ravel_error *err);
+/* config.json and model.safetensors (or its shards and their index) in `folder`, which is made where it is missing. */
+ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
+                               const train_array *from, const train_folder_options *options, ravel_error *err);
+
+/* What a model's folder holds beside its weights, and other programs want of a checkpoint: config.json (with `dtype`),
+ * the tokenizer's files, chat template and generation_config.json, copied where they are there. */
+ravel_status train_folder_copy_rest(const char *from, const char *to, int32_t dtype, ravel_error *err);
+
+/* float32, bfloat16 or float16; E_ARGUMENT where weights are not saved as that. */
+ravel_status train__torch_name(int32_t dtype, const char **name, ravel_error *err);
 
 #endif

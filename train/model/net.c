@@ -16,18 +16,30 @@ void train__net_init(train__net *net, const train_kernels *kernels, train_device
     net->qkv_width = net->q_width + 2 * net->kv_width;
     net->eps = (train_real)shape->norm_eps;
     net->scale = (train_real)(1 / sqrt((double)shape->head_dim));
+    net->window = (int32_t)shape->window;
 }
 
-/* The angle of pair i at position p is p / theta^(2i / head_dim). */
+/* What pair i turns by from one position to the next: theta^(-2i / head_dim), stretched as the shape says. */
+static double frequency(const ravel_shape *s, int64_t i) {
+    double plain = pow(s->rope_theta, -2 * (double)i / (double)s->head_dim);
+    if (s->rope == RAVEL_ROPE_PLAIN) return plain;
+    if (s->rope == RAVEL_ROPE_LINEAR) return plain / s->rope_factor;
+    double turns = (double)s->rope_positions * plain / 6.283185307179586476925; /* within the first training */
+    if (turns < s->rope_low) return plain / s->rope_factor;
+    if (turns > s->rope_high) return plain;
+    double smooth = (turns - s->rope_low) / (s->rope_high - s->rope_low);
+    return (1 - smooth) * plain / s->rope_factor + smooth * plain;
+}
+
 void train__net_rope_tables(const train__net *net, train_real *cosine, train_real *sine, int64_t positions,
                             train_real *row) {
-    int64_t dim = net->shape.head_dim, half = dim / 2;
+    int64_t half = net->shape.head_dim / 2;
     size_t bytes = (size_t)half * sizeof *row;
-    double slope = -2 * log(net->shape.rope_theta) / (double)dim;
+    TRAIN_ASSERT(net->shape.rope != RAVEL_ROPE_OTHER);
     for (int64_t p = 0; p < positions; p++) {
-        for (int64_t i = 0; i < half; i++) row[i] = (train_real)cos((double)p * exp(slope * (double)i));
+        for (int64_t i = 0; i < half; i++) row[i] = (train_real)cos((double)p * frequency(&net->shape, i));
         net->kernels->upload(net->device, cosine + p * half, row, bytes);
-        for (int64_t i = 0; i < half; i++) row[i] = (train_real)sin((double)p * exp(slope * (double)i));
+        for (int64_t i = 0; i < half; i++) row[i] = (train_real)sin((double)p * frequency(&net->shape, i));
         net->kernels->upload(net->device, sine + p * half, row, bytes);
     }
 }

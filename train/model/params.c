@@ -112,10 +112,11 @@ static ravel_status check(const ravel_shape *shape, ravel_error *err) {
     if (status) return status;
     const char *what = shape->experts ? "experts" : shape->kv_rank ? "latent attention" : NULL;
     if (!shape->gated) what = "a feed-forward block without a gate";
+    if (shape->rope == RAVEL_ROPE_OTHER) what = "this kind of rope scaling";
     if (what)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the trainer has no kernels for %s; it takes dense models with gated feed-forward "
-                               "blocks (Qwen3, Qwen2, Llama)",
+                               "blocks (Llama, Mistral, Qwen2, Qwen3)",
                                what);
     if (ravel_shape_parameters(shape) > INT64_MAX / 64)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "the model has more parameters than can be addressed");

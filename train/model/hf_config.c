@@ -1,0 +1,239 @@
+/* config.json of a model folder, in and out, and the files that travel with it. */
+#include "train/model/hf.h"
+
+#include "train/kernels/host.h"
+#include "train/model/arch.h"
+
+#include <ravel/file.h>
+#include <ravel/json.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { PATH = 4096, LARGEST = 16 << 20 };
+
+static void config_path(const char *path, char *out) {
+    struct stat s;
+    int folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+    (void)snprintf(out, PATH, "%s%s", path, folder ? "/config.json" : "");
+}
+
+/* The document of a JSON file; its text too, where wanted. */
+static ravel_status read_json(const char *path, ravel_json **doc, char **text, size_t *bytes, ravel_error *err) {
+    char *own = NULL;
+    size_t size = 0;
+    ravel_status status = ravel_file_read(path, LARGEST, NULL, &own, &size, err);
+    if (status) return status;
+    status = ravel_json_parse(own, size, NULL, doc, err);
+    if (status && err) ravel_error_prefix(err, "%s", path);
+    if (!status && text) {
+        *text = own;
+        *bytes = size;
+        return RAVEL_OK;
+    }
+    ravel_file_free(NULL, own, size);
+    return status;
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------- */
+
+ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err) {
+    char file[PATH], *text = NULL;
+    size_t bytes = 0;
+    ravel_json *doc = NULL;
+    ravel_shape read;
+    config_path(path, file);
+    ravel_status status = read_json(file, &doc, &text, &bytes, err);
+    if (status) return status;
+    status = ravel_shape_parse(text, bytes, &read, err);
+    if (!status) status = train_arch_check(doc, &read, err);
+    if (status && err) ravel_error_prefix(err, "%s", file);
+    ravel_json_free(doc);
+    ravel_file_free(NULL, text, bytes);
+    if (!status) *shape = read;
+    return status;
+}
+
+/* eos_token_id of one file: a number or a list of them. */
+static int32_t stops_of(const char *path, int32_t *stops, int32_t room) {
+    ravel_json *doc = NULL;
+    int32_t count = 0;
+    int64_t id;
+    if (read_json(path, &doc, NULL, NULL, NULL)) return 0;
+    const ravel_json_node *node = ravel_json_get(doc, ravel_json_root(doc), "eos_token_id");
+    int list = node && node->kind == RAVEL_JSON_ARRAY;
+    if (list) node = ravel_json_first(doc, node);
+    while (count < room && ravel_json_integer(node, &id) && id >= 0 && id <= INT32_MAX) {
+        stops[count++] = (int32_t)id;
+        node = list ? ravel_json_next(doc, node) : NULL;
+    }
+    ravel_json_free(doc);
+    return count;
+}
+
+int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room) {
+    char path[PATH];
+    (void)snprintf(path, sizeof path, "%s/generation_config.json", folder);
+    int32_t count = stops_of(path, stops, room);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    return count ? count : stops_of(path, stops, room);
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------- */
+
+static const struct {
+    int32_t dtype;
+    const char *torch;
+} torch_names[] = {{RAVEL_F32, "float32"}, {RAVEL_BF16, "bfloat16"}, {RAVEL_F16, "float16"}};
+
+ravel_status train__torch_name(int32_t dtype, const char **name, ravel_error *err) {
+    for (size_t i = 0; i < sizeof torch_names / sizeof *torch_names; i++)
+        if (torch_names[i].dtype == dtype) {
+            *name = torch_names[i].torch;
+            return RAVEL_OK;
+        }
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "weights can be saved as f32, bf16 or f16, not as %s",
+                           ravel_dtype_name(dtype) ? ravel_dtype_name(dtype) : "that");
+}
+
+static void print_rope(FILE *f, const ravel_shape *s) {
+    if (s->rope == RAVEL_ROPE_LINEAR)
+        (void)fprintf(f, "  \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": %.17g},\n", s->rope_factor);
+    if (s->rope == RAVEL_ROPE_LLAMA3)
+        (void)fprintf(f,
+                      "  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.17g, \"low_freq_factor\": %.17g, "
+                      "\"high_freq_factor\": %.17g, \"original_max_position_embeddings\": %lld},\n",
+                      s->rope_factor, s->rope_low, s->rope_high, (long long)s->rope_positions);
+}
+
+static void print_config(FILE *f, const ravel_shape *s, const char *dtype, int32_t eos) {
+    const train_arch *arch = train_arch_of(s);
+    const struct {
+        const char *key;
+        int64_t value;
+    } numbers[] = {
+        {"hidden_size", s->hidden},        {"num_hidden_layers", s->layers},
+        {"num_attention_heads", s->heads}, {"num_key_value_heads", s->kv_heads},
+        {"head_dim", s->head_dim},         {"intermediate_size", s->ffn},
+        {"vocab_size", s->vocab},          {"max_position_embeddings", s->max_positions ? s->max_positions : 4096}};
+    (void)fprintf(f, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", arch->name, arch->model_type);
+    (void)fprintf(f, "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\",\n", dtype, dtype);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        (void)fprintf(f, "  \"%s\": %lld,\n", numbers[i].key, (long long)numbers[i].value);
+    if (arch->window && s->window) (void)fprintf(f, "  \"sliding_window\": %lld,\n", (long long)s->window);
+    if (arch->window && !s->window) (void)fputs("  \"sliding_window\": null,\n", f);
+    if (eos >= 0) (void)fprintf(f, "  \"eos_token_id\": %d,\n", eos);
+    print_rope(f, s);
+    (void)fprintf(f, "  \"tie_word_embeddings\": %s,\n  \"attention_bias\": %s,\n  \"hidden_act\": \"silu\",\n",
+                  s->tied ? "true" : "false", s->attention_bias ? "true" : "false");
+    (void)fprintf(f, "  \"rope_theta\": %.17g,\n  \"rms_norm_eps\": %.17g\n}\n", s->rope_theta, s->norm_eps);
+}
+
+static ravel_status close_file(FILE *f, const char *path, ravel_error *err) {
+    int failed = ferror(f);
+    if (fclose(f) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
+    return RAVEL_OK;
+}
+
+ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
+                                ravel_error *err) {
+    const char *name = NULL;
+    ravel_status status = train__torch_name(dtype, &name, err);
+    if (status) return status;
+    FILE *f = fopen(path, "wb");
+    if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
+    print_config(f, shape, name, eos);
+    return close_file(f, path, err);
+}
+
+/* ---- the folder that a model came from ------------------------------------------------------------------ */
+
+static void print_string(FILE *f, const char *text, size_t bytes) {
+    char small[512], *quoted = small;
+    size_t need = ravel_json_quote(text, bytes, small, sizeof small) + 1;
+    if (need > sizeof small) {
+        quoted = train__alloc(NULL, need);
+        if (quoted) (void)ravel_json_quote(text, bytes, quoted, need);
+    }
+    (void)fputs(quoted ? quoted : "\"\"", f);
+    if (quoted != small) train__release(NULL, quoted, need);
+}
+
+/* A value again as text. At the top, the two names of the dtype get the new one. */
+static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *node, int depth, const char *dtype) {
+    int object = node->kind == RAVEL_JSON_OBJECT;
+    switch (node->kind) {
+    case RAVEL_JSON_NULL: (void)fputs("null", f); return;
+    case RAVEL_JSON_FALSE: (void)fputs("false", f); return;
+    case RAVEL_JSON_TRUE: (void)fputs("true", f); return;
+    case RAVEL_JSON_INTEGER: (void)fprintf(f, "%lld", (long long)node->as.integer); return;
+    case RAVEL_JSON_REAL: (void)fprintf(f, "%.17g", node->as.real); return;
+    case RAVEL_JSON_STRING: print_string(f, node->as.string, node->bytes); return;
+    default: break;
+    }
+    (void)fputs(object ? "{" : "[", f);
+    const char *before = "";
+    for (const ravel_json_node *n = ravel_json_first(doc, node); n; n = ravel_json_next(doc, n), before = ",") {
+        int is_dtype = object && depth == 1 && (strcmp(n->key, "torch_dtype") == 0 || strcmp(n->key, "dtype") == 0);
+        (void)fprintf(f, "%s\n%*s", before, 2 * depth, "");
+        if (object) print_string(f, n->key, strlen(n->key));
+        if (object) (void)fputs(": ", f);
+        if (is_dtype)
+            print_string(f, dtype, strlen(dtype));
+        else
+            print_value(f, doc, n, depth + 1, dtype);
+    }
+    (void)fprintf(f, "\n%*s%s", 2 * (depth - 1), "", object ? "}" : "]");
+}
+
+ravel_status train_config_copy(const char *from, const char *to, int32_t dtype, ravel_error *err) {
+    char source[PATH], target[PATH];
+    const char *name = NULL;
+    ravel_json *doc = NULL;
+    config_path(from, source);
+    (void)snprintf(target, sizeof target, "%.4000s/config.json", to);
+    ravel_status status = train__torch_name(dtype, &name, err);
+    if (!status) status = read_json(source, &doc, NULL, NULL, err);
+    if (status) return status;
+    FILE *f = fopen(target, "wb");
+    if (f) {
+        print_value(f, doc, ravel_json_root(doc), 1, name);
+        (void)fputs("\n", f);
+        status = close_file(f, target, err);
+    } else {
+        status = ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", target, strerror(errno));
+    }
+    ravel_json_free(doc);
+    return status;
+}
+
+static ravel_status copy_file(FILE *in, const char *to, ravel_error *err) {
+    char piece[1 << 14];
+    size_t bytes;
+    FILE *out = fopen(to, "wb");
+    if (!out) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", to, strerror(errno));
+    while ((bytes = fread(piece, 1, sizeof piece, in)) > 0 && fwrite(piece, 1, bytes, out) == bytes) {}
+    ravel_status status = close_file(out, to, err);
+    if (!status && ferror(in)) status = ravel_error_set(err, RAVEL_E_IO, "cannot read what becomes %s", to);
+    return status;
+}
+
+ravel_status train_folder_copy_rest(const char *from, const char *to, int32_t dtype, ravel_error *err) {
+    static const char *const names[] = {"generation_config.json",  "tokenizer.json",  "tokenizer_config.json",
+                                        "special_tokens_map.json", "vocab.json",      "merges.txt",
+                                        "added_tokens.json",       "tokenizer.model", "chat_template.jinja",
+                                        "chat_template.json"};
+    ravel_status status = train_config_copy(from, to, dtype, err);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !status; i++) {
+        char source[PATH], target[PATH];
+        (void)snprintf(source, sizeof source, "%.4000s/%s", from, names[i]);
+        (void)snprintf(target, sizeof target, "%.4000s/%s", to, names[i]);
+        FILE *in = fopen(source, "rb");
+        if (!in) continue;
+        status = copy_file(in, target, err);
+        (void)fclose(in);
+    }
+    return status;
+}
