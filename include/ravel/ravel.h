@@ -1,6 +1,6 @@
 /* ravel/ravel.h: everything at once. The headers, from the ground up:
  *
- *     base, options, json, dtype          status and errors, memory, option tables, element types
+ *     base, options, json, dtype, module  status and errors, memory, option tables, element types, loaded modules
  *     shape                               a transformer's sizes
  *     device                              where memory is: host, pinned, CUDA; streams, events, sharing
  *     plan, report                        lengths in, plan out; a plan as JSON, CSV, page or picture
@@ -10,14 +10,12 @@
  *     refit                               weights from trainers to generators
  *     metrics, flops                      where every token and every second went
  *     safetensors, lengths, mock, file    files and mock data
- *     tokenizer, chat                     text to token ids and back; conversations to tokens and a loss mask
  */
 #ifndef RAVEL_RAVEL_H
 #define RAVEL_RAVEL_H
 
 #include <ravel/base.h>
 #include <ravel/batch.h>
-#include <ravel/chat.h>
 #include <ravel/comm.h>
 #include <ravel/device.h>
 #include <ravel/dtype.h>
@@ -31,6 +29,7 @@
 #include <ravel/meta.h>
 #include <ravel/metrics.h>
 #include <ravel/mock.h>
+#include <ravel/module.h>
 #include <ravel/options.h>
 #include <ravel/order.h>
 #include <ravel/plan.h>
@@ -40,7 +39,6 @@
 #include <ravel/safetensors.h>
 #include <ravel/shape.h>
 #include <ravel/source.h>
-#include <ravel/tokenizer.h>
 #include <ravel/weights.h>
 
 #endif

@@ -1,4 +1,4 @@
-#include "base/module.h"
+#include <ravel/module.h>
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ static int look_around(search *s, const char *name) {
 
 /* RTLD_GLOBAL: Open MPI loads its parts with dlopen, and they expect to find libmpi's symbols. RTLD_NODELETE: neither
  * MPI nor CUDA can be unloaded and started again. */
-ravel_status ravel__module_load(const ravel__module *m, void **handle, ravel_error *err) {
+ravel_status ravel_module_load(const ravel_module *m, void **handle, ravel_error *err) {
     search s = {.flags = RTLD_NOW | RTLD_NODELETE | (m->global ? RTLD_GLOBAL : RTLD_LOCAL)};
     const char *file = m->file && *m->file ? m->file : getenv(m->variable);
     if (file && *file) {
@@ -84,8 +84,8 @@ ravel_status ravel__module_load(const ravel__module *m, void **handle, ravel_err
     return RAVEL_OK;
 }
 
-ravel__module_fn ravel__module_find(void *handle, const char *name) {
-    ravel__module_fn function;
+ravel_module_fn ravel_module_find(void *handle, const char *name) {
+    ravel_module_fn function;
     void *symbol = dlsym(handle, name);
     memcpy(&function, &symbol, sizeof function); /* ISO C has no cast from an object to a function pointer */
     return function;

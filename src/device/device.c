@@ -5,7 +5,7 @@
 #include "device/handle.h"
 
 #include "base/memory.h"
-#include "base/module.h"
+#include <ravel/module.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,14 +20,14 @@ static ravel_status load_host(const ravel__driver **driver, ravel_error *err) {
 }
 
 static ravel_status load_cuda(const ravel__driver **driver, ravel_error *err) {
-    static const ravel__module module = {.what = "CUDA",
-                                         .variable = "RAVEL_CUDA_MODULE",
-                                         .advice = "build with NVIDIA's nvcc installed",
-                                         .names = {"libravel_cuda.so", NULL}};
+    static const ravel_module module = {.what = "CUDA",
+                                        .variable = "RAVEL_CUDA_MODULE",
+                                        .advice = "build with NVIDIA's nvcc installed",
+                                        .names = {"libravel_cuda.so", NULL}};
     void *handle = NULL;
-    ravel_status status = ravel__module_load(&module, &handle, err);
+    ravel_status status = ravel_module_load(&module, &handle, err);
     if (status) return status;
-    ravel__driver_fn get = (ravel__driver_fn)ravel__module_find(handle, "ravel_driver");
+    ravel__driver_fn get = (ravel__driver_fn)ravel_module_find(handle, "ravel_driver");
     if (!get)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the CUDA module exports no ravel_driver; is it Ravel's, and of this version?");

@@ -446,7 +446,7 @@ static void merged(const trio *t) {
         float *part = random_array(N * WIDTH, 1), *part_lse = random_array(N * HEADS, 1);
         train_attention x = {.samples = 1, .heads = HEADS, .kv_heads = HEADS, .head_dim = DIM, .scale = 0.3f};
         x.window = window;
-        x.queries = x.keys = (train_ragged){N, N, starts, all};
+        x.queries = x.keys = (train_ragged){N, N, starts, all, NULL};
         x.q = q, x.k = k, x.v = v, x.d_o = d_o;
         x.ld_q = x.ld_k = x.ld_v = x.ld_dq = x.ld_dk = x.ld_dv = WIDTH;
         float *d_k = random_array(N * WIDTH, 1), *d_v = random_array(N * WIDTH, 1);
@@ -458,11 +458,11 @@ static void merged(const trio *t) {
             const train_kernels *set = p ? t->fast : t->ref;
             train_device *device = p == 0 ? t->ref_device : p == 1 ? t->one : t->many;
             train_attention y = x;
-            y.keys = (train_ragged){CUT, CUT, starts, head};
+            y.keys = (train_ragged){CUT, CUT, starts, head, NULL};
             y.o = OF(o2, p), y.lse = OF(lse2, p);
             set->attention(device, &y);
             train_attention z = x;
-            z.keys = (train_ragged){N - CUT, N - CUT, starts, tail};
+            z.keys = (train_ragged){N - CUT, N - CUT, starts, tail, NULL};
             z.shifts = back;
             z.k = k + CUT * WIDTH, z.v = v + CUT * WIDTH;
             z.o = part, z.lse = part_lse;

@@ -4,6 +4,8 @@
 #include "train/kernels/cpu/sets.h"
 #include "train/kernels/ref/ref.h"
 
+#include <ravel/module.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -21,22 +23,39 @@ static int has_avx2(void) {
 }
 #endif
 
+/* The CUDA set is a module of its own, so that nothing here links CUDA. */
+static ravel_status load_cuda(const train_kernels **kernels, ravel_error *err) {
+    static const ravel_module module = {.what = "CUDA trainer",
+                                        .variable = "RAVEL_TRAIN_CUDA_MODULE",
+                                        .advice = "build with NVIDIA's nvcc, cuBLASLt and cuDNN installed",
+                                        .names = {"libravel_train_cuda.so", NULL}};
+    void *handle;
+    ravel_status status = ravel_module_load(&module, &handle, err);
+    if (status) return status;
+    const train_kernels *(*get)(void) = (const train_kernels *(*)(void))ravel_module_find(handle, "train_cuda_set");
+    if (!get) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the CUDA trainer module has no train_cuda_set");
+    *kernels = get();
+    return RAVEL_OK;
+}
+
 /* A name may be on several rows: the first that the machine can run is taken. */
 static const struct {
     const char *name;
     const train_kernels *table;
     int (*usable)(void);
     const char *needs;
+    ravel_status (*load)(const train_kernels **kernels, ravel_error *err); /* instead of a table */
 } sets[] = {
-    {"ref", &REF(table), always, "nothing"},
+    {"ref", &REF(table), always, "nothing", NULL},
 #if TRAIN_CPU_X86
-    {"cpu", &train__cpu_avx512, has_avx512, ""},
-    {"cpu", &train__cpu_avx2, has_avx2, ""},
-    {"cpu-avx512", &train__cpu_avx512, has_avx512, "AVX-512 (F, VL, BW, DQ)"},
-    {"cpu-avx2", &train__cpu_avx2, has_avx2, "AVX2 and FMA"},
+    {"cpu", &train__cpu_avx512, has_avx512, "", NULL},
+    {"cpu", &train__cpu_avx2, has_avx2, "", NULL},
+    {"cpu-avx512", &train__cpu_avx512, has_avx512, "AVX-512 (F, VL, BW, DQ)", NULL},
+    {"cpu-avx2", &train__cpu_avx2, has_avx2, "AVX2 and FMA", NULL},
 #endif
-    {"cpu", &train__cpu_base, always, ""},
-    {"cpu-base", &train__cpu_base, always, ""},
+    {"cpu", &train__cpu_base, always, "", NULL},
+    {"cpu-base", &train__cpu_base, always, "", NULL},
+    {"cuda", NULL, always, "", load_cuda},
 };
 enum { SETS = sizeof sets / sizeof *sets };
 
@@ -67,6 +86,7 @@ ravel_status train_kernels_find(const char *name, const train_kernels **kernels,
     const char *needs = NULL;
     for (int i = 0; i < SETS; i++) {
         if (strcmp(sets[i].name, name) != 0) continue;
+        if (sets[i].load) return sets[i].load(kernels, err);
         if (sets[i].usable()) {
             *kernels = sets[i].table;
             return RAVEL_OK;

@@ -77,7 +77,8 @@ typedef struct train_device_options {
     int32_t products;                 /* train_products */
     int32_t gpu;                      /* of a GPU set: which one, from 0 */
     int32_t any_order;                /* sums in any order where that is faster: bits may differ from run to run */
-    const char *cache;                /* folder for plans and timed choices; NULL: none is kept */
+    const char *cache;                /* folder for plans and timed choices; "": none is kept; NULL: RAVEL_CACHE_DIR,
+                                         else the user's cache folder */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the device */
 } train_device_options;
 
@@ -173,10 +174,11 @@ typedef struct train_rope {
 /* Samples side by side on one token axis. Sample i is rows starts[i] .. starts[i] + lengths[i] - 1; rows that belong to
  * no sample (alignment) are never read or written by the kernels that take a ragged. */
 typedef struct train_ragged {
-    int32_t tokens;         /* rows in all, alignment included */
-    int32_t longest;        /* at least the largest length */
-    const int32_t *starts;  /* [samples] on the device, as are lengths */
-    const int32_t *lengths; /* [samples] */
+    int32_t tokens;              /* rows in all, alignment included */
+    int32_t longest;             /* at least the largest length */
+    const int32_t *starts;       /* [samples] on the device, as are lengths */
+    const int32_t *lengths;      /* [samples] */
+    const int32_t *host_lengths; /* [samples] the same in host memory, for sets that plan a call by them; or NULL */
 } train_ragged;
 
 /* Causal attention of query rows over key rows, sample by sample. Query row r of sample i sees key row j where

@@ -52,7 +52,7 @@ static void attend_prompts(void *user, int64_t layer, const train__acts *a) {
     if (layer == n->shape.layers - 1) return; /* nothing reads the last layer's output */
     train_attention x = train__net_attention(n, a);
     x.samples = p->samples;
-    x.queries = x.keys = (train_ragged){(int32_t)p->rows, p->longest, p->starts, p->lengths};
+    x.queries = x.keys = (train_ragged){(int32_t)p->rows, p->longest, p->starts, p->lengths, NULL};
     n->kernels->attention(n->device, &x);
 }
 

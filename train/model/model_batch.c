@@ -105,6 +105,7 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
     m->ragged.longest = longest;
     m->ragged.starts = s->starts;
     m->ragged.lengths = s->lengths;
+    m->ragged.host_lengths = lengths;
     if (m->options.inference) return;
     int32_t *order = next_array(m, m->ordered, &s->order);
     for (int32_t i = 0, n = 0; i < b->samples; i++)

@@ -1,0 +1,232 @@
+/* The trainer on one GPU: whole optimiser steps of Qwen3 shapes on a packed mix of lengths, beside PyTorch in the same
+ * run, and where the time of a step goes.
+ *
+ * 128 samples (lengths.txt: lognormal, median 900, sigma .9, 64 to 8192 tokens, 150,874 in all) make one optimiser step,
+ * planned by ravel_plan_create into micro-batches. Weights are random; the time of a step does not depend on them.
+ * PyTorch runs train_torch.py on the same lengths, in processes of its own, before and after. */
+#include "bench/bench.h"
+
+#include <ravel/plan.h>
+#include <ravel/shape.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/learn/optimizer.h"
+#include "train/model/model.h"
+
+enum { MOST_SAMPLES = 512, WARM_STEPS = 2 };
+static const double PEAK = 989.4e12; /* bf16, dense, of an H200 */
+
+typedef struct mix {
+    int32_t count;
+    int64_t lengths[MOST_SAMPLES], total;
+} mix;
+
+typedef struct micro_batch {
+    train_batch batch;
+    int32_t *tokens, *cu_seqlens;
+} micro_batch;
+
+typedef struct job {
+    const train_kernels *kernels;
+    train_device *device;
+    train_model *model;
+    train_optimizer *optimizer;
+    micro_batch *micro;
+    int64_t micros;
+} job;
+
+static int read_mix(mix *m) {
+    FILE *f = fopen("bench/gpu/lengths.txt", "r");
+    long long n;
+    memset(m, 0, sizeof *m);
+    while (f && m->count < MOST_SAMPLES && fscanf(f, "%lld", &n) == 1) {
+        m->lengths[m->count++] = n;
+        m->total += n;
+    }
+    if (f) (void)fclose(f);
+    return m->count > 0;
+}
+
+static int longest_first(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+/* Samples of these lengths side by side, with random tokens. */
+static void fill_micro(micro_batch *b, int64_t *lengths, int32_t count, int64_t vocab, uint64_t *seed) {
+    int64_t total = 0, at = 0;
+    qsort(lengths, (size_t)count, sizeof *lengths, longest_first);
+    for (int32_t i = 0; i < count; i++) total += lengths[i];
+    b->tokens = malloc((size_t)total * sizeof *b->tokens);
+    b->cu_seqlens = malloc(((size_t)count + 1) * sizeof *b->cu_seqlens);
+    for (int32_t i = 0; i < count; i++) {
+        b->cu_seqlens[i] = (int32_t)at;
+        at += lengths[i];
+    }
+    b->cu_seqlens[count] = (int32_t)at;
+    for (int64_t i = 0; i < total; i++) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        b->tokens[i] = (int32_t)((*seed >> 33) % (uint64_t)vocab);
+    }
+    b->batch = (train_batch){.samples = count, .tokens = b->tokens, .cu_seqlens = b->cu_seqlens};
+}
+
+static ravel_status plan_micros(job *j, const mix *m, int64_t budget, int64_t vocab, ravel_error *err) {
+    ravel_plan_options options;
+    ravel_plan *plan;
+    uint64_t seed = 7;
+    ravel_plan_options_default(&options);
+    options.budget = budget;
+    ravel_plan_input input = {.size = sizeof input, .count = m->count, .lengths = m->lengths};
+    ravel_status s = ravel_plan_create(&input, &options, &plan, err);
+    if (s) return s;
+    j->micros = plan->bins;
+    j->micro = calloc((size_t)j->micros, sizeof *j->micro);
+    for (int64_t i = 0; i < j->micros; i++) {
+        int64_t lengths[MOST_SAMPLES];
+        int32_t count = 0;
+        for (int64_t k = plan->bin_offsets[i]; k < plan->bin_offsets[i + 1]; k++)
+            lengths[count++] = m->lengths[plan->samples[k]];
+        fill_micro(&j->micro[i], lengths, count, vocab, &seed);
+    }
+    ravel_plan_free(plan);
+    return RAVEL_OK;
+}
+
+static void job_close(job *j) {
+    train_optimizer_free(j->optimizer);
+    train_model_free(j->model);
+    if (j->device) j->kernels->close(j->device);
+    for (int64_t i = 0; i < j->micros; i++) {
+        free(j->micro[i].tokens);
+        free(j->micro[i].cu_seqlens);
+    }
+    free(j->micro);
+}
+
+static ravel_status job_open(job *j, const char *shape_name, const mix *m, int64_t budget, int any_order,
+                             ravel_error *err) {
+    ravel_shape shape;
+    train_model_options model;
+    train_optimizer_options optimizer;
+    memset(j, 0, sizeof *j);
+    ravel_status s = ravel_shape_named(shape_name, &shape, err);
+    if (!s) s = train_kernels_find("cuda", &j->kernels, err);
+    if (!s) s = j->kernels->open(&(train_device_options){.threads = 1, .any_order = any_order}, &j->device, err);
+    train_model_options_default(&model);
+    model.budget = budget;
+    model.longest = 8192;
+    if (!s) s = train_model_create(j->kernels, j->device, &shape, &model, &j->model, err);
+    if (!s) s = train_model_init(j->model, 1, 0, err);
+    train_optimizer_options_default(&optimizer);
+    if (!s) s = train_optimizer_create(j->model, &optimizer, NULL, &j->optimizer, err);
+    if (!s) s = plan_micros(j, m, budget, shape.vocab, err);
+    if (s) job_close(j);
+    return s;
+}
+
+/* One optimiser step; the loss per token. */
+static ravel_status step(job *j, double *loss, ravel_error *err) {
+    train_update update;
+    int64_t spans;
+    ravel_status s = RAVEL_OK;
+    train_model_clear_grads(j->model);
+    for (int64_t i = 0; i < j->micros && !s; i++) s = train_model_learn(j->model, &j->micro[i].batch, NULL, NULL, err);
+    if (s) return s;
+    (void)train_optimizer_squares(j->optimizer, &spans);
+    train_optimizer_clip(j->optimizer, 1);
+    train_optimizer_step(j->optimizer, 1e-5);
+    s = train_model_read(j->model, &update, err);
+    if (!s) *loss = update.sums.loss / update.sums.tokens;
+    return s;
+}
+
+static double flops_of(const mix *m, const char *shape_name) {
+    ravel_shape shape;
+    ravel_error err;
+    if (ravel_shape_named(shape_name, &shape, &err)) return 0;
+    return train_model_flops(&shape, m->count, m->lengths, m->total - m->count);
+}
+
+static void report_phases(const char *name, const double *seconds, int steps) {
+    static const char *const phases[TRAIN_PHASES] = {"other", "forward", "head", "backward", "optimizer"};
+    for (int i = 0; i < TRAIN_PHASES; i++) {
+        char figure[64];
+        (void)snprintf(figure, sizeof figure, "gpu.step_ms_%s_%s", name, phases[i]);
+        bench_report(figure, seconds[i] * 1e3 / steps, "ms", LOWER, "of one optimiser step, by events");
+    }
+}
+
+/* Tokens per second over `steps` optimiser steps without a pause. */
+static double run_shape(const char *shape, const char *name, int64_t budget, int steps, int any_order) {
+    mix m;
+    job j;
+    ravel_error err = {0};
+    double loss = 0, phases[TRAIN_PHASES], unused[TRAIN_PHASES];
+    if (!read_mix(&m)) return bench_note("%s: bench/gpu/lengths.txt cannot be read", name), 0;
+    double opened = bench_seconds();
+    ravel_status s = job_open(&j, shape, &m, budget, any_order, &err);
+    if (s) return bench_note("%s: %s", name, err.message), 0;
+    for (int i = 0; i < WARM_STEPS && !s; i++) s = step(&j, &loss, &err);
+    if (!s) j.kernels->phase_seconds(j.device, unused);
+    double begin = bench_seconds();
+    for (int i = 0; i < steps && !s; i++) s = step(&j, &loss, &err);
+    double took = (bench_seconds() - begin) / steps, rate = (double)m.total / took;
+    if (!s) {
+        char figure[64];
+        j.kernels->phase_seconds(j.device, phases);
+        (void)snprintf(figure, sizeof figure, "gpu.train_%s", name);
+        bench_report(figure, rate, "tok/s", HIGHER,
+                     "%s, %lld-token micro-batches (%lld), %d steps, loss %.3f, warm-up %.0f s", shape,
+                     (long long)budget, (long long)j.micros, steps, loss, begin - opened);
+        (void)snprintf(figure, sizeof figure, "gpu.mfu_%s", name);
+        bench_report(figure, flops_of(&m, shape) / took / PEAK, "", HIGHER, "of 989.4 TFLOP/s, whole optimiser steps%s",
+                     any_order ? ", sums in any order" : ", the same bits on every run");
+        report_phases(name, phases, steps);
+    } else
+        bench_note("%s: %s", name, err.message);
+    job_close(&j);
+    return s ? 0 : rate;
+}
+
+/* PyTorch's best tokens per second for a shape; 0 where it could not be run. */
+static double torch_rate(const char *shape, const char *variant, int budget) {
+    char command[512], line[1024];
+    double rate = 0;
+    const char *liger = getenv("RAVEL_LIGER");
+    (void)snprintf(command, sizeof command,
+                   "timeout 170 python3 bench/gpu/train_torch.py --shape %s --variant %s --budget %d %s%s 2>/dev/null",
+                   shape, variant, budget, liger ? "--liger " : "", liger ? liger : "");
+    FILE *f = popen(command, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        const char *at = strstr(line, "\"tokens_per_second\": ");
+        if (at) rate = strtod(at + 21, NULL);
+        if (at) bench_note("%.300s", line);
+    }
+    if (f) (void)pclose(f);
+    return rate;
+}
+
+BENCH(gpu_train) {
+    double best = run_shape("qwen3-0.6b", "0_6b_16k", 16384, 6, 0);
+    double wide = run_shape("qwen3-0.6b", "0_6b_32k", 32768, 6, 0);
+    if (wide > best) best = wide;
+    (void)run_shape("qwen3-0.6b", "0_6b_16k_any_order", 16384, 4, 1);
+    (void)run_shape("qwen3-1.7b", "1_7b_16k", 16384, 4, 0);
+    double torch = 0;
+    static const struct {
+        const char *variant;
+        int budget;
+    } rows[] = {{"compiled", 32768}, {"liger", 32768}, {"eager", 16384}};
+    for (int i = 0; i < 3 && best > 0; i++) {
+        double rate = torch_rate("0.6B", rows[i].variant, rows[i].budget);
+        if (rate > torch) torch = rate;
+    }
+    if (torch > 0 && best > 0)
+        bench_report("gpu.train_vs_torch_best", best / torch, "", HIGHER,
+                     "0.6B, the best of three PyTorch variants in the same run");
+}

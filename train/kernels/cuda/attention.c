@@ -1,0 +1,318 @@
+/* Attention over a ragged batch: cuDNN's fused kernels where they apply, our own kernels elsewhere.
+ *
+ * A cuDNN plan is static: it knows the number of samples and the longest one. Both are rounded up to powers of two,
+ * which costs nothing (unused entries have length 0) and leaves a dozen plans for a run. A plan takes a second to
+ * compile, so plans are kept on disk as cuDNN's JSON, one file per key.
+ *
+ * Backward with the same bits on every run needs a workspace of samples * heads * longest^2 bf16. A batch is therefore
+ * cut into runs of samples that fit a fixed limit:
+ *
+ *     lengths   8192 | 2884 2610 ... | 1993 ...      longest first, as packed bins have them
+ *     calls     (1, 8192)   (8, 4096)     (16, 2048)
+ *
+ * so the limit costs little where samples of similar length lie together. */
+#include "train/kernels/cuda/device.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train/kernels/cuda/attention_graph.h"
+#include "train/kernels/cuda/kept.h"
+
+enum { PLANS = 128, LEAST_LONGEST = 256, LEAST_SAMPLES = 1 };
+#define MOST_WORKSPACE ((int64_t)8 << 30)
+
+typedef struct plan {
+    cuda_plan_key key;
+    cudnnBackendDescriptor_t built;
+    int64_t workspace;
+    int32_t state; /* 0: free, 1: built, -1: cuDNN has no engine for it */
+} plan;
+
+struct cuda_attention {
+    cudnnHandle_t handle;
+    plan plans[PLANS];
+    int32_t count;
+    char said[256]; /* why the last plan could not be built */
+};
+
+static int64_t power_of_two(int64_t x, int64_t least) {
+    int64_t p = least;
+    while (p < x) p *= 2;
+    return p;
+}
+
+static size_t align256(size_t x) {
+    return (x + 255) / 256 * 256;
+}
+
+/* ---- limits ---------------------------------------------------------------------------------------------- */
+
+/* Bounds of one backward call, as rounded: samples * longest^2 and samples * longest. */
+typedef struct bounds {
+    int64_t squares, products;
+} bounds;
+
+static bounds bounds_of(const train_limits *l) {
+    int64_t longest = power_of_two(l->longest, LEAST_LONGEST), heads = l->heads > 0 ? l->heads : 1;
+    int64_t most = MOST_WORKSPACE / 2 / heads, wanted = 4 * l->tokens * longest;
+    bounds b = {wanted < most ? wanted : most, 4 * l->tokens};
+    if (b.squares < LEAST_SAMPLES * longest * longest) b.squares = LEAST_SAMPLES * longest * longest;
+    if (b.products < LEAST_SAMPLES * longest) b.products = LEAST_SAMPLES * longest;
+    return b;
+}
+
+static int fits(const bounds *b, int64_t samples, int64_t longest) {
+    int64_t n = power_of_two(samples, LEAST_SAMPLES), s = power_of_two(longest, LEAST_LONGEST);
+    return n * s * s <= b->squares && n * s <= b->products;
+}
+
+static int64_t most_entries(const train_limits *l) {
+    return power_of_two(l->samples, LEAST_SAMPLES);
+}
+
+/* The scratch of a call, cut in this order. */
+typedef struct room {
+    size_t lengths, offsets, row_sums, d_q, d_k, d_v, workspace, total;
+} room;
+
+static room room_of(const train_limits *l) {
+    bounds b = bounds_of(l);
+    int64_t entries = most_entries(l), group = l->kv_heads > 0 ? l->heads / l->kv_heads : 1;
+    int64_t row = (l->heads + 2 * l->kv_heads) * l->head_dim; /* the widest distance between tokens */
+    int64_t sums = l->inference ? 0 : b.products > l->tokens ? b.products : l->tokens;
+    room r = {0};
+    r.offsets = align256((size_t)entries * 4);
+    r.row_sums = r.offsets + align256((size_t)(entries + 1) * 5 * 8);
+    r.d_q = r.row_sums + align256((size_t)(sums * l->heads) * 4);
+    r.d_k = r.d_q + (l->inference ? 0 : align256((size_t)(l->tokens * l->heads * l->head_dim) * 4));
+    r.d_v = r.d_k + (l->inference || group == 1 ? 0 : align256((size_t)(l->tokens * row * group) * 2));
+    r.workspace = r.d_v + (l->inference || group == 1 ? 0 : align256((size_t)(l->tokens * row * group) * 2));
+    r.total = r.workspace + (l->inference ? (size_t)1 << 20 : (size_t)(b.squares * l->heads) * 2 + ((size_t)16 << 20));
+    return r;
+}
+
+size_t cuda_attention_scratch(const train_limits *limits) {
+    return limits->heads > 0 ? room_of(limits).total : 0;
+}
+
+/* ---- plans ----------------------------------------------------------------------------------------------- */
+
+ravel_status cuda_attention_open(train_device *d, ravel_error *err) {
+    cuda_attention *a = calloc(1, sizeof *a);
+    if (!a) return ravel_error_set(err, RAVEL_E_MEMORY, "no memory for the table of attention plans");
+    cudnnStatus_t s = cudnnCreate(&a->handle);
+    if (!s) s = cudnnSetStream(a->handle, d->stream);
+    if (s) {
+        free(a);
+        return ravel_error_set(err, RAVEL_E_DEVICE, "cuDNN %zu could not be opened on GPU %d: %s", cudnnGetVersion(),
+                               d->index, cudnnGetErrorString(s));
+    }
+    d->attention = a;
+    return RAVEL_OK;
+}
+
+void cuda_attention_close(train_device *d) {
+    cuda_attention *a = d->attention;
+    if (!a) return;
+    for (int i = 0; i < a->count; i++)
+        if (a->plans[i].state > 0) cudnnBackendDestroyDescriptor(a->plans[i].built);
+    cudnnDestroy(a->handle);
+    free(a);
+    d->attention = NULL;
+}
+
+static void plan_file(const train_device *d, const cuda_plan_key *k, char *path, size_t size) {
+    char name[200];
+    snprintf(name, sizeof name, "attention-%zu-%s%s-b%d-s%d-h%d-%d-d%d-%lld-%lld-%lld", cudnnGetVersion(),
+             k->backward ? "backward" : "forward", k->deterministic ? "-deterministic" : "", k->samples, k->longest,
+             k->heads, k->kv_heads, k->head_dim, (long long)k->ld_q, (long long)k->ld_k, (long long)k->ld_v);
+    kept_path(d->cache, d->index, name, "json", path, size);
+}
+
+static void build(train_device *d, plan *p) {
+    cuda_attention *a = d->attention;
+    char path[600];
+    size_t bytes;
+    plan_file(d, &p->key, path, sizeof path);
+    char *text = kept_read(path, &bytes);
+    p->state = 1;
+    if (text && cuda_plan_from_text(a->handle, text, bytes, &p->built, &p->workspace) == CUDNN_STATUS_SUCCESS) {
+        free(text);
+        return;
+    }
+    free(text);
+    if (cuda_plan_build(a->handle, &p->key, &p->built, &p->workspace, a->said, sizeof a->said)) {
+        p->state = -1;
+        return;
+    }
+    text = cuda_plan_text(p->built, &bytes);
+    if (text) kept_write(path, text, bytes);
+    free(text);
+}
+
+/* The plan for the key, or NULL where cuDNN has none. */
+static plan *plan_for(train_device *d, const cuda_plan_key *key) {
+    cuda_attention *a = d->attention;
+    for (int i = 0; i < a->count; i++)
+        if (memcmp(&a->plans[i].key, key, sizeof *key) == 0) return a->plans[i].state > 0 ? &a->plans[i] : NULL;
+    if (a->count == PLANS) return NULL;
+    plan *p = &a->plans[a->count++];
+    p->key = *key;
+    build(d, p);
+    return p->state > 0 ? p : NULL;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------- */
+
+/* Whether cuDNN's graph describes this call: whole samples, causal, all keys; gradients laid out as their tensors. */
+static int plain_causal(const train_attention *x, int backward) {
+    if (x->queries.starts != x->keys.starts || x->queries.lengths != x->keys.lengths || x->shifts) return 0;
+    if (x->window > 0 && x->window < x->queries.longest) return 0;
+    if (x->head_dim % 8 || x->head_dim > 128) return 0;
+    if (!backward) return 1;
+    return !x->add && x->ld_dq == x->ld_q && x->ld_dk == x->ld_k && x->ld_dv == x->ld_v;
+}
+
+static cuda_plan_key key_for(const train_attention *x, int64_t samples, int64_t longest) {
+    cuda_plan_key key;
+    memset(&key, 0, sizeof key); /* compared as bytes */
+    key.samples = (int32_t)power_of_two(samples, LEAST_SAMPLES);
+    key.longest = (int32_t)power_of_two(longest, LEAST_LONGEST);
+    key.heads = x->heads;
+    key.kv_heads = x->kv_heads;
+    key.head_dim = x->head_dim;
+    key.ld_q = x->ld_q;
+    key.ld_k = x->ld_k;
+    key.ld_v = x->ld_v;
+    return key;
+}
+
+/* Runs a plan on samples first .. first + count - 1. */
+static void run(train_device *d, const train_attention *x, plan *p, int32_t first, int32_t count) {
+    static const float one = 1, hidden = -INFINITY;
+    room r = room_of(&d->limits);
+    char *scratch = d->scratch;
+    int64_t entries = p->key.samples;
+    int64_t *offsets = (int64_t *)(void *)(scratch + r.offsets);
+    float scale = x->scale;
+    void *t[PLAN_TENSORS] = {0};
+    cuda_offsets_args where = {.starts = x->queries.starts,
+                               .lengths = x->queries.lengths,
+                               .first = first,
+                               .count = count,
+                               .entries = (int32_t)entries,
+                               .ld = {x->ld_q, x->ld_k, x->ld_v, (int64_t)x->heads * x->head_dim, x->heads},
+                               .to_lengths = (int32_t *)(void *)scratch,
+                               .to_offsets = offsets};
+    cuda_attention_offsets(d->stream, &where);
+    t[PLAN_LENGTHS_Q] = t[PLAN_LENGTHS_KV] = scratch;
+    for (int i = 0; i < 5; i++) t[PLAN_OFFSETS_Q + i] = offsets + i * (entries + 1);
+    t[PLAN_Q] = (void *)(uintptr_t)x->q;
+    t[PLAN_K] = (void *)(uintptr_t)x->k;
+    t[PLAN_V] = (void *)(uintptr_t)x->v;
+    t[PLAN_O] = x->o;
+    t[PLAN_LSE] = x->lse;
+    t[PLAN_SCALE] = &scale;
+    t[PLAN_PADDING] = t[PLAN_FUTURE] = (void *)(uintptr_t)&hidden;
+    if (p->key.backward) {
+        t[PLAN_ONE] = (void *)(uintptr_t)&one;
+        t[PLAN_D_O] = (void *)(uintptr_t)x->d_o;
+        t[PLAN_D_Q] = x->d_q;
+        t[PLAN_D_K] = x->d_k;
+        t[PLAN_D_V] = x->d_v;
+        t[PLAN_ROW_SUMS] = scratch + r.row_sums;
+        if (!p->key.deterministic) t[PLAN_D_Q_F32] = scratch + r.d_q;
+        if (x->heads != x->kv_heads) t[PLAN_D_K_HEADS] = scratch + r.d_k, t[PLAN_D_V_HEADS] = scratch + r.d_v;
+    }
+    cudnnStatus_t s = r.workspace + (size_t)p->workspace > r.total
+                          ? CUDNN_STATUS_INTERNAL_ERROR
+                          : cuda_plan_run(d->attention->handle, p->built, t, scratch + r.workspace);
+    if (s) cuda_fail(d, RAVEL_E_DEVICE, "cuDNN attention: %s", cudnnGetErrorString(s));
+}
+
+static cuda_attention_args own_args(const train_attention *x) {
+    return (cuda_attention_args){.samples = x->samples,
+                                 .heads = x->heads,
+                                 .kv_heads = x->kv_heads,
+                                 .head_dim = x->head_dim,
+                                 .window = x->window,
+                                 .add = x->add,
+                                 .query_tokens = x->queries.tokens,
+                                 .key_tokens = x->keys.tokens,
+                                 .scale = x->scale,
+                                 .query_starts = x->queries.starts,
+                                 .query_lengths = x->queries.lengths,
+                                 .key_starts = x->keys.starts,
+                                 .key_lengths = x->keys.lengths,
+                                 .shifts = x->shifts,
+                                 .q = x->q,
+                                 .k = x->k,
+                                 .v = x->v,
+                                 .o = x->o,
+                                 .lse = x->lse,
+                                 .ld_q = x->ld_q,
+                                 .ld_k = x->ld_k,
+                                 .ld_v = x->ld_v,
+                                 .d_o = x->d_o,
+                                 .d_q = x->d_q,
+                                 .d_k = x->d_k,
+                                 .d_v = x->d_v,
+                                 .ld_dq = x->ld_dq,
+                                 .ld_dk = x->ld_dk,
+                                 .ld_dv = x->ld_dv};
+}
+
+void cuda_attention_forward(train_device *d, const train_attention *x) {
+    plan *p = NULL;
+    if (d->failed || x->samples == 0) return;
+    if (plain_causal(x, 0) && x->samples <= most_entries(&d->limits)) {
+        cuda_plan_key key = key_for(x, x->samples, x->queries.longest);
+        p = plan_for(d, &key);
+    }
+    if (p) {
+        run(d, x, p, 0, x->samples);
+        return;
+    }
+    cuda_attention_args own = own_args(x);
+    cuda_attention_own(d->stream, &own);
+}
+
+/* Samples from `first` on that go into one call, and the longest of them. */
+static int32_t next_run(const train_device *d, const train_attention *x, int32_t first, int64_t *longest) {
+    bounds b = bounds_of(&d->limits);
+    const int32_t *lengths = x->queries.host_lengths;
+    int32_t count = 0;
+    *longest = 0;
+    for (int32_t i = first; i < x->samples; i++) {
+        int64_t length = lengths ? lengths[i] : x->queries.longest, most = length > *longest ? length : *longest;
+        if (count > 0 && !fits(&b, count + 1, most)) break;
+        *longest = most;
+        count++;
+    }
+    return count;
+}
+
+/* Through cuDNN, run by run; 0 where it has no plan for one of them (then nothing is lost: our own kernels overwrite). */
+static int backward_by_plans(train_device *d, const train_attention *x) {
+    if (!plain_causal(x, 1)) return 0;
+    for (int32_t first = 0, count; first < x->samples; first += count) {
+        int64_t longest;
+        count = next_run(d, x, first, &longest);
+        cuda_plan_key key = key_for(x, count, longest);
+        key.backward = 1;
+        key.deterministic = d->deterministic;
+        plan *p = plan_for(d, &key);
+        if (!p) return 0;
+        run(d, x, p, first, count);
+    }
+    return 1;
+}
+
+void cuda_attention_backward(train_device *d, const train_attention *x) {
+    if (d->failed || x->samples == 0 || backward_by_plans(d, x)) return;
+    cuda_attention_args own = own_args(x);
+    cuda_attention_own_backward(d->stream, &own, (float *)(void *)(d->scratch + room_of(&d->limits).row_sums));
+}

@@ -1,0 +1,191 @@
+/* Attention of single rows over the paged cache, and writing the cache.
+ *
+ * A page holds TRAIN_PAGE tokens; inside it a key head's tokens lie together: [kv_heads, TRAIN_PAGE, head_dim], so a
+ * block reads whole runs of 16 KB. One block works on one row, one key head and one split of SPLIT tokens, for all
+ * query heads of the group, which share the loads:
+ *
+ *     keys   | split 0 ............ | split 1 ............ | split 2 ...|
+ *     block          (r, h, 0)              (r, h, 1)         (r, h, 2)     -> combined, in order, by a second kernel
+ *
+ * The split is a fixed number of tokens, not a share of the row, so a row's bits depend on its own keys alone. A token
+ * is read by a team of head_dim / 8 lanes, 16 bytes each; teams walk over the split's tokens and keep their own running
+ * softmax, and the block joins the teams' at the end in a fixed order. */
+#include "train/kernels/cuda/launch.h"
+#include "train/kernels/cuda/vec.cuh"
+
+enum { PAGE = 64, SPLIT = 512, THREADS = 128, UNROLL = 4 };
+
+extern "C" int64_t cuda_decode_splits(int64_t longest) {
+    return (longest + SPLIT - 1) / SPLIT;
+}
+
+extern "C" size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, int64_t longest) {
+    return (size_t)(rows * heads * cuda_decode_splits(longest)) * (size_t)(dim + 2) * sizeof(float);
+}
+
+/* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. */
+template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS) decode(cuda_decode_args a) {
+    constexpr int teams = THREADS / LANES, dim = LANES * 8;
+    __shared__ float shared_most[teams][GROUP], shared_sum[teams][GROUP];
+    __shared__ float shared_o[teams][dim + 1];
+    int row = blockIdx.x, kv = blockIdx.y, split = blockIdx.z, group = a.heads / a.kv_heads;
+    int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    int length = a.lengths[row], first = a.window > 0 ? max(0, length - a.window) : 0;
+    int begin = max(first, split * SPLIT), end = min(length, (split + 1) * SPLIT);
+    if (begin >= end && !(split == 0 && length == 0)) return; /* the combining kernel knows which splits are empty */
+    const int32_t *table = a.table + (int64_t)a.slots[row] * a.pages_per_slot;
+    vec8 q[GROUP];
+    float most[GROUP], sum[GROUP], o[GROUP][8];
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        most[g] = -INFINITY;
+        sum[g] = 0;
+        int head = kv * group + min(g, group - 1);
+        q[g] = load8((const bf16 *)a.q + row * a.ld_q + head * dim + lane * 8);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            q[g].x[i] *= a.scale;
+            o[g][i] = 0;
+        }
+    }
+    for (int base = begin; base < end; base += teams * UNROLL) {
+        vec8 k[UNROLL], v[UNROLL];
+        float s[GROUP][UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int token = min(base + u * teams + team, end - 1);
+            int64_t at = (((int64_t)table[token / PAGE] * a.kv_heads + kv) * PAGE + token % PAGE) * dim + lane * 8;
+            k[u] = load8((const bf16 *)a.k + at);
+            v[u] = load8((const bf16 *)a.v + at);
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                float total = 0;
+#pragma unroll
+                for (int i = 0; i < 8; i++) total += q[g].x[i] * k[u].x[i];
+                total = lane_sum<LANES>(total);
+                s[g][u] = base + u * teams + team < end ? total : -INFINITY;
+            }
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            float now = most[g];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) now = fmaxf(now, s[g][u]);
+            if (now == -INFINITY) continue;
+            float keep = __expf(most[g] - now);
+            sum[g] *= keep;
+#pragma unroll
+            for (int i = 0; i < 8; i++) o[g][i] *= keep;
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                float p = __expf(s[g][u] - now);
+                sum[g] += p;
+#pragma unroll
+                for (int i = 0; i < 8; i++) o[g][i] += p * v[u].x[i];
+            }
+            most[g] = now;
+        }
+    }
+#pragma unroll
+    for (int g = 0; g < GROUP; g++)
+        if (lane == 0) {
+            shared_most[team][g] = most[g];
+            shared_sum[team][g] = sum[g];
+        }
+    int splits = (a.longest + SPLIT - 1) / SPLIT;
+    for (int g = 0; g < group; g++) {
+        __syncthreads();
+#pragma unroll
+        for (int x = 0; x < GROUP; x++)
+            if (x == g)
+#pragma unroll
+                for (int i = 0; i < 8; i++) shared_o[team][lane * 8 + i] = o[x][i];
+        __syncthreads();
+        float all = -INFINITY, total = 0;
+        for (int t = 0; t < teams; t++) all = fmaxf(all, shared_most[t][g]);
+        for (int t = 0; t < teams; t++)
+            total += all > -INFINITY ? shared_sum[t][g] * __expf(shared_most[t][g] - all) : 0;
+        int64_t place = ((int64_t)row * a.heads + kv * group + g) * splits + split;
+        for (int i = threadIdx.x; i < dim; i += THREADS) {
+            float value = 0;
+            for (int t = 0; t < teams; t++)
+                if (shared_most[t][g] > -INFINITY) value += shared_o[t][i] * __expf(shared_most[t][g] - all);
+            if (length <= SPLIT) /* the only split: no second kernel is needed for this row */
+                ((bf16 *)a.o)[((int64_t)row * a.heads + kv * group + g) * dim + i] =
+                    __float2bfloat16(total > 0 ? value / total : 0);
+            else
+                a.partial[place * (dim + 2) + i] = value;
+        }
+        if (threadIdx.x == 0 && length > SPLIT) {
+            a.partial[place * (dim + 2) + dim] = all;
+            a.partial[place * (dim + 2) + dim + 1] = total;
+        }
+    }
+}
+
+/* One warp per row and head with more than one split. */
+__global__ static void combine(cuda_decode_args a) {
+    int64_t place = ((int64_t)blockIdx.x * 128 + threadIdx.x) / 32;
+    int lane = threadIdx.x % 32, dim = a.head_dim, splits = (a.longest + SPLIT - 1) / SPLIT;
+    int64_t row = place / a.heads;
+    if (row >= a.rows) return;
+    int length = a.lengths[row];
+    if (length <= SPLIT) return;
+    int first = a.window > 0 ? max(0, length - a.window) / SPLIT : 0, last = (length + SPLIT - 1) / SPLIT;
+    const float *from = a.partial + place * splits * (dim + 2);
+    float most = -INFINITY, total = 0;
+    for (int s = first; s < last; s++) most = fmaxf(most, from[s * (dim + 2) + dim]);
+    for (int s = first; s < last; s++)
+        total += from[s * (dim + 2) + dim + 1] * __expf(from[s * (dim + 2) + dim] - most);
+    for (int i = lane; i < dim; i += 32) {
+        float value = 0;
+        for (int s = first; s < last; s++) value += from[s * (dim + 2) + i] * __expf(from[s * (dim + 2) + dim] - most);
+        ((bf16 *)a.o)[place * dim + i] = __float2bfloat16(total > 0 ? value / total : 0);
+    }
+}
+
+template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
+    dim3 grid((unsigned)a->rows, (unsigned)a->kv_heads, (unsigned)cuda_decode_splits(a->longest));
+    int group = a->heads / a->kv_heads;
+    if (group == 1)
+        decode<LANES, 1><<<grid, THREADS, 0, stream>>>(*a);
+    else if (group == 2)
+        decode<LANES, 2><<<grid, THREADS, 0, stream>>>(*a);
+    else if (group <= 4)
+        decode<LANES, 4><<<grid, THREADS, 0, stream>>>(*a);
+    else
+        decode<LANES, 8><<<grid, THREADS, 0, stream>>>(*a);
+}
+
+extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
+    if (a->rows <= 0 || a->longest <= 0) return;
+    switch (a->head_dim) {
+    case 16: launch<2>(stream, a); break;
+    case 32: launch<4>(stream, a); break;
+    case 64: launch<8>(stream, a); break;
+    case 128: launch<16>(stream, a); break;
+    case 256: launch<32>(stream, a); break;
+    }
+    if (a->longest > SPLIT) combine<<<(unsigned)(((int64_t)a->rows * a->heads + 3) / 4), 128, 0, stream>>>(*a);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------- */
+
+__global__ static void cache_write(cuda_cache_write_args a) {
+    int words = a.head_dim / 8, each = a.kv_heads * words;
+    int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, r = i / each;
+    if (r >= a.rows || a.slots[r] < 0) return;
+    int kv = (int)(i % each) / words, word = (int)(i % each) % words, token = a.positions[r];
+    int64_t from = a.from ? a.from[r] : r, page = a.table[(int64_t)a.slots[r] * a.pages_per_slot + token / PAGE];
+    int64_t to = (((page * a.kv_heads + kv) * PAGE + token % PAGE) * a.head_dim) / 8 + word;
+    int64_t column = (int64_t)kv * a.head_dim + word * 8;
+    ((uint4 *)a.cache_k)[to] = *(const uint4 *)((const bf16 *)a.k + from * a.ld_k + column);
+    ((uint4 *)a.cache_v)[to] = *(const uint4 *)((const bf16 *)a.v + from * a.ld_v + column);
+}
+
+extern "C" void cuda_cache_write(cudaStream_t stream, const cuda_cache_write_args *a) {
+    int64_t threads = a->rows * a->kv_heads * (a->head_dim / 8);
+    if (threads > 0) cache_write<<<(unsigned)((threads + 255) / 256), 256, 0, stream>>>(*a);
+}

@@ -1,0 +1,272 @@
+/* Kernels over rows and flat arrays: swiglu, biases, row copies, the embedding's gradient, casts, the gradient's norm and
+ * AdamW. All but the embedding's gradient are one pass at memory speed, 16 bytes per access. */
+#include "train/kernels/cuda/launch.h"
+#include "train/kernels/cuda/vec.cuh"
+
+enum { THREADS = 256 };
+
+static unsigned blocks_for(int64_t threads) {
+    return (unsigned)((threads + THREADS - 1) / THREADS);
+}
+
+/* ---- swiglu ---------------------------------------------------------------------------------------------- */
+
+__global__ static void swiglu(bf16 *h, const bf16 *gate_up, int64_t groups, int ffn) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= groups) return;
+    int64_t row = i * 8 / ffn, column = i * 8 % ffn;
+    vec8 gate = load8(gate_up + row * 2 * ffn + column), up = load8(gate_up + row * 2 * ffn + ffn + column);
+#pragma unroll
+    for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] / (1 + __expf(-gate.x[j])) * up.x[j];
+    store8(h + row * ffn + column, gate);
+}
+
+/* With s = sigmoid(gate): d_up = d_h gate s;  d_gate = d_h up s (1 + gate (1 - s)). d_gate_up may be gate_up. */
+__global__ static void swiglu_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h, const bf16 *gate_up, int64_t groups,
+                                       int ffn) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= groups) return;
+    int64_t row = i * 8 / ffn, column = i * 8 % ffn, at = row * 2 * ffn + column;
+    vec8 gate = load8(gate_up + at), up = load8(gate_up + at + ffn), d = load8(d_h + row * ffn + column), d_gate, d_up,
+         out;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float s = 1 / (1 + __expf(-gate.x[j])), silu = gate.x[j] * s;
+        out.x[j] = silu * up.x[j];
+        d_up.x[j] = d.x[j] * silu;
+        d_gate.x[j] = d.x[j] * up.x[j] * s * (1 + gate.x[j] * (1 - s));
+    }
+    store8(d_gate_up + at, d_gate);
+    store8(d_gate_up + at + ffn, d_up);
+    if (h) store8(h + row * ffn + column, out);
+}
+
+extern "C" void cuda_swiglu(cudaStream_t stream, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
+    int64_t groups = rows * ffn / 8;
+    if (groups) swiglu<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)h, (const bf16 *)gate_up, groups, (int)ffn);
+}
+
+extern "C" void cuda_swiglu_backward(cudaStream_t stream, void *d_gate_up, void *h, const void *d_h,
+                                     const void *gate_up, int64_t rows, int64_t ffn) {
+    int64_t groups = rows * ffn / 8;
+    if (groups)
+        swiglu_backward<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)d_gate_up, (bf16 *)h, (const bf16 *)d_h,
+                                                                    (const bf16 *)gate_up, groups, (int)ffn);
+}
+
+/* ---- biases ---------------------------------------------------------------------------------------------- */
+
+__global__ static void add_bias(bf16 *x, const bf16 *bias, int64_t groups, int width, int64_t ld) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= groups) return;
+    int64_t row = i * 8 / width, column = i * 8 % width;
+    vec8 v = load8(x + row * ld + column), b = load8(bias + column);
+#pragma unroll
+    for (int j = 0; j < 8; j++) v.x[j] += b.x[j];
+    store8(x + row * ld + column, v);
+}
+
+extern "C" void cuda_bias(cudaStream_t stream, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld) {
+    int64_t groups = rows * width / 8;
+    if (groups)
+        add_bias<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)x, (const bf16 *)bias, groups, (int)width, ld);
+}
+
+/* A block adds the rows of its part, in order, for 256 columns. */
+__global__ static void bias_parts(float *parts, const bf16 *d_x, int64_t rows, int width, int64_t ld, int64_t each) {
+    int column = blockIdx.x * THREADS + threadIdx.x;
+    if (column >= width) return;
+    int64_t first = blockIdx.y * each, last = min(rows, first + each);
+    float total = 0;
+    for (int64_t row = first; row < last; row++) total += __bfloat162float(d_x[row * ld + column]);
+    parts[(int64_t)blockIdx.y * width + column] = total;
+}
+
+extern "C" void cuda_bias_backward(cudaStream_t stream, float *d_bias, const void *d_x, int64_t rows, int64_t width,
+                                   int64_t ld, float *parts) {
+    if (rows <= 0) return;
+    int64_t count = cuda_norm_parts(rows), each = (rows + count - 1) / count;
+    dim3 grid(blocks_for(width), (unsigned)count);
+    bias_parts<<<grid, THREADS, 0, stream>>>(parts, (const bf16 *)d_x, rows, (int)width, ld, each);
+    cuda_add_parts(stream, d_bias, parts, count, width, width);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------ */
+
+/* to[to_ids[r]] = from[from_ids[r]], `words` times 16 bytes per row. */
+__global__ static void copy_rows(uint4 *to, const uint4 *from, const int32_t *to_ids, const int32_t *from_ids,
+                                 int64_t rows, int words, int64_t ld_to, int64_t ld_from) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= rows * words) return;
+    int64_t row = i / words, word = i % words;
+    int64_t to_row = to_ids ? to_ids[row] : row, from_row = from_ids ? from_ids[row] : row;
+    to[to_row * ld_to + word] = from[from_row * ld_from + word];
+}
+
+extern "C" void cuda_copy_rows(cudaStream_t stream, void *to, const void *from, const int32_t *to_ids,
+                               const int32_t *from_ids, int64_t rows, int64_t bytes, int64_t ld_to, int64_t ld_from) {
+    int64_t words = bytes / 16;
+    if (rows > 0 && words > 0)
+        copy_rows<<<blocks_for(rows * words), THREADS, 0, stream>>>((uint4 *)to, (const uint4 *)from, to_ids, from_ids,
+                                                                    rows, (int)words, ld_to / 16, ld_from / 16);
+}
+
+/* y[r] = table[ids[r] - first], or zeros where the id is not one of `count` rows. */
+__global__ static void embed(uint4 *y, const uint4 *table, const int32_t *ids, const int32_t *picks, int64_t rows,
+                             int words, int64_t first, int64_t count) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= rows * words) return;
+    int64_t row = i / words, word = i % words, id = ids[picks ? picks[row] : row] - first;
+    y[i] = id >= 0 && id < count ? table[id * words + word] : make_uint4(0, 0, 0, 0);
+}
+
+/* `order` lists rows sorted by id. The block at the first row of an id adds all rows of that id, in order, to the id's
+ * row of the table; the other blocks have nothing to do. */
+__global__ static void embed_backward(float *table, const bf16 *d_y, const int32_t *ids, const int32_t *order,
+                                      int64_t ordered, int width, int64_t first, int64_t count) {
+    int64_t begin = blockIdx.x, id = ids[order[begin]] - first;
+    if (id < 0 || id >= count || (begin > 0 && ids[order[begin - 1]] - first == id)) return;
+    int64_t end = begin + 1;
+    while (end < ordered && ids[order[end]] - first == id) end++;
+    for (int column = threadIdx.x * 8; column < width; column += THREADS * 8) {
+        float total[8];
+        float *to = table + id * width + column;
+#pragma unroll
+        for (int j = 0; j < 8; j++) total[j] = to[j];
+#pragma unroll 4
+        for (int64_t i = begin; i < end; i++) {
+            vec8 v = load8(d_y + (int64_t)order[i] * width + column);
+#pragma unroll
+            for (int j = 0; j < 8; j++) total[j] += v.x[j];
+        }
+#pragma unroll
+        for (int j = 0; j < 8; j++) to[j] = total[j];
+    }
+}
+
+extern "C" void cuda_embed(cudaStream_t stream, void *y, const void *table, const int32_t *ids, const int32_t *picks,
+                           int64_t rows, int64_t width, int64_t first, int64_t count) {
+    int64_t words = width / 8;
+    if (rows > 0)
+        embed<<<blocks_for(rows * words), THREADS, 0, stream>>>((uint4 *)y, (const uint4 *)table, ids, picks, rows,
+                                                                (int)words, first, count);
+}
+
+extern "C" void cuda_embed_backward(cudaStream_t stream, float *table, const void *d_y, const int32_t *ids,
+                                    const int32_t *order, int64_t ordered, int64_t width, int64_t first,
+                                    int64_t count) {
+    if (ordered > 0)
+        embed_backward<<<(unsigned)ordered, THREADS, 0, stream>>>(table, (const bf16 *)d_y, ids, order, ordered,
+                                                                  (int)width, first, count);
+}
+
+/* ---- flat arrays ----------------------------------------------------------------------------------------- */
+
+__global__ static void cast_to_bf16(bf16 *to, const float *from, int64_t n) {
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
+    if (i + 8 <= n) {
+        vec8 v;
+        float4 a = *(const float4 *)(from + i), b = *(const float4 *)(from + i + 4);
+        v.x[0] = a.x, v.x[1] = a.y, v.x[2] = a.z, v.x[3] = a.w, v.x[4] = b.x, v.x[5] = b.y, v.x[6] = b.z, v.x[7] = b.w;
+        store8(to + i, v);
+        return;
+    }
+    for (; i < n; i++) to[i] = __float2bfloat16(from[i]);
+}
+
+__global__ static void cast_to_f32(float *to, const bf16 *from, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) to[i] = __bfloat162float(from[i]);
+}
+
+extern "C" void cuda_cast_to_bf16(cudaStream_t stream, void *to, const float *from, int64_t n) {
+    if (n > 0) cast_to_bf16<<<blocks_for((n + 7) / 8), THREADS, 0, stream>>>((bf16 *)to, from, n);
+}
+
+extern "C" void cuda_cast_to_f32(cudaStream_t stream, float *to, const void *from, int64_t n) {
+    if (n > 0) cast_to_f32<<<blocks_for(n), THREADS, 0, stream>>>(to, (const bf16 *)from, n);
+}
+
+/* One number per span of elements, so that shares of the array give the numbers that the whole would. */
+__global__ static void span_squares(double *sums, const float *x, int64_t n, int span) {
+    __shared__ double slots[THREADS / 32];
+    int64_t first = (int64_t)blockIdx.x * span, last = min(n, first + span);
+    double total = 0;
+    for (int64_t i = first + threadIdx.x * 4; i < last; i += THREADS * 4) {
+        float run = 0; /* four squares in f32, the rest in double */
+        if (i + 4 <= last) {
+            float4 v = *(const float4 *)(x + i);
+            run = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+        } else
+            for (int64_t j = i; j < last; j++) run += x[j] * x[j];
+        total += run;
+    }
+    total = block_sum_double<THREADS>(total, slots);
+    if (threadIdx.x == 0) sums[blockIdx.x] = total;
+}
+
+/* Thread t adds sums t, t + 1024, ...; then the threads' totals are added in a fixed tree. */
+__global__ static void clip_norm(cuda_clip *clip, const double *sums, int64_t count, double most) {
+    __shared__ double slots[32];
+    double total = 0;
+    for (int64_t i = threadIdx.x; i < count; i += 1024) total += sums[i];
+    total = block_sum_double<1024>(total, slots);
+    if (threadIdx.x > 0) return;
+    double norm = sqrt(total);
+    bool finite = isfinite(norm);
+    clip->norm = norm;
+    clip->finite = finite ? 1 : 0;
+    clip->scale = finite && most > 0 && norm > most ? most / (norm + 1e-6) : 1;
+}
+
+extern "C" void cuda_sum_squares(cudaStream_t stream, double *sums, const float *x, int64_t n, int64_t span) {
+    if (n > 0) span_squares<<<(unsigned)((n + span - 1) / span), THREADS, 0, stream>>>(sums, x, n, (int)span);
+}
+
+extern "C" void cuda_clip_norm(cudaStream_t stream, cuda_clip *clip, const double *sums, int64_t count, double most) {
+    clip_norm<<<1, 1024, 0, stream>>>(clip, sums, count, most);
+}
+
+/* One element of AdamW; `moments` in float or bf16. */
+template <typename M> __device__ static inline float from_moment(M x);
+template <> __device__ inline float from_moment(float x) {
+    return x;
+}
+template <> __device__ inline float from_moment(bf16 x) {
+    return __bfloat162float(x);
+}
+template <typename M> __device__ static inline M to_moment(float x);
+template <> __device__ inline float to_moment(float x) {
+    return x;
+}
+template <> __device__ inline bf16 to_moment(float x) {
+    return __float2bfloat16(x);
+}
+
+template <typename M> __global__ static void __launch_bounds__(THREADS) adamw(cuda_adamw_args a) {
+    if (a.clip && a.clip->finite == 0) return; /* this update is skipped on every rank */
+    float scale = a.clip ? (float)a.clip->scale : 1.0f;
+    float *w = (float *)a.master, *grad = (float *)a.grad;
+    M *m = (M *)a.m, *v = (M *)a.v;
+    bf16 *copy = (bf16 *)a.weight;
+    int64_t stride = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < a.n; i += stride) {
+        float g = scale * grad[i], x = w[i];
+        float m1 = a.beta1 * from_moment(m[i]) + (1 - a.beta1) * g;
+        float v1 = a.beta2 * from_moment(v[i]) + (1 - a.beta2) * g * g;
+        x -= a.lr * (m1 / a.correct1 / (sqrtf(v1 / a.correct2) + a.eps) + a.decay * x);
+        w[i] = x;
+        m[i] = to_moment<M>(m1);
+        v[i] = to_moment<M>(v1);
+        if (copy) copy[i] = __float2bfloat16(x);
+    }
+}
+
+extern "C" void cuda_adamw(cudaStream_t stream, const cuda_adamw_args *a) {
+    if (a->n <= 0) return;
+    unsigned blocks = blocks_for(a->n) < 132 * 16 ? blocks_for(a->n) : 132 * 16;
+    if (a->bf16_moments)
+        adamw<bf16><<<blocks, THREADS, 0, stream>>>(*a);
+    else
+        adamw<float><<<blocks, THREADS, 0, stream>>>(*a);
+}

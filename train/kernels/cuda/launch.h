@@ -1,0 +1,193 @@
+/* Launchers of the CUDA set's own kernels: what the .cu files offer to the .c files. Internal to the set.
+ *
+ * Pointers are device memory. Activations and weights are bf16, gradients and statistics f32. Rows have no gap between
+ * them unless an `ld` says otherwise; widths are multiples of 8 and blocks are aligned to 16 bytes (the table's limits
+ * see to both). Launchers allocate nothing and never wait. Scratch is the caller's; where a launcher needs some, a
+ * function beside it says how many bytes. */
+#ifndef TRAIN_CUDA_LAUNCH_H
+#define TRAIN_CUDA_LAUNCH_H
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "train/kernels/loss.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- norm.cu ---- */
+void cuda_rmsnorm(cudaStream_t stream, void *y, void *sum, const void *x, const void *add, const void *weight,
+                  float eps, int64_t rows, int64_t width);
+/* parts: [cuda_norm_parts(rows), width] floats */
+void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_weight, const void *d_y, const void *x,
+                           const void *weight, float eps, int64_t rows, int64_t width, float *parts);
+int64_t cuda_norm_parts(int64_t rows);
+/* to[width] += parts[count, width], rows `ld` apart, first to last. */
+void cuda_add_parts(cudaStream_t stream, float *to, const float *parts, int64_t count, int64_t width, int64_t ld);
+
+/* ---- rope.cu ---- */
+typedef struct cuda_rope_args {
+    int64_t tokens;
+    int32_t heads, kv_heads, head_dim; /* head_dim: 16, 32, 64, 128 or 256 */
+    float eps;
+    const void *qkv;                 /* [tokens, (heads + 2 kv_heads) head_dim] */
+    const void *q_weight, *k_weight; /* [head_dim] or both NULL */
+    const float *cosine, *sine;      /* [positions, head_dim / 2] */
+    const int32_t *positions;        /* [tokens] */
+    void *q, *k;
+    const void *d_q, *d_k; /* backward only, as the rest */
+    void *d_qkv;
+    float *d_q_weight, *d_k_weight;
+} cuda_rope_args;
+void cuda_rope(cudaStream_t stream, const cuda_rope_args *args);
+/* parts: [cuda_rope_parts(tokens), 2 head_dim] floats */
+void cuda_rope_backward(cudaStream_t stream, const cuda_rope_args *args, float *parts);
+int64_t cuda_rope_parts(int64_t tokens);
+
+/* ---- flat.cu ---- */
+void cuda_swiglu(cudaStream_t stream, void *h, const void *gate_up, int64_t rows, int64_t ffn);
+void cuda_swiglu_backward(cudaStream_t stream, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
+                          int64_t rows, int64_t ffn);
+void cuda_bias(cudaStream_t stream, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld);
+/* parts: [cuda_norm_parts(rows), width] floats */
+void cuda_bias_backward(cudaStream_t stream, float *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld,
+                        float *parts);
+/* Rows of `bytes` bytes, ld_to and ld_from bytes apart; all multiples of 16. */
+void cuda_copy_rows(cudaStream_t stream, void *to, const void *from, const int32_t *to_ids, const int32_t *from_ids,
+                    int64_t rows, int64_t bytes, int64_t ld_to, int64_t ld_from);
+/* Rows first .. first + count - 1 of a table are here; another id gives zeros and takes no gradient. Row r has id ids[r],
+ * or ids[picks[r]]. */
+void cuda_embed(cudaStream_t stream, void *y, const void *table, const int32_t *ids, const int32_t *picks, int64_t rows,
+                int64_t width, int64_t first, int64_t count);
+void cuda_embed_backward(cudaStream_t stream, float *table, const void *d_y, const int32_t *ids, const int32_t *order,
+                         int64_t ordered, int64_t width, int64_t first, int64_t count);
+void cuda_cast_to_bf16(cudaStream_t stream, void *to, const float *from, int64_t n);
+void cuda_cast_to_f32(cudaStream_t stream, float *to, const void *from, int64_t n);
+/* train_clip, as the device has it. */
+typedef struct cuda_clip {
+    double norm, scale, finite;
+} cuda_clip;
+/* sums[i] = the sum of squares of span i, in double */
+void cuda_sum_squares(cudaStream_t stream, double *sums, const float *x, int64_t n, int64_t span);
+void cuda_clip_norm(cudaStream_t stream, cuda_clip *clip, const double *sums, int64_t count, double most);
+
+typedef struct cuda_adamw_args {
+    int64_t n;
+    float *master;         /* [n] */
+    void *weight;          /* [n] bf16 copy of the master, or NULL */
+    const float *grad;     /* [n] */
+    void *m, *v;           /* [n] float, or bf16 with bf16_moments */
+    const cuda_clip *clip; /* NULL: neither clipped nor skipped */
+    float lr, beta1, beta2, eps, decay;
+    float correct1, correct2; /* 1 - beta^step */
+    int32_t bf16_moments;
+} cuda_adamw_args;
+void cuda_adamw(cudaStream_t stream, const cuda_adamw_args *args);
+
+/* ---- head.cu: train_softmax with its types ---- */
+typedef struct cuda_softmax_args {
+    int64_t rows, columns, first;
+    void *logits; /* [rows, columns] */
+    float scale;
+    const int32_t *targets;
+    float *parts; /* [ranks, 4, rows] */
+    int64_t ranks;
+    float *logprob, *lse, *entropy;
+    const float *coef, *entropy_coef;
+} cuda_softmax_args;
+void cuda_softmax_parts(cudaStream_t stream, const cuda_softmax_args *args);
+void cuda_softmax_combine(cudaStream_t stream, const cuda_softmax_args *args);
+void cuda_softmax_backward(cudaStream_t stream, const cuda_softmax_args *args);
+void cuda_softmax_fused(cudaStream_t stream, const cuda_softmax_args *args, int multiprocessors);
+
+/* ---- sample.cu: train_choice and train_sample with their types ---- */
+typedef struct cuda_choice {
+    float temperature, top_p;
+    int32_t top_k;
+    float min_p, uniform;
+} cuda_choice;
+typedef struct cuda_sample_args {
+    int64_t rows, vocab;
+    const void *logits;
+    const cuda_choice *choices;
+    int32_t *tokens;
+    int32_t *last; /* or NULL: last[places[r]] = the token too */
+    const int32_t *places;
+    float *logprob, *kept_logprob;
+} cuda_sample_args;
+void cuda_sample(cudaStream_t stream, const cuda_sample_args *args);
+
+/* ---- attention_own.cu ---- */
+typedef struct cuda_attention_args {
+    int32_t samples, heads, kv_heads, head_dim, window, add; /* head_dim: a multiple of 8, at most 256 */
+    int32_t query_tokens, key_tokens;
+    float scale;
+    const int32_t *query_starts, *query_lengths, *key_starts, *key_lengths; /* [samples] ascending */
+    const int32_t *shifts;                                                  /* [samples] or NULL */
+    const void *q, *k, *v;
+    void *o;
+    float *lse;
+    int64_t ld_q, ld_k, ld_v;
+    const void *d_o;
+    void *d_q, *d_k, *d_v;
+    int64_t ld_dq, ld_dk, ld_dv;
+} cuda_attention_args;
+void cuda_attention_own(cudaStream_t stream, const cuda_attention_args *args);
+/* row_sums: [query tokens, heads] floats */
+void cuda_attention_own_backward(cudaStream_t stream, const cuda_attention_args *args, float *row_sums);
+void cuda_attention_merge(cudaStream_t stream, void *o, float *lse, const void *other_o, const float *other_lse,
+                          int64_t rows, int64_t heads, int64_t dim);
+/* What cuDNN wants to know of samples first .. first + count - 1, in a batch of `entries`. */
+typedef struct cuda_offsets_args {
+    const int32_t *starts, *lengths;
+    int32_t first, count, entries, reserved;
+    int64_t ld[5];
+    int32_t *to_lengths; /* [entries] */
+    int64_t *to_offsets; /* [5, entries + 1] */
+} cuda_offsets_args;
+void cuda_attention_offsets(cudaStream_t stream, const cuda_offsets_args *args);
+
+/* ---- decode.cu ---- */
+typedef struct cuda_decode_args {
+    const void *k, *v; /* [pages, kv_heads, 64, head_dim] */
+    const int32_t *table;
+    int64_t pages_per_slot;
+    int32_t rows, heads, kv_heads, head_dim, window, longest;
+    float scale;
+    const void *q;
+    int64_t ld_q;
+    const int32_t *slots, *lengths;
+    void *o;
+    float *partial; /* cuda_decode_scratch bytes */
+} cuda_decode_args;
+void cuda_decode(cudaStream_t stream, const cuda_decode_args *args);
+int64_t cuda_decode_splits(int64_t longest);
+size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, int64_t longest);
+
+typedef struct cuda_cache_write_args {
+    void *cache_k, *cache_v;
+    const int32_t *table;
+    int64_t pages_per_slot, rows;
+    int32_t kv_heads, head_dim;
+    const void *k, *v;
+    int64_t ld_k, ld_v;
+    const int32_t *from, *slots, *positions;
+} cuda_cache_write_args;
+void cuda_cache_write(cudaStream_t stream, const cuda_cache_write_args *args);
+
+/* ---- loss.cu ---- */
+typedef struct cuda_loss_args {
+    train_loss_rows rows;
+    train_policy_terms policy; /* a copy, because kernels can't follow the host's pointer */
+    int32_t has_policy;
+} cuda_loss_args;
+void cuda_loss(cudaStream_t stream, const cuda_loss_args *args);
+void cuda_sequence_sums(cudaStream_t stream, const cuda_loss_args *args, train_sequence_sums *sequences);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,154 @@
+/* The losses of train/kernels/loss.h on the device: per-row derivatives, and sums that are read back once per update.
+ *
+ * One block walks over all rows of a chunk, so the sums are added in an order that depends on the rows alone. A chunk is
+ * at most a few ten thousand rows: tens of microseconds. */
+#include "train/kernels/cuda/launch.h"
+#include "train/kernels/cuda/vec.cuh"
+#include "train/kernels/loss.h"
+
+enum { THREADS = 1024, SUMS = sizeof(train_loss_sums) / sizeof(double), MAXIMA = 2 };
+static_assert(sizeof(train_loss_sums) == 15 * sizeof(double), "the last two are maxima");
+
+/* What one row adds, and its derivatives. */
+__device__ static void nll_row(const cuda_loss_args &a, int64_t r, train_loss_sums *s) {
+    double l = a.rows.logprob[r], w = a.rows.weights[r];
+    s->loss -= w * l;
+    s->tokens += 1;
+    s->nll -= l;
+    if (a.rows.entropy) s->entropy += a.rows.entropy[r];
+    a.rows.coef[r] = (float)-w;
+    if (a.rows.entropy_coef) a.rows.entropy_coef[r] = 0;
+}
+
+/* d(kl)/dl, and *value. */
+__device__ static double divergence(int kind, double l, double f, double *value) {
+    double d = l - f;
+    if (kind == TRAIN_KL_K1) {
+        *value = d;
+        return 1;
+    }
+    if (kind == TRAIN_KL_K2) {
+        *value = d * d / 2;
+        return d;
+    }
+    double e = exp(-d);
+    *value = e + d - 1;
+    return 1 - e;
+}
+
+__device__ static void policy_row(const cuda_loss_args &a, int64_t r, train_loss_sums *s) {
+    const train_policy_terms &t = a.policy;
+    double l = a.rows.logprob[r], w = a.rows.weights[r], o = a.rows.old ? a.rows.old[r] : l,
+           advantage = a.rows.advantages[r];
+    double importance = 1, entropy = a.rows.entropy ? a.rows.entropy[r] : 0;
+    if (t.tis > 0 && a.rows.generator) {
+        double raw = exp(o - a.rows.generator[r]);
+        importance = fmin(raw, t.tis);
+        s->tis_capped += raw > t.tis ? 1 : 0;
+    }
+    double step = l - o, share = 1, weight = w * importance;
+    if (t.sequence) { /* every token of the sample moves the one ratio by its share */
+        const train_sequence_sums &q = a.rows.sequences[a.rows.samples[r]];
+        step = q.step / q.tokens;
+        share = 1 / q.tokens;
+    }
+    double ratio = exp(step), low = 1 - t.clip_low, high = 1 + t.clip_high;
+    double plain = -ratio * advantage, cut = -fmin(fmax(ratio, low), high) * advantage;
+    double surrogate = fmax(plain, cut);
+    bool clipped = cut > plain;
+    if (t.dual_clip > 0 && advantage < 0 && surrogate > -t.dual_clip * advantage) {
+        surrogate = -t.dual_clip * advantage;
+        clipped = true;
+    }
+    double slope = clipped ? 0 : -ratio * advantage, coef = weight * slope;
+    if (t.sequence) coef = a.rows.sequences[a.rows.samples[r]].weight * slope * share;
+    double loss = weight * surrogate;
+    if (t.kl != 0) {
+        double value, derivative = divergence(t.kl_kind, l, a.rows.reference[r], &value);
+        loss += w * t.kl * value;
+        coef += w * t.kl * derivative;
+        s->kl += value;
+    }
+    loss -= w * t.entropy * entropy;
+    a.rows.coef[r] = (float)coef;
+    if (a.rows.entropy_coef) a.rows.entropy_coef[r] = (float)(-w * t.entropy);
+    s->loss += loss;
+    s->tokens += 1;
+    s->nll -= l;
+    s->entropy += entropy;
+    s->ratio += ratio;
+    s->tis += importance;
+    s->ratio_max = fmax(s->ratio_max, ratio);
+    s->clipped += clipped && advantage != 0 ? 1 : 0;
+    s->approx_kl += exp(l - o) - (l - o) - 1;
+    if (t.gap != TRAIN_GAP_NONE && a.rows.generator) {
+        double gap = fabs((t.gap == TRAIN_GAP_OLD ? o : l) - a.rows.generator[r]);
+        s->gap += gap;
+        s->gap_exp += exp(gap);
+        s->gap_max = fmax(s->gap_max, gap);
+        s->gap_tokens += 1;
+    }
+}
+
+__global__ static void __launch_bounds__(THREADS) loss_rows(cuda_loss_args a) {
+    __shared__ double slots[THREADS / 32][SUMS];
+    union {
+        train_loss_sums named;
+        double each[SUMS];
+    } s;
+    for (int i = 0; i < SUMS; i++) s.each[i] = 0;
+    for (int64_t r = threadIdx.x; r < a.rows.rows; r += THREADS) {
+        if (a.has_policy)
+            policy_row(a, r, &s.named);
+        else
+            nll_row(a, r, &s.named);
+    }
+    for (int i = 0; i < SUMS; i++) {
+        for (int step = 16; step > 0; step /= 2) {
+            double other = __shfl_xor_sync(0xffffffffu, s.each[i], step);
+            s.each[i] = i >= SUMS - MAXIMA ? fmax(s.each[i], other) : s.each[i] + other;
+        }
+        if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32][i] = s.each[i];
+    }
+    __syncthreads();
+    if (threadIdx.x >= SUMS) return;
+    int i = threadIdx.x;
+    double *to = (double *)a.rows.sums + i, total = *to;
+    for (int warp = 0; warp < THREADS / 32; warp++)
+        total = i >= SUMS - MAXIMA ? fmax(total, slots[warp][i]) : total + slots[warp][i];
+    *to = total;
+}
+
+/* Rows of a sample lie together. The warp at a sample's first row adds them all; the other warps have nothing to do. */
+__global__ static void sequence_sums(cuda_loss_args a, train_sequence_sums *sequences) {
+    int64_t first = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 32;
+    int lane = threadIdx.x % 32;
+    if (first >= a.rows.rows) return;
+    int32_t sample = a.rows.samples[first];
+    if (first > 0 && a.rows.samples[first - 1] == sample) return;
+    double step = 0, tokens = 0, weight = 0;
+    for (int64_t r = first + lane; r < a.rows.rows && a.rows.samples[r] == sample; r += 32) {
+        double o = a.rows.old ? a.rows.old[r] : a.rows.logprob[r];
+        double importance = a.policy.tis > 0 && a.rows.generator ? fmin(exp(o - a.rows.generator[r]), a.policy.tis) : 1;
+        step += a.rows.logprob[r] - o;
+        tokens += 1;
+        weight += a.rows.weights[r] * importance;
+    }
+    for (int jump = 16; jump > 0; jump /= 2) {
+        step += __shfl_xor_sync(0xffffffffu, step, jump);
+        tokens += __shfl_xor_sync(0xffffffffu, tokens, jump);
+        weight += __shfl_xor_sync(0xffffffffu, weight, jump);
+    }
+    if (lane > 0) return;
+    sequences[sample].step += step;
+    sequences[sample].tokens += tokens;
+    sequences[sample].weight += weight;
+}
+
+extern "C" void cuda_loss(cudaStream_t stream, const cuda_loss_args *a) {
+    if (a->rows.rows > 0) loss_rows<<<1, THREADS, 0, stream>>>(*a);
+}
+
+extern "C" void cuda_sequence_sums(cudaStream_t stream, const cuda_loss_args *a, train_sequence_sums *sequences) {
+    if (a->rows.rows > 0) sequence_sums<<<(unsigned)((a->rows.rows + 7) / 8), 256, 0, stream>>>(*a, sequences);
+}

@@ -1,0 +1,173 @@
+/* Memory of the CUDA set's device: blocks, copies, staging beside the kernels, time per phase, recorded graphs. */
+#include "train/kernels/cuda/device.h"
+
+#include <string.h>
+
+ravel_status cuda_alloc(train_device *d, size_t bytes, void **block, ravel_error *err) {
+    void *p;
+    cudaError_t code = cudaMalloc(&p, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+        size_t unused = 0, all = 0;
+        cudaGetLastError(); /* not sticky */
+        cudaMemGetInfo(&unused, &all);
+        return ravel_error_set(err, RAVEL_E_MEMORY, "GPU %d has no room for %zu bytes more: %zu of %zu are free",
+                               d->index, bytes, unused, all);
+    }
+    if (!cuda_ok(d, code, "allocating memory")) return ravel_error_set(err, d->failed, "%s", d->error.message);
+    *block = p;
+    return RAVEL_OK;
+}
+
+void cuda_release(train_device *d, void *block, size_t bytes) {
+    (void)bytes;
+    if (block) cuda_ok(d, cudaFree(block), "releasing memory");
+}
+
+void cuda_upload(train_device *d, void *block, const void *host, size_t bytes) {
+    if (d->failed || !bytes) return;
+    if (cuda_ok(d, cudaMemcpyAsync(block, host, bytes, cudaMemcpyHostToDevice, d->stream), "uploading"))
+        cuda_ok(d, cudaStreamSynchronize(d->stream), "uploading"); /* the host may change its memory after this */
+}
+
+void cuda_download(train_device *d, void *host, const void *block, size_t bytes) {
+    if (d->failed || !bytes) {
+        memset(host, 0, bytes);
+        return;
+    }
+    if (cuda_ok(d, cudaMemcpyAsync(host, block, bytes, cudaMemcpyDeviceToHost, d->stream), "downloading"))
+        cuda_ok(d, cudaStreamSynchronize(d->stream), "downloading");
+}
+
+void cuda_copy(train_device *d, void *to, const void *from, size_t bytes) {
+    if (!d->failed && bytes)
+        cuda_ok(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, d->stream), "copying");
+}
+
+void cuda_zero(train_device *d, void *block, size_t bytes) {
+    if (!d->failed && bytes) cuda_ok(d, cudaMemsetAsync(block, 0, bytes, d->stream), "clearing");
+}
+
+void cuda_convert(train_device *d, void *to, int32_t to_type, const void *from, int32_t from_type, int64_t n) {
+    if (d->failed) return;
+    if (to_type == from_type)
+        cuda_copy(d, to, from, (size_t)n * (size_t)ravel_dtype_bytes(to_type));
+    else if (to_type == RAVEL_BF16)
+        cuda_cast_to_bf16(d->stream, to, from, n);
+    else
+        cuda_cast_to_f32(d->stream, to, from, n);
+}
+
+/* ---- staging --------------------------------------------------------------------------------------------- */
+
+ravel_status cuda_alloc_host(train_device *d, size_t bytes, void **host, ravel_error *err) {
+    void *p;
+    cudaError_t code = cudaHostAlloc(&p, bytes, cudaHostAllocDefault);
+    if (code != cudaSuccess) {
+        cudaGetLastError();
+        return ravel_error_set(err, RAVEL_E_MEMORY, "GPU %d: no page-locked memory for %zu bytes: %s", d->index, bytes,
+                               cudaGetErrorString(code));
+    }
+    *host = p;
+    return RAVEL_OK;
+}
+
+void cuda_release_host(train_device *d, void *host, size_t bytes) {
+    (void)bytes;
+    if (host) cuda_ok(d, cudaFreeHost(host), "releasing page-locked memory");
+}
+
+/* uploads:  wait for the readers of the last content | copy | staged
+ * stream:                                                      wait for staged | kernels ... | released */
+void cuda_stage(train_device *d, int32_t slot, void *block, const void *host, size_t bytes) {
+    if (d->failed || !bytes) return;
+    cuda_ok(d, cudaStreamWaitEvent(d->uploads, d->released[slot], 0), "staging");
+    cuda_ok(d, cudaMemcpyAsync(block, host, bytes, cudaMemcpyHostToDevice, d->uploads), "staging");
+    cuda_ok(d, cudaEventRecord(d->staged[slot], d->uploads), "staging");
+    cuda_ok(d, cudaStreamWaitEvent(d->stream, d->staged[slot], 0), "staging");
+}
+
+void cuda_stage_wait(train_device *d, int32_t slot) {
+    if (!d->failed) cuda_ok(d, cudaEventSynchronize(d->staged[slot]), "staging");
+}
+
+void cuda_stage_release(train_device *d, int32_t slot) {
+    if (!d->failed) cuda_ok(d, cudaEventRecord(d->released[slot], d->stream), "staging");
+}
+
+void cuda_fetch(train_device *d, int32_t slot, void *host, const void *block, size_t bytes) {
+    if (d->failed || !bytes) return;
+    cuda_ok(d, cudaEventRecord(d->made, d->stream), "fetching");
+    cuda_ok(d, cudaStreamWaitEvent(d->downloads, d->made, 0), "fetching");
+    cuda_ok(d, cudaMemcpyAsync(host, block, bytes, cudaMemcpyDeviceToHost, d->downloads), "fetching");
+    cuda_ok(d, cudaEventRecord(d->fetched[slot], d->downloads), "fetching");
+}
+
+void cuda_fetch_wait(train_device *d, int32_t slot) {
+    if (!d->failed) cuda_ok(d, cudaEventSynchronize(d->fetched[slot]), "fetching");
+}
+
+/* ---- phases ---------------------------------------------------------------------------------------------- */
+
+/* Adds up the time between marks and keeps the last one. */
+static void settle_marks(train_device *d) {
+    float ms;
+    if (d->mark_count < 2 || d->failed) return;
+    if (!cuda_ok(d, cudaEventSynchronize(d->marks[d->mark_count - 1]), "reading time")) return;
+    for (int32_t i = 0; i + 1 < d->mark_count; i++)
+        if (cuda_ok(d, cudaEventElapsedTime(&ms, d->marks[i], d->marks[i + 1]), "reading time"))
+            d->seconds[d->mark_phase[i]] += ms * 1e-3;
+    cudaEvent_t last = d->marks[d->mark_count - 1];
+    d->marks[d->mark_count - 1] = d->marks[0];
+    d->marks[0] = last;
+    d->mark_phase[0] = d->mark_phase[d->mark_count - 1];
+    d->mark_count = 1;
+}
+
+void cuda_phase(train_device *d, int32_t phase) {
+    if (d->failed || d->capturing) return;
+    if (d->mark_count == CUDA_MARKS) settle_marks(d);
+    if (!cuda_ok(d, cudaEventRecord(d->marks[d->mark_count], d->stream), "marking time")) return;
+    d->mark_phase[d->mark_count++] = phase;
+}
+
+void cuda_phase_seconds(train_device *d, double *seconds) {
+    cuda_phase(d, d->mark_count > 0 ? d->mark_phase[d->mark_count - 1] : TRAIN_PHASE_OTHER);
+    settle_marks(d);
+    memcpy(seconds, d->seconds, sizeof d->seconds);
+    memset(d->seconds, 0, sizeof d->seconds);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------------------- */
+
+static ravel_status told(train_device *d, ravel_error *err) {
+    return ravel_error_set(err, d->failed, "%s", d->error.message);
+}
+
+ravel_status cuda_capture_begin(train_device *d, ravel_error *err) {
+    if (d->failed ||
+        !cuda_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "recording a graph"))
+        return told(d, err);
+    d->capturing = 1;
+    return RAVEL_OK;
+}
+
+ravel_status cuda_capture_end(train_device *d, train_graph **graph, ravel_error *err) {
+    cudaGraph_t recorded = NULL;
+    cudaGraphExec_t ready = NULL;
+    d->capturing = 0;
+    cuda_ok(d, cudaStreamEndCapture(d->stream, &recorded), "recording a graph");
+    if (!d->failed) cuda_ok(d, cudaGraphInstantiate(&ready, recorded, 0), "making a graph ready");
+    if (recorded) cudaGraphDestroy(recorded);
+    if (d->failed) return told(d, err);
+    *graph = (train_graph *)ready;
+    return RAVEL_OK;
+}
+
+void cuda_graph_run(train_device *d, train_graph *graph) {
+    if (!d->failed) cuda_ok(d, cudaGraphLaunch((cudaGraphExec_t)graph, d->stream), "running a graph");
+}
+
+void cuda_graph_free(train_device *d, train_graph *graph) {
+    (void)d;
+    if (graph) cudaGraphExecDestroy((cudaGraphExec_t)graph);
+}

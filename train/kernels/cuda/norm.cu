@@ -1,0 +1,191 @@
+/* RMSNorm with the residual sum before it, and its backward.
+ *
+ * A row is held in registers by one warp (width up to 2048) or one block of 256 threads (up to 16384): thread t owns
+ * the groups of eight columns t, t + threads, ... so every access is 16 bytes wide and a row is read once.
+ *
+ * The weight's gradient is a sum over rows. Each of `norm_parts` blocks adds its own rows in order, per column, into one
+ * row of partial sums; a second kernel adds the partial rows in order. Both orders depend on the sizes alone. */
+#include "train/kernels/cuda/launch.h"
+#include "train/kernels/cuda/vec.cuh"
+
+enum { WARPS = 8 }; /* of a block: rows at a time, or one row */
+
+template <int THREADS> __device__ static inline float row_sum(float x, float *slots) {
+    return THREADS == 32 ? lane_sum<32>(x) : block_sum<WARPS * 32>(x, slots);
+}
+
+template <int THREADS, int GROUPS>
+__global__ static void __launch_bounds__(WARPS * 32) norm_rows(bf16 *y, bf16 *sum, const bf16 *x, const bf16 *add,
+                                                               const bf16 *weight, float eps, int64_t rows, int width) {
+    __shared__ float slots[WARPS];
+    constexpr int per_block = WARPS * 32 / THREADS;
+    int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS;
+    if (row >= rows) return; /* whole warps, or the whole block */
+    int lane = threadIdx.x % THREADS;
+    vec8 v[GROUPS];
+    float squares = 0;
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        int column = (g * THREADS + lane) * 8;
+        if (column >= width) continue;
+        v[g] = load8(x + row * width + column);
+        if (add) {
+            vec8 a = load8(add + row * width + column);
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[g].x[i] = rounded(v[g].x[i] + a.x[i]);
+            store8(sum + row * width + column, v[g]);
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) squares += v[g].x[i] * v[g].x[i];
+    }
+    float scale = rsqrtf(row_sum<THREADS>(squares, slots) / (float)width + eps);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        int column = (g * THREADS + lane) * 8;
+        if (column >= width) continue;
+        vec8 w = load8(weight + column);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[g].x[i] *= scale * w.x[i];
+        store8(y + row * width + column, v[g]);
+    }
+}
+
+/* With r = 1 / rms and n = x r:  d_x += r (w d_y - n mean(n w d_y)),  d_w += n d_y. */
+template <int THREADS, int GROUPS>
+__global__ static void __launch_bounds__(WARPS * 32)
+    norm_rows_backward(bf16 *d_x, float *parts, const bf16 *d_y, const bf16 *x, const bf16 *weight, float eps,
+                       int64_t rows, int width) {
+    __shared__ float slots[WARPS];
+    extern __shared__ float columns[]; /* [warps, width] where a warp has a row */
+    constexpr int per_block = WARPS * 32 / THREADS;
+    int lane = threadIdx.x % THREADS;
+    float d_w[GROUPS][8] = {};
+    int64_t stride = (int64_t)gridDim.x * per_block;
+    for (int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS; row < rows; row += stride) {
+        vec8 v[GROUPS], g_y[GROUPS];
+        float squares = 0, product = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            int column = (g * THREADS + lane) * 8;
+            if (column >= width) continue;
+            v[g] = load8(x + row * width + column);
+            g_y[g] = load8(d_y + row * width + column);
+            vec8 w = load8(weight + column);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                squares += v[g].x[i] * v[g].x[i];
+                product += v[g].x[i] * w.x[i] * g_y[g].x[i];
+            }
+        }
+        float scale = rsqrtf(row_sum<THREADS>(squares, slots) / (float)width + eps);
+        float mean = row_sum<THREADS>(product, slots) * scale / (float)width;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            int column = (g * THREADS + lane) * 8;
+            if (column >= width) continue;
+            vec8 w = load8(weight + column), d = load8(d_x + row * width + column);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float n = v[g].x[i] * scale;
+                d_w[g][i] += n * g_y[g].x[i];
+                d.x[i] += scale * (w.x[i] * g_y[g].x[i] - n * mean);
+            }
+            store8(d_x + row * width + column, d);
+        }
+    }
+    float *part = parts + (int64_t)blockIdx.x * width;
+    if (THREADS > 32) {
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            for (int i = 0; i < 8; i++) {
+                int column = (g * THREADS + lane) * 8 + i;
+                if (column < width) part[column] = d_w[g][i];
+            }
+        return;
+    }
+    float *own = columns + (threadIdx.x / 32) * width;
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < 8; i++) {
+            int column = (g * THREADS + lane) * 8 + i;
+            if (column < width) own[column] = d_w[g][i];
+        }
+    __syncthreads();
+    for (int column = threadIdx.x; column < width; column += WARPS * 32) {
+        float total = 0;
+        for (int warp = 0; warp < WARPS; warp++) total += columns[warp * width + column];
+        part[column] = total;
+    }
+}
+
+/* to[column] += the column's partial sums, first to last. A block has 32 columns and eight runs of parts. */
+__global__ static void add_parts(float *to, const float *parts, int count, int width, int ld) {
+    __shared__ float runs[8][33];
+    int column = blockIdx.x * 32 + threadIdx.x % 32, run = threadIdx.x / 32, each = (count + 7) / 8;
+    float total = 0;
+    if (column < width)
+        for (int p = run * each; p < min(count, (run + 1) * each); p++) total += parts[(int64_t)p * ld + column];
+    runs[run][threadIdx.x % 32] = total;
+    __syncthreads();
+    if (run > 0 || column >= width) return;
+    for (int r = 1; r < 8; r++) total += runs[r][threadIdx.x];
+    to[column] += total;
+}
+
+extern "C" void cuda_add_parts(cudaStream_t stream, float *to, const float *parts, int64_t count, int64_t width,
+                               int64_t ld) {
+    add_parts<<<(unsigned)((width + 31) / 32), 256, 0, stream>>>(to, parts, (int)count, (int)width, (int)ld);
+}
+
+/* Blocks of the backward pass: two per multiprocessor of the largest part, and never more than there are rows for. A
+ * function of the rows alone. */
+extern "C" int64_t cuda_norm_parts(int64_t rows) {
+    int64_t blocks = (rows + WARPS - 1) / WARPS;
+    return blocks < 264 ? blocks : 264;
+}
+
+#define EACH_WIDTH(X)           \
+    if (width <= 256) {         \
+        X(32, 1)                \
+    } else if (width <= 512) {  \
+        X(32, 2)                \
+    } else if (width <= 1024) { \
+        X(32, 4)                \
+    } else if (width <= 2048) { \
+        X(32, 8)                \
+    } else if (width <= 4096) { \
+        X(256, 2)               \
+    } else if (width <= 8192) { \
+        X(256, 4)               \
+    } else {                    \
+        X(256, 8)               \
+    }
+
+extern "C" void cuda_rmsnorm(cudaStream_t stream, void *y, void *sum, const void *x, const void *add,
+                             const void *weight, float eps, int64_t rows, int64_t width) {
+    if (rows <= 0) return;
+#define LAUNCH(THREADS, GROUPS)                                                                    \
+    norm_rows<THREADS, GROUPS>                                                                     \
+        <<<(unsigned)((rows * THREADS + WARPS * 32 - 1) / (WARPS * 32)), WARPS * 32, 0, stream>>>( \
+            (bf16 *)y, (bf16 *)sum, (const bf16 *)x, (const bf16 *)add, (const bf16 *)weight, eps, rows, (int)width);
+    EACH_WIDTH(LAUNCH)
+#undef LAUNCH
+}
+
+extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_weight, const void *d_y, const void *x,
+                                      const void *weight, float eps, int64_t rows, int64_t width, float *parts) {
+    if (rows <= 0) return;
+    unsigned blocks = (unsigned)cuda_norm_parts(rows);
+#define LAUNCH(THREADS, GROUPS)                                                                                    \
+    {                                                                                                              \
+        size_t shared = THREADS == 32 ? WARPS * (size_t)width * sizeof(float) : 0;                                 \
+        if (shared > 48 * 1024)                                                                                    \
+            cudaFuncSetAttribute(norm_rows_backward<THREADS, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, \
+                                 (int)shared);                                                                     \
+        norm_rows_backward<THREADS, GROUPS><<<blocks, WARPS * 32, shared, stream>>>(                               \
+            (bf16 *)d_x, parts, (const bf16 *)d_y, (const bf16 *)x, (const bf16 *)weight, eps, rows, (int)width);  \
+    }
+    EACH_WIDTH(LAUNCH)
+#undef LAUNCH
+    cuda_add_parts(stream, d_weight, parts, blocks, width, width);
+}

@@ -1,0 +1,250 @@
+/* Drawing a token from a row of logits, one block per row.
+ *
+ * Tokens that stay are always the first N in the order "likeliest first, of equals the lower id": top-k, top-p and min-p
+ * each cut that order somewhere, and N is the least. Logits are bf16, so a logit is one of 65,536 keys and tokens of one
+ * key weigh the same: a histogram of the keys' high bytes, and then of the low bytes inside one high byte, finds the
+ * N-th token without sorting.
+ *
+ * Weights are added as integers, in units of 2^-48 of the row's whole. So sums do not depend on the order of the
+ * additions, and the token that is drawn depends on the row alone. */
+#include "train/kernels/cuda/launch.h"
+#include "train/kernels/cuda/vec.cuh"
+
+enum { THREADS = 1024, WARPS = THREADS / 32 };
+typedef unsigned long long units;
+
+__device__ static inline unsigned key_of(bf16 x) {
+    unsigned bits = __bfloat16_as_ushort(x);
+    if (bits == 0x8000) bits = 0; /* -0 */
+    return bits & 0x8000 ? ~bits & 0xffff : bits | 0x8000;
+}
+
+__device__ static inline float value_of(unsigned key) {
+    unsigned short bits = (unsigned short)(key & 0x8000 ? key & 0x7fff : ~key & 0xffff);
+    return __bfloat162float(__ushort_as_bfloat16(bits));
+}
+
+__device__ static inline units weight_of(unsigned key, float scale, float lse) {
+    return (units)(exp((double)(scale * value_of(key)) - lse) * 281474976710656.0);
+}
+
+struct row_state {
+    units weights[256]; /* of tokens by high byte, then by low byte */
+    unsigned counts[256];
+    float slots[WARPS];
+    units warp_units[WARPS];
+    unsigned warp_ties[WARPS];
+    /* the cut: tokens above `key` stay, and the first `ties` of those at it */
+    unsigned key, ties;
+    units total;
+    int64_t kept;
+};
+
+/* Histogram of the low bytes of tokens whose high byte is `high`; of high bytes where `high` is negative. */
+__device__ static void histogram(row_state *s, const bf16 *row, int vocab, int high, float scale, float lse) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < 256; i += THREADS) s->counts[i] = 0, s->weights[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < vocab; i += THREADS) {
+        unsigned key = key_of(row[i]);
+        if (high >= 0 && (int)(key >> 8) != high) continue;
+        unsigned bin = high < 0 ? key >> 8 : key & 255;
+        atomicAdd(&s->counts[bin], 1u);
+        atomicAdd(&s->weights[bin], weight_of(key, scale, lse));
+    }
+    __syncthreads();
+}
+
+/* The N-th token from the top, where N is the least number with count >= most, or weight >= target. Sets the cut, and
+ * returns the weight of what stays. */
+__device__ static units cut_at(row_state *s, const bf16 *row, int vocab, int64_t most, units target, float scale,
+                               float lse) {
+    __shared__ int bin;
+    __shared__ int64_t above;
+    __shared__ units above_units;
+    for (int level = 0; level < 2; level++) {
+        histogram(s, row, vocab, level == 0 ? -1 : bin, scale, lse);
+        int chosen_high = bin; /* of the first level, read before it changes */
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int64_t count = level == 0 ? 0 : above;
+            units sum = level == 0 ? 0 : above_units;
+            int b = 255;
+            while (b > 0 && count + s->counts[b] < most && sum + s->weights[b] < target) {
+                count += s->counts[b];
+                sum += s->weights[b--];
+            }
+            above = count;
+            above_units = sum;
+            bin = b;
+            if (level == 1) {
+                unsigned key = (unsigned)chosen_high << 8 | (unsigned)b;
+                units each = weight_of(key, scale, lse);
+                int64_t ties = min((int64_t)s->counts[b], most - count);
+                if (each > 0 && target > sum) ties = min(ties, (int64_t)((target - sum + each - 1) / each));
+                s->key = key;
+                s->ties = (unsigned)max((int64_t)1, ties);
+                s->kept = count + s->ties;
+                s->total = sum + each * s->ties;
+            }
+        }
+        __syncthreads();
+    }
+    return s->total;
+}
+
+__device__ static int64_t largest(row_state *s, const bf16 *row, int vocab) {
+    __shared__ unsigned best;
+    __shared__ int place;
+    if (threadIdx.x == 0) best = 0, place = vocab;
+    __syncthreads();
+    unsigned key = 0;
+    for (int i = threadIdx.x; i < vocab; i += THREADS) key = max(key, key_of(row[i]));
+    atomicMax(&best, key);
+    __syncthreads();
+    for (int i = threadIdx.x; i < vocab; i += THREADS)
+        if (key_of(row[i]) == best) atomicMin(&place, i);
+    __syncthreads();
+    (void)s;
+    return place;
+}
+
+__device__ static float row_lse(row_state *s, const bf16 *row, int vocab, float scale) {
+    float most = -INFINITY, sum = 0;
+    for (int i = threadIdx.x; i < vocab; i += THREADS) most = fmaxf(most, scale * __bfloat162float(row[i]));
+    most = block_max<THREADS>(most, s->slots);
+    for (int i = threadIdx.x; i < vocab; i += THREADS) sum += __expf(scale * __bfloat162float(row[i]) - most);
+    sum = block_sum<THREADS>(sum, s->slots);
+    return most + logf(sum);
+}
+
+/* Walks over a warp's run of tokens, in order. Returns the weight that stays, or, where `stop` is not negative, sets
+ * *token to the first token at which the sum passes `stop`. `ties` have come before the run. */
+__device__ static units walk(const row_state *s, const bf16 *row, int begin, int end, unsigned ties, float scale,
+                             float lse, bool find, units stop, int *token, unsigned *ties_seen) {
+    units sum = 0;
+    int lane = threadIdx.x % 32;
+    for (int base = begin; base < end; base += 32) {
+        int i = base + lane;
+        unsigned key = i < end ? key_of(row[i]) : 0;
+        bool tie = i < end && key == s->key;
+        unsigned mask = __ballot_sync(0xffffffffu, tie);
+        bool stays = i < end && (key > s->key || (tie && ties + __popc(mask & ((1u << lane) - 1)) < s->ties));
+        units w = stays ? weight_of(key, scale, lse) : 0, before = w;
+        ties += __popc(mask);
+        for (int step = 1; step < 32; step *= 2) {
+            units other = __shfl_up_sync(0xffffffffu, before, step);
+            if (lane >= step) before += other;
+        }
+        if (find) {
+            unsigned passed = __ballot_sync(0xffffffffu, stays && sum + before > stop);
+            if (passed) {
+                *token = base + __ffs(passed) - 1;
+                return sum;
+            }
+            unsigned kept = __ballot_sync(0xffffffffu, stays);
+            if (kept) *token = base + 31 - __clz(kept); /* the last one that stays, should none pass */
+        }
+        sum += __shfl_sync(0xffffffffu, before, 31);
+    }
+    if (ties_seen) *ties_seen = ties;
+    return sum;
+}
+
+__device__ static int draw(row_state *s, const bf16 *row, int vocab, float scale, float lse, float uniform) {
+    __shared__ int token;
+    int warp = threadIdx.x / 32, each = (vocab + WARPS - 1) / WARPS, begin = warp * each,
+        end = min(vocab, begin + each);
+    unsigned ties = 0;
+    int unused;
+    /* first how many ties each run has, then the weights that stay */
+    for (int base = begin; base < end; base += 32) {
+        int i = base + threadIdx.x % 32;
+        ties += __popc(__ballot_sync(0xffffffffu, i < end && key_of(row[i]) == s->key));
+    }
+    if (threadIdx.x % 32 == 0) s->warp_ties[warp] = ties;
+    __syncthreads();
+    ties = 0;
+    for (int w = 0; w < warp; w++) ties += s->warp_ties[w];
+    units sum = walk(s, row, begin, end, ties, scale, lse, false, 0, &unused, NULL);
+    if (threadIdx.x % 32 == 0) s->warp_units[warp] = sum;
+    if (threadIdx.x == 0) token = -1;
+    __syncthreads();
+    units total = 0, before = 0;
+    for (int w = 0; w < WARPS; w++) total += s->warp_units[w];
+    units stop = (units)((double)uniform * (double)total);
+    int chosen = 0;
+    for (int w = 0; w < WARPS; w++) { /* the run in which the sum passes, else the last that has anything */
+        if (s->warp_units[w] == 0) continue;
+        chosen = w;
+        if (before + s->warp_units[w] > stop) break;
+        before += s->warp_units[w];
+    }
+    if (warp == chosen) {
+        int found = begin;
+        walk(s, row, begin, end, ties, scale, lse, true, stop > before ? stop - before : 0, &found, NULL);
+        if (threadIdx.x % 32 == 0) token = found;
+    }
+    if (threadIdx.x == 0) s->total = total;
+    __syncthreads();
+    return token;
+}
+
+__global__ static void __launch_bounds__(THREADS) sample_rows(cuda_sample_args a) {
+    __shared__ row_state s;
+    int64_t r = blockIdx.x;
+    const bf16 *row = (const bf16 *)a.logits + r * a.vocab;
+    int vocab = (int)a.vocab;
+    cuda_choice choice = a.choices[r];
+    bool greedy = !(choice.temperature > 0);
+    float scale = greedy ? 1 : 1 / choice.temperature, lse = row_lse(&s, row, vocab, scale);
+    if (greedy) {
+        int64_t token = largest(&s, row, vocab);
+        if (threadIdx.x > 0) return;
+        a.tokens[r] = (int32_t)token;
+        if (a.last) a.last[a.places[r]] = (int32_t)token;
+        a.logprob[r] = __bfloat162float(row[token]) - lse;
+        a.kept_logprob[r] = 0;
+        return;
+    }
+    int64_t most = choice.top_k > 0 && choice.top_k < vocab ? choice.top_k : vocab;
+    if (threadIdx.x == 0) s.key = 0, s.ties = (unsigned)vocab, s.kept = vocab, s.total = 0;
+    __syncthreads();
+    bool all = most == vocab && choice.top_p >= 1 && choice.min_p <= 0;
+    if (!all) {
+        units total = cut_at(&s, row, vocab, most, ~0ull, scale, lse);
+        if (choice.top_p < 1) {
+            units target = (units)ceil((double)choice.top_p * (double)total);
+            cut_at(&s, row, vocab, most, target > 0 ? target : 1, scale, lse);
+        }
+        if (choice.min_p > 0) {
+            unsigned least = key_of(row[largest(&s, row, vocab)]);
+            float floor_log = scale * value_of(least) + logf(choice.min_p);
+            /* tokens below the floor go: raise the cut to the lowest key that is not below it */
+            if (threadIdx.x == 0 && scale * value_of(s.key) < floor_log) {
+                unsigned low = s.key, high = least;
+                while (low < high) {
+                    unsigned middle = (low + high) / 2;
+                    if (scale * value_of(middle) < floor_log)
+                        low = middle + 1;
+                    else
+                        high = middle;
+                }
+                s.key = high;
+                s.ties = (unsigned)vocab;
+            }
+            __syncthreads();
+        }
+    }
+    int token = draw(&s, row, vocab, scale, lse, choice.uniform);
+    if (threadIdx.x > 0) return;
+    float logprob = scale * __bfloat162float(row[token]) - lse;
+    a.tokens[r] = token;
+    if (a.last) a.last[a.places[r]] = token;
+    a.logprob[r] = logprob;
+    a.kept_logprob[r] = all ? logprob : (float)(logprob - log((double)s.total / 281474976710656.0));
+}
+
+extern "C" void cuda_sample(cudaStream_t stream, const cuda_sample_args *a) {
+    if (a->rows > 0) sample_rows<<<(unsigned)a->rows, THREADS, 0, stream>>>(*a);
+}

@@ -1,0 +1,526 @@
+/* The CUDA kernel set: opening the device, setting scratch aside, and the table. libravel_train_cuda.so exports the one
+ * function `train_cuda_set`; train/kernels/kernels.c loads it when a run asks for "cuda".
+ *
+ *     set.c              the device, limits, the table
+ *     memory.c           blocks, copies, staging, phases, graphs
+ *     products.c         matrix products by cuBLASLt, algorithms by timing
+ *     attention.c        attention: cuDNN's plans (attention_graph.c) or our own kernels (attention_own.cu)
+ *     norm.cu rope.cu flat.cu head.cu loss.cu sample.cu decode.cu      our kernels; launch.h lists their launchers
+ *     kept.c             what is kept on disk */
+#include "train/kernels/cuda/device.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Constants that launchers repeat, because kernel files do not see kernels.h. */
+_Static_assert(TRAIN_PAGE == 64, "decode.cu's pages");
+_Static_assert(sizeof(train_clip) == sizeof(cuda_clip), "flat.cu's clip");
+_Static_assert(sizeof(train_choice) == sizeof(cuda_choice), "sample.cu's choice");
+
+int cuda_ok(train_device *d, cudaError_t code, const char *what) {
+    if (code == cudaSuccess) return 1;
+    cuda_fail(d, RAVEL_E_DEVICE, "GPU %d, %s: %s", d->index, what, cudaGetErrorString(code));
+    return 0;
+}
+
+void cuda_fail(train_device *d, ravel_status status, const char *format, ...) {
+    char sentence[400];
+    va_list arguments;
+    if (d->failed) return;
+    va_start(arguments, format);
+    vsnprintf(sentence, sizeof sentence, format, arguments);
+    va_end(arguments);
+    d->failed = ravel_error_set(&d->error, status, "%s", sentence);
+}
+
+/* A launch that could not begin is found here; one that failed while running, by `sync`. */
+static void launched(train_device *d, const char *what) {
+    cuda_ok(d, cudaGetLastError(), what);
+}
+
+/* ---- the device ------------------------------------------------------------------------------------------ */
+
+static void close_device(train_device *d) {
+    if (!d) return;
+    cudaSetDevice(d->index);
+    if (d->stream) cudaStreamSynchronize(d->stream);
+    cuda_attention_close(d);
+    cuda_products_close(d);
+    if (d->scratch) cudaFree(d->scratch);
+    for (int i = 0; i < TRAIN_STAGES; i++) {
+        if (d->staged[i]) cudaEventDestroy(d->staged[i]);
+        if (d->released[i]) cudaEventDestroy(d->released[i]);
+        if (d->fetched[i]) cudaEventDestroy(d->fetched[i]);
+    }
+    for (int i = 0; i < CUDA_MARKS; i++)
+        if (d->marks[i]) cudaEventDestroy(d->marks[i]);
+    if (d->made) cudaEventDestroy(d->made);
+    if (d->downloads) cudaStreamDestroy(d->downloads);
+    if (d->uploads) cudaStreamDestroy(d->uploads);
+    if (d->stream) cudaStreamDestroy(d->stream);
+    free(d);
+}
+
+static void open_streams(train_device *d) {
+    cuda_ok(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream");
+    cuda_ok(d, cudaStreamCreateWithFlags(&d->uploads, cudaStreamNonBlocking), "making a stream");
+    cuda_ok(d, cudaStreamCreateWithFlags(&d->downloads, cudaStreamNonBlocking), "making a stream");
+    cuda_ok(d, cudaEventCreateWithFlags(&d->made, cudaEventDisableTiming), "making an event");
+    for (int i = 0; i < TRAIN_STAGES && !d->failed; i++) {
+        cuda_ok(d, cudaEventCreateWithFlags(&d->fetched[i], cudaEventDisableTiming), "making an event");
+        cuda_ok(d, cudaEventCreateWithFlags(&d->staged[i], cudaEventDisableTiming), "making an event");
+        cuda_ok(d, cudaEventCreateWithFlags(&d->released[i], cudaEventDisableTiming), "making an event");
+    }
+    for (int i = 0; i < CUDA_MARKS && !d->failed; i++) cuda_ok(d, cudaEventCreate(&d->marks[i]), "making an event");
+}
+
+static ravel_status open_device(const train_device_options *options, train_device **device, ravel_error *err) {
+    int count = 0;
+    struct cudaDeviceProp properties;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"cuda\": no GPU can be used here: %s",
+                               cudaGetErrorString(code));
+    if (options->gpu < 0 || options->gpu >= count)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "GPU %d: this machine has GPUs 0 to %d", options->gpu, count - 1);
+    if (cudaGetDeviceProperties(&properties, options->gpu) || properties.major != 9)
+        return ravel_error_set(
+            err, RAVEL_E_UNSUPPORTED,
+            "kernels \"cuda\": GPU %d is a %s (compute capability %d.%d); the set is compiled for 9.0 (Hopper)",
+            options->gpu, properties.name, properties.major, properties.minor);
+    train_device *d = calloc(1, sizeof *d);
+    if (!d) return ravel_error_set(err, RAVEL_E_MEMORY, "no memory for a device");
+    d->allocator = options->allocator;
+    d->cache = options->cache;
+    d->index = options->gpu;
+    d->multiprocessors = properties.multiProcessorCount;
+    d->deterministic = !options->any_order;
+    cuda_ok(d, cudaSetDevice(d->index), "opening it");
+    open_streams(d);
+    ravel_status s = d->failed ? ravel_error_set(err, d->failed, "%s", d->error.message) : cuda_products_open(d, err);
+    if (!s) s = cuda_attention_open(d, err);
+    if (s) {
+        close_device(d);
+        return s;
+    }
+    *device = d;
+    return RAVEL_OK;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* One block serves every kernel in turn, so it is as large as the largest need. */
+static size_t scratch_bytes(const train_limits *l, int32_t threads) {
+    (void)threads;
+    size_t bytes = cuda_products_scratch();
+    bytes = larger(bytes, (size_t)(cuda_norm_parts(l->tokens) * l->width) * sizeof(float));
+    bytes = larger(bytes, (size_t)(cuda_rope_parts(l->tokens) * 2 * l->head_dim) * sizeof(float));
+    bytes = larger(bytes, cuda_attention_scratch(l));
+    if (l->cached > 0) bytes = larger(bytes, cuda_decode_scratch(l->tokens, l->heads, l->head_dim, l->cached));
+    return bytes;
+}
+
+static ravel_status check_limits(const train_limits *l, ravel_error *err) {
+    int64_t dim = l->head_dim;
+    if (dim && dim != 16 && dim != 32 && dim != 64 && dim != 128 && dim != 256)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "kernels \"cuda\": head size %lld; 16, 32, 64, 128 and 256 are supported",
+                               (long long)dim);
+    if (l->hidden % 8 || l->width % 8)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "kernels \"cuda\": hidden size %lld and row width %lld must be multiples of 8",
+                               (long long)l->hidden, (long long)l->width);
+    if (l->hidden > 16384)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"cuda\": hidden size %lld is above 16384",
+                               (long long)l->hidden);
+    if (l->kv_heads && l->heads / l->kv_heads > 8)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"cuda\": %lld query heads per key head; 8 at most",
+                               (long long)(l->heads / l->kv_heads));
+    return RAVEL_OK;
+}
+
+static int64_t most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* Limits only grow: several models may share a device. */
+static train_limits joined(const train_limits *a, const train_limits *b) {
+    return (train_limits){.tokens = most(a->tokens, b->tokens),
+                          .longest = most(a->longest, b->longest),
+                          .samples = most(a->samples, b->samples),
+                          .width = most(a->width, b->width),
+                          .hidden = most(a->hidden, b->hidden),
+                          .heads = most(a->heads, b->heads),
+                          .kv_heads = most(a->kv_heads, b->kv_heads),
+                          .head_dim = most(a->head_dim, b->head_dim),
+                          .vocab = most(a->vocab, b->vocab),
+                          .cached = most(a->cached, b->cached),
+                          .inference = a->inference && b->inference};
+}
+
+static ravel_status reserve(train_device *d, const train_limits *limits, ravel_error *err) {
+    ravel_status s = check_limits(limits, err);
+    if (s) return s;
+    train_limits all = d->scratch ? joined(&d->limits, limits) : *limits;
+    size_t bytes = scratch_bytes(&all, 1);
+    if (bytes > d->scratch_bytes) {
+        void *block;
+        s = cuda_alloc(d, bytes, &block, err);
+        if (s) return s;
+        if (d->scratch) cudaStreamSynchronize(d->stream);
+        cuda_release(d, d->scratch, d->scratch_bytes);
+        d->scratch = block;
+        d->scratch_bytes = bytes;
+    }
+    d->limits = all;
+    return RAVEL_OK;
+}
+
+/* All rows at once where their logits take at most 8 GiB: every further chunk reads and writes the whole gradient of
+ * the head once more. */
+static int64_t head_rows(const train_limits *l) {
+    int64_t rows = ((int64_t)8 << 30) / (2 * (l->vocab > 0 ? l->vocab : 1));
+    if (rows >= l->tokens) return l->tokens;
+    return rows > 128 ? rows / 128 * 128 : 128;
+}
+
+static ravel_status sync_device(train_device *d, ravel_error *err) {
+    if (!d->failed) cuda_ok(d, cudaStreamSynchronize(d->stream), "running kernels");
+    if (!d->failed) cuda_ok(d, cudaGetLastError(), "running kernels");
+    if (!d->failed) return RAVEL_OK;
+    return ravel_error_set(err, d->failed, "%s", d->error.message);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------- */
+
+static float *parts(const train_device *d) {
+    return (float *)(void *)d->scratch;
+}
+
+static void copy_rows(train_device *d, const train_rows *r) {
+    if (d->failed) return;
+    cuda_copy_rows(d->stream, r->to, r->from, r->to_ids, r->from_ids, r->rows, r->width * 2,
+                   (r->ld_to ? r->ld_to : r->width) * 2, (r->ld_from ? r->ld_from : r->width) * 2);
+    launched(d, "copying rows");
+}
+
+static void embed(train_device *d, const train_embedding *e) {
+    if (d->failed) return;
+    cuda_embed(d->stream, e->y, e->table, e->ids, e->picks, e->rows, e->width, e->first, e->count);
+    launched(d, "the embedding");
+}
+
+static void embed_backward(train_device *d, const train_embedding *e) {
+    if (d->failed) return;
+    cuda_embed_backward(d->stream, e->d_table, e->d_y, e->ids, e->order, e->ordered, e->width, e->first, e->count);
+    launched(d, "the embedding's gradient");
+}
+
+static void bias(train_device *d, void *x, const void *b, int64_t rows, int64_t width, int64_t ld) {
+    if (d->failed) return;
+    cuda_bias(d->stream, x, b, rows, width, ld ? ld : width);
+    launched(d, "biases");
+}
+
+static void bias_backward(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
+    if (d->failed) return;
+    cuda_bias_backward(d->stream, d_bias, d_x, rows, width, ld ? ld : width, parts(d));
+    launched(d, "gradients of biases");
+}
+
+static void rmsnorm(train_device *d, const train_norm *n) {
+    if (d->failed) return;
+    cuda_rmsnorm(d->stream, n->y, n->sum, n->x, n->add, n->weight, n->eps, n->rows, n->width);
+    launched(d, "a norm");
+}
+
+static void rmsnorm_backward(train_device *d, const train_norm *n) {
+    if (d->failed) return;
+    cuda_rmsnorm_backward(d->stream, n->d_x, n->d_weight, n->d_y, n->x, n->weight, n->eps, n->rows, n->width, parts(d));
+    launched(d, "a norm's gradient");
+}
+
+static cuda_rope_args rope_args(const train_rope *r) {
+    return (cuda_rope_args){.tokens = r->tokens,
+                            .heads = r->heads,
+                            .kv_heads = r->kv_heads,
+                            .head_dim = r->head_dim,
+                            .eps = r->eps,
+                            .qkv = r->qkv,
+                            .q_weight = r->q_weight,
+                            .k_weight = r->k_weight,
+                            .cosine = r->cosine,
+                            .sine = r->sine,
+                            .positions = r->positions,
+                            .q = r->q,
+                            .k = r->k,
+                            .d_q = r->d_q,
+                            .d_k = r->d_k,
+                            .d_qkv = r->d_qkv,
+                            .d_q_weight = r->d_q_weight,
+                            .d_k_weight = r->d_k_weight};
+}
+
+static void rope(train_device *d, const train_rope *r) {
+    cuda_rope_args a = rope_args(r);
+    if (d->failed) return;
+    cuda_rope(d->stream, &a);
+    launched(d, "rotation");
+}
+
+static void rope_backward(train_device *d, const train_rope *r) {
+    cuda_rope_args a = rope_args(r);
+    if (d->failed) return;
+    cuda_rope_backward(d->stream, &a, parts(d));
+    launched(d, "rotation's gradient");
+}
+
+static void attention_merge(train_device *d, const train_merge *m) {
+    if (d->failed) return;
+    cuda_attention_merge(d->stream, m->o, m->lse, m->other_o, m->other_lse, m->rows, m->heads, m->head_dim);
+    launched(d, "merging attention");
+}
+
+static void cache_write(train_device *d, const train_cache_write *w) {
+    cuda_cache_write_args a = {.cache_k = w->cache.k,
+                               .cache_v = w->cache.v,
+                               .table = w->cache.table,
+                               .pages_per_slot = w->cache.pages_per_slot,
+                               .rows = w->rows,
+                               .kv_heads = w->cache.kv_heads,
+                               .head_dim = w->cache.head_dim,
+                               .k = w->k,
+                               .v = w->v,
+                               .ld_k = w->ld_k,
+                               .ld_v = w->ld_v,
+                               .from = w->from,
+                               .slots = w->slots,
+                               .positions = w->positions};
+    if (d->failed) return;
+    cuda_cache_write(d->stream, &a);
+    launched(d, "writing the cache");
+}
+
+static void attention_cached(train_device *d, const train_cached *c) {
+    cuda_decode_args a = {.k = c->cache.k,
+                          .v = c->cache.v,
+                          .table = c->cache.table,
+                          .pages_per_slot = c->cache.pages_per_slot,
+                          .rows = c->rows,
+                          .heads = c->heads,
+                          .kv_heads = c->cache.kv_heads,
+                          .head_dim = c->cache.head_dim,
+                          .window = c->window,
+                          .longest = (int32_t)c->longest,
+                          .scale = c->scale,
+                          .q = c->q,
+                          .ld_q = c->ld_q ? c->ld_q : (int64_t)c->heads * c->cache.head_dim,
+                          .slots = c->slots,
+                          .lengths = c->lengths,
+                          .o = c->o,
+                          .partial = parts(d)};
+    if (d->failed) return;
+    cuda_decode(d->stream, &a);
+    launched(d, "attention over the cache");
+}
+
+static void swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
+    if (d->failed) return;
+    cuda_swiglu(d->stream, h, gate_up, rows, ffn);
+    launched(d, "swiglu");
+}
+
+static void swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
+                            int64_t rows, int64_t ffn) {
+    if (d->failed) return;
+    cuda_swiglu_backward(d->stream, d_gate_up, h, d_h, gate_up, rows, ffn);
+    launched(d, "swiglu's gradient");
+}
+
+static cuda_softmax_args softmax_args(const train_softmax *x) {
+    return (cuda_softmax_args){.rows = x->rows,
+                               .columns = x->columns,
+                               .first = x->first,
+                               .logits = x->logits,
+                               .scale = x->scale,
+                               .targets = x->targets,
+                               .parts = x->parts,
+                               .ranks = x->ranks,
+                               .logprob = x->logprob,
+                               .lse = x->lse,
+                               .entropy = x->entropy,
+                               .coef = x->coef,
+                               .entropy_coef = x->entropy_coef};
+}
+
+static void softmax_parts(train_device *d, const train_softmax *x) {
+    cuda_softmax_args a = softmax_args(x);
+    if (d->failed) return;
+    cuda_softmax_parts(d->stream, &a);
+    launched(d, "softmax");
+}
+
+static void softmax_combine(train_device *d, const train_softmax *x) {
+    cuda_softmax_args a = softmax_args(x);
+    if (d->failed) return;
+    cuda_softmax_combine(d->stream, &a);
+    launched(d, "softmax");
+}
+
+static void softmax_backward(train_device *d, const train_softmax *x) {
+    cuda_softmax_args a = softmax_args(x);
+    if (d->failed) return;
+    cuda_softmax_backward(d->stream, &a);
+    launched(d, "softmax's gradient");
+}
+
+static void softmax_fused(train_device *d, const train_softmax *x) {
+    cuda_softmax_args a = softmax_args(x);
+    if (d->failed) return;
+    cuda_softmax_fused(d->stream, &a, d->multiprocessors);
+    launched(d, "softmax with its gradient");
+}
+
+static cuda_loss_args loss_args(const train_loss_rows *l) {
+    cuda_loss_args a = {.rows = *l, .has_policy = l->policy != NULL};
+    if (l->policy) a.policy = *l->policy;
+    return a;
+}
+
+static void loss(train_device *d, const train_loss_rows *l) {
+    cuda_loss_args a = loss_args(l);
+    if (d->failed) return;
+    cuda_loss(d->stream, &a);
+    launched(d, "the loss");
+}
+
+static void sequence_sums(train_device *d, const train_loss_rows *l, train_sequence_sums *sequences) {
+    cuda_loss_args a = loss_args(l);
+    if (d->failed) return;
+    cuda_sequence_sums(d->stream, &a, sequences);
+    launched(d, "sums per sample");
+}
+
+static void sample(train_device *d, const train_sample *s) {
+    cuda_sample_args a = {.rows = s->rows,
+                          .vocab = s->vocab,
+                          .logits = s->logits,
+                          .choices = (const cuda_choice *)(const void *)s->choices,
+                          .tokens = s->tokens,
+                          .last = s->last,
+                          .places = s->places,
+                          .logprob = s->logprob,
+                          .kept_logprob = s->kept_logprob};
+    if (d->failed) return;
+    cuda_sample(d->stream, &a);
+    launched(d, "sampling");
+}
+
+static void sum_squares(train_device *d, const void *grads, int64_t n, double *sums) {
+    if (d->failed) return;
+    cuda_sum_squares(d->stream, sums, grads, n, TRAIN_SPAN);
+    launched(d, "the gradient's norm");
+}
+
+static void clip(train_device *d, const double *sums, int64_t count, double limit, train_clip *to) {
+    if (d->failed) return;
+    cuda_clip_norm(d->stream, (cuda_clip *)(void *)to, sums, count, limit);
+    launched(d, "clipping");
+}
+
+static double power(double x, int64_t n) {
+    double y = 1;
+    for (; n > 0; n /= 2, x *= x)
+        if (n % 2) y *= x;
+    return y;
+}
+
+static void adamw(train_device *d, const train_adamw *x) {
+    cuda_adamw_args a = {.n = x->n,
+                         .master = x->master,
+                         .weight = x->weight,
+                         .grad = x->grad,
+                         .m = x->m,
+                         .v = x->v,
+                         .clip = (const cuda_clip *)(const void *)x->clip,
+                         .lr = (float)x->lr,
+                         .beta1 = (float)x->beta1,
+                         .beta2 = (float)x->beta2,
+                         .eps = (float)x->eps,
+                         .decay = (float)x->decay,
+                         .correct1 = (float)(1 - power(x->beta1, x->step)),
+                         .correct2 = (float)(1 - power(x->beta2, x->step)),
+                         .bf16_moments = x->moment_type == RAVEL_BF16};
+    if (d->failed) return;
+    cuda_adamw(d->stream, &a);
+    launched(d, "AdamW");
+}
+
+static const train_kernels table = {
+    .name = "cuda",
+    .doc = "one GPU: bf16 with f32 sums and master weights (cuBLASLt, cuDNN, own kernels)",
+    .types =
+        {.weight = RAVEL_BF16, .activation = RAVEL_BF16, .grad = RAVEL_F32, .master = RAVEL_F32, .moment = RAVEL_F32},
+    .open = open_device,
+    .close = close_device,
+    .scratch_bytes = scratch_bytes,
+    .reserve = reserve,
+    .head_rows = head_rows,
+    .sync = sync_device,
+    .phase = cuda_phase,
+    .phase_seconds = cuda_phase_seconds,
+    .alloc = cuda_alloc,
+    .release = cuda_release,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .convert = cuda_convert,
+    .alloc_host = cuda_alloc_host,
+    .release_host = cuda_release_host,
+    .stage = cuda_stage,
+    .stage_wait = cuda_stage_wait,
+    .stage_release = cuda_stage_release,
+    .fetch = cuda_fetch,
+    .fetch_wait = cuda_fetch_wait,
+    .matmul = cuda_matmul,
+    .copy_rows = copy_rows,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .bias = bias,
+    .bias_backward = bias_backward,
+    .rmsnorm = rmsnorm,
+    .rmsnorm_backward = rmsnorm_backward,
+    .rope = rope,
+    .rope_backward = rope_backward,
+    .attention = cuda_attention_forward,
+    .attention_backward = cuda_attention_backward,
+    .attention_merge = attention_merge,
+    .cache_write = cache_write,
+    .attention_cached = attention_cached,
+    .swiglu = swiglu,
+    .swiglu_backward = swiglu_backward,
+    .softmax_parts = softmax_parts,
+    .softmax_combine = softmax_combine,
+    .softmax_backward = softmax_backward,
+    .softmax_fused = softmax_fused,
+    .loss = loss,
+    .sequence_sums = sequence_sums,
+    .sample = sample,
+    .sum_squares = sum_squares,
+    .clip = clip,
+    .adamw = adamw,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_run = cuda_graph_run,
+    .graph_free = cuda_graph_free,
+};
+
+__attribute__((visibility("default"))) const train_kernels *train_cuda_set(void);
+const train_kernels *train_cuda_set(void) {
+    return &table;
+}

@@ -1,0 +1,89 @@
+/* Eight bf16 values as floats, read and written 16 bytes at a time; sums over a warp and a block in a fixed order.
+ * Internal to the CUDA set. Every kernel here adds in an order that depends on sizes alone, so that a call on the same
+ * data gives the same bits on every run. */
+#ifndef TRAIN_CUDA_VEC_CUH
+#define TRAIN_CUDA_VEC_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+typedef __nv_bfloat16 bf16;
+
+struct vec8 {
+    float x[8];
+};
+
+__device__ static inline vec8 load8(const bf16 *p) {
+    uint4 raw = *reinterpret_cast<const uint4 *>(p);
+    const __nv_bfloat162 *pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
+    vec8 v;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 f = __bfloat1622float2(pair[i]);
+        v.x[2 * i] = f.x;
+        v.x[2 * i + 1] = f.y;
+    }
+    return v;
+}
+
+__device__ static inline void store8(bf16 *p, const vec8 &v) {
+    uint4 raw;
+    __nv_bfloat162 *pair = reinterpret_cast<__nv_bfloat162 *>(&raw);
+#pragma unroll
+    for (int i = 0; i < 4; i++) pair[i] = __floats2bfloat162_rn(v.x[2 * i], v.x[2 * i + 1]);
+    *reinterpret_cast<uint4 *>(p) = raw;
+}
+
+/* A value as the next kernel will read it back. */
+__device__ static inline float rounded(float x) {
+    return __bfloat162float(__float2bfloat16(x));
+}
+
+/* Every lane gets the sum over its group of LANES lanes (a power of two). */
+template <int LANES> __device__ static inline float lane_sum(float x) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+template <int LANES> __device__ static inline float lane_max(float x) {
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+    return x;
+}
+
+/* Every thread gets the sum over its block of THREADS threads; `slots` is shared memory for THREADS / 32 floats. */
+template <int THREADS> __device__ static inline float block_sum(float x, float *slots) {
+    x = lane_sum<32>(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = x;
+    __syncthreads();
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) sum += slots[i];
+    return sum;
+}
+template <int THREADS> __device__ static inline float block_max(float x, float *slots) {
+    x = lane_max<32>(x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = x;
+    __syncthreads();
+    float most = slots[0];
+#pragma unroll
+    for (int i = 1; i < THREADS / 32; i++) most = fmaxf(most, slots[i]);
+    return most;
+}
+
+/* The same sum in double; `slots` is shared memory for THREADS / 32 doubles. */
+template <int THREADS> __device__ static inline double block_sum_double(double x, double *slots) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) slots[threadIdx.x / 32] = x;
+    __syncthreads();
+    double sum = 0;
+    for (int i = 0; i < THREADS / 32; i++) sum += slots[i];
+    return sum;
+}
+
+#endif
