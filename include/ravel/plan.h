@@ -299,10 +299,24 @@ RAVEL_API ravel_status ravel_plan_create(const ravel_plan_input *input, const ra
                                          ravel_plan **plan, ravel_error *err);
 RAVEL_API void ravel_plan_free(ravel_plan *plan);
 
+/* The most bytes that ravel_plan_create takes from the allocator at one time for `count` samples under these options,
+ * the plan included. It is a bound, not an estimate: ordinary plans need a third of it. input.updates counts as
+ * options.updates; with groups on ranks one rank may need every micro-step, so the bound grows with count * dp. */
+RAVEL_API size_t ravel_plan_workspace(int64_t count, const ravel_plan_options *options);
+
 /* Recounts everything from the lengths and checks promises 1 to 3 (partition, hard cap, parity) and the plan's own
  * figures: E_DATA and a sentence if one is broken. For tests, and for plans that came over a wire. */
 RAVEL_API ravel_status ravel_plan_check(const ravel_plan_input *input, const ravel_plan_options *options,
                                         const ravel_plan *plan, ravel_error *err);
+
+/* A plan as bytes: for a file, or for ranks that did not plan for themselves. `bytes` is aligned to 8 and `size` is
+ * ravel_plan_packed_bytes(plan) exactly. Unpacking checks sizes, indices and a hash (E_DATA), so that no index leads
+ * outside an array; whether it is a good plan for an input is ravel_plan_check's to say. Machines of another byte order
+ * refuse each other's bytes. Ids of a planner's plan travel with it. Free what was unpacked with ravel_plan_free. */
+RAVEL_API size_t ravel_plan_packed_bytes(const ravel_plan *plan);
+RAVEL_API ravel_status ravel_plan_pack(const ravel_plan *plan, void *bytes, size_t size, ravel_error *err);
+RAVEL_API ravel_status ravel_plan_unpack(const void *bytes, size_t size, const ravel_allocator *allocator,
+                                         ravel_plan **plan, ravel_error *err);
 
 /* Another epoch over the same plan: the global micro-step indices in the order to run them. Micro-steps stay inside
  * their update; epoch 0 is the plan's own order, later epochs are shuffled by (seed, epoch). `order` holds

@@ -6,68 +6,6 @@
 
 #include <string.h>
 
-/* ---- memory ------------------------------------------------------------------------------------------------- */
-
-/* One block: the struct, then its arrays, widest first so that each is aligned. */
-static ravel__plan *alloc_plan(const ravel__rules *rules, const ravel__draft *draft, int64_t count, ravel_error *err) {
-    int64_t updates = draft->updates, micro_steps = draft->offsets[updates], ids = draft->ids ? count : 0;
-    size_t bins = (size_t)(micro_steps * rules->options.dp), samples = (size_t)rules->placed;
-    size_t wide = (size_t)updates + 1 + 4 * bins + 1 + (size_t)ids, narrow = samples + (size_t)rules->skipped;
-    size_t groups = rules->widths.count ? samples : 0, steps = rules->widths.count ? (size_t)micro_steps : 0;
-    if (rules->widths.count) {
-        wide += steps + 1 + groups + 1;
-        narrow += 2 * groups + bins;
-    }
-    size_t head = ravel__round_up(sizeof(ravel__plan), sizeof(int64_t));
-    size_t bytes = head + wide * sizeof(int64_t) + narrow * sizeof(int32_t);
-    ravel__plan *plan = ravel__alloc(rules->options.allocator, bytes);
-    if (!plan) {
-        ravel__no_memory(err, bytes, "a plan");
-        return NULL;
-    }
-    memset(plan, 0, head);
-    int64_t *at = (int64_t *)(void *)((char *)plan + head);
-    plan->update_offsets = at;
-    plan->bin_offsets = at += updates + 1;
-    plan->bin_tokens = at += bins + 1;
-    plan->bin_slots = at += bins;
-    plan->bin_costs = at += bins;
-    plan->ids = draft->ids ? at + bins : NULL;
-    at += bins + (size_t)ids;
-    if (rules->widths.count) {
-        plan->group_offsets = at;
-        plan->group_sample_offsets = at += steps + 1;
-        at += groups + 1;
-    }
-    plan->samples = (int32_t *)(void *)at;
-    plan->skipped = plan->samples + samples;
-    if (rules->widths.count) {
-        plan->group_first = plan->skipped + rules->skipped;
-        plan->group_width = plan->group_first + groups;
-        plan->rank_group = plan->group_width + groups;
-    }
-    plan->allocator = rules->options.allocator;
-    plan->bytes = bytes;
-    plan->api = (ravel_plan){.count = count,
-                             .updates = updates,
-                             .micro_steps = micro_steps,
-                             .bins = (int64_t)bins,
-                             .dp = rules->options.dp,
-                             .update_offsets = plan->update_offsets,
-                             .bin_offsets = plan->bin_offsets,
-                             .samples = plan->samples,
-                             .bin_tokens = plan->bin_tokens,
-                             .bin_slots = plan->bin_slots,
-                             .bin_costs = plan->bin_costs,
-                             .skipped = plan->skipped};
-    return plan;
-}
-
-void ravel_plan_free(ravel_plan *plan) {
-    ravel__plan *own = (ravel__plan *)(void *)plan;
-    if (own) ravel__release(own->allocator, own, own->bytes);
-}
-
 /* ---- emitting ----------------------------------------------------------------------------------------------- */
 
 /* Samples stand in their bin in the order of their rows. */
@@ -92,7 +30,16 @@ ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *inpu
                          ravel__arena *arena, ravel_plan **out, ravel_error *err) {
     int64_t *totals = ravel__arena_push(arena, (size_t)rules->options.dp, sizeof *totals);
     if (!totals) return ravel__no_memory(err, (size_t)rules->options.dp * sizeof *totals, "rank totals");
-    ravel__plan *plan = alloc_plan(rules, draft, input->count, err);
+    ravel__plan_size size = {.count = input->count,
+                             .updates = draft->updates,
+                             .micro_steps = draft->offsets[draft->updates],
+                             .dp = rules->options.dp,
+                             .samples = rules->placed,
+                             .skipped = rules->skipped,
+                             .has_ids = draft->ids != NULL,
+                             .hybrid = rules->widths.count > 0,
+                             .groups = rules->widths.count ? rules->placed : 0};
+    ravel__plan *plan = ravel__plan_alloc(&size, rules->options.allocator, err);
     if (!plan) return RAVEL_E_MEMORY;
     memcpy(plan->update_offsets, draft->offsets, ((size_t)draft->updates + 1) * sizeof *draft->offsets);
     if (draft->ids) memcpy(plan->ids, draft->ids, (size_t)input->count * sizeof *plan->ids);
@@ -186,7 +133,9 @@ ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_o
     ravel_status status = ravel__rules_make(input, options, &rules, &own, err);
     if (status) return status;
     ravel__arena arena;
-    ravel__arena_init(&arena, rules.options.allocator, 4096);
+    /* at max, many short-lived pieces are taken and given back; larger blocks keep them from the allocator */
+    size_t grow = rules.options.effort == RAVEL_EFFORT_MAX ? 8 * (size_t)own.count : 0;
+    ravel__arena_init(&arena, rules.options.allocator, 4096 + grow);
     status = create(&rules, &own, &arena, plan, err);
     ravel__arena_free(&arena);
     return status;
@@ -209,8 +158,4 @@ ravel_status ravel_plan_replay(const ravel_plan *plan, uint64_t seed, int64_t ep
         }
     }
     return RAVEL_OK;
-}
-
-const int64_t *ravel_planner_ids(const ravel_plan *plan) {
-    return ((const ravel__plan *)(const void *)plan)->ids;
 }

@@ -280,6 +280,15 @@ typedef struct ravel__plan {
     size_t bytes; /* of this block, arrays included */
 } ravel__plan;
 
+/* What a plan's arrays are sized by. `groups`: at most. */
+typedef struct ravel__plan_size {
+    int64_t count, updates, micro_steps, dp, samples, skipped, groups;
+    int32_t has_ids, hybrid;
+} ravel__plan_size;
+
+/* One block; the figures and the contents of the arrays are to be written. */
+ravel__plan *ravel__plan_alloc(const ravel__plan_size *size, const ravel_allocator *allocator, ravel_error *err);
+
 /* What is known before the plan's arrays are made. */
 typedef struct ravel__draft {
     int64_t updates;

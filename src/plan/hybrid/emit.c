@@ -103,15 +103,11 @@ void ravel__hybrid_emit(const ravel__rules *rules, const ravel__draft *draft, ra
     }
     plan->group_offsets[p->micro_steps] = group;
     plan->group_sample_offsets[group] = p->bin_offsets[p->bins];
-    plan->hybrid = draft->hybrid;
-    plan->hybrid.pool = widths->pool;
     plan->hybrid.groups = group;
-    plan->hybrid.group_offsets = plan->group_offsets;
-    plan->hybrid.group_first = plan->group_first;
-    plan->hybrid.group_width = plan->group_width;
-    plan->hybrid.group_sample_offsets = plan->group_sample_offsets;
-    plan->hybrid.rank_group = plan->rank_group;
-    plan->api.hybrid = &plan->hybrid;
+    plan->hybrid.bound_micro_steps = draft->hybrid.bound_micro_steps;
+    plan->hybrid.bound_area = draft->hybrid.bound_area;
+    plan->hybrid.bound_longest = draft->hybrid.bound_longest;
+    plan->hybrid.bound_canonical = draft->hybrid.bound_canonical;
 }
 
 static int32_t width_index(const ravel__widths *widths, int32_t width) {
