@@ -45,8 +45,6 @@ TRAIN_SRC  := $(filter-out $(TRAIN_CUDA_SRC),$(wildcard train/*/*.c train/*/*/*.
 CLI_SRC    := $(wildcard cli/*.c)
 UNIT_SRC   := $(wildcard tests/unit/*.c)
 BENCH_SRC  := $(wildcard bench/*.c)
-GPU_UNIT_SRC  := $(wildcard tests/gpu/*.c)
-GPU_BENCH_SRC := $(wildcard bench/gpu/*.c)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 
@@ -75,7 +73,7 @@ CUDA_ARCH ?= sm_90a
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: gpu test-gpu bench-gpu all lib help demo test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
+.PHONY: test-gpu bench-gpu all lib help demo test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -89,8 +87,8 @@ help:
 	@echo "make check      what to run between edits: unit tests, ladder, headers, command, lint of what changed"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
-	@echo "make test-gpu   the tests that need a GPU; FILTER=PREFIX for some of them"
-	@echo "make bench-gpu  the measurements that need one, also as $(BUILD)/bench-gpu.json; FILTER=PREFIX"
+	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
+	@echo "make bench-gpu  the measurements that need a GPU, also as $(BUILD)/bench-gpu.json"
 	@echo "make soak       the long versions of the random tests"
 	@echo "make lint       clang-format, clang-tidy, cppcheck; DEEP=1 with the analyzer's full depth"
 	@echo "make format     let clang-format rewrite the sources"
@@ -133,6 +131,8 @@ $(BUILD)/libraveltrain.a: $(call obj,$(TRAIN_SRC))
 $(SHARED): $(call obj,$(LIB_SRC))
 	$(call say,LD,$@)$(CC) -shared -Wl,-soname,libravel.so.$(MAJOR) -o $@ $^ $(LINK) $(LIBS)
 	@ln -sf libravel.so $(BUILD)/libravel.so.$(MAJOR)
+$(BUILD)/obj/src/text/regex_pcre2.o: CFLAGS += $(if $(HAVE_PCRE2),-DRAVEL_HAVE_PCRE2)
+$(BUILD)/obj/src/text/regex_pcre2.o: $(BUILD)/config.mk # PCRE2 or not
 # A module hands libravel a table of functions and needs nothing of it, so it links only its own library.
 MPI_NEEDS := $(MPI_SRC) src/comm/wire.h
 $(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)
@@ -175,24 +175,19 @@ $(BUILD)/refit-ranks: $(call obj,tests/mpi/refit_ranks.c tests/unit/refit_case.c
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
 $(BENCH): $(call obj,$(BENCH_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-# What needs a GPU: tests and measurements of their own, which skip where there is none.
-GPU_UNIT  := $(BUILD)/ravel-gpu-unit
-GPU_BENCH := $(BUILD)/ravel-gpu-bench
-$(GPU_UNIT): $(call obj,$(GPU_UNIT_SRC) tests/unit/check.c) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-$(GPU_BENCH): $(call obj,$(GPU_BENCH_SRC) bench/bench.c) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-gpu: $(GPU_UNIT) $(GPU_BENCH) $(MODULES)
-test-gpu: gpu
-	@$(GPU_UNIT) $(FILTER)
-bench-gpu: gpu
-	@BUILD=$(BUILD) $(GPU_BENCH) --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
-
 $(BUILD)/examples/%: examples/%.c $(STATIC)
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) -o $@ $< $(STATIC) $(LINK) $(LIBS)
 
 fuzz-targets: $(FUZZ)
+# Tests and figures that need a GPU: the device's test bodies on CUDA, and its own bench table.
+GPU_TEST_SRC  := $(wildcard tests/gpu/*.c) $(addprefix tests/unit/,check.c device_body.c batch_device_body.c store.c)
+GPU_BENCH_SRC := $(wildcard bench/gpu/*.c) bench/bench.c
+$(BUILD)/ravel-gpu: $(call obj,$(GPU_TEST_SRC)) $(TRAIN) $(STATIC)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
+$(BUILD)/ravel-bench-gpu: $(call obj,$(GPU_BENCH_SRC)) $(TRAIN) $(STATIC)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
+
 # A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)
 	@mkdir -p $(@D)
@@ -213,6 +208,12 @@ test:
 
 bench: $(BENCH) all
 	@BUILD=$(BUILD) $(BENCH) --json $(BUILD)/bench.json $(if $(FILTER),--filter "$(FILTER)")
+
+# SANITIZER="compute-sanitizer --tool memcheck" runs under a checker.
+test-gpu: $(BUILD)/ravel-gpu $(MODULES)
+	@$(SANITIZER) $(BUILD)/ravel-gpu $(FILTER)
+bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)
+	@$(BUILD)/ravel-bench-gpu --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
 
 soak: unit
 	@RAVEL_SOAK=1 $(UNIT) $(if $(FILTER),"$(FILTER)")
@@ -247,5 +248,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
--include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(TRAIN_SRC) $(CLI_SRC) $(UNIT_SRC) $(BENCH_SRC) $(FUZZ_SRC) $(GPU_UNIT_SRC) $(GPU_BENCH_SRC) \
+-include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(TRAIN_SRC) $(CLI_SRC) $(UNIT_SRC) $(BENCH_SRC) $(FUZZ_SRC) \
            $(CUDA_SRC) src/comm/nccl.c $(TRAIN_CUDA_SRC)))

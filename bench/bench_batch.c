@@ -138,7 +138,7 @@ static void run_gather(void *user) {
     for (int32_t rank = 0; rank < j->cp.ranks; rank++)
         for (int f = 0; f < FIELDS; f++)
             if (ravel_cp_gather(&j->cp, rank, j->thd.cu_seqlens_padded, j->thd.sequences, j->thd.fields[f],
-                                sizeof(int32_t), j->to + (size_t)(rank * FIELDS + f) * shard, NULL))
+                                sizeof(int32_t), j->to + (size_t)(rank * FIELDS + f) * shard, NULL, NULL))
                 j->failed = 1;
 }
 

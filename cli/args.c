@@ -11,11 +11,25 @@ int cli_wants_help(int argc, char **argv) {
     return 0;
 }
 
+/* Bytes of the printable UTF-8 character at s; 0 for a control character or for what is no UTF-8. */
+static size_t printable(const char *s) {
+    unsigned char c = (unsigned char)*s;
+    size_t length = c >= 0xf0 && c < 0xf5 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 1;
+    if (c < 0x80) return c >= ' ' && c != 0x7f;
+    if (c < 0xc2 || c > 0xf4 || (c == 0xc2 && (unsigned char)s[1] < 0xa0)) return 0;
+    for (size_t i = 1; i < length; i++)
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+    return length;
+}
+
 int cli_fail(const char *command, const ravel_error *err) {
     char text[sizeof err->message];
     (void)snprintf(text, sizeof text, "%s", err->message);
-    for (char *c = text; *c; c++) /* sentences quote what is in files, and that shall not steer a terminal */
-        if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
+    for (char *c = text; *c;) { /* sentences quote what is in files, and that must not reach a terminal as it is */
+        size_t length = printable(c);
+        if (!length) *c = '?';
+        c += length ? length : 1;
+    }
     (void)fprintf(stderr, "ravel %s: %s\n", command, text);
     return err->status == RAVEL_E_ARGUMENT ? CLI_USAGE : CLI_FAILED;
 }

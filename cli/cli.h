@@ -52,7 +52,9 @@ int cli_usage(const char *command, const ravel_error *err);
 
 /* ---- progress ------------------------------------------------------------------------------------------- */
 
-/* A line on stderr that shows after a second of work and is wiped at the end; silent when stderr is not a terminal. One
+/* Whether standard error is a terminal that understands escapes (TERM=dumb does not). */
+int cli_live_terminal(void);
+/* A line on stderr that shows after a second of work and is wiped at the end; silent where there is no such terminal. One
  * at a time. `total` 0: not known, and `done` is shown by itself. */
 void cli_progress(const char *what, double done, double total);
 void cli_progress_end(void);
@@ -60,13 +62,22 @@ void cli_progress_end(void);
 void cli_busy(const char *what);
 void cli_busy_end(void);
 
-/* ---- output --------------------------------------------------------------------------------------------- */
+/* ---- files ---------------------------------------------------------------------------------------------- */
 
-/* A file that is written aside and takes its name only when all of it is there, or standard output ("-"). */
+/* No output may be one of the command's inputs, and no two outputs may be one file: symbolic and hard links, "./x" and
+ * "x" are seen through. A command names its inputs and outputs before it reads or writes anything. NULL and "-" are
+ * passed over; devices and pipes may be named twice; of an input folder its JSON, JSONL and safetensors files count.
+ * E_ARGUMENT says which two options meet. */
+ravel_status cli_claim_input(const char *option, const char *path, ravel_error *err);
+ravel_status cli_claim_output(const char *option, const char *path, ravel_error *err);
+
+/* A file that is written aside and takes its name only when all of it is there, or standard output ("-"). A symbolic
+ * link stays one, and its target is replaced; a device or a pipe is written to. */
 typedef struct cli_output {
     void *file; /* FILE */
     const char *path;
-    char aside[4096]; /* "": written in place */
+    char target[4096]; /* the path with its links followed */
+    char aside[4096];  /* "": written in place */
     int64_t bytes;
     double expected; /* bytes, for the progress line; 0: not known */
     int closed;      /* nobody reads standard output any more: not an error, and the rest is not written */

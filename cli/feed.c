@@ -305,7 +305,12 @@ static ravel_status check_flags(const job *j, ravel_error *err) {
     if (j->flags.mtp_stage >= j->mesh.pp)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--mtp-stage is %d; with --pp %d it must be from 0 to %d",
                                j->flags.mtp_stage, j->mesh.pp, j->mesh.pp - 1);
-    return RAVEL_OK;
+    const char *mock = j->source_options.mock;
+    ravel_status status = cli_claim_input("data", j->source_options.data, err);
+    if (!status && mock && *mock == '@') status = cli_claim_input("mock", mock + 1, err);
+    if (!status) status = cli_claim_output("json", j->flags.json, err);
+    return status ? status
+                  : cli_claim_output("save", j->flags.save, err); /* --resume X --save X is how a job goes on */
 }
 
 int cli_feed(int argc, char **argv) {

@@ -24,7 +24,7 @@ ravel_metrics *feed_live_open(int64_t updates) {
     ravel_metrics_options options;
     ravel_metrics_options_default(&options);
     options.updates = updates;
-    if (!isatty(STDERR_FILENO) || ravel_metrics_create(&options, &live, NULL)) return NULL;
+    if (!cli_live_terminal() || ravel_metrics_create(&options, &live, NULL)) return NULL;
     if (!ravel_metrics_sink(live, "progress", NULL)) return live;
     ravel_metrics_free(live);
     return NULL;

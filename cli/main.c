@@ -17,29 +17,62 @@ enum { COMMANDS = sizeof commands / sizeof *commands };
 static void usage(FILE *out) {
     (void)fprintf(out, "usage: ravel COMMAND [options]\n\n");
     for (int i = 0; i < COMMANDS; i++) (void)fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
-    (void)fprintf(out, "\nravel COMMAND --help shows the options of a command; ravel --version the version.\n");
+    (void)fprintf(out,
+                  "\nravel COMMAND --help (or ravel help COMMAND) shows the options of a command; ravel --version the "
+                  "version.\n");
+}
+
+static int help(int argc, char **argv);
+
+static int version(int argc, char **argv) {
+    (void)argc;
+    (void)argv;
+    printf("ravel %s\n", ravel_version());
+    return CLI_OK;
+}
+
+/* What is no command of its own, but is run like one. */
+static const cli_command others[] = {
+    {"help", NULL, help}, {"--help", NULL, help}, {"-h", NULL, help}, {"--version", NULL, version}};
+enum { OTHERS = sizeof others / sizeof *others };
+
+static int unknown(const char *word) {
+    const char *names[COMMANDS];
+    for (int i = 0; i < COMMANDS; i++) names[i] = commands[i].name;
+    const char *near = ravel_suggest(word, names, COMMANDS);
+    (void)fprintf(stderr, "ravel: there is no command \"%s\"%s%s%s\n", word, near ? "; did you mean \"" : "",
+                  near ? near : "; see ravel --help", near ? "\"?" : "");
+    return CLI_USAGE;
+}
+
+static const cli_command *find(const cli_command *list, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(name, list[i].name) == 0) return &list[i];
+    return NULL;
+}
+
+/* `ravel help plan` is `ravel plan --help`; words after it (`ravel help train sft`) go with it. */
+static int help(int argc, char **argv) {
+    char flag[] = "--help", *words[8];
+    int count = 0;
+    if (argc < 2 || strcmp(argv[1], "--help") == 0) {
+        usage(stdout);
+        return CLI_OK;
+    }
+    const cli_command *command = find(commands, COMMANDS, argv[1]);
+    if (!command) return unknown(argv[1]);
+    for (int i = 1; i < argc && count < 6; i++) words[count++] = argv[i];
+    words[count++] = flag;
+    words[count] = NULL;
+    return command->run(count, words);
 }
 
 int main(int argc, char **argv) {
-    const char *names[COMMANDS];
     if (argc < 2) {
         usage(stderr);
         return CLI_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        usage(stdout);
-        return CLI_OK;
-    }
-    if (strcmp(argv[1], "--version") == 0) {
-        printf("ravel %s\n", ravel_version());
-        return CLI_OK;
-    }
-    for (int i = 0; i < COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0) return cli_finish(argv[1], commands[i].run(argc - 1, argv + 1));
-        names[i] = commands[i].name;
-    }
-    const char *near = ravel_suggest(argv[1], names, COMMANDS);
-    (void)fprintf(stderr, "ravel: there is no command \"%s\"%s%s%s\n", argv[1], near ? "; did you mean \"" : "",
-                  near ? near : "", near ? "\"?" : "");
-    return CLI_USAGE;
+    const cli_command *command = find(commands, COMMANDS, argv[1]);
+    if (!command) command = find(others, OTHERS, argv[1]);
+    return command ? cli_finish(argv[1], command->run(argc - 1, argv + 1)) : unknown(argv[1]);
 }

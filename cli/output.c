@@ -1,10 +1,15 @@
-/* Files that appear whole or not at all: also when the command is interrupted half-way. */
+/* Files that appear whole or not at all, also when the command is interrupted half-way; and that never destroy an input,
+ * another output, a link or a device. */
 #include "cli/cli.h"
 
+#include <ravel/file.h>
+
+#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -41,6 +46,90 @@ static void unguard(void) {
         if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == on_signal) (void)signal(signals[i], SIG_DFL);
 }
 
+/* ---- inputs and outputs ------------------------------------------------------------------------------------- */
+
+/* A file of this command. One that does not exist yet is known by its folder and its name in it. */
+typedef struct claim {
+    const char *option;
+    int output;
+    dev_t device;
+    ino_t inode;    /* of the file, or of its folder */
+    char name[256]; /* in the folder; "": the file exists */
+} claim;
+
+static claim *claims; /* kept until the command ends */
+static int claim_count;
+
+static int keep(const claim *c) {
+    claim *grown = realloc(claims, (size_t)(claim_count + 1) * sizeof *claims);
+    if (!grown) return 0;
+    claims = grown;
+    claims[claim_count++] = *c;
+    return 1;
+}
+
+/* 0 where nothing can be in the way: a device, a pipe, a folder that is missing (opening will say so). */
+static int identify(const char *path, claim *c) {
+    struct stat info;
+    char target[4096], folder[4096];
+    int replace = 1;
+    if (ravel_file_resolve(path, target, sizeof target, &replace, NULL) || !replace) return 0;
+    c->name[0] = '\0';
+    if (stat(target, &info) != 0) {
+        const char *slash = strrchr(target, '/');
+        (void)snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - target) + 1 : 1, slash ? target : ".");
+        (void)snprintf(c->name, sizeof c->name, "%.255s", slash ? slash + 1 : target);
+        if (stat(folder, &info) != 0) return 0;
+    }
+    c->device = info.st_dev;
+    c->inode = info.st_ino;
+    return 1;
+}
+
+static int same_file(const claim *a, const claim *b) {
+    return a->device == b->device && a->inode == b->inode && strcmp(a->name, b->name) == 0;
+}
+
+static ravel_status add_claim(const char *option, const char *path, int output, ravel_error *err) {
+    claim c = {.option = option, .output = output};
+    if (!path || strcmp(path, "-") == 0 || !identify(path, &c)) return RAVEL_OK;
+    for (int i = 0; i < claim_count; i++) {
+        if (!same_file(&claims[i], &c) || (!output && !claims[i].output)) continue;
+        if (output && claims[i].output)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s: --%s and --%s would write the same file; give two names",
+                                   path, claims[i].option, option);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "%s: --%s would write over a file that is read (%s); give another name", path,
+                               output ? option : claims[i].option, output ? claims[i].option : option);
+    }
+    return keep(&c) ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
+}
+
+static int is_data(const char *name) {
+    static const char *const ends[] = {".safetensors", ".json", ".jsonl"};
+    size_t length = strlen(name);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (length > strlen(ends[i]) && strcmp(name + length - strlen(ends[i]), ends[i]) == 0) return 1;
+    return 0;
+}
+
+ravel_status cli_claim_input(const char *option, const char *path, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    char inside[4096];
+    DIR *folder = path ? opendir(path) : NULL;
+    if (!folder) return add_claim(option, path, 0, err);
+    for (const struct dirent *entry; !status && (entry = readdir(folder)) != NULL;)
+        if (is_data(entry->d_name) &&
+            snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name) < (int)sizeof inside)
+            status = add_claim(option, inside, 0, err);
+    (void)closedir(folder);
+    return status;
+}
+
+ravel_status cli_claim_output(const char *option, const char *path, ravel_error *err) {
+    return add_claim(option, path, 1, err);
+}
+
 /* ---- writing ------------------------------------------------------------------------------------------------ */
 
 static ravel_status failed(const cli_output *output, int number, ravel_error *err) {
@@ -49,22 +138,21 @@ static ravel_status failed(const cli_output *output, int number, ravel_error *er
 }
 
 ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *err) {
-    struct stat info;
+    int replace = 1;
     memset(output, 0, sizeof *output);
     output->path = path;
     if (strcmp(path, "-") == 0) {
         output->file = stdout;
         return RAVEL_OK;
     }
-    /* what is there already and is no plain file (a pipe, /dev/null) cannot be replaced, only written to */
-    int special = stat(path, &info) == 0 && !S_ISREG(info.st_mode);
-    if (!special &&
-        snprintf(output->aside, sizeof output->aside, "%s.tmp.%ld", path, (long)getpid()) >= (int)sizeof output->aside)
+    ravel_status status = ravel_file_resolve(path, output->target, sizeof output->target, &replace, err);
+    if (status) return status;
+    if (replace && snprintf(output->aside, sizeof output->aside, "%.4000s.tmp.%ld", output->target, (long)getpid()) < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.60s... is too long", path);
-    if (!special) guard(output->aside);
-    output->file = fopen(special ? path : output->aside, "w");
+    if (replace) guard(output->aside);
+    output->file = fopen(replace ? output->aside : output->target, "w");
     int number = errno;
-    if (!output->file && !special) unguard();
+    if (!output->file && replace) unguard();
     if (!output->file) return ravel_error_set(err, RAVEL_E_IO, "%s: cannot write it: %s", path, strerror(number));
     return RAVEL_OK;
 }
@@ -106,7 +194,7 @@ ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_err
     if (output->closed) return status;
     int number = settle(output);
     if (!status && number) status = failed(output, number, err);
-    if (!status && output->aside[0] && rename(output->aside, output->path) != 0) status = failed(output, errno, err);
+    if (!status && output->aside[0] && rename(output->aside, output->target) != 0) status = failed(output, errno, err);
     if (status && output->aside[0]) (void)unlink(output->aside);
     if (output->aside[0]) unguard();
     return status;

@@ -141,6 +141,7 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
     cli_busy("planning");
     ravel_status status = plan_make(data, options, &plan, &seconds, &err);
     cli_busy_end();
+    if (status) plan_explain_oversize(data, options, &err);
     if (status) return cli_fail("plan", &err);
     plan_warn_skipped(data, options, plan);
     if (!flags->quiet && !standard_outputs(flags)) plan_print_summary(data, options, plan, seconds);
@@ -169,7 +170,8 @@ static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *o
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--budget is missing: how many tokens fit one micro-batch, for example --budget 16k");
     if (f->cost && f->costs) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --cost or --costs, not both");
-    return f->sweep ? plan_sweep_check(f, options, err) : RAVEL_OK;
+    ravel_status status = f->sweep ? plan_sweep_check(f, options, err) : RAVEL_OK;
+    return status ? status : plan_claim_files(f, err);
 }
 
 /* --sweep's value is the first of its words, and the words after it belong to it too. */

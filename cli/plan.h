@@ -3,6 +3,7 @@
  *   plan.c          the command: its own options, --help, one plan and its outputs
  *   plan_input.c    lengths, homes, groups, costs: from files or a mock, into a ravel_plan_input
  *   plan_tables.c   many plans: --compare and --sweep, as tables, CSV and JSON
+ *   plan_oversize.c samples that fit no bin: how many, and where they are
  *   plan_print.c    what people read: the summary, and tables of results */
 #ifndef CLI_PLAN_H
 #define CLI_PLAN_H
@@ -28,6 +29,7 @@ typedef struct plan_data {
     ravel_plan_input input;
     char source[512]; /* for people: "lengths.csv, prompt_len + response_len" */
     char title[256];
+    const char *file;       /* of the lengths, for sentences */
     int64_t total, longest; /* tokens */
     int64_t limit;          /* rows that were asked for at most; 0: all */
     ravel_lengths *lengths;
@@ -39,6 +41,8 @@ typedef struct plan_data {
 ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
                             plan_data *data, ravel_error *err);
 void plan_data_free(plan_data *data);
+/* Whether inputs and outputs are different files, before anything is read. */
+ravel_status plan_claim_files(const plan_flags *flags, ravel_error *err);
 
 /* LIN:QUAD, tokens, a config.json (or its folder), or a named shape. */
 ravel_status plan_cost(const char *text, ravel_cost *cost, ravel_error *err);
@@ -67,12 +71,23 @@ ravel_status plan_sweep_check(const plan_flags *flags, const ravel_plan_options 
 
 void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
                         double seconds);
-/* The first lines of a summary or table: what was planned and, unless the plans differ in it (`many`), for what. */
-void plan_print_heading(const plan_data *data, const ravel_plan_options *options, int many);
+/* The first lines of a summary or table: what was planned, what was left out (plan NULL: the table says it) and, unless
+ * the plans differ in it (`many`), for what. */
+void plan_print_heading(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan, int many);
 /* `heads` are the titles of the labels. The best figure of a column is marked. */
 void plan_print_table(const plan_result *results, int count, const char *const *heads, int labels, int with_homes);
 ravel_status plan_table_csv(const plan_result *results, int count, const char *const *heads, int labels,
                             cli_output *output, ravel_error *err);
+
+/* ---- plan_oversize.c: samples that fit no bin ---- */
+
+typedef struct plan_left_out {
+    int64_t samples, tokens, longest;
+} plan_left_out;
+plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan);
+int64_t plan_length(const plan_data *data, int64_t row);
+/* Where err is E_OVERSIZE: makes it say how many samples do not fit, the longest, and the lines of the first ones. */
+void plan_explain_oversize(const plan_data *data, const ravel_plan_options *options, ravel_error *err);
 /* Says on stderr which samples were left out. */
 void plan_warn_skipped(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan);
 

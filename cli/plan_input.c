@@ -27,6 +27,7 @@ static ravel_status read_lengths(const plan_flags *flags, const ravel_read_optio
     if (status) return status;
     const char *name = strcmp(flags->lengths, "-") == 0 ? "standard input" : flags->lengths,
                *slash = strrchr(name, '/');
+    data->file = name;
     (void)snprintf(data->source, sizeof data->source, "%s: %s", name, data->lengths->columns);
     (void)snprintf(data->title, sizeof data->title, "%s", slash ? slash + 1 : name);
     return RAVEL_OK;
@@ -151,6 +152,10 @@ ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *r
         return status;
     }
     fill_input(data);
+    if (flags->cost) { /* the page's title names the cost model */
+        size_t used = strlen(data->title);
+        (void)snprintf(data->title + used, sizeof data->title - used, ", cost %.100s", flags->cost);
+    }
     return RAVEL_OK;
 }
 
@@ -161,6 +166,27 @@ void plan_data_free(plan_data *data) {
     free(data->homes);
     free(data->updates);
     memset(data, 0, sizeof *data);
+}
+
+/* ---- files ---------------------------------------------------------------------------------------------- */
+
+ravel_status plan_claim_files(const plan_flags *f, ravel_error *err) {
+    const struct {
+        const char *option, *path;
+    } inputs[] = {{"lengths", f->lengths},
+                  {"mock", f->mock && f->mock[0] == '@' ? f->mock + 1 : NULL},
+                  {"cost", f->cost},
+                  {"costs", f->costs},
+                  {"home", f->home},
+                  {"groups", f->groups},
+                  {"update-ids", f->update_ids}},
+      outputs[] = {{"json", f->json}, {"csv", f->csv}, {"html", f->html}, {"svg", f->svg}};
+    ravel_status status = RAVEL_OK;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs && !status; i++)
+        status = cli_claim_input(inputs[i].option, inputs[i].path, err);
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs && !status; i++)
+        status = cli_claim_output(outputs[i].option, outputs[i].path, err);
+    return status;
 }
 
 /* ---- cost ----------------------------------------------------------------------------------------------- */

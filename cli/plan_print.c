@@ -6,12 +6,24 @@
 
 /* ---- heading -------------------------------------------------------------------------------------------- */
 
-void plan_print_heading(const plan_data *data, const ravel_plan_options *options, int many) {
-    char a[32], b[32], c[32], sync[32], layout[32];
+static void print_samples(const plan_data *data, const ravel_plan *plan) {
+    char a[32], b[32], c[32];
+    plan_left_out left = {0};
+    if (plan) left = plan_count_left_out(data, plan);
+    printf("%s samples%s, %s tokens, longest %s", cli_thousands(data->input.count - left.samples, a, sizeof a),
+           left.samples ? " planned" : "", cli_thousands(data->total - left.tokens, b, sizeof b),
+           cli_thousands(left.samples ? plan->stats.longest : data->longest, c, sizeof c));
+    if (left.samples)
+        printf("; %s left out (%s tokens, longest %s)", cli_thousands(left.samples, a, sizeof a),
+               cli_thousands(left.tokens, b, sizeof b), cli_thousands(left.longest, c, sizeof c));
+    printf("  (%s)\n", data->source);
+}
+
+void plan_print_heading(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan, int many) {
+    char a[32], b[32], sync[32], layout[32];
     (void)ravel_choice_word(RAVEL_SYNC_CHOICES, options->sync, sync, sizeof sync);
     (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, options->layout, layout, sizeof layout);
-    printf("%s samples, %s tokens, longest %s  (%s)\n", cli_thousands(data->input.count, a, sizeof a),
-           cli_thousands(data->total, b, sizeof b), cli_thousands(data->longest, c, sizeof c), data->source);
+    print_samples(data, plan);
     if (many) return; /* the table says the rest */
     int32_t ranks = options->cp_pool ? options->cp_pool : options->dp;
     printf("%s%s rank%s x %s tokens", options->cp_pool ? "a pool of " : "", cli_thousands(ranks, a, sizeof a),
@@ -23,7 +35,7 @@ void plan_print_heading(const plan_data *data, const ravel_plan_options *options
         printf(", own costs");
     else
         printf(", cost %lld:%lld", (long long)options->cost.linear, (long long)options->cost.quadratic);
-    if (options->cost.overhead) printf(" + %lld a micro-step", (long long)options->cost.overhead);
+    if (options->cost.overhead) printf(" + %lld per micro-step", (long long)options->cost.overhead);
 }
 
 /* ---- summary -------------------------------------------------------------------------------------------- */
@@ -100,7 +112,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     const ravel_plan_stats *s = &plan->stats;
     char effort[32], text[32];
     (void)ravel_choice_word(RAVEL_EFFORT_CHOICES, options->effort, effort, sizeof effort);
-    plan_print_heading(data, options, 0);
+    plan_print_heading(data, options, plan, 0);
     printf("\nmethod %s, effort %s: planned in %.*f ms\n\n", ravel_method_name(options->method), effort,
            seconds < 0.01 ? 2 : 0, 1e3 * seconds);
     if (plan->hybrid)
@@ -121,25 +133,6 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     printf("  %-15s %016llx\n", "digest", (unsigned long long)plan->digest);
 }
 
-void plan_warn_skipped(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan) {
-    enum { MOST = 20 };
-    const ravel_plan_input *in = &data->input;
-    char a[32], b[32], c[32];
-    if (!plan->stats.skipped) return;
-    (void)fprintf(stderr, "ravel plan: WARNING: %s of %s samples fit no bin of %s tokens and were left out:",
-                  cli_thousands(plan->stats.skipped, a, sizeof a), cli_thousands(in->count, b, sizeof b),
-                  cli_thousands(options->cp * options->budget, c, sizeof c));
-    for (int64_t i = 0; i < plan->stats.skipped && i < MOST; i++) {
-        int32_t row = plan->skipped[i];
-        int64_t length = in->prompts ? in->prompts[row] + in->responses[row] : in->lengths[row];
-        (void)fprintf(stderr, "%s %d (%s tokens)", i ? "," : "", row, cli_thousands(length, a, sizeof a));
-    }
-    if (plan->stats.skipped > MOST)
-        (void)fprintf(stderr, ", and %s more (all of them: --json, stats.skipped_samples)",
-                      cli_thousands(plan->stats.skipped - MOST, a, sizeof a));
-    (void)fprintf(stderr, "\n");
-}
-
 /* ---- tables --------------------------------------------------------------------------------------------- */
 
 /* A column of figures: how it is called for people and for machines, how it is worked out, how it is written, and
@@ -149,7 +142,7 @@ typedef struct column {
     double (*value)(const plan_result *r);
     enum { COUNT, SHARE, RATIO, MILLISECONDS } kind;
     int better;
-    int only_homes;
+    enum { ALWAYS, WITH_HOMES, WITH_SKIPPED } shown;
 } column;
 
 static double perfect(const plan_result *r) {
@@ -185,22 +178,26 @@ static double get_imbalance(const plan_result *r) {
 static double get_moved(const plan_result *r) {
     return r->stats.actual_tokens ? (double)r->stats.tokens_moved / (double)r->stats.actual_tokens : 0;
 }
+static double get_skipped(const plan_result *r) {
+    return (double)r->stats.skipped;
+}
 static double get_milliseconds(const plan_result *r) {
     return 1e3 * r->seconds;
 }
 
 static const column columns[] = {
-    {"packed", "bins_packed", get_packed, COUNT, -1, 0},
-    {"bins", "bins", get_bins, COUNT, -1, 0},
-    {"micro-steps", "micro_steps", get_steps, COUNT, -1, 0},
-    {"bound", "micro_steps_lower_bound", get_bound, COUNT, 0, 0},
-    {"fill", "fill", get_fill, SHARE, 1, 0},
-    {"padding", "padding", get_padding, SHARE, -1, 0},
-    {"idle", "idle", get_idle, SHARE, -1, 0},
-    {"time", "time_over_perfect", get_time, RATIO, -1, 0},
-    {"imbalance", "imbalance", get_imbalance, RATIO, -1, 0},
-    {"moved", "moved", get_moved, SHARE, -1, 1},
-    {"plan ms", "plan_ms", get_milliseconds, MILLISECONDS, 0, 0},
+    {"packed", "bins_packed", get_packed, COUNT, -1, ALWAYS},
+    {"bins", "bins", get_bins, COUNT, -1, ALWAYS},
+    {"micro-steps", "micro_steps", get_steps, COUNT, -1, ALWAYS},
+    {"bound", "micro_steps_lower_bound", get_bound, COUNT, 0, ALWAYS},
+    {"fill", "fill", get_fill, SHARE, 1, ALWAYS},
+    {"padding", "padding", get_padding, SHARE, -1, ALWAYS},
+    {"idle", "idle", get_idle, SHARE, -1, ALWAYS},
+    {"time", "time_over_perfect", get_time, RATIO, -1, ALWAYS},
+    {"imbalance", "imbalance", get_imbalance, RATIO, -1, ALWAYS},
+    {"moved", "moved", get_moved, SHARE, -1, WITH_HOMES},
+    {"left out", "skipped", get_skipped, COUNT, -1, WITH_SKIPPED},
+    {"plan ms", "plan_ms", get_milliseconds, MILLISECONDS, 0, ALWAYS},
 };
 enum { FIGURES = sizeof columns / sizeof *columns, WIDEST = 48 };
 
@@ -246,10 +243,17 @@ static int figure_width(const column *c, const plan_result *results, int count) 
     return (int)width;
 }
 
-static void print_figures(const plan_result *r, const int *widths, char best[FIGURES][WIDEST], int with_homes) {
+static int is_shown(const column *c, const plan_result *results, int count, int with_homes) {
+    int skipped = 0;
+    for (int i = 0; i < count; i++) skipped |= !results[i].err.status && results[i].stats.skipped > 0;
+    return c->shown == ALWAYS || (c->shown == WITH_HOMES ? with_homes : skipped);
+}
+
+/* A width of 0: the column is not shown. */
+static void print_figures(const plan_result *r, const int *widths, char best[FIGURES][WIDEST]) {
     char text[WIDEST];
     for (int c = 0; c < FIGURES; c++) {
-        if (columns[c].only_homes && !with_homes) continue;
+        if (!widths[c]) continue;
         write_cell(&columns[c], columns[c].value(r), text, sizeof text);
         printf("  %*s%s", widths[c], text, strcmp(text, best[c]) == 0 ? "*" : " ");
     }
@@ -265,9 +269,9 @@ void plan_print_table(const plan_result *results, int count, const char *const *
         printf("%s%-*s", l ? "  " : "", label_widths[l], heads[l]);
     }
     for (int c = 0; c < FIGURES; c++) {
-        widths[c] = figure_width(&columns[c], results, count);
+        widths[c] = is_shown(&columns[c], results, count, with_homes) ? figure_width(&columns[c], results, count) : 0;
         best_cell(&columns[c], results, count, best[c], sizeof best[c]);
-        if (!columns[c].only_homes || with_homes) printf("  %*s ", widths[c], columns[c].head);
+        if (widths[c]) printf("  %*s ", widths[c], columns[c].head);
     }
     printf("\n");
     for (int i = 0; i < count; i++) {
@@ -275,7 +279,7 @@ void plan_print_table(const plan_result *results, int count, const char *const *
         if (results[i].err.status)
             printf("  %s\n", results[i].err.message);
         else
-            print_figures(&results[i], widths, best, with_homes);
+            print_figures(&results[i], widths, best);
     }
     printf(
         "\n* the best of its column; packed: bins before some are split so that all ranks have work; time is predicted time "

@@ -115,7 +115,7 @@ static int finish(const table *t, int many) {
     int good = 0;
     for (int i = 0; i < t->count; i++) good += !t->results[i].err.status;
     if (!t->flags->quiet && !is_standard(t->flags->json) && !is_standard(t->flags->csv)) {
-        plan_print_heading(t->data, t->options, many);
+        plan_print_heading(t->data, t->options, NULL, many);
         if (!many) printf("\n");
         plan_print_table(t->results, t->count, t->heads, t->labels, t->data->homes != NULL);
     }

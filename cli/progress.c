@@ -3,6 +3,8 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,6 +17,11 @@ static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int cli_live_terminal(void) {
+    const char *term = getenv("TERM");
+    return isatty(2) && term && *term && strcmp(term, "dumb") != 0;
 }
 
 static void show_share(double share, double elapsed) {
@@ -31,7 +38,7 @@ void cli_progress(const char *what, double done, double total) {
         line.printed = 0;
         line.started = line.shown = t;
     }
-    if (t - line.started < 1 || t - line.shown < 0.1 || !isatty(2)) return;
+    if (t - line.started < 1 || t - line.shown < 0.1 || !cli_live_terminal()) return;
     line.shown = t;
     line.printed = 1;
     (void)fprintf(stderr, "\r\033[K%s", what);
@@ -81,7 +88,7 @@ static void *tick(void *unused) {
 }
 
 void cli_busy(const char *what) {
-    if (!isatty(2)) return;
+    if (!cli_live_terminal()) return;
     busy.what = what;
     busy.stopped = 0;
     busy.running = pthread_create(&busy.thread, NULL, tick, NULL) == 0;

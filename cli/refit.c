@@ -43,6 +43,7 @@ static int help(const cli_options *sets) {
     (void)fputs("usage: ravel refit --from FILE [--to FILE] [--ranks N] [options]\n"
                 "       ravel refit --bench [--shape NAME] [--ranks N] [options]\n"
                 "       mpirun -n N ravel refit ...\n"
+                "       ravel refit --publish ADDRESS | --pull ADDRESS ...     (see --publish --help, --pull --help)\n"
                 "\n"
                 "Moves weights from sender ranks to receiver ranks through a few buffers, as a trainer hands a new\n"
                 "version to its generators; compares every element that arrived with the file, and reports what\n"
@@ -144,11 +145,15 @@ static ravel_status run_updates(rank_work *w, ravel_refit_report *reports, ravel
     return status;
 }
 
+static const void *live_data(const void *refit, int64_t tensor) {
+    return ravel_refit_data(refit, tensor);
+}
+
 /* Every receiver compares; how many did. */
 static ravel_status compare(rank_work *w, int64_t *compared, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     *compared = w->place.side;
-    if (w->place.side) status = refit_set_compare(&w->set, w->refit, w->job->file, err);
+    if (w->place.side) status = refit_set_compare(&w->set, live_data, w->refit, w->job->file, err);
     if (status != RAVEL_OK) {
         ravel_comm_abort(w->comm, err);
         return status;
@@ -218,8 +223,12 @@ static ravel_status check_flags(refit_job *job, int words, const char *word, rav
                                "--bench goes through --buffers and --sizes: without --num-buffers and --buffer-bytes");
     job->flags.updates = f->updates > 0 ? f->updates : f->bench ? 4 : 1;
     job->dtype = -1;
-    if (!f->dtype) return RAVEL_OK;
-    ravel_status status = ravel_dtype_parse(f->dtype, &job->dtype, err);
+    ravel_status status = cli_claim_input("from", f->from, err);
+    if (!status) status = cli_claim_output("to", f->to, err);
+    if (!status) status = cli_claim_output("json", f->json, err);
+    if (!status) status = cli_claim_output("trace", f->trace, err);
+    if (status || !f->dtype) return status;
+    status = ravel_dtype_parse(f->dtype, &job->dtype, err);
     if (status != RAVEL_OK) return status;
     if (ravel_dtype_kind(job->dtype) == 'f' && ravel_dtype_bytes(job->dtype) >= 2) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "--dtype %s: weights can be cast to f64, f32, bf16 and f16",
@@ -253,6 +262,11 @@ static int run_file(refit_job *job, int under_mpi) {
 }
 
 int cli_refit(int argc, char **argv) {
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], "--publish", 9) == 0 && (!argv[i][9] || argv[i][9] == '='))
+            return refit_publish(argc, argv);
+        if (strncmp(argv[i], "--pull", 6) == 0 && (!argv[i][6] || argv[i][6] == '=')) return refit_pull(argc, argv);
+    }
     refit_job job;
     ravel_option rows[ROWS];
     ravel_error err = RAVEL_ERROR_INIT;

@@ -47,9 +47,9 @@ ravel_status refit_set_of_shape(const ravel_shape *shape, int32_t dtype, int32_t
                                 refit_set *set, ravel_error *err);
 void refit_set_free(refit_set *set);
 
-/* Compares what a receiver holds with the file, element by element. E_CHECKSUM names the first difference. */
-ravel_status refit_set_compare(const refit_set *set, const ravel_refit *refit, const ravel_safetensors *file,
-                               ravel_error *err);
+/* Compares what a receiver holds, wherever `live` says it is, with the file, element by element. E_CHECKSUM names the first difference. */
+ravel_status refit_set_compare(const refit_set *set, const void *(*live)(const void *owner, int64_t tensor),
+                               const void *owner, const ravel_safetensors *file, ravel_error *err);
 /* Writes whole tensors (tp 1) with the file's metadata. */
 ravel_status refit_set_write(const refit_set *set, const ravel_safetensors *file, const char *path, ravel_error *err);
 
@@ -70,6 +70,11 @@ ravel_status refit_write_json(const refit_job *job, const ravel_refit_report *re
                               ravel_error *err);
 /* Collective: all ranks' traces into one file, by rank 0. */
 ravel_status refit_write_trace(ravel_comm *comm, const ravel_refit *refit, const char *path, ravel_error *err);
+
+/* ---- refit_publish.c: --publish and --pull, commands with options of their own ---- */
+
+int refit_publish(int argc, char **argv);
+int refit_pull(int argc, char **argv);
 
 /* ---- refit_bench.c ---- */
 

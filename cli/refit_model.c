@@ -198,14 +198,13 @@ static ravel_status compare_tensor(const ravel_refit_tensor *x, const ravel_safe
     return RAVEL_OK;
 }
 
-ravel_status refit_set_compare(const refit_set *set, const ravel_refit *refit, const ravel_safetensors *file,
-                               ravel_error *err) {
+ravel_status refit_set_compare(const refit_set *set, const void *(*live)(const void *owner, int64_t tensor),
+                               const void *owner, const ravel_safetensors *file, ravel_error *err) {
     char *chunk = malloc(CHUNK);
     ravel_status status = RAVEL_OK;
     if (!chunk) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
     for (int64_t i = 0; i < set->count && status == RAVEL_OK; i++)
-        status =
-            compare_tensor(&set->tensors[i], ravel_safetensors_at(file, i), ravel_refit_data(refit, i), chunk, err);
+        status = compare_tensor(&set->tensors[i], ravel_safetensors_at(file, i), live(owner, i), chunk, err);
     free(chunk);
     return status;
 }

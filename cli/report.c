@@ -101,6 +101,14 @@ static ravel_status make_report(job *j, ravel_error *err) {
     return status;
 }
 
+/* The page and the trace may be in a run's folder, but not in place of what is read there. */
+static ravel_status claim_files(const job *j, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int i = 0; i < j->count && !status; i++) status = cli_claim_input("run", j->folders[i], err);
+    if (!status) status = cli_claim_output("html", j->flags->html, err);
+    return status ? status : cli_claim_output("trace", j->flags->trace, err);
+}
+
 static ravel_status list_metrics(ravel_error *err) {
     cli_output out;
     ravel_status status = cli_output_open(&out, "-", err);
@@ -131,5 +139,6 @@ int cli_report(int argc, char **argv) {
                               "which run? Give its directory: ravel report RUN_DIR [--html FILE]");
         return cli_usage("report", &err);
     }
+    if (claim_files(&j, &err)) return cli_usage("report", &err);
     return make_report(&j, &err) ? cli_fail("report", &err) : CLI_OK;
 }

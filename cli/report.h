@@ -12,6 +12,8 @@
 
 #include "cli/cli.h"
 
+#include <ravel/metrics.h>
+
 enum { REPORT_RUNS_MAX = 16, REPORT_NAME_BYTES = 256 };
 
 /* A column of numbers; NaN where a row has none. */
@@ -50,6 +52,12 @@ double report_first(const report_table *table, const char *name);
 double report_last(const report_table *table, const char *name);
 /* Sum over the rows that have both (weight NULL: 1); 0 when none has. */
 double report_sum(const report_table *table, const char *name, const char *weight);
+
+/* What share of the time each phase took, in tenths of a percent that sum to 1000 (all 0 where no time is known): the
+ * phases of ravel/metrics.h without what is nested in them, then "other". */
+enum { REPORT_PHASES = RAVEL_PHASES + 1 };
+void report_phase_shares(const report_table *table, int tenths[REPORT_PHASES]);
+const char *report_phase_label(int phase);
 
 /* A figure of a run. */
 typedef enum report_style {

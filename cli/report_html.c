@@ -234,7 +234,13 @@ static ravel_status put_run(const report_run *run, cli_output *out, ravel_error 
     if (!status) status = put_quoted(out, run->name, err);
     if (!status) status = report_put(out, err, ",\"folder\":");
     if (!status) status = put_quoted(out, run->folder, err);
-    if (!status) status = report_put(out, err, ",\"metrics\":");
+    int shares[REPORT_PHASES];
+    report_phase_shares(&run->metrics, shares);
+    if (!status) status = report_put(out, err, ",\"shares\":{");
+    for (int i = 0; i < REPORT_PHASES && !status; i++)
+        status =
+            report_put(out, err, "%s\"%s\":%d.%d", i ? "," : "", report_phase_label(i), shares[i] / 10, shares[i] % 10);
+    if (!status) status = report_put(out, err, "},\"metrics\":");
     if (!status) status = put_table(out, &run->metrics, err);
     if (!status && run->refit.rows) status = report_put(out, err, ",\"refit\":");
     if (!status && run->refit.rows) status = put_table(out, &run->refit, err);

@@ -38,6 +38,12 @@ static double loss_last(const report_table *t) {
 static double eval_last(const report_table *t) {
     return report_last(t, "eval/loss");
 }
+static double eval_reward_first(const report_table *t) {
+    return report_first(t, "eval/reward");
+}
+static double eval_reward_last(const report_table *t) {
+    return report_last(t, "eval/reward");
+}
 static double reward_first(const report_table *t) {
     return report_first(t, "reward/mean");
 }
@@ -103,6 +109,8 @@ static const report_figure figures[] = {
     {"loss, first", "train/loss of the first update", loss_first, REPORT_REAL, 0},
     {"loss, last", "train/loss of the last update", loss_last, REPORT_REAL, -1},
     {"eval loss, last", "eval/loss when it was last measured", eval_last, REPORT_REAL, -1},
+    {"eval reward, first", "eval/reward when it was first measured", eval_reward_first, REPORT_REAL, 0},
+    {"eval reward, last", "eval/reward when it was last measured", eval_reward_last, REPORT_REAL, 1},
     {"reward, first", "reward/mean of the first update", reward_first, REPORT_REAL, 0},
     {"reward, last", "reward/mean of the last update", reward_last, REPORT_REAL, 1},
     {"tokens/s", "actual tokens over time, whole run", rate, REPORT_COUNT, 1},
@@ -114,7 +122,7 @@ static const report_figure figures[] = {
     {"imbalance", "busiest rank over the mean", imbalance, REPORT_RATIO, -1},
     {"exposed feed", "share of the time that training waited for batches", exposed, REPORT_SHARE, -1},
     {"mult prob error", "token_mult_prob_error of the last update; 1 is perfect", error_last, REPORT_REAL, -1},
-    {"refit", "mean seconds a refit", refit_seconds, REPORT_SECONDS, -1},
+    {"refit", "mean seconds per refit", refit_seconds, REPORT_SECONDS, -1},
     {"refit overlap", "share of the smaller phases hidden behind the largest", refit_overlap, REPORT_SHARE, 1},
     {"memory", "resident memory at its highest, largest rank", memory, REPORT_BYTES, -1},
     {"device memory", "at its highest, fullest device", device_memory, REPORT_BYTES, -1},
@@ -218,22 +226,49 @@ static ravel_status print_figure(const report_figure *f, const report_run *runs,
     return end_line(&l, out, err);
 }
 
-/* Where the time went: self times, in the order of an update. */
+/* Seconds of a phase without the phases inside it; index RAVEL_PHASES: what is left of the updates. */
+static double phase_seconds(const report_table *t, int phase) {
+    char name[80];
+    (void)snprintf(name, sizeof name, phase < RAVEL_PHASES ? "time/%s_self_sec" : "time/other_sec",
+                   phase < RAVEL_PHASES ? ravel_phase_name(phase) : "");
+    return report_sum(t, name, NULL);
+}
+
+const char *report_phase_label(int phase) {
+    return phase < RAVEL_PHASES ? ravel_phase_name(phase) : "other";
+}
+
+/* Each is rounded down to a tenth of a percent; the tenths that are then missing go to those with the largest rest. */
+void report_phase_shares(const report_table *t, int tenths[REPORT_PHASES]) {
+    double exact[REPORT_PHASES], total = 0;
+    int sum = 0;
+    for (int i = 0; i < REPORT_PHASES; i++) total += exact[i] = phase_seconds(t, i);
+    for (int i = 0; i < REPORT_PHASES; i++) {
+        exact[i] = total > 0 ? 1000 * exact[i] / total : 0;
+        sum += tenths[i] = (int)exact[i];
+    }
+    for (; total > 0 && sum < 1000; sum++) {
+        int most = 0;
+        for (int i = 1; i < REPORT_PHASES; i++)
+            if (exact[i] - tenths[i] > exact[most] - tenths[most]) most = i;
+        tenths[most]++;
+    }
+}
+
+/* Where the time went, in the order of an update. */
 static ravel_status print_phases(const report_run *runs, int count, cli_output *out, ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    for (int phase = 0; phase <= RAVEL_PHASES && !status; phase++) {
-        char name[80];
-        (void)snprintf(name, sizeof name, phase < RAVEL_PHASES ? "time/%s_self_sec" : "time/other_sec",
-                       phase < RAVEL_PHASES ? ravel_phase_name(phase) : "");
+    int shares[REPORT_RUNS_MAX][REPORT_PHASES];
+    for (int i = 0; i < count; i++) report_phase_shares(&runs[i].metrics, shares[i]);
+    for (int phase = 0; phase < REPORT_PHASES && !status; phase++) {
         int any = 0;
-        for (int i = 0; i < count; i++) any |= report_sum(&runs[i].metrics, name, NULL) > 0;
+        for (int i = 0; i < count; i++) any |= phase_seconds(&runs[i].metrics, phase) > 0;
         if (!any) continue;
         line l = {.used = 0};
-        add(&l, "  %-*s", LABEL_WIDTH - 2, phase < RAVEL_PHASES ? ravel_phase_name(phase) : "other");
+        add(&l, "  %-*s", LABEL_WIDTH - 2, report_phase_label(phase));
         for (int i = 0; i < count; i++) {
-            char text[32] = "";
-            double share = over(report_sum(&runs[i].metrics, name, NULL), seconds(&runs[i].metrics));
-            if (!isnan(share)) (void)snprintf(text, sizeof text, "%.1f %%", 100 * share);
+            char text[32];
+            (void)snprintf(text, sizeof text, "%d.%d %%", shares[i][phase] / 10, shares[i][phase] % 10);
             add(&l, i ? " %*s          " : " %*s", VALUE_WIDTH, text);
         }
         status = end_line(&l, out, err);

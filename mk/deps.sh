@@ -13,6 +13,7 @@ wantfile() { # a file (any of the patterns) and its package
 want gcc gcc
 wantfile "/usr/include/stdio.h" libc6-dev
 wantfile "/usr/include/*/cblas.h /usr/include/cblas.h" libopenblas-dev
+wantfile "/usr/include/pcre2.h" libpcre2-dev
 if [ "${1:-demo}" = test ]; then
     want g++ g++
     want clang clang
@@ -21,6 +22,8 @@ if [ "${1:-demo}" = test ]; then
     want clang-tidy clang-tidy
     want cppcheck cppcheck
     want mandoc mandoc
+    want pkg-config pkgconf
+    want groff groff
     wantfile "/usr/share/i18n/locales/de_DE /usr/share/i18n/locales/de_DE.gz" locales
     want chromium "chromium fonts-dejavu-core"
     want mpirun.openmpi "openmpi-bin libopenmpi-dev"

@@ -24,6 +24,12 @@ int main(void) { float x = 1; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTr
     found OPENBLAS OpenBLAS "matrix products in the trainer where its own vector sets do not fit, and a yardstick"
 else missing OpenBLAS "the trainer multiplies matrices by its own kernels alone" libopenblas-dev; fi
 
+if try pcre2 '#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+int main(void) { return sizeof(pcre2_match_data *) == 0; }'; then
+    found PCRE2 PCRE2 "regular expressions of tokenizers (loaded when the first is opened)"
+else missing PCRE2 "tokenizers with regular expressions are refused" libpcre2-dev; fi
+
 mpi='#include <mpi.h>
 int main(int c, char **v) { MPI_Init(&c, &v); return MPI_Finalize(); }'
 for kind in openmpi mpich; do

@@ -50,11 +50,21 @@
  *     ... run; then per-token results go back to their samples:
  *     ravel_thd_unpack(&ragged, &options, &thd, &field, packed, ragged_result, &err);
  *
+ * On a device. Where thd.place (padded.place) says RAVEL_DEVICE, all packed arrays are in device memory, and so are the
+ * fields (or pinned): pack, unpack, gather and scatter are then one launch in place.stream each, give the same bytes
+ * as on the host, and return before the bytes are there. The description of the micro-batch is made on the host; it is
+ * the only thing that is allocated, and freed again before the call returns.
+ *
+ *     ravel_thd thd = {.size = sizeof thd, .place = {RAVEL_DEVICE, 0, stream}};
+ *     thd.fields = table;                                       host memory: [field_count] device pointers
+ *     thd.host_samples = ..., thd.host_slots = ...;             host memory, where unpack will be called
+ *
  * Threads: every function is pure over the memory that it is given; many bins may be packed at once.
  */
 #ifndef RAVEL_BATCH_H
 #define RAVEL_BATCH_H
 
+#include <ravel/device.h>
 #include <ravel/dtype.h>
 #include <ravel/options.h>
 
@@ -77,11 +87,12 @@ typedef enum ravel_field_kind {
 
 typedef struct ravel_field {
     const char *name;
-    int32_t kind;     /* ravel_field_kind */
-    int32_t dtype;    /* ravel_dtype */
-    int64_t width;    /* elements that belong together (top-k log-probs, router choices); 0 means 1 */
-    const void *data; /* flat, in sample order */
-    double pad;       /* what stands where there is nothing; the dtype must be able to hold it */
+    int32_t kind;      /* ravel_field_kind */
+    int32_t dtype;     /* ravel_dtype */
+    int64_t width;     /* elements that belong together (top-k log-probs, router choices); 0 means 1 */
+    const void *data;  /* flat, in sample order */
+    double pad;        /* what stands where there is nothing; the dtype must be able to hold it */
+    ravel_place place; /* where data is; all zero: host memory */
 } ravel_field;
 
 typedef struct ravel_ragged {
@@ -137,13 +148,16 @@ RAVEL_API ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slot
 /* The bin's position of each of a rank's tokens: index[cu_slots[slots] / ranks]. With it a device can gather. */
 RAVEL_API ravel_status ravel_cp_index(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
                                       int32_t *index, ravel_error *err);
-/* whole -> shard without an index: `each` is the bytes of one position. */
+/* whole -> shard without an index: `each` is the bytes of one position. `place` says where both arrays are; NULL: host
+ * memory. cu_slots is always host memory. */
 RAVEL_API ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
-                                       const void *whole, size_t each, void *shard, ravel_error *err);
+                                       const void *whole, size_t each, void *shard, const ravel_place *place,
+                                       ravel_error *err);
 /* shard -> whole: writes this rank's positions and leaves the others as they are. After one call for every rank the
  * array is whole again. */
 RAVEL_API ravel_status ravel_cp_scatter(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
-                                        const void *shard, size_t each, void *whole, ravel_error *err);
+                                        const void *shard, size_t each, void *whole, const ravel_place *place,
+                                        ravel_error *err);
 /* Pairs of (query, key) that causal attention inside the slots makes a rank compute. */
 RAVEL_API ravel_status ravel_cp_work(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
                                      int64_t *pairs, ravel_error *err);
@@ -197,7 +211,11 @@ typedef struct ravel_thd {
     float *loss_mask;           /* [local_tokens] 1 where the predicted token belongs to a response (ragged.prompts; to
                                    anything, where those are NULL), else 0 */
     void **fields;              /* [field_count] one array for each field of the store, each may be NULL:
-                                   [local_tokens * width], or [sequences * width] for RAVEL_FIELD_SAMPLE */
+                                   [local_tokens * width], or [sequences * width] for RAVEL_FIELD_SAMPLE. The table
+                                   itself is host memory, also where the arrays are on a device */
+    ravel_place place;          /* where the arrays are; all zero: host memory */
+    int32_t *host_samples; /* [sequences] and [sequences + 1]: samples and cu_seqlens_padded in host memory. Written */
+    int32_t *host_slots;   /* by pack where they are not NULL; a device's arrays need them for unpack and index */
 } ravel_thd;
 
 /* Fills in the sizes. E_ARGUMENT for a bad index or option, E_OVERSIZE for a bin that its fixed shape cannot hold,
@@ -210,7 +228,7 @@ RAVEL_API size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *
  * SIZE_MAX where that overflows. */
 RAVEL_API size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd);
 /* Points every array (those of options->arrays, and every field) into the block. Where thd->fields is NULL, the table
- * of pointers is in the block as well. */
+ * of pointers is in the block as well, unless that is device memory: then give a table, or there are no fields. */
 RAVEL_API void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block,
                                ravel_thd *thd);
 /* Writes every array that is not NULL, from its first to its last element. `thd` must have been measured with the
@@ -268,7 +286,11 @@ typedef struct ravel_padded {
     uint8_t *attention_mask; /* [rows * columns] 1 at real tokens, and at one token of an empty row: a softmax over
                                 nothing is not a number */
     float *loss_mask;        /* [rows * columns] as in THD */
-    void **fields;           /* [field_count] [rows * columns * width], or [rows * width] for RAVEL_FIELD_SAMPLE */
+    void **fields;           /* [field_count] [rows * columns * width], or [rows * width] for RAVEL_FIELD_SAMPLE; the
+                                table itself is host memory */
+    ravel_place place;       /* where the arrays are; all zero: host memory */
+    int32_t *host_samples;   /* [rows] both: samples and starts in host memory, as in THD */
+    int32_t *host_starts;
 } ravel_padded;
 
 /* The same calls as for THD, with the same rules. */

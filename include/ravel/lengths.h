@@ -3,9 +3,12 @@
  * Three formats, told by the file's name or by `format`:
  *
  *   csv    one column of lengths, or prompt,response; with or without a header. ',', ';' or a tab between columns,
- *          quotes as in RFC 4180, blank lines and lines that begin with '#' are passed over.
+ *          quotes as in RFC 4180, blank lines and lines that begin with '#' are passed over. A first column without a
+ *          name (the index that pandas writes) is passed over too. Of two columns with unknown names `field` must say
+ *          which are meant.
  *   jsonl  one JSON object per line; `field` is a path such as "usage.total" or "turns.0.ids". The value is a whole
- *          number, or an array (of token ids), whose length counts. A line may also be a bare number.
+ *          number, or an array (of token ids), whose length counts. A line may also be a bare number. A file that is
+ *          one JSON array of such values reads the same.
  *   npy    NumPy's own format, versions 1 to 3: integers of any width and byte order, shape [n], [n, 1] or [n, 2].
  *
  * Where `field` is not given, columns and members are found by well-known names (length, num_tokens, input_ids, ...;
@@ -20,7 +23,8 @@
  *     ravel_lengths_free(lengths);
  *
  * Files are read in one pass with a small buffer (pipes too; "-" is standard input). Nothing is dropped: a row that is
- * not understood is an error that begins with file:line.
+ * not understood is an error that begins with file:line. Compressed and binary files (gzip, zstd, Parquet, npz, ...) are
+ * recognised, and the sentence has the command that makes text of them.
  */
 #ifndef RAVEL_LENGTHS_H
 #define RAVEL_LENGTHS_H
@@ -59,6 +63,8 @@ typedef struct ravel_lengths {
     int64_t longest;          /* of the lengths, or of the sums */
     int64_t total;
     char columns[96]; /* what was read, for people: "prompt_len + response_len" */
+    const int64_t
+        *lines; /* [count] the line of each row in its file, from 1, as an editor counts them; NULL: no lines */
 } ravel_lengths;
 
 /* `options` may be NULL. E_IO where the file cannot be read, E_DATA with file:line where a row is wrong; a file without

@@ -33,8 +33,12 @@
  *     ravel_puller_free(puller);
  *
  * States:  IDLE -> (a newer version is published) NEWER -> stage -> STAGING -> READY -> commit -> IDLE
- * A stage that fails (a lost link, a version that is no longer kept, a checksum) is reported by poll on every rank; the live
- * version was not touched, and the state is IDLE or NEWER again.
+ * A stage that fails is reported by poll, once, on every rank; the live version was not touched, and the state is IDLE or NEWER
+ * again: stage again.
+ *   E_IO         the link to a trainer was lost or silent, also because the version is no longer kept
+ *   E_STATE      the trainers do not keep the version any more, or were started anew
+ *   E_CHECKSUM, E_DATA, E_MISMATCH, E_MEMORY, E_CALLBACK     as everywhere
+ *   E_PEER_LOST, E_TIMEOUT, E_DEAD     the generator's own communicator is gone: free the puller, make a new one
  *
  * What it costs: publish costs the trainer one pass over its pieces (copy and hash, on options.threads threads), never a
  * wait for a generator. Staging costs the generator memory bandwidth in the background. The pause is the commit alone: an

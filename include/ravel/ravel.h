@@ -10,12 +10,14 @@
  *     refit                               weights from trainers to generators
  *     metrics, flops                      where every token and every second went
  *     safetensors, lengths, mock, file    files and mock data
+ *     tokenizer, chat                     text to token ids and back; conversations to tokens and a loss mask
  */
 #ifndef RAVEL_RAVEL_H
 #define RAVEL_RAVEL_H
 
 #include <ravel/base.h>
 #include <ravel/batch.h>
+#include <ravel/chat.h>
 #include <ravel/comm.h>
 #include <ravel/device.h>
 #include <ravel/dtype.h>
@@ -39,6 +41,7 @@
 #include <ravel/safetensors.h>
 #include <ravel/shape.h>
 #include <ravel/source.h>
+#include <ravel/tokenizer.h>
 #include <ravel/weights.h>
 
 #endif

@@ -32,6 +32,10 @@
  * The only division is the last one, in double: weight = (factor * w) / denominator, both sides exact in a
  * double (as long as counts are below 2^53); then it is rounded to the dtype that was asked for.
  *
+ * On a device: a mask whose place is device memory is counted there, and the call waits for the counts (integers, so they
+ * are those of the host); options.place = device writes the weights there, by one launch, with the bits of the host.
+ * ravel_weights_check is for host memory.
+ *
  * Threads: pure functions on the caller's memory.
  */
 #ifndef RAVEL_WEIGHTS_H
@@ -112,6 +116,7 @@ typedef struct ravel_weights_options {
     int32_t cp_reduce;   /* ravel_framework */
     int32_t step_reduce; /* ravel_framework: losses are summed or averaged over micro-steps */
     int32_t reserved;    /* 0 */
+    ravel_place place;   /* where ravel_weights_fill writes; a device's mask needs a device's weights */
 } ravel_weights_options;
 
 RAVEL_API void ravel_weights_options_default(ravel_weights_options *options);

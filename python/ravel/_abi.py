@@ -25,6 +25,9 @@ RAVEL_CP_STRIPED = 2
 RAVEL_CP_SPLIT_ZIGZAG = 0
 RAVEL_CP_SPLIT_CONTIGUOUS = 1
 
+# ravel_decode_flags
+RAVEL_DECODE_SKIP_SPECIAL = 1
+
 # ravel_dtype
 RAVEL_U8 = 0
 RAVEL_I8 = 1
@@ -57,6 +60,10 @@ RAVEL_EFFORT_MAX = 2
 # ravel_empty_rule
 RAVEL_EMPTY_COUNT = 0
 RAVEL_EMPTY_SKIP = 1
+
+# ravel_encode_flags
+RAVEL_ENCODE_TEMPLATE = 1
+RAVEL_ENCODE_PLAIN = 2
 
 # ravel_feed_phase
 RAVEL_FEED_READ = 0
@@ -461,6 +468,11 @@ RAVEL_THD_PADDING = 4
 RAVEL_THD_LOSS_MASK = 8
 RAVEL_THD_ALL = 15
 
+# ravel_train_on
+RAVEL_TRAIN_ON_ASSISTANT = 0
+RAVEL_TRAIN_ON_LAST = 1
+RAVEL_TRAIN_ON_ALL = 2
+
 
 class ravel_error(C.Structure):
     pass
@@ -471,6 +483,14 @@ class ravel_allocator(C.Structure):
 
 
 class ravel_logger(C.Structure):
+    pass
+
+
+class ravel_place(C.Structure):
+    pass
+
+
+class ravel_device_info(C.Structure):
     pass
 
 
@@ -518,19 +538,27 @@ class ravel_padded(C.Structure):
     pass
 
 
+class ravel_encoding(C.Structure):
+    pass
+
+
+class ravel_rows_options(C.Structure):
+    pass
+
+
+class ravel_row_part(C.Structure):
+    pass
+
+
+class ravel_row(C.Structure):
+    pass
+
+
 class ravel_comm_options(C.Structure):
     pass
 
 
 class ravel_comm_hooks(C.Structure):
-    pass
-
-
-class ravel_place(C.Structure):
-    pass
-
-
-class ravel_device_info(C.Structure):
     pass
 
 
@@ -772,6 +800,24 @@ ravel_logger._fields_ = [
     ("write", C.CFUNCTYPE(None, C.c_void_p, C.c_int, C.c_void_p)),
     ("user", C.c_void_p),
 ]
+ravel_place._fields_ = [
+    ("kind", C.c_int32),
+    ("reserved", C.c_int32),
+    ("stream", C.c_void_p),
+]
+ravel_device_info._fields_ = [
+    ("size", C.c_size_t),
+    ("name", C.c_char * 32),
+    ("model", C.c_char * 96),
+    ("index", C.c_int32),
+    ("processors", C.c_int32),
+    ("total_bytes", C.c_int64),
+    ("free_bytes", C.c_int64),
+    ("used_bytes", C.c_int64),
+    ("cached_bytes", C.c_int64),
+    ("driver_allocs", C.c_int64),
+    ("uuid", C.c_uint8 * 16),
+]
 ravel_json_node_as._fields_ = [
     ("integer", C.c_int64),
     ("real", C.c_double),
@@ -803,6 +849,7 @@ ravel_field._fields_ = [
     ("width", C.c_int64),
     ("data", C.c_void_p),
     ("pad", C.c_double),
+    ("place", ravel_place),
 ]
 ravel_ragged._fields_ = [
     ("size", C.c_size_t),
@@ -850,6 +897,9 @@ ravel_thd._fields_ = [
     ("padding", C.c_void_p),
     ("loss_mask", C.c_void_p),
     ("fields", C.c_void_p),
+    ("place", ravel_place),
+    ("host_samples", C.c_void_p),
+    ("host_slots", C.c_void_p),
 ]
 ravel_padded_options._fields_ = [
     ("size", C.c_size_t),
@@ -873,6 +923,32 @@ ravel_padded._fields_ = [
     ("attention_mask", C.c_void_p),
     ("loss_mask", C.c_void_p),
     ("fields", C.c_void_p),
+    ("place", ravel_place),
+    ("host_samples", C.c_void_p),
+    ("host_starts", C.c_void_p),
+]
+ravel_encoding._fields_ = [
+    ("count", C.c_int64),
+    ("ids", C.c_void_p),
+    ("begins", C.c_void_p),
+]
+ravel_rows_options._fields_ = [
+    ("size", C.c_size_t),
+    ("tokenizer", C.c_void_p),
+    ("format", C.c_void_p),
+    ("train_on", C.c_int32),
+    ("reserved", C.c_int32),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
+ravel_row_part._fields_ = [
+    ("count", C.c_int64),
+    ("tokens", C.c_void_p),
+    ("loss_mask", C.c_void_p),
+]
+ravel_row._fields_ = [
+    ("pair", C.c_int32),
+    ("reserved", C.c_int32),
+    ("parts", ravel_row_part * 2),
 ]
 ravel_comm_options._fields_ = [
     ("size", C.c_size_t),
@@ -898,24 +974,6 @@ ravel_comm_hooks._fields_ = [
     ("split", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_comm_hooks), C.c_double, C.POINTER(ravel_error))),
     ("abort", C.CFUNCTYPE(None, C.c_void_p, C.c_void_p)),
     ("close", C.CFUNCTYPE(None, C.c_void_p)),
-]
-ravel_place._fields_ = [
-    ("kind", C.c_int32),
-    ("reserved", C.c_int32),
-    ("stream", C.c_void_p),
-]
-ravel_device_info._fields_ = [
-    ("size", C.c_size_t),
-    ("name", C.c_char * 32),
-    ("model", C.c_char * 96),
-    ("index", C.c_int32),
-    ("processors", C.c_int32),
-    ("total_bytes", C.c_int64),
-    ("free_bytes", C.c_int64),
-    ("used_bytes", C.c_int64),
-    ("cached_bytes", C.c_int64),
-    ("driver_allocs", C.c_int64),
-    ("uuid", C.c_uint8 * 16),
 ]
 ravel_shape._fields_ = [
     ("hidden", C.c_int64),
@@ -1121,6 +1179,7 @@ ravel_weights_options._fields_ = [
     ("cp_reduce", C.c_int32),
     ("step_reduce", C.c_int32),
     ("reserved", C.c_int32),
+    ("place", ravel_place),
 ]
 ravel_update_counts._fields_ = [
     ("micro_steps", C.c_int64),
@@ -1402,6 +1461,7 @@ ravel_lengths._fields_ = [
     ("longest", C.c_int64),
     ("total", C.c_int64),
     ("columns", C.c_char * 96),
+    ("lines", C.c_void_p),
 ]
 ravel_column._fields_ = [
     ("count", C.c_int64),
@@ -1609,6 +1669,11 @@ ravel_safetensors_options._fields_ = [
 
 FUNCTIONS = {
     "ravel_agree": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
+    "ravel_chat_format_at": (C.c_void_p, [C.c_int32]),
+    "ravel_chat_format_name": (C.c_char_p, [C.c_void_p]),
+    "ravel_chat_format_named": (C.c_void_p, [C.c_char_p]),
+    "ravel_chat_format_of": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_chat_template_digest": (C.c_uint64, [C.c_char_p, C.c_size_t]),
     "ravel_choice_index": (C.c_int32, [C.c_char_p, C.c_char_p]),
     "ravel_choice_word": (C.c_int, [C.c_char_p, C.c_int32, C.c_char_p, C.c_size_t]),
     "ravel_collector_add": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
@@ -1662,12 +1727,16 @@ FUNCTIONS = {
     "ravel_counts_sample": (C.c_int, [C.POINTER(ravel_ragged), C.c_int64, C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_counts_sum": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_cp_check": (C.c_int, [C.POINTER(ravel_cp), C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_cp_gather": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_gather": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_place), C.POINTER(ravel_error)]),
     "ravel_cp_index": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_cp_scatter": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_cp_scatter": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_place), C.POINTER(ravel_error)]),
     "ravel_cp_work": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_cursor_format": (C.c_size_t, [C.POINTER(ravel_order), ravel_cursor, C.c_char_p, C.c_size_t]),
     "ravel_cursor_parse": (C.c_int, [C.POINTER(ravel_order), C.c_char_p, C.c_size_t, C.POINTER(ravel_cursor), C.POINTER(ravel_error)]),
+    "ravel_decoder_create": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_decoder_flush": (None, [C.c_void_p, C.c_void_p, C.c_void_p]),
+    "ravel_decoder_free": (None, [C.c_void_p]),
+    "ravel_decoder_push": (None, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
     "ravel_device_alive": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_alloc": (C.c_int, [C.c_void_p, C.c_int32, C.c_size_t, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
@@ -1685,6 +1754,9 @@ FUNCTIONS = {
     "ravel_dtype_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_dtype_store": (C.c_int, [C.c_int32, C.c_void_p, C.c_double]),
     "ravel_dtype_tag": (C.c_char_p, [C.c_int32]),
+    "ravel_encoder_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_encoder_encode": (C.c_int, [C.c_void_p, C.c_char_p, C.c_size_t, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_encoder_free": (None, [C.c_void_p]),
     "ravel_error_clear": (None, [C.POINTER(ravel_error)]),
     "ravel_error_prefix": (None, [C.POINTER(ravel_error), C.c_char_p]),
     "ravel_error_set": (C.c_int, [C.POINTER(ravel_error), C.c_int, C.c_char_p]),
@@ -1724,6 +1796,7 @@ FUNCTIONS = {
     "ravel_field_bytes": (C.c_int64, [C.POINTER(ravel_ragged), C.POINTER(ravel_field)]),
     "ravel_file_free": (None, [C.POINTER(ravel_allocator), C.c_char_p, C.c_size_t]),
     "ravel_file_read": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_file_resolve": (C.c_int, [C.c_char_p, C.c_char_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_flops_count": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_lengths_sum), C.c_int64, C.c_int, C.POINTER(ravel_flops), C.POINTER(ravel_error)]),
     "ravel_flops_format": (C.c_size_t, [ravel_u128, C.c_char_p, C.c_size_t]),
     "ravel_flops_real": (C.c_double, [ravel_u128]),
@@ -1923,6 +1996,12 @@ FUNCTIONS = {
     "ravel_request_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait_all": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_rows_create": (C.c_int, [C.POINTER(ravel_rows_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_encode": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_free": (None, [C.c_void_p]),
+    "ravel_rows_options_default": (None, [C.POINTER(ravel_rows_options)]),
+    "ravel_rows_prompt": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_render": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensor_read": (C.c_int, [C.POINTER(ravel_safetensor), C.c_int64, C.c_int64, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensors_at": (C.POINTER(ravel_safetensor), [C.c_void_p, C.c_int64]),
     "ravel_safetensors_count": (C.c_int64, [C.c_void_p]),
@@ -1989,6 +2068,18 @@ FUNCTIONS = {
     "ravel_thd_place": (None, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.c_void_p, C.POINTER(ravel_thd)]),
     "ravel_thd_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_threads_run": (C.c_int, [C.c_int32, C.POINTER(ravel_comm_options), ravel_rank_fn, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tokenizer_bos": (C.c_int32, [C.c_void_p]),
+    "ravel_tokenizer_bytes": (C.c_char_p, [C.c_void_p, C.c_int32, C.c_void_p]),
+    "ravel_tokenizer_chat_template": (C.c_char_p, [C.c_void_p]),
+    "ravel_tokenizer_decode": (C.c_size_t, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_char_p, C.c_size_t]),
+    "ravel_tokenizer_eos": (C.c_int32, [C.c_void_p]),
+    "ravel_tokenizer_free": (None, [C.c_void_p]),
+    "ravel_tokenizer_id": (C.c_int32, [C.c_void_p, C.c_char_p, C.c_size_t]),
+    "ravel_tokenizer_is_special": (C.c_int32, [C.c_void_p, C.c_int32]),
+    "ravel_tokenizer_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tokenizer_pad": (C.c_int32, [C.c_void_p]),
+    "ravel_tokenizer_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tokenizer_size": (C.c_int32, [C.c_void_p]),
     "ravel_version": (C.c_char_p, []),
     "ravel_weights_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_weights_fill": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2004,6 +2095,8 @@ STRUCTS = [
     ravel_error,
     ravel_allocator,
     ravel_logger,
+    ravel_place,
+    ravel_device_info,
     ravel_json_node_as,
     ravel_json_node,
     ravel_option,
@@ -2015,10 +2108,12 @@ STRUCTS = [
     ravel_thd,
     ravel_padded_options,
     ravel_padded,
+    ravel_encoding,
+    ravel_rows_options,
+    ravel_row_part,
+    ravel_row,
     ravel_comm_options,
     ravel_comm_hooks,
-    ravel_place,
-    ravel_device_info,
     ravel_shape,
     ravel_cost,
     ravel_plan_options,

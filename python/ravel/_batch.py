@@ -272,7 +272,7 @@ def cp_shard(whole: Any, cu_seqlens_padded: Any, rank: int, ranks: int, kind: st
     each = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     shard = np.empty((array.shape[0] // ranks, *array.shape[1:]), array.dtype)
     call("ravel_cp_gather", C.byref(cp), rank, address(slots), slots.size - 1, address(array), each,
-         address(shard))
+         address(shard), None)
     return shard
 
 
@@ -289,5 +289,5 @@ def cp_unshard(shards: Any, cu_seqlens_padded: Any, kind: str = "zig-zag") -> np
     cp = _cp(len(parts), kind)
     for rank, part in enumerate(parts):
         call("ravel_cp_scatter", C.byref(cp), rank, address(slots), slots.size - 1, address(part),
-             each, address(whole))
+             each, address(whole), None)
     return whole

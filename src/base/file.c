@@ -103,6 +103,41 @@ void ravel__map_close(ravel__map *map) {
     map->bytes = 0;
 }
 
+/* ---- where an output goes -------------------------------------------------------------------------------- */
+
+enum { LINKS = 40 };
+
+/* Replaces the path in `target` by what the link there says; a relative text is relative to the link's folder. */
+static ravel_status follow(char *target, size_t room, ravel_error *err) {
+    char text[4096], joined[8200];
+    ssize_t length = readlink(target, text, sizeof text - 1);
+    if (length < 0) return ravel__file_error(err, target, "cannot read the link", errno);
+    text[length] = '\0';
+    const char *slash = strrchr(target, '/');
+    int folder = text[0] == '/' || !slash ? 0 : (int)(slash - target) + 1;
+    if (snprintf(joined, sizeof joined, "%.*s%s", folder, target, text) >= (int)room)
+        return ravel__file_error(err, target, "cannot follow the link", ENAMETOOLONG);
+    memcpy(target, joined, strlen(joined) + 1);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_file_resolve(const char *path, char *target, size_t room, int *replace, ravel_error *err) {
+    struct stat info;
+    size_t bytes = strlen(path) + 1;
+    if (bytes > room || bytes > 4096) return ravel__file_error(err, path, "cannot use the path", ENAMETOOLONG);
+    memcpy(target, path, bytes);
+    for (int links = 0; lstat(target, &info) == 0; links++) {
+        if (S_ISDIR(info.st_mode)) return ravel_error_set(err, RAVEL_E_IO, "%s: is a folder, not a file", path);
+        *replace = S_ISREG(info.st_mode);
+        if (!S_ISLNK(info.st_mode)) return RAVEL_OK;
+        if (links == LINKS) return ravel__file_error(err, path, "cannot follow the link", ELOOP);
+        ravel_status status = follow(target, room, err);
+        if (status) return status;
+    }
+    *replace = 1;
+    return RAVEL_OK;
+}
+
 /* ---- folders -------------------------------------------------------------------------------------------- */
 
 ravel_status ravel_folder_make(const char *path, ravel_error *err) {
@@ -140,18 +175,29 @@ static ravel_status open_temporary(ravel__writing *w, ravel_error *err) {
     return status;
 }
 
+static ravel_status not_in_order(const ravel__writing *w, ravel_error *err) {
+    return ravel_error_set(err, RAVEL_E_IO, "%s: a pipe or terminal takes bytes in order only; give a file", w->path);
+}
+
 ravel_status ravel__writing_open(ravel__writing *w, const char *path, int beside, const ravel_allocator *allocator,
                                  ravel_error *err) {
+    char target[4096];
+    int replace = 1;
     memset(w, 0, sizeof *w);
     w->fd = -1;
     w->allocator = allocator;
-    size_t bytes = strlen(path) + 1;
+    ravel_status status = ravel_file_resolve(path, target, sizeof target, &replace, err);
+    if (status) return status;
+    size_t bytes = strlen(target) + 1;
     w->path = ravel__alloc(allocator, bytes);
     if (!w->path) return ravel__no_memory(err, bytes, "a path");
     w->path_room = bytes;
-    memcpy(w->path, path, bytes);
-    if (!beside) {
-        w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    memcpy(w->path, target, bytes);
+    w->special = !replace;
+    struct stat info;
+    if (w->special && stat(target, &info) == 0 && S_ISFIFO(info.st_mode)) return not_in_order(w, err);
+    if (!beside || !replace) {
+        w->fd = open(target, O_WRONLY | O_CREAT | (replace ? O_TRUNC : 0) | O_CLOEXEC, 0666);
         return w->fd >= 0 ? RAVEL_OK : ravel__file_error(err, path, "cannot create it", errno);
     }
     w->temporary = ravel__alloc(allocator, bytes + SUFFIX_ROOM);
@@ -165,6 +211,7 @@ ravel_status ravel__writing_put(ravel__writing *w, int64_t offset, const void *d
     while (bytes > 0) {
         size_t piece = bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30;
         ssize_t wrote = pwrite(w->fd, at, piece, (off_t)offset);
+        if (wrote < 0 && errno == ESPIPE) return not_in_order(w, err);
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote <= 0) return ravel__file_error(err, w->path, "cannot write it", wrote < 0 ? errno : ENOSPC);
         at += wrote;
@@ -188,6 +235,7 @@ static ravel_status sync_folder(const ravel__writing *w, ravel_error *err) {
 }
 
 ravel_status ravel__writing_commit(ravel__writing *w, int durable, ravel_error *err) {
+    durable = durable && !w->special; /* a device has nothing to sync */
     if (durable && fsync(w->fd) != 0) return ravel__file_error(err, w->path, "cannot sync it", errno);
     int closed = close(w->fd);
     w->fd = -1;

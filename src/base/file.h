@@ -24,10 +24,12 @@ typedef struct ravel__writing {
     char *path;      /* the final name */
     char *temporary; /* the name during writing; NULL when written in place */
     size_t path_room, temporary_room;
-    int fd; /* -1 when nothing is open */
+    int fd;      /* -1 when nothing is open */
+    int special; /* a device or a pipe: written in place, nothing to sync or to rename */
 } ravel__writing;
 
-/* `beside`: into a temporary file in the same folder, else straight into the path. */
+/* `beside`: into a temporary file in the same folder, else straight into the path. Links are followed, and a device or a
+ * pipe is written to, not replaced (ravel_file_resolve). */
 ravel_status ravel__writing_open(ravel__writing *w, const char *path, int beside, const ravel_allocator *allocator,
                                  ravel_error *err);
 /* Writes all of it: retries short writes and EINTR. */

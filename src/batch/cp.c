@@ -6,7 +6,8 @@
  * Causal attention at position p looks at p + 1 keys, so a chunk from the front and its mirror from the back always
  * make the same sum. Gathering is a memcpy a run; only the striped kind moves single positions. */
 #include "batch/pen.h"
-#include "batch/run.h"
+#include "batch/rows.h"
+#include "device/handle.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -169,11 +170,9 @@ ravel_status ravel_cp_index(const ravel_cp *cp, int32_t rank, const int32_t *cu_
 
 /* A shard is written from front to back, and read in pieces that lie far apart: those of a few slots ahead are asked
  * for while this one is copied. */
-ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
-                             const void *whole, size_t each, void *shard, ravel_error *err) {
+static void gather_host(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, const void *whole,
+                        size_t each, void *shard) {
     enum { AHEAD = 2 };
-    ravel_status status = check_rank(cp, rank, cu_slots, slots, err);
-    if (status) return status;
     const char *from = whole;
     ravel__pen pen;
     ravel__pen_open(&pen, shard,
@@ -193,12 +192,55 @@ ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const int32_t *cu
                             each);
     }
     ravel__pen_close(&pen);
+}
+
+/* On a device. A slot is a sample of its own: its positions are elements of the whole array. */
+static void book_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
+    const ravel__guest slot = {.index = 0, .offset = begin, .length = run->first + run->count * run->step};
+    (void)at;
+    ravel__book_run(user, &slot, run, 0);
+}
+
+static ravel_status move_on_device(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
+                                   const void *from, size_t each, void *to, int scatter, const ravel_place *place,
+                                   ravel_error *err) {
+    const ravel__book_room room = {.tracks = 1, .runs = 2 * slots};
+    const ravel__track track = {.kind = RAVEL_FIELD_TOKEN, .element = 1, .width = (int64_t)each, .each = each};
+    ravel__book book;
+    ravel_status status = ravel__book_open(&book, &room, err);
+    if (status) return status;
+    book.head->scatter = scatter;
+    status = walk(cp, rank, cu_slots, slots, book_run, &book, err);
+    if (!status) {
+        ravel__book_field(&book, &track, from, to, book.positions);
+        status = ravel__book_launch(&book, place->stream, err);
+    }
+    ravel__book_close(&book);
+    return status;
+}
+
+static ravel_status check_place(const ravel_place *place, ravel_error *err) {
+    return place ? ravel__place_check(place, RAVEL__ALL_KINDS, "the array", err) : RAVEL_OK;
+}
+
+ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
+                             const void *whole, size_t each, void *shard, const ravel_place *place, ravel_error *err) {
+    ravel_status status = check_rank(cp, rank, cu_slots, slots, err);
+    if (!status) status = check_place(place, err);
+    if (status) return status;
+    if (place && place->kind == RAVEL_DEVICE)
+        return move_on_device(cp, rank, cu_slots, slots, whole, each, shard, 0, place, err);
+    gather_host(cp, rank, cu_slots, slots, whole, each, shard);
     return RAVEL_OK;
 }
 
 ravel_status ravel_cp_scatter(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
-                              const void *shard, size_t each, void *whole, ravel_error *err) {
+                              const void *shard, size_t each, void *whole, const ravel_place *place, ravel_error *err) {
     moving m = {shard, whole, each};
+    ravel_status status = check_place(place, err);
+    if (status) return status;
+    if (place && place->kind == RAVEL_DEVICE)
+        return move_on_device(cp, rank, cu_slots, slots, shard, each, whole, 1, place, err);
     return walk(cp, rank, cu_slots, slots, scatter_run, &m, err);
 }
 

@@ -83,6 +83,14 @@ static int64_t count_ones(const ravel__mask *m, const char *at, int64_t count, i
     return ones;
 }
 
+ravel_status ravel__mask_bad_value(const ravel__mask *m, int64_t sample, int64_t token, ravel_error *err) {
+    return ravel_error_set(
+        err, RAVEL_E_DATA,
+        "\"%s\" of sample %lld, token %lld is neither 0 nor 1: a loss mask says whether a token counts; "
+        "how much belongs into the loss or into sample_weights",
+        m->name, (long long)sample, (long long)token);
+}
+
 static ravel_status bad_value(const ravel__mask *m, const ravel__guest *g, ravel_error *err) {
     const char *at = predictions(m, g);
     int64_t t = 1;
@@ -90,11 +98,7 @@ static ravel_status bad_value(const ravel__mask *m, const ravel__guest *g, ravel
         bits = element_at(m, at);
         if (bits != 0 && bits != m->one && bits != m->minus) break;
     }
-    return ravel_error_set(
-        err, RAVEL_E_DATA,
-        "\"%s\" of sample %lld, token %lld is neither 0 nor 1: a loss mask says whether a token counts; "
-        "how much belongs into the loss or into sample_weights",
-        m->name, (long long)g->index, (long long)t);
+    return ravel__mask_bad_value(m, g->index, t, err);
 }
 
 ravel_status ravel__mask_count(const ravel__mask *m, const ravel__guest *g, int64_t *ones, ravel_error *err) {

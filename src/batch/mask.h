@@ -15,6 +15,9 @@ typedef struct ravel__mask {
 
 ravel_status ravel__mask_init(const ravel_field *field, ravel__mask *mask, ravel_error *err);
 
+/* The sentence for a value that is neither 0 nor 1. */
+ravel_status ravel__mask_bad_value(const ravel__mask *mask, int64_t sample, int64_t token, ravel_error *err);
+
 /* Ones among the guest's tokens 1 .. length-1; E_DATA for a value that is neither 0 nor 1. */
 ravel_status ravel__mask_count(const ravel__mask *mask, const ravel__guest *guest, int64_t *ones, ravel_error *err);
 

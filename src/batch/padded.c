@@ -4,7 +4,8 @@
  *     left    lead columns - length
  *     2d      lead prompt_columns - prompt     the prompt ends, and the response begins, at the same column in all rows
  */
-#include "batch/slot.h"
+#include "batch/rows.h"
+#include "device/handle.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -142,7 +143,7 @@ size_t ravel_padded_field_bytes(const ravel_padded *padded, const ravel_field *f
 static size_t cut(const ravel_ragged *ragged, void *block, ravel_padded *p) {
     ravel__cutter cutter = ravel__cutter_begin(block);
     int64_t n = p->rows * p->columns;
-    if (!p->fields) {
+    if (!p->fields && p->place.kind != RAVEL_DEVICE) {
         void **table = ravel__cutter_take(&cutter, ragged->field_count, sizeof *table);
         if (block) p->fields = table;
     }
@@ -154,7 +155,7 @@ static size_t cut(const ravel_ragged *ragged, void *block, ravel_padded *p) {
     for (int64_t i = 0; i < ragged->field_count; i++) {
         const ravel_field *field = &ragged->fields[i];
         void *array = ravel__cutter_take(&cutter, field_positions(p, field), field_each(field));
-        if (block) p->fields[i] = array;
+        if (block && p->fields) p->fields[i] = array;
     }
     return cutter.used;
 }
@@ -201,6 +202,8 @@ static ravel_status pack_field(const ravel_ragged *ragged, const ravel_bin *bin,
     ravel__pen_open(&track.pen, p->fields[f], ravel__pen_streams(ravel_padded_field_bytes(p, field)));
     if (!field->data && bin->count)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
+    if (bin->count) status = ravel__host_source(field, err);
+    if (status) return status;
     const ravel__run run = {0, p->columns, 1};
     for (int64_t i = 0; i < p->rows; i++) {
         ravel__guest guest = row_guest(ragged, bin, side, p, i);
@@ -225,9 +228,64 @@ static void pack_derived(const ravel_ragged *ragged, const ravel_bin *bin, int32
         ravel__guest guest = row_guest(ragged, bin, side, p, i);
         if (p->samples) p->samples[i] = (int32_t)guest.index;
         if (p->starts) p->starts[i] = (int32_t)guest.lead;
+        if (p->host_samples) p->host_samples[i] = (int32_t)guest.index;
+        if (p->host_starts) p->host_starts[i] = (int32_t)guest.lead;
         ravel__derived_pack(&derived, &guest, 0, &run);
     }
     ravel__derived_close(&derived);
+}
+
+/* ---- on a device ---------------------------------------------------------------------------------------- */
+
+static ravel_status book_fields(ravel__book *book, const ravel_ragged *ragged, const ravel_bin *bin,
+                                const ravel_padded *p, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    if (ragged->field_count && !p->fields)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "padded.fields is NULL: arrays on a device need a table of %lld pointers in host memory",
+                               (long long)ragged->field_count);
+    for (int64_t f = 0; !status && f < ragged->field_count; f++) {
+        const ravel_field *field = &ragged->fields[f];
+        ravel__track track;
+        if (!p->fields[f]) continue;
+        status = ravel__track_init(field, &track, err);
+        if (!status && !field->data && bin->count)
+            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
+        if (!status && bin->count) status = ravel__book_source(field, p->place.stream, err);
+        if (!status)
+            ravel__book_field(book, &track, field->data, p->fields[f],
+                              track.kind == RAVEL_FIELD_SAMPLE ? p->rows : p->rows * p->columns);
+    }
+    return status;
+}
+
+static ravel_status pack_device(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side, const ravel_padded *p,
+                                ravel_error *err) {
+    const ravel__book_room room = {
+        .tracks = ragged->field_count + 5, .runs = p->rows, .sequences = p->rows, .list_words = 2 * p->rows};
+    const ravel__run run = {0, p->columns, 1};
+    ravel__book book;
+    ravel_status status = ravel__book_open(&book, &room, err);
+    if (status) return status;
+    int32_t *samples = ravel__book_list(&book, p->samples, p->rows);
+    int32_t *starts = ravel__book_list(&book, p->starts, p->rows);
+    for (int64_t i = 0; i < p->rows; i++) {
+        ravel__guest guest = row_guest(ragged, bin, side, p, i);
+        samples[i] = book.samples[i] = (int32_t)guest.index;
+        starts[i] = (int32_t)guest.lead;
+        ravel__book_run(&book, &guest, &run, 0);
+    }
+    status = book_fields(&book, ragged, bin, p, err);
+    if (!status) {
+        ravel__book_derived(&book, RAVEL__ROW_POSITIONS, p->positions, 4);
+        ravel__book_derived(&book, RAVEL__ROW_SHOWN, p->attention_mask, 1);
+        ravel__book_derived(&book, RAVEL__ROW_LOSS, p->loss_mask, 4);
+        status = ravel__book_launch(&book, p->place.stream, err);
+    }
+    if (!status && p->host_samples) memcpy(p->host_samples, samples, (size_t)p->rows * sizeof *samples);
+    if (!status && p->host_starts) memcpy(p->host_starts, starts, (size_t)p->rows * sizeof *starts);
+    ravel__book_close(&book);
+    return status;
 }
 
 ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
@@ -236,6 +294,8 @@ ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin,
     ravel_status status = check_size(padded, err);
     if (!status) status = measure(ragged, bin, options, &fresh, err);
     if (!status) status = check_same(padded, &fresh, err);
+    if (!status) status = ravel__place_check(&padded->place, RAVEL__ALL_KINDS, "padded", err);
+    if (!status && padded->place.kind == RAVEL_DEVICE) return pack_device(ragged, bin, options->side, padded, err);
     for (int64_t f = 0; f < ragged->field_count && !status; f++)
         if (padded->fields && padded->fields[f]) status = pack_field(ragged, bin, options->side, padded, f, err);
     if (status) return status;
@@ -245,30 +305,75 @@ ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin,
 
 /* ---- back ----------------------------------------------------------------------------------------------- */
 
+/* Row i's sample with the columns that it stands in; index -1: nobody. */
+static ravel_status find_row(const ravel_ragged *ragged, const ravel_padded *p, int64_t i, ravel__guest *guest,
+                             ravel_error *err) {
+    int there = p->place.kind == RAVEL_DEVICE;
+    const int32_t *samples = there ? p->host_samples : p->samples, *starts = there ? p->host_starts : p->starts;
+    *guest = ravel__nobody(0);
+    if (samples[i] < 0) return RAVEL_OK;
+    ravel_status status = ravel__guest_get(ragged, samples[i], guest, err);
+    if (status) return status;
+    guest->lead = starts[i];
+    if (guest->lead < 0 || guest->lead + guest->length > p->columns)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens from column %lld of %lld",
+                               (long long)guest->index, (long long)guest->length, (long long)guest->lead,
+                               (long long)p->columns);
+    return RAVEL_OK;
+}
+
+static ravel_status unpack_host(const ravel_ragged *ragged, const ravel_padded *p, const ravel__track *track,
+                                const void *packed, void *out, ravel_error *err) {
+    const ravel__run run = {0, p->columns, 1};
+    for (int64_t i = 0; i < p->rows; i++) {
+        ravel__guest guest;
+        ravel_status status = find_row(ragged, p, i, &guest, err);
+        if (status) return status;
+        if (guest.index < 0) continue;
+        if (track->kind == RAVEL_FIELD_SAMPLE)
+            ravel__track_unpack_sample(track, &guest, packed, i, out);
+        else
+            ravel__track_unpack(track, &guest, &run, packed, i * p->columns, out);
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status unpack_device(const ravel_ragged *ragged, const ravel_padded *p, const ravel__track *track,
+                                  const void *packed, void *out, ravel_error *err) {
+    const ravel__book_room room = {.tracks = 1, .runs = p->rows, .sequences = p->rows};
+    const ravel__run run = {0, p->columns, 1};
+    ravel__book book;
+    ravel_status status = ravel__book_open(&book, &room, err);
+    if (status) return status;
+    book.head->scatter = 1;
+    for (int64_t i = 0; !status && i < p->rows; i++) {
+        ravel__guest guest;
+        status = find_row(ragged, p, i, &guest, err);
+        if (status) break;
+        book.samples[i] = (int32_t)guest.index;
+        ravel__book_run(&book, &guest, &run, 0);
+    }
+    if (!status) {
+        ravel__book_field(&book, track, packed, out, track->kind == RAVEL_FIELD_SAMPLE ? p->rows : book.positions);
+        status = ravel__book_launch(&book, p->place.stream, err);
+    }
+    ravel__book_close(&book);
+    return status;
+}
+
 ravel_status ravel_padded_unpack(const ravel_ragged *ragged, const ravel_padded *padded, const ravel_field *field,
                                  const void *packed, void *out, ravel_error *err) {
     ravel__track track;
     ravel_status status = check_size(padded, err);
     if (!status) status = ravel__track_init(field, &track, err);
+    if (!status) status = ravel__place_check(&padded->place, RAVEL__ALL_KINDS, "padded", err);
     if (status) return status;
-    if (!padded->samples || !padded->starts || field->kind == RAVEL_FIELD_SPREAD)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "unpacking needs padded.samples and padded.starts, and a field that is not spread");
-    const ravel__run run = {0, padded->columns, 1};
-    for (int64_t i = 0; i < padded->rows; i++) {
-        ravel__guest guest;
-        if (padded->samples[i] < 0) continue;
-        status = ravel__guest_get(ragged, padded->samples[i], &guest, err);
-        if (status) return status;
-        guest.lead = padded->starts[i];
-        if (guest.lead < 0 || guest.lead + guest.length > padded->columns)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens from column %lld of %lld",
-                                   (long long)guest.index, (long long)guest.length, (long long)guest.lead,
-                                   (long long)padded->columns);
-        if (track.kind == RAVEL_FIELD_SAMPLE)
-            ravel__track_unpack_sample(&track, &guest, packed, i, out);
-        else
-            ravel__track_unpack(&track, &guest, &run, packed, i * padded->columns, out);
-    }
-    return RAVEL_OK;
+    int there = padded->place.kind == RAVEL_DEVICE;
+    int known = there ? padded->host_samples && padded->host_starts : padded->samples && padded->starts;
+    if (!known || field->kind == RAVEL_FIELD_SPREAD)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs %s, and a field that is not spread",
+                               there ? "padded.host_samples and padded.host_starts"
+                                     : "padded.samples and padded.starts");
+    return there ? unpack_device(ragged, padded, &track, packed, out, err)
+                 : unpack_host(ragged, padded, &track, packed, out, err);
 }

@@ -7,8 +7,9 @@
  * measure walks the bin once and decides every size; pack measures again, which costs nothing beside the copying, and
  * so cannot write past what was promised. Fields are written sample by sample, all fields of a sample before the next:
  * labels and tokens, which share their source, then meet in the cache. */
-#include "batch/slot.h"
+#include "batch/rows.h"
 #include "batch/thd.h"
+#include "device/handle.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -192,7 +193,7 @@ size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *field) {
 static size_t cut(const ravel_ragged *ragged, const ravel_thd_options *o, void *block, ravel_thd *t) {
     ravel__cutter cutter = ravel__cutter_begin(block);
     int64_t n = t->local_tokens;
-    if (!t->fields) {
+    if (!t->fields && t->place.kind != RAVEL_DEVICE) {
         void **table = ravel__cutter_take(&cutter, ragged->field_count, sizeof *table);
         if (block) t->fields = table;
     }
@@ -206,7 +207,7 @@ static size_t cut(const ravel_ragged *ragged, const ravel_thd_options *o, void *
     for (int64_t i = 0; i < ragged->field_count; i++) {
         const ravel_field *field = &ragged->fields[i];
         void *array = ravel__cutter_take(&cutter, field_positions(t, field), field_each(field));
-        if (block) t->fields[i] = array;
+        if (block && t->fields) t->fields[i] = array;
     }
     return cutter.used;
 }
@@ -236,12 +237,12 @@ typedef struct packing {
     ravel__derived derived;
 } packing;
 
-/* Who stands in sequence i, and how long its slot is when `begin` tokens came before. The bin was checked before. */
-static ravel__guest sequence(const packing *p, int64_t i, int64_t begin, int64_t *slot) {
-    int64_t filled = p->bin->count ? p->bin->count : 1;
-    ravel__guest guest = ravel__nobody(i == 0 && p->bin->count == 0);
-    if (i < p->bin->count) (void)ravel__guest_get(p->ragged, p->bin->samples[i], &guest, NULL);
-    *slot = i < filled ? ravel__multiple_up(guest.length, p->options->align) : i == filled ? p->thd->tokens - begin : 0;
+ravel__guest ravel__thd_sequence(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
+                                 int64_t tokens, int64_t i, int64_t begin, int64_t *slot) {
+    int64_t filled = bin->count ? bin->count : 1;
+    ravel__guest guest = ravel__nobody(i == 0 && bin->count == 0);
+    if (i < bin->count) (void)ravel__guest_get(ragged, bin->samples[i], &guest, NULL);
+    *slot = i < filled ? ravel__multiple_up(guest.length, options->align) : i == filled ? tokens - begin : 0;
     return guest;
 }
 
@@ -273,15 +274,18 @@ static void pack_sequences(packing *p) {
     int64_t begin = 0, real = 0, slot;
     if (t->cu_seqlens) t->cu_seqlens[0] = 0;
     if (t->cu_seqlens_padded) t->cu_seqlens_padded[0] = 0;
+    if (t->host_slots) t->host_slots[0] = 0;
     for (int64_t i = 0; i < t->sequences; i++) {
         look_ahead(p, i);
-        ravel__guest guest = sequence(p, i, begin, &slot);
+        ravel__guest guest = ravel__thd_sequence(p->ragged, p->bin, p->options, t->tokens, i, begin, &slot);
         pack_slot(p, &guest, i, slot);
         real += guest.length;
         begin += slot;
         if (t->samples) t->samples[i] = (int32_t)guest.index;
         if (t->cu_seqlens) t->cu_seqlens[i + 1] = (int32_t)real;
         if (t->cu_seqlens_padded) t->cu_seqlens_padded[i + 1] = (int32_t)begin;
+        if (t->host_samples) t->host_samples[i] = (int32_t)guest.index;
+        if (t->host_slots) t->host_slots[i + 1] = (int32_t)begin;
     }
     for (int k = 0; k < p->track_count; k++) ravel__pen_close(&p->tracks[k].pen);
     ravel__derived_close(&p->derived);
@@ -297,6 +301,7 @@ static ravel_status take_tracks(packing *p, int64_t *next, ravel_error *err) {
         if (!target) continue;
         ravel__track *track = &p->tracks[p->track_count++];
         ravel_status status = ravel__track_init(field, track, err);
+        if (!status && p->bin->count) status = ravel__host_source(field, err);
         if (status) return status;
         if (!field->data && p->bin->count)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
@@ -341,7 +346,9 @@ ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, co
     if (!status) status = ravel__thd_options_read(options, &own, err);
     if (!status) status = measure(ragged, bin, &own, &fresh, err);
     if (!status) status = check_same(thd, &fresh, err);
+    if (!status) status = ravel__place_check(&thd->place, RAVEL__ALL_KINDS, "thd", err);
     if (status) return status;
+    if (thd->place.kind == RAVEL_DEVICE) return ravel__thd_pack_device(ragged, bin, &own, thd, err);
     packing p = {.ragged = ragged, .bin = bin, .options = &own, .thd = thd, .cp = ravel__thd_cp(&own)};
     p.stream = ravel__pen_streams(output_bytes(&p));
     open_derived(&p);

@@ -2,14 +2,16 @@
  *
  * Both walk the sequences of a packed bin by thd->samples and thd->cu_seqlens_padded alone, so they work for any bin that
  * was packed, here or elsewhere. */
-#include "batch/slot.h"
+#include "batch/rows.h"
 #include "batch/thd.h"
+#include "device/handle.h"
 
 typedef struct walking {
     const ravel_ragged *ragged;
     const ravel_thd *thd;
     ravel_thd_options options;
     ravel_cp cp;
+    const int32_t *samples, *slots; /* [sequences], [sequences + 1], in host memory */
 } walking;
 
 /* One sequence: who stands there, its runs, and where they begin in the packed array. */
@@ -28,26 +30,32 @@ static ravel_status begin_walk(walking *w, const ravel_thd_options *options, con
     ravel_status status = ravel__thd_check_size(w->thd, err);
     if (!status) status = ravel__thd_options_read(options, &w->options, err);
     if (!status) status = ravel__bin_valid(w->ragged, &none, err);
+    if (!status) status = ravel__place_check(&w->thd->place, RAVEL__ALL_KINDS, "thd", err);
     if (status) return status;
     w->cp = ravel__thd_cp(&w->options);
-    if (!w->thd->samples || !w->thd->cu_seqlens_padded)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs thd.samples and thd.cu_seqlens_padded");
+    int there = w->thd->place.kind == RAVEL_DEVICE;
+    w->samples = there ? w->thd->host_samples : w->thd->samples;
+    w->slots = there ? w->thd->host_slots : w->thd->cu_seqlens_padded;
+    if (!w->samples || !w->slots)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs %s",
+                               there ? "thd.host_samples and thd.host_slots, where the arrays are on a device"
+                                     : "thd.samples and thd.cu_seqlens_padded");
     if (field->kind == RAVEL_FIELD_SPREAD)
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,
             "field \"%s\": a value that was spread over a sample's tokens cannot be collected; unpack "
             "it per token",
             field->name ? field->name : "");
-    return ravel_cp_check(&w->cp, w->thd->cu_seqlens_padded, w->thd->sequences, w->thd->samples, err);
+    return ravel_cp_check(&w->cp, w->slots, w->thd->sequences, w->samples, err);
 }
 
 static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err) {
-    int64_t slot = w->thd->cu_seqlens_padded[i + 1] - w->thd->cu_seqlens_padded[i];
+    int64_t slot = w->slots[i + 1] - w->slots[i];
     ravel_status status = RAVEL_OK;
     s->index = i;
     s->guest = ravel__nobody(0);
     s->run_count = ravel__slot_runs(&w->cp, w->options.cp_rank, slot, s->runs);
-    if (w->thd->samples[i] >= 0) status = ravel__guest_get(w->ragged, w->thd->samples[i], &s->guest, err);
+    if (w->samples[i] >= 0) status = ravel__guest_get(w->ragged, w->samples[i], &s->guest, err);
     if (!status && slot < s->guest.length)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens, and its slot only %lld",
                                (long long)s->guest.index, (long long)s->guest.length, (long long)slot);
@@ -87,13 +95,37 @@ static void unpack_stop(void *user, const stop *s) {
     }
 }
 
+/* On a device: the same walk writes runs. */
+static void book_stop(void *user, const stop *s) {
+    ravel__book *book = user;
+    book->samples[s->index] = (int32_t)s->guest.index;
+    for (int r = 0; r < s->run_count; r++) ravel__book_run(book, &s->guest, &s->runs[r], 0);
+}
+
+static ravel_status unpack_device(const walking *w, const unpacking *u, ravel_error *err) {
+    const ravel__book_room room = {.tracks = 1, .runs = 2 * w->thd->sequences, .sequences = w->thd->sequences};
+    ravel__book book;
+    ravel_status status = ravel__book_open(&book, &room, err);
+    if (status) return status;
+    book.head->scatter = 1;
+    status = walk(w, book_stop, &book, err);
+    if (!status) {
+        int64_t positions = u->track.kind == RAVEL_FIELD_SAMPLE ? w->thd->sequences : book.positions;
+        ravel__book_field(&book, &u->track, u->packed, u->out, positions);
+        status = ravel__book_launch(&book, w->thd->place.stream, err);
+    }
+    ravel__book_close(&book);
+    return status;
+}
+
 ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
                               const ravel_field *field, const void *packed, void *out, ravel_error *err) {
     walking w = {.ragged = ragged, .thd = thd};
     unpacking u = {.packed = packed, .out = out};
     ravel_status status = begin_walk(&w, options, field, err);
     if (!status) status = ravel__track_init(field, &u.track, err);
-    return status ? status : walk(&w, unpack_stop, &u, err);
+    if (status) return status;
+    return thd->place.kind == RAVEL_DEVICE ? unpack_device(&w, &u, err) : walk(&w, unpack_stop, &u, err);
 }
 
 /* ---- the list ------------------------------------------------------------------------------------------- */

@@ -9,7 +9,9 @@
  * and the sums are just the counts. */
 #include <ravel/weights.h>
 
-#include "batch/mask.h"
+#include "base/memory.h"
+#include "batch/weights_device.h"
+#include "device/handle.h"
 
 #include <assert.h>
 #include <math.h>
@@ -98,6 +100,7 @@ typedef struct weighing {
     const double *sample_weights;
     ravel__mask mask;
     int64_t count;
+    int64_t *counted; /* [count] loss tokens, where the mask is on a device; else NULL */
 } weighing;
 
 static ravel_status weigh_begin(weighing *w, const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
@@ -109,12 +112,23 @@ static ravel_status weigh_begin(weighing *w, const ravel_ragged *ragged, const r
     w->bin = bin;
     w->sample_weights = sample_weights;
     w->count = bin ? bin->count : ragged->count;
+    if (!status && mask && mask->place.kind == RAVEL_DEVICE) {
+        status = ravel__place_check(&mask->place, 1u << RAVEL_DEVICE, w->mask.name, err);
+        if (!status) status = ravel__count_on_device(ragged, bin, mask, &w->mask, &w->counted, err);
+    }
     return status;
+}
+
+static void weigh_end(weighing *w) {
+    ravel__release(NULL, w->counted, (size_t)w->count * sizeof *w->counted);
 }
 
 static ravel_status weigh(const weighing *w, int64_t i, weighed *out, ravel_error *err) {
     ravel_status status = ravel__guest_get(w->ragged, w->bin ? w->bin->samples[i] : i, &out->guest, err);
-    if (!status) status = ravel__mask_count(&w->mask, &out->guest, &out->loss_tokens, err);
+    if (!status && w->counted)
+        out->loss_tokens = w->counted[i];
+    else if (!status)
+        status = ravel__mask_count(&w->mask, &out->guest, &out->loss_tokens, err);
     if (!status) status = fixed_weight(w->sample_weights, out->guest.index, &out->fixed, err);
     return status;
 }
@@ -140,6 +154,7 @@ ravel_status ravel_counts_add(const ravel_ragged *ragged, const ravel_bin *bin, 
         status = weigh(&w, i, &one, err);
         if (!status) count_one(&sum, &one);
     }
+    weigh_end(&w);
     if (status) return status;
     *counts = sum;
     return RAVEL_OK;
@@ -161,6 +176,7 @@ ravel_status ravel_counts_sample(const ravel_ragged *ragged, int64_t sample, con
     ravel__mask m;
     ravel__guest guest;
     ravel_status status = ravel__mask_init(mask, &m, err);
+    if (!status && mask) status = ravel__host_source(mask, err);
     if (!status) status = ravel__guest_get(ragged, sample, &guest, err);
     if (!status) status = ravel__mask_count(&m, &guest, loss_tokens, err);
     return status;
@@ -232,25 +248,61 @@ static ravel_status check_dtype(int32_t dtype, ravel_error *err) {
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "weights are f32 or f64, not dtype %d", dtype);
 }
 
+static ravel_status fill_host(const weighing *w, const recipe *r, int32_t dtype, void *weights, ravel_error *err) {
+    weighed one = {0};
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; !status && i < w->count; i++) {
+        double value = 0;
+        status = weigh(w, i, &one, err);
+        if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &value, err);
+        if (status) break;
+        if (dtype == RAVEL_F32)
+            ravel__mask_spread_f32(&w->mask, &one.guest, (float)value, (float *)weights + one.guest.offset);
+        else
+            ravel__mask_spread_f64(&w->mask, &one.guest, value, (double *)weights + one.guest.offset);
+    }
+    return status;
+}
+
+/* One launch: a run per sample, with its value. */
+static ravel_status fill_device(const weighing *w, const recipe *r, int32_t dtype, void *weights,
+                                const ravel_place *place, ravel_error *err) {
+    const ravel__book_room room = {.tracks = 1, .runs = w->count};
+    weighed one = {0};
+    ravel__book book;
+    ravel_status status = ravel__book_open(&book, &room, err);
+    if (status) return status;
+    for (int64_t i = 0; !status && i < w->count; i++) {
+        status = weigh(w, i, &one, err);
+        if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &book.values[i], err);
+        const ravel__run run = {0, one.guest.length, 1};
+        if (!status) ravel__book_run(&book, &one.guest, &run, 0);
+    }
+    if (!status) {
+        ravel__book_weights(&book, &w->mask, weights, ravel_dtype_bytes(dtype));
+        status = ravel__book_launch(&book, place->stream, err);
+    }
+    ravel__book_close(&book);
+    return status;
+}
+
 ravel_status ravel_weights_fill(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
                                 const double *sample_weights, const ravel_counts *counts,
                                 const ravel_weights_options *options, int32_t dtype, void *weights, ravel_error *err) {
     weighing w = {0};
-    weighed one = {0};
     recipe r = {0};
+    ravel_weights_options own;
     ravel_status status = check_dtype(dtype, err);
+    if (!status) status = read_options(options, &own, err);
+    if (!status) status = ravel__place_check(&own.place, RAVEL__ALL_KINDS, "weights", err);
+    if (status) return status;
+    int there = own.place.kind == RAVEL_DEVICE;
+    if (mask) status = there ? ravel__book_source(mask, own.place.stream, err) : ravel__host_source(mask, err);
     if (!status) status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
     if (!status) status = make_recipe(counts, options, &r, err);
-    for (int64_t i = 0; !status && i < w.count; i++) {
-        double value = 0;
-        status = weigh(&w, i, &one, err);
-        if (!status) status = weight_of(&r, one.loss_tokens, one.fixed, &value, err);
-        if (status) break;
-        if (dtype == RAVEL_F32)
-            ravel__mask_spread_f32(&w.mask, &one.guest, (float)value, (float *)weights + one.guest.offset);
-        else
-            ravel__mask_spread_f64(&w.mask, &one.guest, value, (double *)weights + one.guest.offset);
-    }
+    if (!status)
+        status = there ? fill_device(&w, &r, dtype, weights, &own.place, err) : fill_host(&w, &r, dtype, weights, err);
+    weigh_end(&w);
     return status;
 }
 
@@ -346,6 +398,7 @@ ravel_status ravel_weights_check(const ravel_ragged *ragged, const ravel_bin *bi
     double total = 0;
     memset(&all, 0, sizeof all);
     ravel_status status = check_dtype(dtype, err);
+    if (!status && mask) status = ravel__host_source(mask, err);
     if (!status) status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
     if (!status) status = make_recipe(counts, options, &r, err);
     if (!status) status = ravel_weights_total(counts, options, &total, err);

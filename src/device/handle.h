@@ -69,6 +69,7 @@ ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job
 /* Whether the place is well formed, and of a kind of `kinds` (1 << ravel_memory, ored); else a sentence that names
  * `what`. */
 ravel_status ravel__place_check(const ravel_place *place, uint32_t kinds, const char *what, ravel_error *err);
+#define RAVEL__ALL_KINDS (1u << RAVEL_HOST | 1u << RAVEL_PINNED | 1u << RAVEL_DEVICE)
 const char *ravel__memory_name(int32_t kind);
 
 #endif

@@ -7,6 +7,7 @@
 #include "feed/jsonl_row.h"
 
 #include "base/file.h"
+#include "io/foreign.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -105,6 +106,8 @@ static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *opti
     memcpy(s->path, options->data, s->path_bytes);
     s->rules = (ravel__row_rules){options->vocab, options->bos, options->eos};
     ravel_status status = ravel__map_open(options->data, &s->map, err);
+    size_t first = s->map.bytes < RAVEL__FOREIGN_BYTES ? s->map.bytes : RAVEL__FOREIGN_BYTES;
+    if (!status) status = ravel__foreign_check(options->data, s->map.data, first, 0, err);
     if (!status) status = build_index(s, err);
     return status ? status : ravel__source_range(&s->base, s->rows, options, err);
 }

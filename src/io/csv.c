@@ -24,6 +24,7 @@ typedef struct csv {
     size_t bytes;
     char separator;
     int header;
+    int index;       /* the header's first cell is empty: the row numbers that pandas writes */
     int64_t take[2]; /* column numbers from 0 */
 } csv;
 
@@ -122,12 +123,21 @@ static char find_separator(const csv *c) {
     return ',';
 }
 
+/* A header has a name, and no cell that begins like a number; its first cell may be empty. */
 static int is_header(const csv *c) {
-    for (const char *at = c->record; at;) {
+    int names = 0;
+    int64_t column = 0;
+    for (const char *at = c->record; at; column++) {
         cell found = next_cell(c, &at);
-        if (!found.bytes || strchr("+-.0123456789", *found.text)) return 0;
+        if (found.bytes ? strchr("+-.0123456789", *found.text) != NULL : column > 0) return 0;
+        names += found.bytes > 0;
     }
-    return 1;
+    return names > 0;
+}
+
+static int has_index(const csv *c) {
+    cell first = {"", 0};
+    return c->header && get_cell(c, 0, &first) && !first.bytes;
 }
 
 /* The column with this name, or -1. */
@@ -211,15 +221,19 @@ static void label(csv *c) {
 static ravel_status choose_columns(csv *c, ravel_error *err) {
     c->separator = find_separator(c);
     c->header = is_header(c);
+    c->index = has_index(c);
     if (c->table->ask->field) {
         ravel_status status = take_fields(c, err);
         if (status) return status;
     } else if (!take_known(c)) {
-        int64_t cells = count_cells(c);
+        int64_t cells = count_cells(c) - c->index;
         if (cells > 1 + c->table->ask->pairs)
             return no_column(c, "which column is meant? Name it with --field", NULL, 0, err);
-        c->take[0] = 0;
-        c->take[1] = 1;
+        if (c->header && cells > 1)
+            return no_column(c, "are these prompt and response? Name the columns that are meant with --field", NULL, 0,
+                             err);
+        c->take[0] = c->index;
+        c->take[1] = c->index + 1;
         c->table->width = (int32_t)cells;
     }
     label(c);
@@ -244,6 +258,7 @@ static ravel_status take_row(csv *c, ravel_error *err) {
     if (!status && !c->table->ask->field && !c->header && count_cells(c) != c->table->width)
         status = ravel_error_set(&inner, RAVEL_E_DATA, "%lld columns, but %d in the first row",
                                  (long long)count_cells(c), c->table->width);
+    c->table->line = c->lines.number;
     if (!status) status = ravel__integers_push(c->table, values[0], values[1], &inner);
     if (!status) return RAVEL_OK;
     return ravel_error_set(err, status, "%s:%lld: %s", c->lines.source->name, (long long)c->lines.number,

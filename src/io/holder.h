@@ -12,6 +12,8 @@ typedef struct ravel__holder {
     const ravel_allocator *allocator;
     int64_t *columns[2]; /* the second NULL where there is one */
     int64_t rooms[2];    /* in numbers */
+    int64_t *lines;      /* NULL where the format has no lines */
+    int64_t line_room;
 } ravel__holder;
 
 /* Hands the columns out as lengths or as pairs, and adds them up. */

@@ -15,6 +15,9 @@ void ravel__integers_init(ravel__integers *table, const ravel__ask *ask) {
 void ravel__integers_free(ravel__integers *table) {
     for (int i = 0; i < 2; i++)
         ravel__release(table->ask->allocator, table->columns[i], (size_t)table->rooms[i] * sizeof(int64_t));
+    ravel__release(table->ask->allocator, table->lines, (size_t)table->line_room * sizeof(int64_t));
+    table->lines = NULL;
+    table->line_room = 0;
     memset(table->columns, 0, sizeof table->columns);
     memset(table->rooms, 0, sizeof table->rooms);
 }
@@ -24,16 +27,15 @@ void ravel__integers_choose(ravel__integers *table, const char *first, const cha
     (void)snprintf(table->label, sizeof table->label, "%.40s%s%.40s", first, second ? " + " : "", second ? second : "");
 }
 
-static ravel_status grow(ravel__integers *t, ravel_error *err) {
-    for (int i = 0; i < t->width; i++) {
-        int64_t room = t->rooms[i] ? t->rooms[i] * 2 : 1024;
-        size_t before = (size_t)t->rooms[i] * sizeof(int64_t), bytes = (size_t)room * sizeof(int64_t);
-        if (t->rooms[i] > t->count) continue; /* an earlier call grew it and failed at the other one */
-        int64_t *grown = ravel__resize(t->ask->allocator, t->columns[i], before, bytes);
-        if (!grown) return ravel__no_memory(err, bytes, "a column of numbers");
-        t->columns[i] = grown;
-        t->rooms[i] = room;
-    }
+/* Room for one more number. */
+static ravel_status grow(const ravel__integers *t, int64_t **column, int64_t *room, ravel_error *err) {
+    if (*room > t->count) return RAVEL_OK;
+    int64_t larger = *room ? *room * 2 : 1024;
+    size_t before = (size_t)*room * sizeof(int64_t), bytes = (size_t)larger * sizeof(int64_t);
+    int64_t *grown = ravel__resize(t->ask->allocator, *column, before, bytes);
+    if (!grown) return ravel__no_memory(err, bytes, "a column of numbers");
+    *column = grown;
+    *room = larger;
     return RAVEL_OK;
 }
 
@@ -59,11 +61,13 @@ ravel_status ravel__integers_push(ravel__integers *t, int64_t first, int64_t sec
         status = check_pair(t->ask, first, second, err);
     else if (first < t->ask->min || first > t->ask->max)
         status = out_of_range(t->ask, first, err);
-    if (!status && (t->count == t->rooms[0] || (t->width == 2 && t->count == t->rooms[1]))) status = grow(t, err);
+    for (int i = 0; i < t->width && !status; i++) status = grow(t, &t->columns[i], &t->rooms[i], err);
+    if (!status && t->line) status = grow(t, &t->lines, &t->line_room, err);
     if (status) return status;
     RAVEL_ASSERT(t->count < t->rooms[0] && (t->width == 1 || t->count < t->rooms[1]));
     t->columns[0][t->count] = first;
     if (t->width == 2) t->columns[1][t->count] = second;
+    if (t->line) t->lines[t->count] = t->line;
     t->count++;
     return RAVEL_OK;
 }

@@ -26,8 +26,9 @@ typedef struct ravel__ask {
 
 typedef struct ravel__integers {
     const ravel__ask *ask;
-    int64_t *columns[2];
-    int64_t rooms[2], count;
+    int64_t *columns[2], *lines; /* lines: of each row in its file, from 1; NULL where the format has none */
+    int64_t rooms[2], line_room, count;
+    int64_t line;  /* of the row that is pushed next, set by the reader; 0: the format has no lines */
     int32_t width; /* 1 or 2, after ravel__integers_choose */
     int32_t reserved;
     char label[96];

@@ -1,8 +1,10 @@
-/* JSONL: one JSON value per line, from which one or two members are taken.
+/* JSONL: one JSON value per line, from which one or two members are taken; or a file that is one JSON array of them.
  *
  * The first line decides which members; from then on every line must have them. A member is a path of keys and, inside
  * arrays, of indices: "turns.0.ids". */
 #include "io/integers.h"
+
+#include "base/memory.h"
 
 #include <ravel/json.h>
 
@@ -14,7 +16,7 @@ typedef struct jsonl {
     ravel__lines lines;
     ravel__integers *table;
     ravel_json *doc;
-    int chosen, bare;   /* bare: lines are plain numbers */
+    int chosen, bare;   /* bare: values are plain numbers */
     char paths[2][256]; /* the members that are taken */
 } jsonl;
 
@@ -91,6 +93,29 @@ static ravel_status choose_fields(jsonl *j, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* A name that means a number, so that an array there is not a list of token ids. */
+static int means_number(const char *name) {
+    static const char *const parts[] = {"len", "num", "count", "total", "n_tokens"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (strstr(name, parts[i])) return 1;
+    return 0;
+}
+
+/* Nothing with a well-known name has a number or an array: whether that is because it is text. */
+static ravel_status none_known(const jsonl *j, const ravel_json_node *root, ravel_error *err) {
+    int64_t number;
+    for (const ravel_json_node *n = ravel_json_first(j->doc, root); n; n = ravel_json_next(j->doc, n))
+        for (const char *const(*name)[2] = j->table->ask->names; (*name)[0] && n->kind == RAVEL_JSON_STRING; name++) {
+            if (!ravel__same_name(n->key, strlen(n->key), (*name)[0], strlen((*name)[0]))) continue;
+            if (ravel__parse_integer(n->as.string, n->bytes, &number))
+                return ravel_error_set(err, RAVEL_E_DATA,
+                                       "\"%.60s\" is the text \"%.40s\"; write the number without quotes", n->key,
+                                       n->as.string);
+            return ravel_error_set(err, RAVEL_E_DATA, "\"%.60s\" is text; it has to be tokenized first", n->key);
+        }
+    return no_member(j, root, NULL, err);
+}
+
 static ravel_status choose_known(jsonl *j, const ravel_json_node *root, ravel_error *err) {
     for (const char *const(*name)[2] = j->table->ask->names; (*name)[0]; name++) {
         const char *first = find_name(j, root, (*name)[0]);
@@ -100,7 +125,7 @@ static ravel_status choose_known(jsonl *j, const ravel_json_node *root, ravel_er
         ravel__integers_choose(j->table, first, second);
         return RAVEL_OK;
     }
-    return no_member(j, root, NULL, err);
+    return none_known(j, root, err);
 }
 
 static ravel_status choose(jsonl *j, const ravel_json_node *root, ravel_error *err) {
@@ -123,6 +148,10 @@ static ravel_status take_value(const jsonl *j, const ravel_json_node *root, cons
     const ravel_json_node *node = j->bare ? root : follow(j->doc, root, path);
     if (!node) return no_member(j, root, path, err);
     if (node->kind == RAVEL_JSON_ARRAY) {
+        if (!j->table->ask->field && means_number(path))
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "\"%s\" is an array of %d values; each row has one number, as in {\"%s\": 551}",
+                                   path, node->count, path);
         *value = node->count;
         return RAVEL_OK;
     }
@@ -133,14 +162,16 @@ static ravel_status take_value(const jsonl *j, const ravel_json_node *root, cons
                                                            : " or an array");
 }
 
-static ravel_status take_line(jsonl *j, const char *line, size_t bytes, ravel_error *err) {
+static ravel_status take_row(jsonl *j, const ravel_json_node *root, ravel_error *err) {
     int64_t values[2] = {0, 0};
-    ravel_status status = ravel_json_parse(line, bytes, j->table->ask->allocator, &j->doc, err);
-    if (status) return status;
-    const ravel_json_node *root = ravel_json_root(j->doc);
-    if (!j->chosen) status = choose(j, root, err);
+    ravel_status status = j->chosen ? RAVEL_OK : choose(j, root, err);
     for (int i = 0; i < j->table->width && !status; i++) status = take_value(j, root, j->paths[i], &values[i], err);
     return status ? status : ravel__integers_push(j->table, values[0], values[1], err);
+}
+
+static ravel_status take_line(jsonl *j, const char *line, size_t bytes, ravel_error *err) {
+    ravel_status status = ravel_json_parse(line, bytes, j->table->ask->allocator, &j->doc, err);
+    return status ? status : take_row(j, ravel_json_root(j->doc), err);
 }
 
 static int blank(const char *text, size_t bytes) {
@@ -157,11 +188,79 @@ static ravel_status read_rows(jsonl *j, ravel_error *err) {
         if (status) return status;
         if (blank(line, bytes)) continue;
         ravel_error inner = RAVEL_ERROR_INIT;
+        j->table->line = j->lines.number;
         status = take_line(j, line, bytes, &inner);
         if (status)
-            return ravel_error_set(err, status, "%s:%lld: %s", j->lines.source->name, (long long)j->lines.number,
+            return ravel_error_set(err, status, "%s:%lld: %s%s", j->lines.source->name, (long long)j->lines.number,
+                                   inner.message,
+                                   j->chosen ? "" : " (a row is one line, or the whole file is one JSON array)");
+    }
+    return RAVEL_OK;
+}
+
+/* ---- a file that is one array ---------------------------------------------------------------------------- */
+
+enum { FIRST_ROOM = 1 << 16 };
+
+static ravel_status read_all(ravel__source *source, const ravel_allocator *allocator, char **text, size_t *room,
+                             size_t *used, ravel_error *err) {
+    for (size_t got = 1; got; *used += got) {
+        if (*used == *room) {
+            size_t larger = *room ? *room * 2 : FIRST_ROOM;
+            char *grown = ravel__resize(allocator, *text, *room, larger);
+            if (!grown) return ravel__no_memory(err, larger, source->name);
+            *text = grown;
+            *room = larger;
+        }
+        ravel_status status = ravel__source_read(source, *text + *used, *room - *used, &got, err);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status take_items(jsonl *j, ravel_error *err) {
+    int64_t number = 0;
+    const ravel_json_node *item = ravel_json_first(j->doc, ravel_json_root(j->doc));
+    for (; item && !ravel__integers_full(j->table); item = ravel_json_next(j->doc, item)) {
+        ravel_error inner = RAVEL_ERROR_INIT;
+        ravel_status status = take_row(j, item, &inner);
+        number++;
+        if (status)
+            return ravel_error_set(err, status, "%s: item %lld: %s", j->lines.source->name, (long long)number,
                                    inner.message);
     }
+    return RAVEL_OK;
+}
+
+static ravel_status read_array(jsonl *j, ravel_error *err) {
+    const ravel_allocator *allocator = j->table->ask->allocator;
+    ravel_error inner = RAVEL_ERROR_INIT;
+    char *text = NULL;
+    size_t room = 0, used = 0;
+    ravel_status status = read_all(j->lines.source, allocator, &text, &room, &used, err);
+    if (!status) {
+        size_t mark = used >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* of the byte order */
+        status = ravel_json_parse(text + mark, used - mark, allocator, &j->doc, &inner);
+        if (status) ravel_error_set(err, status, "%s: %s", j->lines.source->name, inner.message);
+    }
+    ravel__release(allocator, text, room);
+    return status ? status : take_items(j, err);
+}
+
+/* A name that promises one value per line: an array there is a row, not the file. */
+static int promises_lines(const char *name) {
+    const char *dot = strrchr(name, '.');
+    return dot && (strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".ndjson") == 0);
+}
+
+static ravel_status is_array(ravel__source *source, int *array, ravel_error *err) {
+    const char *bytes;
+    size_t count, at = 0;
+    ravel_status status = ravel__source_peek(source, &bytes, &count, err);
+    if (status) return status;
+    if (count >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) at = 3;
+    while (at < count && isspace((unsigned char)bytes[at])) at++;
+    *array = at < count && bytes[at] == '[' && !promises_lines(source->name);
     return RAVEL_OK;
 }
 
@@ -170,7 +269,9 @@ ravel_status ravel__jsonl_read(ravel__source *source, ravel__integers *table, ra
     memset(&j, 0, sizeof j);
     j.table = table;
     ravel__lines_init(&j.lines, source, table->ask->allocator);
-    ravel_status status = read_rows(&j, err);
+    int array = 0;
+    ravel_status status = is_array(source, &array, err);
+    if (!status) status = array ? read_array(&j, err) : read_rows(&j, err);
     ravel_json_free(j.doc);
     ravel__lines_free(&j.lines);
     return status == RAVEL_E_END ? RAVEL_OK : status;

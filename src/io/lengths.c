@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "io/holder.h"
+#include "io/foreign.h"
 #include "io/integers.h"
 
 #include <ctype.h>
@@ -39,7 +40,7 @@ static const struct {
     reader read;
     const char *extensions[4];
 } formats[] = {{RAVEL_FORMAT_CSV, ravel__csv_read, {".csv", ".tsv", ".txt"}},
-               {RAVEL_FORMAT_JSONL, ravel__jsonl_read, {".jsonl", ".ndjson"}},
+               {RAVEL_FORMAT_JSONL, ravel__jsonl_read, {".jsonl", ".ndjson", ".json"}},
                {RAVEL_FORMAT_NPY, ravel__npy_read, {".npy"}}};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
@@ -66,26 +67,26 @@ static reader by_extension(const char *name) {
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
 
-/* Where the name says nothing (a pipe, say): NPY has its magic, JSONL begins with a brace, and the rest is CSV. */
-static ravel_status by_content(ravel__source *source, reader *read, ravel_error *err) {
-    const char *bytes;
-    size_t count, at = 0;
-    ravel_status status = ravel__source_peek(source, &bytes, &count, err);
-    if (status) return status;
+/* Where the name says nothing (a pipe, say): NPY has its magic, JSON begins with a brace or bracket, the rest is CSV. */
+static reader by_content(const char *bytes, size_t count) {
+    size_t at = 0;
     if (count >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) at = 3;
     while (at < count && isspace((unsigned char)bytes[at])) at++;
     char first = at < count ? bytes[at] : '0';
-    if (first == '[' || (unsigned char)first < 9)
-        return ravel_error_set(err, RAVEL_E_DATA, "%s: neither CSV nor JSONL nor NPY; say which with --format",
-                               source->name);
-    *read = reader_of(first == '\x93' ? RAVEL_FORMAT_NPY : first == '{' ? RAVEL_FORMAT_JSONL : RAVEL_FORMAT_CSV);
-    return RAVEL_OK;
+    if (first == '\x93') return reader_of(RAVEL_FORMAT_NPY);
+    return reader_of(first == '{' || first == '[' ? RAVEL_FORMAT_JSONL : RAVEL_FORMAT_CSV);
 }
 
 static ravel_status find_reader(ravel__source *source, int32_t format, reader *read, ravel_error *err) {
+    const char *bytes;
+    size_t count;
+    ravel_status status = ravel__source_peek(source, &bytes, &count, err);
+    if (status) return status;
     *read = format == RAVEL_FORMAT_AUTO ? by_extension(source->name) : reader_of(format);
+    if (*read != ravel__npy_read) status = ravel__foreign_check(source->name, bytes, count, !*read, err);
+    if (status) return status;
+    if (!*read && format == RAVEL_FORMAT_AUTO) *read = by_content(bytes, count);
     if (*read) return RAVEL_OK;
-    if (format == RAVEL_FORMAT_AUTO) return by_content(source, read, err);
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "format %d is none of %s", (int)format, RAVEL_FORMAT_CHOICES);
 }
 
@@ -94,6 +95,8 @@ static void take_over(ravel__holder *h, const ravel__integers *table) {
     h->allocator = table->ask->allocator;
     memcpy(h->columns, table->columns, sizeof h->columns);
     memcpy(h->rooms, table->rooms, sizeof h->rooms);
+    h->lines = table->lines;
+    h->line_room = table->line_room;
     h->as.lengths.count = table->count; /* the same place in a column */
     (void)snprintf(h->as.lengths.columns, sizeof h->as.lengths.columns, "%s", table->label);
 }
@@ -123,6 +126,7 @@ static ravel_status read_table_from(ravel__source *source, int32_t format, const
 void ravel__holder_free(ravel__holder *h) {
     if (!h) return;
     for (int i = 0; i < 2; i++) ravel__release(h->allocator, h->columns[i], (size_t)h->rooms[i] * sizeof(int64_t));
+    ravel__release(h->allocator, h->lines, (size_t)h->line_room * sizeof(int64_t));
     ravel__release(h->allocator, h, sizeof *h);
 }
 
@@ -166,6 +170,7 @@ static const char *const length_names[][2] = {{"prompt_len", "response_len"},
 
 void ravel__holder_lengths(ravel__holder *h) {
     ravel_lengths *l = &h->as.lengths;
+    l->lines = h->lines;
     if (h->columns[1]) {
         l->prompts = h->columns[0];
         l->responses = h->columns[1];

@@ -10,6 +10,7 @@
 #include "base/log.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -137,7 +138,8 @@ static ravel_status open_progress(ravel__sink *sink, const char *target, ravel_e
     s->file.fd = -1;
     ravel_status status = ravel__sink_room(sink, LINE_BYTES, err);
     if (!status) status = ravel__appender_open(&s->file, target, STDERR_FILENO, err);
-    s->terminal = !status && isatty(s->file.fd);
+    const char *term = getenv("TERM");
+    s->terminal = !status && isatty(s->file.fd) && term && *term && strcmp(term, "dumb") != 0;
     return status;
 }
 

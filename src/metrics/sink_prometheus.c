@@ -124,8 +124,10 @@ size_t ravel__prometheus_bytes(const ravel_metrics *m) {
 
 typedef struct prometheus_sink {
     ravel__sink sink;
-    char *beside; /* PATH.tmp.PID */
+    char *beside; /* PATH.tmp.PID; the target itself where that is a device or a pipe */
     size_t beside_bytes;
+    int replace; /* rename `beside` to the target */
+    char target[4096];
 } prometheus_sink;
 
 static ravel_status replace(const prometheus_sink *s, const char *data, size_t bytes, ravel_error *err) {
@@ -133,9 +135,9 @@ static ravel_status replace(const prometheus_sink *s, const char *data, size_t b
     if (fd < 0) return ravel__file_error(err, s->beside, "cannot create", errno);
     int number = ravel__write_all(fd, data, bytes, NULL);
     if (close(fd) != 0 && !number) number = errno;
-    if (!number && rename(s->beside, s->sink.target) != 0) number = errno;
+    if (!number && s->replace && rename(s->beside, s->target) != 0) number = errno;
     if (!number) return RAVEL_OK;
-    (void)unlink(s->beside);
+    if (s->replace) (void)unlink(s->beside);
     return ravel__file_error(err, s->sink.target, "cannot write", number);
 }
 
@@ -149,11 +151,16 @@ static ravel_status open_file(ravel__sink *sink, const char *target, ravel_error
     prometheus_sink *s = (prometheus_sink *)sink;
     if (!*target || strcmp(target, "-") == 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "it needs a file: prometheus:FOLDER/ravel.prom");
-    s->beside_bytes = strlen(target) + 32;
+    ravel_status status = ravel_file_resolve(target, s->target, sizeof s->target, &s->replace, err);
+    if (status) return status;
+    s->beside_bytes = strlen(s->target) + 32;
     s->beside = ravel__alloc(sink->metrics->options.allocator, s->beside_bytes);
     if (!s->beside) return ravel__no_memory(err, s->beside_bytes, "a path");
-    (void)snprintf(s->beside, s->beside_bytes, "%s.tmp.%ld", target, (long)getpid());
-    ravel_status status = ravel__sink_room(sink, ravel__prometheus_bytes(sink->metrics), err);
+    if (s->replace)
+        (void)snprintf(s->beside, s->beside_bytes, "%s.tmp.%ld", s->target, (long)getpid());
+    else
+        (void)snprintf(s->beside, s->beside_bytes, "%s", s->target);
+    status = ravel__sink_room(sink, ravel__prometheus_bytes(sink->metrics), err);
     return status ? status : replace(s, "", 0, err); /* an empty exposition: a bad path is found now */
 }
 

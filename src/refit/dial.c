@@ -40,13 +40,13 @@ static ravel_status wait(ravel__dial *d, const int32_t *done, double timeout, in
     while (!*done) {
         int64_t events = 0;
         if (d->stop && atomic_load(d->stop)) return ravel_error_set(err, RAVEL_E_END, "it was stopped");
-        if (!d->link) return ravel_error_set(err, RAVEL_E_PEER_LOST, "the trainer's link: %s", d->why);
+        if (!d->link) return ravel_error_set(err, RAVEL_E_IO, "the trainer's link: %s", d->why);
         ravel_status status = ravel__hub_poll(d->hub, look_seconds, &events, err);
         if (status != RAVEL_OK) return status;
         int64_t now = ravel__clock_ns();
         if (events > 0 && !deadline) since = now;
         if (!*done && (double)(now - since) * 1e-9 > timeout)
-            return ravel_error_set(err, RAVEL_E_TIMEOUT, "nothing came from the trainer for %.3g s", timeout);
+            return ravel_error_set(err, RAVEL_E_IO, "nothing came from the trainer for %.3g s", timeout);
     }
     return RAVEL_OK;
 }
@@ -70,7 +70,7 @@ ravel_status ravel__dial_open(ravel__dial *d, const char *address, double timeou
 ravel_status ravel__dial_send(ravel__dial *d, uint32_t kind, uint64_t id, const void *body, int64_t bytes,
                               ravel_error *err) {
     ravel__message head = {.kind = kind, .id = id, .bytes = bytes};
-    if (!d->link) return ravel_error_set(err, RAVEL_E_PEER_LOST, "the trainer's link: %s", d->why);
+    if (!d->link) return ravel_error_set(err, RAVEL_E_IO, "the trainer's link: %s", d->why);
     return ravel__link_send(d->link, &head, body, NULL, err);
 }
 

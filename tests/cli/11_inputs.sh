@@ -65,7 +65,7 @@ printf '5\n\033[2Jx\n' >"$T/escape.csv"
 refuses "a cell that would steer the terminal" 1 'escape.csv:2: "?[2Jx" is not a whole number' $P --lengths "$T/escape.csv" --budget 1k
 head -c 100 /dev/zero >"$T/bad.npy"
 refuses "bad NPY" 1 "not an NPY file" $P --lengths "$T/bad.npy" --budget 1k
-refuses "an oversize sample" 1 "sample 3 has 16384 tokens" $P --lengths "$T/a.csv" --budget 8k
+refuses "an oversize sample" 1 "1 of 5 samples fit no bin of 8,192 tokens (the longest has 16,384): $T/a.csv:5 (16,384 tokens); raise --budget" $P --lengths "$T/a.csv" --budget 8k
 printf '0\n1\n' >"$T/short.csv"
 refuses "too few homes" 1 "short.csv: 2 rows, but there are 5 samples" $P --lengths "$T/a.csv" --budget 16k --dp 2 --home "$T/short.csv"
 printf '0\n1\n0\n0\n0\n1\n' >"$T/long.csv"
@@ -105,5 +105,8 @@ code "help" 0 "$RAVEL" --help
 says out "plan"
 code "plan --help" 0 $P --help
 says out "--budget SIZE" "--sweep KEY=LIST" "Examples:" "Karmarkar-Karp" "Exit codes:"
+code "help plan" 0 "$RAVEL" help plan
+says out "--budget SIZE"
+refuses "help for a typo" 2 "did you mean \"plan\"?" "$RAVEL" help plam
 code "version" 0 "$RAVEL" --version
 finish

@@ -47,7 +47,10 @@ fi
 # oversize samples are loud
 printf '100\n9000\n200\n9001\n' >"$T/big.csv"
 code "skip" 0 "$RAVEL" plan --lengths "$T/big.csv" --budget 8k --oversize skip --json "$T/skip.json"
-says err "WARNING: 2 of 4 samples fit no bin of 8,192 tokens and were left out: 1 (9,000 tokens), 3 (9,001 tokens)"
+says err "WARNING: 2 of 4 samples fit no bin of 8,192 tokens (the longest has 9,001) and were left out: $T/big.csv:2 (9,000 tokens), $T/big.csv:4 (9,001 tokens)"
+says out "2 samples planned, 300 tokens, longest 200; 2 left out (18,001 tokens, longest 9,001)"
+code "skip in a table" 0 "$RAVEL" plan --lengths "$T/big.csv" --budget 8k --oversize skip --compare
+says out "left out"
 grep -q '"skipped_samples":\[1,3\]' "$T/skip.json" && ok "skipped samples are in the JSON" || bad "skipped samples are in the JSON"
 grep -q 'WARNING' "$T/out" && bad "the warning is on stdout" || ok "the warning is on stderr only"
 
@@ -58,7 +61,7 @@ code "a full standard output" 1 sh -c "$RAVEL plan --mock '{}' --budget 16k --js
 says err "standard output: writing failed: No space left"
 code "a full disk for the summary" 1 sh -c "$RAVEL plan --mock '{}' --budget 16k >/dev/full"
 says err "standard output: writing failed: No space left"
-code "a full disk for --help" 1 sh -c "$RAVEL plan --help >/dev/full"
+for what in "plan --help" "--help" "help" "help plan" "--version" "report --help"; do code "a full disk for $what" 1 sh -c "$RAVEL $what >/dev/full"; done
 code "no such folder" 1 $P --budget 16k --json "$T/none/x.json"
 says err "cannot write it: No such file"
 echo old >"$T/keep.json"
@@ -68,6 +71,32 @@ code "a plan that works replaces it" 0 $P --budget 16k --json "$T/keep.json" --q
 [ -s "$T/out" ] && bad "--quiet printed something" || ok "--quiet is quiet"
 left=$(ls "$T" | grep tmp)
 [ -z "$left" ] && ok "no temporary files are left" || bad "temporary files are left" "$left"
+
+# nothing is destroyed: inputs, two outputs of one name, links, devices, pipes
+cp "$T/big.csv" "$T/in.csv"; ln "$T/in.csv" "$T/hard.csv"; ln -s in.csv "$T/soft.csv"
+for name in in hard soft; do
+    refuses "an output over its input ($name)" 2 "would write over a file that is read" "$RAVEL" plan --lengths "$T/in.csv" --budget 16k --json "$T/$name.csv"
+done
+cmp -s "$T/in.csv" "$T/big.csv" && ok "the input is as it was" || bad "the input is as it was"
+refuses "two outputs of one name" 2 "would write the same file" $P --budget 16k --json "$T/same" --html "$T/../$(basename "$T")/same"
+[ -e "$T/same" ] && bad "... and nothing was written" || ok "... and nothing was written"
+echo old >"$T/real.json"; ln -s real.json "$T/link.json"; ln -s none.json "$T/dangling.json"
+code "a symbolic link" 0 $P --budget 16k --json "$T/link.json" --csv "$T/dangling.json" --quiet
+[ -L "$T/link.json" ] && grep -q version "$T/real.json" && ok "... stays, and its target is written" || bad "... stays, and its target is written"
+[ -L "$T/dangling.json" ] && [ -s "$T/none.json" ] && ok "... also where the target is new" || bad "... also where the target is new"
+mkfifo "$T/fifo"; cat "$T/fifo" >"$T/through" & reader=$!
+code "a named pipe" 0 $P --budget 16k --json "$T/fifo" --quiet
+wait $reader
+[ -p "$T/fifo" ] && grep -q version "$T/through" && ok "... is written to" || bad "... is written to"
+code "a device" 0 $P --budget 16k --json /dev/null --quiet
+[ -c /dev/null ] && ok "... is still one" || bad "/dev/null is no device any more"
+refuses "a folder" 1 "is a folder, not a file" $P --budget 16k --json "$T" --quiet
+printf '{"input_ids": [1, 2, 3]}\n' >"$T/rows.jsonl"
+refuses "feed over its input" 2 "would write over a file that is read" "$RAVEL" feed --data "$T/rows.jsonl" --budget 16 --json "$T/rows.jsonl"
+mkdir "$T/run"; echo '{"step": 1, "train/loss": 2}' >"$T/run/metrics.jsonl"
+refuses "report over its input" 2 "would write over a file that is read" "$RAVEL" report "$T/run" --html "$T/run/metrics.jsonl"
+code "report into the run's folder" 0 "$RAVEL" report "$T/run" --html "$T/run/report.html" --quiet
+code "... again" 0 "$RAVEL" report "$T/run" --html "$T/run/report.html" --quiet
 
 # interrupted while a file is half-way: what it was stays, and nothing is left beside it
 for signal in INT TERM HUP; do

@@ -62,6 +62,8 @@ H
         grep -q 'data-ready="yes"' "$T/dom" && ok "$name runs to its end" || bad "$name does not run to its end" "$(tail -n 5 "$T/err")"
         grep -q 'data-wrong=""' "$T/dom" && ok "$name has no errors" || bad "$name has errors" "$(grep -o 'data-wrong="[^"]*"' "$T/dom")"
         grep -qE 'data-tip="(update [0-9]+, )?micro-step [0-9]+, rank [0-9]+' "$T/dom" && ok "$name says what is under the pointer" || bad "$name: the pointer" "$(grep -o 'data-tip="[^"]*"' "$T/dom")"
+        said=$(sh tests/cli/narrow.sh "$T/$f.html" "$T")
+        [ -z "$said" ] && ok "$name fits 375 pixels" || bad "$name does not fit 375 pixels" "$said"
         grep -qE 'data-colours="([5-9]|[0-9]{2,})"' "$T/dom" && ok "$name draws" || bad "$name draws nothing" "$(grep -o 'data-colours="[^"]*"' "$T/dom")"
     done
     "$RAVEL" plan --mock '{"type":"zipf","max_seq_len":8192}' --mock-count 400 --budget 8k --dp 8 --html "$T/d.html" >"$T/out"

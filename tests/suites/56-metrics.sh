@@ -85,6 +85,8 @@ if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; th
     page "page of one run" "$dir/b.html" 1 1400
     page "page of two runs" "$dir/ab.html" 2 1400
     page "page on a phone" "$dir/ab.html" 2 500
+    said=$(sh tests/cli/narrow.sh "$dir/ab.html" "$dir")
+    if [ -z "$said" ]; then ok "page on 375 pixels"; else fail "page on 375 pixels: $said"; fi
     # every button pressed, every box ticked, the pointer over every figure
     sed 's|</body>||; s|</html>||' "$dir/ab.html" >"$dir/used.html"
     cat >>"$dir/used.html" <<'END'
@@ -137,6 +139,14 @@ if [ "$(grep -c '</script>' "$dir/odd.html")" = 2 ]; then ok "text of a run cann
 figures="loss any"
 echo '{"step": 1, "train/loss": 2.5}' >"$dir/tiny/metrics.jsonl"
 cp "$dir/odd/config.json" "$dir/odd/environment.json" "$dir/tiny"
+if "$ravel" report "$dir/a" | awk '/^time by phase/ { on = 1 } on && /%$/ { sum += $(NF - 1) } END { exit sum < 99.95 || sum > 100.05 }'; then
+    ok "phases sum to 100 % on the terminal"; else fail "phases sum to 100 % on the terminal"; fi
+if grep -o '"shares":{[^}]*}' "$dir/b.html" | grep -oE ':[0-9.]+' | awk '{ sum += substr($0, 2) } END { exit sum < 99.95 || sum > 100.05 }'; then
+    ok "phases sum to 100 % on the page"; else fail "phases sum to 100 % on the page"; fi
+mkdir -p "$dir/evaluated"
+printf '{"step": 1, "reward/mean": 0.1, "eval/reward": 0.2}\n{"step": 2, "reward/mean": 0.3, "eval/reward": 0.6}\n' >"$dir/evaluated/metrics.jsonl"
+says "the evaluation's reward is a headline" 0 "" "$ravel" report "$dir/evaluated" --html "$dir/evaluated.html"
+if grep -Eq '^eval reward, last +0.6$' "$dir/out" && grep -q 'eval reward, last' "$dir/evaluated.html"; then ok "... on terminal and page"; else fail "... on terminal and page" "$dir/out"; fi
 says "a run of one update" 0 "" "$ravel" report "$dir/tiny" --html "$dir/tiny.html"
 if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; then
     page "page of an odd run" "$dir/odd.html" 1 1400

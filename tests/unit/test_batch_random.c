@@ -99,13 +99,13 @@ static bool shard_is_right(job *j, const ravel_thd *direct, const ravel_cp *cp, 
     int64_t n = thd->tokens / cp->ranks;
     unsigned char *gathered = malloc((size_t)n * each + 1);
     bool good = EXPECT(ravel_cp_gather(cp, rank, thd->cu_seqlens_padded, thd->sequences, thd->fields[f], each, gathered,
-                                       NULL) == RAVEL_OK);
+                                       NULL, NULL) == RAVEL_OK);
     good = good && EXPECT(memcmp(gathered, direct->fields[f], (size_t)n * each) == 0);
     const unsigned char *packed = thd->fields[f];
     for (int64_t k = 0; good && k < n; k++)
         good = EXPECT(memcmp(gathered + (size_t)k * each, packed + (size_t)index[k] * each, each) == 0);
     good = good && EXPECT(ravel_cp_scatter(cp, rank, thd->cu_seqlens_padded, thd->sequences, gathered, each, whole,
-                                           NULL) == RAVEL_OK);
+                                           NULL, NULL) == RAVEL_OK);
     free(gathered);
     return good;
 }

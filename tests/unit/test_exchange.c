@@ -110,7 +110,8 @@ static void build(const trial *t, int64_t begin, int64_t end, ravel_field *field
         unsigned char *data = malloc((size_t)(offsets[end - begin] + end - begin) * 32 + 1);
         for (int64_t s = begin; s < end; s++)
             for (int64_t b = 0; b < elements(f, t->lengths[s]) * each; b++) data[at++] = byte_of(t, s, f, b);
-        fields[f] = (ravel_field){shapes[f].name, shapes[f].kind, shapes[f].dtype, shapes[f].width, data, 0};
+        fields[f] =
+            (ravel_field){shapes[f].name, shapes[f].kind, shapes[f].dtype, shapes[f].width, data, 0, {0, 0, NULL}};
     }
     *ragged = (ravel_ragged){.size = sizeof *ragged,
                              .count = end - begin,

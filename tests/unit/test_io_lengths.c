@@ -46,6 +46,10 @@ TEST(io_lengths_good_files) {
         {"a.csv", "1,2,3\n4,5,6\n", "3,1", "3+1 6+4 ", "column 3 + column 1"},
         {"a.csv", "a,b,c\n4,5,6\n", "c,a", "6+4 ", "c + a"},
         {"a.csv", "2147483648\n", NULL, "2147483648 ", "column 1"},
+        {"a.csv", ",prompt_len,response_len\n0,374,44\n1,5,6\n", NULL, "374+44 5+6 ", "prompt_len + response_len"},
+        {"a.csv", ",n\n0,5\n1,6\n", NULL, "5 6 ", "n"},
+        {"a.json", "[{\"length\": 3},\n {\"length\": 4}]", NULL, "3 4 ", "length"},
+        {"pipe", " [5, 6, 7]\n", NULL, "5 6 7 ", "length"},
         {"a.jsonl", "3\n4\n\n5", NULL, "3 4 5 ", "length"},
         {"a.jsonl", "{\"length\": 3}\n{\"x\": 1, \"length\": 4.0}\n", NULL, "3 4 ", "length"},
         {"a.jsonl", "{\"input_ids\": [9, 9, 9]}\n", NULL, "3 ", "input_ids"},
@@ -87,7 +91,7 @@ TEST(io_lengths_bad_files_say_where) {
         {"a.csv", "1\n3,4\n", NULL, "a.csv:2: 2 columns, but 1 in the first row"},
         {"a.csv", "1,2\n0,0\n", NULL, "a.csv:2: prompt 0 and response 0; their sum must be from 1"},
         {"a.csv", "1,2\n-1,5\n", NULL, "a.csv:2: prompt -1 and response 5; neither may be negative"},
-        {"a.csv", "p,r\n2147483648,1\n", NULL, "their sum must be from 1 to 2147483648"},
+        {"a.csv", "prompt,response\n2147483648,1\n", NULL, "their sum must be from 1 to 2147483648"},
         {"a.csv", "a,b,c\n1,2,3\n", NULL, "which column is meant? Name it with --field; the columns are a, b, c"},
         {"a.csv", "a,b,c\n1,2,3\n", "d", "there is no column \"d\"; the columns are a, b, c"},
         {"a.csv", "1,2,3\n", "4", "there is no column \"4\"; the columns are 1, 2, 3"},
@@ -107,7 +111,25 @@ TEST(io_lengths_bad_files_say_where) {
         {"a.jsonl", "{\"a\": [[1]]}\n", "a.1.0", "there is no \"a.1.0\""},
         {"a.npy", "1\n2\n", NULL, "not an NPY file"},
         {"a.npy", "0123456789ab", NULL, "does not begin with"},
-        {"pipe", "[1, 2]", NULL, "neither CSV nor JSONL nor NPY"},
+        {"a.csv", "a,b\n1,2\n", NULL, "are these prompt and response? Name the columns"},
+        {"a.csv", ",a,b\n0,1,2\n", NULL, "are these prompt and response? Name the columns"},
+        {"a.csv", "\x1f\x8b\x08", NULL, "a.csv is compressed with gzip; unpack it first: gunzip -k 'a.csv'"},
+        {"a.jsonl", "\x28\xb5\x2f\xfd", NULL, "a.jsonl is compressed with zstd; unpack it first: unzstd 'a.jsonl'"},
+        {"pipe", "PAR1", NULL, "pipe is a Parquet file; make CSV of it first: python3"},
+        {"pipe", "PK\x03\x04", NULL, "pipe is a zip archive (npz is one)"},
+        {"a.csv", "\x93NUMPY", NULL, "a.csv is an NPY file where text is wanted"},
+        {"a.csv",
+         "\xff\xfe"
+         "1",
+         NULL, "a.csv is UTF-16 text"},
+        {"a.csv", "1\x01\n", NULL, "a.csv is binary data, not text"},
+        {"a.jsonl", "{\"length\": [5, 6]}\n", NULL, "\"length\" is an array of 2 values; each row has one number"},
+        {"a.jsonl", "{\"length\": \"551\"}\n", NULL, "\"length\" is the text \"551\"; write the number without quotes"},
+        {"a.jsonl", "{\"prompt\": \"hello\"}\n", NULL, "\"prompt\" is text; it has to be tokenized first"},
+        {"a.json", "{\n\"length\": 5}", NULL, "a row is one line, or the whole file is one JSON array"},
+        {"a.json", "[1, 2", NULL, "a.json: JSON, line 1, column 6: expected ',' or ']'"},
+        {"a.json", "[1, 0]", NULL, "a.json: item 2: length 0; it must be"},
+        {"a.json", "[]", NULL, "a.json: there is not one row"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ravel_error err = RAVEL_ERROR_INIT;
@@ -346,4 +368,20 @@ TEST(io_lengths_survive_every_failed_allocation) {
     for (int i = 0; i < 3; i++) CHECK(check_every_allocation(memory_body, &cases[i]) >= 3);
     cases[2].bytes = make_npy(file, 1, "<i4", 1, 2, 2, values);
     CHECK(check_every_allocation(memory_body, &cases[2]) >= 3);
+}
+
+/* Lines as an editor counts them: the header, blank lines, comments and line ends in quotes are lines too. */
+TEST(io_lengths_know_their_lines) {
+    ravel_lengths *l = NULL;
+    CHECK_EQ(parse("a.csv", "id,text,n\n1,\"a\nb\",3\n\n# remark\n2,c,4\n", "n", &l, NULL), RAVEL_OK);
+    CHECK(l && l->lines && l->lines[0] == 2 && l->lines[1] == 6);
+    ravel_lengths_free(l);
+    l = NULL;
+    CHECK_EQ(parse("a.jsonl", "3\n\n4\n", NULL, &l, NULL), RAVEL_OK);
+    CHECK(l && l->lines && l->lines[0] == 1 && l->lines[1] == 3);
+    ravel_lengths_free(l);
+    l = NULL;
+    CHECK_EQ(parse("a.json", "[3, 4]", NULL, &l, NULL), RAVEL_OK);
+    CHECK(l && !l->lines);
+    ravel_lengths_free(l);
 }

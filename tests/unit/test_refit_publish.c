@@ -161,3 +161,292 @@ TEST(refit_publish_pull_random_models) {
         pthread_mutex_destroy(&m.lock);
     }
 }
+
+/* ---- one trainer, one generator, step by step ------------------------------------------------------------ */
+
+/* A publisher and a puller of one rank each, in this thread. */
+typedef struct pair {
+    char address[64];
+    float *from, *to;
+    ravel_refit_tensor source_tensor, sink_tensor;
+    ravel_refit_source source;
+    ravel_refit_sink sink;
+    ravel_publish_options publish;
+    ravel_pull_options pull;
+    ravel_comm *self;
+    ravel_publisher *publisher;
+    ravel_puller *puller;
+    ravel_error err;
+} pair;
+
+enum { PAIR_FLOATS = 300000 };
+
+static bool pair_open(pair *p) {
+    memset(p, 0, sizeof *p);
+    make_address(p->address);
+    p->from = calloc(PAIR_FLOATS, sizeof *p->from);
+    p->to = calloc(PAIR_FLOATS, sizeof *p->to);
+    if (!p->from || !p->to) return false;
+    p->source_tensor = float_tensor("w", p->from, PAIR_FLOATS);
+    p->sink_tensor = float_tensor("w", p->to, PAIR_FLOATS);
+    p->source = (ravel_refit_source){.size = sizeof p->source, .tensors = &p->source_tensor, .count = 1};
+    p->sink = (ravel_refit_sink){.size = sizeof p->sink, .tensors = &p->sink_tensor, .count = 1};
+    ravel_publish_options_default(&p->publish);
+    ravel_pull_options_default(&p->pull);
+    p->publish.threads = p->pull.threads = 1;
+    p->pull.timeout = 20;
+    return ravel_comm_self(NULL, &p->self, &p->err) == RAVEL_OK;
+}
+
+static bool pair_meet(pair *p) {
+    return ravel_publisher_create(p->self, p->address, &p->source, &p->publish, &p->publisher, &p->err) == RAVEL_OK &&
+           ravel_puller_create(p->self, p->address, &p->sink, &p->pull, &p->puller, &p->err) == RAVEL_OK;
+}
+
+static void pair_close(pair *p) {
+    ravel_puller_free(p->puller);
+    ravel_publisher_free(p->publisher);
+    ravel_comm_free(p->self);
+    free(p->from);
+    free(p->to);
+}
+
+static ravel_status pair_publish(pair *p, int64_t version) {
+    fill_floats(p->from, PAIR_FLOATS, (float)version);
+    return ravel_publisher_publish(p->publisher, version, &p->err);
+}
+
+static ravel_status pair_pull(pair *p) {
+    ravel_status status = ravel_puller_wait(p->puller, 20, &p->err);
+    return status == RAVEL_OK ? ravel_puller_commit(p->puller, NULL, &p->err) : status;
+}
+
+static bool pair_holds(const pair *p, int64_t version) {
+    return ravel_puller_identity(p->puller).version == version &&
+           floats_are(ravel_puller_data(p->puller, 0), PAIR_FLOATS, (float)version);
+}
+
+TEST(refit_pull_gets_the_newest_when_it_comes_late) {
+    pair p;
+    CHECK(pair_open(&p));
+    CHECK_EQ(ravel_publisher_create(p.self, p.address, &p.source, &p.publish, &p.publisher, &p.err), RAVEL_OK);
+    for (int64_t v = 1; v <= 5; v++) CHECK_OK(pair_publish(&p, v), &p.err);
+    CHECK_EQ(ravel_publisher_publish(p.publisher, 5, NULL), RAVEL_E_ARGUMENT); /* versions rise */
+    CHECK_OK(ravel_puller_create(p.self, p.address, &p.sink, &p.pull, &p.puller, &p.err), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    CHECK(pair_holds(&p, 5));
+    CHECK_EQ(ravel_puller_stage(p.puller, 0, NULL), RAVEL_E_STATE); /* it is live already */
+    CHECK_EQ(ravel_puller_stage(p.puller, 2, NULL), RAVEL_E_STATE); /* it is not kept any more */
+    CHECK_OK(ravel_puller_stage(p.puller, 4, &p.err), &p.err);      /* an older one that is kept */
+    CHECK_OK(pair_pull(&p), &p.err);
+    CHECK(pair_holds(&p, 4));
+    ravel_generator_report report;
+    for (int i = 0; i < 200 && (ravel_publisher_generators(p.publisher, &report, 1) < 1 || report.commits < 2); i++)
+        pause_ms(10);
+    CHECK(report.held.version == 4 && report.lag == 1 && report.connected && report.commits == 2);
+    pair_close(&p);
+}
+
+TEST(refit_pull_of_every_stage_kind) {
+    for (int32_t kind = 0; kind < 3; kind++) {
+        pair p;
+        CHECK(pair_open(&p));
+        p.pull.stage = kind;
+        CHECK(pair_meet(&p));
+        for (int64_t v = 1; v <= 3; v++) {
+            CHECK_OK(pair_publish(&p, v), &p.err);
+            CHECK_OK(pair_pull(&p), &p.err);
+            CHECK(pair_holds(&p, v));
+        }
+        if (kind != RAVEL_REFIT_SPARE) CHECK(ravel_puller_data(p.puller, 0) == p.to); /* the address never changes */
+        pair_close(&p);
+    }
+}
+
+TEST(refit_pull_does_not_write_what_is_pinned) {
+    pair p;
+    CHECK(pair_open(&p) && pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    int32_t first = ravel_puller_pin(p.puller);
+    const float *held = ravel_puller_data(p.puller, 0);
+    CHECK_OK(pair_publish(&p, 2), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err); /* goes to the other set */
+    CHECK(pair_holds(&p, 2) && floats_are(held, PAIR_FLOATS, 1));
+    CHECK_OK(pair_publish(&p, 3), &p.err);
+    int32_t state = RAVEL_PULL_IDLE;
+    while (state != RAVEL_PULL_NEWER) CHECK_OK(ravel_puller_poll(p.puller, &state, &p.err), &p.err);
+    CHECK_EQ(ravel_puller_stage(p.puller, 0, NULL), RAVEL_E_STATE); /* this one would be written */
+    CHECK(floats_are(held, PAIR_FLOATS, 1));
+    ravel_puller_unpin(p.puller, first);
+    CHECK_OK(pair_pull(&p), &p.err);
+    CHECK(pair_holds(&p, 3));
+    pair_close(&p);
+    /* copy on commit: staging is free to go on, the commit waits for the reader */
+    CHECK(pair_open(&p));
+    p.pull.stage = RAVEL_REFIT_COPY;
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    int32_t pin = ravel_puller_pin(p.puller);
+    CHECK_OK(pair_publish(&p, 2), &p.err);
+    CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
+    CHECK_EQ(ravel_puller_commit(p.puller, NULL, NULL), RAVEL_E_STATE);
+    CHECK(pair_holds(&p, 1));
+    ravel_puller_unpin(p.puller, pin);
+    CHECK_OK(ravel_puller_commit(p.puller, NULL, &p.err), &p.err);
+    CHECK(pair_holds(&p, 2));
+    pair_close(&p);
+}
+
+TEST(refit_pull_sends_only_blocks_that_changed) {
+    pair p;
+    ravel_pull_report report = {.size = sizeof report};
+    CHECK(pair_open(&p));
+    p.publish.block_bytes = 4096;
+    p.publish.keep = 1;
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    p.from[0] = p.from[1024 * 7 + 3] = -1; /* blocks 0 and 7 */
+    CHECK_OK(ravel_publisher_publish(p.publisher, 2, &p.err), &p.err);
+    CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
+    CHECK_OK(ravel_puller_commit(p.puller, &report, &p.err), &p.err);
+    CHECK_EQ(report.bytes_pulled, 2 * 4096);
+    CHECK_EQ(report.bytes_kept, 4 * PAIR_FLOATS - 2 * 4096);
+    CHECK(memcmp(ravel_puller_data(p.puller, 0), p.from, sizeof(float) * PAIR_FLOATS) == 0);
+    pair_close(&p);
+}
+
+/* The publisher is never held up: a version that is being pulled goes when its slot is needed, and the generator, which
+ * still holds the one before, whole, stages again. */
+TEST(refit_pull_of_a_replaced_version_fails_and_starts_again) {
+    pair p;
+    CHECK(pair_open(&p));
+    p.publish.keep = 1;
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    int64_t version = 1, failures = 0;
+    for (int round = 0; round < 30; round++) {
+        CHECK_OK(pair_publish(&p, ++version), &p.err);
+        int32_t state = RAVEL_PULL_IDLE;
+        ravel_error err = RAVEL_ERROR_INIT;
+        while (state != RAVEL_PULL_NEWER && state != RAVEL_PULL_STAGING)
+            CHECK_OK(ravel_puller_poll(p.puller, &state, &p.err), &p.err);
+        ravel_status status = ravel_puller_stage(p.puller, 0, &err);
+        CHECK_OK(pair_publish(&p, ++version), &p.err);
+        if (status == RAVEL_OK) status = ravel_puller_wait(p.puller, 20, &err);
+        if (status == RAVEL_OK) status = ravel_puller_commit(p.puller, NULL, &err);
+        failures += status != RAVEL_OK;
+        CHECK(status == RAVEL_OK || status == RAVEL_E_IO || status == RAVEL_E_STATE);
+        CHECK(pair_holds(&p, ravel_puller_identity(p.puller).version));
+        ravel_error_clear(&err);
+        for (int again = 0; ravel_puller_identity(p.puller).version != version && again < 10; again++) {
+            ravel_error_clear(&err);
+            if (ravel_puller_wait(p.puller, 20, &err) == RAVEL_OK) (void)ravel_puller_commit(p.puller, NULL, &err);
+        }
+        CHECK(pair_holds(&p, version));
+    }
+    pair_close(&p);
+}
+
+/* Trainers that come back are other ones: the same number has other weights, and the generator takes them. */
+TEST(refit_pull_from_trainers_that_were_started_anew) {
+    pair p;
+    CHECK(pair_open(&p) && pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 7), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    ravel_refit_identity before = ravel_puller_identity(p.puller);
+    ravel_publisher_free(p.publisher);
+    p.publisher = NULL;
+    CHECK_OK(ravel_publisher_create(p.self, p.address, &p.source, &p.publish, &p.publisher, &p.err), &p.err);
+    fill_floats(p.from, PAIR_FLOATS, 70);
+    CHECK_OK(ravel_publisher_publish(p.publisher, 7, &p.err), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    ravel_refit_identity after = ravel_puller_identity(p.puller);
+    CHECK(after.version == 7 && after.nonce != before.nonce && after.digest != before.digest);
+    CHECK(floats_are(ravel_puller_data(p.puller, 0), PAIR_FLOATS, 70));
+    pair_close(&p);
+}
+
+TEST(refit_pull_says_what_differs) {
+    pair p;
+    CHECK(pair_open(&p));
+    p.sink_tensor.dims[0]--;
+    CHECK(!pair_meet(&p));
+    CHECK_EQ(p.err.status, RAVEL_E_MISMATCH);
+    CHECK(strstr(p.err.message, "\"w\""));
+    ravel_error_clear(&p.err);
+    p.sink_tensor.dims[0]++;
+    p.sink_tensor.name = "v";
+    CHECK_EQ(ravel_puller_create(p.self, p.address, &p.sink, &p.pull, &p.puller, &p.err), RAVEL_E_MISMATCH);
+    CHECK(strstr(p.err.message, "no trainer rank has it"));
+    ravel_error_clear(&p.err);
+    p.pull.timeout = 0.2;
+    CHECK_EQ(ravel_puller_create(p.self, "unix:@ravel-nobody-here", &p.sink, &p.pull, &p.puller, &p.err), RAVEL_E_IO);
+    pair_close(&p);
+}
+
+/* ---- a sink with callbacks -------------------------------------------------------------------------------- */
+
+typedef struct loaded {
+    float staged[PAIR_FLOATS], live[PAIR_FLOATS];
+    int32_t begun, commits, aborts, fails_at;
+} loaded;
+
+static ravel_status load_begin(void *user, int64_t version, ravel_error *err) {
+    loaded *l = user;
+    (void)version, (void)err;
+    l->begun++;
+    memcpy(l->staged, l->live, sizeof l->staged); /* what is kept stays */
+    return RAVEL_OK;
+}
+
+static ravel_status load_piece(void *user, const ravel_refit_piece *piece, ravel_error *err) {
+    loaded *l = user;
+    if (l->fails_at > 0 && --l->fails_at == 0) return ravel_error_set(err, RAVEL_E_IO, "the device is full");
+    if (piece->data) memcpy(l->staged + piece->first, piece->data, (size_t)piece->count * sizeof(float));
+    return RAVEL_OK;
+}
+
+static void load_commit(void *user, int64_t version) {
+    loaded *l = user;
+    (void)version;
+    l->commits++;
+    memcpy(l->live, l->staged, sizeof l->live);
+}
+
+static void load_abort(void *user, int64_t version) {
+    loaded *l = user;
+    (void)version;
+    l->aborts++;
+}
+
+TEST(refit_pull_into_callbacks) {
+    static loaded l;
+    pair p;
+    memset(&l, 0, sizeof l);
+    CHECK(pair_open(&p));
+    p.sink.begin = load_begin;
+    p.sink.load = load_piece;
+    p.sink.commit = load_commit;
+    p.sink.abort = load_abort;
+    p.sink.user = &l;
+    p.pull.threads = 3;
+    CHECK(pair_meet(&p));
+    for (int64_t v = 1; v <= 2; v++) {
+        CHECK_OK(pair_publish(&p, v), &p.err);
+        CHECK_OK(pair_pull(&p), &p.err);
+        CHECK(floats_are(l.live, PAIR_FLOATS, (float)v));
+    }
+    l.fails_at = 2;
+    CHECK_OK(pair_publish(&p, 3), &p.err);
+    CHECK_EQ(pair_pull(&p), RAVEL_E_CALLBACK);
+    CHECK(floats_are(l.live, PAIR_FLOATS, 2));
+    CHECK(l.aborts == 1 && l.commits == 2);
+    ravel_error_clear(&p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    CHECK(floats_are(l.live, PAIR_FLOATS, 3));
+    pair_close(&p);
+}

@@ -1,0 +1,124 @@
+/* ravel/chat.h: conversations and other rows of text to tokens and a loss mask.
+ *
+ * Nouns
+ *   format     how a model family writes a conversation: markers around each turn, where the system text goes, what
+ *              begins an answer. A row of a table; static, shared by everyone. A model folder's format is found by a
+ *              digest of its chat template's text, and gives the same text as transformers' apply_chat_template on
+ *              messages without tools.
+ *   row        one JSON object of a data set, in any of the forms below.
+ *   rows       one thread's memory for turning rows into tokens.
+ *
+ *     const ravel_chat_format *format = NULL;
+ *     if (ravel_chat_format_of(tokenizer, &format, &err)) ...        a template that is not in the table: E_UNSUPPORTED
+ *     ravel_rows_options options;
+ *     ravel_rows_options_default(&options);
+ *     options.tokenizer = tokenizer;
+ *     options.format = format;
+ *     ravel_rows_create(&options, &rows, &err);
+ *     while (more) {
+ *         ravel_json_parse(line, bytes, NULL, &doc, &err);
+ *         if (ravel_rows_encode(rows, doc, ravel_json_root(doc), &row, &err)) ...
+ *         use(row->parts[0].tokens, row->parts[0].loss_mask, row->parts[0].count);
+ *     }
+ *     ravel_rows_free(rows);
+ *
+ * Forms of a row, the first that fits:
+ *     {"input_ids": [..]}                      tokens as they are; optional "loss_mask" (0, 1) or "labels" (-100: not learnt)
+ *     {"chosen": C, "rejected": R}             two answers, for DPO; optional "prompt". Texts, or lists of messages
+ *     {"messages": [{"role", "content"}, ..]}  a conversation; roles are system, user and assistant
+ *     {"conversations": [{"from", "value"}..]} the same in other words; human and gpt are user and assistant
+ *     {"prompt": P, "completion": C}           texts, written one after the other, or lists of messages; "response" is
+ *                                              another name for "completion"
+ *     {"instruction", "input", "output"}       one user turn and one answer; "input" may be missing or empty
+ *     {"text": T}                              all of it is learnt
+ * A row that fits none is E_DATA with the keys that it has. Texts that are no conversation begin with bos where the
+ * tokenizer puts one and end with eos where it has one.
+ *
+ * What is learnt: of a conversation the answers, each with the token that ends it; of prompt and completion the
+ * completion. A token that begins before an answer does not belong to it.
+ */
+#ifndef RAVEL_CHAT_H
+#define RAVEL_CHAT_H
+
+#include <ravel/json.h>
+#include <ravel/tokenizer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ravel_chat_format ravel_chat_format;
+typedef struct ravel_rows ravel_rows;
+
+/* ---- formats -------------------------------------------------------------------------------------------- */
+
+/* The format of the tokenizer's chat template. E_UNSUPPORTED where there is no template, or where its digest is not in
+ * the table: the sentence says the digest and how to prepare the data with transformers instead. */
+RAVEL_API ravel_status ravel_chat_format_of(const ravel_tokenizer *tokenizer, const ravel_chat_format **format,
+                                            ravel_error *err);
+/* By name ("chatml", "llama3", "qwen3", ...); NULL: there is none. */
+RAVEL_API const ravel_chat_format *ravel_chat_format_named(const char *name);
+/* The index-th format of the table; NULL at its end. */
+RAVEL_API const ravel_chat_format *ravel_chat_format_at(int32_t index);
+RAVEL_API const char *ravel_chat_format_name(const ravel_chat_format *format);
+/* The digest by which templates are told apart. */
+RAVEL_API uint64_t ravel_chat_template_digest(const char *text, size_t bytes);
+
+/* ---- rows ----------------------------------------------------------------------------------------------- */
+
+/* Which turns of a conversation are learnt. */
+typedef enum ravel_train_on {
+    RAVEL_TRAIN_ON_ASSISTANT, /* every answer */
+    RAVEL_TRAIN_ON_LAST,      /* the last answer */
+    RAVEL_TRAIN_ON_ALL        /* every token */
+} ravel_train_on;
+#define RAVEL_TRAIN_ON_CHOICES "assistant|last|all"
+
+typedef struct ravel_rows_options {
+    size_t size; /* sizeof(ravel_rows_options), set by ravel_rows_options_default */
+    const ravel_tokenizer *tokenizer;
+    const ravel_chat_format *format; /* NULL: a row that is a conversation is E_UNSUPPORTED */
+    int32_t train_on;                /* ravel_train_on */
+    int32_t reserved;
+    const ravel_allocator *allocator; /* NULL: malloc */
+} ravel_rows_options;
+
+RAVEL_API void ravel_rows_options_default(ravel_rows_options *options);
+
+typedef struct ravel_row_part {
+    int64_t count;
+    const int32_t *tokens;    /* [count] */
+    const uint8_t *loss_mask; /* [count] 1: this token is to be learnt */
+} ravel_row_part;
+
+/* Read-only; belongs to the rows and is valid until the next call. */
+typedef struct ravel_row {
+    int32_t pair; /* 1: parts[0] is the chosen answer, parts[1] the rejected one */
+    int32_t reserved;
+    ravel_row_part parts[2]; /* one, or two of a pair */
+} ravel_row;
+
+/* Tokenizer and format must outlive it. */
+RAVEL_API ravel_status ravel_rows_create(const ravel_rows_options *options, ravel_rows **rows, ravel_error *err);
+RAVEL_API void ravel_rows_free(ravel_rows *rows);
+
+/* One JSON object to tokens. E_DATA says what is wrong with the row; E_UNSUPPORTED where it is for the bridge (tools,
+ * images, roles other than the three). */
+RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
+                                         const ravel_row **row, ravel_error *err);
+
+/* The tokens that a model is to continue: of "messages" (or "conversations", or "prompt" as a list) the conversation
+ * without the answers at its end, then the beginning of an answer; of "prompt" as a text that text, as a user turn where
+ * there is a format. No token is learnt. */
+RAVEL_API ravel_status ravel_rows_prompt(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
+                                         const ravel_row **row, ravel_error *err);
+
+/* Writes a conversation as text: `messages` is an array of {"role", "content"}; `answer` 1 adds the beginning of an
+ * answer. *text[*bytes] belongs to the rows until the next call. */
+RAVEL_API ravel_status ravel_rows_render(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *messages,
+                                         int32_t answer, const char **text, size_t *bytes, ravel_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,14 @@
+/* Files that are not text: recognised by their first bytes, so that the sentence says what they are and which command
+ * makes text of them, rather than what is wrong with line 1. */
+#ifndef RAVEL_IO_FOREIGN_H
+#define RAVEL_IO_FOREIGN_H
+
+#include <ravel/base.h>
+
+enum { RAVEL__FOREIGN_BYTES = 16 }; /* how many of the first bytes are looked at */
+
+/* RAVEL_OK for text; E_DATA for gzip, zstd, xz, bzip2, zip (npz), Parquet, Arrow, HDF5, NPY, UTF-16 and other binary
+ * data. `npy` 1: NPY is welcome. */
+ravel_status ravel__foreign_check(const char *name, const char *bytes, size_t count, int npy, ravel_error *err);
+
+#endif

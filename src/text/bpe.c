@@ -1,0 +1,266 @@
+/* Byte-pair encoding of one word.
+ *
+ *     word   h  e  l  l  o          symbols, one per byte to begin with
+ *     rank    7  -  2  9            of each neighbouring pair; "-": not in the merges
+ *                   ^ lowest        merged first; of equal ranks the leftmost
+ *            h  e  ll   o           and its two new neighbours are looked up
+ *
+ * A short word is searched for its lowest rank again and again, in one small array. A long one (text without spaces)
+ * uses a heap of (rank, place) and a linked list, so that its time grows as n log n. Words that came before are in a
+ * cache, which is most of them in real text. */
+#include "text/tokenizer.h"
+
+#include "base/assert.h"
+#include "base/heap.h"
+#include "text/buffer.h"
+
+#include <string.h>
+
+#define EMPTY   UINT64_MAX
+#define NO_RANK UINT32_MAX
+
+enum { SHORT = 40, CACHE_BITS = 14, CACHE_WORD = 18, CACHE_IDS = 10 };
+
+/* One line of the processor's cache. */
+typedef struct cached {
+    uint32_t hash;
+    uint8_t bytes, count; /* bytes 0: empty */
+    char word[CACHE_WORD];
+    int32_t ids[CACHE_IDS];
+} cached;
+
+struct ravel__bpe_scratch {
+    const ravel_allocator *allocator;
+    cached *cache; /* [2^CACHE_BITS]: a word goes to the one place that its hash says */
+    int32_t ids[SHORT];
+    ravel__buffer symbols, ranks, next, previous, heap, text;
+};
+
+/* ---- pairs ---------------------------------------------------------------------------------------------- */
+
+static uint64_t pair_key(int32_t left, int32_t right) {
+    return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+}
+
+static uint64_t pair_hash(uint64_t key) {
+    key *= 0x9e3779b97f4a7c15u;
+    return key ^ key >> 32;
+}
+
+ravel_status ravel__bpe_init(ravel__bpe *bpe, ravel__arena *arena, int64_t merges, ravel_error *err) {
+    uint64_t slots = 16;
+    while (slots < 2 * (uint64_t)merges) slots *= 2;
+    bpe->pairs = ravel__arena_push(arena, slots, sizeof *bpe->pairs);
+    if (!bpe->pairs) return ravel__no_memory(err, slots * sizeof *bpe->pairs, "the merges of a tokenizer");
+    memset(bpe->pairs, 0xff, slots * sizeof *bpe->pairs);
+    bpe->mask = slots - 1;
+    return RAVEL_OK;
+}
+
+static ravel__pair *pair_slot(const ravel__bpe *bpe, uint64_t key) {
+    uint64_t at = pair_hash(key) & bpe->mask;
+    while (bpe->pairs[at].key != key && bpe->pairs[at].key != EMPTY) at = (at + 1) & bpe->mask;
+    return &bpe->pairs[at];
+}
+
+void ravel__bpe_add(ravel__bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t whole) {
+    uint64_t key = pair_key(left, right);
+    ravel__pair *slot = pair_slot(bpe, key);
+    slot->key = key;
+    slot->rank = rank;
+    slot->whole = (uint32_t)whole;
+}
+
+/* An empty slot has all bits set, so its rank is NO_RANK. */
+static uint32_t rank_of(const ravel__bpe *bpe, int32_t left, int32_t right) {
+    return pair_slot(bpe, pair_key(left, right))->rank;
+}
+
+static int32_t whole_of(const ravel__bpe *bpe, int32_t left, int32_t right) {
+    return (int32_t)pair_slot(bpe, pair_key(left, right))->whole;
+}
+
+/* ---- symbols -------------------------------------------------------------------------------------------- */
+
+/* Bytes to symbols; a byte that is in no token becomes the unknown token, once per run where that is asked for, or
+ * nothing. */
+static size_t first_symbols(const ravel__bpe *bpe, const char *word, size_t bytes, int32_t *symbols) {
+    size_t count = 0;
+    int in_run = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        int32_t id = bpe->byte_ids[(unsigned char)word[i]];
+        int unknown = id == RAVEL__NO_ID;
+        if (unknown && !(in_run && bpe->fuse_unknown)) id = bpe->unknown;
+        if (id != RAVEL__NO_ID) symbols[count++] = id;
+        in_run = unknown;
+    }
+    return count;
+}
+
+/* ---- short words ---------------------------------------------------------------------------------------- */
+
+static size_t merge_short(const ravel__bpe *bpe, int32_t *symbols, size_t count) {
+    uint32_t ranks[SHORT + 1];
+    for (size_t i = 0; i + 1 < count; i++) ranks[i] = rank_of(bpe, symbols[i], symbols[i + 1]);
+    while (count > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < count; i++)
+            if (ranks[i] < ranks[best]) best = i;
+        if (ranks[best] == NO_RANK) break;
+        symbols[best] = whole_of(bpe, symbols[best], symbols[best + 1]);
+        count--;
+        memmove(symbols + best + 1, symbols + best + 2, (count - best - 1) * sizeof *symbols);
+        if (count > best + 2) memmove(ranks + best + 1, ranks + best + 2, (count - best - 2) * sizeof *ranks);
+        if (best + 1 < count) ranks[best] = rank_of(bpe, symbols[best], symbols[best + 1]);
+        if (best > 0) ranks[best - 1] = rank_of(bpe, symbols[best - 1], symbols[best]);
+    }
+    return count;
+}
+
+/* ---- long words ----------------------------------------------------------------------------------------- */
+
+typedef struct chain {
+    const ravel__bpe *bpe;
+    int32_t *symbols, *next, *previous; /* [count]; -1: none */
+    uint32_t *ranks;                    /* of the pair that begins here, NO_RANK: none, or merged away */
+    ravel__heap heap;
+} chain;
+
+/* Looks the pair at `at` up; lower ranks, then lower places, have larger keys. */
+static void rank_pair(chain *c, int32_t at) {
+    int32_t next = c->next[at];
+    c->ranks[at] = next < 0 ? NO_RANK : rank_of(c->bpe, c->symbols[at], c->symbols[next]);
+    if (c->ranks[at] != NO_RANK) ravel__heap_push(&c->heap, -((int64_t)c->ranks[at] << 32 | (int64_t)at), at);
+}
+
+static void merge_at(chain *c, int32_t at) {
+    int32_t next = c->next[at], after = c->next[next];
+    c->symbols[at] = whole_of(c->bpe, c->symbols[at], c->symbols[next]);
+    c->ranks[next] = NO_RANK;
+    c->next[at] = after;
+    if (after >= 0) c->previous[after] = at;
+    rank_pair(c, at);
+    if (c->previous[at] >= 0) rank_pair(c, c->previous[at]);
+}
+
+static size_t merge_long(chain *c, size_t count) {
+    for (int32_t i = 0; i < (int32_t)count; i++) {
+        c->next[i] = i + 1 < (int32_t)count ? i + 1 : -1;
+        c->previous[i] = i - 1;
+    }
+    for (int32_t i = 0; i < (int32_t)count; i++) rank_pair(c, i);
+    while (c->heap.count) {
+        uint32_t rank = (uint32_t)(-c->heap.at[0].key >> 32);
+        int32_t at = ravel__heap_pop(&c->heap);
+        if (c->ranks[at] == rank) merge_at(c, at); /* else the pair has changed since */
+    }
+    size_t kept = 0;
+    for (int32_t i = count ? 0 : -1; i >= 0; i = c->next[i]) c->symbols[kept++] = c->symbols[i];
+    return kept;
+}
+
+static ravel_status encode_long(const ravel__bpe *bpe, ravel__bpe_scratch *s, const char *word, size_t bytes,
+                                const int32_t **ids, size_t *count, ravel_error *err) {
+    ravel__buffer *each[] = {&s->symbols, &s->ranks, &s->next, &s->previous};
+    ravel_status status = RAVEL_OK;
+    for (int i = 0; i < 4 && !status; i++)
+        status = ravel__buffer_reserve(each[i], s->allocator, bytes, sizeof(int32_t), err);
+    /* one entry per first pair, two per merge, one taken out before each merge */
+    if (!status) status = ravel__buffer_reserve(&s->heap, s->allocator, 2 * bytes + 2, sizeof(ravel__node), err);
+    if (status) return status;
+    chain c = {bpe, s->symbols.at, s->next.at, s->previous.at, s->ranks.at, {s->heap.at, 0}};
+    *count = merge_long(&c, first_symbols(bpe, word, bytes, c.symbols));
+    *ids = c.symbols;
+    return RAVEL_OK;
+}
+
+/* ---- one word ------------------------------------------------------------------------------------------- */
+
+static ravel_status find_whole(const ravel__vocab *vocab, ravel__bpe_scratch *s, const char *word, size_t bytes,
+                               int32_t *id, ravel_error *err) {
+    const ravel__alphabet *alphabet = ravel__byte_alphabet();
+    ravel_status status = ravel__buffer_reserve(&s->text, s->allocator, bytes, 2, err);
+    if (status) return status;
+    char *out = s->text.at;
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char byte = (unsigned char)word[i];
+        memcpy(out, alphabet->text[byte], alphabet->length[byte]);
+        out += alphabet->length[byte];
+    }
+    *id = ravel__vocab_find(vocab, s->text.at, (size_t)(out - (char *)s->text.at));
+    return RAVEL_OK;
+}
+
+static ravel_status encode(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *s, const char *word,
+                           size_t bytes, const int32_t **ids, size_t *count, ravel_error *err) {
+    int32_t id = RAVEL__NO_ID;
+    ravel_status status = bpe->whole_words ? find_whole(vocab, s, word, bytes, &id, err) : RAVEL_OK;
+    if (status) return status;
+    *ids = s->ids;
+    *count = 1;
+    if (id != RAVEL__NO_ID) {
+        s->ids[0] = id;
+        return RAVEL_OK;
+    }
+    if (bytes > SHORT) return encode_long(bpe, s, word, bytes, ids, count, err);
+    *count = merge_short(bpe, s->ids, first_symbols(bpe, word, bytes, s->ids));
+    return RAVEL_OK;
+}
+
+static uint32_t word_hash(const char *word, size_t bytes) {
+    uint64_t h = bytes * 0x9e3779b97f4a7c15u, x;
+    for (; bytes >= 8; word += 8, bytes -= 8) {
+        memcpy(&x, word, 8);
+        h = (h ^ x) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    x = 0;
+    memcpy(&x, word, bytes);
+    h = (h ^ x) * 0xff51afd7ed558ccdu;
+    return (uint32_t)(h >> 32);
+}
+
+ravel_status ravel__bpe_word(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *s, const char *word,
+                             size_t bytes, const int32_t **ids, size_t *count, ravel_error *err) {
+    if (bytes == 0 || bytes > CACHE_WORD) return encode(bpe, vocab, s, word, bytes, ids, count, err);
+    uint32_t hash = word_hash(word, bytes);
+    cached *c = &s->cache[hash >> (32 - CACHE_BITS)];
+    if (c->hash == hash && c->bytes == bytes && memcmp(c->word, word, bytes) == 0) {
+        *ids = c->ids;
+        *count = c->count;
+        return RAVEL_OK;
+    }
+    ravel_status status = encode(bpe, vocab, s, word, bytes, ids, count, err);
+    if (status || *count > CACHE_IDS) return status;
+    c->hash = hash;
+    c->bytes = (uint8_t)bytes;
+    c->count = (uint8_t)*count;
+    memcpy(c->word, word, bytes);
+    memcpy(c->ids, *ids, *count * sizeof **ids);
+    return RAVEL_OK;
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------- */
+
+ravel_status ravel__bpe_scratch_create(const ravel_allocator *allocator, ravel__bpe_scratch **scratch,
+                                       ravel_error *err) {
+    _Static_assert(sizeof(cached) == 64, "a cached word fills one cache line");
+    ravel__bpe_scratch *s = ravel__calloc(allocator, 1, sizeof *s);
+    if (!s) return ravel__no_memory(err, sizeof *s, "an encoder");
+    s->allocator = allocator;
+    s->cache = ravel__calloc(allocator, (size_t)1 << CACHE_BITS, sizeof *s->cache);
+    if (!s->cache) {
+        ravel__bpe_scratch_free(s);
+        return ravel__no_memory(err, sizeof *s->cache << CACHE_BITS, "an encoder's cache");
+    }
+    *scratch = s;
+    return RAVEL_OK;
+}
+
+void ravel__bpe_scratch_free(ravel__bpe_scratch *s) {
+    if (!s) return;
+    ravel__buffer *each[] = {&s->symbols, &s->ranks, &s->next, &s->previous, &s->heap, &s->text};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) ravel__buffer_free(each[i], s->allocator);
+    ravel__release(s->allocator, s->cache, sizeof *s->cache << CACHE_BITS);
+    ravel__release(s->allocator, s, sizeof *s);
+}

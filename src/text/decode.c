@@ -1,0 +1,147 @@
+/* Ids to text. A token's bytes may end inside a character, so a decoder holds back the bytes of a character that is not
+ * whole yet, at most three. Bytes that cannot become a character give U+FFFD: one for each longest start of a sequence,
+ * as Unicode recommends and the `tokenizers` package does. */
+#include "text/tokenizer.h"
+
+#include "text/buffer.h"
+#include "text/unicode.h"
+
+#include <string.h>
+
+static const char replacement[] = "\xef\xbf\xbd";
+
+/* How far the bytes at text[bytes], which begin no whole character, are the start of one: 1 .. 3, all of them possibly
+ * to be continued; *open says whether they reach the end. */
+static size_t broken_length(const char *text, size_t bytes, int *open) {
+    const unsigned char *u = (const unsigned char *)text;
+    size_t want = u[0] >= 0xc2 && u[0] < 0xe0   ? 2
+                  : u[0] >= 0xe0 && u[0] < 0xf0 ? 3
+                  : u[0] >= 0xf0 && u[0] < 0xf5 ? 4
+                                                : 1;
+    unsigned char low = u[0] == 0xe0 ? 0xa0 : u[0] == 0xf0 ? 0x90 : 0x80;
+    unsigned char high = u[0] == 0xed ? 0x9f : u[0] == 0xf4 ? 0x8f : 0xbf;
+    size_t n = 1;
+    for (; n < want && n < bytes && u[n] >= low && u[n] <= high; n++) low = 0x80, high = 0xbf;
+    *open = n == bytes && n < want;
+    return n;
+}
+
+/* Where text goes: a caller's buffer that may be too small, or one that is always large enough. */
+typedef struct sink {
+    char *out;
+    size_t room, need;
+} sink;
+
+static void put(sink *s, const char *text, size_t bytes) {
+    if (s->need < s->room) {
+        size_t fits = s->room - s->need;
+        memcpy(s->out + s->need, text, bytes < fits ? bytes : fits);
+    }
+    s->need += bytes;
+}
+
+/* The first character of text[bytes], or U+FFFD for its broken start, is written; how many bytes it took. 0: it may still
+ * be continued, and this is not the end. */
+static size_t put_one(sink *s, const char *text, size_t bytes, int last) {
+    int open;
+    size_t n = ravel__utf8_length(text, bytes);
+    if (n) return put(s, text, n), n;
+    n = broken_length(text, bytes, &open);
+    if (open && !last) return 0;
+    return put(s, replacement, 3), n;
+}
+
+/* Writes what is whole of held[*held_bytes] followed by text[bytes]; the rest, the start of a character, is then held. */
+static void feed(sink *s, char held[4], size_t *held_bytes, const char *text, size_t bytes, int last) {
+    if (*held_bytes) {
+        char joint[4];
+        size_t before = *held_bytes, more = bytes < 4 - before ? bytes : 4 - before;
+        memcpy(joint, held, before);
+        if (more) memcpy(joint + before, text, more);
+        size_t n = put_one(s, joint, before + more, last);
+        memcpy(held, joint, *held_bytes = n ? 0 : before + more);
+        n = n ? n - before : more; /* what was held is the start of a character, so n is never less */
+        text += n;
+        bytes -= n;
+    }
+    while (bytes) {
+        size_t n = put_one(s, text, bytes, last);
+        if (n == 0) memcpy(held, text, *held_bytes = n = bytes);
+        text += n;
+        bytes -= n;
+    }
+}
+
+static const char *visible(const ravel_tokenizer *t, int32_t id, int32_t flags, size_t *bytes) {
+    const char *text = ravel_tokenizer_bytes(t, id, bytes);
+    if ((flags & RAVEL_DECODE_SKIP_SPECIAL) && ravel_tokenizer_is_special(t, id)) *bytes = 0;
+    return text;
+}
+
+size_t ravel_tokenizer_decode(const ravel_tokenizer *tokenizer, const int32_t *ids, int64_t count, int32_t flags,
+                              char *out, size_t room) {
+    sink s = {out, room, 0};
+    char held[4];
+    size_t held_bytes = 0, bytes;
+    for (int64_t i = 0; i < count; i++) {
+        const char *text = visible(tokenizer, ids[i], flags, &bytes);
+        if (bytes) feed(&s, held, &held_bytes, text, bytes, 0);
+    }
+    feed(&s, held, &held_bytes, NULL, 0, 1);
+    if (room) out[s.need < room ? s.need : room - 1] = '\0';
+    return s.need;
+}
+
+/* ---- streams -------------------------------------------------------------------------------------------- */
+
+struct ravel_decoder {
+    const ravel_tokenizer *tokenizer;
+    const ravel_allocator *allocator;
+    size_t bytes; /* of the whole object */
+    int32_t flags;
+    char held[4];
+    size_t held_bytes, room;
+    char out[]; /* three bytes for each byte of the longest token, and what was held */
+};
+
+static size_t longest_token(const ravel_tokenizer *t) {
+    size_t longest = 0;
+    for (int32_t id = 0; id < t->vocab.size; id++)
+        if (t->vocab.tokens[id].byte_count > longest) longest = t->vocab.tokens[id].byte_count;
+    return longest;
+}
+
+ravel_status ravel_decoder_create(const ravel_tokenizer *tokenizer, int32_t flags, const ravel_allocator *allocator,
+                                  ravel_decoder **decoder, ravel_error *err) {
+    size_t room = 3 * (longest_token(tokenizer) + 4), bytes = sizeof(ravel_decoder) + room;
+    ravel_decoder *d = ravel__calloc(allocator, 1, bytes);
+    if (!d) return ravel__no_memory(err, bytes, "a decoder");
+    d->tokenizer = tokenizer;
+    d->allocator = allocator;
+    d->bytes = bytes;
+    d->flags = flags;
+    d->room = room;
+    *decoder = d;
+    return RAVEL_OK;
+}
+
+void ravel_decoder_free(ravel_decoder *decoder) {
+    if (decoder) ravel__release(decoder->allocator, decoder, decoder->bytes);
+}
+
+static void show(ravel_decoder *d, const char *token, size_t token_bytes, int last, const char **text, size_t *bytes) {
+    sink s = {d->out, d->room, 0};
+    feed(&s, d->held, &d->held_bytes, token, token_bytes, last);
+    *text = d->out;
+    *bytes = s.need;
+}
+
+void ravel_decoder_push(ravel_decoder *decoder, int32_t id, const char **text, size_t *bytes) {
+    size_t count;
+    const char *token = visible(decoder->tokenizer, id, decoder->flags, &count);
+    show(decoder, token, count, 0, text, bytes);
+}
+
+void ravel_decoder_flush(ravel_decoder *decoder, const char **text, size_t *bytes) {
+    show(decoder, NULL, 0, 1, text, bytes);
+}

@@ -1,0 +1,427 @@
+/* tokenizer.json to a tokenizer. The file is untrusted: every kind is looked at, every id is checked, and whatever is
+ * not supported is refused with its name. */
+#include "text/tokenizer.h"
+
+#include <ravel/json.h>
+
+#include "text/unicode.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct loading {
+    ravel_tokenizer *t;
+    const ravel_json *doc;
+    ravel_error *err;
+} loading;
+
+typedef const ravel_json_node node;
+
+static node *member(const loading *l, node *of, const char *key) {
+    node *n = of ? ravel_json_get(l->doc, of, key) : NULL;
+    return n && n->kind == RAVEL_JSON_NULL ? NULL : n;
+}
+
+static int is_true(const loading *l, node *of, const char *key) {
+    int value = 0;
+    return ravel_json_boolean(member(l, of, key), &value) && value;
+}
+
+static const char *text_of(node *n) {
+    return n && n->kind == RAVEL_JSON_STRING ? n->as.string : "";
+}
+
+/* "WordPiece": what the part is called in the file. */
+static const char *type_of(const loading *l, node *part) {
+    return text_of(member(l, part, "type"));
+}
+
+static ravel_status wrong(const loading *l, const char *what) {
+    return ravel_error_set(l->err, RAVEL_E_DATA, "%s", what);
+}
+
+static ravel_status refuse(const loading *l, const char *part, const char *name, const char *known) {
+    return ravel_error_set(l->err, RAVEL_E_UNSUPPORTED, "the %s \"%.60s\" is not supported; supported: %s", part, name,
+                           known);
+}
+
+/* ---- vocabulary and merges ------------------------------------------------------------------------------- */
+
+static ravel_status check_id(const loading *l, const char *text, node *n, int64_t *id) {
+    if (ravel_json_integer(n, id) && *id >= 0 && *id < RAVEL__ID_LIMIT) return RAVEL_OK;
+    return ravel_error_set(l->err, RAVEL_E_DATA, "the id of the token \"%.60s\" must be a whole number from 0 to %d",
+                           text, RAVEL__ID_LIMIT - 1);
+}
+
+typedef struct sizes {
+    int64_t ids, texts; /* ids: one more than the largest */
+    size_t bytes;       /* of all texts */
+} sizes;
+
+static ravel_status count_token(const loading *l, const char *text, size_t bytes, node *number, sizes *all) {
+    int64_t id;
+    ravel_status status = check_id(l, text, number, &id);
+    if (!status && id >= all->ids) all->ids = id + 1;
+    all->texts++;
+    all->bytes += bytes;
+    return status;
+}
+
+static ravel_status count_tokens(const loading *l, node *vocab, node *added, sizes *all) {
+    ravel_status status = RAVEL_OK;
+    for (node *n = ravel_json_first(l->doc, vocab); n && !status; n = ravel_json_next(l->doc, n))
+        status = count_token(l, n->key, strlen(n->key), n, all);
+    for (node *n = added ? ravel_json_first(l->doc, added) : NULL; n && !status; n = ravel_json_next(l->doc, n)) {
+        node *content = member(l, n, "content");
+        if (!content || content->kind != RAVEL_JSON_STRING || content->bytes == 0)
+            return wrong(l, "an added token must have a \"content\" that is a text");
+        status = count_token(l, content->as.string, content->bytes, member(l, n, "id"), all);
+    }
+    return status;
+}
+
+static ravel_status read_vocab(const loading *l, node *vocab, node *added) {
+    sizes all = {1, 0, 0};
+    int64_t id;
+    if (!vocab || vocab->kind != RAVEL_JSON_OBJECT) return wrong(l, "\"model\".\"vocab\" must be an object of ids");
+    ravel_status status = count_tokens(l, vocab, added, &all);
+    if (!status) status = ravel__vocab_init(&l->t->vocab, &l->t->arena, (int32_t)all.ids, all.bytes, all.texts, l->err);
+    for (node *n = ravel_json_first(l->doc, vocab); n && !status; n = ravel_json_next(l->doc, n)) {
+        (void)ravel_json_integer(n, &id);
+        status = ravel__vocab_add(&l->t->vocab, n->key, strlen(n->key), (int32_t)id, l->err);
+    }
+    return status;
+}
+
+/* "a b" or ["a", "b"] as two texts. */
+static int merge_parts(const loading *l, node *n, const char *parts[2], size_t bytes[2]) {
+    if (n->kind == RAVEL_JSON_STRING) {
+        const char *space = strchr(n->as.string, ' ');
+        if (!space || strchr(space + 1, ' ')) return 0;
+        parts[0] = n->as.string;
+        bytes[0] = (size_t)(space - n->as.string);
+        parts[1] = space + 1;
+        bytes[1] = n->bytes - bytes[0] - 1;
+        return 1;
+    }
+    if (n->kind != RAVEL_JSON_ARRAY || n->count != 2) return 0;
+    node *part = ravel_json_first(l->doc, n);
+    for (int i = 0; i < 2; i++, part = ravel_json_next(l->doc, part)) {
+        if (part->kind != RAVEL_JSON_STRING) return 0;
+        parts[i] = part->as.string;
+        bytes[i] = part->bytes;
+    }
+    return 1;
+}
+
+static ravel_status read_merge(const loading *l, node *n, int64_t rank) {
+    const ravel__vocab *vocab = &l->t->vocab;
+    const char *parts[2];
+    size_t bytes[2];
+    char whole[1024];
+    if (!merge_parts(l, n, parts, bytes))
+        return ravel_error_set(l->err, RAVEL_E_DATA, "merge %" PRId64 " must be two texts: \"a b\" or [\"a\", \"b\"]",
+                               rank);
+    int32_t left = ravel__vocab_find(vocab, parts[0], bytes[0]), right = ravel__vocab_find(vocab, parts[1], bytes[1]);
+    int32_t id = RAVEL__NO_ID;
+    if (bytes[0] + bytes[1] <= sizeof whole) {
+        memcpy(whole, parts[0], bytes[0]);
+        memcpy(whole + bytes[0], parts[1], bytes[1]);
+        id = ravel__vocab_find(vocab, whole, bytes[0] + bytes[1]);
+    }
+    if (left < 0 || right < 0 || id < 0)
+        return ravel_error_set(l->err, RAVEL_E_DATA,
+                               "merge %" PRId64 " (\"%.60s\" and \"%.60s\") is of texts that are not in the vocabulary",
+                               rank, parts[0], parts[1]);
+    ravel__bpe_add(&l->t->bpe, left, right, (uint32_t)rank, id);
+    return RAVEL_OK;
+}
+
+static ravel_status read_merges(const loading *l, node *merges) {
+    int64_t rank = 0;
+    if (!merges || merges->kind != RAVEL_JSON_ARRAY) return wrong(l, "\"model\".\"merges\" must be an array");
+    ravel_status status = ravel__bpe_init(&l->t->bpe, &l->t->arena, merges->count, l->err);
+    for (node *n = ravel_json_first(l->doc, merges); n && !status; n = ravel_json_next(l->doc, n))
+        status = read_merge(l, n, rank++);
+    return status;
+}
+
+/* What would change the ids and is not done here. */
+static ravel_status check_model(const loading *l, node *model) {
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    const char *type = type_of(l, model);
+    double dropout;
+    if (strcmp(type, "BPE") != 0 && (*type || !member(l, model, "merges")))
+        return refuse(l, "model", *type ? type : "without a type", "BPE");
+    for (int i = 0; i < 2; i++)
+        if (*text_of(member(l, model, affixes[i]))) return refuse(l, "model option", affixes[i], "none of it");
+    if (is_true(l, model, "byte_fallback")) return refuse(l, "model option", "byte_fallback", "byte-level BPE");
+    if (ravel_json_real(member(l, model, "dropout"), &dropout) && dropout != 0)
+        return refuse(l, "model option", "dropout", "no dropout");
+    return RAVEL_OK;
+}
+
+static ravel_status read_model(const loading *l, node *model, node *added) {
+    ravel__bpe *bpe = &l->t->bpe;
+    ravel_status status = model ? check_model(l, model) : wrong(l, "there is no \"model\"");
+    if (!status) status = read_vocab(l, member(l, model, "vocab"), added);
+    if (!status) status = read_merges(l, member(l, model, "merges"));
+    if (status) return status;
+    const ravel__alphabet *alphabet = ravel__byte_alphabet();
+    for (int b = 0; b < 256; b++)
+        bpe->byte_ids[b] = ravel__vocab_find(&l->t->vocab, alphabet->text[b], alphabet->length[b]);
+    node *unknown = member(l, model, "unk_token");
+    bpe->unknown = unknown ? ravel__vocab_find(&l->t->vocab, text_of(unknown), unknown->bytes) : RAVEL__NO_ID;
+    if (unknown && bpe->unknown == RAVEL__NO_ID) return wrong(l, "\"unk_token\" is not in the vocabulary");
+    bpe->fuse_unknown = is_true(l, model, "fuse_unk");
+    bpe->whole_words = is_true(l, model, "ignore_merges");
+    return RAVEL_OK;
+}
+
+/* ---- added tokens --------------------------------------------------------------------------------------- */
+
+/* The package decodes an added token to what the normalizer made of it. */
+static ravel_status respell(const loading *l, ravel__token *token, const ravel__nfc *nfc) {
+    char *bytes = ravel__arena_push(&l->t->arena, nfc->bytes, 1);
+    if (!bytes) return ravel__no_memory(l->err, nfc->bytes, "an added token");
+    size_t count = ravel__alphabet_decode(ravel__byte_alphabet(), nfc->text.at, nfc->bytes, bytes);
+    if (count == SIZE_MAX) memcpy(bytes, nfc->text.at, count = nfc->bytes);
+    token->bytes = bytes;
+    token->byte_count = (uint32_t)count;
+    return RAVEL_OK;
+}
+
+static ravel_status read_added_token(const loading *l, node *n, ravel__nfc *nfc) {
+    ravel__vocab *vocab = &l->t->vocab;
+    node *content = member(l, n, "content");
+    int64_t id;
+    const char *text = content->as.string; /* checked when the tokens were counted */
+    (void)ravel_json_integer(member(l, n, "id"), &id);
+    if (is_true(l, n, "single_word")) return refuse(l, "option \"single_word\" of the added token", text, "false");
+    int32_t known = ravel__vocab_find(vocab, text, content->bytes);
+    ravel_status status = RAVEL_OK;
+    if (known != (int32_t)id) status = ravel__vocab_add(vocab, text, content->bytes, (int32_t)id, l->err);
+    if (status) return status;
+    vocab->tokens[id].special = (uint32_t)is_true(l, n, "special");
+    int normalized = is_true(l, n, "normalized"), flags = 0, seen;
+    if (is_true(l, n, "lstrip")) flags |= RAVEL__ADDED_LEFT;
+    if (is_true(l, n, "rstrip")) flags |= RAVEL__ADDED_RIGHT;
+    size_t bytes = content->bytes;
+    if (normalized && l->t->nfc && (ravel__utf8_scan(text, bytes, &seen), seen & RAVEL__TEXT_SUSPECT)) {
+        status = ravel__nfc_apply(nfc, text, bytes, l->t->allocator, l->err);
+        if (!status) status = respell(l, &vocab->tokens[id], nfc);
+        text = nfc->text.at;
+        bytes = nfc->bytes;
+    }
+    if (!status && bytes) ravel__added_add(&l->t->added[normalized], text, bytes, (int32_t)id, flags);
+    return status;
+}
+
+static ravel_status read_added(const loading *l, node *added) {
+    size_t bytes = 0;
+    ravel__nfc nfc = {0};
+    ravel_status status = RAVEL_OK;
+    for (node *n = added ? ravel_json_first(l->doc, added) : NULL; n; n = ravel_json_next(l->doc, n))
+        bytes += 3 * (size_t)member(l, n, "content")->bytes; /* NFC may lengthen it */
+    for (int i = 0; i < 2 && !status; i++) status = ravel__added_init(&l->t->added[i], &l->t->arena, bytes, l->err);
+    for (node *n = added && !status ? ravel_json_first(l->doc, added) : NULL; n && !status;
+         n = ravel_json_next(l->doc, n))
+        status = read_added_token(l, n, &nfc);
+    ravel__nfc_free(&nfc, l->t->allocator);
+    return status;
+}
+
+/* ---- normalizer and pre-tokenizer ------------------------------------------------------------------------ */
+
+static ravel_status read_normalizer(const loading *l, node *n) {
+    const char *type = type_of(l, n);
+    ravel_status status = RAVEL_OK;
+    if (!n) return RAVEL_OK;
+    if (strcmp(type, "Sequence") == 0) {
+        node *list = member(l, n, "normalizers");
+        for (node *each = list ? ravel_json_first(l->doc, list) : NULL; each && !status;
+             each = ravel_json_next(l->doc, each))
+            status = read_normalizer(l, each);
+        return status;
+    }
+    if (strcmp(type, "NFC") != 0) return refuse(l, "normalizer", type, "NFC");
+    l->t->nfc = 1;
+    return RAVEL_OK;
+}
+
+static ravel_status add_step(const loading *l, const char *pattern, int behavior, int invert) {
+    ravel_tokenizer *t = l->t;
+    if (t->step_count == RAVEL__STEPS) return wrong(l, "there are more than 16 pre-tokenizers");
+    ravel_status status = ravel__regex_compile(pattern, t->allocator, &t->steps[t->step_count].regex, l->err);
+    if (status) return status;
+    t->steps[t->step_count].behavior = behavior;
+    t->steps[t->step_count++].invert = invert;
+    return RAVEL_OK;
+}
+
+/* A text as a pattern that matches just it. */
+static ravel_status add_literal(const loading *l, node *text, int behavior, int invert) {
+    char pattern[512];
+    size_t used = 0;
+    if (text->bytes > sizeof pattern / 2 - 1) return refuse(l, "Split pattern", text->as.string, "at most 255 bytes");
+    for (uint32_t i = 0; i < text->bytes; i++) {
+        if (strchr("\\^$.|?*+()[]{}&-", text->as.string[i])) pattern[used++] = '\\';
+        pattern[used++] = text->as.string[i];
+    }
+    pattern[used] = '\0';
+    return add_step(l, pattern, behavior, invert);
+}
+
+#define BEHAVIORS "Isolated|Removed|MergedWithPrevious|MergedWithNext|Contiguous"
+
+static ravel_status read_split(const loading *l, node *n) {
+    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    const char *name = text_of(member(l, n, "behavior"));
+    node *pattern = member(l, n, "pattern"), *regex = member(l, pattern, "Regex"), *text = member(l, pattern, "String");
+    int behavior = 0, invert = is_true(l, n, "invert");
+    while (behavior < 5 && strcmp(names[behavior], name) != 0) behavior++;
+    if (behavior == 5) return refuse(l, "Split behavior", name, BEHAVIORS);
+    if (regex && regex->kind == RAVEL_JSON_STRING && strlen(regex->as.string) == regex->bytes)
+        return add_step(l, regex->as.string, behavior, invert);
+    if (text && text->kind == RAVEL_JSON_STRING) return add_literal(l, text, behavior, invert);
+    return wrong(l, "a Split pre-tokenizer must have a \"pattern\" with \"Regex\" or \"String\"");
+}
+
+static ravel_status read_byte_level(const loading *l, node *n) {
+    int value = 1;
+    if (is_true(l, n, "add_prefix_space")) {
+        if (l->t->step_count)
+            return refuse(l, "option \"add_prefix_space\" of a ByteLevel", "after another pre-tokenizer", "false");
+        l->t->prefix_space = 1;
+    }
+    if (ravel_json_boolean(member(l, n, "use_regex"), &value) && !value) return RAVEL_OK;
+    return add_step(l, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+                    RAVEL__ISOLATED, 0);
+}
+
+static ravel_status read_digits(const loading *l, node *n) {
+    return add_step(l, is_true(l, n, "individual_digits") ? "\\p{N}" : "\\p{N}+", RAVEL__ISOLATED, 0);
+}
+
+static ravel_status read_pre_tokenizer(const loading *l, node *n, int *byte_level);
+
+static ravel_status read_sequence(const loading *l, node *n, int *byte_level) {
+    node *list = member(l, n, "pretokenizers");
+    ravel_status status = RAVEL_OK;
+    for (node *each = list ? ravel_json_first(l->doc, list) : NULL; each && !status;
+         each = ravel_json_next(l->doc, each))
+        status = *byte_level ? refuse(l, "pre-tokenizer", type_of(l, each), "none after ByteLevel")
+                             : read_pre_tokenizer(l, each, byte_level);
+    return status;
+}
+
+static ravel_status read_pre_tokenizer(const loading *l, node *n, int *byte_level) {
+    const char *type = n ? type_of(l, n) : "none";
+    if (strcmp(type, "Sequence") == 0) return read_sequence(l, n, byte_level);
+    if (strcmp(type, "Split") == 0) return read_split(l, n);
+    if (strcmp(type, "Digits") == 0) return read_digits(l, n);
+    if (strcmp(type, "ByteLevel") != 0)
+        return refuse(l, "pre-tokenizer", type, "ByteLevel, Split, Digits and a Sequence of them");
+    *byte_level = 1;
+    return read_byte_level(l, n);
+}
+
+/* ---- decoder and post-processor -------------------------------------------------------------------------- */
+
+static ravel_status put_special(const loading *l, node *name, node *specials, int after) {
+    ravel_tokenizer *t = l->t;
+    node *ids = member(l, member(l, specials, text_of(name)), "ids");
+    for (node *n = ids ? ravel_json_first(l->doc, ids) : NULL; n; n = ravel_json_next(l->doc, n)) {
+        int64_t id;
+        if (!ravel_json_integer(n, &id) || id < 0 || id >= t->vocab.size)
+            return wrong(l, "the post-processor's template has an id that is not in the vocabulary");
+        if (after)
+            t->suffix[t->suffix_count++] = (int32_t)id;
+        else
+            t->prefix[t->prefix_count++] = (int32_t)id;
+    }
+    return ids ? RAVEL_OK : wrong(l, "the post-processor's template names a special token that it does not define");
+}
+
+/* How many ids the template can hold at most: every special token at every place. */
+static size_t template_room(const loading *l, node *single, node *specials) {
+    size_t most = 1;
+    for (node *n = specials ? ravel_json_first(l->doc, specials) : NULL; n; n = ravel_json_next(l->doc, n)) {
+        node *ids = member(l, n, "ids");
+        if (ids && (size_t)ids->count > most) most = (size_t)ids->count;
+    }
+    return most * ((size_t)single->count + 1);
+}
+
+static ravel_status read_template(const loading *l, node *n) {
+    ravel_tokenizer *t = l->t;
+    node *single = member(l, n, "single"), *specials = member(l, n, "special_tokens");
+    int after = 0;
+    ravel_status status = RAVEL_OK;
+    if (!single || single->kind != RAVEL_JSON_ARRAY || t->prefix)
+        return wrong(l, "a TemplateProcessing post-processor must be the only one and have a \"single\" list");
+    size_t room = template_room(l, single, specials);
+    t->prefix = ravel__arena_push(&t->arena, room, sizeof *t->prefix);
+    t->suffix = t->prefix ? ravel__arena_push(&t->arena, room, sizeof *t->suffix) : NULL;
+    if (!t->suffix) return ravel__no_memory(l->err, room * sizeof *t->prefix, "a template");
+    for (node *each = ravel_json_first(l->doc, single); each && !status; each = ravel_json_next(l->doc, each)) {
+        node *special = member(l, each, "SpecialToken");
+        if (special)
+            status = put_special(l, member(l, special, "id"), specials, after);
+        else if (!member(l, each, "Sequence") || after++)
+            status = wrong(l, "the post-processor's template must hold special tokens and one sequence");
+    }
+    return status;
+}
+
+static ravel_status read_post_processor(const loading *l, node *n) {
+    const char *type = type_of(l, n);
+    ravel_status status = RAVEL_OK;
+    if (!n || strcmp(type, "ByteLevel") == 0) return RAVEL_OK; /* moves offsets only */
+    if (strcmp(type, "TemplateProcessing") == 0) return read_template(l, n);
+    if (strcmp(type, "Sequence") != 0)
+        return refuse(l, "post-processor", type, "ByteLevel, TemplateProcessing and a Sequence of them");
+    node *list = member(l, n, "processors");
+    for (node *each = list ? ravel_json_first(l->doc, list) : NULL; each && !status;
+         each = ravel_json_next(l->doc, each))
+        status = read_post_processor(l, each);
+    return status;
+}
+
+static ravel_status check_decoder(const loading *l, node *n) {
+    const char *type = type_of(l, n);
+    ravel_status status = RAVEL_OK;
+    if (!n || strcmp(type, "ByteLevel") == 0) return RAVEL_OK;
+    if (strcmp(type, "Sequence") != 0) return refuse(l, "decoder", type, "ByteLevel");
+    node *list = member(l, n, "decoders");
+    for (node *each = list ? ravel_json_first(l->doc, list) : NULL; each && !status;
+         each = ravel_json_next(l->doc, each))
+        status = check_decoder(l, each);
+    return status;
+}
+
+/* ---- the file ------------------------------------------------------------------------------------------- */
+
+static ravel_status load(const loading *l) {
+    node *root = ravel_json_root(l->doc), *added = member(l, root, "added_tokens");
+    int byte_level = 0;
+    if (root->kind != RAVEL_JSON_OBJECT || !member(l, root, "model"))
+        return wrong(l, "this is no tokenizer.json: there is no \"model\" in it");
+    ravel_status status = read_model(l, member(l, root, "model"), added);
+    if (!status) status = read_normalizer(l, member(l, root, "normalizer"));
+    if (!status) status = read_added(l, added);
+    if (!status) status = read_pre_tokenizer(l, member(l, root, "pre_tokenizer"), &byte_level);
+    if (!status && !byte_level) status = refuse(l, "pre-tokenizer", "without ByteLevel", "byte-level BPE");
+    if (!status) status = read_post_processor(l, member(l, root, "post_processor"));
+    return status ? status : check_decoder(l, member(l, root, "decoder"));
+}
+
+ravel_status ravel__tokenizer_load(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err) {
+    ravel_json *doc = NULL;
+    ravel_status status = ravel_json_parse(json, bytes, t->allocator, &doc, err);
+    loading l = {t, doc, err};
+    if (!status) status = load(&l);
+    ravel_json_free(doc);
+    return status;
+}

@@ -1,0 +1,225 @@
+/* A model folder to a tokenizer: tokenizer.json by load.c, then what the files beside it add.
+ *
+ *     tokenizer.json          required
+ *     tokenizer_config.json   the names of bos, eos and pad; add_bos_token and add_eos_token, which replace the
+ *                             template of tokenizer.json as they do in transformers; the chat template
+ *     chat_template.jinja     the chat template, where it has a file of its own */
+#include "text/tokenizer.h"
+
+#include <ravel/json.h>
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { PATH = 4096 };
+
+/* ---- tokenizer_config.json ------------------------------------------------------------------------------- */
+
+typedef struct settings {
+    ravel_tokenizer *t;
+    const ravel_json *doc;
+    const ravel_json_node *root;
+} settings;
+
+/* A token's name is a text or an object with "content". */
+static int32_t named_id(const settings *c, const char *key) {
+    const ravel_json_node *n = ravel_json_get(c->doc, c->root, key);
+    if (n && n->kind == RAVEL_JSON_OBJECT) n = ravel_json_get(c->doc, n, "content");
+    if (!n || n->kind != RAVEL_JSON_STRING) return RAVEL__NO_ID;
+    return ravel__vocab_find(&c->t->vocab, n->as.string, n->bytes);
+}
+
+static ravel_status keep_template(ravel_tokenizer *t, const char *text, size_t bytes, ravel_error *err) {
+    t->chat_template = ravel__arena_push(&t->arena, bytes + 1, 1);
+    if (!t->chat_template) return ravel__no_memory(err, bytes + 1, "a chat template");
+    memcpy(t->chat_template, text, bytes);
+    t->chat_template[bytes] = '\0';
+    return RAVEL_OK;
+}
+
+/* A text, or a list of named ones, of which "default" is meant. */
+static ravel_status read_chat_template(const settings *c, ravel_error *err) {
+    const ravel_json_node *n = ravel_json_get(c->doc, c->root, "chat_template");
+    if (n && n->kind == RAVEL_JSON_ARRAY) {
+        const ravel_json_node *each = ravel_json_first(c->doc, n);
+        while (each && !ravel_json_is(ravel_json_get(c->doc, each, "name"), "default"))
+            each = ravel_json_next(c->doc, each);
+        n = each ? ravel_json_get(c->doc, each, "template") : NULL;
+    }
+    return n && n->kind == RAVEL_JSON_STRING ? keep_template(c->t, n->as.string, n->bytes, err) : RAVEL_OK;
+}
+
+/* add_bos_token and add_eos_token, where the file has either, decide alone what goes before and after a text. */
+static ravel_status read_additions(const settings *c, ravel_error *err) {
+    const ravel_json_node *bos = ravel_json_get(c->doc, c->root, "add_bos_token");
+    const ravel_json_node *eos = ravel_json_get(c->doc, c->root, "add_eos_token");
+    ravel_tokenizer *t = c->t;
+    int add_bos = 0, add_eos = 0;
+    if (!bos && !eos) return RAVEL_OK;
+    (void)ravel_json_boolean(bos, &add_bos);
+    (void)ravel_json_boolean(eos, &add_eos);
+    t->prefix = ravel__arena_push(&t->arena, 1, sizeof *t->prefix);
+    t->suffix = t->prefix ? ravel__arena_push(&t->arena, 1, sizeof *t->suffix) : NULL;
+    if (!t->suffix) return ravel__no_memory(err, sizeof *t->prefix, "a template");
+    t->prefix_count = add_bos && t->bos != RAVEL__NO_ID;
+    t->suffix_count = add_eos && t->eos != RAVEL__NO_ID;
+    t->prefix[0] = t->bos;
+    t->suffix[0] = t->eos;
+    return RAVEL_OK;
+}
+
+ravel_status ravel__tokenizer_configure(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err) {
+    ravel_json *doc = NULL;
+    ravel_status status = ravel_json_parse(json, bytes, t->allocator, &doc, err);
+    if (!status) {
+        settings c = {t, doc, ravel_json_root(doc)};
+        t->bos = named_id(&c, "bos_token");
+        t->eos = named_id(&c, "eos_token");
+        t->pad = named_id(&c, "pad_token");
+        status = read_chat_template(&c, err);
+        if (!status) status = read_additions(&c, err);
+    }
+    ravel_json_free(doc);
+    return status;
+}
+
+/* ---- the object ------------------------------------------------------------------------------------------ */
+
+ravel_status ravel_tokenizer_parse(const char *json, size_t bytes, const char *config, size_t config_bytes,
+                                   const ravel_allocator *allocator, ravel_tokenizer **tokenizer, ravel_error *err) {
+    ravel_tokenizer *t = ravel__calloc(allocator, 1, sizeof *t);
+    if (!t) return ravel__no_memory(err, sizeof *t, "a tokenizer");
+    t->allocator = allocator;
+    t->bos = t->eos = t->pad = RAVEL__NO_ID;
+    ravel__arena_init(&t->arena, allocator, 64 << 10);
+    ravel_status status = ravel__tokenizer_load(t, json, bytes, err);
+    if (status) ravel_error_prefix(err, "tokenizer.json");
+    if (!status && config) {
+        status = ravel__tokenizer_configure(t, config, config_bytes, err);
+        if (status) ravel_error_prefix(err, "tokenizer_config.json");
+    }
+    if (status)
+        ravel_tokenizer_free(t);
+    else
+        *tokenizer = t;
+    return status;
+}
+
+void ravel_tokenizer_free(ravel_tokenizer *tokenizer) {
+    if (!tokenizer) return;
+    for (int i = 0; i < tokenizer->step_count; i++) ravel__regex_free(tokenizer->steps[i].regex);
+    ravel__arena_free(&tokenizer->arena);
+    ravel__release(tokenizer->allocator, tokenizer, sizeof *tokenizer);
+}
+
+/* ---- files ----------------------------------------------------------------------------------------------- */
+
+/* The folder's files, with the names that sentences show. */
+typedef struct folder {
+    char path[PATH];
+    size_t bytes; /* of the folder with its slash */
+} folder;
+
+static ravel_status find_folder(folder *f, const char *path, ravel_error *err) {
+    struct stat info;
+    if (strlen(path) + 64 > PATH) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.60s... is too long", path);
+    int is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    const char *slash = strrchr(path, '/');
+    f->bytes = is_folder ? strlen(path) : slash ? (size_t)(slash - path) + 1 : 0;
+    memcpy(f->path, path, f->bytes);
+    if (is_folder && f->bytes && path[f->bytes - 1] != '/') f->path[f->bytes++] = '/';
+    f->path[f->bytes] = '\0';
+    return RAVEL_OK;
+}
+
+static const char *file_in(folder *f, const char *name) {
+    memcpy(f->path + f->bytes, name, strlen(name) + 1);
+    return f->path;
+}
+
+/* A file that may be missing: then the map is of 0 bytes. */
+static ravel_status map_optional(folder *f, const char *name, ravel__map *map, ravel_error *err) {
+    struct stat info;
+    memset(map, 0, sizeof *map);
+    if (stat(file_in(f, name), &info) != 0 && errno == ENOENT) return RAVEL_OK;
+    return ravel__map_open(f->path, map, err);
+}
+
+static ravel_status open_folder(folder *f, const ravel__map *json, const ravel_allocator *allocator,
+                                ravel_tokenizer **tokenizer, ravel_error *err) {
+    ravel__map config = {NULL, 0}, template = {NULL, 0};
+    ravel_tokenizer *t = NULL;
+    ravel_error inner = RAVEL_ERROR_INIT;
+    ravel_status status = map_optional(f, "tokenizer_config.json", &config, err);
+    if (!status) status = map_optional(f, "chat_template.jinja", &template, err);
+    f->path[f->bytes] = '\0';
+    if (!status) {
+        status = ravel_tokenizer_parse(json->data, json->bytes, config.data, config.bytes, allocator, &t, &inner);
+        if (!status && template.bytes) status = keep_template(t, template.data, template.bytes, &inner);
+        if (status) (void)ravel_error_set(err, status, "%s%s", f->path, inner.message);
+    }
+    ravel__map_close(&config);
+    ravel__map_close(&template);
+    if (status)
+        ravel_tokenizer_free(t);
+    else
+        *tokenizer = t;
+    return status;
+}
+
+ravel_status ravel_tokenizer_open(const char *path, const ravel_allocator *allocator, ravel_tokenizer **tokenizer,
+                                  ravel_error *err) {
+    folder f;
+    ravel__map json;
+    struct stat info;
+    ravel_status status = find_folder(&f, path, err);
+    if (status) return status;
+    int is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    status = ravel__map_open(is_folder ? file_in(&f, "tokenizer.json") : path, &json, err);
+    if (status) return status;
+    status = open_folder(&f, &json, allocator, tokenizer, err);
+    ravel__map_close(&json);
+    return status;
+}
+
+/* ---- what it says ---------------------------------------------------------------------------------------- */
+
+int32_t ravel_tokenizer_size(const ravel_tokenizer *tokenizer) {
+    return tokenizer->vocab.size;
+}
+
+int32_t ravel_tokenizer_id(const ravel_tokenizer *tokenizer, const char *text, size_t bytes) {
+    return ravel__vocab_find(&tokenizer->vocab, text, bytes);
+}
+
+const char *ravel_tokenizer_bytes(const ravel_tokenizer *tokenizer, int32_t id, size_t *bytes) {
+    *bytes = 0;
+    if (id < 0 || id >= tokenizer->vocab.size) return NULL;
+    const ravel__token *token = &tokenizer->vocab.tokens[id];
+    *bytes = token->byte_count;
+    return token->text ? token->bytes : NULL;
+}
+
+int32_t ravel_tokenizer_is_special(const ravel_tokenizer *tokenizer, int32_t id) {
+    return id >= 0 && id < tokenizer->vocab.size && tokenizer->vocab.tokens[id].special;
+}
+
+int32_t ravel_tokenizer_bos(const ravel_tokenizer *tokenizer) {
+    return tokenizer->bos;
+}
+
+int32_t ravel_tokenizer_eos(const ravel_tokenizer *tokenizer) {
+    return tokenizer->eos;
+}
+
+int32_t ravel_tokenizer_pad(const ravel_tokenizer *tokenizer) {
+    return tokenizer->pad;
+}
+
+const char *ravel_tokenizer_chat_template(const ravel_tokenizer *tokenizer) {
+    return tokenizer->chat_template;
+}

@@ -1,0 +1,457 @@
+/* JSON rows to tokens and a loss mask.
+ *
+ *     row --kinds table--> messages --chat.c--> text with answers --encoder--> tokens, 1 where an answer's token begins
+ *                      \-> texts ------------------------------/
+ *
+ * Rows are untrusted: every member's kind is looked at before it is used. */
+#include "text/chat.h"
+
+#include "text/tokenizer.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef const ravel_json_node node;
+
+struct ravel_rows {
+    const ravel_tokenizer *tokenizer;
+    const ravel_chat_format *format;
+    const ravel_allocator *allocator;
+    ravel_encoder *encoder;
+    int32_t train_on;
+    ravel__buffer messages; /* ravel__message */
+    size_t message_count;
+    ravel__script script;
+    ravel__buffer tokens[2], masks[2];
+    ravel__buffer joined; /* instruction and input */
+    ravel_row row;
+    /* the row that is being read */
+    const ravel_json *doc;
+    node *object;
+    ravel_error *err;
+};
+
+/* ---- members -------------------------------------------------------------------------------------------- */
+
+static node *member_of(const ravel_rows *r, node *object, const char *key) {
+    node *n = ravel_json_get(r->doc, object, key);
+    return n && n->kind == RAVEL_JSON_NULL ? NULL : n;
+}
+
+static node *member(const ravel_rows *r, const char *key) {
+    return member_of(r, r->object, key);
+}
+
+static int is_text(node *n) {
+    return n && n->kind == RAVEL_JSON_STRING;
+}
+
+static int is_list(node *n) {
+    return n && n->kind == RAVEL_JSON_ARRAY;
+}
+
+static ravel_status fits_nothing(const ravel_rows *r) {
+    char keys[300] = "";
+    size_t used = 0;
+    for (node *n = ravel_json_first(r->doc, r->object); n && used + 1 < sizeof keys; n = ravel_json_next(r->doc, n)) {
+        int length = snprintf(keys + used, sizeof keys - used, "%s\"%.40s\"", used ? ", " : "", n->key);
+        used += length > 0 ? (size_t)length : 0;
+    }
+    return ravel_error_set(
+        r->err, RAVEL_E_DATA,
+        "a row needs \"messages\", \"conversations\", \"prompt\" and \"completion\", \"instruction\" "
+        "and \"output\", \"text\", \"input_ids\", or \"chosen\" and \"rejected\"; this one has %s",
+        used ? keys : "no keys");
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------- */
+
+static int role_of(node *n) {
+    static const char *const names[][RAVEL__ROLES] = {{"system", "user", "assistant"}, {"system", "human", "gpt"}};
+    for (int i = 0; i < 2; i++)
+        for (int role = 0; role < RAVEL__ROLES; role++)
+            if (ravel_json_is(n, names[i][role])) return role;
+    return -1;
+}
+
+static ravel_status add_message(ravel_rows *r, int role, node *content, node *reasoning) {
+    ravel_status status =
+        ravel__buffer_reserve(&r->messages, r->allocator, r->message_count + 1, sizeof(ravel__message), r->err);
+    if (status) return status;
+    ((ravel__message *)r->messages.at)[r->message_count++] =
+        (ravel__message){role, content->as.string, reasoning ? reasoning->as.string : NULL, content->bytes,
+                         reasoning ? reasoning->bytes : 0};
+    return RAVEL_OK;
+}
+
+static ravel_status read_message(ravel_rows *r, const char *key, node *n, int64_t number) {
+    if (n->kind != RAVEL_JSON_OBJECT)
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be an object with role and content", key,
+                               number);
+    node *role = member_of(r, n, "role"), *content = member_of(r, n, "content");
+    node *reasoning = member_of(r, n, "reasoning_content");
+    if (!role) role = member_of(r, n, "from");
+    if (!content) content = member_of(r, n, "value");
+    if (member_of(r, n, "tool_calls"))
+        return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED, "\"%s\"[%" PRId64 "] calls tools; " RAVEL__BRIDGE, key,
+                               number);
+    if (role_of(role) < 0)
+        return ravel_error_set(r->err, is_text(role) ? RAVEL_E_UNSUPPORTED : RAVEL_E_DATA,
+                               "\"%s\"[%" PRId64 "] has the role \"%.40s\"; known are system, user and assistant. For "
+                               "others " RAVEL__BRIDGE,
+                               key, number, is_text(role) ? role->as.string : "");
+    if (is_list(content))
+        return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED,
+                               "\"%s\"[%" PRId64 "] has a content of several parts; " RAVEL__BRIDGE, key, number);
+    if (!is_text(content))
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] has no content that is a text", key, number);
+    return add_message(r, role_of(role), content, is_text(reasoning) ? reasoning : NULL);
+}
+
+static ravel_status read_messages(ravel_rows *r, const char *key, node *list) {
+    ravel_status status = RAVEL_OK;
+    int64_t number = 0;
+    if (!is_list(list) || list->count == 0)
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" must be a list of at least one message", key);
+    for (node *n = ravel_json_first(r->doc, list); n && !status; n = ravel_json_next(r->doc, n))
+        status = read_message(r, key, n, number++);
+    return status;
+}
+
+/* ---- tokens --------------------------------------------------------------------------------------------- */
+
+static ravel_status reserve_part(ravel_rows *r, int part, int64_t count) {
+    ravel_status status =
+        ravel__buffer_reserve(&r->tokens[part], r->allocator, (size_t)count + 1, sizeof(int32_t), r->err);
+    if (!status) status = ravel__buffer_reserve(&r->masks[part], r->allocator, (size_t)count + 1, 1, r->err);
+    if (!status) r->row.parts[part] = (ravel_row_part){count, r->tokens[part].at, r->masks[part].at};
+    return status;
+}
+
+/* 1 for tokens that begin inside answers[count]. */
+static void mask_answers(const ravel_encoding *e, const ravel__answer *answers, size_t count, uint8_t *mask) {
+    size_t next = 0;
+    for (int64_t i = 0; i < e->count; i++) {
+        while (next < count && answers[next].end <= e->begins[i]) next++;
+        mask[i] = next < count && e->begins[i] >= answers[next].begin;
+    }
+}
+
+/* The conversation that was read, as text; what is learnt are the answers from `first_answer` on. */
+static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer, int train_on) {
+    const ravel_encoding *e;
+    ravel__script *s = &r->script;
+    if (!r->format)
+        return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED,
+                               "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE);
+    ravel_status status =
+        ravel__chat_write(r->format, r->tokenizer, r->messages.at, r->message_count, 0, s, r->allocator, r->err);
+    if (!status) status = ravel_encoder_encode(r->encoder, s->text.at, s->bytes, 0, &e, r->err);
+    if (!status) status = reserve_part(r, part, e->count);
+    if (status) return status;
+    if (s->answer_count <= first_answer && train_on != RAVEL_TRAIN_ON_ALL)
+        return ravel_error_set(r->err, RAVEL_E_DATA, "the conversation has no answer (role assistant) to learn from");
+    if (train_on == RAVEL_TRAIN_ON_LAST) first_answer = s->answer_count - 1;
+    memcpy(r->tokens[part].at, e->ids, (size_t)e->count * sizeof *e->ids);
+    if (train_on == RAVEL_TRAIN_ON_ALL)
+        memset(r->masks[part].at, 1, (size_t)e->count);
+    else
+        mask_answers(e, (ravel__answer *)s->answers.at + first_answer, s->answer_count - first_answer,
+                     r->masks[part].at);
+    return RAVEL_OK;
+}
+
+/* Up to two texts, one after the other, with what the tokenizer puts around a text, and eos. The second is learnt, or
+ * all of it where there is one. */
+static ravel_status encode_texts(ravel_rows *r, int part, node *first, node *second, int end) {
+    const ravel_tokenizer *t = r->tokenizer;
+    const ravel_encoding *e;
+    r->script.bytes = 0;
+    ravel_status status =
+        ravel__script_put(&r->script, first ? first->as.string : "", first ? first->bytes : 0, r->allocator, r->err);
+    if (!status && second)
+        status = ravel__script_put(&r->script, second->as.string, second->bytes, r->allocator, r->err);
+    if (!status) status = ravel_encoder_encode(r->encoder, r->script.text.at, r->script.bytes, 0, &e, r->err);
+    if (status) return status;
+    int32_t suffix = end ? t->suffix_count : 0;
+    int eos = end && suffix == 0 && t->eos >= 0 && !(e->count && e->ids[e->count - 1] == t->eos);
+    int64_t count = t->prefix_count + e->count + suffix + eos;
+    status = reserve_part(r, part, count);
+    if (status) return status;
+    int32_t *ids = r->tokens[part].at;
+    uint8_t *mask = r->masks[part].at;
+    size_t learnt = second && first ? first->bytes : 0;
+    if (t->prefix_count) memcpy(ids, t->prefix, (size_t)t->prefix_count * sizeof *ids);
+    memset(mask, 0, (size_t)t->prefix_count);
+    for (int64_t i = 0; i < e->count; i++) {
+        ids[t->prefix_count + i] = e->ids[i];
+        mask[t->prefix_count + i] = e->begins[i] >= learnt;
+    }
+    if (suffix) memcpy(ids + t->prefix_count + e->count, t->suffix, (size_t)suffix * sizeof *ids);
+    if (eos) ids[count - 1] = t->eos;
+    memset(mask + t->prefix_count + e->count, 1, (size_t)(suffix + eos));
+    if (r->train_on == RAVEL_TRAIN_ON_ALL) memset(mask, 1, (size_t)count);
+    return RAVEL_OK;
+}
+
+/* ---- kinds ---------------------------------------------------------------------------------------------- */
+
+static ravel_status read_mask(ravel_rows *r, node *list, const char *key, int labels) {
+    const int32_t *ids = r->tokens[0].at;
+    uint8_t *mask = r->masks[0].at;
+    int64_t i = 0, value;
+    int flag;
+    if (!is_list(list) || list->count != r->row.parts[0].count)
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" must be a list as long as \"input_ids\"", key);
+    for (node *n = ravel_json_first(r->doc, list); n; n = ravel_json_next(r->doc, n), i++) {
+        int good = ravel_json_integer(n, &value) || (ravel_json_boolean(n, &flag) && (value = flag, 1));
+        good = good && (labels ? value == -100 || value == ids[i] : value == 0 || value == 1);
+        if (!good)
+            return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be %s", key, i,
+                                   labels ? "the token itself or -100; labels are not shifted here" : "0 or 1");
+        mask[i] = labels ? value != -100 : (uint8_t)value;
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status take_ids(ravel_rows *r) {
+    node *list = member(r, "input_ids"), *mask = member(r, "loss_mask"), *labels = member(r, "labels");
+    int64_t i = 0, value;
+    if (!is_list(list)) return ravel_error_set(r->err, RAVEL_E_DATA, "\"input_ids\" must be a list of token ids");
+    ravel_status status = reserve_part(r, 0, list->count);
+    for (node *n = status ? NULL : ravel_json_first(r->doc, list); n; n = ravel_json_next(r->doc, n), i++) {
+        if (!ravel_json_integer(n, &value) || value < 0 || value > INT32_MAX)
+            return ravel_error_set(r->err, RAVEL_E_DATA, "\"input_ids\"[%" PRId64 "] must be a token id", i);
+        ((int32_t *)r->tokens[0].at)[i] = (int32_t)value;
+    }
+    if (status) return status;
+    memset(r->masks[0].at, 1, (size_t)list->count);
+    if (mask) return read_mask(r, mask, "loss_mask", 0);
+    return labels ? read_mask(r, labels, "labels", 1) : RAVEL_OK;
+}
+
+static size_t count_answers(const ravel_rows *r) {
+    const ravel__message *messages = r->messages.at;
+    size_t answers = 0;
+    for (size_t i = 0; i < r->message_count; i++) answers += messages[i].role == RAVEL__ASSISTANT;
+    return answers;
+}
+
+/* A prompt, as a list or as one user turn, and what follows it; only answers of what follows are learnt. */
+static ravel_status encode_after_prompt(ravel_rows *r, int part, node *prompt, const char *key, node *list,
+                                        int train_on) {
+    ravel_status status = RAVEL_OK;
+    r->message_count = 0;
+    if (is_list(prompt)) status = read_messages(r, "prompt", prompt);
+    if (is_text(prompt)) status = add_message(r, RAVEL__USER, prompt, NULL);
+    size_t before = count_answers(r);
+    if (!status) status = read_messages(r, key, list);
+    return status ? status : encode_messages(r, part, before, train_on);
+}
+
+static ravel_status take_answer_of_pair(ravel_rows *r, int part, const char *key) {
+    node *prompt = member(r, "prompt"), *answer = member(r, key);
+    if (is_list(answer)) /* a prompt that is a text is in the list too */
+        return encode_after_prompt(r, part, is_list(prompt) ? prompt : NULL, key, answer, RAVEL_TRAIN_ON_LAST);
+    if (!is_text(answer))
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" must be a text or a list of messages", key);
+    if (is_text(prompt)) return encode_texts(r, part, prompt, answer, 1);
+    return encode_texts(r, part, answer, NULL, 1);
+}
+
+static ravel_status take_pair(ravel_rows *r) {
+    ravel_status status = take_answer_of_pair(r, 0, "chosen");
+    if (!status) status = take_answer_of_pair(r, 1, "rejected");
+    r->row.pair = 1;
+    return status;
+}
+
+static ravel_status take_messages(ravel_rows *r) {
+    return encode_after_prompt(r, 0, NULL, "messages", member(r, "messages"), r->train_on);
+}
+
+static ravel_status take_conversations(ravel_rows *r) {
+    return encode_after_prompt(r, 0, NULL, "conversations", member(r, "conversations"), r->train_on);
+}
+
+static ravel_status take_completion(ravel_rows *r) {
+    node *prompt = member(r, "prompt"), *completion = member(r, "completion");
+    const char *key = completion ? "completion" : "response";
+    if (!completion) completion = member(r, "response");
+    if (is_text(prompt) && is_text(completion)) return encode_texts(r, 0, prompt, completion, 1);
+    if (is_list(completion) && (is_list(prompt) || is_text(prompt)))
+        return encode_after_prompt(r, 0, prompt, key, completion, r->train_on);
+    return ravel_error_set(r->err, RAVEL_E_DATA, "\"prompt\" and \"%s\" must be two texts or two lists of messages",
+                           key);
+}
+
+/* The instruction, and below it the input where there is one, as a user turn. */
+static ravel_status add_instruction(ravel_rows *r) {
+    node *instruction = member(r, "instruction"), *input = member(r, "input");
+    r->message_count = 0;
+    if (!is_text(instruction)) return ravel_error_set(r->err, RAVEL_E_DATA, "\"instruction\" must be a text");
+    ravel_status status = add_message(r, RAVEL__USER, instruction, NULL);
+    if (status || !is_text(input) || input->bytes == 0) return status;
+    size_t bytes = (size_t)instruction->bytes + 2 + input->bytes;
+    status = ravel__buffer_reserve(&r->joined, r->allocator, bytes, 1, r->err);
+    if (status) return status;
+    char *text = r->joined.at;
+    memcpy(text, instruction->as.string, instruction->bytes);
+    memcpy(text + instruction->bytes, "\n\n", 2);
+    memcpy(text + instruction->bytes + 2, input->as.string, input->bytes);
+    ravel__message *m = r->messages.at;
+    m->content = text;
+    m->bytes = bytes;
+    return RAVEL_OK;
+}
+
+static ravel_status take_instruction(ravel_rows *r) {
+    node *output = member(r, "output");
+    ravel_status status = add_instruction(r);
+    if (!status && !is_text(output)) status = ravel_error_set(r->err, RAVEL_E_DATA, "\"output\" must be a text");
+    if (!status) status = add_message(r, RAVEL__ASSISTANT, output, NULL);
+    return status ? status : encode_messages(r, 0, 0, r->train_on);
+}
+
+static ravel_status take_text(ravel_rows *r) {
+    node *text = member(r, "text");
+    if (!is_text(text)) return ravel_error_set(r->err, RAVEL_E_DATA, "\"text\" must be a text");
+    return encode_texts(r, 0, text, NULL, 1);
+}
+
+/* The forms of a row: it fits where both members are there. */
+static const struct {
+    const char *key, *other;
+    ravel_status (*take)(ravel_rows *r);
+} kinds[] = {
+    {"input_ids", NULL, take_ids},
+    {"chosen", "rejected", take_pair},
+    {"messages", NULL, take_messages},
+    {"conversations", NULL, take_conversations},
+    {"prompt", "completion", take_completion},
+    {"prompt", "response", take_completion},
+    {"instruction", "output", take_instruction},
+    {"text", NULL, take_text},
+};
+
+static ravel_status begin(ravel_rows *r, const ravel_json *doc, node *object, ravel_error *err) {
+    r->doc = doc;
+    r->object = object;
+    r->err = err;
+    r->message_count = 0;
+    memset(&r->row, 0, sizeof r->row);
+    if (object->kind != RAVEL_JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
+    node *tools = member(r, "tools");
+    if (tools && !(is_list(tools) && tools->count == 0))
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the row has tools; " RAVEL__BRIDGE);
+    return RAVEL_OK;
+}
+
+ravel_status ravel_rows_encode(ravel_rows *r, const ravel_json *doc, const ravel_json_node *object,
+                               const ravel_row **row, ravel_error *err) {
+    ravel_status status = begin(r, doc, object, err);
+    if (status) return status;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!member(r, kinds[i].key) || (kinds[i].other && !member(r, kinds[i].other))) continue;
+        status = kinds[i].take(r);
+        if (!status) *row = &r->row;
+        return status;
+    }
+    return fits_nothing(r);
+}
+
+/* ---- prompts -------------------------------------------------------------------------------------------- */
+
+static ravel_status read_prompt(ravel_rows *r) {
+    node *prompt = member(r, "prompt");
+    if (is_list(prompt)) return read_messages(r, "prompt", prompt);
+    if (is_text(prompt)) return add_message(r, RAVEL__USER, prompt, NULL);
+    if (member(r, "messages")) return read_messages(r, "messages", member(r, "messages"));
+    if (member(r, "conversations")) return read_messages(r, "conversations", member(r, "conversations"));
+    if (member(r, "instruction")) return add_instruction(r);
+    return ravel_error_set(r->err, RAVEL_E_DATA,
+                           "a row needs \"prompt\", \"messages\", \"conversations\" or \"instruction\"");
+}
+
+ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel_json_node *object,
+                               const ravel_row **row, ravel_error *err) {
+    const ravel_encoding *e;
+    ravel_status status = begin(r, doc, object, err);
+    if (!status && !r->format && is_text(member(r, "prompt"))) {
+        status = encode_texts(r, 0, member(r, "prompt"), NULL, 0);
+        if (!status) memset(r->masks[0].at, 0, (size_t)r->row.parts[0].count);
+        if (!status) *row = &r->row;
+        return status;
+    }
+    if (!status) status = read_prompt(r);
+    if (status) return status;
+    const ravel__message *messages = r->messages.at;
+    while (r->message_count && messages[r->message_count - 1].role == RAVEL__ASSISTANT) r->message_count--;
+    if (r->message_count == 0)
+        return ravel_error_set(err, RAVEL_E_DATA, "the conversation has no message before its answer");
+    if (!r->format)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE);
+    status = ravel__chat_write(r->format, r->tokenizer, messages, r->message_count, 1, &r->script, r->allocator, err);
+    if (!status) status = ravel_encoder_encode(r->encoder, r->script.text.at, r->script.bytes, 0, &e, err);
+    if (!status) status = reserve_part(r, 0, e->count);
+    if (status) return status;
+    memcpy(r->tokens[0].at, e->ids, (size_t)e->count * sizeof *e->ids);
+    memset(r->masks[0].at, 0, (size_t)e->count);
+    *row = &r->row;
+    return RAVEL_OK;
+}
+
+ravel_status ravel_rows_render(ravel_rows *r, const ravel_json *doc, const ravel_json_node *messages, int32_t answer,
+                               const char **text, size_t *bytes, ravel_error *err) {
+    r->doc = doc;
+    r->err = err;
+    r->message_count = 0;
+    if (!r->format) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "there is no chat format to write in");
+    ravel_status status = read_messages(r, "messages", messages);
+    if (!status)
+        status = ravel__chat_write(r->format, r->tokenizer, r->messages.at, r->message_count, answer != 0, &r->script,
+                                   r->allocator, err);
+    if (status) return status;
+    *text = r->script.text.at;
+    *bytes = r->script.bytes;
+    return RAVEL_OK;
+}
+
+/* ---- the object ----------------------------------------------------------------------------------------- */
+
+void ravel_rows_options_default(ravel_rows_options *options) {
+    memset(options, 0, sizeof *options);
+    options->size = sizeof *options;
+}
+
+ravel_status ravel_rows_create(const ravel_rows_options *options, ravel_rows **rows, ravel_error *err) {
+    if (!options || options->size < sizeof *options || !options->tokenizer)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "fill the options with ravel_rows_options_default first, and give a tokenizer");
+    if (options->train_on < RAVEL_TRAIN_ON_ASSISTANT || options->train_on > RAVEL_TRAIN_ON_ALL)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "train_on is %d, which is none of %s", options->train_on,
+                               RAVEL_TRAIN_ON_CHOICES);
+    ravel_rows *r = ravel__calloc(options->allocator, 1, sizeof *r);
+    if (!r) return ravel__no_memory(err, sizeof *r, "rows of text");
+    r->tokenizer = options->tokenizer;
+    r->format = options->format;
+    r->allocator = options->allocator;
+    r->train_on = options->train_on;
+    ravel_status status = ravel_encoder_create(r->tokenizer, r->allocator, &r->encoder, err);
+    if (status)
+        ravel_rows_free(r);
+    else
+        *rows = r;
+    return status;
+}
+
+void ravel_rows_free(ravel_rows *r) {
+    if (!r) return;
+    ravel__buffer *each[] = {&r->messages,  &r->script.text, &r->script.answers, &r->tokens[0],
+                             &r->tokens[1], &r->masks[0],    &r->masks[1],       &r->joined};
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) ravel__buffer_free(each[i], r->allocator);
+    ravel_encoder_free(r->encoder);
+    ravel__release(r->allocator, r, sizeof *r);
+}

@@ -1,0 +1,117 @@
+/* Tokens by text and by id, and the byte-level alphabet. */
+#include "text/tokenizer.h"
+
+#include "base/assert.h"
+#include "text/unicode.h"
+
+#include <pthread.h>
+#include <string.h>
+
+/* ---- the table ------------------------------------------------------------------------------------------ */
+
+static uint32_t hash(const char *text, size_t bytes) {
+    uint64_t h = 0xcbf29ce484222325u ^ bytes;
+    for (size_t i = 0; i < bytes; i++) h = (h ^ (unsigned char)text[i]) * 0x100000001b3u;
+    return (uint32_t)(h ^ h >> 32);
+}
+
+ravel_status ravel__vocab_init(ravel__vocab *vocab, ravel__arena *arena, int32_t size, size_t text_bytes, int64_t texts,
+                               ravel_error *err) {
+    uint32_t slots = 16;
+    while (slots < 2 * (uint64_t)texts) slots *= 2;
+    vocab->room = 2 * text_bytes + (size_t)texts;
+    vocab->tokens = ravel__arena_push(arena, (size_t)size, sizeof *vocab->tokens);
+    vocab->slots = vocab->tokens ? ravel__arena_push(arena, slots, sizeof *vocab->slots) : NULL;
+    vocab->pool = vocab->slots ? ravel__arena_push(arena, vocab->room, 1) : NULL;
+    if (!vocab->pool) return ravel__no_memory(err, (size_t)size * sizeof *vocab->tokens, "a vocabulary");
+    memset(vocab->tokens, 0, (size_t)size * sizeof *vocab->tokens);
+    memset(vocab->slots, 0, slots * sizeof *vocab->slots);
+    vocab->size = size;
+    vocab->mask = slots - 1;
+    return RAVEL_OK;
+}
+
+/* The slot that holds the text, or the empty one where it would go. */
+static uint32_t *slot_of(const ravel__vocab *vocab, const char *text, size_t bytes) {
+    uint32_t at = hash(text, bytes) & vocab->mask;
+    for (; vocab->slots[at]; at = (at + 1) & vocab->mask) {
+        const ravel__token *token = &vocab->tokens[vocab->slots[at] - 1];
+        if (token->text_bytes == bytes && memcmp(token->text, text, bytes) == 0) break;
+    }
+    return &vocab->slots[at];
+}
+
+int32_t ravel__vocab_find(const ravel__vocab *vocab, const char *text, size_t bytes) {
+    return (int32_t)*slot_of(vocab, text, bytes) - 1;
+}
+
+static char *take(ravel__vocab *vocab, size_t bytes) {
+    char *at = vocab->pool + vocab->used;
+    vocab->used += bytes;
+    RAVEL_ASSERT(vocab->used <= vocab->room);
+    return at;
+}
+
+/* The bytes of a token: through the alphabet where all its characters are of it, else its text as it is. */
+static void spell(ravel__vocab *vocab, ravel__token *token) {
+    char *bytes = take(vocab, token->text_bytes);
+    size_t count = ravel__alphabet_decode(ravel__byte_alphabet(), token->text, token->text_bytes, bytes);
+    token->bytes = count == SIZE_MAX ? token->text : bytes;
+    token->byte_count = count == SIZE_MAX ? token->text_bytes : (uint32_t)count;
+}
+
+ravel_status ravel__vocab_add(ravel__vocab *vocab, const char *text, size_t bytes, int32_t id, ravel_error *err) {
+    uint32_t *slot = slot_of(vocab, text, bytes);
+    ravel__token *token = &vocab->tokens[id];
+    if (*slot)
+        return ravel_error_set(err, RAVEL_E_DATA, "the token \"%.60s\" has two ids, %d and %d", text, (int)(*slot - 1),
+                               (int)id);
+    if (token->text)
+        return ravel_error_set(err, RAVEL_E_DATA, "the id %d is given to two tokens, \"%.60s\" and \"%.60s\"", (int)id,
+                               token->text, text);
+    char *copy = take(vocab, bytes + 1);
+    memcpy(copy, text, bytes);
+    copy[bytes] = '\0';
+    token->text = copy;
+    token->text_bytes = (uint32_t)bytes;
+    *slot = (uint32_t)id + 1;
+    spell(vocab, token);
+    return RAVEL_OK;
+}
+
+/* ---- the alphabet --------------------------------------------------------------------------------------- */
+
+static int is_printable(int byte) {
+    return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+}
+
+static ravel__alphabet byte_alphabet;
+
+static void fill_alphabet(void) {
+    ravel__alphabet *a = &byte_alphabet;
+    uint32_t next = 256;
+    memset(a->byte_of, 0xff, sizeof a->byte_of);
+    for (int byte = 0; byte < 256; byte++) {
+        uint32_t point = is_printable(byte) ? (uint32_t)byte : next++;
+        a->length[byte] = (uint8_t)ravel__utf8_put(a->text[byte], point);
+        a->byte_of[point] = (int16_t)byte;
+    }
+}
+
+const ravel__alphabet *ravel__byte_alphabet(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, fill_alphabet);
+    return &byte_alphabet;
+}
+
+size_t ravel__alphabet_decode(const ravel__alphabet *alphabet, const char *text, size_t bytes, char *out) {
+    size_t count = 0;
+    uint32_t point;
+    for (size_t at = 0; at < bytes;) {
+        at += ravel__utf8_get(text + at, &point);
+        int byte = point < sizeof alphabet->byte_of / sizeof *alphabet->byte_of ? alphabet->byte_of[point] : -1;
+        if (byte < 0) return SIZE_MAX;
+        out[count++] = (char)byte;
+    }
+    return count;
+}
