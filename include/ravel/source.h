@@ -69,6 +69,10 @@ typedef struct ravel_source_options {
     int32_t reserved;
     int64_t first_row, end_row;       /* only these rows, e.g. a training and an eval split; end 0: to the last */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the source */
+    const char *tokenizer;            /* a model folder: text becomes its tokens; NULL: bytes are the tokens */
+    const char *chat_format;          /* how conversations are written, a name; NULL: as the folder's template says */
+    int32_t train_on;                 /* ravel_train_on: what is learnt of a conversation */
+    int32_t reserved_2;
 } ravel_source_options;
 
 RAVEL_API void ravel_source_options_default(ravel_source_options *options);
@@ -88,7 +92,11 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
  *     {"prompt": "..", "response": ".."}          bytes as tokens, the prompt not to be learnt ("completion" too)
  *     {"text": ".."}                              bytes as tokens, all learnt
  * bos goes before the text, and eos, which is learnt, after it. A packed row may have labels or a loss_mask too, and
- * "prompt_length" as an array. */
+ * "prompt_length" as an array.
+ *
+ * With options.tokenizer text becomes the tokens of that model, and every form of ravel/chat.h is taken: messages,
+ * conversations, prompt and completion, instruction and output, text, chosen and rejected (two samples of a row, the
+ * chosen one first). bos and eos are then the tokenizer's. */
 RAVEL_API ravel_status ravel_source_open(const ravel_source_options *options, ravel_source **source, ravel_error *err);
 
 /* ---- the caller's own ----------------------------------------------------------------------------------- */

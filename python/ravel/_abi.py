@@ -1343,6 +1343,10 @@ ravel_source_options._fields_ = [
     ("first_row", C.c_int64),
     ("end_row", C.c_int64),
     ("allocator", C.POINTER(ravel_allocator)),
+    ("tokenizer", C.c_char_p),
+    ("chat_format", C.c_char_p),
+    ("train_on", C.c_int32),
+    ("reserved_2", C.c_int32),
 ]
 ravel_source_hooks._fields_ = [
     ("size", C.c_size_t),

@@ -26,6 +26,7 @@ void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratc
     for (int f = 0; f < RAVEL__FIELDS_MAX; f++) ravel__pile_free(&scratch->data[f], allocator);
     ravel__pile_free(&scratch->bounds, allocator);
     ravel__pile_free(&scratch->starts, allocator);
+    ravel_rows_free(scratch->rows);
 }
 
 static const ravel_json_node *member(const row *r, const char *key) {
@@ -103,6 +104,65 @@ static ravel_status read_texts(row *r, const ravel_json_node *first, const ravel
         memset((char *)r->scratch->data[RAVEL__FIELD_MASK].at + learnt, 1, (size_t)(at - learnt));
     }
     return RAVEL_OK;
+}
+
+/* ---- text by a tokenizer -------------------------------------------------------------------------------- */
+
+static ravel_status need_rows(const row *r) {
+    if (r->scratch->rows) return RAVEL_OK;
+    ravel_rows_options options;
+    ravel_rows_options_default(&options);
+    options.tokenizer = r->rules->tokenizer;
+    options.format = r->rules->format;
+    options.train_on = r->rules->train_on;
+    options.allocator = r->collector->allocator;
+    return ravel_rows_create(&options, &r->scratch->rows, r->err);
+}
+
+/* Part `part` of the encoded row goes behind `at` tokens. */
+static ravel_status put_part(row *r, const ravel_row_part *part, int64_t at) {
+    ravel__pile *ids = &r->scratch->data[RAVEL__FIELD_TOKENS], *mask = &r->scratch->data[RAVEL__FIELD_MASK];
+    ravel_status status = reserve(r, ids, at + part->count, sizeof(int32_t));
+    if (!status) status = reserve(r, mask, at + part->count, 1);
+    if (status || part->count == 0) return status;
+    memcpy((int32_t *)ids->at + at, part->tokens, (size_t)part->count * sizeof *part->tokens);
+    memcpy((char *)mask->at + at, part->loss_mask, (size_t)part->count);
+    for (int64_t i = 0; r->rules->vocab && i < part->count; i++)
+        if (part->tokens[i] >= r->rules->vocab)
+            return ravel_error_set(r->err, RAVEL_E_DATA,
+                                   "the tokenizer gives token %d, and the model has only %" PRId64, part->tokens[i],
+                                   r->rules->vocab);
+    return RAVEL_OK;
+}
+
+/* Chosen and rejected are two samples of the row. */
+static ravel_status set_pair(row *r, int64_t first, int64_t both) {
+    const int64_t bounds[] = {0, first, both};
+    ravel_status status = reserve(r, &r->scratch->bounds, 3, sizeof *bounds);
+    if (!status) status = reserve(r, &r->scratch->starts, 3, sizeof *bounds);
+    if (status) return status;
+    memcpy(r->scratch->bounds.at, bounds, sizeof bounds);
+    memcpy(r->scratch->starts.at, bounds, sizeof bounds);
+    r->parts = 2;
+    return RAVEL_OK;
+}
+
+static ravel_status read_by_tokenizer(row *r) {
+    const ravel_row *encoded;
+    ravel_error inner = RAVEL_ERROR_INIT;
+    ravel_status status = need_rows(r);
+    if (status) return status;
+    status = ravel_rows_encode(r->scratch->rows, r->doc, r->root, &encoded, &inner);
+    if (status == RAVEL_E_UNSUPPORTED && !r->rules->format && r->rules->no_format)
+        return ravel_error_set(r->err, status, "%s", r->rules->no_format);
+    if (status) return ravel_error_set(r->err, status, "%s", inner.message);
+    const ravel_row_part *parts = encoded->parts;
+    status = put_part(r, &parts[0], 0);
+    r->tokens = parts[0].count;
+    if (status || !encoded->pair) return status;
+    status = put_part(r, &parts[1], r->tokens);
+    r->tokens += parts[1].count;
+    return status ? status : set_pair(r, parts[0].count, r->tokens);
 }
 
 /* ---- what is to be learnt ------------------------------------------------------------------------------- */
@@ -274,10 +334,12 @@ static ravel_status read_tokens(row *r) {
         if (!status) status = read_parts(r);
         return status ? status : read_mask(r);
     }
+    if (r->rules->tokenizer) return read_by_tokenizer(r);
     if (is_text(prompt) && is_text(response)) return read_texts(r, prompt, response);
     if (is_text(text)) return read_texts(r, text, NULL);
     return ravel_error_set(r->err, RAVEL_E_DATA,
-                           "a row needs \"input_ids\", or text as \"text\" or as \"prompt\" and \"response\"");
+                           "a row needs \"input_ids\", or text as \"text\" or as \"prompt\" and \"response\"; "
+                           "conversations need a tokenizer");
 }
 
 static ravel_status put(const row *r) {

@@ -4,16 +4,23 @@
 
 #include "feed/source.h"
 
+#include <ravel/chat.h>
+
 /* A reader's memory for rows. */
 typedef struct ravel__row_scratch {
     ravel_json *doc;
     ravel__pile data[RAVEL__FIELDS_MAX]; /* the row's arrays, as the fields want them */
     ravel__pile bounds, starts;          /* int64_t, of packed rows */
+    ravel_rows *rows;                    /* NULL: no row of text yet, or no tokenizer */
 } ravel__row_scratch;
 
 typedef struct ravel__row_rules {
     int64_t vocab; /* 0: any */
     int32_t bos, eos;
+    const ravel_tokenizer *tokenizer; /* NULL: bytes are tokens */
+    const ravel_chat_format *format;  /* NULL: conversations are refused, with the sentence `no_format` */
+    int32_t train_on;
+    const char *no_format;
 } ravel__row_rules;
 
 void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch);

@@ -1,6 +1,8 @@
 /* The front of every source: fields, row ranges, readers, what happens to bad rows. The kinds are in source_*.c. */
 #include "feed/source.h"
 
+#include <ravel/chat.h>
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +26,12 @@ static const ravel_option table[] = {
      "what to do with a row that cannot be used"},
     {"first-row", RAVEL_OPTION_I64, AT(first_row), "0", 0, 1e15, NULL, "use only the rows from this one on"},
     {"end-row", RAVEL_OPTION_I64, AT(end_row), "0", 0, 1e15, NULL, "use only the rows before this one, 0: to the last"},
+    {"tokenizer", RAVEL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, "FOLDER",
+     "text becomes the tokens of this model folder (tokenizer.json); without it, bytes"},
+    {"chat-format", RAVEL_OPTION_STRING, AT(chat_format), NULL, 0, 0, "NAME",
+     "how conversations are written, such as chatml; without it, as the folder's chat template says"},
+    {"train-on", RAVEL_OPTION_ENUM, AT(train_on), "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES,
+     "what is learnt of a conversation: every answer, the last one, or every token"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 #undef AT

@@ -21,6 +21,8 @@ typedef struct jsonl_source {
     int64_t *begins; /* [rows] */
     int64_t rows;
     ravel__row_rules rules;
+    ravel_tokenizer *tokenizer; /* NULL: text is bytes */
+    ravel_error no_format;      /* why conversations cannot be written */
 } jsonl_source;
 
 static const char *line_end(const char *at, const char *end) {
@@ -82,6 +84,7 @@ static void jsonl_scratch_free(const ravel_allocator *allocator, void *scratch) 
 static void jsonl_close(ravel_source *source) {
     jsonl_source *s = (jsonl_source *)source;
     ravel__map_close(&s->map);
+    ravel_tokenizer_free(s->tokenizer);
     ravel__release(source->allocator, s->path, s->path_bytes);
     ravel__release(source->allocator, s->begins, (size_t)s->rows * sizeof *s->begins);
 }
@@ -99,16 +102,37 @@ static ravel_status build_index(jsonl_source *s, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* A template that is not known is an error only of rows that are conversations. */
+static ravel_status open_tokenizer(jsonl_source *s, const ravel_source_options *options, ravel_error *err) {
+    ravel__row_rules *rules = &s->rules;
+    if (!options->tokenizer && !options->chat_format) return RAVEL_OK;
+    if (!options->tokenizer || options->bos >= 0 || options->eos >= 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               options->tokenizer ? "bos and eos are the tokenizer's; leave them out"
+                                                  : "a chat format needs a tokenizer");
+    ravel_status status = ravel_tokenizer_open(options->tokenizer, s->base.allocator, &s->tokenizer, err);
+    if (status) return status;
+    rules->tokenizer = s->tokenizer;
+    rules->train_on = options->train_on;
+    rules->no_format = s->no_format.message;
+    if (!options->chat_format)
+        (void)ravel_chat_format_of(s->tokenizer, &rules->format, &s->no_format);
+    else if (!(rules->format = ravel_chat_format_named(options->chat_format)))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%s\"", options->chat_format);
+    return RAVEL_OK;
+}
+
 static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *options, ravel_error *err) {
     s->path_bytes = strlen(options->data) + 1;
     s->path = ravel__alloc(s->base.allocator, s->path_bytes);
     if (!s->path) return ravel__no_memory(err, s->path_bytes, "the name of a file");
     memcpy(s->path, options->data, s->path_bytes);
-    s->rules = (ravel__row_rules){options->vocab, options->bos, options->eos};
+    s->rules = (ravel__row_rules){.vocab = options->vocab, .bos = options->bos, .eos = options->eos};
     ravel_status status = ravel__map_open(options->data, &s->map, err);
     size_t first = s->map.bytes < RAVEL__FOREIGN_BYTES ? s->map.bytes : RAVEL__FOREIGN_BYTES;
     if (!status) status = ravel__foreign_check(options->data, s->map.data, first, 0, err);
     if (!status) status = build_index(s, err);
+    if (!status) status = open_tokenizer(s, options, err);
     return status ? status : ravel__source_range(&s->base, s->rows, options, err);
 }
 

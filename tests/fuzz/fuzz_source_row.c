@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         {.name = "logp", .kind = RAVEL_FIELD_STEP, .dtype = RAVEL_F32, .width = 1},
         {.name = "top", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I64, .width = 2},
     };
-    const ravel__row_rules rules = {0, 256, 257};
+    const ravel__row_rules rules = {.bos = 256, .eos = 257};
     ravel__row_scratch scratch;
     ravel_collector collector;
     ravel_error err = RAVEL_ERROR_INIT;
