@@ -9,6 +9,7 @@
  *                   self       one rank
  *                   threads    N ranks inside this process; receivers copy straight from the sender's array
  *                   mpi        N processes, Open MPI or MPICH, started by mpirun or srun
+ *                   tcp        N processes that find one another at a rendezvous; started by hand, srun or torchrun
  *                   callbacks  the caller's own functions (torch.distributed, mpi4py, ...)
  *
  * The calling loop, the same over every back end:
@@ -77,6 +78,14 @@ typedef struct ravel_comm_options {
     int32_t reserved;                 /* 0 */
     const char *module;               /* mpi: file of the module; NULL: RAVEL_MPI_MODULE, else looked for */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the communicator and all split from it */
+    const char *comm;                 /* what ravel_comm_open("auto") opens: auto, self, mpi or tcp */
+    /* tcp. Where they are not given, Slurm's or torchrun's environment says rank, ranks and rendezvous. */
+    const char *rendezvous; /* host:port, unix:/path or file:/path: where rank 0 listens, and the others find it */
+    const char *listen;     /* address that this rank listens at; NULL: the one that leads to the rendezvous */
+    const char *allow;      /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
+    const char *token_file; /* file with the shared token; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE */
+    int32_t rank;           /* -1: the launcher's, else any that is free */
+    int32_t ranks;          /* 0: the launcher's */
 } ravel_comm_options;
 
 RAVEL_API void ravel_comm_options_default(ravel_comm_options *options);
@@ -106,10 +115,19 @@ RAVEL_API ravel_status ravel_comm_threads(int32_t count, const ravel_comm_option
  * in this process as if nothing had been; end it. */
 RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 
-/* "mpi" where the environment says that a launcher started this process as one of several ranks, else "self". */
+/* Processes that nobody launched together: over TCP, and Unix sockets inside a machine. options.rendezvous, ranks and rank
+ * say where they meet; where they are not given, Slurm or torchrun does. The ranks prove to one another that they know the
+ * same token, which is needed as soon as one listens beyond its own machine; the word "none" goes without. Nothing is
+ * encrypted. E_TIMEOUT where not all ranks came in time, E_ARGUMENT says what is missing. See docs/comm.md. */
+RAVEL_API ravel_status ravel_comm_tcp(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
+
+/* What "auto" means here: options.comm where it is not "auto"; "tcp" where a rendezvous or a number of ranks is given; "mpi"
+ * under mpirun or srun --mpi; "tcp" under srun or torchrun; else "self". options may be NULL. */
+RAVEL_API const char *ravel_comm_auto_kind(const ravel_comm_options *options);
+/* ravel_comm_auto_kind(NULL). */
 RAVEL_API const char *ravel_comm_world_kind(void);
 
-/* "self", "mpi", or "auto" for whichever ravel_comm_world_kind says. */
+/* "self", "mpi", "tcp", or "auto" for whichever ravel_comm_auto_kind says. */
 RAVEL_API ravel_status ravel_comm_open(const char *kind, const ravel_comm_options *options, ravel_comm **comm,
                                        ravel_error *err);
 
@@ -131,7 +149,7 @@ RAVEL_API void ravel_comm_abort(ravel_comm *comm, const ravel_error *why);
 
 RAVEL_API int32_t ravel_comm_rank(const ravel_comm *comm);
 RAVEL_API int32_t ravel_comm_size(const ravel_comm *comm);
-/* "self", "threads", "mpi" or "callbacks"; static. */
+/* "self", "threads", "mpi", "tcp" or "callbacks"; static. */
 RAVEL_API const char *ravel_comm_kind(const ravel_comm *comm);
 /* The number that `rank` of this communicator has in the one that all splitting began with. */
 RAVEL_API int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank);

@@ -94,8 +94,9 @@ typedef struct ravel__backend {
     const char *name;
     size_t request_bytes; /* of ravel_request.state */
     uint32_t reduces;     /* 1 << kind of the reductions that start takes; the front makes the rest from the others */
+    int64_t exact_bytes;  /* start also takes all-reduces of integers up to this size: their order does not matter */
 
-    /* Begins the operation. Must not wait for a peer (callbacks may). On failure nothing was begun, and the sentence
+    /* Begins the operation. Must not wait for a peer (collectives of callbacks do). On failure nothing was begun, and the sentence
      * is in request->why. May already find it done. */
     ravel_status (*start)(ravel_comm *comm, ravel_request *request);
     /* Makes progress and says in *done whether it is over; a failed one returns its status. Never waits. */

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/number.h"
+#include "comm/launch.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,6 +28,19 @@ static const ravel_option option_table[] = {
      "Compare what the ranks ask for before any data moves."},
     {"mpi-module", RAVEL_OPTION_STRING, OFFSET(module), NULL, 0, 0, NULL,
      "File of the MPI module; by default RAVEL_MPI_MODULE, else the one that fits the launcher."},
+    {"comm", RAVEL_OPTION_STRING, OFFSET(comm), "auto", 0, 0, NULL,
+     "How ranks in several processes reach one another: auto, self, mpi or tcp."},
+    {"rendezvous", RAVEL_OPTION_STRING, OFFSET(rendezvous), NULL, 0, 0, NULL,
+     "tcp: where the ranks meet: host:port, unix:/path or file:/path; by default as srun or torchrun say."},
+    {"comm-rank", RAVEL_OPTION_I32, OFFSET(rank), "-1", -1, 1 << 20, NULL,
+     "tcp: this process's rank; -1: the launcher's, else any that is free."},
+    {"comm-ranks", RAVEL_OPTION_I32, OFFSET(ranks), "0", 0, 1 << 20, NULL, "tcp: number of ranks; 0: the launcher's."},
+    {"comm-listen", RAVEL_OPTION_STRING, OFFSET(listen), NULL, 0, 0, NULL,
+     "tcp: address to listen at, like 10.0.0.5:0; by default the one that leads to the rendezvous."},
+    {"comm-allow", RAVEL_OPTION_STRING, OFFSET(allow), NULL, 0, 0, NULL,
+     "tcp: networks that may connect, like 10.0.0.0/8,fd00::/8; by default any that knows the token."},
+    {"comm-token-file", RAVEL_OPTION_STRING, OFFSET(token_file), NULL, 0, 0, NULL,
+     "tcp: file with the shared token; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE."},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -361,10 +375,25 @@ ravel_status ravel_comm_dup(ravel_comm *comm, ravel_comm **child, ravel_error *e
 
 /* ---- opening by name ------------------------------------------------------------------------------------ */
 
+const char *ravel_comm_auto_kind(const ravel_comm_options *options) {
+    return ravel__launch_kind(options);
+}
+
+const char *ravel_comm_world_kind(void) {
+    return ravel__launch_kind(NULL);
+}
+
 ravel_status ravel_comm_open(const char *kind, const ravel_comm_options *options, ravel_comm **comm, ravel_error *err) {
-    if (strcmp(kind, "auto") == 0) kind = ravel_comm_world_kind();
-    if (strcmp(kind, "self") == 0) return ravel_comm_self(options, comm, err);
-    if (strcmp(kind, "mpi") == 0) return ravel_comm_mpi(options, comm, err);
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no communicator \"%.40s\"; it must be auto, self or mpi",
-                           kind);
+    static const struct {
+        const char *name;
+        ravel_status (*open)(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
+    } kinds[] = {{"self", ravel_comm_self}, {"mpi", ravel_comm_mpi}, {"tcp", ravel_comm_tcp}};
+    ravel_comm_options o;
+    ravel_status status = ravel__comm_options_take(options, &o, err);
+    if (status) return status;
+    if (!kind || strcmp(kind, "auto") == 0) kind = ravel__launch_kind(&o);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kind, kinds[i].name) == 0) return kinds[i].open(&o, comm, err);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "there is no communicator \"%.40s\"; it must be auto, self, mpi or tcp", kind);
 }

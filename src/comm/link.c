@@ -5,6 +5,7 @@
 #include "base/clock.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { EVENTS = 64, TICK_NS = 250000000 };
@@ -190,6 +192,32 @@ ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t by
     if (bytes > 0) memcpy(hub->hello, hello, (size_t)bytes);
     hub->hello_bytes = bytes;
     return RAVEL_OK;
+}
+
+void ravel__hub_set_once(ravel__hub *hub, int32_t once) {
+    hub->options.once = once;
+}
+
+int ravel__hub_fd(const ravel__hub *hub) {
+    return hub->epoll;
+}
+
+/* Bytes that the kernel has not got rid of. */
+static int64_t in_kernel(const ravel__link *link) {
+    int bytes = 0;
+    return link->fd >= 0 && link->is_tcp && ioctl(link->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+int ravel__hub_drain(ravel__hub *hub, double seconds) {
+    int64_t end = ravel__clock_ns() + (int64_t)(seconds * SECOND);
+    for (;;) {
+        int64_t left = 0;
+        for (const ravel__link *l = hub->links; l; l = l->next)
+            if (l->state == LINK_UP && !l->mute) left += l->unsent + in_kernel(l);
+        if (left == 0) return 1;
+        if (ravel__clock_ns() > end) return 0;
+        (void)ravel__hub_poll(hub, 0.001, NULL, NULL);
+    }
 }
 
 void ravel__hub_wake(ravel__hub *hub) {

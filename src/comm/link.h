@@ -46,6 +46,7 @@ typedef struct ravel__hub_options {
     int32_t open;      /* 1: listen beyond this machine without a token */
     int32_t max_links; /* accepted ones; more are refused */
     int64_t max_body;  /* bytes of the longest message that is taken */
+    int32_t once;      /* 1: a refused connection is not tried again */
     double handshake;  /* seconds that an accepted connection may take to prove itself */
     double heartbeat;  /* seconds between heartbeats; 0: none */
     double silence;    /* seconds without a byte after which a peer is lost; 0: never */
@@ -84,6 +85,8 @@ ravel_status ravel__hub_open(const ravel__hub_options *options, const ravel__hub
 void ravel__hub_free(ravel__hub *hub);
 /* The addresses it listens on, comma-separated, with the real ports; "": none. Belongs to the hub. */
 const char *ravel__hub_address(const ravel__hub *hub);
+/* From now on refused connections are not tried again (once = 1), or are. */
+void ravel__hub_set_once(ravel__hub *hub, int32_t once);
 /* What accepted peers get as hello: copied; at most 1024 bytes. */
 ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t bytes, ravel_error *err);
 
@@ -95,6 +98,12 @@ ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void
 /* Moves bytes and calls handlers, then returns; waits at most `seconds` where there is nothing to do. *events (may be
  * NULL): handlers that were called. Fails only where the system does. Handlers may send, connect and close, not poll. */
 ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, ravel_error *err);
+/* Polls until everything that was sent is with the peers' kernels, `seconds` at most; then most links can be closed without
+ * losing what they carry. 1: it is. */
+int ravel__hub_drain(ravel__hub *hub, double seconds);
+/* A descriptor that is readable while ravel__hub_poll has something to do (but timers), for another event loop; any thread
+ * may wait for it. */
+int ravel__hub_fd(const ravel__hub *hub);
 /* Ends a poll that waits; from any thread. */
 void ravel__hub_wake(ravel__hub *hub);
 
@@ -103,6 +112,12 @@ void ravel__hub_wake(ravel__hub *hub);
  * E_ARGUMENT: longer than the peer takes. E_STATE: the link is not up or is lost; `down` says why. */
 ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
                               ravel_error *err);
+/* Gives up a send: its body is the caller's again at once, and `sent` is not called. What is left of it goes out of a copy,
+ * since the peer counts on it. 0: no memory for that, and the link is lost. */
+int ravel__link_detach(ravel__link *link, void *token);
+/* Gives up the place of the body that is being received, if it is `body`: the rest is read and dropped, and `message` gets
+ * NULL. */
+void ravel__link_forget(ravel__link *link, const void *body);
 /* Bytes that were given to send and are not yet with the system. */
 int64_t ravel__link_unsent(const ravel__link *link);
 /* Says goodbye with a reason, best effort, and closes. No `down`; the link and what was queued on it are gone. Any handler

@@ -120,6 +120,8 @@ static ssize_t write_once(ravel__link *link) {
 
 void ravel__link_write(ravel__link *link) {
     int64_t moved = 0;
+    if (link->writing) return;
+    link->writing = 1;
     while (link->first && !link->mute && moved < TURN_BYTES && link->fd >= 0) {
         ssize_t sent = write_once(link);
         if (sent < 0 && errno == EINTR) continue;
@@ -128,6 +130,7 @@ void ravel__link_write(ravel__link *link) {
         moved += sent;
         advance(link, sent);
     }
+    link->writing = 0;
     if (moved) link->last_out_ns = ravel__clock_ns();
     int wants = link->first && !link->mute;
     if (link->fd >= 0 && wants != link->wants_out) (void)ravel__link_watch(link, 0, wants);
@@ -155,6 +158,33 @@ ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, con
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s takes messages of at most %llu bytes, not %lld", link->peer,
                                (unsigned long long)link->most_out, (long long)head->bytes);
     return ravel__link_frame(link, RAVEL__FRAME_MESSAGE, head, body, token, err);
+}
+
+int ravel__link_detach(ravel__link *link, void *token) {
+    link_out **at = &link->first;
+    while (*at && (*at)->token != token) at = &(*at)->next;
+    link_out *o = *at;
+    if (!o) return 1;
+    int64_t sent = o->done > o->head_bytes ? o->done - o->head_bytes : 0, left = o->bytes - sent;
+    link_out *copy = ravel__alloc(link->hub->options.allocator, sizeof *o + (size_t)left);
+    if (!copy) {
+        o->token = NULL;
+        ravel__link_lose(link, "out of memory");
+        return 0;
+    }
+    *copy = *o;
+    if (left > 0) memcpy(copy + 1, o->body + sent, (size_t)left);
+    copy->body = (const uint8_t *)(copy + 1) - sent; /* what was sent is not looked at again */
+    copy->reserved = left;
+    copy->token = NULL;
+    *at = copy;
+    if (link->last == o) link->last = copy;
+    free_out(link, o);
+    return 1;
+}
+
+void ravel__link_forget(ravel__link *link, const void *body) {
+    if (link->body == body) link->body = NULL;
 }
 
 /* ---- in ------------------------------------------------------------------------------------------------- */

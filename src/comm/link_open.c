@@ -175,6 +175,12 @@ void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
     link->in_at = link->in_end = link->theirs_bytes = 0;
     ravel__link_free_queue(link);
     int more = *link->next_address != '\0'; /* the next one at once */
+    if (!more && link->hub->options.once) {
+        char why[LINK_WHY];
+        (void)snprintf(why, sizeof why, "%s", link->trouble);
+        ravel__link_lose(link, why);
+        return;
+    }
     if (!more) link->next_address = link->addresses;
     link->retry_ns = more ? now : now + link->pause_ns;
     if (!more && link->pause_ns < PAUSE_MOST_NS) link->pause_ns *= 2;

@@ -47,6 +47,7 @@ struct ravel__link {
     int32_t connects;  /* this side began */
     int32_t was_up;    /* `up` was called */
     int32_t wants_out; /* epoll was asked for room to write */
+    int32_t writing;   /* ravel__link_write is running: what is queued meanwhile goes out with it */
     int32_t mute;      /* writing failed: only what still comes is read, which says why */
     int32_t is_tcp;
     int64_t deadline_ns, retry_ns, pause_ns;

@@ -29,10 +29,6 @@ static const struct launcher *find_launcher(void) {
     return NULL;
 }
 
-const char *ravel_comm_world_kind(void) {
-    return find_launcher() ? "mpi" : "self";
-}
-
 static int32_t promised_ranks(const struct launcher *launcher) {
     const char *text = launcher && launcher->size ? getenv(launcher->size) : NULL;
     return text ? (int32_t)strtol(text, NULL, 10) : 0;

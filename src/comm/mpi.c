@@ -1,276 +1,357 @@
 /* MPI as a wire (comm/wire.h): the only file that sees <mpi.h>. It is compiled once against Open MPI and once against
- * MPICH, into a module that libravel loads. No thought is given here to ranks that die, to deadlines or to what ranks
- * disagree about: that is remote.c's.
+ * MPICH, into a module that libravel loads. Matching, collectives, deadlines and lost ranks are remote.c's; of MPI it
+ * needs Isend, Irecv and Test.
  *
- * A bundle is an array of MPI requests with what each receive must bring. Whatever is in it may still be in MPI's hands
- * when remote.c gives it up, so it comes from malloc and is then never freed. */
+ *     frames      tag 0, into a ring of receives that take whoever comes first; looked at in the order in which they were
+ *                 posted, so that one peer's frames stay in order
+ *     transfers   tag 1 + low bits of the token, in pieces of chunk_bytes; the receive is posted before the sender knows
+ *                 the token
+ *
+ * A net is one duplicate of MPI_COMM_WORLD, made without blocking, so that the first meeting has a deadline. It is not
+ * freed again: that would be collective, and the others may be gone. Whatever MPI may still hold comes from malloc. */
 #include <mpi.h>
 
 #include "comm/wire.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-struct ravel__channel {
+enum { RING = 16, FRAME_MOST = 8192 + 64, SLOT_MASK = (1 << 14) - 1 };
+
+typedef struct outgoing {
+    struct outgoing *next;
+    MPI_Request request;
+    char data[];
+} outgoing;
+
+typedef struct moving { /* a transfer */
+    struct moving *next;
+    ravel__transfer *t;
+    int count, sends;
+    MPI_Request requests[];
+} moving;
+
+struct ravel__net {
+    ravel__net *next; /* in the list of closed ones */
     MPI_Comm comm;
+    ravel__sink sink;
+    int rank, size;
+    int64_t chunk;
+    MPI_Request ring[RING];
+    char *frames; /* [RING * FRAME_MOST] */
+    int head;
+    outgoing *sent, **sent_end;
+    moving *moving;
 };
 
-typedef struct inside {
-    MPI_Request *requests; /* [room] */
-    MPI_Status *statuses;  /* [room] */
-    int *expect;           /* [room] bytes that a receive must bring, -1: it is none */
-    int32_t room, lists_room;
-    int *lists; /* [lists_room] counts and places of a gather */
-} inside;
+static struct {
+    int ours, broken; /* MPI was initialised here; a rank is lost */
+    int64_t patience_ns;
+    ravel__net *closed; /* still receive, until MPI ends: MPI minds messages that nobody takes */
+} process;
 
 #pragma GCC visibility push(default)
 const ravel__wire *ravel_wire(void);
 #pragma GCC visibility pop
 
+static int64_t now_ns(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void nap(int64_t ns) {
+    struct timespec t = {0, (long)(ns < 50000 ? ns : 50000)};
+    (void)nanosleep(&t, NULL);
+}
+
+static int say(int code, char *why) {
+    int length = 0;
+    char words[MPI_MAX_ERROR_STRING];
+    if (code == MPI_SUCCESS) return 0;
+    if (MPI_Error_string(code, words, &length)) length = snprintf(words, sizeof words, "code %d", code);
+    (void)snprintf(why, 480, "%.*s", length < 400 ? length : 400, words);
+    return RAVEL__WIRE_BROKEN;
+}
+
+/* Until the request is over; 0 where the deadline came first. */
+static int wait_until(MPI_Request *request, int64_t deadline_ns, int *code) {
+    int flag = 0;
+    for (int64_t round = 0;; round++) {
+        *code = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+        if (*code || flag) return 1;
+        if (now_ns() > deadline_ns) return 0;
+        if (round > 200) nap(20000);
+    }
+}
+
+/* *flag: all of them are over. */
+static int test_all(MPI_Request *requests, int count, int *flag) {
+    *flag = 1;
+    for (int i = 0; i < count; i++) {
+        int one = 0, code = MPI_Test(&requests[i], &one, MPI_STATUS_IGNORE);
+        if (code) return code;
+        *flag &= one;
+    }
+    return MPI_SUCCESS;
+}
+
 /* ---- beginning and end ---------------------------------------------------------------------------------- */
 
-static int wire_begin(int32_t *rank, int32_t *size, int32_t *ours) {
-    int flag = 0, provided = 0, me = 0, all = 1;
-    *ours = 0;
+static void finalise(void);
+
+static int begin(ravel__wire_open *how) {
+    int flag = 0, level = MPI_THREAD_SINGLE;
     if (MPI_Finalized(&flag) || flag) return RAVEL__WIRE_OVER;
-    if (MPI_Initialized(&flag) == MPI_SUCCESS && !flag) {
-        int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
-        if (code) return code;
-        if (provided < MPI_THREAD_SERIALIZED) return RAVEL__WIRE_THREADS;
-        (void)MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-        *ours = 1;
+    if (MPI_Initialized(&flag) == MPI_SUCCESS && flag) { /* by the program: for which threads? */
+        (void)MPI_Query_thread(&level);
+        how->one_thread = level < MPI_THREAD_SERIALIZED;
+        return 0;
     }
-    (void)MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    (void)MPI_Comm_size(MPI_COMM_WORLD, &all);
-    *rank = me;
-    *size = all;
+    int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    if (code) return say(code, how->why);
+    if (level < MPI_THREAD_SERIALIZED) return RAVEL__WIRE_THREADS;
+    (void)MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    process.ours = 1;
+    (void)atexit(finalise);
     return 0;
 }
 
-static int wire_is_over(void) {
+static int post_ring(ravel__net *net, int i) {
+    return MPI_Irecv(net->frames + (size_t)i * FRAME_MOST, FRAME_MOST, MPI_BYTE, MPI_ANY_SOURCE, 0, net->comm,
+                     &net->ring[i]);
+}
+
+/* The duplicate, by the deadline. What MPI still works on when that has passed is kept. */
+static int duplicate(ravel__net *net, ravel__wire_open *how) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Comm_idup(MPI_COMM_WORLD, &net->comm, &request), test = 0;
+    double seconds = (double)(how->deadline_ns - now_ns()) / 1e9;
+    if (code) return say(code, how->why);
+    if (!wait_until(&request, how->deadline_ns, &test)) {
+        (void)snprintf(how->why, sizeof how->why, "not all ranks came to the first meeting within %.3g s", seconds);
+        return RAVEL__WIRE_TIMEOUT;
+    }
+    if (test) return say(test, how->why);
+    (void)MPI_Comm_set_errhandler(net->comm, MPI_ERRORS_RETURN);
+    for (int i = 0; i < RING && !code; i++) code = post_ring(net, i);
+    return say(code, how->why);
+}
+
+static int wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank, int32_t *size) {
+    int code = begin(how);
+    if (code) return code;
+    ravel__net *net = calloc(1, sizeof *net);
+    char *frames = calloc(RING, FRAME_MOST);
+    if (!net || !frames) {
+        free(net);
+        free(frames);
+        return RAVEL__WIRE_MEMORY;
+    }
+    net->sink = how->sink, net->chunk = how->chunk_bytes, net->frames = frames;
+    net->sent_end = &net->sent;
+    process.patience_ns = how->deadline_ns - now_ns();
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &net->rank);
+    (void)MPI_Comm_size(MPI_COMM_WORLD, &net->size);
+    code = duplicate(net, how);
+    if (code == RAVEL__WIRE_TIMEOUT) process.broken = 1; /* and the net is MPI's */
+    if (code) return code;
+    *out = net, *rank = net->rank, *size = net->size;
+    return 0;
+}
+
+/* ---- frames --------------------------------------------------------------------------------------------- */
+
+static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t head_bytes, const void *body,
+                      int32_t body_bytes) {
+    outgoing *o = malloc(sizeof *o + (size_t)head_bytes + (size_t)body_bytes);
+    if (!o) return RAVEL__WIRE_MEMORY;
+    memcpy(o->data, head, (size_t)head_bytes);
+    if (body_bytes > 0) memcpy(o->data + head_bytes, body, (size_t)body_bytes);
+    o->next = NULL;
+    *net->sent_end = o;
+    net->sent_end = &o->next;
+    return MPI_Isend(o->data, head_bytes + body_bytes, MPI_BYTE, peer, 0, net->comm, &o->request) ? RAVEL__WIRE_BROKEN
+                                                                                                  : 0;
+}
+
+/* Frees what has gone; at most a few looks, since most have. */
+static int sweep(ravel__net *net, char *why) {
+    outgoing **link = &net->sent;
+    for (int looks = 0; *link && looks < 8; looks++) {
+        outgoing *o = *link;
+        int flag = 0, code = MPI_Test(&o->request, &flag, MPI_STATUS_IGNORE);
+        if (code) return say(code, why);
+        if (!flag) {
+            link = &o->next;
+            continue;
+        }
+        *link = o->next;
+        if (!o->next) net->sent_end = link;
+        free(o);
+    }
+    return 0;
+}
+
+static int take_frames(ravel__net *net, char *why) {
+    for (int taken = 0; taken < 4 * RING; taken++) {
+        MPI_Status status;
+        int flag = 0, bytes = 0, i = net->head, code = MPI_Test(&net->ring[i], &flag, &status);
+        if (code) return say(code, why);
+        if (!flag) return 0;
+        (void)MPI_Get_count(&status, MPI_BYTE, &bytes);
+        net->head = (i + 1) % RING;
+        net->sink.frame(net->sink.user, status.MPI_SOURCE, net->frames + (size_t)i * FRAME_MOST, bytes);
+        code = post_ring(net, i);
+        if (code) return say(code, why);
+    }
+    return 0;
+}
+
+/* ---- transfers ------------------------------------------------------------------------------------------ */
+
+static int begin_transfer(ravel__net *net, ravel__transfer *t, int sends) {
+    int tag = 1 + (int)(t->token & SLOT_MASK);
+    int64_t count = (t->bytes + net->chunk - 1) / net->chunk;
+    moving *m = malloc(sizeof *m + (size_t)count * sizeof *m->requests);
+    if (!m) return RAVEL__WIRE_MEMORY;
+    *m = (moving){net->moving, t, 0, sends};
+    net->moving = m;
+    t->state = RAVEL__TRANSFER_RUNS;
+    t->inside[0] = m;
+    for (int64_t at = 0; at < t->bytes; at += net->chunk, m->count++) {
+        int part = (int)(t->bytes - at < net->chunk ? t->bytes - at : net->chunk);
+        char *piece = (char *)t->data + at;
+        MPI_Request *r = &m->requests[m->count];
+        int code = sends ? MPI_Isend(piece, part, MPI_BYTE, t->peer, tag, net->comm, r)
+                         : MPI_Irecv(piece, part, MPI_BYTE, t->peer, tag, net->comm, r);
+        if (code) return RAVEL__WIRE_BROKEN;
+    }
+    return 0;
+}
+
+static int wire_send(ravel__net *net, ravel__transfer *t) {
+    return begin_transfer(net, t, 1);
+}
+
+static int wire_recv(ravel__net *net, ravel__transfer *t) {
+    return begin_transfer(net, t, 0);
+}
+
+static void forget(ravel__net *net, moving *m) {
+    moving **link = &net->moving;
+    while (*link && *link != m) link = &(*link)->next;
+    if (*link) *link = m->next;
+    free(m);
+}
+
+static int wire_cancel(ravel__net *net, ravel__transfer *t) {
+    moving *m = t->inside[0];
     int flag = 0;
-    return MPI_Finalized(&flag) || flag;
-}
-
-static void wire_end(void) {
-    (void)MPI_Finalize();
-}
-
-static void wire_describe(int code, char *text, size_t bytes) {
-    char words[MPI_MAX_ERROR_STRING];
-    int length = 0;
-    if (code < 0 || MPI_Error_string(code, words, &length)) length = snprintf(words, sizeof words, "code %d", code);
-    (void)snprintf(text, bytes, "%.*s", length, words);
-}
-
-/* ---- channels ------------------------------------------------------------------------------------------- */
-
-/* Makes a channel of what MPI made, unless it failed. */
-static int adopt(int code, MPI_Comm comm, ravel__channel **channel) {
-    if (code) return code;
-    code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    ravel__channel *made = code ? NULL : calloc(1, sizeof *made);
-    if (!made) {
-        (void)MPI_Comm_free(&comm);
-        return code ? code : RAVEL__WIRE_MEMORY;
-    }
-    made->comm = comm;
-    *channel = made;
-    return 0;
-}
-
-static MPI_Comm comm_of(const ravel__channel *channel) {
-    return channel ? channel->comm : MPI_COMM_WORLD;
-}
-
-static int wire_dup(ravel__channel *from, ravel__channel **channel) {
-    MPI_Comm comm = MPI_COMM_NULL;
-    int code = MPI_Comm_dup(comm_of(from), &comm);
-    return adopt(code, comm, channel);
-}
-
-static int wire_group(ravel__channel *from, const int32_t *members, int32_t count, int32_t tag,
-                      ravel__channel **channel) {
-    MPI_Group all, some;
-    MPI_Comm comm = MPI_COMM_NULL;
-    int code = MPI_Comm_group(from->comm, &all);
-    if (code) return code;
-    code = MPI_Group_incl(all, count, members, &some);
-    if (!code) {
-        code = MPI_Comm_create_group(from->comm, some, tag, &comm);
-        (void)MPI_Group_free(&some);
-    }
-    (void)MPI_Group_free(&all);
-    return adopt(code, comm, channel);
-}
-
-static void wire_drop(ravel__channel *channel) {
-    (void)MPI_Comm_free(&channel->comm);
-    free(channel);
-}
-
-static void wire_abandon(ravel__channel *channel) {
-    free(channel);
-}
-
-/* ---- bundles -------------------------------------------------------------------------------------------- */
-
-/* Twice the room. Requests are handles: they can be moved while they are under way. */
-static int grow(inside *in) {
-    int32_t room = in->room ? 2 * in->room : 4;
-    if (room > INT32_MAX / 4) return 0;
-    MPI_Request *requests = realloc(in->requests, (size_t)room * sizeof(MPI_Request));
-    if (requests) in->requests = requests;
-    MPI_Status *statuses = requests ? realloc(in->statuses, (size_t)room * sizeof *statuses) : NULL;
-    if (statuses) in->statuses = statuses;
-    int *expect = statuses ? realloc(in->expect, (size_t)room * sizeof *expect) : NULL;
-    if (!expect) return 0;
-    in->expect = expect;
-    in->room = room;
+    if (t->state != RAVEL__TRANSFER_RUNS) return 1;
+    for (int i = 0; i < m->count && !m->sends; i++)
+        if (m->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&m->requests[i]);
+    for (int tries = 0; tries < 1000 && !flag; tries++)
+        if (test_all(m->requests, m->count, &flag)) break;
+    if (!flag) return 0;
+    forget(net, m);
+    *t = (ravel__transfer){0};
     return 1;
 }
 
-/* The place of the next request; NULL: no memory. */
-static MPI_Request *next_request(ravel__bundle *bundle, int expect) {
-    if (!bundle->inside) bundle->inside = calloc(1, sizeof(inside));
-    inside *in = bundle->inside;
-    if (!in || ((!in->expect || bundle->count == in->room) && !grow(in))) return NULL;
-    in->expect[bundle->count] = expect;
-    in->requests[bundle->count] = MPI_REQUEST_NULL;
-    return &in->requests[bundle->count++];
-}
-
-static void wire_discard(ravel__bundle *bundle) {
-    inside *in = bundle->inside;
-    if (!in) return;
-    free(in->requests);
-    free(in->statuses);
-    free(in->expect);
-    free(in->lists);
-    free(in);
-    bundle->inside = NULL;
-}
-
-/* ---- operations ----------------------------------------------------------------------------------------- */
-
-static int wire_send(ravel__channel *channel, ravel__bundle *bundle, const void *data, int32_t bytes, int32_t peer,
-                     int32_t tag) {
-    MPI_Request *request = next_request(bundle, -1);
-    if (!request) return RAVEL__WIRE_MEMORY;
-    return MPI_Isend(data, bytes, MPI_BYTE, peer, tag, channel->comm, request);
-}
-
-static int wire_recv(ravel__channel *channel, ravel__bundle *bundle, void *data, int32_t bytes, int32_t peer,
-                     int32_t tag) {
-    MPI_Request *request = next_request(bundle, bytes);
-    if (!request) return RAVEL__WIRE_MEMORY;
-    return MPI_Irecv(data, bytes, MPI_BYTE, peer < 0 ? MPI_ANY_SOURCE : peer, tag, channel->comm, request);
-}
-
-static int wire_broadcast(ravel__channel *channel, ravel__bundle *bundle, void *data, int32_t bytes, int32_t root) {
-    MPI_Request *request = next_request(bundle, -1);
-    return request ? MPI_Ibcast(data, bytes, MPI_BYTE, root, channel->comm, request) : RAVEL__WIRE_MEMORY;
-}
-
-static int wire_gather(ravel__channel *channel, ravel__bundle *bundle, const void *send, const int64_t *sizes,
-                       void *recv) {
-    int rank = 0, ranks = 0, at = 0;
-    (void)MPI_Comm_rank(channel->comm, &rank);
-    (void)MPI_Comm_size(channel->comm, &ranks);
-    MPI_Request *request = next_request(bundle, -1);
-    inside *in = bundle->inside;
-    if (request && (!in->lists || in->lists_room < 2 * ranks)) {
-        int *lists = realloc(in->lists, 2 * (size_t)ranks * sizeof *lists);
-        if (!lists) return RAVEL__WIRE_MEMORY;
-        in->lists = lists;
-        in->lists_room = 2 * ranks;
+static int test_transfers(ravel__net *net, char *why) {
+    for (moving *m = net->moving, *next; m; m = next) {
+        int flag = 0, code = test_all(m->requests, m->count, &flag);
+        next = m->next;
+        if (code) return say(code, why);
+        if (!flag) continue;
+        m->t->state = RAVEL__TRANSFER_DONE;
+        forget(net, m);
     }
-    if (!request) return RAVEL__WIRE_MEMORY;
-    for (int r = 0; r < ranks; at += in->lists[r++]) {
-        in->lists[r] = (int)sizes[r];
-        in->lists[ranks + r] = at;
+    return 0;
+}
+
+static int wire_poll(ravel__net *net, char *why) {
+    int code = take_frames(net, why);
+    if (!code) code = test_transfers(net, why);
+    return code ? code : sweep(net, why);
+}
+
+static void wire_sleep(ravel__net *net, int64_t ns) {
+    (void)net;
+    nap(ns);
+}
+
+/* ---- closing -------------------------------------------------------------------------------------------- */
+
+/* Receives are taken back, and the net freed, unless MPI still has some of it. */
+static void end_net(ravel__net *net) {
+    int flag = 0;
+    for (int i = 0; i < RING; i++) (void)MPI_Cancel(&net->ring[i]);
+    for (int round = 0; round < 2000 && !flag; round++)
+        if (test_all(net->ring, RING, &flag)) break;
+    if (!flag || net->sent || net->moving) return;
+    free(net->frames);
+    free(net);
+}
+
+static void drop_frame(void *user, int32_t peer, const void *data, int32_t bytes) {
+    (void)user, (void)peer, (void)data, (void)bytes;
+}
+
+/* What was sent goes out. */
+static void wire_close(ravel__net *net, int32_t broken) {
+    char why[480];
+    process.broken |= broken;
+    for (int round = 0; net->sent && round < 2000; round++) {
+        if (sweep(net, why)) break;
+        if (net->sent && round > 100) nap(20000);
     }
-    return MPI_Iallgatherv(send, in->lists[rank], MPI_BYTE, recv, in->lists, in->lists + ranks, MPI_BYTE, channel->comm,
-                           request);
+    net->sink.frame = drop_frame;
+    if (process.ours)
+        net->next = process.closed, process.closed = net;
+    else
+        end_net(net);
 }
 
-static int wire_sum(ravel__channel *channel, ravel__bundle *bundle, const uint64_t *in, uint64_t *out, int32_t count) {
-    MPI_Request *request = next_request(bundle, -1);
-    if (!request) return RAVEL__WIRE_MEMORY;
-    return MPI_Iallreduce(in, out, count, MPI_UINT64_T, MPI_SUM, comm_of(channel), request);
-}
-
-/* ---- how far it is -------------------------------------------------------------------------------------- */
-
-static int class_of(int code) {
-    int class = MPI_SUCCESS;
-    if (code != MPI_SUCCESS) (void)MPI_Error_class(code, &class);
-    return class;
-}
-
-/* One request of a bundle that is over, or was when MPI stopped looking. */
-static ravel__wire_verdict judge(const MPI_Status *status, int error, int expect) {
-    int got = 0, class = class_of(error);
-    if (class == MPI_ERR_PENDING) return RAVEL__WIRE_PENDING;
-    if (class == MPI_ERR_TRUNCATE) return RAVEL__WIRE_MISMATCH;
-    if (class != MPI_SUCCESS) return RAVEL__WIRE_BROKEN;
-    if (expect < 0) return RAVEL__WIRE_DONE;
-    return MPI_Get_count(status, MPI_BYTE, &got) == MPI_SUCCESS && got == expect ? RAVEL__WIRE_DONE
-                                                                                 : RAVEL__WIRE_MISMATCH;
-}
-
-static ravel__wire_verdict wire_test(ravel__bundle *bundle, int *code) {
-    inside *in = bundle->inside;
-    int flag = 0, saw[RAVEL__WIRE_BROKEN + 1] = {0};
-    if (bundle->count == 0) return RAVEL__WIRE_DONE;
-    int all = MPI_Testall(bundle->count, in->requests, &flag, in->statuses), class = class_of(all);
-    if (all == MPI_SUCCESS && !flag) return RAVEL__WIRE_PENDING;
-    *code = all;
-    if (class != MPI_SUCCESS && class != MPI_ERR_IN_STATUS) return RAVEL__WIRE_BROKEN;
-    for (int32_t i = 0; i < bundle->count; i++) {
-        int error = all == MPI_SUCCESS ? MPI_SUCCESS : in->statuses[i].MPI_ERROR;
-        ravel__wire_verdict verdict = judge(&in->statuses[i], error, in->expect[i]);
-        if (verdict == RAVEL__WIRE_BROKEN) *code = error;
-        saw[verdict] = 1;
+/* At the end of a process that initialised MPI here: everybody meets, the last frames are read, MPI ends. Where a rank is
+ * gone, MPI is left as it is: the launcher cleans up, and says so. */
+static void finalise(void) {
+    int flag = 0, code = 0;
+    char why[480];
+    MPI_Request request = MPI_REQUEST_NULL;
+    int64_t most = (int64_t)60 * 1000000000, patience = process.patience_ns < most ? process.patience_ns : most;
+    if (process.broken || MPI_Finalized(&flag) || flag) return;
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) || !wait_until(&request, now_ns() + patience, &code) || code) return;
+    while (process.closed) {
+        ravel__net *net = process.closed;
+        process.closed = net->next;
+        for (int round = 0; round < 20; round++) {
+            if (take_frames(net, why)) break;
+            nap(20000);
+        }
+        end_net(net);
     }
-    if (saw[RAVEL__WIRE_BROKEN]) return RAVEL__WIRE_BROKEN;
-    if (saw[RAVEL__WIRE_PENDING]) return RAVEL__WIRE_TORN;
-    bundle->count = 0;
-    return saw[RAVEL__WIRE_MISMATCH] ? RAVEL__WIRE_MISMATCH : RAVEL__WIRE_DONE;
+    (void)MPI_Finalize();
 }
-
-static void wire_cancel(ravel__bundle *bundle) {
-    inside *in = bundle->inside;
-    int code;
-    for (int32_t i = 0; i < bundle->count; i++)
-        if (in->expect[i] >= 0 && in->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&in->requests[i]);
-    (void)wire_test(bundle, &code);
-}
-
-/* ---- the table ------------------------------------------------------------------------------------------ */
 
 const ravel__wire *ravel_wire(void) {
     static const ravel__wire wire = {
         .version = RAVEL__WIRE_VERSION,
         .bytes = sizeof wire,
-        .begin = wire_begin,
-        .is_over = wire_is_over,
-        .end = wire_end,
-        .describe = wire_describe,
-        .dup = wire_dup,
-        .group = wire_group,
-        .drop = wire_drop,
-        .abandon = wire_abandon,
+        .name = "mpi",
+        .frame_most = FRAME_MOST,
+        .serial = 1,
+        .open = wire_open,
+        .close = wire_close,
+        .frame = wire_frame,
         .send = wire_send,
         .recv = wire_recv,
-        .broadcast = wire_broadcast,
-        .gather = wire_gather,
-        .sum = wire_sum,
-        .test = wire_test,
         .cancel = wire_cancel,
-        .discard = wire_discard,
+        .poll = wire_poll,
+        .sleep = wire_sleep,
     };
     return &wire;
 }

@@ -364,9 +364,17 @@ ravel_status ravel_comm_ialltoallv(ravel_comm *comm, const void *send, const int
     return launch(comm, &call, request, err);
 }
 
+/* Integers give the same bits in any order. */
+static int is_exact(const ravel_comm *comm, const ravel__call *call) {
+    char kind = ravel_dtype_bytes(call->dtype) ? ravel_dtype_kind(call->dtype) : '?';
+    return call->kind == RAVEL__ALLREDUCE && comm->backend->exact_bytes > 0 && (kind == 'i' || kind == 'u') &&
+           ravel__can_reduce(call->dtype) && call->count >= 0 &&
+           call->count <= comm->backend->exact_bytes / ravel_dtype_bytes(call->dtype);
+}
+
 static ravel_status run_reduction(ravel_comm *comm, const ravel__call *call, ravel_error *err) {
-    return comm->backend->reduces >> call->kind & 1 ? ravel__comm_run(comm, call, err)
-                                                    : ravel__reduce_composite(comm, call, err);
+    return comm->backend->reduces >> call->kind & 1 || is_exact(comm, call) ? ravel__comm_run(comm, call, err)
+                                                                            : ravel__reduce_composite(comm, call, err);
 }
 
 ravel_status ravel_comm_allreduce(ravel_comm *comm, const void *send, void *recv, int64_t count, int32_t dtype,

@@ -1,34 +1,64 @@
-/* The back end whose ranks are processes: `mpi`, over the wire that mpi.c makes of it.
+/* The back end whose ranks are processes: `mpi` and `tcp`, over the wires that mpi.c and tcp.c make of them.
  *
- * Nothing here waits inside the wire (but for making channels, when all members are known to be there): every operation
- * is a job of operations that the wire begins, polled until it is done or its deadline has passed.
+ * Nothing here waits inside the wire but the opening of a world: every operation is a job of messages (remote_job.c),
+ * polled until it is done or its deadline has passed. Splitting makes no call into the wire at all: a child is an id, which
+ * every member computes by itself from its parent's id, the number of the split and the colour, so that two threads may
+ * split two communicators at once.
  *
- *     a collective      HEAD   two words are summed over all ranks: 0 where all agree (see card.c). Also a barrier
- *                       TURN   data is issued in the order of the starts, so that all ranks issue in the same order
- *                       MOVE   broadcast, gather, or sends and receives between all pairs, in pieces of chunk_bytes
- *                       OVER
- *                 or:   SIZES, CARDS   the ranks disagree: who has what is gathered for the sentence, then OVER
- *     a message         MOVE   16 bytes of header, and the data; the receiver compares
+ * State belongs to a world: what one ravel_comm_mpi or ravel_comm_tcp opened, and all that was split from it. Worlds of one
+ * process share nothing but, for MPI, a lock around the calls into it. A world that dies does not touch another.
  *
- * Death. MPI has no word for "that rank is gone", so there is one: a leave message, a small message on a channel of its own,
- * which everybody who waits listens for. A rank sends one when it leaves (with how many operations it took part in, so
- * that those still complete), raises an error, or gives up. Processes on this machine are also looked at by number. What
- * remains is found by the deadline.
- *
- * After a failure the wire may still hold buffers. Those of ours are kept for ever; where they are the caller's, no
- * further call into the wire is made by any communicator of this process. */
+ * After a failure TCP gives every buffer back. MPI cannot cancel a send that has begun: where one was given up, its world
+ * is stuck: its memory is kept, and no further call is made for that world. */
 #include "comm/remote.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/futex.h"
+#include "base/rng.h"
 
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-remote_process ravel__remote = {.lock = PTHREAD_MUTEX_INITIALIZER};
+enum { SPINS = 40, NAP_NS = 50000000, SHORT_NAP_NS = 500000, PATIENT = 44 };
+
+static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER; /* of wires that are `serial` */
+static remote_world *kept;                                      /* under it: worlds that a wire may use for ever */
+
+remote_world *ravel__remote_world(ravel_comm *comm) {
+    return remote_rank_of(comm)->world;
+}
+
+/* ---- the wire's calls ----------------------------------------------------------------------------------- */
+
+static void on_frame(void *user, int32_t peer, const void *data, int32_t bytes) {
+    remote_world *w = user;
+    remote_head h;
+    if (bytes < (int32_t)sizeof h || peer < 0 || peer >= w->size) return;
+    memcpy(&h, data, sizeof h);
+    int64_t body = bytes - (int32_t)sizeof h;
+    int carries = h.kind == FRAME_EAGER || h.kind == FRAME_FAILED;
+    if (h.magic != REMOTE_MAGIC || h.kind == 0 || h.kind >= FRAME_KINDS || body != (carries ? h.bytes : 0)) return;
+    w->contact[peer] = 1;
+    if (h.kind >= FRAME_LEFT)
+        ravel__remote_notice(w, peer, &h, (const char *)data + sizeof h);
+    else
+        ravel__match_frame(w, peer, &h, (const char *)data + sizeof h);
+}
+
+static void on_lost(void *user, int32_t peer, const char *why) {
+    remote_world *w = user;
+    if (peer >= 0 && peer < w->size) ravel__remote_peer_lost(w, peer, why);
+}
+
+void ravel__remote_poll(remote_world *w) {
+    char why[480] = "";
+    int code = w->stuck ? 0 : w->wire->poll(w->net, why);
+    if (!code) return;
+    w->broken = 1;
+    for (remote_rank *r = w->ranks; r; r = r->next) ravel__remote_fail_code(r, code, "polling", why);
+}
 
 /* ---- ends of operations --------------------------------------------------------------------------------- */
 
@@ -40,7 +70,7 @@ static ravel_status lost(remote_rank *me, ravel_request *r) {
 
 static ravel_status give_up(remote_rank *me, ravel_request *r) {
     char what[160], name[64], reason[400];
-    ravel__remote.broken = 1;
+    me->world->broken = 1;
     double seconds = (double)me->comm->timeout_ns / 1e9;
     ravel__op_describe(&r->op, what, sizeof what);
     ravel__remote_name(me->comm, me->comm->rank, name, sizeof name);
@@ -53,11 +83,26 @@ static ravel_status give_up(remote_rank *me, ravel_request *r) {
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
+/* A program that initialised MPI for one thread must stay in it. */
+static ravel_status enter(remote_world *w, ravel_error *err) {
+    if (w->one_thread && !pthread_equal(w->thread, pthread_self()))
+        return ravel_error_set(
+            err, RAVEL_E_STATE,
+            "MPI was initialised for one thread (MPI_THREAD_SINGLE or FUNNELED), so this communicator "
+            "can be used only by the thread that opened it; initialise MPI with "
+            "MPI_THREAD_SERIALIZED");
+    pthread_mutex_lock(w->lock);
+    return RAVEL_OK;
+}
+
+static void leave(remote_world *w) {
+    pthread_mutex_unlock(w->lock);
+}
+
 static ravel_status remote_start(ravel_comm *comm, ravel_request *r) {
     remote_rank *me = remote_rank_of(comm);
-    ravel_status status = RAVEL_OK;
-    pthread_mutex_lock(&ravel__remote.lock);
-    if (!ravel__remote.hopeless) ravel__remote_hear(me->world);
+    ravel_status status = enter(me->world, &r->why);
+    if (status) return status;
     *remote_job_of(r) = NULL;
     if (me->dead) {
         comm->lost_rank = me->lost;
@@ -66,90 +111,100 @@ static ravel_status remote_start(ravel_comm *comm, ravel_request *r) {
         *remote_job_of(r) = ravel__remote_begin(me, r);
         if (!*remote_job_of(r)) status = ravel__no_memory(&r->why, sizeof(remote_job), "an operation");
     }
-    pthread_mutex_unlock(&ravel__remote.lock);
+    leave(me->world);
     return status;
 }
 
-/* All ranks have joined an operation whose data moves, or that whoever failed has completed, so it can well be completed
- * after a death of the communicator, and should: the wire holds the caller's memory, and gives it back in no other way. A
- * receive can be taken back. */
+/* After a failure, data of an operation that the failing rank has completed still comes, and transfers that are under way
+ * (MPI cannot cancel them) may still end: worth `grace_ns`. A receive can be taken back. */
 static int is_worth_waiting(remote_rank *me, remote_job *j, int64_t grace_ns) {
     int64_t now = ravel__clock_ns();
-    int whole = !j->message && j->serial < me->dead_from;
-    if ((j->phase != MOVE && !whole) || ravel__remote.hopeless || ravel__remote.broken) return 0;
+    int moves = 0;
     if (j->message && j->request->op.kind == RAVEL__RECV) return 0;
+    for (int32_t i = 0; i < j->used; i++) moves |= j->parcels[i].state == PARCEL_MOVES;
+    if (me->world->stuck || (!moves && !(ravel__remote_is_alive(me, j)))) return 0;
+    for (int32_t i = 0; i < j->used; i++)
+        if (ravel__match_is_hopeless(&j->parcels[i])) return 0;
     if (!j->grace_ns) j->grace_ns = now + grace_ns;
-    if (!j->message) ravel__remote_progress(me);
-    ravel__remote_step(me, j);
-    return j->phase != OVER && now < j->grace_ns;
+    return now < j->grace_ns;
 }
 
 /* One look. *done: the operation is over, in whichever way. */
 static ravel_status look(remote_rank *me, ravel_request *r, int patient, int32_t *done) {
     remote_job *j = *remote_job_of(r);
-    ravel_status status = RAVEL_OK;
-    if (!ravel__remote.hopeless) {
-        ravel__remote_progress(me);
-        if (j->message) ravel__remote_step(me, j);
-        if (j->phase != OVER && !me->dead) ravel__remote_look_for_leavers(me, j);
-        if (j->phase != OVER && !me->dead && patient) ravel__remote_look_at_processes(me);
+    remote_world *w = me->world;
+    ravel__remote_poll(w);
+    if (!w->stuck) ravel__remote_progress(me);
+    if (j->phase != OVER && !me->dead && patient) {
+        ravel__remote_look_at_processes(w);
+        ravel__remote_ask(me, j);
     }
+    if (j->phase != OVER && !me->dead) ravel__remote_look_for_lost(me, j);
     if (j->phase != OVER && me->dead && is_worth_waiting(me, j, 1000000000)) return RAVEL_OK;
-    if (j->phase == OVER && !ravel__remote.hopeless)
-        ravel__remote_hear(me->world); /* of some who gave up on this one? */
+    *done = 1;
     if (j->phase == OVER && !(me->dead && !j->message && j->serial >= me->dead_from)) {
-        status = (ravel_status)j->status;
-        *done = 1;
+        ravel_status status = (ravel_status)j->status;
         ravel__remote_let_go(me, r);
-    } else if (me->dead) {
-        status = lost(me, r);
-        *done = 1;
+        return status;
     }
-    return status;
+    if (me->dead) return lost(me, r);
+    *done = 0;
+    return RAVEL_OK;
 }
 
 static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *done) {
-    pthread_mutex_lock(&ravel__remote.lock);
-    ravel_status status = look(remote_rank_of(comm), r, 1, done);
-    pthread_mutex_unlock(&ravel__remote.lock);
+    remote_rank *me = remote_rank_of(comm);
+    ravel_status status = enter(me->world, &r->why);
+    if (status) return status;
+    status = look(me, r, 1, done);
+    leave(me->world);
     return status;
 }
 
-/* With more ranks than cores the one that is waited for needs this core. */
-void ravel__remote_pause(int32_t round) {
-    struct timespec nap = {0, round < 20000 ? 20000 : 200000};
-    if (round < 30)
+/* Busy for a moment, then polite: with more ranks than cores the one that is waited for needs this core. */
+static void pause_outside(remote_world *w, int32_t round, int64_t left_ns) {
+    if (round < SPINS) {
         ravel__cpu_relax();
-    else if (round < 2000)
-        (void)sched_yield();
-    else
-        (void)nanosleep(&nap, NULL);
+        if (round % 4 == 3) (void)sched_yield();
+        return;
+    }
+    int64_t nap = __atomic_add_fetch(&w->sleepers, 1, __ATOMIC_RELAXED) > 1 ? SHORT_NAP_NS : NAP_NS;
+    w->wire->sleep(w->net, nap < left_ns ? nap : left_ns);
+    (void)__atomic_sub_fetch(&w->sleepers, 1, __ATOMIC_RELAXED);
 }
 
 static ravel_status remote_wait(ravel_comm *comm, ravel_request *r) {
+    remote_rank *me = remote_rank_of(comm);
     for (int32_t round = 0;; round += round < 1 << 30) {
         int32_t done = 0;
-        pthread_mutex_lock(&ravel__remote.lock);
-        ravel_status status = look(remote_rank_of(comm), r, round > 2000, &done);
-        if (!done && ravel__clock_ns() > r->deadline_ns) {
-            status = give_up(remote_rank_of(comm), r);
+        ravel_status status = enter(me->world, &r->why);
+        if (status) return status;
+        status = look(me, r, round > PATIENT, &done);
+        int64_t left = r->deadline_ns - ravel__clock_ns();
+        if (!done && left < 0) {
+            status = give_up(me, r);
             done = 1;
         }
-        pthread_mutex_unlock(&ravel__remote.lock);
+        leave(me->world);
         if (done) return status;
-        ravel__remote_pause(round);
+        pause_outside(me->world, round, left);
     }
 }
 
 static void remote_cancel(ravel_comm *comm, ravel_request *r) {
     remote_rank *me = remote_rank_of(comm);
-    pthread_mutex_lock(&ravel__remote.lock);
+    pthread_mutex_lock(me->world->lock);
     remote_job *j = *remote_job_of(r);
-    if (!ravel__remote.hopeless) ravel__remote_progress(me);
-    for (int32_t round = 0; j && is_worth_waiting(me, j, 50000000); round++) ravel__remote_pause(round);
-    if (j && !j->message && j->phase != OVER && j->serial < me->serial) me->serial = j->serial; /* joined no more */
+    ravel__remote_poll(me->world);
+    if (!me->world->stuck) ravel__remote_progress(me);
+    for (int32_t round = 0; j && j->phase != OVER && me->world->wire->serial && is_worth_waiting(me, j, 50000000);
+         round++) {
+        ravel__remote_poll(me->world);
+        ravel__remote_progress(me);
+        ravel__cpu_relax();
+    }
     if (j) ravel__remote_let_go(me, r);
-    pthread_mutex_unlock(&ravel__remote.lock);
+    leave(me->world);
 }
 
 static void remote_abort(ravel_comm *comm, const char *why) {
@@ -157,91 +212,80 @@ static void remote_abort(ravel_comm *comm, const char *why) {
     char name[64], reason[400];
     ravel__remote_name(comm, comm->rank, name, sizeof name);
     (void)snprintf(reason, sizeof reason, "%s raised an error: %.300s", name, why);
-    pthread_mutex_lock(&ravel__remote.lock);
+    pthread_mutex_lock(me->world->lock);
     ravel__remote_fail(me, comm->rank, reason);
-    pthread_mutex_unlock(&ravel__remote.lock);
+    ravel__remote_poll(me->world);
+    leave(me->world);
 }
 
 static ravel_status remote_alive(ravel_comm *comm, ravel_error *err) {
     remote_rank *me = remote_rank_of(comm);
-    pthread_mutex_lock(&ravel__remote.lock);
-    if (!ravel__remote.hopeless) ravel__remote_hear(me->world);
-    int dead = me->dead;
-    pthread_mutex_unlock(&ravel__remote.lock);
-    if (!dead) return RAVEL_OK;
-    comm->lost_rank = me->lost;
-    return ravel_error_set(err, RAVEL_E_PEER_LOST, "%s", me->reason);
+    ravel_status status = enter(me->world, err);
+    if (status) return status;
+    ravel__remote_poll(me->world);
+    if (me->dead) comm->lost_rank = me->lost, status = ravel_error_set(err, RAVEL_E_PEER_LOST, "%s", me->reason);
+    leave(me->world);
+    return status;
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
+/* The lock is not held: nobody else knows the world any more. */
 static void free_world(remote_world *w) {
-    ravel__remote_drop_left(w);
-    if (w->orphans || w->notices || w->listening.count || ravel__remote.hopeless) { /* the wire may still use it */
-        w->next = ravel__remote.kept;
-        ravel__remote.kept = w;
+    size_t n = (size_t)w->size;
+    if (w->stuck) { /* the wire may still use it */
+        pthread_mutex_lock(&serial_lock);
+        w->kept = kept;
+        kept = w;
+        pthread_mutex_unlock(&serial_lock);
         return;
     }
-    ravel__remote.wire->discard(&w->listening);
-    if (w->leave_channel) ravel__remote.wire->drop(w->leave_channel);
-    ravel__release(NULL, w->processes, (size_t)w->size * sizeof *w->processes);
+    pthread_mutex_lock(w->lock);
+    if (w->net) w->wire->close(w->net, w->broken);
+    pthread_mutex_unlock(w->lock);
+    ravel__match_free(w);
+    ravel__release(NULL, w->processes, n * sizeof *w->processes);
+    ravel__release(NULL, w->neighbours, n * sizeof *w->neighbours);
+    pthread_mutex_destroy(&w->own_lock);
     ravel__release(NULL, w, sizeof *w);
 }
 
-/* The last communicator of a world is gone, but leave messages may still be under way: the end of the process reads them,
- * where that is ours to see. */
-static void close_world(remote_world *w) {
-    if (ravel__remote.hopeless || ravel__remote.ours) {
-        w->next = ravel__remote.closed;
-        ravel__remote.closed = w;
-        return;
-    }
-    ravel__remote_stop_listening(w);
-    free_world(w);
-}
-
-static void free_rank(remote_rank *me, int32_t size) {
+static void free_rank(remote_rank *me) {
     const ravel_allocator *a = me->comm->allocator;
     while (me->idle) {
         remote_job *j = me->idle;
         me->idle = j->next;
-        ravel__remote_free_job(j, size);
+        ravel__remote_free_job(j, me->comm->size);
     }
-    ravel__release(a, me->left_at, REMOTE_LISTS * (size_t)size * sizeof *me->left_at);
+    ravel__release(a, me->left, (size_t)me->comm->size);
     ravel__release(a, me, sizeof *me);
 }
 
 static void remote_close(ravel_comm *comm) {
     remote_rank *me = remote_rank_of(comm);
     remote_world *w = me->world;
-    pthread_mutex_lock(&ravel__remote.lock);
-    if (!me->dead && !ravel__remote.hopeless) ravel__remote_leave(me);
+    pthread_mutex_lock(w->lock);
+    int last = --w->refs == 0;
+    if (!me->dead && !w->stuck) ravel__remote_leave(me);
     remote_rank **link = &w->ranks;
     while (*link != me) link = &(*link)->next;
     *link = me->next;
-    if (!me->dead && !w->orphans && !ravel__remote.hopeless)
-        ravel__remote_release(me);
-    else
-        ravel__remote_abandon(me->head, me->data);
-    ravel__remote.patience_ns = comm->timeout_ns;
-    free_rank(me, comm->size);
-    if (--w->refs == 0) close_world(w);
-    pthread_mutex_unlock(&ravel__remote.lock);
+    ravel__match_close(me);
+    RAVEL_ASSERT(!me->jobs);
+    free_rank(me);
+    pthread_mutex_unlock(w->lock);
+    if (last) free_world(w);
 }
 
-static remote_rank *new_rank(ravel_comm *comm, remote_world *w, int32_t id, ravel_error *err) {
+static remote_rank *new_rank(ravel_comm *comm, remote_world *w, uint64_t id, ravel_error *err) {
     remote_rank *me = ravel__calloc(comm->allocator, 1, sizeof *me);
-    size_t n = (size_t)comm->size;
-    int64_t *lists = me ? ravel__calloc(comm->allocator, REMOTE_LISTS * n, sizeof *lists) : NULL;
-    if (!lists) {
+    uint8_t *left = me ? ravel__calloc(comm->allocator, (size_t)comm->size, 1) : NULL;
+    if (!left) {
         ravel__release(comm->allocator, me, sizeof *me);
         (void)ravel__no_memory(err, sizeof *me, "a communicator");
         return NULL;
     }
-    me->comm = comm, me->world = w, me->id = id, me->lost = -1;
-    me->left_at = lists, me->left_sent = lists + n, me->left_received = lists + 2 * n;
-    me->sent = lists + 3 * n, me->received = lists + 4 * n;
-    for (size_t r = 0; r < n; r++) me->left_at[r] = -1;
+    me->comm = comm, me->world = w, me->id = id, me->lost = -1, me->left = left;
     return me;
 }
 
@@ -250,168 +294,102 @@ static void adopt(remote_rank *me) {
     me->world->ranks = me;
     me->world->refs++;
     me->comm->state = me;
+    ravel__match_adopt(me);
 }
 
-static int64_t remote_serial(ravel_comm *comm) {
-    return remote_rank_of(comm)->world->next_id;
-}
-
-/* The two channels of a rank, from the group of members. All members are in this call: they have agreed to split. */
-static int make_pair(remote_rank *parent, remote_rank *me, const int32_t *members, int32_t tag) {
-    const ravel__wire *wire = ravel__remote.wire;
-    int code = wire->group(parent->data, members, me->comm->size, tag % REMOTE_TAGS, &me->head);
-    return code ? code : wire->dup(me->head, &me->data);
+/* The same on all members, and of no other communicator: 64 mixed bits of the whole path from the world. */
+static uint64_t child_id(uint64_t parent, int64_t serial, int32_t colour) {
+    return ravel__mix64(ravel__mix64(parent ^ 0x5a17u) + ravel__mix64((uint64_t)serial << 32 ^ (uint32_t)colour)) | 1;
 }
 
 static ravel_status remote_subset(ravel_comm *comm, ravel_comm *child, const int32_t *members, int64_t serial,
                                   int32_t colour, ravel_error *err) {
     remote_rank *parent = remote_rank_of(comm);
-    ravel_status status = RAVEL_OK;
-    (void)colour;
-    pthread_mutex_lock(&ravel__remote.lock);
-    remote_rank *me = new_rank(child, parent->world, (int32_t)serial, err);
-    if (!me) status = RAVEL_E_MEMORY;
-    if (me && parent->depth + 1 > REMOTE_DEPTH)
-        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED, "communicators can be split %d deep", REMOTE_DEPTH);
-    if (!status) {
-        int code = make_pair(parent, me, members, (int32_t)serial);
-        if (code) status = ravel__remote_error(err, code, "making a communicator");
-    }
-    if (!status) {
-        memcpy(me->ancestors, parent->ancestors, sizeof me->ancestors);
-        me->ancestors[parent->depth] = parent->id;
-        me->depth = parent->depth + 1;
-        parent->world->next_id = (int32_t)serial + 1;
-        adopt(me);
-    } else if (me) {
-        ravel__remote_abandon(me->head, me->data);
-        free_rank(me, child->size);
-    }
-    pthread_mutex_unlock(&ravel__remote.lock);
-    return status;
-}
-
-static const ravel__backend backend = {
-    .name = "mpi",
-    .request_bytes = sizeof(remote_request),
-    .start = remote_start,
-    .test = remote_test,
-    .wait = remote_wait,
-    .cancel = remote_cancel,
-    .subset = remote_subset,
-    .serial = remote_serial,
-    .abort = remote_abort,
-    .alive = remote_alive,
-    .close = remote_close,
-};
-
-/* ---- beginning and end ---------------------------------------------------------------------------------- */
-
-/* Everybody meets once more; 0 where that does not happen. */
-static int meet(void) {
-    static uint64_t in, out; /* the wire may have them for ever */
-    const ravel__wire *wire = ravel__remote.wire;
-    ravel__bundle bundle = {0};
-    ravel__wire_verdict verdict = RAVEL__WIRE_PENDING;
-    int64_t most = (int64_t)60 * 1000000000;
-    int64_t wait = ravel__remote.patience_ns < most ? ravel__remote.patience_ns : most;
-    int64_t deadline = ravel__clock_ns() + wait;
-    int code = wire->sum(NULL, &bundle, &in, &out, 1);
-    for (int32_t round = 0; !code && verdict == RAVEL__WIRE_PENDING && ravel__clock_ns() < deadline; round++) {
-        verdict = wire->test(&bundle, &code);
-        ravel__remote_pause(round);
-    }
-    if (!bundle.count) wire->discard(&bundle);
-    return verdict == RAVEL__WIRE_DONE;
-}
-
-/* At the end of the process. Where a rank is gone, MPI is left as it is: the launcher cleans up, and says so. */
-static void finalise(void) {
-    if (ravel__remote.broken || ravel__remote.wire->is_over() || !meet()) return;
-    while (ravel__remote.closed) { /* all leave messages were sent before the meeting */
-        remote_world *w = ravel__remote.closed;
-        ravel__remote.closed = w->next;
-        for (int32_t round = 0; w->notices && round < 5000; round++) { /* ours that are not quite out */
-            ravel__remote_hear(w);
-            ravel__remote_pause(round);
-        }
-        ravel__remote_stop_listening(w);
-        free_world(w);
-    }
-    ravel__remote.wire->end();
-}
-
-static ravel_status begin(const ravel__wire *wire, int32_t *rank, int32_t *size, ravel_error *err) {
-    int32_t ours = 0;
-    if (ravel__remote.hopeless)
-        return ravel_error_set(
-            err, RAVEL_E_DEAD,
-            "an earlier communicator died in the middle of an operation; MPI cannot be used any more "
-            "in this process");
-    if (ravel__remote.wire && ravel__remote.wire != wire)
-        return ravel_error_set(err, RAVEL_E_STATE, "another MPI module is in use in this process");
-    ravel__remote.wire = wire;
-    int code = wire->begin(rank, size, &ours);
-    if (code == RAVEL__WIRE_OVER)
-        return ravel_error_set(err, RAVEL_E_STATE, "MPI has been finalised in this process; it cannot begin again");
-    if (code == RAVEL__WIRE_THREADS)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "this MPI cannot be used from several threads; MPI_THREAD_SERIALIZED is needed");
-    if (code) return ravel__remote_error(err, code, "starting MPI");
-    if (ours) (void)atexit(finalise);
-    ravel__remote.ours |= ours;
-    return RAVEL_OK;
-}
-
-/* The world's channels, and what all ranks must know of one another. */
-static ravel_status make_world(remote_world *w, remote_rank *me, ravel_error *err) {
-    const ravel__wire *wire = ravel__remote.wire;
-    int code = wire->dup(NULL, &w->leave_channel);
-    if (!code) code = wire->dup(NULL, &me->head);
-    if (!code) code = wire->dup(NULL, &me->data);
-    if (code) return ravel__remote_error(err, code, "making a communicator");
-    return ravel__remote_exchange_processes(w, me->comm->timeout_ns, err);
-}
-
-static ravel_status open_world(const ravel_comm_options *options, int32_t rank, int32_t size, ravel_comm **comm,
-                               ravel_error *err) {
-    ravel_comm *c;
-    ravel_status status = ravel__comm_new(&backend, rank, size, options, &c, err);
-    if (status) return status;
-    remote_world *w = ravel__calloc(NULL, 1, sizeof *w);
-    remote_rank *me = w ? new_rank(c, w, 0, err) : NULL;
-    if (!me) {
-        ravel__release(NULL, w, sizeof *w);
-        ravel__comm_discard(c);
-        return ravel__no_memory(err, sizeof *w, "a communicator");
-    }
-    w->rank = rank, w->size = size, w->next_id = 1;
-    status = make_world(w, me, err);
-    if (status) {
-        ravel__remote_abandon(me->head, me->data);
-        free_rank(me, size);
-        free_world(w);
-        ravel__comm_discard(c);
-        return status;
-    }
-    ravel__remote_listen(w);
+    (void)members;
+    if (parent->depth + 1 > REMOTE_DEPTH)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "communicators can be split %d deep", REMOTE_DEPTH);
+    remote_rank *me = new_rank(child, parent->world, child_id(parent->id, serial, colour), err);
+    if (!me) return RAVEL_E_MEMORY;
+    memcpy(me->ancestors, parent->ancestors, sizeof me->ancestors);
+    me->ancestors[parent->depth] = parent->id;
+    me->depth = parent->depth + 1;
+    pthread_mutex_lock(parent->world->lock);
     adopt(me);
-    *comm = c;
+    leave(parent->world);
     return RAVEL_OK;
+}
+
+#define TABLE(wire_name)                                                                                          \
+    {                                                                                                             \
+        .name = (wire_name), .request_bytes = sizeof(remote_request), .exact_bytes = 4096, .start = remote_start, \
+        .test = remote_test, .wait = remote_wait, .cancel = remote_cancel, .subset = remote_subset,               \
+        .abort = remote_abort, .alive = remote_alive, .close = remote_close                                       \
+    }
+static const ravel__backend backends[] = {TABLE("mpi"), TABLE("tcp"), TABLE("wire")};
+
+static const ravel__backend *backend_of(const ravel__wire *wire) {
+    size_t i = 0;
+    while (i + 1 < sizeof backends / sizeof *backends && strcmp(backends[i].name, wire->name) != 0) i++;
+    return &backends[i];
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------- */
+
+static ravel_status open_net(remote_world *w, const ravel_comm_options *o, int32_t expected, ravel_error *err) {
+    ravel__wire_open how = {.options = o, .sink = {w, on_frame, on_lost}, .chunk_bytes = o->chunk_bytes};
+    how.deadline_ns = ravel__clock_ns() + (int64_t)(o->timeout * 1e9);
+    pthread_mutex_lock(w->lock);
+    int code = w->wire->open(&how, &w->net, &w->rank, &w->size);
+    pthread_mutex_unlock(w->lock);
+    w->one_thread = how.one_thread;
+    w->thread = pthread_self();
+    if (code) return ravel__remote_error(err, w, code, "the first meeting of all ranks", how.why);
+    if (expected > 1 && w->size == 1)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the launcher started %d ranks, but this MPI sees only itself: launcher and MPI module "
+                               "are of different kinds; set RAVEL_MPI_MODULE to the one that fits",
+                               expected);
+    return ravel__match_init(w) ? RAVEL_OK : ravel__no_memory(err, 6 * (size_t)w->size, "a communicator");
+}
+
+/* The communicator of the whole world, which the ranks first use to tell one another where they run. */
+static ravel_status open_comm(remote_world *w, const ravel_comm_options *o, ravel_comm **comm, ravel_error *err) {
+    ravel_comm *c = NULL;
+    ravel_status status = ravel__comm_new(backend_of(w->wire), w->rank, w->size, o, &c, err);
+    if (status) return status;
+    remote_rank *me = new_rank(c, w, 1, err);
+    if (!me) {
+        ravel__comm_discard(c);
+        return RAVEL_E_MEMORY;
+    }
+    w->refs = 1; /* the opener's, so that the world outlives a failure here */
+    pthread_mutex_lock(w->lock);
+    adopt(me);
+    leave(w);
+    status = ravel__remote_exchange_processes(me, err);
+    pthread_mutex_lock(w->lock);
+    w->refs--;
+    leave(w);
+    if (status) {
+        w->refs++;
+        ravel_comm_free(c);
+        w->refs--;
+    } else {
+        *comm = c;
+    }
+    return status;
 }
 
 ravel_status ravel__remote_open(const ravel__wire *wire, const ravel_comm_options *options, int32_t expected,
                                 ravel_comm **comm, ravel_error *err) {
-    int32_t rank = 0, size = 1;
-    pthread_mutex_lock(&ravel__remote.lock);
-    ravel_status status = begin(wire, &rank, &size, err);
-    if (!status && expected > 1 && size == 1)
-        status =
-            ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                            "the launcher started %d ranks, but this MPI sees only itself: launcher and MPI module "
-                            "are of different kinds; set RAVEL_MPI_MODULE to the one that fits",
-                            expected);
-    if (!status) status = open_world(options, rank, size, comm, err);
-    pthread_mutex_unlock(&ravel__remote.lock);
+    remote_world *w = ravel__calloc(NULL, 1, sizeof *w);
+    if (!w) return ravel__no_memory(err, sizeof *w, "a communicator");
+    w->wire = wire;
+    w->size = 1;
+    pthread_mutex_init(&w->own_lock, NULL);
+    w->lock = wire->serial ? &serial_lock : &w->own_lock;
+    ravel_status status = open_net(w, options, expected, err);
+    if (!status) status = open_comm(w, options, comm, err);
+    if (status) free_world(w);
     return status;
 }

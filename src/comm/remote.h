@@ -1,8 +1,12 @@
-/* The back end whose ranks are processes, over a wire (comm/wire.h): remote.c (the table, life), remote_job.c (operations),
- * remote_death.c (who is gone). See remote.c for the design.
+/* The back end whose ranks are processes, over a wire (comm/wire.h). See remote.c for the design.
  *
- * Whatever the wire may still hold when an operation was given up (jobs, leave messages, worlds) comes from malloc and not from
- * the caller's allocator, which may be gone by then. */
+ *   remote.c        the table of the back end, worlds and communicators
+ *   remote_job.c    operations, as rounds of transfers
+ *   remote_match.c  which message belongs to which receive
+ *   remote_lost.c   who left, failed or died, and who is told
+ *
+ * Whatever a wire may still use when an operation was given up comes from malloc and not from the caller's allocator, which
+ * may be gone by then. */
 #ifndef RAVEL_COMM_REMOTE_H
 #define RAVEL_COMM_REMOTE_H
 
@@ -12,106 +16,135 @@
 
 #include <pthread.h>
 
-enum { REMOTE_DEPTH = 16, REMOTE_TAGS = 32768 };
-
-typedef enum remote_phase { HEAD, TURN, MOVE, SIZES, CARDS, OVER } remote_phase;
-
-typedef struct leave_message {
-    int32_t kind, id, rank, lost; /* of the world: who writes, and who was lost (-1: not known) */
-    int64_t serial;               /* the first collective that the writer has not completed */
-    int64_t sent, received;       /* LEFT: messages to and from the reader */
-    int64_t broken;               /* FAILED: somebody will not come to the meeting at the end */
-    char text[400];
-} leave_message;
-
-typedef struct notice { /* a leave message on its way */
-    struct notice *next;
-    ravel__bundle bundle;
-    leave_message body;
-} notice;
-
-/* A communicator that this rank has left. Its channels are dropped when everybody else has left as well and every message
- * has been received: before that, one could still arrive, and meet a later channel that was given the same number. */
-typedef struct left_comm {
-    struct left_comm *next;
-    ravel__channel *head, *data;
-    int32_t id, size, missing, spoiled;
-    int64_t serial;
-    int64_t *sent, *received; /* [size] */
-    int32_t *members;         /* [size], ranks of the world */
-} left_comm;
+enum {
+    REMOTE_DEPTH = 16,   /* communicators split from one another */
+    REMOTE_BUCKETS = 64, /* of a communicator's receives and messages, by peer and tag */
+    REMOTE_WORLD_BUCKETS = 256,
+    REMOTE_WINDOW = 16,     /* transfers of one operation under way at once, in each direction */
+    REMOTE_CREDIT = 64,     /* small messages to one peer that it has not taken yet */
+    REMOTE_TELL_ALL = 64,   /* communicators up to this size are told everything; larger ones through contacts */
+    REMOTE_LEFT_KEPT = 1024 /* ids of communicators that this rank has left */
+};
 
 typedef struct remote_rank remote_rank;
-typedef struct remote_job remote_job;
 typedef struct remote_world remote_world;
+typedef struct remote_job remote_job;
+typedef struct remote_parcel remote_parcel;
+typedef struct remote_stray remote_stray;
 
-/* What the communicators of one ravel_comm_mpi have in common. */
+/* ---- frames of remote_match.c and remote_lost.c: one head, little-endian words of the machine (checked when opening) ---- */
+
+typedef enum remote_kind {
+    FRAME_EAGER = 1, /* a small message, body behind the head */
+    FRAME_OFFER,     /* a long one is ready; token: the sender's parcel */
+    FRAME_ACCEPT, /* of an offer: bytes = the receiver's token for the transfer; note 1: not wanted, it counts as sent */
+    FRAME_CREDIT, /* note: messages that were taken */
+    FRAME_LEFT,   /* the sender has left the communicator */
+    FRAME_FAILED, /* the communicator is dead; body: a sentence */
+    FRAME_ASK,    /* are you still in it? The answer is LEFT, or nothing */
+    FRAME_KINDS
+} remote_kind;
+
+typedef struct remote_head {
+    uint32_t magic, kind;
+    uint64_t port; /* the communicator's id */
+    uint32_t tag, note, token, lost;
+    int64_t bytes; /* of the message */
+    int64_t serial;
+} remote_head;
+enum { REMOTE_MAGIC = 0x52766c33, REMOTE_FRAME_MOST = 8192 };
+
+/* One message of this rank: a send or a receive. */
+struct remote_parcel {
+    remote_parcel *next; /* in a bucket: receives that nothing has come for */
+    remote_rank *port;
+    int32_t sends, member, peer; /* member: rank of the communicator; peer: the same, of the world */
+    uint32_t tag, note;          /* note: must be the same on both sides, where it is checked */
+    char *data;
+    int64_t bytes;
+    int32_t state; /* PARCEL_... */
+    int32_t mismatch;
+    int64_t got_bytes; /* of the mismatch: what the sender says */
+    uint32_t got_note, token;
+    ravel__transfer transfer;
+};
+enum { PARCEL_IDLE, PARCEL_POSTED, PARCEL_OFFERED, PARCEL_MOVES, PARCEL_DONE };
+
+/* A message that came before its receive. */
+struct remote_stray {
+    remote_stray *next;
+    int32_t peer;
+    remote_head head;
+    char body[];
+};
+
+/* What the communicators of one ravel_comm_mpi or ravel_comm_tcp have in common. */
 struct remote_world {
-    ravel__channel *leave_channel;
-    ravel__bundle listening;
-    leave_message heard;
-    int32_t rank, size, refs, next_id;
-    remote_world *next; /* in the list of closed ones */
-    remote_rank *ranks; /* of all communicators */
-    notice *notices;
-    remote_job *orphans; /* given up, but the wire has not */
-    left_comm *left;
-    ravel__process own, *processes; /* [size]; pid 0: on another machine */
-    int64_t looked_ns;
+    const ravel__wire *wire;
+    ravel__net *net;
+    pthread_mutex_t own_lock, *lock; /* held around every call into the wire */
+    int32_t rank, size, refs;
+    int32_t broken; /* a rank is gone or gave up */
+    int32_t stuck;  /* the wire still uses memory of an operation that was given up: no further call into it */
+    int32_t one_thread, sleepers;
+    pthread_t thread;
+    remote_rank *ranks;                         /* of all communicators */
+    remote_rank *ports[REMOTE_WORLD_BUCKETS];   /* by id */
+    remote_stray *strays[REMOTE_WORLD_BUCKETS]; /* to communicators that are not there yet */
+    uint64_t left[REMOTE_LEFT_KEPT];            /* a ring */
+    int64_t left_count;
+    remote_parcel **slots; /* [slot_room] by the low bits of their tokens */
+    int32_t slot_room, slot_next;
+    uint32_t generation;                  /* high bits of the next token */
+    int16_t *credits, *taken;             /* [size]: that may still be sent; taken and not yet said */
+    uint8_t *contact, *lost;              /* [size]: has exchanged frames with this rank; is gone */
+    int32_t any_gone;                     /* somebody left a communicator, or is lost */
+    char lost_why[256];                   /* of the last one */
+    remote_job *orphans;                  /* given up, but the wire has not */
+    remote_world *kept;                   /* in the list of those that the wire may use for ever */
+    ravel__process own, *processes;       /* [size] */
+    int32_t *neighbours, neighbour_count; /* ranks of this machine */
+    int64_t looked_ns, frames, bytes;     /* sent, for tests and figures */
 };
 
 /* This process in one communicator. */
 struct remote_rank {
     ravel_comm *comm;
     remote_world *world;
-    remote_rank *next;
-    ravel__channel *head, *data; /* what ranks agree about, and messages; the data of collectives */
-    int32_t id, depth, ancestors[REMOTE_DEPTH];
-    int32_t dead, lost;
+    remote_rank *next, *next_port;
+    uint64_t id, ancestors[REMOTE_DEPTH];
+    int32_t depth, dead, lost;
     char reason[480];
-    int64_t serial;    /* of the next collective */
-    int64_t dead_from; /* collectives before this one were completed by whoever failed, and can be here */
-    /* [size] each, one block: the collective after which a rank left (-1: it has not), what it says it had sent to and
-     * received from this one, and the messages to and from it that were begun here */
-    int64_t *left_at, *left_sent, *left_received, *sent, *received;
-    remote_job *first, *last, *idle;
+    int64_t serial, splits; /* of the next collective */
+    int64_t dead_from;      /* collectives before this one were completed by whoever failed, and can be here */
+    uint8_t *left;          /* [size]: ranks that left it */
+    remote_parcel *posted[REMOTE_BUCKETS];
+    remote_stray *strays[REMOTE_BUCKETS];
+    remote_job *jobs, *idle;
 };
-enum { REMOTE_LISTS = 5 };
 
-/* An operation. */
+typedef enum remote_phase { HEAD, MOVE, SIZES, CARDS, OVER } remote_phase;
+
+/* An operation: phases, each of which is rounds of parcels. */
 struct remote_job {
     remote_job *next;
     ravel_request *request;
     remote_phase phase;
     int32_t status, message, disagree;
-    int32_t announced;     /* the header of a message has been read */
-    int64_t serial, index; /* index: of a message to or from its peer */
-    int64_t grace_ns;      /* until when its data may still come after a death; 0: nobody died */
-    uint64_t sums[2], totals[2];
-    int64_t header[2], heard[2];
-    ravel__bundle bundle, header_bundle; /* of a checked receive's header */
-    ravel__card mine, *cards;            /* [size] */
-    int64_t *arriving;                   /* [size] */
-    char *gathered;                      /* [gathered_room] a small all-gather, pieces back to back */
-    int64_t gathered_room;
+    int64_t serial, round, next_send; /* see remote_job.c */
+    int32_t used, asked;              /* parcels of this round; its peers were asked whether they are still there */
+    int64_t grace_ns;                 /* until when its data may still come after a failure; 0: there was none */
+    uint64_t sums[2], heard[2];
+    remote_parcel parcels[2 * REMOTE_WINDOW];
+    ravel__card mine, *cards; /* [size] */
+    int64_t *sizes;           /* [2 * size + 1] */
+    char *room;               /* of a gather, pieces in the order in which they come */
+    int64_t room_bytes;
 };
 
 typedef struct remote_request {
     remote_job *job;
 } remote_request;
-
-/* One a process, as MPI is. */
-typedef struct remote_process {
-    pthread_mutex_t lock; /* held around every call into the wire */
-    const ravel__wire *wire;
-    int32_t ours;         /* MPI was initialised here */
-    int32_t broken;       /* a rank is gone or gave up: nobody can count on meeting at the end */
-    int32_t hopeless;     /* the wire holds memory of the caller: no further call into it */
-    int64_t patience_ns;  /* at the end */
-    remote_world *closed; /* worlds without communicators, whose last leave messages may still be under way */
-    remote_world *kept;   /* those that the wire may use for ever */
-} remote_process;
-extern remote_process ravel__remote;
 
 static inline remote_rank *remote_rank_of(ravel_comm *comm) {
     return comm->state;
@@ -125,41 +158,63 @@ static inline int32_t remote_world_rank(const ravel_comm *comm, int32_t rank) {
 
 /* ---- remote.c ---- */
 
-/* The world of `wire`, which was found to be of this build. `expected`: the number of ranks that the launcher promises; 0:
- * it does not say. */
+/* A world over `wire`. `expected`: the number of ranks that the launcher promises; 0: it does not say. */
 ravel_status ravel__remote_open(const ravel__wire *wire, const ravel_comm_options *options, int32_t expected,
                                 ravel_comm **comm, ravel_error *err);
-/* Busy for a moment, then polite. */
-void ravel__remote_pause(int32_t round);
+/* The world of a communicator, for tests. */
+remote_world *ravel__remote_world(ravel_comm *comm);
+/* Makes progress in the whole world. */
+void ravel__remote_poll(remote_world *w);
 
-/* ---- remote_death.c; the caller holds the lock ---- */
+/* ---- remote_match.c; the caller holds the lock ---- */
+
+int ravel__match_init(remote_world *w);
+void ravel__match_free(remote_world *w);
+/* Begins a message: 0, or a code of the wire. p->port, sends, member, tag, note, data and bytes are set. */
+int ravel__match_begin(remote_parcel *p);
+/* Takes it back. 1: its memory is free. */
+int ravel__match_cancel(remote_parcel *p);
+/* Whether it is over; a transfer that has ended is noticed here. */
+int ravel__match_done(remote_parcel *p);
+/* Whether it can never be over, since its peer left the communicator or is lost. */
+int ravel__match_is_hopeless(const remote_parcel *p);
+/* A frame of the wire, of one of the first four kinds. */
+void ravel__match_frame(remote_world *w, int32_t peer, const remote_head *head, const char *body);
+/* Messages to a communicator that came before it was made; and of one that is freed. */
+void ravel__match_adopt(remote_rank *me);
+void ravel__match_close(remote_rank *me);
+/* Sends a frame, and counts it. */
+int ravel__match_tell(remote_world *w, int32_t peer, const remote_head *head, const void *body, int32_t bytes);
+remote_rank *ravel__match_find(const remote_world *w, uint64_t id);
+/* Keeps a frame at the end of a list, until whoever it is for is there. */
+void ravel__match_keep(remote_stray **list, int32_t peer, const remote_head *head, const char *body);
+/* Whether this rank has left the communicator. */
+int ravel__match_has_left(const remote_world *w, uint64_t id);
+
+/* ---- remote_lost.c; the caller holds the lock ---- */
 
 /* A failure that this rank noticed: the communicator and all below it are dead, and the others are told. `lost`: a rank of
  * the communicator, -1: not known. */
 void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason);
-/* The same for a code of the wire. */
-void ravel__remote_fail_code(remote_rank *me, int code, const char *what);
-void ravel__remote_kill_all(remote_world *w, const char *reason);
-/* Tells all members that this rank leaves. */
+void ravel__remote_fail_code(remote_rank *me, int code, const char *what, const char *why);
+/* All communicators of the world. */
+void ravel__remote_fail_all(remote_world *w, const char *reason);
 void ravel__remote_leave(remote_rank *me);
-/* Drops the channels as soon as that is safe, or gives them up. */
-void ravel__remote_release(remote_rank *me);
-void ravel__remote_abandon(ravel__channel *head, ravel__channel *data);
-void ravel__remote_drop_left(remote_world *w);
-/* Begins to listen for leave messages; hears what has come; stops. */
-void ravel__remote_listen(remote_world *w);
-void ravel__remote_hear(remote_world *w);
-void ravel__remote_stop_listening(remote_world *w);
-/* Whether one that `j` needs has left. */
-void ravel__remote_look_for_leavers(remote_rank *me, const remote_job *j);
-/* Whether the processes of others on this machine still live. */
-void ravel__remote_look_at_processes(remote_rank *me);
-/* Collective over the world, at the beginning. */
-ravel_status ravel__remote_exchange_processes(remote_world *w, int64_t timeout_ns, ravel_error *err);
+/* FRAME_LEFT and FRAME_FAILED. */
+void ravel__remote_notice(remote_world *w, int32_t peer, const remote_head *head, const char *body);
+/* The wire has lost a rank. */
+void ravel__remote_peer_lost(remote_world *w, int32_t peer, const char *why);
+/* Asks those whom the job has been waiting for a while. */
+void ravel__remote_ask(remote_rank *me, remote_job *j);
+/* Whether a rank that the job needs has left or is lost: then the communicator fails. */
+void ravel__remote_look_for_lost(remote_rank *me, const remote_job *j);
+/* Whether the processes of others on this machine still run. */
+void ravel__remote_look_at_processes(remote_world *w);
+ravel_status ravel__remote_exchange_processes(remote_rank *me, ravel_error *err);
 /* "rank 2" or "rank 2 (world rank 13)". */
 void ravel__remote_name(const ravel_comm *comm, int32_t rank, char *text, size_t bytes);
-/* E_PEER_LOST, or E_MEMORY, in the wire's words. */
-ravel_status ravel__remote_error(ravel_error *err, int code, const char *what);
+/* A status and a sentence for a code of the wire. */
+ravel_status ravel__remote_error(ravel_error *err, const remote_world *w, int code, const char *what, const char *why);
 
 /* ---- remote_job.c; the caller holds the lock ---- */
 
@@ -167,10 +222,10 @@ ravel_status ravel__remote_error(ravel_error *err, int code, const char *what);
 remote_job *ravel__remote_begin(remote_rank *me, ravel_request *r);
 /* Everything that can be done on this communicator without waiting. */
 void ravel__remote_progress(remote_rank *me);
-/* The same for a message. */
-void ravel__remote_step(remote_rank *me, remote_job *j);
 /* The job is over as far as the caller is concerned; the wire may think otherwise. */
 void ravel__remote_let_go(remote_rank *me, ravel_request *r);
 void ravel__remote_free_job(remote_job *j, int32_t size);
+/* Whether nobody's failure keeps the job from completing. */
+int ravel__remote_is_alive(const remote_rank *me, const remote_job *j);
 
 #endif

@@ -1,10 +1,31 @@
-/* Operations between processes: issuing them, and what happens until they are over. See remote.c for the phases. */
+/* Operations between processes, as rounds of messages.
+ *
+ *     a collective   HEAD   two words are summed over all ranks: 0 where all agree (see card.c). Also a barrier
+ *                    MOVE   the data
+ *                    OVER
+ *              or:   SIZES, CARDS   the ranks disagree: who has what is gathered for the sentence, then OVER
+ *     a message      MOVE   one parcel
+ *
+ * A round is a few parcels (remote_match.c) that are under way together; when all are done the next round begins. Each
+ * collective and phase has a tag of its own, so operations overtake one another freely.
+ *
+ *     sum, small reductions   recursive doubling                     log2 n rounds
+ *     broadcast               binomial tree, in pieces of PIECE      log2 n, then a round per piece
+ *     all-gather, small       Bruck: twice as many pieces per round  log2 n
+ *     all-gather, large       ring                                   n - 1, neighbours only
+ *     all-to-all              pairs at distance 1, 2, 3, ...; REMOTE_WINDOW of them under way; empty ones are skipped */
 #include "comm/remote.h"
+
+#include "base/assert.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { SMALL_GATHER = 1 << 20 }; /* bytes in all, up to which the wire's own all-gather is used */
+enum {
+    SMALL_GATHER = 256 << 10, /* bytes in all, up to which an all-gather takes log2 n rounds */
+    PIECE = 4 << 20           /* of a broadcast */
+};
+#define COLLECTIVE_TAG 0x80000000u
 
 /* ---- jobs ----------------------------------------------------------------------------------------------- */
 
@@ -17,104 +38,101 @@ static remote_job *take_job(remote_rank *me) {
     if (!j) return NULL;
     j->next = NULL;
     j->status = RAVEL_OK;
-    j->disagree = j->message = j->announced = 0;
-    j->grace_ns = 0;
+    j->disagree = j->message = j->used = j->asked = 0;
+    j->grace_ns = j->round = j->next_send = 0;
     return j;
 }
 
 void ravel__remote_free_job(remote_job *j, int32_t size) {
-    ravel__remote.wire->discard(&j->bundle);
-    ravel__remote.wire->discard(&j->header_bundle);
-    ravel__release(NULL, j->cards, (size_t)size * sizeof *j->cards);
-    ravel__release(NULL, j->arriving, (size_t)size * sizeof *j->arriving);
-    ravel__release(NULL, j->gathered, (size_t)j->gathered_room);
+    size_t n = (size_t)size;
+    ravel__release(NULL, j->cards, n * sizeof *j->cards);
+    ravel__release(NULL, j->sizes, (2 * n + 1) * sizeof *j->sizes);
+    ravel__release(NULL, j->room, (size_t)j->room_bytes);
     ravel__release(NULL, j, sizeof *j);
 }
 
-/* ---- issuing: a code of the wire's, 0 where all went out ------------------------------------------------ */
+static int make_sizes(remote_rank *me, remote_job *j) {
+    if (!j->sizes) j->sizes = ravel__calloc(NULL, 2 * (size_t)me->comm->size + 1, sizeof *j->sizes);
+    return j->sizes != NULL;
+}
 
-/* Sends or receives `bytes` in pieces; at least one message, also for nothing, where `always`. */
-static int post(remote_rank *me, remote_job *j, int sends, const char *data, int64_t bytes, int32_t peer, int32_t tag,
-                ravel__channel *where, int always) {
-    const ravel__wire *wire = ravel__remote.wire;
-    int64_t chunk = me->comm->chunk_bytes, at = 0;
-    if (!bytes && !always) return 0;
-    do {
-        int32_t part = (int32_t)(bytes - at < chunk ? bytes - at : chunk);
-        char *piece = (char *)data + at;
-        int code = sends ? wire->send(where, &j->bundle, piece, part, peer, tag)
-                         : wire->recv(where, &j->bundle, piece, part, peer, tag);
-        if (code) return code;
-        at += part;
-    } while (at < bytes);
+static int make_room(remote_job *j, int64_t bytes) {
+    if (bytes <= j->room_bytes) return 1;
+    char *room = ravel__resize(NULL, j->room, (size_t)j->room_bytes, (size_t)bytes);
+    if (!room) return 0;
+    j->room = room;
+    j->room_bytes = bytes;
+    return 1;
+}
+
+/* ---- parcels of a round --------------------------------------------------------------------------------- */
+
+static uint32_t tag_of(const remote_job *j) {
+    return COLLECTIVE_TAG | (((uint32_t)j->serial << 2) + (uint32_t)j->phase) % COLLECTIVE_TAG;
+}
+
+/* Fills and begins the parcel; a failure is the communicator's. */
+static void post_at(remote_rank *me, remote_job *j, remote_parcel *p, int sends, int32_t member, const void *data,
+                    int64_t bytes, uint32_t tag, uint32_t note) {
+    RAVEL_ASSERT(ravel__match_done(p) && member >= 0 && member < me->comm->size && bytes >= 0);
+    p->port = me, p->sends = sends, p->member = member, p->tag = tag, p->note = note;
+    p->data = (char *)(uintptr_t)data, p->bytes = bytes;
+    int code = ravel__match_begin(p);
+    (void)j;
+    if (code) ravel__remote_fail_code(me, code, sends ? "a send" : "a receive", "it could not begin");
+}
+
+static void post(remote_rank *me, remote_job *j, int sends, int32_t member, const void *data, int64_t bytes) {
+    RAVEL_ASSERT(j->used < 2 * REMOTE_WINDOW);
+    post_at(me, j, &j->parcels[j->used++], sends, member, data, bytes, tag_of(j), 0);
+}
+
+static void note_mismatch(remote_job *j, remote_parcel *p) {
+    if (!p->mismatch) return;
+    p->mismatch = 0;
+    j->status = RAVEL_E_MISMATCH;
+}
+
+/* Whether the round is over. */
+static int is_round_done(remote_job *j) {
+    for (int32_t i = 0; i < j->used; i++)
+        if (!ravel__match_done(&j->parcels[i])) return 0;
+    for (int32_t i = 0; i < j->used && !j->message; i++) note_mismatch(j, &j->parcels[i]);
+    return 1;
+}
+
+/* ---- sums and small reductions: recursive doubling ------------------------------------------------------ */
+
+/* Ranks beyond the largest power of two hand their words to a partner first, and get the result from it at the end. */
+static int sum_round(remote_rank *me, remote_job *j, char *words, char *heard, int64_t bytes) {
+    int32_t n = me->comm->size, my = me->comm->rank, log = 31 - __builtin_clz((unsigned)n), power = 1 << log,
+            extra = n - power;
+    if (j->round > log + 1) return 1;
+    if (j->round == 0 && my >= power) post(me, j, 1, my - power, words, bytes);
+    if (j->round == 0 && my < extra) post(me, j, 0, my + power, heard, bytes);
+    if (j->round > 0 && j->round <= log && my < power) {
+        int32_t partner = my ^ 1 << (j->round - 1);
+        post(me, j, 0, partner, heard, bytes);
+        post(me, j, 1, partner, words, bytes);
+    }
+    if (j->round == log + 1 && my < extra) post(me, j, 1, my + power, words, bytes);
+    if (j->round == log + 1 && my >= power) post(me, j, 0, my - power, words, bytes);
     return 0;
 }
 
-static int issue_broadcast(remote_rank *me, remote_job *j, const ravel__op *op) {
-    int64_t chunk = me->comm->chunk_bytes;
-    for (int64_t at = 0; at < op->bytes; at += chunk) {
-        int32_t part = (int32_t)(op->bytes - at < chunk ? op->bytes - at : chunk);
-        int code = ravel__remote.wire->broadcast(me->data, &j->bundle, op->recv + at, part, op->root);
-        if (code) return code;
-    }
-    return 0;
+/* Whether the last round brought words that are to be combined. */
+static int has_heard(const remote_rank *me, const remote_job *j) {
+    int32_t n = me->comm->size, my = me->comm->rank, log = 31 - __builtin_clz((unsigned)n), power = 1 << log;
+    if (j->round == 1) return my < n - power;
+    return j->round > 1 && j->round <= log + 1 && my < power;
 }
 
-/* Everybody with everybody, starting with the neighbours so that not all send to rank 0 first. `same`: the whole of send
- * to each (all-gather). */
-static int issue_exchange(remote_rank *me, remote_job *j, const ravel__op *op, int same) {
-    int32_t n = me->comm->size, my = me->comm->rank, tag = (int32_t)(j->serial % REMOTE_TAGS);
-    const char *mine = op->send + (same ? 0 : op->send_offsets[my]);
-    char *home = op->recv + op->recv_offsets[my];
-    if (op->recv_sizes[my] > 0 && home != mine) memcpy(home, mine, (size_t)op->recv_sizes[my]);
-    for (int32_t i = 1; i < n; i++) {
-        int32_t from = (my + n - i) % n;
-        int code = post(me, j, 0, op->recv + op->recv_offsets[from], op->recv_sizes[from], from, tag, me->data, 0);
-        if (code) return code;
-    }
-    for (int32_t i = 1; i < n; i++) {
-        int32_t to = (my + i) % n;
-        int64_t bytes = same ? op->recv_sizes[my] : op->send_sizes[to];
-        int code = post(me, j, 1, op->send + (same ? 0 : op->send_offsets[to]), bytes, to, tag, me->data, 0);
-        if (code) return code;
-    }
-    return 0;
+static int step_head(remote_rank *me, remote_job *j) {
+    if (has_heard(me, j)) j->sums[0] += j->heard[0], j->sums[1] += j->heard[1];
+    return sum_round(me, j, (char *)j->sums, (char *)j->heard, sizeof j->sums);
 }
 
-/* A small all-gather by the wire's own, into a room of ours: the caller's places may be anywhere. */
-static int issue_gather(remote_rank *me, remote_job *j, const ravel__op *op, int64_t total) {
-    if (total > j->gathered_room) {
-        char *gathered = ravel__resize(NULL, j->gathered, (size_t)j->gathered_room, (size_t)total);
-        if (!gathered) return RAVEL__WIRE_MEMORY;
-        j->gathered = gathered;
-        j->gathered_room = total;
-    }
-    return ravel__remote.wire->gather(me->data, &j->bundle, op->send, op->recv_sizes, j->gathered);
-}
-
-/* By the total, which is the same everywhere, so that all take the same way. */
-static int is_small_gather(const remote_rank *me, const ravel__op *op, int64_t *total) {
-    int64_t small = me->comm->chunk_bytes < SMALL_GATHER ? me->comm->chunk_bytes : SMALL_GATHER;
-    *total = 0;
-    for (int32_t r = 0; op->kind == RAVEL__ALLGATHER && r < me->comm->size && *total <= small; r++)
-        *total += op->recv_sizes[r];
-    return op->kind == RAVEL__ALLGATHER && *total <= small;
-}
-
-static int issue_move(remote_rank *me, remote_job *j) {
-    const ravel__op *op = &j->request->op;
-    int64_t total;
-    if (is_small_gather(me, op, &total)) return issue_gather(me, j, op, total);
-    switch ((ravel__op_kind)op->kind) {
-    case RAVEL__BROADCAST: return issue_broadcast(me, j, op);
-    case RAVEL__ALLTOALL: return issue_exchange(me, j, op, 0);
-    case RAVEL__ALLGATHER: return issue_exchange(me, j, op, 1);
-    default: /* a barrier; the head was one, where there was a head */
-        return me->comm->check ? 0 : ravel__remote.wire->sum(me->data, &j->bundle, j->sums, j->totals, 1);
-    }
-}
-
-static int issue_head(remote_rank *me, remote_job *j) {
+static void begin_head(remote_rank *me, remote_job *j) {
     ravel_comm *comm = me->comm;
     uint64_t first = 0;
     ravel__card_fill(comm, &j->request->op, &j->mine);
@@ -123,226 +141,304 @@ static int issue_head(remote_rank *me, remote_job *j) {
     uint64_t weight = comm->rank ? ((uint64_t)comm->rank * 0x9e3779b97f4a7c15u) | 1 : first;
     j->sums[0] = j->mine.signature * weight;
     j->sums[1] = j->mine.pairs;
-    return ravel__remote.wire->sum(me->head, &j->bundle, j->sums, j->totals, 2);
 }
 
-static int make_arriving(remote_rank *me, remote_job *j) {
-    if (!j->arriving) j->arriving = ravel__calloc(NULL, (size_t)me->comm->size, sizeof *j->arriving);
-    return j->arriving != NULL;
+static int step_reduce(remote_rank *me, remote_job *j) {
+    const ravel__op *op = &j->request->op;
+    const char *sources[2] = {op->recv, j->room};
+    if (j->round == 0 && op->recv != op->send) memcpy(op->recv, op->send, (size_t)op->bytes);
+    if (has_heard(me, j)) ravel__reduce(op->dtype, op->reduce, sources, 2, 0, op->bytes, op->recv);
+    return sum_round(me, j, op->recv, j->room, op->bytes);
 }
 
-/* What every rank sends to every other, word by word. */
-static int issue_sizes(remote_rank *me, remote_job *j) {
-    const int64_t *sizes = j->request->op.send_sizes;
-    int32_t n = me->comm->size, my = me->comm->rank, tag = (int32_t)(j->serial % REMOTE_TAGS);
-    int code = make_arriving(me, j) ? 0 : RAVEL__WIRE_MEMORY;
-    if (!code) j->arriving[my] = sizes[my];
-    for (int32_t i = 1; i < n && !code; i++) {
-        int32_t from = (my + n - i) % n, to = (my + i) % n;
-        code = post(me, j, 0, (char *)&j->arriving[from], sizeof *sizes, from, tag, me->data, 1);
-        if (!code) code = post(me, j, 1, (const char *)&sizes[to], sizeof *sizes, to, tag, me->data, 1);
+/* ---- broadcast ------------------------------------------------------------------------------------------ */
+
+/* Round k: piece k comes from the parent while piece k - 1 goes to the children. */
+static int step_broadcast(remote_rank *me, remote_job *j) {
+    const ravel__op *op = &j->request->op;
+    int32_t n = me->comm->size, shifted = (me->comm->rank - op->root + n) % n, low = shifted & -shifted;
+    int64_t pieces = (op->bytes + PIECE - 1) / PIECE, in = j->round, out = shifted ? j->round - 1 : j->round;
+    if (out >= pieces) return 1;
+    if (shifted && in < pieces) {
+        int64_t bytes = op->bytes - in * PIECE < PIECE ? op->bytes - in * PIECE : PIECE;
+        post(me, j, 0, (shifted - low + op->root) % n, op->recv + in * PIECE, bytes);
     }
-    return code;
-}
-
-static int issue_cards(remote_rank *me, remote_job *j) {
-    if (!j->cards) j->cards = ravel__calloc(NULL, (size_t)me->comm->size, sizeof *j->cards);
-    if (!j->cards || !make_arriving(me, j)) return RAVEL__WIRE_MEMORY;
-    for (int32_t r = 0; r < me->comm->size; r++) j->arriving[r] = sizeof j->mine;
-    return ravel__remote.wire->gather(me->data, &j->bundle, &j->mine, j->arriving, j->cards);
-}
-
-/* ---- progress ------------------------------------------------------------------------------------------- */
-
-/* 1: all that was issued is done. Errors become the job's status, or the communicator's death. */
-static int is_done(remote_rank *me, remote_job *j) {
-    int code = 0;
-    switch (ravel__remote.wire->test(&j->bundle, &code)) {
-    case RAVEL__WIRE_PENDING: return 0;
-    case RAVEL__WIRE_DONE: return 1;
-    case RAVEL__WIRE_MISMATCH: j->status = RAVEL_E_MISMATCH; return 1;
-    case RAVEL__WIRE_TORN:
-        ravel__remote_fail(me, -1, "the pieces of a message were not those that its receiver expected");
-        return 0;
-    case RAVEL__WIRE_BROKEN:
-    default: ravel__remote_fail_code(me, code, "an operation"); return 0;
+    int32_t span = shifted ? low : 1 << (n > 1 ? 32 - __builtin_clz((unsigned)n - 1) : 0);
+    for (int32_t d = span / 2; d > 0 && out >= 0; d /= 2) {
+        int64_t bytes = op->bytes - out * PIECE < PIECE ? op->bytes - out * PIECE : PIECE;
+        if (shifted + d < n) post(me, j, 1, (shifted + d + op->root) % n, op->recv + out * PIECE, bytes);
     }
+    return 0;
 }
 
-static void over(remote_job *j, ravel_status status) {
-    j->phase = OVER;
-    j->status = status;
+/* ---- all-gather ----------------------------------------------------------------------------------------- */
+
+/* By the total, which is the same everywhere, so that all take the same way. */
+static int is_small_gather(const remote_rank *me, const ravel__op *op) {
+    int64_t total = 0;
+    for (int32_t r = 0; r < me->comm->size && total <= SMALL_GATHER; r++) total += op->recv_sizes[r];
+    return total <= SMALL_GATHER;
 }
 
-static void end_move(remote_rank *me, remote_job *j) {
-    ravel_request *r = j->request;
+/* sizes[i] becomes where block i, the piece of rank (my + i) % n, lies in the room; [n]: the end. `each` < 0: by op. */
+static int begin_bruck(remote_rank *me, remote_job *j, const void *mine, int64_t each) {
+    const ravel__op *op = &j->request->op;
+    int32_t n = me->comm->size, my = me->comm->rank;
     int64_t at = 0;
-    if (is_small_gather(me, &r->op, &at)) {
-        at = 0;
-        for (int32_t i = 0; i < me->comm->size; at += r->op.recv_sizes[i], i++)
-            if (r->op.recv_sizes[i])
-                memcpy(r->op.recv + r->op.recv_offsets[i], j->gathered + at, (size_t)r->op.recv_sizes[i]);
+    if (!make_sizes(me, j)) return 0;
+    for (int32_t i = 0; i <= n; i++) {
+        j->sizes[i] = at;
+        at += i == n ? 0 : each < 0 ? op->recv_sizes[(my + i) % n] : each;
     }
+    if (!make_room(j, at ? at : 1)) return 0;
+    if (j->sizes[1] > 0) memcpy(j->room, mine, (size_t)j->sizes[1]);
+    return 1;
+}
+
+static int step_bruck(remote_rank *me, remote_job *j) {
+    int64_t n = me->comm->size, my = me->comm->rank, have = (int64_t)1 << j->round;
+    if (have >= n) return 1;
+    int64_t count = have < n - have ? have : n - have;
+    post(me, j, 0, (int32_t)((my + have) % n), j->room + j->sizes[have], j->sizes[have + count] - j->sizes[have]);
+    post(me, j, 1, (int32_t)((my - have + n) % n), j->room, j->sizes[count]);
+    return 0;
+}
+
+static void end_bruck(const remote_rank *me, const remote_job *j) {
+    const ravel__op *op = &j->request->op;
+    int32_t n = me->comm->size, my = me->comm->rank;
+    for (int32_t i = 0; i < n; i++)
+        if (j->sizes[i + 1] > j->sizes[i])
+            memcpy(op->recv + op->recv_offsets[(my + i) % n], j->room + j->sizes[i],
+                   (size_t)(j->sizes[i + 1] - j->sizes[i]));
+}
+
+static int step_ring(remote_rank *me, remote_job *j) {
+    const ravel__op *op = &j->request->op;
+    int64_t n = me->comm->size, my = me->comm->rank;
+    char *home = op->recv + op->recv_offsets[my];
+    if (j->round == 0 && op->recv_sizes[my] > 0 && home != op->send) memcpy(home, op->send, (size_t)op->recv_sizes[my]);
+    for (; j->round < n - 1; j->round++) {
+        int64_t out = (my - j->round + n) % n, in = (out + n - 1) % n;
+        if (op->recv_sizes[in])
+            post(me, j, 0, (int32_t)((my + n - 1) % n), op->recv + op->recv_offsets[in], op->recv_sizes[in]);
+        if (op->recv_sizes[out])
+            post(me, j, 1, (int32_t)((my + 1) % n), op->recv + op->recv_offsets[out], op->recv_sizes[out]);
+        if (j->used) return 0;
+    }
+    return 1;
+}
+
+/* ---- all-to-all ----------------------------------------------------------------------------------------- */
+
+/* Piece for or from rank r: of the operation, or (SIZES) one word. */
+static char *piece_of(const remote_job *j, int sends, int32_t r, int64_t *bytes) {
+    const ravel__op *op = &j->request->op;
+    *bytes = j->phase == SIZES ? (int64_t)sizeof(int64_t) : sends ? op->send_sizes[r] : op->recv_sizes[r];
+    if (j->phase == SIZES) return sends ? (char *)(uintptr_t)&op->send_sizes[r] : (char *)&j->sizes[r];
+    return sends ? (char *)(uintptr_t)op->send + op->send_offsets[r] : op->recv + op->recv_offsets[r];
+}
+
+/* Begins the next pieces, in all parcels of this direction that are free. */
+static int64_t pump(remote_rank *me, remote_job *j, int sends, int64_t distance) {
+    int64_t n = me->comm->size, my = me->comm->rank, bytes;
+    for (int32_t i = 0; i < REMOTE_WINDOW && distance < n; i++) {
+        remote_parcel *p = &j->parcels[2 * i + sends];
+        if (!ravel__match_done(p)) continue;
+        note_mismatch(j, p);
+        for (; distance < n; distance++) {
+            int32_t r = (int32_t)((sends ? my + distance : my - distance + n) % n);
+            char *piece = piece_of(j, sends, r, &bytes);
+            if (!bytes) continue;
+            post_at(me, j, p, sends, r, piece, bytes, tag_of(j), 0);
+            distance++;
+            break;
+        }
+    }
+    return distance;
+}
+
+/* It has no rounds: round and next_send are the distances of the next pieces. */
+static int step_exchange(remote_rank *me, remote_job *j) {
+    int32_t my = me->comm->rank;
+    int64_t bytes;
+    if (j->round == 0) {
+        char *mine = piece_of(j, 1, my, &bytes), *home = piece_of(j, 0, my, &bytes);
+        if (bytes > 0 && home != mine) memcpy(home, mine, (size_t)bytes);
+        for (int32_t i = 0; i < 2 * REMOTE_WINDOW; i++) j->parcels[i].state = PARCEL_IDLE;
+        j->round = j->next_send = 1;
+        j->used = 2 * REMOTE_WINDOW;
+    }
+    j->round = pump(me, j, 0, j->round);
+    j->next_send = pump(me, j, 1, j->next_send);
+    return j->round >= me->comm->size && j->next_send >= me->comm->size && is_round_done(j);
+}
+
+/* ---- phases --------------------------------------------------------------------------------------------- */
+
+static int is_exchange(const remote_job *j) {
+    return j->phase == SIZES || (j->phase == MOVE && j->request->op.kind == RAVEL__ALLTOALL);
+}
+
+static int begin_move(remote_rank *me, remote_job *j) {
+    const ravel__op *op = &j->request->op;
+    if (op->kind == RAVEL__ALLGATHER && is_small_gather(me, op)) return begin_bruck(me, j, op->send, -1);
+    if (op->kind == RAVEL__ALLREDUCE) return make_room(j, op->bytes ? op->bytes : 1);
+    return 1;
+}
+
+static int step_move(remote_rank *me, remote_job *j) {
+    const ravel__op *op = &j->request->op;
+    switch ((ravel__op_kind)op->kind) {
+    case RAVEL__BROADCAST: return step_broadcast(me, j);
+    case RAVEL__ALLTOALL: return step_exchange(me, j);
+    case RAVEL__ALLGATHER: return is_small_gather(me, op) ? step_bruck(me, j) : step_ring(me, j);
+    case RAVEL__ALLREDUCE: return step_reduce(me, j);
+    default: /* a barrier; the head was one, where there was a head */ return me->comm->check || step_head(me, j);
+    }
+}
+
+static void enter(remote_rank *me, remote_job *j, remote_phase phase) {
+    int ok = 1;
+    j->phase = phase;
+    j->round = j->next_send = 0;
+    j->used = 0;
+    if (phase == HEAD) begin_head(me, j);
+    if (phase == MOVE) ok = begin_move(me, j);
+    if (phase == SIZES) ok = make_sizes(me, j);
+    if (phase == SIZES && ok) j->sizes[me->comm->rank] = j->request->op.send_sizes[me->comm->rank];
+    if (phase == CARDS) ok = begin_bruck(me, j, &j->mine, sizeof j->mine);
+    if (!ok) ravel__remote_fail_code(me, RAVEL__WIRE_MEMORY, "an operation", "");
+}
+
+static void end_cards(remote_rank *me, remote_job *j) {
+    int32_t n = me->comm->size, my = me->comm->rank;
+    ravel_error *why = &j->request->why;
+    if (!j->cards) j->cards = ravel__calloc(NULL, (size_t)n, sizeof *j->cards);
+    for (int32_t i = 0; i < n && j->cards; i++)
+        memcpy(&j->cards[(my + i) % n], j->room + (size_t)i * sizeof *j->cards, sizeof *j->cards);
+    for (int32_t i = 0; i < n && j->cards; i++) j->cards[i].text[sizeof j->cards[i].text - 1] = '\0';
+    if (!j->cards)
+        (void)ravel__no_memory(why, (size_t)n * sizeof *j->cards, "a comparison");
+    else if (j->disagree == 2)
+        ravel__cards_complaint(me->comm, j->cards, why);
+    else if (ravel__cards_agree(me->comm, j->cards, why))
+        ravel_error_set(why, RAVEL_E_MISMATCH, "the ranks disagree");
+    j->status = RAVEL_E_MISMATCH;
+}
+
+static void end_move(const remote_rank *me, remote_job *j) {
+    ravel_request *r = j->request;
+    if (r->op.kind == RAVEL__ALLGATHER && is_small_gather(me, &r->op)) end_bruck(me, j);
     if (j->status && !r->why.message[0])
         ravel_error_set(&r->why, RAVEL_E_MISMATCH, "a peer sent another number of bytes than was expected");
+}
+
+/* The phase is over. */
+static void end_phase(remote_rank *me, remote_job *j) {
+    switch (j->phase) {
+    case HEAD:
+        j->disagree = j->sums[0] != 0 ? 1 : j->sums[1] != 0 ? 2 : 0;
+        enter(me, j, j->disagree == 0 ? MOVE : j->disagree == 2 ? SIZES : CARDS);
+        return;
+    case SIZES:
+        ravel__card_complain(me->comm, &j->request->op, j->sizes, &j->mine);
+        enter(me, j, CARDS);
+        return;
+    case CARDS: end_cards(me, j); break;
+    default: end_move(me, j); break;
+    }
     j->phase = OVER;
 }
 
-static int64_t pieces_of(const remote_rank *me, int64_t bytes) {
-    int64_t chunk = me->comm->chunk_bytes;
-    return bytes > 0 ? (bytes + chunk - 1) / chunk : 1;
-}
-
-/* The header of a message has come: is it the one that the receiver expects? With another number of pieces the two ranks
- * are out of step for good. */
-static void read_header(remote_rank *me, remote_job *j) {
-    int code = 0;
-    char name[64], text[256];
-    ravel__wire_verdict verdict = ravel__remote.wire->test(&j->header_bundle, &code);
-    if (verdict == RAVEL__WIRE_PENDING) return;
-    if (verdict == RAVEL__WIRE_BROKEN) {
-        ravel__remote_fail_code(me, code, "a receive");
-        return;
-    }
-    j->announced = 1;
-    if (verdict == RAVEL__WIRE_MISMATCH) j->status = RAVEL_E_MISMATCH; /* no header: the sender does not check */
-    if (verdict == RAVEL__WIRE_MISMATCH || memcmp(j->heard, j->header, sizeof j->heard) == 0) return;
-    ravel__remote_name(me->comm, j->request->op.root, name, sizeof name);
-    (void)snprintf(text, sizeof text, "%s sends %lld bytes of dtype %d, and %lld of dtype %d are expected", name,
-                   (long long)j->heard[0], (int)j->heard[1], (long long)j->header[0], (int)j->header[1]);
+static void end_message(remote_rank *me, remote_job *j) {
+    const remote_parcel *p = &j->parcels[0];
+    char name[64];
+    j->phase = OVER;
+    if (!p->mismatch) return;
+    ravel__remote_name(me->comm, p->member, name, sizeof name);
     j->status = RAVEL_E_MISMATCH;
-    ravel_error_set(&j->request->why, RAVEL_E_MISMATCH, "%s", text);
-    if (pieces_of(me, j->heard[0]) != pieces_of(me, j->header[0])) ravel__remote_fail(me, -1, text);
+    ravel_error_set(&j->request->why, RAVEL_E_MISMATCH,
+                    "%s sends %lld bytes of dtype %d, and %lld of dtype %d are expected", name, (long long)p->got_bytes,
+                    (int)p->got_note - 1, (long long)p->bytes, (int)p->note - 1);
 }
 
-/* Issues what the phase needs; a failure is the communicator's death. */
-static void enter(remote_rank *me, remote_job *j, remote_phase phase) {
-    int code = phase == HEAD    ? issue_head(me, j)
-               : phase == SIZES ? issue_sizes(me, j)
-               : phase == CARDS ? issue_cards(me, j)
-                                : issue_move(me, j);
-    j->phase = phase;
-    if (code) ravel__remote_fail_code(me, code, "starting an operation");
-}
-
-/* Whether a death leaves the collective as it is. */
-static int is_alive(const remote_rank *me, const remote_job *j) {
+int ravel__remote_is_alive(const remote_rank *me, const remote_job *j) {
     return !me->dead || (!j->message && j->serial < me->dead_from);
 }
 
-void ravel__remote_step(remote_rank *me, remote_job *j) {
-    if (j->phase == TURN || j->phase == OVER) return;
-    if (j->message && !j->announced) read_header(me, j);
-    if ((j->phase != MOVE && !is_alive(me, j)) || !is_done(me, j) || (j->message && !j->announced)) return;
-    switch (j->phase) {
-    case HEAD:
-        j->disagree = j->totals[0] != 0 ? 1 : j->totals[1] != 0 ? 2 : 0;
-        j->phase = TURN;
-        break;
-    case SIZES:
-        ravel__card_complain(me->comm, &j->request->op, j->arriving, &j->mine);
-        enter(me, j, CARDS);
-        break;
-    case CARDS:
-        if (j->disagree == 2)
-            ravel__cards_complaint(me->comm, j->cards, &j->request->why);
-        else if (ravel__cards_agree(me->comm, j->cards, &j->request->why))
-            ravel_error_set(&j->request->why, RAVEL_E_MISMATCH, "the ranks disagree");
-        over(j, RAVEL_E_MISMATCH);
-        break;
-    default: end_move(me, j); break;
+/* As far as it goes without waiting. A failure leaves the transfers that are under way, but begins no others. */
+static void step(remote_rank *me, remote_job *j) {
+    while (j->phase != OVER && !me->world->stuck) {
+        if (j->message) {
+            if (is_round_done(j)) end_message(me, j);
+            return;
+        }
+        if (!is_exchange(j) && !is_round_done(j)) return;
+        if (!ravel__remote_is_alive(me, j)) return;
+        int exchange = is_exchange(j);
+        if (!exchange) j->used = 0;
+        int over = j->phase == HEAD    ? step_head(me, j)
+                   : j->phase == SIZES ? step_exchange(me, j)
+                   : j->phase == CARDS ? step_bruck(me, j)
+                                       : step_move(me, j);
+        if (over)
+            end_phase(me, j);
+        else if (exchange)
+            return;
+        else
+            j->round++;
     }
 }
 
-static void unlink_job(remote_rank *me, remote_job *j) {
-    remote_job **link = &me->first, *before = NULL;
-    while (*link && *link != j) before = *link, link = &(*link)->next;
-    if (!*link) return;
-    *link = j->next;
-    if (me->last == j) me->last = before;
-}
-
-/* Data goes out in the order of the starts, and a disagreement is settled before anything behind it is issued. */
 void ravel__remote_progress(remote_rank *me) {
-    int32_t behind = 0;
-    ravel__remote_hear(me->world);
-    for (remote_job *j = me->first, *next; j && is_alive(me, j) && !ravel__remote.hopeless; j = next) {
-        next = j->next;
-        if (j->phase == HEAD) ravel__remote_step(me, j);
-        if (j->phase == TURN && !behind && is_alive(me, j))
-            enter(me, j, j->disagree == 0 ? MOVE : j->disagree == 2 ? SIZES : CARDS);
-        if (j->phase > TURN && is_alive(me, j)) ravel__remote_step(me, j);
-        behind |= j->phase != MOVE && j->phase != OVER;
-        if (j->phase == OVER) unlink_job(me, j);
-    }
+    for (remote_job *j = me->jobs; j; j = j->next) step(me, j);
 }
 
-/* Whether nothing of the job is under way; receives of messages can be taken back. */
-static int is_clear(remote_job *j) {
-    int code;
-    if (!ravel__remote.hopeless && j->message) {
-        ravel__remote.wire->cancel(&j->header_bundle);
-        ravel__remote.wire->cancel(&j->bundle);
-    } else if (!ravel__remote.hopeless) {
-        (void)ravel__remote.wire->test(&j->bundle, &code);
-    }
-    return j->bundle.count == 0 && j->header_bundle.count == 0;
+/* ---- beginning and end ---------------------------------------------------------------------------------- */
+
+static void unlink_job(remote_rank *me, const remote_job *j) {
+    remote_job **link = &me->jobs;
+    while (*link && *link != j) link = &(*link)->next;
+    if (*link) *link = j->next;
 }
 
 void ravel__remote_let_go(remote_rank *me, ravel_request *r) {
     remote_job *j = *remote_job_of(r);
+    int clear = 1;
     *remote_job_of(r) = NULL;
-    if (!j->message) unlink_job(me, j);
-    if (is_clear(j)) {
+    unlink_job(me, j);
+    for (int32_t i = 0; i < j->used; i++) clear &= ravel__match_cancel(&j->parcels[i]);
+    j->request = NULL;
+    if (clear) {
         j->next = me->idle;
         me->idle = j;
         return;
     }
-    j->request = NULL;
     j->next = me->world->orphans;
     me->world->orphans = j;
-    if (j->phase != MOVE) return; /* what is under way is memory of ours, not the caller's */
-    ravel__remote.hopeless = ravel__remote.broken = 1;
-    ravel__remote_kill_all(me->world, me->dead ? me->reason : "an operation was given up in the middle");
-}
-
-static int post_header(remote_rank *me, remote_job *j, const ravel__op *op, int sends) {
-    const ravel__wire *wire = ravel__remote.wire;
-    if (sends) return wire->send(me->head, &j->bundle, j->header, sizeof j->header, op->root, op->tag);
-    return wire->recv(me->head, &j->header_bundle, j->heard, sizeof j->heard, op->root, op->tag);
-}
-
-static void begin_message(remote_rank *me, remote_job *j) {
-    const ravel__op *op = &j->request->op;
-    int sends = op->kind == RAVEL__SEND;
-    j->message = 1;
-    j->phase = MOVE;
-    j->index = (sends ? me->sent : me->received)[op->root]++;
-    j->header[0] = op->bytes, j->header[1] = op->dtype;
-    j->announced = sends || !me->comm->check;
-    int code = me->comm->check ? post_header(me, j, op, sends) : 0;
-    if (!code) code = post(me, j, sends, sends ? op->send : op->recv, op->bytes, op->root, op->tag, me->head, 1);
-    if (code) ravel__remote_fail_code(me, code, sends ? "a send" : "a receive");
+    me->world->stuck = me->world->broken = 1;
+    ravel__remote_fail_all(me->world, me->dead ? me->reason : "an operation was given up in the middle");
 }
 
 remote_job *ravel__remote_begin(remote_rank *me, ravel_request *r) {
     remote_job *j = take_job(me);
+    const ravel__op *op = &r->op;
     if (!j) return NULL;
+    remote_job **end = &me->jobs;
+    while (*end) end = &(*end)->next;
+    *end = j;
     j->request = r;
-    if (r->op.kind == RAVEL__SEND || r->op.kind == RAVEL__RECV) {
-        begin_message(me, j);
+    if (op->kind == RAVEL__SEND || op->kind == RAVEL__RECV) {
+        int sends = op->kind == RAVEL__SEND;
+        j->message = j->used = 1;
+        j->phase = MOVE;
+        post_at(me, j, &j->parcels[0], sends, op->root, sends ? op->send : op->recv, op->bytes, (uint32_t)op->tag,
+                me->comm->check ? (uint32_t)op->dtype + 1 : 0);
         return j;
     }
     j->serial = me->serial++;
-    if (me->last)
-        me->last->next = j;
-    else
-        me->first = j;
-    me->last = j;
-    if (me->comm->check && me->comm->size > 1)
-        enter(me, j, HEAD);
-    else
-        j->phase = TURN;
-    ravel__remote_progress(me);
+    enter(me, j, me->comm->check && me->comm->size > 1 ? HEAD : MOVE);
+    step(me, j);
     return j;
 }

@@ -1,80 +1,101 @@
-/* A wire: what a transport between processes must offer, for remote.c to make a back end of it. mpi.c is the one there is.
+/* A wire: what a transport between processes must offer, for remote.c to make a back end of it. mpi.c and tcp.c are the two
+ * there are; UCX would be one more file.
  *
- *     remote.c, remote_job.c, remote_death.c  ->  the table below  ->  mpi.c, in a module  ->  MPI
+ *     remote.c, remote_job.c, remote_lost.c    operations, deadlines, lost ranks
+ *     remote_match.c                           which message belongs to which receive
+ *     the table below                          frames and transfers between the ranks of one world
+ *     mpi.c in a module, tcp.c                 MPI, sockets
  *
- *   channel   a numbered group of ranks whose messages meet no others
- *   bundle    operations that were begun and end together; a value, all zero at first
+ *   net        this process's end of one world. A process may have several, of different wires; they know nothing of one
+ *              another
+ *   frame      at most frame_most bytes, copied, in order between two ranks
+ *   transfer   an array, straight from memory to memory. The receiver chooses a token and tells the sender in a frame; the
+ *              sender then begins with that token. So a transfer never waits for its receiver, and needs no buffer
  *
  * libravel links no MPI. mpi.c is compiled once against Open MPI and once against MPICH into a module, which exports one
  * function, ravel_wire, and links no libravel: so it does not matter whether the program has libravel static, shared, or
  * loaded by Python into a scope of its own. Library and module come from the same build; version and size of the table
  * are compared before anything else.
  *
- * The contract. One thread is inside the table at a time. Nothing waits for a peer but begin, dup and group. A function
- * that returns a code returns 0, one of the codes below, or one of the transport's own, which `describe` puts into words.
- * Memory that an operation was given belongs to the transport until the operation is over. */
+ * The contract. One thread is inside a net at a time (`serial`: inside the whole wire). Nothing waits for a peer but open,
+ * which ends at its deadline. A function that returns a code returns 0 or one of the codes below. */
 #ifndef RAVEL_COMM_WIRE_H
 #define RAVEL_COMM_WIRE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RAVEL__WIRE_VERSION = 2 };
+enum { RAVEL__WIRE_VERSION = 3 };
 
 enum {
-    RAVEL__WIRE_MEMORY = -1,  /* there is none */
-    RAVEL__WIRE_OVER = -2,    /* MPI was finalised in this process */
-    RAVEL__WIRE_THREADS = -3, /* MPI cannot be used from several threads, not even from one at a time */
+    RAVEL__WIRE_MEMORY = -1,   /* there is none */
+    RAVEL__WIRE_OVER = -2,     /* MPI was finalised in this process */
+    RAVEL__WIRE_THREADS = -3,  /* MPI cannot be used from several threads, not even from one at a time */
+    RAVEL__WIRE_TIMEOUT = -4,  /* not all ranks came */
+    RAVEL__WIRE_ARGUMENT = -5, /* an option is wrong; `why` says which */
+    RAVEL__WIRE_BROKEN = -6,   /* the transport failed; `why` says how */
 };
 
-typedef enum ravel__wire_verdict {
-    RAVEL__WIRE_PENDING,
-    RAVEL__WIRE_DONE,     /* the bundle is empty again */
-    RAVEL__WIRE_MISMATCH, /* the same, but a receive brought another number of bytes than it had room for */
-    RAVEL__WIRE_TORN,     /* a receive did, and others of the bundle are still under way */
-    RAVEL__WIRE_BROKEN    /* the transport failed; *code says how */
-} ravel__wire_verdict;
+typedef struct ravel__net ravel__net;
 
-typedef struct ravel__channel ravel__channel;
+/* A transfer under way; all zero before the first use, and whenever it is over. It and its data stay where they are until
+ * then. */
+typedef struct ravel__transfer {
+    int32_t state; /* RAVEL__TRANSFER_... */
+    int32_t peer;
+    uint32_t token;
+    int32_t spare;
+    void *data;
+    int64_t bytes;
+    void *inside[2]; /* the wire's */
+} ravel__transfer;
 
-typedef struct ravel__bundle {
-    int32_t count; /* operations that were begun and are not known to be over; 0: the bundle may be discarded */
-    void *inside;  /* the wire's */
-} ravel__bundle;
+enum { RAVEL__TRANSFER_IDLE, RAVEL__TRANSFER_RUNS, RAVEL__TRANSFER_DONE };
+
+/* Whom the wire calls, inside poll only. */
+typedef struct ravel__sink {
+    void *user;
+    void (*frame)(void *user, int32_t peer, const void *data, int32_t bytes);
+    /* The peer cannot be reached any more; once per peer. Everything that it sent before has been delivered. */
+    void (*lost)(void *user, int32_t peer, const char *why);
+} ravel__sink;
+
+typedef struct ravel__wire_open {
+    const void *options; /* ravel_comm_options; modules do not look inside */
+    ravel__sink sink;
+    int64_t deadline_ns; /* of the monotonic clock, for the first meeting */
+    int64_t chunk_bytes; /* the most that is handed to the transport at once */
+    int32_t one_thread;  /* out: only the thread that opened may call (MPI was initialised so) */
+    char why[480];       /* out: the sentence of a code */
+} ravel__wire_open;
 
 typedef struct ravel__wire {
     int32_t version, bytes; /* RAVEL__WIRE_VERSION, sizeof(ravel__wire) */
+    const char *name;
+    int32_t frame_most;
+    int32_t serial;     /* one thread of the process at a time, whatever the net */
+    int32_t tells_lost; /* the sink hears of every peer that is gone and that frames were exchanged with */
 
-    /* Begins, where nobody has: *ours = 1. Rank and number of ranks of the world. */
-    int (*begin)(int32_t *rank, int32_t *size, int32_t *ours);
-    int (*is_over)(void);
-    void (*end)(void);
-    void (*describe)(int code, char *text, size_t bytes);
+    /* The world: collective over all its ranks, until the deadline. */
+    int (*open)(ravel__wire_open *how, ravel__net **net, int32_t *rank, int32_t *size);
+    /* Leaves. Waits for no peer; what was sent still arrives. broken: a rank was lost or gave up, so that nobody can
+     * count on meeting at the end. */
+    void (*close)(ravel__net *net, int32_t broken);
 
-    /* The same ranks again (from NULL: the world); collective. */
-    int (*dup)(ravel__channel *from, ravel__channel **channel);
-    /* Ranks members[0 .. count-1] of `from`; collective over them alone. tag: 0 .. 32767. */
-    int (*group)(ravel__channel *from, const int32_t *members, int32_t count, int32_t tag, ravel__channel **channel);
-    /* No message may be under way on it any more. */
-    void (*drop)(ravel__channel *channel);
-    /* One may be: only the handle is freed, and the transport keeps the rest for ever. NULL is nothing. */
-    void (*abandon)(ravel__channel *channel);
+    /* head[head_bytes] and body[body_bytes] as one frame. A lost peer is no error: the frame goes nowhere. */
+    int (*frame)(ravel__net *net, int32_t peer, const void *head, int32_t head_bytes, const void *body,
+                 int32_t body_bytes);
+    /* t->peer, token, data and bytes are set. The receiver begins before the sender can know the token. */
+    int (*send)(ravel__net *net, ravel__transfer *t);
+    int (*recv)(ravel__net *net, ravel__transfer *t);
+    /* Gives the transfer up. 1: its memory is the caller's again, and *t is over. 0: the transport may still use it for
+     * as long as the process lives; *t and its data must stay. */
+    int (*cancel)(ravel__net *net, ravel__transfer *t);
 
-    /* Beginning operations. A receive from peer -1 takes whoever comes first. NULL is the world's channel in `sum`. */
-    int (*send)(ravel__channel *channel, ravel__bundle *bundle, const void *data, int32_t bytes, int32_t peer,
-                int32_t tag);
-    int (*recv)(ravel__channel *channel, ravel__bundle *bundle, void *data, int32_t bytes, int32_t peer, int32_t tag);
-    int (*broadcast)(ravel__channel *channel, ravel__bundle *bundle, void *data, int32_t bytes, int32_t root);
-    /* The pieces of all ranks, sizes[] bytes each, back to back; less than 2^31 bytes in all. */
-    int (*gather)(ravel__channel *channel, ravel__bundle *bundle, const void *send, const int64_t *sizes, void *recv);
-    int (*sum)(ravel__channel *channel, ravel__bundle *bundle, const uint64_t *in, uint64_t *out, int32_t count);
-
-    /* How far it is. */
-    ravel__wire_verdict (*test)(ravel__bundle *bundle, int *code);
-    /* Takes back the receives that nothing has come for, then looks once. */
-    void (*cancel)(ravel__bundle *bundle);
-    /* Frees what an empty bundle holds. */
-    void (*discard)(ravel__bundle *bundle);
+    /* Makes progress and calls the sink. Never waits. 0, or a code with a sentence in why[480]. */
+    int (*poll)(ravel__net *net, char *why);
+    /* Waits until there may be something to do, at most `ns`. Not inside the net: another thread may be. */
+    void (*sleep)(ravel__net *net, int64_t ns);
 } ravel__wire;
 
 /* What a module exports. */

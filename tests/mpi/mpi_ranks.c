@@ -219,7 +219,7 @@ static int is_killed(int argc, char **argv) {
         _exit(0);
     }
     if (!status) status = work_on(comm, &err);
-    return expect(comm, status, RAVEL_E_PEER_LOST, &err, "died: its process is gone");
+    return expect(comm, status, RAVEL_E_PEER_LOST, &err, "its process is gone");
 }
 
 /* A message that is not the one which is expected: the receiver is told. */

@@ -369,7 +369,7 @@ TEST(comm_timeouts_come_from_options_and_environment) {
     CHECK_HAS(err.message, "comm-timeout is -1");
     ravel_error_clear(&err);
     CHECK_EQ(ravel_comm_open("nccl", NULL, &comm, &err), RAVEL_E_ARGUMENT);
-    CHECK_HAS(err.message, "auto, self or mpi");
+    CHECK_HAS(err.message, "auto, self, mpi or tcp");
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */

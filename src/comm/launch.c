@@ -1,0 +1,160 @@
+#include "comm/launch.h"
+
+#include "base/number.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the environment ------------------------------------------------------------------------------------ */
+
+static const char *word_of(const char *name) {
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+/* A whole number of 0 .. most, -1 where it is none. */
+static int64_t number_of(const char *name, int64_t most) {
+    const char *text = word_of(name);
+    char *end = NULL;
+    if (!text || text[0] < '0' || text[0] > '9') return -1;
+    long long value = strtoll(text, &end, 10);
+    return *end || value < 0 || value > most ? -1 : value;
+}
+
+int ravel__launch_has_mpi(void) {
+    static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (getenv(marks[i])) return 1;
+    return 0;
+}
+
+/* A batch script has Slurm's variables too, and is no rank. */
+static int is_slurm(void) {
+    const char *environment = word_of("ENVIRONMENT");
+    int is_step = word_of("SLURM_STEP_ID") || word_of("SLURM_STEPID");
+    int is_batch = environment && strcmp(environment, "BATCH") == 0;
+    return number_of("SLURM_PROCID", 1 << 30) >= 0 && number_of("SLURM_NTASKS", 1 << 30) > 1 &&
+           (word_of("SLURM_NODELIST") || word_of("SLURM_STEP_NODELIST")) && (is_step || !is_batch);
+}
+
+static int is_torchrun(void) {
+    return number_of("RANK", 1 << 30) >= 0 && number_of("WORLD_SIZE", 1 << 30) > 1 && word_of("MASTER_ADDR");
+}
+
+const char *ravel__launch_kind(const ravel_comm_options *o) {
+    const char *asked = o && o->comm && *o->comm ? o->comm : "auto";
+    if (strcmp(asked, "auto") != 0) return asked;
+    if (o && ((o->rendezvous && *o->rendezvous) || o->ranks > 0)) return "tcp";
+    if (ravel__launch_has_mpi()) return "mpi";
+    return is_slurm() || is_torchrun() ? "tcp" : "self";
+}
+
+/* ---- where ---------------------------------------------------------------------------------------------- */
+
+int ravel__launch_first_host(const char *list, char *host, size_t bytes) {
+    size_t length = strcspn(list, ",["), digits = list[length] == '[' ? strcspn(list + length + 1, ",-]") : 0;
+    if (length + digits == 0 || length + digits >= bytes) return 0;
+    memcpy(host, list, length);
+    memcpy(host + length, list + length + 1, digits);
+    host[length + digits] = '\0';
+    return 1;
+}
+
+static ravel_status join(ravel__launch *l, const char *host, int64_t port, ravel_error *err) {
+    int colon = strchr(host, ':') != NULL;
+    if (port < 1 || port > 65535)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "port %lld is none; set RAVEL_PORT to one from 1 to 65535",
+                               (long long)port);
+    (void)snprintf(l->rendezvous, sizeof l->rendezvous, "%s%s%s:%lld", colon ? "[" : "", host, colon ? "]" : "",
+                   (long long)port);
+    return RAVEL_OK;
+}
+
+static ravel_status from_slurm(ravel__launch *l, ravel_error *err) {
+    char host[256] = "127.0.0.1";
+    const char *list = word_of("SLURM_STEP_NODELIST") ? word_of("SLURM_STEP_NODELIST") : word_of("SLURM_NODELIST");
+    int64_t steps = number_of("SLURM_STEP_NUM_TASKS", 1 << 30), job = number_of("SLURM_JOB_ID", INT64_MAX / 2);
+    int64_t port = number_of("RAVEL_PORT", 65535), nodes = number_of("SLURM_NNODES", 1 << 30);
+    l->by = "slurm";
+    l->rank = (int32_t)number_of("SLURM_PROCID", 1 << 30);
+    l->ranks = (int32_t)(steps > 0 ? steps : number_of("SLURM_NTASKS", 1 << 30));
+    if (nodes != 1 && !ravel__launch_first_host(list, host, sizeof host))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "SLURM_NODELIST \"%.60s\" names no host", list);
+    return join(l, host, port > 0 ? port : 20000 + (job > 0 ? job : 0) % 20000, err);
+}
+
+/* torchrun's agent listens on MASTER_PORT itself. */
+static ravel_status from_torchrun(ravel__launch *l, ravel_error *err) {
+    int64_t port = number_of("RAVEL_PORT", 65535), master = number_of("MASTER_PORT", 65535);
+    int alone = number_of("LOCAL_WORLD_SIZE", 1 << 30) == number_of("WORLD_SIZE", 1 << 30);
+    l->by = "torchrun";
+    l->rank = (int32_t)number_of("RANK", 1 << 30);
+    l->ranks = (int32_t)number_of("WORLD_SIZE", 1 << 30);
+    if (port <= 0 && master <= 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "RANK and WORLD_SIZE are set, but neither RAVEL_PORT nor "
+                               "MASTER_PORT says where the ranks meet");
+    return join(l, alone ? "127.0.0.1" : word_of("MASTER_ADDR"), port > 0 ? port : master + 1, err);
+}
+
+ravel_status ravel__launch_find(const ravel_comm_options *o, ravel__launch *l, ravel_error *err) {
+    int has_rendezvous = o->rendezvous && *o->rendezvous;
+    ravel_status status = RAVEL_OK;
+    memset(l, 0, sizeof *l);
+    l->by = "option";
+    l->rank = -1;
+    if (is_slurm())
+        status = from_slurm(l, err);
+    else if (is_torchrun())
+        status = from_torchrun(l, err);
+    if (status && !has_rendezvous) return status;
+    if (status && err) ravel_error_clear(err);
+    if (has_rendezvous) (void)snprintf(l->rendezvous, sizeof l->rendezvous, "%s", o->rendezvous);
+    if (o->ranks > 0) l->ranks = o->ranks, l->rank = -1;
+    if (o->rank >= 0) l->rank = o->rank;
+    if (!l->rendezvous[0])
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "where do the ranks meet? Give a rendezvous (host:port or file:/path), or start them with "
+            "srun or torchrun");
+    if (l->ranks < 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "how many ranks are there? Give comm-ranks, or start them with srun or torchrun");
+    if (l->rank >= l->ranks)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d of %d ranks cannot be; ranks count from 0", l->rank,
+                               l->ranks);
+    return RAVEL_OK;
+}
+
+/* ---- the token ------------------------------------------------------------------------------------------ */
+
+static ravel_status read_token(const char *path, char *token, ravel_error *err) {
+    FILE *f = fopen(path, "r");
+    if (!f) return ravel_error_set(err, RAVEL_E_IO, "the token file \"%.200s\" cannot be read", path);
+    size_t got = fread(token, 1, RAVEL__TOKEN_MOST, f);
+    (void)fclose(f);
+    if (got >= RAVEL__TOKEN_MOST)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the token in \"%.200s\" has more than %d bytes", path,
+                               RAVEL__TOKEN_MOST - 1);
+    token[got] = '\0';
+    token[strcspn(token, "\r\n")] = '\0';
+    if (!token[0]) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the token file \"%.200s\" is empty", path);
+    return RAVEL_OK;
+}
+
+ravel_status ravel__launch_token(const ravel_comm_options *o, char token[RAVEL__TOKEN_MOST], int32_t *open,
+                                 ravel_error *err) {
+    const char *word = word_of("RAVEL_TOKEN"), *file = word_of("RAVEL_TOKEN_FILE");
+    ravel_status status = RAVEL_OK;
+    token[0] = '\0';
+    if (o->token_file && *o->token_file)
+        status = read_token(o->token_file, token, err);
+    else if (word && strlen(word) < RAVEL__TOKEN_MOST)
+        (void)snprintf(token, RAVEL__TOKEN_MOST, "%s", word);
+    else if (file)
+        status = read_token(file, token, err);
+    *open = strcmp(token, "none") == 0;
+    if (*open) token[0] = '\0';
+    return status;
+}

@@ -1,0 +1,29 @@
+/* Who started this process, and as which rank: what `auto` looks at. */
+#ifndef RAVEL_COMM_LAUNCH_H
+#define RAVEL_COMM_LAUNCH_H
+
+#include <ravel/comm.h>
+
+enum { RAVEL__LAUNCH_TEXT = 320, RAVEL__TOKEN_MOST = 1024 };
+
+/* Where the ranks of a TCP world meet, and which one this is. */
+typedef struct ravel__launch {
+    const char *by;                      /* "option", "slurm", "torchrun" */
+    int32_t rank, ranks;                 /* rank -1: whichever is free */
+    char rendezvous[RAVEL__LAUNCH_TEXT]; /* host:port, unix:..., file:/path */
+} ravel__launch;
+
+/* The kind that `auto` means: "self", "mpi" or "tcp". */
+const char *ravel__launch_kind(const ravel_comm_options *options);
+/* From the options, else from the launcher's environment. E_ARGUMENT says what is missing. */
+ravel_status ravel__launch_find(const ravel_comm_options *options, ravel__launch *launch, ravel_error *err);
+/* The shared token: options.token_file, RAVEL_TOKEN, RAVEL_TOKEN_FILE; "" where there is none. *open: it is the word "none",
+ * which says that every peer may connect. */
+ravel_status ravel__launch_token(const ravel_comm_options *options, char token[RAVEL__TOKEN_MOST], int32_t *open,
+                                 ravel_error *err);
+/* Whether an MPI launcher's mark is in the environment. */
+int ravel__launch_has_mpi(void);
+/* The first host of Slurm's "node[01-03,7],other"; 0 where it has none that fits. */
+int ravel__launch_first_host(const char *list, char *host, size_t bytes);
+
+#endif

@@ -1,0 +1,406 @@
+/* TCP as a wire (comm/wire.h), over links (comm/link.h).
+ *
+ * The ranks meet once at rank 0 (tcp_meet.c), which tells everybody where everybody listens. Other connections are made
+ * when two ranks first have something to say to each other: collectives go along trees and rings, so a rank has some
+ * 2 log2(n) of them, not n. A rank sends on the first link that there is between the two, and stays with it, so that what
+ * it sends stays in order; where both connect at once there are two links, one for each direction.
+ *
+ *     frames      link messages of their own
+ *     transfers   pieces of TCP_PIECE, the next one queued when the last one has gone, so that frames get in between
+ *
+ * A peer is lost when its links are down: its process ended, its machine vanished (keep-alive), or bytes were damaged. One
+ * that closes in order says so, and has left. */
+#include "comm/tcp.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "comm/remote.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char farewell[] = "left";
+enum { DYING_NS = 500000000 };
+#define CLOSE_NS 5000000000
+
+/* ---- lost peers ----------------------------------------------------------------------------------------- */
+
+static void free_waiting(tcp_waiting **list) {
+    while (*list) {
+        tcp_waiting *w = *list;
+        *list = w->next;
+        ravel__release(NULL, w, sizeof *w + (size_t)w->bytes);
+    }
+}
+
+static void report_lost(tcp_peer *p, const char *why) {
+    char words[sizeof farewell + 32];
+    (void)snprintf(words, sizeof words, "closed the link: %s", farewell);
+    if (p->lost) return;
+    p->lost = 1;
+    p->net->dying -= p->dying_ns != 0;
+    p->dying_ns = 0;
+    p->out = NULL;
+    p->out_is_up = 0;
+    free_waiting(&p->waiting);
+    for (int i = 0; i < 2; i++)
+        if (p->links[i]) ravel__link_close(p->links[i], NULL), p->links[i] = NULL;
+    if (p->net->state == TCP_RUNS) p->net->sink.lost(p->net->sink.user, p->rank, strstr(why, words) ? NULL : why);
+}
+
+static void on_down(void *user, ravel__link *link, const char *why) {
+    ravel__net *net = user;
+    tcp_peer *p = ravel__link_owner(link);
+    if (net->state == TCP_MEETS) ravel__tcp_meet_down(net, link, why);
+    if (!p) return;
+    for (int i = 0; i < 2; i++)
+        if (p->links[i] == link) p->links[i] = NULL;
+    (void)snprintf(net->why, sizeof net->why, "%s", why);
+    if (!p->links[0] && !p->links[1]) {
+        report_lost(p, why);
+    } else if (!p->dying_ns) { /* what the other link still holds is read first */
+        p->dying_ns = ravel__clock_ns();
+        net->dying++;
+    }
+    if (p->out == link) p->out_is_up = 0;
+}
+
+/* ---- links of a peer ------------------------------------------------------------------------------------ */
+
+static tcp_waiting *new_waiting(int32_t peer, const void *head, int32_t head_bytes, const void *body,
+                                int32_t body_bytes) {
+    tcp_waiting *w = ravel__alloc(NULL, sizeof *w + (size_t)head_bytes + (size_t)body_bytes);
+    if (!w) return NULL;
+    *w = (tcp_waiting){NULL, peer, head_bytes + body_bytes};
+    memcpy(w->data, head, (size_t)head_bytes);
+    if (body_bytes > 0) memcpy(w->data + head_bytes, body, (size_t)body_bytes);
+    return w;
+}
+
+static void append(tcp_waiting **list, tcp_waiting *w) {
+    while (*list) list = &(*list)->next;
+    *list = w;
+}
+
+static int send_frame(tcp_peer *p, const void *data, int32_t bytes) {
+    ravel__message head = {TCP_FRAME, 0, bytes};
+    ravel_status status = ravel__link_send(p->out, &head, data, NULL, NULL);
+    return status == RAVEL_E_MEMORY ? RAVEL__WIRE_MEMORY : 0; /* a link that is down says so by itself */
+}
+
+static void use(tcp_peer *p, ravel__link *link) {
+    p->out = link;
+    p->out_is_up = 1;
+    for (tcp_waiting *w = p->waiting; w; w = w->next) (void)send_frame(p, w->data, w->bytes);
+    free_waiting(&p->waiting);
+}
+
+void ravel__tcp_adopt(ravel__net *net, ravel__link *link, int32_t peer, int own) {
+    tcp_peer *p = &net->peers[peer];
+    p->links[!own] = link;
+    ravel__link_set_owner(link, p);
+    if (!p->out || p->out == link) use(p, link);
+}
+
+/* The addresses of a peer that this rank can reach: Unix sockets only on the same machine. */
+static const char *reachable(const ravel__net *net, int32_t peer) {
+    const char *address = net->hellos[peer].address, *comma = strchr(address, ',');
+    int foreign = !net->machine || net->hellos[peer].machine != net->machine;
+    return foreign && comma && strncmp(address, "unix:", 5) == 0 ? comma + 1 : address;
+}
+
+static void reach(ravel__net *net, tcp_peer *p) {
+    tcp_hello hello = net->hellos[net->rank];
+    ravel_error err = RAVEL_ERROR_INIT;
+    hello.world = net->world;
+    if (ravel__hub_connect(net->hub, reachable(net, p->rank), &hello, sizeof hello, net->timeout, p, &p->out, &err))
+        report_lost(p, err.message);
+    else
+        p->links[0] = p->out;
+}
+
+static int on_up(void *user, ravel__link *link, const void *bytes, int32_t count) {
+    ravel__net *net = user;
+    tcp_hello hello;
+    tcp_peer *p = ravel__link_owner(link);
+    if (p) { /* this rank connected */
+        use(p, link);
+        return 1;
+    }
+    if (net->state == TCP_CLOSES) return 0;
+    if (net->state == TCP_MEETS && (net->rank == 0 || link == net->root))
+        return ravel__tcp_meet_up(net, link, bytes, count);
+    if (!ravel__tcp_read_hello(bytes, count, &hello) || hello.ranks != net->ranks || hello.rank < 0 ||
+        hello.rank >= net->ranks || hello.rank == net->rank)
+        return 0;
+    p = &net->peers[hello.rank];
+    if (p->lost || p->links[1] || (net->state == TCP_RUNS && hello.world != net->world)) return 0;
+    p->claim = hello.world;
+    ravel__tcp_adopt(net, link, hello.rank, 0);
+    return 1;
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------- */
+
+static ravel__transfer **find_receive(tcp_peer *p, uint32_t token) {
+    ravel__transfer **link = &p->receives;
+    while (*link && (*link)->token != token) link = (ravel__transfer **)(void *)&(*link)->inside[0];
+    return link;
+}
+
+static void *on_place(void *user, ravel__link *link, const ravel__message *head) {
+    ravel__net *net = user;
+    tcp_peer *p = ravel__link_owner(link);
+    if (head->kind == TCP_FRAME) return head->bytes <= TCP_FRAME_MOST ? net->frame : NULL;
+    if (net->state == TCP_MEETS && head->kind == TCP_TABLE) return head->bytes <= TCP_FRAME_MOST ? net->frame : NULL;
+    if (net->state == TCP_MEETS && head->kind == TCP_HELLOS && link == net->root)
+        return head->bytes == net->ranks * (int64_t)sizeof *net->hellos ? net->hellos : NULL;
+    if (head->kind != TCP_DATA || !p) return NULL;
+    ravel__transfer *t = *find_receive(p, (uint32_t)(head->id >> 32));
+    int64_t at = (int64_t)(uint32_t)head->id * TCP_PIECE;
+    if (!t || at != (int64_t)(intptr_t)t->inside[1] || head->bytes > t->bytes - at) return NULL;
+    return (char *)t->data + at;
+}
+
+static void take_data(tcp_peer *p, const ravel__message *head) {
+    ravel__transfer **link = find_receive(p, (uint32_t)(head->id >> 32)), *t = *link;
+    if (!t) return;
+    int64_t got = (int64_t)(intptr_t)t->inside[1] + head->bytes;
+    t->inside[1] = (void *)(intptr_t)got;
+    if (got < t->bytes) return;
+    *link = t->inside[0];
+    t->state = RAVEL__TRANSFER_DONE;
+}
+
+static void on_message(void *user, ravel__link *link, const ravel__message *head, void *body) {
+    ravel__net *net = user;
+    tcp_peer *p = ravel__link_owner(link);
+    if (net->state == TCP_CLOSES || !body) return;
+    if (head->kind == TCP_TABLE || head->kind == TCP_HELLOS) {
+        if (net->state == TCP_MEETS && link == net->root) ravel__tcp_meet_message(net, head->kind, body, head->bytes);
+    } else if (p && head->kind == TCP_FRAME && net->ready) {
+        net->sink.frame(net->sink.user, p->rank, body, (int32_t)head->bytes);
+    } else if (p && head->kind == TCP_FRAME) {
+        tcp_waiting *w = new_waiting(p->rank, body, (int32_t)head->bytes, NULL, 0);
+        if (w) append(&net->early, w);
+    } else if (p && head->kind == TCP_DATA) {
+        take_data(p, head);
+    }
+}
+
+/* ---- transfers ------------------------------------------------------------------------------------------ */
+
+static int next_piece(tcp_peer *p, ravel__transfer *t) {
+    int64_t at = (int64_t)(intptr_t)t->inside[1];
+    ravel__message head = {TCP_DATA, (uint64_t)t->token << 32 | (uint64_t)(at / TCP_PIECE), t->bytes - at};
+    if (head.bytes > TCP_PIECE) head.bytes = TCP_PIECE;
+    ravel_status status = ravel__link_send(p->out, &head, (char *)t->data + at, t, NULL);
+    return status == RAVEL_E_MEMORY ? RAVEL__WIRE_MEMORY : 0;
+}
+
+static void on_sent(void *user, ravel__link *link, void *token) {
+    tcp_peer *p = ravel__link_owner(link);
+    ravel__transfer *t = token;
+    if (token == user || !p) return; /* the hellos of the table */
+    int64_t at = (int64_t)(intptr_t)t->inside[1] + TCP_PIECE;
+    t->inside[1] = (void *)(intptr_t)at;
+    if (at >= t->bytes)
+        t->state = RAVEL__TRANSFER_DONE;
+    else
+        (void)next_piece(p, t);
+}
+
+static int wire_send(ravel__net *net, ravel__transfer *t) {
+    tcp_peer *p = &net->peers[t->peer];
+    t->state = RAVEL__TRANSFER_RUNS;
+    t->inside[0] = t->inside[1] = NULL;
+    return p->lost || !p->out_is_up ? 0 : next_piece(p, t);
+}
+
+static int wire_recv(ravel__net *net, ravel__transfer *t) {
+    tcp_peer *p = &net->peers[t->peer];
+    t->state = RAVEL__TRANSFER_RUNS;
+    t->inside[0] = p->receives;
+    t->inside[1] = NULL;
+    p->receives = t;
+    return 0;
+}
+
+static int wire_cancel(ravel__net *net, ravel__transfer *t) {
+    tcp_peer *p = &net->peers[t->peer];
+    ravel__transfer **link = &p->receives;
+    while (*link && *link != t) link = (ravel__transfer **)(void *)&(*link)->inside[0];
+    if (*link) {
+        *link = t->inside[0];
+        for (int i = 0; i < 2; i++)
+            if (p->links[i]) ravel__link_forget(p->links[i], (char *)t->data + (intptr_t)t->inside[1]);
+    } else if (t->state == RAVEL__TRANSFER_RUNS && p->out) {
+        (void)ravel__link_detach(p->out, t);
+    }
+    *t = (ravel__transfer){0};
+    return 1;
+}
+
+static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t head_bytes, const void *body,
+                      int32_t body_bytes) {
+    tcp_peer *p = &net->peers[peer];
+    char whole[TCP_FRAME_MOST];
+    if (p->lost) return 0;
+    if (p->out_is_up) {
+        memcpy(whole, head, (size_t)head_bytes);
+        if (body_bytes > 0) memcpy(whole + head_bytes, body, (size_t)body_bytes);
+        return send_frame(p, whole, head_bytes + body_bytes);
+    }
+    tcp_waiting *w = new_waiting(peer, head, head_bytes, body, body_bytes);
+    if (!w) return RAVEL__WIRE_MEMORY;
+    append(&p->waiting, w);
+    if (!p->out) reach(net, p);
+    return 0;
+}
+
+/* ---- progress ------------------------------------------------------------------------------------------- */
+
+static void flush_early(ravel__net *net) {
+    net->ready = 1;
+    while (net->early) {
+        tcp_waiting *w = net->early;
+        net->early = w->next;
+        net->sink.frame(net->sink.user, w->peer, w->data, w->bytes);
+        ravel__release(NULL, w, sizeof *w + (size_t)w->bytes);
+    }
+}
+
+static void end_dying(ravel__net *net) {
+    int64_t now = ravel__clock_ns();
+    for (int32_t r = 0; r < net->ranks; r++)
+        if (net->peers[r].dying_ns && now - net->peers[r].dying_ns > DYING_NS) report_lost(&net->peers[r], net->why);
+}
+
+static int wire_poll(ravel__net *net, char *why) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (!net->ready) flush_early(net);
+    if (ravel__hub_poll(net->hub, 0, NULL, &err)) {
+        (void)snprintf(why, 480, "%.470s", err.message);
+        return RAVEL__WIRE_BROKEN;
+    }
+    if (net->dying) end_dying(net);
+    return 0;
+}
+
+static void wire_sleep(ravel__net *net, int64_t ns) {
+    struct pollfd fd = {ravel__hub_fd(net->hub), POLLIN, 0};
+    struct timespec wait = {ns / 1000000000, ns % 1000000000};
+    (void)ppoll(&fd, 1, &wait, NULL);
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+static void free_net(ravel__net *net) {
+    size_t n = (size_t)net->ranks;
+    if (net->file[0]) (void)unlink(net->file);
+    ravel__hub_free(net->hub);
+    free_waiting(&net->early);
+    for (size_t r = 0; net->peers && r < n; r++) free_waiting(&net->peers[r].waiting);
+    ravel__release(NULL, net->peers, n * sizeof *net->peers);
+    ravel__release(NULL, net->hellos, n * sizeof *net->hellos);
+    ravel__release(NULL, net->arrivals, 2 * n * sizeof *net->arrivals);
+    ravel__release(NULL, net->loose_hellos, n * sizeof *net->loose_hellos);
+    ravel__release(NULL, net, sizeof *net);
+}
+
+/* Frames for peers that are just being connected to. */
+static int has_waiting(const ravel__net *net) {
+    for (int32_t r = 0; r < net->ranks; r++)
+        if (net->peers[r].waiting && net->peers[r].out) return 1;
+    return 0;
+}
+
+/* What was sent arrives: it is with the peers' kernels before the sockets are closed. That takes a moment only where a peer
+ * has not answered its first connection yet, or does not read. */
+static void wire_close(ravel__net *net, int32_t broken) {
+    int64_t end = ravel__clock_ns() + (broken ? 200000000 : CLOSE_NS);
+    net->state = TCP_CLOSES;
+    while (has_waiting(net) && ravel__clock_ns() < end) (void)ravel__hub_poll(net->hub, 0.002, NULL, NULL);
+    (void)ravel__hub_drain(net->hub, broken ? 0.2 : 2);
+    for (int32_t r = 0; r < net->ranks; r++)
+        for (int i = 0; i < 2; i++)
+            if (net->peers[r].links[i]) ravel__link_close(net->peers[r].links[i], farewell);
+    (void)ravel__hub_drain(net->hub, 0.2);
+    free_net(net);
+}
+
+ravel__hub_handler ravel__tcp_handler(ravel__net *net) {
+    return (ravel__hub_handler){net, on_up, on_place, on_message, on_sent, on_down};
+}
+
+static ravel__net *new_net(const ravel__wire_open *how, const ravel__launch *launch) {
+    size_t n = (size_t)launch->ranks;
+    ravel__net *net = ravel__calloc(NULL, 1, sizeof *net);
+    if (!net) return NULL;
+    net->sink = how->sink;
+    net->rank = launch->rank;
+    net->ranks = launch->ranks;
+    net->machine = ravel__machine_number();
+    net->peers = ravel__calloc(NULL, n, sizeof *net->peers);
+    net->hellos = ravel__calloc(NULL, n, sizeof *net->hellos);
+    net->arrivals = ravel__calloc(NULL, 2 * n, sizeof *net->arrivals);
+    net->loose_hellos = ravel__calloc(NULL, n, sizeof *net->loose_hellos);
+    if (!net->peers || !net->hellos || !net->arrivals || !net->loose_hellos) {
+        free_net(net);
+        return NULL;
+    }
+    net->loose = net->arrivals + n;
+    for (int32_t r = 0; r < net->ranks; r++) net->peers[r].net = net, net->peers[r].rank = r;
+    return net;
+}
+
+static int wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank, int32_t *size) {
+    const ravel_comm_options *o = how->options;
+    ravel__launch launch;
+    ravel_error err = RAVEL_ERROR_INIT;
+    char token[RAVEL__TOKEN_MOST];
+    int32_t open = 0;
+    ravel_status status = ravel__launch_find(o, &launch, &err);
+    if (!status) status = ravel__launch_token(o, token, &open, &err);
+    if (status) {
+        (void)snprintf(how->why, sizeof how->why, "%.470s", err.message);
+        return RAVEL__WIRE_ARGUMENT;
+    }
+    ravel__net *net = new_net(how, &launch);
+    if (!net) return RAVEL__WIRE_MEMORY;
+    net->timeout = o->timeout;
+    int code = ravel__tcp_meet(net, o, &launch, token, open, how->deadline_ns);
+    if (code) {
+        (void)snprintf(how->why, sizeof how->why, "%s", net->why);
+        free_net(net);
+        return code;
+    }
+    net->state = TCP_RUNS;
+    ravel__hub_set_once(net->hub, 1);
+    *out = net, *rank = net->rank, *size = net->ranks;
+    return 0;
+}
+
+const ravel__wire ravel__tcp_wire = {
+    .version = RAVEL__WIRE_VERSION,
+    .bytes = sizeof ravel__tcp_wire,
+    .name = "tcp",
+    .frame_most = TCP_FRAME_MOST,
+    .tells_lost = 1,
+    .open = wire_open,
+    .close = wire_close,
+    .frame = wire_frame,
+    .send = wire_send,
+    .recv = wire_recv,
+    .cancel = wire_cancel,
+    .poll = wire_poll,
+    .sleep = wire_sleep,
+};
+
+ravel_status ravel_comm_tcp(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err) {
+    ravel_comm_options o;
+    ravel_status status = ravel__comm_options_take(options, &o, err);
+    return status ? status : ravel__remote_open(&ravel__tcp_wire, &o, 0, comm, err);
+}

@@ -1,0 +1,93 @@
+/* TCP as a wire: tcp.c (frames and transfers over links), tcp_meet.c (how the ranks of a world find one another). */
+#ifndef RAVEL_COMM_TCP_H
+#define RAVEL_COMM_TCP_H
+
+#include "comm/launch.h"
+#include "comm/link.h"
+#include "comm/wire.h"
+
+enum { TCP_ADDRESS_MOST = 256, TCP_FRAME_MOST = 8192 + 64, TCP_PIECE = 1 << 20 };
+/* Kinds of link messages. */
+enum { TCP_FRAME = 1, TCP_DATA, TCP_TABLE, TCP_HELLOS };
+
+/* A frame for a peer whose link is not up yet, or from one before the world is ready. */
+typedef struct tcp_waiting {
+    struct tcp_waiting *next;
+    int32_t peer, bytes;
+    char data[];
+} tcp_waiting;
+
+typedef struct tcp_peer {
+    ravel__net *net;
+    int32_t rank;
+    ravel__link *out;      /* what this rank sends on: chosen once, so that what it sends stays in order */
+    ravel__link *links[2]; /* [0]: made by this rank; [1]: by the peer */
+    int32_t out_is_up, lost;
+    uint64_t claim;   /* the world that its link named, before this rank knew it */
+    int64_t dying_ns; /* one of two links is down; what the other holds is read first. 0: no */
+    tcp_waiting *waiting;
+    ravel__transfer *receives; /* linked through inside[0]; inside[1]: the bytes that have come */
+} tcp_peer;
+
+typedef enum tcp_state { TCP_MEETS, TCP_RUNS, TCP_CLOSES } tcp_state;
+
+/* What a rank says of itself when it connects. Checked by whoever reads it. */
+typedef struct tcp_hello {
+    uint32_t magic, version;
+    int32_t rank, ranks;
+    uint64_t world;   /* 0 at the first meeting; then the number that rank 0 gave the world */
+    uint64_t machine; /* Unix sockets work between equal ones */
+    char address[TCP_ADDRESS_MOST];
+} tcp_hello;
+enum { TCP_MAGIC = 0x54637033, TCP_VERSION = 1 };
+
+/* The world as rank 0 tells it: this, then in a second message everybody's hello. */
+typedef struct tcp_table {
+    uint32_t magic;
+    int32_t ranks, rank; /* rank: the reader's */
+    int32_t reserved;
+    uint64_t world;
+} tcp_table;
+
+struct ravel__net {
+    ravel__hub *hub;
+    ravel__sink sink;
+    tcp_state state;
+    int32_t rank, ranks, met, dying;
+    uint64_t world, machine;
+    double timeout;
+    tcp_peer *peers;         /* [ranks] */
+    tcp_hello *hellos;       /* [ranks] */
+    ravel__link **arrivals;  /* [ranks] rank 0, while meeting; the same for those without a number: */
+    ravel__link **loose;     /* [ranks] */
+    tcp_hello *loose_hellos; /* [ranks] */
+    int32_t loose_count, refused;
+    ravel__link *root;  /* the others, while meeting */
+    int32_t ready;      /* the sink may be called */
+    tcp_waiting *early; /* frames that came before */
+    char frame[TCP_FRAME_MOST];
+    char file[RAVEL__LAUNCH_TEXT]; /* of a file rendezvous, to be removed */
+    char why[480];
+};
+
+/* Opens the hub and meets the other ranks: 0 or a code, with a sentence in net->why. */
+int ravel__tcp_meet(ravel__net *net, const ravel_comm_options *options, const ravel__launch *launch, const char *token,
+                    int32_t open, int64_t deadline_ns);
+/* Handlers while meeting. */
+int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *hello, int32_t bytes);
+void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, int64_t bytes);
+void ravel__tcp_meet_down(ravel__net *net, ravel__link *link, const char *why);
+
+/* The hello from a wire: 0 where it is none. Pure; fuzzed. */
+int ravel__tcp_read_hello(const void *bytes, int64_t count, tcp_hello *hello);
+/* The table from a wire: 0 where it is none of a world with so many ranks. Pure; fuzzed. */
+int ravel__tcp_read_table(const void *bytes, int64_t count, int32_t ranks, tcp_table *table);
+
+/* The handler of a net's hub. */
+ravel__hub_handler ravel__tcp_handler(ravel__net *net);
+/* A link belongs to a peer from now on. */
+void ravel__tcp_adopt(ravel__net *net, ravel__link *link, int32_t peer, int own);
+
+extern const ravel__wire ravel__tcp_wire;
+
+#endif
