@@ -100,14 +100,14 @@ TEST(train_model_shapes_that_it_has_no_kernels_for) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_shape shape = small_shape();
     shape.gated = 0;
-    CHECK_EQ(train_params_create(&shape, NULL, &params, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_EQ(train_params_create(&shape, NULL, NULL, &params, &err), RAVEL_E_UNSUPPORTED);
     CHECK_HAS(err.message, "without a gate");
     shape = small_shape();
     shape.experts = 4;
     shape.experts_active = 2;
     shape.expert_ffn = 8;
     ravel_error_clear(&err);
-    CHECK_EQ(train_params_create(&shape, NULL, &params, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_EQ(train_params_create(&shape, NULL, NULL, &params, &err), RAVEL_E_UNSUPPORTED);
     CHECK_HAS(err.message, "experts");
 }
 
@@ -119,7 +119,7 @@ TEST(train_model_parameters_are_one_flat_array) {
         shape.tied = kind & 1;
         shape.qk_norm = kind >> 1 & 1;
         shape.attention_bias = kind >> 2 & 1;
-        CHECK(train_params_create(&shape, NULL, &p, NULL) == RAVEL_OK);
+        CHECK(train_params_create(&shape, NULL, NULL, &p, NULL) == RAVEL_OK);
         CHECK_EQ(p->parameters, ravel_shape_parameters(&shape));
         CHECK(p->elements % 16 == 0);
         int64_t end = 0;

@@ -95,7 +95,7 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     ravel_status status = check_options(options, err);
     g->arena.allocator = options->allocator;
     g->options = *options;
-    if (!status) status = train_params_create(shape, options->allocator, &g->params, err);
+    if (!status) status = train_params_create(shape, NULL, options->allocator, &g->params, err);
     if (status) return status;
     if (!g->options.slots) g->options.slots = 16;
     g->options.prefill = train__max(g->options.prefill ? g->options.prefill : 512, g->options.slot_tokens);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,18 +16,32 @@
 /* Elements on their way between device and file. */
 enum { PIECE = 1 << 18, SHARD_PATH = 4096 };
 
+/* `count` elements of the whole tensor from `from` on, to `at` in the array. */
+static ravel_status load_run(const ravel_safetensor *source, const train_array *to, int64_t at, int64_t from,
+                             int64_t count, void *piece, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t done = 0; done < count && !status;) {
+        int64_t n = train__min(count - done, PIECE);
+        status = ravel_safetensor_read(source, from + done, n, to->dtype, piece, err);
+        if (!status)
+            to->kernels->upload(to->device, train__at(to->data, to->dtype, at + done), piece,
+                                (size_t)(n * ravel_dtype_bytes(to->dtype)));
+        done += n;
+    }
+    return status;
+}
+
+/* A part of whole rows is one run of the file; of columns, a run per row. */
 static ravel_status load_tensor(const train_tensor *t, const ravel_safetensors *file, const train_array *to,
                                 void *piece, ravel_error *err) {
     const ravel_safetensor *source = NULL;
-    ravel_status status = ravel_safetensors_get(file, t->name, t->rank, t->dims, &source, err);
-    for (int64_t done = 0; done < t->count && !status;) {
-        int64_t count = train__min(t->count - done, PIECE);
-        status = ravel_safetensor_read(source, done, count, to->dtype, piece, err);
-        if (!status)
-            to->kernels->upload(to->device, train__at(to->data, to->dtype, t->offset + done), piece,
-                                (size_t)(count * ravel_dtype_bytes(to->dtype)));
-        done += count;
-    }
+    ravel_status status = ravel_safetensors_get(file, t->name, t->rank, t->whole, &source, err);
+    if (status) return status;
+    if (t->dims[1] == t->whole[1])
+        return load_run(source, to, t->offset, t->first[0] * t->whole[1], t->count, piece, err);
+    for (int64_t r = 0; r < t->dims[0] && !status; r++)
+        status = load_run(source, to, t->offset + r * t->dims[1], (t->first[0] + r) * t->whole[1] + t->first[1],
+                          t->dims[1], piece, err);
     return status;
 }
 
@@ -39,12 +54,21 @@ static int may_be_left(const train_params *params, const char *name) {
     return strcmp(name, "lm_head.weight") == 0 && train_params_head(params) == train_params_embedding(params);
 }
 
+/* Whether another pipeline stage has the tensor. */
+static int of_another_stage(const train_params *params, const char *name) {
+    static const char layers[] = "model.layers.";
+    const train_slice *p = &params->part;
+    if (strncmp(name, layers, sizeof layers - 1) != 0) return p->first_layer > 0 || train_params_head(params) < 0;
+    int64_t layer = strtoll(name + sizeof layers - 1, NULL, 10);
+    return layer < p->first_layer || (layer >= p->last_layer && train_params_head(params) < 0);
+}
+
 static ravel_status check_all_used(const train_params *params, const ravel_safetensors *file, ravel_error *err) {
     int64_t extra = 0;
     const char *first = NULL;
     for (int64_t i = 0; i < ravel_safetensors_count(file); i++) {
         const char *name = ravel_safetensors_at(file, i)->name;
-        if (train_params_find(params, name) || may_be_left(params, name)) continue;
+        if (train_params_find(params, name) || may_be_left(params, name) || of_another_stage(params, name)) continue;
         if (!first) first = name;
         extra++;
     }

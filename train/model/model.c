@@ -65,7 +65,7 @@ static size_t cut_tables(train_model *m, char *base) {
     int64_t half = m->net.shape.head_dim / 2;
     m->cosine = train__cut_take(&cut, m->sizes.positions * half, sizeof *m->cosine);
     m->sine = train__cut_take(&cut, m->sizes.positions * half, sizeof *m->sine);
-    m->parts = train__cut_take(&cut, 4 * m->sizes.logits_rows, sizeof *m->parts);
+    m->parts = train__cut_take(&cut, (m->tp.ranks + 1) * 4 * m->sizes.logits_rows, sizeof *m->parts);
     m->update = train__cut_take(&cut, 1, sizeof *m->update);
     return cut.used;
 }
@@ -162,9 +162,13 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     ravel_status status = check_options(options, err);
     m->options = *options;
     m->arena.allocator = options->allocator;
-    if (!status) status = train_params_create(shape, options->allocator, &m->params, err);
+    m->tp = train__link_over(options->tp);
+    train_slice part = {.tp = m->tp.ranks, .tp_rank = m->tp.rank};
+    if (!status) status = train_params_create(shape, &part, options->allocator, &m->params, err);
     if (status) return status;
     train__net_init(&m->net, kernels, device, shape, m->params);
+    m->net.tp = &m->tp;
+    m->vocab = shape->vocab;
     sizes_of(m);
     return RAVEL_OK;
 }
@@ -210,12 +214,23 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* The ranks that have the same key heads, where there are fewer heads than ranks. */
+static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    if (m->tp.ranks <= shape->kv_heads) return RAVEL_OK;
+    int32_t copies = (int32_t)(m->tp.ranks / shape->kv_heads);
+    status = ravel_comm_split(m->tp.comm, m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
+    m->kv = train__link_over(m->kv_comm);
+    return status;
+}
+
 ravel_status train_model_create(const train_kernels *kernels, train_device *device, const ravel_shape *shape,
                                 const train_model_options *options, train_model **model, ravel_error *err) {
     train_model *m = train__calloc(options->allocator, 1, sizeof *m);
     if (!m) return train__no_memory(err, sizeof *m, "a model");
     ravel_status status = prepare(m, kernels, device, shape, options, err);
     if (!status) status = take_memory(m, err);
+    if (!status) status = join_copies(m, shape, err);
     if (status) {
         train_model_free(m);
         return status;
@@ -237,6 +252,7 @@ void train_model_free(train_model *m) {
     block list[BLOCKS];
     for (int i = 0, count = m->params ? blocks_of(m, list) : 0; i < count; i++)
         (list[i].kind == STAGED ? k->release_host : k->release)(m->net.device, *list[i].place, list[i].bytes);
+    if (m->kv_comm) ravel_comm_free(m->kv_comm);
     train_params_free(m->params);
     train__arena_free(&m->arena);
     train__release(allocator, m, sizeof *m);
@@ -279,6 +295,17 @@ void train_model_clear_grads(train_model *m) {
     k->zero(m->net.device, m->update, sizeof *m->update);
 }
 
+ravel_status train_model_sum_grads(train_model *m, ravel_error *err) {
+    int32_t type = m->net.types.grad;
+    for (int64_t i = 0; i < m->params->count; i++) {
+        const train_tensor *t = m->params->tensors + i;
+        train__link *link = t->copies == m->tp.ranks ? &m->tp : &m->kv;
+        if (t->partial) train__link_sum(link, train__at(m->grads, type, t->offset), t->count, type);
+    }
+    ravel_status status = train__link_status(&m->tp, err);
+    return status ? status : train__link_status(&m->kv, err);
+}
+
 ravel_status train_model_read(train_model *m, train_update *update, ravel_error *err) {
     m->net.kernels->download(m->net.device, update, m->update, sizeof *update);
     return m->net.kernels->sync(m->net.device, err);
@@ -293,8 +320,10 @@ static ravel_status init_tensor(train_model *m, int64_t index, uint64_t seed, do
     ravel_status status = RAVEL_OK;
     for (int64_t done = 0; done < t->count && !status;) {
         int64_t count = train__min(t->count - done, m->net.hidden);
-        for (int64_t i = 0; i < count; i++) {
-            double normal = t->rank == 2 ? train__random_normal(seed, (uint64_t)index, (uint64_t)(done + i)) : 0;
+        for (int64_t i = 0; i < count; i++) { /* numbers belong to places in the whole tensor */
+            int64_t r = (done + i) / t->dims[1], c = (done + i) % t->dims[1];
+            uint64_t place = (uint64_t)((t->first[0] + r) * t->whole[1] + t->first[1] + c);
+            double normal = t->rank == 2 ? train__random_normal(seed, (uint64_t)t->number, place) : 0;
             m->row[i] = (train_real)(is_norm ? 1 : deviation * normal);
         }
         status = ravel_dtype_convert(TRAIN__REAL, m->row, type, converted, count, err);

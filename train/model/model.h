@@ -38,6 +38,8 @@
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
 
+#include <ravel/comm.h>
+
 #include "train/kernels/kernels.h"
 #include "train/model/params.h"
 
@@ -52,12 +54,14 @@ typedef enum train_recompute {
 #define TRAIN_RECOMPUTE_CHOICES "none|light|full"
 
 typedef struct train_model_options {
-    size_t size;                      /* sizeof(train_model_options), set by train_model_options_default */
-    int64_t budget;                   /* the most tokens of a batch, alignment included; required */
-    int64_t longest;                  /* the most tokens of a sample; 0: the budget */
-    int32_t recompute;                /* train_recompute */
-    int32_t inference;                /* no gradients: only train_model_score */
-    int64_t logits_rows;              /* rows of logits made at a time; 0: what the kernels choose */
+    size_t size;         /* sizeof(train_model_options), set by train_model_options_default */
+    int64_t budget;      /* the most tokens of a batch, alignment included; required */
+    int64_t longest;     /* the most tokens of a sample; 0: the budget */
+    int32_t recompute;   /* train_recompute */
+    int32_t inference;   /* no gradients: only train_model_score */
+    int64_t logits_rows; /* rows of logits made at a time; 0: what the kernels choose */
+    ravel_comm *tp; /* ranks that share every layer (tensor parallel), which all make a model and run the same batches;
+                       NULL: one. It must outlive the model. */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
 } train_model_options;
 
@@ -104,6 +108,9 @@ typedef struct train_update {
 } train_update;
 /* Gradients and sums to 0. */
 void train_model_clear_grads(train_model *model);
+/* Tensor parallel, before gradients are used: sums those of weights that several ranks have and each saw a part of (norms
+ * of q and k; key heads where there are fewer than ranks). Collective. */
+ravel_status train_model_sum_grads(train_model *model, ravel_error *err);
 /* Where the figures of the update are on the device, for the optimiser's clip. */
 train_update *train_model_update(train_model *model);
 /* Copies them to the host; waits, and reports what failed on the device. */

@@ -19,9 +19,9 @@ static int32_t padded_start(const train_batch *b, int64_t i) {
 static ravel_status check_tokens(const train_model *m, const train_batch *b, int64_t i, ravel_error *err) {
     int32_t start = padded_start(b, i), length = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
     for (int32_t t = start; t < start + length; t++)
-        if (b->tokens[t] < 0 || b->tokens[t] >= m->net.shape.vocab)
+        if (b->tokens[t] < 0 || b->tokens[t] >= m->vocab)
             return ravel_error_set(err, RAVEL_E_DATA, "token %d of sample %lld is %d; the vocabulary is 0 to %lld",
-                                   t - start, (long long)i, b->tokens[t], (long long)m->net.shape.vocab - 1);
+                                   t - start, (long long)i, b->tokens[t], (long long)m->vocab - 1);
     return RAVEL_OK;
 }
 
@@ -110,7 +110,7 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
     int32_t *order = next_array(m, m->ordered, &s->order);
     for (int32_t i = 0, n = 0; i < b->samples; i++)
         for (int32_t t = 0; t < lengths[i]; t++) order[n++] = starts[i] + t;
-    sort_by_token(order, (int32_t *)(void *)m->numbers, m->ordered, ids, m->net.shape.vocab);
+    sort_by_token(order, (int32_t *)(void *)m->numbers, m->ordered, ids, m->vocab);
 }
 
 /* By place in the batch, to the order of scored rows. */

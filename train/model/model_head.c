@@ -13,11 +13,12 @@ static train_softmax softmax_of(const train_model *m, const train__head *head, i
     const train__kept *k = &m->kept;
     return (train_softmax){.rows = rows,
                            .columns = m->net.shape.vocab,
+                           .first = m->net.first_token,
                            .logits = m->logits,
                            .scale = m->logit_scale,
                            .targets = m->staged.targets + first,
                            .parts = m->parts,
-                           .ranks = 1,
+                           .ranks = m->tp.ranks,
                            .logprob = k->logprob + first,
                            .lse = k->lse + first,
                            .entropy = head->entropy ? k->entropy + first : NULL};
@@ -48,18 +49,29 @@ static void chunk_backward(train_model *m, int64_t first, int64_t count, const v
     int64_t at = train_params_head(m->params), vocab = n->shape.vocab;
     void *d_rows = train__net_at(n, m->working.d_rows, first * n->hidden);
     train__net_linear_input(n, d_rows, m->logits, train__net_weight(n, at), count, vocab, n->hidden);
+    train__net_sum(n, d_rows, count * n->hidden);
     train__net_linear_weight(n, train__at(m->grads, n->types.grad, at), m->logits, rows, count, vocab, n->hidden);
 }
 
 /* Log-probs of the chunk; with `fused`, its gradient too. */
-static int forward_chunk(const train__net *n, const train__head *head, train_softmax *softmax, const float *coef) {
+static int forward_chunk(train_model *m, const train__head *head, train_softmax *softmax, const float *coef) {
+    const train__net *n = &m->net;
     int fused = n->kernels->softmax_fused && head->mode == TRAIN__HEAD_LEARN && !head->policy && !head->entropy && coef;
+    if (m->tp.ranks > 1) fused = 0;
     if (fused) {
         softmax->coef = coef;
         n->kernels->softmax_fused(n->device, softmax);
         return 1;
     }
-    n->kernels->softmax_parts(n->device, softmax);
+    if (m->tp.ranks > 1) { /* this rank's parts lie behind those of all */
+        train_real *all = softmax->parts, *mine = all + m->tp.ranks * 4 * softmax->rows;
+        softmax->parts = mine;
+        n->kernels->softmax_parts(n->device, softmax);
+        train__link_gather(&m->tp, mine, all, 4 * softmax->rows, TRAIN__REAL);
+        softmax->parts = all;
+    } else {
+        n->kernels->softmax_parts(n->device, softmax);
+    }
     n->kernels->softmax_combine(n->device, softmax);
     return 0;
 }
@@ -72,7 +84,7 @@ static void run_chunk(train_model *m, const train__head *head, int64_t first, in
     train__net_linear(n, m->logits, rows, train__net_weight(n, train_params_head(m->params)), count, n->shape.vocab,
                       n->hidden);
     if (head->mode != TRAIN__HEAD_BACK)
-        done = forward_chunk(n, head, &softmax, m->staged.coef ? m->staged.coef + first : NULL);
+        done = forward_chunk(m, head, &softmax, m->staged.coef ? m->staged.coef + first : NULL);
     if (head->mode == TRAIN__HEAD_SCORE) return;
     softmax.coef = head->coef + first;
     softmax.entropy_coef = head->entropy_coef ? head->entropy_coefs + first : NULL;

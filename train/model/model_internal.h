@@ -63,6 +63,9 @@ struct train_model {
     train_params *params;
     train__net net;
     train__sizes sizes;
+    int64_t vocab;      /* of the whole model */
+    train__link tp, kv; /* all tensor-parallel ranks; those that have the same key heads */
+    ravel_comm *kv_comm;
     void *weights, *grads;
     void *kept_block, *working_block, *logits, *table_block;
     train__staging staging;
@@ -71,7 +74,7 @@ struct train_model {
     float *numbers;  /* [T] on the host: numbers on their way from the device */
     train__kept kept;
     train__working working;
-    train_real *cosine, *sine, *parts;
+    train_real *cosine, *sine, *parts; /* parts: [ranks + 1, 4, logits_rows], this rank's last */
     train_update *update;
 
     /* the batch that was staged last */

@@ -122,6 +122,7 @@ static void feed_forward_backward(train_model *m, int64_t layer, const train__ac
     train__net_norm(n, w->xn, NULL, a->x_mid, NULL, layer, TRAIN_NORM_OUT, tokens);
     train__net_linear_weight(n, grad(m, layer, TRAIN_GATE), d_gate_up, w->xn, tokens, 2 * n->ffn, n->hidden);
     train__net_linear_input(n, w->y, d_gate_up, weight(m, layer, TRAIN_GATE), tokens, 2 * n->ffn, n->hidden);
+    train__net_sum(n, w->y, tokens * n->hidden);
     norm_backward(m, layer, TRAIN_NORM_OUT, a->x_mid, w->y);
 }
 
@@ -167,6 +168,7 @@ static void attention_half_backward(train_model *m, int64_t layer, const train__
     train__net_norm(n, w->xn, NULL, a->x, NULL, layer, TRAIN_NORM_IN, tokens);
     train__net_linear_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, w->xn, tokens, n->qkv_width, n->hidden);
     train__net_linear_input(n, w->y, w->d_qkv, weight(m, layer, TRAIN_Q), tokens, n->qkv_width, n->hidden);
+    train__net_sum(n, w->y, tokens * n->hidden);
     norm_backward(m, layer, TRAIN_NORM_IN, a->x, w->y);
 }
 
@@ -182,6 +184,7 @@ void train__model_layers_backward(train_model *m) {
     }
     n->kernels->embed_backward(n->device, &(train_embedding){.rows = m->ragged.tokens,
                                                              .width = n->hidden,
+                                                             .first = n->first_token,
                                                              .count = n->shape.vocab,
                                                              .ids = m->staged.tokens,
                                                              .d_y = m->working.d_x,

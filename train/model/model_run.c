@@ -6,10 +6,11 @@ static ravel_status training_only(const train_model *m, const char *call, ravel_
     return ravel_error_set(err, RAVEL_E_STATE, "%s needs gradients, and this model was made with `inference`", call);
 }
 
-/* Everything that reads the staged batch has been called. */
-static void done(train_model *m) {
+/* Everything that reads the staged batch has been called; says whether a communicator failed meanwhile. */
+static ravel_status done(train_model *m, ravel_error *err) {
     train__staging_release(&m->staging);
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_OTHER);
+    return train__link_status(&m->tp, err);
 }
 
 /* ---- results -------------------------------------------------------------------------------------------- */
@@ -46,9 +47,8 @@ static ravel_status score(train_model *m, const train_batch *batch, train_result
 
 ravel_status train_model_score(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
     ravel_status status = score(m, batch, result, err);
-    if (status) return status;
-    done(m);
-    return report(m, result, err);
+    if (!status) status = done(m, err);
+    return status ? status : report(m, result, err);
 }
 
 /* One ratio per sample needs all its log-probs first: they are made, reduced, and the logits made again. */
@@ -100,8 +100,8 @@ ravel_status train_model_learn_backward(train_model *m, train_result *result, ra
             train__model_head(m, &head);
         train__model_layers_backward(m);
     }
-    done(m);
-    return result ? report(m, result, err) : RAVEL_OK;
+    ravel_status status = done(m, err);
+    return status || !result ? status : report(m, result, err);
 }
 
 ravel_status train_model_learn(train_model *m, const train_batch *batch, const train_loss *loss, train_result *result,
@@ -113,6 +113,7 @@ ravel_status train_model_learn(train_model *m, const train_batch *batch, const t
 ravel_status train_model_forward(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
     ravel_status status = training_only(m, "train_model_forward", err);
     if (!status) status = score(m, batch, result, err);
+    if (!status) status = train__link_status(&m->tp, err);
     if (!status) status = report(m, result, err);
     if (status) return status;
     m->forward_kept = 1;
@@ -138,6 +139,6 @@ ravel_status train_model_backward(train_model *m, const float *coef, const float
         train__model_head(m, &head);
         train__model_layers_backward(m);
     }
-    done(m);
-    return m->net.kernels->sync(m->net.device, err);
+    ravel_status status = done(m, err);
+    return status ? status : m->net.kernels->sync(m->net.device, err);
 }

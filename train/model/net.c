@@ -7,7 +7,10 @@
 
 void train__net_init(train__net *net, const train_kernels *kernels, train_device *device, const ravel_shape *shape,
                      const train_params *params) {
-    *net = (train__net){.kernels = kernels, .device = device, .shape = *shape, .params = params};
+    *net = (train__net){.kernels = kernels, .device = device, .params = params};
+    (void)train_slice_shape(shape, &params->part, &net->shape, NULL); /* train_params_create has checked it */
+    net->first_token = train_slice_vocab(shape, &params->part);
+    shape = &net->shape;
     net->types = kernels->types;
     net->hidden = shape->hidden;
     net->ffn = shape->ffn;
@@ -117,22 +120,29 @@ void train__net_embed(const train__net *net, void *x, const int32_t *tokens, int
     net->kernels->embed(net->device,
                         &(train_embedding){.rows = rows,
                                            .width = net->hidden,
+                                           .first = net->first_token,
                                            .count = net->shape.vocab,
                                            .ids = tokens,
                                            .table = train__net_weight(net, train_params_embedding(net->params)),
                                            .y = x});
+    train__net_sum(net, x, rows * net->hidden);
+}
+
+void train__net_sum(const train__net *net, void *x, int64_t count) {
+    if (net->tp) train__link_sum(net->tp, x, count, net->types.activation);
 }
 
 void train__net_norm(const train__net *net, void *y, void *sum, const void *x, const void *add, int64_t layer,
                      train_layer_tensor which, int64_t rows) {
+    const void *weight = train__net_layer_weight(net, layer, which);
     net->kernels->rmsnorm(net->device, &(train_norm){.rows = rows,
                                                      .width = net->hidden,
                                                      .eps = net->eps,
                                                      .x = x,
                                                      .add = add,
                                                      .sum = sum,
-                                                     .weight = train__net_layer_weight(net, layer, which),
-                                                     .y = y});
+                                                     .weight = weight,
+                                                     .y = weight ? y : NULL});
 }
 
 train_rope train__net_rope(const train__net *net, int64_t layer, void *q, void *k, const void *qkv,
@@ -184,10 +194,12 @@ void train__net_layer(const train__net *net, int64_t layer, const train__acts *a
     k->rope(net->device, &rope);
     of->attend(of->user, layer, a);
     train__net_linear(net, a->y, a->o, matrix(net, layer, TRAIN_O), rows, net->hidden, net->q_width);
+    train__net_sum(net, a->y, rows * net->hidden);
     train__net_norm(net, a->xn, a->x_mid, a->x, a->y, layer, TRAIN_NORM_OUT, rows);
     train__net_linear(net, a->gate_up, a->xn, matrix(net, layer, TRAIN_GATE), rows, 2 * net->ffn, net->hidden);
     if (!a->next) return;
     k->swiglu(net->device, a->h, a->gate_up, rows, net->ffn);
     train__net_linear(net, a->y, a->h, matrix(net, layer, TRAIN_DOWN), rows, net->hidden, net->ffn);
+    train__net_sum(net, a->y, rows * net->hidden);
     train__net_norm(net, a->xn, a->next, a->x_mid, a->y, layer + 1, TRAIN_NORM_IN, rows);
 }

@@ -10,13 +10,16 @@
 #define TRAIN_NET_H
 
 #include "train/kernels/kernels.h"
+#include "train/model/parallel.h"
 #include "train/model/params.h"
 
 typedef struct train__net {
     const train_kernels *kernels;
     train_device *device;
     train_types types;
-    ravel_shape shape;
+    ravel_shape shape;   /* of this part: its heads, feed-forward columns, vocabulary */
+    int64_t first_token; /* of this part of the vocabulary */
+    train__link *tp;     /* ranks that share the layers */
     const train_params *params;
     const void *weights;             /* [W] [params->elements] */
     const train_real *cosine, *sine; /* [positions, head_dim / 2] */
@@ -26,7 +29,7 @@ typedef struct train__net {
     int32_t batch_invariant; /* rows of products do not depend on how many there are (generation) */
 } train__net;
 
-/* Widths and constants from the shape; pointers are the caller's to set. */
+/* Widths and constants from the whole model's shape and the part that `params` has; pointers are the caller's to set. */
 void train__net_init(train__net *net, const train_kernels *kernels, train_device *device, const ravel_shape *shape,
                      const train_params *params);
 /* Fills [positions, head_dim / 2] tables through `row`, [head_dim / 2] on the host. */
@@ -44,7 +47,7 @@ static inline size_t train__net_bytes(const train__net *net, int64_t count) {
     return (size_t)count * (size_t)ravel_dtype_bytes(net->types.activation);
 }
 
-/* A weight by its offset, and a layer's tensor; NULL where this model has none. Layer `layers` has the last norm as its
+/* A weight by its offset, and a layer's tensor; NULL where this part has none. Layer `layers` has the last norm as its
  * TRAIN_NORM_IN. */
 const void *train__net_weight(const train__net *net, int64_t offset);
 const void *train__net_layer_weight(const train__net *net, int64_t layer, train_layer_tensor which);
@@ -58,9 +61,11 @@ void train__net_linear_input(const train__net *net, void *d_x, const void *d_y, 
 void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t rows, int64_t n,
                               int64_t k);
 
+/* x [count] = the sum over tensor-parallel ranks. */
+void train__net_sum(const train__net *net, void *x, int64_t count);
 /* x = the embedding of `tokens` [rows]. */
 void train__net_embed(const train__net *net, void *x, const int32_t *tokens, int64_t rows);
-/* y = norm of x (+ add, kept in sum) with a layer's weight. */
+/* y = norm of x (+ add, kept in sum) with a layer's weight; only the sum where this part has no such layer. */
 void train__net_norm(const train__net *net, void *y, void *sum, const void *x, const void *add, int64_t layer,
                      train_layer_tensor which, int64_t rows);
 /* q, k = rotated (and normalised) parts of qkv */

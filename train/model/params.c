@@ -1,7 +1,7 @@
 /* The table is made in two rounds of the same walk: one that counts tensors and bytes of names, one that fills. */
 #include "train/model/params.h"
 
-#include "train/kernels/host.h"
+#include "train/kernels/arena.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,19 +10,17 @@ enum { GAP = 16 }; /* elements: a cache line of floats */
 
 typedef struct table {
     train_params view; /* first: what the caller sees */
-    const ravel_allocator *allocator;
-    train_tensor *tensors;
+    train__arena arena;
     int64_t *layer_offsets; /* [layers, TRAIN_LAYER_TENSORS] or -1 */
-    char *names;
-    size_t tensors_bytes, offsets_bytes, names_bytes;
     int64_t embedding, norm, head;
 } table;
 
 static const struct {
     const char *name;
     int decay;
+    train_split split;
 } layer_rows[TRAIN_LAYER_TENSORS] = {
-#define X(NAME, name, rows, columns, decay) {name, decay},
+#define X(NAME, name, rows, columns, decay, split) {name, decay, TRAIN_SPLIT_##split},
     TRAIN_LAYER_LIST(X)
 #undef X
 };
@@ -30,8 +28,8 @@ static const struct {
 static void layer_dims(const ravel_shape *shape, int64_t dims[TRAIN_LAYER_TENSORS][2]) {
     int64_t hidden = shape->hidden, head_dim = shape->head_dim, ffn = shape->ffn;
     int64_t q_width = shape->heads * head_dim, kv_width = shape->kv_heads * head_dim;
-#define X(NAME, name, rows, columns, decay) \
-    dims[TRAIN_##NAME][0] = rows;           \
+#define X(NAME, name, rows, columns, decay, split) \
+    dims[TRAIN_##NAME][0] = rows;                  \
     dims[TRAIN_##NAME][1] = columns;
     TRAIN_LAYER_LIST(X)
 #undef X
@@ -48,61 +46,144 @@ static int joined(int which) {
     return which == TRAIN_K || which == TRAIN_V || which == TRAIN_K_BIAS || which == TRAIN_V_BIAS || which == TRAIN_UP;
 }
 
+/* ---- parts ---------------------------------------------------------------------------------------------- */
+
+static train_slice filled_in(const ravel_shape *whole, const train_slice *part) {
+    train_slice p = part ? *part : (train_slice){0};
+    if (p.tp <= 0) p.tp = 1;
+    if (p.last_layer <= 0) p.last_layer = whole->layers;
+    return p;
+}
+
+int64_t train_slice_vocab(const ravel_shape *whole, const train_slice *part) {
+    train_slice p = filled_in(whole, part);
+    return whole->vocab * p.tp_rank / p.tp;
+}
+
+ravel_status train_slice_shape(const ravel_shape *whole, const train_slice *part, ravel_shape *local,
+                               ravel_error *err) {
+    train_slice p = filled_in(whole, part), next = p;
+    *local = *whole;
+    if (p.tp_rank < 0 || p.tp_rank >= p.tp || p.first_layer < 0 || p.first_layer >= p.last_layer ||
+        p.last_layer > whole->layers)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "rank %d of tp %d with layers %lld to %lld; the model has %lld layers", p.tp_rank, p.tp,
+                               (long long)p.first_layer, (long long)p.last_layer, (long long)whole->layers);
+    if (whole->heads % p.tp || whole->ffn % p.tp || p.tp > whole->vocab ||
+        (whole->kv_heads % p.tp && p.tp % whole->kv_heads))
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "tp %d does not divide %lld heads and %lld feed-forward columns, or neither divides nor is "
+            "a multiple of %lld kv heads",
+            p.tp, (long long)whole->heads, (long long)whole->ffn, (long long)whole->kv_heads);
+    next.tp_rank++;
+    local->heads = whole->heads / p.tp;
+    local->kv_heads = train__max(whole->kv_heads / p.tp, 1);
+    local->ffn = whole->ffn / p.tp;
+    local->vocab = train_slice_vocab(whole, &next) - train_slice_vocab(whole, &p);
+    return RAVEL_OK;
+}
+
+/* Where a rank's part begins along its split axis, and how many ranks have the same. */
+static int64_t part_first(const ravel_shape *whole, const ravel_shape *local, const train_slice *p, train_split split,
+                          int32_t *copies) {
+    *copies = 1;
+    switch (split) {
+    case TRAIN_SPLIT_HEADS:
+    case TRAIN_SPLIT_HEADS_IN: return p->tp_rank * local->heads * whole->head_dim;
+    case TRAIN_SPLIT_FFN:
+    case TRAIN_SPLIT_FFN_IN: return p->tp_rank * local->ffn;
+    case TRAIN_SPLIT_VOCAB: return train_slice_vocab(whole, p);
+    case TRAIN_SPLIT_KV_HEADS:
+        if (whole->kv_heads < p->tp) *copies = (int32_t)(p->tp / whole->kv_heads);
+        return p->tp_rank / *copies * local->kv_heads * whole->head_dim;
+    default: *copies = p->tp; return 0;
+    }
+}
+
 /* ---- the walk ------------------------------------------------------------------------------------------- */
 
 /* With tensors == NULL it only counts. */
 typedef struct walk {
+    const ravel_shape *whole;
+    ravel_shape local;
+    train_slice part;
     train_tensor *tensors;
     char *names;
     int64_t count, elements, parameters;
+    int64_t number; /* of the next tensor in the whole model */
     size_t names_used;
 } walk;
 
-static int64_t add(walk *w, const char *prefix, const char *name, const int64_t dims[2], int decay, int gap) {
-    size_t bytes = strlen(prefix) + strlen(name) + 1;
+/* What is the same for all tensors of a kind. */
+typedef struct kind {
+    const char *name;
+    int decay, gap, partial;
+    train_split split;
+} kind;
+
+static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dims[2], const int64_t whole[2]) {
+    size_t bytes = strlen(prefix) + strlen(k->name) + 1;
     int64_t count = dims[1] ? dims[0] * dims[1] : dims[0];
-    int64_t offset = gap ? train__round_up(w->elements, GAP) : w->elements;
+    int64_t offset = k->gap ? train__round_up(w->elements, GAP) : w->elements;
     if (w->tensors) {
+        train_tensor *t = w->tensors + w->count;
+        int axis = k->split == TRAIN_SPLIT_HEADS_IN || k->split == TRAIN_SPLIT_FFN_IN;
         char *text = w->names + w->names_used;
-        (void)snprintf(text, bytes, "%s%s", prefix, name);
-        w->tensors[w->count] = (train_tensor){.name = text,
-                                              .rank = dims[1] ? 2 : 1,
-                                              .decay = decay,
-                                              .dims = {dims[0], dims[1] ? dims[1] : 1},
-                                              .offset = offset,
-                                              .count = count};
+        (void)snprintf(text, bytes, "%s%s", prefix, k->name);
+        *t = (train_tensor){.name = text,
+                            .rank = dims[1] ? 2 : 1,
+                            .decay = k->decay,
+                            .dims = {dims[0], dims[1] ? dims[1] : 1},
+                            .offset = offset,
+                            .count = count,
+                            .number = w->number,
+                            .whole = {whole[0], whole[1] ? whole[1] : 1}};
+        t->first[axis] = part_first(w->whole, &w->local, &w->part, k->split, &t->copies);
+        t->partial = t->copies > 1 && (k->partial || k->split == TRAIN_SPLIT_KV_HEADS);
     }
     w->names_used += bytes;
     w->elements = offset + count;
     w->parameters += count;
     w->count++;
+    w->number++;
     return offset;
 }
 
-static void add_layer(walk *w, table *t, const ravel_shape *shape, int64_t layer) {
-    int64_t dims[TRAIN_LAYER_TENSORS][2];
+static void add_layer(walk *w, table *t, int64_t layer) {
+    int64_t dims[TRAIN_LAYER_TENSORS][2], whole[TRAIN_LAYER_TENSORS][2];
     char prefix[64];
     (void)snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);
-    layer_dims(shape, dims);
+    layer_dims(&w->local, dims);
+    layer_dims(w->whole, whole);
     for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) {
-        int64_t offset = -1;
-        if (has(shape, which))
-            offset = add(w, prefix, layer_rows[which].name, dims[which], layer_rows[which].decay, !joined(which));
+        kind k = {layer_rows[which].name, layer_rows[which].decay, !joined(which), 0, layer_rows[which].split};
+        k.partial = which == TRAIN_Q_NORM || which == TRAIN_K_NORM; /* each rank sees its own heads */
+        if (!has(w->whole, which)) continue;
+        int64_t offset = add(w, prefix, &k, dims[which], whole[which]);
         if (t) t->layer_offsets[layer * TRAIN_LAYER_TENSORS + which] = offset;
     }
 }
 
-static void add_all(walk *w, table *t, const ravel_shape *shape) {
-    const int64_t matrix[2] = {shape->vocab, shape->hidden}, vector[2] = {shape->hidden, 0};
-    int64_t embedding = add(w, "", "model.embed_tokens.weight", matrix, 1, 1);
-    for (int64_t layer = 0; layer < shape->layers; layer++) add_layer(w, t, shape, layer);
-    int64_t norm = add(w, "", "model.norm.weight", vector, 0, 1);
-    int64_t head = shape->tied ? embedding : add(w, "", "lm_head.weight", matrix, 1, 1);
+static void add_all(walk *w, table *t) {
+    const ravel_shape *s = w->whole;
+    const int64_t matrix[2] = {w->local.vocab, s->hidden}, whole[2] = {s->vocab, s->hidden}, vector[2] = {s->hidden, 0};
+    const kind embed = {"model.embed_tokens.weight", 1, 1, 0, TRAIN_SPLIT_VOCAB},
+               norm = {"model.norm.weight", 0, 1, 0, 0};
+    const kind head = {"lm_head.weight", 1, 1, 0, TRAIN_SPLIT_VOCAB};
+    int first = w->part.first_layer == 0, last = w->part.last_layer == s->layers;
+    int64_t embedding = -1, norm_at = -1, head_at = -1, each = 0;
+    if (first || (last && s->tied)) embedding = add(w, "", &embed, matrix, whole);
+    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) each += has(s, which);
+    w->number = 1 + w->part.first_layer * each;
+    for (int64_t layer = w->part.first_layer; layer < w->part.last_layer; layer++) add_layer(w, t, layer);
+    if (last) norm_at = add(w, "", &norm, vector, vector);
+    if (last) head_at = s->tied ? embedding : add(w, "", &head, matrix, whole);
     w->elements = train__round_up(w->elements, GAP);
     if (!t) return;
     t->embedding = embedding;
-    t->norm = norm;
-    t->head = head;
+    t->norm = norm_at;
+    t->head = head_at;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------- */
@@ -123,46 +204,37 @@ static ravel_status check(const ravel_shape *shape, ravel_error *err) {
     return RAVEL_OK;
 }
 
-static ravel_status allocate(table *t, const walk *w, int64_t layers, ravel_error *err) {
-    t->tensors_bytes = (size_t)w->count * sizeof *t->tensors;
-    t->offsets_bytes = (size_t)layers * TRAIN_LAYER_TENSORS * sizeof *t->layer_offsets;
-    t->names_bytes = w->names_used;
-    t->tensors = train__alloc(t->allocator, t->tensors_bytes);
-    t->layer_offsets = train__alloc(t->allocator, t->offsets_bytes);
-    t->names = train__alloc(t->allocator, t->names_bytes);
-    if (t->tensors && t->layer_offsets && t->names) return RAVEL_OK;
-    return train__no_memory(err, t->tensors_bytes + t->offsets_bytes + t->names_bytes, "the table of parameters");
-}
-
-ravel_status train_params_create(const ravel_shape *shape, const ravel_allocator *allocator, train_params **params,
-                                 ravel_error *err) {
+ravel_status train_params_create(const ravel_shape *shape, const train_slice *part, const ravel_allocator *allocator,
+                                 train_params **params, ravel_error *err) {
+    walk sizes = {.whole = shape, .part = filled_in(shape, part)};
     ravel_status status = check(shape, err);
+    if (!status) status = train_slice_shape(shape, part, &sizes.local, err);
     if (status) return status;
-    table *t = train__calloc(allocator, 1, sizeof *t);
-    if (!t) return train__no_memory(err, sizeof *t, "the table of parameters");
-    t->allocator = allocator;
-    walk sizes = {0}, fill = {0};
-    add_all(&sizes, NULL, shape);
-    status = allocate(t, &sizes, shape->layers, err);
+    walk fill = sizes;
+    add_all(&sizes, NULL);
+    train__arena arena = {.allocator = allocator};
+    table *t = train__arena_take(&arena, sizeof *t);
+    int64_t *offsets = train__arena_take_array(&arena, shape->layers * TRAIN_LAYER_TENSORS, sizeof *offsets);
+    TRAIN__TAKE(&arena, fill.tensors, sizes.count);
+    TRAIN__TAKE(&arena, fill.names, (int64_t)sizes.names_used);
+    status = train__arena_status(&arena, "the table of parameters", err);
     if (status) {
-        train_params_free(&t->view);
+        train__arena_free(&arena);
         return status;
     }
-    fill.tensors = t->tensors;
-    fill.names = t->names;
-    add_all(&fill, t, shape);
-    t->view = (train_params){fill.elements, fill.count, t->tensors, fill.parameters};
+    for (int64_t i = 0; i < shape->layers * TRAIN_LAYER_TENSORS; i++) offsets[i] = -1;
+    t->layer_offsets = offsets;
+    add_all(&fill, t);
+    t->view = (train_params){fill.elements, fill.count, fill.tensors, fill.parameters, fill.part};
+    t->arena = arena;
     *params = &t->view;
     return RAVEL_OK;
 }
 
 void train_params_free(train_params *params) {
     if (!params) return;
-    table *t = (table *)params;
-    train__release(t->allocator, t->tensors, t->tensors_bytes);
-    train__release(t->allocator, t->layer_offsets, t->offsets_bytes);
-    train__release(t->allocator, t->names, t->names_bytes);
-    train__release(t->allocator, t, sizeof *t);
+    train__arena arena = ((table *)params)->arena; /* which holds the table itself */
+    train__arena_free(&arena);
 }
 
 const train_tensor *train_params_find(const train_params *params, const char *name) {

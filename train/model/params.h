@@ -17,37 +17,68 @@
 
 #include "train/kernels/kernels.h"
 
-/* X(NAME, name, rows, columns, decay): the tensors of one layer, in order. Sizes are in terms of the macro's user. */
-#define TRAIN_LAYER_LIST(X)                              \
-    X(Q, "self_attn.q_proj.weight", q_width, hidden, 1)  \
-    X(K, "self_attn.k_proj.weight", kv_width, hidden, 1) \
-    X(V, "self_attn.v_proj.weight", kv_width, hidden, 1) \
-    X(Q_BIAS, "self_attn.q_proj.bias", q_width, 0, 0)    \
-    X(K_BIAS, "self_attn.k_proj.bias", kv_width, 0, 0)   \
-    X(V_BIAS, "self_attn.v_proj.bias", kv_width, 0, 0)   \
-    X(O, "self_attn.o_proj.weight", hidden, q_width, 1)  \
-    X(Q_NORM, "self_attn.q_norm.weight", head_dim, 0, 0) \
-    X(K_NORM, "self_attn.k_norm.weight", head_dim, 0, 0) \
-    X(GATE, "mlp.gate_proj.weight", ffn, hidden, 1)      \
-    X(UP, "mlp.up_proj.weight", ffn, hidden, 1)          \
-    X(DOWN, "mlp.down_proj.weight", hidden, ffn, 1)      \
-    X(NORM_IN, "input_layernorm.weight", hidden, 0, 0)   \
-    X(NORM_OUT, "post_attention_layernorm.weight", hidden, 0, 0)
+/* How a tensor is shared out over tensor-parallel ranks. */
+typedef enum train_split {
+    TRAIN_SPLIT_NONE,     /* every rank has all of it */
+    TRAIN_SPLIT_HEADS,    /* rows, by query heads */
+    TRAIN_SPLIT_KV_HEADS, /* rows, by key heads; where there are fewer than ranks, several ranks have the same */
+    TRAIN_SPLIT_FFN,      /* rows of the feed-forward block */
+    TRAIN_SPLIT_VOCAB,    /* rows of the vocabulary, as even as may be */
+    TRAIN_SPLIT_HEADS_IN, /* columns, by query heads */
+    TRAIN_SPLIT_FFN_IN    /* columns of the feed-forward block */
+} train_split;
+
+/* X(NAME, name, rows, columns, decay, split): the tensors of one layer, in order. Sizes are in terms of the macro's user.
+ */
+#define TRAIN_LAYER_LIST(X)                                        \
+    X(Q, "self_attn.q_proj.weight", q_width, hidden, 1, HEADS)     \
+    X(K, "self_attn.k_proj.weight", kv_width, hidden, 1, KV_HEADS) \
+    X(V, "self_attn.v_proj.weight", kv_width, hidden, 1, KV_HEADS) \
+    X(Q_BIAS, "self_attn.q_proj.bias", q_width, 0, 0, HEADS)       \
+    X(K_BIAS, "self_attn.k_proj.bias", kv_width, 0, 0, KV_HEADS)   \
+    X(V_BIAS, "self_attn.v_proj.bias", kv_width, 0, 0, KV_HEADS)   \
+    X(O, "self_attn.o_proj.weight", hidden, q_width, 1, HEADS_IN)  \
+    X(Q_NORM, "self_attn.q_norm.weight", head_dim, 0, 0, NONE)     \
+    X(K_NORM, "self_attn.k_norm.weight", head_dim, 0, 0, NONE)     \
+    X(GATE, "mlp.gate_proj.weight", ffn, hidden, 1, FFN)           \
+    X(UP, "mlp.up_proj.weight", ffn, hidden, 1, FFN)               \
+    X(DOWN, "mlp.down_proj.weight", hidden, ffn, 1, FFN_IN)        \
+    X(NORM_IN, "input_layernorm.weight", hidden, 0, 0, NONE)       \
+    X(NORM_OUT, "post_attention_layernorm.weight", hidden, 0, 0, NONE)
 
 typedef enum train_layer_tensor {
-#define X(NAME, name, rows, columns, decay) TRAIN_##NAME,
+#define X(NAME, name, rows, columns, decay, split) TRAIN_##NAME,
     TRAIN_LAYER_LIST(X)
 #undef X
         TRAIN_LAYER_TENSORS
 } train_layer_tensor;
 
+/* Which part of a model a rank has: layers of a pipeline stage, and a share of every matrix. All 0: the whole model. */
+typedef struct train_slice {
+    int64_t first_layer, last_layer; /* layers first .. last - 1; last 0: to the end. The stage of layer 0 has the
+                                        embedding, that of the last layer the last norm and the head (where that is the
+                                        embedding, both stages have it). */
+    int32_t tp, tp_rank;             /* 0 ranks mean 1 */
+} train_slice;
+
+/* The shape of the part: heads, kv_heads, ffn and vocab of this rank; layers of the whole model. E_ARGUMENT where the
+ * model cannot be cut like that; the sentence says what would be possible. */
+ravel_status train_slice_shape(const ravel_shape *whole, const train_slice *part, ravel_shape *local, ravel_error *err);
+/* The first token of this rank's part of the vocabulary. */
+int64_t train_slice_vocab(const ravel_shape *whole, const train_slice *part);
+
 typedef struct train_tensor {
     const char *name; /* as Hugging Face names it */
     int32_t rank;     /* 1 or 2 */
     int32_t decay;    /* whether weight decay applies: to matrices, not to norms and biases */
-    int64_t dims[2];  /* row-major: [out, in] of a matrix */
+    int64_t dims[2];  /* row-major: [out, in] of a matrix; of the part */
     int64_t offset;   /* into the flat array, in elements */
     int64_t count;    /* elements */
+    int64_t whole[2]; /* dims of the whole tensor, */
+    int64_t first[2]; /* and where in it this part begins */
+    int64_t number;   /* of the tensor in the whole model */
+    int32_t copies;   /* tensor-parallel ranks that have the same elements */
+    int32_t partial;  /* its gradient must be summed over those copies */
 } train_tensor;
 
 /* Read-only; made by train_params_create. */
@@ -56,6 +87,7 @@ typedef struct train_params {
     int64_t count;               /* of tensors */
     const train_tensor *tensors; /* [count] in the order of their offsets */
     int64_t parameters;          /* elements that are parameters: without the gaps */
+    train_slice part;            /* with the last layer and the number of ranks filled in */
 } train_params;
 
 /* A flat array of this layout on a device: weights, gradients, a state of the optimiser. */
@@ -66,16 +98,17 @@ typedef struct train_array {
     int32_t dtype; /* of its elements */
 } train_array;
 
-/* E_UNSUPPORTED names what the trainer has no kernels for (experts, latent attention, feed-forward without a gate). */
-ravel_status train_params_create(const ravel_shape *shape, const ravel_allocator *allocator, train_params **params,
-                                 ravel_error *err);
+/* `part` NULL: the whole model. E_UNSUPPORTED names what the trainer has no kernels for (experts, latent attention, feed-forward without a gate). */
+ravel_status train_params_create(const ravel_shape *shape, const train_slice *part, const ravel_allocator *allocator,
+                                 train_params **params, ravel_error *err);
 void train_params_free(train_params *params);
 
 /* The tensor called `name`, or NULL. */
 const train_tensor *train_params_find(const train_params *params, const char *name);
-/* Where a layer's tensor begins, or -1 where this model has none (a bias, q_norm). */
+/* Where a layer's tensor begins, or -1 where this part has none (a bias, q_norm, a layer of another stage). */
 int64_t train_params_layer(const train_params *params, int64_t layer, train_layer_tensor which);
-/* The embedding, the last norm, and the head (which is the embedding where they are tied). */
+/* The embedding, the last norm, and the head (which is the embedding where they are tied); -1 where another stage has it.
+ */
 int64_t train_params_embedding(const train_params *params);
 int64_t train_params_norm(const train_params *params);
 int64_t train_params_head(const train_params *params);
