@@ -216,6 +216,7 @@ typedef struct ravel_thd {
     ravel_place place;          /* where the arrays are; all zero: host memory */
     int32_t *host_samples; /* [sequences] and [sequences + 1]: samples and cu_seqlens_padded in host memory. Written */
     int32_t *host_slots;   /* by pack where they are not NULL; a device's arrays need them for unpack and index */
+    void **placed; /* private: the table of `fields` that ravel_thd_place made, to be made anew in the next block */
 } ravel_thd;
 
 /* Fills in the sizes. E_ARGUMENT for a bad index or option, E_OVERSIZE for a bin that its fixed shape cannot hold,
@@ -227,8 +228,8 @@ RAVEL_API size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *
 /* Bytes of one block for everything, each array aligned to 256 bytes, and one more alignment for a block that is not.
  * SIZE_MAX where that overflows. */
 RAVEL_API size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd);
-/* Points every array (those of options->arrays, and every field) into the block. Where thd->fields is NULL, the table
- * of pointers is in the block as well, unless that is device memory: then give a table, or there are no fields. */
+/* Points every array (those of options->arrays, and every field) into the block. A record and a block may be used again
+ * for the next bin. Where thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block too, unless that is device memory: then give a table, or there are no fields. */
 RAVEL_API void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block,
                                ravel_thd *thd);
 /* Writes every array that is not NULL, from its first to its last element. `thd` must have been measured with the
@@ -276,7 +277,7 @@ typedef struct ravel_padded {
     int64_t samples_count;
     int64_t rows;           /* samples, or a filler's one, and empty rows */
     int64_t columns;        /* of a whole row */
-    int64_t prompt_columns; /* 2d: the first so many belong to prompts; else 0 */
+    int64_t prompt_columns; /* 2d: columns of the prompts; else 0 */
     int64_t actual_tokens;
     int64_t max_length;
     /* arrays, the caller's; those that are NULL are left out */
@@ -291,6 +292,7 @@ typedef struct ravel_padded {
     ravel_place place;       /* where the arrays are; all zero: host memory */
     int32_t *host_samples;   /* [rows] both: samples and starts in host memory, as in THD */
     int32_t *host_starts;
+    void **placed; /* private, as in THD */
 } ravel_padded;
 
 /* The same calls as for THD, with the same rules. */

@@ -226,6 +226,14 @@ RAVEL_API ravel_status ravel_micro_ragged(const ravel_micro_batch *micro, ravel_
 /* The index of a field by name in micro.fields, or -1. */
 RAVEL_API int64_t ravel_feed_find(const ravel_feed *feed, const char *name);
 
+/* ---- packing what was planned --------------------------------------------------------------------------- */
+
+/* For those who plan and pack by themselves: the options with which every bin of a plan made with `plan` fits its budget.
+ * align is ravel_plan_align(plan); cp and cp_kind are the plan's; `fixed`: fixed_tokens is the bin's whole capacity
+ * (cp * budget, down to a multiple of align) and max_samples the plan's (it must have one). The rest are defaults. */
+RAVEL_API ravel_status ravel_thd_options_for_plan(const ravel_plan_options *plan, int32_t fixed,
+                                                  ravel_thd_options *options, ravel_error *err);
+
 /* ---- where it is ---------------------------------------------------------------------------------------- */
 
 /* The reading order, with the count filled in: for ravel_cursor_format and ravel_cursor_parse. */

@@ -900,6 +900,7 @@ ravel_thd._fields_ = [
     ("place", ravel_place),
     ("host_samples", C.c_void_p),
     ("host_slots", C.c_void_p),
+    ("placed", C.c_void_p),
 ]
 ravel_padded_options._fields_ = [
     ("size", C.c_size_t),
@@ -926,6 +927,7 @@ ravel_padded._fields_ = [
     ("place", ravel_place),
     ("host_samples", C.c_void_p),
     ("host_starts", C.c_void_p),
+    ("placed", C.c_void_p),
 ]
 ravel_encoding._fields_ = [
     ("count", C.c_int64),
@@ -2077,6 +2079,7 @@ FUNCTIONS = {
     "ravel_thd_measure": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_error)]),
     "ravel_thd_option_table": (C.POINTER(ravel_option), []),
     "ravel_thd_options_default": (None, [C.POINTER(ravel_thd_options)]),
+    "ravel_thd_options_for_plan": (C.c_int, [C.POINTER(ravel_plan_options), C.c_int32, C.POINTER(ravel_thd_options), C.POINTER(ravel_error)]),
     "ravel_thd_pack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_error)]),
     "ravel_thd_place": (None, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.c_void_p, C.POINTER(ravel_thd)]),
     "ravel_thd_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),

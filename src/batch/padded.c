@@ -105,16 +105,15 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     return status;
 }
 
-static ravel_status check_size(const ravel_padded *padded, ravel_error *err) {
-    if (padded->size == sizeof *padded) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "padded.size is %zu; it must be sizeof(ravel_padded), %zu",
-                           padded->size, sizeof *padded);
+/* The caller's record, with 0 where an older caller has no field. */
+static ravel_status read_record(const ravel_padded *padded, ravel_padded *own, ravel_error *err) {
+    return ravel__record_read("padded", padded, padded->size, offsetof(ravel_padded, place), own, sizeof *own, err);
 }
 
 ravel_status ravel_padded_measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
                                   ravel_padded *padded, ravel_error *err) {
     ravel_padded fresh;
-    ravel_status status = check_size(padded, err);
+    ravel_status status = read_record(padded, &fresh, err);
     if (!status) status = measure(ragged, bin, options, &fresh, err);
     if (status) return status;
     padded->samples_count = fresh.samples_count;
@@ -143,9 +142,10 @@ size_t ravel_padded_field_bytes(const ravel_padded *padded, const ravel_field *f
 static size_t cut(const ravel_ragged *ragged, void *block, ravel_padded *p) {
     ravel__cutter cutter = ravel__cutter_begin(block);
     int64_t n = p->rows * p->columns;
-    if (!p->fields && p->place.kind != RAVEL_DEVICE) {
+    int ours = !p->fields || p->fields == p->placed; /* a caller's table stays where it is */
+    if (ours && p->place.kind != RAVEL_DEVICE) {
         void **table = ravel__cutter_take(&cutter, ragged->field_count, sizeof *table);
-        if (block) p->fields = table;
+        if (block) p->fields = p->placed = table;
     }
     p->samples = ravel__cutter_take(&cutter, p->rows, sizeof *p->samples);
     p->starts = ravel__cutter_take(&cutter, p->rows, sizeof *p->starts);
@@ -161,12 +161,15 @@ static size_t cut(const ravel_ragged *ragged, void *block, ravel_padded *p) {
 }
 
 size_t ravel_padded_bytes(const ravel_ragged *ragged, const ravel_padded *padded) {
-    ravel_padded scratch = *padded;
-    return cut(ragged, NULL, &scratch);
+    ravel_padded own;
+    return read_record(padded, &own, NULL) ? SIZE_MAX : cut(ragged, NULL, &own);
 }
 
 void ravel_padded_place(const ravel_ragged *ragged, void *block, ravel_padded *padded) {
-    (void)cut(ragged, block, padded);
+    ravel_padded own;
+    if (read_record(padded, &own, NULL)) return; /* measuring has said why */
+    (void)cut(ragged, block, &own);
+    memcpy(padded, &own, padded->size);
 }
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
@@ -290,16 +293,16 @@ static ravel_status pack_device(const ravel_ragged *ragged, const ravel_bin *bin
 
 ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
                                const ravel_padded *padded, ravel_error *err) {
-    ravel_padded fresh;
-    ravel_status status = check_size(padded, err);
+    ravel_padded fresh, p;
+    ravel_status status = read_record(padded, &p, err);
     if (!status) status = measure(ragged, bin, options, &fresh, err);
-    if (!status) status = check_same(padded, &fresh, err);
-    if (!status) status = ravel__place_check(&padded->place, RAVEL__ALL_KINDS, "padded", err);
-    if (!status && padded->place.kind == RAVEL_DEVICE) return pack_device(ragged, bin, options->side, padded, err);
+    if (!status) status = check_same(&p, &fresh, err);
+    if (!status) status = ravel__place_check(&p.place, RAVEL__ALL_KINDS, "padded", err);
+    if (!status && p.place.kind == RAVEL_DEVICE) return pack_device(ragged, bin, options->side, &p, err);
     for (int64_t f = 0; f < ragged->field_count && !status; f++)
-        if (padded->fields && padded->fields[f]) status = pack_field(ragged, bin, options->side, padded, f, err);
+        if (p.fields && p.fields[f]) status = pack_field(ragged, bin, options->side, &p, f, err);
     if (status) return status;
-    pack_derived(ragged, bin, options->side, padded);
+    pack_derived(ragged, bin, options->side, &p);
     return RAVEL_OK;
 }
 
@@ -364,16 +367,17 @@ static ravel_status unpack_device(const ravel_ragged *ragged, const ravel_padded
 ravel_status ravel_padded_unpack(const ravel_ragged *ragged, const ravel_padded *padded, const ravel_field *field,
                                  const void *packed, void *out, ravel_error *err) {
     ravel__track track;
-    ravel_status status = check_size(padded, err);
+    ravel_padded p;
+    ravel_status status = read_record(padded, &p, err);
     if (!status) status = ravel__track_init(field, &track, err);
-    if (!status) status = ravel__place_check(&padded->place, RAVEL__ALL_KINDS, "padded", err);
+    if (!status) status = ravel__place_check(&p.place, RAVEL__ALL_KINDS, "padded", err);
     if (status) return status;
-    int there = padded->place.kind == RAVEL_DEVICE;
-    int known = there ? padded->host_samples && padded->host_starts : padded->samples && padded->starts;
+    int there = p.place.kind == RAVEL_DEVICE;
+    int known = there ? p.host_samples && p.host_starts : p.samples && p.starts;
     if (!known || field->kind == RAVEL_FIELD_SPREAD)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs %s, and a field that is not spread",
                                there ? "padded.host_samples and padded.host_starts"
                                      : "padded.samples and padded.starts");
-    return there ? unpack_device(ragged, padded, &track, packed, out, err)
-                 : unpack_host(ragged, padded, &track, packed, out, err);
+    return there ? unpack_device(ragged, &p, &track, packed, out, err)
+                 : unpack_host(ragged, &p, &track, packed, out, err);
 }

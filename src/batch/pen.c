@@ -30,7 +30,7 @@ static inline void stream_line(char *target, const char *source) {
 static inline void fence(void) {}
 #endif
 
-enum { BLOCK = 256, AHEAD = 512, STREAM_FROM = 8 << 20 };
+enum { BLOCK = 1024, AHEAD = 512, STREAM_FROM = 8 << 20 };
 
 int ravel__pen_streams(size_t bytes) {
     return CAN_STREAM && bytes >= STREAM_FROM;
@@ -102,21 +102,35 @@ void ravel__pen_copy(ravel__pen *pen, const void *source, size_t bytes) {
 
 /* ---- what is not in memory side by side ----------------------------------------------------------------- */
 
-/* memcpy of a known size is one load and one store, whatever the alignment. */
-static void collect(char *target, const char *source, int64_t count, int64_t stride, size_t each) {
+/* Elements of any alignment. */
+typedef uint16_t __attribute__((aligned(1), may_alias)) element2;
+typedef uint32_t __attribute__((aligned(1), may_alias)) element4;
+typedef uint64_t __attribute__((aligned(1), may_alias)) element8;
+
+/* The steps of cp 2, 4 and 8 are constants, so that the compiler loads whole vectors and shuffles (this file is built
+ * with -O3); the source has all the positions in between, so that reading them is allowed. */
+#define EVERY(type, step) \
+    for (int64_t i = 0; i < count; i++) ((type *)(void *)target)[i] = ((const type *)(const void *)source)[i * (step)]
+#define DEFINE_COLLECT(name, type)                                                    \
+    static void name(char *target, const char *source, int64_t count, int64_t step) { \
+        switch (step) {                                                               \
+        case 2: EVERY(type, 2); break;                                                \
+        case 4: EVERY(type, 4); break;                                                \
+        case 8: EVERY(type, 8); break;                                                \
+        default: EVERY(type, step); break;                                            \
+        }                                                                             \
+    }
+DEFINE_COLLECT(collect1, uint8_t)
+DEFINE_COLLECT(collect2, element2)
+DEFINE_COLLECT(collect4, element4)
+DEFINE_COLLECT(collect8, element8)
+
+static void collect(char *target, const char *source, int64_t count, int64_t step, size_t each) {
     switch (each) {
-    case 1:
-        for (int64_t i = 0; i < count; i++) target[i] = source[i * stride];
-        break;
-    case 2:
-        for (int64_t i = 0; i < count; i++) memcpy(target + 2 * i, source + i * stride, 2);
-        break;
-    case 4:
-        for (int64_t i = 0; i < count; i++) memcpy(target + 4 * i, source + i * stride, 4);
-        break;
-    default:
-        for (int64_t i = 0; i < count; i++) memcpy(target + 8 * i, source + i * stride, 8);
-        break;
+    case 1: collect1(target, source, count, step); break;
+    case 2: collect2(target, source, count, step); break;
+    case 4: collect4(target, source, count, step); break;
+    default: collect8(target, source, count, step); break;
     }
 }
 
@@ -130,7 +144,7 @@ void ravel__pen_take(ravel__pen *pen, const char *source, int64_t count, int64_t
         char block[BLOCK];
         for (int64_t i = 0, room = BLOCK / (int64_t)each; i < count; i += room) {
             int64_t n = count - i < room ? count - i : room;
-            collect(block, source + i * stride, n, stride, each);
+            collect(block, source + i * stride, n, step, each);
             ravel__pen_copy(pen, block, (size_t)n * each);
         }
     }

@@ -1,10 +1,24 @@
 /* The ragged store: checks, and one sample of it. */
+#include "base/assert.h"
 #include "batch/slot.h"
 
+#include <stddef.h>
 #include <string.h>
 
+ravel_status ravel__record_read(const char *name, const void *record, size_t size, size_t least, void *own,
+                                size_t own_size, ravel_error *err) {
+    RAVEL_ASSERT(least <= own_size);
+    if (size < least || size > own_size)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s.size is %zu; it must be sizeof(ravel_%s), %zu", name, size,
+                               name, own_size);
+    memset(own, 0, own_size);
+    memcpy(own, record, size);
+    return RAVEL_OK;
+}
+
 ravel_status ravel__bin_valid(const ravel_ragged *ragged, const ravel_bin *bin, ravel_error *err) {
-    if (ragged->size != sizeof *ragged)
+    enum { FIRST = offsetof(ravel_ragged, field_count) + sizeof ragged->field_count }; /* the first release's size */
+    if (ragged->size < FIRST || ragged->size > sizeof *ragged)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "ragged.size is %zu; it must be sizeof(ravel_ragged), %zu",
                                ragged->size, sizeof *ragged);
     if (ragged->count < 0 || ragged->field_count < 0 || !ragged->offsets)

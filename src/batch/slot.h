@@ -78,6 +78,13 @@ void ravel__derived_add(ravel__derived *derived, ravel__derived_kind kind, void 
 void ravel__derived_pack(ravel__derived *derived, const ravel__guest *guest, int32_t segment, const ravel__run *run);
 void ravel__derived_close(ravel__derived *derived);
 
+/* ---- records of older callers ---------------------------------------------------------------------------- */
+
+/* Copies a record whose `size` says how much of it the caller has into `own`, which is of this library's size; what an
+ * older caller lacks is 0. E_ARGUMENT below `least`, the size of the first release, and above ours. */
+ravel_status ravel__record_read(const char *name, const void *record, size_t size, size_t least, void *own,
+                                size_t own_size, ravel_error *err);
+
 /* ---- the store ------------------------------------------------------------------------------------------ */
 
 ravel_status ravel__bin_valid(const ravel_ragged *ragged, const ravel_bin *bin, ravel_error *err);

@@ -146,22 +146,24 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     ravel_cp cp = ravel__thd_cp(o);
     if (t->tokens % ravel__cp_multiple(&cp))
         return ravel__cp_uneven(&cp, t->samples_count ? t->samples_count : 1, -1, t->tokens - slots, o->align, err);
+    if (o->max_seqlen && t->tokens - slots > o->max_seqlen) /* kernels are told that no slot is longer */
+        return ravel_error_set(err, RAVEL_E_OVERSIZE,
+                               "the tail that pads the bin from %lld to %lld tokens is a slot over max-seqlen, %lld",
+                               (long long)slots, (long long)t->tokens, (long long)o->max_seqlen);
     if (o->max_seqlen) t->max_seqlen = o->max_seqlen;
     t->local_tokens = o->cp_rank < 0 ? t->tokens : t->tokens / o->cp;
     return RAVEL_OK;
 }
 
-ravel_status ravel__thd_check_size(const ravel_thd *thd, ravel_error *err) {
-    if (thd->size == sizeof *thd) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "thd.size is %zu; it must be sizeof(ravel_thd), %zu", thd->size,
-                           sizeof *thd);
+ravel_status ravel__thd_read(const ravel_thd *thd, ravel_thd *own, ravel_error *err) {
+    return ravel__record_read("thd", thd, thd->size, offsetof(ravel_thd, place), own, sizeof *own, err);
 }
 
 ravel_status ravel_thd_measure(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                                ravel_thd *thd, ravel_error *err) {
     ravel_thd_options own;
     ravel_thd fresh;
-    ravel_status status = ravel__thd_check_size(thd, err);
+    ravel_status status = ravel__thd_read(thd, &fresh, err);
     if (!status) status = ravel__thd_options_read(options, &own, err);
     if (!status) status = measure(ragged, bin, &own, &fresh, err);
     if (status) return status;
@@ -193,9 +195,10 @@ size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *field) {
 static size_t cut(const ravel_ragged *ragged, const ravel_thd_options *o, void *block, ravel_thd *t) {
     ravel__cutter cutter = ravel__cutter_begin(block);
     int64_t n = t->local_tokens;
-    if (!t->fields && t->place.kind != RAVEL_DEVICE) {
+    int ours = !t->fields || t->fields == t->placed; /* a caller's table stays where it is */
+    if (ours && t->place.kind != RAVEL_DEVICE) {
         void **table = ravel__cutter_take(&cutter, ragged->field_count, sizeof *table);
-        if (block) t->fields = table;
+        if (block) t->fields = t->placed = table;
     }
     t->cu_seqlens = ravel__cutter_take(&cutter, t->sequences + 1, sizeof *t->cu_seqlens);
     t->cu_seqlens_padded = ravel__cutter_take(&cutter, t->sequences + 1, sizeof *t->cu_seqlens_padded);
@@ -213,12 +216,15 @@ static size_t cut(const ravel_ragged *ragged, const ravel_thd_options *o, void *
 }
 
 size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd) {
-    ravel_thd scratch = *thd;
-    return cut(ragged, options, NULL, &scratch);
+    ravel_thd own;
+    return ravel__thd_read(thd, &own, NULL) ? SIZE_MAX : cut(ragged, options, NULL, &own);
 }
 
 void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block, ravel_thd *thd) {
-    (void)cut(ragged, options, block, thd);
+    ravel_thd own;
+    if (ravel__thd_read(thd, &own, NULL)) return; /* measuring has said why */
+    (void)cut(ragged, options, block, &own);
+    memcpy(thd, &own, thd->size);
 }
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
@@ -341,15 +347,15 @@ static ravel_status check_same(const ravel_thd *thd, const ravel_thd *fresh, rav
 ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                             const ravel_thd *thd, ravel_error *err) {
     ravel_thd_options own;
-    ravel_thd fresh;
-    ravel_status status = ravel__thd_check_size(thd, err);
+    ravel_thd fresh, t;
+    ravel_status status = ravel__thd_read(thd, &t, err);
     if (!status) status = ravel__thd_options_read(options, &own, err);
     if (!status) status = measure(ragged, bin, &own, &fresh, err);
-    if (!status) status = check_same(thd, &fresh, err);
-    if (!status) status = ravel__place_check(&thd->place, RAVEL__ALL_KINDS, "thd", err);
+    if (!status) status = check_same(&t, &fresh, err);
+    if (!status) status = ravel__place_check(&t.place, RAVEL__ALL_KINDS, "thd", err);
     if (status) return status;
-    if (thd->place.kind == RAVEL_DEVICE) return ravel__thd_pack_device(ragged, bin, &own, thd, err);
-    packing p = {.ragged = ragged, .bin = bin, .options = &own, .thd = thd, .cp = ravel__thd_cp(&own)};
+    if (t.place.kind == RAVEL_DEVICE) return ravel__thd_pack_device(ragged, bin, &own, &t, err);
+    packing p = {.ragged = ragged, .bin = bin, .options = &own, .thd = &t, .cp = ravel__thd_cp(&own)};
     p.stream = ravel__pen_streams(output_bytes(&p));
     open_derived(&p);
     int64_t next = 0;

@@ -6,7 +6,8 @@
 
 /* The caller's options, checked, with defaults where an older caller has no field. */
 ravel_status ravel__thd_options_read(const ravel_thd_options *options, ravel_thd_options *own, ravel_error *err);
-ravel_status ravel__thd_check_size(const ravel_thd *thd, ravel_error *err);
+/* The caller's record, with 0 where an older caller has no field. */
+ravel_status ravel__thd_read(const ravel_thd *thd, ravel_thd *own, ravel_error *err);
 
 /* Who stands in sequence i, and how long its slot is when `begin` tokens of `tokens` came before. The bin was checked
  * before. */

@@ -8,7 +8,7 @@
 
 typedef struct walking {
     const ravel_ragged *ragged;
-    const ravel_thd *thd;
+    ravel_thd thd; /* a copy: an older caller's is shorter */
     ravel_thd_options options;
     ravel_cp cp;
     const int32_t *samples, *slots; /* [sequences], [sequences + 1], in host memory */
@@ -24,18 +24,18 @@ typedef struct stop {
 
 typedef void stop_fn(void *user, const stop *stop);
 
-static ravel_status begin_walk(walking *w, const ravel_thd_options *options, const ravel_field *field,
-                               ravel_error *err) {
+static ravel_status begin_walk(walking *w, const ravel_thd *thd, const ravel_thd_options *options,
+                               const ravel_field *field, ravel_error *err) {
     const ravel_bin none = {NULL, 0};
-    ravel_status status = ravel__thd_check_size(w->thd, err);
+    ravel_status status = ravel__thd_read(thd, &w->thd, err);
     if (!status) status = ravel__thd_options_read(options, &w->options, err);
     if (!status) status = ravel__bin_valid(w->ragged, &none, err);
-    if (!status) status = ravel__place_check(&w->thd->place, RAVEL__ALL_KINDS, "thd", err);
+    if (!status) status = ravel__place_check(&w->thd.place, RAVEL__ALL_KINDS, "thd", err);
     if (status) return status;
     w->cp = ravel__thd_cp(&w->options);
-    int there = w->thd->place.kind == RAVEL_DEVICE;
-    w->samples = there ? w->thd->host_samples : w->thd->samples;
-    w->slots = there ? w->thd->host_slots : w->thd->cu_seqlens_padded;
+    int there = w->thd.place.kind == RAVEL_DEVICE;
+    w->samples = there ? w->thd.host_samples : w->thd.samples;
+    w->slots = there ? w->thd.host_slots : w->thd.cu_seqlens_padded;
     if (!w->samples || !w->slots)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "unpacking needs %s",
                                there ? "thd.host_samples and thd.host_slots, where the arrays are on a device"
@@ -46,7 +46,7 @@ static ravel_status begin_walk(walking *w, const ravel_thd_options *options, con
             "field \"%s\": a value that was spread over a sample's tokens cannot be collected; unpack "
             "it per token",
             field->name ? field->name : "");
-    return ravel_cp_check(&w->cp, w->slots, w->thd->sequences, w->samples, err);
+    return ravel_cp_check(&w->cp, w->slots, w->thd.sequences, w->samples, err);
 }
 
 static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err) {
@@ -64,7 +64,7 @@ static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err)
 
 static ravel_status walk(const walking *w, stop_fn *visit, void *user, ravel_error *err) {
     stop s = {.at = 0};
-    for (int64_t i = 0; i < w->thd->sequences; i++) {
+    for (int64_t i = 0; i < w->thd.sequences; i++) {
         ravel_status status = look(w, i, &s, err);
         if (status) return status;
         visit(user, &s);
@@ -103,16 +103,16 @@ static void book_stop(void *user, const stop *s) {
 }
 
 static ravel_status unpack_device(const walking *w, const unpacking *u, ravel_error *err) {
-    const ravel__book_room room = {.tracks = 1, .runs = 2 * w->thd->sequences, .sequences = w->thd->sequences};
+    const ravel__book_room room = {.tracks = 1, .runs = 2 * w->thd.sequences, .sequences = w->thd.sequences};
     ravel__book book;
     ravel_status status = ravel__book_open(&book, &room, err);
     if (status) return status;
     book.head->scatter = 1;
     status = walk(w, book_stop, &book, err);
     if (!status) {
-        int64_t positions = u->track.kind == RAVEL_FIELD_SAMPLE ? w->thd->sequences : book.positions;
+        int64_t positions = u->track.kind == RAVEL_FIELD_SAMPLE ? w->thd.sequences : book.positions;
         ravel__book_field(&book, &u->track, u->packed, u->out, positions);
-        status = ravel__book_launch(&book, w->thd->place.stream, err);
+        status = ravel__book_launch(&book, w->thd.place.stream, err);
     }
     ravel__book_close(&book);
     return status;
@@ -120,12 +120,12 @@ static ravel_status unpack_device(const walking *w, const unpacking *u, ravel_er
 
 ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
                               const ravel_field *field, const void *packed, void *out, ravel_error *err) {
-    walking w = {.ragged = ragged, .thd = thd};
+    walking w = {.ragged = ragged};
     unpacking u = {.packed = packed, .out = out};
-    ravel_status status = begin_walk(&w, options, field, err);
+    ravel_status status = begin_walk(&w, thd, options, field, err);
     if (!status) status = ravel__track_init(field, &u.track, err);
     if (status) return status;
-    return thd->place.kind == RAVEL_DEVICE ? unpack_device(&w, &u, err) : walk(&w, unpack_stop, &u, err);
+    return w.thd.place.kind == RAVEL_DEVICE ? unpack_device(&w, &u, err) : walk(&w, unpack_stop, &u, err);
 }
 
 /* ---- the list ------------------------------------------------------------------------------------------- */
@@ -156,11 +156,11 @@ static void list_stop(void *user, const stop *s) {
 
 ravel_status ravel_thd_index(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
                              const ravel_field *field, int64_t *index, ravel_error *err) {
-    walking w = {.ragged = ragged, .thd = thd};
+    walking w = {.ragged = ragged};
     listing l = {.kind = field->kind};
     l.index = index;
     ravel__track track;
-    ravel_status status = begin_walk(&w, options, field, err);
+    ravel_status status = begin_walk(&w, thd, options, field, err);
     if (!status) status = ravel__track_init(field, &track, err);
     return status ? status : walk(&w, list_stop, &l, err);
 }

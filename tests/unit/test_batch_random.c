@@ -2,8 +2,10 @@
  * header; pack, shard, un-shard and unpack give back every field bit for bit. */
 #include "tests/unit/store.h"
 
+#include <ravel/feed.h>
 #include <ravel/plan.h>
 
+#include <stddef.h>
 #include <stdlib.h>
 
 /* ---- one bin, packed whole ------------------------------------------------------------------------------ */
@@ -282,6 +284,110 @@ static bool plan_is_right(job *j, const ravel_plan *plan) {
         free(j->back_cp[f]);
     }
     return good;
+}
+
+/* The planner's cap is the packer's: whatever align the plan was asked for, every bin of it packs, within the budget. */
+TEST(batch_options_for_a_plan_fit_every_bin) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    for (int round = 0; round < 200; round++) {
+        store s;
+        store_make(&s, &r, 1 + (int64_t)ravel__rng_below(&r, 40), 1 + (int64_t)ravel__rng_below(&r, 150));
+        ravel_plan_options po;
+        ravel_plan_options_default(&po);
+        po.cp = 1 + (int32_t)ravel__rng_below(&r, 9);
+        po.align = 1 + (int32_t)ravel__rng_below(&r, 5);
+        po.cp_split = (int32_t)ravel__rng_below(&r, 2);
+        po.budget = 256 + (int64_t)ravel__rng_below(&r, 500);
+        po.max_samples = ravel__rng_below(&r, 2) ? 7 : 0;
+        int fixed = po.max_samples && ravel__rng_below(&r, 2);
+        const ravel_plan_input input = {.size = sizeof input, .count = s.ragged.count, .lengths = s.lengths};
+        ravel_plan *plan = NULL;
+        ravel_thd_options o;
+        CHECK_EQ(ravel_plan_create(&input, &po, &plan, NULL), RAVEL_OK);
+        CHECK_EQ(ravel_thd_options_for_plan(&po, fixed, &o, NULL), RAVEL_OK);
+        for (int64_t b = 0; plan && b < plan->bins; b++) {
+            const ravel_bin bin = {plan->samples + plan->bin_offsets[b],
+                                   plan->bin_offsets[b + 1] - plan->bin_offsets[b]};
+            ravel_thd thd = {.size = sizeof thd};
+            CHECK_EQ(ravel_thd_measure(&s.ragged, &bin, &o, &thd, NULL), RAVEL_OK);
+            CHECK(thd.tokens <= po.cp * po.budget);
+        }
+        ravel_plan_free(plan);
+        store_free(&s);
+    }
+    ravel_plan_options po;
+    ravel_thd_options o;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_plan_options_default(&po);
+    CHECK_EQ(ravel_thd_options_for_plan(&po, 1, &o, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "max-samples");
+}
+
+/* One record and a new block for every bin, also of a caller whose record ends where an older library's did. */
+TEST(batch_records_are_used_again_in_other_blocks) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    store s;
+    store_make(&s, &r, 12, 90);
+    ravel_thd_options o;
+    ravel_padded_options po;
+    ravel_thd_options_default(&o);
+    ravel_padded_options_default(&po);
+    ravel_thd thd = {.size = sizeof thd};
+    ravel_padded padded = {.size = sizeof padded};
+    for (int32_t i = 0; i < 12; i++) {
+        const int32_t samples[] = {i, 11 - i};
+        const ravel_bin bin = {samples, i == 11 - i ? 1 : 2};
+        CHECK_EQ(ravel_thd_measure(&s.ragged, &bin, &o, &thd, NULL), RAVEL_OK);
+        CHECK_EQ(ravel_padded_measure(&s.ragged, &bin, &po, &padded, NULL), RAVEL_OK);
+        size_t bytes = ravel_thd_bytes(&s.ragged, &o, &thd), padded_bytes = ravel_padded_bytes(&s.ragged, &padded);
+        char *block = malloc(bytes), *padded_block = malloc(padded_bytes);
+        ravel_thd_place(&s.ragged, &o, block, &thd);
+        ravel_padded_place(&s.ragged, padded_block, &padded);
+        CHECK((char *)thd.fields >= block && (char *)thd.fields < block + bytes);
+        CHECK((char *)padded.fields >= padded_block && (char *)padded.fields < padded_block + padded_bytes);
+        CHECK_EQ(ravel_thd_pack(&s.ragged, &bin, &o, &thd, NULL), RAVEL_OK);
+        CHECK_EQ(ravel_padded_pack(&s.ragged, &bin, &po, &padded, NULL), RAVEL_OK);
+        free(block);
+        free(padded_block);
+    }
+    const int32_t one[] = {3};
+    const ravel_bin bin = {one, 1};
+    struct {
+        char record[offsetof(ravel_thd, place)], behind[64];
+    } old;
+    memset(&old, 0x5a, sizeof old);
+    ravel_thd *older = (ravel_thd *)(void *)&old;
+    memset(older, 0, sizeof old.record);
+    older->size = sizeof old.record;
+    CHECK_EQ(ravel_thd_measure(&s.ragged, &bin, &o, older, NULL), RAVEL_OK);
+    char *block = malloc(ravel_thd_bytes(&s.ragged, &o, older));
+    ravel_thd_place(&s.ragged, &o, block, older);
+    CHECK_EQ(ravel_thd_pack(&s.ragged, &bin, &o, older, NULL), RAVEL_OK);
+    for (size_t i = 0; i < sizeof old.behind; i++) CHECK(old.behind[i] == 0x5a);
+    free(block);
+    older->size = sizeof old.record - 8;
+    CHECK_EQ(ravel_thd_measure(&s.ragged, &bin, &o, older, NULL), RAVEL_E_ARGUMENT);
+    store_free(&s);
+}
+
+TEST(batch_a_tail_over_max_seqlen_is_an_error) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    store s;
+    store_make(&s, &r, 1, 5);
+    const int32_t one[] = {0};
+    const ravel_bin bin = {one, 1};
+    ravel_thd_options o;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_thd thd = {.size = sizeof thd};
+    ravel_thd_options_default(&o);
+    o.max_seqlen = 8;
+    o.total_multiple = 64;
+    CHECK_EQ(ravel_thd_measure(&s.ragged, &bin, &o, &thd, &err), RAVEL_E_OVERSIZE);
+    CHECK_HAS(err.message, "the tail that pads the bin");
+    o.max_seqlen = 64;
+    CHECK_EQ(ravel_thd_measure(&s.ragged, &bin, &o, &thd, NULL), RAVEL_OK);
+    CHECK_EQ(thd.max_seqlen, 64);
+    store_free(&s);
 }
 
 TEST(batch_random_plans_come_back_bit_for_bit) {
