@@ -730,6 +730,10 @@ class ravel_mock_options(C.Structure):
     pass
 
 
+class ravel_module(C.Structure):
+    pass
+
+
 class ravel_refit_identity(C.Structure):
     pass
 
@@ -787,6 +791,7 @@ class ravel_safetensors_options(C.Structure):
 
 
 ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
+ravel_module_fn = C.CFUNCTYPE(None)
 ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error))
 ravel_error._fields_ = [
     ("status", C.c_int32),
@@ -1498,6 +1503,14 @@ ravel_mock_options._fields_ = [
     ("field", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
+ravel_module._fields_ = [
+    ("what", C.c_char_p),
+    ("file", C.c_char_p),
+    ("variable", C.c_char_p),
+    ("advice", C.c_char_p),
+    ("names", C.c_char_p * 2),
+    ("global", C.c_int),
+]
 ravel_refit_identity._fields_ = [
     ("version", C.c_int64),
     ("nonce", C.c_uint64),
@@ -1912,6 +1925,8 @@ FUNCTIONS = {
     "ravel_mock_recount": (None, [C.c_void_p, C.c_int64]),
     "ravel_mock_reseed": (None, [C.c_void_p, C.c_uint64]),
     "ravel_mock_tokens": (None, [C.c_void_p, C.c_int64, C.c_int32, C.c_int64, C.c_void_p]),
+    "ravel_module_find": (ravel_module_fn, [C.c_void_p, C.c_char_p]),
+    "ravel_module_load": (C.c_int, [C.POINTER(ravel_module), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_option_find": (C.POINTER(ravel_option), [C.POINTER(ravel_option), C.c_char_p]),
     "ravel_option_format": (C.c_size_t, [C.POINTER(ravel_option), C.c_void_p, C.c_char_p, C.c_size_t]),
     "ravel_option_set": (C.c_int, [C.POINTER(ravel_option), C.c_void_p, C.c_char_p, C.c_char_p, C.POINTER(ravel_error)]),
@@ -2172,6 +2187,7 @@ STRUCTS = [
     ravel_lengths,
     ravel_column,
     ravel_mock_options,
+    ravel_module,
     ravel_refit_identity,
     ravel_refit_tensor,
     ravel_refit_rule,
