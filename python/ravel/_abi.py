@@ -782,6 +782,10 @@ class ravel_pull_report(C.Structure):
     pass
 
 
+class ravel_pull_rehearsal(C.Structure):
+    pass
+
+
 class ravel_safetensor(C.Structure):
     pass
 
@@ -1675,6 +1679,17 @@ ravel_pull_report._fields_ = [
     ("pause_seconds", C.c_double),
     ("lag", C.c_int64),
 ]
+ravel_pull_rehearsal._fields_ = [
+    ("size", C.c_size_t),
+    ("bytes", C.c_int64),
+    ("slices", C.c_int64),
+    ("senders", C.c_int32),
+    ("reserved", C.c_int32),
+    ("most_bytes", C.c_int64),
+    ("directory_bytes", C.c_int64),
+    ("directory_seconds", C.c_double),
+    ("plan_seconds", C.c_double),
+]
 ravel_safetensor._fields_ = [
     ("name", C.c_char_p),
     ("dtype", C.c_int32),
@@ -1984,6 +1999,7 @@ FUNCTIONS = {
     "ravel_publisher_version_bytes": (C.c_int64, [C.c_void_p]),
     "ravel_pull_option_table": (C.POINTER(ravel_option), []),
     "ravel_pull_options_default": (None, [C.POINTER(ravel_pull_options)]),
+    "ravel_pull_rehearse": (C.c_int, [C.c_int32, C.CFUNCTYPE(C.POINTER(ravel_refit_source), C.c_void_p, C.c_int32), C.c_void_p, C.POINTER(ravel_refit_sink), C.POINTER(ravel_pull_options), C.POINTER(ravel_pull_rehearsal), C.POINTER(ravel_error)]),
     "ravel_puller_audit": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_puller_commit": (C.c_int, [C.c_void_p, C.POINTER(ravel_pull_report), C.POINTER(ravel_error)]),
     "ravel_puller_create": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(ravel_refit_sink), C.POINTER(ravel_pull_options), C.c_void_p, C.POINTER(ravel_error)]),
@@ -2200,6 +2216,7 @@ STRUCTS = [
     ravel_generator_report,
     ravel_pull_options,
     ravel_pull_report,
+    ravel_pull_rehearsal,
     ravel_safetensor,
     ravel_safetensors_options,
 ]

@@ -47,7 +47,7 @@ while [ $number -lt "$kills" ]; do
     kill -9 $generator
     wait $generator 2>/dev/null
 done
-pull --updates 3 --token wrong >"$log" 2>&1 && fail "a generator with a wrong token got in"
+pull --updates 3 --token wrong --timeout 1 >"$log" 2>&1 && fail "a generator with a wrong token got in"
 pull --updates 3 >"$log" 2>&1
 code=$?
 cat "$dir"/generator.* >"$dir/all"

@@ -1,0 +1,256 @@
+/* Publish and pull: over TCP against a plain copy loop between two sockets, publishing against a copy on all cores, and the
+ * planning of a large pull. */
+#include "bench/bench.h"
+
+#include <ravel/publish.h>
+
+#include <arpa/inet.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { TENSORS = 32, TENSOR_BYTES = 8 << 20, REPEATS = 7 };
+
+typedef struct model {
+    ravel_refit_tensor tensors[TENSORS];
+    char names[TENSORS][16];
+    char *block;
+} model;
+
+static int make_model(model *m) {
+    m->block = malloc((size_t)TENSORS * TENSOR_BYTES);
+    if (!m->block) return 0;
+    memset(m->block, 1, (size_t)TENSORS * TENSOR_BYTES);
+    for (int i = 0; i < TENSORS; i++) {
+        (void)snprintf(m->names[i], sizeof m->names[i], "layers.%d.w", i);
+        m->tensors[i] = (ravel_refit_tensor){.name = m->names[i],
+                                             .dtype = RAVEL_BF16,
+                                             .ndim = 2,
+                                             .dims = {TENSOR_BYTES / 2048, 1024},
+                                             .data = m->block + (size_t)i * TENSOR_BYTES};
+    }
+    return 1;
+}
+
+/* ---- two sockets ---------------------------------------------------------------------------------------- */
+
+typedef struct copying {
+    int from, to;
+    char *bytes;
+} copying;
+
+static void *send_all(void *argument) {
+    const copying *c = argument;
+    size_t total = (size_t)TENSORS * TENSOR_BYTES, done = 0;
+    while (done < total) {
+        size_t step = total - done < (1 << 20) ? total - done : 1 << 20;
+        ssize_t n = send(c->from, c->bytes + done, step, 0);
+        if (n <= 0) break;
+        done += (size_t)n;
+    }
+    return NULL;
+}
+
+/* Seconds of one plain copy through a TCP connection on this machine; 0: it could not be made. */
+static double plain_copy(char *from, char *to) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), out = socket(AF_INET, SOCK_STREAM, 0), in = -1;
+    double seconds = 0;
+    pthread_t thread;
+    if (bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0 &&
+        getsockname(listener, (struct sockaddr *)&at, &length) == 0 &&
+        connect(out, (struct sockaddr *)&at, sizeof at) == 0 && (in = accept(listener, NULL, NULL)) >= 0) {
+        copying c = {.from = out, .to = in, .bytes = from};
+        double began = bench_seconds();
+        size_t total = (size_t)TENSORS * TENSOR_BYTES, done = 0;
+        if (pthread_create(&thread, NULL, send_all, &c) == 0) {
+            for (ssize_t n; done < total && (n = recv(in, to + done, total - done, 0)) > 0;) done += (size_t)n;
+            (void)pthread_join(thread, NULL);
+            if (done == total) seconds = bench_seconds() - began;
+        }
+    }
+    close(listener);
+    close(out);
+    if (in >= 0) close(in);
+    return seconds;
+}
+
+static double least(double a, double b) {
+    return a == 0 || b < a ? b : a;
+}
+
+BENCH(refit_tcp) {
+    model from, to;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *self = NULL;
+    ravel_publisher *publisher = NULL;
+    ravel_puller *puller = NULL;
+    ravel_publish_options po;
+    ravel_pull_options go;
+    double plain = 0, pull = 0, pause = 0, publish = 0;
+    char *copy_to = malloc((size_t)TENSORS * TENSOR_BYTES);
+    if (!make_model(&from) || !make_model(&to) || !copy_to) exit(1);
+    ravel_publish_options_default(&po);
+    ravel_pull_options_default(&go);
+    po.threads = go.threads = 1;
+    go.delta = 0;
+    ravel_refit_source source = {.size = sizeof source, .tensors = from.tensors, .count = TENSORS};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = to.tensors, .count = TENSORS};
+    ravel_status status = ravel_comm_self(NULL, &self, &err);
+    if (status == RAVEL_OK) status = ravel_publisher_create(self, "127.0.0.1:0", &source, &po, &publisher, &err);
+    if (status == RAVEL_OK)
+        status = ravel_puller_create(self, ravel_publisher_address(publisher), &sink, &go, &puller, &err);
+    for (int64_t v = 1; v <= REPEATS && status == RAVEL_OK; v++) {
+        ravel_pull_report report = {.size = sizeof report};
+        double total, copy;
+        status = ravel_publisher_publish(publisher, v, &err);
+        if (status == RAVEL_OK) status = ravel_puller_wait(puller, 60, &err);
+        if (status == RAVEL_OK) status = ravel_puller_commit(puller, &report, &err);
+        double once = plain_copy(from.block, copy_to);
+        if (v < 3 || status != RAVEL_OK) continue; /* these touch new memory */
+        ravel_publisher_seconds(publisher, &total, &copy);
+        pull = least(pull, report.prepare_seconds);
+        plain = least(plain, once);
+        pause = least(pause, report.pause_seconds);
+        publish = least(publish, total);
+    }
+    if (status != RAVEL_OK) {
+        (void)fprintf(stderr, "refit_tcp: %s\n", err.message);
+        exit(1);
+    }
+    double gb = (double)TENSORS * TENSOR_BYTES * 1e-9;
+    bench_report("refit.tcp_vs_loopback", plain / pull, "x", HIGHER,
+                 "one connection, 268 MB with checksums, %.2f GB/s; plain sockets %.2f; wanted .6", gb / pull,
+                 gb / plain);
+    bench_report("refit.pause_ms", pause * 1e3, "ms", LOWER,
+                 "the commit of 268 MB staged beside the live set; prepared in %.0f ms", pull * 1e3);
+    bench_report("refit.publish_ms", publish * 1e3, "ms", LOWER, "268 MB copied and hashed on one core");
+    ravel_puller_free(puller);
+    ravel_publisher_free(publisher);
+    ravel_comm_free(self);
+    free(from.block);
+    free(to.block);
+    free(copy_to);
+}
+
+/* ---- all cores ------------------------------------------------------------------------------------------ */
+
+typedef struct part {
+    char *to;
+    const char *from;
+    size_t bytes;
+} part;
+
+static void *copy_part(void *argument) {
+    const part *p = argument;
+    memcpy(p->to, p->from, p->bytes);
+    return NULL;
+}
+
+static double copy_on(int cores, char *to, const char *from) {
+    part parts[64];
+    pthread_t threads[64];
+    size_t total = (size_t)TENSORS * TENSOR_BYTES;
+    double began = bench_seconds();
+    for (int i = 0; i < cores; i++) {
+        size_t at = total / (size_t)cores * (size_t)i,
+               end = i + 1 == cores ? total : total / (size_t)cores * (size_t)(i + 1);
+        parts[i] = (part){to + at, from + at, end - at};
+        if (i > 0 && pthread_create(&threads[i], NULL, copy_part, &parts[i]) != 0) exit(1);
+    }
+    copy_part(&parts[0]);
+    for (int i = 1; i < cores; i++) (void)pthread_join(threads[i], NULL);
+    return bench_seconds() - began;
+}
+
+BENCH(refit_cores) {
+    model from;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *self = NULL;
+    ravel_publisher *publisher = NULL;
+    ravel_publish_options po;
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    double copy = 0, publish = 0;
+    char *to = malloc((size_t)TENSORS * TENSOR_BYTES);
+    if (!make_model(&from) || !to) exit(1);
+    memset(to, 1, (size_t)TENSORS * TENSOR_BYTES);
+    if (cores > 64) cores = 64;
+    ravel_publish_options_default(&po);
+    po.threads = cores;
+    ravel_refit_source source = {.size = sizeof source, .tensors = from.tensors, .count = TENSORS};
+    ravel_status status = ravel_comm_self(NULL, &self, &err);
+    if (status == RAVEL_OK) status = ravel_publisher_create(self, "127.0.0.1:0", &source, &po, &publisher, &err);
+    for (int64_t v = 1; v <= REPEATS && status == RAVEL_OK; v++) {
+        double total, once;
+        status = ravel_publisher_publish(publisher, v, &err);
+        double plain = copy_on(cores, to, from.block);
+        if (v < 3 || status != RAVEL_OK) continue;
+        ravel_publisher_seconds(publisher, &total, &once);
+        publish = least(publish, once);
+        copy = least(copy, plain);
+    }
+    if (status != RAVEL_OK) {
+        (void)fprintf(stderr, "refit_cores: %s\n", err.message);
+        exit(1);
+    }
+    double gb = (double)TENSORS * TENSOR_BYTES * 1e-9;
+    bench_report("refit.cores_vs_copy", copy / publish, "x", HIGHER,
+                 "packing and hashing on %d cores, %.1f GB/s; memcpy on as many %.1f; wanted .5", cores, gb / publish,
+                 gb / copy);
+    ravel_publisher_free(publisher);
+    ravel_comm_free(self);
+    free(from.block);
+    free(to);
+}
+
+/* ---- planning ------------------------------------------------------------------------------------------- */
+
+enum { LARGE_TENSORS = 20000, LARGE_TRAINERS = 1024, LARGE_TP = 8 };
+
+typedef struct large {
+    ravel_refit_tensor tensors[LARGE_TENSORS];
+    char names[LARGE_TENSORS][64];
+    ravel_refit_source source;
+} large;
+
+/* Every tensor cut over all trainers along its first dimension, as FSDP does; ten shapes. */
+static void cut_large(large *l, int32_t parts, int32_t index) {
+    for (int i = 0; i < LARGE_TENSORS; i++) {
+        (void)snprintf(l->names[i], sizeof l->names[i], "model.layers.%d.mlp.experts.%d.w.weight", i / 256, i % 256);
+        l->tensors[i] = (ravel_refit_tensor){.name = l->names[i], .dtype = RAVEL_BF16, .ndim = 2};
+        l->tensors[i].dims[0] = 4096 + 512 * (i % 10);
+        l->tensors[i].dims[1] = 2048;
+        l->tensors[i].parts[0] = parts;
+        l->tensors[i].index[0] = index;
+    }
+}
+
+static const ravel_refit_source *large_source(void *user, int32_t rank) {
+    large *l = user;
+    cut_large(l, LARGE_TRAINERS, rank);
+    l->source = (ravel_refit_source){.size = sizeof l->source, .tensors = l->tensors, .count = LARGE_TENSORS};
+    return &l->source;
+}
+
+BENCH(refit_planning) {
+    large *from = malloc(sizeof *from), *to = malloc(sizeof *to);
+    ravel_pull_rehearsal r = {.size = sizeof r};
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (!from || !to) exit(1);
+    cut_large(to, LARGE_TP, 3);
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = to->tensors, .count = LARGE_TENSORS};
+    if (ravel_pull_rehearse(LARGE_TRAINERS, large_source, from, &sink, NULL, &r, &err) != RAVEL_OK) {
+        (void)fprintf(stderr, "refit_planning: %s\n", err.message);
+        exit(1);
+    }
+    bench_report("refit.plan_seconds", r.plan_seconds, "s", LOWER,
+                 "1,024 trainers, 20,000 tensors, a generator rank of tp 8 (any number of them): %lld slices from %d "
+                 "trainers; directory %.1f MB, made once in %.1f s; wanted 1",
+                 (long long)r.slices, r.senders, (double)r.directory_bytes * 1e-6, r.directory_seconds);
+    free(from);
+    free(to);
+}
