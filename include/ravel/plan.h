@@ -204,6 +204,9 @@ typedef struct ravel_plan_input {
     const int64_t *groups;  /* any ids */
     const int32_t *updates; /* 0 .. updates-1: which update a sample belongs to */
     const int32_t *homes;   /* 0 .. dp-1: the rank that holds the sample now; -1: nobody in particular */
+    /* of arrivals only, see ravel_planner_push */
+    const int64_t *versions;  /* of the weights that generated the sample */
+    const int64_t *deadlines; /* when the sample must be taken at the latest */
 } ravel_plan_input;
 
 /* ---- the plan ------------------------------------------------------------------------------------------- */
@@ -331,7 +334,7 @@ RAVEL_API const char *ravel_method_doc(int32_t method);
 /* ---- arrivals ------------------------------------------------------------------------------------------- */
 
 /* Samples that come one by one (asynchronous rollouts). Push what has arrived; take whole micro-steps as soon as they
- * are full enough; flush at the end of an update to get the rest, fillers included. Every promise of a plan holds for
+ * can be filled; flush at the end of an update to get the rest, fillers included. Every promise of a plan holds for
  * what is taken. Samples are named by the caller's ids.
  *
  *     ravel_planner *p;
@@ -342,28 +345,65 @@ RAVEL_API const char *ravel_method_doc(int32_t method);
  *     }
  *     ravel_planner_take(p, 1, &plan, &err);      the rest of the update
  *     ravel_planner_free(p);
- */
+ *
+ * What is taken is planned by the same solver as a whole batch: method, homes, groups, layout and sync count. The oldest
+ * samples go first, whatever their length, so that long ones do not wait longer than short ones. */
 typedef struct ravel_planner ravel_planner;
 
-/* `fill` in (0, 1]: a micro-step may be taken when each of its bins has at least this share of its capacity. */
+/* When micro-steps are taken. Times and versions are the caller's numbers: see ravel_planner_advance. */
+typedef struct ravel_planner_options {
+    size_t size;      /* sizeof(ravel_planner_options) */
+    double fill;      /* 0 .. 1: micro-steps are taken when what waits fills this share of them */
+    double idle;      /* 0 .. 1: ... or when they are emptier, but ranks wait for no more than this share of the time */
+    int64_t max_wait; /* a sample is taken at most this long after it was pushed; -1: no limit */
+    int64_t max_stale; /* a sample is taken before the version is more than this ahead of its own; -1: no limit */
+} ravel_planner_options;
+
+RAVEL_API void ravel_planner_options_default(ravel_planner_options *options);
+/* `how` NULL: defaults. */
+RAVEL_API ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_planner_options *how,
+                                          ravel_planner **planner, ravel_error *err);
+/* The same with this fill and defaults. */
 RAVEL_API ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
                                             ravel_error *err);
 RAVEL_API void ravel_planner_free(ravel_planner *planner);
-/* All or nothing: on an error none of the samples is taken in. `ids` may be NULL: running numbers from 0. */
+
+/* All or nothing: on an error none of the samples is taken in. `ids` may be NULL: running numbers from 0. A sample's
+ * version is the planner's unless input.versions says it; its deadline is input.deadlines and max_wait, whichever comes
+ * first. Time per sample does not depend on how many wait. */
 RAVEL_API ravel_status ravel_planner_push(ravel_planner *planner, const ravel_plan_input *input, const int64_t *ids,
                                           ravel_error *err);
-/* One plan of the micro-steps that are ready (flush = 0: E_END when there are none yet; E_END is no error and leaves `err` as it was) or of everything that is
+/* The time now and the version of the weights, in the caller's units; neither goes back. A sample whose deadline has
+ * come, or that would be too stale at the next version, is taken by the next take, in a micro-step that may be less full.
+ */
+RAVEL_API void ravel_planner_advance(ravel_planner *planner, int64_t now, int64_t version);
+/* One plan of the micro-steps that are ready (flush = 0: E_END when there are none yet) or of everything that is
  * left (flush = 1: the end of an update; the micro-steps of the update so far are brought to the multiple and the
- * minimum; E_END when nothing is left, which ends the update as well). plan->samples index the array of ids that
- * ravel_planner_ids returns, which lives as long as the plan. Samples that fit no bin (oversize = skip) are listed in the
- * next plan that is taken; a flush may return a plan without micro-steps for their sake. Groups on ranks keep the rank
- * of their first sample to the end of the update. For ravel_plan_check a taken plan is a plan of its own samples, with
- * multiple 1 and min_micro_steps 0. */
+ * minimum; E_END when nothing is left, which ends the update as well). E_END is no error and leaves `err` as it was.
+ * plan->samples index the array of ids that ravel_planner_ids returns, which lives as long as the plan. Samples that fit
+ * no bin (oversize = skip) are listed in the next plan that is taken; a flush may return a plan without micro-steps for
+ * their sake. Groups on ranks keep the rank of their first sample to the end of the update. For ravel_plan_check a taken
+ * plan is a plan of its own samples, with multiple 1 and min_micro_steps 0. */
 RAVEL_API ravel_status ravel_planner_take(ravel_planner *planner, int32_t flush, ravel_plan **plan, ravel_error *err);
 /* The caller's id of each of the plan's samples: [plan->count]; NULL for a plan of ravel_plan_create. */
 RAVEL_API const int64_t *ravel_planner_ids(const ravel_plan *plan);
 /* Samples pushed and not yet taken. */
 RAVEL_API int64_t ravel_planner_waiting(const ravel_planner *planner);
+
+/* What has been taken so far. Waiting times are by length, to show that long samples wait no longer than short ones. */
+#define RAVEL_WAIT_CLASSES 8
+typedef struct ravel_planner_report {
+    size_t size;
+    int64_t samples, micro_steps;
+    int64_t forced;                       /* micro-steps that a deadline or the version forced */
+    int64_t count[RAVEL_WAIT_CLASSES];    /* samples of up to 128, 512, 2k, 8k, 32k, 128k, 512k tokens, and longer */
+    double wait_mean[RAVEL_WAIT_CLASSES]; /* time from push to take */
+    int64_t wait_max[RAVEL_WAIT_CLASSES];
+    int64_t steps_max; /* micro-steps that were taken while a sample waited, at most */
+    double stale_mean; /* versions by which a sample was behind when it was taken */
+    int64_t stale_max;
+} ravel_planner_report;
+RAVEL_API void ravel_planner_get_report(const ravel_planner *planner, ravel_planner_report *report);
 
 #ifdef __cplusplus
 }

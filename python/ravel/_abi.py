@@ -590,6 +590,14 @@ class ravel_plan(C.Structure):
     pass
 
 
+class ravel_planner_options(C.Structure):
+    pass
+
+
+class ravel_planner_report(C.Structure):
+    pass
+
+
 class ravel_exchange_sizes(C.Structure):
     pass
 
@@ -1073,6 +1081,8 @@ ravel_plan_input._fields_ = [
     ("groups", C.c_void_p),
     ("updates", C.c_void_p),
     ("homes", C.c_void_p),
+    ("versions", C.c_void_p),
+    ("deadlines", C.c_void_p),
 ]
 ravel_plan_stats._fields_ = [
     ("samples", C.c_int64),
@@ -1133,6 +1143,25 @@ ravel_plan._fields_ = [
     ("digest", C.c_uint64),
     ("stats", ravel_plan_stats),
     ("hybrid", C.POINTER(ravel_hybrid)),
+]
+ravel_planner_options._fields_ = [
+    ("size", C.c_size_t),
+    ("fill", C.c_double),
+    ("idle", C.c_double),
+    ("max_wait", C.c_int64),
+    ("max_stale", C.c_int64),
+]
+ravel_planner_report._fields_ = [
+    ("size", C.c_size_t),
+    ("samples", C.c_int64),
+    ("micro_steps", C.c_int64),
+    ("forced", C.c_int64),
+    ("count", C.c_int64 * 8),
+    ("wait_mean", C.c_double * 8),
+    ("wait_max", C.c_int64 * 8),
+    ("steps_max", C.c_int64),
+    ("stale_mean", C.c_double),
+    ("stale_max", C.c_int64),
 ]
 ravel_exchange_sizes._fields_ = [
     ("samples", C.c_int64),
@@ -1980,9 +2009,13 @@ FUNCTIONS = {
     "ravel_plan_svg": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_unpack": (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_workspace": (C.c_size_t, [C.c_int64, C.POINTER(ravel_plan_options)]),
+    "ravel_planner_advance": (None, [C.c_void_p, C.c_int64, C.c_int64]),
     "ravel_planner_create": (C.c_int, [C.POINTER(ravel_plan_options), C.c_double, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_free": (None, [C.c_void_p]),
+    "ravel_planner_get_report": (None, [C.c_void_p, C.POINTER(ravel_planner_report)]),
     "ravel_planner_ids": (C.c_void_p, [C.POINTER(ravel_plan)]),
+    "ravel_planner_open": (C.c_int, [C.POINTER(ravel_plan_options), C.POINTER(ravel_planner_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_planner_options_default": (None, [C.POINTER(ravel_planner_options)]),
     "ravel_planner_push": (C.c_int, [C.c_void_p, C.POINTER(ravel_plan_input), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_take": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_waiting": (C.c_int64, [C.c_void_p]),
@@ -2168,6 +2201,8 @@ STRUCTS = [
     ravel_plan_stats,
     ravel_hybrid,
     ravel_plan,
+    ravel_planner_options,
+    ravel_planner_report,
     ravel_exchange_sizes,
     ravel_words,
     ravel_mesh_options,

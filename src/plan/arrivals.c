@@ -1,16 +1,25 @@
-/* Pushing: columns that grow, all or nothing, and seats for groups. */
+/* Pushing: columns that grow, all or nothing, and ranks for groups. */
 #include "plan/arrivals.h"
 
 #include "base/rng.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- life --------------------------------------------------------------------------------------------------- */
 
-static ravel_status check_options(const ravel_plan_options *o, double fill, ravel_error *err) {
-    if (!(fill > 0 && fill <= 1))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill is %g; it must be above 0 and at most 1", fill);
+void ravel_planner_options_default(ravel_planner_options *options) {
+    *options =
+        (ravel_planner_options){.size = sizeof *options, .fill = 0.95, .idle = 0.02, .max_wait = -1, .max_stale = -1};
+}
+
+static ravel_status check_options(const ravel_plan_options *o, const ravel_planner_options *p, ravel_error *err) {
+    if (!(p->fill > 0 && p->fill <= 1))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill is %g; it must be above 0 and at most 1", p->fill);
+    if (!(p->idle >= 0 && p->idle <= 1))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "idle is %g; it must be from 0 to 1", p->idle);
+    if (p->max_wait < -1 || p->max_stale < -1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "max_wait is %lld and max_stale %lld; they must be -1 or more",
+                               (long long)p->max_wait, (long long)p->max_stale);
     if (o->cp_pool) return ravel_error_set(err, RAVEL_E_ARGUMENT, "arrivals make no hybrid plans; leave cp-pool at 0");
     if (o->updates > 1 || o->samples_per_update)
         return ravel_error_set(
@@ -20,25 +29,41 @@ static ravel_status check_options(const ravel_plan_options *o, double fill, rave
     return RAVEL_OK;
 }
 
-ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
-                                  ravel_error *err) {
+ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_planner_options *how,
+                                ravel_planner **planner, ravel_error *err) {
     ravel_plan_options own;
+    ravel_planner_options waiting;
+    ravel_planner_options_default(&waiting);
+    if (how) memcpy(&waiting, how, how->size < sizeof waiting ? how->size : sizeof waiting);
     ravel_status status = ravel__options_read(options, &own, err);
-    if (!status) status = check_options(&own, fill, err);
+    if (!status) status = check_options(&own, &waiting, err);
     if (status) return status;
     ravel_planner *p = ravel__calloc(own.allocator, 1, sizeof *p);
-    int64_t *total = ravel__calloc(own.allocator, (size_t)own.dp, sizeof *total);
-    if (!p || !total) {
+    ravel__u128 *total = ravel__calloc(own.allocator, (size_t)own.dp, sizeof *total);
+    int64_t *volume = ravel__calloc(own.allocator, (size_t)own.dp, sizeof *volume);
+    if (!p || !total || !volume) {
         ravel__release(own.allocator, p, sizeof *p);
         ravel__release(own.allocator, total, (size_t)own.dp * sizeof *total);
-        return ravel__no_memory(err, sizeof *p + (size_t)own.dp * sizeof *total, "a planner");
+        ravel__release(own.allocator, volume, (size_t)own.dp * sizeof *volume);
+        return ravel__no_memory(err, sizeof *p + (size_t)own.dp * 24, "a planner");
     }
     p->options = own;
+    p->own = waiting;
     p->total = total;
-    int64_t units = own.cp * own.budget / own.align;
-    p->full = (int64_t)ceil(fill * (double)units);
+    p->rank_volume = volume;
+    p->cap = own.cp * own.budget / own.align;
+    p->report.size = sizeof p->report;
+    ravel__waiting_count(p);
     *planner = p;
     return RAVEL_OK;
+}
+
+ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
+                                  ravel_error *err) {
+    ravel_planner_options how;
+    ravel_planner_options_default(&how);
+    how.fill = fill;
+    return ravel_planner_open(options, &how, planner, err);
 }
 
 static void free_seats(ravel_planner *p) {
@@ -55,6 +80,7 @@ void ravel_planner_free(ravel_planner *p) {
 #undef X
     free_seats(p);
     ravel__release(allocator, p->total, (size_t)p->options.dp * sizeof *p->total);
+    ravel__release(allocator, p->rank_volume, (size_t)p->options.dp * sizeof *p->rank_volume);
     ravel__release(allocator, p, sizeof *p);
 }
 
@@ -62,8 +88,29 @@ int64_t ravel_planner_waiting(const ravel_planner *planner) {
     return planner->waiting.count;
 }
 
-ravel_plan_input ravel__waiting_input(const ravel_planner *p) {
+void ravel_planner_advance(ravel_planner *planner, int64_t now, int64_t version) {
+    if (now > planner->now) planner->now = now;
+    if (version > planner->version) planner->version = version;
+}
+
+/* ---- sums --------------------------------------------------------------------------------------------------- */
+
+static void count_row(ravel_planner *p, int64_t row) {
     const ravel__waiting *w = &p->waiting;
+    p->volume += w->slots[row];
+    if (w->ranks[row] >= 0) p->rank_volume[w->ranks[row]] += w->slots[row];
+    if (w->deadlines[row] < p->next_deadline) p->next_deadline = w->deadlines[row];
+    if (w->versions[row] < p->oldest_version) p->oldest_version = w->versions[row];
+}
+
+void ravel__waiting_count(ravel_planner *p) {
+    p->volume = p->wait_for = 0;
+    p->next_deadline = p->oldest_version = INT64_MAX;
+    memset(p->rank_volume, 0, (size_t)p->options.dp * sizeof *p->rank_volume);
+    for (int64_t i = 0; i < p->waiting.count; i++) count_row(p, i);
+}
+
+ravel_plan_input ravel__waiting_input(const ravel_planner *p, const ravel__waiting *w) {
     int apart = p->options.layout == RAVEL_LAYOUT_PADDED_2D;
     ravel_plan_input input = {.size = sizeof input,
                               .count = w->count,
@@ -100,7 +147,7 @@ static ravel_status reserve(ravel_planner *p, int64_t more, ravel_error *err) {
     ravel__release(allocator, gone->name, (size_t)gone_room * sizeof(type));
     RAVEL__WAITING_LIST(X)
 #undef X
-    if (!whole) return ravel__no_memory(err, (size_t)room * 56, "samples that wait");
+    if (!whole) return ravel__no_memory(err, (size_t)room * 96, "samples that wait");
     grown.count = w->count;
     grown.room = room;
     *w = grown;
@@ -177,6 +224,11 @@ static ravel_status check_columns(const ravel_planner *p, const ravel_plan_input
     return RAVEL_OK;
 }
 
+/* Before the shift, which differs from push to push. */
+static ravel__u128 cost_of(const ravel__rules *rules, const ravel_plan_input *in, int64_t row) {
+    return (ravel__u128)ravel__sample_cost(rules, in, row) << rules->shift;
+}
+
 static void append(ravel_planner *p, const ravel__rules *rules, const ravel_plan_input *in, const int64_t *ids,
                    int64_t row) {
     ravel__waiting *w = &p->waiting;
@@ -188,10 +240,21 @@ static void append(ravel_planner *p, const ravel__rules *rules, const ravel_plan
     w->groups[at] = in->groups ? in->groups[row] : 0;
     w->homes[at] = in->homes ? in->homes[row] : -1;
     w->ids[at] = ids ? ids[row] : p->next_id++;
+    int64_t prompt, slot = ravel__slot(rules, in, row, &prompt);
+    int fits = slot <= rules->cap;
+    w->slots[at] = fits ? slot : 0;
+    w->versions[at] = in->versions ? in->versions[row] : p->version;
+    w->arrived[at] = p->now;
+    w->arrived_steps[at] = p->steps_ever;
+    w->deadlines[at] = in->deadlines ? in->deadlines[row] : INT64_MAX;
+    if (p->own.max_wait >= 0 && p->now + p->own.max_wait < w->deadlines[at])
+        w->deadlines[at] = p->now + p->own.max_wait;
     w->ranks[at] = -1;
-    if (rules->options.group_rule != RAVEL_GROUPS_RANK) return;
-    w->ranks[at] = seat_group(p, w->groups[at]);
-    if (!ravel__is_oversize(rules, in, row)) p->total[w->ranks[at]] += ravel__sample_cost(rules, in, row) >> 8;
+    if (rules->options.group_rule == RAVEL_GROUPS_RANK) {
+        w->ranks[at] = seat_group(p, w->groups[at]);
+        if (fits) p->total[w->ranks[at]] += cost_of(rules, in, row);
+    }
+    count_row(p, at);
 }
 
 ravel_status ravel_planner_push(ravel_planner *p, const ravel_plan_input *input, const int64_t *ids, ravel_error *err) {

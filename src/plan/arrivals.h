@@ -1,8 +1,11 @@
 /* Arrivals: what the planner holds between pushes and takes.
  *
- *     push ->  waiting: rows of (length, prompt, response, cost, group, home, rank, id), in order of arrival
- *     take ->  pack all that waits; bins that are full enough make micro-steps, the rest goes on waiting
+ *     push ->  waiting: one row per sample, in order of arrival; slots, deadlines and versions are added up on the way
+ *     take ->  as many micro-steps as the waiting slots fill: the oldest samples, planned by the main solver
  *     flush -> all that waits, and fillers up to the multiple and the minimum of the update
+ *
+ * A take looks at sums only, unless there is enough for a micro-step or a deadline has come; then it plans what it
+ * takes. So the cost per arrival does not grow with what waits.
  *
  * Groups that are to stay on one rank get it when their first sample arrives, the one with the least cost so far, and
  * keep it to the end of the update. */
@@ -19,6 +22,11 @@
     X(int64_t, costs)          \
     X(int64_t, groups)         \
     X(int64_t, ids)            \
+    X(int64_t, versions)       \
+    X(int64_t, deadlines)      \
+    X(int64_t, arrived)        \
+    X(int64_t, arrived_steps)  \
+    X(int64_t, slots)          \
     X(int32_t, homes)          \
     X(int32_t, ranks)
 
@@ -38,16 +46,27 @@ typedef struct ravel__seats {
 
 struct ravel_planner {
     ravel_plan_options options;
-    int64_t full; /* units from which a bin is full enough */
+    ravel_planner_options own;
+    int64_t cap; /* units in a bin */
     ravel__waiting waiting;
+    int64_t volume;                           /* units of all that waits and fits */
+    int64_t *rank_volume;                     /* [dp] the same by rank, where groups are bound to ranks */
+    int64_t wait_for;                         /* a take that failed is not tried again below this volume */
+    int64_t now, version;                     /* ravel_planner_advance */
+    int64_t next_deadline;                    /* the earliest of what waits */
+    int64_t oldest_version;                   /* the lowest of what waits */
     int32_t has_costs, has_groups, has_homes; /* which columns are in use, by the first push */
     int32_t pushed;                           /* anything since the last flush */
     int64_t next_id, steps;                   /* micro-steps of the update so far */
+    int64_t steps_ever;
     ravel__seats seats;
-    int64_t *total; /* [dp] cost that went to each rank in this update; a new group's cost counts when it is seated */
+    ravel__u128 *total; /* [dp] cost that went to each rank in this update; a group's cost counts when it arrives */
+    ravel_planner_report report;
 };
 
-/* What waits, as an input. */
-ravel_plan_input ravel__waiting_input(const ravel_planner *planner);
+/* Rows as an input. */
+ravel_plan_input ravel__waiting_input(const ravel_planner *planner, const ravel__waiting *waiting);
+/* Sums, deadlines and versions of what waits, counted again. */
+void ravel__waiting_count(ravel_planner *planner);
 
 #endif

@@ -1,208 +1,107 @@
-/* Taking micro-steps from what waits. */
+/* Taking micro-steps from what waits.
+ *
+ *     choose   the oldest samples whose slots fill a whole number of micro-steps; or, when a deadline has come, those
+ *              that must go and the oldest beside them; or all of them (flush)
+ *     plan     as a batch of its own, by the main solver
+ *     judge    too many micro-steps and too much idle time: fewer samples, a few times; then wait for more
+ *     emit     what was chosen leaves the waiting rows */
 #include "plan/arrivals.h"
 
-#include "plan/balance/trade.h"
+#include "base/assert.h"
+#include "base/sort.h"
 
 #include <string.h>
+
+enum {
+    SHRINKS = 4,
+    PATIENCE = 3
+}; /* micro-steps' worth of slots that wait before emptier ones are taken all the same */
 
 typedef struct taking {
     ravel_planner *planner;
     ravel__arena *arena;
     ravel_error *err;
-    ravel__rules rules; /* for all that waits */
-    ravel_plan_input input;
-    ravel__pool pool;
-    int32_t *seat; /* by pool index; -1: goes on waiting */
-    int64_t steps, packed;
-    int64_t *total; /* the ranks' costs after this; NULL: as before */
+    int32_t *rows; /* chosen, ascending */
+    int64_t count;
+    int64_t want; /* micro-steps */
+    int32_t flush, forced;
 } taking;
 
 static ravel_status no_memory(const taking *t, size_t bytes) {
     return ravel__no_memory(t->err, bytes, "taking micro-steps");
 }
 
-static ravel__job job_for(const taking *t) {
-    ravel__job job = ravel__job_for(&t->rules, &t->input, &t->pool, t->arena, t->err);
-    if (t->rules.options.group_rule == RAVEL_GROUPS_RANK) job.ranks = t->planner->waiting.ranks;
-    return job;
+static int bound_to_ranks(const ravel_planner *p) {
+    return p->options.group_rule == RAVEL_GROUPS_RANK && p->options.dp > 1;
 }
 
-/* All that waits and fits, as a pool. */
-static ravel_status make_pool(taking *t) {
-    size_t n = (size_t)t->rules.placed;
-    int32_t *rows = ravel__arena_push(t->arena, n, sizeof *rows), placed = 0;
-    t->seat = ravel__arena_push(t->arena, n, sizeof *t->seat);
-    if (!rows || !t->seat) return no_memory(t, n * 8);
-    for (int64_t i = 0; i < t->input.count; i++)
-        if (!t->rules.skipped || !ravel__is_oversize(&t->rules, &t->input, i)) rows[placed++] = (int32_t)i;
-    return ravel__pool_make(&t->rules, &t->input, rows, placed, t->arena, &t->pool, t->err);
+/* ---- choosing ----------------------------------------------------------------------------------------------- */
+
+static int must_go(const ravel_planner *p, int64_t row) {
+    const ravel__waiting *w = &p->waiting;
+    return w->deadlines[row] <= p->now || (p->own.max_stale >= 0 && p->version - w->versions[row] >= p->own.max_stale);
 }
 
-/* ---- full bins ---------------------------------------------------------------------------------------------- */
+static int any_must_go(const ravel_planner *p) {
+    if (!p->waiting.count) return 0;
+    return p->next_deadline <= p->now || (p->own.max_stale >= 0 && p->version - p->oldest_version >= p->own.max_stale);
+}
 
-/* Packs some of the pool and numbers the bins that are full enough from 0, largest cost first; samples of others get -1. */
-static ravel_status pack_full(const taking *t, const ravel__job *job, int32_t *bin, int32_t *full) {
-    int32_t bins, *order, *number;
-    ravel__lists lists;
-    ravel_status status = ravel__pack_bfd(job, bin, &bins);
-    if (!status) status = ravel__lists_make(job, bin, bins, bins, &lists);
-    order = ravel__arena_push(job->arena, (size_t)bins, sizeof *order);
-    number = ravel__arena_push(job->arena, (size_t)bins, sizeof *number);
-    if (!status && (!order || !number)) status = no_memory(t, (size_t)bins * 8);
-    if (!status) status = ravel__lists_order(job, &lists, order);
-    *full = 0;
-    for (int32_t i = 0; !status && i < bins; i++) {
-        const ravel__bin *b = &lists.bin[order[i]];
-        number[order[i]] = b->size >= t->planner->full || b->rows >= t->rules.most ? (*full)++ : -1;
+/* Units that a bin is aimed at: half-way between the least fill and full. */
+static int64_t aim(const ravel_planner *p) {
+    int64_t units = (int64_t)((p->own.fill + 1) / 2 * (double)p->cap);
+    return units > 0 ? units : 1;
+}
+
+/* Whole micro-steps in what waits. */
+static int64_t ready_steps(const ravel_planner *p) {
+    if (p->volume < p->wait_for) return 0;
+    if (!bound_to_ranks(p)) return p->volume / (aim(p) * p->options.dp);
+    int64_t least = INT64_MAX;
+    for (int32_t r = 0; r < p->options.dp; r++)
+        if (p->rank_volume[r] / aim(p) < least) least = p->rank_volume[r] / aim(p);
+    return least;
+}
+
+/* The oldest samples of at most `units` in all, or per rank where groups are bound to ranks; with those that must go, and
+ * those that fit no bin. */
+static ravel_status choose(taking *t, int64_t units) {
+    const ravel_planner *p = t->planner;
+    const ravel__waiting *w = &p->waiting;
+    size_t ranks = bound_to_ranks(p) ? (size_t)p->options.dp : 1;
+    ravel__mark mark = ravel__arena_mark(t->arena);
+    int64_t *left = ravel__arena_push(t->arena, ranks, sizeof *left);
+    if (!left) return no_memory(t, ranks * sizeof *left);
+    for (size_t r = 0; r < ranks; r++) left[r] = units;
+    t->count = 0;
+    for (int64_t i = 0; i < w->count; i++) {
+        int64_t *here = &left[ranks > 1 ? w->ranks[i] : 0];
+        int go = t->flush || !w->slots[i] || (t->forced && must_go(p, i));
+        if (!go && w->slots[i] > *here) continue;
+        *here -= w->slots[i];
+        t->rows[t->count++] = (int32_t)i;
     }
-    for (int32_t i = 0; !status && i < job->pool->count; i++) bin[i] = number[bin[i]];
-    return status;
-}
-
-/* Balances a micro-step by trades, and takes that back where a bin is no longer full enough. */
-static void balance_step(const taking *t, ravel__trading *table, const ravel__lists *lists, int32_t first,
-                         int32_t *scratch) {
-    int32_t dp = t->rules.options.dp, good = 1;
-    for (int32_t r = 0; r < dp; r++)
-        ravel__trade_load(table, &t->pool, r, lists->items + lists->start[first + r], lists->bin[first + r].rows);
-    ravel__trade_balance(table, 0, dp, (ravel__trade_limits){4, 8, 1, 16}, scratch);
-    for (int32_t r = 0; r < dp; r++)
-        good = good && (table->size[r] >= t->planner->full || table->rows[r] >= t->rules.most);
-    for (int32_t r = 0; good && r < dp; r++)
-        for (int32_t i = 0; i < table->rows[r]; i++) t->seat[table->item[table->start[r] + i]] = first + r;
-}
-
-static ravel_status balance_steps(const taking *t, const ravel__job *job) {
-    int32_t bins = (int32_t)(t->steps * job->dp), longest = 0;
-    int32_t *scratch = ravel__arena_push(t->arena, (size_t)job->dp, sizeof *scratch);
-    int32_t *bin = ravel__arena_push(t->arena, (size_t)t->pool.count, sizeof *bin);
-    ravel__lists lists;
-    ravel__trading table;
-    if (!scratch || !bin) return no_memory(t, (size_t)t->pool.count * sizeof *bin);
-    for (int32_t i = 0; i < t->pool.count; i++) bin[i] = t->seat[i] < 0 ? bins : t->seat[i]; /* the rest: one more */
-    ravel_status status = ravel__lists_make(job, bin, bins + 1, bins + 1, &lists);
-    for (int32_t b = 0; !status && b < bins; b += job->dp) {
-        int32_t rows = 0;
-        for (int32_t r = 0; r < job->dp; r++) rows += lists.bin[b + r].rows;
-        if (rows > longest) longest = rows;
-    }
-    if (!status) status = ravel__trade_make(job, job->dp, longest, &table);
-    for (int32_t b = 0; !status && b < bins; b += job->dp) balance_step(t, &table, &lists, b, scratch);
-    return status;
-}
-
-/* Ranks that meet at the end of the update: the largest bin of a micro-step goes to the rank with the least so far. */
-static ravel_status deal_ranks(taking *t, const ravel__job *job) {
-    int32_t dp = job->dp, bins = (int32_t)(t->steps * dp);
-    int64_t *cost = ravel__arena_push(t->arena, (size_t)bins, sizeof *cost);
-    int64_t *total = ravel__arena_push(t->arena, (size_t)dp, sizeof *total);
-    int32_t *to = ravel__arena_push(t->arena, (size_t)bins, sizeof *to);
-    uint8_t *taken = ravel__arena_push(t->arena, (size_t)dp, 1);
-    if (!cost || !total || !to || !taken) return no_memory(t, (size_t)bins * 12);
-    memcpy(total, t->planner->total, (size_t)dp * sizeof *total);
-    memset(cost, 0, (size_t)bins * sizeof *cost);
-    for (int32_t i = 0; i < t->pool.count; i++)
-        if (t->seat[i] >= 0) cost[t->seat[i]] += t->pool.cost[i];
-    for (int32_t first = 0; first < bins; first += dp) {
-        memset(taken, 0, (size_t)dp);
-        for (int32_t b = first; b < first + dp; b++) { /* largest cost first already */
-            int32_t best = -1;
-            for (int32_t r = 0; r < dp; r++)
-                if (!taken[r] && (best < 0 || total[r] < total[best])) best = r;
-            taken[best] = 1;
-            total[best] += cost[b] >> 8;
-            to[b] = first + best;
-        }
-    }
-    for (int32_t i = 0; i < t->pool.count; i++)
-        if (t->seat[i] >= 0) t->seat[i] = to[t->seat[i]];
-    t->total = total;
+    ravel__arena_rewind(t->arena, mark);
     return RAVEL_OK;
 }
 
-static ravel_status take_free(taking *t) {
-    ravel__job job = job_for(t);
-    int32_t full, dp = job.dp;
-    ravel_status status = pack_full(t, &job, t->seat, &full);
-    if (status) return status;
-    t->steps = full / dp;
-    t->packed = t->steps * dp;
-    for (int32_t i = 0; i < t->pool.count; i++)
-        if (t->seat[i] >= t->steps * dp) t->seat[i] = -1;
-    if (!t->steps) return RAVEL_OK;
-    if (t->rules.options.sync != RAVEL_SYNC_MICRO_STEP) return deal_ranks(t, &job);
-    return t->rules.options.layout == RAVEL_LAYOUT_PACKED ? balance_steps(t, &job) : RAVEL_OK;
-}
+/* ---- planning ----------------------------------------------------------------------------------------------- */
 
-/* Every rank packs its own groups; as many micro-steps as the rank with the fewest full bins has. */
-static ravel_status take_ranks(taking *t) {
-    int32_t dp = t->rules.options.dp, *bin = ravel__arena_push(t->arena, (size_t)t->pool.count, sizeof *bin);
-    int32_t *from = ravel__arena_push(t->arena, (size_t)t->pool.count, sizeof *from);
-    ravel_status status = bin && from ? RAVEL_OK : no_memory(t, (size_t)t->pool.count * 8);
-    t->steps = INT64_MAX;
-    for (int32_t r = 0; !status && r < dp; r++) {
-        ravel__mark mark = ravel__arena_mark(t->arena);
-        int32_t full, count = 0;
-        for (int32_t i = 0; i < t->pool.count; i++)
-            if (t->planner->waiting.ranks[t->pool.row[i]] == r) from[count++] = i;
-        int32_t *rows = ravel__arena_push(t->arena, (size_t)count, sizeof *rows);
-        if (!rows) return no_memory(t, (size_t)count * sizeof *rows);
-        for (int32_t i = 0; i < count; i++) rows[i] = t->pool.row[from[i]];
-        ravel__pool pool;
-        status = ravel__pool_make(&t->rules, &t->input, rows, count, t->arena, &pool, t->err);
-        if (status) return status;
-        ravel__job job = ravel__job_for(&t->rules, &t->input, &pool, t->arena, t->err);
-        job.dp = 1;
-        status = pack_full(t, &job, bin, &full);
-        for (int32_t i = 0; !status && i < count; i++) t->seat[from[i]] = bin[i] < 0 ? -1 : bin[i] * dp + r;
-        if (!status && full < t->steps) t->steps = full;
-        ravel__arena_rewind(t->arena, mark);
-    }
-    t->packed = t->steps * dp;
-    for (int32_t i = 0; !status && i < t->pool.count; i++)
-        if (t->seat[i] >= t->steps * dp) t->seat[i] = -1;
-    return status;
-}
-
-/* ---- the plan ----------------------------------------------------------------------------------------------- */
-
-/* The rows that are taken, and those that fit no bin, as an input of their own. */
-static ravel_status gather(const taking *t, const int32_t *where, ravel__waiting *w, int32_t *taken_where) {
+static ravel_status gather(const taking *t, ravel__waiting *w) {
     const ravel__waiting *all = &t->planner->waiting;
-    int64_t count = 0;
-    for (int64_t i = 0; i < all->count; i++) count += where[i] != -2;
-    size_t n = (size_t)count;
-#define X(type, name) w->name = ravel__arena_push(t->arena, n, sizeof(type));
+    size_t n = (size_t)t->count;
+    memset(w, 0, sizeof *w);
+    w->count = t->count;
+#define X(type, name)                                       \
+    w->name = ravel__arena_push(t->arena, n, sizeof(type)); \
+    if (!w->name) return no_memory(t, n * sizeof(type));    \
+    for (size_t i = 0; i < n; i++) w->name[i] = all->name[t->rows[i]];
     RAVEL__WAITING_LIST(X)
 #undef X
-#define X(type, name) || !w->name
-    if (0 RAVEL__WAITING_LIST(X)) return no_memory(t, n * 56);
-#undef X
-    for (int64_t i = 0; i < all->count; i++) {
-        if (where[i] == -2) continue;
-        taken_where[w->count] = where[i];
-#define X(type, name) w->name[w->count] = all->name[i];
-        RAVEL__WAITING_LIST(X)
-#undef X
-        w->count++;
-    }
     return RAVEL_OK;
 }
 
-/* What was not taken moves to the front, in order. */
-static void keep_rest(ravel__waiting *w, const int32_t *where) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < w->count; i++) {
-        if (where[i] != -2) continue;
-#define X(type, name) w->name[kept] = w->name[i];
-        RAVEL__WAITING_LIST(X)
-#undef X
-        kept++;
-    }
-    w->count = kept;
-}
-
-/* The options by which a taken plan can be checked on its own: the multiple and the minimum are the update's. */
+/* The multiple and the minimum are the update's, so they hold for the flush alone. */
 static ravel_plan_options alone(const ravel_plan_options *options) {
     ravel_plan_options o = *options;
     o.multiple = 1;
@@ -210,79 +109,170 @@ static ravel_plan_options alone(const ravel_plan_options *options) {
     return o;
 }
 
-static ravel_status add_bounds(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
-                               ravel_plan_stats *bounds) {
-    ravel__deal deal;
-    ravel__pool pool;
-    ravel_status status = ravel__deal_make(rules, input, t->arena, &deal, t->err);
-    if (!status) status = ravel__pool_make(rules, input, deal.rows, rules->placed, t->arena, &pool, t->err);
-    if (!status) ravel__bounds_add(rules, &pool, ravel__bins_bound(rules, &pool), bounds);
-    return status;
-}
-
-/* `where` by waiting row: its bin, -1: fits none, -2: goes on waiting. */
-static ravel_status emit(const taking *t, const int32_t *where, ravel_plan **plan) {
-    ravel_planner taken = *t->planner;
-    ravel__draft draft;
-    int64_t offsets[2] = {0, t->steps};
-    memset(&taken.waiting, 0, sizeof taken.waiting);
-    memset(&draft, 0, sizeof draft);
-    draft.where = ravel__arena_push(t->arena, (size_t)t->planner->waiting.count, sizeof *draft.where);
-    if (!draft.where) return no_memory(t, (size_t)t->planner->waiting.count * sizeof *draft.where);
-    ravel_status status = gather(t, where, &taken.waiting, draft.where);
-    if (status) return status;
-    ravel_plan_options options = alone(&t->planner->options);
-    ravel_plan_input input = ravel__waiting_input(&taken), own;
-    ravel__rules rules;
-    status = ravel__rules_make(&input, &options, &rules, &own, t->err);
-    if (!status) status = add_bounds(t, &rules, &own, &draft.bounds);
-    draft.updates = 1;
-    draft.offsets = offsets;
-    draft.ids = taken.waiting.ids;
-    draft.bounds.bins_packed = t->packed;
-    return status ? status : ravel__emit(&rules, &own, &draft, t->arena, plan, t->err);
-}
-
-static ravel_status finish(const taking *t, ravel_plan **plan) {
-    ravel_planner *p = t->planner;
-    int32_t *where = ravel__arena_push(t->arena, (size_t)p->waiting.count, sizeof *where);
-    if (!where) return no_memory(t, (size_t)p->waiting.count * sizeof *where);
-    memset(where, 0xff, (size_t)p->waiting.count * sizeof *where);
-    for (int32_t i = 0; i < t->pool.count; i++) where[t->pool.row[i]] = t->seat[i] < 0 ? -2 : t->seat[i];
-    ravel_status status = emit(t, where, plan);
-    if (status) return status;
-    keep_rest(&p->waiting, where);
-    p->steps += t->steps;
-    if (t->total) memcpy(p->total, t->total, (size_t)p->options.dp * sizeof *p->total);
+/* Ranks that meet at the end of the update: the rank with the most cost so far takes the least of this plan. */
+static ravel_status level_ranks(const taking *t, const ravel__job *job, int64_t steps, int32_t *seat) {
+    int32_t dp = job->dp;
+    size_t n = (size_t)dp;
+    uint64_t *key = ravel__arena_push(t->arena, n, 8), *spare = ravel__arena_push(t->arena, n, 8);
+    int32_t *before = ravel__arena_push(t->arena, n, 4), *after = ravel__arena_push(t->arena, n, 4);
+    int32_t *spare_ranks = ravel__arena_push(t->arena, n, 4), *to = ravel__arena_push(t->arena, n, 4);
+    if (!key || !spare || !before || !after || !spare_ranks || !to) return no_memory(t, n * 32);
+    int shift = 0;
+    for (int32_t r = 0; r < dp; r++)
+        while (t->planner->total[r] >> shift > UINT64_MAX / 2) shift++;
+    for (int32_t r = 0; r < dp; r++) {
+        before[r] = after[r] = r;
+        key[r] = (uint64_t)(t->planner->total[r] >> shift);
+    }
+    ravel__sort_u64(key, before, spare, spare_ranks, n);
+    memset(key, 0, n * sizeof *key);
+    for (int32_t i = 0; i < job->pool->count; i++) key[seat[i] % dp] += (uint64_t)job->pool->cost[i];
+    for (int32_t r = 0; r < dp; r++) key[r] = ~key[r];
+    ravel__sort_u64(key, after, spare, spare_ranks, n);
+    for (int32_t r = 0; r < dp; r++) to[after[r]] = before[r];
+    for (int32_t i = 0; i < job->pool->count; i++) seat[i] = seat[i] / dp * dp + to[seat[i] % dp];
+    (void)steps;
     return RAVEL_OK;
 }
 
-/* ---- front -------------------------------------------------------------------------------------------------- */
-
-static ravel_status take_some(taking *t) {
-    return t->rules.options.group_rule == RAVEL_GROUPS_RANK && t->rules.options.dp > 1 ? take_ranks(t) : take_free(t);
-}
-
-static ravel_status take_all(taking *t) {
-    ravel__job job = job_for(t);
+static ravel_status solve(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
+                          const ravel__waiting *w, ravel__draft *draft) {
+    ravel__deal deal;
+    ravel__pool pool;
     ravel__solution solution = {0, 0};
-    t->rules.steps_done = t->planner->steps;
-    ravel_status status = ravel__solve(&job, t->seat, &solution);
-    t->steps = solution.steps;
-    t->packed = solution.bins_packed;
+    int32_t *seat = ravel__arena_push(t->arena, (size_t)rules->placed, sizeof *seat);
+    ravel_status status = seat ? RAVEL_OK : no_memory(t, (size_t)rules->placed * sizeof *seat);
+    if (!status) status = ravel__deal_make(rules, input, t->arena, &deal, t->err);
+    if (!status) status = ravel__pool_make(rules, input, deal.rows, rules->placed, t->arena, &pool, t->err);
+    if (status) return status;
+    ravel__job job = ravel__job_for(rules, input, &pool, t->arena, t->err);
+    if (bound_to_ranks(t->planner)) job.ranks = w->ranks;
+    if (pool.count || t->flush) status = ravel__solve(&job, seat, &solution);
+    if (!status && rules->options.sync != RAVEL_SYNC_MICRO_STEP && !job.ranks && !input->homes)
+        status = level_ranks(t, &job, solution.steps, seat);
+    ravel__rules check = *rules; /* a taken plan is checked as a plan of its own */
+    check.options = alone(&rules->options);
+    check.steps_done = 0;
+    ravel__bounds_add(&check, &pool, job.bound, &draft->bounds);
+    for (int32_t i = 0; !status && i < pool.count; i++) draft->where[pool.row[i]] = seat[i];
+    draft->offsets[1] = solution.steps;
+    draft->bounds.bins_packed = solution.bins_packed;
+    if (!status && solution.steps * rules->options.dp > RAVEL__MOST_BINS)
+        return ravel_error_set(t->err, RAVEL_E_OVERFLOW, "a plan has at most 2^30 bins");
     return status;
 }
 
-static ravel_status take(taking *t, int32_t flush, ravel_plan **plan) {
-    ravel_plan_input input = ravel__waiting_input(t->planner);
-    ravel_status status = ravel__rules_make(&input, &t->planner->options, &t->rules, &t->input, t->err);
-    if (!status) status = make_pool(t);
-    if (!status) status = flush ? take_all(t) : take_some(t);
+/* A plan of the chosen rows; NULL where it would have no micro-steps and nothing to list. */
+static ravel_status plan_rows(const taking *t, ravel_plan **plan) {
+    ravel__waiting w;
+    ravel__draft draft;
+    int64_t offsets[2] = {0, 0};
+    memset(&draft, 0, sizeof draft);
+    *plan = NULL;
+    ravel_status status = gather(t, &w);
     if (status) return status;
-    if (t->steps * t->rules.options.dp > RAVEL__MOST_BINS)
-        return ravel_error_set(t->err, RAVEL_E_OVERFLOW, "a plan has at most 2^30 bins");
-    if (t->steps || (flush && t->rules.skipped)) return finish(t, plan); /* the latter only lists what fits no bin */
-    return RAVEL_E_END; /* no error: err stays as it was, so that the next call can use it */
+    ravel_plan_options options = t->flush ? t->planner->options : alone(&t->planner->options);
+    ravel_plan_input input = ravel__waiting_input(t->planner, &w), own;
+    ravel__rules rules;
+    status = ravel__rules_make(&input, &options, &rules, &own, t->err);
+    draft.where = ravel__arena_push(t->arena, (size_t)w.count, sizeof *draft.where);
+    if (!draft.where) return no_memory(t, (size_t)w.count * sizeof *draft.where);
+    if (status) return status;
+    memset(draft.where, 0xff, (size_t)w.count * sizeof *draft.where);
+    rules.steps_done = t->flush ? t->planner->steps : 0;
+    draft.updates = 1;
+    draft.offsets = offsets;
+    draft.ids = w.ids;
+    status = solve(t, &rules, &own, &w, &draft);
+    if (status || (!offsets[1] && !(t->flush && rules.skipped))) return status;
+    rules.options = alone(&rules.options);
+    rules.steps_done = 0;
+    return ravel__emit(&rules, &own, &draft, t->arena, plan, t->err);
+}
+
+/* ---- judging ------------------------------------------------------------------------------------------------- */
+
+/* Full enough, or well balanced though emptier. */
+static int is_good(const taking *t, const ravel_plan *plan) {
+    const ravel_planner *p = t->planner;
+    const ravel_plan_stats *s = &plan->stats;
+    double idle = p->options.sync == RAVEL_SYNC_MICRO_STEP ? s->idle_micro_step : s->idle_update;
+    double fill = (double)s->padded_tokens / ((double)p->cap * p->options.align * (double)plan->bins);
+    return (s->micro_steps <= t->want && fill >= p->own.fill) || idle <= p->own.idle;
+}
+
+static ravel_status take_ready(taking *t, ravel_plan **plan) {
+    ravel_planner *p = t->planner;
+    int64_t step = aim(p) * (bound_to_ranks(p) ? 1 : p->options.dp), units = t->want * step;
+    *plan = NULL;
+    for (int32_t i = 0; i <= SHRINKS; i++) {
+        ravel_status status = choose(t, units);
+        if (!status && t->count) status = plan_rows(t, plan);
+        if (status) return status;
+        if (*plan && (t->forced || is_good(t, *plan) || p->volume >= PATIENCE * p->cap * p->options.dp))
+            return RAVEL_OK;
+        ravel_plan_free(*plan);
+        *plan = NULL;
+        units -= step / 16 + 1;
+    }
+    p->wait_for = p->volume + step / 4 + 1;
+    return RAVEL_OK;
+}
+
+/* ---- finishing ------------------------------------------------------------------------------------------------ */
+
+static int32_t class_of(int64_t length) {
+    int32_t c = 0;
+    for (int64_t limit = 128; c + 1 < RAVEL_WAIT_CLASSES && length > limit; limit *= 4) c++;
+    return c;
+}
+
+static void add_mean(double *mean, int64_t count, double value) {
+    *mean += (value - *mean) / (double)count;
+}
+
+static void note(ravel_planner *p, int64_t row) {
+    const ravel__waiting *w = &p->waiting;
+    ravel_planner_report *r = &p->report;
+    int32_t c = class_of(w->lengths[row]);
+    int64_t waited = p->now - w->arrived[row], stale = p->version - w->versions[row];
+    int64_t steps = p->steps_ever - w->arrived_steps[row];
+    add_mean(&r->wait_mean[c], ++r->count[c], (double)waited);
+    add_mean(&r->stale_mean, ++r->samples, (double)stale);
+    if (waited > r->wait_max[c]) r->wait_max[c] = waited;
+    if (stale > r->stale_max) r->stale_max = stale;
+    if (steps > r->steps_max) r->steps_max = steps;
+}
+
+/* What was chosen leaves; the rest moves to the front, in order. */
+static void remove_rows(taking *t) {
+    ravel__waiting *w = &t->planner->waiting;
+    int64_t kept = 0, next = 0;
+    for (int64_t i = 0; i < w->count; i++) {
+        if (next < t->count && t->rows[next] == i) {
+            next++;
+            continue;
+        }
+#define X(type, name) w->name[kept] = w->name[i];
+        RAVEL__WAITING_LIST(X)
+#undef X
+        kept++;
+    }
+    w->count = kept;
+    ravel__waiting_count(t->planner);
+}
+
+static void finish(taking *t, const ravel_plan *plan) {
+    ravel_planner *p = t->planner;
+    for (int64_t i = 0; i < t->count; i++)
+        if (p->waiting.slots[t->rows[i]]) note(p, t->rows[i]);
+    remove_rows(t);
+    p->steps += plan->micro_steps;
+    p->steps_ever += plan->micro_steps;
+    p->report.micro_steps += plan->micro_steps;
+    if (t->forced) p->report.forced += plan->micro_steps;
+    for (int64_t b = 0; p->options.group_rule != RAVEL_GROUPS_RANK && b < plan->bins; b++)
+        p->total[b % plan->dp] += (ravel__u128)plan->bin_costs[b] << plan->stats.cost_shift;
 }
 
 /* A new update: no micro-steps, no totals, groups without ranks. */
@@ -294,17 +284,44 @@ static void begin_update(ravel_planner *p) {
     p->seats.count = 0;
 }
 
+/* ---- front ---------------------------------------------------------------------------------------------------- */
+
+static ravel_status take(taking *t, ravel_plan **plan) {
+    ravel_planner *p = t->planner;
+    t->rows = ravel__arena_push(t->arena, (size_t)p->waiting.count, sizeof *t->rows);
+    if (!t->rows) return no_memory(t, (size_t)p->waiting.count * sizeof *t->rows);
+    ravel_status status = RAVEL_OK;
+    if (t->flush) {
+        status = choose(t, 0);
+        if (!status) status = plan_rows(t, plan);
+    } else {
+        if (t->forced && t->want < 1) t->want = 1;
+        status = take_ready(t, plan);
+    }
+    if (status || !*plan) return status ? status : RAVEL_E_END; /* no error: err stays as it was */
+    finish(t, *plan);
+    return RAVEL_OK;
+}
+
 ravel_status ravel_planner_take(ravel_planner *planner, int32_t flush, ravel_plan **plan, ravel_error *err) {
     if (!planner->pushed) return RAVEL_E_END;
+    taking t = {.planner = planner, .err = err, .flush = flush, .forced = !flush && any_must_go(planner)};
+    t.want = flush ? 0 : ready_steps(planner);
+    if (!flush && !t.want && !t.forced) return RAVEL_E_END;
     ravel__arena arena;
     ravel__arena_init(&arena, planner->options.allocator, 4096);
-    taking t;
-    memset(&t, 0, sizeof t);
-    t.planner = planner;
     t.arena = &arena;
-    t.err = err;
-    ravel_status status = take(&t, flush, plan);
+    ravel_plan *made = NULL;
+    ravel_status status = take(&t, &made);
     ravel__arena_free(&arena);
     if (flush && (status == RAVEL_OK || status == RAVEL_E_END)) begin_update(planner);
+    if (status == RAVEL_OK) *plan = made;
     return status;
+}
+
+void ravel_planner_get_report(const ravel_planner *planner, ravel_planner_report *report) {
+    size_t size = report->size && report->size < sizeof *report ? report->size : sizeof *report;
+    ravel_planner_report own = planner->report;
+    own.size = report->size;
+    memcpy(report, &own, size);
 }
