@@ -122,6 +122,14 @@ static ravel_status stream(void *user, const int32_t *tokens, int64_t count, rav
     return status;
 }
 
+static ravel_status end_stream(job *j, ravel_error *err) {
+    const char *piece;
+    size_t bytes;
+    train_text_flush(j->text, &piece, &bytes);
+    ravel_status status = bytes ? print_piece(piece, bytes, err) : RAVEL_OK;
+    return status ? status : print_piece("\n", 1, err);
+}
+
 static ravel_status make_room(job *j, size_t bytes, ravel_error *err) {
     if (bytes <= j->room) return RAVEL_OK;
     char *grown = realloc(j->buffer, bytes);
@@ -143,7 +151,7 @@ static size_t put_text(const job *j, char *at, size_t room, const char *key, con
     size_t bytes = train_text_decode(j->text, ids, count, NULL, 0), used = (size_t)sprintf(at, ", \"%s\": ", key);
     char *text = malloc(bytes + 1);
     if (!text) return used + (size_t)sprintf(at + used, "null");
-    (void)train_text_decode(j->text, ids, count, text, bytes);
+    (void)train_text_decode(j->text, ids, count, text, bytes + 1);
     used += ravel_json_quote(text, bytes, at + used, room - used);
     free(text);
     return used;
@@ -223,7 +231,7 @@ static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
         cli_progress("generating", (double)(first + count), (double)rows);
     }
     cli_progress_end();
-    if (streaming && !status) status = print_piece("\n", 1, err);
+    if (streaming && !status) status = end_stream(j, err);
     return status;
 }
 
@@ -247,9 +255,9 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     j->sampling.seed = o->seed;
     ravel_status status = train_shape(&j->choice, &shape, err);
     if (!status) status = make_stops(j, shape.vocab, err);
-    if (!status) status = train_text_open(o->model, &j->text, err);
+    if (!status) status = train_text_open(o->model, shape.vocab, &j->text, err);
     if (!status && o->data) {
-        train_prompts_options options = {.data = o->data, .vocab = shape.vocab};
+        train_prompts_options options = {.data = o->data, .text = j->text, .vocab = shape.vocab};
         status = train_prompts_open(&options, &j->prompts, err);
         if (!status) longest = train_prompts_longest(j->prompts);
         if (!status) *rows = train_prompts_rows(j->prompts);
@@ -285,8 +293,7 @@ static ravel_status run(const generate_options *o, ravel_error *err) {
         status = cli_output_open(&j.output, o->out, err);
         if (!status) status = cli_output_close(&j.output, run_blocks(&j, rows, err), err);
     } else if (!status) {
-        status = train_text_begin(j.text, err);
-        if (!status) status = run_blocks(&j, rows, err);
+        status = run_blocks(&j, rows, err);
     }
     close_job(&j);
     return status;

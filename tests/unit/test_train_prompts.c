@@ -38,7 +38,9 @@ TEST(train_prompts_of_a_file_come_in_another_order_each_time) {
     train_prompts *p = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
     write_rows(path, NULL);
-    train_prompts_options o = {.data = path, .vocab = 320, .seed = 5, .eval_share = 0.25};
+    train_text *text = NULL;
+    CHECK_OK(train_text_open(NULL, 320, &text, &err), &err);
+    train_prompts_options o = {.data = path, .text = text, .vocab = 320, .seed = 5, .eval_share = 0.25};
     CHECK_OK(train_prompts_open(&o, &p, &err), &err);
     CHECK(train_prompts_longest(p) == 3 && train_prompts_eval_apart(p));
     CHECK(train_prompts_eval_count(p, 64) == 2 && train_prompts_eval_count(p, 1) == 1);
@@ -61,6 +63,7 @@ TEST(train_prompts_of_a_file_come_in_another_order_each_time) {
     o.eval_share = 0.01;
     CHECK_EQ(train_prompts_open(&o, &p, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "leaves nothing to evaluate");
+    train_text_free(text);
     (void)unlink(path);
 }
 
@@ -71,10 +74,19 @@ TEST(train_prompts_bad_rows_are_named) {
         char path[64];
         train_prompts *p = NULL;
         ravel_error err = RAVEL_ERROR_INIT;
+        train_text *text = NULL;
         write_rows(path, rows[i]);
-        train_prompts_options o = {.data = path, .vocab = 320};
-        CHECK(train_prompts_open(&o, &p, &err) != RAVEL_OK);
+        CHECK_OK(train_text_open(NULL, 320, &text, &err), &err);
+        train_prompts_options o = {.data = path, .text = text, .vocab = 320};
+        CHECK_EQ(train_prompts_open(&o, &p, &err), RAVEL_E_DATA);
         CHECK_HAS(err.message, ":21: ");
+        CHECK_HAS(err.message, "1 of 11 rows");
+        o.bad_rows = RAVEL_BAD_ROWS_SKIP;
+        ravel_error_clear(&err);
+        CHECK_OK(train_prompts_open(&o, &p, &err), &err);
+        CHECK(train_prompts_rows(p) == ROWS && train_prompts_left_out(p)->count == 1);
+        train_prompts_free(p);
+        train_text_free(text);
         (void)unlink(path);
     }
 }
@@ -96,4 +108,32 @@ TEST(train_prompts_of_tasks_keep_their_bound) {
             train_rollouts_free(&rollouts);
             train_prompts_free(p);
         }
+}
+
+/* Numbers and booleans are answers too; without one, and without a command that scores, a row cannot be used. */
+TEST(train_prompts_answers_of_every_kind) {
+    static const struct {
+        const char *row, *answer;
+    } rows[] = {{"{\"prompt\": \"a\", \"answer\": 42}", "42"},     {"{\"prompt\": \"a\", \"answer\": true}", "true"},
+                {"{\"prompt\": \"a\", \"answer\": -0.5}", "-0.5"}, {"{\"prompt\": \"a\", \"answer\": \"\"}", ""},
+                {"{\"prompt\": \"a\", \"answer\": null}", NULL},   {"{\"prompt\": \"a\"}", NULL}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[64] = "/tmp/ravel-prompts-XXXXXX";
+        train_prompts *p = NULL;
+        train_text *text = NULL;
+        train_question q;
+        size_t bytes;
+        ravel_error err = RAVEL_ERROR_INIT;
+        FILE *f = fdopen(mkstemp(path), "w");
+        (void)fprintf(f, "%s\n", rows[i].row);
+        (void)fclose(f);
+        CHECK_OK(train_text_open(NULL, 320, &text, &err), &err);
+        train_prompts_options o = {.data = path, .text = text, .vocab = 320, .need_answers = 1};
+        ravel_status status = train_prompts_open(&o, &p, &err);
+        CHECK_EQ(status, rows[i].answer ? RAVEL_OK : RAVEL_E_DATA);
+        if (!status) CHECK_STR(train_prompts_answer(p, 0, &q, &bytes), rows[i].answer);
+        train_prompts_free(p);
+        train_text_free(text);
+        (void)unlink(path);
+    }
 }

@@ -66,20 +66,25 @@ static ravel_status keep_answer(train_prompts *p, const char *text, size_t bytes
     return RAVEL_OK;
 }
 
-/* Tokens of a row into `tokens` (room is enough for all of the line); -1 where the row has none. */
-static int64_t row_tokens(const train_prompts *p, const ravel_json *doc, const ravel_json_node *root, int32_t *tokens) {
+/* The tokens of a row: its text, or its ids, which are put into room[enough]. E_DATA where it has neither. */
+static ravel_status row_tokens(const train_prompts *p, const ravel_json *doc, const ravel_json_node *root,
+                               int32_t *room, const int32_t **tokens, int64_t *count, ravel_error *err) {
     const ravel_json_node *text = ravel_json_get(doc, root, "prompt"), *ids = ravel_json_get(doc, root, "input_ids");
     int64_t n = 0, id;
-    if (text && text->kind == RAVEL_JSON_STRING) {
-        tokens[n++] = TRAIN_TOKEN_BOS;
-        for (uint32_t i = 0; i < text->bytes; i++) tokens[n++] = (unsigned char)text->as.string[i];
-        return n;
-    }
+    if (text && text->kind == RAVEL_JSON_STRING)
+        return train_text_encode(p->options.text, text->as.string, text->bytes, tokens, count, err);
     for (const ravel_json_node *x = ravel_json_first(doc, ids); x; x = ravel_json_next(doc, x)) {
-        if (!ravel_json_integer(x, &id) || id < 0 || id >= p->options.vocab) return -1;
-        tokens[n++] = (int32_t)id;
+        if (!ravel_json_integer(x, &id) || id < 0 || id >= p->options.vocab) {
+            n = 0;
+            break;
+        }
+        room[n++] = (int32_t)id;
     }
-    return n > 0 ? n : -1;
+    *tokens = room;
+    *count = n;
+    if (n > 0) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
+                           (long long)p->options.vocab);
 }
 
 /* What a row must be; E_DATA says what is wrong with it. */
@@ -104,15 +109,17 @@ static ravel_status take_line(train_prompts *p, ravel_json **doc, const char *li
     if (status) return status;
     const ravel_json_node *root = ravel_json_root(*doc);
     const char *answer = answer_text(ravel_json_get(*doc, root, "answer"), number, sizeof number, &answer_bytes);
-    int32_t *tokens = malloc((bytes + 2) * sizeof *tokens);
-    if (!tokens) return train__no_memory(err, (bytes + 2) * sizeof *tokens, "a prompt");
-    int64_t count = row_tokens(p, *doc, root, tokens);
+    const int32_t *tokens;
+    int64_t count = 0;
+    int32_t *room = malloc((bytes + 2) * sizeof *room);
+    if (!room) return train__no_memory(err, (bytes + 2) * sizeof *room, "a prompt");
+    status = row_tokens(p, *doc, root, room, &tokens, &count, err);
+    if (!status) status = check_row(p, count, answer, err);
     train_rollout row = {.length = count, .prompt = count};
-    status = check_row(p, count, answer, err);
     if (!status) status = train_rollouts_add(&p->rows, &row, tokens, NULL, err);
     if (!status) status = keep_answer(p, answer, answer_bytes, err);
     if (!status) p->longest = train__max(p->longest, count);
-    free(tokens);
+    free(room);
     return status;
 }
 

@@ -1,6 +1,6 @@
 /* train/rl/prompts.h: where prompts and their right answers come from: a verifiable task, or a JSON-lines file.
  *
- *     {"prompt": "37+58=", "answer": "95"}          text, one token per byte; an answer may be a number or a boolean
+ *     {"prompt": "37+58=", "answer": "95"}          text, as the model has it; an answer may be a number or a boolean
  *     {"input_ids": [256, 51, 55], "answer": "95"}  tokens
  *
  * Question number i is the same on every rank and in every run. A file is gone through again and again, each time in
@@ -14,11 +14,13 @@
 #include "train/rl/problems.h"
 #include "train/rl/rollout.h"
 #include "train/rl/task.h"
+#include "train/rl/text.h"
 
 typedef struct train_prompts train_prompts;
 
 typedef struct train_prompts_options {
     const char *data;     /* a file; NULL: */
+    train_text *text;     /* of the model, for prompts that are text; used by train_prompts_open alone */
     const char *task;     /* a task */
     int32_t level;        /* of the task */
     int64_t vocab;        /* tokens are below this */

@@ -3,36 +3,68 @@
 #include "train/kernels/host.h"
 #include "train/learn/choice.h"
 
+#include <ravel/tokenizer.h>
+
+#include <stdio.h>
+#include <unistd.h>
+
 struct train_text {
-    int32_t *tokens;
+    ravel_tokenizer *tokenizer; /* NULL: bytes */
+    ravel_encoder *encoder;
+    ravel_decoder *decoder;
+    int64_t vocab;
+    int32_t *tokens; /* of bytes */
     int64_t room;
     char byte;
 };
 
-ravel_status train_text_open(const char *folder, train_text **text, ravel_error *err) {
-    (void)folder;
-    *text = train__calloc(NULL, 1, sizeof **text);
-    return *text ? RAVEL_OK : train__no_memory(err, sizeof **text, "a text");
+/* Above this a vocabulary without a tokenizer is not one of bytes. */
+enum { BYTE_VOCAB = 4096 };
+
+ravel_status train_text_open(const char *folder, int64_t vocab, train_text **text, ravel_error *err) {
+    char path[4096];
+    train_text *t = train__calloc(NULL, 1, sizeof *t);
+    if (!t) return train__no_memory(err, sizeof *t, "a text");
+    ravel_status status = RAVEL_OK;
+    t->vocab = vocab;
+    (void)snprintf(path, sizeof path, "%.4000s/tokenizer.json", folder ? folder : "");
+    if (folder && access(path, F_OK) == 0) {
+        status = ravel_tokenizer_open(folder, NULL, &t->tokenizer, err);
+        if (!status) status = ravel_encoder_create(t->tokenizer, NULL, &t->encoder, err);
+        if (!status) status = ravel_decoder_create(t->tokenizer, RAVEL_DECODE_SKIP_SPECIAL, NULL, &t->decoder, err);
+    }
+    if (!status && t->tokenizer && ravel_tokenizer_size(t->tokenizer) > vocab)
+        status = ravel_error_set(err, RAVEL_E_DATA, "%s has %d tokens, but the model's vocabulary is %lld", path,
+                                 ravel_tokenizer_size(t->tokenizer), (long long)vocab);
+    if (status) {
+        train_text_free(t);
+        return status;
+    }
+    *text = t;
+    return RAVEL_OK;
 }
 
 void train_text_free(train_text *t) {
     if (!t) return;
+    ravel_decoder_free(t->decoder);
+    ravel_encoder_free(t->encoder);
+    ravel_tokenizer_free(t->tokenizer);
     train__release(NULL, t->tokens, (size_t)t->room * sizeof *t->tokens);
     train__release(NULL, t, sizeof *t);
 }
 
-int train_text_is_bytes(const train_text *t) {
-    (void)t;
-    return 1;
+const ravel_tokenizer *train_text_tokenizer(const train_text *t) {
+    return t->tokenizer;
 }
 
-static int is_byte(int32_t token) {
-    return token >= 0 && token < 256;
-}
+/* ---- to tokens ------------------------------------------------------------------------------------------ */
 
-ravel_status train_text_encode(train_text *t, const char *prompt, size_t bytes, const int32_t **tokens, int64_t *count,
-                               ravel_error *err) {
+static ravel_status encode_bytes(train_text *t, const char *prompt, size_t bytes, ravel_error *err) {
     int64_t need = (int64_t)bytes + 1;
+    if (t->vocab > BYTE_VOCAB)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the model has a vocabulary of %lld and no tokenizer.json: give tokens as input_ids",
+                               (long long)t->vocab);
     if (need > t->room) {
         train__release(NULL, t->tokens, (size_t)t->room * sizeof *t->tokens);
         t->room = 0;
@@ -42,29 +74,48 @@ ravel_status train_text_encode(train_text *t, const char *prompt, size_t bytes, 
     }
     t->tokens[0] = TRAIN_TOKEN_BOS;
     for (size_t i = 0; i < bytes; i++) t->tokens[i + 1] = (unsigned char)prompt[i];
-    *tokens = t->tokens;
-    *count = need;
     return RAVEL_OK;
+}
+
+ravel_status train_text_encode(train_text *t, const char *prompt, size_t bytes, const int32_t **tokens, int64_t *count,
+                               ravel_error *err) {
+    const ravel_encoding *e;
+    if (!t->tokenizer) {
+        ravel_status status = encode_bytes(t, prompt, bytes, err);
+        *tokens = t->tokens;
+        *count = (int64_t)bytes + 1;
+        return status;
+    }
+    ravel_status status = ravel_encoder_encode(t->encoder, prompt, bytes, RAVEL_ENCODE_TEMPLATE, &e, err);
+    if (status) return status;
+    *tokens = e->ids;
+    *count = e->count;
+    return RAVEL_OK;
+}
+
+/* ---- and back ------------------------------------------------------------------------------------------- */
+
+static int is_byte(int32_t token) {
+    return token >= 0 && token < 256;
 }
 
 size_t train_text_decode(const train_text *t, const int32_t *tokens, int64_t count, char *out, size_t room) {
     size_t used = 0;
-    (void)t;
+    if (t->tokenizer) return ravel_tokenizer_decode(t->tokenizer, tokens, count, RAVEL_DECODE_SKIP_SPECIAL, out, room);
     for (int64_t i = 0; i < count; i++) {
         if (!is_byte(tokens[i])) continue;
-        if (used < room) out[used] = (char)tokens[i];
+        if (used + 1 < room) out[used] = (char)tokens[i];
         used++;
     }
+    if (room > 0) out[used < room ? used : room - 1] = '\0';
     return used;
 }
 
-ravel_status train_text_begin(train_text *t, ravel_error *err) {
-    (void)t;
-    (void)err;
-    return RAVEL_OK;
-}
-
 void train_text_push(train_text *t, int32_t token, const char **piece, size_t *bytes) {
+    if (t->tokenizer) {
+        ravel_decoder_push(t->decoder, token, piece, bytes);
+        return;
+    }
     t->byte = (char)token;
     *piece = &t->byte;
     *bytes = is_byte(token);
@@ -73,4 +124,5 @@ void train_text_push(train_text *t, int32_t token, const char **piece, size_t *b
 void train_text_flush(train_text *t, const char **piece, size_t *bytes) {
     *piece = &t->byte;
     *bytes = 0;
+    if (t->tokenizer) ravel_decoder_flush(t->decoder, piece, bytes);
 }

@@ -7,26 +7,27 @@
 #ifndef TRAIN_TEXT_H
 #define TRAIN_TEXT_H
 
-#include <ravel/base.h>
+#include <ravel/tokenizer.h>
 
 typedef struct train_text train_text;
 
-/* folder: of the model; NULL, or without a tokenizer.json: bytes. */
-ravel_status train_text_open(const char *folder, train_text **text, ravel_error *err);
+/* folder: of the model; NULL, or without a tokenizer.json: bytes. vocab: of the model. */
+ravel_status train_text_open(const char *folder, int64_t vocab, train_text **text, ravel_error *err);
 void train_text_free(train_text *text);
-/* 1: a token is a byte. */
-int train_text_is_bytes(const train_text *text);
+/* NULL: bytes. */
+const ravel_tokenizer *train_text_tokenizer(const train_text *text);
 
-/* A prompt as tokens, with the token that begins a sample. *tokens belongs to the text and is valid until the next call. */
+/* A prompt as tokens, with the token that begins a sample. *tokens belongs to the text and is valid until the next call.
+ * E_UNSUPPORTED for a model that has neither a tokenizer nor a vocabulary of bytes. */
 ravel_status train_text_encode(train_text *text, const char *prompt, size_t bytes, const int32_t **tokens,
                                int64_t *count, ravel_error *err);
-/* tokens[count] as text, special tokens left out. Writes at most `room` bytes and returns how many there are. */
+/* tokens[count] as text, special tokens left out, like snprintf: at most `room` bytes with a NUL are written, and the
+ * length without it is returned. */
 size_t train_text_decode(const train_text *text, const int32_t *tokens, int64_t count, char *out, size_t room);
 
-/* One answer as it grows: what of the next token can be shown now. *piece is valid until the next call. */
-ravel_status train_text_begin(train_text *text, ravel_error *err);
+/* One answer as it grows: what can be shown of the next token, *piece[*bytes], valid until the next call. */
 void train_text_push(train_text *text, int32_t token, const char **piece, size_t *bytes);
-/* What was held back because a character was not whole. */
+/* What was held back because a character was not whole; the next push begins anew. */
 void train_text_flush(train_text *text, const char **piece, size_t *bytes);
 
 #endif

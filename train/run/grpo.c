@@ -57,7 +57,9 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
                                      .longest = g->config->plan.budget - o->scoring.max_tokens,
                                      .eval_share = o->eval_share,
                                      .seed = g->config->run.seed};
-    ravel_status status = train_prompts_open(&prompts, &g->prompts, err);
+    ravel_status status = train_text_open(g->config->model.model, shape->vocab, &g->text, err);
+    prompts.text = g->text;
+    if (!status) status = train_prompts_open(&prompts, &g->prompts, err);
     if (status) return status;
     int64_t longest = train_prompts_longest(g->prompts), budget = g->config->plan.budget;
     if (longest + o->scoring.max_tokens > budget)
@@ -128,6 +130,7 @@ static void close_trainer(train__grpo *g) {
     ravel_mesh_free(g->mesh);
     train_reward_free(g->command);
     train_prompts_free(g->prompts);
+    train_text_free(g->text);
     train_rollouts_free(&g->answers);
     train_rollouts_free(&g->waiting);
     train_rollouts_free(&g->asking);
