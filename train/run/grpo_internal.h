@@ -20,7 +20,7 @@ typedef struct train__grpo {
     ravel_feed *feed;
     train_learner *learner;
     train_reference *reference; /* where --kl is above 0 */
-    train_text *text; /* of the model */
+    train_text *text;           /* of the model */
     train_prompts *prompts;
     train_reward *command;
     ravel_refit *refit;
