@@ -97,6 +97,26 @@ static ravel_status take_file(train_config *config, train_kind kind, const char 
     return status;
 }
 
+/* Defaults, then a preset (of the flags, or else of the file), then the file. */
+static ravel_status apply_layers(train_config *config, train_kind kind, const char *path, int32_t preset, texts *t,
+                                 ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int again = 0; again < 2 && !status; again++) { /* the file is read first to find its preset */
+        train_config_default(config);
+        config->grpo.preset = preset;
+        if (again) status = train_config_preset(config, err);
+        if (!status && path) {
+            ravel_json_free(t->doc);
+            free(t->file);
+            t->doc = NULL;
+            t->file = NULL;
+            status = take_file(config, kind, path, t, err);
+        }
+        if (!preset) preset = config->grpo.preset;
+    }
+    return status;
+}
+
 /* Flags are parsed twice: to find --config, and again to override it. A run that is resumed has its own. */
 static ravel_status read_config(int argc, char **argv, train_kind kind, train_config *config, texts *t,
                                 ravel_error *err) {
@@ -113,9 +133,9 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
         status = train_run_config(config, kind, t->path, err);
         file.config = t->path;
     }
-    if (!status && file.config) {
-        train_config_default(config);
-        status = take_file(config, kind, file.config, t, err);
+    if (!status && (file.config || config->grpo.preset)) {
+        int32_t preset = config->grpo.preset;
+        status = apply_layers(config, kind, file.config, preset, t, err);
         if (!status) status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
     }
     if (!status) train_config_settle(config, kind);

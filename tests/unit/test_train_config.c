@@ -3,6 +3,8 @@
 
 #include "train/run/config.h"
 
+#include <ravel/weights.h>
+
 TEST(train_config_names_are_unique) {
     train_config c;
     train_config_default(&c);
@@ -120,4 +122,27 @@ TEST(train_config_settles_by_case) {
     CHECK(x.seconds == 600 && x.updates == 0);
     CHECK_OK(train_interval_parse("250", &x, &err), &err);
     CHECK(x.seconds == 0 && x.updates == 250);
+}
+
+TEST(train_config_presets_are_what_their_papers_have) {
+    static const struct {
+        const char *word;
+        int32_t advantage, aggregation, ratio, dynamic;
+        double low, high, kl;
+    } cases[] = {
+        {"grpo", TRAIN_ADVANTAGE_GRPO, RAVEL_SEQ_MEAN_TOKEN_MEAN, TRAIN_RATIO_TOKEN, 0, 0.2, 0.2, 0.04},
+        {"dr-grpo", TRAIN_ADVANTAGE_DR_GRPO, RAVEL_SEQ_MEAN_TOKEN_SUM_NORM, TRAIN_RATIO_TOKEN, 0, 0.2, 0.2, 0},
+        {"dapo", TRAIN_ADVANTAGE_GRPO, RAVEL_TOKEN_MEAN, TRAIN_RATIO_TOKEN, 1, 0.2, 0.28, 0},
+        {"gspo", TRAIN_ADVANTAGE_GRPO, RAVEL_SEQ_MEAN_TOKEN_MEAN, TRAIN_RATIO_SEQUENCE, 0, 3e-4, 4e-4, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_config c;
+        ravel_error err = RAVEL_ERROR_INIT;
+        train_config_default(&c);
+        c.grpo.preset = ravel_choice_index(TRAIN_PRESET_CHOICES, cases[i].word);
+        CHECK_OK(train_config_preset(&c, &err), &err);
+        CHECK(c.policy.advantage == cases[i].advantage && c.learn.aggregation == cases[i].aggregation);
+        CHECK(c.policy.ratio == cases[i].ratio && c.grpo.dynamic_sampling == cases[i].dynamic);
+        CHECK(c.policy.clip_low == cases[i].low && c.policy.clip_high == cases[i].high && c.policy.kl == cases[i].kl);
+    }
 }

@@ -54,7 +54,7 @@ TEST(train_grpo_is_on_policy_after_every_refit) {
         c.grpo.top_p = cases[i].top_p;
         c.grpo.top_k = cases[i].top_k;
         c.grpo.updates = cases[i].updates;
-        c.grpo.recompute_old = cases[i].recompute;
+        c.grpo.old = cases[i].recompute ? TRAIN_OLD_TRAINER : TRAIN_OLD_GENERATOR;
         if (!run(&c, metrics, curves, 2)) return;
         CHECK_EQ(curves[0].count, SHORT);
         for (int step = 0; step < SHORT; step++) {
@@ -73,9 +73,9 @@ TEST(train_grpo_importance_weights_are_capped) {
     train_config c;
     configure(&c, "");
     c.run.steps = 1;
-    c.grpo.recompute_old = 1;
+    c.grpo.old = TRAIN_OLD_TRAINER;
     if (!run(&c, metrics, &plain, 1)) return;
-    c.grpo.recompute_old = 0; /* tis does so by itself */
+    c.grpo.old = TRAIN_OLD_AUTO; /* tis does so by itself */
     c.policy.tis = 2;
     if (!run(&c, metrics, on, 3)) return; /* trainer and generator agree: nothing to correct */
     CHECK(curve_distance(&plain, &on[0]) < 1e-4 && fabs(on[1].values[0] - 1) < 1e-4 && on[2].values[0] == 0);
@@ -174,7 +174,7 @@ TEST(train_grpo_options_run) {
         c.grpo.async = i == 1;
         c.grpo.dynamic_sampling = i == 2;
         c.grpo.scoring.overlong_filter = i == 3;
-        c.grpo.recompute_old = i == 4;
+        c.grpo.old = i == 4 ? TRAIN_OLD_TRAINER : TRAIN_OLD_AUTO;
         c.policy.kl = i == 4 ? 0.1 : 0;
         c.policy.ratio = i == 5 ? TRAIN_RATIO_SEQUENCE : TRAIN_RATIO_TOKEN;
         c.policy.advantage = i % 3;
@@ -216,4 +216,31 @@ TEST(train_grpo_errors_reach_every_rank) {
         CHECK_HAS(err.message, cases[i].says);
         job_wipe(folder);
     }
+}
+
+/* Old log-probs of the trainer are those of the same pass, or of the same micro-batches before the first update: the ratio
+ * of a batch's first update is 1 to the last bit, whatever the packing, and a reference that equals the model has no
+ * divergence. */
+TEST(train_grpo_first_ratio_is_exactly_one) {
+    static const char *const metrics[] = {"policy/ratio_mean", "policy/ratio_max", "policy/approx_kl", "policy/kl_ref"};
+    static const int32_t ratios[] = {TRAIN_RATIO_TOKEN, TRAIN_RATIO_SEQUENCE};
+    for (int32_t updates = 1; updates <= 3; updates++)
+        for (int i = 0; i < 2; i++) {
+            curve curves[4];
+            train_config c;
+            configure(&c, "");
+            c.grpo.updates = updates;
+            c.policy.ratio = ratios[i];
+            c.policy.kl = 0.1;
+            c.run.steps = 2 * updates;
+            if (!run(&c, metrics, curves, 4)) return;
+            CHECK_EQ(curves[0].count, 2 * updates);
+            for (int step = 0; step < curves[0].count; step++) {
+                int first = step % updates == 0;
+                CHECK((curves[0].values[step] == 1) == first);
+                CHECK((curves[1].values[step] == 1) == first);
+                CHECK((curves[2].values[step] == 0) == first);
+            }
+            CHECK(curves[3].values[0] == 0 && curves[3].values[curves[3].count - 1] > 0);
+        }
 }

@@ -83,7 +83,7 @@ typedef struct train_loss_rows {
     const train_real *logprob;        /* l */
     const train_real *entropy;        /* NULL: not worked out */
     const float *weights;
-    const float *old, *generator, *reference, *advantages; /* o, g, f, A; policy only */
+    const float *old, *generator, *reference, *advantages; /* o, g, f, A; policy only. old NULL: o = l, a constant */
     const int32_t *samples;                                /* sample of the row, ascending; `sequence` only */
     const train_sequence_sums *sequences;                  /* [samples] `sequence` only */
     train_real *coef;                                      /* = */

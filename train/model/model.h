@@ -134,7 +134,7 @@ typedef struct train_batch {
 /* A policy loss: its terms and, at each token's own place, what it compares with. */
 typedef struct train_loss {
     train_policy_terms policy;
-    const float *old;        /* [padded tokens] */
+    const float *old;        /* [padded tokens]; NULL: the log-probs of this pass, so that the ratio is exactly 1 */
     const float *generator;  /* [padded tokens], or NULL where neither tis nor the gap is wanted */
     const float *reference;  /* [padded tokens], or NULL where kl is 0 */
     const float *advantages; /* [samples] */

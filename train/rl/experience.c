@@ -52,7 +52,7 @@ static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens
     }
     if (tokens > x->token_room || !x->token_block) {
         int64_t room = train__max(tokens + tokens / 4, 1024);
-        size_t bytes = (size_t)room * (4 * 4 + 1) + 256;
+        size_t bytes = (size_t)room * (4 * 2 + 1) + 256;
         char *block = train__alloc(x->allocator, bytes);
         if (!block) return train__no_memory(err, bytes, "tokens to learn from");
         train__release(x->allocator, x->token_block, x->token_bytes);
@@ -61,8 +61,6 @@ static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens
         x->token_room = room;
         x->ids = cut(&block, room, sizeof *x->ids);
         x->generator = cut(&block, room, sizeof *x->generator);
-        x->old = cut(&block, room, sizeof *x->old);
-        x->reference = cut(&block, room, sizeof *x->reference);
         x->mask = cut(&block, room, sizeof *x->mask);
     }
     return RAVEL_OK;
@@ -83,8 +81,6 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
         size_t n = (size_t)r->length;
         memcpy(x->ids + at, rollouts->tokens + r->first, n * sizeof *x->ids);
         memcpy(x->generator + at, rollouts->logprobs + r->first, n * sizeof *x->generator);
-        memcpy(x->old + at, rollouts->logprobs + r->first, n * sizeof *x->old);
-        memset(x->reference + at, 0, n * sizeof *x->reference);
         memset(x->mask + at, 0, (size_t)r->prompt);
         memset(x->mask + at + r->prompt, 1, n - (size_t)r->prompt);
         x->offsets[i + 1] = at + r->length;
@@ -184,42 +180,8 @@ void train_experience_advantages(train_experience *x, const train_policy *policy
     for (int64_t i = 0; i < x->count; i++) x->advantage[i] = (float)x->advantages[i];
 }
 
-/* ---- log-probs ------------------------------------------------------------------------------------------ */
-
-/* Samples from .. to-1 as one batch: they lie side by side already. */
-static ravel_status score_run(train_experience *x, train_model *model, int64_t from, int64_t to, double temperature,
-                              float *weights, int32_t *cu, float *out, ravel_error *err) {
-    int64_t base = x->offsets[from], tokens = x->offsets[to] - base;
-    for (int64_t i = from; i <= to; i++) cu[i - from] = (int32_t)(x->offsets[i] - base);
-    for (int64_t t = 0; t < tokens; t++) weights[t] = x->mask[base + t];
-    for (int64_t i = from; i < to; i++) weights[cu[i - from]] = 0; /* nothing predicts a first token */
-    train_batch batch = {.samples = (int32_t)(to - from),
-                         .tokens = x->ids + base,
-                         .cu_seqlens = cu,
-                         .weights = weights,
-                         .temperature = temperature};
-    train_result result = {.logprob = &out[base]};
-    return train_model_score(model, &batch, &result, err);
-}
-
-ravel_status train_experience_logprobs(train_experience *x, train_model *model, int64_t budget, double temperature,
-                                       float *out, ravel_error *err) {
-    size_t cu_bytes = (size_t)(x->count + 1) * sizeof(int32_t), weight_bytes = (size_t)budget * sizeof(float);
-    int32_t *cu = train__alloc(x->allocator, cu_bytes);
-    float *weights = train__alloc(x->allocator, weight_bytes);
-    ravel_status status = RAVEL_OK;
-    if (!cu || !weights) status = train__no_memory(err, cu_bytes + weight_bytes, "scoring samples");
-    for (int64_t from = 0, to; from < x->count && !status; from = to) {
-        for (to = from + 1; to < x->count && x->offsets[to + 1] - x->offsets[from] <= budget;) to++;
-        status = score_run(x, model, from, to, temperature, weights, cu, out, err);
-    }
-    train__release(x->allocator, cu, cu_bytes);
-    train__release(x->allocator, weights, weight_bytes);
-    return status;
-}
-
 const ravel_samples *train_experience_samples(train_experience *x) {
-    const void *data[TRAIN_FIELDS] = {x->ids, x->mask, x->generator, x->old, x->reference, x->advantage};
+    const void *data[TRAIN_FIELDS] = {x->ids, x->mask, x->generator, x->advantage};
     for (int i = 0; i < TRAIN_FIELDS; i++) {
         x->fields[i] = train_fields[i];
         x->fields[i].data = data[i];

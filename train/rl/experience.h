@@ -1,7 +1,7 @@
 /* train/rl/experience.h: rollouts made ready to learn from: scored, compared within their group, and laid out as samples
  * that the feed takes.
  *
- *     rollouts of rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, old, reference, advantage}
+ *     rollouts of rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, advantage}
  *
  * All of it happens on the trainer rank that received the group; what the feed then does with the samples (planning,
  * exchanging, packing) does not need to know. */
@@ -20,8 +20,6 @@
     X(TOKENS, "tokens", TOKEN, I32, int32_t)     \
     X(LOSS_MASK, "loss_mask", NEXT, U8, uint8_t) \
     X(GENERATOR, "generator", TOKEN, F32, float) \
-    X(OLD, "old", TOKEN, F32, float)             \
-    X(REFERENCE, "reference", TOKEN, F32, float) \
     X(ADVANTAGE, "advantage", SAMPLE, F32, float)
 
 typedef enum train_field {
@@ -46,19 +44,19 @@ typedef struct train_experience {
     const ravel_allocator *allocator;
     int64_t count, tokens; /* in use */
     int64_t room, token_room;
-    int64_t *offsets;                   /* [count + 1] */
-    int64_t *groups;                    /* [count] */
-    int64_t *responses;                 /* [count] tokens of the answer */
-    uint8_t *truncated;                 /* [count] */
-    double *staleness;                  /* [count] versions between making and learning */
-    double *rewards;                    /* [count] */
-    double *advantages;                 /* [count] */
-    int64_t *scratch;                   /* [2 * count] */
-    int32_t *ids;                       /* [tokens] */
-    uint8_t *mask;                      /* [tokens] */
-    float *generator, *old, *reference; /* [tokens] */
-    float *advantage;                   /* [count] */
-    void *block, *token_block;          /* that the arrays above are cut from */
+    int64_t *offsets;          /* [count + 1] */
+    int64_t *groups;           /* [count] */
+    int64_t *responses;        /* [count] tokens of the answer */
+    uint8_t *truncated;        /* [count] */
+    double *staleness;         /* [count] versions between making and learning */
+    double *rewards;           /* [count] */
+    double *advantages;        /* [count] */
+    int64_t *scratch;          /* [2 * count] */
+    int32_t *ids;              /* [tokens] */
+    uint8_t *mask;             /* [tokens] */
+    float *generator;          /* [tokens] its log-probs */
+    float *advantage;          /* [count] */
+    void *block, *token_block; /* that the arrays above are cut from */
     size_t block_bytes, token_bytes;
     ravel_field fields[TRAIN_FIELDS];
     ravel_samples samples;
@@ -79,11 +77,6 @@ ravel_status train_experience_score(train_experience *x, const train_rollouts *r
 
 /* Advantages within groups. */
 void train_experience_advantages(train_experience *x, const train_policy *policy);
-
-/* Log-probs of the answers under the model, into `out` (x->old or x->reference), micro-batches of at most `budget`
- * tokens. */
-ravel_status train_experience_logprobs(train_experience *x, train_model *model, int64_t budget, double temperature,
-                                       float *out, ravel_error *err);
 
 /* The samples as the feed takes them; they point into x. */
 const ravel_samples *train_experience_samples(train_experience *x);

@@ -17,8 +17,8 @@ static const ravel_option table[] = {
     ROW("kl-kind", ENUM, kl_kind, "k3", 0, 0, TRAIN_KL_CHOICES, "estimator of that divergence"),
     ROW("tis", F64, tis, "0", 0, 1e6, NULL, "truncated importance sampling: cap of trainer / generator; 0: off"),
     ROW("overlong-buffer", I64, overlong_buffer, "0", 0, 1e9, NULL,
-        "tokens before the limit over which an answer is punished more and more; 0: off"),
-    ROW("overlong-penalty", F64, overlong_penalty, "1", 0, 1e6, NULL, "the punishment at the limit"),
+        "tokens before the limit over which the length penalty grows; 0: off"),
+    ROW("overlong-penalty", F64, overlong_penalty, "1", 0, 1e6, NULL, "length penalty at the limit"),
     {0}};
 
 ravel_option_table train_policy_option_table(void) {
@@ -86,7 +86,7 @@ double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit)
 
 train_policy_terms train_policy_terms_of(const train_policy *p, train_gap gap, double entropy) {
     return (train_policy_terms){.sequence = p->ratio == TRAIN_RATIO_SEQUENCE,
-                                .kl_kind = p->kl_kind,
+                                .kl_kind = p->kl_kind == TRAIN_POLICY_K2 ? TRAIN_KL_K2 : TRAIN_KL_K3,
                                 .gap = (int32_t)gap,
                                 .clip_low = p->clip_low,
                                 .clip_high = p->clip_high,

@@ -23,7 +23,9 @@ typedef enum train_advantage {
 } train_advantage;
 #define TRAIN_ADVANTAGE_CHOICES "grpo|dr-grpo|rloo|none"
 
-#define TRAIN_KL_CHOICES "k1|k2|k3"
+/* Estimators whose gradient is that of a divergence. k1, l - f, is not among them: its gradient is 0 in the mean. */
+typedef enum train_policy_kl { TRAIN_POLICY_K2, TRAIN_POLICY_K3 } train_policy_kl;
+#define TRAIN_KL_CHOICES "k2|k3"
 
 typedef enum train_ratio { TRAIN_RATIO_TOKEN, TRAIN_RATIO_SEQUENCE } train_ratio;
 #define TRAIN_RATIO_CHOICES "token|sequence"
@@ -31,7 +33,7 @@ typedef enum train_ratio { TRAIN_RATIO_TOKEN, TRAIN_RATIO_SEQUENCE } train_ratio
 typedef struct train_policy {
     int32_t advantage; /* train_advantage */
     int32_t ratio;     /* train_ratio */
-    int32_t kl_kind;   /* train_kl */
+    int32_t kl_kind;   /* train_policy_kl */
     int32_t reserved;
     double clip_low, clip_high;
     double dual_clip; /* above 1; 0: off */

@@ -91,6 +91,8 @@ static const ravel_option sft_table[] = {
 
 #define GRPO(...) ROW(train_grpo_options, __VA_ARGS__)
 static const ravel_option grpo_table[] = {
+    GRPO("preset", ENUM, preset, "none", 0, 0, TRAIN_PRESET_CHOICES,
+         "clip, aggregation, std, KL and length rules as a paper has them; a file and flags override them"),
     GRPO("task", STRING, task, NULL, 0, 0, NULL,
          "prompts and rewards of a verifiable task, see below; arithmetic where there is no --data"),
     GRPO("data", STRING, data, NULL, 0, 0, NULL, "prompts from a JSON-lines file: prompt or input_ids, and answer"),
@@ -116,8 +118,8 @@ static const ravel_option grpo_table[] = {
          "batches in a row whose rewards are all equal before the run fails; 0: any number"),
     GRPO("overlong-filter", BOOL, scoring.overlong_filter, "false", 0, 0, NULL,
          "answers cut off at max-tokens carry no loss"),
-    GRPO("recompute-old", BOOL, recompute_old, "false", 0, 0, NULL,
-         "old log-probs by the trainer, not the generator's; --tis does so anyway"),
+    GRPO("old", ENUM, old, "auto", 0, 0, TRAIN_OLD_CHOICES,
+         "whose log-probs the ratio is against; auto: the trainer's, or the generator's with --async 1 and no --tis"),
     GRPO("entropy", F64, entropy, "0", 0, 100, NULL, "weight of an entropy bonus"),
     GRPO("slots", I64, slots, "64", 1, 65536, NULL, "sequences that a generator runs at once"),
     GRPO("eval-prompts", I64, eval_prompts, "64", 0, 1e9, NULL, "greedy answers before and after training; 0: none"),
@@ -309,8 +311,61 @@ ravel_status train_interval_parse(const char *text, train_interval *interval, ra
                            text ? text : "");
 }
 
+/* One row per option of a preset, by the option's own name. */
+static const struct {
+    const char *preset, *name, *value;
+} presets[] = {
+    {"grpo", "advantage", "grpo"},
+    {"grpo", "aggregation", "seq-mean-token-mean"},
+    {"grpo", "clip-low", "0.2"},
+    {"grpo", "clip-high", "0.2"},
+    {"grpo", "kl", "0.04"},
+    {"grpo", "kl-kind", "k3"},
+    {"grpo", "ratio", "token"},
+    {"dr-grpo", "advantage", "dr-grpo"},
+    {"dr-grpo", "aggregation", "seq-mean-token-sum-norm"},
+    {"dr-grpo", "clip-low", "0.2"},
+    {"dr-grpo", "clip-high", "0.2"},
+    {"dr-grpo", "kl", "0"},
+    {"dr-grpo", "ratio", "token"},
+    {"dapo", "advantage", "grpo"},
+    {"dapo", "aggregation", "token-mean"},
+    {"dapo", "clip-low", "0.2"},
+    {"dapo", "clip-high", "0.28"},
+    {"dapo", "kl", "0"},
+    {"dapo", "ratio", "token"},
+    {"dapo", "dynamic-sampling", "true"},
+    {"dapo", "overlong-buffer", "4096"},
+    {"dapo", "overlong-penalty", "1"},
+    {"gspo", "advantage", "grpo"},
+    {"gspo", "aggregation", "seq-mean-token-mean"},
+    {"gspo", "clip-low", "3e-4"},
+    {"gspo", "clip-high", "4e-4"},
+    {"gspo", "kl", "0"},
+    {"gspo", "ratio", "sequence"},
+};
+
+ravel_status train_config_preset(train_config *c, ravel_error *err) {
+    char word[32] = "";
+    train_part parts[TRAIN_PARTS];
+    int count = train_config_parts(c, TRAIN_GRPO, parts);
+    (void)ravel_choice_word(TRAIN_PRESET_CHOICES, c->grpo.preset, word, sizeof word);
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(presets[i].preset, word) != 0) continue;
+        for (int p = 0; p < count; p++) {
+            if (!ravel_option_find(parts[p].table, presets[i].name)) continue;
+            ravel_status status =
+                ravel_option_set(parts[p].table, parts[p].options, presets[i].name, presets[i].value, err);
+            if (status) return status;
+        }
+    }
+    return RAVEL_OK;
+}
+
 void train_config_settle(train_config *c, train_kind kind) {
     if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
+    if (c->policy.overlong_buffer > c->grpo.scoring.max_tokens) /* DAPO's is for answers of 20k tokens */
+        c->policy.overlong_buffer = c->grpo.scoring.max_tokens / 4;
     if (c->learn.lr < 0) c->learn.lr = !c->model.model ? 1e-3 : kind == TRAIN_SFT ? 2e-5 : 1e-6;
 }
 
@@ -381,6 +436,8 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
     if (o->prompts < o->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld prompts cannot be dealt to %d updates",
                                (long long)o->prompts, o->updates);
+    if (o->old == TRAIN_OLD_GENERATOR && c->policy.tis > 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--tis weighs trainer / generator: it needs --old trainer");
     if (c->policy.dual_clip != 0 && !(c->policy.dual_clip > 1))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "dual-clip is %g; it must be 0 (off) or above 1",
                                c->policy.dual_clip);

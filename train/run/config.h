@@ -51,6 +51,11 @@ typedef struct train_sft_options {
     int64_t epochs;     /* 0: until `steps` */
 } train_sft_options;
 
+/* Whose log-probs of an answer are the old ones. auto: the trainer's at the start of the batch, so that the first ratio is
+ * exactly 1; the generator's with --async 1 and no --tis, where the ratio must correct for its older weights. */
+typedef enum train_old { TRAIN_OLD_AUTO, TRAIN_OLD_TRAINER, TRAIN_OLD_GENERATOR } train_old;
+#define TRAIN_OLD_CHOICES "auto|trainer|generator"
+
 typedef struct train_grpo_options {
     const char *task, *data, *reward_command;
     int32_t bad_rows; /* ravel_bad_rows */
@@ -65,10 +70,11 @@ typedef struct train_grpo_options {
     int32_t updates;    /* optimiser steps on each batch */
     double temperature, top_p;
     int32_t top_k;
+    int32_t preset;           /* index into TRAIN_PRESET_CHOICES */
     int32_t async;            /* generate with weights at most this many versions old: 0 or 1 */
     int32_t dynamic_sampling; /* DAPO: groups whose rewards are all equal are replaced */
     int32_t dynamic_rounds;   /* at most so many further rounds of prompts */
-    int32_t recompute_old;    /* old log-probs by the trainer rather than the generator's */
+    int32_t old;              /* train_old: whose log-probs the ratio is against */
     int64_t slots;            /* sequences that a generator runs at once */
     int64_t eval_prompts;     /* greedy, before and after training, and every eval_every steps */
     double eval_share;        /* of the rows of `data`, from the end, that are never trained on */
@@ -116,6 +122,11 @@ typedef struct train_interval {
     double seconds;
 } train_interval;
 ravel_status train_interval_parse(const char *text, train_interval *interval, ravel_error *err);
+
+/* A named set of options of GRPO, as a paper has them (docs/train-command.md lists each with its source). */
+#define TRAIN_PRESET_CHOICES "none|grpo|dr-grpo|dapo|gspo"
+/* Sets what config->grpo.preset says, before a file and flags override it. */
+ravel_status train_config_preset(train_config *config, ravel_error *err);
 
 /* Fills in what depends on the case and was not given: the learning rate, the task of GRPO. Call it before check. */
 void train_config_settle(train_config *config, train_kind kind);

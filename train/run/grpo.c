@@ -126,6 +126,8 @@ static void close_trainer(train__grpo *g) {
     train__release(NULL, g->tensors, (size_t)g->tensor_count * sizeof *g->tensors);
     ravel_feed_free(g->feed);
     train_reference_free(g->reference);
+    train__release(NULL, g->reference_logprobs, (size_t)g->config->plan.budget * sizeof *g->reference_logprobs);
+    train__release(NULL, g->old, (size_t)g->old_room * sizeof *g->old);
     train_learner_free(g->learner);
     ravel_mesh_free(g->mesh);
     train_reward_free(g->command);
@@ -227,6 +229,11 @@ static void summarise(const train__grpo *g, train_summary *s) {
     s->refit_gb_per_sec = g->refits > 0 ? g->gb_per_sec / g->refits : NAN;
 }
 
+static int old_by_trainer(const train_config *c) {
+    if (c->grpo.old == TRAIN_OLD_AUTO) return !c->grpo.async || c->policy.tis > 0;
+    return c->grpo.old == TRAIN_OLD_TRAINER;
+}
+
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
                             ravel_error *err) {
     train_rollouts_init(&g->answers, NULL);
@@ -237,7 +244,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
     train_experience_init(&g->batch, NULL);
     g->waiting_batch = -1;
     g->reward_last = NAN;
-    g->recompute_old = g->config->grpo.recompute_old || g->config->policy.tis > 0;
+    g->old_by_trainer = old_by_trainer(g->config);
     static const train_hooks none;
     ravel_status status = open_trainer(g, shape, hooks ? hooks : &none, err);
     if (!status) status = make_refit(g, err);

@@ -55,16 +55,8 @@ static ravel_status read_stops(rank *r, int64_t vocab, ravel_error *err) {
         train_stop_tokens(&r->config->model, r->stops, &r->stop_count);
         return RAVEL_OK;
     }
-    for (const char *at = text; r->stop_count < TRAIN_STOPS; at++) {
-        char *end;
-        long long id = strtoll(at, &end, 10);
-        if (end == at || (*end && *end != ',') || id < 0 || id >= vocab) break;
-        r->stops[r->stop_count++] = (int32_t)id;
-        if (!*end) return RAVEL_OK;
-        at = end;
-    }
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "stop is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17",
-                           text, TRAIN_STOPS, (long long)vocab);
+    r->stop_count = train_stops_parse(text, vocab, r->stops, err);
+    return r->stop_count > 0 ? RAVEL_OK : RAVEL_E_ARGUMENT;
 }
 
 static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest_prompt, ravel_error *err) {

@@ -35,10 +35,13 @@ typedef struct train__grpo {
     int32_t stepped_back; /* the state is of the boundary: `kept` is what waits */
     int32_t flat_in_row;  /* batches whose rewards were equal within every group */
     train_experience batch;
-    int64_t waiting_batch; /* that was ordered and not used yet; -1: none */
-    int32_t have_waiting;  /* its answers are here already */
-    int32_t recompute_old; /* the trainer works out old log-probs itself */
-    int32_t first_update;  /* of its batch: the weights are those that the batch began with */
+    int64_t waiting_batch;     /* that was ordered and not used yet; -1: none */
+    int32_t have_waiting;      /* its answers are here already */
+    int32_t old_by_trainer;    /* old log-probs are the trainer's at the start of the batch */
+    float *reference_logprobs; /* [budget] of a micro-batch */
+    float *old;                /* of the batch's later updates, micro-batch after micro-batch as they are learnt */
+    int64_t old_used, old_room;
+    int32_t first_update; /* of its batch: the weights are those that the batch began with */
     double reward_last;
     double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
     int64_t batches;

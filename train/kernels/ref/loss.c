@@ -29,17 +29,22 @@ static double divergence(int32_t kind, double l, double f, double *slope) {
     }
 }
 
+/* The old log-prob of a row: the log-prob now, where the policy has not moved yet. */
+static double old_of(const train_loss_rows *x, int64_t r) {
+    return x->old ? (double)x->old[r] : (double)x->logprob[r];
+}
+
 static double importance(const train_loss_rows *x, int64_t r, double *whole) {
     *whole = 0;
     if (!x->generator || x->policy->tis <= 0) return 1;
-    *whole = exp((double)x->old[r] - (double)x->generator[r]);
+    *whole = exp(old_of(x, r) - (double)x->generator[r]);
     return fmin(*whole, x->policy->tis);
 }
 
 static void add_gap(const train_loss_rows *x, int64_t r, double now) {
     train_loss_sums *s = x->sums;
     if (!x->generator || x->policy->gap == TRAIN_GAP_NONE) return;
-    double trainer = x->policy->gap == TRAIN_GAP_NOW ? now : (double)x->old[r];
+    double trainer = x->policy->gap == TRAIN_GAP_NOW ? now : old_of(x, r);
     double gap = fabs(trainer - (double)x->generator[r]);
     s->gap += gap;
     s->gap_exp += exp(gap);
@@ -51,7 +56,7 @@ static void policy_row(const train_loss_rows *x, int64_t r) {
     const train_policy_terms *p = x->policy;
     const train_sequence_sums *q = p->sequence ? x->sequences + x->samples[r] : NULL;
     train_loss_sums *s = x->sums;
-    double w = x->weights[r], now = x->logprob[r], a = x->advantages[r], step = now - (double)x->old[r];
+    double w = x->weights[r], now = x->logprob[r], a = x->advantages[r], step = now - old_of(x, r);
     double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole, coef;
     double loss = surrogate(p, ratio, a, &slope), tis = importance(x, r, &whole);
     if (x->reference && p->kl > 0) kl = divergence(p->kl_kind, now, x->reference[r], &kl_slope);
@@ -90,7 +95,7 @@ void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequenc
     for (int64_t r = 0; r < x->rows; r++) {
         train_sequence_sums *s = sequences + x->samples[r];
         double whole;
-        s->step += (double)x->logprob[r] - (double)x->old[r];
+        s->step += (double)x->logprob[r] - old_of(x, r);
         s->tokens += 1;
         s->weight += (double)x->weights[r] * importance(x, r, &whole);
     }
