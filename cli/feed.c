@@ -217,7 +217,8 @@ static ravel_status run_updates(rank *r, ravel_error *err) {
     ravel_feed_stats stats;
     ravel_feed_read_stats(r->feed, &stats);
     if (r->number == 0 && !r->j->to_stdout)
-        feed_print_totals(&r->totals, &stats, ravel_comm_size(r->comm), strcmp(ravel_comm_kind(r->comm), "mpi") == 0);
+        feed_print_totals(&r->totals, &stats, ravel_comm_size(r->comm),
+                          strcmp(ravel_comm_kind(r->comm), "threads") != 0);
     return RAVEL_OK;
 }
 
@@ -259,7 +260,7 @@ static int is_lost(ravel_status status) {
 }
 
 /* Under mpirun an error that all ranks agreed about is said once; a lost peer by everyone who noticed. */
-static ravel_status run_mpi(job *j, ravel_error *err) {
+static ravel_status run_processes(job *j, ravel_error *err) {
     ravel_comm *comm = NULL;
     ravel_status status = ravel_comm_open("auto", &j->comm, &comm, err);
     if (status) return status;
@@ -272,7 +273,7 @@ static ravel_status run_mpi(job *j, ravel_error *err) {
 }
 
 static ravel_status run_all(job *j, ravel_error *err) {
-    if (strcmp(ravel_comm_world_kind(), "self") != 0) return run_mpi(j, err);
+    if (strcmp(ravel_comm_auto_kind(&j->comm), "self") != 0) return run_processes(j, err);
     ravel_mesh_options mesh = j->mesh;
     ravel_mesh_layout layout;
     if (j->flags.ranks == 0 && mesh.dp == 0) mesh.dp = 1;

@@ -235,14 +235,14 @@ static ravel_status check_flags(refit_job *job, int words, const char *word, rav
                            f->dtype);
 }
 
-static int run_file(refit_job *job, int under_mpi) {
+static int run_file(refit_job *job, int processes) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_safetensors *file = NULL;
     ravel_comm *comm = NULL;
     ravel_status status = ravel_safetensors_open(job->flags.from, NULL, &file, &err);
     job->file = file;
     int32_t ranks = job->flags.ranks;
-    if (status == RAVEL_OK && under_mpi) status = ravel_comm_open("auto", &job->comm, &comm, &err);
+    if (status == RAVEL_OK && processes) status = ravel_comm_open("auto", &job->comm, &comm, &err);
     if (status == RAVEL_OK && comm) ranks = ravel_comm_size(comm);
     int usage = 0;
     if (status == RAVEL_OK) {
@@ -271,7 +271,7 @@ int cli_refit(int argc, char **argv) {
     ravel_option rows[ROWS];
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1];
-    int count = 0, under_mpi = strcmp(ravel_comm_world_kind(), "mpi") == 0;
+    int count = 0;
     memset(&job, 0, sizeof job);
     ravel_refit_options_default(&job.options);
     ravel_comm_options_default(&job.comm);
@@ -287,5 +287,6 @@ int cli_refit(int argc, char **argv) {
     if (status == RAVEL_OK) status = check_flags(&job, count, count ? words[0] : "", &err);
     if (status != RAVEL_OK) return cli_usage("refit", &err);
     job.to_stdout = job.flags.json && strcmp(job.flags.json, "-") == 0;
-    return job.flags.bench ? refit_bench(&job, under_mpi) : run_file(&job, under_mpi);
+    int processes = strcmp(ravel_comm_auto_kind(&job.comm), "self") != 0;
+    return job.flags.bench ? refit_bench(&job, processes) : run_file(&job, processes);
 }

@@ -146,7 +146,8 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
 
 /* Ranks of this machine, as the launcher says; 1 where it does not. */
 static int32_t local_ranks(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
+                                        "SLURM_NTASKS_PER_NODE"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *value = getenv(names[i]);
         if (value && atoi(value) > 0) return atoi(value);
@@ -156,7 +157,7 @@ static int32_t local_ranks(void) {
 
 /* Ranks that share this machine's processors at one time: trainers and generators take turns, unless --async. */
 static int32_t busy_ranks(const train_config *c, train_kind kind) {
-    if (strcmp(ravel_comm_world_kind(), "mpi") == 0) return local_ranks();
+    if (strcmp(ravel_comm_world_kind(), "self") != 0) return local_ranks();
     if (kind == TRAIN_SFT) return c->run.ranks;
     if (c->grpo.async) return c->run.ranks + c->grpo.generators;
     return c->run.ranks > c->grpo.generators ? c->run.ranks : c->grpo.generators;
@@ -197,12 +198,12 @@ static ravel_status launch(job *j, int *first, ravel_error *err) {
     ravel_comm_options options;
     ravel_comm_options_default(&options);
     options.timeout = j->config->run.timeout;
-    if (strcmp(ravel_comm_world_kind(), "mpi") != 0) {
+    if (strcmp(ravel_comm_world_kind(), "self") == 0) {
         *first = 1;
         return ravel_threads_run(ranks, &options, work, j, err);
     }
     ravel_comm *comm = NULL;
-    ravel_status status = ravel_comm_mpi(&options, &comm, err);
+    ravel_status status = ravel_comm_open("auto", &options, &comm, err);
     if (status) return status;
     *first = ravel_comm_rank(comm) == 0;
     j->processes = ravel_comm_size(comm);

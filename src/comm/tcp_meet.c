@@ -123,7 +123,8 @@ int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *bytes, in
 void ravel__tcp_meet_down(ravel__net *net, ravel__link *link, const char *why) {
     (void)snprintf(net->why, sizeof net->why, "%.400s", why);
     if (link == net->root) net->root = NULL;
-    net->refused |= net->rank != 0 && strstr(why, "closed the link: ") != NULL;
+    /* "refused" alone: a world that is just ending holds the address. */
+    net->refused |= net->rank != 0 && strstr(why, "closed the link: ") && !strstr(why, "closed the link: refused");
     for (int32_t r = 1; r < net->ranks && net->rank == 0; r++)
         if (net->arrivals[r] == link) net->arrivals[r] = NULL, net->met--;
     for (int32_t i = 0; i < net->loose_count; i++) {

@@ -402,3 +402,127 @@ TEST(comm_link_survives_strangers) {
     CHECK(server.messages == 1 && !server.wrong);
     close_ends(&server, &client);
 }
+
+/* ---- faults on the way ---------------------------------------------------------------------------------- */
+
+/* A relay between client and server that does harm at a random byte. */
+typedef enum harm { NONE, CUT, STALL, GARBAGE, DUPLICATE, LOSE, SWAP, HALF_OPEN, HARMS } harm;
+
+typedef struct relay {
+    int listener, in, out; /* in: from the client; out: to the server */
+    harm how;
+    int64_t at, moved;  /* harm is done when so many bytes have gone to the server */
+    uint8_t other[512]; /* bytes of another connection */
+    int stalled;
+    ravel__address to;
+} relay;
+
+static int relay_open(relay *r, const char *server, harm how, int64_t at) {
+    ravel__address any = {0};
+    *r = (relay){-1, -1, -1, how, at, 0, {0}, 0, {{0}, 0}};
+    if (ravel__address_parse(server, strlen(server), &r->to, NULL)) return 0;
+    (void)ravel__address_parse("127.0.0.1:0", 11, &any, NULL);
+    r->listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    for (size_t i = 0; i < sizeof r->other; i++) r->other[i] = (uint8_t)(i * 7);
+    return bind(r->listener, (struct sockaddr *)&any.at, any.bytes) == 0 && listen(r->listener, 4) == 0;
+}
+
+static void relay_close(relay *r) {
+    if (r->in >= 0) (void)close(r->in);
+    if (r->out >= 0) (void)close(r->out);
+    r->in = r->out = -1;
+}
+
+static const char *relay_address(const relay *r, char text[RAVEL__ADDRESS_TEXT]) {
+    ravel__address at = {.bytes = sizeof at.at};
+    (void)getsockname(r->listener, (struct sockaddr *)&at.at, &at.bytes);
+    return ravel__address_format(&at, text);
+}
+
+/* The bytes that go on instead of buffer[bytes], where harm is due in them. */
+static ssize_t do_harm(relay *r, uint8_t *buffer, ssize_t bytes, uint8_t *extra, ssize_t *extra_bytes) {
+    int64_t spot = r->at - r->moved;
+    *extra_bytes = 0;
+    if (r->how == NONE || spot < 0 || spot >= bytes) return bytes;
+    if (r->how == STALL || r->how == HALF_OPEN) r->stalled = 1;
+    if (r->how == CUT) relay_close(r);
+    if (r->how == GARBAGE) buffer[spot] ^= 0x10;
+    if (r->how == DUPLICATE) memcpy(extra, buffer, (size_t)bytes), *extra_bytes = bytes;
+    if (r->how == LOSE) return spot;
+    if (r->how == SWAP) memcpy(buffer + spot, r->other, (size_t)(bytes - spot < 512 ? bytes - spot : 512));
+    return r->how == CUT || r->stalled ? spot : bytes;
+}
+
+static void relay_one(relay *r, int from, int to, int harms) {
+    uint8_t buffer[8192], extra[8192];
+    ssize_t extra_bytes = 0, got = recv(from, buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got == 0) {
+        relay_close(r);
+        return;
+    }
+    if (got < 0) return;
+    ssize_t bytes = harms ? do_harm(r, buffer, got, extra, &extra_bytes) : got;
+    if (harms) r->moved += got;
+    if (r->out < 0) return;
+    for (ssize_t sent = 0; sent < bytes;) {
+        ssize_t n = send(to, buffer + sent, (size_t)(bytes - sent), MSG_NOSIGNAL);
+        if (n <= 0) return;
+        sent += n;
+    }
+    if (extra_bytes) (void)!send(to, extra, (size_t)extra_bytes, MSG_NOSIGNAL);
+}
+
+static void relay_poll(relay *r) {
+    int in = accept(r->listener, NULL, NULL);
+    if (in >= 0 && r->in < 0) {
+        r->in = in;
+        r->out = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(r->out, (struct sockaddr *)&r->to.at, r->to.bytes) != 0) relay_close(r);
+    } else if (in >= 0) {
+        (void)close(in);
+    }
+    for (int i = 0; i < 8 && r->in >= 0 && !r->stalled; i++) {
+        relay_one(r, r->in, r->out, 1);
+        if (r->in >= 0 && r->how != HALF_OPEN) relay_one(r, r->out, r->in, 0);
+    }
+}
+
+/* Whatever the relay does: every message that arrives is right and in order, and both ends come to an end. */
+static void one_fault(ravel__rng *rng, harm how) {
+    end server, client;
+    relay r;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__link *link;
+    char address[RAVEL__ADDRESS_TEXT];
+    ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
+    s.silence = c.silence = 0.4, s.heartbeat = c.heartbeat = 0.1, s.handshake = 0.4, c.once = 1;
+    CHECK_OK(open_end(&server, &s, &err), &err);
+    CHECK_OK(open_end(&client, &c, &err), &err);
+    int64_t at = (int64_t)ravel__rng_below(rng, ravel__rng_below(rng, 2) ? 400 : 200000);
+    CHECK(relay_open(&r, ravel__hub_address(server.hub), how, at));
+    CHECK_OK(ravel__hub_connect(client.hub, relay_address(&r, address), NULL, 0, 0.6, NULL, &link, &err), &err);
+    int64_t stop = ravel__clock_ns() + 10000000000;
+    uint64_t sent = 0;
+    while (!client.downs && server.messages < 12 && ravel__clock_ns() < stop) {
+        relay_poll(&r);
+        (void)ravel__hub_poll(client.hub, 0.0005, NULL, NULL);
+        (void)ravel__hub_poll(server.hub, 0.0005, NULL, NULL);
+        if (client.link && sent < 12 && ravel__link_unsent(client.link) < 100000) {
+            uint8_t body[30000];
+            ravel__message head = {1, sent, (int64_t)ravel__rng_below(rng, sizeof body)};
+            for (int64_t i = 0; i < head.bytes; i++) body[i] = byte_of(sent, i);
+            if (!ravel__link_send(client.link, &head, body, NULL, NULL)) sent++;
+        }
+    }
+    CHECK(ravel__clock_ns() < stop);
+    CHECK_EQ(server.wrong, 0);
+    CHECK(how != NONE || server.messages == 12);
+    close_ends(&server, &client);
+    relay_close(&r);
+    (void)close(r.listener);
+}
+
+TEST(comm_link_gives_no_wrong_byte_and_no_hang_whatever_happens_on_the_way) {
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    for (int64_t i = 0; i < check_scale(48, 1000); i++) one_fault(&rng, (harm)(i % HARMS));
+}

@@ -45,9 +45,6 @@ static ravel_status run_ranks(int32_t count, const ravel_comm_options *options, 
     for (int32_t i = 0; i < count; i++) (void)pthread_join(ranks[i].thread, NULL);
     for (int32_t i = 0; i < count; i++)
         if (ranks[i].status && (!status || status == RAVEL_E_PEER_LOST)) status = ranks[i].status, *err = ranks[i].err;
-    if (getenv("SHOW"))
-        for (int32_t i = 0; i < count; i++)
-            if (ranks[i].status) printf("rank %d: %s\n", i, ranks[i].err.message);
     free(ranks);
     return status;
 }
@@ -93,4 +90,162 @@ TEST(comm_tcp_runs_the_body) {
                     check_fail(__FILE__, __LINE__, "%d ranks, %s: %s: %s", sizes[i], body->name,
                                ravel_status_name(status), err.message);
             }
+}
+
+/* ---- the meeting ---------------------------------------------------------------------------------------- */
+
+static ravel_status add_ranks(ravel_comm *comm, void *user, ravel_error *err) {
+    int64_t mine = ravel_comm_rank(comm) + 1, sum = 0, n = ravel_comm_size(comm);
+    (void)user;
+    ravel_status status = ravel_comm_allreduce(comm, &mine, &sum, 1, RAVEL_I64, RAVEL_SUM, err);
+    if (!status && sum != n * (n + 1) / 2) status = ravel_error_set(err, RAVEL_E_INTERNAL, "the sum is %d", (int)sum);
+    return status;
+}
+
+TEST(comm_tcp_ranks_meet_by_address_by_path_by_file_and_without_numbers) {
+    char file[64], path[64], old[64];
+    (void)snprintf(file, sizeof file, "file:/tmp/ravel-meet-%d", (int)getpid());
+    (void)snprintf(path, sizeof path, "unix:/tmp/ravel-meet-%d.sock", (int)getpid());
+    (void)snprintf(old, sizeof old, "/tmp/ravel-meet-%d", (int)getpid());
+    char tcp4[32], tcp6[32];
+    (void)snprintf(tcp4, sizeof tcp4, "127.0.0.1:%d", 21000 + (int)getpid() % 9000);
+    (void)snprintf(tcp6, sizeof tcp6, "[::1]:%d", 21000 + (int)getpid() % 9000);
+    const char *const places[] = {tcp4, tcp6, path, file, file};
+    for (int i = 0; i < 5; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_comm_options o = options_at(places[i], 20);
+        o.rank = i % 2 ? -1 : 0;
+        if (i == 4) { /* an old file that points nowhere is read again */
+            FILE *f = fopen(old, "w");
+            CHECK(f && fprintf(f, "unix:@nobody-is-here\n") > 0 && fclose(f) == 0);
+        }
+        CHECK_OK(run_ranks(4, &o, add_ranks, NULL, &err), &err);
+    }
+    CHECK(access(old, F_OK) != 0); /* rank 0 removed it */
+}
+
+TEST(comm_tcp_says_who_is_missing_in_time) {
+    char place[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *comm = NULL;
+    ravel_comm_options o = options_at(fresh_place(place, sizeof place), 0.3);
+    o.ranks = 3;
+    CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_TIMEOUT);
+    CHECK_HAS(err.message, "missing are ranks 1, 2");
+    ravel_error_clear(&err);
+    o.rank = 1;
+    CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_TIMEOUT);
+    CHECK_HAS(err.message, "within 0.3 s");
+    ravel_error_clear(&err);
+    o.rank = 3;
+    CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "ranks count from 0");
+    ravel_error_clear(&err);
+    o.rank = 0, o.rendezvous = "0.0.0.0:0", o.timeout = 5;
+    CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "needs a shared token");
+    ravel_error_clear(&err);
+    o.rendezvous = NULL;
+    CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "where do the ranks meet?");
+    CHECK(!comm);
+}
+
+TEST(comm_launch_reads_slurm_and_torchrun) {
+    static const char *const names[] = {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODELIST", "SLURM_JOB_ID",
+                                        "RANK",         "WORLD_SIZE",   "MASTER_ADDR",    "MASTER_PORT",
+                                        "RAVEL_PORT",   "ENVIRONMENT"};
+    static const struct {
+        const char *set[10]; /* in the order of the names; NULL: not set */
+        const char *kind, *where;
+        int32_t rank, ranks;
+    } cases[] = {
+        {{NULL}, "self", NULL, 0, 0},
+        {{"2", "8", "gpu[03-05,9],x", "7"}, "tcp", "gpu03:20007", 2, 8},
+        {{"2", "8", "alone", "7", NULL, NULL, NULL, NULL, "999"}, "tcp", "alone:999", 2, 8},
+        {{"0", "8", "alone", "7", NULL, NULL, NULL, NULL, NULL, "BATCH"}, "self", NULL, 0, 0},
+        {{NULL, NULL, NULL, NULL, "3", "4", "10.0.0.1", "29500"}, "tcp", "10.0.0.1:29501", 3, 4},
+        {{NULL, NULL, NULL, NULL, "3", "4", "fd00::1", "29500", "77"}, "tcp", "[fd00::1]:77", 3, 4},
+        {{NULL, NULL, NULL, NULL, "0", "1", "10.0.0.1", "29500"}, "self", NULL, 0, 0},
+    };
+    if (ravel__launch_has_mpi()) check_skip("an MPI launcher's environment comes first");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ravel_comm_options o;
+        ravel__launch launch;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_comm_options_default(&o);
+        for (size_t k = 0; k < 10; k++)
+            if (cases[i].set[k])
+                (void)setenv(names[k], cases[i].set[k], 1);
+            else
+                (void)unsetenv(names[k]);
+        CHECK_STR(ravel_comm_auto_kind(&o), cases[i].kind);
+        ravel_status status = ravel__launch_find(&o, &launch, &err);
+        CHECK_EQ(status, cases[i].where ? RAVEL_OK : RAVEL_E_ARGUMENT);
+        if (!cases[i].where) continue;
+        CHECK_STR(launch.rendezvous, cases[i].where);
+        CHECK(launch.rank == cases[i].rank && launch.ranks == cases[i].ranks);
+        o.rendezvous = "h:1", o.ranks = 2, o.rank = 1; /* options override the launcher */
+        CHECK_OK(ravel__launch_find(&o, &launch, &err), &err);
+        CHECK(launch.rank == 1 && launch.ranks == 2 && strcmp(launch.rendezvous, "h:1") == 0);
+    }
+    for (size_t k = 0; k < 10; k++) (void)unsetenv(names[k]);
+}
+
+/* ---- worlds side by side -------------------------------------------------------------------------------- */
+
+/* Two TCP worlds and one of threads in every rank; one world dies, the others do not mind. */
+typedef struct two_worlds {
+    char second[64];
+    ravel_comm *threads[3];
+} two_worlds;
+
+static ravel_status use_two(ravel_comm *comm, void *user, ravel_error *err) {
+    two_worlds *t = user;
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_comm_options o = options_at(t->second, 20);
+    int32_t me = ravel_comm_rank(comm);
+    ravel_comm *other = NULL, *third = t->threads[me];
+    int64_t x = 1, sum = 0;
+    o.ranks = 3, o.rank = 2 - me;
+    ravel_status status = ravel_comm_tcp(&o, &other, err);
+    if (!status) status = ravel_comm_barrier(other, err);
+    if (!status) status = ravel_comm_barrier(third, err);
+    if (!status && me == 1) ravel_comm_abort(other, &why);
+    if (!status && me != 1 && ravel_comm_barrier(other, &why) != RAVEL_E_PEER_LOST)
+        status = ravel_error_set(err, RAVEL_E_INTERNAL, "the second world lives: %s", why.message);
+    ravel_comm_free(other);
+    for (int i = 0; i < 20 && !status; i++) status = ravel_comm_allreduce(comm, &x, &sum, 1, RAVEL_I64, RAVEL_SUM, err);
+    if (!status) status = ravel_comm_barrier(third, err);
+    ravel_comm_free(third);
+    return status;
+}
+
+TEST(comm_worlds_live_side_by_side_and_die_alone) {
+    char place[64];
+    two_worlds t;
+    ravel_error err = RAVEL_ERROR_INIT;
+    (void)fresh_place(t.second, sizeof t.second);
+    CHECK_OK(ravel_comm_threads(3, NULL, t.threads, &err), &err);
+    ravel_comm_options o = options_at(fresh_place(place, sizeof place), 20);
+    CHECK_OK(run_ranks(3, &o, use_two, &t, &err), &err);
+}
+
+/* ---- what comes from others ----------------------------------------------------------------------------- */
+
+TEST(comm_tcp_hellos_are_checked) {
+    tcp_hello good = {TCP_MAGIC, TCP_VERSION, 1, 2, 0, 0, "x:1"}, h;
+    tcp_table table = {TCP_MAGIC, 4, 1, 0, 9}, t;
+    CHECK(ravel__tcp_read_hello(&good, sizeof good, &h));
+    CHECK(!ravel__tcp_read_hello(&good, sizeof good - 1, &h));
+    h = good, h.rank = 2;
+    CHECK(!ravel__tcp_read_hello(&h, sizeof h, &h));
+    h = good, h.ranks = 0;
+    CHECK(!ravel__tcp_read_hello(&h, sizeof h, &h));
+    h = good, memset(h.address, 'x', sizeof h.address);
+    CHECK(!ravel__tcp_read_hello(&h, sizeof h, &h));
+    CHECK(ravel__tcp_read_table(&table, sizeof table, 4, &t));
+    CHECK(!ravel__tcp_read_table(&table, sizeof table, 5, &t));
+    table.rank = 4;
+    CHECK(!ravel__tcp_read_table(&table, sizeof table, 4, &t));
 }
