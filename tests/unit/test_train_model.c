@@ -158,12 +158,12 @@ TEST(train_model_threads_and_recomputing_change_no_bit) {
     train_batch b = whole(&d);
     float *first = NULL;
     double first_loss = 0;
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 6; way++) {
         rig r;
         double loss;
         train_model_options o = with_budget(TOKENS + 3 * way);
-        o.recompute = way & 1;
-        CHECK(open_random(&r, "cpu", way > 1 ? 3 : 1, &shape, &o));
+        o.recompute = way % 3;
+        CHECK(open_random(&r, "cpu", way > 2 ? 3 : 1, &shape, &o));
         for (int twice = 0; twice < 2; twice++) {
             float *grads = learn_all(&r, &b, &loss);
             size_t bytes = (size_t)train_model_params(r.model)->elements * sizeof *grads;

@@ -64,6 +64,8 @@ int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape
 ravel_status train_device_open(const train_model_choice *choice, const ravel_allocator *allocator,
                                const train_kernels **kernels, train_device **device, ravel_error *err) {
     train_device_options options = {.threads = choice->threads, .allocator = allocator};
+    options.gpu = choice->device;
+    options.any_order = !choice->deterministic;
     ravel_status status = train_kernels_find(choice->kernels, kernels, err);
     return status ? status : (*kernels)->open(&options, device, err);
 }

@@ -11,11 +11,13 @@
 #include "train/kernels/kernels.h"
 
 typedef struct train_model_choice {
-    const char *model;   /* a Hugging Face folder: config.json and weights */
-    const char *shape;   /* a config.json or a published name: new weights */
-    const char *kernels; /* kernel set */
-    int32_t threads;     /* of each rank; 0: train_threads chooses */
-    int32_t recompute;
+    const char *model;     /* a Hugging Face folder: config.json and weights */
+    const char *shape;     /* a config.json or a published name: new weights */
+    const char *kernels;   /* kernel set */
+    int32_t threads;       /* of each rank; 0: train_threads chooses */
+    int32_t recompute;     /* train_recompute */
+    int32_t device;        /* of a GPU's kernel set: which GPU */
+    int32_t deterministic; /* the same bits on every run; 0: sums in any order where that is faster */
     uint64_t init_seed;
     double init_std;
     /* a shape by numbers, where neither is given: a byte model */

@@ -13,7 +13,7 @@
 static void model_options(const train_learner_options *from, train_model_options *options) {
     train_model_options_default(options);
     options->budget = from->budget;
-    options->recompute = from->model->recompute ? TRAIN_RECOMPUTE_FULL : TRAIN_RECOMPUTE_NONE;
+    options->recompute = from->model->recompute;
     options->allocator = from->allocator;
 }
 

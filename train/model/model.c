@@ -8,7 +8,7 @@
 #include <string.h>
 
 void train_model_options_default(train_model_options *options) {
-    *options = (train_model_options){.size = sizeof *options};
+    *options = (train_model_options){.size = sizeof *options, .recompute = TRAIN_RECOMPUTE_LIGHT};
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
@@ -26,6 +26,7 @@ static size_t cut_kept(train_model *m, char *base) {
     k->x = train__cut_take(&cut, s->x ? layers + 1 : 1, lines(train__net_bytes(n, s->tokens * n->hidden)));
     k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->x_mid + lines(train__net_bytes(n, s->tokens * n->hidden)));
     k->gate_up = train__cut_take(&cut, s->gate_up ? layers : 1, lines(train__net_bytes(n, s->tokens * 2 * n->ffn)));
+    k->light = train__cut_take(&cut, s->light ? layers : 0, s->light);
     k->head_x = train__cut_take(&cut, 1, train__net_bytes(n, s->tokens * n->hidden));
     k->head_xn = train__cut_take(&cut, 1, train__net_bytes(n, s->tokens * n->hidden));
     train_real **numbers[] = {&k->logprob, &k->lse, &k->entropy, &k->coef, &k->entropy_coef};
@@ -91,7 +92,12 @@ static void sizes_of(train_model *m) {
     if (!o->inference) s->x = lines(train__net_bytes(n, t * n->hidden));
     if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL)
         s->rest = s->x_mid + lines(train__net_bytes(n, t * n->hidden));
-    if (!o->inference && o->recompute == TRAIN_RECOMPUTE_NONE) s->gate_up = lines(train__net_bytes(n, t * 2 * n->ffn));
+    if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL) s->gate_up = lines(train__net_bytes(n, t * 2 * n->ffn));
+    s->xn_mid = lines(train__net_bytes(n, t * n->hidden));
+    s->q = 2 * s->xn_mid;
+    s->k = s->q + lines(train__net_bytes(n, t * n->q_width));
+    s->h = s->k + lines(train__net_bytes(n, t * n->kv_width));
+    if (!o->inference && o->recompute == TRAIN_RECOMPUTE_NONE) s->light = s->h + lines(train__net_bytes(n, t * n->ffn));
     train_limits limits = limits_of(m);
     s->logits_rows = train__min(o->logits_rows > 0 ? o->logits_rows : n->kernels->head_rows(&limits), t);
     s->kept = cut_kept(m, NULL);

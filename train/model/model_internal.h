@@ -36,7 +36,7 @@ typedef struct train__staged {
 
 /* Parts of the kept and working blocks; the same walk counts and cuts. */
 typedef struct train__kept {
-    char *x, *rest, *gate_up;                                  /* of layer 0; strides in train__sizes */
+    char *x, *rest, *gate_up, *light;                          /* of layer 0; strides in train__sizes */
     void *head_x, *head_xn;                                    /* [T, C] rows before and after the last norm */
     train_real *logprob, *lse, *entropy, *coef, *entropy_coef; /* [T] of scored rows */
     train_sequence_sums *sequences;                            /* [T] */
@@ -53,7 +53,9 @@ typedef struct train__working {
 typedef struct train__sizes {
     int64_t tokens, positions, logits_rows;
     size_t x, rest, gate_up; /* strides between layers, 0 where layers share */
+    size_t light;            /* the same for what is cheap to make again, 0 where it is not kept */
     size_t o, lse, x_mid;    /* within a layer's rest; qkv is first */
+    size_t xn_mid, q, k, h;  /* within a layer's light; xn is first */
     size_t kept, working, logits, tables, stage;
 } train__sizes;
 

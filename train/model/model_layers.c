@@ -1,26 +1,37 @@
 /* The layers of the model on the batch that was staged.
  *
- * Forward keeps of each layer what backward can't get more cheaply: its input x, qkv before norm and rotation, the
- * attention's output and log-sum-exp, x_mid between the halves, gate_up before the swiglu. Normalised rows, rotated q
- * and k and the swiglu's output are made again: reading them from memory would cost about as much as computing them.
- * Recomputing, what is not kept of a layer is made again in the one place that all layers share. */
+ * What forward keeps of each layer is the user's choice (train_recompute):
+ *
+ *     full     x                                               layers share one place for the rest: it is made again
+ *     light    + qkv, o, lse, x_mid, gate_up                   what products and attention made
+ *     none     + normalised x and x_mid, rotated q and k, h    what backward reads, all of it */
 #include "train/model/model_internal.h"
 
 train__acts train__model_acts(const train_model *m, int64_t layer) {
     const train__sizes *s = &m->sizes;
-    char *rest = m->kept.rest + (size_t)layer * s->rest;
-    return (train__acts){.x = m->kept.x + (size_t)layer * s->x,
-                         .next = m->kept.x + (size_t)(layer + 1) * s->x,
-                         .xn = m->working.xn,
-                         .y = m->working.y,
-                         .qkv = rest,
-                         .q = m->working.q,
-                         .k = m->working.k,
-                         .o = rest + s->o,
-                         .lse = (train_real *)(void *)(rest + s->lse),
-                         .x_mid = rest + s->x_mid,
-                         .gate_up = m->kept.gate_up + (size_t)layer * s->gate_up,
-                         .h = m->working.h};
+    char *rest = m->kept.rest + (size_t)layer * s->rest, *light = m->kept.light + (size_t)layer * s->light;
+    train__acts a = {.x = m->kept.x + (size_t)layer * s->x,
+                     .next = m->kept.x + (size_t)(layer + 1) * s->x,
+                     .xn = m->working.xn,
+                     .xn_mid = m->working.xn,
+                     .xn_next = m->working.xn,
+                     .y = m->working.y,
+                     .qkv = rest,
+                     .q = m->working.q,
+                     .k = m->working.k,
+                     .o = rest + s->o,
+                     .lse = (train_real *)(void *)(rest + s->lse),
+                     .x_mid = rest + s->x_mid,
+                     .gate_up = m->kept.gate_up + (size_t)layer * s->gate_up,
+                     .h = m->working.h};
+    if (!s->light || layer == m->net.shape.layers) return a;
+    a.xn = light;
+    a.xn_mid = light + s->xn_mid;
+    if (layer + 1 < m->net.shape.layers) a.xn_next = light + s->light;
+    a.q = light + s->q;
+    a.k = light + s->k;
+    a.h = light + s->h;
+    return a;
 }
 
 static void clear(const train_model *m, void *block, int64_t elements) {
@@ -74,26 +85,26 @@ void train__model_layers(train_model *m) {
     pick.from = train__model_acts(m, layers).x;
     pick.to = m->kept.head_x;
     n->kernels->copy_rows(n->device, &pick);
-    pick.from = a.xn;
+    pick.from = a.xn_next;
     pick.to = m->kept.head_xn;
     n->kernels->copy_rows(n->device, &pick);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------- */
 
-/* What forward did not keep of a layer. The last layer's is still there. */
+/* The layer's forward again, where only its input was kept. The last layer's is still there. */
 static void recompute(train_model *m, int64_t layer, train__acts a) {
     const train__net *n = &m->net;
     train__rows_of rows = rows_of(m);
-    if (m->options.recompute == TRAIN_RECOMPUTE_NONE || layer == n->shape.layers - 1) return;
-    if (m->options.recompute == TRAIN_RECOMPUTE_FULL) {
-        a.next = NULL;
-        train__net_norm(n, a.xn, NULL, a.x, NULL, layer, TRAIN_NORM_IN, rows.rows);
-        train__net_layer(n, layer, &a, &rows);
-        return;
-    }
-    train__net_norm(n, a.xn, NULL, a.x_mid, NULL, layer, TRAIN_NORM_OUT, rows.rows);
-    train__net_linear(n, a.gate_up, a.xn, weight(m, layer, TRAIN_GATE), rows.rows, 2 * n->ffn, n->hidden);
+    if (m->options.recompute != TRAIN_RECOMPUTE_FULL || layer == n->shape.layers - 1) return;
+    a.next = NULL;
+    train__net_norm(n, a.xn, NULL, a.x, NULL, layer, TRAIN_NORM_IN, rows.rows);
+    train__net_layer(n, layer, &a, &rows);
+}
+
+/* Whether forward kept what is cheap to make again. */
+static int kept_light(const train_model *m) {
+    return m->sizes.light > 0;
 }
 
 /* d_x += what comes through the norm of x with a layer's weight, d_y being the gradient after it. */
@@ -117,10 +128,10 @@ static void feed_forward_backward(train_model *m, int64_t layer, const train__ac
     int64_t tokens = m->ragged.tokens;
     void *d_gate_up = a->gate_up;
     train__net_linear_input(n, w->d_h, w->d_x, weight(m, layer, TRAIN_DOWN), tokens, n->hidden, n->ffn);
-    n->kernels->swiglu_backward(n->device, d_gate_up, w->h, w->d_h, a->gate_up, tokens, n->ffn);
-    train__net_linear_weight(n, grad(m, layer, TRAIN_DOWN), w->d_x, w->h, tokens, n->hidden, n->ffn);
-    train__net_norm(n, w->xn, NULL, a->x_mid, NULL, layer, TRAIN_NORM_OUT, tokens);
-    train__net_linear_weight(n, grad(m, layer, TRAIN_GATE), d_gate_up, w->xn, tokens, 2 * n->ffn, n->hidden);
+    n->kernels->swiglu_backward(n->device, d_gate_up, kept_light(m) ? NULL : a->h, w->d_h, a->gate_up, tokens, n->ffn);
+    train__net_linear_weight(n, grad(m, layer, TRAIN_DOWN), w->d_x, a->h, tokens, n->hidden, n->ffn);
+    if (!kept_light(m)) train__net_norm(n, a->xn_mid, NULL, a->x_mid, NULL, layer, TRAIN_NORM_OUT, tokens);
+    train__net_linear_weight(n, grad(m, layer, TRAIN_GATE), d_gate_up, a->xn_mid, tokens, 2 * n->ffn, n->hidden);
     train__net_linear_input(n, w->y, d_gate_up, weight(m, layer, TRAIN_GATE), tokens, 2 * n->ffn, n->hidden);
     train__net_sum(n, w->y, tokens * n->hidden);
     norm_backward(m, layer, TRAIN_NORM_OUT, a->x_mid, w->y);
@@ -131,8 +142,8 @@ static void attend_backward(train_model *m, int64_t layer, const train__acts *a)
     const train__net *n = &m->net;
     const train__working *w = &m->working;
     int64_t tokens = m->ragged.tokens;
-    train_rope rope = train__net_rope(n, layer, w->q, w->k, a->qkv, m->staged.positions, tokens);
-    n->kernels->rope(n->device, &rope);
+    train_rope rope = train__net_rope(n, layer, a->q, a->k, a->qkv, m->staged.positions, tokens);
+    if (!kept_light(m)) n->kernels->rope(n->device, &rope);
     if (m->gaps) {
         clear(m, w->d_q, tokens * n->q_width);
         clear(m, w->d_k, tokens * n->kv_width);
@@ -165,8 +176,8 @@ static void attention_half_backward(train_model *m, int64_t layer, const train__
     train__net_linear_weight(n, grad(m, layer, TRAIN_O), w->d_x, a->o, tokens, n->hidden, n->q_width);
     attend_backward(m, layer, a);
     if (d_bias) n->kernels->bias_backward(n->device, d_bias, w->d_qkv, tokens, n->qkv_width, n->qkv_width);
-    train__net_norm(n, w->xn, NULL, a->x, NULL, layer, TRAIN_NORM_IN, tokens);
-    train__net_linear_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, w->xn, tokens, n->qkv_width, n->hidden);
+    if (!kept_light(m)) train__net_norm(n, a->xn, NULL, a->x, NULL, layer, TRAIN_NORM_IN, tokens);
+    train__net_linear_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, a->xn, tokens, n->qkv_width, n->hidden);
     train__net_linear_input(n, w->y, w->d_qkv, weight(m, layer, TRAIN_Q), tokens, n->qkv_width, n->hidden);
     train__net_sum(n, w->y, tokens * n->hidden);
     norm_backward(m, layer, TRAIN_NORM_IN, a->x, w->y);

@@ -195,11 +195,11 @@ void train__net_layer(const train__net *net, int64_t layer, const train__acts *a
     of->attend(of->user, layer, a);
     train__net_linear(net, a->y, a->o, matrix(net, layer, TRAIN_O), rows, net->hidden, net->q_width);
     train__net_sum(net, a->y, rows * net->hidden);
-    train__net_norm(net, a->xn, a->x_mid, a->x, a->y, layer, TRAIN_NORM_OUT, rows);
-    train__net_linear(net, a->gate_up, a->xn, matrix(net, layer, TRAIN_GATE), rows, 2 * net->ffn, net->hidden);
+    train__net_norm(net, a->xn_mid, a->x_mid, a->x, a->y, layer, TRAIN_NORM_OUT, rows);
+    train__net_linear(net, a->gate_up, a->xn_mid, matrix(net, layer, TRAIN_GATE), rows, 2 * net->ffn, net->hidden);
     if (!a->next) return;
     k->swiglu(net->device, a->h, a->gate_up, rows, net->ffn);
     train__net_linear(net, a->y, a->h, matrix(net, layer, TRAIN_DOWN), rows, net->hidden, net->ffn);
     train__net_sum(net, a->y, rows * net->hidden);
-    train__net_norm(net, a->xn, a->next, a->x_mid, a->y, layer + 1, TRAIN_NORM_IN, rows);
+    train__net_norm(net, a->xn_next, a->next, a->x_mid, a->y, layer + 1, TRAIN_NORM_IN, rows);
 }

@@ -76,8 +76,9 @@ train_rope train__net_rope(const train__net *net, int64_t layer, void *q, void *
 typedef struct train__acts {
     void *x;    /* input */
     void *next; /* output: the next layer's x; may be x. NULL: the feed-forward's last product is left out */
-    void *xn;   /* normalised x on entry; normalised by the next layer's weight on return */
-    void *y;    /* [rows, hidden] scratch */
+    void *xn;   /* normalised x */
+    void *xn_mid, *xn_next; /* normalised x_mid and, by the next layer's weight, next; both may be xn */
+    void *y;                /* [rows, hidden] scratch */
     void *qkv, *q, *k, *o;
     void *x_mid, *gate_up, *h;
     train_real *lse; /* [rows, heads] */

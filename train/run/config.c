@@ -52,10 +52,13 @@ static const ravel_option model_table[] = {
     MODEL("vocab", I64, vocab, "320", 1, 1 << 24, NULL, "its vocabulary: 256 bytes and at least 2 more"),
     MODEL("init-seed", U64, init_seed, "1", 0, 0, NULL, "of new weights"),
     MODEL("init-std", F64, init_std, "0.02", 1e-9, 10, NULL, "of new weights"),
-    MODEL("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, cpu-avx2, ..."),
+    MODEL("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, cuda, ref, cpu-avx2, ..."),
+    MODEL("device", I32, device, "0", 0, 1023, NULL, "which GPU, with --kernels cuda"),
+    MODEL("deterministic", BOOL, deterministic, "true", 0, 0, NULL, "the same bits on every run, also on a GPU"),
     MODEL("threads", I32, threads, "0", 0, 1024, NULL,
           "threads of each rank; 0: the machine's processors shared out, where the model is large enough"),
-    MODEL("recompute", BOOL, recompute, "false", 0, 0, NULL, "keep less for the backward pass and compute it again"),
+    MODEL("recompute", ENUM, recompute, "light", 0, 0, TRAIN_RECOMPUTE_CHOICES,
+          "what the backward pass computes again instead of keeping it"),
     {0}};
 
 #define LEARN(...) ROW(train_learn_options, __VA_ARGS__)

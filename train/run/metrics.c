@@ -30,7 +30,7 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
     options.rl = kind == TRAIN_GRPO;
     options.extra = options.rl ? extra_rows : NULL;
     options.extra_count = options.rl ? (int64_t)(sizeof extra_rows / sizeof *extra_rows) : 0;
-    options.recompute = config->model.recompute ? RAVEL_RECOMPUTE_FULL : RAVEL_RECOMPUTE_NONE;
+    options.recompute = config->model.recompute == TRAIN_RECOMPUTE_FULL ? RAVEL_RECOMPUTE_FULL : RAVEL_RECOMPUTE_NONE;
     options.shape = shape;
     options.reducer = &reducer;
     options.logger = logger;

@@ -216,8 +216,8 @@ static void swiglu_task(void *user, int64_t run, int32_t thread) {
     for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
         const float *gate = j->gate_up + r * 2 * n, *up = gate + n;
         for (int64_t i = 0; i < n; i += LANES) {
-            vf g = load_at(gate, i, n);
-            store_at(j->h + r * n, g / (one + exp_of(-g)) * load_at(up, i, n), i, n);
+            vf g = load_at(gate, i, n), sigmoid = one / (one + exp_of(-g)), silu = g * sigmoid;
+            store_at(j->h + r * n, silu * load_at(up, i, n), i, n);
         }
     }
 }
@@ -239,7 +239,7 @@ static void swiglu_back_task(void *user, int64_t run, int32_t thread) {
         for (int64_t i = 0; i < n; i += LANES) {
             vf g = load_at(gate, i, n), u = load_at(up, i, n), d = load_at(d_h, i, n);
             vf sigmoid = one / (one + exp_of(-g)), silu = g * sigmoid;
-            store_at(j->h + r * n, silu * u, i, n);
+            if (j->h) store_at(j->h + r * n, silu * u, i, n);
             store_at(d_gate, d * u * (sigmoid + silu * (one - sigmoid)), i, n);
             store_at(d_up, d * silu, i, n);
         }

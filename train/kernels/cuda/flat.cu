@@ -17,7 +17,7 @@ __global__ static void swiglu(bf16 *h, const bf16 *gate_up, int64_t groups, int 
     int64_t row = i * 8 / ffn, column = i * 8 % ffn;
     vec8 gate = load8(gate_up + row * 2 * ffn + column), up = load8(gate_up + row * 2 * ffn + ffn + column);
 #pragma unroll
-    for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] / (1 + __expf(-gate.x[j])) * up.x[j];
+    for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] * (1 / (1 + __expf(-gate.x[j]))) * up.x[j];
     store8(h + row * ffn + column, gate);
 }
 

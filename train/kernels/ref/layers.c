@@ -147,10 +147,10 @@ void REF(swiglu_backward)(train_device *d, void *d_gate_up_block, void *h_block,
     (void)d;
     train_real *h = h_block, *d_gate_up = d_gate_up_block;
     const train_real *d_h = d_h_block, *gate_up = gate_up_block;
-    for (int64_t r = 0; r < rows; r++, h += ffn, d_h += ffn, gate_up += 2 * ffn, d_gate_up += 2 * ffn)
+    for (int64_t r = 0; r < rows; r++, d_h += ffn, gate_up += 2 * ffn, d_gate_up += 2 * ffn)
         for (int64_t i = 0; i < ffn; i++) {
             double gate = gate_up[i], up = gate_up[ffn + i], sigmoid = 1 / (1 + exp(-gate)), silu = gate * sigmoid;
-            h[i] = (train_real)(silu * up);
+            if (h) h[r * ffn + i] = (train_real)(silu * up);
             d_gate_up[i] = (train_real)(d_h[i] * up * (sigmoid + silu * (1 - sigmoid)));
             d_gate_up[ffn + i] = (train_real)(d_h[i] * silu);
         }
