@@ -21,6 +21,7 @@ int cli_generate(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_refit(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_tokenize(int argc, char **argv);
 int cli_train(int argc, char **argv);
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */

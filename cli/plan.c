@@ -13,6 +13,10 @@
 static const ravel_option input_table[] = {
     {"lengths", RAVEL_OPTION_STRING, AT(lengths), NULL, 0, 0, "FILE",
      "samples' lengths: CSV, JSONL or NPY; - is standard input"},
+    {"tokenizer", RAVEL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, "FOLDER",
+     "--lengths is JSON lines of text: count its tokens, by this model folder's tokenizer"},
+    {"text-field", RAVEL_OPTION_STRING, AT(text_field), NULL, 0, 0, "PATH",
+     "with --tokenizer: the member that is the text; without it, whole rows as ravel train takes them"},
     {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
      "instead: lengths made up, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE with such JSON"},
     {"mock-count", RAVEL_OPTION_I64, AT(mock_count), "0", 0, 0x1p31, NULL, "mock samples; 0: as the JSON says"},
@@ -59,6 +63,7 @@ static const char help_end[] =
     "  ravel plan --lengths lengths.csv --budget 16k --dp 16\n"
     "  ravel plan --lengths data.jsonl --field usage.prompt,usage.completion --budget 32k --dp 8 --cost qwen3-8b\n"
     "  ravel plan --lengths lengths.npy --budget 16k --dp 64 --compare\n"
+    "  ravel plan --lengths chat.jsonl --tokenizer models/SmolLM2 --budget 16k --dp 8\n"
     "  ravel plan --lengths lengths.csv --sweep budget=8k,16k,32k dp=8,64\n"
     "  ravel plan --lengths lengths.csv --budget 16k --dp 16 --json plan.json --html plan.html\n"
     "  ravel plan --mock '{\"type\":\"lognormal\",\"max_seq_len\":8192}' --mock-count 10000 --budget 16k --dp 16\n"

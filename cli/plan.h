@@ -17,6 +17,7 @@
 typedef struct plan_flags {
     const char *lengths, *mock, *cost, *costs, *home, *groups, *update_ids;
     const char *json, *csv, *html, *svg, *sweep;
+    const char *tokenizer, *text_field;
     int64_t mock_count, mock_seed;
     int32_t compare, quiet;
     const char *sweep_words[64]; /* the words of --sweep, in order */

@@ -1,5 +1,6 @@
 /* What there is to plan: lengths from a file or a mock, and the optional columns beside them. */
 #include "cli/plan.h"
+#include "cli/text.h"
 
 #include <ravel/mock.h>
 #include <ravel/shape.h>
@@ -22,7 +23,15 @@ static ravel_status read_lengths(const plan_flags *flags, const ravel_read_optio
     (void)snprintf(what, sizeof what, "reading %.100s", flags->lengths);
     options.progress = read_progress;
     options.user = what;
-    ravel_status status = ravel_lengths_read(flags->lengths, &options, &data->lengths, err);
+    const text_options text = {.tokenizer = flags->tokenizer,
+                               .field = flags->text_field,
+                               .rows = !flags->text_field,
+                               .flags = RAVEL_ENCODE_TEMPLATE,
+                               .limit = read->limit};
+    if (flags->text_field && !flags->tokenizer)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--text-field needs --tokenizer FOLDER");
+    ravel_status status = flags->tokenizer ? text_lengths(flags->lengths, &text, &data->lengths, err)
+                                           : ravel_lengths_read(flags->lengths, &options, &data->lengths, err);
     cli_progress_end();
     if (status) return status;
     const char *name = strcmp(flags->lengths, "-") == 0 ? "standard input" : flags->lengths,

@@ -1,0 +1,46 @@
+# ravel tokenize, and ravel plan on text.
+. tests/cli/lib.sh
+G=tests/golden/text/qwen
+if ! "$RAVEL" tokenize $G --text x >/dev/null 2>"$T/err"; then
+    grep -q pcre2 "$T/err" && { skip "PCRE2 is not installed (Debian: libpcre2-dev)"; finish; exit; }
+fi
+text='Hello <|im_end|>, wörld!'
+code "ids of a text" 0 "$RAVEL" tokenize $G --text "$text"
+ids=$(cat "$T/out")
+code "ids back to text" 0 "$RAVEL" tokenize $G --decode --text "$ids"
+says out "$text"
+printf '%s' "$text" >"$T/text"
+code "a file" 0 "$RAVEL" tokenize $G "$T/text"
+[ "$(cat "$T/out")" = "$ids" ] && ok "a file gives the ids of its text" || bad "a file gives other ids" "$(cat "$T/out")"
+printf '%s' "$text" | "$RAVEL" tokenize $G >"$T/out" && [ "$(cat "$T/out")" = "$ids" ] && ok "standard input" || bad "standard input"
+code "count" 0 "$RAVEL" tokenize $G "$T/text" --count
+says out "$(echo "$ids" | wc -w | tr -d ' ')"
+says err "tokens in 1 texts"
+cat >"$T/chat.jsonl" <<'X'
+{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+
+{"prompt": "a", "chosen": "b", "rejected": "c"}
+X
+code "rows" 0 "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --json
+[ "$(wc -l <"$T/out")" = 3 ] && ok "a pair is two lines" || bad "not three lines" "$(cat "$T/out")"
+"$PYTHON" - "$T/out" <<'X' && ok "JSON lines with masks as long as the ids" || bad "JSON lines"
+import json, sys
+for line in open(sys.argv[1]):
+    row = json.loads(line)
+    assert row["count"] == len(row["ids"]) == len(row["loss_mask"]) and 0 < sum(row["loss_mask"]) < row["count"] + 1
+X
+echo '{"a": {"b": "some text"}}' >"$T/field.jsonl"
+code "a field" 0 "$RAVEL" tokenize $G "$T/field.jsonl" --field a.b --count
+code "lengths of rows" 0 "$RAVEL" plan --lengths "$T/chat.jsonl" --tokenizer $G --budget 1k
+says out "3 samples"
+code "lengths of a field" 0 "$RAVEL" plan --lengths "$T/field.jsonl" --tokenizer $G --text-field a.b --budget 1k
+says out "1 samples"
+refuses "no folder" 2 "name a model folder" "$RAVEL" tokenize
+refuses "a folder without a tokenizer" 1 "tokenizer.json" "$RAVEL" tokenize docs --text x
+refuses "a wrong line" 1 "field.jsonl:1: there is no text \"zz\"" "$RAVEL" tokenize $G "$T/field.jsonl" --field zz
+refuses "a row that fits nothing" 1 "this one has \"a\"" "$RAVEL" tokenize $G "$T/field.jsonl" --rows
+refuses "an unknown chat format" 2 "no chat format \"zz\"" "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --chat-format zz
+refuses "text and a file" 2 "instead of files" "$RAVEL" tokenize $G "$T/text" --text x
+refuses "no ids" 2 "no token id" "$RAVEL" tokenize $G --decode --text "1 x"
+refuses "text-field alone" 2 "--tokenizer" "$RAVEL" plan --lengths "$T/field.jsonl" --text-field a --budget 1k
+finish
