@@ -15,11 +15,12 @@ from ._lib import ArgumentError, DataError, Error, OversizeError, PeerError, lib
 from ._plan import Plan, Planner, plan, plan_options
 from ._refit import Refit, RefitReport, RefitRule, RefitTensor, refit, refit_options, refit_rules
 from ._shape import Lengths, Mock, Shape, mock, read_lengths, shape, shapes
+from ._text import Tokenizer
 from ._weights import Counts, counts, weights
 
 __version__: str = _library.ravel_version().decode()
 __all__ = ["ArgumentError", "Batch", "Counts", "DataError", "Error", "Field", "Lengths", "Mock", "OversizeError",
            "PeerError", "Plan", "Planner", "Ragged", "Refit", "RefitReport", "RefitRule", "RefitTensor", "Safetensors",
-           "Shape", "comm", "counts", "cp_shard", "cp_unshard", "metrics", "mock", "pack", "pad", "plan",
+           "Shape", "Tokenizer", "comm", "counts", "cp_shard", "cp_unshard", "metrics", "mock", "pack", "pad", "plan",
            "plan_options", "read_lengths", "read_safetensors", "refit", "refit_options", "refit_rules", "scatter",
            "shape", "shapes", "weights", "write_safetensors"]

@@ -1,0 +1,85 @@
+"""Tokenizers and rows: the golden cases of tests/golden, through the package."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import ravel
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden"
+
+
+def open_golden(name, **options):
+    if not (GOLDEN / "text" / name).exists():
+        pytest.skip("the golden tokenizers are in the checkout only")
+    try:
+        return ravel.Tokenizer(GOLDEN / "text" / name, **options)
+    except ravel.Error as error:
+        if "pcre2" in str(error).lower():
+            pytest.skip("PCRE2 is not installed (Debian: libpcre2-dev)")
+        raise
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama3", "qwen", "smol"])
+def test_golden_ids(name):
+    tokenizer = open_golden(name)
+    cases = [json.loads(line) for line in open(GOLDEN / "text" / "cases.jsonl", encoding="utf8")]
+    for case in (c for c in cases if c["tokenizer"] == name):
+        assert tokenizer.encode(case["text"], template=False).tolist() == case["ids"]
+        assert tokenizer.encode(case["text"]).tolist() == case["with_template"]
+        assert tokenizer.decode(case["ids"]) == case["decoded"]
+        assert tokenizer.decode(case["ids"], skip_special=True) == case["decoded_skipping"]
+
+
+def test_names_and_sizes():
+    tokenizer = open_golden("qwen")
+    assert tokenizer.eos == 2 and tokenizer.pad == 0 and tokenizer.bos is None
+    assert len(tokenizer) == 702 and tokenizer.chat_format == "chatml"
+    assert tokenizer.encode("").dtype == np.int32 and tokenizer.encode("").size == 0
+    assert "chatml" in repr(tokenizer)
+
+
+def test_rows_and_prompts():
+    tokenizer = open_golden("qwen")
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    tokens, mask = tokenizer.row({"messages": messages})
+    text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
+    assert tokens.tolist() == tokenizer.encode(text).tolist()
+    assert tokenizer.decode(tokens[mask == 1]) == "Hello<|im_end|>"
+    assert tokenizer.decode(tokenizer.prompt({"messages": messages})) == text[:text.index("Hello")]
+    chosen, rejected = tokenizer.row({"prompt": "a", "chosen": "b", "rejected": "c"})
+    assert tokenizer.decode(chosen[0]) == "ab<|im_end|>" and tokenizer.decode(rejected[0]) == "ac<|im_end|>"
+    everything = open_golden("qwen", train_on="all").row({"messages": messages})[1]
+    assert everything.all()
+
+
+def test_errors_are_exceptions():
+    tokenizer = open_golden("qwen")
+    with pytest.raises(ravel.DataError, match='this one has "x"'):
+        tokenizer.row({"x": 1})
+    with pytest.raises(ravel.Error, match="ravel.prepare"):
+        tokenizer.row({"messages": [{"role": "tool", "content": ""}]})
+    with pytest.raises(ravel.Error):
+        ravel.Tokenizer("no/such/folder")
+    with pytest.raises(ValueError):
+        open_golden("qwen", train_on="none")
+    with pytest.raises(ValueError):
+        open_golden("qwen", chat_format="none")
+
+
+def test_prepare_equals_rows(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from ravel import prepare
+    tokenizer = open_golden("qwen")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(GOLDEN / "text" / "qwen"))
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"},
+                {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "See you"}]
+    for train_on in ("assistant", "last", "all"):
+        got = prepare.encode(theirs, {"messages": messages, "id": 7}, train_on)
+        tokens, mask = open_golden("qwen", train_on=train_on).row({"messages": messages})
+        assert got["id"] == 7 and got["input_ids"] == tokens.tolist() and got["loss_mask"] == mask.tolist()
+    with pytest.raises(prepare.BadRow, match="x"):
+        prepare.encode(theirs, {"x": 1})
+    assert tokenizer.eos == theirs.eos_token_id
