@@ -18,7 +18,7 @@ const char *ravel_feed_phase_name(int32_t phase) {
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-static void free_slot(ravel_feed *feed, ravel__slot *slot) {
+static void free_slot(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words_free(&slot->words);
     ravel__pile_free(&slot->index, feed->allocator);
     ravel__pile_free(&slot->block, feed->allocator);
@@ -28,26 +28,27 @@ void ravel_feed_free(ravel_feed *feed) {
     if (!feed) return;
     const ravel_allocator *a = feed->allocator;
     ravel__queue_stop(feed);
-    (void)pthread_cond_destroy(&feed->changed);
-    (void)pthread_mutex_destroy(&feed->lock);
-    ravel_mesh_free(feed->mesh);
-    ravel_comm_free(feed->world);
+    (void)pthread_cond_destroy(&feed->queue.changed);
+    (void)pthread_mutex_destroy(&feed->queue.lock);
+    ravel_mesh_free(feed->place.mesh);
+    ravel_comm_free(feed->place.world);
     ravel_reader_free(feed->reader);
-    ravel_plan_free(feed->plan_made);
-    ravel_exchange_free(feed->exchange);
-    ravel__columns_free(&feed->columns, a);
-    ravel__pile *piles[] = {&feed->rows,    &feed->planning.input, &feed->planning.expanded, &feed->result,
-                            &feed->scratch, &feed->staging,        &feed->weight_values,     NULL};
+    ravel_plan_free(feed->work.plan_made);
+    ravel_exchange_free(feed->work.exchange);
+    ravel__columns_free(&feed->work.columns, a);
+    ravel__pile *piles[] = {
+        &feed->work.rows,    &feed->work.planning.input, &feed->work.planning.expanded, &feed->work.result,
+        &feed->work.scratch, &feed->work.staging,        &feed->work.weight_values,     NULL};
     for (ravel__pile **pile = piles; *pile; pile++) ravel__pile_free(*pile, a);
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
-    ravel__release(a, feed->stage_roles, (size_t)feed->layout.sizes[3] * sizeof *feed->stage_roles);
+    ravel__release(a, feed->place.stage_roles, (size_t)feed->place.layout.sizes[3] * sizeof *feed->place.stage_roles);
     ravel__release(a, feed, sizeof *feed);
 }
 
 /* ---- next ----------------------------------------------------------------------------------------------- */
 
 /* What this dp rank has of an update. */
-static void count_mine(const ravel_feed *feed, const ravel__slot *slot, int64_t update, ravel_update_counts *mine) {
+static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int64_t update, ravel_update_counts *mine) {
     __extension__ unsigned __int128 squares = 0;
     const ravel_meta *m = &slot->meta;
     int64_t begin_step = slot->update_steps[update], end_step = slot->update_steps[update + 1];
@@ -74,25 +75,25 @@ static void count_mine(const ravel_feed *feed, const ravel__slot *slot, int64_t 
 }
 
 static void show(ravel_feed *feed, double exposed, const ravel_feed_update **update) {
-    const ravel__slot *slot = &feed->slots[feed->current];
-    ravel_feed_update *view = &feed->view;
+    const ravel__prepared *slot = &feed->slots[feed->consumer.current];
+    ravel_feed_update *view = &feed->consumer.view;
     *view = slot->update;
-    view->number = feed->handed_out++;
-    view->update_in_batch = feed->update;
-    view->last_in_batch = feed->update + 1 == slot->meta.updates;
-    view->counts = slot->meta.counts[feed->update];
-    view->loss_counts = slot->meta.loss_counts[feed->update];
-    view->weights = ravel__weights_of(feed, &slot->meta, feed->update);
+    view->number = feed->consumer.handed_out++;
+    view->update_in_batch = feed->consumer.update;
+    view->last_in_batch = feed->consumer.update + 1 == slot->meta.updates;
+    view->counts = slot->meta.counts[feed->consumer.update];
+    view->loss_counts = slot->meta.loss_counts[feed->consumer.update];
+    view->weights = ravel__weights_of(feed, &slot->meta, feed->consumer.update);
     view->exposed_sec = exposed;
-    count_mine(feed, slot, feed->update, &view->mine);
-    feed->stats.updates++;
-    feed->stats.exposed_sec += exposed;
+    count_mine(feed, slot, feed->consumer.update, &view->mine);
+    feed->consumer.stats.updates++;
+    feed->consumer.stats.exposed_sec += exposed;
     *update = view;
 }
 
-static void add_stats(ravel_feed *feed, const ravel__slot *slot) {
+static void add_stats(ravel_feed *feed, const ravel__prepared *slot) {
     const ravel_feed_update *u = &slot->update;
-    ravel_feed_stats *s = &feed->stats;
+    ravel_feed_stats *s = &feed->consumer.stats;
     s->batches++;
     s->prepare_sec += u->prepare_sec;
     for (int p = 0; p < RAVEL_FEED_PHASES; p++) s->phase_sec[p] += u->phase_sec[p];
@@ -106,30 +107,31 @@ static void add_stats(ravel_feed *feed, const ravel__slot *slot) {
 /* The next batch becomes the current one. */
 static ravel_status take(ravel_feed *feed, ravel_error *err) {
     int32_t index = ravel__queue_take(feed);
-    const ravel__slot *slot = &feed->slots[index];
-    feed->has_submitted = 0;
-    if (slot->status == RAVEL_E_END) feed->over = 1;
+    const ravel__prepared *slot = &feed->slots[index];
+    feed->submission.pending = 0;
+    if (slot->status == RAVEL_E_END) feed->consumer.over = 1;
     if (slot->status == RAVEL_E_END) return RAVEL_E_END;
     if (slot->status) return ravel_error_set(err, slot->status, "%s", slot->err.message);
-    feed->current = index;
-    feed->update = 0;
-    feed->reached = slot->update.cursor;
+    feed->consumer.current = index;
+    feed->consumer.update = 0;
+    feed->consumer.reached = slot->update.cursor;
     add_stats(feed, slot);
-    if (feed->running && feed->by_rows) ravel__queue_ask(feed, 1);
+    if (feed->queue.running && feed->by_rows) ravel__queue_ask(feed, 1);
     return RAVEL_OK;
 }
 
 ravel_status ravel_feed_next(ravel_feed *feed, const ravel_feed_update **update, ravel_error *err) {
     int64_t began = ravel__clock_ns();
-    if (feed->over || (feed->options.updates && feed->handed_out >= feed->options.updates)) return RAVEL_E_END;
+    if (feed->consumer.over || (feed->options.updates && feed->consumer.handed_out >= feed->options.updates))
+        return RAVEL_E_END;
     if (ravel__queue_is_empty(feed) && feed->dead)
         return ravel_error_set(err, RAVEL_E_DEAD, "the feed's communicator failed earlier; free the feed");
-    if (feed->current >= 0 && feed->update + 1 < feed->slots[feed->current].meta.updates) {
-        feed->update++;
+    if (feed->consumer.current >= 0 && feed->consumer.update + 1 < feed->slots[feed->consumer.current].meta.updates) {
+        feed->consumer.update++;
     } else {
         ravel_status status;
         do status = take(feed, err);
-        while (!status && feed->slots[feed->current].meta.updates == 0);
+        while (!status && feed->slots[feed->consumer.current].meta.updates == 0);
         if (status) return status;
     }
     show(feed, 1e-9 * (double)(ravel__clock_ns() - began), update);
@@ -141,23 +143,23 @@ ravel_status ravel_feed_submit(ravel_feed *feed, const ravel_samples *samples, r
         return ravel_error_set(err, RAVEL_E_STATE, "the feed reads from a source; samples cannot be submitted to it");
     if (!ravel__queue_is_empty(feed))
         return ravel_error_set(err, RAVEL_E_STATE, "a batch was submitted already; call ravel_feed_next for it first");
-    memset(&feed->submitted, 0, sizeof feed->submitted);
-    if (samples) feed->submitted = *samples;
-    feed->has_submitted = 1;
+    memset(&feed->submission.samples, 0, sizeof feed->submission.samples);
+    if (samples) feed->submission.samples = *samples;
+    feed->submission.pending = 1;
     ravel__queue_ask(feed, 1);
     return RAVEL_OK;
 }
 
 /* ---- micro-batches -------------------------------------------------------------------------------------- */
 
-static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__slot *slot, int32_t chunk, int64_t step) {
-    int64_t s = slot->update_steps[feed->update] + step, first = slot->micros[s].first;
+static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared *slot, int32_t chunk, int64_t step) {
+    int64_t s = slot->update_steps[feed->consumer.update] + step, first = slot->micros[s].first;
     const ravel_thd *thd = &slot->views[chunk * slot->meta.micro_steps + s];
     return (ravel_micro_batch){.step = step,
                                .chunk = chunk,
                                .filler = thd->samples_count == 0,
-                               .first = (feed->chunk_roles[chunk] & ROLE_FIRST) != 0,
-                               .last = (feed->chunk_roles[chunk] & ROLE_LAST) != 0,
+                               .first = (feed->place.chunk_roles[chunk] & ROLE_FIRST) != 0,
+                               .last = (feed->place.chunk_roles[chunk] & ROLE_LAST) != 0,
                                .thd = thd,
                                .fields = feed->fields.list,
                                .field_count = feed->fields.count,
@@ -173,14 +175,15 @@ static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__slot *slo
 
 ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,
                               ravel_error *err) {
-    if (feed->current < 0) return ravel_error_set(err, RAVEL_E_STATE, "the feed has no update; call ravel_feed_next");
-    const ravel__slot *slot = &feed->slots[feed->current];
-    int64_t steps = slot->update_steps[feed->update + 1] - slot->update_steps[feed->update];
-    if (chunk < 0 || chunk >= feed->layout.vpp || step < 0 || step >= steps)
+    if (feed->consumer.current < 0)
+        return ravel_error_set(err, RAVEL_E_STATE, "the feed has no update; call ravel_feed_next");
+    const ravel__prepared *slot = &feed->slots[feed->consumer.current];
+    int64_t steps = slot->update_steps[feed->consumer.update + 1] - slot->update_steps[feed->consumer.update];
+    if (chunk < 0 || chunk >= feed->place.layout.vpp || step < 0 || step >= steps)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "chunk %d, micro-step %" PRId64 " of an update with %d chunks and %" PRId64
                                " micro-steps",
-                               chunk, step, feed->layout.vpp, steps);
+                               chunk, step, feed->place.layout.vpp, steps);
     *micro = micro_at(feed, slot, chunk, step);
     return RAVEL_OK;
 }
@@ -236,7 +239,7 @@ int64_t ravel_feed_find(const ravel_feed *feed, const char *name) {
 /* ---- where it is ---------------------------------------------------------------------------------------- */
 
 int32_t ravel_feed_is_owner(const ravel_feed *feed) {
-    return feed->owner;
+    return feed->place.owner;
 }
 
 const ravel_order *ravel_feed_order(const ravel_feed *feed) {
@@ -244,19 +247,20 @@ const ravel_order *ravel_feed_order(const ravel_feed *feed) {
 }
 
 ravel_cursor ravel_feed_cursor(const ravel_feed *feed) {
-    return feed->reached;
+    return feed->consumer.reached;
 }
 
 ravel_status ravel_feed_seek(ravel_feed *feed, ravel_cursor cursor, ravel_error *err) {
-    if (feed->started) return ravel_error_set(err, RAVEL_E_STATE, "a feed can be moved only before its first update");
+    if (feed->consumer.started)
+        return ravel_error_set(err, RAVEL_E_STATE, "a feed can be moved only before its first update");
     if (cursor.epoch < 0 || cursor.position < 0 || (cursor.position && cursor.position >= feed->order.count))
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "epoch %" PRId64 ", position %" PRId64 " is not in a stream of %" PRId64 " rows",
                                cursor.epoch, cursor.position, feed->order.count);
-    feed->cursor = feed->reached = cursor;
+    feed->work.cursor = feed->consumer.reached = cursor;
     return RAVEL_OK;
 }
 
 void ravel_feed_read_stats(const ravel_feed *feed, ravel_feed_stats *stats) {
-    *stats = feed->stats;
+    *stats = feed->consumer.stats;
 }

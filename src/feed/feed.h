@@ -8,7 +8,10 @@
  *
  * Before `agree` an error is carried along: the rank goes on through the collectives, saying that it failed, and the
  * agreement makes it everyone's. From `agree` on nothing can fail but the communicator; should anything still, it is
- * aborted, so that nobody waits.
+ * aborted, so that no rank waits.
+ *
+ * A feed is five objects: `place` (this rank in the mesh), `work` (the batch that is being prepared), `slots` (prepared
+ * batches), `consumer` (what next has handed out) and `queue` (the thread between them).
  *
  * One file per step:
  *   feed_options.c   options, what the mesh makes of them, their digest
@@ -94,7 +97,7 @@ typedef struct ravel__micro {
     ravel_thd thd;          /* all that the stage has */
 } ravel__micro;
 
-typedef struct ravel__slot {
+typedef struct ravel__prepared {
     ravel_words words; /* the message, and */
     ravel_meta meta;   /* what it says */
     ravel__pile index; /* everything below but the arrays */
@@ -117,7 +120,7 @@ typedef struct ravel__slot {
     int64_t memory_bytes; /* that the feed held */
     ravel_reader_stats reader;
     ravel_feed_update update; /* what is the same for all its updates */
-} ravel__slot;
+} ravel__prepared;
 
 /* ---- the feed ------------------------------------------------------------------------------------------- */
 
@@ -127,32 +130,23 @@ typedef struct ravel__fault {
     void *user;
 } ravel__fault;
 
-struct ravel_feed {
-    const ravel_allocator *allocator;
-    const ravel_logger *logger;
-    ravel_feed_options options; /* plan, weights and fields in it are not used */
-    ravel_plan_options plan;
-    ravel_weights_options weights;
-    ravel_thd_options thd;
-    ravel_order order;
-    ravel__fields fields;
-    const ravel_source *source; /* NULL where this rank does not read */
-    ravel_reader *reader;
-
+/* This rank's place in the mesh, and what follows from it. */
+typedef struct ravel__place {
     ravel_comm *world; /* the feed's own, and all below split from it */
     ravel_mesh *mesh;
     ravel_comm *tp, *dp, *pp;
     ravel_mesh_layout layout;
     ravel_mesh_coord at;
     int32_t owner;           /* this rank reads */
-    int32_t by_rows;         /* samples come from sources, else they are submitted */
     int32_t weighs;          /* this rank makes loss weights */
     int32_t have;            /* ROLE_ bits that decide which fields this stage's arrays hold */
     int32_t chunk_roles[64]; /* ROLE_ bits of this rank's chunks */
     int32_t *stage_roles;    /* [pp] of all chunks of a stage */
+} ravel__place;
 
-    /* of the batch that is being prepared */
-    ravel_cursor cursor; /* where it begins */
+/* The batch that is being prepared: from rows to arrived samples. Only the preparing thread looks here. */
+typedef struct ravel__work {
+    ravel_cursor cursor, next; /* where the batch begins, and where the one behind it does */
     int64_t batch;
     const ravel_samples *mine; /* NULL: not an owner, or nothing */
     ravel_samples empty;
@@ -169,40 +163,61 @@ struct ravel_feed {
     ravel_ragged arrived;
     uint64_t digest;
     ravel__pile rows, result, scratch, weight_values, staging;
-    ravel_cursor next; /* behind the batch */
-    int has_prompts;   /* samples of the dp group come with prompts */
-    int end;           /* there are no more rows */
+    int has_prompts; /* samples of the dp group come with prompts */
+    int end;         /* there are no more rows */
+} ravel__work;
 
-    ravel__slot slots[RAVEL__SLOTS];
-
-    /* the consumer's side */
-    int64_t update;         /* of the current slot */
+/* What ravel_feed_next has handed out. Only the consumer's thread looks here. */
+typedef struct ravel__consumer {
+    int64_t update;         /* of the current batch */
     int64_t handed_out;     /* updates so far */
     ravel_cursor reached;   /* behind the current batch */
     ravel_feed_update view; /* what ravel_feed_next gave */
     ravel_feed_stats stats;
-    int32_t current; /* slot in use; -1: none */
+    int32_t current; /* prepared batch in use; -1: none */
     int started;     /* the first preparation was asked for */
     int over;        /* the stream ended */
-    int dead;        /* the communicator failed; written by preparing, read when that is over */
+} ravel__consumer;
 
-    /* samples of the next batch, without a source */
-    ravel_samples submitted;
+/* Samples of the next batch, where there is no source. */
+typedef struct ravel__submission {
+    ravel_samples samples;
     int64_t no_offsets[1];
-    int has_submitted;
+    int pending;
+} ravel__submission;
 
-    /* the thread */
+/* The preparing thread and the ring of prepared batches; all with `lock` but `thread`. */
+typedef struct ravel__queue {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int running, stop; /* it exists, it is to end */
-
-    /* the queue; with `lock` */
+    int running, stop;        /* the thread exists, it is to end */
     int64_t prepared_updates; /* in all */
     int32_t depth;            /* batches that may be ready or on their way */
-    int32_t head, tail;       /* slots: the next to take, the next to prepare */
+    int32_t head, tail;       /* of the ring: the next to take, the next to prepare */
     int32_t wanted, ready;    /* batches asked for and not begun; prepared and not taken */
     int busy, halted;         /* one is being prepared; the last one failed or was the end */
+} ravel__queue;
+
+struct ravel_feed {
+    const ravel_allocator *allocator;
+    const ravel_logger *logger;
+    ravel_feed_options options; /* plan, weights and fields in it are not used */
+    ravel_plan_options plan;
+    ravel_weights_options weights;
+    ravel_thd_options thd;
+    ravel_order order;
+    ravel__fields fields;
+    const ravel_source *source; /* NULL where this rank does not read */
+    ravel_reader *reader;
+    int32_t by_rows; /* samples come from sources, else they are submitted */
+    int32_t dead;    /* the communicator failed; written by preparing, read when that is over */
+    ravel__place place;
+    ravel__work work;
+    ravel__submission submission;
+    ravel__prepared slots[RAVEL__SLOTS];
+    ravel__consumer consumer;
+    ravel__queue queue;
     ravel__fault fault;
 };
 
@@ -216,21 +231,21 @@ uint64_t ravel__feed_digest(const ravel_feed *feed);
 ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err);
 /* Collective over dp. `mine` is the status so far; a failed rank takes part and says so. *failed: some rank did. */
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err);
-ravel_status ravel__feed_plan(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 /* Collective over pp and tp, or the world. */
-ravel_status ravel__feed_meta(ravel_feed *feed, ravel__slot *slot, ravel_status mine, ravel_error *err);
-ravel_status ravel__feed_room(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
-ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
-ravel_status ravel__feed_pack(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
-ravel_status ravel__feed_share(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_status mine, ravel_error *err);
+ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
+ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
+ravel_status ravel__feed_pack(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
+ravel_status ravel__feed_share(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 /* All of them. The status is in the slot. */
-void ravel__feed_prepare(ravel_feed *feed, ravel__slot *slot);
+void ravel__feed_prepare(ravel_feed *feed, ravel__prepared *slot);
 
 /* ---- the queue (feed_queue.c) --------------------------------------------------------------------------- */
 
 void ravel__queue_start(ravel_feed *feed);
 void ravel__queue_stop(ravel_feed *feed);
-/* So many batches more are to be prepared. */
+/* Asks for this many more batches. */
 void ravel__queue_ask(ravel_feed *feed, int32_t batches);
 int ravel__queue_is_empty(ravel_feed *feed);
 /* The next slot, prepared or failed. */

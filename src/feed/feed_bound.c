@@ -44,7 +44,7 @@ static int64_t sample_bytes(const worst *w, int64_t samples, int64_t tokens) {
     const ravel__fields *fields = &w->feed->fields;
     int64_t bytes = 0;
     for (int64_t f = 0; f < fields->given; f++)
-        if (ravel__fields_needed(fields, f, w->feed->have))
+        if (ravel__fields_needed(fields, f, w->feed->place.have))
             bytes += ravel__field_bytes(&fields->list[f], samples, tokens) + RAVEL__ALIGN;
     return bytes + 8 * samples + RAVEL__ALIGN; /* and prompts */
 }
@@ -52,7 +52,7 @@ static int64_t sample_bytes(const worst *w, int64_t samples, int64_t tokens) {
 /* One slot: message, index, arrays. */
 static int64_t slot_bytes(const worst *w) {
     const ravel_feed *feed = w->feed;
-    int64_t fields = feed->fields.count, vpp = feed->layout.vpp, updates = w->samples + 1;
+    int64_t fields = feed->fields.count, vpp = feed->place.layout.vpp, updates = w->samples + 1;
     int64_t messages = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? feed->plan.dp : 1;
     int64_t words = messages * (RAVEL_META_HEAD + 1 + updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + w->steps) +
                     4 * w->samples;
@@ -61,12 +61,12 @@ static int64_t slot_bytes(const worst *w) {
                     8 * (1 + vpp) * w->steps * fields + 7 * 16;
     int64_t own = 12 * w->sequences + w->positions * (4 + 4 * feed->options.segments + feed->options.padding) +
                   6 * w->steps * RAVEL__PIECE_ALIGN;
-    return 8 * words + index + own + field_arrays(w, feed->have) + RAVEL__PIECE_ALIGN;
+    return 8 * words + index + own + field_arrays(w, feed->place.have) + RAVEL__PIECE_ALIGN;
 }
 
 /* Planning: columns of integers, the planner's input, rows taken apart, a message being made. */
 static int64_t planning_bytes(const worst *w) {
-    int64_t rows = w->feed->layout.ranks + w->feed->options.samples, bins = w->steps * w->feed->plan.dp;
+    int64_t rows = w->feed->place.layout.ranks + w->feed->options.samples, bins = w->steps * w->feed->plan.dp;
     int64_t columns = 8 * w->samples * (2 * (COLUMNS - 1) + COLUMNS), input = 8 * 4 * (w->samples + 1);
     int64_t expanded = 8 * (bins + 1) + 4 * w->samples;
     int64_t message =
@@ -78,10 +78,10 @@ static int64_t planning_bytes(const worst *w) {
 static int64_t moving_bytes(const worst *w) {
     const ravel_feed *feed = w->feed;
     int32_t roles = 0;
-    if (!feed->owner) return 0;
+    if (!feed->place.owner) return 0;
     int64_t weights = 8 * w->samples + 4 * w->tokens;
     if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) {
-        for (int32_t p = 0; p < feed->layout.sizes[3]; p++) roles |= feed->stage_roles[p];
+        for (int32_t p = 0; p < feed->place.layout.sizes[3]; p++) roles |= feed->place.stage_roles[p];
         return weights + 2 * field_arrays(w, roles) + 3 * RAVEL__PIECE_ALIGN +
                w->steps * (int64_t)(sizeof(ravel_thd) + (size_t)feed->fields.count * sizeof(void *)) + 32;
     }
@@ -95,7 +95,7 @@ static int64_t moving_bytes(const worst *w) {
 int64_t ravel_feed_bound(const ravel_feed *feed, int64_t micro_steps, int64_t samples, int64_t tokens) {
     enum { PILES = 11 };
     worst w = worst_of(feed, micro_steps, samples, tokens);
-    int64_t slots = feed->depth + 1;
+    int64_t slots = feed->queue.depth + 1;
     int64_t needs = slots * slot_bytes(&w) + planning_bytes(&w) + moving_bytes(&w);
     return (int64_t)sizeof *feed + 2 * needs + (PILES + 3 * slots) * 2 * RAVEL__ALIGN;
 }

@@ -33,9 +33,12 @@ typedef struct introduction {
 static int reads(const ravel_feed *feed) {
     switch ((ravel_owners)feed->options.owners) {
     case RAVEL_OWNERS_EVERY_RANK: return 1;
-    case RAVEL_OWNERS_ROOT_ONLY: return feed->at.tp + feed->at.cp + feed->at.dp + feed->at.pp == 0;
+    case RAVEL_OWNERS_ROOT_ONLY:
+        return feed->place.at.tp + feed->place.at.cp + feed->place.at.dp + feed->place.at.pp == 0;
     case RAVEL_OWNERS_TP0_FIRST_LAST:
-    default: return feed->at.tp == 0 && (feed->at.pp == 0 || feed->at.pp == feed->layout.sizes[3] - 1);
+    default:
+        return feed->place.at.tp == 0 &&
+               (feed->place.at.pp == 0 || feed->place.at.pp == feed->place.layout.sizes[3] - 1);
     }
 }
 
@@ -57,28 +60,29 @@ static ravel_status take_fields(ravel_feed *feed, const ravel_source *source, co
 }
 
 static ravel_status make_room(ravel_feed *feed, ravel_error *err) {
-    size_t stages = (size_t)feed->layout.sizes[3];
-    feed->stage_roles = ravel__calloc(feed->allocator, stages, sizeof *feed->stage_roles);
-    if (!feed->stage_roles) return ravel__no_memory(err, stages * sizeof *feed->stage_roles, "a feed");
-    ravel_status status = ravel__pile_reserve(&feed->columns.ranks, feed->allocator, feed->layout.sizes[2],
+    size_t stages = (size_t)feed->place.layout.sizes[3];
+    feed->place.stage_roles = ravel__calloc(feed->allocator, stages, sizeof *feed->place.stage_roles);
+    if (!feed->place.stage_roles) return ravel__no_memory(err, stages * sizeof *feed->place.stage_roles, "a feed");
+    ravel_status status = ravel__pile_reserve(&feed->work.columns.ranks, feed->allocator, feed->place.layout.sizes[2],
                                               sizeof(int64_t), "the counts of ranks", err);
     if (status) return status;
-    feed->columns.counts = feed->columns.ranks.at;
+    feed->work.columns.counts = feed->work.columns.ranks.at;
     /* who asks, one word a rank */
-    return ravel__pile_reserve(&feed->rows, feed->allocator, feed->layout.ranks, sizeof(uint64_t), "a feed", err);
+    return ravel__pile_reserve(&feed->work.rows, feed->allocator, feed->place.layout.ranks, sizeof(uint64_t), "a feed",
+                               err);
 }
 
 static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_source *source,
                          const ravel_feed_options *options, ravel_error *err) {
-    feed->layout = *ravel_mesh_get_layout(mesh);
-    feed->at = ravel_mesh_coords(mesh);
-    feed->current = -1;
-    ravel_status status = ravel__feed_resolve(feed, &feed->layout, options, err);
+    feed->place.layout = *ravel_mesh_get_layout(mesh);
+    feed->place.at = ravel_mesh_coords(mesh);
+    feed->consumer.current = -1;
+    ravel_status status = ravel__feed_resolve(feed, &feed->place.layout, options, err);
     if (status) return status;
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) feed->slots[i].words.allocator = feed->allocator;
-    if (feed->thd.cp > 1) feed->thd.cp_rank = feed->at.cp;
-    feed->owner = reads(feed);
-    if (feed->owner) status = take_fields(feed, source, options, err);
+    if (feed->thd.cp > 1) feed->thd.cp_rank = feed->place.at.cp;
+    feed->place.owner = reads(feed);
+    if (feed->place.owner) status = take_fields(feed, source, options, err);
     return status ? status : make_room(feed, err);
 }
 
@@ -86,7 +90,7 @@ static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_s
 
 static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *err) {
     static const char *const names[] = {"tp", "cp", "dp", "pp"};
-    const ravel_mesh_layout *l = &feed->layout;
+    const ravel_mesh_layout *l = &feed->place.layout;
     char order[16];
     ravel_mesh_options options;
     ravel_mesh_options_default(&options);
@@ -98,13 +102,13 @@ static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *e
     options.pp = l->sizes[3];
     options.vpp = l->vpp;
     options.order = order;
-    ravel_status status = ravel_comm_dup(ravel_mesh_world(mesh), &feed->world, err);
-    if (!status) status = ravel_mesh_create(feed->world, &options, &feed->mesh, err);
+    ravel_status status = ravel_comm_dup(ravel_mesh_world(mesh), &feed->place.world, err);
+    if (!status) status = ravel_mesh_create(feed->place.world, &options, &feed->place.mesh, err);
     if (status) return status;
-    ravel_comm_set_name(feed->world, "feed");
-    feed->tp = ravel_mesh_comm(feed->mesh, RAVEL_AXIS_TP);
-    feed->dp = ravel_mesh_comm(feed->mesh, RAVEL_AXIS_DP);
-    feed->pp = ravel_mesh_comm(feed->mesh, RAVEL_AXIS_PP);
+    ravel_comm_set_name(feed->place.world, "feed");
+    feed->place.tp = ravel_mesh_comm(feed->place.mesh, RAVEL_AXIS_TP);
+    feed->place.dp = ravel_mesh_comm(feed->place.mesh, RAVEL_AXIS_DP);
+    feed->place.pp = ravel_mesh_comm(feed->place.mesh, RAVEL_AXIS_PP);
     return RAVEL_OK;
 }
 
@@ -112,33 +116,33 @@ static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *e
 
 /* Asks of all ranks, or-ed for each stage; and from them the roles of this rank's chunks and of every stage. */
 static ravel_status find_roles(ravel_feed *feed, ravel_error *err) {
-    uint64_t *asks = feed->rows.at, mine = feed->options.ask;
-    int32_t stages = feed->layout.sizes[3], chunks = feed->layout.vpp, asked = 0;
-    ravel_status status = ravel_comm_allgather(feed->world, &mine, asks, 1, RAVEL_U64, err);
+    uint64_t *asks = feed->work.rows.at, mine = feed->options.ask;
+    int32_t stages = feed->place.layout.sizes[3], chunks = feed->place.layout.vpp, asked = 0;
+    ravel_status status = ravel_comm_allgather(feed->place.world, &mine, asks, 1, RAVEL_U64, err);
     if (status) return status;
     for (int32_t p = 0; p < stages; p++) {
         uint64_t bits = 0;
-        for (int32_t r = 0; r < feed->layout.ranks; r++)
-            if (ravel_mesh_locate(&feed->layout, r).pp == p) bits |= asks[r];
+        for (int32_t r = 0; r < feed->place.layout.ranks; r++)
+            if (ravel_mesh_locate(&feed->place.layout, r).pp == p) bits |= asks[r];
         for (int32_t c = 0; c < chunks; c++) {
             int32_t roles = (p == 0 && c == 0 ? ROLE_FIRST : 0) | (p == stages - 1 && c == chunks - 1 ? ROLE_LAST : 0) |
                             (bits >> c & 1 ? ROLE_ASK : 0);
-            feed->stage_roles[p] |= roles;
-            if (p == feed->at.pp) feed->chunk_roles[c] = roles;
+            feed->place.stage_roles[p] |= roles;
+            if (p == feed->place.at.pp) feed->place.chunk_roles[c] = roles;
         }
-        asked |= p > 0 && p < stages - 1 && (feed->stage_roles[p] & ROLE_ASK);
+        asked |= p > 0 && p < stages - 1 && (feed->place.stage_roles[p] & ROLE_ASK);
     }
-    feed->have = feed->stage_roles[feed->at.pp];
-    if (asked && feed->options.owners == RAVEL_OWNERS_TP0_FIRST_LAST && feed->at.pp == stages - 1)
-        feed->have |= ROLE_ASK; /* it sends to those that asked */
+    feed->place.have = feed->place.stage_roles[feed->place.at.pp];
+    if (asked && feed->options.owners == RAVEL_OWNERS_TP0_FIRST_LAST && feed->place.at.pp == stages - 1)
+        feed->place.have |= ROLE_ASK; /* it sends to those that asked */
     return RAVEL_OK;
 }
 
 static void set_weighs(ravel_feed *feed) {
-    int32_t roles = feed->have;
-    for (int32_t p = 0; p < feed->layout.sizes[3] && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY; p++)
-        roles |= feed->stage_roles[p];
-    feed->weighs = feed->owner && ravel__fields_wanted(&feed->fields, feed->fields.weights, roles);
+    int32_t roles = feed->place.have;
+    for (int32_t p = 0; p < feed->place.layout.sizes[3] && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY; p++)
+        roles |= feed->place.stage_roles[p];
+    feed->place.weighs = feed->place.owner && ravel__fields_wanted(&feed->fields, feed->fields.weights, roles);
 }
 
 /* ---- the fields, from rank 0 ---------------------------------------------------------------------------- */
@@ -178,15 +182,15 @@ static ravel_status learn(ravel_feed *feed, introduction *in, ravel_error *err) 
 static ravel_status meet(ravel_feed *feed, ravel_error *err) {
     introduction in;
     memset(&in, 0, sizeof in);
-    if (feed->owner) introduce(feed, &in);
+    if (feed->place.owner) introduce(feed, &in);
     ravel__hash h = ravel__hash_begin(4);
     ravel__hash_bytes(&h, &in, sizeof in);
     uint64_t digest = ravel__hash_end(h);
-    ravel_status status = ravel_comm_broadcast(feed->world, &in, sizeof in, RAVEL_U8, 0, err);
+    ravel_status status = ravel_comm_broadcast(feed->place.world, &in, sizeof in, RAVEL_U8, 0, err);
     if (status) return status;
-    if (!feed->owner) status = learn(feed, &in, err);
-    return ravel__agree(feed->world, status, feed->owner ? &digest : NULL, "another source (fields or number of rows)",
-                        feed->allocator, err);
+    if (!feed->place.owner) status = learn(feed, &in, err);
+    return ravel__agree(feed->place.world, status, feed->place.owner ? &digest : NULL,
+                        "another source (fields or number of rows)", feed->allocator, err);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------ */
@@ -199,10 +203,10 @@ static ravel_status create(ravel_feed *feed, ravel_mesh *mesh, ravel_status stat
     if (!status) status = meet(feed, err);
     if (status) return status;
     set_weighs(feed);
-    feed->empty.ragged = (ravel_ragged){.size = sizeof(ravel_ragged),
-                                        .offsets = feed->no_offsets,
-                                        .fields = feed->fields.list,
-                                        .field_count = feed->fields.given};
+    feed->work.empty.ragged = (ravel_ragged){.size = sizeof(ravel_ragged),
+                                             .offsets = feed->submission.no_offsets,
+                                             .fields = feed->fields.list,
+                                             .field_count = feed->fields.given};
     ravel__queue_start(feed);
     return RAVEL_OK;
 }
@@ -216,8 +220,8 @@ ravel_status ravel_feed_create(ravel_mesh *mesh, const ravel_source *source, con
         return ravel_agree(ravel_mesh_world(mesh), none, err);
     }
     f->allocator = allocator;
-    (void)pthread_mutex_init(&f->lock, NULL);
-    (void)pthread_cond_init(&f->changed, NULL);
+    (void)pthread_mutex_init(&f->queue.lock, NULL);
+    (void)pthread_cond_init(&f->queue.changed, NULL);
     ravel_status status = create(f, mesh, init(f, mesh, source, options, err), err);
     if (status) {
         ravel_feed_free(f);

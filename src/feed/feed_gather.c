@@ -16,11 +16,12 @@
 /* The rows of the batch that this rank reads: its dp rank's share, or all of them on the root. */
 static ravel_status take_rows(ravel_feed *feed, int64_t total, int64_t *count, ravel_error *err) {
     int all = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY;
-    int64_t begin = all ? 0 : ravel_share(total, feed->plan.dp, feed->at.dp);
-    int64_t end = all ? total : ravel_share(total, feed->plan.dp, feed->at.dp + 1);
-    ravel_status status = ravel__pile_reserve(&feed->rows, feed->allocator, end - begin, sizeof(int64_t), "rows", err);
+    int64_t begin = all ? 0 : ravel_share(total, feed->plan.dp, feed->place.at.dp);
+    int64_t end = all ? total : ravel_share(total, feed->plan.dp, feed->place.at.dp + 1);
+    ravel_status status =
+        ravel__pile_reserve(&feed->work.rows, feed->allocator, end - begin, sizeof(int64_t), "rows", err);
     if (status) return status;
-    if (end > begin) ravel_order_rows(&feed->order, feed->cursor, begin, end - begin, feed->rows.at);
+    if (end > begin) ravel_order_rows(&feed->order, feed->work.cursor, begin, end - begin, feed->work.rows.at);
     *count = end - begin;
     return RAVEL_OK;
 }
@@ -46,20 +47,20 @@ static ravel_status check_submitted(const ravel_feed *feed, const ravel_samples 
 
 ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err) {
     int64_t count = 0;
-    feed->mine = NULL;
-    if (!feed->by_rows && !feed->has_submitted)
+    feed->work.mine = NULL;
+    if (!feed->by_rows && !feed->submission.pending)
         return ravel_error_set(err, RAVEL_E_STATE, "no samples were submitted for the next batch on this rank");
-    if (!feed->owner) return RAVEL_OK;
-    feed->mine = &feed->empty;
+    if (!feed->place.owner) return RAVEL_OK;
+    feed->work.mine = &feed->work.empty;
     if (!feed->source) {
-        if (feed->submitted.ragged.size == 0) return RAVEL_OK; /* nothing: this rank has no samples */
-        feed->mine = &feed->submitted;
-        return check_submitted(feed, feed->mine, err);
+        if (feed->submission.samples.ragged.size == 0) return RAVEL_OK; /* nothing: this rank has no samples */
+        feed->work.mine = &feed->submission.samples;
+        return check_submitted(feed, feed->work.mine, err);
     }
-    int64_t total = ravel_order_take(&feed->order, feed->cursor, feed->options.samples, &feed->next);
-    feed->end = total == 0;
+    int64_t total = ravel_order_take(&feed->order, feed->work.cursor, feed->options.samples, &feed->work.next);
+    feed->work.end = total == 0;
     ravel_status status = take_rows(feed, total, &count, err);
-    if (!status) status = ravel_reader_read(feed->reader, feed->rows.at, count, &feed->mine, err);
+    if (!status) status = ravel_reader_read(feed->reader, feed->work.rows.at, count, &feed->work.mine, err);
     return status;
 }
 
@@ -165,17 +166,17 @@ void ravel__columns_free(ravel__columns *c, const ravel_allocator *allocator) {
 
 /* This rank's rows of integers. */
 static ravel_status fill_mine(ravel_feed *feed, ravel_error *err) {
-    ravel__columns *c = &feed->columns;
+    ravel__columns *c = &feed->work.columns;
     int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
-    ravel_status status = ravel__pile_reserve(&c->mine, feed->allocator, feed->mine->ragged.count,
+    ravel_status status = ravel__pile_reserve(&c->mine, feed->allocator, feed->work.mine->ragged.count,
                                               (size_t)width * sizeof(int64_t), "the lengths of samples", err);
-    return status ? status : ravel__columns_fill(&feed->fields, feed->mine, c->has_parts, c->mine.at, err);
+    return status ? status : ravel__columns_fill(&feed->fields, feed->work.mine, c->has_parts, c->mine.at, err);
 }
 
 /* The root has everything: what it read is what there is. */
 static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
-    ravel__columns *c = &feed->columns;
-    c->count = feed->mine->ragged.count;
+    ravel__columns *c = &feed->work.columns;
+    c->count = feed->work.mine->ragged.count;
     ravel__pile all = c->all;
     c->all = c->mine;
     c->mine = all;
@@ -185,16 +186,17 @@ static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
 }
 
 static ravel_status gather_rows(ravel_feed *feed, ravel_error *err) {
-    ravel__columns *c = &feed->columns;
+    ravel__columns *c = &feed->work.columns;
     int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
     ravel_status status = ravel__pile_reserve(&c->all, feed->allocator, c->count, (size_t)width * sizeof(int64_t),
                                               "the lengths of all samples", err);
     if (status) { /* the others are on their way into the gather */
-        ravel_comm_abort(feed->world, err);
+        ravel_comm_abort(feed->place.world, err);
         return status;
     }
-    feed->gathered_bytes = (1 + c->counts[feed->at.dp] * width) * (int64_t)sizeof(int64_t) * (feed->plan.dp - 1);
-    status = ravel_gather(feed->dp, c->mine.at, c->counts, width, c->all.at, err);
+    feed->work.gathered_bytes =
+        (1 + c->counts[feed->place.at.dp] * width) * (int64_t)sizeof(int64_t) * (feed->plan.dp - 1);
+    status = ravel_gather(feed->place.dp, c->mine.at, c->counts, width, c->all.at, err);
     return status ? status : ravel__columns_split(c, &feed->fields, feed->allocator, err);
 }
 
@@ -220,7 +222,7 @@ static int64_t say(const ravel_samples *samples) {
 
 /* Samples have prompts everywhere or nowhere; those of a rank without samples are like the others'. */
 static ravel_status hear(ravel_feed *feed, ravel_error *err) {
-    ravel__columns *c = &feed->columns;
+    ravel__columns *c = &feed->work.columns;
     int32_t with = -1, without = -1;
     c->count = 0;
     c->has_parts = 0;
@@ -230,7 +232,7 @@ static ravel_status hear(ravel_feed *feed, ravel_error *err) {
         c->counts[r] /= SAYS_COUNT;
         c->count += c->counts[r];
     }
-    feed->has_prompts = with >= 0;
+    feed->work.has_prompts = with >= 0;
     if (with < 0 || without < 0) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "the samples of dp rank %d come with prompts, those of %d without",
                            with, without);
@@ -238,11 +240,11 @@ static ravel_status hear(ravel_feed *feed, ravel_error *err) {
 
 /* Words of all dp ranks into columns.counts. */
 static ravel_status exchange_words(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
-    int64_t word = mine ? SAYS_FAILED : say(feed->mine);
+    int64_t word = mine ? SAYS_FAILED : say(feed->work.mine);
     ravel_error lost = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_comm_allgather(feed->dp, &word, feed->columns.counts, 1, RAVEL_I64, &lost);
+    ravel_status status = ravel_comm_allgather(feed->place.dp, &word, feed->work.columns.counts, 1, RAVEL_I64, &lost);
     if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
-    for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= feed->columns.counts[r] == SAYS_FAILED;
+    for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= feed->work.columns.counts[r] == SAYS_FAILED;
     if (*failed) return mine;
     mine = hear(feed, err); /* every rank of the group hears the same, and has the same error */
     *failed = mine != RAVEL_OK;
@@ -251,9 +253,9 @@ static ravel_status exchange_words(ravel_feed *feed, ravel_status mine, int *fai
 
 /* Rows are made with parts, in case that others have them; they are made again without, in place, where nobody has. */
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
-    ravel__columns *c = &feed->columns;
-    feed->gathered_bytes = 0;
-    if (!feed->owner) return mine;
+    ravel__columns *c = &feed->work.columns;
+    feed->work.gathered_bytes = 0;
+    if (!feed->place.owner) return mine;
     c->has_parts = 1;
     if (!mine) mine = fill_mine(feed, err);
     if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) {
@@ -262,6 +264,6 @@ ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed
     }
     mine = exchange_words(feed, mine, failed, err);
     if (mine || *failed) return mine;
-    if (!c->has_parts) drop_parts(c, feed->mine->ragged.count, ravel__columns_width(&feed->fields, 1));
+    if (!c->has_parts) drop_parts(c, feed->work.mine->ragged.count, ravel__columns_width(&feed->fields, 1));
     return gather_rows(feed, err);
 }

@@ -11,13 +11,13 @@ static ravel_status broadcast(ravel_feed *feed, ravel_comm *comm, ravel_words *w
     if (status) return status;
     if (ravel_comm_rank(comm) != root) status = ravel_words_resize(words, count, err);
     if (status) {
-        ravel_comm_abort(feed->world, err);
+        ravel_comm_abort(feed->place.world, err);
         return status;
     }
     return ravel_comm_broadcast(comm, words->at, count, RAVEL_I64, root, err);
 }
 
-static ravel_status pass_on(ravel_feed *feed, ravel__slot *slot, ravel_comm *comm, ravel_error *err) {
+static ravel_status pass_on(ravel_feed *feed, ravel__prepared *slot, ravel_comm *comm, ravel_error *err) {
     if (ravel_comm_size(comm) == 1) return RAVEL_OK;
     if (ravel_comm_rank(comm) == 0)
         slot->update.sent_bytes += (slot->words.count + 1) * (int64_t)sizeof(int64_t) * (ravel_comm_size(comm) - 1);
@@ -25,12 +25,12 @@ static ravel_status pass_on(ravel_feed *feed, ravel__slot *slot, ravel_comm *com
 }
 
 /* A message without samples: the stream is over, or this rank failed. */
-static ravel_status empty_message(ravel_feed *feed, ravel__slot *slot, int64_t flags, ravel_error *err) {
+static ravel_status empty_message(ravel_feed *feed, ravel__prepared *slot, int64_t flags, ravel_error *err) {
     ravel_meta meta = {.size = sizeof meta,
                        .flags = flags,
-                       .epoch = feed->next.epoch,
-                       .position = feed->next.position,
-                       .batch = feed->batch};
+                       .epoch = feed->work.next.epoch,
+                       .position = feed->work.next.position,
+                       .batch = feed->work.batch};
     int32_t copies = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? feed->plan.dp : 1;
     int64_t each = ravel_meta_words(&meta);
     ravel_status status = ravel_words_resize(&slot->words, each * copies, err);
@@ -40,7 +40,7 @@ static ravel_status empty_message(ravel_feed *feed, ravel__slot *slot, int64_t f
 }
 
 /* The message of this dp rank among those of the root. */
-static ravel_status find_message(const ravel_feed *feed, const ravel__slot *slot, int64_t *begin, int64_t *count,
+static ravel_status find_message(const ravel_feed *feed, const ravel__prepared *slot, int64_t *begin, int64_t *count,
                                  ravel_error *err) {
     const ravel_words *words = &slot->words;
     *begin = 0;
@@ -51,22 +51,23 @@ static ravel_status find_message(const ravel_feed *feed, const ravel__slot *slot
         *count = left > 2 ? words->at[*begin + 2] : 0; /* the word that says how many there are */
         if (*count < 1 || *count > left)
             return ravel_error_set(err, RAVEL_E_DATA, "the metadata of dp rank %d is not in the root's message", dp);
-        if (dp == feed->at.dp) return RAVEL_OK;
+        if (dp == feed->place.at.dp) return RAVEL_OK;
         *begin += *count;
     }
 }
 
-ravel_status ravel__feed_meta(ravel_feed *feed, ravel__slot *slot, ravel_status mine, ravel_error *err) {
+ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_status mine, ravel_error *err) {
     int64_t begin, count;
     ravel_error lost = RAVEL_ERROR_INIT;
     ravel_status status = RAVEL_OK;
-    if (feed->owner && (mine || feed->end || !slot->planned))
-        status = empty_message(feed, slot, feed->end && !mine ? RAVEL_META_END : RAVEL_META_FAILED, &lost);
-    if (status) ravel_comm_abort(feed->world, &lost);
-    if (!status && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY) status = pass_on(feed, slot, feed->world, &lost);
+    if (feed->place.owner && (mine || feed->work.end || !slot->planned))
+        status = empty_message(feed, slot, feed->work.end && !mine ? RAVEL_META_END : RAVEL_META_FAILED, &lost);
+    if (status) ravel_comm_abort(feed->place.world, &lost);
+    if (!status && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY)
+        status = pass_on(feed, slot, feed->place.world, &lost);
     if (!status && feed->options.owners == RAVEL_OWNERS_TP0_FIRST_LAST) {
-        if (feed->at.tp == 0) status = pass_on(feed, slot, feed->pp, &lost);
-        if (!status) status = pass_on(feed, slot, feed->tp, &lost);
+        if (feed->place.at.tp == 0) status = pass_on(feed, slot, feed->place.pp, &lost);
+        if (!status) status = pass_on(feed, slot, feed->place.tp, &lost);
     }
     if (!status) status = find_message(feed, slot, &begin, &count, &lost);
     if (!status) status = ravel_meta_decode(slot->words.at + begin, count, &slot->meta, &lost);

@@ -13,29 +13,30 @@
 /* ---- room, before the agreement ------------------------------------------------------------------------- */
 
 ravel_status ravel__feed_reserve(ravel_feed *feed, ravel_error *err) {
-    if (!feed->exchange) return RAVEL_OK;
-    ravel_status status = ravel__pile_reserve(&feed->result, feed->allocator, feed->sizes.result_bytes, 1,
+    if (!feed->work.exchange) return RAVEL_OK;
+    ravel_status status = ravel__pile_reserve(&feed->work.result, feed->allocator, feed->work.sizes.result_bytes, 1,
                                               "the samples of an update", err);
     if (!status)
-        status = ravel__pile_reserve(&feed->scratch, feed->allocator, feed->sizes.scratch_bytes, 1,
+        status = ravel__pile_reserve(&feed->work.scratch, feed->allocator, feed->work.sizes.scratch_bytes, 1,
                                      "an exchange of samples", err);
-    return status ? status : ravel__weights_reserve(feed, feed->sizes.samples, feed->sizes.tokens, err);
+    return status ? status : ravel__weights_reserve(feed, feed->work.sizes.samples, feed->work.sizes.tokens, err);
 }
 
 ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t tokens, ravel_error *err) {
-    if (!feed->weighs) return RAVEL_OK;
-    return ravel__pile_reserve(&feed->weight_values, feed->allocator, samples * 8 + tokens * 4, 1, "loss weights", err);
+    if (!feed->place.weighs) return RAVEL_OK;
+    return ravel__pile_reserve(&feed->work.weight_values, feed->allocator, samples * 8 + tokens * 4, 1, "loss weights",
+                               err);
 }
 
 /* ---- exchange ------------------------------------------------------------------------------------------- */
 
-ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
-    if (!feed->exchange) return RAVEL_OK;
-    slot->update.sent_bytes += feed->sizes.sent_bytes;
-    slot->update.needed_bytes += feed->sizes.needed_bytes;
-    slot->update.kept_bytes += feed->sizes.kept_bytes;
-    return ravel_exchange_run(feed->exchange, feed->dp, &feed->sendable, feed->result.at, feed->scratch.at,
-                              &feed->arrived, err);
+ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    if (!feed->work.exchange) return RAVEL_OK;
+    slot->update.sent_bytes += feed->work.sizes.sent_bytes;
+    slot->update.needed_bytes += feed->work.sizes.needed_bytes;
+    slot->update.kept_bytes += feed->work.sizes.kept_bytes;
+    return ravel_exchange_run(feed->work.exchange, feed->place.dp, &feed->work.sendable, feed->work.result.at,
+                              feed->work.scratch.at, &feed->work.arrived, err);
 }
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
@@ -50,9 +51,9 @@ void ravel__cargo_init(ravel_feed *feed, const ravel_ragged *store, const int64_
     }
     cargo->weights = NULL;
     cargo->sample_weights = NULL;
-    if (feed->weighs && feed->weight_values.at) {
-        cargo->weights = (float *)(void *)((char *)feed->weight_values.at + 8 * store->count);
-        if (fields->sample_weight >= 0) cargo->sample_weights = feed->weight_values.at;
+    if (feed->place.weighs && feed->work.weight_values.at) {
+        cargo->weights = (float *)(void *)((char *)feed->work.weight_values.at + 8 * store->count);
+        if (fields->sample_weight >= 0) cargo->sample_weights = feed->work.weight_values.at;
     }
     if (fields->labels >= fields->given) cargo->fields[fields->labels].data = cargo->fields[fields->tokens].data;
     cargo->fields[fields->weights].data = cargo->weights;
@@ -74,7 +75,7 @@ ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
 /* Micro-batch s as a store of its own, its samples 0, 1, 2, ... */
-static ravel_ragged micro_store(const ravel__cargo *cargo, const ravel__slot *slot, int64_t s, int64_t field_count,
+static ravel_ragged micro_store(const ravel__cargo *cargo, const ravel__prepared *slot, int64_t s, int64_t field_count,
                                 ravel_field *shifted) {
     const ravel__micro *micro = &slot->micros[s];
     ravel_ragged ragged = ravel__micro_ragged(micro, slot->meta.bin_samples[s], cargo->fields, field_count, shifted);
@@ -82,7 +83,7 @@ static ravel_ragged micro_store(const ravel__cargo *cargo, const ravel__slot *sl
     return ragged;
 }
 
-static ravel_status fill_weights(ravel_feed *feed, const ravel__slot *slot, const ravel__cargo *cargo,
+static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, const ravel__cargo *cargo,
                                  ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
     const ravel_meta *meta = &slot->meta;
@@ -101,7 +102,7 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel__slot *slot, cons
     return RAVEL_OK;
 }
 
-static ravel_status pack_all(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, ravel_error *err) {
+static ravel_status pack_all(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
     ravel_status status = RAVEL_OK;
     for (int64_t s = 0; s < slot->meta.micro_steps && !status; s++) {
@@ -113,7 +114,7 @@ static ravel_status pack_all(ravel_feed *feed, ravel__slot *slot, const ravel__c
 }
 
 /* What follows from metadata alone. */
-static ravel_status pack_shape(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+static ravel_status pack_shape(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
     ravel_status status = RAVEL_OK;
     for (int64_t s = 0; s < slot->meta.micro_steps && !status; s++) {
@@ -126,12 +127,12 @@ static ravel_status pack_shape(ravel_feed *feed, ravel__slot *slot, ravel_error 
     return status;
 }
 
-ravel_status ravel__feed_pack(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+ravel_status ravel__feed_pack(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     ravel__cargo cargo;
-    if (!feed->exchange) return pack_shape(feed, slot, err);
-    ravel__cargo_init(feed, &feed->arrived, feed->sendable_of, &cargo);
+    if (!feed->work.exchange) return pack_shape(feed, slot, err);
+    ravel__cargo_init(feed, &feed->work.arrived, feed->work.sendable_of, &cargo);
     ravel_status status = RAVEL_OK;
-    if (feed->weighs) {
+    if (feed->place.weighs) {
         ravel__cargo_weigh(feed, &cargo);
         status = fill_weights(feed, slot, &cargo, err);
     }

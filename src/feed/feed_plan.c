@@ -207,7 +207,7 @@ void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const 
 
 /* ---- the message ---------------------------------------------------------------------------------------- */
 
-/* Room for the arrays of a message, in feed->scratch: counts of all updates, then those of the dp rank. */
+/* Room for the arrays of a message, in feed->work.scratch: counts of all updates, then those of the dp rank. */
 typedef struct parts {
     ravel_update_counts *counts;
     ravel_counts *loss;
@@ -216,10 +216,10 @@ typedef struct parts {
 
 static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *p, ravel_error *err) {
     int64_t words = plan->updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + plan->micro_steps + 4 * plan->count;
-    ravel_status status =
-        ravel__pile_reserve(&feed->scratch, feed->allocator, words + 1, sizeof(int64_t), "a metadata message", err);
+    ravel_status status = ravel__pile_reserve(&feed->work.scratch, feed->allocator, words + 1, sizeof(int64_t),
+                                              "a metadata message", err);
     if (status) return status;
-    int64_t *at = feed->scratch.at;
+    int64_t *at = feed->work.scratch.at;
     p->counts = (ravel_update_counts *)(void *)at;
     p->loss = (ravel_counts *)(void *)(at += plan->updates * RAVEL_UPDATE_WORDS);
     p->bin_samples = at += plan->updates * RAVEL_COUNTS_WORDS;
@@ -248,14 +248,14 @@ static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int
 }
 
 static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ravel_words *words, ravel_error *err) {
-    const ravel_plan *plan = &feed->routed;
+    const ravel_plan *plan = &feed->work.routed;
     ravel_meta meta = {.size = sizeof meta,
                        .updates = plan->updates,
                        .micro_steps = plan->micro_steps,
                        .samples = samples,
-                       .epoch = feed->next.epoch,
-                       .position = feed->next.position,
-                       .batch = feed->batch,
+                       .epoch = feed->work.next.epoch,
+                       .position = feed->work.next.position,
+                       .batch = feed->work.batch,
                        .counts = p->counts,
                        .loss_counts = p->loss,
                        .bin_samples = p->bin_samples,
@@ -269,32 +269,33 @@ static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ra
 }
 
 /* The root makes one for every dp rank, one after the other; any other owner only its own. */
-static ravel_status make_messages(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
-    const ravel_plan *plan = &feed->routed;
+static ravel_status make_messages(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    const ravel_plan *plan = &feed->work.routed;
     int all = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY;
     parts p;
     ravel_status status = parts_room(feed, plan, &p, err);
     if (status) return status;
     for (int64_t u = 0; u < plan->updates; u++)
-        ravel__count_update(feed, &feed->columns, plan, u, -1, &p.counts[u], &p.loss[u]);
+        ravel__count_update(feed, &feed->work.columns, plan, u, -1, &p.counts[u], &p.loss[u]);
     if (plan->updates) p.counts[0].skipped = plan->stats.skipped;
     slot->words.count = 0;
     for (int32_t dp = 0; dp < plan->dp && !status; dp++)
-        if (all || dp == feed->at.dp)
-            status = encode(feed, &p, list_samples(&feed->columns, plan, dp, &p), &slot->words, err);
+        if (all || dp == feed->place.at.dp)
+            status = encode(feed, &p, list_samples(&feed->work.columns, plan, dp, &p), &slot->words, err);
     return status;
 }
 
 /* ---- the step ------------------------------------------------------------------------------------------- */
 
 static void tell_skipped(const ravel_feed *feed, const ravel_plan *plan) {
-    if (plan->stats.skipped == 0 || feed->at.dp != 0 || feed->at.tp != 0 || feed->at.cp != 0 || feed->at.pp != 0)
+    if (plan->stats.skipped == 0 || feed->place.at.dp != 0 || feed->place.at.tp != 0 || feed->place.at.cp != 0 ||
+        feed->place.at.pp != 0)
         return;
     int whole_rows = feed->plan.method == RAVEL_METHOD_AS_IS;
     for (int64_t i = 0; i < plan->stats.skipped && !whole_rows; i++) {
         int32_t s = plan->skipped[i];
         ravel__log(feed->logger, RAVEL_LOG_WARN, "row %" PRId64 " with %" PRId64 " tokens fits no bin and is skipped",
-                   feed->columns.at[COLUMN_ID][s], feed->columns.at[COLUMN_LENGTH][s]);
+                   feed->work.columns.at[COLUMN_ID][s], feed->work.columns.at[COLUMN_LENGTH][s]);
     }
     if (whole_rows)
         ravel__log(feed->logger, RAVEL_LOG_WARN, "%" PRId64 " packed rows fit no bin and are skipped",
@@ -303,46 +304,48 @@ static void tell_skipped(const ravel_feed *feed, const ravel_plan *plan) {
 
 /* Everything that all planners must have in common: the plan, and every integer of every sample. */
 static uint64_t digest_of(const ravel_feed *feed) {
-    const ravel__columns *c = &feed->columns;
+    const ravel__columns *c = &feed->work.columns;
     ravel__hash h = ravel__hash_begin(2);
-    ravel__hash_u64(&h, feed->plan_made->digest);
+    ravel__hash_u64(&h, feed->work.plan_made->digest);
     ravel__hash_i64s(&h, c->columns.at, (size_t)(c->count * c->column_count));
-    ravel__hash_u64(&h, (uint64_t)feed->next.epoch);
-    ravel__hash_u64(&h, (uint64_t)feed->next.position);
-    ravel__hash_u64(&h, (uint64_t)feed->batch);
+    ravel__hash_u64(&h, (uint64_t)feed->work.next.epoch);
+    ravel__hash_u64(&h, (uint64_t)feed->work.next.position);
+    ravel__hash_u64(&h, (uint64_t)feed->work.batch);
     return ravel__hash_end(h);
 }
 
 /* The fields that this stage's arrays are made of, of the samples that this rank holds. */
 static void choose_fields(ravel_feed *feed) {
-    const ravel_ragged *mine = &feed->mine->ragged;
+    const ravel_ragged *mine = &feed->work.mine->ragged;
     int64_t count = 0;
     for (int64_t f = 0; f < feed->fields.given; f++) {
-        int needed = ravel__fields_needed(&feed->fields, f, feed->have);
-        feed->sendable_of[f] = needed ? count : -1;
+        int needed = ravel__fields_needed(&feed->fields, f, feed->place.have);
+        feed->work.sendable_of[f] = needed ? count : -1;
         if (!needed) continue;
-        feed->sendable_fields[count] = feed->fields.list[f];
-        feed->sendable_fields[count++].data = mine->fields[f].data;
+        feed->work.sendable_fields[count] = feed->fields.list[f];
+        feed->work.sendable_fields[count++].data = mine->fields[f].data;
     }
-    feed->sendable = *mine;
-    feed->sendable.prompts = !feed->has_prompts ? NULL : mine->prompts ? mine->prompts : feed->no_offsets;
-    feed->sendable.fields = feed->sendable_fields;
-    feed->sendable.field_count = count;
+    feed->work.sendable = *mine;
+    feed->work.sendable.prompts = !feed->work.has_prompts ? NULL
+                                  : mine->prompts         ? mine->prompts
+                                                          : feed->submission.no_offsets;
+    feed->work.sendable.fields = feed->work.sendable_fields;
+    feed->work.sendable.field_count = count;
 }
 
-ravel_status ravel__feed_plan(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
-    ravel_status status =
-        ravel__plan_columns(feed, &feed->columns, &feed->planning, &feed->plan_made, &feed->routed, err);
+ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    ravel_status status = ravel__plan_columns(feed, &feed->work.columns, &feed->work.planning, &feed->work.plan_made,
+                                              &feed->work.routed, err);
     if (!status) status = make_messages(feed, slot, err);
     if (status) return status;
-    slot->stats = feed->plan_made->stats;
+    slot->stats = feed->work.plan_made->stats;
     slot->planned = 1;
-    feed->digest = digest_of(feed);
-    tell_skipped(feed, feed->plan_made);
-    if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY || feed->have == 0) return RAVEL_OK;
+    feed->work.digest = digest_of(feed);
+    tell_skipped(feed, feed->work.plan_made);
+    if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY || feed->place.have == 0) return RAVEL_OK;
     choose_fields(feed);
-    status = ravel_exchange_create(&feed->routed, feed->columns.counts, feed->columns.at[COLUMN_LENGTH], feed->at.dp,
-                                   feed->allocator, &feed->exchange, err);
-    if (!status) ravel_exchange_measure(feed->exchange, &feed->sendable, &feed->sizes);
+    status = ravel_exchange_create(&feed->work.routed, feed->work.columns.counts, feed->work.columns.at[COLUMN_LENGTH],
+                                   feed->place.at.dp, feed->allocator, &feed->work.exchange, err);
+    if (!status) ravel_exchange_measure(feed->work.exchange, &feed->work.sendable, &feed->work.sizes);
     return status;
 }

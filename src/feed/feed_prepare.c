@@ -20,7 +20,7 @@ typedef struct lap {
     int64_t began, last;
 } lap;
 
-static void end_phase(ravel__slot *slot, lap *l, ravel_feed_phase phase) {
+static void end_phase(ravel__prepared *slot, lap *l, ravel_feed_phase phase) {
     int64_t now = ravel__clock_ns();
     slot->update.phase_sec[phase] += 1e-9 * (double)(now - l->last);
     l->last = now;
@@ -37,7 +37,7 @@ static int is_lost(ravel_status status) {
 
 /* ---- before the agreement ------------------------------------------------------------------------------- */
 
-static void reset(ravel_feed *feed, ravel__slot *slot) {
+static void reset(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words words = slot->words;
     ravel__pile index = slot->index, block = slot->block;
     memset(slot, 0, sizeof *slot);
@@ -45,54 +45,54 @@ static void reset(ravel_feed *feed, ravel__slot *slot) {
     slot->words.count = 0;
     slot->index = index;
     slot->block = block;
-    ravel_plan_free(feed->plan_made);
-    ravel_exchange_free(feed->exchange);
-    feed->plan_made = NULL;
-    feed->exchange = NULL;
-    feed->next = slot->begin = feed->cursor;
-    feed->end = 0;
-    feed->digest = 0;
+    ravel_plan_free(feed->work.plan_made);
+    ravel_exchange_free(feed->work.exchange);
+    feed->work.plan_made = NULL;
+    feed->work.exchange = NULL;
+    feed->work.next = slot->begin = feed->work.cursor;
+    feed->work.end = 0;
+    feed->work.digest = 0;
 }
 
 /* Read, gather and plan, on owners. *failed: this rank or another of its dp group. */
-static ravel_status decide(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_error *err) {
+static ravel_status decide(ravel_feed *feed, ravel__prepared *slot, lap *l, ravel_error *err) {
     int failed = 0;
     ravel_status status = fault(feed, RAVEL_FEED_READ, err);
     if (!status) status = ravel__feed_read(feed, err);
     end_phase(slot, l, RAVEL_FEED_READ);
-    if (feed->end && !status) return RAVEL_OK;
+    if (feed->work.end && !status) return RAVEL_OK;
     if (!status) status = fault(feed, RAVEL_FEED_GATHER, err);
     status = ravel__feed_gather(feed, status, &failed, err);
-    slot->update.sent_bytes += feed->gathered_bytes;
+    slot->update.sent_bytes += feed->work.gathered_bytes;
     end_phase(slot, l, RAVEL_FEED_GATHER);
-    if (status || failed || !feed->owner) return status;
+    if (status || failed || !feed->place.owner) return status;
     status = fault(feed, RAVEL_FEED_PLAN, err);
     if (!status) status = ravel__feed_plan(feed, slot, err);
     end_phase(slot, l, RAVEL_FEED_PLAN);
     return status;
 }
 
-static ravel_status make_room(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+static ravel_status make_room(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     if (slot->meta.flags) return RAVEL_OK;
     ravel_status status = ravel__feed_room(feed, slot, err);
-    if (!status && feed->owner)
+    if (!status && feed->place.owner)
         status = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? ravel__root_reserve(feed, err)
                                                                 : ravel__feed_reserve(feed, err);
     return status;
 }
 
 /* Status and digest of all ranks. A rank that planned compares its plan, one that saw the end the end. */
-static ravel_status agree(ravel_feed *feed, const ravel__slot *slot, ravel_status mine, ravel_error *err) {
+static ravel_status agree(ravel_feed *feed, const ravel__prepared *slot, ravel_status mine, ravel_error *err) {
     ravel__hash end = ravel__hash_begin(3);
-    uint64_t digest = slot->planned ? feed->digest : ravel__hash_end(end);
-    int compares = feed->owner && (slot->planned || feed->end);
+    uint64_t digest = slot->planned ? feed->work.digest : ravel__hash_end(end);
+    int compares = feed->place.owner && (slot->planned || feed->work.end);
     ravel_status status =
-        ravel__agree(feed->world, mine, compares ? &digest : NULL, "another plan", feed->allocator, err);
+        ravel__agree(feed->place.world, mine, compares ? &digest : NULL, "another plan", feed->allocator, err);
     if (status || !(slot->meta.flags & RAVEL_META_FAILED)) return status;
     return ravel_error_set(err, RAVEL_E_INTERNAL, "a batch failed on no rank");
 }
 
-static ravel_status before(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_error *err) {
+static ravel_status before(ravel_feed *feed, ravel__prepared *slot, lap *l, ravel_error *err) {
     ravel_status status = decide(feed, slot, l, err);
     if (is_lost(status)) return status;
     if (!status) status = fault(feed, RAVEL_FEED_META, err);
@@ -108,10 +108,10 @@ static ravel_status before(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_er
 
 /* ---- behind it ------------------------------------------------------------------------------------------ */
 
-static ravel_status behind(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_error *err) {
+static ravel_status behind(ravel_feed *feed, ravel__prepared *slot, lap *l, ravel_error *err) {
     static const struct {
         ravel_feed_phase phase;
-        ravel_status (*run)(ravel_feed *, ravel__slot *, ravel_error *);
+        ravel_status (*run)(ravel_feed *, ravel__prepared *, ravel_error *);
     } steps[] = {{RAVEL_FEED_EXCHANGE, ravel__feed_exchange},
                  {RAVEL_FEED_PACK, ravel__feed_pack},
                  {RAVEL_FEED_SHARE, ravel__feed_share}};
@@ -126,22 +126,22 @@ static ravel_status behind(ravel_feed *feed, ravel__slot *slot, lap *l, ravel_er
 
 /* An error that the others cannot know of. */
 static void give_up(ravel_feed *feed, ravel_status status, const ravel_error *err) {
-    if (!is_lost(status)) ravel_comm_abort(feed->world, err);
+    if (!is_lost(status)) ravel_comm_abort(feed->place.world, err);
     feed->dead = 1;
 }
 
 /* Memory that the feed holds. The slot that the consumer uses does not change meanwhile. */
 static int64_t memory_held(const ravel_feed *feed) {
-    const ravel__pile *piles[] = {&feed->rows,
-                                  &feed->planning.input,
-                                  &feed->planning.expanded,
-                                  &feed->result,
-                                  &feed->scratch,
-                                  &feed->staging,
-                                  &feed->weight_values,
-                                  &feed->columns.mine,
-                                  &feed->columns.all,
-                                  &feed->columns.columns,
+    const ravel__pile *piles[] = {&feed->work.rows,
+                                  &feed->work.planning.input,
+                                  &feed->work.planning.expanded,
+                                  &feed->work.result,
+                                  &feed->work.scratch,
+                                  &feed->work.staging,
+                                  &feed->work.weight_values,
+                                  &feed->work.columns.mine,
+                                  &feed->work.columns.all,
+                                  &feed->work.columns.columns,
                                   NULL};
     size_t bytes = sizeof *feed;
     for (const ravel__pile **pile = piles; *pile; pile++) bytes += (*pile)->room;
@@ -150,19 +150,19 @@ static int64_t memory_held(const ravel_feed *feed) {
     return (int64_t)bytes;
 }
 
-static void finish(ravel_feed *feed, ravel__slot *slot, const lap *l) {
+static void finish(ravel_feed *feed, ravel__prepared *slot, const lap *l) {
     ravel_feed_update *u = &slot->update;
     u->prepare_sec = 1e-9 * (double)(l->last - l->began);
     u->batch = slot->meta.batch;
     u->cursor = (ravel_cursor){slot->meta.epoch, slot->meta.position};
     u->plan = slot->planned ? &slot->stats : NULL;
-    feed->cursor = u->cursor;
-    feed->batch++;
+    feed->work.cursor = u->cursor;
+    feed->work.batch++;
     slot->memory_bytes = memory_held(feed);
     if (feed->reader) ravel_reader_read_stats(feed->reader, &slot->reader);
 }
 
-void ravel__feed_prepare(ravel_feed *feed, ravel__slot *slot) {
+void ravel__feed_prepare(ravel_feed *feed, ravel__prepared *slot) {
     reset(feed, slot);
     lap l = {ravel__clock_ns(), 0};
     l.last = l.began;

@@ -14,105 +14,106 @@
 #include <string.h>
 
 static int32_t ring(const ravel_feed *feed) {
-    return feed->depth + 1;
+    return feed->queue.depth + 1;
 }
 
 /* All updates that are wanted at all are prepared. */
 static int enough(const ravel_feed *feed) {
-    return feed->options.updates && feed->prepared_updates >= feed->options.updates;
+    return feed->options.updates && feed->queue.prepared_updates >= feed->options.updates;
 }
 
-static void put_ready(ravel_feed *feed, const ravel__slot *slot) {
-    feed->ready++;
-    feed->tail = (feed->tail + 1) % ring(feed);
+static void put_ready(ravel_feed *feed, const ravel__prepared *slot) {
+    feed->queue.ready++;
+    feed->queue.tail = (feed->queue.tail + 1) % ring(feed);
     if (slot->status)
-        feed->halted = 1, feed->wanted = 0;
+        feed->queue.halted = 1, feed->queue.wanted = 0;
     else
-        feed->prepared_updates += slot->meta.updates;
+        feed->queue.prepared_updates += slot->meta.updates;
 }
 
 static void *work(void *user) {
     ravel_feed *feed = user;
-    (void)pthread_mutex_lock(&feed->lock);
+    (void)pthread_mutex_lock(&feed->queue.lock);
     for (;;) {
-        while (!feed->wanted && !feed->stop) (void)pthread_cond_wait(&feed->changed, &feed->lock);
-        if (!feed->wanted) break;
-        feed->wanted = enough(feed) ? 0 : feed->wanted - 1;
+        while (!feed->queue.wanted && !feed->queue.stop)
+            (void)pthread_cond_wait(&feed->queue.changed, &feed->queue.lock);
+        if (!feed->queue.wanted) break;
+        feed->queue.wanted = enough(feed) ? 0 : feed->queue.wanted - 1;
         if (enough(feed)) continue;
-        ravel__slot *slot = &feed->slots[feed->tail];
-        feed->busy = 1;
-        (void)pthread_mutex_unlock(&feed->lock);
+        ravel__prepared *slot = &feed->slots[feed->queue.tail];
+        feed->queue.busy = 1;
+        (void)pthread_mutex_unlock(&feed->queue.lock);
         ravel__feed_prepare(feed, slot);
-        (void)pthread_mutex_lock(&feed->lock);
-        feed->busy = 0;
+        (void)pthread_mutex_lock(&feed->queue.lock);
+        feed->queue.busy = 0;
         put_ready(feed, slot);
-        (void)pthread_cond_broadcast(&feed->changed);
+        (void)pthread_cond_broadcast(&feed->queue.changed);
     }
-    (void)pthread_mutex_unlock(&feed->lock);
+    (void)pthread_mutex_unlock(&feed->queue.lock);
     return NULL;
 }
 
 /* A machine that gives no thread is no reason to fail: the batch is then prepared when it is asked for. */
 void ravel__queue_start(ravel_feed *feed) {
-    feed->depth = feed->options.prefetch > 1 && feed->by_rows ? feed->options.prefetch : 1;
+    feed->queue.depth = feed->options.prefetch > 1 && feed->by_rows ? feed->options.prefetch : 1;
     if (!feed->options.prefetch) return;
-    feed->running = pthread_create(&feed->thread, NULL, work, feed) == 0;
-    if (!feed->running)
+    feed->queue.running = pthread_create(&feed->queue.thread, NULL, work, feed) == 0;
+    if (!feed->queue.running)
         ravel__log(feed->logger, RAVEL_LOG_WARN, "no thread could be started: the feed does not prefetch");
 }
 
 /* What was asked for is prepared before: the other ranks count on it. */
 void ravel__queue_stop(ravel_feed *feed) {
-    (void)pthread_mutex_lock(&feed->lock);
-    feed->stop = 1;
-    (void)pthread_cond_broadcast(&feed->changed);
-    (void)pthread_mutex_unlock(&feed->lock);
-    if (feed->running) (void)pthread_join(feed->thread, NULL);
-    feed->running = 0;
+    (void)pthread_mutex_lock(&feed->queue.lock);
+    feed->queue.stop = 1;
+    (void)pthread_cond_broadcast(&feed->queue.changed);
+    (void)pthread_mutex_unlock(&feed->queue.lock);
+    if (feed->queue.running) (void)pthread_join(feed->queue.thread, NULL);
+    feed->queue.running = 0;
 }
 
 void ravel__queue_ask(ravel_feed *feed, int32_t batches) {
-    (void)pthread_mutex_lock(&feed->lock);
-    feed->started = 1;
-    if (!feed->halted) feed->wanted += batches;
-    (void)pthread_cond_broadcast(&feed->changed);
-    (void)pthread_mutex_unlock(&feed->lock);
+    (void)pthread_mutex_lock(&feed->queue.lock);
+    feed->consumer.started = 1;
+    if (!feed->queue.halted) feed->queue.wanted += batches;
+    (void)pthread_cond_broadcast(&feed->queue.changed);
+    (void)pthread_mutex_unlock(&feed->queue.lock);
 }
 
 int ravel__queue_is_empty(ravel_feed *feed) {
-    (void)pthread_mutex_lock(&feed->lock);
-    int empty = feed->wanted == 0 && feed->ready == 0 && !feed->busy;
-    (void)pthread_mutex_unlock(&feed->lock);
+    (void)pthread_mutex_lock(&feed->queue.lock);
+    int empty = feed->queue.wanted == 0 && feed->queue.ready == 0 && !feed->queue.busy;
+    (void)pthread_mutex_unlock(&feed->queue.lock);
     return empty;
 }
 
 /* Waits for the slot at the head. */
 static void wait_ready(ravel_feed *feed) {
-    (void)pthread_mutex_lock(&feed->lock);
-    while (!feed->ready) (void)pthread_cond_wait(&feed->changed, &feed->lock);
-    (void)pthread_mutex_unlock(&feed->lock);
+    (void)pthread_mutex_lock(&feed->queue.lock);
+    while (!feed->queue.ready) (void)pthread_cond_wait(&feed->queue.changed, &feed->queue.lock);
+    (void)pthread_mutex_unlock(&feed->queue.lock);
 }
 
 static void prepare_now(ravel_feed *feed) {
-    feed->wanted = 0;
-    ravel__feed_prepare(feed, &feed->slots[feed->tail]);
-    put_ready(feed, &feed->slots[feed->tail]);
+    feed->queue.wanted = 0;
+    ravel__feed_prepare(feed, &feed->slots[feed->queue.tail]);
+    put_ready(feed, &feed->slots[feed->queue.tail]);
 }
 
 int32_t ravel__queue_take(ravel_feed *feed) {
-    if (ravel__queue_is_empty(feed)) ravel__queue_ask(feed, feed->depth);
-    if (feed->running)
+    if (ravel__queue_is_empty(feed)) ravel__queue_ask(feed, feed->queue.depth);
+    if (feed->queue.running)
         wait_ready(feed);
     else
         prepare_now(feed);
-    (void)pthread_mutex_lock(&feed->lock);
-    int32_t index = feed->head;
-    feed->head = (feed->head + 1) % ring(feed);
-    feed->ready--;
+    (void)pthread_mutex_lock(&feed->queue.lock);
+    int32_t index = feed->queue.head;
+    feed->queue.head = (feed->queue.head + 1) % ring(feed);
+    feed->queue.ready--;
     if (feed->slots[index].status) { /* its place is free again; the slot in use is not */
-        feed->head = feed->tail = index;
-        feed->halted = 0;
+        feed->queue.head = feed->queue.tail = index;
+        feed->queue.halted = 0;
     }
-    (void)pthread_mutex_unlock(&feed->lock);
+    (void)pthread_mutex_unlock(&feed->queue.lock);
     return index;
 }

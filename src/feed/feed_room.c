@@ -19,9 +19,9 @@ static void *take(char *base, size_t *at, int64_t count, size_t each) {
     return place;
 }
 
-static size_t lay_index(const ravel_feed *feed, ravel__slot *slot, char *base) {
+static size_t lay_index(const ravel_feed *feed, ravel__prepared *slot, char *base) {
     const ravel_meta *m = &slot->meta;
-    int64_t chunks = feed->layout.vpp, largest = 0;
+    int64_t chunks = feed->place.layout.vpp, largest = 0;
     size_t at = 0;
     for (int64_t s = 0; s < m->micro_steps; s++)
         if (m->bin_samples[s] > largest) largest = m->bin_samples[s];
@@ -35,7 +35,7 @@ static size_t lay_index(const ravel_feed *feed, ravel__slot *slot, char *base) {
     return at;
 }
 
-static void fill_index(ravel__slot *slot) {
+static void fill_index(ravel__prepared *slot) {
     const ravel_meta *m = &slot->meta;
     int64_t *at = slot->offsets, sample = 0, token = 0;
     slot->update_steps[0] = 0;
@@ -67,7 +67,7 @@ ravel_ragged ravel__micro_ragged(const ravel__micro *micro, int64_t samples, con
 
 /* ---- sizes and places ----------------------------------------------------------------------------------- */
 
-static ravel_status measure(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+static ravel_status measure(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
     for (int64_t s = 0; s < slot->meta.micro_steps; s++) {
         ravel__micro *micro = &slot->micros[s];
@@ -107,31 +107,31 @@ void ravel__place_fields(const ravel__fields *fields, int32_t roles, ravel_thd *
 }
 
 /* Counts where base is NULL, else sets every pointer. *shared_at: where the shared part begins. */
-static size_t place(const ravel_feed *feed, ravel__slot *slot, void *base, size_t *shared_at) {
+static size_t place(const ravel_feed *feed, ravel__prepared *slot, void *base, size_t *shared_at) {
     ravel__cutter cutter = ravel__cutter_begin(base);
     for (int64_t s = 0; s < slot->meta.micro_steps; s++) place_own(feed, &slot->micros[s].thd, &cutter);
     *shared_at = cutter.used;
     for (int64_t s = 0; s < slot->meta.micro_steps; s++)
-        ravel__place_fields(&feed->fields, feed->have, &slot->micros[s].thd, &cutter);
+        ravel__place_fields(&feed->fields, feed->place.have, &slot->micros[s].thd, &cutter);
     return cutter.used;
 }
 
 /* Each chunk sees what its roles get. */
-static void make_views(const ravel_feed *feed, ravel__slot *slot) {
+static void make_views(const ravel_feed *feed, ravel__prepared *slot) {
     int64_t steps = slot->meta.micro_steps, fields = feed->fields.count;
-    for (int64_t c = 0; c < feed->layout.vpp; c++)
+    for (int64_t c = 0; c < feed->place.layout.vpp; c++)
         for (int64_t s = 0; s < steps; s++) {
             ravel_thd *view = &slot->views[c * steps + s];
             *view = slot->micros[s].thd;
             view->fields = slot->tables + ((1 + c) * steps + s) * fields;
             for (int64_t f = 0; f < fields; f++) {
-                int wanted = ravel__fields_wanted(&feed->fields, f, feed->chunk_roles[c]);
+                int wanted = ravel__fields_wanted(&feed->fields, f, feed->place.chunk_roles[c]);
                 view->fields[f] = wanted ? slot->micros[s].thd.fields[f] : NULL;
             }
         }
 }
 
-ravel_status ravel__feed_room(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     size_t bytes = lay_index(feed, slot, NULL), shared_at;
     ravel_status status = ravel__pile_reserve(&slot->index, feed->allocator, (int64_t)bytes + 16, 1, "an update", err);
     if (status) return status;
@@ -147,7 +147,7 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__slot *slot, ravel_error *
     slot->shared = (char *)slot->block.at + shared_at;
     slot->shared_bytes = bytes - shared_at;
     for (int64_t s = 0; s < slot->meta.micro_steps; s++)
-        slot->element_bytes += ravel__element_bytes(&feed->fields, feed->have, &slot->micros[s].thd);
+        slot->element_bytes += ravel__element_bytes(&feed->fields, feed->place.have, &slot->micros[s].thd);
     make_views(feed, slot);
     return RAVEL_OK;
 }

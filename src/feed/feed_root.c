@@ -27,12 +27,12 @@ static ravel_bin bin_of(const ravel_plan *plan, int64_t step, int32_t dp) {
 }
 
 static ravel_status measure(ravel_feed *feed, int32_t dp, outgoing *out, ravel_error *err) {
-    const ravel_plan *plan = &feed->routed;
+    const ravel_plan *plan = &feed->work.routed;
     ravel_status status = RAVEL_OK;
     for (int64_t s = 0; s < plan->micro_steps && !status; s++) {
         ravel_bin bin = bin_of(plan, s, dp);
         out->thds[s] = (ravel_thd){.size = sizeof(ravel_thd)};
-        status = ravel_thd_measure(&feed->mine->ragged, &bin, &feed->thd, &out->thds[s], err);
+        status = ravel_thd_measure(&feed->work.mine->ragged, &bin, &feed->thd, &out->thds[s], err);
         out->thds[s].fields = out->tables + s * feed->fields.count;
     }
     return status;
@@ -42,20 +42,21 @@ static ravel_status measure(ravel_feed *feed, int32_t dp, outgoing *out, ravel_e
 static size_t place(const ravel_feed *feed, int32_t roles, char *base, outgoing *out) {
     ravel__cutter cutter = ravel__cutter_begin(base);
     size_t begin = cutter.used;
-    for (int64_t s = 0; s < feed->routed.micro_steps; s++)
+    for (int64_t s = 0; s < feed->work.routed.micro_steps; s++)
         ravel__place_fields(&feed->fields, roles, &out->thds[s], &cutter);
     return cutter.used == SIZE_MAX ? SIZE_MAX : cutter.used - begin;
 }
 
-/* Where the index of `outgoing` and its buffers lie in feed->staging. */
+/* Where the index of `outgoing` and its buffers lie in feed->work.staging. */
 static ravel_status lay_out(ravel_feed *feed, size_t room, outgoing *out, ravel_error *err) {
-    int64_t steps = feed->routed.micro_steps;
+    int64_t steps = feed->work.routed.micro_steps;
     size_t thds = ravel__round_up((size_t)steps * sizeof *out->thds, 16);
     size_t tables = ravel__round_up((size_t)(steps * feed->fields.count) * sizeof *out->tables, 16);
     size_t need = thds + tables + BUFFERS * room + (BUFFERS + 1) * RAVEL__PIECE_ALIGN;
-    ravel_status status = ravel__pile_reserve(&feed->staging, feed->allocator, (int64_t)need, 1, "shards to send", err);
+    ravel_status status =
+        ravel__pile_reserve(&feed->work.staging, feed->allocator, (int64_t)need, 1, "shards to send", err);
     if (status) return status;
-    char *at = feed->staging.at;
+    char *at = feed->work.staging.at;
     out->thds = (ravel_thd *)(void *)at;
     out->tables = (void **)(void *)(at + thds);
     at += thds + tables;
@@ -69,20 +70,20 @@ static ravel_status lay_out(ravel_feed *feed, size_t room, outgoing *out, ravel_
 }
 
 static int is_self(const ravel_feed *feed, int32_t dp, int32_t cp, int32_t pp) {
-    return dp == feed->at.dp && cp == feed->at.cp && pp == feed->at.pp;
+    return dp == feed->place.at.dp && cp == feed->place.at.cp && pp == feed->place.at.pp;
 }
 
 /* The largest shared part of any receiver, so that buffers can be made before the agreement. */
 ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err) {
-    const ravel_ragged *mine = &feed->mine->ragged;
+    const ravel_ragged *mine = &feed->work.mine->ragged;
     outgoing out = {0};
     size_t room = 0;
     ravel_status status = ravel__weights_reserve(feed, mine->count, mine->count ? mine->offsets[mine->count] : 0, err);
     if (!status) status = lay_out(feed, 0, &out, err);
     for (int32_t dp = 0; dp < feed->plan.dp && !status; dp++) {
         status = measure(feed, dp, &out, err);
-        for (int32_t p = 0; p < feed->layout.sizes[3] && !status; p++) {
-            size_t bytes = place(feed, feed->stage_roles[p], NULL, &out);
+        for (int32_t p = 0; p < feed->place.layout.sizes[3] && !status; p++) {
+            size_t bytes = place(feed, feed->place.stage_roles[p], NULL, &out);
             if (bytes == SIZE_MAX) return ravel__no_memory(err, bytes, "shards to send");
             if (bytes > room) room = bytes;
         }
@@ -92,7 +93,7 @@ ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err) {
 
 static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const ravel__cargo *cargo,
                                  ravel_error *err) {
-    const ravel_plan *plan = &feed->routed;
+    const ravel_plan *plan = &feed->work.routed;
     const ravel_field *mask = feed->fields.mask >= 0 ? &cargo->fields[feed->fields.mask] : NULL;
     ravel_status status = RAVEL_OK;
     for (int64_t u = 0; u < plan->updates; u++) {
@@ -117,43 +118,43 @@ static ravel_status pack(ravel_feed *feed, const ravel__cargo *cargo, int32_t dp
     store.fields = cargo->fields;
     store.field_count = feed->fields.count;
     if (options.cp > 1) options.cp_rank = cp;
-    for (int64_t s = 0; s < feed->routed.micro_steps && !status; s++) {
-        ravel_bin bin = bin_of(&feed->routed, s, dp);
+    for (int64_t s = 0; s < feed->work.routed.micro_steps && !status; s++) {
+        ravel_bin bin = bin_of(&feed->work.routed, s, dp);
         status = ravel_thd_pack(&store, &bin, &options, &out->thds[s], err);
     }
     return status;
 }
 
-static ravel_status send_one(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, ravel_mesh_coord to,
+static ravel_status send_one(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, ravel_mesh_coord to,
                              outgoing *out, ravel_error *err) {
     int64_t k = out->turn++ % BUFFERS;
     ravel_status status = ravel_request_wait(out->requests[k], err);
     out->requests[k] = NULL;
     if (status) return status;
-    size_t bytes = place(feed, feed->stage_roles[to.pp], out->buffers[k], out);
+    size_t bytes = place(feed, feed->place.stage_roles[to.pp], out->buffers[k], out);
     status = pack(feed, cargo, to.dp, to.cp, out, err);
     if (status) return status;
     slot->update.sent_bytes += (int64_t)bytes;
-    for (int64_t s = 0; s < feed->routed.micro_steps; s++)
-        slot->update.needed_bytes += ravel__element_bytes(&feed->fields, feed->stage_roles[to.pp], &out->thds[s]);
-    return ravel_comm_isend(feed->world, out->buffers[k], (int64_t)bytes, RAVEL_U8,
-                            ravel_mesh_rank_at(&feed->layout, to), TAG_SHARDS, &out->requests[k], err);
+    for (int64_t s = 0; s < feed->work.routed.micro_steps; s++)
+        slot->update.needed_bytes += ravel__element_bytes(&feed->fields, feed->place.stage_roles[to.pp], &out->thds[s]);
+    return ravel_comm_isend(feed->place.world, out->buffers[k], (int64_t)bytes, RAVEL_U8,
+                            ravel_mesh_rank_at(&feed->place.layout, to), TAG_SHARDS, &out->requests[k], err);
 }
 
 /* The root's own arrays: the same packing, into the slot. */
-static ravel_status keep_own(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, outgoing *out,
+static ravel_status keep_own(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, outgoing *out,
                              ravel_error *err) {
-    (void)place(feed, feed->have, slot->shared, out);
-    return pack(feed, cargo, feed->at.dp, feed->at.cp, out, err);
+    (void)place(feed, feed->place.have, slot->shared, out);
+    return pack(feed, cargo, feed->place.at.dp, feed->place.at.cp, out, err);
 }
 
-static ravel_status send_all(ravel_feed *feed, ravel__slot *slot, const ravel__cargo *cargo, outgoing *out,
+static ravel_status send_all(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, outgoing *out,
                              ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t dp = 0; dp < feed->plan.dp && !status; dp++) {
         status = measure(feed, dp, out, err);
-        for (int32_t p = 0; p < feed->layout.sizes[3]; p++)
-            for (int32_t cp = 0; cp < feed->layout.sizes[1] && feed->stage_roles[p] && !status; cp++) {
+        for (int32_t p = 0; p < feed->place.layout.sizes[3]; p++)
+            for (int32_t cp = 0; cp < feed->place.layout.sizes[1] && feed->place.stage_roles[p] && !status; cp++) {
                 ravel_mesh_coord to = {0, cp, dp, p};
                 status = is_self(feed, dp, cp, p) ? keep_own(feed, slot, cargo, out, err)
                                                   : send_one(feed, slot, cargo, to, out, err);
@@ -162,16 +163,16 @@ static ravel_status send_all(ravel_feed *feed, ravel__slot *slot, const ravel__c
     return status;
 }
 
-ravel_status ravel__root_send(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+ravel_status ravel__root_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     ravel__cargo cargo;
     outgoing out = {0};
-    size_t steps = (size_t)feed->routed.micro_steps, thds = ravel__round_up(steps * sizeof *out.thds, 16);
+    size_t steps = (size_t)feed->work.routed.micro_steps, thds = ravel__round_up(steps * sizeof *out.thds, 16);
     size_t tables = ravel__round_up(steps * (size_t)feed->fields.count * sizeof *out.tables, 16);
-    size_t room = (feed->staging.room - thds - tables - (BUFFERS + 1) * RAVEL__PIECE_ALIGN) / BUFFERS;
+    size_t room = (feed->work.staging.room - thds - tables - (BUFFERS + 1) * RAVEL__PIECE_ALIGN) / BUFFERS;
     ravel_status status = lay_out(feed, room / RAVEL__PIECE_ALIGN * RAVEL__PIECE_ALIGN, &out, err);
     if (status) return status;
-    ravel__cargo_init(feed, &feed->mine->ragged, NULL, &cargo);
-    if (feed->weighs) {
+    ravel__cargo_init(feed, &feed->work.mine->ragged, NULL, &cargo);
+    if (feed->place.weighs) {
         ravel__cargo_weigh(feed, &cargo);
         status = fill_weights(feed, &slot->meta, &cargo, err);
     }

@@ -8,48 +8,49 @@
 
 enum { TAG_SHARDS = 1 };
 
-static void note_sent(ravel__slot *slot, int64_t receivers) {
+static void note_sent(ravel__prepared *slot, int64_t receivers) {
     slot->update.sent_bytes += (int64_t)slot->shared_bytes * receivers;
     slot->update.needed_bytes += slot->element_bytes * receivers;
 }
 
 /* A middle stage that asks has no owner of its own: the last stage, which then has everything, sends to it. */
 static int is_sent_to(const ravel_feed *feed, int32_t stage) {
-    return stage > 0 && stage < feed->layout.sizes[3] - 1 && (feed->stage_roles[stage] & ROLE_ASK);
+    return stage > 0 && stage < feed->place.layout.sizes[3] - 1 && (feed->place.stage_roles[stage] & ROLE_ASK);
 }
 
-static ravel_status over_pp(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
-    int32_t stages = feed->layout.sizes[3];
+static ravel_status over_pp(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    int32_t stages = feed->place.layout.sizes[3];
     ravel_status status = RAVEL_OK;
-    if (is_sent_to(feed, feed->at.pp))
-        return ravel_comm_recv(feed->pp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, stages - 1, TAG_SHARDS,
-                               err);
-    for (int32_t p = 1; feed->at.pp == stages - 1 && p < stages - 1 && !status; p++) {
+    if (is_sent_to(feed, feed->place.at.pp))
+        return ravel_comm_recv(feed->place.pp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, stages - 1,
+                               TAG_SHARDS, err);
+    for (int32_t p = 1; feed->place.at.pp == stages - 1 && p < stages - 1 && !status; p++) {
         if (!is_sent_to(feed, p)) continue;
         note_sent(slot, 1);
-        status = ravel_comm_send(feed->pp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, p, TAG_SHARDS, err);
+        status =
+            ravel_comm_send(feed->place.pp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, p, TAG_SHARDS, err);
     }
     return status;
 }
 
-static ravel_status over_tp(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
-    if (feed->have == 0 || ravel_comm_size(feed->tp) == 1 || slot->shared_bytes == 0) return RAVEL_OK;
-    if (feed->at.tp == 0) note_sent(slot, ravel_comm_size(feed->tp) - 1);
-    return ravel_comm_broadcast(feed->tp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, 0, err);
+static ravel_status over_tp(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    if (feed->place.have == 0 || ravel_comm_size(feed->place.tp) == 1 || slot->shared_bytes == 0) return RAVEL_OK;
+    if (feed->place.at.tp == 0) note_sent(slot, ravel_comm_size(feed->place.tp) - 1);
+    return ravel_comm_broadcast(feed->place.tp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, 0, err);
 }
 
-static ravel_status from_root(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
-    if (feed->owner) return ravel__root_send(feed, slot, err);
-    if (feed->at.tp != 0 || feed->have == 0) return RAVEL_OK;
-    return ravel_comm_recv(feed->world, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, 0, TAG_SHARDS, err);
+static ravel_status from_root(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    if (feed->place.owner) return ravel__root_send(feed, slot, err);
+    if (feed->place.at.tp != 0 || feed->place.have == 0) return RAVEL_OK;
+    return ravel_comm_recv(feed->place.world, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, 0, TAG_SHARDS, err);
 }
 
-ravel_status ravel__feed_share(ravel_feed *feed, ravel__slot *slot, ravel_error *err) {
+ravel_status ravel__feed_share(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (feed->options.owners == RAVEL_OWNERS_EVERY_RANK) return RAVEL_OK;
     if (feed->options.owners == RAVEL_OWNERS_ROOT_ONLY)
         status = from_root(feed, slot, err);
-    else if (feed->at.tp == 0)
+    else if (feed->place.at.tp == 0)
         status = over_pp(feed, slot, err);
     return status ? status : over_tp(feed, slot, err);
 }

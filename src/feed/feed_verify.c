@@ -12,7 +12,7 @@
 /* Everything that is made again. */
 typedef struct again {
     const ravel_feed *feed;
-    const ravel__slot *slot;
+    const ravel__prepared *slot;
     const ravel_samples *all;
     ravel__columns columns;
     ravel__plan_scratch scratch;
@@ -24,11 +24,12 @@ typedef struct again {
 } again;
 
 static ravel_status differs(const again *a, int64_t step, int32_t chunk, const char *what) {
-    return ravel_error_set(
-        a->err, RAVEL_E_INTERNAL,
-        "update %" PRId64 ", micro-step %" PRId64 ", chunk %d, dp %d, cp %d, tp %d, pp %d: %s is not "
-        "what a single rank works out",
-        a->feed->view.number, step, chunk, a->feed->at.dp, a->feed->at.cp, a->feed->at.tp, a->feed->at.pp, what);
+    return ravel_error_set(a->err, RAVEL_E_INTERNAL,
+                           "update %" PRId64 ", micro-step %" PRId64
+                           ", chunk %d, dp %d, cp %d, tp %d, pp %d: %s is not "
+                           "what a single rank works out",
+                           a->feed->consumer.view.number, step, chunk, a->feed->place.at.dp, a->feed->place.at.cp,
+                           a->feed->place.at.tp, a->feed->place.at.pp, what);
 }
 
 /* ---- the plan again ------------------------------------------------------------------------------------- */
@@ -86,7 +87,7 @@ static ravel_status weigh_again(again *a) {
     const ravel_plan *plan = &a->plan;
     const ravel__fields *fields = &feed->fields;
     const ravel_field *mask = fields->mask >= 0 ? &store->fields[fields->mask] : NULL;
-    int64_t tokens = store->offsets[store->count], update = feed->update;
+    int64_t tokens = store->offsets[store->count], update = feed->consumer.update;
     int64_t begin = plan->update_offsets[update] * plan->dp, end = plan->update_offsets[update + 1] * plan->dp;
     ravel_counts counts = {0};
     ravel_weights_options options = feed->weights;
@@ -105,7 +106,7 @@ static ravel_status weigh_again(again *a) {
         ravel_bin b = bin_at(plan, bin);
         if (b.count) status = ravel_counts_add(store, &b, mask, own, &counts, a->err);
     }
-    if (!status && memcmp(&counts, &feed->view.loss_counts, sizeof counts) != 0)
+    if (!status && memcmp(&counts, &feed->consumer.view.loss_counts, sizeof counts) != 0)
         return differs(a, -1, -1, "the count of loss tokens or weights");
     for (int64_t bin = begin; bin < end && !status; bin++) {
         ravel_bin b = bin_at(plan, bin);
@@ -168,7 +169,7 @@ static ravel_status compare_samples(const again *a, const ravel_micro_batch *m, 
 static ravel_status compare_fields(const again *a, const ravel_micro_batch *m, const ravel_thd *t) {
     const ravel_feed *feed = a->feed;
     for (int64_t f = 0; f < feed->fields.count; f++) {
-        int wanted = ravel__fields_wanted(&feed->fields, f, feed->chunk_roles[m->chunk]);
+        int wanted = ravel__fields_wanted(&feed->fields, f, feed->place.chunk_roles[m->chunk]);
         const void *got = m->thd->fields[f];
         if (!wanted != !got) return differs(a, m->step, m->chunk, "which fields there are");
         if (got && memcmp(got, t->fields[f], ravel_thd_field_bytes(t, &a->fields[f])) != 0)
@@ -179,7 +180,8 @@ static ravel_status compare_fields(const again *a, const ravel_micro_batch *m, c
 
 static ravel_status compare_step(again *a, int64_t step) {
     const ravel_feed *feed = a->feed;
-    ravel_bin bin = bin_at(&a->plan, (a->plan.update_offsets[feed->update] + step) * a->plan.dp + feed->at.dp);
+    ravel_bin bin =
+        bin_at(&a->plan, (a->plan.update_offsets[feed->consumer.update] + step) * a->plan.dp + feed->place.at.dp);
     ravel_ragged store = a->all->ragged;
     ravel_thd t = {.size = sizeof t};
     store.fields = a->fields;
@@ -191,7 +193,7 @@ static ravel_status compare_step(again *a, int64_t step) {
     if (status) return status;
     ravel_thd_place(&store, &feed->thd, a->block.at, &t);
     status = ravel_thd_pack(&store, &bin, &feed->thd, &t, a->err);
-    for (int32_t chunk = 0; chunk < feed->layout.vpp && !status; chunk++) {
+    for (int32_t chunk = 0; chunk < feed->place.layout.vpp && !status; chunk++) {
         ravel_micro_batch m;
         status = ravel_feed_micro(feed, chunk, step, &m, a->err);
         if (!status) status = compare_shape(a, &m, &t);
@@ -204,11 +206,13 @@ static ravel_status compare_step(again *a, int64_t step) {
 static ravel_status compare_counts(const again *a) {
     ravel_update_counts all, mine;
     ravel_counts unused;
-    ravel__count_update(a->feed, &a->columns, &a->plan, a->feed->update, -1, &all, &unused);
-    ravel__count_update(a->feed, &a->columns, &a->plan, a->feed->update, a->feed->at.dp, &mine, &unused);
-    if (a->feed->update == 0) all.skipped = a->made->stats.skipped;
-    if (memcmp(&all, &a->feed->view.counts, sizeof all) != 0) return differs(a, -1, -1, "a count over all ranks");
-    if (memcmp(&mine, &a->feed->view.mine, sizeof mine) != 0) return differs(a, -1, -1, "a count of this dp rank");
+    ravel__count_update(a->feed, &a->columns, &a->plan, a->feed->consumer.update, -1, &all, &unused);
+    ravel__count_update(a->feed, &a->columns, &a->plan, a->feed->consumer.update, a->feed->place.at.dp, &mine, &unused);
+    if (a->feed->consumer.update == 0) all.skipped = a->made->stats.skipped;
+    if (memcmp(&all, &a->feed->consumer.view.counts, sizeof all) != 0)
+        return differs(a, -1, -1, "a count over all ranks");
+    if (memcmp(&mine, &a->feed->consumer.view.mine, sizeof mine) != 0)
+        return differs(a, -1, -1, "a count of this dp rank");
     return RAVEL_OK;
 }
 
@@ -221,18 +225,19 @@ static ravel_status verify(again *a, ravel_reader *reader) {
     if (!status) status = weigh_again(a);
     if (status) return status;
     set_fields(a);
-    int64_t steps = a->plan.update_offsets[a->feed->update + 1] - a->plan.update_offsets[a->feed->update];
+    int64_t steps =
+        a->plan.update_offsets[a->feed->consumer.update + 1] - a->plan.update_offsets[a->feed->consumer.update];
     for (int64_t s = 0; s < steps && !status; s++) status = compare_step(a, s);
     return status;
 }
 
 ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *source, ravel_error *err) {
-    if (feed->current < 0) return ravel_error_set(err, RAVEL_E_STATE, "the feed has no update to verify");
+    if (feed->consumer.current < 0) return ravel_error_set(err, RAVEL_E_STATE, "the feed has no update to verify");
     if (!source || !feed->by_rows)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "an update is verified against its source; submitted samples "
                                "have none");
-    again a = {.feed = feed, .slot = &feed->slots[feed->current], .all = &feed->empty, .err = err};
+    again a = {.feed = feed, .slot = &feed->slots[feed->consumer.current], .all = &feed->work.empty, .err = err};
     ravel_reader *reader = NULL;
     ravel_status status = ravel_reader_create(source, feed->allocator, NULL, &reader, err);
     if (!status) status = verify(&a, reader);

@@ -13,7 +13,7 @@ typedef struct ravel__cargo {
 } ravel__cargo;
 
 /* place_of: where field f is in the store, -1 where it is not; NULL: where it is in the feed. Weights live in
- * feed->weight_values, which must have room (ravel__weights_reserve). */
+ * feed->work.weight_values, which must have room (ravel__weights_reserve). */
 void ravel__cargo_init(ravel_feed *feed, const ravel_ragged *store, const int64_t *place_of, ravel__cargo *cargo);
 /* The samples' own weights as doubles. */
 void ravel__cargo_weigh(const ravel_feed *feed, ravel__cargo *cargo);
@@ -32,6 +32,6 @@ int64_t ravel__element_bytes(const ravel__fields *fields, int32_t roles, const r
 
 /* The root: room for one stage's shards, and sending them to everyone. */
 ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err);
-ravel_status ravel__root_send(ravel_feed *feed, ravel__slot *slot, ravel_error *err);
+ravel_status ravel__root_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 
 #endif

@@ -91,7 +91,7 @@ typedef struct trap {
 
 static ravel_status spring(void *user, int32_t phase, ravel_error *err) {
     trap *t = user;
-    if (t->sprung || phase != t->h->phase || t->feed->batch != t->h->batch) return RAVEL_OK;
+    if (t->sprung || phase != t->h->phase || t->feed->work.batch != t->h->batch) return RAVEL_OK;
     t->sprung = 1;
     __atomic_store_n(&t->h->fired, 1, __ATOMIC_SEQ_CST);
     return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the trap in %s", ravel_feed_phase_name(phase));
