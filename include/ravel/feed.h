@@ -4,7 +4,7 @@
  *   feed     one rank's end of the whole thing; made by all ranks together.
  *   owners   the ranks that read samples. They plan, exchange and pack; the others are sent what they need.
  *   batch    the samples that are read and planned at once: one update, or several (plan options `updates`).
- *   update   one optimiser step: so many micro-steps on every rank.
+ *   update   one optimiser step: the same number of micro-steps on every rank.
  *   chunk    the part of a pipeline stage that an iterator feeds; 0 .. vpp-1.
  *
  *     read -> gather -> plan -> metadata -> agree -> exchange -> weights -> pack, cut for cp -> pp, tp
@@ -73,7 +73,7 @@ typedef struct ravel_feed_options {
     int32_t owners;                 /* ravel_owners */
     int32_t prefetch;               /* batches that are prepared ahead, in the background; 0: each when it is taken */
     int64_t samples;                /* rows in a batch, on all dp ranks together */
-    int64_t updates;                /* stop after so many, and prepare no more; 0: when the source is over */
+    int64_t updates;                /* stop after this many, and prepare no more; 0: when the source is over */
     int64_t epochs;                 /* over the source; 0: without end */
     uint64_t shuffle_seed;          /* of the reading order */
     int32_t shuffle;                /* read in an order shuffled by (seed, epoch), else in file order */
@@ -152,9 +152,10 @@ typedef struct ravel_feed_update {
     double phase_sec[RAVEL_FEED_PHASES]; /* of the batch on this rank */
     double prepare_sec;                  /* their sum, and what lies between them */
     double exposed_sec;                  /* how long ravel_feed_next waited for this update */
-    int64_t sent_bytes;   /* of the batch, by this rank, once for each receiver: samples, arrays, lengths, metadata */
-    int64_t needed_bytes; /* of those, the elements of samples and arrays that the receivers lack */
-    int64_t kept_bytes;   /* samples that stayed on this rank */
+    int64_t sent_bytes; /* of the batch, by this rank, once for each receiver: samples, arrays, lengths, metadata */
+    int64_t
+        needed_bytes; /* what had to move: every sample that changes its dp rank once, whatever cp, and shared arrays */
+    int64_t kept_bytes; /* samples that stayed on this rank */
 } ravel_feed_update;
 
 /* Collective. The next update; E_END, with nothing in err, when there are no more. What the last one gave is gone. */
@@ -253,7 +254,7 @@ typedef struct ravel_feed_stats {
     ravel_reader_stats reader;
 } ravel_feed_stats;
 RAVEL_API void ravel_feed_read_stats(const ravel_feed *feed, ravel_feed_stats *stats);
-/* The most bytes that stats.memory_bytes can come to, for batches of up to so many micro-steps, and samples and tokens on
+/* The most bytes that stats.memory_bytes can come to, for batches of up to this many micro-steps, and samples and tokens on
  * all ranks together; the reader's own memory and the plan's come on top. Known before anything is read. */
 RAVEL_API int64_t ravel_feed_bound(const ravel_feed *feed, int64_t micro_steps, int64_t samples, int64_t tokens);
 /* "read", "gather", ... */

@@ -57,6 +57,11 @@ typedef enum ravel_bad_rows {
 } ravel_bad_rows;
 #define RAVEL_BAD_ROWS_CHOICES "error|skip"
 
+/* Where each row begins is found by one scan of the file. A file FILE.rows beside it keeps the list, so that this happens
+ * once per machine; it is used as long as size and time of change of FILE are the same. */
+typedef enum ravel_row_index { RAVEL_INDEX_AUTO, RAVEL_INDEX_ALWAYS, RAVEL_INDEX_NEVER } ravel_row_index;
+#define RAVEL_INDEX_CHOICES "auto|always|never" /* auto: for files of 16 MiB and more */
+
 typedef struct ravel_source_options {
     size_t size;        /* sizeof(ravel_source_options), set by ravel_source_options_default */
     const char *data;   /* a JSON-lines file; or else: */
@@ -64,7 +69,7 @@ typedef struct ravel_source_options {
     int64_t vocab;      /* mock tokens are below this (0: 32000); a larger one in a file is bad (0: any) */
     const char *fields; /* more than the two: "advantages:f32:next,reward:f32:sample" */
     int32_t bos, eos;   /* token ids put before and after text; -1: none */
-    int64_t truncate;   /* cut samples to so many tokens; 0: never */
+    int64_t truncate;   /* longest sample in tokens, the rest is cut off; 0: never */
     int32_t bad_rows;   /* ravel_bad_rows */
     int32_t reserved;
     int64_t first_row, end_row;       /* only these rows, e.g. a training and an eval split; end 0: to the last */
@@ -72,7 +77,7 @@ typedef struct ravel_source_options {
     const char *tokenizer;            /* a model folder: text becomes its tokens; NULL: bytes are the tokens */
     const char *chat_format;          /* how conversations are written, a name; NULL: as the folder's template says */
     int32_t train_on;                 /* ravel_train_on: what is learnt of a conversation */
-    int32_t reserved_2;
+    int32_t index;                    /* ravel_row_index: whether FILE.rows is kept beside a JSON-lines file */
 } ravel_source_options;
 
 RAVEL_API void ravel_source_options_default(ravel_source_options *options);
@@ -80,7 +85,7 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
 
 /* Opens options.data or options.mock.
  *
- * JSON lines: the file is mapped and indexed once (8 bytes per line); blank lines are passed over; it must not be
+ * JSON lines: the file is mapped and indexed (8 bytes per row, see ravel_row_index); blank lines are passed over; it must not be
  * changed while it is open. A row is an object in one of these forms, whatever the others in the file are:
  *     {"input_ids": [..], "labels": [..]}         labels: the token, or -100 where it is not to be learnt
  *     {"input_ids": [..], "loss_mask": [..]}      0 or 1 (false or true) a token

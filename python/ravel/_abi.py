@@ -425,6 +425,11 @@ RAVEL_ROPE_LINEAR = 1
 RAVEL_ROPE_LLAMA3 = 2
 RAVEL_ROPE_OTHER = 3
 
+# ravel_row_index
+RAVEL_INDEX_AUTO = 0
+RAVEL_INDEX_ALWAYS = 1
+RAVEL_INDEX_NEVER = 2
+
 # ravel_sink_kind
 RAVEL_SINK_LOG = 0
 RAVEL_SINK_PROGRESS = 1
@@ -1393,7 +1398,7 @@ ravel_source_options._fields_ = [
     ("tokenizer", C.c_char_p),
     ("chat_format", C.c_char_p),
     ("train_on", C.c_int32),
-    ("reserved_2", C.c_int32),
+    ("index", C.c_int32),
 ]
 ravel_source_hooks._fields_ = [
     ("size", C.c_size_t),

@@ -12,7 +12,7 @@ static const ravel_option table[] = {
     {"prefetch", RAVEL_OPTION_I32, AT(prefetch), "4", 0, RAVEL__PREFETCH_MOST, NULL,
      "batches that are prepared in the background, ahead of use; 0: none"},
     {"samples", RAVEL_OPTION_I64, AT(samples), "256", 1, 1e12, NULL, "rows in a batch, on all dp ranks together"},
-    {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "stop after so many, 0: when the source is over"},
+    {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "stop after this many, 0: when the source is over"},
     {"epochs", RAVEL_OPTION_I64, AT(epochs), "0", 0, 1e9, NULL, "times through the source, 0: without end"},
     {"shuffle", RAVEL_OPTION_BOOL, AT(shuffle), "true", 0, 0, NULL, "read rows in a shuffled order, else as they are"},
     {"shuffle-seed", RAVEL_OPTION_U64, AT(shuffle_seed), "1", 0, 0, NULL, "seed of that order"},

@@ -30,10 +30,17 @@ ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t t
 
 /* ---- exchange ------------------------------------------------------------------------------------------- */
 
+/* What the plan makes this rank send: a sample that changes its data-parallel rank has to move once, however many
+ * context-parallel ranks share it. So each of them needs one part in cp of it. */
+static int64_t needed_bytes(const ravel_feed *feed) {
+    int64_t cp = feed->place.layout.cp;
+    return (feed->work.sizes.needed_bytes + cp - 1 - feed->place.at.cp) / cp;
+}
+
 ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     if (!feed->work.exchange) return RAVEL_OK;
     slot->update.sent_bytes += feed->work.sizes.sent_bytes;
-    slot->update.needed_bytes += feed->work.sizes.needed_bytes;
+    slot->update.needed_bytes += needed_bytes(feed);
     slot->update.kept_bytes += feed->work.sizes.kept_bytes;
     return ravel_exchange_run(feed->work.exchange, feed->place.dp, &feed->work.sendable, feed->work.result.at,
                               feed->work.scratch.at, &feed->work.arrived, err);

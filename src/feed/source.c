@@ -21,7 +21,8 @@ static const ravel_option table[] = {
      "), separated by commas"},
     {"bos", RAVEL_OPTION_I32, AT(bos), "-1", -1, 2147483647, NULL, "token before text, -1: none"},
     {"eos", RAVEL_OPTION_I32, AT(eos), "-1", -1, 2147483647, NULL, "token after text, -1: none"},
-    {"truncate", RAVEL_OPTION_I64, AT(truncate), "0", 0, 2147483648.0, NULL, "cut samples to so many tokens, 0: never"},
+    {"truncate", RAVEL_OPTION_I64, AT(truncate), "0", 0, 2147483648.0, NULL,
+     "cut samples to this many tokens, 0: never"},
     {"bad-rows", RAVEL_OPTION_ENUM, AT(bad_rows), "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
      "what to do with a row that cannot be used"},
     {"first-row", RAVEL_OPTION_I64, AT(first_row), "0", 0, 1e15, NULL, "use only the rows from this one on"},
@@ -32,6 +33,8 @@ static const ravel_option table[] = {
      "how conversations are written, such as chatml; without it, as the folder's chat template says"},
     {"train-on", RAVEL_OPTION_ENUM, AT(train_on), "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES,
      "what is learnt of a conversation: every answer, the last one, or every token"},
+    {"index", RAVEL_OPTION_ENUM, AT(index), "auto", 0, 0, RAVEL_INDEX_CHOICES,
+     "keep FILE.rows, the place of every row, beside the data; auto: for files of 16 MiB and more"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 #undef AT

@@ -1,12 +1,10 @@
-/* JSON lines: the file is mapped, and one pass notes where each line that is not blank begins.
- *
- *     file     {"text": ...}\n \n {"text": ...}\n {"text": ...}
- *     begins   ^                  ^               ^
+/* JSON lines: the file is mapped, and its index (line_index.h) says where each row begins.
  *
  * A line ends at its newline, which is looked for again when it is read; its number is counted only for a sentence. */
 #include "feed/jsonl_row.h"
 
 #include "base/file.h"
+#include "feed/line_index.h"
 #include "io/foreign.h"
 
 #include <inttypes.h>
@@ -18,8 +16,7 @@ typedef struct jsonl_source {
     ravel__map map;
     char *path;
     size_t path_bytes;
-    int64_t *begins; /* [rows] */
-    int64_t rows;
+    ravel__line_index index;
     ravel__row_rules rules;
     ravel_tokenizer *tokenizer; /* NULL: text is bytes */
     ravel_error no_format;      /* why conversations cannot be written */
@@ -30,42 +27,18 @@ static const char *line_end(const char *at, const char *end) {
     return newline ? newline : end;
 }
 
-static int is_blank(const char *at, const char *end) {
-    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
-    return at == end;
-}
-
-/* Where the first line begins: after a byte-order mark. */
-static const char *first_line(const ravel__map *map) {
-    const char *data = map->data;
-    return map->bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? data + 3 : data;
-}
-
-/* Counts the rows, at most `most`, and notes them where `begins` is not NULL. */
-static int64_t scan(const ravel__map *map, int64_t *begins, int64_t most) {
-    const char *data = map->data, *end = data + map->bytes;
-    int64_t rows = 0;
-    if (map->bytes == 0) return 0;
-    for (const char *at = first_line(map), *next; at < end && rows < most; at = next + 1) {
-        next = line_end(at, end);
-        if (is_blank(at, next)) continue;
-        if (begins) begins[rows] = at - data;
-        rows++;
-    }
-    return rows;
-}
-
 static int64_t line_number(const jsonl_source *s, int64_t row) {
     const char *data = s->map.data;
     int64_t number = 1;
-    for (const char *at = data; (at = line_end(at, data + s->begins[row])) < data + s->begins[row]; at++) number++;
+    for (const char *at = data; (at = line_end(at, data + s->index.begins[row])) < data + s->index.begins[row]; at++)
+        number++;
     return number;
 }
 
 static ravel_status jsonl_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                                ravel_error *err) {
     const jsonl_source *s = (const jsonl_source *)source;
-    const char *data = s->map.data, *at = data + s->begins[row];
+    const char *data = s->map.data, *at = data + s->index.begins[row];
     size_t bytes = (size_t)(line_end(at, data + s->map.bytes) - at);
     ravel_status status = ravel__row_read(at, bytes, &s->rules, scratch, collector, err);
     if (status) ravel_error_prefix(err, "%s:%" PRId64, s->path, line_number(s, row));
@@ -86,21 +59,11 @@ static void jsonl_close(ravel_source *source) {
     ravel__map_close(&s->map);
     ravel_tokenizer_free(s->tokenizer);
     ravel__release(source->allocator, s->path, s->path_bytes);
-    ravel__release(source->allocator, s->begins, (size_t)s->rows * sizeof *s->begins);
+    ravel__line_index_close(&s->index, source->allocator);
 }
 
 static const ravel__source_kind jsonl_kind = {
     "jsonl", sizeof(ravel__row_scratch), jsonl_read, jsonl_scratch_free, jsonl_close, jsonl_where};
-
-static ravel_status build_index(jsonl_source *s, ravel_error *err) {
-    int64_t rows = scan(&s->map, NULL, INT64_MAX);
-    if (rows == 0) return ravel_error_set(err, RAVEL_E_DATA, "%s: the file has no rows", s->path);
-    s->begins = ravel__calloc(s->base.allocator, (size_t)rows, sizeof *s->begins);
-    if (!s->begins) return ravel__no_memory(err, (size_t)rows * sizeof *s->begins, "the index of a JSON-lines file");
-    s->rows = rows;
-    (void)scan(&s->map, s->begins, rows);
-    return RAVEL_OK;
-}
 
 /* A template that is not known is an error only of rows that are conversations. */
 static ravel_status open_tokenizer(jsonl_source *s, const ravel_source_options *options, ravel_error *err) {
@@ -131,9 +94,10 @@ static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *opti
     ravel_status status = ravel__map_open(options->data, &s->map, err);
     size_t first = s->map.bytes < RAVEL__FOREIGN_BYTES ? s->map.bytes : RAVEL__FOREIGN_BYTES;
     if (!status) status = ravel__foreign_check(options->data, s->map.data, first, 0, err);
-    if (!status) status = build_index(s, err);
+    if (!status)
+        status = ravel__line_index_open(&s->index, options->data, &s->map, options->index, s->base.allocator, err);
     if (!status) status = open_tokenizer(s, options, err);
-    return status ? status : ravel__source_range(&s->base, s->rows, options, err);
+    return status ? status : ravel__source_range(&s->base, s->index.rows, options, err);
 }
 
 ravel_status ravel__source_open_jsonl(const ravel_source_options *options, const ravel_field *fields,

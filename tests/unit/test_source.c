@@ -1,6 +1,8 @@
 /* The order of reading, cursors, and every kind of source. */
 #include "tests/unit/check.h"
 
+#include "feed/line_index.h"
+
 #include "base/memory.h"
 #include "base/rng.h"
 
@@ -493,4 +495,69 @@ TEST(source_over_samples_gives_them_back) {
     CHECK(((const double *)s->ragged.fields[2].data)[0] == 10 && ((const double *)s->ragged.fields[2].data)[5] == 1);
     ravel_reader_free(reader);
     ravel_source_free(source);
+}
+
+/* ---- the index beside the data -------------------------------------------------------------------------- */
+
+/* Opens the index of a file: 1 where it had to scan, 0 where it did not, -1 where it is wrong. */
+static int index_made(const char *path, int32_t keep, int64_t rows, int64_t last) {
+    ravel__map data;
+    ravel__line_index index;
+    if (ravel__map_open(path, &data, NULL)) return -1;
+    ravel_status status = ravel__line_index_open(&index, path, &data, keep, NULL, NULL);
+    int good = !status && index.rows == rows && index.begins[rows - 1] == last, made = index.made;
+    ravel__line_index_close(&index, NULL);
+    ravel__map_close(&data);
+    return good ? made : -1;
+}
+
+static void write_text(const char *path, const char *mode, const char *text) {
+    FILE *f = fopen(path, mode);
+    CHECK(f != NULL);
+    if (f) CHECK(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+TEST(source_index_is_made_once_and_anew_when_the_data_changes) {
+    char path[64], rows[80];
+    temporary_file("{\"a\":1}\n\n{\"a\":2}\n", path, sizeof path);
+    (void)snprintf(rows, sizeof rows, "%s.rows", path);
+    CHECK_EQ(index_made(path, RAVEL_INDEX_AUTO, 2, 9), 1); /* a small file: none is kept */
+    CHECK(access(rows, F_OK) != 0);
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 2, 9), 1);
+    CHECK(access(rows, F_OK) == 0);
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 2, 9), 0);
+    CHECK_EQ(index_made(path, RAVEL_INDEX_NEVER, 2, 9), 1);
+    write_text(path, "a", "{\"a\":3}\n"); /* another size */
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 3, 17), 1);
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 3, 17), 0);
+    (void)usleep(20000);
+    write_text(path, "w", "{\"a\":1}\n{\"aaaaaa\":22222}\n"); /* the same size at another time */
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 2, 8), 1);
+    write_text(rows, "r+", "x"); /* a broken index */
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 2, 8), 1);
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 2, 8), 0);
+    (void)unlink(rows);
+    (void)unlink(path);
+}
+
+/* Every word of an index that is changed makes it a bad one; none of them is believed. */
+TEST(source_index_survives_any_change) {
+    char path[64], rows[80];
+    int64_t words[10], bad[10], count = 0;
+    temporary_file("{\"a\":1}\n{\"a\":2}\n{\"a\":3}\n", path, sizeof path);
+    (void)snprintf(rows, sizeof rows, "%s.rows", path);
+    CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 3, 16), 1);
+    FILE *f = fopen(rows, "rb");
+    CHECK(f && fread(words, sizeof *words, 10, f) == 10);
+    if (f) (void)fclose(f);
+    CHECK(ravel__line_index_valid(words, 10, words[2], words[3], words[4], &count) && count == 3);
+    for (int i = 0; i < 10; i++)
+        for (int bit = 0; bit < 64; bit += 7) {
+            memcpy(bad, words, sizeof bad);
+            bad[i] ^= (int64_t)(UINT64_C(1) << bit);
+            CHECK(!ravel__line_index_valid(bad, 10, words[2], words[3], words[4], &count));
+        }
+    for (size_t n = 0; n < 10; n++) CHECK(!ravel__line_index_valid(words, n, words[2], words[3], words[4], &count));
+    (void)unlink(rows);
+    (void)unlink(path);
 }

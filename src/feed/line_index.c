@@ -1,0 +1,162 @@
+#include "feed/line_index.h"
+
+#include "base/assert.h"
+#include "base/hash.h"
+#include "base/memory.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- scanning ------------------------------------------------------------------------------------------- */
+
+static const char *line_end(const char *at, const char *end) {
+    const char *newline = memchr(at, '\n', (size_t)(end - at));
+    return newline ? newline : end;
+}
+
+static int is_blank(const char *at, const char *end) {
+    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
+    return at == end;
+}
+
+static ravel_status push(ravel__line_index *x, int64_t begin, const ravel_allocator *allocator, ravel_error *err) {
+    if (x->rows == x->own_room) {
+        int64_t room = x->own_room ? 2 * x->own_room : 1024;
+        size_t before = (size_t)x->own_room * sizeof *x->own, bytes = (size_t)room * sizeof *x->own;
+        int64_t *grown = ravel__resize(allocator, x->own, before, bytes);
+        if (!grown) return ravel__no_memory(err, bytes, "the index of a JSON-lines file");
+        x->own = grown;
+        x->own_room = room;
+    }
+    RAVEL_ASSERT(x->rows == 0 || begin > x->own[x->rows - 1]);
+    x->own[x->rows++] = begin;
+    return RAVEL_OK;
+}
+
+/* One pass; the first line begins after a byte-order mark. */
+static ravel_status scan(ravel__line_index *x, const ravel__map *map, const ravel_allocator *allocator,
+                         ravel_error *err) {
+    const char *data = map->data, *end = data + map->bytes, *at = data;
+    ravel_status status = RAVEL_OK;
+    x->made = 1;
+    if (map->bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0) at += 3;
+    for (const char *next; at < end && !status; at = next + 1) {
+        next = line_end(at, end);
+        if (!is_blank(at, next)) status = push(x, at - data, allocator, err);
+    }
+    x->begins = x->own;
+    return status;
+}
+
+/* ---- the file beside it --------------------------------------------------------------------------------- */
+
+enum { MAGIC, VERSION, SIZE, SECONDS, NANOSECONDS, ROWS };
+_Static_assert(ROWS + 1 == RAVEL__INDEX_HEAD, "words before the rows");
+
+static int64_t magic(void) {
+    int64_t word;
+    memcpy(&word, "RAVELROW", sizeof word);
+    return word;
+}
+
+static int64_t checksum(const int64_t *words, size_t count) {
+    ravel__hash h = ravel__hash_begin(0x526f7773);
+    ravel__hash_i64s(&h, words, count);
+    return (int64_t)ravel__hash_end(h);
+}
+
+int ravel__line_index_valid(const int64_t *words, size_t count, int64_t size, int64_t seconds, int64_t nanoseconds,
+                            int64_t *rows) {
+    if (count < RAVEL__INDEX_HEAD + 2 || words[MAGIC] != magic() || words[VERSION] != 1 || words[SIZE] != size ||
+        words[SECONDS] != seconds || words[NANOSECONDS] != nanoseconds ||
+        words[ROWS] != (int64_t)(count - RAVEL__INDEX_HEAD - 1) || checksum(words, count - 1) != words[count - 1])
+        return 0;
+    const int64_t *begins = words + RAVEL__INDEX_HEAD;
+    for (int64_t i = 0; i < words[ROWS]; i++)
+        if (begins[i] < 0 || begins[i] >= size || (i && begins[i] <= begins[i - 1])) return 0;
+    *rows = words[ROWS];
+    return 1;
+}
+
+static int load(ravel__line_index *x, const char *name, const struct stat *info) {
+    ravel__map file;
+    if (ravel__map_open(name, &file, NULL)) return 0;
+    if (file.bytes % sizeof(int64_t) == 0 &&
+        ravel__line_index_valid(file.data, file.bytes / sizeof(int64_t), (int64_t)info->st_size,
+                                (int64_t)info->st_mtim.tv_sec, (int64_t)info->st_mtim.tv_nsec, &x->rows)) {
+        x->file = file;
+        x->begins = (const int64_t *)file.data + RAVEL__INDEX_HEAD;
+        return 1;
+    }
+    ravel__map_close(&file);
+    return 0;
+}
+
+/* Nothing depends on the file: where it cannot be written, the next process scans again. */
+static void save(const ravel__line_index *x, const char *name, const struct stat *info,
+                 const ravel_allocator *allocator) {
+    size_t count = RAVEL__INDEX_HEAD + (size_t)x->rows + 1, bytes = count * sizeof(int64_t);
+    int64_t *words = ravel__alloc(allocator, bytes);
+    if (!words) return;
+    words[MAGIC] = magic();
+    words[VERSION] = 1;
+    words[SIZE] = (int64_t)info->st_size;
+    words[SECONDS] = (int64_t)info->st_mtim.tv_sec;
+    words[NANOSECONDS] = (int64_t)info->st_mtim.tv_nsec;
+    words[ROWS] = x->rows;
+    memcpy(words + RAVEL__INDEX_HEAD, x->begins, (size_t)x->rows * sizeof *words);
+    words[count - 1] = checksum(words, count - 1);
+    ravel__writing w = {.fd = -1};
+    ravel_status status = ravel__writing_open(&w, name, 1, allocator, NULL);
+    if (!status) status = ravel__writing_put(&w, 0, words, bytes, NULL);
+    if (!status) (void)ravel__writing_commit(&w, 0, NULL);
+    ravel__writing_discard(&w);
+    ravel__release(allocator, words, bytes);
+}
+
+/* A lock on the data, for as long as one process scans; given up after a minute, since the index is only a saving. */
+static int lock(const char *path) {
+    const struct timespec pause = {0, 20000000};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    for (int i = 0; fd >= 0 && i < 3000 && flock(fd, LOCK_EX | LOCK_NB) != 0; i++) (void)nanosleep(&pause, NULL);
+    return fd;
+}
+
+static ravel_status find(ravel__line_index *x, const char *path, const ravel__map *data,
+                         const ravel_allocator *allocator, ravel_error *err) {
+    char name[4200];
+    struct stat info;
+    int named = snprintf(name, sizeof name, "%s.rows", path) < (int)sizeof name;
+    if (!named || stat(path, &info) != 0 || (size_t)info.st_size != data->bytes) return scan(x, data, allocator, err);
+    if (load(x, name, &info)) return RAVEL_OK;
+    int fd = lock(path);
+    if (load(x, name, &info)) { /* another process has made it meanwhile */
+        if (fd >= 0) (void)close(fd);
+        return RAVEL_OK;
+    }
+    ravel_status status = scan(x, data, allocator, err);
+    if (!status && x->rows) save(x, name, &info, allocator);
+    if (fd >= 0) (void)close(fd);
+    return status;
+}
+
+ravel_status ravel__line_index_open(ravel__line_index *index, const char *path, const ravel__map *data, int32_t keep,
+                                    const ravel_allocator *allocator, ravel_error *err) {
+    memset(index, 0, sizeof *index);
+    int kept = keep == RAVEL_INDEX_ALWAYS || (keep == RAVEL_INDEX_AUTO && data->bytes >= RAVEL__INDEX_FROM);
+    ravel_status status = kept ? find(index, path, data, allocator, err) : scan(index, data, allocator, err);
+    if (!status && index->rows == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s: the file has no rows", path);
+    return status;
+}
+
+void ravel__line_index_close(ravel__line_index *index, const ravel_allocator *allocator) {
+    ravel__map_close(&index->file);
+    ravel__release(allocator, index->own, (size_t)index->own_room * sizeof *index->own);
+    index->begins = index->own = NULL;
+    index->rows = index->own_room = 0;
+}

@@ -1,0 +1,40 @@
+/* Where each row of a JSON-lines file begins, found once per machine: the list is kept in a file beside the data.
+ *
+ *     train.jsonl            {"text": ...}\n \n {"text": ...}\n {"text": ...}
+ *     begins                 ^                  ^               ^                blank lines are no rows
+ *     train.jsonl.rows       int64_t words, little-endian:
+ *                            magic "RAVELROW" | version 1 | size of the data | its time of change: seconds, nanoseconds |
+ *                            rows R | R times begin | checksum of all words before it
+ *
+ * The file is used only where the size and the time of change are the data's, the checksum holds, and the begins rise and
+ * lie inside the data; otherwise the data is scanned and the file made anew. Processes of one machine take a lock on the
+ * data meanwhile, so that one scans and the others wait for its result. A folder that cannot be written to costs only the
+ * scan. Small files (below RAVEL__INDEX_FROM) are scanned each time: that is faster than looking. */
+#ifndef RAVEL_FEED_LINE_INDEX_H
+#define RAVEL_FEED_LINE_INDEX_H
+
+#include "base/file.h"
+
+#include <ravel/source.h>
+
+enum { RAVEL__INDEX_FROM = 16 << 20, RAVEL__INDEX_HEAD = 6 };
+
+typedef struct ravel__line_index {
+    const int64_t *begins; /* [rows] */
+    int64_t rows;
+    ravel__map file; /* what begins point into; or */
+    int64_t *own;    /* memory of the allocator's, [own_room] */
+    int64_t own_room;
+    int made; /* this call scanned the data */
+} ravel__line_index;
+
+/* `keep`: ravel_row_index. E_DATA where there is no row. */
+ravel_status ravel__line_index_open(ravel__line_index *index, const char *path, const ravel__map *data, int32_t keep,
+                                    const ravel_allocator *allocator, ravel_error *err);
+void ravel__line_index_close(ravel__line_index *index, const ravel_allocator *allocator);
+
+/* Whether these words are a good index of data with this size and time of change; *rows is set where they are. */
+int ravel__line_index_valid(const int64_t *words, size_t count, int64_t size, int64_t seconds, int64_t nanoseconds,
+                            int64_t *rows);
+
+#endif
