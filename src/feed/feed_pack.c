@@ -33,7 +33,7 @@ ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t t
 /* What the plan makes this rank send: a sample that changes its data-parallel rank has to move once, however many
  * context-parallel ranks share it. So each of them needs one part in cp of it. */
 static int64_t needed_bytes(const ravel_feed *feed) {
-    int64_t cp = feed->place.layout.cp;
+    int64_t cp = feed->thd.cp;
     return (feed->work.sizes.needed_bytes + cp - 1 - feed->place.at.cp) / cp;
 }
 
