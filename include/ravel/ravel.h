@@ -3,6 +3,7 @@
  *     base, options, json, dtype, module  status and errors, memory, option tables, element types, loaded modules
  *     shape                               a transformer's sizes
  *     device                              where memory is: host, pinned, CUDA; streams, events, sharing
+ *     slab                                tensors in one packed buffer, cast and hashed on the way
  *     plan, report                        lengths in, plan out; a plan as JSON, CSV, page or picture
  *     batch, weights                      packed arrays and exact loss weights
  *     comm, mesh                          ranks
@@ -40,6 +41,7 @@
 #include <ravel/report.h>
 #include <ravel/safetensors.h>
 #include <ravel/shape.h>
+#include <ravel/slab.h>
 #include <ravel/source.h>
 #include <ravel/tokenizer.h>
 #include <ravel/weights.h>

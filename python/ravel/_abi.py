@@ -807,6 +807,10 @@ class ravel_safetensors_options(C.Structure):
     pass
 
 
+class ravel_slab_tensor(C.Structure):
+    pass
+
+
 ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
 ravel_module_fn = C.CFUNCTYPE(None)
 ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error))
@@ -1741,6 +1745,13 @@ ravel_safetensors_options._fields_ = [
     ("reserved", C.c_int32),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
+ravel_slab_tensor._fields_ = [
+    ("data", C.c_void_p),
+    ("count", C.c_int64),
+    ("dtype", C.c_int32),
+    ("packed", C.c_int32),
+    ("scale", C.c_double),
+]
 
 FUNCTIONS = {
     "ravel_agree": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
@@ -2121,6 +2132,14 @@ FUNCTIONS = {
     "ravel_shared_fd": (C.c_int, [C.c_void_p]),
     "ravel_shared_free": (None, [C.c_void_p]),
     "ravel_shared_import": (C.c_int, [C.c_void_p, C.c_int, C.c_size_t, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_slab_blocks": (C.c_int64, [C.c_void_p]),
+    "ravel_slab_bytes": (C.c_int64, [C.c_void_p]),
+    "ravel_slab_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_slab_tensor), C.c_int64, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_slab_free": (None, [C.c_void_p]),
+    "ravel_slab_hash": (C.c_int, [C.c_void_p, C.c_int64, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_slab_offset": (C.c_int64, [C.c_void_p, C.c_int64]),
+    "ravel_slab_pack": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_slab_unpack": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_source_callbacks": (C.c_int, [C.POINTER(ravel_source_hooks), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_source_count": (C.c_int64, [C.c_void_p]),
     "ravel_source_field_count": (C.c_int32, [C.c_void_p]),
@@ -2259,4 +2278,5 @@ STRUCTS = [
     ravel_pull_rehearsal,
     ravel_safetensor,
     ravel_safetensors_options,
+    ravel_slab_tensor,
 ]

@@ -204,7 +204,7 @@ static void book_run(void *user, int64_t begin, const ravel__run *run, int64_t a
 static ravel_status move_on_device(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
                                    const void *from, size_t each, void *to, int scatter, const ravel_place *place,
                                    ravel_error *err) {
-    const ravel__book_room room = {.tracks = 1, .runs = 2 * slots};
+    const ravel__book_room room = {.tracks = 1, .runs = ravel__runs_most(cp, rank, slots)};
     const ravel__track track = {.kind = RAVEL_FIELD_TOKEN, .element = 1, .width = (int64_t)each, .each = each};
     ravel__book book;
     ravel_status status = ravel__book_open(&book, &room, err);

@@ -14,7 +14,7 @@ static size_t up16(size_t bytes) {
 ravel_status ravel__book_open(ravel__book *b, const ravel__book_room *room, ravel_error *err) {
     size_t tracks = up16((size_t)room->tracks * sizeof *b->tracks), runs = up16((size_t)room->runs * sizeof *b->runs);
     size_t samples = up16((size_t)room->sequences * sizeof *b->samples);
-    size_t values = up16((size_t)room->runs * sizeof *b->values);
+    size_t values = up16((size_t)room->values * sizeof *b->values);
     /* every list begins at a multiple of 16 */
     size_t lists = (size_t)room->list_words * sizeof(int32_t) + (size_t)room->tracks * 16;
     memset(b, 0, sizeof *b);
@@ -99,7 +99,8 @@ ravel_status ravel__book_launch(ravel__book *b, ravel_stream *stream, ravel_erro
     for (int32_t i = 0; i < b->head->tracks; i++) {
         ravel__row_track *t = &b->tracks[i];
         t->first_tile = (int32_t)tiles;
-        tiles += (t->positions * t->units + RAVEL__ROW_TILE - 1) / RAVEL__ROW_TILE;
+        t->items = t->positions * t->units >= RAVEL__ROW_MANY_UNITS ? RAVEL__ROW_ITEMS : RAVEL__ROW_FEW;
+        tiles += ravel__row_tiles(t);
         if (tiles > INT32_MAX)
             return ravel_error_set(err, RAVEL_E_OVERFLOW,
                                    "a micro-batch of more than 2^31 tiles: use a smaller budget");

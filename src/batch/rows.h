@@ -14,14 +14,19 @@ typedef struct ravel__book {
     ravel__row_track *tracks;
     ravel__row_run *runs;
     int32_t *samples; /* [sequences] */
-    double *values;   /* [runs] */
+    double *values;   /* [runs], where there is room for them */
     char *lists;      /* what ravel__book_list hands out */
     int64_t positions;
 } ravel__book;
 
 typedef struct ravel__book_room {
-    int64_t tracks, runs, sequences, list_words;
+    int64_t tracks, runs, sequences, values, list_words;
 } ravel__book_room;
+
+/* The most runs that sequences can have. */
+static inline int64_t ravel__runs_most(const ravel_cp *cp, int32_t rank, int64_t sequences) {
+    return rank >= 0 && cp->ranks > 1 && cp->kind == RAVEL_CP_ZIGZAG ? 2 * sequences : sequences;
+}
 
 /* E_MEMORY, or a block with room for so much and nothing in it. */
 ravel_status ravel__book_open(ravel__book *book, const ravel__book_room *room, ravel_error *err);

@@ -103,7 +103,9 @@ static void book_stop(void *user, const stop *s) {
 }
 
 static ravel_status unpack_device(const walking *w, const unpacking *u, ravel_error *err) {
-    const ravel__book_room room = {.tracks = 1, .runs = 2 * w->thd.sequences, .sequences = w->thd.sequences};
+    const ravel__book_room room = {.tracks = 1,
+                                   .runs = ravel__runs_most(&w->cp, w->options.cp_rank, w->thd.sequences),
+                                   .sequences = w->thd.sequences};
     ravel__book book;
     ravel_status status = ravel__book_open(&book, &room, err);
     if (status) return status;

@@ -81,9 +81,10 @@ static void keep_lists(const packing *p) {
 ravel_status ravel__thd_pack_device(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                                     const ravel_thd *thd, ravel_error *err) {
     packing p = {.ragged = ragged, .bin = bin, .options = options};
+    const ravel_cp cp = ravel__thd_cp(options);
     p.thd = thd;
     const ravel__book_room room = {.tracks = ragged->field_count + 7,
-                                   .runs = 2 * thd->sequences,
+                                   .runs = ravel__runs_most(&cp, options->cp_rank, thd->sequences),
                                    .sequences = thd->sequences,
                                    .list_words = 3 * thd->sequences + 2};
     ravel_status status = ravel__book_open(&p.book, &room, err);

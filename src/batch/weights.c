@@ -267,7 +267,7 @@ static ravel_status fill_host(const weighing *w, const recipe *r, int32_t dtype,
 /* One launch: a run per sample, with its value. */
 static ravel_status fill_device(const weighing *w, const recipe *r, int32_t dtype, void *weights,
                                 const ravel_place *place, ravel_error *err) {
-    const ravel__book_room room = {.tracks = 1, .runs = w->count};
+    const ravel__book_room room = {.tracks = 1, .runs = w->count, .values = w->count};
     weighed one = {0};
     ravel__book book;
     ravel_status status = ravel__book_open(&book, &room, err);

@@ -201,7 +201,7 @@ __device__ __forceinline__ uint32_t f16_bits(uint32_t x) {
 __device__ __forceinline__ uint32_t f8_bits(uint32_t x, float scale) {
     float value = __uint_as_float(x) * scale;
     uint32_t code = __nv_cvt_float_to_fp8(value, __NV_NOSAT, __NV_E4M3) & 0x7f;
-    return code | (__float_as_uint(value) >> 24 & 0x80);
+    return code | (x >> 24 & 0x80); /* of x: the product of a NaN has lost its sign */
 }
 
 /* Bytes of a tensor's element and of its packed form. */

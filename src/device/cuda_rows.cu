@@ -1,6 +1,6 @@
 /* Rows on the device: one launch for all arrays of a micro-batch.
  *
- * A CTA does one tile: RAVEL__ROW_TILE units of one track's packed side, eight per thread, 256 apart, so that a warp's
+ * A CTA does one tile: 2,048 units of one track's packed side (512 where there are few), eight per thread, 256 apart, so that a warp's
  * loads and stores lie side by side. It finds its track (a few comparisons), then the first and the last run of the tile
  * (two binary searches), and every unit looks for its run between those two: mostly there is one.
  *
@@ -33,7 +33,7 @@ struct Job {
 /* The units of a tile that this thread does: `first` + i * RAVEL__ROW_THREADS, and the runs that they can be in. */
 struct Tile {
     int64_t first_unit; /* of the tile */
-    int64_t units;      /* of the whole track */
+    int64_t units;      /* where it ends: with the tile, or with the track */
     int64_t position;   /* of first_unit */
     uint32_t rest;      /* units of that position before first_unit */
     int32_t low, high;  /* runs */
@@ -41,15 +41,15 @@ struct Tile {
 
 __device__ Tile make_tile(const Job &job, const ravel__row_track &t) {
     Tile tile;
-    tile.first_unit = (int64_t)(blockIdx.x - t.first_tile) * RAVEL__ROW_TILE;
-    tile.units = t.positions * t.units;
+    const int64_t size = t.items * RAVEL__ROW_THREADS, all = t.positions * t.units;
+    tile.first_unit = (blockIdx.x - t.first_tile) * size;
+    tile.units = tile.first_unit + size < all ? tile.first_unit + size : all;
     tile.position = t.units == 1 ? tile.first_unit : tile.first_unit / t.units;
     tile.rest = (uint32_t)(tile.first_unit - tile.position * t.units);
     tile.low = tile.high = 0;
     if (job.head->runs > 1 && t.kind != RAVEL__ROW_SAMPLE && t.kind != RAVEL__ROW_COPY) {
-        int64_t last = tile.first_unit + RAVEL__ROW_TILE < tile.units ? tile.first_unit + RAVEL__ROW_TILE : tile.units;
         tile.low = ravel__row_find(job.runs(), 0, job.head->runs - 1, tile.position);
-        tile.high = ravel__row_find(job.runs(), tile.low, job.head->runs - 1, (last - 1) / t.units);
+        tile.high = ravel__row_find(job.runs(), tile.low, job.head->runs - 1, (tile.units - 1) / t.units);
     }
     return tile;
 }
@@ -156,7 +156,7 @@ __device__ void do_tile(const Job &job) {
     }
 }
 
-/* The block in the launch's own parameters, in two sizes: a small launch should stay small. */
+/* The block in the launch's own parameters, in four sizes: launching costs time by size. */
 template <int BYTES> struct Block { alignas(16) char bytes[BYTES]; };
 
 template <int BYTES>
@@ -204,7 +204,9 @@ int ravel__cuda_rows(const ravel__rows *rows, void *stream) {
         rows_in_memory<<<head->tiles, RAVEL__ROW_THREADS, 0, s>>>(rows->device_side);
         return (int)cudaGetLastError();
     }
-    return head->bytes <= 3072 ? launch_with<3072>(head, s) : launch_with<RAVEL__ROWS_IN_LAUNCH>(head, s);
+    if (head->bytes <= 3 << 10) return launch_with<3 << 10>(head, s);
+    if (head->bytes <= 7 << 10) return launch_with<7 << 10>(head, s);
+    return head->bytes <= 14 << 10 ? launch_with<14 << 10>(head, s) : launch_with<RAVEL__ROWS_IN_LAUNCH>(head, s);
 }
 
 int ravel__cuda_count_mask(const ravel__mask_job *job, void *stream) {

@@ -198,7 +198,18 @@ static int host_count_mask(void *inside, const ravel__mask_job *job, void *strea
     return 0;
 }
 
-/* hash and cast: refit has its own way on the host. */
+static int host_hash(void *inside, const ravel__hash_job *job, void *stream) {
+    (void)inside, (void)stream;
+    ravel__host_hash(job);
+    return 0;
+}
+
+static int host_cast(void *inside, const ravel__cast_job *job, void *stream) {
+    (void)inside, (void)stream;
+    ravel__host_cast(job);
+    return 0;
+}
+
 const ravel__driver ravel__host_driver = {
     .version = RAVEL__DRIVER_VERSION,
     .bytes = sizeof(ravel__driver),
@@ -228,4 +239,6 @@ const ravel__driver ravel__host_driver = {
     .give_back = host_give_back,
     .rows = host_rows,
     .count_mask = host_count_mask,
+    .hash = host_hash,
+    .cast = host_cast,
 };

@@ -13,7 +13,7 @@
  *     positions   |  run 0      |  run 1  |  run 2       |          run: sample, where it begins in the store,
  *     track 0     | - - - - - - - - - - - - - - - - - - -|               which of its tokens stand here
  *     track 1     | - - - - - - - - - - - - - - - - - - -|          track: one array, what its elements belong to
- *                   tile      tile      tile                        tile: RAVEL__ROW_TILE units of a track, one CTA
+ *                   tile      tile      tile                        tile: so many units of a track, one CTA
  *
  * The host writes runs and tracks into one block of bytes. Host and device find an element by the same inline functions
  * below, so they cannot differ. */
@@ -33,8 +33,9 @@
 
 enum {
     RAVEL__ROW_THREADS = 256,
-    RAVEL__ROW_ITEMS = 8, /* units of a thread */
-    RAVEL__ROW_TILE = RAVEL__ROW_THREADS * RAVEL__ROW_ITEMS
+    RAVEL__ROW_ITEMS = 8,           /* units of a thread where there is much to do */
+    RAVEL__ROW_FEW = 2,             /* ... and where a tile of that size would leave most of the device idle */
+    RAVEL__ROW_MANY_UNITS = 1 << 20 /* what is much */
 };
 
 typedef enum ravel__row_kind {
@@ -78,7 +79,8 @@ typedef struct ravel__row_track {
     int32_t units;         /* of one position */
     int32_t mask_kind;     /* ROW_WEIGHT: ravel_field_kind and element size of the mask */
     int32_t mask_bytes;
-    int64_t reserved; /* so that the size is a multiple of 16 */
+    int32_t items;    /* units of a thread: a tile is RAVEL__ROW_THREADS times that */
+    int32_t reserved; /* so that the size is a multiple of 16 */
 } ravel__row_track;
 
 /* The block: this, then tracks, runs, samples [sequences], values [runs], and what ROW_COPY needs. */
@@ -96,6 +98,11 @@ typedef struct ravel__rows {
 
 /* Blocks up to this size travel with the launch. */
 enum { RAVEL__ROWS_IN_LAUNCH = 31 * 1024 };
+
+static inline int64_t ravel__row_tiles(const ravel__row_track *t) {
+    int64_t tile = (int64_t)RAVEL__ROW_THREADS * t->items;
+    return (t->positions * t->units + tile - 1) / tile;
+}
 
 RAVEL__BOTH static inline int64_t ravel__row_token(const ravel__row_run *r, int64_t k) {
     return r->first + k * r->step - r->lead;

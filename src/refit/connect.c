@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #include "refit/frame.h"
 
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <ravel/dtype.h>
 

@@ -2,7 +2,7 @@
 #include "refit/hello.h"
 
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/manifest.h"
 
 #include <stddef.h>

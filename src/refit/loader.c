@@ -4,7 +4,7 @@
 #include "refit/session.h"
 
 #include "base/clock.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <string.h>
 

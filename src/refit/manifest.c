@@ -1,7 +1,7 @@
 #include "refit/manifest.h"
 
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 static const unsigned char magic[4] = {'R', 'V', 'L', 'M'};
 

@@ -1,6 +1,6 @@
 #include "refit/names.h"
 
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <string.h>
 

@@ -8,7 +8,7 @@
 #include "refit/session.h"
 
 #include "base/clock.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "comm/machine.h"
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/dial.h"
 #include "refit/workers.h"
 

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "comm/machine.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <string.h>
 #include <sys/random.h>

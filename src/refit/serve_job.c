@@ -2,7 +2,7 @@
 
 #include "base/assert.h"
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/frame.h"
 
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "refit/stage.h"
 
 #include "base/assert.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 #include "refit/store.h"
 
 #include "base/assert.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/workers.h"
 
 #include <stdatomic.h>

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include <string.h>
 

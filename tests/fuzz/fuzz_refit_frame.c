@@ -2,7 +2,7 @@
  * with the right checksum put in: whatever is then accepted must lie inside of the bytes, and every payload is read to
  * its end. */
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/frame.h"
 
 #include <ravel/dtype.h>

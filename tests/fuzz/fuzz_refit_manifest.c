@@ -2,7 +2,7 @@
  * into a catalog and a plan, with the same manifest on both sides: neither may take more memory than a fixed multiple of
  * the input, or lose its way. */
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/plan.h"
 
 #include <stdlib.h>

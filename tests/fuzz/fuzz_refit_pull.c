@@ -1,7 +1,7 @@
 /* What trainers and generators read of each other, on any bytes: the directory (also with the right checksum put in, and
  * then planned from), and the bodies of PULL, VERSIONS, HASHES, FAILED and REPORT. The first byte says which. */
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/pull_plan.h"
 #include "refit/pull_wire.h"
 

@@ -1,6 +1,6 @@
 /* The device's test bodies on CUDA, and its kernels against the host's functions. `make test-gpu` on a machine with a GPU. */
 #include "device/handle.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "tests/unit/batch_device_body.h"
 #include "tests/unit/check.h"
 #include "tests/unit/device_body.h"

@@ -1,9 +1,5 @@
 #include "stub_driver.h"
 
-#include "refit/checksum.h"
-
-#include <ravel/dtype.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,34 +106,6 @@ static operation *push(void *stream, int kind, size_t kept) {
 
 static int run_until(queue *q, int64_t seq);
 
-static void cast_block(const ravel__cast_job *c, const ravel__cast_piece *p) {
-    static const int32_t types[RAVEL__CAST_KINDS] = {RAVEL_U8, RAVEL_BF16, RAVEL_F16, RAVEL_F8_E4M3};
-    int32_t packed = types[p->kind], wide = p->kind == RAVEL__CAST_COPY ? RAVEL_U8 : RAVEL_F32;
-    char *at = (char *)c->packed + p->at;
-    int64_t count = p->bytes / ravel_dtype_bytes(packed);
-    if (c->unpack) {
-        (void)ravel_dtype_convert(packed, at, wide, p->tensor, count, NULL);
-    } else if (p->kind == RAVEL__CAST_F32_F8_E4M3) {
-        for (int64_t i = 0; i < count; i++) {
-            float scaled = ((const float *)p->tensor)[i] * p->scale;
-            (void)ravel_dtype_store(packed, at + i, scaled);
-        }
-    } else {
-        (void)ravel_dtype_convert(wide, p->tensor, packed, at, count, NULL);
-    }
-}
-
-static void hash_blocks(const void *data, int64_t bytes, int64_t block, uint64_t *out) {
-    for (int64_t at = 0, i = 0; at < bytes; at += block, i++)
-        out[i] = ravel__xxh3_of((const char *)data + at, (size_t)(bytes - at < block ? bytes - at : block));
-}
-
-static void run_cast(const ravel__cast_job *c) {
-    if (!c->unpack) memset(c->packed, 0, (size_t)c->bytes);
-    for (int64_t i = 0; i < c->count; i++) cast_block(c, &c->pieces[i]);
-    if (c->hashes) hash_blocks(c->packed, c->bytes, c->block, c->hashes);
-}
-
 static int run_one(operation *o) {
     ravel__rows rows = {(const void *)o->kept, NULL};
     switch (o->kind) {
@@ -146,8 +114,8 @@ static int run_one(operation *o) {
     case WAIT: return run_until(o->other, o->seq);
     case ROWS: return ravel__host_driver.rows(NULL, &rows, NULL);
     case COUNT: return ravel__host_driver.count_mask(NULL, &o->job.count, NULL);
-    case HASH: hash_blocks(o->job.hash.data, o->job.hash.bytes, o->job.hash.block, o->job.hash.hashes); break;
-    case CAST: run_cast(&o->job.cast); break;
+    case HASH: return ravel__host_driver.hash(NULL, &o->job.hash, NULL);
+    case CAST: return ravel__host_driver.cast(NULL, &o->job.cast, NULL);
     case MARK: break;
     }
     return 0;

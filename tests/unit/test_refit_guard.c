@@ -3,7 +3,7 @@
 #include "tests/unit/refit_case.h"
 
 #include "refit/bytes.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/session.h"
 
 #include <stddef.h>

@@ -2,7 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 #include "refit/differences.h"
 #include "refit/frame.h"
 #include "refit/hello.h"

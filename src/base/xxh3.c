@@ -10,7 +10,7 @@
  * The loop over stripes exists three times: portable, SSE2 (which every x86-64 has) and AVX2 (chosen when the processor
  * has it), the last also with a store of what it has just loaded: a copy that is hashed on the way. All give the same
  * bits. */
-#include "refit/checksum.h"
+#include "base/xxh3.h"
 
 #include "base/copy.h"
 

@@ -1,0 +1,43 @@
+/* Refit's jobs in plain C: the reference of cuda_refit.cu. */
+#include "device/host_rows.h"
+
+#include "base/xxh3.h"
+
+#include <ravel/dtype.h>
+
+#include <string.h>
+
+static const int32_t packed_types[RAVEL__CAST_KINDS] = {RAVEL_U8, RAVEL_BF16, RAVEL_F16, RAVEL_F8_E4M3};
+
+static void pack_f8(const float *from, float scale, char *to, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        float scaled = from[i] * scale;
+        (void)ravel_dtype_convert(RAVEL_F32, &scaled, RAVEL_F8_E4M3, to + i, 1, NULL);
+    }
+}
+
+static void move_piece(const ravel__cast_job *job, const ravel__cast_piece *p) {
+    int32_t packed = packed_types[p->kind], wide = p->kind == RAVEL__CAST_COPY ? RAVEL_U8 : RAVEL_F32;
+    char *at = (char *)job->packed + p->at;
+    int64_t count = p->bytes / ravel_dtype_bytes(packed);
+    if (job->unpack)
+        (void)ravel_dtype_convert(packed, at, wide, p->tensor, count, NULL);
+    else if (p->kind == RAVEL__CAST_F32_F8_E4M3)
+        pack_f8(p->tensor, p->scale, at, count);
+    else
+        (void)ravel_dtype_convert(wide, p->tensor, packed, at, count, NULL);
+}
+
+void ravel__host_hash(const ravel__hash_job *job) {
+    for (int64_t at = 0, i = 0; at < job->bytes; at += job->block, i++) {
+        int64_t left = job->bytes - at;
+        job->hashes[i] = ravel__xxh3_of((const char *)job->data + at, (size_t)(left < job->block ? left : job->block));
+    }
+}
+
+void ravel__host_cast(const ravel__cast_job *job) {
+    const ravel__hash_job hash = {job->packed, job->bytes, job->block, job->hashes};
+    if (!job->unpack) memset(job->packed, 0, (size_t)job->bytes);
+    for (int64_t i = 0; i < job->count; i++) move_piece(job, &job->pieces[i]);
+    if (job->hashes) ravel__host_hash(&hash);
+}
