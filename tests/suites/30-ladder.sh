@@ -18,7 +18,7 @@ src/feed: base device comm plan batch metrics io text
 '
 headers='
 base: base dtype file json module options shape
-device: device
+device: device slab
 plan: plan
 batch: batch weights
 metrics: flops metrics
