@@ -127,10 +127,13 @@ typedef struct ravel_refit_rule {
     int64_t shares[RAVEL_REFIT_PARTS]; /* CONCAT: relative sizes; all 0: equal */
     int64_t stack;                     /* > 0: the tensor has one more dimension in front, of this size; '#' in the
                                           parts is the position in it (experts) */
+    const int32_t *map; /* [stack] what '#' is at each position, -1: nothing there (expert placement); NULL: the
+                           position. It must outlive the call that takes the rules */
 } ravel_refit_rule;
 
-/* Rules of well-known frameworks for a model, to Hugging Face names: "vllm" and "megatron". Writes at most `most` rules
- * and returns how many there are; 0: no such set. `heads` and `kv_heads` of the model, `experts` 0 for dense ones. The
+/* Rules of well-known frameworks for a model, to Hugging Face names: "vllm", "sglang", "megatron", "fsdp2", "hf" (the last two
+ * keep Hugging Face's names and only drop wrappers' prefixes). fp8 block scales (weight_scale_inv) are fused like their
+ * weights. Writes at most `most` rules and returns how many there are; 0: no such set. `heads` and `kv_heads` of the model, `experts` 0 for dense ones. The
  * strings are static. */
 RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
                                           ravel_refit_rule *rules, int64_t most);
@@ -144,6 +147,14 @@ RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_
  * are. For benches and tests, and where a framework has just these tensors. */
 RAVEL_API int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32_t tp, int32_t index,
                                             ravel_refit_tensor *tensors, char *names, int64_t most);
+/* Cuts `dim` as torch.chunk, FSDP2 and DTensor do: pieces of ceil(d / parts), the last ones shorter or empty. */
+RAVEL_API void ravel_refit_tensor_chunk(ravel_refit_tensor *tensor, int32_t dim, int32_t parts, int32_t index);
+/* dims[dim] counts padding, as padded vocabularies do: only `real` of them travel. The rank has part `index` of `parts` equal
+ * parts of the padded dimension; its memory stays as it is, and what of it is padding is neither sent nor written. */
+RAVEL_API void ravel_refit_tensor_padded(ravel_refit_tensor *tensor, int32_t dim, int64_t real, int32_t parts,
+                                         int32_t index);
+/* The piece lies with its first two dimensions exchanged in memory: [columns][rows]. After the cut. */
+RAVEL_API void ravel_refit_tensor_transposed(ravel_refit_tensor *tensor);
 /* Elements of the piece that the rank has. */
 RAVEL_API int64_t ravel_refit_tensor_elements(const ravel_refit_tensor *tensor);
 

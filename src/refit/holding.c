@@ -321,7 +321,8 @@ static ravel_status add_part(maker *m, const ravel_refit_tensor *t, int64_t inde
                              const cut *c, const part *x, int64_t position, const star *stars, int32_t star_count) {
     int32_t front = rule->stack > 0, at = rule->dim + front;
     char name[NAME_MOST];
-    size_t bytes = fill_in(x->pattern, x->bytes, stars, star_count, position, name);
+    int64_t number = front && rule->map ? rule->map[position] : position;
+    size_t bytes = fill_in(x->pattern, x->bytes, stars, star_count, number, name);
     if (bytes == 0) return rule_error(m, rule, t, "a part has more stars than the name, or is too long");
     char *kept = ravel__arena_push(m->arena, bytes + 1, 1);
     ravel__item *item = kept ? new_item(m) : NULL;
@@ -381,7 +382,7 @@ static ravel_status add_joined(maker *m, const ravel_refit_tensor *t, int64_t in
     status = lay_out(m, t, dense, &c);
     int64_t from = front ? c.box.start[0] : 0, to = front ? from + c.box.extent[0] : 1;
     for (int64_t e = from; e < to && status == RAVEL_OK; e++)
-        for (int32_t p = 0; p < j.count && status == RAVEL_OK; p++)
+        for (int32_t p = 0; p < j.count && status == RAVEL_OK && !(front && rule->map && rule->map[e] < 0); p++)
             status = add_part(m, t, index, rule, &c, &j.parts[p], e, stars, star_count);
     return status;
 }

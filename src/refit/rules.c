@@ -16,6 +16,28 @@ static const ravel_refit_rule vllm[] = {
     {.name = LAYER "mlp.gate_up_proj.weight", .parts = GATED},
     {.name = LAYER "mlp.experts.w13_weight", .parts = EXPERT "gate_proj.weight," EXPERT "up_proj.weight", .stack = 1},
     {.name = LAYER "mlp.experts.w2_weight", .parts = EXPERT "down_proj.weight", .stack = 1},
+    {.name = ATTENTION "qkv_proj.weight_scale_inv", .parts = QKV("weight_scale_inv"), .join = RAVEL_REFIT_QKV},
+    {.name = LAYER "mlp.gate_up_proj.weight_scale_inv",
+     .parts = LAYER "mlp.gate_proj.weight_scale_inv," LAYER "mlp.up_proj.weight_scale_inv"},
+    {.name = LAYER "mlp.shared_expert.gate_up_proj.weight",
+     .parts = LAYER "mlp.shared_expert.gate_proj.weight," LAYER "mlp.shared_expert.up_proj.weight"},
+    {.name = LAYER "mlp.experts.w13_weight_scale_inv",
+     .parts = EXPERT "gate_proj.weight_scale_inv," EXPERT "up_proj.weight_scale_inv",
+     .stack = 1},
+    {.name = LAYER "mlp.experts.w2_weight_scale_inv", .parts = EXPERT "down_proj.weight_scale_inv", .stack = 1},
+};
+
+/* Wrappers that put a prefix before Hugging Face's names. Patterns match whole names, so one row per depth. */
+#define UNWRAP(prefix, rest) \
+    { .name = prefix rest, .parts = rest }
+static const ravel_refit_rule fsdp2[] = {
+    UNWRAP("_orig_mod.", "model.embed_tokens.weight"),
+    UNWRAP("_orig_mod.", "model.norm.weight"),
+    UNWRAP("_orig_mod.", "lm_head.weight"),
+    UNWRAP("_orig_mod.", "model.layers.*.*.weight"),
+    UNWRAP("_orig_mod.", "model.layers.*.*.*.weight"),
+    UNWRAP("_orig_mod.", "model.layers.*.*.*.bias"),
+    UNWRAP("_orig_mod.", "model.layers.*.*.*.*.*.weight"),
 };
 
 #define CORE "decoder.layers.*."
@@ -36,6 +58,14 @@ static const ravel_refit_rule megatron[] = {
     {.name = CORE "mlp.router.weight", .parts = LAYER "mlp.gate.weight"},
     {.name = "decoder.final_layernorm.weight", .parts = "model.norm.weight"},
     {.name = "output_layer.weight", .parts = "lm_head.weight"},
+    /* grouped experts, stacked by the caller; a map says which expert is where */
+    {.name = CORE "mlp.experts.linear_fc1.weight",
+     .parts = EXPERT "gate_proj.weight," EXPERT "up_proj.weight",
+     .stack = 1},
+    {.name = CORE "mlp.experts.linear_fc2.weight", .parts = EXPERT "down_proj.weight", .stack = 1},
+    {.name = CORE "mlp.shared_experts.linear_fc1.weight",
+     .parts = LAYER "mlp.shared_expert.gate_proj.weight," LAYER "mlp.shared_expert.up_proj.weight"},
+    {.name = CORE "mlp.shared_experts.linear_fc2.weight", .parts = LAYER "mlp.shared_expert.down_proj.weight"},
 };
 
 static const struct {
@@ -44,7 +74,10 @@ static const struct {
     int64_t count;
 } sets[] = {
     {"vllm", vllm, sizeof vllm / sizeof *vllm},
+    {"sglang", vllm, sizeof vllm / sizeof *vllm}, /* the same module names */
     {"megatron", megatron, sizeof megatron / sizeof *megatron},
+    {"fsdp2", fsdp2, sizeof fsdp2 / sizeof *fsdp2},
+    {"hf", fsdp2, sizeof fsdp2 / sizeof *fsdp2},
 };
 
 int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,

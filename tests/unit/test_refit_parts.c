@@ -366,9 +366,9 @@ TEST(refit_rules_join_by_shares_and_rename) {
 
 TEST(refit_rules_by_name) {
     ravel_refit_rule rules[32];
-    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 0, rules, 32), 3);
+    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 0, rules, 32), 6);
     CHECK_EQ(rules[0].heads, 32);
-    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 64, rules, 32), 5);
+    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 64, rules, 32), 10);
     CHECK_EQ(rules[4].stack, 64);
     CHECK(ravel_refit_rules_named("megatron", 32, 8, 0, rules, 32) > 10);
     CHECK_EQ(ravel_refit_rules_named("other", 32, 8, 0, rules, 32), 0);

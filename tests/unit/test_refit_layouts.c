@@ -1,0 +1,123 @@
+/* Layouts of real engines: what each rank has of a tensor, in memory that is padded, transposed, chunked or mapped, from and
+ * to a plain one. Every element says where it is in the whole tensor. */
+#include "tests/unit/refit_case.h"
+
+#include <stdlib.h>
+
+enum { ROWS = 10, COLUMNS = 6, RANKS = 4, ROOM = 512 };
+
+typedef struct layout_case {
+    void (*cut)(ravel_refit_tensor *t, int32_t rank);
+    float memory[RANKS + 1][ROOM];
+    ravel_refit_tensor tensors[RANKS + 1];
+} layout_case;
+
+static float truth(int64_t row, int64_t column) {
+    return (float)(1000 + row * 100 + column);
+}
+
+/* Ranks 1 to 4 hold the layout, rank 0 the whole: forwards (0 sends) and back. */
+static ravel_status move(ravel_comm *comm, few_ranks *f, ravel_error *err) {
+    layout_case *l = f->extra;
+    int32_t rank = ravel_comm_rank(comm);
+    ravel_refit_source source = {.size = sizeof source, .tensors = &l->tensors[rank], .count = 1};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &l->tensors[rank], .count = 1};
+    ravel_status status = ravel_refit_run(comm, rank ? NULL : &source, rank ? &sink : NULL, &f->options, 1, NULL, err);
+    if (status == RAVEL_OK && rank == 0)
+        for (int i = 0; i < ROWS * COLUMNS; i++) l->memory[0][i] = 0;
+    if (status == RAVEL_OK)
+        status = ravel_refit_run(comm, rank ? &source : NULL, rank ? NULL : &sink, &f->options, 2, NULL, err);
+    return status;
+}
+
+static bool round_trip(layout_case *l, void (*cut)(ravel_refit_tensor *t, int32_t rank), ravel_error *err) {
+    few_ranks f = {.body = move, .extra = l};
+    ravel_refit_options_default(&f.options);
+    for (int32_t r = 0; r <= RANKS; r++) {
+        for (int i = 0; i < ROOM; i++) l->memory[r][i] = -1;
+        l->tensors[r] = (ravel_refit_tensor){.name = "w", .dtype = RAVEL_F32, .ndim = 2, .dims = {ROWS, COLUMNS}};
+        l->tensors[r].data = l->memory[r];
+        if (r > 0) cut(&l->tensors[r], r - 1);
+    }
+    for (int64_t i = 0; i < ROWS * COLUMNS; i++) l->memory[0][i] = truth(i / COLUMNS, i % COLUMNS);
+    if (run_few(&f, RANKS + 1, err) != RAVEL_OK) return false;
+    for (int64_t i = 0; i < ROWS * COLUMNS; i++)
+        if (l->memory[0][i] != truth(i / COLUMNS, i % COLUMNS)) return false;
+    return true;
+}
+
+static void as_chunks(ravel_refit_tensor *t, int32_t rank) {
+    ravel_refit_tensor_chunk(t, 0, RANKS, rank); /* 3, 3, 3, 1 rows */
+}
+
+static void as_chunks_of_few(ravel_refit_tensor *t, int32_t rank) {
+    ravel_refit_tensor_chunk(t, 1, RANKS, rank); /* 2, 2, 2, 0 columns */
+}
+
+static void as_padded(ravel_refit_tensor *t, int32_t rank) {
+    t->dims[0] = 16; /* 4 rows each; the third has 2 real ones, the last none */
+    ravel_refit_tensor_padded(t, 0, ROWS, RANKS, rank);
+}
+
+static void as_transposed(ravel_refit_tensor *t, int32_t rank) {
+    t->parts[1] = 2;
+    t->index[1] = rank % 2;
+    ravel_refit_tensor_transposed(t);
+}
+
+TEST(refit_layouts_of_engines) {
+    static layout_case l;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(round_trip(&l, as_chunks, &err));
+    CHECK(l.memory[1][0] == truth(0, 0) && l.memory[4][0] == truth(9, 0) && l.memory[4][COLUMNS] == -1);
+    CHECK(round_trip(&l, as_chunks_of_few, &err));
+    CHECK(l.memory[3][1] == truth(0, 5) && l.memory[4][0] == -1);
+    CHECK(round_trip(&l, as_padded, &err));
+    CHECK(l.memory[3][COLUMNS] == truth(9, 0) && l.memory[3][2 * COLUMNS] == -1 && l.memory[4][0] == -1);
+    CHECK(round_trip(&l, as_transposed, &err));
+    CHECK(l.memory[1][1] == truth(1, 0) && l.memory[2][0] == truth(0, 3));
+}
+
+/* Experts where a map says they are: this rank has experts 5, none, 2. */
+static ravel_status mapped_body(ravel_comm *comm, few_ranks *f, ravel_error *err) {
+    static const int32_t map[] = {5, -1, 2};
+    int32_t rank = ravel_comm_rank(comm);
+    float all[6][4], stack[3][4];
+    char names[6][32];
+    ravel_refit_tensor experts[6], fused = {.name = "layers.0.w2", .dtype = RAVEL_F32, .ndim = 2, .dims = {3, 4}};
+    ravel_refit_rule rule = {.name = "layers.*.w2", .parts = "layers.*.experts.#.down", .stack = 3, .map = map};
+    for (int e = 0; e < 6; e++) {
+        (void)snprintf(names[e], sizeof names[e], "layers.0.experts.%d.down", e);
+        experts[e] = float_tensor(names[e], all[e], 4);
+        fill_floats(all[e], 4, 100.0F * (float)e);
+    }
+    fill_floats(stack[0], 12, -50);
+    fused.data = stack;
+    ravel_refit_source source = {.size = sizeof source, .tensors = experts, .count = 6};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &fused, .count = 1, .rules = &rule, .rule_count = 1};
+    f->options.ignore_extra = 1;
+    ravel_status status = ravel_refit_run(comm, rank ? NULL : &source, rank ? &sink : NULL, &f->options, 1, NULL, err);
+    if (rank && status == RAVEL_OK)
+        EXPECT(floats_are(stack[0], 4, 500) && floats_are(stack[2], 4, 200) && stack[1][0] == -46);
+    return status;
+}
+
+TEST(refit_layouts_map_experts) {
+    few_ranks f = {.body = mapped_body};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_options_default(&f.options);
+    f.options.ignore_extra = 1;
+    CHECK_OK(run_few(&f, 2, &err), &err);
+}
+
+TEST(refit_rules_of_every_framework) {
+    static const char *const sets[] = {"vllm", "sglang", "megatron", "fsdp2", "hf"};
+    ravel_refit_rule rules[64];
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        int64_t dense = ravel_refit_rules_named(sets[i], 8, 2, 0, rules, 64);
+        int64_t sparse = ravel_refit_rules_named(sets[i], 8, 2, 4, rules, 64);
+        CHECK(dense > 0 && sparse >= dense && sparse <= 64);
+        for (int64_t r = 0; r < sparse; r++) CHECK(rules[r].name && rules[r].parts);
+    }
+    CHECK_EQ(ravel_refit_rules_named("nobody", 8, 2, 0, rules, 64), 0);
+}
