@@ -1580,6 +1580,7 @@ ravel_refit_rule._fields_ = [
     ("kv_heads", C.c_int64),
     ("shares", C.c_int64 * 8),
     ("stack", C.c_int64),
+    ("map", C.c_void_p),
 ]
 ravel_refit_source._fields_ = [
     ("size", C.c_size_t),
@@ -2084,7 +2085,10 @@ FUNCTIONS = {
     "ravel_refit_run": (C.c_int, [C.c_void_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_refit_sink), C.POINTER(ravel_refit_options), C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
     "ravel_refit_settings": (C.c_int, [C.POINTER(ravel_refit_options), C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_shape_tensors": (C.c_int64, [C.POINTER(ravel_shape), C.c_int32, C.c_int32, C.c_int32, C.POINTER(ravel_refit_tensor), C.c_char_p, C.c_int64]),
+    "ravel_refit_tensor_chunk": (None, [C.POINTER(ravel_refit_tensor), C.c_int32, C.c_int32, C.c_int32]),
     "ravel_refit_tensor_elements": (C.c_int64, [C.POINTER(ravel_refit_tensor)]),
+    "ravel_refit_tensor_padded": (None, [C.POINTER(ravel_refit_tensor), C.c_int32, C.c_int64, C.c_int32, C.c_int32]),
+    "ravel_refit_tensor_transposed": (None, [C.POINTER(ravel_refit_tensor)]),
     "ravel_refit_trace": (C.c_int, [C.c_void_p, C.c_int32, C.c_int32, C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error)), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_update": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
     "ravel_refit_version": (C.c_int64, [C.c_void_p]),

@@ -133,10 +133,10 @@ class RefitRule:
 
 
 def refit_rules(framework: str, *, heads: int, kv_heads: int, experts: int = 0) -> list[RefitRule]:
-    """The rules of a well-known framework ("vllm", "megatron") to Hugging Face names."""
+    """The rules of a well-known framework ("vllm", "sglang", "megatron", "fsdp2") to Hugging Face names."""
     count = lib.ravel_refit_rules_named(framework.encode(), heads, kv_heads, experts, None, 0)
     if count <= 0:
-        raise ValueError(f"there are no rules for {framework!r}; there are for vllm and megatron")
+        raise ValueError(f"there are no rules for {framework!r}; there are for vllm, sglang, megatron, fsdp2 and hf")
     table = (_abi.ravel_refit_rule * count)()
     lib.ravel_refit_rules_named(framework.encode(), heads, kv_heads, experts, table, count)
     return [RefitRule(r.name.decode(), r.parts.decode(), join=_JOINS[r.join], dim=r.dim, heads=r.heads,
