@@ -14,9 +14,10 @@
 #include <string.h>
 
 typedef struct generate_options {
-    const char *model, *prompt, *data, *out, *stop, *kernels;
+    int32_t raw;
+    const char *model, *prompt, *data, *out, *stop, *kernels, *chat_format;
     int32_t samples, threads, json, top_k;
-    double temperature, top_p;
+    double temperature, top_p, min_p;
     int64_t max_tokens, slots;
     uint64_t seed;
 } generate_options;
@@ -27,7 +28,11 @@ typedef struct generate_options {
 static const ravel_option table[] = {
     ROW("model", STRING, model, NULL, 0, 0, "FOLDER", "a Hugging Face folder, or a checkpoint of ravel train"),
     ROW("prompt", STRING, prompt, NULL, 0, 0, NULL, "answer this; the answer is printed as it grows"),
-    ROW("data", STRING, data, NULL, 0, 0, "FILE", "answer every row of a JSON-lines file: prompt or input_ids"),
+    ROW("data", STRING, data, NULL, 0, 0, "FILE",
+        "answer every row of a JSON-lines file: messages, prompt or input_ids"),
+    ROW("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
+        "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
+    ROW("raw", BOOL, raw, "false", 0, 0, NULL, "take --prompt as it is, not as a turn of the model's chat format"),
     ROW("out", STRING, out, "-", 0, 0, "FILE", "where JSON lines go; -: standard output"),
     ROW("json", BOOL, json, "false", 0, 0, NULL, "the answer to --prompt as JSON lines too"),
     ROW("samples", I32, samples, "1", 1, 65536, NULL, "answers to each prompt"),
@@ -35,6 +40,7 @@ static const ravel_option table[] = {
     ROW("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: always the likeliest token"),
     ROW("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among this many of the likeliest tokens; 0: all"),
     ROW("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
+    ROW("min-p", F64, min_p, "0", 0, 1, NULL, "drop tokens less likely than this times the likeliest; 0: none"),
     ROW("stop", STRING, stop, NULL, 0, 0, "TOKENS",
         "token ids that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     ROW("seed", U64, seed, "0", 0, 0, NULL, "of sampling: the same seed gives the same answers"),
@@ -78,7 +84,8 @@ typedef struct job {
     train_request *requests; /* [block] */
     waiting *answers;        /* [block * samples] */
     int64_t block;
-    int64_t shown; /* tokens of the streamed answer */
+    int64_t shown;   /* tokens of the streamed answer */
+    ravel_json *doc; /* of the prompt */
     cli_output output;
     char *buffer; /* of a line */
     size_t room;
@@ -204,13 +211,29 @@ static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_erro
     return status;
 }
 
+/* As a row {"prompt": ..}, which a chat format makes a user's turn, or as plain text. */
+static ravel_status encode_prompt(job *j, const int32_t **tokens, int64_t *count, ravel_error *err) {
+    const char *prompt = j->o->prompt;
+    size_t bytes = strlen(prompt), room = 6 * bytes + 32;
+    if (j->o->raw) return train_text_encode(j->text, prompt, bytes, tokens, count, err);
+    char *line = malloc(room);
+    if (!line) return train__no_memory(err, room, "a prompt");
+    size_t used = (size_t)sprintf(line, "{\"prompt\": ");
+    used += ravel_json_quote(prompt, bytes, line + used, room - used);
+    line[used++] = '}';
+    ravel_status status = ravel_json_parse(line, used, NULL, &j->doc, err);
+    if (!status) status = train_text_prompt(j->text, j->doc, ravel_json_root(j->doc), tokens, count, err);
+    free(line);
+    return status;
+}
+
 static ravel_status make_requests(job *j, int64_t first, int64_t count, ravel_error *err) {
     for (int64_t i = 0; i < count; i++) {
         train_request *r = &j->requests[i];
         *r = (train_request){.id = first + i, .samples = j->o->samples, .sampling = &j->sampling};
         if (j->prompts)
             r->prompt = train_prompts_row(j->prompts, first + i, &r->count);
-        else if (train_text_encode(j->text, j->o->prompt, strlen(j->o->prompt), &r->prompt, &r->count, err))
+        else if (encode_prompt(j, &r->prompt, &r->count, err))
             return err->status;
     }
     return RAVEL_OK;
@@ -250,19 +273,20 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     train_sampling_default(&j->sampling);
     j->sampling.temperature = o->temperature;
     j->sampling.top_p = o->top_p;
+    j->sampling.min_p = o->min_p;
     j->sampling.top_k = o->top_k;
     j->sampling.max_tokens = o->max_tokens;
     j->sampling.seed = o->seed;
     ravel_status status = train_shape(&j->choice, &shape, err);
     if (!status) status = make_stops(j, shape.vocab, err);
-    if (!status) status = train_text_open(o->model, shape.vocab, &j->text, err);
+    if (!status) status = train_text_open(o->model, shape.vocab, o->chat_format, &j->text, err);
     if (!status && o->data) {
         train_prompts_options options = {.data = o->data, .text = j->text, .vocab = shape.vocab};
         status = train_prompts_open(&options, &j->prompts, err);
         if (!status) longest = train_prompts_longest(j->prompts);
         if (!status) *rows = train_prompts_rows(j->prompts);
     } else if (!status) {
-        status = train_text_encode(j->text, o->prompt, strlen(o->prompt), &tokens, &longest, err);
+        status = encode_prompt(j, &tokens, &longest, err);
         *rows = 1;
     }
     train_sampler_options options = {
@@ -279,6 +303,7 @@ static void close_job(job *j) {
     train_sampler_free(j->sampler);
     train_prompts_free(j->prompts);
     train_text_free(j->text);
+    ravel_json_free(j->doc);
     free(j->requests);
     free(j->answers);
     free(j->buffer);

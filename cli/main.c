@@ -11,7 +11,7 @@ static const cli_command commands[] = {
     {"refit", "move weights from sender ranks to receiver ranks, compare, measure", cli_refit},
     {"report", "look at a run: a summary, or a page with all its curves; compare runs", cli_report},
     {"tokenize", "text to the token ids of a model folder, and back; how long texts and rows are", cli_tokenize},
-    {"train", "train a model: sft (data or tasks), grpo (reinforcement learning)", cli_train},
+    {"train", "train a model: sft (data or tasks), dpo (pairs), grpo (reinforcement learning)", cli_train},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

@@ -60,7 +60,13 @@ static void help(train_kind kind) {
     file_options file = {0};
     train_config_default(&config);
     int count = train_config_parts(&config, kind, parts);
-    if (kind == TRAIN_SFT)
+    if (kind == TRAIN_DPO)
+        printf("usage: ravel train dpo --model FOLDER --data PAIRS.jsonl [options]\n\n"
+               "Direct preference optimisation on packed pairs: \"chosen\" and \"rejected\" answers to a prompt.\n\n"
+               "examples:\n"
+               "  ravel train dpo --model SmolLM2-135M-Instruct --data pairs.jsonl --beta 0.1 --lr 1e-6\n"
+               "  mpirun -n 4 ravel train dpo --config run.json --resume\n");
+    else if (kind == TRAIN_SFT)
         printf("usage: ravel train sft --data FILE.jsonl | --mock JSON | --task NAME [options]\n\n"
                "Supervised fine-tuning on packed micro-batches, on any number of ranks (--ranks N, or mpirun).\n\n"
                "examples:\n"
@@ -158,7 +164,7 @@ static int32_t local_ranks(void) {
 /* Ranks that share this machine's processors at one time: trainers and generators take turns, unless --async. */
 static int32_t busy_ranks(const train_config *c, train_kind kind) {
     if (strcmp(ravel_comm_world_kind(), "self") != 0) return local_ranks();
-    if (kind == TRAIN_SFT) return c->run.ranks;
+    if (kind != TRAIN_GRPO) return c->run.ranks;
     if (c->grpo.async) return c->run.ranks + c->grpo.generators;
     return c->run.ranks > c->grpo.generators ? c->run.ranks : c->grpo.generators;
 }
@@ -186,8 +192,10 @@ typedef struct job {
 static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
     train_summary summary = {0};
-    ravel_status status = j->kind == TRAIN_SFT ? train_sft(j->config, comm, &j->hooks, &summary, err)
-                                               : train_grpo(j->config, comm, &j->hooks, &summary, err);
+    static ravel_status (*const loops[TRAIN_KINDS])(const train_config *, ravel_comm *, const train_hooks *,
+                                                    train_summary *,
+                                                    ravel_error *) = {train_sft, train_dpo, train_grpo};
+    ravel_status status = loops[j->kind](j->config, comm, &j->hooks, &summary, err);
     if (ravel_comm_rank(comm) == 0) j->summary = summary;
     return status;
 }
@@ -264,9 +272,14 @@ static void report(const job *j) {
                      "%.0f %% of the smaller phases hidden, mean of all refits");
         print_figure("refit rate", s->refit_gb_per_sec, "%.2f GB/s");
     } else {
-        print_figure("first loss per token", s->loss_first, "%.4f");
-        print_figure("last loss per token", s->loss_last, "%.4f");
-        print_figure("eval loss per token", s->eval_loss, "%.4f");
+        const char *per = j->kind == TRAIN_DPO ? "pair" : "token";
+        char what[32];
+        (void)snprintf(what, sizeof what, "first loss per %s", per);
+        print_figure(what, s->loss_first, "%.4f");
+        (void)snprintf(what, sizeof what, "last loss per %s", per);
+        print_figure(what, s->loss_last, "%.4f");
+        (void)snprintf(what, sizeof what, "eval loss per %s", per);
+        print_figure(what, s->eval_loss, "%.4f");
     }
     print_figure("tokens/s", s->tokens_per_sec, "%.0f");
     print_figure("packing efficiency", 100 * s->packing_efficiency, "%.1f %%");
@@ -331,15 +344,16 @@ int cli_train(int argc, char **argv) {
             return CLI_OK;
         }
     if (cli_wants_help(argc, argv)) {
-        printf("usage: ravel train sft|grpo [options]\n\n"
+        printf("usage: ravel train sft|dpo|grpo [options]\n\n"
                "  sft    supervised fine-tuning on data, mock data or the answers of a verifiable task\n"
+               "  dpo    direct preference optimisation on pairs of answers\n"
                "  grpo   reinforcement learning with separate generator ranks\n\n"
-               "ravel train sft --help and ravel train grpo --help list the options.\n");
+               "ravel train sft --help and so on list the options.\n");
         return CLI_OK;
     }
     ravel_error err = RAVEL_ERROR_INIT;
     const char *near = argc > 1 ? ravel_suggest(argv[1], kinds, TRAIN_KINDS) : NULL;
-    ravel_error_set(&err, RAVEL_E_ARGUMENT, "say what to train: ravel train sft, or ravel train grpo%s%s%s",
+    ravel_error_set(&err, RAVEL_E_ARGUMENT, "say what to train: ravel train sft, dpo or grpo%s%s%s",
                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return cli_usage("train", &err);
 }

@@ -122,7 +122,7 @@ printf '%s\n' '{"prompt": "a", "response": "b"}' 'nonsense' '{"text": "c"}' >"$d
 # shellcheck disable=SC2086
 "$ravel" train sft --data "$dir/rows.jsonl" --epochs 2 --batch 1 $small --bad-rows skip --run "$dir/rows" >"$dir/out" 2>&1
 check "rows that are skipped are counted and named" 'grep -q "1 bad rows are skipped" "$dir/out" && grep -q "rows.jsonl:2: " "$dir/out" && grep -q "done after 6 updates" "$dir/out"'
-for kind in sft grpo; do
+for kind in sft dpo grpo; do
     missing=$("$ravel" train $kind --help | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' |
         while read -r name; do grep -q -e "Fl -$name\b" docs/man/ravel-train.1 || echo "$name"; done)
     check "every option of train $kind is in the man page" '[ -z "$missing" ]'

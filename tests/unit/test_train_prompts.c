@@ -39,7 +39,7 @@ TEST(train_prompts_of_a_file_come_in_another_order_each_time) {
     ravel_error err = RAVEL_ERROR_INIT;
     write_rows(path, NULL);
     train_text *text = NULL;
-    CHECK_OK(train_text_open(NULL, 320, &text, &err), &err);
+    CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
     train_prompts_options o = {.data = path, .text = text, .vocab = 320, .seed = 5, .eval_share = 0.25};
     CHECK_OK(train_prompts_open(&o, &p, &err), &err);
     CHECK(train_prompts_longest(p) == 3 && train_prompts_eval_apart(p));
@@ -76,7 +76,7 @@ TEST(train_prompts_bad_rows_are_named) {
         ravel_error err = RAVEL_ERROR_INIT;
         train_text *text = NULL;
         write_rows(path, rows[i]);
-        CHECK_OK(train_text_open(NULL, 320, &text, &err), &err);
+        CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
         train_prompts_options o = {.data = path, .text = text, .vocab = 320};
         CHECK_EQ(train_prompts_open(&o, &p, &err), RAVEL_E_DATA);
         CHECK_HAS(err.message, ":21: ");
@@ -127,7 +127,7 @@ TEST(train_prompts_answers_of_every_kind) {
         FILE *f = fdopen(mkstemp(path), "w");
         (void)fprintf(f, "%s\n", rows[i].row);
         (void)fclose(f);
-        CHECK_OK(train_text_open(NULL, 320, &text, &err), &err);
+        CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
         train_prompts_options o = {.data = path, .text = text, .vocab = 320, .need_answers = 1};
         ravel_status status = train_prompts_open(&o, &p, &err);
         CHECK_EQ(status, rows[i].answer ? RAVEL_OK : RAVEL_E_DATA);

@@ -96,35 +96,28 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
 
 /* ---- rewards -------------------------------------------------------------------------------------------- */
 
-/* Tokens as text: bytes; what is no byte is left out. */
-static size_t to_text(const int32_t *tokens, int64_t count, char *text) {
-    size_t n = 0;
-    for (int64_t i = 0; i < count; i++)
-        if (tokens[i] >= 0 && tokens[i] < 256) text[n++] = (char)tokens[i];
-    return n;
-}
-
 /* Tokens of an answer without its end token. */
 static int64_t answer_tokens(const train_rollout *r) {
     return r->length - r->prompt - (r->ended != 0);
 }
 
 static void score_by_answer(train_experience *x, const train_rollouts *rollouts, int64_t i,
-                            const train_prompts *prompts, double partial, char *text) {
+                            const train_prompts *prompts, const train_text *text, double partial, char *room) {
     const train_rollout *r = &rollouts->items[i];
     train_question question = {{0}, {0}};
-    size_t want, bytes = to_text(rollouts->tokens + r->first + r->prompt, answer_tokens(r), text);
+    const int32_t *response = rollouts->tokens + r->first + r->prompt;
+    size_t want, bytes = train_text_decode(text, response, answer_tokens(r), room, SIZE_MAX);
     const char *answer = train_prompts_answer(prompts, r->group, &question, &want);
     if (!answer || want >= sizeof question.answer) {
-        x->rewards[i] = answer && r->ended && bytes == want && memcmp(text, answer, want) == 0;
+        x->rewards[i] = answer && r->ended && bytes == want && memcmp(room, answer, want) == 0;
         return;
     }
     memmove(question.answer, answer, want + 1);
-    x->rewards[i] = train_task_score(&question, text, bytes, (int)r->ended, partial);
+    x->rewards[i] = train_task_score(&question, room, bytes, (int)r->ended, partial);
 }
 
 static ravel_status score_by_command(train_experience *x, const train_rollouts *rollouts, const train_prompts *prompts,
-                                     train_reward *command, char *text, ravel_error *err) {
+                                     const train_text *text, train_reward *command, char *room, ravel_error *err) {
     size_t bytes = (size_t)rollouts->count * sizeof(train_rollout_text);
     size_t question_bytes = (size_t)rollouts->count * sizeof(train_question);
     if (rollouts->count == 0) return RAVEL_OK; /* a trainer without a group has nothing to ask */
@@ -135,12 +128,13 @@ static ravel_status score_by_command(train_experience *x, const train_rollouts *
         const train_rollout *r = &rollouts->items[i];
         train_rollout_text *t = &texts[i];
         memset(t, 0, sizeof *t);
-        t->prompt = text;
-        t->prompt_bytes = to_text(rollouts->tokens + r->first, r->prompt, text);
-        text += t->prompt_bytes;
-        t->response = text;
-        t->response_bytes = to_text(rollouts->tokens + r->first + r->prompt, answer_tokens(r), text);
-        text += t->response_bytes;
+        t->prompt = room;
+        t->prompt_bytes = train_text_decode(text, rollouts->tokens + r->first, r->prompt, room, SIZE_MAX);
+        room += t->prompt_bytes + 1;
+        t->response = room;
+        t->response_bytes =
+            train_text_decode(text, rollouts->tokens + r->first + r->prompt, answer_tokens(r), room, SIZE_MAX);
+        room += t->response_bytes + 1;
         t->prompt_ids = rollouts->tokens + r->first;
         t->prompt_tokens = r->prompt;
         t->response_ids = t->prompt_ids + r->prompt;
@@ -153,20 +147,31 @@ static ravel_status score_by_command(train_experience *x, const train_rollouts *
     return status;
 }
 
+/* Room for all prompts and answers as text, with a NUL each. */
+static size_t text_bytes(const train_rollouts *rollouts, const train_text *text) {
+    size_t bytes = 1;
+    for (int64_t i = 0; i < rollouts->count; i++) {
+        const train_rollout *r = &rollouts->items[i];
+        bytes += train_text_decode(text, rollouts->tokens + r->first, r->prompt, NULL, 0) + 1;
+        bytes += train_text_decode(text, rollouts->tokens + r->first + r->prompt, r->length - r->prompt, NULL, 0) + 1;
+    }
+    return bytes;
+}
+
 ravel_status train_experience_score(train_experience *x, const train_rollouts *rollouts, const train_scoring *scoring,
-                                    const train_policy *policy, const train_prompts *prompts, train_reward *command,
-                                    int plain, ravel_error *err) {
-    size_t bytes = (size_t)x->tokens + 1;
-    char *text = train__alloc(x->allocator, bytes);
-    if (!text) return train__no_memory(err, bytes, "texts to score");
+                                    const train_policy *policy, const train_prompts *prompts, const train_text *text,
+                                    train_reward *command, int plain, ravel_error *err) {
+    size_t bytes = text_bytes(rollouts, text);
+    char *room = train__alloc(x->allocator, bytes);
+    if (!room) return train__no_memory(err, bytes, "texts to score");
     ravel_status status = RAVEL_OK;
     if (command) {
-        status = score_by_command(x, rollouts, prompts, command, text, err);
+        status = score_by_command(x, rollouts, prompts, text, command, room, err);
     } else {
         for (int64_t i = 0; i < x->count; i++)
-            score_by_answer(x, rollouts, i, prompts, plain ? 0 : scoring->partial, text);
+            score_by_answer(x, rollouts, i, prompts, text, plain ? 0 : scoring->partial, room);
     }
-    train__release(x->allocator, text, bytes);
+    train__release(x->allocator, room, bytes);
     for (int64_t i = 0; i < x->count && !status && !plain; i++) {
         x->rewards[i] += train_overlong(policy, x->responses[i], scoring->max_tokens);
         if (scoring->overlong_filter && x->truncated[i])

@@ -72,8 +72,8 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
 /* Rewards of all samples: by the command where there is one, else by comparing with the right answer. `plain`: exactly
  * right or not, without partial credit and length penalties (evaluation). */
 ravel_status train_experience_score(train_experience *x, const train_rollouts *rollouts, const train_scoring *scoring,
-                                    const train_policy *policy, const train_prompts *prompts, train_reward *command,
-                                    int plain, ravel_error *err);
+                                    const train_policy *policy, const train_prompts *prompts, const train_text *text,
+                                    train_reward *command, int plain, ravel_error *err);
 
 /* Advantages within groups. */
 void train_experience_advantages(train_experience *x, const train_policy *policy);

@@ -69,22 +69,18 @@ static ravel_status keep_answer(train_prompts *p, const char *text, size_t bytes
 /* The tokens of a row: its text, or its ids, which are put into room[enough]. E_DATA where it has neither. */
 static ravel_status row_tokens(const train_prompts *p, const ravel_json *doc, const ravel_json_node *root,
                                int32_t *room, const int32_t **tokens, int64_t *count, ravel_error *err) {
-    const ravel_json_node *text = ravel_json_get(doc, root, "prompt"), *ids = ravel_json_get(doc, root, "input_ids");
+    const ravel_json_node *ids = ravel_json_get(doc, root, "input_ids");
     int64_t n = 0, id;
-    if (text && text->kind == RAVEL_JSON_STRING)
-        return train_text_encode(p->options.text, text->as.string, text->bytes, tokens, count, err);
-    for (const ravel_json_node *x = ravel_json_first(doc, ids); x; x = ravel_json_next(doc, x)) {
-        if (!ravel_json_integer(x, &id) || id < 0 || id >= p->options.vocab) {
-            n = 0;
-            break;
-        }
-        room[n++] = (int32_t)id;
+    if (!ids) return train_text_prompt(p->options.text, doc, root, tokens, count, err);
+    for (const ravel_json_node *x = ravel_json_first(doc, ids); x; x = ravel_json_next(doc, x), n++) {
+        if (!ravel_json_integer(x, &id) || id < 0 || id >= p->options.vocab)
+            return ravel_error_set(err, RAVEL_E_DATA, "input_ids must be tokens below %lld",
+                                   (long long)p->options.vocab);
+        room[n] = (int32_t)id;
     }
     *tokens = room;
     *count = n;
-    if (n > 0) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
-                           (long long)p->options.vocab);
+    return n > 0 ? RAVEL_OK : ravel_error_set(err, RAVEL_E_DATA, "input_ids is empty");
 }
 
 /* What a row must be; E_DATA says what is wrong with it. */

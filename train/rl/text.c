@@ -12,6 +12,7 @@ struct train_text {
     ravel_tokenizer *tokenizer; /* NULL: bytes */
     ravel_encoder *encoder;
     ravel_decoder *decoder;
+    ravel_rows *rows; /* conversations */
     int64_t vocab;
     int32_t *tokens; /* of bytes */
     int64_t room;
@@ -21,7 +22,24 @@ struct train_text {
 /* Above this a vocabulary without a tokenizer is not one of bytes. */
 enum { BYTE_VOCAB = 4096 };
 
-ravel_status train_text_open(const char *folder, int64_t vocab, train_text **text, ravel_error *err) {
+/* Without a format that is known, texts can be read and conversations cannot: the row then says so. */
+static ravel_status open_rows(train_text *t, const char *chat_format, ravel_error *err) {
+    ravel_rows_options options;
+    ravel_rows_options_default(&options);
+    options.tokenizer = t->tokenizer;
+    if (chat_format) {
+        options.format = ravel_chat_format_named(chat_format);
+        if (!options.format)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "there is no chat format \"%.40s\"; docs/formats.md lists them", chat_format);
+    } else if (ravel_chat_format_of(t->tokenizer, &options.format, NULL)) {
+        options.format = NULL;
+    }
+    return ravel_rows_create(&options, &t->rows, err);
+}
+
+ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, train_text **text,
+                             ravel_error *err) {
     char path[4096];
     train_text *t = train__calloc(NULL, 1, sizeof *t);
     if (!t) return train__no_memory(err, sizeof *t, "a text");
@@ -33,6 +51,7 @@ ravel_status train_text_open(const char *folder, int64_t vocab, train_text **tex
         if (!status) status = ravel_encoder_create(t->tokenizer, NULL, &t->encoder, err);
         if (!status) status = ravel_decoder_create(t->tokenizer, RAVEL_DECODE_SKIP_SPECIAL, NULL, &t->decoder, err);
     }
+    if (!status && t->tokenizer) status = open_rows(t, chat_format, err);
     if (!status && t->tokenizer && ravel_tokenizer_size(t->tokenizer) > vocab)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s has %d tokens, but the model's vocabulary is %lld", path,
                                  ravel_tokenizer_size(t->tokenizer), (long long)vocab);
@@ -46,6 +65,7 @@ ravel_status train_text_open(const char *folder, int64_t vocab, train_text **tex
 
 void train_text_free(train_text *t) {
     if (!t) return;
+    ravel_rows_free(t->rows);
     ravel_decoder_free(t->decoder);
     ravel_encoder_free(t->encoder);
     ravel_tokenizer_free(t->tokenizer);
@@ -90,6 +110,23 @@ ravel_status train_text_encode(train_text *t, const char *prompt, size_t bytes, 
     if (status) return status;
     *tokens = e->ids;
     *count = e->count;
+    return RAVEL_OK;
+}
+
+ravel_status train_text_prompt(train_text *t, const ravel_json *doc, const ravel_json_node *row, const int32_t **tokens,
+                               int64_t *count, ravel_error *err) {
+    const ravel_row *prompt;
+    const ravel_json_node *text = ravel_json_get(doc, row, "prompt");
+    if (!t->tokenizer) {
+        if (text && text->kind == RAVEL_JSON_STRING)
+            return train_text_encode(t, text->as.string, text->bytes, tokens, count, err);
+        return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
+                               (long long)t->vocab);
+    }
+    ravel_status status = ravel_rows_prompt(t->rows, doc, row, &prompt, err);
+    if (status) return status;
+    *tokens = prompt->parts[0].tokens;
+    *count = prompt->parts[0].count;
     return RAVEL_OK;
 }
 

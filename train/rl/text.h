@@ -7,16 +7,22 @@
 #ifndef TRAIN_TEXT_H
 #define TRAIN_TEXT_H
 
-#include <ravel/tokenizer.h>
+#include <ravel/chat.h>
 
 typedef struct train_text train_text;
 
-/* folder: of the model; NULL, or without a tokenizer.json: bytes. vocab: of the model. */
-ravel_status train_text_open(const char *folder, int64_t vocab, train_text **text, ravel_error *err);
+/* folder: of the model; NULL, or without a tokenizer.json: bytes. vocab: of the model. chat_format: how conversations are
+ * written, by name; NULL: as the folder's template says. */
+ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, train_text **text,
+                             ravel_error *err);
 void train_text_free(train_text *text);
 /* NULL: bytes. */
 const ravel_tokenizer *train_text_tokenizer(const train_text *text);
 
+/* The row of a file that a model is to answer, as tokens: "messages", "conversations" or "prompt", which is a user's turn
+ * where the model has a chat format. E_DATA where it has none of them. *tokens is valid until the next call. */
+ravel_status train_text_prompt(train_text *text, const ravel_json *doc, const ravel_json_node *row,
+                               const int32_t **tokens, int64_t *count, ravel_error *err);
 /* A prompt as tokens, with the token that begins a sample. *tokens belongs to the text and is valid until the next call.
  * E_UNSUPPORTED for a model that has neither a tokenizer nor a vocabulary of bytes. */
 ravel_status train_text_encode(train_text *text, const char *prompt, size_t bytes, const int32_t **tokens,

@@ -3,6 +3,7 @@
 
 #include "train/rl/task.h"
 
+#include <ravel/chat.h>
 #include <ravel/flops.h>
 #include <ravel/weights.h>
 
@@ -65,7 +66,7 @@ static const ravel_option model_table[] = {
 static const ravel_option learn_table[] = {
     LEARN(
         "lr", F64, lr, "-1", -1, 10, NULL,
-        "learning rate after the warm-up; -1: 1e-3 for new weights, 2e-5 for sft with --model, 1e-6 for grpo with it"),
+        "learning rate after the warm-up; -1: 1e-3 for new weights, 2e-5 for sft with --model, 1e-6 for dpo and grpo with it"),
     LEARN("min-lr", F64, min_lr, "0", 0, 10, NULL, "learning rate that the schedule falls to after the last update"),
     LEARN("schedule", ENUM, schedule, "cosine", 0, 0, TRAIN_SCHEDULE_CHOICES, "how it falls"),
     LEARN("warmup", I64, warmup, "0", 0, 1e12, NULL, "updates that it rises over before it is reached"),
@@ -92,13 +93,20 @@ static const ravel_option sft_table[] = {
     SFT("single", BOOL, single, "false", 0, 0, NULL, "one sample a micro-batch, for comparison"),
     {0}};
 
+static const ravel_option dpo_table[] = {ROW(train_dpo_options, "beta", F64, beta, "0.1", 1e-6, 1e3, NULL,
+                                             "how strongly the model is held to its reference"),
+                                         {0}};
+
 #define GRPO(...) ROW(train_grpo_options, __VA_ARGS__)
 static const ravel_option grpo_table[] = {
     GRPO("preset", ENUM, preset, "none", 0, 0, TRAIN_PRESET_CHOICES,
          "clip, aggregation, std, KL and length rules as a paper has them; a file and flags override them"),
     GRPO("task", STRING, task, NULL, 0, 0, NULL,
          "prompts and rewards of a verifiable task, see below; arithmetic where there is no --data"),
-    GRPO("data", STRING, data, NULL, 0, 0, NULL, "prompts from a JSON-lines file: prompt or input_ids, and answer"),
+    GRPO("data", STRING, data, NULL, 0, 0, NULL,
+         "prompts from a JSON-lines file: messages, prompt or input_ids, and answer"),
+    GRPO("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
+         "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
     GRPO("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES, "what to do with rows that cannot be used"),
     GRPO("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
     GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL, "a shell command that scores answers, JSON lines"),
@@ -143,10 +151,16 @@ static const ravel_option plan_table[] = {
 
 #define SOURCE(...) ROW(ravel_source_options, __VA_ARGS__)
 static const ravel_option source_table[] = {
-    SOURCE("data", STRING, data, NULL, 0, 0, NULL, "JSON lines: input_ids, prompt and response, or text"),
+    SOURCE("data", STRING, data, NULL, 0, 0, NULL,
+           "JSON lines: messages, prompt and completion, text, input_ids; for dpo chosen and rejected"),
     SOURCE("mock", STRING, mock, NULL, 0, 0, NULL, "mock data: JSON, or @file"),
-    SOURCE("bos", I32, bos, "256", -1, 2147483647, NULL, "token put before text; -1: none"),
-    SOURCE("eos", I32, eos, "257", -1, 2147483647, NULL, "token put after text, and learnt; -1: none"),
+    SOURCE("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
+           "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
+    SOURCE("train-on", ENUM, train_on, "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES,
+           "what is learnt of a conversation: every answer, the last one, all tokens"),
+    SOURCE("bos", I32, bos, "256", -1, 2147483647, NULL,
+           "token put before bytes, where the model has no tokenizer; -1: none"),
+    SOURCE("eos", I32, eos, "257", -1, 2147483647, NULL, "token put after bytes, and learnt; -1: none"),
     SOURCE("truncate", I64, truncate, "0", 0, 2147483647, NULL, "cut samples to so many tokens; 0: never"),
     SOURCE("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
            "what to do with rows that cannot be used"),
@@ -159,10 +173,12 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
     parts[n++] = (train_part){"run", run_table, &c->run};
     parts[n++] = (train_part){"model", model_table, &c->model};
     parts[n++] = (train_part){"learning", learn_table, &c->learn};
-    if (kind == TRAIN_SFT) {
+    if (kind != TRAIN_GRPO) {
         parts[n++] = (train_part){"data", sft_table, &c->sft};
         parts[n++] = (train_part){"rows", source_table, &c->source};
-    } else {
+    }
+    if (kind == TRAIN_DPO) parts[n++] = (train_part){"preferences", dpo_table, &c->dpo};
+    if (kind == TRAIN_GRPO) {
         parts[n++] = (train_part){"prompts, answers and rewards", grpo_table, &c->grpo};
         parts[n++] = (train_part){"policy loss", train_policy_option_table(), &c->policy};
     }
@@ -286,7 +302,7 @@ size_t train_config_text(const train_config *config, train_kind kind, char *text
 /* ---- what depends on the case ----------------------------------------------------------------------------- */
 
 const char *train_kind_name(train_kind kind) {
-    static const char *const names[TRAIN_KINDS] = {"sft", "grpo"};
+    static const char *const names[TRAIN_KINDS] = {"sft", "dpo", "grpo"};
     return names[kind];
 }
 
@@ -427,6 +443,15 @@ static ravel_status check_sft(const train_config *c, ravel_error *err) {
     return RAVEL_OK;
 }
 
+static ravel_status check_dpo(const train_config *c, ravel_error *err) {
+    if (!c->source.data || c->source.mock || c->sft.task)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --data FILE.jsonl with \"chosen\" and \"rejected\"");
+    if (c->learn.aggregation != RAVEL_TOKEN_MEAN || c->learn.norm > 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the loss of dpo is a mean over pairs; --aggregation and --norm do not apply");
+    return RAVEL_OK;
+}
+
 static ravel_status check_grpo(const train_config *c, ravel_error *err) {
     const train_grpo_options *o = &c->grpo;
     if (o->task && o->data) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --task or --data, not both");
@@ -450,6 +475,7 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
 ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
     ravel_status status = check_model(&c->model, err);
     if (!status) status = check_run(c, err);
-    if (!status) status = kind == TRAIN_SFT ? check_sft(c, err) : check_grpo(c, err);
-    return status;
+    if (status) return status;
+    if (kind == TRAIN_DPO) return check_dpo(c, err);
+    return kind == TRAIN_SFT ? check_sft(c, err) : check_grpo(c, err);
 }

@@ -6,7 +6,8 @@
  *     run      where, how long, how often things are saved and shown     both commands
  *     model    train/learn/choice.h: which model, on which kernels       both
  *     learn    train/learn/learner.h: learning rate, schedule, ...       both
- *     sft      data, eval                                                sft
+ *     sft      data, eval                                                sft, dpo
+ *     dpo      beta                                                      dpo
  *     grpo     prompts, groups, rewards, sampling, generators            grpo
  *     policy   train/rl/policy.h                                            grpo
  *     plan     ravel/plan.h: budget, max-samples, effort, ...            both
@@ -58,9 +59,10 @@ typedef enum train_old { TRAIN_OLD_AUTO, TRAIN_OLD_TRAINER, TRAIN_OLD_GENERATOR 
 
 typedef struct train_grpo_options {
     const char *task, *data, *reward_command;
-    int32_t bad_rows; /* ravel_bad_rows */
-    int32_t max_flat; /* batches in a row whose rewards are all equal before the run fails; 0: any number */
-    const char *stop; /* tokens that end an answer, "257,151645"; NULL: the model's own */
+    const char *chat_format; /* NULL: as the model's template says */
+    int32_t bad_rows;        /* ravel_bad_rows */
+    int32_t max_flat;        /* batches in a row whose rewards are all equal before the run fails; 0: any number */
+    const char *stop;        /* tokens that end an answer, "257,151645"; NULL: the model's own */
     int32_t level;
     int32_t generators; /* ranks that generate */
     double reward_seconds;
@@ -82,19 +84,24 @@ typedef struct train_grpo_options {
     double entropy; /* bonus */
 } train_grpo_options;
 
+typedef struct train_dpo_options {
+    double beta; /* of the loss, train/rl/dpo.h */
+} train_dpo_options;
+
 typedef struct train_config {
     train_run_options run;
     train_model_choice model;
     train_learn_options learn;
-    train_sft_options sft;
+    train_sft_options sft; /* of dpo too */
+    train_dpo_options dpo;
     train_grpo_options grpo;
     train_policy policy;
     ravel_plan_options plan;
     ravel_source_options source;
 } train_config;
 
-typedef enum train_kind { TRAIN_SFT, TRAIN_GRPO, TRAIN_KINDS } train_kind;
-/* "sft", "grpo". */
+typedef enum train_kind { TRAIN_SFT, TRAIN_DPO, TRAIN_GRPO, TRAIN_KINDS } train_kind;
+/* "sft", "dpo", "grpo". */
 const char *train_kind_name(train_kind kind);
 
 enum { TRAIN_STEPS = 100 }; /* updates where neither steps nor epochs are given */

@@ -3,6 +3,7 @@
 #include "train/kernels/host.h"
 #include "train/rl/problems.h"
 #include "train/run/files.h"
+#include "train/run/pair_source.h"
 
 #include <ravel/exchange.h>
 #include <ravel/order.h>
@@ -42,6 +43,7 @@ static ravel_status digest(FILE *f, const train_progress *progress, train_data_f
         file->digest = mix(file->digest, buffer, got);
         tell(progress, what, (double)done, (double)file->bytes);
     }
+    file->digest >>= 1; /* JSON readers take integers below 2^63 */
     free(buffer);
     return ferror(f) ? train_file_error(err, "read", file->path) : RAVEL_OK;
 }
@@ -89,6 +91,16 @@ int train_data_changed(const train_data_file *file) {
     if (stat(file->path, &s) != 0) return 1;
     note(&s, &now);
     return now.bytes != file->bytes || now.inode != file->inode || now.modified_ns != file->modified_ns;
+}
+
+ravel_status train_data_source(const ravel_source_options *options, int pairs, ravel_source **source,
+                               ravel_error *err) {
+    ravel_source *inner = NULL;
+    ravel_status status = ravel_source_open(options, &inner, err);
+    if (status) return status;
+    if (pairs) return train_pair_source(inner, source, err);
+    *source = inner;
+    return RAVEL_OK;
 }
 
 /* ---- the rows ------------------------------------------------------------------------------------------- */
@@ -152,7 +164,7 @@ static ravel_status check_part(check *c, ravel_comm *comm, const train_progress 
     ravel_source_options options = *c->rules->source;
     char what[128];
     options.bad_rows = RAVEL_BAD_ROWS_ERROR;
-    ravel_status status = ravel_source_open(&options, &c->source, err);
+    ravel_status status = train_data_source(&options, c->rules->pairs, &c->source, err);
     if (!status) status = ravel_reader_create(c->source, NULL, NULL, &c->reader, err);
     int64_t rows = status ? 0 : ravel_source_count(c->source);
     if (c->rules->most > 0) rows = train__min(rows, c->rules->most);

@@ -31,10 +31,15 @@ ravel_status train_data_open(const char *path, ravel_comm *comm, const train_pro
 /* Whether the path holds something else now. */
 int train_data_changed(const train_data_file *file);
 
+/* Opens a data file or mock data, as pairs where asked. */
+ravel_status train_data_source(const ravel_source_options *options, int pairs, ravel_source **source, ravel_error *err);
+
 typedef struct train_data_rules {
     const ravel_source_options *source; /* its bad_rows and truncate are honoured */
-    const ravel_plan_options *plan;     /* budget, align, oversize */
-    int64_t most;                       /* rows to check; 0: all */
+    int32_t pairs;                      /* rows are pairs: train/run/pair_source.h */
+    int32_t reserved;
+    const ravel_plan_options *plan; /* budget, align, oversize */
+    int64_t most;                   /* rows to check; 0: all */
 } train_data_rules;
 
 typedef struct train_data_found {

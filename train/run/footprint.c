@@ -38,6 +38,7 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
     footprint->fixed = e.model.weights + e.model.grads + e.optimizer;
     footprint->activations = e.model.activations;
     footprint->working = e.total - footprint->fixed - e.model.activations;
+    if (kind == TRAIN_DPO) status = train_reference_bytes(&options, shape, &footprint->reference, err);
     if (kind == TRAIN_GRPO) {
         if (c->policy.kl > 0) status = train_reference_bytes(&options, shape, &footprint->reference, err);
         if (!status)

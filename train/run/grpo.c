@@ -57,7 +57,7 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
                                      .longest = g->config->plan.budget - o->scoring.max_tokens,
                                      .eval_share = o->eval_share,
                                      .seed = g->config->run.seed};
-    ravel_status status = train_text_open(g->config->model.model, shape->vocab, &g->text, err);
+    ravel_status status = train_text_open(g->config->model.model, shape->vocab, o->chat_format, &g->text, err);
     prompts.text = g->text;
     if (!status) status = train_prompts_open(&prompts, &g->prompts, err);
     if (status) return status;

@@ -48,7 +48,7 @@ static ravel_status score(train__grpo *g, const train_rollouts *rollouts, int pl
     ravel_status status = train_experience_load(&g->batch, rollouts, g->run.state.version, err);
     if (!status)
         status = train_experience_score(&g->batch, rollouts, &g->config->grpo.scoring, &g->config->policy, g->prompts,
-                                        g->command, plain, err);
+                                        g->text, g->command, plain, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
     return ravel_agree(g->trainers, status, err);
 }

@@ -13,7 +13,7 @@ static const ravel_metric extra_rows[] = {
      .unit = units,                    \
      .kind = RAVEL_KIND_GAUGE,         \
      .rule = RAVEL_RULE_MEAN,          \
-     .show = RAVEL_SHOW_RL},
+     .show = RAVEL_SHOW_ALL},
     TRAIN_METRIC_LIST(X)
 #undef X
 };
@@ -28,8 +28,8 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
     options.updates = steps;
     options.gpu = config->run.gpu;
     options.rl = kind == TRAIN_GRPO;
-    options.extra = options.rl ? extra_rows : NULL;
-    options.extra_count = options.rl ? (int64_t)(sizeof extra_rows / sizeof *extra_rows) : 0;
+    options.extra = kind == TRAIN_SFT ? NULL : extra_rows;
+    options.extra_count = kind == TRAIN_SFT ? 0 : (int64_t)(sizeof extra_rows / sizeof *extra_rows);
     options.recompute = config->model.recompute == TRAIN_RECOMPUTE_FULL ? RAVEL_RECOMPUTE_FULL : RAVEL_RECOMPUTE_NONE;
     options.shape = shape;
     options.reducer = &reducer;

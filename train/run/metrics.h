@@ -7,11 +7,14 @@
 
 #include "train/run/config.h"
 
-/* X(ID, name, unit, sentence): rows of RL runs beside the library's own. */
-#define TRAIN_METRIC_LIST(X)                                                                         \
-    X(EVAL_REWARD, "eval/reward", "", "mean reward of greedy answers to the evaluation's questions") \
-    X(TIS_MEAN, "policy/tis_mean", "", "mean importance weight, trainer / generator, after the cap") \
-    X(TIS_CAPPED, "policy/tis_capped_share", "share", "loss tokens whose importance weight was above the cap")
+/* X(ID, name, unit, sentence): rows of a run beside the library's own. */
+#define TRAIN_METRIC_LIST(X)                                                                                   \
+    X(EVAL_REWARD, "eval/reward", "", "mean reward of greedy answers to the evaluation's questions")           \
+    X(TIS_MEAN, "policy/tis_mean", "", "mean importance weight, trainer / generator, after the cap")           \
+    X(TIS_CAPPED, "policy/tis_capped_share", "share", "loss tokens whose importance weight was above the cap") \
+    X(DPO_ACCURACY, "dpo/accuracy", "share",                                                                   \
+      "pairs whose chosen answer gained more on the reference than the rejected one")                          \
+    X(DPO_MARGIN, "dpo/margin", "", "mean of beta * (gain of the chosen answer - gain of the rejected one)")
 
 typedef enum train_metric {
     TRAIN_METRIC_BEFORE = RAVEL_METRICS - 1,

@@ -1,7 +1,8 @@
-/* Supervised fine-tuning: one loop. The feed prepares the next update while this one is learnt. */
+/* Supervised fine-tuning and preference pairs: one loop, two losses. The feed prepares the next update while this one is learnt. */
 #include "train/run/sft.h"
 
 #include "train/learn/checkpoint.h"
+#include "train/run/dpo.h"
 #include "train/run/footprint.h"
 #include "train/kernels/host.h"
 #include "train/rl/task.h"
@@ -14,6 +15,9 @@
 
 typedef struct sft {
     const train_config *config;
+    train_kind kind;    /* TRAIN_SFT or TRAIN_DPO */
+    train_pairs *pairs; /* dpo: the reference, and the loss */
+    train_dpo_sums sums;
     train_run run;
     ravel_mesh *mesh;
     ravel_source *source, *eval;
@@ -36,10 +40,23 @@ static ravel_status open_task(sft *s, ravel_error *err) {
     return status;
 }
 
-static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err) {
+/* How rows are read: with the model's tokenizer where it has one. */
+static ravel_source_options row_options(sft *s, const ravel_shape *shape) {
     ravel_source_options options = s->config->source;
+    const char *model = s->config->model.model;
+    char path[TRAIN_PATH];
     options.vocab = shape->vocab;
-    ravel_status status = ravel_source_open(&options, &s->source, err);
+    if (!model || train_path_join(path, model, "tokenizer.json", NULL) || !train_path_exists(path)) return options;
+    options.tokenizer = model;
+    if (options.bos == TRAIN_TOKEN_BOS) options.bos = -1; /* the defaults are for bytes */
+    if (options.eos == TRAIN_TOKEN_EOS) options.eos = -1;
+    return options;
+}
+
+static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err) {
+    ravel_source_options options = row_options(s, shape);
+    int pairs = s->kind == TRAIN_DPO;
+    ravel_status status = train_data_source(&options, pairs, &s->source, err);
     double share = s->config->sft.eval_share;
     if (status || share <= 0) return status;
     int64_t rows = ravel_source_count(s->source), kept = (int64_t)((double)rows * share);
@@ -50,10 +67,10 @@ static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err
     s->source = NULL;
     int64_t first = options.first_row, cut = first + rows - kept;
     options.end_row = cut;
-    status = ravel_source_open(&options, &s->source, err);
+    status = train_data_source(&options, pairs, &s->source, err);
     options.first_row = cut;
     options.end_row = first + rows;
-    if (!status) status = ravel_source_open(&options, &s->eval, err);
+    if (!status) status = train_data_source(&options, pairs, &s->eval, err);
     return status;
 }
 
@@ -79,6 +96,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     if (c->sft.single) plan.method = RAVEL_METHOD_AS_IS;
     plan.sync = RAVEL_SYNC_UPDATE;
     weights.mode = evaluation ? RAVEL_TOKEN_MEAN : c->learn.aggregation;
+    if (s->kind == TRAIN_DPO) weights.mode = RAVEL_SEQ_MEAN_TOKEN_SUM; /* each token of a pair has 1 / pairs */
     weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->plan.budget;
     options.owners = RAVEL_OWNERS_EVERY_RANK;
     options.plan = &plan;
@@ -98,10 +116,21 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
 
 /* ---- learning ------------------------------------------------------------------------------------------- */
 
+static ravel_status run_pairs(sft *s, const ravel_feed *feed, const ravel_micro_batch *micro, int learn,
+                              ravel_error *err) {
+    train_batch batch;
+    int64_t field = ravel_feed_find(feed, "chosen");
+    ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
+    if (status) return status;
+    return train_pairs_run(s->pairs, train_learner_model(s->learner), &batch, micro->thd->fields[field], learn,
+                           learn ? s->run.metrics : NULL, &s->sums, err);
+}
+
 static ravel_status learn_micro(sft *s, const ravel_micro_batch *micro, ravel_error *err) {
     train_batch batch;
     train_model *model = train_learner_model(s->learner);
     if (micro->filler) return RAVEL_OK;
+    if (s->kind == TRAIN_DPO) return run_pairs(s, s->feed, micro, 1, err);
     ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
     if (status) return status;
     (void)ravel_metrics_phase_begin(s->run.metrics, RAVEL_PHASE_FORWARD, NULL);
@@ -114,29 +143,52 @@ static ravel_status learn_micro(sft *s, const ravel_micro_batch *micro, ravel_er
     return status;
 }
 
+static void add_figures(ravel_metrics *m, const train_loss_sums *sums) {
+    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, sums->loss, 1);
+    if (sums->tokens > 0)
+        (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, sums->nll / sums->tokens, sums->tokens);
+}
+
+static void add_pair_figures(ravel_metrics *m, const train_dpo_sums *sums) {
+    double n = sums->pairs;
+    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, sums->loss, 1);
+    if (n <= 0) return;
+    (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_ACCURACY, sums->right / n, n);
+    (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_MARGIN, sums->margin / n, n);
+}
+
 static ravel_status learn_update(sft *s, ravel_error *err) {
     ravel_micro_batch micro;
     ravel_feed_iter iter = ravel_feed_iterate(s->feed, 0);
     ravel_metrics *m = s->run.metrics;
     ravel_status status = RAVEL_OK;
+    s->sums = (train_dpo_sums){0};
     train_learner_begin(s->learner);
     while (!status && ravel_feed_iter_next(&iter, &micro)) status = learn_micro(s, &micro, err);
     status = ravel_agree(s->run.comm, status, err);
     if (!status) status = train_run_apply(&s->run, s->learner, err);
     if (status) return status;
-    const train_loss_sums *sums = train_learner_sums(s->learner);
-    (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, sums->loss, 1);
-    if (sums->tokens > 0)
-        (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, sums->nll / sums->tokens, sums->tokens);
+    if (s->kind == TRAIN_DPO)
+        add_pair_figures(m, &s->sums);
+    else
+        add_figures(m, train_learner_sums(s->learner));
     return RAVEL_OK;
 }
 
 /* ---- evaluating ----------------------------------------------------------------------------------------- */
 
-static ravel_status score_micro(sft *s, const ravel_micro_batch *micro, double *sums, ravel_error *err) {
+static ravel_status score_micro(sft *s, const ravel_feed *feed, const ravel_micro_batch *micro, double *sums,
+                                ravel_error *err) {
     train_batch batch;
     train_result result = {0};
     if (micro->filler) return RAVEL_OK;
+    if (s->kind == TRAIN_DPO) {
+        s->sums = (train_dpo_sums){0};
+        ravel_status done = run_pairs(s, feed, micro, 0, err);
+        sums[0] += s->sums.plain;
+        sums[1] += s->sums.pairs;
+        return done;
+    }
     ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
     if (status) return status;
     train_learner_set_unit_weights(s->learner, &batch);
@@ -156,7 +208,7 @@ static ravel_status evaluate(sft *s, ravel_error *err) {
     while (!status && (status = ravel_feed_next(feed, &update, err)) == RAVEL_OK) {
         ravel_micro_batch micro;
         ravel_feed_iter iter = ravel_feed_iterate(feed, 0);
-        while (!status && ravel_feed_iter_next(&iter, &micro)) status = score_micro(s, &micro, sums, err);
+        while (!status && ravel_feed_iter_next(&iter, &micro)) status = score_micro(s, feed, &micro, sums, err);
         status = ravel_agree(s->run.comm, status, err);
     }
     ravel_feed_free(feed);
@@ -193,7 +245,8 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     if (eval_is_due(s)) status = evaluate(s, err);
     if (!status) status = train_run_end_step(&s->run, s->learner, err);
     double nll;
-    if (!status && ravel_metrics_value(m, RAVEL_METRIC_TRAIN_TOKEN_NLL, &nll)) {
+    int32_t shown = s->kind == TRAIN_DPO ? RAVEL_METRIC_TRAIN_LOSS : RAVEL_METRIC_TRAIN_TOKEN_NLL;
+    if (!status && ravel_metrics_value(m, shown, &nll)) {
         if (isnan(s->loss_first)) s->loss_first = nll;
         s->loss_last = nll;
     }
@@ -204,11 +257,10 @@ static ravel_status one_step(sft *s, ravel_error *err) {
 static ravel_status check_data(sft *s, const ravel_shape *shape, ravel_comm *comm, const train_hooks *hooks,
                                ravel_error *err) {
     const train_config *c = s->config;
-    ravel_source_options source = c->source;
-    train_data_rules rules = {.source = &source, .plan = &c->plan};
+    ravel_source_options source = row_options(s, shape);
+    train_data_rules rules = {.source = &source, .pairs = s->kind == TRAIN_DPO, .plan = &c->plan};
     train_data_found found;
     if (c->sft.task) return RAVEL_OK;
-    source.vocab = shape->vocab;
     if (!source.data) rules.most = s->steps * c->sft.batch;
     ravel_status status = train_data_open(source.data, comm, &hooks->progress, &s->data, err);
     if (!status) status = train_data_check(&rules, comm, &hooks->progress, hooks->logger, &found, err);
@@ -218,7 +270,7 @@ static ravel_status check_data(sft *s, const ravel_shape *shape, ravel_comm *com
 static ravel_status open_run(sft *s, const ravel_shape *shape, ravel_comm *comm, const train_hooks *hooks,
                              ravel_error *err) {
     train_run_setup setup = {.config = s->config,
-                             .kind = TRAIN_SFT,
+                             .kind = s->kind,
                              .shape = shape,
                              .comm = comm,
                              .world = ravel_comm_size(comm),
@@ -236,13 +288,15 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = open_data(s, &shape, err);
     if (!status && ravel_comm_rank(comm) == 0)
-        status = train_footprint_log(s->config, TRAIN_SFT, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
+        status = train_footprint_log(s->config, s->kind, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
     status = ravel_agree(comm, status, err);
     if (!status) status = check_data(s, &shape, comm, hooks, err);
     if (!status) status = open_run(s, &shape, comm, hooks, err);
     if (!status) status = ravel_mesh_create(comm, &mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
     if (!status) status = train_learner_create(&options, &shape, comm, &s->learner, err);
+    if (!status && s->kind == TRAIN_DPO)
+        status = ravel_agree(comm, train_pairs_create(&options, &shape, s->config->dpo.beta, &s->pairs, err), err);
     if (!status && s->run.resumed) {
         ravel_cursor cursor = {s->run.state.epoch, s->run.state.position};
         status = ravel_agree(comm, train_learner_load(s->learner, s->run.checkpoint, err), err);
@@ -258,9 +312,9 @@ static void summarise(const sft *s, train_summary *summary) {
     summary->eval_loss = s->eval_loss;
 }
 
-ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
-                       ravel_error *err) {
-    sft s = {.config = config, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
+static ravel_status run_kind(train_kind kind, const train_config *config, ravel_comm *comm, const train_hooks *hooks,
+                             train_summary *summary, ravel_error *err) {
+    sft s = {.config = config, .kind = kind, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
     static const train_hooks none;
     ravel_status status = open_all(&s, comm, hooks ? hooks : &none, err);
     while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
@@ -268,10 +322,21 @@ ravel_status train_sft(const train_config *config, ravel_comm *comm, const train
     status = train_run_finish(&s.run, s.learner, status, err);
     if (summary) summarise(&s, summary);
     ravel_feed_free(s.feed);
+    train_pairs_free(s.pairs);
     train_learner_free(s.learner);
     ravel_source_free(s.source);
     ravel_source_free(s.eval);
     ravel_mesh_free(s.mesh);
     train_run_free(&s.run);
     return status;
+}
+
+ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
+                       ravel_error *err) {
+    return run_kind(TRAIN_SFT, config, comm, hooks, summary, err);
+}
+
+ravel_status train_dpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
+                       ravel_error *err) {
+    return run_kind(TRAIN_DPO, config, comm, hooks, summary, err);
 }

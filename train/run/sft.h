@@ -8,6 +8,10 @@
 ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
                        ravel_error *err);
 
+/* The same on preference pairs, with the loss of train/rl/dpo.h. */
+ravel_status train_dpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
+                       ravel_error *err);
+
 /* A source of a task's questions and answers, rows first .. first+count-1 of (task, seed, level). */
 ravel_status train_task_source(const char *task, uint64_t seed, int32_t level, int64_t first, int64_t count,
                                ravel_source **source, ravel_error *err);

@@ -1,0 +1,65 @@
+# Conversations from a chat file, through a model folder with a tokenizer: sft, dpo, grpo, generate.
+# BUILD names the build folder. Ends with "N passed, N failed".
+set -u
+ravel=$BUILD/ravel dir=$(mktemp -d) golden=tests/golden/text/smol
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1: $(tail -n 3 "$dir/out")"; fi; }
+vocab=$(python3 -c "
+import json
+t = json.load(open('$golden/tokenizer.json'))
+print(max(list(t['model']['vocab'].values()) + [a['id'] for a in t['added_tokens']]) + 1)")
+# A new model of the tokenizer's vocabulary, as a folder with that tokenizer.
+"$ravel" train sft --task copy --vocab "$vocab" --hidden 64 --layers 2 --heads 4 --kv-heads 2 --head-dim 16 --ffn 128 --steps 1 \
+    --batch 4 --budget 256 --quiet --sinks jsonl --run "$dir/new" >"$dir/out" 2>&1
+model=$dir/new/checkpoints/step-00000001
+cp $golden/tokenizer.json $golden/tokenizer_config.json "$model/"
+python3 - "$model" <<'P'
+import json, sys
+tokens = {t["content"]: t["id"] for t in json.load(open(sys.argv[1] + "/tokenizer.json"))["added_tokens"]}
+config = json.load(open(sys.argv[1] + "/config.json"))
+config["eos_token_id"] = tokens["<|im_end|>"]
+json.dump(config, open(sys.argv[1] + "/config.json", "w"))
+P
+python3 - "$dir" <<'P'
+import json, sys
+dir = sys.argv[1]
+colours = ["red", "blue", "green", "black"]
+chat, pairs, ask = (open("%s/%s.jsonl" % (dir, name), "w") for name in ("chat", "pairs", "ask"))
+for i in range(64):
+    a, b = colours[i % 4], colours[(i + 1) % 4]
+    user = {"role": "user", "content": "Say %s." % a}
+    chat.write(json.dumps({"messages": [user, {"role": "assistant", "content": a}]}) + "\n")
+    pairs.write(json.dumps({"prompt": [user], "chosen": [{"role": "assistant", "content": a}],
+                            "rejected": [{"role": "assistant", "content": b}]}) + "\n")
+    ask.write(json.dumps({"messages": [user], "answer": a}) + "\n")
+open(dir + "/tools.jsonl", "w").write(json.dumps({"messages": [user], "tools": [{}]}) + "\n")
+open(dir + "/odd.jsonl", "w").write(json.dumps({"question": "x"}) + "\n")
+P
+common="--budget 512 --quiet --sinks jsonl"
+has_format() { "$ravel" train sft --model "$model" --data "$dir/chat.jsonl" --steps 1 --batch 4 $common --run "$dir/try" >"$dir/out" 2>&1; code=$?; rm -rf "$dir/try"; return $code; }
+format=""
+has_format || format="--chat-format chatml"
+"$ravel" train sft --model "$model" --data "$dir/chat.jsonl" --steps 60 --batch 16 --lr 0.003 $common $format --run "$dir/sft" >"$dir/out" 2>&1
+check "sft on conversations" '[ $? = 0 ] && [ -f "$dir/sft/checkpoints/step-00000060/tokenizer.json" ]'
+check "the answers are learnt: $(sed -n "s/.*last loss per token *//p" "$dir/out")" 'sed -n "s/.*last loss per token *//p" "$dir/out" | awk "{ exit !(\$1 < 0.5) }"'
+tuned=$dir/sft/checkpoints/step-00000060
+loss() { python3 -c "
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1] + '/metrics.jsonl')]
+print(rows[0]['tokens/loss'])" "$1"; }
+"$ravel" train sft --model "$model" --data "$dir/chat.jsonl" --steps 1 --batch 16 --train-on all $common $format --run "$dir/all" >"$dir/out" 2>&1
+check "--train-on all learns more tokens than the answers" '[ "$(loss "$dir/all")" -gt "$(loss "$dir/sft")" ]'
+"$ravel" train dpo --model "$tuned" --data "$dir/pairs.jsonl" --steps 10 --batch 16 --lr 1e-4 $common $format --run "$dir/dpo" >"$dir/out" 2>&1
+check "dpo on conversations begins at log 2" '[ $? = 0 ] && grep -q "first loss per pair *0.6931" "$dir/out"'
+for file in odd tools; do
+    "$ravel" train sft --model "$model" --data "$dir/$file.jsonl" --steps 1 $common $format --run "$dir/$file" >"$dir/out" 2>&1
+    check "$file rows are refused with a sentence" '[ $? = 1 ] && grep -q "$file.jsonl:1: " "$dir/out" && [ ! -e "$dir/$file" ]'
+done
+"$ravel" generate --model "$tuned" --prompt "Say red." --temperature 0 --max-tokens 8 $format >"$dir/out" 2>&1
+check "generate answers as taught: $(cat "$dir/out")" '[ "$(cat "$dir/out")" = red ]'
+"$ravel" train grpo --model "$tuned" --data "$dir/ask.jsonl" --steps 2 --prompts 4 --group-size 4 --max-tokens 8 --eval-prompts 8 \
+    --max-flat 0 $common $format --run "$dir/grpo" >"$dir/out" 2>&1
+check "grpo on conversations: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $? = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

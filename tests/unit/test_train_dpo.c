@@ -1,0 +1,123 @@
+/* Preference pairs: the loss by hand and by finite differences, whole runs that begin at log 2, do not depend on how the
+ * work is cut, and go on bit for bit after an interruption. */
+#include "tests/unit/train_job.h"
+
+#include "train/rl/dpo.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+TEST(dpo_loss_and_its_slope) {
+    double slope, ignored;
+    CHECK(train_dpo_loss(0, &slope) == log(2.0) && slope == -0.5);
+    for (double margin = -40; margin <= 40; margin += 0.37) {
+        double h = 1e-5, loss = train_dpo_loss(margin, &slope);
+        double difference = (train_dpo_loss(margin + h, &ignored) - train_dpo_loss(margin - h, &ignored)) / (2 * h);
+        CHECK(fabs(loss + log(1 / (1 + exp(-margin)))) < 1e-9 * (1 + loss) || margin < -30);
+        CHECK(fabs(difference - slope) < 1e-6);
+    }
+    CHECK(isfinite(train_dpo_loss(-1e6, &slope)) && slope == -1);
+    CHECK(train_dpo_loss(1e6, &slope) == 0 && slope <= 0);
+}
+
+enum { ROWS = 24 };
+
+/* The chosen answer counts up from the prompt, the rejected one down. */
+static void write_pairs(char *path) {
+    strcpy(path, "/tmp/ravel-pairs-XXXXXX");
+    FILE *f = fdopen(mkstemp(path), "w");
+    for (int row = 0; row < ROWS; row++) {
+        int length = 3 + row % 5, digit = row % 10, n = 2 + length;
+        (void)fprintf(f, "{\"input_ids\": [");
+        for (int part = 0; part < 2; part++) {
+            (void)fprintf(f, "%s256, %d", part ? ", " : "", '0' + digit);
+            for (int i = 1; i <= length; i++) (void)fprintf(f, ", %d", '0' + (digit + (part ? 10 - i : i)) % 10);
+        }
+        (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [2, 2]}\n", n, 2 * n);
+    }
+    (void)fclose(f);
+}
+
+static void configure(train_config *c, const char *folder, const char *data) {
+    job_config(c, folder);
+    c->sft.task = NULL;
+    c->source.data = data;
+    c->sft.batch = 8;
+    c->run.steps = 12;
+    c->dpo.beta = 0.5;
+}
+
+static bool run_dpo(const train_config *from, int32_t ranks, curve *loss, curve *accuracy, curve *margin) {
+    char folder[64];
+    train_config c = *from;
+    job_folder(folder);
+    c.run.run = folder;
+    bool ran = job_run(&c, TRAIN_DPO, ranks, "train/loss", loss);
+    job_curve(folder, "dpo/accuracy", accuracy);
+    job_curve(folder, "dpo/margin", margin);
+    job_wipe(folder);
+    return ran;
+}
+
+TEST(train_dpo_begins_at_log_two_however_it_is_cut) {
+    char path[64];
+    curve loss, first, accuracy, margin;
+    static const struct {
+        int32_t ranks;
+        int64_t budget;
+    } cuts[] = {{1, 1024}, {1, 24}, {2, 64}, {3, 48}};
+    write_pairs(path);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        train_config c;
+        configure(&c, "", path);
+        c.plan.budget = cuts[i].budget;
+        if (!run_dpo(&c, cuts[i].ranks, &loss, &accuracy, &margin)) return;
+        CHECK_EQ(loss.count, 12);
+        CHECK(fabs(loss.values[0] - log(2.0)) < 1e-7 && margin.values[0] == 0 && accuracy.values[0] == 0);
+        CHECK(loss.values[11] < 0.9 * log(2.0) && accuracy.values[11] > 0.9 && margin.values[11] > 0);
+        if (i == 0) first = loss;
+        CHECK(curve_distance(&first, &loss) < 1e-4);
+    }
+    (void)unlink(path);
+}
+
+TEST(train_dpo_resumes_bit_for_bit) {
+    char path[64], folder[64], folder2[64];
+    curve whole, parts;
+    train_config c;
+    write_pairs(path);
+    job_folder(folder);
+    job_folder(folder2);
+    configure(&c, folder, path);
+    if (!job_run(&c, TRAIN_DPO, 2, "train/loss", &whole)) return;
+    c.run.run = folder2;
+    c.run.checkpoint_every = "5";
+    if (!job_run(&c, TRAIN_DPO, 2, "train/loss", &parts)) return;
+    char gone[128];
+    (void)snprintf(gone, sizeof gone, "rm -rf '%s'/checkpoints/step-%08d", folder2, 12);
+    CHECK(system(gone) == 0);
+    c.run.resume = 1;
+    if (!job_run(&c, TRAIN_DPO, 2, "train/loss", &parts)) return;
+    CHECK_EQ(parts.count, 12);
+    for (int i = 0; i < 12; i++) CHECK(whole.values[i] == parts.values[i]);
+    job_wipe(folder);
+    job_wipe(folder2);
+    (void)unlink(path);
+}
+
+TEST(train_dpo_rows_must_be_pairs) {
+    char path[64] = "/tmp/ravel-pairs-XXXXXX", folder[64];
+    train_config c;
+    ravel_error err = RAVEL_ERROR_INIT;
+    FILE *f = fdopen(mkstemp(path), "w");
+    (void)fprintf(f, "{\"prompt\": \"a\", \"response\": \"b\"}\n");
+    (void)fclose(f);
+    job_folder(folder);
+    configure(&c, folder, path);
+    job j = {.kind = TRAIN_DPO, .config = &c};
+    CHECK_EQ(ravel_threads_run(1, NULL, job_work, &j, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, ":1: this row is no pair");
+    job_wipe(folder);
+    (void)unlink(path);
+}
