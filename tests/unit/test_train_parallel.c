@@ -168,3 +168,214 @@ TEST(train_parallel_layouts_that_cannot_be) {
     CHECK_OK(train_slice_shape(&shape, &(train_slice){.tp = 6, .tp_rank = 5}, &local, &err), &err);
     CHECK(local.heads == 1 && local.kv_heads == 1 && local.ffn == 6 && local.layers == 2);
 }
+
+/* ---- stages --------------------------------------------------------------------------------------------- */
+
+/* The batch in two: samples 0 and 1, 2 and 3. */
+static train_batch half_batch(int half, const int32_t *tokens, const float *weights) {
+    static const int32_t first[] = {0, 23, 24}, second[] = {0, 40, 47};
+    int32_t at = half ? cu[2] : 0;
+    return (train_batch){
+        .samples = 2, .tokens = tokens + at, .cu_seqlens = half ? second : first, .weights = weights + at};
+}
+
+/* Two stages of one layer each, two micro-batches in flight, forwards first and backwards in the other order: the same
+ * loss and gradients as the whole model. The embedding of a tied model is on both stages, and its gradients add up. */
+static void two_stages(const char *folder, int32_t recompute, int policy) {
+    static const train_policy_terms terms = {.kl_kind = TRAIN_KL_K3, .clip_low = 0.2, .clip_high = 0.28};
+    int32_t tokens[TOKENS];
+    float weights[TOKENS], old[TOKENS], advantages[SAMPLES_OF];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_shape shape;
+    train_model_options o;
+    const train_kernels *k = NULL;
+    train_device *device = NULL;
+    train_model *models[3] = {NULL, NULL, NULL};
+    train_update updates[3];
+    void *x[2], *d[2];
+    fill(tokens, weights, old, advantages);
+    train_model_options_default(&o);
+    o.budget = BUDGET;
+    o.recompute = recompute;
+    CHECK_OK(train_config_read(folder, &shape, &err), &err);
+    CHECK_OK(train_kernels_find("cpu", &k, &err), &err);
+    CHECK_OK(k->open(&(train_device_options){.threads = 1}, &device, &err), &err);
+    for (int i = 0; i < 3; i++) { /* the whole model, then the stages */
+        o.first_layer = i == 2;
+        o.last_layer = i == 1;
+        o.in_flight = i ? 2 : 0;
+        CHECK_OK(train_model_create(k, device, &shape, &o, &models[i], &err), &err);
+        train_array to = train_model_array(models[i]);
+        CHECK_OK(train_tensors_load(train_model_params(models[i]), &to, folder, &err), &err);
+    }
+    train_batch batches[2] = {half_batch(0, tokens, weights), half_batch(1, tokens, weights)};
+    train_loss losses[2] = {{.policy = terms, .old = old, .advantages = advantages},
+                            {.policy = terms, .old = old + cu[2], .advantages = advantages + 2}};
+    const train_loss *loss[2] = {policy ? &losses[0] : NULL, policy ? &losses[1] : NULL};
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = (size_t)(BUDGET * shape.hidden) * sizeof(float);
+        CHECK_OK(k->alloc(device, bytes, &x[i], &err), &err);
+        CHECK_OK(k->alloc(device, bytes, &d[i], &err), &err);
+        CHECK_OK(train_model_learn(models[0], &batches[i], loss[i], NULL, &err), &err);
+    }
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(train_model_stage_forward(models[1], i, &batches[i], loss[i], NULL, x[i], &err), &err);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(train_model_stage_forward(models[2], i, &batches[i], loss[i], x[i], NULL, &err), &err);
+    for (int i = 1; i >= 0; i--) {
+        CHECK_OK(train_model_stage_backward(models[2], i, NULL, d[i], &err), &err);
+        CHECK_OK(train_model_stage_backward(models[1], i, d[i], NULL, &err), &err);
+    }
+    CHECK_EQ(train_model_stage_backward(models[1], 0, d[0], NULL, NULL), RAVEL_E_STATE);
+    CHECK_EQ(train_model_stage_backward(models[1], 2, d[0], NULL, NULL), RAVEL_E_ARGUMENT);
+    for (int i = 0; i < 3; i++) CHECK_OK(train_model_read(models[i], &updates[i], &err), &err);
+    CHECK(fabs(updates[0].sums.loss - updates[2].sums.loss) < 1e-6 * (1 + fabs(updates[0].sums.loss)));
+    const train_params *whole = train_model_params(models[0]);
+    float *all = calloc((size_t)whole->elements, sizeof *all), *part = calloc((size_t)whole->elements, sizeof *part);
+    for (int i = 1; i < 3; i++) {
+        memset(part, 0, (size_t)whole->elements * sizeof *part);
+        place_grads(whole, train_model_params(models[i]), train_model_grads(models[i]), part);
+        for (int64_t e = 0; e < whole->elements; e++) all[e] += part[e];
+    }
+    double off = relative_distance(all, train_model_grads(models[0]), whole->elements);
+    if (off > 1e-6) check_fail(__FILE__, __LINE__, "%s in two stages: gradients are off by %g", folder, off);
+    for (int i = 0; i < 2; i++) {
+        k->release(device, x[i], (size_t)(BUDGET * shape.hidden) * sizeof(float));
+        k->release(device, d[i], (size_t)(BUDGET * shape.hidden) * sizeof(float));
+    }
+    for (int i = 0; i < 3; i++) train_model_free(models[i]);
+    free(all), free(part);
+    k->close(device);
+}
+
+TEST(train_parallel_stages_have_one_loss) {
+    static const char *const folders[] = {"llama3", "smollm", "mistral", "qwen2", "qwen3"};
+    for (int i = 0; i < 15; i++) {
+        char folder[256];
+        (void)snprintf(folder, sizeof folder, "tests/golden/archs/%s", folders[i / 3]);
+        two_stages(folder, i % 3, i & 1);
+    }
+}
+
+/* ---- context parallel ----------------------------------------------------------------------------------- */
+
+typedef struct ring_job {
+    const char *folder;
+    int policy; /* 0: likelihood, 1: per token, 2: per sequence */
+    double loss;
+    float *grads;
+} ring_job;
+
+/* This rank's chunks of every sample, each padded to a multiple of 2R tokens. Arrays stand at the tokens that predict. */
+typedef struct shard {
+    int32_t cu[SAMPLES_OF + 1], tokens[2 * BUDGET], positions[2 * BUDGET], targets[2 * BUDGET];
+    float weights[2 * BUDGET], old[2 * BUDGET], generator[2 * BUDGET], reference[2 * BUDGET];
+} shard;
+
+static void fill_shard(shard *s, int32_t ranks, int32_t rank, const int32_t *tokens, const float *weights,
+                       const float *old) {
+    int32_t used = 0;
+    memset(s, 0, sizeof *s);
+    for (int i = 0; i < SAMPLES_OF; i++) {
+        int32_t length = cu[i + 1] - cu[i], chunk = (length + 2 * ranks - 1) / (2 * ranks);
+        for (int half = 0; half < 2; half++)
+            for (int32_t t = 0; t < chunk; t++, used++) {
+                int32_t place = (half ? 2 * ranks - 1 - rank : rank) * chunk + t, at = cu[i] + place;
+                s->positions[used] = place;
+                if (place >= length) continue; /* alignment: token 0, no weight */
+                s->tokens[used] = tokens[at];
+                if (place + 1 >= length) continue;
+                s->targets[used] = tokens[at + 1];
+                s->weights[used] = weights[at + 1];
+                s->old[used] = old[at + 1];
+            }
+        s->cu[i + 1] = used;
+    }
+}
+
+static train_policy_terms ring_terms(int policy) {
+    return (train_policy_terms){.sequence = policy == 2, .kl_kind = TRAIN_KL_K3, .clip_low = 0.9, .clip_high = 5};
+}
+
+static ravel_status cp_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    ring_job *j = user;
+    shard s;
+    int32_t tokens[TOKENS];
+    float weights[TOKENS], old[TOKENS], advantages[SAMPLES_OF];
+    const train_kernels *k = NULL;
+    train_device *device = NULL;
+    train_model *m = NULL;
+    train_model_options o;
+    ravel_shape shape;
+    train_update update;
+    fill(tokens, weights, old, advantages);
+    fill_shard(&s, ravel_comm_size(comm), ravel_comm_rank(comm), tokens, weights, old);
+    train_model_options_default(&o);
+    o.budget = 2 * BUDGET;
+    o.cp = comm;
+    ravel_status status = train_config_read(j->folder, &shape, err);
+    if (!status) status = train_kernels_find("cpu", &k, err);
+    if (!status) status = k->open(&(train_device_options){.threads = 1}, &device, err);
+    if (!status) status = train_model_create(k, device, &shape, &o, &m, err);
+    if (status) return status;
+    train_array to = train_model_array(m);
+    status = train_tensors_load(train_model_params(m), &to, j->folder, err);
+    train_batch b = {.samples = SAMPLES_OF, .tokens = s.tokens, .cu_seqlens = s.cu, .weights = s.weights};
+    b.positions = s.positions;
+    b.targets = s.targets;
+    train_loss loss = {.policy = ring_terms(j->policy), .old = s.old, .advantages = advantages};
+    if (!status) status = train_model_learn(m, &b, j->policy ? &loss : NULL, NULL, err);
+    if (!status) status = train_model_read(m, &update, err);
+    int64_t n = train_model_params(m)->elements;
+    float *grads = train_model_grads(m);
+    if (!status) status = ravel_comm_allreduce(comm, grads, grads, n, RAVEL_F32, RAVEL_SUM, err);
+    if (!status)
+        status = ravel_comm_allreduce(comm, &update.sums.loss, &update.sums.loss, 1, RAVEL_F64, RAVEL_SUM, err);
+    if (!status && ravel_comm_rank(comm) == 0) {
+        memcpy(j->grads, grads, (size_t)n * sizeof *grads);
+        j->loss = update.sums.loss;
+    }
+    if (!status) status = ravel_comm_barrier(comm, err);
+    train_model_free(m);
+    k->close(device);
+    return status;
+}
+
+static void ring_against_one(const char *folder, int32_t ranks, int policy) {
+    int32_t tokens[TOKENS];
+    float weights[TOKENS], old[TOKENS], advantages[SAMPLES_OF];
+    rig r;
+    ravel_shape shape;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_model_options o;
+    train_update update;
+    fill(tokens, weights, old, advantages);
+    train_model_options_default(&o);
+    o.budget = BUDGET;
+    CHECK_OK(train_config_read(folder, &shape, &err), &err);
+    CHECK(rig_open(&r, "cpu", 1, &shape, &o));
+    train_array to = train_model_array(r.model);
+    CHECK_OK(train_tensors_load(train_model_params(r.model), &to, folder, &err), &err);
+    train_batch b = {.samples = SAMPLES_OF, .tokens = tokens, .cu_seqlens = cu, .weights = weights};
+    train_loss loss = {.policy = ring_terms(policy), .old = old, .advantages = advantages};
+    CHECK_OK(train_model_learn(r.model, &b, policy ? &loss : NULL, NULL, &err), &err);
+    CHECK_OK(train_model_read(r.model, &update, &err), &err);
+    int64_t n = train_model_params(r.model)->elements;
+    ring_job job = {.folder = folder, .policy = policy, .grads = calloc((size_t)n, sizeof(float))};
+    CHECK_OK(ravel_threads_run(ranks, NULL, cp_rank, &job, &err), &err);
+    CHECK(fabs(job.loss - update.sums.loss) < 1e-5 * (1 + fabs(update.sums.loss)));
+    double off = relative_distance(job.grads, train_model_grads(r.model), n);
+    if (off > 1e-5) check_fail(__FILE__, __LINE__, "%s, cp %d: gradients are off by %g", folder, ranks, off);
+    free(job.grads);
+    rig_close(&r);
+}
+
+/* Zig-zag shards on 2, 3 and 4 ranks, a sample of one token among them: the loss and gradients of one rank. */
+TEST(train_parallel_context_ranks_have_one_loss) {
+    static const char *const folders[] = {"llama3", "smollm", "qwen2", "qwen3"};
+    for (int i = 0; i < 12; i++) {
+        char folder[256];
+        (void)snprintf(folder, sizeof folder, "tests/golden/archs/%s", folders[i / 3]);
+        ring_against_one(folder, 2 + i % 3, i / 2 % 3);
+    }
+}

@@ -109,6 +109,7 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     g->page_bytes = train__net_bytes(&g->net, TRAIN_PAGE * g->net.kv_width);
     g->result_bytes = (size_t)(3 * train__round_up(slots * 4, TRAIN_ALIGN));
     g->staging = (train__staging){.kernels = kernels, .device = device, .first_slot = TRAIN__STAGE_GENERATOR};
+    g->staging.count = TRAIN__STAGES;
     g->staging.bytes = (size_t)(g->rows * 12 + slots * (12 + (int64_t)sizeof(train_choice)) +
                                 slots * g->pages_per_slot * 4 + 16 * TRAIN_ALIGN);
     g->device_bytes = cut_device(g, NULL);

@@ -116,7 +116,7 @@ static void run_prompts(prompts *p) {
     train_generator *g = p->pass.g;
     train__staging_send(&g->staging);
     if (p->pass.rows) run_layers(&p->pass, attend_prompts, p->pass.tokens, NULL);
-    train__staging_release(&g->staging);
+    train__staging_release_all(&g->staging);
     for (int64_t i = 0; i < g->copy_count; i++)
         for (int64_t layer = 0; layer < g->net.shape.layers; layer++) {
             size_t base = (size_t)layer * (size_t)g->pages;
@@ -240,7 +240,7 @@ static void begin_step(train_generator *g, train__step *step) {
         g->stats.steps++;
         g->stats.slot_steps += p.rows;
     }
-    train__staging_release(&g->staging);
+    train__staging_release_all(&g->staging);
 }
 
 /* Appends the tokens of a step to their answers. */

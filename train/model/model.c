@@ -20,9 +20,9 @@ static size_t lines(size_t bytes) {
 static size_t cut_kept(train_model *m, char *base) {
     const train__sizes *s = &m->sizes;
     const train__net *n = &m->net;
-    train__kept *k = &m->kept;
+    train__kept *k = &m->now.kept;
     train__cut cut = {base, 0};
-    int64_t layers = n->shape.layers;
+    int64_t layers = m->params->part.last_layer - m->params->part.first_layer;
     k->x = train__cut_take(&cut, s->x ? layers + 1 : 1, lines(train__net_bytes(n, s->tokens * n->hidden)));
     k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->x_mid + lines(train__net_bytes(n, s->tokens * n->hidden)));
     k->gate_up = train__cut_take(&cut, s->gate_up ? layers : 1, lines(train__net_bytes(n, s->tokens * 2 * n->ffn)));
@@ -33,6 +33,19 @@ static size_t cut_kept(train_model *m, char *base) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         *numbers[i] = train__cut_take(&cut, s->tokens, sizeof(train_real));
     k->sequences = train__cut_take(&cut, s->tokens, sizeof *k->sequences);
+    return cut.used;
+}
+
+/* Behind the other working arrays. */
+static size_t cut_ring(train_model *m, char *base, size_t used) {
+    const train__net *n = &m->net;
+    train__ring *r = &m->ring;
+    train__cut cut = {base, used};
+    size_t bytes = train__net_bytes(n, m->sizes.tokens * 2 * n->kv_width);
+    for (int i = 0; i < 2; i++) r->kv[i] = train__cut_take(&cut, 1, bytes);
+    for (int i = 0; i < 2 && !m->options.inference; i++) r->d_kv[i] = train__cut_take(&cut, 1, bytes);
+    r->o = train__cut_take(&cut, 1, train__net_bytes(n, m->sizes.tokens * n->q_width));
+    r->lse = train__cut_take(&cut, m->sizes.tokens * n->shape.heads, sizeof *r->lse);
     return cut.used;
 }
 
@@ -58,7 +71,8 @@ static size_t cut_working(train_model *m, char *base) {
         w->d_h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->ffn));
     }
     size_t most = cut.used > forward.used ? cut.used : forward.used;
-    return most > head.used ? most : head.used;
+    if (head.used > most) most = head.used;
+    return m->cp ? cut_ring(m, base, most) : most;
 }
 
 static size_t cut_tables(train_model *m, char *base) {
@@ -78,7 +92,7 @@ static train_limits limits_of(const train_model *m) {
 }
 
 /* A batch's arrays, each at most [T] of 4 bytes, see model_batch.c. */
-enum { STAGED_ARRAYS = 15 };
+enum { STAGED_ARRAYS = 21 };
 
 static void sizes_of(train_model *m) {
     const train_model_options *o = &m->options;
@@ -86,6 +100,7 @@ static void sizes_of(train_model *m) {
     train__sizes *s = &m->sizes;
     int64_t t = o->budget;
     *s = (train__sizes){.tokens = t, .positions = o->longest > 0 ? train__min(o->longest, t) : t};
+    if (m->cp) s->positions = o->longest > 0 ? o->longest : t * m->cp->ranks;
     s->o = lines(train__net_bytes(n, t * n->qkv_width));
     s->lse = s->o + lines(train__net_bytes(n, t * n->q_width));
     s->x_mid = s->lse + lines((size_t)(t * n->shape.heads) * sizeof(train_real));
@@ -118,7 +133,7 @@ typedef struct block {
     size_t field; /* of train_memory */
 } block;
 
-enum { BLOCKS = 6 + 2 * TRAIN__STAGES };
+enum { BLOCKS = 5 + TRAIN__FLIGHTS + 2 * TRAIN__MOST_STAGES };
 
 static int blocks_of(train_model *m, block *list) {
     const train__sizes *s = &m->sizes;
@@ -129,11 +144,11 @@ static int blocks_of(train_model *m, block *list) {
     list[count++] = (block){(void **)&(place), bytes, kind, offsetof(train_memory, field)}
     BLOCK(m->weights, elements * (size_t)ravel_dtype_bytes(types->weight), DEVICE, weights);
     if (!m->options.inference) BLOCK(m->grads, elements * (size_t)ravel_dtype_bytes(types->grad), DEVICE, grads);
-    BLOCK(m->kept_block, s->kept, DEVICE, activations);
+    for (int i = 0; i < m->options.in_flight; i++) BLOCK(m->kept_block[i], s->kept, DEVICE, activations);
     BLOCK(m->working_block, s->working, DEVICE, working);
     BLOCK(m->logits, s->logits, DEVICE, logits);
     BLOCK(m->table_block, s->tables, DEVICE, tables);
-    for (int i = 0; i < TRAIN__STAGES; i++) {
+    for (int i = 0; i < m->staging.count; i++) {
         BLOCK(m->staging.block[i], s->stage, DEVICE, tables);
         BLOCK(m->staging.host[i], s->stage, STAGED, tables);
     }
@@ -142,7 +157,8 @@ static int blocks_of(train_model *m, block *list) {
 }
 
 static int64_t host_bytes(const train_model *m) {
-    return m->sizes.tokens * 8 + train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
+    return m->sizes.tokens * 4 * (1 + m->options.in_flight) +
+           train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
 }
 
 static ravel_status check_options(const train_model_options *o, ravel_error *err) {
@@ -156,6 +172,9 @@ static ravel_status check_options(const train_model_options *o, ravel_error *err
                                INT32_MAX);
     if (o->longest < 0 || o->logits_rows < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "longest and logits_rows must not be negative");
+    if (o->in_flight < 0 || o->in_flight > TRAIN__FLIGHTS)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "in_flight is %d; it must be 0 to %d", o->in_flight,
+                               TRAIN__FLIGHTS);
     if (o->recompute < TRAIN_RECOMPUTE_NONE || o->recompute > TRAIN_RECOMPUTE_FULL)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "recompute is %d; it must be one of train_recompute",
                                o->recompute);
@@ -167,9 +186,16 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
                             const ravel_shape *shape, const train_model_options *options, ravel_error *err) {
     ravel_status status = check_options(options, err);
     m->options = *options;
+    if (!m->options.in_flight) m->options.in_flight = 1;
+    m->staging.count = m->options.in_flight + 1;
     m->arena.allocator = options->allocator;
     m->tp = train__link_over(options->tp);
-    train_slice part = {.tp = m->tp.ranks, .tp_rank = m->tp.rank};
+    m->cp_link = train__link_over(options->cp);
+    m->cp = m->cp_link.ranks > 1 ? &m->cp_link : NULL;
+    if (!status && m->cp && shape->window)
+        status =
+            ravel_error_set(err, RAVEL_E_UNSUPPORTED, "a sliding window and context parallelism do not go together");
+    train_slice part = {options->first_layer, options->last_layer, m->tp.ranks, m->tp.rank};
     if (!status) status = train_params_create(shape, &part, options->allocator, &m->params, err);
     if (status) return status;
     train__net_init(&m->net, kernels, device, shape, m->params);
@@ -202,7 +228,7 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     const train_kernels *k = m->net.kernels;
     train_limits limits = limits_of(m);
     block list[BLOCKS];
-    TRAIN__TAKE(&m->arena, m->places, m->sizes.tokens);
+    for (int i = 0; i < m->options.in_flight; i++) TRAIN__TAKE(&m->arena, m->flights[i].places, m->sizes.tokens);
     TRAIN__TAKE(&m->arena, m->numbers, m->sizes.tokens);
     TRAIN__TAKE(&m->arena, m->row, train__max(m->net.hidden, m->net.shape.head_dim));
     ravel_status status = train__arena_status(&m->arena, "staging of batches", err);
@@ -210,7 +236,11 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     for (int i = 0, count = blocks_of(m, list); i < count && !status; i++)
         status = (list[i].kind == STAGED ? k->alloc_host : k->alloc)(m->net.device, list[i].bytes, list[i].place, err);
     if (status) return status;
-    (void)cut_kept(m, m->kept_block);
+    for (int i = 0; i < m->options.in_flight; i++) {
+        (void)cut_kept(m, m->kept_block[i]);
+        m->flights[i].kept = m->now.kept;
+    }
+    m->now = m->flights[0];
     (void)cut_working(m, m->working_block);
     (void)cut_tables(m, m->table_block);
     m->staging.kernels = k;
@@ -228,6 +258,13 @@ static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_
     status = ravel_comm_split(m->tp.comm, m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
     m->kv = train__link_over(m->kv_comm);
     return status;
+}
+
+void train__model_use(train_model *m, int32_t flight) {
+    if (flight == m->flight) return;
+    m->flights[m->flight] = m->now;
+    m->now = m->flights[flight];
+    m->flight = flight;
 }
 
 ravel_status train_model_create(const train_kernels *kernels, train_device *device, const ravel_shape *shape,

@@ -55,12 +55,18 @@ typedef enum train_recompute {
 #define TRAIN_RECOMPUTE_CHOICES "none|light|full"
 
 typedef struct train_model_options {
-    size_t size;         /* sizeof(train_model_options), set by train_model_options_default */
-    int64_t budget;      /* the most tokens of a batch, alignment included; required */
-    int64_t longest;     /* the most tokens of a sample; 0: the budget */
-    int32_t recompute;   /* train_recompute */
-    int32_t inference;   /* no gradients: only train_model_score */
-    int64_t logits_rows; /* rows of logits made at a time; 0: what the kernels choose */
+    size_t size;                     /* sizeof(train_model_options), set by train_model_options_default */
+    int64_t budget;                  /* the most tokens of a batch, alignment included; required */
+    int64_t longest;                 /* the most tokens of a sample; 0: the budget */
+    int32_t recompute;               /* train_recompute */
+    int32_t inference;               /* no gradients: only train_model_score */
+    int64_t logits_rows;             /* rows of logits made at a time; 0: what the kernels choose */
+    int64_t first_layer, last_layer; /* of this pipeline stage: first .. last - 1; last 0: to the end */
+    int32_t in_flight; /* micro-batches between their forward and their backward (train_model_stage_*); 0 means 1 */
+    int32_t reserved;  /* 0 */
+    ravel_comm *cp;    /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
+                       train_batch.targets; `longest` is of whole samples. Gradients and sums are each rank's own, to be
+                       added over these ranks as over data-parallel ones. NULL: one. */
     ravel_comm *tp; /* ranks that share every layer (tensor parallel), which all make a model and run the same batches;
                        NULL: one. It must outlive the model. */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
@@ -130,6 +136,11 @@ typedef struct train_batch {
     const int32_t *cu_seqlens_padded; /* [samples + 1] or NULL */
     const float *weights; /* [padded tokens] tokens with a weight other than 0 are scored; NULL: all, with 1 */
     double temperature;   /* log-probs are of softmax(logits / temperature); 0 means 1 */
+    /* Context parallel only: sample i has 2 c tokens here, chunks r and 2R-1-r of its 2R chunks of c tokens, alignment of
+     * the whole sample included. What a token predicts may be on another rank, so targets are given, and weights, old
+     * log-probs, results and the like stand at the token that predicts. */
+    const int32_t *positions; /* [padded tokens] place of a token in its whole sample */
+    const int32_t *targets;   /* [padded tokens] the token after it; anything where the weight is 0 */
 } train_batch;
 
 /* A policy loss: its terms and, at each token's own place, what it compares with. */
@@ -161,6 +172,18 @@ ravel_status train_model_learn(train_model *model, const train_batch *batch, con
 ravel_status train_model_learn_forward(train_model *model, const train_batch *batch, const train_loss *loss,
                                        ravel_error *err);
 ravel_status train_model_learn_backward(train_model *model, train_result *result, ravel_error *err);
+
+/* A pipeline stage's share of train_model_learn, for micro-batch `flight` of those in flight (0 .. in_flight - 1). Every
+ * stage is given the same batch and loss. x_in, x_out, d_out and d_in are blocks of the device, [padded tokens, hidden] of
+ * kernels->types.activation: the hidden rows from the stage before (not on the first) and for the next one (not on the
+ * last), and the gradients of the loss by them. The last stage makes log-probs, loss and the first gradient in its
+ * backward. `loss` must live until then. Nothing waits. */
+ravel_status train_model_stage_forward(train_model *model, int32_t flight, const train_batch *batch,
+                                       const train_loss *loss, const void *x_in, void *x_out, ravel_error *err);
+ravel_status train_model_stage_backward(train_model *model, int32_t flight, const void *d_out, void *d_in,
+                                        ravel_error *err);
+/* Elements of those rows, for the micro-batch run last. */
+int64_t train_model_stage_elements(const train_model *model);
 
 ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
 /* Adds the gradient of sum(coef * logprob + entropy_coef * entropy), for the batch of the last train_model_forward.

@@ -22,6 +22,14 @@ static ravel_status check_tokens(const train_model *m, const train_batch *b, int
         if (b->tokens[t] < 0 || b->tokens[t] >= m->vocab)
             return ravel_error_set(err, RAVEL_E_DATA, "token %d of sample %lld is %d; the vocabulary is 0 to %lld",
                                    t - start, (long long)i, b->tokens[t], (long long)m->vocab - 1);
+    for (int32_t t = start; m->cp && t < start + length; t++)
+        if (b->positions[t] < 0 || b->positions[t] >= m->sizes.positions ||
+            (b->weights[t] != 0 && (b->targets[t] < 0 || b->targets[t] >= m->vocab)))
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "token %d of sample %lld has position %d and target %d; there are %lld positions "
+                                   "(option longest) and %lld tokens",
+                                   t - start, (long long)i, b->positions[t], b->targets[t],
+                                   (long long)m->sizes.positions, (long long)m->vocab);
     return RAVEL_OK;
 }
 
@@ -38,6 +46,9 @@ static ravel_status check_sample(const train_model *m, const train_batch *b, int
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "sample %lld has %lld tokens; the model was made for %lld at most (option longest)",
                                (long long)i, (long long)length, (long long)m->sizes.positions);
+    if (m->cp && length % 2)
+        return ravel_error_set(err, RAVEL_E_DATA, "sample %lld has %lld tokens; a context-parallel shard is two chunks",
+                               (long long)i, (long long)length);
     return check_tokens(m, b, i, err);
 }
 
@@ -52,6 +63,8 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "the batch has %d tokens in %d samples; the budget is %lld tokens",
                                padded_start(b, b->samples), b->samples, (long long)m->sizes.tokens);
+    if (m->cp && (!b->positions || !b->targets || !b->weights))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a context-parallel batch needs positions, targets and weights");
     for (int64_t i = 0; i < b->samples; i++) {
         ravel_status status = check_sample(m, b, i, err);
         if (status) return status;
@@ -69,11 +82,17 @@ static void *next_array(train_model *m, int64_t count, const void *there) {
 /* Scored tokens of sample i, appended. */
 static void score_sample(train_model *m, const train_batch *b, int32_t i, int32_t *rows, int32_t *targets) {
     int32_t start = padded_start(b, i), end = start + b->cu_seqlens[i + 1] - b->cu_seqlens[i];
-    for (int32_t t = start + 1; t < end; t++) {
+    for (int32_t t = start; b->targets && t < end; t++) {
+        if (b->weights[t] == 0) continue;
+        rows[m->now.scored] = t;
+        targets[m->now.scored] = b->targets[t];
+        m->now.places[m->now.scored++] = t;
+    }
+    for (int32_t t = start + 1; !b->targets && t < end; t++) {
         if (b->weights && b->weights[t] == 0) continue;
-        rows[m->scored] = t - 1;
-        targets[m->scored] = b->tokens[t];
-        m->places[m->scored++] = t;
+        rows[m->now.scored] = t - 1;
+        targets[m->now.scored] = b->tokens[t];
+        m->now.places[m->now.scored++] = t;
     }
 }
 
@@ -89,8 +108,8 @@ static void sort_by_token(int32_t *order, int32_t *spare, int64_t count, const i
 }
 
 static void lay_out_tokens(train_model *m, const train_batch *b) {
-    train__staged *s = &m->staged;
-    int32_t tokens = m->ragged.tokens, longest = 0;
+    train__staged *s = &m->now.staged;
+    int32_t tokens = m->now.ragged.tokens, longest = 0;
     int32_t *ids = next_array(m, tokens, &s->tokens), *positions = next_array(m, tokens, &s->positions);
     int32_t *starts = next_array(m, b->samples, &s->starts), *lengths = next_array(m, b->samples, &s->lengths);
     memset(ids, 0, (size_t)tokens * sizeof *ids);
@@ -99,46 +118,65 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
         starts[i] = padded_start(b, i);
         lengths[i] = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
         memcpy(ids + starts[i], b->tokens + starts[i], (size_t)lengths[i] * sizeof *ids);
-        for (int32_t t = 0; t < lengths[i]; t++) positions[starts[i] + t] = t;
+        for (int32_t t = 0; t < lengths[i]; t++)
+            positions[starts[i] + t] = b->positions ? b->positions[starts[i] + t] : t;
         if (lengths[i] > longest) longest = lengths[i];
     }
-    m->ragged.longest = longest;
-    m->ragged.starts = s->starts;
-    m->ragged.lengths = s->lengths;
-    m->ragged.host_lengths = lengths;
+    m->now.ragged.longest = longest;
+    m->now.ragged.starts = s->starts;
+    m->now.ragged.lengths = s->lengths;
+    m->now.ragged.host_lengths = lengths;
     if (m->options.inference) return;
-    int32_t *order = next_array(m, m->ordered, &s->order);
+    int32_t *order = next_array(m, m->now.ordered, &s->order);
     for (int32_t i = 0, n = 0; i < b->samples; i++)
         for (int32_t t = 0; t < lengths[i]; t++) order[n++] = starts[i] + t;
-    sort_by_token(order, (int32_t *)(void *)m->numbers, m->ordered, ids, m->vocab);
+    sort_by_token(order, (int32_t *)(void *)m->numbers, m->now.ordered, ids, m->vocab);
 }
 
 /* By place in the batch, to the order of scored rows. */
 static void gather(train_model *m, const float *by_place, const float **device) {
     if (!by_place) return;
-    float *to = next_array(m, m->scored, device);
-    for (int64_t i = 0; i < m->scored; i++) to[i] = by_place[m->places[i]];
+    float *to = next_array(m, m->now.scored, device);
+    for (int64_t i = 0; i < m->now.scored; i++) to[i] = by_place[m->now.places[i]];
+}
+
+/* Context parallel: see ring.h. */
+static void lay_out_halves(train_model *m, const train_batch *b) {
+    train__halves *h = &m->now.staged.halves;
+    int64_t count = 2 * (int64_t)b->samples;
+    int32_t *starts = next_array(m, count, &h->starts), *lengths = next_array(m, count, &h->lengths);
+    int32_t *key_starts = next_array(m, count, &h->key_starts), *earlier = next_array(m, count, &h->earlier);
+    int32_t *later = next_array(m, count, &h->later), *shifts = next_array(m, count, &h->shifts);
+    for (int32_t i = 0; i < count; i++) {
+        int32_t start = padded_start(b, i / 2), half = (b->cu_seqlens[i / 2 + 1] - b->cu_seqlens[i / 2]) / 2;
+        starts[i] = start + i % 2 * half;
+        lengths[i] = half;
+        key_starts[i] = start;
+        earlier[i] = half;
+        later[i] = i % 2 * 2 * half;
+        shifts[i] = 2 * half;
+    }
 }
 
 static void lay_out_scored(train_model *m, const train_batch *b, const train__extra *x) {
-    train__staged *s = &m->staged;
-    int32_t *rows = next_array(m, m->ordered, &s->rows), *targets = next_array(m, m->ordered, &s->targets);
-    m->scored = 0;
+    train__staged *s = &m->now.staged;
+    int32_t *rows = next_array(m, m->now.ordered, &s->rows), *targets = next_array(m, m->now.ordered, &s->targets);
+    m->now.scored = 0;
     for (int32_t i = 0; i < b->samples; i++) score_sample(m, b, i, rows, targets);
-    float *weights = next_array(m, m->scored, &s->weights);
-    for (int64_t i = 0; i < m->scored; i++) weights[i] = b->weights ? b->weights[m->places[i]] : 1;
+    float *weights = next_array(m, m->now.scored, &s->weights);
+    for (int64_t i = 0; i < m->now.scored; i++) weights[i] = b->weights ? b->weights[m->now.places[i]] : 1;
     if (x->negative_weights) {
-        float *coef = next_array(m, m->scored, &s->coef);
-        for (int64_t i = 0; i < m->scored; i++) coef[i] = -weights[i];
+        float *coef = next_array(m, m->now.scored, &s->coef);
+        for (int64_t i = 0; i < m->now.scored; i++) coef[i] = -weights[i];
     }
     gather(m, x->old, &s->old);
     gather(m, x->generator, &s->generator);
     gather(m, x->reference, &s->reference);
     if (!x->advantages) return;
-    float *advantages = next_array(m, m->scored, &s->advantages);
-    int32_t *samples_of = next_array(m, m->scored, &s->samples_of), sample = 0;
-    for (int64_t i = 0; i < m->scored; i++) {
-        while (sample + 1 < b->samples && m->places[i] >= padded_start(b, sample + 1)) sample++;
+    float *advantages = next_array(m, m->now.scored, &s->advantages);
+    int32_t *samples_of = next_array(m, m->now.scored, &s->samples_of), sample = 0;
+    for (int64_t i = 0; i < m->now.scored; i++) {
+        while (sample + 1 < b->samples && m->now.places[i] >= padded_start(b, sample + 1)) sample++;
         samples_of[i] = sample;
         advantages[i] = x->advantages[sample];
     }
@@ -149,15 +187,18 @@ static void lay_out_scored(train_model *m, const train_batch *b, const train__ex
 ravel_status train__model_stage(train_model *m, const train_batch *b, const train__extra *extra, ravel_error *err) {
     ravel_status status = check_batch(m, b, err);
     if (status) return status;
+    if (m->now.learn_begun || m->now.forward_kept) /* whose backward never came */
+        train__staging_release(&m->staging, m->now.staged.block);
     train__staging_begin(&m->staging);
-    m->forward_kept = m->learn_begun = 0;
-    m->staged = (train__staged){0};
-    m->batch = *b;
-    m->ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
-    m->ordered = b->cu_seqlens[b->samples];
-    m->gaps = m->ragged.tokens != m->ordered;
-    m->logit_scale = (train_real)(b->temperature > 0 ? 1 / b->temperature : 1);
+    m->now.forward_kept = m->now.learn_begun = 0;
+    m->now.staged = (train__staged){.block = m->staging.turn};
+    m->now.batch = *b;
+    m->now.ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
+    m->now.ordered = b->cu_seqlens[b->samples];
+    m->now.gaps = m->now.ragged.tokens != m->now.ordered;
+    m->now.logit_scale = (train_real)(b->temperature > 0 ? 1 / b->temperature : 1);
     lay_out_tokens(m, b);
+    if (m->cp) lay_out_halves(m, b);
     lay_out_scored(m, b, extra);
     train__staging_send(&m->staging);
     return RAVEL_OK;
@@ -165,7 +206,7 @@ ravel_status train__model_stage(train_model *m, const train_batch *b, const trai
 
 void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef) {
     train__staging_begin(&m->staging);
-    gather(m, coef, &m->staged.coef);
-    gather(m, entropy_coef, &m->staged.entropy_coef);
+    gather(m, coef, &m->now.staged.coef);
+    gather(m, entropy_coef, &m->now.staged.entropy_coef);
     train__staging_send(&m->staging);
 }

@@ -10,13 +10,13 @@
 #include "train/model/model_internal.h"
 
 static train_softmax softmax_of(const train_model *m, const train__head *head, int64_t first, int64_t rows) {
-    const train__kept *k = &m->kept;
+    const train__kept *k = &m->now.kept;
     return (train_softmax){.rows = rows,
                            .columns = m->net.shape.vocab,
                            .first = m->net.first_token,
                            .logits = m->logits,
-                           .scale = m->logit_scale,
-                           .targets = m->staged.targets + first,
+                           .scale = m->now.logit_scale,
+                           .targets = m->now.staged.targets + first,
                            .parts = m->parts,
                            .ranks = m->tp.ranks,
                            .logprob = k->logprob + first,
@@ -25,8 +25,8 @@ static train_softmax softmax_of(const train_model *m, const train__head *head, i
 }
 
 train_loss_rows train__model_loss_rows(const train_model *m, const train__head *head, int64_t first, int64_t count) {
-    const train__kept *k = &m->kept;
-    const train__staged *s = &m->staged;
+    const train__kept *k = &m->now.kept;
+    const train__staged *s = &m->now.staged;
     return (train_loss_rows){.rows = count,
                              .policy = head->policy,
                              .logprob = k->logprob + first,
@@ -78,13 +78,13 @@ static int forward_chunk(train_model *m, const train__head *head, train_softmax 
 
 static void run_chunk(train_model *m, const train__head *head, int64_t first, int64_t count) {
     const train__net *n = &m->net;
-    const void *rows = train__net_at(n, m->kept.head_xn, first * n->hidden);
+    const void *rows = train__net_at(n, m->now.kept.head_xn, first * n->hidden);
     train_softmax softmax = softmax_of(m, head, first, count);
     int done = 0;
     train__net_linear(n, m->logits, rows, train__net_weight(n, train_params_head(m->params)), count, n->shape.vocab,
                       n->hidden);
     if (head->mode != TRAIN__HEAD_BACK)
-        done = forward_chunk(m, head, &softmax, m->staged.coef ? m->staged.coef + first : NULL);
+        done = forward_chunk(m, head, &softmax, m->now.staged.coef ? m->now.staged.coef + first : NULL);
     if (head->mode == TRAIN__HEAD_SCORE) return;
     softmax.coef = head->coef + first;
     softmax.entropy_coef = head->entropy_coef ? head->entropy_coefs + first : NULL;
@@ -101,24 +101,25 @@ static void spread(train_model *m) {
     const train__net *n = &m->net;
     int64_t at = train_params_norm(m->params);
     void *d_x = m->working.d_x, *d_rows = m->working.y;
-    n->kernels->zero(n->device, d_rows, train__net_bytes(n, m->scored * n->hidden));
-    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = m->scored,
+    n->kernels->zero(n->device, d_rows, train__net_bytes(n, m->now.scored * n->hidden));
+    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = m->now.scored,
                                                           .width = n->hidden,
                                                           .eps = n->eps,
-                                                          .x = m->kept.head_x,
+                                                          .x = m->now.kept.head_x,
                                                           .weight = train__net_weight(n, at),
                                                           .d_y = m->working.d_rows,
                                                           .d_x = d_rows,
                                                           .d_weight = train__at(m->grads, n->types.grad, at)});
-    n->kernels->zero(n->device, d_x, train__net_bytes(n, m->ragged.tokens * n->hidden));
+    n->kernels->zero(n->device, d_x, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
     n->kernels->copy_rows(
         n->device,
-        &(train_rows){.rows = m->scored, .width = n->hidden, .to = d_x, .from = d_rows, .to_ids = m->staged.rows});
+        &(train_rows){
+            .rows = m->now.scored, .width = n->hidden, .to = d_x, .from = d_rows, .to_ids = m->now.staged.rows});
 }
 
 void train__model_head(train_model *m, const train__head *head) {
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_HEAD);
-    for (int64_t first = 0; first < m->scored; first += m->sizes.logits_rows)
-        run_chunk(m, head, first, train__min(m->sizes.logits_rows, m->scored - first));
+    for (int64_t first = 0; first < m->now.scored; first += m->sizes.logits_rows)
+        run_chunk(m, head, first, train__min(m->sizes.logits_rows, m->now.scored - first));
     if (head->mode != TRAIN__HEAD_SCORE) spread(m);
 }

@@ -13,13 +13,22 @@
  *     working    xn [T, C] | y [T, C] | d_x [T, C] | shared: what attention needs, or what feed-forward needs
  *     logits     [logits_rows, vocab] | parts [4, logits_rows]
  *     tables     rope | figures of the update
- *     staging    STAGES batches, on the host and on the device, used in turn */
+ *     staging    a batch per micro-batch in flight and one more, on the host and on the device, used in turn
+ *
+ * kept is there once per micro-batch in flight. */
 #ifndef TRAIN_MODEL_INTERNAL_H
 #define TRAIN_MODEL_INTERNAL_H
 
 #include "train/model/model.h"
 #include "train/model/net.h"
 #include "train/model/staging.h"
+
+/* Context parallel: the halves of each sample as samples of their own, [2 * samples]. */
+typedef struct train__halves {
+    const int32_t *starts, *lengths;         /* of queries */
+    const int32_t *key_starts;               /* of the sample */
+    const int32_t *earlier, *later, *shifts; /* keys that are seen of an earlier rank and of a later one; all of them */
+} train__halves;
 
 /* A batch on the device: pointers into one staged block, and what the host knows of it. Scored rows are numbered 0 ..
  * scored - 1 in the order of their tokens. */
@@ -32,6 +41,8 @@ typedef struct train__staged {
     const float *weights;              /* [scored] */
     const float *coef, *entropy_coef;  /* [scored] from the caller (train_model_backward) or -weights */
     const float *old, *generator, *reference, *advantages; /* [scored] of a policy loss */
+    train__halves halves;
+    int32_t block; /* of the staging */
 } train__staged;
 
 /* Parts of the kept and working blocks; the same walk counts and cuts. */
@@ -50,6 +61,13 @@ typedef struct train__working {
     void *d_rows; /* head */
 } train__working;
 
+/* Context parallel: keys and values on their way around, twice, their gradients, and a part's output. */
+typedef struct train__ring {
+    void *kv[2], *d_kv[2]; /* [T, 2 * kv_width] */
+    void *o;               /* [T, q_width] */
+    train_real *lse;       /* [T, heads] */
+} train__ring;
+
 typedef struct train__sizes {
     int64_t tokens, positions, logits_rows;
     size_t x, rest, gate_up; /* strides between layers, 0 where layers share */
@@ -59,38 +77,51 @@ typedef struct train__sizes {
     size_t kept, working, logits, tables, stage;
 } train__sizes;
 
+enum { TRAIN__FLIGHTS = 16 };
+
+/* A micro-batch from its staging to the end of its backward: what it keeps, and where. */
+typedef struct train__flight {
+    train__kept kept;
+    train__staged staged;
+    train_batch batch;
+    train_ragged ragged;
+    int32_t *places; /* [T] on the host: place of each scored row in the batch */
+    int64_t scored, ordered;
+    train_real logit_scale;
+    int32_t gaps;           /* some rows belong to no sample */
+    const train_loss *loss; /* NULL: the weighted sum */
+    int32_t learn_begun;    /* its forward ran for learning, */
+    int32_t forward_kept;   /* or by train_model_forward, and backward may follow */
+    int32_t entropy_kept;   /* ... with entropies */
+} train__flight;
+
 struct train_model {
     train__arena arena; /* host memory */
     train_model_options options;
     train_params *params;
     train__net net;
     train__sizes sizes;
-    int64_t vocab;      /* of the whole model */
+    int64_t vocab;            /* of the whole model */
+    train__link *cp, cp_link; /* ranks that share samples; NULL: one */
+    train__ring ring;
     train__link tp, kv; /* all tensor-parallel ranks; those that have the same key heads */
     ravel_comm *kv_comm;
     void *weights, *grads;
-    void *kept_block, *working_block, *logits, *table_block;
+    void *kept_block[TRAIN__FLIGHTS], *working_block, *logits, *table_block;
     train__staging staging;
-    int32_t *places; /* [T] on the host: place of each scored row in the batch */
     train_real *row; /* [max(hidden, head_dim)] on the host: numbers on their way to the device */
     float *numbers;  /* [T] on the host: numbers on their way from the device */
-    train__kept kept;
     train__working working;
     train_real *cosine, *sine, *parts; /* parts: [ranks + 1, 4, logits_rows], this rank's last */
     train_update *update;
 
-    /* the batch that was staged last */
-    train__staged staged;
-    train_batch batch;
-    train_ragged ragged;
-    int64_t scored, ordered;
-    train_real logit_scale;
-    int32_t gaps;           /* some rows belong to no sample */
-    const train_loss *loss; /* of train_model_learn_forward; NULL: the weighted sum */
-    int32_t learn_begun;    /* train_model_learn_forward ran */
-    int32_t forward_kept;   /* train_model_forward ran, and may be followed by backward */
-    int32_t entropy_kept;   /* ... with entropies */
+    train__flight now; /* the micro-batch being worked on */
+    int32_t flight;    /* which of `flights` that is */
+    train__flight flights[TRAIN__FLIGHTS];
 };
+
+/* Goes on with another micro-batch in flight. */
+void train__model_use(train_model *m, int32_t flight);
 
 /* A layer's arrays: kept ones of its own, working ones shared. */
 train__acts train__model_acts(const train_model *m, int64_t layer);
@@ -106,10 +137,11 @@ ravel_status train__model_stage(train_model *m, const train_batch *batch, const 
 /* Coefficients for the batch that is staged already. */
 void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef);
 
-/* Embedding and all layers; the last hidden rows of scored tokens go to head_x and, normalised, to head_xn. */
-void train__model_layers(train_model *m);
-/* From d_x of the last layer to all gradients below it. */
-void train__model_layers_backward(train_model *m);
+/* The layers of this stage, from the embedding or from x_in [tokens, C]. On the last stage the hidden rows of scored
+ * tokens go to head_x and, normalised, to head_xn; on another the output goes to x_out. */
+void train__model_layers(train_model *m, const void *x_in, void *x_out);
+/* From d_x of the last layer of the stage to all gradients below it, and to d_in where this is not the first stage. */
+void train__model_layers_backward(train_model *m, void *d_in);
 
 typedef enum train__head_mode {
     TRAIN__HEAD_SCORE, /* log-probs */

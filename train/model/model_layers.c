@@ -7,11 +7,15 @@
  *     none     + normalised x and x_mid, rotated q and k, h    what backward reads, all of it */
 #include "train/model/model_internal.h"
 
+#include "train/model/ring.h"
+
 train__acts train__model_acts(const train_model *m, int64_t layer) {
     const train__sizes *s = &m->sizes;
-    char *rest = m->kept.rest + (size_t)layer * s->rest, *light = m->kept.light + (size_t)layer * s->light;
-    train__acts a = {.x = m->kept.x + (size_t)layer * s->x,
-                     .next = m->kept.x + (size_t)(layer + 1) * s->x,
+    int64_t layers = m->params->part.last_layer - m->params->part.first_layer; /* of this stage */
+    layer -= m->params->part.first_layer;
+    char *rest = m->now.kept.rest + (size_t)layer * s->rest, *light = m->now.kept.light + (size_t)layer * s->light;
+    train__acts a = {.x = m->now.kept.x + (size_t)layer * s->x,
+                     .next = m->now.kept.x + (size_t)(layer + 1) * s->x,
                      .xn = m->working.xn,
                      .xn_mid = m->working.xn,
                      .xn_next = m->working.xn,
@@ -22,12 +26,12 @@ train__acts train__model_acts(const train_model *m, int64_t layer) {
                      .o = rest + s->o,
                      .lse = (train_real *)(void *)(rest + s->lse),
                      .x_mid = rest + s->x_mid,
-                     .gate_up = m->kept.gate_up + (size_t)layer * s->gate_up,
+                     .gate_up = m->now.kept.gate_up + (size_t)layer * s->gate_up,
                      .h = m->working.h};
-    if (!s->light || layer == m->net.shape.layers) return a;
+    if (!s->light || layer == layers) return a;
     a.xn = light;
     a.xn_mid = light + s->xn_mid;
-    if (layer + 1 < m->net.shape.layers) a.xn_next = light + s->light;
+    if (layer + 1 < layers) a.xn_next = light + s->light;
     a.q = light + s->q;
     a.k = light + s->k;
     a.h = light + s->h;
@@ -49,9 +53,9 @@ static void *grad(const train_model *m, int64_t layer, train_layer_tensor which)
 
 static train_attention attention_of(const train_model *m, const train__acts *a) {
     train_attention x = train__net_attention(&m->net, a);
-    x.samples = m->batch.samples;
-    x.queries = m->ragged;
-    x.keys = m->ragged;
+    x.samples = m->now.batch.samples;
+    x.queries = m->now.ragged;
+    x.keys = m->now.ragged;
     return x;
 }
 
@@ -60,34 +64,52 @@ static train_attention attention_of(const train_model *m, const train__acts *a) 
 static void attend(void *user, int64_t layer, const train__acts *a) {
     const train_model *m = user;
     (void)layer;
-    if (m->gaps) clear(m, a->o, m->ragged.tokens * m->net.q_width);
+    if (m->now.gaps) clear(m, a->o, m->now.ragged.tokens * m->net.q_width);
+    if (m->cp) {
+        train__ring_forward(m, a);
+        return;
+    }
     train_attention attention = attention_of(m, a);
     m->net.kernels->attention(m->net.device, &attention);
 }
 
 static train__rows_of rows_of(train_model *m) {
-    return (train__rows_of){m->ragged.tokens, m->staged.positions, attend, m};
+    return (train__rows_of){m->now.ragged.tokens, m->now.staged.positions, attend, m};
 }
 
-void train__model_layers(train_model *m) {
+/* Rows of scored tokens, before and after the last norm. */
+static void pick_head_rows(train_model *m, const void *x, const void *xn) {
     const train__net *n = &m->net;
-    int64_t layers = n->shape.layers;
+    train_rows pick = {.rows = m->now.scored, .width = n->hidden, .from_ids = m->now.staged.rows};
+    pick.from = x;
+    pick.to = m->now.kept.head_x;
+    n->kernels->copy_rows(n->device, &pick);
+    pick.from = xn;
+    pick.to = m->now.kept.head_xn;
+    n->kernels->copy_rows(n->device, &pick);
+}
+
+void train__model_layers(train_model *m, const void *x_in, void *x_out) {
+    const train__net *n = &m->net;
+    int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
     train__rows_of rows = rows_of(m);
-    train__acts a = train__model_acts(m, 0);
+    train__acts a = train__model_acts(m, first);
+    size_t bytes = train__net_bytes(n, rows.rows * n->hidden);
     n->kernels->phase(n->device, TRAIN_PHASE_FORWARD);
-    train__net_embed(n, a.x, m->staged.tokens, rows.rows);
-    train__net_norm(n, a.xn, NULL, a.x, NULL, 0, TRAIN_NORM_IN, rows.rows);
-    for (int64_t layer = 0; layer < layers; layer++) {
+    if (first)
+        n->kernels->copy(n->device, a.x, x_in, bytes);
+    else
+        train__net_embed(n, a.x, m->now.staged.tokens, rows.rows);
+    train__net_norm(n, a.xn, NULL, a.x, NULL, first, TRAIN_NORM_IN, rows.rows);
+    for (int64_t layer = first; layer < last; layer++) {
         a = train__model_acts(m, layer);
         train__net_layer(n, layer, &a, &rows);
     }
-    train_rows pick = {.rows = m->scored, .width = n->hidden, .from_ids = m->staged.rows};
-    pick.from = train__model_acts(m, layers).x;
-    pick.to = m->kept.head_x;
-    n->kernels->copy_rows(n->device, &pick);
-    pick.from = a.xn_next;
-    pick.to = m->kept.head_xn;
-    n->kernels->copy_rows(n->device, &pick);
+    const void *x = train__model_acts(m, last).x;
+    if (last < n->shape.layers)
+        n->kernels->copy(n->device, x_out, x, bytes);
+    else
+        pick_head_rows(m, x, a.xn_next);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------- */
@@ -96,7 +118,7 @@ void train__model_layers(train_model *m) {
 static void recompute(train_model *m, int64_t layer, train__acts a) {
     const train__net *n = &m->net;
     train__rows_of rows = rows_of(m);
-    if (m->options.recompute != TRAIN_RECOMPUTE_FULL || layer == n->shape.layers - 1) return;
+    if (m->options.recompute != TRAIN_RECOMPUTE_FULL || layer == m->params->part.last_layer - 1) return;
     a.next = NULL;
     train__net_norm(n, a.xn, NULL, a.x, NULL, layer, TRAIN_NORM_IN, rows.rows);
     train__net_layer(n, layer, &a, &rows);
@@ -111,7 +133,7 @@ static int kept_light(const train_model *m) {
 static void norm_backward(const train_model *m, int64_t layer, train_layer_tensor which, const void *x,
                           const void *d_y) {
     const train__net *n = &m->net;
-    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = m->ragged.tokens,
+    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = m->now.ragged.tokens,
                                                           .width = n->hidden,
                                                           .eps = n->eps,
                                                           .x = x,
@@ -125,7 +147,7 @@ static void norm_backward(const train_model *m, int64_t layer, train_layer_tenso
 static void feed_forward_backward(train_model *m, int64_t layer, const train__acts *a) {
     const train__net *n = &m->net;
     const train__working *w = &m->working;
-    int64_t tokens = m->ragged.tokens;
+    int64_t tokens = m->now.ragged.tokens;
     void *d_gate_up = a->gate_up;
     train__net_linear_input(n, w->d_h, w->d_x, weight(m, layer, TRAIN_DOWN), tokens, n->hidden, n->ffn);
     n->kernels->swiglu_backward(n->device, d_gate_up, kept_light(m) ? NULL : a->h, w->d_h, a->gate_up, tokens, n->ffn);
@@ -137,18 +159,9 @@ static void feed_forward_backward(train_model *m, int64_t layer, const train__ac
     norm_backward(m, layer, TRAIN_NORM_OUT, a->x_mid, w->y);
 }
 
-/* d_o to d_qkv: attention, rotation, norms of q and k. */
-static void attend_backward(train_model *m, int64_t layer, const train__acts *a) {
+static void whole_attention_backward(train_model *m, const train__acts *a) {
     const train__net *n = &m->net;
     const train__working *w = &m->working;
-    int64_t tokens = m->ragged.tokens;
-    train_rope rope = train__net_rope(n, layer, a->q, a->k, a->qkv, m->staged.positions, tokens);
-    if (!kept_light(m)) n->kernels->rope(n->device, &rope);
-    if (m->gaps) {
-        clear(m, w->d_q, tokens * n->q_width);
-        clear(m, w->d_k, tokens * n->kv_width);
-        clear(m, w->d_qkv, tokens * n->qkv_width);
-    }
     train_attention attention = attention_of(m, a);
     attention.d_o = w->d_o;
     attention.d_q = w->d_q;
@@ -158,6 +171,24 @@ static void attend_backward(train_model *m, int64_t layer, const train__acts *a)
     attention.ld_dk = n->kv_width;
     attention.ld_dv = n->qkv_width;
     n->kernels->attention_backward(n->device, &attention);
+}
+
+/* d_o to d_qkv: attention, rotation, norms of q and k. */
+static void attend_backward(train_model *m, int64_t layer, const train__acts *a) {
+    const train__net *n = &m->net;
+    const train__working *w = &m->working;
+    int64_t tokens = m->now.ragged.tokens;
+    train_rope rope = train__net_rope(n, layer, a->q, a->k, a->qkv, m->now.staged.positions, tokens);
+    if (!kept_light(m)) n->kernels->rope(n->device, &rope);
+    if (m->now.gaps || m->cp) {
+        clear(m, w->d_q, tokens * n->q_width);
+        clear(m, w->d_k, tokens * n->kv_width);
+        clear(m, w->d_qkv, tokens * n->qkv_width);
+    }
+    if (m->cp)
+        train__ring_backward(m, a);
+    else
+        whole_attention_backward(m, a);
     rope.d_q = w->d_q;
     rope.d_k = w->d_k;
     rope.d_qkv = w->d_qkv;
@@ -170,7 +201,7 @@ static void attend_backward(train_model *m, int64_t layer, const train__acts *a)
 static void attention_half_backward(train_model *m, int64_t layer, const train__acts *a) {
     const train__net *n = &m->net;
     const train__working *w = &m->working;
-    int64_t tokens = m->ragged.tokens;
+    int64_t tokens = m->now.ragged.tokens;
     void *d_bias = grad(m, layer, TRAIN_Q_BIAS);
     train__net_linear_input(n, w->d_o, w->d_x, weight(m, layer, TRAIN_O), tokens, n->hidden, n->q_width);
     train__net_linear_weight(n, grad(m, layer, TRAIN_O), w->d_x, a->o, tokens, n->hidden, n->q_width);
@@ -183,23 +214,28 @@ static void attention_half_backward(train_model *m, int64_t layer, const train__
     norm_backward(m, layer, TRAIN_NORM_IN, a->x, w->y);
 }
 
-void train__model_layers_backward(train_model *m) {
+void train__model_layers_backward(train_model *m, void *d_in) {
     const train__net *n = &m->net;
-    int64_t at = train_params_embedding(m->params);
+    int64_t first = m->params->part.first_layer;
     n->kernels->phase(n->device, TRAIN_PHASE_BACKWARD);
-    for (int64_t layer = n->shape.layers - 1; layer >= 0; layer--) {
+    for (int64_t layer = m->params->part.last_layer - 1; layer >= first; layer--) {
         train__acts a = train__model_acts(m, layer);
         recompute(m, layer, a);
         feed_forward_backward(m, layer, &a);
         attention_half_backward(m, layer, &a);
     }
-    n->kernels->embed_backward(n->device, &(train_embedding){.rows = m->ragged.tokens,
+    if (first) {
+        n->kernels->copy(n->device, d_in, m->working.d_x, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
+        return;
+    }
+    void *d_table = train__at(m->grads, n->types.grad, train_params_embedding(m->params));
+    n->kernels->embed_backward(n->device, &(train_embedding){.rows = m->now.ragged.tokens,
                                                              .width = n->hidden,
                                                              .first = n->first_token,
                                                              .count = n->shape.vocab,
-                                                             .ids = m->staged.tokens,
+                                                             .ids = m->now.staged.tokens,
                                                              .d_y = m->working.d_x,
-                                                             .d_table = train__at(m->grads, n->types.grad, at),
-                                                             .order = m->staged.order,
-                                                             .ordered = m->ordered});
+                                                             .d_table = d_table,
+                                                             .order = m->now.staged.order,
+                                                             .ordered = m->now.ordered});
 }

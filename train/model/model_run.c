@@ -6,31 +6,42 @@ static ravel_status training_only(const train_model *m, const char *call, ravel_
     return ravel_error_set(err, RAVEL_E_STATE, "%s needs gradients, and this model was made with `inference`", call);
 }
 
+static ravel_status links_status(train_model *m, ravel_error *err) {
+    ravel_status status = train__link_status(&m->tp, err);
+    return status ? status : train__link_status(&m->cp_link, err);
+}
+
 /* Everything that reads the staged batch has been called; says whether a communicator failed meanwhile. */
 static ravel_status done(train_model *m, ravel_error *err) {
-    train__staging_release(&m->staging);
+    train__staging_release(&m->staging, m->now.staged.block);
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_OTHER);
-    return train__link_status(&m->tp, err);
+    return links_status(m, err);
+}
+
+/* Without scored tokens a batch is a filler, and nothing is run; but other ranks may need this one's keys. */
+static int runs(const train_model *m) {
+    return m->now.scored > 0 || m->cp;
 }
 
 /* ---- results -------------------------------------------------------------------------------------------- */
 
 /* Numbers of scored rows, on the device, to the caller's array by place. */
 static void download(train_model *m, float *by_place, const train_real *numbers) {
-    for (int64_t t = 0; t < m->ragged.tokens; t++) by_place[t] = 0;
-    m->net.kernels->download(m->net.device, m->numbers, numbers, (size_t)m->scored * sizeof *numbers);
-    for (int64_t i = 0; i < m->scored; i++) by_place[m->places[i]] = m->numbers[i];
+    for (int64_t t = 0; t < m->now.ragged.tokens; t++) by_place[t] = 0;
+    m->net.kernels->download(m->net.device, m->numbers, numbers, (size_t)m->now.scored * sizeof *numbers);
+    for (int64_t i = 0; i < m->now.scored; i++) by_place[m->now.places[i]] = m->numbers[i];
 }
 
 static ravel_status report(train_model *m, train_result *r, ravel_error *err) {
     double loss = 0;
-    if (r->entropy) download(m, r->entropy, m->kept.entropy);
-    m->net.kernels->download(m->net.device, m->numbers, m->kept.logprob, (size_t)m->scored * sizeof(train_real));
-    for (int64_t i = 0; i < m->scored; i++)
-        loss -= (m->batch.weights ? (double)m->batch.weights[m->places[i]] : 1) * (double)m->numbers[i];
-    if (r->logprob) download(m, r->logprob, m->kept.logprob);
+    if (r->entropy) download(m, r->entropy, m->now.kept.entropy);
+    m->net.kernels->download(m->net.device, m->numbers, m->now.kept.logprob,
+                             (size_t)m->now.scored * sizeof(train_real));
+    for (int64_t i = 0; i < m->now.scored; i++)
+        loss -= (m->now.batch.weights ? (double)m->now.batch.weights[m->now.places[i]] : 1) * (double)m->numbers[i];
+    if (r->logprob) download(m, r->logprob, m->now.kept.logprob);
     r->loss = loss;
-    r->scored = m->scored;
+    r->scored = m->now.scored;
     return m->net.kernels->sync(m->net.device, err);
 }
 
@@ -38,9 +49,10 @@ static ravel_status report(train_model *m, train_result *r, ravel_error *err) {
 
 static ravel_status score(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
     train__head head = {.mode = TRAIN__HEAD_SCORE, .entropy = result->entropy != NULL};
+    train__model_use(m, 0);
     ravel_status status = train__model_stage(m, batch, &(train__extra){0}, err);
     if (status) return status;
-    if (m->scored) train__model_layers(m);
+    if (runs(m)) train__model_layers(m, NULL, NULL);
     train__model_head(m, &head);
     return RAVEL_OK;
 }
@@ -57,51 +69,111 @@ static void learn_by_sequence(train_model *m, const train__head *learn) {
     train__head head = *learn;
     head.mode = TRAIN__HEAD_SCORE;
     train__model_head(m, &head);
-    train_loss_rows rows = train__model_loss_rows(m, &head, 0, m->scored);
-    n->kernels->zero(n->device, m->kept.sequences, (size_t)m->batch.samples * sizeof *m->kept.sequences);
-    n->kernels->sequence_sums(n->device, &rows, m->kept.sequences);
+    train_loss_rows rows = train__model_loss_rows(m, &head, 0, m->now.scored);
+    n->kernels->zero(n->device, m->now.kept.sequences, (size_t)m->now.batch.samples * sizeof *m->now.kept.sequences);
+    n->kernels->sequence_sums(n->device, &rows, m->now.kept.sequences);
+    if (m->cp) /* a sample's tokens are on several ranks */
+        train__link_sum(m->cp, m->now.kept.sequences, 3 * (int64_t)m->now.batch.samples, RAVEL_F64);
     n->kernels->loss(n->device, &rows);
     head.mode = TRAIN__HEAD_BACK;
     train__model_head(m, &head);
 }
 
-ravel_status train_model_learn_forward(train_model *m, const train_batch *batch, const train_loss *loss,
-                                       ravel_error *err) {
+/* Checks, and stages the batch as a flight. */
+static ravel_status begin_learning(train_model *m, int32_t flight, const train_batch *batch, const train_loss *loss,
+                                   ravel_error *err) {
     train__extra extra = {.negative_weights = !loss};
     if (loss) extra = (train__extra){loss->old, loss->generator, loss->reference, loss->advantages, 0};
     ravel_status status = training_only(m, "train_model_learn", err);
-    if (!status) status = train__model_stage(m, batch, &extra, err);
     if (status) return status;
-    m->loss = loss;
-    m->learn_begun = 1;
-    if (m->scored) train__model_layers(m); /* else a filler */
+    train__model_use(m, flight);
+    status = train__model_stage(m, batch, &extra, err);
+    if (status) return status;
+    m->now.loss = loss;
+    m->now.learn_begun = 1;
     return RAVEL_OK;
 }
 
-ravel_status train_model_learn_backward(train_model *m, train_result *result, ravel_error *err) {
-    const train_loss *loss = m->loss;
+ravel_status train_model_learn_forward(train_model *m, const train_batch *batch, const train_loss *loss,
+                                       ravel_error *err) {
+    ravel_status status = begin_learning(m, 0, batch, loss, err);
+    if (!status && runs(m)) train__model_layers(m, NULL, NULL);
+    return status;
+}
+
+/* The head with its gradient; d_x of the last layer is left in the working block. */
+static void learn_head(train_model *m, int entropy) {
+    const train_loss *loss = m->now.loss;
     train__head head = {.mode = TRAIN__HEAD_LEARN,
-                        .entropy = result && result->entropy,
-                        .coef = m->kept.coef,
-                        .entropy_coefs = m->kept.entropy_coef};
-    if (!m->learn_begun)
-        return ravel_error_set(err, RAVEL_E_STATE,
-                               "train_model_learn_backward needs a train_model_learn_forward just before it");
-    m->learn_begun = 0;
+                        .entropy = entropy,
+                        .coef = m->now.kept.coef,
+                        .entropy_coefs = m->now.kept.entropy_coef};
     if (loss) {
         head.policy = &loss->policy;
         head.entropy_coef = loss->policy.entropy != 0;
         head.entropy |= loss->entropy || head.entropy_coef;
     }
-    if (m->scored) {
-        if (loss && loss->policy.sequence)
-            learn_by_sequence(m, &head);
-        else
-            train__model_head(m, &head);
-        train__model_layers_backward(m);
+    if (loss && loss->policy.sequence)
+        learn_by_sequence(m, &head);
+    else
+        train__model_head(m, &head);
+}
+
+static ravel_status check_begun(train_model *m, const char *call, ravel_error *err) {
+    if (!m->now.learn_begun)
+        return ravel_error_set(err, RAVEL_E_STATE, "%s needs the forward call of its batch before it, once for each",
+                               call);
+    m->now.learn_begun = 0;
+    return RAVEL_OK;
+}
+
+ravel_status train_model_learn_backward(train_model *m, train_result *result, ravel_error *err) {
+    train__model_use(m, 0);
+    ravel_status status = check_begun(m, "train_model_learn_backward", err);
+    if (status) return status;
+    if (runs(m)) {
+        learn_head(m, result && result->entropy);
+        train__model_layers_backward(m, NULL);
     }
-    ravel_status status = done(m, err);
+    status = done(m, err);
     return status || !result ? status : report(m, result, err);
+}
+
+/* ---- stages --------------------------------------------------------------------------------------------- */
+
+static ravel_status check_flight(const train_model *m, int32_t flight, ravel_error *err) {
+    if (flight >= 0 && flight < m->options.in_flight) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "flight %d; the model was made for %d (option in_flight)", flight,
+                           m->options.in_flight);
+}
+
+ravel_status train_model_stage_forward(train_model *m, int32_t flight, const train_batch *batch, const train_loss *loss,
+                                       const void *x_in, void *x_out, ravel_error *err) {
+    ravel_status status = check_flight(m, flight, err);
+    if (!status) status = begin_learning(m, flight, batch, loss, err);
+    if (status) return status;
+    train__model_layers(m, x_in, x_out);
+    return links_status(m, err);
+}
+
+ravel_status train_model_stage_backward(train_model *m, int32_t flight, const void *d_out, void *d_in,
+                                        ravel_error *err) {
+    const train__net *n = &m->net;
+    ravel_status status = check_flight(m, flight, err);
+    if (status) return status;
+    train__model_use(m, flight);
+    status = check_begun(m, "train_model_stage_backward", err);
+    if (status) return status;
+    if (train_params_norm(m->params) >= 0)
+        learn_head(m, 0);
+    else
+        n->kernels->copy(n->device, m->working.d_x, d_out, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
+    train__model_layers_backward(m, d_in);
+    return done(m, err);
+}
+
+int64_t train_model_stage_elements(const train_model *m) {
+    return m->now.ragged.tokens * m->net.hidden;
 }
 
 ravel_status train_model_learn(train_model *m, const train_batch *batch, const train_loss *loss, train_result *result,
@@ -113,32 +185,33 @@ ravel_status train_model_learn(train_model *m, const train_batch *batch, const t
 ravel_status train_model_forward(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
     ravel_status status = training_only(m, "train_model_forward", err);
     if (!status) status = score(m, batch, result, err);
-    if (!status) status = train__link_status(&m->tp, err);
+    if (!status) status = links_status(m, err);
     if (!status) status = report(m, result, err);
     if (status) return status;
-    m->forward_kept = 1;
-    m->entropy_kept = result->entropy != NULL;
+    m->now.forward_kept = 1;
+    m->now.entropy_kept = result->entropy != NULL;
     return RAVEL_OK;
 }
 
 ravel_status train_model_backward(train_model *m, const float *coef, const float *entropy_coef, ravel_error *err) {
-    if (!m->forward_kept)
+    if (!m->now.forward_kept)
         return ravel_error_set(err, RAVEL_E_STATE,
                                "train_model_backward needs a train_model_forward just before it, once for each");
-    if (entropy_coef && !m->entropy_kept)
+    if (entropy_coef && !m->now.entropy_kept)
         return ravel_error_set(err, RAVEL_E_STATE,
                                "entropy coefficients need entropies: set result.entropy in train_model_forward");
-    m->forward_kept = 0;
-    if (m->scored) {
+    m->now.forward_kept = 0;
+    if (runs(m)) {
         train__model_stage_coefs(m, coef, entropy_coef);
         train__head head = {.mode = TRAIN__HEAD_BACK,
                             .entropy = entropy_coef != NULL,
                             .entropy_coef = entropy_coef != NULL,
-                            .coef = m->staged.coef,
-                            .entropy_coefs = m->staged.entropy_coef};
+                            .coef = m->now.staged.coef,
+                            .entropy_coefs = m->now.staged.entropy_coef};
         train__model_head(m, &head);
-        train__model_layers_backward(m);
+        train__model_layers_backward(m, NULL);
     }
+    train__staging_release_all(&m->staging); /* the batch's and the coefficients' */
     ravel_status status = done(m, err);
     return status ? status : m->net.kernels->sync(m->net.device, err);
 }

@@ -5,7 +5,10 @@
 #include <string.h>
 
 void train__staging_begin(train__staging *s) {
-    s->turn = (s->turn + 1) % TRAIN__STAGES;
+    do s->turn = (s->turn + 1) % s->count;
+    while (s->busy >> s->turn & 1 && s->busy != (1u << s->count) - 1);
+    TRAIN_ASSERT(!(s->busy >> s->turn & 1));
+    s->busy |= 1u << s->turn;
     s->kernels->stage_wait(s->device, s->first_slot + s->turn);
     s->cut = (train__cut){s->host[s->turn], 0};
 }
@@ -22,6 +25,11 @@ void train__staging_send(train__staging *s) {
     s->kernels->stage(s->device, s->first_slot + s->turn, s->block[s->turn], s->host[s->turn], s->cut.used);
 }
 
-void train__staging_release(train__staging *s) {
-    for (int32_t i = 0; i < TRAIN__STAGES; i++) s->kernels->stage_release(s->device, s->first_slot + i);
+void train__staging_release(train__staging *s, int32_t block) {
+    if (s->busy >> block & 1) s->kernels->stage_release(s->device, s->first_slot + block);
+    s->busy &= ~(1u << block);
+}
+
+void train__staging_release_all(train__staging *s) {
+    for (int32_t i = 0; i < s->count; i++) train__staging_release(s, i);
 }

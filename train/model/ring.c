@@ -1,0 +1,91 @@
+#include "train/model/ring.h"
+
+/* Keys and values of one rank, side by side: [tokens, 2 * kv_width]. */
+static void pack(const train_model *m, void *kv, const void *k, const void *v, int64_t ld_v) {
+    const train__net *n = &m->net;
+    train_rows rows = {.rows = m->now.ragged.tokens, .width = n->kv_width, .ld_to = 2 * n->kv_width};
+    rows.to = kv;
+    rows.from = k;
+    n->kernels->copy_rows(n->device, &rows);
+    rows.to = train__net_at(n, kv, n->kv_width);
+    rows.from = v;
+    rows.ld_from = ld_v;
+    n->kernels->copy_rows(n->device, &rows);
+}
+
+static void unpack(const train_model *m, void *k, void *v, int64_t ld_v, const void *kv) {
+    const train__net *n = &m->net;
+    train_rows rows = {.rows = m->now.ragged.tokens, .width = n->kv_width, .ld_from = 2 * n->kv_width};
+    rows.to = k;
+    rows.from = kv;
+    n->kernels->copy_rows(n->device, &rows);
+    rows.to = v;
+    rows.ld_to = ld_v;
+    rows.from = train__net_at(n, kv, n->kv_width);
+    n->kernels->copy_rows(n->device, &rows);
+}
+
+/* Attention over the keys and values of rank `owner`. */
+static train_attention over(const train_model *m, const train__acts *a, int32_t owner, const void *kv) {
+    const train__net *n = &m->net;
+    const train__halves *h = &m->now.staged.halves;
+    train_attention x = train__net_attention(n, a);
+    x.k = kv;
+    x.v = train__net_at(n, kv, n->kv_width);
+    x.ld_k = x.ld_v = 2 * n->kv_width;
+    x.samples = m->now.batch.samples;
+    x.queries = x.keys = m->now.ragged;
+    if (owner == m->cp->rank) return x;
+    x.samples *= 2; /* each half of a sample by itself */
+    x.queries = (train_ragged){m->now.ragged.tokens, m->now.ragged.longest, h->starts, h->lengths, NULL};
+    x.keys = (train_ragged){m->now.ragged.tokens, m->now.ragged.longest, h->key_starts, NULL, NULL};
+    x.keys.lengths = owner < m->cp->rank ? h->earlier : h->later;
+    x.shifts = h->shifts;
+    return x;
+}
+
+static int32_t owner_of(const train_model *m, int32_t step) {
+    return (m->cp->rank + m->cp->ranks - step) % m->cp->ranks;
+}
+
+void train__ring_forward(const train_model *m, const train__acts *a) {
+    const train__net *n = &m->net;
+    const train__ring *r = &m->ring;
+    int64_t tokens = m->now.ragged.tokens, count = tokens * 2 * n->kv_width;
+    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width), n->qkv_width);
+    for (int32_t step = 0; step < m->cp->ranks; step++) {
+        void *kv = r->kv[step % 2];
+        train_attention x = over(m, a, owner_of(m, step), kv);
+        if (step) x.o = r->o, x.lse = r->lse;
+        n->kernels->attention(n->device, &x);
+        if (step)
+            n->kernels->attention_merge(n->device,
+                                        &(train_merge){tokens, x.heads, x.head_dim, a->o, a->lse, r->o, r->lse});
+        if (step + 1 < m->cp->ranks) train__link_shift(m->cp, kv, r->kv[(step + 1) % 2], count, n->types.activation);
+    }
+}
+
+void train__ring_backward(const train_model *m, const train__acts *a) {
+    const train__net *n = &m->net;
+    const train__ring *r = &m->ring;
+    const train__working *w = &m->working;
+    int64_t count = m->now.ragged.tokens * 2 * n->kv_width;
+    int32_t ranks = m->cp->ranks, type = n->types.activation;
+    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width), n->qkv_width);
+    n->kernels->zero(n->device, r->d_kv[0], train__net_bytes(n, count));
+    for (int32_t step = 0; step < ranks; step++) {
+        void *d_kv = r->d_kv[step % 2];
+        train_attention x = over(m, a, owner_of(m, step), r->kv[step % 2]);
+        x.d_o = w->d_o;
+        x.d_q = w->d_q;
+        x.d_k = d_kv;
+        x.d_v = train__net_at(n, d_kv, n->kv_width);
+        x.ld_dq = n->q_width;
+        x.ld_dk = x.ld_dv = 2 * n->kv_width;
+        x.add = 1;
+        n->kernels->attention_backward(n->device, &x);
+        if (step + 1 < ranks) train__link_shift(m->cp, r->kv[step % 2], r->kv[(step + 1) % 2], count, type);
+        train__link_shift(m->cp, d_kv, r->d_kv[(step + 1) % 2], count, type); /* home after the last step */
+    }
+    unpack(m, w->d_k, train__net_at(n, w->d_qkv, n->q_width + n->kv_width), n->qkv_width, r->d_kv[ranks % 2]);
+}

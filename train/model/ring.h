@@ -1,0 +1,22 @@
+/* Context parallelism: attention over samples whose tokens are spread over ranks. Internal to train/.
+ *
+ * A sample is cut into 2R chunks and rank r has chunks r and 2R-1-r, one behind the other (zig-zag), so that every rank
+ * has as much to do. Keys and values go around the ring; with those of rank j in hand, rank r works out
+ *
+ *     j = r     all its queries over all these keys, causal            (its second chunk is behind its first)
+ *     j < r     all its queries over the first chunk of j, every key   (the second lies behind all of them)
+ *     j > r     its second chunk's queries over both chunks, every key (the first chunk sees none of them)
+ *
+ * and merges the outputs by their log-sum-exps. Backward, the gradients of keys and values travel with them and come home
+ * after the last step. */
+#ifndef TRAIN_RING_H
+#define TRAIN_RING_H
+
+#include "train/model/model_internal.h"
+
+/* a->o and a->lse from a->q, a->k and the v part of a->qkv. */
+void train__ring_forward(const train_model *m, const train__acts *a);
+/* d_q, d_k and the v part of d_qkv, from d_o; all in the working block, d_q and d_k set to 0 by the caller. */
+void train__ring_backward(const train_model *m, const train__acts *a);
+
+#endif
