@@ -12,7 +12,7 @@
 enum { RANKS_MOST = 64, WARM_UP = 2 };
 
 typedef struct run {
-    int32_t ranks;
+    int32_t ranks, cp;        /* cp 0: 1 */
     int64_t samples, updates; /* after the warm-up */
     int32_t prefetch, copies; /* copies: measure memcpy too */
     int32_t consumes;         /* every update is used for as long as it took to prepare */
@@ -98,6 +98,7 @@ static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
     ravel_mesh *mesh = NULL;
     ravel_feed *feed = NULL;
     ravel_mesh_options_default(&mesh_options);
+    if (r->cp) mesh_options.cp = r->cp;
     ravel_feed_options_default(&options);
     ravel_plan_options_default(&plan);
     plan.budget = 16384;
@@ -144,6 +145,16 @@ static double most(const double *x, int32_t count) {
     return result;
 }
 
+static void report_bytes(const char *name, run *r, const char *conditions) {
+    int64_t sent = 0, needed = 0;
+    if (!r->source || !go(r)) return;
+    for (int32_t i = 0; i < r->ranks; i++) sent += r->sent[i], needed += r->needed[i];
+    bench_report(name, (double)sent / (double)needed, "", LOWER,
+                 "all bytes that ranks send (samples, lengths) / bytes of samples that leave their home, each once "
+                 "whatever cp; %s",
+                 conditions);
+}
+
 BENCH(feed_moves) {
     ravel_source *source = open_source();
     run r = {.ranks = 2, .samples = 512, .updates = 30, .source = source, .copies = 1};
@@ -153,14 +164,9 @@ BENCH(feed_moves) {
             "exchange, weights and packing (tokens, labels, mask, weights, positions) of 512 lognormal samples "
             "on 2 ranks, against memcpy of as many bytes as that writes (22 a token) by the same two threads");
     r = (run){.ranks = 8, .samples = 1024, .updates = 4, .source = source};
-    if (source && go(&r)) {
-        int64_t sent = 0, needed = 0;
-        for (int32_t i = 0; i < r.ranks; i++) sent += r.sent[i], needed += r.needed[i];
-        bench_report(
-            "feed.bytes_ratio", (double)sent / (double)needed, "", LOWER,
-            "all bytes that ranks send (samples, lengths) / bytes of samples that leave their home; dp 8, 1024 "
-            "samples");
-    }
+    report_bytes("feed.bytes_ratio", &r, "dp 8, 1024 samples");
+    r = (run){.ranks = 8, .cp = 4, .samples = 1024, .updates = 4, .source = source};
+    report_bytes("feed.bytes_ratio_cp4", &r, "dp 2, cp 4, 1024 samples");
     ravel_source_free(source);
 }
 

@@ -55,12 +55,19 @@ RAVEL_API ravel_status ravel_exchange_create(const ravel_plan *plan, const int64
                                              ravel_error *err);
 RAVEL_API void ravel_exchange_free(ravel_exchange *exchange);
 
+/* Shard first: from now on only the elements that context-parallel rank `cp_rank` packs are sent, and one more behind each
+ * run of them for labels (zig-zag: two runs, contiguous: one; striped: no cut, everything is sent). Each cp rank calls this
+ * on its own exchange over its own dp ranks, so that the bytes of all of them together do not grow with cp. `align` is what
+ * packing will use; `lengths` as in create. What arrives has its whole length, 0 in elements that were not sent. */
+RAVEL_API ravel_status ravel_exchange_cut(ravel_exchange *exchange, const ravel_cp *cp, int32_t cp_rank, int32_t align,
+                                          const int64_t *lengths, ravel_error *err);
+
 typedef struct ravel_exchange_sizes {
     int64_t samples, tokens; /* that this rank will have */
     int64_t result_bytes;    /* their arrays, each aligned to 64 bytes, and one alignment more */
     int64_t scratch_bytes;   /* what is sent and received on the way, needed during the run only */
     int64_t sent_bytes;      /* that leave this rank */
-    int64_t needed_bytes;    /* of those, elements of samples: the rest is alignment of the pieces */
+    int64_t needed_bytes;    /* what had to: this cp rank's part of samples that leave, each counted once over cp */
     int64_t kept_bytes;      /* that stay, and are copied */
 } ravel_exchange_sizes;
 

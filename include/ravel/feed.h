@@ -9,7 +9,7 @@
  *
  *     read -> gather -> plan -> metadata -> agree -> exchange -> weights -> pack, cut for cp -> pp, tp
  *      |        |        |        |          |          |                      |                |
- *      owners   dp       pure     pp, tp     all        dp: whole samples      pure             shards only
+ *      owners   dp       pure     pp, tp     all        dp: cp's shards        pure             shards only
  *
  * Each step is a public call by itself (ravel/source.h, order.h, exchange.h, plan.h, meta.h, weights.h, batch.h); the
  * feed is their composition, on a communicator of its own and, with prefetch, in a thread of its own: while an update

@@ -1857,6 +1857,7 @@ FUNCTIONS = {
     "ravel_event_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_event_wait": (C.c_int, [C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
     "ravel_exchange_create": (C.c_int, [C.POINTER(ravel_plan), C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_exchange_cut": (C.c_int, [C.c_void_p, C.POINTER(ravel_cp), C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_exchange_free": (None, [C.c_void_p]),
     "ravel_exchange_measure": (None, [C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_exchange_sizes)]),
     "ravel_exchange_run": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),

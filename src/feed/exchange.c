@@ -7,18 +7,25 @@
  *
  * Both sides know all lengths and the plan, so they work out the same sizes and offsets for themselves: nothing but
  * elements of samples goes over the wire. The samples of a piece stand in the order in which the receiver's bins want
- * them, so the receiver takes each piece from its front. */
+ * them, so the receiver takes each piece from its front.
+ *
+ * With a cut for context parallelism a sample's part of a piece is only what one cp rank packs: the positions of its runs,
+ * and one element more, since labels stand one to the left.
+ *
+ *     zig-zag, cp 2, rank 0      0 1 2 . . . 6 7       runs 0 1 and 6 7; element 2 is the label of position 1 */
 #include <ravel/exchange.h>
 
+#include "base/assert.h"
 #include "base/memory.h"
+#include "batch/run.h"
 #include "feed/field.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* How much goes between this rank and another. */
+/* How much goes between this rank and another: samples, and the elements of fields of each per-token kind. */
 typedef struct traffic {
-    int64_t samples, tokens;
+    int64_t samples, tokens, nexts, steps;
 } traffic;
 
 struct ravel_exchange {
@@ -33,6 +40,9 @@ struct ravel_exchange {
     int32_t *leaving;        /* [leave[ranks]] own numbers, by receiver and then in its order */
     int64_t *leave;          /* [ranks + 1] where each receiver's begin */
     traffic *sends, *takes;  /* [ranks] */
+    ravel_cp cp;             /* ranks 0: nothing is cut */
+    int32_t cp_rank, align;
+    int64_t away_tokens, away_samples; /* that leave, whole */
 };
 
 /* ---- who sends what ------------------------------------------------------------------------------------- */
@@ -58,6 +68,13 @@ static int is_mine(const ravel_exchange *x, int32_t sample) {
     return sample >= x->first && sample < x->first + x->count;
 }
 
+static void add_whole(traffic *t, int64_t length) {
+    t->samples++;
+    t->tokens += length;
+    t->nexts += length;
+    t->steps += length - 1;
+}
+
 /* One pass over the plan in bin order: the samples of each receiver come in its own order. */
 static void count_traffic(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengths) {
     for (int64_t bin = 0; bin < plan->bins; bin++) {
@@ -66,8 +83,10 @@ static void count_traffic(ravel_exchange *x, const ravel_plan *plan, const int64
             int32_t sample = plan->samples[i];
             if (to == x->rank) x->samples++, x->tokens += lengths[sample];
             if (!is_mine(x, sample)) continue;
-            x->sends[to].samples++;
-            x->sends[to].tokens += lengths[sample];
+            add_whole(&x->sends[to], lengths[sample]);
+            if (to == x->rank) continue;
+            x->away_samples++;
+            x->away_tokens += lengths[sample];
         }
     }
 }
@@ -93,8 +112,7 @@ static void list_arriving(ravel_exchange *x, const ravel_plan *plan, const int64
             x->arriving[k] = sample;
             x->homes[k] = home;
             x->lengths[k] = lengths[sample];
-            x->takes[home].samples++;
-            x->takes[home].tokens += lengths[sample];
+            add_whole(&x->takes[home], lengths[sample]);
         }
 }
 
@@ -180,6 +198,61 @@ const int32_t *ravel_exchange_samples(const ravel_exchange *exchange) {
     return exchange->arriving;
 }
 
+/* ---- the cut -------------------------------------------------------------------------------------------- */
+
+/* Elements [from, to) of a sample's field of this kind that run r of its slot packs; 0 after the last run. A field of
+ * tokens gets one more, the label of the run's last position; one that stands one to the left begins one later. */
+static int span_of(const ravel_exchange *x, int32_t kind, int64_t length, int r, int64_t *from, int64_t *to) {
+    ravel__run runs[2];
+    int64_t slot = (length + x->align - 1) / x->align * x->align;
+    if (r >= ravel__slot_runs(&x->cp, x->cp_rank, slot, runs)) return 0;
+    RAVEL_ASSERT(runs[r].step == 1);
+    int64_t elements = kind == RAVEL_FIELD_STEP ? length - 1 : length;
+    int64_t begin = runs[r].first + (kind == RAVEL_FIELD_NEXT);
+    int64_t end = runs[r].first + runs[r].count + (kind != RAVEL_FIELD_STEP);
+    *from = begin < elements ? begin : elements;
+    *to = end < elements ? end : elements;
+    return 1;
+}
+
+static int64_t cut_elements(const ravel_exchange *x, int32_t kind, int64_t length) {
+    int64_t sum = 0, from, to;
+    for (int r = 0; span_of(x, kind, length, r, &from, &to); r++) sum += to - from;
+    return sum;
+}
+
+static void add_cut(const ravel_exchange *x, traffic *t, int64_t length) {
+    t->samples++;
+    t->tokens += cut_elements(x, RAVEL_FIELD_TOKEN, length);
+    t->nexts += cut_elements(x, RAVEL_FIELD_NEXT, length);
+    t->steps += cut_elements(x, RAVEL_FIELD_STEP, length);
+}
+
+ravel_status ravel_exchange_cut(ravel_exchange *x, const ravel_cp *cp, int32_t cp_rank, int32_t align,
+                                const int64_t *lengths, ravel_error *err) {
+    ravel_status status = ravel__cp_valid(cp, cp_rank, 0, err);
+    if (status) return status;
+    if (align < 1 || align % ravel__cp_multiple(cp))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "align is %d; to cut for cp %d it must be a multiple of %" PRId64,
+                               align, cp->ranks, ravel__cp_multiple(cp));
+    x->cp = *cp;
+    x->cp_rank = cp_rank;
+    x->align = align;
+    if (cp->ranks <= 1 || cp->kind == RAVEL_CP_STRIPED) return RAVEL_OK; /* every element is some rank's neighbour */
+    memset(x->sends, 0, (size_t)x->ranks * sizeof *x->sends);
+    memset(x->takes, 0, (size_t)x->ranks * sizeof *x->takes);
+    for (int32_t r = 0; r < x->ranks; r++)
+        for (int64_t i = x->leave[r]; i < x->leave[r + 1]; i++)
+            add_cut(x, &x->sends[r], lengths[x->first + x->leaving[i]]);
+    for (int64_t k = 0; k < x->samples; k++) add_cut(x, &x->takes[x->homes[k]], x->lengths[k]);
+    return RAVEL_OK;
+}
+
+/* Whether only parts of this field's elements travel. */
+static int is_cut(const ravel_exchange *x, const ravel_field *field) {
+    return x->cp.ranks > 1 && x->cp.kind != RAVEL_CP_STRIPED && !ravel__field_per_sample(field);
+}
+
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
 
 /* The fields that travel: those of the samples, and their prompts as one more. */
@@ -200,7 +273,14 @@ static void load(cargo *c, const ravel_ragged *mine) {
 
 static int64_t piece_bytes(const cargo *c, traffic t) {
     int64_t bytes = 0;
-    for (int64_t f = 0; f < c->count; f++) bytes += ravel__field_bytes(&c->fields[f], t.samples, t.tokens);
+    for (int64_t f = 0; f < c->count; f++) {
+        const ravel_field *field = &c->fields[f];
+        int64_t elements = ravel__field_per_sample(field)    ? t.samples
+                           : field->kind == RAVEL_FIELD_STEP ? t.steps
+                           : field->kind == RAVEL_FIELD_NEXT ? t.nexts
+                                                             : t.tokens;
+        bytes += elements * ravel__field_each(field);
+    }
     return bytes;
 }
 
@@ -229,7 +309,14 @@ void ravel_exchange_measure(const ravel_exchange *exchange, const ravel_ragged *
     sizes->samples = exchange->samples;
     sizes->tokens = exchange->tokens;
     sizes->result_bytes = result_bytes(&c, exchange->samples, exchange->tokens);
-    sizes->sent_bytes = sizes->needed_bytes = away_bytes(exchange, &c, exchange->sends);
+    sizes->sent_bytes = away_bytes(exchange, &c, exchange->sends);
+    sizes->needed_bytes = sizes->sent_bytes;
+    if (exchange->cp.ranks > 1) {
+        int64_t samples = exchange->away_samples, tokens = exchange->away_tokens;
+        const traffic whole = {samples, tokens, tokens, tokens - samples};
+        int64_t cp = exchange->cp.ranks;
+        sizes->needed_bytes = (piece_bytes(&c, whole) + cp - 1 - exchange->cp_rank) / cp;
+    }
     sizes->kept_bytes = piece_bytes(&c, exchange->sends[exchange->rank]);
     sizes->scratch_bytes = RAVEL__ALIGN + aligned(5 * exchange->ranks * (int64_t)sizeof(int64_t)) +
                            aligned(sizes->sent_bytes) + aligned(away_bytes(exchange, &c, exchange->takes));
@@ -247,10 +334,26 @@ static char *take_room(char **block, int64_t bytes) {
     return at;
 }
 
+/* The same as below, for a field that is cut. */
+static char *copy_cut(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field, int64_t begin,
+                      int64_t end, char *at) {
+    int64_t each = ravel__field_each(field), from, to;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t own = x->leaving[i], length = mine->offsets[own + 1] - mine->offsets[own];
+        const char *data = (const char *)field->data + ravel__field_bytes(field, own, mine->offsets[own]);
+        for (int r = 0; span_of(x, field->kind, length, r, &from, &to); r++) {
+            if (to > from) memcpy(at, data + from * each, (size_t)((to - from) * each));
+            at += (to - from) * each;
+        }
+    }
+    return at;
+}
+
 /* Samples leaving[begin .. end) of one field, to `at`; neighbours in one copy. Returns where it ends. */
 static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field, int64_t begin,
                       int64_t end, char *at) {
     const char *data = field->data;
+    if (is_cut(x, field)) return copy_cut(x, mine, field, begin, end, at);
     for (int64_t i = begin, j; i < end; i = j) {
         int64_t from = x->leaving[i];
         for (j = i + 1; j < end && x->leaving[j] == x->leaving[j - 1] + 1;) j++;
@@ -278,6 +381,18 @@ static void set_counts(const ravel_exchange *x, const cargo *c, const traffic *t
     }
 }
 
+/* One sample of a field that is cut, to where its elements belong; returns the bytes that it took. */
+static int64_t place_cut(const ravel_exchange *x, const ravel_field *field, int64_t length, const char *received,
+                         char *out) {
+    int64_t each = ravel__field_each(field), elements = ravel__field_elements(field, 1, length), taken = 0, from, to;
+    memset(out, 0, (size_t)(elements * each));
+    for (int r = 0; span_of(x, field->kind, length, r, &from, &to); r++) {
+        if (to > from) memcpy(out + from * each, received + taken, (size_t)((to - from) * each));
+        taken += (to - from) * each;
+    }
+    return taken;
+}
+
 /* One field of everything that arrived, in bin order. fronts[ranks]: where the field stands in each rank's piece; moved
  * along as samples are taken. */
 static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field,
@@ -287,6 +402,11 @@ static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const
         int64_t bytes = ravel__field_bytes(field, 1, x->lengths[k]);
         int32_t home = x->homes[k];
         const char *from = received + fronts[home];
+        if (home != x->rank && is_cut(x, field)) {
+            fronts[home] += place_cut(x, field, x->lengths[k], from, out);
+            out += bytes;
+            continue;
+        }
         if (home == x->rank) {
             int64_t own = x->arriving[k] - x->first;
             from = data + ravel__field_bytes(field, own, mine->offsets[own]);

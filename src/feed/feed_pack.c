@@ -30,17 +30,10 @@ ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t t
 
 /* ---- exchange ------------------------------------------------------------------------------------------- */
 
-/* What the plan makes this rank send: a sample that changes its data-parallel rank has to move once, however many
- * context-parallel ranks share it. So each of them needs one part in cp of it. */
-static int64_t needed_bytes(const ravel_feed *feed) {
-    int64_t cp = feed->thd.cp;
-    return (feed->work.sizes.needed_bytes + cp - 1 - feed->place.at.cp) / cp;
-}
-
 ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     if (!feed->work.exchange) return RAVEL_OK;
     slot->update.sent_bytes += feed->work.sizes.sent_bytes;
-    slot->update.needed_bytes += needed_bytes(feed);
+    slot->update.needed_bytes += feed->work.sizes.needed_bytes;
     slot->update.kept_bytes += feed->work.sizes.kept_bytes;
     return ravel_exchange_run(feed->work.exchange, feed->place.dp, &feed->work.sendable, feed->work.result.at,
                               feed->work.scratch.at, &feed->work.arrived, err);
@@ -90,6 +83,29 @@ static ravel_ragged micro_store(const ravel__cargo *cargo, const ravel__prepared
     return ragged;
 }
 
+/* Where samples were cut for cp, their masks are not whole: how many loss tokens each has comes from the metadata. */
+static ravel_status fill_cut(const ravel__prepared *slot, int64_t s, int64_t update,
+                             const ravel_weights_options *options, const ravel_field *mask, const double *own,
+                             float *weights, ravel_error *err) {
+    const ravel__micro *micro = &slot->micros[s];
+    int64_t bytes = ravel_dtype_bytes(mask->dtype);
+    for (int64_t i = 0; i < slot->meta.bin_samples[s]; i++) {
+        double weight = 0, learnt = 0;
+        ravel_status status =
+            ravel_weights_sample(&slot->meta.loss_counts[update], options, slot->meta.loss_tokens[micro->first + i],
+                                 own ? own[i] : 1, &weight, err);
+        if (status) return status;
+        int64_t begin = micro->offsets[i], end = micro->offsets[i + 1], step = mask->kind == RAVEL_FIELD_STEP;
+        weights[begin] = 0;
+        for (int64_t t = begin + 1; t < end; t++) {
+            int64_t element = step ? t - i - 1 : t;
+            (void)ravel_dtype_load(mask->dtype, (const char *)mask->data + element * bytes, &learnt);
+            weights[t] = learnt != 0 ? (float)weight : 0;
+        }
+    }
+    return RAVEL_OK;
+}
+
 static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, const ravel__cargo *cargo,
                                  ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
@@ -101,6 +117,12 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, 
             ravel_ragged store = micro_store(cargo, slot, s, feed->fields.count, shifted);
             const ravel_field *mask = feed->fields.mask >= 0 ? &shifted[feed->fields.mask] : NULL;
             const double *own = cargo->sample_weights ? cargo->sample_weights + slot->micros[s].first : NULL;
+            if (mask && feed->thd.cp > 1) {
+                ravel_status cut =
+                    fill_cut(slot, s, u, &options, mask, own, cargo->weights + slot->micros[s].token, err);
+                if (cut) return cut;
+                continue;
+            }
             ravel_status status = ravel_weights_fill(&store, NULL, mask, own, &meta->loss_counts[u], &options,
                                                      RAVEL_F32, cargo->weights + slot->micros[s].token, err);
             if (status) return status;

@@ -346,6 +346,10 @@ ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_err
     choose_fields(feed);
     status = ravel_exchange_create(&feed->work.routed, feed->work.columns.counts, feed->work.columns.at[COLUMN_LENGTH],
                                    feed->place.at.dp, feed->allocator, &feed->work.exchange, err);
+    const ravel_cp cp = {feed->thd.cp, feed->thd.cp_kind};
+    if (!status && cp.ranks > 1)
+        status = ravel_exchange_cut(feed->work.exchange, &cp, feed->place.at.cp, feed->thd.align,
+                                    feed->work.columns.at[COLUMN_LENGTH], err);
     if (!status) ravel_exchange_measure(feed->work.exchange, &feed->work.sendable, &feed->work.sizes);
     return status;
 }

@@ -299,3 +299,70 @@ TEST(meta_goes_over_the_wire_and_every_changed_word_is_found) {
         for (int64_t i = 0; i < n; i++) CHECK(ravel_meta_decode(words, i, &got, NULL) != RAVEL_OK);
     }
 }
+
+/* ---- cut for context parallelism ------------------------------------------------------------------------ */
+
+/* Bytes do not grow with cp: over all cp ranks each element leaves once, and one more behind each run of tokens. What had
+ * to move adds up to the whole samples exactly. */
+TEST(exchange_cut_keeps_bytes_flat_in_cp) {
+    enum { N = 200, DP = 3 };
+    ravel__rng r = ravel__rng_seed(check_seed());
+    int64_t lengths[N], offsets[N + 1] = {0}, counts[DP] = {80, 70, 50};
+    for (int i = 0; i < N; i++) {
+        lengths[i] = 1 + (int64_t)ravel__rng_below(&r, 900);
+        offsets[i + 1] = offsets[i] + lengths[i];
+    }
+    const ravel_field fields[] = {{.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32},
+                                  {.name = "mask", .kind = RAVEL_FIELD_NEXT, .dtype = RAVEL_U8},
+                                  {.name = "logp", .kind = RAVEL_FIELD_STEP, .dtype = RAVEL_F32},
+                                  {.name = "reward", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F32}};
+    for (int32_t ranks = 2; ranks <= 8; ranks++)
+        for (int32_t kind = RAVEL_CP_ZIGZAG; kind <= RAVEL_CP_CONTIGUOUS; kind++) {
+            const ravel_cp cp = {ranks, kind};
+            ravel_plan_options options;
+            ravel_plan *plan = NULL;
+            ravel_plan_options_default(&options);
+            options.budget = 1024, options.dp = DP, options.cp = ranks;
+            const ravel_plan_input input = {.size = sizeof input, .count = N, .lengths = lengths};
+            CHECK_EQ(ravel_plan_create(&input, &options, &plan, NULL), RAVEL_OK);
+            for (int32_t d = 0; d < DP; d++) {
+                const ravel_ragged mine = {
+                    .size = sizeof mine, .count = counts[d], .offsets = offsets, .fields = fields, .field_count = 4};
+                ravel_exchange *x = NULL;
+                ravel_exchange_sizes whole, part;
+                int64_t sent = 0, needed = 0;
+                CHECK_EQ(ravel_exchange_create(plan, counts, lengths, d, NULL, &x, NULL), RAVEL_OK);
+                ravel_exchange_measure(x, &mine, &whole);
+                for (int32_t c = 0; c < ranks; c++) {
+                    CHECK_EQ(ravel_exchange_cut(x, &cp, c, 2 * ranks, lengths, NULL), RAVEL_OK);
+                    ravel_exchange_measure(x, &mine, &part);
+                    sent += part.sent_bytes;
+                    needed += part.needed_bytes;
+                }
+                CHECK_EQ(needed, whole.sent_bytes);
+                /* a label more for each of two runs, and the sample's one value, for each cp rank; the first mask not */
+                CHECK(sent >= whole.sent_bytes - counts[d] &&
+                      sent <= whole.sent_bytes + counts[d] * ranks * (2 * 4 + 4));
+                ravel_exchange_free(x);
+            }
+            ravel_plan_free(plan);
+        }
+}
+
+TEST(exchange_cut_refuses_an_align_that_cannot_be_dealt) {
+    int64_t lengths[] = {5, 6}, counts[] = {2};
+    ravel_plan_options options;
+    ravel_plan *plan = NULL;
+    ravel_exchange *x = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    const ravel_cp cp = {4, RAVEL_CP_ZIGZAG};
+    ravel_plan_options_default(&options);
+    options.budget = 64;
+    const ravel_plan_input input = {.size = sizeof input, .count = 2, .lengths = lengths};
+    CHECK_EQ(ravel_plan_create(&input, &options, &plan, NULL), RAVEL_OK);
+    CHECK_EQ(ravel_exchange_create(plan, counts, lengths, 0, NULL, &x, NULL), RAVEL_OK);
+    CHECK_EQ(ravel_exchange_cut(x, &cp, 0, 4, lengths, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "a multiple of 8");
+    ravel_exchange_free(x);
+    ravel_plan_free(plan);
+}
