@@ -25,6 +25,16 @@ typedef struct holder {
     int32_t first;
 } holder;
 
+/* The holders of a tensor, kept for the next ones that are cut in the same way: models have many tensors and few cuts. */
+typedef struct holder_list {
+    const ravel__tensor *of; /* NULL: free */
+    holder *holders;
+    int32_t *parties;
+    int32_t count;
+} holder_list;
+
+enum { LISTS = 32 };
+
 /* A slice before the streams are put together. */
 typedef struct draft {
     ravel__slice slice;
@@ -44,9 +54,10 @@ typedef struct planner {
     int32_t *group_of_party; /* first group of a party, to which the next ones belong too */
     int32_t *sender_index;   /* [ranks], -1: no sender */
     int32_t sender_count;
-    int64_t *load;       /* [ranks] bytes that each sender was given */
-    int32_t *item_of[2]; /* [catalog count]: this rank's item, -1 */
-    holder *holders;
+    int64_t *load;            /* [ranks] bytes that each sender was given */
+    int32_t *item_of[2];      /* [catalog count]: this rank's item, -1 */
+    holder_list lists[LISTS]; /* all but the last keep what was found first */
+    holder *holders;          /* of the tensor at hand */
     int32_t *holder_parties;
     int32_t holder_count;
     draft *drafts;
@@ -91,10 +102,7 @@ static ravel_status make_senders(planner *p) {
     size_t ranks = (size_t)p->c->ranks;
     p->sender_index = ravel__arena_push(&p->scratch, ranks, sizeof(int32_t));
     p->load = ravel__arena_push(&p->scratch, ranks, sizeof(int64_t));
-    p->holders = ravel__arena_push(&p->scratch, ranks, sizeof *p->holders);
-    p->holder_parties = ravel__arena_push(&p->scratch, ranks, sizeof(int32_t));
-    if (!p->sender_index || !p->load || !p->holders || !p->holder_parties)
-        return ravel__no_memory(p->err, 0, "the plan's senders");
+    if (!p->sender_index || !p->load) return ravel__no_memory(p->err, 0, "the plan's senders");
     memset(p->load, 0, ranks * sizeof(int64_t));
     for (size_t r = 0; r < ranks; r++)
         p->sender_index[r] = p->c->hellos[r].roles & RAVEL__SOURCE ? p->sender_count++ : -1;
@@ -115,7 +123,17 @@ static ravel_status index_items(planner *p, int32_t side, const ravel__holding *
 
 /* ---- who sends what ------------------------------------------------------------------------------------- */
 
-static void find_holders(planner *p, const ravel__tensor *t) {
+/* Whether two tensors are cut alike over the same parties. */
+static int same_shares(const ravel__tensor *a, const ravel__tensor *b) {
+    size_t bytes = 2 * (size_t)a->ndim * sizeof(int64_t);
+    if (a->ndim != b->ndim || memcmp(a->dims, b->dims, bytes / 2) != 0) return 0;
+    const ravel__share *x = a->shares[RAVEL__OF_SOURCE], *y = b->shares[RAVEL__OF_SOURCE];
+    for (; x && y; x = x->next, y = y->next)
+        if (x->party != y->party || memcmp(x->coords, y->coords, bytes) != 0) return 0;
+    return !x && !y;
+}
+
+static void collect_holders(planner *p, const ravel__tensor *t) {
     int32_t used = 0;
     p->holder_count = 0;
     for (const ravel__share *s = t->shares[RAVEL__OF_SOURCE]; s; s = s->next) {
@@ -132,6 +150,28 @@ static void find_holders(planner *p, const ravel__tensor *t) {
             h->parties++;
         }
     }
+}
+
+static ravel_status find_holders(planner *p, const ravel__tensor *t) {
+    int32_t i = 0;
+    while (i < LISTS && p->lists[i].of && !same_shares(p->lists[i].of, t)) i++;
+    int known = i < LISTS && p->lists[i].of != NULL;
+    if (i == LISTS) i = LISTS - 1;
+    holder_list *l = &p->lists[i];
+    if (!l->holders) {
+        l->holders = ravel__arena_push(&p->scratch, (size_t)p->c->ranks, sizeof *l->holders);
+        l->parties = ravel__arena_push(&p->scratch, (size_t)p->c->ranks, sizeof *l->parties);
+        if (!l->holders || !l->parties) return ravel__no_memory(p->err, 0, "the plan's senders");
+    }
+    p->holders = l->holders;
+    p->holder_parties = l->parties;
+    if (!known) {
+        collect_holders(p, t);
+        l->of = t;
+        l->count = p->holder_count;
+    }
+    p->holder_count = l->count;
+    return RAVEL_OK;
 }
 
 /* Smaller is better; ties go to the lower rank. */
@@ -263,7 +303,8 @@ static ravel_status cover(planner *p, int64_t index, int32_t g, const ravel__box
 
 static ravel_status plan_tensor(planner *p, int64_t index) {
     const ravel__tensor *t = &p->c->tensors[index];
-    find_holders(p, t);
+    ravel_status found = find_holders(p, t);
+    if (found != RAVEL_OK) return found;
     for (const ravel__share *s = t->shares[RAVEL__OF_SINK]; s; s = s->next) {
         ravel__box box = ravel__share_box(t, s);
         int64_t bytes = ravel__box_count(&box) * ravel_dtype_bytes(t->dtype);
