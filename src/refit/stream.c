@@ -20,7 +20,8 @@ enum {
     YIELDS = 16,
     NAP_NS = 40 * 1000,
     LONG_NAP_NS = 400 * 1000,
-    TELL_NS = 50 * 1000 * 1000
+    TELL_NS = 50 * 1000 * 1000,
+    PATIENCE = 20 /* deadlines */
 };
 
 static int32_t notice_tag(const ravel__stream *s) {
@@ -556,6 +557,27 @@ static ravel_status loop(ravel_refit *refit, helper *packer, const helper *loade
     return status;
 }
 
+/* A rank that is done waits here for the others, as long as they make progress: each of them watches its own deadline and
+ * ends the communicator when it passes, so this rank need not count seconds. A peer that is stopped as a whole can neither
+ * count nor be seen to be gone; PATIENCE deadlines are the end then. */
+static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
+    double limit = ravel_comm_timeout(refit->comm);
+    ravel_request *request = NULL;
+    ravel_comm_set_timeout(refit->comm, PATIENCE * limit);
+    ravel_status status = ravel_comm_ibarrier(refit->comm, &request, err);
+    for (int32_t done = request == NULL, rounds = 0; status == RAVEL_OK && !done; rounds++) {
+        status = ravel_request_test(request, &done, err);
+        if (status != RAVEL_OK || done) break;
+        status = ravel_comm_alive(refit->comm, err);
+        if (rounds < YIELDS)
+            (void)sched_yield();
+        else
+            ravel__futex_wait(&refit->bell.word, atomic_load(&refit->bell.word), ravel__clock_ns() + NAP_NS);
+    }
+    ravel_comm_set_timeout(refit->comm, limit);
+    return status;
+}
+
 ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
     helper packer, loader;
     reset(refit);
@@ -572,5 +594,5 @@ ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
     stop(&loader, &refit->loader.arrived);
     give_all_back(refit);
     stop(&packer, &refit->packer.free);
-    return status;
+    return status == RAVEL_OK ? wait_for_others(refit, err) : status;
 }

@@ -4,6 +4,7 @@
 #include "refit/session.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* An iterate that fails where it is told to. */
@@ -333,5 +334,46 @@ TEST(refit_a_version_after_a_rollback_is_another_one) {
     few_ranks s = {.body = rollback_body};
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_refit_options_default(&s.options);
+    CHECK_OK(run_few(&s, 3, &err), &err);
+}
+
+/* ---- deadlines count progress ---------------------------------------------------------------------------- */
+
+static ravel_status slow_load(void *user, const ravel_refit_piece *piece, ravel_error *err) {
+    struct timespec t = {0, 60 * 1000 * 1000};
+    (void)user, (void)piece, (void)err;
+    (void)nanosleep(&t, NULL);
+    return RAVEL_OK;
+}
+
+static void no_version(void *user, int64_t version) {
+    (void)user, (void)version;
+}
+
+/* Two senders; the second is done at once and waits while the receiver loads for several deadlines, frame by frame. */
+static ravel_status slow_body(ravel_comm *comm, few_ranks *s, ravel_error *err) {
+    enum { MANY_FLOATS = 20000 };
+    int32_t rank = ravel_comm_rank(comm);
+    float *w = calloc(MANY_FLOATS, sizeof *w);
+    ravel_refit_tensor t = float_tensor("w", w, MANY_FLOATS);
+    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    sink.load = slow_load;
+    sink.commit = sink.abort = no_version;
+    ravel_refit *refit = NULL;
+    ravel_status status =
+        ravel_refit_create(comm, rank < 2 ? &source : NULL, rank < 2 ? NULL : &sink, &s->options, &refit, err);
+    if (status == RAVEL_OK) status = ravel_refit_update(refit, rank < 2 ? 1 : 0, NULL, err);
+    ravel_refit_free(refit);
+    free(w);
+    return status;
+}
+
+TEST(refit_waits_for_slow_ranks_that_make_progress) {
+    few_ranks s = {.body = slow_body};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_options_default(&s.options);
+    s.options.timeout = 0.4;
+    s.options.buffer_bytes = 4096;
     CHECK_OK(run_few(&s, 3, &err), &err);
 }
