@@ -15,7 +15,7 @@
  * The trainer's loop, on every trainer rank (`comm`: the trainers' communicator; one rank: ravel_comm_self):
  *
  *     ravel_publisher_create(comm, "0.0.0.0:7700", &source, NULL, &publisher, &err);
- *     for (int64_t version = 1;; version++) {
+ *     for (int64_t version = 1; training; version++) {
  *         ... train ...
  *         ravel_publisher_publish(publisher, version, &err);        copies this rank's pieces, then returns
  *     }
@@ -24,7 +24,7 @@
  * The generator's loop, on every rank of one generator (`comm`: that generator's ranks):
  *
  *     ravel_puller_create(comm, "trainer-0:7700", &sink, NULL, &puller, &err);
- *     for (;;) {
+ *     while (generating) {
  *         ravel_puller_poll(puller, &state, &err);                  the same answer on every rank
  *         if (state == RAVEL_PULL_NEWER) ravel_puller_stage(puller, 0, &err);      begins, in the background
  *         if (state == RAVEL_PULL_READY) ravel_puller_commit(puller, &report, &err);   at this step of its choosing

@@ -9,7 +9,7 @@
  * memory and unpacks it into its own parameters. Each is one pass over memory, in which bytes are read, cast, written and
  * hashed; equal hashes on both sides say that the generator has read what the trainer has written.
  *
- *     ravel_slab_tensor tensors[] = {{.data = weight, .count = n, .dtype = RAVEL_F32, .packed = RAVEL_BF16}, ...};
+ *     ravel_slab_tensor tensors[] = {{.data = weight, .count = n, .dtype = RAVEL_F32, .packed = RAVEL_BF16}};
  *     ravel_slab_create(device, tensors, count, 256 << 10, &slab, &err);
  *     ... packed = memory of ravel_slab_bytes(slab), hashes = pinned memory of ravel_slab_blocks(slab) words ...
  *     ravel_slab_pack(slab, packed, hashes, stream, &err);         returns at once; hashes are there when the stream is
