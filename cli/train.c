@@ -248,6 +248,7 @@ static void print_word(FILE *out, const char *word) {
 static void print_resume(FILE *out, const job *j) {
     const train_summary *s = &j->summary;
     if (!s->checkpoint[0]) return;
+    if (s->best[0]) (void)fprintf(out, "  %-22s %s (evaluation %.4g)\n", "best checkpoint", s->best, s->best_value);
     (void)fprintf(out, "  %-22s %s\n", "checkpoint", s->checkpoint);
     (void)fprintf(out, "  %-22s ", s->steps < s->planned ? "resume with" : "train further with");
     if (j->processes > 1) (void)fprintf(out, "mpirun -n %d ", j->processes);

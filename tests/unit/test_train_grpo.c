@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* A reward that differs within every group, whatever the model says: the place of the answer in the batch. */
 #define BY_PLACE "sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1}/'"
@@ -243,4 +244,60 @@ TEST(train_grpo_first_ratio_is_exactly_one) {
             }
             CHECK(curves[3].values[0] == 0 && curves[3].values[curves[3].count - 1] > 0);
         }
+}
+
+/* A command that fails is asked again for what is missing; answers that it never scores are left out and counted. */
+TEST(train_grpo_failing_rewards_are_retried_then_dropped) {
+    static const char *const metrics[] = {"reward/dropped_share", "reward/mean"};
+    char marker[64] = "/tmp/ravel-reward-XXXXXX", command[512];
+    curve curves[2];
+    train_config c;
+    configure(&c, "");
+    c.run.steps = 2;
+    CHECK(mkdtemp(marker) != NULL);
+    /* each of the two ranks' commands fails when it is started first */
+    (void)snprintf(command, sizeof command,
+                   "mkdir %s/a 2>/dev/null && exit 5; mkdir %s/b 2>/dev/null && exit 5; exec %s", marker, marker,
+                   BY_PLACE);
+    c.grpo.reward_command = command;
+    if (!run(&c, metrics, curves, 2)) return;
+    CHECK(curves[0].count == 2 && curves[0].values[0] == 0 && curves[0].values[1] == 0);
+    job_wipe(marker);
+    c.grpo.reward_command = "sed -u -n 's/{\"id\": \\([0-9]*[02468]\\),.*/{\"id\": \\1, \"reward\": \\1}/p'";
+    c.grpo.reward_seconds = 0.3;
+    c.grpo.reward_retries = 1;
+    c.run.steps = 1;
+    if (!run(&c, metrics, curves, 2)) return;
+    CHECK(curves[0].values[0] == 0.5 && curves[1].values[0] > 0);
+}
+
+/* With dynamic sampling further rounds add answers; those that are there are not scored again. */
+TEST(train_grpo_each_answer_is_scored_once) {
+    static const char *const metrics[] = {"rollout/tokens"};
+    char lines[64] = "/tmp/ravel-lines-XXXXXX", command[512];
+    curve tokens;
+    int64_t scored = 0, generated = 0;
+    train_config c;
+    configure(&c, "");
+    CHECK(close(mkstemp(lines)) == 0);
+    (void)snprintf(command, sizeof command, "tee -a %s | %s", lines, BY_LENGTH);
+    c.grpo.reward_command = command;
+    c.grpo.stop = SOME_END;
+    c.grpo.dynamic_sampling = 1;
+    c.grpo.dynamic_rounds = 3;
+    c.run.steps = 3;
+    if (!run(&c, metrics, &tokens, 1)) return;
+    FILE *f = fopen(lines, "r");
+    char *line = NULL;
+    size_t room = 0;
+    while (f && getline(&line, &room, f) > 0) {
+        const char *at = strstr(line, "\"tokens\": ");
+        if (at) scored += atoll(at + 10);
+    }
+    for (int i = 0; i < tokens.count; i++) generated += (int64_t)tokens.values[i];
+    CHECK(tokens.count == 3 && generated > 0);
+    CHECK_EQ(scored, generated); /* all tokens that were generated, each seen once by the command */
+    free(line);
+    if (f) (void)fclose(f);
+    (void)unlink(lines);
 }

@@ -4,6 +4,7 @@
 #include "train/rl/reward.h"
 #include "train/rl/task.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 TEST(task_answers_are_right) {
@@ -53,6 +54,7 @@ static ravel_status score(const char *command, double seconds, int64_t count, do
     static const char nasty[] = "a\"\\\n\0\xff{}";
     static int32_t ids[300];
     for (int64_t i = 0; i < count; i++) {
+        rewards[i] = NAN;
         train_rollout_text x = {.prompt = nasty,
                                 .prompt_bytes = sizeof nasty - 1,
                                 .response = "r",

@@ -217,3 +217,31 @@ TEST(train_totals_go_on_after_a_resume) {
         CHECK(elapsed.values[i] > elapsed.values[i - 1] && forward.values[i] > forward.values[i - 1]);
     job_wipe(folder);
 }
+
+/* --keep-best: the checkpoint with the lowest evaluation loss stays, also when newer ones push the others out. */
+TEST(train_keeps_the_best_checkpoint) {
+    char folder[64], path[TRAIN_PATH];
+    train_config c;
+    curve eval;
+    job_folder(folder);
+    job_config(&c, folder);
+    c.run.keep = 1;
+    c.run.keep_best = 1;
+    c.run.steps = 12;
+    c.sft.eval_every = 2;
+    c.learn.lr = 0.05; /* so high that the loss rises again now and then */
+    c.learn.schedule = TRAIN_CONSTANT;
+    job j = {.kind = TRAIN_SFT, .config = &c};
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_threads_run(2, NULL, job_work, &j, &err), &err);
+    job_curve(folder, "eval/loss", &eval);
+    int best = 2;
+    for (int step = 2; step <= 12; step += 2)
+        if (eval.values[step - 1] < eval.values[best - 1]) best = step;
+    CHECK_OK(train_checkpoint_folder(folder, best, path, &err), &err);
+    CHECK_STR(j.summary.best, path);
+    CHECK(access(path, F_OK) == 0 && j.summary.best_value == eval.values[best - 1]);
+    CHECK_OK(train_checkpoint_folder(folder, 12, path, &err), &err);
+    CHECK(access(path, F_OK) == 0);
+    job_wipe(folder);
+}

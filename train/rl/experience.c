@@ -2,6 +2,7 @@
 
 #include "train/kernels/host.h"
 
+#include <math.h>
 #include <string.h>
 
 const ravel_field train_fields[TRAIN_FIELDS] = {
@@ -88,7 +89,8 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
         x->responses[i] = r->length - r->prompt;
         x->truncated[i] = !r->ended;
         x->staleness[i] = (double)(version - r->version);
-        x->rewards[i] = x->advantages[i] = 0;
+        x->rewards[i] = r->reward;
+        x->advantages[i] = 0;
         x->advantage[i] = 0;
     }
     return RAVEL_OK;
@@ -101,49 +103,75 @@ static int64_t answer_tokens(const train_rollout *r) {
     return r->length - r->prompt - (r->ended != 0);
 }
 
-static void score_by_answer(train_experience *x, const train_rollouts *rollouts, int64_t i,
-                            const train_prompts *prompts, const train_text *text, double partial, char *room) {
-    const train_rollout *r = &rollouts->items[i];
+static double score_by_answer(const train_rollouts *rollouts, const train_rollout *r, const train_scorer *scorer,
+                              char *room) {
     train_question question = {{0}, {0}};
     const int32_t *response = rollouts->tokens + r->first + r->prompt;
-    size_t want, bytes = train_text_decode(text, response, answer_tokens(r), room, SIZE_MAX);
-    const char *answer = train_prompts_answer(prompts, r->group, &question, &want);
-    if (!answer || want >= sizeof question.answer) {
-        x->rewards[i] = answer && r->ended && bytes == want && memcmp(room, answer, want) == 0;
-        return;
-    }
+    size_t want, bytes = train_text_decode(scorer->text, response, answer_tokens(r), room, SIZE_MAX);
+    const char *answer = train_prompts_answer(scorer->prompts, r->group, &question, &want);
+    if (!answer || want >= sizeof question.answer)
+        return answer && r->ended && bytes == want && memcmp(room, answer, want) == 0;
     memmove(question.answer, answer, want + 1);
-    x->rewards[i] = train_task_score(&question, room, bytes, (int)r->ended, partial);
+    return train_task_score(&question, room, bytes, (int)r->ended, scorer->partial);
 }
 
-static ravel_status score_by_command(train_experience *x, const train_rollouts *rollouts, const train_prompts *prompts,
-                                     const train_text *text, train_reward *command, char *room, ravel_error *err) {
-    size_t bytes = (size_t)rollouts->count * sizeof(train_rollout_text);
-    size_t question_bytes = (size_t)rollouts->count * sizeof(train_question);
-    if (rollouts->count == 0) return RAVEL_OK; /* a trainer without a group has nothing to ask */
-    train_rollout_text *texts = train__alloc(x->allocator, bytes + question_bytes);
-    if (!texts) return train__no_memory(err, bytes + question_bytes, "texts to score");
-    train_question *questions = (train_question *)(void *)(texts + rollouts->count);
-    for (int64_t i = 0; i < rollouts->count; i++) {
-        const train_rollout *r = &rollouts->items[i];
-        train_rollout_text *t = &texts[i];
-        memset(t, 0, sizeof *t);
-        t->prompt = room;
-        t->prompt_bytes = train_text_decode(text, rollouts->tokens + r->first, r->prompt, room, SIZE_MAX);
-        room += t->prompt_bytes + 1;
-        t->response = room;
-        t->response_bytes =
-            train_text_decode(text, rollouts->tokens + r->first + r->prompt, answer_tokens(r), room, SIZE_MAX);
-        room += t->response_bytes + 1;
-        t->prompt_ids = rollouts->tokens + r->first;
-        t->prompt_tokens = r->prompt;
-        t->response_ids = t->prompt_ids + r->prompt;
-        t->answer = train_prompts_answer(prompts, r->group, &questions[i], &t->answer_bytes);
-        t->tokens = r->length - r->prompt;
-        t->ended = (int32_t)r->ended;
+/* A rollout as the command is told of it; *room moves behind its texts. */
+static train_rollout_text describe(const train_rollouts *rollouts, const train_rollout *r, const train_scorer *scorer,
+                                   train_question *question, char **room) {
+    const int32_t *prompt = rollouts->tokens + r->first, *response = prompt + r->prompt;
+    train_rollout_text t = {.prompt_ids = prompt,
+                            .prompt_tokens = r->prompt,
+                            .response_ids = response,
+                            .tokens = r->length - r->prompt,
+                            .ended = (int32_t)r->ended};
+    t.prompt = *room;
+    t.prompt_bytes = train_text_decode(scorer->text, prompt, r->prompt, *room, SIZE_MAX);
+    *room += t.prompt_bytes + 1;
+    t.response = *room;
+    t.response_bytes = train_text_decode(scorer->text, response, answer_tokens(r), *room, SIZE_MAX);
+    *room += t.response_bytes + 1;
+    t.answer = train_prompts_answer(scorer->prompts, r->group, question, &t.answer_bytes);
+    return t;
+}
+
+static int is_failure(ravel_status status) {
+    return status == RAVEL_E_CALLBACK || status == RAVEL_E_TIMEOUT || status == RAVEL_E_IO;
+}
+
+/* Asks the command, again after a failure, for what is still missing. */
+static ravel_status ask(const train_scorer *scorer, const train_rollout_text *texts, int64_t count, double *rewards,
+                        ravel_error *why, ravel_error *err) {
+    for (int32_t attempt = 0; attempt <= scorer->retries; attempt++) {
+        ravel_error_clear(why);
+        ravel_status status = train_reward_score(scorer->command, texts, count, rewards, why);
+        if (!status) return RAVEL_OK;
+        if (!is_failure(status)) return ravel_error_set(err, status, "%s", why->message);
+        if (scorer->logger) scorer->logger->write(scorer->logger->user, RAVEL_LOG_WARN, why->message);
     }
-    ravel_status status = train_reward_score(command, texts, rollouts->count, x->rewards, err);
-    train__release(x->allocator, texts, bytes + question_bytes);
+    return RAVEL_OK;
+}
+
+static ravel_status score_by_command(train_rollouts *rollouts, const train_scorer *scorer, char *room, ravel_error *why,
+                                     ravel_error *err) {
+    size_t each = sizeof(train_rollout_text) + sizeof(train_question) + sizeof(double) + sizeof(int64_t);
+    size_t bytes = ((size_t)rollouts->count + 1) * each;
+    train_rollout_text *texts = train__alloc(rollouts->allocator, bytes);
+    if (!texts) return train__no_memory(err, bytes, "texts to score");
+    double *rewards = (double *)(void *)(texts + rollouts->count);
+    int64_t *items = (int64_t *)(void *)(rewards + rollouts->count), count = 0;
+    train_question *questions = (train_question *)(void *)(items + rollouts->count);
+    for (int64_t i = 0; i < rollouts->count; i++) {
+        if (rollouts->items[i].scored) continue;
+        texts[count] = describe(rollouts, &rollouts->items[i], scorer, &questions[count], &room);
+        rewards[count] = NAN;
+        items[count++] = i;
+    }
+    ravel_status status = count > 0 ? ask(scorer, texts, count, rewards, why, err) : RAVEL_OK;
+    for (int64_t k = 0; k < count; k++) {
+        rollouts->items[items[k]].scored = !isnan(rewards[k]);
+        rollouts->items[items[k]].reward = isnan(rewards[k]) ? 0 : rewards[k];
+    }
+    train__release(rollouts->allocator, texts, bytes);
     return status;
 }
 
@@ -158,26 +186,34 @@ static size_t text_bytes(const train_rollouts *rollouts, const train_text *text)
     return bytes;
 }
 
-ravel_status train_experience_score(train_experience *x, const train_rollouts *rollouts, const train_scoring *scoring,
-                                    const train_policy *policy, const train_prompts *prompts, const train_text *text,
-                                    train_reward *command, int plain, ravel_error *err) {
-    size_t bytes = text_bytes(rollouts, text);
-    char *room = train__alloc(x->allocator, bytes);
+ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *scorer, int64_t *dropped,
+                                  ravel_error *why, ravel_error *err) {
+    size_t bytes = text_bytes(rollouts, scorer->text);
+    char *room = train__alloc(rollouts->allocator, bytes);
     if (!room) return train__no_memory(err, bytes, "texts to score");
     ravel_status status = RAVEL_OK;
-    if (command) {
-        status = score_by_command(x, rollouts, prompts, text, command, room, err);
-    } else {
-        for (int64_t i = 0; i < x->count; i++)
-            score_by_answer(x, rollouts, i, prompts, text, plain ? 0 : scoring->partial, room);
+    int64_t kept = 0;
+    if (scorer->command) status = score_by_command(rollouts, scorer, room, why, err);
+    for (int64_t i = 0; i < rollouts->count && !scorer->command; i++) {
+        train_rollout *r = &rollouts->items[i];
+        if (!r->scored) r->reward = score_by_answer(rollouts, r, scorer, room);
+        r->scored = 1;
     }
-    train__release(x->allocator, room, bytes);
-    for (int64_t i = 0; i < x->count && !status && !plain; i++) {
+    train__release(rollouts->allocator, room, bytes);
+    for (int64_t i = 0; i < rollouts->count && !status; i++)
+        if (rollouts->items[i].scored) rollouts->items[kept++] = rollouts->items[i];
+    if (status) return status;
+    *dropped = rollouts->count - kept;
+    rollouts->count = kept;
+    return RAVEL_OK;
+}
+
+void train_experience_length_rules(train_experience *x, const train_scoring *scoring, const train_policy *policy) {
+    for (int64_t i = 0; i < x->count; i++) {
         x->rewards[i] += train_overlong(policy, x->responses[i], scoring->max_tokens);
         if (scoring->overlong_filter && x->truncated[i])
             memset(x->mask + x->offsets[i], 0, (size_t)(x->offsets[i + 1] - x->offsets[i]));
     }
-    return status;
 }
 
 void train_experience_advantages(train_experience *x, const train_policy *policy) {

@@ -69,11 +69,23 @@ void train_experience_free(train_experience *x);
 ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,
                                    ravel_error *err);
 
-/* Rewards of all samples: by the command where there is one, else by comparing with the right answer. `plain`: exactly
- * right or not, without partial credit and length penalties (evaluation). */
-ravel_status train_experience_score(train_experience *x, const train_rollouts *rollouts, const train_scoring *scoring,
-                                    const train_policy *policy, const train_prompts *prompts, const train_text *text,
-                                    train_reward *command, int plain, ravel_error *err);
+/* What scores answers: the command where there is one, else comparing with the right answer. */
+typedef struct train_scorer {
+    const train_prompts *prompts;
+    const train_text *text;
+    train_reward *command;      /* may be NULL */
+    int32_t retries;            /* of a command that fails */
+    double partial;             /* reward of an answer that is partly right, at most */
+    const ravel_logger *logger; /* failures; may be NULL */
+} train_scorer;
+
+/* Scores the rollouts that have no reward yet. Answers that the command failed on, again and again, are left out, and
+ * counted in *dropped; the status is that of other errors. The sentence of the last failure is in `why`. */
+ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *scorer, int64_t *dropped,
+                                  ravel_error *why, ravel_error *err);
+
+/* Length rules on top of the rewards: the penalty of long answers, and no loss for those that were cut off. */
+void train_experience_length_rules(train_experience *x, const train_scoring *scoring, const train_policy *policy);
 
 /* Advantages within groups. */
 void train_experience_advantages(train_experience *x, const train_policy *policy);

@@ -233,15 +233,15 @@ static ravel_status transmit(train_reward *r, size_t *sent, ravel_error *err) {
     return RAVEL_OK;
 }
 
-static ravel_status converse(train_reward *r, int64_t count, double *rewards, ravel_error *err) {
-    int64_t left = count;
+static ravel_status converse(train_reward *r, int64_t count, int64_t asked, double *rewards, ravel_error *err) {
+    int64_t left = asked;
     size_t sent = 0;
     double deadline = now() + r->seconds;
     while (left > 0) {
         double wait = deadline - now();
         if (wait <= 0)
             return ravel_error_set(err, RAVEL_E_TIMEOUT, "reward command: %lld of %lld rewards came within %g s",
-                                   (long long)(count - left), (long long)count, r->seconds);
+                                   (long long)(asked - left), (long long)asked, r->seconds);
         struct pollfd fds[2] = {{r->from, POLLIN, 0}, {sent < r->out.used ? r->to : -1, POLLOUT, 0}};
         int ready = poll(fds, 2, wait > 1 ? 1000 : (int)(wait * 1000) + 1);
         ravel_status status = RAVEL_OK;
@@ -255,13 +255,15 @@ static ravel_status converse(train_reward *r, int64_t count, double *rewards, ra
 ravel_status train_reward_score(train_reward *r, const train_rollout_text *rollouts, int64_t count, double *rewards,
                                 ravel_error *err) {
     ravel_status status = RAVEL_OK;
+    int64_t asked = 0;
     r->out.used = 0;
     for (int64_t i = 0; i < count && !status; i++) {
-        rewards[i] = NAN;
+        if (!isnan(rewards[i])) continue;
         status = append_line(r, i, &rollouts[i], err);
+        asked++;
     }
     if (!status) status = start(r, err);
-    if (!status) status = converse(r, count, rewards, err);
+    if (!status) status = converse(r, count, asked, rewards, err);
     if (!status && r->in.used)
         status = ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it wrote more than it was asked for");
     if (status) stop(r, 1);

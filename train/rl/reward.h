@@ -34,7 +34,8 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
 /* Closes the command's input, gives it a second to leave, then kills it. */
 void train_reward_free(train_reward *reward);
 
-/* rewards[i] for rollouts[i]; all of them or an error. Not for several threads at once. */
+/* rewards[i] for rollouts[i]; entries that are not NAN are there already and not asked for. On an error those that came are
+ * there and the others are NAN: call it again for the rest. Not for several threads at once. */
 ravel_status train_reward_score(train_reward *reward, const train_rollout_text *rollouts, int64_t count,
                                 double *rewards, ravel_error *err);
 

@@ -29,6 +29,8 @@ typedef struct train_rollout {
     int64_t member;  /* which answer to it, 0 .. */
     int64_t ended;   /* 1: with an end token, 0: cut off */
     int64_t version; /* of the weights that made it */
+    int64_t scored;  /* 1: `reward` is there; an answer is scored once */
+    double reward;   /* without length rules */
 } train_rollout;
 
 typedef struct train_rollouts {

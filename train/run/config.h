@@ -30,6 +30,8 @@ typedef struct train_run_options {
     int64_t steps;                /* updates; 0: 100, or with epochs as many as they take */
     const char *checkpoint_every; /* an interval: "10m", "500"; see train_interval */
     int64_t keep;
+    int32_t keep_best; /* the checkpoint with the best evaluation stays */
+    int32_t reserved_2;
     int32_t checkpoint_end; /* one at the end, too */
     int32_t save_dtype;     /* of the exported model: 0 f32, 1 bf16 */
     const char *sinks;      /* of the run folder: jsonl,tensorboard,trace,csv */
@@ -66,6 +68,8 @@ typedef struct train_grpo_options {
     int32_t level;
     int32_t generators; /* ranks that generate */
     double reward_seconds;
+    int32_t reward_retries; /* of a command that fails, before answers are left out */
+    int32_t show_every;     /* batches between answers on the terminal; 0: never */
     train_scoring scoring;
     int64_t prompts;    /* in a batch */
     int32_t group_size; /* answers to each */

@@ -138,6 +138,7 @@ static void close_trainer(train__grpo *g) {
     train_rollouts_free(&g->asking);
     train_rollouts_free(&g->gathered);
     train_rollouts_free(&g->kept);
+    train_rollouts_free(&g->more);
     train_experience_free(&g->batch);
     train_run_free(&g->run);
 }
@@ -241,6 +242,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
     train_rollouts_init(&g->asking, NULL);
     train_rollouts_init(&g->gathered, NULL);
     train_rollouts_init(&g->kept, NULL);
+    train_rollouts_init(&g->more, NULL);
     train_experience_init(&g->batch, NULL);
     g->waiting_batch = -1;
     g->reward_last = NAN;

@@ -27,7 +27,7 @@ typedef struct train__grpo {
     ravel_refit_source source;
     ravel_refit_tensor *tensors;
     int64_t tensor_count;
-    train_rollouts answers, waiting, asking;
+    train_rollouts answers, waiting, asking, more;
     train_rollouts gathered; /* rank 0: what waits on all trainers, for a checkpoint */
     train_rollouts kept; /* --async 1: the answers of the current batch as they came, for a checkpoint after an error */
     train_state boundary; /* at the start of the current batch */

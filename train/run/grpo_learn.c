@@ -16,10 +16,7 @@ static void count_rollouts(train__grpo *g) {
                                        .responses = x->responses,
                                        .truncated = x->truncated,
                                        .staleness = x->staleness};
-    int64_t tokens = 0;
-    for (int64_t i = 0; i < x->count; i++) tokens += x->responses[i];
     ravel_metrics_add_rollouts(g->run.metrics, &rollouts);
-    (void)ravel_metrics_count(g->run.metrics, RAVEL_METRIC_ROLLOUT_TOKENS, tokens);
 }
 
 static const void *field(const train__grpo *g, const ravel_micro_batch *micro, const char *name) {

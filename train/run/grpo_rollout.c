@@ -3,6 +3,7 @@
 
 #include "train/kernels/host.h"
 
+#include <ravel/json.h>
 #include <ravel/safetensors.h>
 
 #include <math.h>
@@ -43,14 +44,39 @@ ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
 
 /* ---- answers -------------------------------------------------------------------------------------------- */
 
-static ravel_status score(train__grpo *g, const train_rollouts *rollouts, int plain, ravel_error *err) {
-    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
-    ravel_status status = train_experience_load(&g->batch, rollouts, g->run.state.version, err);
-    if (!status)
-        status = train_experience_score(&g->batch, rollouts, &g->config->grpo.scoring, &g->config->policy, g->prompts,
-                                        g->text, g->command, plain, err);
-    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
+/* Fails where the command could score nothing at all, on any rank. */
+static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, const ravel_error *why,
+                                  ravel_error *err) {
+    int64_t counts[] = {kept, dropped};
+    ravel_status status = ravel_comm_allreduce(g->trainers, counts, counts, 2, RAVEL_I64, RAVEL_SUM, err);
+    if (status) return status;
+    if (counts[0] + counts[1] > 0 && g->rank == 0)
+        (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_REWARD_DROPPED,
+                                (double)counts[1] / (double)(counts[0] + counts[1]), (double)(counts[0] + counts[1]));
+    if (counts[0] > 0 || counts[1] == 0) return RAVEL_OK;
+    status =
+        dropped > 0 ? ravel_error_set(err, RAVEL_E_CALLBACK, "no answer could be scored: %s", why->message) : RAVEL_OK;
     return ravel_agree(g->trainers, status, err);
+}
+
+/* Scores what has no reward yet, and lays the batch out; `plain`: right or wrong, without length rules (evaluation). */
+static ravel_status score(train__grpo *g, train_rollouts *rollouts, int plain, ravel_error *err) {
+    const train_grpo_options *o = &g->config->grpo;
+    int64_t dropped = 0;
+    ravel_error why = RAVEL_ERROR_INIT;
+    train_scorer scorer = {.prompts = g->prompts,
+                           .text = g->text,
+                           .command = g->command,
+                           .retries = o->reward_retries,
+                           .partial = plain ? 0 : o->scoring.partial,
+                           .logger = g->run.hooks.logger};
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
+    ravel_status status = train_rollouts_score(rollouts, &scorer, &dropped, &why, err);
+    if (!status) status = train_experience_load(&g->batch, rollouts, g->run.state.version, err);
+    if (!status && !plain) train_experience_length_rules(&g->batch, &o->scoring, &g->config->policy);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
+    status = ravel_agree(g->trainers, status, err);
+    return status ? status : check_dropped(g, rollouts->count, dropped, &why, err);
 }
 
 /* Whether the samples from i on that are of one group have different rewards; *end is behind the last of them. Rollouts are
@@ -109,6 +135,29 @@ static ravel_status keep_useful(train__grpo *g, int64_t last, ravel_error *err) 
     return score(g, &g->answers, 0, err);
 }
 
+/* Adds them, and keeps the order by group. */
+static ravel_status add_rollouts(const train_rollouts *from, train_rollouts *to, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < from->count && !status; i++) {
+        const train_rollout *r = &from->items[i];
+        status = train_rollouts_add(to, r, from->tokens + r->first, from->logprobs + r->first, err);
+    }
+    train_rollouts_sort(to);
+    return status;
+}
+
+static ravel_status copy_rollouts(const train_rollouts *from, train_rollouts *to, ravel_error *err) {
+    train_rollouts_clear(to);
+    return add_rollouts(from, to, err);
+}
+
+/* Response tokens from item `from` on: everything that was generated counts, also what is left out later. */
+static void count_tokens_from(train__grpo *g, const train_rollouts *rollouts, int64_t from) {
+    int64_t tokens = 0;
+    for (int64_t i = from; i < rollouts->count; i++) tokens += rollouts->items[i].length - rollouts->items[i].prompt;
+    (void)ravel_metrics_count(g->run.metrics, RAVEL_METRIC_ROLLOUT_TOKENS, tokens);
+}
+
 /* DAPO: ask again until enough groups have something to teach, a few rounds at most. */
 static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
@@ -120,22 +169,15 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
         train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = g->run.state.batch, .group_size = o->group_size};
         status = send_orders(g, order, g->run.state.question, o->prompts, err);
         g->run.state.question += o->prompts;
-        if (!status) status = train_answers_receive(g->world, g->count, g->run.state.batch, &g->answers, err);
+        train_rollouts_clear(&g->more);
+        if (!status) status = train_answers_receive(g->world, g->count, g->run.state.batch, &g->more, err);
+        if (!status) count_tokens_from(g, &g->more, 0);
+        if (!status) status = ravel_agree(g->trainers, add_rollouts(&g->more, &g->answers, err), err);
         if (!status) status = score(g, &g->answers, 0, err);
     }
     int64_t last = INT64_MAX;
     if (!status) status = last_group(g, o->prompts, &last, err);
     return status ? status : keep_useful(g, last, err);
-}
-
-static ravel_status copy_rollouts(const train_rollouts *from, train_rollouts *to, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    train_rollouts_clear(to);
-    for (int64_t i = 0; i < from->count && !status; i++) {
-        const train_rollout *r = &from->items[i];
-        status = train_rollouts_add(to, r, from->tokens + r->first, from->logprobs + r->first, err);
-    }
-    return status;
 }
 
 static ravel_status receive_waiting(train__grpo *g, ravel_error *err) {
@@ -155,6 +197,36 @@ ravel_status train__grpo_drain(train__grpo *g, ravel_error *err) {
     return status;
 }
 
+/* One prompt with its answer and reward, to samples.jsonl and now and then to the logger. */
+static void show_sample(train__grpo *g) {
+    const ravel_logger *logger = g->run.hooks.logger;
+    char prompt[400], answer[400], line[6000], path[TRAIN_PATH];
+    int64_t every = g->config->grpo.show_every, batch = g->run.state.batch;
+    if (g->rank != 0 || g->answers.count == 0) return;
+    const train_rollout *r = &g->answers.items[batch % g->answers.count];
+    const int32_t *tokens = g->answers.tokens + r->first;
+    size_t p = train_text_decode(g->text, tokens, r->prompt, prompt, sizeof prompt);
+    size_t a = train_text_decode(g->text, tokens + r->prompt, r->length - r->prompt, answer, sizeof answer);
+    p = train__min(p, sizeof prompt - 1);
+    a = train__min(a, sizeof answer - 1);
+    size_t used = (size_t)snprintf(
+        line, sizeof line, "{\"step\": %lld, \"reward\": %.9g, \"prompt\": ", (long long)g->run.state.step, r->reward);
+    used += ravel_json_quote(prompt, p, line + used, sizeof line - used);
+    used += (size_t)snprintf(line + used, sizeof line - used, ", \"response\": ");
+    used += ravel_json_quote(answer, a, line + used, sizeof line - used);
+    FILE *f = train_path_join(path, g->run.folder, "samples.jsonl", NULL) ? NULL : fopen(path, "a");
+    if (f) {
+        (void)fprintf(f, "%s}\n", line);
+        (void)fclose(f);
+    }
+    if (!logger || every == 0 || batch % every != 0) return;
+    used = (size_t)snprintf(line, sizeof line, "update %lld, reward %g: ", (long long)g->run.state.step, r->reward);
+    used += ravel_json_quote(prompt, p, line + used, sizeof line - used); /* quoted: no control characters */
+    used += (size_t)snprintf(line + used, sizeof line - used, " -> ");
+    (void)ravel_json_quote(answer, a, line + used, sizeof line - used);
+    logger->write(logger->user, RAVEL_LOG_INFO, line);
+}
+
 ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     ravel_status status = receive_waiting(g, err);
@@ -165,9 +237,11 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     g->waiting = swap;
     g->have_waiting = 0;
     g->waiting_batch = -1;
+    count_tokens_from(g, &g->answers, 0);
     if (g->config->grpo.async) status = copy_rollouts(&g->answers, &g->kept, err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = score(g, &g->answers, 0, err);
+    if (!status) show_sample(g);
     if (!status && g->config->grpo.dynamic_sampling) status = sample_dynamically(g, err);
     return status;
 }
@@ -189,6 +263,7 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
     if (!status && sums[1] > 0) {
         *reward = sums[0] / sums[1];
         (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_EVAL_REWARD, *reward, 1);
+        if (g->run.state.step > 0) train_run_note_eval(&g->run, *reward, 1);
     }
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
     return status;

@@ -46,7 +46,7 @@ static const ravel_option state_table[] = {
 
 static void state_default(train_state *state) {
     ravel_options_default(state_table, state);
-    state->reward_first = NAN;
+    state->reward_first = state->best_value = NAN;
 }
 
 /* JSON has no NAN: what is not finite is left out. */
@@ -288,10 +288,15 @@ static ravel_status begin_checkpoint(const train_run *run, train_checkpoint **ch
     return status;
 }
 
+/* The checkpoint that is kept whatever its age; -1: none. */
+static int64_t best_step(const train_run *run) {
+    return run->config->run.keep_best && run->state.best_step > 0 ? run->state.best_step : -1;
+}
+
 static ravel_status end_checkpoint(train_run *run, train_checkpoint *checkpoint, const char *folder, ravel_error *err) {
     if (!checkpoint) return RAVEL_OK;
     ravel_status status = write_state(run, folder, err);
-    if (!status) return train_checkpoint_commit(checkpoint, run->config->run.keep, -1, err);
+    if (!status) return train_checkpoint_commit(checkpoint, run->config->run.keep, best_step(run), err);
     train_checkpoint_abort(checkpoint);
     return status;
 }
@@ -314,6 +319,7 @@ static ravel_status save(train_run *run, train_learner *learner, int alone, rave
     if (!alone) status = ravel_agree(run->comm, status, err);
     if (!status) {
         run->saved = run->state.step;
+        run->best_due = 0;
         (void)train_checkpoint_folder(run->folder, run->saved, run->checkpoint, NULL);
     }
     run->saved_at = now(); /* also after a failure: it is tried again an interval later */
@@ -335,10 +341,19 @@ static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *
     wants[SAVE] = run->hooks.save && *run->hooks.save;
     if (wants[SAVE]) *run->hooks.save = 0;
     wants[SAVE] |= every->updates > 0 && step / every->updates > before / every->updates;
+    wants[SAVE] |= run->best_due && run->config->run.keep_best;
     wants[SAVE] |= run->rank == 0 && every->seconds > 0 && now() - run->saved_at >= every->seconds;
     wants[CHANGED] = train_data_changed(&run->data);
     run->checked = step;
     return ravel_comm_allreduce(run->comm, wants, wants, WANTS, RAVEL_I32, RAVEL_MAX, err);
+}
+
+void train_run_note_eval(train_run *run, double value, int higher_is_better) {
+    double best = run->state.best_value;
+    if (isnan(value) || (!isnan(best) && (higher_is_better ? value <= best : value >= best))) return;
+    run->state.best_value = value;
+    run->state.best_step = run->state.step;
+    run->best_due = 1;
 }
 
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err) {
@@ -404,6 +419,8 @@ void train_run_summarise(const train_run *run, train_summary *summary) {
     if (!run->metrics) return;
     if (run->state.step > 0) (void)snprintf(summary->folder, sizeof summary->folder, "%s", run->folder);
     (void)snprintf(summary->checkpoint, sizeof summary->checkpoint, "%s", run->checkpoint);
+    if (best_step(run) > 0) (void)train_checkpoint_folder(run->folder, best_step(run), summary->best, NULL);
+    summary->best_value = run->state.best_value;
     ravel_metrics_totals_get(run->metrics, &t);
     if (t.seconds > 0) summary->tokens_per_sec = (double)t.tokens / t.seconds;
     if (t.bins > 0)

@@ -49,6 +49,8 @@ typedef struct train_hooks {
     X(int64_t, I64, skipped)    /* updates whose gradient was not finite */   \
     X(int64_t, I64, data_bytes) /* of the data file, 0: none */               \
     X(uint64_t, U64, data_digest)                                             \
+    X(int64_t, I64, best_step)   /* with the best evaluation; 0: none */      \
+    X(double, F64, best_value)   /* of it; NAN: none */                       \
     X(double, F64, reward_first) /* greedy reward before training; NAN: none */
 
 typedef struct train_state {
@@ -84,6 +86,7 @@ typedef struct train_run {
     int32_t stopped;
     int32_t resumed;
     int32_t spoilt;         /* the data changed under the run: nothing is saved any more */
+    int32_t best_due;       /* the current weights are the best so far and not saved */
     int64_t saved;          /* step of the newest checkpoint, -1: none */
     int64_t checked;        /* step at which it was last looked whether one is due */
     int64_t skipped_in_row; /* updates */
@@ -110,6 +113,8 @@ ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_
  * has for it; counts the step and adds its figures to the metrics. E_DATA after too many updates without a finite
  * gradient. */
 ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err);
+/* The figure of an evaluation of the current weights; with --keep-best the best one's checkpoint is written and kept. */
+void train_run_note_eval(train_run *run, double value, int higher_is_better);
 /* After an update: its metrics go out, and a checkpoint is written where the configuration or a signal says so. */
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err);
 /* The last checkpoint, where it is wanted and not there yet. With a `status` other than RAVEL_OK, that of the loop, what
@@ -119,8 +124,10 @@ void train_run_free(train_run *run);
 
 /* The result of a run, the same on every trainer rank. After an error: folder, checkpoint and steps. */
 typedef struct train_summary {
-    char folder[TRAIN_PATH];            /* "" where the run left none */
-    char checkpoint[TRAIN_PATH];        /* the newest one, "": none */
+    char folder[TRAIN_PATH];     /* "" where the run left none */
+    char checkpoint[TRAIN_PATH]; /* the newest one, "": none */
+    char best[TRAIN_PATH];       /* the one with the best evaluation, with --keep-best */
+    double best_value;
     int64_t steps, planned;             /* updates done, and to do in all */
     int64_t skipped;                    /* of them, without a finite gradient */
     double loss_first, loss_last;       /* per token, of the first and the last update that this process ran */

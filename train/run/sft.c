@@ -217,6 +217,7 @@ static ravel_status evaluate(sft *s, ravel_error *err) {
     if (!status && sums[1] > 0) {
         s->eval_loss = sums[0] / sums[1];
         (void)ravel_metrics_add(s->run.metrics, RAVEL_METRIC_EVAL_LOSS, s->eval_loss, 1);
+        train_run_note_eval(&s->run, s->eval_loss, 0);
     }
     (void)ravel_metrics_phase_end(s->run.metrics, RAVEL_PHASE_EVAL, NULL);
     return status;
