@@ -38,7 +38,8 @@ static const ravel_option input_table[] = {
 static const ravel_option output_table[] = {
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the plan as JSON; - is standard output"},
     {"csv", RAVEL_OPTION_STRING, AT(csv), NULL, 0, 0, "FILE", "write a row for every bin, or the table, as CSV"},
-    {"html", RAVEL_OPTION_STRING, AT(html), NULL, 0, 0, "FILE", "write a page with the picture of the plan"},
+    {"html", RAVEL_OPTION_STRING, AT(html), NULL, 0, 0, "FILE",
+     "write a page with the picture of the plan, or with the table"},
     {"svg", RAVEL_OPTION_STRING, AT(svg), NULL, 0, 0, "FILE", "write a small still picture"},
     {"compare", RAVEL_OPTION_BOOL, AT(compare), "false", 0, 0, NULL, "a table of all methods"},
     {"sweep", RAVEL_OPTION_STRING, AT(sweep), NULL, 0, 0, "KEY=LIST",
@@ -166,9 +167,8 @@ static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *o
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--compare and --sweep are two tables; to sweep over methods, write "
                                "--sweep method=ravel,ffd,kk");
-    if ((f->sweep || f->compare) && (f->html || f->svg))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--html and --svg show one plan; leave out --compare and --sweep");
+    if ((f->sweep || f->compare) && f->svg)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--svg shows one plan; leave out --compare and --sweep");
     if (standard_outputs(f) > 1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "only one output can be standard output");
     if (!f->sweep && !options->budget)

@@ -57,6 +57,7 @@ typedef struct plan_result {
     ravel_plan_stats stats;
     uint64_t digest;
     double seconds;
+    double speed;    /* predicted tokens per second and rank, over that of the best row */
     ravel_error err; /* err.status: there is no plan, and why */
 } plan_result;
 
@@ -77,6 +78,9 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
 void plan_print_heading(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan, int many);
 /* `heads` are the titles of the labels. The best figure of a column is marked. */
 void plan_print_table(const plan_result *results, int count, const char *const *heads, int labels, int with_homes);
+/* The same table as a page of its own, with a bar for each row's speed. */
+ravel_status plan_table_html(const plan_result *results, int count, const char *const *heads, int labels,
+                             const char *title, int with_homes, cli_output *output, ravel_error *err);
 ravel_status plan_table_csv(const plan_result *results, int count, const char *const *heads, int labels,
                             cli_output *output, ravel_error *err);
 

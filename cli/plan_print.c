@@ -172,6 +172,9 @@ static double get_idle(const plan_result *r) {
 static double get_time(const plan_result *r) {
     return (double)r->stats.time / perfect(r);
 }
+static double get_speed(const plan_result *r) {
+    return r->speed;
+}
 static double get_imbalance(const plan_result *r) {
     return r->stats.imbalance;
 }
@@ -194,6 +197,7 @@ static const column columns[] = {
     {"padding", "padding", get_padding, SHARE, -1, ALWAYS},
     {"idle", "idle", get_idle, SHARE, -1, ALWAYS},
     {"time", "time_over_perfect", get_time, RATIO, -1, ALWAYS},
+    {"speed", "relative_speed", get_speed, SHARE, 1, ALWAYS},
     {"imbalance", "imbalance", get_imbalance, RATIO, -1, ALWAYS},
     {"moved", "moved", get_moved, SHARE, -1, WITH_HOMES},
     {"left out", "skipped", get_skipped, COUNT, -1, WITH_SKIPPED},
@@ -283,7 +287,7 @@ void plan_print_table(const plan_result *results, int count, const char *const *
     }
     printf(
         "\n* the best of its column; packed: bins before some are split so that all ranks have work; time is predicted time "
-        "over perfect balance\n");
+        "over perfect balance;\n  speed is predicted tokens per second and rank, relative to the best row\n");
 }
 
 static void put(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {
@@ -326,5 +330,76 @@ ravel_status plan_table_csv(const plan_result *results, int count, const char *c
         if (results[i].err.status) put_quoted(output, results[i].err.message, &status, err);
         put(output, "\n", &status, err);
     }
+    return status;
+}
+
+/* ---- page ----------------------------------------------------------------------------------------------- */
+
+static const char page_head[] =
+    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">"
+    "<style>body{font:15px system-ui,sans-serif;margin:1.5em;color:#222;background:#fff}"
+    "div{overflow-x:auto}table{border-collapse:collapse}th,td{padding:.3em .7em;text-align:right;white-space:nowrap}"
+    "th{border-bottom:1px solid #999}.best{font-weight:600}.bar{background:#3f78b8;height:.7em;display:inline-block}"
+    ".error{text-align:left;color:#a33}"
+    "@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}.bar{background:#6ea6e0}}</style>";
+
+/* Text with <, > and & as entities. */
+static void put_text(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {
+    for (; *text; text++) {
+        char plain[2] = {*text, '\0'};
+        put(output, *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : *text == '&' ? "&amp;" : plain, status, err);
+    }
+}
+
+static void put_cell(cli_output *output, const char *tag, const char *text, ravel_status *status, ravel_error *err) {
+    char open[64], close[16];
+    (void)snprintf(open, sizeof open, "<%s>", tag);
+    (void)snprintf(close, sizeof close, "</%.*s>", (int)strcspn(tag, " "), tag);
+    put(output, open, status, err);
+    put_text(output, text, status, err);
+    put(output, close, status, err);
+}
+
+static void put_row(const plan_result *r, int labels, const int *shown, char best[FIGURES][WIDEST], cli_output *output,
+                    ravel_status *status, ravel_error *err) {
+    char text[128];
+    put(output, "<tr>", status, err);
+    for (int l = 0; l < labels; l++) put_cell(output, "td", r->label[l], status, err);
+    for (int c = 0; c < FIGURES && !r->err.status; c++) {
+        if (!shown[c]) continue;
+        write_cell(&columns[c], columns[c].value(r), text, sizeof text);
+        put_cell(output, strcmp(text, best[c]) == 0 ? "td class=best" : "td", text, status, err);
+    }
+    if (r->err.status) {
+        put(output, "<td class=error colspan=20>", status, err);
+        put_text(output, r->err.message, status, err);
+    } else {
+        (void)snprintf(text, sizeof text, "<td><span class=bar style=\"width:%.1fem\"></span>", 12 * r->speed);
+        put(output, text, status, err);
+    }
+    put(output, "</tr>\n", status, err);
+}
+
+ravel_status plan_table_html(const plan_result *results, int count, const char *const *heads, int labels,
+                             const char *title, int with_homes, cli_output *output, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    int shown[FIGURES];
+    char best[FIGURES][WIDEST];
+    put(output, page_head, &status, err);
+    put_cell(output, "title", title, &status, err);
+    put_cell(output, "h1", title, &status, err);
+    put(output, "<div><table><tr>", &status, err);
+    for (int l = 0; l < labels; l++) put_cell(output, "th", heads[l], &status, err);
+    for (int c = 0; c < FIGURES; c++) {
+        shown[c] = is_shown(&columns[c], results, count, with_homes);
+        best_cell(&columns[c], results, count, best[c], sizeof best[c]);
+        if (shown[c]) put_cell(output, "th", columns[c].head, &status, err);
+    }
+    put(output, "<th>relative speed</th></tr>\n", &status, err);
+    for (int i = 0; i < count; i++) put_row(&results[i], labels, shown, best, output, &status, err);
+    put(output,
+        "</table></div><p>Bold: the best of its column. Time is predicted time over perfect balance; speed is predicted "
+        "tokens per second and rank, relative to the best row.</p></html>\n",
+        &status, err);
     return status;
 }

@@ -3,6 +3,7 @@
 
 #include <ravel/report.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,12 +22,29 @@ static void run(const plan_data *data, plan_result *r) {
     ravel_plan_free(plan);
 }
 
+/* Tokens per unit of time and rank, by the cost model. */
+static double speed_of(const plan_result *r) {
+    double ranks = r->options.cp_pool ? r->options.cp_pool : r->options.dp;
+    double time = ldexp((double)r->stats.time, (int)r->stats.cost_shift);
+    return time > 0 ? (double)r->stats.actual_tokens / (time * ranks) : 0;
+}
+
+static void set_speeds(plan_result *results, int count) {
+    double best = 0;
+    for (int i = 0; i < count; i++) {
+        results[i].speed = results[i].err.status ? 0 : speed_of(&results[i]);
+        if (results[i].speed > best) best = results[i].speed;
+    }
+    for (int i = 0; best > 0 && i < count; i++) results[i].speed /= best;
+}
+
 static void run_all(const plan_data *data, plan_result *results, int count) {
     for (int i = 0; i < count; i++) {
         cli_progress("planning", i, count);
         run(data, &results[i]);
     }
     cli_progress_end();
+    set_speeds(results, count);
 }
 
 typedef struct table {
@@ -67,9 +85,8 @@ static ravel_status put_result(const table *t, const plan_result *r, cli_output 
         (void)snprintf(text, sizeof text, "\"error\":%s}", quoted);
         return put(output, text, err);
     }
-    (void)snprintf(text, sizeof text,
-                   "\"digest\":\"%016llx\",\"plan_ms\":%.4f,\"stats\":", (unsigned long long)r->digest,
-                   1e3 * r->seconds);
+    (void)snprintf(text, sizeof text, "\"digest\":\"%016llx\",\"plan_ms\":%.4f,\"relative_speed\":%.6f,\"stats\":",
+                   (unsigned long long)r->digest, 1e3 * r->seconds, r->speed);
     if (!status) status = put(output, text, err);
     ravel_plan shell; /* only its figures are written; samples that were left out are counted there, not listed */
     memset(&shell, 0, sizeof shell);
@@ -96,6 +113,11 @@ static ravel_status write_csv(const table *t, cli_output *output, ravel_error *e
     return plan_table_csv(t->results, t->count, t->heads, t->labels, output, err);
 }
 
+static ravel_status write_html(const table *t, cli_output *output, ravel_error *err) {
+    return plan_table_html(t->results, t->count, t->heads, t->labels, t->data->title, t->data->homes != NULL, output,
+                           err);
+}
+
 static ravel_status write_one(const table *t, const char *path,
                               ravel_status (*write)(const table *, cli_output *, ravel_error *), ravel_error *err) {
     cli_output output;
@@ -114,13 +136,15 @@ static int finish(const table *t, int many) {
     ravel_error err = RAVEL_ERROR_INIT;
     int good = 0;
     for (int i = 0; i < t->count; i++) good += !t->results[i].err.status;
-    if (!t->flags->quiet && !is_standard(t->flags->json) && !is_standard(t->flags->csv)) {
+    if (!t->flags->quiet && !is_standard(t->flags->json) && !is_standard(t->flags->csv) &&
+        !is_standard(t->flags->html)) {
         plan_print_heading(t->data, t->options, NULL, many);
         if (!many) printf("\n");
         plan_print_table(t->results, t->count, t->heads, t->labels, t->data->homes != NULL);
     }
     ravel_status status = write_one(t, t->flags->json, write_json, &err);
     if (!status) status = write_one(t, t->flags->csv, write_csv, &err);
+    if (!status) status = write_one(t, t->flags->html, write_html, &err);
     if (status) return cli_fail("plan", &err);
     if (good) return CLI_OK;
     return cli_fail("plan", &t->results[0].err);

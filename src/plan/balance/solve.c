@@ -167,7 +167,7 @@ static ravel_status enter_at_least(const ravel__job *job, int64_t least, ravel__
                              0,
                              {0, 0}};
     if (!own.best || !own.trial) return ravel__no_memory(job->err, n * 8, "planning an update");
-    ravel_status status = enter_all(&longer, &own);
+    ravel_status status = job->limits->thorough ? enter_all(&longer, &own) : enter_own(&longer, &own);
     if (status) return status;
     memcpy(c->trial, own.best, n * sizeof *c->trial);
     return ravel__candidates_offer(job, c, own.solution);
