@@ -33,6 +33,34 @@ typedef struct ravel__search_limits {
     int64_t assignment_work;          /* homes: exact assignment where dp^3 * micro-steps is at most this */
 } ravel__search_limits;
 
+/* Parts of the solver that the ablation tool (tests/ablate) turns off one by one, to see which earn their keep. In every
+ * other build all of them are on. X(NAME, "name"). */
+#define RAVEL__PART_LIST(X)                 \
+    X(START_SLOTS, "start slots")           \
+    X(START_PARTS, "start parts")           \
+    X(START_MIXED, "start mixed")           \
+    X(START_SHRUNK, "start shrunk")         \
+    X(PACKINGS, "other packings")           \
+    X(ESTIMATE, "estimate of a spread")     \
+    X(RANKS_FIRST, "ranks first")           \
+    X(REDEAL, "redeal of micro-steps")      \
+    X(PACK_METHODS, "methods for few bins") \
+    X(COMPARE, "methods by name")           \
+    X(HYBRID_BALANCE, "hybrid: trades")     \
+    X(HYBRID_LAST, "hybrid: last micro-step")
+enum {
+#define X(NAME, name) RAVEL__PART_##NAME,
+    RAVEL__PART_LIST(X)
+#undef X
+        RAVEL__PARTS
+};
+#ifdef RAVEL_ABLATE
+extern uint32_t ravel__parts_off;
+#define RAVEL__PART_ON(NAME) (!(ravel__parts_off >> RAVEL__PART_##NAME & 1))
+#else
+#define RAVEL__PART_ON(NAME) 1
+#endif
+
 /* The first row that fits. `per_bin`: samples per bin of the lower bound. */
 const ravel__search_limits *ravel__search_limits_for(int32_t effort, int64_t samples, int64_t per_bin);
 

@@ -110,12 +110,20 @@ static int promising(const method *m, ravel__start start) {
     }
 }
 
+static int is_on(ravel__start start) {
+    return (start != RAVEL__START_SLOTS || RAVEL__PART_ON(START_SLOTS)) &&
+           (start != RAVEL__START_PARTS || RAVEL__PART_ON(START_PARTS)) &&
+           (start != RAVEL__START_MIXED || RAVEL__PART_ON(START_MIXED)) &&
+           (start != RAVEL__START_SHRUNK || RAVEL__PART_ON(START_SHRUNK));
+}
+
 /* The first few starts that can be had; or all of them. */
 static ravel_status try_starts(const method *m) {
     int32_t left = m->limits->starts, all = left > RAVEL__START_PACKED;
     for (int32_t start = RAVEL__START_COSTS; start <= RAVEL__START_PACKED && left > 0; start++) {
         int made = 0, second = left < m->limits->starts && start != RAVEL__START_SLOTS;
         if (!all && !second && !promising(m, (ravel__start)start)) continue;
+        if (!is_on((ravel__start)start)) continue;
         ravel_status status = try_start(m, (ravel__start)start, &made);
         if (status) return status;
         left -= made;
@@ -146,7 +154,7 @@ static ravel_status try_packings(const method *m) {
 static ravel_status try_ranks(const method *m) {
     const ravel__job *job = m->job;
     ravel__solution solution;
-    if (!m->ranks_first) return RAVEL_OK;
+    if (!m->ranks_first || !RAVEL__PART_ON(RANKS_FIRST)) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status = ravel__solve_ranks(job, m->candidates->trial, &solution);
     ravel__arena_rewind(job->arena, mark);
@@ -156,7 +164,9 @@ static ravel_status try_ranks(const method *m) {
 /* The best start once more, two micro-steps at a time. */
 static ravel_status try_redeal(const method *m) {
     ravel__candidates *c = m->candidates;
-    if (!m->limits->redeal_trades_per_sample || m->job->rules->options.sync != RAVEL_SYNC_MICRO_STEP) return RAVEL_OK;
+    if (!RAVEL__PART_ON(REDEAL) || !m->limits->redeal_trades_per_sample ||
+        m->job->rules->options.sync != RAVEL_SYNC_MICRO_STEP)
+        return RAVEL_OK;
     int64_t tries = (int64_t)m->job->pool->count * m->limits->redeal_trades_per_sample;
     memcpy(c->trial, c->best, (size_t)m->job->pool->count * sizeof *c->trial);
     ravel_status status = ravel__redeal(m->job, c->solution.steps, m->limits->steps, tries, c->trial);
@@ -213,7 +223,7 @@ ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candi
     m.basis.partners = m.limits->repair_partners;
     m.basis.bins = (int32_t)(ravel__steps_for(job->rules, m.basis.packed_bins, job->dp) * job->dp);
     status = try_starts(&m);
-    if (!status && job->limits->thorough) status = try_packings(&m);
+    if (!status && job->limits->thorough && RAVEL__PART_ON(PACKINGS)) status = try_packings(&m);
     if (!status) status = try_ranks(&m);
     return status ? status : try_redeal(&m);
 }

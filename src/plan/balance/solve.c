@@ -110,7 +110,7 @@ static int is_plain(const ravel__job *job) {
 
 /* Whether the methods by name may be tried too: not where time matters more. */
 static int may_compare(const ravel__job *job) {
-    return job->pool->count <= job->limits->compare_samples;
+    return RAVEL__PART_ON(COMPARE) && job->pool->count <= job->limits->compare_samples;
 }
 
 /* ... and whether they could do better. Of a long plain update that is within a part in 512 of what can be had they will

@@ -46,6 +46,7 @@ static ravel_status estimate_fit(const ravel__basis *b, int *unlikely) {
     const ravel__pool *pool = b->job->pool;
     int32_t stride = pool->count / ESTIMATE_SAMPLES, bins = stride ? b->bins / stride : 0, over;
     *unlikely = 0;
+    if (!RAVEL__PART_ON(ESTIMATE)) return RAVEL_OK;
     if (stride < 4 || bins < 64 || b->passes > 3 || b->job->rules->cap > INT64_C(1) << 40) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     ravel__rules rules = *b->job->rules;

@@ -130,7 +130,9 @@ static void copy_layout(const search *s, const ravel__layout *from, ravel__layou
 /* Balances the trial and keeps it if it is better. One that is far behind will not become so. */
 static ravel_status offer(search *s) {
     if (s->best.time < INT64_MAX && s->trial.time - s->trial.time / 24 > s->best.time) return RAVEL_OK;
-    ravel_status status = ravel__layout_balance(s->tasks, &s->trial, s->limits->trades_per_sample);
+    ravel_status status = RAVEL_OK;
+    if (RAVEL__PART_ON(HYBRID_BALANCE))
+        status = ravel__layout_balance(s->tasks, &s->trial, s->limits->trades_per_sample);
     if (status || s->trial.time >= s->best.time) return status;
     ravel__layout swap = s->best;
     s->best = s->trial;
@@ -245,7 +247,9 @@ static void remove_members(search *s, const ravel__shelf *shelf) {
 
 /* The micro-steps so far, and one more that holds all that remains. */
 static ravel_status offer_last(search *s) {
-    if (s->slots > s->tasks->rules->options.budget * s->tasks->widths->pool || !find_last(s)) return RAVEL_OK;
+    if (!RAVEL__PART_ON(HYBRID_LAST) || s->slots > s->tasks->rules->options.budget * s->tasks->widths->pool ||
+        !find_last(s))
+        return RAVEL_OK;
     copy_layout(s, &s->now, &s->trial);
     append(s, &s->best_shelf, &s->trial);
     return offer(s);

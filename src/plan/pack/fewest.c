@@ -21,6 +21,7 @@ static void keep(fewest *f, int32_t bins) {
 
 static ravel_status try_method(fewest *f, int32_t method) {
     int32_t bins;
+    if (!RAVEL__PART_ON(PACK_METHODS)) return RAVEL_OK;
     ravel_status status = ravel__methods[method].pack(f->job, f->trial, &bins);
     if (!status) keep(f, bins);
     return status;
