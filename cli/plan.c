@@ -24,7 +24,10 @@ static const ravel_option input_table[] = {
      "another seed than the JSON's; -1: the JSON's"},
     {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST",
      "what a sample costs: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD per micro-step), tokens, a model's "
-     "config.json, or a known shape such as qwen3-8b [tokens]"},
+     "config.json, a file of --fit, or a known shape such as qwen3-8b [tokens]"},
+    {"fit", RAVEL_OPTION_STRING, AT(fit), NULL, 0, 0, "RUN",
+     "make no plan: fit linear, quadratic, overhead and width prices to measured times (JSON lines with lengths and "
+     "seconds, or a run's metrics.jsonl); --json FILE is then what --cost reads"},
     {"costs", RAVEL_OPTION_STRING, AT(costs), NULL, 0, 0, "FILE",
      "instead: each sample's own cost, a column of numbers"},
     {"home", RAVEL_OPTION_STRING, AT(home), NULL, 0, 0, "FILE",
@@ -188,9 +191,13 @@ static ravel_status parse(int argc, char **argv, const cli_options *sets, int co
     if (status) return status;
     if (flags->sweep) flags->sweep_words[flags->sweep_count++] = flags->sweep;
     for (int i = 0; i < word_count; i++) flags->sweep_words[flags->sweep_count++] = words[i];
+    if (flags->fit) return plan_claim_files(flags, err);
     if (flags->cost) {
-        status = plan_cost(flags->cost, &options->cost, err);
+        int found;
+        status = plan_cost_file(flags->cost, &options->cost, flags->prices, sizeof flags->prices, &found, err);
+        if (!status && !found) status = plan_cost(flags->cost, &options->cost, err);
         if (status) return status;
+        if (flags->prices[0] && !options->cp_price) options->cp_price = flags->prices;
     }
     return check_flags(flags, options, word_count, err);
 }
@@ -217,6 +224,7 @@ int cli_plan(int argc, char **argv) {
     ravel_status status = parse(argc, argv, sets, SETS, &flags, &options, &err);
     if (status == RAVEL_E_IO || status == RAVEL_E_DATA) return cli_fail("plan", &err);
     if (status) return cli_usage("plan", &err);
+    if (flags.fit) return plan_fit(&flags);
     plan_data data;
     if (plan_data_read(&flags, &read, &options, &data, &err)) return cli_fail("plan", &err);
     int code = flags.sweep     ? plan_sweep(&flags, &data, &options)

@@ -4,6 +4,7 @@
  *   plan_input.c    lengths, homes, groups, costs: from files or a mock, into a ravel_plan_input
  *   plan_tables.c   many plans: --compare and --sweep, as tables, CSV and JSON
  *   plan_oversize.c samples that fit no bin: how many, and where they are
+ *   plan_fit.c      --fit: a cost model from measurements
  *   plan_print.c    what people read: the summary, and tables of results */
 #ifndef CLI_PLAN_H
 #define CLI_PLAN_H
@@ -16,8 +17,9 @@
 /* The command's own flags. */
 typedef struct plan_flags {
     const char *lengths, *mock, *cost, *costs, *home, *groups, *update_ids;
-    const char *json, *csv, *html, *svg, *sweep;
+    const char *json, *csv, *html, *svg, *sweep, *fit;
     const char *tokenizer, *text_field;
+    char prices[256]; /* of --cost FILE */
     int64_t mock_count, mock_seed;
     int32_t compare, quiet;
     const char *sweep_words[64]; /* the words of --sweep, in order */
@@ -47,6 +49,12 @@ ravel_status plan_claim_files(const plan_flags *flags, ravel_error *err);
 
 /* LIN:QUAD, tokens, a config.json (or its folder), or a named shape. */
 ravel_status plan_cost(const char *text, ravel_cost *cost, ravel_error *err);
+
+/* --fit: the exit code. */
+int plan_fit(const plan_flags *flags);
+/* A file that --fit wrote; *found is 0 where it is another. */
+ravel_status plan_cost_file(const char *path, ravel_cost *cost, char *prices, size_t room, int *found,
+                            ravel_error *err);
 
 /* ---- results -------------------------------------------------------------------------------------------- */
 

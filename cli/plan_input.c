@@ -182,13 +182,10 @@ void plan_data_free(plan_data *data) {
 ravel_status plan_claim_files(const plan_flags *f, ravel_error *err) {
     const struct {
         const char *option, *path;
-    } inputs[] = {{"lengths", f->lengths},
-                  {"mock", f->mock && f->mock[0] == '@' ? f->mock + 1 : NULL},
-                  {"cost", f->cost},
-                  {"costs", f->costs},
-                  {"home", f->home},
-                  {"groups", f->groups},
-                  {"update-ids", f->update_ids}},
+    } inputs[] = {{"lengths", f->lengths}, {"mock", f->mock && f->mock[0] == '@' ? f->mock + 1 : NULL},
+                  {"cost", f->cost},       {"fit", f->fit},
+                  {"costs", f->costs},     {"home", f->home},
+                  {"groups", f->groups},   {"update-ids", f->update_ids}},
       outputs[] = {{"json", f->json}, {"csv", f->csv}, {"html", f->html}, {"svg", f->svg}};
     ravel_status status = RAVEL_OK;
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs && !status; i++)

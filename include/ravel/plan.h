@@ -190,6 +190,38 @@ RAVEL_API ravel_status ravel_cost_parse(const char *text, ravel_cost *cost, rave
  * attention is quadratic. */
 RAVEL_API ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, ravel_error *err);
 
+/* ---- costs from measurement ----------------------------------------------------------------------------- */
+
+/* One measured micro-batch, or the sum of several. */
+typedef struct ravel_cost_sample {
+    double tokens, squares; /* sum of lengths, and of their squares */
+    double micro_steps;     /* overheads in it: 1 for one micro-batch */
+    double seconds;
+    int32_t width; /* context-parallel ranks that ran it; 1 or more */
+    int32_t reserved;
+} ravel_cost_sample;
+
+#define RAVEL_FIT_WIDTHS 14
+
+/* A cost model that fits them: seconds = unit * (linear * tokens + quadratic * squares) / width * (1 + price / 1000) +
+ * unit * overhead * micro_steps. */
+typedef struct ravel_cost_fit {
+    size_t size;
+    ravel_cost cost;
+    double unit;        /* seconds per unit of cost */
+    double error;       /* mean of |predicted - measured| / measured */
+    double worst_error; /* the largest */
+    int64_t samples;
+    int32_t widths;
+    int32_t width[RAVEL_FIT_WIDTHS],
+        price[RAVEL_FIT_WIDTHS]; /* per mille, against the narrowest width that was measured */
+} ravel_cost_fit;
+
+/* Least squares of relative errors, no coefficient below 0. The narrowest width gives linear, quadratic and overhead; the
+ * others their price. E_DATA where there are too few samples, or all alike. */
+RAVEL_API ravel_status ravel_cost_fit_make(const ravel_cost_sample *samples, int64_t count, ravel_cost_fit *fit,
+                                           ravel_error *err);
+
 /* ---- input ---------------------------------------------------------------------------------------------- */
 
 /* Arrays of `count`, borrowed for the call. Give `lengths`, or `prompts` and `responses` (a sample's length is their

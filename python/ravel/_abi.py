@@ -579,6 +579,14 @@ class ravel_plan_options(C.Structure):
     pass
 
 
+class ravel_cost_sample(C.Structure):
+    pass
+
+
+class ravel_cost_fit(C.Structure):
+    pass
+
+
 class ravel_plan_input(C.Structure):
     pass
 
@@ -1079,6 +1087,25 @@ ravel_plan_options._fields_ = [
     ("cp_tp", C.c_int32),
     ("cp_empty", C.c_int32),
     ("reserved", C.c_int32),
+]
+ravel_cost_sample._fields_ = [
+    ("tokens", C.c_double),
+    ("squares", C.c_double),
+    ("micro_steps", C.c_double),
+    ("seconds", C.c_double),
+    ("width", C.c_int32),
+    ("reserved", C.c_int32),
+]
+ravel_cost_fit._fields_ = [
+    ("size", C.c_size_t),
+    ("cost", ravel_cost),
+    ("unit", C.c_double),
+    ("error", C.c_double),
+    ("worst_error", C.c_double),
+    ("samples", C.c_int64),
+    ("widths", C.c_int32),
+    ("width", C.c_int32 * 14),
+    ("price", C.c_int32 * 14),
 ]
 ravel_plan_input._fields_ = [
     ("size", C.c_size_t),
@@ -1810,6 +1837,7 @@ FUNCTIONS = {
     "ravel_comm_world_kind": (C.c_char_p, []),
     "ravel_comm_world_rank": (C.c_int32, [C.c_void_p, C.c_int32]),
     "ravel_compare": (C.c_int, [C.c_void_p, C.c_uint64, C.POINTER(ravel_error)]),
+    "ravel_cost_fit_make": (C.c_int, [C.POINTER(ravel_cost_sample), C.c_int64, C.POINTER(ravel_cost_fit), C.POINTER(ravel_error)]),
     "ravel_cost_from_shape": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_parse": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_counts_add": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_error)]),
@@ -2226,6 +2254,8 @@ STRUCTS = [
     ravel_shape,
     ravel_cost,
     ravel_plan_options,
+    ravel_cost_sample,
+    ravel_cost_fit,
     ravel_plan_input,
     ravel_plan_stats,
     ravel_hybrid,

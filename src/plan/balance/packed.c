@@ -4,10 +4,11 @@
  *                 and with them the number of micro-steps.
  *   2. start      the samples in micro-steps * dp bins: spread evenly where the cap allows, else as packed (starts.h).
  *   3. order      bins by cost, so that a micro-step holds bins of like cost.
- *   4. balance   micro-step by micro-step, by trades (table.h); or rank by rank (totals.h) where the ranks meet only
- *                 at the end of an update. There, with dominant samples, ranks are also tried first and bins after (ranks.c).
- *   5. at max     every start, also from what the methods by name pack; then two micro-steps at a time are dealt again
- *                 (redeal.h). Very short updates get that at the default effort too.
+ *   4. balance    micro-step by micro-step, by trades (trade.h); or rank by rank (totals.h) where the ranks meet only
+ *                 at the end of an update. There, where one sample dominates its rank, ranks are also tried first and
+ *                 bins after (ranks.c).
+ *   5. at max     every start; then two micro-steps at a time are dealt again (redeal.h). Very short updates get that
+ *                 at the default effort too.
  *
  * The best is kept: fewer micro-steps, then less predicted time. What the methods by name make is compared too, where
  * they could do better (solve.c). */
@@ -20,7 +21,6 @@
 typedef struct method {
     const ravel__job *job;
     const ravel__search_limits *limits;
-    int32_t trades_per_sample;
     ravel__basis basis;
     ravel__candidates *candidates;
     int ranks_first; /* worth a try */
@@ -48,8 +48,8 @@ static ravel_status balance_steps(const method *m, const ravel__lists *lists, co
     for (int32_t b = 0; b < lists->bins; b += dp) {
         for (int32_t r = 0; r < dp; r++) {
             int32_t from = order[b + r];
-            table.tries_left +=
-                (int64_t)lists->bin[from].rows * m->trades_per_sample; /* what is not used goes on to the next */
+            table.tries_left += (int64_t)lists->bin[from].rows *
+                                m->limits->trades_per_sample; /* what is not used goes on to the next */
             ravel__trade_load(&table, job->pool, r, lists->items + lists->start[from], lists->bin[from].rows);
         }
         ravel__trade_balance(&table, 0, dp, m->limits->steps, scratch);
@@ -65,7 +65,7 @@ static ravel_status balance_ranks(const method *m, const ravel__lists *lists, co
     ravel__trading table;
     ravel_status status = ravel__trade_make(job, lists->bins, job->pool->count, &table);
     if (status || !seat_bin) return no_memory(m, (size_t)lists->bins * sizeof *seat_bin);
-    table.tries_left = (int64_t)job->pool->count * m->trades_per_sample;
+    table.tries_left = (int64_t)job->pool->count * m->limits->trades_per_sample;
     for (int32_t b = 0; b < lists->bins; b++)
         ravel__trade_load(&table, job->pool, b, lists->items + lists->start[order[b]], lists->bin[order[b]].rows);
     status = ravel__totals_balance(job, &table, m->limits->ranks, seat_bin);
@@ -131,25 +131,6 @@ static ravel_status try_starts(const method *m) {
     return RAVEL_OK;
 }
 
-/* What the methods by name pack, arranged as a start is. */
-static ravel_status try_packings(const method *m) {
-    static const int32_t names[] = {RAVEL_METHOD_NEXT_FIT, RAVEL_METHOD_FFD, RAVEL_METHOD_MFFD, RAVEL_METHOD_LPT};
-    size_t n = (size_t)m->job->pool->count;
-    int32_t bins, *packed = ravel__arena_push(m->job->arena, n, sizeof *packed);
-    ravel_status status = packed ? RAVEL_OK : no_memory(m, n * sizeof *packed);
-    for (size_t i = 0; !status && i < sizeof names / sizeof *names; i++) {
-        int made;
-        method own = *m;
-        status = ravel__methods[names[i]].pack(m->job, packed, &bins);
-        if (status || bins > m->basis.bins) continue;
-        own.basis.packed = packed;
-        own.basis.packed_bins = bins;
-        own.trades_per_sample /= 4; /* they are close to one another, so most of what they need is found soon */
-        status = try_start(&own, RAVEL__START_PACKED, &made);
-    }
-    return status;
-}
-
 /* Ranks first: their samples, then their bins. */
 static ravel_status try_ranks(const method *m) {
     const ravel__job *job = m->job;
@@ -210,7 +191,7 @@ static ravel_status own_trial(const method *m) {
 
 ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candidates) {
     size_t n = (size_t)job->pool->count;
-    method m = {job, job->limits, job->limits->trades_per_sample, {job, NULL, 0, 0, NULL, 0, 0}, candidates, 0};
+    method m = {job, job->limits, {job, NULL, 0, 0, NULL, 0, 0}, candidates, 0};
     if (job->rules->options.effort != RAVEL_EFFORT_FAST) m.ranks_first = has_dominant_sample(job);
     int32_t *packed = ravel__arena_push(job->arena, n, sizeof *packed);
     if (!packed) return no_memory(&m, n * sizeof *packed);
@@ -223,7 +204,6 @@ ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candi
     m.basis.partners = m.limits->repair_partners;
     m.basis.bins = (int32_t)(ravel__steps_for(job->rules, m.basis.packed_bins, job->dp) * job->dp);
     status = try_starts(&m);
-    if (!status && job->limits->thorough && RAVEL__PART_ON(PACKINGS)) status = try_packings(&m);
     if (!status) status = try_ranks(&m);
     return status ? status : try_redeal(&m);
 }

@@ -1,0 +1,178 @@
+/* ravel plan --fit: a cost model from measured micro-batches, and the file of it that --cost reads.
+ *
+ * Measurements are JSON lines, one micro-batch (or the sum of several) each:
+ *
+ *     {"lengths": [812, 4096, 77], "width": 2, "seconds": 0.0312}
+ *     {"tokens": 4985, "squares": 17442481, "micro_steps": 1, "seconds": 0.0299}
+ *
+ * or the metrics.jsonl of a run, where its rows have tokens/actual, tokens/squares, batch/micro_steps and
+ * time/update_sec. A folder stands for its metrics.jsonl. */
+#include "cli/plan.h"
+
+#include <ravel/json.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
+/* The first of two members that is a number. */
+static int number(const ravel_json *doc, const char *a, const char *b, double *value) {
+    const ravel_json_node *root = ravel_json_root(doc);
+    return ravel_json_real(ravel_json_get(doc, root, a), value) ||
+           (b && ravel_json_real(ravel_json_get(doc, root, b), value));
+}
+
+static int add_lengths(const ravel_json *doc, ravel_cost_sample *s) {
+    const ravel_json_node *list = ravel_json_get(doc, ravel_json_root(doc), "lengths");
+    double length;
+    if (!list || list->kind != RAVEL_JSON_ARRAY) return 0;
+    for (const ravel_json_node *x = ravel_json_first(doc, list); x; x = ravel_json_next(doc, x)) {
+        if (!ravel_json_real(x, &length)) return 0;
+        s->tokens += length;
+        s->squares += length * length;
+    }
+    return 1;
+}
+
+static ravel_status read_row(const ravel_json *doc, const char *path, long line, ravel_cost_sample *s,
+                             ravel_error *err) {
+    double width = 1, steps = 1;
+    memset(s, 0, sizeof *s);
+    int sizes = add_lengths(doc, s) || (number(doc, "tokens", "tokens/actual", &s->tokens) &&
+                                        number(doc, "squares", "tokens/squares", &s->squares));
+    if (!sizes)
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "%s, line %ld: no \"lengths\", and no \"tokens\" with \"squares\" (the sum of squared "
+                               "lengths); both are needed to tell the linear from the quadratic part",
+                               path, line);
+    if (!number(doc, "seconds", "time/update_sec", &s->seconds))
+        return ravel_error_set(err, RAVEL_E_DATA, "%s, line %ld: no \"seconds\"", path, line);
+    (void)number(doc, "width", NULL, &width);
+    (void)number(doc, "micro_steps", "batch/micro_steps", &steps);
+    s->micro_steps = steps;
+    s->width = width >= 1 && width <= 1 << 20 ? (int32_t)width : 0;
+    return RAVEL_OK;
+}
+
+static ravel_status read_rows(FILE *file, const char *path, ravel_cost_sample **samples, int64_t *count,
+                              ravel_error *err) {
+    char *line = NULL;
+    size_t room = 0;
+    ravel_json *doc = NULL;
+    ravel_status status = RAVEL_OK;
+    int64_t most = 0;
+    ssize_t bytes;
+    for (long number_of_line = 1; !status && (bytes = getline(&line, &room, file)) > 0; number_of_line++) {
+        if (strspn(line, " \t\r\n") == (size_t)bytes) continue;
+        if (*count == most) {
+            most = most ? 2 * most : 256;
+            ravel_cost_sample *grown = realloc(*samples, (size_t)most * sizeof *grown);
+            if (!grown)
+                status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for %lld measurements", (long long)most);
+            if (grown) *samples = grown;
+        }
+        if (!status) status = ravel_json_parse(line, (size_t)bytes, NULL, &doc, err);
+        if (!status) status = read_row(doc, path, number_of_line, &(*samples)[*count], err);
+        if (!status) ++*count;
+    }
+    ravel_json_free(doc);
+    free(line);
+    return status;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------- */
+
+static void format_prices(const ravel_cost_fit *f, char *text, size_t room) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int32_t i = 1; i < f->widths && used < room; i++)
+        used += (size_t)snprintf(text + used, room - used, "%s%d:%d", i > 1 ? "," : "", f->width[i], f->price[i]);
+}
+
+static ravel_status write_fit(const ravel_cost_fit *f, const char *path, ravel_error *err) {
+    char prices[256], text[1024];
+    cli_output output;
+    format_prices(f, prices, sizeof prices);
+    int bytes = snprintf(text, sizeof text,
+                         "{\"ravel_cost\": 1, \"linear\": %lld, \"quadratic\": %lld, \"overhead\": %lld, \"cp_price\": "
+                         "\"%s\",\n \"seconds_per_unit\": %.9g, \"samples\": %lld, \"mean_error\": %.6f, "
+                         "\"worst_error\": %.6f}\n",
+                         (long long)f->cost.linear, (long long)f->cost.quadratic, (long long)f->cost.overhead, prices,
+                         f->unit, (long long)f->samples, f->error, f->worst_error);
+    ravel_status status = cli_output_open(&output, path, err);
+    if (status) return status;
+    return cli_output_close(&output, cli_output_write(&output, text, (size_t)bytes, err), err);
+}
+
+static void print_fit(const ravel_cost_fit *f) {
+    printf("%lld measurements: mean error %.2f %%, worst %.2f %%\n", (long long)f->samples, 100 * f->error,
+           100 * f->worst_error);
+    printf("  --cost %lld:%lld:%lld\n", (long long)f->cost.linear, (long long)f->cost.quadratic,
+           (long long)f->cost.overhead);
+    printf("  %.4g us per 1,000 tokens, %.4g us per 1,000 tokens squared, %.4g us per micro-step\n",
+           1e9 * f->unit * (double)f->cost.linear, 1e12 * f->unit * (double)f->cost.quadratic,
+           1e6 * f->unit * (double)f->cost.overhead);
+    for (int32_t i = 1; i < f->widths; i++)
+        printf("  width %d: %d per mille more than its share\n", f->width[i], f->price[i]);
+}
+
+int plan_fit(const plan_flags *flags) {
+    char path[1024];
+    struct stat info;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_cost_sample *samples = NULL;
+    ravel_cost_fit fit;
+    int64_t count = 0;
+    int folder = stat(flags->fit, &info) == 0 && S_ISDIR(info.st_mode);
+    (void)snprintf(path, sizeof path, "%s%s", flags->fit, folder ? "/metrics.jsonl" : "");
+    FILE *file = fopen(path, "r");
+    ravel_status status = file ? read_rows(file, path, &samples, &count, &err)
+                               : ravel_error_set(&err, RAVEL_E_IO, "cannot read %.900s", path);
+    if (file) (void)fclose(file);
+    if (!status) status = ravel_cost_fit_make(samples, count, &fit, &err);
+    free(samples);
+    if (status) return cli_fail("plan", &err);
+    if (!flags->quiet && !(flags->json && strcmp(flags->json, "-") == 0)) print_fit(&fit);
+    if (flags->json && write_fit(&fit, flags->json, &err)) return cli_fail("plan", &err);
+    return CLI_OK;
+}
+
+/* ---- --cost FILE ------------------------------------------------------------------------------------------ */
+
+/* Copies the prices to `prices` where the file has any. */
+static ravel_status take_fit(const ravel_json *doc, const char *path, ravel_cost *cost, char *prices, size_t room,
+                             ravel_error *err) {
+    const ravel_json_node *root = ravel_json_root(doc), *text = ravel_json_get(doc, root, "cp_price");
+    ravel_cost read = {0, 0, 0};
+    if (!ravel_json_integer(ravel_json_get(doc, root, "linear"), &read.linear) ||
+        !ravel_json_integer(ravel_json_get(doc, root, "quadratic"), &read.quadratic) ||
+        !ravel_json_integer(ravel_json_get(doc, root, "overhead"), &read.overhead))
+        return ravel_error_set(err, RAVEL_E_DATA, "%.900s: linear, quadratic and overhead must be whole numbers", path);
+    if (text && text->kind == RAVEL_JSON_STRING && text->bytes < room) memcpy(prices, text->as.string, text->bytes + 1);
+    *cost = read;
+    return RAVEL_OK;
+}
+
+ravel_status plan_cost_file(const char *path, ravel_cost *cost, char *prices, size_t room, int *found,
+                            ravel_error *err) {
+    char text[4096];
+    ravel_json *doc = NULL;
+    ravel_error inner = RAVEL_ERROR_INIT;
+    FILE *file = fopen(path, "r");
+    *found = 0;
+    prices[0] = '\0';
+    if (!file) return RAVEL_OK;
+    size_t bytes = fread(text, 1, sizeof text, file);
+    (void)fclose(file);
+    ravel_status status = RAVEL_OK;
+    if (bytes < sizeof text && ravel_json_parse(text, bytes, NULL, &doc, &inner) == RAVEL_OK &&
+        ravel_json_get(doc, ravel_json_root(doc), "ravel_cost")) {
+        *found = 1;
+        status = take_fit(doc, path, cost, prices, room, err);
+    }
+    ravel_json_free(doc);
+    return status;
+}
