@@ -68,6 +68,7 @@ static ravel_status score(const char *command, double seconds, int64_t count, do
     }
     ravel_status status = train_reward_create(command, seconds, NULL, &reward, err);
     if (!status) status = train_reward_score(reward, rollouts, count, rewards, err);
+    for (int64_t i = 0; i < count && !status; i++) rewards[i] = NAN;
     if (!status) status = train_reward_score(reward, rollouts, count, rewards, err); /* the same process again */
     train_reward_free(reward);
     return status;

@@ -1,5 +1,6 @@
 #include "train/rl/experience.h"
 
+#include "train/kernels/arena.h"
 #include "train/kernels/host.h"
 
 #include <math.h>
@@ -24,47 +25,49 @@ void train_experience_free(train_experience *x) {
 
 /* ---- room ----------------------------------------------------------------------------------------------- */
 
-/* Cuts an array of `count` elements off the front of what is left, rounded up so that the next one is aligned. */
-static void *cut(char **at, int64_t count, size_t each) {
-    void *array = *at;
-    *at += ((size_t)count * each + 15) / 16 * 16;
-    return array;
+/* Where the arrays of samples and of tokens are in their blocks; with base NULL it only counts the bytes. */
+static size_t place_samples(train_experience *x, int64_t room, char *base) {
+    train__cut cut = {.base = base};
+    x->offsets = train__cut_take(&cut, room + 1, sizeof *x->offsets);
+    x->groups = train__cut_take(&cut, room, sizeof *x->groups);
+    x->responses = train__cut_take(&cut, room, sizeof *x->responses);
+    x->staleness = train__cut_take(&cut, room, sizeof *x->staleness);
+    x->rewards = train__cut_take(&cut, room, sizeof *x->rewards);
+    x->advantages = train__cut_take(&cut, room, sizeof *x->advantages);
+    x->scratch = train__cut_take(&cut, 2 * room, sizeof *x->scratch);
+    x->advantage = train__cut_take(&cut, room, sizeof *x->advantage);
+    x->truncated = train__cut_take(&cut, room, sizeof *x->truncated);
+    return cut.used;
+}
+
+static size_t place_tokens(train_experience *x, int64_t room, char *base) {
+    train__cut cut = {.base = base};
+    x->ids = train__cut_take(&cut, room, sizeof *x->ids);
+    x->generator = train__cut_take(&cut, room, sizeof *x->generator);
+    x->mask = train__cut_take(&cut, room, sizeof *x->mask);
+    return cut.used;
+}
+
+typedef size_t (*place_fn)(train_experience *x, int64_t room, char *base);
+
+/* A block for `need` elements and some more, in place of the old one, whose content is not kept. */
+static ravel_status grow(train_experience *x, place_fn place, int64_t need, int64_t *room, void **block, size_t *bytes,
+                         ravel_error *err) {
+    if (*block && need <= *room) return RAVEL_OK;
+    int64_t larger = need + need / 4 + 64;
+    train__release(x->allocator, *block, *bytes);
+    *room = 0;
+    *bytes = place(x, larger, NULL);
+    *block = train__alloc(x->allocator, *bytes);
+    if (!*block) return train__no_memory(err, *bytes, "samples to learn from");
+    (void)place(x, larger, *block);
+    *room = larger;
+    return RAVEL_OK;
 }
 
 static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens, ravel_error *err) {
-    if (count > x->room || !x->block) {
-        int64_t room = train__max(count + count / 4, 64);
-        size_t bytes = (size_t)(room + 1) * (8 * 8 + 16) + 1024;
-        char *block = train__alloc(x->allocator, bytes);
-        if (!block) return train__no_memory(err, bytes, "samples to learn from");
-        train__release(x->allocator, x->block, x->block_bytes);
-        x->block = block;
-        x->block_bytes = bytes;
-        x->room = room;
-        x->offsets = cut(&block, room + 1, sizeof *x->offsets);
-        x->groups = cut(&block, room, sizeof *x->groups);
-        x->responses = cut(&block, room, sizeof *x->responses);
-        x->staleness = cut(&block, room, sizeof *x->staleness);
-        x->rewards = cut(&block, room, sizeof *x->rewards);
-        x->advantages = cut(&block, room, sizeof *x->advantages);
-        x->scratch = cut(&block, 2 * room, sizeof *x->scratch);
-        x->advantage = cut(&block, room, sizeof *x->advantage);
-        x->truncated = cut(&block, room, sizeof *x->truncated);
-    }
-    if (tokens > x->token_room || !x->token_block) {
-        int64_t room = train__max(tokens + tokens / 4, 1024);
-        size_t bytes = (size_t)room * (4 * 2 + 1) + 256;
-        char *block = train__alloc(x->allocator, bytes);
-        if (!block) return train__no_memory(err, bytes, "tokens to learn from");
-        train__release(x->allocator, x->token_block, x->token_bytes);
-        x->token_block = block;
-        x->token_bytes = bytes;
-        x->token_room = room;
-        x->ids = cut(&block, room, sizeof *x->ids);
-        x->generator = cut(&block, room, sizeof *x->generator);
-        x->mask = cut(&block, room, sizeof *x->mask);
-    }
-    return RAVEL_OK;
+    ravel_status status = grow(x, place_samples, count, &x->room, &x->block, &x->block_bytes, err);
+    return status ? status : grow(x, place_tokens, tokens, &x->token_room, &x->token_block, &x->token_bytes, err);
 }
 
 ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,

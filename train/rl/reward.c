@@ -9,6 +9,7 @@
 #include "train/rl/reward.h"
 
 #include "train/kernels/host.h"
+#include "train/rl/http.h"
 
 #include <ravel/json.h>
 
@@ -34,6 +35,7 @@ struct train_reward {
     const ravel_allocator *allocator;
     char *command;
     double seconds;
+    int server;  /* `command` is the URL of a server */
     pid_t child; /* 0: not running */
     int to, from;
     text out, in;
@@ -252,6 +254,28 @@ static ravel_status converse(train_reward *r, int64_t count, int64_t asked, doub
     return RAVEL_OK;
 }
 
+/* The same lines as one request to a server. */
+static ravel_status post(train_reward *r, int64_t count, int64_t asked, double *rewards, ravel_error *err) {
+    char *answer = NULL;
+    size_t bytes = 0;
+    int64_t left = asked;
+    ravel_status status = train_http_post(r->command, r->out.data, r->out.used, r->seconds, &answer, &bytes, err);
+    r->in.used = 0;
+    if (!status) status = make_room(r, &r->in, bytes + 1, err);
+    if (!status) {
+        memcpy(r->in.data, answer, bytes);
+        r->in.used = bytes;
+        if (bytes && answer[bytes - 1] != '\n') r->in.data[r->in.used++] = '\n';
+        status = take_lines(r, count, rewards, &left, err);
+    }
+    free(answer);
+    r->in.used = 0;
+    if (!status && left > 0)
+        status = ravel_error_set(err, RAVEL_E_CALLBACK, "%s scored %lld of %lld answers", r->command,
+                                 (long long)(asked - left), (long long)asked);
+    return status;
+}
+
 ravel_status train_reward_score(train_reward *r, const train_rollout_text *rollouts, int64_t count, double *rewards,
                                 ravel_error *err) {
     ravel_status status = RAVEL_OK;
@@ -262,6 +286,7 @@ ravel_status train_reward_score(train_reward *r, const train_rollout_text *rollo
         status = append_line(r, i, &rollouts[i], err);
         asked++;
     }
+    if (!status && r->server) return asked > 0 ? post(r, count, asked, rewards, err) : RAVEL_OK;
     if (!status) status = start(r, err);
     if (!status) status = converse(r, count, asked, rewards, err);
     if (!status && r->in.used)
@@ -274,6 +299,8 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
                                  train_reward **reward, ravel_error *err) {
     size_t bytes = strlen(command) + 1;
     if (bytes == 1) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the reward command is empty");
+    int server = strncmp(command, "http://", 7) == 0;
+    if (server && train_http_check(command, err)) return RAVEL_E_ARGUMENT;
     if (!(seconds > 0))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the reward command's time limit must be above 0");
     train_reward *r = train__calloc(allocator, 1, sizeof *r);
@@ -286,6 +313,7 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
     memcpy(r->command, command, bytes);
     r->allocator = allocator;
     r->seconds = seconds;
+    r->server = server;
     *reward = r;
     return RAVEL_OK;
 }

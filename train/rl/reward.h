@@ -7,6 +7,9 @@
  *      "response_ids": [52, 257], "tokens": 2, "ended": true}                                             (one line)
  *     {"id": 17, "reward": 0.5}
  *
+ * A command that begins with http:// is the URL of a server: the lines of a batch are the body of one POST, and its answer
+ * is the lines with the rewards. Time limit and failures are as for a command.
+ *
  * Texts are the tokens that are bytes; a model with a vocabulary of its own is scored by the ids. Every trainer rank
  * starts a command of its own, for the groups that it holds.
  * Standard error goes where Ravel's goes. A batch has a time limit. A command that dies, closes its output, answers

@@ -111,7 +111,7 @@ static const ravel_option grpo_table[] = {
          "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
     GRPO("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES, "what to do with rows that cannot be used"),
     GRPO("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
-    GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL, "a shell command that scores answers, JSON lines"),
+    GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL, "a shell command that scores answers, JSON lines; or the http:// URL of a server"),
     GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "its time limit for a batch"),
     GRPO("reward-retries", I32, reward_retries, "2", 0, 1000, NULL,
          "attempts after a failure of the command; then the answers that it failed on are left out and counted"),

@@ -1,0 +1,167 @@
+/* HTTP/1.0: one connection per request, which the server closes behind its answer; so neither chunks nor keep-alive. */
+#include "train/rl/http.h"
+
+#include "train/kernels/host.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST = 64 << 20 }; /* bytes of an answer */
+
+typedef struct place {
+    char host[256], port[8];
+    const char *path;
+} place;
+
+typedef struct buffer {
+    char *data;
+    size_t used, room;
+} buffer;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static ravel_status parse(const char *url, place *p, ravel_error *err) {
+    const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : "", *end = host + strcspn(host, ":/");
+    const char *port = *end == ':' ? end + 1 : "80", *after = *end == ':' ? port + strspn(port, "0123456789") : end;
+    size_t digits = *end == ':' ? (size_t)(after - port) : 2;
+    if (end == host || (size_t)(end - host) >= sizeof p->host || digits == 0 || digits > 5 || (*after && *after != '/'))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.100s\" is not a URL like http://host:8000/score", url);
+    (void)snprintf(p->host, sizeof p->host, "%.*s", (int)(end - host), host);
+    (void)snprintf(p->port, sizeof p->port, "%.*s", (int)digits, port);
+    p->path = *after ? after : "/";
+    return RAVEL_OK;
+}
+
+ravel_status train_http_check(const char *url, ravel_error *err) {
+    place p;
+    return parse(url, &p, err);
+}
+
+/* Waits until the socket can do what is asked for, or the deadline passes. */
+static ravel_status wait_for(int fd, short events, double deadline, const char *url, ravel_error *err) {
+    for (;;) {
+        struct pollfd p = {fd, events, 0};
+        double left = deadline - now();
+        if (left <= 0) return ravel_error_set(err, RAVEL_E_TIMEOUT, "%s did not answer in time", url);
+        int ready = poll(&p, 1, left > 1 ? 1000 : (int)(left * 1000) + 1);
+        if (ready > 0) return RAVEL_OK;
+    }
+}
+
+static ravel_status failed(const char *url, const char *what, int why, ravel_error *err) {
+    return ravel_error_set(err, RAVEL_E_IO, "%s: %s: %s", url, what, strerror(why));
+}
+
+static ravel_status connect_to(const place *p, const char *url, double deadline, int *out, ravel_error *err) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *list = NULL;
+    int found = getaddrinfo(p->host, p->port, &hints, &list), why = ECONNREFUSED;
+    if (found != 0) return ravel_error_set(err, RAVEL_E_IO, "%s: %s", url, gai_strerror(found));
+    ravel_status status = RAVEL_OK;
+    *out = -1;
+    for (struct addrinfo *a = list; a && *out < 0 && !status; a = a->ai_next) {
+        socklen_t bytes = sizeof why;
+        int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+        if (fd < 0) continue;
+        int begun = connect(fd, a->ai_addr, a->ai_addrlen);
+        if (begun != 0 && errno == EINPROGRESS) status = wait_for(fd, POLLOUT, deadline, url, err);
+        if (!status && getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &bytes) == 0 && why == 0)
+            *out = fd;
+        else
+            close(fd);
+    }
+    freeaddrinfo(list);
+    if (status || *out >= 0) return status;
+    return failed(url, "nobody answers", why, err);
+}
+
+static ravel_status send_all(int fd, const char *data, size_t bytes, double deadline, const char *url,
+                             ravel_error *err) {
+    while (bytes > 0) {
+        ssize_t put = send(fd, data, bytes, MSG_NOSIGNAL);
+        if (put > 0) {
+            data += put;
+            bytes -= (size_t)put;
+            continue;
+        }
+        if (put < 0 && errno != EAGAIN && errno != EINTR) return failed(url, "it closed the connection", errno, err);
+        ravel_status status = wait_for(fd, POLLOUT, deadline, url, err);
+        if (status) return status;
+    }
+    return RAVEL_OK;
+}
+
+static ravel_status receive_all(int fd, buffer *b, double deadline, const char *url, ravel_error *err) {
+    for (;;) {
+        if (b->room - b->used < 65536) {
+            size_t room = b->room ? 2 * b->room : 131072;
+            char *grown = room <= MOST ? realloc(b->data, room) : NULL;
+            if (!grown) return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: the answer is too long", url);
+            b->data = grown;
+            b->room = room;
+        }
+        ssize_t got = recv(fd, b->data + b->used, b->room - b->used - 1, 0);
+        if (got == 0) return RAVEL_OK;
+        if (got > 0) {
+            b->used += (size_t)got;
+            continue;
+        }
+        if (errno != EAGAIN && errno != EINTR) return failed(url, "reading the answer", errno, err);
+        ravel_status status = wait_for(fd, POLLIN, deadline, url, err);
+        if (status) return status;
+    }
+}
+
+/* Moves the body to the front; E_CALLBACK where the status line is not 200. */
+static ravel_status take_body(buffer *b, const char *url, ravel_error *err) {
+    b->data[b->used] = '\0';
+    char *body = strstr(b->data, "\r\n\r\n"), *code = strchr(b->data, ' ');
+    if (!body || strncmp(b->data, "HTTP/1.", 7) != 0 || !code)
+        return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: the answer is not HTTP", url);
+    if (strncmp(code + 1, "200", 3) != 0)
+        return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: it answered %.*s", url, (int)strcspn(code + 1, "\r\n"),
+                               code + 1);
+    body += 4;
+    b->used -= (size_t)(body - b->data);
+    memmove(b->data, body, b->used + 1);
+    return RAVEL_OK;
+}
+
+ravel_status train_http_post(const char *url, const char *body, size_t bytes, double seconds, char **answer,
+                             size_t *answer_bytes, ravel_error *err) {
+    place p;
+    char head[2048];
+    int fd = -1;
+    buffer b = {0};
+    double deadline = now() + seconds;
+    ravel_status status = parse(url, &p, err);
+    if (!status) status = connect_to(&p, url, deadline, &fd, err);
+    if (status) return status;
+    int used = snprintf(head, sizeof head,
+                        "POST %.1500s HTTP/1.0\r\nHost: %s:%s\r\nContent-Type: application/x-ndjson\r\n"
+                        "Content-Length: %zu\r\nConnection: close\r\n\r\n",
+                        p.path, p.host, p.port, bytes);
+    status = send_all(fd, head, (size_t)used, deadline, url, err);
+    if (!status) status = send_all(fd, body, bytes, deadline, url, err);
+    if (!status) status = receive_all(fd, &b, deadline, url, err);
+    if (!status) status = take_body(&b, url, err);
+    close(fd);
+    if (status) {
+        free(b.data);
+        return status;
+    }
+    *answer = b.data;
+    *answer_bytes = b.used;
+    return RAVEL_OK;
+}
