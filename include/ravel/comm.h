@@ -81,7 +81,8 @@ typedef struct ravel_comm_options {
     const char *comm;                 /* what ravel_comm_open("auto") opens: auto, self, mpi or tcp */
     /* tcp. Where they are not given, Slurm's or torchrun's environment says rank, ranks and rendezvous. */
     const char *rendezvous; /* host:port, unix:/path or file:/path: where rank 0 listens, and the others find it */
-    const char *listen;     /* address that this rank listens at; NULL: the one that leads to the rendezvous */
+    const char *
+        listen; /* the only address that this rank listens at; NULL: a Unix socket, and the one that leads to the rendezvous */
     const char *allow;      /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
     const char *token_file; /* file with the shared token; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE */
     int32_t rank;           /* -1: the launcher's, else any that is free */

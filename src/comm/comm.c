@@ -36,7 +36,8 @@ static const ravel_option option_table[] = {
      "tcp: this process's rank; -1: the launcher's, else any that is free."},
     {"comm-ranks", RAVEL_OPTION_I32, OFFSET(ranks), "0", 0, 1 << 20, NULL, "tcp: number of ranks; 0: the launcher's."},
     {"comm-listen", RAVEL_OPTION_STRING, OFFSET(listen), NULL, 0, 0, NULL,
-     "tcp: address to listen at, like 10.0.0.5:0; by default the one that leads to the rendezvous."},
+     "tcp: the only address to listen at, like 10.0.0.5:0; by default a Unix socket, and the one that leads to the "
+     "rendezvous."},
     {"comm-allow", RAVEL_OPTION_STRING, OFFSET(allow), NULL, 0, 0, NULL,
      "tcp: networks that may connect, like 10.0.0.0/8,fd00::/8; by default any that knows the token."},
     {"comm-token-file", RAVEL_OPTION_STRING, OFFSET(token_file), NULL, 0, 0, NULL,

@@ -118,6 +118,9 @@ int ravel__link_watch(ravel__link *link, int adds, int out) {
 int64_t ravel__link_unsent(const ravel__link *link) {
     return link->unsent;
 }
+int64_t ravel__link_frames(const ravel__link *link) {
+    return link->frames;
+}
 void *ravel__link_owner(const ravel__link *link) {
     return link->owner;
 }

@@ -120,6 +120,8 @@ int ravel__link_detach(ravel__link *link, void *token);
 void ravel__link_forget(ravel__link *link, const void *body);
 /* Bytes that were given to send and are not yet with the system. */
 int64_t ravel__link_unsent(const ravel__link *link);
+/* Frames, of any kind, of which some is not yet with the system. */
+int64_t ravel__link_frames(const ravel__link *link);
 /* Says goodbye with a reason, best effort, and closes. No `down`; the link and what was queued on it are gone. Any handler
  * may call it. */
 void ravel__link_close(ravel__link *link, const char *why);

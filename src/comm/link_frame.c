@@ -86,20 +86,23 @@ void ravel__body_sum_begin(ravel__body_sum *s, uint64_t salt, uint32_t number) {
 
 /* Eight lanes that do not wait for one another: eight bytes per cycle. A step is a bijection of the lane, so a change in
  * one word of a lane cannot be lost. */
-static void add_blocks(uint64_t *lane, const uint8_t *from, size_t blocks) {
-    uint64_t l[8];
-    memcpy(l, lane, sizeof l);
-    for (size_t b = 0; b < blocks; b++, from += 64)
-        for (int i = 0; i < 8; i++) {
-            uint64_t word;
-            memcpy(&word, from + 8 * i, 8);
+static inline uint64_t add_word(uint64_t lane, const uint8_t *from) {
+    uint64_t word;
+    memcpy(&word, from, 8);
 #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-            word = __builtin_bswap64(word);
+    word = __builtin_bswap64(word);
 #endif
-            uint64_t x = (l[i] ^ word) * MULTIPLIER;
-            l[i] = x << 31 | x >> 33;
-        }
-    memcpy(lane, l, sizeof l);
+    uint64_t x = (lane ^ word) * MULTIPLIER;
+    return x << 31 | x >> 33;
+}
+
+static void add_blocks(uint64_t *lane, const uint8_t *from, size_t blocks) {
+    uint64_t a = lane[0], b = lane[1], c = lane[2], d = lane[3], e = lane[4], f = lane[5], g = lane[6], h = lane[7];
+    for (size_t i = 0; i < blocks; i++, from += 64) {
+        a = add_word(a, from), b = add_word(b, from + 8), c = add_word(c, from + 16), d = add_word(d, from + 24);
+        e = add_word(e, from + 32), f = add_word(f, from + 40), g = add_word(g, from + 48), h = add_word(h, from + 56);
+    }
+    lane[0] = a, lane[1] = b, lane[2] = c, lane[3] = d, lane[4] = e, lane[5] = f, lane[6] = g, lane[7] = h;
 }
 
 void ravel__body_sum_add(ravel__body_sum *s, const void *data, size_t bytes) {

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 enum {
-    SLICE = 256 << 10,    /* bytes that are summed, then sent */
+    SLICE = 512 << 10,    /* bytes that are summed, then sent */
     PIECES = 24,          /* of one sendmsg */
     READ_MOST = 1 << 20,  /* bytes of one read into a body */
     TURN_BYTES = 8 << 20, /* that one link may move before the next has its turn */
@@ -41,6 +41,7 @@ link_out *ravel__link_queue(ravel__link *link, const void *body, int64_t bytes, 
         link->first = o;
     link->last = o;
     link->unsent += bytes;
+    link->frames++;
     return o;
 }
 
@@ -55,7 +56,7 @@ void ravel__link_free_queue(ravel__link *link) {
         free_out(link, o);
     }
     link->last = NULL;
-    link->unsent = 0;
+    link->unsent = link->frames = 0;
 }
 
 /* Sums the next slice, so that it may go. */
@@ -100,6 +101,7 @@ static void advance(ravel__link *link, int64_t bytes) {
         link->first = o->next;
         if (!link->first) link->last = NULL;
         link->unsent -= o->bytes;
+        link->frames--;
         void *token = o->token;
         free_out(link, o);
         if (!token || !link->hub->handler.sent) continue;

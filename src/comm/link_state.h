@@ -70,7 +70,7 @@ struct ravel__link {
     uint8_t goodbye[RAVEL__HELLO_MOST + 1];
     /* out */
     link_out *first, *last;
-    int64_t unsent;
+    int64_t unsent, frames; /* bytes and frames of the queue */
     int64_t last_in_ns, last_out_ns, stuck_ns;
 };
 

@@ -23,6 +23,7 @@ enum { RING = 16, FRAME_MOST = 8192 + 64, SLOT_MASK = (1 << 14) - 1 };
 typedef struct outgoing {
     struct outgoing *next;
     MPI_Request request;
+    int64_t number;
     char data[];
 } outgoing;
 
@@ -43,6 +44,7 @@ struct ravel__net {
     char *frames; /* [RING * FRAME_MOST] */
     int head;
     outgoing *sent, **sent_end;
+    int64_t given; /* frames so far */
     moving *moving;
 };
 
@@ -171,10 +173,22 @@ static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t h
     memcpy(o->data, head, (size_t)head_bytes);
     if (body_bytes > 0) memcpy(o->data + head_bytes, body, (size_t)body_bytes);
     o->next = NULL;
+    o->number = ++net->given;
     *net->sent_end = o;
     net->sent_end = &o->next;
     return MPI_Isend(o->data, head_bytes + body_bytes, MPI_BYTE, peer, 0, net->comm, &o->request) ? RAVEL__WIRE_BROKEN
                                                                                                   : 0;
+}
+
+/* Of all peers together: MPI completes them in about this order. */
+static int64_t wire_given(const ravel__net *net, int32_t peer) {
+    (void)peer;
+    return net->given;
+}
+
+static int64_t wire_gone(const ravel__net *net, int32_t peer) {
+    (void)peer;
+    return net->sent ? net->sent->number - 1 : net->given;
 }
 
 /* Frees what has gone; at most a few looks, since most have. */
@@ -347,6 +361,8 @@ const ravel__wire *ravel_wire(void) {
         .open = wire_open,
         .close = wire_close,
         .frame = wire_frame,
+        .given = wire_given,
+        .gone = wire_gone,
         .send = wire_send,
         .recv = wire_recv,
         .cancel = wire_cancel,

@@ -17,11 +17,10 @@
 #include "base/futex.h"
 #include "base/rng.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { SPINS = 40, NAP_NS = 50000000, SHORT_NAP_NS = 500000, PATIENT = 44 };
+enum { SPINS = 24, NAP_NS = 50000000, SHORT_NAP_NS = 500000, PATIENT = 28 };
 
 static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER; /* of wires that are `serial` */
 static remote_world *kept;                                      /* under it: worlds that a wire may use for ever */
@@ -133,7 +132,7 @@ static int is_worth_waiting(remote_rank *me, remote_job *j, int64_t grace_ns) {
 static ravel_status look(remote_rank *me, ravel_request *r, int patient, int32_t *done) {
     remote_job *j = *remote_job_of(r);
     remote_world *w = me->world;
-    ravel__remote_poll(w);
+    if (j->phase != OVER || !j->message) ravel__remote_poll(w); /* a message may be over since it began */
     if (!w->stuck) ravel__remote_progress(me);
     if (j->phase != OVER && !me->dead && patient) {
         ravel__remote_look_at_processes(w);
@@ -165,7 +164,6 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
 static void pause_outside(remote_world *w, int32_t round, int64_t left_ns) {
     if (round < SPINS) {
         ravel__cpu_relax();
-        if (round % 4 == 3) (void)sched_yield();
         return;
     }
     int64_t nap = __atomic_add_fetch(&w->sleepers, 1, __ATOMIC_RELAXED) > 1 ? SHORT_NAP_NS : NAP_NS;

@@ -64,11 +64,13 @@ struct remote_parcel {
     int64_t bytes;
     int32_t state; /* PARCEL_... */
     int32_t mismatch;
+    int64_t ticket;    /* of a small message: done when the wire has got rid of so many */
     int64_t got_bytes; /* of the mismatch: what the sender says */
     uint32_t got_note, token;
     ravel__transfer transfer;
 };
-enum { PARCEL_IDLE, PARCEL_POSTED, PARCEL_OFFERED, PARCEL_MOVES, PARCEL_DONE };
+/* SENT: a small message that this process still holds. */
+enum { PARCEL_IDLE, PARCEL_POSTED, PARCEL_OFFERED, PARCEL_SENT, PARCEL_MOVES, PARCEL_DONE };
 
 /* A message that came before its receive. */
 struct remote_stray {

@@ -435,6 +435,7 @@ remote_job *ravel__remote_begin(remote_rank *me, ravel_request *r) {
         j->phase = MOVE;
         post_at(me, j, &j->parcels[0], sends, op->root, sends ? op->send : op->recv, op->bytes, (uint32_t)op->tag,
                 me->comm->check ? (uint32_t)op->dtype + 1 : 0);
+        step(me, j);
         return j;
     }
     j->serial = me->serial++;

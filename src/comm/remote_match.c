@@ -3,6 +3,7 @@
  *     sender                               receiver
  *     small (and the peer has credit):
  *       EAGER tag, bytes, data       -->     into the posted receive, or kept as a stray until there is one
+ *       (over when it no longer needs this process, which may not poll for long)
  *                                    <--   CREDIT now and then: how many were taken
  *     else:
  *       OFFER tag, bytes, token      -->     kept until there is a receive
@@ -235,8 +236,12 @@ static int begin_send(remote_world *w, remote_parcel *p) {
     if (p->peer != w->rank && p->bytes <= EAGER_MOST && w->credits[p->peer] > 0) {
         h.kind = FRAME_EAGER;
         w->credits[p->peer]--;
-        p->state = PARCEL_DONE;
-        if (!w->lost[p->peer]) return ravel__match_tell(w, p->peer, &h, p->data, (int32_t)p->bytes);
+        if (!w->lost[p->peer]) {
+            int code = ravel__match_tell(w, p->peer, &h, p->data, (int32_t)p->bytes);
+            p->ticket = w->wire->given(w->net, p->peer);
+            p->state = PARCEL_SENT;
+            return code;
+        }
     }
     p->state = PARCEL_OFFERED;
     if (!take_slot(w, p)) return RAVEL__WIRE_MEMORY;
@@ -272,6 +277,8 @@ int ravel__match_begin(remote_parcel *p) {
 }
 
 int ravel__match_done(remote_parcel *p) {
+    const remote_world *w = p->port ? p->port->world : NULL;
+    if (p->state == PARCEL_SENT && w->wire->gone(w->net, p->peer) >= p->ticket) p->state = PARCEL_DONE;
     if (p->state == PARCEL_MOVES && p->transfer.state == RAVEL__TRANSFER_DONE) {
         free_slot(p->port->world, p);
         p->transfer = (ravel__transfer){0};
@@ -281,14 +288,16 @@ int ravel__match_done(remote_parcel *p) {
 }
 
 int ravel__match_is_hopeless(const remote_parcel *p) {
-    if (p->state == PARCEL_DONE || p->state == PARCEL_IDLE) return 0;
+    if (p->state == PARCEL_DONE || p->state == PARCEL_IDLE || p->state == PARCEL_SENT) return 0;
     return p->port->world->lost[p->peer] || (p->state != PARCEL_MOVES && p->port->left[p->member]);
 }
 
 int ravel__match_cancel(remote_parcel *p) {
     remote_world *w = p->port ? p->port->world : NULL;
     if (ravel__match_done(p)) return 1;
-    if (p->state == PARCEL_POSTED) {
+    if (p->state == PARCEL_SENT) {
+        p->state = PARCEL_IDLE; /* the wire has a copy */
+    } else if (p->state == PARCEL_POSTED) {
         remote_parcel **link = &p->port->posted[bucket_of(p->peer, p->tag)];
         while (*link && *link != p) link = &(*link)->next;
         if (*link) *link = p->next;

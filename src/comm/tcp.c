@@ -45,6 +45,7 @@ static void report_lost(tcp_peer *p, const char *why) {
     p->out = NULL;
     p->out_is_up = 0;
     free_waiting(&p->waiting);
+    p->waiting_count = 0;
     for (int i = 0; i < 2; i++)
         if (p->links[i]) ravel__link_close(p->links[i], NULL), p->links[i] = NULL;
     if (p->net->state == TCP_RUNS) p->net->sink.lost(p->net->sink.user, p->rank, strstr(why, words) ? NULL : why);
@@ -95,6 +96,7 @@ static void use(tcp_peer *p, ravel__link *link) {
     p->out_is_up = 1;
     for (tcp_waiting *w = p->waiting; w; w = w->next) (void)send_frame(p, w->data, w->bytes);
     free_waiting(&p->waiting);
+    p->waiting_count = 0;
 }
 
 void ravel__tcp_adopt(ravel__net *net, ravel__link *link, int32_t peer, int own) {
@@ -196,6 +198,7 @@ static int next_piece(tcp_peer *p, ravel__transfer *t) {
     int64_t at = (int64_t)(intptr_t)t->inside[1];
     ravel__message head = {TCP_DATA, (uint64_t)t->token << 32 | (uint64_t)(at / TCP_PIECE), t->bytes - at};
     if (head.bytes > TCP_PIECE) head.bytes = TCP_PIECE;
+    p->given++;
     ravel_status status = ravel__link_send(p->out, &head, (char *)t->data + at, t, NULL);
     return status == RAVEL_E_MEMORY ? RAVEL__WIRE_MEMORY : 0;
 }
@@ -248,6 +251,7 @@ static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t h
     tcp_peer *p = &net->peers[peer];
     char whole[TCP_FRAME_MOST];
     if (p->lost) return 0;
+    p->given++;
     if (p->out_is_up) {
         memcpy(whole, head, (size_t)head_bytes);
         if (body_bytes > 0) memcpy(whole + head_bytes, body, (size_t)body_bytes);
@@ -256,8 +260,18 @@ static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t h
     tcp_waiting *w = new_waiting(peer, head, head_bytes, body, body_bytes);
     if (!w) return RAVEL__WIRE_MEMORY;
     append(&p->waiting, w);
+    p->waiting_count++;
     if (!p->out) reach(net, p);
     return 0;
+}
+
+static int64_t wire_given(const ravel__net *net, int32_t peer) {
+    return net->peers[peer].given;
+}
+
+static int64_t wire_gone(const ravel__net *net, int32_t peer) {
+    const tcp_peer *p = &net->peers[peer];
+    return p->given - p->waiting_count - (p->out_is_up ? ravel__link_frames(p->out) : 0);
 }
 
 /* ---- progress ------------------------------------------------------------------------------------------- */
@@ -392,6 +406,8 @@ const ravel__wire ravel__tcp_wire = {
     .open = wire_open,
     .close = wire_close,
     .frame = wire_frame,
+    .given = wire_given,
+    .gone = wire_gone,
     .send = wire_send,
     .recv = wire_recv,
     .cancel = wire_cancel,

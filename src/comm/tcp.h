@@ -26,7 +26,8 @@ typedef struct tcp_peer {
     uint64_t claim;   /* the world that its link named, before this rank knew it */
     int64_t dying_ns; /* one of two links is down; what the other holds is read first. 0: no */
     tcp_waiting *waiting;
-    ravel__transfer *receives; /* linked through inside[0]; inside[1]: the bytes that have come */
+    int64_t given, waiting_count; /* frames and pieces so far; in the list */
+    ravel__transfer *receives;    /* linked through inside[0]; inside[1]: the bytes that have come */
 } tcp_peer;
 
 typedef enum tcp_state { TCP_MEETS, TCP_RUNS, TCP_CLOSES } tcp_state;

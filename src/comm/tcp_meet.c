@@ -171,6 +171,10 @@ static int choose_listen(ravel__net *net, const ravel_comm_options *o, const cha
         }
         if (at.at.ss_family != AF_UNIX && local_address(&at, &from)) (void)ravel__address_format(&from, text);
     }
+    if (o->listen && *o->listen) { /* there and nowhere else */
+        (void)snprintf(list, bytes, "%s", text);
+        return 0;
+    }
     (void)snprintf(list, bytes, "unix:@ravel-%lld-%d-%llx,%s", (long long)getpid(), mine,
                    (unsigned long long)ravel__clock_ns() & 0xffffff, text);
     return 0;

@@ -85,6 +85,10 @@ typedef struct ravel__wire {
     /* head[head_bytes] and body[body_bytes] as one frame. A lost peer is no error: the frame goes nowhere. */
     int (*frame)(ravel__net *net, int32_t peer, const void *head, int32_t head_bytes, const void *body,
                  int32_t body_bytes);
+    /* How many frames were given for the peer, and how many of them, oldest first, no longer need this process: they arrive
+     * even if it never polls again. */
+    int64_t (*given)(const ravel__net *net, int32_t peer);
+    int64_t (*gone)(const ravel__net *net, int32_t peer);
     /* t->peer, token, data and bytes are set. The receiver begins before the sender can know the token. */
     int (*send)(ravel__net *net, ravel__transfer *t);
     int (*recv)(ravel__net *net, ravel__transfer *t);

@@ -107,6 +107,11 @@ static int fake_frame_send(ravel__net *net, int32_t peer, const void *head, int3
     return 0;
 }
 
+static int64_t fake_given(const ravel__net *net, int32_t peer) {
+    (void)net, (void)peer;
+    return 0;
+}
+
 static int begin_transfer(ravel__transfer **list, ravel__transfer *t) {
     t->state = RAVEL__TRANSFER_RUNS;
     t->inside[0] = *list;
@@ -215,6 +220,8 @@ const ravel__wire fake_wire = {
     .open = fake_wire_open,
     .close = fake_close,
     .frame = fake_frame_send,
+    .given = fake_given,
+    .gone = fake_given,
     .send = fake_send,
     .recv = fake_recv,
     .cancel = fake_cancel,
