@@ -26,22 +26,6 @@ int train_path_exists(const char *path) {
 
 /* ---- folders -------------------------------------------------------------------------------------------- */
 
-ravel_status train_folder_make(const char *path, ravel_error *err) {
-    char part[TRAIN_PATH];
-    struct stat s;
-    size_t n = strlen(path);
-    if (n >= sizeof part) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.100s... is too long", path);
-    for (size_t i = 1; i <= n; i++) {
-        if (path[i] != '/' && path[i] != '\0') continue;
-        memcpy(part, path, i);
-        part[i] = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) return train_file_error(err, "made", part);
-    }
-    if (stat(path, &s) == 0 && S_ISDIR(s.st_mode)) return RAVEL_OK;
-    errno = ENOTDIR;
-    return train_file_error(err, "used as a folder", path);
-}
-
 static int is_dots(const char *name) {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
@@ -87,26 +71,6 @@ ravel_status train_folder_remove(const char *path, ravel_error *err) {
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
-
-ravel_status train_file_read(const char *path, size_t limit, char **text, size_t *bytes, ravel_error *err) {
-    FILE *f = fopen(path, "rb");
-    if (!f) return train_file_error(err, "read", path);
-    char *data = malloc(limit + 2);
-    size_t got = data ? fread(data, 1, limit + 1, f) : 0;
-    int failed = ferror(f);
-    (void)fclose(f);
-    if (!data) return train__no_memory(err, limit + 2, "a file");
-    if (failed || got > limit) {
-        free(data);
-        if (failed) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read", path);
-        return ravel_error_set(err, RAVEL_E_DATA, "%s is over %zu KiB, which is too large for what it should be", path,
-                               limit / 1024);
-    }
-    data[got] = '\0';
-    *text = data;
-    *bytes = got;
-    return RAVEL_OK;
-}
 
 ravel_status train_file_flush(const char *path, ravel_error *err) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,8 +1,8 @@
-/* train/run/files.h: paths, folders and small files of a run. Every error names the path. */
+/* train/run/files.h: paths, folders and small files of a run, beside those of ravel/file.h. Every error names the path. */
 #ifndef TRAIN_FILES_H
 #define TRAIN_FILES_H
 
-#include <ravel/base.h>
+#include <ravel/file.h>
 
 enum { TRAIN_PATH = 4096 };
 
@@ -10,8 +10,6 @@ enum { TRAIN_PATH = 4096 };
 ravel_status train_path_join(char *out, const char *folder, const char *name, ravel_error *err);
 int train_path_exists(const char *path);
 
-/* mkdir -p. */
-ravel_status train_folder_make(const char *path, ravel_error *err);
 int train_folder_is_empty(const char *path);
 /* Calls `each` for every entry; its error ends the walk. */
 typedef ravel_status (*train_entry_fn)(const char *path, const char *name, void *user, ravel_error *err);
@@ -19,8 +17,6 @@ ravel_status train_folder_walk(const char *folder, train_entry_fn each, void *us
 /* rm -r, without following links. */
 ravel_status train_folder_remove(const char *path, ravel_error *err);
 
-/* The whole file in *text, for free(), with a NUL behind it; E_DATA where it is over `limit` bytes. */
-ravel_status train_file_read(const char *path, size_t limit, char **text, size_t *bytes, ravel_error *err);
 /* folder/name, written aside, flushed and renamed. */
 ravel_status train_file_write(const char *folder, const char *name, const char *text, size_t bytes, ravel_error *err);
 /* fsync of a file or a folder. */

@@ -69,7 +69,7 @@ static ravel_status state_read(const char *folder, train_state *state, ravel_err
     size_t bytes = 0;
     ravel_json *doc = NULL;
     ravel_status status = train_path_join(path, folder, "state.json", err);
-    if (!status) status = train_file_read(path, 65536, &text, &bytes, err);
+    if (!status) status = ravel_file_read(path, 65536, NULL, &text, &bytes, err);
     if (!status) status = ravel_json_parse(text, bytes, NULL, &doc, err);
     state_default(state);
     if (!status) status = ravel_options_from_json(state_table, state, doc, ravel_json_root(doc), err);

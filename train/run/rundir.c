@@ -112,10 +112,10 @@ ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, 
     if (status) return status;
     (void)snprintf(dir->path, sizeof dir->path, "%s", path);
     dir->fresh = !train_path_exists(path) || train_folder_is_empty(path);
-    status = resume ? check_old(dir, config, err) : train_folder_make(path, err);
+    status = resume ? check_old(dir, config, err) : ravel_folder_make(path, err);
     if (!status) status = take_lock(dir, err);
     if (!status && !resume) status = check_new(dir, config, err);
-    if (!status) status = train_folder_make(checkpoints, err);
+    if (!status) status = ravel_folder_make(checkpoints, err);
     if (status) train_rundir_close(dir, 0);
     return status;
 }
@@ -152,7 +152,7 @@ ravel_status train_checkpoint_begin(const char *run, int64_t step, const ravel_a
     c->step = step;
     ravel_status status = train_path_join(folder, run, "checkpoints", err);
     if (!status) status = step_path(c->path, run, "writing", step, err);
-    if (!status) status = train_folder_make(folder, err);
+    if (!status) status = ravel_folder_make(folder, err);
     if (!status) status = train_folder_walk(folder, remove_unfinished, NULL, err);
     if (!status && mkdir(c->path, 0777) != 0) status = train_file_error(err, "made", c->path);
     if (status) {
