@@ -97,7 +97,8 @@ typedef struct texts {
 static ravel_status take_file(train_config *config, train_kind kind, const char *path, texts *t, ravel_error *err) {
     size_t bytes = 0;
     ravel_status status = ravel_file_read(path, 1 << 20, NULL, &t->file, &bytes, err);
-    if (!status) status = ravel_json_parse(t->file, bytes, NULL, &t->doc, err);
+    if (status) return status;
+    status = ravel_json_parse(t->file, bytes, NULL, &t->doc, err);
     if (!status) status = train_config_json(config, kind, t->doc, err);
     if (status) ravel_error_prefix(err, "%s", path);
     return status;
