@@ -102,6 +102,12 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
     l->rank = ravel_comm_rank(comm);
     l->eos = stops[0] < shape->vocab ? stops[0] : -1;
     ravel_status status = train_device_open(options->model, options->allocator, &l->kernels, &l->device, err);
+    if (!status && l->ranks > 1 && !l->kernels->host_memory)
+        status =
+            ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                            "kernels \"%s\" with %d trainer ranks: gradients are summed in host memory only; use one "
+                            "trainer rank",
+                            l->kernels->name, l->ranks);
     if (!status) status = train_model_create(l->kernels, l->device, shape, &model, &l->model, err);
     if (!status) status = make_weights(l, err);
     if (!status) status = make_shares(l, err);

@@ -36,10 +36,17 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
 
 static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     train_model *model = train_learner_model(g->learner);
+    const train_kernels *kernels = train_model_kernels(model);
+    const train_params *params = train_model_params(model);
     ravel_refit_options options;
+    ravel_status status = RAVEL_OK;
     ravel_refit_options_default(&options);
-    ravel_status status = train__refit_tensors(train_model_params(model), train_model_kernels(model)->types.weight,
-                                               train_model_weights(model), NULL, &g->tensors, &g->tensor_count, err);
+    g->host_bytes = (size_t)params->elements * (size_t)ravel_dtype_bytes(kernels->types.weight);
+    if (!kernels->host_memory)
+        status = kernels->alloc_host(train_model_device(model), g->host_bytes, &g->host_weights, err);
+    void *weights = kernels->host_memory ? train_model_weights(model) : g->host_weights;
+    if (!status)
+        status = train__refit_tensors(params, kernels->types.weight, weights, NULL, &g->tensors, &g->tensor_count, err);
     ravel_refit_source source = {.size = sizeof source, .tensors = g->tensors, .count = g->tensor_count};
     g->source = source;
     status = ravel_agree(g->world, status, err);
@@ -123,6 +130,10 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
 
 static void close_trainer(train__grpo *g) {
     ravel_refit_free(g->refit);
+    if (g->host_weights) {
+        train_model *model = train_learner_model(g->learner);
+        train_model_kernels(model)->release_host(train_model_device(model), g->host_weights, g->host_bytes);
+    }
     train__release(NULL, g->tensors, (size_t)g->tensor_count * sizeof *g->tensors);
     ravel_feed_free(g->feed);
     train_reference_free(g->reference);

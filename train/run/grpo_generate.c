@@ -19,7 +19,8 @@ typedef struct rank {
     const train_kernels *kernels;
     train_device *device;
     train_generator *generator;
-    void *weights[2];
+    void *weights[2]; /* on the device; one set where refit writes host memory */
+    void *host[2];    /* two sets for refit, where the kernels' memory is not the host's; else NULL */
     size_t weight_bytes;
     ravel_refit *refit;
     ravel_refit_sink sink;
@@ -38,13 +39,19 @@ static ravel_status make_weights(rank *r, ravel_error *err) {
     const train_params *params = train_generator_params(r->generator);
     ravel_status status = RAVEL_OK;
     r->weight_bytes = (size_t)(params->elements * ravel_dtype_bytes(r->kernels->types.weight));
-    for (int i = 0; i < 2 && !status; i++) {
+    int sets = r->kernels->host_memory ? 2 : 1;
+    for (int i = 0; i < sets && !status; i++) {
         status = r->kernels->alloc(r->device, r->weight_bytes, &r->weights[i], err);
         if (!status) r->kernels->zero(r->device, r->weights[i], r->weight_bytes);
     }
+    for (int i = 0; i < 2 && !r->kernels->host_memory && !status; i++) {
+        status = r->kernels->alloc_host(r->device, r->weight_bytes, &r->host[i], err);
+        if (!status) memset(r->host[i], 0, r->weight_bytes);
+    }
+    void **to = r->kernels->host_memory ? r->weights : r->host;
     if (!status)
-        status = train__refit_tensors(params, r->kernels->types.weight, r->weights[0], r->weights[1], &r->tensors,
-                                      &r->tensor_count, err);
+        status =
+            train__refit_tensors(params, r->kernels->types.weight, to[0], to[1], &r->tensors, &r->tensor_count, err);
     return status;
 }
 
@@ -81,8 +88,10 @@ static void close_rank(rank *r) {
     ravel_refit_free(r->refit);
     train__release(NULL, r->tensors, (size_t)r->tensor_count * sizeof *r->tensors);
     train_generator_free(r->generator);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         if (r->weights[i]) r->kernels->release(r->device, r->weights[i], r->weight_bytes);
+        if (r->host[i]) r->kernels->release_host(r->device, r->host[i], r->weight_bytes);
+    }
     if (r->device) r->kernels->close(r->device);
     train_rollouts_free(&r->prompts);
     train_rollouts_free(&r->answers);
@@ -153,8 +162,11 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
 static ravel_status refit(rank *r, const train_order *order, ravel_error *err) {
     ravel_refit_report report = {.size = sizeof report};
     ravel_status status = ravel_refit_update(r->refit, order->version, &report, err);
-    if (!status) train_generator_set_weights(r->generator, r->weights[report.live], order->version);
-    return status;
+    if (status) return status;
+    int32_t live = r->kernels->host_memory ? report.live : 0;
+    if (!r->kernels->host_memory) r->kernels->upload(r->device, r->weights[0], r->host[report.live], r->weight_bytes);
+    train_generator_set_weights(r->generator, r->weights[live], order->version);
+    return r->kernels->sync(r->device, err);
 }
 
 static ravel_status serve_orders(rank *r, ravel_error *err) {

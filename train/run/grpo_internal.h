@@ -27,6 +27,8 @@ typedef struct train__grpo {
     ravel_refit_source source;
     ravel_refit_tensor *tensors;
     int64_t tensor_count;
+    void *host_weights; /* a copy for refit, where the kernels' memory is not the host's; else NULL */
+    size_t host_bytes;
     train_rollouts answers, waiting, asking, more;
     train_rollouts gathered; /* rank 0: what waits on all trainers, for a checkpoint */
     train_rollouts kept; /* --async 1: the answers of the current batch as they came, for a checkpoint after an error */

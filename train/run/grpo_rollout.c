@@ -290,12 +290,21 @@ ravel_status train__refit_tensors(const train_params *params, int32_t dtype, voi
     return RAVEL_OK;
 }
 
+/* Refit reads host memory: the weights of a GPU are copied there first. */
+static ravel_status fetch_weights(train__grpo *g, ravel_error *err) {
+    train_model *model = train_learner_model(g->learner);
+    const train_kernels *kernels = train_model_kernels(model);
+    kernels->download(train_model_device(model), g->host_weights, train_model_weights(model), g->host_bytes);
+    return kernels->sync(train_model_device(model), err);
+}
+
 ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
     ravel_status status = train__grpo_drain(g, err);
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
     if (!status) status = send_orders(g, order, 0, 0, err);
     g->report = (ravel_refit_report){.size = sizeof g->report};
+    if (!status && g->host_weights) status = fetch_weights(g, err);
     if (!status) status = ravel_refit_update(g->refit, version, &g->report, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
     if (status) return status;

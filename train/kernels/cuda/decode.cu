@@ -162,6 +162,7 @@ template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_a
 extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
     if (a->rows <= 0 || a->longest <= 0) return;
     switch (a->head_dim) {
+    case 8: launch<1>(stream, a); break;
     case 16: launch<2>(stream, a); break;
     case 32: launch<4>(stream, a); break;
     case 64: launch<8>(stream, a); break;

@@ -30,7 +30,7 @@ void cuda_add_parts(cudaStream_t stream, float *to, const float *parts, int64_t 
 /* ---- rope.cu ---- */
 typedef struct cuda_rope_args {
     int64_t tokens;
-    int32_t heads, kv_heads, head_dim; /* head_dim: 16, 32, 64, 128 or 256 */
+    int32_t heads, kv_heads, head_dim; /* head_dim: 8, 16, 32, 64, 128 or 256 */
     float eps;
     const void *qkv;                 /* [tokens, (heads + 2 kv_heads) head_dim] */
     const void *q_weight, *k_weight; /* [head_dim] or both NULL */

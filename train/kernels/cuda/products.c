@@ -30,10 +30,18 @@ typedef struct shape_key {
     int32_t flags, reserved;
 } shape_key;
 
+/* The operation and its operands in cuBLASLt's words. */
+typedef struct call {
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t left, right, out;
+} call;
+
 typedef struct choice {
     shape_key key; /* m = 0: free */
     cublasLtMatmulAlgo_t algorithm;
     int32_t checked; /* not only read from disk */
+    call made;       /* for the sizes of `last`: the layers of a micro-batch ask for the same ones */
+    train_matmul last;
 } choice;
 
 struct cuda_products {
@@ -42,12 +50,6 @@ struct cuda_products {
     char file[512]; /* "" where there is no place to keep it */
     choice choices[SHAPES];
 };
-
-/* The operation and its operands in cuBLASLt's words. */
-typedef struct call {
-    cublasLtMatmulDesc_t operation;
-    cublasLtMatrixLayout_t left, right, out;
-} call;
 
 /* Three significant bits: 1, 1.25, 1.5, 1.75 times a power of two, upwards. */
 static int64_t bucket(int64_t x) {
@@ -253,6 +255,7 @@ ravel_status cuda_products_open(train_device *d, ravel_error *err) {
 
 void cuda_products_close(train_device *d) {
     if (!d->products) return;
+    for (int i = 0; i < SHAPES; i++) call_free(&d->products->choices[i].made);
     cudaEventDestroy(d->products->end);
     cudaEventDestroy(d->products->begin);
     cublasLtDestroy(d->products->handle);
@@ -261,38 +264,49 @@ void cuda_products_close(train_device *d) {
 }
 
 /* The algorithm for the product: chosen before, read from disk and accepted, or timed now. */
-static cublasStatus_t algorithm_for(train_device *d, const call *c, const train_matmul *p,
-                                    cublasLtMatmulAlgo_t *algorithm) {
-    shape_key key = key_of(p);
-    choice *place = find(d->products, &key);
+static cublasStatus_t find_algorithm(train_device *d, const train_matmul *p, const call *c, choice *place) {
     cublasLtMatmulHeuristicResult_t result;
-    if (place && place->key.m && !place->checked) {
+    if (place->checked) return CUBLAS_STATUS_SUCCESS;
+    if (place->key.m) {
         place->checked = cublasLtMatmulAlgoCheck(d->products->handle, c->operation, c->left, c->right, c->out, c->out,
                                                  &place->algorithm, &result) == CUBLAS_STATUS_SUCCESS &&
                          result.workspaceSize <= WORKSPACE_BYTES;
-        if (!place->checked) memset(place, 0, sizeof *place);
+        if (place->checked) return CUBLAS_STATUS_SUCCESS;
     }
-    if (place && place->key.m) {
-        *algorithm = place->algorithm;
-        return CUBLAS_STATUS_SUCCESS;
-    }
-    cublasStatus_t s = choose(d, c, p, algorithm);
-    if (s || !place) return s;
-    *place = (choice){.key = key, .algorithm = *algorithm, .checked = 1};
+    cublasStatus_t s = choose(d, c, p, &place->algorithm);
+    if (s) return s;
+    place->key = key_of(p);
+    place->checked = 1;
     remember(d->products, place);
     return s;
 }
 
+static int same_sizes(const train_matmul *a, const train_matmul *b) {
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc;
+}
+
+/* Descriptors for the product, kept with its choice. */
+static cublasStatus_t find_call(const train_matmul *p, choice *place) {
+    call made;
+    if (place->made.operation && same_sizes(p, &place->last)) return CUBLAS_STATUS_SUCCESS;
+    cublasStatus_t s = call_make(p, &made);
+    if (s) return s;
+    call_free(&place->made);
+    place->made = made;
+    place->last = *p;
+    return s;
+}
+
 void cuda_matmul(train_device *d, const train_matmul *p) {
-    call c;
-    cublasLtMatmulAlgo_t algorithm;
+    choice spare = {0};
     if (d->failed || p->m == 0 || p->n == 0) return;
-    cublasStatus_t s = call_make(p, &c);
-    if (!s) {
-        s = algorithm_for(d, &c, p, &algorithm);
-        if (!s) s = issue(d, &c, p, p->c, &algorithm);
-        call_free(&c);
-    }
+    shape_key key = key_of(p);
+    choice *place = find(d->products, &key);
+    if (!place) place = &spare;
+    cublasStatus_t s = find_call(p, place);
+    if (!s) s = find_algorithm(d, p, &place->made, place);
+    if (!s) s = issue(d, &place->made, p, p->c, &place->algorithm);
+    call_free(&spare.made);
     if (!s) return;
     cuda_fail(d, RAVEL_E_DEVICE, "cuBLASLt: product of [%lld, %lld] and [%lld, %lld]: %s", (long long)p->m,
               (long long)p->k, (long long)p->k, (long long)p->n, cublasLtGetStatusString(s));

@@ -152,6 +152,7 @@ extern "C" int64_t cuda_rope_parts(int64_t tokens) {
 
 #define EACH_DIM(X)        \
     switch (a->head_dim) { \
+    case 8: X(1) break;    \
     case 16: X(2) break;   \
     case 32: X(4) break;   \
     case 64: X(8) break;   \

@@ -25,7 +25,20 @@ __device__ static inline float value_of(unsigned key) {
 }
 
 __device__ static inline units weight_of(unsigned key, float scale, float lse) {
-    return (units)(exp((double)(scale * value_of(key)) - lse) * 281474976710656.0);
+    return (units)(expf(scale * value_of(key) - lse) * 281474976710656.0f);
+}
+
+/* Keys of tokens first .. first + 7; 0, which is no logit's key, past the end. */
+__device__ static inline void eight_keys(const bf16 *row, int first, int end, bool aligned, unsigned *keys) {
+    if (aligned && first + 8 <= end) {
+        uint4 raw = *reinterpret_cast<const uint4 *>(row + first);
+        const bf16 *x = reinterpret_cast<const bf16 *>(&raw);
+#pragma unroll
+        for (int j = 0; j < 8; j++) keys[j] = key_of(x[j]);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) keys[j] = first + j < end ? key_of(row[first + j]) : 0;
 }
 
 struct row_state {
@@ -109,64 +122,109 @@ __device__ static int64_t largest(row_state *s, const bf16 *row, int vocab) {
     return place;
 }
 
-__device__ static float row_lse(row_state *s, const bf16 *row, int vocab, float scale) {
+/* In one reading: every thread keeps a running maximum and a sum scaled to it. */
+__device__ static float row_lse(row_state *s, const bf16 *row, int vocab, bool aligned, float scale) {
     float most = -INFINITY, sum = 0;
-    for (int i = threadIdx.x; i < vocab; i += THREADS) most = fmaxf(most, scale * __bfloat162float(row[i]));
-    most = block_max<THREADS>(most, s->slots);
-    for (int i = threadIdx.x; i < vocab; i += THREADS) sum += __expf(scale * __bfloat162float(row[i]) - most);
-    sum = block_sum<THREADS>(sum, s->slots);
-    return most + logf(sum);
+    for (int i = threadIdx.x * 8; i < vocab; i += THREADS * 8) {
+        unsigned keys[8];
+        float x[8], now = most;
+        eight_keys(row, i, vocab, aligned, keys);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            x[j] = keys[j] ? scale * value_of(keys[j]) : -INFINITY;
+            now = fmaxf(now, x[j]);
+        }
+        if (now == -INFINITY) continue;
+        sum *= __expf(most - now);
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum += __expf(x[j] - now);
+        most = now;
+    }
+    float all = block_max<THREADS>(most, s->slots);
+    sum = block_sum<THREADS>(most > -INFINITY ? sum * __expf(most - all) : 0, s->slots);
+    return all + logf(sum);
 }
 
-/* Walks over a warp's run of tokens, in order. Returns the weight that stays, or, where `stop` is not negative, sets
- * *token to the first token at which the sum passes `stop`. `ties` have come before the run. */
-__device__ static units walk(const row_state *s, const bf16 *row, int begin, int end, unsigned ties, float scale,
-                             float lse, bool find, units stop, int *token, unsigned *ties_seen) {
+/* Number of tokens of a warp's run at the cut's key. */
+__device__ static unsigned count_ties(const row_state *s, const bf16 *row, int begin, int end, bool aligned) {
+    unsigned ties = 0;
+    for (int base = begin; base < end; base += 256) {
+        unsigned keys[8];
+        eight_keys(row, base + (threadIdx.x % 32) * 8, end, aligned, keys);
+#pragma unroll
+        for (int j = 0; j < 8; j++) ties += keys[j] == s->key;
+    }
+    return __reduce_add_sync(0xffffffffu, ties);
+}
+
+/* Walks over a warp's run of tokens, in order, eight per lane. Returns the weight that stays; with `token`, stops at the
+ * first token at which the sum passes `stop` and sets it (or the last that stays). `ties` have come before the run. */
+__device__ static units walk(const row_state *s, const bf16 *row, int begin, int end, bool aligned, unsigned ties,
+                             float scale, float lse, units stop, int *token) {
     units sum = 0;
     int lane = threadIdx.x % 32;
-    for (int base = begin; base < end; base += 32) {
-        int i = base + lane;
-        unsigned key = i < end ? key_of(row[i]) : 0;
-        bool tie = i < end && key == s->key;
-        unsigned mask = __ballot_sync(0xffffffffu, tie);
-        bool stays = i < end && (key > s->key || (tie && ties + __popc(mask & ((1u << lane) - 1)) < s->ties));
-        units w = stays ? weight_of(key, scale, lse) : 0, before = w;
-        ties += __popc(mask);
+    for (int base = begin; base < end; base += 256) {
+        int first = base + lane * 8;
+        unsigned keys[8], own = 0;
+        units weights[8], mine = 0;
+        eight_keys(row, first, end, aligned, keys);
+#pragma unroll
+        for (int j = 0; j < 8; j++) own += keys[j] == s->key;
+        unsigned before = own; /* ties of the lanes before this one, and of the run before this round */
         for (int step = 1; step < 32; step *= 2) {
-            units other = __shfl_up_sync(0xffffffffu, before, step);
+            unsigned other = __shfl_up_sync(0xffffffffu, before, step);
             if (lane >= step) before += other;
         }
-        if (find) {
-            unsigned passed = __ballot_sync(0xffffffffu, stays && sum + before > stop);
-            if (passed) {
-                *token = base + __ffs(passed) - 1;
-                return sum;
-            }
-            unsigned kept = __ballot_sync(0xffffffffu, stays);
-            if (kept) *token = base + 31 - __clz(kept); /* the last one that stays, should none pass */
+        unsigned all = __shfl_sync(0xffffffffu, before, 31);
+        before += ties - own;
+        ties += all;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            bool tie = keys[j] == s->key, stays = keys[j] > s->key || (tie && keys[j] && before < s->ties);
+            before += tie;
+            weights[j] = stays ? weight_of(keys[j], scale, lse) : 0;
+            mine += weights[j];
         }
-        sum += __shfl_sync(0xffffffffu, before, 31);
+        units through = mine;
+        for (int step = 1; step < 32; step *= 2) {
+            units other = __shfl_up_sync(0xffffffffu, through, step);
+            if (lane >= step) through += other;
+        }
+        units round = __shfl_sync(0xffffffffu, through, 31);
+        if (token) {
+            unsigned passed = __ballot_sync(0xffffffffu, mine > 0 && sum + through > stop);
+            unsigned kept = __ballot_sync(0xffffffffu, mine > 0);
+            int chosen = passed ? __ffs(passed) - 1 : kept ? 31 - __clz(kept) : -1, place = -1;
+            if (lane == chosen) {
+                units at = sum + through - mine;
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    if (weights[j] == 0 || (place >= 0 && at > stop)) continue;
+                    at += weights[j];
+                    place = first + j;
+                }
+            }
+            if (chosen >= 0) *token = __shfl_sync(0xffffffffu, place, chosen);
+            if (passed) return sum;
+        }
+        sum += round;
     }
-    if (ties_seen) *ties_seen = ties;
     return sum;
 }
 
-__device__ static int draw(row_state *s, const bf16 *row, int vocab, float scale, float lse, float uniform) {
+__device__ static int draw(row_state *s, const bf16 *row, int vocab, bool aligned, bool all, float scale, float lse,
+                           float uniform) {
     __shared__ int token;
-    int warp = threadIdx.x / 32, each = (vocab + WARPS - 1) / WARPS, begin = warp * each,
-        end = min(vocab, begin + each);
+    int warp = threadIdx.x / 32, each = ((vocab + WARPS - 1) / WARPS + 7) / 8 * 8;
+    int begin = min(vocab, warp * each), end = min(vocab, begin + each);
     unsigned ties = 0;
-    int unused;
-    /* first how many ties each run has, then the weights that stay */
-    for (int base = begin; base < end; base += 32) {
-        int i = base + threadIdx.x % 32;
-        ties += __popc(__ballot_sync(0xffffffffu, i < end && key_of(row[i]) == s->key));
+    if (!all) { /* how many ties come before each run */
+        unsigned own = count_ties(s, row, begin, end, aligned);
+        if (threadIdx.x % 32 == 0) s->warp_ties[warp] = own;
+        __syncthreads();
+        for (int w = 0; w < warp; w++) ties += s->warp_ties[w];
     }
-    if (threadIdx.x % 32 == 0) s->warp_ties[warp] = ties;
-    __syncthreads();
-    ties = 0;
-    for (int w = 0; w < warp; w++) ties += s->warp_ties[w];
-    units sum = walk(s, row, begin, end, ties, scale, lse, false, 0, &unused, NULL);
+    units sum = walk(s, row, begin, end, aligned, ties, scale, lse, 0, NULL);
     if (threadIdx.x % 32 == 0) s->warp_units[warp] = sum;
     if (threadIdx.x == 0) token = -1;
     __syncthreads();
@@ -182,7 +240,7 @@ __device__ static int draw(row_state *s, const bf16 *row, int vocab, float scale
     }
     if (warp == chosen) {
         int found = begin;
-        walk(s, row, begin, end, ties, scale, lse, true, stop > before ? stop - before : 0, &found, NULL);
+        walk(s, row, begin, end, aligned, ties, scale, lse, stop > before ? stop - before : 0, &found);
         if (threadIdx.x % 32 == 0) token = found;
     }
     if (threadIdx.x == 0) s->total = total;
@@ -196,8 +254,8 @@ __global__ static void __launch_bounds__(THREADS) sample_rows(cuda_sample_args a
     const bf16 *row = (const bf16 *)a.logits + r * a.vocab;
     int vocab = (int)a.vocab;
     cuda_choice choice = a.choices[r];
-    bool greedy = !(choice.temperature > 0);
-    float scale = greedy ? 1 : 1 / choice.temperature, lse = row_lse(&s, row, vocab, scale);
+    bool greedy = !(choice.temperature > 0), aligned = vocab % 8 == 0;
+    float scale = greedy ? 1 : 1 / choice.temperature, lse = row_lse(&s, row, vocab, aligned, scale);
     if (greedy) {
         int64_t token = largest(&s, row, vocab);
         if (threadIdx.x > 0) return;
@@ -236,7 +294,7 @@ __global__ static void __launch_bounds__(THREADS) sample_rows(cuda_sample_args a
             __syncthreads();
         }
     }
-    int token = draw(&s, row, vocab, scale, lse, choice.uniform);
+    int token = draw(&s, row, vocab, aligned, all, scale, lse, choice.uniform);
     if (threadIdx.x > 0) return;
     float logprob = scale * __bfloat162float(row[token]) - lse;
     a.tokens[r] = token;

@@ -126,9 +126,9 @@ static size_t scratch_bytes(const train_limits *l, int32_t threads) {
 
 static ravel_status check_limits(const train_limits *l, ravel_error *err) {
     int64_t dim = l->head_dim;
-    if (dim && dim != 16 && dim != 32 && dim != 64 && dim != 128 && dim != 256)
+    if (dim && dim != 8 && dim != 16 && dim != 32 && dim != 64 && dim != 128 && dim != 256)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "kernels \"cuda\": head size %lld; 16, 32, 64, 128 and 256 are supported",
+                               "kernels \"cuda\": head size %lld; 8, 16, 32, 64, 128 and 256 are supported",
                                (long long)dim);
     if (l->hidden % 8 || l->width % 8)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
