@@ -184,9 +184,9 @@ fuzz-targets: $(FUZZ)
 GPU_TEST_SRC  := $(wildcard tests/gpu/*.c) $(addprefix tests/unit/,check.c device_body.c batch_device_body.c store.c train_support.c)
 GPU_BENCH_SRC := $(wildcard bench/gpu/*.c) bench/bench.c
 $(BUILD)/ravel-gpu: $(call obj,$(GPU_TEST_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(BUILD)/ravel-bench-gpu: $(call obj,$(GPU_BENCH_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 
 # A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)

@@ -50,6 +50,7 @@
 #ifndef RAVEL_COMM_H
 #define RAVEL_COMM_H
 
+#include <ravel/device.h>
 #include <ravel/dtype.h>
 #include <ravel/options.h>
 
@@ -164,6 +165,25 @@ RAVEL_API double ravel_comm_timeout(const ravel_comm *comm);
 RAVEL_API ravel_status ravel_comm_alive(ravel_comm *comm, ravel_error *err);
 /* The rank that was lost, -1 where none was or it is not known. */
 RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
+
+/* ---- arrays on devices ---------------------------------------------------------------------------------- */
+
+/* The same ranks over NCCL: every array that is given to `comm` is memory of stream's device (or pinned), and operations
+ * run in `stream`: after what is in it, before what comes later. Collective over `host`, which is any communicator of
+ * host memory with one CUDA device per rank; it is used further, through a duplicate. The stream outlives comm. Loads
+ * libravel_nccl.so, or what RAVEL_NCCL_MODULE names. What differs from other back ends:
+ *   - where options.check is on, a collective's start waits for the other ranks' starts; with check off nothing waits, and
+ *     ranks that disagree are found by the deadline;
+ *   - reductions are NCCL's: the same bits on every rank, in an order of its own; 16-bit integers are E_UNSUPPORTED;
+ *   - messages are launched together by the first wait or test of any of them; between two ranks they are received in the
+ *     order in which they were sent, and a receive of another size or type makes the communicator dead;
+ *   - a deadline, a lost rank or an error of NCCL's aborts it: arrays in flight are undefined, the stream is usable. */
+RAVEL_API ravel_status ravel_comm_nccl(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,
+                                       ravel_comm **comm, ravel_error *err);
+/* The communicator for arrays in host memory: comm itself, or the host communicator below NCCL. It belongs to comm. */
+RAVEL_API ravel_comm *ravel_comm_host(ravel_comm *comm);
+/* RAVEL_OK where arrays in that place can be given to comm, else E_UNSUPPORTED with what could. */
+RAVEL_API ravel_status ravel_comm_place_check(const ravel_comm *comm, const ravel_place *place, ravel_error *err);
 
 /* ---- collectives ---------------------------------------------------------------------------------------- */
 

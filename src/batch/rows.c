@@ -94,12 +94,22 @@ int32_t *ravel__book_list(ravel__book *b, void *target, int64_t words) {
     return (int32_t *)(void *)list;
 }
 
+/* Units of a thread: the fewest with which all tiles still run at once. */
+static int32_t choose_items(const ravel__book *b) {
+    int64_t units = 0;
+    int32_t items = RAVEL__ROW_FEW;
+    for (int32_t i = 0; i < b->head->tracks; i++) units += b->tracks[i].positions * b->tracks[i].units;
+    while (items < RAVEL__ROW_ITEMS && units / (items * RAVEL__ROW_THREADS) > RAVEL__ROW_ONE_WAVE) items *= 2;
+    return items;
+}
+
 ravel_status ravel__book_launch(ravel__book *b, ravel_stream *stream, ravel_error *err) {
     int64_t tiles = 0;
+    int32_t items = choose_items(b);
     for (int32_t i = 0; i < b->head->tracks; i++) {
         ravel__row_track *t = &b->tracks[i];
         t->first_tile = (int32_t)tiles;
-        t->items = t->positions * t->units >= RAVEL__ROW_MANY_UNITS ? RAVEL__ROW_ITEMS : RAVEL__ROW_FEW;
+        t->items = items;
         tiles += ravel__row_tiles(t);
         if (tiles > INT32_MAX)
             return ravel_error_set(err, RAVEL_E_OVERFLOW,

@@ -125,6 +125,8 @@ typedef struct ravel__backend {
     /* Completes the send that a loan is of. From any thread, while comm is open. NULL: it does not lend, and gets no
      * receive that borrows. A cancelled receive that has borrowed gives back by itself. */
     void (*give_back)(ravel_comm *comm, ravel_request *lender);
+    /* A communicator of the same ranks for what is in host memory, as the front's own messages are. NULL: comm itself. */
+    ravel_comm *(*control)(ravel_comm *comm);
 } ravel__backend;
 
 struct ravel_comm {

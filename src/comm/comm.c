@@ -348,7 +348,8 @@ ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, rav
     member *all = ravel__alloc(comm->allocator, bytes);
     if (!all) return ravel__no_memory(err, bytes, "a split");
     int32_t *members = (int32_t *)(void *)(all + comm->size);
-    status = ravel_comm_allgather(comm, &mine, all, sizeof mine, RAVEL_U8, err);
+    ravel_comm *control = ravel_comm_host(comm);
+    status = ravel_comm_allgather(control, &mine, all, sizeof mine, RAVEL_U8, err);
     if (status) goto free_all;
     if (colour >= 0) {
         int32_t serial = largest_serial(all, comm->size), count = keep_colour(all, comm->size, colour);
@@ -356,7 +357,7 @@ ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, rav
         status = make_child(comm, members, count, serial, colour, &made, &inner);
     }
     comm->splits++;
-    status = ravel_agree(comm, status, &inner);
+    status = ravel_agree(control, status, &inner);
     if (status) {
         ravel_comm_free(made);
         ravel_error_set(err, status, "%s", inner.message);

@@ -33,9 +33,9 @@
 
 enum {
     RAVEL__ROW_THREADS = 256,
-    RAVEL__ROW_ITEMS = 8,           /* units of a thread where there is much to do */
-    RAVEL__ROW_FEW = 2,             /* ... and where a tile of that size would leave most of the device idle */
-    RAVEL__ROW_MANY_UNITS = 1 << 20 /* what is much */
+    RAVEL__ROW_ITEMS = 8,      /* units of a thread, at most; fewer where there is little to do, ... */
+    RAVEL__ROW_FEW = 2,        /* ... but not fewer than these, */
+    RAVEL__ROW_ONE_WAVE = 396, /* ... as long as the device can hold all tiles at once (132 processors, 3 each) */
 };
 
 typedef enum ravel__row_kind {

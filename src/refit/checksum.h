@@ -1,2 +1,0 @@
-/* Moved to base/xxh3.h. */
-#include "base/xxh3.h"

@@ -1,0 +1,144 @@
+/* The NCCL back end over a mock of NCCL: the body of all communicators on 1 to 8 ranks, and what goes wrong. */
+#include "tests/unit/check.h"
+#include "tests/unit/comm_body.h"
+#include "tests/unit/mock_nccl.h"
+
+#include "comm/nccl_comm.h"
+
+#include <ravel/device.h>
+
+typedef struct wrapped {
+    const comm_body *body;
+    comm_job job;
+    ravel_comm_options options;
+} wrapped;
+
+/* A rank's device and NCCL communicator over its host communicator; then the body. */
+static ravel_status with_nccl(ravel_comm *host, void *user, ravel_error *err) {
+    wrapped *w = user;
+    ravel_device *device = NULL;
+    ravel_stream *stream = NULL;
+    ravel_comm *comm = NULL;
+    ravel_status status = ravel_device_open("host", &device, err);
+    if (!status) status = ravel_stream_create(device, &stream, err);
+    if (!status) status = ravel__comm_nccl_with(&mock_nccl_table, host, stream, &w->options, &comm, err);
+    if (!status) status = w->body->run(comm, &w->job, err);
+    ravel_comm_free(comm);
+    ravel_stream_free(stream);
+    ravel_device_free(device);
+    return status;
+}
+
+static void run_bodies(int32_t ranks, int32_t rounds, int64_t most, int32_t check) {
+    for (const comm_body *body = comm_bodies; body->name; body++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        wrapped w = {body, {check_seed(), rounds, most, !check, 0}, {0}};
+        ravel_comm_options_default(&w.options);
+        w.options.check = check;
+        w.options.timeout = 10;
+        ravel_status status = ravel_threads_run(ranks, NULL, with_nccl, &w, &err);
+        if (status)
+            check_fail(__FILE__, __LINE__, "%d ranks, %s, check %d: %s: %s", ranks, body->name, check,
+                       ravel_status_name(status), err.message);
+    }
+}
+
+TEST(comm_nccl_mock_runs_the_body) {
+    static const int32_t sizes[] = {1, 2, 3, 5, 8};
+    mock_nccl_reset();
+    for (int i = 0; i < 5; i++) run_bodies(sizes[i], (int32_t)check_scale(30, 1000), 1000, 1);
+    run_bodies(4, (int32_t)check_scale(30, 1000), 1000, 0);
+    CHECK_EQ(mock_nccl.violations, 0);
+    CHECK_EQ(mock_nccl.live, 0);
+    CHECK(mock_nccl.groups > 100 && mock_nccl.messages > mock_nccl.groups && mock_nccl.collectives > 100);
+}
+
+/* ---- what goes wrong ------------------------------------------------------------------------------------ */
+
+static ravel_status sum_once(ravel_comm *comm, void *user, ravel_error *err) {
+    int64_t one = 1, sum = 0;
+    (void)user;
+    return ravel_comm_allreduce(comm, &one, &sum, 1, RAVEL_I64, RAVEL_SUM, err);
+}
+
+static ravel_status expect_failure(ravel_comm *comm, void *user, ravel_error *err) {
+    const comm_job *job = user;
+    ravel_error seen = RAVEL_ERROR_INIT;
+    ravel_status met = ravel_comm_barrier(comm, err); /* all have their communicators */
+    if (met) return met;
+    if (job->seed == 1) mock_nccl.stuck = 1;
+    if (job->seed == 2) mock_nccl.broken = 5;
+    ravel_status status = sum_once(comm, NULL, &seen);
+    ravel_status wanted = job->seed == 1 ? RAVEL_E_TIMEOUT : RAVEL_E_PEER_LOST;
+    if (status != wanted && status != RAVEL_E_PEER_LOST)
+        return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: %s", ravel_status_name(status), seen.message);
+    ravel_error_clear(&seen);
+    if (sum_once(comm, NULL, &seen) != RAVEL_E_DEAD) return ravel_error_set(err, RAVEL_E_INTERNAL, "it is not dead");
+    return RAVEL_OK;
+}
+
+static void run_failure(int32_t ranks, uint64_t which, double timeout) {
+    const comm_body body = {"failure", expect_failure};
+    ravel_error err = RAVEL_ERROR_INIT;
+    wrapped w = {&body, {which, 0, 0, 0, 0}, {0}};
+    mock_nccl_reset();
+    ravel_comm_options_default(&w.options);
+    w.options.timeout = timeout;
+    w.options.check = 0;
+    CHECK_OK(ravel_threads_run(ranks, NULL, with_nccl, &w, &err), &err);
+    CHECK_EQ(mock_nccl.live, 0);
+}
+
+TEST(comm_nccl_mock_deadline_and_errors) {
+    run_failure(2, 1, 0.2); /* NCCL never finishes */
+    run_failure(3, 2, 20);  /* NCCL says that it is broken */
+}
+
+/* The last rank leaves: the others are told by the host communicator. */
+static ravel_status leave_early(ravel_comm *comm, void *user, ravel_error *err) {
+    (void)user;
+    ravel_status met = ravel_comm_barrier(comm, NULL);
+    if (met) return met == RAVEL_E_PEER_LOST ? RAVEL_OK : met;
+    if (ravel_comm_rank(comm) == ravel_comm_size(comm) - 1) {
+        ravel_comm_abort(comm, NULL);
+        return RAVEL_OK;
+    }
+    ravel_error seen = RAVEL_ERROR_INIT;
+    ravel_status status = sum_once(comm, NULL, &seen);
+    if (status == RAVEL_E_PEER_LOST) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: %s", ravel_status_name(status), seen.message);
+}
+
+TEST(comm_nccl_mock_lost_rank) {
+    const comm_body body = {"leaving", leave_early};
+    ravel_error err = RAVEL_ERROR_INIT;
+    wrapped w = {&body, {0, 0, 0, 0, 0}, {0}};
+    mock_nccl_reset();
+    ravel_comm_options_default(&w.options);
+    w.options.timeout = 30;
+    CHECK_OK(ravel_threads_run(3, NULL, with_nccl, &w, &err), &err);
+    CHECK_EQ(mock_nccl.live, 0);
+}
+
+TEST(comm_nccl_says_what_is_missing) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_device *device = NULL;
+    ravel_stream *stream = NULL;
+    ravel_comm *host = NULL, *comm = NULL;
+    CHECK_OK(ravel_comm_self(NULL, &host, &err), &err);
+    CHECK_OK(ravel_device_open("host", &device, &err), &err);
+    CHECK_OK(ravel_stream_create(device, &stream, &err), &err);
+    CHECK_EQ(ravel_comm_nccl(host, stream, NULL, &comm, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_HAS(err.message, "a stream of a CUDA device");
+    ravel_place place = {RAVEL_DEVICE, 0, stream};
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_comm_place_check(host, &place, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_HAS(err.message, "device memory cannot travel over self; ravel_comm_nccl");
+    place.kind = RAVEL_PINNED;
+    ravel_error_clear(&err);
+    CHECK_OK(ravel_comm_place_check(host, &place, &err), &err);
+    CHECK(ravel_comm_host(host) == host);
+    ravel_stream_free(stream);
+    ravel_device_free(device);
+    ravel_comm_free(host);
+}
