@@ -73,7 +73,7 @@ CUDA_ARCH ?= sm_90a
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: test-gpu bench-gpu all lib help demo test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
+.PHONY: test-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -85,6 +85,7 @@ help:
 	@echo "make            build libravel (static and shared), the ravel command and the examples into $(BUILD)/"
 	@echo "make demo       the main job on mock data, start to finish (installs what is missing)"
 	@echo "make check      what to run between edits: unit tests, ladder, headers, command, lint of what changed"
+	@echo "make demo-real  SmolLM2 from a pip wheel: fine-tuned on conversations, asked before and after (ten minutes)"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
 	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
@@ -199,6 +200,11 @@ demo:
 	@sh mk/deps.sh demo $(BUILD)
 	@$(MAKE) --no-print-directory all
 	@sh mk/demo.sh $(BUILD)
+
+demo-real:
+	@sh mk/deps.sh demo $(BUILD)
+	@$(MAKE) --no-print-directory all
+	@sh mk/demo-real.sh $(BUILD)
 
 check:
 	@BUILD=$(BUILD) CC="$(CC)" CHECK=1 sh tests/run.sh
