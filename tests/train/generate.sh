@@ -38,7 +38,7 @@ refuse 2 'not both' --model "$model" --prompt x --data y
 refuse 2 'add --json' --model "$model" --prompt x --samples 2
 refuse 2 'did you mean --top-p' --model "$model" --prompt x --topp 0.5
 refuse 2 'must be up to' --model "$model" --prompt x --stop 9999
-refuse 1 'cannot read' --model "$dir/missing" --prompt x
+refuse 1 'cannot open it\|cannot read' --model "$dir/missing" --prompt x
 refuse 1 'cannot be read' --model "$model" --data "$dir/missing.jsonl"
 echo '{"question": "x"}' >"$dir/bad.jsonl"
 refuse 1 'bad.jsonl:1: expected' --model "$model" --data "$dir/bad.jsonl"
