@@ -266,8 +266,10 @@ def plan(lengths: Any = None, *, budget: int | str, dp: int = 1, cp: int = 1, al
          max_samples: int = 0, multiple: int = 1, min_micro_steps: int | None = None, updates: int | None = None,
          samples_per_update: int = 0, sync: str = "micro-step", layout: str = "packed", method: str = "ravel",
          effort: str = "default", group_rule: str = "free", count: int | None = None, oversize: str = "error",
-         shuffle: bool = False, seed: int = 0, cost: Any = None, prompts: Any = None, responses: Any = None,
-         costs: Any = None, groups: Any = None, update_ids: Any = None, homes: Any = None) -> Plan:
+         shuffle: bool = False, seed: int = 0, objective: str = "auto", cp_split: str = "zig-zag", cp_pool: int = 0,
+         cp_widths: str | None = None, min_cp: int = 1, cp_price: str | None = None, cp_node: int = 8, cp_tp: int = 1,
+         cp_empty: str = "filler", cost: Any = None, prompts: Any = None, responses: Any = None, costs: Any = None,
+         groups: Any = None, update_ids: Any = None, homes: Any = None) -> Plan:
     """Packs samples of any lengths into micro-batches under a hard token budget, balanced over ``dp`` ranks.
 
     ``lengths`` are integers, one a sample (or give ``prompts`` and ``responses``): a numpy array of int64 goes in
@@ -281,7 +283,8 @@ def plan(lengths: Any = None, *, budget: int | str, dp: int = 1, cp: int = 1, al
                 "multiple": multiple, "min_micro_steps": min_micro_steps, "updates": updates,
                 "samples_per_update": samples_per_update, "sync": sync, "layout": layout, "method": method,
                 "effort": effort, "group_rule": group_rule, "count": count, "oversize": oversize, "shuffle": shuffle,
-                "seed": seed}
+                "seed": seed, "objective": objective, "cp_split": cp_split, "cp_pool": cp_pool, "cp_widths": cp_widths,
+                "min_cp": min_cp, "cp_price": cp_price, "cp_node": cp_node, "cp_tp": cp_tp, "cp_empty": cp_empty}
     source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes)
     options = _make_options(cost, keywords)
     pointer = C.POINTER(_abi.ravel_plan)()

@@ -95,7 +95,7 @@ refuses "an unknown shape" 2 "did you mean qwen3-8b?" $P --lengths "$T/a.csv" --
 refuses "a bad mock" 2 "mock: JSON, line 1" $P --mock '{"type":' --budget 16k
 refuses "a mock's typo" 2 "did you mean \"max-seq-len\"?" $P --mock '{"max_seqlen":5}' --budget 16k
 refuses "two things on standard output" 2 "only one output" $P --lengths "$T/a.csv" --budget 16k --json - --csv -
-refuses "a page of a table" 2 "--html and --svg show one plan" $P --lengths "$T/a.csv" --budget 16k --compare --html "$T/x.html"
+refuses "a picture of a table" 2 "--svg shows one plan" $P --lengths "$T/a.csv" --budget 16k --compare --svg "$T/x.svg"
 refuses "a sweep of nothing" 2 "is not an option and its values" $P --lengths "$T/a.csv" --sweep budget
 refuses "a sweep's typo" 2 "did you mean \"budget\"?" $P --lengths "$T/a.csv" --sweep bugdet=1k
 refuses "a sweep's bad value" 2 "sweep: budget: \"1q\"" $P --lengths "$T/a.csv" --sweep budget=1k,1q

@@ -1,0 +1,51 @@
+# Hybrid context parallelism and costs from measurement, from outside.
+. tests/cli/lib.sh
+P="$RAVEL plan"
+"$PYTHON" - "$T" <<'END'
+import json, random, sys
+random.seed(5)
+with open(sys.argv[1] + "/l.csv", "w") as f:
+    f.write("length\n" + "\n".join(str(random.choice([100, 700, 3000, 20000])) for _ in range(200)) + "\n")
+with open(sys.argv[1] + "/m.jsonl", "w") as f:
+    for i in range(60):
+        lengths = [random.randint(100, 8000) for _ in range(1 + i % 9)]
+        width, price = [(1, 0), (2, .05), (4, .12)][i % 3]
+        seconds = (3e-6 * sum(lengths) + 2e-10 * sum(x * x for x in lengths)) / width * (1 + price) + .004
+        f.write(json.dumps({"lengths": lengths, "width": width, "seconds": seconds}) + "\n")
+END
+code "a pool" 0 $P --lengths "$T/l.csv" --budget 4k --cp-pool 16 --json "$T/p.json" --svg "$T/p.svg" --html "$T/p.html"
+says out "a pool of 16 ranks" "of width 8" "x the canonical bound"
+"$PYTHON" - "$T" >"$T/recount" 2>&1 <<'END' && ok "the JSON's groups, recounted" || bad "the JSON's groups" "$(cat "$T/recount")"
+import json, sys
+p = json.load(open(sys.argv[1] + "/p.json"))
+h, lengths = p["hybrid"], [int(x) for x in open(sys.argv[1] + "/l.csv").read().split()[1:]]
+seen = []
+for s in range(len(h["group_offsets"]) - 1):
+    ranks = []
+    for g in range(h["group_offsets"][s], h["group_offsets"][s + 1]):
+        first, width = h["group_first"][g], h["group_width"][g]
+        samples = h["samples"][h["group_sample_offsets"][g]:h["group_sample_offsets"][g + 1]]
+        pack, one = h["execution_plan"]["packs"][g], h["execution_plan"]["groups"][s]["assignments"][g - h["group_offsets"][s]]
+        assert first % width == 0 and pack["sample_ids"] == samples and one["local_cp_size"] == width
+        assert pack["sequence_lengths"] == [lengths[i] for i in samples]
+        assert sum(pack["padded_sequence_lengths"]) <= width * 4096
+        assert one["executor_ranks"] == list(range(first, first + width))
+        ranks += one["executor_ranks"]
+        seen += samples
+    assert len(ranks) == len(set(ranks)) and max(ranks) < 16
+assert sorted(seen) == list(range(len(lengths)))
+assert p["stats"]["time"] >= h["bounds"]["canonical"] == p["stats"]["time_lower_bound"]
+END
+grep -q 'class="rv-group"' "$T/p.svg" && ok "the picture has boxes" || bad "the picture has no boxes"
+refuses "widths that do not divide" 2 "each a divisor of the next" $P --lengths "$T/l.csv" --budget 4k --cp-pool 16 --cp-widths 1,3,4
+refuses "a pool and cp" 2 "cp must then be 1" $P --lengths "$T/l.csv" --budget 4k --cp-pool 16 --cp 2
+code "a fit" 0 $P --fit "$T/m.jsonl" --json "$T/cost.json"
+says out "60 measurements" "width 2: 50 per mille" "width 4: 120 per mille"
+code "a plan by the fit" 0 $P --lengths "$T/l.csv" --budget 4k --cp-pool 16 --cp-widths 1,2,4 --cost "$T/cost.json" --oversize skip
+says out "per micro-step"
+refuses "a fit of nothing" 1 "at least 4" $P --fit /dev/null
+echo '{"tokens": 5, "seconds": 1}' >"$T/no.jsonl"
+refuses "a fit without squares" 1 "no \"lengths\"" $P --fit "$T/no.jsonl"
+code "a page of a table" 0 $P --lengths "$T/l.csv" --budget 32k --compare --html "$T/t.html"
+grep -q "relative speed" "$T/t.html" && ok "the page has the table" || bad "the page has no table"
+finish
