@@ -160,7 +160,7 @@ typedef struct ravel_plan_options {
     int32_t cp_split;                 /* ravel_cp_split */
     /* hybrid context parallelism, see below */
     int32_t cp_pool; /* ranks of the pool (dp * cp); 0: off, every bin has `cp` ranks */
-    int32_t cp_min;  /* no group is narrower */
+    int32_t min_cp;  /* no group is narrower */
     const char
         *cp_widths;       /* "1,2,4": widths that exist, each a divisor of the next; NULL: powers of two and the pool */
     const char *cp_price; /* "2:30,4:60": extra time per mille by width; NULL: 30 per doubling, 150 beyond a node */

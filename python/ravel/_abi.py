@@ -1080,7 +1080,7 @@ ravel_plan_options._fields_ = [
     ("objective", C.c_int32),
     ("cp_split", C.c_int32),
     ("cp_pool", C.c_int32),
-    ("cp_min", C.c_int32),
+    ("min_cp", C.c_int32),
     ("cp_widths", C.c_char_p),
     ("cp_price", C.c_char_p),
     ("cp_node", C.c_int32),

@@ -57,7 +57,8 @@ def _make_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_option
         options = _fresh_options(cost, keywords)
         if len(_made) >= 256:
             _made.clear()
-        _made[key] = bytes(options)
+        if "_texts" not in options.__dict__:  # a copy would not keep alive what the struct points at
+            _made[key] = bytes(options)
         return options
     except TypeError:  # something that cannot be hashed: the library has the sentence
         return _fresh_options(cost, keywords)

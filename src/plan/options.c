@@ -19,7 +19,7 @@ static const ravel_option table[] = {
      "hybrid context parallelism: ranks (dp * cp) that form groups of different widths in each micro-step; 0: off"},
     {"cp-widths", RAVEL_OPTION_STRING, AT(cp_widths), NULL, 0, 0, "LIST",
      "widths that groups may have, such as 1,2,4,8 [powers of two that divide the pool, and the pool]"},
-    {"min-cp", RAVEL_OPTION_I32, AT(cp_min), "1", 1, 0x1p12, NULL, "no group of the pool is narrower"},
+    {"min-cp", RAVEL_OPTION_I32, AT(min_cp), "1", 1, 0x1p12, NULL, "no group of the pool is narrower"},
     {"cp-price", RAVEL_OPTION_STRING, AT(cp_price), NULL, 0, 0, "LIST",
      "extra time per mille by width, such as 2:30,4:60 [30 per doubling, and 150 beyond a node]"},
     {"cp-node", RAVEL_OPTION_I32, AT(cp_node), "8", 1, 0x1p12, NULL, "ranks of a node, for the default price"},

@@ -44,7 +44,7 @@ static void draw_options(hybrid_case *c, ravel__rng *rng) {
     o->cp_split = one_in(rng, 2);
     o->cp_empty = one_in(rng, 2);
     o->cp_node = (int32_t)between(rng, 1, 16);
-    if (one_in(rng, 4)) o->cp_min = (int32_t)between(rng, 1, o->cp_pool);
+    if (one_in(rng, 4)) o->min_cp = (int32_t)between(rng, 1, o->cp_pool);
     if (one_in(rng, 4)) o->max_samples = between(rng, 1, 6);
     if (one_in(rng, 4)) o->multiple = (int32_t)between(rng, 1, 4);
     if (one_in(rng, 4)) o->min_micro_steps = between(rng, 0, 6);
@@ -89,7 +89,7 @@ static bool count_groups(const hybrid_case *c, const ravel_plan *plan, int *seen
         int taken[64] = {0};
         for (int64_t g = h->group_offsets[s]; ok && g < h->group_offsets[s + 1]; g++) {
             int64_t width = h->group_width[g], multiple = multiple_of(o, width), slots = 0;
-            ok = width >= o->cp_min && h->group_first[g] % width == 0 && h->group_first[g] + width <= h->pool;
+            ok = width >= o->min_cp && h->group_first[g] % width == 0 && h->group_first[g] + width <= h->pool;
             for (int64_t r = 0; ok && r < width; r++) ok = !taken[h->group_first[g] + r]++;
             for (int64_t i = h->group_sample_offsets[g]; i < h->group_sample_offsets[g + 1]; i++) {
                 slots += (c->lengths[plan->samples[i]] + multiple - 1) / multiple * multiple;
@@ -134,7 +134,7 @@ TEST(plan_hybrid_random_pools_keep_the_promises) {
         if (keeps_promises(&c)) continue;
         printf("    case %lld: %lld samples, pool %d, budget %lld, align %d, widths %s, min %d, effort %d\n",
                (long long)i, (long long)c.input.count, c.options.cp_pool, (long long)c.options.budget, c.options.align,
-               c.options.cp_widths ? c.options.cp_widths : "", c.options.cp_min, c.options.effort);
+               c.options.cp_widths ? c.options.cp_widths : "", c.options.min_cp, c.options.effort);
         CHECK(!"a random pool");
     }
 }

@@ -143,9 +143,9 @@ ravel_status ravel__widths_make(const ravel_plan_options *o, ravel__widths *w, r
     else
         default_widths(w);
     if (status) return status;
-    drop_narrow(o->cp_min, w);
+    drop_narrow(o->min_cp, w);
     if (!w->count)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "min-cp %d is above every width of the pool of %d", o->cp_min,
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "min-cp %d is above every width of the pool of %d", o->min_cp,
                                o->cp_pool);
     if (o->cp_price)
         status = read_prices(o->cp_price, w, err);
