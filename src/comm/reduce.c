@@ -18,7 +18,9 @@ enum {
     BLOCK = 512,             /* elements that are combined at a time, in cache */
     SHORT_BYTES = 32 * 1024, /* of all ranks together: one all-gather */
     ROUND_BYTES = 4 << 20,   /* of one round of a long one, at most */
-    ROUND_LEAST = 4096
+    ROUND_LEAST = 4096,
+    PIECE_USEFUL = 64 << 10, /* bytes of one message that are worth sending, with many ranks ... */
+    ROUND_MOST = 64 << 20    /* ... as long as a round stays below this */
 };
 
 /* ---- arithmetic ----------------------------------------------------------------------------------------- */
@@ -88,10 +90,13 @@ void ravel__reduce(int32_t dtype, int32_t reduce, const char *const *sources, in
 
 /* ---- composites ----------------------------------------------------------------------------------------- */
 
-/* Elements that each rank reduces in one round: no more than the transport takes in one message, and is worth the room. */
+/* Elements that each rank reduces in one round: no more than the transport takes in one message, and is worth the room;
+ * with many ranks, messages of useful size. */
 static int64_t piece_of(const ravel_comm *comm, int64_t each, int64_t longest) {
     int64_t bytes = comm->chunk_bytes < ROUND_BYTES ? comm->chunk_bytes : ROUND_BYTES;
+    int64_t useful = ROUND_MOST / comm->size < PIECE_USEFUL ? ROUND_MOST / comm->size : PIECE_USEFUL;
     int64_t piece = (bytes > ROUND_LEAST ? bytes : ROUND_LEAST) / each / comm->size;
+    if (comm->chunk_bytes >= ROUND_BYTES && piece < useful / each) piece = useful / each;
     if (piece > longest) piece = longest;
     return piece > 0 ? piece : 1;
 }
