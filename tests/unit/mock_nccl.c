@@ -52,6 +52,13 @@ void mock_nccl_reset(void) {
     memset(&mock_nccl, 0, sizeof mock_nccl);
 }
 
+void mock_nccl_break(int32_t stuck, int32_t broken) {
+    pthread_mutex_lock(&lock);
+    mock_nccl.stuck = stuck;
+    mock_nccl.broken = broken;
+    pthread_mutex_unlock(&lock);
+}
+
 static void violate(const char *what) {
     mock_nccl.violations++;
     fprintf(stderr, "    mock NCCL: %s\n", what);

@@ -17,5 +17,7 @@ typedef struct mock_nccl_state {
 extern mock_nccl_state mock_nccl;
 extern const ravel__nccl mock_nccl_table;
 void mock_nccl_reset(void);
+/* From now on, for all ranks; from any thread. */
+void mock_nccl_break(int32_t stuck, int32_t broken);
 
 #endif

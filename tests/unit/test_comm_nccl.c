@@ -66,8 +66,7 @@ static ravel_status expect_failure(ravel_comm *comm, void *user, ravel_error *er
     ravel_error seen = RAVEL_ERROR_INIT;
     ravel_status met = ravel_comm_barrier(comm, err); /* all have their communicators */
     if (met) return met;
-    if (job->seed == 1) mock_nccl.stuck = 1;
-    if (job->seed == 2) mock_nccl.broken = 5;
+    mock_nccl_break(job->seed == 1, job->seed == 2 ? 5 : 0);
     ravel_status status = sum_once(comm, NULL, &seen);
     ravel_status wanted = job->seed == 1 ? RAVEL_E_TIMEOUT : RAVEL_E_PEER_LOST;
     if (status != wanted && status != RAVEL_E_PEER_LOST)
