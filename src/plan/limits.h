@@ -40,6 +40,7 @@ typedef struct ravel__search_limits {
     X(START_PARTS, "start parts")           \
     X(START_MIXED, "start mixed")           \
     X(START_SHRUNK, "start shrunk")         \
+    X(ESTIMATE, "estimate of a spread")     \
     X(RANKS_FIRST, "ranks first")           \
     X(REDEAL, "redeal of micro-steps")      \
     X(PACK_METHODS, "methods for few bins") \
