@@ -217,7 +217,8 @@ bench: $(BENCH) all
 
 # SANITIZER="compute-sanitizer --tool memcheck" runs under a checker.
 test-gpu: $(BUILD)/ravel-gpu $(MODULES)
-	@$(SANITIZER) $(BUILD)/ravel-gpu $(FILTER)
+	@$(SANITIZER) $(BUILD)/ravel-gpu $(or $(FILTER),cuda_)
+	@$(if $(FILTER),,$(SANITIZER) $(BUILD)/ravel-gpu gpu_) # apart: its last test ends the process's CUDA context
 bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)
 	@$(BUILD)/ravel-bench-gpu --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
 

@@ -26,11 +26,11 @@ bool pair_open(pair *p, const train_limits *limits) {
     train_device_options options = {.threads = 1};
     memset(p, 0, sizeof *p);
     p->seed = check_seed();
-    if (train_kernels_find("cuda", &p->set[CUDA_SIDE], &err) ||
-        p->set[CUDA_SIDE]->open(&options, &p->device[CUDA_SIDE], &err)) {
-        check_skip(err.message);
-        return false;
-    }
+    ravel_status status = train_kernels_find("cuda", &p->set[CUDA_SIDE], &err);
+    if (!status) status = p->set[CUDA_SIDE]->open(&options, &p->device[CUDA_SIDE], &err);
+    if (status == RAVEL_E_UNSUPPORTED) check_skip(err.message);
+    if (status && status != RAVEL_E_UNSUPPORTED) check_fail(__FILE__, __LINE__, "%s", err.message);
+    if (status) return false;
     if (train_kernels_find("ref", &p->set[REF_SIDE], &err) ||
         p->set[REF_SIDE]->open(&options, &p->device[REF_SIDE], &err)) {
         check_fail(__FILE__, __LINE__, "%s", err.message);

@@ -13,11 +13,11 @@ static bool have_gpu(void) {
     const train_kernels *kernels;
     train_device *device;
     ravel_error err = RAVEL_ERROR_INIT;
-    if (train_kernels_find("cuda", &kernels, &err) ||
-        kernels->open(&(train_device_options){.threads = 1}, &device, &err)) {
-        check_skip(err.message);
-        return false;
-    }
+    ravel_status status = train_kernels_find("cuda", &kernels, &err);
+    if (!status) status = kernels->open(&(train_device_options){.threads = 1}, &device, &err);
+    if (status == RAVEL_E_UNSUPPORTED) check_skip(err.message);
+    if (status && status != RAVEL_E_UNSUPPORTED) check_fail(__FILE__, __LINE__, "%s", err.message);
+    if (status) return false;
     kernels->close(device);
     return true;
 }
