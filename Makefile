@@ -62,8 +62,9 @@ FUZZ   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 
 # One loadable module per MPI implementation: libravel itself links no MPI, and finds the right one when it is needed.
 MODULES := $(if $(HAVE_OPENMPI),$(BUILD)/libravel_openmpi.so) $(if $(HAVE_MPICH),$(BUILD)/libravel_mpich.so)
-# Likewise for CUDA: the device floor, NCCL, and the trainer's kernel set. Without nvcc there is none of them.
-ifdef HAVE_CUDA
+# Likewise for CUDA: the device floor, NCCL, and the trainer's kernel set. Without nvcc there is none of them, nor in builds
+# with host sanitizers, which do not look at device code.
+ifeq ($(if $(SAN),,$(HAVE_CUDA)),1)
 MODULES += $(if $(CUDA_SRC),$(BUILD)/libravel_cuda.so)
 MODULES += $(if $(HAVE_NCCL),$(if $(wildcard src/comm/nccl.c),$(BUILD)/libravel_nccl.so))
 MODULES += $(if $(and $(HAVE_CUBLASLT),$(HAVE_CUDNN),$(TRAIN_CUDA_SRC)),$(BUILD)/libravel_train_cuda.so)
