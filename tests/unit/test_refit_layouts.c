@@ -83,7 +83,7 @@ static ravel_status mapped_body(ravel_comm *comm, few_ranks *f, ravel_error *err
     static const int32_t map[] = {5, -1, 2};
     int32_t rank = ravel_comm_rank(comm);
     float all[6][4], stack[3][4];
-    char names[6][32];
+    char names[6][48];
     ravel_refit_tensor experts[6], fused = {.name = "layers.0.w2", .dtype = RAVEL_F32, .ndim = 2, .dims = {3, 4}};
     ravel_refit_rule rule = {.name = "layers.*.w2", .parts = "layers.*.experts.#.down", .stack = 3, .map = map};
     for (int e = 0; e < 6; e++) {
