@@ -264,17 +264,17 @@ static void *encode_much(void *user) {
     ravel_tokenizer *t = user;
     ravel_encoder *encoder = NULL;
     ravel__rng rng = ravel__rng_seed(7);
-    int64_t sum = 0;
+    uint64_t sum = 0; /* a hash: it wraps */
     if (ravel_encoder_create(t, NULL, &encoder, NULL)) return NULL;
     for (int round = 0; round < 300; round++) {
         char text[512];
         const ravel_encoding *e;
         size_t bytes = random_text(&rng, text, sizeof text);
         if (ravel_encoder_encode(encoder, text, bytes, 0, &e, NULL)) break;
-        for (int64_t i = 0; i < e->count; i++) sum = sum * 31 + e->ids[i];
+        for (int64_t i = 0; i < e->count; i++) sum = sum * 31 + (uint32_t)e->ids[i];
     }
     ravel_encoder_free(encoder);
-    return (void *)(intptr_t)sum;
+    return (void *)(uintptr_t)sum;
 }
 
 TEST(text_one_tokenizer_serves_many_threads) {
