@@ -19,6 +19,7 @@ struct fake_net {
     ravel__sink sink;
     fake_frame *first, **last;
     ravel__transfer *sends, *receives; /* linked through inside[0] */
+    ravel__transfer *taken;            /* sends whose bytes their receivers have; the owner's next poll ends them */
     int64_t frames;
     char *gone; /* [size] why a rank is lost, by the first letter: l(ost), r(eported) */
     uint64_t state;
@@ -60,9 +61,9 @@ static int fake_wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank
     pthread_mutex_lock(&w->lock);
     w->nets[o->rank] = n;
     w->nets_open++;
-    w->joined++;
+    __atomic_add_fetch(&w->joined, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&w->lock);
-    while (__atomic_load_n(&w->joined, __ATOMIC_RELAXED) < w->size) fake_sleep(NULL, 300000); /* the first meeting */
+    while (__atomic_load_n(&w->joined, __ATOMIC_ACQUIRE) < w->size) fake_sleep(NULL, 300000); /* the first meeting */
     *out = (ravel__net *)(void *)n, *rank = o->rank, *size = w->size;
     return 0;
 }
@@ -146,14 +147,21 @@ static int fake_cancel(ravel__net *net, ravel__transfer *t) {
     pthread_mutex_lock(&n->world->lock);
     take_out(&n->sends, t);
     take_out(&n->receives, t);
+    take_out(&n->taken, t);
     *t = (ravel__transfer){0};
     pthread_mutex_unlock(&n->world->lock);
     return 1;
 }
 
-/* The receiver copies, under the lock: nothing moves before both ends are there. */
+/* The receiver copies, under the lock: nothing moves before both ends are there. A transfer's state is its owner's, as
+ * on a real wire: it changes in the owner's poll. */
 static void move_transfers(fake_net *n) {
     fake_world *w = n->world;
+    for (ravel__transfer *s = n->taken, *next; s; s = next) {
+        next = s->inside[0];
+        s->state = RAVEL__TRANSFER_DONE;
+    }
+    n->taken = NULL;
     for (ravel__transfer *r = n->receives, *next; r && !w->stuck; r = next) {
         next = r->inside[0];
         fake_net *from = w->nets[r->peer];
@@ -165,7 +173,9 @@ static void move_transfers(fake_net *n) {
         w->transfer_bytes += r->bytes;
         take_out(&from->sends, s);
         take_out(&n->receives, r);
-        s->state = r->state = RAVEL__TRANSFER_DONE;
+        r->state = RAVEL__TRANSFER_DONE;
+        s->inside[0] = from->taken;
+        from->taken = s;
     }
 }
 
