@@ -7,6 +7,7 @@
 
 #include <ravel/slab.h>
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,6 +216,7 @@ BENCH(gpu_refit) {
     int64_t elements = list_sizes();
     if (!gpu_open(&g)) return;
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) return;
+    (void)fcntl(pair[0], F_SETFD, FD_CLOEXEC); /* else the generator holds this end open, and never sees its end */
     pid_t child = start_generator(pair[1]);
     (void)close(pair[1]);
     int good = run_rounds(&g, elements, pair[0], &best);
