@@ -35,28 +35,9 @@ class Queues:
         self.closed += 1
 
 
-class Gathers:
-    """N ranks in one process that can only all-gather."""
-
-    def __init__(self, rank, shared):
-        self.rank, self.size, self.shared = rank, shared["size"], shared
-
-    def allgatherv(self, send, recv, timeout):
-        self.shared["data"][self.rank] = bytes(send)
-        self.shared["barrier"].wait(timeout)
-        for into, data in zip(recv, self.shared["data"]):
-            into[:] = data
-        self.shared["barrier"].wait(timeout)
-
-
 def queues(count, **breaks):
     boxes = [{} for _ in range(count)]
     return [Queues(rank, boxes, breaks.get(f"rank{rank}")) for rank in range(count)]
-
-
-def gathers(count):
-    shared = {"size": count, "data": [b""] * count, "barrier": threading.Barrier(count)}
-    return [Gathers(rank, shared) for rank in range(count)]
 
 
 def on_threads(transports, work):
