@@ -61,7 +61,11 @@ typedef struct train_types {
 
 /* Element `index` of an array of `dtype`. */
 static inline void *train__at(const void *block, int32_t dtype, int64_t index) {
-    return block ? (char *)(uintptr_t)block + index * ravel_dtype_bytes(dtype) : NULL;
+    union { /* the caller says whether it may be written */
+        const void *given;
+        char *at;
+    } u = {block};
+    return block ? u.at + index * ravel_dtype_bytes(dtype) : NULL;
 }
 
 /* Who multiplies matrices in a CPU set. */
