@@ -156,6 +156,7 @@ static double copy_on(int cores, char *to, const char *from) {
     pthread_t threads[64];
     size_t total = (size_t)TENSORS * TENSOR_BYTES;
     double began = bench_seconds();
+    if (cores < 1) return 0;
     for (int i = 0; i < cores; i++) {
         size_t at = total / (size_t)cores * (size_t)i,
                end = i + 1 == cores ? total : total / (size_t)cores * (size_t)(i + 1);

@@ -61,7 +61,7 @@ static void fill_micro(micro_batch *b, int64_t *lengths, int32_t count, int64_t 
     int64_t total = 0, at = 0;
     qsort(lengths, (size_t)count, sizeof *lengths, longest_first);
     for (int32_t i = 0; i < count; i++) total += lengths[i];
-    b->tokens = malloc((size_t)total * sizeof *b->tokens);
+    b->tokens = malloc(((size_t)total + 1) * sizeof *b->tokens);
     b->cu_seqlens = malloc(((size_t)count + 1) * sizeof *b->cu_seqlens);
     for (int32_t i = 0; i < count; i++) {
         b->cu_seqlens[i] = (int32_t)at;
@@ -87,7 +87,7 @@ static ravel_status plan_micros(job *j, const mix *m, int64_t budget, int64_t vo
     j->micros = plan->bins;
     j->micro = calloc((size_t)j->micros, sizeof *j->micro);
     for (int64_t i = 0; i < j->micros; i++) {
-        int64_t lengths[MOST_SAMPLES];
+        int64_t lengths[MOST_SAMPLES] = {0};
         int32_t count = 0;
         for (int64_t k = plan->bin_offsets[i]; k < plan->bin_offsets[i + 1]; k++)
             lengths[count++] = m->lengths[plan->samples[k]];

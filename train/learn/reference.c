@@ -49,7 +49,7 @@ train_model *train_reference_model(train_reference *r) {
 ravel_status train_reference_bytes(const train_learner_options *options, const ravel_shape *shape, int64_t *bytes,
                                    ravel_error *err) {
     const train_kernels *kernels;
-    train_memory memory;
+    train_memory memory = {0};
     train_model_options model;
     model_options(options, &model);
     ravel_status status = train_kernels_find(options->model->kernels, &kernels, err);

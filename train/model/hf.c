@@ -202,7 +202,7 @@ static ravel_status write_index(const char *folder, const train_params *params, 
     FILE *f = fopen(path, "wb");
     if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
     (void)fprintf(f, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {",
-                  (long long)(params->parameters * ravel_dtype_bytes(dtype)));
+                  (long long)params->parameters * (long long)ravel_dtype_bytes(dtype));
     for (int64_t shard = 0; shard < shards; shard++) {
         shard_name(name, sizeof name, shard, shards);
         for (int64_t i = starts[shard]; i < starts[shard + 1]; i++, before = ",")

@@ -17,7 +17,11 @@ void *train__staging_take(train__staging *s, int64_t count, size_t each, const v
     char *host = train__cut_take(&s->cut, count, each);
     char *device = (char *)s->block[s->turn] + (host - s->cut.base);
     TRAIN_ASSERT(s->cut.used <= s->bytes);
-    memcpy((void *)(uintptr_t)there, &device, sizeof device);
+    union { /* the address of the caller's pointer, whatever it points to */
+        const void *given;
+        void *to;
+    } place = {there};
+    memcpy(place.to, &device, sizeof device);
     return host;
 }
 

@@ -125,6 +125,7 @@ static ravel_status receive_all(int fd, buffer *b, double deadline, const char *
 
 /* Moves the body to the front; E_CALLBACK where the status line is not 200. */
 static ravel_status take_body(buffer *b, const char *url, ravel_error *err) {
+    if (!b->data) return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: it closed the connection without an answer", url);
     b->data[b->used] = '\0';
     char *body = strstr(b->data, "\r\n\r\n"), *code = strchr(b->data, ' ');
     if (!body || strncmp(b->data, "HTTP/1.", 7) != 0 || !code)
@@ -140,7 +141,7 @@ static ravel_status take_body(buffer *b, const char *url, ravel_error *err) {
 
 ravel_status train_http_post(const char *url, const char *body, size_t bytes, double seconds, char **answer,
                              size_t *answer_bytes, ravel_error *err) {
-    place p;
+    place p = {0};
     char head[2048];
     int fd = -1;
     buffer b = {0};

@@ -247,7 +247,11 @@ ravel_status train_data_check(const train_data_rules *rules, ravel_comm *comm, c
     ravel_status status = parts ? check_part(&c, comm, progress, err)
                                 : train__no_memory(err, ((size_t)ranks + 1) * sizeof *parts, "checking data");
     status = ravel_agree(comm, status, err);
-    if (!status) status = ravel_comm_allgather(comm, own, parts, sizeof *own, RAVEL_U8, err);
+    if (status || !parts) { /* agreed: without memory here, nobody goes on */
+        free(parts);
+        return status;
+    }
+    status = ravel_comm_allgather(comm, own, parts, sizeof *own, RAVEL_U8, err);
     for (int32_t r = 1; r < ranks && !status; r++) {
         add_found(&parts[0].found, &parts[r].found);
         train_problems_merge(&parts[0].problems, &parts[r].problems);

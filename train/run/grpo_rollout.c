@@ -213,7 +213,7 @@ static void show_sample(train__grpo *g) {
         line, sizeof line, "{\"step\": %lld, \"reward\": %.9g, \"prompt\": ", (long long)g->run.state.step, r->reward);
     used += ravel_json_quote(prompt, p, line + used, sizeof line - used);
     used += (size_t)snprintf(line + used, sizeof line - used, ", \"response\": ");
-    used += ravel_json_quote(answer, a, line + used, sizeof line - used);
+    (void)ravel_json_quote(answer, a, line + used, sizeof line - used);
     FILE *f = train_path_join(path, g->run.folder, "samples.jsonl", NULL) ? NULL : fopen(path, "a");
     if (f) {
         (void)fprintf(f, "%s}\n", line);

@@ -85,9 +85,11 @@ static ravel_status read_row(void *user, int64_t row, ravel_collector *collector
     const ravel_samples *samples;
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = borrow(p, &w, &why);
-    if (!status) status = ravel_reader_read(w->reader, &row, 1, &samples, &why);
-    if (!status) status = join_pair(p, w, row, samples, collector, &why);
-    if (w) give_back(p, w);
+    if (!status && w) {
+        status = ravel_reader_read(w->reader, &row, 1, &samples, &why);
+        if (!status) status = join_pair(p, w, row, samples, collector, &why);
+        give_back(p, w);
+    }
     return status ? ravel_error_set(err, status, "%s", why.message) : RAVEL_OK;
 }
 

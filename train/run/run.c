@@ -111,7 +111,7 @@ static ravel_status note_run(const char *path, const char *name, void *user, rav
     (void)err;
     if (n->count == 64 || strlen(name) >= sizeof n->names[0]) return RAVEL_OK;
     if (train_path_join(config, path, "config.json", NULL) || !train_path_exists(config)) return RAVEL_OK;
-    n->list[n->count] = strcpy(n->names[n->count], name);
+    n->list[n->count] = memcpy(n->names[n->count], name, strlen(name) + 1);
     n->count++;
     return RAVEL_OK;
 }

@@ -49,6 +49,7 @@ void REF(softmax_combine)(train_device *d, const train_softmax *x) {
             mean += share * (part[2 * x->rows] + off * part[x->rows]);
             target = fmax(target, part[3 * x->rows] + off);
         }
+        if (sum == 0) continue; /* no part at all; there is always one */
         x->lse[r] = (train_real)(top + log(sum));
         x->logprob[r] = (train_real)(target - log(sum));
         if (x->entropy) x->entropy[r] = (train_real)(log(sum) - mean / sum);
