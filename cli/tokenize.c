@@ -67,8 +67,9 @@ static ravel_status put_list(printing *p, const char *before, const char *betwee
                              const uint8_t *mask, int64_t count, ravel_error *err) {
     char number[32];
     ravel_status status = put(p, before, err);
+    if (!ids && !mask) return status;
     for (int64_t i = 0; i < count && !status; i++) {
-        (void)snprintf(number, sizeof number, "%s%d", i ? between : "", ids ? ids[i] : mask[i]);
+        (void)snprintf(number, sizeof number, "%s%d", i ? between : "", ids ? ids[i] : mask ? mask[i] : 0);
         status = put(p, number, err);
     }
     return status;

@@ -114,10 +114,10 @@ void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, i
                 net->peers[r] = (tcp_peer){.net = net, .rank = r};
 }
 
-int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *bytes, int32_t count) {
-    tcp_hello hello;
+int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *hello, int32_t bytes) {
+    tcp_hello read;
     if (net->rank != 0) return 1; /* connected to rank 0: the table comes */
-    return ravel__tcp_read_hello(bytes, count, &hello) && take_arrival(net, link, &hello);
+    return ravel__tcp_read_hello(hello, bytes, &read) && take_arrival(net, link, &read);
 }
 
 void ravel__tcp_meet_down(ravel__net *net, ravel__link *link, const char *why) {

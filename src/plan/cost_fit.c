@@ -13,7 +13,7 @@ enum { UNKNOWNS = 3 };
 /* Gauss with pivots over the unknowns of `mask`; 0 where they cannot be told apart. */
 static int solve(const double a[UNKNOWNS][UNKNOWNS + 1], int mask, double *x) {
     double m[UNKNOWNS][UNKNOWNS + 1];
-    int at[UNKNOWNS], n = 0;
+    int at[UNKNOWNS] = {0}, n = 0;
     for (int i = 0; i < UNKNOWNS; i++) {
         x[i] = 0;
         if (mask >> i & 1) at[n++] = i;

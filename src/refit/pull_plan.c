@@ -181,7 +181,7 @@ static ravel_status take_group(planner *p, const group *g, cover *c, const char 
         }
         next_count += ravel__box_without(&c->rest[i], &g->box, next + next_count);
     }
-    memcpy(c->rest, next, (size_t)next_count * sizeof *next);
+    if (next_count > 0) memcpy(c->rest, next, (size_t)next_count * sizeof *next);
     c->rest_count = next_count;
     return RAVEL_OK;
 }

@@ -140,7 +140,7 @@ static void mask_answers(const ravel_encoding *e, const ravel__answer *answers, 
 
 /* The conversation that was read, as text; what is learnt are the answers from `first_answer` on. */
 static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer, int train_on) {
-    const ravel_encoding *e;
+    const ravel_encoding *e = NULL;
     ravel__script *s = &r->script;
     if (!r->format)
         return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED,
@@ -148,7 +148,7 @@ static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer
     ravel_status status =
         ravel__chat_write(r->format, r->tokenizer, r->messages.at, r->message_count, 0, s, r->allocator, r->err);
     if (!status) status = ravel_encoder_encode(r->encoder, s->text.at, s->bytes, 0, &e, r->err);
-    if (!status) status = reserve_part(r, part, e->count);
+    if (!status && e) status = reserve_part(r, part, e->count);
     if (status) return status;
     if (s->answer_count <= first_answer && train_on != RAVEL_TRAIN_ON_ALL)
         return ravel_error_set(r->err, RAVEL_E_DATA, "the conversation has no answer (role assistant) to learn from");
@@ -166,7 +166,7 @@ static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer
  * all of it where there is one. */
 static ravel_status encode_texts(ravel_rows *r, int part, node *first, node *second, int end) {
     const ravel_tokenizer *t = r->tokenizer;
-    const ravel_encoding *e;
+    const ravel_encoding *e = NULL;
     r->script.bytes = 0;
     ravel_status status =
         ravel__script_put(&r->script, first ? first->as.string : "", first ? first->bytes : 0, r->allocator, r->err);
@@ -376,7 +376,7 @@ static ravel_status read_prompt(ravel_rows *r) {
 
 ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel_json_node *object,
                                const ravel_row **row, ravel_error *err) {
-    const ravel_encoding *e;
+    const ravel_encoding *e = NULL;
     ravel_status status = begin(r, doc, object, err);
     if (!status && !r->format && is_text(member(r, "prompt"))) {
         status = encode_texts(r, 0, member(r, "prompt"), NULL, 0);
@@ -395,7 +395,7 @@ ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel
                                "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE);
     status = ravel__chat_write(r->format, r->tokenizer, messages, r->message_count, 1, &r->script, r->allocator, err);
     if (!status) status = ravel_encoder_encode(r->encoder, r->script.text.at, r->script.bytes, 0, &e, err);
-    if (!status) status = reserve_part(r, 0, e->count);
+    if (!status && e) status = reserve_part(r, 0, e->count);
     if (status) return status;
     memcpy(r->tokens[0].at, e->ids, (size_t)e->count * sizeof *e->ids);
     memset(r->masks[0].at, 0, (size_t)e->count);

@@ -41,7 +41,9 @@ until grep -q '^version 1 ' "$dir/trainer" || [ $waited = 200 ]; do sleep 0.05; 
 number=0
 while [ $number -lt "$kills" ]; do
     number=$((number + 1))
-    pull --updates 0 >"$dir/generator.$number" 2>&1 &
+    # exec: the process that is killed is the generator, not a shell around it
+    (exec "$BUILD/ravel" refit --pull "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 --updates 0) \
+        >"$dir/generator.$number" 2>&1 &
     generator=$!
     sleep "0.$(od -An -N2 -tu2 /dev/urandom | awk '{ printf "%03d", $1 % 400 + 20 }')"
     kill -9 $generator
