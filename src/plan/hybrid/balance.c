@@ -143,7 +143,7 @@ static void apply(const trades *t, side *x, side *y, const trade *best) {
 static int32_t next_partner(const side *sides, int32_t count, int32_t slowest, int64_t after, int32_t after_index) {
     int32_t best = -1;
     for (int32_t g = 0; g < count; g++) {
-        if (g == slowest || sides[g].time < after || (sides[g].time == after && g <= after_index)) continue;
+        if (g == slowest || sides[g].time < after || (g <= after_index && sides[g].time == after)) continue;
         if (best < 0 || sides[g].time < sides[best].time) best = g;
     }
     return best;
