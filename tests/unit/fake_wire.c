@@ -207,9 +207,14 @@ static int fake_poll(ravel__net *net, char *why) {
         free(f);
         pthread_mutex_lock(&w->lock);
     }
+    for (int32_t r = 0; r < w->size; r++) {
+        if (n->gone[r] != 'l') continue;
+        n->gone[r] = 'r';
+        pthread_mutex_unlock(&w->lock);
+        n->sink.lost(n->sink.user, r, "the cable is out");
+        pthread_mutex_lock(&w->lock);
+    }
     pthread_mutex_unlock(&w->lock);
-    for (int32_t r = 0; r < w->size; r++)
-        if (n->gone[r] == 'l') n->gone[r] = 'r', n->sink.lost(n->sink.user, r, "the cable is out");
     return 0;
 }
 

@@ -125,7 +125,7 @@ TEST(comm_frames_with_one_bit_changed_are_refused) {
 
 /* ---- two ends ------------------------------------------------------------------------------------------- */
 
-enum { KEPT = 512 };
+enum { ROOMS = 16 };
 
 typedef struct end {
     ravel__hub *hub;
@@ -134,7 +134,7 @@ typedef struct end {
     int64_t messages;
     uint64_t next_id;
     char why[700], hello[64];
-    void *room;
+    void *rooms[ROOMS]; /* bodies that have begun to arrive; a link that breaks leaves its own here until the end */
 } end;
 
 static uint8_t byte_of(uint64_t id, int64_t i) {
@@ -149,8 +149,15 @@ static int on_up(void *user, ravel__link *link, const void *hello, int32_t bytes
     return !e->refuses;
 }
 static void *on_place(void *user, ravel__link *link, const ravel__message *head) {
-    (void)user, (void)link;
-    return head->kind == 9 ? NULL : malloc((size_t)head->bytes);
+    end *e = user;
+    (void)link;
+    for (int i = 0; i < ROOMS && head->kind != 9; i++)
+        if (!e->rooms[i]) return e->rooms[i] = malloc((size_t)head->bytes);
+    return NULL;
+}
+static void give_room_back(end *e, const void *body) {
+    for (int i = 0; i < ROOMS; i++)
+        if (body && e->rooms[i] == body) free(e->rooms[i]), e->rooms[i] = NULL;
 }
 static void on_message(void *user, ravel__link *link, const ravel__message *head, void *body) {
     end *e = user;
@@ -159,7 +166,7 @@ static void on_message(void *user, ravel__link *link, const ravel__message *head
     e->messages++;
     e->wrong += head->id != e->next_id++;
     for (int64_t i = 0; bytes && i < head->bytes; i++) e->wrong += bytes[i] != byte_of(head->id, i);
-    free(body);
+    give_room_back(e, body);
 }
 static void on_sent(void *user, ravel__link *link, void *token) {
     (void)link;
@@ -208,6 +215,7 @@ static int connect_ends(end *server, end *client, const char *listen) {
 static void close_ends(end *server, end *client) {
     ravel__hub_free(client->hub);
     ravel__hub_free(server->hub);
+    for (int i = 0; i < ROOMS; i++) free(client->rooms[i]), free(server->rooms[i]);
 }
 
 static void send_some(end *e, ravel__rng *rng, uint64_t id) {
