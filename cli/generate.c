@@ -214,6 +214,7 @@ static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_erro
 /* As a row {"prompt": ..}, which a chat format makes a user's turn, or as plain text. */
 static ravel_status encode_prompt(job *j, const int32_t **tokens, int64_t *count, ravel_error *err) {
     const char *prompt = j->o->prompt;
+    if (!prompt) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --prompt or --data");
     size_t bytes = strlen(prompt), room = 6 * bytes + 32;
     if (j->o->raw) return train_text_encode(j->text, prompt, bytes, tokens, count, err);
     char *line = malloc(room);
@@ -292,11 +293,11 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     train_sampler_options options = {
         .model = &j->choice, .slots = train__min(o->slots, *rows * o->samples), .slot_tokens = longest + o->max_tokens};
     if (!status) status = train_sampler_open(&options, &j->sampler, err);
+    if (status) return status;
     j->block = train__min(*rows, train__max(1, 8 * o->slots / o->samples));
     j->requests = calloc((size_t)j->block, sizeof *j->requests);
     j->answers = calloc((size_t)j->block * (size_t)o->samples, sizeof *j->answers);
-    if (!status && (!j->requests || !j->answers)) status = train__no_memory(err, (size_t)j->block, "requests");
-    return status;
+    return j->requests && j->answers ? RAVEL_OK : train__no_memory(err, (size_t)j->block, "requests");
 }
 
 static void close_job(job *j) {

@@ -70,11 +70,13 @@ static ravel_status read_rows(FILE *file, const char *path, ravel_cost_sample **
         if (*count == most) {
             most = most ? 2 * most : 256;
             ravel_cost_sample *grown = realloc(*samples, (size_t)most * sizeof *grown);
-            if (!grown)
+            if (!grown) {
                 status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for %lld measurements", (long long)most);
-            if (grown) *samples = grown;
+                break;
+            }
+            *samples = grown;
         }
-        if (!status) status = ravel_json_parse(line, (size_t)bytes, NULL, &doc, err);
+        status = ravel_json_parse(line, (size_t)bytes, NULL, &doc, err);
         if (!status) status = read_row(doc, path, number_of_line, &(*samples)[*count], err);
         if (!status) ++*count;
     }

@@ -63,13 +63,13 @@ static ravel_status put(printing *p, const char *text, ravel_error *err) {
     return cli_output_write(&p->output, text, strlen(text), err);
 }
 
+/* ids[count], or mask[count] where there are no ids. */
 static ravel_status put_list(printing *p, const char *before, const char *between, const int32_t *ids,
                              const uint8_t *mask, int64_t count, ravel_error *err) {
     char number[32];
     ravel_status status = put(p, before, err);
-    if (!ids && !mask) return status;
-    for (int64_t i = 0; i < count && !status; i++) {
-        (void)snprintf(number, sizeof number, "%s%d", i ? between : "", ids ? ids[i] : mask ? mask[i] : 0);
+    for (int64_t i = 0; (ids || mask) && i < count && !status; i++) {
+        (void)snprintf(number, sizeof number, "%s%d", i ? between : "", ids ? ids[i] : mask[i]);
         status = put(p, number, err);
     }
     return status;
@@ -128,9 +128,10 @@ static ravel_status decode(const text_reader *reader, const tokenize_options *o,
     if (!ids) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
     ravel_status status = parse_ids(o->text, ids, &count, err);
     size_t bytes = status ? 0 : ravel_tokenizer_decode(t, ids, count, 0, NULL, 0);
-    char *text = status ? NULL : malloc(bytes + 2);
-    if (!status && !text) status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
-    if (!status) {
+    char *text = malloc(bytes + 2);
+    if (!text) {
+        status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
+    } else if (!status) {
         (void)ravel_tokenizer_decode(t, ids, count, 0, text, bytes + 1);
         text[bytes] = '\n';
         status = cli_output_write(&p->output, text, bytes + 1, err);

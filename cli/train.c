@@ -256,7 +256,7 @@ static void print_resume(FILE *out, const job *j) {
     (void)fprintf(out, "ravel train %s --run ", train_kind_name(j->kind));
     print_word(out, s->folder);
     (void)fprintf(out, " --resume");
-    if (s->steps >= s->planned) (void)fprintf(out, " --steps %lld", (long long)(2 * s->steps));
+    if (s->steps >= s->planned) (void)fprintf(out, " --steps %lld", 2 * (long long)s->steps);
     (void)fprintf(out, "\n");
 }
 

@@ -179,7 +179,7 @@ RAVEL_API ravel_option_table ravel_plan_option_table(void);
 RAVEL_API int32_t ravel_plan_align(const ravel_plan_options *options);
 
 /* The slot of a sample on a group of `width` ranks of a hybrid plan: its length rounded up to what cp_split, cp_tp and
- * align ask for. Width 0: on a bin of a plan that is not hybrid. */
+ * align ask for. Width 0: on a bin of a plan that is not hybrid. 0 where ravel_plan_align is 0. */
 RAVEL_API int64_t ravel_plan_slot(const ravel_plan_options *options, int64_t length, int32_t width);
 
 /* "24576:1", "24576:1:OVERHEAD", or "tokens" (1:0). Model files go through ravel_shape_read and ravel_cost_from_shape.

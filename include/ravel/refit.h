@@ -153,7 +153,8 @@ RAVEL_API void ravel_refit_tensor_chunk(ravel_refit_tensor *tensor, int32_t dim,
  * parts of the padded dimension; its memory stays as it is, and what of it is padding is neither sent nor written. */
 RAVEL_API void ravel_refit_tensor_padded(ravel_refit_tensor *tensor, int32_t dim, int64_t real, int32_t parts,
                                          int32_t index);
-/* The piece lies with its first two dimensions exchanged in memory: [columns][rows]. After the cut. */
+/* The piece lies with its first two dimensions exchanged in memory: [columns][rows]. After the cut. A tensor of
+ * fewer than two dimensions stays as it is. */
 RAVEL_API void ravel_refit_tensor_transposed(ravel_refit_tensor *tensor);
 /* Elements of the piece that the rank has. */
 RAVEL_API int64_t ravel_refit_tensor_elements(const ravel_refit_tensor *tensor);

@@ -125,7 +125,7 @@ ravel_status ravel_parse_size(const char *text, int64_t *value, ravel_error *err
 }
 
 static ravel_status parse_u64(const char *text, uint64_t *value, ravel_error *err) {
-    int64_t size;
+    int64_t size = -1;
     if (ravel_parse_size(text, &size, NULL) == RAVEL_OK && size >= 0) {
         *value = (uint64_t)size;
         return RAVEL_OK;

@@ -74,7 +74,7 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
         *skip -= bytes;
         return count;
     }
-    list[count] = (struct iovec){(char *)(uintptr_t)at + *skip, (size_t)(bytes - *skip)};
+    list[count] = (struct iovec){(char *)at + *skip, (size_t)(bytes - *skip)};
     *skip = 0;
     return count + 1;
 }
@@ -92,7 +92,7 @@ static int add_frame(struct iovec *list, int count, link_out *o, int *whole) {
 
 /* `bytes` have gone: frames that are over leave the queue. */
 static void advance(ravel__link *link, int64_t bytes) {
-    while (bytes > 0) {
+    while (bytes > 0 && link->first) {
         link_out *o = link->first;
         int64_t left = o->head_bytes + o->bytes + o->sum_bytes - o->done, part = bytes < left ? bytes : left;
         o->done += part;

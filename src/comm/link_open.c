@@ -87,7 +87,7 @@ ravel_status ravel__hub_listen(ravel__hub *hub, const char *list, ravel_error *e
 
 static void set_options(ravel__link *link) {
     int one = 1, idle = (int)(link->hub->options.keepalive / 2), each = idle / 3;
-    struct sockaddr_storage at;
+    struct sockaddr_storage at = {0};
     socklen_t bytes = sizeof at;
     link->is_tcp = getsockname(link->fd, (struct sockaddr *)&at, &bytes) == 0 && at.ss_family != AF_UNIX;
     if (!link->is_tcp) return;

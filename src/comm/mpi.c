@@ -234,7 +234,7 @@ static int begin_transfer(ravel__net *net, ravel__transfer *t, int sends) {
     *m = (moving){net->moving, t, 0, sends};
     net->moving = m;
     t->state = RAVEL__TRANSFER_RUNS;
-    t->inside[0] = m;
+    t->inside = m;
     for (int64_t at = 0; at < t->bytes; at += net->chunk, m->count++) {
         int part = (int)(t->bytes - at < net->chunk ? t->bytes - at : net->chunk);
         char *piece = (char *)t->data + at;
@@ -262,7 +262,7 @@ static void forget(ravel__net *net, moving *m) {
 }
 
 static int wire_cancel(ravel__net *net, ravel__transfer *t) {
-    moving *m = t->inside[0];
+    moving *m = t->inside;
     int flag = 0;
     if (t->state != RAVEL__TRANSFER_RUNS) return 1;
     for (int i = 0; i < m->count && !m->sends; i++)

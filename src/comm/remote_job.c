@@ -76,7 +76,7 @@ static void post_at(remote_rank *me, remote_job *j, remote_parcel *p, int sends,
                     int64_t bytes, uint32_t tag, uint32_t note) {
     RAVEL_ASSERT(ravel__match_done(p) && member >= 0 && member < me->comm->size && bytes >= 0);
     p->port = me, p->sends = sends, p->member = member, p->tag = tag, p->note = note;
-    p->data = (char *)(uintptr_t)data, p->bytes = bytes;
+    p->data = (char *)data, p->bytes = bytes;
     int code = ravel__match_begin(p);
     (void)j;
     if (code) ravel__remote_fail_code(me, code, sends ? "a send" : "a receive", "it could not begin");
@@ -235,8 +235,8 @@ static int step_ring(remote_rank *me, remote_job *j) {
 static char *piece_of(const remote_job *j, int sends, int32_t r, int64_t *bytes) {
     const ravel__op *op = &j->request->op;
     *bytes = j->phase == SIZES ? (int64_t)sizeof(int64_t) : sends ? op->send_sizes[r] : op->recv_sizes[r];
-    if (j->phase == SIZES) return sends ? (char *)(uintptr_t)&op->send_sizes[r] : (char *)&j->sizes[r];
-    return sends ? (char *)(uintptr_t)op->send + op->send_offsets[r] : op->recv + op->recv_offsets[r];
+    if (j->phase == SIZES) return sends ? (char *)&op->send_sizes[r] : (char *)&j->sizes[r];
+    return sends ? (char *)op->send + op->send_offsets[r] : op->recv + op->recv_offsets[r];
 }
 
 /* Begins the next pieces, in all parcels of this direction that are free. */

@@ -49,7 +49,7 @@ void ravel__match_free(remote_world *w) {
     for (int i = 0; i < REMOTE_WORLD_BUCKETS; i++) free_strays(&w->strays[i]);
     ravel__release(NULL, w->credits, 2 * n * sizeof *w->credits);
     ravel__release(NULL, w->contact, 2 * n);
-    ravel__release(NULL, w->slots, (size_t)w->slot_room * sizeof *w->slots);
+    ravel__release(NULL, w->slots, (size_t)w->slot_room * sizeof(void *));
 }
 
 remote_rank *ravel__match_find(const remote_world *w, uint64_t id) {
@@ -78,8 +78,8 @@ static uint32_t bucket_of(int32_t peer, uint32_t tag) {
 static int grow_slots(remote_world *w) {
     int32_t room = w->slot_room ? 2 * w->slot_room : 64;
     if (room > SLOTS_MOST) return 0;
-    remote_parcel **slots =
-        ravel__resize(NULL, w->slots, (size_t)w->slot_room * sizeof *slots, (size_t)room * sizeof *slots);
+    size_t before = (size_t)w->slot_room * sizeof(void *), after = (size_t)room * sizeof(void *);
+    remote_parcel **slots = ravel__resize(NULL, w->slots, before, after);
     if (!slots) return 0;
     for (int32_t i = w->slot_room; i < room; i++) slots[i] = NULL;
     w->slots = slots;
@@ -277,7 +277,8 @@ int ravel__match_begin(remote_parcel *p) {
 }
 
 int ravel__match_done(remote_parcel *p) {
-    const remote_world *w = p->port ? p->port->world : NULL;
+    if (!p->port) return 1; /* has not begun */
+    const remote_world *w = p->port->world;
     if (p->state == PARCEL_SENT && w->wire->gone(w->net, p->peer) >= p->ticket) p->state = PARCEL_DONE;
     if (p->state == PARCEL_MOVES && p->transfer.state == RAVEL__TRANSFER_DONE) {
         free_slot(p->port->world, p);
@@ -293,8 +294,8 @@ int ravel__match_is_hopeless(const remote_parcel *p) {
 }
 
 int ravel__match_cancel(remote_parcel *p) {
-    remote_world *w = p->port ? p->port->world : NULL;
-    if (ravel__match_done(p)) return 1;
+    if (!p->port || ravel__match_done(p)) return 1;
+    remote_world *w = p->port->world;
     if (p->state == PARCEL_SENT) {
         p->state = PARCEL_IDLE; /* the wire has a copy */
     } else if (p->state == PARCEL_POSTED) {

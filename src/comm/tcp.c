@@ -148,7 +148,7 @@ static int on_up(void *user, ravel__link *link, const void *bytes, int32_t count
 
 static ravel__transfer **find_receive(tcp_peer *p, uint32_t token) {
     ravel__transfer **link = &p->receives;
-    while (*link && (*link)->token != token) link = (ravel__transfer **)(void *)&(*link)->inside[0];
+    while (*link && (*link)->token != token) link = (ravel__transfer **)(void *)&(*link)->inside;
     return link;
 }
 
@@ -162,17 +162,17 @@ static void *on_place(void *user, ravel__link *link, const ravel__message *head)
     if (head->kind != TCP_DATA || !p) return NULL;
     ravel__transfer *t = *find_receive(p, (uint32_t)(head->id >> 32));
     int64_t at = (int64_t)(uint32_t)head->id * TCP_PIECE;
-    if (!t || at != (int64_t)(intptr_t)t->inside[1] || head->bytes > t->bytes - at) return NULL;
+    if (!t || at != t->moved || head->bytes > t->bytes - at) return NULL;
     return (char *)t->data + at;
 }
 
 static void take_data(tcp_peer *p, const ravel__message *head) {
     ravel__transfer **link = find_receive(p, (uint32_t)(head->id >> 32)), *t = *link;
     if (!t) return;
-    int64_t got = (int64_t)(intptr_t)t->inside[1] + head->bytes;
-    t->inside[1] = (void *)(intptr_t)got;
+    int64_t got = t->moved + head->bytes;
+    t->moved = got;
     if (got < t->bytes) return;
-    *link = t->inside[0];
+    *link = t->inside;
     t->state = RAVEL__TRANSFER_DONE;
 }
 
@@ -195,7 +195,7 @@ static void on_message(void *user, ravel__link *link, const ravel__message *head
 /* ---- transfers ------------------------------------------------------------------------------------------ */
 
 static int next_piece(tcp_peer *p, ravel__transfer *t) {
-    int64_t at = (int64_t)(intptr_t)t->inside[1];
+    int64_t at = t->moved;
     ravel__message head = {TCP_DATA, (uint64_t)t->token << 32 | (uint64_t)(at / TCP_PIECE), t->bytes - at};
     if (head.bytes > TCP_PIECE) head.bytes = TCP_PIECE;
     p->given++;
@@ -207,8 +207,8 @@ static void on_sent(void *user, ravel__link *link, void *token) {
     tcp_peer *p = ravel__link_owner(link);
     ravel__transfer *t = token;
     if (token == user || !p) return; /* the hellos of the table */
-    int64_t at = (int64_t)(intptr_t)t->inside[1] + TCP_PIECE;
-    t->inside[1] = (void *)(intptr_t)at;
+    int64_t at = t->moved + TCP_PIECE;
+    t->moved = at;
     if (at >= t->bytes)
         t->state = RAVEL__TRANSFER_DONE;
     else
@@ -218,15 +218,15 @@ static void on_sent(void *user, ravel__link *link, void *token) {
 static int wire_send(ravel__net *net, ravel__transfer *t) {
     tcp_peer *p = &net->peers[t->peer];
     t->state = RAVEL__TRANSFER_RUNS;
-    t->inside[0] = t->inside[1] = NULL;
+    t->inside = NULL, t->moved = 0;
     return p->lost || !p->out_is_up ? 0 : next_piece(p, t);
 }
 
 static int wire_recv(ravel__net *net, ravel__transfer *t) {
     tcp_peer *p = &net->peers[t->peer];
     t->state = RAVEL__TRANSFER_RUNS;
-    t->inside[0] = p->receives;
-    t->inside[1] = NULL;
+    t->inside = p->receives;
+    t->moved = 0;
     p->receives = t;
     return 0;
 }
@@ -234,11 +234,11 @@ static int wire_recv(ravel__net *net, ravel__transfer *t) {
 static int wire_cancel(ravel__net *net, ravel__transfer *t) {
     tcp_peer *p = &net->peers[t->peer];
     ravel__transfer **link = &p->receives;
-    while (*link && *link != t) link = (ravel__transfer **)(void *)&(*link)->inside[0];
+    while (*link && *link != t) link = (ravel__transfer **)(void *)&(*link)->inside;
     if (*link) {
-        *link = t->inside[0];
+        *link = t->inside;
         for (int i = 0; i < 2; i++)
-            if (p->links[i]) ravel__link_forget(p->links[i], (char *)t->data + (intptr_t)t->inside[1]);
+            if (p->links[i]) ravel__link_forget(p->links[i], (char *)t->data + t->moved);
     } else if (t->state == RAVEL__TRANSFER_RUNS && p->out) {
         (void)ravel__link_detach(p->out, t);
     }
@@ -319,7 +319,7 @@ static void free_net(ravel__net *net) {
     for (size_t r = 0; net->peers && r < n; r++) free_waiting(&net->peers[r].waiting);
     ravel__release(NULL, net->peers, n * sizeof *net->peers);
     ravel__release(NULL, net->hellos, n * sizeof *net->hellos);
-    ravel__release(NULL, net->arrivals, 2 * n * sizeof *net->arrivals);
+    ravel__release(NULL, net->arrivals, 2 * n * sizeof(void *));
     ravel__release(NULL, net->loose_hellos, n * sizeof *net->loose_hellos);
     ravel__release(NULL, net, sizeof *net);
 }
@@ -359,7 +359,7 @@ static ravel__net *new_net(const ravel__wire_open *how, const ravel__launch *lau
     net->machine = ravel__machine_number();
     net->peers = ravel__calloc(NULL, n, sizeof *net->peers);
     net->hellos = ravel__calloc(NULL, n, sizeof *net->hellos);
-    net->arrivals = ravel__calloc(NULL, 2 * n, sizeof *net->arrivals);
+    net->arrivals = ravel__calloc(NULL, 2 * n, sizeof(void *));
     net->loose_hellos = ravel__calloc(NULL, n, sizeof *net->loose_hellos);
     if (!net->peers || !net->hellos || !net->arrivals || !net->loose_hellos) {
         free_net(net);

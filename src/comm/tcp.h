@@ -27,7 +27,7 @@ typedef struct tcp_peer {
     int64_t dying_ns; /* one of two links is down; what the other holds is read first. 0: no */
     tcp_waiting *waiting;
     int64_t given, waiting_count; /* frames and pieces so far; in the list */
-    ravel__transfer *receives;    /* linked through inside[0]; inside[1]: the bytes that have come */
+    ravel__transfer *receives;    /* linked through `inside`; `moved`: the bytes that have come */
 } tcp_peer;
 
 typedef enum tcp_state { TCP_MEETS, TCP_RUNS, TCP_CLOSES } tcp_state;

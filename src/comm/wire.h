@@ -47,7 +47,8 @@ typedef struct ravel__transfer {
     int32_t spare;
     void *data;
     int64_t bytes;
-    void *inside[2]; /* the wire's */
+    void *inside;  /* the wire's */
+    int64_t moved; /* the wire's: bytes sent or received so far */
 } ravel__transfer;
 
 enum { RAVEL__TRANSFER_IDLE, RAVEL__TRANSFER_RUNS, RAVEL__TRANSFER_DONE };

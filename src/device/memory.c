@@ -154,7 +154,7 @@ ravel_status ravel_device_alloc(ravel_device *device, int32_t kind, size_t bytes
     if (!status && bytes == 0) *array = NULL;
     if (status || bytes == 0) return status;
     status = get_block(device, kind, rounded(bytes), ravel__native(stream), &block, err);
-    if (!status) *array = block->array;
+    if (block) *array = block->array;
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* Memory between processes: descriptors over a Unix socket, and loans of other people's allocations. */
 #include "device/handle.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -44,6 +45,7 @@ ravel_status ravel_shared_create(ravel_device *device, size_t bytes, ravel_share
     ravel_shared *s = NULL;
     ravel_status status = begin(device, bytes, &s, err);
     if (status) return status;
+    RAVEL_ASSERT(s);
     int code = device->driver->share(device->inside, &s->bytes, &s->fd, &s->data, &s->handle);
     return end(s, code, "making shared memory", shared, err);
 }
@@ -53,6 +55,7 @@ ravel_status ravel_shared_import(ravel_device *device, int fd, size_t bytes, int
     ravel_shared *s = NULL;
     ravel_status status = begin(device, bytes, &s, err);
     if (status) return status;
+    RAVEL_ASSERT(s);
     int code = device->driver->import(device->inside, fd, &s->bytes, writable, &s->data, &s->handle);
     return end(s, code, "mapping shared memory", shared, err);
 }

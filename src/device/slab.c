@@ -169,7 +169,7 @@ ravel_status ravel_slab_unpack(const ravel_slab *slab, const void *packed, uint6
     if (slab->no_unpack)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "tensor %d is f32 and packed as f8-e4m3, which has lost it",
                                slab->no_unpack - 1);
-    return move(slab, (void *)(uintptr_t)packed, hashes, 1, stream, err);
+    return move(slab, (void *)packed, hashes, 1, stream, err);
 }
 
 ravel_status ravel_slab_hash(const void *data, int64_t bytes, int64_t block, uint64_t *hashes, ravel_stream *stream,

@@ -8,6 +8,8 @@
  * A rank that is not an owner makes here what follows from metadata: cu_seqlens, positions and the like. */
 #include "feed/pack.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 /* ---- room, before the agreement ------------------------------------------------------------------------- */
@@ -114,6 +116,7 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, 
         ravel_weights_options options = ravel__weights_of(feed, meta, u);
         for (int64_t s = slot->update_steps[u]; s < slot->update_steps[u + 1]; s++) {
             if (meta->bin_samples[s] == 0) continue;
+            RAVEL_ASSERT(cargo->weights);
             ravel_ragged store = micro_store(cargo, slot, s, feed->fields.count, shifted);
             const ravel_field *mask = feed->fields.mask >= 0 ? &shifted[feed->fields.mask] : NULL;
             const double *own = cargo->sample_weights ? cargo->sample_weights + slot->micros[s].first : NULL;

@@ -1,6 +1,7 @@
 /* Lengths and other columns from files: which format, which columns, and the arrays that come out. */
 #include <ravel/lengths.h>
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "io/holder.h"
 #include "io/foreign.h"
@@ -103,10 +104,11 @@ static void take_over(ravel__holder *h, const ravel__integers *table) {
 
 static ravel_status read_table_from(ravel__source *source, int32_t format, const ravel__ask *ask, ravel__holder **out,
                                     ravel_error *err) {
-    reader read;
+    reader read = NULL;
     ravel__integers table;
     ravel_status status = find_reader(source, format, &read, err);
     if (status) return status;
+    RAVEL_ASSERT(read);
     ravel__holder *h = ravel__calloc(ask->allocator, 1, sizeof *h);
     if (!h) return ravel__no_memory(err, sizeof *h, "a column of numbers");
     ravel__integers_init(&table, ask);

@@ -84,7 +84,7 @@ void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, int64
 
 void ravel__job_bound(ravel__job *job) {
     job->bound = ravel__bins_bound(job->rules, job->pool);
-    int64_t per_bin = job->bound ? job->pool->count / job->bound : 0;
+    int64_t per_bin = job->bound > 0 ? job->pool->count / job->bound : 0;
     job->limits = ravel__search_limits_for(job->rules->options.effort, job->pool->count, per_bin);
 }
 

@@ -80,7 +80,9 @@ static const ravel__search_limits table[] = {
 
 const ravel__search_limits *ravel__search_limits_for(int32_t effort, int64_t samples, int64_t per_bin) {
     const ravel__search_limits *row = table;
-    while (row->effort != effort || samples > row->most_samples || per_bin < row->least_per_bin) row++;
-    RAVEL_ASSERT(row < table + sizeof table / sizeof *table);
+    while (row->effort != effort || samples > row->most_samples || per_bin < row->least_per_bin) {
+        row++;
+        RAVEL_ASSERT(row < table + sizeof table / sizeof *table); /* every effort has a row without limits */
+    }
     return row;
 }

@@ -15,9 +15,9 @@ typedef struct ravel__trade_limits {
 
 typedef struct ravel__search_limits {
     int32_t effort;                   /* ravel_effort */
+    int32_t thorough;                 /* try every way to pack and to start */
     int64_t most_samples;             /* the row is for updates of at most this many samples */
     int64_t least_per_bin;            /* ... with at least this many samples per bin */
-    int32_t thorough;                 /* try every way to pack and to start */
     ravel__trade_limits steps;        /* between the bins of a micro-step */
     ravel__trade_limits ranks;        /* between ranks, where only totals matter */
     ravel__trade_limits groups;       /* of whole groups between ranks */

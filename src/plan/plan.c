@@ -288,7 +288,7 @@ static ravel_status check_arrays(const ravel__plan *plan, ravel_error *err) {
 
 ravel_status ravel_plan_unpack(const void *bytes, size_t size, const ravel_allocator *allocator, ravel_plan **out,
                                ravel_error *err) {
-    ravel__plan_size s;
+    ravel__plan_size s = {0};
     array list[ARRAYS];
     const int64_t *word = bytes;
     if (size % sizeof(int64_t)) return bad(err, "they are no whole number of words");

@@ -2,6 +2,7 @@
 #include "refit/serve.h"
 #include "refit/session.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "comm/machine.h"
 #include "refit/bytes.h"
@@ -238,9 +239,11 @@ static ravel_status make_directory(ravel_publisher *p, ravel_error *err) {
         card mine = {.machine = ravel__machine_number(), .manifest_bytes = (int64_t)size};
         mine.block_bytes = p->options.block_bytes;
         memcpy(mine.addresses, p->addresses, sizeof mine.addresses);
+        RAVEL_ASSERT(cards); /* or the ranks had agreed on the failure */
         status = ravel_comm_allgather(p->comm, &mine, cards, (int64_t)sizeof mine, RAVEL_U8, err);
     }
     if (status == RAVEL_OK) {
+        RAVEL_ASSERT(cards);
         memcpy(p->root, cards[0].addresses, sizeof p->root);
         p->root[strcspn(p->root, ",")] = '\0';
         ravel_error own_err = RAVEL_ERROR_INIT;
@@ -291,8 +294,7 @@ ravel_status ravel_publisher_create(ravel_comm *comm, const char *address, const
                                     ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
     char root[ADDRESS_BYTES];
-    int has_allocator =
-        options && options->size >= offsetof(ravel_publish_options, allocator) + sizeof options->allocator;
+    int has_allocator = options && options->size >= offsetof(ravel_publish_options, allocator) + sizeof(void *);
     const ravel_allocator *allocator = has_allocator ? options->allocator : NULL;
     if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a publisher needs the trainers' communicator");
     ravel_publisher *p = ravel__calloc(allocator, 1, sizeof *p);
@@ -338,6 +340,7 @@ static ravel_status agree_on(ravel_publisher *p, const share *mine, ravel_refit_
     uint64_t *digests = ravel__alloc(&p->memory.allocator, (size_t)p->ranks * sizeof *digests);
     ravel_status status = all && digests ? RAVEL_OK : ravel__no_memory(err, bytes, "the trainers' digests");
     status = ravel_agree(p->comm, status, err);
+    RAVEL_ASSERT(status != RAVEL_OK || (all && digests));
     if (status == RAVEL_OK) status = ravel_comm_allgather(p->comm, mine, all, (int64_t)sizeof *mine, RAVEL_U8, err);
     for (int32_t r = 0; status == RAVEL_OK && r < p->ranks; r++) {
         digests[r] = all[r].digest;
@@ -355,7 +358,7 @@ static ravel_status agree_on(ravel_publisher *p, const share *mine, ravel_refit_
 
 ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    int64_t began = ravel__clock_ns(), copied = began;
+    int64_t began = ravel__clock_ns();
     share mine = {.version = version, .nonce = ravel__fresh_nonce()};
     ravel_refit_identity identity = {0};
     ravel_status status = RAVEL_OK;
@@ -365,7 +368,7 @@ ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_
                                  (long long)version, (long long)p->last);
     if (status == RAVEL_OK) {
         slot = ravel__store_claim(&p->store);
-        copied = ravel__clock_ns();
+        int64_t copied = ravel__clock_ns();
         status = ravel__store_fill(&p->store, slot, &p->source_copy, p->threads, &mine.digest, &own);
         p->copy_seconds = (double)(ravel__clock_ns() - copied) * 1e-9;
     }

@@ -115,7 +115,7 @@ static ravel_status join(ravel_puller *p, ravel_comm *comm, ravel_error *err) {
 ravel_status ravel_puller_create(ravel_comm *comm, const char *address, const ravel_refit_sink *sink,
                                  const ravel_pull_options *options, ravel_puller **puller, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    int has_allocator = options && options->size >= offsetof(ravel_pull_options, allocator) + sizeof options->allocator;
+    int has_allocator = options && options->size >= offsetof(ravel_pull_options, allocator) + sizeof(void *);
     const ravel_allocator *allocator = has_allocator ? options->allocator : NULL;
     if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs its generator's communicator");
     ravel_puller *p = ravel__calloc(allocator, 1, sizeof *p);
@@ -257,7 +257,7 @@ ravel_status ravel_puller_stage(ravel_puller *p, int64_t version, ravel_error *e
 ravel_status ravel_puller_wait(ravel_puller *p, double seconds, ravel_error *err) {
     int64_t until = ravel__clock_ns() + (int64_t)(seconds * 1e9);
     for (;;) {
-        int32_t state;
+        int32_t state = RAVEL_PULL_IDLE;
         ravel_status status = ravel_puller_poll(p, &state, err);
         if (status == RAVEL_OK && state == RAVEL_PULL_NEWER) status = ravel_puller_stage(p, 0, err);
         if (status != RAVEL_OK || state == RAVEL_PULL_READY) return status;

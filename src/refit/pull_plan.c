@@ -192,6 +192,7 @@ static ravel_status make_pattern(planner *p, int32_t cut, const ravel__box *want
     cover c = {.rest_count = ravel__box_count(wanted) > 0};
     ravel_status status = index->groups ? RAVEL_OK : make_index(p, cut);
     if (status != RAVEL_OK) return status;
+    RAVEL_ASSERT(index->groups);
     c.rest[0] = *wanted;
     int64_t from = wanted->ndim > 0 ? wanted->start[index->axis] : 0;
     int32_t behind = wanted->ndim > 0 ? first_behind(index, from + wanted->extent[index->axis]) : index->count, g;

@@ -138,6 +138,7 @@ void ravel_refit_tensor_padded(ravel_refit_tensor *t, int32_t dim, int64_t real,
 
 void ravel_refit_tensor_transposed(ravel_refit_tensor *t) {
     int64_t extent[RAVEL_REFIT_DIMS] = {0}, inner = 1;
+    if (t->ndim < 2 || t->ndim > RAVEL_REFIT_DIMS) return;
     for (int32_t d = 0; d < t->ndim; d++) {
         int64_t parts = t->parts[d] > 0 ? t->parts[d] : 1;
         extent[d] = t->extent[0] > 0 ? t->extent[d]

@@ -60,7 +60,7 @@ ravel_status ravel__stage_init(ravel__stage *s, const ravel_refit_sink *sink, co
         if (!s->hashes) return ravel__no_memory(err, size, "the tensors' hashes");
         s->next_hashes = s->hashes + holding->count;
     }
-    RAVEL_ASSERT(options->stage >= 0 && options->stage < (int32_t)(sizeof kinds / sizeof *kinds));
+    RAVEL_ASSERT(options->stage >= 0 && options->stage < (int32_t)(sizeof kinds / sizeof kinds[0]));
     s->kind = sink->load ? &ravel__stage_callbacks : kinds[options->stage];
     s->sink = sink;
     s->holding = holding;

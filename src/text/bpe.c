@@ -260,7 +260,7 @@ ravel_status ravel__bpe_scratch_create(const ravel_allocator *allocator, ravel__
 void ravel__bpe_scratch_free(ravel__bpe_scratch *s) {
     if (!s) return;
     ravel__buffer *each[] = {&s->symbols, &s->ranks, &s->next, &s->previous, &s->heap, &s->text};
-    for (size_t i = 0; i < sizeof each / sizeof *each; i++) ravel__buffer_free(each[i], s->allocator);
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], s->allocator);
     ravel__release(s->allocator, s->cache, sizeof *s->cache << CACHE_BITS);
     ravel__release(s->allocator, s, sizeof *s);
 }

@@ -61,6 +61,7 @@ static void feed(sink *s, char held[4], size_t *held_bytes, const char *text, si
         size_t n = put_one(s, joint, before + more, last);
         memcpy(held, joint, *held_bytes = n ? 0 : before + more);
         n = n ? n - before : more; /* what was held is the start of a character, so n is never less */
+        if (!bytes) return;
         text += n;
         bytes -= n;
     }

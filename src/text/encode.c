@@ -204,7 +204,7 @@ ravel_status ravel_encoder_create(const ravel_tokenizer *tokenizer, const ravel_
 void ravel_encoder_free(ravel_encoder *e) {
     if (!e) return;
     ravel__buffer *each[] = {&e->ids, &e->begins, &e->prefixed, &e->aged};
-    for (size_t i = 0; i < sizeof each / sizeof *each; i++) ravel__buffer_free(each[i], e->allocator);
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], e->allocator);
     ravel__nfc_free(&e->nfc, e->allocator);
     ravel__bpe_scratch_free(e->scratch);
     ravel__regex_state_free(e->state);

@@ -173,7 +173,7 @@ static ravel_status open_folder(folder *f, const ravel__map *json, const ravel_a
 
 ravel_status ravel_tokenizer_open(const char *path, const ravel_allocator *allocator, ravel_tokenizer **tokenizer,
                                   ravel_error *err) {
-    folder f;
+    folder f = {.bytes = 0};
     ravel__map json;
     struct stat info;
     ravel_status status = find_folder(&f, path, err);

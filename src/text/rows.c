@@ -190,7 +190,7 @@ static ravel_status encode_texts(ravel_rows *r, int part, node *first, node *sec
     }
     if (suffix) memcpy(ids + t->prefix_count + e->count, t->suffix, (size_t)suffix * sizeof *ids);
     if (eos) ids[count - 1] = t->eos;
-    memset(mask + t->prefix_count + e->count, 1, (size_t)(suffix + eos));
+    memset(mask + t->prefix_count + e->count, 1, (size_t)suffix + (size_t)eos);
     if (r->train_on == RAVEL_TRAIN_ON_ALL) memset(mask, 1, (size_t)count);
     return RAVEL_OK;
 }
@@ -298,7 +298,7 @@ static ravel_status add_instruction(ravel_rows *r) {
     if (status) return status;
     char *text = r->joined.at;
     memcpy(text, instruction->as.string, instruction->bytes);
-    memcpy(text + instruction->bytes, "\n\n", 2);
+    text[instruction->bytes] = text[instruction->bytes + 1] = '\n';
     memcpy(text + instruction->bytes + 2, input->as.string, input->bytes);
     ravel__message *m = r->messages.at;
     m->content = text;
@@ -451,7 +451,7 @@ void ravel_rows_free(ravel_rows *r) {
     if (!r) return;
     ravel__buffer *each[] = {&r->messages,  &r->script.text, &r->script.answers, &r->tokens[0],
                              &r->tokens[1], &r->masks[0],    &r->masks[1],       &r->joined};
-    for (size_t i = 0; i < sizeof each / sizeof *each; i++) ravel__buffer_free(each[i], r->allocator);
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], r->allocator);
     ravel_encoder_free(r->encoder);
     ravel__release(r->allocator, r, sizeof *r);
 }

@@ -18,7 +18,7 @@ struct fake_net {
     int32_t rank, reported;
     ravel__sink sink;
     fake_frame *first, **last;
-    ravel__transfer *sends, *receives; /* linked through inside[0] */
+    ravel__transfer *sends, *receives; /* linked through inside */
     ravel__transfer *taken;            /* sends whose bytes their receivers have; the owner's next poll ends them */
     int64_t frames;
     char *gone; /* [size] why a rank is lost, by the first letter: l(ost), r(eported) */
@@ -115,7 +115,7 @@ static int64_t fake_given(const ravel__net *net, int32_t peer) {
 
 static int begin_transfer(ravel__transfer **list, ravel__transfer *t) {
     t->state = RAVEL__TRANSFER_RUNS;
-    t->inside[0] = *list;
+    t->inside = *list;
     *list = t;
     return 0;
 }
@@ -137,8 +137,8 @@ static int fake_recv(ravel__net *net, ravel__transfer *t) {
 }
 
 static void take_out(ravel__transfer **list, ravel__transfer *t) {
-    while (*list && *list != t) list = (ravel__transfer **)(void *)&(*list)->inside[0];
-    if (*list) *list = t->inside[0];
+    while (*list && *list != t) list = (ravel__transfer **)(void *)&(*list)->inside;
+    if (*list) *list = t->inside;
 }
 
 static int fake_cancel(ravel__net *net, ravel__transfer *t) {
@@ -158,15 +158,15 @@ static int fake_cancel(ravel__net *net, ravel__transfer *t) {
 static void move_transfers(fake_net *n) {
     fake_world *w = n->world;
     for (ravel__transfer *s = n->taken, *next; s; s = next) {
-        next = s->inside[0];
+        next = s->inside;
         s->state = RAVEL__TRANSFER_DONE;
     }
     n->taken = NULL;
     for (ravel__transfer *r = n->receives, *next; r && !w->stuck; r = next) {
-        next = r->inside[0];
+        next = r->inside;
         fake_net *from = w->nets[r->peer];
         ravel__transfer *s = from ? from->sends : NULL;
-        while (s && (s->peer != n->rank || s->token != r->token)) s = s->inside[0];
+        while (s && (s->peer != n->rank || s->token != r->token)) s = s->inside;
         if (!s) continue;
         memcpy(r->data, s->data, (size_t)r->bytes);
         w->transfers++;
@@ -174,7 +174,7 @@ static void move_transfers(fake_net *n) {
         take_out(&from->sends, s);
         take_out(&n->receives, r);
         r->state = RAVEL__TRANSFER_DONE;
-        s->inside[0] = from->taken;
+        s->inside = from->taken;
         from->taken = s;
     }
 }

@@ -74,10 +74,11 @@ ravel_status ravel__hybrid_update(const ravel__rules *rules, const ravel_plan_in
     if (!status) status = ravel__hybrid_solve(&tasks, time, bound, &layout);
     if (status) return status;
     *steps = ravel__steps_for(rules, (int64_t)layout.steps * rules->widths.pool, rules->widths.pool);
-    if ((first_step + *steps) * rules->widths.pool > RAVEL__MOST_BINS)
+    int64_t all_steps = first_step + *steps;
+    if (all_steps * rules->widths.pool > RAVEL__MOST_BINS)
         return ravel_error_set(err, RAVEL_E_OVERFLOW,
                                "%lld micro-steps on a pool of %d ranks; a plan has at most 2^30 bins",
-                               (long long)(first_step + *steps), rules->widths.pool);
+                               (long long)all_steps, rules->widths.pool);
     draft->bounds.bins_packed += layout.groups;
     return write_update(&tasks, &layout, first_step, draft);
 }

@@ -97,13 +97,18 @@ static int64_t common_multiple(int64_t a, int64_t b) {
     return a / x * b;
 }
 
+static int64_t at_least_1(int64_t x) {
+    return x < 1 ? 1 : x;
+}
+
 static int64_t multiple_of(const ravel_plan_options *o, int64_t width) {
     int64_t parts = width == 1 ? 1 : o->cp_split == RAVEL_CP_SPLIT_ZIGZAG ? 2 * width : width;
-    return common_multiple(o->align, parts * o->cp_tp);
+    return common_multiple(at_least_1(o->align), parts * at_least_1(o->cp_tp));
 }
 
 int64_t ravel_plan_slot(const ravel_plan_options *o, int64_t length, int32_t width) {
     int64_t multiple = width > 0 ? multiple_of(o, width) : ravel_plan_align(o);
+    if (multiple < 1) return 0;
     return (length + multiple - 1) / multiple * multiple;
 }
 
