@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the suites of tests/suites, two at a time, and adds up what they say. A suite is a script that prints what it
 # likes and ends with a line "N passed, N failed" (", N skipped" may follow); it fails if it says so, says nothing, or
-# exits non-zero. Output goes to $BUILD/test-logs; a failing suite's log is shown.
+# exits non-zero. Output goes to $BUILD/test-logs; a failing suite's log is shown. After the totals every failed test is
+# named once more, with the end of what it said, so that the end of a log tells what failed.
 #
 #   SUITES=unit,cli   only these, one after another
 #   CHECK=1           the quick ones, without sanitizers and browser (make check)
@@ -36,6 +37,7 @@ run_suite() { # SCRIPT NAME: one line for people, one for the sum
     s=$(echo "$line" | sed -n 's/.* \([0-9]*\) skipped.*/\1/p')
     if [ "$code" != 0 ] && [ "${f:-0}" = 0 ] || [ -z "$line" ]; then f=$((${f:-0} + 1)); fi
     echo "${p:-0} ${f:-0} ${s:-0}" >>"$logs/results"
+    [ "${f:-0}" = 0 ] || awk -v suite="$2" -f tests/failures.awk "$log" >>"$logs/failures"
     {
         printf '%-14s %6s passed, %s failed, %s skipped  (%ss)\n' "$2" "${p:-0}" "${f:-0}" "${s:-0}" "$(($(date +%s) - begin))"
         [ "${f:-0}" = 0 ] || { echo "---- $log"; grep -E '^ *FAIL' "$log" | head -n 20; tail -n 60 "$log"; echo "----"; }
@@ -67,5 +69,10 @@ passed=0 failed=0 skipped=0
 while read -r p f s; do passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)); done <"$logs/results"
 took=$(($(date +%s) - started))
 echo "took $((took / 60)) min $((took % 60)) s on $(nproc) cores"
-echo "$passed passed, $failed failed, $skipped skipped"
+totals="$passed passed, $failed failed, $skipped skipped"
+echo "$totals"
+if [ -s "$logs/failures" ]; then
+    echo; echo "---- what failed"; cat "$logs/failures"
+    echo; echo "---- failed tests"; grep -v '^    ' "$logs/failures"; echo "$totals"
+fi
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

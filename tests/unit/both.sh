@@ -8,6 +8,10 @@ dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 wait $first; first=$?
 cat "$dir/1" "$dir/2"
 grep -hE '^[0-9]+ passed, ' "$dir/1" "$dir/2" >"$dir/ends"
-if [ "$(wc -l <"$dir/ends")" != 2 ]; then echo "  FAIL  a half did not finish: exit codes $first and $second"; echo "0 passed, 1 failed"; exit 1; fi
+if [ "$(wc -l <"$dir/ends")" != 2 ]; then
+    echo "  FAIL  a half did not finish: exit codes $first and $second; its end:"
+    for half in 1 2; do grep -qE '^[0-9]+ passed, ' "$dir/$half" || tail -n 14 "$dir/$half" | sed 's/^ *//'; done
+    echo "0 passed, 1 failed"; exit 1
+fi
 awk '{ p += $1; f += $3; s += $5 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s }' "$dir/ends"
 [ $first = 0 ] && [ $second = 0 ]
