@@ -1,14 +1,14 @@
 /* ravel/batch.h: ragged samples in, the arrays of a training step out, and back.
  *
  * Nouns
- *   ragged   samples as parallel arrays: offsets, and one flat array for each field. All of it is the caller's.
+ *   ragged   samples as parallel arrays: offsets, and one flat array per field. All of it is the caller's.
  *   field    a name, a dtype, what its elements belong to (a token, a prediction, a sample) and a pad value.
  *   bin      the samples of one micro-batch in their order: a list of indices, as a plan gives them.
  *   slot     the place of a sample in a bin: its length rounded up to `align`.
  *   THD      the packed layout: one token axis, slots back to back, `cu_seqlens` to tell them apart.
  *   padded   the [rows, columns] layouts, for frameworks without ragged attention.
  *   filler   a bin without samples: packs as one token without weight, so that collectives match.
- *   ghost    a sequence of no real tokens: the tail that pads a bin to its total, and empty ones for a fixed shape.
+ *   padding sequence   has no real tokens: the tail that pads a bin to its total, and empty ones for a fixed shape.
  *
  *     samples   |0 1 2|0 1 2 3 4|          align 4, total multiple 16      (t: tokens, -: padding)
  *
@@ -18,8 +18,8 @@
  *     segments   1 1 1 0 2 2 2 2 2 0 0 0 0 0 0 0
  *     padding    0 0 0 1 0 0 0 0 0 1 1 1 1 1 1 1
  *     samples             0, 1, -1
- *     cu_seqlens          0, 3, 8, 8                  real lengths; the ghost is empty
- *     cu_seqlens_padded   0, 4, 12, 16                where the slots begin; the ghost is the tail
+ *     cu_seqlens          0, 3, 8, 8                  real lengths; the padding sequence is empty
+ *     cu_seqlens_padded   0, 4, 12, 16                where the slots begin; the padding sequence is the tail
  *
  * Which position carries a prediction. Position t of a sample predicts token t + 1, so everything that belongs to the
  * predicted token (its label, its loss mask, its loss weight, its log-prob) stands at position t, and the last
@@ -195,7 +195,7 @@ typedef struct ravel_thd {
     size_t size; /* sizeof(ravel_thd) */
     /* sizes, from ravel_thd_measure */
     int64_t samples_count; /* samples of the bin, 0 for a filler */
-    int64_t sequences;     /* samples (or the filler's one) and ghosts */
+    int64_t sequences;     /* samples (or the filler's one) and padding sequences */
     int64_t tokens;        /* slot tokens of the whole bin, the tail included: cu_seqlens_padded[sequences] */
     int64_t local_tokens;  /* length of the token arrays below: tokens, or tokens / cp for one cp rank */
     int64_t actual_tokens; /* sum of real lengths: 0 for a filler */
@@ -204,7 +204,7 @@ typedef struct ravel_thd {
     /* arrays, the caller's; those that are NULL are left out */
     int32_t *cu_seqlens;        /* [sequences + 1] running sum of real lengths */
     int32_t *cu_seqlens_padded; /* [sequences + 1] running sum of slots: entry i is where slot i begins */
-    int32_t *samples;           /* [sequences] index into the store; -1: a filler or a ghost */
+    int32_t *samples;           /* [sequences] index into the store; -1: a filler or padding */
     int32_t *positions;         /* [local_tokens] 0, 1, 2, ... in each sample; 0 in padding */
     int32_t *segments;          /* [local_tokens] 1 for the first sample's tokens, 2, 3, ...; 0 in padding */
     uint8_t *padding;           /* [local_tokens] 1 in padding */

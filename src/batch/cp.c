@@ -4,8 +4,8 @@
  *     0 0 1 1 2 2 2 2 1 1 0 0              rank 0: 0..1, 10..11    rank 1: 2..3, 8..9    rank 2: 4..5, 6..7
  *
  * Causal attention at position p looks at p + 1 keys, so a chunk from the front and its mirror from the back always
- * make the same sum. Gathering is a memcpy a run; only the striped kind moves single positions. */
-#include "batch/pen.h"
+ * make the same sum. Gathering is one memcpy per run; only the striped kind moves single positions. */
+#include "batch/writer.h"
 #include "batch/rows.h"
 #include "device/handle.h"
 
@@ -168,15 +168,15 @@ ravel_status ravel_cp_index(const ravel_cp *cp, int32_t rank, const int32_t *cu_
     return walk(cp, rank, cu_slots, slots, index_run, index, err);
 }
 
-/* A shard is written from front to back, and read in pieces that lie far apart: those of a few slots ahead are asked
- * for while this one is copied. */
+/* A shard is written from front to back, and read in pieces that lie far apart: those of a few slots ahead are prefetched
+ * while this one is copied. */
 static void gather_host(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, const void *whole,
                         size_t each, void *shard) {
     enum { AHEAD = 2 };
     const char *from = whole;
-    ravel__pen pen;
-    ravel__pen_open(&pen, shard,
-                    ravel__pen_streams((size_t)cu_slots[slots] / (cp->ranks > 1 ? (size_t)cp->ranks : 1) * each));
+    ravel__writer writer;
+    ravel__writer_open(&writer, shard,
+                       ravel__writer_streams((size_t)cu_slots[slots] / (cp->ranks > 1 ? (size_t)cp->ranks : 1) * each));
     for (int64_t i = 0; i < slots; i++) {
         ravel__run runs[2];
         if (i + AHEAD < slots) {
@@ -188,15 +188,15 @@ static void gather_host(const ravel_cp *cp, int32_t rank, const int32_t *cu_slot
         }
         int count = ravel__slot_runs(cp, rank, cu_slots[i + 1] - cu_slots[i], runs);
         for (int r = 0; r < count; r++)
-            ravel__pen_take(&pen, from + (size_t)(cu_slots[i] + runs[r].first) * each, runs[r].count, runs[r].step,
-                            each);
+            ravel__writer_take(&writer, from + (size_t)(cu_slots[i] + runs[r].first) * each, runs[r].count,
+                               runs[r].step, each);
     }
-    ravel__pen_close(&pen);
+    ravel__writer_close(&writer);
 }
 
 /* On a device. A slot is a sample of its own: its positions are elements of the whole array. */
 static void book_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
-    const ravel__guest slot = {.index = 0, .offset = begin, .length = run->first + run->count * run->step};
+    const ravel__sequence slot = {.index = 0, .offset = begin, .length = run->first + run->count * run->step};
     (void)at;
     ravel__book_run(user, &slot, run, 0);
 }

@@ -21,14 +21,14 @@ ravel_status ravel__mask_init(const ravel_field *field, ravel__mask *mask, ravel
     return RAVEL_OK;
 }
 
-/* Where the element of the guest's token 1 lies. */
-static const char *predictions(const ravel__mask *m, const ravel__guest *g) {
+/* Where the element of the sequence's token 1 lies. */
+static const char *predictions(const ravel__mask *m, const ravel__sequence *g) {
     int64_t element = m->kind == RAVEL_FIELD_STEP ? g->offset - g->index : g->offset + 1;
     return m->data + element * m->element;
 }
 
 /* Tokens from this one on belong to the response, and can be predicted. */
-static int64_t first_response(const ravel__guest *g) {
+static int64_t first_response(const ravel__sequence *g) {
     return g->prompt > 1 ? g->prompt : 1;
 }
 
@@ -91,7 +91,7 @@ ravel_status ravel__mask_bad_value(const ravel__mask *m, int64_t sample, int64_t
         m->name, (long long)sample, (long long)token);
 }
 
-static ravel_status bad_value(const ravel__mask *m, const ravel__guest *g, ravel_error *err) {
+static ravel_status bad_value(const ravel__mask *m, const ravel__sequence *g, ravel_error *err) {
     const char *at = predictions(m, g);
     int64_t t = 1;
     for (uint64_t bits; t < g->length; t++, at += m->element) {
@@ -101,7 +101,7 @@ static ravel_status bad_value(const ravel__mask *m, const ravel__guest *g, ravel
     return ravel__mask_bad_value(m, g->index, t, err);
 }
 
-ravel_status ravel__mask_count(const ravel__mask *m, const ravel__guest *g, int64_t *ones, ravel_error *err) {
+ravel_status ravel__mask_count(const ravel__mask *m, const ravel__sequence *g, int64_t *ones, ravel_error *err) {
     if (!m->data) {
         int64_t first = first_response(g);
         *ones = g->length > first ? g->length - first : 0;
@@ -114,7 +114,7 @@ ravel_status ravel__mask_count(const ravel__mask *m, const ravel__guest *g, int6
     return RAVEL_OK;
 }
 
-int ravel__mask_at(const ravel__mask *m, const ravel__guest *g, int64_t t) {
+int ravel__mask_at(const ravel__mask *m, const ravel__sequence *g, int64_t t) {
     if (!m->data) return t >= first_response(g);
     return element_at(m, predictions(m, g) + (t - 1) * m->element) == m->one;
 }
@@ -137,21 +137,21 @@ int ravel__mask_at(const ravel__mask *m, const ravel__guest *g, int64_t t) {
         }                                                                              \
     } while (0)
 
-#define SPREAD(name, real)                                                               \
-    void name(const ravel__mask *m, const ravel__guest *g, real value, real *weights) {  \
-        weights[0] = 0;                                                                  \
-        if (!m->data) {                                                                  \
-            int64_t first = first_response(g);                                           \
-            for (int64_t t = 1; t < g->length; t++) weights[t] = t >= first ? value : 0; \
-            return;                                                                      \
-        }                                                                                \
-        const char *at = predictions(m, g);                                              \
-        switch (m->element) {                                                            \
-        case 1: SPREAD_AS(uint8_t); break;                                               \
-        case 2: SPREAD_AS(uint16_t); break;                                              \
-        case 4: SPREAD_AS(uint32_t); break;                                              \
-        default: SPREAD_AS(uint64_t); break;                                             \
-        }                                                                                \
+#define SPREAD(name, real)                                                                 \
+    void name(const ravel__mask *m, const ravel__sequence *g, real value, real *weights) { \
+        weights[0] = 0;                                                                    \
+        if (!m->data) {                                                                    \
+            int64_t first = first_response(g);                                             \
+            for (int64_t t = 1; t < g->length; t++) weights[t] = t >= first ? value : 0;   \
+            return;                                                                        \
+        }                                                                                  \
+        const char *at = predictions(m, g);                                                \
+        switch (m->element) {                                                              \
+        case 1: SPREAD_AS(uint8_t); break;                                                 \
+        case 2: SPREAD_AS(uint16_t); break;                                                \
+        case 4: SPREAD_AS(uint32_t); break;                                                \
+        default: SPREAD_AS(uint64_t); break;                                               \
+        }                                                                                  \
     }
 SPREAD(ravel__mask_spread_f32, float)
 SPREAD(ravel__mask_spread_f64, double)

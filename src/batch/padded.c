@@ -1,4 +1,4 @@
-/* The padded layouts: one row per sample, all of the same length. A row is a slot whose guest has a lead:
+/* The padded layouts: one row per sample, all of the same length. A row is a slot whose sequence has a lead:
  *
  *     right   lead 0
  *     left    lead columns - length
@@ -85,8 +85,8 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     int64_t prompt = 0, response = bin->count == 0;
     p->max_length = bin->count == 0;
     for (int64_t i = 0; i < bin->count; i++) {
-        ravel__guest g;
-        status = ravel__guest_get(ragged, bin->samples[i], &g, err);
+        ravel__sequence g;
+        status = ravel__sequence_get(ragged, bin->samples[i], &g, err);
         if (status) return status;
         if (g.length > p->max_length) p->max_length = g.length;
         if (g.prompt > prompt) prompt = g.prompt;
@@ -174,14 +174,14 @@ void ravel_padded_place(const ravel_ragged *ragged, void *block, ravel_padded *p
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
-/* Who stands in row i; an empty row shows one token of nobody's. */
-static ravel__guest row_guest(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side, const ravel_padded *p,
-                              int64_t i) {
-    ravel__guest guest = ravel__nobody(1);
-    if (i < bin->count) (void)ravel__guest_get(ragged, bin->samples[i], &guest, NULL);
-    if (side == RAVEL_PAD_LEFT) guest.lead = p->columns - guest.length;
-    if (side == RAVEL_PAD_2D && i < bin->count) guest.lead = p->prompt_columns - guest.prompt;
-    return guest;
+/* The sequence of row i; an empty row is a filler: one token, no sample. */
+static ravel__sequence row_sequence(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side,
+                                    const ravel_padded *p, int64_t i) {
+    ravel__sequence seq = ravel__no_sample(1);
+    if (i < bin->count) (void)ravel__sequence_get(ragged, bin->samples[i], &seq, NULL);
+    if (side == RAVEL_PAD_LEFT) seq.lead = p->columns - seq.length;
+    if (side == RAVEL_PAD_2D && i < bin->count) seq.lead = p->prompt_columns - seq.prompt;
+    return seq;
 }
 
 static ravel_status check_same(const ravel_padded *padded, const ravel_padded *fresh, ravel_error *err) {
@@ -202,38 +202,38 @@ static ravel_status pack_field(const ravel_ragged *ragged, const ravel_bin *bin,
     ravel__track track;
     ravel_status status = ravel__track_init(field, &track, err);
     if (status) return status;
-    ravel__pen_open(&track.pen, p->fields[f], ravel__pen_streams(ravel_padded_field_bytes(p, field)));
+    ravel__writer_open(&track.writer, p->fields[f], ravel__writer_streams(ravel_padded_field_bytes(p, field)));
     if (!field->data && bin->count)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
     if (bin->count) status = ravel__host_source(field, err);
     if (status) return status;
     const ravel__run run = {0, p->columns, 1};
     for (int64_t i = 0; i < p->rows; i++) {
-        ravel__guest guest = row_guest(ragged, bin, side, p, i);
+        ravel__sequence seq = row_sequence(ragged, bin, side, p, i);
         if (track.kind == RAVEL_FIELD_SAMPLE)
-            ravel__track_pack_sample(&track, &guest);
+            ravel__track_pack_sample(&track, &seq);
         else
-            ravel__track_pack(&track, &guest, &run);
+            ravel__track_pack(&track, &seq, &run);
     }
-    ravel__pen_close(&track.pen);
+    ravel__writer_close(&track.writer);
     return RAVEL_OK;
 }
 
 static void pack_derived(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side, const ravel_padded *p) {
     ravel__derived derived;
-    int stream = ravel__pen_streams((size_t)(p->rows * p->columns) * sizeof *p->positions);
+    int stream = ravel__writer_streams((size_t)(p->rows * p->columns) * sizeof *p->positions);
     memset(&derived, 0, sizeof derived);
     ravel__derived_add(&derived, RAVEL__POSITIONS, p->positions, stream);
     ravel__derived_add(&derived, RAVEL__SHOWN, p->attention_mask, stream);
     ravel__derived_add(&derived, RAVEL__LOSS, p->loss_mask, stream);
     const ravel__run run = {0, p->columns, 1};
     for (int64_t i = 0; i < p->rows; i++) {
-        ravel__guest guest = row_guest(ragged, bin, side, p, i);
-        if (p->samples) p->samples[i] = (int32_t)guest.index;
-        if (p->starts) p->starts[i] = (int32_t)guest.lead;
-        if (p->host_samples) p->host_samples[i] = (int32_t)guest.index;
-        if (p->host_starts) p->host_starts[i] = (int32_t)guest.lead;
-        ravel__derived_pack(&derived, &guest, 0, &run);
+        ravel__sequence seq = row_sequence(ragged, bin, side, p, i);
+        if (p->samples) p->samples[i] = (int32_t)seq.index;
+        if (p->starts) p->starts[i] = (int32_t)seq.lead;
+        if (p->host_samples) p->host_samples[i] = (int32_t)seq.index;
+        if (p->host_starts) p->host_starts[i] = (int32_t)seq.lead;
+        ravel__derived_pack(&derived, &seq, 0, &run);
     }
     ravel__derived_close(&derived);
 }
@@ -273,10 +273,10 @@ static ravel_status pack_device(const ravel_ragged *ragged, const ravel_bin *bin
     int32_t *samples = ravel__book_list(&book, p->samples, p->rows);
     int32_t *starts = ravel__book_list(&book, p->starts, p->rows);
     for (int64_t i = 0; i < p->rows; i++) {
-        ravel__guest guest = row_guest(ragged, bin, side, p, i);
-        samples[i] = book.samples[i] = (int32_t)guest.index;
-        starts[i] = (int32_t)guest.lead;
-        ravel__book_run(&book, &guest, &run, 0);
+        ravel__sequence seq = row_sequence(ragged, bin, side, p, i);
+        samples[i] = book.samples[i] = (int32_t)seq.index;
+        starts[i] = (int32_t)seq.lead;
+        ravel__book_run(&book, &seq, &run, 0);
     }
     status = book_fields(&book, ragged, bin, p, err);
     if (!status) {
@@ -308,19 +308,19 @@ ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin,
 
 /* ---- back ----------------------------------------------------------------------------------------------- */
 
-/* Row i's sample with the columns that it stands in; index -1: nobody. */
-static ravel_status find_row(const ravel_ragged *ragged, const ravel_padded *p, int64_t i, ravel__guest *guest,
+/* Row i's sample and its columns; index -1: no sample. */
+static ravel_status find_row(const ravel_ragged *ragged, const ravel_padded *p, int64_t i, ravel__sequence *seq,
                              ravel_error *err) {
     int there = p->place.kind == RAVEL_DEVICE;
     const int32_t *samples = there ? p->host_samples : p->samples, *starts = there ? p->host_starts : p->starts;
-    *guest = ravel__nobody(0);
+    *seq = ravel__no_sample(0);
     if (samples[i] < 0) return RAVEL_OK;
-    ravel_status status = ravel__guest_get(ragged, samples[i], guest, err);
+    ravel_status status = ravel__sequence_get(ragged, samples[i], seq, err);
     if (status) return status;
-    guest->lead = starts[i];
-    if (guest->lead < 0 || guest->lead + guest->length > p->columns)
+    seq->lead = starts[i];
+    if (seq->lead < 0 || seq->lead + seq->length > p->columns)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens from column %lld of %lld",
-                               (long long)guest->index, (long long)guest->length, (long long)guest->lead,
+                               (long long)seq->index, (long long)seq->length, (long long)seq->lead,
                                (long long)p->columns);
     return RAVEL_OK;
 }
@@ -329,14 +329,14 @@ static ravel_status unpack_host(const ravel_ragged *ragged, const ravel_padded *
                                 const void *packed, void *out, ravel_error *err) {
     const ravel__run run = {0, p->columns, 1};
     for (int64_t i = 0; i < p->rows; i++) {
-        ravel__guest guest;
-        ravel_status status = find_row(ragged, p, i, &guest, err);
+        ravel__sequence seq;
+        ravel_status status = find_row(ragged, p, i, &seq, err);
         if (status) return status;
-        if (guest.index < 0) continue;
+        if (seq.index < 0) continue;
         if (track->kind == RAVEL_FIELD_SAMPLE)
-            ravel__track_unpack_sample(track, &guest, packed, i, out);
+            ravel__track_unpack_sample(track, &seq, packed, i, out);
         else
-            ravel__track_unpack(track, &guest, &run, packed, i * p->columns, out);
+            ravel__track_unpack(track, &seq, &run, packed, i * p->columns, out);
     }
     return RAVEL_OK;
 }
@@ -350,11 +350,11 @@ static ravel_status unpack_device(const ravel_ragged *ragged, const ravel_padded
     if (status) return status;
     book.head->scatter = 1;
     for (int64_t i = 0; !status && i < p->rows; i++) {
-        ravel__guest guest;
-        status = find_row(ragged, p, i, &guest, err);
+        ravel__sequence seq;
+        status = find_row(ragged, p, i, &seq, err);
         if (status) break;
-        book.samples[i] = (int32_t)guest.index;
-        ravel__book_run(&book, &guest, &run, 0);
+        book.samples[i] = (int32_t)seq.index;
+        ravel__book_run(&book, &seq, &run, 0);
     }
     if (!status) {
         ravel__book_field(&book, track, packed, out, track->kind == RAVEL_FIELD_SAMPLE ? p->rows : book.positions);

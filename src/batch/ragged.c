@@ -41,17 +41,17 @@ static ravel_status check_length(const ravel_ragged *ragged, int64_t i, ravel_er
     return RAVEL_OK;
 }
 
-ravel_status ravel__guest_get(const ravel_ragged *ragged, int64_t index, ravel__guest *guest, ravel_error *err) {
+ravel_status ravel__sequence_get(const ravel_ragged *ragged, int64_t index, ravel__sequence *seq, ravel_error *err) {
     if (index < 0 || index >= ragged->count)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the bin names sample %lld, and the store has %lld",
                                (long long)index, (long long)ragged->count);
     ravel_status status = check_length(ragged, index, err);
     if (status) return status;
-    guest->index = index;
-    guest->offset = ragged->offsets[index];
-    guest->length = ragged->offsets[index + 1] - guest->offset;
-    guest->prompt = ragged->prompts ? ragged->prompts[index] : 0;
-    guest->lead = 0;
+    seq->index = index;
+    seq->offset = ragged->offsets[index];
+    seq->length = ragged->offsets[index + 1] - seq->offset;
+    seq->prompt = ragged->prompts ? ragged->prompts[index] : 0;
+    seq->lead = 0;
     return RAVEL_OK;
 }
 

@@ -39,7 +39,7 @@ void ravel__book_close(ravel__book *b) {
     b->head = NULL;
 }
 
-void ravel__book_run(ravel__book *b, const ravel__guest *g, const ravel__run *run, int32_t segment) {
+void ravel__book_run(ravel__book *b, const ravel__sequence *g, const ravel__run *run, int32_t segment) {
     if (run->count == 0) return;
     RAVEL_ASSERT((char *)(b->runs + b->head->runs + 1) <= (char *)b->samples);
     b->runs[b->head->runs++] = (ravel__row_run){.offset = g->offset,
@@ -94,7 +94,7 @@ int32_t *ravel__book_list(ravel__book *b, void *target, int64_t words) {
     return (int32_t *)(void *)list;
 }
 
-/* Units of a thread: the fewest with which all tiles still run at once. */
+/* Units per thread: the fewest with which all tiles still run at once. */
 static int32_t choose_items(const ravel__book *b) {
     int64_t units = 0;
     int32_t items = RAVEL__ROW_FEW;

@@ -28,15 +28,15 @@ static inline int64_t ravel__runs_most(const ravel_cp *cp, int32_t rank, int64_t
     return rank >= 0 && cp->ranks > 1 && cp->kind == RAVEL_CP_ZIGZAG ? 2 * sequences : sequences;
 }
 
-/* E_MEMORY, or a block with room for so much and nothing in it. */
+/* An empty block with room for these counts, or E_MEMORY. */
 ravel_status ravel__book_open(ravel__book *book, const ravel__book_room *room, ravel_error *err);
 /* The next positions. Empty runs are left out. */
-void ravel__book_run(ravel__book *book, const ravel__guest *guest, const ravel__run *run, int32_t segment);
+void ravel__book_run(ravel__book *book, const ravel__sequence *seq, const ravel__run *run, int32_t segment);
 /* An array of the field's kind over the packed side. gather: data -> packed; scatter: packed -> data, see
  * head->scatter. */
 void ravel__book_field(ravel__book *book, const ravel__track *track, const void *source, void *target,
                        int64_t positions);
-/* An array that is worked out; NULL: not wanted. */
+/* A derived array (slot.h); NULL: not wanted. */
 void ravel__book_derived(ravel__book *book, ravel__row_kind kind, void *target, int32_t bytes);
 /* A list of words that the host writes (into the result) and the launch copies to `target`. */
 int32_t *ravel__book_list(ravel__book *book, void *target, int64_t words);

@@ -14,7 +14,7 @@ typedef struct ravel__run {
  * ravel__cp_multiple where there is a rank. */
 int ravel__slot_runs(const ravel_cp *cp, int32_t rank, int64_t length, ravel__run runs[2]);
 
-/* What a slot's length must be a multiple of. */
+/* A slot's length must be a multiple of this. */
 static inline int64_t ravel__cp_multiple(const ravel_cp *cp) {
     return cp->ranks <= 1 ? 1 : cp->kind == RAVEL_CP_ZIGZAG ? 2 * (int64_t)cp->ranks : cp->ranks;
 }
@@ -42,7 +42,7 @@ static inline void ravel__run_span(const ravel__run *run, int64_t low, int64_t h
 /* `count` pieces of `each` bytes that lie side by side, to every step-th place of `target`. */
 void ravel__put(char *target, const char *source, int64_t count, int64_t step, size_t each);
 
-/* Asks for the first lines of what will be read soon. (Always inline: compilers take a function that only prefetches
+/* Prefetches the first cache lines of data that is read soon. (Always inline: compilers take a function that only prefetches
  * for one without effect, and drop its calls.) */
 __attribute__((always_inline)) static inline void ravel__soon(const char *at, size_t bytes) {
     enum { LINE = 64, MOST = 8 };

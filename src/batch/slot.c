@@ -29,12 +29,12 @@ ravel_status ravel__track_init(const ravel_field *field, ravel__track *track, ra
     return RAVEL_OK;
 }
 
-int64_t ravel__field_held(int32_t kind, const ravel__guest *g) {
+int64_t ravel__field_held(int32_t kind, const ravel__sequence *g) {
     if (g->index < 0) return 0;
     return kind == RAVEL_FIELD_NEXT || kind == RAVEL_FIELD_STEP ? g->length - 1 : g->length;
 }
 
-int64_t ravel__field_first(int32_t kind, const ravel__guest *g) {
+int64_t ravel__field_first(int32_t kind, const ravel__sequence *g) {
     switch (kind) {
     case RAVEL_FIELD_NEXT: return g->offset + 1;
     case RAVEL_FIELD_STEP: return g->offset - g->index; /* every sample before it has one element less than tokens */
@@ -43,19 +43,19 @@ int64_t ravel__field_first(int32_t kind, const ravel__guest *g) {
 }
 
 static void fill(ravel__track *t, int64_t positions) {
-    ravel__pen_fill(&t->pen, t->pad, t->element, positions * t->width);
+    ravel__writer_fill(&t->writer, t->pad, t->element, positions * t->width);
 }
 
-static void spread(ravel__track *t, const ravel__guest *g, int64_t positions) {
+static void spread(ravel__track *t, const ravel__sequence *g, int64_t positions) {
     if (positions <= 0) return;
     const char *value = t->source + (size_t)g->index * t->each;
     if (t->width == 1)
-        ravel__pen_fill(&t->pen, value, t->element, positions);
+        ravel__writer_fill(&t->writer, value, t->element, positions);
     else
-        for (int64_t i = 0; i < positions; i++) ravel__pen_copy(&t->pen, value, t->each);
+        for (int64_t i = 0; i < positions; i++) ravel__writer_copy(&t->writer, value, t->each);
 }
 
-void ravel__track_pack(ravel__track *t, const ravel__guest *g, const ravel__run *run) {
+void ravel__track_pack(ravel__track *t, const ravel__sequence *g, const ravel__run *run) {
     int64_t from, to;
     ravel__run_span(run, g->lead, g->lead + ravel__field_held(t->kind, g), &from, &to);
     fill(t, from);
@@ -63,19 +63,19 @@ void ravel__track_pack(ravel__track *t, const ravel__guest *g, const ravel__run 
         spread(t, g, to - from);
     } else if (to > from) {
         int64_t element = ravel__field_first(t->kind, g) + run->first + from * run->step - g->lead;
-        ravel__pen_take(&t->pen, t->source + (size_t)element * t->each, to - from, run->step, t->each);
+        ravel__writer_take(&t->writer, t->source + (size_t)element * t->each, to - from, run->step, t->each);
     }
     fill(t, run->count - to);
 }
 
-void ravel__track_soon(const ravel__track *t, const ravel__guest *g) {
+void ravel__track_soon(const ravel__track *t, const ravel__sequence *g) {
     if (t->kind == RAVEL_FIELD_SAMPLE || t->kind == RAVEL_FIELD_SPREAD)
         __builtin_prefetch(t->source + (size_t)g->index * t->each);
     else
         ravel__soon(t->source + (size_t)ravel__field_first(t->kind, g) * t->each, (size_t)g->length * t->each);
 }
 
-void ravel__track_unpack(const ravel__track *t, const ravel__guest *g, const ravel__run *run, const char *packed,
+void ravel__track_unpack(const ravel__track *t, const ravel__sequence *g, const ravel__run *run, const char *packed,
                          int64_t at, char *out) {
     int64_t from, to;
     ravel__run_span(run, g->lead, g->lead + ravel__field_held(t->kind, g), &from, &to);
@@ -84,14 +84,14 @@ void ravel__track_unpack(const ravel__track *t, const ravel__guest *g, const rav
     ravel__put(out + (size_t)element * t->each, packed + (size_t)(at + from) * t->each, to - from, run->step, t->each);
 }
 
-void ravel__track_pack_sample(ravel__track *t, const ravel__guest *g) {
+void ravel__track_pack_sample(ravel__track *t, const ravel__sequence *g) {
     if (g->index < 0)
         fill(t, 1);
     else
-        ravel__pen_copy(&t->pen, t->source + (size_t)g->index * t->each, t->each);
+        ravel__writer_copy(&t->writer, t->source + (size_t)g->index * t->each, t->each);
 }
 
-void ravel__track_unpack_sample(const ravel__track *t, const ravel__guest *g, const char *packed, int64_t at,
+void ravel__track_unpack_sample(const ravel__track *t, const ravel__sequence *g, const char *packed, int64_t at,
                                 char *out) {
     memcpy(out + (size_t)g->index * t->each, packed + (size_t)at * t->each, t->each);
 }
@@ -100,47 +100,49 @@ void ravel__track_unpack_sample(const ravel__track *t, const ravel__guest *g, co
 
 void ravel__derived_add(ravel__derived *d, ravel__derived_kind kind, void *array, int stream) {
     d->wanted[kind] = array != NULL;
-    ravel__pen_open(&d->pens[kind], array, stream);
+    ravel__writer_open(&d->writers[kind], array, stream);
 }
 
 void ravel__derived_close(ravel__derived *d) {
     for (int i = 0; i < RAVEL__DERIVED_COUNT; i++)
-        if (d->wanted[i]) ravel__pen_close(&d->pens[i]);
+        if (d->wanted[i]) ravel__writer_close(&d->writers[i]);
 }
 
 /* `inside` on the span [from, to) of a run, 0 or `outside` around it. */
-static void put_span(ravel__pen *pen, int32_t bytes, const void *outside, const void *inside, const ravel__run *run,
-                     int64_t from, int64_t to) {
-    ravel__pen_fill(pen, outside, bytes, from);
-    ravel__pen_fill(pen, inside, bytes, to - from);
-    ravel__pen_fill(pen, outside, bytes, run->count - to);
+static void put_span(ravel__writer *writer, int32_t bytes, const void *outside, const void *inside,
+                     const ravel__run *run, int64_t from, int64_t to) {
+    ravel__writer_fill(writer, outside, bytes, from);
+    ravel__writer_fill(writer, inside, bytes, to - from);
+    ravel__writer_fill(writer, outside, bytes, run->count - to);
 }
 
 static const int32_t zero = 0;
 
-static void put_positions(ravel__pen *pen, const ravel__run *run, const ravel__guest *g, int64_t from, int64_t to) {
-    ravel__pen_fill(pen, &zero, sizeof zero, from);
-    ravel__pen_count_up(pen, run->first + from * run->step - g->lead, run->step, to - from);
-    ravel__pen_fill(pen, &zero, sizeof zero, run->count - to);
+static void put_positions(ravel__writer *writer, const ravel__run *run, const ravel__sequence *g, int64_t from,
+                          int64_t to) {
+    ravel__writer_fill(writer, &zero, sizeof zero, from);
+    ravel__writer_count_up(writer, run->first + from * run->step - g->lead, run->step, to - from);
+    ravel__writer_fill(writer, &zero, sizeof zero, run->count - to);
 }
 
-static void put_loss(ravel__pen *pen, const ravel__run *run, const ravel__guest *g) {
+static void put_loss(ravel__writer *writer, const ravel__run *run, const ravel__sequence *g) {
     int64_t from, to;
     const float one = 1;
     int64_t predicts = g->prompt > 0 ? g->prompt - 1 : 0; /* the first position that predicts a response's token */
     ravel__run_span(run, g->lead + predicts, g->lead + g->length - 1, &from, &to);
-    put_span(pen, sizeof one, &zero, &one, run, from, to);
+    put_span(writer, sizeof one, &zero, &one, run, from, to);
 }
 
-void ravel__derived_pack(ravel__derived *d, const ravel__guest *g, int32_t segment, const ravel__run *run) {
+void ravel__derived_pack(ravel__derived *d, const ravel__sequence *g, int32_t segment, const ravel__run *run) {
     static const uint8_t no = 0, yes = 1;
     int64_t from, to;
     ravel__run_span(run, g->lead, g->lead + g->length, &from, &to);
-    if (d->wanted[RAVEL__POSITIONS]) put_positions(&d->pens[RAVEL__POSITIONS], run, g, from, to);
-    if (d->wanted[RAVEL__SEGMENTS]) put_span(&d->pens[RAVEL__SEGMENTS], sizeof segment, &zero, &segment, run, from, to);
-    if (d->wanted[RAVEL__HIDDEN]) put_span(&d->pens[RAVEL__HIDDEN], 1, &yes, &no, run, from, to);
-    if (d->wanted[RAVEL__SHOWN]) put_span(&d->pens[RAVEL__SHOWN], 1, &no, &yes, run, from, to);
-    if (d->wanted[RAVEL__LOSS]) put_loss(&d->pens[RAVEL__LOSS], run, g);
+    if (d->wanted[RAVEL__POSITIONS]) put_positions(&d->writers[RAVEL__POSITIONS], run, g, from, to);
+    if (d->wanted[RAVEL__SEGMENTS])
+        put_span(&d->writers[RAVEL__SEGMENTS], sizeof segment, &zero, &segment, run, from, to);
+    if (d->wanted[RAVEL__HIDDEN]) put_span(&d->writers[RAVEL__HIDDEN], 1, &yes, &no, run, from, to);
+    if (d->wanted[RAVEL__SHOWN]) put_span(&d->writers[RAVEL__SHOWN], 1, &no, &yes, run, from, to);
+    if (d->wanted[RAVEL__LOSS]) put_loss(&d->writers[RAVEL__LOSS], run, g);
 }
 
 /* ---- one block, many arrays ----------------------------------------------------------------------------- */

@@ -1,11 +1,11 @@
 /* The THD layout: slots back to back on one token axis.
  *
- *     sequences    samples of the bin | tail ghost | empty ghosts      (a filler bin: one nobody of one token instead
- *                                                                      of samples)
+ *     sequences    samples of the bin | tail padding | empty sequences      (a filler bin: one filler of one token
+ *                                                                           instead of samples)
  *     fixed shape  max_samples + 1 sequences, always; else the tail is there only where there is a tail
  *
- * measure walks the bin once and decides every size; pack measures again, which costs nothing beside the copying, and
- * so cannot write past what was promised. Fields are written sample by sample, all fields of a sample before the next:
+ * measure walks the bin once and decides every size; pack measures again, which is cheap beside the copying, and so
+ * cannot write past the measured sizes. Fields are written sample by sample, all fields of a sample before the next:
  * labels and tokens, which share their source, then meet in the cache. */
 #include "batch/rows.h"
 #include "batch/thd.h"
@@ -72,14 +72,14 @@ ravel_status ravel__thd_options_read(const ravel_thd_options *options, ravel_thd
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
 
-static ravel_status add_slot(const ravel_thd_options *o, const ravel__guest *guest, int64_t slot_index, ravel_thd *t,
+static ravel_status add_slot(const ravel_thd_options *o, const ravel__sequence *seq, int64_t slot_index, ravel_thd *t,
                              ravel_error *err) {
     ravel_cp cp = ravel__thd_cp(o);
-    int64_t slot = ravel__multiple_up(guest->length, o->align);
-    if (slot % ravel__cp_multiple(&cp)) return ravel__cp_uneven(&cp, slot_index, guest->index, slot, o->align, err);
+    int64_t slot = ravel__multiple_up(seq->length, o->align);
+    if (slot % ravel__cp_multiple(&cp)) return ravel__cp_uneven(&cp, slot_index, seq->index, slot, o->align, err);
     if (o->max_seqlen && slot > o->max_seqlen)
         return ravel_error_set(err, RAVEL_E_OVERSIZE, "sample %lld takes a slot of %lld tokens, over max-seqlen, %lld",
-                               (long long)guest->index, (long long)slot, (long long)o->max_seqlen);
+                               (long long)seq->index, (long long)slot, (long long)o->max_seqlen);
     t->tokens += slot;
     if (t->tokens > INT32_MAX)
         return ravel_error_set(
@@ -87,22 +87,22 @@ static ravel_status add_slot(const ravel_thd_options *o, const ravel__guest *gue
             "the bin has more than 2^31 - 1 slot tokens, which cu_seqlens cannot count: use a smaller "
             "budget");
     if (slot > t->max_seqlen) t->max_seqlen = slot;
-    if (guest->length > t->max_length) t->max_length = guest->length;
+    if (seq->length > t->max_length) t->max_length = seq->length;
     return RAVEL_OK;
 }
 
 static ravel_status add_samples(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *o,
                                 ravel_thd *t, ravel_error *err) {
     enum { AHEAD = 16 };
-    ravel__guest guest = ravel__nobody(1);
-    if (bin->count == 0) return add_slot(o, &guest, 0, t, err);
+    ravel__sequence seq = ravel__no_sample(1);
+    if (bin->count == 0) return add_slot(o, &seq, 0, t, err);
     for (int64_t i = 0; i < bin->count; i++) {
         if (i + AHEAD < bin->count && bin->samples[i + AHEAD] >= 0 && bin->samples[i + AHEAD] < ragged->count)
             __builtin_prefetch(&ragged->offsets[bin->samples[i + AHEAD]]);
-        ravel_status status = ravel__guest_get(ragged, bin->samples[i], &guest, err);
-        if (!status) status = add_slot(o, &guest, i, t, err);
+        ravel_status status = ravel__sequence_get(ragged, bin->samples[i], &seq, err);
+        if (!status) status = add_slot(o, &seq, i, t, err);
         if (status) return status;
-        t->actual_tokens += guest.length;
+        t->actual_tokens += seq.length;
     }
     return RAVEL_OK;
 }
@@ -237,42 +237,42 @@ typedef struct packing {
     const ravel_thd_options *options;
     const ravel_thd *thd;
     ravel_cp cp;
-    int stream; /* past the caches, see pen.h */
+    int stream; /* past the caches, see writer.h */
     int track_count;
     ravel__track tracks[TRACKS];
     ravel__derived derived;
 } packing;
 
-ravel__guest ravel__thd_sequence(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
-                                 int64_t tokens, int64_t i, int64_t begin, int64_t *slot) {
+ravel__sequence ravel__thd_sequence(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
+                                    int64_t tokens, int64_t i, int64_t begin, int64_t *slot) {
     int64_t filled = bin->count ? bin->count : 1;
-    ravel__guest guest = ravel__nobody(i == 0 && bin->count == 0);
-    if (i < bin->count) (void)ravel__guest_get(ragged, bin->samples[i], &guest, NULL);
-    *slot = i < filled ? ravel__multiple_up(guest.length, options->align) : i == filled ? tokens - begin : 0;
-    return guest;
+    ravel__sequence seq = ravel__no_sample(i == 0 && bin->count == 0);
+    if (i < bin->count) (void)ravel__sequence_get(ragged, bin->samples[i], &seq, NULL);
+    *slot = i < filled ? ravel__multiple_up(seq.length, options->align) : i == filled ? tokens - begin : 0;
+    return seq;
 }
 
-/* What will be packed a few samples later, asked for now: samples of a bin lie anywhere in the store. */
+/* Prefetches what is packed a few samples later: samples of a bin lie anywhere in the store. */
 static void look_ahead(const packing *p, int64_t i) {
     enum { NEAR = 3, FAR = 16 };
     const ravel_bin *bin = p->bin;
     if (i + FAR < bin->count) __builtin_prefetch(&p->ragged->offsets[bin->samples[i + FAR]]);
     if (i + NEAR >= bin->count) return;
     int64_t index = bin->samples[i + NEAR], begin = p->ragged->offsets[index];
-    const ravel__guest guest = {index, begin, p->ragged->offsets[index + 1] - begin, 0, 0};
-    for (int k = 0; k < p->track_count; k++) ravel__track_soon(&p->tracks[k], &guest);
+    const ravel__sequence seq = {index, begin, p->ragged->offsets[index + 1] - begin, 0, 0};
+    for (int k = 0; k < p->track_count; k++) ravel__track_soon(&p->tracks[k], &seq);
 }
 
-static void pack_slot(packing *p, const ravel__guest *guest, int64_t i, int64_t slot) {
+static void pack_slot(packing *p, const ravel__sequence *seq, int64_t i, int64_t slot) {
     ravel__run runs[2];
     int count = ravel__slot_runs(&p->cp, p->options->cp_rank, slot, runs);
     for (int r = 0; r < count; r++) {
         for (int k = 0; k < p->track_count; k++)
-            if (p->tracks[k].kind != RAVEL_FIELD_SAMPLE) ravel__track_pack(&p->tracks[k], guest, &runs[r]);
-        ravel__derived_pack(&p->derived, guest, (int32_t)i + 1, &runs[r]);
+            if (p->tracks[k].kind != RAVEL_FIELD_SAMPLE) ravel__track_pack(&p->tracks[k], seq, &runs[r]);
+        ravel__derived_pack(&p->derived, seq, (int32_t)i + 1, &runs[r]);
     }
     for (int k = 0; k < p->track_count; k++)
-        if (p->tracks[k].kind == RAVEL_FIELD_SAMPLE) ravel__track_pack_sample(&p->tracks[k], guest);
+        if (p->tracks[k].kind == RAVEL_FIELD_SAMPLE) ravel__track_pack_sample(&p->tracks[k], seq);
 }
 
 static void pack_sequences(packing *p) {
@@ -283,17 +283,17 @@ static void pack_sequences(packing *p) {
     if (t->host_slots) t->host_slots[0] = 0;
     for (int64_t i = 0; i < t->sequences; i++) {
         look_ahead(p, i);
-        ravel__guest guest = ravel__thd_sequence(p->ragged, p->bin, p->options, t->tokens, i, begin, &slot);
-        pack_slot(p, &guest, i, slot);
-        real += guest.length;
+        ravel__sequence seq = ravel__thd_sequence(p->ragged, p->bin, p->options, t->tokens, i, begin, &slot);
+        pack_slot(p, &seq, i, slot);
+        real += seq.length;
         begin += slot;
-        if (t->samples) t->samples[i] = (int32_t)guest.index;
+        if (t->samples) t->samples[i] = (int32_t)seq.index;
         if (t->cu_seqlens) t->cu_seqlens[i + 1] = (int32_t)real;
         if (t->cu_seqlens_padded) t->cu_seqlens_padded[i + 1] = (int32_t)begin;
-        if (t->host_samples) t->host_samples[i] = (int32_t)guest.index;
+        if (t->host_samples) t->host_samples[i] = (int32_t)seq.index;
         if (t->host_slots) t->host_slots[i + 1] = (int32_t)begin;
     }
-    for (int k = 0; k < p->track_count; k++) ravel__pen_close(&p->tracks[k].pen);
+    for (int k = 0; k < p->track_count; k++) ravel__writer_close(&p->tracks[k].writer);
     ravel__derived_close(&p->derived);
 }
 
@@ -311,7 +311,7 @@ static ravel_status take_tracks(packing *p, int64_t *next, ravel_error *err) {
         if (status) return status;
         if (!field->data && p->bin->count)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has no data", field->name ? field->name : "");
-        ravel__pen_open(&track->pen, target, p->stream);
+        ravel__writer_open(&track->writer, target, p->stream);
     }
     return RAVEL_OK;
 }
@@ -356,7 +356,7 @@ ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bin *bin, co
     if (status) return status;
     if (t.place.kind == RAVEL_DEVICE) return ravel__thd_pack_device(ragged, bin, &own, &t, err);
     packing p = {.ragged = ragged, .bin = bin, .options = &own, .thd = &t, .cp = ravel__thd_cp(&own)};
-    p.stream = ravel__pen_streams(output_bytes(&p));
+    p.stream = ravel__writer_streams(output_bytes(&p));
     open_derived(&p);
     int64_t next = 0;
     do { /* one round, unless there are very many fields */

@@ -9,10 +9,9 @@ ravel_status ravel__thd_options_read(const ravel_thd_options *options, ravel_thd
 /* The caller's record, with 0 where an older caller has no field. */
 ravel_status ravel__thd_read(const ravel_thd *thd, ravel_thd *own, ravel_error *err);
 
-/* Who stands in sequence i, and how long its slot is when `begin` tokens of `tokens` came before. The bin was checked
- * before. */
-ravel__guest ravel__thd_sequence(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
-                                 int64_t tokens, int64_t i, int64_t begin, int64_t *slot);
+/* Sequence i, and the length of its slot when `begin` of `tokens` tokens came before. The bin has been checked. */
+ravel__sequence ravel__thd_sequence(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
+                                    int64_t tokens, int64_t i, int64_t begin, int64_t *slot);
 /* Packing into device memory, everything having been checked but the fields. */
 ravel_status ravel__thd_pack_device(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_thd_options *options,
                                     const ravel_thd *thd, ravel_error *err);

@@ -1,4 +1,4 @@
-/* From packed order back to sample order, and the list that says which is which.
+/* From packed order back to sample order, and the list of sample and position per packed token.
  *
  * Both walk the sequences of a packed bin by thd->samples and thd->cu_seqlens_padded alone, so they work for any bin that
  * was packed, here or elsewhere. */
@@ -14,9 +14,9 @@ typedef struct walking {
     const int32_t *samples, *slots; /* [sequences], [sequences + 1], in host memory */
 } walking;
 
-/* One sequence: who stands there, its runs, and where they begin in the packed array. */
+/* One sequence: its sample, its runs, and where they begin in the packed array. */
 typedef struct stop {
-    ravel__guest guest;
+    ravel__sequence seq;
     ravel__run runs[2];
     int run_count;
     int64_t index, at;
@@ -53,12 +53,12 @@ static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err)
     int64_t slot = w->slots[i + 1] - w->slots[i];
     ravel_status status = RAVEL_OK;
     s->index = i;
-    s->guest = ravel__nobody(0);
+    s->seq = ravel__no_sample(0);
     s->run_count = ravel__slot_runs(&w->cp, w->options.cp_rank, slot, s->runs);
-    if (w->samples[i] >= 0) status = ravel__guest_get(w->ragged, w->samples[i], &s->guest, err);
-    if (!status && slot < s->guest.length)
+    if (w->samples[i] >= 0) status = ravel__sequence_get(w->ragged, w->samples[i], &s->seq, err);
+    if (!status && slot < s->seq.length)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "sample %lld has %lld tokens, and its slot only %lld",
-                               (long long)s->guest.index, (long long)s->guest.length, (long long)slot);
+                               (long long)s->seq.index, (long long)s->seq.length, (long long)slot);
     return status;
 }
 
@@ -84,13 +84,13 @@ typedef struct unpacking {
 static void unpack_stop(void *user, const stop *s) {
     unpacking *u = user;
     int64_t at = s->at;
-    if (s->guest.index < 0) return;
+    if (s->seq.index < 0) return;
     if (u->track.kind == RAVEL_FIELD_SAMPLE) {
-        ravel__track_unpack_sample(&u->track, &s->guest, u->packed, s->index, u->out);
+        ravel__track_unpack_sample(&u->track, &s->seq, u->packed, s->index, u->out);
         return;
     }
     for (int r = 0; r < s->run_count; r++) {
-        ravel__track_unpack(&u->track, &s->guest, &s->runs[r], u->packed, at, u->out);
+        ravel__track_unpack(&u->track, &s->seq, &s->runs[r], u->packed, at, u->out);
         at += s->runs[r].count;
     }
 }
@@ -98,8 +98,8 @@ static void unpack_stop(void *user, const stop *s) {
 /* On a device: the same walk writes runs. */
 static void book_stop(void *user, const stop *s) {
     ravel__book *book = user;
-    book->samples[s->index] = (int32_t)s->guest.index;
-    for (int r = 0; r < s->run_count; r++) ravel__book_run(book, &s->guest, &s->runs[r], 0);
+    book->samples[s->index] = (int32_t)s->seq.index;
+    for (int r = 0; r < s->run_count; r++) ravel__book_run(book, &s->seq, &s->runs[r], 0);
 }
 
 static ravel_status unpack_device(const walking *w, const unpacking *u, ravel_error *err) {
@@ -137,7 +137,7 @@ typedef struct listing {
     int64_t *index;
 } listing;
 
-static void list_run(const listing *l, const ravel__guest *g, const ravel__run *run, int64_t *index) {
+static void list_run(const listing *l, const ravel__sequence *g, const ravel__run *run, int64_t *index) {
     int64_t from, to, first = ravel__field_first(l->kind, g) + run->first - g->lead;
     ravel__run_span(run, g->lead, g->lead + ravel__field_held(l->kind, g), &from, &to);
     for (int64_t k = 0; k < run->count; k++) index[k] = k >= from && k < to ? first + k * run->step : -1;
@@ -147,11 +147,11 @@ static void list_stop(void *user, const stop *s) {
     const listing *l = user;
     int64_t *index = l->index + s->at;
     if (l->kind == RAVEL_FIELD_SAMPLE) {
-        l->index[s->index] = s->guest.index;
+        l->index[s->index] = s->seq.index;
         return;
     }
     for (int r = 0; r < s->run_count; r++) {
-        list_run(l, &s->guest, &s->runs[r], index);
+        list_run(l, &s->seq, &s->runs[r], index);
         index += s->runs[r].count;
     }
 }

@@ -28,12 +28,12 @@ static void add_runs(packing *p) {
     int64_t begin = 0, real = 0, slot;
     for (int64_t i = 0; i < p->thd->sequences; i++) {
         ravel__run runs[2];
-        ravel__guest guest = ravel__thd_sequence(p->ragged, p->bin, p->options, p->thd->tokens, i, begin, &slot);
+        ravel__sequence seq = ravel__thd_sequence(p->ragged, p->bin, p->options, p->thd->tokens, i, begin, &slot);
         int count = ravel__slot_runs(&cp, p->options->cp_rank, slot, runs);
-        for (int r = 0; r < count; r++) ravel__book_run(&p->book, &guest, &runs[r], (int32_t)i + 1);
-        real += guest.length;
+        for (int r = 0; r < count; r++) ravel__book_run(&p->book, &seq, &runs[r], (int32_t)i + 1);
+        real += seq.length;
         begin += slot;
-        p->samples[i] = p->book.samples[i] = (int32_t)guest.index;
+        p->samples[i] = p->book.samples[i] = (int32_t)seq.index;
         p->real[i + 1] = (int32_t)real;
         p->slots[i + 1] = (int32_t)begin;
     }

@@ -90,7 +90,7 @@ static ravel_status fixed_weight(const double *sample_weights, int64_t sample, i
 
 /* One sample on its way through counting, filling or checking. */
 typedef struct weighed {
-    ravel__guest guest;
+    ravel__sequence seq;
     int64_t loss_tokens, fixed;
 } weighed;
 
@@ -124,12 +124,12 @@ static void weigh_end(weighing *w) {
 }
 
 static ravel_status weigh(const weighing *w, int64_t i, weighed *out, ravel_error *err) {
-    ravel_status status = ravel__guest_get(w->ragged, w->bin ? w->bin->samples[i] : i, &out->guest, err);
+    ravel_status status = ravel__sequence_get(w->ragged, w->bin ? w->bin->samples[i] : i, &out->seq, err);
     if (!status && w->counted)
         out->loss_tokens = w->counted[i];
     else if (!status)
-        status = ravel__mask_count(&w->mask, &out->guest, &out->loss_tokens, err);
-    if (!status) status = fixed_weight(w->sample_weights, out->guest.index, &out->fixed, err);
+        status = ravel__mask_count(&w->mask, &out->seq, &out->loss_tokens, err);
+    if (!status) status = fixed_weight(w->sample_weights, out->seq.index, &out->fixed, err);
     return status;
 }
 
@@ -137,7 +137,7 @@ static void count_one(ravel_counts *c, const weighed *w) {
     int has = w->loss_tokens > 0;
     c->samples++;
     c->samples_with_loss += has;
-    c->tokens += w->guest.length;
+    c->tokens += w->seq.length;
     c->loss_tokens += w->loss_tokens;
     add_words(c->weight, (wide)(uint64_t)w->fixed);
     if (has) add_words(c->weight_with_loss, (wide)(uint64_t)w->fixed);
@@ -174,17 +174,17 @@ ravel_status ravel_counts_sum(ravel_counts *counts, const ravel_sum_hook *hook, 
 ravel_status ravel_counts_sample(const ravel_ragged *ragged, int64_t sample, const ravel_field *mask,
                                  int64_t *loss_tokens, ravel_error *err) {
     ravel__mask m;
-    ravel__guest guest;
+    ravel__sequence seq;
     ravel_status status = ravel__mask_init(mask, &m, err);
     if (!status && mask) status = ravel__host_source(mask, err);
-    if (!status) status = ravel__guest_get(ragged, sample, &guest, err);
-    if (!status) status = ravel__mask_count(&m, &guest, loss_tokens, err);
+    if (!status) status = ravel__sequence_get(ragged, sample, &seq, err);
+    if (!status) status = ravel__mask_count(&m, &seq, loss_tokens, err);
     return status;
 }
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
 
-/* What the framework divides by later. */
+/* The divisor that the framework applies later. */
 static double factor_of(const ravel_weights_options *o) {
     double factor = 1;
     if (o->dp_reduce == RAVEL_FRAMEWORK_MEAN) factor *= o->dp;
@@ -257,9 +257,9 @@ static ravel_status fill_host(const weighing *w, const recipe *r, int32_t dtype,
         if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &value, err);
         if (status) break;
         if (dtype == RAVEL_F32)
-            ravel__mask_spread_f32(&w->mask, &one.guest, (float)value, (float *)weights + one.guest.offset);
+            ravel__mask_spread_f32(&w->mask, &one.seq, (float)value, (float *)weights + one.seq.offset);
         else
-            ravel__mask_spread_f64(&w->mask, &one.guest, value, (double *)weights + one.guest.offset);
+            ravel__mask_spread_f64(&w->mask, &one.seq, value, (double *)weights + one.seq.offset);
     }
     return status;
 }
@@ -275,8 +275,8 @@ static ravel_status fill_device(const weighing *w, const recipe *r, int32_t dtyp
     for (int64_t i = 0; !status && i < w->count; i++) {
         status = weigh(w, i, &one, err);
         if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &book.values[i], err);
-        const ravel__run run = {0, one.guest.length, 1};
-        if (!status) ravel__book_run(&book, &one.guest, &run, 0);
+        const ravel__run run = {0, one.seq.length, 1};
+        if (!status) ravel__book_run(&book, &one.seq, &run, 0);
     }
     if (!status) {
         ravel__book_weights(&book, &w->mask, weights, ravel_dtype_bytes(dtype));
@@ -336,12 +336,12 @@ static double weight_at(int32_t dtype, const void *weights, int64_t i) {
 static ravel_status check_sample(const weighing *w, const weighed *one, double value, int32_t dtype,
                                  const void *weights, careful *sum, ravel_error *err) {
     if (dtype == RAVEL_F32) value = (double)(float)value;
-    for (int64_t t = 0; t < one->guest.length; t++) {
-        double is = weight_at(dtype, weights, one->guest.offset + t);
-        double should = t > 0 && ravel__mask_at(&w->mask, &one->guest, t) ? value : 0;
+    for (int64_t t = 0; t < one->seq.length; t++) {
+        double is = weight_at(dtype, weights, one->seq.offset + t);
+        double should = t > 0 && ravel__mask_at(&w->mask, &one->seq, t) ? value : 0;
         if (is != should)
             return ravel_error_set(err, RAVEL_E_DATA, "sample %lld, token %lld: the weight is %.17g, and must be %.17g",
-                                   (long long)one->guest.index, (long long)t, is, should);
+                                   (long long)one->seq.index, (long long)t, is, should);
         careful_add(sum, is);
     }
     return RAVEL_OK;
@@ -350,7 +350,7 @@ static ravel_status check_sample(const weighing *w, const weighed *one, double v
 typedef struct verdict {
     ravel_counts counts;
     int64_t share;  /* of the total that this rank's weights sum to, in 2^-60ths */
-    int64_t failed; /* ranks that found something wrong: they take part all the same, so that nobody waits for them */
+    int64_t failed; /* ranks that found something wrong: they take part all the same, so that no rank waits for them */
 } verdict;
 enum { VERDICT_WORDS = RAVEL_COUNTS_WORDS + 2 };
 static_assert(sizeof(verdict) == VERDICT_WORDS * sizeof(int64_t), "a verdict is summed as an array of words");

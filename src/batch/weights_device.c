@@ -10,8 +10,8 @@ enum { COUNT_SECONDS = 600 };
 static ravel_status list_samples(const ravel_ragged *ragged, const ravel_bin *bin, int64_t n, ravel__row_run *runs,
                                  ravel_error *err) {
     for (int64_t i = 0; i < n; i++) {
-        ravel__guest g;
-        ravel_status status = ravel__guest_get(ragged, bin ? bin->samples[i] : i, &g, err);
+        ravel__sequence g;
+        ravel_status status = ravel__sequence_get(ragged, bin ? bin->samples[i] : i, &g, err);
         if (status) return status;
         runs[i] = (ravel__row_run){
             .offset = g.offset, .index = (int32_t)g.index, .length = (int32_t)g.length, .prompt = (int32_t)g.prompt};

@@ -19,16 +19,16 @@ ravel_status ravel__collector_init(ravel_collector *collector, const ravel_field
         return ravel__no_memory(err, (size_t)field_count * sizeof *collector->data, "the fields of a reader");
     collector->field_count = field_count;
     ravel_status status =
-        ravel__pile_reserve(&collector->offsets, allocator, 1, sizeof(int64_t), "sample offsets", err);
+        ravel__buffer_reserve(&collector->offsets, allocator, 1, sizeof(int64_t), "sample offsets", err);
     if (!status) *(int64_t *)collector->offsets.at = 0;
     return status;
 }
 
 void ravel__collector_free(ravel_collector *collector) {
-    ravel__pile_free(&collector->offsets, collector->allocator);
-    ravel__pile_free(&collector->rows, collector->allocator);
-    ravel__pile_free(&collector->parts, collector->allocator);
-    for (int32_t f = 0; f < collector->field_count; f++) ravel__pile_free(&collector->data[f], collector->allocator);
+    ravel__buffer_free(&collector->offsets, collector->allocator);
+    ravel__buffer_free(&collector->rows, collector->allocator);
+    ravel__buffer_free(&collector->parts, collector->allocator);
+    for (int32_t f = 0; f < collector->field_count; f++) ravel__buffer_free(&collector->data[f], collector->allocator);
     ravel__release(collector->allocator, collector->data, (size_t)collector->field_count * sizeof *collector->data);
     collector->data = NULL;
     collector->field_count = 0;
@@ -53,13 +53,13 @@ ravel_status ravel__collector_room(ravel_collector *collector, int64_t length, r
     if (length < 1) return ravel_error_set(err, RAVEL_E_DATA, "a sample needs at least one token, this one has none");
     if (__builtin_add_overflow(collector->tokens, length, &tokens)) tokens = INT64_MAX;
     ravel_status status =
-        ravel__pile_reserve(&collector->offsets, a, count + 1, sizeof(int64_t), "sample offsets", err);
-    if (!status) status = ravel__pile_reserve(&collector->rows, a, count, sizeof(int64_t), "row numbers", err);
-    if (!status) status = ravel__pile_reserve(&collector->parts, a, count, sizeof(int32_t), "part numbers", err);
+        ravel__buffer_reserve(&collector->offsets, a, count + 1, sizeof(int64_t), "sample offsets", err);
+    if (!status) status = ravel__buffer_reserve(&collector->rows, a, count, sizeof(int64_t), "row numbers", err);
+    if (!status) status = ravel__buffer_reserve(&collector->parts, a, count, sizeof(int32_t), "part numbers", err);
     for (int32_t f = 0; f < collector->field_count && !status; f++) {
         const ravel_field *field = &collector->fields[f];
-        status = ravel__pile_reserve(&collector->data[f], a, ravel__field_elements(field, count, tokens),
-                                     (size_t)ravel__field_each(field), field->name, err);
+        status = ravel__buffer_reserve(&collector->data[f], a, ravel__field_elements(field, count, tokens),
+                                       (size_t)ravel__field_each(field), field->name, err);
     }
     return status;
 }

@@ -256,13 +256,13 @@ static int is_cut(const ravel_exchange *x, const ravel_field *field) {
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
 
 /* The fields that travel: those of the samples, and their prompts as one more. */
-typedef struct cargo {
+typedef struct payload {
     ravel_field fields[RAVEL__FIELDS_MAX + 1];
     int64_t count;
     int has_prompts;
-} cargo;
+} payload;
 
-static void load(cargo *c, const ravel_ragged *mine) {
+static void list_fields(payload *c, const ravel_ragged *mine) {
     c->count = mine->field_count < RAVEL__FIELDS_MAX ? mine->field_count : RAVEL__FIELDS_MAX;
     for (int64_t f = 0; f < c->count; f++) c->fields[f] = mine->fields[f];
     c->has_prompts = mine->prompts != NULL;
@@ -271,7 +271,7 @@ static void load(cargo *c, const ravel_ragged *mine) {
             .name = "prompts", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_I64, .width = 1, .data = mine->prompts};
 }
 
-static int64_t piece_bytes(const cargo *c, traffic t) {
+static int64_t piece_bytes(const payload *c, traffic t) {
     int64_t bytes = 0;
     for (int64_t f = 0; f < c->count; f++) {
         const ravel_field *field = &c->fields[f];
@@ -288,7 +288,7 @@ static int64_t aligned(int64_t bytes) {
     return (bytes + RAVEL__ALIGN - 1) / RAVEL__ALIGN * RAVEL__ALIGN;
 }
 
-static int64_t result_bytes(const cargo *c, int64_t samples, int64_t tokens) {
+static int64_t result_bytes(const payload *c, int64_t samples, int64_t tokens) {
     int64_t bytes = RAVEL__ALIGN + aligned(c->count * (int64_t)sizeof(ravel_field));
     bytes += aligned((samples + 1) * (int64_t)sizeof(int64_t));
     for (int64_t f = 0; f < c->count; f++) bytes += aligned(ravel__field_bytes(&c->fields[f], samples, tokens));
@@ -296,7 +296,7 @@ static int64_t result_bytes(const cargo *c, int64_t samples, int64_t tokens) {
 }
 
 /* Bytes that leave, or come in from others. */
-static int64_t away_bytes(const ravel_exchange *x, const cargo *c, const traffic *t) {
+static int64_t away_bytes(const ravel_exchange *x, const payload *c, const traffic *t) {
     int64_t bytes = 0;
     for (int32_t r = 0; r < x->ranks; r++)
         if (r != x->rank) bytes += piece_bytes(c, t[r]);
@@ -304,8 +304,8 @@ static int64_t away_bytes(const ravel_exchange *x, const cargo *c, const traffic
 }
 
 void ravel_exchange_measure(const ravel_exchange *exchange, const ravel_ragged *mine, ravel_exchange_sizes *sizes) {
-    cargo c;
-    load(&c, mine);
+    payload c;
+    list_fields(&c, mine);
     sizes->samples = exchange->samples;
     sizes->tokens = exchange->tokens;
     sizes->result_bytes = result_bytes(&c, exchange->samples, exchange->tokens);
@@ -365,14 +365,14 @@ static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const r
     return at;
 }
 
-static void fill_sends(const ravel_exchange *x, const ravel_ragged *mine, const cargo *c, char *at) {
+static void fill_sends(const ravel_exchange *x, const ravel_ragged *mine, const payload *c, char *at) {
     for (int32_t r = 0; r < x->ranks; r++)
         for (int64_t f = 0; f < c->count && r != x->rank; f++)
             at = copy_out(x, mine, &c->fields[f], x->leave[r], x->leave[r + 1], at);
 }
 
 /* Counts and offsets in bytes; nothing to oneself. */
-static void set_counts(const ravel_exchange *x, const cargo *c, const traffic *t, int64_t *counts, int64_t *offsets) {
+static void set_counts(const ravel_exchange *x, const payload *c, const traffic *t, int64_t *counts, int64_t *offsets) {
     int64_t at = 0;
     for (int32_t r = 0; r < x->ranks; r++) {
         counts[r] = r == x->rank ? 0 : piece_bytes(c, t[r]);
@@ -418,7 +418,7 @@ static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const
 }
 
 /* fronts[] come in as the offsets of the pieces. After a field has been placed, each front is at the next field. */
-static void place_all(const ravel_exchange *x, const ravel_ragged *mine, const cargo *c, const char *received,
+static void place_all(const ravel_exchange *x, const ravel_ragged *mine, const payload *c, const char *received,
                       int64_t *fronts, char *block, ravel_ragged *arrived) {
     ravel_field *fields = (ravel_field *)(void *)take_room(&block, c->count * (int64_t)sizeof *fields);
     int64_t *offsets = (int64_t *)(void *)take_room(&block, (x->samples + 1) * (int64_t)sizeof *offsets);
@@ -441,8 +441,8 @@ static void place_all(const ravel_exchange *x, const ravel_ragged *mine, const c
 
 ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_comm *comm, const ravel_ragged *mine,
                                 void *result, void *scratch, ravel_ragged *arrived, ravel_error *err) {
-    cargo c;
-    load(&c, mine);
+    payload c;
+    list_fields(&c, mine);
     if (ravel_comm_size(comm) != exchange->ranks || ravel_comm_rank(comm) != exchange->rank)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the exchange is of rank %d of %d, the communicator of %d of %d",
                                exchange->rank, exchange->ranks, ravel_comm_rank(comm), ravel_comm_size(comm));

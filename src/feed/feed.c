@@ -20,8 +20,8 @@ const char *ravel_feed_phase_name(int32_t phase) {
 
 static void free_slot(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words_free(&slot->words);
-    ravel__pile_free(&slot->index, feed->allocator);
-    ravel__pile_free(&slot->block, feed->allocator);
+    ravel__buffer_free(&slot->index, feed->allocator);
+    ravel__buffer_free(&slot->block, feed->allocator);
 }
 
 void ravel_feed_free(ravel_feed *feed) {
@@ -36,10 +36,10 @@ void ravel_feed_free(ravel_feed *feed) {
     ravel_plan_free(feed->work.plan_made);
     ravel_exchange_free(feed->work.exchange);
     ravel__columns_free(&feed->work.columns, a);
-    ravel__pile *piles[] = {
+    ravel__buffer *buffers[] = {
         &feed->work.rows,    &feed->work.planning.input, &feed->work.planning.expanded, &feed->work.result,
         &feed->work.scratch, &feed->work.staging,        &feed->work.weight_values,     NULL};
-    for (ravel__pile **pile = piles; *pile; pile++) ravel__pile_free(*pile, a);
+    for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, a);
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
     ravel__release(a, feed->place.stage_roles, (size_t)feed->place.layout.sizes[3] * sizeof *feed->place.stage_roles);
     ravel__release(a, feed, sizeof *feed);

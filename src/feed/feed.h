@@ -35,7 +35,7 @@
 #include <ravel/feed.h>
 
 #include "feed/field.h"
-#include "feed/pile.h"
+#include "base/buffer.h"
 
 #include <pthread.h>
 
@@ -77,12 +77,12 @@ typedef struct ravel__columns {
     int64_t column_count; /* that are there, one after the other in `columns` */
     int64_t *counts;      /* [dp] samples of each rank */
     int has_parts;        /* some row has several samples */
-    ravel__pile mine, all, columns, ranks;
+    ravel__buffer mine, all, columns, ranks;
 } ravel__columns;
 
 /* Memory of planning. */
 typedef struct ravel__plan_scratch {
-    ravel__pile input, expanded;
+    ravel__buffer input, expanded;
 } ravel__plan_scratch;
 
 /* ---- a prepared batch ----------------------------------------------------------------------------------- */
@@ -98,10 +98,10 @@ typedef struct ravel__micro {
 } ravel__micro;
 
 typedef struct ravel__prepared {
-    ravel_words words; /* the message, and */
-    ravel_meta meta;   /* what it says */
-    ravel__pile index; /* everything below but the arrays */
-    ravel__pile block; /* the arrays */
+    ravel_words words;   /* the message, and */
+    ravel_meta meta;     /* what it says */
+    ravel__buffer index; /* everything below but the arrays */
+    ravel__buffer block; /* the arrays */
     int64_t *offsets;
     int32_t *iota;         /* 0, 1, 2, ... as many as the largest bin has samples */
     int64_t *update_steps; /* [updates + 1] */
@@ -162,7 +162,7 @@ typedef struct ravel__work {
     int64_t sendable_of[RAVEL__FIELDS_MAX]; /* field -> index in sendable, or -1 */
     ravel_ragged arrived;
     uint64_t digest;
-    ravel__pile rows, result, scratch, weight_values, staging;
+    ravel__buffer rows, result, scratch, weight_values, staging;
     int has_prompts; /* samples of the dp group come with prompts */
     int end;         /* there are no more rows */
 } ravel__work;

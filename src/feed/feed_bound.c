@@ -1,4 +1,4 @@
-/* How much memory a feed can come to hold, from the sizes of its batches alone. Every pile grows to at most twice what
+/* How much memory a feed can come to hold, from the sizes of its batches alone. Every buffer grows to at most twice what
  * was ever needed of it, so the bound is twice the sum of all needs. */
 #include "feed/pack.h"
 
@@ -18,11 +18,11 @@ static int64_t least(int64_t a, int64_t b) {
 static worst worst_of(const ravel_feed *feed, int64_t steps, int64_t samples, int64_t tokens) {
     const ravel_thd_options *thd = &feed->thd;
     int64_t bin = feed->plan.cp * feed->plan.budget + thd->align + thd->total_multiple;
-    int64_t ghosts = thd->fixed_tokens ? thd->max_samples + 2 : 3;
+    int64_t extra = thd->fixed_tokens ? thd->max_samples + 2 : 3;
     worst w = {.feed = feed, .steps = steps, .samples = samples, .tokens = tokens, .own_samples = samples};
     w.own_tokens = least(tokens, steps * feed->plan.cp * feed->plan.budget);
     w.positions = steps * bin / feed->plan.cp;
-    w.sequences = samples + ghosts * steps;
+    w.sequences = samples + extra * steps;
     return w;
 }
 

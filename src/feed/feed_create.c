@@ -63,13 +63,13 @@ static ravel_status make_room(ravel_feed *feed, ravel_error *err) {
     size_t stages = (size_t)feed->place.layout.sizes[3];
     feed->place.stage_roles = ravel__calloc(feed->allocator, stages, sizeof *feed->place.stage_roles);
     if (!feed->place.stage_roles) return ravel__no_memory(err, stages * sizeof *feed->place.stage_roles, "a feed");
-    ravel_status status = ravel__pile_reserve(&feed->work.columns.ranks, feed->allocator, feed->place.layout.sizes[2],
-                                              sizeof(int64_t), "the counts of ranks", err);
+    ravel_status status = ravel__buffer_reserve(&feed->work.columns.ranks, feed->allocator, feed->place.layout.sizes[2],
+                                                sizeof(int64_t), "the counts of ranks", err);
     if (status) return status;
     feed->work.columns.counts = feed->work.columns.ranks.at;
     /* who asks, one word a rank */
-    return ravel__pile_reserve(&feed->work.rows, feed->allocator, feed->place.layout.ranks, sizeof(uint64_t), "a feed",
-                               err);
+    return ravel__buffer_reserve(&feed->work.rows, feed->allocator, feed->place.layout.ranks, sizeof(uint64_t),
+                                 "a feed", err);
 }
 
 static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_source *source,

@@ -19,7 +19,7 @@ static ravel_status take_rows(ravel_feed *feed, int64_t total, int64_t *count, r
     int64_t begin = all ? 0 : ravel_share(total, feed->plan.dp, feed->place.at.dp);
     int64_t end = all ? total : ravel_share(total, feed->plan.dp, feed->place.at.dp + 1);
     ravel_status status =
-        ravel__pile_reserve(&feed->work.rows, feed->allocator, end - begin, sizeof(int64_t), "rows", err);
+        ravel__buffer_reserve(&feed->work.rows, feed->allocator, end - begin, sizeof(int64_t), "rows", err);
     if (status) return status;
     if (end > begin) ravel_order_rows(&feed->order, feed->work.cursor, begin, end - begin, feed->work.rows.at);
     *count = end - begin;
@@ -145,8 +145,8 @@ ravel_status ravel__columns_split(ravel__columns *c, const ravel__fields *fields
     const int present[COLUMNS] = {1, 1, 1, 1, fields->sample_weight >= 0, fields->group >= 0, fields->update >= 0};
     int64_t width = ravel__columns_width(fields, c->has_parts), columns = 0;
     for (int k = 0; k < COLUMNS; k++) columns += present[k];
-    ravel_status status = ravel__pile_reserve(&c->columns, allocator, c->count, (size_t)columns * sizeof(int64_t),
-                                              "the lengths of all samples", err);
+    ravel_status status = ravel__buffer_reserve(&c->columns, allocator, c->count, (size_t)columns * sizeof(int64_t),
+                                                "the lengths of all samples", err);
     if (status) return status;
     c->column_count = columns;
     for (int64_t k = 0, from = 0; k < COLUMNS; k++)
@@ -156,10 +156,10 @@ ravel_status ravel__columns_split(ravel__columns *c, const ravel__fields *fields
 }
 
 void ravel__columns_free(ravel__columns *c, const ravel_allocator *allocator) {
-    ravel__pile_free(&c->mine, allocator);
-    ravel__pile_free(&c->all, allocator);
-    ravel__pile_free(&c->columns, allocator);
-    ravel__pile_free(&c->ranks, allocator);
+    ravel__buffer_free(&c->mine, allocator);
+    ravel__buffer_free(&c->all, allocator);
+    ravel__buffer_free(&c->columns, allocator);
+    ravel__buffer_free(&c->ranks, allocator);
 }
 
 /* ---- gathering ------------------------------------------------------------------------------------------ */
@@ -168,8 +168,8 @@ void ravel__columns_free(ravel__columns *c, const ravel_allocator *allocator) {
 static ravel_status fill_mine(ravel_feed *feed, ravel_error *err) {
     ravel__columns *c = &feed->work.columns;
     int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
-    ravel_status status = ravel__pile_reserve(&c->mine, feed->allocator, feed->work.mine->ragged.count,
-                                              (size_t)width * sizeof(int64_t), "the lengths of samples", err);
+    ravel_status status = ravel__buffer_reserve(&c->mine, feed->allocator, feed->work.mine->ragged.count,
+                                                (size_t)width * sizeof(int64_t), "the lengths of samples", err);
     return status ? status : ravel__columns_fill(&feed->fields, feed->work.mine, c->has_parts, c->mine.at, err);
 }
 
@@ -177,7 +177,7 @@ static ravel_status fill_mine(ravel_feed *feed, ravel_error *err) {
 static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
     ravel__columns *c = &feed->work.columns;
     c->count = feed->work.mine->ragged.count;
-    ravel__pile all = c->all;
+    ravel__buffer all = c->all;
     c->all = c->mine;
     c->mine = all;
     memset(c->counts, 0, (size_t)feed->plan.dp * sizeof *c->counts);
@@ -188,8 +188,8 @@ static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
 static ravel_status gather_rows(ravel_feed *feed, ravel_error *err) {
     ravel__columns *c = &feed->work.columns;
     int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
-    ravel_status status = ravel__pile_reserve(&c->all, feed->allocator, c->count, (size_t)width * sizeof(int64_t),
-                                              "the lengths of all samples", err);
+    ravel_status status = ravel__buffer_reserve(&c->all, feed->allocator, c->count, (size_t)width * sizeof(int64_t),
+                                                "the lengths of all samples", err);
     if (status) { /* the others are on their way into the gather */
         ravel_comm_abort(feed->place.world, err);
         return status;

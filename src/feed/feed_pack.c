@@ -16,18 +16,18 @@
 
 ravel_status ravel__feed_reserve(ravel_feed *feed, ravel_error *err) {
     if (!feed->work.exchange) return RAVEL_OK;
-    ravel_status status = ravel__pile_reserve(&feed->work.result, feed->allocator, feed->work.sizes.result_bytes, 1,
-                                              "the samples of an update", err);
+    ravel_status status = ravel__buffer_reserve(&feed->work.result, feed->allocator, feed->work.sizes.result_bytes, 1,
+                                                "the samples of an update", err);
     if (!status)
-        status = ravel__pile_reserve(&feed->work.scratch, feed->allocator, feed->work.sizes.scratch_bytes, 1,
-                                     "an exchange of samples", err);
+        status = ravel__buffer_reserve(&feed->work.scratch, feed->allocator, feed->work.sizes.scratch_bytes, 1,
+                                       "an exchange of samples", err);
     return status ? status : ravel__weights_reserve(feed, feed->work.sizes.samples, feed->work.sizes.tokens, err);
 }
 
 ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t tokens, ravel_error *err) {
     if (!feed->place.weighs) return RAVEL_OK;
-    return ravel__pile_reserve(&feed->work.weight_values, feed->allocator, samples * 8 + tokens * 4, 1, "loss weights",
-                               err);
+    return ravel__buffer_reserve(&feed->work.weight_values, feed->allocator, samples * 8 + tokens * 4, 1,
+                                 "loss weights", err);
 }
 
 /* ---- exchange ------------------------------------------------------------------------------------------- */
@@ -43,29 +43,30 @@ ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__prepared *slot, ravel
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
 
-void ravel__cargo_init(ravel_feed *feed, const ravel_ragged *store, const int64_t *place_of, ravel__cargo *cargo) {
+void ravel__pack_input_init(ravel_feed *feed, const ravel_ragged *store, const int64_t *place_of,
+                            ravel__pack_input *input) {
     const ravel__fields *fields = &feed->fields;
-    cargo->store = store;
+    input->store = store;
     for (int64_t f = 0; f < fields->count; f++) {
-        cargo->fields[f] = fields->list[f];
+        input->fields[f] = fields->list[f];
         int64_t at = f >= fields->given ? -1 : place_of ? place_of[f] : f;
-        cargo->fields[f].data = at < 0 ? NULL : store->fields[at].data;
+        input->fields[f].data = at < 0 ? NULL : store->fields[at].data;
     }
-    cargo->weights = NULL;
-    cargo->sample_weights = NULL;
+    input->weights = NULL;
+    input->sample_weights = NULL;
     if (feed->place.weighs && feed->work.weight_values.at) {
-        cargo->weights = (float *)(void *)((char *)feed->work.weight_values.at + 8 * store->count);
-        if (fields->sample_weight >= 0) cargo->sample_weights = feed->work.weight_values.at;
+        input->weights = (float *)(void *)((char *)feed->work.weight_values.at + 8 * store->count);
+        if (fields->sample_weight >= 0) input->sample_weights = feed->work.weight_values.at;
     }
-    if (fields->labels >= fields->given) cargo->fields[fields->labels].data = cargo->fields[fields->tokens].data;
-    cargo->fields[fields->weights].data = cargo->weights;
+    if (fields->labels >= fields->given) input->fields[fields->labels].data = input->fields[fields->tokens].data;
+    input->fields[fields->weights].data = input->weights;
 }
 
-void ravel__cargo_weigh(const ravel_feed *feed, ravel__cargo *cargo) {
-    const ravel_field *field = &cargo->fields[feed->fields.sample_weight < 0 ? 0 : feed->fields.sample_weight];
-    for (int64_t i = 0; cargo->sample_weights && i < cargo->store->count; i++)
+void ravel__pack_input_weigh(const ravel_feed *feed, ravel__pack_input *input) {
+    const ravel_field *field = &input->fields[feed->fields.sample_weight < 0 ? 0 : feed->fields.sample_weight];
+    for (int64_t i = 0; input->sample_weights && i < input->store->count; i++)
         (void)ravel_dtype_load(field->dtype, (const char *)field->data + i * ravel_dtype_bytes(field->dtype),
-                               &cargo->sample_weights[i]);
+                               &input->sample_weights[i]);
 }
 
 ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta *meta, int64_t update) {
@@ -77,11 +78,11 @@ ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
 /* Micro-batch s as a store of its own, its samples 0, 1, 2, ... */
-static ravel_ragged micro_store(const ravel__cargo *cargo, const ravel__prepared *slot, int64_t s, int64_t field_count,
-                                ravel_field *shifted) {
+static ravel_ragged micro_store(const ravel__pack_input *input, const ravel__prepared *slot, int64_t s,
+                                int64_t field_count, ravel_field *shifted) {
     const ravel__micro *micro = &slot->micros[s];
-    ravel_ragged ragged = ravel__micro_ragged(micro, slot->meta.bin_samples[s], cargo->fields, field_count, shifted);
-    if (cargo->store->prompts) ragged.prompts = cargo->store->prompts + micro->first;
+    ravel_ragged ragged = ravel__micro_ragged(micro, slot->meta.bin_samples[s], input->fields, field_count, shifted);
+    if (input->store->prompts) ragged.prompts = input->store->prompts + micro->first;
     return ragged;
 }
 
@@ -108,7 +109,7 @@ static ravel_status fill_cut(const ravel__prepared *slot, int64_t s, int64_t upd
     return RAVEL_OK;
 }
 
-static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, const ravel__cargo *cargo,
+static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, const ravel__pack_input *input,
                                  ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
     const ravel_meta *meta = &slot->meta;
@@ -116,29 +117,30 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, 
         ravel_weights_options options = ravel__weights_of(feed, meta, u);
         for (int64_t s = slot->update_steps[u]; s < slot->update_steps[u + 1]; s++) {
             if (meta->bin_samples[s] == 0) continue;
-            RAVEL_ASSERT(cargo->weights);
-            ravel_ragged store = micro_store(cargo, slot, s, feed->fields.count, shifted);
+            RAVEL_ASSERT(input->weights);
+            ravel_ragged store = micro_store(input, slot, s, feed->fields.count, shifted);
             const ravel_field *mask = feed->fields.mask >= 0 ? &shifted[feed->fields.mask] : NULL;
-            const double *own = cargo->sample_weights ? cargo->sample_weights + slot->micros[s].first : NULL;
+            const double *own = input->sample_weights ? input->sample_weights + slot->micros[s].first : NULL;
             if (mask && feed->thd.cp > 1) {
                 ravel_status cut =
-                    fill_cut(slot, s, u, &options, mask, own, cargo->weights + slot->micros[s].token, err);
+                    fill_cut(slot, s, u, &options, mask, own, input->weights + slot->micros[s].token, err);
                 if (cut) return cut;
                 continue;
             }
             ravel_status status = ravel_weights_fill(&store, NULL, mask, own, &meta->loss_counts[u], &options,
-                                                     RAVEL_F32, cargo->weights + slot->micros[s].token, err);
+                                                     RAVEL_F32, input->weights + slot->micros[s].token, err);
             if (status) return status;
         }
     }
     return RAVEL_OK;
 }
 
-static ravel_status pack_all(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, ravel_error *err) {
+static ravel_status pack_all(ravel_feed *feed, ravel__prepared *slot, const ravel__pack_input *input,
+                             ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
     ravel_status status = RAVEL_OK;
     for (int64_t s = 0; s < slot->meta.micro_steps && !status; s++) {
-        ravel_ragged store = micro_store(cargo, slot, s, feed->fields.count, shifted);
+        ravel_ragged store = micro_store(input, slot, s, feed->fields.count, shifted);
         ravel_bin bin = {slot->iota, slot->meta.bin_samples[s]};
         status = ravel_thd_pack(&store, &bin, &feed->thd, &slot->micros[s].thd, err);
     }
@@ -160,13 +162,13 @@ static ravel_status pack_shape(ravel_feed *feed, ravel__prepared *slot, ravel_er
 }
 
 ravel_status ravel__feed_pack(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
-    ravel__cargo cargo;
+    ravel__pack_input input;
     if (!feed->work.exchange) return pack_shape(feed, slot, err);
-    ravel__cargo_init(feed, &feed->work.arrived, feed->work.sendable_of, &cargo);
+    ravel__pack_input_init(feed, &feed->work.arrived, feed->work.sendable_of, &input);
     ravel_status status = RAVEL_OK;
     if (feed->place.weighs) {
-        ravel__cargo_weigh(feed, &cargo);
-        status = fill_weights(feed, slot, &cargo, err);
+        ravel__pack_input_weigh(feed, &input);
+        status = fill_weights(feed, slot, &input, err);
     }
-    return status ? status : pack_all(feed, slot, &cargo, err);
+    return status ? status : pack_all(feed, slot, &input, err);
 }

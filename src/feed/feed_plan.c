@@ -27,12 +27,12 @@ typedef struct given {
     int64_t rows;
 } given;
 
-static ravel_status make_room(ravel__pile *pile, const ravel_allocator *allocator, int64_t count, given *g,
+static ravel_status make_room(ravel__buffer *buffer, const ravel_allocator *allocator, int64_t count, given *g,
                               ravel_error *err) {
     ravel_status status =
-        ravel__pile_reserve(pile, allocator, count + 1, 4 * sizeof(int64_t), "the planner's input", err);
+        ravel__buffer_reserve(buffer, allocator, count + 1, 4 * sizeof(int64_t), "the planner's input", err);
     if (status) return status;
-    char *at = pile->at;
+    char *at = buffer->at;
     g->lengths = (int64_t *)(void *)at;
     g->groups = g->lengths + count;
     g->row_starts = g->groups + count;
@@ -90,13 +90,13 @@ static void fold_rows(const ravel_feed *feed, const ravel__columns *c, given *g)
 }
 
 /* The plan over samples from the plan over rows. */
-static ravel_status unfold_rows(ravel__pile *pile, const ravel_allocator *allocator, const ravel__columns *c,
+static ravel_status unfold_rows(ravel__buffer *buffer, const ravel_allocator *allocator, const ravel__columns *c,
                                 const given *g, ravel_plan *plan, ravel_error *err) {
     size_t offsets_bytes = (size_t)(plan->bins + 1) * sizeof(int64_t);
-    ravel_status status = ravel__pile_reserve(pile, allocator, (int64_t)offsets_bytes + 4 * c->count, 1,
-                                              "the samples of packed rows", err);
+    ravel_status status = ravel__buffer_reserve(buffer, allocator, (int64_t)offsets_bytes + 4 * c->count, 1,
+                                                "the samples of packed rows", err);
     if (status) return status;
-    int64_t *offsets = pile->at, at = 0;
+    int64_t *offsets = buffer->at, at = 0;
     int32_t *samples = (int32_t *)(void *)(offsets + plan->bins + 1);
     for (int64_t bin = 0; bin < plan->bins; bin++) {
         offsets[bin] = at;
@@ -216,8 +216,8 @@ typedef struct parts {
 
 static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *p, ravel_error *err) {
     int64_t words = plan->updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + plan->micro_steps + 4 * plan->count;
-    ravel_status status = ravel__pile_reserve(&feed->work.scratch, feed->allocator, words + 1, sizeof(int64_t),
-                                              "a metadata message", err);
+    ravel_status status = ravel__buffer_reserve(&feed->work.scratch, feed->allocator, words + 1, sizeof(int64_t),
+                                                "a metadata message", err);
     if (status) return status;
     int64_t *at = feed->work.scratch.at;
     p->counts = (ravel_update_counts *)(void *)at;

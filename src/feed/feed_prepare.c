@@ -39,7 +39,7 @@ static int is_lost(ravel_status status) {
 
 static void reset(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words words = slot->words;
-    ravel__pile index = slot->index, block = slot->block;
+    ravel__buffer index = slot->index, block = slot->block;
     memset(slot, 0, sizeof *slot);
     slot->words = words;
     slot->words.count = 0;
@@ -132,19 +132,19 @@ static void give_up(ravel_feed *feed, ravel_status status, const ravel_error *er
 
 /* Memory that the feed holds. The slot that the consumer uses does not change meanwhile. */
 static int64_t memory_held(const ravel_feed *feed) {
-    const ravel__pile *piles[] = {&feed->work.rows,
-                                  &feed->work.planning.input,
-                                  &feed->work.planning.expanded,
-                                  &feed->work.result,
-                                  &feed->work.scratch,
-                                  &feed->work.staging,
-                                  &feed->work.weight_values,
-                                  &feed->work.columns.mine,
-                                  &feed->work.columns.all,
-                                  &feed->work.columns.columns,
-                                  NULL};
+    const ravel__buffer *buffers[] = {&feed->work.rows,
+                                      &feed->work.planning.input,
+                                      &feed->work.planning.expanded,
+                                      &feed->work.result,
+                                      &feed->work.scratch,
+                                      &feed->work.staging,
+                                      &feed->work.weight_values,
+                                      &feed->work.columns.mine,
+                                      &feed->work.columns.all,
+                                      &feed->work.columns.columns,
+                                      NULL};
     size_t bytes = sizeof *feed;
-    for (const ravel__pile **pile = piles; *pile; pile++) bytes += (*pile)->room;
+    for (const ravel__buffer **buffer = buffers; *buffer; buffer++) bytes += (*buffer)->room;
     for (int32_t i = 0; i < RAVEL__SLOTS; i++)
         bytes += feed->slots[i].index.room + feed->slots[i].block.room + feed->slots[i].words.room;
     return (int64_t)bytes;

@@ -133,7 +133,8 @@ static void make_views(const ravel_feed *feed, ravel__prepared *slot) {
 
 ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     size_t bytes = lay_index(feed, slot, NULL), shared_at;
-    ravel_status status = ravel__pile_reserve(&slot->index, feed->allocator, (int64_t)bytes + 16, 1, "an update", err);
+    ravel_status status =
+        ravel__buffer_reserve(&slot->index, feed->allocator, (int64_t)bytes + 16, 1, "an update", err);
     if (status) return status;
     (void)lay_index(feed, slot, slot->index.at);
     fill_index(slot);
@@ -141,7 +142,7 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
     if (status) return status;
     bytes = place(feed, slot, NULL, &shared_at);
     if (bytes == SIZE_MAX) return ravel__no_memory(err, bytes, "the arrays of an update");
-    status = ravel__pile_reserve(&slot->block, feed->allocator, (int64_t)bytes, 1, "the arrays of an update", err);
+    status = ravel__buffer_reserve(&slot->block, feed->allocator, (int64_t)bytes, 1, "the arrays of an update", err);
     if (status) return status;
     bytes = place(feed, slot, slot->block.at, &shared_at);
     slot->shared = (char *)slot->block.at + shared_at;

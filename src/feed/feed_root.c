@@ -54,7 +54,7 @@ static ravel_status lay_out(ravel_feed *feed, size_t room, outgoing *out, ravel_
     size_t tables = ravel__round_up((size_t)(steps * feed->fields.count) * sizeof *out->tables, 16);
     size_t need = thds + tables + BUFFERS * room + (BUFFERS + 1) * RAVEL__PIECE_ALIGN;
     ravel_status status =
-        ravel__pile_reserve(&feed->work.staging, feed->allocator, (int64_t)need, 1, "shards to send", err);
+        ravel__buffer_reserve(&feed->work.staging, feed->allocator, (int64_t)need, 1, "shards to send", err);
     if (status) return status;
     char *at = feed->work.staging.at;
     out->thds = (ravel_thd *)(void *)at;
@@ -91,10 +91,10 @@ ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err) {
     return status ? status : lay_out(feed, room, &out, err);
 }
 
-static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const ravel__cargo *cargo,
+static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const ravel__pack_input *input,
                                  ravel_error *err) {
     const ravel_plan *plan = &feed->work.routed;
-    const ravel_field *mask = feed->fields.mask >= 0 ? &cargo->fields[feed->fields.mask] : NULL;
+    const ravel_field *mask = feed->fields.mask >= 0 ? &input->fields[feed->fields.mask] : NULL;
     ravel_status status = RAVEL_OK;
     for (int64_t u = 0; u < plan->updates; u++) {
         ravel_weights_options options = ravel__weights_of(feed, meta, u);
@@ -102,20 +102,20 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const
             for (int32_t dp = 0; dp < plan->dp && !status; dp++) {
                 ravel_bin bin = bin_of(plan, s, dp);
                 if (bin.count)
-                    status = ravel_weights_fill(cargo->store, &bin, mask, cargo->sample_weights, &meta->loss_counts[u],
-                                                &options, RAVEL_F32, cargo->weights, err);
+                    status = ravel_weights_fill(input->store, &bin, mask, input->sample_weights, &meta->loss_counts[u],
+                                                &options, RAVEL_F32, input->weights, err);
             }
     }
     return status;
 }
 
 /* Packs the micro-batches of one dp rank, for one cp rank, into the places of `out`. */
-static ravel_status pack(ravel_feed *feed, const ravel__cargo *cargo, int32_t dp, int32_t cp, const outgoing *out,
+static ravel_status pack(ravel_feed *feed, const ravel__pack_input *input, int32_t dp, int32_t cp, const outgoing *out,
                          ravel_error *err) {
-    ravel_ragged store = *cargo->store;
+    ravel_ragged store = *input->store;
     ravel_thd_options options = feed->thd;
     ravel_status status = RAVEL_OK;
-    store.fields = cargo->fields;
+    store.fields = input->fields;
     store.field_count = feed->fields.count;
     if (options.cp > 1) options.cp_rank = cp;
     for (int64_t s = 0; s < feed->work.routed.micro_steps && !status; s++) {
@@ -125,14 +125,14 @@ static ravel_status pack(ravel_feed *feed, const ravel__cargo *cargo, int32_t dp
     return status;
 }
 
-static ravel_status send_one(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, ravel_mesh_coord to,
-                             outgoing *out, ravel_error *err) {
+static ravel_status send_one(ravel_feed *feed, ravel__prepared *slot, const ravel__pack_input *input,
+                             ravel_mesh_coord to, outgoing *out, ravel_error *err) {
     int64_t k = out->turn++ % BUFFERS;
     ravel_status status = ravel_request_wait(out->requests[k], err);
     out->requests[k] = NULL;
     if (status) return status;
     size_t bytes = place(feed, feed->place.stage_roles[to.pp], out->buffers[k], out);
-    status = pack(feed, cargo, to.dp, to.cp, out, err);
+    status = pack(feed, input, to.dp, to.cp, out, err);
     if (status) return status;
     slot->update.sent_bytes += (int64_t)bytes;
     for (int64_t s = 0; s < feed->work.routed.micro_steps; s++)
@@ -142,13 +142,13 @@ static ravel_status send_one(ravel_feed *feed, ravel__prepared *slot, const rave
 }
 
 /* The root's own arrays: the same packing, into the slot. */
-static ravel_status keep_own(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, outgoing *out,
+static ravel_status keep_own(ravel_feed *feed, ravel__prepared *slot, const ravel__pack_input *input, outgoing *out,
                              ravel_error *err) {
     (void)place(feed, feed->place.have, slot->shared, out);
-    return pack(feed, cargo, feed->place.at.dp, feed->place.at.cp, out, err);
+    return pack(feed, input, feed->place.at.dp, feed->place.at.cp, out, err);
 }
 
-static ravel_status send_all(ravel_feed *feed, ravel__prepared *slot, const ravel__cargo *cargo, outgoing *out,
+static ravel_status send_all(ravel_feed *feed, ravel__prepared *slot, const ravel__pack_input *input, outgoing *out,
                              ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t dp = 0; dp < feed->plan.dp && !status; dp++) {
@@ -156,27 +156,27 @@ static ravel_status send_all(ravel_feed *feed, ravel__prepared *slot, const rave
         for (int32_t p = 0; p < feed->place.layout.sizes[3]; p++)
             for (int32_t cp = 0; cp < feed->place.layout.sizes[1] && feed->place.stage_roles[p] && !status; cp++) {
                 ravel_mesh_coord to = {0, cp, dp, p};
-                status = is_self(feed, dp, cp, p) ? keep_own(feed, slot, cargo, out, err)
-                                                  : send_one(feed, slot, cargo, to, out, err);
+                status = is_self(feed, dp, cp, p) ? keep_own(feed, slot, input, out, err)
+                                                  : send_one(feed, slot, input, to, out, err);
             }
     }
     return status;
 }
 
 ravel_status ravel__root_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
-    ravel__cargo cargo;
+    ravel__pack_input input;
     outgoing out = {0};
     size_t steps = (size_t)feed->work.routed.micro_steps, thds = ravel__round_up(steps * sizeof *out.thds, 16);
     size_t tables = ravel__round_up(steps * (size_t)feed->fields.count * sizeof *out.tables, 16);
     size_t room = (feed->work.staging.room - thds - tables - (BUFFERS + 1) * RAVEL__PIECE_ALIGN) / BUFFERS;
     ravel_status status = lay_out(feed, room / RAVEL__PIECE_ALIGN * RAVEL__PIECE_ALIGN, &out, err);
     if (status) return status;
-    ravel__cargo_init(feed, &feed->work.mine->ragged, NULL, &cargo);
+    ravel__pack_input_init(feed, &feed->work.mine->ragged, NULL, &input);
     if (feed->place.weighs) {
-        ravel__cargo_weigh(feed, &cargo);
-        status = fill_weights(feed, &slot->meta, &cargo, err);
+        ravel__pack_input_weigh(feed, &input);
+        status = fill_weights(feed, &slot->meta, &input, err);
     }
-    if (!status) status = send_all(feed, slot, &cargo, &out, err);
+    if (!status) status = send_all(feed, slot, &input, &out, err);
     for (int k = 0; k < BUFFERS; k++) {
         ravel_status sent = ravel_request_wait(out.requests[k], status ? NULL : err);
         if (!status) status = sent;

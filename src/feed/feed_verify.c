@@ -18,7 +18,7 @@ typedef struct again {
     ravel__plan_scratch scratch;
     ravel_plan *made;
     ravel_plan plan;
-    ravel__pile rows, block, weights, sample_weights;
+    ravel__buffer rows, block, weights, sample_weights;
     ravel_field fields[RAVEL__FIELDS_MAX + 2];
     ravel_error *err;
 } again;
@@ -40,9 +40,9 @@ static ravel_status read_all(again *a, ravel_reader *reader) {
     ravel_cursor next;
     int64_t total = ravel_order_take(&feed->order, a->slot->begin, feed->options.samples, &next);
     int32_t dp = feed->plan.dp;
-    ravel_status status = ravel__pile_reserve(&a->rows, feed->allocator, total, sizeof(int64_t), "rows", a->err);
+    ravel_status status = ravel__buffer_reserve(&a->rows, feed->allocator, total, sizeof(int64_t), "rows", a->err);
     if (!status)
-        status = ravel__pile_reserve(&a->columns.ranks, feed->allocator, dp + 1, sizeof(int64_t), "counts", a->err);
+        status = ravel__buffer_reserve(&a->columns.ranks, feed->allocator, dp + 1, sizeof(int64_t), "counts", a->err);
     if (status) return status;
     a->columns.counts = a->columns.ranks.at;
     if (!a->columns.counts) return ravel__no_memory(a->err, 0, "counts"); /* never: dp is at least 1 */
@@ -64,8 +64,8 @@ static ravel_status plan_again(again *a) {
     c->count = a->all->ragged.count;
     c->has_parts = ravel__columns_have_parts(a->all);
     size_t width = (size_t)ravel__columns_width(&feed->fields, c->has_parts);
-    ravel_status status = ravel__pile_reserve(&c->all, feed->allocator, c->count, width * sizeof(int64_t),
-                                              "the lengths of all samples", a->err);
+    ravel_status status = ravel__buffer_reserve(&c->all, feed->allocator, c->count, width * sizeof(int64_t),
+                                                "the lengths of all samples", a->err);
     if (!status) status = ravel__columns_fill(&feed->fields, a->all, c->has_parts, c->all.at, a->err);
     if (!status) status = ravel__columns_split(c, &feed->fields, feed->allocator, a->err);
     if (!status) status = ravel__plan_columns(feed, c, &a->scratch, &a->made, &a->plan, a->err);
@@ -93,9 +93,9 @@ static ravel_status weigh_again(again *a) {
     ravel_weights_options options = feed->weights;
     options.micro_steps = plan->update_offsets[update + 1] - plan->update_offsets[update];
     ravel_status status =
-        ravel__pile_reserve(&a->weights, feed->allocator, tokens + 1, sizeof(float), "weights", a->err);
+        ravel__buffer_reserve(&a->weights, feed->allocator, tokens + 1, sizeof(float), "weights", a->err);
     if (!status)
-        status = ravel__pile_reserve(&a->sample_weights, feed->allocator, store->count + 1, 8, "weights", a->err);
+        status = ravel__buffer_reserve(&a->sample_weights, feed->allocator, store->count + 1, 8, "weights", a->err);
     if (status) return status;
     double *own = fields->sample_weight >= 0 ? a->sample_weights.at : NULL;
     for (int64_t i = 0; own && i < store->count; i++) {
@@ -189,7 +189,7 @@ static ravel_status compare_step(again *a, int64_t step) {
     ravel_status status = ravel_thd_measure(&store, &bin, &feed->thd, &t, a->err);
     if (status) return status;
     size_t bytes = ravel_thd_bytes(&store, &feed->thd, &t);
-    status = ravel__pile_reserve(&a->block, feed->allocator, (int64_t)bytes, 1, "a micro-batch", a->err);
+    status = ravel__buffer_reserve(&a->block, feed->allocator, (int64_t)bytes, 1, "a micro-batch", a->err);
     if (status) return status;
     ravel_thd_place(&store, &feed->thd, a->block.at, &t);
     status = ravel_thd_pack(&store, &bin, &feed->thd, &t, a->err);
@@ -244,8 +244,8 @@ ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *sourc
     ravel_reader_free(reader);
     ravel_plan_free(a.made);
     ravel__columns_free(&a.columns, feed->allocator);
-    ravel__pile *piles[] = {&a.scratch.input, &a.scratch.expanded, &a.rows, &a.block,
-                            &a.weights,       &a.sample_weights,   NULL};
-    for (ravel__pile **pile = piles; *pile; pile++) ravel__pile_free(*pile, feed->allocator);
+    ravel__buffer *buffers[] = {&a.scratch.input, &a.scratch.expanded, &a.rows, &a.block,
+                                &a.weights,       &a.sample_weights,   NULL};
+    for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, feed->allocator);
     return status;
 }

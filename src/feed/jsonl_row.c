@@ -23,9 +23,9 @@ typedef struct row {
 
 void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch) {
     ravel_json_free(scratch->doc);
-    for (int f = 0; f < RAVEL__FIELDS_MAX; f++) ravel__pile_free(&scratch->data[f], allocator);
-    ravel__pile_free(&scratch->bounds, allocator);
-    ravel__pile_free(&scratch->starts, allocator);
+    for (int f = 0; f < RAVEL__FIELDS_MAX; f++) ravel__buffer_free(&scratch->data[f], allocator);
+    ravel__buffer_free(&scratch->bounds, allocator);
+    ravel__buffer_free(&scratch->starts, allocator);
     ravel_rows_free(scratch->rows);
 }
 
@@ -38,13 +38,13 @@ static ravel_status bad(const row *r, const char *key, const char *what) {
     return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" %s", key, what);
 }
 
-static ravel_status reserve(const row *r, ravel__pile *pile, int64_t count, size_t each) {
-    return ravel__pile_reserve(pile, r->collector->allocator, count, each, "a row", r->err);
+static ravel_status reserve(const row *r, ravel__buffer *buffer, int64_t count, size_t each) {
+    return ravel__buffer_reserve(buffer, r->collector->allocator, count, each, "a row", r->err);
 }
 
 /* An array of whole numbers min .. max into out[node->count]. */
 static ravel_status integers(const row *r, const char *key, const ravel_json_node *node, int64_t min, int64_t max,
-                             ravel__pile *out) {
+                             ravel__buffer *out) {
     if (node->kind != RAVEL_JSON_ARRAY) return bad(r, key, "must be an array of whole numbers");
     ravel_status status = reserve(r, out, node->count, sizeof(int64_t));
     int64_t i = 0, value;
@@ -70,16 +70,16 @@ static ravel_status same_count(const row *r, const char *key, const ravel_json_n
 /* ---- tokens --------------------------------------------------------------------------------------------- */
 
 static ravel_status read_ids(row *r, const ravel_json_node *node) {
-    ravel__pile *pile = &r->scratch->data[RAVEL__FIELD_TOKENS];
+    ravel__buffer *buffer = &r->scratch->data[RAVEL__FIELD_TOKENS];
     int64_t vocab = r->rules->vocab ? r->rules->vocab : INT64_C(1) << 31, i = 0, value;
     if (node->kind != RAVEL_JSON_ARRAY) return bad(r, "input_ids", "must be an array of token ids");
-    ravel_status status = reserve(r, pile, node->count, sizeof(int32_t));
+    ravel_status status = reserve(r, buffer, node->count, sizeof(int32_t));
     if (status) return status;
     for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
         if (!ravel_json_integer(n, &value) || value < 0 || value >= vocab)
             return ravel_error_set(r->err, RAVEL_E_DATA,
                                    "\"input_ids\"[%" PRId64 "] must be a token id from 0 to %" PRId64, i, vocab - 1);
-        ((int32_t *)pile->at)[i] = (int32_t)value;
+        ((int32_t *)buffer->at)[i] = (int32_t)value;
     }
     r->tokens = i;
     return RAVEL_OK;
@@ -121,7 +121,7 @@ static ravel_status need_rows(const row *r) {
 
 /* Part `part` of the encoded row goes behind `at` tokens. */
 static ravel_status put_part(row *r, const ravel_row_part *part, int64_t at) {
-    ravel__pile *ids = &r->scratch->data[RAVEL__FIELD_TOKENS], *mask = &r->scratch->data[RAVEL__FIELD_MASK];
+    ravel__buffer *ids = &r->scratch->data[RAVEL__FIELD_TOKENS], *mask = &r->scratch->data[RAVEL__FIELD_MASK];
     ravel_status status = reserve(r, ids, at + part->count, sizeof(int32_t));
     if (!status) status = reserve(r, mask, at + part->count, 1);
     if (status || part->count == 0) return status;

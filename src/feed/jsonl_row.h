@@ -9,9 +9,9 @@
 /* A reader's memory for rows. */
 typedef struct ravel__row_scratch {
     ravel_json *doc;
-    ravel__pile data[RAVEL__FIELDS_MAX]; /* the row's arrays, as the fields want them */
-    ravel__pile bounds, starts;          /* int64_t, of packed rows */
-    ravel_rows *rows;                    /* NULL: no row of text yet, or no tokenizer */
+    ravel__buffer data[RAVEL__FIELDS_MAX]; /* the row's arrays, as the fields want them */
+    ravel__buffer bounds, starts;          /* int64_t, of packed rows */
+    ravel_rows *rows;                      /* NULL: no row of text yet, or no tokenizer */
 } ravel__row_scratch;
 
 typedef struct ravel__row_rules {

@@ -5,18 +5,19 @@
 #include "batch/slot.h"
 #include "feed/feed.h"
 
-typedef struct ravel__cargo {
+typedef struct ravel__pack_input {
     const ravel_ragged *store;
     ravel_field fields[RAVEL__FIELDS_MAX + 2]; /* as in feed->fields; data NULL where it is not there */
     float *weights;                            /* [tokens] */
     double *sample_weights;                    /* [samples], or NULL */
-} ravel__cargo;
+} ravel__pack_input;
 
 /* place_of: where field f is in the store, -1 where it is not; NULL: where it is in the feed. Weights live in
  * feed->work.weight_values, which must have room (ravel__weights_reserve). */
-void ravel__cargo_init(ravel_feed *feed, const ravel_ragged *store, const int64_t *place_of, ravel__cargo *cargo);
+void ravel__pack_input_init(ravel_feed *feed, const ravel_ragged *store, const int64_t *place_of,
+                            ravel__pack_input *input);
 /* The samples' own weights as doubles. */
-void ravel__cargo_weigh(const ravel_feed *feed, ravel__cargo *cargo);
+void ravel__pack_input_weigh(const ravel_feed *feed, ravel__pack_input *input);
 
 ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta *meta, int64_t update);
 

@@ -10,7 +10,7 @@
 #include <ravel/source.h>
 
 #include "feed/field.h"
-#include "feed/pile.h"
+#include "base/buffer.h"
 
 typedef struct ravel__source_kind {
     const char *name;
@@ -64,8 +64,8 @@ struct ravel_collector {
     int64_t truncate;  /* 0: never */
     int64_t truncated; /* samples that were cut */
     int64_t count, tokens;
-    ravel__pile offsets, rows, parts;
-    ravel__pile *data; /* [field_count] */
+    ravel__buffer offsets, rows, parts;
+    ravel__buffer *data; /* [field_count] */
 };
 
 ravel_status ravel__collector_init(ravel_collector *collector, const ravel_field *fields, int32_t field_count,

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct page {
-    ravel__printer pen;
+    ravel__printer out;
     const ravel_plan_input *input;
     const ravel_plan_options *options;
     const ravel_plan *plan;
@@ -23,13 +23,13 @@ typedef struct page {
 
 /* A card: what it is, the figure, and what to compare it with. */
 static void card(page *p, const char *name, const char *value, const char *beside) {
-    ravel__printer_string(&p->pen, "<div class=\"card\"><dt>");
-    ravel__printer_html(&p->pen, name);
-    ravel__printer_string(&p->pen, "</dt><dd>");
-    ravel__printer_html(&p->pen, value);
-    ravel__printer_string(&p->pen, "<small>");
-    ravel__printer_html(&p->pen, beside);
-    ravel__printer_string(&p->pen, "</small></dd></div>\n");
+    ravel__printer_string(&p->out, "<div class=\"card\"><dt>");
+    ravel__printer_html(&p->out, name);
+    ravel__printer_string(&p->out, "</dt><dd>");
+    ravel__printer_html(&p->out, value);
+    ravel__printer_string(&p->out, "<small>");
+    ravel__printer_html(&p->out, beside);
+    ravel__printer_string(&p->out, "</small></dd></div>\n");
 }
 
 static void count_card(page *p, const char *name, int64_t value, const char *word, int64_t beside) {
@@ -78,13 +78,13 @@ static void put_figures(page *p) {
 /* ---- tables --------------------------------------------------------------------------------------------- */
 
 static void row(page *p, const char *name, const char *value, const char *doc) {
-    ravel__printer_string(&p->pen, "<tr><td>");
-    ravel__printer_html(&p->pen, name);
-    ravel__printer_string(&p->pen, "</td><td class=\"n\">");
-    ravel__printer_html(&p->pen, value);
-    ravel__printer_string(&p->pen, "</td><td class=\"soft\">");
-    ravel__printer_html(&p->pen, doc);
-    ravel__printer_string(&p->pen, "</td></tr>\n");
+    ravel__printer_string(&p->out, "<tr><td>");
+    ravel__printer_html(&p->out, name);
+    ravel__printer_string(&p->out, "</td><td class=\"n\">");
+    ravel__printer_html(&p->out, value);
+    ravel__printer_string(&p->out, "</td><td class=\"soft\">");
+    ravel__printer_html(&p->out, doc);
+    ravel__printer_string(&p->out, "</td></tr>\n");
 }
 
 static void row_int64_t(page *p, const char *name, int64_t value, const char *doc) {
@@ -116,7 +116,7 @@ static void put_options(page *p) {
 }
 
 static void put_title(page *p) {
-    ravel__printer_html(&p->pen, p->title);
+    ravel__printer_html(&p->out, p->title);
 }
 
 static void put_subtitle(page *p) {
@@ -124,7 +124,7 @@ static void put_subtitle(page *p) {
     const ravel_plan_options *o = p->options;
     (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
     (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
-    ravel__printer_format(&p->pen, "%s data-parallel rank%s, %s tokens per bin, %s, sync %s, method %s, %lld update%s",
+    ravel__printer_format(&p->out, "%s data-parallel rank%s, %s tokens per bin, %s, sync %s, method %s, %lld update%s",
                           ravel__printer_thousands(p->plan->dp, a, sizeof a), p->plan->dp == 1 ? "" : "s",
                           ravel__printer_thousands(o->cp * o->budget, b, sizeof b), layout, sync,
                           ravel_method_name(o->method), (long long)p->plan->updates, p->plan->updates == 1 ? "" : "s");
@@ -135,14 +135,14 @@ static void put_warnings(page *p) {
     char a[32], b[32];
     if (plan->stats.skipped) {
         int64_t most = plan->stats.skipped < 50 ? plan->stats.skipped : 50;
-        ravel__printer_format(&p->pen, "<div class=\"warn\"><b>%s samples fit no bin and were left out:</b>",
+        ravel__printer_format(&p->out, "<div class=\"warn\"><b>%s samples fit no bin and were left out:</b>",
                               ravel__printer_thousands(plan->stats.skipped, a, sizeof a));
-        for (int64_t i = 0; i < most; i++) ravel__printer_format(&p->pen, " %d", plan->skipped[i]);
-        ravel__printer_string(&p->pen, most < plan->stats.skipped ? " ...</div>\n" : "</div>\n");
+        for (int64_t i = 0; i < most; i++) ravel__printer_format(&p->out, " %d", plan->skipped[i]);
+        ravel__printer_string(&p->out, most < plan->stats.skipped ? " ...</div>\n" : "</div>\n");
     }
     if (p->steps < plan->micro_steps)
         ravel__printer_format(
-            &p->pen,
+            &p->out,
             "<div class=\"warn\">The picture shows the first %s of %s micro-steps; all figures are of "
             "the whole plan.</div>\n",
             ravel__printer_thousands(p->steps, a, sizeof a), ravel__printer_thousands(plan->micro_steps, b, sizeof b));
@@ -151,22 +151,22 @@ static void put_warnings(page *p) {
 /* ---- data ----------------------------------------------------------------------------------------------- */
 
 static void put_list(page *p, const char *name, const int64_t *list, int64_t count) {
-    ravel__printer_format(&p->pen, ",\n\"%s\":[", name);
+    ravel__printer_format(&p->out, ",\n\"%s\":[", name);
     for (int64_t i = 0; i < count; i++) {
-        if (i) ravel__printer_put(&p->pen, ",", 1);
-        ravel__printer_integer(&p->pen, list[i]);
+        if (i) ravel__printer_put(&p->out, ",", 1);
+        ravel__printer_integer(&p->out, list[i]);
     }
-    ravel__printer_put(&p->pen, "]", 1);
+    ravel__printer_put(&p->out, "]", 1);
 }
 
 /* One number for every sample that is shown, in the order of the bins. */
 static void put_each(page *p, const char *name, int64_t (*value)(const page *p, int64_t sample)) {
-    ravel__printer_format(&p->pen, ",\n\"%s\":[", name);
+    ravel__printer_format(&p->out, ",\n\"%s\":[", name);
     for (int64_t i = 0; i < p->samples; i++) {
-        if (i) ravel__printer_put(&p->pen, ",", 1);
-        ravel__printer_integer(&p->pen, value(p, p->plan->samples[i]));
+        if (i) ravel__printer_put(&p->out, ",", 1);
+        ravel__printer_integer(&p->out, value(p, p->plan->samples[i]));
     }
-    ravel__printer_put(&p->pen, "]", 1);
+    ravel__printer_put(&p->out, "]", 1);
 }
 
 static int64_t id_of(const page *p, int64_t sample) {
@@ -194,18 +194,18 @@ static void put_data(page *p) {
     char sync[32], layout[32];
     (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
     (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
-    ravel__printer_format(&p->pen,
+    ravel__printer_format(&p->out,
                           "{\"dp\":%d,\"steps\":%lld,\"capacity\":%lld,\"align\":%d,\"layout\":\"%s\",\"sync\":\"%s\","
                           "\"linear\":%lld,\"quadratic\":%lld,\"scale\":%llu",
                           plan->dp, (long long)p->steps, (long long)capacity, o->align, layout, sync,
                           (long long)o->cost.linear, (long long)o->cost.quadratic, 1ull << plan->stats.cost_shift);
     put_list(p, "update_offsets", plan->update_offsets, plan->updates + 1);
-    ravel__printer_string(&p->pen, ",\n\"bin_samples\":[");
+    ravel__printer_string(&p->out, ",\n\"bin_samples\":[");
     for (int64_t b = 0; b < bins; b++) {
-        if (b) ravel__printer_put(&p->pen, ",", 1);
-        ravel__printer_integer(&p->pen, plan->bin_offsets[b + 1] - plan->bin_offsets[b]);
+        if (b) ravel__printer_put(&p->out, ",", 1);
+        ravel__printer_integer(&p->out, plan->bin_offsets[b + 1] - plan->bin_offsets[b]);
     }
-    ravel__printer_put(&p->pen, "]", 1);
+    ravel__printer_put(&p->out, "]", 1);
     put_list(p, "bin_tokens", plan->bin_tokens, bins);
     put_list(p, "bin_slots", plan->bin_slots, bins);
     put_list(p, "bin_costs", plan->bin_costs, bins);
@@ -215,11 +215,11 @@ static void put_data(page *p) {
         if (p->input->prompts) put_each(p, "prompts", prompt_of);
         if (p->input->costs) put_each(p, "sample_costs", cost_of);
     }
-    ravel__printer_put(&p->pen, "}", 1);
+    ravel__printer_put(&p->out, "}", 1);
 }
 
 static void put_svg(page *p) {
-    ravel__picture_svg(&p->pen, p->options, p->plan);
+    ravel__picture_svg(&p->out, p->options, p->plan);
 }
 
 /* ---- the page ------------------------------------------------------------------------------------------- */
@@ -248,12 +248,12 @@ ravel_status ravel_plan_html(const ravel_plan_input *input, const ravel_plan_opt
     p.steps = plan->bins <= RAVEL_HTML_BINS ? plan->micro_steps : RAVEL_HTML_BINS / plan->dp;
     if (p.steps == 0 && plan->micro_steps) p.steps = 1;
     p.samples = plan->bin_offsets[p.steps * plan->dp];
-    ravel__printer_begin(&p.pen, write, user, err);
+    ravel__printer_begin(&p.out, write, user, err);
     const char *at = ravel__page;
-    for (const char *mark; (mark = strstr(at, "<!--@")) != NULL && !p.pen.status;) {
-        ravel__printer_put(&p.pen, at, (size_t)(mark - at));
+    for (const char *mark; (mark = strstr(at, "<!--@")) != NULL && !p.out.status;) {
+        ravel__printer_put(&p.out, at, (size_t)(mark - at));
         at = put_mark(&p, mark + 5);
     }
-    ravel__printer_string(&p.pen, at);
-    return ravel__printer_end(&p.pen);
+    ravel__printer_string(&p.out, at);
+    return ravel__printer_end(&p.out);
 }

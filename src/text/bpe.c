@@ -12,7 +12,7 @@
 
 #include "base/assert.h"
 #include "base/heap.h"
-#include "text/buffer.h"
+#include "base/buffer.h"
 
 #include <string.h>
 
@@ -164,9 +164,10 @@ static ravel_status encode_long(const ravel__bpe *bpe, ravel__bpe_scratch *s, co
     ravel__buffer *each[] = {&s->symbols, &s->ranks, &s->next, &s->previous};
     ravel_status status = RAVEL_OK;
     for (int i = 0; i < 4 && !status; i++)
-        status = ravel__buffer_reserve(each[i], s->allocator, bytes, sizeof(int32_t), err);
+        status = ravel__buffer_reserve(each[i], s->allocator, bytes, sizeof(int32_t), "a text", err);
     /* one entry per first pair, two per merge, one taken out before each merge */
-    if (!status) status = ravel__buffer_reserve(&s->heap, s->allocator, 2 * bytes + 2, sizeof(ravel__node), err);
+    if (!status)
+        status = ravel__buffer_reserve(&s->heap, s->allocator, 2 * bytes + 2, sizeof(ravel__node), "a text", err);
     if (status) return status;
     chain c = {bpe, s->symbols.at, s->next.at, s->previous.at, s->ranks.at, {s->heap.at, 0}};
     *count = merge_long(&c, first_symbols(bpe, word, bytes, c.symbols));
@@ -179,7 +180,7 @@ static ravel_status encode_long(const ravel__bpe *bpe, ravel__bpe_scratch *s, co
 static ravel_status find_whole(const ravel__vocab *vocab, ravel__bpe_scratch *s, const char *word, size_t bytes,
                                int32_t *id, ravel_error *err) {
     const ravel__alphabet *alphabet = ravel__byte_alphabet();
-    ravel_status status = ravel__buffer_reserve(&s->text, s->allocator, bytes, 2, err);
+    ravel_status status = ravel__buffer_reserve(&s->text, s->allocator, bytes, 2, "a text", err);
     if (status) return status;
     char *out = s->text.at;
     for (size_t i = 0; i < bytes; i++) {

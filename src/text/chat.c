@@ -76,7 +76,7 @@ static view after(view v, size_t at) {
 
 ravel_status ravel__script_put(ravel__script *script, const char *text, size_t bytes, const ravel_allocator *allocator,
                                ravel_error *err) {
-    ravel_status status = ravel__buffer_reserve(&script->text, allocator, script->bytes + bytes + 1, 1, err);
+    ravel_status status = ravel__buffer_reserve(&script->text, allocator, script->bytes + bytes + 1, 1, "a text", err);
     if (status) return status;
     if (bytes) memcpy((char *)script->text.at + script->bytes, text, bytes);
     script->bytes += bytes;
@@ -108,7 +108,7 @@ static ravel_status put_marker(const writing *w, const char *marker) {
 static ravel_status note_answer(const writing *w, size_t begin) {
     ravel__script *s = w->script;
     ravel_status status =
-        ravel__buffer_reserve(&s->answers, w->allocator, s->answer_count + 1, sizeof(ravel__answer), w->err);
+        ravel__buffer_reserve(&s->answers, w->allocator, s->answer_count + 1, sizeof(ravel__answer), "a text", w->err);
     if (!status) ((ravel__answer *)s->answers.at)[s->answer_count++] = (ravel__answer){begin, s->bytes};
     return status;
 }

@@ -8,7 +8,7 @@
 
 #include <ravel/chat.h>
 
-#include "text/buffer.h"
+#include "base/buffer.h"
 
 enum { RAVEL__SYSTEM, RAVEL__USER, RAVEL__ASSISTANT, RAVEL__ROLES };
 

@@ -3,7 +3,6 @@
  * as Unicode recommends and the `tokenizers` package does. */
 #include "text/tokenizer.h"
 
-#include "text/buffer.h"
 #include "text/unicode.h"
 
 #include <string.h>

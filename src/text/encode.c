@@ -9,7 +9,7 @@
  * Where each token begins is kept by the way: in bytes of the text that the caller gave. */
 #include "text/tokenizer.h"
 
-#include "text/buffer.h"
+#include "base/buffer.h"
 #include "text/unicode.h"
 
 #include <inttypes.h>
@@ -34,9 +34,10 @@ struct ravel_encoder {
 
 static ravel_status push(ravel_encoder *e, const int32_t *ids, size_t count, ravel_error *err) {
     ravel_status status =
-        ravel__buffer_reserve(&e->ids, e->allocator, (size_t)e->count + count + 1, sizeof(int32_t), err);
+        ravel__buffer_reserve(&e->ids, e->allocator, (size_t)e->count + count + 1, sizeof(int32_t), "a text", err);
     if (!status)
-        status = ravel__buffer_reserve(&e->begins, e->allocator, (size_t)e->count + count + 1, sizeof(uint32_t), err);
+        status = ravel__buffer_reserve(&e->begins, e->allocator, (size_t)e->count + count + 1, sizeof(uint32_t),
+                                       "a text", err);
     if (status) return status;
     memcpy((int32_t *)e->ids.at + e->count, ids, count * sizeof *ids);
     return RAVEL_OK;
@@ -70,7 +71,7 @@ static ravel_status take_word(void *user, const char *word, size_t bytes, ravel_
 
 /* A copy of the piece in which a space goes first. */
 static ravel_status put_space(ravel_encoder *e, const char **text, size_t *bytes, ravel_error *err) {
-    ravel_status status = ravel__buffer_reserve(&e->prefixed, e->allocator, *bytes + 1, 1, err);
+    ravel_status status = ravel__buffer_reserve(&e->prefixed, e->allocator, *bytes + 1, 1, "a text", err);
     if (status) return status;
     char *copy = e->prefixed.at;
     copy[0] = ' ';
@@ -86,7 +87,7 @@ static ravel_status searchable(ravel_encoder *e, const char *text, size_t bytes,
                                ravel_error *err) {
     *searched = text;
     if (!(seen & RAVEL__TEXT_RECENT)) return RAVEL_OK;
-    ravel_status status = ravel__buffer_reserve(&e->aged, e->allocator, bytes, 1, err);
+    ravel_status status = ravel__buffer_reserve(&e->aged, e->allocator, bytes, 1, "a text", err);
     if (status) return status;
     memcpy(e->aged.at, text, bytes);
     ravel__utf8_age(e->aged.at, bytes);

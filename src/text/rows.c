@@ -76,8 +76,8 @@ static int role_of(node *n) {
 }
 
 static ravel_status add_message(ravel_rows *r, int role, node *content, node *reasoning) {
-    ravel_status status =
-        ravel__buffer_reserve(&r->messages, r->allocator, r->message_count + 1, sizeof(ravel__message), r->err);
+    ravel_status status = ravel__buffer_reserve(&r->messages, r->allocator, r->message_count + 1,
+                                                sizeof(ravel__message), "a text", r->err);
     if (status) return status;
     ((ravel__message *)r->messages.at)[r->message_count++] =
         (ravel__message){role, content->as.string, reasoning ? reasoning->as.string : NULL, content->bytes,
@@ -123,8 +123,8 @@ static ravel_status read_messages(ravel_rows *r, const char *key, node *list) {
 
 static ravel_status reserve_part(ravel_rows *r, int part, int64_t count) {
     ravel_status status =
-        ravel__buffer_reserve(&r->tokens[part], r->allocator, (size_t)count + 1, sizeof(int32_t), r->err);
-    if (!status) status = ravel__buffer_reserve(&r->masks[part], r->allocator, (size_t)count + 1, 1, r->err);
+        ravel__buffer_reserve(&r->tokens[part], r->allocator, (size_t)count + 1, sizeof(int32_t), "a text", r->err);
+    if (!status) status = ravel__buffer_reserve(&r->masks[part], r->allocator, (size_t)count + 1, 1, "a text", r->err);
     if (!status) r->row.parts[part] = (ravel_row_part){count, r->tokens[part].at, r->masks[part].at};
     return status;
 }
@@ -294,7 +294,7 @@ static ravel_status add_instruction(ravel_rows *r) {
     ravel_status status = add_message(r, RAVEL__USER, instruction, NULL);
     if (status || !is_text(input) || input->bytes == 0) return status;
     size_t bytes = (size_t)instruction->bytes + 2 + input->bytes;
-    status = ravel__buffer_reserve(&r->joined, r->allocator, bytes, 1, r->err);
+    status = ravel__buffer_reserve(&r->joined, r->allocator, bytes, 1, "a text", r->err);
     if (status) return status;
     char *text = r->joined.at;
     memcpy(text, instruction->as.string, instruction->bytes);

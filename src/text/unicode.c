@@ -251,8 +251,9 @@ static size_t compose_all(uint32_t *points, uint32_t *origins, size_t count) {
 
 static ravel_status write_text(ravel__nfc *nfc, size_t count, const ravel_allocator *allocator, ravel_error *err) {
     const uint32_t *points = nfc->points.at, *origins = nfc->origins.at;
-    ravel_status status = ravel__buffer_reserve(&nfc->text, allocator, 4 * count + 1, 1, err);
-    if (!status) status = ravel__buffer_reserve(&nfc->text_origins, allocator, 4 * count + 1, sizeof(uint32_t), err);
+    ravel_status status = ravel__buffer_reserve(&nfc->text, allocator, 4 * count + 1, 1, "a text", err);
+    if (!status)
+        status = ravel__buffer_reserve(&nfc->text_origins, allocator, 4 * count + 1, sizeof(uint32_t), "a text", err);
     if (status) return status;
     uint32_t origin = 0;
     nfc->bytes = 0;
@@ -267,8 +268,8 @@ static ravel_status write_text(ravel__nfc *nfc, size_t count, const ravel_alloca
 ravel_status ravel__nfc_apply(ravel__nfc *nfc, const char *text, size_t bytes, const ravel_allocator *allocator,
                               ravel_error *err) {
     size_t room = bytes + LONGEST_DECOMPOSITION, count = 0; /* there are never more than 1.5 parts per byte */
-    ravel_status status = ravel__buffer_reserve(&nfc->points, allocator, 6 * room, sizeof(uint32_t), err);
-    if (!status) status = ravel__buffer_reserve(&nfc->origins, allocator, 2 * room, sizeof(uint32_t), err);
+    ravel_status status = ravel__buffer_reserve(&nfc->points, allocator, 6 * room, sizeof(uint32_t), "a text", err);
+    if (!status) status = ravel__buffer_reserve(&nfc->origins, allocator, 2 * room, sizeof(uint32_t), "a text", err);
     if (status) return status;
     uint32_t *points = nfc->points.at, *origins = nfc->origins.at;
     for (size_t at = 0; at < bytes;) {

@@ -6,7 +6,7 @@
 #ifndef RAVEL_TEXT_UNICODE_H
 #define RAVEL_TEXT_UNICODE_H
 
-#include "text/buffer.h"
+#include "base/buffer.h"
 
 enum {
     RAVEL__TEXT_RECENT = 1, /* there is a character newer than Unicode 14 */

@@ -2,7 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
-#include "batch/pen.h"
+#include "batch/writer.h"
 
 #include <ravel/batch.h>
 
@@ -10,8 +10,8 @@
 
 enum { ROOM = 4096, EDGE = 64 };
 
-/* Writes random pieces with the pen, and the same with plain stores into `want`. Returns the bytes written. */
-static size_t scribble(ravel__rng *r, ravel__pen *pen, unsigned char *want, int64_t element) {
+/* Writes random pieces with the writer, and the same with plain stores into `want`. Returns the bytes written. */
+static size_t scribble(ravel__rng *r, ravel__writer *writer, unsigned char *want, int64_t element) {
     static unsigned char source[2 * ROOM];
     if (!source[1])
         for (size_t i = 0; i < sizeof source; i++) source[i] = (unsigned char)(ravel__mix64(i) | 1);
@@ -25,17 +25,17 @@ static size_t scribble(ravel__rng *r, ravel__pen *pen, unsigned char *want, int6
         const unsigned char *from = source + ravel__rng_below(r, 64);
         if (used + bytes > ROOM) return used;
         if (what == 0) {
-            ravel__pen_copy(pen, from, bytes);
+            ravel__writer_copy(writer, from, bytes);
             memcpy(want + used, from, bytes);
         } else if (what == 1) {
-            ravel__pen_take(pen, (const char *)from, count, step, each);
+            ravel__writer_take(writer, (const char *)from, count, step, each);
             for (int64_t i = 0; i < count; i++)
                 memcpy(want + used + (size_t)i * each, from + (size_t)(i * step) * each, each);
         } else if (what == 2 && (element & (element - 1)) == 0) {
-            ravel__pen_fill(pen, from, (int32_t)element, count);
+            ravel__writer_fill(writer, from, (int32_t)element, count);
             for (int64_t i = 0; i < count; i++) memcpy(want + used + (size_t)i * each, from, each);
         } else if (what == 3) {
-            ravel__pen_count_up(pen, first, step, count);
+            ravel__writer_count_up(writer, first, step, count);
             for (int64_t i = 0; i < count; i++) {
                 int32_t number = (int32_t)(first + i * step);
                 memcpy(want + used + (size_t)i * 4, &number, 4);
@@ -47,19 +47,19 @@ static size_t scribble(ravel__rng *r, ravel__pen *pen, unsigned char *want, int6
     }
 }
 
-TEST(batch_pens_write_the_same_bytes_streamed_or_not) {
+TEST(batch_writers_write_the_same_bytes_streamed_or_not) {
     static _Alignas(64) unsigned char have[ROOM + 3 * EDGE], want[ROOM];
     ravel__rng r = ravel__rng_seed(check_seed() + 3);
     for (int64_t round = 0; round < check_scale(4000, 400000); round++) {
         static const int64_t elements[] = {1, 2, 4, 8, 12, 3};
         int64_t element = elements[round % 6];
         unsigned char *array = have + EDGE + ravel__rng_below(&r, EDGE); /* elements need not be aligned either */
-        ravel__pen pen;
+        ravel__writer writer;
         memset(have, 0xee, sizeof have);
-        ravel__pen_open(&pen, array, round & 1);
-        size_t used = scribble(&r, &pen, want, element);
-        CHECK_EQ(pen.at - (char *)array, used);
-        ravel__pen_close(&pen);
+        ravel__writer_open(&writer, array, round & 1);
+        size_t used = scribble(&r, &writer, want, element);
+        CHECK_EQ(writer.at - (char *)array, used);
+        ravel__writer_close(&writer);
         CHECK(memcmp(array, want, used) == 0);
         for (unsigned char *p = have; p < have + sizeof have; p++) /* and nothing beside it is touched */
             CHECK(*p == 0xee || (p >= array && p < array + used));
@@ -89,7 +89,7 @@ TEST(batch_large_bins_are_streamed_and_right) {
     options.arrays = RAVEL_THD_POSITIONS;
     ravel_thd t = {.size = sizeof t};
     CHECK_OK(ravel_thd_measure(&ragged, &bin, &options, &t, &err), &err);
-    CHECK(ravel__pen_streams(3 * (size_t)t.tokens * 4));
+    CHECK(ravel__writer_streams(3 * (size_t)t.tokens * 4));
     void *block = malloc(ravel_thd_bytes(&ragged, &options, &t));
     ravel_thd_place(&ragged, &options, block, &t);
     CHECK_OK(ravel_thd_pack(&ragged, &bin, &options, &t, &err), &err);

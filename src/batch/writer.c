@@ -1,4 +1,4 @@
-#include "batch/pen.h"
+#include "batch/writer.h"
 
 #include <string.h>
 
@@ -32,72 +32,72 @@ static inline void fence(void) {}
 
 enum { BLOCK = 1024, AHEAD = 512, STREAM_FROM = 8 << 20 };
 
-int ravel__pen_streams(size_t bytes) {
+int ravel__writer_streams(size_t bytes) {
     return CAN_STREAM && bytes >= STREAM_FROM;
 }
 
-static inline size_t into_line(const ravel__pen *pen) {
-    return (uintptr_t)pen->at % RAVEL__LINE;
+static inline size_t into_line(const ravel__writer *writer) {
+    return (uintptr_t)writer->at % RAVEL__LINE;
 }
 
-void ravel__pen_open(ravel__pen *pen, void *array, int stream) {
-    pen->at = array;
-    pen->stream = stream;
-    pen->plain = (RAVEL__LINE - into_line(pen)) % RAVEL__LINE;
+void ravel__writer_open(ravel__writer *writer, void *array, int stream) {
+    writer->at = array;
+    writer->stream = stream;
+    writer->plain = (RAVEL__LINE - into_line(writer)) % RAVEL__LINE;
 }
 
-void ravel__pen_close(ravel__pen *pen) {
-    if (!pen->stream) return;
-    size_t waiting = into_line(pen);
-    if (waiting && !pen->plain) memcpy(pen->at - waiting, pen->line, waiting);
+void ravel__writer_close(ravel__writer *writer) {
+    if (!writer->stream) return;
+    size_t waiting = into_line(writer);
+    if (waiting && !writer->plain) memcpy(writer->at - waiting, writer->line, waiting);
     fence();
 }
 
 /* The bytes before the first whole line share it with something that is not ours. Returns how many it took. */
-static size_t copy_plain(ravel__pen *pen, const char *source, size_t bytes) {
-    size_t n = bytes < pen->plain ? bytes : pen->plain;
-    memcpy(pen->at, source, n);
-    pen->at += n;
-    pen->plain -= n;
+static size_t copy_plain(ravel__writer *writer, const char *source, size_t bytes) {
+    size_t n = bytes < writer->plain ? bytes : writer->plain;
+    memcpy(writer->at, source, n);
+    writer->at += n;
+    writer->plain -= n;
     return n;
 }
 
-static void copy_lines(ravel__pen *pen, const char *source, size_t bytes) {
-    if (pen->plain) {
-        size_t n = copy_plain(pen, source, bytes);
+static void copy_lines(ravel__writer *writer, const char *source, size_t bytes) {
+    if (writer->plain) {
+        size_t n = copy_plain(writer, source, bytes);
         source += n;
         bytes -= n;
-        if (pen->plain) return;
+        if (writer->plain) return;
     }
-    size_t begun = into_line(pen);
+    size_t begun = into_line(writer);
     if (begun) {
         size_t n = RAVEL__LINE - begun < bytes ? RAVEL__LINE - begun : bytes;
-        memcpy(pen->line + begun, source, n);
-        pen->at += n;
+        memcpy(writer->line + begun, source, n);
+        writer->at += n;
         if (begun + n < RAVEL__LINE) return;
-        stream_line(pen->at - RAVEL__LINE, pen->line);
+        stream_line(writer->at - RAVEL__LINE, writer->line);
         source += n;
         bytes -= n;
     }
-    char *target = pen->at;
+    char *target = writer->at;
     for (; bytes >= AHEAD + RAVEL__LINE; bytes -= RAVEL__LINE, source += RAVEL__LINE, target += RAVEL__LINE) {
-        __builtin_prefetch(source + AHEAD); /* never past the piece: what lies there is not wanted */
+        __builtin_prefetch(source + AHEAD); /* never past the piece */
         stream_line(target, source);
     }
     for (; bytes >= RAVEL__LINE; bytes -= RAVEL__LINE, source += RAVEL__LINE, target += RAVEL__LINE)
         stream_line(target, source);
-    memcpy(pen->line, source, bytes);
-    pen->at = target + bytes;
+    memcpy(writer->line, source, bytes);
+    writer->at = target + bytes;
 }
 
-void ravel__pen_copy(ravel__pen *pen, const void *source, size_t bytes) {
+void ravel__writer_copy(ravel__writer *writer, const void *source, size_t bytes) {
     if (bytes == 0) return;
-    if (pen->stream) {
-        copy_lines(pen, source, bytes);
+    if (writer->stream) {
+        copy_lines(writer, source, bytes);
         return;
     }
-    memcpy(pen->at, source, bytes);
-    pen->at += bytes;
+    memcpy(writer->at, source, bytes);
+    writer->at += bytes;
 }
 
 /* ---- what is not in memory side by side ----------------------------------------------------------------- */
@@ -134,68 +134,68 @@ static void collect(char *target, const char *source, int64_t count, int64_t ste
     }
 }
 
-void ravel__pen_take(ravel__pen *pen, const char *source, int64_t count, int64_t step, size_t each) {
+void ravel__writer_take(ravel__writer *writer, const char *source, int64_t count, int64_t step, size_t each) {
     int64_t stride = step * (int64_t)each;
     if (step == 1) {
-        ravel__pen_copy(pen, source, (size_t)count * each);
+        ravel__writer_copy(writer, source, (size_t)count * each);
     } else if (each > 8 || (each & (each - 1))) {
-        for (int64_t i = 0; i < count; i++) ravel__pen_copy(pen, source + i * stride, each);
+        for (int64_t i = 0; i < count; i++) ravel__writer_copy(writer, source + i * stride, each);
     } else {
         char block[BLOCK];
         for (int64_t i = 0, room = BLOCK / (int64_t)each; i < count; i += room) {
             int64_t n = count - i < room ? count - i : room;
             collect(block, source + i * stride, n, step, each);
-            ravel__pen_copy(pen, block, (size_t)n * each);
+            ravel__writer_copy(writer, block, (size_t)n * each);
         }
     }
 }
 
 /* ---- what is not in memory at all ----------------------------------------------------------------------- */
 
-static inline void put_line(ravel__pen *pen, const char *line) {
-    if (pen->stream && into_line(pen)) { /* an array that is not aligned to its elements */
-        copy_lines(pen, line, RAVEL__LINE);
+static inline void put_line(ravel__writer *writer, const char *line) {
+    if (writer->stream && into_line(writer)) { /* an array that is not aligned to its elements */
+        copy_lines(writer, line, RAVEL__LINE);
         return;
     }
-    if (pen->stream)
-        stream_line(pen->at, line);
+    if (writer->stream)
+        stream_line(writer->at, line);
     else
-        memcpy(pen->at, line, RAVEL__LINE);
-    pen->at += RAVEL__LINE;
+        memcpy(writer->at, line, RAVEL__LINE);
+    writer->at += RAVEL__LINE;
 }
 
 /* Elements up to the end of the line that was begun: after them come whole lines. */
-static int64_t to_line_end(const ravel__pen *pen, int64_t each, int64_t count) {
-    int64_t n = (int64_t)((RAVEL__LINE - into_line(pen)) % RAVEL__LINE) / each;
+static int64_t to_line_end(const ravel__writer *writer, int64_t each, int64_t count) {
+    int64_t n = (int64_t)((RAVEL__LINE - into_line(writer)) % RAVEL__LINE) / each;
     return n < count ? n : count;
 }
 
-void ravel__pen_fill(ravel__pen *pen, const void *pattern, int32_t bytes, int64_t count) {
+void ravel__writer_fill(ravel__writer *writer, const void *pattern, int32_t bytes, int64_t count) {
     if (count <= 0) return;
     if (count == 1) {
-        ravel__pen_copy(pen, pattern, (size_t)bytes);
+        ravel__writer_copy(writer, pattern, (size_t)bytes);
         return;
     }
     char line[RAVEL__LINE];
-    int64_t in_line = RAVEL__LINE / bytes, head = to_line_end(pen, bytes, count);
+    int64_t in_line = RAVEL__LINE / bytes, head = to_line_end(writer, bytes, count);
     for (int64_t i = 0; i < in_line && i < count; i++) memcpy(line + i * bytes, pattern, (size_t)bytes);
-    ravel__pen_copy(pen, line, (size_t)(head * bytes));
-    for (count -= head; count >= in_line; count -= in_line) put_line(pen, line);
-    ravel__pen_copy(pen, line, (size_t)(count * bytes));
+    ravel__writer_copy(writer, line, (size_t)(head * bytes));
+    for (count -= head; count >= in_line; count -= in_line) put_line(writer, line);
+    ravel__writer_copy(writer, line, (size_t)(count * bytes));
 }
 
 enum { NUMBERS = RAVEL__LINE / sizeof(int32_t) };
 
 /* The inner loops' length is known at compile time: compilers make vectors of those at any optimisation level. */
-void ravel__pen_count_up(ravel__pen *pen, int64_t first, int64_t step, int64_t count) {
+void ravel__writer_count_up(ravel__writer *writer, int64_t first, int64_t step, int64_t count) {
     uint32_t line[NUMBERS], by = (uint32_t)step;
-    int64_t head = to_line_end(pen, sizeof *line, count);
+    int64_t head = to_line_end(writer, sizeof *line, count);
     for (uint32_t j = 0; j < NUMBERS; j++) line[j] = (uint32_t)first + j * by;
-    ravel__pen_copy(pen, line, (size_t)head * sizeof *line);
+    ravel__writer_copy(writer, line, (size_t)head * sizeof *line);
     for (uint32_t j = 0; j < NUMBERS; j++) line[j] += (uint32_t)head * by;
     for (count -= head; count >= NUMBERS; count -= NUMBERS) {
-        put_line(pen, (const char *)line);
+        put_line(writer, (const char *)line);
         for (uint32_t j = 0; j < NUMBERS; j++) line[j] += NUMBERS * by;
     }
-    ravel__pen_copy(pen, line, (size_t)count * sizeof *line);
+    ravel__writer_copy(writer, line, (size_t)count * sizeof *line);
 }
