@@ -74,7 +74,7 @@ typedef struct ravel_refit_identity {
         digest; /* publications: hash of the hashes of all blocks of all trainer ranks (docs/refit-wire.md); else 0 */
 } ravel_refit_identity;
 
-/* ---- what there is -------------------------------------------------------------------------------------- */
+/* ---- tensors, rules, sources, sinks --------------------------------------------------------------------- */
 
 /* A tensor as one rank has it. Zero what you do not use: `= {0}` and designated initialisers do that.
  *
@@ -93,7 +93,7 @@ typedef struct ravel_refit_tensor {
     int32_t dtype;                     /* of the memory here; see options.cast */
     int32_t ndim;                      /* 0: a scalar */
     int64_t dims[RAVEL_REFIT_DIMS];    /* of the whole tensor, all ranks together */
-    int32_t parts[RAVEL_REFIT_DIMS];   /* each dimension is cut into so many parts (0: 1) ... */
+    int32_t parts[RAVEL_REFIT_DIMS];   /* number of parts of each dimension (0: 1) ... */
     int32_t index[RAVEL_REFIT_DIMS];   /* ... of which this rank has this one */
     int64_t start[RAVEL_REFIT_DIMS];   /* or, where extent[0] > 0: exactly the box start .. start+extent */
     int64_t extent[RAVEL_REFIT_DIMS];  /* (padded vocabularies, odd cuts) */
@@ -133,8 +133,8 @@ typedef struct ravel_refit_rule {
 
 /* Rules of well-known frameworks for a model, to Hugging Face names: "vllm", "sglang", "megatron", "fsdp2", "hf" (the last two
  * keep Hugging Face's names and only drop wrappers' prefixes). fp8 block scales (weight_scale_inv) are fused like their
- * weights. Writes at most `most` rules and returns how many there are; 0: no such set. `heads` and `kv_heads` of the model, `experts` 0 for dense ones. The
- * strings are static. */
+ * weights. Writes at most `most` rules and returns how many there are; 0: no such set. `heads` and `kv_heads` of
+ * the model, `experts` 0 for dense ones. The strings are static. */
 RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
                                           ravel_refit_rule *rules, int64_t most);
 
@@ -166,8 +166,8 @@ typedef struct ravel_refit_source {
     const ravel_refit_rule *rules;
     int64_t rule_count;
     /* Where the bytes of tensors[index] are now. NULL: in tensors[index].data, from create to free. Tensors are asked
-     * for in their order; what is returned must stay until the next call or the end of the update. Small neighbours
-     * may be asked for again, once for each further destination. */
+     * for in their order; what is returned must stay until the next call or the end of the update. iterate may
+     * be called again for a small tensor, once per receiver group. */
     ravel_status (*iterate)(void *user, int64_t index, const void **data, ravel_error *err);
     void *user;
 } ravel_refit_source;
@@ -224,7 +224,7 @@ typedef enum ravel_refit_cast {
 
 typedef enum ravel_refit_stage {
     RAVEL_REFIT_SPARE, /* into the set that is not live; the commit swaps the two */
-    RAVEL_REFIT_UNDO,  /* in place, what was there goes to a log first; nobody may use the weights meanwhile */
+    RAVEL_REFIT_UNDO,  /* in place, what was there goes to a log first; no reader may use the weights meanwhile */
     RAVEL_REFIT_COPY /* into a staging set; the commit copies it to `data`, whose addresses never change (CUDA graphs) */
 } ravel_refit_stage;
 #define RAVEL_REFIT_STAGE_CHOICES "spare|undo|copy"
@@ -309,8 +309,8 @@ typedef struct ravel_refit_report {
  * arrays, names and callbacks of source and sink must outlive the refit; either may be NULL. The communicator is
  * duplicated and remains the caller's.
  *
- * E_MISMATCH lists all differences, on every rank: names that only one side has, shapes, dtypes, pieces that nobody
- * sends, buffers of different number or size and whose value is which. */
+ * E_MISMATCH lists all differences, on every rank: names that only one side has, shapes, dtypes, pieces that no
+ * rank sends, buffers of different number or size with the rank of each value. */
 RAVEL_API ravel_status ravel_refit_create(ravel_comm *comm, const ravel_refit_source *source,
                                           const ravel_refit_sink *sink, const ravel_refit_options *options,
                                           ravel_refit **refit, ravel_error *err);
@@ -346,9 +346,10 @@ RAVEL_API int ravel_refit_lost(const ravel_refit *refit);
  * E_STATE without options.audit or before the first version. */
 RAVEL_API ravel_status ravel_refit_audit(const ravel_refit *refit, ravel_error *err);
 
-/* The last update's events as JSON for chrome://tracing and Perfetto: one asynchronous track a buffer, one process a
- * rank, whose args.events_left_out counts what came after the first 4096. `write` gets the text in pieces; a status that it returns ends the call. Events of several ranks can be
- * joined: first and last say whether to open and close the list. */
+/* The last update's events as JSON for chrome://tracing and Perfetto: one asynchronous track per buffer, one
+ * process per rank; args.events_left_out counts the events after the first 4096. `write` gets the text in pieces; a
+ * status that it returns ends the call. Events of several ranks can be joined: first and last say whether to open and
+ * close the list. */
 RAVEL_API ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first, int32_t last,
                                          ravel_status (*write)(void *user, const char *text, size_t bytes,
                                                                ravel_error *err),
@@ -357,8 +358,8 @@ RAVEL_API ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first
 /* Counts an update in metrics, as the rows refit/...; any rank's report will do, and all of them together. */
 RAVEL_API void ravel_refit_count(const ravel_refit_report *report, ravel_metrics *metrics);
 
-/* What N and B come to, as ravel_refit_create would take them with `stream_bytes` to move; the one place where options
- * and environment are looked at. E_ARGUMENT quotes a malformed value and says what is allowed. */
+/* N and B as ravel_refit_create chooses them for `stream_bytes` to move; the one place that reads options and
+ * environment. E_ARGUMENT quotes a malformed value and says what is allowed. */
 RAVEL_API ravel_status ravel_refit_settings(const ravel_refit_options *options, int64_t stream_bytes,
                                             int32_t *num_buffers, int64_t *buffer_bytes, ravel_error *err);
 

@@ -1,7 +1,7 @@
 /* The catalog: every tensor that any rank sends or wants, from all manifests. It lives only while a refit connects.
  *
  *     parties    ranks whose manifests of one side are the same bytes (replicas); each such manifest is read once
- *     tensor     name, dims, dtype on each side, and for each party that has it, which box
+ *     tensor     name, dims, dtype on each side, and the box of each party that has it
  *
  * Tensors are in the order in which the senders list them, lowest rank first. Every rank reads the same manifests in
  * the same order, so every rank has the same catalog, and finds the same differences. */
@@ -51,7 +51,7 @@ typedef struct ravel__catalog {
     ravel__tensor *tensors;
     int64_t count, room;
     ravel__names names;
-    int64_t total; /* bytes of all tensors that any rank has, counted once for each; kept far from overflow */
+    int64_t total; /* bytes of all tensors that any rank has, each counted once; kept far from overflow */
 } ravel__catalog;
 
 /* Makes the parties from the hellos, which must stay. */

@@ -1,8 +1,8 @@
 /* One communicator: everything that has to be known before the first weight moves.
  *
- *     hello       all-gather, 640 bytes a rank: settings, sizes, digests, versions, and failures
- *     manifests   one broadcast for each distinct one
- *     catalog, terms, plan: computed alike everywhere; the differences, if any, are everybody's error
+ *     hello       all-gather, 640 bytes per rank: settings, sizes, digests, versions, and failures
+ *     manifests   one broadcast per distinct manifest
+ *     catalog, terms, plan: computed alike on every rank; a difference is an error on every rank
  *     buffers
  *     ready       all-reduce: is every rank ready, and has it the same plan? */
 #include "refit/session.h"
@@ -21,11 +21,11 @@ int ravel__is_loss(ravel_status status) {
 void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell) {
     if (!refit->comm) return;
     if (tell) ravel_comm_abort(refit->comm, why);
-    ravel_comm_free(refit->comm); /* gives up requests: nobody touches the buffers after this */
+    ravel_comm_free(refit->comm); /* cancels requests: nothing writes the buffers after this */
     refit->comm = NULL;
 }
 
-/* A failed call on the communicator: leaves it. E_TIMEOUT is this rank's own discovery, so the others are told. */
+/* A failed call on the communicator: leaves it. After E_TIMEOUT, which only this rank saw, the others are told. */
 static ravel_status lost(ravel_refit *refit, ravel_status status, ravel_error *err) {
     ravel__refit_leave(refit, err, status == RAVEL_E_TIMEOUT || !ravel__is_loss(status));
     return status;
@@ -112,7 +112,7 @@ static ravel_status encode_manifests(const ravel_refit *refit, manifests *m, rav
     return RAVEL_OK;
 }
 
-/* Everybody's hello. A failure that a hello tells of is the result. */
+/* The hellos of all ranks. A failure in one of them is the result. */
 static ravel_status exchange_hellos(ravel_refit *refit, const ravel__hello *mine, ravel__hello *hellos,
                                     unsigned char *coded, ravel_error *err) {
     const ravel__transport *t = refit->transport;
@@ -205,8 +205,8 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
     return RAVEL_OK;
 }
 
-/* Who borrows keeps the sender waiting while it loads: only where that is a matter of memory, not of callbacks or a
- * disk. */
+/* A receiver that borrows keeps the sender waiting while it loads, so it borrows only where loading is a copy in memory:
+ * no callbacks, no undo log on a disk. */
 static int may_borrow(const ravel_refit *refit) {
     return !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) && refit->sink &&
            !refit->sink->load && !refit->options.undo_dir;

@@ -1,4 +1,4 @@
-/* What an update did, as metrics count it: the rows refit/... are of the slowest rank. */
+/* An update's report as metrics: the rows refit/... are of the slowest rank. */
 #include <ravel/metrics.h>
 #include <ravel/refit.h>
 

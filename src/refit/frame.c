@@ -77,7 +77,7 @@ void ravel__frame_keep_more(ravel__frame_writer *w, uint64_t count) {
     ravel__put64(p + 24, ravel__get64(p + 24) + count);
 }
 
-/* Entries were written towards the front; in the frame they stand in order. */
+/* Entries were written towards the front; in the frame they are in order. */
 static void turn_entries(ravel__frame_writer *w) {
     unsigned char swap[RAVEL__FRAME_ENTRY];
     for (size_t i = 0, j = w->entries; i + 1 < j; i++) {
@@ -159,7 +159,7 @@ ravel_status ravel__frame_entry_at(const void *bytes, const ravel__frame_head *h
     const unsigned char *p = bytes;
     uint64_t table = head->bytes - (uint64_t)head->entries * RAVEL__FRAME_ENTRY;
     ravel__frame_entry e;
-    if (index >= head->entries) return broken(err, "it has not so many entries");
+    if (index >= head->entries) return broken(err, "it has fewer entries than asked for");
     get_entry(p + table + (uint64_t)index * RAVEL__FRAME_ENTRY, &e);
     uint64_t each = (uint64_t)ravel_dtype_bytes(e.dtype), most = (uint64_t)INT64_MAX / 16;
     if (each == 0) return broken(err, "an entry has an unknown dtype");
@@ -187,7 +187,7 @@ void ravel__notice_encode(const ravel__notice *notice, unsigned char out[RAVEL__
 ravel_status ravel__notice_decode(const unsigned char in[RAVEL__NOTICE_BYTES], ravel__notice *notice,
                                   ravel_error *err) {
     if (memcmp(in, notice_magic, 4) != 0 || ravel__get32(in + 12) != RAVEL__FRAME_FORMAT)
-        return ravel_error_set(err, RAVEL_E_DATA, "what came ahead of a refit frame is no notice");
+        return ravel_error_set(err, RAVEL_E_DATA, "the message before a refit frame is not a notice");
     if (ravel__get64(in + 32) != ravel__xxh3_of(in, 32))
         return ravel_error_set(err, RAVEL_E_CHECKSUM, "the notice of a refit frame arrived changed");
     *notice = (ravel__notice){

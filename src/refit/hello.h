@@ -1,6 +1,6 @@
-/* The hello: what every rank tells every other before anything else (docs/refit-wire.md, "Hello"). It has a fixed size,
- * so one all-gather brings them all, and carries the rank's own failure, so that one rank's bad argument is everybody's
- * error instead of everybody's deadline. */
+/* The hello: the first message of every rank to every other (docs/refit-wire.md, "Hello"). It has a fixed size,
+ * so one all-gather brings them all, and carries the rank's own failure, so that one rank's bad argument is an
+ * error on every rank instead of a timeout. */
 #ifndef RAVEL_REFIT_HELLO_H
 #define RAVEL_REFIT_HELLO_H
 
@@ -10,7 +10,7 @@
 
 enum { RAVEL__HELLO_BYTES = 640, RAVEL__HELLO_FORMAT = 1, RAVEL__HELLO_MESSAGE = 400 };
 
-/* Limits of N, B and a manifest, of this rank's options as of what a peer says. */
+/* Limits of N, B and a manifest, for this rank's options and for a peer's. */
 #define RAVEL__NUM_BUFFERS_MOST    16
 #define RAVEL__BUFFER_BYTES_LEAST  4096
 #define RAVEL__BUFFER_BYTES_MOST   ((int64_t)1 << 40)
@@ -26,7 +26,7 @@ typedef struct ravel__settings {
     int64_t afford;       /* bytes that this rank's buffers may take together at most */
 } ravel__settings;
 
-/* How payloads are checked: one kind so far, and a place to say another. */
+/* The kind of checksum of payloads: one so far; the field leaves room for others. */
 enum { RAVEL__CHECKSUM_XXH3 = 1 };
 
 typedef struct ravel__hello {
@@ -56,7 +56,7 @@ typedef struct ravel__terms {
 
 /* Compares settings, options and checksum kind of hellos[ranks]; differences go to the list. */
 void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list);
-/* The same on every rank. `stream_bytes`: the most that one rank moves, for sizes that nobody chose. */
+/* The same on every rank. `stream_bytes`: the most that one rank moves, for sizes that no rank chose. */
 ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64_t stream_bytes);
 /* Buffers that a rank cannot afford. */
 void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,
@@ -71,7 +71,7 @@ ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_op
 /* Options over environment over defaults, checked; the one place. */
 ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err);
 
-/* "sender", "receiver", "sender and receiver", "onlooker". */
+/* "sender", "receiver", "sender and receiver", "neither sender nor receiver". */
 const char *ravel__role_name(int32_t roles);
 
 #endif

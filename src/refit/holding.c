@@ -21,7 +21,7 @@ typedef struct star {
     size_t bytes;
 } star;
 
-/* A tensor as it lies here, before it is taken apart. */
+/* A tensor as it is in memory, before the rule splits it. */
 typedef struct cut {
     ravel__box box;                   /* of the caller's tensor; along a joined dimension only a count is known */
     int64_t lies[RAVEL_REFIT_DIMS];   /* dims of the piece in memory */
@@ -274,7 +274,7 @@ static ravel_status join_qkv(const maker *m, const ravel_refit_rule *rule, const
     ravel_status status = check_heads(m, rule, t, rows, j);
     if (status != RAVEL_OK) return status;
     int64_t each = rows / (rule->heads + 2 * rule->kv_heads);
-    if (rule->heads % parts != 0) return rule_error(m, rule, t, "the heads cannot be cut into so many equal parts");
+    if (rule->heads % parts != 0) return rule_error(m, rule, t, "the heads cannot be cut into this number of equal parts");
     for (int32_t p = 0; p < 3; p++) {
         int64_t heads = p == 0 ? rule->heads : rule->kv_heads, n = parts, i = index;
         if (heads % n != 0) {
@@ -297,7 +297,7 @@ static ravel_status join_grouped(const maker *m, const ravel_refit_rule *rule, c
                                  int64_t rows, int32_t parts, int32_t index, joined *j) {
     ravel_status status = check_heads(m, rule, t, rows, j);
     if (status != RAVEL_OK) return status;
-    if (rule->kv_heads % parts != 0) return rule_error(m, rule, t, "kv_heads cannot be cut into so many equal parts");
+    if (rule->kv_heads % parts != 0) return rule_error(m, rule, t, "kv_heads cannot be cut into this number of equal parts");
     int64_t each = rows / (rule->heads + 2 * rule->kv_heads), ratio = rule->heads / rule->kv_heads;
     int64_t groups = rule->kv_heads / parts;
     for (int32_t p = 0; p < 3; p++) {
@@ -437,7 +437,7 @@ ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t coun
         status = add_tensor(&m, &tensors[i], i, rules, rule_count, dense);
     if (status == RAVEL_OK) status = check_unique(&m);
     if (status == RAVEL_OK) {
-        (void)resize_items(&made, arena->allocator, made.count); /* give back what was too much */
+        (void)resize_items(&made, arena->allocator, made.count); /* free the unused end */
         *holding = made;
     } else {
         ravel__holding_free(&made, arena->allocator);

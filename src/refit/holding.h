@@ -1,6 +1,6 @@
-/* What a rank holds, in the words of the wire: the caller's tensors after the mapping rules.
+/* The tensors that a rank holds, as wire tensors: the caller's, after the mapping rules.
  *
- * A fused tensor becomes one item for each tensor that it is made of; a plain one is one item. Every item has the
+ * A fused tensor becomes one item per tensor that it is made of; a plain one is one item. Every item has the
  * name, dtype and dims of a wire tensor, the box of it that is here, and the view that finds the box in memory. */
 #ifndef RAVEL_REFIT_HOLDING_H
 #define RAVEL_REFIT_HOLDING_H

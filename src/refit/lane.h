@@ -1,4 +1,4 @@
-/* A lane: numbers of buffers handed from one thread to another, in order. One side may sleep, the other only looks. */
+/* A lane: numbers of buffers handed from one thread to another, in order. One side may block, the other only polls. */
 #ifndef RAVEL_REFIT_LANE_H
 #define RAVEL_REFIT_LANE_H
 
@@ -17,7 +17,7 @@ typedef struct ravel__lane {
 
 void ravel__lane_init(ravel__lane *lane);
 void ravel__lane_free(ravel__lane *lane);
-/* Empty and open again; nobody may be waiting. */
+/* Empty and open again; no thread may be waiting. */
 void ravel__lane_reset(ravel__lane *lane);
 void ravel__lane_put(ravel__lane *lane, int32_t slot);
 /* -1: there is none now. */
@@ -25,7 +25,7 @@ int32_t ravel__lane_look(ravel__lane *lane);
 int ravel__lane_is_empty(ravel__lane *lane);
 /* Waits for one; -1: the lane was closed and is empty. */
 int32_t ravel__lane_take(ravel__lane *lane);
-/* Nobody will put anything any more. */
+/* No more numbers will be put. */
 void ravel__lane_close(ravel__lane *lane);
 
 #endif

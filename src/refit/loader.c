@@ -88,7 +88,7 @@ static ravel_status take_at_once(ravel__loader *l, int32_t sender, const target 
     return checksum == e->checksum ? RAVEL_OK : changed(l, sender, t, e);
 }
 
-/* Hash and load step by step while the bytes are in the cache: what is loaded in vain is discarded with the stage. For
+/* Hash and load step by step while the bytes are in the cache: bytes that fail the check are discarded with the stage. For
  * callbacks the whole entry is hashed first, since they are promised verified bytes. */
 static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e,
                               const unsigned char *payload) {

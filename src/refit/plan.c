@@ -180,7 +180,7 @@ static int64_t price(const planner *p, int32_t sender, const group *g) {
     int32_t to = g->ranks[0], policy = hellos[0].replica;
     int64_t far = hellos[sender].host == hellos[to].host ? 0 : INT64_MAX / 2;
     int64_t distance = sender < to ? to - sender : sender - to;
-    if (g->count == 1 && sender == to) return -1; /* it is there already */
+    if (g->count == 1 && sender == to) return -1; /* it is on that machine */
     if (policy == RAVEL_REFIT_FIRST) return 0;
     if (policy == RAVEL_REFIT_NEAREST) return far + distance;
     return p->load[sender] + (policy == RAVEL_REFIT_REPLICA_AUTO ? far : 0);
@@ -341,7 +341,7 @@ static int32_t make_windows(const ravel__catalog *c, int32_t groups, int64_t buf
 
 /* ---- streams -------------------------------------------------------------------------------------------- */
 
-/* The group's ranks without the sender, beginning elsewhere for each sender so that nobody is first in every tree. */
+/* The group's ranks without the sender, rotated per sender so that no rank is first in every tree. */
 static ravel_status set_members(planner *p, ravel__stream *s, const group *g, int32_t sender_index) {
     s->members = ravel__arena_push(&p->plan->arena, (size_t)g->count, sizeof(int32_t));
     if (!s->members) return ravel__no_memory(p->err, 0, "the plan's streams");

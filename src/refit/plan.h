@@ -48,8 +48,8 @@ typedef struct ravel__refit_plan {
     uint64_t digest;      /* of all slices of all ranks */
 } ravel__refit_plan;
 
-/* For `rank`, whose holdings are `source` and `sink` (NULL: none). A piece that nobody sends is a difference; then the
- * plan is made all the same, without it. */
+/* For `rank`, whose holdings are `source` and `sink` (NULL: none). A piece that no rank sends is a difference; the
+ * plan is then made without it. */
 ravel_status ravel__refit_plan_make(const ravel__catalog *catalog, int32_t rank, const ravel__holding *source,
                                     const ravel__holding *sink, int64_t buffer_bytes, const ravel_allocator *allocator,
                                     ravel__refit_plan *plan, ravel__differences *list, ravel_error *err);

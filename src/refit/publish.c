@@ -116,7 +116,7 @@ static ravel_status take_source(ravel_publisher *p, const ravel_refit_source *so
     return status;
 }
 
-/* Where a rank listens that was not told: beside rank 0. */
+/* The default address of other ranks: beside rank 0's. */
 static ravel_status own_address(ravel_publisher *p, const char *given, const char *root, char *text, size_t bytes,
                                 ravel_error *err) {
     const char *colon = strrchr(root, ':');
@@ -149,7 +149,7 @@ static ravel_status open_server(ravel_publisher *p, const char *address, ravel_e
     return status;
 }
 
-/* What each rank brings to rank 0. */
+/* Each rank's contact data, gathered on all ranks. */
 typedef struct card {
     uint64_t machine;
     int64_t manifest_bytes, block_bytes;
@@ -210,7 +210,7 @@ static ravel_status build(ravel_publisher *p, const card *cards, const unsigned 
     return status == RAVEL_OK ? RAVEL_OK : ravel_error_set(err, status, "%s", first.message);
 }
 
-/* The directory from rank 0 to all, so that everybody numbers tensors alike. */
+/* The directory from rank 0 to all, so that all ranks number tensors alike. */
 static ravel_status share_directory(ravel_publisher *p, ravel_error *err) {
     int64_t size = (int64_t)p->directory_size;
     ravel_status status = ravel_comm_broadcast(p->comm, &size, 1, RAVEL_I64, 0, err);
@@ -328,7 +328,7 @@ void ravel_publisher_free(ravel_publisher *p) {
 
 /* ---- publish -------------------------------------------------------------------------------------------- */
 
-/* What each rank brings to a version: rank 0's nonce counts, all digests do. */
+/* Each rank's part of a version's identity: the nonce is rank 0's, the digest is of all. */
 typedef struct share {
     int64_t version;
     uint64_t nonce, digest;

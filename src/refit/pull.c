@@ -170,7 +170,7 @@ static int is_newer(ravel_puller *p) {
     return n.version > 0 && !ravel__identity_equal(n, p->stage.held);
 }
 
-/* What is staged goes; the threads have ended or are ended. */
+/* Drops the staged version; ends the threads first. */
 static void drop(ravel_puller *p, ravel_error *err) {
     ravel__pull_stop(p);
     (void)ravel__stage_abort(&p->stage, err);

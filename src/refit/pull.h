@@ -1,4 +1,4 @@
-/* What a puller is inside.
+/* The inside of a puller.
  *
  *     pull.c         create, poll, stage, commit, free: the caller's thread; the only one that uses the communicator
  *     pull_watch.c   a thread on the generator's rank 0 that hears of new versions and sends reports
@@ -45,7 +45,7 @@ typedef struct ravel__pull_task {
 
 typedef enum ravel__pull_progress {
     RAVEL__PULL_NONE,    /* nothing is staged */
-    RAVEL__PULL_RUNNING, /* threads are at it */
+    RAVEL__PULL_RUNNING, /* threads are pulling */
     RAVEL__PULL_DONE,    /* complete and verified here */
     RAVEL__PULL_BROKEN   /* failed here */
 } ravel__pull_progress;

@@ -1,5 +1,5 @@
-/* What one generator rank asks of which trainer rank. It is worked out from the directory and the rank's own tensors
- * alone: nobody else takes part, and nobody replans when a generator comes or goes.
+/* Which slices one generator rank asks of which trainer rank. It is computed from the directory and the rank's own
+ * tensors alone: no other rank takes part, and none replans when a generator comes or goes.
  *
  *     index     the boxes of one cut, equal ones together (replicas), sorted by their start along the axis that is cut
  *               most: the boxes that meet a given one are found by binary search
@@ -52,7 +52,7 @@ typedef struct ravel__pull_place {
     int32_t cast;     /* ravel_refit_cast */
 } ravel__pull_place;
 
-/* Names that no sender has, shapes, dtypes and boxes that nobody has go to the list. */
+/* Names that no sender has, shapes, dtypes and boxes that no trainer rank has go to the list. */
 ravel_status ravel__pull_plan_make(const ravel__directory *directory, const ravel__holding *sink,
                                    const ravel__pull_place *place, const ravel_allocator *allocator,
                                    ravel__pull_plan *plan, ravel__differences *list, ravel_error *err);

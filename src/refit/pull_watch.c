@@ -6,7 +6,7 @@
 
 static const double connect_seconds = 2, silence_seconds = 10;
 
-/* What one connection hears. */
+/* The messages of one connection. */
 typedef struct listening {
     ravel__watch *watch;
     int32_t answered;

@@ -1,4 +1,4 @@
-/* One link's work is in serve_job.c; here are lanes, links and the small messages. */
+/* Lanes, links and the small messages of the server; pulls are served in serve_job.c. */
 #include "refit/serve_job.h"
 
 #include "base/assert.h"
@@ -186,7 +186,7 @@ static void *serve(void *argument) {
         looked = now;
         look_at_clients(lane);
     }
-    /* Without this thread nobody would let go of the versions that its links read. */
+    /* Without this thread the versions that its links read would never be released. */
     while (lane->clients) {
         ravel__client *c = lane->clients;
         ravel__link_close(c->link, "the trainer ends");

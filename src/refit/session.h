@@ -1,9 +1,9 @@
-/* What a refit is inside.
+/* The inside of a refit session.
  *
  *     refit.c      create, run, free, the small calls
  *     connect.c    hello, manifests, catalog, plan, buffers: one communicator
  *     update.c     one version: begin, stream, totals, vote, switch, report
- *     tree.c       who passes a stream on to whom
+ *     tree.c       which rank forwards a stream to which
  *     stream.c     the calling thread's loop: sends, receives, passes on
  *     packer.c     fills frames (helper thread of a sender)
  *     loader.c     verifies and loads frames (helper thread of a receiver)
@@ -39,7 +39,7 @@ typedef struct ravel__counted {
 
 void ravel__counted_init(ravel__counted *counted, const ravel_allocator *inner);
 
-/* Tells the calling thread that a helper did something. */
+/* Wakes the calling thread: a helper finished something. */
 typedef struct ravel__bell {
     _Atomic uint32_t word;
 } ravel__bell;
@@ -53,7 +53,7 @@ typedef enum ravel__slot_state {
     RAVEL__SLOT_LOADING /* with the loader; perhaps being passed on */
 } ravel__slot_state;
 
-/* A buffer and what is happening to it. */
+/* A buffer and its state. */
 typedef struct ravel__slot {
     unsigned char *buffer;     /* its memory; NULL: frames are borrowed */
     const unsigned char *data; /* the frame: in buffer, or the sender's */
@@ -155,7 +155,7 @@ ravel_status ravel__loader_end(ravel__loader *loader);
 
 /* ---- the session ---- */
 
-/* What a receiver has to know of its streams to take frames in turn. */
+/* A receiver's state per stream, for taking frames in turn. */
 typedef struct ravel__in_state {
     int32_t active, ended, window_ended, awaiting;
     int64_t slice;     /* the first one of the current window */

@@ -29,12 +29,12 @@
 #define AUTO_LEAST     ((int64_t)1 << 20)
 #define AUTO_MOST      ((int64_t)4 << 20)
 #define NUM_DEFAULT    2
-#define GRAIN          4096 /* B is a multiple of it where nobody said otherwise */
+#define GRAIN          4096 /* B is a multiple of it where no rank set another size */
 #define FALLBACK_TOTAL ((int64_t)4 << 30)
 
 static const ravel_option table[] = {
     {"num-buffers", RAVEL_OPTION_I32, FIELD(num_buffers), "0", 0, NUM_MOST, NULL,
-     "buffers a rank (1 to 16); 0: RAVEL_REFIT_NUM_BUFFERS, else 2"},
+     "buffers per rank (1 to 16); 0: RAVEL_REFIT_NUM_BUFFERS, else 2"},
     {"buffer-bytes", RAVEL_OPTION_I64, FIELD(buffer_bytes), "0", 0, BYTES_MOST, NULL,
      "bytes of a buffer, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory-ratio"},
     {"memory-ratio", RAVEL_OPTION_F64, FIELD(memory_ratio), "0", 0, RATIO_MOST, NULL,
@@ -180,7 +180,7 @@ ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__set
 /* ---- over all ranks ------------------------------------------------------------------------------------- */
 
 const char *ravel__role_name(int32_t roles) {
-    static const char *const names[] = {"onlooker", "sender", "receiver", "sender and receiver"};
+    static const char *const names[] = {"neither sender nor receiver", "sender", "receiver", "sender and receiver"};
     return names[roles & 3];
 }
 

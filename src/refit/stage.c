@@ -1,4 +1,4 @@
-/* The front of the stage: versions, pins, audit; how bytes are held is the kind's business (stage.h). */
+/* The front of the stage: versions, pins, audit; each kind holds its bytes in its own way (stage.h). */
 #include "refit/stage.h"
 
 #include "base/assert.h"

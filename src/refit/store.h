@@ -64,7 +64,7 @@ typedef struct ravel__store {
 /* `dtype`: floats wider than it are stored as it; -1: as they are. */
 ravel_status ravel__store_init(ravel__store *store, const ravel__holding *holding, int32_t keep, int64_t block_bytes,
                                int32_t dtype, const ravel_allocator *allocator, ravel_error *err);
-/* Nobody uses it any more. */
+/* Without users. */
 void ravel__store_free(ravel__store *store);
 
 /* The slot for the next version, empty; the oldest version is gone. */

@@ -1,6 +1,6 @@
 /* The calling thread's loop: hands packed frames to the wire, takes arriving ones in turn, gives them to the loader and
  * passes them on. It alone uses the communicator. It never waits for one thing only: each round looks at everything,
- * and sleeps a moment, or until a helper rings, when nothing moved.
+ * and when nothing moved, sleeps briefly or until a helper signals.
  *
  *     sender's slot     FREE -> PACKING -> SENDING -> FREE          (local streams: -> LOADING -> FREE)
  *     receiver's slot   FREE -> NOTICE -> FRAME -> LOADING -> FREE
@@ -358,7 +358,7 @@ static int pack_one(ravel_refit *refit, int32_t index) {
     return 1;
 }
 
-/* A frame that nobody else waits for goes back to its lender at once. */
+/* A frame that no child waits for goes back to its lender at once. */
 static void load_one(ravel_refit *refit, int32_t index) {
     ravel__loader *l = &refit->loader;
     int32_t own = refit->in_pool.count;
@@ -507,8 +507,8 @@ static ravel_status wait_for(ravel_refit *refit, ravel_request **request, int32_
 }
 
 /* Nothing moved for a while. Where one thing comes before all others, waits for it in the communicator, which wakes this
- * thread at once; else naps, or until a helper rings. A rank that may have something to send, or a buffer to give back,
- * must not wait for what it receives: the peer may be waiting for just that. Of its sends it may wait for the one that
+ * thread at once; else sleeps briefly, or until a helper signals. A rank that may have something to send, or a buffer to give back,
+ * must not wait for a receive: the peer may be waiting for that send or buffer. Of its sends it may wait for the one that
  * is first in the order of frames (plan.h), which is known among its own and among those that it passes on. */
 static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen, ravel_error *err) {
     int32_t bad;

@@ -11,10 +11,10 @@
 static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
     int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
     if (refit->options.fanout > 0) return refit->options.fanout;
-    return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain is longer to fill, and then twice as fast */
+    return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain takes longer to fill, then moves twice the bytes per second */
 }
 
-/* The rank at a node; -1: the tree has not so many. */
+/* The rank at a node; -1: the tree has fewer nodes. */
 static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node) {
     if (node == 0) return s->sender;
     for (int32_t i = 0; i < s->member_count; i++)

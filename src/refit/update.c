@@ -18,7 +18,7 @@
 
 enum { BEGIN_BYTES = 48, BEGIN_USED = 40 };
 
-/* What a rank says at the beginning. */
+/* A rank's opening message. */
 typedef struct opening {
     ravel_refit_identity wanted; /* version that it asks for, 0: the senders'; a sender's nonce for it */
     ravel_refit_identity held;   /* by its sink */
@@ -41,7 +41,7 @@ static opening get_opening(const unsigned char *p) {
                      .status = (int32_t)ravel__get32(p + 32)};
 }
 
-/* What one update needs to remember of the others; one allocation. */
+/* The state of one update; one allocation. */
 typedef struct plan_of_update {
     unsigned char *openings;     /* [ranks * BEGIN_BYTES] */
     char *skip;                  /* [ranks] */
@@ -84,7 +84,7 @@ static ravel_status check_versions(const ravel_refit *refit, const plan_of_updat
     return RAVEL_OK;
 }
 
-/* Who has the version already, and which streams go to receivers that all hold the version that was sent last. */
+/* Which receivers have the version already, and which streams go to receivers that all hold the version that was sent last. */
 static void decide(ravel_refit *refit, plan_of_update *u) {
     for (int32_t r = 0; r < refit->ranks; r++) {
         opening o = get_opening(u->openings + (size_t)r * BEGIN_BYTES);
@@ -112,7 +112,7 @@ static int all_right(const ravel_refit *refit, const plan_of_update *u, ravel_er
             if (get_opening(p).status != RAVEL_OK) return 0;
             continue;
         }
-        ravel_error_set(err, RAVEL_E_CHECKSUM, "what rank %d said at the beginning arrived changed", r);
+        ravel_error_set(err, RAVEL_E_CHECKSUM, "the opening message of rank %d arrived changed", r);
         return 0;
     }
     return 1;
@@ -173,7 +173,7 @@ typedef struct totals {
     double most[MOSTS];
 } totals;
 
-/* Kept bytes count once for each receiver, as needed ones do. */
+/* Kept bytes count once per receiver, as needed ones do. */
 static void own_numbers(const ravel_refit *refit, const plan_of_update *u, totals *t) {
     for (int32_t i = 0; i < refit->plan.in_count; i++)
         t->sum[SUM_NEEDED] += u->active_in[i] ? refit->plan.in[i].bytes : 0;
@@ -262,7 +262,7 @@ static ravel_status verdict(ravel_refit *refit, ravel_error *err) {
     return RAVEL_OK;
 }
 
-/* Back to the version before. What went wrong first is what is said. */
+/* Back to the version before; the first error is reported. */
 static ravel_status give_up(ravel_refit *refit, ravel_status status, ravel_error *err) {
     ravel_error undo = RAVEL_ERROR_INIT;
     if (ravel__stage_abort(&refit->stage, &undo) != RAVEL_OK && err)
@@ -309,7 +309,7 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     if (status != RAVEL_OK) return give_up(refit, status, err);
     status = vote(refit, all, err);
     if (status != RAVEL_OK) return status;
-    (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* it is decided: nothing can keep it from happening */
+    (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* decided: the switch cannot fail */
     ravel__stage_commit(&refit->stage);
     ravel__packer_end(&refit->packer, 1);
     refit->sent = u->next;

@@ -175,7 +175,7 @@ static ravel_status scatter_run(void *user, int64_t at, int64_t count, int64_t s
 
 static transfer make_transfer(const ravel__view *view, const void *memory, int32_t dtype, const void *packed) {
     transfer t = {0};
-    /* One direction writes the one, the other the other: const is the public functions' business. */
+    /* Gather writes `out`, scatter writes data; the public functions keep them const. */
     memcpy(&t.memory, &memory, sizeof t.memory);
     memcpy(&t.packed, &packed, sizeof t.packed);
     t.each = (size_t)ravel_dtype_bytes(view->dtype);

@@ -3,7 +3,7 @@
  * Most views are strided arrays. One dimension may also be blocked, for fused tensors that interleave: its index i
  * lies at (i / block) * block_stride + (i % block) * stride.
  *
- *     grouped qkv, 2 query heads a group:      memory: [q0 q1 k0 v0][q2 q3 k1 v1] ...
+ *     grouped qkv, 2 query heads per group:    memory: [q0 q1 k0 v0][q2 q3 k1 v1] ...
  *     the view of q:                           block 2 heads, block_stride 4 heads
  *
  * gather and scatter take a range of a box's elements, so a tensor can be cut anywhere to fill a buffer. */
@@ -28,8 +28,8 @@ ravel_status ravel__view_gather(const ravel__view *view, const void *data, const
 /* Where the elements of `piece` are from `first` on, if they lie there one after the other as `dtype`; else NULL. */
 const void *ravel__view_direct(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
                                int32_t dtype);
-/* The way back: from `in`, of `dtype`, into data. `far`: nobody reads data before much else has been written, so
- * that long runs need not go through the cache. */
+/* The way back: from `in`, of `dtype`, into data. `far`: data is not read again soon, so long runs
+ * bypass the cache. */
 ravel_status ravel__view_scatter(const ravel__view *view, void *data, const ravel__box *piece, int64_t first,
                                  int64_t count, int32_t dtype, const void *in, int far, ravel_error *err);
 /* From one set of tensors to another with the same view. */

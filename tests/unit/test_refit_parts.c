@@ -396,7 +396,7 @@ TEST(refit_tensors_that_make_no_sense) {
     t.start[1] = 10, t.extent[0] = 48, t.extent[1] = 7, expect_refused(&t, NULL, "do not lie in 0 .. 16"), t = good;
     t.strides[0] = -1, expect_refused(&t, NULL, "is negative"), t = good;
     t.dims[0] = 50, expect_refused(&t, &rule, "no multiple of heads + 2 * kv_heads"), t = good;
-    t.parts[0] = 3, expect_refused(&t, &rule, "cannot be cut into so many equal parts"), t = good;
+    t.parts[0] = 3, expect_refused(&t, &rule, "cannot be cut into this number of equal parts"), t = good;
     t.extent[0] = 4, t.extent[1] = 16, expect_refused(&t, &rule, "cut by parts and index"), t = good;
     rule.parts = "q,,v", expect_refused(&t, &rule, "separated by commas"), rule = qkv_rule;
     rule.parts = "q,k", expect_refused(&t, &rule, "three parts"), rule = qkv_rule;
