@@ -2,7 +2,7 @@
  *
  *     first failed rank (or none)  |  digest  |  ~digest        min(digest) == ~min(~digest): all are the same
  *
- * Every rank sees the same three words, so every rank takes the same branch: nobody waits in a collective that another
+ * Every rank sees the same three words, so every rank takes the same branch: no rank waits in a collective that another
  * has left. The rare branches then name the rank and carry its sentence. */
 #include "comm/agree.h"
 

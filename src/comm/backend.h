@@ -1,9 +1,9 @@
-/* What a back end is: a const table of functions over two structs.
+/* A back end: a const table of functions over two structs.
  *
  *     ravel_comm_*  ->  front (comm.c, ops.c, reduce.c)  ->  table  ->  self.c | threads*.c | callbacks.c
  *                                                                    ->  remote*.c  ->  wire.h  ->  mpi.c
  *
- * The front does what is the same everywhere: argument checks, byte sizes, offsets, deadlines, death, sentences,
+ * The front does what is the same everywhere: argument checks, byte sizes, offsets, deadlines, failures, sentences,
  * splitting, and the reductions of back ends that have none of their own. A back end moves bytes: it starts an
  * operation, says whether it is done, gives it up.
  *
@@ -11,7 +11,7 @@
  * handle with ravel__comm_new, and a row in docs/comm.md. The slots that may be NULL are marked; a back end whose
  * memory is not the host's sets all of `reduces` and reduces by itself.
  *
- * An operation's life:
+ * The states of an operation:
  *
  *     front fills request->op  ->  start  ->  wait or test ...  ->  done, request goes back to the handle's idle list
  *                                    \-> or: cancel (the handle is freed with the request still open)
@@ -78,7 +78,7 @@ struct ravel_request {
     ravel_comm *comm;
     ravel_request *next, *prev; /* in the handle's list of open or idle requests */
     ravel__op op;
-    int64_t deadline_ns;                /* 0: nobody has waited yet */
+    int64_t deadline_ns;                /* 0: no wait has begun */
     int64_t *lists;                     /* [4 * size], for send_sizes .. recv_offsets */
     ravel_error why;                    /* set by the back end when the operation fails */
     _Alignas(16) unsigned char state[]; /* the back end's, request_bytes long, zero at first */
@@ -116,7 +116,7 @@ typedef struct ravel__backend {
     /* A number that no child of this rank had as its serial; the front gives the largest of all ranks'. NULL: the front
      * counts the splits. */
     int64_t (*serial)(ravel_comm *comm);
-    /* Tells everybody that this rank failed. */
+    /* Tells the other ranks that this one failed. */
     void (*abort)(ravel_comm *comm, const char *why);
     /* RAVEL_OK, or E_PEER_LOST with the reason. Never waits. */
     ravel_status (*alive)(ravel_comm *comm, ravel_error *err);
@@ -163,7 +163,7 @@ extern const char *const ravel__op_names[RAVEL__OP_KINDS];
 void ravel__op_describe(const ravel__op *op, char *text, size_t bytes);
 #define RAVEL__ALL_REDUCTIONS (1u << RAVEL__ALLREDUCE | 1u << RAVEL__REDUCE | 1u << RAVEL__REDUCE_SCATTER)
 
-/* What back ends without shared memory compare before a collective, and show where it differs. */
+/* Compared before a collective by back ends without shared memory, and shown where two differ. */
 typedef struct ravel__card {
     uint64_t signature; /* of everything that all ranks must agree on */
     uint64_t pairs;     /* all-to-all: over all ranks these add up to 0 where every receiver expects what is sent */
@@ -194,8 +194,8 @@ int ravel__can_reduce(int32_t dtype);
 /* Whether receives on comm may borrow. */
 int ravel__comm_lends(const ravel_comm *comm);
 /* As ravel_comm_irecv of `bytes` bytes, without the copy: when the request is done, *loan says where the message is in
- * the sender's memory. The sender's request, and its ravel_comm_free, wait until ravel__comm_give_back, so whoever
- * borrows must be sure to give back soon whatever fails, and before freeing comm. */
+ * the sender's memory. The sender's request, and its ravel_comm_free, wait until ravel__comm_give_back, so a
+ * borrower must give back soon, also after a failure, and before freeing comm. */
 ravel_status ravel__comm_iborrow(ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer, int32_t tag,
                                  ravel_request **request, ravel_error *err);
 /* From any thread. Nothing is lent afterwards; a loan of nothing is fine. */
@@ -210,10 +210,10 @@ ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_
 /* Takes an idle request, or makes one; E_STATE where too many are open. */
 ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, ravel_error *err);
 void ravel__request_give(ravel_comm *comm, ravel_request *request);
-/* Notes the failure of an operation: the handle's death where it is one, the sentence with its place in front. */
+/* Notes the failure of an operation: the handle is dead where the group is; the sentence gets its place in front. */
 ravel_status ravel__comm_fail(ravel_comm *comm, const char *what, ravel_status status, const ravel_error *why,
                               ravel_error *err);
-/* RAVEL_OK, or the handle's death. */
+/* RAVEL_OK, or the failure that made the handle dead. */
 ravel_status ravel__comm_usable(ravel_comm *comm, ravel_error *err);
 /* At least `bytes` of memory that the handle keeps; NULL when there is none. */
 void *ravel__comm_spare(ravel_comm *comm, size_t bytes);

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* One a table and rank: shared by the communicator that was made from the table and all children that speak through
+/* One per table and rank: shared by the communicator that was made from the table and all children that speak through
  * it. Each of them has tags of its own, and the next child's must be free on all its members. */
 typedef struct callbacks_tags {
     _Atomic int32_t next, refs;
@@ -119,7 +119,7 @@ static void run_messages(ravel_comm *comm) {
 
 /* ---- what is made from messages ------------------------------------------------------------------------- */
 
-/* Whom `me` of n plays in a round of 0 .. rounds-1 (the circle method); -1: nobody. */
+/* The partner of `me` of n in a round of 0 .. rounds-1 (the circle method); -1: none. */
 static int32_t opponent(int32_t me, int32_t n, int32_t round) {
     int32_t even = n + n % 2, turning = even - 1, other;
     if (me == turning) {
@@ -162,7 +162,7 @@ static ravel_status tournament(ravel_comm *comm, ravel_request *r, const pieces 
     return RAVEL_OK;
 }
 
-/* ---- the moves, by the table or by what it has ---------------------------------------------------------- */
+/* ---- collectives, by the table's own or by send and recv ---------------------------------------------------------- */
 
 static ravel_status gather(ravel_comm *comm, ravel_request *r, const void *send, void *recv, const int64_t *sizes,
                            const int64_t *places) {
@@ -173,7 +173,7 @@ static ravel_status gather(ravel_comm *comm, ravel_request *r, const void *send,
     size_t bytes = 2 * (size_t)n * sizeof(int64_t);
     int64_t *lists = ravel__calloc(comm->allocator, 2 * (size_t)n, sizeof *lists);
     if (!lists) return ravel__no_memory(&r->why, bytes, "an all-gather");
-    for (int32_t i = 0; i < n; i++) lists[i] = sizes[me]; /* the same piece to everybody */
+    for (int32_t i = 0; i < n; i++) lists[i] = sizes[me]; /* the same piece to every rank */
     pieces p = {send, recv, lists, lists + n, sizes, places};
     ravel_status status = tournament(comm, r, &p);
     ravel__release(comm->allocator, lists, bytes);
@@ -243,7 +243,7 @@ static ravel_status run_collective(ravel_comm *comm, ravel_request *r) {
 
 /* ---- agreement ------------------------------------------------------------------------------------------ */
 
-/* Who sends what is not expected: everybody learns what it is really sent, and complains. */
+/* Finds the ranks that send another size than expected: every rank learns what it is sent, and reports a difference. */
 static ravel_status find_pair(ravel_comm *comm, ravel_request *r, ravel__card *cards, ravel__card *mine) {
     int32_t n = comm->size;
     size_t bytes = 3 * (size_t)n * sizeof(int64_t);

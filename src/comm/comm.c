@@ -1,7 +1,7 @@
-/* The handle: options, life and death, splitting. See ravel/comm.h for what callers may rely on, comm/backend.h for
+/* The handle: options, creation, failure, splitting. See ravel/comm.h for what callers may rely on, comm/backend.h for
  * what back ends must do.
  *
- * Death is noted twice. A back end knows that the group is dead (all ranks see the same first reason); a handle knows
+ * A failure of the group is noted twice. A back end knows that the group is dead (all ranks see the same first reason); a handle knows
  * whether it has said so already (comm->death), since the first call that fails says E_PEER_LOST or E_TIMEOUT, and
  * every later one E_DEAD. */
 #include "comm/backend.h"

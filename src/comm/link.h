@@ -1,4 +1,4 @@
-/* Links: framed, authenticated, deadline-aware connections between two processes that nobody launched together.
+/* Links: framed, authenticated, deadline-aware connections between two processes that were not launched together.
  *
  *   hub       one process's end of many links: it listens, connects, and moves the bytes of all its links in ravel__hub_poll,
  *             in the caller's thread. There is no thread per link, and a poll costs what the ready links cost (epoll).
@@ -17,13 +17,13 @@
  *
  * and of a client: open without `listen`, then ravel__hub_connect, then the same loop.
  *
- * Life of a link:  connect or accept -> greeting and proof (within options.handshake) -> `up` -> messages -> `down`, once,
+ * States of a link:  connect or accept -> greeting and proof (within options.handshake) -> `up` -> messages -> `down`, once,
  * with the reason: closed by the peer (with its words), reset, damaged bytes, silent for too long, never reached. A link
  * whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down` returns the link is gone,
  * and no memory that was given for it is used any more.
  *
  * Lost peers: a process that ends closes its sockets, which is seen at once. A machine that vanishes is found by the
- * kernel's keep-alive, and by bytes that nobody acknowledges, within options.keepalive. A peer that runs but does not
+ * kernel's keep-alive, and by bytes that stay unacknowledged, within options.keepalive. A peer that runs but does not
  * poll is found only where options.silence is set: each side sends a heartbeat every options.heartbeat while it polls.
  *
  * What crosses the wire is written down in comm/link_frame.h. Everything from it is checked before it is used. It is not

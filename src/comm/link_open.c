@@ -22,7 +22,7 @@ static ravel_status listen_failed(const ravel__address *at, const char *what, ra
     return ravel_error_set(err, RAVEL_E_IO, "cannot %s %s: %s", what, ravel__address_format(at, text), strerror(code));
 }
 
-/* A path of a socket that nobody listens on any more is removed. */
+/* Removes the path of a Unix socket without a listener. */
 static void remove_stale(const ravel__address *at) {
     const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&at->at;
     if (at->at.ss_family != AF_UNIX || !un->sun_path[0]) return;

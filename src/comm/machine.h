@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* The same number for two processes that can see each other's process ids: same boot, same pid namespace. 0: unknown,
- * equal to nobody's. Containers on one host differ, and so do hosts with equal host names. */
+ * equal to no other's. Containers on one host differ, and so do hosts with equal host names. */
 uint64_t ravel__machine_number(void);
 
 /* A process by its id and start time, which together are never reused. pid 0: none, or not on this machine. */

@@ -2,7 +2,7 @@
  * MPICH, into a module that libravel loads. Matching, collectives, deadlines and lost ranks are remote.c's; of MPI it
  * needs Isend, Irecv and Test.
  *
- *     frames      tag 0, into a ring of receives that take whoever comes first; looked at in the order in which they were
+ *     frames      tag 0, into a ring of receives from any source; looked at in the order in which they were
  *                 posted, so that one peer's frames stay in order
  *     transfers   tag 1 + low bits of the token, in pieces of chunk_bytes; the receive is posted before the sender knows
  *                 the token
@@ -51,7 +51,7 @@ struct ravel__net {
 static struct {
     int ours, broken; /* MPI was initialised here; a rank is lost */
     int64_t patience_ns;
-    ravel__net *closed; /* still receive, until MPI ends: MPI minds messages that nobody takes */
+    ravel__net *closed; /* still receive, until MPI ends: MPI_Finalize needs every message received */
 } process;
 
 #pragma GCC visibility push(default)
@@ -330,8 +330,8 @@ static void wire_close(ravel__net *net, int32_t broken) {
         end_net(net);
 }
 
-/* At the end of a process that initialised MPI here: everybody meets, the last frames are read, MPI ends. Where a rank is
- * gone, MPI is left as it is: the launcher cleans up, and says so. */
+/* At the end of a process that initialised MPI here: a barrier, the last frames are read, MPI ends. Where a rank is
+ * lost, MPI is not finalised: the launcher cleans up, and says so. */
 static void finalise(void) {
     int flag = 0, code = 0;
     char why[480];

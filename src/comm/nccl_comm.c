@@ -4,7 +4,7 @@
  *                         and the news that a rank is lost
  *     NCCL                the arrays. A ragged all-to-all or all-gather is one group of sends and receives
  *
- * A request's way
+ * The states of a request
  *
  *     barrier      the host communicator's: MEETING  ->  DONE
  *     collective   start: [cards agree on the host, this waits]  ->  group into the stream  ->  LAUNCHED
@@ -297,7 +297,7 @@ static ravel_status launch_messages(ravel_comm *comm, ravel_request *r) {
             code = g->nccl->recv(g->comm, q->op.recv, q->op.bytes, q->op.root, g->stream->native);
         state_of(q)->stage = LAUNCHED;
     }
-    if (status) { /* nobody else can know: end it for all */
+    if (status) { /* no other rank can know: end it for all */
         ravel_comm_abort(g->host, &r->why);
         give_up(g);
         return status;
@@ -427,7 +427,7 @@ static ravel_status make_group(ravel_comm *comm, const ravel__nccl *nccl, ravel_
         comm->state = g;
         if (!status) status = check(comm, code, "making an id", err);
     }
-    /* a rank without memory takes part, so that nobody waits for it */
+    /* a rank without memory takes part, so that none waits for it */
     status = ravel_agree(host, status, err);
     if (!status) status = ravel_comm_broadcast(host, id, sizeof id, RAVEL_U8, 0, err);
     if (!status) {

@@ -2,7 +2,7 @@
  *
  *     ravel_comm_xyz(...)  ->  ravel__call  --prepare-->  request->op  --start, wait-->  result
  *
- * `rules` says of each kind what it takes; prepare checks and converts by it, so that a check is written once. */
+ * `rules` lists the arguments of each kind; prepare checks and converts by it, so that a check is written once. */
 #include "comm/backend.h"
 
 #include "base/clock.h"
@@ -125,7 +125,7 @@ static ravel_status prepare_data(ravel_comm *comm, const ravel__call *call, rave
     return RAVEL_OK;
 }
 
-/* Kinds with a list a rank. */
+/* Kinds with a list per rank. */
 static ravel_status prepare_lists(ravel_comm *comm, const ravel__call *call, int rule, ravel_request *r,
                                   ravel_error *err) {
     int32_t n = comm->size;
@@ -309,7 +309,7 @@ static ravel__call gather_call(const void *send, void *recv, const int64_t *coun
 
 static ravel_status no_counts(ravel_comm *comm, const char *what, ravel_error *err) {
     ravel_error why = RAVEL_ERROR_INIT;
-    ravel_error_set(&why, RAVEL_E_ARGUMENT, "the counts are NULL; one a rank is needed, %d of them", comm->size);
+    ravel_error_set(&why, RAVEL_E_ARGUMENT, "the counts are NULL; one per rank is needed, %d of them", comm->size);
     return ravel__comm_fail(comm, what, RAVEL_E_ARGUMENT, &why, err);
 }
 

@@ -1,7 +1,7 @@
 /* Reductions: the arithmetic, and the composite operations of back ends that only move bytes.
  *
- * Elements are combined in rank order, block by block, so that the result has the same bits whoever arrives first,
- * however the array was cut, and over whichever back end.
+ * Elements are combined in rank order, block by block, so that the result has the same bits in any order of arrival,
+ * for any cut of the array, and over any back end.
  *
  * Composite all-reduce of a long array, a round for every `round` elements:
  *

@@ -6,7 +6,7 @@
  * split two communicators at once.
  *
  * State belongs to a world: what one ravel_comm_mpi or ravel_comm_tcp opened, and all that was split from it. Worlds of one
- * process share nothing but, for MPI, a lock around the calls into it. A world that dies does not touch another.
+ * process share nothing but, for MPI, a lock around the calls into it. A world that fails does not touch another.
  *
  * After a failure TCP gives every buffer back. MPI cannot cancel a send that has begun: where one was given up, its world
  * is stuck: its memory is kept, and no further call is made for that world. */
@@ -160,7 +160,7 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
     return status;
 }
 
-/* Busy for a moment, then polite: with more ranks than cores the one that is waited for needs this core. */
+/* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. */
 static void pause_outside(remote_world *w, int32_t round, int64_t left_ns) {
     if (round < SPINS) {
         ravel__cpu_relax();
@@ -228,7 +228,7 @@ static ravel_status remote_alive(ravel_comm *comm, ravel_error *err) {
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-/* The lock is not held: nobody else knows the world any more. */
+/* The lock is not held: no other thread knows the world any more. */
 static void free_world(remote_world *w) {
     size_t n = (size_t)w->size;
     if (w->stuck) { /* the wire may still use it */

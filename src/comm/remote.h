@@ -64,7 +64,7 @@ struct remote_parcel {
     int64_t bytes;
     int32_t state; /* PARCEL_... */
     int32_t mismatch;
-    int64_t ticket;    /* of a small message: done when the wire has got rid of so many */
+    int64_t ticket;    /* of a small message: done when the wire has sent this many */
     int64_t got_bytes; /* of the mismatch: what the sender says */
     uint32_t got_note, token;
     ravel__transfer transfer;
@@ -118,7 +118,7 @@ struct remote_rank {
     int32_t depth, dead, lost;
     char reason[480];
     int64_t serial, splits; /* of the next collective */
-    int64_t dead_from;      /* collectives before this one were completed by whoever failed, and can be here */
+    int64_t dead_from;      /* collectives before this one were completed by the rank that failed, and can be here */
     uint8_t *left;          /* [size]: ranks that left it */
     remote_parcel *posted[REMOTE_BUCKETS];
     remote_stray *strays[REMOTE_BUCKETS];
@@ -188,7 +188,7 @@ void ravel__match_close(remote_rank *me);
 /* Sends a frame, and counts it. */
 int ravel__match_tell(remote_world *w, int32_t peer, const remote_head *head, const void *body, int32_t bytes);
 remote_rank *ravel__match_find(const remote_world *w, uint64_t id);
-/* Keeps a frame at the end of a list, until whoever it is for is there. */
+/* Keeps a frame at the end of a list, until its receiver exists. */
 void ravel__match_keep(remote_stray **list, int32_t peer, const remote_head *head, const char *body);
 /* Whether this rank has left the communicator. */
 int ravel__match_has_left(const remote_world *w, uint64_t id);
@@ -227,7 +227,7 @@ void ravel__remote_progress(remote_rank *me);
 /* The job is over as far as the caller is concerned; the wire may think otherwise. */
 void ravel__remote_let_go(remote_rank *me, ravel_request *r);
 void ravel__remote_free_job(remote_job *j, int32_t size);
-/* Whether nobody's failure keeps the job from completing. */
+/* Whether the job can still complete: no failure prevents it. */
 int ravel__remote_is_alive(const remote_rank *me, const remote_job *j);
 
 #endif

@@ -1,9 +1,9 @@
 /* TCP as a wire (comm/wire.h), over links (comm/link.h).
  *
- * The ranks meet once at rank 0 (tcp_meet.c), which tells everybody where everybody listens. Other connections are made
- * when two ranks first have something to say to each other: collectives go along trees and rings, so a rank has some
+ * The ranks meet once at rank 0 (tcp_meet.c), which tells every rank where every other listens. Other connections are made
+ * when two ranks first have something to say to each other: collectives go along trees and rings, so a rank has about
  * 2 log2(n) of them, not n. A rank sends on the first link that there is between the two, and stays with it, so that what
- * it sends stays in order; where both connect at once there are two links, one for each direction.
+ * it sends stays in order; where both connect at once there are two links, one per direction.
  *
  *     frames      link messages of their own
  *     transfers   pieces of TCP_PIECE, the next one queued when the last one has gone, so that frames get in between

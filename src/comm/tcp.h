@@ -32,7 +32,7 @@ typedef struct tcp_peer {
 
 typedef enum tcp_state { TCP_MEETS, TCP_RUNS, TCP_CLOSES } tcp_state;
 
-/* What a rank says of itself when it connects. Checked by whoever reads it. */
+/* A rank's hello when it connects. Checked by the reader. */
 typedef struct tcp_hello {
     uint32_t magic, version;
     int32_t rank, ranks;
@@ -81,7 +81,7 @@ void ravel__tcp_meet_down(ravel__net *net, ravel__link *link, const char *why);
 
 /* The hello from a wire: 0 where it is none. Pure; fuzzed. */
 int ravel__tcp_read_hello(const void *bytes, int64_t count, tcp_hello *hello);
-/* The table from a wire: 0 where it is none of a world with so many ranks. Pure; fuzzed. */
+/* The table from a wire: 0 where it is not one of a world with this number of ranks. Pure; fuzzed. */
 int ravel__tcp_read_table(const void *bytes, int64_t count, int32_t ranks, tcp_table *table);
 
 /* The handler of a net's hub. */

@@ -1,11 +1,11 @@
 /* How the ranks of a TCP world find one another.
  *
  *     rank 0            listens at the rendezvous; takes a hello from every other rank; numbers those that have no rank;
- *                       gives the world a number; tells everybody everybody's hello
+ *                       gives the world a number; sends all hellos to every rank
  *     the others        listen at an address of their own; connect to the rendezvous, again and again until the deadline
  *
  * A rendezvous is host:port, unix:/path, or file:/path: a file in which rank 0 writes the address that the system gave it.
- * An old file is no harm: whoever finds nobody at its address reads it again. */
+ * An old file does no harm: a rank that finds no listener at its address reads it again. */
 #include "comm/tcp.h"
 
 #include "base/assert.h"

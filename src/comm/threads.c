@@ -1,4 +1,4 @@
-/* The `threads` back end: groups and their tree, death, the table, ravel_threads_run. See threads.h for the design. */
+/* The `threads` back end: groups and their tree, failures, the table, ravel_threads_run. See threads.h for the design. */
 #include "comm/threads.h"
 
 #include <sched.h>
@@ -86,7 +86,7 @@ static void hang_under(threads_group *parent, threads_group *child) {
     if (parent) parent->children = child;
 }
 
-/* Under the world's lock. Children go to the grandparent, whose death is still theirs. */
+/* Under the world's lock. Children go to the grandparent, whose failure is still theirs. */
 static void free_group(threads_group *g) {
     threads_world *world = g->world;
     while (g->children) {
@@ -151,7 +151,7 @@ void ravel__threads_kill(threads_group *group, int32_t lost, const char *format,
 
 ravel_status ravel__threads_lost(ravel_comm *comm, ravel_error *why) {
     threads_group *g = threads_of(comm)->group;
-    while (!atomic_load(&g->dead)) (void)sched_yield(); /* whoever failed a slot is about to say why */
+    while (!atomic_load(&g->dead)) (void)sched_yield(); /* the rank that failed a slot is about to say why */
     comm->lost_rank = g->lost;
     return ravel_error_set(why, RAVEL_E_PEER_LOST, "%s", g->reason);
 }

@@ -14,7 +14,7 @@
  *           +-- group "dp" ...
  *
  * Locks: world->lock guards the tree, reference counts and the making of children; a box's lock its lists. Order:
- * world, then box. Collectives take no lock. Nobody holds a lock while copying or sleeping. */
+ * world, then box. Collectives take no lock. No rank holds a lock while copying or sleeping. */
 #ifndef RAVEL_COMM_THREADS_H
 #define RAVEL_COMM_THREADS_H
 
@@ -33,7 +33,7 @@ typedef struct threads_group threads_group;
  *
  *     OPEN    ranks arrive one by one; anybody may FAIL it (deadline, death)
  *     FULL    all have come; the last one looks whether they agree. From here it cannot fail any more
- *     READY   they agree: copies are claimed and made, by whoever is waiting
+ *     READY   they agree: copies are claimed and made, by the ranks that wait
  *     FAILED  for ever: the group is dead
  *
  * When the last copy is made, every request is marked done and the slot is OPEN for serial + SLOTS. */
@@ -96,7 +96,7 @@ typedef struct threads_rank {
 /* What a request has. */
 typedef struct threads_request {
     uint64_t serial;       /* of the collective */
-    _Atomic int32_t done;  /* set last, by whoever finishes it; it may be gone right after */
+    _Atomic int32_t done;  /* set last, by the rank that finishes it; it may be gone right after */
     int32_t status;        /* of the finished operation; the sentence is in request->why */
     int32_t rank;          /* who owns it */
     int32_t queued;        /* under the box's lock: in a list */

@@ -2,12 +2,12 @@
  *
  * Each rank puts its request into the slot of its next serial number. The last to arrive compares all of them: they
  * agree, and the slot becomes READY, or every request is finished with E_MISMATCH and nothing moves. READY means that
- * the operation is a list of `size` copies, one for what each rank receives (or, in a reduction, one for each part of
+ * the operation is a list of `size` copies, one per receiving rank (or, in a reduction, one per part of
  * the result), straight from array to array. They are claimed one by one: a rank that waits takes its own first and
  * then whatever is unclaimed, so an operation finishes as soon as one rank waits for it, and parallel when several do.
  * Little ones are made by the last rank to arrive, before it wakes the others: they wake once instead of twice.
  *
- * Whoever makes the last copy marks all requests done and opens the slot for a later serial. */
+ * The rank that makes the last copy marks all requests done and opens the slot for a later serial. */
 #include "comm/threads.h"
 
 #include "base/clock.h"
@@ -120,7 +120,7 @@ static void complete(threads_group *g, threads_slot *slot, uint64_t serial, rave
     wake(slot);
 }
 
-/* Makes the copy of one rank, if nobody has claimed it. */
+/* Makes the copy of one rank, if it is unclaimed. */
 static void claim_copy(threads_group *g, threads_slot *slot, uint64_t serial, int32_t part) {
     uint64_t last = atomic_load(&slot->claims[part]);
     if (last > serial || !atomic_compare_exchange_strong(&slot->claims[part], &last, serial + 1)) return;
@@ -212,7 +212,7 @@ ravel_status ravel__threads_join(ravel_comm *comm, ravel_request *r) {
     threads_slot *slot = slot_of(g, mine->serial);
     state->serial = mine->serial;
     atomic_store_explicit(&state->done, 0, memory_order_relaxed);
-    /* Whoever completes the slot's last collective may still be about to open it. */
+    /* The rank that completes the slot's last collective may still be about to open it. */
     while (atomic_load(&slot->turn) != turn_of(mine->serial, TURN_OPEN)) {
         if (atomic_load(&g->dead)) return ravel__threads_lost(comm, &r->why);
         (void)sched_yield();
@@ -222,7 +222,7 @@ ravel_status ravel__threads_join(ravel_comm *comm, ravel_request *r) {
     atomic_store(&slot->posted[comm->rank], r);
     if (atomic_fetch_add(&slot->arrived, 1) + 1 == g->size) {
         all_arrived(g, slot, state->serial, comm->rank);
-    } else if (atomic_load(&g->leavers)) { /* one who left has not posted, so this can never be full */
+    } else if (atomic_load(&g->leavers)) { /* a rank that left has not posted, so this can never be full */
         int32_t gone = ravel__threads_leaver(g);
         char name[48];
         ravel__threads_name(g, gone, name, sizeof name);
@@ -314,7 +314,7 @@ void ravel__threads_withdraw(ravel_comm *comm, ravel_request *r) {
                             ravel__op_names[r->op.label]);
         return;
     }
-    r->deadline_ns = INT64_MAX; /* READY or FAILED: the copies are ours to make, nobody else need come */
+    r->deadline_ns = INT64_MAX; /* READY or FAILED: the copies are ours to make, no other rank need come */
     (void)ravel__threads_await(comm, r);
 }
 

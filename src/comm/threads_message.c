@@ -1,7 +1,7 @@
 /* Send and receive of the `threads` back end.
  *
  * Each rank has a box with two lists: messages that others want to send to it, and its own receives, both in the order
- * in which they came. Whoever comes second finds its partner there, takes it out, copies from array to array without
+ * in which they came. The second of the two finds its partner there, takes it out, copies from array to array without
  * holding the lock, marks both requests done and rings the partner's bell. A request that is in a list belongs to its
  * owner, who may take it out again (deadline, death); one that was taken out by a partner is about to be done.
  *
@@ -144,7 +144,7 @@ static ravel_status give_up(ravel_comm *comm, threads_group *g, ravel_request *r
     return ravel_error_set(&r->why, RAVEL_E_TIMEOUT, "%s did not come within %.3g s", peer, ravel_comm_timeout(comm));
 }
 
-/* Sleeps until the bell rings; not at all where the request is done, or the group died and nobody knows it yet. */
+/* Sleeps until the bell rings; not at all where the request is done, or the group failed and this has not been reported yet. */
 static void nap(threads_bell *bell, threads_group *g, ravel_request *r, int taken) {
     atomic_fetch_add(&bell->sleepers, 1);
     uint32_t seen = atomic_load(&bell->word);

@@ -1,4 +1,4 @@
-/* The collector: samples one after the other in one growing array a field.
+/* The collector: samples one after the other in one growing array per field.
  *
  *     offsets   0        5     8
  *     tokens    a a a a a b b b       one element per token

@@ -5,12 +5,11 @@
  *                                     each field: sample after sample                        v
  *     mine  ---------- samples that stay: straight copy ------------------------->  arrived, in bin order
  *
- * Both sides know all lengths and the plan, so they work out the same sizes and offsets for themselves: nothing but
- * elements of samples goes over the wire. The samples of a piece stand in the order in which the receiver's bins want
- * them, so the receiver takes each piece from its front.
+ * Both sides know all lengths and the plan, so each computes the same sizes and offsets: nothing but
+ * elements of samples goes over the wire. The samples of a piece are in the order of the receiver's bins, so the receiver takes each piece from its front.
  *
  * With a cut for context parallelism a sample's part of a piece is only what one cp rank packs: the positions of its runs,
- * and one element more, since labels stand one to the left.
+ * and one element more, since labels are shifted by one to the left.
  *
  *     zig-zag, cp 2, rank 0      0 1 2 . . . 6 7       runs 0 1 and 6 7; element 2 is the label of position 1 */
 #include <ravel/exchange.h>
@@ -201,7 +200,7 @@ const int32_t *ravel_exchange_samples(const ravel_exchange *exchange) {
 /* ---- the cut -------------------------------------------------------------------------------------------- */
 
 /* Elements [from, to) of a sample's field of this kind that run r of its slot packs; 0 after the last run. A field of
- * tokens gets one more, the label of the run's last position; one that stands one to the left begins one later. */
+ * tokens gets one more, the label of the run's last position; one that is shifted to the left begins one later. */
 static int span_of(const ravel_exchange *x, int32_t kind, int64_t length, int r, int64_t *from, int64_t *to) {
     ravel__run runs[2];
     int64_t slot = (length + x->align - 1) / x->align * x->align;
@@ -393,7 +392,7 @@ static int64_t place_cut(const ravel_exchange *x, const ravel_field *field, int6
     return taken;
 }
 
-/* One field of everything that arrived, in bin order. fronts[ranks]: where the field stands in each rank's piece; moved
+/* One field of everything that arrived, in bin order. fronts[ranks]: where the field begins in each rank's piece; moved
  * along as samples are taken. */
 static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field,
                         const char *received, int64_t *fronts, char *out) {

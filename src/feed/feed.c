@@ -1,4 +1,4 @@
-/* The consumer's side of a feed: next, submit, micro-batches, where it is. */
+/* The consumer's side of a feed: next, submit, micro-batches, the cursor. */
 #include "feed/pack.h"
 
 #include "base/clock.h"
@@ -47,7 +47,7 @@ void ravel_feed_free(ravel_feed *feed) {
 
 /* ---- next ----------------------------------------------------------------------------------------------- */
 
-/* What this dp rank has of an update. */
+/* The counts of this dp rank in an update. */
 static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int64_t update, ravel_update_counts *mine) {
     __extension__ unsigned __int128 squares = 0;
     const ravel_meta *m = &slot->meta;

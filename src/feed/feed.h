@@ -7,7 +7,7 @@
  *   uses one slot while others are prepared
  *
  * Before `agree` an error is carried along: the rank goes on through the collectives, saying that it failed, and the
- * agreement makes it everyone's. From `agree` on nothing can fail but the communicator; should anything still, it is
+ * agreement makes it the error of all ranks. From `agree` on nothing can fail but the communicator; should anything still, it is
  * aborted, so that no rank waits.
  *
  * A feed is five objects: `place` (this rank in the mesh), `work` (the batch that is being prepared), `slots` (prepared
@@ -23,11 +23,11 @@
  *   feed_pack.c      exchange, weights, packing
  *   feed_share.c     arrays over pp and tp, or from the root
  *   feed_prepare.c   the steps in their order
- *   feed_create.c    making a feed: what the ranks must agree about
+ *   feed_create.c    making a feed: checks that all ranks agree
  *   feed_queue.c     the thread, and the queue of prepared batches
  *   feed.c           next, submit, iterate
  *   feed_bound.c     how much memory it can come to hold
- *   feed_verify.c    all of it again, alone */
+ *   feed_verify.c    an update computed again on one rank, and compared */
 #ifndef RAVEL_FEED_FEED_H
 #define RAVEL_FEED_FEED_H
 
@@ -48,7 +48,7 @@ enum { RAVEL__NAME_BYTES = 48 };
 typedef struct ravel__fields {
     ravel_field list[RAVEL__FIELDS_MAX + 2];
     char names[RAVEL__FIELDS_MAX][RAVEL__NAME_BYTES];
-    uint8_t roles[RAVEL__FIELDS_MAX + 2]; /* ROLE_ bits: who gets it; asking gets all */
+    uint8_t roles[RAVEL__FIELDS_MAX + 2]; /* ROLE_ bits: which parts of the model get it; a chunk that asks gets all */
     int64_t count;                        /* all of them */
     int64_t given;                        /* of the source */
     int64_t tokens, labels, weights;      /* indices */
@@ -67,7 +67,7 @@ int ravel__fields_needed(const ravel__fields *fields, int64_t f, int32_t roles);
 
 /* ---- the integers of a sample --------------------------------------------------------------------------- */
 
-/* What every planner must know of every sample. The last three are there only where the source has the field. */
+/* Per sample, what planning needs on every rank. The last three are there only where the source has the field. */
 enum { COLUMN_LENGTH, COLUMN_ID, COLUMN_PART, COLUMN_LOSS, COLUMN_WEIGHT, COLUMN_GROUP, COLUMN_UPDATE, COLUMNS };
 #define RAVEL__NO_ID INT64_MIN /* takes the sample's number over all ranks */
 
@@ -99,7 +99,7 @@ typedef struct ravel__micro {
 
 typedef struct ravel__prepared {
     ravel_words words;   /* the message, and */
-    ravel_meta meta;     /* what it says */
+    ravel_meta meta;     /* decoded */
     ravel__buffer index; /* everything below but the arrays */
     ravel__buffer block; /* the arrays */
     int64_t *offsets;
@@ -167,7 +167,7 @@ typedef struct ravel__work {
     int end;         /* there are no more rows */
 } ravel__work;
 
-/* What ravel_feed_next has handed out. Only the consumer's thread looks here. */
+/* The state of ravel_feed_next. Only the consumer's thread looks here. */
 typedef struct ravel__consumer {
     int64_t update;         /* of the current batch */
     int64_t handed_out;     /* updates so far */
@@ -270,7 +270,7 @@ ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c
 /* Counts of every update over all ranks; of dp rank `dp` alone where that is not -1. */
 void ravel__count_update(const ravel_feed *feed, const ravel__columns *columns, const ravel_plan *plan, int64_t update,
                          int32_t dp, ravel_update_counts *counts, ravel_counts *loss);
-/* What a bin of samples with these lengths takes of its budget: slots, or a rectangle. */
+/* Tokens of the budget that a bin of samples with these lengths takes: slots, or a rectangle. */
 int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count);
 /* A ragged store of micro-batch m alone: offsets from 0, fields' data moved to its first sample. fields[] is scratch.
  */

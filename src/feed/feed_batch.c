@@ -1,4 +1,4 @@
-/* What the feed counted, as metrics take it. */
+/* The feed's counts as metrics. */
 #include <ravel/feed.h>
 
 #include <string.h>

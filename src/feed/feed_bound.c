@@ -1,8 +1,8 @@
-/* How much memory a feed can come to hold, from the sizes of its batches alone. Every buffer grows to at most twice what
- * was ever needed of it, so the bound is twice the sum of all needs. */
+/* The most memory that a feed can hold, from the sizes of its batches alone. A buffer grows to at most twice the largest
+ * size that was needed, so the bound is twice the sum of all needs. */
 #include "feed/pack.h"
 
-/* A batch as this rank may see it at worst. */
+/* The largest sizes of a batch on this rank. */
 typedef struct worst {
     const ravel_feed *feed;
     int64_t steps, samples, tokens;  /* micro-steps; samples and tokens on all ranks */
@@ -74,7 +74,7 @@ static int64_t planning_bytes(const worst *w) {
     return 8 * rows + columns + input + expanded + message;
 }
 
-/* What owners need besides: samples that arrive, what is on the wire, weights, the root's two buffers. */
+/* More on owners: samples that arrive, what is on the wire, weights, the root's two buffers. */
 static int64_t moving_bytes(const worst *w) {
     const ravel_feed *feed = w->feed;
     int32_t roles = 0;

@@ -1,9 +1,9 @@
-/* Making a feed: what each rank has to say, what all must agree about, and the feed's own communicators.
+/* Making a feed: each rank's own checks, the agreement of all ranks, and the feed's own communicators.
  *
  *     each rank    options on this mesh, fields of its source, memory
  *     all          agree (status, digest of the options), on the mesh's communicator
  *                  a communicator and a mesh of the feed's own
- *                  who asks for tokens; the fields and the number of rows, from rank 0, which is always an owner
+ *                  which chunks ask for tokens; the fields and the number of rows, from rank 0, which is always an owner
  *                  agree (status, digest of the owners' sources)
  */
 #include "comm/agree.h"
@@ -67,7 +67,7 @@ static ravel_status make_room(ravel_feed *feed, ravel_error *err) {
                                                 sizeof(int64_t), "the counts of ranks", err);
     if (status) return status;
     feed->work.columns.counts = feed->work.columns.ranks.at;
-    /* who asks, one word a rank */
+    /* which chunks ask, one word per rank */
     return ravel__buffer_reserve(&feed->work.rows, feed->allocator, feed->place.layout.ranks, sizeof(uint64_t),
                                  "a feed", err);
 }
@@ -114,7 +114,7 @@ static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *e
 
 /* ---- who gets what -------------------------------------------------------------------------------------- */
 
-/* Asks of all ranks, or-ed for each stage; and from them the roles of this rank's chunks and of every stage. */
+/* The asks of all ranks, or-ed per stage; and from them the roles of this rank's chunks and of every stage. */
 static ravel_status find_roles(ravel_feed *feed, ravel_error *err) {
     uint64_t *asks = feed->work.rows.at, mine = feed->options.ask;
     int32_t stages = feed->place.layout.sizes[3], chunks = feed->place.layout.vpp, asked = 0;

@@ -1,4 +1,4 @@
-/* Reading this rank's share, and the integers that every planner must have of every sample:
+/* Reading this rank's share, and the integers per sample that planning needs on every rank:
  *
  *     mine   length and loss tokens in one word, id [part] [weight] [group] [update]      one row per sample
  *     all    the rows of all dp ranks, in rank order: one all-gather of counts, one of rows
@@ -173,7 +173,7 @@ static ravel_status fill_mine(ravel_feed *feed, ravel_error *err) {
     return status ? status : ravel__columns_fill(&feed->fields, feed->work.mine, c->has_parts, c->mine.at, err);
 }
 
-/* The root has everything: what it read is what there is. */
+/* The root has read all samples. */
 static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
     ravel__columns *c = &feed->work.columns;
     c->count = feed->work.mine->ragged.count;

@@ -1,4 +1,4 @@
-/* The current update worked out again, on this rank alone: all rows of the batch are read, planned and packed with the
+/* The current update computed again, on this rank alone: all rows of the batch are read, planned and packed with the
  * pure functions, and every array that the feed gave is compared with that.
  *
  *     feed       share of the rows -> gather -> plan -> exchange -> pack own bins -> broadcast

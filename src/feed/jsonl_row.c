@@ -1,6 +1,6 @@
 /* A row of a JSON-lines file: {"input_ids": ...}, {"prompt": ..., "response": ...} or {"text": ...}.
  *
- *     line --JSON--> nodes --decode--> one array a field (scratch) --cut at cu_seqlens--> samples (collector)
+ *     line --JSON--> nodes --decode--> one array per field (scratch) --cut at cu_seqlens--> samples (collector)
  *
  * Rows are untrusted: every array's length and every number is checked against what the tokens say. */
 #include "feed/jsonl_row.h"

@@ -6,7 +6,7 @@
  *     left, right  <-  right, (left + mix(key, round, right)) mod side            eight times
  *
  * is a permutation of 0 .. side^2-1. Where it leaves 0 .. count-1 it is applied again until it is back ("cycle
- * walking"): still a permutation, of 0 .. count-1. The smallest side is taken, so hardly a number has to walk. */
+ * walking"): still a permutation, of 0 .. count-1. The smallest side is taken, so few numbers have to walk. */
 #include <ravel/json.h>
 #include <ravel/order.h>
 

@@ -21,7 +21,7 @@ void ravel__pack_input_weigh(const ravel_feed *feed, ravel__pack_input *input);
 
 ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta *meta, int64_t update);
 
-/* All room that the steps behind the agreement take. */
+/* All memory for the steps after the agreement. */
 ravel_status ravel__feed_reserve(ravel_feed *feed, ravel_error *err);
 ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t tokens, ravel_error *err);
 
@@ -31,7 +31,7 @@ void ravel__place_fields(const ravel__fields *fields, int32_t roles, ravel_thd *
 /* Their bytes without alignment. */
 int64_t ravel__element_bytes(const ravel__fields *fields, int32_t roles, const ravel_thd *thd);
 
-/* The root: room for one stage's shards, and sending them to everyone. */
+/* The root: room for one stage's shards, and sending them to all ranks. */
 ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err);
 ravel_status ravel__root_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 

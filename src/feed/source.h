@@ -1,7 +1,7 @@
 /* What the kinds of sources share: the table behind a ravel_source, and the collector that samples are put into.
  *
- *   ravel_source           shared, read-only   --- kind->read(source, scratch, row, collector) --->   collector of a
- * reader scratch                one reader's own memory for a kind (a JSON document, decoded arrays)
+ *   ravel_source           shared, read-only   --- kind->read(source, scratch, row, collector) --->   a reader's collector
+ *   scratch                one reader's own memory for a kind (a JSON document, decoded arrays)
  *
  * A kind embeds ravel_source as its first member. */
 #ifndef RAVEL_FEED_SOURCE_H
