@@ -133,7 +133,7 @@ TEST(refit_openings_refuse_what_was_changed) {
     for (int32_t byte = 0; byte < 48; byte++) {
         char words[64];
         forgery what = {.rank = byte % 2, .byte = byte, .status = RAVEL_E_CHECKSUM, .words = words};
-        (void)snprintf(words, sizeof words, "what rank %d said at the beginning arrived changed", byte % 2);
+        (void)snprintf(words, sizeof words, "the opening message of rank %d arrived changed", byte % 2);
         expect_found(&what, 3);
     }
 }

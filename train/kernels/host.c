@@ -52,7 +52,7 @@ ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what) 
     return ravel_error_set(err, RAVEL_E_MEMORY, "there is no memory for %zu bytes of %s", bytes, what);
 }
 
-/* SplitMix64's finaliser, once for each part of the place. */
+/* SplitMix64's finaliser, once per part of the place. */
 static uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

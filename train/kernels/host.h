@@ -1,4 +1,4 @@
-/* Memory and numbers on the host: what the CPU sets and the code above them share.
+/* Memory and numbers on the host, for the CPU sets and the code above them.
  *
  * train is built on Ravel's public headers alone, so it has its own few lines for this. */
 #ifndef TRAIN_HOST_H
@@ -30,7 +30,7 @@ static inline int64_t train__max(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* A random number that is a pure function of its place: the same whatever was drawn before, and by whom. */
+/* A random number that is a pure function of its place: the same whatever was drawn before, and on which rank. */
 uint64_t train__random(uint64_t seed, uint64_t stream, uint64_t index);
 /* [0, 1) with 24 bits, so that it is the same number as a float. */
 float train__random_unit(uint64_t seed, uint64_t stream, uint64_t index);

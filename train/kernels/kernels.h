@@ -3,7 +3,7 @@
  * Nouns
  *   set      a const table of functions that do the arithmetic: "ref" (readable, in order, one thread), "cpu" (fast:
  *            vectors, tiles, threads), "cuda" (one GPU). A set is chosen by name; the model is written once.
- *   device   what a set works on and with: threads and scratch on a CPU, a stream and its handles on a GPU. Made by
+ *   device   threads and scratch on a CPU, a stream and its handles on a GPU. Made by
  *            `open`, and the first argument of everything.
  *   block    memory of the device, from `alloc`. Its address may not be readable here: only kernels look inside, and
  *            `upload`, `stage` and `download` are the only ways in and out. Arguments called `host` are ordinary memory.
@@ -68,7 +68,7 @@ static inline void *train__at(const void *block, int32_t dtype, int64_t index) {
     return block ? u.at + index * ravel_dtype_bytes(dtype) : NULL;
 }
 
-/* Who multiplies matrices in a CPU set. */
+/* Which code multiplies matrices in a CPU set. */
 typedef enum train_products {
     TRAIN_PRODUCTS_BEST,    /* its own where it has AVX2 or AVX-512, else OpenBLAS where the build has it */
     TRAIN_PRODUCTS_OWN,     /* its own */
@@ -282,7 +282,7 @@ typedef struct train_softmax {
     const train_real *entropy_coef; /* [rows] or NULL */
 } train_softmax;
 
-/* How a token is chosen from a row of logits; one for each row. */
+/* How a token is chosen from a row of logits; one per row. */
 typedef struct train_choice {
     float temperature; /* 0: the largest logit (the lowest token where equal) */
     float top_p;       /* keep the likeliest tokens until they hold this much; 1: all */

@@ -36,7 +36,7 @@ typedef struct saver {
     int32_t owners;                   /* ranks whose shares make up the whole: all of them with ZeRO, else one */
     ravel_safetensors_writer *writer; /* on rank 0 */
     int64_t indices[ARRAYS];
-    ravel_status failed; /* of writing: kept until the end, so that nobody sends to a rank that has gone */
+    ravel_status failed; /* of writing: kept until the end, so that no rank sends to one that has left */
     ravel_error why;
 } saver;
 

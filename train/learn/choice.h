@@ -1,4 +1,4 @@
-/* train/learn/choice.h: which model, on which device: what a configuration says, and what follows from it.
+/* train/learn/choice.h: which model, on which device, from a configuration.
  *
  *     train_shape(&choice, &shape, &err);                        the shape of --model, --shape, or by numbers
  *     train_device_open(&choice, NULL, &kernels, &device, &err); the kernel set and one of its devices

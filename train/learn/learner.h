@@ -11,7 +11,7 @@
  *     plain    gradients: all-reduce                every rank steps everything
  *     zero     gradients: reduce-scatter            every rank steps its share, then weights: all-gather
  *
- * Positions. The trainer has one convention: weights, log-probs and coefficients stand at the token that they are about
+ * Positions. The trainer has one convention: weights, log-probs and coefficients are at the token that they belong to
  * (train/model/model.h). A packed batch (ravel/batch.h) has its loss weights one position earlier, where the token is
  * predicted; train_learner_batch is the one place that moves them. */
 #ifndef TRAIN_LEARNER_H
@@ -72,7 +72,7 @@ void train_learner_set_unit_weights(train_learner *learner, const train_batch *b
  * rank and sets *skipped. `metrics` (may be NULL) gets the phases. */
 ravel_status train_learner_finish(train_learner *learner, double lr, ravel_metrics *metrics, double *norm,
                                   int32_t *skipped, ravel_error *err);
-/* What this rank's losses summed up to in the update that was finished last. */
+/* The sum of this rank's losses in the last finished update. */
 const train_loss_sums *train_learner_sums(const train_learner *learner);
 
 #endif

@@ -36,8 +36,7 @@
  * Two log-probs are recorded for every token:
  *   logprob       under softmax(logits / temperature) over the whole vocabulary: what a trainer that runs the same tokens
  *                 with batch.temperature gets, up to rounding. At temperature 0: under softmax(logits).
- *   kept_logprob  under what was really sampled from, after top-k, top-p and min-p cut tokens off and the rest was
- *                 scaled up. At temperature 0: 0 (it is certain). With nothing cut off the two are equal.
+ *   kept_logprob  under the distribution that was sampled from: after top-k, top-p and min-p, renormalised. At temperature 0: 0 (it is certain). With nothing cut off the two are equal.
  */
 #ifndef TRAIN_GENERATOR_H
 #define TRAIN_GENERATOR_H
@@ -113,7 +112,7 @@ typedef struct train_answer {
     int64_t version;           /* of the weights that it was begun with */
 } train_answer;
 
-/* Called once for each answer, as they end. A status other than RAVEL_OK ends the step with it; the generator must then
+/* Called once per answer, as they end. A status other than RAVEL_OK ends the step with it; the generator must then
  * begin anew. */
 typedef ravel_status (*train_answer_fn)(void *user, const train_answer *answer, ravel_error *err);
 

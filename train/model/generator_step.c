@@ -2,7 +2,7 @@
  *
  *   prefill   prompts of sequences that get a slot, side by side as a ragged batch: their keys and values go to the
  *             pages of the prefix. Nothing is drawn.
- *   decode    one row for each running sequence: its last token, at its next place, over its pages; one token drawn. */
+ *   decode    one row per running sequence: its last token, at its next place, over its pages; one token drawn. */
 #include "train/model/generator_internal.h"
 
 #include "train/kernels/assert.h"

@@ -22,7 +22,7 @@ void train__net_init(train__net *net, const train_kernels *kernels, train_device
     net->window = (int32_t)shape->window;
 }
 
-/* What pair i turns by from one position to the next: theta^(-2i / head_dim), stretched as the shape says. */
+/* The angle of pair i per position: theta^(-2i / head_dim), stretched as the shape says. */
 static double frequency(const ravel_shape *s, int64_t i) {
     double plain = pow(s->rope_theta, -2 * (double)i / (double)s->head_dim);
     if (s->rope == RAVEL_ROPE_PLAIN) return plain;

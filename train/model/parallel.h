@@ -8,8 +8,8 @@
  *
  * and backward, SUM where a product by columns has made a part of the gradient of its input.
  *
- * The layers' functions return nothing, so a communicator's failure is kept here and later calls do nothing; who runs a
- * batch asks at its end. */
+ * The layers' functions return nothing, so a communicator's failure is kept here and later calls do nothing; the
+ * function that runs a batch asks at its end. */
 #ifndef TRAIN_PARALLEL_H
 #define TRAIN_PARALLEL_H
 

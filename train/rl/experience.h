@@ -1,7 +1,7 @@
 /* train/rl/experience.h: rollouts made ready to learn from: scored, compared within their group, and laid out as samples
  * that the feed takes.
  *
- *     rollouts of rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, advantage}
+ *     rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, advantage}
  *
  * All of it happens on the trainer rank that received the group; what the feed then does with the samples (planning,
  * exchanging, packing) does not need to know. */
@@ -15,7 +15,7 @@
 #include "train/rl/prompts.h"
 #include "train/rl/reward.h"
 
-/* X(NAME, name, kind, dtype, C type): the fields of a sample. Log-probs stand at their own token. */
+/* X(NAME, name, kind, dtype, C type): the fields of a sample. Log-probs are at their own token. */
 #define TRAIN_FIELD_LIST(X)                      \
     X(TOKENS, "tokens", TOKEN, I32, int32_t)     \
     X(LOSS_MASK, "loss_mask", NEXT, U8, uint8_t) \
@@ -48,7 +48,7 @@ typedef struct train_experience {
     int64_t *groups;           /* [count] */
     int64_t *responses;        /* [count] tokens of the answer */
     uint8_t *truncated;        /* [count] */
-    double *staleness;         /* [count] versions between making and learning */
+    double *staleness;         /* [count] versions between generation and training */
     double *rewards;           /* [count] */
     double *advantages;        /* [count] */
     int64_t *scratch;          /* [2 * count] */
@@ -65,7 +65,7 @@ typedef struct train_experience {
 void train_experience_init(train_experience *x, const ravel_allocator *allocator);
 void train_experience_free(train_experience *x);
 
-/* Takes the rollouts of a rollouts, in its order. `version` is that of the weights about to learn. */
+/* Takes the rollouts, in their order. `version` is that of the weights that will be trained. */
 ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,
                                    ravel_error *err);
 

@@ -53,13 +53,13 @@ ravel_option_table train_policy_option_table(void);
 void train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
                       int64_t *scratch);
 
-/* The soft punishment of answers that come near the limit: 0 up to limit - buffer tokens, then linear down to -penalty
+/* The length penalty (DAPO's soft overlong punishment) of answers near the limit: 0 up to limit - buffer tokens, then linear down to -penalty
  * at the limit. Added to the reward. */
 double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit);
 
 /* ---- the loss ------------------------------------------------------------------------------------------- */
 
-/* What the loss kernel needs of the options; `gap` and `entropy` (weight of the bonus) are the caller's. */
+/* The options of the loss kernel; `gap` and `entropy` (weight of the bonus) are the caller's. */
 train_policy_terms train_policy_terms_of(const train_policy *policy, train_gap gap, double entropy);
 
 #endif

@@ -1,4 +1,4 @@
-/* train/rl/problems.h: what is wrong with a data file, all of it at once: how many rows, and the first few sentences. */
+/* train/rl/problems.h: all problems of a data file in one error: the number of bad rows, and the first few sentences. */
 #ifndef TRAIN_PROBLEMS_H
 #define TRAIN_PROBLEMS_H
 

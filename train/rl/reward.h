@@ -1,7 +1,7 @@
 /* train/rl/reward.h: rewards from a command of the user's, JSON lines over pipes.
  *
- * The command is started once (`sh -c COMMAND`) and kept. For every batch Ravel writes one line a rollout to its
- * standard input and reads one line a rollout from its standard output, in any order:
+ * The command is started once (`sh -c COMMAND`) and kept. For every batch Ravel writes one line per rollout to its
+ * standard input and reads one line per rollout from its standard output, in any order:
  *
  *     {"id": 17, "prompt": "2+2=", "response": "4", "answer": "4", "prompt_ids": [256, 50, 43, 50, 61],
  *      "response_ids": [52, 257], "tokens": 2, "ended": true}                                             (one line)
@@ -12,7 +12,7 @@
  *
  * Texts are the tokens that are bytes; a model with a vocabulary of its own is scored by the ids. Every trainer rank
  * starts a command of its own, for the groups that it holds.
- * Standard error goes where Ravel's goes. A batch has a time limit. A command that dies, closes its output, answers
+ * Standard error goes where Ravel's goes. A batch has a time limit. A command that ends, closes its output, answers
  * with something else, twice, or not in time is an error that says so and quotes the line; it is then killed, and the
  * next batch starts it again. */
 #ifndef TRAIN_REWARD_H

@@ -1,4 +1,4 @@
-/* Rollouts of rollouts and the messages that carry them:
+/* Lists of rollouts, and the messages that carry them:
  *
  *     head   i64[8]: magic, kind, batch, version, group size, greedy, items, tokens
  *     items  i64[9 * items] as in train_rollout, `first` counted in this message

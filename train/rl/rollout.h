@@ -3,8 +3,8 @@
  * Nouns
  *   rollout   a prompt and one answer to it, side by side. A prompt by itself is a rollout whose answer is still empty.
  *   group     the answers to one prompt.
- *   rollouts      any number of rollouts: one array of items, one of tokens, one of log-probs. It grows as it is filled and
- *             is used again for every batch.
+ *   rollouts  a list of rollouts: one array of items, one of tokens, one of log-probs. It grows as it is filled and is
+ *             used again for every batch.
  *   order     what trainer 0 tells a generator to do next: answer these prompts, take new weights, stop.
  *
  *     trainer 0            generator 0            generator 1
@@ -22,7 +22,7 @@
 #include <ravel/comm.h>
 
 typedef struct train_rollout {
-    int64_t first;   /* of its tokens in the rollouts */
+    int64_t first;   /* of its tokens in the list */
     int64_t length;  /* prompt and answer */
     int64_t prompt;  /* tokens of the prompt */
     int64_t group;   /* which prompt, by the caller's number */
@@ -45,7 +45,7 @@ typedef struct train_rollouts {
 void train_rollouts_init(train_rollouts *rollouts, const ravel_allocator *allocator);
 void train_rollouts_clear(train_rollouts *rollouts);
 void train_rollouts_free(train_rollouts *rollouts);
-/* Copies a rollout in; item->first is ignored. logprobs NULL: zeros. On E_MEMORY the rollouts is as it was. */
+/* Copies a rollout in; item->first is ignored. logprobs NULL: zeros. On E_MEMORY the list is as it was. */
 ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *item, const int32_t *tokens,
                                 const float *logprobs, ravel_error *err);
 /* By (group, member): the order of a batch does not depend on which rank was first. Tokens stay where they are. */
@@ -74,7 +74,7 @@ ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batc
 ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_rollouts *answers,
                                    ravel_error *err);
 
-/* A whole rollouts from one rank to another; what is received is added. */
+/* A whole list from one rank to another; the receiver adds it to its own. */
 ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rollouts *rollouts, ravel_error *err);
 ravel_status train_rollouts_receive(ravel_comm *comm, int32_t peer, train_rollouts *rollouts, ravel_error *err);
 

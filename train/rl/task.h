@@ -1,5 +1,5 @@
 /* train/rl/task.h: verifiable tasks over bytes. A task makes questions with one right answer each, and scores what a model
- * answers, so that reinforcement learning has something true to learn from without a data set.
+ * answers, so that reinforcement learning has exact rewards without a data set.
  *
  *     arithmetic   "37+58="        "95"
  *     sort         "sort 4718:"    "1478"
@@ -20,7 +20,7 @@ enum {
     TRAIN_TASK_PROMPT = 32 /* the most tokens of a prompt, the begin token included */
 };
 
-/* Questions from here on are for evaluation: training never gets so far. */
+/* Questions from here on are for evaluation: training never reaches them. */
 #define TRAIN_EVAL_FIRST (INT64_C(1) << 40)
 
 typedef struct train_question {
@@ -39,8 +39,8 @@ const char *train_task_doc(int32_t index);
 /* Question `index`. `level` (1 .. 12) is how hard: digits of a number, length of a word. */
 void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32_t level, train_question *question);
 
-/* 1 for the right answer. Else `partial` (0 .. 1) times the share of positions that are right, so that a model which
- * knows nothing yet has a slope to climb. `response` is what came before the end token; `ended` whether there was one:
+/* 1 for the right answer. Else `partial` (0 .. 1) times the share of positions that are right, so that a model that
+ * gets nothing right yet still sees different rewards. `response` is what came before the end token; `ended` whether there was one:
  * an answer that never ends is not right. */
 double train_task_score(const train_question *question, const char *response, size_t bytes, int ended, double partial);
 

@@ -92,7 +92,7 @@ static const ravel_option sft_table[] = {
     SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL,
         "share of the rows, from the end, that is kept for evaluation"),
     SFT("epochs", I64, epochs, "0", 0, 1e9, NULL, "passes over the data, --steps at most; 0: as many as --steps take"),
-    SFT("single", BOOL, single, "false", 0, 0, NULL, "one sample a micro-batch, for comparison"),
+    SFT("single", BOOL, single, "false", 0, 0, NULL, "one sample per micro-batch, for comparison"),
     {0}};
 
 static const ravel_option dpo_table[] = {ROW(train_dpo_options, "beta", F64, beta, "0.1", 1e-6, 1e3, NULL,
@@ -128,8 +128,8 @@ static const ravel_option grpo_table[] = {
          "tokens that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     GRPO("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: the likeliest token"),
     GRPO("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
-    GRPO("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among so many of the likeliest; 0: all"),
-    GRPO("async", I32, async, "0", 0, 1, NULL, "generate with weights at most so many versions old"),
+    GRPO("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among this many of the likeliest tokens; 0: all"),
+    GRPO("async", I32, async, "0", 0, 1, NULL, "generate with weights at most this many versions old"),
     GRPO("dynamic-sampling", BOOL, dynamic_sampling, "false", 0, 0, NULL, "replace groups whose rewards are all equal"),
     GRPO("dynamic-rounds", I32, dynamic_rounds, "4", 1, 1000, NULL, "further rounds of prompts to look for them"),
     GRPO("max-flat", I32, max_flat, "50", 0, 1 << 30, NULL,
@@ -168,7 +168,7 @@ static const ravel_option source_table[] = {
     SOURCE("bos", I32, bos, "256", -1, 2147483647, NULL,
            "token put before bytes, where the model has no tokenizer; -1: none"),
     SOURCE("eos", I32, eos, "257", -1, 2147483647, NULL, "token put after bytes, and learnt; -1: none"),
-    SOURCE("truncate", I64, truncate, "0", 0, 2147483647, NULL, "cut samples to so many tokens; 0: never"),
+    SOURCE("truncate", I64, truncate, "0", 0, 2147483647, NULL, "cut samples to this many tokens; 0: never"),
     SOURCE("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
            "what to do with rows that cannot be used"),
     {0}};

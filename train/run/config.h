@@ -1,4 +1,4 @@
-/* train/run/config.h: everything that can be said of a training run, as option tables.
+/* train/run/config.h: the options of a training run, as option tables.
  *
  * A run's configuration is one struct made of parts; each part has a table (ravel/options.h), and flags, the keys of
  * --config FILE, `--help`, and config.json of the run directory are all made from the tables:
@@ -50,7 +50,7 @@ typedef struct train_sft_options {
     double eval_share;  /* of the rows, taken from the end, that are never trained on */
     const char *task;   /* questions and answers of a verifiable task instead of data */
     int32_t level;      /* how hard */
-    int32_t single;     /* one sample a micro-batch: for comparisons */
+    int32_t single;     /* one sample per micro-batch: for comparisons */
     int64_t epochs;     /* 0: until `steps` */
 } train_sft_options;
 
@@ -79,7 +79,7 @@ typedef struct train_grpo_options {
     int32_t preset;           /* index into TRAIN_PRESET_CHOICES */
     int32_t async;            /* generate with weights at most this many versions old: 0 or 1 */
     int32_t dynamic_sampling; /* DAPO: groups whose rewards are all equal are replaced */
-    int32_t dynamic_rounds;   /* at most so many further rounds of prompts */
+    int32_t dynamic_rounds;   /* further rounds of prompts, at most */
     int32_t old;              /* train_old: whose log-probs the ratio is against */
     int64_t slots;            /* sequences that a generator runs at once */
     int64_t eval_prompts;     /* greedy, before and after training, and every eval_every steps */

@@ -105,7 +105,7 @@ ravel_status train_data_source(const ravel_source_options *options, int pairs, r
 
 /* ---- the rows ------------------------------------------------------------------------------------------- */
 
-/* What one rank found in its part of the rows. Plain numbers and text, so that it can be sent as bytes. */
+/* The findings of one rank in its part of the rows. Plain numbers and text, so that it can be sent as bytes. */
 typedef struct part {
     train_data_found found;
     train_problems problems; /* that end the run */
@@ -247,7 +247,7 @@ ravel_status train_data_check(const train_data_rules *rules, ravel_comm *comm, c
     ravel_status status = parts ? check_part(&c, comm, progress, err)
                                 : train__no_memory(err, ((size_t)ranks + 1) * sizeof *parts, "checking data");
     status = ravel_agree(comm, status, err);
-    if (status || !parts) { /* agreed: without memory here, nobody goes on */
+    if (status || !parts) { /* agreed: without memory here, no rank goes on */
         free(parts);
         return status;
     }

@@ -1,6 +1,6 @@
 /* train/run/dpo.h: preference pairs through a model and its reference.
  *
- * A pair is one sample of the feed: the chosen answer, then the rejected one (train/run/rows.h). The model sees them as two
+ * A pair is one sample of the feed: the chosen answer, then the rejected one (train/run/pair_source.h). The model sees them as two
  * sequences. The reference scores the same micro-batch just before it is learnt, so both go through the same plan, and
  * before the first update every margin is exactly 0. */
 #ifndef TRAIN_DPO_H

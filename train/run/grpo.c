@@ -1,4 +1,4 @@
-/* The loop of a trainer rank, and the parting of ranks into trainers and generators. */
+/* The loop of a trainer rank, and the split of ranks into trainers and generators. */
 #include "train/run/grpo_internal.h"
 
 #include "train/learn/checkpoint.h"

@@ -11,7 +11,7 @@
  *     trainers     (answers of b are here)  prompts of b+1  learn b      refit |  answers of b+1 ...
  *     generators                            answer b+1 with the old weights    refit |
  *
- * What makes it reproducible: question numbers, not random draws; each answer's random numbers are its own (seed, group,
+ * Reproducible: question numbers, not random draws; each answer's random numbers are its own (seed, group,
  * member); answers are put in order before anything is computed; checkpoints are written between batches and hold the
  * rollouts that wait. */
 #ifndef TRAIN_GRPO_H

@@ -158,7 +158,7 @@ static void count_tokens_from(train__grpo *g, const train_rollouts *rollouts, in
     (void)ravel_metrics_count(g->run.metrics, RAVEL_METRIC_ROLLOUT_TOKENS, tokens);
 }
 
-/* DAPO: ask again until enough groups have something to teach, a few rounds at most. */
+/* DAPO's dynamic sampling: more prompts until enough groups differ in reward, a few rounds at most. */
 static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
     ravel_status status = RAVEL_OK;
@@ -197,7 +197,7 @@ ravel_status train__grpo_drain(train__grpo *g, ravel_error *err) {
     return status;
 }
 
-/* One prompt with its answer and reward, to samples.jsonl and now and then to the logger. */
+/* One prompt with its answer and reward, to samples.jsonl and, every few batches, to the logger. */
 static void show_sample(train__grpo *g) {
     const ravel_logger *logger = g->run.hooks.logger;
     char prompt[400], answer[400], line[6000], path[TRAIN_PATH];

@@ -1,5 +1,5 @@
-/* train/run/run.h: what the training loops share: the run folder, metrics and their sinks, the state that a checkpoint
- * keeps, and the ways out.
+/* train/run/run.h: shared by the training loops: the run folder, metrics and their sinks, the state that a checkpoint
+ * keeps, and how a run ends.
  *
  *     train_run_open(&run, &setup, &err);                   folder, config.json, metrics, the newest checkpoint's state
  *     while (run.state.step < run.steps && !run.stopped) {
@@ -23,7 +23,7 @@
 #include "train/run/metrics.h"
 #include "train/run/rundir.h"
 
-/* What the program around the trainer gives it. */
+/* Given by the program around the trainer. */
 typedef struct train_hooks {
     const volatile int *stop;   /* not 0: write a checkpoint and leave after this update; may be NULL */
     volatile int *save;         /* not 0: write a checkpoint after this update, and set it to 0; may be NULL */
@@ -140,7 +140,7 @@ typedef struct train_summary {
     int32_t stopped;                        /* by a signal, before all steps were done */
 } train_summary;
 
-/* What every kind of run has: folder, steps, speed and packing of the whole run; the rest is NAN or 0. */
+/* The fields that every kind of run has: folder, steps, speed and packing of the whole run; the rest is NAN or 0. */
 void train_run_summarise(const train_run *run, train_summary *summary);
 
 #endif

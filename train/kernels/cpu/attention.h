@@ -1,11 +1,11 @@
-/* Attention over ragged queries and keys. Body: included once for each instruction set (see simd.h, gemm.h).
+/* Attention over ragged queries and keys. Body: included once per instruction set (see simd.h, gemm.h).
  *
  * A task is one sample and one key head; it serves the query heads of that group. Queries go in tiles of BR rows, keys
  * in chunks of KB; of the scores only one tile of BR x KB exists at a time. Within a tile, a block of MR rows stops at
  * its own diagonal, so little is computed above it:
  *
  *        keys ->
- *      q [######\        ]      scores   s  = q k'          k' in panels of NR keys, packed once a task
+ *      q [######\        ]      scores   s  = q k'          k' in panels of NR keys, packed once per task
  *      u [#########\     ]      weights  p  = exp(scale s - max), 0 beyond the diagonal
  *      e [############\  ]      output   o += p v           v packed too: rows 2^n apart share cache sets
  *

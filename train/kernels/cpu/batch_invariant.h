@@ -1,5 +1,5 @@
 /* Products and attention for generation, where a row's result must not depend on what else is in the batch. Body:
- * included once for each instruction set.
+ * included once per instruction set.
  *
  * y = x w' as plain dot products: both rows are contiguous, so nothing is packed and weights are read once, in place.
  * LANES dot products (DM rows of x, DN of w) run side by side, each in a vector of its own; at the end the LANES

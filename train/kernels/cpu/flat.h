@@ -1,4 +1,4 @@
-/* Copies of rows, embeddings, biases, and kernels over flat arrays. Body: included once for each instruction set. */
+/* Copies of rows, embeddings, biases, and kernels over flat arrays. Body: included once per instruction set. */
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* Matrix products. Body: included once for each instruction set (see simd.h).
+/* Matrix products. Body: included once per instruction set (see simd.h).
  *
  * One small product does all the work, for attention too: `tile` keeps MR rows x NV vectors of C in registers and
  * walks k, a broadcast of A times a row of B at each step:
@@ -8,7 +8,7 @@
  *     6 rows C  C  C  C          each element of C is one chain a0 b0 + a1 b1 + ... in the order of k, whatever
  *            C  C  C  C          the sizes of the product and wherever the element lies
  *
- * A large product is cut so that what is walked again and again stays near: a panel of B (KC x 64, packed, in the
+ * A large product is cut so that repeated reads hit the cache: a panel of B (KC x 64, packed, in the
  * second-level cache) meets MC rows of A, panel after panel. Row blocks are the tasks of the threads; they are the same
  * for any number of threads. */
 

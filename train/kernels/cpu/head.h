@@ -1,4 +1,4 @@
-/* Softmax over the vocabulary, its gradient, and drawing tokens. Body: included once for each instruction set. */
+/* Softmax over the vocabulary, its gradient, and drawing tokens. Body: included once per instruction set. */
 
 typedef struct softmax_job {
     const train_softmax *x;
@@ -81,8 +81,8 @@ INLINE uint32_t bits_of(float x) {
     return bits;
 }
 
-/* Sets to 0 all weights but the largest, so many that their mass (their number, or the sum of weights) is at least
- * `limit`; of equal ones the first stay. At least one stays. */
+/* Keeps the fewest largest weights whose mass (their number, or their sum) is at least `limit`, and sets the others to 0.
+ * Of equal weights the first stay. At least one stays. */
 static void keep_most(float *w, int64_t n, double limit, int by_count) {
     uint32_t prefix = 0, mask = 0;
     double taken = 0;

@@ -1,4 +1,4 @@
-/* Kernels that go row by row: norms, rotation, swiglu. Body: included once for each instruction set (see simd.h).
+/* Kernels that go row by row: norms, rotation, swiglu. Body: included once per instruction set (see simd.h).
  *
  * Rows are dealt to threads in runs of RUN. A sum over rows (the gradient of a norm's weight) is made in two steps that
  * do not depend on the threads: each run adds up its own rows into its own partial row, then partial rows are added in

@@ -4,8 +4,8 @@
  *     CPU_LANES   floats in a vector
  *     CPU_NV      vectors in a row of a register tile
  *     CPU_TABLE   the name of the table
- *     CPU_TITLE   what train_kernels.name says
- *     CPU_DOC     what train_kernels.doc says */
+ *     CPU_TITLE   train_kernels.name
+ *     CPU_DOC     train_kernels.doc */
 
 enum { MR = 6, NV = CPU_NV, NR = CPU_NV * CPU_LANES };
 
