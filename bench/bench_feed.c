@@ -42,7 +42,7 @@ static void consume(double seconds) {
  * tokens, labels, mask, weights and positions (4, 4, 1, 4, 4). */
 enum { BYTES_A_TOKEN = 5 + 17 };
 
-/* A memcpy of as many bytes as the update wrote, by the same thread, right after it; seconds a token. */
+/* A memcpy of as many bytes as the update wrote, by the same thread, right after it; seconds per token. */
 static double copy(int64_t tokens) {
     size_t bytes = (size_t)(BYTES_A_TOKEN * tokens);
     char *from = malloc(bytes + 1), *to = malloc(bytes + 1);

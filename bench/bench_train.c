@@ -337,7 +337,7 @@ static void run_talk(void *user) {
         bench_note("failed: %s", err.message);
 }
 
-/* Tokens per second with so many slots; answers of lognormal lengths, up to ROOM - PROMPT. */
+/* Tokens per second with this many slots; answers of lognormal lengths, up to ROOM - PROMPT. */
 static double talk_rate(const job *j, int64_t slots, int64_t *tokens) {
     static int32_t prompt[PROMPT];
     static train_sampling sampling[PROMPTS];

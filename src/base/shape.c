@@ -1,4 +1,4 @@
-/* What follows from a transformer's shape alone: whether it makes sense, how many weights it has and uses. The planner's
+/* From a transformer's shape alone: whether it is consistent, how many weights it has and uses. The planner's
  * costs, the metrics' FLOPs and the trainer's sizes all come from here; reading a config.json is src/io/shape.c's. */
 #include <ravel/shape.h>
 

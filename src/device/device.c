@@ -1,4 +1,4 @@
-/* Devices: opening one by name, what is known of it, and its death.
+/* Devices: opening one by name, its properties, and its failure.
  *
  *     "cuda:1"  ->  row "cuda" of the table  ->  its module is loaded once  ->  driver->open(1)
  */

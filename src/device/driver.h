@@ -3,8 +3,8 @@
  *
  *     ravel_device_*  ->  device.c, memory.c, stream.c, shared.c  ->  the table below  ->  host.c | cuda.c
  *
- * The front does what is the same everywhere: handles, the cache, deadlines, sentences, death. A driver does one call of
- * the device each. It exports one function, ravel_driver, and needs nothing of libravel. Library and module come from
+ * The front does what is the same everywhere: handles, the cache, deadlines, sentences, failures. Each function of
+ * a driver is one call of the device. It exports one function, ravel_driver, and needs nothing of libravel. Library and module come from
  * the same build; version and size of the table are compared before anything else.
  *
  * The contract. Functions return 0, RAVEL__DRIVER_PENDING where said, or a code of the driver's own, which `describe`

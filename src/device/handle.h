@@ -45,7 +45,7 @@ struct ravel_event {
 ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, ravel_device **device, ravel_error *err);
 /* RAVEL_OK, or E_DEAD with the reason. */
 ravel_status ravel__device_usable(ravel_device *device, ravel_error *err);
-/* A driver's code as a status with a sentence: "cuda:0: `what`: the driver's words". Notes the device's death. */
+/* A driver's code as a status with a sentence: "cuda:0: `what`: the driver's words". Notes where the device is dead. */
 ravel_status ravel__device_check(ravel_device *device, int code, const char *what, ravel_error *err);
 void ravel__cache_free(ravel_device *device);
 

@@ -1,7 +1,7 @@
 /* What the device computes for the floors above, as jobs: plain structs that C, nvcc and the host's reference share.
  *
  *   rows        one launch for a micro-batch: every array of it is gathered (pack, cp gather), scattered (unpack, cp
- *               scatter) or worked out (positions, masks, weights)
+ *               scatter) or computed (positions, masks, weights)
  *   count_mask  loss tokens of each sample
  *   hash        XXH3-64 of each block of an array, the same value as on the host
  *   cast        refit's pack and unpack: tensors to or from a packed buffer, converted on the way, with the XXH3-64 of
@@ -13,7 +13,7 @@
  *     positions   |  run 0      |  run 1  |  run 2       |          run: sample, where it begins in the store,
  *     track 0     | - - - - - - - - - - - - - - - - - - -|               which of its tokens stand here
  *     track 1     | - - - - - - - - - - - - - - - - - - -|          track: one array, what its elements belong to
- *                   tile      tile      tile                        tile: so many units of a track, one CTA
+ *                   tile      tile      tile                        tile: a fixed number of units of a track, one CTA
  *
  * The host writes runs and tracks into one block of bytes. Host and device find an element by the same inline functions
  * below, so they cannot differ. */
@@ -33,7 +33,7 @@
 
 enum {
     RAVEL__ROW_THREADS = 256,
-    RAVEL__ROW_ITEMS = 8,      /* units of a thread, at most; fewer where there is little to do, ... */
+    RAVEL__ROW_ITEMS = 8,      /* units per thread, at most; fewer where there is little to do, ... */
     RAVEL__ROW_FEW = 2,        /* ... but not fewer than these, */
     RAVEL__ROW_ONE_WAVE = 396, /* ... as long as the device can hold all tiles at once (132 processors, 3 each) */
 };
@@ -62,7 +62,7 @@ typedef struct ravel__row_run {
     int32_t count;       /* positions */
     int32_t first, step; /* the k-th is position first + k * step of the slot */
     int32_t lead;        /* position of the sample's first token in the slot */
-    int32_t index;       /* of the sample; -1: nobody */
+    int32_t index;       /* of the sample; -1: none */
     int32_t length, prompt;
     int32_t segment;
 } ravel__row_run;
@@ -79,7 +79,7 @@ typedef struct ravel__row_track {
     int32_t units;         /* of one position */
     int32_t mask_kind;     /* ROW_WEIGHT: ravel_field_kind and element size of the mask */
     int32_t mask_bytes;
-    int32_t items;    /* units of a thread: a tile is RAVEL__ROW_THREADS times that */
+    int32_t items;    /* units per thread: a tile is RAVEL__ROW_THREADS times that */
     int32_t reserved; /* so that the size is a multiple of 16 */
 } ravel__row_track;
 

@@ -1,4 +1,4 @@
-/* Memory between processes: descriptors over a Unix socket, and loans of other people's allocations. */
+/* Memory between processes: descriptors over a Unix socket, and CUDA IPC handles of existing allocations. */
 #include "device/handle.h"
 
 #include "base/assert.h"
@@ -172,7 +172,7 @@ ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, doubl
 
 /* ---- loans ---------------------------------------------------------------------------------------------- */
 
-/* An allocation is opened once for each loan; the driver counts. */
+/* An allocation is opened once per loan; the driver counts. */
 struct ravel__open_loan {
     ravel__open_loan *next;
     void *array, *base;

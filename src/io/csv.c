@@ -101,7 +101,7 @@ static int64_t count_cells(const csv *c) {
     return count;
 }
 
-/* Column `column` of the record; 0 where there are not so many. */
+/* Column `column` of the record; 0 where the record has fewer. */
 static int get_cell(const csv *c, int64_t column, cell *out) {
     const char *at = c->record;
     for (int64_t i = 0; at; i++) {

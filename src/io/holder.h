@@ -1,4 +1,4 @@
-/* What stands behind a ravel_lengths or a ravel_column: the arrays and where their memory comes from. */
+/* Behind a ravel_lengths or a ravel_column: the arrays and where their memory comes from. */
 #ifndef RAVEL_IO_HOLDER_H
 #define RAVEL_IO_HOLDER_H
 

@@ -1,4 +1,4 @@
-/* A conversation in a format's words.
+/* A conversation as the text of a chat format.
  *
  *     chat_formats.c   the table: markers of each family, and the digests of the templates it was compared with
  *     chat.c           messages --> text, and which parts of it are answers
@@ -24,7 +24,7 @@ typedef enum ravel__system_rule {
 /* What happens to "<think>...</think>" in answers. */
 typedef enum ravel__think_rule {
     RAVEL__THINK_KEEP,
-    RAVEL__THINK_DROP, /* what stands before the last </think> goes */
+    RAVEL__THINK_DROP, /* text before the last </think> is removed */
     RAVEL__THINK_QWEN3 /* as DROP before the last question; after it thoughts are written in a fixed form */
 } ravel__think_rule;
 

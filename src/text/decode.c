@@ -1,5 +1,5 @@
 /* Ids to text. A token's bytes may end inside a character, so a decoder holds back the bytes of a character that is not
- * whole yet, at most three. Bytes that cannot become a character give U+FFFD: one for each longest start of a sequence,
+ * whole yet, at most three. Bytes that cannot become a character give U+FFFD: one per longest start of a sequence,
  * as Unicode recommends and the `tokenizers` package does. */
 #include "text/tokenizer.h"
 

@@ -29,7 +29,7 @@ int ravel__regex_search(const ravel__regex *regex, ravel__regex_state *state, co
 
 /* Writes an Oniguruma pattern for PCRE2 into out[room], NUL-terminated; E_UNSUPPORTED names what cannot be written. */
 ravel_status ravel__regex_translate(const char *pattern, char *out, size_t room, ravel_error *err);
-/* Room that is enough for any pattern of so many bytes. */
+/* Room that is enough for any pattern of this length. */
 size_t ravel__regex_translate_bound(size_t pattern_bytes);
 
 #endif

@@ -34,7 +34,7 @@ static bool pack_whole(job *j) {
     return EXPECT(((unsigned char *)j->block)[bytes] == 0xee);
 }
 
-/* Who stands in sequence i of a bin, and its slot. */
+/* The sample of sequence i of a bin, and its slot. */
 static int64_t expect_sequence(const job *j, int64_t i, int64_t begin, int64_t *slot, int64_t *length) {
     int64_t filled = j->bin.count ? j->bin.count : 1, sample = i < j->bin.count ? j->bin.samples[i] : -1;
     int64_t align = j->options.align;

@@ -292,7 +292,7 @@ TEST(refit_rules_take_grouped_qkv_apart) {
     ravel_refit_tensor t = {.name = "l.0.qkv", .dtype = RAVEL_F32, .ndim = 2, .dims = {48, 2}};
     float memory[48][2], q[64], k[16], v[16];
     rule.join = RAVEL_REFIT_QKV_GROUPED;
-    /* Group g: rows of q heads 4g .. 4g+3, then of k head g, then of v head g; 4 rows a head. */
+    /* Group g: rows of q heads 4g .. 4g+3, then of k head g, then of v head g; 4 rows per head. */
     for (int row = 0; row < 48; row++) {
         int group = row / 24, in = row % 24;
         int value = in < 16 ? group * 16 + in : in < 20 ? 100 + group * 4 + in - 16 : 200 + group * 4 + in - 20;

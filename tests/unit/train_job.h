@@ -32,7 +32,7 @@ void job_wipe(const char *path);
 
 /* What every rank runs: a ravel_threads_run function over a job. */
 ravel_status job_work(ravel_comm *comm, void *user, ravel_error *err);
-/* The whole run on so many ranks, and one of its metrics; false where it failed. */
+/* The whole run on `ranks` ranks, and one of its metrics; false where it failed. */
 bool job_run(const train_config *config, train_kind kind, int32_t ranks, const char *metric, curve *c);
 /* A metric of every update, from metrics.jsonl; a step that is there twice (after a resume) counts once, the last. */
 void job_curve(const char *folder, const char *metric, curve *c);

@@ -84,7 +84,7 @@ static ravel_status try_all(fewest *f, int32_t bound) {
     return status;
 }
 
-/* Whether the given number of bins leave a little room: a part in 256, or many samples a bin to choose from. */
+/* Whether the given number of bins leave a little room: 1 part in 256, or many samples per bin to choose from. */
 static int roomy(const fewest *f, int64_t bins) {
     int64_t volume = 0, room = bins * f->job->rules->cap;
     for (int32_t i = 0; i < f->job->pool->count; i++) volume += f->job->pool->slot[i];
