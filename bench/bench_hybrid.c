@@ -1,44 +1,21 @@
 /* Hybrid context parallelism: time over the bound on given lengths, what Megatron's dynamic-CP scheduler makes of them
  * (when RAVEL_TRACES names the folder that holds hybrid/to-beat.csv and its lengths), and speed. */
 #include "bench/bench.h"
+#include "bench/plan_job.h"
 
 #include <ravel/lengths.h>
-#include <ravel/plan.h>
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct job {
-    ravel_plan_input input;
-    ravel_plan_options options;
-    ravel_plan_stats stats;
-    ravel_status status;
-} job;
-
-static void begin(job *j, const int64_t *lengths, int64_t count, int32_t pool, int64_t budget) {
-    memset(j, 0, sizeof *j);
-    j->input = (ravel_plan_input){.size = sizeof j->input, .count = count, .lengths = lengths};
-    ravel_plan_options_default(&j->options);
-    j->options.budget = budget;
+static void begin(plan_job *j, const int64_t *lengths, int64_t count, int32_t pool, int64_t budget) {
+    plan_job_begin(j, lengths, count, budget);
     j->options.cp_pool = pool;
     j->options.cp_split = RAVEL_CP_SPLIT_CONTIGUOUS; /* the lengths are multiples of 128, and so are all slots */
     j->options.align = 128;
-    j->options.cost = (ravel_cost){24576, 1, 24576 * 256};
-}
-
-static void run_job(void *user) {
-    job *j = user;
-    ravel_plan *plan = NULL;
-    ravel_error err = RAVEL_ERROR_INIT;
-    j->status = ravel_plan_create(&j->input, &j->options, &plan, &err);
-    if (j->status != RAVEL_OK) {
-        bench_note("%s", err.message);
-        return;
-    }
-    j->stats = plan->stats;
-    ravel_plan_free(plan);
+    j->options.cost.overhead = 24576 * 256;
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------------- */
@@ -73,9 +50,9 @@ static void try_row(const char *folder, const row *r, score *s) {
     ravel_lengths *all = NULL;
     (void)snprintf(path, sizeof path, "%s/hybrid/%s", folder, r->file);
     if (ravel_lengths_read(path, NULL, &all, NULL) != RAVEL_OK) return;
-    job j;
+    plan_job j;
     begin(&j, all->lengths, all->count, r->pool, r->budget);
-    double seconds = bench_best(5, run_job, &j);
+    double seconds = bench_best(5, plan_job_run, &j);
     ravel_lengths_free(all);
     if (j.status != RAVEL_OK) return;
     if (r->samples == 1024 && r->pool == 64 && seconds * 1e3 > s->ms) s->ms = seconds * 1e3;

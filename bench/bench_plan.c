@@ -1,9 +1,9 @@
 /* The planner: speed and memory of the default method and of the others, idle time, and what today's frameworks reach on
  * real request lengths (when RAVEL_TRACES names the folder that holds them and peers-to-beat.csv). */
 #include "bench/bench.h"
+#include "bench/plan_job.h"
 
 #include <ravel/mock.h>
-#include <ravel/plan.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -23,44 +23,18 @@ static int64_t *draw(int64_t count) {
     return lengths;
 }
 
-/* ---- one plan ----------------------------------------------------------------------------------------------- */
-
-typedef struct job {
-    ravel_plan_input input;
-    ravel_plan_options options;
-    ravel_plan_stats stats;
-    ravel_status status;
-} job;
-
-static void begin(job *j, const int64_t *lengths, int64_t count, int32_t dp, int64_t budget) {
-    memset(j, 0, sizeof *j);
-    j->input = (ravel_plan_input){.size = sizeof j->input, .count = count, .lengths = lengths};
-    ravel_plan_options_default(&j->options);
-    j->options.budget = budget;
+static void begin(plan_job *j, const int64_t *lengths, int64_t count, int32_t dp, int64_t budget) {
+    plan_job_begin(j, lengths, count, budget);
     j->options.dp = dp;
-    j->options.cost = (ravel_cost){24576, 1, 0};
-}
-
-static void run_job(void *user) {
-    job *j = user;
-    ravel_plan *plan = NULL;
-    ravel_error err = RAVEL_ERROR_INIT;
-    j->status = ravel_plan_create(&j->input, &j->options, &plan, &err);
-    if (j->status != RAVEL_OK) {
-        bench_note("%s", err.message);
-        return;
-    }
-    j->stats = plan->stats;
-    ravel_plan_free(plan);
 }
 
 /* ---- speed and memory --------------------------------------------------------------------------------------- */
 
 static void report_speed(const char *name, int64_t count, int repeats) {
     int64_t *lengths = draw(count);
-    job j;
+    plan_job j;
     begin(&j, lengths, count, 16, 16384);
-    double best = bench_best(repeats, run_job, &j);
+    double best = bench_best(repeats, plan_job_run, &j);
     bench_report(name, best * 1e3, "ms", LOWER, "n %lld, dp 16, budget 16384, lognormal mock, cost 24576:1, default",
                  (long long)count);
     free(lengths);
@@ -76,11 +50,11 @@ BENCH(plan_effort) {
     static const char *const names[] = {"plan.n4096_fast_ms", "plan.n4096_update_ms", "plan.n4096_max_ms"};
     int64_t *lengths = draw(4096);
     for (int i = 0; i < 3; i++) {
-        job j;
+        plan_job j;
         begin(&j, lengths, 4096, 16, 16384);
         j.options.effort = i == 0 ? RAVEL_EFFORT_FAST : i == 1 ? RAVEL_EFFORT_DEFAULT : RAVEL_EFFORT_MAX;
         if (i == 1) j.options.sync = RAVEL_SYNC_UPDATE;
-        double best = bench_best(i == 2 ? 7 : 100, run_job, &j);
+        double best = bench_best(i == 2 ? 7 : 100, plan_job_run, &j);
         bench_report(names[i], best * 1e3, "ms", LOWER, "as plan.n4096_ms, %s",
                      i == 0   ? "effort fast"
                      : i == 1 ? "sync update"
@@ -93,10 +67,10 @@ BENCH(plan_methods) {
     int64_t *lengths = draw(4096);
     for (int32_t m = RAVEL_METHOD_RAVEL + 1; m < RAVEL_METHOD_FIXED_COUNT; m++) {
         char name[64];
-        job j;
+        plan_job j;
         begin(&j, lengths, 4096, 16, 16384);
         j.options.method = m;
-        double best = bench_best(50, run_job, &j);
+        double best = bench_best(50, plan_job_run, &j);
         (void)snprintf(name, sizeof name, "plan.%s_ms", ravel_method_name(m));
         bench_report(name, best * 1e3, "ms", LOWER, "as plan.n4096_ms, method %s: %lld bins, slowdown %.5f",
                      ravel_method_name(m), (long long)j.stats.bins_packed, j.stats.slowdown);
@@ -129,10 +103,10 @@ BENCH(plan_memory) {
         int64_t *lengths = draw(counts[i]);
         meter m = {0, 0};
         ravel_allocator allocator = {metered, &m};
-        job j;
+        plan_job j;
         begin(&j, lengths, counts[i], 16, 16384);
         j.options.allocator = &allocator;
-        run_job(&j);
+        plan_job_run(&j);
         if ((double)m.peak / (double)counts[i] > most) most = (double)m.peak / (double)counts[i];
         free(lengths);
     }
@@ -144,9 +118,9 @@ BENCH(plan_memory) {
 
 static void report_idle(const char *name, int64_t count) {
     int64_t *lengths = draw(count);
-    job j;
+    plan_job j;
     begin(&j, lengths, count, 16, 16384);
-    run_job(&j);
+    plan_job_run(&j);
     bench_report(name, 100 * j.stats.idle_micro_step, "%", LOWER,
                  "n %lld, dp 16, budget 16384, lognormal mock, default", (long long)count);
     free(lengths);
@@ -213,13 +187,13 @@ static double excess(double value, double figure) {
 
 /* Plans a row for ranks that meet in every micro-step and for ranks that meet once per update. */
 static void try_row(const peer *p, const int64_t *lengths, int64_t count, int32_t effort, score *s) {
-    job step, update;
+    plan_job step, update;
     begin(&step, lengths, count, p->dp, p->budget);
     step.options.effort = effort;
     update = step;
     update.options.sync = RAVEL_SYNC_UPDATE;
-    run_job(&step);
-    run_job(&update);
+    plan_job_run(&step);
+    plan_job_run(&update);
     const ravel_plan_stats *a = &step.stats, *b = &update.stats;
     int bins = a->bins_packed <= p->bins && b->bins_packed <= p->bins;
     int steps = a->micro_steps <= p->steps && b->micro_steps <= p->steps;

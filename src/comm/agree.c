@@ -15,16 +15,16 @@
 #define NONE UINT64_MAX
 
 /* The record of `rank` becomes everyone's, with the rank's number in front. */
-static ravel_status adopt_error(ravel_comm *comm, int32_t rank, ravel_status mine, ravel_error *err) {
+static ravel_status adopt_error(ravel_comm *comm, int32_t rank, ravel_status mine, ravel_error *lost,
+                                ravel_error *err) {
     ravel_error theirs = RAVEL_ERROR_INIT;
     if (ravel_comm_rank(comm) == rank) {
         if (err) theirs = *err;
         theirs.status = (int32_t)mine;
         if (!theirs.message[0]) (void)snprintf(theirs.message, sizeof theirs.message, "%s", ravel_status_text(mine));
     }
-    ravel_error lost = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_comm_broadcast(comm, &theirs, sizeof theirs, RAVEL_U8, rank, &lost);
-    if (status) return ravel_error_set(err, status, "%s", lost.message);
+    ravel_status status = ravel_comm_broadcast(comm, &theirs, sizeof theirs, RAVEL_U8, rank, lost);
+    if (status) return ravel_error_set(err, status, "%s", lost->message);
     theirs.message[sizeof theirs.message - 1] = '\0';
     ravel_error_clear(err);
     return ravel_error_set(err, (ravel_status)theirs.status, "rank %d: %s", ravel_comm_world_rank(comm, rank),
@@ -84,16 +84,26 @@ static uint64_t failure_key(const ravel_comm *comm, ravel_status mine) {
     return (uint64_t)ravel_comm_rank(comm) + (mine == RAVEL_E_END ? (uint64_t)ravel_comm_size(comm) : 0);
 }
 
-ravel_status ravel__agree(ravel_comm *comm, ravel_status mine, const uint64_t *digest, const char *what,
-                          const ravel_allocator *allocator, ravel_error *err) {
+static ravel_status agree(ravel_comm *comm, ravel_status mine, const uint64_t *digest, const char *what,
+                          const ravel_allocator *allocator, ravel_error *lost, ravel_error *err) {
     uint64_t words[3] = {failure_key(comm, mine), digest ? *digest : NONE, digest ? ~*digest : NONE};
-    ravel_error lost = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_comm_allreduce(comm, words, words, 3, RAVEL_U64, RAVEL_MIN, &lost);
-    if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
-    if (words[0] != NONE) return adopt_error(comm, (int32_t)(words[0] % (uint64_t)ravel_comm_size(comm)), mine, err);
+    ravel_status status = ravel_comm_allreduce(comm, words, words, 3, RAVEL_U64, RAVEL_MIN, lost);
+    if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost->message);
+    if (words[0] != NONE)
+        return adopt_error(comm, (int32_t)(words[0] % (uint64_t)ravel_comm_size(comm)), mine, lost, err);
     int compared = words[1] != NONE || words[2] != NONE;
     if (compared && words[1] != ~words[2]) return name_mismatch(comm, digest, what, allocator, err);
     return RAVEL_OK;
+}
+
+ravel_status ravel__agree(ravel_comm *comm, ravel_status mine, const uint64_t *digest, const char *what,
+                          const ravel_allocator *allocator, ravel_error *err) {
+    ravel_error lost = RAVEL_ERROR_INIT;
+    return agree(comm, mine, digest, what, allocator, &lost, err);
+}
+
+ravel_status ravel__agree_or_lost(ravel_comm *comm, ravel_status mine, ravel_error *loss, ravel_error *err) {
+    return agree(comm, mine, NULL, "", NULL, loss, err);
 }
 
 ravel_status ravel_agree(ravel_comm *comm, ravel_status mine, ravel_error *err) {

@@ -13,4 +13,7 @@
 ravel_status ravel__agree(ravel_comm *comm, ravel_status mine, const uint64_t *digest, const char *what,
                           const ravel_allocator *allocator, ravel_error *err);
 
+/* As ravel_agree. A failure of the communicator itself is in *loss (loss->status 0: none), whatever this rank brought. */
+ravel_status ravel__agree_or_lost(ravel_comm *comm, ravel_status mine, ravel_error *loss, ravel_error *err);
+
 #endif

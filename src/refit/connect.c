@@ -8,6 +8,7 @@
 #include "refit/session.h"
 
 #include "base/clock.h"
+#include "comm/agree.h"
 #include "refit/bytes.h"
 #include "base/xxh3.h"
 
@@ -33,45 +34,17 @@ static ravel_status lost(ravel_refit *refit, ravel_status status, ravel_error *e
 
 /* ---- agreement ------------------------------------------------------------------------------------------ */
 
-enum { TOLD_BYTES = 4 + RAVEL_ERROR_MESSAGE_BYTES };
-
-/* The failing rank's status and sentence, from it to all. */
-static ravel_status tell(ravel_refit *refit, int32_t who, ravel_status status, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
-    unsigned char told[TOLD_BYTES] = {0};
-    ravel_error failure = RAVEL_ERROR_INIT;
-    if (who == refit->rank) {
-        ravel__put32(told, (uint32_t)status);
-        if (err) memcpy(told + 4, err->message, RAVEL_ERROR_MESSAGE_BYTES);
-    }
-    ravel_status result = ravel__broadcast(t, refit->comm, told, TOLD_BYTES, who, &failure);
-    if (result != RAVEL_OK && status == RAVEL_OK) ravel_error_set(err, result, "%s", failure.message);
-    if (result != RAVEL_OK) return lost(refit, result, err);
-    if (who == refit->rank) return status;
-    told[TOLD_BYTES - 1] = '\0';
-    ravel_status theirs = (ravel_status)ravel__get32(told);
-    if (theirs == RAVEL_OK || ravel__is_loss(theirs)) theirs = RAVEL_E_DATA;
-    if (status == RAVEL_E_MISMATCH) return status; /* every rank found the same by itself */
-    if (err) ravel_error_clear(err);
-    return ravel_error_set(err, theirs, "rank %d: %s", who, (const char *)told + 4);
-}
-
-/* The lowest rank that failed; one whose failure only follows from another's comes after all others. */
-static int64_t failure_key(const ravel_refit *refit, ravel_status status) {
-    if (status == RAVEL_OK) return INT64_MAX;
-    return refit->rank + (status == RAVEL_E_END ? (int64_t)refit->ranks : 0);
-}
-
+/* A difference is found by every rank itself, so each keeps its own sentence. */
 ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err) {
-    ravel_error failure = RAVEL_ERROR_INIT;
-    int64_t key = failure_key(refit, status);
-    ravel_status result = ravel_comm_allreduce(refit->comm, &key, &key, 1, RAVEL_I64, RAVEL_MIN, &failure);
-    if (result != RAVEL_OK) {
-        if (err) *err = failure; /* that the communicator is gone matters more than what failed here */
-        return lost(refit, result, err);
+    ravel_error loss = RAVEL_ERROR_INIT, own = err ? *err : loss;
+    ravel_status result = ravel__agree_or_lost(refit->comm, status, &loss, err);
+    if (loss.status) {
+        if (err) *err = loss; /* the loss of the communicator matters more than what failed here */
+        return lost(refit, (ravel_status)loss.status, err);
     }
-    if (key == INT64_MAX) return RAVEL_OK;
-    return tell(refit, (int32_t)(key % refit->ranks), status, err);
+    if (status != RAVEL_E_MISMATCH || result == RAVEL_OK) return result;
+    if (err) *err = own;
+    return status;
 }
 
 /* ---- hello ---------------------------------------------------------------------------------------------- */
@@ -182,7 +155,7 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
     size_t bytes = borrowed ? 0 : ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
     int32_t count = wanted ? refit->terms.num_buffers : 0;
     if (pool->count == count && (count == 0 || pool->bytes == bytes)) {
-        for (int32_t i = 0; i < count; i++) pool->slots[i] = (ravel__slot){.buffer = pool->slots[i].buffer};
+        for (int32_t i = 0; i < count; i++) pool->slots[i] = (ravel__refit_buffer){.buffer = pool->slots[i].buffer};
         return RAVEL_OK;
     }
     free_pool(refit, pool);

@@ -145,7 +145,8 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned 
 
 /* ---- one frame ------------------------------------------------------------------------------------------ */
 
-static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_t stream, ravel__frame_head *head) {
+static ravel_status open_frame(ravel__loader *l, const ravel__refit_buffer *slot, int32_t stream,
+                               ravel__frame_head *head) {
     int32_t sender = l->refit->plan.in[stream].sender;
     if (slot->torn) return out_of_place(l, sender, "did not arrive whole");
     ravel_status status = ravel__frame_open(slot->data, (size_t)slot->notice.bytes, head, &l->why);
@@ -164,7 +165,7 @@ static ravel_status open_frame(ravel__loader *l, const ravel__slot *slot, int32_
     return RAVEL_OK;
 }
 
-void ravel__loader_take(ravel__loader *l, ravel__slot *slot, int32_t stream, int32_t index) {
+void ravel__loader_take(ravel__loader *l, ravel__refit_buffer *slot, int32_t stream, int32_t index) {
     ravel__frame_head head = {0};
     ravel__frame_entry entry;
     int64_t begin = ravel__clock_ns();

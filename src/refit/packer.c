@@ -267,7 +267,7 @@ static int32_t next_stream(ravel__packer *p) {
     return -1;
 }
 
-static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, ravel__slot *slot) {
+static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, ravel__refit_buffer *slot) {
     ravel__out_cursor *cursor = &p->cursors[stream];
     ravel__frame_head head = {.window = (uint32_t)p->window,
                               .sequence = cursor->sequence++,
@@ -284,7 +284,7 @@ static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *w
     slot->torn = 0;
 }
 
-int ravel__packer_next(ravel__packer *p, ravel__slot *slot, int32_t index) {
+int ravel__packer_next(ravel__packer *p, ravel__refit_buffer *slot, int32_t index) {
     ravel__frame_writer writer;
     int64_t begin = ravel__clock_ns(), before = p->iterate_ns;
     int32_t stream = next_stream(p);

@@ -54,7 +54,7 @@ typedef enum ravel__slot_state {
 } ravel__slot_state;
 
 /* A buffer and its state. */
-typedef struct ravel__slot {
+typedef struct ravel__refit_buffer {
     unsigned char *buffer;     /* its memory; NULL: frames are borrowed */
     const unsigned char *data; /* the frame: in buffer, or the sender's */
     ravel__loan loan;
@@ -70,10 +70,10 @@ typedef struct ravel__slot {
     unsigned char notice_bytes[RAVEL__NOTICE_BYTES];
     ravel_request *recv;                          /* notice or frame */
     ravel_request *sends[2 * RAVEL__FANOUT_MOST]; /* notice and frame to each child */
-} ravel__slot;
+} ravel__refit_buffer;
 
 typedef struct ravel__pool {
-    ravel__slot *slots;
+    ravel__refit_buffer *slots;
     int32_t count;
     size_t bytes; /* of a buffer */
     void *block;  /* what the buffers lie in; NULL: they are borrowed */
@@ -123,7 +123,7 @@ void ravel__packer_free(ravel__packer *packer);
 /* Before an update; `has_base[i]`: all members of stream i hold the version that its delta is based on. */
 void ravel__packer_begin(ravel__packer *packer, ravel_refit_identity next, const char *active, const char *has_base);
 /* Fills the slot with the next frame; 0: there is none. Failures become ABORT frames. */
-int ravel__packer_next(ravel__packer *packer, ravel__slot *slot, int32_t index);
+int ravel__packer_next(ravel__packer *packer, ravel__refit_buffer *slot, int32_t index);
 /* After the vote. */
 void ravel__packer_end(ravel__packer *packer, int committed);
 
@@ -149,7 +149,7 @@ ravel_status ravel__loader_init(ravel__loader *loader, struct ravel_refit *refit
 void ravel__loader_free(ravel__loader *loader);
 void ravel__loader_begin(ravel__loader *loader, int64_t version, const char *active);
 /* Verifies and loads the slot's frame, which belongs to plan.in[stream]. After the first failure it does nothing. */
-void ravel__loader_take(ravel__loader *loader, ravel__slot *slot, int32_t stream, int32_t index);
+void ravel__loader_take(ravel__loader *loader, ravel__refit_buffer *slot, int32_t stream, int32_t index);
 /* Whether every stream came to its end. */
 ravel_status ravel__loader_end(ravel__loader *loader);
 

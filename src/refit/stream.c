@@ -55,15 +55,15 @@ static void tell_progress(ravel_refit *refit) {
 
 /* ---- requests ------------------------------------------------------------------------------------------- */
 
-static ravel_status post_send(ravel_refit *refit, ravel__slot *slot, int32_t which, const void *data, int64_t bytes,
-                              int32_t peer, int32_t tag, ravel_error *err) {
+static ravel_status post_send(ravel_refit *refit, ravel__refit_buffer *slot, int32_t which, const void *data,
+                              int64_t bytes, int32_t peer, int32_t tag, ravel_error *err) {
     const ravel__transport *t = refit->transport;
     ravel_status status = ravel__isend(t, refit->comm, data, bytes, peer, tag, &slot->sends[which], err);
     refit->wire.open_requests += slot->sends[which] != NULL;
     return status;
 }
 
-static ravel_status post_notice_recv(ravel_refit *refit, ravel__slot *slot, ravel_error *err) {
+static ravel_status post_notice_recv(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     int32_t peer = refit->in_states[slot->stream].parent, tag = notice_tag(&refit->plan.in[slot->stream]);
     ravel_status status =
         ravel_comm_irecv(refit->comm, slot->notice_bytes, RAVEL__NOTICE_BYTES, RAVEL_U8, peer, tag, &slot->recv, err);
@@ -71,7 +71,7 @@ static ravel_status post_notice_recv(ravel_refit *refit, ravel__slot *slot, rave
     return status;
 }
 
-static ravel_status post_frame_recv(ravel_refit *refit, ravel__slot *slot, ravel_error *err) {
+static ravel_status post_frame_recv(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     const ravel__transport *t = refit->transport;
     int32_t peer = refit->in_states[slot->stream].parent, tag = frame_tag(&refit->plan.in[slot->stream]);
     int64_t bytes = (int64_t)slot->notice.bytes;
@@ -102,7 +102,8 @@ static ravel_status look(ravel_refit *refit, ravel_request **request, int32_t *d
 }
 
 /* Looks at a slot's sends; *all where they are over. */
-static ravel_status look_sends(ravel_refit *refit, ravel__slot *slot, int32_t *all, int32_t *bad, ravel_error *err) {
+static ravel_status look_sends(ravel_refit *refit, ravel__refit_buffer *slot, int32_t *all, int32_t *bad,
+                               ravel_error *err) {
     *all = 1;
     *bad = 0;
     for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++) {
@@ -118,7 +119,7 @@ static ravel_status look_sends(ravel_refit *refit, ravel__slot *slot, int32_t *a
 /* ---- sender --------------------------------------------------------------------------------------------- */
 
 static ravel_status send_slot(ravel_refit *refit, int32_t index, ravel_error *err) {
-    ravel__slot *slot = &refit->out_pool.slots[index];
+    ravel__refit_buffer *slot = &refit->out_pool.slots[index];
     const ravel__stream *s = &refit->plan.out[slot->stream];
     const ravel__out_state *o = &refit->out_states[slot->stream];
     ravel_status status = RAVEL_OK;
@@ -153,7 +154,7 @@ static void free_out(ravel_refit *refit, int32_t index) {
 static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; i < refit->out_pool.count && status == RAVEL_OK; i++) {
-        ravel__slot *slot = &refit->out_pool.slots[i];
+        ravel__refit_buffer *slot = &refit->out_pool.slots[i];
         int32_t all, bad; /* what was bad, the receiver says in the vote */
         if (slot->state == RAVEL__SLOT_LOADING && slot->loaded) {
             refit->wire.done_bytes += slot->covered;
@@ -220,7 +221,7 @@ static int32_t next_in_turn(ravel_refit *refit) {
 
 static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
     for (int32_t i = 0; i < refit->in_pool.count && refit->wire.wanted > 0; i++) {
-        ravel__slot *slot = &refit->in_pool.slots[i];
+        ravel__refit_buffer *slot = &refit->in_pool.slots[i];
         if (slot->state != RAVEL__SLOT_FREE || refit->wire.open_requests >= REQUESTS_MOST) continue;
         int32_t stream = next_in_turn(refit);
         if (stream < 0) return RAVEL_OK;
@@ -234,7 +235,7 @@ static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
 }
 
 /* A notice that is wrong leaves no way to go on: what follows it cannot be received. */
-static ravel_status check_notice(const ravel_refit *refit, const ravel__slot *slot, ravel_error *err) {
+static ravel_status check_notice(const ravel_refit *refit, const ravel__refit_buffer *slot, ravel_error *err) {
     const ravel__in_state *in = &refit->in_states[slot->stream];
     int32_t sender = refit->plan.in[slot->stream].sender;
     ravel_error why = RAVEL_ERROR_INIT;
@@ -249,7 +250,7 @@ static ravel_status check_notice(const ravel_refit *refit, const ravel__slot *sl
     return RAVEL_OK;
 }
 
-static ravel_status notice_came(ravel_refit *refit, ravel__slot *slot, ravel_error *err) {
+static ravel_status notice_came(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     ravel__in_state *in = &refit->in_states[slot->stream];
     const ravel__stream *s = &refit->plan.in[slot->stream];
     ravel_status status = check_notice(refit, slot, err);
@@ -276,7 +277,7 @@ static ravel_status notice_came(ravel_refit *refit, ravel__slot *slot, ravel_err
 
 /* `bad`: it has another length than was announced. What is then passed on is empty, and so bad there too. */
 static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
-    ravel__slot *slot = &refit->in_pool.slots[index];
+    ravel__refit_buffer *slot = &refit->in_pool.slots[index];
     ravel__in_state *in = &refit->in_states[slot->stream];
     int64_t bytes = (int64_t)slot->notice.bytes, passed = bad ? 0 : bytes;
     ravel_status status = RAVEL_OK;
@@ -298,7 +299,7 @@ static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, r
 }
 
 static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *err) {
-    ravel__slot *slot = &refit->in_pool.slots[index];
+    ravel__refit_buffer *slot = &refit->in_pool.slots[index];
     int32_t done, bad;
     if (slot->state == RAVEL__SLOT_NOTICE || slot->state == RAVEL__SLOT_FRAME) {
         /* Frames of a stream are taken in their order, though both may be here: loader and children count on it. */
@@ -363,11 +364,11 @@ static void load_one(ravel_refit *refit, int32_t index) {
     ravel__loader *l = &refit->loader;
     int32_t own = refit->in_pool.count;
     if (index < own) {
-        ravel__slot *slot = &refit->in_pool.slots[index];
+        ravel__refit_buffer *slot = &refit->in_pool.slots[index];
         ravel__loader_take(l, slot, slot->stream, index);
         if (refit->in_states[slot->stream].child_count == 0) ravel__comm_give_back(refit->comm, &slot->loan);
     } else {
-        ravel__slot *slot = &refit->out_pool.slots[index - own];
+        ravel__refit_buffer *slot = &refit->out_pool.slots[index - own];
         ravel__loader_take(l, slot, refit->out_states[slot->stream].local_in, index);
     }
     ravel__lane_put(&l->loaded, index);
@@ -451,15 +452,15 @@ static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
 /* How many buffers are with the helpers, and what is on its way. */
 typedef struct situation {
     int32_t packing, loading, receiving;
-    int32_t sending, passing; /* sends of own frames; of frames that came from elsewhere */
-    int32_t holding;          /* frames that are borrowed until others have them too */
-    ravel__slot *receiver;    /* one that waits for a notice or frame */
-    ravel_request **send;     /* the oldest frame's that is under way */
-    int64_t oldest;           /* its number */
+    int32_t sending, passing;      /* sends of own frames; of frames that came from elsewhere */
+    int32_t holding;               /* frames that are borrowed until others have them too */
+    ravel__refit_buffer *receiver; /* one that waits for a notice or frame */
+    ravel_request **send;          /* the oldest frame's that is under way */
+    int64_t oldest;                /* its number */
 } situation;
 
 /* Counts the slot's open sends. */
-static int32_t find_sends(ravel__slot *slot, situation *s) {
+static int32_t find_sends(ravel__refit_buffer *slot, situation *s) {
     int32_t count = 0;
     for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++) {
         if (!slot->sends[i]) continue;
@@ -474,13 +475,13 @@ static int32_t find_sends(ravel__slot *slot, situation *s) {
 static situation look_around(ravel_refit *refit) {
     situation s = {0};
     for (int32_t i = 0; i < refit->out_pool.count; i++) {
-        ravel__slot *slot = &refit->out_pool.slots[i];
+        ravel__refit_buffer *slot = &refit->out_pool.slots[i];
         s.packing += slot->state == RAVEL__SLOT_PACKING && !refit->wire.packed_all;
         s.loading += slot->state == RAVEL__SLOT_LOADING && !slot->loaded;
         s.sending += find_sends(slot, &s);
     }
     for (int32_t i = 0; i < refit->in_pool.count; i++) {
-        ravel__slot *slot = &refit->in_pool.slots[i];
+        ravel__refit_buffer *slot = &refit->in_pool.slots[i];
         int loading = slot->state == RAVEL__SLOT_LOADING;
         s.loading += loading && !slot->loaded;
         s.holding += loading && refit->borrows && refit->in_states[slot->stream].child_count > 0;

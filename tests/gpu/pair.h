@@ -4,8 +4,8 @@
  *     pair p;
  *     if (!pair_open(&p, &limits)) return;
  *     pair_array x = pair_random(&p, n, PAIR_ACTIVATION, 1), y = pair_zeros(&p, n, PAIR_ACTIVATION);
- *     for (int side = 0; side < 2; side++) p.set[side]->swiglu(p.device[side], y.on[side], x.on[side], rows, ffn);
- *     CHECK(pair_difference(&p, &y) < 0.01);
+ *     EACH_SIDE p.set[side]->swiglu(p.device[side], y.on[side], x.on[side], rows, ffn);
+ *     NEAR(&p, &y, 0.01);
  *     pair_close(&p);
  */
 #ifndef TESTS_GPU_PAIR_H
@@ -16,6 +16,14 @@
 
 enum { REF_SIDE, CUDA_SIDE, SIDES };
 typedef enum pair_kind { PAIR_ACTIVATION, PAIR_WEIGHT, PAIR_GRAD, PAIR_REAL, PAIR_INT, PAIR_DOUBLE } pair_kind;
+
+#define EACH_SIDE for (int side = 0; side < SIDES; side++)
+/* Fails the test where the two sides of an array differ by `most` or more. */
+#define NEAR(p, array, most)                                                                                    \
+    do {                                                                                                        \
+        double near_d = pair_difference(p, array);                                                              \
+        if (!(near_d < (most))) check_fail(__FILE__, __LINE__, "%s differs by %g of its size", #array, near_d); \
+    } while (0)
 
 enum { PAIR_ARRAYS = 64 };
 

@@ -4,13 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define EACH_SIDE for (int side = 0; side < SIDES; side++)
-#define NEAR(p, array, most)                                                                                    \
-    do {                                                                                                        \
-        double near_d = pair_difference(p, array);                                                              \
-        if (!(near_d < (most))) check_fail(__FILE__, __LINE__, "%s differs by %g of its size", #array, near_d); \
-    } while (0)
-
 static const train_limits LIMITS = {.tokens = 600,
                                     .longest = 600,
                                     .samples = 16,

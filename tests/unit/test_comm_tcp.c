@@ -1,52 +1,33 @@
 /* The tcp back end: ranks that meet at a rendezvous. They are threads here, each with a world of its own, which is what
  * processes would be; tests/suites/34-tcp.sh does it with processes. */
 #include "tests/unit/check.h"
-#include "tests/unit/comm_body.h"
+#include "tests/unit/comm_ranks.h"
 
 #include "base/clock.h"
 #include "comm/launch.h"
 #include "comm/tcp.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 /* ---- ranks as threads ----------------------------------------------------------------------------------- */
 
-typedef struct tcp_rank {
-    pthread_t thread;
-    ravel_comm_options options;
-    ravel_rank_fn work;
-    void *user;
-    ravel_status status;
-    ravel_error err;
-} tcp_rank;
+typedef struct tcp_world {
+    ravel_comm_options options; /* rank below 0: only rank 0 has a number */
+    int32_t ranks;
+} tcp_world;
 
-static void *run_rank(void *at) {
-    tcp_rank *r = at;
-    ravel_comm *comm = NULL;
-    r->status = ravel_comm_tcp(&r->options, &comm, &r->err);
-    if (!r->status) r->status = r->work(comm, r->user, &r->err);
-    if (r->status && comm) ravel_comm_abort(comm, &r->err);
-    ravel_comm_free(comm);
-    return NULL;
+static ravel_status open_rank(void *world, int32_t rank, ravel_comm **comm, ravel_error *err) {
+    const tcp_world *w = world;
+    ravel_comm_options o = w->options;
+    o.ranks = w->ranks, o.rank = o.rank < 0 && rank > 0 ? -1 : rank;
+    return ravel_comm_tcp(&o, comm, err);
 }
 
-/* As ravel_threads_run, over TCP. The first failure of a rank is the result. */
 static ravel_status run_ranks(int32_t count, const ravel_comm_options *options, ravel_rank_fn work, void *user,
                               ravel_error *err) {
-    tcp_rank *ranks = calloc((size_t)count, sizeof *ranks);
-    ravel_status status = RAVEL_OK;
-    for (int32_t i = 0; i < count; i++) {
-        ranks[i] = (tcp_rank){.options = *options, .work = work, .user = user};
-        ranks[i].options.ranks = count, ranks[i].options.rank = options->rank < 0 && i > 0 ? -1 : i;
-        (void)pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]);
-    }
-    for (int32_t i = 0; i < count; i++) (void)pthread_join(ranks[i].thread, NULL);
-    for (int32_t i = 0; i < count; i++)
-        if (ranks[i].status && (!status || status == RAVEL_E_PEER_LOST)) status = ranks[i].status, *err = ranks[i].err;
-    free(ranks);
-    return status;
+    tcp_world world = {*options, count};
+    return ranks_run(count, open_rank, &world, work, user, err);
 }
 
 static ravel_comm_options options_at(const char *rendezvous, double timeout) {
@@ -65,16 +46,6 @@ static const char *fresh_place(char *text, size_t bytes) {
     return text;
 }
 
-typedef struct body_job {
-    comm_job job;
-    const comm_body *body;
-} body_job;
-
-static ravel_status run_body(ravel_comm *comm, void *user, ravel_error *err) {
-    body_job *b = user;
-    return b->body->run(comm, &b->job, err);
-}
-
 TEST(comm_tcp_runs_the_body) {
     static const int32_t sizes[] = {1, 2, 3, 5, 8};
     char place[64];
@@ -85,7 +56,7 @@ TEST(comm_tcp_runs_the_body) {
                 ravel_error err = RAVEL_ERROR_INIT;
                 ravel_comm_options o = options_at(fresh_place(place, sizeof place), 60);
                 o.check = check;
-                ravel_status status = run_ranks(sizes[i], &o, run_body, &b, &err);
+                ravel_status status = run_ranks(sizes[i], &o, body_run, &b, &err);
                 if (status)
                     check_fail(__FILE__, __LINE__, "%d ranks, %s: %s: %s", sizes[i], body->name,
                                ravel_status_name(status), err.message);

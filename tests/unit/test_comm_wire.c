@@ -1,60 +1,26 @@
 /* The back end between processes over a wire that is made up (fake_wire.h): the body that every back end runs, a transport
  * that fails, worlds side by side, and thousands of ranks whose frames are counted. */
 #include "tests/unit/check.h"
-#include "tests/unit/comm_body.h"
+#include "tests/unit/comm_ranks.h"
 #include "tests/unit/fake_wire.h"
 
 #include <stdlib.h>
 
 /* ---- ranks as threads ----------------------------------------------------------------------------------- */
 
-typedef struct wire_rank {
-    pthread_t thread;
+typedef struct wire_world {
     fake_world *world;
-    int32_t rank;
     double timeout;
-    ravel_rank_fn work;
-    void *user;
-    ravel_status status;
-    ravel_error err;
-} wire_rank;
+} wire_world;
 
-static void *run_rank(void *at) {
-    wire_rank *r = at;
-    ravel_comm *comm = NULL;
-    r->status = fake_open(r->world, r->rank, r->timeout, &comm, &r->err);
-    if (!r->status) r->status = r->work(comm, r->user, &r->err);
-    if (r->status && comm) ravel_comm_abort(comm, &r->err);
-    ravel_comm_free(comm);
-    return NULL;
+static ravel_status open_rank(void *world, int32_t rank, ravel_comm **comm, ravel_error *err) {
+    const wire_world *w = world;
+    return fake_open(w->world, rank, w->timeout, comm, err);
 }
 
 static ravel_status run_ranks(fake_world *world, double timeout, ravel_rank_fn work, void *user, ravel_error *err) {
-    wire_rank *ranks = calloc((size_t)world->size, sizeof *ranks);
-    ravel_status status = RAVEL_OK;
-    pthread_attr_t small;
-    (void)pthread_attr_init(&small);
-    (void)pthread_attr_setstacksize(&small, 256 << 10);
-    for (int32_t i = 0; i < world->size; i++) {
-        ranks[i] = (wire_rank){.world = world, .rank = i, .timeout = timeout, .work = work, .user = user};
-        (void)pthread_create(&ranks[i].thread, &small, run_rank, &ranks[i]);
-    }
-    for (int32_t i = 0; i < world->size; i++) (void)pthread_join(ranks[i].thread, NULL);
-    for (int32_t i = 0; i < world->size; i++)
-        if (ranks[i].status && (!status || status == RAVEL_E_PEER_LOST)) status = ranks[i].status, *err = ranks[i].err;
-    (void)pthread_attr_destroy(&small);
-    free(ranks);
-    return status;
-}
-
-typedef struct body_job {
-    comm_job job;
-    const comm_body *body;
-} body_job;
-
-static ravel_status run_body(ravel_comm *comm, void *user, ravel_error *err) {
-    body_job *b = user;
-    return b->body->run(comm, &b->job, err);
+    wire_world w = {world, timeout};
+    return ranks_run(world->size, open_rank, &w, work, user, err);
 }
 
 TEST(comm_wire_whose_sends_wait_for_their_receives_runs_the_body) {
@@ -66,7 +32,7 @@ TEST(comm_wire_whose_sends_wait_for_their_receives_runs_the_body) {
             ravel_error err = RAVEL_ERROR_INIT;
             fake_world_init(&world, sizes[i]);
             world.reorder = i % 2;
-            ravel_status status = run_ranks(&world, 60, run_body, &b, &err);
+            ravel_status status = run_ranks(&world, 60, body_run, &b, &err);
             if (status)
                 check_fail(__FILE__, __LINE__, "%d ranks, %s: %s: %s", sizes[i], body->name, ravel_status_name(status),
                            err.message);

@@ -1,6 +1,8 @@
 /* The cache folder. See kept.h. */
 #include "train/kernels/cuda/kept.h"
 
+#include <ravel/file.h>
+
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,17 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static void make_folder(const char *path) {
-    char part[512];
-    for (size_t i = 1; path[i - 1] && i < sizeof part; i++) {
-        if (path[i] != '/' && path[i]) continue;
-        memcpy(part, path, i);
-        part[i] = 0;
-        mkdir(part, 0755);
-        if (!path[i]) break;
-    }
-}
 
 static int place_of(const char *folder, char *path, size_t size) {
     const char *own = folder ? folder : getenv("RAVEL_CACHE_DIR");
@@ -41,7 +32,7 @@ void kept_path(const char *folder, int gpu, const char *name, const char *extens
     snprintf(model, sizeof model, "%s", properties.name);
     for (char *c = model; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9'))) *c = '-';
-    make_folder(place);
+    if (ravel_folder_make(place, NULL)) return;
     int n = snprintf(path, size, "%s/%s-%s.%s", place, name, model, extension);
     if (n < 0 || (size_t)n >= size) *path = 0;
 }
