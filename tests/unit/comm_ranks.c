@@ -24,8 +24,8 @@ static void *run_rank(void *at) {
     return NULL;
 }
 
-ravel_status ranks_run(int32_t count, rank_open_fn open, void *world, ravel_rank_fn work, void *user,
-                       ravel_error *err) {
+ravel_status comm_ranks_run(int32_t count, rank_open_fn open, void *world, ravel_rank_fn work, void *user,
+                            ravel_error *err) {
     rank_job *ranks = calloc((size_t)count, sizeof *ranks);
     ravel_status status = RAVEL_OK;
     pthread_attr_t small;
@@ -43,7 +43,7 @@ ravel_status ranks_run(int32_t count, rank_open_fn open, void *world, ravel_rank
     return status;
 }
 
-ravel_status body_run(ravel_comm *comm, void *user, ravel_error *err) {
+ravel_status comm_body_run(ravel_comm *comm, void *user, ravel_error *err) {
     body_job *b = user;
     return b->body->run(comm, &b->job, err);
 }

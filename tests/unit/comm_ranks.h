@@ -8,7 +8,8 @@
 typedef ravel_status (*rank_open_fn)(void *world, int32_t rank, ravel_comm **comm, ravel_error *err);
 
 /* As ravel_threads_run over `count` worlds. The first failure that is not another rank's is the result. */
-ravel_status ranks_run(int32_t count, rank_open_fn open, void *world, ravel_rank_fn work, void *user, ravel_error *err);
+ravel_status comm_ranks_run(int32_t count, rank_open_fn open, void *world, ravel_rank_fn work, void *user,
+                            ravel_error *err);
 
 /* One of comm_bodies as the work of a rank: `user` is a body_job. */
 typedef struct body_job {
@@ -16,6 +17,6 @@ typedef struct body_job {
     const comm_body *body;
 } body_job;
 
-ravel_status body_run(ravel_comm *comm, void *user, ravel_error *err);
+ravel_status comm_body_run(ravel_comm *comm, void *user, ravel_error *err);
 
 #endif

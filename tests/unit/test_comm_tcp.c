@@ -27,7 +27,7 @@ static ravel_status open_rank(void *world, int32_t rank, ravel_comm **comm, rave
 static ravel_status run_ranks(int32_t count, const ravel_comm_options *options, ravel_rank_fn work, void *user,
                               ravel_error *err) {
     tcp_world world = {*options, count};
-    return ranks_run(count, open_rank, &world, work, user, err);
+    return comm_ranks_run(count, open_rank, &world, work, user, err);
 }
 
 static ravel_comm_options options_at(const char *rendezvous, double timeout) {
@@ -56,7 +56,7 @@ TEST(comm_tcp_runs_the_body) {
                 ravel_error err = RAVEL_ERROR_INIT;
                 ravel_comm_options o = options_at(fresh_place(place, sizeof place), 60);
                 o.check = check;
-                ravel_status status = run_ranks(sizes[i], &o, body_run, &b, &err);
+                ravel_status status = run_ranks(sizes[i], &o, comm_body_run, &b, &err);
                 if (status)
                     check_fail(__FILE__, __LINE__, "%d ranks, %s: %s: %s", sizes[i], body->name,
                                ravel_status_name(status), err.message);

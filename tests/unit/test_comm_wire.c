@@ -20,7 +20,7 @@ static ravel_status open_rank(void *world, int32_t rank, ravel_comm **comm, rave
 
 static ravel_status run_ranks(fake_world *world, double timeout, ravel_rank_fn work, void *user, ravel_error *err) {
     wire_world w = {world, timeout};
-    return ranks_run(world->size, open_rank, &w, work, user, err);
+    return comm_ranks_run(world->size, open_rank, &w, work, user, err);
 }
 
 TEST(comm_wire_whose_sends_wait_for_their_receives_runs_the_body) {
@@ -32,7 +32,7 @@ TEST(comm_wire_whose_sends_wait_for_their_receives_runs_the_body) {
             ravel_error err = RAVEL_ERROR_INIT;
             fake_world_init(&world, sizes[i]);
             world.reorder = i % 2;
-            ravel_status status = run_ranks(&world, 60, body_run, &b, &err);
+            ravel_status status = run_ranks(&world, 60, comm_body_run, &b, &err);
             if (status)
                 check_fail(__FILE__, __LINE__, "%d ranks, %s: %s: %s", sizes[i], body->name, ravel_status_name(status),
                            err.message);
