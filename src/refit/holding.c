@@ -274,7 +274,8 @@ static ravel_status join_qkv(const maker *m, const ravel_refit_rule *rule, const
     ravel_status status = check_heads(m, rule, t, rows, j);
     if (status != RAVEL_OK) return status;
     int64_t each = rows / (rule->heads + 2 * rule->kv_heads);
-    if (rule->heads % parts != 0) return rule_error(m, rule, t, "the heads cannot be cut into this number of equal parts");
+    if (rule->heads % parts != 0)
+        return rule_error(m, rule, t, "the heads cannot be cut into this number of equal parts");
     for (int32_t p = 0; p < 3; p++) {
         int64_t heads = p == 0 ? rule->heads : rule->kv_heads, n = parts, i = index;
         if (heads % n != 0) {
@@ -297,7 +298,8 @@ static ravel_status join_grouped(const maker *m, const ravel_refit_rule *rule, c
                                  int64_t rows, int32_t parts, int32_t index, joined *j) {
     ravel_status status = check_heads(m, rule, t, rows, j);
     if (status != RAVEL_OK) return status;
-    if (rule->kv_heads % parts != 0) return rule_error(m, rule, t, "kv_heads cannot be cut into this number of equal parts");
+    if (rule->kv_heads % parts != 0)
+        return rule_error(m, rule, t, "kv_heads cannot be cut into this number of equal parts");
     int64_t each = rows / (rule->heads + 2 * rule->kv_heads), ratio = rule->heads / rule->kv_heads;
     int64_t groups = rule->kv_heads / parts;
     for (int32_t p = 0; p < 3; p++) {

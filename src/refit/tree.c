@@ -11,7 +11,7 @@
 static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
     int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
     if (refit->options.fanout > 0) return refit->options.fanout;
-    return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain takes longer to fill, then moves twice the bytes per second */
+    return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain fills slower, then moves twice as much */
 }
 
 /* The rank at a node; -1: the tree has fewer nodes. */
