@@ -3,114 +3,73 @@
 from __future__ import annotations
 
 import ctypes as C
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from . import _abi
-from ._dtype import code_of
+from ._dtype import name_of, with_code
 from ._lib import address, as_array, call, host_array, lib
 from ._options import Table
+from ._ragged import KINDS as _KINDS, Field, Ragged, check_kind as _check_kind
+from ._typing import ArrayLike
 
 __all__ = ["Batch", "Field", "Ragged", "cp_shard", "cp_unshard", "pack", "pad", "scatter"]
 
-_KINDS = {"token": _abi.RAVEL_FIELD_TOKEN, "next": _abi.RAVEL_FIELD_NEXT, "step": _abi.RAVEL_FIELD_STEP,
-          "sample": _abi.RAVEL_FIELD_SAMPLE, "spread": _abi.RAVEL_FIELD_SPREAD}
 _THD = Table(_abi.ravel_thd_options, "ravel_thd")
 _PADDED = Table(_abi.ravel_padded_options, "ravel_padded")
 _CP_KINDS = ["zig-zag", "contiguous", "striped"]
 
 
-def _flat(value: Any, what: str) -> np.ndarray:
-    """A contiguous array of one or two dimensions, or the concatenation of a list of arrays."""
-    if isinstance(value, (list, tuple)) and value and not np.isscalar(value[0]):
-        value = np.concatenate([host_array(v, what) for v in value])
-    array = np.ascontiguousarray(host_array(value, what))
-    if array.ndim not in (1, 2):
-        raise ValueError(f"{what} must be flat, or [elements, width]; it has {array.ndim} dimensions")
-    return array
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in _KINDS:
-        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_KINDS)}")
-
-
-class Field:
-    """One array of a ragged store.
-
-    ``kind`` says what an element belongs to: "token" (element t at position t), "next" (element t + 1 at position t:
-    labels, loss masks, weights), "step" (one element less than tokens: next-token log-probs), "sample" (one a sample),
-    "spread" (one a sample, at each of its positions). ``pad`` stands where there is nothing.
-    """
-
-    def __init__(self, name: str, data: Any, kind: str = "token", pad: float = 0):
-        _check_kind(kind)
-        self.name, self.kind, self.pad = name, kind, pad
-        self.data = _flat(data, name)
-        self.dtype = code_of(self.data, name)
-        self.width = 1 if self.data.ndim == 1 else self.data.shape[1]
-
-    def _c(self) -> _abi.ravel_field:
-        return _abi.ravel_field(name=self.name.encode(), kind=_KINDS[self.kind], dtype=self.dtype, width=self.width,
-                                data=address(self.data), pad=self.pad)
-
-
-class Ragged:
-    """Samples side by side: lengths, and one flat array for each field.
-
-    >>> store = ravel.Ragged(lengths=[3, 5], tokens=ids, labels=ravel.Field("labels", ids, "next", pad=-100))
-
-    A plain array given by keyword is a field of kind "token". Lists of arrays are concatenated.
-    """
-
-    def __init__(self, lengths: Any, *, prompts: Any = None, **fields: Any):
-        sizes = as_array(lengths, np.int64, "lengths")
-        self.lengths = sizes
-        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-        self.prompts = None if prompts is None else as_array(prompts, np.int64, "prompts", sizes.size)
-        self.fields: dict[str, Field] = {
-            name: value if isinstance(value, Field) else Field(name, value) for name, value in fields.items()}
-        self._update()
-
-    def _update(self) -> None:
-        """The C struct over the fields as they are now."""
-        self._array = (_abi.ravel_field * max(1, len(self.fields)))(*[f._c() for f in self.fields.values()])
-        self._c = _abi.ravel_ragged(size=C.sizeof(_abi.ravel_ragged), count=self.lengths.size,
-                                    offsets=address(self.offsets), prompts=address(self.prompts), fields=self._array,
-                                    field_count=len(self.fields))
-        call("ravel_ragged_check", C.byref(self._c))
-        for field in self.fields.values():
-            need = lib.ravel_field_bytes(C.byref(self._c), C.byref(field._c()))
-            if need != field.data.nbytes:
-                raise ValueError(f"{field.name} has {field.data.nbytes} bytes; kind {field.kind!r} needs {need} for "
-                                 f"these lengths")
-
-    def add(self, name: str, data: Any, kind: str = "token", pad: float = 0) -> None:
-        """One more field, such as the weights of an update; one of that name is replaced."""
-        before = dict(self.fields)
-        self.fields[name] = Field(name, data, kind, pad)
-        try:
-            self._update()
-        except Exception:
-            self.fields = before
-            self._update()
-            raise
-
-    def __len__(self) -> int:
-        return self.lengths.size
-
-
 class Batch(Mapping[str, np.ndarray]):
     """The arrays of one micro-batch, by name (``batch["tokens"]``) or as attributes (``batch.tokens``).
 
-    THD: ``cu_seqlens``, ``cu_seqlens_padded``, ``samples``, ``positions``, ``segments``, ``padding``, ``loss_mask``, and
-    every field; ``max_seqlen`` and ``max_length`` are numbers.
+    Every field of the store is among them, under its own name. Which of the others there are depends on the call:
+    :func:`pack` makes those of THD, :func:`pad` those of rows.
     """
 
-    def __init__(self, arrays: dict[str, np.ndarray], numbers: dict[str, int], c: Any, options: Any, keep: Any):
+    # THD and rows
+    samples: np.ndarray
+    """int32: the number of each sequence's sample; -1: a filler, or the tail that pads the bin."""
+    positions: np.ndarray
+    """int32: 0, 1, 2, ... in each sample; 0 in padding."""
+    loss_mask: np.ndarray
+    """float32: 1 where the predicted token belongs to a response."""
+    samples_count: int
+    actual_tokens: int
+    """Sum of real lengths; 0 for a filler."""
+    max_length: int
+    """Longest real length; goes with ``cu_seqlens``."""
+    # THD
+    cu_seqlens: np.ndarray
+    """int32 [sequences + 1]: running sum of real lengths."""
+    cu_seqlens_padded: np.ndarray
+    """int32 [sequences + 1]: running sum of slots."""
+    segments: np.ndarray
+    """int32: 1 for the first sample's tokens, 2, 3, ...; 0 in padding."""
+    padding: np.ndarray
+    """uint8: 1 in padding."""
+    max_seqlen: int
+    """Longest slot; goes with ``cu_seqlens_padded``."""
+    sequences: int
+    local_tokens: int
+    """Positions of this context-parallel rank."""
+    slot_tokens: int
+    """Positions of the whole bin."""
+    # rows
+    attention_mask: np.ndarray
+    """uint8 [rows, columns]."""
+    starts: np.ndarray
+    """int32 [rows]: the first column that is no padding."""
+    rows: int
+    columns: int
+    prompt_columns: int
+
+    def __init__(self, arrays: dict[str, np.ndarray], numbers: dict[str, int], c: Any, options: Any, keep: Any,
+                 codes: Mapping[str, int] | None = None):
         self._arrays, self._numbers = arrays, numbers
         self._c, self._options, self._keep = c, options, keep
+        self._codes = dict(codes or {})  # dtypes of fields whose arrays hold bits that numpy has no name for
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -121,11 +80,18 @@ class Batch(Mapping[str, np.ndarray]):
     def __len__(self) -> int:
         return len(self._arrays)
 
-    def torch(self) -> dict[str, Any]:
-        """The arrays as torch tensors over the same memory."""
+    def torch(self, device: Any = None, *, non_blocking: bool = True) -> dict[str, Any]:
+        """The arrays as torch tensors over the same memory or, with ``device``, as copies there (asynchronous where the batch
+        was packed with ``pin=True``). Fields that came as bfloat16 or float8 tensors are those again."""
         import torch
 
-        return {name: torch.from_numpy(array) for name, array in self._arrays.items()}
+        out = {}
+        for name, array in self._arrays.items():
+            tensor = torch.from_numpy(array)
+            if name in self._codes:
+                tensor = tensor.view(_torch_dtype(torch, self._codes[name]))
+            out[name] = tensor if device is None else tensor.to(device, non_blocking=non_blocking)
+        return out
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -135,14 +101,63 @@ class Batch(Mapping[str, np.ndarray]):
                 return place[name]
         raise AttributeError(f"this batch has no {name}; it has {', '.join([*self._arrays, *self._numbers])}")
 
+    def __dir__(self) -> list[str]:
+        return [*self._arrays, *self._numbers, "torch"]
 
-def _bin(samples: Any) -> tuple[_abi.ravel_bin, np.ndarray]:
+    def __repr__(self) -> str:
+        arrays = ", ".join(f"{name} {list(a.shape)} {name_of(self._codes[name]) if name in self._codes else a.dtype}"
+                           for name, a in self._arrays.items())
+        shape = f"{self.rows} rows x {self.columns} columns" if "rows" in self._numbers else \
+            f"{self._numbers['sequences']} sequences in {self._numbers['slot_tokens']} positions"
+        return f"<ravel.Batch: {self.samples_count} samples, {self.actual_tokens} tokens, {shape}; {arrays}>"
+
+
+_TORCH_NAMES = {"bf16": "bfloat16", "f8-e4m3": "float8_e4m3fn", "f8-e5m2": "float8_e5m2", "f8-e8m0": "float8_e8m0fnu"}
+
+
+def _torch_dtype(torch: Any, code: int) -> Any:
+    """torch's dtype of one of the library's that numpy lacks."""
+    name = name_of(code)
+    return getattr(torch, _TORCH_NAMES.get(name, name))
+
+
+def _bin(samples: ArrayLike) -> tuple[_abi.ravel_bin, np.ndarray]:
     index = as_array(samples, np.int32, "samples")
     return _abi.ravel_bin(samples=address(index) if index.size else None, count=index.size), index
 
 
-def _new(shape: Any, dtype: Any) -> np.ndarray:
-    return np.empty(shape, dtype)
+class _Memory:
+    """Where outputs are made: new arrays, page-locked ones (``pin``), or the memory of an earlier batch (``out``) where that is
+    large enough."""
+
+    def __init__(self, out: Batch | None, pin: bool):
+        self.old = {} if out is None else dict(out._arrays)
+        self.pin = pin
+
+    def new(self, name: str, shape: Any, dtype: Any) -> np.ndarray:
+        shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        wanted = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        old = self.old.get(name)
+        if old is not None and old.dtype == wanted:
+            whole = old
+            while isinstance(whole.base, np.ndarray):
+                whole = whole.base
+            if whole.dtype == wanted and whole.flags.c_contiguous and whole.flags.writeable and whole.size >= count:
+                return whole.reshape(-1)[:count].reshape(shape)
+        if not self.pin:
+            return np.empty(shape, wanted)
+        import torch
+
+        block = torch.empty(max(1, count * wanted.itemsize), dtype=torch.uint8, pin_memory=True).numpy()
+        return block[:count * wanted.itemsize].view(wanted).reshape(shape)
+
+
+def _bits(store: Ragged) -> dict[str, int]:
+    """Names of fields whose arrays are bits of a dtype that numpy lacks, and that dtype's number."""
+    from ._dtype import CODES
+
+    return {name: field.dtype for name, field in store.fields.items() if CODES.get(field.data.dtype) != field.dtype}
 
 
 def _check_clash(store: Ragged, own: Mapping[str, np.ndarray]) -> None:
@@ -151,78 +166,88 @@ def _check_clash(store: Ragged, own: Mapping[str, np.ndarray]) -> None:
         raise ValueError(f"a field is called {clash[0]!r}, which is one of the packer's own arrays")
 
 
-def _field_arrays(store: Ragged, rows: Any, per_sample: int) -> tuple[dict[str, np.ndarray], Any]:
+def _field_arrays(store: Ragged, rows: Any, per_sample: int, memory: _Memory) -> tuple[dict[str, np.ndarray], Any]:
     """Outputs for the store's fields, and the table of pointers that the packer wants."""
     arrays: dict[str, np.ndarray] = {}
     table = (C.c_void_p * max(1, len(store.fields)))()
     for i, field in enumerate(store.fields.values()):
         shape = (per_sample,) if field.kind == "sample" else rows
         shape = shape if field.width == 1 else (*shape, field.width)
-        arrays[field.name] = _new(shape, field.data.dtype)
+        arrays[field.name] = memory.new(field.name, shape, field.data.dtype)
         table[i] = address(arrays[field.name]) if arrays[field.name].size else None
     return arrays, table
 
 
-def pack(store: Ragged, samples: Any, *, positions: bool = True, segments: bool = False, padding: bool = False,
-         loss_mask: bool = False, **options: Any) -> Batch:
+def pack(store: Ragged, samples: ArrayLike, *, positions: bool = True, segments: bool = False, padding: bool = False,
+         loss_mask: bool = False, out: Batch | None = None, pin: bool = False, **options: Any) -> Batch:
     """Packs a bin's samples (indices, as a plan gives them; none: a filler) into THD arrays.
 
-    Options: align, total_multiple, fixed_tokens, max_samples, max_seqlen, cp, cp_rank, cp_kind.
+    ``out`` is an earlier batch whose memory is used again where it is large enough: what that batch holds is overwritten.
+    ``pin`` makes the arrays in page-locked memory, so that ``batch.torch("cuda")`` copies while the host goes on (needs torch
+    with CUDA). Options: align, total_multiple, fixed_tokens, max_samples, max_seqlen, cp, cp_rank, cp_kind.
     """
     chosen = _THD.make(**options)
+    memory = _Memory(out, pin)
     bin_, index = _bin(samples)
     thd = _abi.ravel_thd(size=C.sizeof(_abi.ravel_thd))
     call("ravel_thd_measure", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(thd))
     local = thd.local_tokens
     arrays: dict[str, np.ndarray] = {
-        "cu_seqlens": _new(thd.sequences + 1, np.int32), "cu_seqlens_padded": _new(thd.sequences + 1, np.int32),
-        "samples": _new(thd.sequences, np.int32)}
+        name: memory.new(name, size, np.int32) for name, size in (
+            ("cu_seqlens", thd.sequences + 1), ("cu_seqlens_padded", thd.sequences + 1), ("samples", thd.sequences))}
     for name, wanted, dtype in (("positions", positions, np.int32), ("segments", segments, np.int32),
                                 ("padding", padding, np.uint8), ("loss_mask", loss_mask, np.float32)):
         if wanted:
-            arrays[name] = _new(local, dtype)
+            arrays[name] = memory.new(name, local, dtype)
     for name, array in arrays.items():
         setattr(thd, name, address(array))
     _check_clash(store, arrays)
-    fields, table = _field_arrays(store, (local,), thd.sequences)
+    fields, table = _field_arrays(store, (local,), thd.sequences, memory)
     thd.fields = C.cast(table, C.c_void_p).value
     call("ravel_thd_pack", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(thd))
     numbers = {name: getattr(thd, name) for name in ("samples_count", "sequences", "local_tokens", "actual_tokens",
                                                      "max_seqlen", "max_length")}
     numbers["slot_tokens"] = thd.tokens  # "tokens" is what most stores call a field
-    return Batch({**arrays, **fields}, numbers, thd, chosen, (table, index))
+    return Batch({**arrays, **fields}, numbers, thd, chosen, (table, index), _bits(store))
 
 
-def pad(store: Ragged, samples: Any, *, loss_mask: bool = False, **options: Any) -> Batch:
-    """The same fields as [rows, columns] arrays. Options: side ("right", "left", "2d"), align, rows, columns, responses."""
+def pad(store: Ragged, samples: ArrayLike, *, loss_mask: bool = False, out: Batch | None = None, pin: bool = False,
+        **options: Any) -> Batch:
+    """The same fields as [rows, columns] arrays. Options: side ("right", "left", "2d"), align, rows, columns, responses;
+    ``out`` and ``pin`` as in :func:`pack`."""
     chosen = _PADDED.make(**options)
+    memory = _Memory(out, pin)
     bin_, index = _bin(samples)
-    out = _abi.ravel_padded(size=C.sizeof(_abi.ravel_padded))
-    call("ravel_padded_measure", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(out))
-    grid = (out.rows, out.columns)
-    arrays: dict[str, np.ndarray] = {"samples": _new(out.rows, np.int32), "starts": _new(out.rows, np.int32),
-                                     "positions": _new(grid, np.int32), "attention_mask": _new(grid, np.uint8)}
+    padded = _abi.ravel_padded(size=C.sizeof(_abi.ravel_padded))
+    call("ravel_padded_measure", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(padded))
+    grid = (padded.rows, padded.columns)
+    arrays: dict[str, np.ndarray] = {
+        name: memory.new(name, shape, dtype) for name, shape, dtype in (
+            ("samples", padded.rows, np.int32), ("starts", padded.rows, np.int32), ("positions", grid, np.int32),
+            ("attention_mask", grid, np.uint8))}
     if loss_mask:
-        arrays["loss_mask"] = _new(grid, np.float32)
+        arrays["loss_mask"] = memory.new("loss_mask", grid, np.float32)
     for name, array in arrays.items():
-        setattr(out, name, address(array))
+        setattr(padded, name, address(array))
     _check_clash(store, arrays)
-    fields, table = _field_arrays(store, grid, out.rows)
-    out.fields = C.cast(table, C.c_void_p).value
-    call("ravel_padded_pack", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(out))
-    numbers = {name: getattr(out, name) for name in ("samples_count", "rows", "columns", "prompt_columns",
-                                                     "actual_tokens", "max_length")}
-    return Batch({**arrays, **fields}, numbers, out, chosen, (table, index))
+    fields, table = _field_arrays(store, grid, padded.rows, memory)
+    padded.fields = C.cast(table, C.c_void_p).value
+    call("ravel_padded_pack", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(padded))
+    numbers = {name: getattr(padded, name) for name in ("samples_count", "rows", "columns", "prompt_columns",
+                                                        "actual_tokens", "max_length")}
+    return Batch({**arrays, **fields}, numbers, padded, chosen, (table, index), _bits(store))
 
 
-def scatter(store: Ragged, batch: Batch, packed: Any, *, kind: str = "token", out: np.ndarray | None = None) -> np.ndarray:
+def scatter(store: Ragged, batch: Batch, packed: ArrayLike, *, kind: str = "token",
+            out: np.ndarray | None = None) -> np.ndarray:
     """Per-token results of a packed (or padded, or cp-sharded) batch back in sample order.
 
-    ``kind`` is the kind of field that they are: "step" for next-token log-probs (one less than tokens a sample). Call it
+    ``kind`` is the kind of field that they are: "step" for next-token log-probs (one less than tokens per sample). Call it
     once for each bin (and each cp rank's shard) with the same ``out``.
     """
     _check_kind(kind)
-    data = np.ascontiguousarray(host_array(packed, "packed"))
+    array, code = with_code(packed, "packed")
+    data = np.ascontiguousarray(array)
     is_thd = isinstance(batch._c, _abi.ravel_thd)
     rows = 1 if is_thd else 2
     if data.ndim not in (rows, rows + 1):
@@ -233,7 +258,7 @@ def scatter(store: Ragged, batch: Batch, packed: Any, *, kind: str = "token", ou
     if data.shape[:len(shape)] != shape:
         raise ValueError(f"packed results have shape {data.shape}; this batch is {shape}")
     width = data.shape[-1] if data.ndim > len(shape) else 1
-    field = _abi.ravel_field(name=b"result", kind=_KINDS[kind], dtype=code_of(data, "packed"), width=width)
+    field = _abi.ravel_field(name=b"result", kind=_KINDS[kind], dtype=code, width=width)
     need = lib.ravel_field_bytes(C.byref(store._c), C.byref(field))
     if out is None:
         elements = need // data.dtype.itemsize // width
@@ -256,14 +281,14 @@ def _cp(ranks: int, kind: str) -> _abi.ravel_cp:
     return _abi.ravel_cp(ranks=ranks, kind=_CP_KINDS.index(kind))
 
 
-def _slots(cu_seqlens_padded: Any) -> np.ndarray:
+def _slots(cu_seqlens_padded: ArrayLike) -> np.ndarray:
     slots = as_array(cu_seqlens_padded, np.int32, "cu_seqlens_padded")
     if slots.size < 1:
         raise ValueError("cu_seqlens_padded is empty; it begins with 0")
     return slots
 
 
-def cp_shard(whole: Any, cu_seqlens_padded: Any, rank: int, ranks: int, kind: str = "zig-zag") -> np.ndarray:
+def cp_shard(whole: ArrayLike, cu_seqlens_padded: ArrayLike, rank: int, ranks: int, kind: str = "zig-zag") -> np.ndarray:
     """This rank's positions of an array over a packed bin's tokens (its first dimension)."""
     cp, slots = _cp(ranks, kind), _slots(cu_seqlens_padded)
     array = np.ascontiguousarray(host_array(whole, "whole"))
@@ -276,7 +301,7 @@ def cp_shard(whole: Any, cu_seqlens_padded: Any, rank: int, ranks: int, kind: st
     return shard
 
 
-def cp_unshard(shards: Any, cu_seqlens_padded: Any, kind: str = "zig-zag") -> np.ndarray:
+def cp_unshard(shards: Sequence[ArrayLike], cu_seqlens_padded: ArrayLike, kind: str = "zig-zag") -> np.ndarray:
     """All ranks' shards, in rank order, back to the whole array."""
     slots = _slots(cu_seqlens_padded)
     parts = [np.ascontiguousarray(host_array(s, "a shard")) for s in shards]

@@ -1,5 +1,6 @@
 """The peers' call shapes: what they document, and the hard cap."""
 
+import dataclasses
 import subprocess
 import sys
 import types
@@ -171,10 +172,11 @@ def test_verl_ranks_agree_over_gloo(tmp_path):
             "from ravel.adapters import verl\n"
             "rank = int(sys.argv[1])\n"
             "dist.init_process_group('gloo', init_method='file://' + sys.argv[2], rank=rank, world_size=2)\n"
-            "parts = verl.get_micro_batch_indices([[10] * 12, [20] * 12][rank], 40)\n"
+            "parts = verl.get_micro_batch_indices([[10] * 12, [20] * 12][rank], 40, dist.group.WORLD)\n"
+            "if rank == 0: verl.get_micro_batch_indices([10] * 3, 40)\n"  # without a group nobody is waited for
             "assert len(parts) == 6 and all(parts), parts\n"
             "try:\n"
-            "    verl.get_micro_batch_indices([[10], [50]][rank], 40)\n"
+            "    verl.get_micro_batch_indices([[10], [50]][rank], 40, dist.group.WORLD)\n"
             "except (RuntimeError, ValueError) as error:\n"
             "    assert ('another rank' in str(error)) == (rank == 0), error\n"
             "    print('fine')\n")
@@ -232,8 +234,9 @@ def test_nemo_first_fit_is_the_textbooks(lengths):
 def test_nemo_wrong_input_is_said(algorithm):
     packer = nemo_rl.get_packer(algorithm.upper(), bin_capacity=10)
     assert packer.pack(sequence_lengths=[]) == []
-    for wrong, error, says in (([3, 0], ValueError, "sequence 1 has 0"), ([3, -5], ValueError, "sequence 1 has -5"),
-                               ([2.5], TypeError, "integers"), ([[1, 2]], ValueError, "one dimension")):
+    assert sorted(i for part in packer.pack([3, 0, 4, 0]) for i in part) == [0, 1, 2, 3] and packer.pack([0]) == [[0]]
+    for wrong, error, says in (([3, -5], ValueError, "sequence 1 has -5"), ([2.5], TypeError, "integers"),
+                               ([[1, 2]], ValueError, "one dimension")):
         with pytest.raises(error, match=says):
             packer.pack(wrong)
     with pytest.raises(ValueError, match="0 sequences cannot fill 2 bins"):
@@ -312,7 +315,12 @@ def test_megatron_packed_seq_params():
     batch = ravel.pack(ravel.Ragged([3, 4], tokens=np.arange(7)), [0, 1], align=4)
     fields = megatron.packed_seq_params(batch)
     assert set(fields) == {"qkv_format", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_q_padded", "cu_seqlens_kv_padded",
-                           "max_seqlen_q", "max_seqlen_kv"}
+                           "max_seqlen_q", "max_seqlen_kv", "total_tokens", "pad_between_seqs"}
+    assert fields["total_tokens"] == 8 and fields["pad_between_seqs"] is True
+    dense = ravel.pack(ravel.Ragged([3, 4], tokens=np.arange(7)), [0, 1])
+    assert megatron.packed_seq_params(dense)["pad_between_seqs"] is False
+    older = dataclasses.make_dataclass("PackedSeqParams", ["qkv_format", "cu_seqlens_q", "cu_seqlens_kv", "max_seqlen_q"])
+    assert set(megatron.packed_seq_params(batch, of=older)) == {"qkv_format", "cu_seqlens_q", "cu_seqlens_kv", "max_seqlen_q"}
     assert fields["cu_seqlens_q"].tolist() == [0, 3, 7] and fields["cu_seqlens_q_padded"].tolist() == [0, 4, 8]
     assert fields["max_seqlen_q"] == 4 and type(fields["max_seqlen_q"]) is int and fields["qkv_format"] == "thd"
     torch = pytest.importorskip("torch", reason="torch is not installed: PackedSeqParams got numpy arrays only")
@@ -335,11 +343,15 @@ def test_trl_dataset():
     assert sorted(map(sum, trl.pack_dataset(rows, 8)["seq_lengths"])) == [4, 8]
     assert list(map(len, trl.pack_dataset(rows, 5, "wrapped")["input_ids"])) == [5, 5, 2]
     assert sum(map(len, trl.pack_dataset(rows, 4, "bfd_split")["input_ids"])) == 12
-    assert sum(map(len, trl.pack_dataset(rows, 4, overflow="truncate")["input_ids"])) == 11
+    assert sum(map(len, trl.pack_dataset(rows, 4)["input_ids"])) == 11
+    with pytest.raises(ValueError, match="row 1 has 5 tokens"):
+        trl.pack_dataset(rows, 4, overflow="error")
+    with pytest.raises(TypeError, match="column 'text' holds str"):
+        trl.pack_dataset(Rows(input_ids=[[1], [2]], text=["a", "b"]), 8)
     with pytest.raises(ValueError, match="must be one of"):
         trl.pack_dataset(rows, 8, "ffd")
     for strategy in ("bfd", "bfd_split", "wrapped"):
-        with pytest.raises(TypeError, match="column 'id' has something else than lists"):
+        with pytest.raises(TypeError, match="column 'id' holds int, not lists"):
             trl.pack_dataset(Rows(input_ids=[[1], [2]], id=[1, 2]), 8, strategy)
         with pytest.raises(ValueError, match="seq_length is 0"):
             trl.pack_dataset(rows, 0, strategy)
@@ -372,7 +384,7 @@ def test_trl_rows():
     assert [len(r) for r in out["input_ids"]] == [sum(n) for n in out["seq_lengths"]] and len(out["input_ids"]) == 2
     assert sorted(x for r in out["input_ids"] for x in r) == sorted(x for r in rows["input_ids"] for x in r)
     with pytest.raises(ValueError, match="row 1"):
-        trl.pack_examples(rows, 4)
+        trl.pack_examples(rows, 4, overflow="error")
     assert sum(map(len, trl.pack_examples(rows, 4, overflow="truncate")["input_ids"])) == 11
     assert sum(map(len, trl.pack_examples(rows, 4, overflow="split")["input_ids"])) == 12
 

@@ -26,6 +26,7 @@ tests() { # NAME PYTHON
 }
 
 RAVEL_LIBRARY=$build/libravel.so tests "the checkout" "$python"
+echo "  what needs torch, transformers, trl, ... runs in: make test-frameworks"
 
 venv=$build/python/venv
 rm -rf "$venv" build/python/setuptools

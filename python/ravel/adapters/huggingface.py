@@ -1,22 +1,31 @@
-"""A data collator for Hugging Face models with variable-length attention: no padding, ``position_ids`` that restart.
+"""For the Trainer of transformers: packed rows, and a collator for models with variable-length attention.
 
-Arguments and keys are those of ``DataCollatorWithFlattening``: ``input_ids, labels, position_ids, cu_seq_lens_q/k,
-max_length_q/k`` and ``seq_idx``. Labels are not shifted (the models do that) and the first of each sample is ignored, so
-that nothing is predicted across samples. Differences: the attention keywords are there unless they are turned off, slots
-can be aligned, and a row that holds several samples (``seq_lengths``, as :func:`ravel.adapters.trl.pack_dataset` and
-TRL's own write it) is taken as several samples.
+    data = ravel.adapters.huggingface.pack_dataset(data, 4096)
+    Trainer(..., train_dataset=data, data_collator=ravel.adapters.huggingface.PackingCollator())
+
+Arguments and keys of the collator are those of ``DataCollatorWithFlattening`` (read at commit d56c55bf): ``input_ids, labels,
+position_ids, cu_seq_lens_q/k, max_length_q/k`` and ``seq_idx``. Labels are not shifted (the models do that) and the first of
+each sample is ignored, so that nothing is predicted across samples. Differences: the attention keywords are there unless they are
+turned off, slots can be aligned, and a row that holds several samples is taken as several samples. What says so is
+``seq_lengths`` or, since the Trainer drops columns that the model does not take (``remove_unused_columns``), ``position_ids`` that
+start again. A row that looks packed and says nothing is refused: its samples would attend to each other.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 
 from .._batch import Field, Ragged, pack
 from .._lib import as_array
+from . import trl
 
-__all__ = ["PackingCollator"]
+__all__ = ["PackingCollator", "pack_dataset"]
+
+pack_dataset = functools.partial(trl.pack_dataset, position_ids=True)
+"""``ravel.adapters.trl.pack_dataset`` with ``position_ids``, which the Trainer does not drop."""
 
 
 def _labels(feature: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
@@ -28,28 +37,28 @@ def _labels(feature: Mapping[str, Any], ids: np.ndarray) -> np.ndarray:
     return labels
 
 
-def _lengths(feature: Mapping[str, Any], ids: np.ndarray) -> list[int]:
-    """Of the samples in one row: one, or as many as ``seq_lengths`` says."""
-    if feature.get("seq_lengths") is None:
-        return [ids.size]
-    lengths = as_array(feature["seq_lengths"], np.int64, "seq_lengths")
-    if int(lengths.sum()) != ids.size:
-        raise ValueError(f"a row has {ids.size} input_ids; its seq_lengths add up to {int(lengths.sum())}")
-    return lengths.tolist()
+def _looks_packed(ids: np.ndarray, labels: np.ndarray, ignore: int) -> bool:
+    """Whether the row's last token is followed by its first one somewhere inside, as an end and a beginning of text are where
+    samples meet, and every token is learnt (conversations have such places too, but their prompts are not)."""
+    return bool(ids.size > 2 and np.any((ids[:-1] == ids[-1]) & (ids[1:] == ids[0])) and not np.any(labels == ignore))
 
 
 class PackingCollator:
     """``collator([{"input_ids": [...], "labels": [...]}, ...])``. ``return_tensors`` is "pt" or "np"; ``return_seq_idx``
-    adds the number of each token's sample (-1 in padding); ``align`` rounds the slot of each sample up, filled with
-    ``pad_token_id`` and labels that are ignored."""
+    adds the number of each token's sample (-1 in padding); ``align`` rounds the slot of each sample up, and
+    ``pad_to_multiple_of`` the whole, filled with ``pad_token_id`` and labels that are ignored.
+
+    ``packed`` says what the rows are. None: as many samples as ``seq_lengths`` or ``position_ids`` say, else one, and rows that
+    look packed are refused; True: rows that say nothing are refused; False: every row is one sample."""
 
     def __init__(self, return_tensors: str = "pt", *, return_position_ids: bool = True, separator_id: int = -100,
                  return_flash_attn_kwargs: bool = True, return_seq_idx: bool = False, position_ids_start: int = 0,
-                 align: int = 1, pad_token_id: int = 0):
+                 align: int = 1, pad_to_multiple_of: int | None = None, pad_token_id: int = 0,
+                 packed: bool | None = None):
         self.return_tensors, self.separator_id, self.pad_token_id = return_tensors, separator_id, pad_token_id
         self.return_position_ids, self.position_ids_start = return_position_ids, position_ids_start
         self.return_flash_attn_kwargs, self.return_seq_idx = return_flash_attn_kwargs, return_seq_idx
-        self.align = align
+        self.align, self.pad_to_multiple_of, self.packed = align, pad_to_multiple_of, packed
         self._check(return_tensors)
 
     def _check(self, tensors: str) -> None:
@@ -70,14 +79,36 @@ class PackingCollator:
             arrays = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return {**arrays, **longest}
 
+    def _lengths(self, feature: Mapping[str, Any], ids: np.ndarray, labels: np.ndarray, ignore: int) -> list[int]:
+        """Of the samples in one row."""
+        if self.packed is not False and feature.get("seq_lengths") is not None:
+            lengths = as_array(feature["seq_lengths"], np.int64, "seq_lengths")
+            if int(lengths.sum()) != ids.size:
+                raise ValueError(f"a row has {ids.size} input_ids; its seq_lengths add up to {int(lengths.sum())}")
+            return lengths.tolist()
+        if self.packed is not False and feature.get("position_ids") is not None:
+            positions = as_array(feature["position_ids"], np.int64, "position_ids")
+            if positions.size != ids.size:
+                raise ValueError(f"a row has {ids.size} input_ids and {positions.size} position_ids")
+            begins = np.flatnonzero(np.concatenate([[True], np.diff(positions) != 1])) if ids.size else np.zeros(1, np.int64)
+            return np.diff(np.append(begins, ids.size)).tolist()
+        if self.packed or (self.packed is None and _looks_packed(ids, labels, ignore)):
+            raise ValueError(f"a row of {ids.size} tokens {'says' if self.packed else 'looks packed and says'} nothing about "
+                             f"where its samples begin; keep its seq_lengths (remove_unused_columns=False) or position_ids "
+                             f"(ravel.adapters.huggingface.pack_dataset writes them), or set packed=False where every row is "
+                             f"one sample")
+        return [ids.size]
+
     def _pack(self, features: Sequence[Mapping[str, Any]], ignore: int) -> tuple[dict[str, Any], dict[str, int]]:
         rows = [as_array(f["input_ids"], np.int64, "input_ids") for f in features]
-        labels = np.concatenate([_labels(f, row) for f, row in zip(features, rows)])
-        lengths = [n for f, row in zip(features, rows) for n in _lengths(f, row)]
+        each = [_labels(f, row) for f, row in zip(features, rows)]
+        lengths = [n for f, row, own in zip(features, rows, each) for n in self._lengths(f, row, own, ignore)]
+        labels = np.concatenate(each)
         store = Ragged(lengths, input_ids=Field("input_ids", rows, pad=self.pad_token_id),
                        labels=Field("labels", labels, pad=ignore))
         labels[store.offsets[:-1]] = ignore  # the field is over the same memory
-        batch = pack(store, np.arange(len(lengths), dtype=np.int32), align=self.align, segments=self.return_seq_idx)
+        batch = pack(store, np.arange(len(lengths), dtype=np.int32), align=self.align, segments=self.return_seq_idx,
+                     total_multiple=int(np.lcm(self.pad_to_multiple_of or 1, self.align)))
         out: dict[str, Any] = {"input_ids": batch["input_ids"][None], "labels": batch["labels"][None]}
         if self.return_position_ids:
             out["position_ids"] = batch["positions"].astype(np.int64)[None] + self.position_ids_start

@@ -4,16 +4,17 @@ Differences: micro-batches are balanced by cost instead of packed in the order o
 micro-batch is an error that names it, and where there are fewer samples than micro-batches the error says so (or, with
 ``fillers=True``, the rest are empty lists).
 
-In Megatron itself the class goes in front of its own, which then runs everything else:
+In Megatron itself one call puts the class in front of its own, which then runs everything else:
 
-    from megatron.core.datasets import data_schedule
+    import ravel.adapters.megatron; ravel.adapters.megatron.install()
 
-    class Scheduler(RavelScheduler, data_schedule.DpBalancedScheduler): pass
-    data_schedule.scheduler_map["dp_balanced"] = Scheduler
+``ravel.adapters.megatron_rl`` has the ``SequencePacker`` of Megatron's RL. Read at commits d98e8a64 (main) and d48bd6be (dev).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 from typing import Any, Iterable
 
 import numpy as np
@@ -23,7 +24,7 @@ from .._lib import as_array
 from .._plan import plan
 from ._bins import fill_empty
 
-__all__ = ["RavelScheduler", "packed_seq_params"]
+__all__ = ["RavelScheduler", "install", "packed_seq_params"]
 
 
 class RavelScheduler:
@@ -62,13 +63,50 @@ class RavelScheduler:
                 for step in range(len(done))]
 
 
-def packed_seq_params(batch: Batch, device: Any = None) -> dict[str, Any]:
+def packed_seq_params(batch: Batch, device: Any = None, *, of: Any = None) -> dict[str, Any]:
     """The keyword arguments of ``PackedSeqParams`` for a packed micro-batch: torch tensors on ``device`` ("cpu", "cuda",
-    ...), or the batch's own numpy arrays where it is None."""
+    ...), or the batch's own numpy arrays where it is None. ``of`` is the class itself, where it may be an older one:
+    fields that it does not have are left out."""
     real, slots = batch.cu_seqlens, batch.cu_seqlens_padded
+    gaps = not np.array_equal(real, slots)
     if device is not None:
         import torch
 
         real, slots = torch.from_numpy(real).to(device), torch.from_numpy(slots).to(device)
-    return {"qkv_format": "thd", "cu_seqlens_q": real, "cu_seqlens_kv": real, "cu_seqlens_q_padded": slots,
-            "cu_seqlens_kv_padded": slots, "max_seqlen_q": batch.max_seqlen, "max_seqlen_kv": batch.max_seqlen}
+    values = {"qkv_format": "thd", "cu_seqlens_q": real, "cu_seqlens_kv": real, "cu_seqlens_q_padded": slots,
+              "cu_seqlens_kv_padded": slots, "max_seqlen_q": batch.max_seqlen, "max_seqlen_kv": batch.max_seqlen,
+              "total_tokens": batch.slot_tokens, "pad_between_seqs": gaps}
+    known = values if of is None else {field.name for field in dataclasses.fields(of)}
+    return {name: value for name, value in values.items() if name in known}
+
+
+_SCHEDULERS: dict[str, Any] = {"dp_balanced": RavelScheduler}  # Megatron's names and what goes in front of its classes
+
+
+def install(data_schedule: Any = "megatron.core.datasets.data_schedule", name: str = "dp_balanced",
+            **options: Any) -> Any:
+    """Registers Ravel's scheduler under one of Megatron's names, in front of the class that is there; the new class.
+
+    ``data_schedule`` is the module, or its name. Its ``scheduler_map`` is keyed by an enum on Megatron's main branch and
+    by strings on dev: the key that is there is found. Where there is none, or no map, nothing is changed and that is an
+    error. ``options`` are planner options and ``fillers``, as in :class:`RavelScheduler`.
+    """
+    module = importlib.import_module(data_schedule) if isinstance(data_schedule, str) else data_schedule
+    table = getattr(module, "scheduler_map", None)
+    if not isinstance(table, dict):
+        raise AttributeError(f"{getattr(module, '__name__', module)} has no scheduler_map: this release of Megatron has no "
+                             f"schedulers to replace")
+    if name not in _SCHEDULERS:
+        raise ValueError(f"name is {name!r}; it must be one of {', '.join(_SCHEDULERS)}")
+    key = next((k for k in table if str(getattr(k, "value", k)).lower() == name), None)
+    if key is None:
+        raise KeyError(f"scheduler_map has no {name!r}; it has {', '.join(str(k) for k in table)}")
+    ours, theirs = _SCHEDULERS[name], table[key]
+    if issubclass(theirs, ours):  # a second call replaces the first one's options
+        theirs = theirs.theirs
+
+    def __init__(self: Any, *arguments: Any, **keywords: Any) -> None:
+        ours.__init__(self, *arguments, **{**options, **keywords})
+
+    table[key] = type("Scheduler", (ours, theirs), {"__init__": __init__, "theirs": theirs, "__doc__": ours.__doc__})
+    return table[key]

@@ -1,12 +1,17 @@
 """The shapes of ``nemo_rl.data.packing``: ``get_packer(algorithm, bin_capacity, ...)`` and ``packer.pack(lengths)``.
 
-The four algorithms go by their names there, and ``ravel`` is one more. Differences: nothing is printed, and extra bins
-(``min_bin_count``, ``bin_count_multiple``) are made by splitting the bins with the most sequences in halves rather than by
-popping single sequences off them. ``first_fit_shuffle`` shuffles by ``seed``, so it can be repeated.
+    import ravel.adapters.nemo_rl; ravel.adapters.nemo_rl.install()
+
+Read at commit 7ea279ab. The four algorithms go by their names there, and ``ravel`` is one more. Differences: nothing is printed,
+and extra bins (``min_bin_count``, ``bin_count_multiple``) are made by splitting the bins with the most sequences in halves rather
+than by popping single sequences off them. ``first_fit_shuffle`` shuffles by ``seed``, so it can be repeated.
+:mod:`ravel.adapters.nemo_rl_dynamic` has dynamic (padded) batching.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any, Sequence
 
 import numpy as np
@@ -14,8 +19,9 @@ import numpy as np
 from .._lib import as_array
 from .._plan import plan
 from ._bins import fill_empty
+from ._switch import put
 
-__all__ = ["ALGORITHMS", "Packer", "PackingMetrics", "get_packer"]
+__all__ = ["ALGORITHMS", "Packer", "PackingMetrics", "get_packer", "install"]
 
 ALGORITHMS = {"concatenative": "next-fit", "first_fit_decreasing": "ffd", "first_fit_shuffle": "",
               "modified_first_fit_decreasing": "mffd", "ravel": "ravel"}
@@ -95,6 +101,14 @@ def _first_fit(lengths: np.ndarray, order: np.ndarray, capacity: int) -> list[li
     return bins
 
 
+def _add_empty(bins: list[list[int]], lengths: np.ndarray) -> list[list[int]]:
+    """Sequences without tokens go to the first bin, whatever is in it."""
+    empty = np.flatnonzero(lengths == 0).tolist()
+    if not empty:
+        return bins
+    return [[*bins[0], *empty], *bins[1:]] if bins else [empty]
+
+
 class Packer:
     """Made by :func:`get_packer`."""
 
@@ -120,13 +134,18 @@ class Packer:
         if lengths.size and int(lengths.max()) > self.bin_capacity:
             raise ValueError(f"sequence {int(np.argmax(lengths))} has {int(lengths.max())} tokens, which exceeds the bin "
                              f"capacity {self.bin_capacity}")
-        if lengths.size and int(lengths.min()) < 1:
-            raise ValueError(f"sequence {int(np.argmin(lengths))} has {int(lengths.min())} tokens; it must have 1 or more")
-        bins = self._pack(lengths) if lengths.size else []
+        if lengths.size and int(lengths.min()) < 0:
+            raise ValueError(f"sequence {int(np.argmin(lengths))} has {int(lengths.min())} tokens; it must have 0 or more")
+        bins = _add_empty(self._pack_filled(lengths), lengths)
         bins = fill_empty(bins + [[]] * (self._target(len(bins), lengths.size) - len(bins)))
         if self.metrics is not None:
             self.metrics.update(lengths, bins, self.bin_capacity)
         return bins
+
+    def _pack_filled(self, lengths: np.ndarray) -> list[list[int]]:
+        """Bins of the sequences that have tokens."""
+        filled = np.flatnonzero(lengths)
+        return [filled[part].tolist() for part in self._pack(lengths[filled])] if filled.size else []
 
     def _pack(self, lengths: np.ndarray) -> list[list[int]]:
         if self.algorithm == "first_fit_shuffle":
@@ -167,7 +186,29 @@ class Packer:
             self.metrics.print_aggregated_stats()
 
 
+def _is_one_of_theirs() -> None:
+    """Where NeMo-RL is loaded, its abstract SequencePacker counts ours among its own: isinstance holds."""
+    theirs = sys.modules.get("nemo_rl.data.packing.algorithms")
+    if theirs is not None:
+        theirs.SequencePacker.register(Packer)
+
+
 def get_packer(algorithm: Any, bin_capacity: int, collect_metrics: bool = False, min_bin_count: int | None = None,
                bin_count_multiple: int | None = None, seed: int = 0) -> Packer:
     """A packer by the name of its algorithm (a string, or an enum whose value is one)."""
+    _is_one_of_theirs()
     return Packer(algorithm, bin_capacity, collect_metrics, min_bin_count, bin_count_multiple, seed)
+
+
+def install(module: Any = "nemo_rl.data.packing.algorithms", algorithm: str | None = None) -> list[str]:
+    """Puts :func:`get_packer` in the place of NeMo-RL's, also where it was imported by name already; the places. With
+    ``algorithm="ravel"`` every packer is that one, whatever the configuration (which knows four names) says."""
+    always = algorithm
+    if always is not None:
+        Packer(always, 1)  # a name that does not exist is said now
+
+    @functools.wraps(get_packer)
+    def get(algorithm: Any, *arguments: Any, **keywords: Any) -> Packer:
+        return get_packer(always or algorithm, *arguments, **keywords)
+
+    return put(module, {"get_packer": get})

@@ -1,107 +1,290 @@
-"""TRL's packing of tokenised rows: best-fit decreasing into rows of at most ``seq_length`` tokens.
+"""TRL's packing of tokenised rows (``trl.pack_dataset``, read at commit f2cd5771), on Arrow buffers: no token becomes a Python
+object.
 
-Difference: a row that is longer than ``seq_length`` is an error that names it; ``overflow="truncate"`` cuts it, as TRL's
-"bfd" does without a word, and ``overflow="split"`` makes several of it, as its "bfd_split" does. ``method="ravel"`` packs
-tighter still. :class:`ravel.adapters.huggingface.PackingCollator` keeps the samples of a packed row apart.
+    import ravel.adapters.trl; ravel.adapters.trl.install()      before SFTTrainer is made, packing=True as ever
+
+Strategies are TRL's: "bfd" cuts off what is over ``seq_length``, "bfd_split" makes several rows of it, "wrapped" cuts wherever
+a row is full. The result is TRL's, row for row and in its order: rows in the order in which best fit opened them, samples inside
+a row longest first. ``overflow="error"`` names a row that is too long instead of cutting it; ``method="ravel"`` packs tighter
+still. ``position_ids=True`` adds a column that survives ``remove_unused_columns``: the ``pack_dataset`` of
+:mod:`ravel.adapters.huggingface` has it on, for the Trainer of transformers. ``ravel.adapters.trl_rollouts`` has the
+``TokenBudgetBatcher`` of TRL's asynchronous GRPO.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Mapping, Sequence
 
 import numpy as np
 
+from .._batch import Field, Ragged, pack
 from .._plan import plan
+from ._switch import put
 
-__all__ = ["pack_dataset", "pack_examples"]
+__all__ = ["install", "pack_dataset", "pack_examples", "pack_table"]
 
 _STRATEGIES = ("bfd", "bfd_split", "wrapped")
+_OVERFLOWS = ("error", "truncate", "split")
 
 
-def _sizes(columns: Mapping[str, Sequence[Sequence[Any]]]) -> list[int]:
-    """The rows' lengths, which all columns must agree about."""
+# ---- which piece goes where ------------------------------------------------------------------------------------------
+
+
+def _check(seq_length: int, overflow: str) -> None:
+    if seq_length < 1:
+        raise ValueError(f"seq_length is {seq_length}; it must be 1 or more")
+    if overflow not in _OVERFLOWS:
+        raise ValueError(f"overflow is {overflow!r}; it must be one of {', '.join(_OVERFLOWS)}")
+
+
+def _cut(sizes: np.ndarray, seq_length: int, overflow: str) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths of pieces that tile all rows in order, and whether each is kept. Rows without tokens have none."""
+    sizes = sizes[sizes > 0]
+    if overflow == "split":
+        counts = -(-sizes // seq_length)
+        pieces = np.full(int(counts.sum()), seq_length, np.int64)
+        pieces[np.cumsum(counts) - 1] = sizes - (counts - 1) * seq_length
+        return pieces, np.ones(pieces.size, bool)
+    long = sizes > seq_length
+    pieces = np.repeat(sizes, 1 + long)
+    heads = np.cumsum(1 + long) - 1 - long  # the first piece of each row
+    kept = np.zeros(pieces.size, bool)
+    kept[heads] = True
+    pieces[heads] = np.minimum(sizes, seq_length)
+    pieces[heads[long] + 1] = sizes[long] - seq_length
+    return pieces, kept
+
+
+def _refuse_long(sizes: np.ndarray, seq_length: int, overflow: str) -> None:
+    long = np.flatnonzero(sizes > seq_length)
+    if overflow == "error" and long.size:
+        raise ValueError(f"row {int(long[0])} has {int(sizes[long[0]])} tokens, which exceeds seq_length {seq_length}; set "
+                         f"overflow to \"truncate\" or \"split\", or raise seq_length")
+
+
+def _assign(sizes: np.ndarray, seq_length: int, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """The order of the samples, and how many of them each packed row has. Longest first inside a row, and rows by their first
+    sample: the order in which best fit opens them."""
+    done = plan(sizes, budget=seq_length, cost="tokens", method=method)
+    offsets, samples = done.bin_offsets, done.samples
+    bin_of = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+    rank = np.empty(sizes.size, np.int64)  # of each sample when sorted: longest first, then as they came
+    rank[np.argsort(-sizes, kind="stable")] = np.arange(sizes.size)
+    lead = np.full(offsets.size - 1, sizes.size, np.int64)
+    np.minimum.at(lead, bin_of, rank[samples])
+    order = samples[np.lexsort((rank[samples], lead[bin_of]))]
+    counts = np.diff(offsets)[np.argsort(lead, kind="stable")]
+    return order.astype(np.int32), counts[counts > 0]
+
+
+class _Packing:
+    """What becomes of rows of these lengths: pieces, their order, and the packed rows' shape."""
+
+    def __init__(self, sizes: np.ndarray, seq_length: int, method: str, overflow: str):
+        _refuse_long(sizes, seq_length, overflow)
+        self.pieces, kept = _cut(sizes, seq_length, overflow)
+        chosen = np.flatnonzero(kept)
+        none = np.zeros(0, np.int32)
+        order, self.counts = _assign(self.pieces[chosen], seq_length, method) if chosen.size else (none, none)
+        self.order = chosen[order].astype(np.int32)
+        self.lengths = self.pieces[self.order]  # of the samples, packed row after packed row
+        ends = np.concatenate([[0], np.cumsum(self.counts)])
+        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)])[ends]  # of the packed rows, in tokens
+        self.row_offsets = ends  # in samples
+
+    def take(self, values: np.ndarray) -> np.ndarray:
+        """Values of all rows, end to end, in packed order: one pass of the library's packer."""
+        if not self.order.size:
+            return values[:0]
+        store = Ragged(self.pieces, values=Field("values", values))
+        return pack(store, self.order, positions=False)["values"]
+
+    def index(self) -> np.ndarray:
+        """The same for what is no plain array: positions of the values in packed order."""
+        begins = (np.cumsum(self.pieces) - self.pieces)[self.order]
+        return np.repeat(begins, self.lengths) + self.positions()
+
+    def positions(self) -> np.ndarray:
+        """0, 1, ... in every sample."""
+        return np.arange(int(self.lengths.sum())) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+
+
+# ---- Arrow -----------------------------------------------------------------------------------------------------------
+
+
+def _column(name: str, column: Any) -> Any:
+    """One list array without chunks, rows that are null as empty ones."""
+    import pyarrow as pa
+
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        raise TypeError(f"column {name!r} holds {kind}, not lists; drop it before packing (dataset.select_columns)")
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks) if column.num_chunks else \
+            pa.array([], kind)
+    return column.fill_null(pa.scalar([], kind)) if column.null_count else column
+
+
+def _columns(table: Any) -> tuple[dict[str, Any], np.ndarray]:
+    """Column name to list array, and the rows' lengths, which all columns must agree about."""
+    if not table.column_names:
+        raise ValueError("there are no columns to pack")
+    columns = {name: _column(name, table.column(name)) for name in table.column_names}
+    first: np.ndarray | None = None
+    for name, column in columns.items():
+        sizes = np.diff(column.offsets.to_numpy()).astype(np.int64)
+        if first is None:
+            first = sizes
+        elif not np.array_equal(first, sizes):
+            raise ValueError(f"column {name!r} has rows of other lengths than {table.column_names[0]!r}")
+    assert first is not None
+    return columns, first
+
+
+def _values(column: Any) -> Any:
+    """All values of a list array, end to end."""
+    offsets = column.offsets
+    begin, end = offsets[0].as_py(), offsets[-1].as_py()
+    return column.values[begin:end]
+
+
+def _taken(packing: _Packing, column: Any) -> Any:
+    """A column's values in packed order."""
+    import pyarrow as pa
+
+    values = _values(column)
+    plain = (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)) and not values.null_count
+    if plain:
+        return pa.array(packing.take(values.to_numpy(zero_copy_only=True)), values.type)
+    return values.take(pa.array(packing.index()))
+
+
+def _lists(like: Any, offsets: np.ndarray, values: Any) -> Any:
+    """A list array of the same kind as another one."""
+    return type(like).from_arrays(offsets.astype(like.offsets.type.to_pandas_dtype()), values)
+
+
+def pack_table(table: Any, seq_length: int, method: str = "bfd", overflow: str = "truncate",
+               position_ids: bool = False) -> Any:
+    """A pyarrow table of list columns to a table of packed rows, with ``seq_lengths``: the lengths of the samples in each row,
+    in their order. ``position_ids`` adds a column of these, which restart in every sample."""
+    import pyarrow as pa
+
+    _check(seq_length, overflow)
+    columns, sizes = _columns(table)
+    packing = _Packing(sizes, seq_length, method, overflow)
+    out = {name: _lists(column, packing.offsets, _taken(packing, column)) for name, column in columns.items()}
+    if position_ids:
+        out["position_ids"] = pa.LargeListArray.from_arrays(packing.offsets, packing.positions())
+    out["seq_lengths"] = pa.ListArray.from_arrays(packing.row_offsets.astype(np.int32), packing.lengths.astype(np.int32))
+    return pa.Table.from_arrays(list(out.values()), names=list(out))
+
+
+def _wrap_table(table: Any, seq_length: int) -> Any:
+    """All rows end to end, cut every ``seq_length`` tokens, whatever is cut through. Nothing is copied."""
+    import pyarrow as pa
+
+    _check(seq_length, "split")
+    columns, sizes = _columns(table)
+    total = int(sizes.sum())
+    offsets = np.append(np.arange(0, total, seq_length), total) if total else np.zeros(1, np.int64)
+    lists = [_lists(column, offsets, _values(column)) for column in columns.values()]
+    return pa.Table.from_arrays(lists, names=list(columns))
+
+
+# ---- the shapes of TRL -----------------------------------------------------------------------------------------------
+
+
+def _sizes(columns: Mapping[str, Sequence[Sequence[Any]]]) -> np.ndarray:
+    """The lengths of rows that are Python lists, which all columns must agree about."""
     if not columns:
         raise ValueError("there are no columns to pack")
     sizes: dict[str, list[int]] = {}
     for name, rows in columns.items():
-        try:
-            sizes[name] = [len(row) for row in rows]
-        except TypeError:
-            raise TypeError(f"column {name!r} has something else than lists in it; drop it before packing") from None
+        wrong = next((row for row in rows if isinstance(row, (str, bytes)) or not hasattr(row, "__len__")), None)
+        if wrong is not None:
+            raise TypeError(f"column {name!r} holds {type(wrong).__name__}, not lists; drop it before packing")
+        sizes[name] = [len(row) for row in rows]
     first = next(iter(sizes))
     for name, own in sizes.items():
         if own != sizes[first]:
             raise ValueError(f"column {name!r} has rows of other lengths than {first!r}")
-    return sizes[first]
+    return np.asarray(sizes[first], np.int64)
 
 
-def _check_length(seq_length: int) -> None:
-    if seq_length < 1:
-        raise ValueError(f"seq_length is {seq_length}; it must be 1 or more")
-
-
-def _cut(length: int, index: int, seq_length: int, overflow: str) -> list[tuple[int, int]]:
-    """The pieces (start, stop) that a row contributes."""
-    if length <= seq_length:
-        return [(0, length)]
-    if overflow == "truncate":
-        return [(0, seq_length)]
-    if overflow == "split":
-        return [(a, min(a + seq_length, length)) for a in range(0, length, seq_length)]
-    raise ValueError(f"row {index} has {length} tokens, which exceeds seq_length {seq_length}; set overflow to "
-                     f"\"truncate\" or \"split\", or raise seq_length")
-
-
-def pack_examples(examples: Mapping[str, Sequence[Sequence[Any]]], seq_length: int, method: str = "bfd",
-                  overflow: str = "error") -> dict[str, list[Any]]:
-    """Columns of tokenised rows (``input_ids`` and others of the same lengths) to columns of packed rows.
-
-    The result has a further column ``seq_lengths``: the lengths of the sequences in each packed row, in their order.
-    """
-    if overflow not in ("error", "truncate", "split"):
-        raise ValueError(f"overflow is {overflow!r}; it must be error, truncate or split")
-    _check_length(seq_length)
-    columns = dict(examples)
-    pieces = [(i, a, b) for i, n in enumerate(_sizes(columns)) if n for a, b in _cut(n, i, seq_length, overflow)]
-    out: dict[str, list[Any]] = {name: [] for name in columns}
-    out["seq_lengths"] = []
-    if not pieces:
-        return out
-    done = plan(np.fromiter((b - a for _, a, b in pieces), np.int64, len(pieces)), budget=seq_length, cost="tokens",
-                method=method)
-    for part in done.bins:
-        if not part.size:
-            continue
-        chosen = [pieces[i] for i in part]
-        for name, rows in columns.items():
-            out[name].append([x for i, a, b in chosen for x in rows[i][a:b]])
-        out["seq_lengths"].append([b - a for _, a, b in chosen])
+def _relist(columns: Mapping[str, Sequence[Sequence[Any]]], index: np.ndarray, offsets: np.ndarray) -> dict[str, list[Any]]:
+    """Each column end to end, in another order, cut at these offsets."""
+    out: dict[str, list[Any]] = {}
+    for name, rows in columns.items():
+        flat = [x for row in rows for x in row]
+        moved = [flat[i] for i in index.tolist()]
+        out[name] = [moved[a:b] for a, b in zip(offsets.tolist(), offsets[1:].tolist())]
     return out
 
 
-def _wrap(examples: Mapping[str, Sequence[Sequence[Any]]], seq_length: int) -> dict[str, list[Any]]:
-    """All rows end to end, cut every ``seq_length`` tokens, whatever is cut through."""
-    _check_length(seq_length)
-    _sizes(examples)
-    joined = {name: [x for row in rows for x in row] for name, rows in examples.items()}
-    return {name: [flat[i:i + seq_length] for i in range(0, len(flat), seq_length)] for name, flat in joined.items()}
+def pack_examples(examples: Mapping[str, Sequence[Any]], seq_length: int, method: str = "bfd",
+                  overflow: str = "truncate") -> dict[str, list[Any]]:
+    """The same for columns that are Python lists of lists, such as a small data set in memory; needs no pyarrow."""
+    _check(seq_length, overflow)
+    packing = _Packing(_sizes(examples), seq_length, method, overflow)
+    out = _relist(examples, packing.index(), packing.offsets)
+    lengths, ends = packing.lengths.tolist(), packing.row_offsets.tolist()
+    return {**out, "seq_lengths": [lengths[a:b] for a, b in zip(ends, ends[1:])]}
 
 
-def pack_dataset(dataset: Any, seq_length: int, strategy: str = "bfd", map_kwargs: Mapping[str, Any] | None = None, *,
-                 overflow: str = "error", method: str = "bfd") -> Any:
-    """``trl.pack_dataset`` for anything with ``map`` and ``column_names`` (``Dataset``, ``DatasetDict``,
-    ``IterableDataset``): every column must be of lists. ``strategy`` is bfd, bfd_split or wrapped."""
-    if strategy not in _STRATEGIES:
-        raise ValueError(f"strategy is {strategy!r}; it must be one of {', '.join(_STRATEGIES)}")
-    overflow = "split" if strategy == "bfd_split" else overflow
+def _wrap_examples(examples: Mapping[str, Sequence[Any]], seq_length: int) -> dict[str, list[Any]]:
+    total = int(_sizes(examples).sum())
+    return _relist(examples, np.arange(total), np.append(np.arange(0, total, seq_length), total))
 
-    def pack(examples: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Any]]:
-        return _wrap(examples, seq_length) if strategy == "wrapped" else \
-            pack_examples(examples, seq_length, method, overflow)
 
+def _map_lists(dataset: Any, function: Any, map_kwargs: Mapping[str, Any]) -> Any:
+    """For anything with ``map`` and ``column_names`` that is not of ``datasets``."""
     names = dataset.column_names
     if isinstance(names, dict):
         names = next(iter(names.values()))
     elif names is None:  # a stream that does not know its columns
         names = list(next(iter(dataset)))
-    return dataset.map(pack, **{"batched": True, "remove_columns": names, **(map_kwargs or {})})
+    return dataset.map(function, **{"batched": True, "remove_columns": names, **map_kwargs})
+
+
+def _format_of(dataset: Any) -> dict[str, Any]:
+    """How a data set of ``datasets`` gives out its rows, as arguments of ``with_format``."""
+    one = dataset[next(iter(dataset))] if isinstance(dataset, dict) else dataset
+    if hasattr(one, "format"):
+        found = dict(one.format)
+        return {**found, **found.pop("format_kwargs", {})}
+    inner = getattr(one, "_formatting", None)
+    return {"type": None if inner is None else inner.format_type}
+
+
+def pack_dataset(dataset: Any, seq_length: int, strategy: str = "bfd", map_kwargs: Mapping[str, Any] | None = None, *,
+                 overflow: str | None = None, method: str = "bfd", position_ids: bool = False) -> Any:
+    """``trl.pack_dataset`` for a ``Dataset``, ``DatasetDict`` or ``IterableDataset`` in any format: every column must be of
+    lists. ``strategy`` is bfd, bfd_split or wrapped. ``overflow`` is what happens to rows over ``seq_length``: "truncate",
+    "split" or "error"; None is what TRL's strategy does."""
+    if strategy not in _STRATEGIES:
+        raise ValueError(f"strategy is {strategy!r}; it must be one of {', '.join(_STRATEGIES)}")
+    overflow = overflow or ("split" if strategy == "bfd_split" else "truncate")
+    _check(seq_length, overflow)
+    if not hasattr(dataset, "with_format"):
+        return _map_lists(dataset, functools.partial(_wrap_examples, seq_length=seq_length) if strategy == "wrapped" else
+                          functools.partial(pack_examples, seq_length=seq_length, method=method, overflow=overflow),
+                          map_kwargs or {})
+    shape = _format_of(dataset)
+    function = functools.partial(_wrap_table, seq_length=seq_length) if strategy == "wrapped" else functools.partial(
+        pack_table, seq_length=seq_length, method=method, overflow=overflow, position_ids=position_ids)
+    done = dataset.with_format("arrow").map(function, batched=True, **(map_kwargs or {}))
+    if strategy != "wrapped" and shape.get("columns") is not None:
+        shape["columns"] = [*shape["columns"], *(["position_ids"] if position_ids else []), "seq_lengths"]
+    return done.with_format(**shape)
+
+
+def install(module: Any = "trl.data_utils", *, overflow: str | None = None, method: str = "bfd") -> list[str]:
+    """Puts :func:`pack_dataset`, with these two arguments, in the place of TRL's, also where a trainer has imported it by name
+    already; the places. ``SFTTrainer(..., args=SFTConfig(packing=True))`` then packs with it."""
+    import importlib
+
+    if module == "trl.data_utils":
+        importlib.import_module("trl.trainer.sft_trainer")  # it imports the function by name
+    return put(module, {"pack_dataset": functools.partial(pack_dataset, overflow=overflow, method=method)})

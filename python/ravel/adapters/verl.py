@@ -1,51 +1,130 @@
-"""The shapes of ``verl.utils.seqlen_balancing``.
+"""The shapes of ``verl.utils.seqlen_balancing`` (read at commit 1dda039b), and one call that switches verl over:
 
-Differences: the budget of a micro-batch is never exceeded (an error names a sequence that is longer than it, on every
-rank of the group), and where there are fewer sequences than micro-batches the rest are empty lists rather than a failed
-assertion. What is wrong is a ``ValueError`` or ``TypeError`` with a sentence, where verl asserts.
+    import ravel.adapters.verl; ravel.adapters.verl.install()
+
+Differences: the budget of a micro-batch is never exceeded (an error names the sequence or group that is larger than it, on
+every rank of ``dp_group``), so there may be more micro-batches than ``ceil(tokens / budget)``; where there are fewer
+sequences than micro-batches the rest are empty lists rather than a failed assertion.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any, Sequence
 
 import numpy as np
 
-from .._lib import as_array
+from .._abi import RAVEL_E_OVERSIZE
+from .._lib import OversizeError, as_array, host_array
 from .._plan import plan
 from ._bins import fill_empty
+from ._switch import Refused, put
 
-__all__ = ["get_micro_batch_indices", "get_reverse_idx", "get_seqlen_balanced_partitions", "prepare_dynamic_batch",
-           "rearrange_micro_batches", "restore_dynamic_batch", "restore_order"]
+__all__ = ["calculate_workload", "ceildiv", "get_group_balanced_partitions", "get_micro_batch_indices", "get_reverse_idx",
+           "get_seqlen_balanced_partitions", "install", "log_seqlen_unbalance", "prepare_dynamic_batch",
+           "rearrange_micro_batches", "restore_dynamic_batch", "restore_order", "roundup_divisible"]
 
 WORKLOAD = (24576, 1)  # verl's cost of a sequence: 24576 * length + length ** 2
 
 _FAILED = 1 << 40  # a count that says: this rank could not plan
 
 
-def _integers(values: Any, what: str) -> np.ndarray:
-    """A list, an array or a tensor wherever it is, as int64 on the host."""
-    return as_array(values.detach().cpu() if hasattr(values, "cpu") else values, np.int64, what)
+# ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def get_seqlen_balanced_partitions(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> list[list[int]]:
+def _host(values: Any, what: str) -> np.ndarray:
+    """A list (of numbers or of tensors), an array or a tensor wherever it is, on the host."""
+    if isinstance(values, (list, tuple)) and values and hasattr(values[0], "item"):
+        values = [v.item() for v in values]
+    return host_array(values.detach().cpu() if hasattr(values, "cpu") else values, what)
+
+
+def _lengths(values: Any, what: str) -> np.ndarray:
+    """Whole numbers. A row whose mask is all zeros still takes a place, so it counts as one token."""
+    return np.maximum(as_array(_host(values, what), np.int64, what), 1)
+
+
+def _workloads(values: Any, what: str) -> np.ndarray:
+    """Workloads as integers. Floats that are whole numbers below 2^53 are taken as they are; others are multiplied by the
+    power of two that brings the largest into 2^40 .. 2^41, and rounded to even."""
+    array = _host(values, what)
+    if array.dtype.kind != "f":
+        return as_array(array, np.int64, what)
+    if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array < 0):
+        raise Refused(f"{what} must be one dimension of finite numbers from 0 up")
+    wide = array.astype(np.float64)
+    largest = float(wide.max(initial=0))
+    if largest < 2**53 and np.array_equal(wide, np.rint(wide)):
+        return wide.astype(np.int64)
+    return np.rint(np.ldexp(wide, 41 - int(np.frexp(largest)[1]))).astype(np.int64)
+
+
+def calculate_workload(seqlen_list: Any) -> Any:
+    """24576 * length + length ** 2, of a tensor, an array or a number."""
+    return WORKLOAD[0] * seqlen_list + WORKLOAD[1] * seqlen_list**2
+
+
+def ceildiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+def roundup_divisible(a: int, b: int) -> int:
+    """The least multiple of b that is not below a."""
+    return ceildiv(a, b) * b
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
     """Indices of the sequences, dealt to ``k_partitions`` so that their sums are even; each list is sorted, none is empty.
 
-    ``seqlen_list`` are lengths or, as verl calls it today, workloads: any integers from 0 up. With ``equal_size`` every
-    partition has the same number of sequences, and there must be a multiple of ``k_partitions`` of them.
+    ``seqlen_list`` are lengths or, as verl calls it today, workloads: integers or finite floats from 0 up, in a list, an
+    array or a tensor. With ``equal_size`` every partition has the same number of sequences, and there must be a multiple
+    of ``k_partitions`` of them.
     """
-    sizes = _integers(seqlen_list, "seqlen_list")
+    sizes = _workloads(seqlen_list, "seqlen_list")
     if k_partitions < 1:
-        raise ValueError(f"k_partitions is {k_partitions}; it must be 1 or more")
+        raise Refused(f"k_partitions is {k_partitions}; it must be 1 or more")
     if sizes.size < k_partitions:
-        raise ValueError(f"{sizes.size} sequences cannot be dealt to {k_partitions} partitions")
+        raise Refused(f"{sizes.size} sequences cannot be dealt to {k_partitions} partitions")
     if equal_size and sizes.size % k_partitions:
-        raise ValueError(f"{sizes.size} sequences are no multiple of {k_partitions} partitions")
+        raise Refused(f"{sizes.size} sequences are no multiple of {k_partitions} partitions")
     each = sizes.size // k_partitions if equal_size else 0
     done = plan(np.ones(sizes.size, np.int64), costs=sizes, budget=sizes.size, dp=k_partitions, sync="update",
                 max_samples=each)
     return [sorted(part.tolist()) for part in done.bins]
+
+
+def get_group_balanced_partitions(seqlen_list: Any, uid_list: Sequence[Any], k_partitions: int) -> list[list[int]]:
+    """The same for groups: neighbours with the same uid stay together, every partition gets the same number of groups."""
+    lengths = _lengths(seqlen_list, "seqlen_list")
+    uids = list(uid_list)
+    if len(uids) != lengths.size:
+        raise Refused(f"there are {lengths.size} lengths and {len(uids)} uids")
+    begins = [i for i in range(len(uids)) if i == 0 or uids[i] != uids[i - 1]]
+    if len(begins) < k_partitions:
+        raise Refused(f"{len(begins)} groups cannot be dealt to {k_partitions} partitions; give more prompts or fewer ranks")
+    work = np.add.reduceat(calculate_workload(lengths), begins)
+    ends = [*begins[1:], len(uids)]
+    return [sorted(i for g in part for i in range(begins[g], ends[g]))
+            for part in get_seqlen_balanced_partitions(work, k_partitions, equal_size=True)]
+
+
+def log_seqlen_unbalance(seqlen_list: Any, partitions: Sequence[Sequence[int]], prefix: str) -> dict[str, Any]:
+    """Least and largest sum of lengths over ranks, as the batch came (runs of equal count) and as it was dealt."""
+    lengths = _host(seqlen_list, "seqlen_list")
+    each = max(1, lengths.size // len(partitions))
+    before = np.add.reduceat(lengths, np.arange(0, lengths.size, each))
+    after = [lengths[list(part)].sum() for part in partitions]
+    figures = {"min": before.min(), "max": before.max(), "minmax_diff": before.max() - before.min(),
+               "balanced_min": min(after), "balanced_max": max(after), "mean": lengths.sum() / len(partitions)}
+    return {f"{prefix}/{name}": value.item() for name, value in figures.items()}
+
+
+# ---- micro-batches ---------------------------------------------------------------------------------------------------
 
 
 def _device_of(group: Any, dist: Any) -> Any:
@@ -59,9 +138,9 @@ def _device_of(group: Any, dist: Any) -> Any:
 
 
 def _most(count: int, group: Any) -> int:
-    """The largest count over the ranks of a torch.distributed group; where torch.distributed is not in use, this rank's."""
+    """The largest count over the ranks of a torch.distributed group; without a group, this rank's."""
     dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    if group is None or dist is None or not dist.is_available() or not dist.is_initialized():
         return count
     import torch
 
@@ -70,23 +149,54 @@ def _most(count: int, group: Any) -> int:
     return int(value.item())
 
 
+class _Rows:
+    """Rows, or groups of neighbouring rows that stay together, as the samples of a plan."""
+
+    def __init__(self, seqlens: Any, group_size: int, budget: int, layout: str, oversize: str):
+        lengths = _lengths(seqlens, "seqlens")
+        if group_size < 1 or lengths.size % group_size:
+            raise Refused(f"{lengths.size} rows are no multiple of force_group_size {group_size}")
+        if oversize not in ("error", "alone"):
+            raise Refused(f"oversize is {oversize!r}; it must be error or alone")
+        if layout != "packed" and group_size > 1:
+            raise Refused("groups that stay together need layout packed")
+        self.size = group_size
+        groups = lengths.reshape(-1, group_size)
+        self.costs = None if group_size == 1 else calculate_workload(groups).sum(1)
+        self.lengths = groups.sum(1)
+        over = np.flatnonzero(self.lengths > budget)
+        if over.size and oversize == "error" and group_size > 1:
+            first = int(over[0])
+            raise OversizeError(RAVEL_E_OVERSIZE, f"group {first} (rows {first * group_size} to "
+                                f"{(first + 1) * group_size - 1}) has {int(self.lengths[first])} tokens, which exceeds "
+                                f"max_token_len {budget}; raise it, or set oversize=\"alone\"")
+        if oversize == "alone":
+            self.lengths = np.minimum(self.lengths, budget)  # it fills a micro-batch, so nothing joins it
+
+    def rows(self, part: list[int]) -> list[int]:
+        return [i for group in sorted(part) for i in range(group * self.size, (group + 1) * self.size)]
+
+
 def get_micro_batch_indices(seqlens: Any, max_token_len: int, dp_group: Any = None,
                             num_batches_divided_by: int | None = None, same_micro_num_in_dp: bool = True,
                             min_num_micro_batch: int | None = None, use_dynamic_bsz_balance: bool = True,
-                            cost: Any = WORKLOAD, layout: str = "packed") -> list[list[int]]:
+                            force_group_size: int = 1, *, cost: Any = WORKLOAD, layout: str = "packed",
+                            oversize: str = "error") -> list[list[int]]:
     """Index lists of this rank's micro-batches, each at most ``max_token_len`` tokens.
 
-    Where torch.distributed is initialised and ``same_micro_num_in_dp`` is set, all ranks of ``dp_group`` (None: all) get
-    the same number of them. ``use_dynamic_bsz_balance`` puts small micro-batches at both ends, for pipelines. ``cost``
-    is what is balanced, as in :func:`ravel.plan`; ``layout`` "padded" counts rows times the longest against the budget.
+    With a ``dp_group`` of torch.distributed and ``same_micro_num_in_dp``, all its ranks get the same number of them;
+    without one nothing is communicated. ``use_dynamic_bsz_balance`` puts small micro-batches at both ends, for pipelines.
+    ``force_group_size`` rows in a row stay together. What is larger than the budget is an error, or alone in its
+    micro-batch with ``oversize="alone"``. ``cost`` is what is balanced, as in :func:`ravel.plan`; ``layout`` "padded"
+    counts rows times the longest against the budget.
     """
     options: dict[str, Any] = {"budget": max_token_len, "multiple": num_batches_divided_by or 1, "cost": cost,
                                "layout": layout, "sync": "pipeline" if use_dynamic_bsz_balance else "update"}
     failure: Exception | None = None
     count = _FAILED
     try:
-        lengths = _integers(seqlens, "seqlens")
-        done = plan(lengths, min_micro_steps=min_num_micro_batch or 0, **options)
+        rows = _Rows(seqlens, force_group_size, max_token_len, layout, oversize)
+        done = plan(rows.lengths, costs=rows.costs, min_micro_steps=min_num_micro_batch or 0, **options)
         count = len(done)
     except Exception as exception:  # the others wait for this rank's count: they get it, then this is raised
         failure = exception
@@ -96,8 +206,8 @@ def get_micro_batch_indices(seqlens: Any, max_token_len: int, dp_group: Any = No
     if most >= _FAILED:
         raise RuntimeError("another rank of the data-parallel group could not plan its micro-batches; see its error")
     if most != count:
-        done = plan(lengths, min_micro_steps=most, **options)
-    return fill_empty([sorted(part.tolist()) for part in done.bins])
+        done = plan(rows.lengths, costs=rows.costs, min_micro_steps=most, **options)
+    return [rows.rows(part) for part in fill_empty([part.tolist() for part in done.bins])]
 
 
 def _seqlens(batch: Any) -> Any:
@@ -114,21 +224,34 @@ def _rows(batch: Any, index: list[int]) -> Any:
 
 def rearrange_micro_batches(batch: Any, max_token_len: int, dp_group: Any = None,
                             num_batches_divided_by: int | None = None, same_micro_num_in_dp: bool = True,
-                            min_num_micro_batch: int | None = None,
-                            use_dynamic_bsz_balance: bool = True) -> tuple[list[Any], list[list[int]]]:
+                            min_num_micro_batch: int | None = None, use_dynamic_bsz_balance: bool = True,
+                            force_group_size: int = 1, *,
+                            oversize: str = "error") -> tuple[list[Any], list[list[int]]]:
     """Cuts a batch into micro-batches. It is anything with ``batch["attention_mask"]`` (or nested ``input_ids``),
-    ``keys()`` and row indexing, such as a TensorDict.
+    ``keys()`` and row indexing, such as a TensorDict. The arguments are those of :func:`get_micro_batch_indices`.
 
     Returns the micro-batches and their index lists; put results back with :func:`restore_dynamic_batch`.
     """
     indices = get_micro_batch_indices(_seqlens(batch), max_token_len, dp_group, num_batches_divided_by,
-                                      same_micro_num_in_dp, min_num_micro_batch, use_dynamic_bsz_balance)
+                                      same_micro_num_in_dp, min_num_micro_batch, use_dynamic_bsz_balance,
+                                      force_group_size, oversize=oversize)
     return [_rows(batch, index) for index in indices], indices
 
 
-def prepare_dynamic_batch(data: Any, max_token_len: int, dp_group: Any = None, same_micro_num_in_dp: bool = True,
+def _select(data: Any, index: list[int]) -> Any:
+    """Rows of a ``DataProto``, with a ``meta_info`` of their own."""
+    part = data.select_idxs(index)
+    if getattr(data, "meta_info", None) is not None:
+        part.meta_info = copy.deepcopy(data.meta_info)
+    return part
+
+
+def prepare_dynamic_batch(data: Any, max_token_len: int, dp_group: Any = None,
+                          num_batches_divided_by: int | None = None, same_micro_num_in_dp: bool = True,
+                          min_num_micro_batch: int | None = None, use_dynamic_bsz_balance: bool = True, *,
                           padding_mode: Any = "remove_padding", **kwargs: Any) -> tuple[list[Any], list[list[int]]]:
-    """The same for a ``DataProto`` (anything with ``data.batch`` and ``data.select_idxs``).
+    """The same for a ``DataProto`` (anything with ``data.batch`` and ``data.select_idxs``); each micro-batch has a copy of
+    ``meta_info``.
 
     ``padding_mode`` is a member of verl's ``PaddingMode`` or its name: with "remove_padding" the sum of real lengths
     counts against the budget, with "truncate_padding" rows times the longest row of the micro-batch, with
@@ -136,22 +259,23 @@ def prepare_dynamic_batch(data: Any, max_token_len: int, dp_group: Any = None, s
     :func:`get_micro_batch_indices`.
     """
     mode = str(getattr(padding_mode, "name", padding_mode)).lower()
-    lengths = _integers(_seqlens(data.batch), "seqlens")
+    lengths = _lengths(_seqlens(data.batch), "seqlens")
     if mode == "max_sequence_length_padding":
         lengths = np.full_like(lengths, data.batch["input_ids"].shape[-1])
     elif mode not in ("remove_padding", "truncate_padding"):
-        raise ValueError(f"padding_mode is {mode!r}; it must be remove_padding, truncate_padding or "
-                         f"max_sequence_length_padding")
-    indices = get_micro_batch_indices(lengths, max_token_len, dp_group, same_micro_num_in_dp=same_micro_num_in_dp,
+        raise Refused(f"padding_mode is {mode!r}; it must be remove_padding, truncate_padding or "
+                      f"max_sequence_length_padding")
+    indices = get_micro_batch_indices(lengths, max_token_len, dp_group, num_batches_divided_by, same_micro_num_in_dp,
+                                      min_num_micro_batch, use_dynamic_bsz_balance,
                                       layout="padded" if mode == "truncate_padding" else "packed", **kwargs)
-    return [data.select_idxs(index) for index in indices], indices
+    return [_select(data, index) for index in indices], indices
 
 
 def restore_dynamic_batch(data: Any, batch_idx_list: Sequence[Sequence[int]]) -> Any:
     """The concatenated results of the micro-batches (an array or a tensor, nested too) in the batch's order."""
     order = restore_order(batch_idx_list)
     if len(order) != data.shape[0]:
-        raise ValueError(f"the index lists name {len(order)} rows; the data has {data.shape[0]}")
+        raise Refused(f"the index lists name {len(order)} rows; the data has {data.shape[0]}")
     if getattr(data, "is_nested", False):
         import torch
 
@@ -171,3 +295,14 @@ def restore_order(indices: Sequence[Sequence[int]]) -> np.ndarray:
 def get_reverse_idx(idx_map: Sequence[int]) -> list[int]:
     """The inverse of a permutation: ``reverse[idx_map[i]] == i``."""
     return restore_order([idx_map]).tolist()
+
+
+_SWITCHED = ("get_seqlen_balanced_partitions", "get_group_balanced_partitions", "rearrange_micro_batches",
+             "prepare_dynamic_batch", "restore_dynamic_batch", "get_reverse_idx", "log_seqlen_unbalance",
+             "calculate_workload")
+
+
+def install(module: Any = "verl.utils.seqlen_balancing") -> list[str]:
+    """Puts these functions in the place of verl's, also where they were imported by name already; the places. Call it in
+    every process that trains, before the first batch."""
+    return put(module, {name: globals()[name] for name in _SWITCHED})

@@ -1,0 +1,172 @@
+"""The ragged store: samples side by side, one flat array for each field."""
+
+from __future__ import annotations
+
+import ctypes as C
+from typing import Any
+
+import numpy as np
+
+from . import _abi
+from ._dtype import with_code
+from ._lib import address, as_array, call, host_array, lib
+from ._typing import ArrayLike
+
+__all__ = ["Field", "Ragged"]
+
+KINDS = {"token": _abi.RAVEL_FIELD_TOKEN, "next": _abi.RAVEL_FIELD_NEXT, "step": _abi.RAVEL_FIELD_STEP,
+         "sample": _abi.RAVEL_FIELD_SAMPLE, "spread": _abi.RAVEL_FIELD_SPREAD}
+
+
+def check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+
+
+def _jagged_lengths(value: Any) -> np.ndarray | None:
+    """The rows' lengths of a nested tensor; None for anything else."""
+    if not getattr(value, "is_nested", False):
+        return None
+    if str(getattr(value, "layout", "")) != "torch.jagged":
+        raise TypeError("nested tensors must have layout torch.jagged; this one has torch.strided rows: use "
+                        "torch.nested.as_nested_tensor(rows, layout=torch.jagged)")
+    return host_array(value.offsets().diff().cpu(), "offsets").astype(np.int64)
+
+
+def _flat(value: Any, what: str) -> tuple[np.ndarray, int]:
+    """A contiguous array of one or two dimensions and its dtype's number: of an array, of a list of arrays (concatenated),
+    of a nested tensor (its values)."""
+    if getattr(value, "is_nested", False):
+        value = value.values()
+    if isinstance(value, (list, tuple)) and len(value) and hasattr(value[0], "__len__"):
+        parts = [with_code(v, what) for v in value]
+        array, code = np.concatenate([part for part, _ in parts]), parts[0][1]
+    else:
+        array, code = with_code(value, what)
+    array = np.ascontiguousarray(array)
+    if array.ndim not in (1, 2):
+        raise ValueError(f"{what} must be flat, or [elements, width]; it has {array.ndim} dimensions")
+    return array, code
+
+
+class Field:
+    """One array of a ragged store.
+
+    ``kind`` says what an element belongs to: "token" (element t at position t), "next" (element t + 1 at position t:
+    labels, loss masks, weights), "step" (one element less than tokens: next-token log-probs), "sample" (one per sample),
+    "spread" (one per sample, at each of its positions). ``pad`` stands where there is nothing.
+
+    ``data`` is flat, [elements, width], a list of one array per sample, padded rows [samples, columns] (what lies beyond
+    a sample's length is left out), or a nested torch tensor. torch's bfloat16 and float8 tensors are taken as their bits;
+    ``Batch.torch()`` gives them back as they were.
+    """
+
+    def __init__(self, name: str, data: ArrayLike, kind: str = "token", pad: float = 0):
+        check_kind(kind)
+        self.name, self.kind, self.pad = name, kind, pad
+        self.jagged = _jagged_lengths(data)
+        self.data, self.dtype = _flat(data, name)
+        self.width = 1 if self.data.ndim == 1 else self.data.shape[1]
+
+    def _fit(self, lengths: np.ndarray) -> None:
+        """Looks at the lengths: rows of a nested tensor must have them, padded rows are cut to them."""
+        if self.jagged is not None and not np.array_equal(self.jagged, lengths):
+            raise ValueError(f"{self.name} is a nested tensor whose rows have other lengths than the samples")
+        if self.data.ndim == 2 and self.kind in ("token", "next") and self._is_padded(lengths):
+            self.data = self.data[np.arange(self.data.shape[1]) < lengths[:, None]]
+            self.width = 1
+
+    def _is_padded(self, lengths: np.ndarray) -> bool:
+        rows, columns = self.data.shape
+        if rows == int(lengths.sum()):  # [elements, width]: what it always meant
+            return False
+        if rows != lengths.size:
+            raise ValueError(f"{self.name} has shape {self.data.shape}; with {lengths.size} samples of {int(lengths.sum())} "
+                             f"tokens it must be [{int(lengths.sum())}], [{int(lengths.sum())}, width], or padded rows "
+                             f"[{lengths.size}, columns]")
+        if lengths.size and int(lengths.max()) > columns:
+            raise ValueError(f"{self.name} has rows of {columns} columns; sample {int(np.argmax(lengths))} has "
+                             f"{int(lengths.max())} tokens")
+        return True
+
+    def _c(self) -> _abi.ravel_field:
+        return _abi.ravel_field(name=self.name.encode(), kind=KINDS[self.kind], dtype=self.dtype, width=self.width,
+                                data=address(self.data), pad=self.pad)
+
+
+def _lengths_of(fields: dict[str, Field]) -> np.ndarray:
+    """Where no lengths were given: those of a nested tensor among the fields."""
+    for field in fields.values():
+        if field.jagged is not None:
+            return field.jagged
+    raise TypeError("give lengths: no field is a nested tensor that would tell them")
+
+
+class Ragged:
+    """Samples side by side: lengths, and one flat array for each field.
+
+    >>> store = ravel.Ragged(lengths=[3, 5], tokens=ids, labels=ravel.Field("labels", ids, "next", pad=-100))
+    >>> store = ravel.Ragged(attention_mask.sum(1), tokens=input_ids)       padded rows [samples, columns]
+    >>> store = ravel.Ragged(tokens=nested)                                 a nested (jagged) torch tensor has lengths itself
+
+    A plain array given by keyword is a field of kind "token".
+    """
+
+    def __init__(self, lengths: ArrayLike | None = None, *, prompts: ArrayLike | None = None,
+                 **fields: "ArrayLike | Field"):
+        self.fields: dict[str, Field] = {
+            name: value if isinstance(value, Field) else Field(name, value) for name, value in fields.items()}
+        sizes = _lengths_of(self.fields) if lengths is None else as_array(lengths, np.int64, "lengths")
+        self.lengths = sizes
+        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
+        self.prompts = None if prompts is None else as_array(prompts, np.int64, "prompts", sizes.size)
+        self._update()
+
+    @classmethod
+    def from_padded(cls, attention_mask: ArrayLike, *, prompts: ArrayLike | None = None, **fields: ArrayLike) -> "Ragged":
+        """From rows that are padded on any side: [samples, columns] arrays, of which the elements where ``attention_mask`` is
+        not 0 are kept."""
+        mask = host_array(attention_mask, "attention_mask") != 0
+        if mask.ndim != 2:
+            raise ValueError(f"attention_mask must be [samples, columns]; it has {mask.ndim} dimensions")
+        kept: dict[str, ArrayLike] = {}
+        for name, value in fields.items():
+            array, _ = with_code(value, name)
+            if array.shape[:2] != mask.shape:
+                raise ValueError(f"{name} has shape {array.shape}; attention_mask has {mask.shape}")
+            kept[name] = value[mask] if hasattr(value, "is_nested") else array[mask]
+        return cls(mask.sum(1).astype(np.int64), prompts=prompts, **kept)
+
+    def _update(self) -> None:
+        """The C struct over the fields as they are now."""
+        for field in self.fields.values():
+            field._fit(self.lengths)
+        self._array = (_abi.ravel_field * max(1, len(self.fields)))(*[f._c() for f in self.fields.values()])
+        self._c = _abi.ravel_ragged(size=C.sizeof(_abi.ravel_ragged), count=self.lengths.size,
+                                    offsets=address(self.offsets), prompts=address(self.prompts), fields=self._array,
+                                    field_count=len(self.fields))
+        call("ravel_ragged_check", C.byref(self._c))
+        for field in self.fields.values():
+            need = lib.ravel_field_bytes(C.byref(self._c), C.byref(field._c()))
+            if need != field.data.nbytes:
+                each = field.data.dtype.itemsize * field.width
+                raise ValueError(f"{field.name} has {field.data.nbytes // each} elements; kind {field.kind!r} needs "
+                                 f"{need // each} for these lengths")
+
+    def add(self, name: str, data: ArrayLike, kind: str = "token", pad: float = 0) -> None:
+        """One more field, such as the weights of an update; one of that name is replaced."""
+        before = dict(self.fields)
+        self.fields[name] = Field(name, data, kind, pad)
+        try:
+            self._update()
+        except Exception:
+            self.fields = before
+            self._update()
+            raise
+
+    def __len__(self) -> int:
+        return self.lengths.size
+
+    def __repr__(self) -> str:
+        return (f"<ravel.Ragged: {len(self)} samples, {int(self.offsets[-1])} tokens, fields "
+                f"{', '.join(self.fields) or 'none'}>")

@@ -1,0 +1,372 @@
+"""Each adapter called as its framework calls it, at the commits that the modules name; and what those calls need."""
+
+import enum
+import sys
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import ravel
+from ravel.adapters import huggingface, megatron, nemo_rl, nemo_rl_dynamic, slime, trl_rollouts, verl
+from ravel.adapters import _switch
+
+LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
+
+
+# ---- verl ------------------------------------------------------------------------------------------------------------
+
+
+class Rows(dict):
+    """The little of TensorDict that is needed: columns by name, rows by index."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) if isinstance(key, str) else Rows({k: v[key] for k, v in self.items()})
+
+
+def padded(lengths, width=None):
+    width = width or max(1, max(lengths))
+    mask = (np.arange(width) < np.asarray(lengths)[:, None]).astype(np.int64)
+    return Rows(attention_mask=mask, input_ids=np.arange(mask.size).reshape(mask.shape))
+
+
+@settings(max_examples=60, deadline=None)
+@given(LENGTHS, st.integers(1, 4))
+def test_verl_groups_stay_together(lengths, size):
+    lengths = lengths[:max(1, len(lengths) // size) * size]
+    if len(lengths) % size:
+        with pytest.raises(AssertionError, match="force_group_size"):
+            verl.rearrange_micro_batches(padded(lengths), 100, force_group_size=size)
+        return
+    _, indices = verl.rearrange_micro_batches(batch=padded(lengths), max_token_len=100 * size, dp_group=None,
+                                              num_batches_divided_by=None, same_micro_num_in_dp=True,
+                                              min_num_micro_batch=None, use_dynamic_bsz_balance=True,
+                                              force_group_size=size)
+    assert sorted(i for part in indices for i in part) == list(range(len(lengths)))
+    for part in indices:
+        assert sum(lengths[i] for i in part) <= 100 * size
+        groups = {i // size for i in part}
+        assert sorted(part) == sorted(g * size + k for g in groups for k in range(size))
+
+
+def test_verl_a_group_over_the_budget_is_named_or_alone():
+    batch = padded([5, 5, 9, 9, 2, 2])
+    with pytest.raises(ravel.OversizeError, match=r"group 1 \(rows 2 to 3\) has 18 tokens"):
+        verl.rearrange_micro_batches(batch, 12, force_group_size=2)
+    _, indices = verl.rearrange_micro_batches(batch, 12, force_group_size=2, oversize="alone")
+    assert [2, 3] in indices and sorted(sum(indices, [])) == list(range(6))
+    _, indices = verl.rearrange_micro_batches(padded([20, 3, 3]), 12, oversize="alone")
+    assert [0] in indices
+
+
+def test_verl_without_a_group_nothing_is_communicated(monkeypatch):
+    def everyone(*_, **__):
+        raise AssertionError("a collective over everyone")
+
+    dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, all_reduce=everyone)
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    assert len(verl.get_micro_batch_indices([10] * 8, 40)) == 2
+
+
+@pytest.mark.parametrize("values", [[1.5, 2.25, 3.0, 4.75, 1e-9, 0.0], [3.0, 5.0, 2.0, 2.0, 1.0, 1.0],
+                                    np.array([1, 2, 3, 4, 5, 6], np.float32), [1e300, 1e299, 5e299, 2e298, 1e300, 3e297]])
+def test_verl_float_workloads(values):
+    parts = verl.get_seqlen_balanced_partitions(values, 2, equal_size=True)
+    assert sorted(i for p in parts for i in p) == list(range(6)) and {len(p) for p in parts} == {3}
+    sums = [sum(float(values[i]) for i in p) for p in parts]
+    assert abs(sums[0] - sums[1]) <= max(map(float, values))
+
+
+@pytest.mark.parametrize("wrong", [[1.0, float("nan")], [1.0, float("inf")], [1.5, -1.0]])
+def test_verl_workloads_that_are_no_numbers(wrong):
+    with pytest.raises(ValueError, match="finite"):
+        verl.get_seqlen_balanced_partitions(wrong, 1, False)
+
+
+def test_verl_rows_without_tokens_are_taken():
+    _, indices = verl.rearrange_micro_batches(padded([0, 5, 0, 7, 3], 8), 8)
+    assert sorted(sum(indices, [])) == [0, 1, 2, 3, 4]
+
+
+def test_verl_prepare_has_their_positions_and_copies_meta_info():
+    class Proto:
+        def __init__(self, batch, meta_info):
+            self.batch, self.meta_info = batch, meta_info
+
+        def select_idxs(self, index):
+            return Proto(self.batch[index], self.meta_info)
+
+    data = Proto(padded([3, 4, 5, 6]), {"temperature": [1.0]})
+    parts, indices = verl.prepare_dynamic_batch(data, 8, None, 2, True, 4, False)  # as verl's own order has it
+    assert len(parts) == 4 and sorted(sum(indices, [])) == [0, 1, 2, 3]
+    parts[0].meta_info["temperature"].append(2.0)
+    assert data.meta_info == {"temperature": [1.0]} == parts[1].meta_info
+
+
+def test_verl_groups_by_uid_and_figures():
+    lengths = [100] * 4 + [200] * 4 + [150] * 4 + [50] * 4
+    uids = [u for u in "abcd" for _ in range(4)]
+    parts = verl.get_group_balanced_partitions(lengths, uids, k_partitions=2)
+    assert sorted(sum(parts, [])) == list(range(16)) and all(p == sorted(p) and len(p) == 8 for p in parts)
+    assert all(len({uids[i] for i in p}) == 2 for p in parts)
+    assert {sum(lengths[i] for i in p) for p in parts} == {1000}  # 200 + 50 and 150 + 100
+    with pytest.raises(AssertionError, match="4 groups"):
+        verl.get_group_balanced_partitions(lengths, uids, k_partitions=5)
+    figures = verl.log_seqlen_unbalance(seqlen_list=lengths, partitions=parts, prefix="global_seqlen")
+    assert figures == {"global_seqlen/min": 800, "global_seqlen/max": 1200, "global_seqlen/minmax_diff": 400,
+                       "global_seqlen/balanced_min": 1000, "global_seqlen/balanced_max": 1000,
+                       "global_seqlen/mean": 1000.0}
+    assert verl.calculate_workload(np.array([2, 3])).tolist() == [2 * 24576 + 4, 3 * 24576 + 9]
+    assert verl.ceildiv(7, 3) == 3 and verl.roundup_divisible(7, 4) == 8
+
+
+# ---- switching -------------------------------------------------------------------------------------------------------
+
+
+def fake_package(monkeypatch, **modules):
+    """Modules of a made-up package, loaded."""
+    for name, content in modules.items():
+        module = types.ModuleType("madeup." + name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, "madeup." + name, module)
+    return [sys.modules["madeup." + name] for name in modules]
+
+
+def test_functions_are_replaced_where_they_were_imported_too(monkeypatch):
+    def theirs():
+        return "theirs"
+
+    def other():
+        return "other"
+
+    home, user, bystander = fake_package(monkeypatch, home={"f": theirs}, user={"f": theirs}, bystander={"f": other})
+    assert _switch.put(home, {"f": lambda: "ours"}) == ["madeup.home.f", "madeup.user.f"]
+    assert (home.f(), user.f(), bystander.f()) == ("ours", "ours", "other")
+    with pytest.raises(AttributeError, match="has no g"):
+        _switch.put(home, {"f": other, "g": other})
+    assert home.f() == "ours"
+
+
+@pytest.mark.parametrize("adapter, names", [
+    (verl, verl._SWITCHED), (nemo_rl, ("get_packer",)), (slime, ("build_dp_schedule",)),
+    (trl_rollouts, ("TokenBudgetBatcher",))])
+def test_install(monkeypatch, adapter, names):
+    (home,) = fake_package(monkeypatch, home={name: object() for name in names})
+    assert adapter.install(home) == [f"madeup.home.{name}" for name in names]
+    assert all(callable(getattr(home, name)) for name in names)
+
+
+# ---- Megatron --------------------------------------------------------------------------------------------------------
+
+
+class Theirs:
+    def __init__(self, max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage):
+        self.ran = (max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage)
+
+
+class PackingSchedulerEnum(enum.Enum):
+    DP_BALANCED = "dp_balanced"
+
+
+@pytest.mark.parametrize("key", [PackingSchedulerEnum.DP_BALANCED, "dp_balanced"])
+def test_megatron_install_finds_the_key(key):
+    module = types.SimpleNamespace(scheduler_map={key: Theirs, "other": Theirs})
+    megatron.install(module, cost="tokens")
+    made = module.scheduler_map[key](100, 1, 2, None)  # as wrap_data_iterator makes it
+    assert isinstance(made, Theirs) and made.ran == (100, 1, 2, None) and made.cost == "tokens"
+    assert len(made.get_groups_and_subsamples([(i, 50) for i in range(8)])) == 2
+    megatron.install(module, fillers=True)
+    again = module.scheduler_map[key](100, 1, 2, None)
+    assert again.fillers and again.cost is None and type(again).__mro__[2] is Theirs
+    assert module.scheduler_map["other"] is Theirs and set(module.scheduler_map) == {key, "other"}
+
+
+def test_megatron_install_is_loud():
+    with pytest.raises(KeyError, match="has no 'dp_balanced'; it has new_name"):
+        megatron.install(types.SimpleNamespace(scheduler_map={"new_name": Theirs}))
+    with pytest.raises(AttributeError, match="no scheduler_map"):
+        megatron.install(types.SimpleNamespace())
+    with pytest.raises(ValueError, match="must be one of"):
+        megatron.install(types.SimpleNamespace(scheduler_map={"x": Theirs}), "x")
+
+
+# ---- slime -----------------------------------------------------------------------------------------------------------
+
+
+def slime_args(**keywords):
+    return types.SimpleNamespace(**{"micro_batch_size": 1, "use_dynamic_batch_size": True, "max_tokens_per_gpu": 100,
+                                    "balance_data": False, "balance_by_flops": False, **keywords})
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(1, 150), min_size=4, max_size=60), st.integers(1, 3), st.sampled_from([1, 2]), st.integers(1, 4))
+def test_slime_schedule(lengths, dp, group, rollouts):
+    parallel = {"dp_size": dp, "cp_size": 1, "vpp_size": group, "microbatch_group_size_per_vp_stage": group}
+    indices = [i // 2 for i in range(len(lengths))]
+    try:
+        partitions, batches, counts, sizes = slime.build_dp_schedule(
+            slime_args(), parallel, lengths, global_batch_size=rollouts, rollout_indices=indices)
+    except AssertionError as refused:
+        assert any(word in str(refused) for word in ("cannot fill", "fewer than dp_size", "num_rollouts"))
+        return
+    steps = (max(indices) + 1) // rollouts
+    kept = [i for i, rollout in enumerate(indices) if rollout < steps * rollouts]
+    assert sizes == [rollouts] * steps and len(counts) == steps and all(n % group == 0 for n in counts)
+    assert sorted(i for part in partitions for i in part) == kept
+    for part, mine in zip(partitions, batches):
+        assert [i for batch in mine for i in batch] == list(range(len(part))) and len(mine) == sum(counts)
+        for batch in mine:
+            assert batch and (sum(lengths[part[i]] for i in batch) <= 100 or len(batch) == 1)
+    with pytest.raises(AssertionError, match="num_rollouts"):
+        slime.build_dp_schedule(slime_args(), parallel, lengths, global_batch_size=len(lengths), rollout_indices=indices)
+
+
+def test_slime_static_batches_and_refusals():
+    parallel = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+    args = slime_args(use_dynamic_batch_size=False, micro_batch_size=2)
+    rows = list(range(8))
+    partitions, batches, counts, _ = slime.build_dp_schedule(args, parallel, [10] * 8, global_batch_size=8, rollout_indices=rows)
+    assert partitions == [[0, 1, 4, 5], [2, 3, 6, 7]] and counts == [2] and batches[0] == [[0, 1], [2, 3]]
+    args.balance_data = True
+    partitions, _, _, _ = slime.build_dp_schedule(args, parallel, [9, 9, 1, 1, 1, 1, 9, 9], global_batch_size=8,
+                                                  rollout_indices=rows)
+    assert all(sum([9, 9, 1, 1, 1, 1, 9, 9][i] for i in part) == 20 for part in partitions)
+    with pytest.raises(AssertionError, match="no multiple"):
+        slime.build_dp_schedule(args, parallel, [10] * 6, global_batch_size=6, rollout_indices=rows[:6])
+    with pytest.raises(ravel.OversizeError):
+        slime.build_dp_schedule(slime_args(), parallel, [10, 200], global_batch_size=2, rollout_indices=[0, 1], oversize="error")
+
+
+# ---- NeMo-RL ---------------------------------------------------------------------------------------------------------
+
+
+def test_nemo_packers_are_theirs_where_nemo_is_loaded(monkeypatch):
+    import abc
+
+    class SequencePacker(abc.ABC):
+        @abc.abstractmethod
+        def _pack_implementation(self, sequence_lengths): ...
+
+    monkeypatch.setitem(sys.modules, "nemo_rl.data.packing.algorithms", types.SimpleNamespace(SequencePacker=SequencePacker))
+    assert isinstance(nemo_rl.get_packer("first_fit_decreasing", 100), SequencePacker)
+
+
+def test_nemo_install_may_fix_the_algorithm(monkeypatch):
+    (home,) = fake_package(monkeypatch, home={"get_packer": object()})
+    nemo_rl.install(home, algorithm="ravel")
+    packer = home.get_packer(algorithm="modified_first_fit_decreasing", bin_capacity=10, collect_metrics=False,
+                             min_bin_count=2, bin_count_multiple=2)  # as shard_by_batch_size calls it
+    assert packer.algorithm == "ravel" and len(packer.pack(sequence_lengths=[3, 4, 5])) == 2
+    with pytest.raises(ValueError, match="algorithm is 'new'"):
+        nemo_rl.install(home, algorithm="new")
+
+
+def ascending_next_fit(widths, most):
+    """NeMo-RL's cuts: (how many micro-batches, padded tokens)."""
+    batches = []
+    for width in widths:
+        if batches and (len(batches[-1]) + 1) * max(max(batches[-1]), width) <= most:
+            batches[-1].append(width)
+        else:
+            batches.append([width])
+    return len(batches), sum(len(b) * max(b) for b in batches)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=40), st.integers(1, 4), st.sampled_from([1, 8]))
+def test_nemo_dynamic_batches(lengths, shards, rounding):
+    lengths = (lengths * shards)[:max(1, len(lengths) // shards) * shards]
+    done = nemo_rl_dynamic.dynamic_batches(lengths, shards, 256, rounding, width=100)
+    each = len(lengths) // shards
+    assert sorted(done.order) == list(range(len(lengths)))
+    assert done.micro_batch_indices[0][0] == 0 and done.micro_batch_indices[-1][1] == each
+    for (begin, end), width in zip(done.micro_batch_indices, done.micro_batch_lengths):
+        assert end > begin and (end - begin) * width <= 256
+        for rank in range(shards):
+            assert all(lengths[i] <= width for i in done.order[rank * each + begin:rank * each + end])
+    widths = [min(100, max(1, -(-max(lengths[done.order[r * each + i]] for r in range(shards)) // rounding) * rounding))
+              for i in range(each)]
+    count, tokens = ascending_next_fit(widths, 256)
+    assert len(done.micro_batch_indices) <= count
+    assert len(done.micro_batch_indices) < count or done.padded_tokens <= tokens
+
+
+def test_nemo_dynamic_batches_refuse_what_fits_nowhere():
+    with pytest.raises(AssertionError, match="row 1 has 300 tokens"):
+        nemo_rl_dynamic.dynamic_batches([10, 300], 1, 256)
+    with pytest.raises(AssertionError, match="dealt evenly"):
+        nemo_rl_dynamic.dynamic_batches([10, 20, 30], 2, 256)
+
+
+def test_nemo_dynamic_batching_behind_their_method():
+    class Batch(dict):
+        def select_indices(self, order):
+            return Batch({k: v[order] for k, v in self.items()})
+
+        def shard_by_batch_size(self, shards, batch_size=None, allow_uneven_shards=False, dynamic_batching_args=None,
+                                sequence_packing_args=None):
+            assert dynamic_batching_args is None
+            each, size = batch_size or len(self["n"]), (batch_size or len(self["n"])) // shards
+            return [types.SimpleNamespace(n=np.concatenate([self["n"][c + s * size:c + (s + 1) * size]
+                                                            for c in range(0, len(self["n"]), each)])) for s in range(shards)]
+
+    nemo_rl_dynamic.install(Batch)
+    nemo_rl_dynamic.install(Batch)  # a second time changes nothing
+    n = np.array([5, 60, 7, 50, 9, 40, 11, 30])
+    batch = Batch(n=n, ids=np.zeros((8, 64)))
+    assert len(batch.shard_by_batch_size(2)) == 2
+    args = {"max_tokens_per_microbatch": 128, "input_key": "ids", "input_lengths_key": "n", "sequence_length_round": 4}
+    shards, order = batch.shard_by_batch_size(2, batch_size=4, dynamic_batching_args=args)
+    assert sorted(order) == list(range(8)) and all(i < 4 for i in order[:4])
+    assert sorted(np.concatenate([s.n for s in shards]).tolist()) == sorted(n.tolist())
+    for shard in shards:
+        assert len(shard.micro_batch_indices) == 2 and shard.micro_batch_indices[0][-1][1] == 2
+
+
+# ---- TRL's rollouts, Hugging Face ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=80), st.integers(1, 3), st.integers(1, 3))
+def test_token_budget_batcher(lengths, ranks, lookahead):
+    samples = [{"input_ids": [i] * n} for i, n in enumerate(lengths)]
+    batcher = trl_rollouts.TokenBudgetBatcher(samples, num_processes=ranks, token_budget=8, lookahead=lookahead)
+    seen = []
+    for rows in batcher:
+        assert len(rows) == ranks and all(row and sum(len(s["input_ids"]) for s in row) <= 8 for row in rows)
+        seen += [s["input_ids"][0] for row in rows for s in row]
+    assert len(seen) == len(set(seen)) and len(lengths) - len(seen) <= 8 * ranks
+
+
+def test_token_budget_batcher_leaves_out_what_is_too_long(caplog):
+    samples = [{"input_ids": [0] * n} for n in [12] + [3] * 60]
+    batches = list(trl_rollouts.TokenBudgetBatcher(samples, 2, 8))
+    assert "12 tokens" in caplog.text and sum(len(row) for rows in batches for row in rows) == 60
+
+
+def test_collator_takes_positions_for_boundaries_and_refuses_what_says_nothing():
+    packed = {"input_ids": [1, 5, 2, 1, 6, 7, 2], "position_ids": [0, 1, 2, 0, 1, 2, 3], "seq_lengths": [3, 4]}
+    want = huggingface.PackingCollator("np")([{k: packed[k] for k in ("input_ids", "seq_lengths")}])
+    got = huggingface.PackingCollator("np")([{k: packed[k] for k in ("input_ids", "position_ids")}])
+    assert got["cu_seq_lens_q"].tolist() == want["cu_seq_lens_q"].tolist() == [0, 3, 7]
+    assert got["position_ids"].tolist() == [packed["position_ids"]]
+    silent = [{"input_ids": packed["input_ids"]}]
+    with pytest.raises(ValueError, match="remove_unused_columns=False.*packed=False"):
+        huggingface.PackingCollator("np")(silent)
+    assert huggingface.PackingCollator("np", packed=False)(silent)["cu_seq_lens_q"].tolist() == [0, 7]
+    turns = {"input_ids": packed["input_ids"], "labels": [-100, 5, 2, -100, 6, 7, 2]}  # a conversation: prompts are masked
+    assert huggingface.PackingCollator("np")([turns])["cu_seq_lens_q"].tolist() == [0, 7]
+    with pytest.raises(ValueError, match="says nothing"):
+        huggingface.PackingCollator("np", packed=True)([{"input_ids": [1, 2, 3]}])
+    with pytest.raises(ValueError, match="3 input_ids and 2 position_ids"):
+        huggingface.PackingCollator("np")([{"input_ids": [1, 2, 3], "position_ids": [0, 1]}])
+
+
+def test_collator_pads_to_a_multiple():
+    out = huggingface.PackingCollator("np", pad_to_multiple_of=8, pad_token_id=9, return_seq_idx=True)(
+        [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 3]}])
+    assert out["input_ids"].tolist() == [[5, 6, 7, 8, 3, 9, 9, 9]] and out["labels"].tolist()[0][5:] == [-100] * 3
+    assert out["cu_seq_lens_q"].tolist() == [0, 3, 5, 8] and out["seq_idx"].tolist() == [[0, 0, 0, 1, 1, -1, -1, -1]]
+    both = huggingface.PackingCollator("np", pad_to_multiple_of=6, align=4)([{"input_ids": [5, 6, 7]}])
+    assert both["input_ids"].shape == (1, 12)
