@@ -13,8 +13,9 @@ from . import _abi
 from ._lib import Handle, address, as_array, call, check, collect, fields, lib, view
 from ._options import Table
 from ._shape import Shape, shape
+from ._typing import ArrayLike
 
-__all__ = ["Plan", "Planner", "plan", "plan_options"]
+__all__ = ["Hybrid", "HybridGroup", "Plan", "Planner", "plan", "plan_options"]
 
 _TABLE = Table(_abi.ravel_plan_options, "ravel_plan")
 
@@ -76,8 +77,8 @@ _INPUT_SIZE = C.sizeof(_abi.ravel_plan_input)
 class _Input:
     """The ravel_plan_input struct and the arrays that it points at."""
 
-    def __init__(self, lengths: Any, prompts: Any = None, responses: Any = None, costs: Any = None, groups: Any = None,
-                 update_ids: Any = None, homes: Any = None):
+    def __init__(self, lengths: ArrayLike | None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None, costs: ArrayLike | None = None, groups: ArrayLike | None = None,
+                 update_ids: ArrayLike | None = None, homes: ArrayLike | None = None):
         if lengths is None and (prompts is None or responses is None):
             raise TypeError("give lengths, or prompts and responses")
         self.arrays: dict[str, np.ndarray] = {}
@@ -92,6 +93,74 @@ class _Input:
                 setattr(self.struct, name, address(array))
                 count = array.size
         self.struct.count = count
+
+
+class HybridGroup(NamedTuple):
+    """Ranks ``first`` .. ``first + width - 1`` of the pool, which run these samples together."""
+
+    first: int
+    width: int
+    samples: np.ndarray
+
+
+class Hybrid:
+    """Groups of a plan with hybrid context parallelism (``cp_pool``): each has a width of its own."""
+
+    def __init__(self, plan: "Plan"):
+        self._plan, self._c = plan, plan._c.hybrid.contents
+
+    def _view(self, name: str, count: int, dtype: Any) -> np.ndarray:
+        return view(getattr(self._c, name), count, dtype, self._plan._handle)
+
+    @property
+    def pool(self) -> int:
+        """Ranks of the pool."""
+        return int(self._c.pool)
+
+    @property
+    def group_offsets(self) -> np.ndarray:
+        """[micro_steps + 1]: the first group of each micro-step."""
+        return self._view("group_offsets", len(self._plan) + 1, np.int64)
+
+    @property
+    def group_first(self) -> np.ndarray:
+        """[groups]: first rank."""
+        return self._view("group_first", self._c.groups, np.int32)
+
+    @property
+    def group_width(self) -> np.ndarray:
+        """[groups]: ranks."""
+        return self._view("group_width", self._c.groups, np.int32)
+
+    @property
+    def group_sample_offsets(self) -> np.ndarray:
+        """[groups + 1]: where each group's samples begin in ``plan.samples``."""
+        return self._view("group_sample_offsets", self._c.groups + 1, np.int64)
+
+    @property
+    def rank_group(self) -> np.ndarray:
+        """[micro_steps, pool]: the group of each rank; -1: a filler."""
+        return self._view("rank_group", len(self._plan) * self.pool, np.int32).reshape(-1, self.pool)
+
+    @property
+    def bounds(self) -> dict[str, int]:
+        """What no plan can go below: micro_steps, area, longest, canonical (times in cost units)."""
+        return {name: getattr(self._c, "bound_" + name) for name in ("micro_steps", "area", "longest", "canonical")}
+
+    def _group(self, number: int) -> HybridGroup:
+        begin, end = self.group_sample_offsets[number:number + 2]
+        return HybridGroup(int(self.group_first[number]), int(self.group_width[number]), self._plan.samples[begin:end])
+
+    def groups(self, step: int) -> list[HybridGroup]:
+        """Of one micro-step, in order of their first rank."""
+        if not 0 <= step < len(self._plan):
+            raise IndexError(f"step is {step}; there are {len(self._plan)}")
+        return [self._group(g) for g in range(int(self.group_offsets[step]), int(self.group_offsets[step + 1]))]
+
+    def samples_of(self, rank: int, step: int) -> np.ndarray:
+        """What a rank of the pool runs in a micro-step, with the other ranks of its group; empty: a filler."""
+        number = int(self.rank_group[step, rank])
+        return self._group(number).samples if number >= 0 else self._plan.samples[:0]
 
 
 class Plan:
@@ -195,10 +264,15 @@ class Plan:
         pointer = lib.ravel_planner_ids(self._handle.pointer)
         return view(pointer, self.count, np.int64, self._handle) if pointer else np.arange(self.count, dtype=np.int64)
 
+    @property
+    def hybrid(self) -> Hybrid | None:
+        """The groups of a plan with ``cp_pool``; None for others."""
+        return Hybrid(self) if self._c.hybrid else None
+
     # -- people's shapes
     @property
     def bins(self) -> list[np.ndarray]:
-        """One array of row indices a bin."""
+        """One array of row indices per bin."""
         offsets, samples = self.bin_offsets.tolist(), self.samples
         return [samples[a:b] for a, b in zip(offsets, offsets[1:])]
 
@@ -236,7 +310,7 @@ class Plan:
         return self._write("ravel_plan_json")
 
     def to_csv(self) -> str:
-        """One row a bin."""
+        """One row per bin."""
         return self._write("ravel_plan_csv")
 
     def _repr_svg_(self) -> str:
@@ -263,17 +337,17 @@ class Plan:
                 f"{self.dp} ranks, fill {s.fill:.1%}, idle {s.idle_micro_step:.2%}, digest {self.digest}>")
 
 
-def plan(lengths: Any = None, *, budget: int | str, dp: int = 1, cp: int = 1, align: int = 1,
+def plan(lengths: ArrayLike | None = None, *, budget: int | str, dp: int = 1, cp: int = 1, align: int = 1,
          max_samples: int = 0, multiple: int = 1, min_micro_steps: int | None = None, updates: int | None = None,
          samples_per_update: int = 0, sync: str = "micro-step", layout: str = "packed", method: str = "ravel",
          effort: str = "default", group_rule: str = "free", count: int | None = None, oversize: str = "error",
          shuffle: bool = False, seed: int = 0, objective: str = "auto", cp_split: str = "zig-zag", cp_pool: int = 0,
          cp_widths: str | None = None, min_cp: int = 1, cp_price: str | None = None, cp_node: int = 8, cp_tp: int = 1,
-         cp_empty: str = "filler", cost: Any = None, prompts: Any = None, responses: Any = None, costs: Any = None,
-         groups: Any = None, update_ids: Any = None, homes: Any = None) -> Plan:
+         cp_empty: str = "filler", cost: Any = None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None, costs: ArrayLike | None = None,
+         groups: ArrayLike | None = None, update_ids: ArrayLike | None = None, homes: ArrayLike | None = None) -> Plan:
     """Packs samples of any lengths into micro-batches under a hard token budget, balanced over ``dp`` ranks.
 
-    ``lengths`` are integers, one a sample (or give ``prompts`` and ``responses``): a numpy array of int64 goes in
+    ``lengths`` are integers, one per sample (or give ``prompts`` and ``responses``): a numpy array of int64 goes in
     without a copy, so does a host torch tensor; lists work. Sizes may be words ("16k"). ``cost`` is
     "LINEAR:QUADRATIC", a tuple, "tokens", the name of a published shape ("qwen3-0.6b") or the path of a Hugging Face
     ``config.json``. What each option means: ``ravel.plan_options()``.
@@ -335,8 +409,8 @@ class Planner:
         self._next = 0
         self._pushes: list[_Push] = []
 
-    def push(self, lengths: Any = None, *, ids: Any = None, prompts: Any = None, responses: Any = None,
-             costs: Any = None, groups: Any = None, update_ids: Any = None, homes: Any = None) -> None:
+    def push(self, lengths: ArrayLike | None = None, *, ids: ArrayLike | None = None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None,
+             costs: ArrayLike | None = None, groups: ArrayLike | None = None, update_ids: ArrayLike | None = None, homes: ArrayLike | None = None) -> None:
         """All or nothing: on an error none of the samples is taken in."""
         source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes)
         if self._pushes and self._pushes[0].source.arrays.keys() != source.arrays.keys():

@@ -1,4 +1,4 @@
-"""Loss weights that make packing exact: worked out once an update from global integer counts."""
+"""Loss weights that make packing exact: worked out once per update from global integer counts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ._batch import Ragged, _bin
 from ._dtype import code_of
 from ._lib import address, as_array, call, host_array
 from ._options import Table
+from ._typing import ArrayLike
 
 __all__ = ["Counts", "counts", "weights"]
 
@@ -45,7 +46,7 @@ def _mask(store: Ragged, mask: Any) -> tuple[Any, Any]:
     elif data.size == steps:
         kind = _abi.RAVEL_FIELD_STEP
     else:
-        raise ValueError(f"the mask has {data.size} entries; {total} (one a token) or {steps} (one a prediction) fit")
+        raise ValueError(f"the mask has {data.size} entries; {total} (one per token) or {steps} (one per prediction) fit")
     field = _abi.ravel_field(name=b"mask", kind=kind, dtype=code_of(data, "mask"), width=1, data=address(data))
     return C.byref(field), (field, data)
 
@@ -54,7 +55,8 @@ def _sample_weights(store: Ragged, values: Any) -> np.ndarray | None:
     return None if values is None else as_array(values, np.float64, "sample_weights", len(store))
 
 
-def counts(store: Ragged, *, samples: Any = None, mask: Any = None, sample_weights: Any = None,
+def counts(store: Ragged, *, samples: ArrayLike | None = None, mask: ArrayLike | None = None,
+           sample_weights: ArrayLike | None = None,
            add_to: Counts | None = None) -> Counts:
     """Counts of a bin's samples, or of the whole store. Add up all bins of an update, then sum over ranks."""
     result = add_to or Counts()
@@ -67,14 +69,14 @@ def counts(store: Ragged, *, samples: Any = None, mask: Any = None, sample_weigh
     return result
 
 
-def weights(store: Ragged, *, mode: str = "token-mean", mask: Any = None, sample_weights: Any = None,
-            samples: Any = None, update_counts: Counts | None = None,
+def weights(store: Ragged, *, mode: str = "token-mean", mask: ArrayLike | None = None,
+            sample_weights: ArrayLike | None = None, samples: ArrayLike | None = None, update_counts: Counts | None = None,
             all_reduce: Callable[[np.ndarray], None] | None = None, dtype: Any = np.float32,
             **options: Any) -> np.ndarray:
     """The weight of every token, as the token that is predicted: pack it as a field of kind "next".
 
     The loss of an update is then sum(weight * token loss) over all ranks and micro-steps, whatever the packing.
-    ``mask`` says which tokens count (one a token; the store's prompts decide where it is None). Counts are those of the
+    ``mask`` says which tokens count (one per token; the store's prompts decide where it is None). Counts are those of the
     whole update: ``update_counts``, or counted here over the store and, with ``all_reduce`` (called with an int64 array
     to be summed over ranks in place), over all ranks. Options: empty ("count", "skip"), divisor, dp, dp_reduce
     ("sum": gradients are summed, "mean": averaged), micro_steps, step_reduce, cp, cp_reduce.
