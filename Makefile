@@ -232,6 +232,7 @@ soak: unit
 	@RAVEL_SOAK=1 $(UNIT) $(if $(FILTER),"$(FILTER)")
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/35-mpi.sh)
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/37-refit.sh)
+	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/58-text.sh)
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/60-train.sh)
 
 lint:

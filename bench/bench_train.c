@@ -32,6 +32,19 @@ static const ravel_shape shape = {.hidden = 512,
                                   .rope_theta = 1e6,
                                   .norm_eps = 1e-6};
 
+/* Six layers of SmolLM2-135M, with its vocabulary: 50 M parameters. */
+static const ravel_shape wide = {.hidden = 576,
+                                 .layers = 6,
+                                 .heads = 9,
+                                 .kv_heads = 3,
+                                 .head_dim = 64,
+                                 .ffn = 1536,
+                                 .vocab = 49152,
+                                 .tied = 1,
+                                 .gated = 1,
+                                 .rope_theta = 1e5,
+                                 .norm_eps = 1e-5};
+
 enum { BUDGET = 2048, MOST = 512 };
 
 /* Samples of lognormal lengths (sigma 0.8) that fill one budget. */
@@ -90,6 +103,7 @@ static int64_t longest_of(const batch_of *b) {
 }
 
 typedef struct job {
+    const ravel_shape *shape;
     const train_kernels *kernels;
     train_device *device;
     train_model *model;
@@ -143,14 +157,14 @@ static void run_padded(void *user) {
     }
 }
 
-static int job_open(job *j, const batch_of *b, train_device_options device) {
+static int job_open(job *j, const ravel_shape *of, const batch_of *b, train_device_options device) {
     ravel_error err = RAVEL_ERROR_INIT;
     train_model_options options;
     train_model_options_default(&options);
     options.budget = BUDGET;
-    *j = (job){.batch = b};
+    *j = (job){.shape = of, .batch = b};
     if (train_kernels_find("cpu", &j->kernels, &err) || j->kernels->open(&device, &j->device, &err) ||
-        train_model_create(j->kernels, j->device, &shape, &options, &j->model, &err) ||
+        train_model_create(j->kernels, j->device, of, &options, &j->model, &err) ||
         train_model_init(j->model, 1, 0, &err)) {
         bench_note("failed: %s", err.message);
         return 0;
@@ -223,22 +237,32 @@ static product make_product(void) {
     return p;
 }
 
+static double rate_of(const job *j, const times *t) {
+    const batch_of *b = j->batch;
+    return train_model_flops(j->shape, b->samples, b->lengths, b->cu[b->samples] - b->samples) / t->packed;
+}
+
+static void report_ratio(const job *j, const times *t, const char *name, const char *what) {
+#ifdef RAVEL_HAVE_OPENBLAS
+    bench_report(
+        name, rate_of(j, t) / t->sgemm, "ratio", HIGHER,
+        "%s: model FLOP/s / the best OpenBLAS sgemm of 256^3 to %d^3 (%d^3, %.1f GFLOP/s, core %s), one thread "
+        "each; kernels %s",
+        what, SIDE_MOST, t->side, t->sgemm * 1e-9, openblas_get_corename(), j->kernels->name);
+#else
+    (void)j, (void)t, (void)what;
+    bench_note("%s needs OpenBLAS", name);
+#endif
+}
+
 static void report_speed(const job *j, const times *t) {
     const batch_of *b = j->batch;
-    int64_t scored = b->cu[b->samples] - b->samples;
-    double rate = train_model_flops(&shape, b->samples, b->lengths, scored) / t->packed;
+    double rate = rate_of(j, t);
     const char *what = "20 M parameters, forward and backward, 2048 tokens, lognormal lengths, one thread";
     bench_report("train.gflops", rate * 1e-9, "GFLOP/s", HIGHER, "%s; kernels %s", what, j->kernels->name);
     bench_report("train.tokens_per_s", b->cu[b->samples] / t->packed, "tokens/s", HIGHER, "%s; %d samples", what,
                  b->samples);
-#ifdef RAVEL_HAVE_OPENBLAS
-    bench_report(
-        "train.vs_sgemm", rate / t->sgemm, "ratio", HIGHER,
-        "model FLOP/s / the best OpenBLAS sgemm of 256^3 to %d^3 (%d^3, %.1f GFLOP/s, core %s), one thread each",
-        SIDE_MOST, t->side, t->sgemm * 1e-9, openblas_get_corename());
-#else
-    bench_note("train.vs_sgemm needs OpenBLAS");
-#endif
+    report_ratio(j, t, "train.vs_sgemm", "20 M parameters");
 }
 
 #ifdef RAVEL_HAVE_OPENBLAS
@@ -246,8 +270,8 @@ static void report_speed(const job *j, const times *t) {
 static void report_products(const batch_of *b) {
     job own = {0}, theirs = {0};
     double mine = 1e9, blas = 1e9;
-    if (job_open(&own, b, (train_device_options){.products = TRAIN_PRODUCTS_OWN}) &&
-        job_open(&theirs, b, (train_device_options){.products = TRAIN_PRODUCTS_OPENBLAS})) {
+    if (job_open(&own, &shape, b, (train_device_options){.products = TRAIN_PRODUCTS_OWN}) &&
+        job_open(&theirs, &shape, b, (train_device_options){.products = TRAIN_PRODUCTS_OPENBLAS})) {
         for (int round = 0; round < 3; round++) {
             mine = fmin(mine, best_of(1, run_packed, &own));
             blas = fmin(blas, best_of(1, run_packed, &theirs));
@@ -261,18 +285,22 @@ static void report_products(const batch_of *b) {
 #endif
 
 /* The same update on one thread and on as many as there are processors, in turns, by the clock on the wall. */
-static void report_threads(const batch_of *b) {
+static void report_threads(const ravel_shape *of, const batch_of *b, const char *suffix) {
     int32_t threads = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     job one = {0}, all = {0};
     double slow = 1e9, fast = 1e9;
-    if (threads > 1 && job_open(&one, b, (train_device_options){.threads = 1}) &&
-        job_open(&all, b, (train_device_options){.threads = threads})) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "train.threads_speedup%s", suffix);
+    if (threads > 1 && job_open(&one, of, b, (train_device_options){.threads = 1}) &&
+        job_open(&all, of, b, (train_device_options){.threads = threads})) {
+        run_packed(&all); /* touches its memory first */
         for (int round = 0; round < 3; round++) {
             slow = fmin(slow, bench_best(1, run_packed, &one));
             fast = fmin(fast, bench_best(1, run_packed, &all));
         }
-        bench_report("train.threads_speedup", slow / fast, "ratio", HIGHER, "one thread / %d threads, the same bits",
-                     threads);
+        bench_report(name, slow / fast, "ratio", HIGHER,
+                     "one thread / %d threads, the same bits; %lld tokens in %.0f ms", threads,
+                     (long long)b->cu[b->samples], 1e3 * fast);
     }
     job_close(&one);
     job_close(&all);
@@ -288,6 +316,23 @@ static void report_packing(const job *j, const times *t, const char *suffix, dou
                  (long long)longest_of(j->batch), median);
 }
 
+/* Real widths and a real vocabulary. */
+static void report_wide(product *p) {
+    static batch_of batch;
+    job j;
+    times t = {.packed = 1e9};
+    fill_batch(&batch, 200);
+    if (job_open(&j, &wide, &batch, (train_device_options){.threads = 1})) {
+        for (int round = 0; round < 2; round++) {
+            measure_sgemm(&t, p);
+            t.packed = fmin(t.packed, best_of(1, run_packed, &j));
+        }
+        report_ratio(&j, &t, "train.vs_sgemm_wide", "six layers of SmolLM2-135M, 50 M parameters");
+    }
+    job_close(&j);
+    report_threads(&wide, &batch, "_wide");
+}
+
 BENCH(train) {
     static const struct {
         double median;
@@ -298,17 +343,18 @@ BENCH(train) {
     for (int i = 0; i < 2; i++) {
         job j;
         fill_batch(&batch, kinds[i].median);
-        if (job_open(&j, &batch, (train_device_options){.threads = 1})) {
+        if (job_open(&j, &shape, &batch, (train_device_options){.threads = 1})) {
             times t = measure(&j, &p);
             if (i == 0) report_speed(&j, &t);
 #ifdef RAVEL_HAVE_OPENBLAS
             if (i == 0) report_products(&batch);
 #endif
-            if (i == 0) report_threads(&batch);
+            if (i == 0) report_threads(&shape, &batch, "");
             report_packing(&j, &t, kinds[i].suffix, kinds[i].median);
         }
         job_close(&j);
     }
+    report_wide(&p);
     free(p.a), free(p.b), free(p.c);
 }
 
@@ -348,7 +394,7 @@ static double talk_rate(const job *j, int64_t slots, int64_t *tokens) {
     train_generator_options_default(&o);
     o.slots = slots;
     o.slot_tokens = ROOM;
-    if (train_generator_create(j->kernels, j->device, &shape, &o, &t.generator, &err)) {
+    if (train_generator_create(j->kernels, j->device, j->shape, &o, &t.generator, &err)) {
         bench_note("failed: %s", err.message);
         return 0;
     }
@@ -371,7 +417,7 @@ BENCH(generate) {
     job j;
     int64_t tokens = 0, same = 0;
     fill_batch(&batch, 40);
-    if (job_open(&j, &batch, (train_device_options){.threads = 1})) {
+    if (job_open(&j, &shape, &batch, (train_device_options){.threads = 1})) {
         double many = talk_rate(&j, SLOTS, &tokens), one = talk_rate(&j, 1, &same);
         bench_report("generate.tokens_per_s", many, "tokens/s", HIGHER,
                      "20 M parameters, %d prompts x %d answers of lognormal lengths, %d slots, one thread", PROMPTS,

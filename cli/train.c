@@ -280,6 +280,7 @@ static void report(const job *j) {
         print_figure(what, s->loss_first, "%.4f");
         (void)snprintf(what, sizeof what, "last loss per %s", per);
         print_figure(what, s->loss_last, "%.4f");
+        print_figure("eval loss before", s->eval_first, "%.4f");
         (void)snprintf(what, sizeof what, "eval loss per %s", per);
         print_figure(what, s->eval_loss, "%.4f");
     }

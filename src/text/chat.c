@@ -113,14 +113,25 @@ static ravel_status note_answer(const writing *w, size_t begin) {
     return status;
 }
 
-/* One turn whose content is up to three views, one after the other. */
-static ravel_status put_turn(const writing *w, int role, const view *parts, int count) {
-    ravel_status status = put_marker(w, w->format->before[role]);
+/* Whether the turn before message `index` is the user's; system messages are no turns. */
+static int follows_user(const writing *w, size_t index) {
+    while (index-- > 0)
+        if (w->messages[index].role != RAVEL__SYSTEM) return w->messages[index].role == RAVEL__USER;
+    return 0;
+}
+
+/* One turn whose content is up to four views, one after the other. */
+static ravel_status put_marked(const writing *w, const char *before, int role, const view *parts, int count) {
+    ravel_status status = put_marker(w, before);
     size_t begin = w->script->bytes;
     for (int i = 0; i < count && !status; i++) status = put(w, parts[i]);
     if (!status) status = put_marker(w, w->format->after[role]);
     if (!status && role == RAVEL__ASSISTANT) status = note_answer(w, begin);
     return status ? status : put_text(w, w->format->tail);
+}
+
+static ravel_status put_turn(const writing *w, int role, const view *parts, int count) {
+    return put_marked(w, w->format->before[role], role, parts, count);
 }
 
 static view content_of(const writing *w, const ravel__message *m) {
@@ -170,14 +181,28 @@ static ravel_status put_qwen3_answer(const writing *w, size_t index) {
 }
 
 static ravel_status put_answer(const writing *w, size_t index) {
+    const ravel_chat_format *f = w->format;
     view content = content_of(w, &w->messages[index]);
-    if (w->format->think_rule == RAVEL__THINK_QWEN3) return put_qwen3_answer(w, index);
-    size_t close = w->format->think_rule == RAVEL__THINK_DROP ? find(content, "</think>", 1) : SIZE_MAX;
+    if (f->think_rule == RAVEL__THINK_QWEN3) return put_qwen3_answer(w, index);
+    size_t close =
+        f->think_rule == RAVEL__THINK_KEEP ? SIZE_MAX : find(content, "</think>", f->think_rule == RAVEL__THINK_DROP);
     if (close != SIZE_MAX) content = after(content, close + strlen("</think>"));
-    return put_turn(w, RAVEL__ASSISTANT, &content, 1);
+    int begins = !(f->flags & RAVEL__CHAT_AFTER_USER) || follows_user(w, index);
+    return put_marked(w, begins ? f->before[RAVEL__ASSISTANT] : "", RAVEL__ASSISTANT, &content, 1);
 }
 
 /* ---- the conversation ----------------------------------------------------------------------------------- */
+
+static ravel_status put_all_systems(const writing *w) {
+    ravel_status status = RAVEL_OK;
+    int more = 0;
+    for (size_t i = 0; i < w->count && !status; i++) {
+        if (w->messages[i].role != RAVEL__SYSTEM) continue;
+        if (more++) status = put_text(w, "\n\n");
+        if (!status) status = put(w, content_of(w, &w->messages[i]));
+    }
+    return status;
+}
 
 /* What comes before the first turn. */
 static ravel_status put_front(const writing *w) {
@@ -197,12 +222,12 @@ static ravel_status put_front(const writing *w) {
     if (f->system_rule == RAVEL__SYSTEM_FRONT)
         for (size_t i = w->count; i-- > 0;)
             if (w->messages[i].role == RAVEL__SYSTEM) return put(w, content_of(w, &w->messages[i]));
-    return RAVEL_OK;
+    return f->system_rule == RAVEL__SYSTEM_JOINED ? put_all_systems(w) : RAVEL_OK;
 }
 
 static ravel_status put_system(const writing *w, size_t index) {
     int rule = w->format->system_rule;
-    if (rule == RAVEL__SYSTEM_FRONT ||
+    if (rule == RAVEL__SYSTEM_FRONT || rule == RAVEL__SYSTEM_JOINED ||
         (index == 0 && (rule == RAVEL__SYSTEM_PREAMBLE || rule == RAVEL__SYSTEM_LAST_USER)))
         return RAVEL_OK;
     if (rule == RAVEL__SYSTEM_NONE || rule == RAVEL__SYSTEM_LAST_USER)
@@ -236,6 +261,13 @@ static ravel_status check_order(const writing *w) {
     return RAVEL_OK;
 }
 
+/* The beginning of an answer that is to come. */
+static ravel_status put_open(const writing *w) {
+    int flags = w->format->flags, user = follows_user(w, w->count);
+    if ((flags & RAVEL__CHAT_AFTER_USER && !user) || (flags & RAVEL__CHAT_OPENED && user)) return RAVEL_OK;
+    return put_text(w, w->format->answer);
+}
+
 ravel_status ravel__chat_write(const ravel_chat_format *format, const ravel_tokenizer *tokenizer,
                                const ravel__message *messages, size_t count, int open, ravel__script *script,
                                const ravel_allocator *allocator, ravel_error *err) {
@@ -246,6 +278,5 @@ ravel_status ravel__chat_write(const ravel_chat_format *format, const ravel_toke
     ravel_status status = check_order(&w);
     if (!status) status = put_front(&w);
     for (size_t i = 0; i < count && !status; i++) status = put_role[messages[i].role](&w, i);
-    if (!status && open) status = put_text(&w, format->answer);
-    return status;
+    return status || !open ? status : put_open(&w);
 }

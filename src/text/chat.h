@@ -17,6 +17,7 @@ typedef enum ravel__system_rule {
     RAVEL__SYSTEM_TURN,     /* a turn like the others; where the first is none, one with `system_default` comes first */
     RAVEL__SYSTEM_PREAMBLE, /* the first turn is always a system turn, and begins with `system_default` */
     RAVEL__SYSTEM_FRONT,    /* the last system message of all, before the first turn and without markers */
+    RAVEL__SYSTEM_JOINED,   /* all system messages, there and so, with a blank line between them */
     RAVEL__SYSTEM_LAST_USER, /* if it is the first message: in the last turn, if that is the user's, before its text */
     RAVEL__SYSTEM_NONE       /* refused */
 } ravel__system_rule;
@@ -24,14 +25,17 @@ typedef enum ravel__system_rule {
 /* What happens to "<think>...</think>" in answers. */
 typedef enum ravel__think_rule {
     RAVEL__THINK_KEEP,
-    RAVEL__THINK_DROP, /* text before the last </think> is removed */
-    RAVEL__THINK_QWEN3 /* as DROP before the last question; after it thoughts are written in a fixed form */
+    RAVEL__THINK_DROP,       /* text before the last </think> is removed */
+    RAVEL__THINK_DROP_FIRST, /* text before the first </think> is removed */
+    RAVEL__THINK_QWEN3       /* as DROP before the last question; after it thoughts are written in a fixed form */
 } ravel__think_rule;
 
 enum {
-    RAVEL__CHAT_BOS = 1,      /* the bos token goes first */
-    RAVEL__CHAT_TRIM = 2,     /* white space around contents goes */
-    RAVEL__CHAT_ALTERNATE = 4 /* user and assistant must alternate, the user first */
+    RAVEL__CHAT_BOS = 1,        /* the bos token goes first */
+    RAVEL__CHAT_TRIM = 2,       /* white space around contents goes */
+    RAVEL__CHAT_ALTERNATE = 4,  /* user and assistant must alternate, the user first */
+    RAVEL__CHAT_AFTER_USER = 8, /* what begins an answer is written after a user's turn only */
+    RAVEL__CHAT_OPENED = 16     /* `after` of a user's turn begins the answer; `answer` is for other turns */
 };
 
 struct ravel_chat_format {

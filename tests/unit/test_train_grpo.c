@@ -126,6 +126,34 @@ TEST(train_grpo_dynamic_sampling_replaces_flat_groups) {
     CHECK(figure(&c, "batch/samples", 2) == 0);
 }
 
+/* Groups are kept for their accuracy: rewards that differ by length, or by how much of an answer is right, keep none. */
+TEST(train_grpo_dynamic_sampling_looks_at_accuracy) {
+    static const struct {
+        const char *command;
+        int keeps;
+    } cases[] = {
+        {"sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1, \"accuracy\": 0}/'", 0},
+        {"sed -u -E 's/\\{\"id\": ([0-9]*)([0-9]),.*/{\"id\": \\1\\2, \"reward\": 0.5, \"accuracy\": \\2}/'", 1},
+        {NULL, 0}}; /* a task: nobody is ever right, but parts of answers are */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const metrics[] = {"batch/samples", "rollout/tokens"};
+        curve curves[2];
+        train_config c;
+        configure(&c, "");
+        c.run.steps = 1;
+        c.grpo.reward_command = cases[i].command;
+        c.grpo.scoring.partial = 0.5;
+        c.grpo.dynamic_sampling = 1;
+        c.grpo.dynamic_rounds = 2;
+        c.policy.overlong_buffer = 3; /* answers of different lengths are worth more and less */
+        c.grpo.stop = cases[i].command ? SOME_END : NULL;
+        if (!run(&c, metrics, curves, 2)) return;
+        double whole = (double)(c.grpo.prompts * c.grpo.group_size);
+        CHECK(curves[0].values[0] == (cases[i].keeps ? whole : 0));
+        if (!cases[i].command) CHECK(curves[1].values[0] == 3 * whole * (double)c.grpo.scoring.max_tokens);
+    }
+}
+
 /* The norm of the first and of the last update's gradient under a change of one option. */
 TEST(train_grpo_loss_options_change_the_gradient) {
     for (int32_t ratio = TRAIN_RATIO_TOKEN; ratio <= TRAIN_RATIO_SEQUENCE; ratio++) {

@@ -398,7 +398,7 @@ static void whole_samples(const trio *t, const int32_t *lengths, int64_t kv, int
 
 static void attentions(const trio *t) {
     static const int32_t edges[][MOST_SAMPLES] = {{1},      {6, 1, 7}, {48, 49, 47, 5}, {255, 1, 2},
-                                                  {256, 3}, {257, 16}, {530, 64, 63}};
+                                                  {256, 3}, {257, 16}, {530, 64, 63},   {700, 300}};
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
         whole_samples(t, edges[i], 1 + (int64_t)i % 2, 1 + (int64_t)i % 3, i == 6 ? 18 : 16, 1, i % 2 ? 40 : 0);
     for (int i = 0; i < check_scale(8, 80); i++) {
@@ -420,7 +420,8 @@ TEST(train_kernels_attention) {
 static void shifted_attentions(const trio *t) {
     for (int i = 0; i < check_scale(20, 200); i++) {
         span spans[MOST_SAMPLES];
-        int32_t samples = (int32_t)between(1, 4), most = (int32_t)check_scale(90, 600);
+        int32_t samples = (int32_t)between(1, 4),
+                most = i % 8 ? (int32_t)check_scale(90, 600) : 600; /* long: in parts */
         for (int32_t s = 0; s < samples; s++) {
             spans[s] = (span){(int32_t)between(1, most), (int32_t)between(0, most), 0};
             spans[s].shift = (int32_t)between(-most, most);

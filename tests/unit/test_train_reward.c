@@ -48,13 +48,13 @@ TEST(task_arithmetic_is_arithmetic) {
     CHECK(differences > 30 && differences < 270);
 }
 
-static ravel_status score(const char *command, double seconds, int64_t count, double *rewards, ravel_error *err) {
+static ravel_status score(const char *command, double seconds, int64_t count, train_score *scores, ravel_error *err) {
     train_reward *reward = NULL;
     train_rollout_text rollouts[300];
     static const char nasty[] = "a\"\\\n\0\xff{}";
     static int32_t ids[300];
     for (int64_t i = 0; i < count; i++) {
-        rewards[i] = NAN;
+        scores[i].reward = NAN;
         train_rollout_text x = {.prompt = nasty,
                                 .prompt_bytes = sizeof nasty - 1,
                                 .response = "r",
@@ -67,31 +67,34 @@ static ravel_status score(const char *command, double seconds, int64_t count, do
         rollouts[i] = x;
     }
     ravel_status status = train_reward_create(command, seconds, NULL, &reward, err);
-    if (!status) status = train_reward_score(reward, rollouts, count, rewards, err);
-    for (int64_t i = 0; i < count && !status; i++) rewards[i] = NAN;
-    if (!status) status = train_reward_score(reward, rollouts, count, rewards, err); /* the same process again */
+    if (!status) status = train_reward_score(reward, rollouts, count, scores, err);
+    for (int64_t i = 0; i < count && !status; i++) scores[i].reward = NAN;
+    if (!status) status = train_reward_score(reward, rollouts, count, scores, err); /* the same process again */
     train_reward_free(reward);
     return status;
 }
 
 TEST(reward_command_scores_a_batch) {
-    double rewards[300];
+    train_score scores[300];
     ravel_error err = RAVEL_ERROR_INIT;
-    /* answers each line at once; the id comes back as the reward */
-    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1}/'", 20, 300, rewards, &err),
+    /* answers each line at once; the id comes back as the reward, and as the accuracy, too */
+    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1}/'", 20, 300, scores, &err), &err);
+    for (int i = 0; i < 300; i++) CHECK(scores[i].reward == i && scores[i].accuracy == i);
+    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"accuracy\": 0.25, \"id\": \\1, \"reward\": \\1}/'", 20, 300,
+                   scores, &err),
              &err);
-    for (int i = 0; i < 300; i++) CHECK(rewards[i] == i);
+    for (int i = 0; i < 300; i++) CHECK(scores[i].reward == i && scores[i].accuracy == 0.25);
 }
 
 /* A line has the ids of prompt and answer beside their bytes. */
 TEST(reward_command_gets_token_ids) {
-    double rewards[3];
+    train_score scores[3];
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK_OK(score("sed -u -n 's/{\"id\": \\([0-9]*\\),.*, \"prompt_ids\": \\[0, 0, 0\\], \"response_ids\": "
                    "\\[[0, ]*\\], \"tokens\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\2}/p'",
-                   20, 3, rewards, &err),
+                   20, 3, scores, &err),
              &err);
-    for (int i = 0; i < 3; i++) CHECK(rewards[i] == i);
+    for (int i = 0; i < 3; i++) CHECK(scores[i].reward == i);
 }
 
 TEST(reward_command_failures_are_sentences) {
@@ -110,9 +113,9 @@ TEST(reward_command_failures_are_sentences) {
         {"exec 1>&-; cat >/dev/null", "closed its output", 20},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        double rewards[2];
+        train_score scores[2];
         ravel_error err = RAVEL_ERROR_INIT;
-        ravel_status status = score(cases[i].command, cases[i].seconds, 2, rewards, &err);
+        ravel_status status = score(cases[i].command, cases[i].seconds, 2, scores, &err);
         CHECK(status == RAVEL_E_CALLBACK || status == RAVEL_E_TIMEOUT);
         CHECK_HAS(err.message, cases[i].says);
     }

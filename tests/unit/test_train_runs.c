@@ -241,7 +241,44 @@ TEST(train_keeps_the_best_checkpoint) {
     CHECK_OK(train_checkpoint_folder(folder, best, path, &err), &err);
     CHECK_STR(j.summary.best, path);
     CHECK(access(path, F_OK) == 0 && j.summary.best_value == eval.values[best - 1]);
+    CHECK(j.summary.eval_first > log(100) && j.summary.eval_loss == eval.values[11]); /* new weights know nothing */
     CHECK_OK(train_checkpoint_folder(folder, 12, path, &err), &err);
+    CHECK(access(path, F_OK) == 0);
+    job_wipe(folder);
+}
+
+/* The same for the greedy reward of GRPO: here that of a command, which falls from answer to answer and rises again. */
+TEST(train_keeps_the_checkpoint_with_the_best_reward) {
+    static const double rewards[] = {0, 0.25, 0.75, 0.5,
+                                     0.75}; /* before, then after each update: of equal ones the first */
+    char folder[64], path[TRAIN_PATH], command[512];
+    train_config c;
+    curve eval;
+    job_folder(folder);
+    job_config(&c, folder);
+    c.run.keep = 1;
+    c.run.keep_best = 1;
+    c.run.steps = 4;
+    c.grpo.eval_every = 1;
+    c.grpo.eval_prompts = 1; /* a batch of one line is an evaluation */
+    c.grpo.max_flat = 0;
+    /* an evaluation is one line, then come those of a batch */
+    (void)snprintf(
+        command, sizeof command,
+        "set -- %g %g %g %g %g; left=0; while read -r line; do if [ $left -gt 0 ]; then left=$((left - 1)); v=0; "
+        "else v=$1; [ $# = 1 ] || shift; left=%d; fi; id=${line#*: }; "
+        "echo \"{\\\"id\\\": ${id%%%%,*}, \\\"reward\\\": $v}\"; done",
+        rewards[0], rewards[1], rewards[2], rewards[3], rewards[4], (int)(c.grpo.prompts * c.grpo.group_size));
+    c.grpo.reward_command = command;
+    job j = {.kind = TRAIN_GRPO, .config = &c};
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_threads_run(2, NULL, job_work, &j, &err), &err); /* one trainer, one generator: one command */
+    job_curve(folder, "eval/reward", &eval);
+    CHECK(eval.count == 4 && j.summary.best_value == 0.75 && j.summary.reward_first == 0);
+    CHECK_OK(train_checkpoint_folder(folder, 2, path, &err), &err);
+    CHECK_STR(j.summary.best, path);
+    CHECK(access(path, F_OK) == 0);
+    CHECK_OK(train_checkpoint_folder(folder, 4, path, &err), &err);
     CHECK(access(path, F_OK) == 0);
     job_wipe(folder);
 }

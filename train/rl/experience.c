@@ -106,6 +106,7 @@ static int64_t answer_tokens(const train_rollout *r) {
     return r->length - r->prompt - (r->ended != 0);
 }
 
+/* Right is a reward of 1; less is partly right. */
 static double score_by_answer(const train_rollouts *rollouts, const train_rollout *r, const train_scorer *scorer,
                               char *room) {
     train_question question = {{0}, {0}};
@@ -142,11 +143,11 @@ static int is_failure(ravel_status status) {
 }
 
 /* Asks the command, again after a failure, for what is still missing. */
-static ravel_status ask(const train_scorer *scorer, const train_rollout_text *texts, int64_t count, double *rewards,
+static ravel_status ask(const train_scorer *scorer, const train_rollout_text *texts, int64_t count, train_score *scores,
                         ravel_error *why, ravel_error *err) {
     for (int32_t attempt = 0; attempt <= scorer->retries; attempt++) {
         ravel_error_clear(why);
-        ravel_status status = train_reward_score(scorer->command, texts, count, rewards, why);
+        ravel_status status = train_reward_score(scorer->command, texts, count, scores, why);
         if (!status) return RAVEL_OK;
         if (!is_failure(status)) return ravel_error_set(err, status, "%s", why->message);
         if (scorer->logger) scorer->logger->write(scorer->logger->user, RAVEL_LOG_WARN, why->message);
@@ -156,23 +157,25 @@ static ravel_status ask(const train_scorer *scorer, const train_rollout_text *te
 
 static ravel_status score_by_command(train_rollouts *rollouts, const train_scorer *scorer, char *room, ravel_error *why,
                                      ravel_error *err) {
-    size_t each = sizeof(train_rollout_text) + sizeof(train_question) + sizeof(double) + sizeof(int64_t);
+    size_t each = sizeof(train_rollout_text) + sizeof(train_question) + sizeof(train_score) + sizeof(int64_t);
     size_t bytes = ((size_t)rollouts->count + 1) * each;
     train_rollout_text *texts = train__alloc(rollouts->allocator, bytes);
     if (!texts) return train__no_memory(err, bytes, "texts to score");
-    double *rewards = (double *)(void *)(texts + rollouts->count);
-    int64_t *items = (int64_t *)(void *)(rewards + rollouts->count), count = 0;
+    train_score *scores = (train_score *)(void *)(texts + rollouts->count);
+    int64_t *items = (int64_t *)(void *)(scores + rollouts->count), count = 0;
     train_question *questions = (train_question *)(void *)(items + rollouts->count);
     for (int64_t i = 0; i < rollouts->count; i++) {
         if (rollouts->items[i].scored) continue;
         texts[count] = describe(rollouts, &rollouts->items[i], scorer, &questions[count], &room);
-        rewards[count] = NAN;
+        scores[count] = (train_score){NAN, NAN};
         items[count++] = i;
     }
-    ravel_status status = count > 0 ? ask(scorer, texts, count, rewards, why, err) : RAVEL_OK;
+    ravel_status status = count > 0 ? ask(scorer, texts, count, scores, why, err) : RAVEL_OK;
     for (int64_t k = 0; k < count; k++) {
-        rollouts->items[items[k]].scored = !isnan(rewards[k]);
-        rollouts->items[items[k]].reward = isnan(rewards[k]) ? 0 : rewards[k];
+        train_rollout *r = &rollouts->items[items[k]];
+        r->scored = !isnan(scores[k].reward);
+        r->reward = r->scored ? scores[k].reward : 0;
+        r->accuracy = r->scored ? scores[k].accuracy : 0;
     }
     train__release(rollouts->allocator, texts, bytes);
     return status;
@@ -199,7 +202,9 @@ ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *
     if (scorer->command) status = score_by_command(rollouts, scorer, room, why, err);
     for (int64_t i = 0; i < rollouts->count && !scorer->command; i++) {
         train_rollout *r = &rollouts->items[i];
-        if (!r->scored) r->reward = score_by_answer(rollouts, r, scorer, room);
+        if (r->scored) continue;
+        r->reward = score_by_answer(rollouts, r, scorer, room);
+        r->accuracy = r->reward == 1;
         r->scored = 1;
     }
     train__release(rollouts->allocator, room, bytes);

@@ -160,7 +160,7 @@ static ravel_status start(train_reward *r, ravel_error *err) {
 
 /* ---- a batch -------------------------------------------------------------------------------------------- */
 
-static ravel_status take_line(train_reward *r, const char *line, size_t bytes, int64_t count, double *rewards,
+static ravel_status take_line(train_reward *r, const char *line, size_t bytes, int64_t count, train_score *scores,
                               int64_t *left, ravel_error *err) {
     int64_t id;
     double value;
@@ -175,19 +175,20 @@ static ravel_status take_line(train_reward *r, const char *line, size_t bytes, i
         return ravel_error_set(err, RAVEL_E_CALLBACK,
                                "reward command: it wrote \"%.*s\"; expected {\"id\": 0 to %lld, \"reward\": a number}",
                                quoted, line, (long long)count - 1);
-    if (!isnan(rewards[id]))
+    if (!isnan(scores[id].reward))
         return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it answered id %lld twice", (long long)id);
-    rewards[id] = value;
+    scores[id] = (train_score){value, value};
+    (void)ravel_json_real(ravel_json_get(r->doc, root, "accuracy"), &scores[id].accuracy);
     --*left;
     return RAVEL_OK;
 }
 
 /* Whole lines of what has been read; the rest is kept for later. */
-static ravel_status take_lines(train_reward *r, int64_t count, double *rewards, int64_t *left, ravel_error *err) {
+static ravel_status take_lines(train_reward *r, int64_t count, train_score *scores, int64_t *left, ravel_error *err) {
     size_t from = 0;
     for (size_t i = 0; i < r->in.used; i++)
         if (r->in.data[i] == '\n') {
-            ravel_status status = take_line(r, r->in.data + from, i - from, count, rewards, left, err);
+            ravel_status status = take_line(r, r->in.data + from, i - from, count, scores, left, err);
             if (status) return status;
             from = i + 1;
         }
@@ -216,7 +217,7 @@ static ravel_status died(train_reward *r, ravel_error *err) {
     return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it closed its output before it had answered");
 }
 
-static ravel_status receive(train_reward *r, int64_t count, double *rewards, int64_t *left, ravel_error *err) {
+static ravel_status receive(train_reward *r, int64_t count, train_score *scores, int64_t *left, ravel_error *err) {
     ravel_status status = make_room(r, &r->in, 65536, err);
     if (status) return status;
     ssize_t got = read(r->from, r->in.data + r->in.used, r->in.room - r->in.used);
@@ -225,7 +226,7 @@ static ravel_status receive(train_reward *r, int64_t count, double *rewards, int
     r->in.used += (size_t)got;
     if (r->in.used > (size_t)16 << 20)
         return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it wrote 16 MiB without the end of a line");
-    return take_lines(r, count, rewards, left, err);
+    return take_lines(r, count, scores, left, err);
 }
 
 static ravel_status transmit(train_reward *r, size_t *sent, ravel_error *err) {
@@ -235,7 +236,7 @@ static ravel_status transmit(train_reward *r, size_t *sent, ravel_error *err) {
     return RAVEL_OK;
 }
 
-static ravel_status converse(train_reward *r, int64_t count, int64_t asked, double *rewards, ravel_error *err) {
+static ravel_status converse(train_reward *r, int64_t count, int64_t asked, train_score *scores, ravel_error *err) {
     int64_t left = asked;
     size_t sent = 0;
     double deadline = now() + r->seconds;
@@ -247,7 +248,7 @@ static ravel_status converse(train_reward *r, int64_t count, int64_t asked, doub
         struct pollfd fds[2] = {{r->from, POLLIN, 0}, {sent < r->out.used ? r->to : -1, POLLOUT, 0}};
         int ready = poll(fds, 2, wait > 1 ? 1000 : (int)(wait * 1000) + 1);
         ravel_status status = RAVEL_OK;
-        if (ready > 0 && fds[0].revents) status = receive(r, count, rewards, &left, err);
+        if (ready > 0 && fds[0].revents) status = receive(r, count, scores, &left, err);
         if (!status && ready > 0 && fds[1].revents && r->child) status = transmit(r, &sent, err);
         if (status) return status;
     }
@@ -255,7 +256,7 @@ static ravel_status converse(train_reward *r, int64_t count, int64_t asked, doub
 }
 
 /* The same lines as one request to a server. */
-static ravel_status post(train_reward *r, int64_t count, int64_t asked, double *rewards, ravel_error *err) {
+static ravel_status post(train_reward *r, int64_t count, int64_t asked, train_score *scores, ravel_error *err) {
     char *answer = NULL;
     size_t bytes = 0;
     int64_t left = asked;
@@ -266,7 +267,7 @@ static ravel_status post(train_reward *r, int64_t count, int64_t asked, double *
         memcpy(r->in.data, answer, bytes);
         r->in.used = bytes;
         if (bytes && answer[bytes - 1] != '\n') r->in.data[r->in.used++] = '\n';
-        status = take_lines(r, count, rewards, &left, err);
+        status = take_lines(r, count, scores, &left, err);
     }
     free(answer);
     r->in.used = 0;
@@ -276,19 +277,19 @@ static ravel_status post(train_reward *r, int64_t count, int64_t asked, double *
     return status;
 }
 
-ravel_status train_reward_score(train_reward *r, const train_rollout_text *rollouts, int64_t count, double *rewards,
+ravel_status train_reward_score(train_reward *r, const train_rollout_text *rollouts, int64_t count, train_score *scores,
                                 ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int64_t asked = 0;
     r->out.used = 0;
     for (int64_t i = 0; i < count && !status; i++) {
-        if (!isnan(rewards[i])) continue;
+        if (!isnan(scores[i].reward)) continue;
         status = append_line(r, i, &rollouts[i], err);
         asked++;
     }
-    if (!status && r->server) return asked > 0 ? post(r, count, asked, rewards, err) : RAVEL_OK;
+    if (!status && r->server) return asked > 0 ? post(r, count, asked, scores, err) : RAVEL_OK;
     if (!status) status = start(r, err);
-    if (!status) status = converse(r, count, asked, rewards, err);
+    if (!status) status = converse(r, count, asked, scores, err);
     if (!status && r->in.used)
         status = ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it wrote more than it was asked for");
     if (status) stop(r, 1);

@@ -5,7 +5,7 @@
  *
  *     {"id": 17, "prompt": "2+2=", "response": "4", "answer": "4", "prompt_ids": [256, 50, 43, 50, 61],
  *      "response_ids": [52, 257], "tokens": 2, "ended": true}                                             (one line)
- *     {"id": 17, "reward": 0.5}
+ *     {"id": 17, "reward": 0.5}                       and, where it wants to, "accuracy": 1 right, 0 wrong
  *
  * A command that begins with http:// is the URL of a server: the lines of a batch are the body of one POST, and its answer
  * is the lines with the rewards. Time limit and failures are as for a command.
@@ -37,9 +37,15 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
 /* Closes the command's input, gives it a second to leave, then kills it. */
 void train_reward_free(train_reward *reward);
 
-/* rewards[i] for rollouts[i]; entries that are not NAN are there already and not asked for. On an error those that came are
- * there and the others are NAN: call it again for the rest. Not for several threads at once. */
+/* What a rollout is worth. */
+typedef struct train_score {
+    double reward;   /* NAN: not scored yet */
+    double accuracy; /* as the command says, else the reward */
+} train_score;
+
+/* scores[i] for rollouts[i]; those whose reward is not NAN are there already and not asked for. On an error those that came
+ * are there and the others are NAN: call it again for the rest. Not for several threads at once. */
 ravel_status train_reward_score(train_reward *reward, const train_rollout_text *rollouts, int64_t count,
-                                double *rewards, ravel_error *err);
+                                train_score *scores, ravel_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* Lists of rollouts, and the messages that carry them:
  *
  *     head   i64[8]: magic, kind, batch, version, group size, greedy, items, tokens
- *     items  i64[9 * items] as in train_rollout, `first` counted in this message
+ *     items  i64[10 * items] as in train_rollout, `first` counted in this message
  *     tokens i32[tokens], log-probs f32[tokens]          where there are any
  */
 #include "train/rl/rollout.h"
@@ -12,8 +12,8 @@
 #include <string.h>
 
 enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_ROLLOUTS = 3, HEAD = 8, ITEM = sizeof(train_rollout) / sizeof(int64_t) };
-#define MAGIC INT64_C(0x32504d4c5652) /* "RVLMP2" */
-_Static_assert(sizeof(train_rollout) == 9 * sizeof(int64_t), "an item is nine words");
+#define MAGIC INT64_C(0x33504d4c5652) /* "RVLMP3" */
+_Static_assert(sizeof(train_rollout) == 10 * sizeof(int64_t), "an item is ten words");
 
 /* ---- batches of rollouts ---------------------------------------------------------------------------------------------- */
 

@@ -31,6 +31,7 @@ typedef struct train_rollout {
     int64_t version; /* of the weights that made it */
     int64_t scored;  /* 1: `reward` is there; an answer is scored once */
     double reward;   /* without length rules */
+    double accuracy; /* 1 right, 0 wrong; of a reward command what it says, else its reward */
 } train_rollout;
 
 typedef struct train_rollouts {

@@ -79,17 +79,18 @@ static ravel_status score(train__grpo *g, train_rollouts *rollouts, int plain, r
     return status ? status : check_dropped(g, rollouts->count, dropped, &why, err);
 }
 
-/* Whether the samples from i on that are of one group have different rewards; *end is behind the last of them. Rollouts are
- * sorted by group. */
-static int group_is_useful(const train_experience *x, int64_t i, int64_t *end) {
+/* Whether some answers of the group at i are right and others wrong; *end is behind the last of them. Rollouts are sorted
+ * by group. Accuracy, and not the reward: a length rule or a part of an answer would make every group look different. */
+static int group_is_useful(const train_rollouts *x, int64_t i, int64_t *end) {
     int differs = 0;
     int64_t j = i + 1;
-    for (; j < x->count && x->groups[j] == x->groups[i]; j++) differs |= x->rewards[j] != x->rewards[i];
+    for (; j < x->count && x->items[j].group == x->items[i].group; j++)
+        differs |= x->items[j].accuracy != x->items[i].accuracy;
     *end = j;
     return differs;
 }
 
-static int64_t count_useful(const train_experience *x) {
+static int64_t count_useful(const train_rollouts *x) {
     int64_t useful = 0;
     for (int64_t i = 0, end; i < x->count; i = end) useful += group_is_useful(x, i, &end);
     return useful;
@@ -103,7 +104,7 @@ static int by_number(const void *a, const void *b) {
 /* The number of the `wanted`-th useful group over all ranks, or INT64_MAX where there are not as many: groups beyond it
  * are left out. */
 static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ravel_error *err) {
-    const train_experience *x = &g->batch;
+    const train_rollouts *x = &g->answers;
     int64_t mine = count_useful(x), total = 0, counts[4096], n = 0;
     *last = INT64_MAX;
     ravel_status status = ravel_gather_counts(g->trainers, mine, counts, err);
@@ -114,7 +115,7 @@ static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ra
     status = ravel_agree(g->trainers, all ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
     if (!all) return status;
     for (int64_t i = 0, end; !status && i < x->count; i = end)
-        if (group_is_useful(x, i, &end)) own[n++] = x->groups[i];
+        if (group_is_useful(x, i, &end)) own[n++] = x->items[i].group;
     if (!status) status = ravel_gather(g->trainers, own, counts, 1, all, err);
     if (!status) {
         qsort(all, (size_t)total, sizeof *all, by_number);
@@ -126,12 +127,12 @@ static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ra
 
 /* Keeps the useful groups up to `last`. */
 static ravel_status keep_useful(train__grpo *g, int64_t last, ravel_error *err) {
-    const train_experience *x = &g->batch;
+    train_rollouts *x = &g->answers;
     int64_t kept = 0;
     for (int64_t i = 0, end; i < x->count; i = end)
-        if (group_is_useful(x, i, &end) && x->groups[i] <= last)
-            for (int64_t j = i; j < end; j++) g->answers.items[kept++] = g->answers.items[j];
-    g->answers.count = kept;
+        if (group_is_useful(x, i, &end) && x->items[i].group <= last)
+            for (int64_t j = i; j < end; j++) x->items[kept++] = x->items[j];
+    x->count = kept;
     return score(g, &g->answers, 0, err);
 }
 
@@ -158,12 +159,13 @@ static void count_tokens_from(train__grpo *g, const train_rollouts *rollouts, in
     (void)ravel_metrics_count(g->run.metrics, RAVEL_METRIC_ROLLOUT_TOKENS, tokens);
 }
 
-/* DAPO's dynamic sampling: more prompts until enough groups differ in reward, a few rounds at most. */
+/* DAPO's dynamic sampling: more prompts until enough groups have right and wrong answers, a few rounds at most. Groups that
+ * were found stay. */
 static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
     ravel_status status = RAVEL_OK;
     for (int32_t round = 0; !status && round < o->dynamic_rounds; round++) {
-        int64_t useful = count_useful(&g->batch);
+        int64_t useful = count_useful(&g->answers);
         status = ravel_comm_allreduce(g->trainers, &useful, &useful, 1, RAVEL_I64, RAVEL_SUM, err);
         if (status || useful >= o->prompts) break;
         train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = g->run.state.batch, .group_size = o->group_size};
@@ -398,7 +400,8 @@ ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_
     if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &tokens, err);
     if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &logprobs, err);
     const char *batch = status ? NULL : ravel_safetensors_metadata(file, "batch");
-    if (!batch || !items->aligned || !tokens->aligned || !logprobs->aligned) {
+    if (!batch || items->rank != 2 || items->dims[1] != (int64_t)(sizeof(train_rollout) / sizeof(int64_t)) ||
+        !items->aligned || !tokens->aligned || !logprobs->aligned) {
         ravel_safetensors_free(file);
         return status ? status : ravel_error_set(err, RAVEL_E_DATA, "%s is not what a checkpoint holds", path);
     }

@@ -46,7 +46,7 @@ static const ravel_option state_table[] = {
 
 static void state_default(train_state *state) {
     ravel_options_default(state_table, state);
-    state->reward_first = state->best_value = NAN;
+    state->reward_first = state->eval_first = state->best_value = NAN;
 }
 
 /* JSON has no NAN: what is not finite is left out. */
@@ -409,6 +409,7 @@ void train_run_summarise(const train_run *run, train_summary *summary) {
                                .skipped = run->state.skipped,
                                .loss_first = NAN,
                                .loss_last = NAN,
+                               .eval_first = NAN,
                                .eval_loss = NAN,
                                .reward_first = NAN,
                                .reward_last = NAN,

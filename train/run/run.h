@@ -33,25 +33,26 @@ typedef struct train_hooks {
 } train_hooks;
 
 /* X(type, option type, name): what continues after a restart, besides weights and moments. state.json holds these. */
-#define TRAIN_STATE_LIST(X)                                                   \
-    X(int64_t, I64, step)     /* updates */                                   \
-    X(int64_t, I64, batch)    /* of prompts: the next one */                  \
-    X(int64_t, I64, question) /* the next one that was never asked */         \
-    X(int64_t, I64, version)  /* of the weights */                            \
-    X(int64_t, I64, epoch)    /* of the data */                               \
-    X(int64_t, I64, position)                                                 \
-    X(int64_t, I64, updates) /* the run's totals, see ravel_metrics_totals */ \
-    X(int64_t, I64, samples)                                                  \
-    X(int64_t, I64, bins)                                                     \
-    X(int64_t, I64, tokens)                                                   \
-    X(int64_t, I64, loss_tokens)                                              \
-    X(double, F64, seconds)                                                   \
-    X(int64_t, I64, skipped)    /* updates whose gradient was not finite */   \
-    X(int64_t, I64, data_bytes) /* of the data file, 0: none */               \
-    X(uint64_t, U64, data_digest)                                             \
-    X(int64_t, I64, best_step)   /* with the best evaluation; 0: none */      \
-    X(double, F64, best_value)   /* of it; NAN: none */                       \
-    X(double, F64, reward_first) /* greedy reward before training; NAN: none */
+#define TRAIN_STATE_LIST(X)                                                     \
+    X(int64_t, I64, step)     /* updates */                                     \
+    X(int64_t, I64, batch)    /* of prompts: the next one */                    \
+    X(int64_t, I64, question) /* the next one that was never asked */           \
+    X(int64_t, I64, version)  /* of the weights */                              \
+    X(int64_t, I64, epoch)    /* of the data */                                 \
+    X(int64_t, I64, position)                                                   \
+    X(int64_t, I64, updates) /* the run's totals, see ravel_metrics_totals */   \
+    X(int64_t, I64, samples)                                                    \
+    X(int64_t, I64, bins)                                                       \
+    X(int64_t, I64, tokens)                                                     \
+    X(int64_t, I64, loss_tokens)                                                \
+    X(double, F64, seconds)                                                     \
+    X(int64_t, I64, skipped)    /* updates whose gradient was not finite */     \
+    X(int64_t, I64, data_bytes) /* of the data file, 0: none */                 \
+    X(uint64_t, U64, data_digest)                                               \
+    X(int64_t, I64, best_step)   /* with the best evaluation; 0: none */        \
+    X(double, F64, best_value)   /* of it; NAN: none */                         \
+    X(double, F64, reward_first) /* greedy reward before training; NAN: none */ \
+    X(double, F64, eval_first)   /* evaluation's loss before training; NAN: none */
 
 typedef struct train_state {
 #define X(type, option, name) type name;
@@ -131,7 +132,7 @@ typedef struct train_summary {
     int64_t steps, planned;             /* updates done, and to do in all */
     int64_t skipped;                    /* of them, without a finite gradient */
     double loss_first, loss_last;       /* per token, of the first and the last update that this process ran */
-    double eval_loss;                   /* NAN where there was no evaluation */
+    double eval_first, eval_loss;       /* before the first and after the last update; NAN where there was none */
     double reward_first, reward_last;   /* greedy, on the evaluation's questions; NAN without */
     int32_t reward_apart;               /* which are never trained on */
     double sampled_first, sampled_last; /* mean reward of the sampled answers, first and last five batches */

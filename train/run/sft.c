@@ -198,7 +198,8 @@ static ravel_status score_micro(sft *s, const ravel_feed *feed, const ravel_micr
     return status;
 }
 
-static ravel_status evaluate(sft *s, ravel_error *err) {
+/* The mean loss of the rows that are kept apart; *loss stays as it is where there are none. */
+static ravel_status evaluate(sft *s, double *loss, ravel_error *err) {
     ravel_feed *feed = NULL;
     const ravel_feed_update *update;
     double sums[2] = {0, 0};
@@ -214,13 +215,17 @@ static ravel_status evaluate(sft *s, ravel_error *err) {
     ravel_feed_free(feed);
     if (status == RAVEL_E_END) status = RAVEL_OK;
     if (!status) status = ravel_comm_allreduce(s->run.comm, sums, sums, 2, RAVEL_F64, RAVEL_SUM, err);
-    if (!status && sums[1] > 0) {
-        s->eval_loss = sums[0] / sums[1];
-        (void)ravel_metrics_add(s->run.metrics, RAVEL_METRIC_EVAL_LOSS, s->eval_loss, 1);
-        train_run_note_eval(&s->run, s->eval_loss, 0);
-    }
+    if (!status && sums[1] > 0) *loss = sums[0] / sums[1];
     (void)ravel_metrics_phase_end(s->run.metrics, RAVEL_PHASE_EVAL, NULL);
     return status;
+}
+
+static ravel_status evaluate_step(sft *s, ravel_error *err) {
+    ravel_status status = evaluate(s, &s->eval_loss, err);
+    if (status || isnan(s->eval_loss)) return status;
+    (void)ravel_metrics_add(s->run.metrics, RAVEL_METRIC_EVAL_LOSS, s->eval_loss, 1);
+    train_run_note_eval(&s->run, s->eval_loss, 0);
+    return RAVEL_OK;
 }
 
 static int eval_is_due(const sft *s) {
@@ -243,7 +248,7 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     if (status) return status;
     s->run.state.epoch = update->cursor.epoch;
     s->run.state.position = update->cursor.position;
-    if (eval_is_due(s)) status = evaluate(s, err);
+    if (eval_is_due(s)) status = evaluate_step(s, err);
     if (!status) status = train_run_end_step(&s->run, s->learner, err);
     double nll;
     int32_t shown = s->kind == TRAIN_DPO ? RAVEL_METRIC_TRAIN_LOSS : RAVEL_METRIC_TRAIN_TOKEN_NLL;
@@ -310,6 +315,7 @@ static void summarise(const sft *s, train_summary *summary) {
     train_run_summarise(&s->run, summary);
     summary->loss_first = s->loss_first;
     summary->loss_last = s->loss_last;
+    summary->eval_first = s->run.state.eval_first;
     summary->eval_loss = s->eval_loss;
 }
 
@@ -318,6 +324,7 @@ static ravel_status run_kind(train_kind kind, const train_config *config, ravel_
     sft s = {.config = config, .kind = kind, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
     static const train_hooks none;
     ravel_status status = open_all(&s, comm, hooks ? hooks : &none, err);
+    if (!status && s.run.state.step == 0) status = evaluate(&s, &s.run.state.eval_first, err);
     while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
     if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */
     status = train_run_finish(&s.run, s.learner, status, err);

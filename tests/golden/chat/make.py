@@ -3,7 +3,7 @@
     python3 tests/golden/chat/make.py chatml=a.jinja chatml=b.jinja qwen3=c.jinja ...
 
 Each argument is a row of the table in src/text/chat_formats.c and a file with a template that the row should equal. All
-templates of a row must agree; their digests are printed for the table. Needs transformers and jinja2, and a built
+templates of a row must agree; their digests are printed for the table. Cases of rows that are not named stay. Needs transformers and jinja2, and a built
 libravel.so for the digests.
 """
 import ctypes
@@ -66,7 +66,10 @@ def main():
         print(f"{name:14} {digest(template):#018x}  {path}")
         if rows.setdefault(name, cases) != cases:
             sys.exit(f"{path} is not the same as the other templates of {name}")
-    with open(os.path.join(HERE, "cases.jsonl"), "w", encoding="utf8") as out:
+    path = os.path.join(HERE, "cases.jsonl")
+    kept = [line for line in open(path, encoding="utf8") if json.loads(line)["format"] not in rows]
+    with open(path, "w", encoding="utf8") as out:
+        out.writelines(kept)
         for name, cases in rows.items():
             for messages, answer, text in cases:
                 out.write(json.dumps({"format": name, "messages": messages, "answer": answer, "text": text},

@@ -1,6 +1,6 @@
 /* Attention over ragged queries and keys. Body: included once per instruction set (see simd.h, gemm.h).
  *
- * A task is one sample and one key head; it serves the query heads of that group. Queries go in tiles of BR rows, keys
+ * A task is one key head of a sample, or of a part of a long one; it serves the query heads of that group. Queries go in tiles of BR rows, keys
  * in chunks of KB; of the scores only one tile of BR x KB exists at a time. Within a tile, a block of MR rows stops at
  * its own diagonal, so little is computed above it:
  *
@@ -16,9 +16,13 @@
  *
  *     d_p = d_o v'    d_s = p (d_p - d_o.o) scale    d_q += d_s k    d_k += d_s' q    d_v += p' d_o
  *
- * where d_k and d_v add up over the query heads of the group, always in the same order. */
+ * where d_k and d_v add up over the query heads of the group, always in the same order.
+ *
+ * A sample that is more than half of what a thread should do is cut into parts: of queries, which is all that forward needs
+ * and gives d_q, and of keys, which give d_k and d_v. Scores are then made twice in backward. An element is the sum of the
+ * same tiles in the same order with and without parts, so bits do not depend on the cut, nor on the number of threads. */
 
-enum { BR = 8 * MR, KB = 256, S_WIDTH = KB + NR + 16 };
+enum { BR = 8 * MR, KB = 256, S_WIDTH = KB + NR + 16, PART = 5 * BR };
 
 /* The private scratch of a task, cut into arrays. */
 typedef struct attend_room {
@@ -29,10 +33,19 @@ typedef struct attend_room {
     float *most, *sum;        /* [BR] */
 } attend_room;
 
+/* Which part of a sample a task does, and of what. */
+enum { WHOLE, QUERIES, KEYS };
+typedef struct attend_part {
+    int64_t cost; /* the most expensive ones go first */
+    int32_t sample, kind;
+    int64_t first, end; /* queries, or keys */
+} attend_part;
+
 typedef struct attend_job {
     train_device *device;
     const train_attention *x;
     int64_t dim, wide; /* head_dim, and rounded up to whole vectors */
+    attend_part *parts;
     int backward;
 } attend_job;
 
@@ -41,6 +54,9 @@ typedef struct attend_span {
     int64_t query, queries; /* first row and number of rows */
     int64_t key, keys;
     int64_t shift, window;
+    int64_t row0, row1; /* the queries of this task, counted from the sample's first */
+    int64_t key0, key1; /* and its keys */
+    int kind;
 } attend_span;
 
 INLINE float *room_cut(float *base, int64_t *used, int64_t elements) {
@@ -80,7 +96,7 @@ static void pack_wide(float *to, const float *from, int64_t rows, int64_t ld, in
 /* Rows as columns, in panels of NR. */
 static void pack_keys(float *panels, const float *from, int64_t length, int64_t ld, int64_t dim) {
     for (int64_t j = 0; j < length; j += NR, panels += dim * NR)
-        pack_panel(panels, from + j * ld, dim, train__min(NR, length - j), 1, ld);
+        pack_columns(panels, from + j * ld, dim, train__min(NR, length - j), NR, 1, ld);
 }
 
 /* ---- blocks of a tile ----------------------------------------------------------------------------------- */
@@ -97,8 +113,8 @@ INLINE int64_t first_seen(const attend_span *a, int64_t i, int64_t c0) {
 
 /* The chunks that a tile of rows i0 .. i0+rows-1 goes through: from *c0, below the result. */
 INLINE int64_t chunks_of(const attend_span *a, int64_t i0, int64_t rows, int64_t *c0) {
-    *c0 = first_seen(a, i0, 0) / KB * KB;
-    return train__min(a->keys, i0 + rows + a->shift);
+    *c0 = train__max(a->key0, first_seen(a, i0, 0) / KB * KB);
+    return train__min(a->key1, i0 + rows + a->shift);
 }
 
 /* out [rows][S_WIDTH] = a [rows][dim] times the panels of the chunk, as far as the block reaches. */
@@ -176,8 +192,8 @@ static void forward_head(const attend_job *j, const attend_room *r, const attend
     const train_attention *x = j->x;
     const float *q = x->q;
     float *o = x->o;
-    for (int64_t i0 = 0; i0 < a->queries; i0 += BR) {
-        int64_t rows = train__min(BR, a->queries - i0);
+    for (int64_t i0 = a->row0; i0 < a->row1; i0 += BR) {
+        int64_t rows = train__min(BR, a->row1 - i0);
         forward_tile(j, r, a, q + (a->query + i0) * x->ld_q + head * j->dim, i0, rows);
         for (int64_t i = 0; i < rows; i++) {
             int64_t at = (a->query + i0 + i) * x->heads + head;
@@ -233,9 +249,10 @@ static void backward_tile(const attend_job *j, const attend_room *r, const atten
                 softmax_row_backward(s + i * S_WIDTH, d_s + i * S_WIDTH, first, n, count, j->x->scale, r->most[b + i],
                                      r->sum[b + i]);
             }
-            gather_rows(r->acc + b * j->wide, d_s, S_WIDTH, 1, r->k + c0 * j->wide, height, count, j->wide);
+            if (a->kind != KEYS)
+                gather_rows(r->acc + b * j->wide, d_s, S_WIDTH, 1, r->k + c0 * j->wide, height, count, j->wide);
         }
-        backward_keys(j, r, i0 + a->shift, rows, c0, train__min(KB, end - c0));
+        if (a->kind != QUERIES) backward_keys(j, r, i0 + a->shift, rows, c0, train__min(KB, end - c0));
     }
 }
 
@@ -250,8 +267,9 @@ static void put_rows(float *to, int64_t ld, const float *from, const attend_job 
 static void backward_head(const attend_job *j, const attend_room *r, const attend_span *a, int64_t head) {
     const train_attention *x = j->x;
     int64_t ld = x->heads * j->dim, at = head * j->dim;
-    for (int64_t i0 = 0; i0 < a->queries; i0 += BR) {
-        int64_t rows = train__min(BR, a->queries - i0), t = a->query + i0;
+    for (int64_t i0 = a->row0; i0 < a->row1; i0 += BR) {
+        int64_t rows = train__min(BR, a->row1 - i0), t = a->query + i0;
+        if (a->kind == KEYS && i0 + rows + a->shift <= a->key0) continue; /* sees none of them */
         const float *o = (const float *)x->o + t * ld + at;
         pack_wide(r->q, (const float *)x->q + t * x->ld_q + at, rows, x->ld_q, j->dim, j->wide);
         pack_wide(r->d_o, (const float *)x->d_o + t * ld + at, rows, ld, j->dim, j->wide);
@@ -263,44 +281,110 @@ static void backward_head(const attend_job *j, const attend_room *r, const atten
             r->most[i] = x->lse[(t + i) * x->heads + head];
         }
         backward_tile(j, r, a, i0, rows);
-        put_rows((float *)x->d_q + t * x->ld_dq + at, x->ld_dq, r->acc, j, rows);
+        if (a->kind != KEYS) put_rows((float *)x->d_q + t * x->ld_dq + at, x->ld_dq, r->acc, j, rows);
     }
 }
 
 /* ---- tasks ---------------------------------------------------------------------------------------------- */
 
+static attend_span span_of(const train_attention *x, const attend_part *part) {
+    int64_t s = part->sample;
+    attend_span a = {.query = x->queries.starts[s],
+                     .queries = x->queries.lengths[s],
+                     .key = x->keys.starts[s],
+                     .keys = x->keys.lengths[s],
+                     .shift = x->shifts ? x->shifts[s] : 0,
+                     .window = x->window,
+                     .row1 = x->queries.lengths[s],
+                     .key1 = x->keys.lengths[s],
+                     .kind = part->kind};
+    if (part->kind == QUERIES) a.row0 = part->first, a.row1 = part->end;
+    if (part->kind == QUERIES) a.key1 = train__min(a.keys, train__max(0, part->end + a.shift));
+    if (part->kind == KEYS) a.key0 = part->first, a.key1 = part->end;
+    return a;
+}
+
+static void forward_task(const attend_job *j, const attend_room *r, const attend_span *a, int64_t kv) {
+    const train_attention *x = j->x;
+    int64_t group = x->heads / x->kv_heads, at = kv * j->dim;
+    pack_keys(r->kt, (const float *)x->k + a->key * x->ld_k + at, a->key1, x->ld_k, j->dim);
+    pack_wide(r->v, (const float *)x->v + a->key * x->ld_v + at, a->key1, x->ld_v, j->dim, j->wide);
+    for (int64_t h = 0; h < group; h++) forward_head(j, r, a, kv * group + h);
+}
+
+/* Keys are packed from the first on, and those that are not of the task are not looked at. */
+static void backward_task(const attend_job *j, const attend_room *r, const attend_span *a, int64_t kv) {
+    const train_attention *x = j->x;
+    int64_t group = x->heads / x->kv_heads, at = kv * j->dim, first = a->key0, count = a->key1 - a->key0;
+    const float *k = (const float *)x->k + (a->key + first) * x->ld_k + at;
+    const float *v = (const float *)x->v + (a->key + first) * x->ld_v + at;
+    pack_keys(r->kt + first * j->dim, k, count, x->ld_k, j->dim);
+    pack_keys(r->vt + first * j->dim, v, count, x->ld_v, j->dim);
+    pack_wide(r->k + first * j->wide, k, count, x->ld_k, j->dim, j->wide);
+    memset(r->d_k + first * j->wide, 0, (size_t)(count * j->wide) * sizeof(float));
+    memset(r->d_v + first * j->wide, 0, (size_t)(count * j->wide) * sizeof(float));
+    for (int64_t h = 0; h < group; h++) backward_head(j, r, a, kv * group + h);
+    if (a->kind == QUERIES) return;
+    int64_t key = a->key + first;
+    put_rows((float *)x->d_k + key * x->ld_dk + at, x->ld_dk, r->d_k + first * j->wide, j, count);
+    put_rows((float *)x->d_v + key * x->ld_dv + at, x->ld_dv, r->d_v + first * j->wide, j, count);
+}
+
 static void attend_task(void *user, int64_t task, int32_t thread) {
     const attend_job *j = user;
-    const train_attention *x = j->x;
-    int64_t sample = task / x->kv_heads, kv = task % x->kv_heads, group = x->heads / x->kv_heads, at = kv * j->dim;
-    attend_span a = {.query = x->queries.starts[sample],
-                     .queries = x->queries.lengths[sample],
-                     .key = x->keys.starts[sample],
-                     .keys = x->keys.lengths[sample],
-                     .shift = x->shifts ? x->shifts[sample] : 0,
-                     .window = x->window};
-    const float *k = (const float *)x->k + a.key * x->ld_k + at, *v = (const float *)x->v + a.key * x->ld_v + at;
+    attend_span a = span_of(j->x, &j->parts[task / j->x->kv_heads]);
     attend_room r;
-    room_make(&r, train__cpu_private(j->device, thread), a.keys, j->dim, j->backward);
-    pack_keys(r.kt, k, a.keys, x->ld_k, j->dim);
-    if (!j->backward) {
-        pack_wide(r.v, v, a.keys, x->ld_v, j->dim, j->wide);
-        for (int64_t h = 0; h < group; h++) forward_head(j, &r, &a, kv * group + h);
-        return;
+    (void)room_make(&r, train__cpu_private(j->device, thread), a.keys, j->dim, j->backward);
+    (j->backward ? backward_task : forward_task)(j, &r, &a, task % j->x->kv_heads);
+}
+
+/* ---- parts ---------------------------------------------------------------------------------------------- */
+
+static int by_cost(const void *a, const void *b) {
+    const attend_part *x = a, *y = b;
+    if (x->cost != y->cost) return x->cost > y->cost ? -1 : 1;
+    return x->sample != y->sample ? (x->sample > y->sample) - (x->sample < y->sample)
+                                  : (x->first > y->first) - (x->first < y->first);
+}
+
+static int64_t cost_of(const train_attention *x, int64_t sample) {
+    return x->queries.lengths[sample] * (x->keys.lengths[sample] + 1);
+}
+
+/* A sample as parts of `each` queries or keys; the cost of one is what a causal mask leaves of it. */
+static int64_t cut_sample(attend_part *parts, int32_t sample, int kind, int64_t length, int64_t each) {
+    int64_t n = 0;
+    for (int64_t first = 0; first < length; first += each) {
+        int64_t end = train__min(length, first + each), seen = kind == QUERIES ? end : 2 * (length - first);
+        parts[n++] = (attend_part){(end - first) * seen, sample, kind, first, end};
     }
-    pack_keys(r.vt, v, a.keys, x->ld_v, j->dim);
-    pack_wide(r.k, k, a.keys, x->ld_k, j->dim, j->wide);
-    memset(r.d_k, 0, (size_t)(a.keys * j->wide) * sizeof(float));
-    memset(r.d_v, 0, (size_t)(a.keys * j->wide) * sizeof(float));
-    for (int64_t h = 0; h < group; h++) backward_head(j, &r, &a, kv * group + h);
-    put_rows((float *)x->d_k + a.key * x->ld_dk + at, x->ld_dk, r.d_k, j, a.keys);
-    put_rows((float *)x->d_v + a.key * x->ld_dv + at, x->ld_dv, r.d_v, j, a.keys);
+    return n;
+}
+
+/* The list is in the shared scratch, which has at least KC elements for each token. */
+static int64_t make_parts(attend_job *j) {
+    const train_attention *x = j->x;
+    attend_part *parts = (attend_part *)(void *)j->device->shared;
+    int64_t total = 0, n = 0, threads = j->device->threads;
+    for (int64_t s = 0; s < x->samples; s++) total += cost_of(x, s) * x->kv_heads;
+    for (int32_t s = 0; s < x->samples; s++) {
+        int64_t cost = cost_of(x, s), queries = x->queries.lengths[s], keys = x->keys.lengths[s];
+        if (threads == 1 || queries <= PART || cost * 2 * threads <= total) {
+            parts[n++] = (attend_part){.cost = cost, .sample = s, .kind = WHOLE};
+            continue;
+        }
+        n += cut_sample(parts + n, s, QUERIES, queries, PART);
+        if (j->backward) n += cut_sample(parts + n, s, KEYS, keys, KB);
+    }
+    if (threads > 1) qsort(parts, (size_t)n, sizeof *parts, by_cost);
+    j->parts = parts;
+    return n;
 }
 
 static void attend_run(train_device *d, const train_attention *x, int backward) {
     attend_job j = {.device = d, .x = x, .dim = x->head_dim, .wide = train__round_up(x->head_dim, LANES)};
     j.backward = backward;
-    train__cpu_run(d, (int64_t)x->samples * x->kv_heads, attend_task, &j);
+    train__cpu_run(d, make_parts(&j) * x->kv_heads, attend_task, &j);
 }
 
 static void cpu_attention(train_device *d, const train_attention *x) {

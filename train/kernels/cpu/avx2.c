@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <stdlib.h>
 
 #if defined(__clang__)
 #pragma clang fp contract(fast)
@@ -16,11 +17,13 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-#define CPU_LANES 8
-#define CPU_NV    2
-#define CPU_TABLE train__cpu_avx2
-#define CPU_TITLE "cpu-avx2"
-#define CPU_DOC   "vectors of 8 (AVX2), threads"
+#define CPU_LANES        8
+#define CPU_NV           2
+#define CPU_GEMM_ROWS    6
+#define CPU_GEMM_VECTORS 2
+#define CPU_TABLE        train__cpu_avx2
+#define CPU_TITLE        "cpu-avx2"
+#define CPU_DOC          "vectors of 8 (AVX2), threads"
 #include "train/kernels/cpu/set.h"
 
 #if defined(__clang__)

@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 #include <math.h>
+#include <stdlib.h>
 
 #if defined(__clang__)
 #pragma clang fp contract(fast)
@@ -16,11 +17,13 @@
 #pragma GCC optimize("fp-contract=fast")
 #endif
 
-#define CPU_LANES 16
-#define CPU_NV    4
-#define CPU_TABLE train__cpu_avx512
-#define CPU_TITLE "cpu-avx512"
-#define CPU_DOC   "vectors of 16 (AVX-512), threads"
+#define CPU_LANES        16
+#define CPU_NV           4
+#define CPU_GEMM_ROWS    12
+#define CPU_GEMM_VECTORS 2
+#define CPU_TABLE        train__cpu_avx512
+#define CPU_TITLE        "cpu-avx512"
+#define CPU_DOC          "vectors of 16 (AVX-512), threads"
 #include "train/kernels/cpu/set.h"
 
 #if defined(__clang__)

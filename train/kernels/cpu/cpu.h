@@ -3,11 +3,10 @@
 #define TRAIN_CPU_H
 
 #include "train/kernels/assert.h"
+#include "train/kernels/cpu/pool.h"
 #include "train/kernels/host.h"
 #include "train/kernels/host_device.h"
 #include "train/kernels/ref/ref.h"
-
-typedef struct train__pool train__pool;
 
 struct train_device {
     train__host_device host; /* first */
@@ -20,8 +19,6 @@ struct train_device {
     size_t private_elements; /* of each thread */
 };
 
-/* Task i of a job, on thread 0 .. threads-1. */
-typedef void train__task(void *user, int64_t task, int32_t thread);
 /* Runs tasks 0 .. count-1, in any order and at the same time; returns when all are done. */
 void train__cpu_run(train_device *device, int64_t count, train__task *task, void *user);
 
@@ -29,7 +26,9 @@ static inline float *train__cpu_private(const train_device *device, int32_t thre
     return device->shared - (size_t)(thread + 1) * device->private_elements;
 }
 
-/* The slots that need no arithmetic, for every set's table. */
+/* Slots of every set's table. */
+void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes);
+void train__cpu_zero(train_device *device, void *block, size_t bytes);
 /* `wide`: the set's own products are the best there are, unless the options ask for OpenBLAS. */
 ravel_status train__cpu_open(const train_device_options *options, int wide, train_device **device, ravel_error *err);
 void train__cpu_close(train_device *device);

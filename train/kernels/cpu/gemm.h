@@ -1,22 +1,29 @@
 /* Matrix products. Body: included once per instruction set (see simd.h).
  *
- * One small product does all the work, for attention too: `tile` keeps MR rows x NV vectors of C in registers and
- * walks k, a broadcast of A times a row of B at each step:
+ * One small product does all the work, for attention too: `tile` keeps some rows x vectors of C in registers and walks k,
+ * a broadcast of A times a row of B at each step:
  *
  *            B [k][64]  (four vectors of 16)                    MR = 6, NV = 4: 24 vectors of C, 4 of B, 1 of A
  *     A      ----------------
  *     6 rows C  C  C  C          each element of C is one chain a0 b0 + a1 b1 + ... in the order of k, whatever
  *            C  C  C  C          the sizes of the product and wherever the element lies
  *
- * A large product is cut so that repeated reads hit the cache: a panel of B (KC x 64, packed, in the
- * second-level cache) meets MC rows of A, panel after panel. Row blocks are the tasks of the threads; they are the same
- * for any number of threads. */
+ * A large product packs both sides, a part of k (KC) at a time, and cuts C into tasks of rows x columns:
+ *
+ *     A packed  [group][k][GM]   rows in groups of GM          job 1: tasks are panels of B and groups of A
+ *     B packed  [panel][k][GN]   columns in panels of GN       job 2: tasks are blocks of C; a group of A meets panel
+ *                                                                     after panel of B
+ *
+ * GM x GN is the tile of job 2: as tall as registers allow, because the group of A stays in the first-level cache and
+ * each panel of B comes from the second. The cut into tasks depends on the number of threads; results do not, because
+ * each element is one chain per part of k. */
 
-enum { KC = 512, MC = 32 * MR, NC = 64 * NR };
+enum { GM = CPU_GEMM_ROWS, GN = CPU_GEMM_VECTORS * CPU_LANES }; /* the tile of large products */
+enum { KC = 640, NC = 4096, MC = 2048 };                        /* what is packed at a time */
 
 INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
                  float *c, int64_t ldc, int add) {
-    vf sum[MR][NV];
+    vf sum[(int)GM > (int)MR ? GM : MR][NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -79,27 +86,47 @@ INLINE void tile_rows(int64_t m, int vectors, int64_t k, const float *a, int64_t
 
 /* ---- packing -------------------------------------------------------------------------------------------- */
 
-/* b[k][j] = source[k * row + j * col] for `width` <= NR columns, 0 behind them. */
-static void pack_panel(float *b, const float *source, int64_t k, int64_t width, int64_t row, int64_t col) {
+/* b[k][j] = source[k * row + j * col] for `width` columns, 0 behind them up to `wide`, a whole number of vectors. */
+static void pack_columns(float *b, const float *source, int64_t k, int64_t width, int64_t wide, int64_t row,
+                         int64_t col) {
     if (col == 1) {
-        for (int64_t i = 0; i < k; i++, b += NR, source += row) {
+        for (int64_t i = 0; i < k; i++, b += wide, source += row) {
             memcpy(b, source, (size_t)width * sizeof *b);
-            if (width < NR) memset(b + width, 0, (size_t)(NR - width) * sizeof *b);
+            if (width < wide) memset(b + width, 0, (size_t)(wide - width) * sizeof *b);
         }
         return;
     }
-    if (width < NR) memset(b, 0, (size_t)(k * NR) * sizeof *b);
+    if (width < wide) memset(b, 0, (size_t)(k * wide) * sizeof *b);
     for (int64_t j = 0; j < width; j += LANES)
-        transpose(b + j, NR, source + j * col, col, k, train__min(LANES, width - j));
+        transpose(b + j, wide, source + j * col, col, k, train__min(LANES, width - j));
 }
 
-/* a[p][k][MR]: rows in groups of MR, for an A that is stored with k as its rows. */
-static void pack_rows(float *a, const float *source, int64_t m, int64_t k, int64_t col) {
-    int64_t whole = m / MR, rest = m % MR;
-    for (int64_t i = 0; i < k; i++, a += MR, source += col) {
-        for (int64_t p = 0; p < whole; p++) memcpy(a + p * MR * k, source + p * MR, MR * sizeof *a);
-        for (int64_t r = 0; r < rest; r++) a[whole * MR * k + r] = source[whole * MR + r];
+/* Squares of GM x LANES of rows of A, turned: to[k * GM + r] = from[r * row + k]. Stores whole vectors one over the other,
+ * so LANES - GM elements behind the last are written too. */
+#if CPU_LANES >= CPU_GEMM_ROWS
+INLINE void turn_rows(float *to, const float *from, int64_t row) {
+    vf in[LANES];
+    UNROLL
+    for (int i = 0; i < LANES; i++) in[i] = i < GM ? load(from + i * row) : (vf){0};
+    turn(in);
+    UNROLL
+    for (int i = 0; i < LANES; i++) store(to + i * GM, in[i]);
+}
+#endif
+
+/* a[k][GM] from `rows` <= GM rows of A, 0 behind them. */
+static void pack_group(float *a, const float *source, int64_t rows, int64_t k, int64_t row, int64_t col) {
+    int64_t i = 0;
+    if (row == 1 && rows == GM) {
+        for (; i < k; i++) memcpy(a + i * GM, source + i * col, GM * sizeof *a);
+        return;
     }
+#if CPU_LANES >= CPU_GEMM_ROWS
+    if (col == 1 && rows == GM)
+        for (; i + LANES <= k; i += LANES) turn_rows(a + i * GM, source + i, row);
+#endif
+    for (; i < k; i++)
+        for (int64_t r = 0; r < GM; r++) a[i * GM + r] = r < rows ? source[r * row + i * col] : 0;
 }
 
 /* ---- large products ------------------------------------------------------------------------------------- */
@@ -108,60 +135,104 @@ typedef struct gemm {
     train_device *device;
     const train_matmul *x;
     int64_t a_row, a_col, b_row, b_col, ldc;
-    int64_t n0, n, k0, k; /* the part of N and K that is being worked on */
+    int64_t m0, m, n0, n, k0, k; /* the part of M, N and K that is being worked on */
+    int64_t panels;              /* of B to pack; 0: they are packed */
+    int64_t rows, columns;       /* of a task: multiples of GM and GN */
     int add;
 } gemm;
 
-static void pack_task(void *user, int64_t panel, int32_t thread) {
-    const gemm *g = user;
-    int64_t j = panel * NR;
-    (void)thread;
-    pack_panel(g->device->shared + panel * NR * g->k,
-               (const float *)g->x->b + g->k0 * g->b_row + (g->n0 + j) * g->b_col, g->k, train__min(NR, g->n - j),
-               g->b_row, g->b_col);
+enum { PACK_GROUPS = 8 }; /* groups of A in a task of packing */
+
+/* A group's elements, and room for what turn_rows writes behind it. */
+INLINE int64_t group_elements(int64_t k) {
+    return GM * k + LANES;
 }
 
-/* C rows m0 .. of one panel. The last columns, where they are no whole vector, go by way of `edge`. */
-static void panel_rows(const gemm *g, int64_t m, const float *a, int64_t a_group, int64_t a_row, int64_t a_col,
-                       const float *b, float *c, int64_t width) {
-    int vectors = (int)((width + LANES - 1) / LANES);
-    if (width % LANES == 0) {
-        for (int64_t i = 0; i < m; i += MR, a += a_group)
-            tile_rows(train__min(MR, m - i), vectors, g->k, a, a_row, a_col, b, NR, c + i * g->ldc, g->ldc, g->add);
+/* A is packed behind B. */
+INLINE float *packed_a(const gemm *g) {
+    return g->device->shared + train__round_up(g->n, GN) * g->k;
+}
+
+static void pack_panel_of(const gemm *g, int64_t panel) {
+    int64_t j = panel * GN;
+    const float *b = (const float *)g->x->b + g->k0 * g->b_row + (g->n0 + j) * g->b_col;
+    pack_columns(g->device->shared + j * g->k, b, g->k, train__min(GN, g->n - j), GN, g->b_row, g->b_col);
+}
+
+static void pack_task(void *user, int64_t task, int32_t thread) {
+    const gemm *g = user;
+    const float *a = (const float *)g->x->a + g->k0 * g->a_col;
+    (void)thread;
+    if (task < g->panels) {
+        pack_panel_of(g, task);
         return;
     }
-    float edge[MR * NR];
-    for (int64_t i = 0; i < m; i += MR, a += a_group) {
-        int64_t rows = train__min(MR, m - i);
-        for (int64_t r = 0; r < rows && g->add; r++)
-            memcpy(edge + r * NR, c + (i + r) * g->ldc, (size_t)width * sizeof *c);
-        tile_rows(rows, vectors, g->k, a, a_row, a_col, b, NR, edge, NR, g->add);
-        for (int64_t r = 0; r < rows; r++) memcpy(c + (i + r) * g->ldc, edge + r * NR, (size_t)width * sizeof *c);
+    int64_t first = (task - g->panels) * PACK_GROUPS * GM, end = train__min(g->m, first + PACK_GROUPS * GM);
+    for (int64_t i = first; i < end; i += GM)
+        pack_group(packed_a(g) + i / GM * group_elements(g->k), a + (g->m0 + i) * g->a_row, train__min(GM, g->m - i),
+                   g->k, g->a_row, g->a_col);
+}
+
+static __attribute__((noinline)) void tile_packed(int64_t k, const float *a, const float *b, float *c, int64_t ldc,
+                                                  int add) {
+    tile(GM, CPU_GEMM_VECTORS, k, a, 1, GM, b, GN, c, ldc, add);
+}
+
+/* A tile at the edge of C, by way of a whole one. */
+static void tile_edge(const gemm *g, const float *a, const float *b, float *c, int64_t rows, int64_t width) {
+    float edge[GM * GN] = {0};
+    for (int64_t r = 0; r < rows && g->add; r++) memcpy(edge + r * GN, c + r * g->ldc, (size_t)width * sizeof *c);
+    tile_packed(g->k, a, b, edge, GN, g->add);
+    for (int64_t r = 0; r < rows; r++) memcpy(c + r * g->ldc, edge + r * GN, (size_t)width * sizeof *c);
+}
+
+static void block_task(void *user, int64_t task, int32_t thread) {
+    const gemm *g = user;
+    int64_t across = (g->n + g->columns - 1) / g->columns;
+    int64_t i0 = task / across * g->rows, j0 = task % across * g->columns;
+    int64_t i1 = train__min(g->m, i0 + g->rows), j1 = train__min(g->n, j0 + g->columns);
+    (void)thread;
+    for (int64_t i = i0; i < i1; i += GM) {
+        const float *a = packed_a(g) + i / GM * group_elements(g->k);
+        float *c = (float *)g->x->c + (g->m0 + i) * g->ldc + g->n0;
+        for (int64_t j = j0; j < j1; j += GN) {
+            const float *b = g->device->shared + j * g->k;
+            if (i1 - i >= GM && j1 - j >= GN)
+                tile_packed(g->k, a, b, c + j, g->ldc, g->add);
+            else
+                tile_edge(g, a, b, c + j, train__min(GM, i1 - i), train__min(GN, j1 - j));
+        }
     }
 }
 
-static void rows_task(void *user, int64_t block, int32_t thread) {
-    const gemm *g = user;
-    int64_t m0 = block * MC, m = train__min(MC, g->x->m - m0);
-    const float *a = (const float *)g->x->a + m0 * g->a_row + g->k0 * g->a_col;
-    int64_t group = MR * g->a_row, a_row = g->a_row, a_col = g->a_col;
-    if (g->a_col != 1) {
-        float *packed = train__cpu_private(g->device, thread);
-        pack_rows(packed, a, m, g->k, g->a_col);
-        a = packed;
-        group = MR * g->k;
-        a_row = 1;
-        a_col = MR;
-    }
-    for (int64_t j = 0; j < g->n; j += NR)
-        panel_rows(g, m, a, group, a_row, a_col, g->device->shared + j * g->k,
-                   (float *)g->x->c + m0 * g->ldc + g->n0 + j, train__min(NR, g->n - j));
+static int64_t blocks_of(const gemm *g) {
+    return ((g->m + g->rows - 1) / g->rows) * ((g->n + g->columns - 1) / g->columns);
+}
+
+/* Blocks that the second-level cache likes, and smaller ones where each thread would have too few. */
+static void choose_blocks(gemm *g) {
+    int64_t enough = g->device->threads > 1 ? 6 * g->device->threads : 1;
+    g->rows = 96 / GM * GM;
+    g->columns = 256;
+    while (blocks_of(g) < enough && g->columns > 2 * GN) g->columns /= 2;
+    while (blocks_of(g) < enough && g->rows > 2 * GM) g->rows = train__round_up(g->rows / 2, GM);
 }
 
 /* k in equal parts of at most KC. */
 static int64_t part_of(int64_t k) {
     int64_t parts = (k + KC - 1) / KC;
     return (k + parts - 1) / parts;
+}
+
+/* All rows of C, for one part of N and K. */
+static void run_part(gemm *g) {
+    g->panels = (g->n + GN - 1) / GN;
+    for (g->m0 = 0; g->m0 < g->x->m; g->m0 += MC, g->panels = 0) {
+        g->m = train__min(MC, g->x->m - g->m0);
+        choose_blocks(g);
+        train__cpu_run(g->device, g->panels + (g->m + PACK_GROUPS * GM - 1) / (PACK_GROUPS * GM), pack_task, g);
+        train__cpu_run(g->device, blocks_of(g), block_task, g);
+    }
 }
 
 static void gemm_run(train_device *device, const train_matmul *x) {
@@ -178,7 +249,12 @@ static void gemm_run(train_device *device, const train_matmul *x) {
             g.n = train__min(NC, x->n - g.n0);
             g.k = train__min(part, x->k - g.k0);
             g.add = x->add || g.k0 > 0;
-            train__cpu_run(device, (g.n + NR - 1) / NR, pack_task, &g);
-            train__cpu_run(device, (x->m + MC - 1) / MC, rows_task, &g);
+            run_part(&g);
         }
+}
+
+/* Elements that a product whose sides are at most `most` packs. */
+static int64_t packed_elements(int64_t most) {
+    int64_t k = train__min(KC, most), groups = (train__min(MC, most) + GM - 1) / GM;
+    return k * train__round_up(train__min(NC, most), GN) + groups * group_elements(k);
 }

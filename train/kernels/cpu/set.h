@@ -2,7 +2,8 @@
  * that choose the instruction set, after they have defined
  *
  *     CPU_LANES   floats in a vector
- *     CPU_NV      vectors in a row of a register tile
+ *     CPU_NV      vectors in a row of attention's register tile
+ *     CPU_GEMM_ROWS, CPU_GEMM_VECTORS   the register tile of large products
  *     CPU_TABLE   the name of the table
  *     CPU_TITLE   train_kernels.name
  *     CPU_DOC     train_kernels.doc */
@@ -42,17 +43,15 @@ static ravel_status cpu_open(const train_device_options *options, train_device *
 
 static size_t shared_elements(const train_limits *l) {
     int64_t most = train__max(train__max(l->tokens, l->width), l->vocab);
-    int64_t panels = train__min(KC, most) * train__round_up(train__min(NC, most), NR);
     int64_t partials = runs_of(l->tokens) * train__max(l->width, 2 * l->head_dim);
-    return (size_t)train__max(panels, partials);
+    return (size_t)train__max(packed_elements(most), partials);
 }
 
 static size_t private_elements(const train_limits *l) {
     attend_room room;
-    int64_t rows = MC * train__min(KC, train__max(train__max(l->tokens, l->width), l->vocab));
     int64_t attention = room_make(&room, NULL, l->longest, l->head_dim, !l->inference);
     int64_t cached = train__round_up(l->cached + TRAIN_PAGE, LANES);
-    return (size_t)train__max(train__max(rows, attention), train__max(cached, l->vocab));
+    return (size_t)train__max(attention, train__max(cached, l->vocab));
 }
 
 static size_t cpu_scratch_bytes(const train_limits *l, int32_t threads) {
@@ -63,9 +62,9 @@ static ravel_status cpu_reserve(train_device *d, const train_limits *l, ravel_er
     return train__cpu_reserve(d, shared_elements(l), private_elements(l), err);
 }
 
-/* About 16 MiB of logits. */
+/* About 64 MiB of logits: with fewer rows the gradient of a large vocabulary is read and written for too little work. */
 static int64_t cpu_head_rows(const train_limits *l) {
-    int64_t rows = train__max((int64_t)(16 << 20) / 4 / train__max(l->vocab, 1), 64);
+    int64_t rows = train__max((int64_t)(64 << 20) / 4 / train__max(l->vocab, 1), 64);
     return train__min(train__min(rows, 1024), l->tokens);
 }
 
@@ -77,6 +76,8 @@ const train_kernels CPU_TABLE = {
     .types =
         {.weight = RAVEL_F32, .activation = RAVEL_F32, .grad = RAVEL_F32, .master = RAVEL_F32, .moment = RAVEL_F32},
     TRAIN__HOST_SLOTS,
+    .copy = train__cpu_copy,
+    .zero = train__cpu_zero,
     .open = cpu_open,
     .close = train__cpu_close,
     .scratch_bytes = cpu_scratch_bytes,

@@ -119,10 +119,9 @@ INLINE float largest_of(vf v) {
 #define HIGH_HALVES(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
 #endif
 
-INLINE void transpose_square(float *to, int64_t ld_to, const float *from, int64_t ld_from) {
-    vf row[LANES], mixed[LANES];
-    UNROLL
-    for (int i = 0; i < LANES; i++) row[i] = load(from + i * ld_from);
+/* Rows to columns, in registers. */
+INLINE void turn(vf *row) {
+    vf mixed[LANES];
     UNROLL
     for (int round = 1; round < LANES; round *= 2) {
         UNROLL
@@ -133,6 +132,13 @@ INLINE void transpose_square(float *to, int64_t ld_to, const float *from, int64_
         UNROLL
         for (int i = 0; i < LANES; i++) row[i] = mixed[i];
     }
+}
+
+INLINE void transpose_square(float *to, int64_t ld_to, const float *from, int64_t ld_from) {
+    vf row[LANES];
+    UNROLL
+    for (int i = 0; i < LANES; i++) row[i] = load(from + i * ld_from);
+    turn(row);
     UNROLL
     for (int i = 0; i < LANES; i++) store(to + i * ld_to, row[i]);
 }

@@ -129,6 +129,8 @@ const train_kernels REF(table) = {
     .doc = "readable reference, one thread",
     .types = {.weight = TYPE, .activation = TYPE, .grad = TYPE, .master = TYPE, .moment = TYPE},
     TRAIN__HOST_SLOTS,
+    .copy = train__host_copy,
+    .zero = train__host_zero,
     .open = device_open,
     .close = device_close,
     .scratch_bytes = scratch_bytes,
