@@ -33,17 +33,17 @@ static const ravel_shape shape = {.hidden = 512,
                                   .norm_eps = 1e-6};
 
 /* Six layers of SmolLM2-135M, with its vocabulary: 50 M parameters. */
-static const ravel_shape wide = {.hidden = 576,
-                                 .layers = 6,
-                                 .heads = 9,
-                                 .kv_heads = 3,
-                                 .head_dim = 64,
-                                 .ffn = 1536,
-                                 .vocab = 49152,
-                                 .tied = 1,
-                                 .gated = 1,
-                                 .rope_theta = 1e5,
-                                 .norm_eps = 1e-5};
+static const ravel_shape wide_shape = {.hidden = 576,
+                                       .layers = 6,
+                                       .heads = 9,
+                                       .kv_heads = 3,
+                                       .head_dim = 64,
+                                       .ffn = 1536,
+                                       .vocab = 49152,
+                                       .tied = 1,
+                                       .gated = 1,
+                                       .rope_theta = 1e5,
+                                       .norm_eps = 1e-5};
 
 enum { BUDGET = 2048, MOST = 512 };
 
@@ -322,7 +322,7 @@ static void report_wide(product *p) {
     job j;
     times t = {.packed = 1e9};
     fill_batch(&batch, 200);
-    if (job_open(&j, &wide, &batch, (train_device_options){.threads = 1})) {
+    if (job_open(&j, &wide_shape, &batch, (train_device_options){.threads = 1})) {
         for (int round = 0; round < 2; round++) {
             measure_sgemm(&t, p);
             t.packed = fmin(t.packed, best_of(1, run_packed, &j));
@@ -330,7 +330,7 @@ static void report_wide(product *p) {
         report_ratio(&j, &t, "train.vs_sgemm_wide", "six layers of SmolLM2-135M, 50 M parameters");
     }
     job_close(&j);
-    report_threads(&wide, &batch, "_wide");
+    report_threads(&wide_shape, &batch, "_wide");
 }
 
 BENCH(train) {
