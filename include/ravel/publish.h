@@ -47,6 +47,11 @@
  * All or nothing: until every rank of the generator has verified every byte, nothing is committed; a generator holds one
  * version, whole. Equal identities are equal bytes.
  *
+ * Devices: tensors may be in device memory (ravel_refit_tensor.place). publish packs, casts and hashes there, after what is
+ * in the tensors' streams; versions are kept on the device. A generator on the same device of the same machine (and user)
+ * maps them and reads them where they lie, cast, scattered and verified by one kernel. For any other one they come through
+ * page-locked memory, over the link. A source with iterate, and casts that no kernel makes, go through host memory.
+ *
  * Threads: a publisher and a puller belong to one thread at a time. ravel_puller_pin, _unpin and _data may be called from
  * any thread. sink.load is called from threads of the puller, one call at a time.
  */
@@ -186,6 +191,8 @@ typedef struct ravel_pull_report {
     double prepare_seconds;        /* from stage to complete on this rank, in the background */
     double pause_seconds;          /* of the commit call */
     int64_t lag;                   /* versions published since this one, as far as known */
+    int32_t mapped;                /* of the senders, those on the same device, whose memory was read where it lies */
+    int32_t reserved;              /* 0 */
 } ravel_pull_report;
 
 /* Collective. Makes the staged version live on every rank, or on none. report may be NULL. E_STATE: it is not READY, or the

@@ -100,6 +100,11 @@ typedef struct ravel_refit_tensor {
     int64_t strides[RAVEL_REFIT_DIMS]; /* of the piece in memory, in elements; all 0: row-major without holes */
     void *data;  /* the piece; a source is only read. NULL where a callback provides or takes it */
     void *spare; /* sinks: the second set, of the same strides; NULL: the session allocates it */
+    /* Where data and spare are, and what iterate returns; all zero: host memory. All tensors of a source, or of a sink, are
+     * in host memory or on one device. A device's stream orders: the tensors are read and written after what is in it
+     * when ravel_refit_update, ravel_publisher_publish, ravel_puller_stage or _commit is called, and everything is done
+     * when the version is sent or committed. */
+    ravel_place place;
 } ravel_refit_tensor;
 
 /* How a rule's tensor is made of its parts, and how it is then cut over ranks. */
@@ -174,12 +179,13 @@ typedef struct ravel_refit_source {
 
 /* A verified run of elements of one of the sink's tensors. */
 typedef struct ravel_refit_piece {
-    int64_t tensor;   /* index into sink.tensors */
-    int64_t first;    /* element of this rank's piece, counted row-major as if without holes */
-    int64_t count;    /* elements */
-    int32_t dtype;    /* of data: what travelled, the sink's dtype or a narrower one */
-    int32_t reserved; /* 0 */
-    const void *data; /* [count], valid during the call, any alignment; NULL: unchanged since the version before */
+    int64_t tensor;    /* index into sink.tensors */
+    int64_t first;     /* element of this rank's piece, counted row-major as if without holes */
+    int64_t count;     /* elements */
+    int32_t dtype;     /* of data: what travelled, the sink's dtype or a narrower one */
+    int32_t reserved;  /* 0 */
+    const void *data;  /* [count], valid during the call, any alignment; NULL: unchanged since the version before */
+    ravel_place place; /* of data: always host memory today */
 } ravel_refit_piece;
 
 typedef struct ravel_refit_sink {

@@ -1597,6 +1597,7 @@ ravel_refit_tensor._fields_ = [
     ("strides", C.c_int64 * 6),
     ("data", C.c_void_p),
     ("spare", C.c_void_p),
+    ("place", ravel_place),
 ]
 ravel_refit_rule._fields_ = [
     ("name", C.c_char_p),
@@ -1625,6 +1626,7 @@ ravel_refit_piece._fields_ = [
     ("dtype", C.c_int32),
     ("reserved", C.c_int32),
     ("data", C.c_void_p),
+    ("place", ravel_place),
 ]
 ravel_refit_sink._fields_ = [
     ("size", C.c_size_t),
@@ -1744,6 +1746,8 @@ ravel_pull_report._fields_ = [
     ("prepare_seconds", C.c_double),
     ("pause_seconds", C.c_double),
     ("lag", C.c_int64),
+    ("mapped", C.c_int32),
+    ("reserved", C.c_int32),
 ]
 ravel_pull_rehearsal._fields_ = [
     ("size", C.c_size_t),

@@ -11,8 +11,8 @@
  * The last stripe of a block (its last 64 bytes, wherever they begin) and blocks of at most 240 bytes are read again from
  * memory by a few threads.
  *
- * Casting: a thread's 16 packed bytes are made from (or become) elements of one tensor, since tensors are aligned to 16
- * bytes in the packed buffer. KiBs that lie within one aligned piece take the fast way, the others go unit by unit. */
+ * Casting: KiBs that lie within one piece whose tensor is aligned there take the fast way, 16 bytes at a time; the others
+ * go element by element. */
 #include "device/cuda.h"
 
 #include <cuda_fp16.h>
@@ -314,30 +314,36 @@ __device__ const ravel__cast_piece *piece_at(const ravel__cast_piece *list, int 
     return low < count && list[low].at <= at ? &list[low] : nullptr;
 }
 
-/* 16 packed bytes of a piece that may end within them; NULL: padding. */
-__device__ void move_unit(const ravel__cast_piece *p, int64_t at, uint4 *packed, bool unpack) {
-    union {
-        uint4 whole;
-        unsigned char byte[16];
-    } u;
-    u.whole = unpack ? *packed : make_uint4(0, 0, 0, 0);
-    int each = p ? packed_bytes(p->kind) : 1;
-    int64_t left = p ? p->at + p->bytes - at : 0;
-    for (int i = 0; i + each <= 16 && i + each <= left; i += each) {
-        int64_t element = (at - p->at + i) / each;
-        if (unpack)
-            unpack_element(*p, element, u.byte + i);
-        else
-            pack_element(*p, element, u.byte + i);
-    }
-    if (!unpack) *packed = u.whole;
-}
-
 /* The pieces of a CTA's block: in shared memory where they are few. */
 struct Pieces {
     const ravel__cast_piece *list;
     int count;
 };
+
+/* 16 packed bytes, element by element: pieces may begin and end within them. */
+__device__ void move_unit(const Pieces &pieces, int64_t at, int64_t end, uint4 *packed, bool unpack) {
+    union {
+        uint4 whole;
+        unsigned char byte[16];
+    } u;
+    u.whole = unpack ? *packed : make_uint4(0, 0, 0, 0);
+    const int64_t last = at + 16 < end ? at + 16 : end;
+    const ravel__cast_piece *p = nullptr;
+    for (int64_t byte = at; byte < last;) {
+        if (!p || byte >= p->at + p->bytes) p = piece_at(pieces.list, pieces.count, byte);
+        if (!p) {
+            byte++; /* padding */
+            continue;
+        }
+        const int each = packed_bytes(p->kind);
+        if (unpack)
+            unpack_element(*p, (byte - p->at) / each, u.byte + (byte - at));
+        else
+            pack_element(*p, (byte - p->at) / each, u.byte + (byte - at));
+        byte += each;
+    }
+    if (!unpack) *packed = u.whole;
+}
 
 /* A KiB of several pieces, or of one that is not aligned. */
 __device__ __noinline__ void move_units(const Pieces &pieces, int64_t at, int64_t end, int j, uint4 *packed,
@@ -345,7 +351,7 @@ __device__ __noinline__ void move_units(const Pieces &pieces, int64_t at, int64_
 #pragma unroll 1
     for (int s = 0; s < UNITS; s++) {
         int64_t unit = at + s * STRIPE + j * 16;
-        if (unit < end) move_unit(piece_at(pieces.list, pieces.count, unit), unit, packed + s * 4 + j, unpack);
+        if (unit < end) move_unit(pieces, unit, end, packed + s * 4 + j, unpack);
     }
 }
 
@@ -397,9 +403,9 @@ __device__ __forceinline__ void move_kib(const Pieces &pieces, int64_t at, int64
                                          uint4 (&v)[UNITS]) {
     uint4 *there = reinterpret_cast<uint4 *>(packed + at);
     const ravel__cast_piece *p = piece_at(pieces.list, pieces.count, at);
-    if (p && at + KIB <= p->at + p->bytes && at + KIB <= end && (uintptr_t)p->tensor % 16 == 0) {
-        const int kind = p->kind;
-        char *tensor = static_cast<char *>(p->tensor) + (at - p->at) / packed_bytes(kind) * wide_bytes(kind);
+    const int kind = p ? p->kind : 0;
+    char *tensor = p ? static_cast<char *>(p->tensor) + (at - p->at) / packed_bytes(kind) * wide_bytes(kind) : nullptr;
+    if (p && at + KIB <= p->at + p->bytes && at + KIB <= end && (uintptr_t)tensor % 16 == 0) {
         if (UNPACK) {
             load_units(there, j, v);
             if (kind == RAVEL__CAST_COPY)
@@ -434,8 +440,8 @@ template <bool UNPACK> __global__ void __launch_bounds__(THREADS, 4) cast_blocks
     __shared__ ravel__cast_piece held[HELD];
     __shared__ int count;
     const int g = threadIdx.x >> 2, j = threadIdx.x & 3;
-    const int64_t begin = (int64_t)blockIdx.x * job.block;
-    const int64_t end = begin + job.block < job.bytes ? begin + job.block : job.bytes;
+    const ravel__cast_span span = ravel__cast_block(&job, blockIdx.x);
+    const int64_t begin = span.at, end = span.at + span.bytes;
     char *packed = static_cast<char *>(job.packed);
     const Pieces pieces = take_pieces(job, held, &count, end);
     Hash hash(end - begin, j);
@@ -465,7 +471,7 @@ int ravel__cuda_hash(const ravel__hash_job *job, void *stream) {
 
 int ravel__cuda_cast(const ravel__cast_job *job, void *stream) {
     cudaStream_t s = static_cast<cudaStream_t>(stream);
-    unsigned blocks = blocks_of(job->bytes, job->block);
+    unsigned blocks = (unsigned)job->blocks;
     if (job->unpack)
         cast_blocks<true><<<blocks, THREADS, 0, s>>>(*job);
     else

@@ -36,8 +36,13 @@ void ravel__host_hash(const ravel__hash_job *job) {
 }
 
 void ravel__host_cast(const ravel__cast_job *job) {
-    const ravel__hash_job hash = {job->packed, job->bytes, job->block, job->hashes};
-    if (!job->unpack) memset(job->packed, 0, (size_t)job->bytes);
+    for (int64_t b = 0; b < job->blocks && !job->unpack; b++) {
+        ravel__cast_span span = ravel__cast_block(job, b);
+        memset((char *)job->packed + span.at, 0, (size_t)span.bytes);
+    }
     for (int64_t i = 0; i < job->count; i++) move_piece(job, &job->pieces[i]);
-    if (job->hashes) ravel__host_hash(&hash);
+    for (int64_t b = 0; b < job->blocks && job->hashes; b++) {
+        ravel__cast_span span = ravel__cast_block(job, b);
+        job->hashes[b] = ravel__xxh3_of((const char *)job->packed + span.at, (size_t)span.bytes);
+    }
 }

@@ -182,26 +182,40 @@ typedef enum ravel__cast_kind {
     RAVEL__CAST_KINDS
 } ravel__cast_kind;
 
-/* A piece of a tensor in the packed buffer. Pieces are in order of `at`, each a multiple of 16; between two there may be
+/* A piece of a tensor in the packed buffer. Pieces are in order of `at` and do not overlap; between two there may be
  * padding, which is packed as zeros. The hash is always that of the packed bytes. */
 typedef struct ravel__cast_piece {
-    int64_t at;    /* its first byte in the packed buffer */
+    int64_t at;    /* its first byte in the packed buffer, a multiple of the packed element's size */
     int64_t bytes; /* in the packed buffer */
     void *tensor;  /* its first element in the tensor; aligned to the element */
     float scale;   /* fp8: 1 else */
     int32_t kind;  /* ravel__cast_kind */
 } ravel__cast_piece;
 
+/* What one block covers of the packed buffer. */
+typedef struct ravel__cast_span {
+    int64_t at;    /* a multiple of 16 */
+    int64_t bytes; /* any number from 1; up to the next multiple of 16 the buffer may be written */
+} ravel__cast_span;
+
 typedef struct ravel__cast_job {
-    const ravel__cast_piece *pieces; /* [count]; all three lists are where the device can read and write them */
+    const ravel__cast_piece *pieces; /* [count]; all lists are where the device can read and write them */
     const int32_t *first;            /* [blocks] the first piece that ends behind the block's begin; count: none */
-    int64_t count;
+    const ravel__cast_span *spans; /* [blocks], in order; every piece lies in them. NULL: block b begins at b * block */
+    int64_t count, blocks;
     void *packed;     /* aligned to 16 */
     int64_t bytes;    /* of the packed buffer, a multiple of 16 */
-    int64_t block;    /* a multiple of 1024 */
+    int64_t block;    /* a multiple of 1024; not used with spans */
     int32_t unpack;   /* 0: tensors to packed; 1: packed to tensors (COPY and BF16, F16 to f32) */
     int32_t reserved; /* 0 */
-    uint64_t *hashes; /* [blocks = ceil(bytes / block)]; NULL: none are wanted */
+    uint64_t *hashes; /* [blocks]; NULL: none are wanted */
 } ravel__cast_job;
+
+RAVEL__BOTH static inline ravel__cast_span ravel__cast_block(const ravel__cast_job *job, int64_t b) {
+    int64_t at = b * job->block, left = job->bytes - at;
+    if (job->spans) return job->spans[b];
+    const ravel__cast_span span = {at, left < job->block ? left : job->block};
+    return span;
+}
 
 #endif

@@ -62,7 +62,7 @@ ravel_status ravel__launch_hash(ravel_stream *stream, const ravel__hash_job *job
 ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job, ravel_error *err) {
     ravel_device *d = stream->device;
     ravel_status status = ravel__device_usable(d, err);
-    if (status || job->bytes == 0) return status;
+    if (status || job->blocks == 0) return status;
     if (!d->driver->cast) return unsupported(d, "packing tensors", err);
     return ravel__device_check(d, d->driver->cast(d->inside, job, stream->native),
                                job->unpack ? "unpacking tensors" : "packing tensors", err);

@@ -1,7 +1,5 @@
 /* Slabs: the layout is worked out once, on the host, and kept where the device can read it. */
-#include <ravel/slab.h>
-
-#include "device/handle.h"
+#include "device/slab.h"
 
 #include "base/assert.h"
 #include "base/memory.h"
@@ -25,10 +23,10 @@ static const struct cast {
              {RAVEL_F32, RAVEL_F16, RAVEL__CAST_F32_F16},
              {RAVEL_F32, RAVEL_F8_E4M3, RAVEL__CAST_F32_F8_E4M3}};
 
-static int find_cast(const ravel_slab_tensor *t) {
-    if (t->dtype == t->packed) return RAVEL__CAST_COPY;
+int32_t ravel__slab_cast(int32_t dtype, int32_t packed) {
+    if (dtype == packed) return RAVEL__CAST_COPY;
     for (size_t i = 0; i < sizeof casts / sizeof *casts; i++)
-        if (casts[i].dtype == t->dtype && casts[i].packed == t->packed) return casts[i].kind;
+        if (casts[i].dtype == dtype && casts[i].packed == packed) return casts[i].kind;
     return -1;
 }
 
@@ -37,7 +35,7 @@ static ravel_status check_tensor(const ravel_slab_tensor *t, int64_t i, ravel_er
     if (!each || !ravel_dtype_bytes(t->packed))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "tensor %lld: dtype %d or %d is none of RAVEL_DTYPE_LIST",
                                (long long)i, t->dtype, t->packed);
-    if (find_cast(t) < 0)
+    if (ravel__slab_cast(t->dtype, t->packed) < 0)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "tensor %lld: %s cannot be packed as %s; the same dtype can, and f32 as bf16, f16 or "
                                "f8-e4m3",
@@ -62,7 +60,7 @@ static ravel_status lay_out(ravel_slab *s, const ravel_slab_tensor *tensors, rav
                                            .bytes = t->count * ravel_dtype_bytes(t->packed),
                                            .tensor = t->data,
                                            .scale = t->scale > 0 ? (float)t->scale : 1.0f,
-                                           .kind = find_cast(t)};
+                                           .kind = ravel__slab_cast(t->dtype, t->packed)};
         if (s->pieces[i].kind == RAVEL__CAST_F32_F8_E4M3 && !s->no_unpack) s->no_unpack = (int)i + 1;
         if (__builtin_add_overflow(s->bytes, (s->pieces[i].bytes + ALIGN - 1) / ALIGN * ALIGN, &s->bytes))
             return ravel_error_set(err, RAVEL_E_OVERFLOW, "the tensors have more bytes than 64 bits can count");
@@ -74,11 +72,12 @@ static ravel_status lay_out(ravel_slab *s, const ravel_slab_tensor *tensors, rav
     return RAVEL_OK;
 }
 
-/* The first piece that ends behind each block's begin. */
-static void list_first(const ravel_slab *s, int32_t *first) {
+void ravel__slab_first(const ravel__cast_piece *pieces, int64_t count, const ravel__cast_span *spans, int64_t blocks,
+                       int64_t block, int32_t *first) {
     int32_t piece = 0;
-    for (int64_t b = 0; b < s->blocks; b++) {
-        while (piece < s->count && s->pieces[piece].at + s->pieces[piece].bytes <= b * s->block) piece++;
+    for (int64_t b = 0; b < blocks; b++) {
+        int64_t at = spans ? spans[b].at : b * block;
+        while (piece < count && pieces[piece].at + pieces[piece].bytes <= at) piece++;
         first[b] = piece;
     }
 }
@@ -88,7 +87,7 @@ static ravel_status send_there(ravel_slab *s, ravel_error *err) {
     int32_t *list = ravel__alloc(NULL, first);
     ravel_stream *stream = NULL;
     if (!list) return ravel__no_memory(err, first, "a slab");
-    list_first(s, list);
+    ravel__slab_first(s->pieces, s->count, NULL, s->blocks, s->block, list);
     ravel_status status = ravel_stream_create(s->device, &stream, err);
     if (!status) status = ravel_device_alloc(s->device, RAVEL_DEVICE, pieces + first, stream, &s->there, err);
     if (!status) s->first = (int32_t *)(void *)((char *)s->there + pieces);
@@ -148,6 +147,7 @@ static ravel_status move(const ravel_slab *s, void *packed, uint64_t *hashes, in
     const ravel__cast_job job = {.pieces = s->there,
                                  .first = s->first,
                                  .count = s->count,
+                                 .blocks = s->blocks,
                                  .packed = packed,
                                  .bytes = s->bytes,
                                  .block = s->block,

@@ -7,7 +7,7 @@
  *        |  for each position in the stack, for each part
  *        v
  *     item "layers.3.q": dims, box, and a view with the part's offset (and blocks, where parts interleave) */
-#include "refit/holding.h"
+#include "refit/carrier.h"
 
 #include "refit/names.h"
 
@@ -169,6 +169,8 @@ static int resize_items(ravel__holding *h, const ravel_allocator *allocator, int
 }
 
 void ravel__holding_free(ravel__holding *holding, const ravel_allocator *allocator) {
+    ravel__carrier_free(holding->carrier);
+    holding->carrier = NULL;
     (void)resize_items(holding, allocator, 0);
     holding->count = 0;
 }
@@ -438,6 +440,10 @@ ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t coun
     for (int64_t i = 0; i < count && status == RAVEL_OK; i++)
         status = add_tensor(&m, &tensors[i], i, rules, rule_count, dense);
     if (status == RAVEL_OK) status = check_unique(&m);
+    if (status == RAVEL_OK) status = ravel__carrier_open(tensors, count, what, &made, err);
+    if (status == RAVEL_OK && dense && made.carrier)
+        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                                 "the sink has load, which gets pieces in host memory; its tensors' place must be 0");
     if (status == RAVEL_OK) {
         (void)resize_items(&made, arena->allocator, made.count); /* free the unused end */
         *holding = made;

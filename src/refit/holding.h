@@ -19,12 +19,13 @@ typedef struct ravel__item {
 typedef struct ravel__holding {
     ravel__item *items;
     int64_t count;
-    int64_t room; /* items that there is memory for */
+    int64_t room;            /* items that there is memory for */
+    ravel__carrier *carrier; /* of tensors on a device (carrier.h); NULL: they are in host memory */
 } ravel__holding;
 
 /* Checks the tensors and rules and makes the items, in the order of the tensors. `dense`: the strides are ignored and
  * offsets count as if the piece had no holes (sinks with callbacks). Names come from the arena, the list from its
- * allocator. E_ARGUMENT names the tensor or rule. `what` is "source" or "sink". */
+ * allocator. E_ARGUMENT names the tensor or rule. Tensors on a device are refused where `dense`. `what` is "source" or "sink". */
 ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t count, const ravel_refit_rule *rules,
                                  int64_t rule_count, int dense, const char *what, ravel__arena *arena,
                                  ravel__holding *holding, ravel_error *err);

@@ -144,13 +144,18 @@ typedef struct cut {
     int64_t first, count, each; /* elements, and their bytes on the wire */
 } cut;
 
-/* What lies as it travels goes straight to the frame, hashed on the way; the rest is put together step by step in the
+/* What comes from a device, or lies as it travels, goes straight to the frame; the rest is put together step by step in the
  * scratch first, since the frame is written past the cache. */
 static ravel_status gather(ravel__packer *p, const cut *c, unsigned char *out, uint64_t *checksum) {
     const void *data = NULL;
     ravel__xxh3 state;
     ravel_status status = current_data(p, c->item->view.tensor, &data);
     if (status != RAVEL_OK) return status;
+    if (c->item->view.carrier) {
+        status = ravel__view_gather(&c->item->view, data, &c->box, c->first, c->count, c->slice->dtype, out, &p->why);
+        *checksum = status == RAVEL_OK ? ravel__xxh3_of(out, (size_t)(c->count * c->each)) : 0;
+        return status;
+    }
     const void *direct = ravel__view_direct(&c->item->view, data, &c->box, c->first, c->slice->dtype);
     int64_t step = RAVEL__PACK_STEP / c->each;
     ravel__xxh3_begin(&state);

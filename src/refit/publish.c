@@ -111,7 +111,7 @@ static ravel_status take_source(ravel_publisher *p, const ravel_refit_source *so
             status = ravel_error_set(err, RAVEL_E_ARGUMENT,
                                      "source tensor \"%s\" has no data, and the source no iterate", s->tensors[i].name);
     if (status == RAVEL_OK)
-        status = ravel__store_init(&p->store, &p->holding, p->options.keep, p->options.block_bytes, p->options.dtype,
+        status = ravel__store_init(&p->store, &p->holding, s, p->options.keep, p->options.block_bytes, p->options.dtype,
                                    &p->memory.allocator, err);
     return status;
 }

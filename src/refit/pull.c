@@ -145,6 +145,7 @@ void ravel_puller_free(ravel_puller *p) {
     const ravel_allocator *own = &p->memory.allocator, *allocator = p->memory.inner;
     ravel__watch_stop(&p->watch);
     ravel__pull_stop(p);
+    ravel__pull_unmap(p);
     ravel__stage_free(&p->stage);
     if (p->session) ravel__pull_plan_free(&p->plan);
     if (p->session) ravel__directory_free(&p->directory);
@@ -310,7 +311,11 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     ravel_status status = may_commit(p, &own);
     if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
     if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", own.message);
-    ravel__stage_commit(&p->stage);
+    status = ravel__stage_commit(&p->stage, err);
+    if (status != RAVEL_OK) {
+        ravel__pull_stop(p);
+        return status;
+    }
     ravel_pull_report r = {.identity = p->stage.held, .live = p->stage.live, .senders = p->senders};
     r.pause_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     ravel__pull_stop(p); /* the threads have ended */
@@ -319,6 +324,7 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     r.bytes_pulled = atomic_load(&p->pulled);
     r.bytes_kept = atomic_load(&p->kept);
     r.prepare_seconds = (double)(p->done_ns - p->began_ns) * 1e-9;
+    r.mapped = atomic_load(&p->mapped);
     r.lag = lag_of(p);
     tell_trainers(p, &r);
     if (report && report->size >= sizeof report->size) {

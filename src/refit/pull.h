@@ -3,6 +3,7 @@
  *     pull.c         create, poll, stage, commit, free: the caller's thread; the only one that uses the communicator
  *     pull_watch.c   a thread on the generator's rank 0 that hears of new versions and sends reports
  *     pull_work.c    the threads of one stage: each has a link, takes tasks, verifies and loads
+ *     pull_map.c     tasks of trainers on the same device: read where they lie
  *
  *     stage() -> [coordinator: directory, where the trainers are new; tasks] -> [worker] [worker] ... -> done or failed
  */
@@ -43,6 +44,8 @@ typedef struct ravel__pull_task {
     int64_t first, count; /* of plan.wants */
 } ravel__pull_task;
 
+typedef struct ravel__mapping ravel__mapping; /* pull_map.c */
+
 typedef enum ravel__pull_progress {
     RAVEL__PULL_NONE,    /* nothing is staged */
     RAVEL__PULL_RUNNING, /* threads are pulling */
@@ -81,6 +84,8 @@ struct ravel_puller {
     ravel_status status;
     ravel_error why;
     _Atomic int64_t pulled, kept;
+    ravel__mapping *mappings; /* of trainers on the same device */
+    _Atomic int32_t mapped;   /* trainer ranks that were read that way */
     int64_t began_ns, done_ns;
     int32_t senders;
     int64_t commits;
@@ -91,6 +96,12 @@ struct ravel_puller {
 ravel_status ravel__pull_meet(ravel_puller *puller, ravel_error *err);
 /* Starts the threads of a stage, after ravel__stage_begin. */
 ravel_status ravel__pull_start(ravel_puller *puller, ravel_error *err);
+/* pull_map.c. Whether the sender may be on the same device. */
+int ravel__pull_may_map(const ravel_puller *puller, int32_t sender);
+/* Stages a task from the memory of its sender. *done 0: it does not share it, pull over the link. */
+ravel_status ravel__pull_map(ravel_puller *puller, const ravel__pull_task *task, const char *address, int *done,
+                             ravel_error *err);
+void ravel__pull_unmap(ravel_puller *puller);
 /* Stops them, wherever they are, and waits for them. */
 void ravel__pull_stop(ravel_puller *puller);
 

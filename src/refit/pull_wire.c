@@ -150,6 +150,74 @@ ravel_status ravel__hashes_decode(const void *bytes, int64_t size, int64_t count
     return RAVEL_OK;
 }
 
+/* ---- mapped --------------------------------------------------------------------------------------------- */
+
+void ravel__mapped_put(unsigned char *out, const ravel__mapped *m) {
+    memset(out, 0, RAVEL__MAPPED_HEADER);
+    memcpy(out, m->uuid, 16);
+    ravel__put32(out + 16, (uint32_t)m->slot);
+    ravel__put32(out + 20, (uint32_t)m->slots);
+    ravel__put32(out + 24, (uint32_t)m->items);
+    ravel__put64(out + 32, (uint64_t)m->bytes);
+    ravel__put64(out + 40, (uint64_t)m->blocks);
+    memcpy(out + 48, m->name, RAVEL__SHARE_NAME);
+}
+
+void ravel__mapped_put_item(unsigned char *out, int64_t index, const ravel__mapped_item *item) {
+    unsigned char *p = out + RAVEL__MAPPED_HEADER + index * RAVEL__MAPPED_ITEM;
+    ravel__put32(p, (uint32_t)item->tensor);
+    ravel__put32(p + 4, (uint32_t)item->dtype);
+    ravel__put64(p + 8, (uint64_t)item->at);
+    ravel__put64(p + 16, (uint64_t)item->first_block);
+    ravel__put64(p + 24, (uint64_t)item->per_block);
+}
+
+ravel_status ravel__mapped_open(const void *bytes, int64_t size, ravel__mapped *mapped, ravel_error *err) {
+    const unsigned char *p = bytes;
+    if (size < RAVEL__MAPPED_HEADER) return broken(err, "MAPPED", "it is too short");
+    uint64_t slot_bytes = ravel__get64(p + 32), blocks = ravel__get64(p + 40);
+    uint32_t slot = ravel__get32(p + 16), slots = ravel__get32(p + 20), items = ravel__get32(p + 24);
+    if (slots < 1 || slots > RAVEL__STORE_KEEP_MOST || slot >= slots)
+        return broken(err, "MAPPED", "its slot is not among the slots");
+    if (slot_bytes < 1 || slot_bytes > INT64_MAX / 2 || blocks > (uint64_t)size / 8 ||
+        items > (uint64_t)size / RAVEL__MAPPED_ITEM || (uint64_t)size != ravel__mapped_bytes(items, (int64_t)blocks))
+        return broken(err, "MAPPED", "its length is not what its numbers say");
+    *mapped = (ravel__mapped){.slot = (int32_t)slot,
+                              .slots = (int32_t)slots,
+                              .items = (int32_t)items,
+                              .bytes = (int64_t)slot_bytes,
+                              .blocks = (int64_t)blocks};
+    memcpy(mapped->uuid, p, 16);
+    memcpy(mapped->name, p + 48, RAVEL__SHARE_NAME);
+    if (mapped->name[RAVEL__SHARE_NAME - 1] != '\0') return broken(err, "MAPPED", "its name has no end");
+    return RAVEL_OK;
+}
+
+ravel_status ravel__mapped_item_at(const void *bytes, const ravel__mapped *mapped, int64_t index,
+                                   ravel__mapped_item *item, ravel_error *err) {
+    const unsigned char *p = (const unsigned char *)bytes + RAVEL__MAPPED_HEADER + index * RAVEL__MAPPED_ITEM;
+    *item = (ravel__mapped_item){.tensor = (int32_t)ravel__get32(p),
+                                 .dtype = (int32_t)ravel__get32(p + 4),
+                                 .at = (int64_t)ravel__get64(p + 8),
+                                 .first_block = (int64_t)ravel__get64(p + 16),
+                                 .per_block = (int64_t)ravel__get64(p + 24)};
+    int32_t each = item->dtype >= 0 ? ravel_dtype_bytes(item->dtype) : 0;
+    if (item->tensor < 0 || each < 1 || item->at < 0 || item->at % 16 != 0 || item->first_block < 0 ||
+        item->per_block < 1 || item->per_block > INT64_MAX / 16 || item->per_block * each % 1024 != 0)
+        return broken(err, "MAPPED", "a number of an item is out of range");
+    return item->at <= mapped->bytes && item->first_block <= mapped->blocks
+               ? RAVEL_OK
+               : broken(err, "MAPPED", "an item lies outside");
+}
+
+int ravel__mapped_holds(const ravel__mapped *m, const ravel__mapped_item *item, int64_t elements) {
+    int64_t each = ravel_dtype_bytes(item->dtype);
+    if (elements < 0 || elements > INT64_MAX / 16 || item->at > m->bytes || elements * each > m->bytes - item->at)
+        return 0;
+    int64_t blocks = elements / item->per_block + (elements % item->per_block > 0);
+    return item->first_block <= m->blocks && blocks <= m->blocks - item->first_block;
+}
+
 /* ---- failed --------------------------------------------------------------------------------------------- */
 
 void ravel__failed_encode(ravel_status status, const char *message, unsigned char out[RAVEL__FAILED_BYTES]) {

@@ -9,6 +9,10 @@
  *     PULL       version, base, slices     -->
  *                                          <--   HASHES, BLOCK ..., FRAME ...   in the order of the slices
  *                                          <--   END, or FAILED with a status and a sentence
+ *     MAP        version                   -->          a generator on the same device
+ *                                          <--   MAPPED           where its blocks lie, and their hashes
+ *     READ                                 -->
+ *                                          <--   END, where the version was kept all the while
  *     REPORT     what it holds, how fast   -->
  */
 #ifndef RAVEL_REFIT_PULL_WIRE_H
@@ -28,6 +32,9 @@ typedef enum ravel__pull_kind {
     RAVEL__PULL_END,
     RAVEL__PULL_FAILED,
     RAVEL__PULL_REPORT,
+    RAVEL__PULL_MAP,    /* as the header of a PULL without slices: where is this version in device memory? */
+    RAVEL__PULL_MAPPED, /* the answer; no bytes: it is not in device memory */
+    RAVEL__PULL_READ,   /* it was read; the answer is END where it had not been replaced meanwhile */
     RAVEL__PULL_KINDS
 } ravel__pull_kind;
 
@@ -97,6 +104,41 @@ int64_t ravel__hashes_blocks(int64_t count, int64_t per_block, int64_t first);
 /* `count`: elements of the slice, `each`: their bytes; blocks are at most `most` bytes long. */
 ravel_status ravel__hashes_decode(const void *bytes, int64_t size, int64_t count, int64_t each, int64_t most,
                                   ravel__hashes *hashes, ravel_error *err);
+
+/* ---- MAPPED: uuid, slot u32, slots u32, items u32, 0 u32, bytes u64, blocks u64, name; then items; then hashes u64 ---- */
+
+enum { RAVEL__SHARE_NAME = 64, RAVEL__MAPPED_HEADER = 48 + RAVEL__SHARE_NAME, RAVEL__MAPPED_ITEM = 32 };
+
+/* An item of the sender's store: tensor u32, dtype u32, at u64, first block u64, elements per block u64. */
+typedef struct ravel__mapped_item {
+    int32_t tensor; /* of the directory */
+    int32_t dtype;
+    int64_t at, first_block, per_block;
+} ravel__mapped_item;
+
+typedef struct ravel__mapped {
+    uint8_t uuid[16]; /* of the device */
+    int32_t slot, slots, items;
+    int64_t bytes; /* of a slot */
+    int64_t blocks;
+    char name[RAVEL__SHARE_NAME]; /* where the descriptors are handed out (handout.h) */
+} ravel__mapped;
+
+static inline size_t ravel__mapped_bytes(int64_t items, int64_t blocks) {
+    return RAVEL__MAPPED_HEADER + (size_t)items * RAVEL__MAPPED_ITEM + (size_t)blocks * 8;
+}
+void ravel__mapped_put(unsigned char *out, const ravel__mapped *mapped);
+void ravel__mapped_put_item(unsigned char *out, int64_t index, const ravel__mapped_item *item);
+/* The header; the size is that of its items and blocks. */
+ravel_status ravel__mapped_open(const void *bytes, int64_t size, ravel__mapped *mapped, ravel_error *err);
+/* Item `index`: its numbers are not negative, its dtype is known. */
+ravel_status ravel__mapped_item_at(const void *bytes, const ravel__mapped *mapped, int64_t index,
+                                   ravel__mapped_item *item, ravel_error *err);
+/* Whether `elements` of the item lie inside the slot and its blocks. */
+int ravel__mapped_holds(const ravel__mapped *mapped, const ravel__mapped_item *item, int64_t elements);
+static inline const unsigned char *ravel__mapped_hashes(const void *bytes, const ravel__mapped *mapped) {
+    return (const unsigned char *)bytes + RAVEL__MAPPED_HEADER + (size_t)mapped->items * RAVEL__MAPPED_ITEM;
+}
 
 /* ---- FAILED ---- */
 

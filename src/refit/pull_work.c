@@ -268,7 +268,15 @@ static ravel_status run_task(worker *w, const ravel__pull_task *task) {
     w->slice = w->first = w->block = 0;
     w->frames = 0;
     w->has_hashes = w->ended = 0;
-    ravel_status status = connect(w, task->sender);
+    ravel_status status = RAVEL_OK;
+    if (ravel__pull_may_map(w->puller, task->sender)) {
+        char address[512];
+        int done = 0;
+        lane_address(w->puller->directory.addresses[task->sender], w->number, address, sizeof address);
+        status = ravel__pull_map(w->puller, task, address, &done, &w->why);
+        if (status != RAVEL_OK || done) return status;
+    }
+    status = connect(w, task->sender);
     if (status == RAVEL_OK) status = ask(w);
     if (status == RAVEL_OK) status = ravel__dial_run(&w->dial, &w->ended, w->puller->options.timeout, &w->why);
     return status == RAVEL_OK ? w->status : status;
@@ -318,10 +326,11 @@ static ravel_status make_tasks(ravel_puller *p, ravel_error *err) {
     for (int32_t k = 0; k < plan->senders; k++) {
         int32_t sender = (int32_t)(((uint64_t)k + p->generator + (uint64_t)p->rank) % (uint64_t)plan->senders);
         int64_t bytes = 0, begin = plan->first_want[sender], end = plan->first_want[sender + 1];
+        int whole = ravel__pull_may_map(p, sender);
         p->senders += end > begin;
         for (int64_t i = begin; i < end; i++) {
             bytes += ravel__want_bytes(plan, &plan->wants[i]);
-            if (bytes < share && i + 1 < end) continue;
+            if ((bytes < share || whole) && i + 1 < end) continue;
             RAVEL_ASSERT(p->task_count < p->task_room);
             p->tasks[p->task_count++] = (ravel__pull_task){sender, begin, i + 1 - begin};
             begin = i + 1;
@@ -371,6 +380,7 @@ static ravel_status fetch(ravel_puller *p, fetching *f, ravel_error *err) {
 }
 
 static void forget_trainers(ravel_puller *p) {
+    ravel__pull_unmap(p);
     if (p->session) ravel__pull_plan_free(&p->plan);
     if (p->session) ravel__directory_free(&p->directory);
     p->session = 0;
@@ -434,6 +444,7 @@ ravel_status ravel__pull_start(ravel_puller *p, ravel_error *err) {
     atomic_store(&p->next_task, 0);
     atomic_store(&p->pulled, 0);
     atomic_store(&p->kept, 0);
+    atomic_store(&p->mapped, 0);
     p->status = RAVEL_OK;
     ravel_error_clear(&p->why);
     p->began_ns = ravel__clock_ns();

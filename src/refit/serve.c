@@ -1,5 +1,6 @@
 /* Lanes, links and the small messages of the server; pulls are served in serve_job.c. */
 #include "refit/serve_job.h"
+#include "refit/handout.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -149,6 +150,8 @@ static void link_message(void *user, ravel__link *link, const ravel__message *he
     case RAVEL__PULL_WATCH: take_watch(c, head, body); break;
     case RAVEL__PULL_REPORT: take_report(c, head, body); break;
     case RAVEL__PULL_PULL: ravel__job_begin(c, head->id, body, head->bytes); break;
+    case RAVEL__PULL_MAP: ravel__job_map(c, head->id, body, head->bytes); break;
+    case RAVEL__PULL_READ: ravel__job_read(c, head->id); break;
     default: say_failed(c, head->id, RAVEL_E_DATA, "a message of an unknown kind"); break;
     }
 }
@@ -285,6 +288,7 @@ static ravel_status map_items(ravel__server *s, const ravel__directory *d, ravel
 ravel_status ravel__server_start(ravel__server *s, const unsigned char *bytes, size_t size,
                                  const ravel__directory *directory, ravel_error *err) {
     ravel_status status = map_items(s, directory, err);
+    if (status == RAVEL_OK && s->store->on_device) status = ravel__handout_open(s->store, &s->handout, err);
     if (status != RAVEL_OK) return status;
     s->directory = bytes;
     s->directory_bytes = size;
@@ -307,6 +311,7 @@ void ravel__server_close(ravel__server *s) {
         if (s->lane[i].running) (void)pthread_join(s->lane[i].thread, NULL);
         s->lane[i].running = 0;
     }
+    ravel__handout_close(s->handout);
     s->store->wake = NULL;
     for (int32_t i = 0; i < s->lanes; i++) ravel__hub_free(s->lane[i].hub);
     ravel__release(s->allocator, s->item_of, ((size_t)s->tensors + 1) * sizeof *s->item_of);

@@ -4,6 +4,7 @@
 #include "refit/bytes.h"
 #include "base/xxh3.h"
 #include "refit/frame.h"
+#include "refit/handout.h"
 
 #include <string.h>
 
@@ -198,6 +199,30 @@ static ravel__job_buffer *free_buffer(ravel__client *c) {
     return NULL;
 }
 
+/* Bytes of a version up to the end of the items that the next message needs. */
+static int64_t needed(const ravel__server *s, const ravel__job *j) {
+    int64_t end = 0, sum = 0;
+    for (int64_t i = j->slice; i < j->count && sum < RAVEL__PULL_FRAME_BYTES; i++) {
+        const ravel__asked *a = &j->asked[i];
+        const ravel__store_item *item = &s->store->items[a->item];
+        int64_t item_end = item->at + ravel__store_item_bytes(item);
+        sum += a->count * ravel_dtype_bytes(a->dtype);
+        if (item_end > end) end = item_end;
+    }
+    return end;
+}
+
+static int wait_for_device(ravel__client *c) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__server *s = c->lane->server;
+    if (!s->store->on_device || ravel__store_arrived(s->store, c->job.kept, needed(s, &c->job), &err) == RAVEL_OK)
+        return 1;
+    uint64_t id = c->job.id;
+    ravel__job_end(c);
+    say_failed(c, id, RAVEL_E_STATE, err.message);
+    return 0;
+}
+
 static void skip_empty(ravel__job *j) {
     while (j->slice < j->count && j->asked[j->slice].count == 0) j->slice++;
 }
@@ -245,15 +270,71 @@ static void serve_more(ravel__client *c) {
             if (j->in_flight == 0) send_end(c);
             break;
         }
+        if (!wait_for_device(c)) break;
         int64_t start = by_blocks(c->lane->server, j);
         going = start >= 0 ? send_block(c, &j->asked[j->slice], start) : send_frame(c);
     }
     j->serving = 0;
 }
 
+/* ---- a version that the generator reads where it is ------------------------------------------------------ */
+
+static ravel_status open_map(ravel__client *c, const unsigned char *body, int64_t bytes, ravel_error *err) {
+    ravel__server *s = c->lane->server;
+    ravel__job *j = &c->job;
+    ravel__ask ask;
+    ravel_status status = ravel__ask_open(body, bytes, &ask, err);
+    if (status != RAVEL_OK) return status;
+    if (ask.session != s->session)
+        return ravel_error_set(err, RAVEL_E_MISMATCH, "the directory is another trainer run's; connect again");
+    j->kept = ravel__store_use(s->store, ask.identity);
+    if (!j->kept)
+        return ravel_error_set(err, RAVEL_E_STATE, "version %lld is not kept (any more)",
+                               (long long)ask.identity.version);
+    j->identity = ask.identity;
+    j->active = j->mapped = 1;
+    return RAVEL_OK;
+}
+
+/* Says where the version lies, with the hashes of its blocks; an empty message: it is not shared. */
+static ravel_status send_mapped(ravel__client *c, ravel_error *err) {
+    ravel__server *s = c->lane->server;
+    ravel__message head = {.kind = RAVEL__PULL_MAPPED, .id = c->job.id};
+    if (!s->handout) {
+        ravel__job_end(c);
+        return ravel__link_send(c->link, &head, NULL, NULL, err);
+    }
+    size_t size = ravel__mapped_bytes(s->store->holding->count, s->store->blocks);
+    unsigned char *body = ravel__alloc(s->allocator, size);
+    if (!body) return ravel__no_memory(err, size, "the layout of a version");
+    ravel__handout_describe(s->handout, s->store, c->job.kept, s->item_of, s->tensors, body);
+    head.bytes = (int64_t)size;
+    ravel_status status = ravel__link_send(c->link, &head, body, NULL, err);
+    ravel__release(s->allocator, body, size);
+    return status;
+}
+
+void ravel__job_map(ravel__client *c, uint64_t id, const unsigned char *body, int64_t bytes) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (c->job.active) return say_failed(c, id, RAVEL_E_DATA, "a MAP came before the job before it ended");
+    memset(&c->job, 0, sizeof c->job);
+    c->job.id = id;
+    ravel_status status = open_map(c, body, bytes, &err);
+    if (status == RAVEL_OK) status = send_mapped(c, &err);
+    if (status == RAVEL_OK) return;
+    ravel__job_end(c);
+    say_failed(c, id, status, err.message);
+}
+
+void ravel__job_read(ravel__client *c, uint64_t id) {
+    if (!c->job.active || !c->job.mapped)
+        return say_failed(c, id, RAVEL_E_STATE, "the version was replaced while it was read; stage again");
+    send_end(c);
+}
+
 void ravel__job_sent(ravel__client *c, void *token) {
     ravel__job *j = &c->job;
-    if (!j->active) return;
+    if (!j->active || j->mapped) return;
     for (int32_t i = 0; i < RAVEL__JOB_BUFFERS; i++)
         if (token == &j->buffers[i]) j->buffers[i].busy = 0;
     RAVEL_ASSERT(j->in_flight > 0);
@@ -279,6 +360,7 @@ static ravel_status open_job(ravel__client *c, const unsigned char *body, int64_
     j->count = j->asked ? ask.count : 0;
     if (!j->asked) return ravel__no_memory(err, (size_t)ask.count * sizeof *j->asked, "a pull");
     status = ravel__ask_read(body, bytes, &ask, s->store, s->item_of, s->tensors, j->asked, err);
+    if (status == RAVEL_OK) status = ravel__store_bring(s->store, j->kept, err);
     if (status != RAVEL_OK || ask.base.version == 0) return status;
     j->same = ravel__alloc(s->allocator, (size_t)s->store->blocks + 1);
     if (j->same && !ravel__store_compare(s->store, j->kept, ask.base, j->same)) {

@@ -13,6 +13,7 @@ typedef struct ravel__job_buffer {
 
 typedef struct ravel__job {
     int32_t active;
+    int32_t mapped; /* the generator reads the version where it is; nothing is sent */
     uint64_t id;
     ravel__kept *kept;
     ravel_refit_identity identity;
@@ -44,6 +45,9 @@ struct ravel__client {
 
 /* A PULL came: checks it and begins to serve. A wrong one is answered with FAILED. */
 void ravel__job_begin(ravel__client *client, uint64_t id, const unsigned char *body, int64_t bytes);
+/* A MAP came: the version is used until READ, which ends it with END, or until it is revoked, which closes the link. */
+void ravel__job_map(ravel__client *client, uint64_t id, const unsigned char *body, int64_t bytes);
+void ravel__job_read(ravel__client *client, uint64_t id);
 /* The system has taken a message. */
 void ravel__job_sent(ravel__client *client, void *token);
 int ravel__job_is_revoked(const ravel__client *client);

@@ -1,4 +1,5 @@
 /* The front of the stage: versions, pins, audit; each kind holds its bytes in its own way (stage.h). */
+#include "refit/carrier.h"
 #include "refit/stage.h"
 
 #include "base/assert.h"
@@ -124,6 +125,7 @@ ravel_status ravel__stage_begin(ravel__stage *s, ravel_refit_identity next, rave
     int32_t readers = atomic_load(&s->pins[written_set(s)]);
     if (readers > 0) return pinned(err, readers);
     ravel_status status = s->now->begin(s, err);
+    if (status == RAVEL_OK) status = ravel__carrier_follow(s->holding->carrier, err);
     s->active = status == RAVEL_OK;
     return status;
 }
@@ -174,20 +176,23 @@ void ravel__stage_seal(ravel__stage *s) {
     }
 }
 
-static void make_live(ravel__stage *s, ravel_refit_identity identity) {
-    s->now->commit(s);
+static ravel_status make_live(ravel__stage *s, ravel_refit_identity identity, ravel_error *err) {
+    s->held = (ravel_refit_identity){0};
+    ravel_status status = s->now->commit(s, err);
+    if (status != RAVEL_OK) return status;
     if (s->hashes) {
         uint64_t *swap = s->hashes;
         s->hashes = s->next_hashes;
         s->next_hashes = swap;
     }
     s->held = identity;
+    return RAVEL_OK;
 }
 
-void ravel__stage_commit(ravel__stage *s) {
-    if (!s->active) return;
+ravel_status ravel__stage_commit(ravel__stage *s, ravel_error *err) {
+    if (!s->active) return RAVEL_OK;
     s->active = 0;
-    make_live(s, s->next);
+    return make_live(s, s->next, err);
 }
 
 ravel_status ravel__stage_abort(ravel__stage *s, ravel_error *err) {
@@ -207,7 +212,7 @@ ravel_status ravel__stage_doubt(ravel__stage *s, ravel_error *err) {
 }
 
 void ravel__stage_resolve(ravel__stage *s, int committed) {
-    if (s->prepared.version > 0 && committed) make_live(s, s->prepared);
+    if (s->prepared.version > 0 && committed) (void)make_live(s, s->prepared, NULL);
     s->prepared = (ravel_refit_identity){0};
 }
 

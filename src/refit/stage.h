@@ -45,8 +45,8 @@ typedef struct ravel__stage_kind {
     ravel_status (*keep)(ravel__stage *stage, const ravel__span *span, ravel_error *err);
     /* The memory of a tensor that is being written; NULL: the caller's callbacks have it. */
     void *(*target)(const ravel__stage *stage, int64_t tensor);
-    /* The staged version becomes live. Cannot fail. */
-    void (*commit)(ravel__stage *stage);
+    /* The staged version becomes live. Only a copy on a device can fail: E_DEVICE, E_DEAD. */
+    ravel_status (*commit)(ravel__stage *stage, ravel_error *err);
     /* E_IO: the old version could not be restored. */
     ravel_status (*abort)(ravel__stage *stage, ravel_error *err);
     int32_t direct;   /* bytes may be written to `target` without calling `write` */
@@ -96,7 +96,8 @@ void *ravel__stage_address(const ravel__stage *stage, const ravel__span *span, i
 void ravel__stage_seal(ravel__stage *stage);
 /* Whether a commit now would write a set that a reader has pinned. */
 int ravel__stage_blocked(const ravel__stage *stage);
-void ravel__stage_commit(ravel__stage *stage);
+/* E_DEVICE, E_DEAD: the device failed in the copy; then the held version is 0. */
+ravel_status ravel__stage_commit(ravel__stage *stage, ravel_error *err);
 /* Back to the version before; E_IO where the undo log cannot be read: then the held version is 0. */
 ravel_status ravel__stage_abort(ravel__stage *stage, ravel_error *err);
 /* The vote's result is not known: keeps the staged version where the kind survives that, else aborts. */

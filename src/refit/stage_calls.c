@@ -51,8 +51,10 @@ static void *no_memory_of_ours(const ravel__stage *s, int64_t tensor) {
     return NULL;
 }
 
-static void commit(ravel__stage *s) {
+static ravel_status commit(ravel__stage *s, ravel_error *err) {
+    (void)err;
     s->sink->commit(s->sink->user, s->next.version);
+    return RAVEL_OK;
 }
 
 static ravel_status undo(ravel__stage *s, ravel_error *err) {

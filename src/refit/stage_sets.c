@@ -1,4 +1,5 @@
 /* Kinds of stage that hold versions in memory: in place (a first version), two sets, and copy on commit. */
+#include "refit/carrier.h"
 #include "refit/stage.h"
 
 #include "base/assert.h"
@@ -17,10 +18,23 @@ static int64_t reach_of(const ravel__view *v) {
     return end;
 }
 
+/* Memory of a second set, where the first one is. */
+static void *set_alloc(const ravel__stage *s, size_t bytes) {
+    ravel__carrier *carrier = s->holding->carrier;
+    return carrier ? ravel__carrier_alloc(carrier, bytes) : ravel__alloc(s->allocator, bytes);
+}
+
+static void set_free(const ravel__stage *s, void *array, size_t bytes) {
+    ravel__carrier *carrier = s->holding->carrier;
+    if (carrier)
+        ravel__carrier_release(carrier, array);
+    else
+        ravel__release(s->allocator, array, bytes);
+}
+
 static void free_spares(ravel__stage *s) {
     size_t count = s->sink ? (size_t)s->sink->count : 0;
-    for (size_t i = 0; s->spares && s->spare_bytes && i < count; i++)
-        ravel__release(s->allocator, s->spares[i], s->spare_bytes[i]);
+    for (size_t i = 0; s->spares && s->spare_bytes && i < count; i++) set_free(s, s->spares[i], s->spare_bytes[i]);
     ravel__release(s->allocator, (void *)s->spares, count * sizeof *s->spares);
     ravel__release(s->allocator, s->spare_bytes, count * sizeof *s->spare_bytes);
     s->spares = NULL;
@@ -40,7 +54,7 @@ static ravel_status make_spares(ravel__stage *s, ravel_error *err) {
         if (bytes > s->spare_bytes[view->tensor]) s->spare_bytes[view->tensor] = bytes;
     }
     for (size_t i = 0; whole && i < count; i++) {
-        s->spares[i] = ravel__alloc(s->allocator, s->spare_bytes[i]);
+        s->spares[i] = set_alloc(s, s->spare_bytes[i]);
         whole = s->spares[i] || s->spare_bytes[i] == 0;
     }
     if (whole) return RAVEL_OK;
@@ -55,17 +69,20 @@ void *ravel__stage_set(const ravel__stage *s, int64_t tensor, int32_t set) {
     return t->spare ? t->spare : s->spares ? s->spares[tensor] : NULL;
 }
 
-static void copy_set(const ravel__stage *s, int32_t from, int32_t to) {
-    for (int64_t i = 0; i < s->holding->count; i++) {
+static ravel_status copy_set(const ravel__stage *s, int32_t from, int32_t to, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < s->holding->count && status == RAVEL_OK; i++) {
         const ravel__view *view = &s->holding->items[i].view;
         const void *source = ravel__stage_set(s, view->tensor, from);
         void *target = ravel__stage_set(s, view->tensor, to);
-        if (source && target) ravel__view_copy(view, source, target, &view->box, 0, ravel__box_count(&view->box));
+        if (source && target)
+            status = ravel__view_copy(view, source, target, &view->box, 0, ravel__box_count(&view->box), err);
     }
+    return status;
 }
 
 void ravel__stage_free_sets(ravel__stage *s) {
-    if (s->spares && s->live) copy_set(s, 1, 0);
+    if (s->spares && s->live) (void)copy_set(s, 1, 0, NULL);
     free_spares(s);
 }
 
@@ -85,10 +102,8 @@ static ravel_status write_set(ravel__stage *s, const ravel__span *span, int32_t 
 static ravel_status copy_from_live(ravel__stage *s, const ravel__span *span, ravel_error *err) {
     const ravel__view *view = &s->holding->items[span->item].view;
     void *live = live_set(s, view->tensor), *target = s->now->target(s, view->tensor);
-    (void)err;
     RAVEL_ASSERT(live != target);
-    ravel__view_copy(view, live, target, span->box, span->first, span->count);
-    return RAVEL_OK;
+    return ravel__view_copy(view, live, target, span->box, span->first, span->count, err);
 }
 
 static ravel_status nothing(ravel__stage *s, ravel_error *err) {
@@ -103,8 +118,9 @@ static ravel_status keep_nothing(ravel__stage *s, const ravel__span *span, ravel
     return ravel_error_set(err, RAVEL_E_DATA, "a sender keeps elements of a version that was never received");
 }
 
-static void no_switch(ravel__stage *s) {
-    (void)s;
+static ravel_status no_switch(ravel__stage *s, ravel_error *err) {
+    (void)s, (void)err;
+    return RAVEL_OK;
 }
 
 const ravel__stage_kind ravel__stage_in_place = {
@@ -124,8 +140,10 @@ static void *other_set(const ravel__stage *s, int64_t tensor) {
     return ravel__stage_set(s, tensor, !s->live);
 }
 
-static void swap_sets(ravel__stage *s) {
+static ravel_status swap_sets(ravel__stage *s, ravel_error *err) {
+    (void)err;
     s->live = !s->live;
+    return RAVEL_OK;
 }
 
 const ravel__stage_kind ravel__stage_spare = {
@@ -142,9 +160,10 @@ const ravel__stage_kind ravel__stage_spare = {
 
 /* ---- copy: the live set keeps its addresses --------------------------------------------------------------- */
 
-static void copy_to_data(ravel__stage *s) {
+static ravel_status copy_to_data(ravel__stage *s, ravel_error *err) {
     RAVEL_ASSERT(s->live == 0);
-    copy_set(s, 1, 0);
+    ravel_status status = ravel__carrier_follow(s->holding->carrier, err);
+    return status == RAVEL_OK ? copy_set(s, 1, 0, err) : status;
 }
 
 const ravel__stage_kind ravel__stage_copy = {

@@ -162,8 +162,8 @@ static ravel_status keep(ravel__stage *s, const ravel__span *span, ravel_error *
     return RAVEL_OK;
 }
 
-static void commit(ravel__stage *s) {
-    (void)drop_log(s, 0, NULL);
+static ravel_status commit(ravel__stage *s, ravel_error *err) {
+    return drop_log(s, 0, err);
 }
 
 static ravel_status put_back(ravel__stage *s, ravel_error *err) {

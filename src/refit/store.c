@@ -1,7 +1,8 @@
-#include "refit/store.h"
+#include "refit/store_device.h"
 
 #include "base/assert.h"
 #include "base/xxh3.h"
+#include "refit/carrier.h"
 #include "refit/workers.h"
 
 #include <stdatomic.h>
@@ -37,9 +38,9 @@ static ravel_status make_slots(ravel__store *s, ravel_error *err) {
     s->kept = ravel__calloc(s->allocator, (size_t)s->keep, sizeof *s->kept);
     if (!s->kept) return ravel__no_memory(err, (size_t)s->keep * sizeof *s->kept, "the kept versions");
     for (int32_t k = 0; k < s->keep; k++) {
-        s->kept[k].bytes = ravel__alloc(s->allocator, bytes);
+        if (!s->on_device) s->kept[k].bytes = ravel__alloc(s->allocator, bytes);
         s->kept[k].hashes = ravel__alloc(s->allocator, hashes + 8);
-        if (!s->kept[k].bytes || !s->kept[k].hashes)
+        if ((!s->on_device && !s->kept[k].bytes) || !s->kept[k].hashes)
             return ravel_error_set(
                 err, RAVEL_E_MEMORY,
                 "out of memory: %d versions of %zu bytes each are kept for the generators; keep fewer", s->keep, bytes);
@@ -47,8 +48,9 @@ static ravel_status make_slots(ravel__store *s, ravel_error *err) {
     return RAVEL_OK;
 }
 
-ravel_status ravel__store_init(ravel__store *s, const ravel__holding *holding, int32_t keep, int64_t block_bytes,
-                               int32_t dtype, const ravel_allocator *allocator, ravel_error *err) {
+ravel_status ravel__store_init(ravel__store *s, const ravel__holding *holding, const ravel_refit_source *source,
+                               int32_t keep, int64_t block_bytes, int32_t dtype, const ravel_allocator *allocator,
+                               ravel_error *err) {
     memset(s, 0, sizeof *s);
     s->allocator = allocator;
     s->holding = holding;
@@ -60,16 +62,18 @@ ravel_status ravel__store_init(ravel__store *s, const ravel__holding *holding, i
     s->items = ravel__calloc(allocator, (size_t)holding->count + 1, sizeof *s->items);
     if (!s->items) return ravel__no_memory(err, (size_t)holding->count * sizeof *s->items, "the store's items");
     for (int64_t i = 0; i < holding->count; i++) lay_out_item(s, i, dtype);
-    return make_slots(s, err);
+    ravel_status status = source ? ravel__device_store_open(s, source, &s->on_device, err) : RAVEL_OK;
+    return status == RAVEL_OK ? make_slots(s, err) : status;
 }
 
 void ravel__store_free(ravel__store *s) {
     if (!s->holding) return;
     size_t bytes = (size_t)s->bytes + RAVEL__STORE_ALIGN, hashes = (size_t)s->blocks * sizeof(uint64_t) + 8;
     for (int32_t k = 0; s->kept && k < s->keep; k++) {
-        ravel__release(s->allocator, s->kept[k].bytes, bytes);
+        if (!s->on_device) ravel__release(s->allocator, s->kept[k].bytes, bytes);
         ravel__release(s->allocator, s->kept[k].hashes, hashes);
     }
+    ravel__device_store_free(s->on_device);
     for (int32_t p = 0; p < RAVEL__STORE_PAST; p++) ravel__release(s->allocator, s->past[p].hashes, hashes);
     ravel__release(s->allocator, s->kept, (size_t)s->keep * sizeof *s->kept);
     ravel__release(s->allocator, s->items, ((size_t)s->holding->count + 1) * sizeof *s->items);
@@ -163,6 +167,17 @@ void ravel__store_release(ravel__store *s, ravel__kept *kept) {
     kept->users--;
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
+}
+
+ravel_status ravel__store_bring(ravel__store *s, ravel__kept *kept, ravel_error *err) {
+    RAVEL_ASSERT(kept->users > 0);
+    if (!s->on_device) return RAVEL_OK;
+    return ravel__device_store_bring(s->on_device, (int32_t)(kept - s->kept), &kept->bytes, err);
+}
+
+ravel_status ravel__store_arrived(ravel__store *s, const ravel__kept *kept, int64_t end, ravel_error *err) {
+    if (!s->on_device) return RAVEL_OK;
+    return ravel__device_store_arrived(s->on_device, (int32_t)(kept - s->kept), end, err);
 }
 
 int ravel__store_is_revoked(ravel__store *s, const ravel__kept *kept) {
@@ -272,9 +287,12 @@ ravel_status ravel__store_fill(ravel__store *s, int32_t slot, const ravel_refit_
     pthread_mutex_t err_lock = PTHREAD_MUTEX_INITIALIZER;
     ravel_error own = RAVEL_ERROR_INIT;
     filling f = {.s = s, .k = &s->kept[slot], .err = &own, .err_lock = &err_lock};
-    ravel_status status;
+    ravel_status status = s->on_device ? RAVEL_OK : ravel__carrier_follow(s->holding->carrier, err);
+    if (status != RAVEL_OK) return status;
     atomic_init(&f.status, RAVEL_OK);
-    if (source->iterate) {
+    if (s->on_device) {
+        status = ravel__device_store_fill(s->on_device, slot, s->kept[slot].hashes, &own);
+    } else if (source->iterate) {
         status = fill_by_tensor(&f, source, threads);
     } else {
         f.source = source;

@@ -25,7 +25,7 @@ enum { RAVEL__STORE_ALIGN = 256, RAVEL__STORE_KEEP_MOST = 64, RAVEL__STORE_PAST 
 /* One version's bytes. */
 typedef struct ravel__kept {
     ravel_refit_identity identity; /* version 0: nothing that may be read */
-    unsigned char *bytes;          /* [store->bytes] */
+    unsigned char *bytes;          /* [store->bytes]; of a version on a device: after ravel__store_bring */
     uint64_t *hashes;              /* [store->blocks] */
     int32_t users;                 /* server threads' jobs that read it */
     int32_t revoked;               /* users must stop */
@@ -44,12 +44,15 @@ typedef struct ravel__store_item {
     int64_t per_block;   /* elements */
 } ravel__store_item;
 
+typedef struct ravel__device_store ravel__device_store; /* store_device.h */
+
 typedef struct ravel__store {
     const ravel_allocator *allocator;
     const ravel__holding *holding; /* of the source */
     ravel__store_item *items;      /* [holding->count] */
     int64_t bytes, blocks;
     int64_t block_bytes;
+    ravel__device_store *on_device; /* the versions are in device memory; NULL: on the host */
     int32_t keep;
     ravel__kept *kept; /* [keep] */
     ravel__past past[RAVEL__STORE_PAST];
@@ -61,9 +64,11 @@ typedef struct ravel__store {
     void *wake_user;
 } ravel__store;
 
-/* `dtype`: floats wider than it are stored as it; -1: as they are. */
-ravel_status ravel__store_init(ravel__store *store, const ravel__holding *holding, int32_t keep, int64_t block_bytes,
-                               int32_t dtype, const ravel_allocator *allocator, ravel_error *err);
+/* `dtype`: floats wider than it are stored as it; -1: as they are. Versions of a source on a device are kept there where
+ * its kernel can pack them; source NULL: on the host. */
+ravel_status ravel__store_init(ravel__store *store, const ravel__holding *holding, const ravel_refit_source *source,
+                               int32_t keep, int64_t block_bytes, int32_t dtype, const ravel_allocator *allocator,
+                               ravel_error *err);
 /* Without users. */
 void ravel__store_free(ravel__store *store);
 
@@ -80,6 +85,10 @@ int32_t ravel__store_list(ravel__store *store, ravel_refit_identity list[RAVEL__
 /* The version's bytes, which stay until ravel__store_release or until `revoked` is seen; NULL: it is not kept. */
 ravel__kept *ravel__store_use(ravel__store *store, ravel_refit_identity identity);
 void ravel__store_release(ravel__store *store, ravel__kept *kept);
+/* A user of a version on a device wants its bytes on the host; for others there is nothing to do. */
+ravel_status ravel__store_bring(ravel__store *store, ravel__kept *kept, ravel_error *err);
+/* Waits until the first `end` bytes that are being brought are there. */
+ravel_status ravel__store_arrived(ravel__store *store, const ravel__kept *kept, int64_t end, ravel_error *err);
 /* Whether the user of a version must stop. */
 int ravel__store_is_revoked(ravel__store *store, const ravel__kept *kept);
 /* same[blocks]: 1 where a block of `kept` equals that of `base`. 0: the base's hashes are not known. */

@@ -8,6 +8,7 @@
  *
  * Up to the vote every failure leaves the old version live. The vote's one all-reduce is the point of decision: on the
  * `threads` back end it completes on all ranks or on none. */
+#include "refit/carrier.h"
 #include "refit/session.h"
 
 #include "base/clock.h"
@@ -158,6 +159,7 @@ static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u
     if (status == RAVEL_OK && right) {
         decide(refit, u);
         if (!u->skip[refit->rank]) status = ravel__stage_begin(&refit->stage, u->next, err);
+        if (status == RAVEL_OK) status = ravel__carrier_follow(refit->source_holding.carrier, err);
     }
     return ravel__refit_agree(refit, status, err);
 }
@@ -309,11 +311,11 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     if (status != RAVEL_OK) return give_up(refit, status, err);
     status = vote(refit, all, err);
     if (status != RAVEL_OK) return status;
-    (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* decided: the switch cannot fail */
-    ravel__stage_commit(&refit->stage);
+    (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* decided: only a copy on a device can fail now */
+    status = ravel__stage_commit(&refit->stage, err);
     ravel__packer_end(&refit->packer, 1);
     refit->sent = u->next;
-    return RAVEL_OK;
+    return status;
 }
 
 ravel_status ravel_refit_update(ravel_refit *refit, int64_t version, ravel_refit_report *report, ravel_error *err) {

@@ -2,7 +2,7 @@
  *
  * The box's dimensions are first merged where memory allows it (a whole contiguous tensor is one run). The innermost
  * one that is left is the run; the outer ones are an odometer. Copies and casts then work on runs. */
-#include "refit/view.h"
+#include "refit/carrier.h"
 
 #include "base/copy.h"
 
@@ -187,6 +187,7 @@ static transfer make_transfer(const ravel__view *view, const void *memory, int32
 
 const void *ravel__view_direct(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
                                int32_t dtype) {
+    if (view->carrier) return NULL;
     loops l = make_loops(view, piece);
     if (dtype != view->dtype || l.n != 1 || l.stride[0] != 1 || l.blocked >= 0) return NULL;
     return (const char *)data + (l.base + first) * (int64_t)ravel_dtype_bytes(dtype);
@@ -194,12 +195,14 @@ const void *ravel__view_direct(const ravel__view *view, const void *data, const 
 
 ravel_status ravel__view_gather(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
                                 int64_t count, int32_t dtype, void *out, ravel_error *err) {
+    if (view->carrier) return ravel__carrier_gather(view->carrier, view, data, piece, first, count, dtype, out, err);
     transfer t = make_transfer(view, data, dtype, out);
     return ravel__view_walk(view, piece, first, count, gather_run, &t, err);
 }
 
 ravel_status ravel__view_scatter(const ravel__view *view, void *data, const ravel__box *piece, int64_t first,
                                  int64_t count, int32_t dtype, const void *in, int far, ravel_error *err) {
+    if (view->carrier) return ravel__carrier_scatter(view->carrier, view, data, piece, first, count, dtype, in, err);
     transfer t = make_transfer(view, data, dtype, in);
     t.far = far;
     return ravel__view_walk(view, piece, first, count, scatter_run, &t, err);
@@ -218,8 +221,9 @@ static ravel_status copy_run(void *user, int64_t at, int64_t count, int64_t stri
     return RAVEL_OK;
 }
 
-void ravel__view_copy(const ravel__view *view, const void *from, void *to, const ravel__box *piece, int64_t first,
-                      int64_t count) {
+ravel_status ravel__view_copy(const ravel__view *view, const void *from, void *to, const ravel__box *piece,
+                              int64_t first, int64_t count, ravel_error *err) {
+    if (view->carrier) return ravel__carrier_copy(view->carrier, view, from, to, piece, first, count, err);
     transfer t = make_transfer(view, to, view->dtype, from);
-    (void)ravel__view_walk(view, piece, first, count, copy_run, &t, NULL);
+    return ravel__view_walk(view, piece, first, count, copy_run, &t, err);
 }

@@ -12,6 +12,8 @@
 
 #include "refit/box.h"
 
+typedef struct ravel__carrier ravel__carrier; /* carrier.h */
+
 typedef struct ravel__view {
     ravel__box box;                    /* of the wire tensor: what is here */
     int64_t tensor;                    /* index into the caller's tensors */
@@ -19,13 +21,15 @@ typedef struct ravel__view {
     int64_t strides[RAVEL_REFIT_DIMS]; /* elements */
     int64_t block, block_stride;       /* of dimension block_dim; block 0: none is blocked */
     int32_t block_dim;
-    int32_t dtype; /* of the memory */
+    int32_t dtype;           /* of the memory */
+    ravel__carrier *carrier; /* of device memory; NULL: it is the host's */
 } ravel__view;
 
 /* Elements first .. first+count of `piece` (a box inside view->box), from data to `out` as `dtype`. */
 ravel_status ravel__view_gather(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
                                 int64_t count, int32_t dtype, void *out, ravel_error *err);
-/* Where the elements of `piece` are from `first` on, if they lie there one after the other as `dtype`; else NULL. */
+/* Where the elements of `piece` are from `first` on, if they lie in host memory one after the other as `dtype`; else
+ * NULL. */
 const void *ravel__view_direct(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
                                int32_t dtype);
 /* The way back: from `in`, of `dtype`, into data. `far`: data is not read again soon, so long runs
@@ -33,8 +37,8 @@ const void *ravel__view_direct(const ravel__view *view, const void *data, const 
 ravel_status ravel__view_scatter(const ravel__view *view, void *data, const ravel__box *piece, int64_t first,
                                  int64_t count, int32_t dtype, const void *in, int far, ravel_error *err);
 /* From one set of tensors to another with the same view. */
-void ravel__view_copy(const ravel__view *view, const void *from, void *to, const ravel__box *piece, int64_t first,
-                      int64_t count);
+ravel_status ravel__view_copy(const ravel__view *view, const void *from, void *to, const ravel__box *piece,
+                              int64_t first, int64_t count, ravel_error *err);
 
 /* Calls run for each stretch of elements with one stride, in order; `at` counts elements from the tensor's data. A
  * status other than RAVEL_OK ends it. */

@@ -8,6 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The layout of a version: what is accepted lies inside the slot and its hashes. */
+static void read_mapped(const unsigned char *bytes, size_t size) {
+    ravel__mapped m;
+    ravel__mapped_item item;
+    if (ravel__mapped_open(bytes, (int64_t)size, &m, NULL) != RAVEL_OK) return;
+    if (ravel__mapped_hashes(bytes, &m) + 8 * m.blocks != bytes + size || m.slot >= m.slots) abort();
+    for (int64_t i = 0; i < m.items; i++) {
+        if (ravel__mapped_item_at(bytes, &m, i, &item, NULL) != RAVEL_OK) continue;
+        for (int64_t n = 1; n < (int64_t)1 << 40; n *= 3)
+            if (ravel__mapped_holds(&m, &item, n) && (item.at + n * ravel_dtype_bytes(item.dtype) > m.bytes ||
+                                                      item.first_block + (n - 1) / item.per_block >= m.blocks))
+                abort();
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static char place_holder[1];
@@ -61,7 +76,7 @@ static void read_ask(const unsigned char *bytes, size_t size, const ravel__holdi
     ravel__store store;
     ravel__ask ask;
     if (ravel__ask_open(bytes, (int64_t)size, &ask, NULL) != RAVEL_OK) return;
-    if (ravel__store_init(&store, holding, 1, 4096, -1, NULL, NULL) != RAVEL_OK) abort();
+    if (ravel__store_init(&store, holding, NULL, 1, 4096, -1, NULL, NULL) != RAVEL_OK) abort();
     ravel__asked *asked = calloc((size_t)ask.count + 1, sizeof *asked);
     if (asked && ravel__ask_read(bytes, (int64_t)size, &ask, &store, item_of, 3, asked, NULL) == RAVEL_OK)
         for (int64_t i = 0; i < ask.count; i++) {
@@ -100,11 +115,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     memcpy(copy, data + 1, bytes - 1);
     ravel__arena_init(&arena, NULL, 4096);
     if (ravel__holding_make(tensors, 2, NULL, 0, 0, "sink", &arena, &holding, NULL) != RAVEL_OK) abort();
-    int kind = data[0] % 6;
+    int kind = data[0] % 7;
     if (kind == 0)
         read_directory(copy, bytes - 1, &holding);
     else if (kind == 1)
         read_ask(copy, bytes - 1, &holding);
+    else if (kind == 6)
+        read_mapped(copy, bytes - 1);
     else
         read_small(kind, copy, bytes - 1);
     ravel__holding_free(&holding, NULL);

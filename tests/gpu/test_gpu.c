@@ -232,6 +232,7 @@ static void check_layout(gpu *g, const layout *l, int64_t block, int unpack) {
     ravel__cast_job job = {.pieces = put(g, l->pieces, (size_t)l->count * sizeof *l->pieces),
                            .first = put(g, first, (size_t)blocks * sizeof *first),
                            .count = l->count,
+                           .blocks = blocks,
                            .packed = room(g, (size_t)l->bytes),
                            .bytes = l->bytes,
                            .block = block,

@@ -1,5 +1,6 @@
 #include "stub_driver.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,15 @@ void stub_fail(stub_call call, int32_t after, int32_t code) {
     stub.fail_after = after;
     stub.fail_code = code;
 }
+
+/* Every call of the driver holds it: several threads use a device at once. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void unlock(const int *unused) {
+    (void)unused;
+    (void)pthread_mutex_unlock(&lock);
+}
+#define LOCKED int held __attribute__((cleanup(unlock), unused)) = pthread_mutex_lock(&lock)
 
 static int gate(stub_call call) {
     stub.calls[call]++;
@@ -136,6 +146,7 @@ static int run_until(queue *q, int64_t seq) {
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 static int stub_open(int32_t index, void **inside, ravel_device_info *info) {
+    LOCKED;
     if (index > 1) return STUB_REFUSED;
     *inside = &stub;
     (void)snprintf(info->model, sizeof info->model, "stub");
@@ -144,11 +155,13 @@ static int stub_open(int32_t index, void **inside, ravel_device_info *info) {
 }
 
 static void stub_close(void *inside) {
+    LOCKED;
     (void)inside;
     run_until(queue_of(NULL), INT64_MAX);
 }
 
 static int stub_free_bytes(void *inside, int64_t *bytes) {
+    LOCKED;
     (void)inside;
     *bytes = 1 << 19;
     return 0;
@@ -160,6 +173,7 @@ static ravel_status stub_describe(int code, char *text, size_t bytes) {
 }
 
 static int stub_alloc(void *inside, int32_t kind, size_t bytes, void **array) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_ALLOC);
     if (code) return code;
@@ -170,6 +184,7 @@ static int stub_alloc(void *inside, int32_t kind, size_t bytes, void **array) {
 }
 
 static int stub_release(void *inside, int32_t kind, void *array) {
+    LOCKED;
     (void)inside;
     stub.live--;
     forget(array);
@@ -178,6 +193,7 @@ static int stub_release(void *inside, int32_t kind, void *array) {
 }
 
 static int stub_copy(void *inside, void *to, const void *from, size_t bytes, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_COPY);
     if (code) return code;
@@ -190,6 +206,7 @@ static int stub_copy(void *inside, void *to, const void *from, size_t bytes, voi
 }
 
 static int stub_fill(void *inside, void *to, uint8_t value, size_t bytes, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_FILL);
     if (code) return code;
@@ -201,6 +218,7 @@ static int stub_fill(void *inside, void *to, uint8_t value, size_t bytes, void *
 }
 
 static int stub_stream_create(void *inside, void **stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_STREAM);
     if (code) return code;
@@ -213,11 +231,13 @@ static int stub_stream_create(void *inside, void **stream) {
 }
 
 static void stub_stream_free(void *inside, void *stream) {
+    LOCKED;
     (void)inside;
     run_until(queue_of(stream), INT64_MAX);
 }
 
 static int stub_stream_test(void *inside, void *stream) {
+    LOCKED;
     (void)inside;
     if (stub.stuck) return RAVEL__DRIVER_PENDING;
     queue *q = queue_of(stream);
@@ -227,6 +247,7 @@ static int stub_stream_test(void *inside, void *stream) {
 }
 
 static int stub_event_create(void *inside, void **out) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_EVENT);
     if (!code) *out = calloc(1, sizeof(event));
@@ -234,11 +255,13 @@ static int stub_event_create(void *inside, void **out) {
 }
 
 static void stub_event_free(void *inside, void *out) {
+    LOCKED;
     (void)inside;
     free(out);
 }
 
 static int stub_event_record(void *inside, void *out, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_RECORD);
     if (code) return code;
@@ -250,6 +273,7 @@ static int stub_event_record(void *inside, void *out, void *stream) {
 }
 
 static int stub_event_order(void *inside, void *in, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_ORDER);
     if (code) return code;
@@ -262,6 +286,7 @@ static int stub_event_order(void *inside, void *in, void *stream) {
 }
 
 static int stub_event_test(void *inside, void *in) {
+    LOCKED;
     (void)inside;
     event *e = in;
     if (stub.stuck) return RAVEL__DRIVER_PENDING;
@@ -271,12 +296,14 @@ static int stub_event_test(void *inside, void *in) {
 }
 
 static int stub_event_elapsed(void *inside, void *from, void *to, double *seconds) {
+    LOCKED;
     (void)inside, (void)from, (void)to;
     *seconds = 1;
     return 0;
 }
 
 static int stub_share(void *inside, size_t *bytes, int *fd, void **array, void **handle) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_SHARE);
     if (!code) code = ravel__host_driver.share(NULL, bytes, fd, array, handle);
@@ -285,6 +312,7 @@ static int stub_share(void *inside, size_t *bytes, int *fd, void **array, void *
 }
 
 static int stub_import(void *inside, int fd, size_t *bytes, int32_t writable, void **array, void **handle) {
+    LOCKED;
     (void)inside;
     int code = ravel__host_driver.import(NULL, fd, bytes, writable, array, handle);
     if (!code) know(*array, *bytes);
@@ -292,12 +320,14 @@ static int stub_import(void *inside, int fd, size_t *bytes, int32_t writable, vo
 }
 
 static void stub_unshare(void *inside, void *array, size_t bytes, void *handle) {
+    LOCKED;
     forget(array);
     ravel__host_driver.unshare(inside, array, bytes, handle);
 }
 
 /* A loan is the address itself: both sides are this process. */
 static int stub_lend(void *inside, const void *array, unsigned char handle[RAVEL__LOAN_HANDLE], uint64_t *offset) {
+    LOCKED;
     (void)inside;
     const char *base = (const char *)array - (uintptr_t)array % 256;
     memcpy(handle, &base, sizeof base);
@@ -306,17 +336,20 @@ static int stub_lend(void *inside, const void *array, unsigned char handle[RAVEL
 }
 
 static int stub_borrow(void *inside, const unsigned char handle[RAVEL__LOAN_HANDLE], void **base) {
+    LOCKED;
     (void)inside;
     memcpy(base, handle, sizeof *base);
     return 0;
 }
 
 static int stub_give_back(void *inside, void *base) {
+    LOCKED;
     (void)inside, (void)base;
     return 0;
 }
 
 static int stub_rows(void *inside, const ravel__rows *rows, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_ROWS);
     if (code) return code;
@@ -327,6 +360,7 @@ static int stub_rows(void *inside, const ravel__rows *rows, void *stream) {
 }
 
 static int stub_count_mask(void *inside, const ravel__mask_job *job, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_COUNT);
     if (!code) push(stream, COUNT, 0)->job.count = *job;
@@ -334,6 +368,7 @@ static int stub_count_mask(void *inside, const ravel__mask_job *job, void *strea
 }
 
 static int stub_hash(void *inside, const ravel__hash_job *job, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_HASH);
     if (!code) push(stream, HASH, 0)->job.hash = *job;
@@ -341,6 +376,7 @@ static int stub_hash(void *inside, const ravel__hash_job *job, void *stream) {
 }
 
 static int stub_cast(void *inside, const ravel__cast_job *job, void *stream) {
+    LOCKED;
     (void)inside;
     int code = gate(STUB_CAST);
     if (!code) push(stream, CAST, 0)->job.cast = *job;

@@ -221,7 +221,7 @@ TEST(refit_views_gather_and_scatter_any_range) {
         for (int64_t i = 0; i < count; i++)
             CHECK_EQ(other[slow_place(&v, &piece, first + i)], slow_place(&v, &piece, first + i));
         for (int64_t i = 0; i < span; i++) other[i] = -1;
-        ravel__view_copy(&v, memory, other, &piece, first, count);
+        ravel__view_copy(&v, memory, other, &piece, first, count, NULL);
         for (int64_t i = 0; i < count; i++)
             CHECK_EQ(other[slow_place(&v, &piece, first + i)], slow_place(&v, &piece, first + i));
         free(memory);

@@ -216,7 +216,7 @@ TEST(refit_store_keeps_the_newest_and_their_hashes) {
     uint64_t digests[5];
     ravel__arena_init(&arena, NULL, 4096);
     CHECK_EQ(ravel__holding_make(&t, 1, NULL, 0, 0, "x", &arena, &h, NULL), RAVEL_OK);
-    CHECK_EQ(ravel__store_init(&store, &h, 2, 4096, -1, NULL, NULL), RAVEL_OK);
+    CHECK_EQ(ravel__store_init(&store, &h, NULL, 2, 4096, -1, NULL, NULL), RAVEL_OK);
     CHECK_EQ(store.blocks, 4);
     for (int64_t v = 1; v <= 4; v++) {
         fill_floats(data, 4000, 1);

@@ -1,0 +1,292 @@
+#include "tests/unit/refit_device_body.h"
+
+#include "tests/unit/refit_case.h"
+
+#include <ravel/publish.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { VERSIONS = 3, WAIT = 60 };
+
+/* One rank's tensors, on the device or on the host, with host memory to fill and to look at them. */
+typedef struct placed {
+    case_side side;       /* what refit gets */
+    case_side host;       /* the same on the host */
+    ravel_device *device; /* NULL: host */
+    ravel_stream *stream;
+} placed;
+
+static size_t bytes_of(const placed *p, int64_t i) {
+    int64_t count = p->host.elements[i] > 0 ? p->host.elements[i] : 1;
+    return (size_t)count * (size_t)ravel_dtype_bytes(p->host.tensors[i].dtype);
+}
+
+static bool place(const refit_case *c, int side, int32_t rank, ravel_device *device, placed *p) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    memset(p, 0, sizeof *p);
+    if (!case_side_make(c, side, rank, 0, &p->host)) return false;
+    p->side = p->host;
+    p->device = device;
+    if (!device) return true;
+    if (!EXPECT(ravel_stream_create(device, &p->stream, &err) == RAVEL_OK)) return false;
+    for (int64_t i = 0; i < p->side.count; i++) {
+        ravel_refit_tensor *t = &p->side.tensors[i];
+        t->place = (ravel_place){.kind = RAVEL_DEVICE, .stream = p->stream};
+        t->data = NULL;
+        if (!EXPECT(ravel_device_alloc(device, RAVEL_DEVICE, bytes_of(p, i), p->stream, &t->data, &err) == RAVEL_OK))
+            return false;
+    }
+    return true;
+}
+
+static void unplace(placed *p) {
+    for (int64_t i = 0; p->device && i < p->side.count; i++)
+        ravel_device_release(p->device, p->side.tensors[i].data, p->stream);
+    ravel_stream_free(p->stream);
+    case_side_free(&p->host);
+}
+
+/* Puts a version's contents there; on a device they are only queued. */
+static void fill(const refit_case *c, placed *p, int64_t version) {
+    case_fill(c, &p->host, version);
+    for (int64_t i = 0; p->device && i < p->side.count; i++)
+        EXPECT(ravel_device_copy(p->device, p->side.tensors[i].data, p->host.tensors[i].data, bytes_of(p, i), p->stream,
+                                 NULL) == RAVEL_OK);
+}
+
+static int64_t wrong_in(const placed *p, int64_t i, const void *data, int64_t version) {
+    if (!p->device || p->host.elements[i] == 0) return case_wrong(&p->host, i, data, version);
+    void *back = p->host.tensors[i].data;
+    if (!EXPECT(ravel_device_copy(p->device, back, data, bytes_of(p, i), p->stream, NULL) == RAVEL_OK) ||
+        !EXPECT(ravel_stream_wait(p->stream, WAIT, NULL) == RAVEL_OK))
+        return 1;
+    return case_wrong(&p->host, i, back, version);
+}
+
+/* ---- publish and pull ----------------------------------------------------------------------------------- */
+
+typedef struct meeting {
+    refit_case c;
+    ravel_device *device[2]; /* of trainers and of generators */
+    char address[64];
+    ravel_publish_options publish;
+    ravel_pull_options pull;
+    _Atomic int32_t held, done;
+    _Atomic int64_t wrong, mapped;
+    pthread_mutex_t lock;
+    ravel_error err;
+} meeting;
+
+static void pause_ms(int ms) {
+    struct timespec t = {0, ms * 1000000L};
+    (void)nanosleep(&t, NULL);
+}
+
+static ravel_status trainer(ravel_comm *comm, void *user, ravel_error *err) {
+    meeting *m = user;
+    placed p;
+    ravel_publisher *publisher = NULL;
+    int32_t rank = ravel_comm_rank(comm);
+    if (!place(&m->c, 0, rank, m->device[0], &p)) return RAVEL_E_MEMORY;
+    ravel_refit_source source = {.size = sizeof source, .tensors = p.side.tensors, .count = p.side.count};
+    ravel_status status =
+        ravel_publisher_create(comm, rank == 0 ? m->address : NULL, &source, &m->publish, &publisher, err);
+    for (int64_t version = 1; version <= VERSIONS && status == RAVEL_OK; version++) {
+        fill(&m->c, &p, version);
+        status = ravel_publisher_publish(publisher, version, err);
+        fill(&m->c, &p, 99); /* what comes after publish must not matter */
+        while (status == RAVEL_OK && atomic_load(&m->held) < version && !atomic_load(&m->done)) pause_ms(1);
+    }
+    while (status == RAVEL_OK && !atomic_load(&m->done)) pause_ms(1);
+    if (status == RAVEL_OK) status = ravel_comm_barrier(comm, err);
+    ravel_publisher_free(publisher);
+    unplace(&p);
+    return status;
+}
+
+static ravel_status generator(ravel_comm *comm, void *user, ravel_error *err) {
+    meeting *m = user;
+    placed p;
+    ravel_puller *puller = NULL;
+    int32_t rank = ravel_comm_rank(comm);
+    refit_case c = m->c;
+    c.senders = c.both = 0;
+    if (!place(&c, 1, rank, m->device[1], &p)) return RAVEL_E_MEMORY;
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = p.side.tensors, .count = p.side.count};
+    ravel_status status = ravel_puller_create(comm, m->address, &sink, &m->pull, &puller, err);
+    while (status == RAVEL_OK && ravel_puller_identity(puller).version < VERSIONS) {
+        ravel_pull_report report = {.size = sizeof report};
+        status = ravel_puller_wait(puller, WAIT, err);
+        if (status == RAVEL_OK) status = ravel_puller_commit(puller, &report, err);
+        if (status == RAVEL_OK && m->pull.audit) status = ravel_puller_audit(puller, err);
+        if (status != RAVEL_OK) break;
+        for (int64_t i = 0; i < p.side.count; i++)
+            atomic_fetch_add(&m->wrong, wrong_in(&p, i, ravel_puller_data(puller, i), report.identity.version));
+        atomic_fetch_add(&m->wrong, report.bytes_pulled + report.bytes_kept != report.bytes_needed);
+        atomic_fetch_add(&m->mapped, report.mapped);
+        if (ravel_comm_size(comm) > 1) status = ravel_comm_barrier(comm, err);
+        if (rank == 0) atomic_fetch_add(&m->held, 1);
+    }
+    ravel_puller_free(puller);
+    unplace(&p);
+    return status;
+}
+
+static void note(meeting *m, const char *who, ravel_status status, const ravel_error *err) {
+    pthread_mutex_lock(&m->lock);
+    if (status != RAVEL_OK) ravel_error_set(&m->err, status, "%s: %s", who, err->message);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void *run_trainers(void *argument) {
+    meeting *m = argument;
+    ravel_error err = RAVEL_ERROR_INIT;
+    note(m, "trainers", ravel_threads_run(m->c.senders, NULL, trainer, m, &err), &err);
+    return NULL;
+}
+
+static void run_meeting(meeting *m, int64_t round) {
+    pthread_t trainers;
+    ravel_error err = RAVEL_ERROR_INIT;
+    pthread_mutex_init(&m->lock, NULL);
+    (void)snprintf(m->address, sizeof m->address, "unix:@ravel-device-%d-%lld", (int)getpid(), (long long)round);
+    if (!EXPECT(pthread_create(&trainers, NULL, run_trainers, m) == 0)) return;
+    note(m, "generator", ravel_threads_run(m->c.receivers, NULL, generator, m, &err), &err);
+    atomic_store(&m->done, 1);
+    (void)pthread_join(trainers, NULL);
+    pthread_mutex_destroy(&m->lock);
+    if (m->err.status != RAVEL_OK || m->wrong)
+        check_fail(__FILE__, __LINE__,
+                   "round %lld: %lld wrong; %s; trainers %d on %s, generators %d on %s, stage %d, delta %d",
+                   (long long)round, (long long)m->wrong, m->err.message, m->c.senders,
+                   m->device[0] ? "the device" : "the host", m->c.receivers, m->device[1] ? "the device" : "the host",
+                   m->pull.stage, m->pull.delta);
+}
+
+void refit_device_body_pull(ravel_device *device, int64_t rounds) {
+    ravel__rng rng = ravel__rng_seed(20261116);
+    int64_t mapped = 0;
+    for (int64_t round = 0; round < rounds; round++) {
+        meeting m;
+        memset(&m, 0, sizeof m);
+        case_random(&m.c, &rng);
+        m.c.both = 0;
+        if (m.c.receivers > 3) m.c.receivers = 2, m.c.tp[1] = 2;
+        m.device[0] = round % 3 == 2 ? NULL : device; /* device to device, device to host, host to device */
+        m.device[1] = round % 3 == 1 ? NULL : device;
+        ravel_publish_options_default(&m.publish);
+        m.publish.keep = 1 + (int32_t)ravel__rng_below(&rng, 3);
+        m.publish.threads = 1 + (int32_t)ravel__rng_below(&rng, 2);
+        m.publish.block_bytes = 4096 << ravel__rng_below(&rng, 2);
+        if (m.c.options.cast == RAVEL_REFIT_NARROW && ravel__rng_below(&rng, 2)) m.publish.dtype = RAVEL_BF16;
+        ravel_pull_options_default(&m.pull);
+        m.pull.threads = 1 + (int32_t)ravel__rng_below(&rng, 3);
+        m.pull.cast = m.c.options.cast;
+        m.pull.stage = m.c.options.stage;
+        m.pull.delta = (int32_t)ravel__rng_below(&rng, 2);
+        m.pull.audit = (int32_t)ravel__rng_below(&rng, 2);
+        m.pull.timeout = WAIT;
+        run_meeting(&m, round);
+        mapped += m.mapped;
+    }
+    EXPECT(rounds < 6 || mapped > 0);
+}
+
+/* ---- the collective form --------------------------------------------------------------------------------- */
+
+typedef struct session {
+    refit_case c;
+    ravel_device *device[2];
+    _Atomic int64_t wrong;
+} session;
+
+static ravel_status take_part(ravel_comm *comm, void *user, ravel_error *err) {
+    session *s = user;
+    int32_t rank = ravel_comm_rank(comm);
+    int sends = case_side_rank(&s->c, 0, rank) >= 0, receives = case_side_rank(&s->c, 1, rank) >= 0;
+    placed from, to;
+    ravel_refit *refit = NULL;
+    if (sends && !place(&s->c, 0, rank, s->device[0], &from)) return RAVEL_E_MEMORY;
+    if (receives && !place(&s->c, 1, rank, s->device[1], &to)) return RAVEL_E_MEMORY;
+    ravel_refit_source source = {.size = sizeof source};
+    ravel_refit_sink sink = {.size = sizeof sink};
+    if (sends) source.tensors = from.side.tensors, source.count = from.side.count;
+    if (receives) sink.tensors = to.side.tensors, sink.count = to.side.count;
+    ravel_status status =
+        ravel_refit_create(comm, sends ? &source : NULL, receives ? &sink : NULL, &s->c.options, &refit, err);
+    for (int64_t version = 1; version <= VERSIONS && status == RAVEL_OK; version++) {
+        if (sends) fill(&s->c, &from, version);
+        status = ravel_refit_update(refit, version, NULL, err);
+        for (int64_t i = 0; receives && status == RAVEL_OK && i < to.side.count; i++)
+            atomic_fetch_add(&s->wrong, wrong_in(&to, i, ravel_refit_data(refit, i), version));
+        if (status == RAVEL_OK && receives && s->c.options.audit) status = ravel_refit_audit(refit, err);
+    }
+    ravel_refit_free(refit);
+    if (sends) unplace(&from);
+    if (receives) unplace(&to);
+    return status;
+}
+
+void refit_device_body_collective(ravel_device *device, int64_t rounds) {
+    ravel__rng rng = ravel__rng_seed(20261117);
+    for (int64_t round = 0; round < rounds; round++) {
+        session s;
+        ravel_error err = RAVEL_ERROR_INIT;
+        memset(&s, 0, sizeof s);
+        case_random(&s.c, &rng);
+        s.device[0] = round % 3 == 2 ? NULL : device;
+        s.device[1] = round % 3 == 1 ? NULL : device;
+        ravel_status status = ravel_threads_run(case_ranks(&s.c), NULL, take_part, &s, &err);
+        if (status != RAVEL_OK || s.wrong)
+            check_fail(__FILE__, __LINE__, "round %lld: %lld wrong; %s", (long long)round, (long long)s.wrong,
+                       err.message);
+    }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------------------- */
+
+static ravel_status load_nothing(void *user, const ravel_refit_piece *piece, ravel_error *err) {
+    (void)user, (void)piece, (void)err;
+    return RAVEL_OK;
+}
+
+static void end_nothing(void *user, int64_t version) {
+    (void)user, (void)version;
+}
+
+static void refused(const ravel_refit_source *source, const ravel_refit_sink *sink, const char *words) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *self = NULL;
+    ravel_refit *refit = NULL;
+    EXPECT(ravel_comm_self(NULL, &self, &err) == RAVEL_OK);
+    ravel_status status = ravel_refit_create(self, source, sink, NULL, &refit, &err);
+    EXPECT(status == RAVEL_E_ARGUMENT || status == RAVEL_E_UNSUPPORTED);
+    if (!strstr(err.message, words)) check_fail(__FILE__, __LINE__, "\"%s\" lacks \"%s\"", err.message, words);
+    ravel_comm_free(self);
+}
+
+void refit_device_body_refusals(ravel_device *device) {
+    float data[8] = {0};
+    ravel_stream *stream = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (!EXPECT(ravel_stream_create(device, &stream, &err) == RAVEL_OK)) return;
+    ravel_refit_tensor two[2] = {float_tensor("a", data, 4), float_tensor("b", data + 4, 4)};
+    ravel_refit_source source = {.size = sizeof source, .tensors = two, .count = 2};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = two, .count = 2};
+    two[1].place = (ravel_place){.kind = RAVEL_DEVICE, .stream = stream};
+    refused(&source, &sink, "all on one device");
+    two[0].place = two[1].place;
+    two[0].place.stream = NULL;
+    refused(&source, &sink, "place.stream");
+    two[0].place.kind = 7;
+    refused(&source, &sink, "memory kind 7");
+    two[0].place = two[1].place;
+    sink.load = load_nothing;
+    sink.commit = sink.abort = end_nothing;
+    refused(NULL, &sink, "the sink has load");
+    ravel_stream_free(stream);
+}

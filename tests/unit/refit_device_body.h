@@ -1,0 +1,15 @@
+/* Refit of tensors in device memory, for every device: the unit tests run it on the host and on the stub, `make test-gpu` on
+ * CUDA. Each reports by EXPECT and returns. */
+#ifndef TESTS_REFIT_DEVICE_BODY_H
+#define TESTS_REFIT_DEVICE_BODY_H
+
+#include <ravel/device.h>
+
+/* Publish and pull of random models: trainers on the device, generators on it or on the host, and the other way round. */
+void refit_device_body_pull(ravel_device *device, int64_t rounds);
+/* The collective form. */
+void refit_device_body_collective(ravel_device *device, int64_t rounds);
+/* Places that cannot be used are refused with a sentence. */
+void refit_device_body_refusals(ravel_device *device);
+
+#endif
