@@ -112,7 +112,7 @@ static ravel_status map(reading *r, const void **data) {
         m->sender = r->task->sender;
         m->slots = r->mapped.slots;
         ravel_status status = ravel__handout_fetch(&r->mapped, ravel__carrier_device(p->holding.carrier),
-                                                 p->options.timeout, m->slot, r->err);
+                                                   p->options.timeout, m->slot, r->err);
         if (status != RAVEL_OK) {
             free(m);
             return status;

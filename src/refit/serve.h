@@ -50,7 +50,7 @@ typedef struct ravel__server {
     const unsigned char *directory; /* encoded */
     size_t directory_bytes;
     uint64_t session;
-    int32_t *item_of;           /* [tensors] of the directory; -1: not here */
+    int32_t *item_of;               /* [tensors] of the directory; -1: not here */
     struct ravel__handout *handout; /* of a store on a device; NULL: it is not shared */
     int64_t tensors;
     _Atomic int32_t stop;
