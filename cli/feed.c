@@ -84,6 +84,7 @@ static int help(const cli_options *sets) {
     (void)fputs("\nExamples:\n"
                 "  ravel feed --mock '{\"type\":\"lognormal\",\"max_seq_len\":8192}' --budget 16k --dp 4 --updates 10\n"
                 "  ravel feed --data train.jsonl --budget 8k --ranks 24 --tp 2 --cp 2 --pp 3 --vpp 2 --verify\n"
+                "  ravel feed --mock @long.json --budget 8k --cp-pool 8 --verify       groups of different cp widths\n"
                 "  mpirun -n 8 ravel feed --data train.jsonl --budget 8k --owners root-only --json - --updates 100\n"
                 "\nExit codes: 0 done, 1 the data is wrong or a rank failed, 2 the command line is wrong. See also "
                 "ravel-feed(1).\n",
@@ -276,7 +277,7 @@ static ravel_status run_all(job *j, ravel_error *err) {
     if (strcmp(ravel_comm_auto_kind(&j->comm), "self") != 0) return run_processes(j, err);
     ravel_mesh_options mesh = j->mesh;
     ravel_mesh_layout layout;
-    if (j->flags.ranks == 0 && mesh.dp == 0) mesh.dp = 1;
+    if (j->flags.ranks == 0 && mesh.dp == 0) mesh.dp = j->plan.cp_pool > mesh.cp ? j->plan.cp_pool / mesh.cp : 1;
     ravel_status status = ravel_mesh_plan(&mesh, j->flags.ranks, &layout, err);
     return status ? status : ravel_threads_run(layout.ranks, &j->comm, run_rank, j, err);
 }

@@ -49,7 +49,7 @@ RAVEL_API ravel_status ravel_gather(ravel_comm *comm, const int64_t *mine, const
 typedef struct ravel_exchange ravel_exchange;
 
 /* counts[plan->dp]: samples that each rank holds, numbered through in rank order as in the plan's input.
- * lengths[plan->count]. Only the plan's bins and samples are looked at; it may go afterwards. */
+ * lengths[plan->count]. The plan may go afterwards. Of a hybrid plan every member of a group gets the group's samples. */
 RAVEL_API ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts, const int64_t *lengths,
                                              int32_t rank, const ravel_allocator *allocator, ravel_exchange **exchange,
                                              ravel_error *err);
@@ -61,6 +61,11 @@ RAVEL_API void ravel_exchange_free(ravel_exchange *exchange);
  * packing will use; `lengths` as in create. What arrives has its whole length, 0 in elements that were not sent. */
 RAVEL_API ravel_status ravel_exchange_cut(ravel_exchange *exchange, const ravel_cp *cp, int32_t cp_rank, int32_t align,
                                           const int64_t *lengths, ravel_error *err);
+
+/* The same for a hybrid plan, the one of create: each sample is cut for the width of its group, as packing with
+ * ravel_thd_options_for_group will. `options` are the plan's; cp_kind: ravel_cp_kind, what cp_split stands for. */
+RAVEL_API ravel_status ravel_exchange_cut_groups(ravel_exchange *exchange, const ravel_plan_options *options,
+                                                 int32_t cp_kind, const int64_t *lengths, ravel_error *err);
 
 typedef struct ravel_exchange_sizes {
     int64_t samples, tokens; /* that this rank will have */

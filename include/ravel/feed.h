@@ -36,6 +36,12 @@
  *     every-rank        everyone, the same samples in a dp rank   nothing is sent within a dp rank (NeMo-RL, verl)
  *     root-only         rank 0, all samples                       rank 0 sends each stage its shards, then tp
  *
+ * Hybrid context parallelism. With plan.cp_pool = dp * cp the mesh's dp and cp ranks are one pool (see ravel/plan.h): each
+ * rank of it reads its own share of a batch, whatever cp the mesh has, and in every micro-step is in a group of its own
+ * width. Samples are exchanged within the pool, each member gets its shard of the group's samples, and the micro-batch says
+ * which group that is (cp, cp_rank, cp_first). Ranks of the pool are in the order of the mesh's dp-cp communicator; no
+ * other axis may lie between dp and cp. Each token is weighed once: counts are over the pool, and so is dp_reduce.
+ *
  * Same samples, same update. Which rows an update holds depends on the order (seed, epoch) and on `samples` alone, not
  * on the number of ranks; weights come from counts over the whole update. So the loss curve is the same on any mesh.
  *
@@ -69,26 +75,28 @@ typedef enum ravel_owners { RAVEL_OWNERS_TP0_FIRST_LAST, RAVEL_OWNERS_EVERY_RANK
 #define RAVEL_OWNERS_CHOICES "tp0-first-last|every-rank|root-only"
 
 typedef struct ravel_feed_options {
-    size_t size;                    /* sizeof(ravel_feed_options), set by ravel_feed_options_default */
-    int32_t owners;                 /* ravel_owners */
-    int32_t prefetch;               /* batches that are prepared ahead, in the background; 0: each when it is taken */
-    int64_t samples;                /* rows in a batch, on all dp ranks together */
-    int64_t updates;                /* stop after this many, and prepare no more; 0: when the source is over */
-    int64_t epochs;                 /* over the source; 0: without end */
-    uint64_t shuffle_seed;          /* of the reading order */
-    int32_t shuffle;                /* read in an order shuffled by (seed, epoch), else in file order */
-    int32_t drop_last;              /* leave out a last batch that is not full */
-    int32_t cp_kind;                /* ravel_cp_kind */
-    int32_t segments;               /* segment ids, besides positions */
-    int32_t padding;                /* a padding mask too */
-    int32_t fixed_shape;            /* every micro-batch padded to cp * budget tokens and max_samples samples */
-    int64_t total_multiple;         /* else to a multiple of this; 0: not at all */
-    int32_t pad_token;              /* what stands in the padding of tokens */
-    int32_t reserved;               /* 0 */
-    const char *first_fields;       /* what the first part of the model gets, separated by commas; "*": everything */
-    const char *last_fields;        /* what the last part gets; "*": everything but tokens */
-    uint64_t ask;                   /* bit c: this rank's chunk c wants everything; the same on all ranks of a stage */
-    const ravel_plan_options *plan; /* required; copied. dp and cp are the mesh's; align is raised to what cp needs;
+    size_t size;              /* sizeof(ravel_feed_options), set by ravel_feed_options_default */
+    int32_t owners;           /* ravel_owners */
+    int32_t prefetch;         /* batches that are prepared ahead, in the background; 0: each when it is taken */
+    int64_t samples;          /* rows in a batch, on all dp ranks together */
+    int64_t updates;          /* stop after this many, and prepare no more; 0: when the source is over */
+    int64_t epochs;           /* over the source; 0: without end */
+    uint64_t shuffle_seed;    /* of the reading order */
+    int32_t shuffle;          /* read in an order shuffled by (seed, epoch), else in file order */
+    int32_t drop_last;        /* leave out a last batch that is not full */
+    int32_t cp_kind;          /* ravel_cp_kind */
+    int32_t segments;         /* segment ids, besides positions */
+    int32_t padding;          /* a padding mask too */
+    int32_t fixed_shape;      /* every micro-batch padded to cp * budget tokens and max_samples samples */
+    int64_t total_multiple;   /* else to a multiple of this; 0: not at all */
+    int32_t pad_token;        /* what stands in the padding of tokens */
+    int32_t reserved;         /* 0 */
+    const char *first_fields; /* what the first part of the model gets, separated by commas; "*": everything */
+    const char *last_fields;  /* what the last part gets; "*": everything but tokens */
+    uint64_t ask;             /* bit c: this rank's chunk c wants everything; the same on all ranks of a stage */
+    const ravel_plan_options
+        *plan; /* required; copied. dp and cp are the mesh's (cp_pool, where it is set, is dp * cp);
+                                       align is raised to what cp needs;
                                        multiple to pp where there is vpp. layout: packed, or padded (cp 1), which
                                        is how bins are planned; see ravel_micro_ragged */
     const ravel_weights_options
@@ -146,7 +154,8 @@ typedef struct ravel_feed_update {
     int32_t reserved;
     ravel_update_counts counts;          /* over all ranks */
     ravel_counts loss_counts;            /* the same as ravel/weights.h wants them */
-    ravel_update_counts mine;            /* of this dp rank alone; the same on its tp, cp and pp ranks */
+    ravel_update_counts mine;            /* of this dp rank alone; the same on its tp, cp and pp ranks. With hybrid
+                                            widths a group's samples are counted by its first rank */
     ravel_weights_options weights;       /* as they were used, micro_steps filled in */
     const ravel_plan_stats *plan;        /* of the batch's plan; NULL on ranks that did not plan */
     double phase_sec[RAVEL_FEED_PHASES]; /* of the batch on this rank */
@@ -188,6 +197,10 @@ typedef struct ravel_micro_batch {
     const int64_t *ids;     /* [thd->samples_count] row numbers */
     const int64_t *parts;   /* [thd->samples_count] places in their rows */
     const int64_t *loss_tokens; /* [thd->samples_count] */
+    int32_t cp;                 /* ranks that the samples are cut for: the mesh's cp, or the width of the group */
+    int32_t cp_rank;            /* this rank among them; 0 where cp is 1 */
+    int32_t cp_first;           /* hybrid: the group is ranks cp_first .. cp_first + cp - 1 of the pool; else -1 */
+    int32_t reserved;
 } ravel_micro_batch;
 
 /* Any micro-batch of the current update, in any order, as often as wanted (PPO epochs: ravel_plan_replay's order is
@@ -234,6 +247,16 @@ RAVEL_API int64_t ravel_feed_find(const ravel_feed *feed, const char *name);
  * (cp * budget, down to a multiple of align) and max_samples the plan's (it must have one). The rest are defaults. */
 RAVEL_API ravel_status ravel_thd_options_for_plan(const ravel_plan_options *plan, int32_t fixed,
                                                   ravel_thd_options *options, ravel_error *err);
+
+/* The same for a group of a hybrid plan: `width` and `first` from ravel_plan_group, cp_rank = rank - first (-1: the whole
+ * bin). align is ravel_plan_slot(plan, 1, width); fixed: width * budget tokens, down to a multiple of align.
+ *
+ *     ravel_group group = ravel_plan_group(plan, micro_step, rank);
+ *     ravel_bin bin = {group.samples, group.count};
+ *     ravel_thd_options_for_group(&plan_options, group.width, rank - group.first, 0, &options, &err);
+ *     ravel_thd_measure(&ragged, &bin, &options, &thd, &err); */
+RAVEL_API ravel_status ravel_thd_options_for_group(const ravel_plan_options *plan, int32_t width, int32_t cp_rank,
+                                                   int32_t fixed, ravel_thd_options *options, ravel_error *err);
 
 /* ---- where it is ---------------------------------------------------------------------------------------- */
 

@@ -5,9 +5,9 @@
  * data-parallel rank; cu_seqlens, positions, array sizes and everything else follow from it by pure functions.
  *
  *   word   0        magic, "RavelFd" and a zero byte, read as a little-endian number
- *          1        version, 1
+ *          1        version, 2
  *          2        words in the whole message, the checksum included
- *          3        flags: 1 the stream is over, 2 the sender failed; no samples follow
+ *          3        flags: 1 the stream is over, 2 the sender failed; no samples follow. 4 hybrid widths
  *          4        updates, U
  *          5        micro-steps of all updates, S
  *          6        samples of this data-parallel rank, N
@@ -18,7 +18,9 @@
  *                   RAVEL_UPDATE_COUNTS_LIST
  *         ...       U x RAVEL_COUNTS_WORDS: ravel_counts of each update over all ranks (ravel/weights.h)
  *         ...       S: samples in the bin of each micro-step; they add up to N
- *         ...       N lengths, N ids, N parts, N loss tokens, in bin order
+ *         ...       with hybrid widths: S first ranks, then S widths (Megatron's local_cp_size), of the context-parallel
+ *                   group that this rank is in in each micro-step: ranks first .. first + width - 1 of the dp-cp order
+ *         ...       N lengths, N ids, N parts, N loss tokens, in bin order; the same on all members of a group
  *         last      checksum of all words before it
  *
  * Every word is an int64_t. There are no floats, no zero-terminated lists and nothing that has to be guessed. The
@@ -34,10 +36,11 @@ extern "C" {
 #endif
 
 #define RAVEL_META_MAGIC   INT64_C(0x0064466c65766152)
-#define RAVEL_META_VERSION 1
+#define RAVEL_META_VERSION 2
 #define RAVEL_META_HEAD    12
 #define RAVEL_META_END     1 /* flags: the stream is over */
 #define RAVEL_META_FAILED  2 /* the sender failed; an agreement follows and says why */
+#define RAVEL_META_HYBRID  4 /* each micro-step has a context-parallel group of its own width */
 
 /* X(type, name, sentence): the counts of an update, the same on every rank of the mesh. */
 #define RAVEL_UPDATE_COUNTS_LIST(X)                                              \
@@ -73,6 +76,8 @@ typedef struct ravel_meta {
     const ravel_update_counts *counts; /* [updates] */
     const ravel_counts *loss_counts;   /* [updates] */
     const int64_t *bin_samples;        /* [micro_steps] */
+    const int64_t *group_first;        /* [micro_steps] with RAVEL_META_HYBRID, else NULL: a multiple of the width */
+    const int64_t *group_width;        /* [micro_steps] 1 .. 2^20 */
     const int64_t *lengths;            /* [samples] 1 .. 2^31 */
     const int64_t *ids;                /* [samples] */
     const int64_t *parts;              /* [samples] */

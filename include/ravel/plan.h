@@ -339,6 +339,16 @@ RAVEL_API void ravel_plan_free(ravel_plan *plan);
  * options.updates; with groups on ranks one rank may need every micro-step, so the bound grows with count * dp. */
 RAVEL_API size_t ravel_plan_workspace(int64_t count, const ravel_plan_options *options);
 
+/* What one rank runs in a micro-step: its bin, or the samples of its group where the plan is hybrid. */
+typedef struct ravel_group {
+    const int32_t *samples; /* [count] row indices in the order of the bin, the same on all members */
+    int64_t count;          /* 0: a filler */
+    int32_t first, width; /* members are ranks first .. first + width - 1; `rank` and 1 where the plan is not hybrid */
+} ravel_group;
+
+/* micro_step: 0 .. plan->micro_steps-1, rank: 0 .. plan->dp-1. Outside: no samples, width 0. */
+RAVEL_API ravel_group ravel_plan_group(const ravel_plan *plan, int64_t micro_step, int32_t rank);
+
 /* Recounts everything from the lengths and checks promises 1 to 3 (partition, hard cap, parity) and the plan's own
  * figures: E_DATA and a sentence if one is broken. For tests, and for plans that came over a wire. */
 RAVEL_API ravel_status ravel_plan_check(const ravel_plan_input *input, const ravel_plan_options *options,

@@ -603,6 +603,10 @@ class ravel_plan(C.Structure):
     pass
 
 
+class ravel_group(C.Structure):
+    pass
+
+
 class ravel_planner_options(C.Structure):
     pass
 
@@ -1180,6 +1184,12 @@ ravel_plan._fields_ = [
     ("stats", ravel_plan_stats),
     ("hybrid", C.POINTER(ravel_hybrid)),
 ]
+ravel_group._fields_ = [
+    ("samples", C.c_void_p),
+    ("count", C.c_int64),
+    ("first", C.c_int32),
+    ("width", C.c_int32),
+]
 ravel_planner_options._fields_ = [
     ("size", C.c_size_t),
     ("fill", C.c_double),
@@ -1292,6 +1302,8 @@ ravel_meta._fields_ = [
     ("counts", C.POINTER(ravel_update_counts)),
     ("loss_counts", C.POINTER(ravel_counts)),
     ("bin_samples", C.c_void_p),
+    ("group_first", C.c_void_p),
+    ("group_width", C.c_void_p),
     ("lengths", C.c_void_p),
     ("ids", C.c_void_p),
     ("parts", C.c_void_p),
@@ -1511,6 +1523,10 @@ ravel_micro_batch._fields_ = [
     ("ids", C.c_void_p),
     ("parts", C.c_void_p),
     ("loss_tokens", C.c_void_p),
+    ("cp", C.c_int32),
+    ("cp_rank", C.c_int32),
+    ("cp_first", C.c_int32),
+    ("reserved", C.c_int32),
 ]
 ravel_feed_iter._fields_ = [
     ("feed", C.c_void_p),
@@ -1893,6 +1909,7 @@ FUNCTIONS = {
     "ravel_event_wait": (C.c_int, [C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
     "ravel_exchange_create": (C.c_int, [C.POINTER(ravel_plan), C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_exchange_cut": (C.c_int, [C.c_void_p, C.POINTER(ravel_cp), C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_exchange_cut_groups": (C.c_int, [C.c_void_p, C.POINTER(ravel_plan_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_exchange_free": (None, [C.c_void_p]),
     "ravel_exchange_measure": (None, [C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_exchange_sizes)]),
     "ravel_exchange_run": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
@@ -2049,6 +2066,7 @@ FUNCTIONS = {
     "ravel_plan_create": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_csv": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_free": (None, [C.POINTER(ravel_plan)]),
+    "ravel_plan_group": (ravel_group, [C.POINTER(ravel_plan), C.c_int64, C.c_int32]),
     "ravel_plan_html": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), C.c_char_p, ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_json": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_option_table": (C.POINTER(ravel_option), []),
@@ -2207,6 +2225,7 @@ FUNCTIONS = {
     "ravel_thd_measure": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_error)]),
     "ravel_thd_option_table": (C.POINTER(ravel_option), []),
     "ravel_thd_options_default": (None, [C.POINTER(ravel_thd_options)]),
+    "ravel_thd_options_for_group": (C.c_int, [C.POINTER(ravel_plan_options), C.c_int32, C.c_int32, C.c_int32, C.POINTER(ravel_thd_options), C.POINTER(ravel_error)]),
     "ravel_thd_options_for_plan": (C.c_int, [C.POINTER(ravel_plan_options), C.c_int32, C.POINTER(ravel_thd_options), C.POINTER(ravel_error)]),
     "ravel_thd_pack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_error)]),
     "ravel_thd_place": (None, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.c_void_p, C.POINTER(ravel_thd)]),
@@ -2267,6 +2286,7 @@ STRUCTS = [
     ravel_plan_stats,
     ravel_hybrid,
     ravel_plan,
+    ravel_group,
     ravel_planner_options,
     ravel_planner_report,
     ravel_exchange_sizes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import html
+import operator
 import os
 from typing import Any, Iterator, NamedTuple
 
@@ -78,7 +79,7 @@ class _Input:
     """The ravel_plan_input struct and the arrays that it points at."""
 
     def __init__(self, lengths: ArrayLike | None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None, costs: ArrayLike | None = None, groups: ArrayLike | None = None,
-                 update_ids: ArrayLike | None = None, homes: ArrayLike | None = None):
+                 update_ids: ArrayLike | None = None, homes: ArrayLike | None = None, **arrivals: ArrayLike | None):
         if lengths is None and (prompts is None or responses is None):
             raise TypeError("give lengths, or prompts and responses")
         self.arrays: dict[str, np.ndarray] = {}
@@ -93,6 +94,10 @@ class _Input:
                 setattr(self.struct, name, address(array))
                 count = array.size
         self.struct.count = count
+        self.arrivals = [(name, as_array(value, np.int64, name, count)) for name, value in arrivals.items()
+                         if value is not None]  # of a push only: pictures of plans do not need them
+        for name, array in self.arrivals:
+            setattr(self.struct, name, address(array))
 
 
 class HybridGroup(NamedTuple):
@@ -276,14 +281,22 @@ class Plan:
         offsets, samples = self.bin_offsets.tolist(), self.samples
         return [samples[a:b] for a, b in zip(offsets, offsets[1:])]
 
+    def slot(self, length: int, width: int = 0) -> int:
+        """Tokens that a sample of this length takes: its slot on a group of ``width`` ranks, or in a bin where that is 0."""
+        return lib.ravel_plan_slot(C.byref(self._options), int(length), int(width))
+
     def micro_steps(self, rank: int, update: int | None = None) -> list[np.ndarray]:
-        """What data-parallel rank ``rank`` runs, micro-step after micro-step, of one update or of all."""
+        """What data-parallel rank ``rank`` runs, micro-step after micro-step, of one update or of all. With ``cp_pool``
+        every member of a group runs the group's samples: see :attr:`hybrid`."""
         if not 0 <= rank < self.dp:
             raise IndexError(f"rank is {rank}; there are {self.dp}")
         if update is not None and not 0 <= update < self.updates:
             raise IndexError(f"update is {update}; there are {self.updates}")
         steps = self.update_offsets
         first, last = (0, self._c.micro_steps) if update is None else (int(steps[update]), int(steps[update + 1]))
+        if self._c.hybrid:
+            hybrid = Hybrid(self)
+            return [hybrid.samples_of(rank, m) for m in range(first, last)]
         offsets, samples = self.bin_offsets, self.samples
         return [samples[offsets[m * self.dp + rank]:offsets[m * self.dp + rank + 1]] for m in range(first, last)]
 
@@ -397,22 +410,40 @@ class Planner:
 
     ``ids`` default to running numbers from 0. Every push of an update has the same arrays (lengths, or prompts and
     responses, ...).
+
+    Micro-steps are taken when what waits fills the share ``fill`` of them, or when ranks would wait for no more than the
+    share ``idle`` of the time. With ``max_wait`` a sample is taken at most that long after its push, with ``max_stale``
+    before the weights are more than that many versions ahead of the sample's; times and versions are the caller's numbers,
+    told by :meth:`advance`. :meth:`report` says how long samples waited, by length, and how stale they were.
     """
 
-    def __init__(self, *, fill: float = 0.95, cost: Any = None, **options: Any):
+    def __init__(self, *, fill: float | None = None, idle: float | None = None, max_wait: int | None = None,
+                 max_stale: int | None = None, cost: Any = None, **options: Any):
         self._options = _make_options(cost, options)
+        how = _abi.ravel_planner_options()
+        lib.ravel_planner_options_default(C.byref(how))
+        for name, value in (("fill", fill), ("idle", idle)):
+            if value is not None:
+                setattr(how, name, float(value))
+        for name, value in (("max_wait", max_wait), ("max_stale", max_stale)):
+            if value is not None:
+                setattr(how, name, operator.index(value))
         pointer = C.c_void_p()
-        call("ravel_planner_create", C.byref(self._options), float(fill), C.byref(pointer))
+        call("ravel_planner_open", C.byref(self._options), C.byref(how), C.byref(pointer))
         self._handle = Handle(pointer.value, lib.ravel_planner_free)
         self._taken = _abi.ravel_plan_options.from_buffer_copy(self._options)  # what a taken plan is a plan of
         self._taken.multiple, self._taken.min_micro_steps = 1, 0
         self._next = 0
         self._pushes: list[_Push] = []
 
-    def push(self, lengths: ArrayLike | None = None, *, ids: ArrayLike | None = None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None,
-             costs: ArrayLike | None = None, groups: ArrayLike | None = None, update_ids: ArrayLike | None = None, homes: ArrayLike | None = None) -> None:
-        """All or nothing: on an error none of the samples is taken in."""
-        source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes)
+    def push(self, lengths: ArrayLike | None = None, *, ids: ArrayLike | None = None, prompts: ArrayLike | None = None,
+             responses: ArrayLike | None = None, costs: ArrayLike | None = None, groups: ArrayLike | None = None,
+             update_ids: ArrayLike | None = None, homes: ArrayLike | None = None, versions: ArrayLike | None = None,
+             deadlines: ArrayLike | None = None) -> None:
+        """All or nothing: on an error none of the samples is taken in. ``versions``: of the weights that generated each
+        sample (default: the one of the last :meth:`advance`); ``deadlines``: when each must be taken at the latest."""
+        source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes, versions=versions,
+                        deadlines=deadlines)
         if self._pushes and self._pushes[0].source.arrays.keys() != source.arrays.keys():
             raise ValueError(f"this push has {', '.join(source.arrays)}; earlier ones of this update had "
                              f"{', '.join(self._pushes[0].source.arrays)}")
@@ -433,6 +464,20 @@ class Planner:
             return None
         check(status, error)
         return Plan(pointer, self._pushes, self._taken)
+
+    def advance(self, now: int, version: int = 0) -> None:
+        """The time now and the version of the weights; neither goes back. A sample whose deadline has come, or that would
+        be too stale at the next version, is in the next :meth:`take`."""
+        lib.ravel_planner_advance(self._handle.pointer, operator.index(now), operator.index(version))
+
+    def report(self) -> dict[str, Any]:
+        """What has been taken so far: samples, micro_steps, forced (by a deadline or a version), stale_mean, stale_max,
+        steps_max (micro-steps taken while a sample waited), and by length (up to 128, 512, 2k, 8k, 32k, 128k, 512k tokens,
+        and longer) count, wait_mean, wait_max."""
+        values = _abi.ravel_planner_report(C.sizeof(_abi.ravel_planner_report))
+        lib.ravel_planner_get_report(self._handle.pointer, C.byref(values))
+        found = {name: getattr(values, name) for name in fields(values) if name != "size"}
+        return {name: list(value) if isinstance(value, C.Array) else value for name, value in found.items()}
 
     def take(self) -> Plan | None:
         """The micro-steps that are full enough, or None."""

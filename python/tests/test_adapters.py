@@ -311,6 +311,53 @@ def test_megatron_scheduler_goes_in_front_of_megatrons():
         scheduler.get_groups_and_subsamples([(0, 1.5)])
 
 
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=60), st.sampled_from([(1, 1), (2, 2), (4, 2), (8, 4), (3, 4)]),
+       st.sampled_from([None, 2, 3]), st.sampled_from([1, 2]))
+def test_megatron_dynamic_groups(lengths, mesh, multiple, least):
+    dp, cp = mesh
+    pool = dp * cp
+    lengths = [min(n, 60 * pool) for n in lengths]
+    pairs = [(1000 + i, n) for i, n in enumerate(lengths)]
+    scheduler = megatron.RavelDynamicScheduler(100, cp, dp, multiple, min_cp_size=min(least, pool))
+    try:
+        steps = scheduler.get_groups_and_subsamples(pairs)
+    except ValueError as error:  # too few samples for the multiple, or a pool whose groups leave a rest
+        assert "cannot fill" in str(error) or pool == 12
+        return
+    assert len(steps) % (multiple or 1) == 0 and all(len(step) == pool and all(step) for step in steps)
+    seen = []
+    for step in steps:
+        rank = 0
+        while rank < pool:
+            width = sum(step[rank] == other for other in step)  # as Megatron finds local_cp_size
+            assert rank % width == 0 and all(step[rank + k] == step[rank] for k in range(width)) and width >= min(least, pool)
+            assert pool % width == 0 and (width == pool or width & (width - 1) == 0)
+            many = 1 if width == 1 else 2 * width
+            assert sum(-(-lengths[i - 1000] // many) * many for i in step[rank]) <= width * 100
+            seen += step[rank]
+            rank += width
+    assert sorted(seen) == [p[0] for p in pairs]
+
+
+def test_megatron_dynamic_scheduler_goes_in_front_of_megatrons():
+    class Base:
+        def __init__(self, max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage,
+                     max_num_seqs=None, min_cp_size=1):
+            self.theirs = (max_seqlen_per_dp_cp_rank, cp_size, dp_size, max_num_seqs, min_cp_size)
+            self.is_dynamic_cp = True
+
+    class Scheduler(megatron.RavelDynamicScheduler, Base):
+        pass
+
+    scheduler = Scheduler(64, 2, 4, None, max_num_seqs=3, min_cp_size=2, cost=(24576, 1))
+    assert scheduler.theirs == (64, 2, 4, 3, 2) and scheduler.is_dynamic_cp and scheduler.max_seq_len_all_ranks == 512
+    steps = scheduler.get_groups_and_subsamples([(7, 500), (8, 20), (9, 20), (10, 20)])
+    assert [[[7]] * 8] == [step for step in steps if 7 in step[0]] and scheduler.digest
+    with pytest.raises(ravel.OversizeError, match="the widest group"):
+        scheduler.get_groups_and_subsamples([(0, 513)])
+
+
 def test_megatron_packed_seq_params():
     batch = ravel.pack(ravel.Ragged([3, 4], tokens=np.arange(7)), [0, 1], align=4)
     fields = megatron.packed_seq_params(batch)
@@ -323,6 +370,8 @@ def test_megatron_packed_seq_params():
     assert set(megatron.packed_seq_params(batch, of=older)) == {"qkv_format", "cu_seqlens_q", "cu_seqlens_kv", "max_seqlen_q"}
     assert fields["cu_seqlens_q"].tolist() == [0, 3, 7] and fields["cu_seqlens_q_padded"].tolist() == [0, 4, 8]
     assert fields["max_seqlen_q"] == 4 and type(fields["max_seqlen_q"]) is int and fields["qkv_format"] == "thd"
+    wide = megatron.packed_seq_params(batch, local_cp_size=4, cp_group="group")
+    assert wide["local_cp_size"] == 4 and wide["cp_group"] == "group" and set(wide) > set(fields)
     torch = pytest.importorskip("torch", reason="torch is not installed: PackedSeqParams got numpy arrays only")
     there = megatron.packed_seq_params(batch, device="cpu")
     assert there["cu_seqlens_kv"].dtype == torch.int32 and there["cu_seqlens_kv_padded"].tolist() == [0, 4, 8]

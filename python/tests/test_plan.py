@@ -105,6 +105,49 @@ def test_planner_takes_and_flushes():
     assert sorted(seen) == list(range(120)) and len(planner) == 0 and planner.flush() is None
 
 
+def test_a_planner_keeps_deadlines_and_versions():
+    planner = ravel.Planner(budget=1000, dp=2, fill=1.0, max_wait=5, max_stale=2)
+    planner.push([10, 20], ids=[1, 2])
+    planner.push([30], ids=[3], deadlines=[2])
+    assert planner.take() is None
+    planner.advance(2)
+    assert 3 in planner.take().ids
+    planner.push([40], ids=[4], versions=[0])
+    planner.advance(3, 1)
+    assert planner.take() is None
+    planner.advance(4, 2)  # version 3 would be three ahead
+    assert 4 in planner.take().ids and len(planner) == 0
+    planner.push([50] * 3)
+    planner.advance(8, 2)
+    assert planner.take() is None
+    planner.advance(9, 2)
+    assert planner.take() is not None
+    report = planner.report()
+    assert report["samples"] == 7 and report["forced"] >= 3 and report["stale_max"] == 2 and max(report["wait_max"]) == 5
+    assert report["count"] == [7, 0, 0, 0, 0, 0, 0, 0] and len(report["wait_mean"]) == 8
+    with pytest.raises(ravel.ArgumentError):
+        ravel.Planner(budget=10, fill=2.0)
+    with pytest.raises(TypeError):
+        ravel.Planner(budget=10, max_wait=1.5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=60), st.sampled_from([1, 2, 6, 8, 16]), st.sampled_from([1, 2]))
+def test_groups_of_a_pool(lengths, pool, tp):
+    plan = ravel.plan(lengths, budget=800, cp_pool=pool, cp_tp=tp, cost=(1000, 1))
+    plan.check()
+    seen = []
+    for step, groups in enumerate(map(plan.hybrid.groups, range(len(plan)))):
+        ranks = [r for g in groups for r in range(g.first, g.first + g.width)]
+        assert len(set(ranks)) == len(ranks) and all(0 <= r < pool for r in ranks)
+        for g in groups:
+            assert g.first % g.width == 0 and sum(plan.slot(lengths[i], g.width) for i in g.samples) <= 800 * g.width
+            for r in range(g.first, g.first + g.width):
+                assert plan.micro_steps(r)[step].tolist() == g.samples.tolist()
+            seen += g.samples.tolist()
+    assert sorted(seen) == list(range(len(lengths)))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 300), max_size=20), min_size=1, max_size=8), st.integers(1, 3),
        st.sampled_from([1, 2]), st.sampled_from([0.5, 0.9, 1.0]))

@@ -11,7 +11,9 @@
  * With a cut for context parallelism a sample's part of a piece is only what one cp rank packs: the positions of its runs,
  * and one element more, since labels are shifted by one to the left.
  *
- *     zig-zag, cp 2, rank 0      0 1 2 . . . 6 7       runs 0 1 and 6 7; element 2 is the label of position 1 */
+ *     zig-zag, cp 2, rank 0      0 1 2 . . . 6 7       runs 0 1 and 6 7; element 2 is the label of position 1
+ *
+ * In a hybrid plan a sample goes to every member of its group, each of which packs another part of it. */
 #include <ravel/exchange.h>
 
 #include "base/assert.h"
@@ -21,6 +23,11 @@
 
 #include <inttypes.h>
 #include <string.h>
+
+/* How a sample is cut for one receiver. align 0: it travels whole. */
+typedef struct cut {
+    int32_t ranks, rank, align;
+} cut;
 
 /* How much goes between this rank and another: samples, and the elements of fields of each per-token kind. */
 typedef struct traffic {
@@ -36,12 +43,14 @@ struct ravel_exchange {
     int32_t *arriving;       /* [samples] the plan's numbers, in bin order */
     int32_t *homes;          /* [samples] where each comes from */
     int64_t *lengths;        /* [samples] */
-    int32_t *leaving;        /* [leave[ranks]] own numbers, by receiver and then in its order */
+    cut *arriving_cuts;      /* [samples] */
+    int64_t departures;      /* own samples, once for each receiver */
+    int32_t *leaving;        /* [departures] own numbers, by receiver and then in its order */
+    cut *leaving_cuts;       /* [departures] */
     int64_t *leave;          /* [ranks + 1] where each receiver's begin */
     traffic *sends, *takes;  /* [ranks] */
-    ravel_cp cp;             /* ranks 0: nothing is cut */
-    int32_t cp_rank, align;
-    int64_t away_tokens, away_samples; /* that leave, whole */
+    traffic away;            /* what has to leave: a receiver's part of each sample */
+    int32_t cp_kind, is_cut;
 };
 
 /* ---- who sends what ------------------------------------------------------------------------------------- */
@@ -74,20 +83,24 @@ static void add_whole(traffic *t, int64_t length) {
     t->steps += length - 1;
 }
 
-/* One pass over the plan in bin order: the samples of each receiver come in its own order. */
+/* A receiver's part of a sample: over all members of its group the sample once. */
+static void add_part(traffic *t, const cut *c, int64_t length) {
+    int64_t tokens = (length + c->ranks - 1 - c->rank) / c->ranks, first = c->rank == 0;
+    t->samples += first;
+    t->tokens += tokens;
+    t->nexts += tokens;
+    t->steps += tokens - first;
+}
+
+/* One pass over the plan in bin order: the samples
+ * of each receiver come in its own order. */
 static void count_traffic(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengths) {
-    for (int64_t bin = 0; bin < plan->bins; bin++) {
-        int32_t to = (int32_t)(bin % plan->dp);
-        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++) {
-            int32_t sample = plan->samples[i];
-            if (to == x->rank) x->samples++, x->tokens += lengths[sample];
-            if (!is_mine(x, sample)) continue;
-            add_whole(&x->sends[to], lengths[sample]);
-            if (to == x->rank) continue;
-            x->away_samples++;
-            x->away_tokens += lengths[sample];
+    for (int64_t step = 0; step < plan->micro_steps; step++)
+        for (int32_t to = 0; to < plan->dp; to++) {
+            ravel_group group = ravel_plan_group(plan, step, to);
+            for (int64_t i = 0; i < group.count; i++)
+                if (is_mine(x, group.samples[i])) add_whole(&x->sends[to], lengths[group.samples[i]]);
         }
-    }
 }
 
 /* starts[ranks]: where each rank's samples begin in the plan's numbers. */
@@ -105,14 +118,18 @@ static int32_t home_of(const int64_t *starts, int32_t ranks, int32_t sample) {
 
 static void list_arriving(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengths, const int64_t *starts) {
     int64_t k = 0;
-    for (int64_t bin = x->rank; bin < plan->bins; bin += plan->dp)
-        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++, k++) {
-            int32_t sample = plan->samples[i], home = home_of(starts, x->ranks, sample);
+    for (int64_t step = 0; step < plan->micro_steps; step++) {
+        ravel_group group = ravel_plan_group(plan, step, x->rank);
+        for (int64_t i = 0; i < group.count; i++, k++) {
+            int32_t sample = group.samples[i], home = home_of(starts, x->ranks, sample);
             x->arriving[k] = sample;
+            x->arriving_cuts[k] = (cut){group.width, x->rank - group.first, 0};
             x->homes[k] = home;
             x->lengths[k] = lengths[sample];
+            x->tokens += lengths[sample];
             add_whole(&x->takes[home], lengths[sample]);
         }
+    }
 }
 
 /* `next` [ranks] is scratch. */
@@ -122,10 +139,23 @@ static void list_leaving(ravel_exchange *x, const ravel_plan *plan, int64_t *nex
         next[r] = x->leave[r];
         x->leave[r + 1] = x->leave[r] + x->sends[r].samples;
     }
-    for (int64_t bin = 0; bin < plan->bins; bin++)
-        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++)
-            if (is_mine(x, plan->samples[i]))
-                x->leaving[next[bin % plan->dp]++] = (int32_t)(plan->samples[i] - x->first);
+    for (int64_t step = 0; step < plan->micro_steps; step++)
+        for (int32_t to = 0; to < plan->dp; to++) {
+            ravel_group group = ravel_plan_group(plan, step, to);
+            for (int64_t i = 0; i < group.count; i++) {
+                if (!is_mine(x, group.samples[i])) continue;
+                x->leaving[next[to]] = (int32_t)(group.samples[i] - x->first);
+                x->leaving_cuts[next[to]++] = (cut){group.width, to - group.first, 0};
+            }
+        }
+}
+
+/* What has to leave, where the parts of samples are as `leaving_cuts` says. */
+static void count_away(ravel_exchange *x, const int64_t *lengths) {
+    memset(&x->away, 0, sizeof x->away);
+    for (int32_t r = 0; r < x->ranks; r++)
+        for (int64_t i = x->leave[r]; i < x->leave[r + 1] && r != x->rank; i++)
+            add_part(&x->away, &x->leaving_cuts[i], lengths[x->first + x->leaving[i]]);
 }
 
 /* Where an array of `count` elements goes in a block; *at moves on. */
@@ -140,29 +170,33 @@ static size_t lay_out(ravel_exchange *x, char *block) {
     x->sends = carve(block, &at, x->ranks, sizeof *x->sends);
     x->takes = carve(block, &at, x->ranks, sizeof *x->takes);
     x->leave = carve(block, &at, x->ranks + 1, sizeof *x->leave);
-    x->leaving = carve(block, &at, x->count, sizeof *x->leaving);
+    x->leaving = carve(block, &at, x->departures, sizeof *x->leaving);
+    x->leaving_cuts = carve(block, &at, x->departures, sizeof *x->leaving_cuts);
     x->lengths = carve(block, &at, x->samples, sizeof *x->lengths);
     x->arriving = carve(block, &at, x->samples, sizeof *x->arriving);
     x->homes = carve(block, &at, x->samples, sizeof *x->homes);
+    x->arriving_cuts = carve(block, &at, x->samples, sizeof *x->arriving_cuts);
     return at;
 }
 
-/* Samples that this rank's bins hold. */
-static int64_t count_arriving(const ravel_plan *plan, int32_t rank) {
-    int64_t samples = 0;
-    for (int64_t bin = rank; bin < plan->bins; bin += plan->dp)
-        samples += plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];
-    return samples;
+/* Samples that this rank's bins hold, and its own samples, once for each receiver. */
+static void count_samples(ravel_exchange *x, const ravel_plan *plan) {
+    for (int64_t step = 0; step < plan->micro_steps; step++)
+        for (int32_t to = 0; to < plan->dp; to++) {
+            ravel_group group = ravel_plan_group(plan, step, to);
+            if (to == x->rank) x->samples += group.count;
+            for (int64_t i = 0; i < group.count; i++) x->departures += is_mine(x, group.samples[i]);
+        }
 }
 
 static void fill(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengths, int64_t *starts,
                  const int64_t *counts) {
     int64_t begin = 0;
     for (int32_t r = 0; r < x->ranks; begin += counts[r++]) starts[r] = begin;
-    x->samples = 0;
     count_traffic(x, plan, lengths);
     list_arriving(x, plan, lengths, starts);
     list_leaving(x, plan, starts);
+    count_away(x, lengths);
 }
 
 ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts, const int64_t *lengths, int32_t rank,
@@ -171,7 +205,7 @@ ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts
     if (status) return status;
     ravel_exchange head = {.allocator = allocator, .rank = rank, .ranks = plan->dp, .count = counts[rank]};
     for (int32_t r = 0; r < rank; r++) head.first += counts[r];
-    head.samples = count_arriving(plan, rank);
+    count_samples(&head, plan);
     head.bytes = lay_out(&head, NULL);
     size_t scratch = (size_t)plan->dp * sizeof(int64_t);
     char *block = ravel__calloc(allocator, 1, head.bytes);
@@ -201,10 +235,12 @@ const int32_t *ravel_exchange_samples(const ravel_exchange *exchange) {
 
 /* Elements [from, to) of a sample's field of this kind that run r of its slot packs; 0 after the last run. A field of
  * tokens gets one more, the label of the run's last position; one that is shifted to the left begins one later. */
-static int span_of(const ravel_exchange *x, int32_t kind, int64_t length, int r, int64_t *from, int64_t *to) {
+static int span_of(const ravel_exchange *x, const cut *c, int32_t kind, int64_t length, int r, int64_t *from,
+                   int64_t *to) {
     ravel__run runs[2];
-    int64_t slot = (length + x->align - 1) / x->align * x->align;
-    if (r >= ravel__slot_runs(&x->cp, x->cp_rank, slot, runs)) return 0;
+    const ravel_cp cp = {c->ranks, x->cp_kind};
+    int64_t slot = (length + c->align - 1) / c->align * c->align;
+    if (r >= ravel__slot_runs(&cp, c->rank, slot, runs)) return 0;
     RAVEL_ASSERT(runs[r].step == 1);
     int64_t elements = kind == RAVEL_FIELD_STEP ? length - 1 : length;
     int64_t begin = runs[r].first + (kind == RAVEL_FIELD_NEXT);
@@ -214,17 +250,35 @@ static int span_of(const ravel_exchange *x, int32_t kind, int64_t length, int r,
     return 1;
 }
 
-static int64_t cut_elements(const ravel_exchange *x, int32_t kind, int64_t length) {
+static int64_t cut_elements(const ravel_exchange *x, const cut *c, int32_t kind, int64_t length) {
     int64_t sum = 0, from, to;
-    for (int r = 0; span_of(x, kind, length, r, &from, &to); r++) sum += to - from;
+    for (int r = 0; span_of(x, c, kind, length, r, &from, &to); r++) sum += to - from;
     return sum;
 }
 
-static void add_cut(const ravel_exchange *x, traffic *t, int64_t length) {
+static void add_cut(const ravel_exchange *x, const cut *c, traffic *t, int64_t length) {
+    if (c->ranks == 1) {
+        add_whole(t, length);
+        return;
+    }
     t->samples++;
-    t->tokens += cut_elements(x, RAVEL_FIELD_TOKEN, length);
-    t->nexts += cut_elements(x, RAVEL_FIELD_NEXT, length);
-    t->steps += cut_elements(x, RAVEL_FIELD_STEP, length);
+    t->tokens += cut_elements(x, c, RAVEL_FIELD_TOKEN, length);
+    t->nexts += cut_elements(x, c, RAVEL_FIELD_NEXT, length);
+    t->steps += cut_elements(x, c, RAVEL_FIELD_STEP, length);
+}
+
+/* All traffic again, after the cuts have been set. */
+static void cut_traffic(ravel_exchange *x, int32_t kind, const int64_t *lengths) {
+    x->cp_kind = kind;
+    x->is_cut = kind != RAVEL_CP_STRIPED; /* else every element is some rank's neighbour */
+    count_away(x, lengths);
+    if (!x->is_cut) return;
+    memset(x->sends, 0, (size_t)x->ranks * sizeof *x->sends);
+    memset(x->takes, 0, (size_t)x->ranks * sizeof *x->takes);
+    for (int32_t r = 0; r < x->ranks; r++)
+        for (int64_t i = x->leave[r]; i < x->leave[r + 1]; i++)
+            add_cut(x, &x->leaving_cuts[i], &x->sends[r], lengths[x->first + x->leaving[i]]);
+    for (int64_t k = 0; k < x->samples; k++) add_cut(x, &x->arriving_cuts[k], &x->takes[x->homes[k]], x->lengths[k]);
 }
 
 ravel_status ravel_exchange_cut(ravel_exchange *x, const ravel_cp *cp, int32_t cp_rank, int32_t align,
@@ -234,22 +288,42 @@ ravel_status ravel_exchange_cut(ravel_exchange *x, const ravel_cp *cp, int32_t c
     if (align < 1 || align % ravel__cp_multiple(cp))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "align is %d; to cut for cp %d it must be a multiple of %" PRId64,
                                align, cp->ranks, ravel__cp_multiple(cp));
-    x->cp = *cp;
-    x->cp_rank = cp_rank;
-    x->align = align;
-    if (cp->ranks <= 1 || cp->kind == RAVEL_CP_STRIPED) return RAVEL_OK; /* every element is some rank's neighbour */
-    memset(x->sends, 0, (size_t)x->ranks * sizeof *x->sends);
-    memset(x->takes, 0, (size_t)x->ranks * sizeof *x->takes);
-    for (int32_t r = 0; r < x->ranks; r++)
-        for (int64_t i = x->leave[r]; i < x->leave[r + 1]; i++)
-            add_cut(x, &x->sends[r], lengths[x->first + x->leaving[i]]);
-    for (int64_t k = 0; k < x->samples; k++) add_cut(x, &x->takes[x->homes[k]], x->lengths[k]);
+    if (cp->ranks <= 1) return RAVEL_OK;
+    const cut all = {cp->ranks, cp_rank, align};
+    for (int64_t i = 0; i < x->departures; i++) x->leaving_cuts[i] = all;
+    for (int64_t k = 0; k < x->samples; k++) x->arriving_cuts[k] = all;
+    cut_traffic(x, cp->kind, lengths);
     return RAVEL_OK;
 }
 
-/* Whether only parts of this field's elements travel. */
-static int is_cut(const ravel_exchange *x, const ravel_field *field) {
-    return x->cp.ranks > 1 && x->cp.kind != RAVEL_CP_STRIPED && !ravel__field_per_sample(field);
+static ravel_status set_align(const ravel_plan_options *options, int32_t kind, cut *cuts, int64_t count,
+                              ravel_error *err) {
+    for (int64_t i = 0; i < count; i++) {
+        if (cuts[i].ranks == 1) continue;
+        int64_t align =
+            i && cuts[i].ranks == cuts[i - 1].ranks ? cuts[i - 1].align : ravel_plan_slot(options, 1, cuts[i].ranks);
+        const ravel_cp cp = {cuts[i].ranks, kind};
+        if (align < 1 || align > 1 << 30 || align % ravel__cp_multiple(&cp))
+            return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                   "slots on %d ranks are multiples of %" PRId64 ", which cannot be cut that way; "
+                                   "cp-split of the plan must be what cp_kind is",
+                                   cuts[i].ranks, align);
+        cuts[i].align = (int32_t)align;
+    }
+    return RAVEL_OK;
+}
+
+ravel_status ravel_exchange_cut_groups(ravel_exchange *x, const ravel_plan_options *options, int32_t cp_kind,
+                                       const int64_t *lengths, ravel_error *err) {
+    ravel_status status = set_align(options, cp_kind, x->leaving_cuts, x->departures, err);
+    if (!status) status = set_align(options, cp_kind, x->arriving_cuts, x->samples, err);
+    if (!status) cut_traffic(x, cp_kind, lengths);
+    return status;
+}
+
+/* Whether only parts of this field's elements travel in such a sample. */
+static int is_cut(const ravel_exchange *x, const cut *c, const ravel_field *field) {
+    return x->is_cut && c->ranks > 1 && !ravel__field_per_sample(field);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
@@ -309,13 +383,7 @@ void ravel_exchange_measure(const ravel_exchange *exchange, const ravel_ragged *
     sizes->tokens = exchange->tokens;
     sizes->result_bytes = result_bytes(&c, exchange->samples, exchange->tokens);
     sizes->sent_bytes = away_bytes(exchange, &c, exchange->sends);
-    sizes->needed_bytes = sizes->sent_bytes;
-    if (exchange->cp.ranks > 1) {
-        int64_t samples = exchange->away_samples, tokens = exchange->away_tokens;
-        const traffic whole = {samples, tokens, tokens, tokens - samples};
-        int64_t cp = exchange->cp.ranks;
-        sizes->needed_bytes = (piece_bytes(&c, whole) + cp - 1 - exchange->cp_rank) / cp;
-    }
+    sizes->needed_bytes = piece_bytes(&c, exchange->away);
     sizes->kept_bytes = piece_bytes(&c, exchange->sends[exchange->rank]);
     sizes->scratch_bytes = RAVEL__ALIGN + aligned(5 * exchange->ranks * (int64_t)sizeof(int64_t)) +
                            aligned(sizes->sent_bytes) + aligned(away_bytes(exchange, &c, exchange->takes));
@@ -333,17 +401,15 @@ static char *take_room(char **block, int64_t bytes) {
     return at;
 }
 
-/* The same as below, for a field that is cut. */
-static char *copy_cut(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field, int64_t begin,
-                      int64_t end, char *at) {
+/* One sample of a field that is cut. Returns where it ends. */
+static char *copy_cut(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field, int64_t i,
+                      char *at) {
     int64_t each = ravel__field_each(field), from, to;
-    for (int64_t i = begin; i < end; i++) {
-        int64_t own = x->leaving[i], length = mine->offsets[own + 1] - mine->offsets[own];
-        const char *data = (const char *)field->data + ravel__field_bytes(field, own, mine->offsets[own]);
-        for (int r = 0; span_of(x, field->kind, length, r, &from, &to); r++) {
-            if (to > from) memcpy(at, data + from * each, (size_t)((to - from) * each));
-            at += (to - from) * each;
-        }
+    int64_t own = x->leaving[i], length = mine->offsets[own + 1] - mine->offsets[own];
+    const char *data = (const char *)field->data + ravel__field_bytes(field, own, mine->offsets[own]);
+    for (int r = 0; span_of(x, &x->leaving_cuts[i], field->kind, length, r, &from, &to); r++) {
+        if (to > from) memcpy(at, data + from * each, (size_t)((to - from) * each));
+        at += (to - from) * each;
     }
     return at;
 }
@@ -352,10 +418,14 @@ static char *copy_cut(const ravel_exchange *x, const ravel_ragged *mine, const r
 static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field, int64_t begin,
                       int64_t end, char *at) {
     const char *data = field->data;
-    if (is_cut(x, field)) return copy_cut(x, mine, field, begin, end, at);
     for (int64_t i = begin, j; i < end; i = j) {
         int64_t from = x->leaving[i];
-        for (j = i + 1; j < end && x->leaving[j] == x->leaving[j - 1] + 1;) j++;
+        j = i + 1;
+        if (is_cut(x, &x->leaving_cuts[i], field)) {
+            at = copy_cut(x, mine, field, i, at);
+            continue;
+        }
+        while (j < end && x->leaving[j] == x->leaving[j - 1] + 1 && !is_cut(x, &x->leaving_cuts[j], field)) j++;
         int64_t to = from + (j - i), skip = ravel__field_bytes(field, from, mine->offsets[from]);
         int64_t bytes = ravel__field_bytes(field, to, mine->offsets[to]) - skip;
         if (bytes) memcpy(at, data + skip, (size_t)bytes);
@@ -381,11 +451,12 @@ static void set_counts(const ravel_exchange *x, const payload *c, const traffic 
 }
 
 /* One sample of a field that is cut, to where its elements belong; returns the bytes that it took. */
-static int64_t place_cut(const ravel_exchange *x, const ravel_field *field, int64_t length, const char *received,
+static int64_t place_cut(const ravel_exchange *x, const ravel_field *field, int64_t k, const char *received,
                          char *out) {
+    int64_t length = x->lengths[k];
     int64_t each = ravel__field_each(field), elements = ravel__field_elements(field, 1, length), taken = 0, from, to;
     memset(out, 0, (size_t)(elements * each));
-    for (int r = 0; span_of(x, field->kind, length, r, &from, &to); r++) {
+    for (int r = 0; span_of(x, &x->arriving_cuts[k], field->kind, length, r, &from, &to); r++) {
         if (to > from) memcpy(out + from * each, received + taken, (size_t)((to - from) * each));
         taken += (to - from) * each;
     }
@@ -401,8 +472,8 @@ static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const
         int64_t bytes = ravel__field_bytes(field, 1, x->lengths[k]);
         int32_t home = x->homes[k];
         const char *from = received + fronts[home];
-        if (home != x->rank && is_cut(x, field)) {
-            fronts[home] += place_cut(x, field, x->lengths[k], from, out);
+        if (home != x->rank && is_cut(x, &x->arriving_cuts[k], field)) {
+            fronts[home] += place_cut(x, field, k, from, out);
             out += bytes;
             continue;
         }

@@ -56,9 +56,11 @@ static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int6
     mine->micro_steps = end_step - begin_step;
     mine->capacity_tokens = mine->micro_steps * feed->plan.cp * feed->plan.budget;
     for (int64_t s = begin_step; s < end_step; s++) {
+        if (m->group_first && m->group_first[s] != feed->place.at.dp) continue; /* the group's first rank counts it */
         mine->bins += m->bin_samples[s] > 0;
         mine->fillers += m->bin_samples[s] == 0;
-        mine->padded_tokens += ravel__bin_tokens(feed, m->lengths + slot->micros[s].first, m->bin_samples[s]);
+        mine->padded_tokens +=
+            ravel__bin_tokens(feed, m->lengths + slot->micros[s].first, m->bin_samples[s], slot->micros[s].cp);
         for (int64_t i = slot->micros[s].first; i < slot->micros[s].first + m->bin_samples[s]; i++) {
             int64_t length = m->lengths[i];
             mine->samples++;
@@ -154,6 +156,7 @@ ravel_status ravel_feed_submit(ravel_feed *feed, const ravel_samples *samples, r
 
 static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared *slot, int32_t chunk, int64_t step) {
     int64_t s = slot->update_steps[feed->consumer.update] + step, first = slot->micros[s].first;
+    int32_t cp_first = slot->micros[s].cp_first;
     const ravel_thd *thd = &slot->views[chunk * slot->meta.micro_steps + s];
     return (ravel_micro_batch){.step = step,
                                .chunk = chunk,
@@ -170,7 +173,10 @@ static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared 
                                .lengths = slot->meta.lengths + first,
                                .ids = slot->meta.ids + first,
                                .parts = slot->meta.parts + first,
-                               .loss_tokens = slot->meta.loss_tokens + first};
+                               .loss_tokens = slot->meta.loss_tokens + first,
+                               .cp = slot->micros[s].cp,
+                               .cp_rank = cp_first < 0 ? feed->place.at.cp : feed->place.at.dp - cp_first,
+                               .cp_first = cp_first};
 }
 
 ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,

@@ -93,6 +93,7 @@ enum { RAVEL__PREFETCH_MOST = 8, RAVEL__SLOTS = RAVEL__PREFETCH_MOST + 1 };
 typedef struct ravel__micro {
     int64_t first;          /* its first sample in the batch */
     int64_t token;          /* tokens before it */
+    int32_t cp_first, cp;   /* its group: first rank in the pool (-1: not hybrid) and width */
     const int64_t *offsets; /* [samples + 1] from 0 */
     ravel_thd thd;          /* all that the stage has */
 } ravel__micro;
@@ -132,7 +133,7 @@ typedef struct ravel__fault {
 
 /* This rank's place in the mesh, and what follows from it. */
 typedef struct ravel__place {
-    ravel_comm *world; /* the feed's own, and all below split from it */
+    ravel_comm *world; /* the feed's own, and all below split from it; with hybrid widths dp is the whole pool */
     ravel_mesh *mesh;
     ravel_comm *tp, *dp, *pp;
     ravel_mesh_layout layout;
@@ -205,7 +206,7 @@ struct ravel_feed {
     ravel_feed_options options; /* plan, weights and fields in it are not used */
     ravel_plan_options plan;
     ravel_weights_options weights;
-    ravel_thd_options thd;
+    ravel_thd_options thd; /* of bins; of groups of hybrid width: ravel__group_thd */
     ravel_order order;
     ravel__fields fields;
     const ravel_source *source; /* NULL where this rank does not read */
@@ -221,9 +222,10 @@ struct ravel_feed {
     ravel__fault fault;
 };
 
-/* The table that options come from, and what they become on this mesh. */
-ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_mesh_layout *layout, const ravel_feed_options *options,
-                                 ravel_error *err);
+/* What options become on this mesh. With hybrid widths place.layout and place.at get the pool as their dp. */
+ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_feed_options *options, ravel_error *err);
+/* How a group of this width is packed for its member `cp_rank`; where the plan is not hybrid, how every bin is. */
+ravel_thd_options ravel__group_thd(const ravel_feed *feed, int32_t width, int32_t cp_rank);
 /* Of everything that must be the same on all ranks. */
 uint64_t ravel__feed_digest(const ravel_feed *feed);
 
@@ -267,11 +269,14 @@ void ravel__columns_free(ravel__columns *columns, const ravel_allocator *allocat
  * already were kept whole; those live in the scratch). */
 ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *columns, ravel__plan_scratch *scratch,
                                  ravel_plan **made, ravel_plan *routed, ravel_error *err);
-/* Counts of every update over all ranks; of dp rank `dp` alone where that is not -1. */
+/* Counts of every update over all ranks; of dp rank `dp` alone where that is not -1. The samples of a group of hybrid
+ * width are counted on its first rank. */
 void ravel__count_update(const ravel_feed *feed, const ravel__columns *columns, const ravel_plan *plan, int64_t update,
                          int32_t dp, ravel_update_counts *counts, ravel_counts *loss);
-/* Tokens of the budget that a bin of samples with these lengths takes: slots, or a rectangle. */
-int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count);
+/* What a bin of samples with these lengths takes of its budget: slots (on a group of this width), or a rectangle. */
+int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count, int32_t width);
+/* How micro-step s is packed on this rank. */
+ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s);
 /* A ragged store of micro-batch m alone: offsets from 0, fields' data moved to its first sample. fields[] is scratch.
  */
 ravel_ragged ravel__micro_ragged(const ravel__micro *micro, int64_t samples, const ravel_field *fields,

@@ -15,13 +15,24 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* Positions of one rank in one micro-step, of whatever width its group is. */
+static int64_t most_positions(const ravel_feed *feed) {
+    int64_t most = 0, pool = feed->plan.cp_pool ? feed->plan.cp_pool : 1;
+    for (int32_t width = 1; width <= pool; width++) {
+        ravel_thd_options thd = ravel__group_thd(feed, width, 0);
+        int64_t here = thd.cp * feed->plan.budget + thd.align + thd.total_multiple;
+        if (here / thd.cp + 1 > most) most = here / thd.cp + 1;
+    }
+    return most;
+}
+
 static worst worst_of(const ravel_feed *feed, int64_t steps, int64_t samples, int64_t tokens) {
     const ravel_thd_options *thd = &feed->thd;
-    int64_t bin = feed->plan.cp * feed->plan.budget + thd->align + thd->total_multiple;
     int64_t extra = thd->fixed_tokens ? thd->max_samples + 2 : 3;
+    int64_t widest = feed->plan.cp_pool ? feed->plan.cp_pool : feed->plan.cp;
     worst w = {.feed = feed, .steps = steps, .samples = samples, .tokens = tokens, .own_samples = samples};
-    w.own_tokens = least(tokens, steps * feed->plan.cp * feed->plan.budget);
-    w.positions = steps * bin / feed->plan.cp;
+    w.own_tokens = least(tokens, steps * widest * feed->plan.budget);
+    w.positions = steps * most_positions(feed);
     w.sequences = samples + extra * steps;
     return w;
 }
@@ -54,8 +65,10 @@ static int64_t slot_bytes(const worst *w) {
     const ravel_feed *feed = w->feed;
     int64_t fields = feed->fields.count, vpp = feed->place.layout.vpp, updates = w->samples + 1;
     int64_t messages = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? feed->plan.dp : 1;
-    int64_t words = messages * (RAVEL_META_HEAD + 1 + updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + w->steps) +
-                    4 * w->samples;
+    int64_t receivers = feed->plan.cp_pool ? messages : 1; /* a sample may go to every rank of the pool */
+    int64_t words =
+        messages * (RAVEL_META_HEAD + 1 + updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * w->steps) +
+        4 * w->samples * receivers;
     int64_t index = 8 * (w->samples + w->steps) + 4 * w->own_samples + 8 * (updates + 1) +
                     w->steps * (int64_t)(sizeof(ravel__micro) + (size_t)vpp * sizeof(ravel_thd)) +
                     8 * (1 + vpp) * w->steps * fields + 7 * 16;
@@ -70,7 +83,7 @@ static int64_t planning_bytes(const worst *w) {
     int64_t columns = 8 * w->samples * (2 * (COLUMNS - 1) + COLUMNS), input = 8 * 4 * (w->samples + 1);
     int64_t expanded = 8 * (bins + 1) + 4 * w->samples;
     int64_t message =
-        8 * ((w->samples + 1) * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + w->steps + 4 * w->samples + 1);
+        8 * ((w->samples + 1) * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * w->steps + 4 * w->samples + 1);
     return 8 * rows + columns + input + expanded + message;
 }
 
@@ -87,8 +100,9 @@ static int64_t moving_bytes(const worst *w) {
     }
     int64_t arrived = sample_bytes(w, w->own_samples, w->own_tokens) + 8 * (w->own_samples + 1) +
                       (int64_t)sizeof(ravel_field) * (feed->fields.given + 1) + 3 * RAVEL__ALIGN;
-    int64_t wire = sample_bytes(w, w->samples, w->tokens) + sample_bytes(w, w->own_samples, w->own_tokens) +
-                   5 * 8 * feed->plan.dp + 4 * RAVEL__ALIGN;
+    int64_t receivers = feed->plan.cp_pool ? feed->plan.cp_pool : 1;
+    int64_t wire = sample_bytes(w, w->samples * receivers, w->tokens * receivers) +
+                   sample_bytes(w, w->own_samples, w->own_tokens) + 5 * 8 * feed->plan.dp + 4 * RAVEL__ALIGN;
     return weights + arrived + wire;
 }
 

@@ -56,6 +56,21 @@ static ravel_status find_message(const ravel_feed *feed, const ravel__prepared *
     }
 }
 
+/* Every group is one that this rank is in. */
+static ravel_status check_groups(const ravel_feed *feed, const ravel_meta *meta, ravel_error *err) {
+    if (!(meta->flags & (RAVEL_META_END | RAVEL_META_FAILED)) && !meta->group_width != !feed->plan.cp_pool)
+        return ravel_error_set(err, RAVEL_E_DATA, "the metadata is not of a feed with these widths");
+    for (int64_t s = 0; meta->group_width && s < meta->micro_steps; s++) {
+        int64_t first = meta->group_first[s], end = first + meta->group_width[s];
+        if (feed->place.at.dp < first || feed->place.at.dp >= end || end > feed->plan.cp_pool)
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "the metadata of rank %d of a pool of %d has a group of ranks %" PRId64
+                                   " to %" PRId64,
+                                   feed->place.at.dp, feed->plan.cp_pool, first, end - 1);
+    }
+    return RAVEL_OK;
+}
+
 ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_status mine, ravel_error *err) {
     int64_t begin, count;
     ravel_error lost = RAVEL_ERROR_INIT;
@@ -71,6 +86,7 @@ ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_sta
     }
     if (!status) status = find_message(feed, slot, &begin, &count, &lost);
     if (!status) status = ravel_meta_decode(slot->words.at + begin, count, &slot->meta, &lost);
+    if (!status) status = check_groups(feed, &slot->meta, &lost);
     if (status && !mine) return ravel_error_set(err, status, "%s", lost.message);
     return mine;
 }

@@ -46,10 +46,10 @@ void ravel_feed_options_default(ravel_feed_options *options) {
 
 /* ---- on this mesh --------------------------------------------------------------------------------------- */
 
-static int32_t common_multiple(int32_t a, int32_t b) {
-    int32_t x = a, y = b;
+static int64_t common_multiple(int64_t a, int64_t b) {
+    int64_t x = a, y = b;
     while (y) {
-        int32_t rest = x % y;
+        int64_t rest = x % y;
         x = y;
         y = rest;
     }
@@ -71,8 +71,41 @@ static ravel_status check_layout(const ravel_plan_options *plan, ravel_error *er
     return RAVEL_OK;
 }
 
-static ravel_status resolve_plan(ravel_feed *feed, const ravel_mesh_layout *layout, const ravel_plan_options *plan,
-                                 ravel_error *err) {
+static int32_t position_of(const ravel_mesh_layout *layout, int32_t axis) {
+    int32_t i = 0;
+    while (layout->order[i] != axis) i++;
+    return i;
+}
+
+/* Hybrid widths: cp and dp become one axis, dp, of all ranks of the pool. It has the place of the faster of the two, so no
+ * other axis may lie between them. */
+static ravel_status make_pool(ravel__place *place, int32_t pool, ravel_error *err) {
+    enum { CP = 1, DP = 2 };
+    ravel_mesh_layout *l = &place->layout;
+    int32_t cp = position_of(l, CP), dp = position_of(l, DP), both = l->sizes[CP] > 1 && l->sizes[DP] > 1;
+    if (l->sizes[CP] * l->sizes[DP] != pool)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "cp-pool is %d, but the mesh has dp %d x cp %d ranks", pool,
+                               l->sizes[DP], l->sizes[CP]);
+    for (int32_t i = (cp < dp ? cp : dp) + 1; both && i < (cp < dp ? dp : cp); i++)
+        if (l->sizes[l->order[i]] > 1)
+            return ravel_error_set(
+                err, RAVEL_E_UNSUPPORTED,
+                "with cp-pool the mesh's cp and dp must follow each other in its order; another axis "
+                "lies between them");
+    place->at.dp = ravel_mesh_index_in(l, RAVEL_AXIS_CP | RAVEL_AXIS_DP, ravel_mesh_rank_at(l, place->at));
+    place->at.cp = 0;
+    if (l->sizes[CP] > 1 && (cp < dp || l->sizes[DP] == 1)) {
+        l->order[cp] = DP;
+        l->order[dp] = CP;
+        l->strides[DP] = l->strides[CP];
+    }
+    l->sizes[DP] = pool;
+    l->sizes[CP] = 1;
+    return RAVEL_OK;
+}
+
+static ravel_status resolve_plan(ravel_feed *feed, const ravel_plan_options *plan, ravel_error *err) {
+    const ravel_mesh_layout *layout = &feed->place.layout;
     if (!plan || plan->size == 0 || plan->size > sizeof feed->plan)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "a feed needs plan options (ravel_plan_options_default, then at least a budget)");
@@ -80,16 +113,17 @@ static ravel_status resolve_plan(ravel_feed *feed, const ravel_mesh_layout *layo
     memcpy(&feed->plan, plan, plan->size);
     feed->plan.size = sizeof feed->plan;
     feed->plan.allocator = feed->allocator;
+    ravel_status status = feed->plan.cp_pool ? make_pool(&feed->place, feed->plan.cp_pool, err) : RAVEL_OK;
     feed->plan.cp = layout->sizes[1];
     feed->plan.dp = layout->sizes[2];
-    ravel_status status = check_layout(&feed->plan, err);
+    if (!status) status = check_layout(&feed->plan, err);
     if (status) return status;
     int32_t cp = feed->plan.cp, even = cp == 1 ? 1 : feed->options.cp_kind == RAVEL_CP_ZIGZAG ? 2 * cp : cp;
     if (feed->plan.align < 1 || feed->plan.align > 1 << 20 || feed->plan.multiple < 1 || feed->plan.multiple > 1 << 20)
         return RAVEL_OK; /* the planner says what is wrong with them */
-    feed->plan.align = common_multiple(feed->plan.align, even);
+    feed->plan.align = (int32_t)common_multiple(feed->plan.align, even);
     feed->plan.cp_split = feed->options.cp_kind == RAVEL_CP_ZIGZAG ? RAVEL_CP_SPLIT_ZIGZAG : RAVEL_CP_SPLIT_CONTIGUOUS;
-    if (layout->vpp > 1) feed->plan.multiple = common_multiple(feed->plan.multiple, layout->sizes[3]);
+    if (layout->vpp > 1) feed->plan.multiple = (int32_t)common_multiple(feed->plan.multiple, layout->sizes[3]);
     return RAVEL_OK;
 }
 
@@ -115,6 +149,21 @@ static ravel_status resolve_thd(ravel_feed *feed, ravel_error *err) {
     return RAVEL_OK;
 }
 
+ravel_thd_options ravel__group_thd(const ravel_feed *feed, int32_t width, int32_t cp_rank) {
+    ravel_thd_options thd = feed->thd;
+    if (!feed->plan.cp_pool) {
+        if (thd.cp > 1) thd.cp_rank = cp_rank;
+        return thd;
+    }
+    thd.align = (int32_t)ravel_plan_slot(&feed->plan, 1, width);
+    thd.cp = width;
+    thd.cp_rank = width > 1 ? cp_rank : -1;
+    if (thd.total_multiple > 1) thd.total_multiple = common_multiple(thd.total_multiple, thd.align);
+    if (thd.fixed_tokens) thd.fixed_tokens = width * feed->plan.budget / thd.align * thd.align;
+    if (feed->options.fixed_shape && thd.fixed_tokens == 0) thd.fixed_tokens = thd.align; /* a filler below min-cp */
+    return thd;
+}
+
 static ravel_status resolve_weights(ravel_feed *feed, const ravel_weights_options *weights, ravel_error *err) {
     ravel_weights_options_default(&feed->weights);
     if (weights) {
@@ -127,17 +176,17 @@ static ravel_status resolve_weights(ravel_feed *feed, const ravel_weights_option
     return RAVEL_OK;
 }
 
-ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_mesh_layout *layout, const ravel_feed_options *options,
-                                 ravel_error *err) {
+ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_feed_options *options, ravel_error *err) {
     if (!options || options->size != sizeof *options)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill feed options with ravel_feed_options_default first");
     feed->options = *options;
     feed->allocator = options->allocator;
     feed->logger = options->logger;
-    if (layout->vpp > 64)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%d vpp chunks; up to 64 are possible", layout->vpp);
+    if (feed->place.layout.vpp > 64)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%d vpp chunks; up to 64 are possible",
+                               feed->place.layout.vpp);
     ravel_status status = ravel_options_check(table, options, err);
-    if (!status) status = resolve_plan(feed, layout, options->plan, err);
+    if (!status) status = resolve_plan(feed, options->plan, err);
     if (!status) status = resolve_thd(feed, err);
     if (!status) status = resolve_weights(feed, options->weights, err);
     feed->order = (ravel_order){.size = sizeof feed->order,

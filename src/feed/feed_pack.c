@@ -121,7 +121,7 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, 
             ravel_ragged store = micro_store(input, slot, s, feed->fields.count, shifted);
             const ravel_field *mask = feed->fields.mask >= 0 ? &shifted[feed->fields.mask] : NULL;
             const double *own = input->sample_weights ? input->sample_weights + slot->micros[s].first : NULL;
-            if (mask && feed->thd.cp > 1) {
+            if (mask && slot->micros[s].cp > 1) {
                 ravel_status cut =
                     fill_cut(slot, s, u, &options, mask, own, input->weights + slot->micros[s].token, err);
                 if (cut) return cut;
@@ -142,7 +142,8 @@ static ravel_status pack_all(ravel_feed *feed, ravel__prepared *slot, const rave
     for (int64_t s = 0; s < slot->meta.micro_steps && !status; s++) {
         ravel_ragged store = micro_store(input, slot, s, feed->fields.count, shifted);
         ravel_bin bin = {slot->iota, slot->meta.bin_samples[s]};
-        status = ravel_thd_pack(&store, &bin, &feed->thd, &slot->micros[s].thd, err);
+        ravel_thd_options options = ravel__micro_thd(feed, slot, s);
+        status = ravel_thd_pack(&store, &bin, &options, &slot->micros[s].thd, err);
     }
     return status;
 }
@@ -155,8 +156,9 @@ static ravel_status pack_shape(ravel_feed *feed, ravel__prepared *slot, ravel_er
         ravel_ragged store = ravel__micro_ragged(&slot->micros[s], slot->meta.bin_samples[s], NULL, 0, shifted);
         ravel_bin bin = {slot->iota, slot->meta.bin_samples[s]};
         ravel_thd bare = slot->micros[s].thd;
+        ravel_thd_options options = ravel__micro_thd(feed, slot, s);
         bare.fields = NULL;
-        status = ravel_thd_pack(&store, &bin, &feed->thd, &bare, err);
+        status = ravel_thd_pack(&store, &bin, &options, &bare, err);
     }
     return status;
 }

@@ -54,19 +54,23 @@ static void set_updates(const ravel__columns *c, int32_t *updates) {
     }
 }
 
+static int64_t align_of(const ravel_feed *feed, int32_t width) {
+    return feed->plan.cp_pool ? ravel_plan_slot(&feed->plan, 1, width) : feed->plan.align;
+}
+
 static int64_t slot_of(const ravel_feed *feed, int64_t length) {
     int64_t align = feed->plan.align;
     return (length + align - 1) / align * align;
 }
 
-int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count) {
-    int64_t sum = 0, longest = 0;
+int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count, int32_t width) {
+    int64_t sum = 0, longest = 0, align = align_of(feed, width);
     for (int64_t i = 0; i < count; i++) {
-        int64_t slot = slot_of(feed, lengths[i]);
+        int64_t slot = (lengths[i] + align - 1) / align * align;
         sum += slot;
         if (slot > longest) longest = slot;
     }
-    if (count == 0) return feed->plan.align; /* a filler */
+    if (count == 0) return align; /* a filler */
     return feed->plan.layout == RAVEL_LAYOUT_PADDED ? count * longest : sum;
 }
 
@@ -115,13 +119,14 @@ static ravel_status unfold_rows(ravel__buffer *buffer, const ravel_allocator *al
  * would hold them all. */
 static void say_where(const ravel_feed *feed, const ravel__columns *c, const given *g, const ravel_plan_input *input,
                       ravel_error *err) {
-    int64_t cap = feed->plan.cp * feed->plan.budget, first = -1, longest = 0;
+    int64_t ranks = feed->plan.cp_pool ? feed->plan.cp_pool : feed->plan.cp, cap = ranks * feed->plan.budget;
+    int64_t first = -1, longest = 0;
     if (!err || err->status != RAVEL_E_OVERSIZE) return;
     for (int64_t i = 0; i < input->count; i++) {
         if (first < 0 && slot_of(feed, input->lengths[i]) > cap) first = i;
         if (input->lengths[i] > longest) longest = input->lengths[i];
     }
-    if (first < 0) return;
+    if (first < 0) return; /* the widest group has fewer ranks than the pool: the planner's sentence must do */
     int64_t sample = feed->plan.method == RAVEL_METHOD_AS_IS ? g->row_starts[first] : first;
     ravel_error_prefix(err, "row %" PRId64 " (the longest of the batch has %" PRId64 " tokens)",
                        c->at[COLUMN_ID][sample], longest);
@@ -191,10 +196,11 @@ void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const 
     for (int64_t bin = begin; bin < end; bin++) {
         if (dp >= 0 && bin % plan->dp != dp) continue;
         int64_t first = plan->bin_offsets[bin], last = plan->bin_offsets[bin + 1];
+        int filler = plan->hybrid ? plan->hybrid->rank_group[bin] < 0 : last == first;
         for (int64_t i = first; i < last; i++) count_sample(c, plan->samples[i], counts, &squares, loss);
-        counts->padded_tokens += last > first ? plan->bin_slots[bin] : feed->plan.align;
+        counts->padded_tokens += filler ? align_of(feed, 1) : plan->bin_slots[bin];
         counts->bins += last > first;
-        counts->fillers += last == first;
+        counts->fillers += filler;
         counts->capacity_tokens += feed->plan.cp * feed->plan.budget;
     }
     counts->squares_low = (uint64_t)squares;
@@ -211,11 +217,11 @@ void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const 
 typedef struct parts {
     ravel_update_counts *counts;
     ravel_counts *loss;
-    int64_t *bin_samples, *lengths, *ids, *part, *learnt;
+    int64_t *bin_samples, *group_first, *group_width, *lengths, *ids, *part, *learnt;
 } parts;
 
 static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *p, ravel_error *err) {
-    int64_t words = plan->updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + plan->micro_steps + 4 * plan->count;
+    int64_t words = plan->updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * plan->micro_steps + 4 * plan->count;
     ravel_status status = ravel__buffer_reserve(&feed->work.scratch, feed->allocator, words + 1, sizeof(int64_t),
                                                 "a metadata message", err);
     if (status) return status;
@@ -223,6 +229,8 @@ static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *
     p->counts = (ravel_update_counts *)(void *)at;
     p->loss = (ravel_counts *)(void *)(at += plan->updates * RAVEL_UPDATE_WORDS);
     p->bin_samples = at += plan->updates * RAVEL_COUNTS_WORDS;
+    p->group_first = at += plan->micro_steps;
+    p->group_width = at += plan->micro_steps;
     p->lengths = at += plan->micro_steps;
     p->ids = at += plan->count;
     p->part = at += plan->count;
@@ -234,10 +242,12 @@ static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *
 static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int32_t dp, parts *p) {
     int64_t k = 0;
     for (int64_t step = 0; step < plan->micro_steps; step++) {
-        int64_t bin = step * plan->dp + dp;
-        p->bin_samples[step] = plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];
-        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++, k++) {
-            int32_t s = plan->samples[i];
+        ravel_group group = ravel_plan_group(plan, step, dp);
+        p->bin_samples[step] = group.count;
+        p->group_first[step] = group.first;
+        p->group_width[step] = group.width;
+        for (int64_t i = 0; i < group.count; i++, k++) {
+            int32_t s = group.samples[i];
             p->lengths[k] = c->at[COLUMN_LENGTH][s];
             p->ids[k] = c->at[COLUMN_ID][s];
             p->part[k] = c->at[COLUMN_PART][s];
@@ -250,6 +260,7 @@ static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int
 static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ravel_words *words, ravel_error *err) {
     const ravel_plan *plan = &feed->work.routed;
     ravel_meta meta = {.size = sizeof meta,
+                       .flags = plan->hybrid ? RAVEL_META_HYBRID : 0,
                        .updates = plan->updates,
                        .micro_steps = plan->micro_steps,
                        .samples = samples,
@@ -259,6 +270,8 @@ static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ra
                        .counts = p->counts,
                        .loss_counts = p->loss,
                        .bin_samples = p->bin_samples,
+                       .group_first = p->group_first,
+                       .group_width = p->group_width,
                        .lengths = p->lengths,
                        .ids = p->ids,
                        .parts = p->part,
@@ -347,7 +360,10 @@ ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_err
     status = ravel_exchange_create(&feed->work.routed, feed->work.columns.counts, feed->work.columns.at[COLUMN_LENGTH],
                                    feed->place.at.dp, feed->allocator, &feed->work.exchange, err);
     const ravel_cp cp = {feed->thd.cp, feed->thd.cp_kind};
-    if (!status && cp.ranks > 1)
+    if (!status && feed->plan.cp_pool)
+        status = ravel_exchange_cut_groups(feed->work.exchange, &feed->plan, cp.kind,
+                                           feed->work.columns.at[COLUMN_LENGTH], err);
+    else if (!status && cp.ranks > 1)
         status = ravel_exchange_cut(feed->work.exchange, &cp, feed->place.at.cp, feed->thd.align,
                                     feed->work.columns.at[COLUMN_LENGTH], err);
     if (!status) ravel_exchange_measure(feed->work.exchange, &feed->work.sendable, &feed->work.sizes);

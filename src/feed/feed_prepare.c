@@ -73,7 +73,7 @@ static ravel_status decide(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
 }
 
 static ravel_status make_room(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
-    if (slot->meta.flags) return RAVEL_OK;
+    if (slot->meta.flags & (RAVEL_META_END | RAVEL_META_FAILED)) return RAVEL_OK;
     ravel_status status = ravel__feed_room(feed, slot, err);
     if (!status && feed->place.owner)
         status = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? ravel__root_reserve(feed, err)

@@ -35,7 +35,7 @@ static size_t lay_index(const ravel_feed *feed, ravel__prepared *slot, char *bas
     return at;
 }
 
-static void fill_index(ravel__prepared *slot) {
+static void fill_index(const ravel_feed *feed, ravel__prepared *slot) {
     const ravel_meta *m = &slot->meta;
     int64_t *at = slot->offsets, sample = 0, token = 0;
     slot->update_steps[0] = 0;
@@ -43,12 +43,22 @@ static void fill_index(ravel__prepared *slot) {
         slot->update_steps[u + 1] = slot->update_steps[u] + m->counts[u].micro_steps;
     for (int64_t s = 0; s < m->micro_steps; s++) {
         int64_t here = 0;
-        slot->micros[s] =
-            (ravel__micro){.first = sample, .token = token, .offsets = at, .thd = {.size = sizeof(ravel_thd)}};
+        slot->micros[s] = (ravel__micro){.first = sample,
+                                         .token = token,
+                                         .cp_first = m->group_first ? (int32_t)m->group_first[s] : -1,
+                                         .cp = m->group_width ? (int32_t)m->group_width[s] : feed->plan.cp,
+                                         .offsets = at,
+                                         .thd = {.size = sizeof(ravel_thd)}};
         *at++ = 0;
         for (int64_t i = 0; i < m->bin_samples[s]; i++) *at++ = here += m->lengths[sample++];
         token += here;
     }
+}
+
+ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s) {
+    const ravel__micro *micro = &slot->micros[s];
+    return ravel__group_thd(feed, micro->cp,
+                            micro->cp_first < 0 ? feed->place.at.cp : feed->place.at.dp - micro->cp_first);
 }
 
 ravel_ragged ravel__micro_ragged(const ravel__micro *micro, int64_t samples, const ravel_field *fields,
@@ -74,7 +84,8 @@ static ravel_status measure(ravel_feed *feed, ravel__prepared *slot, ravel_error
         int64_t samples = slot->meta.bin_samples[s];
         ravel_ragged ragged = ravel__micro_ragged(micro, samples, feed->fields.list, feed->fields.count, shifted);
         ravel_bin bin = {slot->iota, samples};
-        ravel_status status = ravel_thd_measure(&ragged, &bin, &feed->thd, &micro->thd, err);
+        ravel_thd_options options = ravel__micro_thd(feed, slot, s);
+        ravel_status status = ravel_thd_measure(&ragged, &bin, &options, &micro->thd, err);
         if (status) return status;
         micro->thd.fields = slot->tables + s * feed->fields.count;
     }
@@ -137,7 +148,7 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
         ravel__buffer_reserve(&slot->index, feed->allocator, (int64_t)bytes + 16, 1, "an update", err);
     if (status) return status;
     (void)lay_index(feed, slot, slot->index.at);
-    fill_index(slot);
+    fill_index(feed, slot);
     status = measure(feed, slot, err);
     if (status) return status;
     bytes = place(feed, slot, NULL, &shared_at);

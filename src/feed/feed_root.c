@@ -21,18 +21,21 @@ typedef struct outgoing {
     int64_t turn;
 } outgoing;
 
-static ravel_bin bin_of(const ravel_plan *plan, int64_t step, int32_t dp) {
-    int64_t bin = step * plan->dp + dp;
-    return (ravel_bin){plan->samples + plan->bin_offsets[bin], plan->bin_offsets[bin + 1] - plan->bin_offsets[bin]};
+/* What a dp rank runs in a micro-step, and how its cp rank `cp` has it packed. */
+static ravel_bin bin_of(const ravel_feed *feed, int64_t step, int32_t dp, int32_t cp, ravel_thd_options *options) {
+    ravel_group group = ravel_plan_group(&feed->work.routed, step, dp);
+    *options = ravel__group_thd(feed, group.width, feed->plan.cp_pool ? dp - group.first : cp);
+    return (ravel_bin){group.samples, group.count};
 }
 
 static ravel_status measure(ravel_feed *feed, int32_t dp, outgoing *out, ravel_error *err) {
     const ravel_plan *plan = &feed->work.routed;
     ravel_status status = RAVEL_OK;
     for (int64_t s = 0; s < plan->micro_steps && !status; s++) {
-        ravel_bin bin = bin_of(plan, s, dp);
+        ravel_thd_options options;
+        ravel_bin bin = bin_of(feed, s, dp, 0, &options);
         out->thds[s] = (ravel_thd){.size = sizeof(ravel_thd)};
-        status = ravel_thd_measure(&feed->work.mine->ragged, &bin, &feed->thd, &out->thds[s], err);
+        status = ravel_thd_measure(&feed->work.mine->ragged, &bin, &options, &out->thds[s], err);
         out->thds[s].fields = out->tables + s * feed->fields.count;
     }
     return status;
@@ -99,8 +102,8 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const
     for (int64_t u = 0; u < plan->updates; u++) {
         ravel_weights_options options = ravel__weights_of(feed, meta, u);
         for (int64_t s = plan->update_offsets[u]; s < plan->update_offsets[u + 1]; s++)
-            for (int32_t dp = 0; dp < plan->dp && !status; dp++) {
-                ravel_bin bin = bin_of(plan, s, dp);
+            for (int64_t b = s * plan->dp; b < (s + 1) * plan->dp && !status; b++) { /* each sample once */
+                ravel_bin bin = {plan->samples + plan->bin_offsets[b], plan->bin_offsets[b + 1] - plan->bin_offsets[b]};
                 if (bin.count)
                     status = ravel_weights_fill(input->store, &bin, mask, input->sample_weights, &meta->loss_counts[u],
                                                 &options, RAVEL_F32, input->weights, err);
@@ -113,13 +116,12 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const
 static ravel_status pack(ravel_feed *feed, const ravel__pack_input *input, int32_t dp, int32_t cp, const outgoing *out,
                          ravel_error *err) {
     ravel_ragged store = *input->store;
-    ravel_thd_options options = feed->thd;
+    ravel_thd_options options;
     ravel_status status = RAVEL_OK;
     store.fields = input->fields;
     store.field_count = feed->fields.count;
-    if (options.cp > 1) options.cp_rank = cp;
     for (int64_t s = 0; s < feed->work.routed.micro_steps && !status; s++) {
-        ravel_bin bin = bin_of(&feed->work.routed, s, dp);
+        ravel_bin bin = bin_of(feed, s, dp, cp, &options);
         status = ravel_thd_pack(&store, &bin, &options, &out->thds[s], err);
     }
     return status;

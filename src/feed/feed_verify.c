@@ -178,24 +178,38 @@ static ravel_status compare_fields(const again *a, const ravel_micro_batch *m, c
     return RAVEL_OK;
 }
 
+/* The group that the micro-batch is said to be of. */
+static ravel_status compare_group(const again *a, const ravel_micro_batch *m, const ravel_group *group) {
+    const ravel__place *place = &a->feed->place;
+    int hybrid = a->plan.hybrid != NULL;
+    if (m->cp != (hybrid ? group->width : a->feed->plan.cp) || m->cp_first != (hybrid ? group->first : -1) ||
+        m->cp_rank != (hybrid ? place->at.dp - group->first : place->at.cp))
+        return differs(a, m->step, m->chunk, "the context-parallel group");
+    return RAVEL_OK;
+}
+
 static ravel_status compare_step(again *a, int64_t step) {
     const ravel_feed *feed = a->feed;
-    ravel_bin bin =
-        bin_at(&a->plan, (a->plan.update_offsets[feed->consumer.update] + step) * a->plan.dp + feed->place.at.dp);
+    const ravel_group group =
+        ravel_plan_group(&a->plan, a->plan.update_offsets[feed->consumer.update] + step, feed->place.at.dp);
+    ravel_bin bin = {group.samples, group.count};
+    ravel_thd_options options =
+        ravel__group_thd(feed, group.width, a->plan.hybrid ? feed->place.at.dp - group.first : feed->place.at.cp);
     ravel_ragged store = a->all->ragged;
     ravel_thd t = {.size = sizeof t};
     store.fields = a->fields;
     store.field_count = feed->fields.count;
-    ravel_status status = ravel_thd_measure(&store, &bin, &feed->thd, &t, a->err);
+    ravel_status status = ravel_thd_measure(&store, &bin, &options, &t, a->err);
     if (status) return status;
-    size_t bytes = ravel_thd_bytes(&store, &feed->thd, &t);
+    size_t bytes = ravel_thd_bytes(&store, &options, &t);
     status = ravel__buffer_reserve(&a->block, feed->allocator, (int64_t)bytes, 1, "a micro-batch", a->err);
     if (status) return status;
-    ravel_thd_place(&store, &feed->thd, a->block.at, &t);
-    status = ravel_thd_pack(&store, &bin, &feed->thd, &t, a->err);
+    ravel_thd_place(&store, &options, a->block.at, &t);
+    status = ravel_thd_pack(&store, &bin, &options, &t, a->err);
     for (int32_t chunk = 0; chunk < feed->place.layout.vpp && !status; chunk++) {
         ravel_micro_batch m;
         status = ravel_feed_micro(feed, chunk, step, &m, a->err);
+        if (!status) status = compare_group(a, &m, &group);
         if (!status) status = compare_shape(a, &m, &t);
         if (!status) status = compare_samples(a, &m, &t, &bin);
         if (!status) status = compare_fields(a, &m, &t);

@@ -13,6 +13,7 @@ _Static_assert(sizeof(ravel_counts) == RAVEL_COUNTS_WORDS * sizeof(int64_t), "on
 enum { MAGIC, VERSION, WORDS, FLAGS, UPDATES, STEPS, SAMPLES, EPOCH, POSITION, BATCH };
 enum { COLUMNS = 4 /* lengths, ids, parts, loss tokens */, EACH = RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS };
 #define MOST_WORDS (INT64_C(1) << 40)
+#define MOST_WIDTH (INT64_C(1) << 20)
 
 static int64_t checksum(const int64_t *words, int64_t count) {
     ravel__hash h = ravel__hash_begin(RAVEL_META_MAGIC);
@@ -20,14 +21,15 @@ static int64_t checksum(const int64_t *words, int64_t count) {
     return (int64_t)ravel__hash_end(h);
 }
 
-static int64_t total_words(int64_t updates, int64_t steps, int64_t samples) {
+static int64_t total_words(int64_t flags, int64_t updates, int64_t steps, int64_t samples) {
     if (updates < 0 || steps < 0 || samples < 0) return -1;
     if (updates > MOST_WORDS || steps > MOST_WORDS || samples > MOST_WORDS) return -1;
-    return RAVEL_META_HEAD + updates * EACH + steps + COLUMNS * samples + 1;
+    int64_t per_step = flags & RAVEL_META_HYBRID ? 3 : 1; /* samples, and its group's first rank and width */
+    return RAVEL_META_HEAD + updates * EACH + per_step * steps + COLUMNS * samples + 1;
 }
 
 int64_t ravel_meta_words(const ravel_meta *meta) {
-    return total_words(meta->updates, meta->micro_steps, meta->samples);
+    return total_words(meta->flags, meta->updates, meta->micro_steps, meta->samples);
 }
 
 static int64_t *put(int64_t *at, const void *from, int64_t words) {
@@ -47,6 +49,10 @@ ravel_status ravel_meta_encode(const ravel_meta *meta, int64_t *words, int64_t c
     at = put(at, meta->counts, meta->updates * RAVEL_UPDATE_WORDS);
     at = put(at, meta->loss_counts, meta->updates * RAVEL_COUNTS_WORDS);
     at = put(at, meta->bin_samples, meta->micro_steps);
+    if (meta->flags & RAVEL_META_HYBRID) {
+        at = put(at, meta->group_first, meta->micro_steps);
+        at = put(at, meta->group_width, meta->micro_steps);
+    }
     at = put(at, meta->lengths, meta->samples);
     at = put(at, meta->ids, meta->samples);
     at = put(at, meta->parts, meta->samples);
@@ -64,7 +70,7 @@ static ravel_status check_head(const int64_t *words, int64_t count, ravel_error 
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "a metadata message of version %" PRId64 "; this library reads version %d",
                                words[VERSION], RAVEL_META_VERSION);
-    if (words[WORDS] != count || total_words(words[UPDATES], words[STEPS], words[SAMPLES]) != count)
+    if (words[WORDS] != count || total_words(words[FLAGS], words[UPDATES], words[STEPS], words[SAMPLES]) != count)
         return ravel_error_set(err, RAVEL_E_DATA,
                                "a metadata message of %" PRId64 " words says that it has %" PRId64 ", for %" PRId64
                                " updates, %" PRId64 " micro-steps and %" PRId64 " samples",
@@ -116,6 +122,17 @@ static ravel_status check_samples(const ravel_meta *meta, ravel_error *err) {
     return RAVEL_OK;
 }
 
+static ravel_status check_groups(const ravel_meta *meta, ravel_error *err) {
+    for (int64_t s = 0; meta->group_width && s < meta->micro_steps; s++) {
+        int64_t first = meta->group_first[s], width = meta->group_width[s];
+        if (width < 1 || width > MOST_WIDTH || first < 0 || first > MOST_WIDTH || first % width)
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "a metadata message has a group of %" PRId64 " ranks that begins at rank %" PRId64,
+                                   width, first);
+    }
+    return RAVEL_OK;
+}
+
 ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *meta, ravel_error *err) {
     ravel_status status = check_head(words, count, err);
     if (status) return status;
@@ -131,12 +148,17 @@ ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *
     m.counts = (const ravel_update_counts *)at;
     m.loss_counts = (const ravel_counts *)(at += m.updates * RAVEL_UPDATE_WORDS);
     m.bin_samples = at += m.updates * RAVEL_COUNTS_WORDS;
+    if (m.flags & RAVEL_META_HYBRID) {
+        m.group_first = at += m.micro_steps;
+        m.group_width = at += m.micro_steps;
+    }
     m.lengths = at += m.micro_steps;
     m.ids = at += m.samples;
     m.parts = at += m.samples;
     m.loss_tokens = at + m.samples;
     status = check_updates(&m, err);
     if (!status) status = check_samples(&m, err);
+    if (!status) status = check_groups(&m, err);
     if (!status) *meta = m;
     return status;
 }

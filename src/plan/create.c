@@ -141,6 +141,23 @@ ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_o
     return status;
 }
 
+/* ---- reading ------------------------------------------------------------------------------------------------ */
+
+ravel_group ravel_plan_group(const ravel_plan *plan, int64_t micro_step, int32_t rank) {
+    if (micro_step < 0 || micro_step >= plan->micro_steps || rank < 0 || rank >= plan->dp) return (ravel_group){0};
+    int64_t bin = micro_step * plan->dp + rank;
+    ravel_group group = {.first = rank, .width = 1};
+    if (plan->hybrid && plan->hybrid->rank_group[bin] >= 0) {
+        int32_t g = plan->hybrid->rank_group[bin];
+        group.first = plan->hybrid->group_first[g];
+        group.width = plan->hybrid->group_width[g];
+    }
+    bin += group.first - rank;
+    group.samples = plan->samples + plan->bin_offsets[bin];
+    group.count = plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];
+    return group;
+}
+
 /* ---- replay ------------------------------------------------------------------------------------------------- */
 
 ravel_status ravel_plan_replay(const ravel_plan *plan, uint64_t seed, int64_t epoch, int64_t *order, ravel_error *err) {

@@ -124,10 +124,12 @@ static void put_subtitle(page *p) {
     const ravel_plan_options *o = p->options;
     (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
     (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
-    ravel__printer_format(&p->out, "%s data-parallel rank%s, %s tokens per bin, %s, sync %s, method %s, %lld update%s",
-                          ravel__printer_thousands(p->plan->dp, a, sizeof a), p->plan->dp == 1 ? "" : "s",
-                          ravel__printer_thousands(o->cp * o->budget, b, sizeof b), layout, sync,
-                          ravel_method_name(o->method), (long long)p->plan->updates, p->plan->updates == 1 ? "" : "s");
+    ravel__printer_format(&p->out, "%s %s rank%s, %s tokens per %s, %s, sync %s, method %s, %lld update%s",
+                          ravel__printer_thousands(p->plan->dp, a, sizeof a),
+                          p->plan->hybrid ? "pooled context-parallel" : "data-parallel", p->plan->dp == 1 ? "" : "s",
+                          ravel__printer_thousands(o->cp * o->budget, b, sizeof b), p->plan->hybrid ? "rank" : "bin",
+                          layout, sync, ravel_method_name(o->method), (long long)p->plan->updates,
+                          p->plan->updates == 1 ? "" : "s");
 }
 
 static void put_warnings(page *p) {
@@ -187,6 +189,29 @@ static int64_t cost_of(const page *p, int64_t sample) {
     return p->input->costs[sample];
 }
 
+/* The group of every bin, and the multiple of slots at each width. A filler is a group of one. */
+static void put_groups(page *p, int64_t bins) {
+    const ravel_hybrid *h = p->plan->hybrid;
+    for (int what = 0; what < 2; what++) {
+        ravel__printer_format(&p->out, ",\n\"%s\":[", what ? "group_width" : "group_first");
+        for (int64_t b = 0; b < bins; b++) {
+            ravel_group group = ravel_plan_group(p->plan, b / h->pool, (int32_t)(b % h->pool));
+            if (b) ravel__printer_put(&p->out, ",", 1);
+            ravel__printer_integer(&p->out, what ? group.width : group.first);
+        }
+        ravel__printer_put(&p->out, "]", 1);
+    }
+    ravel__printer_format(&p->out, ",\n\"overhead\":%lld,\"multiples\":{", (long long)p->options->cost.overhead);
+    for (int32_t width = 1; width <= h->pool; width++) {
+        int64_t g = 0;
+        while (g < h->groups && h->group_width[g] != width) g++;
+        if (g < h->groups || width == 1)
+            ravel__printer_format(&p->out, "%s\"%d\":%lld", width > 1 ? "," : "", width,
+                                  (long long)ravel_plan_slot(p->options, 1, width));
+    }
+    ravel__printer_put(&p->out, "}", 1);
+}
+
 static void put_data(page *p) {
     const ravel_plan *plan = p->plan;
     const ravel_plan_options *o = p->options;
@@ -209,6 +234,7 @@ static void put_data(page *p) {
     put_list(p, "bin_tokens", plan->bin_tokens, bins);
     put_list(p, "bin_slots", plan->bin_slots, bins);
     put_list(p, "bin_costs", plan->bin_costs, bins);
+    if (plan->hybrid) put_groups(p, bins);
     if (p->samples <= RAVEL_HTML_SAMPLES) {
         put_each(p, "ids", id_of);
         put_each(p, "lengths", length_of);

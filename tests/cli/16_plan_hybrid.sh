@@ -37,6 +37,22 @@ assert sorted(seen) == list(range(len(lengths)))
 assert p["stats"]["time"] >= h["bounds"]["canonical"] == p["stats"]["time_lower_bound"]
 END
 grep -q 'class="rv-group"' "$T/p.svg" && ok "the picture has boxes" || bad "the picture has no boxes"
+"$PYTHON" - "$T" >"$T/drawn" 2>&1 <<'END' && ok "the page's groups are the plan's" || bad "the page's groups" "$(cat "$T/drawn")"
+import json, re, sys
+h = json.load(open(sys.argv[1] + "/p.json"))["hybrid"]
+page = json.loads(re.search(r'id="data">(.*?)</script>', open(sys.argv[1] + "/p.html").read(), re.S).group(1))
+for s in range(page["steps"]):
+    for g in range(h["group_offsets"][s], h["group_offsets"][s + 1]):
+        for rank in range(h["group_first"][g], h["group_first"][g] + h["group_width"][g]):
+            bin = 16 * s + rank
+            assert page["group_first"][bin] == h["group_first"][g] and page["group_width"][bin] == h["group_width"][g]
+assert page["multiples"]["8"] == 16 and page["multiples"]["1"] == 1
+END
+if [ -z "${SKIP_BROWSER:-}" ] && command -v chromium >/dev/null 2>&1; then
+    timeout 60 chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=4000 --dump-dom \
+        "file://$T/p.html" >"$T/dom.html" 2>"$T/console"
+    grep -q 'data-ready="yes"' "$T/dom.html" && ! grep -q CONSOLE "$T/console" && ok "the page is drawn" || bad "the page is not drawn" "$(grep CONSOLE "$T/console")"
+fi
 refuses "widths that do not divide" 2 "each a divisor of the next" $P --lengths "$T/l.csv" --budget 4k --cp-pool 16 --cp-widths 1,3,4
 refuses "a pool and cp" 2 "cp must then be 1" $P --lengths "$T/l.csv" --budget 4k --cp-pool 16 --cp 2
 code "a fit" 0 $P --fit "$T/m.jsonl" --json "$T/cost.json"

@@ -11,6 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void mend(int64_t *words, int64_t count) {
     words[0] = RAVEL_META_MAGIC;
+    if (count > 1) words[1] = RAVEL_META_VERSION;
     if (count > 2) words[2] = count;
     ravel__hash h = ravel__hash_begin(RAVEL_META_MAGIC);
     ravel__hash_i64s(&h, words, (size_t)count - 1);
@@ -24,6 +25,9 @@ static void use(const ravel_meta *meta, const int64_t *words, int64_t count) {
     if (samples != meta->samples || steps != meta->micro_steps || ravel_meta_words(meta) != count) abort();
     for (int64_t i = 0; i < meta->samples; i++)
         if (meta->lengths[i] < 1 || meta->loss_tokens[i] > meta->lengths[i] || meta->parts[i] < 0) abort();
+    for (int64_t s = 0; meta->group_width && s < meta->micro_steps; s++)
+        if (meta->group_width[s] < 1 || meta->group_first[s] < 0 || meta->group_first[s] % meta->group_width[s])
+            abort();
     int64_t *again = malloc((size_t)count * sizeof *again);
     if (!again || ravel_meta_encode(meta, again, count, NULL) != RAVEL_OK) abort();
     if (memcmp(again + 12, words + 12, (size_t)(count - 13) * sizeof *again) != 0) abort();

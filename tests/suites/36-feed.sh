@@ -26,6 +26,13 @@ for owners in tp0-first-last every-rank root-only; do
     feed --dp 5 --samples 3 --owners $owners --updates 4 --verify
     check "fewer samples than ranks, $owners" 0 $? 'update 4/4 .*verified'
 done
+for owners in tp0-first-last every-rank root-only; do
+    feed --cp-pool 4 --tp 2 --cp 2 --pp 2 --budget 200 --owners $owners --updates 3 --verify
+    check "groups of different widths, $owners" 0 $? 'update 3/3 .*verified'
+done
+feed --cp-pool 8 --budget 80 --updates 2 --verify --fixed-shape --max-samples 40 --json - --cp-empty widen
+check "groups that no rank is left out of" 0 $? '"update":1,.*"fillers":0,.*"verified":true'
+feed --cp-pool 4 --dp 2 --updates 1; check "a pool that is not the mesh's" 2 $? 'the mesh has dp 2 x cp 1 ranks'
 feed --pp 4 --mtp-stage 2 --fields reward:f32:sample,adv:f32:next --updates 2 --verify --segments --padding
 check "a stage that asks for tokens" 0 $? 'update 2/2 .*verified'
 feed --dp 3 --layout padded --align 16 --updates 2 --verify; check "bins that are rectangles" 0 $? 'update 2/2 .*verified'

@@ -201,6 +201,21 @@ static void random_options(ravel__rng *g, run *r) {
     r->weights.step_reduce = (int32_t)ravel__rng_below(g, 2);
 }
 
+/* Hybrid widths: dp and cp are one pool, in any order that has no other axis between them. */
+static void make_hybrid(ravel__rng *g, run *r) {
+    static const char *const orders[] = {"tp-cp-dp-pp", "pp-dp-cp-tp", "cp-dp-tp-pp", "tp-pp-dp-cp"};
+    r->mesh.order = orders[ravel__rng_below(g, 4)];
+    r->plan.cp_pool = r->mesh.dp * r->mesh.cp;
+    r->plan.cp_empty = (int32_t)ravel__rng_below(g, 2);
+    r->plan.cp_tp = pick(g, 2);
+    r->plan.budget = 200 / r->plan.cp_pool + 60 + pick(g, 100);
+    r->plan.method = RAVEL_METHOD_RAVEL;
+    r->plan.sync = RAVEL_SYNC_MICRO_STEP;
+    r->plan.layout = RAVEL_LAYOUT_PACKED;
+    if (!r->feed.fixed_shape && ravel__rng_below(g, 3) == 0) r->feed.total_multiple = pick(g, 30);
+    r->plan.cost = (ravel_cost){pick(g, 1000), pick(g, 10), ravel__rng_below(g, 2) ? 0 : pick(g, 100000)};
+}
+
 TEST(feed_random_meshes_and_options_agree_with_a_single_rank) {
     ravel__rng g = ravel__rng_seed(check_seed());
     ravel_source *mock = mock_source(small_mock, "adv:f32:next,reward:f64:sample"), *odd = odd_source(60);
@@ -211,12 +226,14 @@ TEST(feed_random_meshes_and_options_agree_with_a_single_rank) {
         run_default(&r);
         random_mesh(&g, &r, 24);
         random_options(&g, &r);
+        if (i % 3 == 0) make_hybrid(&g, &r);
         r.source = ravel__rng_below(&g, 2) ? mock : odd;
         int32_t ranks = r.mesh.tp * r.mesh.cp * r.mesh.dp * r.mesh.pp;
         ravel_status status = ravel_threads_run(ranks, NULL, run_rank, &r, &err);
         if (status)
-            printf("    trial %lld: tp %d cp %d dp %d pp %d vpp %d %s owners %d method %d\n", (long long)i, r.mesh.tp,
-                   r.mesh.cp, r.mesh.dp, r.mesh.pp, r.mesh.vpp, r.mesh.order, r.feed.owners, r.plan.method);
+            printf("    trial %lld: tp %d cp %d dp %d pp %d vpp %d %s owners %d method %d pool %d\n", (long long)i,
+                   r.mesh.tp, r.mesh.cp, r.mesh.dp, r.mesh.pp, r.mesh.vpp, r.mesh.order, r.feed.owners, r.plan.method,
+                   r.plan.cp_pool);
         CHECK_OK(status, &err);
     }
     ravel_source_free(mock);
@@ -307,5 +324,25 @@ TEST(feed_micro_batches_can_be_padded_rows) {
     CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_UNSUPPORTED);
     r.plan.layout = RAVEL_LAYOUT_PADDED, r.mesh.dp = 1, r.mesh.cp = 3, err = (ravel_error)RAVEL_ERROR_INIT;
     CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_UNSUPPORTED);
+    ravel_source_free(source);
+}
+
+TEST(feed_pools_that_the_mesh_does_not_have_are_refused) {
+    ravel_source *source = mock_source(small_mock, NULL);
+    ravel_error err = RAVEL_ERROR_INIT;
+    run r;
+    CHECK(source);
+    run_default(&r);
+    r.mesh.tp = 2, r.mesh.cp = 2, r.mesh.dp = 2;
+    r.source = source;
+    r.plan.cp_pool = 8;
+    CHECK_EQ(ravel_threads_run(8, NULL, run_rank, &r, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "the mesh has dp 2 x cp 2 ranks");
+    r.plan.cp_pool = 4, r.mesh.order = "cp-tp-dp-pp", err = (ravel_error)RAVEL_ERROR_INIT;
+    CHECK_EQ(ravel_threads_run(8, NULL, run_rank, &r, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_HAS(err.message, "another axis lies between them");
+    r.plan.method = RAVEL_METHOD_AS_IS, r.mesh.order = "tp-cp-dp-pp", err = (ravel_error)RAVEL_ERROR_INIT;
+    CHECK_EQ(ravel_threads_run(8, NULL, run_rank, &r, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "method must then be ravel");
     ravel_source_free(source);
 }

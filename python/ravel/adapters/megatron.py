@@ -1,4 +1,5 @@
-"""The shapes of Megatron core: a scheduler in the place of ``DpBalancedScheduler``, and ``PackedSeqParams`` fields.
+"""The shapes of Megatron core: schedulers in the places of ``DpBalancedScheduler`` and ``DefaultDynamicCPScheduler``, and
+``PackedSeqParams`` fields.
 
 Differences: micro-batches are balanced by cost instead of packed in the order of arrival, a sample that is longer than a
 micro-batch is an error that names it, and where there are fewer samples than micro-batches the error says so (or, with
@@ -7,6 +8,7 @@ micro-batch is an error that names it, and where there are fewer samples than mi
 In Megatron itself one call puts the class in front of its own, which then runs everything else:
 
     import ravel.adapters.megatron; ravel.adapters.megatron.install()
+    ravel.adapters.megatron.install(name="default_dynamic_cp")      groups of different context-parallel widths
 
 ``ravel.adapters.megatron_rl`` has the ``SequencePacker`` of Megatron's RL. Read at commits d98e8a64 (main) and d48bd6be (dev).
 """
@@ -21,10 +23,10 @@ import numpy as np
 
 from .._batch import Batch
 from .._lib import as_array
-from .._plan import plan
+from .._plan import Plan, plan
 from ._bins import fill_empty
 
-__all__ = ["RavelScheduler", "install", "packed_seq_params"]
+__all__ = ["RavelDynamicScheduler", "RavelScheduler", "install", "packed_seq_params"]
 
 
 class RavelScheduler:
@@ -40,10 +42,15 @@ class RavelScheduler:
         if theirs.__qualname__ != "object.__init__":  # in front of Megatron's, whose releases differ in the last one
             last = () if max_num_seqs is None else (max_num_seqs,)
             theirs(max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage, *last)
-        self.max_seqlen_per_dp_cp_rank, self.cp_size, self.dp_size = max_seqlen_per_dp_cp_rank, cp_size, dp_size
-        self.microbatch_group_size_per_vp_stage = microbatch_group_size_per_vp_stage
-        self.max_num_seqs, self.fillers, self.cost, self.options = max_num_seqs, fillers, cost, options
-        self.max_seq_len_all_ranks, self.is_dynamic_cp = max_seqlen_per_dp_cp_rank * cp_size, False
+        self._set(max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage, max_num_seqs, fillers,
+                  cost, options)
+
+    def _set(self, tokens: int, cp_size: int, dp_size: int, multiple: int | None, most: int | None, fillers: bool,
+             cost: Any, options: dict[str, Any]) -> None:
+        self.max_seqlen_per_dp_cp_rank, self.cp_size, self.dp_size = tokens, cp_size, dp_size
+        self.microbatch_group_size_per_vp_stage = multiple
+        self.max_num_seqs, self.fillers, self.cost, self.options = most, fillers, cost, options
+        self.max_seq_len_all_ranks, self.is_dynamic_cp = tokens * cp_size, False
         self.digest: str | None = None  # of the last plan: compare it over ranks before samples move
 
     def get_groups_and_subsamples(self, sample_id_seqlens: Iterable[tuple[int, int]]) -> list[list[list[int]]]:
@@ -63,10 +70,106 @@ class RavelScheduler:
                 for step in range(len(done))]
 
 
-def packed_seq_params(batch: Batch, device: Any = None, *, of: Any = None) -> dict[str, Any]:
+class _Box:
+    """A group that is being rearranged: its samples and its width."""
+
+    def __init__(self, samples: list[int], width: int):
+        self.samples, self.width = samples, width
+
+
+class RavelDynamicScheduler(RavelScheduler):
+    """Hybrid context parallelism, in the place of ``DefaultDynamicCPScheduler``: every micro-batch has groups of ranks of
+    different widths.
+
+    Differences: groups are balanced by predicted time, a price per width included (``cp_price``, ``cp_node``), instead of
+    by L^2 / width; slots are rounded for the width that a sample gets, so no rank is over its budget after padding; only
+    group sizes are used that exist in pools that are no power of two. As Megatron needs it, no rank is without a sample:
+    groups are widened, or a micro-batch is cut in two, until every rank has work.
+    """
+
+    def __init__(self, max_seqlen_per_dp_cp_rank: int, cp_size: int, dp_size: int,
+                 microbatch_group_size_per_vp_stage: int | None = None, max_num_seqs: int | None = None,
+                 min_cp_size: int = 1, *, cost: Any = None, **options: Any):
+        theirs: Any = super(RavelScheduler, self).__init__
+        if theirs.__qualname__ != "object.__init__":
+            given = {} if max_num_seqs is None else {"max_num_seqs": max_num_seqs}
+            theirs(max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage, **given,
+                   min_cp_size=min_cp_size)
+        self._set(max_seqlen_per_dp_cp_rank, cp_size, dp_size, microbatch_group_size_per_vp_stage, max_num_seqs, False,
+                  cost, options)
+        self.min_cp_size, self.is_dynamic_cp = min_cp_size, True
+        self.max_seq_len_all_ranks = max_seqlen_per_dp_cp_rank * cp_size * dp_size
+
+    def get_groups_and_subsamples(self, sample_id_seqlens: Iterable[tuple[int, int]]) -> list[list[list[int]]]:
+        """For each micro-batch, for each of the dp x cp ranks, its sample ids; the ranks of one group have the same, and
+        their number is the group's ``local_cp_size``."""
+        pairs, pool = list(sample_id_seqlens), self.cp_size * self.dp_size
+        ids = [int(p[0]) for p in pairs]
+        lengths = as_array([p[1] for p in pairs], np.int64, "lengths")
+        done = plan(lengths, budget=self.max_seqlen_per_dp_cp_rank, cp_pool=pool, min_cp=self.min_cp_size,
+                    multiple=self.microbatch_group_size_per_vp_stage or 1, max_samples=self.max_num_seqs or 0,
+                    cp_empty="widen", cost=self.cost, **self.options)
+        self.digest = done.digest
+        steps = [[_Box(g.samples.tolist(), g.width) for g in groups] for groups in map(done.hybrid.groups, range(len(done)))]
+        for step in steps:
+            if not step:
+                self._share(steps, step)
+        return [[[ids[i] for i in rank] for rank in self._place(step, done, pool)] for step in steps]
+
+    def _share(self, steps: list[list[_Box]], step: list[_Box]) -> None:
+        """Gives an empty micro-batch half of the one with the most samples."""
+        donor = max(steps, key=lambda s: sum(len(box.samples) for box in s))
+        if len(donor) > 1:
+            step[:], donor[:] = donor[1::2], donor[::2]
+        elif donor and len(donor[0].samples) > 1:
+            whole = donor[0].samples
+            donor[0].samples, step[:] = whole[::2], [_Box(whole[1::2], donor[0].width)]
+        else:
+            count = sum(len(box.samples) for s in steps for box in s)
+            raise ValueError(f"{count} samples cannot fill {len(steps)} micro-batches; give more samples")
+
+    def _place(self, step: list[_Box], done: Plan, pool: int) -> list[list[int]]:
+        """The samples of each rank, groups widened until every rank has some."""
+        widths = [w for w in _widths(pool) if w >= self.min_cp_size]
+        left = pool - sum(box.width for box in step)
+        while left:
+            for box in sorted(step, key=lambda box: box.width):
+                wider = next((w for w in widths if w > box.width), 0)
+                if wider and wider - box.width <= left and self._fits(box, wider, done):
+                    left -= wider - box.width
+                    box.width = wider
+                    break
+            else:
+                wide = max(step, key=lambda box: (len(box.samples) > 1, -box.width))
+                if len(wide.samples) < 2 or wide.width > left:
+                    raise ValueError(f"{left} of {pool} ranks have no samples in a micro-batch of {len(step)} groups: its "
+                                     f"groups cannot be widened to {widths}; use a pool that is a power of two")
+                step.append(_Box(wide.samples[1::2], wide.width))
+                wide.samples, left = wide.samples[::2], left - wide.width
+        ranks = []
+        for box in sorted(step, key=lambda box: -box.width):
+            ranks += [box.samples] * box.width
+        return ranks
+
+    def _fits(self, box: _Box, width: int, done: Plan) -> bool:
+        return sum(done.slot(done.lengths[i], width) for i in box.samples) <= width * self.max_seqlen_per_dp_cp_rank
+
+
+def _widths(pool: int) -> list[int]:
+    """The group sizes of a pool: powers of two that divide it, and all of it. Megatron makes at least these."""
+    narrow, width = [], 1
+    while width < pool and pool % width == 0:
+        narrow.append(width)
+        width *= 2
+    return [*narrow, pool]
+
+
+def packed_seq_params(batch: Batch, device: Any = None, *, of: Any = None, local_cp_size: int | None = None,
+                      cp_group: Any = None) -> dict[str, Any]:
     """The keyword arguments of ``PackedSeqParams`` for a packed micro-batch: torch tensors on ``device`` ("cpu", "cuda",
     ...), or the batch's own numpy arrays where it is None. ``of`` is the class itself, where it may be an older one:
-    fields that it does not have are left out."""
+    fields that it does not have are left out. With hybrid context parallelism ``local_cp_size`` is the width of the group
+    that runs it and ``cp_group`` its process group."""
     real, slots = batch.cu_seqlens, batch.cu_seqlens_padded
     gaps = not np.array_equal(real, slots)
     if device is not None:
@@ -76,11 +179,14 @@ def packed_seq_params(batch: Batch, device: Any = None, *, of: Any = None) -> di
     values = {"qkv_format": "thd", "cu_seqlens_q": real, "cu_seqlens_kv": real, "cu_seqlens_q_padded": slots,
               "cu_seqlens_kv_padded": slots, "max_seqlen_q": batch.max_seqlen, "max_seqlen_kv": batch.max_seqlen,
               "total_tokens": batch.slot_tokens, "pad_between_seqs": gaps}
+    if local_cp_size is not None:
+        values.update(local_cp_size=int(local_cp_size), cp_group=cp_group)
     known = values if of is None else {field.name for field in dataclasses.fields(of)}
     return {name: value for name, value in values.items() if name in known}
 
 
-_SCHEDULERS: dict[str, Any] = {"dp_balanced": RavelScheduler}  # Megatron's names and what goes in front of its classes
+# Megatron's names and what goes in front of its classes
+_SCHEDULERS: dict[str, Any] = {"dp_balanced": RavelScheduler, "default_dynamic_cp": RavelDynamicScheduler}
 
 
 def install(data_schedule: Any = "megatron.core.datasets.data_schedule", name: str = "dp_balanced",
