@@ -22,14 +22,18 @@ static size_t printable(const char *s) {
     return length;
 }
 
-int cli_fail(const char *command, const ravel_error *err) {
-    char text[sizeof err->message];
-    (void)snprintf(text, sizeof text, "%s", err->message);
-    for (char *c = text; *c;) { /* sentences quote what is in files, and that must not reach a terminal as it is */
-        size_t length = printable(c);
+void cli_make_printable(char *text) {
+    for (char *c = text; *c;) {
+        size_t length = strncmp(c, "\n  ", 3) == 0 ? 3 : printable(c);
         if (!length) *c = '?';
         c += length ? length : 1;
     }
+}
+
+int cli_fail(const char *command, const ravel_error *err) {
+    char text[sizeof err->message];
+    (void)snprintf(text, sizeof text, "%s", err->message);
+    cli_make_printable(text);
     (void)fprintf(stderr, "ravel %s: %s\n", command, text);
     return err->status == RAVEL_E_ARGUMENT ? CLI_USAGE : CLI_FAILED;
 }
@@ -57,46 +61,48 @@ static ravel_status unknown(const cli_options *sets, int set_count, const char *
                            near ? "; did you mean --" : "", near ? near : "", near ? "?" : "; see --help");
 }
 
-/* One flag at argv[i]; *used is how many words it took. */
-static ravel_status take_flag(char **argv, int i, int argc, const cli_options *sets, int set_count, int *used,
+/* A flag and its value. */
+typedef struct flag {
+    const cli_options *set;
+    const ravel_option *row;
+    const char *value;
+    int used; /* words */
+} flag;
+
+/* The flag at argv[i]. */
+static ravel_status read_flag(char **argv, int i, int argc, const cli_options *sets, int set_count, flag *f,
                               ravel_error *err) {
     char name[80];
-    const char *word = argv[i] + 2, *equals = strchr(word, '='), *value;
+    const char *word = argv[i] + 2, *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     if (length >= sizeof name) return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option %.90s...", argv[i]);
     memcpy(name, word, length);
     name[length] = '\0';
-    *used = 1;
-    const ravel_option *row;
-    const cli_options *set = find(sets, set_count, name, &row);
-    if (!set && strncmp(name, "no-", 3) == 0 && !equals) {
-        set = find(sets, set_count, name + 3, &row);
-        if (set && row->type == RAVEL_OPTION_BOOL)
-            return ravel_option_set(set->table, set->options, row->name, "false", err);
-        set = NULL;
+    *f = (flag){.value = equals ? equals + 1 : "true", .used = 1};
+    f->set = find(sets, set_count, name, &f->row);
+    if (!f->set && strncmp(name, "no-", 3) == 0 && !equals) {
+        f->set = find(sets, set_count, name + 3, &f->row);
+        if (f->set && f->row->type != RAVEL_OPTION_BOOL) f->set = NULL;
+        f->value = "false";
     }
-    if (!set) return unknown(sets, set_count, name, err);
-    if (equals) {
-        value = equals + 1;
-    } else if (row->type == RAVEL_OPTION_BOOL) {
-        value = "true";
-    } else {
-        if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", row->name);
-        value = argv[i + 1];
-        *used = 2;
-    }
-    return ravel_option_set(set->table, set->options, row->name, value, err);
+    if (!f->set) return unknown(sets, set_count, name, err);
+    if (equals || f->row->type == RAVEL_OPTION_BOOL) return RAVEL_OK;
+    if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", f->row->name);
+    f->value = argv[i + 1];
+    f->used = 2;
+    return RAVEL_OK;
 }
 
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err) {
     int count = 0, only_words = 0;
     for (int i = 1; i < argc;) {
-        int used = 1;
+        flag f = {.used = 1};
         if (!only_words && strcmp(argv[i], "--") == 0) {
             only_words = 1;
         } else if (!only_words && strncmp(argv[i], "--", 2) == 0) {
-            ravel_status status = take_flag(argv, i, argc, sets, set_count, &used, err);
+            ravel_status status = read_flag(argv, i, argc, sets, set_count, &f, err);
+            if (!status) status = ravel_option_set(f.set->table, f.set->options, f.row->name, f.value, err);
             if (status) return status;
         } else if (!only_words && argv[i][0] == '-' && argv[i][1]) {
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option %.40s; options begin with --", argv[i]);
@@ -105,9 +111,25 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
         } else {
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%s\" is one word too many; see --help", argv[i]);
         }
-        i += used;
+        i += f.used;
     }
     *words_count = count;
+    return RAVEL_OK;
+}
+
+ravel_status cli_values(int argc, char **argv, const cli_options *sets, int set_count, const char *name,
+                        const char **values, int room, int *count, ravel_error *err) {
+    *count = 0;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0;) {
+        flag f = {.used = 1};
+        if (strncmp(argv[i], "--", 2) == 0 && read_flag(argv, i, argc, sets, set_count, &f, err)) return err->status;
+        if (f.row && strcmp(f.row->name, name) == 0) {
+            if (*count == room)
+                return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s can be given %d times at most", name, room);
+            values[(*count)++] = f.value;
+        }
+        i += f.used;
+    }
     return RAVEL_OK;
 }
 

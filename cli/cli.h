@@ -37,6 +37,10 @@ typedef struct cli_options {
  * `max_words`, their number to *words_count). "--" ends the flags. E_ARGUMENT quotes the word and suggests a name. */
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err);
+/* All values of --name, of which there may be several (the option's own field has the last): *count of them to
+ * values[room]. The arguments are those that cli_parse took. E_ARGUMENT where they are too many. */
+ravel_status cli_values(int argc, char **argv, const cli_options *sets, int set_count, const char *name,
+                        const char **values, int room, int *count, ravel_error *err);
 /* `from` without the rows whose names are in "a|b|c": those that the command decides itself, or that another of its
  * tables means otherwise. Written to rows[room]. */
 ravel_option_table cli_without(ravel_option_table from, const char *names, ravel_option *rows, int room);
@@ -46,6 +50,9 @@ void cli_print_options(const cli_options *sets, int set_count);
 /* Whether --help or -h is among the arguments. */
 int cli_wants_help(int argc, char **argv);
 
+/* Control characters and what is no UTF-8 become '?': sentences quote what is in files, and that must not reach a terminal
+ * as it is. Lists stay: a newline before two spaces. */
+void cli_make_printable(char *text);
 /* Prints "ravel COMMAND: sentence" to stderr and returns the exit code that fits the status. */
 int cli_fail(const char *command, const ravel_error *err);
 /* The same for an error of the command line itself: CLI_USAGE whatever the status. */

@@ -115,9 +115,8 @@ typedef struct rank {
     feed_totals totals;
     double last; /* when the update before was done */
     char cursor[200];
-    ravel_metrics *live; /* of rank 0, on a terminal, as are the rest */
-    FILE *json;
-    cli_output save; /* where the cursor goes; save.file is NULL where it does not */
+    ravel_metrics *live;   /* of rank 0, on a terminal, as are the rest */
+    cli_output json, save; /* lines, and where the cursor goes; file is NULL where it is not wanted */
 } rank;
 
 /* ---- files: rank 0 opens them before anything is read, so that a wrong path is said at once ---- */
@@ -125,11 +124,8 @@ typedef struct rank {
 static ravel_status open_files(rank *r, ravel_error *err) {
     const feed_flags *flags = &r->j->flags;
     if (r->number != 0) return RAVEL_OK;
-    if (flags->json) {
-        r->json = r->j->to_stdout ? stdout : fopen(flags->json, "wb");
-        if (!r->json) return ravel_error_set(err, RAVEL_E_IO, "%s: the file cannot be written", flags->json);
-    }
-    return flags->save ? cli_output_open(&r->save, flags->save, err) : RAVEL_OK;
+    ravel_status status = flags->json ? cli_output_open(&r->json, flags->json, err) : RAVEL_OK;
+    return !status && flags->save ? cli_output_open(&r->save, flags->save, err) : status;
 }
 
 /* The cursor is kept where the run succeeded and there was an update. */
@@ -147,11 +143,7 @@ static ravel_status close_save(rank *r, ravel_status status, ravel_error *err) {
 /* `status`: of the run. */
 static ravel_status close_files(rank *r, ravel_status status, ravel_error *err) {
     status = close_save(r, status, err);
-    if (!r->json) return status;
-    int bad = ferror(r->json);
-    if (!r->j->to_stdout) bad |= fclose(r->json);
-    if (bad && !status) status = ravel_error_set(err, RAVEL_E_IO, "%s: not all could be written", r->j->flags.json);
-    return status;
+    return r->json.file ? cli_output_close(&r->json, status, err) : status;
 }
 
 /* ---- the loop ---- */
@@ -189,7 +181,7 @@ static void report(rank *r, const feed_line *line) {
     const job *j = r->j;
     feed_add(&r->totals, line);
     if (r->number != 0) return;
-    if (r->json) feed_print_json(r->json, line, r->cursor);
+    if (r->json.file) feed_print_json(r->json.file, line, r->cursor);
     if (r->live) feed_live_update(r->live, line);
     if (!j->flags.quiet && !j->to_stdout && !(r->live && isatty(STDOUT_FILENO))) feed_print_line(line);
 }

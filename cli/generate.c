@@ -4,6 +4,7 @@
 #include "train/kernels/host.h"
 #include "train/rl/prompts.h"
 #include "train/run/sampler.h"
+#include "train/run/stops.h"
 
 #include <errno.h>
 #include <math.h>
@@ -15,7 +16,7 @@
 
 typedef struct generate_options {
     int32_t raw;
-    const char *model, *prompt, *data, *out, *stop, *kernels, *chat_format;
+    const char *model, *prompt, *data, *out, *stop, *stop_ids, *kernels, *chat_format;
     int32_t samples, threads, json, top_k;
     double temperature, top_p, min_p;
     int64_t max_tokens, slots;
@@ -41,7 +42,9 @@ static const ravel_option table[] = {
     ROW("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among this many of the likeliest tokens; 0: all"),
     ROW("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
     ROW("min-p", F64, min_p, "0", 0, 1, NULL, "drop tokens less likely than this times the likeliest; 0: none"),
-    ROW("stop", STRING, stop, NULL, 0, 0, "TOKENS",
+    ROW("stop", STRING, stop, NULL, 0, 0, "TEXT",
+        "an answer ends before this text; may be given several times. A special token's text is that token"),
+    ROW("stop-ids", STRING, stop_ids, NULL, 0, 0, "TOKENS",
         "token ids that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     ROW("seed", U64, seed, "0", 0, 0, NULL, "of sampling: the same seed gives the same answers"),
     ROW("slots", I64, slots, "16", 1, 65536, NULL, "sequences that run at once"),
@@ -57,7 +60,8 @@ static void help(void) {
            "Samples answers with the generator that training uses.\n\n"
            "examples:\n"
            "  ravel generate --model runs/sft-1/checkpoints/step-00000200 --prompt 'sort 312:' --temperature 0\n"
-           "  ravel generate --model Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n\n"
+           "  ravel generate --model Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n"
+           "  ravel generate --model Qwen3-0.6B --raw --prompt 'Q: 6*7? A:' --stop 'Q:' --stop 'A:'\n\n"
            "A row of the output: {\"row\", \"sample\", \"prompt\", \"response\", \"prompt_ids\", \"response_ids\", "
            "\"tokens\",\n\"ended\", \"logprob\"}. Rows are in the order of the input.\n\n");
     cli_print_options(sets, 1);
@@ -73,18 +77,22 @@ typedef struct waiting {
     int32_t ended;
 } waiting;
 
+enum { STOP_TEXTS = 16, STOP_BYTES = 256 };
+
 typedef struct job {
     const generate_options *o;
     train_model_choice choice;
     train_sampling sampling;
     int32_t stops[TRAIN_STOPS];
+    train_stop_texts stop_texts;
     train_text *text;
     train_prompts *prompts;
     train_sampler *sampler;
     train_request *requests; /* [block] */
     waiting *answers;        /* [block * samples] */
     int64_t block;
-    int64_t shown;   /* tokens of the streamed answer */
+    int64_t shown; /* tokens of the streamed answer */
+    train_stop_stream stream;
     ravel_json *doc; /* of the prompt */
     cli_output output;
     char *buffer; /* of a line */
@@ -100,8 +108,8 @@ static void on_signal(int number) {
 
 static ravel_status make_stops(job *j, int64_t vocab, ravel_error *err) {
     int32_t count = 0;
-    if (j->o->stop)
-        count = train_stops_parse(j->o->stop, vocab, j->stops, err);
+    if (j->o->stop_ids)
+        count = train_stops_parse(j->o->stop_ids, vocab, j->stops, err);
     else
         train_stop_tokens(&j->choice, j->stops, &count);
     j->sampling.stop = j->stops;
@@ -109,11 +117,46 @@ static ravel_status make_stops(job *j, int64_t vocab, ravel_error *err) {
     return count > 0 ? RAVEL_OK : RAVEL_E_ARGUMENT;
 }
 
+/* Whether the answer holds a text that ends it. It was asked before for all tokens but the last, so the end of the
+ * answer is enough: as many tokens as the longest text has bytes, and their text as far as it fits. */
+static int holds_stop(void *user, const int32_t *tokens, int64_t count) {
+    const job *j = user;
+    char text[4096];
+    int64_t most = (int64_t)train_stop_longest(&j->stop_texts) + 1, window = train__min(count, most);
+    size_t bytes = train_text_decode(j->text, tokens + count - window, window, text, sizeof text);
+    for (; bytes >= sizeof text && window > 1; window /= 2)
+        bytes = train_text_decode(j->text, tokens + count - window / 2, window / 2, text, sizeof text);
+    bytes = bytes < sizeof text ? bytes : sizeof text - 1;
+    return train_stop_find(&j->stop_texts, text, bytes) < bytes;
+}
+
+/* A special token gives no text: where its name is a stop text, its id is a stop token. */
+static ravel_status make_stop_texts(job *j, ravel_error *err) {
+    const ravel_tokenizer *tokenizer = train_text_tokenizer(j->text);
+    for (int32_t i = 0; i < j->stop_texts.count; i++) {
+        const char *text = j->stop_texts.texts[i];
+        int32_t id = tokenizer ? ravel_tokenizer_id(tokenizer, text, strlen(text)) : -1;
+        if (id < 0 || !ravel_tokenizer_is_special(tokenizer, id)) continue;
+        if (j->sampling.stops == TRAIN_STOPS)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d tokens can end an answer at most", TRAIN_STOPS);
+        j->stops[j->sampling.stops++] = id;
+    }
+    j->sampling.ends = j->stop_texts.count > 0 ? holds_stop : NULL;
+    j->sampling.user = j;
+    return RAVEL_OK;
+}
+
 /* ---- output --------------------------------------------------------------------------------------------- */
 
 static ravel_status print_piece(const char *piece, size_t bytes, ravel_error *err) {
     if (fwrite(piece, 1, bytes, stdout) == bytes && fflush(stdout) == 0) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_IO, "standard output: %s", strerror(errno));
+}
+
+/* What can be shown of the answer after this piece: no part of a stop text. */
+static ravel_status show_piece(job *j, const char *piece, size_t bytes, ravel_error *err) {
+    ravel_status status = train_stop_stream_push(&j->stream, piece, bytes, &piece, &bytes, err);
+    return !status && bytes ? print_piece(piece, bytes, err) : status;
 }
 
 /* What is new of the one answer that is streamed. */
@@ -124,7 +167,7 @@ static ravel_status stream(void *user, const int32_t *tokens, int64_t count, rav
         const char *piece;
         size_t bytes;
         train_text_push(j->text, tokens[j->shown], &piece, &bytes);
-        if (bytes) status = print_piece(piece, bytes, err);
+        status = show_piece(j, piece, bytes, err);
     }
     return status;
 }
@@ -133,7 +176,9 @@ static ravel_status end_stream(job *j, ravel_error *err) {
     const char *piece;
     size_t bytes;
     train_text_flush(j->text, &piece, &bytes);
-    ravel_status status = bytes ? print_piece(piece, bytes, err) : RAVEL_OK;
+    ravel_status status = show_piece(j, piece, bytes, err);
+    train_stop_stream_flush(&j->stream, &piece, &bytes);
+    if (!status && bytes) status = print_piece(piece, bytes, err);
     return status ? status : print_piece("\n", 1, err);
 }
 
@@ -154,11 +199,14 @@ static size_t put_ids(char *at, const char *key, const int32_t *ids, int64_t cou
     return (size_t)(at - begin);
 }
 
-static size_t put_text(const job *j, char *at, size_t room, const char *key, const int32_t *ids, int64_t count) {
+/* stops NULL: the whole text. */
+static size_t put_text(const job *j, char *at, size_t room, const char *key, const int32_t *ids, int64_t count,
+                       const train_stop_texts *stops) {
     size_t bytes = train_text_decode(j->text, ids, count, NULL, 0), used = (size_t)sprintf(at, ", \"%s\": ", key);
     char *text = malloc(bytes + 1);
     if (!text) return used + (size_t)sprintf(at + used, "null");
     (void)train_text_decode(j->text, ids, count, text, bytes + 1);
+    if (stops) bytes = train_stop_find(stops, text, bytes);
     used += ravel_json_quote(text, bytes, at + used, room - used);
     free(text);
     return used;
@@ -173,8 +221,8 @@ static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_
     if (status) return status;
     char *at = j->buffer, *end = j->buffer + j->room;
     at += sprintf(at, "{\"row\": %lld, \"sample\": %d", (long long)row, sample);
-    at += put_text(j, at, (size_t)(end - at), "prompt", r->prompt, r->count);
-    at += put_text(j, at, (size_t)(end - at), "response", a->tokens, a->count - (a->ended != 0));
+    at += put_text(j, at, (size_t)(end - at), "prompt", r->prompt, r->count, NULL);
+    at += put_text(j, at, (size_t)(end - at), "response", a->tokens, a->count - (a->ended == 1), &j->stop_texts);
     at += put_ids(at, "prompt_ids", r->prompt, r->count);
     at += put_ids(at, "response_ids", a->tokens, a->count);
     at += sprintf(at, ", \"tokens\": %lld, \"ended\": %s, \"logprob\": %.9g}\n", (long long)a->count,
@@ -188,7 +236,7 @@ static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
     job *j = user;
     waiting *w = &j->answers[a->request * j->o->samples + a->sample];
     size_t bytes = (size_t)a->count * sizeof *w->tokens;
-    if (j->o->prompt && !j->o->json) return stream(user, a->tokens, a->count - (a->ended != 0), err);
+    if (j->o->prompt && !j->o->json) return stream(user, a->tokens, a->count - (a->ended == 1), err);
     w->tokens = malloc(bytes);
     if (!w->tokens) return train__no_memory(err, bytes, "an answer");
     memcpy(w->tokens, a->tokens, bytes);
@@ -281,6 +329,7 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     ravel_status status = train_shape(&j->choice, &shape, err);
     if (!status) status = make_stops(j, shape.vocab, err);
     if (!status) status = train_text_open(o->model, shape.vocab, o->chat_format, &j->text, err);
+    if (!status) status = make_stop_texts(j, err);
     if (!status && o->data) {
         train_prompts_options options = {.data = o->data, .text = j->text, .vocab = shape.vocab};
         status = train_prompts_open(&options, &j->prompts, err);
@@ -304,16 +353,18 @@ static void close_job(job *j) {
     train_sampler_free(j->sampler);
     train_prompts_free(j->prompts);
     train_text_free(j->text);
+    train_stop_stream_free(&j->stream);
     ravel_json_free(j->doc);
     free(j->requests);
     free(j->answers);
     free(j->buffer);
 }
 
-static ravel_status run(const generate_options *o, ravel_error *err) {
-    job j = {.o = o};
+static ravel_status run(const generate_options *o, train_stop_texts stops, ravel_error *err) {
+    job j = {.o = o, .stop_texts = stops};
     int64_t rows = 0;
     int lines = o->data || o->json;
+    train_stop_stream_init(&j.stream, &j.stop_texts);
     ravel_status status = open_job(&j, &rows, err);
     if (!status && lines) {
         status = cli_output_open(&j.output, o->out, err);
@@ -335,23 +386,35 @@ static ravel_status check(const generate_options *o, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "several --samples are written as JSON lines: add --json");
     if (o->prompt && !o->json && strcmp(o->out, "-") != 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--out is for JSON lines: add --json");
+    ravel_status status = cli_claim_input("model", o->model, err);
+    if (!status) status = cli_claim_input("data", o->data, err);
+    return status ? status : cli_claim_output("out", o->out, err);
+}
+
+static ravel_status check_stops(const char *const *texts, int count, ravel_error *err) {
+    for (int i = 0; i < count; i++)
+        if (!texts[i][0] || strlen(texts[i]) > STOP_BYTES)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "a --stop text must have from 1 to %d bytes, not %zu",
+                                   STOP_BYTES, strlen(texts[i]));
     return RAVEL_OK;
 }
 
 int cli_generate(int argc, char **argv) {
     generate_options o;
     ravel_error err = RAVEL_ERROR_INIT;
-    const char *words[1];
-    int word_count;
+    const char *words[1], *stops[STOP_TEXTS];
+    int word_count, stop_count = 0;
     const cli_options sets[] = {{"options", table, &o}};
     if (cli_wants_help(argc, argv)) {
         help();
         return CLI_OK;
     }
     ravel_options_default(table, &o);
-    if (cli_parse(argc, argv, sets, 1, words, 0, &word_count, &err) || check(&o, &err))
+    if (cli_parse(argc, argv, sets, 1, words, 0, &word_count, &err) ||
+        cli_values(argc, argv, sets, 1, "stop", stops, STOP_TEXTS, &stop_count, &err) ||
+        check_stops(stops, stop_count, &err) || check(&o, &err))
         return cli_usage("generate", &err);
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
-    return run(&o, &err) ? cli_fail("generate", &err) : CLI_OK;
+    return run(&o, (train_stop_texts){stops, stop_count}, &err) ? cli_fail("generate", &err) : CLI_OK;
 }

@@ -16,14 +16,16 @@
 
 /* ---- interruptions ------------------------------------------------------------------------------------------ */
 
-/* The file that is being written aside. A signal handler can look nowhere else, hence the only global of this file. */
-static char aside_now[4096];
-static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+/* The files that are being written aside; "": a free place. A signal handler can look nowhere else. */
+enum { ASIDES = 8 };
+static char asides[ASIDES][4096];
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 enum { SIGNALS = sizeof signals / sizeof *signals };
 
 /* Leaves nothing behind, then ends as the signal would have. */
 static void on_signal(int number) {
-    (void)unlink(aside_now);
+    for (int i = 0; i < ASIDES; i++)
+        if (asides[i][0]) (void)unlink(asides[i]);
     (void)signal(number, SIG_DFL);
     (void)raise(number);
 }
@@ -34,15 +36,24 @@ static void guard(const char *aside) {
     struct sigaction old, action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    (void)snprintf(aside_now, sizeof aside_now, "%s", aside);
+    for (int i = 0; i < ASIDES; i++)
+        if (!asides[i][0]) {
+            (void)snprintf(asides[i], sizeof asides[i], "%s", aside);
+            break;
+        }
     for (int i = 0; i < SIGNALS; i++)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
             (void)sigaction(signals[i], &action, NULL);
 }
 
-static void unguard(void) {
+static void unguard(const char *aside) {
     struct sigaction now;
-    for (int i = 0; i < SIGNALS; i++)
+    int left = 0;
+    for (int i = 0; i < ASIDES; i++) {
+        if (strcmp(asides[i], aside) == 0) asides[i][0] = '\0';
+        left += asides[i][0] != '\0';
+    }
+    for (int i = 0; !left && i < SIGNALS; i++)
         if (sigaction(signals[i], NULL, &now) == 0 && now.sa_handler == on_signal) (void)signal(signals[i], SIG_DFL);
 }
 
@@ -152,7 +163,7 @@ ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *
     if (replace) guard(output->aside);
     output->file = fopen(replace ? output->aside : output->target, "w");
     int number = errno;
-    if (!output->file && replace) unguard();
+    if (!output->file && replace) unguard(output->aside);
     if (!output->file) return ravel_error_set(err, RAVEL_E_IO, "%s: cannot write it: %s", path, strerror(number));
     return RAVEL_OK;
 }
@@ -172,12 +183,18 @@ ravel_status cli_output_write(void *user, const char *text, size_t bytes, ravel_
     return RAVEL_OK;
 }
 
+/* Nobody is left to read from the pipe that standard output is. */
+static int reader_gone(void) {
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP));
+}
+
 /* Everything out of our hands; the number of the error, or 0. */
 static int settle(cli_output *output) {
     FILE *file = output->file;
     errno = 0;
     int bad = fflush(file) != 0 || ferror(file), number = errno;
-    if (bad && file == stdout && number == EPIPE) {
+    if (bad && file == stdout && (number == EPIPE || reader_gone())) {
         output->closed = 1;
         clearerr(file);
         return 0;
@@ -196,14 +213,8 @@ ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_err
     if (!status && number) status = failed(output, number, err);
     if (!status && output->aside[0] && rename(output->aside, output->target) != 0) status = failed(output, errno, err);
     if (status && output->aside[0]) (void)unlink(output->aside);
-    if (output->aside[0]) unguard();
+    if (output->aside[0]) unguard(output->aside);
     return status;
-}
-
-/* Nobody is left to read from the pipe that standard output is. */
-static int reader_gone(void) {
-    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP));
 }
 
 int cli_finish(const char *command, int code) {

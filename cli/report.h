@@ -2,6 +2,7 @@
  *
  *     report.c          the command: flags, what to do
  *     report_read.c     run directories into tables of numbers
+ *     report_samples.c  prompts, answers and rewards of a run
  *     report_summary.c  a run in a few figures; runs side by side, as text
  *     report_html.c     the page: report.html with the figures and the numbers put in
  *     report_trace.c    the ranks' traces as one
@@ -35,14 +36,28 @@ typedef struct report_table {
     int64_t again;     /* rows of an earlier attempt: the run was resumed from an update before them */
 } report_table;
 
+/* samples.jsonl: an answer per batch, {"step": 40, "reward": 1, "prompt": "37+58=", "response": "95", "answer": "95"}. */
+typedef struct report_sample {
+    int64_t step;
+    const char *line; /* JSON object, in report_samples.text */
+    size_t bytes;
+} report_sample;
+typedef struct report_samples {
+    char *text; /* the file */
+    report_sample *items;
+    int64_t count, room;
+} report_samples;
+
 typedef struct report_run {
     const char *folder;
     char name[REPORT_NAME_BYTES]; /* for legends: the folder's own name, made different where two are the same */
     report_table metrics, refit;
+    report_samples samples;
     char *config, *environment; /* JSON text as it stands; NULL: there is none */
 } report_run;
 
-/* Reads FOLDER/metrics.jsonl (needed), refit.jsonl, config.json and environment.json (where there are any). */
+/* Reads FOLDER/metrics.jsonl (needed), refit.jsonl, samples.jsonl, config.json and environment.json (where there are
+ * any). */
 ravel_status report_read(const char *folder, report_run *run, ravel_error *err);
 void report_free(report_run *run);
 /* The column, or NULL. */
@@ -52,6 +67,16 @@ double report_first(const report_table *table, const char *name);
 double report_last(const report_table *table, const char *name);
 /* Sum over the rows that have both (weight NULL: 1); 0 when none has. */
 double report_sum(const report_table *table, const char *name, const char *weight);
+
+/* A line that is no object with a step is left out; a step that is not above the last one throws away the samples from
+ * that step on, since a resumed run wrote them again. No file: no samples. */
+ravel_status report_samples_read(const char *folder, report_samples *samples, ravel_error *err);
+void report_samples_free(report_samples *samples);
+/* Number of samples that a page shows, and which the i-th of them is: spread over the run, first and last among them. */
+int64_t report_samples_shown(const report_samples *samples);
+const report_sample *report_samples_at(const report_samples *samples, int64_t i);
+/* `"37+58=" -> "95", reward 1` on one line without control characters, cut to fit; "" where there is no sample. */
+void report_samples_last(const report_samples *samples, char *text, size_t bytes);
 
 /* What share of the time each phase took, in tenths of a percent that sum to 1000 (all 0 where no time is known): the
  * phases of ravel/metrics.h without what is nested in them, then "other". */

@@ -229,6 +229,17 @@ static ravel_status put_docs(cli_output *out, ravel_error *err) {
     return status ? status : cli_output_write(out, "}", 1, err);
 }
 
+/* The lines as they are: objects, checked when they were read. */
+static ravel_status put_samples(cli_output *out, const report_samples *samples, ravel_error *err) {
+    ravel_status status = report_put(out, err, ",\"samples\":[");
+    for (int64_t i = 0; i < report_samples_shown(samples) && !status; i++) {
+        const report_sample *s = report_samples_at(samples, i);
+        if (i) status = cli_output_write(out, ",\n", 2, err);
+        if (!status) status = put_json(out, s->line, s->bytes, err);
+    }
+    return status ? status : report_put(out, err, "],\"answers\":%lld", (long long)samples->count);
+}
+
 static ravel_status put_run(const report_run *run, cli_output *out, ravel_error *err) {
     ravel_status status = report_put(out, err, "{\"name\":");
     if (!status) status = put_quoted(out, run->name, err);
@@ -246,6 +257,7 @@ static ravel_status put_run(const report_run *run, cli_output *out, ravel_error 
     if (!status && run->refit.rows) status = put_table(out, &run->refit, err);
     if (!status && run->metrics.ranks) status = report_put(out, err, ",\"ranks\":");
     if (!status && run->metrics.ranks) status = put_ranks(out, &run->metrics, err);
+    if (!status) status = put_samples(out, &run->samples, err);
     if (!status) status = report_put(out, err, ",\"config\":");
     if (!status) status = put_json(out, run->config ? run->config : "null", run->config ? strlen(run->config) : 4, err);
     if (!status) status = report_put(out, err, ",\"environment\":");

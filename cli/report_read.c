@@ -214,6 +214,7 @@ ravel_status report_read(const char *folder, report_run *run, ravel_error *err) 
         status = ravel_error_set(err, RAVEL_E_DATA, "%s/metrics.jsonl: there is no whole update in it", folder);
     if (!status) status = read_table(folder, "refit.jsonl", &run->refit, &missing);
     if (status == RAVEL_E_END && missing.status) status = RAVEL_OK;
+    if (!status) status = report_samples_read(folder, &run->samples, err);
     if (!status) status = read_optional(folder, "config.json", &run->config, err);
     if (!status) status = read_optional(folder, "environment.json", &run->environment, err);
     if (status) report_free(run);
@@ -223,6 +224,7 @@ ravel_status report_read(const char *folder, report_run *run, ravel_error *err) 
 void report_free(report_run *run) {
     free_table(&run->metrics);
     free_table(&run->refit);
+    report_samples_free(&run->samples);
     free(run->config);
     free(run->environment);
     run->config = run->environment = NULL;

@@ -35,6 +35,11 @@ static double loss_first(const report_table *t) {
 static double loss_last(const report_table *t) {
     return report_last(t, "train/loss");
 }
+/* Shown where there are any. */
+static double skipped(const report_table *t) {
+    double sum = report_sum(t, "train/skipped", NULL);
+    return sum > 0 ? sum : NAN;
+}
 static double eval_last(const report_table *t) {
     return report_last(t, "eval/loss");
 }
@@ -113,6 +118,7 @@ static const report_figure figures[] = {
     {"eval reward, last", "eval/reward when it was last measured", eval_reward_last, REPORT_REAL, 1},
     {"reward, first", "reward/mean of the first update", reward_first, REPORT_REAL, 0},
     {"reward, last", "reward/mean of the last update", reward_last, REPORT_REAL, 1},
+    {"skipped updates", "whose gradient was not finite; they changed nothing", skipped, REPORT_COUNT, -1},
     {"tokens/s", "actual tokens over time, whole run", rate, REPORT_COUNT, 1},
     {"tokens/s/GPU", "the same over the ranks of the job", rate_per_gpu, REPORT_COUNT, 1},
     {"MFU", "model FLOP/s over the GPU's peak", mfu, REPORT_SHARE, 1},
@@ -289,6 +295,12 @@ static ravel_status print_notes(const report_run *run, cli_output *out, ravel_er
     return status;
 }
 
+static ravel_status print_last_answer(const report_run *run, cli_output *out, ravel_error *err) {
+    char text[1200];
+    report_samples_last(&run->samples, text, sizeof text);
+    return text[0] ? report_put(out, err, "last answer of %s: %s\n", run->name, text) : RAVEL_OK;
+}
+
 ravel_status report_print(const report_run *runs, int count, cli_output *out, ravel_error *err) {
     line l = {.used = 0};
     add(&l, "%-*s", LABEL_WIDTH, "run");
@@ -300,6 +312,7 @@ ravel_status report_print(const report_run *runs, int count, cli_output *out, ra
     for (int i = 0; i < count; i++) timed |= report_find(&runs[i].metrics, "time/other_sec") != NULL;
     if (!status && timed) status = report_put(out, err, "time by phase\n");
     if (!status) status = print_phases(runs, count, out, err);
+    for (int i = 0; i < count && !status; i++) status = print_last_answer(&runs[i], out, err);
     for (int i = 0; i < count && !status; i++) status = print_notes(&runs[i], out, err);
     return status;
 }

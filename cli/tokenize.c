@@ -162,6 +162,13 @@ static ravel_status check(const tokenize_options *o, int files, ravel_error *err
     return RAVEL_OK;
 }
 
+/* words: the model folder, and the files. */
+static ravel_status claim_files(const char *const *words, int count, const char *out, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int i = 0; i < count && !status; i++) status = cli_claim_input(i ? "file" : "folder", words[i], err);
+    return status ? status : cli_claim_output("out", out, err);
+}
+
 int cli_tokenize(int argc, char **argv) {
     enum { FILES = 1024 };
     const char *words[FILES];
@@ -177,6 +184,7 @@ int cli_tokenize(int argc, char **argv) {
     if (!status && count == 0)
         status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "name a model folder or a tokenizer.json; see --help");
     if (!status) status = check(&o, count - 1, &err);
+    if (!status) status = claim_files(words, count, o.out, &err);
     if (status) return cli_usage("tokenize", &err);
     const text_options options = {
         words[0], o.field,    o.chat_format,

@@ -292,8 +292,11 @@ static void report(const job *j) {
     if (s->folder[0]) printf("ravel report %s --html report.html draws it\n", s->folder);
 }
 
-static void write_log(void *user, ravel_log_level level, const char *text) {
+static void write_log(void *user, ravel_log_level level, const char *said) {
     const train_config *c = user;
+    char text[2048];
+    (void)snprintf(text, sizeof text, "%s", said);
+    cli_make_printable(text);
     cli_progress_end();
     if (level >= RAVEL_LOG_WARN)
         (void)fprintf(stderr, "ravel train: %s\n", text);

@@ -63,16 +63,16 @@ typedef enum ravel_row_index { RAVEL_INDEX_AUTO, RAVEL_INDEX_ALWAYS, RAVEL_INDEX
 #define RAVEL_INDEX_CHOICES "auto|always|never" /* auto: for files of 16 MiB and more */
 
 typedef struct ravel_source_options {
-    size_t size;        /* sizeof(ravel_source_options), set by ravel_source_options_default */
-    const char *data;   /* a JSON-lines file; or else: */
-    const char *mock;   /* mock data as ravel/mock.h describes it: JSON text, or "@path" */
-    int64_t vocab;      /* mock tokens are below this (0: 32000); a larger one in a file is bad (0: any) */
-    const char *fields; /* more than the two: "advantages:f32:next,reward:f32:sample" */
-    int32_t bos, eos;   /* token ids put before and after text; -1: none */
-    int64_t truncate;   /* longest sample in tokens, the rest is cut off; 0: never */
-    int32_t bad_rows;   /* ravel_bad_rows */
-    int32_t reserved;
-    int64_t first_row, end_row;       /* only these rows, e.g. a training and an eval split; end 0: to the last */
+    size_t size;                /* sizeof(ravel_source_options), set by ravel_source_options_default */
+    const char *data;           /* a JSON-lines file; or else: */
+    const char *mock;           /* mock data as ravel/mock.h describes it: JSON text, or "@path" */
+    int64_t vocab;              /* mock tokens are below this (0: 32000); a larger one in a file is bad (0: any) */
+    const char *fields;         /* more than the two: "advantages:f32:next,reward:f32:sample" */
+    int32_t bos, eos;           /* token ids put before and after text; -1: none */
+    int64_t truncate;           /* longest sample in tokens, the rest is cut off; 0: never */
+    int32_t bad_rows;           /* ravel_bad_rows */
+    int32_t no_pairs;           /* 1: a row of "chosen" and "rejected" is bad: one answer is wanted, not two */
+    int64_t first_row, end_row; /* only these rows, e.g. a training and an eval split; end 0: to the last */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the source */
     const char *tokenizer;            /* a model folder: text becomes its tokens; NULL: bytes are the tokens */
     const char *chat_format;          /* how conversations are written, a name; NULL: as the folder's template says */
@@ -96,6 +96,7 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
  *                                                 when there is padding between them.
  *     {"prompt": "..", "response": ".."}          bytes as tokens, the prompt not to be learnt ("completion" too)
  *     {"text": ".."}                              bytes as tokens, all learnt
+ *     {"chosen": "..", "rejected": ".."}          two samples of bytes, the chosen one first; optional "prompt"
  * bos goes before the text, and eos, which is learnt, after it. A packed row may have labels or a loss_mask too, and
  * "prompt_length" as an array.
  *

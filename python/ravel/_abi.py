@@ -1434,7 +1434,7 @@ ravel_source_options._fields_ = [
     ("eos", C.c_int32),
     ("truncate", C.c_int64),
     ("bad_rows", C.c_int32),
-    ("reserved", C.c_int32),
+    ("no_pairs", C.c_int32),
     ("first_row", C.c_int64),
     ("end_row", C.c_int64),
     ("allocator", C.POINTER(ravel_allocator)),

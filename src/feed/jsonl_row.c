@@ -85,24 +85,24 @@ static ravel_status read_ids(row *r, const ravel_json_node *node) {
     return RAVEL_OK;
 }
 
-/* The bytes of up to two texts, with bos before and eos after them; learnt from the second on (from the first where
- * there is one text). */
-static ravel_status read_texts(row *r, const ravel_json_node *first, const ravel_json_node *second) {
-    int64_t bos = r->rules->bos >= 0, eos = r->rules->eos >= 0, at = 0;
-    r->tokens = bos + eos + (int64_t)first->bytes + (second ? (int64_t)second->bytes : 0);
-    ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_TOKENS], r->tokens, sizeof(int32_t));
-    if (!status) status = reserve(r, &r->scratch->data[RAVEL__FIELD_MASK], r->tokens, 1);
-    if (status) return status;
+/* The bytes of up to two texts, with bos before and eos after them, behind the row's tokens so far; learnt from the
+ * second on (from the first where there is one text). */
+static ravel_status add_texts(row *r, const ravel_json_node *first, const ravel_json_node *second) {
+    int64_t bos = r->rules->bos >= 0, eos = r->rules->eos >= 0, begin = r->tokens, at = begin;
+    int64_t end = begin + bos + eos + (int64_t)first->bytes + (second ? (int64_t)second->bytes : 0);
+    ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_TOKENS], end, sizeof(int32_t));
+    if (!status) status = reserve(r, &r->scratch->data[RAVEL__FIELD_MASK], end, 1);
+    r->tokens = end;
+    if (status || end == begin) return status; /* an empty row has no arrays */
     int32_t *ids = r->scratch->data[RAVEL__FIELD_TOKENS].at;
+    char *mask = r->scratch->data[RAVEL__FIELD_MASK].at;
     if (bos) ids[at++] = r->rules->bos;
     for (uint32_t i = 0; i < first->bytes; i++) ids[at++] = (unsigned char)first->as.string[i];
-    int64_t learnt = second ? at : bos;
+    int64_t learnt = second ? at : begin + bos;
     for (uint32_t i = 0; second && i < second->bytes; i++) ids[at++] = (unsigned char)second->as.string[i];
     if (eos) ids[at++] = r->rules->eos;
-    if (at) { /* an empty row has no arrays */
-        memset(r->scratch->data[RAVEL__FIELD_MASK].at, 0, (size_t)learnt);
-        memset((char *)r->scratch->data[RAVEL__FIELD_MASK].at + learnt, 1, (size_t)(at - learnt));
-    }
+    memset(mask + begin, 0, (size_t)(learnt - begin));
+    memset(mask + learnt, 1, (size_t)(at - learnt));
     return RAVEL_OK;
 }
 
@@ -138,6 +138,10 @@ static ravel_status put_part(row *r, const ravel_row_part *part, int64_t at) {
 /* Chosen and rejected are two samples of the row. */
 static ravel_status set_pair(row *r, int64_t first, int64_t both) {
     const int64_t bounds[] = {0, first, both};
+    if (r->rules->no_pairs)
+        return ravel_error_set(r->err, RAVEL_E_DATA,
+                               "\"chosen\" and \"rejected\" are a pair for preference training (dpo); one answer is "
+                               "wanted here");
     ravel_status status = reserve(r, &r->scratch->bounds, 3, sizeof *bounds);
     if (!status) status = reserve(r, &r->scratch->starts, 3, sizeof *bounds);
     if (status) return status;
@@ -145,6 +149,15 @@ static ravel_status set_pair(row *r, int64_t first, int64_t both) {
     memcpy(r->scratch->starts.at, bounds, sizeof bounds);
     r->parts = 2;
     return RAVEL_OK;
+}
+
+/* prompt NULL: the answers are all there is. */
+static ravel_status read_pair(row *r, const ravel_json_node *prompt, const ravel_json_node *chosen,
+                              const ravel_json_node *rejected) {
+    ravel_status status = add_texts(r, prompt ? prompt : chosen, prompt ? chosen : NULL);
+    int64_t first = r->tokens;
+    if (!status) status = add_texts(r, prompt ? prompt : rejected, prompt ? rejected : NULL);
+    return status ? status : set_pair(r, first, r->tokens);
 }
 
 static ravel_status read_by_tokenizer(row *r) {
@@ -327,7 +340,8 @@ static int is_text(const ravel_json_node *node) {
 
 static ravel_status read_tokens(row *r) {
     const ravel_json_node *ids = member(r, "input_ids"), *text = member(r, "text"), *prompt = member(r, "prompt");
-    const ravel_json_node *response = member(r, "response");
+    const ravel_json_node *response = member(r, "response"), *chosen = member(r, "chosen");
+    const ravel_json_node *rejected = member(r, "rejected");
     if (!response) response = member(r, "completion");
     if (ids) {
         ravel_status status = read_ids(r, ids);
@@ -335,11 +349,13 @@ static ravel_status read_tokens(row *r) {
         return status ? status : read_mask(r);
     }
     if (r->rules->tokenizer) return read_by_tokenizer(r);
-    if (is_text(prompt) && is_text(response)) return read_texts(r, prompt, response);
-    if (is_text(text)) return read_texts(r, text, NULL);
+    if (is_text(chosen) && is_text(rejected) && (!prompt || is_text(prompt)))
+        return read_pair(r, prompt, chosen, rejected);
+    if (is_text(prompt) && is_text(response)) return add_texts(r, prompt, response);
+    if (is_text(text)) return add_texts(r, text, NULL);
     return ravel_error_set(r->err, RAVEL_E_DATA,
-                           "a row needs \"input_ids\", or text as \"text\" or as \"prompt\" and \"response\"; "
-                           "conversations need a tokenizer");
+                           "a row needs \"input_ids\", or text as \"text\", as \"prompt\" and \"response\" or as "
+                           "\"chosen\" and \"rejected\"; conversations need a tokenizer");
 }
 
 static ravel_status put(const row *r) {

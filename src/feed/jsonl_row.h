@@ -20,6 +20,7 @@ typedef struct ravel__row_rules {
     const ravel_tokenizer *tokenizer; /* NULL: bytes are tokens */
     const ravel_chat_format *format;  /* NULL: conversations are refused, with the sentence `no_format` */
     int32_t train_on;
+    int32_t no_pairs; /* a row of chosen and rejected is bad */
     const char *no_format;
 } ravel__row_rules;
 

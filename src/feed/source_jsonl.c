@@ -90,7 +90,8 @@ static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *opti
     s->path = ravel__alloc(s->base.allocator, s->path_bytes);
     if (!s->path) return ravel__no_memory(err, s->path_bytes, "the name of a file");
     memcpy(s->path, options->data, s->path_bytes);
-    s->rules = (ravel__row_rules){.vocab = options->vocab, .bos = options->bos, .eos = options->eos};
+    s->rules = (ravel__row_rules){
+        .vocab = options->vocab, .bos = options->bos, .eos = options->eos, .no_pairs = options->no_pairs};
     ravel_status status = ravel__map_open(options->data, &s->map, err);
     size_t first = s->map.bytes < RAVEL__FOREIGN_BYTES ? s->map.bytes : RAVEL__FOREIGN_BYTES;
     if (!status) status = ravel__foreign_check(options->data, s->map.data, first, 0, err);

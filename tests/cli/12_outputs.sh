@@ -29,6 +29,10 @@ for name, keys in (("compare", ["method"]), ("sweep", ["budget", "dp"])):
         s = a["stats"]
         assert s["bins_packed"] == int(b["bins_packed"]) <= s["bins"] == int(b["bins"]) and s["micro_steps"] == int(b["micro_steps"]) and s["over_budget"] == 0
         assert abs(s["idle_micro_step"] - float(b["idle"])) < 1e-8
+    rows = [r for r in j[name] if "error" not in r] # predicted tokens per second and rank, relative to the best row
+    speed = [r["stats"]["actual_tokens"] / (r["stats"]["time"] * 2.0 ** r["stats"]["cost_shift"] * r.get("dp", 8)) for r in rows]
+    assert all(abs(r["relative_speed"] - x / max(speed)) < 1e-5 for r, x in zip(rows, speed)) and len(set(speed)) > 1
+    assert [r["relative_speed"] for r in rows] == [float(r["relative_speed"]) for r in c if r["relative_speed"]] or name == "sweep"
 best = {r["method"]: r for r in csv.DictReader(open(t + "/compare.csv"))}
 assert int(best["ravel"]["bins"]) <= min(int(r["bins"]) for r in best.values())
 PY
@@ -93,6 +97,7 @@ code "a device" 0 $P --budget 16k --json /dev/null --quiet
 refuses "a folder" 1 "is a folder, not a file" $P --budget 16k --json "$T" --quiet
 printf '{"input_ids": [1, 2, 3]}\n' >"$T/rows.jsonl"
 refuses "feed over its input" 2 "would write over a file that is read" "$RAVEL" feed --data "$T/rows.jsonl" --budget 16 --json "$T/rows.jsonl"
+refuses "tokenize over its input" 2 "would write over a file that is read" "$RAVEL" tokenize tests/golden/text/qwen "$T/rows.jsonl" --field x --out "$T/rows.jsonl"
 mkdir "$T/run"; echo '{"step": 1, "train/loss": 2}' >"$T/run/metrics.jsonl"
 refuses "report over its input" 2 "would write over a file that is read" "$RAVEL" report "$T/run" --html "$T/run/metrics.jsonl"
 code "report into the run's folder" 0 "$RAVEL" report "$T/run" --html "$T/run/report.html" --quiet

@@ -6,6 +6,12 @@
 printf '5\n6\n' >"$T/<b>&.csv"
 "$RAVEL" plan --lengths "$T/<b>&.csv" --budget 100 --dp 3 --html "$T/c.html" --quiet
 grep -q '<h1>&lt;b&gt;&amp;.csv</h1>' "$T/c.html" && ok "a file's name is text, not markup" || bad "a file's name in the page"
+grep -q '<h1>.*cost qwen3-0.6b' "$T/a.html" && ok "the page names its cost model" || bad "the page does not name its cost model"
+"$RAVEL" plan --mock '{}' --mock-count 400 --budget 16k --dp 8 --compare --html "$T/e.html" --quiet
+"$RAVEL" plan --mock '{}' --mock-count 400 --sweep budget=4k,16k dp=8,16 cost=tokens,qwen3-0.6b --html "$T/f.html" --quiet
+for f in e f; do
+    grep -q '<th>relative speed</th>' "$T/$f.html" && grep -q 'class=bar style="width:12.0em"' "$T/$f.html" && ok "$f.html has relative speeds" || bad "$f.html has no relative speeds"
+done
 for f in a b c; do
     bad_url=$(grep -oE '(src|href|url\()=?"?(https?:)?//[^" ]*' "$T/$f.html")
     [ -z "$bad_url" ] && ok "$f.html loads nothing from elsewhere" || bad "$f.html loads $bad_url"
@@ -65,6 +71,10 @@ H
         said=$(sh tests/cli/narrow.sh "$T/$f.html" "$T")
         [ -z "$said" ] && ok "$name fits 375 pixels" || bad "$name does not fit 375 pixels" "$said"
         grep -qE 'data-colours="([5-9]|[0-9]{2,})"' "$T/dom" && ok "$name draws" || bad "$name draws nothing" "$(grep -o 'data-colours="[^"]*"' "$T/dom")"
+    done
+    for f in e f; do
+        said=$(sh tests/cli/narrow.sh "$T/$f.html" "$T")
+        [ -z "$said" ] && ok "the table $f.html fits 375 pixels" || bad "the table $f.html does not fit 375 pixels" "$said"
     done
     "$RAVEL" plan --mock '{"type":"zipf","max_seq_len":8192}' --mock-count 400 --budget 8k --dp 8 --html "$T/d.html" >"$T/out"
     chromium --headless --no-sandbox --disable-gpu --user-data-dir="$T/profile" --dump-dom "file://$T/d.html" >"$T/dom" 2>/dev/null

@@ -68,6 +68,10 @@ feed --pp 2 --mtp-stage 2 --updates 1; check "a stage that is none" 2 $? 'must b
 feed --save "$dir/nowhere/cursor" --dp 2; check "a cursor that cannot be written, said at once" 1 $? 'nowhere/cursor'
 grep -q update "$log" && fail "an update came before it" || pass "before any update"
 feed --json "$dir/nowhere/lines"; check "lines that cannot be written" 1 $? 'nowhere/lines'
+echo old >"$dir/lines"
+feed --budget 100 --updates 1 --dp 2 --json "$dir/lines"; check "a run that fails" 1 $? 'has 512 tokens'
+if [ "$(cat "$dir/lines")" = old ] && ! ls "$dir"/*.tmp.* >/dev/null 2>&1; then pass "leaves the old lines as they were"; else fail "leaves the old lines as they were"; fi
+feed --json /dev/full --updates 1; check "a full disk" 1 $? 'No space left'
 feed --resume "$dir/nowhere"; check "a cursor that is not there" 1 $? 'nowhere'
 feed --help; check "help" 0 $? '--owners'
 

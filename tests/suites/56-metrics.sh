@@ -147,6 +147,47 @@ mkdir -p "$dir/evaluated"
 printf '{"step": 1, "reward/mean": 0.1, "eval/reward": 0.2}\n{"step": 2, "reward/mean": 0.3, "eval/reward": 0.6}\n' >"$dir/evaluated/metrics.jsonl"
 says "the evaluation's reward is a headline" 0 "" "$ravel" report "$dir/evaluated" --html "$dir/evaluated.html"
 if grep -Eq '^eval reward, last +0.6$' "$dir/out" && grep -q 'eval reward, last' "$dir/evaluated.html"; then ok "... on terminal and page"; else fail "... on terminal and page" "$dir/out"; fi
+# ---- answers ----
+mkdir -p "$dir/answers"
+printf '{"step": 1, "reward/mean": 0.1, "train/skipped": 0}\n{"step": 2, "reward/mean": 0.3, "train/skipped": 1}\n' >"$dir/answers/metrics.jsonl"
+cat >"$dir/answers/samples.jsonl" <<'END'
+{"step": 0, "reward": 0.5, "prompt": "</script><script>document.body.dataset.stolen=1</script>", "response": "<img src=x onerror='document.body.dataset.stolen=2'>", "answer": "\"quoted\" & 'so'"}
+{"step": 1, "reward": 9, "prompt": "of the attempt before", "response": "x"}
+{"step": 1, "reward": NaN, "prompt": "no JSON", "response": "x"}
+[1]
+{"step": 1, "reward": -1, "prompt": "p\u001b[2J", "response": "<!--</script>-->\u009b31m"}
+{"step": 2, "rew
+END
+says "answers of a run" 0 "" "$ravel" report "$dir/answers" --html "$dir/answers.html"
+if grep -q '^skipped updates  *1$' "$dir/out" && grep -q 'skipped updates' "$dir/answers.html"; then ok "skipped updates are counted on terminal and page"; else fail "skipped updates are counted" "$dir/out"; fi
+if grep -q '^last answer of answers: "p.u001b\[2J" -> "<!--</script>-->?.*31m", reward -1$' "$dir/out" && ! LC_ALL=C grep -q "$(printf '\302\233')" "$dir/out"; then
+    ok "the last answer on the terminal, without control characters"; else fail "the last answer on the terminal" "$dir/out"; fi
+if [ "$(grep -c '</script>' "$dir/answers.html")" = 2 ]; then ok "an answer cannot leave its place in the page"; else fail "an answer cannot leave its place in the page"; fi
+if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; then
+    chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=4000 \
+        --dump-dom "file://$(realpath "$dir/answers.html")" >"$dir/dom.html" 2>"$dir/console"
+    check "answers are shown as text" python3 - "$dir/dom.html" <<'END'
+import html.parser, sys
+class Page(html.parser.HTMLParser):
+    cells, inside, body = [], False, {}
+    def handle_starttag(self, tag, attrs):
+        assert tag != "img", attrs
+        if tag == "body": self.body = dict(attrs)
+        if tag == "td": self.inside, self.cells = True, self.cells + [""]
+    def handle_endtag(self, tag):
+        if tag == "td": self.inside = False
+    def handle_data(self, data):
+        if self.inside: self.cells[-1] += data
+page = Page()
+page.feed(open(sys.argv[1]).read())
+assert "data-stolen" not in page.body and "data-error" not in page.body, page.body
+want = [["0", "0.5", "</script><script>document.body.dataset.stolen=1</script>", "<img src=x onerror='document.body.dataset.stolen=2'>", "\"quoted\" & 'so'"],
+        ["1", "-1", "p\x1b[2J", "<!--</script>-->\x9b31m", ""]]
+assert page.cells[:10] == sum(want, []), page.cells[:12]
+END
+    said=$(sh tests/cli/narrow.sh "$dir/answers.html" "$dir")
+    if [ -z "$said" ]; then ok "page with answers on 375 pixels"; else fail "page with answers on 375 pixels: $said"; fi
+fi
 says "a run of one update" 0 "" "$ravel" report "$dir/tiny" --html "$dir/tiny.html"
 if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; then
     page "page of an odd run" "$dir/odd.html" 1 1400

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Random ways to end a training run; after each the run is resumed, and its losses must be those of a run that was left
-alone, bit for bit.
+"""Random ways to end a training run; after one to three of them the run is resumed, and its losses and the weights of its
+last checkpoint must be those of a run that was left alone, bit for bit.
 
     ends.py RAVEL COUNT [SEED]
 
 Ways: kill -9, SIGTERM, SIGINT, SIGHUP (the run goes on), a reader of the output that goes away (the run goes on), a full
-disk (a limit on file sizes), a row of the data changed on the disk, a reward command that fails. Ends with
-"N passed, N failed"."""
+disk (a small file system where one can be mounted; a limit on file sizes), a row of the data changed on the disk, a reward
+command that fails. Ends with "N passed, N failed"."""
 
+import hashlib
 import json
 import os
 import random
@@ -24,6 +25,7 @@ seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
 dice = random.Random(seed)
 scratch = tempfile.mkdtemp(prefix="ravel-ends-")
 data = os.path.join(scratch, "rows.jsonl")
+pairs = os.path.join(scratch, "pairs.jsonl")
 fails = os.path.join(scratch, "reward-fails")
 
 small = "--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --sinks jsonl".split()
@@ -35,12 +37,15 @@ kinds = {
     "sft": sft + ["--task", "sort", "--ranks", "2"],
     "zero": sft + ["--task", "sort", "--ranks", "3", "--zero"],
     "data": sft + ["--data", data, "--ranks", "2"],
+    "dpo": ["train", "dpo", "--data", pairs, "--steps", "24", "--batch", "8", "--checkpoint-every", "2", "--ranks", "2"] + small,
     "timed": ["0.05s" if word == "3" else word for word in sft] + ["--task", "sort"],
     "grpo": grpo,
     "async": grpo + ["--async", "1", "--tis", "2"],
     "reward": grpo + ["--reward-command", score],
 }
-ways = ["kill", "term", "int", "hup", "pipe", "disk", "changed", "reward"]
+ways = ["kill", "term", "int", "hup", "pipe", "disk", "full"]
+more_ways = {"data": ["changed"] * 4, "reward": ["reward"] * 4}
+counts = {}  # of each way
 
 
 def write_rows(change=None):
@@ -49,6 +54,20 @@ def write_rows(change=None):
         rows[change] = rows[change].replace("p", "q", 1)
     with open(data, "r+" if os.path.exists(data) else "w") as f:  # in place: the run has the file mapped
         f.write("\n".join(rows) + "\n")
+
+
+def write_pairs():
+    with open(pairs, "w") as f:
+        for i in range(100):
+            f.write(json.dumps({"prompt": "p%d" % i, "chosen": "ab"[: 1 + i % 2], "rejected": "xyz"[: 1 + i % 3]}) + "\n")
+
+
+def weights(run):
+    """Of the newest checkpoint."""
+    folder = os.path.join(run, "checkpoints")
+    newest = max(name for name in os.listdir(folder) if name.startswith("step-"))
+    with open(os.path.join(folder, newest, "model.safetensors"), "rb") as f:
+        return newest, hashlib.sha256(f.read()).hexdigest()
 
 
 def losses(run):
@@ -98,15 +117,16 @@ def disturb(kind, way, run):
     moment = dice.uniform(0.02, 0.5)
     if way == "disk":
         code, out = wait(start(kind, run, limit=dice.choice([4096, 65536, 200000])))
-        return None if code in (0, 1) else "exit status %s: %s" % (code, out[-300:])
+        return judge(way, code, out)
+    if way == "full":
+        return fill(kind, run)
+    process = start(kind, run)
     if way == "pipe":
-        process = start(kind, run)
         process.stdout.read(1)
         process.stdout.close()
         process.stdout = None
-        code = process.wait(timeout=120)
+        code, _ = wait(process)
         return None if code == 0 else "exit status %s after its reader left" % code
-    process = start(kind, run)
     time.sleep(moment)
     if way == "changed":
         write_rows(change=dice.randrange(200))
@@ -119,21 +139,48 @@ def disturb(kind, way, run):
     write_rows()
     if os.path.exists(fails):
         os.remove(fails)
-    allowed = {"kill": (-9, 0), "term": (0, -15), "int": (0, -2), "hup": (0, -1), "changed": (0, 1), "reward": (0, 1)}
-    if code not in allowed[way]:
+    return judge(way, code, out)
+
+
+def judge(way, code, out):
+    """An end that was expected: 0, the signal itself where it came before the run could catch it, or 1 with a sentence."""
+    allowed = {"kill": (-9, 0), "term": (0, -15), "int": (0, -2), "hup": (0, -1)}
+    if code not in allowed.get(way, (0, 1)):
         return "exit status %s: %s" % (code, out[-300:])
     if code == 1 and not any(line.startswith("ravel train: ") for line in out.splitlines()):
         return "no sentence: %s" % out[-300:]
     return None
 
 
+def fill(kind, run):
+    """The run's folder moves to a file system with little room, is filled there, and moves back with what it has."""
+    disk = os.path.join(scratch, "disk")
+    size = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(run) for name in names)
+    size += dice.choice([50000, 200000, 600000])
+    os.makedirs(disk, exist_ok=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%d" % size, "none", disk], stderr=subprocess.DEVNULL).returncode:
+        code, out = wait(start(kind, run, limit=dice.choice([20000, 100000])))
+        return judge("disk", code, out)
+    try:
+        there = os.path.join(disk, "run")
+        if os.path.exists(run):
+            shutil.copytree(run, there)
+        code, out = wait(start(kind, there))
+        shutil.rmtree(run, ignore_errors=True)
+        if os.path.exists(there):
+            shutil.copytree(there, run)
+        counts["mounted"] = counts.get("mounted", 0) + 1
+        return judge("full", code, out)
+    finally:
+        subprocess.run(["umount", disk])
+
+
 def one(number, kind, whole):
     run = os.path.join(scratch, "run-%d" % number)
     done = []
     for _ in range(dice.randint(1, 3)):
-        way = dice.choice(ways)
-        if (way == "changed") != (kind == "data" and way == "changed") or (way == "reward" and kind != "reward"):
-            way = "kill"
+        way = dice.choice(ways + more_ways.get(kind, []))
+        counts[way] = counts.get(way, 0) + 1
         done.append(way)
         complaint = disturb(kind, way, run)
         if complaint:
@@ -141,8 +188,10 @@ def one(number, kind, whole):
     code, out = wait(start(kind, run))
     if code != 0:
         return "%s, %s: resuming: %s" % (kind, "+".join(done), out[-300:])
-    if losses(run) != whole:
+    if losses(run) != whole[0]:
         return "%s, %s: other losses" % (kind, "+".join(done))
+    if weights(run) != whole[1]:
+        return "%s, %s: other weights" % (kind, "+".join(done))
     shutil.rmtree(run)
     return None
 
@@ -150,6 +199,7 @@ def one(number, kind, whole):
 def main():
     passed = failed = 0
     write_rows()
+    write_pairs()
     whole = {}
     for kind in kinds:
         run = os.path.join(scratch, "whole-" + kind)
@@ -158,7 +208,7 @@ def main():
             print("  FAIL  %s, left alone: %s" % (kind, out[-500:]))
             failed += 1
             continue
-        whole[kind] = losses(run)
+        whole[kind] = losses(run), weights(run)
     for number in range(count):
         kind = list(kinds)[number % len(kinds)]
         if kind not in whole:
@@ -167,10 +217,14 @@ def main():
         passed, failed = passed + (not complaint), failed + bool(complaint)
         if complaint:
             print("  FAIL  seed %d, number %d: %s" % (seed, number, complaint))
-    shutil.rmtree(scratch)
-    print("  %d runs ended at random (seed %d) and resumed" % (count, seed))
+    said = ", ".join("%s %d" % (way, counts[way]) for way in sorted(counts))
+    print("  %d runs ended at random (seed %d) and resumed: %s" % (count, seed, said))
     print("%d passed, %d failed" % (passed, failed))
     return 1 if failed or not passed else 0
 
 
-sys.exit(main())
+try:
+    code = main()
+finally:
+    shutil.rmtree(scratch, ignore_errors=True)
+sys.exit(code)

@@ -26,6 +26,27 @@ assert all(len(r[\"response_ids\"]) == r[\"tokens\"] <= 8 and r[\"logprob\"] <= 
 assert all(r[\"prompt\"] == \"copy a%d:\" % r[\"row\"] for r in rows)" "$dir/many"'
 check "it is the same sampler as greedy with top-k 1" '[ "$(generate --prompt "copy ab:" --top-k 1 --max-tokens 16)" = ab ]'
 check "a reader that leaves is no failure" 'generate --data "$dir/prompts.jsonl" --samples 50 --max-tokens 8 2>"$dir/err" | head -n 1 >/dev/null; [ ! -s "$dir/err" ]'
+# ---- stop texts: the model copies its word ----
+word=$(generate --prompt 'copy abcdef:' --temperature 0 --max-tokens 12)
+greedy() { generate --prompt 'copy abcdef:' --temperature 0 --max-tokens 12 "$@"; }
+middle=$(echo "$word" | cut -c 2-3) second=$(echo "$word" | cut -c 2)
+check "an answer ends before a stop text" '[ ${#word} -ge 3 ] && [ "$(greedy --stop "$middle")" = "$(echo "$word" | cut -c 1)" ]'
+check "the first of several stop texts counts" '[ "$(greedy --stop zz --stop "$middle" --stop "$second")" = "$(echo "$word" | cut -c 1)" ]'
+check "the beginning of one that does not come is shown after all" '[ "$(greedy --stop "${middle}zz")" = "$word" ]'
+greedy --stop "$middle" --json >"$dir/stopped"
+check "JSON lines: cut text, ended, no token after it" 'python3 -c "
+import json, sys
+row = json.loads(open(sys.argv[1]).read())
+assert row[\"response\"] == sys.argv[2][:1] and row[\"ended\"] and row[\"tokens\"] == len(row[\"response_ids\"]) == 3, row" "$dir/stopped" "$word"'
+generate --data "$dir/prompts.jsonl" --samples 3 --max-tokens 8 --seed 7 --stop a --stop 5 >"$dir/cut"
+check "stop texts cut what would have come anyway" 'python3 -c "
+import json, re, sys
+for whole, cut in zip(open(sys.argv[1]), open(sys.argv[2])):
+    whole, cut = json.loads(whole), json.loads(cut)
+    assert cut[\"response\"] == re.split(\"[a5]\", whole[\"response\"])[0], (whole, cut)
+    assert whole[\"response_ids\"][:cut[\"tokens\"]] == cut[\"response_ids\"] and (cut[\"tokens\"] == whole[\"tokens\"] or cut[\"ended\"])" "$dir/many" "$dir/cut"'
+check "min-p 1 and a small top-p leave the likeliest token" '[ "$(greedy --temperature 1 --min-p 1)" = "$word" ] && [ "$(greedy --temperature 1 --top-p 1e-6)" = "$word" ]'
+cp "$dir/prompts.jsonl" "$dir/kept.jsonl"
 refuse() { # CODE SAYS ARGS...
     code=$1 says=$2; shift 2
     timeout 60 "$ravel" generate "$@" >"$dir/out" 2>&1
@@ -37,7 +58,12 @@ refuse 2 'give --prompt' --model "$model"
 refuse 2 'not both' --model "$model" --prompt x --data y
 refuse 2 'add --json' --model "$model" --prompt x --samples 2
 refuse 2 'did you mean --top-p' --model "$model" --prompt x --topp 0.5
-refuse 2 'must be up to' --model "$model" --prompt x --stop 9999
+refuse 2 'must be up to' --model "$model" --prompt x --stop-ids 9999
+refuse 2 'must have from 1 to 256 bytes' --model "$model" --prompt x --stop ''
+refuse 2 'at most' --model "$model" --prompt x $(for i in $(seq 17); do echo "--stop $i"; done)
+refuse 2 'would write over a file that is read' --model "$model" --data "$dir/prompts.jsonl" --out "$dir/prompts.jsonl"
+refuse 2 'would write over a file that is read' --model "$model" --data "$dir/prompts.jsonl" --out "$model/model.safetensors"
+check "inputs are as they were" 'cmp -s "$dir/kept.jsonl" "$dir/prompts.jsonl"'
 refuse 1 'cannot open it\|cannot read' --model "$dir/missing" --prompt x
 refuse 1 'cannot be read' --model "$model" --data "$dir/missing.jsonl"
 echo '{"question": "x"}' >"$dir/bad.jsonl"

@@ -61,6 +61,55 @@ for signal in INT TERM; do
     check "SIG$signal writes a checkpoint and leaves cleanly" '[ $code = 0 ] && grep -q "^stopped after" "$dir/out" && ls -d "$dir/$signal"/checkpoints/step-* >/dev/null'
 done
 
+# A closed terminal: a checkpoint is written, and the run goes on.
+# shellcheck disable=SC2086
+"$ravel" $sft --steps 100000 --checkpoint-every 0 --run "$dir/HUP" >"$dir/out" 2>&1 &
+pid=$!
+for _ in $(seq 100); do [ -s "$dir/HUP/metrics.jsonl" ] && break; sleep 0.05; done
+kill -HUP $pid
+for _ in $(seq 100); do ls -d "$dir/HUP"/checkpoints/step-* >/dev/null 2>&1 && break; sleep 0.05; done
+check "SIGHUP writes a checkpoint" 'ls -d "$dir/HUP"/checkpoints/step-* >/dev/null 2>&1'
+lines=$(wc -l <"$dir/HUP/metrics.jsonl")
+for _ in $(seq 100); do [ "$(wc -l <"$dir/HUP/metrics.jsonl")" -gt "$lines" ] && break; sleep 0.05; done
+check "... and the run goes on" '[ "$(wc -l <"$dir/HUP/metrics.jsonl")" -gt "$lines" ] && kill -0 $pid'
+kill -INT $pid; wait $pid
+# What Ctrl-C prints is enough to go on, and so is what the end of a run prints.
+printed() { sed -n "s|^ *$1 *ravel |\"$ravel\" |p" "$dir/out"; }
+command=$(printed "resume with")
+check "Ctrl-C prints the checkpoint" 'grep -q "^  checkpoint  *$dir/HUP/checkpoints/step-0" "$dir/out"'
+step=$(sed -n 's/^stopped after \([0-9]*\) .*/\1/p' "$dir/out")
+eval "$command --steps $((step + 2))" >"$dir/out" 2>&1
+check "... and a command that resumes: $command" 'grep -q "^done after $((step + 2)) updates" "$dir/out"'
+command=$(printed "train further with")
+eval "$(echo "$command" | sed "s/--steps [0-9]*/--steps $((step + 4))/")" >"$dir/out" 2>&1
+check "the end of a run prints one that trains further" 'grep -q "^done after $((step + 4)) updates" "$dir/out"'
+# shellcheck disable=SC2086
+"$ravel" train sft --task sort --steps 40 --batch 8 --hidden 32 --layers 1 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 \
+    --lr 0.003 --sinks jsonl --run "$dir/piped" 2>&1 | head -n 1 >/dev/null
+check "a reader that leaves after a line does not end a run" '[ "$(wc -l <"$dir/piped/metrics.jsonl")" = 40 ] && [ -d "$dir/piped/checkpoints/step-00000040" ]'
+check "checkpoints come every ten minutes unless told otherwise" 'grep -q "\"checkpoint-every\": \"10m\"" "$dir/piped/config.json"'
+
+# ---- a terminal ----
+# shellcheck disable=SC2086
+on_terminal() { python3 tests/metrics/live_line.py "$ravel" $grpo --no-quiet --steps 4 --show-every 2 "$@" >"$dir/screen" 2>&1; }
+on_terminal --run "$dir/screen-run"
+check "an answer is shown now and then, with its reward" '[ "$(grep -c "update [0-9]*, reward [-0-9.e]*: \".*\" -> \"" "$dir/screen")" = 2 ]'
+RAVEL_TEST_TERM=dumb on_terminal --run "$dir/dumb-run"
+check "no escapes where TERM=dumb" 'grep -q "reward" "$dir/screen" && ! grep -q "$(printf "\033")" "$dir/screen"'
+check "an answer per batch is kept" '[ "$(wc -l <"$dir/dumb-run/samples.jsonl")" = 4 ] && grep -q "\"response\": .*\"answer\": " "$dir/dumb-run/samples.jsonl"'
+
+# ---- the index beside the data ----
+python3 -c "
+import sys
+row = '{\"input_ids\": [' + ', '.join(['7'] * 2000) + ']}\n'
+open(sys.argv[1], 'w').write(row * 2900)" "$dir/large.jsonl"
+# shellcheck disable=SC2086
+"$ravel" train sft --data "$dir/large.jsonl" --steps 1 --batch 2 $small --budget 2048 --run "$dir/large" >"$dir/out" 2>&1
+check "the check before training leaves an index of a large file's rows" '[ $? = 0 ] && [ "$(wc -c <"$dir/large.jsonl.rows")" = $((8 * (2900 + 7))) ]'
+stamp=$(stat -c %Y.%i "$dir/large.jsonl.rows")
+"$ravel" feed --data "$dir/large.jsonl" --budget 2k --samples 4 --updates 1 >"$dir/out" 2>&1
+check "... which the feed reads" '[ $? = 0 ] && [ "$(stat -c %Y.%i "$dir/large.jsonl.rows")" = "$stamp" ]'
+
 # ---- MPI ----
 for mpi in openmpi mpich; do
     if ! command -v mpirun.$mpi >/dev/null 2>&1 || [ ! -f "$BUILD/libravel_$mpi.so" ]; then

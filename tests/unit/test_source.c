@@ -207,7 +207,9 @@ TEST(source_jsonl_reads_every_form_of_row) {
         "{\"prompt\": \"a\", \"completion\": \"b\"}\n"
         "{\"text\": \"hi\"}\n"
         "{\"input_ids\": [1,2,3,4,5,0,0], \"cu_seqlens\": [0,2,2,5]}\n"
-        "{\"input_ids\": [1,2,0,4,5,0], \"cu_seqlens\": [0,2,4], \"cu_seqlens_padded\": [0,3,6], \"prompt_length\": [1,0]}",
+        "{\"input_ids\": [1,2,0,4,5,0], \"cu_seqlens\": [0,2,4], \"cu_seqlens_padded\": [0,3,6], \"prompt_length\": [1,0]}\n"
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"cc\"}\n"
+        "{\"chosen\": \"b\", \"rejected\": \"\"}",
         path, sizeof path));
     options.bos = 256;
     options.eos = 257;
@@ -215,9 +217,9 @@ TEST(source_jsonl_reads_every_form_of_row) {
     ravel_reader *reader = NULL;
     const ravel_samples *s = NULL;
     CHECK_OK(read_all(&options, NULL, &source, &reader, &s, &err), &err);
-    CHECK_EQ(ravel_source_count(source), 9);
+    CHECK_EQ(ravel_source_count(source), 11);
     CHECK_STR(ravel_source_kind(source), "jsonl");
-    CHECK_EQ(s->ragged.count, 11);
+    CHECK_EQ(s->ragged.count, 15);
     CHECK(sample_is(s, 0, "5 6 7", "111"));
     CHECK(sample_is(s, 1, "5 6 7", "011"));
     CHECK(sample_is(s, 2, "5 6 7", "010"));
@@ -229,6 +231,11 @@ TEST(source_jsonl_reads_every_form_of_row) {
     CHECK(sample_is(s, 8, "3 4 5", "111"));
     CHECK(sample_is(s, 9, "1 2", "01"));
     CHECK(sample_is(s, 10, "4 5", "11"));
+    CHECK(sample_is(s, 11, "256 97 98 257", "0011"));
+    CHECK(sample_is(s, 12, "256 97 99 99 257", "00111"));
+    CHECK(sample_is(s, 13, "256 98 257", "011"));
+    CHECK(sample_is(s, 14, "256 257", "01"));
+    CHECK(s->rows[11] == 9 && s->parts[11] == 0 && s->parts[12] == 1);
     CHECK(s->rows[7] == 7 && s->rows[8] == 7 && s->parts[7] == 0 && s->parts[8] == 1 && s->rows[10] == 8);
     ravel_reader_free(reader);
     ravel_source_free(source);

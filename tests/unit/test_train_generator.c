@@ -174,6 +174,40 @@ TEST(train_generator_logprobs_are_the_models) {
     stage_close(&s);
 }
 
+static int ends_at_five(void *user, const int32_t *tokens, int64_t count) {
+    int64_t *asked = user;
+    ++*asked;
+    return count == 5 || tokens[count - 1] < 0;
+}
+
+/* A rule of the caller's ends answers, which are the beginnings of those without it. */
+TEST(train_generator_answers_end_where_the_caller_says) {
+    static basket whole, cut;
+    stage s;
+    int64_t asked = 0;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_sampling sampling = usual();
+    train_request requests[PROMPTS];
+    sampling.ends = ends_at_five;
+    sampling.user = &asked;
+    CHECK(generate("cpu", 1, 5, 0, &whole) && stage_open(&s, "cpu", 1, 3, 0));
+    make_requests(&s, &sampling, requests);
+    CHECK_OK(train_generator_run(s.generator, requests, PROMPTS, keep, &cut, &err), &err);
+    CHECK_EQ(cut.count, ANSWERS);
+    int64_t stopped = 0, tokens = 0;
+    for (int i = 0; i < ANSWERS; i++) {
+        const kept_answer *a = cut.answers + i, *b = whole.answers + i;
+        CHECK_EQ(a->count, b->count < 5 ? b->count : 5);
+        CHECK_EQ(a->ended, b->count < 5 || (b->count == 5 && b->ended) ? 1 : 2);
+        CHECK(memcmp(a->tokens, b->tokens, (size_t)a->count * sizeof *a->tokens) == 0);
+        CHECK(memcmp(a->logprob, b->logprob, (size_t)a->count * sizeof *a->logprob) == 0);
+        stopped += a->ended == 1;
+        tokens += a->count;
+    }
+    CHECK_EQ(asked, tokens - stopped);
+    stage_close(&s);
+}
+
 /* Greedy: the first token after each golden sample is the likeliest of Hugging Face's log-probs there. */
 TEST(train_generator_greedy_agrees_with_the_golden_logprobs) {
     stage s;

@@ -117,6 +117,39 @@ TEST(train_hf_shards_and_tensors_too_many) {
     free(loaded);
 }
 
+/* One NaN or infinity anywhere is found, whatever the dtype, and the tensor named. */
+TEST(train_hf_weights_that_are_not_finite) {
+    static const int32_t dtypes[] = {RAVEL_F32, RAVEL_BF16, RAVEL_F16};
+    static const float values[] = {NAN, INFINITY, -INFINITY};
+    char folder[256], element[64];
+    rig r;
+    ravel_shape shape = small_shape();
+    train_model_options o;
+    train_model_options_default(&o);
+    o.budget = 8;
+    o.inference = 1;
+    CHECK(make_folder(folder, sizeof folder) && rig_open(&r, "cpu", 1, &shape, &o));
+    const train_params *params = train_model_params(r.model);
+    train_array weights = train_model_array(r.model);
+    for (int i = 0; i < 9; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        const train_tensor *t = params->tensors + (i * 5) % params->count;
+        int64_t at = i % 2 ? t->count - 1 : 0;
+        train_folder_options save = {.dtype = dtypes[i % 3], .eos = -1};
+        CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
+        ((float *)weights.data)[t->offset + at] = values[i / 3];
+        CHECK_OK(train_folder_save(folder, &shape, params, &weights, &save, &err), &err);
+        CHECK_EQ(train_tensors_load(params, &weights, folder, &err), RAVEL_E_DATA);
+        CHECK_HAS(err.message, t->name);
+        (void)snprintf(element, sizeof element, "NaN or infinity, first in element %lld of", (long long)at);
+        CHECK_HAS(err.message, element);
+    }
+    rig_close(&r);
+    remove_file(folder, "model.safetensors");
+    remove_file(folder, "config.json");
+    CHECK(rmdir(folder) == 0);
+}
+
 /* Tokenizer and end tokens of a model travel with it. */
 TEST(train_hf_rest_of_a_folder) {
     char from[256], to[256], text[64] = "";

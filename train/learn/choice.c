@@ -48,8 +48,8 @@ int32_t train_stops_parse(const char *text, int64_t vocab, int32_t *stops, ravel
         if (!*end) return count;
         at = end;
     }
-    ravel_error_set(err, RAVEL_E_ARGUMENT, "stop is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17", text,
-                    TRAIN_STOPS, (long long)vocab);
+    ravel_error_set(err, RAVEL_E_ARGUMENT, "stop-ids is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17",
+                    text, TRAIN_STOPS, (long long)vocab);
     return 0;
 }
 

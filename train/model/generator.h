@@ -84,6 +84,9 @@ typedef struct train_sampling {
     const int32_t *stop; /* tokens that end an answer; the token itself is the answer's last */
     int64_t max_tokens;  /* of an answer; 0: what the slot holds */
     uint64_t seed;
+    /* Asked after every token but a stop token: whether the answer tokens[count] ends with it. NULL: it does not. */
+    int (*ends)(void *user, const int32_t *tokens, int64_t count);
+    void *user;
 } train_sampling;
 
 /* temperature 1, nothing cut off, no stop token. */
@@ -101,11 +104,11 @@ typedef struct train_request {
 
 /* Lives during the call only. */
 typedef struct train_answer {
-    int64_t request;           /* index into the requests */
-    int64_t id;                /* of the request */
-    int32_t sample;            /* which answer */
-    int32_t ended;             /* 1: with a stop token, 0: cut off at max_tokens or the slot's end */
-    int64_t count;             /* tokens, a stop token included; at least 1 */
+    int64_t request; /* index into the requests */
+    int64_t id;      /* of the request */
+    int32_t sample;  /* which answer */
+    int32_t ended;   /* 1: with a stop token, 2: because `ends` said so, 0: cut off at max_tokens or the slot's end */
+    int64_t count;   /* tokens, a stop token included; at least 1 */
     const int32_t *tokens;     /* [count] */
     const float *logprob;      /* [count] */
     const float *kept_logprob; /* [count] */

@@ -126,10 +126,11 @@ int32_t train__generator_admit(train_generator *g) {
     return slot;
 }
 
-static int is_stop(const train_sampling *s, int32_t token) {
+/* As train_answer.ended. */
+static int32_t how_it_ends(const train_sampling *s, const int32_t *tokens, int64_t count) {
     for (int32_t i = 0; i < s->stops; i++)
-        if (s->stop[i] == token) return 1;
-    return 0;
+        if (s->stop[i] == tokens[count - 1]) return 1;
+    return s->ends && s->ends(s->user, tokens, count) ? 2 : 0;
 }
 
 int64_t train__generator_room(const train_generator *g, const train_request *r) {
@@ -146,7 +147,7 @@ ravel_status train__generator_append(train_generator *g, int32_t slot, int32_t t
     g->logprob[at] = logprob;
     g->kept_logprob[at] = kept;
     g->stats.tokens++;
-    int ended = is_stop(r->sampling, token);
+    int32_t ended = how_it_ends(r->sampling, g->answer + first, s->drawn);
     if (!ended && s->drawn < train__generator_room(g, r)) return RAVEL_OK;
     train_answer a = {.request = s->request,
                       .id = r->id,

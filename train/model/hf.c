@@ -6,6 +6,7 @@
 #include <ravel/file.h>
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,30 @@
 /* Elements on their way between device and file. */
 enum { PIECE = 1 << 18, SHARD_PATH = 4096 };
 
+/* The first of `count` elements that is NaN or infinite; `count` where all are finite. */
+static int64_t first_not_finite(int32_t dtype, const void *data, int64_t count) {
+    int64_t i = 0;
+    if (dtype == RAVEL_F32) {
+        const float *x = data;
+        while (i < count && isfinite(x[i])) i++;
+    } else if (dtype == RAVEL_BF16) {
+        const uint16_t *x = data;
+        while (i < count && (x[i] & 0x7f80) != 0x7f80) i++;
+    } else {
+        return count;
+    }
+    return i;
+}
+
+/* Weights that are not finite train to nothing: every loss is NaN. */
+static ravel_status check_finite(const ravel_safetensor *source, const train_array *to, int64_t from, int64_t count,
+                                 const void *piece, ravel_error *err) {
+    int64_t at = first_not_finite(to->dtype, piece, count);
+    if (at == count) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_DATA, "%s holds NaN or infinity, first in element %lld of %lld", source->name,
+                           (long long)(from + at), (long long)source->count);
+}
+
 /* `count` elements of the whole tensor from `from` on, to `at` in the array. */
 static ravel_status load_run(const ravel_safetensor *source, const train_array *to, int64_t at, int64_t from,
                              int64_t count, void *piece, ravel_error *err) {
@@ -23,6 +48,7 @@ static ravel_status load_run(const ravel_safetensor *source, const train_array *
     for (int64_t done = 0; done < count && !status;) {
         int64_t n = train__min(count - done, PIECE);
         status = ravel_safetensor_read(source, from + done, n, to->dtype, piece, err);
+        if (!status) status = check_finite(source, to, from + done, n, piece, err);
         if (!status)
             to->kernels->upload(to->device, train__at(to->data, to->dtype, at + done), piece,
                                 (size_t)(n * ravel_dtype_bytes(to->dtype)));

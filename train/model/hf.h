@@ -33,7 +33,7 @@ int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room);
 
 /* Fills the array from a safetensors file, an index or a folder. Every tensor must be there with its shape; f32, bf16 and
  * f16 are converted to the array's dtype. A tensor that is not in the table is E_UNSUPPORTED and named: the config then
- * describes another model. On an error the array may be partly filled. */
+ * describes another model; NaN or infinity in one is E_DATA. On an error the array may be partly filled. */
 ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err);
 /* One safetensors file of `dtype` (RAVEL_F32, RAVEL_BF16, RAVEL_F16), with metadata format = pt. The path holds the old
  * file or the whole new one at any time (see ravel/safetensors.h). `options` may be NULL: durable. */

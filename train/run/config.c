@@ -124,7 +124,7 @@ static const ravel_option grpo_table[] = {
     GRPO("group-size", I32, group_size, "8", 1, 65536, NULL, "answers to each prompt"),
     GRPO("updates-per-batch", I32, updates, "1", 1, 65536, NULL, "optimiser steps on each batch"),
     GRPO("max-tokens", I64, scoring.max_tokens, "16", 1, 1e9, NULL, "of an answer"),
-    GRPO("stop", STRING, stop, NULL, 0, 0, NULL,
+    GRPO("stop-ids", STRING, stop, NULL, 0, 0, NULL,
          "tokens that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     GRPO("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: the likeliest token"),
     GRPO("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),

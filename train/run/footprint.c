@@ -58,7 +58,7 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
     if (p.reference) (void)snprintf(extra, sizeof extra, " + %s reference model", in_units(p.reference, a, sizeof a));
     (void)snprintf(text, sizeof text,
                    "%.1f M parameters, trainer ranks: %d, threads per rank: %d\n"
-                   "memory per trainer: %s = %s weights, gradients and optimiser + %s activations (budget %lld) + %s "
+                   "  memory per trainer: %s = %s weights, gradients and optimiser + %s activations (budget %lld) + %s "
                    "working%s",
                    (double)ravel_shape_parameters(shape) / 1e6, trainers, c->model.threads ? c->model.threads : 1,
                    in_units(p.trainer, a, sizeof a), in_units(p.fixed, b, sizeof b),

@@ -55,7 +55,7 @@ static ravel_status make_weights(rank *r, ravel_error *err) {
     return status;
 }
 
-/* --stop as a list of tokens, or what the model's folder says. */
+/* --stop-ids as a list of tokens, or what the model's folder says. */
 static ravel_status read_stops(rank *r, int64_t vocab, ravel_error *err) {
     const char *text = r->config->grpo.stop;
     if (!text) {

@@ -76,6 +76,11 @@ ravel_status train__grpo_gather_waiting(void *user, ravel_error *err);
 ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_error *err);
 ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_error *err);
 
+/* ---- grpo_samples.c ---- */
+
+/* One of g->answers, with its reward, to samples.jsonl and every --show-every batches to the logger. */
+void train__grpo_show_sample(const train__grpo *g);
+
 /* ---- grpo_learn.c ---- */
 
 /* Rewards, advantages and log-probs of g->answers, and the batch handed to the feed. */

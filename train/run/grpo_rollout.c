@@ -199,36 +199,6 @@ ravel_status train__grpo_drain(train__grpo *g, ravel_error *err) {
     return status;
 }
 
-/* One prompt with its answer and reward, to samples.jsonl and, every few batches, to the logger. */
-static void show_sample(train__grpo *g) {
-    const ravel_logger *logger = g->run.hooks.logger;
-    char prompt[400], answer[400], line[6000], path[TRAIN_PATH];
-    int64_t every = g->config->grpo.show_every, batch = g->run.state.batch;
-    if (g->rank != 0 || g->answers.count == 0) return;
-    const train_rollout *r = &g->answers.items[batch % g->answers.count];
-    const int32_t *tokens = g->answers.tokens + r->first;
-    size_t p = train_text_decode(g->text, tokens, r->prompt, prompt, sizeof prompt);
-    size_t a = train_text_decode(g->text, tokens + r->prompt, r->length - r->prompt, answer, sizeof answer);
-    p = train__min(p, sizeof prompt - 1);
-    a = train__min(a, sizeof answer - 1);
-    size_t used = (size_t)snprintf(
-        line, sizeof line, "{\"step\": %lld, \"reward\": %.9g, \"prompt\": ", (long long)g->run.state.step, r->reward);
-    used += ravel_json_quote(prompt, p, line + used, sizeof line - used);
-    used += (size_t)snprintf(line + used, sizeof line - used, ", \"response\": ");
-    (void)ravel_json_quote(answer, a, line + used, sizeof line - used);
-    FILE *f = train_path_join(path, g->run.folder, "samples.jsonl", NULL) ? NULL : fopen(path, "a");
-    if (f) {
-        (void)fprintf(f, "%s}\n", line);
-        (void)fclose(f);
-    }
-    if (!logger || every == 0 || batch % every != 0) return;
-    used = (size_t)snprintf(line, sizeof line, "update %lld, reward %g: ", (long long)g->run.state.step, r->reward);
-    used += ravel_json_quote(prompt, p, line + used, sizeof line - used); /* quoted: no control characters */
-    used += (size_t)snprintf(line + used, sizeof line - used, " -> ");
-    (void)ravel_json_quote(answer, a, line + used, sizeof line - used);
-    logger->write(logger->user, RAVEL_LOG_INFO, line);
-}
-
 ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     ravel_status status = receive_waiting(g, err);
@@ -243,7 +213,7 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     if (g->config->grpo.async) status = copy_rollouts(&g->answers, &g->kept, err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = score(g, &g->answers, 0, err);
-    if (!status) show_sample(g);
+    if (!status) train__grpo_show_sample(g);
     if (!status && g->config->grpo.dynamic_sampling) status = sample_dynamically(g, err);
     return status;
 }

@@ -46,6 +46,7 @@ static ravel_source_options row_options(sft *s, const ravel_shape *shape) {
     const char *model = s->config->model.model;
     char path[TRAIN_PATH];
     options.vocab = shape->vocab;
+    options.no_pairs = s->kind == TRAIN_SFT;
     if (!model || train_path_join(path, model, "tokenizer.json", NULL) || !train_path_exists(path)) return options;
     options.tokenizer = model;
     if (options.bos == TRAIN_TOKEN_BOS) options.bos = -1; /* the defaults are for bytes */

@@ -1,0 +1,81 @@
+/* One answer per batch for people: a line of samples.jsonl in the run folder, which ravel report shows, and now and then
+ * a line on the terminal.
+ *
+ *     {"step": 40, "reward": 1, "prompt": "37+58=", "response": "95", "answer": "95"}
+ *
+ * "step" counts the updates before the answer; "answer" is the right one, where it is known. Long texts are cut. */
+#include "train/run/grpo_internal.h"
+
+#include "train/kernels/host.h"
+
+#include <ravel/json.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TEXT = 2000, QUOTED = 6 * TEXT + 16 };
+
+/* A text as a JSON string: no control characters, whatever the model wrote. */
+typedef struct quoted {
+    char text[QUOTED];
+} quoted;
+
+static void quote_tokens(const train__grpo *g, const int32_t *tokens, int64_t count, quoted *out) {
+    char text[TEXT];
+    size_t bytes = train_text_decode(g->text, tokens, count, text, sizeof text);
+    (void)ravel_json_quote(text, train__min(bytes, sizeof text - 1), out->text, sizeof out->text);
+}
+
+/* ", \"answer\": ..." or nothing. */
+static void quote_answer(const train__grpo *g, int64_t question, quoted *out) {
+    static const char key[] = ", \"answer\": ";
+    train_question room;
+    size_t bytes;
+    const char *answer = train_prompts_answer(g->prompts, question, &room, &bytes);
+    out->text[0] = '\0';
+    if (!answer) return;
+    memcpy(out->text, key, sizeof key);
+    (void)ravel_json_quote(answer, train__min(bytes, TEXT), out->text + sizeof key - 1, QUOTED - sizeof key + 1);
+}
+
+typedef struct sample {
+    quoted prompt, response, answer;
+    double reward;
+} sample;
+
+/* Nothing depends on the file: a disk that is full is told by the checkpoints. */
+static void write_line(const train__grpo *g, const sample *s) {
+    char path[TRAIN_PATH];
+    FILE *f = train_path_join(path, g->run.folder, "samples.jsonl", NULL) ? NULL : fopen(path, "a");
+    if (!f) return;
+    char reward[32] = "null"; /* JSON has no NAN */
+    if (isfinite(s->reward)) (void)snprintf(reward, sizeof reward, "%.9g", s->reward);
+    (void)fprintf(f, "{\"step\": %lld, \"reward\": %s, \"prompt\": %s, \"response\": %s%s}\n",
+                  (long long)g->run.state.step, reward, s->prompt.text, s->response.text, s->answer.text);
+    (void)fclose(f);
+}
+
+static void log_line(const train__grpo *g, const sample *s) {
+    const ravel_logger *logger = g->run.hooks.logger;
+    char line[1024];
+    (void)snprintf(line, sizeof line, "update %lld, reward %g: %.400s -> %.500s", (long long)g->run.state.step,
+                   s->reward, s->prompt.text, s->response.text);
+    logger->write(logger->user, RAVEL_LOG_INFO, line);
+}
+
+void train__grpo_show_sample(const train__grpo *g) {
+    int64_t every = g->config->grpo.show_every, batch = g->run.state.batch;
+    if (g->rank != 0 || g->answers.count == 0) return;
+    const train_rollout *r = &g->answers.items[batch % g->answers.count];
+    const int32_t *tokens = g->answers.tokens + r->first;
+    sample *s = train__alloc(NULL, sizeof *s);
+    if (!s) return;
+    s->reward = r->reward;
+    quote_tokens(g, tokens, r->prompt, &s->prompt);
+    quote_tokens(g, tokens + r->prompt, r->length - r->prompt, &s->response);
+    quote_answer(g, r->group, &s->answer);
+    write_line(g, s);
+    if (g->run.hooks.logger && every > 0 && batch % every == 0) log_line(g, s);
+    train__release(NULL, s, sizeof *s);
+}

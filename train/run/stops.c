@@ -1,0 +1,84 @@
+#include "train/run/stops.h"
+
+#include "train/kernels/assert.h"
+#include "train/kernels/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+size_t train_stop_find(const train_stop_texts *stops, const char *text, size_t bytes) {
+    size_t first = bytes;
+    for (int32_t i = 0; i < stops->count; i++) {
+        const char *found = memmem(text, bytes, stops->texts[i], strlen(stops->texts[i]));
+        if (found && (size_t)(found - text) < first) first = (size_t)(found - text);
+    }
+    return first;
+}
+
+size_t train_stop_held(const train_stop_texts *stops, const char *text, size_t bytes) {
+    size_t held = 0;
+    for (int32_t i = 0; i < stops->count; i++) {
+        size_t length = strlen(stops->texts[i]);
+        for (size_t n = length - 1 < bytes ? length - 1 : bytes; n > held; n--)
+            if (memcmp(text + bytes - n, stops->texts[i], n) == 0) held = n;
+    }
+    return held;
+}
+
+size_t train_stop_longest(const train_stop_texts *stops) {
+    size_t longest = 0;
+    for (int32_t i = 0; i < stops->count; i++) {
+        size_t length = strlen(stops->texts[i]);
+        longest = length > longest ? length : longest;
+    }
+    return longest;
+}
+
+void train_stop_stream_init(train_stop_stream *s, const train_stop_texts *stops) {
+    *s = (train_stop_stream){.stops = stops};
+}
+
+void train_stop_stream_free(train_stop_stream *s) {
+    free(s->text);
+    s->text = NULL;
+}
+
+/* What was shown goes, the piece comes behind what was held back. */
+static ravel_status append(train_stop_stream *s, const char *piece, size_t bytes, ravel_error *err) {
+    size_t held = s->used - s->shown;
+    if (held) memmove(s->text, s->text + s->shown, held);
+    s->shown = 0;
+    s->used = held;
+    if (held + bytes > s->room) {
+        size_t room = 2 * (held + bytes);
+        char *grown = realloc(s->text, room);
+        if (!grown) return train__no_memory(err, room, "a piece of an answer");
+        s->text = grown;
+        s->room = room;
+    }
+    if (bytes) memcpy(s->text + held, piece, bytes);
+    s->used += bytes;
+    return RAVEL_OK;
+}
+
+ravel_status train_stop_stream_push(train_stop_stream *s, const char *piece, size_t bytes, const char **out,
+                                    size_t *out_bytes, ravel_error *err) {
+    *out_bytes = 0;
+    *out = piece;
+    if (s->ended) return RAVEL_OK;
+    ravel_status status = append(s, piece, bytes, err);
+    if (status || s->used == 0) return status;
+    s->shown = train_stop_find(s->stops, s->text, s->used);
+    s->ended = s->shown < s->used;
+    if (!s->ended) s->shown = s->used - train_stop_held(s->stops, s->text, s->used);
+    TRAIN_ASSERT(s->shown <= s->used);
+    *out = s->text;
+    *out_bytes = s->shown;
+    return RAVEL_OK;
+}
+
+void train_stop_stream_flush(train_stop_stream *s, const char **out, size_t *out_bytes) {
+    *out = s->text ? s->text + s->shown : "";
+    *out_bytes = s->ended ? 0 : s->used - s->shown;
+    s->shown = s->used;
+}
