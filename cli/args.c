@@ -61,16 +61,16 @@ static ravel_status unknown(const cli_options *sets, int set_count, const char *
                            near ? "; did you mean --" : "", near ? near : "", near ? "?" : "; see --help");
 }
 
-/* A flag and its value. */
-typedef struct flag {
+/* A flag on the command line, and its value. */
+typedef struct given {
     const cli_options *set;
     const ravel_option *row;
     const char *value;
     int used; /* words */
-} flag;
+} given;
 
 /* The flag at argv[i]. */
-static ravel_status read_flag(char **argv, int i, int argc, const cli_options *sets, int set_count, flag *f,
+static ravel_status read_flag(char **argv, int i, int argc, const cli_options *sets, int set_count, given *f,
                               ravel_error *err) {
     char name[80];
     const char *word = argv[i] + 2, *equals = strchr(word, '=');
@@ -78,7 +78,7 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
     if (length >= sizeof name) return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option %.90s...", argv[i]);
     memcpy(name, word, length);
     name[length] = '\0';
-    *f = (flag){.value = equals ? equals + 1 : "true", .used = 1};
+    *f = (given){.value = equals ? equals + 1 : "true", .used = 1};
     f->set = find(sets, set_count, name, &f->row);
     if (!f->set && strncmp(name, "no-", 3) == 0 && !equals) {
         f->set = find(sets, set_count, name + 3, &f->row);
@@ -97,7 +97,7 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
                        int *words_count, ravel_error *err) {
     int count = 0, only_words = 0;
     for (int i = 1; i < argc;) {
-        flag f = {.used = 1};
+        given f = {.used = 1};
         if (!only_words && strcmp(argv[i], "--") == 0) {
             only_words = 1;
         } else if (!only_words && strncmp(argv[i], "--", 2) == 0) {
@@ -121,7 +121,7 @@ ravel_status cli_values(int argc, char **argv, const cli_options *sets, int set_
                         const char **values, int room, int *count, ravel_error *err) {
     *count = 0;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0;) {
-        flag f = {.used = 1};
+        given f = {.used = 1};
         if (strncmp(argv[i], "--", 2) == 0 && read_flag(argv, i, argc, sets, set_count, &f, err)) return err->status;
         if (f.row && strcmp(f.row->name, name) == 0) {
             if (*count == room)

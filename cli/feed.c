@@ -299,6 +299,11 @@ static ravel_status check_flags(const job *j, ravel_error *err) {
     if (j->flags.mtp_stage >= j->mesh.pp)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--mtp-stage is %d; with --pp %d it must be from 0 to %d",
                                j->flags.mtp_stage, j->mesh.pp, j->mesh.pp - 1);
+    if (j->flags.json && j->flags.save && strcmp(j->flags.json, "-") == 0 && strcmp(j->flags.save, "-") == 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "only one output can be standard output");
+    if (j->source_options.mock && (j->source_options.tokenizer || j->source_options.chat_format))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--tokenizer and --chat-format are for --data; mock data is tokens");
     const char *mock = j->source_options.mock;
     ravel_status status = cli_claim_input("data", j->source_options.data, err);
     if (!status && mock && *mock == '@') status = cli_claim_input("mock", mock + 1, err);

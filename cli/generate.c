@@ -41,7 +41,7 @@ static const ravel_option table[] = {
     ROW("temperature", F64, temperature, "1", 0, 100, NULL, "of sampling; 0: always the likeliest token"),
     ROW("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among this many of the likeliest tokens; 0: all"),
     ROW("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
-    ROW("min-p", F64, min_p, "0", 0, 1, NULL, "drop tokens less likely than this times the likeliest; 0: none"),
+    ROW("min-p", F64, min_p, "0", 0, 0.999999, NULL, "drop tokens less likely than this times the likeliest; 0: none"),
     ROW("stop", STRING, stop, NULL, 0, 0, "TEXT",
         "an answer ends before this text; may be given several times. A special token's text is that token"),
     ROW("stop-ids", STRING, stop_ids, NULL, 0, 0, "TOKENS",

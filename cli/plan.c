@@ -177,6 +177,10 @@ static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *o
     if (!f->sweep && !options->budget)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--budget is missing: how many tokens fit one micro-batch, for example --budget 16k");
+    if (f->mock && f->tokenizer)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--tokenizer is for --lengths; a mock makes lengths up");
+    if (options->cp_widths && !options->cp_pool && !f->sweep)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--cp-widths are those of --cp-pool; give --cp-pool too");
     if (f->cost && f->costs) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --cost or --costs, not both");
     ravel_status status = f->sweep ? plan_sweep_check(f, options, err) : RAVEL_OK;
     return status ? status : plan_claim_files(f, err);

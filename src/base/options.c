@@ -199,6 +199,11 @@ static double number_of(const ravel_option *row, const void *options) {
     }
 }
 
+/* 16777216 and 0.9, as a person would write them: whole numbers in full, others without the digits of their rounding. */
+static void print_limit(double value, char *text, size_t bytes) {
+    (void)ravel__number_print(text, bytes, value == floor(value) ? "%.17g" : "%.15g", value);
+}
+
 static ravel_status check_range(const ravel_option *row, const void *options, ravel_error *err) {
     char text[64], first[32], last[32];
     if (row->type == RAVEL_OPTION_ENUM) {
@@ -212,8 +217,8 @@ static ravel_status check_range(const ravel_option *row, const void *options, ra
     double value = number_of(row, options);
     if (value >= row->min && value <= row->max) return RAVEL_OK;
     ravel_option_format(row, options, text, sizeof text);
-    (void)ravel__number_print(first, sizeof first, "%.17g", row->min);
-    (void)ravel__number_print(last, sizeof last, "%.17g", row->max);
+    print_limit(row->min, first, sizeof first);
+    print_limit(row->max, last, sizeof last);
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is %s; it must be from %s to %s", row->name, text, first, last);
 }
 

@@ -354,8 +354,8 @@ static ravel_status read_tokens(row *r) {
     if (is_text(prompt) && is_text(response)) return add_texts(r, prompt, response);
     if (is_text(text)) return add_texts(r, text, NULL);
     return ravel_error_set(r->err, RAVEL_E_DATA,
-                           "a row needs \"input_ids\", or text as \"text\", as \"prompt\" and \"response\" or as "
-                           "\"chosen\" and \"rejected\"; conversations need a tokenizer");
+                           "a row needs \"input_ids\", \"text\", \"prompt\" and \"response\", or \"chosen\" and "
+                           "\"rejected\"; conversations need a tokenizer");
 }
 
 static ravel_status put(const row *r) {

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "comm/address.h"
 #include "refit/bytes.h"
 #include "refit/workers.h"
 
@@ -78,6 +79,11 @@ static ravel_status take_sink(ravel_puller *p, const ravel_refit_sink *sink, rav
 static ravel_status take_address(ravel_puller *p, const char *address, ravel_error *err) {
     size_t bytes = address ? strlen(address) + 1 : 0;
     if (bytes < 2) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs the trainers' address");
+    /* A name that is not known yet may be known later; what is no address never will be. */
+    ravel__address parsed;
+    ravel_error why = RAVEL_ERROR_INIT;
+    if (ravel__address_parse(address, bytes - 1, &parsed, &why) == RAVEL_E_ARGUMENT)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s", why.message);
     p->address = ravel__alloc(&p->memory.allocator, bytes);
     if (!p->address) return ravel__no_memory(err, bytes, "an address");
     memcpy(p->address, address, bytes);

@@ -32,7 +32,8 @@ for name, keys in (("compare", ["method"]), ("sweep", ["budget", "dp"])):
     rows = [r for r in j[name] if "error" not in r] # predicted tokens per second and rank, relative to the best row
     speed = [r["stats"]["actual_tokens"] / (r["stats"]["time"] * 2.0 ** r["stats"]["cost_shift"] * r.get("dp", 8)) for r in rows]
     assert all(abs(r["relative_speed"] - x / max(speed)) < 1e-5 for r, x in zip(rows, speed)) and len(set(speed)) > 1
-    assert [r["relative_speed"] for r in rows] == [float(r["relative_speed"]) for r in c if r["relative_speed"]] or name == "sweep"
+    printed = [float(r["relative_speed"]) for r in c if "error" not in r or not r["error"]]
+    assert len(printed) == len(rows) and all(abs(r["relative_speed"] - x) < 1e-3 for r, x in zip(rows, printed))
 best = {r["method"]: r for r in csv.DictReader(open(t + "/compare.csv"))}
 assert int(best["ravel"]["bins"]) <= min(int(r["bins"]) for r in best.values())
 PY

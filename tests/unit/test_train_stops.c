@@ -6,13 +6,16 @@
 
 enum { MOST = 64 };
 
-/* The first place by the definition. */
+/* By the definition: the first end, and the longest text that has it. */
 static size_t first_place(const train_stop_texts *stops, const char *text, size_t bytes) {
-    for (size_t at = 0; at < bytes; at++)
+    for (size_t end = 1; end <= bytes; end++) {
+        size_t longest = 0;
         for (int32_t i = 0; i < stops->count; i++) {
             size_t n = strlen(stops->texts[i]);
-            if (at + n <= bytes && memcmp(text + at, stops->texts[i], n) == 0) return at;
+            if (n <= end && n > longest && memcmp(text + end - n, stops->texts[i], n) == 0) longest = n;
         }
+        if (longest) return end - longest;
+    }
     return bytes;
 }
 

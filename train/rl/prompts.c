@@ -149,6 +149,7 @@ static ravel_status read_file(train_prompts *p, const char *path, ravel_error *e
     FILE *f = fopen(path, "r");
     if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read: %s", path, strerror(errno));
     ravel_status status = read_lines(p, f, path, err);
+    if (!status && ferror(f)) status = ravel_error_set(err, RAVEL_E_IO, "%s cannot be read: %s", path, strerror(errno));
     (void)fclose(f);
     if (!status && (p->options.bad_rows == RAVEL_BAD_ROWS_ERROR || p->rows.count == 0))
         status = train_problems_error(&p->problems, path, p->lines, err);

@@ -52,6 +52,8 @@ ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat
         if (!status) status = ravel_decoder_create(t->tokenizer, RAVEL_DECODE_SKIP_SPECIAL, NULL, &t->decoder, err);
     }
     if (!status && t->tokenizer) status = open_rows(t, chat_format, err);
+    if (!status && !t->tokenizer && chat_format)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a chat format needs a model with a tokenizer.json");
     if (!status && t->tokenizer && ravel_tokenizer_size(t->tokenizer) > vocab)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s has %d tokens, but the model's vocabulary is %lld", path,
                                  ravel_tokenizer_size(t->tokenizer), (long long)vocab);

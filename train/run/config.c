@@ -438,6 +438,20 @@ static ravel_status check_run(const train_config *c, ravel_error *err) {
     return status;
 }
 
+/* How rows are read means nothing to a task, and how hard a task is nothing to rows. */
+static ravel_status check_task(const train_config *c, ravel_error *err) {
+    ravel_source_options preset = c->source;
+    ravel_options_default(source_table, &preset);
+    for (const ravel_option *row = source_table; row->name; row++) {
+        char given[256], usual[256];
+        ravel_option_format(row, &c->source, given, sizeof given);
+        ravel_option_format(row, &preset, usual, sizeof usual);
+        if (strcmp(given, usual) != 0)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --data; a task has no rows", row->name);
+    }
+    return RAVEL_OK;
+}
+
 static ravel_status check_sft(const train_config *c, ravel_error *err) {
     int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
     if (given != 1)
@@ -448,7 +462,7 @@ static ravel_status check_sft(const train_config *c, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a task has no end: say --steps rather than --epochs");
     if (c->sft.eval_share > 0 && c->sft.task)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
-    return RAVEL_OK;
+    return c->sft.task ? check_task(c, err) : RAVEL_OK;
 }
 
 static ravel_status check_dpo(const train_config *c, ravel_error *err) {
@@ -469,6 +483,10 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "group-size is %d; advantages are taken within a group, so it must be 2 or more",
                                o->group_size);
+    if (o->temperature == 0 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "temperature is 0: all answers of a group would be the same, and nothing could be "
+                               "learnt; give one above 0");
     if (o->prompts < o->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld prompts cannot be dealt to %d updates",
                                (long long)o->prompts, o->updates);

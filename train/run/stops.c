@@ -7,12 +7,17 @@
 #include <string.h>
 
 size_t train_stop_find(const train_stop_texts *stops, const char *text, size_t bytes) {
-    size_t first = bytes;
+    size_t begin = bytes, end = bytes + 1;
     for (int32_t i = 0; i < stops->count; i++) {
-        const char *found = memmem(text, bytes, stops->texts[i], strlen(stops->texts[i]));
-        if (found && (size_t)(found - text) < first) first = (size_t)(found - text);
+        size_t length = strlen(stops->texts[i]);
+        const char *found = memmem(text, bytes, stops->texts[i], length);
+        if (!found) continue;
+        size_t at = (size_t)(found - text);
+        if (at + length > end || (at + length == end && at > begin)) continue;
+        begin = at;
+        end = at + length;
     }
-    return first;
+    return begin;
 }
 
 size_t train_stop_held(const train_stop_texts *stops, const char *text, size_t bytes) {

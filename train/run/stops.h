@@ -1,7 +1,8 @@
 /* train/run/stops.h: texts that end an answer.
  *
- * An answer is cut before the first place where one of the texts begins. A stream of pieces shows an answer as it grows
- * without showing any part of such a text: what could be the beginning of one is held back until it is known.
+ * An answer is cut before the text that is complete first; of several that end at the same byte, before the longest. So the
+ * result does not depend on the pieces in which an answer comes. A stream of pieces shows an answer as it grows without
+ * showing any part of such a text: what could be the beginning of one is held back until it is known.
  *
  *     const train_stop_texts stops = {texts, 2};                "\n\n" and "Question:"
  *     train_stop_stream_init(&stream, &stops);
@@ -23,7 +24,7 @@ typedef struct train_stop_texts {
     int32_t count;
 } train_stop_texts;
 
-/* The first place in text[bytes] where one of them begins; `bytes` where none is in it. */
+/* Where the one that ends first in text[bytes] begins; `bytes` where none is in it. */
 size_t train_stop_find(const train_stop_texts *stops, const char *text, size_t bytes);
 /* How many bytes at the end of text[bytes] may be the beginning of one. */
 size_t train_stop_held(const train_stop_texts *stops, const char *text, size_t bytes);
