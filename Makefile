@@ -30,7 +30,7 @@ LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 LIBS   = -lm -ldl
 
 # Goals that build nothing need no probing.
-ifneq ($(filter-out help clean lint format test test-frameworks check demo fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean lint format test test-frameworks wheel check demo fuzz,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 
@@ -74,7 +74,7 @@ CUDA_ARCH ?= sm_90a
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: test-frameworks test-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
+.PHONY: wheel test-frameworks test-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -89,6 +89,7 @@ help:
 	@echo "make demo-real  SmolLM2 from a pip wheel: fine-tuned on conversations, asked before and after (ten minutes)"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make test-frameworks  the Python tests beside torch, transformers, trl, ...: installs gigabytes under $(BUILD)/"
+	@echo "make wheel      an sdist and a manylinux_2_28 wheel, tried in fresh environments, under $(BUILD)/wheel/dist"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
 	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
 	@echo "make bench-gpu  the measurements that need a GPU, also as $(BUILD)/bench-gpu.json"
@@ -214,6 +215,8 @@ test:
 	@sh mk/deps.sh test $(BUILD)
 	@BUILD=$(BUILD) CC="$(CC)" SUITES="$(SUITES)" sh tests/run.sh
 
+wheel:
+	@sh mk/wheel.sh $(BUILD)
 test-frameworks:
 	@$(MAKE) --no-print-directory all
 	@sh mk/frameworks.sh $(BUILD)

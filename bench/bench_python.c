@@ -1,13 +1,11 @@
-/* What `ravel.plan` costs on top of the C call. A Python script times both in one process, in turns, and prints the
- * seconds of the C call and two ratios; this file only runs it and reports. */
+/* What `ravel.plan` costs on top of the C call, and packing a data set beside TRL. Python scripts time both sides in one
+ * process, in turns, and print a line of numbers; this file only runs them and reports. */
 #include "bench/bench.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const char *script = "python/bench/plan_overhead.py";
 
 /* The first Python that has numpy; NULL: none. */
 static const char *find_python(void) {
@@ -20,34 +18,58 @@ static const char *find_python(void) {
     return NULL;
 }
 
-/* 1 where the script printed its three numbers. */
-static int measure(const char *python, double numbers[3]) {
+/* 1 where the script printed as many numbers as were asked for. */
+static int measure(const char *row, const char *python, const char *script, double *numbers, int wanted) {
     const char *build = getenv("BUILD");
-    char command[1024], line[256] = "";
+    char command[1024], line[256] = "", last[256] = "";
+    if (access(script, R_OK) != 0)
+        return bench_note("%s: %s is not here; run the bench from the top of the tree", row, script), 0;
     snprintf(command, sizeof command, "RAVEL_LIBRARY=\"%s/libravel.so\" %s %s 2>&1", build ? build : "build", python,
              script);
     FILE *pipe = popen(command, "r");
     if (!pipe) return 0;
-    char last[256] = "";
     while (fgets(line, sizeof line, pipe)) memcpy(last, line, sizeof last);
-    int code = pclose(pipe);
-    if (code == 0 && sscanf(last, "%lf %lf %lf", &numbers[0], &numbers[1], &numbers[2]) == 3) return 1;
+    int code = pclose(pipe), found = 0;
+    char *at = last;
+    for (char *end; code == 0 && found < wanted; found++, at = end) {
+        numbers[found] = strtod(at, &end);
+        if (end == at) break;
+    }
+    if (found == wanted) return 1;
     last[strcspn(last, "\n")] = 0;
-    bench_note("python.plan_overhead: the script failed: %s", last);
+    bench_note("%s: the script failed: %s", row, last);
     return 0;
 }
 
-BENCH(python) {
+static void plan_overhead(void) {
     const char *python = find_python();
     double numbers[3];
-    if (access(script, R_OK) != 0) {
-        bench_note("python.plan_overhead: %s is not here; run the bench from the top of the tree", script);
-    } else if (!python) {
+    if (!python) {
         bench_note("python.plan_overhead: there is no python3 with numpy (Debian: python3-numpy)");
-    } else if (measure(python, numbers)) {
+    } else if (measure("python.plan_overhead", python, "python/bench/plan_overhead.py", numbers, 3)) {
         bench_report("python.plan_overhead", numbers[1], "x", LOWER,
                      "ravel.plan(numpy int64) / C call of %.3f ms, n 4096, dp 16; target 1.10", numbers[0] * 1e3);
         bench_report("python.plan_overhead_list", numbers[2], "x", LOWER,
                      "ravel.plan(list) / C call, n 4096, dp 16; target 2");
     }
+}
+
+static void beside_trl(void) {
+    const char *build = getenv("BUILD");
+    char python[512];
+    double numbers[4];
+    snprintf(python, sizeof python, "%s/frameworks/bin/python", build ? build : "build");
+    if (access(python, X_OK) != 0) {
+        bench_note("python.trl_vs_trl: %s is not here; make test-frameworks installs it", python);
+    } else if (measure("python.trl_vs_trl", python, "python/bench/trl_vs_trl.py", numbers, 4)) {
+        bench_report("python.trl_vs_trl", numbers[0], "x", HIGHER,
+                     "TRL's bfd / ours (%.1f ms), 4,096 Arrow rows, 5 M tokens in two columns; target 5", numbers[2]);
+        bench_report("python.trl_vs_trl_wrapped", numbers[1], "x", HIGHER,
+                     "TRL's wrapped / ours (%.3f ms), the same; target 1", numbers[3]);
+    }
+}
+
+BENCH(python) {
+    plan_overhead();
+    beside_trl();
 }

@@ -1,8 +1,9 @@
-"""Builds libravel with make and puts it, with the MPI modules that could be built and the licence, into the package.
+"""Builds libravel and the ravel command with make and puts them, with the MPI modules that could be built and the licence, into the
+package. An sdist carries the C sources in native/, so that it builds alone.
 
     pip install ./python                      from a checkout
     RAVEL_MAKE_FLAGS="CC=clang -j8" pip install ./python
-    RAVEL_PREBUILT=build pip install ./python   takes the libraries of that folder (of the checkout's) as they are
+    RAVEL_PREBUILT=build pip install ./python   takes the files of that folder (of the checkout's) as they are
 """
 
 import os
@@ -14,10 +15,12 @@ import subprocess
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.dist import Distribution
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = HERE / "native" if (HERE / "native").is_dir() else HERE.parent
+NATIVE = ["Makefile", "LICENSE", "mk/probe.sh", "mk/ravel.pc.in", "include", "src", "train", "cli"]
 
 
 def version() -> str:
@@ -26,25 +29,44 @@ def version() -> str:
 
 
 class Build(build_py):
-    """The package's files, and the libraries among them."""
+    """The package's files, and the libraries and the command among them."""
 
     def run(self) -> None:
         super().run()
         target = pathlib.Path(self.build_lib) / "ravel"
-        target.mkdir(parents=True, exist_ok=True)
-        for file in [*self.libraries(), ROOT / "LICENSE"]:
+        (target / "bin").mkdir(parents=True, exist_ok=True)
+        folder = self.folder()
+        for file in [folder / "libravel.so", *sorted(folder.glob("libravel_*.so")), ROOT / "LICENSE"]:
             shutil.copy2(file, target / file.name)
+        shutil.copy2(folder / "ravel", target / "bin" / "ravel")
 
-    def libraries(self) -> list:
+    def folder(self) -> pathlib.Path:
+        """Where the built files are; made first, unless RAVEL_PREBUILT names one."""
         prebuilt = os.environ.get("RAVEL_PREBUILT")
         folder = ROOT / (prebuilt or "build/python/libravel")
         if not prebuilt:
             flags = shlex.split(os.environ.get("RAVEL_MAKE_FLAGS", f"-j{os.cpu_count() or 1}"))
-            subprocess.run(["make", "--no-print-directory", "-C", str(ROOT), f"BUILD={folder}", *flags, "lib"], check=True)
-        found = [folder / "libravel.so", *sorted(folder.glob("libravel_*.so"))]
-        if not found[0].exists():
-            raise FileNotFoundError(f"{found[0]} is not there; run make in {ROOT}, or leave RAVEL_PREBUILT away")
-        return found
+            subprocess.run(["make", "--no-print-directory", "-C", str(ROOT), f"BUILD={folder}", *flags, "lib",
+                            f"{folder}/ravel"], check=True)
+        missing = [name for name in ("libravel.so", "ravel") if not (folder / name).exists()]
+        if missing:
+            raise FileNotFoundError(f"{folder / missing[0]} is not there; run make in {ROOT}, or leave RAVEL_PREBUILT away")
+        return folder
+
+
+class Source(sdist):
+    """The package, and what libravel and the command are made from."""
+
+    def make_release_tree(self, base_dir, files) -> None:
+        super().make_release_tree(base_dir, files)
+        ignore = shutil.ignore_patterns("*.o", "*.d")
+        for name in NATIVE:
+            source, target = ROOT / name, pathlib.Path(base_dir) / "native" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True)
+            else:
+                shutil.copy2(source, target)
 
 
 class Native(Distribution):
@@ -55,7 +77,7 @@ class Native(Distribution):
 
 
 def commands() -> dict:
-    found = {"build_py": Build}
+    found = {"build_py": Build, "sdist": Source}
     try:
         from setuptools.command.bdist_wheel import bdist_wheel
     except ImportError:  # older ones take it from the wheel package

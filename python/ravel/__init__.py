@@ -10,6 +10,7 @@ The nouns are those of the C headers (include/ravel); docs/python.md is the manu
 """
 
 from . import comm, mesh, metrics
+from ._command import Answer, command, generate
 from ._batch import Batch, Field, Ragged, cp_shard, cp_unshard, pack, pad, scatter
 from ._exchange import Arrived, compare, exchange, gather
 from ._feed import Feed, MicroBatch, TensorBatch, Update, feed_options
@@ -25,10 +26,10 @@ from ._typing import ArrayLike
 from ._weights import Counts, counts, weights
 
 __version__: str = _library.ravel_version().decode()
-__all__ = ["ArgumentError", "ArrayLike", "Arrived", "Batch", "Counts", "DataError", "Error", "Feed", "Field", "Hybrid",
+__all__ = ["Answer", "ArgumentError", "ArrayLike", "Arrived", "Batch", "Counts", "DataError", "Error", "Feed", "Field", "Hybrid",
            "HybridGroup", "Identity", "Lengths", "MicroBatch", "Mock", "OversizeError", "PeerError", "Plan", "Planner",
            "Publisher", "Puller", "Ragged", "Refit", "RefitReport", "RefitRule", "RefitTensor", "Safetensors", "Shape",
-           "Source", "TensorBatch", "Tokenizer", "Update", "comm", "compare", "counts", "cp_shard", "cp_unshard",
-           "exchange", "feed_options", "gather", "mesh", "metrics", "mock", "pack", "pad", "plan", "plan_options",
+           "Source", "TensorBatch", "Tokenizer", "Update", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",
+           "exchange", "feed_options", "gather", "generate", "mesh", "metrics", "mock", "pack", "pad", "plan", "plan_options",
            "publish_options", "pull_options", "read_lengths", "read_safetensors", "refit", "refit_options",
            "refit_rules", "scatter", "shape", "shapes", "source_options", "weights", "write_safetensors"]

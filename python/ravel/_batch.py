@@ -144,13 +144,15 @@ class _Memory:
             while isinstance(whole.base, np.ndarray):
                 whole = whole.base
             if whole.dtype == wanted and whole.flags.c_contiguous and whole.flags.writeable and whole.size >= count:
-                return whole.reshape(-1)[:count].reshape(shape)
+                found: np.ndarray = whole.reshape(-1)[:count].reshape(shape)
+                return found
         if not self.pin:
             return np.empty(shape, wanted)
         import torch
 
         block = torch.empty(max(1, count * wanted.itemsize), dtype=torch.uint8, pin_memory=True).numpy()
-        return block[:count * wanted.itemsize].view(wanted).reshape(shape)
+        pinned: np.ndarray = block[:count * wanted.itemsize].view(wanted).reshape(shape)
+        return pinned
 
 
 def _bits(store: Ragged) -> dict[str, int]:

@@ -22,7 +22,7 @@ CODES: dict[np.dtype, int] = {np.dtype(v): k for k, v in NUMPY.items()}
 
 def name_of(code: int) -> str:
     """ "bf16" for RAVEL_BF16."""
-    return lib.ravel_dtype_name(code).decode()
+    return str(lib.ravel_dtype_name(code).decode())
 
 
 def parse(name: Any) -> int:

@@ -101,7 +101,7 @@ def _copy(pointer: int | None, count: int, dtype: Any, name: str, memory: _Memor
         return None
     out = memory.new(name, count, dtype)
     if out.nbytes:
-        C.memmove(address(out), pointer, out.nbytes)
+        C.memmove(out.ctypes.data, pointer, out.nbytes)
     return out
 
 
@@ -125,8 +125,8 @@ def _make(micro: _abi.ravel_micro_batch, steps: int, update: int, options: Any, 
         field = micro.fields[i]
         width, name = max(1, field.width), field.name.decode()
         count = (thd.sequences if field.kind == KINDS["sample"] else thd.local_tokens) * width
-        dtype = NUMPY.get(field.dtype, {1: np.uint8, 2: np.int16}.get(lib.ravel_dtype_bytes(field.dtype)))
-        add(name, table[i] if table else None, count, dtype)
+        bits = {1: np.uint8, 2: np.int16}.get(lib.ravel_dtype_bytes(field.dtype), np.uint8)
+        add(name, table[i] if table else None, count, NUMPY.get(field.dtype, bits))
         if name in arrays and width > 1:
             arrays[name] = arrays[name].reshape(-1, width)
         if name in arrays and CODES.get(arrays[name].dtype) != field.dtype:

@@ -40,7 +40,7 @@ class Safetensors(Mapping[str, np.ndarray]):
 
     def dtype(self, name: str) -> str:
         """As Ravel calls it: "bf16", "f32", ..."""
-        return lib.ravel_dtype_name(self._tensors[name].dtype).decode()
+        return str(lib.ravel_dtype_name(self._tensors[name].dtype).decode())
 
     def raw(self, name: str) -> np.ndarray:
         """Its bytes as they stand in the file, whatever the dtype."""
@@ -56,7 +56,8 @@ class Safetensors(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         tensor = self._tensors[name]
         if tensor.dtype in NUMPY:
-            return self.raw(name).view(NUMPY[tensor.dtype]).reshape(self.shape(name))
+            found: np.ndarray = self.raw(name).view(NUMPY[tensor.dtype]).reshape(self.shape(name))
+            return found
         out = np.empty(tensor.count, np.float32)
         call("ravel_safetensor_read", C.byref(tensor), 0, tensor.count, _abi.RAVEL_F32, address(out))
         return out.reshape(self.shape(name))

@@ -59,7 +59,7 @@ def _candidates() -> list[pathlib.Path]:
     return [pathlib.Path(named)] if named else [here / "libravel.so", here.parents[1] / "build" / "libravel.so"]
 
 
-def _load() -> C.CDLL:
+def _load() -> tuple[C.CDLL, pathlib.Path]:
     tried = _candidates()
     for path in tried:
         if path.exists():
@@ -74,10 +74,10 @@ def _load() -> C.CDLL:
         except AttributeError as missing:
             raise ImportError(f"{path} has no {name}: it is another version than this package") from missing
         function.restype, function.argtypes = result, arguments
-    return library
+    return library, path.resolve()
 
 
-lib = _load()
+lib, path = _load()
 
 
 def check(status: int, error: _abi.ravel_error) -> None:

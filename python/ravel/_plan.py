@@ -67,7 +67,7 @@ def _make_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_option
 
 
 def _fresh_options(cost: Any, keywords: dict[str, Any]) -> _abi.ravel_plan_options:
-    options = _TABLE.make(**keywords)
+    options: _abi.ravel_plan_options = _TABLE.make(**keywords)
     _cost(options, cost)
     return options
 
@@ -190,17 +190,17 @@ class Plan:
     @property
     def count(self) -> int:
         """Samples that were given."""
-        return self._c.count
+        return int(self._c.count)
 
     @property
     def dp(self) -> int:
         """Data-parallel ranks."""
-        return self._c.dp
+        return int(self._c.dp)
 
     @property
     def updates(self) -> int:
         """Optimiser steps that the plan is cut into."""
-        return self._c.updates
+        return int(self._c.updates)
 
     @property
     def digest(self) -> str:
@@ -216,7 +216,7 @@ class Plan:
     @property
     def capacity(self) -> int:
         """Slot tokens that one bin may hold: cp * budget."""
-        return self._options.cp * self._options.budget
+        return int(self._options.cp * self._options.budget)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -337,7 +337,7 @@ class Plan:
         call("ravel_plan_check", C.byref(self._input.struct), C.byref(self._options), self._handle.pointer)
 
     def __len__(self) -> int:
-        return self._c.micro_steps
+        return int(self._c.micro_steps)
 
     def __iter__(self) -> Iterator[list[np.ndarray]]:
         """Micro-step after micro-step: a list of dp bins."""
@@ -491,4 +491,4 @@ class Planner:
 
     def __len__(self) -> int:
         """Samples pushed and not yet taken."""
-        return lib.ravel_planner_waiting(self._handle.pointer)
+        return int(lib.ravel_planner_waiting(self._handle.pointer))

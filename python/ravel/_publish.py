@@ -62,7 +62,9 @@ class Publisher:
         self._options = _PUBLISH.make(**options)
         if dtype is not None:
             self._options.dtype = parse(dtype)
-        self._source = _make_source(source, rules, iterate, self.raised)
+        made = _make_source(source, rules, iterate, self.raised)
+        assert made is not None  # a source was given
+        self._source = made
         pointer = C.c_void_p()
         self.raised.call("ravel_publisher_create", self.comm.pointer, at.encode() if at else None,
                          C.byref(self._source.struct), C.byref(self._options), C.byref(pointer))
@@ -84,7 +86,7 @@ class Publisher:
     @property
     def address(self) -> str:
         """Where generators find the publication, with the real port."""
-        return lib.ravel_publisher_address(self._handle.pointer).decode()
+        return str(lib.ravel_publisher_address(self._handle.pointer).decode())
 
     def generators(self) -> list[dict[str, Any]]:
         """What generators last reported, the newest reports first."""
@@ -115,7 +117,9 @@ class Puller:
         self.comm = comm if comm is not None else _comm.self()
         self.raised = self.comm.raised
         self._options = _PULL.make(**options)
-        self._sink = _make_sink(sink, rules, loader, 0, self.raised)
+        made = _make_sink(sink, rules, loader, 0, self.raised)
+        assert made is not None  # a sink was given
+        self._sink = made
         if loader is None and self._options.stage != _abi.RAVEL_REFIT_UNDO:
             self._sink.make_spares()
         pointer = C.c_void_p()
@@ -168,7 +172,7 @@ class Puller:
         """The live arrays by name. Without a loader only."""
         if self._takes_pieces:
             return {}
-        found = {}
+        found: dict[str, Any] = {}
         for i, (name, tensor) in enumerate(self._sink.tensors.items()):
             live, spare = lib.ravel_puller_data(self._handle.pointer, i), self._sink.spares.get(name)
             found[name] = spare if spare is not None and spare.size and live == address(spare) else tensor.data

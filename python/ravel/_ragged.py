@@ -134,7 +134,8 @@ class Ragged:
             array, _ = with_code(value, name)
             if array.shape[:2] != mask.shape:
                 raise ValueError(f"{name} has shape {array.shape}; attention_mask has {mask.shape}")
-            kept[name] = value[mask] if hasattr(value, "is_nested") else array[mask]
+            tensor: Any = value
+            kept[name] = tensor[mask] if hasattr(value, "is_nested") else array[mask]
         return cls(mask.sum(1).astype(np.int64), prompts=prompts, **kept)
 
     def _update(self) -> None:

@@ -241,10 +241,11 @@ def _set_loader(side: _Side, loader: Any, raised: Raised) -> None:
         p = piece.contents
         name = side.names[p.tensor]
         if not p.data:
-            return loader.load(name, p.first, None)
+            loader.load(name, p.first, None)
+            return
         bytes_ = p.count * lib.ravel_dtype_bytes(p.dtype)
         dtype = np.dtype(NUMPY.get(p.dtype) or f"u{lib.ravel_dtype_bytes(p.dtype)}")
-        return loader.load(name, p.first, np.frombuffer(view_bytes(p.data, bytes_), dtype))
+        loader.load(name, p.first, np.frombuffer(view_bytes(p.data, bytes_), dtype))
 
     side.set_callback("load", lambda _user, piece, error: raised.guard(load, error, piece))
     begin, commit, abort = (getattr(loader, name, None) for name in ("begin", "commit", "abort"))
@@ -329,7 +330,7 @@ class Refit:
     @property
     def version(self) -> int:
         """That the sink holds, or that the source sent last; 0: none."""
-        return lib.ravel_refit_version(self._pointer)
+        return int(lib.ravel_refit_version(self._pointer))
 
     @property
     def lost(self) -> bool:

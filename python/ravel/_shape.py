@@ -33,7 +33,7 @@ class Shape:
     @property
     def parameters(self) -> int:
         """How many there are, embeddings counted once where tied."""
-        return lib.ravel_shape_parameters(C.byref(self._c))
+        return int(lib.ravel_shape_parameters(C.byref(self._c)))
 
     @property
     def cost(self) -> tuple[int, int, int]:
@@ -109,7 +109,7 @@ class Lengths:
         return {"prompts": self.prompts, "responses": self.responses}
 
     def __len__(self) -> int:
-        return self.count
+        return int(self.count)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return np.asarray(self.lengths, dtype=dtype)
@@ -143,11 +143,11 @@ class Mock:
 
     def length(self, index: int) -> int:
         """Of sample ``index``; any from 0 up, since a mock set has no end: ``count`` is only how many one asks for."""
-        return lib.ravel_mock_length(self._handle.pointer, _index(index))
+        return int(lib.ravel_mock_length(self._handle.pointer, _index(index)))
 
     def prompt(self, index: int) -> int:
         """How much of sample ``index`` is prompt; 0 without prompt_share."""
-        return lib.ravel_mock_prompt(self._handle.pointer, _index(index))
+        return int(lib.ravel_mock_prompt(self._handle.pointer, _index(index)))
 
     def tokens(self, index: int, vocab: int) -> np.ndarray:
         """The token ids of sample ``index``."""
@@ -164,7 +164,7 @@ class Mock:
         return Lengths(pointer)
 
     def __len__(self) -> int:
-        return self.count
+        return int(self.count)
 
     def __iter__(self) -> Iterator[int]:
         return (self.length(i) for i in range(self.count))

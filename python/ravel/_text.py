@@ -139,6 +139,7 @@ def _copy(pointer: Any, count: int, dtype: Any) -> np.ndarray:
     """An array of our own: the library's is used again by the next call."""
     if count == 0:
         return np.empty(0, dtype)
-    address = pointer if isinstance(pointer, int) else C.cast(pointer, C.c_void_p).value
+    address: Any = pointer if isinstance(pointer, int) else C.cast(pointer, C.c_void_p).value
     size = count * np.dtype(dtype).itemsize
-    return np.frombuffer(C.string_at(address, size), dtype).copy()
+    found: np.ndarray = np.frombuffer(C.string_at(address, size), dtype).copy()
+    return found

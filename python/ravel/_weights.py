@@ -29,7 +29,7 @@ class Counts:
 
     def __getattr__(self, name: str) -> int:
         if name in ("samples", "samples_with_loss", "tokens", "loss_tokens"):
-            return getattr(self._c, name)
+            return int(getattr(self._c, name))
         raise AttributeError(name)
 
     def __repr__(self) -> str:

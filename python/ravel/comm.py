@@ -69,22 +69,22 @@ class Comm:
     @property
     def rank(self) -> int:
         """This rank's number, from 0."""
-        return lib.ravel_comm_rank(self.pointer)
+        return int(lib.ravel_comm_rank(self.pointer))
 
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        return lib.ravel_comm_size(self.pointer)
+        return int(lib.ravel_comm_size(self.pointer))
 
     @property
     def kind(self) -> str:
         """self, threads, mpi or callbacks."""
-        return lib.ravel_comm_kind(self.pointer).decode()
+        return str(lib.ravel_comm_kind(self.pointer).decode())
 
     @property
     def name(self) -> str:
         """Stands in error sentences."""
-        return lib.ravel_comm_name(self.pointer).decode()
+        return str(lib.ravel_comm_name(self.pointer).decode())
 
     @name.setter
     def name(self, value: str) -> None:
@@ -93,7 +93,7 @@ class Comm:
     @property
     def timeout(self) -> float:
         """Seconds that a call may wait."""
-        return lib.ravel_comm_timeout(self.pointer)
+        return float(lib.ravel_comm_timeout(self.pointer))
 
     @timeout.setter
     def timeout(self, seconds: float) -> None:

@@ -362,12 +362,12 @@ class Metrics:
     @property
     def http_port(self) -> int:
         """That the http sink listens on; 0 when there is none."""
-        return lib.ravel_metrics_http_port(self._pointer)
+        return int(lib.ravel_metrics_http_port(self._pointer))
 
     @property
     def sinks_failed(self) -> int:
         """How many sinks are failing now."""
-        return lib.ravel_metrics_sinks_failed(self._pointer)
+        return int(lib.ravel_metrics_sinks_failed(self._pointer))
 
     def close(self) -> None:
         """Flushes and closes the sinks."""

@@ -33,7 +33,7 @@ def messages_of(row: Row) -> list[Row] | None:
         return [{"role": ROLES.get(m.get("from"), m.get("from")), "content": m.get("value")}
                 if "from" in m else m for m in row["conversations"]]
     if isinstance(row.get("prompt"), list) and isinstance(row.get("completion"), list):
-        return row["prompt"] + row["completion"]
+        return [*row["prompt"], *row["completion"]]
     return None
 
 

@@ -370,3 +370,70 @@ def test_collator_pads_to_a_multiple():
     assert out["cu_seq_lens_q"].tolist() == [0, 3, 5, 8] and out["seq_idx"].tolist() == [[0, 0, 0, 1, 1, -1, -1, -1]]
     both = huggingface.PackingCollator("np", pad_to_multiple_of=6, align=4)([{"input_ids": [5, 6, 7]}])
     assert both["input_ids"].shape == (1, 12)
+
+
+# ---- TRL on Arrow ----------------------------------------------------------------------------------------------------
+
+
+def test_trl_tables():
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: Arrow tables were not packed")
+    from ravel.adapters import trl
+
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(0, 60, 200)
+    rows = [rng.integers(0, 999, n).tolist() for n in lengths]
+    words = [[str(x) for x in row] for row in rows]
+    for overflow in ("truncate", "split"):
+        for method in ("bfd", "ravel"):
+            table = pa.table({"input_ids": pa.array(rows, pa.large_list(pa.int32())), "words": pa.array(words)}).slice(3, 150)
+            packed = trl.pack_table(table, 32, method, overflow, position_ids=True)
+            flat = trl.pack_examples({"input_ids": rows[3:153], "words": words[3:153]}, 32, method, overflow)
+            assert packed["input_ids"].to_pylist() == flat["input_ids"] and packed["words"].to_pylist() == flat["words"]
+            assert packed["seq_lengths"].to_pylist() == flat["seq_lengths"]
+            assert packed["position_ids"].to_pylist() == [[i for n in own for i in range(n)] for own in flat["seq_lengths"]]
+            assert packed.schema.field("input_ids").type == pa.large_list(pa.int32())
+            assert all(len(row) <= 32 for row in flat["input_ids"])
+            assert all(own == sorted(own, reverse=True) for own in flat["seq_lengths"])  # longest first, as documented
+    chunks = pa.concat_tables([pa.table({"a": [[1, 2], None]}), pa.table({"a": [[3], [4, 5, 6]]})])
+    assert sorted(sum(trl.pack_table(chunks, 4)["a"].to_pylist(), [])) == [1, 2, 3, 4, 5, 6]
+    assert trl._wrap_table(chunks, 4)["a"].to_pylist() == [[1, 2, 3, 4], [5, 6]]
+    assert trl._wrap_table(chunks.slice(1, 2), 4)["a"].to_pylist() == [[3]]
+    with pytest.raises(TypeError, match="column 'text' holds string, not lists"):
+        trl.pack_table(pa.table({"text": ["abc"]}), 4)
+    with pytest.raises(ValueError, match="column 'b' has rows of other lengths than 'a'"):
+        trl.pack_table(pa.table({"a": [[1]], "b": [[1, 2]]}), 4)
+    with pytest.raises(ValueError, match="row 1 has 3 tokens, which exceeds seq_length 2"):
+        trl.pack_table(pa.table({"a": [[1], [1, 2, 3]]}), 2, overflow="error")
+    empty = trl.pack_table(pa.table({"a": pa.array([[]], pa.list_(pa.int64()))}), 4)
+    assert empty.num_rows == 0 and empty.column_names == ["a", "seq_lengths"]
+    assert trl._wrap_table(pa.table({"a": pa.array([[]], pa.list_(pa.int64()))}), 4).num_rows == 0
+
+
+def test_trl_datasets_keep_their_format():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed: its formats were not tried")
+    from ravel.adapters import trl
+
+    data = datasets.Dataset.from_dict({"input_ids": [[1, 2, 3], [4, 5, 6, 7], [8]]})
+    for given in (data, data.with_format("numpy"), data.with_format("arrow"), data.with_format("numpy", dtype="float32")):
+        packed = trl.pack_dataset(given, 4)
+        assert packed.to_dict() == {"input_ids": [[4, 5, 6, 7], [1, 2, 3, 8]], "seq_lengths": [[4], [3, 1]]}
+        assert packed.format["type"] == given.format["type"] and packed.format["format_kwargs"] == given.format["format_kwargs"]
+    packed = huggingface.pack_dataset(data, 4)
+    rows = [{k: v for k, v in row.items() if k in ("input_ids", "position_ids")} for row in packed]  # what the Trainer keeps
+    out = huggingface.PackingCollator("np")(rows)
+    assert out["cu_seq_lens_q"].tolist() == [0, 4, 7, 8] and set(packed.column_names) == {"input_ids", "position_ids", "seq_lengths"}
+
+
+def test_trl_install_reaches_the_trainer():
+    pytest.importorskip("trl", reason="trl is not installed: SFTTrainer was not switched")
+    from trl.trainer import sft_trainer
+
+    from ravel.adapters import trl
+
+    before = sft_trainer.pack_dataset
+    places = trl.install(overflow="error")
+    try:
+        assert "trl.trainer.sft_trainer.pack_dataset" in places and sft_trainer.pack_dataset.func is trl.pack_dataset
+    finally:
+        _switch.put("trl.data_utils", {"pack_dataset": before})
+    assert sft_trainer.pack_dataset is before

@@ -85,13 +85,13 @@ class PackingCollator:
             lengths = as_array(feature["seq_lengths"], np.int64, "seq_lengths")
             if int(lengths.sum()) != ids.size:
                 raise ValueError(f"a row has {ids.size} input_ids; its seq_lengths add up to {int(lengths.sum())}")
-            return lengths.tolist()
+            return list(lengths.tolist())
         if self.packed is not False and feature.get("position_ids") is not None:
             positions = as_array(feature["position_ids"], np.int64, "position_ids")
             if positions.size != ids.size:
                 raise ValueError(f"a row has {ids.size} input_ids and {positions.size} position_ids")
             begins = np.flatnonzero(np.concatenate([[True], np.diff(positions) != 1])) if ids.size else np.zeros(1, np.int64)
-            return np.diff(np.append(begins, ids.size)).tolist()
+            return list(np.diff(np.append(begins, ids.size)).tolist())
         if self.packed or (self.packed is None and _looks_packed(ids, labels, ignore)):
             raise ValueError(f"a row of {ids.size} tokens {'says' if self.packed else 'looks packed and says'} nothing about "
                              f"where its samples begin; keep its seq_lengths (remove_unused_columns=False) or position_ids "

@@ -10,6 +10,7 @@ so that there are as few as possible and, among those, the fewest padded tokens;
 from __future__ import annotations
 
 import functools
+import importlib
 from typing import Any, Mapping
 
 import numpy as np
@@ -96,7 +97,7 @@ def install(batched_data_dict: Any = None) -> None:
     """Puts :func:`dynamic_batches` behind ``BatchedDataDict.shard_by_batch_size`` (of the class given, or NeMo-RL's); calls
     without ``dynamic_batching_args`` are NeMo-RL's as before."""
     if batched_data_dict is None:
-        from nemo_rl.distributed.batched_data_dict import BatchedDataDict as batched_data_dict
+        batched_data_dict = importlib.import_module("nemo_rl.distributed.batched_data_dict").BatchedDataDict
     theirs = batched_data_dict.shard_by_batch_size
     if getattr(theirs, "_ravel", False):
         return

@@ -86,6 +86,7 @@ class _Packing:
         self.pieces, kept = _cut(sizes, seq_length, overflow)
         chosen = np.flatnonzero(kept)
         none = np.zeros(0, np.int32)
+        self.counts: np.ndarray
         order, self.counts = _assign(self.pieces[chosen], seq_length, method) if chosen.size else (none, none)
         self.order = chosen[order].astype(np.int32)
         self.lengths = self.pieces[self.order]  # of the samples, packed row after packed row
@@ -103,11 +104,13 @@ class _Packing:
     def index(self) -> np.ndarray:
         """The same for what is no plain array: positions of the values in packed order."""
         begins = (np.cumsum(self.pieces) - self.pieces)[self.order]
-        return np.repeat(begins, self.lengths) + self.positions()
+        found: np.ndarray = np.repeat(begins, self.lengths) + self.positions()
+        return found
 
     def positions(self) -> np.ndarray:
         """0, 1, ... in every sample."""
-        return np.arange(int(self.lengths.sum())) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+        found: np.ndarray = np.arange(int(self.lengths.sum())) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
+        return found
 
 
 # ---- Arrow -----------------------------------------------------------------------------------------------------------
@@ -126,27 +129,31 @@ def _column(name: str, column: Any) -> Any:
     return column.fill_null(pa.scalar([], kind)) if column.null_count else column
 
 
-def _columns(table: Any) -> tuple[dict[str, Any], np.ndarray]:
-    """Column name to list array, and the rows' lengths, which all columns must agree about."""
-    if not table.column_names:
+def _columns(table: Any) -> dict[str, Any]:
+    """Column name to list array. Rows must have the same lengths in all of them."""
+    names = table.column_names
+    if not names:
         raise ValueError("there are no columns to pack")
-    columns = {name: _column(name, table.column(name)) for name in table.column_names}
-    first: np.ndarray | None = None
-    for name, column in columns.items():
-        sizes = np.diff(column.offsets.to_numpy()).astype(np.int64)
-        if first is None:
-            first = sizes
-        elif not np.array_equal(first, sizes):
-            raise ValueError(f"column {name!r} has rows of other lengths than {table.column_names[0]!r}")
-    assert first is not None
-    return columns, first
+    columns = {name: _column(name, table.column(name)) for name in names}
+    first = columns[names[0]].offsets
+    for name in names[1:]:
+        own = columns[name].offsets
+        if not own.equals(first) and not np.array_equal(_sizes_of(columns[name]), _sizes_of(columns[names[0]])):
+            raise ValueError(f"column {name!r} has rows of other lengths than {names[0]!r}")
+    return columns
+
+
+def _sizes_of(column: Any) -> np.ndarray:
+    """The rows' lengths of a list array."""
+    return np.diff(column.offsets.to_numpy()).astype(np.int64)
 
 
 def _values(column: Any) -> Any:
     """All values of a list array, end to end."""
     offsets = column.offsets
     begin, end = offsets[0].as_py(), offsets[-1].as_py()
-    return column.values[begin:end]
+    values = column.values
+    return values if begin == 0 and end == len(values) else values[begin:end]
 
 
 def _taken(packing: _Packing, column: Any) -> Any:
@@ -162,7 +169,7 @@ def _taken(packing: _Packing, column: Any) -> Any:
 
 def _lists(like: Any, offsets: np.ndarray, values: Any) -> Any:
     """A list array of the same kind as another one."""
-    return type(like).from_arrays(offsets.astype(like.offsets.type.to_pandas_dtype()), values)
+    return type(like).from_arrays(offsets.astype(like.offsets.type.to_pandas_dtype(), copy=False), values)
 
 
 def pack_table(table: Any, seq_length: int, method: str = "bfd", overflow: str = "truncate",
@@ -172,8 +179,8 @@ def pack_table(table: Any, seq_length: int, method: str = "bfd", overflow: str =
     import pyarrow as pa
 
     _check(seq_length, overflow)
-    columns, sizes = _columns(table)
-    packing = _Packing(sizes, seq_length, method, overflow)
+    columns = _columns(table)
+    packing = _Packing(_sizes_of(next(iter(columns.values()))), seq_length, method, overflow)
     out = {name: _lists(column, packing.offsets, _taken(packing, column)) for name, column in columns.items()}
     if position_ids:
         out["position_ids"] = pa.LargeListArray.from_arrays(packing.offsets, packing.positions())
@@ -186,10 +193,12 @@ def _wrap_table(table: Any, seq_length: int) -> Any:
     import pyarrow as pa
 
     _check(seq_length, "split")
-    columns, sizes = _columns(table)
-    total = int(sizes.sum())
-    offsets = np.append(np.arange(0, total, seq_length), total) if total else np.zeros(1, np.int64)
-    lists = [_lists(column, offsets, _values(column)) for column in columns.values()]
+    columns = _columns(table)
+    values = [_values(column) for column in columns.values()]
+    total = len(values[0])
+    offsets = np.arange(0, total + seq_length, seq_length)[:-(-total // seq_length) + 1]
+    offsets[-1] = total
+    lists = [_lists(column, offsets, own) for column, own in zip(columns.values(), values)]
     return pa.Table.from_arrays(lists, names=list(columns))
 
 

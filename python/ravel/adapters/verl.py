@@ -42,7 +42,8 @@ def _host(values: Any, what: str) -> np.ndarray:
 
 def _lengths(values: Any, what: str) -> np.ndarray:
     """Whole numbers. A row whose mask is all zeros still takes a place, so it counts as one token."""
-    return np.maximum(as_array(_host(values, what), np.int64, what), 1)
+    found: np.ndarray = np.maximum(as_array(_host(values, what), np.int64, what), 1)
+    return found
 
 
 def _workloads(values: Any, what: str) -> np.ndarray:
@@ -294,7 +295,7 @@ def restore_order(indices: Sequence[Sequence[int]]) -> np.ndarray:
 
 def get_reverse_idx(idx_map: Sequence[int]) -> list[int]:
     """The inverse of a permutation: ``reverse[idx_map[i]] == i``."""
-    return restore_order([idx_map]).tolist()
+    return [int(i) for i in restore_order([idx_map])]
 
 
 _SWITCHED = ("get_seqlen_balanced_partitions", "get_group_balanced_partitions", "rearrange_micro_batches",
