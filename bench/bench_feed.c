@@ -162,7 +162,7 @@ BENCH(feed_moves) {
         bench_report(
             "feed.vs_memcpy", most(r.copying, r.ranks) / most(r.moving, r.ranks), "of memcpy", HIGHER,
             "exchange, weights and packing (tokens, labels, mask, weights, positions) of 512 lognormal samples "
-            "on 2 ranks, against memcpy of as many bytes as that writes (22 a token) by the same two threads");
+            "on 2 ranks, against memcpy of as many bytes as that writes (22 per token) by the same two threads");
     r = (run){.ranks = 8, .samples = 1024, .updates = 4, .source = source};
     report_bytes("feed.bytes_ratio", &r, "dp 8, 1024 samples");
     r = (run){.ranks = 8, .cp = 4, .samples = 1024, .updates = 4, .source = source};

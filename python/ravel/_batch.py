@@ -245,7 +245,7 @@ def scatter(store: Ragged, batch: Batch, packed: ArrayLike, *, kind: str = "toke
     """Per-token results of a packed (or padded, or cp-sharded) batch back in sample order.
 
     ``kind`` is the kind of field that they are: "step" for next-token log-probs (one less than tokens per sample). Call it
-    once for each bin (and each cp rank's shard) with the same ``out``.
+    once per bin (and each cp rank's shard) with the same ``out``.
     """
     _check_kind(kind)
     array, code = with_code(packed, "packed")

@@ -18,6 +18,7 @@ int ravel__slot_runs(const ravel_cp *cp, int32_t rank, int64_t length, ravel__ru
         runs[0] = (ravel__run){0, length, 1};
         return 1;
     }
+    RAVEL_ASSERT(rank < ranks && length >= 0 && length % ravel__cp_multiple(cp) == 0);
     if (cp->kind == RAVEL_CP_CONTIGUOUS) {
         runs[0] = (ravel__run){rank * (length / ranks), length / ranks, 1};
         return 1;
@@ -135,6 +136,8 @@ static ravel_status walk(const ravel_cp *cp, int32_t rank, const int32_t *cu_slo
             at += runs[r].count;
         }
     }
+    RAVEL_ASSERT(at * (cp->ranks > 1 ? cp->ranks : 1) ==
+                 cu_slots[slots]); /* every rank has the same number of positions */
     return RAVEL_OK;
 }
 
@@ -175,8 +178,8 @@ static void gather_host(const ravel_cp *cp, int32_t rank, const int32_t *cu_slot
     enum { AHEAD = 2 };
     const char *from = whole;
     ravel__writer writer;
-    ravel__writer_open(&writer, shard,
-                       ravel__writer_streams((size_t)cu_slots[slots] / (cp->ranks > 1 ? (size_t)cp->ranks : 1) * each));
+    size_t bytes = (size_t)cu_slots[slots] / (cp->ranks > 1 ? (size_t)cp->ranks : 1) * each;
+    ravel__writer_open(&writer, shard, ravel__writer_streams(bytes));
     for (int64_t i = 0; i < slots; i++) {
         ravel__run runs[2];
         if (i + AHEAD < slots) {
@@ -191,6 +194,7 @@ static void gather_host(const ravel_cp *cp, int32_t rank, const int32_t *cu_slot
             ravel__writer_take(&writer, from + (size_t)(cu_slots[i] + runs[r].first) * each, runs[r].count,
                                runs[r].step, each);
     }
+    RAVEL_ASSERT((size_t)(writer.at - (char *)shard) == bytes);
     ravel__writer_close(&writer);
 }
 

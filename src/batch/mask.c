@@ -109,12 +109,14 @@ ravel_status ravel__mask_count(const ravel__mask *m, const ravel__sequence *g, i
     }
     int odd = 0;
     int64_t found = count_ones(m, predictions(m, g), g->length - 1, &odd);
+    RAVEL_ASSERT(g->index >= 0 && found >= 0 && found < g->length);
     if (odd) return bad_value(m, g, err);
     *ones = found;
     return RAVEL_OK;
 }
 
 int ravel__mask_at(const ravel__mask *m, const ravel__sequence *g, int64_t t) {
+    RAVEL_ASSERT(t >= 1 && t < g->length);
     if (!m->data) return t >= first_response(g);
     return element_at(m, predictions(m, g) + (t - 1) * m->element) == m->one;
 }

@@ -181,6 +181,7 @@ static ravel__sequence row_sequence(const ravel_ragged *ragged, const ravel_bin 
     if (i < bin->count) (void)ravel__sequence_get(ragged, bin->samples[i], &seq, NULL);
     if (side == RAVEL_PAD_LEFT) seq.lead = p->columns - seq.length;
     if (side == RAVEL_PAD_2D && i < bin->count) seq.lead = p->prompt_columns - seq.prompt;
+    RAVEL_ASSERT(seq.lead >= 0 && seq.lead + seq.length <= p->columns);
     return seq;
 }
 
@@ -215,6 +216,7 @@ static ravel_status pack_field(const ravel_ragged *ragged, const ravel_bin *bin,
         else
             ravel__track_pack(&track, &seq, &run);
     }
+    RAVEL_ASSERT(track.writer.at == (char *)p->fields[f] + ravel_padded_field_bytes(p, field));
     ravel__writer_close(&track.writer);
     return RAVEL_OK;
 }

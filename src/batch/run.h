@@ -4,6 +4,8 @@
 #ifndef RAVEL_BATCH_RUN_H
 #define RAVEL_BATCH_RUN_H
 
+#include "base/assert.h"
+
 #include <ravel/batch.h>
 
 typedef struct ravel__run {
@@ -37,6 +39,7 @@ static inline void ravel__run_span(const ravel__run *run, int64_t low, int64_t h
     if (high > run->count) high = run->count;
     *from = low < run->count ? low : run->count;
     *to = high > *from ? high : *from;
+    RAVEL_ASSERT(0 <= *from && *from <= *to && *to <= run->count);
 }
 
 /* `count` pieces of `each` bytes that lie side by side, to every step-th place of `target`. */

@@ -57,12 +57,14 @@ static void spread(ravel__track *t, const ravel__sequence *g, int64_t positions)
 
 void ravel__track_pack(ravel__track *t, const ravel__sequence *g, const ravel__run *run) {
     int64_t from, to;
+    RAVEL_ASSERT(t->kind != RAVEL_FIELD_SAMPLE && g->lead >= 0 && g->length >= 0);
     ravel__run_span(run, g->lead, g->lead + ravel__field_held(t->kind, g), &from, &to);
     fill(t, from);
     if (t->kind == RAVEL_FIELD_SPREAD) {
         spread(t, g, to - from);
     } else if (to > from) {
         int64_t element = ravel__field_first(t->kind, g) + run->first + from * run->step - g->lead;
+        RAVEL_ASSERT(t->source && element >= 0);
         ravel__writer_take(&t->writer, t->source + (size_t)element * t->each, to - from, run->step, t->each);
     }
     fill(t, run->count - to);
@@ -81,6 +83,7 @@ void ravel__track_unpack(const ravel__track *t, const ravel__sequence *g, const 
     ravel__run_span(run, g->lead, g->lead + ravel__field_held(t->kind, g), &from, &to);
     if (to <= from) return;
     int64_t element = ravel__field_first(t->kind, g) + run->first + from * run->step - g->lead;
+    RAVEL_ASSERT(g->index >= 0 && element >= 0 && at >= 0);
     ravel__put(out + (size_t)element * t->each, packed + (size_t)(at + from) * t->each, to - from, run->step, t->each);
 }
 
@@ -93,6 +96,7 @@ void ravel__track_pack_sample(ravel__track *t, const ravel__sequence *g) {
 
 void ravel__track_unpack_sample(const ravel__track *t, const ravel__sequence *g, const char *packed, int64_t at,
                                 char *out) {
+    RAVEL_ASSERT(g->index >= 0 && at >= 0);
     memcpy(out + (size_t)g->index * t->each, packed + (size_t)at * t->each, t->each);
 }
 
@@ -157,11 +161,13 @@ ravel__cutter ravel__cutter_begin(void *block) {
 
 void *ravel__cutter_take(ravel__cutter *cutter, int64_t count, size_t each) {
     size_t at = cutter->used, bytes;
+    RAVEL_ASSERT(count >= 0);
     if (at == SIZE_MAX || !ravel__size_mul((size_t)count, each, &bytes) || bytes > SIZE_MAX / 2 - RAVEL__PIECE_ALIGN ||
         at > SIZE_MAX / 2) {
         cutter->used = SIZE_MAX;
         return NULL;
     }
     cutter->used = at + ravel__round_up(bytes, RAVEL__PIECE_ALIGN);
+    RAVEL_ASSERT(!cutter->block || (uintptr_t)(cutter->block + at) % RAVEL__PIECE_ALIGN == 0);
     return cutter->block ? cutter->block + at : NULL;
 }

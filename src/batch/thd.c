@@ -151,6 +151,8 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
                                "the tail that pads the bin from %lld to %lld tokens is a slot over max-seqlen, %lld",
                                (long long)slots, (long long)t->tokens, (long long)o->max_seqlen);
     if (o->max_seqlen) t->max_seqlen = o->max_seqlen;
+    RAVEL_ASSERT(t->actual_tokens <= slots && slots <= t->tokens && t->max_length <= t->max_seqlen);
+    RAVEL_ASSERT(t->sequences >= 1 && t->sequences >= t->samples_count);
     t->local_tokens = o->cp_rank < 0 ? t->tokens : t->tokens / o->cp;
     return RAVEL_OK;
 }
@@ -249,6 +251,7 @@ ravel__sequence ravel__thd_sequence(const ravel_ragged *ragged, const ravel_bin 
     ravel__sequence seq = ravel__no_sample(i == 0 && bin->count == 0);
     if (i < bin->count) (void)ravel__sequence_get(ragged, bin->samples[i], &seq, NULL);
     *slot = i < filled ? ravel__multiple_up(seq.length, options->align) : i == filled ? tokens - begin : 0;
+    RAVEL_ASSERT(*slot >= seq.length && begin + *slot <= tokens);
     return seq;
 }
 
@@ -293,6 +296,9 @@ static void pack_sequences(packing *p) {
         if (t->host_samples) t->host_samples[i] = (int32_t)seq.index;
         if (t->host_slots) t->host_slots[i + 1] = (int32_t)begin;
     }
+    RAVEL_ASSERT(begin == t->tokens && real == t->actual_tokens + (p->bin->count == 0));
+    RAVEL_ASSERT(!p->derived.wanted[RAVEL__POSITIONS] ||
+                 p->derived.writers[RAVEL__POSITIONS].at == (char *)(t->positions + t->local_tokens));
     for (int k = 0; k < p->track_count; k++) ravel__writer_close(&p->tracks[k].writer);
     ravel__derived_close(&p->derived);
 }

@@ -70,6 +70,7 @@ static ravel_status walk(const walking *w, stop_fn *visit, void *user, ravel_err
         visit(user, &s);
         for (int r = 0; r < s.run_count; r++) s.at += s.runs[r].count;
     }
+    RAVEL_ASSERT(w->options.cp_rank >= 0 || s.at == w->slots[w->thd.sequences]);
     return RAVEL_OK;
 }
 

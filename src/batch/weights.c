@@ -68,6 +68,7 @@ static ravel_status read_options(const ravel_weights_options *options, ravel_wei
 /* ---- counts --------------------------------------------------------------------------------------------- */
 
 static void add_words(int64_t words[3], wide value) {
+    RAVEL_ASSERT(value >> 96 == 0);
     for (int i = 0; i < 3; i++) words[i] += (int64_t)(uint32_t)(value >> (32 * i));
 }
 
@@ -135,6 +136,7 @@ static ravel_status weigh(const weighing *w, int64_t i, weighed *out, ravel_erro
 
 static void count_one(ravel_counts *c, const weighed *w) {
     int has = w->loss_tokens > 0;
+    RAVEL_ASSERT(w->loss_tokens >= 0 && w->loss_tokens < w->seq.length && w->fixed >= 0);
     c->samples++;
     c->samples_with_loss += has;
     c->tokens += w->seq.length;
@@ -216,6 +218,7 @@ static ravel_status make_recipe(const ravel_counts *counts, const ravel_weights_
     r->factor = factor_of(&own);
     r->denominator = shared_denominator(counts, &own);
     r->per_sample = own.mode == RAVEL_SEQ_MEAN_TOKEN_MEAN;
+    RAVEL_ASSERT(r->factor >= 1 && r->denominator >= 0);
     return RAVEL_OK;
 }
 
@@ -231,6 +234,7 @@ static ravel_status weight_of(const recipe *r, int64_t loss_tokens, int64_t fixe
                                "update, over all ranks",
                                (long long)loss_tokens);
     *weight = r->factor * ldexp((double)fixed, -FRACTION_BITS) / denominator;
+    RAVEL_ASSERT(*weight >= 0 && isfinite(*weight));
     return RAVEL_OK;
 }
 

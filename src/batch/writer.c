@@ -1,5 +1,7 @@
 #include "batch/writer.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 #if defined(__SSE2__)
@@ -49,6 +51,7 @@ void ravel__writer_open(ravel__writer *writer, void *array, int stream) {
 void ravel__writer_close(ravel__writer *writer) {
     if (!writer->stream) return;
     size_t waiting = into_line(writer);
+    RAVEL_ASSERT(waiting < RAVEL__LINE && writer->plain < RAVEL__LINE);
     if (waiting && !writer->plain) memcpy(writer->at - waiting, writer->line, waiting);
     fence();
 }
@@ -69,6 +72,7 @@ static void copy_lines(ravel__writer *writer, const char *source, size_t bytes) 
         bytes -= n;
         if (writer->plain) return;
     }
+    RAVEL_ASSERT(writer->plain == 0);
     size_t begun = into_line(writer);
     if (begun) {
         size_t n = RAVEL__LINE - begun < bytes ? RAVEL__LINE - begun : bytes;
@@ -80,6 +84,7 @@ static void copy_lines(ravel__writer *writer, const char *source, size_t bytes) 
         bytes -= n;
     }
     char *target = writer->at;
+    RAVEL_ASSERT((uintptr_t)target % RAVEL__LINE == 0); /* streaming stores need it */
     for (; bytes >= AHEAD + RAVEL__LINE; bytes -= RAVEL__LINE, source += RAVEL__LINE, target += RAVEL__LINE) {
         __builtin_prefetch(source + AHEAD); /* never past the piece */
         stream_line(target, source);
@@ -136,6 +141,7 @@ static void collect(char *target, const char *source, int64_t count, int64_t ste
 
 void ravel__writer_take(ravel__writer *writer, const char *source, int64_t count, int64_t step, size_t each) {
     int64_t stride = step * (int64_t)each;
+    RAVEL_ASSERT(count >= 0 && step >= 1 && each >= 1);
     if (step == 1) {
         ravel__writer_copy(writer, source, (size_t)count * each);
     } else if (each > 8 || (each & (each - 1))) {
@@ -171,6 +177,7 @@ static int64_t to_line_end(const ravel__writer *writer, int64_t each, int64_t co
 }
 
 void ravel__writer_fill(ravel__writer *writer, const void *pattern, int32_t bytes, int64_t count) {
+    RAVEL_ASSERT(bytes >= 1 && bytes <= 8 && RAVEL__LINE % bytes == 0);
     if (count <= 0) return;
     if (count == 1) {
         ravel__writer_copy(writer, pattern, (size_t)bytes);

@@ -143,7 +143,7 @@ struct ravel_comm {
     ravel_request *idle, *open; /* two lists; open is linked both ways */
     int32_t open_count;
     char name[16];
-    ravel_error death;    /* status != 0: the handle reported a failure, and is dead */
+    ravel_error failure;  /* status != 0: the handle reported a failure, and is dead */
     unsigned char *spare; /* of the composite operations */
     size_t spare_bytes;
 };

@@ -2,10 +2,11 @@
  * what back ends must do.
  *
  * A failure of the group is noted twice. A back end knows that the group is dead (all ranks see the same first reason); a handle knows
- * whether it has said so already (comm->death), since the first call that fails says E_PEER_LOST or E_TIMEOUT, and
+ * whether it has said so already (comm->failure), since the first call that fails says E_PEER_LOST or E_TIMEOUT, and
  * every later one E_DEAD. */
 #include "comm/backend.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/number.h"
 #include "comm/launch.h"
@@ -99,6 +100,7 @@ static ravel_comm *new_handle(const ravel__backend *backend, int32_t rank, int32
         ravel__no_memory(err, sizeof *c, "a communicator");
         return NULL;
     }
+    RAVEL_ASSERT(size >= 1 && rank >= 0 && rank < size);
     c->backend = backend;
     c->rank = rank;
     c->size = size;
@@ -145,6 +147,7 @@ void ravel_comm_free(ravel_comm *comm) {
         comm->backend->cancel(comm, r);
         ravel__request_give(comm, r);
     }
+    RAVEL_ASSERT(comm->open_count == 0);
     comm->backend->close(comm);
     ravel__comm_discard(comm);
 }
@@ -179,6 +182,7 @@ ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, rave
         comm->idle = r->next;
     else if (!(r = new_request(comm)))
         return ravel__no_memory(err, request_bytes(comm), "a communication request");
+    RAVEL_ASSERT(r->comm == comm);
     r->prev = NULL;
     r->next = comm->open;
     if (r->next) r->next->prev = r;
@@ -192,6 +196,7 @@ ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, rave
 }
 
 void ravel__request_give(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(r->comm == comm && comm->open_count > 0 && (r->prev || comm->open == r));
     if (r->prev)
         r->prev->next = r->next;
     else
@@ -202,7 +207,7 @@ void ravel__request_give(ravel_comm *comm, ravel_request *r) {
     comm->idle = r;
 }
 
-/* ---- death ---------------------------------------------------------------------------------------------- */
+/* ---- failure ----------------------------------------------------------------------------------------------- */
 
 /* After these the group is in no known state; a mismatch or a bad argument leaves it as it was. */
 static int is_fatal(ravel_status status) {
@@ -216,14 +221,14 @@ ravel_status ravel__comm_fail(ravel_comm *comm, const char *what, ravel_status s
     ravel_error full = RAVEL_ERROR_INIT;
     ravel__rank_describe(comm, comm->rank, me, sizeof me);
     ravel_error_set(&full, status, "%s, %s: %s", me, what, why->message[0] ? why->message : ravel_status_text(status));
-    if (is_fatal(status) && !comm->death.status) comm->death = full;
+    if (is_fatal(status) && !comm->failure.status) comm->failure = full;
     return ravel_error_set(err, status, "%s", full.message);
 }
 
 ravel_status ravel__comm_usable(ravel_comm *comm, ravel_error *err) {
-    if (comm->death.status)
+    if (comm->failure.status)
         return ravel_error_set(err, RAVEL_E_DEAD, "communicator \"%s\" is dead since: %s", comm->name,
-                               comm->death.message);
+                               comm->failure.message);
     return RAVEL_OK;
 }
 
@@ -240,7 +245,7 @@ void ravel_comm_abort(ravel_comm *comm, const ravel_error *why) {
     const char *reason = why && why->message[0] ? why->message : "it gave no reason";
     comm->backend->abort(comm, reason);
     ravel_error_set(&mine, RAVEL_E_DEAD, "this rank raised an error: %s", reason);
-    if (!comm->death.status) comm->death = mine;
+    if (!comm->failure.status) comm->failure = mine;
 }
 
 /* ---- what a handle is ----------------------------------------------------------------------------------- */

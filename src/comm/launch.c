@@ -52,7 +52,8 @@ const char *ravel__launch_kind(const ravel_comm_options *o) {
 
 /* ---- where ---------------------------------------------------------------------------------------------- */
 
-int ravel__launch_first_host(const char *list, char *host, size_t bytes) {
+/* The first host of Slurm's "node[01-03,7],other"; 0 where it has none that fits. */
+static int first_host(const char *list, char *host, size_t bytes) {
     size_t length = strcspn(list, ",["), digits = list[length] == '[' ? strcspn(list + length + 1, ",-]") : 0;
     if (length + digits == 0 || length + digits >= bytes) return 0;
     memcpy(host, list, length);
@@ -79,7 +80,7 @@ static ravel_status from_slurm(ravel__launch *l, ravel_error *err) {
     l->by = "slurm";
     l->rank = (int32_t)number_of("SLURM_PROCID", 1 << 30);
     l->ranks = (int32_t)(steps > 0 ? steps : number_of("SLURM_NTASKS", 1 << 30));
-    if (nodes != 1 && !ravel__launch_first_host(list, host, sizeof host))
+    if (nodes != 1 && !first_host(list, host, sizeof host))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "SLURM_NODELIST \"%.60s\" names no host", list);
     return join(l, host, port > 0 ? port : 20000 + (job > 0 ? job : 0) % 20000, err);
 }

@@ -23,7 +23,5 @@ ravel_status ravel__launch_token(const ravel_comm_options *options, char token[R
                                  ravel_error *err);
 /* Whether an MPI launcher's mark is in the environment. */
 int ravel__launch_has_mpi(void);
-/* The first host of Slurm's "node[01-03,7],other"; 0 where it has none that fits. */
-int ravel__launch_first_host(const char *list, char *host, size_t bytes);
 
 #endif

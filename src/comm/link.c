@@ -127,12 +127,6 @@ void *ravel__link_owner(const ravel__link *link) {
 void ravel__link_set_owner(ravel__link *link, void *owner) {
     link->owner = owner;
 }
-const char *ravel__link_peer(const ravel__link *link) {
-    return link->peer;
-}
-int ravel__link_fd(const ravel__link *link) {
-    return link->fd;
-}
 
 /* ---- hubs ----------------------------------------------------------------------------------------------- */
 

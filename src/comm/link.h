@@ -128,9 +128,5 @@ void ravel__link_close(ravel__link *link, const char *why);
 
 void *ravel__link_owner(const ravel__link *link);
 void ravel__link_set_owner(ravel__link *link, void *owner);
-/* The peer's address as text. */
-const char *ravel__link_peer(const ravel__link *link);
-/* The descriptor, for tests. */
-int ravel__link_fd(const ravel__link *link);
 
 #endif

@@ -66,6 +66,7 @@ static void sum_ahead(link_out *o) {
     int64_t part = o->bytes - o->summed < SLICE ? o->bytes - o->summed : SLICE;
     ravel__body_sum_add(&o->running, o->body + o->summed, (size_t)part);
     o->summed += part;
+    RAVEL_ASSERT(part > 0 && o->summed <= o->bytes);
     if (o->summed == o->bytes) ravel__le64(o->sum, ravel__body_sum_end(&o->running));
 }
 
@@ -102,6 +103,7 @@ static void advance(ravel__link *link, int64_t bytes) {
         if (!link->first) link->last = NULL;
         link->unsent -= o->bytes;
         link->frames--;
+        RAVEL_ASSERT(link->unsent >= 0 && link->frames >= 0 && (link->frames == 0) == !link->first);
         void *token = o->token;
         free_out(link, o);
         if (!token || !link->hub->handler.sent) continue;
@@ -244,6 +246,7 @@ static void take_head(ravel__link *link) {
 /* Sums what has come of the body; all of it where it is whole. */
 static void sum_body(ravel__link *link) {
     uint64_t upto = link->got == link->frame.bytes ? link->got : link->got / 64 * 64;
+    RAVEL_ASSERT(link->got <= link->frame.bytes && link->summed <= upto);
     if (link->body && upto > link->summed)
         ravel__body_sum_add(&link->running, link->body + link->summed, (size_t)(upto - link->summed));
     link->summed = upto;
@@ -314,6 +317,7 @@ static int64_t read_once(ravel__link *link, int *full) {
     }
     uint8_t *to = direct ? link->body + link->got : link->in + link->in_end;
     size_t room = direct ? (left < READ_MOST ? (size_t)left : READ_MOST) : (size_t)(LINK_IN_BYTES - link->in_end);
+    RAVEL_ASSERT(room > 0);
     ssize_t got = recv(link->fd, to, room, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
     if (got <= 0) {

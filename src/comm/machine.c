@@ -43,10 +43,6 @@ ravel__process ravel__process_self(void) {
     return p;
 }
 
-int ravel__process_is_here(const ravel__process *p) {
-    return p->pid > 0 && p->machine && p->started && p->machine == ravel__machine_number();
-}
-
 int ravel__process_is_gone(const ravel__process *p) {
     char state = '?';
     return p->pid > 0 && (started_at(p->pid, &state) != p->started || state == 'Z' || state == 'X');

@@ -15,9 +15,7 @@ typedef struct ravel__process {
 } ravel__process;
 
 ravel__process ravel__process_self(void);
-/* Whether `p` runs on this machine (by its machine number) and its end can be seen. */
-int ravel__process_is_here(const ravel__process *p);
-/* Whether the process has ended. Only for one that is here. */
+/* Whether the process, one of this machine, has ended. */
 int ravel__process_is_gone(const ravel__process *p);
 
 #endif

@@ -158,6 +158,7 @@ static int step_broadcast(remote_rank *me, remote_job *j) {
     const ravel__op *op = &j->request->op;
     int32_t n = me->comm->size, shifted = (me->comm->rank - op->root + n) % n, low = shifted & -shifted;
     int64_t pieces = (op->bytes + PIECE - 1) / PIECE, in = j->round, out = shifted ? j->round - 1 : j->round;
+    RAVEL_ASSERT(in >= 0 && (shifted == 0 || (shifted - low >= 0 && low > 0)));
     if (out >= pieces) return 1;
     if (shifted && in < pieces) {
         int64_t bytes = op->bytes - in * PIECE < PIECE ? op->bytes - in * PIECE : PIECE;
@@ -190,6 +191,7 @@ static int begin_bruck(remote_rank *me, remote_job *j, const void *mine, int64_t
         j->sizes[i] = at;
         at += i == n ? 0 : each < 0 ? op->recv_sizes[(my + i) % n] : each;
     }
+    RAVEL_ASSERT(j->sizes[n] == at);
     if (!make_room(j, at ? at : 1)) return 0;
     if (j->sizes[1] > 0) memcpy(j->room, mine, (size_t)j->sizes[1]);
     return 1;
@@ -199,6 +201,7 @@ static int step_bruck(remote_rank *me, remote_job *j) {
     int64_t n = me->comm->size, my = me->comm->rank, have = (int64_t)1 << j->round;
     if (have >= n) return 1;
     int64_t count = have < n - have ? have : n - have;
+    RAVEL_ASSERT(count > 0 && have + count <= n);
     post(me, j, 0, (int32_t)((my + have) % n), j->room + j->sizes[have], j->sizes[have + count] - j->sizes[have]);
     post(me, j, 1, (int32_t)((my - have + n) % n), j->room, j->sizes[count]);
     return 0;

@@ -150,6 +150,7 @@ static void take_offer(remote_world *w, int32_t peer, const remote_head *h, remo
         accept_offer(w, peer, h, NULL);
         return;
     }
+    RAVEL_ASSERT(!p->sends && p->bytes == h->bytes);
     p->state = PARCEL_MOVES;
     if (!take_slot(w, p)) { /* as if nothing had come: the deadline says so */
         p->state = PARCEL_POSTED;
@@ -236,6 +237,7 @@ static int begin_send(remote_world *w, remote_parcel *p) {
     if (p->peer != w->rank && p->bytes <= EAGER_MOST && w->credits[p->peer] > 0) {
         h.kind = FRAME_EAGER;
         w->credits[p->peer]--;
+        RAVEL_ASSERT(w->credits[p->peer] >= 0 && w->credits[p->peer] < REMOTE_CREDIT);
         if (!w->lost[p->peer]) {
             int code = ravel__match_tell(w, p->peer, &h, p->data, (int32_t)p->bytes);
             p->ticket = w->wire->given(w->net, p->peer);
@@ -271,6 +273,7 @@ static int begin_recv(remote_world *w, remote_parcel *p) {
 int ravel__match_begin(remote_parcel *p) {
     remote_world *w = p->port->world;
     p->peer = remote_world_rank(p->port->comm, p->member);
+    RAVEL_ASSERT(p->peer >= 0 && p->peer < w->size && (p->bytes == 0 || p->data));
     p->next = NULL;
     p->mismatch = 0;
     return p->sends ? begin_send(w, p) : begin_recv(w, p);

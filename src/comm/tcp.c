@@ -12,6 +12,7 @@
  * that closes in order says so, and has left. */
 #include "comm/tcp.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/remote.h"
@@ -170,6 +171,7 @@ static void take_data(tcp_peer *p, const ravel__message *head) {
     ravel__transfer **link = find_receive(p, (uint32_t)(head->id >> 32)), *t = *link;
     if (!t) return;
     int64_t got = t->moved + head->bytes;
+    RAVEL_ASSERT(got <= t->bytes); /* on_place has checked it */
     t->moved = got;
     if (got < t->bytes) return;
     *link = t->inside;
@@ -198,6 +200,7 @@ static int next_piece(tcp_peer *p, ravel__transfer *t) {
     int64_t at = t->moved;
     ravel__message head = {TCP_DATA, (uint64_t)t->token << 32 | (uint64_t)(at / TCP_PIECE), t->bytes - at};
     if (head.bytes > TCP_PIECE) head.bytes = TCP_PIECE;
+    RAVEL_ASSERT(at >= 0 && at % TCP_PIECE == 0 && head.bytes >= 0);
     p->given++;
     ravel_status status = ravel__link_send(p->out, &head, (char *)t->data + at, t, NULL);
     return status == RAVEL_E_MEMORY ? RAVEL__WIRE_MEMORY : 0;

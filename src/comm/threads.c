@@ -117,7 +117,7 @@ static void free_world(threads_world *world) {
     ravel__release(world->allocator, world, sizeof *world);
 }
 
-/* ---- death ---------------------------------------------------------------------------------------------- */
+/* ---- failures -------------------------------------------------------------------------------------------- */
 
 static void die(threads_group *g, int32_t lost, const char *prefix, const char *reason) {
     if (atomic_load(&g->dead)) return;

@@ -2,9 +2,9 @@
  *
  *   threads.c             groups: who belongs, who left, who died; the table; ravel_threads_run
  *   threads_collective.c  collectives: a ring of slots
- *   threads_message.c     send and receive: a mailbox for each rank
+ *   threads_message.c     send and receive: a mailbox per rank
  *
- * A group is what all ranks of one communicator share. Groups form a tree (by split); a death goes down the tree.
+ * A group is what all ranks of one communicator share. Groups form a tree (by split); a failure goes down the tree.
  *
  *     world
  *      +-- group "world" -- slots[0..63]   one open collective each, by its serial number
@@ -31,7 +31,7 @@ typedef struct threads_group threads_group;
 /* One collective under way. `turn` is its serial number * 4 + a state, so that a compare-and-swap by somebody who looks
  * at an earlier or later collective in the same slot fails.
  *
- *     OPEN    ranks arrive one by one; anybody may FAIL it (deadline, death)
+ *     OPEN    ranks arrive one by one; any rank may FAIL it (deadline, lost rank)
  *     FULL    all have come; the last one looks whether they agree. From here it cannot fail any more
  *     READY   they agree: copies are claimed and made, by the ranks that wait
  *     FAILED  for ever: the group is dead

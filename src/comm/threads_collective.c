@@ -10,6 +10,7 @@
  * The rank that makes the last copy marks all requests done and opens the slot for a later serial. */
 #include "comm/threads.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <sched.h>
@@ -114,6 +115,7 @@ static void complete(threads_group *g, threads_slot *slot, uint64_t serial, rave
     atomic_store(&slot->finished, 0);
     for (int32_t i = 0; i < g->size; i++) {
         ravel_request *r = atomic_exchange(&slot->posted[i], NULL);
+        RAVEL_ASSERT(r && threads_state(r)->serial == serial);
         finish_request(r, status, sentence);
     }
     atomic_store(&slot->turn, turn_of(serial + SLOTS, TURN_OPEN));
@@ -124,6 +126,7 @@ static void complete(threads_group *g, threads_slot *slot, uint64_t serial, rave
 static void claim_copy(threads_group *g, threads_slot *slot, uint64_t serial, int32_t part) {
     uint64_t last = atomic_load(&slot->claims[part]);
     if (last > serial || !atomic_compare_exchange_strong(&slot->claims[part], &last, serial + 1)) return;
+    RAVEL_ASSERT(part >= 0 && part < g->size && atomic_load(&slot->turn) == turn_of(serial, TURN_READY));
     run_copy(slot, g->size, part);
     if (atomic_fetch_add(&slot->finished, 1) + 1 == g->size) complete(g, slot, serial, RAVEL_OK, NULL);
 }
@@ -219,6 +222,7 @@ ravel_status ravel__threads_join(ravel_comm *comm, ravel_request *r) {
     }
     if (atomic_load(&g->dead)) return ravel__threads_lost(comm, &r->why);
     mine->serial++;
+    RAVEL_ASSERT(!atomic_load(&slot->posted[comm->rank]));
     atomic_store(&slot->posted[comm->rank], r);
     if (atomic_fetch_add(&slot->arrived, 1) + 1 == g->size) {
         all_arrived(g, slot, state->serial, comm->rank);

@@ -3,12 +3,13 @@
  * Each rank has a box with two lists: messages that others want to send to it, and its own receives, both in the order
  * in which they came. The second of the two finds its partner there, takes it out, copies from array to array without
  * holding the lock, marks both requests done and rings the partner's bell. A request that is in a list belongs to its
- * owner, who may take it out again (deadline, death); one that was taken out by a partner is about to be done.
+ * owner, which may take it out again (deadline, lost rank); one that was taken out by a partner is about to be done.
  *
  * A receive that borrows gets the sender's array instead of a copy: it is done at once, the send when the receiver has
  * given the array back. */
 #include "comm/threads.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <sched.h>
@@ -20,6 +21,7 @@ static int32_t receiver_of(const ravel_comm *comm, const ravel__op *op) {
 }
 
 static void append(ravel_request ***end, ravel_request *r) {
+    RAVEL_ASSERT(!threads_state(r)->queued && !**end);
     threads_state(r)->behind = NULL;
     threads_state(r)->queued = 1;
     **end = r;
@@ -28,6 +30,7 @@ static void append(ravel_request ***end, ravel_request *r) {
 
 static void unlink_at(ravel_request **link, ravel_request ***end) {
     ravel_request *r = *link;
+    RAVEL_ASSERT(threads_state(r)->queued);
     *link = threads_state(r)->behind;
     if (!*link) *end = link;
     threads_state(r)->queued = 0;
@@ -72,6 +75,7 @@ static void finish(threads_group *g, ravel_request *r) {
 static void transfer(threads_group *g, ravel_request *mine, ravel_request *partner) {
     ravel_request *send = mine->op.kind == RAVEL__SEND ? mine : partner, *recv = send == mine ? partner : mine;
     int lent = 0;
+    RAVEL_ASSERT(send->op.kind == RAVEL__SEND && recv->op.kind == RAVEL__RECV && send->op.tag == recv->op.tag);
     threads_state(mine)->status = threads_state(partner)->status = RAVEL_OK;
     if (send->op.bytes != recv->op.bytes || send->op.dtype != recv->op.dtype) {
         say_mismatch(g, mine, partner);

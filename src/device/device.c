@@ -132,7 +132,7 @@ ravel_status ravel_device_info_get(ravel_device *device, ravel_device_info *info
 ravel_status ravel__device_usable(ravel_device *device, ravel_error *err) {
     if (!atomic_load(&device->dead)) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_DEAD, "%s failed earlier and cannot be used in this process: %s",
-                           device->info.name, device->death.message);
+                           device->info.name, device->failure.message);
 }
 
 ravel_status ravel_device_alive(ravel_device *device, ravel_error *err) {
@@ -140,10 +140,10 @@ ravel_status ravel_device_alive(ravel_device *device, ravel_error *err) {
 }
 
 /* The first failure that nothing can follow is kept. */
-static void note_death(ravel_device *device, const char *what, const char *text) {
+static void note_failure(ravel_device *device, const char *what, const char *text) {
     (void)pthread_mutex_lock(&device->lock);
     if (!atomic_load(&device->dead)) {
-        (void)ravel_error_set(&device->death, RAVEL_E_DEVICE, "%s: %s", what, text);
+        (void)ravel_error_set(&device->failure, RAVEL_E_DEVICE, "%s: %s", what, text);
         atomic_store(&device->dead, 1);
     }
     (void)pthread_mutex_unlock(&device->lock);
@@ -154,7 +154,7 @@ ravel_status ravel__device_check(ravel_device *device, int code, const char *wha
     if (code == 0) return RAVEL_OK;
     ravel_status status = device->driver->describe(code, text, sizeof text);
     if (status == RAVEL_E_DEAD) {
-        note_death(device, what, text);
+        note_failure(device, what, text);
         status = RAVEL_E_DEVICE;
     }
     return ravel_error_set(err, status, "%s: %s: %s", device->info.name, what, text);

@@ -27,7 +27,7 @@ struct ravel_device {
     ravel__cache cache;
     ravel__open_loan *loans;
     atomic_int dead;
-    ravel_error death;
+    ravel_error failure;
 };
 
 struct ravel_stream {

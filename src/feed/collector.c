@@ -6,6 +6,8 @@
  */
 #include "feed/source.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -35,6 +37,7 @@ void ravel__collector_free(ravel_collector *collector) {
 }
 
 void ravel__collector_rewind(ravel_collector *collector, int64_t count) {
+    RAVEL_ASSERT(count >= 0 && count <= collector->count);
     collector->count = count;
     collector->tokens = ((const int64_t *)collector->offsets.at)[count];
 }
@@ -65,11 +68,14 @@ ravel_status ravel__collector_room(ravel_collector *collector, int64_t length, r
 }
 
 void *ravel__collector_place(const ravel_collector *collector, int32_t field) {
+    RAVEL_ASSERT(field >= 0 && field < collector->field_count);
     return (char *)collector->data[field].at +
            ravel__field_bytes(&collector->fields[field], collector->count, collector->tokens);
 }
 
 void ravel__collector_push(ravel_collector *collector, int64_t length) {
+    RAVEL_ASSERT(length >= 1 && collector->first <= collector->count);
+    RAVEL_ASSERT(collector->offsets.room >= (size_t)(collector->count + 2) * sizeof(int64_t));
     ((int64_t *)collector->rows.at)[collector->count] = collector->row;
     ((int32_t *)collector->parts.at)[collector->count] = (int32_t)(collector->count - collector->first);
     collector->tokens += length;

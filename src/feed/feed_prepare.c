@@ -9,6 +9,7 @@
 #include "comm/agree.h"
 #include "feed/pack.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/hash.h"
 
@@ -22,6 +23,7 @@ typedef struct lap {
 
 static void end_phase(ravel__prepared *slot, lap *l, ravel_feed_phase phase) {
     int64_t now = ravel__clock_ns();
+    RAVEL_ASSERT(now >= l->last && phase < RAVEL_FEED_PHASES);
     slot->update.phase_sec[phase] += 1e-9 * (double)(now - l->last);
     l->last = now;
 }

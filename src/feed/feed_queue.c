@@ -9,6 +9,7 @@
  * behind it is forgotten, on every rank alike. Without a thread a batch is prepared when it is taken. */
 #include "feed/feed.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 
 #include <string.h>
@@ -24,6 +25,7 @@ static int enough(const ravel_feed *feed) {
 
 static void put_ready(ravel_feed *feed, const ravel__prepared *slot) {
     feed->queue.ready++;
+    RAVEL_ASSERT(feed->queue.ready <= feed->queue.depth);
     feed->queue.tail = (feed->queue.tail + 1) % ring(feed);
     if (slot->status)
         feed->queue.halted = 1, feed->queue.wanted = 0;
@@ -41,6 +43,7 @@ static void *work(void *user) {
         feed->queue.wanted = enough(feed) ? 0 : feed->queue.wanted - 1;
         if (enough(feed)) continue;
         ravel__prepared *slot = &feed->slots[feed->queue.tail];
+        RAVEL_ASSERT(!feed->queue.busy && !feed->queue.halted && feed->queue.tail < ring(feed));
         feed->queue.busy = 1;
         (void)pthread_mutex_unlock(&feed->queue.lock);
         ravel__feed_prepare(feed, slot);
@@ -108,6 +111,7 @@ int32_t ravel__queue_take(ravel_feed *feed) {
         prepare_now(feed);
     (void)pthread_mutex_lock(&feed->queue.lock);
     int32_t index = feed->queue.head;
+    RAVEL_ASSERT(feed->queue.ready > 0 && index < ring(feed));
     feed->queue.head = (feed->queue.head + 1) % ring(feed);
     feed->queue.ready--;
     if (feed->slots[index].status) { /* its place is free again; the slot in use is not */

@@ -10,6 +10,7 @@
 #include <ravel/json.h>
 #include <ravel/order.h>
 
+#include "base/assert.h"
 #include "base/rng.h"
 
 #include <inttypes.h>
@@ -88,6 +89,7 @@ int64_t ravel_order_take(const ravel_order *order, ravel_cursor cursor, int64_t 
         int64_t past = taken - to_end;
         next->epoch += past < 0 ? 0 : 1 + past / order->count;
         next->position = past < 0 ? cursor.position + taken : past % order->count;
+        RAVEL_ASSERT(next->position >= 0 && next->position < order->count);
     }
     return taken;
 }

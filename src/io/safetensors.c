@@ -278,8 +278,9 @@ static ravel_status add(ravel_safetensors *file, const void *bytes, size_t size,
     return status;
 }
 
-ravel_status ravel__safetensors_add(ravel_safetensors *file, const void *bytes, size_t size, const char *name,
-                                    ravel_error *err) {
+/* Checks one file's bytes and appends its tensors; `name` for sentences, NULL for bytes in memory. */
+static ravel_status add_bytes(ravel_safetensors *file, const void *bytes, size_t size, const char *name,
+                              ravel_error *err) {
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_status status = add(file, bytes, size, &inner);
     if (status == RAVEL_OK) return RAVEL_OK;
@@ -299,7 +300,7 @@ ravel_status ravel__safetensors_add_path(ravel_safetensors *file, const char *pa
     ravel_status status = ravel__map_open(path, map, err);
     if (status) return status;
     file->maps_count++;
-    return ravel__safetensors_add(file, map->data, map->bytes, path, err);
+    return add_bytes(file, map->data, map->bytes, path, err);
 }
 
 ravel_status ravel__safetensors_index(ravel_safetensors *file, ravel_error *err) {
@@ -323,7 +324,7 @@ ravel_status ravel_safetensors_view(const void *bytes, size_t size, const ravel_
                                     ravel_safetensors **file, ravel_error *err) {
     ravel_safetensors *fresh = ravel__safetensors_new(allocator, err);
     if (!fresh) return RAVEL_E_MEMORY;
-    ravel_status status = ravel__safetensors_add(fresh, bytes, size, NULL, err);
+    ravel_status status = add_bytes(fresh, bytes, size, NULL, err);
     if (status == RAVEL_OK) status = ravel__safetensors_index(fresh, err);
     if (status == RAVEL_OK)
         *file = fresh;

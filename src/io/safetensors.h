@@ -26,9 +26,6 @@ struct ravel_safetensors {
 
 /* NULL, and E_MEMORY in err, when memory is short. */
 ravel_safetensors *ravel__safetensors_new(const ravel_allocator *allocator, ravel_error *err);
-/* Checks one file's bytes and appends its tensors; `name` for sentences, NULL for bytes in memory. */
-ravel_status ravel__safetensors_add(ravel_safetensors *file, const void *bytes, size_t size, const char *name,
-                                    ravel_error *err);
 /* Maps a file and adds it. */
 ravel_status ravel__safetensors_add_path(ravel_safetensors *file, const char *path, ravel_error *err);
 /* Makes find work; E_DATA where two shards hold the same name. */

@@ -62,8 +62,6 @@ static inline double ravel__real(const ravel_metrics *m, const ravel__snapshot *
 }
 void ravel__put_value(ravel__text *t, const ravel_metrics *m, const ravel__snapshot *u, int32_t id);
 
-/* sink_log.c */
-void ravel__log_line(const ravel_metrics *m, const ravel__snapshot *u, ravel__text *t);
 /* sink_prometheus.c: at most this many bytes for this object's rows, and the text. */
 size_t ravel__prometheus_bytes(const ravel_metrics *m);
 void ravel__prometheus_text(const ravel_metrics *m, const ravel__snapshot *u, ravel__text *t);

@@ -69,7 +69,7 @@ static int is_repeated(const ravel_metrics *m, int32_t id) {
            (id == RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC || id == RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC_PER_GPU);
 }
 
-void ravel__log_line(const ravel_metrics *m, const ravel__snapshot *u, ravel__text *t) {
+static void put_line(const ravel_metrics *m, const ravel__snapshot *u, ravel__text *t) {
     ravel__text_printf(t, " iteration %lld", (long long)u->step);
     if (m->options.updates) ravel__text_printf(t, "/%lld", (long long)m->options.updates);
     ravel__text_puts(t, " |");
@@ -86,7 +86,7 @@ size_t ravel_metrics_line(ravel_metrics *m, char *text, size_t bytes) {
     char line[2048];
     ravel__text t = ravel__text_begin(line, sizeof line - 1);
     pthread_mutex_lock(&m->lock);
-    if (m->last.updates) ravel__log_line(m, &m->last, &t);
+    if (m->last.updates) put_line(m, &m->last, &t);
     pthread_mutex_unlock(&m->lock);
     line[t.used] = '\0';
     return (size_t)snprintf(text, bytes, "%s", line);
@@ -117,7 +117,7 @@ static ravel_status open_log(ravel__sink *sink, const char *target, ravel_error 
 static ravel_status write_log(ravel__sink *sink, const ravel__snapshot *u, ravel_error *err) {
     log_sink *s = (log_sink *)sink;
     ravel__text t = ravel__text_begin(sink->text, sink->text_room - 1);
-    ravel__log_line(sink->metrics, u, &t);
+    put_line(sink->metrics, u, &t);
     if (s->file.fd >= 0) {
         sink->text[t.used] = '\n';
         return ravel__appender_put(&s->file, t.data, t.used + 1, err);

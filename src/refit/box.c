@@ -1,5 +1,7 @@
 #include "refit/box.h"
 
+#include "base/assert.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +24,7 @@ int ravel__box_equal(const ravel__box *a, const ravel__box *b) {
 
 int ravel__box_meet(const ravel__box *a, const ravel__box *b, ravel__box *out) {
     ravel__box meet = {.ndim = a->ndim};
+    RAVEL_ASSERT(a->ndim == b->ndim);
     for (int32_t d = 0; d < a->ndim; d++) {
         int64_t a_end = a->start[d] + a->extent[d], b_end = b->start[d] + b->extent[d];
         int64_t start = a->start[d] > b->start[d] ? a->start[d] : b->start[d], end = a_end < b_end ? a_end : b_end;
@@ -62,6 +65,7 @@ int32_t ravel__box_without(const ravel__box *a, const ravel__box *b, ravel__box 
         rest.start[d] = hole.start[d];
         rest.extent[d] = hole.extent[d];
     }
+    RAVEL_ASSERT(count <= 2 * a->ndim && ravel__box_equal(&rest, &hole));
     return count;
 }
 

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int ravel__is_loss(ravel_status status) {
+static int is_loss(ravel_status status) {
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
@@ -28,7 +28,7 @@ void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell) {
 
 /* A failed call on the communicator: leaves it. After E_TIMEOUT, which only this rank saw, the others are told. */
 static ravel_status lost(ravel_refit *refit, ravel_status status, ravel_error *err) {
-    ravel__refit_leave(refit, err, status == RAVEL_E_TIMEOUT || !ravel__is_loss(status));
+    ravel__refit_leave(refit, err, status == RAVEL_E_TIMEOUT || !is_loss(status));
     return status;
 }
 

@@ -1,6 +1,7 @@
 #include "refit/frame.h"
 
 #include "refit/bytes.h"
+#include "base/assert.h"
 #include "base/xxh3.h"
 
 #include <ravel/dtype.h>
@@ -61,6 +62,7 @@ void ravel__frame_add(ravel__frame_writer *w, const ravel__frame_entry *entry, s
     ravel__frame_entry e = *entry;
     e.offset = w->end;
     size_t end = align(w->end + payload);
+    RAVEL_ASSERT(w->end % RAVEL__FRAME_ALIGN == 0 && end + (w->entries + 1) * RAVEL__FRAME_ENTRY <= w->bytes);
     memset(w->buffer + w->end + payload, 0, end - w->end - payload);
     w->end = end;
     put_entry(entry_place(w, w->entries++), &e);
@@ -73,6 +75,7 @@ int ravel__frame_last(const ravel__frame_writer *w, ravel__frame_entry *entry) {
 }
 
 void ravel__frame_keep_more(ravel__frame_writer *w, uint64_t count) {
+    RAVEL_ASSERT(w->entries > 0);
     unsigned char *p = entry_place(w, w->entries - 1);
     ravel__put64(p + 24, ravel__get64(p + 24) + count);
 }
@@ -104,6 +107,7 @@ size_t ravel__frame_end(ravel__frame_writer *w, ravel__frame_head *head) {
     turn_entries(w);
     head->entries = (uint32_t)w->entries;
     head->bytes = w->end + w->entries * RAVEL__FRAME_ENTRY;
+    RAVEL_ASSERT(head->bytes <= w->bytes);
     memset(p, 0, RAVEL__FRAME_HEADER);
     memcpy(p, frame_magic, 4);
     ravel__put16(p + 4, RAVEL__FRAME_FORMAT);

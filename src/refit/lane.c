@@ -1,5 +1,7 @@
 #include "refit/lane.h"
 
+#include "base/assert.h"
+
 void ravel__lane_init(ravel__lane *lane) {
     pthread_mutex_init(&lane->lock, NULL);
     pthread_cond_init(&lane->bell, NULL);
@@ -21,6 +23,7 @@ void ravel__lane_reset(ravel__lane *lane) {
 
 void ravel__lane_put(ravel__lane *lane, int32_t slot) {
     pthread_mutex_lock(&lane->lock);
+    RAVEL_ASSERT(slot >= 0 && lane->tail - lane->head < RAVEL__LANE_MOST);
     lane->slots[lane->tail++ % RAVEL__LANE_MOST] = slot;
     pthread_cond_signal(&lane->bell);
     pthread_mutex_unlock(&lane->lock);

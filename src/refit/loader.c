@@ -3,6 +3,7 @@
  * the stream runs to its end, so that the communicator can be used again. */
 #include "refit/session.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/xxh3.h"
 
@@ -136,6 +137,7 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned 
         status = take_data(l, l->refit->plan.in[stream].sender, &t, e, frame + e->offset);
     }
     cursor->first += (int64_t)e->count;
+    RAVEL_ASSERT(cursor->first <= t.slice->count); /* see expect */
     if (cursor->first == t.slice->count) {
         cursor->slice++;
         cursor->first = 0;
@@ -169,6 +171,7 @@ void ravel__loader_take(ravel__loader *l, ravel__refit_buffer *slot, int32_t str
     ravel__frame_head head = {0};
     ravel__frame_entry entry;
     int64_t begin = ravel__clock_ns();
+    RAVEL_ASSERT(stream >= 0 && stream < l->refit->plan.in_count);
     slot->covered = 0;
     if (l->status == RAVEL_OK) l->status = open_frame(l, slot, stream, &head);
     l->cursors[stream].sequence++;

@@ -7,6 +7,7 @@
  * boundaries, and a block whose hash is the one that was sent last becomes KEEP. */
 #include "refit/session.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/xxh3.h"
 
@@ -176,6 +177,7 @@ static int unchanged(ravel__packer *p, int32_t stream, int64_t bytes, uint64_t c
     ravel__delta *d = &p->deltas[stream];
     if (!d->sent) return 0;
     int64_t block = cursor->block++;
+    RAVEL_ASSERT(block < d->blocks);
     int same = cursor->comparing && d->sent[block] == checksum;
     d->sending[block] = checksum;
     if (!cursor->comparing) return 0;
@@ -221,6 +223,7 @@ static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *wri
     uint64_t checksum;
     size_t room = ravel__frame_room(writer, &place);
     c.count = choose_count(p, stream, &c, room, writer->entries > 0);
+    RAVEL_ASSERT(c.count >= 0 && c.first + c.count <= c.slice->count && (size_t)(c.count * c.each) <= room);
     if (c.count == 0) return 0;
     p->status = gather(p, &c, place, &checksum);
     if (p->status != RAVEL_OK) return 0;

@@ -226,7 +226,6 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
                                       ravel_refit **refit, ravel_error *err);
 /* The communicator has failed: leaves it. `tell`: the others do not know yet. */
 void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell);
-int ravel__is_loss(ravel_status status);
 /* Random, never 0. */
 uint64_t ravel__fresh_nonce(void);
 

@@ -177,6 +177,7 @@ void ravel__stage_seal(ravel__stage *s) {
 }
 
 static ravel_status make_live(ravel__stage *s, ravel_refit_identity identity, ravel_error *err) {
+    RAVEL_ASSERT(s->now && identity.version > 0);
     s->held = (ravel_refit_identity){0};
     ravel_status status = s->now->commit(s, err);
     if (status != RAVEL_OK) return status;
@@ -207,6 +208,7 @@ ravel_status ravel__stage_doubt(ravel__stage *s, ravel_error *err) {
     if (!s->active) return RAVEL_OK;
     if (!s->now->survives) return ravel__stage_abort(s, err);
     s->active = 0;
+    RAVEL_ASSERT(s->prepared.version == 0);
     s->prepared = s->next;
     return RAVEL_OK;
 }

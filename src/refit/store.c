@@ -104,6 +104,7 @@ int32_t ravel__store_claim(ravel__store *s) {
     k->revoked = 1;
     if (k->users > 0) wake(s);
     while (k->users > 0) pthread_cond_wait(&s->changed, &s->lock);
+    RAVEL_ASSERT(k->users == 0 && k->identity.version == 0);
     k->revoked = 0;
     pthread_mutex_unlock(&s->lock);
     return slot;
@@ -124,6 +125,7 @@ static void remember(ravel__store *s, const ravel__kept *k) {
 void ravel__store_show(ravel__store *s, int32_t slot, ravel_refit_identity identity) {
     RAVEL_ASSERT(slot >= 0 && slot < s->keep && identity.version > 0);
     pthread_mutex_lock(&s->lock);
+    RAVEL_ASSERT(s->kept[slot].identity.version == 0 && s->kept[slot].users == 0);
     s->kept[slot].identity = identity;
     remember(s, &s->kept[slot]);
     pthread_cond_broadcast(&s->changed);

@@ -10,6 +10,7 @@
  * communicator (plan.h) always has a buffer waiting for it. */
 #include "refit/session.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <sched.h>
@@ -42,6 +43,7 @@ static void phase_count(ravel_refit *refit, int32_t *count, int32_t change, int6
     int64_t now = ravel__clock_ns();
     if (*count == 0) *since = now;
     *count += change;
+    RAVEL_ASSERT(*count >= 0);
     if (*count == 0) *total += now - *since;
     refit->wire.now_ns = now;
 }
@@ -123,6 +125,7 @@ static ravel_status send_slot(ravel_refit *refit, int32_t index, ravel_error *er
     const ravel__stream *s = &refit->plan.out[slot->stream];
     const ravel__out_state *o = &refit->out_states[slot->stream];
     ravel_status status = RAVEL_OK;
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_PACKING && slot->stream >= 0 && slot->stream < refit->plan.out_count);
     moved(refit);
     if (s->local) {
         slot->state = RAVEL__SLOT_LOADING;
@@ -256,6 +259,7 @@ static ravel_status notice_came(ravel_refit *refit, ravel__refit_buffer *slot, r
     ravel_status status = check_notice(refit, slot, err);
     if (status != RAVEL_OK) return status;
     (void)ravel__notice_decode(slot->notice_bytes, &slot->notice, NULL);
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_NOTICE && in->awaiting && !in->ended && refit->wire.wanted > 0);
     in->awaiting = 0;
     in->sequence++;
     in->window_ended = (slot->notice.flags & RAVEL__FRAME_LAST_OF_WINDOW) != 0;
@@ -281,6 +285,7 @@ static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, r
     ravel__in_state *in = &refit->in_states[slot->stream];
     int64_t bytes = (int64_t)slot->notice.bytes, passed = bad ? 0 : bytes;
     ravel_status status = RAVEL_OK;
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_FRAME && slot->notice.sequence == in->arrived);
     in->arrived++;
     phase_count(refit, &refit->wire.receiving, -1, &refit->wire.receive_since, &refit->wire.receive_ns);
     ravel__trace_add(&refit->trace, RAVEL_REFIT_RECEIVE, index, slot->number, slot->began_ns, refit->wire.now_ns,

@@ -4,6 +4,7 @@
  * one that is left is the run; the outer ones are an odometer. Copies and casts then work on runs. */
 #include "refit/carrier.h"
 
+#include "base/assert.h"
 #include "base/copy.h"
 
 #include <string.h>
@@ -58,6 +59,8 @@ static int64_t run_length(const ravel__view *view, const loops *l, int64_t index
 ravel_status ravel__view_walk(const ravel__view *view, const ravel__box *piece, int64_t first, int64_t count,
                               ravel__run_fn run, void *user, ravel_error *err) {
     loops l = make_loops(view, piece);
+    RAVEL_ASSERT(l.n >= 1 && l.n <= RAVEL_REFIT_DIMS);
+    RAVEL_ASSERT(first >= 0 && count >= 0 && first + count <= ravel__box_count(piece));
     int64_t index[RAVEL_REFIT_DIMS];
     for (int32_t d = l.n - 1; d >= 0; d--) {
         if (l.extent[d] == 0) return RAVEL_OK;
@@ -68,6 +71,7 @@ ravel_status ravel__view_walk(const ravel__view *view, const ravel__box *piece, 
         int64_t at = l.base;
         for (int32_t d = 0; d < l.n; d++) at += place(view, &l, d, index[d]);
         int64_t length = run_length(view, &l, index[l.n - 1], count);
+        RAVEL_ASSERT(length > 0 && at >= 0);
         ravel_status status = run(user, at, length, l.stride[l.n - 1], err);
         if (status != RAVEL_OK) return status;
         count -= length;

@@ -135,6 +135,7 @@ static void rank_pair(chain *c, int32_t at) {
 
 static void merge_at(chain *c, int32_t at) {
     int32_t next = c->next[at], after = c->next[next];
+    RAVEL_ASSERT(next > at && (after < 0 || after > next) && c->previous[next] == at);
     c->symbols[at] = whole_of(c->bpe, c->symbols[at], c->symbols[next]);
     c->ranks[next] = NO_RANK;
     c->next[at] = after;
@@ -156,6 +157,7 @@ static size_t merge_long(chain *c, size_t count) {
     }
     size_t kept = 0;
     for (int32_t i = count ? 0 : -1; i >= 0; i = c->next[i]) c->symbols[kept++] = c->symbols[i];
+    RAVEL_ASSERT(kept <= count);
     return kept;
 }
 
@@ -170,7 +172,9 @@ static ravel_status encode_long(const ravel__bpe *bpe, ravel__bpe_scratch *s, co
         status = ravel__buffer_reserve(&s->heap, s->allocator, 2 * bytes + 2, sizeof(ravel__node), "a text", err);
     if (status) return status;
     chain c = {bpe, s->symbols.at, s->next.at, s->previous.at, s->ranks.at, {s->heap.at, 0}};
-    *count = merge_long(&c, first_symbols(bpe, word, bytes, c.symbols));
+    size_t symbols = first_symbols(bpe, word, bytes, c.symbols);
+    RAVEL_ASSERT(symbols <= bytes);
+    *count = merge_long(&c, symbols);
     *ids = c.symbols;
     return RAVEL_OK;
 }

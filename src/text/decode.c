@@ -3,6 +3,7 @@
  * as Unicode recommends and the `tokenizers` package does. */
 #include "text/tokenizer.h"
 
+#include "base/assert.h"
 #include "text/unicode.h"
 
 #include <string.h>
@@ -52,12 +53,14 @@ static size_t put_one(sink *s, const char *text, size_t bytes, int last) {
 
 /* Writes what is whole of held[*held_bytes] followed by text[bytes]; the rest, the start of a character, is then held. */
 static void feed(sink *s, char held[4], size_t *held_bytes, const char *text, size_t bytes, int last) {
+    RAVEL_ASSERT(*held_bytes < 4);
     if (*held_bytes) {
         char joint[4];
         size_t before = *held_bytes, more = bytes < 4 - before ? bytes : 4 - before;
         memcpy(joint, held, before);
         if (more) memcpy(joint + before, text, more);
         size_t n = put_one(s, joint, before + more, last);
+        RAVEL_ASSERT(n == 0 || n >= before);
         memcpy(held, joint, *held_bytes = n ? 0 : before + more);
         n = n ? n - before : more; /* what was held is the start of a character, so n is never less */
         if (!bytes) return;

@@ -9,6 +9,7 @@
  * Where each token begins is kept by the way: in bytes of the text that the caller gave. */
 #include "text/tokenizer.h"
 
+#include "base/assert.h"
 #include "base/buffer.h"
 #include "text/unicode.h"
 
@@ -60,6 +61,7 @@ static ravel_status take_word(void *user, const char *word, size_t bytes, ravel_
     if (!status) status = push(e, ids, count, err);
     if (status) return status;
     size_t at = (size_t)(word - e->piece), end = at + bytes;
+    RAVEL_ASSERT(bytes > 0 && word >= e->piece);
     uint32_t *begins = e->begins.at;
     for (size_t i = 0; i < count; i++) {
         begins[e->count++] = place(e, at);

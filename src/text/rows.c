@@ -8,6 +8,8 @@
 
 #include "text/tokenizer.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -148,7 +150,9 @@ static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer
     ravel_status status =
         ravel__chat_write(r->format, r->tokenizer, r->messages.at, r->message_count, 0, s, r->allocator, r->err);
     if (!status) status = ravel_encoder_encode(r->encoder, s->text.at, s->bytes, 0, &e, r->err);
-    if (!status && e) status = reserve_part(r, part, e->count);
+    if (status) return status;
+    RAVEL_ASSERT(e);
+    status = reserve_part(r, part, e->count);
     if (status) return status;
     if (s->answer_count <= first_answer && train_on != RAVEL_TRAIN_ON_ALL)
         return ravel_error_set(r->err, RAVEL_E_DATA, "the conversation has no answer (role assistant) to learn from");
@@ -395,7 +399,9 @@ ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel
                                "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE);
     status = ravel__chat_write(r->format, r->tokenizer, messages, r->message_count, 1, &r->script, r->allocator, err);
     if (!status) status = ravel_encoder_encode(r->encoder, r->script.text.at, r->script.bytes, 0, &e, err);
-    if (!status && e) status = reserve_part(r, 0, e->count);
+    if (status) return status;
+    RAVEL_ASSERT(e);
+    status = reserve_part(r, 0, e->count);
     if (status) return status;
     memcpy(r->tokens[0].at, e->ids, (size_t)e->count * sizeof *e->ids);
     memset(r->masks[0].at, 0, (size_t)e->count);

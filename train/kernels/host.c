@@ -27,13 +27,13 @@ void train__release(const ravel_allocator *allocator, void *ptr, size_t bytes) {
 /* An aligned block keeps the address that it was cut from in the word below it:
  *
  *     base ... | base | block (64-byte aligned) ... */
-size_t train__aligned_bytes(size_t bytes) {
+static size_t aligned_bytes(size_t bytes) {
     return bytes + TRAIN_ALIGN + sizeof(void *);
 }
 
 void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes) {
     if (bytes == 0 || bytes > SIZE_MAX / 2) return NULL;
-    char *base = train__alloc(allocator, train__aligned_bytes(bytes));
+    char *base = train__alloc(allocator, aligned_bytes(bytes));
     if (!base) return NULL;
     uintptr_t first = (uintptr_t)base + sizeof(void *);
     char *block = base + ((first + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN - (uintptr_t)base);
@@ -45,7 +45,7 @@ void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t 
     if (!ptr) return;
     char *base;
     memcpy(&base, (char *)ptr - sizeof base, sizeof base);
-    train__release(allocator, base, train__aligned_bytes(bytes));
+    train__release(allocator, base, aligned_bytes(bytes));
 }
 
 ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what) {

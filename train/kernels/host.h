@@ -16,8 +16,6 @@ void train__release(const ravel_allocator *allocator, void *ptr, size_t bytes);
 /* The same, aligned to TRAIN_ALIGN. */
 void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes);
 void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t bytes);
-/* What train__alloc_aligned takes from the allocator for `bytes`. */
-size_t train__aligned_bytes(size_t bytes);
 ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what);
 
 static inline int64_t train__round_up(int64_t n, int64_t multiple) {

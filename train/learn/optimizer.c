@@ -169,11 +169,6 @@ void train_optimizer_take_weights(train_optimizer *o) {
     if (o->master) o->kernels->convert(o->device, o->master, t->master, share_of(o), t->weight, o->options.count);
 }
 
-void train_optimizer_give_weights(train_optimizer *o) {
-    const train_types *t = &o->kernels->types;
-    if (o->master) o->kernels->convert(o->device, share_of(o), t->weight, o->master, t->master, o->options.count);
-}
-
 void *train_optimizer_first_moment(train_optimizer *o) {
     return o->m;
 }

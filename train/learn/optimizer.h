@@ -49,9 +49,8 @@ void train_optimizer_skip(train_optimizer *optimizer);
 /* For checkpoints: the share's master weights and the two states, [count] of the kernels' master and moment types on the
  * device, and the number of steps taken. */
 void *train_optimizer_master(train_optimizer *optimizer);
-/* The weights are the master weights, rounded: after loading weights, the other way round. */
+/* After weights were loaded: the share's master weights become these. */
 void train_optimizer_take_weights(train_optimizer *optimizer);
-void train_optimizer_give_weights(train_optimizer *optimizer);
 void *train_optimizer_first_moment(train_optimizer *optimizer);
 void *train_optimizer_second_moment(train_optimizer *optimizer);
 int64_t train_optimizer_steps(const train_optimizer *optimizer);

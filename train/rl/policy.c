@@ -1,5 +1,7 @@
 #include "train/rl/policy.h"
 
+#include "train/kernels/assert.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -69,6 +71,7 @@ void train_advantages(int32_t kind, const double *rewards, const int64_t *groups
     int64_t *spare = scratch + count;
     for (int64_t i = 0; i < count; i++) scratch[i] = i;
     sort_by_group(groups, scratch, spare, count);
+    for (int64_t i = 1; i < count; i++) TRAIN_ASSERT(groups[scratch[i - 1]] <= groups[scratch[i]]);
     for (int64_t from = 0, to; from < count; from = to) {
         for (to = from + 1; to < count && groups[scratch[to]] == groups[scratch[from]];) to++;
         one_group(kind, rewards, scratch + from, to - from, advantages);

@@ -8,6 +8,8 @@
  */
 #include "train/rl/reward.h"
 
+#include "train/kernels/assert.h"
+
 #include "train/kernels/host.h"
 #include "train/rl/http.h"
 
@@ -192,6 +194,7 @@ static ravel_status take_lines(train_reward *r, int64_t count, train_score *scor
             if (status) return status;
             from = i + 1;
         }
+    TRAIN_ASSERT(from <= r->in.used && *left >= 0);
     memmove(r->in.data, r->in.data + from, r->in.used - from);
     r->in.used -= from;
     return RAVEL_OK;
@@ -232,6 +235,7 @@ static ravel_status receive(train_reward *r, int64_t count, train_score *scores,
 static ravel_status transmit(train_reward *r, size_t *sent, ravel_error *err) {
     ssize_t put = send(r->to, r->out.data + *sent, r->out.used - *sent, MSG_NOSIGNAL);
     if (put > 0) *sent += (size_t)put;
+    TRAIN_ASSERT(*sent <= r->out.used);
     if (put < 0 && errno != EAGAIN && errno != EINTR) return died(r, err);
     return RAVEL_OK;
 }

@@ -115,6 +115,7 @@ int64_t ravel_plan_slot(const ravel_plan_options *o, int64_t length, int32_t wid
 static void set_slots(const ravel_plan_options *o, ravel__widths *w) {
     for (int32_t i = 0; i < w->count; i++) {
         w->multiple[i] = multiple_of(o, w->width[i]);
+        RAVEL_ASSERT(w->multiple[i] > 0);
         w->room[i] = w->width[i] * o->budget / w->multiple[i] * w->multiple[i];
     }
 }
