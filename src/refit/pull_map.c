@@ -21,6 +21,7 @@
 struct ravel__mapping {
     ravel__mapping *next;
     int32_t sender, slots;
+    char name[RAVEL__SHARE_NAME]; /* that the slots were handed out under */
     ravel_shared *slot[RAVEL__STORE_KEEP_MOST];
 };
 
@@ -99,33 +100,54 @@ void ravel__pull_unmap(ravel_puller *p) {
     }
 }
 
-/* Only one task at a time is about one sender. */
-static ravel_status map(reading *r, const void **data) {
-    ravel_puller *p = r->puller;
+/* Takes the mapping of a sender out of the list; NULL: there is none. Only one task at a time is about one sender. */
+static ravel__mapping *take_mapping(ravel_puller *p, int32_t sender) {
     pthread_mutex_lock(&p->lock);
-    ravel__mapping *m = p->mappings;
-    while (m && m->sender != r->task->sender) m = m->next;
+    ravel__mapping **link = &p->mappings;
+    while (*link && (*link)->sender != sender) link = &(*link)->next;
+    ravel__mapping *m = *link;
+    if (m) *link = m->next;
     pthread_mutex_unlock(&p->lock);
-    if (!m) {
-        m = calloc(1, sizeof *m);
-        if (!m) return ravel__no_memory(r->err, sizeof *m, "a mapping");
-        m->sender = r->task->sender;
-        m->slots = r->mapped.slots;
-        ravel_status status = ravel__handout_fetch(&r->mapped, ravel__carrier_device(p->holding.carrier),
-                                                   p->options.timeout, m->slot, r->err);
-        if (status != RAVEL_OK) {
-            free(m);
-            return status;
-        }
-        pthread_mutex_lock(&p->lock);
-        m->next = p->mappings;
-        p->mappings = m;
-        pthread_mutex_unlock(&p->lock);
+    return m;
+}
+
+static void put_mapping(ravel_puller *p, ravel__mapping *m) {
+    pthread_mutex_lock(&p->lock);
+    m->next = p->mappings;
+    p->mappings = m;
+    pthread_mutex_unlock(&p->lock);
+}
+
+static ravel_status new_mapping(const reading *r, ravel__mapping **made) {
+    ravel__mapping *m = calloc(1, sizeof *m);
+    if (!m) return ravel__no_memory(r->err, sizeof *m, "a mapping");
+    m->sender = r->task->sender;
+    m->slots = r->mapped.slots;
+    memcpy(m->name, r->mapped.name, sizeof m->name);
+    ravel_status status = ravel__handout_fetch(&r->mapped, ravel__carrier_device(r->puller->holding.carrier),
+                                               r->puller->options.timeout, m->slot, r->err);
+    if (status == RAVEL_OK)
+        *made = m;
+    else
+        free(m);
+    return status;
+}
+
+/* Names are never used twice: a trainer that was started anew has another one, and other memory. */
+static ravel_status map(reading *r, const void **data) {
+    ravel__mapping *m = take_mapping(r->puller, r->task->sender);
+    if (m && memcmp(m->name, r->mapped.name, sizeof m->name) != 0) {
+        free_mapping(m);
+        m = NULL;
     }
-    if (r->mapped.slots != m->slots || (size_t)r->mapped.bytes > ravel_shared_bytes(m->slot[r->mapped.slot]))
-        return ravel_error_set(r->err, RAVEL_E_DATA, "the trainer's slots are not what they were");
-    *data = ravel_shared_data(m->slot[r->mapped.slot]);
-    return RAVEL_OK;
+    ravel_status status = m ? RAVEL_OK : new_mapping(r, &m);
+    if (status != RAVEL_OK) return status;
+    if (r->mapped.slots == m->slots && (size_t)r->mapped.bytes <= ravel_shared_bytes(m->slot[r->mapped.slot]))
+        *data = ravel_shared_data(m->slot[r->mapped.slot]);
+    else
+        status = ravel_error_set(r->err, RAVEL_E_DATA, "the trainer's slots are not what they were");
+    put_mapping(r->puller, m);
+    return status;
 }
 
 /* ---- lists ---------------------------------------------------------------------------------------------- */

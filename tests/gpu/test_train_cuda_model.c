@@ -173,7 +173,7 @@ static ravel_status hear(void *user, const train_answer *answer, ravel_error *er
     return RAVEL_OK;
 }
 
-static void generate(rig *r, int64_t slots, heard *h) {
+static void generate(rig *r, int64_t slots, int32_t graphs, heard *h) {
     ravel_error err = RAVEL_ERROR_INIT;
     train_generator_options o;
     train_generator *g;
@@ -183,6 +183,7 @@ static void generate(rig *r, int64_t slots, heard *h) {
     train_generator_options_default(&o);
     o.slots = slots;
     o.slot_tokens = PROMPT + MOST;
+    o.graphs = graphs;
     train_sampling_default(&sampling);
     sampling.max_tokens = 100;
     sampling.seed = 5;
@@ -210,9 +211,12 @@ TEST(cuda_generator) {
     CHECK(rig_open(&r, "cuda", 1, &shape, &o));
     r.shape = shape;
     CHECK_OK(train_model_init(r.model, 3, 0.1, &err), &err);
-    generate(&r, 12, &wide);
-    generate(&r, 5, &narrow);
+    generate(&r, 12, TRAIN_GRAPHS_AUTO, &wide);
+    generate(&r, 5, TRAIN_GRAPHS_AUTO, &narrow);
     CHECK_EQ(wide.answers, ANSWERS);
+    CHECK(memcmp(wide.tokens, narrow.tokens, sizeof wide.tokens) == 0);
+    CHECK(memcmp(wide.logprob, narrow.logprob, sizeof wide.logprob) == 0);
+    generate(&r, 12, TRAIN_GRAPHS_OFF, &narrow); /* nothing but the host's work depends on graphs */
     CHECK(memcmp(wide.tokens, narrow.tokens, sizeof wide.tokens) == 0);
     CHECK(memcmp(wide.logprob, narrow.logprob, sizeof wide.logprob) == 0);
     static int32_t tokens[ANSWERS * (PROMPT + MOST)], cu[ANSWERS + 1];

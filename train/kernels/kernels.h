@@ -455,6 +455,8 @@ typedef struct train_kernels {
     ravel_status (*capture_begin)(train_device *device, ravel_error *err);
     ravel_status (*capture_end)(train_device *device, train_graph **graph, ravel_error *err);
     void (*graph_run)(train_device *device, train_graph *graph);
+    /* 0: memory of the device that its kernels use has moved (reserve): record it again. */
+    int (*graph_valid)(const train_device *device, const train_graph *graph);
     void (*graph_free)(train_device *device, train_graph *graph); /* NULL does nothing */
 } train_kernels;
 

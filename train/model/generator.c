@@ -35,9 +35,11 @@ static size_t cut_device(train_generator *g, char *base) {
     p->k_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
     p->v_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
     p->logits = train__cut_take(&cut, 1, train__net_bytes(n, slots * n->shape.vocab));
-    p->last = train__cut_take(&cut, slots, sizeof *p->last);
+    p->last = train__cut_take(&cut, slots + 1, sizeof *p->last);
     for (int i = 0; i < TRAIN__STAGES; i++) p->results[i] = train__cut_take(&cut, 1, g->result_bytes);
     for (int i = 0; i < TRAIN__STAGES; i++) g->staging.block[i] = train__cut_take(&cut, 1, g->staging.bytes);
+    for (int i = 0; i < TRAIN__STAGES; i++)
+        g->rows_of_steps.block[i] = train__cut_take(&cut, 1, g->rows_of_steps.bytes);
     return cut.used;
 }
 
@@ -64,7 +66,7 @@ static int64_t host_bytes(const train_generator *g) {
 #define X(field, count) bytes += (count) * (int64_t)sizeof *g->field;
     HOST_LIST(X)
 #undef X
-    return bytes + TRAIN__STAGES * (int64_t)(g->staging.bytes + g->result_bytes);
+    return bytes + TRAIN__STAGES * (int64_t)(g->staging.bytes + g->rows_of_steps.bytes + g->result_bytes);
 }
 
 static train_limits limits_of(const train_generator *g) {
@@ -105,13 +107,18 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     train__net_init(&g->net, kernels, device, shape, g->params);
     g->net.batch_invariant = 1;
     g->pages_per_slot = (g->options.slot_tokens + TRAIN_PAGE - 1) / TRAIN_PAGE;
-    g->pages = slots * g->pages_per_slot + slots + 2 * g->pages_per_slot;
+    g->pages = slots * g->pages_per_slot + slots + 2 * g->pages_per_slot + 1;
     g->page_bytes = train__net_bytes(&g->net, TRAIN_PAGE * g->net.kv_width);
     g->result_bytes = (size_t)(3 * train__round_up(slots * 4, TRAIN_ALIGN));
     g->staging = (train__staging){.kernels = kernels, .device = device, .first_slot = TRAIN__STAGE_GENERATOR};
     g->staging.count = TRAIN__STAGES;
     g->staging.bytes = (size_t)(g->rows * 12 + slots * (12 + (int64_t)sizeof(train_choice)) +
                                 slots * g->pages_per_slot * 4 + 16 * TRAIN_ALIGN);
+    g->rows_of_steps = g->staging;
+    g->rows_of_steps.first_slot += TRAIN__STAGES;
+    g->rows_of_steps.turn = TRAIN__STAGES - 1; /* in step with g->turn */
+    g->rows_of_steps.bytes =
+        (size_t)(slots * (12 + (int64_t)sizeof(train_choice)) + (slots + 1) * g->pages_per_slot * 4 + 16 * TRAIN_ALIGN);
     g->device_bytes = cut_device(g, NULL);
     return RAVEL_OK;
 }
@@ -137,6 +144,7 @@ static ravel_status take_memory(train_generator *g, ravel_error *err) {
     ravel_status status = train__arena_status(&g->arena, "the sequences of a generator", err);
     for (int i = 0; i < TRAIN__STAGES && !status; i++) {
         status = k->alloc_host(g->net.device, g->staging.bytes, &g->staging.host[i], err);
+        if (!status) status = k->alloc_host(g->net.device, g->rows_of_steps.bytes, &g->rows_of_steps.host[i], err);
         if (!status) status = k->alloc_host(g->net.device, g->result_bytes, &g->steps[i].host, err);
     }
     if (!status) status = k->reserve(g->net.device, &limits, err);
@@ -169,9 +177,11 @@ void train_generator_free(train_generator *g) {
     const ravel_allocator *allocator = g->arena.allocator;
     const train_kernels *k = g->net.kernels;
     if (g->params) {
+        train__generator_drop_graphs(g);
         k->release(g->net.device, g->device_block, g->device_bytes);
         for (int i = 0; i < TRAIN__STAGES; i++) {
             k->release_host(g->net.device, g->staging.host[i], g->staging.bytes);
+            k->release_host(g->net.device, g->rows_of_steps.host[i], g->rows_of_steps.bytes);
             k->release_host(g->net.device, g->steps[i].host, g->result_bytes);
         }
     }
@@ -187,6 +197,7 @@ const train_params *train_generator_params(const train_generator *g) {
 void train_generator_set_weights(train_generator *g, const void *weights, int64_t version) {
     train__generator_drop_prefix(g);
     train__generator_free_retired(g);
+    if (g->net.weights != weights) train__generator_drop_graphs(g);
     g->net.weights = weights;
     g->version = version;
 }

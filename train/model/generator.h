@@ -51,8 +51,17 @@ typedef struct train_generator_options {
     int64_t slots;                    /* sequences at once; 0 means 16 */
     int64_t slot_tokens;              /* the most tokens of a prompt and its answer; required */
     int64_t prefill;                  /* the most prompt tokens run in one go; 0 means 512, and at least slot_tokens */
+    int32_t graphs;                   /* train_graphs: decode steps as graphs */
+    int32_t reserved;                 /* 0 */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the generator */
 } train_generator_options;
+
+/* Answers are the same, bit for bit, whichever it is. */
+typedef enum train_graphs {
+    TRAIN_GRAPHS_AUTO, /* where the kernel set records graphs: one per bucket of batch sizes */
+    TRAIN_GRAPHS_OFF,
+    TRAIN_GRAPHS_PADDED /* rows are padded as for graphs, and nothing is recorded: to look for faults, and for tests */
+} train_graphs;
 
 void train_generator_options_default(train_generator_options *options);
 

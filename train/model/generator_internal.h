@@ -2,7 +2,8 @@
  *
  *   generator.c          creation, memory, requests
  *   generator_slots.c    sequences, slots, pages of the cache
- *   generator_step.c     prompts into the cache, one token for every running sequence */
+ *   generator_step.c     prompts into the cache, one token for every running sequence
+ *   generator_graph.c    the kernels of a step as a graph */
 #ifndef TRAIN_GENERATOR_INTERNAL_H
 #define TRAIN_GENERATOR_INTERNAL_H
 
@@ -35,7 +36,7 @@ typedef struct train__pass {
     char *k_pages, *v_pages;   /* [layers][pages, TRAIN_PAGE, kv_width] */
     train__acts acts;
     void *logits;                 /* [slots, vocab] */
-    int32_t *last;                /* [slots] token drawn last */
+    int32_t *last;                /* [slots + 1] token drawn last */
     char *results[TRAIN__STAGES]; /* [slots] tokens, log-probs, kept log-probs */
 } train__pass;
 
@@ -46,18 +47,31 @@ typedef struct train__step {
     void *host;               /* results, as on the device */
 } train__step;
 
+/* A step that is, or may be, recorded. */
+enum { TRAIN__GRAPHS = 256 };
+typedef struct train__recorded {
+    int64_t rows;
+    int32_t longest, turn; /* bucket of the longest cache; which blocks it reads and writes */
+    int32_t runs;          /* without a graph */
+    train_graph *graph;    /* NULL: none yet */
+} train__recorded;
+
 struct train_generator {
     train__arena arena;
     train_generator_options options; /* with defaults filled in */
     train_params *params;
     train__net net;
     int64_t rows; /* the most of one pass */
-    int64_t pages_per_slot, pages;
+    int64_t pages_per_slot;
+    int64_t pages;                   /* the last one belongs to the rows that pad a step */
     size_t page_bytes, result_bytes; /* of one layer's keys; of one step */
     void *device_block;
     size_t device_bytes;
     train__pass pass;
-    train__staging staging;
+    train__staging staging; /* of prompts */
+    train__staging rows_of_steps;
+    train__recorded recorded[TRAIN__GRAPHS];
+    int32_t recorded_count;
     train__step steps[TRAIN__STAGES];
     int32_t turn; /* the step to be begun next */
     int64_t version;
@@ -82,6 +96,16 @@ struct train_generator {
     int64_t waiting, running;
     train_generator_stats stats;
 };
+
+/* ---- generator_graph.c ---------------------------------------------------------------------------------- */
+
+/* Rows and longest cache of a step, rounded up to a bucket where graphs are not off. */
+int64_t train__generator_bucket(const train_generator *g, int64_t rows);
+int32_t train__generator_longest(const train_generator *g, int32_t longest);
+/* Calls the kernels of a step, or runs the graph of its bucket. */
+void train__generator_replay(train_generator *g, int64_t rows, int32_t longest, void (*kernels)(void *user),
+                             void *user);
+void train__generator_drop_graphs(train_generator *g);
 
 /* ---- generator_slots.c ---------------------------------------------------------------------------------- */
 

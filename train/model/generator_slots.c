@@ -52,11 +52,12 @@ void train__generator_reset(train_generator *g) {
         g->sequences[i].request = -1;
         g->sequences[i].serial++;
     }
-    for (int64_t i = 0; i < g->pages; i++) {
+    int64_t pages = g->pages - 1; /* the last one is not given out */
+    for (int64_t i = 0; i < pages; i++) {
         g->references[i] = 0;
-        g->free_pages[i] = (int32_t)(g->pages - 1 - i);
+        g->free_pages[i] = (int32_t)(pages - 1 - i);
     }
-    g->free_count = g->pages;
+    g->free_count = pages;
     g->retired_count = g->copy_count = 0;
     g->prefix.request = -1;
     g->running = 0;

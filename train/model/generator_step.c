@@ -178,7 +178,7 @@ static train_choice choice_of(const train_generator *g, const train__sequence *s
 
 /* Rows of a step: every sequence that wants a token more. */
 static const train_choice *stage_rows(train_generator *g, pass *p, train__step *step) {
-    train__staging *st = &g->staging;
+    train__staging *st = &g->rows_of_steps;
     const train_choice *there = NULL;
     int64_t most = g->options.slots;
     train__staging_begin(st);
@@ -199,8 +199,19 @@ static const train_choice *stage_rows(train_generator *g, pass *p, train__step *
         s->begun++;
         if (place + 1 > p->longest) p->longest = (int32_t)place + 1;
     }
-    int32_t *table = train__staging_take(st, most * g->pages_per_slot, sizeof *table, &p->table);
+    step->rows = p->rows;
+    int32_t *table = train__staging_take(st, (most + 1) * g->pages_per_slot, sizeof *table, &p->table);
     memcpy(table, g->table, (size_t)(most * g->pages_per_slot) * sizeof *table);
+    /* Rows that pad the step: one token of a slot that no sequence has, in a page of its own. */
+    for (int64_t i = 0; i < g->pages_per_slot; i++) table[most * g->pages_per_slot + i] = (int32_t)g->pages - 1;
+    for (int64_t end = train__generator_bucket(g, p->rows); p->rows < end; p->rows++) {
+        positions[p->rows] = 0;
+        slots[p->rows] = (int32_t)most;
+        lengths[p->rows] = 1;
+        choices[p->rows] = (train_choice){.top_p = 1};
+    }
+    p->longest = train__generator_longest(g, p->longest);
+    TRAIN_ASSERT(st->turn == g->turn);
     train__staging_send(st);
     return there;
 }
@@ -227,20 +238,30 @@ static void draw(train_generator *g, const pass *p, const train_choice *choices,
     n->kernels->sample(n->device, &sample);
 }
 
+typedef struct decode {
+    pass pass;
+    const train_choice *choices;
+} decode;
+
+static void run_decode(void *user) {
+    decode *d = user;
+    train_generator *g = d->pass.g;
+    run_layers(&d->pass, attend_cache, g->pass.last, d->pass.slots);
+    draw(g, &d->pass, d->choices, g->pass.results[g->turn]);
+}
+
 /* Calls the kernels of a step; its tokens are fetched into `step`. */
 static void begin_step(train_generator *g, train__step *step) {
-    pass p = {.g = g};
-    const train_choice *choices = stage_rows(g, &p, step);
-    step->rows = p.rows;
-    if (p.rows) {
-        run_layers(&p, attend_cache, g->pass.last, p.slots);
-        draw(g, &p, choices, g->pass.results[g->turn]);
+    decode d = {.pass = {.g = g}};
+    d.choices = stage_rows(g, &d.pass, step);
+    if (step->rows) {
+        train__generator_replay(g, d.pass.rows, d.pass.longest, run_decode, &d);
         g->net.kernels->fetch(g->net.device, TRAIN__STAGE_GENERATOR + g->turn, step->host, g->pass.results[g->turn],
                               g->result_bytes);
         g->stats.steps++;
-        g->stats.slot_steps += p.rows;
+        g->stats.slot_steps += step->rows;
     }
-    train__staging_release_all(&g->staging);
+    train__staging_release_all(&g->rows_of_steps);
 }
 
 /* Appends the tokens of a step to their answers. */

@@ -83,6 +83,7 @@ void cuda_phase_seconds(train_device *device, double *seconds);
 ravel_status cuda_capture_begin(train_device *device, ravel_error *err);
 ravel_status cuda_capture_end(train_device *device, train_graph **graph, ravel_error *err);
 void cuda_graph_run(train_device *device, train_graph *graph);
+int cuda_graph_valid(const train_device *device, const train_graph *graph);
 void cuda_graph_free(train_device *device, train_graph *graph);
 
 #endif

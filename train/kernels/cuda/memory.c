@@ -1,6 +1,7 @@
 /* Memory of the CUDA set's device: blocks, copies, staging beside the kernels, time per phase, recorded graphs. */
 #include "train/kernels/cuda/device.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 ravel_status cuda_alloc(train_device *d, size_t bytes, void **block, ravel_error *err) {
@@ -151,23 +152,39 @@ ravel_status cuda_capture_begin(train_device *d, ravel_error *err) {
     return RAVEL_OK;
 }
 
+struct train_graph {
+    cudaGraphExec_t ready;
+    const char *scratch; /* of the device when it was recorded */
+};
+
 ravel_status cuda_capture_end(train_device *d, train_graph **graph, ravel_error *err) {
     cudaGraph_t recorded = NULL;
-    cudaGraphExec_t ready = NULL;
+    train_graph *g = calloc(1, sizeof *g);
     d->capturing = 0;
     cuda_ok(d, cudaStreamEndCapture(d->stream, &recorded), "recording a graph");
-    if (!d->failed) cuda_ok(d, cudaGraphInstantiate(&ready, recorded, 0), "making a graph ready");
+    if (!g) cuda_fail(d, RAVEL_E_MEMORY, "no memory for a graph");
+    if (!d->failed) cuda_ok(d, cudaGraphInstantiate(&g->ready, recorded, 0), "making a graph ready");
     if (recorded) cudaGraphDestroy(recorded);
-    if (d->failed) return told(d, err);
-    *graph = (train_graph *)ready;
+    if (d->failed) {
+        free(g);
+        return told(d, err);
+    }
+    g->scratch = d->scratch;
+    *graph = g;
     return RAVEL_OK;
 }
 
 void cuda_graph_run(train_device *d, train_graph *graph) {
-    if (!d->failed) cuda_ok(d, cudaGraphLaunch((cudaGraphExec_t)graph, d->stream), "running a graph");
+    if (!d->failed) cuda_ok(d, cudaGraphLaunch(graph->ready, d->stream), "running a graph");
+}
+
+int cuda_graph_valid(const train_device *d, const train_graph *graph) {
+    return graph->scratch == d->scratch;
 }
 
 void cuda_graph_free(train_device *d, train_graph *graph) {
-    (void)d;
-    if (graph) cudaGraphExecDestroy((cudaGraphExec_t)graph);
+    if (!graph) return;
+    cuda_ok(d, cudaStreamSynchronize(d->stream), "ending a graph");
+    cudaGraphExecDestroy(graph->ready);
+    free(graph);
 }

@@ -516,6 +516,7 @@ static const train_kernels table = {
     .adamw = adamw,
     .capture_begin = cuda_capture_begin,
     .capture_end = cuda_capture_end,
+    .graph_valid = cuda_graph_valid,
     .graph_run = cuda_graph_run,
     .graph_free = cuda_graph_free,
 };

@@ -1,0 +1,72 @@
+/* Decode steps as graphs.
+ *
+ * A step's kernels are the same from step to step but for their number of rows and the longest cache. Both are rounded up
+ * to a bucket; rows that are too many belong to a slot that no sequence has. The first step of a bucket runs as it is, which
+ * also chooses the algorithms of its products; the second one is recorded, and later ones are one call of the host.
+ *
+ * Everything that a recorded kernel reads is at a fixed address: the arrays of a pass, and the two blocks of `rows`, which
+ * are filled in turn. A graph is dropped when the weights move, or when the device's own memory does. */
+#include "train/model/generator_internal.h"
+
+enum { FEW_ROWS = 8, STEPS_PER_OCTAVE = 4, LONGEST_STEP = 512 };
+
+static int records(const train_generator *g) {
+    return g->options.graphs == TRAIN_GRAPHS_AUTO && g->net.kernels->capture_begin != NULL;
+}
+
+static int pads(const train_generator *g) {
+    return g->options.graphs == TRAIN_GRAPHS_PADDED || records(g);
+}
+
+int64_t train__generator_bucket(const train_generator *g, int64_t rows) {
+    int64_t step = FEW_ROWS;
+    if (!pads(g) || rows == 0) return rows;
+    while (step * 2 * STEPS_PER_OCTAVE <= rows) step *= 2;
+    return train__min((rows + step - 1) / step * step, g->options.slots);
+}
+
+int32_t train__generator_longest(const train_generator *g, int32_t longest) {
+    if (!pads(g)) return longest;
+    return (int32_t)train__min((longest + LONGEST_STEP - 1) / LONGEST_STEP * LONGEST_STEP, g->options.slot_tokens);
+}
+
+static train__recorded *find(train_generator *g, int64_t rows, int32_t longest) {
+    for (int32_t i = 0; i < g->recorded_count; i++) {
+        train__recorded *r = &g->recorded[i];
+        if (r->rows == rows && r->longest == longest && r->turn == g->turn) return r;
+    }
+    if (g->recorded_count == TRAIN__GRAPHS) return NULL;
+    train__recorded *r = &g->recorded[g->recorded_count++];
+    *r = (train__recorded){.rows = rows, .longest = longest, .turn = g->turn};
+    return r;
+}
+
+void train__generator_drop_graphs(train_generator *g) {
+    for (int32_t i = 0; i < g->recorded_count; i++)
+        if (g->recorded[i].graph) g->net.kernels->graph_free(g->net.device, g->recorded[i].graph);
+    g->recorded_count = 0;
+}
+
+/* NULL: it could not be recorded; the device says why at the next sync. */
+static train_graph *record(train_generator *g, void (*kernels)(void *user), void *user) {
+    const train_kernels *k = g->net.kernels;
+    train_graph *graph = NULL;
+    if (k->capture_begin(g->net.device, NULL)) return NULL;
+    kernels(user);
+    return k->capture_end(g->net.device, &graph, NULL) ? NULL : graph;
+}
+
+void train__generator_replay(train_generator *g, int64_t rows, int32_t longest, void (*kernels)(void *user),
+                             void *user) {
+    const train_kernels *k = g->net.kernels;
+    train__recorded *r = records(g) ? find(g, rows, longest) : NULL;
+    if (r && r->graph && !k->graph_valid(g->net.device, r->graph)) {
+        k->graph_free(g->net.device, r->graph);
+        r->graph = NULL;
+    }
+    if (r && !r->graph && r->runs++ > 0) r->graph = record(g, kernels, user);
+    if (r && r->graph)
+        k->graph_run(g->net.device, r->graph);
+    else
+        kernels(user);
+}
