@@ -34,6 +34,16 @@ int64_t check_scale(int64_t quick, int64_t soak) {
     return getenv("RAVEL_SOAK") ? soak : quick;
 }
 
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { ROUNDS_SHARE = 4 };
+#else
+enum { ROUNDS_SHARE = 1 };
+#endif
+
+int64_t check_rounds(int64_t quick, int64_t soak) {
+    return check_scale((quick + ROUNDS_SHARE - 1) / ROUNDS_SHARE, soak);
+}
+
 static void *counting_resize(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
     check_memory *m = user;
     if (new_bytes > old_bytes && ++m->calls == m->fail_at) return NULL;

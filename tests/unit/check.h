@@ -8,8 +8,8 @@
  *
  * TEST registers itself; a failed CHECK says where and what, and ends the test (by return, so tests are void functions;
  * in helpers that return bool or int, use EXPECT, which counts the failure and goes on). Random tests draw from
- * check_seed(), which is fixed unless RAVEL_SEED is set, and scale with check_scale(): 1 in `make test`, more in
- * `make soak`.
+ * check_seed(), which is fixed unless RAVEL_SEED is set, and scale with check_scale() and check_rounds(): more in
+ * `make soak` than in `make test`.
  *
  *     ravel-unit [--list] [PREFIX ...]      runs the tests whose names begin so; ends with "N passed, N failed"
  */
@@ -35,6 +35,9 @@ void check_skip(const char *reason);
 uint64_t check_seed(void);
 /* `quick` in `make test`, `soak` in `make soak`. */
 int64_t check_scale(int64_t quick, int64_t soak);
+/* The same for rounds of a random test: sanitizer builds, which are 10 times as slow and look for errors of memory and
+ * threads that show in few rounds, do a quarter of the quick ones. */
+int64_t check_rounds(int64_t quick, int64_t soak);
 
 #define TEST(test_name)                                                   \
     static void test_name(void);                                          \

@@ -392,7 +392,7 @@ TEST(batch_a_tail_over_max_seqlen_is_an_error) {
 
 TEST(batch_random_plans_come_back_bit_for_bit) {
     ravel__rng r = ravel__rng_seed(check_seed());
-    for (int64_t round = 0; round < check_scale(400, 20000); round++) {
+    for (int64_t round = 0; round < check_rounds(400, 20000); round++) {
         store s;
         job j = {.s = &s};
         store_make(&s, &r, 1 + (int64_t)ravel__rng_below(&r, 40), 1 + (int64_t)ravel__rng_below(&r, 150));
@@ -460,7 +460,7 @@ static bool padded_is_right(const store *s, const ravel_padded_options *o, const
 
 TEST(batch_random_rectangles_come_back_bit_for_bit) {
     ravel__rng r = ravel__rng_seed(check_seed() + 1);
-    for (int64_t round = 0; round < check_scale(400, 20000); round++) {
+    for (int64_t round = 0; round < check_rounds(400, 20000); round++) {
         store s;
         store_make(&s, &r, 1 + (int64_t)ravel__rng_below(&r, 20), 1 + (int64_t)ravel__rng_below(&r, 60));
         ravel_padded_options o;

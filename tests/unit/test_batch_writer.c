@@ -50,7 +50,7 @@ static size_t scribble(ravel__rng *r, ravel__writer *writer, unsigned char *want
 TEST(batch_writers_write_the_same_bytes_streamed_or_not) {
     static _Alignas(64) unsigned char have[ROOM + 3 * EDGE], want[ROOM];
     ravel__rng r = ravel__rng_seed(check_seed() + 3);
-    for (int64_t round = 0; round < check_scale(4000, 400000); round++) {
+    for (int64_t round = 0; round < check_rounds(4000, 400000); round++) {
         static const int64_t elements[] = {1, 2, 4, 8, 12, 3};
         int64_t element = elements[round % 6];
         unsigned char *array = have + EDGE + ravel__rng_below(&r, EDGE); /* elements need not be aligned either */

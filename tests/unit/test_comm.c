@@ -36,15 +36,15 @@ TEST(comm_self_runs_the_body) {
 
 TEST(comm_threads_of_1_2_3_4_8_run_the_body) {
     static const int32_t sizes[] = {1, 2, 3, 4, 8};
-    for (int i = 0; i < 5; i++) run_bodies(sizes[i], NULL, job_of((int32_t)check_scale(150, 3000), 3000));
+    for (int i = 0; i < 5; i++) run_bodies(sizes[i], NULL, job_of((int32_t)check_rounds(150, 3000), 3000));
 }
 
 TEST(comm_threads_of_24_and_64_run_the_body) {
     run_bodies(24, "every operation", job_of(0, 300));
-    run_bodies(24, "random operations", job_of((int32_t)check_scale(60, 1000), 300));
+    run_bodies(24, "random operations", job_of((int32_t)check_rounds(60, 1000), 300));
     run_bodies(24, "splitting", job_of(0, 0));
     run_bodies(64, "every operation", job_of(0, 100));
-    run_bodies(64, "random operations", job_of((int32_t)check_scale(40, 500), 50));
+    run_bodies(64, "random operations", job_of((int32_t)check_rounds(40, 500), 50));
     run_bodies(64, "disagreement", job_of(0, 100));
 }
 

@@ -465,7 +465,7 @@ TEST(comm_500_random_losses_and_nobody_hangs) {
     ravel_comm_options options;
     ravel_comm_options_default(&options);
     options.timeout = 30;
-    for (int64_t i = 0; i < check_scale(500, 20000); i++) {
+    for (int64_t i = 0; i < check_rounds(500, 20000); i++) {
         struct {
             trial t;
             int64_t *rooms[16];

@@ -390,7 +390,7 @@ TEST(comm_link_survives_strangers) {
     const char *text = ravel__hub_address(server.hub);
     ravel__address at;
     CHECK_OK(ravel__address_parse(text, strlen(text), &at, &err), &err);
-    for (int64_t i = 0; i < check_scale(60, 1000); i++) {
+    for (int64_t i = 0; i < check_rounds(60, 1000); i++) {
         uint8_t bytes[2000];
         size_t count = ravel__rng_below(&rng, sizeof bytes);
         ravel__greeting g = {RAVEL__ROLE_CONNECTS, (uint32_t)ravel__rng_below(&rng, 64), 1000, {0}};
@@ -532,5 +532,5 @@ static void one_fault(ravel__rng *rng, harm how) {
 
 TEST(comm_link_gives_no_wrong_byte_and_no_hang_whatever_happens_on_the_way) {
     ravel__rng rng = ravel__rng_seed(check_seed());
-    for (int64_t i = 0; i < check_scale(48, 1000); i++) one_fault(&rng, (harm)(i % HARMS));
+    for (int64_t i = 0; i < check_rounds(48, 1000); i++) one_fault(&rng, (harm)(i % HARMS));
 }

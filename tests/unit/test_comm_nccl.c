@@ -46,8 +46,8 @@ static void run_bodies(int32_t ranks, int32_t rounds, int64_t most, int32_t chec
 TEST(comm_nccl_mock_runs_the_body) {
     static const int32_t sizes[] = {1, 2, 3, 5, 8};
     mock_nccl_reset();
-    for (int i = 0; i < 5; i++) run_bodies(sizes[i], (int32_t)check_scale(30, 1000), 1000, 1);
-    run_bodies(4, (int32_t)check_scale(30, 1000), 1000, 0);
+    for (int i = 0; i < 5; i++) run_bodies(sizes[i], (int32_t)check_rounds(30, 1000), 1000, 1);
+    run_bodies(4, (int32_t)check_rounds(30, 1000), 1000, 0);
     CHECK_EQ(mock_nccl.violations, 0);
     CHECK_EQ(mock_nccl.live, 0);
     CHECK(mock_nccl.groups > 100 && mock_nccl.messages > mock_nccl.groups && mock_nccl.collectives > 100);

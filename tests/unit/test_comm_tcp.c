@@ -52,7 +52,7 @@ TEST(comm_tcp_runs_the_body) {
     for (int i = 0; i < 5; i++)
         for (const comm_body *body = comm_bodies; body->name; body++)
             for (int check = 1; check >= 0; check--) {
-                body_job b = {{check_seed(), (int32_t)check_scale(60, 1000), 700, !check, 0}, body};
+                body_job b = {{check_seed(), (int32_t)check_rounds(60, 1000), 700, !check, 0}, body};
                 ravel_error err = RAVEL_ERROR_INIT;
                 ravel_comm_options o = options_at(fresh_place(place, sizeof place), 60);
                 o.check = check;

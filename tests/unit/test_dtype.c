@@ -95,7 +95,7 @@ TEST(dtype_fast_loops_agree_with_the_reference_on_random_floats) {
     static float values[N];
     static uint16_t got[N + 1];
     ravel__rng r = ravel__rng_seed(check_seed());
-    for (int64_t round = 0; round < check_scale(20, 2000); round++) {
+    for (int64_t round = 0; round < check_rounds(20, 2000); round++) {
         for (int i = 0; i < N; i++) bits[i] = (uint32_t)ravel__rng_next(&r);
         memcpy(values, bits, sizeof values);
         for (int32_t dtype = RAVEL_F16; dtype <= RAVEL_BF16; dtype++) {

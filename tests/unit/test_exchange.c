@@ -196,7 +196,7 @@ static ravel_status plan_trial(trial *t, ravel__rng *r, ravel_error *err) {
 TEST(exchange_brings_every_sample_to_its_bin_bit_for_bit) {
     ravel__rng r = ravel__rng_seed(check_seed());
     ravel_error err = RAVEL_ERROR_INIT;
-    for (int64_t i = 0; i < check_scale(150, 3000); i++) {
+    for (int64_t i = 0; i < check_rounds(150, 3000); i++) {
         trial t = {0};
         CHECK_OK(plan_trial(&t, &r, &err), &err);
         ravel_status status = ravel_threads_run(t.dp, NULL, exchange_rank, &t, &err);

@@ -220,7 +220,7 @@ TEST(feed_random_meshes_and_options_agree_with_a_single_rank) {
     ravel__rng g = ravel__rng_seed(check_seed());
     ravel_source *mock = mock_source(small_mock, "adv:f32:next,reward:f64:sample"), *odd = odd_source(60);
     CHECK(mock && odd);
-    for (int64_t i = 0; i < check_scale(120, 3000); i++) {
+    for (int64_t i = 0; i < check_rounds(120, 3000); i++) {
         run r;
         ravel_error err = RAVEL_ERROR_INIT;
         run_default(&r);

@@ -258,7 +258,7 @@ TEST(feed_never_hangs_whatever_a_rank_does) {
     ravel_comm_options options;
     ravel_comm_options_default(&options);
     options.timeout = 30;
-    for (int64_t trial = 0; trial < check_scale(500, 5000); trial++) {
+    for (int64_t trial = 0; trial < check_rounds(500, 5000); trial++) {
         hunt h;
         ravel_error err = RAVEL_ERROR_INIT;
         draw(&g, &h, trial);

@@ -190,7 +190,7 @@ TEST(feed_arrays_are_the_samples_on_every_rank) {
             l.feed.owners = owners;
             CHECK(run_lesson(&l, reader));
         }
-    for (int64_t trial = 0; trial < check_scale(60, 2000); trial++) {
+    for (int64_t trial = 0; trial < check_rounds(60, 2000); trial++) {
         lesson l;
         lesson_default(&l, source);
         do {

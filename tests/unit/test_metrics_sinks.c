@@ -39,7 +39,7 @@ TEST(metrics_text_prints_the_shortest_digits_that_read_back) {
         CHECK(isnan(cases[i].x) || strtod(room, NULL) == cases[i].x);
     }
     ravel__rng r = ravel__rng_seed(check_seed());
-    for (int64_t i = 0; i < check_scale(200000, 5000000); i++) {
+    for (int64_t i = 0; i < check_rounds(200000, 5000000); i++) {
         double x = ldexp(ravel__rng_unit(&r) - 0.5, (int)ravel__rng_below(&r, i % 4 ? 64 : 1000) - (i % 4 ? 20 : 500));
         if (i % 5 == 0) x = ldexp(1, (int)(i % 60) - 18) * (i % 10 ? 1 : 1 + 0x1p-52);
         if (i % 7 == 0) x = (double)ravel__rng_below(&r, 100000) / 1000;

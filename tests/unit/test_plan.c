@@ -30,7 +30,7 @@ static bool keeps_promises(const plan_case *c) {
 TEST(plan_random_cases_keep_the_promises) {
     ravel__rng rng = ravel__rng_seed(check_seed());
     static plan_case c;
-    int64_t runs = check_scale(4000, 1000000);
+    int64_t runs = check_rounds(4000, 1000000);
     for (int64_t i = 0; i < runs; i++) {
         plan_case_draw(&c, &rng, i % 16 ? 60 : PLAN_CASE_SAMPLES);
         if (keeps_promises(&c)) continue;
@@ -76,7 +76,7 @@ static bool beats_methods(const ravel_plan_input *input, ravel_plan_options opti
 TEST(plan_default_is_never_worse_than_a_method_by_name) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 1);
     static plan_case c;
-    int64_t runs = check_scale(600, 100000);
+    int64_t runs = check_rounds(600, 100000);
     for (int64_t i = 0; i < runs; i++) {
         plan_case_draw(&c, &rng, i % 8 ? 60 : PLAN_CASE_SAMPLES);
         if (c.options.effort == RAVEL_EFFORT_FAST) c.options.effort = RAVEL_EFFORT_DEFAULT;
@@ -105,7 +105,7 @@ TEST(plan_default_is_never_worse_in_long_updates) {
     enum { MOST = 3000 };
     static int64_t prompts[MOST], responses[MOST], costs[MOST], groups[MOST];
     ravel__rng rng = ravel__rng_seed(check_seed() + 2);
-    for (int64_t run = check_scale(40, 2000); run > 0; run--) {
+    for (int64_t run = check_rounds(40, 2000); run > 0; run--) {
         int64_t count = 513 + (int64_t)ravel__rng_below(&rng, MOST - 513);
         int kind = (int)ravel__rng_below(&rng, 7);
         ravel_plan_options o;

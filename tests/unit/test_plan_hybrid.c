@@ -128,7 +128,7 @@ static bool keeps_promises(const hybrid_case *c) {
 TEST(plan_hybrid_random_pools_keep_the_promises) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 31);
     static hybrid_case c;
-    int64_t runs = check_scale(6000, 1000000);
+    int64_t runs = check_rounds(6000, 1000000);
     for (int64_t i = 0; i < runs; i++) {
         draw(&c, &rng);
         if (keeps_promises(&c)) continue;
@@ -193,7 +193,7 @@ static void try_all(tiny *t, int i) {
 
 TEST(plan_hybrid_bound_is_below_the_optimum_and_the_plan_is_near_it) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 32);
-    int64_t runs = check_scale(60, 1000);
+    int64_t runs = check_rounds(60, 1000);
     double sum = 0;
     for (int64_t r = 0; r < runs; r++) {
         tiny t = {.budget = 100, .count = 2 + (int)ravel__rng_below(&rng, 2), .best = 1e300};

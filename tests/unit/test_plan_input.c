@@ -289,7 +289,7 @@ static ravel_status plan_and_check(const ravel_allocator *allocator, void *user)
 TEST(plan_every_allocation_may_fail) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 4);
     static plan_case c;
-    for (int64_t i = 0, runs = check_scale(40, 1000); i < runs; i++) {
+    for (int64_t i = 0, runs = check_rounds(40, 1000); i < runs; i++) {
         plan_case_draw(&c, &rng, 60);
         if (i % 4 == 0) c.options.method = RAVEL_METHOD_RAVEL;
         CHECK(check_every_allocation(plan_and_check, &c) >= 0);

@@ -114,7 +114,7 @@ static void seat_all(seating *s, tiny *t, int sample) {
 
 TEST(plan_time_bound_is_below_the_optimum_and_max_is_near_it_on_tiny_inputs) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 9);
-    int64_t runs = check_scale(60, 2000), optimal = 0, seen = 0;
+    int64_t runs = check_rounds(60, 2000), optimal = 0, seen = 0;
     for (int64_t i = 0; i < runs; i++) {
         tiny t;
         draw_tiny(&t, &rng);

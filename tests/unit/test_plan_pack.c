@@ -23,7 +23,7 @@ static bool returns(const ravel_plan_input *in, const ravel_plan_options *o, con
 TEST(plan_pack_returns_the_same_plan) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 41);
     static plan_case c;
-    for (int64_t i = 0; i < check_scale(500, 50000); i++) {
+    for (int64_t i = 0; i < check_rounds(500, 50000); i++) {
         ravel_error err = RAVEL_ERROR_INIT;
         ravel_plan *plan = NULL;
         plan_case_draw(&c, &rng, 60);
@@ -88,7 +88,7 @@ static void *metered(void *user, void *ptr, size_t old_bytes, size_t new_bytes) 
 TEST(plan_workspace_bounds_what_planning_allocates) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 42);
     static plan_case c;
-    for (int64_t i = 0; i < check_scale(1500, 100000); i++) {
+    for (int64_t i = 0; i < check_rounds(1500, 100000); i++) {
         meter m = {0, 0, 0};
         ravel_allocator allocator = {metered, &m};
         ravel_plan *plan = NULL;

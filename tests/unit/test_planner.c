@@ -148,7 +148,7 @@ TEST(planner_random_arrivals_keep_the_promises) {
     static plan_case c;
     static ledger l;
     static const double fills[] = {1, 0.95, 0.8, 0.5, 1e-9};
-    for (int64_t i = 0, runs = check_scale(1000, 100000); i < runs; i++) {
+    for (int64_t i = 0, runs = check_rounds(1000, 100000); i < runs; i++) {
         plan_case_draw(&c, &rng, i % 16 ? 60 : PLAN_CASE_SAMPLES);
         for_arrivals(&c);
         ravel_error err = RAVEL_ERROR_INIT;

@@ -182,7 +182,7 @@ static bool run_job(job *j) {
 /* Any cut, any dtypes, any options, N = 1 too: every receiver ends up with every version. */
 TEST(refit_moves_any_case) {
     ravel__rng rng = ravel__rng_seed(check_seed());
-    for (int64_t round = 0; round < check_scale(60, 3000); round++) {
+    for (int64_t round = 0; round < check_rounds(60, 3000); round++) {
         job *j = calloc(1, sizeof *j);
         CHECK(j);
         case_random(&j->c, &rng);

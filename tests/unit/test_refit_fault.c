@@ -331,7 +331,7 @@ static bool other_parts(trial *t) {
 
 TEST(refit_faults_leave_one_whole_version) {
     ravel__rng rng = ravel__rng_seed(check_seed());
-    for (int64_t turn = 0; turn < check_scale(100, 2500); turn++) {
+    for (int64_t turn = 0; turn < check_rounds(100, 2500); turn++) {
         trial *t = calloc(1, sizeof *t);
         CHECK(t);
         random_case(t, &rng);

@@ -46,7 +46,7 @@ TEST(refit_checksum_in_pieces_is_the_same) {
     ravel__rng rng = ravel__rng_seed(check_seed());
     unsigned char *p = pattern(MOST), *copy = aligned_alloc(256, COPY);
     CHECK(p && copy);
-    for (int64_t round = 0; round < check_scale(400, 20000); round++) {
+    for (int64_t round = 0; round < check_rounds(400, 20000); round++) {
         size_t bytes = (size_t)ravel__rng_below(&rng, round % 8 ? 8192 : MOST), at = 0;
         size_t step = (size_t)1 << ravel__rng_below(&rng, 17);
         size_t shift = (size_t)ravel__rng_below(&rng, 2) ? 16 * (size_t)ravel__rng_below(&rng, 8)
@@ -108,7 +108,7 @@ static int has_point(const ravel__box *b, const int64_t *at) {
 TEST(refit_boxes_meet_and_part) {
     enum { DIM = 6 };
     ravel__rng rng = ravel__rng_seed(check_seed());
-    for (int64_t round = 0; round < check_scale(300, 20000); round++) {
+    for (int64_t round = 0; round < check_rounds(300, 20000); round++) {
         int32_t ndim = (int32_t)ravel__rng_below(&rng, 3) + 1;
         ravel__box a = random_box(&rng, ndim, DIM), b = random_box(&rng, ndim, DIM), meet = {0};
         ravel__box rest[2 * RAVEL_REFIT_DIMS];
@@ -188,7 +188,7 @@ static ravel__view random_view(ravel__rng *rng, int64_t *span) {
 TEST(refit_views_gather_and_scatter_any_range) {
     ravel__rng rng = ravel__rng_seed(check_seed());
     ravel_error err = RAVEL_ERROR_INIT;
-    for (int64_t round = 0; round < check_scale(500, 30000); round++) {
+    for (int64_t round = 0; round < check_rounds(500, 30000); round++) {
         int64_t span;
         ravel__view v = random_view(&rng, &span);
         ravel__box piece = v.box;

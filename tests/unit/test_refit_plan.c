@@ -150,7 +150,7 @@ static bool check_cover(const world *w, int32_t r, const refit_case *c) {
 
 TEST(refit_plan_gives_everybody_everything_once) {
     ravel__rng rng = ravel__rng_seed(check_seed());
-    for (int64_t round = 0; round < check_scale(150, 5000); round++) {
+    for (int64_t round = 0; round < check_rounds(150, 5000); round++) {
         refit_case c;
         world *w = malloc(sizeof *w);
         ravel_error err = RAVEL_ERROR_INIT;

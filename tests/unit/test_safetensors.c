@@ -197,7 +197,7 @@ static void put_file(const char *name, const char *content) {
 
 TEST(safetensors_round_trip_of_random_tensors) {
     ravel__rng r = ravel__rng_seed(check_seed());
-    for (int64_t round = 0; round < check_scale(40, 2000); round++) {
+    for (int64_t round = 0; round < check_rounds(40, 2000); round++) {
         enum { MOST = 40 };
         ravel_safetensor tensors[MOST];
         char names[MOST][40];

@@ -71,7 +71,7 @@ static int64_t reference_row(const ravel_order *order, ravel_cursor cursor, int6
 
 TEST(order_updates_are_the_same_rows_for_any_number_of_ranks) {
     ravel__rng r = ravel__rng_seed(check_seed());
-    for (int64_t trial = 0; trial < check_scale(400, 20000); trial++) {
+    for (int64_t trial = 0; trial < check_rounds(400, 20000); trial++) {
         ravel_order order = order_of(1 + (int64_t)ravel__rng_below(&r, 60), ravel__rng_next(&r));
         order.shuffle = (int32_t)ravel__rng_below(&r, 2);
         order.epochs = (int64_t)ravel__rng_below(&r, 4);

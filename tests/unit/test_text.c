@@ -177,7 +177,7 @@ TEST(text_tokens_spell_the_text_and_say_where) {
     ravel__rng rng = ravel__rng_seed(check_seed());
     if (!t) return;
     CHECK(ravel_encoder_create(t, NULL, &encoder, NULL) == RAVEL_OK);
-    for (int64_t round = 0; round < check_scale(500, 20000); round++) {
+    for (int64_t round = 0; round < check_rounds(500, 20000); round++) {
         char text[512];
         size_t bytes = random_text(&rng, text, sizeof text), at = 0, length;
         const ravel_encoding *e;
@@ -202,7 +202,7 @@ TEST(text_a_used_encoder_gives_the_ids_of_a_fresh_one) {
     ravel__rng rng = ravel__rng_seed(check_seed());
     if (!t) return;
     CHECK(ravel_encoder_create(t, NULL, &used, NULL) == RAVEL_OK);
-    for (int64_t round = 0; round < check_scale(60, 2000); round++) {
+    for (int64_t round = 0; round < check_rounds(60, 2000); round++) {
         char text[512];
         size_t bytes = random_text(&rng, text, sizeof text);
         const ravel_encoding *a, *b;

@@ -144,7 +144,7 @@ static void one_product(const trio *t, int64_t m, int64_t n, int64_t k, int way)
 }
 
 static void products(const trio *t) {
-    for (int i = 0; i < check_scale(40, 400); i++)
+    for (int i = 0; i < check_rounds(40, 400); i++)
         one_product(t, between(1, 70), between(1, 150), between(1, 90), i % WAYS);
     for (int way = 0; way < WAYS; way++) {
         one_product(t, 200, 70, 1100, way); /* more than one part of k and block of rows */
@@ -207,7 +207,7 @@ static int by_id(const void *a, const void *b) {
 }
 
 static void rows_of(const trio *t) {
-    for (int i = 0; i < check_scale(15, 150); i++) {
+    for (int i = 0; i < check_rounds(15, 150); i++) {
         int64_t rows = between(1, 200), width = between(1, 100), table = between(1, 40), first = between(0, 5);
         int32_t *ids = malloc((size_t)rows * sizeof *ids), *order = malloc((size_t)rows * sizeof *order);
         for (int64_t r = 0; r < rows; r++) ids[r] = (int32_t)between(0, table - 1), order[r] = (int32_t)r;
@@ -242,7 +242,7 @@ TEST(train_kernels_rows) {
 }
 
 static void norms(const trio *t) {
-    for (int i = 0; i < check_scale(15, 150); i++) {
+    for (int i = 0; i < check_rounds(15, 150); i++) {
         int64_t rows = between(1, 150), width = between(1, 130), n = rows * width;
         float *x = random_array(n, 2), *add = i % 2 ? random_array(n, 1) : NULL, *w = random_array(width, 1);
         float *d_y = random_array(n, 1);
@@ -263,7 +263,7 @@ TEST(train_kernels_rmsnorm) {
 }
 
 static void ropes(const trio *t) {
-    for (int i = 0; i < check_scale(12, 100); i++) {
+    for (int i = 0; i < check_rounds(12, 100); i++) {
         int64_t tokens = between(1, 150), kv = between(1, 3), heads = kv * between(1, 3), half = between(1, 70);
         int64_t dim = 2 * half, width = (heads + 2 * kv) * dim;
         float *qkv = random_array(tokens * width, 1), *wq = random_array(dim, 1), *wk = random_array(dim, 1);
@@ -302,7 +302,7 @@ TEST(train_kernels_rope) {
 }
 
 static void swiglus(const trio *t) {
-    for (int i = 0; i < check_scale(10, 100); i++) {
+    for (int i = 0; i < check_rounds(10, 100); i++) {
         int64_t rows = between(1, 150), ffn = between(1, 100), n = rows * ffn;
         float *gate_up = random_array(2 * n, i % 2 ? 3 : 60),
               *d_h = random_array(n, 1); /* 60: past where exp overflows */
@@ -401,7 +401,7 @@ static void attentions(const trio *t) {
                                                   {256, 3}, {257, 16}, {530, 64, 63},   {700, 300}};
     for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
         whole_samples(t, edges[i], 1 + (int64_t)i % 2, 1 + (int64_t)i % 3, i == 6 ? 18 : 16, 1, i % 2 ? 40 : 0);
-    for (int i = 0; i < check_scale(8, 80); i++) {
+    for (int i = 0; i < check_rounds(8, 80); i++) {
         int32_t lengths[MOST_SAMPLES] = {0};
         int64_t count = between(1, 4);
         for (int64_t s = 0; s < count; s++) lengths[s] = (int32_t)between(1, check_scale(70, 300));
@@ -418,7 +418,7 @@ TEST(train_kernels_attention) {
 
 /* Queries and keys of different numbers, anywhere against one another, with and without a window. */
 static void shifted_attentions(const trio *t) {
-    for (int i = 0; i < check_scale(20, 200); i++) {
+    for (int i = 0; i < check_rounds(20, 200); i++) {
         span spans[MOST_SAMPLES];
         int32_t samples = (int32_t)between(1, 4),
                 most = i % 8 ? (int32_t)check_scale(90, 600) : 600; /* long: in parts */
@@ -494,7 +494,7 @@ TEST(train_kernels_attention_of_parts_merges) {
 /* Keys written through page tables that share pages, and read back. */
 static void cached(const trio *t) {
     enum { SLOTS = 3, PAGES_PER_SLOT = 5, PAGES = 16, ROOM = PAGES_PER_SLOT * TRAIN_PAGE };
-    for (int i = 0; i < check_scale(12, 100); i++) {
+    for (int i = 0; i < check_rounds(12, 100); i++) {
         int64_t rows = between(1, 9), kv = between(1, 2), heads = kv * between(1, 3), dim = between(1, 150);
         int64_t width = kv * dim, writes = SLOTS * ROOM, n = PAGES * TRAIN_PAGE * width;
         int32_t slots[9], lengths[9], table[SLOTS * PAGES_PER_SLOT], *to_slots = malloc((size_t)writes * 4);
@@ -541,7 +541,7 @@ TEST(train_kernels_attention_over_a_cache) {
 
 /* The vocabulary in one part or in three, on three ranks whose parts are combined. */
 static void softmaxes(const trio *t) {
-    for (int i = 0; i < check_scale(24, 200); i++) {
+    for (int i = 0; i < check_rounds(24, 200); i++) {
         int64_t ranks = i % 2 ? 3 : 1, rows = between(1, 20), each = between(1, 200), vocab = ranks * each;
         float *logits = random_array(rows * vocab, i % 4 < 2 ? 2 : 30), *coef = random_array(rows, 1);
         float *bonus = random_array(rows, 1);
@@ -587,7 +587,7 @@ TEST(train_kernels_softmax) {
 }
 
 static void flats(const trio *t) {
-    for (int i = 0; i < check_scale(4, 40); i++) {
+    for (int i = 0; i < check_rounds(4, 40); i++) {
         int64_t n = between(1, 40000), spans = (n + TRAIN_SPAN - 1) / TRAIN_SPAN;
         float *grad = random_array(n, 1e-2), *m = random_array(n, 1e-2), *v = random_array(n, 1e-4),
               *w = random_array(n, 1);

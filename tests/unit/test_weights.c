@@ -362,7 +362,7 @@ static bool random_case(ravel__rng *r) {
 
 TEST(weights_are_the_definition_on_random_stores) {
     ravel__rng r = ravel__rng_seed(check_seed() + 2);
-    for (int64_t round = 0; round < check_scale(800, 50000); round++)
+    for (int64_t round = 0; round < check_rounds(800, 50000); round++)
         if (!random_case(&r)) {
             check_fail(__FILE__, __LINE__, "round %lld", (long long)round);
             return;
