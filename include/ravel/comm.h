@@ -242,7 +242,8 @@ RAVEL_API ravel_status ravel_comm_recv(ravel_comm *comm, void *data, int64_t cou
  * waited for, or tested until done; both end it. Collectives are matched by the order in which they are started.
  * At most RAVEL_REQUESTS_MAX are open at once on a communicator: one more is E_STATE.
  * threads: data moves when the last rank has come and any rank waits (or at once, where it is little).
- * mpi: data moves while some call on the communicator waits or tests. callbacks: collectives happen in the start. */
+ * mpi, tcp: data moves while some call on the communicator waits or tests.
+ * callbacks: collectives happen in the start, messages in the first wait for any of them; test begins nothing. */
 RAVEL_API ravel_status ravel_comm_ibarrier(ravel_comm *comm, ravel_request **request, ravel_error *err);
 RAVEL_API ravel_status ravel_comm_ibroadcast(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t root,
                                              ravel_request **request, ravel_error *err);
@@ -284,8 +285,8 @@ RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_er
  * send and recv are required; everything else may be NULL and is made from them. Reductions are made
  * by Ravel from all-gathers and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is
  * given. Functions are called from the thread that calls the communicator. Tags may be any int32_t from 0.
- * isend and irecv are put off until one of them is waited for, and then all that are open are done: start together what
- * belongs together. */
+ * isend and irecv only queue; the first wait runs all queued messages, and waits where send and recv do. So start together
+ * what belongs together. A test never calls send or recv: a loop that only tests makes no progress. */
 typedef struct ravel_comm_hooks {
     size_t size; /* sizeof(ravel_comm_hooks) */
     void *user;

@@ -92,9 +92,10 @@ typedef struct ravel__loan {
 
 typedef struct ravel__backend {
     const char *name;
-    size_t request_bytes; /* of ravel_request.state */
-    uint32_t reduces;     /* 1 << kind of the reductions that start takes; the front makes the rest from the others */
-    int64_t exact_bytes;  /* start also takes all-reduces of integers up to this size: their order does not matter */
+    size_t request_bytes;  /* of ravel_request.state */
+    uint32_t reduces;      /* 1 << kind of the reductions that start takes; the front makes the rest from the others */
+    int32_t moves_in_wait; /* messages move only while one of them is waited for: test begins nothing */
+    int64_t exact_bytes;   /* start also takes all-reduces of integers up to this size: their order does not matter */
 
     /* Begins the operation. Must not wait for a peer (collectives of callbacks do). On failure nothing was begun, and the sentence
      * is in request->why. May already find it done. */

@@ -4,7 +4,7 @@
  *     connect.c    hello, manifests, catalog, plan, buffers: one communicator
  *     update.c     one version: begin, stream, totals, vote, switch, report
  *     tree.c       which rank forwards a stream to which
- *     stream.c     the calling thread's loop: sends, receives, passes on
+ *     stream.c     the calling thread's loop: sends, receives, passes on; stream_order.c: one message at a time
  *     packer.c     fills frames (helper thread of a sender)
  *     loader.c     verifies and loads frames (helper thread of a receiver)
  *     stage.c      versions
@@ -161,6 +161,7 @@ typedef struct ravel__in_state {
     int64_t slice;     /* the first one of the current window */
     uint64_t sequence; /* of the notice that comes next */
     uint64_t arrived;  /* of the frame that comes next */
+    int64_t frame;     /* of the notice that comes next: its number in the window */
     int32_t parent;
     int32_t children[RAVEL__FANOUT_MOST];
     int32_t child_count;
@@ -170,6 +171,7 @@ typedef struct ravel__out_state {
     int32_t children[RAVEL__FANOUT_MOST];
     int32_t child_count;
     int32_t local_in; /* local streams: the index in plan.in */
+    int64_t frame;    /* number in the window of the frame that is sent next */
 } ravel__out_state;
 
 typedef struct ravel__wire_state {

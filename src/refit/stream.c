@@ -8,7 +8,7 @@
  * A receiver asks for a stream's next notice only after the one before has come, since that says whether there is a
  * next; and gives its buffers to streams in their turn, so that the frame that comes first in the order of the whole
  * communicator (plan.h) always has a buffer waiting for it. */
-#include "refit/session.h"
+#include "refit/stream.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -48,7 +48,7 @@ static void phase_count(ravel_refit *refit, int32_t *count, int32_t change, int6
     refit->wire.now_ns = now;
 }
 
-static void tell_progress(ravel_refit *refit) {
+void ravel__stream_tell(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
     if (!refit->options.progress || w->now_ns - w->told_ns < TELL_NS) return;
     w->told_ns = w->now_ns;
@@ -65,7 +65,7 @@ static ravel_status post_send(ravel_refit *refit, ravel__refit_buffer *slot, int
     return status;
 }
 
-static ravel_status post_notice_recv(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
+ravel_status ravel__stream_ask(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     int32_t peer = refit->in_states[slot->stream].parent, tag = notice_tag(&refit->plan.in[slot->stream]);
     ravel_status status =
         ravel_comm_irecv(refit->comm, slot->notice_bytes, RAVEL__NOTICE_BYTES, RAVEL_U8, peer, tag, &slot->recv, err);
@@ -120,13 +120,14 @@ static ravel_status look_sends(ravel_refit *refit, ravel__refit_buffer *slot, in
 
 /* ---- sender --------------------------------------------------------------------------------------------- */
 
-static ravel_status send_slot(ravel_refit *refit, int32_t index, ravel_error *err) {
+ravel_status ravel__stream_send(ravel_refit *refit, int32_t index, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->out_pool.slots[index];
     const ravel__stream *s = &refit->plan.out[slot->stream];
-    const ravel__out_state *o = &refit->out_states[slot->stream];
+    ravel__out_state *o = &refit->out_states[slot->stream];
     ravel_status status = RAVEL_OK;
     RAVEL_ASSERT(slot->state == RAVEL__SLOT_PACKING && slot->stream >= 0 && slot->stream < refit->plan.out_count);
     moved(refit);
+    o->frame = slot->notice.flags & RAVEL__FRAME_LAST_OF_WINDOW ? 0 : o->frame + 1;
     if (s->local) {
         slot->state = RAVEL__SLOT_LOADING;
         slot->loaded = 0;
@@ -154,7 +155,7 @@ static void free_out(ravel_refit *refit, int32_t index) {
     ravel__lane_put(&refit->packer.free, index);
 }
 
-static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
+ravel_status ravel__stream_finish_sends(ravel_refit *refit, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; i < refit->out_pool.count && status == RAVEL_OK; i++) {
         ravel__refit_buffer *slot = &refit->out_pool.slots[i];
@@ -173,10 +174,15 @@ static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
         refit->wire.done_bytes += slot->covered;
         free_out(refit, i);
     }
+    return status;
+}
+
+static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
+    ravel_status status = ravel__stream_finish_sends(refit, err);
     while (status == RAVEL_OK && refit->wire.open_requests < REQUESTS_MOST) {
         int32_t index = ravel__lane_look(&refit->packer.ready);
         if (index < 0) break;
-        status = send_slot(refit, index, err);
+        status = ravel__stream_send(refit, index, err);
     }
     return status;
 }
@@ -201,7 +207,7 @@ static int in_window(const ravel_refit *refit, int32_t stream, int32_t window) {
 }
 
 /* The stream whose turn it is: -1: none is left; -2: it cannot be known yet. */
-static int32_t next_in_turn(ravel_refit *refit) {
+int32_t ravel__stream_next_in_turn(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
     int32_t count = refit->plan.in_count;
     for (;; w->window++, w->next = 0) {
@@ -226,12 +232,12 @@ static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
     for (int32_t i = 0; i < refit->in_pool.count && refit->wire.wanted > 0; i++) {
         ravel__refit_buffer *slot = &refit->in_pool.slots[i];
         if (slot->state != RAVEL__SLOT_FREE || refit->wire.open_requests >= REQUESTS_MOST) continue;
-        int32_t stream = next_in_turn(refit);
+        int32_t stream = ravel__stream_next_in_turn(refit);
         if (stream < 0) return RAVEL_OK;
         slot->state = RAVEL__SLOT_NOTICE;
         slot->stream = stream;
         refit->in_states[stream].awaiting = 1;
-        ravel_status status = post_notice_recv(refit, slot, err);
+        ravel_status status = ravel__stream_ask(refit, slot, err);
         if (status != RAVEL_OK) return status;
     }
     return RAVEL_OK;
@@ -253,7 +259,7 @@ static ravel_status check_notice(const ravel_refit *refit, const ravel__refit_bu
     return RAVEL_OK;
 }
 
-static ravel_status notice_came(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
+ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     ravel__in_state *in = &refit->in_states[slot->stream];
     const ravel__stream *s = &refit->plan.in[slot->stream];
     ravel_status status = check_notice(refit, slot, err);
@@ -263,6 +269,7 @@ static ravel_status notice_came(ravel_refit *refit, ravel__refit_buffer *slot, r
     in->awaiting = 0;
     in->sequence++;
     in->window_ended = (slot->notice.flags & RAVEL__FRAME_LAST_OF_WINDOW) != 0;
+    in->frame = in->window_ended ? 0 : in->frame + 1;
     if (slot->notice.flags & RAVEL__FRAME_LAST) {
         in->ended = 1;
         refit->wire.wanted--;
@@ -280,7 +287,7 @@ static ravel_status notice_came(ravel_refit *refit, ravel__refit_buffer *slot, r
 }
 
 /* `bad`: it has another length than was announced. What is then passed on is empty, and so bad there too. */
-static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
+ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
     ravel__in_state *in = &refit->in_states[slot->stream];
     int64_t bytes = (int64_t)slot->notice.bytes, passed = bad ? 0 : bytes;
@@ -303,7 +310,7 @@ static ravel_status frame_came(ravel_refit *refit, int32_t index, int32_t bad, r
     return status;
 }
 
-static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *err) {
+ravel_status ravel__stream_step_slot(ravel_refit *refit, int32_t index, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
     int32_t done, bad;
     if (slot->state == RAVEL__SLOT_NOTICE || slot->state == RAVEL__SLOT_FRAME) {
@@ -314,9 +321,9 @@ static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *er
         if (status != RAVEL_OK || !done) return status;
         bad |= slot->recv_bad;
         slot->recv_bad = 0;
-        if (slot->state == RAVEL__SLOT_FRAME) return frame_came(refit, index, bad, err);
+        if (slot->state == RAVEL__SLOT_FRAME) return ravel__stream_frame_came(refit, index, bad, err);
         if (bad) return ravel_error_set(err, RAVEL_E_PEER_LOST, "a notice of another length came");
-        return notice_came(refit, slot, err);
+        return ravel__stream_notice_came(refit, slot, err);
     }
     if (slot->state == RAVEL__SLOT_LOADING) {
         ravel_status status = look_sends(refit, slot, &done, &bad, err);
@@ -330,7 +337,7 @@ static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *er
 }
 
 /* Buffers that the loader has given back, of either pool. */
-static void take_loaded(ravel_refit *refit) {
+void ravel__stream_take_loaded(ravel_refit *refit) {
     for (int32_t index; (index = ravel__lane_look(&refit->loader.loaded)) >= 0; moved(refit)) {
         if (index < refit->in_pool.count)
             refit->in_pool.slots[index].loaded = 1;
@@ -340,9 +347,9 @@ static void take_loaded(ravel_refit *refit) {
 }
 
 static ravel_status step_receiver(ravel_refit *refit, ravel_error *err) {
-    take_loaded(refit);
+    ravel__stream_take_loaded(refit);
     for (int32_t i = 0; i < refit->in_pool.count; i++) {
-        ravel_status status = step_slot(refit, i, err);
+        ravel_status status = ravel__stream_step_slot(refit, i, err);
         if (status != RAVEL_OK) return status;
     }
     return want_frames(refit, err);
@@ -379,15 +386,8 @@ static void load_one(ravel_refit *refit, int32_t index) {
     ravel__lane_put(&l->loaded, index);
 }
 
-typedef struct helper {
-    ravel_refit *refit;
-    pthread_t thread;
-    int32_t running;
-    _Atomic int32_t ended;
-} helper;
-
 static void *pack_all(void *argument) {
-    helper *h = argument;
+    ravel__helper *h = argument;
     for (int32_t index; (index = ravel__lane_take(&h->refit->packer.free)) >= 0;) {
         if (!pack_one(h->refit, index)) break;
         ravel__bell_ring(&h->refit->bell);
@@ -398,7 +398,7 @@ static void *pack_all(void *argument) {
 }
 
 static void *load_all(void *argument) {
-    helper *h = argument;
+    ravel__helper *h = argument;
     for (int32_t index; (index = ravel__lane_take(&h->refit->loader.arrived)) >= 0;) {
         load_one(h->refit, index);
         ravel__bell_ring(&h->refit->bell);
@@ -408,18 +408,18 @@ static void *load_all(void *argument) {
 }
 
 /* Without a thread (none wanted, none to be had) the loop does the work itself. */
-static void start(helper *h, ravel_refit *refit, int wanted, void *(*body)(void *)) {
-    *h = (helper){.refit = refit};
+static void start(ravel__helper *h, ravel_refit *refit, int wanted, void *(*body)(void *)) {
+    *h = (ravel__helper){.refit = refit};
     atomic_init(&h->ended, !wanted);
     if (wanted && refit->options.helper) h->running = pthread_create(&h->thread, NULL, body, h) == 0;
 }
 
-static void stop(helper *h, ravel__lane *lane) {
+static void stop(ravel__helper *h, ravel__lane *lane) {
     ravel__lane_close(lane);
     if (h->running) pthread_join(h->thread, NULL);
 }
 
-static void help_out(ravel_refit *refit, helper *packer, const helper *loader) {
+void ravel__stream_help_out(ravel_refit *refit, ravel__helper *packer, const ravel__helper *loader) {
     int32_t index;
     if (!packer->running && !atomic_load(&packer->ended) && (index = ravel__lane_look(&refit->packer.free)) >= 0) {
         if (!pack_one(refit, index)) atomic_store(&packer->ended, 1);
@@ -434,7 +434,9 @@ static void reset(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
     memset(w, 0, sizeof *w);
     w->now_ns = w->progress_ns = w->told_ns = ravel__clock_ns();
+    for (int32_t i = 0; i < refit->plan.out_count; i++) refit->out_states[i].frame = 0;
     for (int32_t i = 0; i < refit->plan.in_count; i++) {
+        refit->in_states[i].frame = 0;
         w->wanted += refit->in_states[i].active;
         w->total_bytes += refit->in_states[i].active ? refit->plan.in[i].bytes : 0;
     }
@@ -500,7 +502,7 @@ static situation look_around(ravel_refit *refit) {
 }
 
 /* Waits for one request, and leaves it as done. */
-static ravel_status wait_for(ravel_refit *refit, ravel_request **request, int32_t *bad, ravel_error *err) {
+ravel_status ravel__stream_wait(ravel_refit *refit, ravel_request **request, int32_t *bad, ravel_error *err) {
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = ravel_request_wait(*request, &why);
     *request = NULL;
@@ -524,9 +526,9 @@ static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen
     }
     situation s = look_around(refit);
     if (s.receiving == 1 && s.holding == 0 && refit->wire.packed_all)
-        return wait_for(refit, &s.receiver->recv, &s.receiver->recv_bad, err);
+        return ravel__stream_wait(refit, &s.receiver->recv, &s.receiver->recv_bad, err);
     if (s.receiving == 0 && s.packing == 0 && s.loading == 0 && (s.sending > 0) != (s.passing > 0))
-        return wait_for(refit, s.send, &bad, err);
+        return ravel__stream_wait(refit, s.send, &bad, err);
     ravel_status status = ravel_comm_alive(refit->comm, err);
     if (status == RAVEL_OK) status = check_deadline(refit, err);
     /* A finished send is not urgent while the packer has another buffer to go on with. */
@@ -541,7 +543,7 @@ static void give_all_back(ravel_refit *refit) {
         if (!refit->in_pool.slots[i].recv) ravel__comm_give_back(refit->comm, &refit->in_pool.slots[i].loan);
 }
 
-static ravel_status loop(ravel_refit *refit, helper *packer, const helper *loader, ravel_error *err) {
+static ravel_status loop(ravel_refit *refit, ravel__helper *packer, const ravel__helper *loader, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int32_t idle_rounds = 0;
     while (status == RAVEL_OK) {
@@ -549,12 +551,12 @@ static ravel_status loop(ravel_refit *refit, helper *packer, const helper *loade
         int packer_ended = atomic_load(&packer->ended);
         int64_t before = refit->wire.progress_ns;
         refit->wire.now_ns = ravel__clock_ns();
-        help_out(refit, packer, loader);
+        ravel__stream_help_out(refit, packer, loader);
         status = step_sender(refit, err);
         if (status == RAVEL_OK) status = step_receiver(refit, err);
         refit->wire.packed_all = packer_ended; /* seen before the ready lane was emptied */
         if (status != RAVEL_OK || (sender_done(refit) && receiver_done(refit))) break;
-        tell_progress(refit);
+        ravel__stream_tell(refit);
         if (refit->wire.progress_ns != before)
             idle_rounds = 0;
         else
@@ -585,14 +587,15 @@ static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
 }
 
 ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
-    helper packer, loader;
+    ravel__helper packer, loader;
     reset(refit);
     start(&packer, refit, refit->plan.out_count > 0, pack_all);
     start(&loader, refit, refit->plan.in_count > 0, load_all);
-    ravel_status status = loop(refit, &packer, &loader, err);
+    ravel_status status = refit->comm->backend->moves_in_wait ? ravel__stream_in_order(refit, &packer, &loader, err)
+                                                              : loop(refit, &packer, &loader, err);
     if (refit->options.progress && status == RAVEL_OK) {
         refit->wire.told_ns = 0;
-        tell_progress(refit);
+        ravel__stream_tell(refit);
     }
     /* A loader that waits for a frame and a packer that waits for a buffer see their lanes closed; both finish what they
      * are at. The packer may be in a callback for long, so what is borrowed goes back first. Requests that are still
