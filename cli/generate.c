@@ -19,8 +19,11 @@ typedef struct generate_options {
     const char *model, *prompt, *data, *out, *stop, *stop_ids, *kernels, *chat_format;
     int32_t samples, threads, json, top_k;
     double temperature, top_p, min_p;
-    int64_t max_tokens, slots;
+    int64_t max_tokens, slots, repeat;
     uint64_t seed;
+    const char *pull;
+    int32_t pull_commit, quiet;
+    double pull_timeout;
 } generate_options;
 
 #define ROW(name, kind, field, preset, min, max, choices, doc) \
@@ -47,24 +50,40 @@ static const ravel_option table[] = {
     ROW("stop-ids", STRING, stop_ids, NULL, 0, 0, "TOKENS",
         "token ids that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     ROW("seed", U64, seed, "0", 0, 0, NULL, "of sampling: the same seed gives the same answers"),
+    ROW("repeat", I64, repeat, "1", 0, 1e12, NULL,
+        "passes over the rows of --data, each with other random numbers; 0: until interrupted"),
     ROW("slots", I64, slots, "16", 1, 65536, NULL, "sequences that run at once"),
     ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, ..."),
     ROW("threads", I32, threads, "0", 0, 1024, NULL, "0: one per processor"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "say nothing but answers and errors"),
+    {0}};
+
+static const ravel_option pull_table[] = {
+    ROW("pull", STRING, pull, NULL, 0, 0, "ADDRESS",
+        "pull weights from trainers (ravel train grpo --publish): host:port, unix:/path; --model says shape and tokenizer"),
+    ROW("pull-commit", ENUM, pull_commit, "step", 0, 0, TRAIN_COMMIT_CHOICES,
+        "step: a new version is used from the next token on; idle: only when no answer is running"),
+    ROW("pull-timeout", F64, pull_timeout, "60", 0.01, 86400, NULL,
+        "seconds to wait for the first version, and without progress of a later one"),
     {0}};
 
 static void help(void) {
     generate_options o;
     ravel_options_default(table, &o);
-    const cli_options sets[] = {{"options", table, &o}};
-    printf("usage: ravel generate --model FOLDER --prompt TEXT | --data FILE.jsonl [options]\n\n"
-           "Samples answers with the generator that training uses.\n\n"
-           "examples:\n"
-           "  ravel generate --model runs/sft-1/checkpoints/step-00000200 --prompt 'sort 312:' --temperature 0\n"
-           "  ravel generate --model Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n"
-           "  ravel generate --model Qwen3-0.6B --raw --prompt 'Q: 6*7? A:' --stop 'Q:' --stop 'A:'\n\n"
-           "A row of the output: {\"row\", \"sample\", \"prompt\", \"response\", \"prompt_ids\", \"response_ids\", "
-           "\"tokens\",\n\"ended\", \"logprob\"}. Rows are in the order of the input.\n\n");
-    cli_print_options(sets, 1);
+    ravel_options_default(pull_table, &o);
+    const cli_options sets[] = {{"options", table, &o}, {"weights that trainers publish", pull_table, &o}};
+    printf(
+        "usage: ravel generate --model FOLDER --prompt TEXT | --data FILE.jsonl [options]\n\n"
+        "Samples answers with the generator that training uses.\n\n"
+        "examples:\n"
+        "  ravel generate --model runs/sft-1/checkpoints/step-00000200 --prompt 'sort 312:' --temperature 0\n"
+        "  ravel generate --model Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n"
+        "  ravel generate --model Qwen3-0.6B --raw --prompt 'Q: 6*7? A:' --stop 'Q:' --stop 'A:'\n"
+        "  ravel generate --model Qwen3-0.6B --pull trainer-0:7700 --data prompts.jsonl --repeat 0 >answers.jsonl\n\n"
+        "A row of the output: {\"row\", \"sample\", \"prompt\", \"response\", \"prompt_ids\", \"response_ids\", "
+        "\"tokens\",\n\"ended\", \"logprob\"}, and with --pull \"version\" and \"last_version\": of the weights that the "
+        "answer was\nbegun and ended with. Rows are in the order of the input.\n\n");
+    cli_print_options(sets, 2);
 }
 
 /* ---- the job -------------------------------------------------------------------------------------------- */
@@ -74,6 +93,7 @@ typedef struct waiting {
     int32_t *tokens;
     int64_t count;
     double logprob;
+    int64_t version, last_version; /* of the weights that it was begun and ended with */
     int32_t ended;
 } waiting;
 
@@ -91,10 +111,12 @@ typedef struct job {
     train_request *requests; /* [block] */
     waiting *answers;        /* [block * samples] */
     int64_t block;
+    int64_t pass;  /* over the rows, from 0 */
     int64_t shown; /* tokens of the streamed answer */
     train_stop_stream stream;
     ravel_json *doc; /* of the prompt */
     cli_output output;
+    ravel_logger logger;
     char *buffer; /* of a line */
     size_t room;
 } job;
@@ -221,12 +243,17 @@ static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_
     if (status) return status;
     char *at = j->buffer, *end = j->buffer + j->room;
     at += sprintf(at, "{\"row\": %lld, \"sample\": %d", (long long)row, sample);
+    if (j->o->repeat != 1) at += sprintf(at, ", \"pass\": %lld", (long long)j->pass);
     at += put_text(j, at, (size_t)(end - at), "prompt", r->prompt, r->count, NULL);
     at += put_text(j, at, (size_t)(end - at), "response", a->tokens, a->count - (a->ended == 1), &j->stop_texts);
     at += put_ids(at, "prompt_ids", r->prompt, r->count);
     at += put_ids(at, "response_ids", a->tokens, a->count);
-    at += sprintf(at, ", \"tokens\": %lld, \"ended\": %s, \"logprob\": %.9g}\n", (long long)a->count,
+    at += sprintf(at, ", \"tokens\": %lld, \"ended\": %s, \"logprob\": %.9g", (long long)a->count,
                   a->ended ? "true" : "false", a->logprob);
+    if (j->o->pull)
+        at += sprintf(at, ", \"version\": %lld, \"last_version\": %lld", (long long)a->version,
+                      (long long)a->last_version);
+    at += sprintf(at, "}\n");
     return cli_output_write(&j->output, j->buffer, (size_t)(at - j->buffer), err);
 }
 
@@ -242,6 +269,8 @@ static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
     memcpy(w->tokens, a->tokens, bytes);
     w->count = a->count;
     w->ended = a->ended;
+    w->version = a->version;
+    w->last_version = train_sampler_version(j->sampler);
     w->logprob = 0;
     for (int64_t i = 0; i < a->count; i++) w->logprob += (double)a->logprob[i];
     return RAVEL_OK;
@@ -256,6 +285,7 @@ static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_erro
             free(w->tokens);
             w->tokens = NULL;
         }
+    if (j->o->repeat != 1 && j->output.file == stdout) (void)fflush(stdout); /* for a reader that goes along */
     return status;
 }
 
@@ -276,10 +306,10 @@ static ravel_status encode_prompt(job *j, const int32_t **tokens, int64_t *count
     return status;
 }
 
-static ravel_status make_requests(job *j, int64_t first, int64_t count, ravel_error *err) {
+static ravel_status make_requests(job *j, int64_t rows, int64_t first, int64_t count, ravel_error *err) {
     for (int64_t i = 0; i < count; i++) {
         train_request *r = &j->requests[i];
-        *r = (train_request){.id = first + i, .samples = j->o->samples, .sampling = &j->sampling};
+        *r = (train_request){.id = first + i + j->pass * rows, .samples = j->o->samples, .sampling = &j->sampling};
         if (j->prompts)
             r->prompt = train_prompts_row(j->prompts, first + i, &r->count);
         else if (encode_prompt(j, &r->prompt, &r->count, err))
@@ -296,7 +326,7 @@ static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int64_t first = 0; first < rows && !status && !stop_requested; first += j->block) {
         int64_t count = train__min(j->block, rows - first);
-        status = make_requests(j, first, count, err);
+        status = make_requests(j, rows, first, count, err);
         if (!status) status = train_sampler_run(j->sampler, j->requests, count, &hooks, err);
         ravel_status printed = streaming ? RAVEL_OK : print_block(j, first, count, status ? NULL : err);
         if (!status) status = printed;
@@ -305,6 +335,32 @@ static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
     cli_progress_end();
     if (streaming && !status) status = end_stream(j, err);
     return status;
+}
+
+/* What was pulled, on standard error: the answers are on the other. */
+static void say_pulled(const job *j) {
+    train_pulled_stats s = train_sampler_pulled(j->sampler);
+    if (s.commits == 0 || j->o->quiet) return;
+    (void)fprintf(
+        stderr,
+        "versions pulled: %lld, %.4g MB; longest preparation %.4f s (while generating), longest pause %.3f ms, "
+        "all pauses %.3f ms\n",
+        (long long)s.commits, (double)s.bytes * 1e-6, s.prepare_most, 1e3 * s.pause_most, 1e3 * s.pause_sum);
+}
+
+static ravel_status run_passes(job *j, int64_t rows, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    int64_t passes = j->o->repeat ? j->o->repeat : INT64_MAX;
+    for (j->pass = 0; !status && !stop_requested && !j->output.closed && j->pass < passes; j->pass++)
+        status = run_blocks(j, rows, err);
+    return status;
+}
+
+static void write_log(void *user, ravel_log_level level, const char *text) {
+    const job *j = user;
+    cli_progress_end();
+    if (level >= RAVEL_LOG_WARN || (level == RAVEL_LOG_INFO && !j->o->quiet))
+        (void)fprintf(stderr, "ravel generate: %s\n", text);
 }
 
 static int32_t processors(void) {
@@ -339,8 +395,15 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
         status = encode_prompt(j, &tokens, &longest, err);
         *rows = 1;
     }
-    train_sampler_options options = {
-        .model = &j->choice, .slots = train__min(o->slots, *rows * o->samples), .slot_tokens = longest + o->max_tokens};
+    train_pulled_options pull = {.address = o->pull,
+                                 .commit = o->pull_commit,
+                                 .timeout = o->pull_timeout,
+                                 .stop = &stop_requested,
+                                 .logger = &j->logger};
+    train_sampler_options options = {.model = &j->choice,
+                                     .slots = train__min(o->slots, *rows * o->samples),
+                                     .slot_tokens = longest + o->max_tokens,
+                                     .pull = o->pull ? &pull : NULL};
     if (!status) status = train_sampler_open(&options, &j->sampler, err);
     if (status) return status;
     j->block = train__min(*rows, train__max(1, 8 * o->slots / o->samples));
@@ -362,16 +425,18 @@ static void close_job(job *j) {
 
 static ravel_status run(const generate_options *o, train_stop_texts stops, ravel_error *err) {
     job j = {.o = o, .stop_texts = stops};
+    j.logger = (ravel_logger){write_log, &j};
     int64_t rows = 0;
     int lines = o->data || o->json;
     train_stop_stream_init(&j.stream, &j.stop_texts);
     ravel_status status = open_job(&j, &rows, err);
     if (!status && lines) {
         status = cli_output_open(&j.output, o->out, err);
-        if (!status) status = cli_output_close(&j.output, run_blocks(&j, rows, err), err);
+        if (!status) status = cli_output_close(&j.output, run_passes(&j, rows, err), err);
     } else if (!status) {
-        status = run_blocks(&j, rows, err);
+        status = run_passes(&j, rows, err);
     }
+    if (j.sampler) say_pulled(&j);
     close_job(&j);
     return status;
 }
@@ -386,6 +451,8 @@ static ravel_status check(const generate_options *o, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "several --samples are written as JSON lines: add --json");
     if (o->prompt && !o->json && strcmp(o->out, "-") != 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--out is for JSON lines: add --json");
+    if (o->prompt && o->repeat != 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--repeat is for the rows of --data");
     ravel_status status = cli_claim_input("model", o->model, err);
     if (!status) status = cli_claim_input("data", o->data, err);
     return status ? status : cli_claim_output("out", o->out, err);
@@ -404,17 +471,19 @@ int cli_generate(int argc, char **argv) {
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1], *stops[STOP_TEXTS];
     int word_count, stop_count = 0;
-    const cli_options sets[] = {{"options", table, &o}};
+    const cli_options sets[] = {{"options", table, &o}, {"pull", pull_table, &o}};
     if (cli_wants_help(argc, argv)) {
         help();
         return CLI_OK;
     }
     ravel_options_default(table, &o);
-    if (cli_parse(argc, argv, sets, 1, words, 0, &word_count, &err) ||
-        cli_values(argc, argv, sets, 1, "stop", stops, STOP_TEXTS, &stop_count, &err) ||
+    ravel_options_default(pull_table, &o);
+    if (cli_parse(argc, argv, sets, 2, words, 0, &word_count, &err) ||
+        cli_values(argc, argv, sets, 2, "stop", stops, STOP_TEXTS, &stop_count, &err) ||
         check_stops(stops, stop_count, &err) || check(&o, &err))
         return cli_usage("generate", &err);
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     return run(&o, (train_stop_texts){stops, stop_count}, &err) ? cli_fail("generate", &err) : CLI_OK;
 }

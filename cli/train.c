@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- signals -------------------------------------------------------------------------------------------- */
 
@@ -53,13 +54,30 @@ static const ravel_option file_table[] = {{"config", RAVEL_OPTION_STRING, offset
                                            "FILE", "a JSON object with these options; flags override it"},
                                           {0}};
 
+enum { SETS = TRAIN_PARTS + 2, COMM_ROWS = 16 };
+
+/* The file, the parts of the configuration, and how processes reach one another, which is no part of a run's folder: the
+ * next one may run elsewhere. Returns their number. */
+static int make_sets(train_config *config, train_kind kind, file_options *file, ravel_comm_options *comm,
+                     ravel_option *comm_rows, cli_options *sets) {
+    train_part parts[TRAIN_PARTS];
+    int count = train_config_parts(config, kind, parts), n = 0;
+    sets[n++] = (cli_options){"configuration", file_table, file};
+    for (int i = 0; i < count; i++) sets[n++] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
+    ravel_option_table table = cli_without(ravel_comm_option_table(), "comm-timeout", comm_rows, COMM_ROWS);
+    sets[n++] = (cli_options){"ranks in several processes", table, comm};
+    return n;
+}
+
 static void help(train_kind kind) {
     train_config config;
-    train_part parts[TRAIN_PARTS];
-    cli_options sets[TRAIN_PARTS + 1];
+    cli_options sets[SETS];
+    ravel_option rows[COMM_ROWS];
+    ravel_comm_options comm;
     file_options file = {0};
     train_config_default(&config);
-    int count = train_config_parts(&config, kind, parts);
+    ravel_comm_options_default(&comm);
+    int count = make_sets(&config, kind, &file, &comm, rows, sets);
     if (kind == TRAIN_DPO)
         printf("usage: ravel train dpo --model FOLDER --data PAIRS.jsonl [options]\n\n"
                "Direct preference optimisation on packed pairs: \"chosen\" and \"rejected\" answers to a prompt.\n\n"
@@ -67,22 +85,26 @@ static void help(train_kind kind) {
                "  ravel train dpo --model SmolLM2-135M-Instruct --data pairs.jsonl --beta 0.1 --lr 1e-6\n"
                "  mpirun -n 4 ravel train dpo --config run.json --resume\n");
     else if (kind == TRAIN_SFT)
-        printf("usage: ravel train sft --data FILE.jsonl | --mock JSON | --task NAME [options]\n\n"
-               "Supervised fine-tuning on packed micro-batches, on any number of ranks (--ranks N, or mpirun).\n\n"
-               "examples:\n"
-               "  ravel train sft --task arithmetic --steps 200 --ranks 2\n"
-               "  ravel train sft --model Qwen3-0.6B --data train.jsonl --eval-share 0.01 --budget 8k --lr 1e-5\n"
-               "  mpirun -n 4 ravel train sft --config run.json --resume\n");
+        printf(
+            "usage: ravel train sft --data FILE.jsonl | --mock JSON | --task NAME [options]\n\n"
+            "Supervised fine-tuning on packed micro-batches, on any number of ranks: --ranks N in this process, or one\n"
+            "per process under mpirun, srun, torchrun, or started by hand with --rendezvous.\n\n"
+            "examples:\n"
+            "  ravel train sft --task arithmetic --steps 200 --ranks 2\n"
+            "  ravel train sft --model Qwen3-0.6B --data train.jsonl --eval-share 0.01 --budget 8k --lr 1e-5\n"
+            "  mpirun -n 4 ravel train sft --config run.json --resume\n"
+            "  torchrun --nnodes 2 --nproc-per-node 8 --no-python ravel train sft --config run.json\n"
+            "  ravel train sft --config run.json --rendezvous host-0:7600 --comm-ranks 2 --comm-rank 0   (and 1)\n");
     else
         printf("usage: ravel train grpo [options]\n\n"
                "Reinforcement learning: generator ranks answer, trainer ranks learn, weights go over by refit.\n\n"
                "examples:\n"
                "  ravel train grpo --model runs/sft-1/checkpoints/step-00000200 --task arithmetic --ranks 2\n"
                "  ravel train grpo --reward-command 'python3 score.py' --advantage dr-grpo --clip-high 0.28\n"
-               "  mpirun -n 6 ravel train grpo --generators 2 --async 1 --tis 2\n");
-    sets[0] = (cli_options){"configuration", file_table, &file};
-    for (int i = 0; i < count; i++) sets[i + 1] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
-    cli_print_options(sets, count + 1);
+               "  mpirun -n 6 ravel train grpo --generators 2 --async 1 --tis 2\n"
+               "  ravel train grpo --task sort --publish :7700         then, as often as wanted and at any time,\n"
+               "  ravel generate --pull 127.0.0.1:7700 --model FOLDER --data prompts.jsonl --repeat 0\n");
+    cli_print_options(sets, count);
     printf("\ntasks:\n");
     for (int32_t i = 0; train_task_name(i); i++) printf("  %-26s  %s\n", train_task_name(i), train_task_doc(i));
 }
@@ -125,17 +147,16 @@ static ravel_status apply_layers(train_config *config, train_kind kind, const ch
 }
 
 /* Flags are parsed twice: to find --config, and again to override it. A run that is resumed has its own. */
-static ravel_status read_config(int argc, char **argv, train_kind kind, train_config *config, texts *t,
-                                ravel_error *err) {
-    train_part parts[TRAIN_PARTS];
-    cli_options sets[TRAIN_PARTS + 1];
+static ravel_status read_config(int argc, char **argv, train_kind kind, train_config *config, ravel_comm_options *comm,
+                                texts *t, ravel_error *err) {
+    cli_options sets[SETS];
+    ravel_option rows[COMM_ROWS];
     file_options file = {0};
     const char *words[1];
-    int word_count = 0, count = train_config_parts(config, kind, parts);
-    sets[0] = (cli_options){"configuration", file_table, &file};
-    for (int i = 0; i < count; i++) sets[i + 1] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
+    int word_count = 0, count = make_sets(config, kind, &file, comm, rows, sets);
     train_config_default(config);
-    ravel_status status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
+    ravel_comm_options_default(comm);
+    ravel_status status = cli_parse(argc, argv, sets, count, words, 0, &word_count, err);
     if (!status && !file.config && config->run.resume) {
         status = train_run_config(config, kind, t->path, err);
         file.config = t->path;
@@ -143,7 +164,7 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
     if (!status && (file.config || config->grpo.preset)) {
         int32_t preset = config->grpo.preset;
         status = apply_layers(config, kind, file.config, preset, t, err);
-        if (!status) status = cli_parse(argc, argv, sets, count + 1, words, 0, &word_count, err);
+        if (!status) status = cli_parse(argc, argv, sets, count, words, 0, &word_count, err);
     }
     if (!status) train_config_settle(config, kind);
     return status ? status : train_config_check(config, kind, err);
@@ -151,32 +172,38 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
 
 /* ---- threads -------------------------------------------------------------------------------------------- */
 
-/* Ranks of this machine, as the launcher says; 1 where it does not. */
-static int32_t local_ranks(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
-                                        "SLURM_NTASKS_PER_NODE"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *value = getenv(names[i]);
-        if (value && atoi(value) > 0) return atoi(value);
-    }
-    return 1;
-}
-
-/* Ranks that share this machine's processors at one time: trainers and generators take turns, unless --async. */
-static int32_t busy_ranks(const train_config *c, train_kind kind) {
-    if (strcmp(ravel_comm_world_kind(), "self") != 0) return local_ranks();
+/* Ranks of one process that share its machine's processors at one time: trainers and generators take turns, unless
+ * --async. */
+static int32_t busy_threads(const train_config *c, train_kind kind) {
     if (kind != TRAIN_GRPO) return c->run.ranks;
     if (c->grpo.async) return c->run.ranks + c->grpo.generators;
     return c->run.ranks > c->grpo.generators ? c->run.ranks : c->grpo.generators;
 }
 
-static ravel_status choose_threads(train_config *c, train_kind kind, ravel_error *err) {
+/* Collective. Processes of `comm` on this machine, by its name. */
+static ravel_status count_neighbours(ravel_comm *comm, int32_t *neighbours, ravel_error *err) {
+    char name[64] = "";
+    int32_t ranks = ravel_comm_size(comm);
+    char *all = malloc((size_t)ranks * sizeof name);
+    ravel_status status =
+        all ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "no memory for the names of %d machines", ranks);
+    (void)gethostname(name, sizeof name - 1);
+    status = ravel_agree(comm, status, err);
+    if (!status) status = ravel_comm_allgather(comm, name, all, sizeof name, RAVEL_U8, err);
+    *neighbours = 0;
+    for (int32_t r = 0; !status && r < ranks; r++)
+        *neighbours += memcmp(name, all + (size_t)r * sizeof name, sizeof name) == 0;
+    free(all);
+    return status;
+}
+
+static ravel_status choose_threads(train_config *c, int32_t busy_ranks, ravel_error *err) {
     cpu_set_t allowed;
     ravel_shape shape;
     ravel_status status = train_shape(&c->model, &shape, err);
     if (status) return status;
     int32_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
-    c->model.threads = train_threads(&c->model, &shape, c->plan.budget, processors, busy_ranks(c, kind));
+    c->model.threads = train_threads(&c->model, &shape, c->plan.budget, processors, busy_ranks);
     return RAVEL_OK;
 }
 
@@ -184,9 +211,11 @@ static ravel_status choose_threads(train_config *c, train_kind kind, ravel_error
 
 typedef struct job {
     train_kind kind;
-    const train_config *config;
+    train_config *config;
+    ravel_comm_options comm;
     train_hooks hooks;
-    int32_t processes;     /* of mpirun; 1: ranks are threads */
+    int32_t processes;     /* 0: ranks are threads */
+    char by[8];            /* what joins the processes: "mpi", "tcp" */
     train_summary summary; /* written by rank 0 */
 } job;
 
@@ -204,19 +233,23 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
 /* As one rank of several processes, or as all ranks of this one. */
 static ravel_status launch(job *j, int *first, ravel_error *err) {
     int32_t ranks = j->config->run.ranks + (j->kind == TRAIN_GRPO ? j->config->grpo.generators : 0);
-    ravel_comm_options options;
-    ravel_comm_options_default(&options);
-    options.timeout = j->config->run.timeout;
-    if (strcmp(ravel_comm_world_kind(), "self") == 0) {
-        *first = 1;
-        return ravel_threads_run(ranks, &options, work, j, err);
-    }
     ravel_comm *comm = NULL;
-    ravel_status status = ravel_comm_open("auto", &options, &comm, err);
+    ravel_status status = RAVEL_OK;
+    j->comm.timeout = j->config->run.timeout;
+    if (strcmp(ravel_comm_auto_kind(&j->comm), "self") == 0) {
+        *first = 1;
+        status = choose_threads(j->config, busy_threads(j->config, j->kind), err);
+        return status ? status : ravel_threads_run(ranks, &j->comm, work, j, err);
+    }
+    int32_t neighbours = 1;
+    status = ravel_comm_open("auto", &j->comm, &comm, err);
     if (status) return status;
     *first = ravel_comm_rank(comm) == 0;
     j->processes = ravel_comm_size(comm);
-    status = work(comm, j, err);
+    (void)snprintf(j->by, sizeof j->by, "%s", ravel_comm_kind(comm));
+    status = count_neighbours(comm, &neighbours, err);
+    if (!status) status = choose_threads(j->config, neighbours, err);
+    if (!status) status = work(comm, j, err);
     if (status) ravel_comm_abort(comm, err);
     ravel_comm_free(comm);
     return status;
@@ -252,7 +285,8 @@ static void print_resume(FILE *out, const job *j) {
     if (s->best[0]) (void)fprintf(out, "  %-22s %s (evaluation %.4g)\n", "best checkpoint", s->best, s->best_value);
     (void)fprintf(out, "  %-22s %s\n", "checkpoint", s->checkpoint);
     (void)fprintf(out, "  %-22s ", s->steps < s->planned ? "resume with" : "train further with");
-    if (j->processes > 1) (void)fprintf(out, "mpirun -n %d ", j->processes);
+    if (j->processes > 1 && strcmp(j->by, "mpi") == 0) (void)fprintf(out, "mpirun -n %d ", j->processes);
+    if (j->processes > 1 && strcmp(j->by, "tcp") == 0) (void)fprintf(out, "(as each of %d ranks) ", j->processes);
     (void)fprintf(out, "ravel train %s --run ", train_kind_name(j->kind));
     print_word(out, s->folder);
     (void)fprintf(out, " --resume");
@@ -316,7 +350,7 @@ static int run(int argc, char **argv, train_kind kind) {
     int first = 0, code = CLI_OK;
     char text[16384];
     job j = {.kind = kind, .config = &config};
-    if (read_config(argc, argv, kind, &config, &t, &err)) {
+    if (read_config(argc, argv, kind, &config, &j.comm, &t, &err)) {
         code = cli_usage("train", &err);
     } else {
         train_config_text(&config, kind, text, sizeof text);
@@ -327,7 +361,7 @@ static int run(int argc, char **argv, train_kind kind) {
                                 .config_text = text,
                                 .progress = {show_progress, &config}};
         catch_signals();
-        if (choose_threads(&config, kind, &err) || launch(&j, &first, &err)) {
+        if (launch(&j, &first, &err)) {
             cli_progress_end();
             code = cli_fail("train", &err);
             if (first) print_resume(stderr, &j);

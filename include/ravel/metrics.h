@@ -210,7 +210,7 @@ typedef enum ravel_phase {
       "staging a version on the slowest connected generator, which goes on generating")                                \
     X(REFIT_PAUSE, "refit/pause_sec", TIMER, "s", MAX, ALL, "what the slowest connected generator waited to commit")   \
     X(REFIT_VERSION_LAG, "refit/version_lag", GAUGE, "versions", MAX, ALL,                                             \
-      "versions published since the one that the connected generator furthest behind holds")                           \
+      "versions that the connected generator furthest behind lacked when the next one was published")                  \
     X(REFIT_GENERATORS, "refit/generators", COUNTER, "generators", MAX, ALL, "connected generators that reported")     \
     X(REFIT_GENERATOR_TOKENS, "refit/generator_tokens_per_sec", GAUGE, "tokens/s", MAX, ALL,                           \
       "tokens per second of all connected generators together, as they reported")                                      \

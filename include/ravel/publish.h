@@ -132,7 +132,9 @@ typedef struct ravel_generator_report {
  * Returns how many there are. */
 RAVEL_API int64_t ravel_publisher_generators(ravel_publisher *publisher, ravel_generator_report *reports, int64_t most);
 /* Counts the last publish and the connected generators in metrics: the rows refit/publish_sec, prepare_sec, pause_sec,
- * version_lag, generators and generator_tokens_per_sec. */
+ * version_lag, generators and generator_tokens_per_sec. The lag is that just before the last publish, since nobody can
+ * have pulled a version that was shown a moment ago. Not collective, but call it on every rank: publish_sec is the
+ * slowest rank's. */
 RAVEL_API void ravel_publisher_count(ravel_publisher *publisher, ravel_metrics *metrics);
 
 /* ---- generators ----------------------------------------------------------------------------------------- */
@@ -213,7 +215,7 @@ RAVEL_API void *ravel_puller_data(const ravel_puller *puller, int64_t index);
 /* A reader on another thread pins the live set before it reads and unpins it afterwards: a pinned set is not written. */
 RAVEL_API int32_t ravel_puller_pin(ravel_puller *puller);
 RAVEL_API void ravel_puller_unpin(ravel_puller *puller, int32_t pin);
-/* Tells the trainers, with the next report, how fast this generator is. */
+/* Tells the trainers how fast this generator is, within a few seconds; rank 0 of the generator's says it for all. */
 RAVEL_API void ravel_puller_note(ravel_puller *puller, double tokens_per_second);
 /* As ravel_refit_audit. */
 RAVEL_API ravel_status ravel_puller_audit(const ravel_puller *puller, ravel_error *err);

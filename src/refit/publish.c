@@ -38,6 +38,7 @@ struct ravel_publisher {
     int64_t last;      /* version */
     int64_t published; /* how many */
     double total_seconds, copy_seconds;
+    int64_t lag; /* of the connected generator furthest behind, just before the last publish */
 };
 
 #define FIELD(name) (int32_t) offsetof(ravel_publish_options, name)
@@ -356,9 +357,22 @@ static ravel_status agree_on(ravel_publisher *p, const share *mine, ravel_refit_
     return status;
 }
 
+/* Versions that the connected generator furthest behind lacks; one that holds nothing yet lacks all that are kept. */
+static int64_t furthest_behind(ravel_publisher *p) {
+    int64_t newest = ravel_publisher_newest(p).version, lag = 0;
+    pthread_mutex_lock(&p->server.report_lock);
+    for (int64_t i = 0; i < p->server.report_count; i++) {
+        const ravel__reported *r = &p->server.reports[i];
+        int64_t lacks = r->report.held.version > 0 ? newest - r->report.held.version : p->published;
+        if (r->from && lacks > lag) lag = lacks;
+    }
+    pthread_mutex_unlock(&p->server.report_lock);
+    return lag;
+}
+
 ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    int64_t began = ravel__clock_ns();
+    int64_t began = ravel__clock_ns(), lag = furthest_behind(p);
     share mine = {.version = version, .nonce = ravel__fresh_nonce()};
     ravel_refit_identity identity = {0};
     ravel_status status = RAVEL_OK;
@@ -382,6 +396,7 @@ ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_
     if (p->rank == 0) ravel__store_show(&p->store, slot, identity);
     p->last = version;
     p->published++;
+    p->lag = lag;
     p->total_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     return RAVEL_OK;
 }
@@ -437,18 +452,16 @@ int64_t ravel_publisher_generators(ravel_publisher *p, ravel_generator_report *r
 }
 
 void ravel_publisher_count(ravel_publisher *p, ravel_metrics *metrics) {
-    int64_t newest = ravel_publisher_newest(p).version, connected = 0, lag = 0;
+    int64_t connected = 0;
     double prepare = 0, pause = 0, tokens = 0;
     pthread_mutex_lock(&p->server.report_lock);
     for (int64_t i = 0; i < p->server.report_count; i++) {
-        ravel_generator_report g;
+        const ravel__pull_report *r = &p->server.reports[i].report;
         if (!p->server.reports[i].from) continue;
-        fill_report(&p->server.reports[i], newest, 0, &g);
         connected++;
-        lag = g.lag > lag ? g.lag : lag;
-        prepare = g.prepare_seconds > prepare ? g.prepare_seconds : prepare;
-        pause = g.pause_seconds > pause ? g.pause_seconds : pause;
-        tokens += g.tokens_per_second;
+        prepare = r->prepare_seconds > prepare ? r->prepare_seconds : prepare;
+        pause = r->pause_seconds > pause ? r->pause_seconds : pause;
+        tokens += r->tokens_per_second;
     }
     pthread_mutex_unlock(&p->server.report_lock);
     (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PUBLISH, p->total_seconds, 1);
@@ -456,6 +469,6 @@ void ravel_publisher_count(ravel_publisher *p, ravel_metrics *metrics) {
     (void)ravel_metrics_count(metrics, RAVEL_METRIC_REFIT_GENERATORS, connected);
     (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PREPARE, prepare, 1);
     (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PAUSE, pause, 1);
-    (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_VERSION_LAG, (double)lag, 1);
+    (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_VERSION_LAG, (double)p->lag, 1);
     (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_GENERATOR_TOKENS, tokens, 1);
 }

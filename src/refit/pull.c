@@ -323,8 +323,8 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
         return status;
     }
     ravel_pull_report r = {.identity = p->stage.held, .live = p->stage.live, .senders = p->senders};
-    r.pause_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     ravel__pull_stop(p); /* the threads have ended */
+    r.pause_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     p->commits++;
     r.bytes_needed = p->plan.bytes;
     r.bytes_pulled = atomic_load(&p->pulled);
@@ -363,7 +363,9 @@ void ravel_puller_unpin(ravel_puller *p, int32_t pin) {
 }
 
 void ravel_puller_note(ravel_puller *p, double tokens_per_second) {
-    if (tokens_per_second >= 0) p->tokens_per_second = tokens_per_second;
+    if (!(tokens_per_second >= 0)) return;
+    p->tokens_per_second = tokens_per_second;
+    if (p->watch.running) ravel__watch_speed(&p->watch, tokens_per_second);
 }
 
 ravel_status ravel_puller_audit(const ravel_puller *p, ravel_error *err) {

@@ -35,6 +35,8 @@ ravel_status ravel__watch_start(ravel__watch *watch, ravel_error *err);
 void ravel__watch_stop(ravel__watch *watch);
 ravel__versions ravel__watch_versions(ravel__watch *watch);
 void ravel__watch_report(ravel__watch *watch, const ravel__pull_report *report);
+/* The last report again, with another speed. */
+void ravel__watch_speed(ravel__watch *watch, double tokens_per_second);
 
 /* ---- a stage ---- */
 

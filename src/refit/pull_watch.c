@@ -108,3 +108,10 @@ void ravel__watch_report(ravel__watch *w, const ravel__pull_report *report) {
     w->report_due = 1;
     pthread_mutex_unlock(&w->lock);
 }
+
+void ravel__watch_speed(ravel__watch *w, double tokens_per_second) {
+    pthread_mutex_lock(&w->lock);
+    w->report.tokens_per_second = tokens_per_second;
+    w->report_due = 1;
+    pthread_mutex_unlock(&w->lock);
+}

@@ -9,6 +9,7 @@ part() { "$@" 2>&1 | tee -a "$log"; }
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/generate.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/rewards.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/chat.sh
+[ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/publish.sh
 part python3 tests/train/ends.py "$BUILD/ravel" "$([ -n "${RAVEL_SOAK:-}" ] && echo 300 || echo 14)"
 awk '/^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5; n++ }
     END { if (n == 0) f++; printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$log" || code=1

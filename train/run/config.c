@@ -20,7 +20,7 @@ static const ravel_option run_table[] = {
     RUN("run", STRING, run, NULL, 0, 0, NULL, "folder of the run; without it runs/KIND-1, -2, ... whichever is free"),
     RUN("resume", BOOL, resume, "false", 0, 0, NULL, "go on from the newest checkpoint of the run"),
     RUN("ranks", I32, ranks, "1", 1, 4096, NULL,
-        "data-parallel trainer ranks (under mpirun: all that do not generate)"),
+        "data-parallel trainer ranks in this process (of several processes: not used, all that do not generate train)"),
     RUN("steps", I64, steps, "0", 0, 1e12, NULL, "updates to run in all; 0: 100, or what --epochs takes"),
     RUN("seed", U64, seed, "0", 0, 0, NULL, "of the data order, of questions and of sampling"),
     RUN("checkpoint-every", STRING, checkpoint_every, "10m", 0, 0, "INTERVAL",
@@ -144,6 +144,17 @@ static const ravel_option grpo_table[] = {
     GRPO("eval-prompts", I64, eval_prompts, "64", 0, 1e9, NULL, "greedy answers before and after training; 0: none"),
     GRPO("eval-share", F64, eval_share, "0", 0, 0.9, NULL, "share of the rows of --data, from the end, kept for them"),
     GRPO("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between such evaluations"),
+    GRPO("publish", STRING, publish, NULL, 0, 0, "ADDRESS",
+         "publish every version for generators that pull (ravel generate --pull): host:port, :port, unix:/path"),
+    GRPO("publish-keep", I32, publish_keep, "2", 1, 64, NULL, "versions that are kept for them, on every trainer"),
+    GRPO("publish-open", BOOL, publish_open, "false", 0, 0, NULL,
+         "listen beyond this machine without a shared secret (RAVEL_TOKEN)"),
+    GRPO("publish-allow", STRING, publish_allow, NULL, 0, 0, "NETWORKS",
+         "networks that may connect, like 10.0.0.0/8,fd00::/8; without it any"),
+    GRPO("publish-host", STRING, publish_host, NULL, 0, 0, "NAME",
+         "name under which generators reach this trainer; without it the address's, or this machine's"),
+    GRPO("publish-linger", F64, publish_linger, "10", 0, 300, NULL,
+         "seconds to wait at the end until connected generators hold the last version"),
     {0}};
 
 #define PLAN(...) ROW(ravel_plan_options, __VA_ARGS__)
@@ -487,6 +498,8 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "temperature is 0: all answers of a group would be the same, and nothing could be "
                                "learnt; give one above 0");
+    if (!o->publish && (o->publish_open || o->publish_allow || o->publish_host))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--publish-... describe a publication; say where: --publish");
     if (o->prompts < o->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld prompts cannot be dealt to %d updates",
                                (long long)o->prompts, o->updates);

@@ -85,7 +85,13 @@ typedef struct train_grpo_options {
     int64_t eval_prompts;     /* greedy, before and after training, and every eval_every steps */
     double eval_share;        /* of the rows of `data`, from the end, that are never trained on */
     int64_t eval_every;
-    double entropy; /* bonus */
+    double entropy;            /* bonus */
+    const char *publish;       /* address at which every version is published for generators that pull; NULL: nowhere */
+    const char *publish_allow; /* networks that may connect; NULL: any */
+    const char *publish_host;  /* name under which generators reach a trainer; NULL: the address's */
+    int32_t publish_keep;      /* versions that are kept */
+    int32_t publish_open;      /* 1: listen beyond this machine without a token */
+    double publish_linger;     /* seconds to wait at the end until connected generators have the last version */
 } train_grpo_options;
 
 typedef struct train_dpo_options {

@@ -3,6 +3,7 @@
 
 #include "train/learn/checkpoint.h"
 #include "train/run/footprint.h"
+#include "train/run/weight_sets.h"
 #include "train/kernels/host.h"
 
 #include <math.h>
@@ -46,7 +47,7 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
         status = kernels->alloc_host(train_model_device(model), g->host_bytes, &g->host_weights, err);
     void *weights = kernels->host_memory ? train_model_weights(model) : g->host_weights;
     if (!status)
-        status = train__refit_tensors(params, kernels->types.weight, weights, NULL, &g->tensors, &g->tensor_count, err);
+        status = train_refit_tensors(params, kernels->types.weight, weights, NULL, &g->tensors, &g->tensor_count, err);
     ravel_refit_source source = {.size = sizeof source, .tensors = g->tensors, .count = g->tensor_count};
     g->source = source;
     status = ravel_agree(g->world, status, err);
@@ -129,6 +130,7 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
 }
 
 static void close_trainer(train__grpo *g) {
+    ravel_publisher_free(g->publisher);
     ravel_refit_free(g->refit);
     if (g->host_weights) {
         train_model *model = train_learner_model(g->learner);
@@ -227,6 +229,7 @@ static ravel_status train(train__grpo *g, ravel_error *err) {
     status = train_run_finish(&g->run, g->learner, status, err);
     if (!status) status = train__grpo_drain(g, err);
     if (!status) status = train__grpo_stop(g, err);
+    if (!status) status = train__grpo_publish_linger(g, err);
     return status;
 }
 
@@ -261,6 +264,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
     static const train_hooks none;
     ravel_status status = open_trainer(g, shape, hooks ? hooks : &none, err);
     if (!status) status = make_refit(g, err);
+    if (!status) status = train__grpo_publish_open(g, err);
     if (!status) status = train(g, err);
     if (summary) summarise(g, summary);
     close_trainer(g);

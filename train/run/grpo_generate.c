@@ -1,12 +1,12 @@
 /* A generator rank: takes orders of trainer 0 until it is told to stop.
  *
- *     weights[0], weights[1]   two flat sets: answers are drawn from the live one, refit writes the other
+ *     sets                     two sets of weights: answers are drawn from the live one, refit writes the other
  *     order: generate          prompts -> train_generator_run -> answers to the trainers
  *     order: refit             ravel_refit_update, then the set that is live now
  */
 #include "train/run/grpo_internal.h"
 
-#include "train/model/generator.h"
+#include "train/run/weight_sets.h"
 #include "train/kernels/host.h"
 
 #include <stdlib.h>
@@ -19,13 +19,8 @@ typedef struct rank {
     const train_kernels *kernels;
     train_device *device;
     train_generator *generator;
-    void *weights[2]; /* on the device; one set where refit writes host memory */
-    void *host[2];    /* two sets for refit, where the kernels' memory is not the host's; else NULL */
-    size_t weight_bytes;
+    train_weight_sets sets;
     ravel_refit *refit;
-    ravel_refit_sink sink;
-    ravel_refit_tensor *tensors;
-    int64_t tensor_count;
     train_rollouts prompts, answers;
     train_request *requests;
     int64_t request_room;
@@ -34,26 +29,6 @@ typedef struct rank {
     int64_t slot_tokens;
     int32_t stops[TRAIN_STOPS], stop_count;
 } rank;
-
-static ravel_status make_weights(rank *r, ravel_error *err) {
-    const train_params *params = train_generator_params(r->generator);
-    ravel_status status = RAVEL_OK;
-    r->weight_bytes = (size_t)(params->elements * ravel_dtype_bytes(r->kernels->types.weight));
-    int sets = r->kernels->host_memory ? 2 : 1;
-    for (int i = 0; i < sets && !status; i++) {
-        status = r->kernels->alloc(r->device, r->weight_bytes, &r->weights[i], err);
-        if (!status) r->kernels->zero(r->device, r->weights[i], r->weight_bytes);
-    }
-    for (int i = 0; i < 2 && !r->kernels->host_memory && !status; i++) {
-        status = r->kernels->alloc_host(r->device, r->weight_bytes, &r->host[i], err);
-        if (!status) memset(r->host[i], 0, r->weight_bytes);
-    }
-    void **to = r->kernels->host_memory ? r->weights : r->host;
-    if (!status)
-        status =
-            train__refit_tensors(params, r->kernels->types.weight, to[0], to[1], &r->tensors, &r->tensor_count, err);
-    return status;
-}
 
 /* --stop-ids as a list of tokens, or what the model's folder says. */
 static ravel_status read_stops(rank *r, int64_t vocab, ravel_error *err) {
@@ -77,7 +52,7 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     ravel_status status = read_stops(r, shape->vocab, err);
     if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
     if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
-    if (!status) status = make_weights(r, err);
+    if (!status) status = train_weight_sets_open(&r->sets, r->kernels, r->device, r->generator, err);
     r->tokens = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->tokens);
     r->logprobs = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->logprobs);
     if (!status && (!r->tokens || !r->logprobs)) status = train__no_memory(err, (size_t)r->slot_tokens * 8, "answers");
@@ -86,12 +61,8 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
 
 static void close_rank(rank *r) {
     ravel_refit_free(r->refit);
-    train__release(NULL, r->tensors, (size_t)r->tensor_count * sizeof *r->tensors);
     train_generator_free(r->generator);
-    for (int i = 0; i < 2; i++) {
-        if (r->weights[i]) r->kernels->release(r->device, r->weights[i], r->weight_bytes);
-        if (r->host[i]) r->kernels->release_host(r->device, r->host[i], r->weight_bytes);
-    }
+    train_weight_sets_close(&r->sets);
     if (r->device) r->kernels->close(r->device);
     train_rollouts_free(&r->prompts);
     train_rollouts_free(&r->answers);
@@ -163,10 +134,7 @@ static ravel_status refit(rank *r, const train_order *order, ravel_error *err) {
     ravel_refit_report report = {.size = sizeof report};
     ravel_status status = ravel_refit_update(r->refit, order->version, &report, err);
     if (status) return status;
-    int32_t live = r->kernels->host_memory ? report.live : 0;
-    if (!r->kernels->host_memory) r->kernels->upload(r->device, r->weights[0], r->host[report.live], r->weight_bytes);
-    train_generator_set_weights(r->generator, r->weights[live], order->version);
-    return r->kernels->sync(r->device, err);
+    return train_weight_sets_switch(&r->sets, report.live, order->version, err);
 }
 
 static ravel_status serve_orders(rank *r, ravel_error *err) {
@@ -188,8 +156,7 @@ ravel_status train_grpo_generate(const train_config *config, const ravel_shape *
     ravel_status status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);
     if (status) return status;
     status = ravel_agree(world, open_rank(&r, shape, longest_prompt, err), err);
-    r.sink = (ravel_refit_sink){.size = sizeof r.sink, .tensors = r.tensors, .count = r.tensor_count};
-    if (!status) status = ravel_refit_create(world, NULL, &r.sink, &options, &r.refit, err);
+    if (!status) status = ravel_refit_create(world, NULL, &r.sets.sink, &options, &r.refit, err);
     if (!status) status = serve_orders(&r, err);
     close_rank(&r);
     return status;

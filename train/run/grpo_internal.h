@@ -1,10 +1,10 @@
 /* The state of one trainer rank in GRPO, for the files that are its loop: grpo.c (the loop), grpo_rollout.c (getting
- * answers), grpo_learn.c (learning from them). */
+ * answers), grpo_learn.c (learning from them), grpo_publish.c (versions for generators that pull). */
 #ifndef TRAIN_GRPO_INTERNAL_H
 #define TRAIN_GRPO_INTERNAL_H
 
 #include <ravel/exchange.h>
-#include <ravel/refit.h>
+#include <ravel/publish.h>
 
 #include "train/learn/reference.h"
 #include "train/rl/experience.h"
@@ -24,6 +24,7 @@ typedef struct train__grpo {
     train_prompts *prompts;
     train_reward *command;
     ravel_refit *refit;
+    ravel_publisher *publisher; /* --publish */
     ravel_refit_source source;
     ravel_refit_tensor *tensors;
     int64_t tensor_count;
@@ -51,10 +52,6 @@ typedef struct train__grpo {
     double refits, overlap, gb_per_sec; /* how many, and sums over them */
 } train__grpo;
 
-/* A model's parameters as refit sees them, over a flat array and, for a sink, a second one. */
-ravel_status train__refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
-                                  ravel_refit_tensor **tensors, int64_t *count, ravel_error *err);
-
 /* ---- grpo_rollout.c ---- */
 
 /* Groups that batch number `batch` asks for begin here; a batch may ask for more of them in further rounds. */
@@ -80,6 +77,14 @@ ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_
 
 /* One of g->answers, with its reward, to samples.jsonl and every --show-every batches to the logger. */
 void train__grpo_show_sample(const train__grpo *g);
+
+/* ---- grpo_publish.c: --publish; all of it does nothing without ---- */
+
+ravel_status train__grpo_publish_open(train__grpo *g, ravel_error *err);
+/* The weights that refit has just sent, as the same version. */
+ravel_status train__grpo_publish(train__grpo *g, int64_t version, ravel_error *err);
+/* Waits, for --publish-linger at most, until the connected generators hold the last version. */
+ravel_status train__grpo_publish_linger(train__grpo *g, ravel_error *err);
 
 /* ---- grpo_learn.c ---- */
 

@@ -243,25 +243,6 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
 
 /* ---- refit ---------------------------------------------------------------------------------------------- */
 
-ravel_status train__refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
-                                  ravel_refit_tensor **tensors, int64_t *count, ravel_error *err) {
-    size_t bytes = (size_t)params->count * sizeof **tensors;
-    ravel_refit_tensor *all = train__calloc(NULL, (size_t)params->count, sizeof *all);
-    if (!all) return train__no_memory(err, bytes, "the list of tensors");
-    for (int64_t i = 0; i < params->count; i++) {
-        const train_tensor *t = &params->tensors[i];
-        all[i].name = t->name;
-        all[i].dtype = dtype;
-        all[i].ndim = t->rank;
-        for (int32_t d = 0; d < t->rank; d++) all[i].dims[d] = t->dims[d];
-        all[i].data = train__at(data, dtype, t->offset);
-        all[i].spare = train__at(spare, dtype, t->offset);
-    }
-    *tensors = all;
-    *count = params->count;
-    return RAVEL_OK;
-}
-
 /* Refit reads host memory: the weights of a GPU are copied there first. */
 static ravel_status fetch_weights(train__grpo *g, ravel_error *err) {
     train_model *model = train_learner_model(g->learner);
@@ -285,7 +266,7 @@ ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err
     g->overlap += g->report.overlap;
     g->gb_per_sec += g->report.gb_per_second;
     ravel_refit_count(&g->report, g->run.metrics);
-    return RAVEL_OK;
+    return train__grpo_publish(g, version, err);
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------------------- */

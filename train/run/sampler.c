@@ -7,8 +7,10 @@ struct train_sampler {
     const train_kernels *kernels;
     train_device *device;
     train_generator *generator;
-    void *weights;
+    void *weights; /* of the folder */
     size_t weight_bytes;
+    train_weight_sets sets; /* that are pulled */
+    train_pulled *pulled;
 };
 
 static ravel_status load_weights(train_sampler *s, const char *folder, ravel_error *err) {
@@ -19,6 +21,11 @@ static ravel_status load_weights(train_sampler *s, const char *folder, ravel_err
     if (!status) status = train_tensors_load(params, &weights, folder, err);
     if (!status) train_generator_set_weights(s->generator, s->weights, 1);
     return status;
+}
+
+static ravel_status pull_weights(train_sampler *s, const train_pulled_options *options, ravel_error *err) {
+    ravel_status status = train_weight_sets_open(&s->sets, s->kernels, s->device, s->generator, err);
+    return status ? status : train_pulled_open(options, &s->sets, &s->pulled, err);
 }
 
 ravel_status train_sampler_open(const train_sampler_options *options, train_sampler **sampler, ravel_error *err) {
@@ -32,7 +39,8 @@ ravel_status train_sampler_open(const train_sampler_options *options, train_samp
     ravel_status status = train_shape(options->model, &shape, err);
     if (!status) status = train_device_open(options->model, NULL, &s->kernels, &s->device, err);
     if (!status) status = train_generator_create(s->kernels, s->device, &shape, &generator, &s->generator, err);
-    if (!status) status = load_weights(s, options->model->model, err);
+    if (!status)
+        status = options->pull ? pull_weights(s, options->pull, err) : load_weights(s, options->model->model, err);
     if (status) {
         train_sampler_free(s);
         return status;
@@ -43,7 +51,9 @@ ravel_status train_sampler_open(const train_sampler_options *options, train_samp
 
 void train_sampler_free(train_sampler *s) {
     if (!s) return;
+    train_pulled_free(s->pulled);
     train_generator_free(s->generator);
+    train_weight_sets_close(&s->sets);
     if (s->weights) s->kernels->release(s->device, s->weights, s->weight_bytes);
     if (s->device) s->kernels->close(s->device);
     train__release(NULL, s, sizeof *s);
@@ -55,12 +65,28 @@ static ravel_status show_partial(train_sampler *s, const train_sampler_hooks *ho
     return tokens ? hooks->partial(hooks->user, tokens, count, err) : RAVEL_OK;
 }
 
+/* Between two steps. */
+static ravel_status pull(train_sampler *s, int idle, ravel_error *err) {
+    if (!s->pulled) return RAVEL_OK;
+    return train_pulled_step(s->pulled, idle, train_generator_counts(s->generator).tokens, err);
+}
+
+int64_t train_sampler_version(const train_sampler *s) {
+    return s->pulled ? train_pulled_counts(s->pulled).version : 1;
+}
+
+train_pulled_stats train_sampler_pulled(const train_sampler *s) {
+    return s->pulled ? train_pulled_counts(s->pulled) : (train_pulled_stats){0};
+}
+
 ravel_status train_sampler_run(train_sampler *s, const train_request *requests, int64_t count,
                                const train_sampler_hooks *hooks, ravel_error *err) {
-    ravel_status status = train_generator_begin(s->generator, requests, count, err);
+    ravel_status status = pull(s, 1, err);
+    if (!status) status = train_generator_begin(s->generator, requests, count, err);
     while (!status && train_generator_busy(s->generator) && !(hooks->stop && *hooks->stop)) {
         status = train_generator_step(s->generator, hooks->answer, hooks->user, err);
         if (!status) status = show_partial(s, hooks, err);
+        if (!status) status = pull(s, 0, err);
     }
     return status;
 }

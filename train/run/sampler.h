@@ -3,22 +3,27 @@
  *     train_sampler_open(&options, &sampler, &err);
  *     train_sampler_run(sampler, requests, count, &hooks, &err);      as often as wanted
  *     train_sampler_free(sampler);
- */
+ *
+ * Weights are those of the folder, or pulled from trainers that publish them (train/run/pulled.h); then the folder is only
+ * asked for the model's shape and tokenizer. */
 #ifndef TRAIN_SAMPLER_H
 #define TRAIN_SAMPLER_H
 
 #include "train/learn/choice.h"
 #include "train/model/generator.h"
 #include "train/rl/text.h"
+#include "train/run/pulled.h"
 
 typedef struct train_sampler train_sampler;
 
 typedef struct train_sampler_options {
-    const train_model_choice *model; /* must outlive the sampler */
-    int64_t slots;                   /* sequences at once */
-    int64_t slot_tokens;             /* the most tokens of a prompt and its answer */
+    const train_model_choice *model;  /* must outlive the sampler */
+    int64_t slots;                    /* sequences at once */
+    int64_t slot_tokens;              /* the most tokens of a prompt and its answer */
+    const train_pulled_options *pull; /* weights from a publication; NULL: the folder's */
 } train_sampler_options;
 
+/* With `pull` it waits for the first version. */
 ravel_status train_sampler_open(const train_sampler_options *options, train_sampler **sampler, ravel_error *err);
 void train_sampler_free(train_sampler *sampler);
 
@@ -32,5 +37,10 @@ typedef struct train_sampler_hooks {
 
 ravel_status train_sampler_run(train_sampler *sampler, const train_request *requests, int64_t count,
                                const train_sampler_hooks *hooks, ravel_error *err);
+
+/* The version of the weights that the next step uses: what was pulled last; 1 for a folder's. */
+int64_t train_sampler_version(const train_sampler *sampler);
+/* What was pulled; zeros for a folder's weights. */
+train_pulled_stats train_sampler_pulled(const train_sampler *sampler);
 
 #endif

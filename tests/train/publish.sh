@@ -1,0 +1,144 @@
+# Processes that nobody launched together: `ravel train grpo --publish` with `ravel generate --pull`, and training over TCP.
+# BUILD names the build folder. Ends with "N passed, N failed".
+set -u
+[ -n "${RAVEL_TIMED:-}" ] || exec env RAVEL_TIMED=1 timeout 500 sh "$0"
+ravel=$BUILD/ravel dir=$(mktemp -d) started=""
+trap 'for p in $started; do kill -9 $p 2>/dev/null; done; rm -rf "$dir"' EXIT
+trap 'exit 1' TERM INT
+passed=0 failed=0
+check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1: $2"; fi; }
+unset SLURM_PROCID SLURM_NTASKS SLURM_NODELIST RANK WORLD_SIZE RAVEL_PORT RAVEL_TOKEN RAVEL_TOKEN_FILE
+
+shape="--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64"
+other="--hidden 48 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64"
+"$ravel" train sft --task sort --steps 2 --batch 16 $shape --budget 256 --quiet --sinks jsonl --run "$dir/start" >"$dir/out" 2>&1
+"$ravel" train sft --task sort --steps 1 --batch 16 $other --budget 256 --quiet --sinks jsonl --run "$dir/other" >>"$dir/out" 2>&1
+model=$dir/start/checkpoints/step-00000002
+for i in 1 2 3 4 5 6; do echo "{\"prompt\": \"sort 3${i}2:\"}"; done >"$dir/prompts.jsonl"
+
+# until TENTHS COMMAND: waits for it, at most so long
+until_true() { n=$1; while [ "$n" -gt 0 ] && ! eval "$2"; do sleep 0.1; n=$((n - 1)); done; eval "$2"; }
+# generator NAME FLAGS...: in the background, in $pid
+generator() {
+    name=$1; shift
+    "$ravel" generate --model "$model" --pull "$address" --data "$dir/prompts.jsonl" --repeat 0 --max-tokens 6 \
+        --slots 4 --threads 1 "$@" >"$dir/$name.jsonl" 2>"$dir/$name.err" &
+    pid=$!
+    started="$started $pid"
+}
+
+# ---- publish and pull ----
+"$ravel" train grpo --task sort --model "$model" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 \
+    --eval-prompts 0 --budget 256 --ranks 2 --max-flat 0 --sinks jsonl --publish 127.0.0.1:0 --run "$dir/run" >"$dir/train.out" 2>"$dir/train.err" &
+trainer=$!
+started="$started $trainer"
+address=
+until_true 200 'address=$(sed -n "s/^publishing at \([^,]*\),.*/\1/p" "$dir/train.err"); [ -n "$address" ]'
+generator greedy --temperature 0
+greedy=$pid
+generator whole --pull-commit idle --seed 3
+whole=$pid
+versions() { sed -n 's/.*"last_version": \([0-9]*\).*/\1/p' "$dir/$1.jsonl" | sort -un | wc -l; }
+check "a generator pulls one version after the other" 'until_true 300 "[ \$(versions greedy) -ge 3 ]"'
+check "and one that commits between answers, too" 'until_true 300 "[ \$(versions whole) -ge 3 ]"'
+generator cut --seed 5
+until_true 200 '[ -s "$dir/cut.jsonl" ]'
+kill -9 $pid; wait $pid 2>/dev/null
+generator again --seed 5
+again=$pid
+check "one that was killed and started again goes on" 'until_true 300 "[ \$(versions again) -ge 2 ]"'
+sleep 2.5 # a report of the speed goes over within two seconds
+kill -INT $trainer
+wait $trainer
+trained=$?
+last=$(sed -n 's/.*"version": \([0-9]*\).*/\1/p' "$dir/run/checkpoints/"*/state.json | sort -n | tail -n 1)
+until_true 100 'grep -q "\"version\": $last, \"last_version\": $last}" "$dir/greedy.jsonl"'
+sleep 0.3
+kill -INT $greedy; wait $greedy; ended=$?
+kill -TERM $whole; wait $whole || ended=1
+kill -INT $again; wait $again || ended=1
+check "the trainers ended well, and the generators after them" '[ $trained = 0 ] && [ $ended = 0 ]'
+step=$(ls "$dir/run/checkpoints" | tail -n 1)
+"$ravel" generate --model "$dir/run/checkpoints/$step" --data "$dir/prompts.jsonl" --max-tokens 6 --temperature 0 --threads 1 >"$dir/expected"
+check "the last version answers as the last checkpoint does" 'python3 -c "
+import json, sys
+last = int(sys.argv[3])
+expected = {r[\"row\"]: r[\"response_ids\"] for r in map(json.loads, open(sys.argv[2]))}
+rows = [json.loads(line) for line in open(sys.argv[1])]
+rows = [r for r in rows if r[\"version\"] == last == r[\"last_version\"]]
+assert len(rows) >= 6, len(rows)
+assert all(r[\"response_ids\"] == expected[r[\"row\"]] for r in rows)" "$dir/greedy.jsonl" "$dir/expected" "$last"'
+check "commits between answers: every answer is of one version" 'python3 -c "
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+assert rows and all(r[\"version\"] == r[\"last_version\"] for r in rows)" "$dir/whole.jsonl"'
+check "the trainer counted its generators, apart from their pauses" 'python3 -c "
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+most = lambda name: max(r.get(name) or 0 for r in rows)
+assert most(\"refit/generators\") >= 3, most(\"refit/generators\")
+for name in (\"publish_sec\", \"prepare_sec\", \"pause_sec\", \"generator_tokens_per_sec\"):
+    assert most(\"refit/\" + name) > 0, name
+assert most(\"refit/version_lag\") < len(rows)" "$dir/run/metrics.jsonl"'
+check "the generator said what it paid" 'grep -q "^versions pulled: .*longest pause" "$dir/greedy.err"'
+timeout 60 "$ravel" generate --model "$model" --pull "unix:$dir/nobody" --pull-timeout 0.5 --prompt x >"$dir/out" 2>&1
+code=$?
+check "without trainers: $(tail -n 1 "$dir/out" | cut -c 1-80)" '[ $code = 1 ]'
+"$ravel" train grpo --task sort --model "$dir/other/checkpoints/step-00000001" --steps 100000 --prompts 4 --group-size 4 --max-tokens 6 \
+    --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --publish "unix:$dir/other.sock" --run "$dir/run2" >"$dir/train.out" 2>"$dir/train.err" &
+trainer=$!
+started="$started $trainer"
+until_true 200 'grep -q "^publishing at" "$dir/train.err"'
+timeout 60 "$ravel" generate --model "$model" --pull "unix:$dir/other.sock" --prompt x >"$dir/out" 2>&1
+code=$?
+check "another model is refused with what differs" '[ $code = 1 ] && grep -q "embed_tokens\|shape" "$dir/out"'
+kill -INT $trainer; wait $trainer
+
+# ---- training over TCP ----
+sft="train sft --task sort --steps 12 --batch 16 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 60"
+grpo="train grpo --task sort --steps 4 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 60"
+losses() { sed -n 's/.*"train\/loss": *\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
+port=$((21000 + $$ % 20000))
+# processes COUNT COMMAND...: by hand, rank 0 last; $code is the worst
+processes() {
+    count=$1 code=0 pids=""; shift
+    port=$((port + 1))
+    for r in $(seq $((count - 1)) -1 0); do
+        "$ravel" "$@" --comm tcp --rendezvous "127.0.0.1:$port" --comm-ranks "$count" --comm-rank "$r" >"$dir/rank.$r" 2>&1 &
+        pids="$pids $!" started="$started $!"
+    done
+    for p in $pids; do wait "$p" || code=1; done
+}
+# shellcheck disable=SC2086
+"$ravel" $sft --ranks 3 --run "$dir/threads" >/dev/null 2>&1
+# shellcheck disable=SC2086
+processes 3 $sft --run "$dir/tcp"
+check "three processes started by hand learn the same bits as three threads" \
+    '[ $code = 0 ] && losses "$dir/threads" >"$dir/a" && losses "$dir/tcp" >"$dir/b" && [ -s "$dir/a" ] && cmp -s "$dir/a" "$dir/b"'
+# shellcheck disable=SC2086
+"$ravel" $grpo --ranks 2 --run "$dir/grpo-threads" >/dev/null 2>&1
+# shellcheck disable=SC2086
+processes 3 $grpo --run "$dir/grpo-tcp"
+check "grpo: two trainers and a generator, too" \
+    '[ $code = 0 ] && losses "$dir/grpo-threads" >"$dir/a" && losses "$dir/grpo-tcp" >"$dir/b" && [ -s "$dir/a" ] && cmp -s "$dir/a" "$dir/b"'
+code=0 pids=""
+for r in 0 1; do
+    # shellcheck disable=SC2086
+    RANK=$r WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 1)) "$ravel" $sft --run "$dir/torchrun" >"$dir/rank.$r" 2>&1 &
+    pids="$pids $!" started="$started $!"
+done
+for p in $pids; do wait "$p" || code=1; done
+check "torchrun's environment: two ranks of one run" '[ $code = 0 ] && [ $(losses "$dir/torchrun" | wc -l) = 12 ] && grep -q "^done after 12" "$dir/rank.0" && ! grep -q "^done" "$dir/rank.1"'
+port=$((port + 4))
+for r in 0 1; do
+    # shellcheck disable=SC2086
+    "$ravel" $sft --steps 1000000 --rendezvous "127.0.0.1:$port" --comm-ranks 2 --comm-rank $r --run "$dir/lost" >"$dir/rank.$r" 2>&1 &
+    eval "rank$r=$!"; started="$started $!"
+done
+until_true 300 '[ -s "$dir/lost/metrics.jsonl" ]'
+kill -9 "$rank1"
+wait "$rank0"; code=$?
+wait "$rank1" 2>/dev/null
+check "a rank that is killed ends the other with a sentence and a checkpoint" '[ $code = 1 ] && grep -q "rank 1" "$dir/rank.0" && ls "$dir/lost/checkpoints" | grep -q ^step'
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -1,0 +1,138 @@
+#include "train/run/pulled.h"
+
+#include "train/kernels/host.h"
+
+#include <stdio.h>
+#include <time.h>
+
+static const double note_seconds = 1;  /* between two notes of the speed */
+static const double retry_seconds = 1; /* between a stage that failed and the next */
+static const double slice_seconds = 0.2;
+
+struct train_pulled {
+    train_pulled_options options;
+    train_weight_sets *sets;
+    ravel_comm *comm;
+    ravel_puller *puller;
+    train_pulled_stats stats;
+    double noted_at, stage_after;
+    int64_t noted_tokens;
+};
+
+static double now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void say(const train_pulled *p, ravel_log_level level, const char *text) {
+    const ravel_logger *logger = p->options.logger;
+    if (logger) logger->write(logger->user, level, text);
+}
+
+static ravel_status commit(train_pulled *p, ravel_error *err) {
+    ravel_pull_report report = {.size = sizeof report};
+    char text[200];
+    double began = now();
+    ravel_status status = ravel_puller_commit(p->puller, &report, err);
+    if (!status) status = train_weight_sets_switch(p->sets, report.live, report.identity.version, err);
+    if (status) return status;
+    double pause = now() - began;
+    train_pulled_stats *s = &p->stats;
+    s->version = report.identity.version;
+    s->commits++;
+    s->bytes += report.bytes_pulled;
+    s->prepare_most = train__max(s->prepare_most, report.prepare_seconds);
+    s->pause_most = train__max(s->pause_most, pause);
+    s->pause_sum += pause;
+    (void)snprintf(text, sizeof text, "version %lld: %.4g MB pulled, prepared in %.4f s, pause %.3f ms",
+                   (long long)s->version, (double)report.bytes_pulled * 1e-6, report.prepare_seconds, 1e3 * pause);
+    say(p, RAVEL_LOG_INFO, text);
+    return RAVEL_OK;
+}
+
+/* What another attempt may cure: the link, the version that was replaced meanwhile, bytes that did not match. */
+static int may_try_again(ravel_status status) {
+    return status == RAVEL_E_IO || status == RAVEL_E_STATE || status == RAVEL_E_CHECKSUM || status == RAVEL_E_DATA;
+}
+
+static ravel_status stage_failed(train_pulled *p, ravel_status status, ravel_error *err) {
+    char text[sizeof err->message + 40];
+    if (!may_try_again(status)) return status;
+    (void)snprintf(text, sizeof text, "%s; staging again", err->message);
+    say(p, RAVEL_LOG_WARN, text);
+    ravel_error_clear(err);
+    p->stage_after = now() + retry_seconds;
+    return RAVEL_OK;
+}
+
+static int asked_to_stop(const train_pulled *p) {
+    return p->options.stop && *p->options.stop;
+}
+
+static ravel_status first_version(train_pulled *p, ravel_error *err) {
+    double until = now() + p->options.timeout;
+    ravel_status status = RAVEL_E_TIMEOUT;
+    while (status == RAVEL_E_TIMEOUT && !asked_to_stop(p) && now() < until) {
+        ravel_error_clear(err);
+        status = ravel_puller_wait(p->puller, slice_seconds, err);
+        if (may_try_again(status)) status = RAVEL_E_TIMEOUT;
+    }
+    if (asked_to_stop(p) && status) return ravel_error_set(err, RAVEL_E_STATE, "stopped before the first version came");
+    if (status == RAVEL_E_TIMEOUT)
+        return ravel_error_set(err, status, "no version was published at %s within %g s", p->options.address,
+                               p->options.timeout);
+    return status ? status : commit(p, err);
+}
+
+ravel_status train_pulled_open(const train_pulled_options *options, train_weight_sets *sets, train_pulled **pulled,
+                               ravel_error *err) {
+    ravel_pull_options pull;
+    ravel_pull_options_default(&pull);
+    pull.timeout = options->timeout;
+    pull.logger = options->logger;
+    train_pulled *p = train__calloc(NULL, 1, sizeof *p);
+    if (!p) return train__no_memory(err, sizeof *p, "a puller");
+    p->options = *options;
+    p->sets = sets;
+    ravel_status status = ravel_comm_self(NULL, &p->comm, err);
+    if (!status) status = ravel_puller_create(p->comm, options->address, &sets->sink, &pull, &p->puller, err);
+    if (!status) status = first_version(p, err);
+    if (status) {
+        train_pulled_free(p);
+        return status;
+    }
+    p->noted_at = now();
+    *pulled = p;
+    return RAVEL_OK;
+}
+
+void train_pulled_free(train_pulled *p) {
+    if (!p) return;
+    ravel_puller_free(p->puller);
+    ravel_comm_free(p->comm);
+    train__release(NULL, p, sizeof *p);
+}
+
+static void note_speed(train_pulled *p, int64_t tokens) {
+    double time = now(), seconds = time - p->noted_at;
+    if (seconds < note_seconds) return;
+    p->stats.tokens_per_sec = (double)(tokens - p->noted_tokens) / seconds;
+    p->noted_at = time;
+    p->noted_tokens = tokens;
+    ravel_puller_note(p->puller, p->stats.tokens_per_sec);
+}
+
+ravel_status train_pulled_step(train_pulled *p, int idle, int64_t tokens, ravel_error *err) {
+    int32_t state = RAVEL_PULL_IDLE;
+    note_speed(p, tokens);
+    ravel_status status = ravel_puller_poll(p->puller, &state, err);
+    if (!status && state == RAVEL_PULL_NEWER && now() >= p->stage_after) status = ravel_puller_stage(p->puller, 0, err);
+    if (status) return stage_failed(p, status, err);
+    if (state == RAVEL_PULL_READY && (idle || p->options.commit == TRAIN_COMMIT_STEP)) return commit(p, err);
+    return RAVEL_OK;
+}
+
+train_pulled_stats train_pulled_counts(const train_pulled *p) {
+    return p->stats;
+}

@@ -1,0 +1,53 @@
+/* train/run/pulled.h: weights that a generator pulls from a publication (ravel/publish.h), at steps of its own choosing.
+ *
+ *     train_pulled_open(&options, &sets, &pulled, &err);       connects, and waits for the first version
+ *     while (generating) {
+ *         train_pulled_step(pulled, idle, tokens, &err);       stages what is newer, commits what is complete
+ *         train_generator_step(...);
+ *     }
+ *     train_pulled_free(pulled);
+ *
+ * A lost trainer or a stage that failed is said and tried again; the generator goes on with the version that it has. */
+#ifndef TRAIN_PULLED_H
+#define TRAIN_PULLED_H
+
+#include <ravel/publish.h>
+
+#include "train/run/weight_sets.h"
+
+/* When a complete version is committed. step: between any two steps; answers that are running go on with it, over what the
+ * cache holds from the version before. idle: only while no answer is running, so each answer is of one version. */
+typedef enum train_commit { TRAIN_COMMIT_STEP, TRAIN_COMMIT_IDLE } train_commit;
+#define TRAIN_COMMIT_CHOICES "step|idle"
+
+typedef struct train_pulled_options {
+    const char *address;
+    int32_t commit;             /* train_commit */
+    double timeout;             /* seconds for the first version; then without progress, after which a stage fails */
+    const volatile int *stop;   /* not 0: open gives up; may be NULL */
+    const ravel_logger *logger; /* NULL: silent */
+} train_pulled_options;
+
+typedef struct train_pulled train_pulled;
+
+/* `sets` must outlive it. E_MISMATCH where the trainers' model is another one, E_TIMEOUT without a first version. */
+ravel_status train_pulled_open(const train_pulled_options *options, train_weight_sets *sets, train_pulled **pulled,
+                               ravel_error *err);
+void train_pulled_free(train_pulled *pulled);
+
+/* idle: no answer is running. tokens: drawn so far in all; the trainers are told how many that is per second. */
+ravel_status train_pulled_step(train_pulled *pulled, int idle, int64_t tokens, ravel_error *err);
+
+/* What it was until now. */
+typedef struct train_pulled_stats {
+    int64_t version; /* live */
+    int64_t commits;
+    int64_t bytes;         /* that arrived, for all commits */
+    double prepare_most;   /* seconds of the longest preparation, while generating went on */
+    double pause_sum;      /* seconds of all commits, in which nothing was generated */
+    double pause_most;     /* of the longest */
+    double tokens_per_sec; /* as last reported */
+} train_pulled_stats;
+train_pulled_stats train_pulled_counts(const train_pulled *pulled);
+
+#endif

@@ -1,0 +1,62 @@
+#include "train/run/weight_sets.h"
+
+#include "train/kernels/host.h"
+
+#include <string.h>
+
+ravel_status train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
+                                 ravel_refit_tensor **tensors, int64_t *count, ravel_error *err) {
+    size_t bytes = (size_t)params->count * sizeof **tensors;
+    ravel_refit_tensor *all = train__calloc(NULL, (size_t)params->count, sizeof *all);
+    if (!all) return train__no_memory(err, bytes, "the list of tensors");
+    for (int64_t i = 0; i < params->count; i++) {
+        const train_tensor *t = &params->tensors[i];
+        all[i].name = t->name;
+        all[i].dtype = dtype;
+        all[i].ndim = t->rank;
+        for (int32_t d = 0; d < t->rank; d++) all[i].dims[d] = t->dims[d];
+        all[i].data = train__at(data, dtype, t->offset);
+        all[i].spare = train__at(spare, dtype, t->offset);
+    }
+    *tensors = all;
+    *count = params->count;
+    return RAVEL_OK;
+}
+
+ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *kernels, train_device *device,
+                                    train_generator *generator, ravel_error *err) {
+    const train_params *params = train_generator_params(generator);
+    int in_host = kernels->host_memory;
+    ravel_status status = RAVEL_OK;
+    *s = (train_weight_sets){.kernels = kernels, .device = device, .generator = generator};
+    s->bytes = (size_t)(params->elements * ravel_dtype_bytes(kernels->types.weight));
+    for (int i = 0; i < (in_host ? 2 : 1) && !status; i++) {
+        status = kernels->alloc(device, s->bytes, &s->weights[i], err);
+        if (!status) kernels->zero(device, s->weights[i], s->bytes);
+    }
+    for (int i = 0; i < 2 && !in_host && !status; i++) {
+        status = kernels->alloc_host(device, s->bytes, &s->host[i], err);
+        if (!status) memset(s->host[i], 0, s->bytes);
+    }
+    void **to = in_host ? s->weights : s->host;
+    if (!status)
+        status = train_refit_tensors(params, kernels->types.weight, to[0], to[1], &s->tensors, &s->tensor_count, err);
+    s->sink = (ravel_refit_sink){.size = sizeof s->sink, .tensors = s->tensors, .count = s->tensor_count};
+    return status;
+}
+
+void train_weight_sets_close(train_weight_sets *s) {
+    train__release(NULL, s->tensors, (size_t)s->tensor_count * sizeof *s->tensors);
+    for (int i = 0; i < 2; i++) {
+        if (s->weights[i]) s->kernels->release(s->device, s->weights[i], s->bytes);
+        if (s->host[i]) s->kernels->release_host(s->device, s->host[i], s->bytes);
+    }
+    *s = (train_weight_sets){0};
+}
+
+ravel_status train_weight_sets_switch(train_weight_sets *s, int32_t live, int64_t version, ravel_error *err) {
+    int in_host = s->kernels->host_memory;
+    if (!in_host) s->kernels->upload(s->device, s->weights[0], s->host[live], s->bytes);
+    train_generator_set_weights(s->generator, s->weights[in_host ? live : 0], version);
+    return s->kernels->sync(s->device, err);
+}

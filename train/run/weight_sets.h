@@ -1,0 +1,36 @@
+/* train/run/weight_sets.h: a generator's weights as refit writes them: two flat sets, one live, one that is written.
+ *
+ *     kernels in host memory    weights[0], weights[1]: refit writes the one that is not live; a switch of pointers
+ *     kernels on a device       host[0], host[1] for refit, and one set on the device: a copy at the switch
+ */
+#ifndef TRAIN_WEIGHT_SETS_H
+#define TRAIN_WEIGHT_SETS_H
+
+#include <ravel/refit.h>
+
+#include "train/model/generator.h"
+
+typedef struct train_weight_sets {
+    const train_kernels *kernels;
+    train_device *device;
+    train_generator *generator;
+    void *weights[2]; /* on the device; one set where refit writes host memory */
+    void *host[2];    /* two sets for refit, where the kernels' memory is not the host's; else NULL */
+    size_t bytes;     /* of a set */
+    ravel_refit_tensor *tensors;
+    int64_t tensor_count;
+    ravel_refit_sink sink; /* of both sets: for ravel_refit_create or ravel_puller_create */
+} train_weight_sets;
+
+/* Sets of zeros. `kernels`, `device` and `generator` must outlive them. After a failure, close it too. */
+ravel_status train_weight_sets_open(train_weight_sets *sets, const train_kernels *kernels, train_device *device,
+                                    train_generator *generator, ravel_error *err);
+void train_weight_sets_close(train_weight_sets *sets);
+/* The generator's next step uses set `live` (of the report of a refit), which holds `version`. */
+ravel_status train_weight_sets_switch(train_weight_sets *sets, int32_t live, int64_t version, ravel_error *err);
+
+/* A model's parameters as refit sees them, over a flat array and, for a sink, a second one. */
+ravel_status train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
+                                 ravel_refit_tensor **tensors, int64_t *count, ravel_error *err);
+
+#endif
