@@ -202,7 +202,6 @@ static void report(const figures *f, int64_t elements, double copy_seconds) {
     bench_report("gpu.refit_vs_copy", least / f->total, "x", HIGHER,
                  "what its bytes take at the copy rate (%.2f ms) by the time; checksums and switch included",
                  least * 1e3);
-    bench_report("gpu.refit_pause_ms", f->pause * 1e3, "ms", LOWER, "the generator's switch of parameter sets");
     double torch = torch_ms(); /* last: importing it can take a minute on a cold machine */
     if (torch > 0)
         bench_report("gpu.refit_vs_torch", torch / (f->total * 1e3), "x", HIGHER,

@@ -24,6 +24,16 @@ TEST(gpu_refit_pull) {
     on_gpu(refit_device_body_pull, check_scale(12, 200));
 }
 
+static void restart(ravel_device *device, int64_t rounds) {
+    (void)rounds;
+    refit_device_body_restart(device);
+    refit_device_body_refusals(device);
+}
+
+TEST(gpu_refit_another_trainer) {
+    on_gpu(restart, 1);
+}
+
 TEST(gpu_refit_collective) {
     on_gpu(refit_device_body_collective, check_scale(9, 200));
 }

@@ -196,6 +196,65 @@ void refit_device_body_pull(ravel_device *device, int64_t rounds) {
     EXPECT(rounds < 6 || mapped > 0);
 }
 
+/* ---- another trainer ------------------------------------------------------------------------------------- */
+
+static ravel_publisher *publish_once(ravel_comm *self, const char *address, placed *p, const refit_case *c,
+                                     int64_t contents, ravel_error *err) {
+    ravel_refit_source source = {.size = sizeof source, .tensors = p->side.tensors, .count = p->side.count};
+    ravel_publisher *publisher = NULL;
+    EXPECT(ravel_publisher_create(self, address, &source, NULL, &publisher, err) == RAVEL_OK);
+    fill(c, p, contents);
+    if (publisher) EXPECT(ravel_publisher_publish(publisher, 1, err) == RAVEL_OK);
+    return publisher;
+}
+
+/* Pulls until the contents are those; what the trainer before kept may come first. */
+static bool pulls(ravel_puller *puller, placed *p, int64_t contents, int32_t *mapped, ravel_error *err) {
+    for (int i = 0; i < 200; i++) {
+        ravel_pull_report report = {.size = sizeof report};
+        int64_t wrong = 0;
+        ravel_error_clear(err);
+        if (ravel_puller_wait(puller, 1, err) != RAVEL_OK || ravel_puller_commit(puller, &report, err) != RAVEL_OK) {
+            pause_ms(5);
+            continue;
+        }
+        for (int64_t t = 0; t < p->side.count; t++) wrong += wrong_in(p, t, ravel_puller_data(puller, t), contents);
+        *mapped = report.mapped;
+        if (wrong == 0) return true;
+    }
+    return false;
+}
+
+void refit_device_body_restart(ravel_device *device) {
+    ravel__rng rng = ravel__rng_seed(5);
+    refit_case c;
+    placed from, to;
+    char address[64];
+    ravel_comm *self = NULL;
+    ravel_puller *puller = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    int32_t mapped = 0;
+    case_random(&c, &rng);
+    c.senders = c.receivers = c.tp[0] = c.tp[1] = 1;
+    c.both = 0;
+    for (int32_t i = 0; i < c.count; i++) c.tensors[i].dtype[1] = c.tensors[i].dtype[0];
+    (void)snprintf(address, sizeof address, "unix:@ravel-restart-%d", (int)getpid());
+    if (!place(&c, 0, 0, device, &from) || !place(&c, 1, 1, device, &to)) return;
+    EXPECT(ravel_comm_self(NULL, &self, &err) == RAVEL_OK);
+    ravel_publisher *publisher = publish_once(self, address, &from, &c, 1, &err);
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = to.side.tensors, .count = to.side.count};
+    EXPECT(ravel_puller_create(self, address, &sink, NULL, &puller, &err) == RAVEL_OK);
+    EXPECT(puller && pulls(puller, &to, 1, &mapped, &err) && mapped == 1);
+    ravel_publisher_free(publisher);
+    publisher = publish_once(self, address, &from, &c, 2, &err);
+    EXPECT(puller && pulls(puller, &to, 2, &mapped, &err) && mapped == 1);
+    ravel_puller_free(puller);
+    ravel_publisher_free(publisher);
+    ravel_comm_free(self);
+    unplace(&from);
+    unplace(&to);
+}
+
 /* ---- the collective form --------------------------------------------------------------------------------- */
 
 typedef struct session {

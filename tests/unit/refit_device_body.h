@@ -7,6 +7,8 @@
 
 /* Publish and pull of random models: trainers on the device, generators on it or on the host, and the other way round. */
 void refit_device_body_pull(ravel_device *device, int64_t rounds);
+/* A trainer ends and another one begins at the same address: the generator reads the new one's memory. */
+void refit_device_body_restart(ravel_device *device);
 /* The collective form. */
 void refit_device_body_collective(ravel_device *device, int64_t rounds);
 /* Places that cannot be used are refused with a sentence. */

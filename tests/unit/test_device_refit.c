@@ -10,6 +10,7 @@ TEST(device_refit_on_the_host) {
     CHECK_OK(ravel_device_open("host", &device, &err), &err);
     refit_device_body_pull(device, check_scale(12, 200));
     refit_device_body_collective(device, check_scale(12, 200));
+    refit_device_body_restart(device);
     refit_device_body_refusals(device);
     ravel_device_free(device);
 }
@@ -21,6 +22,7 @@ TEST(device_refit_on_the_stub) {
     CHECK_OK(ravel__device_make(&stub_driver, 0, &device, &err), &err);
     refit_device_body_pull(device, check_scale(9, 100));
     refit_device_body_collective(device, check_scale(9, 100));
+    refit_device_body_restart(device);
     ravel_device_free(device);
     CHECK_EQ(stub.live, 0);
 }

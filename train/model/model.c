@@ -354,40 +354,6 @@ ravel_status train_model_read(train_model *m, train_update *update, ravel_error 
     return m->net.kernels->sync(m->net.device, err);
 }
 
-/* A matrix is normal, a norm is 1, a bias is 0; a row at a time, converted to the weights' type. */
-static ravel_status init_tensor(train_model *m, int64_t index, uint64_t seed, double deviation, void *converted,
-                                ravel_error *err) {
-    const train_tensor *t = m->params->tensors + index;
-    int32_t type = m->net.types.weight;
-    int is_norm = t->rank == 1 && !strstr(t->name, "bias");
-    ravel_status status = RAVEL_OK;
-    for (int64_t done = 0; done < t->count && !status;) {
-        int64_t count = train__min(t->count - done, m->net.hidden);
-        for (int64_t i = 0; i < count; i++) { /* numbers belong to places in the whole tensor */
-            int64_t r = (done + i) / t->dims[1], c = (done + i) % t->dims[1];
-            uint64_t place = (uint64_t)((t->first[0] + r) * t->whole[1] + t->first[1] + c);
-            double normal = t->rank == 2 ? train__random_normal(seed, (uint64_t)t->number, place) : 0;
-            m->row[i] = (train_real)(is_norm ? 1 : deviation * normal);
-        }
-        status = ravel_dtype_convert(TRAIN__REAL, m->row, type, converted, count, err);
-        m->net.kernels->upload(m->net.device, train__at(m->weights, type, t->offset + done), converted,
-                               (size_t)(count * ravel_dtype_bytes(type)));
-        done += count;
-    }
-    return status;
-}
-
-ravel_status train_model_init(train_model *m, uint64_t seed, double deviation, ravel_error *err) {
-    if (!(deviation >= 0)) return ravel_error_set(err, RAVEL_E_ARGUMENT, "deviation must not be negative");
-    train__arena arena = {.allocator = m->arena.allocator};
-    void *converted = train__arena_take_array(&arena, m->net.hidden, sizeof(double));
-    ravel_status status = train__arena_status(&arena, "a row of weights", err);
-    for (int64_t i = 0; i < m->params->count && !status; i++)
-        status = init_tensor(m, i, seed, deviation > 0 ? deviation : 0.02, converted, err);
-    train__arena_free(&arena);
-    return status ? status : m->net.kernels->sync(m->net.device, err);
-}
-
 double train_model_flops(const ravel_shape *shape, int64_t samples, const int64_t *lengths, int64_t scored) {
     double tokens = 0, pairs = 0, head = (double)shape->vocab * (double)shape->hidden;
     for (int64_t i = 0; i < samples; i++) {
