@@ -5,7 +5,7 @@
  *     device                              where memory is: host, pinned, CUDA; streams, events, sharing
  *     slab                                tensors in one packed buffer, cast and hashed on the way
  *     plan, report                        lengths in, plan out; a plan as JSON, CSV, page or picture
- *     batch, weights                      packed arrays and exact loss weights
+ *     batch, weights, policy              packed arrays, exact loss weights, advantages and policy losses
  *     comm, mesh                          ranks
  *     order, source, exchange, meta, feed from a data set to packed micro-batches on every rank
  *     refit                               weights from trainers to generators
@@ -36,6 +36,7 @@
 #include <ravel/options.h>
 #include <ravel/order.h>
 #include <ravel/plan.h>
+#include <ravel/policy.h>
 #include <ravel/publish.h>
 #include <ravel/refit.h>
 #include <ravel/report.h>

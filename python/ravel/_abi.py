@@ -2,6 +2,12 @@
 
 import ctypes as C
 
+# ravel_advantage
+RAVEL_ADVANTAGE_GRPO = 0
+RAVEL_ADVANTAGE_DR_GRPO = 1
+RAVEL_ADVANTAGE_RLOO = 2
+RAVEL_ADVANTAGE_NONE = 3
+
 # ravel_axis
 RAVEL_AXIS_TP = 1
 RAVEL_AXIS_CP = 2
@@ -107,6 +113,11 @@ RAVEL_JSON_REAL = 4
 RAVEL_JSON_STRING = 5
 RAVEL_JSON_ARRAY = 6
 RAVEL_JSON_OBJECT = 7
+
+# ravel_kl
+RAVEL_KL_K1 = 0
+RAVEL_KL_K2 = 1
+RAVEL_KL_K3 = 2
 
 # ravel_layout
 RAVEL_LAYOUT_PACKED = 0
@@ -373,6 +384,10 @@ RAVEL_PULL_IDLE = 0
 RAVEL_PULL_NEWER = 1
 RAVEL_PULL_STAGING = 2
 RAVEL_PULL_READY = 3
+
+# ravel_ratio
+RAVEL_RATIO_TOKEN = 0
+RAVEL_RATIO_SEQUENCE = 1
 
 # ravel_recompute
 RAVEL_RECOMPUTE_NONE = 0
@@ -756,6 +771,18 @@ class ravel_mock_options(C.Structure):
 
 
 class ravel_module(C.Structure):
+    pass
+
+
+class ravel_policy_options(C.Structure):
+    pass
+
+
+class ravel_policy_rows(C.Structure):
+    pass
+
+
+class ravel_policy_sums(C.Structure):
     pass
 
 
@@ -1596,6 +1623,39 @@ ravel_module._fields_ = [
     ("names", C.c_char_p * 2),
     ("global", C.c_int),
 ]
+ravel_policy_options._fields_ = [
+    ("size", C.c_size_t),
+    ("ratio", C.c_int32),
+    ("kl_kind", C.c_int32),
+    ("clip_low", C.c_double),
+    ("clip_high", C.c_double),
+    ("dual_clip", C.c_double),
+    ("kl", C.c_double),
+    ("tis", C.c_double),
+]
+ravel_policy_rows._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("logprobs", C.c_void_p),
+    ("old", C.c_void_p),
+    ("generator", C.c_void_p),
+    ("reference", C.c_void_p),
+    ("advantages", C.c_void_p),
+    ("weights", C.c_void_p),
+    ("samples", C.c_void_p),
+    ("sample_count", C.c_int64),
+]
+ravel_policy_sums._fields_ = [
+    ("loss", C.c_double),
+    ("tokens", C.c_double),
+    ("ratio", C.c_double),
+    ("ratio_max", C.c_double),
+    ("clipped", C.c_double),
+    ("approx_kl", C.c_double),
+    ("kl", C.c_double),
+    ("tis", C.c_double),
+    ("tis_capped", C.c_double),
+]
 ravel_refit_identity._fields_ = [
     ("version", C.c_int64),
     ("nonce", C.c_uint64),
@@ -1802,6 +1862,7 @@ ravel_slab_tensor._fields_ = [
 ]
 
 FUNCTIONS = {
+    "ravel_advantages": (C.c_int, [C.c_int32, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_agree": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
     "ravel_chat_format_at": (C.c_void_p, [C.c_int32]),
     "ravel_chat_format_name": (C.c_char_p, [C.c_void_p]),
@@ -2090,6 +2151,11 @@ FUNCTIONS = {
     "ravel_planner_push": (C.c_int, [C.c_void_p, C.POINTER(ravel_plan_input), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_take": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_waiting": (C.c_int64, [C.c_void_p]),
+    "ravel_policy_divergence": (C.c_double, [C.c_int32, C.c_double, C.c_double, C.c_void_p]),
+    "ravel_policy_loss": (C.c_int, [C.POINTER(ravel_policy_options), C.POINTER(ravel_policy_rows), C.c_void_p, C.c_void_p, C.POINTER(ravel_policy_sums), C.POINTER(ravel_error)]),
+    "ravel_policy_option_table": (C.POINTER(ravel_option), []),
+    "ravel_policy_options_default": (None, [C.POINTER(ravel_policy_options)]),
+    "ravel_policy_surrogate": (C.c_double, [C.c_double, C.c_double, C.c_double, C.c_double, C.c_double, C.c_void_p]),
     "ravel_publish_option_table": (C.POINTER(ravel_option), []),
     "ravel_publish_options_default": (None, [C.POINTER(ravel_publish_options)]),
     "ravel_publisher_address": (C.c_char_p, [C.c_void_p]),
@@ -2325,6 +2391,9 @@ STRUCTS = [
     ravel_column,
     ravel_mock_options,
     ravel_module,
+    ravel_policy_options,
+    ravel_policy_rows,
+    ravel_policy_sums,
     ravel_refit_identity,
     ravel_refit_tensor,
     ravel_refit_rule,

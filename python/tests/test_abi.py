@@ -72,12 +72,13 @@ def public_functions():
     """(name, function) of every function, method and property that a caller sees."""
     import importlib
     import inspect
-    for module in map(importlib.import_module, ["ravel", "ravel.comm", "ravel.metrics",
-                                                *(f"ravel.adapters.{n}" for n in ("verl", "nemo_rl", "megatron", "trl",
-                                                                                  "huggingface"))]):
+    for module in map(importlib.import_module, ["ravel", "ravel.comm", "ravel.mesh", "ravel.metrics", "ravel.policy",
+                                                *(f"ravel.adapters.{n}" for n in (
+                                                    "verl", "nemo_rl", "nemo_rl_dynamic", "megatron", "megatron_rl", "slime",
+                                                    "trl", "trl_rollouts", "huggingface"))]):
         for name in module.__all__:
             thing = getattr(module, name)
-            assert inspect.ismodule(thing) or inspect.getdoc(thing), name
+            assert inspect.ismodule(thing) or inspect.getdoc(thing) or name == "ArrayLike", name  # a union
             if inspect.isfunction(thing):
                 yield name, thing
             for inner, member in vars(thing).items() if inspect.isclass(thing) else ():
@@ -95,3 +96,8 @@ def test_every_public_name_has_a_docstring_and_hints():
         hints = inspect.signature(function)
         bare = [p.name for p in hints.parameters.values() if p.annotation is p.empty and p.name not in ("self", "cls")]
         assert not bare and (makes or hints.return_annotation is not hints.empty), (name, bare)
+
+
+def test_the_api_page_is_what_the_docstrings_say():
+    done = subprocess.run([sys.executable, str(ROOT / "python" / "tools" / "api.py"), "--check"], text=True, capture_output=True)
+    assert done.returncode == 0, "docs/python-api.md is not up to date: run python3 python/tools/api.py\n" + done.stderr

@@ -148,6 +148,16 @@ def test_functions_are_replaced_where_they_were_imported_too(monkeypatch):
     assert home.f() == "ours"
 
 
+def test_verl_install_may_leave_large_groups_alone(monkeypatch):
+    (home,) = fake_package(monkeypatch, home={name: object() for name in verl._SWITCHED})
+    verl.install(home, oversize="alone")
+    _, indices = home.rearrange_micro_batches(padded([50, 60, 80, 90, 40, 45, 100, 110]), max_token_len=200, dp_group=None,
+                                              force_group_size=2)
+    assert [6, 7] in indices
+    with pytest.raises(ValueError, match="must be error or alone"):
+        verl.install(home, oversize="skip")
+
+
 @pytest.mark.parametrize("adapter, names", [
     (verl, verl._SWITCHED), (nemo_rl, ("get_packer",)), (slime, ("build_dp_schedule",)),
     (trl_rollouts, ("TokenBudgetBatcher",))])
@@ -189,6 +199,38 @@ def test_megatron_install_is_loud():
         megatron.install(types.SimpleNamespace())
     with pytest.raises(ValueError, match="must be one of"):
         megatron.install(types.SimpleNamespace(scheduler_map={"x": Theirs}), "x")
+
+
+def test_megatron_rl_packs_trajectories():
+    torch = pytest.importorskip("torch", reason="torch is not installed: Megatron RL's packer was not tried")
+    from ravel.adapters import megatron_rl
+
+    pad, eod = 42, 43
+    rows = torch.tensor([[1, 2, 3, eod, pad], [4, 5, eod, pad, pad], [6, 7, 8, 9, eod]])
+    masks = [torch.tensor([0, 1, 1, 1, 0]), torch.tensor([0, 1, 1, 0, 0]), torch.tensor([0, 1, 1, 1, 1])]
+    packer = megatron_rl.SequencePacker(bin_size=16, pad_token=pad)
+    packed, positions, mask, info = packer.pack_sequences(rows, masks)
+    assert packed.tolist() == [[6, 7, 8, 9, eod, 1, 2, 3, eod, 4, 5, eod, pad, pad, pad, pad]]
+    assert positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 1, 2, 0, 0, 0, 0]]
+    assert mask.tolist() == [[0, 1, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0]]
+    assert info.bin_seq_indices == [[2, 0, 1]] and info.seq_starts == {0: [0, 5, 9, 12]} and info.seq_lengths == [4, 3, 5]
+    assert info.seq_to_bin_idx == [0, 0, 0] and packer.last_avg_seqs_per_bin == 3
+    _, _, _, info = megatron_rl.SequencePacker(8, pad, seq_length_multiple=4).pack_sequences(torch.arange(1, 10).reshape(3, 3))
+    assert sorted(len(part) for part in info.bin_seq_indices) == [1, 2] and all(s % 4 == 0 for v in info.seq_starts.values() for s in v)
+    with pytest.raises(AssertionError, match="divisible"):
+        megatron_rl.SequencePacker(bin_size=10, pad_token=0, seq_length_multiple=4)
+    with pytest.raises(ValueError, match="trajectory 0 has 5 tokens; a bin holds 4"):
+        megatron_rl.SequencePacker(4, pad).pack_sequences(rows[2:])
+    rng = np.random.default_rng(3)
+    many = torch.full((60, 50), pad)
+    for i, n in enumerate(rng.integers(0, 51, 60)):
+        many[i, :n] = torch.arange(100, 100 + int(n))
+    packed, _, mask, info = megatron_rl.SequencePacker(64, pad, max_sequences_per_bin=4).pack_sequences(many)
+    assert int((packed != pad).sum()) == int((many != pad).sum()) == int(mask.sum())
+    for b, part in enumerate(info.bin_seq_indices):
+        assert len(part) <= 4 and info.seq_starts[b][-1] <= 64
+        for i, start in zip(part, info.seq_starts[b]):
+            assert packed[b, start:start + info.seq_lengths[i]].tolist() == many[i, :info.seq_lengths[i]].tolist()
 
 
 # ---- slime -----------------------------------------------------------------------------------------------------------

@@ -39,6 +39,22 @@ static int weights_header(void) {
     return 0;
 }
 
+static int policy_header(void) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    enum { count = 4, tokens = 4 };
+    static const double rewards[count] = {1, 0, 2, 2};
+    static const int64_t groups[count] = {7, 7, 8, 8};
+    static const float now[tokens] = {-1, -2, -1, -1}, old[tokens] = {-1, -2, -1, -1};
+    static const float advantages_of_tokens[tokens] = {1, -1, 0, 0};
+    double advantages[count];
+    int64_t scratch[2 * count];
+    float slopes[tokens];
+    ravel_policy_sums sums;
+    //@ include/ravel/policy.h 1
+    assert(!err.status && advantages[2] == 0 && sums.tokens > 0 && slopes[0] < 0 && slopes[1] > 0);
+    return 0;
+}
+
 int main(void) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_plan_options options;
@@ -47,7 +63,7 @@ int main(void) {
     options.budget = 16;
     const ravel_plan_input input = {.size = sizeof input, .count = n, .lengths = lengths};
     if (ravel_plan_create(&input, &options, &plan, &err)) return 1;
-    int failed = batch_header(plan) || weights_header();
+    int failed = batch_header(plan) || weights_header() || policy_header();
     ravel_plan_free(plan);
     return failed;
 }

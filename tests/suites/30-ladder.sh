@@ -20,7 +20,7 @@ headers='
 base: base dtype file json module options shape
 device: device slab
 plan: plan
-batch: batch weights
+batch: batch policy weights
 metrics: flops metrics
 text: chat tokenizer
 io: lengths mock safetensors

@@ -1,9 +1,6 @@
 #include "train/rl/policy.h"
 
-#include "train/kernels/assert.h"
-
-#include <math.h>
-#include <stdlib.h>
+#include <ravel/policy.h>
 
 #define ROW(name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(train_policy, field), preset, min, max, choices, doc }
@@ -29,53 +26,9 @@ ravel_option_table train_policy_option_table(void) {
 
 /* ---- rewards -------------------------------------------------------------------------------------------- */
 
-/* Merges runs of 1, 2, 4, ... samples: stable, and without the context that qsort has no argument for. */
-static void sort_by_group(const int64_t *groups, int64_t *order, int64_t *spare, int64_t count) {
-    for (int64_t width = 1; width < count; width *= 2) {
-        for (int64_t low = 0; low < count; low += 2 * width) {
-            int64_t middle = low + width < count ? low + width : count, high = low + 2 * width;
-            if (high > count) high = count;
-            for (int64_t i = low, j = middle, k = low; k < high; k++)
-                spare[k] = j >= high || (i < middle && groups[order[i]] <= groups[order[j]]) ? order[i++] : order[j++];
-        }
-        for (int64_t i = 0; i < count; i++) order[i] = spare[i];
-    }
-}
-
-static double advantage_of(int32_t kind, double reward, double mean, double deviation, double size) {
-    if (kind == TRAIN_ADVANTAGE_NONE) return reward;
-    if (size < 2) return 0;
-    if (kind == TRAIN_ADVANTAGE_GRPO) return (reward - mean) / (deviation + 1e-6);
-    return kind == TRAIN_ADVANTAGE_RLOO ? (reward - mean) * size / (size - 1) : reward - mean;
-}
-
-/* One group: members order[0 .. size-1]. */
-static void one_group(int32_t kind, const double *rewards, const int64_t *order, int64_t size, double *advantages) {
-    double sum = 0, square = 0;
-    int flat = 1;
-    for (int64_t i = 0; i < size; i++) {
-        sum += rewards[order[i]];
-        flat &= rewards[order[i]] == rewards[order[0]];
-    }
-    double mean = sum / (double)size;
-    for (int64_t i = 0; i < size; i++) square += (rewards[order[i]] - mean) * (rewards[order[i]] - mean);
-    double deviation = size > 1 ? sqrt(square / (double)(size - 1)) : 0;
-    for (int64_t i = 0; i < size; i++) {
-        double a = advantage_of(kind, rewards[order[i]], mean, deviation, (double)size);
-        advantages[order[i]] = flat && kind != TRAIN_ADVANTAGE_NONE ? 0 : a;
-    }
-}
-
 void train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
                       int64_t *scratch) {
-    int64_t *spare = scratch + count;
-    for (int64_t i = 0; i < count; i++) scratch[i] = i;
-    sort_by_group(groups, scratch, spare, count);
-    for (int64_t i = 1; i < count; i++) TRAIN_ASSERT(groups[scratch[i - 1]] <= groups[scratch[i]]);
-    for (int64_t from = 0, to; from < count; from = to) {
-        for (to = from + 1; to < count && groups[scratch[to]] == groups[scratch[from]];) to++;
-        one_group(kind, rewards, scratch + from, to - from, advantages);
-    }
+    (void)ravel_advantages(kind, rewards, groups, count, advantages, scratch, NULL); /* kind is of the options' table */
 }
 
 double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit) {

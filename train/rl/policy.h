@@ -15,6 +15,7 @@
 
 #include "train/kernels/loss.h"
 
+/* The numbers of ravel_advantage. */
 typedef enum train_advantage {
     TRAIN_ADVANTAGE_GRPO,
     TRAIN_ADVANTAGE_DR_GRPO,

@@ -27,6 +27,9 @@ ALGORITHMS = {"concatenative": "next-fit", "first_fit_decreasing": "ffd", "first
               "modified_first_fit_decreasing": "mffd", "ravel": "ravel"}
 
 
+WORKLOAD = (24576, 1)  # 24576 * length + length ** 2: a dense model of 7 B parameters
+
+
 class PackingMetrics:
     """Figures of one packing, and sums over calls of ``pack``, under the names that NeMo-RL gives them."""
 
@@ -113,7 +116,8 @@ class Packer:
     """Made by :func:`get_packer`."""
 
     def __init__(self, algorithm: str, bin_capacity: int, collect_metrics: bool = False,
-                 min_bin_count: int | None = None, bin_count_multiple: int | None = None, seed: int = 0):
+                 min_bin_count: int | None = None, bin_count_multiple: int | None = None, seed: int = 0,
+                 cost: Any = WORKLOAD):
         name = str(getattr(algorithm, "value", algorithm)).lower()
         if name not in ALGORITHMS:
             raise ValueError(f"algorithm is {name!r}; it must be one of {', '.join(ALGORITHMS)}")
@@ -125,6 +129,7 @@ class Packer:
             raise ValueError(f"bin_capacity is {bin_capacity}; it must be 1 or more")
         self.algorithm, self.bin_capacity = name, bin_capacity
         self.min_bin_count, self.bin_count_multiple, self.seed = min_bin_count, bin_count_multiple, seed
+        self.cost = cost if name == "ravel" else "tokens"
         self.collect_metrics = collect_metrics
         self.metrics = PackingMetrics() if collect_metrics else None
 
@@ -152,7 +157,7 @@ class Packer:
             order = np.random.default_rng(self.seed).permutation(lengths.size)
             return _first_fit(lengths, order, self.bin_capacity)
         multiple = self.bin_count_multiple or 1
-        done = plan(lengths, budget=self.bin_capacity, dp=multiple, cost="tokens", method=ALGORITHMS[self.algorithm],
+        done = plan(lengths, budget=self.bin_capacity, dp=multiple, cost=self.cost, method=ALGORITHMS[self.algorithm],
                     min_micro_steps=-(-(self.min_bin_count or 0) // multiple))
         return [part.tolist() for part in done.bins if part.size]
 
@@ -161,8 +166,8 @@ class Packer:
         multiple = self.bin_count_multiple or 1
         target = -(-max(bins, self.min_bin_count or 0) // multiple) * multiple
         if target > sequences:
-            raise ValueError(f"{sequences} sequences cannot fill {target} bins; reduce min_bin_count or "
-                             f"bin_count_multiple, or give more sequences")
+            raise ValueError(f"Cannot create {target} bins with only {sequences} sequences, since none may be empty; reduce "
+                             f"min_bin_count or bin_count_multiple, or give more sequences")
         return target
 
     def reset_metrics(self) -> None:
@@ -194,10 +199,11 @@ def _is_one_of_theirs() -> None:
 
 
 def get_packer(algorithm: Any, bin_capacity: int, collect_metrics: bool = False, min_bin_count: int | None = None,
-               bin_count_multiple: int | None = None, seed: int = 0) -> Packer:
-    """A packer by the name of its algorithm (a string, or an enum whose value is one)."""
+               bin_count_multiple: int | None = None, seed: int = 0, cost: Any = WORKLOAD) -> Packer:
+    """A packer by the name of its algorithm (a string, or an enum whose value is one). ``cost`` is what "ravel" balances over the
+    bins that run side by side, as in :func:`ravel.plan`."""
     _is_one_of_theirs()
-    return Packer(algorithm, bin_capacity, collect_metrics, min_bin_count, bin_count_multiple, seed)
+    return Packer(algorithm, bin_capacity, collect_metrics, min_bin_count, bin_count_multiple, seed, cost)
 
 
 def install(module: Any = "nemo_rl.data.packing.algorithms", algorithm: str | None = None) -> list[str]:

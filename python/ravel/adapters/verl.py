@@ -10,6 +10,7 @@ sequences than micro-batches the rest are empty lists rather than a failed asser
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 from typing import Any, Sequence
 
@@ -303,7 +304,14 @@ _SWITCHED = ("get_seqlen_balanced_partitions", "get_group_balanced_partitions", 
              "calculate_workload")
 
 
-def install(module: Any = "verl.utils.seqlen_balancing") -> list[str]:
+def install(module: Any = "verl.utils.seqlen_balancing", *, oversize: str = "error") -> list[str]:
     """Puts these functions in the place of verl's, also where they were imported by name already; the places. Call it in
-    every process that trains, before the first batch."""
-    return put(module, {name: globals()[name] for name in _SWITCHED})
+    every process that trains, before the first batch. ``oversize="alone"`` lets a group (``force_group_size``) that is larger
+    than the budget have a micro-batch of its own, as verl does."""
+    if oversize not in ("error", "alone"):
+        raise Refused(f"oversize is {oversize!r}; it must be error or alone")
+    found = {name: globals()[name] for name in _SWITCHED}
+    if oversize != "error":
+        for name in ("rearrange_micro_batches", "prepare_dynamic_batch"):
+            found[name] = functools.partial(found[name], oversize=oversize)
+    return put(module, found)

@@ -2,32 +2,9 @@
  * the clip as they are: a few numbers per token. */
 #include "train/kernels/ref/ref.h"
 
+#include <ravel/policy.h>
+
 #include <math.h>
-
-/* The surrogate for one ratio: its value and its derivative by the logarithm of the ratio. */
-static double surrogate(const train_policy_terms *p, double ratio, double advantage, double *slope) {
-    double low = 1 - p->clip_low, high = 1 + p->clip_high, clipped = ratio < low ? low : ratio > high ? high : ratio;
-    double loss = -ratio * advantage;
-    *slope = -ratio * advantage;
-    if (-clipped * advantage > loss) {
-        loss = -clipped * advantage;
-        *slope = 0;
-    }
-    if (p->dual_clip > 0 && advantage < 0 && loss > -p->dual_clip * advantage) {
-        loss = -p->dual_clip * advantage;
-        *slope = 0;
-    }
-    return loss;
-}
-
-static double divergence(int32_t kind, double l, double f, double *slope) {
-    double d = l - f;
-    switch (kind) {
-    case TRAIN_KL_K1: *slope = 1; return d;
-    case TRAIN_KL_K2: *slope = d; return d * d / 2;
-    default: *slope = 1 - exp(-d); return exp(-d) + d - 1;
-    }
-}
 
 /* The old log-prob of a row: the log-prob now, where the policy has not moved yet. */
 static double old_of(const train_loss_rows *x, int64_t r) {
@@ -58,8 +35,9 @@ static void policy_row(const train_loss_rows *x, int64_t r) {
     train_loss_sums *s = x->sums;
     double w = x->weights[r], now = x->logprob[r], a = x->advantages[r], step = now - old_of(x, r);
     double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole, coef;
-    double loss = surrogate(p, ratio, a, &slope), tis = importance(x, r, &whole);
-    if (x->reference && p->kl > 0) kl = divergence(p->kl_kind, now, x->reference[r], &kl_slope);
+    double loss = ravel_policy_surrogate(ratio, a, p->clip_low, p->clip_high, p->dual_clip, &slope),
+           tis = importance(x, r, &whole);
+    if (x->reference && p->kl > 0) kl = ravel_policy_divergence(p->kl_kind, now, x->reference[r], &kl_slope);
     coef = w * p->kl * kl_slope;
     coef += q ? slope * q->weight / q->tokens : w * tis * slope; /* every token moves the sample's one ratio */
     x->coef[r] = (train_real)coef;

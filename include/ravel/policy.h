@@ -1,0 +1,111 @@
+/* ravel/policy.h: rewards to advantages, and the policy losses of RL, over plain arrays. Pure functions in double; no model,
+ * no batch layout, no communication: a framework calls them with what it has.
+ *
+ * Per group (the answers to one prompt), rewards r become advantages A:
+ *     grpo      (r - mean) / (std + 1e-6)         std over the group, with G - 1
+ *     dr-grpo    r - mean                         no division: long and easy prompts weigh like any other
+ *     rloo       r - mean of the others           = (r - mean) * G / (G - 1)
+ *     none       r
+ *
+ * The loss is a sum over tokens, so that micro-batches and ranks simply add up. With l the log-prob of a token now, o the
+ * old one (at the start of the batch), g the generator's, f the reference's and w its weight (ravel/weights.h):
+ *     ratio = exp(l - o)                           or, ratio = sequence, exp(mean over the sample of l - o)
+ *     loss  = w * ( max(-ratio * A, -clip(ratio, 1 - clip_low, 1 + clip_high) * A)
+ *                      and for A < 0 at most -dual_clip * A
+ *                   * min(exp(o - g), tis)         truncated importance sampling; a constant to the derivative
+ *                   + kl * k(l, f) )               k2: (l - f)^2 / 2, k3: exp(f - l) - (f - l) - 1
+ *
+ *     ravel_advantages(RAVEL_ADVANTAGE_GRPO, rewards, groups, count, advantages, scratch, &err);
+ *     ravel_policy_rows rows = {.size = sizeof rows, .count = tokens, .logprobs = now, .old = old,
+ *                               .advantages = advantages_of_tokens, .weights = weights};
+ *     ravel_policy_loss(NULL, &rows, NULL, slopes, &sums, &err);              slopes: d(sums.loss) / d(logprobs)
+ */
+#ifndef RAVEL_POLICY_H
+#define RAVEL_POLICY_H
+
+#include <ravel/options.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- advantages ----------------------------------------------------------------------------------------- */
+
+typedef enum ravel_advantage {
+    RAVEL_ADVANTAGE_GRPO,
+    RAVEL_ADVANTAGE_DR_GRPO,
+    RAVEL_ADVANTAGE_RLOO,
+    RAVEL_ADVANTAGE_NONE
+} ravel_advantage;
+#define RAVEL_ADVANTAGE_CHOICES "grpo|dr-grpo|rloo|none"
+
+/* rewards[count] to advantages[count]; samples with equal groups[i] (any order, any ids) are a group. A group whose
+ * rewards are all equal, or of one sample, has advantages of 0, except with kind none. scratch[2 * count]. E_ARGUMENT for
+ * another kind. */
+RAVEL_API ravel_status ravel_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count,
+                                        double *advantages, int64_t *scratch, ravel_error *err);
+
+/* ---- the loss ------------------------------------------------------------------------------------------- */
+
+/* Estimators of a divergence. The gradient of k1, l - f, is 0 in the mean: it is for reports. */
+typedef enum ravel_kl { RAVEL_KL_K1, RAVEL_KL_K2, RAVEL_KL_K3 } ravel_kl;
+#define RAVEL_KL_CHOICES "k1|k2|k3"
+
+typedef enum ravel_ratio { RAVEL_RATIO_TOKEN, RAVEL_RATIO_SEQUENCE } ravel_ratio;
+#define RAVEL_RATIO_CHOICES "token|sequence"
+
+typedef struct ravel_policy_options {
+    size_t size;     /* sizeof(ravel_policy_options), set by ravel_policy_options_default */
+    int32_t ratio;   /* ravel_ratio */
+    int32_t kl_kind; /* ravel_kl */
+    double clip_low, clip_high;
+    double dual_clip; /* above 1; 0: off */
+    double kl;        /* weight of the divergence from the reference; 0: off */
+    double tis;       /* cap of the importance weight; 0: off */
+} ravel_policy_options;
+
+RAVEL_API void ravel_policy_options_default(ravel_policy_options *options);
+RAVEL_API ravel_option_table ravel_policy_option_table(void);
+
+/* Arrays of `count` tokens, borrowed for the call. Those that the options do not ask for may be NULL. */
+typedef struct ravel_policy_rows {
+    size_t size; /* sizeof(ravel_policy_rows) */
+    int64_t count;
+    const float *logprobs;   /* l */
+    const float *old;        /* o; NULL: o = l, a constant: the first step of a batch */
+    const float *generator;  /* g; with tis */
+    const float *reference;  /* f; with kl */
+    const float *advantages; /* A of each token */
+    const float *weights;    /* w; 0 leaves a token out */
+    const int32_t *samples;  /* ratio = sequence: the sample of each token, 0 .. sample_count-1, in any order */
+    int64_t sample_count;
+} ravel_policy_rows;
+
+/* Sums over tokens; divide by `tokens` for means. */
+typedef struct ravel_policy_sums {
+    double loss;       /* what is minimised */
+    double tokens;     /* with a weight that is not 0; so are all below */
+    double ratio;      /* of ratios, and */
+    double ratio_max;  /* the largest; 0 where there are no tokens */
+    double clipped;    /* tokens whose derivative the clip took away */
+    double approx_kl;  /* of exp(l - o) - (l - o) - 1, against the old policy */
+    double kl;         /* of k, against the reference */
+    double tis;        /* of importance weights */
+    double tis_capped; /* tokens whose importance weight was above the cap */
+} ravel_policy_sums;
+
+/* losses[count] (may be NULL): each token's part of sums->loss. slopes[count] (may be NULL): d(sums->loss) / dl. options
+ * NULL: the defaults. Sums are set, not added to. E_ARGUMENT for an option out of range or an array that is missing,
+ * E_DATA for a sample number outside of its range. */
+RAVEL_API ravel_status ravel_policy_loss(const ravel_policy_options *options, const ravel_policy_rows *rows,
+                                         float *losses, float *slopes, ravel_policy_sums *sums, ravel_error *err);
+
+/* The two parts by themselves, for one token: value, and derivative by log(ratio), by l. */
+RAVEL_API double ravel_policy_surrogate(double ratio, double advantage, double clip_low, double clip_high,
+                                        double dual_clip, double *slope);
+RAVEL_API double ravel_policy_divergence(int32_t kind, double logprob, double reference, double *slope);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,221 @@
+/* Advantages and policy losses. With one ratio per sample every token of it moves that ratio, so two passes add up,
+ * per sample, the steps l - o and the tokens, then the derivatives by the ratio; the last pass is token by token. */
+#include <ravel/policy.h>
+
+#include "base/assert.h"
+#include "base/memory.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#define ROW(field, name, type, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_policy_options, field), preset, min, max, choices, doc }
+
+ravel_option_table ravel_policy_option_table(void) {
+    static const ravel_option table[] = {
+        ROW(ratio, "ratio", ENUM, "token", 0, 0, RAVEL_RATIO_CHOICES,
+            "importance ratio of each token, or of the sample"),
+        ROW(kl_kind, "kl-kind", ENUM, "k3", 0, 0, RAVEL_KL_CHOICES, "estimator of the divergence"),
+        ROW(clip_low, "clip-low", F64, "0.2", 0, 1, NULL, "the ratio is clipped at 1 - this"),
+        ROW(clip_high, "clip-high", F64, "0.2", 0, 1e6, NULL, "the ratio is clipped at 1 + this (DAPO: 0.28)"),
+        ROW(dual_clip, "dual-clip", F64, "0", 0, 1e6, NULL, "bound of the loss for negative advantages; 0: none"),
+        ROW(kl, "kl", F64, "0", 0, 1e6, NULL, "weight of the divergence from the reference model"),
+        ROW(tis, "tis", F64, "0", 0, 1e6, NULL, "truncated importance sampling: cap of trainer / generator; 0: off"),
+        {0}};
+    return table;
+}
+
+void ravel_policy_options_default(ravel_policy_options *options) {
+    ravel_options_default(ravel_policy_option_table(), options);
+    options->size = sizeof *options;
+}
+
+/* ---- advantages ----------------------------------------------------------------------------------------- */
+
+/* Merges runs of 1, 2, 4, ... samples: stable, and without the context that qsort has no argument for. */
+static void sort_by_group(const int64_t *groups, int64_t *order, int64_t *spare, int64_t count) {
+    for (int64_t width = 1; width < count; width *= 2) {
+        for (int64_t low = 0; low < count; low += 2 * width) {
+            int64_t middle = low + width < count ? low + width : count, high = low + 2 * width;
+            if (high > count) high = count;
+            for (int64_t i = low, j = middle, k = low; k < high; k++)
+                spare[k] = j >= high || (i < middle && groups[order[i]] <= groups[order[j]]) ? order[i++] : order[j++];
+        }
+        for (int64_t i = 0; i < count; i++) order[i] = spare[i];
+    }
+}
+
+static double advantage_of(int32_t kind, double reward, double mean, double deviation, double size) {
+    if (kind == RAVEL_ADVANTAGE_NONE) return reward;
+    if (size < 2) return 0;
+    if (kind == RAVEL_ADVANTAGE_GRPO) return (reward - mean) / (deviation + 1e-6);
+    return kind == RAVEL_ADVANTAGE_RLOO ? (reward - mean) * size / (size - 1) : reward - mean;
+}
+
+/* One group: members order[0 .. size-1]. */
+static void one_group(int32_t kind, const double *rewards, const int64_t *order, int64_t size, double *advantages) {
+    double sum = 0, square = 0;
+    int flat = 1;
+    for (int64_t i = 0; i < size; i++) {
+        sum += rewards[order[i]];
+        flat &= rewards[order[i]] == rewards[order[0]];
+    }
+    double mean = sum / (double)size;
+    for (int64_t i = 0; i < size; i++) square += (rewards[order[i]] - mean) * (rewards[order[i]] - mean);
+    double deviation = size > 1 ? sqrt(square / (double)(size - 1)) : 0;
+    for (int64_t i = 0; i < size; i++) {
+        double a = advantage_of(kind, rewards[order[i]], mean, deviation, (double)size);
+        advantages[order[i]] = flat && kind != RAVEL_ADVANTAGE_NONE ? 0 : a;
+    }
+}
+
+ravel_status ravel_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count,
+                              double *advantages, int64_t *scratch, ravel_error *err) {
+    if (kind < 0 || kind > RAVEL_ADVANTAGE_NONE)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "advantage is %d; it must be one of %s", kind,
+                               RAVEL_ADVANTAGE_CHOICES);
+    int64_t *spare = scratch + count;
+    for (int64_t i = 0; i < count; i++) scratch[i] = i;
+    sort_by_group(groups, scratch, spare, count);
+    for (int64_t i = 1; i < count; i++) RAVEL_ASSERT(groups[scratch[i - 1]] <= groups[scratch[i]]);
+    for (int64_t from = 0, to; from < count; from = to) {
+        for (to = from + 1; to < count && groups[scratch[to]] == groups[scratch[from]];) to++;
+        one_group(kind, rewards, scratch + from, to - from, advantages);
+    }
+    return RAVEL_OK;
+}
+
+/* ---- the loss ------------------------------------------------------------------------------------------- */
+
+double ravel_policy_surrogate(double ratio, double advantage, double clip_low, double clip_high, double dual_clip,
+                              double *slope) {
+    double low = 1 - clip_low, high = 1 + clip_high, clipped = ratio < low ? low : ratio > high ? high : ratio;
+    double loss = -ratio * advantage;
+    *slope = -ratio * advantage;
+    if (-clipped * advantage > loss) {
+        loss = -clipped * advantage;
+        *slope = 0;
+    }
+    if (dual_clip > 0 && advantage < 0 && loss > -dual_clip * advantage) {
+        loss = -dual_clip * advantage;
+        *slope = 0;
+    }
+    return loss;
+}
+
+double ravel_policy_divergence(int32_t kind, double logprob, double reference, double *slope) {
+    double d = logprob - reference;
+    switch (kind) {
+    case RAVEL_KL_K1: *slope = 1; return d;
+    case RAVEL_KL_K2: *slope = d; return d * d / 2;
+    default: *slope = 1 - exp(-d); return exp(-d) + d - 1;
+    }
+}
+
+/* Of one sample, with one ratio per sample. */
+typedef struct sequence {
+    double step, tokens, pull;
+} sequence;
+
+static double old_of(const ravel_policy_rows *x, int64_t r) {
+    return x->old ? (double)x->old[r] : (double)x->logprobs[r];
+}
+
+/* The importance weight of a token, capped; *whole is what it was before. */
+static double importance(const ravel_policy_options *p, const ravel_policy_rows *x, int64_t r, double *whole) {
+    *whole = 0;
+    if (p->tis <= 0) return 1;
+    *whole = exp(old_of(x, r) - (double)x->generator[r]);
+    return fmin(*whole, p->tis);
+}
+
+static ravel_status check(const ravel_policy_options *p, const ravel_policy_rows *x, ravel_error *err) {
+    ravel_status status = ravel_options_check(ravel_policy_option_table(), p, err);
+    if (status) return status;
+    if (x->count < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "count is below 0");
+    const struct {
+        const void *array;
+        int needed;
+        const char *name, *why;
+    } needs[] = {{x->logprobs, 1, "logprobs", "always"},
+                 {x->advantages, 1, "advantages", "always"},
+                 {x->weights, 1, "weights", "always"},
+                 {x->generator, p->tis > 0, "generator", "with tis"},
+                 {x->reference, p->kl > 0, "reference", "with kl"},
+                 {x->samples, p->ratio == RAVEL_RATIO_SEQUENCE, "samples", "with ratio = sequence"}};
+    for (size_t i = 0; x->count && i < sizeof needs / sizeof *needs; i++)
+        if (needs[i].needed && !needs[i].array)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is NULL; it is needed %s", needs[i].name, needs[i].why);
+    for (int64_t r = 0; p->ratio == RAVEL_RATIO_SEQUENCE && r < x->count; r++)
+        if (x->samples[r] < 0 || x->samples[r] >= x->sample_count)
+            return ravel_error_set(err, RAVEL_E_DATA, "token %lld is of sample %d; there are %lld", (long long)r,
+                                   x->samples[r], (long long)x->sample_count);
+    return RAVEL_OK;
+}
+
+/* First the ratios, then what all tokens of a sample together pull at its one ratio. */
+static void add_sequences(const ravel_policy_options *p, const ravel_policy_rows *x, sequence *sequences) {
+    double whole, slope;
+    for (int64_t r = 0; r < x->count; r++) {
+        if (x->weights[r] == 0) continue;
+        sequences[x->samples[r]].step += (double)x->logprobs[r] - old_of(x, r);
+        sequences[x->samples[r]].tokens += 1;
+    }
+    for (int64_t r = 0; r < x->count; r++) {
+        sequence *s = sequences + x->samples[r];
+        if (x->weights[r] == 0) continue;
+        (void)ravel_policy_surrogate(exp(s->step / s->tokens), x->advantages[r], p->clip_low, p->clip_high,
+                                     p->dual_clip, &slope);
+        s->pull += (double)x->weights[r] * importance(p, x, r, &whole) * slope;
+    }
+}
+
+static void one_token(const ravel_policy_options *p, const ravel_policy_rows *x, int64_t r, const sequence *q,
+                      float *loss, float *slope_out, ravel_policy_sums *s) {
+    double w = x->weights[r], now = x->logprobs[r], a = x->advantages[r], step = now - old_of(x, r);
+    double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole;
+    double value = ravel_policy_surrogate(ratio, a, p->clip_low, p->clip_high, p->dual_clip, &slope);
+    double tis = importance(p, x, r, &whole);
+    if (p->kl > 0) kl = ravel_policy_divergence(p->kl_kind, now, x->reference[r], &kl_slope);
+    double own = w * (tis * value + p->kl * kl);
+    double derivative = w * p->kl * kl_slope + (q ? q->pull / q->tokens : w * tis * slope);
+    if (loss) *loss = (float)own;
+    if (slope_out) *slope_out = (float)derivative;
+    s->loss += own;
+    s->tokens += 1;
+    s->ratio += ratio;
+    s->ratio_max = fmax(s->ratio_max, ratio);
+    s->clipped += slope == 0 && a != 0;
+    s->approx_kl += exp(step) - step - 1;
+    s->kl += kl;
+    s->tis += tis;
+    s->tis_capped += p->tis > 0 && whole > p->tis;
+}
+
+ravel_status ravel_policy_loss(const ravel_policy_options *options, const ravel_policy_rows *rows, float *losses,
+                               float *slopes, ravel_policy_sums *sums, ravel_error *err) {
+    ravel_policy_options preset;
+    ravel_policy_options_default(&preset);
+    const ravel_policy_options *p = options ? options : &preset;
+    ravel_status status = check(p, rows, err);
+    if (status) return status;
+    sequence *sequences = NULL;
+    if (p->ratio == RAVEL_RATIO_SEQUENCE && rows->sample_count > 0) {
+        sequences = ravel__calloc(NULL, (size_t)rows->sample_count, sizeof *sequences);
+        if (!sequences)
+            return ravel__no_memory(err, (size_t)rows->sample_count * sizeof *sequences, "ratios of samples");
+        add_sequences(p, rows, sequences);
+    }
+    *sums = (ravel_policy_sums){0};
+    for (int64_t r = 0; r < rows->count; r++) {
+        float *loss = losses ? losses + r : NULL, *slope = slopes ? slopes + r : NULL;
+        if (rows->weights[r] == 0) { /* whatever its log-probs are, they may be NaN */
+            if (loss) *loss = 0;
+            if (slope) *slope = 0;
+            continue;
+        }
+        one_token(p, rows, r, sequences ? sequences + rows->samples[r] : NULL, loss, slope, sums);
+    }
+    ravel__release(NULL, sequences, (size_t)rows->sample_count * sizeof *sequences);
+    return RAVEL_OK;
+}
