@@ -108,8 +108,8 @@ def wait(process):
     except subprocess.TimeoutExpired:
         process.kill()
         out, _ = process.communicate()
-        return None, out.decode(errors="replace")
-    return process.returncode, out.decode(errors="replace")
+        return None, (out or b"").decode(errors="replace")
+    return process.returncode, (out or b"").decode(errors="replace")
 
 
 def disturb(kind, way, run):
