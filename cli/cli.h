@@ -89,11 +89,14 @@ typedef struct cli_output {
     int64_t bytes;
     double expected; /* bytes, for the progress line; 0: not known */
     int closed;      /* nobody reads standard output any more: not an error, and the rest is not written */
+    int error;       /* number of the first failure to write; 0: none */
 } cli_output;
 
 ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *err);
 /* Has the type of ravel_write. */
 ravel_status cli_output_write(void *output, const char *text, size_t bytes, ravel_error *err);
+/* What was written by printf into `file` goes out now; a failure is told by cli_output_close. */
+void cli_output_flush(cli_output *output);
 /* Ends it. With a status other than RAVEL_OK the file is thrown away and the status returned; otherwise E_IO where not
  * all of it could be written (a full disk). */
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err);

@@ -181,7 +181,10 @@ static void report(rank *r, const feed_line *line) {
     const job *j = r->j;
     feed_add(&r->totals, line);
     if (r->number != 0) return;
-    if (r->json.file) feed_print_json(r->json.file, line, r->cursor);
+    if (r->json.file) {
+        feed_print_json(r->json.file, line, r->cursor);
+        cli_output_flush(&r->json); /* a reader of standard output sees every update when it is there */
+    }
     if (r->live) feed_live_update(r->live, line);
     if (!j->flags.quiet && !j->to_stdout && !(r->live && isatty(STDOUT_FILENO))) feed_print_line(line);
 }

@@ -92,7 +92,6 @@ void feed_print_json(FILE *out, const feed_line *line, const char *cursor) {
         (void)fprintf(out, ",\"plan\":{\"idle_micro_step\":%.6f,\"idle_update\":%.6f,\"slowdown\":%.6f}",
                       u->plan->idle_micro_step, u->plan->idle_update, u->plan->slowdown);
     (void)fprintf(out, "%s}\n", line->verified ? ",\"verified\":true" : "");
-    (void)fflush(out);
 }
 
 void feed_add(feed_totals *t, const feed_line *line) {

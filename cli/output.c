@@ -193,7 +193,7 @@ static int reader_gone(void) {
 static int settle(cli_output *output) {
     FILE *file = output->file;
     errno = 0;
-    int bad = fflush(file) != 0 || ferror(file), number = errno;
+    int bad = fflush(file) != 0 || ferror(file), number = output->error ? output->error : errno;
     if (bad && file == stdout && (number == EPIPE || reader_gone())) {
         output->closed = 1;
         clearerr(file);
@@ -204,6 +204,11 @@ static int settle(cli_output *output) {
         number = errno;
     }
     return bad ? (number ? number : EIO) : 0;
+}
+
+void cli_output_flush(cli_output *output) {
+    errno = 0;
+    if (fflush(output->file) != 0 && !output->error) output->error = errno;
 }
 
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err) {

@@ -228,7 +228,7 @@ TEST(train_grpo_errors_reach_every_rank) {
         const char *command, *stop, *says;
         int64_t max_tokens;
     } cases[] = {{"exit 7", NULL, "exit code 7", 6},
-                 {NULL, "3,x", "stop is \"3,x\"", 6},
+                 {NULL, "3,x", "stop-ids is \"3,x\"", 6},
                  {NULL, "320", "below 320", 6},
                  {NULL, NULL, "do not fit a budget of 128", 100}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -35,10 +35,10 @@ static int64_t first_not_finite(int32_t dtype, const void *data, int64_t count) 
 /* Weights that are not finite train to nothing: every loss is NaN. */
 static ravel_status check_finite(const ravel_safetensor *source, const train_array *to, int64_t from, int64_t count,
                                  const void *piece, ravel_error *err) {
-    int64_t at = first_not_finite(to->dtype, piece, count);
+    int64_t at = first_not_finite(to->dtype, piece, count), element = from + at;
     if (at == count) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_DATA, "%s holds NaN or infinity, first in element %lld of %lld", source->name,
-                           (long long)(from + at), (long long)source->count);
+                           (long long)element, (long long)source->count);
 }
 
 /* `count` elements of the whole tensor from `from` on, to `at` in the array. */
