@@ -31,15 +31,29 @@ static inline void ravel__heap_push(ravel__heap *h, int64_t key, int32_t id) {
     h->at[at] = node;
 }
 
+/* The child with the largest key, the first of equals. Where there are all four, without a branch: which of them it is
+ * cannot be predicted. */
+static inline int32_t ravel__heap_child(const ravel__heap *h, int32_t child) {
+    const ravel__node *at = h->at;
+    if (child + 3 < h->count) {
+        int32_t a = child + (at[child + 1].key > at[child].key),
+                b = child + 2 + (at[child + 3].key > at[child + 2].key);
+        int64_t x = at[a].key, y = at[b].key;
+        return a + (b - a) * (y > x);
+    }
+    int32_t best = child;
+    for (int32_t c = child + 1; c < h->count; c++)
+        if (at[c].key > at[best].key) best = c;
+    return best;
+}
+
 /* Moves the top down until no child has a larger key. */
 static inline void ravel__heap_sink(ravel__heap *h) {
     RAVEL_ASSERT(h->count > 0);
     ravel__node node = h->at[0];
     int32_t at = 0;
     for (int32_t child = 1; child < h->count; child = 4 * at + 1) {
-        int32_t last = child + 3 < h->count ? child + 3 : h->count - 1, best = child;
-        for (int32_t c = child + 1; c <= last; c++)
-            if (h->at[c].key > h->at[best].key) best = c;
+        int32_t best = ravel__heap_child(h, child);
         if (h->at[best].key <= node.key) break;
         h->at[at] = h->at[best];
         at = best;

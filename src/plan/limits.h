@@ -35,17 +35,16 @@ typedef struct ravel__search_limits {
 
 /* Parts of the solver that the ablation tool (tests/ablate) turns off one by one, to see which earn their keep. In every
  * other build all of them are on. X(NAME, "name"). */
-#define RAVEL__PART_LIST(X)                 \
-    X(START_SLOTS, "start slots")           \
-    X(START_PARTS, "start parts")           \
-    X(START_MIXED, "start mixed")           \
-    X(START_SHRUNK, "start shrunk")         \
-    X(ESTIMATE, "estimate of a spread")     \
-    X(RANKS_FIRST, "ranks first")           \
-    X(REDEAL, "redeal of micro-steps")      \
-    X(PACK_METHODS, "methods for few bins") \
-    X(COMPARE, "methods by name")           \
-    X(HYBRID_BALANCE, "hybrid: trades")     \
+#define RAVEL__PART_LIST(X)             \
+    X(START_SLOTS, "start slots")       \
+    X(START_PARTS, "start parts")       \
+    X(START_MIXED, "start mixed")       \
+    X(START_SHRUNK, "start shrunk")     \
+    X(ESTIMATE, "estimate of a spread") \
+    X(RANKS_FIRST, "ranks first")       \
+    X(REDEAL, "redeal of micro-steps")  \
+    X(COMPARE, "methods by name")       \
+    X(HYBRID_BALANCE, "hybrid: trades") \
     X(HYBRID_LAST, "hybrid: last micro-step")
 enum {
 #define X(NAME, name) RAVEL__PART_##NAME,

@@ -3,8 +3,8 @@
  *
  *     make ablate            (or: sh tests/ablate/run.sh)
  *
- * Plans: five distributions, 128 to 8192 samples, 8 and 64 ranks, both syncs; packed at default and max, padded, groups
- * on ranks, the caller's costs, and hybrid pools. A part whose removal changes nothing should be removed. */
+ * Plans: six distributions (one with a sample that outweighs a rank), 128 to 8192 samples, 8 and 64 ranks, both syncs;
+ * packed at default and max, padded, groups on ranks, the caller's costs, and hybrid pools. A part whose removal changes nothing should be removed. */
 #include "base/rng.h"
 #include "plan/limits.h"
 
@@ -32,6 +32,7 @@ static int64_t draw(ravel__rng *rng, int distribution) {
                : distribution == 1 ? exp(7.5 + 1.1 * z)
                : distribution == 2 ? exp(6.0 + 0.8 * z)
                : distribution == 3 ? (u < 0.03 ? 8192 : exp(6.5 + 0.7 * z))
+               : distribution == 5 ? exp(4.0 + 0.5 * z)
                                    : 4096 * (0.5 + u / 2);
     return x < 16 ? 16 : x > 8192 ? 8192 : (int64_t)x;
 }
@@ -45,6 +46,7 @@ static double plan_one(int kind, int distribution, int64_t count, int32_t dp, in
         costs[i] = lengths[i] * (1 + (int64_t)ravel__rng_below(&rng, 3));
         groups[i] = i / 4;
     }
+    if (distribution == 5) lengths[count / 2] = 8192;
     ravel_plan_options o;
     ravel_plan_options_default(&o);
     o.budget = 16384;
@@ -77,7 +79,7 @@ static double run_kind(int kind, double *seconds) {
     static const int64_t counts[] = {128, 512, 2048, 8192};
     double sum = 0;
     int plans = 0;
-    for (int d = 0; d < 5; d++)
+    for (int d = 0; d < 6; d++)
         for (int c = 0; c < (kind == 1 ? 3 : 4); c++)
             for (int32_t dp = 8; dp <= 64; dp *= 8)
                 for (int32_t sync = 0; sync < 2; sync++, plans++)

@@ -60,7 +60,7 @@ static int64_t wanted(const trades *t, const side *x, const side *y) {
     const ravel__widths *widths = t->tasks->widths;
     int64_t kx = widths->width[x->group->width], ky = widths->width[y->group->width];
     int64_t fx = (1000 + widths->price[x->group->width]) * ky, fy = (1000 + widths->price[y->group->width]) * kx;
-    return (int64_t)((ravel__i128)(x->time - y->time) * 1000 * kx * ky / (fx + fy));
+    return ravel__scale(x->time - y->time, 1000 * kx * ky, fx + fy);
 }
 
 /* Costs fall in both lists, so the place in y whose cost is nearest to (x's cost - want) only moves down. */

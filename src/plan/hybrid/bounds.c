@@ -86,8 +86,7 @@ void ravel__tasks_value(ravel__tasks *t, int64_t time) {
     for (int32_t i = 0; i < t->count; i++) {
         int32_t w = ravel__task_width(t, i, limit);
         int64_t price = t->widths->price[w < 0 ? t->widths->count - 1 : w];
-        ravel__i128 share = (ravel__i128)overhead * t->length[i] / budget;
-        t->worth[i] = t->cost[i] * (1000 + price) / 1000 + (int64_t)share;
+        t->worth[i] = t->cost[i] * (1000 + price) / 1000 + ravel__scale(overhead, t->length[i], budget);
     }
 }
 

@@ -36,8 +36,16 @@ static inline int64_t ravel__group_cost(const ravel__widths *widths, int64_t tim
 }
 
 static inline int64_t ravel__width_slot(const ravel__widths *widths, int64_t length, int32_t w) {
-    int64_t multiple = widths->multiple[w];
-    return (length + multiple - 1) / multiple * multiple;
+    int64_t multiple = widths->multiple[w], mask = multiple - 1;
+    if (!(multiple & mask)) return (length + mask) & ~mask; /* a power of two, as nearly always */
+    return (length + mask) / multiple * multiple;
+}
+
+/* a * b / c; without a division of 128 bits where it can be. */
+static inline int64_t ravel__scale(int64_t a, int64_t b, int64_t c) {
+    int64_t product;
+    if (!__builtin_mul_overflow(a, b, &product)) return product / c;
+    return (int64_t)((ravel__i128)a * b / c);
 }
 
 /* ---- the samples of an update -------------------------------------------------------------------------------- */

@@ -31,6 +31,15 @@ enum { LOOK = 16 }; /* costs that do not follow lengths: places looked at for on
 /* The first remaining place at or after `from` of at most this cost and this length; r->count: none. */
 static int32_t remaining_within(const ravel__rest *r, int64_t cost, int64_t length, int32_t from) {
     int32_t low = from, count = r->count - from, by_length = r->tasks->by_length;
+    for (int32_t reach = 8; reach < count; reach *= 4) { /* what fits is often near */
+        int32_t at = from + reach;
+        if ((r->cost[at] <= cost) & (!by_length | (r->length[at] <= length))) {
+            count = at - low;
+            break;
+        }
+        low = at + 1;
+    }
+    count = count < r->count - low ? count : r->count - low;
     while (count > 0) {
         int32_t half = count / 2, middle = low + half;
         int fits = (r->cost[middle] <= cost) & (!by_length | (r->length[middle] <= length));
@@ -58,9 +67,9 @@ static void fill_group(ravel__rest *r, ravel__shelf *s, int32_t place, int32_t w
         s->member[s->members++] = place;
         r->skip[place] = place + 1;
         RAVEL_ASSERT(g->slots <= room);
-        int64_t left = room - g->slots;
+        int64_t left = room - g->slots; /* a multiple too */
         if (++g->count >= t->rules->most || left < multiple || g->cost >= fill_limit) break;
-        place = remaining_within(r, fill_limit - g->cost, left / multiple * multiple, place);
+        place = remaining_within(r, fill_limit - g->cost, left, place);
     }
     s->ranks_free -= t->widths->width[w];
 }

@@ -1,4 +1,5 @@
-/* The fewest bins: best-fit decreasing, and more where that is above the lower bound and another try may pay. */
+/* The fewest bins: best-fit decreasing, and more where that is above the lower bound and another try may pay. What the
+ * methods by name pack is compared later, with the whole plan (balance/solve.c). */
 #include "plan/balance/spread.h"
 
 #include <string.h>
@@ -17,14 +18,6 @@ static void keep(fewest *f, int32_t bins) {
     f->bin = f->trial;
     f->trial = swap;
     f->bins = bins;
-}
-
-static ravel_status try_method(fewest *f, int32_t method) {
-    int32_t bins;
-    if (!RAVEL__PART_ON(PACK_METHODS)) return RAVEL_OK;
-    ravel_status status = ravel__methods[method].pack(f->job, f->trial, &bins);
-    if (!status) keep(f, bins);
-    return status;
 }
 
 static ravel_status try_complete(fewest *f, int32_t seconds, int32_t lookups) {
@@ -66,12 +59,7 @@ static int64_t least_bins(const fewest *f, int32_t bound) {
 }
 
 static ravel_status try_all(fewest *f, int32_t bound) {
-    static const int32_t others[] = {
-        RAVEL_METHOD_MFFD,    RAVEL_METHOD_FFD, RAVEL_METHOD_LPT, RAVEL_METHOD_KK, RAVEL_METHOD_NEXT_FIT_DECREASING,
-        RAVEL_METHOD_NEXT_FIT};
     ravel_status status = RAVEL_OK;
-    for (size_t i = 0; !status && i < sizeof others / sizeof *others && f->bins > bound; i++)
-        status = try_method(f, others[i]);
     /* the best of each bin is not the best of all: fewer ways to go on leave more for later bins */
     for (int32_t seconds = 2; !status && seconds <= 64 && f->bins > bound; seconds *= 2)
         status = try_complete(f, seconds, 2 * seconds);
@@ -96,14 +84,8 @@ static ravel_status try_likely(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
     int64_t least = least_bins(f, bound);
     if (f->job->pool->count > f->job->limits->pack_samples) return RAVEL_OK;
-    status = try_method(f, RAVEL_METHOD_MFFD);
-    if (!status && f->bins > bound) status = try_method(f, RAVEL_METHOD_FFD);
-    if (!status && matters(f, bound) && roomy(f, least)) status = try_spread(f, (int32_t)least);
+    if (matters(f, bound) && roomy(f, least)) status = try_spread(f, (int32_t)least);
     if (!status && matters(f, bound)) status = try_complete(f, 4, 4);
-    if (f->job->rules->most < f->job->pool->count) { /* best-fit does not count samples; these do better then */
-        if (!status && matters(f, bound)) status = try_method(f, RAVEL_METHOD_LPT);
-        if (!status && matters(f, bound)) status = try_method(f, RAVEL_METHOD_KK);
-    }
     if (!status && f->bins > bound && f->job->pool->count / bound >= 8) status = try_spread(f, bound);
     return status;
 }
