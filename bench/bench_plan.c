@@ -40,6 +40,36 @@ static void report_speed(const char *name, int64_t count, int repeats) {
     free(lengths);
 }
 
+/* Long updates of the kinds that are easily quadratic: costs that oppose lengths, groups on ranks, padded rows. */
+BENCH(plan_long) {
+    enum { MANY = 320000 };
+    static const char *const names[] = {"plan.n320k_costs_ms", "plan.n320k_groups_ms", "plan.n320k_padded_ms",
+                                        "plan.n320k_padded_costs_ms"};
+    int64_t *lengths = malloc(MANY * sizeof *lengths), *costs = malloc(MANY * sizeof *costs);
+    int64_t *groups = malloc(MANY * sizeof *groups);
+    for (int64_t i = 0; lengths && costs && groups && i < MANY; i++) {
+        lengths[i] = 1 + i % 1000;
+        costs[i] = 1000 - i % 1000;
+        groups[i] = i % 100000;
+    }
+    for (int i = 0; lengths && costs && groups && i < 4; i++) {
+        plan_job j;
+        begin(&j, lengths, MANY, 4, 1 << 30);
+        j.options.effort = RAVEL_EFFORT_FAST;
+        if (i != 2) j.input.costs = costs;
+        if (i == 1) j.input.groups = groups;
+        if (i == 1) j.options.group_rule = RAVEL_GROUPS_RANK;
+        if (i >= 2) j.options.layout = RAVEL_LAYOUT_PADDED;
+        double best = bench_best(3, plan_job_run, &j);
+        bench_report(names[i], best * 1e3, "ms", LOWER, "n 320,000, dp 4, effort fast%s%s%s",
+                     i == 2 ? "" : ", costs in the opposite order of lengths",
+                     i == 1 ? ", 100,000 groups on ranks" : "", i >= 2 ? ", layout padded" : "");
+    }
+    free(lengths);
+    free(costs);
+    free(groups);
+}
+
 BENCH(plan_speed) {
     report_speed("plan.n4096_ms", 4096, 200);
     report_speed("plan.n200k_ms", 200000, 7);

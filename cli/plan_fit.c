@@ -5,8 +5,10 @@
  *     {"lengths": [812, 4096, 77], "width": 2, "seconds": 0.0312}
  *     {"tokens": 4985, "squares": 17442481, "micro_steps": 1, "seconds": 0.0299}
  *
- * or the metrics.jsonl of a run, where its rows have tokens/actual, tokens/squares, batch/micro_steps and
- * time/update_sec. A folder stands for its metrics.jsonl. */
+ * or the metrics.jsonl of a run: tokens/actual, tokens/squares, batch/micro_steps, and the time of forward and backward on
+ * the slowest rank (of the whole update where they were not measured). A row is over all ranks, whose number is
+ * (batch/bins + batch/fillers) / batch/micro_steps; a rank has its share of the tokens. The first update, in which memory
+ * is touched and kernels are chosen, is left out. A folder stands for its metrics.jsonl. */
 #include "cli/plan.h"
 
 #include <ravel/json.h>
@@ -37,6 +39,35 @@ static int add_lengths(const ravel_json *doc, ravel_cost_sample *s) {
     return 1;
 }
 
+/* Forward and backward on the slowest rank, or the whole update. */
+static int seconds_of(const ravel_json *doc, double *seconds) {
+    double forward, backward;
+    if (number(doc, "seconds", NULL, seconds)) return 1;
+    if (number(doc, "time/forward_max_sec", NULL, &forward) && number(doc, "time/backward_max_sec", NULL, &backward)) {
+        *seconds = forward + backward;
+        return 1;
+    }
+    return number(doc, "time/update_sec", NULL, seconds);
+}
+
+/* A run's row is over all ranks. */
+static void take_share(const ravel_json *doc, ravel_cost_sample *s) {
+    double bins, fillers = 0;
+    if (!number(doc, "batch/bins", NULL, &bins) || s->micro_steps < 1) return;
+    (void)number(doc, "batch/fillers", NULL, &fillers);
+    double ranks = (bins + fillers) / s->micro_steps;
+    if (ranks <= 1) return;
+    s->tokens /= ranks;
+    s->squares /= ranks;
+}
+
+/* Rows of a run that measure no update: of an evaluation, or the first one. */
+static int is_left_out(const ravel_json *doc) {
+    double step, value;
+    if (!number(doc, "step", NULL, &step) || number(doc, "seconds", NULL, &value)) return 0;
+    return step <= 1 || !number(doc, "tokens/actual", NULL, &value);
+}
+
 static ravel_status read_row(const ravel_json *doc, const char *path, long line, ravel_cost_sample *s,
                              ravel_error *err) {
     double width = 1, steps = 1;
@@ -48,11 +79,12 @@ static ravel_status read_row(const ravel_json *doc, const char *path, long line,
                                "%s, line %ld: no \"lengths\", and no \"tokens\" with \"squares\" (the sum of squared "
                                "lengths); both are needed to tell the linear from the quadratic part",
                                path, line);
-    if (!number(doc, "seconds", "time/update_sec", &s->seconds))
+    if (!seconds_of(doc, &s->seconds))
         return ravel_error_set(err, RAVEL_E_DATA, "%s, line %ld: no \"seconds\"", path, line);
     (void)number(doc, "width", NULL, &width);
     (void)number(doc, "micro_steps", "batch/micro_steps", &steps);
     s->micro_steps = steps;
+    take_share(doc, s);
     s->width = width >= 1 && width <= 1 << 20 ? (int32_t)width : 0;
     return RAVEL_OK;
 }
@@ -77,6 +109,7 @@ static ravel_status read_rows(FILE *file, const char *path, ravel_cost_sample **
             *samples = grown;
         }
         status = ravel_json_parse(line, (size_t)bytes, NULL, &doc, err);
+        if (!status && is_left_out(doc)) continue;
         if (!status) status = read_row(doc, path, number_of_line, &(*samples)[*count], err);
         if (!status) ++*count;
     }

@@ -119,6 +119,8 @@ typedef enum ravel_phase {
       "sum of slots: lengths rounded up to the alignment")                                                             \
     X(TOKENS_ACTUAL, "tokens/actual", COUNTER, "tokens", SUM, ALL, "sum of real lengths")                              \
     X(TOKENS_LOSS, "tokens/loss", COUNTER, "tokens", SUM, ALL, "tokens with a loss weight that is not zero")           \
+    X(TOKENS_SQUARES, "tokens/squares", COUNTER, "tokens^2", SUM, ALL,                                                 \
+      "sum of squared lengths, for ravel plan --fit; at most 2^62 per rank")                                           \
     X(BATCH_SAMPLES, "batch/samples", COUNTER, "samples", SUM, ALL, "samples in the update")                           \
     X(BATCH_BINS, "batch/bins", COUNTER, "bins", SUM, ALL, "micro-batches that hold samples")                          \
     X(BATCH_FILLERS, "batch/fillers", COUNTER, "bins", SUM, ALL, "empty micro-batches that keep ranks in step")        \

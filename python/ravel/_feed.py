@@ -61,6 +61,12 @@ class MicroBatch(Batch):
     """No samples: one token without weight, so that all ranks stay in step."""
     ends_update: bool
     """The last micro-batch before the optimiser's step."""
+    cp: int
+    """Ranks that the samples are cut for: the mesh's cp, or, with ``cp_pool``, the width of the group (``local_cp_size``)."""
+    cp_rank: int
+    """This rank among them."""
+    cp_first: int
+    """With ``cp_pool``: the group is ranks ``cp_first`` .. ``cp_first + cp - 1`` of the pool; else -1."""
 
     def unpack(self, packed: ArrayLike, kind: str = "token") -> list[np.ndarray]:
         """Per-position results (log-probs, losses) back as one array per sample, in the order of ``ids``. ``kind`` "step" is for
@@ -138,7 +144,7 @@ def _make(micro: _abi.ravel_micro_batch, steps: int, update: int, options: Any, 
                                                      "max_length")}
     numbers |= {"slot_tokens": thd.tokens, "step": micro.step, "steps": steps, "update": update, "chunk": micro.chunk,
                 "filler": bool(micro.filler), "first": bool(micro.first), "last": bool(micro.last),
-                "ends_update": micro.step == steps - 1}
+                "ends_update": micro.step == steps - 1, "cp": micro.cp, "cp_rank": micro.cp_rank, "cp_first": micro.cp_first}
     own = _abi.ravel_thd.from_buffer_copy(thd)
     for name in ("cu_seqlens", "cu_seqlens_padded", "samples", "positions", "segments", "padding"):
         setattr(own, name, address(arrays.get(name)))
@@ -234,6 +240,7 @@ class Feed:
         self._handle = Handle(pointer.value, lib.ravel_feed_free, (self._mesh, source, chosen, planned, weighed, self._template))
         self._torch, self._device, self._pin = tensors == "pt" or device is not None, device, pin
         self._options = _abi.ravel_thd_options()
+        self._planned = planned
         self._measure_options(planned)
         self._current: Update | None = None
         self._submitted: Any = None
@@ -246,6 +253,15 @@ class Feed:
         self._options.align = max(1, lib.ravel_plan_align(C.byref(planned)))
         if sizes["cp"] > 1:
             self._options.cp, self._options.cp_rank = sizes["cp"], coords.cp
+
+    def _micro_options(self, micro: _abi.ravel_micro_batch) -> Any:
+        """Those of its own group where widths differ."""
+        if micro.cp_first < 0:
+            return self._options
+        options = _abi.ravel_thd_options()
+        self._call("ravel_thd_options_for_group", C.byref(self._planned), micro.cp, micro.cp_rank, 0, C.byref(options))
+        options.cp_kind = self._options.cp_kind
+        return options
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._raised.call(name, *arguments)
@@ -265,7 +281,7 @@ class Feed:
             raise RuntimeError(f"update {update.number} is over: the feed has gone on to the next")
         micro = _abi.ravel_micro_batch()
         self._call("ravel_feed_micro", self._handle.pointer, chunk, step, C.byref(micro))
-        host = _make(micro, len(update), update.number, self._options, self._pin)
+        host = _make(micro, len(update), update.number, self._micro_options(micro), self._pin)
         if not self._torch:
             return host
         self._recent.append(host)

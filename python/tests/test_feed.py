@@ -259,3 +259,32 @@ def test_hybrid_groups():
             assert all(hybrid.samples_of(rank, step).tolist() == group.samples.tolist() for rank in ranks)
     assert sorted(seen) == list(range(10))
     assert plan.stats["time"] >= hybrid.bounds["canonical"] > 0
+
+
+def test_a_feed_of_groups_of_different_widths():
+    """Over the members of its group every token of a sample comes once, and the weights are those of one rank."""
+    def work(comm):
+        seen = []
+        with ravel.Feed(mock(), comm=comm, budget=104, samples=64, epochs=1, shuffle=True, shuffle_seed=5,
+                        plan={"cp_pool": 4} if comm.size == 4 else {}) as feed:
+            for batch in feed:
+                assert batch.cp == 1 or batch.cp_first % batch.cp == 0
+                assert comm.size == 1 or batch.cp_first + batch.cp_rank == comm.rank
+                assert batch.tokens.size <= 104 and batch.slot_tokens == batch.tokens.size * batch.cp
+                tokens, weights = batch.unpack(batch.tokens + 1), batch.unpack(batch.weights)
+                seen += [(batch.update, row, tokens[i], weights[i], batch.cp)
+                         for i, row in enumerate(batch.ids.tolist())]
+        return seen
+
+    longest = max(len(s[2]) for part in ravel.comm.threads(4, work, timeout=120) for s in part)
+    assert 104 < longest <= 4 * 104
+    found, widths = {}, set()
+    for update, row, tokens, weights, cp in (s for part in ravel.comm.threads(4, work, timeout=120) for s in part):
+        at = found.setdefault(row, [update, np.zeros_like(tokens), np.zeros_like(weights)])
+        assert at[0] == update and not (at[1] * tokens).any()  # no token twice
+        at[1], at[2] = at[1] + tokens, at[2] + weights
+        widths.add(cp)
+    assert sorted(found) == list(range(300)) and len(widths) > 1
+    assert all(at[1].all() for at in found.values())  # and none is missing
+    for update in range(5):
+        assert sum(at[2].sum() for at in found.values() if at[0] == update) == pytest.approx(1, rel=1e-5)

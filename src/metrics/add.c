@@ -50,6 +50,11 @@ int ravel_metrics_count(ravel_metrics *m, int32_t id, int64_t value) {
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
 
+static int64_t squares_of(const ravel_lengths_sum *sum) {
+    const uint64_t most = UINT64_C(1) << 62;
+    return (int64_t)(sum->squares.high || sum->squares.low > most ? most : sum->squares.low);
+}
+
 void ravel_metrics_add_batch(ravel_metrics *m, const ravel_metrics_batch *given) {
     ravel_metrics_batch b = {0};
     memcpy(&b, given, given->size < sizeof b ? given->size : sizeof b);
@@ -69,7 +74,7 @@ void ravel_metrics_add_batch(ravel_metrics *m, const ravel_metrics_batch *given)
     } counts[] = {{RAVEL_METRIC_TOKENS_CAPACITY, b.capacity}, {RAVEL_METRIC_TOKENS_PADDED, b.padded},
                   {RAVEL_METRIC_TOKENS_ACTUAL, sum.tokens},   {RAVEL_METRIC_TOKENS_LOSS, b.loss},
                   {RAVEL_METRIC_BATCH_SAMPLES, sum.samples},  {RAVEL_METRIC_BATCH_BINS, b.bins},
-                  {RAVEL_METRIC_BATCH_FILLERS, b.fillers}};
+                  {RAVEL_METRIC_BATCH_FILLERS, b.fillers},    {RAVEL_METRIC_TOKENS_SQUARES, squares_of(&sum)}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) ravel_metrics_count(m, counts[i].id, counts[i].value);
     if (!sum.samples) return;
     ravel_metrics_count(m, RAVEL_METRIC_MIN_SEQ_LENGTH, sum.shortest);

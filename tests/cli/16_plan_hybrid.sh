@@ -59,6 +59,32 @@ code "a fit" 0 $P --fit "$T/m.jsonl" --json "$T/cost.json"
 says out "60 measurements" "width 2: 50 per mille" "width 4: 120 per mille"
 code "a plan by the fit" 0 $P --lengths "$T/l.csv" --budget 4k --cp-pool 16 --cp-widths 1,2,4 --cost "$T/cost.json" --oversize skip
 says out "per micro-step"
+"$PYTHON" - "$T" <<'END'
+import json, random, sys
+random.seed(3)
+with open(sys.argv[1] + "/rows.jsonl", "w") as f:
+    for i in range(100):
+        f.write(json.dumps({"input_ids": [random.randrange(60) for _ in range(random.choice([8, 16, 60, 200, 400]))]}) + "\n")
+END
+code "a training run" 0 timeout 200 "$RAVEL" train sft --data "$T/rows.jsonl" --steps 12 --batch 6 --vocab 300 --hidden 32 --layers 2 \
+    --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 512 --quiet --sinks jsonl --ranks 2 --run "$T/run"
+code "a fit of the run" 0 $P --fit "$T/run" --json "$T/run.json"
+says out "11 measurements" "us per micro-step"
+code "a plan by the run's costs" 0 $P --lengths "$T/l.csv" --budget 32k --dp 4 --cost "$T/run.json"
+"$PYTHON" - "$T" >"$T/share" 2>&1 <<'END' && ok "the run's rows are read as each rank's share" || bad "the run's rows" "$(cat "$T/share")"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1] + "/run/metrics.jsonl")]
+with open(sys.argv[1] + "/same.jsonl", "w") as f:
+    for row in rows:
+        if row["step"] > 1 and "tokens/actual" in row:
+            ranks = (row["batch/bins"] + row["batch/fillers"]) / row["batch/micro_steps"]
+            assert ranks == 2 and row["tokens/squares"] >= row["tokens/actual"]
+            f.write(json.dumps({"tokens": row["tokens/actual"] / 2, "squares": row["tokens/squares"] / 2,
+                                "micro_steps": row["batch/micro_steps"],
+                                "seconds": row["time/forward_max_sec"] + row["time/backward_max_sec"]}) + "\n")
+END
+code "the same by hand" 0 $P --fit "$T/same.jsonl" --json "$T/same.json"
+cmp -s "$T/run.json" "$T/same.json" && ok "both fits are the same" || bad "the fits differ" "$(cat "$T/run.json" "$T/same.json")"
 refuses "a fit of nothing" 1 "at least 4" $P --fit /dev/null
 echo '{"tokens": 5, "seconds": 1}' >"$T/no.jsonl"
 refuses "a fit without squares" 1 "no \"lengths\"" $P --fit "$T/no.jsonl"
