@@ -58,6 +58,10 @@ for file in odd tools; do
 done
 "$ravel" generate --model "$tuned" --prompt "Say red." --temperature 0 --max-tokens 8 $format >"$dir/out" 2>&1
 check "generate answers as taught: $(cat "$dir/out")" '[ "$(cat "$dir/out")" = red ]'
+"$ravel" generate --model "$tuned" --prompt "Say red." --temperature 0 --max-tokens 8 --stop-ids 0 --stop '<|im_end|>' $format >"$dir/out" 2>&1
+check "a special token's text stands for the token" '[ "$(cat "$dir/out")" = red ]'
+"$ravel" generate --model "$tuned" --prompt "Say red." --temperature 0 --max-tokens 8 --stop e $format >"$dir/out" 2>&1
+check "a stop text inside a token" '[ "$(cat "$dir/out")" = r ]'
 "$ravel" train grpo --model "$tuned" --data "$dir/ask.jsonl" --steps 2 --prompts 4 --group-size 4 --max-tokens 8 --eval-prompts 8 \
     --max-flat 0 $common $format --run "$dir/grpo" >"$dir/out" 2>&1
 check "grpo on conversations: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $? = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
