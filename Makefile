@@ -185,7 +185,7 @@ $(BUILD)/examples/%: examples/%.c $(STATIC)
 
 fuzz-targets: $(FUZZ)
 # Tests and figures that need a GPU: the device's test bodies on CUDA, and its own bench table.
-GPU_TEST_SRC  := $(wildcard tests/gpu/*.c) $(addprefix tests/unit/,check.c device_body.c batch_device_body.c refit_case.c refit_device_body.c store.c train_support.c)
+GPU_TEST_SRC  := $(wildcard tests/gpu/*.c) $(addprefix tests/unit/,check.c device_body.c batch_device_body.c feed_device_body.c refit_case.c refit_device_body.c store.c train_support.c)
 GPU_BENCH_SRC := $(wildcard bench/gpu/*.c) bench/bench.c
 $(BUILD)/ravel-gpu: $(call obj,$(GPU_TEST_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic

@@ -105,6 +105,9 @@ typedef struct ravel_feed_options {
     int64_t field_count;
     const ravel_logger *logger;       /* NULL: nowhere */
     const ravel_allocator *allocator; /* NULL: malloc; called from two threads with prefetch */
+    /* All zero: arrays are in host memory. DEVICE, with the stream that the consumer's kernels run in: they are packed into
+     * page-locked memory, and one copy per batch takes them to the device: see ravel_feed_device. */
+    ravel_place place;
 } ravel_feed_options;
 
 RAVEL_API void ravel_feed_options_default(ravel_feed_options *options);
@@ -201,12 +204,19 @@ typedef struct ravel_micro_batch {
     int32_t cp_rank;            /* this rank among them; 0 where cp is 1 */
     int32_t cp_first;           /* hybrid: the group is ranks cp_first .. cp_first + cp - 1 of the pool; else -1 */
     int32_t reserved;
+    ravel_event
+        *ready; /* with options.place: a stream that reads the device's arrays waits for it (ravel_event_order) */
 } ravel_micro_batch;
 
 /* Any micro-batch of the current update, in any order, as often as wanted (PPO epochs: ravel_plan_replay's order is
  * made of these steps). E_ARGUMENT outside of it. */
 RAVEL_API ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,
                                         ravel_error *err);
+
+/* Where an array of the current batch's micro-batches (tokens, labels, weights, thd's arrays and fields) is on the device;
+ * NULL: without options.place, or not one of them. It stays until ravel_feed_next goes on to another batch; what the
+ * stream of options.place holds by then may still read it. */
+RAVEL_API const void *ravel_feed_device(const ravel_feed *feed, const void *array);
 
 /* The same, one after the other: one iterator for each chunk, independent of the others. */
 typedef struct ravel_feed_iter {

@@ -1514,6 +1514,7 @@ ravel_feed_options._fields_ = [
     ("field_count", C.c_int64),
     ("logger", C.POINTER(ravel_logger)),
     ("allocator", C.POINTER(ravel_allocator)),
+    ("place", ravel_place),
 ]
 ravel_feed_update._fields_ = [
     ("number", C.c_int64),
@@ -1555,6 +1556,7 @@ ravel_micro_batch._fields_ = [
     ("cp_rank", C.c_int32),
     ("cp_first", C.c_int32),
     ("reserved", C.c_int32),
+    ("ready", C.c_void_p),
 ]
 ravel_feed_iter._fields_ = [
     ("feed", C.c_void_p),
@@ -1982,6 +1984,7 @@ FUNCTIONS = {
     "ravel_feed_bound": (C.c_int64, [C.c_void_p, C.c_int64, C.c_int64, C.c_int64]),
     "ravel_feed_create": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_feed_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_feed_cursor": (ravel_cursor, [C.c_void_p]),
+    "ravel_feed_device": (C.c_void_p, [C.c_void_p, C.c_void_p]),
     "ravel_feed_find": (C.c_int64, [C.c_void_p, C.c_char_p]),
     "ravel_feed_free": (None, [C.c_void_p]),
     "ravel_feed_is_owner": (C.c_int32, [C.c_void_p]),

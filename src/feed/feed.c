@@ -21,7 +21,8 @@ const char *ravel_feed_phase_name(int32_t phase) {
 static void free_slot(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words_free(&slot->words);
     ravel__buffer_free(&slot->index, feed->allocator);
-    ravel__buffer_free(&slot->block, feed->allocator);
+    ravel__upload_free(feed, slot);
+    ravel__buffer_free(&slot->block, ravel__upload_allocator(feed));
 }
 
 void ravel_feed_free(ravel_feed *feed) {
@@ -41,6 +42,7 @@ void ravel_feed_free(ravel_feed *feed) {
         &feed->work.scratch, &feed->work.staging,        &feed->work.weight_values,     NULL};
     for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, a);
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
+    ravel_stream_free(feed->uploads);
     ravel__release(a, feed->place.stage_roles, (size_t)feed->place.layout.sizes[3] * sizeof *feed->place.stage_roles);
     ravel__release(a, feed, sizeof *feed);
 }
@@ -108,6 +110,8 @@ static void add_stats(ravel_feed *feed, const ravel__prepared *slot) {
 
 /* The next batch becomes the current one. */
 static ravel_status take(ravel_feed *feed, ravel_error *err) {
+    ravel_status used = ravel__upload_used(feed, err);
+    if (used) return used;
     int32_t index = ravel__queue_take(feed);
     const ravel__prepared *slot = &feed->slots[index];
     feed->submission.pending = 0;
@@ -176,7 +180,8 @@ static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared 
                                .loss_tokens = slot->meta.loss_tokens + first,
                                .cp = slot->micros[s].cp,
                                .cp_rank = cp_first < 0 ? feed->place.at.cp : feed->place.at.dp - cp_first,
-                               .cp_first = cp_first};
+                               .cp_first = cp_first,
+                               .ready = slot->upload.ready};
 }
 
 ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,

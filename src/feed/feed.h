@@ -24,6 +24,7 @@
  *   feed_share.c     arrays over pp and tp, or from the root
  *   feed_prepare.c   the steps in their order
  *   feed_create.c    making a feed: checks that all ranks agree
+ *   feed_upload.c    prepared batches on a device
  *   feed_queue.c     the thread, and the queue of prepared batches
  *   feed.c           next, submit, iterate
  *   feed_bound.c     how much memory it can come to hold
@@ -98,11 +99,20 @@ typedef struct ravel__micro {
     ravel_thd thd;          /* all that the stage has */
 } ravel__micro;
 
+/* The same arrays on a device; see feed_upload.c. */
+typedef struct ravel__upload {
+    void *there;
+    size_t room;
+    ravel_event *ready, *used; /* the copy; the consumer's last use */
+} ravel__upload;
+
 typedef struct ravel__prepared {
     ravel_words words;   /* the message, and */
     ravel_meta meta;     /* decoded */
     ravel__buffer index; /* everything below but the arrays */
     ravel__buffer block; /* the arrays */
+    size_t block_bytes;
+    ravel__upload upload;
     int64_t *offsets;
     int32_t *iota;         /* 0, 1, 2, ... as many as the largest bin has samples */
     int64_t *update_steps; /* [updates + 1] */
@@ -220,7 +230,20 @@ struct ravel_feed {
     ravel__consumer consumer;
     ravel__queue queue;
     ravel__fault fault;
+    ravel_stream *uploads; /* NULL: arrays stay on the host */
+    ravel_allocator pages; /* page-locked memory */
 };
+
+/* feed_upload.c. Where arrays are packed, the allocator of their memory; else the feed's. */
+ravel_status ravel__upload_open(ravel_feed *feed, ravel_error *err);
+const ravel_allocator *ravel__upload_allocator(const ravel_feed *feed);
+void ravel__upload_free(ravel_feed *feed, ravel__prepared *slot);
+/* Until the host may write the slot's arrays again. */
+ravel_status ravel__upload_wait(const ravel_feed *feed, const ravel__prepared *slot, ravel_error *err);
+/* Begins the copy of a slot that is complete. */
+ravel_status ravel__upload_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
+/* The consumer goes on to another batch. */
+ravel_status ravel__upload_used(ravel_feed *feed, ravel_error *err);
 
 /* What options become on this mesh. With hybrid widths place.layout and place.at get the pool as their dp. */
 ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_feed_options *options, ravel_error *err);

@@ -78,6 +78,7 @@ static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_s
     feed->place.at = ravel_mesh_coords(mesh);
     feed->consumer.current = -1;
     ravel_status status = ravel__feed_resolve(feed, options, err);
+    if (!status) status = ravel__upload_open(feed, err);
     if (status) return status;
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) feed->slots[i].words.allocator = feed->allocator;
     if (feed->thd.cp > 1) feed->thd.cp_rank = feed->place.at.cp;

@@ -42,7 +42,9 @@ static int is_lost(ravel_status status) {
 static void reset(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words words = slot->words;
     ravel__buffer index = slot->index, block = slot->block;
+    ravel__upload upload = slot->upload;
     memset(slot, 0, sizeof *slot);
+    slot->upload = upload;
     slot->words = words;
     slot->words.count = 0;
     slot->index = index;
@@ -116,7 +118,8 @@ static ravel_status behind(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
         ravel_status (*run)(ravel_feed *, ravel__prepared *, ravel_error *);
     } steps[] = {{RAVEL_FEED_EXCHANGE, ravel__feed_exchange},
                  {RAVEL_FEED_PACK, ravel__feed_pack},
-                 {RAVEL_FEED_SHARE, ravel__feed_share}};
+                 {RAVEL_FEED_SHARE, ravel__feed_share},
+                 {RAVEL_FEED_SHARE, ravel__upload_send}};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         ravel_status status = fault(feed, steps[i].phase, err);
         if (!status) status = steps[i].run(feed, slot, err);

@@ -153,8 +153,12 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
     if (status) return status;
     bytes = place(feed, slot, NULL, &shared_at);
     if (bytes == SIZE_MAX) return ravel__no_memory(err, bytes, "the arrays of an update");
-    status = ravel__buffer_reserve(&slot->block, feed->allocator, (int64_t)bytes, 1, "the arrays of an update", err);
+    status = ravel__upload_wait(feed, slot, err);
     if (status) return status;
+    status = ravel__buffer_reserve(&slot->block, ravel__upload_allocator(feed), (int64_t)bytes, 1,
+                                   "the arrays of an update", err);
+    if (status) return status;
+    slot->block_bytes = bytes;
     bytes = place(feed, slot, slot->block.at, &shared_at);
     slot->shared = (char *)slot->block.at + shared_at;
     slot->shared_bytes = bytes - shared_at;

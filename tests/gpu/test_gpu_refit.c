@@ -1,5 +1,6 @@
 /* Refit of device memory on a GPU: the body that every device runs, and processes that are killed. */
 #include "tests/unit/check.h"
+#include "tests/unit/feed_device_body.h"
 #include "tests/unit/refit_device_body.h"
 
 #include <ravel/publish.h>
@@ -22,6 +23,15 @@ static void on_gpu(void (*body)(ravel_device *device, int64_t rounds), int64_t r
 
 TEST(gpu_refit_pull) {
     on_gpu(refit_device_body_pull, check_scale(12, 200));
+}
+
+static void feed_once(ravel_device *device, int64_t rounds) {
+    (void)rounds;
+    feed_device_body(device);
+}
+
+TEST(gpu_feed_uploads) {
+    on_gpu(feed_once, 1);
 }
 
 static void restart(ravel_device *device, int64_t rounds) {
@@ -161,12 +171,16 @@ static pid_t start(const char *role, const char *address, int number) {
     char text[16];
     (void)fflush(NULL);
     (void)snprintf(text, sizeof text, "%d", number);
+    (void)setenv("RAVEL_TEST_KILL", role, 1); /* before the fork: other threads may hold malloc's lock */
+    (void)setenv("RAVEL_TEST_KILL_ADDRESS", address, 1);
+    (void)setenv("RAVEL_TEST_KILL_NUMBER", text, 1);
     pid_t child = fork();
-    if (child != 0) return child;
-    if (setenv("RAVEL_TEST_KILL", role, 1) == 0 && setenv("RAVEL_TEST_KILL_ADDRESS", address, 1) == 0 &&
-        setenv("RAVEL_TEST_KILL_NUMBER", text, 1) == 0)
+    if (child == 0) {
         (void)execl("/proc/self/exe", "ravel-gpu", (char *)NULL);
-    _exit(127);
+        _exit(127);
+    }
+    (void)unsetenv("RAVEL_TEST_KILL");
+    return child;
 }
 
 static void stop(pid_t child) {
