@@ -30,7 +30,7 @@ TEST(train_config_goes_through_json) {
         c.run.steps = 7;
         c.run.run = "a \"strange\" folder";
         c.learn.lr = 1.25e-5;
-        c.learn.zero = 1;
+        c.learn.shard = TRAIN_SHARD_STATES;
         c.plan.budget = 12345;
         c.policy.advantage = TRAIN_ADVANTAGE_RLOO;
         size_t bytes = train_config_text(&c, (train_kind)kind, text, sizeof text);

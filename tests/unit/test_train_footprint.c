@@ -38,16 +38,19 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     int32_t rank = ravel_comm_rank(comm);
     check_memory memory;
     train_learner *l = NULL;
+    ravel_mesh *mesh = NULL;
     check_memory_init(&memory);
     train_learner_options options = train_config_learner(&j->config);
     options.allocator = &memory.allocator;
-    ravel_status status = train_learner_create(&options, &j->shape, comm, &l, err);
+    ravel_status status = ravel_mesh_create(comm, &j->config.mesh, &mesh, err);
+    if (!status) status = train_learner_create(&options, &j->shape, mesh, &l, err);
     if (status) return status;
     int64_t created = memory.peak;
     status = learn(j, l, err);
     j->peak[rank] = memory.peak;
     j->growth[rank] = memory.peak - created;
     train_learner_free(l);
+    ravel_mesh_free(mesh);
     return status;
 }
 
@@ -65,6 +68,7 @@ TEST(train_footprint_is_as_told) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static job j;
         train_footprint told;
+        ravel_mesh_layout layout;
         ravel_error err = RAVEL_ERROR_INIT;
         j = (job){.samples = cases[i].samples};
         train_config *c = &j.config;
@@ -75,10 +79,11 @@ TEST(train_footprint_is_as_told) {
         c->model.vocab = cases[i].vocab;
         c->model.threads = cases[i].threads;
         c->model.recompute = cases[i].recompute;
-        c->learn.zero = cases[i].zero;
+        c->learn.shard = cases[i].zero;
         c->plan.budget = cases[i].budget;
         CHECK_OK(train_shape(&c->model, &j.shape, &err), &err);
-        CHECK_OK(train_footprint_of(c, TRAIN_SFT, &j.shape, cases[i].ranks, 0, &told, &err), &err);
+        CHECK_OK(train_layout_plan(&c->mesh, cases[i].ranks, &j.shape, &layout, &err), &err);
+        CHECK_OK(train_footprint_of(c, TRAIN_SFT, &j.shape, &layout, 0, &told, &err), &err);
         CHECK_EQ(told.fixed + told.activations + told.working, told.trainer);
         CHECK_OK(ravel_threads_run(cases[i].ranks, NULL, work, &j, &err), &err);
         for (int32_t r = 0; r < cases[i].ranks; r++) {
@@ -95,16 +100,18 @@ TEST(train_footprint_of_generators_and_references) {
     train_config c;
     ravel_shape shape;
     train_footprint plain, longer, with_kl;
+    ravel_mesh_layout one;
     ravel_error err = RAVEL_ERROR_INIT;
     train_config_default(&c);
     CHECK_OK(train_shape(&c.model, &shape, &err), &err);
-    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, 1, 32, &plain, &err), &err);
-    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, 1, 1032, &longer, &err), &err);
+    CHECK_OK(train_layout_plan(&c.mesh, 1, &shape, &one, &err), &err);
+    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, &one, 32, &plain, &err), &err);
+    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, &one, 1032, &longer, &err), &err);
     int64_t weights = 2 * 4 * ravel_shape_parameters(&shape), slot = 2 * shape.layers * shape.kv_heads * shape.head_dim;
     CHECK(plain.generator > weights && plain.reference == 0);
     CHECK(longer.generator - plain.generator > 1000 * c.grpo.slots * slot * 4); /* the cache of 64 slots */
     c.policy.kl = 0.1;
-    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, 1, 32, &with_kl, &err), &err);
+    CHECK_OK(train_footprint_of(&c, TRAIN_GRPO, &shape, &one, 32, &with_kl, &err), &err);
     CHECK(with_kl.reference > weights / 2 && with_kl.trainer == plain.trainer + with_kl.reference);
 }
 

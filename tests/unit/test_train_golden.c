@@ -93,21 +93,15 @@ static ravel_status compare(const job *j, train_model *model, double *worst, cha
 static ravel_status run_update(job *j, const train_config *c, ravel_comm *comm, ravel_feed *feed, train_learner *l,
                                ravel_error *err) {
     const ravel_feed_update *update;
-    ravel_micro_batch micro;
+    train_work work = {0};
     double loss = 0, norm;
     int32_t skipped;
     ravel_status status = ravel_feed_next(feed, &update, err);
     if (status) return status;
     train_learner_begin(l);
-    ravel_feed_iter iter = ravel_feed_iterate(feed, 0);
-    while (!status && ravel_feed_iter_next(&iter, &micro)) {
-        train_batch batch;
-        train_result result = {0};
-        status = train_learner_batch(l, &micro, &batch, err);
-        if (!status && !micro.filler) status = train_model_learn(train_learner_model(l), &batch, NULL, &result, err);
-        loss += result.loss;
-    }
+    status = train_parts_learn(train_learner_parts(l), feed, update->mine.micro_steps, &work, NULL, NULL, err);
     if (!status) status = train_learner_finish(l, 0, NULL, &norm, &skipped, err);
+    loss = train_learner_sums(l)->loss;
     if (!status) status = ravel_comm_allreduce(comm, &loss, &loss, 1, RAVEL_F64, RAVEL_SUM, err);
     if (status || ravel_comm_rank(comm) != 0) return status;
     j->loss = loss;
@@ -122,7 +116,7 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     c.model.model = "tests/golden/qwen3-tiny";
     c.model.kernels = j->kernels;
     c.plan.budget = j->budget;
-    c.learn.zero = j->zero;
+    c.learn.shard = j->zero;
     c.plan.method = j->single ? RAVEL_METHOD_AS_IS : RAVEL_METHOD_RAVEL;
     ravel_shape shape;
     ravel_safetensors *file = NULL;
@@ -142,7 +136,6 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     options.plan = &c.plan;
     options.weights = &weights;
     options.samples = SAMPLES;
-    options.first_fields = options.last_fields = "*";
     train_learner_options learn = train_config_learner(&c);
     ravel_status status = train_shape(&c.model, &shape, err);
     if (!status) status = ravel_safetensors_open(GOLDEN "batch.safetensors", NULL, &file, err);
@@ -150,7 +143,7 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     status = ravel_agree(comm, status, err);
     if (!status) status = ravel_mesh_create(comm, &mesh_options, &mesh, err);
     if (!status) status = ravel_feed_create(mesh, source, &options, &feed, err);
-    if (!status) status = train_learner_create(&learn, &shape, comm, &learner, err);
+    if (!status) status = train_learner_create(&learn, &shape, mesh, &learner, err);
     if (!status) status = run_update(j, &c, comm, feed, learner, err);
     ravel_feed_free(feed);
     train_learner_free(learner);

@@ -234,7 +234,12 @@ static void policy_and_two_passes(rig *r, train_batch *b, int sequence) {
     terms.clip_low = terms.clip_high = 0.2;
     terms.tis = 1.05;
     terms.entropy = 0.03;
-    train_loss loss = {terms, old, generator, reference, advantages, 1, 0};
+    train_loss loss = {.policy = terms,
+                       .old = old,
+                       .generator = generator,
+                       .reference = reference,
+                       .advantages = advantages,
+                       .entropy = 1};
     train_model_clear_grads(r->model);
     CHECK_OK(train_model_learn(r->model, b, &loss, NULL, &err), &err);
     train_update update;
@@ -299,9 +304,9 @@ TEST(train_model_calls_out_of_order) {
     CHECK_OK(train_model_forward(r.model, &b, &result, &err), &err);
     CHECK_EQ(train_model_backward(r.model, coef, coef, &err), RAVEL_E_STATE);
     CHECK_HAS(err.message, "entrop");
-    CHECK_EQ(train_model_learn_backward(r.model, NULL, NULL), RAVEL_E_STATE);
-    CHECK_OK(train_model_learn_forward(r.model, &b, NULL, &err), &err);
-    CHECK_OK(train_model_learn_backward(r.model, NULL, &err), &err);
+    CHECK_EQ(train_model_stage_backward(r.model, 0, NULL), RAVEL_E_STATE);
+    CHECK_OK(train_model_stage_forward(r.model, 0, &b, NULL, &err), &err);
+    CHECK_OK(train_model_stage_backward(r.model, 0, &err), &err);
     rig_close(&r);
 }
 

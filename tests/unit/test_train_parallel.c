@@ -192,7 +192,6 @@ static void two_stages(const char *folder, int32_t recompute, int policy) {
     train_device *device = NULL;
     train_model *models[3] = {NULL, NULL, NULL};
     train_update updates[3];
-    void *x[2], *d[2];
     fill(tokens, weights, old, advantages);
     train_model_options_default(&o);
     o.budget = BUDGET;
@@ -212,22 +211,21 @@ static void two_stages(const char *folder, int32_t recompute, int policy) {
     train_loss losses[2] = {{.policy = terms, .old = old, .advantages = advantages},
                             {.policy = terms, .old = old + cu[2], .advantages = advantages + 2}};
     const train_loss *loss[2] = {policy ? &losses[0] : NULL, policy ? &losses[1] : NULL};
+    for (int i = 0; i < 2; i++) CHECK_OK(train_model_learn(models[0], &batches[i], loss[i], NULL, &err), &err);
+    for (int i = 0; i < 2; i++) CHECK_OK(train_model_stage_forward(models[1], i, &batches[i], loss[i], &err), &err);
     for (int i = 0; i < 2; i++) {
-        size_t bytes = (size_t)(BUDGET * shape.hidden) * sizeof(float);
-        CHECK_OK(k->alloc(device, bytes, &x[i], &err), &err);
-        CHECK_OK(k->alloc(device, bytes, &d[i], &err), &err);
-        CHECK_OK(train_model_learn(models[0], &batches[i], loss[i], NULL, &err), &err);
+        size_t bytes = (size_t)train_model_stage_elements(models[1], batches[i].cu_seqlens[2]) * sizeof(float);
+        k->copy(device, train_model_stage_input(models[2], i), train_model_stage_output(models[1], i), bytes);
+        CHECK_OK(train_model_stage_forward(models[2], i, &batches[i], loss[i], &err), &err);
     }
-    for (int i = 0; i < 2; i++)
-        CHECK_OK(train_model_stage_forward(models[1], i, &batches[i], loss[i], NULL, x[i], &err), &err);
-    for (int i = 0; i < 2; i++)
-        CHECK_OK(train_model_stage_forward(models[2], i, &batches[i], loss[i], x[i], NULL, &err), &err);
     for (int i = 1; i >= 0; i--) {
-        CHECK_OK(train_model_stage_backward(models[2], i, NULL, d[i], &err), &err);
-        CHECK_OK(train_model_stage_backward(models[1], i, d[i], NULL, &err), &err);
+        size_t bytes = (size_t)train_model_stage_elements(models[1], batches[i].cu_seqlens[2]) * sizeof(float);
+        CHECK_OK(train_model_stage_backward(models[2], i, &err), &err);
+        k->copy(device, train_model_stage_output(models[1], i), train_model_stage_input(models[2], i), bytes);
+        CHECK_OK(train_model_stage_backward(models[1], i, &err), &err);
     }
-    CHECK_EQ(train_model_stage_backward(models[1], 0, d[0], NULL, NULL), RAVEL_E_STATE);
-    CHECK_EQ(train_model_stage_backward(models[1], 2, d[0], NULL, NULL), RAVEL_E_ARGUMENT);
+    CHECK_EQ(train_model_stage_backward(models[1], 0, NULL), RAVEL_E_STATE);
+    CHECK_EQ(train_model_stage_backward(models[1], 2, NULL), RAVEL_E_ARGUMENT);
     for (int i = 0; i < 3; i++) CHECK_OK(train_model_read(models[i], &updates[i], &err), &err);
     CHECK(fabs(updates[0].sums.loss - updates[2].sums.loss) < 1e-6 * (1 + fabs(updates[0].sums.loss)));
     const train_params *whole = train_model_params(models[0]);
@@ -239,10 +237,6 @@ static void two_stages(const char *folder, int32_t recompute, int policy) {
     }
     double off = relative_distance(all, train_model_grads(models[0]), whole->elements);
     if (off > 1e-6) check_fail(__FILE__, __LINE__, "%s in two stages: gradients are off by %g", folder, off);
-    for (int i = 0; i < 2; i++) {
-        k->release(device, x[i], (size_t)(BUDGET * shape.hidden) * sizeof(float));
-        k->release(device, d[i], (size_t)(BUDGET * shape.hidden) * sizeof(float));
-    }
     for (int i = 0; i < 3; i++) train_model_free(models[i]);
     free(all), free(part);
     k->close(device);

@@ -36,7 +36,7 @@ static ravel_status generator(ravel_comm *comm, job *j, ravel_error *err) {
                 }
                 status = train_rollouts_add(&answers, &r, tokens, logprobs, err);
             }
-        if (!status) status = train_answers_send(comm, j->trainers, order.batch, &answers, err);
+        if (!status) status = train_answers_send(comm, j->trainers, 1, order.batch, &answers, err);
         if (status) break;
     }
     train_rollouts_free(&prompts);

@@ -30,7 +30,7 @@ TEST(train_runs_have_one_loss_curve_however_they_are_cut) {
         job_config(&c, folder);
         c.run.checkpoint_end = 0;
         c.sft.single = cuts[i].single;
-        c.learn.zero = cuts[i].zero;
+        c.learn.shard = cuts[i].zero;
         c.model.recompute = cuts[i].recompute;
         c.plan.budget = cuts[i].budget;
         c.plan.min_micro_steps = cuts[i].fill;
@@ -111,7 +111,7 @@ static void check_resume(train_kind kind, int32_t ranks, int32_t zero, int32_t a
         c.run.steps = all;
         (void)snprintf(every, sizeof every, "%lld", (long long)first);
         c.run.checkpoint_every = every; /* the same pauses in both runs */
-        c.learn.zero = zero;
+        c.learn.shard = zero;
         c.grpo.async = async;
         c.policy.tis = async ? 2 : 0;
         if (interrupted) { /* a run that dies right after its checkpoint at `first`: later updates are done again */

@@ -1,19 +1,14 @@
-/* The arrays are written in the order of the parameters, share after share: rank 0 writes its own, then receives each
- * other rank's and writes it, so no rank holds more than one share beside its own. */
+/* The arrays are written in the order of the whole model's table, whatever ranks have them (gather.h). */
 #include "train/learn/checkpoint.h"
 
-#include "train/learn/learner_internal.h"
-
-#include "train/model/hf.h"
 #include "train/kernels/host.h"
-
-#include <ravel/exchange.h>
+#include "train/learn/gather.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATH = 4096, TAG_MOMENTS = 21, MOMENTS = 2, WEIGHTS = 2, ARRAYS = 3 };
+enum { PATH = 4096, MOMENTS = 2, ARRAYS = 3, CHUNK = 1 << 16 };
 static const char *const names[ARRAYS] = {"moment1", "moment2", "weights"};
 
 static ravel_status join(char *path, const char *folder, const char *name, ravel_error *err) {
@@ -21,161 +16,226 @@ static ravel_status join(char *path, const char *folder, const char *name, ravel
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.100s... is too long", folder);
 }
 
-/* Where this rank's share of an array is on the device. */
-static void *array_of(train_learner *l, int which) {
-    if (which == WEIGHTS) return train_optimizer_master(l->optimizer);
-    return which == 0 ? train_optimizer_first_moment(l->optimizer) : train_optimizer_second_moment(l->optimizer);
-}
-
 /* ---- saving --------------------------------------------------------------------------------------------- */
 
+/* Rank 0's part of a checkpoint. */
 typedef struct saver {
-    train_learner *l;
-    float *buffer; /* [largest share] */
-    int64_t largest;
-    int32_t owners;                   /* ranks whose shares make up the whole: all of them with ZeRO, else one */
-    ravel_safetensors_writer *writer; /* on rank 0 */
+    train__gather *g;
+    ravel_safetensors_writer *writer;
     int64_t indices[ARRAYS];
-    ravel_status failed; /* of writing: kept until the end, so that no rank sends to one that has left */
-    ravel_error why;
+    float *rows; /* a block as the file holds it */
+    int64_t most;
 } saver;
 
-static ravel_status declare(saver *s, int32_t dtype, ravel_error *err) {
-    int64_t elements = train_model_params(s->l->model)->elements;
-    ravel_status status = RAVEL_OK;
-    for (int i = 0; i < ARRAYS && !status; i++) {
-        s->indices[i] = -1;
-        if (i < MOMENTS || dtype != s->l->kernels->types.weight || dtype != RAVEL_F32)
-            status =
-                ravel_safetensors_writer_declare(s->writer, names[i], RAVEL_F32, 1, &elements, &s->indices[i], err);
-    }
-    return status;
+static ravel_status save_model(train__gather *g, const char *folder, ravel_error *err) {
+    const train_learner *l = g->l;
+    train_folder_options model = {.dtype = l->options.save_dtype, .eos = l->eos, .source = l->options.model->model};
+    return train_folder_save_rows(folder, &l->shape, g->whole, &g->rows, &model, err);
 }
 
-static ravel_status save_begin(saver *s, const char *folder, ravel_error *err) {
+/* Master weights are saved where the model's file does not have all of their bits. */
+static int saves_array(const train_learner *l, int which) {
+    return which < MOMENTS || l->options.save_dtype != l->kernels->types.weight || l->options.save_dtype != RAVEL_F32;
+}
+
+static ravel_status open_states(saver *s, const char *folder, ravel_error *err) {
     char path[PATH], steps[32];
-    train_learner *l = s->l;
+    train_learner *l = s->g->l;
     ravel_safetensors_options options;
     ravel_safetensors_options_default(&options);
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
-    int32_t dtype = l->options.save_dtype;
-    train_array weights = train_model_array(l->model);
-    train_folder_options model = {.dtype = dtype, .eos = l->eos, .source = l->options.model->model};
-    ravel_status status = train_folder_save(folder, &l->shape, train_model_params(l->model), &weights, &model, err);
-    if (!status) status = join(path, folder, "optimizer.safetensors", err);
+    ravel_status status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_writer_create(path, &options, &s->writer, err);
-    (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->optimizer));
+    (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->shares[0].optimizer));
     if (!status) status = ravel_safetensors_writer_metadata(s->writer, "steps", steps, err);
-    return status ? status : declare(s, dtype, err);
-}
-
-/* One share of one array from its owner to the file. The status is the communicator's. */
-static ravel_status save_share(saver *s, int which, int32_t owner, ravel_error *err) {
-    train_learner *l = s->l;
-    int64_t count = l->counts[owner];
-    ravel_status status = RAVEL_OK;
-    if (l->rank == owner)
-        l->kernels->download(l->device, s->buffer, array_of(l, which), (size_t)count * sizeof *s->buffer);
-    if (owner != 0 && l->rank == owner)
-        status = ravel_comm_send(l->comm, s->buffer, count, RAVEL_F32, 0, TAG_MOMENTS, err);
-    if (owner != 0 && l->rank == 0)
-        status = ravel_comm_recv(l->comm, s->buffer, count, RAVEL_F32, owner, TAG_MOMENTS, err);
-    if (!status && l->rank == 0 && !s->failed && s->indices[which] >= 0)
-        s->failed = ravel_safetensors_writer_write(s->writer, s->indices[which], s->buffer,
-                                                   count * (int64_t)sizeof *s->buffer, &s->why);
+    for (int i = 0; i < ARRAYS && !status; i++)
+        if (saves_array(l, i))
+            status = ravel_safetensors_writer_declare(s->writer, names[i], RAVEL_F32, 1, &s->g->whole->elements,
+                                                      &s->indices[i], err);
+    for (int64_t i = 0; i < s->g->whole->count; i++)
+        s->most = train__max(s->most, train_block_rows(&s->g->whole->tensors[i]) * s->g->whole->tensors[i].dims[1]);
+    s->rows = train__calloc(l->options.allocator, (size_t)s->most, sizeof *s->rows);
+    if (!status && !s->rows) status = train__no_memory(err, (size_t)s->most * sizeof *s->rows, "a checkpoint");
     return status;
 }
 
-static ravel_status save_arrays(saver *s, ravel_error *err) {
+static ravel_status write_floats(saver *s, int which, const float *values, int64_t count, ravel_error *err) {
+    return ravel_safetensors_writer_write(s->writer, s->indices[which], values, count * (int64_t)sizeof *values, err);
+}
+
+/* Zeros between tensors. */
+static ravel_status write_gap(saver *s, int which, int64_t count, ravel_error *err) {
+    static const float zeros[64];
     ravel_status status = RAVEL_OK;
-    for (int which = 0; which < ARRAYS && !status; which++)
-        for (int32_t owner = 0; owner < s->owners && !status; owner++)
-            if (s->l->rank == 0 || s->l->rank == owner) status = save_share(s, which, owner, err);
-    if (!status && s->l->rank == 0 && !s->failed) s->failed = ravel_safetensors_writer_finish(s->writer, &s->why);
+    for (int64_t n; count > 0 && !status; count -= n) {
+        n = train__min(count, 64);
+        status = write_floats(s, which, zeros, n, err);
+    }
     return status;
 }
 
-static ravel_status saver_open(saver *s, train_learner *l, ravel_error *err) {
-    memset(s, 0, sizeof *s);
-    s->l = l;
-    s->owners = l->share ? l->ranks : 1;
-    for (int32_t r = 0; r < s->owners; r++) s->largest = train__max(s->largest, l->counts[r]);
-    s->buffer = train__alloc(l->options.allocator, (size_t)s->largest * sizeof *s->buffer);
-    return s->buffer ? RAVEL_OK : train__no_memory(err, (size_t)s->largest * sizeof *s->buffer, "a checkpoint");
+static ravel_status write_tensor(saver *s, int which, const train_tensor *t, ravel_error *err) {
+    const train_rows_source *from = &s->g->rows;
+    int64_t block = train_block_rows(t);
+    ravel_status status = RAVEL_OK;
+    for (int64_t row = 0; row < t->dims[0] && !status; row += block) {
+        int64_t rows = train__min(block, t->dims[0] - row), count = rows * t->dims[1];
+        status = from->read(from->user, t, row, rows, s->g->block, err);
+        if (!status) status = ravel_dtype_convert(from->dtype, s->g->block, RAVEL_F32, s->rows, count, err);
+        if (!status) status = write_floats(s, which, s->rows, count, err);
+    }
+    return status;
 }
 
-static void saver_close(saver *s) {
-    ravel_safetensors_writer_free(s->writer);
-    train__release(s->l->options.allocator, s->buffer, (size_t)s->largest * sizeof *s->buffer);
+static ravel_status write_array(saver *s, int which, ravel_error *err) {
+    const train_params *whole = s->g->whole;
+    ravel_status status = RAVEL_OK;
+    int64_t done = 0;
+    for (int64_t i = 0; i < whole->count && !status; i++) {
+        const train_tensor *t = whole->tensors + i;
+        status = write_gap(s, which, t->offset - done, err);
+        if (!status) status = write_tensor(s, which, t, err);
+        done = t->offset + t->count;
+    }
+    return status ? status : write_gap(s, which, whole->elements - done, err);
+}
+
+/* Rank 0. What it cannot write it still takes, so that nobody sends in vain; a lost peer ends it. */
+static ravel_status save_all(saver *s, const char *folder, ravel_error *err) {
+    ravel_error lost = RAVEL_ERROR_INIT;
+    train__gather_begin(s->g, TRAIN__WEIGHTS);
+    ravel_status status = save_model(s->g, folder, err), drained = train__gather_drain(s->g, &lost);
+    if (!status && !drained) status = open_states(s, folder, err);
+    for (int i = 0; i < ARRAYS && !drained; i++) {
+        if (!saves_array(s->g->l, i)) continue;
+        train__gather_begin(s->g, (train__which)i);
+        if (!status) status = write_array(s, i, err);
+        drained = train__gather_drain(s->g, &lost);
+    }
+    if (!status && drained) status = ravel_error_set(err, drained, "%s", lost.message);
+    return status ? status : ravel_safetensors_writer_finish(s->writer, err);
+}
+
+static ravel_status send_all(train__gather *g, ravel_error *err) {
+    train__gather_begin(g, TRAIN__WEIGHTS);
+    ravel_status status = train__gather_send(g, err);
+    for (int i = 0; i < ARRAYS && !status; i++) {
+        if (!saves_array(g->l, i)) continue;
+        train__gather_begin(g, (train__which)i);
+        status = train__gather_send(g, err);
+    }
+    return status;
+}
+
+static ravel_status save(train_learner *l, const char *folder, int alone, ravel_error *err) {
+    train__gather g;
+    saver s = {.g = &g};
+    ravel_status status = train__gather_open(&g, l, err);
+    if (!alone) status = ravel_agree(l->world, status, err);
+    if (!status) {
+        status = ravel_comm_rank(l->world) == 0 ? save_all(&s, folder, err) : send_all(&g, err);
+        if (!alone) status = ravel_agree(l->world, status, err);
+    }
+    ravel_safetensors_writer_free(s.writer);
+    train__release(l->options.allocator, s.rows, (size_t)s.most * sizeof *s.rows);
+    train__gather_close(&g);
+    return status;
 }
 
 ravel_status train_learner_save(train_learner *l, const char *folder, ravel_error *err) {
-    saver s;
-    ravel_status status = saver_open(&s, l, err);
-    if (!status && l->rank == 0) status = save_begin(&s, folder, err);
-    status = ravel_agree(l->comm, status, err);
-    if (!status) status = save_arrays(&s, err);
-    if (!status) {
-        if (s.failed) ravel_error_set(err, s.failed, "%s", s.why.message);
-        status = ravel_agree(l->comm, s.failed, err);
-    }
-    saver_close(&s);
-    return status;
+    return save(l, folder, 0, err);
 }
 
 ravel_status train_learner_save_alone(train_learner *l, const char *folder, ravel_error *err) {
-    saver s;
-    if (l->share)
+    if (l->sharers)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "the optimiser states are sharded over ranks (--zero) that are lost");
-    ravel_status status = saver_open(&s, l, err);
-    if (!status) status = save_begin(&s, folder, err);
-    if (!status) status = save_arrays(&s, err);
-    if (!status && s.failed) status = ravel_error_set(err, s.failed, "%s", s.why.message);
-    saver_close(&s);
-    return status;
+                               "the ranks that are lost have parts of the model (--tp, --pp)");
+    if (l->shares[0].share)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the optimiser states are sharded over ranks (--shard) that are lost");
+    return save(l, folder, 1, err);
 }
 
 /* ---- loading -------------------------------------------------------------------------------------------- */
 
-/* This rank's share of one array. */
-static ravel_status load_array(train_learner *l, const ravel_safetensors *file, int which, ravel_error *err) {
-    int64_t elements = train_model_params(l->model)->elements, count = l->counts[l->rank], first = l->first;
-    const ravel_safetensor *tensor;
-    void *to = array_of(l, which);
-    if (which == WEIGHTS && l->kernels->types.master == l->kernels->types.weight) { /* every rank holds all of them */
-        to = train_model_weights(l->model);
-        first = 0;
-        count = elements;
+typedef struct loader {
+    train_learner *l;
+    const train_params *whole;
+    const ravel_safetensor *from;
+    void *to; /* elements first .. first + count - 1 of a part's array */
+    int64_t first, count;
+    int32_t type;
+    void *buffer; /* [CHUNK] */
+} loader;
+
+/* `count` elements of the file from `from` on, to element `at` of the part, as far as this rank has them. */
+static ravel_status load_run(const loader *d, int64_t at, int64_t from, int64_t count, ravel_error *err) {
+    int64_t begin = train__max(at, d->first), end = train__min(at + count, d->first + d->count);
+    ravel_status status = RAVEL_OK;
+    for (int64_t n; begin < end && !status; begin += n) {
+        n = train__min(CHUNK, end - begin);
+        status = ravel_safetensor_read(d->from, from + begin - at, n, d->type, d->buffer, err);
+        if (!status)
+            d->l->kernels->upload(d->l->device, train__at(d->to, d->type, begin - d->first), d->buffer,
+                                  (size_t)(n * ravel_dtype_bytes(d->type)));
     }
-    ravel_status status = ravel_safetensors_get(file, names[which], 1, &elements, &tensor, err);
-    if (status) return status;
-    enum { CHUNK = 1 << 16 };
-    float *buffer = train__alloc(l->options.allocator, CHUNK * sizeof *buffer);
-    if (!buffer) return train__no_memory(err, CHUNK * sizeof *buffer, "loading a checkpoint");
-    for (int64_t at = 0; at < count && !status; at += CHUNK) {
-        int64_t n = train__min(CHUNK, count - at);
-        status = ravel_safetensor_read(tensor, first + at, n, RAVEL_F32, buffer, err);
-        if (!status) l->kernels->upload(l->device, train__at(to, RAVEL_F32, at), buffer, (size_t)n * sizeof *buffer);
-    }
-    train__release(l->options.allocator, buffer, CHUNK * sizeof *buffer);
+    return status;
+}
+
+static ravel_status load_tensor(const loader *d, const train_tensor *t, ravel_error *err) {
+    const train_tensor *whole = train_params_find(d->whole, t->name);
+    ravel_status status = RAVEL_OK;
+    int64_t from = whole->offset + t->first[0] * whole->dims[1] + t->first[1];
+    if (t->dims[1] == whole->dims[1]) return load_run(d, t->offset, from, t->count, err);
+    for (int64_t r = 0; r < t->dims[0] && !status; r++)
+        status = load_run(d, t->offset + r * t->dims[1], from + r * whole->dims[1], t->dims[1], err);
+    return status;
+}
+
+/* One array of one part. Where the weights are the master weights, every rank has all of them. */
+static ravel_status load_array(loader *d, const ravel_safetensors *file, int32_t chunk, int which, ravel_error *err) {
+    train_learner *l = d->l;
+    const train_types *types = &l->kernels->types;
+    const train_params *params = train_model_params(l->shares[chunk].model);
+    train__which array = which == ARRAYS - 1 && types->master == types->weight ? TRAIN__WEIGHTS : (train__which)which;
+    d->to = train__array_of(l, chunk, array, &d->first, &d->count);
+    d->type = train__array_type(l, array);
+    ravel_status status = ravel_safetensors_get(file, names[which], 1, &d->whole->elements, &d->from, err);
+    for (int64_t i = 0; i < params->count && !status; i++) status = load_tensor(d, params->tensors + i, err);
+    return status;
+}
+
+static ravel_status load_states(train_learner *l, const char *folder, const train_params *whole, ravel_error *err) {
+    char path[PATH];
+    ravel_safetensors *file = NULL;
+    loader d = {.l = l, .whole = whole};
+    ravel_status status = join(path, folder, "optimizer.safetensors", err);
+    if (!status) status = ravel_safetensors_open(path, l->options.allocator, &file, err);
+    d.buffer = train__alloc(l->options.allocator, CHUNK * sizeof(double));
+    if (!status && !d.buffer) status = train__no_memory(err, CHUNK * sizeof(double), "loading a checkpoint");
+    for (int32_t chunk = 0; chunk < l->count && !status; chunk++)
+        for (int i = 0; i < ARRAYS && !status; i++)
+            if (i < MOMENTS || ravel_safetensors_find(file, names[i])) status = load_array(&d, file, chunk, i, err);
+    const char *steps = status ? NULL : ravel_safetensors_metadata(file, "steps");
+    for (int32_t chunk = 0; chunk < l->count && steps; chunk++)
+        train_optimizer_set_steps(l->shares[chunk].optimizer, strtoll(steps, NULL, 10));
+    if (!status && !steps)
+        status = ravel_error_set(err, RAVEL_E_DATA, "%s does not say how many steps it is from", path);
+    train__release(l->options.allocator, d.buffer, CHUNK * sizeof(double));
+    ravel_safetensors_free(file);
     return status;
 }
 
 ravel_status train_learner_load(train_learner *l, const char *folder, ravel_error *err) {
-    char path[PATH];
-    ravel_safetensors *file = NULL;
-    train_array weights = train_model_array(l->model);
-    ravel_status status = train_tensors_load(train_model_params(l->model), &weights, folder, err);
-    if (!status) status = join(path, folder, "optimizer.safetensors", err);
-    if (!status) status = ravel_safetensors_open(path, l->options.allocator, &file, err);
-    for (int i = 0; i < ARRAYS && !status; i++)
-        if (i < MOMENTS || ravel_safetensors_find(file, names[i])) status = load_array(l, file, i, err);
-    const char *steps = status ? NULL : ravel_safetensors_metadata(file, "steps");
-    if (steps)
-        train_optimizer_set_steps(l->optimizer, strtoll(steps, NULL, 10));
-    else if (!status)
-        status = ravel_error_set(err, RAVEL_E_DATA, "%s does not say how many steps it is from", path);
-    ravel_safetensors_free(file);
+    train_params *whole = NULL;
+    ravel_status status = train_params_create(&l->shape, NULL, l->options.allocator, &whole, err);
+    for (int32_t chunk = 0; chunk < l->count && !status; chunk++) {
+        train_array weights = train_model_array(l->shares[chunk].model);
+        status = train_tensors_load(train_model_params(l->shares[chunk].model), &weights, folder, err);
+    }
+    for (int32_t chunk = 0; chunk < l->count && !status; chunk++) /* unless the file has better ones */
+        train_optimizer_take_weights(l->shares[chunk].optimizer);
+    if (!status) status = load_states(l, folder, whole, err);
+    train_params_free(whole);
     return status;
 }

@@ -12,7 +12,8 @@ struct train_optimizer {
     train_optimizer_options options;
     void *m, *v;  /* [count] moments */
     void *master; /* [count], or NULL where the weights are the master weights */
-    double *sums; /* [spans] */
+    double *sums; /* [pieces] */
+    int64_t pieces;
     int64_t elements;
     int64_t steps;
 };
@@ -31,11 +32,11 @@ static int holds_master(const train_kernels *k) {
 }
 
 static size_t moment_bytes(const train_kernels *k, int64_t count) {
-    return (size_t)(count * ravel_dtype_bytes(k->types.moment));
+    return (size_t)(train__max(count, 1) * ravel_dtype_bytes(k->types.moment));
 }
 
 static size_t master_bytes(const train_kernels *k, int64_t count) {
-    return holds_master(k) ? (size_t)(count * ravel_dtype_bytes(k->types.master)) : 0;
+    return holds_master(k) ? (size_t)(train__max(count, 1) * ravel_dtype_bytes(k->types.master)) : 0;
 }
 
 int64_t train_optimizer_bytes(const train_kernels *k, int64_t count, int64_t elements) {
@@ -45,7 +46,8 @@ int64_t train_optimizer_bytes(const train_kernels *k, int64_t count, int64_t ele
 
 static ravel_status check_share(const train_optimizer *o, ravel_error *err) {
     int64_t first = o->options.first, count = o->options.count;
-    if (first >= 0 && count > 0 && first + count <= o->elements && first % TRAIN_SPAN == 0) return RAVEL_OK;
+    int begins = first % TRAIN_SPAN == 0 || first == o->elements;
+    if (first >= 0 && count >= 0 && first + count <= o->elements && begins) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT,
                            "the share %lld + %lld is outside the model's %lld elements or does not begin at a multiple "
                            "of %d",
@@ -60,7 +62,7 @@ static ravel_status take_memory(train_optimizer *o, ravel_error *err) {
     ravel_status status = k->alloc(o->device, moment, &o->m, err);
     if (!status) status = k->alloc(o->device, moment, &o->v, err);
     if (!status && holds_master(k)) status = k->alloc(o->device, master_bytes(k, count), &o->master, err);
-    if (!status) status = k->alloc(o->device, (size_t)spans_of(o->elements) * sizeof(double), &sums, err);
+    if (!status) status = k->alloc(o->device, (size_t)train__max(o->pieces, 1) * sizeof(double), &sums, err);
     o->sums = sums;
     if (status) return status;
     k->zero(o->device, o->m, moment);
@@ -79,6 +81,8 @@ ravel_status train_optimizer_create(train_model *model, const train_optimizer_op
     o->options = *options;
     o->elements = train_model_params(model)->elements;
     if (!o->options.count) o->options.count = o->elements - o->options.first;
+    if (o->options.count < 0) o->options.count = 0;
+    o->pieces = train_optimizer_pieces(o, o->elements);
     ravel_status status = check_share(o, err);
     if (!status) status = take_memory(o, err);
     if (status) {
@@ -96,22 +100,69 @@ void train_optimizer_free(train_optimizer *o) {
     k->release(o->device, o->m, moment_bytes(k, o->options.count));
     k->release(o->device, o->v, moment_bytes(k, o->options.count));
     k->release(o->device, o->master, master_bytes(k, o->options.count));
-    k->release(o->device, o->sums, (size_t)spans_of(o->elements) * sizeof *o->sums);
+    k->release(o->device, o->sums, (size_t)train__max(o->pieces, 1) * sizeof *o->sums);
     train__release(o->allocator, o, sizeof *o);
 }
 
-/* ---- a step --------------------------------------------------------------------------------------------- */
+/* ---- squares -------------------------------------------------------------------------------------------- */
+
+/* The next run of elements that this rank counts, from tensor *i on; 0 where there is none. The gaps between tensors are 0. */
+static int next_run(const train_params *p, int64_t *i, int64_t *begin, int64_t *end) {
+    while (*i < p->count && !p->tensors[*i].counted) ++*i;
+    if (*i == p->count) return 0;
+    *begin = p->tensors[*i].offset;
+    while (*i < p->count && p->tensors[*i].counted) ++*i;
+    *end = *i < p->count ? p->tensors[*i].offset : p->elements;
+    return 1;
+}
+
+/* Pieces of elements begin .. end - 1: a span each, the first and the last may be short. */
+static int64_t pieces_of(int64_t begin, int64_t end) {
+    return end > begin ? spans_of(end) - begin / TRAIN_SPAN : 0;
+}
+
+int64_t train_optimizer_pieces(const train_optimizer *o, int64_t first) {
+    int64_t count = 0;
+    for (int64_t i = 0, begin, end; next_run(train_model_params(o->model), &i, &begin, &end);)
+        count += pieces_of(begin, train__min(end, first));
+    return count;
+}
+
+/* The squares of elements begin .. end - 1, of which `sums` are. */
+static void sum_run(const train_optimizer *o, int64_t begin, int64_t end, double *sums) {
+    int32_t type = o->kernels->types.grad;
+    const void *grads = train_model_grads(o->model);
+    int64_t whole = train__min(train__round_up(begin, TRAIN_SPAN), end); /* up to here one short piece */
+    if (whole > begin) o->kernels->sum_squares(o->device, train__at(grads, type, begin), whole - begin, sums++);
+    if (end > whole) o->kernels->sum_squares(o->device, train__at(grads, type, whole), end - whole, sums);
+}
 
 double *train_optimizer_squares(train_optimizer *o, int64_t *count) {
-    const void *grads = train__at(train_model_grads(o->model), o->kernels->types.grad, o->options.first);
-    o->kernels->sum_squares(o->device, grads, o->options.count, o->sums + o->options.first / TRAIN_SPAN);
-    *count = spans_of(o->elements);
+    int64_t first = o->options.first, last = first + o->options.count;
+    double *sums = o->sums;
+    for (int64_t i = 0, begin, end; next_run(train_model_params(o->model), &i, &begin, &end);) {
+        int64_t from = train__max(begin, first), to = train__min(end, last);
+        if (to > from) sum_run(o, from, to, sums + from / TRAIN_SPAN - begin / TRAIN_SPAN);
+        sums += pieces_of(begin, end);
+    }
+    *count = o->pieces;
     return o->sums;
 }
 
-void train_optimizer_clip(train_optimizer *o, double most) {
-    o->kernels->clip(o->device, o->sums, spans_of(o->elements), most, &train_model_update(o->model)->clip);
+const double *train_optimizer_sums(const train_optimizer *o, int64_t *count) {
+    *count = o->pieces;
+    return o->sums;
 }
+
+void train_optimizer_clip_over(train_optimizer *o, const double *sums, int64_t count, double most) {
+    o->kernels->clip(o->device, sums, count, most, &train_model_update(o->model)->clip);
+}
+
+void train_optimizer_clip(train_optimizer *o, double most) {
+    train_optimizer_clip_over(o, o->sums, o->pieces, most);
+}
+
+/* ---- a step --------------------------------------------------------------------------------------------- */
 
 /* One run of elements that decay alike, cut to the share. */
 static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays, double lr) {

@@ -4,7 +4,7 @@
  * every rank; with ZeRO-1 each rank has a share, steps it, and the weights are gathered afterwards:
  *
  *     sum gradients over ranks (all-reduce, or reduce-scatter to the shares)
- *     train_optimizer_squares       sums of squares of the share, a number per TRAIN_SPAN elements
+ *     train_optimizer_squares       sums of squares of the share, a number per piece of TRAIN_SPAN elements
  *     (gather them: every rank then has those of all elements, the same bits with and without sharding)
  *     train_optimizer_clip          norm, clip scale and whether it is finite, on the device
  *     train_optimizer_step          does nothing there where the norm is not finite
@@ -24,11 +24,11 @@ typedef struct train_optimizer train_optimizer;
 typedef struct train_optimizer_options {
     size_t size; /* sizeof(train_optimizer_options) */
     double beta1, beta2, eps, decay;
-    int64_t first, count; /* the share; count 0: everything */
+    int64_t first, count; /* the share; count 0: everything from first on, -1: nothing */
 } train_optimizer_options;
 
 void train_optimizer_options_default(train_optimizer_options *options);
-/* Bytes of the states for a share of `count` of `elements`. */
+/* Bytes of the states for a share of `count` of `elements`, where this rank counts all of them. */
 int64_t train_optimizer_bytes(const train_kernels *kernels, int64_t count, int64_t elements);
 
 /* The model must outlive it. States begin at 0. A share begins at a multiple of TRAIN_SPAN. */
@@ -37,10 +37,17 @@ ravel_status train_optimizer_create(train_model *model, const train_optimizer_op
 void train_optimizer_free(train_optimizer *optimizer);
 
 /* Begins to sum the squares of the share's gradients. Returns the sums of the whole model, [*count] doubles on the
- * device, of which the share's are filled: from first / TRAIN_SPAN on. */
+ * device, of which the share's are filled: those of pieces train_optimizer_pieces(first) on. Elements that another rank
+ * counts (train_tensor.counted) are in no piece; a piece never crosses a multiple of TRAIN_SPAN. */
 double *train_optimizer_squares(train_optimizer *optimizer, int64_t *count);
+/* The sums as they are now. */
+const double *train_optimizer_sums(const train_optimizer *optimizer, int64_t *count);
+/* Pieces before element `first`, a multiple of TRAIN_SPAN or the end. */
+int64_t train_optimizer_pieces(const train_optimizer *optimizer, int64_t first);
 /* From all sums to the model's train_update.clip; `most` 0: no limit. */
 void train_optimizer_clip(train_optimizer *optimizer, double most);
+/* The same from other sums, [count] on the device: those of a model that several ranks have parts of. */
+void train_optimizer_clip_over(train_optimizer *optimizer, const double *sums, int64_t count, double most);
 /* w -= lr * ... with clipped gradients; counts the step. */
 void train_optimizer_step(train_optimizer *optimizer, double lr);
 /* Takes back the count of a step that the device skipped. */

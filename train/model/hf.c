@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,26 +133,41 @@ ravel_status train_tensors_load(const train_params *params, const train_array *t
     return status ? status : to->kernels->sync(to->device, err);
 }
 
-/* Pieces as the device holds them, and as the file does. */
+int64_t train_block_rows(const train_tensor *t) {
+    return train__max(PIECE / t->whole[1], 1);
+}
+
+static ravel_status read_array(void *user, const train_tensor *t, int64_t first, int64_t rows, void *to,
+                               ravel_error *err) {
+    const train_array *from = user;
+    (void)err;
+    from->kernels->download(from->device, to, train__at(from->data, from->dtype, t->offset + first * t->dims[1]),
+                            (size_t)(rows * t->dims[1] * ravel_dtype_bytes(from->dtype)));
+    return RAVEL_OK;
+}
+
+train_rows_source train_rows_of_array(const train_array *from) {
+    return (train_rows_source){read_array, (void *)(uintptr_t)from, from->dtype};
+}
+
+/* Blocks of rows as they come, and as the file holds them. */
 typedef struct saving {
     ravel_safetensors_writer *writer;
-    const train_array *from;
+    const train_rows_source *from;
     int32_t dtype;
     void *piece, *converted;
 } saving;
 
 static ravel_status save_tensor(const saving *s, int64_t index, const train_tensor *t, ravel_error *err) {
-    const train_array *from = s->from;
+    int64_t block = train_block_rows(t);
     ravel_status status = RAVEL_OK;
-    for (int64_t done = 0; done < t->count && !status;) {
-        int64_t count = train__min(t->count - done, PIECE);
-        from->kernels->download(from->device, s->piece, train__at(from->data, from->dtype, t->offset + done),
-                                (size_t)(count * ravel_dtype_bytes(from->dtype)));
-        status = ravel_dtype_convert(from->dtype, s->piece, s->dtype, s->converted, count, err);
+    for (int64_t row = 0; row < t->dims[0] && !status; row += block) {
+        int64_t rows = train__min(block, t->dims[0] - row), count = rows * t->dims[1];
+        status = s->from->read(s->from->user, t, row, rows, s->piece, err);
+        if (!status) status = ravel_dtype_convert(s->from->dtype, s->piece, s->dtype, s->converted, count, err);
         if (!status)
             status = ravel_safetensors_writer_write(s->writer, index, s->converted, count * ravel_dtype_bytes(s->dtype),
                                                     err);
-        done += count;
     }
     return status;
 }
@@ -174,22 +190,25 @@ static ravel_status save_range(saving *s, const char *path, const train_params *
     return status;
 }
 
-static ravel_status saving_open(saving *s, train__arena *arena, const train_array *from, int32_t dtype,
-                                ravel_error *err) {
+static ravel_status saving_open(saving *s, train__arena *arena, const train_params *params,
+                                const train_rows_source *from, int32_t dtype, ravel_error *err) {
     const char *name = NULL;
+    int64_t most = PIECE;
     ravel_status status = train__torch_name(dtype, &name, err);
     *s = (saving){.from = from, .dtype = dtype};
     if (status) return status;
-    s->piece = train__arena_take_array(arena, PIECE, (size_t)ravel_dtype_bytes(from->dtype));
-    s->converted = train__arena_take_array(arena, PIECE, (size_t)ravel_dtype_bytes(dtype));
+    for (int64_t i = 0; i < params->count; i++) most = train__max(most, params->tensors[i].dims[1]);
+    s->piece = train__arena_take_array(arena, most, (size_t)ravel_dtype_bytes(from->dtype));
+    s->converted = train__arena_take_array(arena, most, (size_t)ravel_dtype_bytes(dtype));
     return train__arena_status(arena, "a piece of a tensor", err);
 }
 
 ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
                                 const ravel_safetensors_options *options, ravel_error *err) {
     train__arena arena = {0};
+    train_rows_source rows = train_rows_of_array(from);
     saving s;
-    ravel_status status = saving_open(&s, &arena, from, dtype, err);
+    ravel_status status = saving_open(&s, &arena, params, &rows, dtype, err);
     if (!status) status = save_range(&s, path, params, 0, params->count, options, err);
     train__arena_free(&arena);
     return status;
@@ -240,12 +259,12 @@ static ravel_status write_index(const char *folder, const train_params *params, 
     return RAVEL_OK;
 }
 
-static ravel_status save_shards(const char *folder, const train_params *params, const train_array *from, int32_t dtype,
-                                int64_t shard_bytes, ravel_error *err) {
+static ravel_status save_shards(const char *folder, const train_params *params, const train_rows_source *from,
+                                int32_t dtype, int64_t shard_bytes, ravel_error *err) {
     train__arena arena = {0};
     saving s;
     int64_t shards = 0, *starts = NULL;
-    ravel_status status = saving_open(&s, &arena, from, dtype, err);
+    ravel_status status = saving_open(&s, &arena, params, from, dtype, err);
     if (!status) {
         TRAIN__TAKE(&arena, starts, params->count + 1);
         status = train__arena_status(&arena, "the list of files", err);
@@ -269,6 +288,13 @@ static ravel_status save_shards(const char *folder, const train_params *params, 
 
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
                                const train_array *from, const train_folder_options *options, ravel_error *err) {
+    train_rows_source rows = train_rows_of_array(from);
+    return train_folder_save_rows(folder, shape, params, &rows, options, err);
+}
+
+ravel_status train_folder_save_rows(const char *folder, const ravel_shape *shape, const train_params *params,
+                                    const train_rows_source *from, const train_folder_options *options,
+                                    ravel_error *err) {
     char path[SHARD_PATH];
     if (strlen(folder) > sizeof path - 64)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the folder's name is too long");

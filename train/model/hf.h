@@ -40,6 +40,19 @@ ravel_status train_tensors_load(const train_params *params, const train_array *t
 ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
                                 const ravel_safetensors_options *options, ravel_error *err);
 
+/* Where the rows of a model's tensors come from when they are written, in the order of the table: a whole model's array, or
+ * ranks that have parts of it. A tensor is asked for in blocks of train_block_rows rows, one after the other. */
+typedef struct train_rows_source {
+    /* to = rows first .. first + rows - 1 of the tensor, [rows, dims[1]] of `dtype` */
+    ravel_status (*read)(void *user, const train_tensor *tensor, int64_t first, int64_t rows, void *to,
+                         ravel_error *err);
+    void *user;
+    int32_t dtype;
+} train_rows_source;
+int64_t train_block_rows(const train_tensor *tensor);
+/* The rows of a whole model's array; `from` must outlive it. */
+train_rows_source train_rows_of_array(const train_array *from);
+
 typedef struct train_folder_options {
     int32_t dtype;       /* of the file: RAVEL_F32, RAVEL_BF16, RAVEL_F16 */
     int32_t eos;         /* token that ends an answer, for config.json; -1: not known */
@@ -51,6 +64,10 @@ typedef struct train_folder_options {
 /* config.json and model.safetensors (or its shards and their index) in `folder`, which is made where it is missing. */
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
                                const train_array *from, const train_folder_options *options, ravel_error *err);
+
+ravel_status train_folder_save_rows(const char *folder, const ravel_shape *shape, const train_params *params,
+                                    const train_rows_source *from, const train_folder_options *options,
+                                    ravel_error *err);
 
 /* What a model's folder holds beside its weights, and other programs want of a checkpoint: config.json (with `dtype`),
  * the tokenizer's files, chat template and generation_config.json, copied where they are there. */

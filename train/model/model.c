@@ -157,7 +157,7 @@ static int blocks_of(train_model *m, block *list) {
 }
 
 static int64_t host_bytes(const train_model *m) {
-    return m->sizes.tokens * 4 * (1 + m->options.in_flight) +
+    return m->sizes.tokens * 4 * (3 + m->options.in_flight) +
            train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
 }
 
@@ -191,6 +191,9 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     m->arena.allocator = options->allocator;
     m->tp = train__link_over(options->tp);
     m->cp_link = train__link_over(options->cp);
+    if (!device && !options->tp && options->tp_ranks > 0)
+        m->tp.ranks = options->tp_ranks, m->tp.rank = options->tp_rank;
+    if (!device && !options->cp && options->cp_ranks > 0) m->cp_link.ranks = options->cp_ranks;
     m->cp = m->cp_link.ranks > 1 ? &m->cp_link : NULL;
     if (!status && m->cp && shape->window)
         status =
@@ -230,6 +233,7 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     block list[BLOCKS];
     for (int i = 0; i < m->options.in_flight; i++) TRAIN__TAKE(&m->arena, m->flights[i].places, m->sizes.tokens);
     TRAIN__TAKE(&m->arena, m->numbers, m->sizes.tokens);
+    TRAIN__TAKE(&m->arena, m->by_place, 2 * m->sizes.tokens);
     TRAIN__TAKE(&m->arena, m->row, train__max(m->net.hidden, m->net.shape.head_dim));
     ravel_status status = train__arena_status(&m->arena, "staging of batches", err);
     if (!status) status = k->reserve(m->net.device, &limits, err);

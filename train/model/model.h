@@ -9,7 +9,7 @@
  *            token of a sample never is. Whatever belongs to a token (weight, log-prob, coefficient) stands at that
  *            token's own place, not at its predecessor's.
  *
- * Four ways to run a batch:
+ * Ways to run a batch:
  *
  *     train_model_score      forward only: log-probs (and entropy). For evaluation, old and reference policies. Waits.
  *     train_model_learn      forward, loss and backward in one go, without waiting: the batch is staged and the kernels
@@ -17,7 +17,8 @@
  *                            loss is sum(-weight * logprob), or a policy loss (train/kernels/loss.h).
  *     train_model_forward    as score, and keeps the activations for
  *     train_model_backward   d(loss)/d(logprob) for each token, from the caller, who has seen all log-probs: losses
- *                            that couple samples (DPO). Logits are made again.
+ *                            that couple samples. Logits are made again.
+ *     train_model_stage_*    the same for a part of the layers, with several batches in flight
  *
  * Gradients, and the sums that the losses report, add up until train_model_clear_grads, so micro-batches of an update
  * are run one after the other, and the figures are read back once:
@@ -54,6 +55,8 @@ typedef enum train_recompute {
 } train_recompute;
 #define TRAIN_RECOMPUTE_CHOICES "none|light|full"
 
+enum { TRAIN_FLIGHTS = 16 }; /* the most micro-batches in flight */
+
 typedef struct train_model_options {
     size_t size;                     /* sizeof(train_model_options), set by train_model_options_default */
     int64_t budget;                  /* the most tokens of a batch, alignment included; required */
@@ -63,8 +66,9 @@ typedef struct train_model_options {
     int64_t logits_rows;             /* rows of logits made at a time; 0: what the kernels choose */
     int64_t first_layer, last_layer; /* of this pipeline stage: first .. last - 1; last 0: to the end */
     int32_t in_flight; /* micro-batches between their forward and their backward (train_model_stage_*); 0 means 1 */
-    int32_t reserved;  /* 0 */
-    ravel_comm *cp;    /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
+    int32_t tp_ranks, tp_rank,
+        cp_ranks;   /* train_model_memory: of the model to be, where there are no communicators yet */
+    ravel_comm *cp; /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
                        train_batch.targets; `longest` is of whole samples. Gradients and sums are each rank's own, to be
                        added over these ranks as over data-parallel ones. NULL: one. */
     ravel_comm *tp; /* ranks that share every layer (tensor parallel), which all make a model and run the same batches;
@@ -131,15 +135,15 @@ ravel_status train_model_read(train_model *model, train_update *update, ravel_er
 typedef struct train_batch {
     int32_t samples;
     int32_t reserved;                 /* 0 */
-    const int32_t *tokens;            /* [padded tokens] */
+    const int32_t *tokens;            /* [padded tokens]; NULL on a stage that has no embedding */
     const int32_t *cu_seqlens;        /* [samples + 1] from 0 */
     const int32_t *cu_seqlens_padded; /* [samples + 1] or NULL */
     const float *weights; /* [padded tokens] tokens with a weight other than 0 are scored; NULL: all, with 1 */
     double temperature;   /* log-probs are of softmax(logits / temperature); 0 means 1 */
-    /* Context parallel only: sample i has 2 c tokens here, chunks r and 2R-1-r of its 2R chunks of c tokens, alignment of
-     * the whole sample included. What a token predicts may be on another rank, so targets are given, and weights, old
-     * log-probs, results and the like stand at the token that predicts. */
-    const int32_t *positions; /* [padded tokens] place of a token in its whole sample */
+    /* With targets, weights, old log-probs, results and the like stand at the token that predicts, as in a packed batch
+     * of the feed. Context parallel needs them: sample i has 2 c tokens here, chunks r and 2R-1-r of its 2R chunks of c
+     * tokens, alignment of the whole sample included, and what a token predicts may be on another rank. */
+    const int32_t *positions; /* [padded tokens] place of a token in its whole sample; NULL: 0, 1, 2, ... */
     const int32_t *targets;   /* [padded tokens] the token after it; anything where the weight is 0 */
 } train_batch;
 
@@ -152,6 +156,11 @@ typedef struct train_loss {
     const float *advantages; /* [samples] */
     int32_t entropy;         /* sum up entropies too, whatever the bonus */
     int32_t reserved;        /* 0 */
+    /* A loss of another kind, that couples samples: from the log-probs of the whole batch to d(loss)/d(logprob), both
+     * [padded tokens] in host memory; coef is 0 on entry. Called in the backward of the last stage. NULL: the policy loss. */
+    ravel_status (*couple)(void *user, int64_t tag, const float *logprob, float *coef, ravel_error *err);
+    void *user;
+    int64_t tag; /* the caller's own name of the batch */
 } train_loss;
 
 /* Arrays are the caller's, in host memory, [padded tokens] or NULL where not wanted; 0 at tokens that are not scored.
@@ -167,23 +176,27 @@ ravel_status train_model_score(train_model *model, const train_batch *batch, tra
 /* `loss` NULL: the loss is sum(-weight * logprob). With a `result` (NULL: none) it waits and fills it. */
 ravel_status train_model_learn(train_model *model, const train_batch *batch, const train_loss *loss,
                                train_result *result, ravel_error *err);
-/* The two halves of train_model_learn: staging and the layers' forward; head, loss and backward. `loss` must live until
- * the second. */
-ravel_status train_model_learn_forward(train_model *model, const train_batch *batch, const train_loss *loss,
-                                       ravel_error *err);
-ravel_status train_model_learn_backward(train_model *model, train_result *result, ravel_error *err);
 
 /* A pipeline stage's share of train_model_learn, for micro-batch `flight` of those in flight (0 .. in_flight - 1). Every
- * stage is given the same batch and loss. x_in, x_out, d_out and d_in are blocks of the device, [padded tokens, hidden] of
- * kernels->types.activation: the hidden rows from the stage before (not on the first) and for the next one (not on the
- * last), and the gradients of the loss by them. The last stage makes log-probs, loss and the first gradient in its
- * backward. `loss` must live until then. Nothing waits. */
+ * stage is given the same batch and loss; only the first reads tokens, only the last reads targets, weights and the loss,
+ * which must live until its backward. Hidden rows go from stage to stage through two places per flight, blocks of the device,
+ * [train_model_stage_elements] of kernels->types.activation:
+ *
+ *     forward     reads `input` (not on the first stage), leaves the rows for the next stage in `output`
+ *     backward    reads the gradient of `output` there (not on the last stage), leaves that of the input in `input`
+ *
+ * A place may be sent from until the flight's next call. The last stage makes log-probs, loss and the first gradient in its
+ * backward. Nothing waits. A model that has all layers is one stage. */
 ravel_status train_model_stage_forward(train_model *model, int32_t flight, const train_batch *batch,
-                                       const train_loss *loss, const void *x_in, void *x_out, ravel_error *err);
-ravel_status train_model_stage_backward(train_model *model, int32_t flight, const void *d_out, void *d_in,
-                                        ravel_error *err);
-/* Elements of those rows, for the micro-batch run last. */
-int64_t train_model_stage_elements(const train_model *model);
+                                       const train_loss *loss, ravel_error *err);
+ravel_status train_model_stage_backward(train_model *model, int32_t flight, ravel_error *err);
+/* Forward only: the last stage fills the result and waits for it. */
+ravel_status train_model_stage_score(train_model *model, int32_t flight, const train_batch *batch, train_result *result,
+                                     ravel_error *err);
+void *train_model_stage_input(const train_model *model, int32_t flight);
+void *train_model_stage_output(const train_model *model, int32_t flight);
+/* Elements of those rows for a batch of so many tokens. */
+int64_t train_model_stage_elements(const train_model *model, int64_t tokens);
 
 ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
 /* Adds the gradient of sum(coef * logprob + entropy_coef * entropy), for the batch of the last train_model_forward.

@@ -18,18 +18,20 @@ static int32_t padded_start(const train_batch *b, int64_t i) {
 
 static ravel_status check_tokens(const train_model *m, const train_batch *b, int64_t i, ravel_error *err) {
     int32_t start = padded_start(b, i), length = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
-    for (int32_t t = start; t < start + length; t++)
+    for (int32_t t = start; b->tokens && t < start + length; t++)
         if (b->tokens[t] < 0 || b->tokens[t] >= m->vocab)
             return ravel_error_set(err, RAVEL_E_DATA, "token %d of sample %lld is %d; the vocabulary is 0 to %lld",
                                    t - start, (long long)i, b->tokens[t], (long long)m->vocab - 1);
-    for (int32_t t = start; m->cp && t < start + length; t++)
-        if (b->positions[t] < 0 || b->positions[t] >= m->sizes.positions ||
-            (b->weights[t] != 0 && (b->targets[t] < 0 || b->targets[t] >= m->vocab)))
+    for (int32_t t = start; b->positions && t < start + length; t++)
+        if (b->positions[t] < 0 || b->positions[t] >= m->sizes.positions)
             return ravel_error_set(err, RAVEL_E_DATA,
-                                   "token %d of sample %lld has position %d and target %d; there are %lld positions "
-                                   "(option longest) and %lld tokens",
-                                   t - start, (long long)i, b->positions[t], b->targets[t],
-                                   (long long)m->sizes.positions, (long long)m->vocab);
+                                   "token %d of sample %lld has position %d; there are %lld (option longest)",
+                                   t - start, (long long)i, b->positions[t], (long long)m->sizes.positions);
+    for (int32_t t = start; b->targets && t < start + length; t++)
+        if (b->weights[t] != 0 && (b->targets[t] < 0 || b->targets[t] >= m->vocab))
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "token %d of sample %lld has target %d; the vocabulary is 0 to %lld", t - start,
+                                   (long long)i, b->targets[t], (long long)m->vocab - 1);
     return RAVEL_OK;
 }
 
@@ -53,7 +55,9 @@ static ravel_status check_sample(const train_model *m, const train_batch *b, int
 }
 
 static ravel_status check_batch(const train_model *m, const train_batch *b, ravel_error *err) {
-    if (b->samples < 1 || !b->tokens || !b->cu_seqlens)
+    const train_slice *part = &m->params->part;
+    int first = part->first_layer == 0, last = part->last_layer == m->net.shape.layers;
+    if (b->samples < 1 || !b->cu_seqlens || (first && !b->tokens) || (last && !b->tokens && !b->targets))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a batch needs tokens, cu_seqlens and at least one sample");
     if (b->cu_seqlens[0] != 0 || padded_start(b, 0) != 0)
         return ravel_error_set(err, RAVEL_E_DATA, "cu_seqlens must begin with 0");
@@ -63,7 +67,7 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "the batch has %d tokens in %d samples; the budget is %lld tokens",
                                padded_start(b, b->samples), b->samples, (long long)m->sizes.tokens);
-    if (m->cp && (!b->positions || !b->targets || !b->weights))
+    if ((m->cp && !b->positions) || (last && m->cp && !b->targets) || (b->targets && !b->weights))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a context-parallel batch needs positions, targets and weights");
     for (int64_t i = 0; i < b->samples; i++) {
         ravel_status status = check_sample(m, b, i, err);
@@ -117,7 +121,7 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
     for (int32_t i = 0; i < b->samples; i++) {
         starts[i] = padded_start(b, i);
         lengths[i] = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
-        memcpy(ids + starts[i], b->tokens + starts[i], (size_t)lengths[i] * sizeof *ids);
+        if (b->tokens) memcpy(ids + starts[i], b->tokens + starts[i], (size_t)lengths[i] * sizeof *ids);
         for (int32_t t = 0; t < lengths[i]; t++)
             positions[starts[i] + t] = b->positions ? b->positions[starts[i] + t] : t;
         if (lengths[i] > longest) longest = lengths[i];
@@ -126,7 +130,7 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
     m->now.ragged.starts = s->starts;
     m->now.ragged.lengths = s->lengths;
     m->now.ragged.host_lengths = lengths;
-    if (m->options.inference) return;
+    if (m->options.inference || m->params->part.first_layer > 0) return;
     int32_t *order = next_array(m, m->now.ordered, &s->order);
     for (int32_t i = 0, n = 0; i < b->samples; i++)
         for (int32_t t = 0; t < lengths[i]; t++) order[n++] = starts[i] + t;
@@ -162,7 +166,7 @@ static void lay_out_scored(train_model *m, const train_batch *b, const train__ex
     train__staged *s = &m->now.staged;
     int32_t *rows = next_array(m, m->now.ordered, &s->rows), *targets = next_array(m, m->now.ordered, &s->targets);
     m->now.scored = 0;
-    for (int32_t i = 0; i < b->samples; i++) score_sample(m, b, i, rows, targets);
+    for (int32_t i = 0; i < b->samples && (b->targets || b->tokens); i++) score_sample(m, b, i, rows, targets);
     float *weights = next_array(m, m->now.scored, &s->weights);
     for (int64_t i = 0; i < m->now.scored; i++) weights[i] = b->weights ? b->weights[m->now.places[i]] : 1;
     if (x->negative_weights) {

@@ -77,7 +77,7 @@ typedef struct train__sizes {
     size_t kept, working, logits, tables, stage;
 } train__sizes;
 
-enum { TRAIN__FLIGHTS = 16 };
+enum { TRAIN__FLIGHTS = TRAIN_FLIGHTS };
 
 /* A micro-batch from its staging to the end of its backward: what it keeps, and where. */
 typedef struct train__flight {
@@ -111,6 +111,7 @@ struct train_model {
     train__staging staging;
     train_real *row; /* [max(hidden, head_dim)] on the host: numbers on their way to the device */
     float *numbers;  /* [T] on the host: numbers on their way from the device */
+    float *by_place; /* [2, T] on the host: log-probs and coefficients of a loss that couples samples */
     train__working working;
     train_real *cosine, *sine, *parts; /* parts: [ranks + 1, 4, logits_rows], this rank's last */
     train_update *update;
@@ -137,11 +138,13 @@ ravel_status train__model_stage(train_model *m, const train_batch *batch, const 
 /* Coefficients for the batch that is staged already. */
 void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef);
 
-/* The layers of this stage, from the embedding or from x_in [tokens, C]. On the last stage the hidden rows of scored
- * tokens go to head_x and, normalised, to head_xn; on another the output goes to x_out. */
-void train__model_layers(train_model *m, const void *x_in, void *x_out);
-/* From d_x of the last layer of the stage to all gradients below it, and to d_in where this is not the first stage. */
-void train__model_layers_backward(train_model *m, void *d_in);
+/* Where the input of `layer` (the last one's output: of the layer after it) is kept for a flight. */
+void *train__model_x(const train_model *m, int32_t flight, int64_t layer);
+/* The layers of this stage, from the embedding or from the input of the first one. On the last stage the hidden rows of
+ * scored tokens go to head_x and, normalised, to head_xn. */
+void train__model_layers(train_model *m);
+/* From the gradient of the output (d_x in the working block on the last stage) to all gradients below it. */
+void train__model_layers_backward(train_model *m);
 
 typedef enum train__head_mode {
     TRAIN__HEAD_SCORE, /* log-probs */

@@ -38,6 +38,11 @@ train__acts train__model_acts(const train_model *m, int64_t layer) {
     return a;
 }
 
+void *train__model_x(const train_model *m, int32_t flight, int64_t layer) {
+    const train__kept *kept = flight == m->flight ? &m->now.kept : &m->flights[flight].kept;
+    return kept->x + (size_t)(layer - m->params->part.first_layer) * m->sizes.x;
+}
+
 static void clear(const train_model *m, void *block, int64_t elements) {
     m->net.kernels->zero(m->net.device, block, train__net_bytes(&m->net, elements));
 }
@@ -89,27 +94,19 @@ static void pick_head_rows(train_model *m, const void *x, const void *xn) {
     n->kernels->copy_rows(n->device, &pick);
 }
 
-void train__model_layers(train_model *m, const void *x_in, void *x_out) {
+void train__model_layers(train_model *m) {
     const train__net *n = &m->net;
     int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
     train__rows_of rows = rows_of(m);
     train__acts a = train__model_acts(m, first);
-    size_t bytes = train__net_bytes(n, rows.rows * n->hidden);
     n->kernels->phase(n->device, TRAIN_PHASE_FORWARD);
-    if (first)
-        n->kernels->copy(n->device, a.x, x_in, bytes);
-    else
-        train__net_embed(n, a.x, m->now.staged.tokens, rows.rows);
+    if (!first) train__net_embed(n, a.x, m->now.staged.tokens, rows.rows);
     train__net_norm(n, a.xn, NULL, a.x, NULL, first, TRAIN_NORM_IN, rows.rows);
     for (int64_t layer = first; layer < last; layer++) {
         a = train__model_acts(m, layer);
         train__net_layer(n, layer, &a, &rows);
     }
-    const void *x = train__model_acts(m, last).x;
-    if (last < n->shape.layers)
-        n->kernels->copy(n->device, x_out, x, bytes);
-    else
-        pick_head_rows(m, x, a.xn_next);
+    if (last == n->shape.layers) pick_head_rows(m, train__model_acts(m, last).x, a.xn_next);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------- */
@@ -214,18 +211,20 @@ static void attention_half_backward(train_model *m, int64_t layer, const train__
     norm_backward(m, layer, TRAIN_NORM_IN, a->x, w->y);
 }
 
-void train__model_layers_backward(train_model *m, void *d_in) {
+void train__model_layers_backward(train_model *m) {
     const train__net *n = &m->net;
-    int64_t first = m->params->part.first_layer;
+    int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
+    size_t bytes = train__net_bytes(n, m->now.ragged.tokens * n->hidden);
     n->kernels->phase(n->device, TRAIN_PHASE_BACKWARD);
-    for (int64_t layer = m->params->part.last_layer - 1; layer >= first; layer--) {
+    if (last < n->shape.layers) n->kernels->copy(n->device, m->working.d_x, train__model_acts(m, last).x, bytes);
+    for (int64_t layer = last - 1; layer >= first; layer--) {
         train__acts a = train__model_acts(m, layer);
         recompute(m, layer, a);
         feed_forward_backward(m, layer, &a);
         attention_half_backward(m, layer, &a);
     }
     if (first) {
-        n->kernels->copy(n->device, d_in, m->working.d_x, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
+        n->kernels->copy(n->device, train__model_acts(m, first).x, m->working.d_x, bytes);
         return;
     }
     void *d_table = train__at(m->grads, n->types.grad, train_params_embedding(m->params));

@@ -1,5 +1,7 @@
-/* The four ways to run a batch. */
+/* The ways to run a batch. */
 #include "train/model/model_internal.h"
+
+#include <string.h>
 
 static ravel_status training_only(const train_model *m, const char *call, ravel_error *err) {
     if (!m->options.inference) return RAVEL_OK;
@@ -18,9 +20,17 @@ static ravel_status done(train_model *m, ravel_error *err) {
     return links_status(m, err);
 }
 
-/* Without scored tokens a batch is a filler, and nothing is run; but other ranks may need this one's keys. */
+static int is_first(const train_model *m) {
+    return m->params->part.first_layer == 0;
+}
+
+static int is_last(const train_model *m) {
+    return m->params->part.last_layer == m->net.shape.layers;
+}
+
+/* Without scored tokens a batch is a filler, and nothing is run, unless other ranks need what this one makes. */
 static int runs(const train_model *m) {
-    return m->now.scored > 0 || m->cp;
+    return m->now.scored > 0 || m->cp || !is_first(m) || !is_last(m);
 }
 
 /* ---- results -------------------------------------------------------------------------------------------- */
@@ -47,20 +57,34 @@ static ravel_status report(train_model *m, train_result *r, ravel_error *err) {
 
 /* ---- calls ---------------------------------------------------------------------------------------------- */
 
-static ravel_status score(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
+static ravel_status check_flight(const train_model *m, int32_t flight, ravel_error *err) {
+    if (flight >= 0 && flight < m->options.in_flight) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "flight %d; the model was made for %d (option in_flight)", flight,
+                           m->options.in_flight);
+}
+
+static ravel_status score(train_model *m, int32_t flight, const train_batch *batch, train_result *result,
+                          ravel_error *err) {
     train__head head = {.mode = TRAIN__HEAD_SCORE, .entropy = result->entropy != NULL};
-    train__model_use(m, 0);
-    ravel_status status = train__model_stage(m, batch, &(train__extra){0}, err);
+    ravel_status status = check_flight(m, flight, err);
     if (status) return status;
-    if (runs(m)) train__model_layers(m, NULL, NULL);
-    train__model_head(m, &head);
+    train__model_use(m, flight);
+    status = train__model_stage(m, batch, &(train__extra){0}, err);
+    if (status) return status;
+    if (runs(m)) train__model_layers(m);
+    if (is_last(m)) train__model_head(m, &head);
     return RAVEL_OK;
 }
 
-ravel_status train_model_score(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
-    ravel_status status = score(m, batch, result, err);
+ravel_status train_model_stage_score(train_model *m, int32_t flight, const train_batch *batch, train_result *result,
+                                     ravel_error *err) {
+    ravel_status status = score(m, flight, batch, result, err);
     if (!status) status = done(m, err);
-    return status ? status : report(m, result, err);
+    return status || !is_last(m) ? status : report(m, result, err);
+}
+
+ravel_status train_model_score(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
+    return train_model_stage_score(m, 0, batch, result, err);
 }
 
 /* One ratio per sample needs all its log-probs first: they are made, reduced, and the logits made again. */
@@ -79,35 +103,32 @@ static void learn_by_sequence(train_model *m, const train__head *learn) {
     train__model_head(m, &head);
 }
 
-/* Checks, and stages the batch as a flight. */
-static ravel_status begin_learning(train_model *m, int32_t flight, const train_batch *batch, const train_loss *loss,
-                                   ravel_error *err) {
-    train__extra extra = {.negative_weights = !loss};
-    if (loss) extra = (train__extra){loss->old, loss->generator, loss->reference, loss->advantages, 0};
-    ravel_status status = training_only(m, "train_model_learn", err);
+/* The log-probs go to the caller, its coefficients come back, and the logits are made again. */
+static ravel_status learn_coupled(train_model *m, const train_loss *loss, ravel_error *err) {
+    float *logprob = m->by_place, *coef = m->by_place + m->sizes.tokens;
+    train__head head = {.mode = TRAIN__HEAD_SCORE};
+    train__model_head(m, &head);
+    download(m, logprob, m->now.kept.logprob);
+    memset(coef, 0, (size_t)m->now.ragged.tokens * sizeof *coef);
+    ravel_status status = m->net.kernels->sync(m->net.device, err);
+    if (!status) status = loss->couple(loss->user, loss->tag, logprob, coef, err);
     if (status) return status;
-    train__model_use(m, flight);
-    status = train__model_stage(m, batch, &extra, err);
-    if (status) return status;
-    m->now.loss = loss;
-    m->now.learn_begun = 1;
+    train__model_stage_coefs(m, coef, NULL);
+    head.mode = TRAIN__HEAD_BACK;
+    head.coef = m->now.staged.coef;
+    train__model_head(m, &head);
+    train__staging_release(&m->staging, m->staging.turn);
     return RAVEL_OK;
 }
 
-ravel_status train_model_learn_forward(train_model *m, const train_batch *batch, const train_loss *loss,
-                                       ravel_error *err) {
-    ravel_status status = begin_learning(m, 0, batch, loss, err);
-    if (!status && runs(m)) train__model_layers(m, NULL, NULL);
-    return status;
-}
-
 /* The head with its gradient; d_x of the last layer is left in the working block. */
-static void learn_head(train_model *m, int entropy) {
+static ravel_status learn_head(train_model *m, int entropy, ravel_error *err) {
     const train_loss *loss = m->now.loss;
     train__head head = {.mode = TRAIN__HEAD_LEARN,
                         .entropy = entropy,
                         .coef = m->now.kept.coef,
                         .entropy_coefs = m->now.kept.entropy_coef};
+    if (loss && loss->couple) return learn_coupled(m, loss, err);
     if (loss) {
         head.policy = &loss->policy;
         head.entropy_coef = loss->policy.entropy != 0;
@@ -117,74 +138,68 @@ static void learn_head(train_model *m, int entropy) {
         learn_by_sequence(m, &head);
     else
         train__model_head(m, &head);
-}
-
-static ravel_status check_begun(train_model *m, const char *call, ravel_error *err) {
-    if (!m->now.learn_begun)
-        return ravel_error_set(err, RAVEL_E_STATE, "%s needs the forward call of its batch before it, once for each",
-                               call);
-    m->now.learn_begun = 0;
     return RAVEL_OK;
 }
 
-ravel_status train_model_learn_backward(train_model *m, train_result *result, ravel_error *err) {
-    train__model_use(m, 0);
-    ravel_status status = check_begun(m, "train_model_learn_backward", err);
-    if (status) return status;
-    if (runs(m)) {
-        learn_head(m, result && result->entropy);
-        train__model_layers_backward(m, NULL);
-    }
-    status = done(m, err);
-    return status || !result ? status : report(m, result, err);
-}
-
-/* ---- stages --------------------------------------------------------------------------------------------- */
-
-static ravel_status check_flight(const train_model *m, int32_t flight, ravel_error *err) {
-    if (flight >= 0 && flight < m->options.in_flight) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "flight %d; the model was made for %d (option in_flight)", flight,
-                           m->options.in_flight);
-}
-
 ravel_status train_model_stage_forward(train_model *m, int32_t flight, const train_batch *batch, const train_loss *loss,
-                                       const void *x_in, void *x_out, ravel_error *err) {
+                                       ravel_error *err) {
+    train__extra extra = {.negative_weights = !loss};
+    if (loss) extra = (train__extra){loss->old, loss->generator, loss->reference, loss->advantages, 0};
     ravel_status status = check_flight(m, flight, err);
-    if (!status) status = begin_learning(m, flight, batch, loss, err);
+    if (!status) status = training_only(m, "train_model_learn", err);
     if (status) return status;
-    train__model_layers(m, x_in, x_out);
+    train__model_use(m, flight);
+    status = train__model_stage(m, batch, &extra, err);
+    if (status) return status;
+    m->now.loss = loss;
+    m->now.learn_begun = 1;
+    if (runs(m)) train__model_layers(m);
     return links_status(m, err);
 }
 
-ravel_status train_model_stage_backward(train_model *m, int32_t flight, const void *d_out, void *d_in,
-                                        ravel_error *err) {
-    const train__net *n = &m->net;
+static ravel_status stage_backward(train_model *m, int32_t flight, int entropy, ravel_error *err) {
     ravel_status status = check_flight(m, flight, err);
     if (status) return status;
     train__model_use(m, flight);
-    status = check_begun(m, "train_model_stage_backward", err);
-    if (status) return status;
-    if (train_params_norm(m->params) >= 0)
-        learn_head(m, 0);
-    else
-        n->kernels->copy(n->device, m->working.d_x, d_out, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
-    train__model_layers_backward(m, d_in);
-    return done(m, err);
+    if (!m->now.learn_begun)
+        return ravel_error_set(
+            err, RAVEL_E_STATE,
+            "train_model_stage_backward needs the forward call of its batch before it, once for each");
+    m->now.learn_begun = 0;
+    if (runs(m)) {
+        if (is_last(m)) status = learn_head(m, entropy, err);
+        if (!status) train__model_layers_backward(m);
+    }
+    ravel_status finished = done(m, err);
+    return status ? status : finished;
 }
 
-int64_t train_model_stage_elements(const train_model *m) {
-    return m->now.ragged.tokens * m->net.hidden;
+ravel_status train_model_stage_backward(train_model *m, int32_t flight, ravel_error *err) {
+    return stage_backward(m, flight, 0, err);
+}
+
+void *train_model_stage_input(const train_model *m, int32_t flight) {
+    return train__model_x(m, flight, m->params->part.first_layer);
+}
+
+void *train_model_stage_output(const train_model *m, int32_t flight) {
+    return train__model_x(m, flight, m->params->part.last_layer);
+}
+
+int64_t train_model_stage_elements(const train_model *m, int64_t tokens) {
+    return tokens * m->net.hidden;
 }
 
 ravel_status train_model_learn(train_model *m, const train_batch *batch, const train_loss *loss, train_result *result,
                                ravel_error *err) {
-    ravel_status status = train_model_learn_forward(m, batch, loss, err);
-    return status ? status : train_model_learn_backward(m, result, err);
+    ravel_status status = train_model_stage_forward(m, 0, batch, loss, err);
+    if (!status) status = stage_backward(m, 0, result && result->entropy, err);
+    return status || !result ? status : report(m, result, err);
 }
 
 ravel_status train_model_forward(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
     ravel_status status = training_only(m, "train_model_forward", err);
-    if (!status) status = score(m, batch, result, err);
+    if (!status) status = score(m, 0, batch, result, err);
     if (!status) status = links_status(m, err);
     if (!status) status = report(m, result, err);
     if (status) return status;
@@ -209,7 +224,7 @@ ravel_status train_model_backward(train_model *m, const float *coef, const float
                             .coef = m->now.staged.coef,
                             .entropy_coefs = m->now.staged.entropy_coef};
         train__model_head(m, &head);
-        train__model_layers_backward(m, NULL);
+        train__model_layers_backward(m);
     }
     train__staging_release_all(&m->staging); /* the batch's and the coefficients' */
     ravel_status status = done(m, err);

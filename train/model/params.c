@@ -119,6 +119,7 @@ typedef struct walk {
 typedef struct kind {
     const char *name;
     int decay, gap, partial;
+    int again; /* another stage has the same tensor */
     train_split split;
 } kind;
 
@@ -140,6 +141,7 @@ static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dim
                             .number = w->number,
                             .whole = {whole[0], whole[1] ? whole[1] : 1}};
         t->first[axis] = part_first(w->whole, &w->local, &w->part, k->split, &t->copies);
+        t->counted = !k->again && w->part.tp_rank % t->copies == 0;
         t->partial = t->copies > 1 && (k->partial || k->split == TRAIN_SPLIT_KV_HEADS);
     }
     w->names_used += bytes;
@@ -157,7 +159,7 @@ static void add_layer(walk *w, table *t, int64_t layer) {
     layer_dims(&w->local, dims);
     layer_dims(w->whole, whole);
     for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) {
-        kind k = {layer_rows[which].name, layer_rows[which].decay, !joined(which), 0, layer_rows[which].split};
+        kind k = {layer_rows[which].name, layer_rows[which].decay, !joined(which), 0, 0, layer_rows[which].split};
         k.partial = which == TRAIN_Q_NORM || which == TRAIN_K_NORM; /* each rank sees its own heads */
         if (!has(w->whole, which)) continue;
         int64_t offset = add(w, prefix, &k, dims[which], whole[which]);
@@ -168,10 +170,10 @@ static void add_layer(walk *w, table *t, int64_t layer) {
 static void add_all(walk *w, table *t) {
     const ravel_shape *s = w->whole;
     const int64_t matrix[2] = {w->local.vocab, s->hidden}, whole[2] = {s->vocab, s->hidden}, vector[2] = {s->hidden, 0};
-    const kind embed = {"model.embed_tokens.weight", 1, 1, 0, TRAIN_SPLIT_VOCAB},
-               norm = {"model.norm.weight", 0, 1, 0, 0};
-    const kind head = {"lm_head.weight", 1, 1, 0, TRAIN_SPLIT_VOCAB};
     int first = w->part.first_layer == 0, last = w->part.last_layer == s->layers;
+    const kind embed = {"model.embed_tokens.weight", 1, 1, 0, !first, TRAIN_SPLIT_VOCAB},
+               norm = {"model.norm.weight", 0, 1, 0, 0, 0};
+    const kind head = {"lm_head.weight", 1, 1, 0, 0, TRAIN_SPLIT_VOCAB};
     int64_t embedding = -1, norm_at = -1, head_at = -1, each = 0;
     if (first || (last && s->tied)) embedding = add(w, "", &embed, matrix, whole);
     for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) each += has(s, which);

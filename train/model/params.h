@@ -79,6 +79,9 @@ typedef struct train_tensor {
     int64_t number;   /* of the tensor in the whole model */
     int32_t copies;   /* tensor-parallel ranks that have the same elements */
     int32_t partial;  /* its gradient must be summed over those copies */
+    int32_t
+        counted; /* 1 on one of all ranks that have these elements: whose gradients count in the norm, and which are saved */
+    int32_t reserved; /* 0 */
 } train_tensor;
 
 /* Read-only; made by train_params_create. */

@@ -15,11 +15,11 @@
 #include "train/rl/prompts.h"
 #include "train/rl/reward.h"
 
-/* X(NAME, name, kind, dtype, C type): the fields of a sample. Log-probs are at their own token. */
+/* X(NAME, name, kind, dtype, C type): the fields of a sample. Packed, log-probs stand at the token that predicts. */
 #define TRAIN_FIELD_LIST(X)                      \
     X(TOKENS, "tokens", TOKEN, I32, int32_t)     \
     X(LOSS_MASK, "loss_mask", NEXT, U8, uint8_t) \
-    X(GENERATOR, "generator", TOKEN, F32, float) \
+    X(GENERATOR, "generator", NEXT, F32, float)  \
     X(ADVANTAGE, "advantage", SAMPLE, F32, float)
 
 typedef enum train_field {

@@ -166,15 +166,15 @@ static ravel_status pick(const train_rollouts *from, int32_t trainers, int32_t t
     return RAVEL_OK;
 }
 
-ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batch, const train_rollouts *answers,
-                                ravel_error *err) {
+ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t stride, int64_t batch,
+                                const train_rollouts *answers, ravel_error *err) {
     train_rollouts share;
     ravel_status status = RAVEL_OK;
     train_rollouts_init(&share, answers->allocator);
-    for (int32_t t = 0; t < trainers && !status; t++) {
+    for (int32_t t = 0; t < receivers && !status; t++) {
         int64_t head[HEAD] = {0, 0, batch, 0, 0, 0, 0, 0};
-        status = pick(answers, trainers, t, &share, err);
-        if (!status) status = send_rollouts(comm, t, TAG_ANSWERS, head, &share, err);
+        status = pick(answers, receivers, t, &share, err);
+        if (!status) status = send_rollouts(comm, t * stride, TAG_ANSWERS, head, &share, err);
     }
     train_rollouts_free(&share);
     return status;
@@ -203,4 +203,19 @@ ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rol
 ravel_status train_rollouts_receive(ravel_comm *comm, int32_t peer, train_rollouts *rollouts, ravel_error *err) {
     int64_t head[HEAD];
     return receive_rollouts(comm, peer, TAG_ROLLOUTS, head, rollouts, err);
+}
+
+ravel_status train_rollouts_broadcast(ravel_comm *comm, train_rollouts *rollouts, ravel_error *err) {
+    int64_t sizes[] = {rollouts->count, rollouts->used};
+    if (ravel_comm_size(comm) == 1) return RAVEL_OK;
+    ravel_status status = ravel_comm_broadcast(comm, sizes, 2, RAVEL_I64, 0, err);
+    if (status) return status;
+    status = ravel_agree(comm, reserve(rollouts, sizes[0], sizes[1], err), err);
+    if (!status && sizes[0]) status = ravel_comm_broadcast(comm, rollouts->items, sizes[0] * ITEM, RAVEL_I64, 0, err);
+    if (!status && sizes[1]) status = ravel_comm_broadcast(comm, rollouts->tokens, sizes[1], RAVEL_I32, 0, err);
+    if (!status && sizes[1]) status = ravel_comm_broadcast(comm, rollouts->logprobs, sizes[1], RAVEL_F32, 0, err);
+    if (status) return status;
+    rollouts->count = sizes[0];
+    rollouts->used = sizes[1];
+    return RAVEL_OK;
 }

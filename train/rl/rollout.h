@@ -10,7 +10,7 @@
  *     trainer 0            generator 0            generator 1
  *        |-- order: generate -->|                      |
  *        |-- order: generate ------------------------->|
- *        |                      |  (generates)         |         a group goes whole to trainer group % trainers,
+ *        |                      |  (generates)         |         a group goes whole to trainer group % receivers,
  *     trainer t <---------------+----------------------+         so that advantages need no communication
  *        |-- order: refit ----->|  (all ranks refit)   |
  *
@@ -68,9 +68,10 @@ ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_o
 /* On a generator: waits for the next order of trainer 0; prompts are put into the cleared rollouts. */
 ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_rollouts *prompts, ravel_error *err);
 
-/* On a generator: to every trainer its groups. */
-ravel_status train_answers_send(ravel_comm *comm, int32_t trainers, int64_t batch, const train_rollouts *answers,
-                                ravel_error *err);
+/* On a generator: to every trainer its groups. Answers go to `receivers` of the trainers, those whose rank is a multiple of
+ * `stride`: one for all ranks that learn from the same samples. */
+ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t stride, int64_t batch,
+                                const train_rollouts *answers, ravel_error *err);
 /* On a trainer: adds what every generator has for it, sorted. E_DATA where a message is not of this batch. */
 ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_rollouts *answers,
                                    ravel_error *err);
@@ -78,5 +79,7 @@ ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t b
 /* A whole list from one rank to another; the receiver adds it to its own. */
 ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rollouts *rollouts, ravel_error *err);
 ravel_status train_rollouts_receive(ravel_comm *comm, int32_t peer, train_rollouts *rollouts, ravel_error *err);
+/* Collective: what rank 0 has, instead of what the others have. */
+ravel_status train_rollouts_broadcast(ravel_comm *comm, train_rollouts *rollouts, ravel_error *err);
 
 #endif

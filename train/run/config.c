@@ -19,8 +19,8 @@
 static const ravel_option run_table[] = {
     RUN("run", STRING, run, NULL, 0, 0, NULL, "folder of the run; without it runs/KIND-1, -2, ... whichever is free"),
     RUN("resume", BOOL, resume, "false", 0, 0, NULL, "go on from the newest checkpoint of the run"),
-    RUN("ranks", I32, ranks, "1", 1, 4096, NULL,
-        "data-parallel trainer ranks in this process (of several processes: not used, all that do not generate train)"),
+    RUN("ranks", I32, ranks, "0", 0, 4096, NULL,
+        "trainer ranks; 0: as many as --tp, --cp, --dp and --pp make (of several processes: not used, all that do not generate train)"),
     RUN("steps", I64, steps, "0", 0, 1e12, NULL, "updates to run in all; 0: 100, or what --epochs takes"),
     RUN("seed", U64, seed, "0", 0, 0, NULL, "of the data order, of questions and of sampling"),
     RUN("checkpoint-every", STRING, checkpoint_every, "10m", 0, 0, "INTERVAL",
@@ -77,10 +77,20 @@ static const ravel_option learn_table[] = {
     LEARN("beta2", F64, beta2, "0.95", 0, 1, NULL, "AdamW"),
     LEARN("eps", F64, eps, "1e-8", 0, 1, NULL, "AdamW"),
     LEARN("clip-grad", F64, clip_grad, "1", 0, 1e9, NULL, "norm above which gradients are scaled down; 0: never"),
-    LEARN("zero", BOOL, zero, "false", 0, 0, NULL, "shard optimiser states over the trainer ranks (ZeRO-1)"),
+    LEARN("shard", ENUM, shard, "none", 0, 0, TRAIN_SHARD_CHOICES,
+          "what data-parallel ranks share out among them: nothing, or the optimiser's states (ZeRO-1)"),
     LEARN("aggregation", ENUM, aggregation, "token-mean", 0, 0, RAVEL_LOSS_CHOICES,
           "how the losses of tokens become one"),
     LEARN("norm", F64, norm, "0", 0, 1e12, NULL, "constant divisor for seq-mean-token-sum-norm; 0: the most tokens"),
+    {0}};
+
+#define MESH(...) ROW(ravel_mesh_options, __VA_ARGS__)
+static const ravel_option mesh_table[] = {
+    MESH("tp", I32, tp, "1", 1, 4096, NULL, "tensor-parallel ranks: they share every layer"),
+    MESH("cp", I32, cp, "1", 1, 4096, NULL, "context-parallel ranks: they share every sample; budget is of each of them"),
+    MESH("dp", I32, dp, "0", 0, 4096, NULL, "data-parallel ranks; 0: what --ranks leaves, or 1"),
+    MESH("pp", I32, pp, "1", 1, 4096, NULL, "pipeline stages: each has some of the layers"),
+    MESH("vpp", I32, vpp, "1", 1, TRAIN_CHUNKS, NULL, "chunks of layers per stage (interleaved pipeline)"),
     {0}};
 
 #define SFT(...) ROW(train_sft_options, __VA_ARGS__)
@@ -192,6 +202,7 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
     parts[n++] = (train_part){"run", run_table, &c->run};
     parts[n++] = (train_part){"model", model_table, &c->model};
     parts[n++] = (train_part){"learning", learn_table, &c->learn};
+    parts[n++] = (train_part){"ranks", mesh_table, &c->mesh};
     if (kind != TRAIN_GRPO) {
         parts[n++] = (train_part){"data", sft_table, &c->sft};
         parts[n++] = (train_part){"rows", source_table, &c->source};
@@ -212,8 +223,13 @@ train_learner_options train_config_learner(const train_config *c) {
                                    .save_dtype = c->run.save_dtype == 1 ? RAVEL_BF16 : RAVEL_F32};
 }
 
+ravel_sync train_config_sync(const train_config *c) {
+    return c->mesh.pp > 1 ? RAVEL_SYNC_PIPELINE : RAVEL_SYNC_UPDATE;
+}
+
 void train_config_default(train_config *config) {
     memset(config, 0, sizeof *config);
+    ravel_mesh_options_default(&config->mesh);
     ravel_plan_options_default(&config->plan);
     ravel_source_options_default(&config->source);
     for (int kind = 0; kind < TRAIN_KINDS; kind++) {
@@ -401,6 +417,11 @@ ravel_status train_config_preset(train_config *c, ravel_error *err) {
 }
 
 void train_config_settle(train_config *c, train_kind kind) {
+    const ravel_mesh_options *m = &c->mesh;
+    int64_t ranks = (int64_t)m->tp * m->cp * m->pp;
+    if (m->dp > 0) ranks = ranks > INT32_MAX ? ranks : ranks * m->dp;
+    if (c->run.ranks == 0) c->run.ranks = (int32_t)(ranks < INT32_MAX ? ranks : INT32_MAX);
+    c->plan.cp = m->cp;
     if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
     if (c->policy.overlong_buffer > c->grpo.scoring.max_tokens) /* DAPO's is for answers of 20k tokens */
         c->policy.overlong_buffer = c->grpo.scoring.max_tokens / 4;
@@ -479,6 +500,9 @@ static ravel_status check_sft(const train_config *c, ravel_error *err) {
 static ravel_status check_dpo(const train_config *c, ravel_error *err) {
     if (!c->source.data || c->source.mock || c->sft.task)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --data FILE.jsonl with \"chosen\" and \"rejected\"");
+    if (c->mesh.cp > 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "dpo has no context parallelism: the two answers of a pair lie side by side; say --cp 1");
     if (c->learn.aggregation != RAVEL_TOKEN_MEAN || c->learn.norm > 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "the loss of dpo is a mean over pairs; --aggregation and --norm do not apply");

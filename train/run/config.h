@@ -6,6 +6,7 @@
  *     run      where, how long, how often things are saved and shown     both commands
  *     model    train/learn/choice.h: which model, on which kernels       both
  *     learn    train/learn/learner.h: learning rate, schedule, ...       both
+ *     mesh     ravel/mesh.h: tp, cp, dp, pp, vpp                         both
  *     sft      data, eval                                                sft, dpo
  *     dpo      beta                                                      dpo
  *     grpo     prompts, groups, rewards, sampling, generators            grpo
@@ -26,7 +27,7 @@
 typedef struct train_run_options {
     const char *run; /* folder; NULL: runs/sft-1, runs/sft-2, ... whichever is free */
     int32_t resume;
-    int32_t ranks;                /* trainer ranks */
+    int32_t ranks;                /* trainer ranks; 0: as many as the mesh has */
     int64_t steps;                /* updates; 0: 100, or with epochs as many as they take */
     const char *checkpoint_every; /* an interval: "10m", "500"; see train_interval */
     int64_t keep;
@@ -102,6 +103,7 @@ typedef struct train_config {
     train_run_options run;
     train_model_choice model;
     train_learn_options learn;
+    ravel_mesh_options mesh;
     train_sft_options sft; /* of dpo too */
     train_dpo_options dpo;
     train_grpo_options grpo;
@@ -117,7 +119,7 @@ const char *train_kind_name(train_kind kind);
 enum { TRAIN_STEPS = 100 }; /* updates where neither steps nor epochs are given */
 
 /* The parts that a command has, in the order of its help: at most TRAIN_PARTS. */
-enum { TRAIN_PARTS = 8 };
+enum { TRAIN_PARTS = 9 };
 typedef struct train_part {
     const char *title;
     ravel_option_table table;
@@ -125,6 +127,8 @@ typedef struct train_part {
 } train_part;
 /* What train_learner_create takes; it points into `config`. */
 train_learner_options train_config_learner(const train_config *config);
+/* What the ranks meet on, for the planner. */
+ravel_sync train_config_sync(const train_config *config);
 
 int train_config_parts(train_config *config, train_kind kind, train_part *parts);
 

@@ -1,33 +1,37 @@
 #include "train/run/dpo.h"
 
 #include "train/kernels/host.h"
-
-#include <string.h>
+#include "train/run/scores.h"
 
 struct train_pairs {
     double beta;
     int64_t budget;
-    train_reference *reference;
-    float *now, *before, *coef; /* [budget] log-probs of the model and of the reference; d(loss)/d(log-prob) */
-    int32_t *lengths, *starts;  /* [2 * budget + 1] cu_seqlens of the answers */
+    train_parts *reference;
+    train_scores before;       /* log-probs of the reference, by micro-batch */
+    int32_t *lengths, *starts; /* [2 * budget + 1] cu_seqlens of the answers */
+    const ravel_feed *feed;    /* of the update that is run */
+    int32_t chunk;             /* the last one of this rank */
+    train_dpo_sums sums;
 };
 
-ravel_status train_pairs_create(const train_learner_options *options, const ravel_shape *shape, double beta,
-                                train_pairs **pairs, ravel_error *err) {
+ravel_status train_pairs_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
+                                double beta, train_pairs **pairs, ravel_error *err) {
+    train_parts_options reference = *options;
+    size_t ends = (size_t)(2 * options->budget + 1) * sizeof(int32_t);
     train_pairs *p = train__calloc(NULL, 1, sizeof *p);
-    size_t floats = (size_t)options->budget * sizeof(float), ends = (size_t)(2 * options->budget + 1) * sizeof(int32_t);
-    if (!p) return train__no_memory(err, sizeof *p, "pairs");
-    p->beta = beta;
-    p->budget = options->budget;
-    p->now = train__alloc(NULL, floats);
-    p->before = train__alloc(NULL, floats);
-    p->coef = train__alloc(NULL, floats);
-    p->lengths = train__alloc(NULL, ends);
-    p->starts = train__alloc(NULL, ends);
-    ravel_status status = RAVEL_OK;
-    if (!p->now || !p->before || !p->coef || !p->lengths || !p->starts)
-        status = train__no_memory(err, 3 * floats + 2 * ends, "pairs");
-    if (!status) status = train_reference_create(options, shape, &p->reference, err);
+    ravel_status status = p ? RAVEL_OK : train__no_memory(err, sizeof *p, "pairs");
+    if (p) {
+        p->beta = beta;
+        p->budget = options->budget;
+        p->lengths = train__alloc(NULL, ends);
+        p->starts = train__alloc(NULL, ends);
+        if (!p->lengths || !p->starts) status = train__no_memory(err, 2 * ends, "pairs");
+    }
+    reference.inference = 1;
+    if (!status && train_layout_cp(ravel_mesh_get_layout(mesh)) > 1)
+        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED, "preference pairs have no context parallelism; use cp 1");
+    status = ravel_agree(ravel_mesh_world(mesh), status, err);
+    if (!status) status = train_parts_create(&reference, shape, mesh, &p->reference, err);
     if (status)
         train_pairs_free(p);
     else
@@ -37,23 +41,30 @@ ravel_status train_pairs_create(const train_learner_options *options, const rave
 
 void train_pairs_free(train_pairs *p) {
     if (!p) return;
-    size_t floats = (size_t)p->budget * sizeof(float), ends = (size_t)(2 * p->budget + 1) * sizeof(int32_t);
-    train_reference_free(p->reference);
-    train__release(NULL, p->now, floats);
-    train__release(NULL, p->before, floats);
-    train__release(NULL, p->coef, floats);
+    size_t ends = (size_t)(2 * p->budget + 1) * sizeof(int32_t);
+    train_parts_free(p->reference);
+    train_scores_free(&p->before);
     train__release(NULL, p->lengths, ends);
     train__release(NULL, p->starts, ends);
     train__release(NULL, p, sizeof *p);
 }
 
+/* ---- batches -------------------------------------------------------------------------------------------- */
+
+static const int32_t *chosen_of(const train_pairs *p, const ravel_micro_batch *micro) {
+    return micro->thd->fields[ravel_feed_find(p->feed, "chosen")];
+}
+
 /* The pairs of a batch as twice as many sequences. */
-static train_batch part_pairs(train_pairs *p, const train_batch *batch, const int32_t *chosen) {
-    train_batch parted = *batch;
+static ravel_status part_pairs(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
+                               ravel_error *err) {
+    train_pairs *p = user;
+    const int32_t *chosen = chosen_of(p, micro), *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
     int32_t n = 0, sum = 0;
+    (void)loss, (void)err;
+    if (micro->filler) return RAVEL_OK;
     for (int32_t i = 0; i < batch->samples; i++) {
-        int32_t whole = batch->cu_seqlens[i + 1] - batch->cu_seqlens[i], start = batch->cu_seqlens_padded[i];
-        int32_t both[] = {chosen[i], whole - chosen[i]};
+        int32_t start = padded[i], both[] = {chosen[i], cu[i + 1] - cu[i] - chosen[i]};
         for (int k = 0; k < 2; k++, n++) {
             p->lengths[n] = sum;
             p->starts[n] = start;
@@ -62,58 +73,116 @@ static train_batch part_pairs(train_pairs *p, const train_batch *batch, const in
         }
     }
     p->lengths[n] = sum;
-    p->starts[n] = batch->cu_seqlens_padded[batch->samples];
-    parted.samples = n;
-    parted.cu_seqlens = p->lengths;
-    parted.cu_seqlens_padded = p->starts;
-    return parted;
+    p->starts[n] = padded[batch->samples];
+    batch->samples = n;
+    batch->cu_seqlens = p->lengths;
+    batch->cu_seqlens_padded = p->starts;
+    return RAVEL_OK;
 }
 
+/* ---- the loss ------------------------------------------------------------------------------------------- */
+
+/* An answer's places in a micro-batch, and its log-probs by the model and by the reference. */
+typedef struct answer {
+    int32_t from, to;
+} answer;
+
 /* Sum over an answer of model - reference; *weight is that of its tokens, which all have the same. */
-static double advantage_of(const train_pairs *p, const train_batch *b, int32_t i, double *weight) {
+static double gain_of(answer a, const float *weights, const float *now, const float *before, double *weight) {
     double sum = 0;
-    int32_t from = b->cu_seqlens_padded[i], to = from + b->cu_seqlens[i + 1] - b->cu_seqlens[i];
-    for (int32_t t = from; t < to; t++) {
-        if (b->weights[t] == 0) continue;
-        sum += (double)p->now[t] - (double)p->before[t];
-        *weight = b->weights[t];
+    for (int32_t t = a.from; t < a.to; t++) {
+        if (weights[t] == 0) continue;
+        sum += (double)now[t] - (double)before[t];
+        *weight = weights[t];
     }
     return sum;
 }
 
-static void set_coef(train_pairs *p, const train_batch *b, int32_t i, double coef) {
-    int32_t from = b->cu_seqlens_padded[i], to = from + b->cu_seqlens[i + 1] - b->cu_seqlens[i];
-    for (int32_t t = from; t < to; t++) p->coef[t] = b->weights[t] != 0 ? (float)coef : 0;
+static void set_coef(answer a, const float *weights, double value, float *coef) {
+    for (int32_t t = a.from; coef && t < a.to; t++) coef[t] = weights[t] != 0 ? (float)value : 0;
 }
 
-static void one_pair(train_pairs *p, const train_batch *b, int32_t pair, train_dpo_sums *sums) {
-    double weight = 0, slope;
-    double chosen = advantage_of(p, b, 2 * pair, &weight), rejected = advantage_of(p, b, 2 * pair + 1, &weight);
-    double margin = p->beta * (chosen - rejected), loss = train_dpo_loss(margin, &slope);
-    set_coef(p, b, 2 * pair, weight * slope * p->beta);
-    set_coef(p, b, 2 * pair + 1, -weight * slope * p->beta);
-    sums->loss += weight * loss;
-    sums->plain += loss;
-    sums->pairs += 1;
-    sums->right += margin > 0;
-    sums->margin += margin;
+/* The loss of every pair of a micro-batch; coef [tokens] = its derivative, or NULL. */
+static void weigh_pairs(train_pairs *p, const ravel_micro_batch *micro, const float *now, float *coef) {
+    const int32_t *chosen = chosen_of(p, micro), *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
+    const float *before = train_scores_at(&p->before, micro->step), *w = micro->weights;
+    for (int64_t i = 0; i < micro->thd->samples_count; i++) {
+        double weight = 0, slope;
+        answer first = {padded[i], padded[i] + chosen[i]}, second = {first.to, padded[i] + cu[i + 1] - cu[i]};
+        double margin = p->beta * (gain_of(first, w, now, before, &weight) - gain_of(second, w, now, before, &weight));
+        double loss = train_dpo_loss(margin, &slope);
+        set_coef(first, w, weight * slope * p->beta, coef);
+        set_coef(second, w, -weight * slope * p->beta, coef);
+        p->sums.loss += weight * loss;
+        p->sums.plain += loss;
+        p->sums.pairs += 1;
+        p->sums.right += margin > 0;
+        p->sums.margin += margin;
+    }
 }
 
-ravel_status train_pairs_run(train_pairs *p, train_model *model, const train_batch *batch, const int32_t *chosen,
-                             int learn, ravel_metrics *metrics, train_dpo_sums *sums, ravel_error *err) {
-    train_batch parted = part_pairs(p, batch, chosen);
-    train_result before = {.logprob = p->before}, now = {.logprob = p->now};
+static ravel_status couple(void *user, int64_t step, const float *logprob, float *coef, ravel_error *err) {
+    train_pairs *p = user;
+    ravel_micro_batch micro;
+    ravel_status status = ravel_feed_micro(p->feed, p->chunk, step, &micro, err);
+    if (!status && !micro.filler) weigh_pairs(p, &micro, logprob, coef);
+    return status;
+}
+
+static ravel_status begin_pairs(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
+                                ravel_error *err) {
+    if (loss) *loss = (train_loss){.couple = couple, .user = user, .tag = micro->step};
+    return part_pairs(user, micro, batch, loss, err);
+}
+
+static ravel_status keep_before(void *user, const ravel_micro_batch *micro, const train_batch *batch,
+                                const float *logprob, ravel_error *err) {
+    train_pairs *p = user;
+    (void)batch;
+    return train_scores_add(&p->before, micro->step, logprob, micro->thd->local_tokens, err);
+}
+
+static ravel_status take_now(void *user, const ravel_micro_batch *micro, const train_batch *batch, const float *logprob,
+                             ravel_error *err) {
+    (void)batch, (void)err;
+    weigh_pairs(user, micro, logprob, NULL);
+    return RAVEL_OK;
+}
+
+/* ---- an update ------------------------------------------------------------------------------------------ */
+
+static ravel_status score_reference(train_pairs *p, train_parts *parts, const ravel_feed *feed, int64_t micros,
+                                    ravel_error *err) {
+    train_work work = {.begin = part_pairs, .take = keep_before, .user = p};
+    p->feed = feed;
+    p->chunk = train_parts_count(parts) - 1;
+    p->sums = (train_dpo_sums){0};
+    train_scores_clear(&p->before);
+    return train_parts_score(p->reference, feed, micros, &work, err);
+}
+
+/* Tensor-parallel ranks have the same pairs: the first of them tells. */
+static void tell(const train_pairs *p, const train_parts *parts, train_dpo_sums *sums) {
+    *sums = p->sums;
+    if (ravel_mesh_coords(train_parts_mesh(parts)).tp > 0) *sums = (train_dpo_sums){0};
+}
+
+ravel_status train_pairs_learn(train_pairs *p, train_parts *parts, const ravel_feed *feed, int64_t micros,
+                               ravel_metrics *metrics, train_parts_time *time, train_dpo_sums *sums, ravel_error *err) {
+    train_work work = {.begin = begin_pairs, .user = p};
     if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_FORWARD, NULL);
-    ravel_status status = train_model_score(train_reference_model(p->reference), &parted, &before, err);
-    if (!status)
-        status = learn ? train_model_forward(model, &parted, &now, err) : train_model_score(model, &parted, &now, err);
+    ravel_status status = score_reference(p, parts, feed, micros, err);
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_FORWARD, NULL);
-    if (status) return status;
-    memset(p->coef, 0, (size_t)p->budget * sizeof *p->coef);
-    for (int32_t i = 0; i < batch->samples; i++) one_pair(p, &parted, i, sums);
-    if (!learn) return RAVEL_OK;
-    if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_BACKWARD, NULL);
-    status = train_model_backward(model, p->coef, NULL, err);
-    if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_BACKWARD, NULL);
+    if (!status) status = train_parts_learn(parts, feed, micros, &work, metrics, time, err);
+    tell(p, parts, sums);
+    return status;
+}
+
+ravel_status train_pairs_score(train_pairs *p, train_parts *parts, const ravel_feed *feed, int64_t micros,
+                               train_dpo_sums *sums, ravel_error *err) {
+    train_work work = {.begin = part_pairs, .take = take_now, .user = p};
+    ravel_status status = score_reference(p, parts, feed, micros, err);
+    if (!status) status = train_parts_score(parts, feed, micros, &work, err);
+    tell(p, parts, sums);
     return status;
 }

@@ -1,9 +1,9 @@
 #include "train/run/footprint.h"
 
-#include "train/learn/reference.h"
 #include "train/model/generator.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *in_units(int64_t bytes, char *text, size_t room) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -14,56 +14,74 @@ static const char *in_units(int64_t bytes, char *text, size_t room) {
     return text;
 }
 
+/* The model that training begins with, on the same mesh. */
+static ravel_status reference_bytes(const train_learner_options *options, const ravel_shape *shape,
+                                    const ravel_mesh_layout *layout, int32_t stage, int64_t *bytes, ravel_error *err) {
+    train_memory memory;
+    train_parts_options parts = {.model = options->model, .budget = options->budget, .inference = 1};
+    ravel_status status = train_parts_memory(&parts, shape, layout, stage, &memory, err);
+    *bytes = memory.total;
+    return status;
+}
+
 /* Two sets of weights, one to answer with and one for refit to fill, and the cache. */
 static ravel_status generator_bytes(const train_config *c, const ravel_shape *shape, const train_kernels *kernels,
-                                    int64_t weights, int64_t longest_prompt, int64_t *bytes, ravel_error *err) {
+                                    int64_t longest_prompt, int64_t *bytes, ravel_error *err) {
     train_generator_options options;
+    train_params *params = NULL;
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
     options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
     ravel_status status = train_generator_memory(kernels, c->model.threads, shape, &options, bytes, err);
-    if (!status) *bytes += 2 * weights;
+    if (!status) status = train_params_create(shape, NULL, NULL, &params, err);
+    if (!status) *bytes += 2 * params->elements * ravel_dtype_bytes(kernels->types.weight);
+    train_params_free(params);
     return status;
 }
 
-ravel_status train_footprint_of(const train_config *c, train_kind kind, const ravel_shape *shape, int32_t trainers,
-                                int64_t longest_prompt, train_footprint *footprint, ravel_error *err) {
+ravel_status train_footprint_of(const train_config *c, train_kind kind, const ravel_shape *shape,
+                                const ravel_mesh_layout *layout, int64_t longest_prompt, train_footprint *footprint,
+                                ravel_error *err) {
     train_estimate e;
     const train_kernels *kernels;
     train_learner_options options = train_config_learner(c);
     *footprint = (train_footprint){0};
     ravel_status status = train_kernels_find(c->model.kernels, &kernels, err);
-    if (!status) status = train_learner_estimate(&options, shape, trainers, &e, err);
+    if (!status) status = train_learner_estimate(&options, shape, layout, &e, err);
     if (status) return status;
     footprint->fixed = e.model.weights + e.model.grads + e.optimizer;
     footprint->activations = e.model.activations;
     footprint->working = e.total - footprint->fixed - e.model.activations;
-    if (kind == TRAIN_DPO) status = train_reference_bytes(&options, shape, &footprint->reference, err);
-    if (kind == TRAIN_GRPO) {
-        if (c->policy.kl > 0) status = train_reference_bytes(&options, shape, &footprint->reference, err);
-        if (!status)
-            status = generator_bytes(c, shape, kernels, e.model.weights, longest_prompt, &footprint->generator, err);
-    }
+    if (kind == TRAIN_DPO || (kind == TRAIN_GRPO && c->policy.kl > 0))
+        status = reference_bytes(&options, shape, layout, e.stage, &footprint->reference, err);
+    if (!status && kind == TRAIN_GRPO)
+        status = generator_bytes(c, shape, kernels, longest_prompt, &footprint->generator, err);
     footprint->trainer = e.total + footprint->reference;
     return status;
 }
 
-ravel_status train_footprint_log(const train_config *c, train_kind kind, const ravel_shape *shape, int32_t trainers,
-                                 int64_t longest_prompt, const ravel_logger *logger, ravel_error *err) {
-    char text[512], extra[128] = "", a[32], b[32], d[32], f[32];
+ravel_status train_footprint_log(const train_config *c, train_kind kind, const ravel_shape *shape,
+                                 const ravel_mesh_layout *layout, int64_t longest_prompt, const ravel_logger *logger,
+                                 ravel_error *err) {
+    char text[640], extra[128] = "", mesh[96] = "", a[32], b[32], d[32], f[32];
     train_footprint p;
     if (!logger) return RAVEL_OK;
-    ravel_status status = train_footprint_of(c, kind, shape, trainers, longest_prompt, &p, err);
+    ravel_status status = train_footprint_of(c, kind, shape, layout, longest_prompt, &p, err);
     if (status) return status;
     if (p.reference) (void)snprintf(extra, sizeof extra, " + %s reference model", in_units(p.reference, a, sizeof a));
+    if (layout->ranks > 1) {
+        size_t used = (size_t)snprintf(mesh, sizeof mesh, " (");
+        train_layout_text(layout, mesh + used, sizeof mesh - used - 1);
+        (void)strcat(mesh, ")");
+    }
     (void)snprintf(text, sizeof text,
-                   "%.1f M parameters, trainer ranks: %d, threads per rank: %d\n"
+                   "%.1f M parameters, trainer ranks: %d%s, threads per rank: %d\n"
                    "  memory per trainer: %s = %s weights, gradients and optimiser + %s activations (budget %lld) + %s "
                    "working%s",
-                   (double)ravel_shape_parameters(shape) / 1e6, trainers, c->model.threads ? c->model.threads : 1,
-                   in_units(p.trainer, a, sizeof a), in_units(p.fixed, b, sizeof b),
-                   in_units(p.activations, d, sizeof d), (long long)c->plan.budget, in_units(p.working, f, sizeof f),
-                   extra);
+                   (double)ravel_shape_parameters(shape) / 1e6, layout->ranks, mesh,
+                   c->model.threads ? c->model.threads : 1, in_units(p.trainer, a, sizeof a),
+                   in_units(p.fixed, b, sizeof b), in_units(p.activations, d, sizeof d), (long long)c->plan.budget,
+                   in_units(p.working, f, sizeof f), extra);
     logger->write(logger->user, RAVEL_LOG_INFO, text);
     if (kind != TRAIN_GRPO) return RAVEL_OK;
     (void)snprintf(text, sizeof text,

@@ -4,7 +4,7 @@
 
 #include "train/run/config.h"
 
-/* Bytes of one rank of each kind. The feed's batches, rollouts and refit's buffers come on top: they grow with the
+/* Bytes of the largest rank of each kind. The feed's batches, rollouts and refit's buffers come on top: they grow with the
  * batch, not with the model. */
 typedef struct train_footprint {
     int64_t fixed;       /* weights, gradients, optimiser */
@@ -16,12 +16,13 @@ typedef struct train_footprint {
 } train_footprint;
 
 /* A pure function. longest_prompt: tokens, for GRPO. */
-ravel_status train_footprint_of(const train_config *config, train_kind kind, const ravel_shape *shape, int32_t trainers,
-                                int64_t longest_prompt, train_footprint *footprint, ravel_error *err);
+ravel_status train_footprint_of(const train_config *config, train_kind kind, const ravel_shape *shape,
+                                const ravel_mesh_layout *layout, int64_t longest_prompt, train_footprint *footprint,
+                                ravel_error *err);
 
 /* The same as text, to the logger (NULL: nothing is printed). */
 ravel_status train_footprint_log(const train_config *config, train_kind kind, const ravel_shape *shape,
-                                 int32_t trainers, int64_t longest_prompt, const ravel_logger *logger,
+                                 const ravel_mesh_layout *layout, int64_t longest_prompt, const ravel_logger *logger,
                                  ravel_error *err);
 
 #endif

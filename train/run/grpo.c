@@ -19,7 +19,7 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     ravel_plan_options plan = c->plan;
     ravel_feed_options_default(&options);
     ravel_weights_options_default(&weights);
-    plan.sync = RAVEL_SYNC_UPDATE;
+    plan.sync = train_config_sync(c);
     plan.updates = c->grpo.updates;
     weights.mode = c->learn.aggregation;
     weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->grpo.scoring.max_tokens;
@@ -27,31 +27,52 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     options.plan = &plan;
     options.weights = &weights;
     options.prefetch = 0;
-    options.first_fields = "*";
-    options.last_fields = "*";
     options.fields = train_fields;
     options.field_count = TRAIN_FIELDS;
     options.logger = g->run.hooks.logger;
     return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
 }
 
+/* Each trainer gives what it has: parts of tensors, which replicas have too. */
 static ravel_status make_refit(train__grpo *g, ravel_error *err) {
+    train_parts *parts = train_learner_parts(g->learner);
+    const train_kernels *kernels = train_parts_kernels(parts);
     train_model *model = train_learner_model(g->learner);
-    const train_kernels *kernels = train_model_kernels(model);
-    const train_params *params = train_model_params(model);
     ravel_refit_options options;
     ravel_status status = RAVEL_OK;
     ravel_refit_options_default(&options);
-    g->host_bytes = (size_t)params->elements * (size_t)ravel_dtype_bytes(kernels->types.weight);
-    if (!kernels->host_memory)
+    for (int32_t i = 0; i < train_parts_count(parts); i++)
+        g->tensor_room += train_model_params(train_parts_model(parts, i))->count;
+    g->tensors = train__calloc(NULL, (size_t)g->tensor_room, sizeof *g->tensors);
+    if (!g->tensors) status = train__no_memory(err, (size_t)g->tensor_room * sizeof *g->tensors, "the list of tensors");
+    if (!status && !kernels->host_memory) { /* one rank, one part */
+        g->host_bytes = (size_t)train_model_params(model)->elements * (size_t)ravel_dtype_bytes(kernels->types.weight);
         status = kernels->alloc_host(train_model_device(model), g->host_bytes, &g->host_weights, err);
-    void *weights = kernels->host_memory ? train_model_weights(model) : g->host_weights;
-    if (!status)
-        status = train_refit_tensors(params, kernels->types.weight, weights, NULL, &g->tensors, &g->tensor_count, err);
-    ravel_refit_source source = {.size = sizeof source, .tensors = g->tensors, .count = g->tensor_count};
-    g->source = source;
+    }
+    for (int32_t i = 0; i < train_parts_count(parts) && !status; i++) {
+        train_model *part = train_parts_model(parts, i);
+        train_refit_tensors(train_model_params(part), kernels->types.weight,
+                             g->host_weights ? g->host_weights : train_model_weights(part), NULL, g->tensors,
+                             &g->tensor_count);
+    }
+    g->source = (ravel_refit_source){.size = sizeof g->source, .tensors = g->tensors, .count = g->tensor_count};
     status = ravel_agree(g->world, status, err);
     return status ? status : ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
+}
+
+/* Who receives answers, and who learns from the same ones. */
+static ravel_status join_groups(train__grpo *g, ravel_error *err) {
+    const int32_t same = RAVEL_AXIS_TP | RAVEL_AXIS_CP | RAVEL_AXIS_PP;
+    ravel_mesh_coord at = ravel_mesh_coords(g->mesh);
+    ravel_status status = ravel_mesh_add(g->mesh, same, err);
+    g->replica = ravel_mesh_comm(g->mesh, same);
+    if (!at.tp && !at.cp && !at.pp) g->leaders = ravel_mesh_comm(g->mesh, RAVEL_AXIS_DP);
+    return status;
+}
+
+/* The budget is of each context-parallel rank. */
+static int64_t longest_sample(const train__grpo *g) {
+    return g->config->plan.budget * g->config->mesh.cp;
 }
 
 static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
@@ -62,14 +83,14 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
                                      .vocab = shape->vocab,
                                      .bad_rows = o->bad_rows,
                                      .need_answers = !o->reward_command,
-                                     .longest = g->config->plan.budget - o->scoring.max_tokens,
+                                     .longest = longest_sample(g) - o->scoring.max_tokens,
                                      .eval_share = o->eval_share,
                                      .seed = g->config->run.seed};
     ravel_status status = train_text_open(g->config->model.model, shape->vocab, o->chat_format, &g->text, err);
     prompts.text = g->text;
     if (!status) status = train_prompts_open(&prompts, &g->prompts, err);
     if (status) return status;
-    int64_t longest = train_prompts_longest(g->prompts), budget = g->config->plan.budget;
+    int64_t longest = train_prompts_longest(g->prompts), budget = longest_sample(g);
     if (longest + o->scoring.max_tokens > budget)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "prompts of up to %lld tokens and answers of up to %lld (max-tokens) do not fit a "
@@ -105,21 +126,22 @@ static void log_left_out(const train__grpo *g, const ravel_logger *logger) {
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
     const train_config *c = g->config;
     train_learner_options options = train_config_learner(c);
-    ravel_mesh_options mesh;
-    ravel_mesh_options_default(&mesh);
-    ravel_status status = open_prompts(g, shape, err);
+    train_parts_options reference = {.model = options.model, .budget = options.budget, .inference = 1};
+    ravel_mesh_layout layout;
+    ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
+    if (!status) status = open_prompts(g, shape, err);
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
     if (!status && g->rank == 0) log_left_out(g, hooks->logger);
     if (!status && g->rank == 0)
-        status = train_footprint_log(c, TRAIN_GRPO, shape, g->count, longest, hooks->logger, err);
+        status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, hooks->logger, err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
     if (!status) status = open_run(g, shape, hooks, err);
-    if (!status) status = ravel_mesh_create(g->trainers, &mesh, &g->mesh, err);
+    if (!status) status = ravel_mesh_create(g->trainers, &c->mesh, &g->mesh, err);
+    if (!status) status = join_groups(g, err);
     if (!status) status = make_feed(g, err);
-    if (!status) status = train_learner_create(&options, shape, g->trainers, &g->learner, err);
-    if (!status && c->policy.kl > 0)
-        status = ravel_agree(g->trainers, train_reference_create(&options, shape, &g->reference, err), err);
+    if (!status) status = train_learner_create(&options, shape, g->mesh, &g->learner, err);
+    if (!status && c->policy.kl > 0) status = train_parts_create(&reference, shape, g->mesh, &g->reference, err);
     if (!status && g->run.resumed) {
         status = train_learner_load(g->learner, g->run.checkpoint, err);
         if (!status) status = train__grpo_read_waiting(g, g->run.checkpoint, err);
@@ -136,11 +158,11 @@ static void close_trainer(train__grpo *g) {
         train_model *model = train_learner_model(g->learner);
         train_model_kernels(model)->release_host(train_model_device(model), g->host_weights, g->host_bytes);
     }
-    train__release(NULL, g->tensors, (size_t)g->tensor_count * sizeof *g->tensors);
+    train__release(NULL, g->tensors, (size_t)g->tensor_room * sizeof *g->tensors);
     ravel_feed_free(g->feed);
-    train_reference_free(g->reference);
-    train__release(NULL, g->reference_logprobs, (size_t)g->config->plan.budget * sizeof *g->reference_logprobs);
-    train__release(NULL, g->old, (size_t)g->old_room * sizeof *g->old);
+    train_parts_free(g->reference);
+    train_scores_free(&g->reference_scores);
+    train_scores_free(&g->old);
     train_learner_free(g->learner);
     ravel_mesh_free(g->mesh);
     train_reward_free(g->command);

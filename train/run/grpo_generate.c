@@ -125,7 +125,10 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
     if (!status && r->prompts.count)
         status = train_generator_run(r->generator, r->requests, r->prompts.count, take_answer, r, err);
     if (!status) train_rollouts_sort(&r->answers);
-    return status ? status : train_answers_send(r->world, r->trainers, order->batch, &r->answers, err);
+    if (status) return status;
+    const ravel_mesh_options *m = &r->config->mesh; /* in the default order: tp, cp, dp, pp */
+    int32_t stride = m->tp * m->cp, receivers = r->trainers / (stride * m->pp);
+    return train_answers_send(r->world, receivers, stride, order->batch, &r->answers, err);
 }
 
 /* ---- orders --------------------------------------------------------------------------------------------- */

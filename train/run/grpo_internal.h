@@ -6,20 +6,22 @@
 #include <ravel/exchange.h>
 #include <ravel/publish.h>
 
-#include "train/learn/reference.h"
 #include "train/rl/experience.h"
 #include "train/run/grpo.h"
+#include "train/run/scores.h"
 
 typedef struct train__grpo {
     const train_config *config;
     ravel_comm *world;    /* trainers and generators */
     ravel_comm *trainers; /* the trainers alone */
+    ravel_comm *leaders;  /* one trainer per data-parallel rank: they receive and score answers; NULL on the others */
+    ravel_comm *replica;  /* the ranks that learn from the same samples; its rank 0 is a leader */
     int32_t rank, count, generators;
     train_run run;
     ravel_mesh *mesh;
     ravel_feed *feed;
     train_learner *learner;
-    train_reference *reference; /* where --kl is above 0 */
+    train_parts *reference; /* where --kl is above 0 */
     train_text *text;           /* of the model */
     train_prompts *prompts;
     train_reward *command;
@@ -27,7 +29,7 @@ typedef struct train__grpo {
     ravel_publisher *publisher; /* --publish */
     ravel_refit_source source;
     ravel_refit_tensor *tensors;
-    int64_t tensor_count;
+    int64_t tensor_count, tensor_room;
     void *host_weights; /* a copy for refit, where the kernels' memory is not the host's; else NULL */
     size_t host_bytes;
     train_rollouts answers, waiting, asking, more;
@@ -41,10 +43,9 @@ typedef struct train__grpo {
     int64_t waiting_batch;     /* that was ordered and not used yet; -1: none */
     int32_t have_waiting;      /* its answers are here already */
     int32_t old_by_trainer;    /* old log-probs are the trainer's at the start of the batch */
-    float *reference_logprobs; /* [budget] of a micro-batch */
-    float *old;                /* of the batch's later updates, micro-batch after micro-batch as they are learnt */
-    int64_t old_used, old_room;
-    int32_t first_update; /* of its batch: the weights are those that the batch began with */
+    train_scores reference_scores; /* of the update, by micro-step */
+    train_scores old;              /* of the batch's later updates, by update and micro-step */
+    int64_t update;                /* which one of its batch; in the first the weights are those that the batch began with */
     double reward_last;
     double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
     int64_t batches;

@@ -48,7 +48,7 @@ ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
 static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, const ravel_error *why,
                                   ravel_error *err) {
     int64_t counts[] = {kept, dropped};
-    ravel_status status = ravel_comm_allreduce(g->trainers, counts, counts, 2, RAVEL_I64, RAVEL_SUM, err);
+    ravel_status status = ravel_comm_allreduce(g->leaders, counts, counts, 2, RAVEL_I64, RAVEL_SUM, err);
     if (status) return status;
     if (counts[0] + counts[1] > 0 && g->rank == 0)
         (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_REWARD_DROPPED,
@@ -56,10 +56,17 @@ static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped,
     if (counts[0] > 0 || counts[1] == 0) return RAVEL_OK;
     status =
         dropped > 0 ? ravel_error_set(err, RAVEL_E_CALLBACK, "no answer could be scored: %s", why->message) : RAVEL_OK;
-    return ravel_agree(g->trainers, status, err);
+    return ravel_agree(g->leaders, status, err);
 }
 
-/* Scores what has no reward yet, and lays the batch out; `plain`: right or wrong, without length rules (evaluation). */
+/* Lays a batch of scored answers out. */
+static ravel_status load_answers(train__grpo *g, const train_rollouts *rollouts, int plain, ravel_error *err) {
+    ravel_status status = train_experience_load(&g->batch, rollouts, g->run.state.version, err);
+    if (!status && !plain) train_experience_length_rules(&g->batch, &g->config->grpo.scoring, &g->config->policy);
+    return status;
+}
+
+/* On a leader. Scores what has no reward yet, and lays the batch out; `plain`: right or wrong, without length rules (evaluation). */
 static ravel_status score(train__grpo *g, train_rollouts *rollouts, int plain, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
     int64_t dropped = 0;
@@ -72,10 +79,9 @@ static ravel_status score(train__grpo *g, train_rollouts *rollouts, int plain, r
                            .logger = g->run.hooks.logger};
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
     ravel_status status = train_rollouts_score(rollouts, &scorer, &dropped, &why, err);
-    if (!status) status = train_experience_load(&g->batch, rollouts, g->run.state.version, err);
-    if (!status && !plain) train_experience_length_rules(&g->batch, &o->scoring, &g->config->policy);
+    if (!status) status = load_answers(g, rollouts, plain, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
-    status = ravel_agree(g->trainers, status, err);
+    status = ravel_agree(g->leaders, status, err);
     return status ? status : check_dropped(g, rollouts->count, dropped, &why, err);
 }
 
@@ -107,16 +113,16 @@ static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ra
     const train_rollouts *x = &g->answers;
     int64_t mine = count_useful(x), total = 0, counts[4096], n = 0;
     *last = INT64_MAX;
-    ravel_status status = ravel_gather_counts(g->trainers, mine, counts, err);
-    for (int32_t r = 0; !status && r < g->count; r++) total += counts[r];
+    ravel_status status = ravel_gather_counts(g->leaders, mine, counts, err);
+    for (int32_t r = 0; !status && r < ravel_comm_size(g->leaders); r++) total += counts[r];
     if (status || total <= wanted) return status;
     size_t bytes = (size_t)(total + mine + 1) * sizeof(int64_t);
     int64_t *all = train__alloc(NULL, bytes), *own = all ? all + total : NULL;
-    status = ravel_agree(g->trainers, all ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
+    status = ravel_agree(g->leaders, all ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
     if (!all) return status;
     for (int64_t i = 0, end; !status && i < x->count; i = end)
         if (group_is_useful(x, i, &end)) own[n++] = x->items[i].group;
-    if (!status) status = ravel_gather(g->trainers, own, counts, 1, all, err);
+    if (!status) status = ravel_gather(g->leaders, own, counts, 1, all, err);
     if (!status) {
         qsort(all, (size_t)total, sizeof *all, by_number);
         *last = all[wanted - 1];
@@ -166,7 +172,7 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t round = 0; !status && round < o->dynamic_rounds; round++) {
         int64_t useful = count_useful(&g->answers);
-        status = ravel_comm_allreduce(g->trainers, &useful, &useful, 1, RAVEL_I64, RAVEL_SUM, err);
+        status = ravel_comm_allreduce(g->leaders, &useful, &useful, 1, RAVEL_I64, RAVEL_SUM, err);
         if (status || useful >= o->prompts) break;
         train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = g->run.state.batch, .group_size = o->group_size};
         status = send_orders(g, order, g->run.state.question, o->prompts, err);
@@ -174,7 +180,7 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
         train_rollouts_clear(&g->more);
         if (!status) status = train_answers_receive(g->world, g->count, g->run.state.batch, &g->more, err);
         if (!status) count_tokens_from(g, &g->more, 0);
-        if (!status) status = ravel_agree(g->trainers, add_rollouts(&g->more, &g->answers, err), err);
+        if (!status) status = ravel_agree(g->leaders, add_rollouts(&g->more, &g->answers, err), err);
         if (!status) status = score(g, &g->answers, 0, err);
     }
     int64_t last = INT64_MAX;
@@ -183,9 +189,10 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
 }
 
 static ravel_status receive_waiting(train__grpo *g, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
     if (g->have_waiting) return RAVEL_OK;
     train_rollouts_clear(&g->waiting);
-    ravel_status status = train_answers_receive(g->world, g->count, g->waiting_batch, &g->waiting, err);
+    if (g->leaders) status = train_answers_receive(g->world, g->count, g->waiting_batch, &g->waiting, err);
     if (!status) g->have_waiting = 1;
     return status;
 }
@@ -199,6 +206,24 @@ ravel_status train__grpo_drain(train__grpo *g, ravel_error *err) {
     return status;
 }
 
+/* On a leader: scores the answers and, where that is wanted, asks for more. */
+static ravel_status lead(train__grpo *g, ravel_error *err) {
+    count_tokens_from(g, &g->answers, 0);
+    ravel_status status = g->config->grpo.async ? copy_rollouts(&g->answers, &g->kept, err) : RAVEL_OK;
+    status = ravel_agree(g->leaders, status, err);
+    if (!status) status = score(g, &g->answers, 0, err);
+    if (!status) train__grpo_show_sample(g);
+    if (!status && g->config->grpo.dynamic_sampling) status = sample_dynamically(g, err);
+    return status;
+}
+
+/* The scored answers of a leader to the ranks that learn from them too. */
+static ravel_status share(train__grpo *g, int plain, ravel_error *err) {
+    ravel_status status = train_rollouts_broadcast(g->replica, &g->answers, err);
+    if (!status && !g->leaders) status = load_answers(g, &g->answers, plain, err);
+    return ravel_agree(g->trainers, status, err);
+}
+
 ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     ravel_status status = receive_waiting(g, err);
@@ -209,12 +234,19 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     g->waiting = swap;
     g->have_waiting = 0;
     g->waiting_batch = -1;
-    count_tokens_from(g, &g->answers, 0);
-    if (g->config->grpo.async) status = copy_rollouts(&g->answers, &g->kept, err);
+    if (g->leaders) status = lead(g, err);
     status = ravel_agree(g->trainers, status, err);
-    if (!status) status = score(g, &g->answers, 0, err);
-    if (!status) train__grpo_show_sample(g);
-    if (!status && g->config->grpo.dynamic_sampling) status = sample_dynamically(g, err);
+    return status ? status : share(g, 0, err);
+}
+
+/* On a leader: the greedy answers to `count` questions, and their rewards' sum and number. */
+static ravel_status ask_greedily(train__grpo *g, int64_t count, double *sums, ravel_error *err) {
+    train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = EVAL_BATCH, .group_size = 1, .greedy = 1};
+    ravel_status status = send_orders(g, order, TRAIN_EVAL_FIRST, count, err);
+    train_rollouts_clear(&g->answers);
+    if (!status) status = train_answers_receive(g->world, g->count, EVAL_BATCH, &g->answers, err);
+    if (!status) status = score(g, &g->answers, 1, err);
+    for (int64_t i = 0; !status && i < g->batch.count; i++, sums[1] += 1) sums[0] += g->batch.rewards[i];
     return status;
 }
 
@@ -224,13 +256,9 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
     *reward = NAN;
     if (count == 0) return RAVEL_OK;
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
-    train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = EVAL_BATCH, .group_size = 1, .greedy = 1};
     ravel_status status = train__grpo_drain(g, err);
-    if (!status) status = send_orders(g, order, TRAIN_EVAL_FIRST, count, err);
-    train_rollouts_clear(&g->answers);
-    if (!status) status = train_answers_receive(g->world, g->count, EVAL_BATCH, &g->answers, err);
-    if (!status) status = score(g, &g->answers, 1, err);
-    for (int64_t i = 0; !status && i < g->batch.count; i++, sums[1] += 1) sums[0] += g->batch.rewards[i];
+    if (!status && g->leaders) status = ask_greedily(g, count, sums, err);
+    status = ravel_agree(g->trainers, status, err);
     if (!status) status = ravel_comm_allreduce(g->trainers, sums, sums, 2, RAVEL_F64, RAVEL_SUM, err);
     if (!status && sums[1] > 0) {
         *reward = sums[0] / sums[1];
@@ -299,11 +327,11 @@ ravel_status train__grpo_gather_waiting(void *user, ravel_error *err) {
     ravel_status status = g->stepped_back ? RAVEL_OK : train__grpo_drain(g, err);
     const train_rollouts *from = status ? NULL : waiting_rollouts(g, &batch);
     train_rollouts_clear(&g->gathered);
-    if (!from) return status;
-    if (g->rank != 0) return train_rollouts_send(g->trainers, 0, from, err);
+    if (!from || !g->leaders) return status;
+    if (g->rank != 0) return train_rollouts_send(g->leaders, 0, from, err);
     status = copy_rollouts(from, &g->gathered, err);
-    for (int32_t r = 1; r < g->count && !status; r++)
-        status = train_rollouts_receive(g->trainers, r, &g->gathered, err);
+    for (int32_t r = 1; r < ravel_comm_size(g->leaders) && !status; r++)
+        status = train_rollouts_receive(g->leaders, r, &g->gathered, err);
     return status;
 }
 
@@ -327,13 +355,13 @@ ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_err
     return status ? status : ravel_safetensors_write(path, tensors, 3, metadata, 1, &options, err);
 }
 
-/* The groups of this trainer, whatever number of trainers wrote them. */
+/* The groups of this leader, whatever number of leaders wrote them. */
 static ravel_status take_share(train__grpo *g, const train_rollout *items, int64_t count, const int32_t *tokens,
                                const float *logprobs, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     train_rollouts_clear(&g->waiting);
-    for (int64_t i = 0; i < count && !status; i++)
-        if (items[i].group % g->count == g->rank)
+    for (int64_t i = 0; i < count && g->leaders && !status; i++)
+        if (items[i].group % ravel_comm_size(g->leaders) == ravel_comm_rank(g->leaders))
             status =
                 train_rollouts_add(&g->waiting, &items[i], tokens + items[i].first, logprobs + items[i].first, err);
     train_rollouts_sort(&g->waiting);

@@ -28,8 +28,8 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
     options.updates = steps;
     options.gpu = config->run.gpu;
     options.rl = kind == TRAIN_GRPO;
-    options.extra = kind == TRAIN_SFT ? NULL : extra_rows;
-    options.extra_count = kind == TRAIN_SFT ? 0 : (int64_t)(sizeof extra_rows / sizeof *extra_rows);
+    options.extra = extra_rows;
+    options.extra_count = (int64_t)(sizeof extra_rows / sizeof *extra_rows);
     options.recompute = config->model.recompute == TRAIN_RECOMPUTE_FULL ? RAVEL_RECOMPUTE_FULL : RAVEL_RECOMPUTE_NONE;
     options.shape = shape;
     options.reducer = &reducer;
@@ -37,9 +37,11 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
     return ravel_metrics_create(&options, metrics, err);
 }
 
-void train_metrics_add_update(ravel_metrics *metrics, const ravel_feed_update *update) {
+void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, const ravel_feed_update *update) {
     ravel_lengths_sum sum;
     ravel_metrics_batch batch;
+    ravel_mesh_coord at = ravel_mesh_coords(mesh);
+    if (at.tp || at.cp || at.pp) return;
     ravel_feed_batch(&update->mine, &sum, &batch);
     batch.head = batch.loss > 0 ? batch.loss : -1; /* only tokens with a loss go through the head */
     ravel_metrics_add_batch(metrics, &batch);
@@ -47,4 +49,10 @@ void train_metrics_add_update(ravel_metrics *metrics, const ravel_feed_update *u
         (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IDLE_SHARE, update->plan->idle_update, 1);
         (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IMBALANCE, update->plan->imbalance, 1);
     }
+}
+
+void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time) {
+    if (train_layout_pp(ravel_mesh_get_layout(mesh)) == 1 || !(time->seconds > 0)) return;
+    (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE, 1 - time->busy / time->seconds, time->seconds);
+    (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE_PREDICTED, time->predicted, time->seconds);
 }

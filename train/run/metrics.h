@@ -16,7 +16,11 @@
     X(TIS_CAPPED, "policy/tis_capped_share", "share", "loss tokens whose importance weight was above the cap") \
     X(DPO_ACCURACY, "dpo/accuracy", "share",                                                                   \
       "pairs whose chosen answer gained more on the reference than the rejected one")                          \
-    X(DPO_MARGIN, "dpo/margin", "", "mean of beta * (gain of the chosen answer - gain of the rejected one)")
+    X(DPO_MARGIN, "dpo/margin", "", "mean of beta * (gain of the chosen answer - gain of the rejected one)")   \
+    X(BUBBLE, "pipeline/bubble_share", "share",                                                                \
+      "time that pipeline stages waited for one another, of the time of forward and backward")                 \
+    X(BUBBLE_PREDICTED, "pipeline/bubble_predicted", "share",                                                  \
+      "the same as the schedule and the FLOPs of the micro-batches predict it")
 
 typedef enum train_metric {
     TRAIN_METRIC_BEFORE = RAVEL_METRICS - 1,
@@ -29,7 +33,9 @@ typedef enum train_metric {
 ravel_status train_metrics_create(const train_config *config, train_kind kind, const ravel_shape *shape,
                                   ravel_comm *comm, int32_t world, int64_t steps, const ravel_logger *logger,
                                   ravel_metrics **metrics, ravel_error *err);
-/* The counts of a feed's update. */
-void train_metrics_add_update(ravel_metrics *metrics, const ravel_feed_update *update);
+/* The counts of a feed's update, once for all ranks that work on the same samples. */
+void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, const ravel_feed_update *update);
+/* How long pipeline stages waited, where there are several. */
+void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time);
 
 #endif

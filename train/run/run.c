@@ -376,7 +376,7 @@ ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_er
     return RAVEL_OK;
 }
 
-/* After an error: with all ranks if they are there, else with rank 0 alone, which has all weights without --zero. */
+/* After an error: with all ranks if they are there, else with rank 0 alone, which has everything without --shard, --tp and --pp. */
 static void rescue(train_run *run, train_learner *learner, ravel_status status) {
     ravel_error why = RAVEL_ERROR_INIT;
     int alone = is_lost(status);

@@ -95,7 +95,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     ravel_feed_options_default(&options);
     ravel_weights_options_default(&weights);
     if (c->sft.single) plan.method = RAVEL_METHOD_AS_IS;
-    plan.sync = RAVEL_SYNC_UPDATE;
+    plan.sync = train_config_sync(c);
     weights.mode = evaluation ? RAVEL_TOKEN_MEAN : c->learn.aggregation;
     if (s->kind == TRAIN_DPO) weights.mode = RAVEL_SEQ_MEAN_TOKEN_SUM; /* each token of a pair has 1 / pairs */
     weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->plan.budget;
@@ -109,40 +109,12 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     options.epochs = evaluation ? 1 : c->sft.epochs;
     options.prefetch = !evaluation;
     options.pad_token = 0;
-    options.first_fields = "*";
-    options.last_fields = "*";
+    if (s->kind == TRAIN_DPO) options.ask = (UINT64_C(1) << s->config->mesh.vpp) - 1; /* where answers begin */
     options.logger = s->run.hooks.logger;
     return ravel_feed_create(s->mesh, source, &options, feed, err);
 }
 
 /* ---- learning ------------------------------------------------------------------------------------------- */
-
-static ravel_status run_pairs(sft *s, const ravel_feed *feed, const ravel_micro_batch *micro, int learn,
-                              ravel_error *err) {
-    train_batch batch;
-    int64_t field = ravel_feed_find(feed, "chosen");
-    ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
-    if (status) return status;
-    return train_pairs_run(s->pairs, train_learner_model(s->learner), &batch, micro->thd->fields[field], learn,
-                           learn ? s->run.metrics : NULL, &s->sums, err);
-}
-
-static ravel_status learn_micro(sft *s, const ravel_micro_batch *micro, ravel_error *err) {
-    train_batch batch;
-    train_model *model = train_learner_model(s->learner);
-    if (micro->filler) return RAVEL_OK;
-    if (s->kind == TRAIN_DPO) return run_pairs(s, s->feed, micro, 1, err);
-    ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
-    if (status) return status;
-    (void)ravel_metrics_phase_begin(s->run.metrics, RAVEL_PHASE_FORWARD, NULL);
-    status = train_model_learn_forward(model, &batch, NULL, err);
-    (void)ravel_metrics_phase_end(s->run.metrics, RAVEL_PHASE_FORWARD, NULL);
-    if (status) return status;
-    (void)ravel_metrics_phase_begin(s->run.metrics, RAVEL_PHASE_BACKWARD, NULL);
-    status = train_model_learn_backward(model, NULL, err);
-    (void)ravel_metrics_phase_end(s->run.metrics, RAVEL_PHASE_BACKWARD, NULL);
-    return status;
-}
 
 static void add_figures(ravel_metrics *m, const train_loss_sums *sums) {
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, sums->loss, 1);
@@ -158,17 +130,18 @@ static void add_pair_figures(ravel_metrics *m, const train_dpo_sums *sums) {
     (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_MARGIN, sums->margin / n, n);
 }
 
-static ravel_status learn_update(sft *s, ravel_error *err) {
-    ravel_micro_batch micro;
-    ravel_feed_iter iter = ravel_feed_iterate(s->feed, 0);
+static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
+    train_work work = {0};
+    train_parts *parts = train_learner_parts(s->learner);
+    train_parts_time time;
     ravel_metrics *m = s->run.metrics;
-    ravel_status status = RAVEL_OK;
-    s->sums = (train_dpo_sums){0};
     train_learner_begin(s->learner);
-    while (!status && ravel_feed_iter_next(&iter, &micro)) status = learn_micro(s, &micro, err);
-    status = ravel_agree(s->run.comm, status, err);
+    ravel_status status = s->kind == TRAIN_DPO
+                              ? train_pairs_learn(s->pairs, parts, s->feed, micros, m, &time, &s->sums, err)
+                              : train_parts_learn(parts, s->feed, micros, &work, m, &time, err);
     if (!status) status = train_run_apply(&s->run, s->learner, err);
     if (status) return status;
+    train_metrics_add_time(m, s->mesh, &time);
     if (s->kind == TRAIN_DPO)
         add_pair_figures(m, &s->sums);
     else
@@ -178,24 +151,32 @@ static ravel_status learn_update(sft *s, ravel_error *err) {
 
 /* ---- evaluating ----------------------------------------------------------------------------------------- */
 
-static ravel_status score_micro(sft *s, const ravel_feed *feed, const ravel_micro_batch *micro, double *sums,
-                                ravel_error *err) {
-    train_batch batch;
-    train_result result = {0};
-    if (micro->filler) return RAVEL_OK;
+/* Sum of -log-prob, and how many. */
+static ravel_status take_scores(void *user, const ravel_micro_batch *micro, const train_batch *batch,
+                                const float *logprob, ravel_error *err) {
+    double *sums = user;
+    (void)err;
+    for (int64_t t = 0; t < micro->thd->local_tokens; t++) {
+        if (batch->weights[t] == 0) continue;
+        sums[0] -= (double)logprob[t];
+        sums[1] += 1;
+    }
+    return RAVEL_OK;
+}
+
+/* Of the update that the feed has: sums of losses, and of what they are summed over, on ranks that have the last part. */
+static ravel_status score_update(sft *s, const ravel_feed *feed, int64_t micros, double *sums, ravel_error *err) {
+    train_parts *parts = train_learner_parts(s->learner);
     if (s->kind == TRAIN_DPO) {
-        s->sums = (train_dpo_sums){0};
-        ravel_status done = run_pairs(s, feed, micro, 0, err);
+        ravel_status status = train_pairs_score(s->pairs, parts, feed, micros, &s->sums, err);
         sums[0] += s->sums.plain;
         sums[1] += s->sums.pairs;
-        return done;
+        return status;
     }
-    ravel_status status = train_learner_batch(s->learner, micro, &batch, err);
-    if (status) return status;
-    train_learner_set_unit_weights(s->learner, &batch);
-    status = train_model_score(train_learner_model(s->learner), &batch, &result, err);
-    sums[0] += result.loss;
-    sums[1] += (double)result.scored;
+    double mine[2] = {0, 0};
+    train_work work = {.take = take_scores, .user = mine};
+    ravel_status status = train_parts_score(parts, feed, micros, &work, err);
+    for (int i = 0; i < 2 && ravel_mesh_coords(s->mesh).tp == 0; i++) sums[i] += mine[i];
     return status;
 }
 
@@ -207,12 +188,8 @@ static ravel_status evaluate(sft *s, double *loss, ravel_error *err) {
     if (!s->eval) return RAVEL_OK;
     (void)ravel_metrics_phase_begin(s->run.metrics, RAVEL_PHASE_EVAL, NULL);
     ravel_status status = make_feed(s, s->eval, 1, &feed, err);
-    while (!status && (status = ravel_feed_next(feed, &update, err)) == RAVEL_OK) {
-        ravel_micro_batch micro;
-        ravel_feed_iter iter = ravel_feed_iterate(feed, 0);
-        while (!status && ravel_feed_iter_next(&iter, &micro)) status = score_micro(s, feed, &micro, sums, err);
-        status = ravel_agree(s->run.comm, status, err);
-    }
+    while (!status && (status = ravel_feed_next(feed, &update, err)) == RAVEL_OK)
+        status = score_update(s, feed, update->mine.micro_steps, sums, err);
     ravel_feed_free(feed);
     if (status == RAVEL_E_END) status = RAVEL_OK;
     if (!status) status = ravel_comm_allreduce(s->run.comm, sums, sums, 2, RAVEL_F64, RAVEL_SUM, err);
@@ -244,8 +221,8 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     ravel_status status = ravel_feed_next(s->feed, &update, err);
     (void)ravel_metrics_phase_end(m, RAVEL_PHASE_FEED, NULL);
     if (status) return status;
-    train_metrics_add_update(m, update);
-    status = learn_update(s, err);
+    train_metrics_add_update(m, s->mesh, update);
+    status = learn_update(s, update->mine.micro_steps, err);
     if (status) return status;
     s->run.state.epoch = update->cursor.epoch;
     s->run.state.position = update->cursor.position;
@@ -289,21 +266,22 @@ static ravel_status open_run(sft *s, const ravel_shape *shape, ravel_comm *comm,
 
 static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks, ravel_error *err) {
     ravel_shape shape;
-    ravel_mesh_options mesh;
+    ravel_mesh_layout layout;
     train_learner_options options = train_config_learner(s->config);
-    ravel_mesh_options_default(&mesh);
+    train_parts_options reference = {.model = options.model, .budget = options.budget};
     ravel_status status = train_shape(&s->config->model, &shape, err);
+    if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);
     if (!status && ravel_comm_rank(comm) == 0)
-        status = train_footprint_log(s->config, s->kind, &shape, ravel_comm_size(comm), 0, hooks->logger, err);
+        status = train_footprint_log(s->config, s->kind, &shape, &layout, 0, hooks->logger, err);
     status = ravel_agree(comm, status, err);
     if (!status) status = check_data(s, &shape, comm, hooks, err);
     if (!status) status = open_run(s, &shape, comm, hooks, err);
-    if (!status) status = ravel_mesh_create(comm, &mesh, &s->mesh, err);
+    if (!status) status = ravel_mesh_create(comm, &s->config->mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
-    if (!status) status = train_learner_create(&options, &shape, comm, &s->learner, err);
+    if (!status) status = train_learner_create(&options, &shape, s->mesh, &s->learner, err);
     if (!status && s->kind == TRAIN_DPO)
-        status = ravel_agree(comm, train_pairs_create(&options, &shape, s->config->dpo.beta, &s->pairs, err), err);
+        status = train_pairs_create(&reference, &shape, s->mesh, s->config->dpo.beta, &s->pairs, err);
     if (!status && s->run.resumed) {
         ravel_cursor cursor = {s->run.state.epoch, s->run.state.position};
         status = ravel_agree(comm, train_learner_load(s->learner, s->run.checkpoint, err), err);

@@ -4,23 +4,22 @@
 
 #include <string.h>
 
-ravel_status train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
-                                 ravel_refit_tensor **tensors, int64_t *count, ravel_error *err) {
-    size_t bytes = (size_t)params->count * sizeof **tensors;
-    ravel_refit_tensor *all = train__calloc(NULL, (size_t)params->count, sizeof *all);
-    if (!all) return train__no_memory(err, bytes, "the list of tensors");
+void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare, ravel_refit_tensor *tensors,
+                         int64_t *count) {
     for (int64_t i = 0; i < params->count; i++) {
         const train_tensor *t = &params->tensors[i];
-        all[i].name = t->name;
-        all[i].dtype = dtype;
-        all[i].ndim = t->rank;
-        for (int32_t d = 0; d < t->rank; d++) all[i].dims[d] = t->dims[d];
-        all[i].data = train__at(data, dtype, t->offset);
-        all[i].spare = train__at(spare, dtype, t->offset);
+        ravel_refit_tensor *to = &tensors[(*count)++];
+        to->name = t->name;
+        to->dtype = dtype;
+        to->ndim = t->rank;
+        for (int32_t d = 0; d < t->rank; d++) {
+            to->dims[d] = t->whole[d];
+            to->start[d] = t->first[d];
+            to->extent[d] = t->dims[d];
+        }
+        to->data = train__at(data, dtype, t->offset);
+        to->spare = train__at(spare, dtype, t->offset);
     }
-    *tensors = all;
-    *count = params->count;
-    return RAVEL_OK;
 }
 
 ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *kernels, train_device *device,
@@ -39,8 +38,11 @@ ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *k
         if (!status) memset(s->host[i], 0, s->bytes);
     }
     void **to = in_host ? s->weights : s->host;
-    if (!status)
-        status = train_refit_tensors(params, kernels->types.weight, to[0], to[1], &s->tensors, &s->tensor_count, err);
+    if (!status) {
+        s->tensors = train__calloc(NULL, (size_t)params->count, sizeof *s->tensors);
+        if (!s->tensors) status = train__no_memory(err, (size_t)params->count * sizeof *s->tensors, "the list of tensors");
+    }
+    if (!status) train_refit_tensors(params, kernels->types.weight, to[0], to[1], s->tensors, &s->tensor_count);
     s->sink = (ravel_refit_sink){.size = sizeof s->sink, .tensors = s->tensors, .count = s->tensor_count};
     return status;
 }

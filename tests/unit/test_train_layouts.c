@@ -1,0 +1,224 @@
+/* One loss in any layout: whole updates on random meshes against one rank. An update's gradients are compared through its
+ * checkpoint: after one step the first moment is the clipped gradient times 1 - beta1, gathered from whatever ranks had it. */
+#include "tests/unit/train_job.h"
+#include "tests/unit/train_support.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { LAYOUTS = 24 };
+
+static const char mock[] =
+    "{\"mode\": \"distribution\", \"type\": \"uniform\", \"min_seq_len\": 3, \"max_seq_len\": 40, "
+    "\"count\": 64, \"seed\": 5, \"prompt_share\": 0.3}";
+
+typedef struct outcome {
+    double loss, norm;
+    float *moment; /* [count] */
+    int64_t count;
+} outcome;
+
+static uint64_t draw(uint64_t *state, uint64_t below) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (*state >> 33) % below;
+}
+
+/* One update, its loss and the first moment. */
+static bool run_once(train_config *c, train_kind kind, int32_t ranks, outcome *out) {
+    char folder[64], path[160];
+    curve loss, norm;
+    ravel_safetensors *file = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    job_folder(folder);
+    c->run.run = folder;
+    *out = (outcome){0};
+    bool ok = job_run(c, kind, ranks, "train/loss", &loss);
+    if (ok) {
+        job_curve(folder, "train/grad_norm", &norm);
+        out->loss = loss.values[loss.count - 1];
+        out->norm = norm.values[norm.count - 1];
+        (void)snprintf(path, sizeof path, "%s/checkpoints/step-%08d/optimizer.safetensors", folder, (int)c->run.steps);
+        ok = ravel_safetensors_open(path, NULL, &file, &err) == RAVEL_OK;
+        if (!ok) check_fail(__FILE__, __LINE__, "%s", err.message);
+    }
+    if (ok) {
+        const ravel_safetensor *t = ravel_safetensors_find(file, "moment1");
+        out->count = t->count;
+        out->moment = malloc((size_t)t->count * sizeof(float));
+        ok = EXPECT(ravel_safetensor_read(t, 0, t->count, RAVEL_F32, out->moment, NULL) == RAVEL_OK);
+    }
+    ravel_safetensors_free(file);
+    job_wipe(folder);
+    return ok;
+}
+
+static void small_job(train_config *c) {
+    job_config(c, NULL);
+    c->run.steps = 1;
+    c->run.checkpoint_end = 1;
+    c->model.hidden = 24;
+    c->model.layers = 4;
+    c->model.heads = 6;
+    c->model.kv_heads = 2;
+    c->model.head_dim = 8;
+    c->model.ffn = 36;
+    c->model.init_std = 0.2;
+    c->learn.clip_grad = 0.5;
+    c->sft.task = NULL;
+    c->source.mock = mock;
+    c->sft.batch = 12;
+    c->plan.budget = 64;
+}
+
+static void compare(const char *what, const outcome *one, const outcome *many, double most) {
+    double off = one->count == many->count ? relative_distance(many->moment, one->moment, one->count) : INFINITY;
+    if (!EXPECT(fabs(many->loss - one->loss) <= most * (1 + fabs(one->loss))) ||
+        !EXPECT(fabs(many->norm - one->norm) <= most * (1 + fabs(one->norm))) || !EXPECT(off <= most))
+        printf("    %s: loss %.9g, not %.9g; norm %.9g, not %.9g; gradients off by %.3g\n", what, many->loss, one->loss,
+               many->norm, one->norm, off);
+}
+
+/* A mesh of at most `most` ranks that the model allows. */
+static int32_t random_mesh(uint64_t *seed, const ravel_shape *shape, train_kind kind, int32_t most,
+                           ravel_mesh_options *m) {
+    ravel_mesh_layout layout;
+    for (;;) {
+        ravel_mesh_options_default(m);
+        m->tp = 1 + (int32_t)draw(seed, 6);
+        m->cp = kind == TRAIN_DPO ? 1 : 1 + (int32_t)draw(seed, 3);
+        m->pp = 1 + (int32_t)draw(seed, 4);
+        m->vpp = 1 + (int32_t)draw(seed, 2);
+        m->dp = 1 + (int32_t)draw(seed, 3);
+        if (train_layout_plan(m, 0, shape, &layout, NULL) == RAVEL_OK && layout.ranks <= most && layout.ranks > 1)
+            return layout.ranks;
+    }
+}
+
+/* SFT on golden models and on new ones of more layers, every aggregation, budgets, sharding and orders of micro-batches. */
+static void random_layouts(uint64_t seed, int count, int32_t most) {
+    static const char *const folders[] = {NULL, "llama3", "qwen2", "qwen3", NULL, "smollm", "llama2", NULL};
+    for (int i = 0; i < count; i++) {
+        train_config c;
+        ravel_shape shape;
+        outcome one, many;
+        char folder[128], what[160];
+        small_job(&c);
+        const char *name = folders[draw(&seed, 8)];
+        (void)snprintf(folder, sizeof folder, "tests/golden/archs/%s", name ? name : "");
+        if (name) c.model.model = folder;
+        c.learn.aggregation = (int32_t)draw(&seed, 3);
+        c.model.recompute = (int32_t)draw(&seed, 3);
+        CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
+        if (!run_once(&c, TRAIN_SFT, 1, &one)) return;
+        int32_t ranks = random_mesh(&seed, &shape, TRAIN_SFT, most, &c.mesh);
+        c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
+        c.plan.min_micro_steps = 1 + (int64_t)draw(&seed, 5);
+        c.learn.shard = (int32_t)draw(&seed, 2);
+        c.sft.single = draw(&seed, 4) == 0;
+        (void)snprintf(what, sizeof what, "%s, tp %d cp %d dp %d pp %d vpp %d, shard %d, budget %d",
+                       name ? name : "new", c.mesh.tp, c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.learn.shard,
+                       (int)c.plan.budget);
+        if (run_once(&c, TRAIN_SFT, ranks, &many))
+            compare(what, &one, &many, 1e-5);
+        else
+            printf("    %s\n", what);
+        free(one.moment), free(many.moment);
+    }
+}
+
+TEST(train_layouts_random_meshes_have_one_update) {
+    const char *soak = getenv("RAVEL_SOAK_LAYOUTS"); /* how many, on up to 24 ranks */
+    random_layouts(soak ? 77 : 1, soak ? atoi(soak) : LAYOUTS, soak ? 24 : 8);
+}
+
+static void grpo_job(train_config *c) {
+    small_job(c);
+    c->source.mock = NULL;
+    c->policy.kl = 0.05;
+    c->grpo.entropy = 0.02;
+    c->grpo.updates = 1;
+    c->grpo.eval_prompts = 2;
+    c->run.steps = 1;
+}
+
+TEST(train_layouts_grpo_has_one_update) {
+    static const struct {
+        int32_t tp, cp, dp, pp, vpp, shard, ratio, updates;
+    } cases[] = {{2, 1, 1, 1, 1, 0, 0, 1}, {1, 2, 1, 1, 1, 0, 1, 1}, {1, 1, 1, 2, 1, 1, 0, 2},
+                 {2, 1, 1, 2, 2, 0, 1, 1}, {1, 2, 2, 2, 1, 1, 1, 1}, {6, 1, 1, 1, 1, 0, 0, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_config c;
+        outcome one, many;
+        char what[96];
+        grpo_job(&c);
+        c.policy.ratio = cases[i].ratio;
+        c.grpo.updates = cases[i].updates;
+        c.run.steps = cases[i].updates;
+        c.learn.lr =
+            cases[i].updates > 1 ? 1e-6 : c.learn.lr; /* the second update's gradient is at about the same weights */
+        if (!run_once(&c, TRAIN_GRPO, 2, &one)) return;
+        c.mesh.tp = cases[i].tp, c.mesh.cp = cases[i].cp, c.mesh.dp = cases[i].dp, c.mesh.pp = cases[i].pp;
+        c.mesh.vpp = cases[i].vpp;
+        c.learn.shard = cases[i].shard;
+        int32_t ranks = c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp + 1;
+        (void)snprintf(what, sizeof what, "grpo, tp %d cp %d dp %d pp %d vpp %d", c.mesh.tp, c.mesh.cp, c.mesh.dp,
+                       c.mesh.pp, c.mesh.vpp);
+        if (run_once(&c, TRAIN_GRPO, ranks, &many)) compare(what, &one, &many, 1e-5);
+        free(one.moment), free(many.moment);
+    }
+}
+
+/* Sharded or not, the same bits: losses and norms of ten updates. */
+TEST(train_layouts_sharding_changes_no_bit) {
+    static const int32_t meshes[][5] = {{1, 1, 4, 1, 1}, {2, 1, 2, 1, 1}, {1, 2, 2, 1, 1}, {1, 1, 2, 2, 2}};
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        curve loss[2], norm[2];
+        for (int shard = 0; shard < 2; shard++) {
+            char folder[64];
+            train_config c;
+            small_job(&c);
+            job_folder(folder);
+            c.run.run = folder;
+            c.run.steps = 10;
+            c.run.checkpoint_end = 0;
+            c.mesh.tp = meshes[i][0], c.mesh.cp = meshes[i][1], c.mesh.dp = meshes[i][2], c.mesh.pp = meshes[i][3];
+            c.mesh.vpp = meshes[i][4];
+            c.learn.shard = shard;
+            int32_t ranks = c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp;
+            if (!job_run(&c, TRAIN_SFT, ranks, "train/loss", &loss[shard])) return;
+            job_curve(folder, "train/grad_norm", &norm[shard]);
+            job_wipe(folder);
+        }
+        CHECK_EQ(loss[0].count, 10);
+        for (int u = 0; u < 10; u++)
+            CHECK(loss[0].values[u] == loss[1].values[u] && norm[0].values[u] == norm[1].values[u]);
+    }
+}
+
+/* A run that stops and goes on with another mesh and other sharding stays on the curve of one rank. */
+TEST(train_layouts_resume_on_another_mesh) {
+    static const int32_t meshes[][6] = {
+        {1, 1, 1, 1, 1, 0}, {2, 1, 1, 2, 1, 0}, {1, 2, 2, 1, 1, 1}, {1, 1, 2, 2, 2, 1}, {6, 1, 1, 1, 1, 0}};
+    curve whole, parts;
+    char folder[64];
+    train_config c;
+    small_job(&c);
+    job_folder(folder);
+    c.run.run = folder;
+    c.run.steps = 10;
+    c.learn.schedule = TRAIN_CONSTANT;
+    if (!job_run(&c, TRAIN_SFT, 1, "train/loss", &whole)) return;
+    job_wipe(folder);
+    job_folder(folder);
+    for (int i = 0; i < 5; i++) {
+        c.run.steps = 2 * (i + 1);
+        c.run.resume = i > 0;
+        c.mesh.tp = meshes[i][0], c.mesh.cp = meshes[i][1], c.mesh.dp = meshes[i][2], c.mesh.pp = meshes[i][3];
+        c.mesh.vpp = meshes[i][4];
+        c.learn.shard = meshes[i][5];
+        if (!job_run(&c, TRAIN_SFT, c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp, "train/loss", &parts)) return;
+    }
+    CHECK_EQ(parts.count, 10);
+    if (!EXPECT(curve_distance(&whole, &parts) < 1e-5)) printf("    off by %g\n", curve_distance(&whole, &parts));
+    job_wipe(folder);
+}

@@ -1,0 +1,198 @@
+#include "train/learn/gather.h"
+
+#include "train/kernels/host.h"
+
+#include <string.h>
+
+enum { TAG_GATHER = 21 };
+
+int32_t train__array_type(const train_learner *l, train__which which) {
+    const train_types *t = &l->kernels->types;
+    return which == TRAIN__WEIGHTS ? t->weight : which == TRAIN__MASTER ? t->master : t->moment;
+}
+
+void *train__array_of(const train_learner *l, int32_t chunk, train__which which, int64_t *first, int64_t *count) {
+    const train__shares *s = &l->shares[chunk];
+    *first = s->first;
+    *count = s->counts[l->rank];
+    if (which == TRAIN__MOMENT1) return train_optimizer_first_moment(s->optimizer);
+    if (which == TRAIN__MOMENT2) return train_optimizer_second_moment(s->optimizer);
+    if (which == TRAIN__MASTER) return train_optimizer_master(s->optimizer);
+    *first = 0;
+    *count = train_model_params(s->model)->elements;
+    return train_model_weights(s->model);
+}
+
+/* Whether each replica has a share of the array only. */
+static int is_sharded(const train_learner *l, train__which which) {
+    return which != TRAIN__WEIGHTS && l->shares[0].share != NULL;
+}
+
+/* The elements of a part that the rows from `first` on lie in: *count of them; their first row in the tensor is *row. */
+static int64_t part_of_block(const train_tensor *t, int64_t first, int64_t rows, int64_t *row, int64_t *count) {
+    int64_t from = train__max(first, t->first[0]), to = train__min(first + rows, t->first[0] + t->dims[0]);
+    *row = from;
+    *count = to > from ? (to - from) * t->dims[1] : 0;
+    return t->offset + (from - t->first[0]) * t->dims[1];
+}
+
+/* ---- rank 0 --------------------------------------------------------------------------------------------- */
+
+/* Elements first .. of a part's array, from the rank that has them: itself, or by a message. */
+static ravel_status take(train__gather *g, int32_t chunk, int32_t owner, int64_t first, int64_t count, void *to,
+                         ravel_error *err) {
+    train_learner *l = g->l;
+    int32_t type = train__array_type(l, g->which);
+    int64_t begin, all;
+    if (owner != 0) return ravel_comm_recv(l->world, to, count, type, owner, TAG_GATHER, err);
+    const void *from = train__array_of(l, chunk, g->which, &begin, &all);
+    l->kernels->download(l->device, to, train__at(from, type, first - begin),
+                         (size_t)(count * ravel_dtype_bytes(type)));
+    return RAVEL_OK;
+}
+
+/* The same where replicas may have shares of it: from each what it has. */
+static ravel_status take_all(train__gather *g, int32_t part, int32_t tp_rank, int64_t elements, int64_t first,
+                             int64_t count, void *to, ravel_error *err) {
+    train_learner *l = g->l;
+    const ravel_mesh_layout *layout = ravel_mesh_get_layout(l->mesh);
+    const int32_t axes = RAVEL_AXIS_DP | RAVEL_AXIS_CP, pp = train_layout_pp(layout);
+    int32_t one = ravel_mesh_rank_at(layout, (ravel_mesh_coord){.tp = tp_rank, .pp = part % pp});
+    const int32_t *replicas = g->members + (int64_t)ravel_mesh_group_of(layout, axes, one) * l->ranks;
+    int32_t owners = is_sharded(l, g->which) ? l->ranks : 1, type = train__array_type(l, g->which);
+    ravel_status status = RAVEL_OK;
+    for (int32_t r = 0; r < owners && !status; r++) {
+        int64_t from = owners == 1 ? first : train__max(first, train__share_begin(elements, l->ranks, r));
+        int64_t end =
+            owners == 1 ? first + count : train__min(first + count, train__share_begin(elements, l->ranks, r + 1));
+        if (end > from)
+            status = take(g, part / pp, replicas[r], from, end - from, train__at(to, type, from - first), err);
+    }
+    return status;
+}
+
+/* Columns of a part's rows to their places in whole rows. */
+static void place_columns(const train__gather *g, const train_tensor *t, int64_t rows, const void *from, void *to) {
+    int64_t each = ravel_dtype_bytes(train__array_type(g->l, g->which));
+    for (int64_t r = 0; r < rows; r++)
+        memcpy((char *)to + (r * t->whole[1] + t->first[1]) * each, (const char *)from + r * t->dims[1] * each,
+               (size_t)(t->dims[1] * each));
+}
+
+static ravel_status take_part(train__gather *g, int32_t table, const train_tensor *t, int64_t first, int64_t rows,
+                              void *to, ravel_error *err) {
+    int32_t tp = train_layout_tp(ravel_mesh_get_layout(g->l->mesh)), type = train__array_type(g->l, g->which);
+    int64_t row, count, at = part_of_block(t, first, rows, &row, &count);
+    if (count == 0) return RAVEL_OK;
+    int direct = t->dims[1] == t->whole[1];
+    void *place = train__at(to, type, (row - first) * t->whole[1]);
+    ravel_status status =
+        take_all(g, table / tp, table % tp, g->tables[table]->elements, at, count, direct ? place : g->piece, err);
+    if (!status && !direct) place_columns(g, t, count / t->dims[1], g->piece, place);
+    return status;
+}
+
+static ravel_status read_rows(void *user, const train_tensor *whole, int64_t first, int64_t rows, void *to,
+                              ravel_error *err) {
+    train__gather *g = user;
+    ravel_status status = RAVEL_OK;
+    for (int32_t i = 0; i < g->table_count && !status; i++) {
+        const train_tensor *t = train_params_find(g->tables[i], whole->name);
+        if (t && t->counted) status = take_part(g, i, t, first, rows, to, err);
+    }
+    g->row = first + rows;
+    g->tensor = whole - g->whole->tensors;
+    return status;
+}
+
+ravel_status train__gather_drain(train__gather *g, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (; g->tensor < g->whole->count && !status; g->tensor++, g->row = 0) {
+        const train_tensor *t = g->whole->tensors + g->tensor;
+        int64_t block = train_block_rows(t), i = g->tensor;
+        for (int64_t row = g->row; row < t->dims[0] && !status; row += block)
+            status = read_rows(g, t, row, train__min(block, t->dims[0] - row), g->block, err);
+        g->tensor = i;
+    }
+    return status;
+}
+
+/* ---- the others ----------------------------------------------------------------------------------------- */
+
+/* What this rank has of a block; rank 0 takes the rest elsewhere. */
+static ravel_status send_part(train__gather *g, int32_t chunk, const train_tensor *t, int64_t first, int64_t rows,
+                              ravel_error *err) {
+    train_learner *l = g->l;
+    int32_t type = train__array_type(l, g->which);
+    int64_t row, count, begin, all, at = part_of_block(t, first, rows, &row, &count);
+    const void *from = train__array_of(l, chunk, g->which, &begin, &all);
+    int64_t a = train__max(at, begin), b = train__min(at + count, begin + all);
+    if (b <= a || (!is_sharded(l, g->which) && l->rank != 0)) return RAVEL_OK;
+    l->kernels->download(l->device, g->piece, train__at(from, type, a - begin),
+                         (size_t)((b - a) * ravel_dtype_bytes(type)));
+    return ravel_comm_send(l->world, g->piece, b - a, type, 0, TAG_GATHER, err);
+}
+
+ravel_status train__gather_send(train__gather *g, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < g->whole->count && !status; i++) {
+        const train_tensor *whole = g->whole->tensors + i;
+        int64_t block = train_block_rows(whole);
+        for (int32_t chunk = 0; chunk < g->l->count && !status; chunk++) {
+            const train_tensor *t = train_params_find(train_model_params(g->l->shares[chunk].model), whole->name);
+            if (!t || !t->counted) continue;
+            for (int64_t row = 0; row < whole->dims[0] && !status; row += block)
+                status = send_part(g, chunk, t, row, train__min(block, whole->dims[0] - row), err);
+        }
+    }
+    return status;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------- */
+
+void train__gather_begin(train__gather *g, train__which which) {
+    g->which = which;
+    g->tensor = g->row = 0;
+    g->rows = (train_rows_source){read_rows, g, train__array_type(g->l, which)};
+}
+
+static ravel_status make_tables(train__gather *g, ravel_error *err) {
+    train_learner *l = g->l;
+    const ravel_mesh_layout *layout = ravel_mesh_get_layout(l->mesh);
+    int32_t tp = train_layout_tp(layout), count = tp * train_layout_parts(layout);
+    ravel_status status = RAVEL_OK;
+    g->tables = train__calloc(l->options.allocator, (size_t)count, sizeof(train_params *));
+    g->members = train__calloc(l->options.allocator, (size_t)layout->ranks, sizeof *g->members);
+    if (!g->tables || !g->members) return train__no_memory(err, (size_t)count * sizeof(train_params *), "a checkpoint");
+    g->table_count = count;
+    ravel_mesh_groups(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP, g->members);
+    for (int32_t i = 0; i < count && !status; i++) {
+        train_slice part = train_layout_slice(layout, &l->shape, i / tp, i % tp);
+        status = train_params_create(&l->shape, &part, l->options.allocator, &g->tables[i], err);
+    }
+    return status;
+}
+
+ravel_status train__gather_open(train__gather *g, train_learner *l, ravel_error *err) {
+    int64_t most = 0;
+    *g = (train__gather){.l = l};
+    ravel_status status = train_params_create(&l->shape, NULL, l->options.allocator, &g->whole, err);
+    if (!status && ravel_comm_rank(l->world) == 0) status = make_tables(g, err);
+    if (status) return status;
+    for (int64_t i = 0; i < g->whole->count; i++)
+        most = train__max(most, train_block_rows(&g->whole->tensors[i]) * g->whole->tensors[i].whole[1]);
+    g->piece_bytes = most * (int64_t)sizeof(double);
+    g->piece = train__alloc(l->options.allocator, (size_t)g->piece_bytes);
+    g->block = train__alloc(l->options.allocator, (size_t)g->piece_bytes);
+    return g->piece && g->block ? RAVEL_OK : train__no_memory(err, (size_t)g->piece_bytes, "a checkpoint");
+}
+
+void train__gather_close(train__gather *g) {
+    const ravel_allocator *allocator = g->l->options.allocator;
+    for (int32_t i = 0; i < g->table_count; i++) train_params_free(g->tables[i]);
+    train__release(allocator, g->tables, (size_t)g->table_count * sizeof(train_params *));
+    train__release(allocator, g->members, (size_t)ravel_mesh_get_layout(g->l->mesh)->ranks * sizeof *g->members);
+    train__release(allocator, g->piece, (size_t)g->piece_bytes);
+    train__release(allocator, g->block, (size_t)g->piece_bytes);
+    train_params_free(g->whole);
+}

@@ -1,0 +1,45 @@
+/* train/learn/gather.h: rows of a whole model's arrays from the ranks that have parts of them. Internal to train/learn.
+ *
+ * Rank 0 asks for the rows of every tensor, block by block in the order of the whole model's table (train_rows_source); all other
+ * ranks send what they have of each block in the same order. A block comes from every tensor-parallel rank that counts the
+ * tensor and, where an array is sharded, from each rank that has a piece; no rank ever holds more than a block of it.
+ *
+ *     rank 0:   train__gather_open, then `rows` as often as the table says, then train__gather_drain
+ *     others:   train__gather_open, then train__gather_send
+ *
+ * The mesh is the reader's own business: what is written belongs to no layout. */
+#ifndef TRAIN_GATHER_H
+#define TRAIN_GATHER_H
+
+#include "train/learn/learner_internal.h"
+#include "train/model/hf.h"
+
+typedef enum train__which { TRAIN__MOMENT1, TRAIN__MOMENT2, TRAIN__MASTER, TRAIN__WEIGHTS } train__which;
+
+typedef struct train__gather {
+    train_learner *l;
+    train__which which;
+    train_rows_source rows; /* rank 0 */
+    train_params *whole;    /* the table of the whole model */
+    train_params **tables;  /* rank 0: [parts * tp] */
+    int32_t table_count;
+    int32_t *members; /* [ranks] groups of replicas, see ravel_mesh_groups */
+    void *piece, *block;
+    int64_t piece_bytes;
+    int64_t tensor, row; /* the next block */
+} train__gather;
+
+ravel_status train__gather_open(train__gather *g, train_learner *learner, ravel_error *err);
+/* Begins with the rows of one of the arrays. */
+void train__gather_begin(train__gather *g, train__which which);
+/* All but rank 0: sends everything. */
+ravel_status train__gather_send(train__gather *g, ravel_error *err);
+/* Rank 0: takes, and forgets, what was not asked for. */
+ravel_status train__gather_drain(train__gather *g, ravel_error *err);
+void train__gather_close(train__gather *g);
+
+/* A part's array on this rank, and its first element: all elements, or the share. */
+void *train__array_of(const train_learner *l, int32_t chunk, train__which which, int64_t *first, int64_t *count);
+int32_t train__array_type(const train_learner *l, train__which which);
+
+#endif

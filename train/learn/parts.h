@@ -1,0 +1,79 @@
+/* train/learn/parts.h: one rank's parts of a model on a mesh, and the two ways to run an update's micro-batches through them.
+ *
+ * A rank has `vpp` parts (chunks of its pipeline stage), each a train_model with the communicators of its tensor-parallel and
+ * context-parallel ranks. Micro-batches come from the feed; hidden rows go from part to part over the pipeline's ranks, in
+ * the order of the schedule (pipeline.h):
+ *
+ *     train_parts_learn    forward and backward of all micro-batches of the update; gradients add up
+ *     train_parts_score    forward only; log-probs arrive where the last part is
+ *
+ * With one part and one rank this is: for each micro-batch, forward and backward.
+ *
+ * Weights, targets, old log-probs and all results stand at the token that predicts, as the feed packs them. */
+#ifndef TRAIN_PARTS_H
+#define TRAIN_PARTS_H
+
+#include <ravel/feed.h>
+#include <ravel/metrics.h>
+
+#include "train/learn/choice.h"
+#include "train/learn/layout.h"
+#include "train/model/model.h"
+
+typedef struct train_parts train_parts;
+
+typedef struct train_parts_options {
+    const train_model_choice *model; /* must outlive the parts */
+    int64_t budget;                  /* tokens per micro-batch and context-parallel rank */
+    int32_t inference;               /* no gradients: only train_parts_score */
+    int32_t reserved;                /* 0 */
+    const ravel_allocator *allocator;
+} train_parts_options;
+
+/* Collective over the mesh, which must outlive the parts. Weights are loaded or initialised. */
+ravel_status train_parts_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
+                                train_parts **parts, ravel_error *err);
+void train_parts_free(train_parts *parts);
+/* Bytes of one rank of pipeline stage `stage`; a pure function. */
+ravel_status train_parts_memory(const train_parts_options *options, const ravel_shape *shape,
+                                const ravel_mesh_layout *layout, int32_t stage, train_memory *memory, ravel_error *err);
+
+int32_t train_parts_count(const train_parts *parts);
+train_model *train_parts_model(const train_parts *parts, int32_t chunk);
+/* The model part that a chunk of this rank is: chunk * pp + stage. */
+int32_t train_parts_number(const train_parts *parts, int32_t chunk);
+const train_kernels *train_parts_kernels(const train_parts *parts);
+train_device *train_parts_device(const train_parts *parts);
+ravel_mesh *train_parts_mesh(const train_parts *parts);
+/* Whether this rank has the last part, and so log-probs and losses. */
+int train_parts_is_last(const train_parts *parts);
+
+/* What a caller does with each micro-batch; either function may be NULL. Called once per part, in the order of the schedule;
+ * a micro-batch's arrays that a part does not get are NULL. */
+typedef struct train_work {
+    /* Fills the loss of a micro-batch, and may change its batch; without it the loss is the weighted sum. `loss` is NULL
+     * where it is scored. */
+    ravel_status (*begin)(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
+                          ravel_error *err);
+    /* score, on the last part: log-probs of a micro-batch, [local tokens]. */
+    ravel_status (*take)(void *user, const ravel_micro_batch *micro, const train_batch *batch, const float *logprob,
+                         ravel_error *err);
+    void *user;
+    double temperature; /* of the log-probs; 0 means 1 */
+} train_work;
+
+/* How long the schedule took on this rank, and what share of it a simulation of the schedule expects to be idle. */
+typedef struct train_parts_time {
+    double seconds;   /* from its start until all stages were done */
+    double busy;      /* of these in forward and backward calls */
+    double predicted; /* idle share */
+} train_parts_time;
+
+/* Collective over the mesh: the current update of the feed. `metrics` may be NULL; it gets the phases. A failure on one rank
+ * ends the call on all. */
+ravel_status train_parts_learn(train_parts *parts, const ravel_feed *feed, int64_t micros, const train_work *work,
+                               ravel_metrics *metrics, train_parts_time *time, ravel_error *err);
+ravel_status train_parts_score(train_parts *parts, const ravel_feed *feed, int64_t micros, const train_work *work,
+                               ravel_error *err);
+
+#endif

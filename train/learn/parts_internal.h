@@ -1,0 +1,31 @@
+/* The struct of train_parts, for the files that are it: parts.c (life) and parts_run.c (running). */
+#ifndef TRAIN_PARTS_INTERNAL_H
+#define TRAIN_PARTS_INTERNAL_H
+
+#include "train/learn/parts.h"
+
+/* A place of a micro-batch in flight. */
+typedef struct train__place {
+    train_loss loss;
+    ravel_request *forth; /* its output is being sent to the next part */
+    ravel_request *back;  /* the gradient of its input to the part before */
+} train__place;
+
+struct train_parts {
+    train_parts_options options;
+    ravel_shape shape;
+    ravel_mesh *mesh;
+    ravel_mesh_layout layout;
+    ravel_mesh_coord at;
+    ravel_comm *pp; /* ranks of the pipeline, the mesh's */
+    const train_kernels *kernels;
+    train_device *device;
+    int32_t count; /* of chunks */
+    train_model *models[TRAIN_CHUNKS];
+    int32_t flights[TRAIN_CHUNKS];
+    train__place places[TRAIN_CHUNKS][TRAIN_FLIGHTS];
+    int32_t *cu;    /* [budget + 1] where a context-parallel rank's shards begin */
+    float *logprob; /* [budget] of a micro-batch that is scored */
+};
+
+#endif

@@ -1,0 +1,231 @@
+/* The schedule, run: receive, compute, send.
+ *
+ *     forward     receive into the place's input    compute    its output is sent     until its backward
+ *     backward    receive into the place's output   compute    its input is sent      until the place is used again
+ *
+ * Sends do not wait: a place is written to again only after what it holds has been taken. Sizes need no messages, since every
+ * stage has the metadata of every micro-batch. */
+#include "train/learn/parts_internal.h"
+
+#include "train/kernels/host.h"
+#include "train/learn/pipeline.h"
+
+#include <time.h>
+
+enum { TAG_ROWS = 41 }; /* and the tags after it: two per chunk */
+
+typedef struct run {
+    train_parts *p;
+    const ravel_feed *feed;
+    const train_work *work;
+    ravel_metrics *metrics;
+    double busy;
+} run;
+
+static double now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- batches -------------------------------------------------------------------------------------------- */
+
+/* The feed's arrays as the model takes them. A filler is one sample of one token. */
+static train_batch batch_of(train_parts *p, const ravel_micro_batch *micro, double temperature) {
+    const ravel_thd *thd = micro->thd;
+    int32_t cp = train_layout_cp(&p->layout), samples = (int32_t)train__max(thd->samples_count, 1);
+    train_batch b = {.samples = samples,
+                     .tokens = micro->tokens,
+                     .cu_seqlens = thd->cu_seqlens,
+                     .cu_seqlens_padded = thd->cu_seqlens_padded,
+                     .weights = micro->labels ? micro->weights : NULL,
+                     .targets = micro->labels,
+                     .temperature = temperature};
+    if (cp == 1) return b;
+    for (int32_t i = 0; i <= samples; i++) p->cu[i] = thd->cu_seqlens_padded[i] / cp;
+    b.cu_seqlens = p->cu;
+    b.cu_seqlens_padded = NULL;
+    b.positions = thd->positions;
+    return b;
+}
+
+static ravel_status get_batch(const run *r, train_op op, ravel_micro_batch *micro, train_batch *batch,
+                              ravel_error *err) {
+    train_parts *p = r->p;
+    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, micro, err);
+    if (status) return status;
+    if (micro->thd->local_tokens > p->options.budget)
+        return ravel_error_set(err, RAVEL_E_OVERSIZE, "a micro-batch of %lld tokens is over the budget of %lld",
+                               (long long)micro->thd->local_tokens, (long long)p->options.budget);
+    *batch = batch_of(p, micro, r->work->temperature);
+    return RAVEL_OK;
+}
+
+/* ---- messages ------------------------------------------------------------------------------------------- */
+
+static int32_t tag_of(int32_t chunk, int backward) {
+    return TAG_ROWS + 2 * chunk + backward;
+}
+
+/* Rows of `part` (its input, or on the way back its output), from the part that makes them. */
+static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
+    train_parts *p = r->p;
+    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight;
+    int32_t from = op.backward ? part + 1 : part - 1;
+    train_model *model = p->models[op.chunk];
+    if (from < 0 || from == train_layout_parts(&p->layout)) return RAVEL_OK;
+    flight = (int32_t)(op.micro % p->flights[op.chunk]);
+    void *to = op.backward ? train_model_stage_output(model, flight) : train_model_stage_input(model, flight);
+    return ravel_comm_recv(p->pp, to, train_model_stage_elements(model, micro->thd->local_tokens),
+                           p->kernels->types.activation, from % pp, tag_of(op.chunk, op.backward), err);
+}
+
+/* The rows that the operation made, to the part that needs them, under that one's tag. */
+static ravel_status send(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
+    train_parts *p = r->p;
+    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight;
+    int32_t to = op.backward ? part - 1 : part + 1;
+    train_model *model = p->models[op.chunk];
+    if (to < 0 || to == train_layout_parts(&p->layout)) return RAVEL_OK;
+    flight = (int32_t)(op.micro % p->flights[op.chunk]);
+    train__place *place = &p->places[op.chunk][flight];
+    const void *from = op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
+    return ravel_comm_isend(p->pp, from, train_model_stage_elements(model, micro->thd->local_tokens),
+                            p->kernels->types.activation, to % pp, tag_of(to / pp, op.backward),
+                            op.backward ? &place->back : &place->forth, err);
+}
+
+static ravel_status wait_for(ravel_request **request, ravel_error *err) {
+    ravel_request *open = *request;
+    *request = NULL;
+    return ravel_request_wait(open, err);
+}
+
+/* ---- operations ----------------------------------------------------------------------------------------- */
+
+static ravel_status forward(run *r, train_op op, train__place *place, const ravel_micro_batch *micro,
+                            train_batch *batch, ravel_error *err) {
+    train_parts *p = r->p;
+    place->loss = (train_loss){0};
+    ravel_status status = RAVEL_OK;
+    if (r->work->begin) status = r->work->begin(r->work->user, micro, batch, &place->loss, err);
+    if (status) return status;
+    return train_model_stage_forward(p->models[op.chunk], (int32_t)(op.micro % p->flights[op.chunk]), batch,
+                                     r->work->begin ? &place->loss : NULL, err);
+}
+
+/* Fillers keep stages and ranks in step; a whole model needs no filler. */
+static int is_skipped(const run *r, const ravel_micro_batch *micro) {
+    return micro->filler && train_layout_parts(&r->p->layout) == 1;
+}
+
+static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
+    train_parts *p = r->p;
+    int32_t flight = (int32_t)(op.micro % p->flights[op.chunk]);
+    train__place *place = &p->places[op.chunk][flight];
+    ravel_phase phase = op.backward ? RAVEL_PHASE_BACKWARD : RAVEL_PHASE_FORWARD;
+    ravel_micro_batch micro;
+    train_batch batch;
+    ravel_status status = get_batch(r, op, &micro, &batch, err);
+    if (status || is_skipped(r, &micro)) return status;
+    status = wait_for(op.backward ? &place->forth : &place->back, err);
+    if (!status) status = receive(r, op, &micro, err);
+    if (status) return status;
+    double begun = now();
+    if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, phase, NULL);
+    status = op.backward ? train_model_stage_backward(p->models[op.chunk], flight, err)
+                         : forward(r, op, place, &micro, &batch, err);
+    if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, phase, NULL);
+    r->busy += now() - begun;
+    return status ? status : send(r, op, &micro, err);
+}
+
+static ravel_status score_op(run *r, train_op op, ravel_error *err) {
+    train_parts *p = r->p;
+    int32_t flight = (int32_t)(op.micro % p->flights[op.chunk]);
+    train__place *place = &p->places[op.chunk][flight];
+    ravel_micro_batch micro;
+    train_batch batch;
+    train_result result = {.logprob = p->logprob};
+    if (op.backward) return RAVEL_OK;
+    ravel_status status = get_batch(r, op, &micro, &batch, err);
+    if (status || is_skipped(r, &micro)) return status;
+    if (r->work->begin) status = r->work->begin(r->work->user, &micro, &batch, NULL, err);
+    if (!status) status = wait_for(&place->forth, err);
+    if (!status) status = receive(r, op, &micro, err);
+    if (!status) status = train_model_stage_score(p->models[op.chunk], flight, &batch, &result, err);
+    if (!status) status = send(r, op, &micro, err);
+    if (status || !r->work->take || !micro.last || micro.filler) return status;
+    return r->work->take(r->work->user, &micro, &batch, p->logprob, err);
+}
+
+/* Waits for what is still being sent, also after a failure: places must not be sent from afterwards. */
+static ravel_status finish_sends(train_parts *p, ravel_error *err) {
+    ravel_status first = RAVEL_OK;
+    for (int32_t chunk = 0; chunk < p->count; chunk++)
+        for (int32_t f = 0; f < p->flights[chunk]; f++) {
+            train__place *place = &p->places[chunk][f];
+            ravel_status forth = wait_for(&place->forth, first ? NULL : err);
+            if (!first) first = forth;
+            ravel_status back = wait_for(&place->back, first ? NULL : err);
+            if (!first) first = back;
+        }
+    return first;
+}
+
+static int is_lost(ravel_status status) {
+    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
+}
+
+/* All operations of this stage. A rank that fails tells the other stages, which would wait for its rows. */
+static ravel_status run_table(run *r, const train_pipeline *table,
+                              ravel_status (*run_op)(run *, train_op, ravel_error *), ravel_error *err) {
+    train_parts *p = r->p;
+    ravel_status status = train_pipeline_check(table, err);
+    for (int64_t i = 0; i < train_pipeline_ops(table) && !status; i++)
+        status = run_op(r, train_pipeline_op(table, p->at.pp, i), err);
+    if (status && !is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
+    ravel_status sent = finish_sends(p, status ? NULL : err);
+    return status ? status : sent;
+}
+
+static train_pipeline table_of(const train_parts *p, int64_t micros) {
+    return (train_pipeline){train_layout_pp(&p->layout), p->layout.vpp, micros};
+}
+
+/* The share of the stages' time that they will wait, for micro-batches of these lengths. */
+static ravel_status predict(const run *r, const train_pipeline *table, double *bubble, ravel_error *err) {
+    *bubble = 0;
+    if (table->pp == 1 || table->micros == 0) return RAVEL_OK;
+    double span, *costs = train__calloc(NULL, (size_t)table->micros, 2 * sizeof *costs);
+    if (!costs) return train__no_memory(err, (size_t)table->micros * 16, "costs of micro-batches");
+    for (int64_t m = 0; m < table->micros; m++) {
+        ravel_micro_batch micro;
+        (void)ravel_feed_micro(r->feed, 0, m, &micro, NULL);
+        costs[m] = train_model_flops(&r->p->shape, micro.thd->samples_count, micro.lengths, 0) / 3;
+        costs[table->micros + m] = 2 * costs[m];
+    }
+    ravel_status status = train_pipeline_run(table, costs, costs + table->micros, NULL, &span, bubble, err);
+    train__release(NULL, costs, (size_t)table->micros * 2 * sizeof *costs);
+    return status;
+}
+
+ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t micros, const train_work *work,
+                               ravel_metrics *metrics, train_parts_time *time, ravel_error *err) {
+    run r = {.p = p, .feed = feed, .work = work, .metrics = metrics};
+    train_pipeline table = table_of(p, micros);
+    double begun = now(), predicted = 0;
+    ravel_status status = run_table(&r, &table, learn_op, err);
+    if (!status && table.pp > 1) status = ravel_comm_barrier(p->pp, err);
+    double seconds = now() - begun;
+    if (!status && time) status = predict(&r, &table, &predicted, err);
+    if (time) *time = (train_parts_time){seconds, r.busy, predicted};
+    return ravel_agree(ravel_mesh_world(p->mesh), status, err);
+}
+
+ravel_status train_parts_score(train_parts *p, const ravel_feed *feed, int64_t micros, const train_work *work,
+                               ravel_error *err) {
+    run r = {.p = p, .feed = feed, .work = work};
+    train_pipeline table = table_of(p, micros);
+    return ravel_agree(ravel_mesh_world(p->mesh), run_table(&r, &table, score_op, err), err);
+}
