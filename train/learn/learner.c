@@ -108,6 +108,18 @@ static size_t squares_count(const train_learner *l) {
     return l->sharers ? (size_t)ravel_comm_size(l->sharers) * (size_t)l->count : 0;
 }
 
+/* How many sums of squares each rank's share has. */
+static ravel_status count_pieces(train_learner *l, train__shares *s, ravel_error *err) {
+    int64_t first = 0;
+    if (!s->share) return RAVEL_OK;
+    s->pieces = train__calloc(l->options.allocator, (size_t)l->ranks, sizeof *s->pieces);
+    if (!s->pieces) return train__no_memory(err, (size_t)l->ranks * sizeof *s->pieces, "shares of the optimiser");
+    for (int32_t r = 0; r < l->ranks; first += s->counts[r++])
+        s->pieces[r] =
+            train_optimizer_pieces(s->optimizer, first + s->counts[r]) - train_optimizer_pieces(s->optimizer, first);
+    return RAVEL_OK;
+}
+
 static ravel_status make_states(train_learner *l, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; i < l->count && !status; i++) {
@@ -115,6 +127,7 @@ static ravel_status make_states(train_learner *l, ravel_error *err) {
         s->model = train_parts_model(l->parts, i);
         status = make_shares(l, s, err);
         if (!status) status = make_optimizer(l, s, err);
+        if (!status) status = count_pieces(l, s, err);
     }
     if (status || !squares_count(l)) return status;
     l->squares = train__calloc(l->options.allocator, squares_count(l), sizeof *l->squares);
@@ -159,6 +172,7 @@ void train_learner_free(train_learner *l) {
         train_optimizer_free(s->optimizer);
         if (s->share) l->kernels->release(l->device, s->share, share_bytes(l, s));
         train__release(l->options.allocator, s->counts, (size_t)l->ranks * sizeof *s->counts);
+        train__release(l->options.allocator, s->pieces, (size_t)l->ranks * sizeof *s->pieces);
     }
     train__release(l->options.allocator, l->squares, squares_count(l) * sizeof *l->squares);
     if (l->ends) ravel_comm_free(l->ends);

@@ -10,6 +10,7 @@ typedef struct train__shares {
     train_optimizer *optimizer;
     int64_t *counts; /* [ranks] elements of each rank's share; all of them where nothing is sharded */
     int64_t first;   /* of this rank's share */
+    int64_t *pieces; /* [ranks] sums of squares of each share; NULL where nothing is sharded */
     void *share;     /* [counts[rank]] where reduce-scatter puts it; NULL where nothing is sharded */
 } train__shares;
 

@@ -41,20 +41,11 @@ static ravel_status sum_gradients(train_learner *l, const train__shares *s, rave
 
 /* Every rank gets the sums of squares of all shares, and adds them in the same order. */
 static ravel_status gather_squares(train_learner *l, const train__shares *s, ravel_error *err) {
-    int64_t count, *counts;
+    int64_t count;
     double *sums = train_optimizer_squares(s->optimizer, &count);
     if (!s->share) return RAVEL_OK;
-    counts = train__calloc(l->options.allocator, (size_t)l->ranks, sizeof *counts);
-    if (!counts) return train__no_memory(err, (size_t)l->ranks * sizeof *counts, "counts of sums");
-    int64_t mine = train_optimizer_pieces(s->optimizer, s->first), first = 0;
-    for (int32_t r = 0; r < l->ranks; r++) {
-        counts[r] =
-            train_optimizer_pieces(s->optimizer, first + s->counts[r]) - train_optimizer_pieces(s->optimizer, first);
-        first += s->counts[r];
-    }
-    ravel_status status = ravel_comm_allgatherv(l->replicas, sums + mine, sums, counts, NULL, RAVEL_F64, err);
-    train__release(l->options.allocator, counts, (size_t)l->ranks * sizeof *counts);
-    return status;
+    const double *mine = sums + train_optimizer_pieces(s->optimizer, s->first);
+    return ravel_comm_allgatherv(l->replicas, mine, sums, s->pieces, NULL, RAVEL_F64, err);
 }
 
 /* The clip of every part. Where ranks share a model, each part's squares as one number, gathered over those ranks. */

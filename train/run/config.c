@@ -87,7 +87,8 @@ static const ravel_option learn_table[] = {
 #define MESH(...) ROW(ravel_mesh_options, __VA_ARGS__)
 static const ravel_option mesh_table[] = {
     MESH("tp", I32, tp, "1", 1, 4096, NULL, "tensor-parallel ranks: they share every layer"),
-    MESH("cp", I32, cp, "1", 1, 4096, NULL, "context-parallel ranks: they share every sample; budget is of each of them"),
+    MESH("cp", I32, cp, "1", 1, 4096, NULL,
+         "context-parallel ranks: they share every sample; budget is of each of them"),
     MESH("dp", I32, dp, "0", 0, 4096, NULL, "data-parallel ranks; 0: what --ranks leaves, or 1"),
     MESH("pp", I32, pp, "1", 1, 4096, NULL, "pipeline stages: each has some of the layers"),
     MESH("vpp", I32, vpp, "1", 1, TRAIN_CHUNKS, NULL, "chunks of layers per stage (interleaved pipeline)"),
@@ -501,8 +502,9 @@ static ravel_status check_dpo(const train_config *c, ravel_error *err) {
     if (!c->source.data || c->source.mock || c->sft.task)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --data FILE.jsonl with \"chosen\" and \"rejected\"");
     if (c->mesh.cp > 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "dpo has no context parallelism: the two answers of a pair lie side by side; say --cp 1");
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "dpo has no context parallelism: the two answers of a pair lie side by side; say --cp 1");
     if (c->learn.aggregation != RAVEL_TOKEN_MEAN || c->learn.norm > 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "the loss of dpo is a mean over pairs; --aggregation and --norm do not apply");

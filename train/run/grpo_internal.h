@@ -22,7 +22,7 @@ typedef struct train__grpo {
     ravel_feed *feed;
     train_learner *learner;
     train_parts *reference; /* where --kl is above 0 */
-    train_text *text;           /* of the model */
+    train_text *text;       /* of the model */
     train_prompts *prompts;
     train_reward *command;
     ravel_refit *refit;
@@ -40,12 +40,12 @@ typedef struct train__grpo {
     int32_t stepped_back; /* the state is of the boundary: `kept` is what waits */
     int32_t flat_in_row;  /* batches whose rewards were equal within every group */
     train_experience batch;
-    int64_t waiting_batch;     /* that was ordered and not used yet; -1: none */
-    int32_t have_waiting;      /* its answers are here already */
-    int32_t old_by_trainer;    /* old log-probs are the trainer's at the start of the batch */
+    int64_t waiting_batch;         /* that was ordered and not used yet; -1: none */
+    int32_t have_waiting;          /* its answers are here already */
+    int32_t old_by_trainer;        /* old log-probs are the trainer's at the start of the batch */
     train_scores reference_scores; /* of the update, by micro-step */
     train_scores old;              /* of the batch's later updates, by update and micro-step */
-    int64_t update;                /* which one of its batch; in the first the weights are those that the batch began with */
+    int64_t update; /* which one of its batch; in the first the weights are those that the batch began with */
     double reward_last;
     double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
     int64_t batches;
