@@ -52,8 +52,8 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     for (int32_t i = 0; i < train_parts_count(parts) && !status; i++) {
         train_model *part = train_parts_model(parts, i);
         train_refit_tensors(train_model_params(part), kernels->types.weight,
-                             g->host_weights ? g->host_weights : train_model_weights(part), NULL, g->tensors,
-                             &g->tensor_count);
+                            g->host_weights ? g->host_weights : train_model_weights(part), NULL, g->tensors,
+                            &g->tensor_count);
     }
     g->source = (ravel_refit_source){.size = sizeof g->source, .tensors = g->tensors, .count = g->tensor_count};
     status = ravel_agree(g->world, status, err);

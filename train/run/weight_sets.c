@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare, ravel_refit_tensor *tensors,
-                         int64_t *count) {
+void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
+                         ravel_refit_tensor *tensors, int64_t *count) {
     for (int64_t i = 0; i < params->count; i++) {
         const train_tensor *t = &params->tensors[i];
         ravel_refit_tensor *to = &tensors[(*count)++];
@@ -40,7 +40,8 @@ ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *k
     void **to = in_host ? s->weights : s->host;
     if (!status) {
         s->tensors = train__calloc(NULL, (size_t)params->count, sizeof *s->tensors);
-        if (!s->tensors) status = train__no_memory(err, (size_t)params->count * sizeof *s->tensors, "the list of tensors");
+        if (!s->tensors)
+            status = train__no_memory(err, (size_t)params->count * sizeof *s->tensors, "the list of tensors");
     }
     if (!status) train_refit_tensors(params, kernels->types.weight, to[0], to[1], s->tensors, &s->tensor_count);
     s->sink = (ravel_refit_sink){.size = sizeof s->sink, .tensors = s->tensors, .count = s->tensor_count};

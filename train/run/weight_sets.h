@@ -31,7 +31,7 @@ ravel_status train_weight_sets_switch(train_weight_sets *sets, int32_t live, int
 
 /* The parameters of a model, or of a part of one, as refit sees them, over a flat array and, for a sink, a second one. They
  * are added at tensors[*count], where there is room for them. */
-void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare, ravel_refit_tensor *tensors,
-                         int64_t *count);
+void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
+                         ravel_refit_tensor *tensors, int64_t *count);
 
 #endif
