@@ -149,7 +149,9 @@ def _make(micro: _abi.ravel_micro_batch, steps: int, update: int, options: Any, 
     for name in ("cu_seqlens", "cu_seqlens_padded", "samples", "positions", "segments", "padding"):
         setattr(own, name, address(arrays.get(name)))
     own.fields = own.loss_mask = None
-    return MicroBatch(arrays, numbers, own, options, None, codes)
+    own_options = _abi.ravel_thd_options.from_buffer_copy(options)
+    own_options.cp, own_options.cp_rank = micro.cp, micro.cp_rank if micro.cp > 1 else -1
+    return MicroBatch(arrays, numbers, own, own_options, None, codes)
 
 
 class Update:
@@ -241,18 +243,15 @@ class Feed:
         self._torch, self._device, self._pin = tensors == "pt" or device is not None, device, pin
         self._options = _abi.ravel_thd_options()
         self._planned = planned
-        self._measure_options(planned)
+        self._set_options(planned, chosen.cp_kind)
         self._current: Update | None = None
         self._submitted: Any = None
         self._recent: collections.deque[Any] = collections.deque(maxlen=4)  # copies to a device may still be under way
 
-    def _measure_options(self, planned: Any) -> None:
-        """Options of packing, for ``unpack``."""
+    def _set_options(self, planned: Any, cp_kind: int) -> None:
+        """Options of packing, for ``unpack``; who shares a micro-batch is its own."""
         lib.ravel_thd_options_default(C.byref(self._options))
-        sizes, coords = self._mesh.layout.sizes, self._mesh.coords
-        self._options.align = max(1, lib.ravel_plan_align(C.byref(planned)))
-        if sizes["cp"] > 1:
-            self._options.cp, self._options.cp_rank = sizes["cp"], coords.cp
+        self._options.align, self._options.cp_kind = max(1, lib.ravel_plan_align(C.byref(planned))), cp_kind
 
     def _micro_options(self, micro: _abi.ravel_micro_batch) -> Any:
         """Those of its own group where widths differ."""

@@ -283,7 +283,7 @@ class Plan:
 
     def slot(self, length: int, width: int = 0) -> int:
         """Tokens that a sample of this length takes: its slot on a group of ``width`` ranks, or in a bin where that is 0."""
-        return lib.ravel_plan_slot(C.byref(self._options), int(length), int(width))
+        return int(lib.ravel_plan_slot(C.byref(self._options), int(length), int(width)))
 
     def micro_steps(self, rank: int, update: int | None = None) -> list[np.ndarray]:
         """What data-parallel rank ``rank`` runs, micro-step after micro-step, of one update or of all. With ``cp_pool``

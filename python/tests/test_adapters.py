@@ -79,7 +79,7 @@ def test_verl_rearranges_rows():
     batches, indices = verl.rearrange_micro_batches(batch, 10)
     assert [b["attention_mask"].sum() for b in batches] == [int(batch["attention_mask"][i].sum()) for i in indices]
     assert all(b["attention_mask"].sum() <= 10 for b in batches)
-    with pytest.raises(ravel.OversizeError, match="sample 1 has 9 tokens"):
+    with pytest.raises(ravel.OversizeError, match="row 1 has 9 tokens, which exceeds max_token_len 8"):
         verl.rearrange_micro_batches(batch, 8)
 
 
@@ -305,7 +305,7 @@ def test_megatron_scheduler_goes_in_front_of_megatrons():
     assert sorted(i for step in steps for rank in step for i in rank) == list(range(8)) and scheduler.digest
     capped = NewerScheduler(40, 1, 2, None, max_num_seqs=2)
     assert capped.cap == 2 and all(len(rank) <= 2 for step in capped.run()[0] for rank in step)
-    with pytest.raises(ravel.OversizeError, match="sample 1"):
+    with pytest.raises(ravel.OversizeError, match="sample 7 has 41 tokens, which exceeds max_seqlen_per_dp_cp_rank 40"):
         scheduler.get_groups_and_subsamples([(0, 1), (7, 41)])
     with pytest.raises(TypeError, match="integers"):
         scheduler.get_groups_and_subsamples([(0, 1.5)])

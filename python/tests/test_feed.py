@@ -239,6 +239,28 @@ def test_tensors():
         assert next(iter(feed)).tokens.device.type == "cpu"
 
 
+@pytest.mark.parametrize("kind", ["zig-zag", "contiguous"])
+def test_shards_of_context_parallel_ranks_make_whole_samples(kind):
+    def work(comm):
+        with ravel.mesh.Mesh(comm, cp=2) as mesh, ravel.Feed(mock(), mesh=mesh, budget=512, samples=64, updates=1,
+                                                              cp_kind=kind) as feed:
+            out = {}
+            for batch in feed:
+                assert batch.cp == 2 and batch.cp_rank == mesh.coords.cp and batch.local_tokens * 2 == batch.slot_tokens
+                for row, tokens in zip(batch.ids.tolist(), batch.unpack(batch.tokens + 1)):
+                    out[row] = tokens
+            return mesh.coords.dp, out
+
+    whole: dict = {}
+    for dp, part in ravel.comm.threads(4, work, timeout=120):
+        for row, tokens in part.items():
+            whole[row] = whole.get(row, 0) + tokens  # 0 where the other rank has it
+    source = mock()
+    assert len(whole) == 64
+    for row, tokens in whole.items():
+        assert (tokens - 1).tolist() == source.read([row]).fields["tokens"].data.tolist()
+
+
 # ---- hybrid plans ----------------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,8 @@ from typing import Any, Iterable
 import numpy as np
 
 from .._batch import Batch
-from .._lib import as_array
+from .._abi import RAVEL_E_OVERSIZE
+from .._lib import OversizeError, as_array
 from .._plan import Plan, plan
 from ._bins import fill_empty
 
@@ -58,6 +59,11 @@ class RavelScheduler:
         pairs = list(sample_id_seqlens)
         ids = as_array([int(p[0]) for p in pairs], np.int64, "sample ids")
         lengths = as_array([p[1] for p in pairs], np.int64, "lengths")
+        over = np.flatnonzero(lengths > self.max_seq_len_all_ranks)
+        if over.size:
+            raise OversizeError(RAVEL_E_OVERSIZE, f"sample {int(ids[over[0]])} has {int(lengths[over[0]])} tokens, which exceeds "
+                                f"max_seqlen_per_dp_cp_rank {self.max_seqlen_per_dp_cp_rank} * cp_size {self.cp_size}; raise one "
+                                f"of them")
         done = plan(lengths, budget=self.max_seqlen_per_dp_cp_rank, cp=self.cp_size, dp=self.dp_size,
                     multiple=self.microbatch_group_size_per_vp_stage or 1, max_samples=self.max_num_seqs or 0,
                     cost=self.cost, **self.options)
@@ -109,8 +115,9 @@ class RavelDynamicScheduler(RavelScheduler):
         done = plan(lengths, budget=self.max_seqlen_per_dp_cp_rank, cp_pool=pool, min_cp=self.min_cp_size,
                     multiple=self.microbatch_group_size_per_vp_stage or 1, max_samples=self.max_num_seqs or 0,
                     cp_empty="widen", cost=self.cost, **self.options)
-        self.digest = done.digest
-        steps = [[_Box(g.samples.tolist(), g.width) for g in groups] for groups in map(done.hybrid.groups, range(len(done)))]
+        self.digest, hybrid = done.digest, done.hybrid
+        assert hybrid is not None  # cp_pool was given
+        steps = [[_Box(g.samples.tolist(), g.width) for g in groups] for groups in map(hybrid.groups, range(len(done)))]
         for step in steps:
             if not step:
                 self._share(steps, step)

@@ -15,7 +15,8 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from .._lib import as_array
+from .._abi import RAVEL_E_OVERSIZE
+from .._lib import OversizeError, as_array
 from .._plan import plan
 from ._bins import fill_empty
 from ._switch import Refused, put
@@ -39,6 +40,9 @@ def _dynamic(lengths: np.ndarray, args: Any, parallel: Mapping[str, Any], multip
              oversize: str) -> list[list[list[int]]]:
     """One step's micro-batches of each rank."""
     cap, dp = args.max_tokens_per_gpu * parallel["cp_size"], parallel["dp_size"]
+    if oversize == "error" and lengths.size and int(lengths.max()) > cap:
+        raise OversizeError(RAVEL_E_OVERSIZE, f"a sample has {int(lengths.max())} tokens, which exceeds max_tokens_per_gpu * cp_size, "
+                            f"{cap}; raise max_tokens_per_gpu, or set oversize=\"alone\"")
     slots = np.minimum(lengths, cap) if oversize == "alone" else lengths  # it fills a micro-batch: nothing joins it
     done = plan(slots, costs=_costs(lengths, args), budget=cap, dp=dp, multiple=multiple, cost=WORKLOAD, sync="update")
     bins = fill_empty([part.tolist() for part in done.bins])

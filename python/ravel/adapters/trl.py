@@ -145,7 +145,8 @@ def _columns(table: Any) -> dict[str, Any]:
 
 def _sizes_of(column: Any) -> np.ndarray:
     """The rows' lengths of a list array."""
-    return np.diff(column.offsets.to_numpy()).astype(np.int64)
+    found: np.ndarray = np.diff(column.offsets.to_numpy()).astype(np.int64)
+    return found
 
 
 def _values(column: Any) -> Any:

@@ -167,11 +167,12 @@ class _Rows:
         self.costs = None if group_size == 1 else calculate_workload(groups).sum(1)
         self.lengths = groups.sum(1)
         over = np.flatnonzero(self.lengths > budget)
-        if over.size and oversize == "error" and group_size > 1:
+        if over.size and oversize == "error":
             first = int(over[0])
-            raise OversizeError(RAVEL_E_OVERSIZE, f"group {first} (rows {first * group_size} to "
-                                f"{(first + 1) * group_size - 1}) has {int(self.lengths[first])} tokens, which exceeds "
-                                f"max_token_len {budget}; raise it, or set oversize=\"alone\"")
+            what = f"row {first}" if group_size == 1 else \
+                f"group {first} (rows {first * group_size} to {(first + 1) * group_size - 1})"
+            raise OversizeError(RAVEL_E_OVERSIZE, f"{what} has {int(self.lengths[first])} tokens, which exceeds max_token_len "
+                                f"{budget}; raise it, or set oversize=\"alone\"")
         if oversize == "alone":
             self.lengths = np.minimum(self.lengths, budget)  # it fills a micro-batch, so nothing joins it
 
