@@ -64,6 +64,7 @@ void ravel__link_drop(ravel__link *link) {
     ravel__hub *hub = link->hub;
     RAVEL_ASSERT(link->state != LINK_CLOSED);
     if (link->fd >= 0) (void)close(link->fd); /* which also takes it from epoll */
+    if (hub->hot == link) hub->hot = NULL;
     link->fd = -1;
     link->state = LINK_CLOSED;
     hub->accepted -= !link->connects;
@@ -322,6 +323,24 @@ static int wait_ms(const ravel__hub *hub, double seconds, int64_t now) {
     double until = (double)(most - now) / 1e6, asked = seconds * 1e3;
     double least = asked < until ? asked : until;
     return least <= 0 ? 0 : (int)ceil(least);
+}
+
+int ravel__hub_glance(ravel__hub *hub) {
+    enum { GLANCES = 16 };
+    int64_t now = ravel__clock_ns();
+    ravel__link *link = hub->hot;
+    if (!link || link->state != LINK_UP || link->wants_out || ++hub->glances % GLANCES == 0) return -1;
+    if (now - hub->tick_ns >= TICK_NS || now >= hub->soonest_ns) return -1;
+    hub->events = 0;
+    hub->polled_ns = now;
+    ravel__link_read(link);
+    free_closed(hub);
+    return hub->events > 0;
+}
+
+int ravel__hub_sleep(const ravel__hub *hub, int64_t ns) {
+    struct epoll_event event;
+    return epoll_wait(hub->epoll, &event, 1, (int)((ns + 999999) / 1000000)) > 0;
 }
 
 ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, ravel_error *err) {

@@ -68,7 +68,7 @@ typedef struct ravel__hub_handler {
     int (*up)(void *user, ravel__link *link, const void *hello, int32_t bytes);
     /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be NULL. */
     void *(*place)(void *user, ravel__link *link, const ravel__message *head);
-    /* It is here, whole and checked; body: what `place` returned. */
+    /* It is here, whole and (unless it was sent raw) checked; body: what `place` returned. */
     void (*message)(void *user, ravel__link *link, const ravel__message *head, void *body);
     /* The body that was sent with this token is the caller's again. May be NULL. */
     void (*sent)(void *user, ravel__link *link, void *token);
@@ -98,6 +98,11 @@ ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void
 /* Moves bytes and calls handlers, then returns; waits at most `seconds` where there is nothing to do. *events (may be
  * NULL): handlers that were called. Fails only where the system does. Handlers may send, connect and close, not poll. */
 ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, ravel_error *err);
+/* A poll of the link that bytes came from last, and of no other: cheaper, where answers come and go between two peers.
+ * 1: handlers were called; 0: nothing came; -1: it is time for a whole poll. */
+int ravel__hub_glance(ravel__hub *hub);
+/* Waits until a poll has something to do, at most `ns`; 1: it has. Any thread, also while another polls. */
+int ravel__hub_sleep(const ravel__hub *hub, int64_t ns);
 /* Polls until everything that was sent is with the peers' kernels, `seconds` at most; then most links can be closed without
  * losing what they carry. 1: it is. */
 int ravel__hub_drain(ravel__hub *hub, double seconds);
@@ -112,6 +117,9 @@ void ravel__hub_wake(ravel__hub *hub);
  * E_ARGUMENT: longer than the peer takes. E_STATE: the link is not up or is lost; `down` says why. */
 ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
                               ravel_error *err);
+/* The same without a checksum of the body: for bytes whose hash the receiver knows and compares anyway. */
+ravel_status ravel__link_send_raw(ravel__link *link, const ravel__message *head, const void *body, void *token,
+                                  ravel_error *err);
 /* Gives up a send: its body is the caller's again at once, and `sent` is not called. What is left of it goes out of a copy,
  * since the peer counts on it. 0: no memory for that, and the link is lost. */
 int ravel__link_detach(ravel__link *link, void *token);

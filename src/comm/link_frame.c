@@ -77,46 +77,15 @@ const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t s
 
 /* ---- bodies --------------------------------------------------------------------------------------------- */
 
-#define MULTIPLIER 0x9e3779b97f4a7c15u
-
 void ravel__body_sum_begin(ravel__body_sum *s, uint64_t salt, uint32_t number) {
-    for (uint64_t i = 0; i < 8; i++) s->lane[i] = ravel__mix64(salt + i + ((uint64_t)number << 8));
-    s->bytes = 0;
-}
-
-/* Eight lanes that do not wait for one another: eight bytes per cycle. A step is a bijection of the lane, so a change in
- * one word of a lane cannot be lost. */
-static inline uint64_t add_word(uint64_t lane, const uint8_t *from) {
-    uint64_t word;
-    memcpy(&word, from, 8);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    uint64_t x = (lane ^ word) * MULTIPLIER;
-    return x << 31 | x >> 33;
-}
-
-static void add_blocks(uint64_t *lane, const uint8_t *from, size_t blocks) {
-    uint64_t a = lane[0], b = lane[1], c = lane[2], d = lane[3], e = lane[4], f = lane[5], g = lane[6], h = lane[7];
-    for (size_t i = 0; i < blocks; i++, from += 64) {
-        a = add_word(a, from), b = add_word(b, from + 8), c = add_word(c, from + 16), d = add_word(d, from + 24);
-        e = add_word(e, from + 32), f = add_word(f, from + 40), g = add_word(g, from + 48), h = add_word(h, from + 56);
-    }
-    lane[0] = a, lane[1] = b, lane[2] = c, lane[3] = d, lane[4] = e, lane[5] = f, lane[6] = g, lane[7] = h;
+    ravel__xxh3_begin(&s->hash);
+    s->salt = ravel__mix64(salt + ((uint64_t)number << 8));
 }
 
 void ravel__body_sum_add(ravel__body_sum *s, const void *data, size_t bytes) {
-    const uint8_t *from = data;
-    uint8_t last[64] = {0};
-    add_blocks(s->lane, from, bytes / 64);
-    s->bytes += bytes;
-    if (bytes % 64 == 0) return;
-    memcpy(last, from + bytes / 64 * 64, bytes % 64);
-    add_blocks(s->lane, last, 1);
+    ravel__xxh3_add(&s->hash, data, bytes);
 }
 
 uint64_t ravel__body_sum_end(const ravel__body_sum *s) {
-    ravel__hash h = ravel__hash_begin(s->bytes);
-    for (int i = 0; i < 8; i++) ravel__hash_u64(&h, s->lane[i]);
-    return ravel__hash_end(h);
+    return ravel__mix64(ravel__xxh3_end(&s->hash) ^ s->salt);
 }

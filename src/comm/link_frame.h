@@ -11,7 +11,7 @@
  *     greeting   0 "RAVELLNK"  8 u32 version  12 u32 role (1 connects, 2 accepts)  16 u32 hello bytes (0 .. 1024)
  *               20 u32 zero   24 u64 most bytes of a body that this side takes  32 nonce[32]  64 zero[32]  96 hello
  *     frame      0 u32 check   4 u16 type  6 u16 zero  8 u32 number of the frame  12 u32 kind  16 u64 id  24 u64 bytes
- *               32 body[bytes] and, where bytes > 0, u64 checksum of the body
+ *               32 body[bytes] and, where bytes > 0 and the type is not RAW, u64 checksum of the body
  *
  * `check` covers the head, and both it and the body's checksum are salted with a number that the handshake made for this
  * link and direction. So bytes that were lost, repeated, reordered or taken from another link are found. That is against
@@ -19,6 +19,7 @@
 #ifndef RAVEL_COMM_LINK_FRAME_H
 #define RAVEL_COMM_LINK_FRAME_H
 
+#include "base/xxh3.h"
 #include "comm/sha256.h"
 
 enum {
@@ -26,10 +27,11 @@ enum {
     RAVEL__HELLO_MOST = 1024,
     RAVEL__HEAD_BYTES = 32,
     RAVEL__SUM_BYTES = 8,
-    RAVEL__LINK_VERSION = 1
+    RAVEL__LINK_VERSION = 2
 };
 enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS = 2 };
-enum { RAVEL__FRAME_MESSAGE = 1, RAVEL__FRAME_HEARTBEAT, RAVEL__FRAME_GOODBYE, RAVEL__FRAME_TYPES };
+/* RAW: a message whose body has no checksum here, since whoever takes it checks its bytes anyway. */
+enum { RAVEL__FRAME_MESSAGE = 1, RAVEL__FRAME_HEARTBEAT, RAVEL__FRAME_GOODBYE, RAVEL__FRAME_RAW, RAVEL__FRAME_TYPES };
 
 typedef struct ravel__greeting {
     uint32_t role, hello_bytes;
@@ -56,9 +58,10 @@ void ravel__frame_write(const ravel__frame *f, uint64_t salt, uint8_t bytes[RAVE
 const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t salt, uint32_t number, uint64_t most,
                               ravel__frame *f);
 
-/* The checksum of a body, piece by piece; every piece but the last is a multiple of 64 bytes. */
+/* The checksum of a body, piece by piece: its XXH3, salted. */
 typedef struct ravel__body_sum {
-    uint64_t lane[8], bytes;
+    ravel__xxh3 hash;
+    uint64_t salt;
 } ravel__body_sum;
 
 void ravel__body_sum_begin(ravel__body_sum *s, uint64_t salt, uint32_t number);

@@ -17,11 +17,12 @@
 #include <unistd.h>
 
 enum {
-    SLICE = 512 << 10,    /* bytes that are summed, then sent */
-    PIECES = 24,          /* of one sendmsg */
-    READ_MOST = 1 << 20,  /* bytes of one read into a body */
-    TURN_BYTES = 8 << 20, /* that one link may move before the next has its turn */
-    DIRECT = 16 << 10     /* a body with more than this missing is not read through the buffer */
+    SLICE = 256 << 10,     /* bytes that are summed, then sent from the cache */
+    PIECES = 24,           /* of one sendmsg */
+    READ_MOST = 512 << 10, /* bytes of one read into a body, which are summed in the cache */
+    SUM_STEP = 1024,       /* a multiple of this is summed without a copy */
+    TURN_BYTES = 8 << 20,  /* that one link may move before the next has its turn */
+    DIRECT = 16 << 10      /* a body with more than this missing is not read through the buffer */
 };
 
 /* ---- out ------------------------------------------------------------------------------------------------ */
@@ -60,14 +61,15 @@ void ravel__link_free_queue(ravel__link *link) {
 }
 
 /* Sums the next slice, so that it may go. */
-static void sum_ahead(link_out *o) {
+static void sum_ahead(ravel__link *link, link_out *o) {
     int64_t sent = o->done > o->head_bytes ? o->done - o->head_bytes : 0;
     if (!o->sum_bytes || o->summed >= o->bytes || o->summed - sent >= SLICE) return;
     int64_t part = o->bytes - o->summed < SLICE ? o->bytes - o->summed : SLICE;
-    ravel__body_sum_add(&o->running, o->body + o->summed, (size_t)part);
+    if (o->summed == 0) ravel__body_sum_begin(&link->summing, link->out_salt, o->number);
+    ravel__body_sum_add(&link->summing, o->body + o->summed, (size_t)part);
     o->summed += part;
     RAVEL_ASSERT(part > 0 && o->summed <= o->bytes);
-    if (o->summed == o->bytes) ravel__le64(o->sum, ravel__body_sum_end(&o->running));
+    if (o->summed == o->bytes) ravel__le64(o->sum, ravel__body_sum_end(&link->summing));
 }
 
 static int add_piece(struct iovec *list, int count, const void *at, int64_t bytes, int64_t *skip) {
@@ -81,9 +83,9 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
 }
 
 /* What may go of this frame; *whole: all that is left of it. */
-static int add_frame(struct iovec *list, int count, link_out *o, int *whole) {
+static int add_frame(ravel__link *link, struct iovec *list, int count, link_out *o, int *whole) {
     int64_t skip = o->done;
-    sum_ahead(o);
+    sum_ahead(link, o);
     int64_t ready = o->sum_bytes ? o->summed : o->bytes;
     count = add_piece(list, count, o->head, o->head_bytes, &skip);
     count = add_piece(list, count, o->body, ready, &skip);
@@ -117,7 +119,7 @@ static ssize_t write_once(ravel__link *link) {
     struct iovec list[PIECES];
     int count = 0, whole = 1;
     for (link_out *o = link->first; o && whole && count + 3 <= PIECES; o = o->next)
-        count = add_frame(list, count, o, &whole);
+        count = add_frame(link, list, count, o, &whole);
     struct msghdr message = {.msg_iov = list, .msg_iovlen = (size_t)count};
     return sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
@@ -146,22 +148,32 @@ ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__me
     link_out *o = ravel__link_queue(link, body, head->bytes, !token && head->bytes > 0);
     if (!o) return ravel__no_memory(err, sizeof *o + (size_t)head->bytes, "a message");
     ravel__frame_write(&f, link->out_salt, o->head);
-    ravel__body_sum_begin(&o->running, link->out_salt, link->out_number++);
+    o->number = link->out_number++;
     o->head_bytes = RAVEL__HEAD_BYTES;
-    o->sum_bytes = head->bytes > 0 ? RAVEL__SUM_BYTES : 0;
+    o->sum_bytes = head->bytes > 0 && type != RAVEL__FRAME_RAW ? RAVEL__SUM_BYTES : 0;
     o->token = token;
     if (link->first == o) ravel__link_write(link); /* nothing is before it */
     return RAVEL_OK;
 }
 
-ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
-                              ravel_error *err) {
+static ravel_status send_as(ravel__link *link, uint32_t type, const ravel__message *head, const void *body, void *token,
+                            ravel_error *err) {
     if (link->state != LINK_UP || link->mute)
         return ravel_error_set(err, RAVEL_E_STATE, "the link to %s is not up", link->peer);
     if (head->bytes < 0 || (uint64_t)head->bytes > link->most_out)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s takes messages of at most %llu bytes, not %lld", link->peer,
                                (unsigned long long)link->most_out, (long long)head->bytes);
-    return ravel__link_frame(link, RAVEL__FRAME_MESSAGE, head, body, token, err);
+    return ravel__link_frame(link, type, head, body, token, err);
+}
+
+ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
+                              ravel_error *err) {
+    return send_as(link, RAVEL__FRAME_MESSAGE, head, body, token, err);
+}
+
+ravel_status ravel__link_send_raw(ravel__link *link, const ravel__message *head, const void *body, void *token,
+                                  ravel_error *err) {
+    return send_as(link, RAVEL__FRAME_RAW, head, body, token, err);
 }
 
 int ravel__link_detach(ravel__link *link, void *token) {
@@ -245,9 +257,9 @@ static void take_head(ravel__link *link) {
 
 /* Sums what has come of the body; all of it where it is whole. */
 static void sum_body(ravel__link *link) {
-    uint64_t upto = link->got == link->frame.bytes ? link->got : link->got / 64 * 64;
+    uint64_t upto = link->got == link->frame.bytes ? link->got : link->got / SUM_STEP * SUM_STEP;
     RAVEL_ASSERT(link->got <= link->frame.bytes && link->summed <= upto);
-    if (link->body && upto > link->summed)
+    if (link->body && upto > link->summed && link->frame.type != RAVEL__FRAME_RAW)
         ravel__body_sum_add(&link->running, link->body + link->summed, (size_t)(upto - link->summed));
     link->summed = upto;
     if (link->got == link->frame.bytes) link->stage = IN_SUM;
@@ -262,7 +274,15 @@ static void take_body(ravel__link *link) {
     sum_body(link);
 }
 
+static int32_t sum_bytes(const ravel__link *link) {
+    return link->frame.type == RAVEL__FRAME_RAW ? 0 : RAVEL__SUM_BYTES;
+}
+
 static void take_sum(ravel__link *link) {
+    if (sum_bytes(link) == 0) {
+        end_frame(link);
+        return;
+    }
     uint64_t sum = ravel__read64(link->in + link->in_at);
     link->in_at += RAVEL__SUM_BYTES;
     if (link->body && sum != ravel__body_sum_end(&link->running))
@@ -283,7 +303,7 @@ static void parse(ravel__link *link) {
             take_head(link);
         } else if (link->stage == IN_BODY && here > 0) {
             take_body(link);
-        } else if (link->stage == IN_SUM && here >= RAVEL__SUM_BYTES) {
+        } else if (link->stage == IN_SUM && here >= sum_bytes(link)) {
             take_sum(link);
         } else {
             break;
@@ -307,31 +327,50 @@ static void lose_by_errno(ravel__link *link, ssize_t got) {
 }
 
 /* One read. The bytes that came; 0: none now; -1: the link is lost. *full: as many as there was room for. */
-static int64_t read_once(ravel__link *link, int *full) {
-    uint64_t left = link->stage == IN_BODY ? link->frame.bytes - link->got : 0;
-    int direct = link->state == LINK_UP && link->body && link->in_at == link->in_end && left > DIRECT;
-    if (!direct && link->in_at > 0) { /* room at the end */
-        memmove(link->in, link->in + link->in_at, (size_t)(link->in_end - link->in_at));
-        link->in_end -= link->in_at;
-        link->in_at = 0;
-    }
-    uint8_t *to = direct ? link->body + link->got : link->in + link->in_end;
-    size_t room = direct ? (left < READ_MOST ? (size_t)left : READ_MOST) : (size_t)(LINK_IN_BYTES - link->in_end);
-    RAVEL_ASSERT(room > 0);
-    ssize_t got = recv(link->fd, to, room, MSG_DONTWAIT);
+static int64_t read_into(ravel__link *link, struct iovec *list, int count, int *full) {
+    struct msghdr message = {.msg_iov = list, .msg_iovlen = (size_t)count};
+    ssize_t got = recvmsg(link->fd, &message, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
     if (got <= 0) {
         lose_by_errno(link, got);
         return -1;
     }
-    *full = (size_t)got == room;
-    if (direct) {
-        link->got += (uint64_t)got;
-        sum_body(link);
-    } else {
-        link->in_end += (int32_t)got;
-    }
+    *full = (size_t)got == list[0].iov_len + (count > 1 ? list[1].iov_len : 0);
+    link->hub->hot = link;
     return got;
+}
+
+/* Through the buffer: many small frames at once. */
+static int64_t read_buffer(ravel__link *link, int *full) {
+    if (link->in_at > 0) { /* room at the end */
+        memmove(link->in, link->in + link->in_at, (size_t)(link->in_end - link->in_at));
+        link->in_end -= link->in_at;
+        link->in_at = 0;
+    }
+    struct iovec list = {link->in + link->in_end, (size_t)(LINK_IN_BYTES - link->in_end)};
+    RAVEL_ASSERT(list.iov_len > 0);
+    int64_t got = read_into(link, &list, 1, full);
+    if (got > 0) link->in_end += (int32_t)got;
+    return got;
+}
+
+/* Straight to where the body goes; with its end comes the head of the next frame, and no more, since that may be long. */
+static int64_t read_body(ravel__link *link, uint64_t left, int *full) {
+    size_t room = left < READ_MOST ? (size_t)left : READ_MOST;
+    struct iovec list[2] = {{link->body + link->got, room}, {link->in, (size_t)sum_bytes(link) + RAVEL__HEAD_BYTES}};
+    int64_t got = read_into(link, list, room == left ? 2 : 1, full);
+    if (got <= 0) return got;
+    link->in_at = 0;
+    link->in_end = got > (int64_t)room ? (int32_t)(got - (int64_t)room) : 0;
+    link->got += (uint64_t)(got - link->in_end);
+    sum_body(link);
+    return got;
+}
+
+static int64_t read_once(ravel__link *link, int *full) {
+    uint64_t left = link->stage == IN_BODY ? link->frame.bytes - link->got : 0;
+    int direct = link->state == LINK_UP && link->body && link->in_at == link->in_end && left > DIRECT;
+    return direct ? read_body(link, left, full) : read_buffer(link, full);
 }
 
 void ravel__link_read(ravel__link *link) {

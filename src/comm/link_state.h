@@ -30,9 +30,8 @@ typedef struct link_out {
     uint32_t number;
     const uint8_t *body;
     int64_t bytes, done, summed; /* of the body; done: of everything, head and sum included */
-    ravel__body_sum running;
-    void *token;      /* NULL: `body` is a copy that lies behind this struct */
-    int64_t reserved; /* bytes of that copy */
+    void *token;                 /* NULL: `body` is a copy that lies behind this struct */
+    int64_t reserved;            /* bytes of that copy */
 } link_out;
 
 typedef enum link_stage { IN_HEAD, IN_BODY, IN_SUM } link_stage;
@@ -70,7 +69,8 @@ struct ravel__link {
     uint8_t goodbye[RAVEL__HELLO_MOST + 1];
     /* out */
     link_out *first, *last;
-    int64_t unsent, frames; /* bytes and frames of the queue */
+    int64_t unsent, frames;  /* bytes and frames of the queue */
+    ravel__body_sum summing; /* of the one frame that is summed in part */
     int64_t last_in_ns, last_out_ns, stuck_ns;
 };
 
@@ -94,6 +94,8 @@ struct ravel__hub {
     int32_t hello_bytes;
     ravel__link *links, *closed;
     int64_t tick_ns, soonest_ns, polled_ns, events;
+    ravel__link *hot; /* what bytes came from last */
+    uint32_t glances; /* polls that looked at it alone */
 };
 
 /* ---- link.c ---- */

@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SPINS = 24, NAP_NS = 50000000, SHORT_NAP_NS = 500000, PATIENT = 28 };
+enum { SPINS_MOST = 48, SHORT_WAIT_NS = 15000, NAP_NS = 50000000, SHORT_NAP_NS = 500000, PATIENT = SPINS_MOST + 4 };
 
 static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER; /* of wires that are `serial` */
 static remote_world *kept;                                      /* under it: worlds that a wire may use for ever */
@@ -160,32 +160,45 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
     return status;
 }
 
-/* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. */
-static void pause_outside(remote_world *w, int32_t round, int64_t left_ns) {
-    if (round < SPINS) {
+/* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. Returns the number of the next
+ * round. */
+static int32_t pause_outside(remote_world *w, int32_t round, int64_t left_ns) {
+    if (round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) {
         ravel__cpu_relax();
-        return;
+        return round + 1;
     }
     int64_t nap = __atomic_add_fetch(&w->sleepers, 1, __ATOMIC_RELAXED) > 1 ? SHORT_NAP_NS : NAP_NS;
     w->wire->sleep(w->net, nap < left_ns ? nap : left_ns);
     (void)__atomic_sub_fetch(&w->sleepers, 1, __ATOMIC_RELAXED);
+    return round < SPINS_MOST ? SPINS_MOST : round < 1 << 30 ? round + 1 : round;
+}
+
+/* Spinning pays where answers come sooner than a sleeping thread wakes. MPI's sleep is not ended by a message, so it always
+ * spins. */
+static void learn_to_spin(remote_world *w, int64_t waited_ns) {
+    int32_t spins = __atomic_load_n(&w->spins, __ATOMIC_RELAXED);
+    if (w->wire->serial) return;
+    spins = waited_ns > SHORT_WAIT_NS ? spins / 2 : 2 * spins + 1 < SPINS_MOST ? 2 * spins + 1 : SPINS_MOST;
+    __atomic_store_n(&w->spins, spins, __ATOMIC_RELAXED);
 }
 
 static ravel_status remote_wait(ravel_comm *comm, ravel_request *r) {
     remote_rank *me = remote_rank_of(comm);
-    for (int32_t round = 0;; round += round < 1 << 30) {
+    int64_t began = ravel__clock_ns();
+    for (int32_t round = 0;;) {
         int32_t done = 0;
         ravel_status status = enter(me->world, &r->why);
         if (status) return status;
         status = look(me, r, round > PATIENT, &done);
-        int64_t left = r->deadline_ns - ravel__clock_ns();
+        int64_t now = ravel__clock_ns(), left = r->deadline_ns - now;
         if (!done && left < 0) {
             status = give_up(me, r);
             done = 1;
         }
         leave(me->world);
+        if (done && round > 0) learn_to_spin(me->world, now - began);
         if (done) return status;
-        pause_outside(me->world, round, left);
+        round = pause_outside(me->world, round, left);
     }
 }
 
@@ -351,7 +364,8 @@ static ravel_status open_net(remote_world *w, const ravel_comm_options *o, int32
 }
 
 /* The communicator of the whole world, which the ranks first use to tell one another where they run. */
-static ravel_status open_comm(remote_world *w, const ravel_comm_options *o, ravel_comm **comm, ravel_error *err) {
+static ravel_status open_comm(remote_world *w, const ravel_comm_options *o, int meets, ravel_comm **comm,
+                              ravel_error *err) {
     ravel_comm *c = NULL;
     ravel_status status = ravel__comm_new(backend_of(w->wire), w->rank, w->size, o, &c, err);
     if (status) return status;
@@ -364,7 +378,7 @@ static ravel_status open_comm(remote_world *w, const ravel_comm_options *o, rave
     pthread_mutex_lock(w->lock);
     adopt(me);
     leave(w);
-    status = ravel__remote_exchange_processes(me, err);
+    if (meets) status = ravel__remote_exchange_processes(me, err);
     pthread_mutex_lock(w->lock);
     w->refs--;
     leave(w);
@@ -384,10 +398,11 @@ ravel_status ravel__remote_open(const ravel__wire *wire, const ravel_comm_option
     if (!w) return ravel__no_memory(err, sizeof *w, "a communicator");
     w->wire = wire;
     w->size = 1;
+    w->spins = SPINS_MOST;
     pthread_mutex_init(&w->own_lock, NULL);
     w->lock = wire->serial ? &serial_lock : &w->own_lock;
     ravel_status status = open_net(w, options, expected, err);
-    if (!status) status = open_comm(w, options, comm, err);
+    if (!status) status = open_comm(w, options, expected >= 0, comm, err);
     if (status) free_world(w);
     return status;
 }

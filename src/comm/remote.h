@@ -89,6 +89,7 @@ struct remote_world {
     int32_t broken; /* a rank is gone or gave up */
     int32_t stuck;  /* the wire still uses memory of an operation that was given up: no further call into it */
     int32_t one_thread, sleepers;
+    int32_t spins; /* rounds of a wait before it sleeps; learnt */
     pthread_t thread;
     remote_rank *ranks;                         /* of all communicators */
     remote_rank *ports[REMOTE_WORLD_BUCKETS];   /* by id */
@@ -160,7 +161,8 @@ static inline int32_t remote_world_rank(const ravel_comm *comm, int32_t rank) {
 
 /* ---- remote.c ---- */
 
-/* A world over `wire`. `expected`: the number of ranks that the launcher promises; 0: it does not say. */
+/* A world over `wire`. `expected`: the number of ranks that the launcher promises; 0: it does not say; -1: the ranks
+ * do not meet and do not learn where the others run, so that one thread can open many of them (tests). */
 ravel_status ravel__remote_open(const ravel__wire *wire, const ravel_comm_options *options, int32_t expected,
                                 ravel_comm **comm, ravel_error *err);
 /* The world of a communicator, for tests. */

@@ -17,7 +17,6 @@
 #include "base/memory.h"
 #include "comm/remote.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -298,6 +297,9 @@ static void end_dying(ravel__net *net) {
 static int wire_poll(ravel__net *net, char *why) {
     ravel_error err = RAVEL_ERROR_INIT;
     if (!net->ready) flush_early(net);
+    int glance = net->dying ? -1 : ravel__hub_glance(net->hub);
+    int woken = glance >= 0 && __atomic_exchange_n(&net->woken, 0, __ATOMIC_RELAXED);
+    if (glance > 0 || (glance == 0 && !woken)) return 0;
     if (ravel__hub_poll(net->hub, 0, NULL, &err)) {
         (void)snprintf(why, 480, "%.470s", err.message);
         return RAVEL__WIRE_BROKEN;
@@ -307,9 +309,7 @@ static int wire_poll(ravel__net *net, char *why) {
 }
 
 static void wire_sleep(ravel__net *net, int64_t ns) {
-    struct pollfd fd = {ravel__hub_fd(net->hub), POLLIN, 0};
-    struct timespec wait = {ns / 1000000000, ns % 1000000000};
-    (void)ppoll(&fd, 1, &wait, NULL);
+    if (ravel__hub_sleep(net->hub, ns)) __atomic_store_n(&net->woken, 1, __ATOMIC_RELAXED);
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
 #include "comm/link.h"
 #include "comm/wire.h"
 
-enum { TCP_ADDRESS_MOST = 256, TCP_FRAME_MOST = 8192 + 64, TCP_PIECE = 1 << 20 };
+enum { TCP_ADDRESS_MOST = 256, TCP_FRAME_MOST = 8192 + 64, TCP_PIECE = 4 << 20 };
 /* Kinds of link messages. */
 enum { TCP_FRAME = 1, TCP_DATA, TCP_TABLE, TCP_HELLOS };
 
@@ -65,6 +65,7 @@ struct ravel__net {
     int32_t loose_count, refused;
     ravel__link *root;  /* the others, while meeting */
     int32_t ready;      /* the sink may be called */
+    int32_t woken;      /* a thread that slept saw that there is something to do; atomic */
     tcp_waiting *early; /* frames that came before */
     char frame[TCP_FRAME_MOST];
     char file[RAVEL__LAUNCH_TEXT]; /* of a file rendezvous, to be removed */

@@ -63,7 +63,8 @@ static int fake_wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank
     w->nets_open++;
     __atomic_add_fetch(&w->joined, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&w->lock);
-    while (__atomic_load_n(&w->joined, __ATOMIC_ACQUIRE) < w->size) fake_sleep(NULL, 300000); /* the first meeting */
+    while (!w->apart && __atomic_load_n(&w->joined, __ATOMIC_ACQUIRE) < w->size)
+        fake_sleep(NULL, 300000); /* the first meeting */
     *out = (ravel__net *)(void *)n, *rank = o->rank, *size = w->size;
     return 0;
 }
@@ -207,7 +208,7 @@ static int fake_poll(ravel__net *net, char *why) {
         free(f);
         pthread_mutex_lock(&w->lock);
     }
-    for (int32_t r = 0; r < w->size; r++) {
+    for (int32_t r = 0; r < w->size && w->any_gone; r++) {
         if (n->gone[r] != 'l') continue;
         n->gone[r] = 'r';
         pthread_mutex_unlock(&w->lock);
@@ -221,6 +222,7 @@ static int fake_poll(ravel__net *net, char *why) {
 void fake_lose(fake_world *w, int32_t rank, const char *why) {
     (void)why;
     pthread_mutex_lock(&w->lock);
+    w->any_gone = 1;
     for (int32_t r = 0; r < w->size; r++)
         if (w->nets[r] && r != rank) w->nets[r]->gone[rank] = 'l';
     pthread_mutex_unlock(&w->lock);
@@ -250,5 +252,5 @@ ravel_status fake_open(fake_world *w, int32_t rank, double timeout, ravel_comm *
     o.timeout = timeout;
     o.rank = rank;
     o.module = (const char *)(uintptr_t)w;
-    return ravel__remote_open(&fake_wire, &o, 0, comm, err);
+    return ravel__remote_open(&fake_wire, &o, w->apart ? -1 : 0, comm, err);
 }

@@ -14,6 +14,8 @@ typedef struct fake_world {
     int poll_code;  /* of the next poll */
     int frame_code; /* of the next frame */
     int reorder;    /* frames of different peers are delivered in another order */
+    int apart;      /* ranks are opened one after the other, by one thread: none waits for the others */
+    int any_gone;   /* fake_lose was called */
     int stuck;      /* transfers never end, and cannot be cancelled */
     int64_t frames, frame_bytes, transfers, transfer_bytes;
     int64_t most_frames; /* sent by one rank */
