@@ -88,7 +88,7 @@ typedef struct cli_output {
     char aside[4096];  /* "": written in place */
     int64_t bytes;
     double expected; /* bytes, for the progress line; 0: not known */
-    int closed;      /* nobody reads standard output any more: not an error, and the rest is not written */
+    int closed;      /* the reader of standard output has closed it: not an error, and the rest is not written */
     int error;       /* number of the first failure to write; 0: none */
 } cli_output;
 

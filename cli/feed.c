@@ -255,7 +255,7 @@ static int is_lost(ravel_status status) {
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
-/* Under mpirun an error that all ranks agreed about is said once; a lost peer by everyone who noticed. */
+/* Under mpirun an error that all ranks agreed about is said once; a lost peer by every rank that noticed. */
 static ravel_status run_processes(job *j, ravel_error *err) {
     ravel_comm *comm = NULL;
     ravel_status status = ravel_comm_open("auto", &j->comm, &comm, err);

@@ -183,7 +183,7 @@ ravel_status cli_output_write(void *user, const char *text, size_t bytes, ravel_
     return RAVEL_OK;
 }
 
-/* Nobody is left to read from the pipe that standard output is. */
+/* The reader of the pipe that is standard output has closed it. */
 static int reader_gone(void) {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
     return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP));

@@ -31,7 +31,7 @@ static const ravel_option input_table[] = {
     {"costs", RAVEL_OPTION_STRING, AT(costs), NULL, 0, 0, "FILE",
      "instead: each sample's own cost, a column of numbers"},
     {"home", RAVEL_OPTION_STRING, AT(home), NULL, 0, 0, "FILE",
-     "the rank that holds each sample now, a column of numbers; -1: nobody"},
+     "the rank that holds each sample now, a column of numbers; -1: none"},
     {"groups", RAVEL_OPTION_STRING, AT(groups), NULL, 0, 0, "FILE",
      "each sample's group, a column of numbers; group-rule is then update unless given"},
     {"update-ids", RAVEL_OPTION_STRING, AT(update_ids), NULL, 0, 0, "FILE",

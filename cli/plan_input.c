@@ -1,4 +1,4 @@
-/* What there is to plan: lengths from a file or a mock, and the optional columns beside them. */
+/* The input of a plan: lengths from a file or a mock, and the optional columns beside them. */
 #include "cli/plan.h"
 #include "cli/text.h"
 

@@ -129,7 +129,7 @@ static ravel_status write_result(rank_work *w, ravel_error *err) {
         ravel_comm_abort(w->comm, err);
         return status;
     }
-    return ravel_comm_barrier(w->comm, err); /* nobody says that it was written before it is */
+    return ravel_comm_barrier(w->comm, err); /* no rank reports it as written before it is */
 }
 
 static ravel_status run_updates(rank_work *w, ravel_refit_report *reports, ravel_error *err) {

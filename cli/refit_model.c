@@ -11,7 +11,7 @@ ravel_status refit_settle(refit_job *job, int32_t ranks, ravel_error *err) {
     refit_flags *f = &job->flags;
     job->receivers = ranks - f->senders;
     if (job->receivers < 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders of %d ranks leave nobody to receive", f->senders,
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders of %d ranks leave no rank to receive", f->senders,
                                ranks);
     if (f->send_tp == 0) f->send_tp = f->senders;
     if (f->senders % f->send_tp != 0)

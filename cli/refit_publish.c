@@ -1,4 +1,4 @@
-/* ravel refit --publish and --pull: two commands that nobody launched together. One keeps versions of a model's weights and
+/* ravel refit --publish and --pull: two commands that were not launched together. One keeps versions of a model's weights and
  * serves them, the other pulls, checks and commits them. */
 #include "cli/refit.h"
 

@@ -1,4 +1,4 @@
-/* Processes that nobody launched together: start this program by hand, in as many terminals as there are ranks, or on
+/* Processes that were not launched together: start this program by hand, in as many terminals as there are ranks, or on
  * several machines (then with RAVEL_TOKEN set to the same word everywhere, and an address that all can reach).
  *
  *     08_tcp 127.0.0.1:7000 3 0 &        where they meet, how many ranks, which one this is

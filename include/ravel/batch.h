@@ -74,12 +74,12 @@ extern "C" {
 
 /* ---- the ragged store ----------------------------------------------------------------------------------- */
 
-/* What an element belongs to, and so where it stands when packed. L is a sample's length. */
+/* What an element belongs to, which decides its packed position. L is a sample's length. */
 typedef enum ravel_field_kind {
     RAVEL_FIELD_TOKEN,  /* data has L elements per sample; element t stands at position t */
     RAVEL_FIELD_NEXT,   /* data has L elements per sample; element t + 1 stands at position t, the last position holds
                            the pad value. Labels, loss masks, loss weights, anything given per predicted token */
-    RAVEL_FIELD_STEP,   /* data has L - 1 elements per sample, back to back: one for each prediction, at position t; the
+    RAVEL_FIELD_STEP,   /* data has L - 1 elements per sample, back to back: one per prediction, at position t; the
                            last position holds the pad value. Next-token log-probs as generators return them */
     RAVEL_FIELD_SAMPLE, /* data has 1 element per sample; packed, it is [sequences] */
     RAVEL_FIELD_SPREAD  /* data has 1 element per sample; it stands at every position but the padding */
@@ -91,7 +91,7 @@ typedef struct ravel_field {
     int32_t dtype;     /* ravel_dtype */
     int64_t width;     /* elements that belong together (top-k log-probs, router choices); 0 means 1 */
     const void *data;  /* flat, in sample order */
-    double pad;        /* what stands where there is nothing; the dtype must be able to hold it */
+    double pad;        /* value of padding positions; the dtype must be able to hold it */
     ravel_place place; /* where data is; all zero: host memory */
 } ravel_field;
 
@@ -104,18 +104,17 @@ typedef struct ravel_ragged {
     int64_t field_count;
 } ravel_ragged;
 
-/* Everything, in one pass over the offsets: for stores that came from elsewhere. Packing checks for itself what it
- * touches, not the whole store. */
+/* Checks the whole store in one pass: for stores that came from elsewhere. Packing checks only the samples that it
+ * packs. */
 RAVEL_API ravel_status ravel_ragged_check(const ravel_ragged *ragged, ravel_error *err);
 
 /* The index of a field by name, or -1. */
 RAVEL_API int64_t ravel_ragged_find(const ravel_ragged *ragged, const char *name);
 
-/* How many bytes the data of such a field must have over the whole store; -1 when that overflows or the field is
- * wrong. */
+/* Bytes that the field's data has over the whole store; -1 when that overflows or the field is wrong. */
 RAVEL_API int64_t ravel_field_bytes(const ravel_ragged *ragged, const ravel_field *field);
 
-/* Sample indices in the order they stand in the bin; count 0 is a filler. */
+/* Sample indices in the order of the bin; count 0 is a filler. */
 typedef struct ravel_bin {
     const int32_t *samples;
     int64_t count;
@@ -180,7 +179,7 @@ typedef struct ravel_thd_options {
     int64_t total_multiple; /* the bin is padded to a multiple of this; itself a multiple of align */
     int64_t fixed_tokens;   /* fixed shape: the bin is padded to exactly this (cp * budget); 0: as long as it is */
     int64_t max_samples;    /* fixed shape: cu_seqlens has max_samples + 2 entries whatever the bin; required then */
-    int64_t max_seqlen;     /* what max_seqlen shall say, an error if a slot is longer; 0: the longest slot, and the
+    int64_t max_seqlen;     /* value of thd.max_seqlen, an error if a slot is longer; 0: the longest slot, and the
                                whole bin where the shape is fixed */
     int32_t cp;             /* context-parallel ranks */
     int32_t cp_rank;        /* -1: token arrays hold the whole bin; else only this rank's positions */
@@ -210,7 +209,7 @@ typedef struct ravel_thd {
     uint8_t *padding;           /* [local_tokens] 1 in padding */
     float *loss_mask;           /* [local_tokens] 1 where the predicted token belongs to a response (ragged.prompts; to
                                    anything, where those are NULL), else 0 */
-    void **fields;              /* [field_count] one array for each field of the store, each may be NULL:
+    void **fields;              /* [field_count] one array per field of the store, each may be NULL:
                                    [local_tokens * width], or [sequences * width] for RAVEL_FIELD_SAMPLE. The table
                                    itself is host memory, also where the arrays are on a device */
     ravel_place place;          /* where the arrays are; all zero: host memory */
@@ -229,7 +228,8 @@ RAVEL_API size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *
  * SIZE_MAX where that overflows. */
 RAVEL_API size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd);
 /* Points every array (those of options->arrays, and every field) into the block. A record and a block may be used again
- * for the next bin. Where thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block too, unless that is device memory: then give a table, or there are no fields. */
+ * for the next bin. Where thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block too,
+ * unless that is device memory: then give a table, or there are no fields. */
 RAVEL_API void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block,
                                ravel_thd *thd);
 /* Writes every array that is not NULL, from its first to its last element. `thd` must have been measured with the
@@ -239,7 +239,7 @@ RAVEL_API ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bi
 /* From packed (and, with cp_rank >= 0, sharded) order back to sample order: writes the elements of the bin's samples
  * into `out`, an array of the field's kind over the whole store (ravel_field_bytes), and nothing else. `field->data` is
  * not read. Elements that packing never carried stay untouched: the first of a sample's RAVEL_FIELD_NEXT. Needs
- * thd->samples and thd->cu_seqlens_padded; call it once for each cp rank's shard. */
+ * thd->samples and thd->cu_seqlens_padded; call it once per cp rank's shard. */
 RAVEL_API ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options,
                                         const ravel_thd *thd, const ravel_field *field, const void *packed, void *out,
                                         ravel_error *err);

@@ -2,7 +2,7 @@
  *
  * Nouns
  *   format     how a model family writes a conversation: markers around each turn, where the system text goes, what
- *              begins an answer. A row of a table; static, shared by everyone. A model folder's format is found by a
+ *              begins an answer. A row of a table; static, shared by all users. A model folder's format is found by a
  *              digest of its chat template's text, and gives the same text as transformers' apply_chat_template on
  *              messages without tools.
  *   row        one JSON object of a data set, in any of the forms below.

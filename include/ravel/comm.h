@@ -5,7 +5,7 @@
  *   collective    an operation that all ranks of a communicator call, in the same order: barrier, broadcast,
  *                 all-gather, all-to-all, all-reduce, reduce, reduce-scatter, split.
  *   request       an operation that was started and not yet waited for.
- *   back end      what moves the bytes:
+ *   back end      the transport:
  *                   self       one rank
  *                   threads    N ranks inside this process; receivers copy straight from the sender's array
  *                   mpi        N processes, Open MPI or MPICH, started by mpirun or srun
@@ -21,7 +21,7 @@
  *     ravel_threads_run(8, NULL, work, NULL, &err);               8 ranks in this process, or, under mpirun:
  *     ravel_comm_open("auto", NULL, &comm, &err); work(comm, NULL, &err); ravel_comm_free(comm);
  *
- * What can go wrong, and what is then true
+ * Errors
  *   E_ARGUMENT   found before anything was sent: this call did nothing. The other ranks still wait for this one: call
  *                again with better arguments, or ravel_comm_abort.
  *   E_MISMATCH   the ranks disagree: other operation, size, type, root or counts. Every rank of a collective gets it,
@@ -41,7 +41,7 @@
  * NULL: the pieces then lie one after the other in rank order.
  *
  * Reductions give the same bits on every rank, every run and every back end: elements are combined in rank order,
- * whoever comes first. Integers wrap around; bf16 and f16 are summed in f32 and rounded once; a NaN makes min and max
+ * in any order of arrival. Integers wrap around; bf16 and f16 are summed in f32 and rounded once; a NaN makes min and max
  * NaN. Types: all integers, f16, bf16, f32, f64.
  *
  * Threads: a handle, with its requests, belongs to one thread at a time. Handles of different communicators may be
@@ -105,19 +105,19 @@ typedef ravel_status (*ravel_rank_fn)(ravel_comm *comm, void *user, ravel_error 
 RAVEL_API ravel_status ravel_threads_run(int32_t count, const ravel_comm_options *options, ravel_rank_fn work,
                                          void *user, ravel_error *err);
 
-/* For callers that own their threads: comms[0 .. count-1], one for each. A thread that ends without freeing its handle
+/* For callers that own their threads: comms[0 .. count-1], one per thread. A thread that ends without freeing its handle
  * is noticed by the others only at their deadline. */
 RAVEL_API ravel_status ravel_comm_threads(int32_t count, const ravel_comm_options *options, ravel_comm **comms,
                                           ravel_error *err);
 
 /* All processes that the launcher started. libravel links no MPI: it loads libravel_openmpi.so or libravel_mpich.so,
  * whichever fits the launcher, from options.module, RAVEL_MPI_MODULE, beside libravel or the program, or the library
- * folder. Initialises MPI where nobody has (and finalises it when the process ends). E_UNSUPPORTED says what was looked
- * for where. After E_TIMEOUT or E_PEER_LOST the arrays of the failed call may still be in MPI's hands: do not write on
- * in this process as if nothing had been; end it. */
+ * folder. Initialises MPI where the program has not (and finalises it when the process ends). E_UNSUPPORTED says which
+ * files were looked for. After E_TIMEOUT or E_PEER_LOST MPI may still use the arrays of the failed call: end the
+ * process. */
 RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 
-/* Processes that nobody launched together: over TCP, and Unix sockets inside a machine. options.rendezvous, ranks and rank
+/* Processes that were not launched together: over TCP, and Unix sockets inside a machine. options.rendezvous, ranks and rank
  * say where they meet; where they are not given, Slurm or torchrun does. The ranks prove to one another that they know the
  * same token, which is needed as soon as one listens beyond its own machine; the word "none" goes without. Nothing is
  * encrypted. E_TIMEOUT where not all ranks came in time, E_ARGUMENT says what is missing. See docs/comm.md. */
@@ -281,7 +281,7 @@ RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_er
 
 /* A framework's collectives behind a communicator. All sizes are bytes; offsets are never NULL; arrays of a zero size
  * may be NULL. `timeout` is what is left of the deadline, in seconds. A function returns RAVEL_OK, or a status with a
- * sentence in err; any failure makes the communicator dead (the framework's group can hardly be in a known state).
+ * sentence in err; any failure makes the communicator dead (the framework's group is in no known state).
  * send and recv are required; everything else may be NULL and is made from them. Reductions are made
  * by Ravel from all-gathers and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is
  * given. Functions are called from the thread that calls the communicator. Tags may be any int32_t from 0.

@@ -154,7 +154,7 @@ RAVEL_API ravel_status ravel_fd_send(int socket, int fd, const void *note, size_
                                      ravel_error *err);
 RAVEL_API ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, double seconds, ravel_error *err);
 
-/* Arrays that somebody else allocated (PyTorch): 72 bytes that another process of this machine can open. The exporter
+/* Arrays that another library allocated (PyTorch): 72 bytes that another process of this machine can open. The exporter
  * must keep the array until the importer has closed it. Not for memory of ravel_shared_create, which has descriptors;
  * E_UNSUPPORTED on the host. */
 #define RAVEL_LOAN_BYTES 72

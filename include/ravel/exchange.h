@@ -8,7 +8,7 @@
  *     exchange   every sample is where its bin is       all fields in one ragged all-to-all
  *     share      one rank's words or bytes to others    pipeline metadata, tensor-parallel arrays
  *
- * and `ravel_agree`, which carries an error of one rank to all of them, so that nobody waits for a rank that has given
+ * and `ravel_agree`, which carries an error of one rank to all of them, so that no rank waits for one that has given
  * up. ravel/feed.h is the composition of all of it; a framework can take what it needs:
  *
  *     ravel_gather_counts(dp, mine.count, counts, &err);

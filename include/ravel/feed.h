@@ -33,7 +33,7 @@
  *
  *     owners            reads                                     then
  *     tp0-first-last    tp rank 0 of first and last stage         metadata over pp, arrays over tp (Megatron)
- *     every-rank        everyone, the same samples in a dp rank   nothing is sent within a dp rank (NeMo-RL, verl)
+ *     every-rank        every rank, the same samples in a dp rank   nothing is sent within a dp rank (NeMo-RL, verl)
  *     root-only         rank 0, all samples                       rank 0 sends each stage its shards, then tp
  *
  * Hybrid context parallelism. With plan.cp_pool = dp * cp the mesh's dp and cp ranks are one pool (see ravel/plan.h): each

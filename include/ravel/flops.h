@@ -5,7 +5,7 @@
  *                 sum of their squared lengths. Sums of parts can be merged, so ranks and micro-steps can be added up.
  *   flops         an exact 128-bit count. A multiply-add is two operations.
  *
- * The count is of matrix work only, as everybody counts it: norms, softmax, rotary embeddings, activations and the
+ * The count is of matrix work only, as is usual: norms, softmax, rotary embeddings, activations and the
  * optimiser are left out. With T = sum of lengths, S = sum of squared lengths, H = number of tokens that go through
  * the LM head, D = heads * head_dim, K = kv_heads * head_dim, multiply-adds of one forward pass are
  *

@@ -235,7 +235,7 @@ typedef struct ravel_plan_input {
     const int64_t *costs;   /* instead of the cost model; >= 0 */
     const int64_t *groups;  /* any ids */
     const int32_t *updates; /* 0 .. updates-1: which update a sample belongs to */
-    const int32_t *homes;   /* 0 .. dp-1: the rank that holds the sample now; -1: nobody in particular */
+    const int32_t *homes;   /* 0 .. dp-1: the rank that holds the sample now; -1: none in particular */
     /* of arrivals only, see ravel_planner_push */
     const int64_t *versions;  /* of the weights that generated the sample */
     const int64_t *deadlines; /* when the sample must be taken at the latest */
@@ -320,7 +320,7 @@ typedef struct ravel_plan {
     int32_t reserved;
     const int64_t *update_offsets; /* [updates + 1] first micro-step of each update */
     const int64_t *bin_offsets;    /* [bins + 1] into `samples` */
-    const int32_t *samples;        /* [bin_offsets[bins]] row indices, in the order they stand in their bin */
+    const int32_t *samples;        /* [bin_offsets[bins]] row indices, in the order of their bin */
     const int64_t *bin_tokens;     /* [bins] actual tokens */
     const int64_t *bin_slots;      /* [bins] slot tokens (the rectangle in padded layouts) */
     const int64_t *bin_costs;      /* [bins] */

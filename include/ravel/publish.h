@@ -98,7 +98,7 @@ RAVEL_API ravel_status ravel_publisher_create(ravel_comm *comm, const char *addr
 
 /* Collective. The source's weights become `version`, which must be above the last one; when it returns, the source may be
  * changed. All trainer ranks have it then, or none shows it. Generators that pull the version which this one replaces
- * (the oldest kept) are cut off; nobody is waited for. */
+ * (the oldest kept) are cut off; publish waits for no generator. */
 RAVEL_API ravel_status ravel_publisher_publish(ravel_publisher *publisher, int64_t version, ravel_error *err);
 
 /* Not collective, as everything below. Ends all connections; generators keep what they have committed. */

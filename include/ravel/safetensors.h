@@ -22,7 +22,7 @@
  *
  * Files are taken as hostile: the header is checked whole before anything is handed out (lengths, types, overflow,
  * holes, overlaps, repeated names), and the sentence says what the file is instead (a Git LFS pointer, a zip, ...).
- * What no reader of mapped files can survive is somebody cutting the file short while it is mapped (SIGBUS):
+ * What no reader of mapped files can survive is another process that cuts the file short while it is mapped (SIGBUS):
  * writers must replace files, as the writer here does, and not rewrite them in place.
  *
  * Threads: a file may be read by many threads at once; a writer belongs to one at a time.

@@ -14,7 +14,7 @@
 
 #define NONE UINT64_MAX
 
-/* The record of `rank` becomes everyone's, with the rank's number in front. */
+/* The record of `rank` becomes that of all ranks, with the rank's number in front. */
 static ravel_status adopt_error(ravel_comm *comm, int32_t rank, ravel_status mine, ravel_error *lost,
                                 ravel_error *err) {
     ravel_error theirs = RAVEL_ERROR_INIT;

@@ -181,7 +181,7 @@ static ravel_status scatter_and_reduce(ravel_comm *comm, rounds *w, char *out, r
     return RAVEL_OK;
 }
 
-/* The reduced pieces of one round to everyone, or to the root. */
+/* The reduced pieces of one round to all ranks, or to the root. */
 static ravel_status spread(ravel_comm *comm, rounds *w, ravel_error *err) {
     int64_t mine = w->counts[comm->rank];
     int is_root = w->whole->root == comm->rank, to_all = w->whole->kind == RAVEL__ALLREDUCE;

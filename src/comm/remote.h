@@ -101,7 +101,7 @@ struct remote_world {
     uint32_t generation;                  /* high bits of the next token */
     int16_t *credits, *taken;             /* [size]: that may still be sent; taken and not yet said */
     uint8_t *contact, *lost;              /* [size]: has exchanged frames with this rank; is gone */
-    int32_t any_gone;                     /* somebody left a communicator, or is lost */
+    int32_t any_gone;                     /* a rank left a communicator, or is lost */
     char lost_why[256];                   /* of the last one */
     remote_job *orphans;                  /* given up, but the wire has not */
     remote_world *kept;                   /* in the list of those that the wire may use for ever */

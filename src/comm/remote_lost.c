@@ -1,9 +1,9 @@
 /* Lost ranks: which ranks left, failed or died, and which ranks are told.
  *
  * A rank that frees a communicator tells the others LEFT; one that gives up or raises an error tells them FAILED, with a
- * sentence. In a communicator of up to REMOTE_TELL_ALL ranks everybody is told; in a larger one (and of a LEFT over TCP,
+ * sentence. In a communicator of up to REMOTE_TELL_ALL ranks all are told; in a larger one (and of a LEFT over TCP,
  * which sees who is gone by itself) only the contacts are: ranks with which frames were exchanged, about 2 log2(n), since
- * collectives go along trees. A FAILED is passed on once by everyone who hears it. So freeing costs O(log n) frames per
+ * collectives go along trees. A FAILED is passed on once by every rank that gets it. So freeing costs O(log n) frames per
  * rank. A rank that waits for long ASKs those it waits for. A rank that left is noticed by the ranks that need it: an
  * operation fails when one of its own messages can never come, and its failure is told to the rest.
  *

@@ -55,7 +55,7 @@ static int32_t spins_for(int32_t size) {
     return size <= cores ? 500 : 0; /* with more ranks than cores, the one that is waited for needs this core */
 }
 
-/* Under the world's lock, or before anybody else knows the world. */
+/* Under the world's lock, or before another thread knows the world. */
 static threads_group *new_group(threads_world *world, int32_t size) {
     size_t bytes = lay_out(NULL, NULL, size);
     char *block = ravel__calloc(world->allocator, 1, bytes);

@@ -28,7 +28,7 @@ enum { YIELDS = 2 };                 /* before sleep: often the ones that are wa
 
 typedef struct threads_group threads_group;
 
-/* One collective under way. `turn` is its serial number * 4 + a state, so that a compare-and-swap by somebody who looks
+/* One collective under way. `turn` is its serial number * 4 + a state, so that a compare-and-swap by a rank that looks
  * at an earlier or later collective in the same slot fails.
  *
  *     OPEN    ranks arrive one by one; any rank may FAIL it (deadline, lost rank)
@@ -47,7 +47,7 @@ typedef struct threads_slot {
     _Atomic int32_t finished;         /* copies made */
     _Atomic(ravel_request *) *posted; /* [size], NULL: not here yet */
     _Atomic uint64_t *claims;         /* [size]: serial + 1 of the last operation whose copy was claimed */
-    const char **sources;             /* [size]: everybody's send, for reductions */
+    const char **sources;             /* [size]: the sends of all ranks, for reductions */
 } threads_slot;
 
 typedef struct threads_box {
@@ -110,7 +110,7 @@ static inline threads_request *threads_state(ravel_request *r) {
     return (threads_request *)(void *)r->state;
 }
 
-/* Makes the group and all below it dead, unless they are; wakes everybody. `lost` is a rank of this group or -1. */
+/* Makes the group and all below it dead, unless they are; wakes all waiting ranks. `lost` is a rank of this group or -1. */
 void ravel__threads_kill(threads_group *group, int32_t lost, const char *format, ...) RAVEL_PRINTF(3, 4);
 /* The status and sentence of a dead group, into why. */
 ravel_status ravel__threads_lost(ravel_comm *comm, ravel_error *why);
@@ -124,9 +124,9 @@ ravel_status ravel__threads_join(ravel_comm *comm, ravel_request *r);
 ravel_status ravel__threads_await(ravel_comm *comm, ravel_request *r);
 ravel_status ravel__threads_look(ravel_comm *comm, ravel_request *r, int32_t *done);
 void ravel__threads_withdraw(ravel_comm *comm, ravel_request *r);
-/* Every open collective fails; everybody who waits for one wakes. */
+/* Every open collective fails; all ranks that wait for one wake. */
 void ravel__threads_fail_slots(threads_group *group);
-/* Whether somebody waits in a collective that has yet to be joined by all. */
+/* Whether a rank waits in a collective that has yet to be joined by all. */
 int ravel__threads_is_awaited(threads_group *group);
 
 /* messages */
@@ -136,7 +136,7 @@ ravel_status ravel__threads_look_message(ravel_comm *comm, ravel_request *r, int
 void ravel__threads_unpost(ravel_comm *comm, ravel_request *r);
 void ravel__threads_give_back(ravel_comm *comm, ravel_request *lender);
 void ravel__threads_ring_all(threads_group *group);
-/* Whether somebody waits for a message from or to the rank. */
+/* Whether a rank waits for a message from or to the rank. */
 int ravel__threads_has_partner(threads_group *group, int32_t rank);
 
 #endif

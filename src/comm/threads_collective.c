@@ -46,7 +46,7 @@ static void copy_exchanged(threads_slot *slot, int32_t size, int32_t me) {
     }
 }
 
-/* Part `part` of everybody's send, combined in rank order, for the root or for all. A block at a time: no other copy
+/* Part `part` of all sends, combined in rank order, for the root or for all. A block at a time: no other copy
  * touches these bytes, so an array may be reduced in place. */
 static void reduce_part(threads_slot *slot, int32_t size, int32_t part) {
     enum { BLOCK = 4096 };
@@ -174,7 +174,7 @@ static int agree(threads_group *g, threads_slot *slot, char *text, size_t bytes)
     return first->kind != RAVEL__ALLTOALL || agree_on_pairs(g, slot, text, bytes);
 }
 
-/* Bytes that will be moved, about; also lists everybody's send. */
+/* Bytes that will be moved, about; also lists all sends. */
 static int64_t weigh(threads_group *g, threads_slot *slot) {
     int64_t bytes = 0;
     for (int32_t r = 0; r < g->size; r++) {

@@ -79,7 +79,7 @@ typedef struct ravel__wire {
 
     /* The world: collective over all its ranks, until the deadline. */
     int (*open)(ravel__wire_open *how, ravel__net **net, int32_t *rank, int32_t *size);
-    /* Leaves. Waits for no peer; what was sent still arrives. broken: a rank was lost or gave up, so that nobody can
+    /* Leaves. Waits for no peer; what was sent still arrives. broken: a rank was lost or gave up, so that no rank can
      * count on meeting at the end. */
     void (*close)(ravel__net *net, int32_t broken);
 

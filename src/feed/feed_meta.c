@@ -1,5 +1,5 @@
 /* Metadata to every rank: from the first stage's tp rank 0 over pp, and on every stage from tp rank 0 over tp; or from
- * the root to all. A rank that failed sends a message that says so, and everybody still meets in the agreement. */
+ * the root to all. A rank that failed sends a message that says so, and all ranks still meet in the agreement. */
 #include "feed/feed.h"
 
 #include <inttypes.h>

@@ -149,7 +149,7 @@ ravel_status ravel__handout_fetch(const ravel__mapped *m, ravel_device *device, 
     socklen_t bytes = name_address(m->name, &address);
     ravel_status status = RAVEL_OK;
     int socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    memset((void *)slots, 0, (size_t)m->slots * sizeof *slots);
+    memset((void *)slots, 0, (size_t)m->slots * sizeof(void *));
     if (socket_ < 0 || connect(socket_, (const struct sockaddr *)&address, bytes) != 0)
         status = ravel_error_set(err, RAVEL_E_IO, "the trainer's memory cannot be mapped: %s", strerror(errno));
     for (int32_t k = 0; k < m->slots && status == RAVEL_OK; k++)

@@ -160,7 +160,7 @@ ravel_status ravel__device_store_open(const ravel__store *s, const ravel_refit_s
 
 static void free_slot(const ravel__device_store *d, kept_slot *s) {
     for (int64_t c = 0; s->arrived && c < d->chunks; c++) ravel_event_free(s->arrived[c]);
-    ravel__release(NULL, (void *)s->arrived, (size_t)d->chunks * sizeof *s->arrived);
+    ravel__release(NULL, (void *)s->arrived, (size_t)d->chunks * sizeof(void *));
     ravel_device_release(d->device, s->page, d->back);
     ravel_shared_free(s->shared);
 }
@@ -213,8 +213,8 @@ ravel_status ravel__device_store_fill(ravel__device_store *d, int32_t slot, uint
 static ravel_status make_page(ravel__device_store *d, kept_slot *s, ravel_error *err) {
     void *page = NULL;
     ravel_status status = RAVEL_OK;
-    if (!s->arrived) s->arrived = ravel__calloc(NULL, (size_t)d->chunks, sizeof *s->arrived);
-    if (!s->arrived) return ravel__no_memory(err, (size_t)d->chunks * sizeof *s->arrived, "a version's chunks");
+    if (!s->arrived) s->arrived = ravel__calloc(NULL, (size_t)d->chunks, sizeof(void *));
+    if (!s->arrived) return ravel__no_memory(err, (size_t)d->chunks * sizeof(void *), "a version's chunks");
     for (int64_t c = 0; c < d->chunks && status == RAVEL_OK; c++)
         if (!s->arrived[c]) status = ravel_event_create(d->device, &s->arrived[c], err);
     if (status == RAVEL_OK && !s->page) {

@@ -2,7 +2,7 @@
  *
  *   arena   host memory that is freed in one go. A failed allocation makes the arena fail for good and later ones return
  *           NULL at once, so a caller takes everything it needs and asks once, at the end, whether it got it.
- *   cut     pieces of a block that somebody else owns. With base NULL it only counts, so that one function says both how
+ *   cut     pieces of a block that the caller owns. With base NULL it only counts, so that one function says both how
  *           large a block must be and what lies where. */
 #ifndef TRAIN_ARENA_H
 #define TRAIN_ARENA_H

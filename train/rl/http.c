@@ -83,7 +83,7 @@ static ravel_status connect_to(const place *p, const char *url, double deadline,
     }
     freeaddrinfo(list);
     if (status || *out >= 0) return status;
-    return failed(url, "nobody answers", why, err);
+    return failed(url, "no server answers", why, err);
 }
 
 static ravel_status send_all(int fd, const char *data, size_t bytes, double deadline, const char *url,
