@@ -66,7 +66,7 @@ says out "llama-8b with 1 of its 32 layers" "3 senders (tp 3), 2 receivers (tp 2
 
 refuses "no file" 1 "cannot open it" $R --from "$T/none"
 refuses "nothing to do" 2 "--from FILE" $R
-refuses "nobody to receive" 2 "leave nobody to receive" $R --from "$MODEL" --ranks 2 --senders 2
+refuses "nobody to receive" 2 "leave no rank to receive" $R --from "$MODEL" --ranks 2 --senders 2
 refuses "senders that do not divide" 2 "no multiple of send-tp 2" $R --from "$MODEL" --ranks 4 --senders 3 --send-tp 2
 refuses "a mistyped option" 2 "num-buffers" $R --from "$MODEL" --num-bufers 3
 refuses "a dtype that is none" 2 "f99" $R --from "$MODEL" --dtype f99

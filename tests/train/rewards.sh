@@ -43,7 +43,7 @@ check "a server that fails every second time is asked again" '[ $? = 0 ] && grep
 grpo --reward-command "$url/broken" --run "$dir/broken"
 check "a server that always fails ends the run" '[ $? = 1 ] && grep -q "no answer could be scored" "$dir/out" && [ ! -e "$dir/broken" ]'
 grpo --reward-command "http://127.0.0.1:1/" --run "$dir/gone"
-check "a server that is not there is named" '[ $? = 1 ] && grep -q "nobody answers" "$dir/out"'
+check "a server that is not there is named" '[ $? = 1 ] && grep -q "no server answers" "$dir/out"'
 grpo --reward-command "http://:x/" --run "$dir/url"
 check "a wrong URL is refused" '[ $? = 2 ] && grep -q "is not a URL" "$dir/out"'
 echo "$passed passed, $failed failed"
