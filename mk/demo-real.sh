@@ -24,16 +24,15 @@ say "Fine-tuning: answers in a sailor's words"
 began=$(now)
 ask "$out/model" "$out/before.jsonl"
 rm -rf "$out/sft" "$out/grpo"
-ravel train sft --model "$out/model" --data "$out/chat.jsonl" --eval-share 0.0909 --epochs 1 --batch 16 --budget 1k --lr 5e-5 \
+ravel train sft --model "$out/model" --data "$out/chat.jsonl" --eval-share 0.091 --epochs 1 --batch 16 --budget 1k --lr 5e-5 \
     --keep 1 --run "$out/sft" | tee "$out/sft.txt"
 ask "$(ls -d "$out"/sft/checkpoints/step-* | tail -n 1)" "$out/after.jsonl"
 sft_seconds=$(($(now) - began))
 
-say "GRPO: sums of two digits, in ten tokens"
+say "GRPO: sums, right or wrong"
 began=$(now)
-ravel train grpo --model "$out/model" --data "$out/sums.jsonl" --eval-share 0.1976 --eval-prompts 48 --steps 16 --prompts 8 \
-    --group-size 6 --max-tokens 10 --budget 1k --lr 2e-5 --threads 2 --keep 1 --show-every 4 --reward-command "$python mk/demo_real.py reward" \
-    --run "$out/grpo" | tee "$out/grpo.txt"
+ravel train grpo --model "$out/model" --data "$out/sums.jsonl" --eval-share 0.284 --eval-prompts 48 --steps 12 --prompts 6 --group-size 6 \
+    --max-tokens 4 --partial 0 --budget 1k --lr 2e-5 --threads 2 --keep 1 --show-every 4 --run "$out/grpo" | tee "$out/grpo.txt"
 grpo_seconds=$(($(now) - began))
 
 figure() { sed -n "s/^  $2 *\([0-9.]*\).*/\1/p" "$out/$1.txt" | head -n 1; }

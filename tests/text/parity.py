@@ -87,16 +87,22 @@ def compare_chat(folder):
     return None
 
 
+def checks(names, strings, root):
+    """What is compared, and the function that finds a problem, one after the other."""
+    seed = os.environ.get("RAVEL_SEED", "1")
+    for name in names:
+        folder = os.path.join(root, name)
+        yield f"{name}, {strings} strings", lambda name=name, folder=folder: compare(name, folder, strings, seed)
+    if "smollm2" in names:
+        yield "smollm2, conversations", lambda: compare_chat(os.path.join(root, "smollm2"))
+
+
 def main():
     strings, root, passed, failed = int(sys.argv[1]), sys.argv[2], 0, 0
-    names = tokenizers_here.write_all(root)
-    results = [(f"{name}, {strings} strings", compare(name, os.path.join(root, name), strings,
-                                                      os.environ.get("RAVEL_SEED", "1"))) for name in names]
-    if "smollm2" in names:
-        results.append(("smollm2, conversations", compare_chat(os.path.join(root, "smollm2"))))
-    for what, problem in results:
+    for what, find_problem in checks(tokenizers_here.write_all(root), strings, root):
+        problem = find_problem()
         passed, failed = passed + (problem is None), failed + (problem is not None)
-        print(f"  {'ok  ' if problem is None else 'FAIL'}  {problem or what}")
+        print(f"  {'ok  ' if problem is None else 'FAIL'}  {problem or what}", flush=True)
     print(f"{passed} passed, {failed} failed, 0 skipped")
     return failed != 0
 

@@ -117,16 +117,24 @@ INLINE void turn_rows(float *to, const float *from, int64_t row) {
 /* a[k][GM] from `rows` <= GM rows of A, 0 behind them. */
 static void pack_group(float *a, const float *source, int64_t rows, int64_t k, int64_t row, int64_t col) {
     int64_t i = 0;
-    if (row == 1 && rows == GM) {
-        for (; i < k; i++) memcpy(a + i * GM, source + i * col, GM * sizeof *a);
-        return;
-    }
 #if CPU_LANES >= CPU_GEMM_ROWS
     if (col == 1 && rows == GM)
         for (; i + LANES <= k; i += LANES) turn_rows(a + i * GM, source + i, row);
 #endif
     for (; i < k; i++)
         for (int64_t r = 0; r < GM; r++) a[i * GM + r] = r < rows ? source[r * row + i * col] : 0;
+}
+
+/* A group's elements, and room for what turn_rows writes behind it. */
+INLINE int64_t group_elements(int64_t k) {
+    return GM * k + LANES;
+}
+
+/* Whole groups of an A whose columns are contiguous: all groups of a k at a time, so that lines are read once. */
+static void pack_groups(float *a, const float *source, int64_t groups, int64_t k, int64_t col) {
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t g = 0; g < groups; g++)
+            memcpy(a + g * group_elements(k) + i * GM, source + i * col + g * GM, GM * sizeof *a);
 }
 
 /* ---- large products ------------------------------------------------------------------------------------- */
@@ -142,11 +150,6 @@ typedef struct gemm {
 } gemm;
 
 enum { PACK_GROUPS = 8 }; /* groups of A in a task of packing */
-
-/* A group's elements, and room for what turn_rows writes behind it. */
-INLINE int64_t group_elements(int64_t k) {
-    return GM * k + LANES;
-}
 
 /* A is packed behind B. */
 INLINE float *packed_a(const gemm *g) {
@@ -167,8 +170,13 @@ static void pack_task(void *user, int64_t task, int32_t thread) {
         pack_panel_of(g, task);
         return;
     }
-    int64_t first = (task - g->panels) * PACK_GROUPS * GM, end = train__min(g->m, first + PACK_GROUPS * GM);
-    for (int64_t i = first; i < end; i += GM)
+    int64_t i = (task - g->panels) * PACK_GROUPS * GM, end = train__min(g->m, i + PACK_GROUPS * GM);
+    if (g->a_row == 1) {
+        int64_t whole = (end - i) / GM;
+        pack_groups(packed_a(g) + i / GM * group_elements(g->k), a + g->m0 + i, whole, g->k, g->a_col);
+        i += whole * GM;
+    }
+    for (; i < end; i += GM)
         pack_group(packed_a(g) + i / GM * group_elements(g->k), a + (g->m0 + i) * g->a_row, train__min(GM, g->m - i),
                    g->k, g->a_row, g->a_col);
 }
