@@ -99,7 +99,7 @@ help:
 	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30)"
 	@echo "make install    into PREFIX ($(PREFIX)), with headers, man pages and a pkg-config file"
 	@echo "make clean      remove $(BUILD)/"
-	@echo "variables       CC, OPT, CFLAGS, LDFLAGS, SAN=address,undefined, ASSERT=1, WERROR=1, BUILD=folder"
+	@echo "variables       CC, OPT, CFLAGS, LDFLAGS, SAN=address,undefined, ASSERT=1, WERROR=1, NO_CUDA=1, BUILD=folder"
 
 # ---- rules -----------------------------------------------------------------------------------------------------
 

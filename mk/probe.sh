@@ -43,6 +43,7 @@ done
 
 # CUDA: nvcc compiles a kernel and links the static runtime; its libraries follow from where it is.
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)
+[ -z "${NO_CUDA:-}" ] || nvcc= # make NO_CUDA=1: as on a machine without it
 cuda=${nvcc%/bin/nvcc}
 printf '%s\n' '#include <cuda_runtime.h>
 __global__ void k(int *x) { *x = 1; }

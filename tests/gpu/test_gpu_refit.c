@@ -194,12 +194,20 @@ typedef struct heard {
     int64_t commits, mapped, mixes;
 } heard;
 
-/* Reads lines until `more` commits have come, or 60 s have passed. */
-static bool listen_for(int pipe_end, int64_t more, heard *h) {
+/* Reads lines until `more` commits have come, nothing has come for 30 s, or a child has ended by itself. */
+static bool listen_for(int pipe_end, const pid_t children[2], int64_t more, heard *h) {
+    int waited = 0;
     for (int64_t got = 0; got < more;) {
         struct pollfd one = {.fd = pipe_end, .events = POLLIN};
         int32_t line[2];
-        if (poll(&one, 1, 60000) <= 0 || read(pipe_end, line, sizeof line) != sizeof line) return false;
+        int status = 0;
+        if (poll(&one, 1, 200) <= 0) {
+            if (++waited == 150 || waitpid(children[0], &status, WNOHANG) || waitpid(children[1], &status, WNOHANG))
+                return false;
+            continue;
+        }
+        waited = 0;
+        if (read(pipe_end, line, sizeof line) != sizeof line) return false;
         got++;
         h->commits++;
         h->mapped += line[1];
@@ -228,22 +236,17 @@ TEST(gpu_refit_killed_processes) {
     int64_t before = free_now();
     CHECK(pipe(pair) == 0);
     (void)snprintf(address, sizeof address, "unix:@ravel-kill-%d", (int)getpid());
-    pid_t trainer = start("trainer", address, 0), generator = start("generator", address, pair[1]);
-    bool good = EXPECT(listen_for(pair[0], 2, &h));
+    pid_t children[2] = {start("trainer", address, 0), start("generator", address, pair[1])};
+    bool good = EXPECT(listen_for(pair[0], children, 2, &h));
     for (int k = 0; k < kills && good; k++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         (void)usleep((useconds_t)(seed >> 40) % 30000);
-        if (k % 2 == 0) {
-            stop(trainer);
-            trainer = start("trainer", address, k + 1);
-        } else {
-            stop(generator);
-            generator = start("generator", address, pair[1]);
-        }
-        good = EXPECT(listen_for(pair[0], 2, &h)); /* one may have been under way */
+        stop(children[k % 2]);
+        children[k % 2] = k % 2 == 0 ? start("trainer", address, k + 1) : start("generator", address, pair[1]);
+        good = EXPECT(listen_for(pair[0], children, 2, &h)); /* one may have been under way */
     }
-    stop(trainer);
-    stop(generator);
+    stop(children[0]);
+    stop(children[1]);
     (void)close(pair[0]);
     (void)close(pair[1]);
     (void)usleep(500000); /* the driver takes the memory of a killed process back in a moment */
