@@ -191,7 +191,7 @@ static ravel_status count_neighbours(ravel_comm *comm, int32_t *neighbours, rave
     status = ravel_agree(comm, status, err);
     if (!status) status = ravel_comm_allgather(comm, name, all, sizeof name, RAVEL_U8, err);
     *neighbours = 0;
-    for (int32_t r = 0; !status && r < ranks; r++)
+    for (int32_t r = 0; all && !status && r < ranks; r++)
         *neighbours += memcmp(name, all + (size_t)r * sizeof name, sizeof name) == 0;
     free(all);
     return status;

@@ -43,7 +43,8 @@ ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *k
         if (!s->tensors)
             status = train__no_memory(err, (size_t)params->count * sizeof *s->tensors, "the list of tensors");
     }
-    if (!status) train_refit_tensors(params, kernels->types.weight, to[0], to[1], s->tensors, &s->tensor_count);
+    if (!status && s->tensors)
+        train_refit_tensors(params, kernels->types.weight, to[0], to[1], s->tensors, &s->tensor_count);
     s->sink = (ravel_refit_sink){.size = sizeof s->sink, .tensors = s->tensors, .count = s->tensor_count};
     return status;
 }
