@@ -46,13 +46,14 @@ static double plan_one(int kind, int distribution, int64_t count, int32_t dp, in
         costs[i] = lengths[i] * (1 + (int64_t)ravel__rng_below(&rng, 3));
         groups[i] = i / 4;
     }
-    if (distribution == 5) lengths[count / 2] = 8192;
+    if (distribution == 5) lengths[count / 2] = 16384;
     ravel_plan_options o;
     ravel_plan_options_default(&o);
     o.budget = 16384;
     o.dp = dp;
     o.sync = sync;
     o.cost = (ravel_cost){24576, 1, 0};
+    if (distribution == 5) o.min_micro_steps = 3; /* the rank of that sample gets fillers */
     ravel_plan_input in = {.size = sizeof in, .count = count, .lengths = lengths};
     if (kind == 1) o.effort = RAVEL_EFFORT_MAX;
     if (kind == 2) o.layout = RAVEL_LAYOUT_PADDED;
