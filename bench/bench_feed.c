@@ -13,6 +13,7 @@ enum { RANKS_MOST = 64, WARM_UP = 2 };
 
 typedef struct run {
     int32_t ranks, cp;        /* cp 0: 1 */
+    int32_t hybrid;           /* all ranks are one pool, of groups of different widths */
     int64_t samples, updates; /* after the warm-up */
     int32_t prefetch, copies; /* copies: measure memcpy too */
     int32_t consumes;         /* every update is used for as long as it took to prepare */
@@ -103,6 +104,10 @@ static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
     ravel_plan_options_default(&plan);
     plan.budget = 16384;
     plan.cost = (ravel_cost){24576, 1, 0};
+    if (r->hybrid) {
+        plan.cp_pool = r->ranks;
+        plan.budget = 2048;
+    }
     options.plan = &plan;
     options.samples = r->samples;
     options.prefetch = r->prefetch;
@@ -167,6 +172,9 @@ BENCH(feed_moves) {
     report_bytes("feed.bytes_ratio", &r, "dp 8, 1024 samples");
     r = (run){.ranks = 8, .cp = 4, .samples = 1024, .updates = 4, .source = source};
     report_bytes("feed.bytes_ratio_cp4", &r, "dp 2, cp 4, 1024 samples");
+    r = (run){.ranks = 8, .hybrid = 1, .samples = 1024, .updates = 4, .source = source};
+    report_bytes("feed.bytes_ratio_hybrid", &r,
+                 "a pool of 8 ranks, budget 2048, 1024 samples in groups of 1 to 8 ranks");
     ravel_source_free(source);
 }
 
