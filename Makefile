@@ -86,7 +86,7 @@ help:
 	@echo "make            build libravel (static and shared), the ravel command and the examples into $(BUILD)/"
 	@echo "make demo       the main job on mock data, start to finish (installs what is missing)"
 	@echo "make check      what to run between edits: unit tests, ladder, headers, command, lint of what changed"
-	@echo "make demo-real  SmolLM2 from a pip wheel: fine-tuned on conversations, asked before and after (ten minutes)"
+	@echo "make demo-real  SmolLM2 from a pip wheel: fine-tuning and GRPO, with figures and answers before and after (15 minutes)"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make test-frameworks  the Python tests beside torch, transformers, trl, ...: installs gigabytes under $(BUILD)/"
 	@echo "make wheel      an sdist and a manylinux_2_28 wheel, tried in fresh environments, under $(BUILD)/wheel/dist"

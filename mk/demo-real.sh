@@ -31,7 +31,7 @@ sft_seconds=$(($(now) - began))
 
 say "GRPO: sums, right or wrong"
 began=$(now)
-ravel train grpo --model "$out/model" --data "$out/sums.jsonl" --eval-share 0.284 --eval-prompts 48 --steps 12 --prompts 6 --group-size 6 \
+ravel train grpo --model "$out/model" --data "$out/sums.jsonl" --eval-share 0.2841 --eval-prompts 48 --steps 12 --prompts 6 --group-size 6 \
     --max-tokens 4 --partial 0 --budget 1k --lr 2e-5 --threads 2 --keep 1 --show-every 4 --run "$out/grpo" | tee "$out/grpo.txt"
 grpo_seconds=$(($(now) - began))
 
