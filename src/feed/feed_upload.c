@@ -55,7 +55,7 @@ ravel_status ravel__upload_wait(const ravel_feed *feed, const ravel__prepared *s
     return feed->uploads && slot->upload.ready ? ravel_event_wait(slot->upload.ready, WAIT_SECONDS, err) : RAVEL_OK;
 }
 
-/* More memory where the batch needs it. `uploads` waits already for whoever reads what was there. */
+/* More memory where the batch needs it. `uploads` already waits for the readers of the old memory. */
 static ravel_status make_room(const ravel_feed *feed, ravel__upload *u, size_t bytes, ravel_error *err) {
     ravel_device *device = ravel_stream_device(feed->uploads);
     if (bytes <= u->room) return RAVEL_OK;

@@ -11,7 +11,7 @@ static const int64_t chunk_bytes = 64 << 20; /* that are waited for at once */
 
 typedef struct kept_slot {
     ravel_shared *shared;
-    unsigned char *page;   /* page-locked, [bytes]; NULL: nobody has asked for it yet */
+    unsigned char *page;   /* page-locked, [bytes]; NULL: not asked for yet */
     ravel_event **arrived; /* [chunks] */
     int32_t brought;       /* the copy of this version was started */
 } kept_slot;

@@ -6,7 +6,7 @@
  *     bring     for all others it is copied to page-locked memory, chunk by chunk; the first one that asks starts it
  *
  * Threads: bring and arrived may be called by several server threads at once for a slot that they use; fill by the
- * trainer's thread for a slot that nobody uses. */
+ * trainer's thread for an unused slot. */
 #ifndef RAVEL_REFIT_STORE_DEVICE_H
 #define RAVEL_REFIT_STORE_DEVICE_H
 

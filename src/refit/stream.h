@@ -32,7 +32,7 @@ ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t
 ravel_status ravel__stream_step_slot(ravel_refit *refit, int32_t index, ravel_error *err);
 /* Buffers that the loader has given back, of either pool. */
 void ravel__stream_take_loaded(ravel_refit *refit);
-/* Outgoing slots that everybody has go back to the packer. */
+/* Outgoing slots that all receivers have go back to the packer. */
 ravel_status ravel__stream_finish_sends(ravel_refit *refit, ravel_error *err);
 /* Waits for one request, and leaves it as done. *bad: it had another length, which is no loss. */
 ravel_status ravel__stream_wait(ravel_refit *refit, ravel_request **request, int32_t *bad, ravel_error *err);

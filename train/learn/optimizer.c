@@ -1,5 +1,6 @@
 #include "train/learn/optimizer.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <math.h>
@@ -195,12 +196,14 @@ void train_optimizer_step(train_optimizer *o, double lr) {
     for (int64_t i = 0, begin = 0, next; i < p->count; i = next) { /* neighbours that decay alike go in one call */
         for (next = i + 1; next < p->count && p->tensors[next].decay == p->tensors[i].decay;) next++;
         int64_t end = next < p->count ? p->tensors[next].offset : p->elements;
+        TRAIN_ASSERT(begin < end && end <= p->elements); /* tensors are in the order of their offsets */
         step_run(o, begin, end, p->tensors[i].decay, lr);
         begin = end;
     }
 }
 
 void train_optimizer_skip(train_optimizer *o) {
+    TRAIN_ASSERT(o->steps > 0);
     o->steps--;
 }
 

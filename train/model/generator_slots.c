@@ -25,7 +25,7 @@ static int32_t take_page(train_generator *g) {
 }
 
 static void drop_page(train_generator *g, int32_t page) {
-    TRAIN_ASSERT(g->references[page] > 0);
+    TRAIN_ASSERT(page >= 0 && page < g->pages - 1 && g->references[page] > 0);
     if (--g->references[page] == 0) g->free_pages[g->free_count++] = page;
 }
 
@@ -41,6 +41,7 @@ void train__generator_grow(train_generator *g, int32_t slot) {
 
 static void free_slot(train_generator *g, int32_t slot) {
     const int32_t *pages = g->table + slot * g->pages_per_slot;
+    TRAIN_ASSERT(g->sequences[slot].request >= 0 && g->running > 0);
     for (int64_t i = 0; i < pages_for(g->sequences[slot].cached); i++) drop_page(g, pages[i]);
     g->sequences[slot].request = -1;
     g->sequences[slot].serial++;
@@ -86,6 +87,7 @@ void train__generator_free_retired(train_generator *g) {
 static void attach(train_generator *g, int32_t slot) {
     int32_t *pages = g->table + slot * g->pages_per_slot;
     int64_t full = g->prefix.tokens / TRAIN_PAGE;
+    TRAIN_ASSERT(g->prefix.request >= 0 && g->copy_count < g->options.slots);
     for (int64_t i = 0; i < full; i++) {
         pages[i] = g->prefix.pages[i];
         g->references[pages[i]]++;
@@ -107,6 +109,7 @@ int32_t train__generator_admit(train_generator *g) {
     TRAIN_ASSERT(g->waiting && g->prefix.request == g->next_request);
     if (g->running == g->options.slots) return -1;
     while (g->sequences[slot].request >= 0) slot++;
+    TRAIN_ASSERT(slot < g->options.slots);
     const train_request *r = g->requests + g->next_request;
     int32_t sample = r->first_sample + g->next_sample;
     g->sequences[slot] = (train__sequence){.request = g->next_request,
@@ -144,6 +147,7 @@ ravel_status train__generator_append(train_generator *g, int32_t slot, int32_t t
     train__sequence *s = g->sequences + slot;
     const train_request *r = g->requests + s->request;
     int64_t first = slot * g->options.slot_tokens, at = first + s->drawn++;
+    TRAIN_ASSERT(s->request >= 0 && s->drawn <= s->begun && s->drawn <= g->options.slot_tokens);
     g->answer[at] = token;
     g->logprob[at] = logprob;
     g->kept_logprob[at] = kept;

@@ -83,6 +83,7 @@ static void add_prompt(prompts *p) {
     const train_request *r = g->requests + g->prefix.request;
     int32_t count = (int32_t)g->prefix.tokens, first = (int32_t)p->pass.rows, sample = p->pass.samples;
     if (count == 0) return;
+    TRAIN_ASSERT(sample < g->options.slots && first + count <= g->rows);
     p->starts[sample] = first;
     p->lengths[sample] = count;
     memcpy(p->tokens + first, r->prompt, (size_t)count * sizeof *p->tokens);
@@ -191,6 +192,7 @@ static const train_choice *stage_rows(train_generator *g, pass *p, train__step *
         if (s->request < 0 || s->begun == train__generator_room(g, g->requests + s->request)) continue;
         train__generator_grow(g, slot);
         int64_t i = p->rows++, place = s->cached++;
+        TRAIN_ASSERT(i < most && place < g->options.slot_tokens);
         positions[i] = (int32_t)place;
         slots[i] = step->slots[i] = slot;
         step->serials[i] = s->serial;

@@ -147,7 +147,7 @@ static ravel_status read_array(void *user, const train_tensor *t, int64_t first,
 }
 
 train_rows_source train_rows_of_array(const train_array *from) {
-    return (train_rows_source){read_array, (void *)(uintptr_t)from, from->dtype};
+    return (train_rows_source){read_array, (void *)from, from->dtype};
 }
 
 /* Blocks of rows as they come, and as the file holds them. */

@@ -26,10 +26,12 @@ void *train__staging_take(train__staging *s, int64_t count, size_t each, const v
 }
 
 void train__staging_send(train__staging *s) {
+    TRAIN_ASSERT(s->busy >> s->turn & 1 && s->cut.used <= s->bytes);
     s->kernels->stage(s->device, s->first_slot + s->turn, s->block[s->turn], s->host[s->turn], s->cut.used);
 }
 
 void train__staging_release(train__staging *s, int32_t block) {
+    TRAIN_ASSERT(block >= 0 && block < s->count);
     if (s->busy >> block & 1) s->kernels->stage_release(s->device, s->first_slot + block);
     s->busy &= ~(1u << block);
 }

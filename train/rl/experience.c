@@ -1,5 +1,6 @@
 #include "train/rl/experience.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/arena.h"
 #include "train/kernels/host.h"
 
@@ -60,7 +61,9 @@ static ravel_status grow(train_experience *x, place_fn place, int64_t need, int6
     *bytes = place(x, larger, NULL);
     *block = train__alloc(x->allocator, *bytes);
     if (!*block) return train__no_memory(err, *bytes, "samples to learn from");
-    (void)place(x, larger, *block);
+    size_t used = place(x, larger, *block);
+    TRAIN_ASSERT(used == *bytes);
+    (void)used;
     *room = larger;
     return RAVEL_OK;
 }
@@ -83,6 +86,7 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
         const train_rollout *r = &rollouts->items[i];
         int64_t at = x->offsets[i];
         size_t n = (size_t)r->length;
+        TRAIN_ASSERT(r->prompt >= 0 && r->prompt <= r->length && r->first + r->length <= rollouts->used);
         memcpy(x->ids + at, rollouts->tokens + r->first, n * sizeof *x->ids);
         memcpy(x->generator + at, rollouts->logprobs + r->first, n * sizeof *x->generator);
         memset(x->mask + at, 0, (size_t)r->prompt);
@@ -96,6 +100,7 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
         x->advantages[i] = 0;
         x->advantage[i] = 0;
     }
+    TRAIN_ASSERT(x->offsets[x->count] == tokens);
     return RAVEL_OK;
 }
 

@@ -72,7 +72,8 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
     if (layout->ranks > 1) {
         size_t used = (size_t)snprintf(mesh, sizeof mesh, " (");
         train_layout_text(layout, mesh + used, sizeof mesh - used - 1);
-        (void)strcat(mesh, ")");
+        used = strlen(mesh);
+        (void)snprintf(mesh + used, sizeof mesh - used, ")");
     }
     (void)snprintf(text, sizeof text,
                    "%.1f M parameters, trainer ranks: %d%s, threads per rank: %d\n"

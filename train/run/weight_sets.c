@@ -1,11 +1,13 @@
 #include "train/run/weight_sets.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <string.h>
 
 void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
                          ravel_refit_tensor *tensors, int64_t *count) {
+    TRAIN_ASSERT(tensors || params->count == 0);
     for (int64_t i = 0; i < params->count; i++) {
         const train_tensor *t = &params->tensors[i];
         ravel_refit_tensor *to = &tensors[(*count)++];

@@ -5,7 +5,7 @@
  *     worker    waits for a new ticket                    |  takes tasks  | busy - 1
  *
  * An update is thousands of jobs of a few microseconds to milliseconds, so both sides look at the number for a while
- * (SPINS) before they sleep. They sleep at once where there are more threads than processors: whoever is waited for
+ * (SPINS) before they sleep. They sleep at once where there are more threads than processors: the thread that is waited for
  * could need the one that the waiting occupies. */
 #include "train/kernels/cpu/pool.h"
 
