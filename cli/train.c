@@ -175,9 +175,10 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
 /* Ranks of one process that share its machine's processors at one time: trainers and generators take turns, unless
  * --async. */
 static int32_t busy_threads(const train_config *c, train_kind kind) {
-    if (kind != TRAIN_GRPO) return c->run.ranks;
-    if (c->grpo.async) return c->run.ranks + c->grpo.generators;
-    return c->run.ranks > c->grpo.generators ? c->run.ranks : c->grpo.generators;
+    int32_t ranks = train_config_ranks(c);
+    if (kind != TRAIN_GRPO) return ranks;
+    if (c->grpo.async) return ranks + c->grpo.generators;
+    return ranks > c->grpo.generators ? ranks : c->grpo.generators;
 }
 
 /* Collective. Processes of `comm` on this machine, by its name. */
@@ -232,7 +233,7 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
 
 /* As one rank of several processes, or as all ranks of this one. */
 static ravel_status launch(job *j, int *first, ravel_error *err) {
-    int32_t ranks = j->config->run.ranks + (j->kind == TRAIN_GRPO ? j->config->grpo.generators : 0);
+    int32_t ranks = train_config_ranks(j->config) + (j->kind == TRAIN_GRPO ? j->config->grpo.generators : 0);
     ravel_comm *comm = NULL;
     ravel_status status = RAVEL_OK;
     j->comm.timeout = j->config->run.timeout;

@@ -5,6 +5,7 @@ log=$BUILD/train-suite.log code=0
 : >"$log"
 part() { "$@" 2>&1 | tee -a "$log"; }
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/runs.sh
+[ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/mesh.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/inputs.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/generate.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/rewards.sh

@@ -36,6 +36,7 @@ score = "[ ! -e %s ] || exit 3; exec sed -u 's/{\"id\": \\([0-9]*\\),.*\"tokens\
 kinds = {
     "sft": sft + ["--task", "sort", "--ranks", "2"],
     "zero": sft + ["--task", "sort", "--ranks", "3", "--shard", "states"],
+    "mesh": sft + ["--task", "sort", "--tp", "2", "--pp", "2", "--shard", "states"],
     "data": sft + ["--data", data, "--ranks", "2"],
     "dpo": ["train", "dpo", "--data", pairs, "--steps", "24", "--batch", "8", "--checkpoint-every", "2", "--ranks", "2"] + small,
     "timed": ["0.05s" if word == "3" else word for word in sft] + ["--task", "sort"],

@@ -121,3 +121,21 @@ TEST(train_dpo_rows_must_be_pairs) {
     job_wipe(folder);
     (void)unlink(path);
 }
+
+/* Tensor parallel, pipeline and data parallel ranks: the curves of one rank. */
+TEST(train_dpo_on_meshes) {
+    static const int32_t meshes[][4] = {{1, 1, 1, 1}, {2, 2, 1, 1}, {1, 2, 2, 2}};
+    curve loss[3], accuracy, margin[3];
+    char data[64];
+    train_config c;
+    write_pairs(data);
+    for (int i = 0; i < 3; i++) {
+        configure(&c, NULL, data);
+        c.model.layers = 4;
+        c.mesh.tp = meshes[i][0], c.mesh.pp = meshes[i][1], c.mesh.vpp = meshes[i][2], c.mesh.dp = meshes[i][3];
+        if (!run_dpo(&c, c.mesh.tp * c.mesh.pp * c.mesh.dp, &loss[i], &accuracy, &margin[i])) break;
+        CHECK(curve_distance(&loss[0], &loss[i]) < 1e-5);
+        CHECK(fabs(margin[0].values[11] - margin[i].values[11]) < 1e-4 * (1 + fabs(margin[0].values[11])));
+    }
+    CHECK(unlink(data) == 0);
+}

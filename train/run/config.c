@@ -419,12 +419,17 @@ ravel_status train_config_preset(train_config *c, ravel_error *err) {
     return RAVEL_OK;
 }
 
-void train_config_settle(train_config *c, train_kind kind) {
+int32_t train_config_ranks(const train_config *c) {
     const ravel_mesh_options *m = &c->mesh;
-    int64_t ranks = (int64_t)m->tp * m->cp * m->pp;
-    if (m->dp > 0) ranks = ranks > INT32_MAX ? ranks : ranks * m->dp;
-    if (c->run.ranks == 0) c->run.ranks = (int32_t)(ranks < INT32_MAX ? ranks : INT32_MAX);
-    c->plan.cp = m->cp;
+    const int32_t sizes[] = {m->cp, m->pp, m->dp > 0 ? m->dp : 1};
+    int64_t ranks = m->tp;
+    for (int i = 0; i < 3 && ranks <= INT32_MAX; i++) ranks *= sizes[i];
+    if (c->run.ranks > 0) return c->run.ranks;
+    return (int32_t)(ranks < INT32_MAX ? ranks : INT32_MAX);
+}
+
+void train_config_settle(train_config *c, train_kind kind) {
+    c->plan.cp = c->mesh.cp;
     if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
     if (c->policy.overlong_buffer > c->grpo.scoring.max_tokens) /* DAPO's is for answers of 20k tokens */
         c->policy.overlong_buffer = c->grpo.scoring.max_tokens / 4;

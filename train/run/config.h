@@ -127,6 +127,8 @@ typedef struct train_part {
 } train_part;
 /* What train_learner_create takes; it points into `config`. */
 train_learner_options train_config_learner(const train_config *config);
+/* Trainer ranks: run.ranks, or as many as the mesh has. */
+int32_t train_config_ranks(const train_config *config);
 /* What the ranks meet on, for the planner. */
 ravel_sync train_config_sync(const train_config *config);
 

@@ -1,0 +1,79 @@
+# A model on a mesh of ranks as a user starts it: threads, MPI and TCP processes, a rank that is killed, another mesh
+# afterwards. BUILD names the build folder. Ends with "N passed, N failed, N skipped".
+set -u
+ravel=$BUILD/ravel dir=$(mktemp -d)
+pids=""
+trap 'for p in $pids; do kill -9 $p 2>/dev/null; done; rm -rf "$dir"' EXIT
+passed=0 failed=0 skipped=0
+ok() { passed=$((passed + 1)); echo "  ok    $1"; }
+bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
+check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
+
+sft="train sft --task sort --batch 16 --hidden 32 --layers 4 --heads 4 --kv-heads 2 --head-dim 8 --ffn 64 --budget 96 --lr 0.003
+    --schedule constant --quiet --sinks jsonl"
+
+# step and loss of every update, the last time that it was run
+losses() {
+    awk -F'[:,]' '{ step = ""; loss = "";
+        for (i = 1; i < NF; i++) { if ($i ~ /"step"/) step = $(i+1); if ($i ~ /"train\/loss"/) loss = $(i+1) }
+        if (step != "" && loss != "") last[step + 0] = loss }
+        END { for (s in last) print s, last[s] }' "$1/metrics.jsonl" 2>/dev/null | sort -n
+}
+# Two lists of losses with the same steps, equal to 1e-5.
+near() { paste "$1" "$2" | awk '{ d = $2 - $4; if (d < 0) d = -d; if ($1 != $3 || d > 1e-5 * $2) bad = 1 } END { exit bad || NR == 0 }'; }
+# shellcheck disable=SC2086
+run() { name=$1; shift; timeout 120 "$@" --run "$dir/$name" >"$dir/$name.out" 2>&1; code=$?; losses "$dir/$name" >"$dir/$name.txt"; return $code; }
+
+# shellcheck disable=SC2086
+run one "$ravel" $sft --steps 8
+# shellcheck disable=SC2086
+run eight "$ravel" $sft --steps 8 --tp 2 --pp 2 --dp 2
+check "eight ranks, tp 2 x pp 2 x dp 2: the losses of one" 'near "$dir/one.txt" "$dir/eight.txt"'
+# shellcheck disable=SC2086
+run ring "$ravel" $sft --steps 8 --cp 2 --pp 2 --vpp 2 --shard states
+check "cp 2 x pp 2 with vpp 2, sharded: the losses of one" 'near "$dir/one.txt" "$dir/ring.txt"'
+# shellcheck disable=SC2086
+"$ravel" $sft --steps 8 --tp 3 --ranks 6 --run "$dir/no" >"$dir/out" 2>&1
+code=$?
+check "a mesh that cannot be is refused with the nearest that can" '[ $code = 2 ] && grep -q "nearest mesh that is possible: --tp 2" "$dir/out" && [ ! -e "$dir/no" ]'
+
+for mpi in openmpi mpich; do
+    if ! command -v mpirun.$mpi >/dev/null 2>&1 || [ ! -f "$BUILD/libravel_$mpi.so" ]; then
+        skipped=$((skipped + 1)); echo "  skip  a mesh over $mpi: it is not installed"; continue
+    fi
+    flags=""
+    [ $mpi = openmpi ] && flags="--allow-run-as-root --oversubscribe --quiet"
+    # shellcheck disable=SC2086
+    run $mpi mpirun.$mpi $flags -n 8 "$ravel" $sft --steps 8 --tp 2 --pp 2 --dp 2
+    check "$mpi: eight processes, the same bits as on threads" 'cmp -s "$dir/eight.txt" "$dir/$mpi.txt"'
+done
+
+# Four processes over TCP; one is killed, the others end with an error, and the run goes on with another mesh.
+port=$((20000 + $$ % 20000)) ranks=""
+for rank in 0 1 2 3; do
+    # shellcheck disable=SC2086
+    RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" $sft --steps 400 --tp 2 --pp 2 \
+        --checkpoint-every 2 --timeout 20 --run "$dir/tcp" >"$dir/tcp-$rank.out" 2>&1 &
+    ranks="$ranks $!"
+done
+pids=$ranks
+for _ in $(seq 600); do ls -d "$dir/tcp"/checkpoints/step-* >/dev/null 2>&1 && break; sleep 0.1; done
+check "tcp: four processes train" 'ls -d "$dir/tcp"/checkpoints/step-* >/dev/null 2>&1'
+set -- $ranks
+victim=$(ps -o pid= --ppid "$4" | head -n 1)
+kill -9 $victim "$4" 2>/dev/null
+codes="" begun=$(date +%s)
+for pid in $1 $2 $3; do wait "$pid"; codes="$codes $?"; done
+wait "$4" 2>/dev/null
+pids=""
+check "a rank is killed: all others end with an error within the deadline" '[ "$codes" = " 1 1 1" ] && [ $(($(date +%s) - begun)) -lt 60 ]'
+step=$(ls "$dir/tcp/checkpoints" | sed -n 's/^step-0*\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
+# shellcheck disable=SC2086
+timeout 120 "$ravel" $sft --resume --steps $((step + 2)) --tp 1 --pp 1 --dp 2 --shard states --run "$dir/tcp" >"$dir/out" 2>&1
+# shellcheck disable=SC2086
+run whole "$ravel" $sft --steps $((step + 2))
+losses "$dir/tcp" | awk -v last=$((step + 2)) '$1 <= last' >"$dir/tcp.txt"
+check "... and the run goes on from update $step on another mesh, on the curve of one rank" 'near "$dir/whole.txt" "$dir/tcp.txt"'
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]
