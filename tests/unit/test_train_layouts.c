@@ -49,6 +49,7 @@ static bool run_once(train_config *c, train_kind kind, int32_t ranks, outcome *o
     }
     ravel_safetensors_free(file);
     job_wipe(folder);
+    c->run.run = NULL;
     return ok;
 }
 
