@@ -44,6 +44,7 @@ static ravel_status receive_frame(ravel_refit *refit, int32_t index, int32_t str
     int32_t bad = 0;
     slot->state = RAVEL__SLOT_NOTICE;
     slot->stream = stream;
+    refit->in_states[stream].awaiting = 1;
     ravel_status status = ravel__stream_ask(refit, slot, err);
     if (status == RAVEL_OK) status = ravel__stream_wait(refit, &slot->recv, &bad, err);
     if (status == RAVEL_OK && bad) status = ravel_error_set(err, RAVEL_E_PEER_LOST, "a notice of another length came");
