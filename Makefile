@@ -168,8 +168,10 @@ $(BUILD)/obj/src/comm/reduce.o $(BUILD)/obj/src/batch/writer.o: CFLAGS += -O3
 # Where an installed libravel looks for modules.
 $(BUILD)/obj/src/base/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
 
+# The modules find the library's functions in the program that loads them, so the programs below hold all of it, used or not.
+whole = $(filter %.o,$^) -Wl,--whole-archive $(filter %.a,$^) -Wl,--no-whole-archive
 $(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(UNIT): $(call obj,$(UNIT_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 # The communicators' test body under mpirun.
@@ -188,9 +190,9 @@ fuzz-targets: $(FUZZ)
 GPU_TEST_SRC  := $(wildcard tests/gpu/*.c) $(addprefix tests/unit/,check.c device_body.c batch_device_body.c feed_device_body.c refit_case.c refit_device_body.c store.c train_support.c)
 GPU_BENCH_SRC := $(wildcard bench/gpu/*.c) bench/bench.c
 $(BUILD)/ravel-gpu: $(call obj,$(GPU_TEST_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(BUILD)/ravel-bench-gpu: $(call obj,$(GPU_BENCH_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 
 # A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
 $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)
@@ -227,7 +229,8 @@ bench: $(BENCH) all
 # SANITIZER="compute-sanitizer --tool memcheck" runs under a checker.
 test-gpu: $(BUILD)/ravel-gpu $(MODULES)
 	@$(SANITIZER) $(BUILD)/ravel-gpu $(or $(FILTER),cuda_)
-	@$(if $(FILTER),,$(SANITIZER) $(BUILD)/ravel-gpu gpu_) # apart: its last test ends the process's CUDA context
+	@$(if $(FILTER),,$(SANITIZER) $(BUILD)/ravel-gpu gpu_) # apart: its first test forks, which needs a process without CUDA
+	@$(if $(FILTER),,$(BUILD)/ravel-gpu fatal_) # apart: it ends the process's CUDA context
 bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)
 	@$(BUILD)/ravel-bench-gpu --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
 

@@ -309,9 +309,9 @@ TEST(gpu_cast_as_on_the_host) {
     gpu_close(&g);
 }
 
-/* ---- failures, last: the process's CUDA is of no use afterwards ------------------------------------------ */
+/* ---- failures, in a process of their own: CUDA is of no use in it afterwards ----------------------------- */
 
-TEST(gpu_z_a_fatal_error_kills_the_handle_only) {
+TEST(fatal_error_kills_the_handle_only) {
     gpu g;
     CHECK(gpu_open(&g));
     void *array = room(&g, 1 << 20);
