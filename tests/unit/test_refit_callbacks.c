@@ -107,7 +107,7 @@ typedef struct member {
 
 typedef struct side {
     ravel_refit_tensor tensors[TENSORS_MOST];
-    char names[TENSORS_MOST][8];
+    char names[TENSORS_MOST][16];
     int32_t count;
 } side;
 
