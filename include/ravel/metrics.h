@@ -296,7 +296,7 @@ typedef struct ravel_metrics_options {
     int32_t counts;     /* 0: another rank of the same data-parallel group counts this rank's batches (tp, cp, pp) */
     int32_t compute;    /* ravel_metrics_compute: what a bin costs to compute, its slots or all its room */
     int32_t recompute;  /* ravel_recompute */
-    int32_t per_rank;   /* up to how many ranks JSONL and the report show each one by itself */
+    int32_t per_rank;   /* JSONL and the report show figures per rank for up to this number of ranks */
     int32_t reserved;
     const ravel_shape *shape;             /* NULL: no FLOPs. Copied. */
     const ravel_metrics_reducer *reducer; /* NULL: this is the only rank. Copied. */

@@ -61,7 +61,7 @@ typedef enum ravel_layout {
 } ravel_layout;
 #define RAVEL_LAYOUT_CHOICES "packed|padded|padded-2d"
 
-/* The methods that peers use. X(ENUM, function, "name", bins may be split, "sentence"). */
+/* The methods of other frameworks. X(ENUM, function, "name", bins may be split, "sentence"). */
 #define RAVEL_METHOD_LIST(X)                                                                                       \
     X(NEXT_FIT, next_fit, "next-fit", 1, "original order, a new bin when the next sample does not fit (Megatron)") \
     X(NEXT_FIT_DECREASING, next_fit_decreasing, "next-fit-decreasing", 1,                                          \
@@ -85,7 +85,7 @@ typedef enum ravel_method {
 #define RAVEL__METHOD_CHOICE(NAME, function, name, splits, doc) "|" name
 #define RAVEL_METHOD_CHOICES                                    "ravel" RAVEL_METHOD_LIST(RAVEL__METHOD_CHOICE)
 
-/* How long the default method may look for something better; like compression levels. */
+/* How much the default method searches for a better plan; like compression levels. */
 typedef enum ravel_effort { RAVEL_EFFORT_FAST, RAVEL_EFFORT_DEFAULT, RAVEL_EFFORT_MAX } ravel_effort;
 #define RAVEL_EFFORT_CHOICES "fast|default|max"
 
@@ -97,8 +97,8 @@ typedef enum ravel_group_rule {
 } ravel_group_rule;
 #define RAVEL_GROUP_CHOICES "free|update|rank"
 
-/* What is minimised first. Every micro-step costs `cost.overhead`, so an extra micro-step can pay where it balances the
- * ranks better. */
+/* What is minimised first. Every micro-step costs `cost.overhead`; an extra micro-step can still reduce the time where
+ * it balances the ranks better. */
 typedef enum ravel_objective {
     RAVEL_OBJECTIVE_AUTO, /* time where an overhead is given, else steps */
     RAVEL_OBJECTIVE_TIME, /* predicted time, overheads included */
@@ -243,7 +243,7 @@ typedef struct ravel_plan_input {
 
 /* ---- the plan ------------------------------------------------------------------------------------------- */
 
-/* X(type, name, sentence): what a plan says about itself. All figures are over the whole plan. */
+/* X(type, name, sentence): the figures of a plan. All are over the whole plan. */
 #define RAVEL_PLAN_STATS_LIST(X)                                                                                   \
     X(int64_t, samples, "samples placed")                                                                          \
     X(int64_t, skipped, "samples left out because they fit no bin")                                                \

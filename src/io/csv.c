@@ -47,7 +47,8 @@ static int blank(const char *text, size_t bytes) {
     return 1;
 }
 
-/* The next record that is not blank; E_END after the last. A line is looked at once, however many the record has. */
+/* The next record that is not blank; E_END after the last. Each line is scanned once, however many lines the record
+ * has. */
 static ravel_status next_record(csv *c, ravel_error *err) {
     size_t seen = 0;
     int open = 0;
@@ -254,7 +255,7 @@ static ravel_status take_row(csv *c, ravel_error *err) {
             status = ravel_error_set(&inner, RAVEL_E_DATA, "\"%.*s\" is not a whole number",
                                      found.bytes > 40 ? 40 : (int)found.bytes, found.text);
     }
-    /* a one-column file whose later rows have more: better asked about than half read */
+    /* the first row had one column, this one has more: an error, so that no column is ignored */
     if (!status && !c->table->ask->field && !c->header && count_cells(c) != c->table->width)
         status = ravel_error_set(&inner, RAVEL_E_DATA, "%lld columns, but %d in the first row",
                                  (long long)count_cells(c), c->table->width);

@@ -1,5 +1,5 @@
-/* Files that are not text: recognised by their first bytes, so that the sentence says what they are and which command
- * makes text of them, rather than what is wrong with line 1. */
+/* Files that are not text: recognised by their first bytes, so that the error names the format and the command that
+ * converts it to text. */
 #ifndef RAVEL_IO_FOREIGN_H
 #define RAVEL_IO_FOREIGN_H
 
@@ -8,7 +8,7 @@
 enum { RAVEL__FOREIGN_BYTES = 16 }; /* how many of the first bytes are looked at */
 
 /* RAVEL_OK for text; E_DATA for gzip, zstd, xz, bzip2, zip (npz), Parquet, Arrow, HDF5, NPY, UTF-16 and other binary
- * data. `npy` 1: NPY is welcome. */
+ * data. `npy` 1: NPY is accepted. */
 ravel_status ravel__foreign_check(const char *name, const char *bytes, size_t count, int npy, ravel_error *err);
 
 #endif

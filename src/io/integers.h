@@ -1,4 +1,4 @@
-/* One or two columns of integers, and what is asked of the readers that fill them.
+/* One or two columns of integers, and the request to the readers that fill them.
  *
  *     source --> csv.c   \
  *     source --> jsonl.c  > ravel__integers_push --> two growing arrays
@@ -36,15 +36,15 @@ typedef struct ravel__integers {
 
 void ravel__integers_init(ravel__integers *table, const ravel__ask *ask);
 void ravel__integers_free(ravel__integers *table);
-/* One column (second NULL) or two, with the names that people know them by. */
+/* One column (second NULL) or two, with their names in the file. */
 void ravel__integers_choose(ravel__integers *table, const char *first, const char *second);
-/* `second` is not looked at with one column. E_DATA without a place: the reader puts it in front. */
+/* `second` is not looked at with one column. The E_DATA message has no file and line; the reader prepends them. */
 ravel_status ravel__integers_push(ravel__integers *table, int64_t first, int64_t second, ravel_error *err);
 static inline int ravel__integers_full(const ravel__integers *table) {
     return table->ask->limit > 0 && table->count >= table->ask->limit;
 }
 
-/* Whether two names are the same but for case and everything that is not a letter or digit: "Prompt Len" and
+/* Whether two names are equal when case and all characters other than letters and digits are ignored: "Prompt Len" and
  * "prompt_len". */
 int ravel__same_name(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
 

@@ -29,7 +29,7 @@ static const ravel_json_node *step(const ravel_json *doc, const ravel_json_node 
     return node;
 }
 
-/* A key that itself has dots in it is found whole, before the dots are taken as steps. */
+/* A key that contains dots is looked up whole before the dots are read as path steps. */
 static const ravel_json_node *follow(const ravel_json *doc, const ravel_json_node *node, const char *path) {
     const ravel_json_node *whole = ravel_json_get(doc, node, path);
     char key[256];
@@ -101,7 +101,7 @@ static int means_number(const char *name) {
     return 0;
 }
 
-/* Nothing with a well-known name has a number or an array: whether that is because it is text. */
+/* No member with a well-known name is a number or an array: reports those that are text. */
 static ravel_status none_known(const jsonl *j, const ravel_json_node *root, ravel_error *err) {
     int64_t number;
     for (const ravel_json_node *n = ravel_json_first(j->doc, root); n; n = ravel_json_next(j->doc, n))
@@ -247,7 +247,7 @@ static ravel_status read_array(jsonl *j, ravel_error *err) {
     return status ? status : take_items(j, err);
 }
 
-/* A name that promises one value per line: an array there is a row, not the file. */
+/* A file name that implies one value per line (.jsonl): an array is then a row, not the whole file. */
 static int promises_lines(const char *name) {
     const char *dot = strrchr(name, '.');
     return dot && (strcmp(dot, ".jsonl") == 0 || strcmp(dot, ".ndjson") == 0);

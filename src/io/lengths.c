@@ -91,7 +91,7 @@ static ravel_status find_reader(ravel__source *source, int32_t format, reader *r
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "format %d is none of %s", (int)format, RAVEL_FORMAT_CHOICES);
 }
 
-/* What the table holds goes over to the holder. */
+/* Moves the table's arrays to the holder. */
 static void take_over(ravel__holder *h, const ravel__integers *table) {
     h->allocator = table->ask->allocator;
     memcpy(h->columns, table->columns, sizeof h->columns);

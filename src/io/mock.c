@@ -53,7 +53,7 @@ void ravel_mock_options_default(ravel_mock_options *options) {
     ravel_options_default(mock_table, options);
 }
 
-/* Fills in what was left out. */
+/* Fills in defaults. */
 static void settle(ravel_mock_options *o) {
     int bimodal = o->type == RAVEL_MOCK_BIMODAL, constant = o->type == RAVEL_MOCK_CONSTANT;
     if (!o->max_seq_len && o->mean_seq_len > 0)
@@ -260,7 +260,7 @@ ravel_status ravel_mock_parse(const char *json_text, size_t bytes, const ravel_a
     return status;
 }
 
-/* JSON on a command line that is no JSON is an argument that is wrong; in a file, it is data that is wrong. */
+/* Invalid JSON is E_ARGUMENT on a command line and E_DATA in a file. */
 static ravel_status open_inline(const char *text, const ravel_allocator *allocator, ravel_mock **mock,
                                 ravel_error *err) {
     ravel_json *doc = NULL;

@@ -1,8 +1,8 @@
 /* Reading safetensors: the header is parsed and checked whole, then tensors are views into the bytes.
  *
- * What is checked, in this order, so that the sentence names the first thing that is wrong:
+ * Checks, in this order, so that the error names the first fault:
  *
- *   the first 8 bytes   what else the file could be (a Git LFS pointer, a zip, ...); the header's length against the
+ *   the first 8 bytes   other known formats (a Git LFS pointer, a zip, ...); the header's length against the
  *                       file's and against the limit
  *   the JSON            an object of entries, each with dtype, shape and data_offsets
  *   each entry          a known dtype; whole dims, their product in range; offsets inside the file; bytes = product
@@ -37,7 +37,7 @@ static ravel_status not_safetensors(const char *bytes, size_t size, ravel_error 
     return RAVEL_OK;
 }
 
-/* The header's length, or what is wrong with the beginning of the file. */
+/* The header's length, or an error about the file's first bytes. */
 static ravel_status header_length(const char *bytes, size_t size, size_t *length, ravel_error *err) {
     if (size == 0) return ravel_error_set(err, RAVEL_E_DATA, "the file is empty");
     uint64_t n = 0;
@@ -366,7 +366,7 @@ const ravel_safetensor *ravel_safetensors_find(const ravel_safetensors *file, co
     return NULL;
 }
 
-/* The nearest name there is: the winners of each batch of names against one another. */
+/* The nearest name in the file: the best of each batch of names, then the best of those. */
 static const char *nearest(const ravel_safetensors *file, const char *name) {
     enum { BATCH = 256 };
     const char *names[BATCH];

@@ -14,7 +14,7 @@
 struct ravel_safetensors {
     const ravel_allocator *allocator;
     ravel__arena arena; /* names, dims, metadata */
-    ravel__map *maps;   /* [maps_count] what is to be unmapped */
+    ravel__map *maps;   /* [maps_count] mappings to unmap */
     size_t maps_count, maps_room;
     ravel_safetensor *tensors; /* [count], in the order of their bytes */
     size_t count, room;

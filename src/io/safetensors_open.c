@@ -1,4 +1,4 @@
-/* What a path may be: a safetensors file, the index of a sharded checkpoint, or a folder with either in it.
+/* Opens a path: a safetensors file, the index of a sharded checkpoint, or a folder with either in it.
  *
  *     {"metadata": {...}, "weight_map": {"model.embed_tokens.weight": "model-00001-of-00003.safetensors", ...}}
  *

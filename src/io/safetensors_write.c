@@ -1,4 +1,5 @@
-/* Writing safetensors: declared tensors fix the header, so every byte's place is known before the first one comes.
+/* Writing safetensors: declared tensors fix the header, so every tensor's offset is known before the first byte is
+ * written.
  *
  *     declare, declare, metadata  ->  begin (places, header)  ->  write, write, ...  ->  finish
  *              DECLARING                                 WRITING                        FINISHED
@@ -56,7 +57,7 @@ static int make_room(const ravel_allocator *allocator, void *list, size_t *room,
     return 1;
 }
 
-/* A copy of the text; E_ARGUMENT where it is not UTF-8, since the header could not say it. */
+/* A copy of the text; E_ARGUMENT where it is not UTF-8, which the JSON header requires. */
 static ravel_status keep(ravel_safetensors_writer *w, const char *text, const char **kept, ravel_error *err) {
     size_t bytes = strlen(text), quoted = ravel_json_quote(text, bytes, NULL, 0);
     ravel__mark mark = ravel__arena_mark(&w->arena);
@@ -141,7 +142,7 @@ ravel_status ravel_safetensors_writer_declare(ravel_safetensors_writer *writer, 
 
 /* ---- the header ----------------------------------------------------------------------------------------- */
 
-/* Text that grows; `failed` is looked at once, at the end. */
+/* Text that grows; `failed` is checked once, at the end. */
 typedef struct text {
     const ravel_allocator *allocator;
     char *at;

@@ -1,7 +1,7 @@
 /* The shape of a model from its Hugging Face config.json, or by name from a few published ones.
  *
- * Configs of Llama and its kin differ in three ways: what a missing key means (a row of `kinds` by model_type), how
- * experts are called (`expert_keys`: the first key that is there), and which layers have experts. */
+ * Configs of Llama-like models differ in three ways: the default of a missing key (a row of `kinds` by model_type), the
+ * names of the expert keys (`expert_keys`: the first that is present), and which layers have experts. */
 #include <ravel/file.h>
 #include <ravel/json.h>
 #include <ravel/shape.h>
@@ -14,7 +14,7 @@
 
 enum { LARGEST_CONFIG = 16 << 20 };
 
-/* What transformers takes where a key is missing. */
+/* transformers' defaults for missing keys. */
 typedef struct kind {
     const char *model_type;
     int32_t kv_heads; /* 0: as many as heads */
@@ -158,8 +158,8 @@ static void read_rope(reader *r, ravel_shape *s) {
     s->rope_positions = (int64_t)scaling_number(r, "original_max_position_embeddings", (double)s->max_positions);
 }
 
-/* Mistral has a window unless it is null; Qwen's is turned on by a flag of its own. Where only some layers have one, it
- * is not a window of the model. */
+/* Mistral has a window unless it is null; Qwen's is turned on by a flag of its own. Where only some layers have a
+ * window, the shape has none. */
 static void read_window(reader *r, const kind *k, ravel_shape *s) {
     int mistral = strcmp(k->model_type, "mistral") == 0;
     if (mistral && !ravel_json_get(r->doc, r->root, "sliding_window")) s->window = 4096;
@@ -174,8 +174,8 @@ static int listed(const reader *r, const ravel_json_node *list, int64_t layer) {
     return 0;
 }
 
-/* How many layers of an MoE model have a dense block all the same. DeepSeek says it by a number of leading layers and
- * a frequency, Qwen by a list and a step that counts from 1. */
+/* Number of layers of an MoE model with a dense block. DeepSeek gives a number of leading layers and a frequency, Qwen
+ * a list and a step that counts from 1. */
 static int64_t count_dense(reader *r, int64_t layers) {
     int64_t leading = number(r, "first_k_dense_replace", 0), every = number(r, "moe_layer_freq", 1);
     int64_t step = number(r, "decoder_sparse_step", 1), dense = 0;

@@ -18,7 +18,7 @@ typedef struct ravel__source {
     int owned;          /* close it at the end */
     const char *memory; /* what is left of it */
     size_t left;
-    char ahead[16]; /* bytes that were looked at and not yet read */
+    char ahead[16]; /* peeked bytes, not yet read */
     size_t ahead_bytes;
     int64_t done, total; /* bytes; total 0: unknown */
     void (*progress)(void *user, int64_t done, int64_t total);
@@ -31,7 +31,7 @@ void ravel__source_memory(ravel__source *source, const char *name, const void *d
 void ravel__source_close(ravel__source *source);
 /* As many bytes as there are, up to `room`; *got is 0 at the end only. */
 ravel_status ravel__source_read(ravel__source *source, void *buffer, size_t room, size_t *got, ravel_error *err);
-/* Up to 16 of the first bytes, before anything was read, without taking them away. */
+/* Peeks at up to 16 of the first bytes, before anything was read. */
 ravel_status ravel__source_peek(ravel__source *source, const char **bytes, size_t *count, ravel_error *err);
 
 typedef struct ravel__lines {

@@ -1,4 +1,4 @@
-/* Counting on one rank: nothing here allocates, locks or talks. */
+/* Counting on one rank: nothing here allocates, locks or communicates. */
 #include "metrics/state.h"
 
 /* ---- one value ------------------------------------------------------------------------------------------ */
@@ -9,7 +9,7 @@ static ravel__cell *open_cell(ravel_metrics *m, int32_t id) {
 }
 
 static void add_weighted(ravel__cell *cell, int32_t rule, double value, double weight) {
-    if (!(weight > 0) || isinf(weight)) return; /* nothing weighs nothing: 0 * inf must not become NaN */
+    if (!(weight > 0) || isinf(weight)) return; /* a weight of 0 adds nothing: 0 * inf would be NaN */
     ravel__fixed_add(&cell->value, value * weight);
     if (rule == RAVEL_RULE_STD) ravel__fixed_add(&cell->square, value * value * weight);
     ravel__fixed_add(&cell->weight, weight);

@@ -78,7 +78,7 @@ ravel_status ravel__appender_open(ravel__appender *a, const char *path, int othe
         return RAVEL_OK;
     }
     a->own = 1;
-    /* Reading and writing, so that the end can be looked at; a pipe or a device that refuses to be read is written
+    /* Reading and writing, so that the end can be read; a pipe or a device that refuses to be read is written
      * only. Non-blocking matters to pipes: opening one without a reader is an error, a full one loses a line. */
     a->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
     struct stat info;

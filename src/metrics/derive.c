@@ -1,5 +1,5 @@
-/* The rows that follow from others, once everything has been summed over ranks. A row is set only where it means
- * something: no throughput without time, no MFU without a known peak. */
+/* Rows computed from other rows after the reduction over ranks. A row is set only where its inputs exist: no throughput
+ * without time, no MFU without a known peak. */
 #include "metrics/state.h"
 
 static void set(ravel_metrics *m, int32_t id, double real) {

@@ -4,7 +4,7 @@
  *
  *     fine     |x| < 2^40: x itself
  *     coarse   larger, up to 2^104: x / 2^64
- *     nan, positive, negative: whether a NaN or an infinity (or more than 2^104) came by
+ *     nan, positive, negative: whether a NaN or an infinity (or more than 2^104) was added
  *
  * 128 bits hold 2^24 of the largest fine numbers. Integer addition has no rounding, so any order and any tree of ranks
  * gives the same bits. For the all-reduce a sum is split into limbs of 42 bits, one per 64-bit lane: up to 2^18 ranks can

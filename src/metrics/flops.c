@@ -1,7 +1,7 @@
 /* FLOPs of a packed batch in 128-bit integers. See the formula in ravel/flops.h.
  *
  * A sum that overflows stays overflowed: every step goes through `mul` and `add`, which keep a flag, and the flag is
- * looked at once at the end. */
+ * checked once at the end. */
 #include <ravel/flops.h>
 
 #include <stdio.h>

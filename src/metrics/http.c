@@ -1,5 +1,5 @@
-/* HTTP/1.x requests, as far as a metrics endpoint needs them: the request line is looked at, headers are only waited
- * for, a body is not read (the connection is closed after the answer).
+/* HTTP/1.x requests, as far as a metrics endpoint needs them: the request line is parsed, headers are skipped, a body
+ * is not read (the connection is closed after the answer).
  *
  *     GET SP target SP HTTP/1.x CRLF *(header CRLF) CRLF          a lone LF ends a line too */
 #include "metrics/http.h"

@@ -6,7 +6,7 @@
 
 enum { RAVEL__HTTP_REQUEST_BYTES = 4096 };
 
-/* What to answer to the bytes that have come so far: 0 while the request is not whole, else a status code: 200 (GET
+/* The status code for the bytes received so far; 0 while the request is incomplete: 200 (GET
  * /metrics), 204 (GET /healthz), 302 (GET /), 400, 404, 405, 431 (longer than RAVEL__HTTP_REQUEST_BYTES), 505.
  * *head_only: the method was HEAD. */
 int ravel__http_answer(const char *data, size_t bytes, int *head_only);

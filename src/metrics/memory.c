@@ -20,7 +20,7 @@ static int64_t resident_now(const ravel_metrics *m) {
     return resident ? strtoll(resident, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
 }
 
-/* The kernel's mark lags a little behind what it says about now: the higher of the two is the mark. */
+/* The kernel's high-water mark lags behind its current figure: the higher of the two is reported. */
 void ravel__memory_sample(ravel_metrics *m) {
     struct rusage usage;
     int64_t now = resident_now(m), marked = getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;

@@ -23,9 +23,9 @@ static const ravel_option option_table[] = {
      "whether this rank counts its batches, or another rank of its data-parallel group does"},
     {"compute", RAVEL_OPTION_ENUM, AT(compute), "padded", 0, 0, "padded|capacity", "what a bin costs to compute"},
     {"recompute", RAVEL_OPTION_ENUM, AT(recompute), "none", 0, 0, RAVEL_RECOMPUTE_CHOICES,
-     "what is run again in the backward pass"},
+     "what the backward pass recomputes"},
     {"per-rank", RAVEL_OPTION_I32, AT(per_rank), "64", 0, RAVEL__MAX_RANKS, NULL,
-     "up to how many ranks are shown each by itself"},
+     "show figures per rank for up to this number of ranks"},
     {0}};
 #undef AT
 

@@ -71,7 +71,7 @@ void ravel_metrics_phase_add(ravel_metrics *m, ravel_phase phase, double seconds
     time->used = 1;
 }
 
-/* Innermost first, so that what an inner one took is known to the outer one. */
+/* Innermost first, so that the outer phase knows the time of the inner one. */
 void ravel__phases_cut(ravel_metrics *m, int64_t now) {
     for (int32_t i = m->depth - 1; i >= 0; i--) account(m, &m->open[i], now);
     for (int32_t i = 0; i < m->depth; i++) {

@@ -3,9 +3,9 @@
  *     SUM   rank count | each row that sums (2 to 22 lanes) | phases (3 each) | times, busy, lengths | ranks (2 each)
  *     MAX   step, -step | each MIN and MAX row (1 lane) | phases (1 each) | busiest, most padded
  *
- * The ranks' own slots at the end are zero except each rank's own, so that their sum is a gather. The order of lanes
- * follows from rows and options, which are the same on every rank; a rank that was made otherwise has another number
- * of lanes, and the communicator sees that. */
+ * Of the slots per rank at the end, each rank fills its own and leaves the others zero, so that their sum is a gather.
+ * The order of lanes follows from rows and options, which are the same on every rank; a rank with other rows or options
+ * has another number of lanes, which the communicator reports as a mismatch. */
 #include "metrics/state.h"
 
 enum { HEAD_LANES = 1, PHASE_LANES = 3, TAIL_LANES = 4 + RAVEL__WIDE_LANES, MAX_HEAD = 2, MAX_TAIL = 2 };

@@ -89,8 +89,7 @@ ravel_status ravel_metrics_sink_every(ravel_metrics *m, const char *spec, int64_
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "sink %s: every %lld updates; it must be at least 1", type->word,
                                (long long)every);
     if (m->sink_count == RAVEL__SINKS_MAX)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "there are %d sinks already, which is as many as can be",
-                               RAVEL__SINKS_MAX);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "there are %d sinks already, the maximum", RAVEL__SINKS_MAX);
     if (!type->every_rank && m->reducer.rank != 0) return RAVEL_OK;
     return open_sink(m, type, spec[length] ? spec + length + 1 : "", every, err);
 }
@@ -99,7 +98,7 @@ ravel_status ravel_metrics_sink(ravel_metrics *m, const char *spec, ravel_error 
     return ravel_metrics_sink_every(m, spec, 1, err);
 }
 
-/* The first failure and the first recovery are said; a sink that flaps does not fill the log. */
+/* Only the first failure and the first recovery are logged, so a sink that fails repeatedly does not fill the log. */
 static void note(ravel__sink *sink, ravel_status status, const ravel_error *err) {
     ravel_metrics *m = sink->metrics;
     const ravel_logger *logger = m->options.logger;

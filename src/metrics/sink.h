@@ -1,8 +1,8 @@
 /* What sinks share. A kind is a row of the table in sink.c: a word, and three functions.
  *
- * Sinks run on the training thread, after the values are published. They write what they have to write with few
- * system calls and return; none of them waits for a reader, none allocates after `open`. An error is reported once by
- * sink.c and the sink goes on trying, so that a disk that has room again gets the later lines. */
+ * Sinks run on the training thread, after the values are published. They write with few system calls and return; none
+ * waits for a reader, none allocates after `open`. An error is reported once by sink.c and the sink goes on trying, so
+ * that a disk that has room again gets the later lines. */
 #ifndef RAVEL_METRICS_SINK_H
 #define RAVEL_METRICS_SINK_H
 

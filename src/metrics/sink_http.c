@@ -4,11 +4,11 @@
  *                                   |  2 s                     |  5 s
  *                                   +--> 408                   +--> closed
  *
- * Everything is non-blocking under one poll(), so that a client that says nothing or reads nothing holds one slot for a
- * while and nothing else. When all slots are taken, further clients wait in the backlog for one that is done, or for
- * one that has been READING for 200 ms, which then gets its 408 early: many silent clients do not keep a scraper out. The
- * text is made when a request is whole, from a copy of the last update. It listens on 127.0.0.1 unless told otherwise;
- * it answers GET and HEAD only, and never looks at a path on disk. */
+ * Everything is non-blocking under one poll(), so that a client that sends or reads nothing only holds one slot until
+ * its deadline. When all slots are taken, further clients wait in the backlog for one that is done, or for one that has
+ * been READING for 200 ms, which then gets its 408 early: many silent clients do not keep a scraper out. The text is
+ * made when a request is whole, from a copy of the last update. It listens on 127.0.0.1 unless told otherwise; it
+ * answers GET and HEAD only, and never looks at a path on disk. */
 #include "metrics/sink.h"
 #include "metrics/http.h"
 
@@ -165,7 +165,7 @@ static void serve_slot(http_sink *s, slot *c, short events, int64_t now) {
     if (c->fd >= 0 && c->writing) send_answer(c);
 }
 
-/* The earlier of two waits in milliseconds, of which -1 is for ever. */
+/* The shorter of two waits in milliseconds; -1: no limit. */
 static int sooner(int a, int b) {
     return a < 0 ? b : b < 0 ? a : a < b ? a : b;
 }
@@ -271,7 +271,7 @@ static ravel_status write_http(ravel__sink *sink, const ravel__snapshot *u, rave
     (void)sink;
     (void)u;
     (void)err;
-    return RAVEL_OK; /* readers come when they like */
+    return RAVEL_OK; /* readers connect at any time */
 }
 
 static void close_fd(int fd) {

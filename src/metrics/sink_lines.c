@@ -29,7 +29,7 @@ static void close_lines(ravel__sink *sink) {
     ravel__release(a, s->key_ends, (size_t)sink->metrics->rows * sizeof *s->key_ends);
 }
 
-/* Names at their longest (every byte escaped), a number each, and what stands around them. */
+/* Names with every byte escaped, a number each, and the punctuation around them. */
 static size_t line_bytes(const ravel_metrics *m) {
     size_t bytes = 256 + (size_t)m->shown_ranks * 2 * RAVEL__NUMBER_BYTES;
     for (int32_t id = 0; id < m->rows; id++) bytes += 6 * strlen(m->row[id].name) + RAVEL__NUMBER_BYTES + 8;
@@ -141,7 +141,7 @@ static ravel_status write_csv(ravel__sink *sink, const ravel__snapshot *u, ravel
     return ravel__appender_put(&((line_sink *)sink)->file, t.data, t.used, err);
 }
 
-/* Whether the file begins with this very header. */
+/* Whether the file begins with exactly this header. */
 static int has_header(int fd, const ravel__text *header) {
     char block[4096];
     for (size_t at = 0; at < header->used;) {

@@ -1,4 +1,4 @@
-/* The two kinds of line for people.
+/* The two human-readable lines.
  *
  *     log        iteration 12/100 | toks/s: 51234 | toks/s/gpu: 12808 | packing_eff: 97.3% | ... as Megatron writes it
  *     progress   12/100 ======------ 3m12s left | 51.2k tok/s | packing 97.3% | loss 1.234
@@ -63,7 +63,7 @@ static void put_styled(ravel__text *t, print_style style, double x) {
     }
 }
 
-/* Without a seq_length, toks/s already is the actual rate: not said twice. */
+/* Without a seq_length, toks/s is already the actual rate: it is printed once. */
 static int is_repeated(const ravel_metrics *m, int32_t id) {
     return !m->options.seq_length &&
            (id == RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC || id == RAVEL_METRIC_ACTUAL_TOKENS_PER_SEC_PER_GPU);
@@ -198,7 +198,7 @@ static void put_progress(const log_sink *s, const ravel__snapshot *u, ravel__tex
         ravel__text_printf(t, " | reward %.4f", ravel__real(m, u, RAVEL_METRIC_REWARD_MEAN));
 }
 
-/* Seconds an update, from end to end, so that what lies between updates counts for the time left. */
+/* Seconds per update, from end to end, so that the time between updates counts in the time left. */
 static void keep_pace(log_sink *s, const ravel__snapshot *u, int64_t now) {
     if (s->begun_ns == 0) {
         s->pace = ravel__real(s->sink.metrics, u, RAVEL_METRIC_TIME_UPDATE);

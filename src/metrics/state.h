@@ -21,7 +21,7 @@
 
 enum { RAVEL__PHASE_DEPTH = 16, RAVEL__SINKS_MAX = 16 };
 
-/* What one row has been given since the last update. Which fields matter depends on its rule and kind. */
+/* Values added to one row since the last update. Which fields are used depends on its rule and kind. */
 typedef struct ravel__cell {
     ravel__fixed value, square, weight;
     int64_t integer; /* COUNTER */
@@ -50,13 +50,13 @@ typedef struct ravel__open_phase {
     int64_t inner_ns; /* of phases nested in it */
 } ravel__open_phase;
 
-/* A closed stretch, kept for the trace. */
+/* A closed phase, kept for the trace. */
 typedef struct ravel__span {
     int64_t begin_ns, end_ns;
     int32_t phase, depth;
 } ravel__span;
 
-/* What one rank says about itself. */
+/* Figures of one rank. */
 typedef struct ravel__rank_value {
     int64_t busy_ns, padded;
 } ravel__rank_value;

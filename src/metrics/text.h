@@ -1,5 +1,5 @@
-/* Text into a buffer of fixed size. What does not fit is cut, and `cut` says so; sinks size their buffers so that
- * nothing is. Nothing here allocates. */
+/* Text into a buffer of fixed size. Text that does not fit is cut and `cut` is set; sinks size their buffers so that
+ * this never happens. Nothing here allocates. */
 #ifndef RAVEL_METRICS_TEXT_H
 #define RAVEL_METRICS_TEXT_H
 

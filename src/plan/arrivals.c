@@ -202,7 +202,7 @@ static int32_t seat_group(ravel_planner *p, int64_t group) {
 
 /* ---- pushing ------------------------------------------------------------------------------------------------ */
 
-/* Columns that come and go would mean different things for different samples. */
+/* Every push of an update must have the same columns. */
 static ravel_status check_columns(const ravel_planner *p, const ravel_plan_input *in, ravel_error *err) {
     const struct {
         const char *name;

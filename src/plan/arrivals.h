@@ -1,11 +1,11 @@
-/* Arrivals: what the planner holds between pushes and takes.
+/* Arrivals: the samples that the planner holds between pushes and takes.
  *
  *     push ->  waiting: one row per sample, in order of arrival; slots, deadlines and versions are added up on the way
  *     take ->  as many micro-steps as the waiting slots fill: the oldest samples, planned by the main solver
- *     flush -> all that waits, and fillers up to the multiple and the minimum of the update
+ *     flush -> all waiting samples, and fillers up to the multiple and the minimum of the update
  *
  * A take looks at sums only, unless there is enough for a micro-step or a deadline has come; then it plans what it
- * takes. So the cost per arrival does not grow with what waits.
+ * takes. So the cost per arrival does not grow with the number of waiting samples.
  *
  * Groups that are to stay on one rank get it when their first sample arrives, the one with the least cost so far, and
  * keep it to the end of the update. */

@@ -1,4 +1,4 @@
-/* What no plan can beat.
+/* Lower bounds on bins and time.
  *
  * Bins, packed: the volume bound, samples / max_samples, and Martello and Toth's L2. For every limit a: samples longer
  * than cap - a share a bin with nothing of a or more; those over half a bin have one each; the rest of at least a must

@@ -1,4 +1,4 @@
-/* ravel_plan_check: everything recounted from the lengths, nothing believed. */
+/* ravel_plan_check: everything is recounted from the lengths; no figure of the plan is trusted. */
 #include "plan/hybrid/hybrid.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct checker {
     int32_t *bin; /* of every row, -1: in none */
 } checker;
 
-/* The plan is the caller's, so what is wrong with it is wrong data. */
+/* The plan is the caller's, so a fault in it is E_DATA. */
 #define BROKEN(c, ...) ravel_error_set((c)->err, RAVEL_E_DATA, __VA_ARGS__)
 
 /* ---- shape and partition ------------------------------------------------------------------------------------ */
@@ -177,7 +177,7 @@ static ravel_status check_figures(const checker *c) {
                           (long long)p->bin_tokens[b], (long long)p->bin_slots[b], (long long)p->bin_costs[b]);
     ravel_status status = check_bounds(c, &s);
     if (status) return status;
-    s.bins_packed = p->stats.bins_packed; /* how the samples were packed before splitting leaves no trace */
+    s.bins_packed = p->stats.bins_packed; /* the packing before splitting is not stored in the plan */
     if (s.bins_packed < s.bins_lower_bound || s.bins_packed > s.bins)
         return BROKEN(c, "bins_packed is %lld; it must be from the lower bound %lld to %lld bins",
                       (long long)s.bins_packed, (long long)s.bins_lower_bound, (long long)s.bins);

@@ -121,8 +121,8 @@ static ravel__u128 greatest_divisor(ravel__u128 a, ravel__u128 b) {
     return a;
 }
 
-/* Forward, per token: 2 FLOPs a weight that it meets. Causal attention of a sequence of n: 2 FLOPs a pair and unit of
- * width, over n^2 / 2 pairs. Backward is twice the forward in both, so it cancels. */
+/* Forward, per token: 2 FLOPs per weight that it is multiplied with. Causal attention of a sequence of n: 2 FLOPs per
+ * pair and unit of width, over n^2 / 2 pairs. Backward is twice the forward in both, so it cancels. */
 ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, ravel_error *err) {
     ravel_status status = ravel_shape_check(shape, err);
     if (status) return status;
@@ -135,7 +135,7 @@ ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, r
         linear = (linear + 1) / 2;
         quadratic = (quadratic + 1) / 2;
     }
-    while (linear > (ravel__u128)1 << 53) linear /= 2; /* no model: the ratio is beyond anything that matters */
+    while (linear > (ravel__u128)1 << 53) linear /= 2; /* not a real model: the ratio is out of range */
     cost->linear = (int64_t)linear;
     cost->quadratic = (int64_t)quadratic;
     cost->overhead = 0;

@@ -10,7 +10,7 @@ enum { UNKNOWNS = 3 };
 
 /* ---- least squares ---------------------------------------------------------------------------------------------- */
 
-/* Gauss with pivots over the unknowns of `mask`; 0 where they cannot be told apart. */
+/* Gauss with pivots over the unknowns of `mask`; 0 where the rows do not determine them. */
 static int solve(const double a[UNKNOWNS][UNKNOWNS + 1], int mask, double *x) {
     double m[UNKNOWNS][UNKNOWNS + 1];
     int at[UNKNOWNS] = {0}, n = 0;

@@ -1,5 +1,5 @@
-/* Input and options, checked once; every error names its sample or option. What comes out are the rules that the rest
- * of the planner works by, so that nothing further in needs to check again. */
+/* Input and options, checked once; every error names its sample or option. The result is the rules of the plan; no
+ * other file of the planner checks input again. */
 #include "plan/hybrid/hybrid.h"
 
 #include <string.h>
@@ -87,8 +87,8 @@ static ravel_status check_costs_and_homes(const ravel_plan_input *in, const rave
     return RAVEL_OK;
 }
 
-/* Ids are below `updates` where that was given, else below the number of samples: a stray id is a mistake, not a wish
- * for a million empty updates. */
+/* Ids are below `updates` where that was given, else below the number of samples: a stray id is an error and does not
+ * create a million empty updates. */
 static ravel_status check_updates(const ravel_plan_input *in, const ravel_plan_options *options, int32_t *updates,
                                   ravel_error *err) {
     *updates = options->updates;

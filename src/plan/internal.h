@@ -13,8 +13,8 @@
  *        v
  *     ravel_plan
  *
- *     cost.c   the cost model and what a bin of samples comes to      bounds.c   what no plan can beat
- *     limits.c how much an effort searches                            arrivals.c, take.c   samples that come over time
+ *     cost.c   the cost model and what a bin of samples comes to      bounds.c lower bounds
+ *     limits.c search limits per effort                            arrivals.c, take.c   samples that come over time
  *
  * Sizes inside are in units of `align`, so that a slot fits 32 bits and the tables over residual room stay small. Costs
  * are already shifted to fit (rules.shift). Everything is an integer and every tie is broken by index. */
@@ -33,7 +33,7 @@ __extension__ typedef unsigned __int128 ravel__u128;
 #define RAVEL__MOST_SAMPLES (INT64_C(1) << 29)
 #define RAVEL__MOST_BINS    (INT64_C(1) << 30)
 
-/* ---- rules: what the options come to ------------------------------------------------------------------------ */
+/* ---- rules derived from the options ---------------------------------------------------------------------- */
 
 /* Hybrid context parallelism: the widths that groups may have, narrowest first. */
 enum { RAVEL__MOST_WIDTHS = 14 };
@@ -94,7 +94,7 @@ typedef struct ravel__deal {
     int32_t *start; /* [updates + 1] into rows */
 } ravel__deal;
 
-/* Numbers groups from 0 in order of first appearance among `rows`; `group` gets one number a row. */
+/* Numbers groups from 0 in order of first appearance among `rows`; `group` gets one number per row. */
 ravel_status ravel__groups_number(const ravel_plan_input *input, const int32_t *rows, int32_t count,
                                   ravel__arena *arena, int32_t *group, int32_t *groups, ravel_error *err);
 ravel_status ravel__deal_make(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
@@ -115,7 +115,7 @@ ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input 
 
 /* ---- bins ----------------------------------------------------------------------------------------------------- */
 
-/* What a bin has come to. Packed: size and cost are sums. Padded: size is rows * (prompt + rest), the rectangle, and
+/* Running sums of a bin. Packed: size and cost are sums. Padded: size is rows * (prompt + rest), the rectangle, and
  * cost is rows * the cost of one row of it. */
 typedef struct ravel__bin {
     int64_t size;
@@ -194,10 +194,10 @@ RAVEL_METHOD_LIST(X)
 /* The default method's packing; `thorough` tries everything. */
 ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bin, int32_t *bins);
 ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *bin, int32_t *bins);
-/* Packed layout: bin by bin as full as can be, of `seconds` ways to go on; `lookups`: per sample. */
+/* Packed layout: fills bin by bin, trying `seconds` second samples per bin; `lookups`: limit per sample. */
 ravel_status ravel__pack_complete(const ravel__job *job, int32_t seconds, int32_t lookups, int32_t *bin, int32_t *bins);
 
-/* How many bins the balancing methods aim at: what bound and parity allow, at most one per sample. */
+/* Target number of bins of the balancing methods: the least that bound and parity allow, at most one per sample. */
 int32_t ravel__wanted_bins(const ravel__job *job);
 /* Karmarkar-Karp into at most k bins, whatever their size. */
 ravel_status ravel__difference(const ravel__job *job, int32_t k, int32_t *bin, int32_t *bins);
@@ -248,7 +248,7 @@ ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candi
 ravel_status ravel__solve_padded(const ravel__job *job, ravel__candidates *candidates);
 /* Any method with groups on ranks; or with single samples dealt to ranks, where there are no such groups. */
 ravel_status ravel__solve_ranks(const ravel__job *job, int32_t *seat, ravel__solution *solution);
-/* The whole of it: fills `seat` for every sample of the pool. */
+/* Solves one update: fills `seat` for every sample of the pool. */
 ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution);
 
 /* Orders micro-steps for pipelines, and permutes ranks so that samples stay at home; the time does not grow. */

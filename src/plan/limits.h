@@ -33,7 +33,7 @@ typedef struct ravel__search_limits {
     int64_t assignment_work;          /* homes: exact assignment where dp^3 * micro-steps is at most this */
 } ravel__search_limits;
 
-/* Parts of the solver that the ablation tool (tests/ablate) turns off one by one, to see which earn their keep. In every
+/* Parts of the solver that the ablation tool (tests/ablate) turns off one by one, to measure what each gains. In every
  * other build all of them are on. X(NAME, "name"). */
 #define RAVEL__PART_LIST(X)             \
     X(START_SLOTS, "start slots")       \

@@ -1,4 +1,4 @@
-/* What a plan says about itself: bin figures, quality, digest. All of it is worked out from the finished arrays, by the
+/* Figures of a plan: per bin, quality, digest. All of it is worked out from the finished arrays, by the
  * same code for a new plan and for one that is being checked. */
 #include "plan/hybrid/hybrid.h"
 
@@ -81,7 +81,7 @@ void ravel__plan_measure(const ravel__rules *rules, const ravel_plan_input *inpu
     s->micro_steps = plan->micro_steps;
     s->cost_shift = rules->shift;
     if (__builtin_mul_overflow(plan->bins, rules->options.cp * rules->options.budget, &s->capacity_tokens))
-        s->capacity_tokens = INT64_MAX; /* a budget that nothing comes near */
+        s->capacity_tokens = INT64_MAX; /* a budget far above every bin */
     (rules->widths.count ? ravel__hybrid_measure : measure_bins)(rules, input, plan, bin_tokens, bin_slots, bin_costs,
                                                                  s);
     for (int64_t i = 0; i < s->samples; i++) {

@@ -41,7 +41,7 @@ static const ravel_option table[] = {
      "what counts against the budget: slots side by side, rows x longest, or prompts and responses padded apart"},
     {"method", RAVEL_OPTION_ENUM, AT(method), "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how bins are made"},
     {"effort", RAVEL_OPTION_ENUM, AT(effort), "default", 0, 0, RAVEL_EFFORT_CHOICES,
-     "how long the default method looks for something better"},
+     "how much the default method searches for a better plan"},
     {"objective", RAVEL_OPTION_ENUM, AT(objective), "auto", 0, 0, RAVEL_OBJECTIVE_CHOICES,
      "what is minimised first: predicted time, or the number of micro-steps; auto: time where --cost has an overhead"},
     {"count", RAVEL_OPTION_I64, AT(count), "1", 1, 0x1p40, NULL, "samples per bin for method = count"},

@@ -1,4 +1,4 @@
-/* Taking micro-steps from what waits.
+/* Taking micro-steps from the waiting samples.
  *
  *     choose   the oldest samples whose slots fill a whole number of micro-steps; or, when a deadline has come, those
  *              that must go and the oldest beside them; or all of them (flush)
@@ -12,10 +12,8 @@
 
 #include <string.h>
 
-enum {
-    SHRINKS = 4,
-    PATIENCE = 3
-}; /* micro-steps' worth of slots that wait before emptier ones are taken all the same */
+/* PATIENCE: waiting slots, in micro-steps, from which emptier micro-steps are taken too. */
+enum { SHRINKS = 4, PATIENCE = 3 };
 
 typedef struct taking {
     ravel_planner *planner;
@@ -53,7 +51,7 @@ static int64_t aim(const ravel_planner *p) {
     return units > 0 ? units : 1;
 }
 
-/* Whole micro-steps in what waits. */
+/* Whole micro-steps that the waiting samples fill. */
 static int64_t ready_steps(const ravel_planner *p) {
     if (p->volume < p->wait_for) return 0;
     if (!bound_to_ranks(p)) return p->volume / (aim(p) * p->options.dp);

@@ -21,7 +21,7 @@ typedef struct page {
 
 /* ---- figures -------------------------------------------------------------------------------------------- */
 
-/* A card: what it is, the figure, and what to compare it with. */
+/* A card: title, figure, and a note to compare it with. */
 static void card(page *p, const char *name, const char *value, const char *beside) {
     ravel__printer_string(&p->out, "<div class=\"card\"><dt>");
     ravel__printer_html(&p->out, name);

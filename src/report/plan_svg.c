@@ -24,7 +24,7 @@ static int64_t first_of(int64_t part, int64_t parts, int64_t count) {
     return part * count / parts;
 }
 
-/* What happens in one cell: time of work, of padding inside it, and of the column as a whole. */
+/* One cell: time of work, of padding inside it, and of the whole column. */
 typedef struct cell {
     double work, padding, all;
 } cell;

@@ -10,8 +10,8 @@
  *   5. at max     every start; then two micro-steps at a time are dealt again (redeal.h). Very short updates get that
  *                 at the default effort too.
  *
- * The best is kept: fewer micro-steps, then less predicted time. What the methods by name make is compared too, where
- * they could do better (solve.c). */
+ * The best is kept: fewer micro-steps, then less predicted time. Plans of the named methods are compared too, where
+ * they could be better (solve.c). */
 #include "plan/balance/redeal.h"
 #include "plan/balance/starts.h"
 #include "plan/balance/totals.h"
@@ -23,7 +23,7 @@ typedef struct method {
     const ravel__search_limits *limits;
     ravel__basis basis;
     ravel__candidates *candidates;
-    int ranks_first; /* worth a try */
+    int ranks_first; /* try ranks first, bins after (ranks.c) */
 } method;
 
 static ravel_status no_memory(const method *m, size_t bytes) {
@@ -49,7 +49,7 @@ static ravel_status balance_steps(const method *m, const ravel__lists *lists, co
         for (int32_t r = 0; r < dp; r++) {
             int32_t from = order[b + r];
             table.tries_left += (int64_t)lists->bin[from].rows *
-                                m->limits->trades_per_sample; /* what is not used goes on to the next */
+                                m->limits->trades_per_sample; /* unused trades are left to the next micro-step */
             ravel__trade_load(&table, job->pool, r, lists->items + lists->start[from], lists->bin[from].rows);
         }
         ravel__trade_balance(&table, 0, dp, m->limits->steps, scratch);
@@ -97,7 +97,7 @@ static ravel_status try_start(const method *m, ravel__start start, int *made) {
     return status || !*made ? status : ravel__candidates_offer(m->job, m->candidates, solution);
 }
 
-/* Whether a start is likely enough to pay where few are wanted. */
+/* Whether a start is likely to be the best, where only a few are tried. */
 static int promising(const method *m, ravel__start start) {
     int32_t count = m->job->pool->count, many = count / m->basis.bins >= 8;
     if (m->job->rules->options.effort == RAVEL_EFFORT_FAST) return start == RAVEL__START_PACKED;
@@ -117,7 +117,7 @@ static int is_on(ravel__start start) {
            (start != RAVEL__START_SHRUNK || RAVEL__PART_ON(START_SHRUNK));
 }
 
-/* The first few starts that can be had; or all of them. */
+/* The first few starts that are possible, or all of them. */
 static ravel_status try_starts(const method *m) {
     int32_t left = m->limits->starts, all = left > RAVEL__START_PACKED;
     for (int32_t start = RAVEL__START_COSTS; start <= RAVEL__START_PACKED && left > 0; start++) {
@@ -181,7 +181,7 @@ static int has_dominant_sample(const ravel__job *job) {
     return most > total / job->dp / 2;
 }
 
-/* Comparing needs a second array of seats, which the caller has where it compares too. */
+/* Comparing needs a second array of seats, which exists where the caller compares too. */
 static ravel_status own_trial(const method *m) {
     size_t n = (size_t)m->job->pool->count;
     if ((m->limits->starts == 1 && !m->ranks_first) || m->candidates->trial != m->candidates->best) return RAVEL_OK;

@@ -1,8 +1,8 @@
 /* The default method in the padded layouts.
  *
- * A bin is a rectangle, rows x width, so like lengths belong together: bins are runs of an order in which neighbours are
- * alike. Longest first, for rows x longest; with prompts and responses padded apart, also orders that sweep through bands
- * of one part while the other goes up and down:
+ * A bin is a rectangle, rows x width, so similar lengths belong together: bins are runs of an order in which neighbours
+ * have similar lengths. Longest first, for rows x longest; with prompts and responses padded apart, also orders that
+ * sweep through bands of one part while the other goes up and down:
  *
  *     prompt   long  | <- response falls | -> rises | <- falls |  short
  *
@@ -20,7 +20,7 @@
 typedef struct runs {
     const ravel__job *job;
     const int32_t *order; /* samples; NULL: the pool's own order */
-    int plain;            /* longest first and cost by the model: a run's first sample says it all */
+    int plain;            /* longest first and cost by the model: a run's first sample gives its width and cost */
 } runs;
 
 static int32_t nth(const runs *r, int32_t i) {

@@ -1,4 +1,4 @@
-/* What can still be chosen when the bins are made and timed: the order of micro-steps, and which rank runs which bin.
+/* Placement, after the bins are made and timed: the order of micro-steps, and which rank runs which bin.
  *
  * Pipelines: small micro-steps at both ends shorten warm-up and drain, so micro-steps rise to the middle and fall again.
  *
@@ -117,7 +117,7 @@ static void assign_exactly(place *p) {
     }
 }
 
-/* The largest gain first; what has none goes to the ranks that are left, in order. `pairs` entries of key and tokens. */
+/* The largest gain first; bins without gain go to the remaining ranks, in order. `pairs` entries of key and tokens. */
 static void assign_greedily(place *p, int32_t pairs) {
     memset(p->done, 0, (size_t)p->dp);
     for (int32_t i = 0; i < p->dp; i++) p->to[i] = -1;

@@ -3,8 +3,8 @@
  *
  *     pool  ->  [ samples of rank 0 | rank 1 | ... ]   each slice a pool of its own, longest first
  *
- * Where ranks meet only at the end of an update that is a way to deal single samples too: a rank that has a dominant sample gets
- * nothing else, which no exchange between bins that are evenly filled would come to. */
+ * Where ranks meet only at the end of an update that is a way to deal single samples too: a rank that has a dominant
+ * sample gets nothing else, which exchanges between evenly filled bins do not find. */
 #include "plan/balance/spread.h"
 #include "plan/balance/starts.h"
 #include "plan/balance/trade.h"
@@ -27,7 +27,7 @@ static ravel_status no_memory(const ravel__job *job, size_t bytes) {
 
 /* ---- groups to ranks ---------------------------------------------------------------------------------------- */
 
-/* Groups as samples: what all of a group cost, and their slots, scaled to fit. A rank is then a bin for groups. */
+/* Each group as one item: summed cost and slots, scaled to fit. A rank is then a bin for groups. */
 typedef struct group_items {
     ravel__pool pool;
     ravel__rules rules;

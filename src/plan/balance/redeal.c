@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { DEAL = 64 }; /* what dealing a sample again costs, in trades looked at */
+enum { DEAL = 64 }; /* cost of dealing a sample again, in trades examined */
 
 typedef struct redeal {
     const ravel__job *job;

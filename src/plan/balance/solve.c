@@ -50,7 +50,7 @@ static int is_better(const ravel__job *job, int64_t steps, int64_t time, const r
     return steps < best || (steps == best && time < c->time);
 }
 
-/* The fewest packed bins of any candidate are remembered: it shows that the samples fit into that many. */
+/* Keeps the fewest packed bins of any candidate: the samples fit into that number of bins. */
 ravel_status ravel__candidates_offer(const ravel__job *job, ravel__candidates *c, ravel__solution solution) {
     int64_t time = 0, steps = solution.steps, best = c->solution.steps, packed = c->solution.bins_packed;
     if (best && packed < solution.bins_packed) solution.bins_packed = packed;
@@ -101,7 +101,7 @@ static ravel_status solve_named(const ravel__job *job, int32_t method, int32_t *
 
 /* ---- the default method ------------------------------------------------------------------------------------- */
 
-enum { MANY = 12 }; /* samples per bin from which differencing is at its best */
+enum { MANY = 12 }; /* samples per bin from which differencing (kk) gives the best balance */
 
 /* Whether the update is of the kind that the default method was made for. */
 static int is_plain(const ravel__job *job) {
@@ -113,8 +113,8 @@ static int may_compare(const ravel__job *job) {
     return RAVEL__PART_ON(COMPARE) && job->pool->count <= job->limits->compare_samples;
 }
 
-/* ... and whether they could do better. Of a long plain update that is within a part in 512 of what can be had they will
- * not, unless bins hold many samples: there differencing is at its best. */
+/* ... and whether they could be better. For a long plain update within 1/512 of its lower bound they are not tried,
+ * unless bins hold many samples, where differencing gives the best balance. */
 static int should_compare(const ravel__job *job, const ravel__candidates *c, int64_t bound) {
     int32_t count = job->pool->count;
     if (job->limits->thorough || count <= job->limits->compare_always_samples || count / MANY >= job->bound ||
@@ -132,7 +132,7 @@ static ravel_status enter_own(const ravel__job *job, ravel__candidates *c) {
     return status ? status : ravel__candidates_offer(job, c, solution);
 }
 
-/* Whatever a method by name does better is taken from it. */
+/* Enters the plans of the named methods; the best plan is kept. */
 static ravel_status enter_others(const ravel__job *job, ravel__candidates *c) {
     int64_t bound = ravel__time_bound(job->rules, job->pool, 0);
     int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);

@@ -33,7 +33,8 @@ static int64_t dominant(const spread *s, int64_t step) {
     return first < s->job->pool->count ? weight(s, nth(s, (int32_t)first)) : 0;
 }
 
-/* The common level: what is left of the total when the first micro-steps take their dominant samples' levels, over the rest. */
+/* The common level: the total less the first micro-steps' levels (their dominant samples), divided by the remaining
+ * bins. */
 static int64_t common_level(const spread *s) {
     int64_t total = 0, steps = s->bins / s->job->dp;
     for (int32_t i = 0; i < s->job->pool->count; i++) total += weight(s, i);

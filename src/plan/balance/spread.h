@@ -1,4 +1,4 @@
-/* Spreading samples evenly over a known number of bins: what the default method starts from.
+/* Spreading samples evenly over a known number of bins: the first start of the default method.
  *
  * Every micro-step gets a level, the cost that its bins should come to: the largest sample that it must hold, or one
  * common level for all micro-steps without such dominant samples:
@@ -9,8 +9,8 @@
  *      step 0   step 1  ...
  *
  * Samples go longest first to the bin that is furthest below its level and has room (a heap by what is missing; bins
- * without room wait in another, by room, until a sample is short enough). What finds no room goes to the bin with most room
- * all the same, and the overfull bins are repaired afterwards by trades with roomy ones. */
+ * without room wait in another, by room, until a sample is short enough). A sample that fits no bin goes to the bin
+ * with most room; overfull bins are repaired afterwards by trades with roomy ones. */
 #ifndef RAVEL_PLAN_BALANCE_SPREAD_H
 #define RAVEL_PLAN_BALANCE_SPREAD_H
 

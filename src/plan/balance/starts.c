@@ -132,7 +132,7 @@ static int32_t top_up(const ravel__basis *b, mixing *m, int32_t from, int32_t *b
     return from;
 }
 
-/* What found no room goes to the most_room bins all the same; returns how many are overfull then. */
+/* Samples that fit no bin go to the bins with most room; returns the number of overfull bins. */
 static int32_t overfill(const ravel__basis *b, mixing *m, int32_t from, int32_t *bin) {
     const ravel__pool *pool = b->job->pool;
     ravel__heap most_room = {m->most_room, 0};
@@ -171,7 +171,7 @@ static ravel_status mix(const ravel__basis *b, int32_t longer, int32_t *bin, int
     return status ? status : repair(b, b->job, b->bins, over, bin, made);
 }
 
-/* The more is spread the better, but the less room is left for the rest to fit. */
+/* Spreading more samples balances better, but leaves less room for the rest. */
 static ravel_status mix_most(const ravel__basis *b, int32_t *bin, int *made) {
     int64_t count = b->job->pool->count;
     ravel_status status = RAVEL_OK;
@@ -186,7 +186,7 @@ static ravel_status mix_most(const ravel__basis *b, int32_t *bin, int *made) {
 
 /* ---- packed ------------------------------------------------------------------------------------------------- */
 
-/* Packed bins numbered by cost, largest cost first: from -> to. */
+/* Numbers the packed bins by cost, largest cost first: from -> to. */
 static ravel_status rank_bins(const ravel__basis *b, const ravel__lists *lists, int32_t *number) {
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     int32_t *order = ravel__arena_push(b->job->arena, (size_t)lists->bins, sizeof *order);

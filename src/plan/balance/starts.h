@@ -1,4 +1,4 @@
-/* Where the default method starts from: all samples of an update in micro-steps * dp bins, under the cap. */
+/* Starts of the default method: all samples of an update in micro-steps * dp bins, under the cap. */
 #ifndef RAVEL_PLAN_BALANCE_STARTS_H
 #define RAVEL_PLAN_BALANCE_STARTS_H
 
@@ -19,10 +19,11 @@ typedef struct ravel__basis {
     int32_t packed_bins;
     int32_t bins;             /* micro-steps * dp */
     const int32_t *by_cost;   /* the pool by cost, largest cost first; NULL where that is its own order */
-    int32_t passes, partners; /* how hard overfull bins are repaired */
+    int32_t passes, partners; /* limits on repairing overfull bins */
 } ravel__basis;
 
-/* Makes the start, as lists of basis->bins bins in the job's arena, or says that it cannot be had. PACKED always can.
+/* Makes the start, as lists of basis->bins bins in the job's arena, or reports that it is impossible. PACKED is always
+ * possible.
  */
 ravel_status ravel__start_make(const ravel__basis *basis, ravel__start start, ravel__lists *lists, int *made);
 

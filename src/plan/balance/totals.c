@@ -47,7 +47,7 @@ typedef struct step {
     ravel__trade trade;
 } step;
 
-/* Hands are largest cost first, so the window of bins that would move about `want` slides down. */
+/* A rank's bins are largest cost first, so the window of bins that would move about `want` slides down. */
 static void find_swap(const totals *t, int32_t x, int32_t y, int64_t want, step *best) {
     const int64_t *sum = t->table->sum;
     const int32_t *xs = bins_of(t, x), *ys = bins_of(t, y);
@@ -124,7 +124,7 @@ static void reseat(const totals *t, int32_t with) {
     seat_rank(t, t->dp - 1, x);
 }
 
-/* The largest rank gives to the cheapest that lets it; 0 when none does. */
+/* The largest rank trades with the cheapest rank that makes it smaller; returns 0 when there is none. */
 static int reduce_largest(totals *t) {
     int32_t x = t->order[0];
     for (int32_t i = t->dp - 1; i > 0; i--) {

@@ -10,8 +10,8 @@
 
 #include "plan/balance/trade.h"
 
-/* `table` holds all bins, largest cost first; bins = micro-steps * dp. Fills seat_bin[step * dp + rank] with the bin that
- * sits there. */
+/* `table` holds all bins, largest cost first; bins = micro-steps * dp. Fills seat_bin[step * dp + rank] with the bin of
+ * that micro-step and rank. */
 ravel_status ravel__totals_balance(const ravel__job *job, ravel__trading *table, ravel__trade_limits limits,
                                    int32_t *seat_bin);
 

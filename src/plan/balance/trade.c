@@ -298,7 +298,7 @@ static int32_t pair_off(const balancing *e) {
     return done;
 }
 
-/* The largest bin alone, against the others, cheapest first, as long as one could still do better. */
+/* The largest bin alone, against the others, cheapest first, while a better trade is possible. */
 static int reduce_largest(const balancing *e, int depth) {
     ravel__trading *t = e->table;
     ravel__trade trade, best;

@@ -6,8 +6,8 @@
  * Each list has a little room, so that a sample can move without anything else moving. The same code balances the bins
  * of a micro-step, repairs bins that are over their cap (there a sample's weight is its slot) and balances ranks.
  *
- * A trade gives one or two samples of one bin for none, one or two of another. What is looked for is a given difference
- * in cost, `want`, as nearly as possible, without a bin going over its cap. Packed layout only. */
+ * A trade gives one or two samples of one bin for none, one or two of another. The search looks for a trade that moves
+ * `want` of cost as nearly as possible, with every bin under its cap. Packed layout only. */
 #ifndef RAVEL_PLAN_BALANCE_TRADE_H
 #define RAVEL_PLAN_BALANCE_TRADE_H
 
@@ -17,7 +17,7 @@ enum { RAVEL__TRADE_ROOM = 4 };
 
 typedef struct ravel__trading {
     int64_t cap, most;
-    int64_t tries_left; /* trades that may still be looked at; a bound on the work, the same on every machine */
+    int64_t tries_left; /* limit on trades examined from here on; a count, so the same on every machine */
     int32_t bins;
     int32_t *start; /* [bins + 1] */
     int32_t *rows;

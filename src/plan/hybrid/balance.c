@@ -1,10 +1,10 @@
 /* Trades of samples between the groups of a micro-step: the slowest group gives a sample to a faster one, or swaps it
- * for a smaller one, whichever leaves the slower of the two fastest. Groups differ in width, so a cost that moves from x
- * to y takes d * f(x) off the one and puts d * f(y) on the other; the two meet at
+ * for a smaller one, whichever leaves the slower of the two fastest. Groups differ in width, so moving cost d from x to
+ * y takes d * f(x) off the time of x and adds d * f(y) to that of y; the times are equal at
  *
  *     d = (time x - time y) / (f(x) + f(y))
  *
- * which is what a trade looks for. */
+ * which is the target of a trade. */
 #include "plan/hybrid/hybrid.h"
 
 #include "base/assert.h"
@@ -50,7 +50,7 @@ static int is_possible(const trades *t, const side *x, const side *y, int32_t gi
     int32_t a = x->task[give], b = take < 0 ? -1 : y->task[take], wx = x->group->width, wy = y->group->width;
     int64_t gained = ravel__width_slot(widths, length[a], wy) - (b < 0 ? 0 : ravel__width_slot(widths, length[b], wy));
     int64_t freed = ravel__width_slot(widths, length[a], wx) - (b < 0 ? 0 : ravel__width_slot(widths, length[b], wx));
-    if (y->count >= y->room) return 0; /* what comes needs a place before anything goes back */
+    if (y->count >= y->room) return 0; /* the incoming sample needs a free place before the outgoing one leaves */
     if (y->group->slots + gained > widths->room[wy] || x->group->slots - freed > widths->room[wx]) return 0;
     return b >= 0 || (y->count < t->tasks->rules->most && x->count > 1);
 }

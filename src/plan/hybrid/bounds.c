@@ -1,4 +1,4 @@
-/* The samples of an update as tasks, and what no plan of them can beat.
+/* The samples of an update as tasks, and lower bounds on any plan of them.
  *
  *   micro-steps   slots / (pool * budget), and L2: two samples of more than half the pool share no micro-step
  *   area          the least work of every sample, over the pool

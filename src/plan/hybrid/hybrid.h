@@ -1,7 +1,7 @@
 /* Hybrid context parallelism: groups of different widths in one micro-step.
  *
- *     widths.c    what the options come to: widths, prices, slot multiples
- *     bounds.c    what no plan can beat (four bounds; the canonical one is the strongest)
+ *     widths.c    from the options: widths, prices, slot multiples
+ *     bounds.c    four lower bounds; the canonical one is the strongest
  *     shelf.c     one micro-step: groups of remaining samples that all take at most a given time
  *     balance.c   trades of samples between the groups of a micro-step
  *     solve.c     an update: micro-steps one after another, several ways, the best is kept

@@ -22,7 +22,7 @@ static const way ways[] = {{16, 20}, {16, 6}, {15, 18}, {14, 17}, {16, 16}, {15,
                            {13, 18}, {11, 8}, {16, 11}, {15, 8},  {16, 26}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* Search limits. Work is counted in samples looked at, never by a clock. */
+/* Search limits. Work is counted in samples examined, never by a clock. */
 typedef struct hybrid_limits {
     int32_t effort;
     int32_t most_samples; /* the row is for updates of at most this many samples */
@@ -127,7 +127,7 @@ static void copy_layout(const search *s, const ravel__layout *from, ravel__layou
     to->time = from->time;
 }
 
-/* Balances the trial and keeps it if it is better. One that is far behind will not become so. */
+/* Balances the trial and keeps it if it is better. A trial that is far behind is skipped. */
 static ravel_status offer(search *s) {
     if (s->best.time < INT64_MAX && s->trial.time - s->trial.time / 24 > s->best.time) return RAVEL_OK;
     ravel_status status = RAVEL_OK;

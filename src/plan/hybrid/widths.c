@@ -120,7 +120,7 @@ static void set_slots(const ravel_plan_options *o, ravel__widths *w) {
     }
 }
 
-/* A width whose slots are so coarse that it holds less than a narrower one is of no use. */
+/* A width is dropped where its slot multiple is so large that it holds less than a narrower width. */
 static void drop_useless(ravel__widths *w) {
     int32_t kept = 0;
     for (int32_t i = 0; i < w->count; i++) {

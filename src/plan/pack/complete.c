@@ -3,8 +3,9 @@
  *
  *     cap 10, remaining 4 4 4 3 3 3 3 3     second 4: [4 4 . .]     second 3: [4 3 3]     the latter
  *
- * That finds what fitting one sample after another cannot: lengths that go together, such as two of .3 beside one of .4.
- * How many seconds are tried is bounded, and so is the work in all; when that is spent the rest is first-fit. */
+ * This finds combinations that first-fit and best-fit miss: lengths that fill a bin together, such as two of .3 beside
+ * one of .4. The number of seconds tried per bin and the total work are bounded; when the work is used up, the rest is
+ * first-fit. */
 #include "plan/pack/remaining.h"
 
 #include "base/assert.h"

@@ -1,10 +1,10 @@
-/* The fewest bins: best-fit decreasing, and more where that is above the lower bound and another try may pay. What the
- * methods by name pack is compared later, with the whole plan (balance/solve.c). */
+/* The fewest bins: best-fit decreasing, and more where that is above the lower bound and another try may pay. The named
+ * methods are compared later, as whole plans (balance/solve.c). */
 #include "plan/balance/spread.h"
 
 #include <string.h>
 
-/* What is tried beyond best-fit. */
+/* The packings tried besides best-fit. */
 typedef struct fewest {
     const ravel__job *job;
     int32_t passes, partners, tolerance;
@@ -60,7 +60,7 @@ static int64_t least_bins(const fewest *f, int32_t bound) {
 
 static ravel_status try_all(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
-    /* the best of each bin is not the best of all: fewer ways to go on leave more for later bins */
+    /* the fullest bins first are not the fewest in all: trying fewer seconds leaves better samples for later bins */
     for (int32_t seconds = 2; !status && seconds <= 64 && f->bins > bound; seconds *= 2)
         status = try_complete(f, seconds, 2 * seconds);
     for (int32_t i = 0; !status && i < 4 && f->bins > bound + i; i++) status = try_spread(f, bound + i);
@@ -79,7 +79,7 @@ static int roomy(const fewest *f, int64_t bins) {
     return volume <= room - room / 256 || f->job->pool->count / bins >= 8;
 }
 
-/* At the default effort only what is likely to pay, and only where a micro-step is much. */
+/* At the default effort only the packings that are likely to help, and only where one micro-step is a large share. */
 static ravel_status try_likely(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
     int64_t least = least_bins(f, bound);

@@ -77,7 +77,8 @@ static int before(const ravel__fit *fit, int32_t a, int64_t room, int32_t bin) {
     return fit->room[a] != room ? fit->room[a] < room : a < bin;
 }
 
-/* Cuts the tree at `root` into what comes before (room, bin) and the rest, without recursion: two seams grow down. */
+/* Cuts the tree at `root` into what comes before (room, bin) and the rest, without recursion: two cut edges grow
+ * downwards. */
 static void cut(ravel__fit *fit, int32_t root, int64_t room, int32_t bin, int32_t *low, int32_t *high) {
     while (root >= 0) {
         if (before(fit, root, room, bin)) {

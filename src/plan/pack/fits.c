@@ -1,4 +1,4 @@
-/* The methods that peers use, by name: next-fit, first-fit, best-fit, modified first-fit, fixed counts.
+/* The methods of other frameworks, by name: next-fit, first-fit, best-fit, modified first-fit, fixed counts.
  *
  * In the packed layout, first-fit decreasing is made bin by bin: a bin takes the longest remaining sample that fits,
  * again and again. That is the same packing as looking for the first bin for every sample, and needs only "the longest
@@ -6,8 +6,8 @@
  * (fit.h).
  *
  * In the padded layouts, taking longest first, a bin's width is fixed by its first sample and the bins before it are
- * full, so that first-fit, best-fit and next-fit are one thing. With prompts and responses padded apart that is no
- * longer so; the fits then look at the last few open bins, since the older ones are all but full. */
+ * full, so first-fit, best-fit and next-fit are the same. With prompts and responses padded apart they differ; the fits
+ * then look at the last few open bins, since older ones are nearly full. */
 #include "plan/pack/fit.h"
 #include "plan/pack/remaining.h"
 

@@ -54,7 +54,7 @@ static int32_t meld(kk *s, int32_t a, int32_t b) {
     return a;
 }
 
-/* What is below the top becomes one heap again: in pairs from the left, then all from the right. */
+/* Joins the children of the removed top into one heap: in pairs from the left, then all from the right. */
 static int32_t take_top(kk *s, int32_t tuple) {
     int32_t top = s->top[tuple], at = s->parts[top].child, pairs = -1, rest = -1;
     while (at >= 0) {
@@ -167,7 +167,7 @@ ravel_status ravel__difference(const ravel__job *job, int32_t k, int32_t *bin, i
 /* ---- the cap, kept ------------------------------------------------------------------------------------------ */
 
 /* Keeps in each bin, longest first, what fits; the rest goes to the fullest bin with room (packed), or to new bins.
- * `bin` says the wish and becomes the truth; *bins may grow. */
+ * `bin` holds the wanted bins on entry and the final ones on return; *bins may grow. */
 static ravel_status keep_cap(const ravel__job *job, int32_t *bin, int32_t *bins) {
     const ravel__pool *pool = job->pool;
     int32_t made = *bins, wanted = *bins, out = 0;

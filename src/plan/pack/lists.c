@@ -68,12 +68,12 @@ static int32_t halve(const ravel__job *job, int32_t *items, int32_t count, int32
             spare[gone++] = items[i];
         }
     }
-    if (!gone) spare[gone++] = items[--kept]; /* costs of nothing: any cut will do */
+    if (!gone) spare[gone++] = items[--kept]; /* all costs are 0: any cut is equal */
     memcpy(items + kept, spare, (size_t)gone * sizeof *items);
     return kept;
 }
 
-/* Padded: like lengths stay together, so the list is cut where the more expensive side is cheapest. */
+/* Padded: similar lengths stay together, so the list is cut where the more expensive side is cheapest. */
 static int32_t cut(const ravel__job *job, const int32_t *items, int32_t count, int64_t *tail) {
     ravel__bin bin;
     memset(&bin, 0, sizeof bin);

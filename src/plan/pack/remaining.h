@@ -14,7 +14,7 @@ typedef struct ravel__remaining {
     int32_t count;
 } ravel__remaining;
 
-enum { RAVEL__ROOMS_PER_SAMPLE = 4 }; /* up to which the table pays */
+enum { RAVEL__ROOMS_PER_SAMPLE = 4 }; /* largest cap for which the table is faster */
 
 static inline int ravel__remaining_table(const ravel__job *job, ravel__remaining *r) {
     r->first = NULL;
