@@ -62,7 +62,7 @@ typedef struct train_loss_sums {
     double kl;         /* sum of k against the reference */
     double gap;        /* sum of |trainer's log-prob for the generator's weights - g| */
     double gap_exp;    /* sum of exp of that */
-    double gap_tokens; /* rows in these two: 0 where nobody knows the trainer's */
+    double gap_tokens; /* rows in these two: 0 where the trainer's log-probs are unknown */
     double tis;        /* sum of importance weights */
     double tis_capped; /* rows whose importance weight was above the cap */
     double ratio_max;  /* the largest ratio, and */

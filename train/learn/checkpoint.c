@@ -100,7 +100,7 @@ static ravel_status write_array(saver *s, int which, ravel_error *err) {
     return status ? status : write_gap(s, which, whole->elements - done, err);
 }
 
-/* Rank 0. What it cannot write it still takes, so that nobody sends in vain; a lost peer ends it. */
+/* Rank 0. After a write error it still receives, so that no sender blocks; a lost peer ends it. */
 static ravel_status save_all(saver *s, const char *folder, ravel_error *err) {
     ravel_error lost = RAVEL_ERROR_INIT;
     train__gather_begin(s->g, TRAIN__WEIGHTS);

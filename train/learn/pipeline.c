@@ -104,7 +104,7 @@ static int advance(simulation *s, int32_t stage, const double *forward, const do
 
 static ravel_status stuck(const simulation *s, int32_t stage, ravel_error *err) {
     train_op op = train_pipeline_op(s->p, stage, s->next[stage]);
-    return ravel_error_set(err, RAVEL_E_STATE, "stage %d waits for ever before the %s of micro-batch %lld, chunk %d",
+    return ravel_error_set(err, RAVEL_E_STATE, "stage %d waits without end before the %s of micro-batch %lld, chunk %d",
                            stage, op.backward ? "backward" : "forward", (long long)op.micro, op.chunk);
 }
 

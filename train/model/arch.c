@@ -25,7 +25,7 @@ const train_arch *train_arch_of(const ravel_shape *s) {
     return rows;
 }
 
-/* ---- what a config may not say -------------------------------------------------------------------------- */
+/* ---- config keys that are refused ---------------------------------------------------------------------- */
 
 static ravel_status lacks(ravel_error *err, const char *what) {
     return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the trainer has no %s", what);

@@ -1,4 +1,4 @@
-/* train/model/arch.h: the architectures that the trainer has, one row each, and what a config may not say.
+/* train/model/arch.h: the architectures that the trainer supports, one row each, and the config keys that it refuses.
  *
  * All are the same transformer (net.h); a row says how it differs. A config whose model_type is not in the table, or
  * that asks for what its row lacks, is refused by name: training it would give another model's loss. */

@@ -13,7 +13,7 @@
  *      1     a0 ......   a1 ....     b0 .......       the prompt of a is run once, for all of its answers
  *      5     a0 ......   b1 .        b0 .......       a1 has ended: b1 takes its slot
  *
- * The prompt but for its last token is run through the layers in one go (prefill); from there on each step runs one
+ * The prompt without its last token is run through the layers in one pass (prefill); from there on each step runs one
  * token per sequence (decode): the prompt's last token, then the token that the device drew in the step before. The
  * host is one step behind: while the device works on a step, the host reads the tokens of the one before, ends the
  * sequences that drew a stop token (the token that the running step draws for them is dropped) and admits others.
@@ -30,8 +30,8 @@
  *
  * Reproducible: an answer is a function of weights, prompt, sampling options, seed, prompt id and sample number alone.
  * Which other sequences ran beside it, how many slots there were, and how many threads, changes nothing, down to the bits
- * of the log-probs (on one set of kernels): random numbers are counted by place rather than drawn from a stream, and the
- * products, norms and attentions used here work each row out by itself (train_matmul.batch_invariant).
+ * of the log-probs (on one set of kernels): random numbers are a function of the position, not a stream, and the
+ * products, norms and attentions used here compute each row independently (train_matmul.batch_invariant).
  *
  * Two log-probs are recorded for every token:
  *   logprob       under softmax(logits / temperature) over the whole vocabulary: what a trainer that runs the same tokens
@@ -60,7 +60,7 @@ typedef struct train_generator_options {
 typedef enum train_graphs {
     TRAIN_GRAPHS_AUTO, /* where the kernel set records graphs: one per bucket of batch sizes */
     TRAIN_GRAPHS_OFF,
-    TRAIN_GRAPHS_PADDED /* rows are padded as for graphs, and nothing is recorded: to look for faults, and for tests */
+    TRAIN_GRAPHS_PADDED /* rows are padded as for graphs, but nothing is recorded: for debugging and tests */
 } train_graphs;
 
 void train_generator_options_default(train_generator_options *options);

@@ -1,8 +1,8 @@
 /* Decode steps as graphs.
  *
- * A step's kernels are the same from step to step but for their number of rows and the longest cache. Both are rounded up
- * to a bucket; rows that are too many belong to a slot that no sequence has. The first step of a bucket runs as it is, which
- * also chooses the algorithms of its products; the second one is recorded, and later ones are one call of the host.
+ * The kernels of two steps differ only in the number of rows and in the longest cache. Both are rounded up to a bucket;
+ * padding rows belong to a slot that no sequence has. The first step of a bucket runs without a graph, which also
+ * chooses the algorithms of its products; the second one is recorded, and later ones are one graph launch.
  *
  * Everything that a recorded kernel reads is at a fixed address: the arrays of a pass, and the two blocks of `rows`, which
  * are filled in turn. A graph is dropped when the weights move, or when the device's own memory does. */
@@ -47,7 +47,7 @@ void train__generator_drop_graphs(train_generator *g) {
     g->recorded_count = 0;
 }
 
-/* NULL: it could not be recorded; the device says why at the next sync. */
+/* NULL: recording failed; the next sync reports why. */
 static train_graph *record(train_generator *g, void (*kernels)(void *user), void *user) {
     const train_kernels *k = g->net.kernels;
     train_graph *graph = NULL;

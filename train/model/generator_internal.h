@@ -51,7 +51,7 @@ typedef struct train__step {
 enum { TRAIN__GRAPHS = 256 };
 typedef struct train__recorded {
     int64_t rows;
-    int32_t longest, turn; /* bucket of the longest cache; which blocks it reads and writes */
+    int32_t longest, turn; /* bucket of the longest cache; index of the two blocks that it reads and writes */
     int32_t runs;          /* without a graph */
     train_graph *graph;    /* NULL: none yet */
 } train__recorded;
@@ -115,7 +115,7 @@ void train__generator_reset(train_generator *g);
 const train_request *train__generator_next(const train_generator *g);
 /* Makes the next request's prompt the prefix: takes pages for it. The caller runs it. */
 void train__generator_new_prefix(train_generator *g);
-/* Lets go of the prefix; its pages are freed by train__generator_free_retired. */
+/* Drops the prefix; train__generator_free_retired frees its pages. */
 void train__generator_drop_prefix(train_generator *g);
 void train__generator_free_retired(train_generator *g);
 /* Takes the next waiting sequence into a free slot, on top of the prefix; returns the slot, -1 when all are taken. */

@@ -15,7 +15,7 @@
 
 /* ---- tensors -------------------------------------------------------------------------------------------- */
 
-/* Elements on their way between device and file. */
+/* PIECE: elements per copy between device and file. */
 enum { PIECE = 1 << 18, SHARD_PATH = 4096 };
 
 /* The first of `count` elements that is NaN or infinite; `count` where all are finite. */
@@ -33,7 +33,7 @@ static int64_t first_not_finite(int32_t dtype, const void *data, int64_t count) 
     return i;
 }
 
-/* Weights that are not finite train to nothing: every loss is NaN. */
+/* With weights that are not finite every loss is NaN. */
 static ravel_status check_finite(const ravel_safetensor *source, const train_array *to, int64_t from, int64_t count,
                                  const void *piece, ravel_error *err) {
     int64_t at = first_not_finite(to->dtype, piece, count), element = from + at;
@@ -150,7 +150,7 @@ train_rows_source train_rows_of_array(const train_array *from) {
     return (train_rows_source){read_array, (void *)from, from->dtype};
 }
 
-/* Blocks of rows as they come, and as the file holds them. */
+/* Blocks of rows: as received, and in the dtype of the file. */
 typedef struct saving {
     ravel_safetensors_writer *writer;
     const train_rows_source *from;

@@ -161,7 +161,7 @@ static void print_string(FILE *f, const char *text, size_t bytes) {
     if (quoted != small) train__release(NULL, quoted, need);
 }
 
-/* A value again as text. At the top, the two names of the dtype get the new one. */
+/* Writes a value as text. At the top level, the two keys of the dtype get the new value. */
 static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *node, int depth, const char *dtype) {
     int object = node->kind == RAVEL_JSON_OBJECT;
     switch (node->kind) {

@@ -33,8 +33,8 @@
  * threads. A batch without scored tokens (a filler) costs nothing and changes nothing.
  *
  * Memory is all taken in train_model_create and can be asked for before (train_model_memory). It grows with the budget,
- * never with the square of a length: attention keeps one number per row and head, and the logits of a chunk of rows are
- * all that is ever held of them.
+ * never with the square of a length: attention keeps one number per row and head, and only the logits of one chunk of
+ * rows exist at a time.
  */
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
@@ -83,7 +83,7 @@ typedef struct train_memory {
     int64_t weights;
     int64_t grads;
     int64_t activations; /* kept from forward to backward: proportional to the budget */
-    int64_t working;     /* used within a layer: proportional to the budget */
+    int64_t working;     /* working arrays within a layer: proportional to the budget */
     int64_t logits;      /* one chunk */
     int64_t scratch;     /* of the kernels, see train_limits */
     int64_t tables;      /* rope, staged batches on both sides */
@@ -195,7 +195,7 @@ ravel_status train_model_stage_score(train_model *model, int32_t flight, const t
                                      ravel_error *err);
 void *train_model_stage_input(const train_model *model, int32_t flight);
 void *train_model_stage_output(const train_model *model, int32_t flight);
-/* Elements of those rows for a batch of so many tokens. */
+/* Elements of those rows for a batch of `tokens` tokens. */
 int64_t train_model_stage_elements(const train_model *model, int64_t tokens);
 
 ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);

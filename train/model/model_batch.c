@@ -1,4 +1,4 @@
-/* A batch on its way to the device: checked, laid out in one block, staged.
+/* Staging a batch: it is checked, laid out in one block and copied to the device.
  *
  *     tokens      t0 t1 t2 | . | u0 u1        . is alignment
  *     positions    0  1  2 | 0 |  0  1
@@ -191,7 +191,7 @@ static void lay_out_scored(train_model *m, const train_batch *b, const train__ex
 ravel_status train__model_stage(train_model *m, const train_batch *b, const train__extra *extra, ravel_error *err) {
     ravel_status status = check_batch(m, b, err);
     if (status) return status;
-    if (m->now.learn_begun || m->now.forward_kept) /* whose backward never came */
+    if (m->now.learn_begun || m->now.forward_kept) /* its backward was never called */
         train__staging_release(&m->staging, m->now.staged.block);
     train__staging_begin(&m->staging);
     m->now.forward_kept = m->now.learn_begun = 0;

@@ -1,4 +1,4 @@
-/* Weights to begin with: a matrix is normal, a norm is 1, a bias is 0. Every number is a function of seed, tensor and place
+/* Initial weights: a matrix is normal, a norm is 1, a bias is 0. Every number is a function of seed, tensor and place
  * in the whole tensor, so it does not depend on ranks or threads. Threads fill a chunk on the host; it is uploaded whole. */
 #include "train/model/model_internal.h"
 

@@ -61,7 +61,7 @@ typedef struct train__working {
     void *d_rows; /* head */
 } train__working;
 
-/* Context parallel: keys and values on their way around, twice, their gradients, and a part's output. */
+/* Context parallel: two buffers of keys and values for the ring, their gradients, and a part's output. */
 typedef struct train__ring {
     void *kv[2], *d_kv[2]; /* [T, 2 * kv_width] */
     void *o;               /* [T, q_width] */
@@ -71,7 +71,7 @@ typedef struct train__ring {
 typedef struct train__sizes {
     int64_t tokens, positions, logits_rows;
     size_t x, rest, gate_up; /* strides between layers, 0 where layers share */
-    size_t light;            /* the same for what is cheap to make again, 0 where it is not kept */
+    size_t light;            /* the same for arrays that are cheap to recompute, 0 where they are not kept */
     size_t o, lse, x_mid;    /* within a layer's rest; qkv is first */
     size_t xn_mid, q, k, h;  /* within a layer's light; xn is first */
     size_t kept, working, logits, tables, stage;
@@ -109,8 +109,8 @@ struct train_model {
     void *weights, *grads;
     void *kept_block[TRAIN__FLIGHTS], *working_block, *logits, *table_block;
     train__staging staging;
-    train_real *row; /* [max(hidden, head_dim)] on the host: numbers on their way to the device */
-    float *numbers;  /* [T] on the host: numbers on their way from the device */
+    train_real *row; /* [max(hidden, head_dim)] on the host: upload buffer */
+    float *numbers;  /* [T] on the host: download buffer */
     float *by_place; /* [2, T] on the host: log-probs and coefficients of a loss that couples samples */
     train__working working;
     train_real *cosine, *sine, *parts; /* parts: [ranks + 1, 4, logits_rows], this rank's last */
@@ -121,7 +121,7 @@ struct train_model {
     train__flight flights[TRAIN__FLIGHTS];
 };
 
-/* Goes on with another micro-batch in flight. */
+/* Makes another micro-batch in flight the current one. */
 void train__model_use(train_model *m, int32_t flight);
 
 /* A layer's arrays: kept ones of its own, working ones shared. */

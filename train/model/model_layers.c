@@ -121,7 +121,7 @@ static void recompute(train_model *m, int64_t layer, train__acts a) {
     train__net_layer(n, layer, &a, &rows);
 }
 
-/* Whether forward kept what is cheap to make again. */
+/* Whether forward kept the arrays that are cheap to recompute. */
 static int kept_light(const train_model *m) {
     return m->sizes.light > 0;
 }

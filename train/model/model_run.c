@@ -13,7 +13,7 @@ static ravel_status links_status(train_model *m, ravel_error *err) {
     return status ? status : train__link_status(&m->cp_link, err);
 }
 
-/* Everything that reads the staged batch has been called; says whether a communicator failed meanwhile. */
+/* Releases the staged batch, whose last kernel has been called; reports a failure of a communicator. */
 static ravel_status done(train_model *m, ravel_error *err) {
     train__staging_release(&m->staging, m->now.staged.block);
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_OTHER);
@@ -28,7 +28,7 @@ static int is_last(const train_model *m) {
     return m->params->part.last_layer == m->net.shape.layers;
 }
 
-/* Without scored tokens a batch is a filler, and nothing is run, unless other ranks need what this one makes. */
+/* A batch without scored tokens is a filler and is not run, unless other ranks need its results. */
 static int runs(const train_model *m) {
     return m->now.scored > 0 || m->cp || !is_first(m) || !is_last(m);
 }
@@ -103,7 +103,7 @@ static void learn_by_sequence(train_model *m, const train__head *learn) {
     train__model_head(m, &head);
 }
 
-/* The log-probs go to the caller, its coefficients come back, and the logits are made again. */
+/* The caller turns log-probs into coefficients; then the logits are recomputed. */
 static ravel_status learn_coupled(train_model *m, const train_loss *loss, ravel_error *err) {
     float *logprob = m->by_place, *coef = m->by_place + m->sizes.tokens;
     train__head head = {.mode = TRAIN__HEAD_SCORE};

@@ -26,7 +26,7 @@ typedef struct train__net {
     int64_t hidden, ffn, q_width, kv_width, qkv_width;
     train_real eps, scale;
     int32_t window;          /* keys that a query sees; 0: all */
-    int32_t batch_invariant; /* rows of products do not depend on how many there are (generation) */
+    int32_t batch_invariant; /* a row's bits do not depend on the number of rows (generation) */
 } train__net;
 
 /* Widths and constants from the whole model's shape and the part that `params` has; pointers are the caller's to set. */

@@ -1,4 +1,4 @@
-/* train/model/params.h: the parameters of a model as one flat array and a table of what is where.
+/* train/model/params.h: the parameters of a model as one flat array, and a table of names, shapes and offsets.
  *
  * Weights, gradients and each of the optimiser's states are arrays of `elements` numbers with the same layout, so that
  * whatever works on all parameters (all-reduce, sharding, the optimiser, refit, checkpoints) sees one run of memory
@@ -23,7 +23,7 @@ typedef enum train_split {
     TRAIN_SPLIT_HEADS,    /* rows, by query heads */
     TRAIN_SPLIT_KV_HEADS, /* rows, by key heads; where there are fewer than ranks, several ranks have the same */
     TRAIN_SPLIT_FFN,      /* rows of the feed-forward block */
-    TRAIN_SPLIT_VOCAB,    /* rows of the vocabulary, as even as may be */
+    TRAIN_SPLIT_VOCAB,    /* rows of the vocabulary, as evenly as possible */
     TRAIN_SPLIT_HEADS_IN, /* columns, by query heads */
     TRAIN_SPLIT_FFN_IN    /* columns of the feed-forward block */
 } train_split;
@@ -53,7 +53,8 @@ typedef enum train_layer_tensor {
         TRAIN_LAYER_TENSORS
 } train_layer_tensor;
 
-/* Which part of a model a rank has: layers of a pipeline stage, and a share of every matrix. All 0: the whole model. */
+/* The part of a model that a rank holds: layers of a pipeline stage, and a share of every matrix. All 0: the whole
+ * model. */
 typedef struct train_slice {
     int64_t first_layer, last_layer; /* layers first .. last - 1; last 0: to the end. The stage of layer 0 has the
                                         embedding, that of the last layer the last norm and the head (where that is the

@@ -85,7 +85,7 @@ void train__ring_backward(const train_model *m, const train__acts *a) {
         x.add = 1;
         n->kernels->attention_backward(n->device, &x);
         if (step + 1 < ranks) train__link_shift(m->cp, r->kv[step % 2], r->kv[(step + 1) % 2], count, type);
-        train__link_shift(m->cp, d_kv, r->d_kv[(step + 1) % 2], count, type); /* home after the last step */
+        train__link_shift(m->cp, d_kv, r->d_kv[(step + 1) % 2], count, type); /* own again after the last step */
     }
     unpack(m, w->d_k, train__net_at(n, w->d_qkv, n->q_width + n->kv_width), n->qkv_width, r->d_kv[ranks % 2]);
 }

@@ -1,14 +1,14 @@
 /* Context parallelism: attention over samples whose tokens are spread over ranks. Internal to train/.
  *
  * A sample is cut into 2R chunks and rank r has chunks r and 2R-1-r, one behind the other (zig-zag), so that every rank
- * has as much to do. Keys and values go around the ring; with those of rank j in hand, rank r works out
+ * has the same work. Keys and values go around the ring; when rank r holds those of rank j, it computes
  *
  *     j = r     all its queries over all these keys, causal            (its second chunk is behind its first)
  *     j < r     all its queries over the first chunk of j, every key   (the second lies behind all of them)
  *     j > r     its second chunk's queries over both chunks, every key (the first chunk sees none of them)
  *
- * and merges the outputs by their log-sum-exps. Backward, the gradients of keys and values travel with them and come home
- * after the last step. */
+ * and merges the outputs by their log-sum-exps. In backward, the gradients of keys and values travel with them and
+ * return to their rank after the last step. */
 #ifndef TRAIN_RING_H
 #define TRAIN_RING_H
 

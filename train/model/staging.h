@@ -21,10 +21,10 @@ typedef struct train__staging {
     const train_kernels *kernels;
     train_device *device;
     int32_t first_slot;
-    int32_t count; /* of blocks */
-    int32_t turn;  /* the block filled last */
-    uint32_t busy; /* a bit per block that kernels may still be called for */
-    size_t bytes;  /* of each block */
+    int32_t count;                                              /* of blocks */
+    int32_t turn;                                               /* the block filled last */
+    uint32_t busy;                                              /* a bit per block that later kernels may still read */
+    size_t bytes;                                               /* of each block */
     void *host[TRAIN__MOST_STAGES], *block[TRAIN__MOST_STAGES]; /* allocated by the owner: alloc_host and alloc */
     train__cut cut;
 } train__staging;

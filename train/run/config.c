@@ -337,7 +337,7 @@ size_t train_config_text(const train_config *config, train_kind kind, char *text
     return o.need;
 }
 
-/* ---- what depends on the case ----------------------------------------------------------------------------- */
+/* ---- defaults that depend on others -------------------------------------------------------------------- */
 
 const char *train_kind_name(train_kind kind) {
     static const char *const names[TRAIN_KINDS] = {"sft", "dpo", "grpo"};
@@ -436,7 +436,7 @@ void train_config_settle(train_config *c, train_kind kind) {
     if (c->learn.lr < 0) c->learn.lr = !c->model.model ? 1e-3 : kind == TRAIN_SFT ? 2e-5 : 1e-6;
 }
 
-/* ---- what only makes sense together --------------------------------------------------------------------- */
+/* ---- options that depend on one another ---------------------------------------------------------------- */
 
 /* --hidden and the like describe a new model; beside --model or --shape they would be ignored. */
 static ravel_status check_model(const train_model_choice *given, ravel_error *err) {
@@ -478,7 +478,7 @@ static ravel_status check_run(const train_config *c, ravel_error *err) {
     return status;
 }
 
-/* How rows are read means nothing to a task, and how hard a task is nothing to rows. */
+/* With a task, options about rows of --data are refused: they would have no effect. */
 static ravel_status check_task(const train_config *c, ravel_error *err) {
     ravel_source_options preset = c->source;
     ravel_options_default(source_table, &preset);

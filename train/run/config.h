@@ -3,7 +3,7 @@
  * A run's configuration is one struct made of parts; each part has a table (ravel/options.h), and flags, the keys of
  * --config FILE, `--help`, and config.json of the run directory are all made from the tables:
  *
- *     run      where, how long, how often things are saved and shown     both commands
+ *     run      where, how long, how often it saves and prints     both commands
  *     model    train/learn/choice.h: which model, on which kernels       both
  *     learn    train/learn/learner.h: learning rate, schedule, ...       both
  *     mesh     ravel/mesh.h: tp, cp, dp, pp, vpp                         both
@@ -129,14 +129,14 @@ typedef struct train_part {
 train_learner_options train_config_learner(const train_config *config);
 /* Trainer ranks: run.ranks, or as many as the mesh has. */
 int32_t train_config_ranks(const train_config *config);
-/* What the ranks meet on, for the planner. */
+/* When ranks wait for one another, for the planner. */
 ravel_sync train_config_sync(const train_config *config);
 
 int train_config_parts(train_config *config, train_kind kind, train_part *parts);
 
 void train_config_default(train_config *config);
 
-/* Sets what a JSON object says, in any part; an unknown key is an error with a suggestion. Texts point into `doc`. */
+/* Sets options of any part from a JSON object; an unknown key is an error with a suggestion. Texts point into `doc`. */
 ravel_status train_config_json(train_config *config, train_kind kind, const ravel_json *doc, ravel_error *err);
 
 /* How often something is done: "500" is updates, "90s", "10m" and "2h" are time, "0" is never. */
@@ -151,10 +151,10 @@ ravel_status train_interval_parse(const char *text, train_interval *interval, ra
 /* Sets what config->grpo.preset says, before a file and flags override it. */
 ravel_status train_config_preset(train_config *config, ravel_error *err);
 
-/* Fills in what depends on the case and was not given: the learning rate, the task of GRPO. Call it before check. */
+/* Fills in defaults that depend on other options: the learning rate, the task of GRPO. Call it before check. */
 void train_config_settle(train_config *config, train_kind kind);
 
-/* What only makes sense together: a task or data, a model or a shape, ranks against each other. */
+/* Checks options that depend on one another: a task or data, a model or a shape, numbers of ranks. */
 ravel_status train_config_check(const train_config *config, train_kind kind, ravel_error *err);
 
 /* The whole configuration as a JSON object, keys as the flags. Returns the length needed, like snprintf. */

@@ -217,7 +217,7 @@ static ravel_status refuse(const train_data_rules *rules, const char *name, cons
                            bad, over, list);
 }
 
-/* What is left out by choice is said, and there must be something to learn in the rest. */
+/* Logs what is skipped by choice; E_DATA where no remaining token has a loss. */
 static ravel_status judge(const train_data_rules *rules, const part *sum, const ravel_logger *logger,
                           ravel_error *err) {
     const train_data_found *f = &sum->found;

@@ -51,8 +51,8 @@ typedef struct train_data_found {
 } train_data_found;
 
 /* Collective: each rank reads a part of the rows, and every rank gets the same result. E_DATA lists what is wrong: rows
- * that cannot be read, samples over the budget, or nothing to learn in any of them. What is left out by choice is
- * counted in *found and said to the logger by rank 0. */
+ * that cannot be read, samples over the budget, or nothing to learn in any of them. What is skipped by choice is
+ * counted in *found and logged by rank 0. */
 ravel_status train_data_check(const train_data_rules *rules, ravel_comm *comm, const train_progress *progress,
                               const ravel_logger *logger, train_data_found *found, ravel_error *err);
 

@@ -161,7 +161,7 @@ static ravel_status score_reference(train_pairs *p, train_parts *parts, const ra
     return train_parts_score(p->reference, feed, micros, &work, err);
 }
 
-/* Tensor-parallel ranks have the same pairs: the first of them tells. */
+/* Tensor-parallel ranks have the same pairs: only the first counts them. */
 static void tell(const train_pairs *p, const train_parts *parts, train_dpo_sums *sums) {
     *sums = p->sums;
     if (ravel_mesh_coords(train_parts_mesh(parts)).tp > 0) *sums = (train_dpo_sums){0};

@@ -33,7 +33,7 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
 }
 
-/* Each trainer gives what it has: parts of tensors, which replicas have too. */
+/* Each trainer sends its parts of tensors; replicas hold the same parts. */
 static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     train_parts *parts = train_learner_parts(g->learner);
     const train_kernels *kernels = train_parts_kernels(parts);
@@ -60,7 +60,7 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     return status ? status : ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
 }
 
-/* Who receives answers, and who learns from the same ones. */
+/* The communicator of the ranks that receive answers, and that of the ranks that learn from the same ones. */
 static ravel_status join_groups(train__grpo *g, ravel_error *err) {
     const int32_t same = RAVEL_AXIS_TP | RAVEL_AXIS_CP | RAVEL_AXIS_PP;
     ravel_mesh_coord at = ravel_mesh_coords(g->mesh);

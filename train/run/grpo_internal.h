@@ -34,7 +34,7 @@ typedef struct train__grpo {
     size_t host_bytes;
     train_rollouts answers, waiting, asking, more;
     train_rollouts gathered; /* rank 0: what waits on all trainers, for a checkpoint */
-    train_rollouts kept; /* --async 1: the answers of the current batch as they came, for a checkpoint after an error */
+    train_rollouts kept;  /* --async 1: the answers of the current batch as received, for a checkpoint after an error */
     train_state boundary; /* at the start of the current batch */
     int64_t ordered_from; /* question number that the newest order began with */
     int32_t stepped_back; /* the state is of the boundary: `kept` is what waits */
@@ -64,7 +64,7 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
 ravel_status train__grpo_stop(train__grpo *g, ravel_error *err);
 /* The weights to the generators, as this version. */
 ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err);
-/* The answers of a batch that was ordered and is not wanted yet: they must be taken all the same. */
+/* Receives the answers of a batch that was ordered but is not needed yet: generators take no order before that. */
 ravel_status train__grpo_drain(train__grpo *g, ravel_error *err);
 /* After an error: the state that a checkpoint can be made of. Without an update since the batch began that is the
  * beginning of the batch; with one, the batch counts as done. */
@@ -79,7 +79,7 @@ ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_
 /* One of g->answers, with its reward, to samples.jsonl and every --show-every batches to the logger. */
 void train__grpo_show_sample(const train__grpo *g);
 
-/* ---- grpo_publish.c: --publish; all of it does nothing without ---- */
+/* ---- grpo_publish.c: --publish; no operation without it ---- */
 
 ravel_status train__grpo_publish_open(train__grpo *g, ravel_error *err);
 /* The weights that refit has just sent, as the same version. */

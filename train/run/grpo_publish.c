@@ -1,5 +1,5 @@
 /* --publish: every version that the run's own generators get is published, too, for generators that were not launched with
- * the run. They come, go and are slow as they like: publishing copies the weights and returns. */
+ * the run. They may connect, leave or be slow at any time: publishing copies the weights and returns. */
 #include "train/run/grpo_internal.h"
 
 #include <stdio.h>

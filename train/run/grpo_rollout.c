@@ -44,7 +44,7 @@ ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
 
 /* ---- answers -------------------------------------------------------------------------------------------- */
 
-/* Fails where the command could score nothing at all, on any rank. */
+/* Fails on all ranks where no rank could score a single answer. */
 static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, const ravel_error *why,
                                   ravel_error *err) {
     int64_t counts[] = {kept, dropped};

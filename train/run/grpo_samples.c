@@ -1,5 +1,5 @@
-/* One answer per batch for people: a line of samples.jsonl in the run folder, which ravel report shows, and now and then
- * a line on the terminal.
+/* One answer per batch to read: a line of samples.jsonl in the run folder, which ravel report shows, and every
+ * --show-every batches a line on the terminal.
  *
  *     {"step": 40, "reward": 1, "prompt": "37+58=", "response": "95", "answer": "95"}
  *
@@ -44,7 +44,7 @@ typedef struct sample {
     double reward;
 } sample;
 
-/* Nothing depends on the file: a disk that is full is told by the checkpoints. */
+/* Nothing depends on this file, so write errors are ignored; a full disk is reported by the next checkpoint. */
 static void write_line(const train__grpo *g, const sample *s) {
     char path[TRAIN_PATH];
     FILE *f = train_path_join(path, g->run.folder, "samples.jsonl", NULL) ? NULL : fopen(path, "a");

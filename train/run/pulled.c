@@ -51,7 +51,7 @@ static ravel_status commit(train_pulled *p, ravel_error *err) {
     return RAVEL_OK;
 }
 
-/* What another attempt may cure: the link, the version that was replaced meanwhile, bytes that did not match. */
+/* Errors worth a retry: a lost link, a version that was replaced meanwhile, bytes that did not match. */
 static int may_try_again(ravel_status status) {
     return status == RAVEL_E_IO || status == RAVEL_E_STATE || status == RAVEL_E_CHECKSUM || status == RAVEL_E_DATA;
 }

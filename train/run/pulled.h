@@ -1,4 +1,5 @@
-/* train/run/pulled.h: weights that a generator pulls from a publication (ravel/publish.h), at steps of its own choosing.
+/* train/run/pulled.h: weights that a generator pulls from a publication (ravel/publish.h), and commits between its own
+ * steps.
  *
  *     train_pulled_open(&options, &sets, &pulled, &err);       connects, and waits for the first version
  *     while (generating) {
@@ -7,7 +8,7 @@
  *     }
  *     train_pulled_free(pulled);
  *
- * A lost trainer or a stage that failed is said and tried again; the generator goes on with the version that it has. */
+ * A lost trainer or a failed stage is logged and retried; the generator continues with its current version. */
 #ifndef TRAIN_PULLED_H
 #define TRAIN_PULLED_H
 
@@ -38,7 +39,7 @@ void train_pulled_free(train_pulled *pulled);
 /* idle: no answer is running. tokens: drawn so far in all; the trainers are told how many that is per second. */
 ravel_status train_pulled_step(train_pulled *pulled, int idle, int64_t tokens, ravel_error *err);
 
-/* What it was until now. */
+/* Figures since it was opened. */
 typedef struct train_pulled_stats {
     int64_t version; /* live */
     int64_t commits;

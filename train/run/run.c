@@ -135,7 +135,7 @@ ravel_status train_run_config(const train_config *config, train_kind kind, char 
     return status || train_path_exists(path) ? status : no_such_run(folder, err);
 }
 
-/* Rank 0 looks and decides; the others are told. */
+/* Rank 0 decides and tells the others. */
 static ravel_status open_folder(train_run *run, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int64_t step;
@@ -331,7 +331,7 @@ static int is_lost(ravel_status status) {
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
-/* What rank 0 or a signal wants; the same on every rank after the exchange. */
+/* Requests of rank 0 or of a signal; the same on every rank after the exchange. */
 typedef enum want { STOP, SAVE, CHANGED, WANTS } want;
 
 static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *err) {

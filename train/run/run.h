@@ -1,5 +1,5 @@
 /* train/run/run.h: shared by the training loops: the run folder, metrics and their sinks, the state that a checkpoint
- * keeps, and how a run ends.
+ * keeps, and the end of a run.
  *
  *     train_run_open(&run, &setup, &err);                   folder, config.json, metrics, the newest checkpoint's state
  *     while (run.state.step < run.steps && !run.stopped) {
@@ -12,7 +12,7 @@
  *
  * Every rank of the communicator calls these together.
  *
- * Work is never lost: every way out but kill -9 writes a checkpoint of the last whole update; a checkpoint that cannot be
+ * Every end of a run except kill -9 writes a checkpoint of the last whole update; a checkpoint that cannot be
  * written is a warning, and is tried again. A run that fails before its first update leaves no folder. */
 #ifndef TRAIN_RUN_H
 #define TRAIN_RUN_H
@@ -32,7 +32,7 @@ typedef struct train_hooks {
     train_progress progress;    /* of long steps before the first update */
 } train_hooks;
 
-/* X(type, option type, name): what continues after a restart, besides weights and moments. state.json holds these. */
+/* X(type, option type, name): the state of a run besides weights and moments. state.json holds these. */
 #define TRAIN_STATE_LIST(X)                                                     \
     X(int64_t, I64, step)     /* updates */                                     \
     X(int64_t, I64, batch)    /* of prompts: the next one */                    \
@@ -61,7 +61,7 @@ typedef struct train_state {
     double phases[RAVEL_PHASES]; /* seconds of each phase, "time_forward" and so on */
 } train_state;
 
-/* What a loop adds to a checkpoint: rollouts that wait, for instance. `gather` is called on every rank before anything is
+/* Files that a loop adds to a checkpoint, such as waiting rollouts. `gather` is called on every rank before anything is
  * written, `write` then on rank 0 with the folder. Either may be NULL. */
 typedef struct train_addition {
     ravel_status (*gather)(void *user, ravel_error *err);

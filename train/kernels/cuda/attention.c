@@ -295,7 +295,7 @@ static int32_t next_run(const train_device *d, const train_attention *x, int32_t
     return count;
 }
 
-/* Through cuDNN, run by run; 0 where it has no plan for one of them (then nothing is lost: our own kernels overwrite). */
+/* Through cuDNN, run by run; 0 where it has no plan for one of them (our own kernels then overwrite the results). */
 static int backward_by_plans(train_device *d, const train_attention *x) {
     if (!plain_causal(x, 1)) return 0;
     for (int32_t first = 0, count; first < x->samples; first += count) {

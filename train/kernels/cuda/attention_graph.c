@@ -1,7 +1,7 @@
 /* Causal attention over a ragged batch as a cuDNN operation graph (cuDNN 9.6 and later, Hopper).
  *
  * cuDNN recognises these operations, in this order, and replaces them by one fused kernel; another order computes the
- * same and is slower. With S = [samples, heads, longest, longest] scores that exist on paper only:
+ * same and is slower. With S = [samples, heads, longest, longest], which is never stored:
  *
  *   forward    S = Q K' scale, -inf outside the sample, -inf after the query
  *              m = max S, l = sum exp(S - m), lse = m + log l
@@ -24,7 +24,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 
 enum { MOST_OPERATIONS = 40, MOST_DESCRIPTORS = 256 };
 
-/* What is being built. The first failure is kept and everything after it does nothing. */
+/* The graph being built. The first failure is stored and later calls do nothing. */
 typedef struct graph {
     const cuda_plan_key *key;
     cudnnStatus_t status;
@@ -33,7 +33,7 @@ typedef struct graph {
     int made_count;
     descriptor operations[MOST_OPERATIONS];
     int operation_count;
-    int64_t virtual_id; /* of tensors that nobody passes */
+    int64_t virtual_id; /* of virtual tensors: intermediate results without memory */
 } graph;
 
 typedef struct dims {
@@ -223,7 +223,7 @@ static void reshape(graph *g, descriptor x, descriptor y) {
 
 /* ---- the two graphs -------------------------------------------------------------------------------------- */
 
-/* What both have. */
+/* The parts that both graphs share. */
 typedef struct common {
     descriptor lengths_q, lengths_kv, offsets_q, offsets_k, offsets_v, offsets_o;
     descriptor q, k_transposed, o, lse, scale, padding, future;
@@ -339,7 +339,7 @@ static void backward(graph *g) {
 
 /* ---- plans ----------------------------------------------------------------------------------------------- */
 
-/* What cuDNN asks of a GPU when it plans: an H200, described, so that plans can be checked where there is none. */
+/* The device properties that cuDNN plans with: those of an H200, so that plans can be checked without a GPU. */
 static const char H200[] =
     "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"isTccDriver\":0,"
     "\"l2CacheSize\":62914560,\"maxBlockSize\":[1024,1024,64],\"maxGridSize\":[2147483647,65535,65535],\"maxCtasPerSM\":32,"

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a plan is made for: every stride and count that decides what cuDNN compiles. */
+/* The key of a plan: every stride and count that cuDNN compiles in. */
 typedef struct cuda_plan_key {
     int32_t samples; /* entries of the batch; unused ones have length 0 */
     int32_t longest; /* at least the largest length */
@@ -47,8 +47,8 @@ typedef enum cuda_plan_tensor {
     PLAN_TENSORS
 } cuda_plan_tensor;
 
-/* Builds the plan. 0, or cuDNN's status with what it said in `sentence`. Without a handle (NULL) it is planned for an H200
- * that need not be there: whether cuDNN has an engine, and what workspace it takes. */
+/* Builds the plan. 0, or cuDNN's status, with its message in `sentence`. Without a handle (NULL) it is planned for an
+ * H200 that need not be there: whether cuDNN has an engine, and what workspace it takes. */
 cudnnStatus_t cuda_plan_build(cudnnHandle_t handle, const cuda_plan_key *key, cudnnBackendDescriptor_t *plan,
                               int64_t *workspace, char *sentence, size_t sentence_bytes);
 /* A plan from the JSON text that cuda_plan_text gave; the same status. */

@@ -32,7 +32,7 @@ template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS
     int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int length = a.lengths[row], first = a.window > 0 ? max(0, length - a.window) : 0;
     int begin = max(first, split * SPLIT), end = min(length, (split + 1) * SPLIT);
-    if (begin >= end && !(split == 0 && length == 0)) return; /* the combining kernel knows which splits are empty */
+    if (begin >= end && !(split == 0 && length == 0)) return; /* the combining kernel skips empty splits */
     const int32_t *table = a.table + (int64_t)a.slots[row] * a.pages_per_slot;
     vec8 q[GROUP];
     float most[GROUP], sum[GROUP], o[GROUP][8];

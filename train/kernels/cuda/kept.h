@@ -1,5 +1,5 @@
-/* Where the CUDA set keeps what is slow to find out: algorithm choices and attention plans. Internal to the set.
- * A missing or unwritable folder is no error: what is kept there is only found out again. */
+/* The disk cache of the CUDA set: algorithm choices and attention plans. Internal to the set.
+ * A missing or unwritable folder is no error: its content is computed again. */
 #ifndef TRAIN_CUDA_KEPT_H
 #define TRAIN_CUDA_KEPT_H
 

@@ -139,7 +139,7 @@ void cuda_attention_own(cudaStream_t stream, const cuda_attention_args *args);
 void cuda_attention_own_backward(cudaStream_t stream, const cuda_attention_args *args, float *row_sums);
 void cuda_attention_merge(cudaStream_t stream, void *o, float *lse, const void *other_o, const float *other_lse,
                           int64_t rows, int64_t heads, int64_t dim);
-/* What cuDNN wants to know of samples first .. first + count - 1, in a batch of `entries`. */
+/* cuDNN's lengths and offsets of samples first .. first + count - 1, in a batch of `entries`. */
 typedef struct cuda_offsets_args {
     const int32_t *starts, *lengths;
     int32_t first, count, entries, reserved;

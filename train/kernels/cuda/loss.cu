@@ -1,7 +1,7 @@
 /* The losses of train/kernels/loss.h on the device: per-row derivatives, and sums that are read back once per update.
  *
- * One block walks over all rows of a chunk, so the sums are added in an order that depends on the rows alone. A chunk is
- * at most a few ten thousand rows: tens of microseconds. */
+ * One block walks over all rows of a chunk, so the sums are added in an order that depends on the rows alone. A chunk
+ * has at most some ten thousand rows, so the kernel takes tens of microseconds. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 #include "train/kernels/loss.h"

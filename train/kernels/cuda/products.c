@@ -30,7 +30,7 @@ typedef struct shape_key {
     int32_t flags, reserved;
 } shape_key;
 
-/* The operation and its operands in cuBLASLt's words. */
+/* The operation and its operands as cuBLASLt descriptors. */
 typedef struct call {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t left, right, out;
@@ -64,7 +64,7 @@ static shape_key key_of(const train_matmul *p) {
     key.flags = (p->trans_a ? TRANS_A : 0) | (p->trans_b ? TRANS_B : 0) | (p->c_type == RAVEL_F32 ? F32 : 0) |
                 (p->add ? ADD : 0) | (p->batch_invariant ? BATCH_INVARIANT : 0);
     if (p->batch_invariant)
-        key.m = 256; /* one algorithm for every m: a row's bits do not depend on how many there are */
+        key.m = 256; /* one algorithm for every m: a row's bits do not depend on m */
     else if (p->trans_a)
         key.k = bucket(key.k);
     else

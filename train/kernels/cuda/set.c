@@ -6,7 +6,7 @@
  *     products.c         matrix products by cuBLASLt, algorithms by timing
  *     attention.c        attention: cuDNN's plans (attention_graph.c) or our own kernels (attention_own.cu)
  *     norm.cu rope.cu flat.cu head.cu loss.cu sample.cu decode.cu      our kernels; launch.h lists their launchers
- *     kept.c             what is kept on disk */
+ *     kept.c             the disk cache */
 #include "train/kernels/cuda/device.h"
 
 #include <stdarg.h>
@@ -35,7 +35,7 @@ void cuda_fail(train_device *d, ravel_status status, const char *format, ...) {
     d->failed = ravel_error_set(&d->error, status, "%s", sentence);
 }
 
-/* A launch that could not begin is found here; one that failed while running, by `sync`. */
+/* A failed launch is found here; a kernel that fails while running is found by `sync`. */
 static void launched(train_device *d, const char *what) {
     cuda_ok(d, cudaGetLastError(), what);
 }
