@@ -102,7 +102,7 @@ void cli_output_flush(cli_output *output);
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err);
 
 /* The exit code of a command that ended with `code`: CLI_FAILED, with a sentence, where what it printed did not get
- * through (a full disk). A reader that has closed its pipe has seen enough, which is no failure. */
+ * through (a full disk). A reader that closed its pipe is no failure. */
 int cli_finish(const char *command, int code);
 
 /* 1,234,567 */

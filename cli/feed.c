@@ -30,14 +30,14 @@ static const ravel_option own_table[] = {
     {"ranks", RAVEL_OPTION_I32, AT(ranks), "0", 0, 4096, NULL,
      "ranks in this process; 0: as many as the mesh has. Under mpirun: not used"},
     {"verify", RAVEL_OPTION_BOOL, AT(verify), "false", 0, 0, NULL,
-     "every rank works every update out again by itself, and compares"},
+     "every rank recomputes every update by itself, and compares"},
     {"consume-ms", RAVEL_OPTION_F64, AT(consume_ms), "0", 0, 1e6, NULL,
-     "milliseconds that each micro-step takes, as training would"},
+     "simulate training: milliseconds per micro-step"},
     {"mtp-stage", RAVEL_OPTION_I32, AT(mtp_stage), "-1", -1, 4096, NULL,
      "a pipeline stage that wants tokens and labels too, for multi-token prediction; -1: none"},
     {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST", "what a sample costs, as in ravel plan [tokens]"},
     {"resume", RAVEL_OPTION_STRING, AT(resume), NULL, 0, 0, "FILE", "go on from the cursor in this file"},
-    {"save", RAVEL_OPTION_STRING, AT(save), NULL, 0, 0, "FILE", "write the cursor behind the last update to this file"},
+    {"save", RAVEL_OPTION_STRING, AT(save), NULL, 0, 0, "FILE", "write the cursor after the last update to this file"},
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write a JSON line per update; - is standard output"},
     {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL,
      "no line per update, only the summary; on a terminal one live line shows how far it is in any case"},
@@ -77,7 +77,7 @@ static int help(const cli_options *sets) {
         "       mpirun -n N ravel feed ...\n"
         "\n"
         "Reads samples, plans each batch, exchanges samples between data-parallel ranks and packs micro-batches\n"
-        "on every rank of a tp x cp x dp x pp mesh, as a training job would have them fed; and reports what\n"
+        "on every rank of a tp x cp x dp x pp mesh, as in a training job; and reports what\n"
         "each update held, what had to move, and how long training would have waited.\n",
         stdout);
     cli_print_options(sets, SETS);
@@ -170,7 +170,7 @@ static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_statu
     return status;
 }
 
-/* Training would do something here; other ranks of this process can go on meanwhile. */
+/* --consume-ms: stands in for training; other ranks of this process run meanwhile. */
 static void consume(const rank *r, int64_t micro_steps) {
     double seconds = 1e-3 * r->j->flags.consume_ms * (double)micro_steps;
     struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
@@ -290,7 +290,7 @@ static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
     return RAVEL_OK;
 }
 
-/* What can be said before anything is opened. */
+/* Checks of the options, before anything is opened. */
 static ravel_status check_flags(const job *j, ravel_error *err) {
     if (!j->source_options.data == !j->source_options.mock)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
@@ -311,8 +311,7 @@ static ravel_status check_flags(const job *j, ravel_error *err) {
     ravel_status status = cli_claim_input("data", j->source_options.data, err);
     if (!status && mock && *mock == '@') status = cli_claim_input("mock", mock + 1, err);
     if (!status) status = cli_claim_output("json", j->flags.json, err);
-    return status ? status
-                  : cli_claim_output("save", j->flags.save, err); /* --resume X --save X is how a job goes on */
+    return status ? status : cli_claim_output("save", j->flags.save, err); /* --resume X --save X: a job continues */
 }
 
 int cli_feed(int argc, char **argv) {

@@ -1,4 +1,4 @@
-/* What ravel feed prints. */
+/* The output of ravel feed. */
 #include "cli/feed.h"
 
 #include <inttypes.h>

@@ -42,8 +42,8 @@ static const ravel_option table[] = {
     ROW("samples", I32, samples, "1", 1, 65536, NULL, "answers to each prompt"),
     ROW("max-tokens", I64, max_tokens, "256", 1, 1e9, NULL, "tokens of an answer, at most"),
     ROW("temperature", F64, temperature, "1", 0, 100, NULL, "sampling temperature; 0: always the likeliest token"),
-    ROW("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among this many of the likeliest tokens; 0: all"),
-    ROW("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens that hold this much"),
+    ROW("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among the k likeliest tokens; 0: all"),
+    ROW("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens of this total probability"),
     ROW("min-p", F64, min_p, "0", 0, 0.999999, NULL, "drop tokens less likely than this times the likeliest; 0: none"),
     ROW("stop", STRING, stop, NULL, 0, 0, "TEXT",
         "an answer ends before this text; may be given several times. A special token's text is that token"),
@@ -55,7 +55,7 @@ static const ravel_option table[] = {
     ROW("slots", I64, slots, "16", 1, 65536, NULL, "sequences that run at once"),
     ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, ..."),
     ROW("threads", I32, threads, "0", 0, 1024, NULL, "0: one per processor"),
-    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "say nothing but answers and errors"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only answers and errors"),
     {0}};
 
 static const ravel_option pull_table[] = {

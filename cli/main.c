@@ -32,7 +32,7 @@ static int version(int argc, char **argv) {
     return CLI_OK;
 }
 
-/* What is no command of its own, but is run like one. */
+/* help and --version, which are run like commands. */
 static const cli_command others[] = {
     {"help", NULL, help}, {"--help", NULL, help}, {"-h", NULL, help}, {"--version", NULL, version}};
 enum { OTHERS = sizeof others / sizeof *others };

@@ -16,7 +16,7 @@
 
 /* ---- interruptions ------------------------------------------------------------------------------------------ */
 
-/* The files that are being written aside; "": a free place. A signal handler can look nowhere else. */
+/* The files that are being written aside; "": a free place. Static, because a signal handler reads it. */
 enum { ASIDES = 8 };
 static char asides[ASIDES][4096];
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
@@ -79,7 +79,7 @@ static int keep(const claim *c) {
     return 1;
 }
 
-/* 0 where nothing can be in the way: a device, a pipe, a folder that is missing (opening will say so). */
+/* 0 where no conflict is possible: a device, a pipe, a folder that is missing (opening will say so). */
 static int identify(const char *path, claim *c) {
     struct stat info;
     char target[4096], folder[4096];
@@ -189,7 +189,7 @@ static int reader_gone(void) {
     return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP));
 }
 
-/* Everything out of our hands; the number of the error, or 0. */
+/* Flushes; returns errno, or 0 (also where the reader of standard output has closed it). */
 static int settle(cli_output *output) {
     FILE *file = output->file;
     errno = 0;

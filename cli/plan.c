@@ -1,4 +1,4 @@
-/* ravel plan: lengths in, plan out, and a look at it. */
+/* ravel plan: lengths in, plan out, and its report. */
 #include "cli/plan.h"
 
 #include <ravel/report.h>
@@ -58,7 +58,7 @@ static const char help_top[] =
     "\n"
     "Packs samples of any lengths into bins (micro-batches) that never exceed the budget, the same number\n"
     "on every data-parallel rank, balanced for what the ranks wait for; and reports how good the plan is\n"
-    "against what no plan could beat. Sizes take 16k and 1M.\n";
+    "against lower bounds. Sizes take 16k and 1M.\n";
 
 static const char help_methods[] = "\nMethods (--method):\n";
 
@@ -161,7 +161,7 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
 
 /* ---- the command ---------------------------------------------------------------------------------------- */
 
-/* What can be wrong with the flags before anything is read. */
+/* Checks of the flags, before anything is read. */
 static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *options, int words, ravel_error *err) {
     if (!f->sweep && words)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.60s\" is neither an option nor part of --sweep; see --help",
@@ -222,7 +222,7 @@ int cli_plan(int argc, char **argv) {
         {"Output (a summary is printed unless something else goes to standard output)", output_table, &flags}};
     enum { SETS = sizeof sets / sizeof *sets };
     if (cli_wants_help(argc, argv)) return help(sets, SETS);
-    (void)signal(SIGPIPE, SIG_IGN); /* a reader that has seen enough is no reason to die half-way through a file */
+    (void)signal(SIGPIPE, SIG_IGN); /* a reader that closes its pipe must not end the command in the middle of a file */
     ravel_error err = RAVEL_ERROR_INIT;
     options.updates = options.group_rule = -1; /* not given */
     ravel_status status = parse(argc, argv, sets, SETS, &flags, &options, &err);

@@ -5,7 +5,7 @@
  *   plan_tables.c   many plans: --compare and --sweep, as tables, CSV and JSON
  *   plan_oversize.c samples that fit no bin: how many, and where they are
  *   plan_fit.c      --fit: a cost model from measurements
- *   plan_print.c    what people read: the summary, and tables of results */
+ *   plan_print.c    text output: the summary, and tables of results */
 #ifndef CLI_PLAN_H
 #define CLI_PLAN_H
 

@@ -1,4 +1,4 @@
-/* What people read of plans: a summary of one, a table of many. */
+/* Plans as text: a summary of one, a table of many. */
 #include "cli/plan.h"
 
 #include <stdio.h>

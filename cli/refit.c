@@ -14,7 +14,7 @@ static const ravel_option own_table[] = {
      "senders and receivers in this process; under mpirun: not used"},
     {"senders", RAVEL_OPTION_I32, AT(senders), "1", 1, 511, NULL, "ranks that send; the others receive"},
     {"send-tp", RAVEL_OPTION_I32, AT(send_tp), "0", 0, 511, NULL,
-     "tensor parallelism of the senders; 0: as many as they are"},
+     "tensor parallelism of the senders; 0: the number of senders"},
     {"receive-tp", RAVEL_OPTION_I32, AT(receive_tp), "1", 1, 511, NULL, "tensor parallelism of the receivers"},
     {"dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",
      "what receivers hold (bf16, f16, f32); else what the file has"},
@@ -23,12 +23,12 @@ static const ravel_option own_table[] = {
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the reports as JSON; - is standard output"},
     {"trace", RAVEL_OPTION_STRING, AT(trace), NULL, 0, 0, "FILE",
      "write the last update's events for chrome://tracing or Perfetto"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "say nothing but errors"},
+    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
     {0}};
 
 static const ravel_option bench_table[] = {
     {"bench", RAVEL_OPTION_BOOL, AT(bench), "false", 0, 0, NULL,
-     "instead of a file: made-up weights, and a table over buffers"},
+     "instead of a file: made-up weights, and a table over numbers and sizes of buffers"},
     {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE", "model whose tensors to make up"},
     {"memory", RAVEL_OPTION_I64, AT(memory), "2G", 16777216.0, 0x1p50, NULL,
      "all ranks' weights together; a larger model gets fewer layers"},

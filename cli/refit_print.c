@@ -1,4 +1,4 @@
-/* What ravel refit says: lines for people, JSON for programs, a trace for tools. */
+/* The output of ravel refit: text, JSON and a trace. */
 #include "cli/refit.h"
 
 #include <inttypes.h>

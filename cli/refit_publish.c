@@ -44,7 +44,7 @@ static const ravel_option publish_table[] = {
     {"updates", RAVEL_OPTION_I32, AT(updates), "0", 0, 1000000000, NULL,
      "versions to publish; then waits until connected generators have the last one. 0: until interrupted"},
     {"interval", RAVEL_OPTION_F64, AT(interval), "1", 0, 86400, NULL, "seconds between versions"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "say nothing but errors"},
+    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
     {0}};
 
 static const ravel_option pull_table[] = {
@@ -54,7 +54,7 @@ static const ravel_option pull_table[] = {
      "tensor-parallel ranks of this generator: they stage and commit as one"},
     {"updates", RAVEL_OPTION_I32, AT(updates), "1", 0, 1000000000, NULL, "versions to commit; 0: until interrupted"},
     {"interval", RAVEL_OPTION_F64, AT(interval), "0", 0, 86400, NULL, "seconds between a commit and the next stage"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "say nothing but errors"},
+    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
     {0}};
 #undef AT
 
@@ -279,7 +279,7 @@ static ravel_status pull_rank(ravel_comm *comm, void *user, ravel_error *err) {
 static int help(int publishes, const cli_options *sets, int count) {
     if (publishes)
         (void)fputs("usage: ravel refit --publish ADDRESS [--from FILE | --shape NAME] [options]\n\n"
-                    "Publishes versions of a model's weights, for generators that pull them when they like.\n",
+                    "Publishes versions of a model's weights, for generators, which pull them at any time.\n",
                     stdout);
     else
         (void)fputs(

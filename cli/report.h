@@ -104,7 +104,7 @@ typedef struct report_figure {
 const report_figure *report_figure_at(int index);
 /* "1,234", "97.3 %", "3m12s", "4.25 GiB"; "" for NaN. */
 const char *report_format(report_style style, double value, char *text, size_t bytes);
-/* value / first, for a figure of which more or less is better; NaN where that says nothing (a reward below 0). */
+/* value / first, for a figure of which more or less is better; NaN where a ratio has no meaning (a reward below 0). */
 double report_relation(const report_figure *figure, double value, double first);
 
 ravel_status report_print(const report_run *runs, int count, cli_output *out, ravel_error *err);

@@ -1,9 +1,9 @@
 /* Run directories into tables of numbers.
  *
- * metrics.jsonl may be long, may end in the middle of a line (the run is alive, or was killed) and may hold an update
- * twice (a run that was resumed from an older checkpoint). A line that is no object with a step is counted and left
- * out; a step that is not above the last one throws away the rows from that step on, since the resumed run wrote them
- * again. Keys come in the same order on every line, so that the next key is nearly always the next column. */
+ * metrics.jsonl may be long, may end in the middle of a line (the run is still going, or was killed) and may hold an
+ * update twice (a run that was resumed from an older checkpoint). A line that is no object with a step is counted and
+ * left out; a step that is not above the last one throws away the rows from that step on, since the resumed run wrote
+ * them again. Keys come in the same order on every line, so that the next key is nearly always the next column. */
 #include "cli/report.h"
 
 #include <ravel/file.h>

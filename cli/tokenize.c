@@ -26,9 +26,9 @@ static const ravel_option table[] = {
     ROW("plain", BOOL, plain, "false", 0, 0, NULL, "special tokens in the text are text like any other"),
     ROW("count", BOOL, count, "false", 0, 0, NULL, "only how many tokens each text has, and all together"),
     ROW("json", BOOL, json, "false", 0, 0, NULL, "JSON lines: count, ids and, of rows, loss_mask"),
-    ROW("decode", BOOL, decode, "false", 0, 0, NULL, "the other way: --text holds ids, the text is printed"),
+    ROW("decode", BOOL, decode, "false", 0, 0, NULL, "decode: --text holds ids, their text is printed"),
     ROW("limit", I64, limit, "0", 0, 1e15, NULL, "lines of a file to read at most; 0: all"),
-    ROW("out", STRING, out, "-", 0, 0, "FILE", "where it goes; -: standard output"),
+    ROW("out", STRING, out, "-", 0, 0, "FILE", "output file; -: standard output"),
     {0}};
 
 static int help(void) {

@@ -56,8 +56,8 @@ static const ravel_option file_table[] = {{"config", RAVEL_OPTION_STRING, offset
 
 enum { SETS = TRAIN_PARTS + 2, COMM_ROWS = 16 };
 
-/* The file, the parts of the configuration, and how processes reach one another, which is no part of a run's folder: the
- * next one may run elsewhere. Returns their number. */
+/* The file, the parts of the configuration, and how processes reach one another, which is not stored in the run's
+ * folder, since the next start may be on other machines. Returns their number. */
 static int make_sets(train_config *config, train_kind kind, file_options *file, ravel_comm_options *comm,
                      ravel_option *comm_rows, cli_options *sets) {
     train_part parts[TRAIN_PARTS];
@@ -97,7 +97,7 @@ static void help(train_kind kind) {
             "  ravel train sft --config run.json --rendezvous host-0:7600 --comm-ranks 2 --comm-rank 0   (and 1)\n");
     else
         printf("usage: ravel train grpo [options]\n\n"
-               "Reinforcement learning: generator ranks answer, trainer ranks learn, weights go over by refit.\n\n"
+               "Reinforcement learning: generator ranks answer, trainer ranks learn, refit sends the weights.\n\n"
                "examples:\n"
                "  ravel train grpo --model runs/sft-1/checkpoints/step-00000200 --task arithmetic --ranks 2\n"
                "  ravel train grpo --reward-command 'python3 score.py' --advantage dr-grpo --clip-high 0.28\n"
@@ -279,7 +279,7 @@ static void print_word(FILE *out, const char *word) {
     (void)fputc('\'', out);
 }
 
-/* Where the work is, and the command that goes on with it. */
+/* Prints the newest checkpoint and the command that resumes. */
 static void print_resume(FILE *out, const job *j) {
     const train_summary *s = &j->summary;
     if (!s->checkpoint[0]) return;
