@@ -189,7 +189,7 @@ static int reader_gone(void) {
     return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP));
 }
 
-/* Flushes; returns errno, or 0 (also where the reader of standard output has closed it). */
+/* Flushes, and closes all but standard output. Returns errno, or 0, also where the reader of a pipe has closed it. */
 static int settle(cli_output *output) {
     FILE *file = output->file;
     errno = 0;

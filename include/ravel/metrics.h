@@ -1,4 +1,4 @@
-/* ravel/metrics.h: where every token and every second went.
+/* ravel/metrics.h: counts of tokens, FLOPs and time, reduced over ranks.
  *
  * Nouns
  *   metric    one row of RAVEL_METRIC_LIST: a name, a unit, how it is reduced over ranks, one sentence.

@@ -3,7 +3,7 @@
  *
  * Per group (the answers to one prompt), rewards r become advantages A:
  *     grpo      (r - mean) / (std + 1e-6)         std over the group, with G - 1
- *     dr-grpo    r - mean                         no division: long and easy prompts weigh like any other
+ *     dr-grpo    r - mean                         no division: long and easy prompts have the same weight as others
  *     rloo       r - mean of the others           = (r - mean) * G / (G - 1)
  *     none       r
  *

@@ -1,4 +1,4 @@
-/* ravel/publish.h: trainers publish versions of the weights; generators pull them when they like.
+/* ravel/publish.h: trainers publish versions of the weights; generators pull them at any time.
  *
  * Nouns
  *   publication  what the ranks of a trainer offer together under one address: its last K versions.
@@ -27,7 +27,7 @@
  *     while (generating) {
  *         ravel_puller_poll(puller, &state, &err);                  the same answer on every rank
  *         if (state == RAVEL_PULL_NEWER) ravel_puller_stage(puller, 0, &err);      begins, in the background
- *         if (state == RAVEL_PULL_READY) ravel_puller_commit(puller, &report, &err);   at this step of its choosing
+ *         if (state == RAVEL_PULL_READY) ravel_puller_commit(puller, &report, &err);   between two steps
  *         ... decode one step with ravel_puller_data(puller, tensor) ...
  *     }
  *     ravel_puller_free(puller);
@@ -132,9 +132,9 @@ typedef struct ravel_generator_report {
  * Returns how many there are. */
 RAVEL_API int64_t ravel_publisher_generators(ravel_publisher *publisher, ravel_generator_report *reports, int64_t most);
 /* Counts the last publish and the connected generators in metrics: the rows refit/publish_sec, prepare_sec, pause_sec,
- * version_lag, generators and generator_tokens_per_sec. The lag is that just before the last publish, since nobody can
- * have pulled a version that was shown a moment ago. Not collective, but call it on every rank: publish_sec is the
- * slowest rank's. */
+ * version_lag, generators and generator_tokens_per_sec. The lag is that just before the last publish, since no
+ * generator can have pulled a version that was published just now. Not collective, but call it on every rank:
+ * publish_sec is the slowest rank's. */
 RAVEL_API void ravel_publisher_count(ravel_publisher *publisher, ravel_metrics *metrics);
 
 /* ---- generators ----------------------------------------------------------------------------------------- */

@@ -6,7 +6,7 @@
  *   rule      how names map: a fused tensor (qkv, gate_up, stacked experts) to the tensors that it is made of.
  *   refit     a session: source and sink have been compared over all ranks, the slices are planned, the buffers are
  *             allocated. It is made once and used for every update.
- *   frame     one buffer's worth of slices on its way, checksummed (docs/refit-wire.md).
+ *   frame     one message of slices, at most a buffer long, with a checksum (docs/refit-wire.md).
  *   version   a positive number that the senders give to a set of weights; 0: nothing whole yet.
  *
  *     sender     [iterate + pack] -> buffer i+1        N buffers of B bytes on each rank, and no more,
@@ -274,7 +274,7 @@ RAVEL_API ravel_option_table ravel_refit_option_table(void);
 typedef enum ravel_refit_phase {
     RAVEL_REFIT_ITERATE, /* source.iterate */
     RAVEL_REFIT_PACK,    /* gather, cast, checksum */
-    RAVEL_REFIT_SEND,    /* at least one frame of this rank is on its way */
+    RAVEL_REFIT_SEND,    /* at least one frame of this rank is being sent */
     RAVEL_REFIT_RECEIVE, /* from a frame's notice to its last byte */
     RAVEL_REFIT_VERIFY,  /* checksums, where they are not computed on the way into place */
     RAVEL_REFIT_LOAD,    /* cast, scatter (hashed on the way where the model is large), sink.load, undo log */

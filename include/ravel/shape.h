@@ -56,8 +56,8 @@ typedef struct ravel_shape {
     int64_t rope_positions; /* llama3: positions of the first training */
 } ravel_shape;
 
-/* Reads a Hugging Face config (Llama, Mistral, Qwen2, Qwen3, their MoE kin, DeepSeek and what is named like them; of a
- * multimodal one, its text model). What the file leaves out gets the meaning that transformers gives it; a missing
+/* Reads a Hugging Face config (Llama, Mistral, Qwen2, Qwen3, their MoE variants, DeepSeek and what is named like them;
+ * of a multimodal one, its text model). What the file leaves out gets the meaning that transformers gives it; a missing
  * essential is an error that names the key. `path` may also be the folder that holds the config.json. */
 RAVEL_API ravel_status ravel_shape_parse(const char *json_text, size_t bytes, ravel_shape *shape, ravel_error *err);
 RAVEL_API ravel_status ravel_shape_read(const char *path, ravel_shape *shape, ravel_error *err);
