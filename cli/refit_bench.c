@@ -147,7 +147,7 @@ static void print_table(const bench *b, int under_mpi) {
     if (b->shape.layers < b->layers)
         printf(" with %lld of its %lld layers and a vocabulary of %lld", (long long)b->shape.layers,
                (long long)b->layers, (long long)b->shape.vocab);
-    printf(", %s a receiver; %d sender%s (tp %d), %d receiver%s (tp %d), %s; memcpy %.1f GB/s\n\n", bytes,
+    printf(", %s per receiver; %d sender%s (tp %d), %d receiver%s (tp %d), %s; memcpy %.1f GB/s\n\n", bytes,
            job->flags.senders, job->flags.senders == 1 ? "" : "s", job->flags.send_tp, job->receivers,
            job->receivers == 1 ? "" : "s", job->flags.receive_tp, under_mpi ? "processes" : "threads", b->memcpy_gb);
     printf("buffers      size  seconds     GB/s  overlap   pack s   wire s   load s  extra\n");

@@ -25,7 +25,7 @@ void refit_print_report(const ravel_refit_report *r, int64_t update) {
     printf("version %" PRId64 ": %s needed, %s moved", update, needed, moved);
     if (r->delta) printf(", %s unchanged%s", kept, r->delta == 2 ? " (gave up comparing)" : "");
     printf(" in %.3f s: %.2f GB/s\n", r->seconds, r->gb_per_second);
-    printf("  %d buffers of %s, %s a rank in all; pack %.3f s, wire %.3f s, load %.3f s, %.0f %% of the shorter two "
+    printf("  %d buffers of %s, %s per rank in all; pack %.3f s, wire %.3f s, load %.3f s, %.0f %% of the shorter two "
            "hidden\n",
            r->num_buffers, buffer, peak, p[RAVEL_REFIT_ITERATE] + p[RAVEL_REFIT_PACK], p[RAVEL_REFIT_RECEIVE],
            p[RAVEL_REFIT_VERIFY] + p[RAVEL_REFIT_LOAD], 100 * r->overlap);

@@ -284,8 +284,8 @@ typedef struct ravel_padded {
     int32_t *samples;        /* [rows] index into the store; -1: a filler or an empty row */
     int32_t *starts;         /* [rows] column of the first real token */
     int32_t *positions;      /* [rows * columns] 0, 1, 2, ...; 0 in padding */
-    uint8_t *attention_mask; /* [rows * columns] 1 at real tokens, and at one token of an empty row: a softmax over
-                                nothing is not a number */
+    uint8_t *attention_mask; /* [rows * columns] 1 at real tokens, and at one token of an empty row: a softmax over no
+                              * tokens is NaN */
     float *loss_mask;        /* [rows * columns] as in THD */
     void **fields;           /* [field_count] [rows * columns * width], or [rows * width] for RAVEL_FIELD_SAMPLE; the
                                 table itself is host memory */

@@ -121,7 +121,7 @@ RAVEL_API ravel_option_table ravel_feed_option_table(void);
 RAVEL_API ravel_status ravel_feed_create(ravel_mesh *mesh, const ravel_source *source,
                                          const ravel_feed_options *options, ravel_feed **feed, ravel_error *err);
 /* Not collective, but it waits for batches that were begun: for the peers to prepare them too, to leave, or for the
- * deadline. Where options.updates says how many there are, none is begun in vain. */
+ * deadline. Where options.updates is set, no batch after the last update is begun. */
 RAVEL_API void ravel_feed_free(ravel_feed *feed);
 
 /* Whether this rank reads samples. */
@@ -287,7 +287,7 @@ typedef struct ravel_feed_stats {
     ravel_reader_stats reader;
 } ravel_feed_stats;
 RAVEL_API void ravel_feed_read_stats(const ravel_feed *feed, ravel_feed_stats *stats);
-/* The most bytes that stats.memory_bytes can come to, for batches of up to this many micro-steps, and samples and tokens on
+/* An upper bound of stats.memory_bytes, for batches of up to this many micro-steps, and samples and tokens on
  * all ranks together; the reader's own memory and the plan's come on top. Known before anything is read. */
 RAVEL_API int64_t ravel_feed_bound(const ravel_feed *feed, int64_t micro_steps, int64_t samples, int64_t tokens);
 /* "read", "gather", ... */
@@ -298,7 +298,7 @@ RAVEL_API void ravel_feed_batch(const ravel_update_counts *counts, ravel_lengths
 
 /* Works the current update out again on this rank alone, from the source (all rows of the batch) with the pure
  * functions only, and compares every array of every micro-batch bit for bit: E_INTERNAL says what differs. Not
- * collective. The source must be the owners'. For tests, `ravel feed --verify` and doubts. */
+ * collective. The source must be the owners'. For tests and `ravel feed --verify`. */
 RAVEL_API ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *source, ravel_error *err);
 
 #ifdef __cplusplus

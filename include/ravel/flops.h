@@ -85,7 +85,7 @@ RAVEL_API size_t ravel_flops_format(ravel_u128 count, char *text, size_t bytes);
 
 /* The dense bf16 peak of one GPU in FLOP/s (no sparsity), by the name that its driver gives ("NVIDIA H100 80GB HBM3",
  * "NVIDIA A100-SXM4-80GB", "AMD Instinct MI300X") or a short one ("h100", "H100 PCIe"). 0 for a name that is not
- * surely known: a laptop part, a slice of a GPU, a new product. Better no MFU than a wrong one. */
+ * surely known: a laptop part, a slice of a GPU, a new product. An unknown peak gives no MFU. */
 RAVEL_API double ravel_gpu_peak(const char *name);
 /* The i-th row of the table: its name and peak; NULL after the last. */
 RAVEL_API const char *ravel_gpu_name(int32_t index, double *peak);

@@ -221,7 +221,7 @@ typedef enum ravel_phase {
     X(REWARD_MIN, "reward/min", GAUGE, "", MIN, RL, "over samples of all ranks")                                       \
     X(REWARD_MAX, "reward/max", GAUGE, "", MAX, RL, "over samples of all ranks")                                       \
     X(REWARD_ZERO_VARIANCE, "reward/zero_variance_group_share", GAUGE, "share", MEAN, RL,                              \
-      "groups whose rewards are all equal, which teach nothing / groups")                                              \
+      "groups whose rewards are all equal / groups")                                                                   \
     X(RESPONSE_LENGTH_MEAN, "response/length_mean", GAUGE, "tokens", MEAN, RL, "over samples of all ranks")            \
     X(RESPONSE_LENGTH_MIN, "response/length_min", COUNTER, "tokens", MIN, RL, "over samples of all ranks")             \
     X(RESPONSE_LENGTH_MAX, "response/length_max", COUNTER, "tokens", MAX, RL, "over samples of all ranks")             \

@@ -89,7 +89,7 @@ typedef enum ravel_method {
 typedef enum ravel_effort { RAVEL_EFFORT_FAST, RAVEL_EFFORT_DEFAULT, RAVEL_EFFORT_MAX } ravel_effort;
 #define RAVEL_EFFORT_CHOICES "fast|default|max"
 
-/* What `groups` mean to the plan. */
+/* How the plan treats `groups`. */
 typedef enum ravel_group_rule {
     RAVEL_GROUPS_FREE,   /* nothing */
     RAVEL_GROUPS_UPDATE, /* all samples of a group are in one update */

@@ -115,14 +115,14 @@ RAVEL_API void ravel_publisher_seconds(const ravel_publisher *publisher, double 
 
 /* A generator as it last reported itself. */
 typedef struct ravel_generator_report {
-    uint64_t generator;        /* a number of its own */
+    uint64_t generator;        /* a number that identifies the generator */
     ravel_refit_identity held; /* version 0: none yet */
     int64_t lag;               /* versions published since the one that it holds */
     int32_t ranks;
     int32_t connected;        /* 0: its connection is gone */
     double prepare_seconds;   /* of its last commit: staging, while it went on generating */
     double pause_seconds;     /* of its last commit: what it waited */
-    double tokens_per_second; /* what it said with ravel_puller_note; 0: nothing */
+    double tokens_per_second; /* from ravel_puller_note; 0: not given */
     int64_t bytes;            /* pulled for its last commit */
     int64_t commits;
     double age_seconds; /* since the report */
@@ -215,7 +215,8 @@ RAVEL_API void *ravel_puller_data(const ravel_puller *puller, int64_t index);
 /* A reader on another thread pins the live set before it reads and unpins it afterwards: a pinned set is not written. */
 RAVEL_API int32_t ravel_puller_pin(ravel_puller *puller);
 RAVEL_API void ravel_puller_unpin(ravel_puller *puller, int32_t pin);
-/* Tells the trainers how fast this generator is, within a few seconds; rank 0 of the generator's says it for all. */
+/* Reports this generator's tokens per second to the trainers, within a few seconds; rank 0 of the generator reports for
+ * all its ranks. */
 RAVEL_API void ravel_puller_note(ravel_puller *puller, double tokens_per_second);
 /* As ravel_refit_audit. */
 RAVEL_API ravel_status ravel_puller_audit(const ravel_puller *puller, ravel_error *err);

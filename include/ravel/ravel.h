@@ -9,7 +9,7 @@
  *     comm, mesh                          ranks
  *     order, source, exchange, meta, feed from a data set to packed micro-batches on every rank
  *     refit                               weights from trainers to generators
- *     metrics, flops                      where every token and every second went
+ *     metrics, flops                      counts of tokens, FLOPs and time
  *     safetensors, lengths, mock, file    files and mock data
  *     tokenizer, chat                     text to token ids and back; conversations to tokens and a loss mask
  */

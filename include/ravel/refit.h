@@ -250,7 +250,7 @@ typedef struct ravel_refit_options {
     const char *undo_dir; /* UNDO: the log is a file in this folder, removed at once; NULL: it is in memory */
     int32_t delta;        /* send only blocks that changed since the version before */
     int32_t ignore_extra; /* tensors of senders that no receiver wants are left out instead of being a difference */
-    int64_t delta_block;  /* bytes of a block; 0: 256 KiB, more for models beyond 8 GiB a stream */
+    int64_t delta_block;  /* bytes of a block; 0: 256 KiB, more for models beyond 8 GiB per stream */
     double delta_most;    /* above this share of changed bytes (of the first ones) the rest is sent without comparing */
     double timeout;       /* seconds without progress; 0: the communicator's */
     int32_t helper;       /* helper threads for packing and loading; without them nothing overlaps */

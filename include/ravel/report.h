@@ -1,4 +1,4 @@
-/* ravel/report.h: a plan for the eyes and for other programs.
+/* ravel/report.h: a plan as JSON, CSV, page and picture.
  *
  *   ravel_plan_json   the stable contract: one object with version, options, digest, bins and stats (docs/formats.md)
  *   ravel_plan_csv    one row per bin

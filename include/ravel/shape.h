@@ -1,4 +1,4 @@
-/* ravel/shape.h: the shape of a transformer, in the one place where it is said.
+/* ravel/shape.h: the shape of a transformer: widths, heads, layers, vocabulary.
  *
  * The planner prices samples with it, metrics count FLOPs with it, refit makes bench tensors from it and the trainer
  * builds the model from it. It is read from a Hugging Face `config.json` by ravel_shape_read, or taken by name from

@@ -338,7 +338,7 @@ class Feed:
         return {**out, "reader": _numbers(c.reader)}
 
     def verify(self) -> None:
-        """Works the current update out again on this rank alone and compares every bit; raises where something differs."""
+        """Recomputes the current update on this rank alone and compares every bit; raises where something differs."""
         if self._source is None:
             raise TypeError("only a feed with a source can be verified")
         self._call("ravel_feed_verify", self._handle.pointer, self._source.pointer)

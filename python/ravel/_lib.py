@@ -223,7 +223,7 @@ def _release(free: Callable[[Any], None], pointer: Any, _keep: Any) -> None:
 
 
 class Handle:
-    """An object of the library that is freed when nobody needs it any more; ``keep`` lives until then."""
+    """An object of the library, freed with the last reference to it; ``keep`` lives until then."""
 
     def __init__(self, pointer: Any, free: Callable[[Any], None], keep: Any = None):
         self.pointer = pointer

@@ -149,7 +149,7 @@ class Hybrid:
 
     @property
     def bounds(self) -> dict[str, int]:
-        """What no plan can go below: micro_steps, area, longest, canonical (times in cost units)."""
+        """Lower bounds of any plan: micro_steps, area, longest, canonical (times in cost units)."""
         return {name: getattr(self._c, "bound_" + name) for name in ("micro_steps", "area", "longest", "canonical")}
 
     def _group(self, number: int) -> HybridGroup:
@@ -209,7 +209,7 @@ class Plan:
 
     @property
     def stats(self) -> dict[str, Any]:
-        """The plan's figures about itself, by the names of ``ravel plan --json``."""
+        """The plan's figures, by the names of ``ravel plan --json``."""
         values = self._c.stats
         return {name: getattr(values, name) for name in fields(values)}
 
@@ -255,7 +255,7 @@ class Plan:
 
     @property
     def bin_costs(self) -> np.ndarray:
-        """[bins]: what each is expected to take, in the units of the cost model."""
+        """[bins]: predicted time of each, in the units of the cost model."""
         return self._view("bin_costs", self._c.bins, np.int64)
 
     @property

@@ -1,4 +1,4 @@
-"""Publish and pull: trainers keep versions of the weights, generators pull them when they like (include/ravel/publish.h)."""
+"""Publish and pull: trainers keep versions of the weights, generators pull them at any time (include/ravel/publish.h)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Publisher:
         self._handle = Handle(pointer.value, lib.ravel_publisher_free, [self._source, self._options, self.comm._keep])
 
     def publish(self, version: int) -> Identity:
-        """Collective. The source's weights become ``version``; nobody is waited for but the other trainer ranks."""
+        """Collective. The source's weights become ``version``; it waits for the other trainer ranks only."""
         try:
             self.raised.call("ravel_publisher_publish", self._handle.pointer, version)
         finally:
@@ -143,7 +143,7 @@ class Puller:
         self.raised.call("ravel_puller_wait", self._handle.pointer, seconds)
 
     def commit(self) -> dict[str, Any]:
-        """Makes the staged version live on every rank, or on none; what it was."""
+        """Makes the staged version live on every rank, or on none; returns its report."""
         report = _abi.ravel_pull_report(size=C.sizeof(_abi.ravel_pull_report))
         self.raised.call("ravel_puller_commit", self._handle.pointer, C.byref(report))
         names = [field[0] for field in _abi.ravel_pull_report._fields_ if field[0] != "size"]

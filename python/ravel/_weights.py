@@ -1,4 +1,4 @@
-"""Loss weights that make packing exact: worked out once per update from global integer counts."""
+"""Loss weights that make packing exact: computed once per update from global integer counts."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def self(**options: Any) -> Comm:  # noqa: A001 (the back end's name)
 
 
 def mpi(**options: Any) -> Comm:
-    """All processes that the launcher started; MPI is initialised where nobody (mpi4py) has."""
+    """All processes that the launcher started; MPI is initialised unless it is already (by mpi4py)."""
     return _open("ravel_comm_mpi", **options)
 
 
@@ -284,7 +284,7 @@ def threads(count: int, work: Callable[[Comm], T], **options: Any) -> list[T]:
     chosen = _TABLE.make(**options)
     status = lib.ravel_threads_run(count, C.byref(chosen), _abi.ravel_rank_fn(rank), None, C.byref(error))
     raised = Raised()
-    raised.first = failures[0] if failures else None  # whoever failed first, failed by itself
+    raised.first = failures[0] if failures else None  # the first failure is the cause of the others
     raised.again(status, error)
     return results
 

@@ -1,4 +1,4 @@
-"""Where every token and every second went: counters, phases, FLOPs and MFU, reduced over ranks, to any sink.
+"""Metrics: counters, phases, FLOPs and MFU, reduced over ranks, to any sink.
 
 >>> m = ravel.metrics.Metrics(shape="qwen3-0.6b", gpu="h100")
 >>> m.sink("jsonl:run/metrics.jsonl")

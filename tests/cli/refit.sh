@@ -6,7 +6,7 @@ MODEL=tests/golden/qwen3-tiny/model.safetensors
 
 same() { cmp -s "$MODEL" "$1" && ok "$2" || bad "$2"; }
 code "three ranks" 0 $R --from "$MODEL" --to "$T/a.safetensors" --ranks 3
-says out "1 sender (tp 1), 2 receivers (tp 1)" "needed" "moved" "a rank in all" "GB/s" "hidden" "2 receivers compared with the file: equal" "written"
+says out "1 sender (tp 1), 2 receivers (tp 1)" "needed" "moved" "per rank in all" "GB/s" "hidden" "2 receivers compared with the file: equal" "written"
 same "$T/a.safetensors" "the file comes back byte for byte"
 for cut in "4 6 2" "2 6 4" "3 5 2" "2 6 1" "4 8 4"; do
     set -- $cut

@@ -1,4 +1,4 @@
-"""What the peers expect of bins and a planner need not do: that none is empty while another has two samples."""
+"""The frameworks expect that no bin is empty while another has two samples; a planner does not promise it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["fill_empty"]
 
 def fill_empty(bins: list[list[int]]) -> list[list[int]]:
     """The bins, each empty one filled with half of the bin that has the most samples then. No cap can break: a part of
-    a bin is never larger than the bin. What is empty afterwards is so for want of samples."""
+    a bin is never larger than the bin. Bins are still empty only where there are too few samples."""
     done = list(bins)
     widest = [(-len(part), i) for i, part in enumerate(done)]
     heapq.heapify(widest)

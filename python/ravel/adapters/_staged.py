@@ -38,7 +38,7 @@ class Staged:
         self.puller = Puller(address, whole_tensors(names, dtypes, shapes), timeout=timeout, token=token)
 
     def receive(self, version: int = 0) -> None:
-        """Until ``version`` (0: the newest) is staged and verified. The trainer's word may be faster than the publication's."""
+        """Until ``version`` (0: the newest) is staged and verified. The request of the trainer may arrive before the publication shows the version."""
         until = time.monotonic() + self.timeout
         while version and self.puller.newest.version < version and time.monotonic() < until:
             time.sleep(0.002)

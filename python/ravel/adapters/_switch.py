@@ -12,7 +12,7 @@ __all__ = ["Refused", "put"]
 
 class Refused(ValueError, AssertionError):
     """Input that cannot be used. The frameworks assert such things, so this is an AssertionError to callers who catch
-    theirs, and a ValueError to everybody else."""
+    theirs, and a ValueError to other callers."""
 
 
 def put(module: Any, replacements: Mapping[str, Any]) -> list[str]:

@@ -176,7 +176,7 @@ class Packer:
             self.metrics.reset()
 
     def compute_metrics(self, sequence_lengths: Sequence[int], bins: Sequence[Sequence[int]]) -> dict[str, float]:
-        """The figures of a packing, whoever made it."""
+        """The figures of any packing."""
         return PackingMetrics().calculate_stats_only(sequence_lengths, bins, self.bin_capacity)
 
     def get_aggregated_metrics(self) -> dict[str, float]:

@@ -40,7 +40,7 @@ class RavelCheckpointEngine:
                 {"rank": list(range(rollout_ws)), "master": metadata[:1] * rollout_ws})
 
     def init_process_group(self, **_unused: Any) -> None:
-        """Nobody meets: trainers publish, rollout workers pull."""
+        """No process group is needed: trainers publish, rollout workers pull."""
 
     async def send_weights(self, weights: Any, global_steps: int) -> dict[str, Any]:
         """Rank 0 has whole tensors; returns what rollout workers must know (address, names, dtypes, shapes, version)."""
