@@ -233,7 +233,7 @@ ravel_status train_learner_load(train_learner *l, const char *folder, ravel_erro
         train_array weights = train_model_array(l->shares[chunk].model);
         status = train_tensors_load(train_model_params(l->shares[chunk].model), &weights, folder, err);
     }
-    for (int32_t chunk = 0; chunk < l->count && !status; chunk++) /* unless the file has better ones */
+    for (int32_t chunk = 0; chunk < l->count && !status; chunk++) /* load_states may replace them */
         train_optimizer_take_weights(l->shares[chunk].optimizer);
     if (!status) status = load_states(l, folder, whole, err);
     train_params_free(whole);

@@ -11,9 +11,9 @@
 
 #include "train/learn/learner.h"
 
-/* Collective over the mesh. Rank 0 writes; the others send it what they have, a block of rows at a time. */
+/* Collective over the mesh. Rank 0 writes; the others send it their parts, one block of rows at a time. */
 ravel_status train_learner_save(train_learner *learner, const char *folder, ravel_error *err);
-/* Rank 0 by itself, where its peers are lost. E_UNSUPPORTED where it has not everything: parts of the model, or shares of the
+/* Rank 0 by itself, where its peers are lost. E_UNSUPPORTED where lost ranks hold parts of the model or of the
  * optimiser's states. */
 ravel_status train_learner_save_alone(train_learner *learner, const char *folder, ravel_error *err);
 /* On every rank, from a folder that train_learner_save wrote, on any mesh. */

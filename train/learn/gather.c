@@ -51,7 +51,7 @@ static ravel_status take(train__gather *g, int32_t chunk, int32_t owner, int64_t
     return RAVEL_OK;
 }
 
-/* The same where replicas may have shares of it: from each what it has. */
+/* The same where the array may be sharded over replicas: receives the share of each. */
 static ravel_status take_all(train__gather *g, int32_t part, int32_t tp_rank, int64_t elements, int64_t first,
                              int64_t count, void *to, ravel_error *err) {
     train_learner *l = g->l;
@@ -119,7 +119,7 @@ ravel_status train__gather_drain(train__gather *g, ravel_error *err) {
 
 /* ---- the others ----------------------------------------------------------------------------------------- */
 
-/* What this rank has of a block; rank 0 takes the rest elsewhere. */
+/* Sends this rank's elements of a block; the others come from other ranks. */
 static ravel_status send_part(train__gather *g, int32_t chunk, const train_tensor *t, int64_t first, int64_t rows,
                               ravel_error *err) {
     train_learner *l = g->l;

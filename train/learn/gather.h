@@ -1,13 +1,14 @@
 /* train/learn/gather.h: rows of a whole model's arrays from the ranks that have parts of them. Internal to train/learn.
  *
- * Rank 0 asks for the rows of every tensor, block by block in the order of the whole model's table (train_rows_source); all other
- * ranks send what they have of each block in the same order. A block comes from every tensor-parallel rank that counts the
- * tensor and, where an array is sharded, from each rank that has a piece; no rank ever holds more than a block of it.
+ * Rank 0 asks for the rows of every tensor, block by block in the order of the whole model's table (train_rows_source);
+ * all other ranks send their parts of each block in the same order. A block comes from every tensor-parallel rank that
+ * counts the tensor and, where an array is sharded, from each rank that has a piece; no rank ever holds more than a
+ * block of it.
  *
  *     rank 0:   train__gather_open, then `rows` as often as the table says, then train__gather_drain
  *     others:   train__gather_open, then train__gather_send
  *
- * The mesh is the reader's own business: what is written belongs to no layout. */
+ * The files do not depend on the mesh: a reader may have another one. */
 #ifndef TRAIN_GATHER_H
 #define TRAIN_GATHER_H
 
@@ -34,7 +35,7 @@ ravel_status train__gather_open(train__gather *g, train_learner *learner, ravel_
 void train__gather_begin(train__gather *g, train__which which);
 /* All but rank 0: sends everything. */
 ravel_status train__gather_send(train__gather *g, ravel_error *err);
-/* Rank 0: takes, and forgets, what was not asked for. */
+/* Rank 0: receives and drops the blocks that were not asked for. */
 ravel_status train__gather_drain(train__gather *g, ravel_error *err);
 void train__gather_close(train__gather *g);
 

@@ -30,7 +30,7 @@ void train_layout_text(const ravel_mesh_layout *layout, char *text, size_t bytes
 
 /* ---- what is possible ----------------------------------------------------------------------------------- */
 
-/* What the model says to such a mesh. */
+/* Whether the model can be cut for the mesh. */
 static ravel_status check_model(const ravel_mesh_layout *layout, const ravel_shape *shape, ravel_error *err) {
     ravel_shape local;
     int32_t pp = train_layout_pp(layout), vpp = layout->vpp;
@@ -60,8 +60,8 @@ static double distance(const ravel_mesh_options *wanted, const ravel_mesh_option
     return wanted->dp > 0 ? d + far(wanted->dp, m->dp) : d;
 }
 
-/* Every mesh of `ranks` ranks up to vpp 4 that the model allows, and the nearest of them. Where the number of ranks is free,
- * dp stays as it is wanted. */
+/* Every mesh of `ranks` ranks up to vpp 4 that the model allows, and the nearest of them. Where the number of ranks is
+ * not given, dp is kept. */
 static int find_nearest(const ravel_mesh_options *wanted, int32_t ranks, const ravel_shape *shape,
                         ravel_mesh_options *nearest) {
     int32_t most = ranks ? ranks : 64;

@@ -1,8 +1,8 @@
 /* train/learn/layout.h: which part of a model each rank of a mesh has, and which meshes a model can be cut for. Pure.
  *
- * The layers are cut into pp * vpp parts, as even as may be; part c * pp + p is chunk c of stage p. The first part has the
- * embedding, the last one the last norm and the head. Within a part, tensor-parallel ranks share every matrix
- * (train/model/params.h); context-parallel and data-parallel ranks have the same. */
+ * The layers are cut into pp * vpp parts, as evenly as possible; part c * pp + p is chunk c of stage p. The first part
+ * has the embedding, the last one the last norm and the head. Within a part, tensor-parallel ranks share every matrix
+ * (train/model/params.h); context-parallel and data-parallel ranks hold the same parameters. */
 #ifndef TRAIN_LAYOUT_H
 #define TRAIN_LAYOUT_H
 

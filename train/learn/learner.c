@@ -1,4 +1,4 @@
-/* Making a learner. What it does in an update is update.c's. */
+/* Creating a learner. update.c runs the update. */
 #include "train/learn/learner_internal.h"
 
 #include "train/kernels/host.h"

@@ -1,13 +1,14 @@
-/* train/learn/learner.h: one trainer rank: its parts of a model on a mesh, their optimiser, and the sums over the ranks beside it.
+/* train/learn/learner.h: one trainer rank: its parts of a model on a mesh, their optimiser, and the reductions over
+ * ranks.
  *
  *     train_learner_begin(learner);                                        gradients to zero
  *     train_parts_learn(train_learner_parts(learner), feed, ...);          forward and backward of the update
  *     train_learner_finish(learner, lr, ..., &err);                        sum over ranks, clip, step
  *
- * What has to be summed, and over whom:
+ * Gradients that are summed, and over which ranks:
  *
  *     tensor parallel      norms of q and k, shared key heads: the ranks that have them
- *     pipeline             the embedding that is the head too: first and last stage
+ *     pipeline             the tied embedding: first and last stage
  *     data and context     everything: plain or sharded, with the same bits, elements are added in rank order either way
  *
  *     --shard none      gradients: all-reduce                every rank steps everything that it has
@@ -23,7 +24,7 @@
 
 typedef struct train_learner train_learner;
 
-/* What data-parallel and context-parallel ranks share out among them. */
+/* What is sharded over data-parallel and context-parallel ranks. */
 typedef enum train_shard { TRAIN_SHARD_NONE, TRAIN_SHARD_STATES } train_shard;
 #define TRAIN_SHARD_CHOICES "none|states"
 
@@ -52,7 +53,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
                                   train_learner **learner, ravel_error *err);
 void train_learner_free(train_learner *learner);
 
-/* Bytes that the rank with the most allocates, by purpose; a pure function. */
+/* Bytes that the largest rank allocates, by purpose; a pure function. */
 typedef struct train_estimate {
     train_memory model;
     int64_t optimizer;
@@ -72,8 +73,8 @@ void train_learner_begin(train_learner *learner);
  * rank and sets *skipped. `metrics` (may be NULL) gets the phases. */
 ravel_status train_learner_finish(train_learner *learner, double lr, ravel_metrics *metrics, double *norm,
                                   int32_t *skipped, ravel_error *err);
-/* What losses summed up to in the update that was finished last: sums over ranks are the model's. All 0 on ranks whose
- * figures another rank has too. */
+/* Loss sums of the last finished update on this rank; summed over ranks they are the model's. All 0 on ranks whose
+ * figures another rank reports. */
 const train_loss_sums *train_learner_sums(const train_learner *learner);
 
 #endif

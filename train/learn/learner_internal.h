@@ -1,4 +1,4 @@
-/* The learner's own struct, for the files that are the learner: learner.c, update.c and checkpoint.c. */
+/* The struct train_learner, shared by learner.c, update.c and checkpoint.c. */
 #ifndef TRAIN_LEARNER_INTERNAL_H
 #define TRAIN_LEARNER_INTERNAL_H
 

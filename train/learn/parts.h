@@ -48,7 +48,7 @@ ravel_mesh *train_parts_mesh(const train_parts *parts);
 /* Whether this rank has the last part, and so log-probs and losses. */
 int train_parts_is_last(const train_parts *parts);
 
-/* What a caller does with each micro-batch; either function may be NULL. Called once per part, in the order of the schedule;
+/* The caller's functions for each micro-batch; either may be NULL. Called once per part, in the order of the schedule;
  * a micro-batch's arrays that a part does not get are NULL. */
 typedef struct train_work {
     /* Fills the loss of a micro-batch, and may change its batch; without it the loss is the weighted sum. `loss` is NULL
@@ -62,7 +62,7 @@ typedef struct train_work {
     double temperature; /* of the log-probs; 0 means 1 */
 } train_work;
 
-/* How long the schedule took on this rank, and what share of it a simulation of the schedule expects to be idle. */
+/* Time of the schedule on this rank, and the idle share that the simulation of the schedule predicts. */
 typedef struct train_parts_time {
     double seconds;   /* from its start until all stages were done */
     double busy;      /* of these in forward and backward calls */

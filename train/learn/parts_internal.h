@@ -1,4 +1,4 @@
-/* The struct of train_parts, for the files that are it: parts.c (life) and parts_run.c (running). */
+/* The struct train_parts, shared by parts.c (create, free) and parts_run.c (run). */
 #ifndef TRAIN_PARTS_INTERNAL_H
 #define TRAIN_PARTS_INTERNAL_H
 

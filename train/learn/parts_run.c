@@ -1,9 +1,9 @@
-/* The schedule, run: receive, compute, send.
+/* Runs the schedule: receive, compute, send.
  *
  *     forward     receive into the place's input    compute    its output is sent     until its backward
  *     backward    receive into the place's output   compute    its input is sent      until the place is used again
  *
- * Sends do not wait: a place is written to again only after what it holds has been taken. Sizes need no messages, since every
+ * Sends do not wait: a place is written again only after its rows have been sent. Sizes need no messages, since every
  * stage has the metadata of every micro-batch. */
 #include "train/learn/parts_internal.h"
 
@@ -67,7 +67,7 @@ static int32_t tag_of(int32_t chunk, int backward) {
     return TAG_ROWS + 2 * chunk + backward;
 }
 
-/* Rows of `part` (its input, or on the way back its output), from the part that makes them. */
+/* Receives the rows of `part` (in forward its input, in backward its output) from the part that makes them. */
 static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
     train_parts *p = r->p;
     int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight;
@@ -80,7 +80,7 @@ static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *
                            p->kernels->types.activation, from % pp, tag_of(op.chunk, op.backward), err);
 }
 
-/* The rows that the operation made, to the part that needs them, under that one's tag. */
+/* Sends the rows that the operation made to the part that needs them, with that part's tag. */
 static ravel_status send(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
     train_parts *p = r->p;
     int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight;
@@ -159,7 +159,7 @@ static ravel_status score_op(run *r, train_op op, ravel_error *err) {
     return r->work->take(r->work->user, &micro, &batch, p->logprob, err);
 }
 
-/* Waits for what is still being sent, also after a failure: places must not be sent from afterwards. */
+/* Waits for all sends, also after a failure, so that no transfer reads a place afterwards. */
 static ravel_status finish_sends(train_parts *p, ravel_error *err) {
     ravel_status first = RAVEL_OK;
     for (int32_t chunk = 0; chunk < p->count; chunk++)

@@ -26,7 +26,7 @@ static int64_t warmup(const train_pipeline *p, int32_t stage) {
     return most < all ? most : all;
 }
 
-/* The k-th forward; the k-th backward is that of the chunk opposite. */
+/* The k-th forward; the k-th backward is the same with the chunks in reverse order. */
 static train_op nth(const train_pipeline *p, int64_t k, int32_t backward) {
     if (p->vpp == 1) return (train_op){k, 0, backward};
     int64_t group = (int64_t)p->pp * p->vpp, in = k % group;
@@ -54,7 +54,7 @@ int32_t train_pipeline_flights(int32_t pp, int32_t vpp, int32_t stage, int32_t c
     return most;
 }
 
-/* ---- all stages against one another --------------------------------------------------------------------- */
+/* ---- simulation of all stages --------------------------------------------------------------------------- */
 
 typedef struct simulation {
     const train_pipeline *p;
@@ -66,7 +66,7 @@ typedef struct simulation {
     int32_t *room;    /* [parts] places */
 } simulation;
 
-/* When what the operation needs is there; -1: it is not. */
+/* When the inputs of the operation are available; -1: not yet. */
 static double ready(const simulation *s, int32_t stage, train_op op) {
     const train_pipeline *p = s->p;
     int64_t parts = (int64_t)p->pp * p->vpp, part = (int64_t)op.chunk * p->pp + stage, at = part * p->micros + op.micro;

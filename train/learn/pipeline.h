@@ -1,5 +1,5 @@
-/* train/learn/pipeline.h: the order in which a pipeline stage runs its micro-batches, as a table, and what follows from it.
- * Pure functions: a schedule can be checked before anything runs.
+/* train/learn/pipeline.h: the order in which a pipeline stage runs its micro-batches, as a table, and a simulation of
+ * it. Pure functions: a schedule can be checked before anything runs.
  *
  * The model is cut into pp * vpp parts; part c * pp + p is chunk c of stage p. Micro-batch m goes forward through all parts
  * and back. With vpp 1 this is 1F1B, with more the interleaved schedule:
@@ -8,7 +8,7 @@
  *                      stage 1   F0 B0 F1 B1 F2 B2 F3 B3
  *
  * Interleaved: micro-batches go in groups of pp through chunk 0, then chunk 1, ...; backward through the last chunk first. The
- * number of micro-batches is then a multiple of pp (the feed sees to it with fillers). Per chunk, forwards and backwards
+ * number of micro-batches is then a multiple of pp (the feed adds fillers). Per chunk, forwards and backwards
  * are both in the order of micro-batches, so a chunk's micro-batches in flight use its places in turn. */
 #ifndef TRAIN_PIPELINE_H
 #define TRAIN_PIPELINE_H
@@ -37,10 +37,10 @@ train_op train_pipeline_op(const train_pipeline *p, int32_t stage, int64_t index
  * micro-batches. */
 int32_t train_pipeline_flights(int32_t pp, int32_t vpp, int32_t stage, int32_t chunk);
 
-/* Runs the tables of all stages against one another. An operation waits for the one before it in its table, for its input
- * (the same micro-batch in the part before, or behind it on the way back), and, where a chunk's places are all taken, for the
- * stage before to have taken the gradient that the oldest place still holds. Costs are of a micro-batch in one part;
- * messages cost nothing.
+/* Simulates the tables of all stages together. An operation waits for the one before it in its table, for its input
+ * (the same micro-batch in the part before it; in backward, in the part after it), and, where a chunk's places are all
+ * taken, for the stage before to have taken the gradient that the oldest place still holds. Costs are of a micro-batch
+ * in one part; messages cost nothing.
  *   forward, backward   [micros] cost of each micro-batch, NULL: 1 and 2
  *   flights             [pp * vpp] = most micro-batches in flight of chunk c of stage p, at [c * pp + p]; may be NULL
  *   *time               = when the last operation ends

@@ -48,7 +48,8 @@ static ravel_status gather_squares(train_learner *l, const train__shares *s, rav
     return ravel_comm_allgatherv(l->replicas, mine, sums, s->pieces, NULL, RAVEL_F64, err);
 }
 
-/* The clip of every part. Where ranks share a model, each part's squares as one number, gathered over those ranks. */
+/* The clip scale of every part. Where several ranks hold one model, each part's sum of squares is gathered over those
+ * ranks. */
 static ravel_status clip(train_learner *l, ravel_error *err) {
     double most = l->options.learn->clip_grad;
     if (!l->sharers) {

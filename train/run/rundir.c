@@ -32,7 +32,7 @@ static ravel_status flush_entry(const char *path, const char *name, void *user, 
 
 /* ---- the lock ------------------------------------------------------------------------------------------- */
 
-/* One line that tells processes apart: this boot of this machine, the process, and the host's name for people. */
+/* One line that identifies a process: boot id, process id, and the host's name for the message. */
 static void describe_process(char *text, size_t room) {
     char boot[64] = "unknown", host[128] = "this machine";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -72,7 +72,8 @@ static ravel_status take_lock(train_rundir *dir, ravel_error *err) {
         return status;
     }
     describe_process(text, sizeof text);
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0) { /* the text is for people; the lock holds */
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0) { /* the text is only for messages; the flock is
+                                                                           * the lock */
     }
     dir->lock = fd;
     return RAVEL_OK;
@@ -227,7 +228,7 @@ static ravel_status publish(train_checkpoint *c, ravel_error *err) {
     if (!status) status = train_path_join(folder, c->run, "checkpoints", err);
     if (status) return status;
     if (rename(c->path, final) != 0) {
-        /* The same step again, after a resume: old and new change places in one go, then the old one is removed. */
+        /* The same step again, after a resume: old and new are exchanged by one rename, then the old one is removed. */
         if (renameat2(AT_FDCWD, c->path, AT_FDCWD, final, RENAME_EXCHANGE) != 0)
             return train_file_error(err, "renamed", c->path);
         status = train_folder_remove(c->path, err);

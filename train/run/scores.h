@@ -1,4 +1,4 @@
-/* train/run/scores.h: log-probs of micro-batches, kept by a number of the caller's until they are needed. */
+/* train/run/scores.h: log-probs of micro-batches, stored under the caller's number until they are needed. */
 #ifndef TRAIN_SCORES_H
 #define TRAIN_SCORES_H
 

@@ -164,7 +164,7 @@ static ravel_status take_scores(void *user, const ravel_micro_batch *micro, cons
     return RAVEL_OK;
 }
 
-/* Of the update that the feed has: sums of losses, and of what they are summed over, on ranks that have the last part. */
+/* Of the feed's current update: sum of losses and number of tokens (pairs), on ranks that have the last part. */
 static ravel_status score_update(sft *s, const ravel_feed *feed, int64_t micros, double *sums, ravel_error *err) {
     train_parts *parts = train_learner_parts(s->learner);
     if (s->kind == TRAIN_DPO) {

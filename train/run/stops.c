@@ -48,7 +48,7 @@ void train_stop_stream_free(train_stop_stream *s) {
     s->text = NULL;
 }
 
-/* What was shown goes, the piece comes behind what was held back. */
+/* Drops the text that was shown, and appends the piece to the text that is held back. */
 static ravel_status append(train_stop_stream *s, const char *piece, size_t bytes, ravel_error *err) {
     size_t held = s->used - s->shown;
     if (held) memmove(s->text, s->text + s->shown, held);

@@ -1,4 +1,4 @@
-/* train/run/weight_sets.h: a generator's weights as refit writes them: two flat sets, one live, one that is written.
+/* train/run/weight_sets.h: a generator's weights: two flat sets, one live, one that refit writes.
  *
  *     kernels in host memory    weights[0], weights[1]: refit writes the one that is not live; a switch of pointers
  *     kernels on a device       host[0], host[1] for refit, and one set on the device: a copy at the switch
