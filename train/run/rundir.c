@@ -72,8 +72,7 @@ static ravel_status take_lock(train_rundir *dir, ravel_error *err) {
         return status;
     }
     describe_process(text, sizeof text);
-    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0) { /* the text is only for messages; the flock is
-                                                                           * the lock */
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0) { /* the flock is the lock */
     }
     dir->lock = fd;
     return RAVEL_OK;
