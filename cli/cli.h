@@ -1,4 +1,4 @@
-/* What the commands of `ravel` share: the table of commands, argument parsing from option tables, progress.
+/* Shared by the commands of `ravel`: the table of commands, argument parsing from option tables, progress.
  *
  * A command is one function and one row in main.c. Its flags are the rows of one or more option tables (its own, and
  * the library's: ravel_plan_option_table and so on), so `--help`, parsing and suggestions come from one place.
@@ -95,7 +95,7 @@ typedef struct cli_output {
 ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *err);
 /* Has the type of ravel_write. */
 ravel_status cli_output_write(void *output, const char *text, size_t bytes, ravel_error *err);
-/* What was written by printf into `file` goes out now; a failure is told by cli_output_close. */
+/* Flushes what printf wrote to `file`; cli_output_close reports a failure. */
 void cli_output_flush(cli_output *output);
 /* Ends it. With a status other than RAVEL_OK the file is thrown away and the status returned; otherwise E_IO where not
  * all of it could be written (a full disk). */

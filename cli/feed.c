@@ -148,7 +148,7 @@ static ravel_status close_files(rank *r, ravel_status status, ravel_error *err) 
 
 /* ---- the loop ---- */
 
-/* What all ranks sent and waited, and whether all found their arrays right. */
+/* Over all ranks: bytes sent (sum), times (maximum), and whether every rank's arrays were right. */
 static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_status verified, feed_line *line,
                                 ravel_error *err) {
     int64_t sums[3] = {u->sent_bytes, u->needed_bytes, u->kept_bytes};

@@ -175,13 +175,13 @@ static ravel_status print_piece(const char *piece, size_t bytes, ravel_error *er
     return ravel_error_set(err, RAVEL_E_IO, "standard output: %s", strerror(errno));
 }
 
-/* What can be shown of the answer after this piece: no part of a stop text. */
+/* Prints the new text of the answer, up to a possible beginning of a stop text. */
 static ravel_status show_piece(job *j, const char *piece, size_t bytes, ravel_error *err) {
     ravel_status status = train_stop_stream_push(&j->stream, piece, bytes, &piece, &bytes, err);
     return !status && bytes ? print_piece(piece, bytes, err) : status;
 }
 
-/* What is new of the one answer that is streamed. */
+/* Streams the new tokens of the one answer. */
 static ravel_status stream(void *user, const int32_t *tokens, int64_t count, ravel_error *err) {
     job *j = user;
     ravel_status status = RAVEL_OK;
@@ -337,7 +337,7 @@ static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
     return status;
 }
 
-/* What was pulled, on standard error: the answers are on the other. */
+/* Prints figures of the pulls to standard error; answers go to standard output. */
 static void say_pulled(const job *j) {
     train_pulled_stats s = train_sampler_pulled(j->sampler);
     if (s.commits == 0 || j->o->quiet) return;

@@ -96,7 +96,7 @@ static ravel_status gather_whole(rank_work *w, refit_set *whole, ravel_error *er
     int first = w->rank == job->flags.senders, sends = w->place.side && w->place.replica == 0;
     refit_set pieces = w->set;
     ravel_status status = RAVEL_OK;
-    /* What is live may be the second set. */
+    /* The live set may be the second one. */
     pieces.tensors = malloc(((size_t)w->set.count + 1) * sizeof *pieces.tensors);
     if (!pieces.tensors) {
         ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");

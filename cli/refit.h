@@ -16,7 +16,7 @@ typedef struct refit_flags {
     int32_t bench, quiet;
 } refit_flags;
 
-/* What all ranks of this process share. */
+/* Shared by all ranks of this process. */
 typedef struct refit_job {
     refit_flags flags;
     ravel_refit_options options;

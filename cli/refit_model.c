@@ -1,5 +1,5 @@
-/* Who sends and who receives, and the tensors of one rank, from a file or a model's shape, cut as tensor parallelism cuts
- * them. */
+/* The roles of ranks (sender, receiver), and the tensors of one rank, from a file or a model's shape, cut as tensor
+ * parallelism cuts them. */
 #include "cli/refit.h"
 
 #include <stdlib.h>

@@ -78,7 +78,7 @@ const report_sample *report_samples_at(const report_samples *samples, int64_t i)
 /* `"37+58=" -> "95", reward 1` on one line without control characters, cut to fit; "" where there is no sample. */
 void report_samples_last(const report_samples *samples, char *text, size_t bytes);
 
-/* What share of the time each phase took, in tenths of a percent that sum to 1000 (all 0 where no time is known): the
+/* The share of each phase in the time, in tenths of a percent that sum to 1000 (all 0 where no time is known): the
  * phases of ravel/metrics.h without what is nested in them, then "other". */
 enum { REPORT_PHASES = RAVEL_PHASES + 1 };
 void report_phase_shares(const report_table *table, int tenths[REPORT_PHASES]);

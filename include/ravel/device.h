@@ -119,14 +119,14 @@ RAVEL_API ravel_device *ravel_stream_device(const ravel_stream *stream);
 RAVEL_API void *ravel_stream_native(const ravel_stream *stream);
 /* Until everything in the stream is done, or `seconds` have passed (E_TIMEOUT; the stream goes on). */
 RAVEL_API ravel_status ravel_stream_wait(ravel_stream *stream, double seconds, ravel_error *err);
-/* What comes later in `stream` waits for all that is now in `other`. */
+/* Later operations of `stream` wait for all operations that are now in `other`. */
 RAVEL_API ravel_status ravel_stream_follow(ravel_stream *stream, ravel_stream *other, ravel_error *err);
 
 /* An event is done before it is recorded for the first time. */
 RAVEL_API ravel_status ravel_event_create(ravel_device *device, ravel_event **event, ravel_error *err);
 RAVEL_API void ravel_event_free(ravel_event *event);
 RAVEL_API ravel_status ravel_event_record(ravel_event *event, ravel_stream *stream, ravel_error *err);
-/* What comes later in `stream` waits for the event. */
+/* Later operations of `stream` wait for the event. */
 RAVEL_API ravel_status ravel_event_order(ravel_event *event, ravel_stream *stream, ravel_error *err);
 RAVEL_API ravel_status ravel_event_test(ravel_event *event, int32_t *done, ravel_error *err);
 RAVEL_API ravel_status ravel_event_wait(ravel_event *event, double seconds, ravel_error *err);

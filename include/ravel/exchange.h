@@ -45,7 +45,7 @@ RAVEL_API ravel_status ravel_gather(ravel_comm *comm, const int64_t *mine, const
 
 /* ---- exchange ------------------------------------------------------------------------------------------- */
 
-/* Who sends which sample to whom: worked out once from the plan, on every rank for itself, without communication. */
+/* Which rank sends which sample to which rank: computed once from the plan, on every rank, without communication. */
 typedef struct ravel_exchange ravel_exchange;
 
 /* counts[plan->dp]: samples that each rank holds, numbered through in rank order as in the plan's input.

@@ -57,7 +57,7 @@ typedef struct ravel_lengths_sum {
 RAVEL_API void ravel_lengths_add(ravel_lengths_sum *sum, const int64_t *lengths, int64_t count);
 RAVEL_API void ravel_lengths_merge(ravel_lengths_sum *sum, const ravel_lengths_sum *other);
 
-/* What is run a second time in the backward pass. */
+/* What the backward pass recomputes. */
 typedef enum ravel_recompute {
     RAVEL_RECOMPUTE_NONE,
     RAVEL_RECOMPUTE_ATTENTION, /* scores and values only (Megatron's "selective") */

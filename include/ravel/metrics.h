@@ -275,7 +275,7 @@ RAVEL_API const char *ravel_phase_name(int32_t phase);
 
 typedef enum ravel_metrics_op { RAVEL_METRICS_SUM, RAVEL_METRICS_MAX } ravel_metrics_op;
 
-/* What metrics need of a communicator. An update makes exactly two calls, the same on every rank: one SUM, one MAX. */
+/* The reductions that metrics need. An update makes exactly two calls, the same on every rank: one SUM, one MAX. */
 typedef struct ravel_metrics_reducer {
     int32_t rank, size; /* size up to 2^18 */
     /* Replaces values[0 .. count-1] by the sum or maximum over ranks. An error is returned by ravel_metrics_update. */

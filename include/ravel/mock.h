@@ -82,7 +82,7 @@ RAVEL_API ravel_status ravel_mock_open(const char *text, const ravel_allocator *
                                        ravel_error *err);
 RAVEL_API void ravel_mock_free(ravel_mock *mock);
 
-/* What it was made from, defaults filled in; lives as long as the mock. */
+/* Its options, defaults filled in; valid as long as the mock. */
 RAVEL_API const ravel_mock_options *ravel_mock_described(const ravel_mock *mock);
 
 /* The same distribution with another seed or count; 0 leaves the count as it is. */

@@ -45,7 +45,7 @@ extern "C" {
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-/* What the ranks wait for, and so what "time" means. */
+/* When ranks wait for one another, which defines "time". */
 typedef enum ravel_sync {
     RAVEL_SYNC_MICRO_STEP, /* every micro-step (FSDP, ZeRO-3, experts): sum over micro-steps of the slowest rank */
     RAVEL_SYNC_UPDATE,     /* once per update (DDP, ZeRO-1): the slowest rank's total */
@@ -432,7 +432,7 @@ RAVEL_API const int64_t *ravel_planner_ids(const ravel_plan *plan);
 /* Samples pushed and not yet taken. */
 RAVEL_API int64_t ravel_planner_waiting(const ravel_planner *planner);
 
-/* What has been taken so far. Waiting times are by length, to show that long samples wait no longer than short ones. */
+/* Figures of all takes so far. Waiting times are by length: long samples should wait no longer than short ones. */
 #define RAVEL_WAIT_CLASSES 8
 typedef struct ravel_planner_report {
     size_t size;

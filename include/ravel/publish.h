@@ -181,7 +181,7 @@ RAVEL_API ravel_status ravel_puller_stage(ravel_puller *puller, int64_t version,
  * staged. */
 RAVEL_API ravel_status ravel_puller_wait(ravel_puller *puller, double seconds, ravel_error *err);
 
-/* What a commit was. */
+/* The report of a commit. */
 typedef struct ravel_pull_report {
     size_t size;                   /* sizeof(ravel_pull_report); set it before the call */
     ravel_refit_identity identity; /* live now */
@@ -206,7 +206,7 @@ RAVEL_API ravel_status ravel_puller_drop(ravel_puller *puller, ravel_error *err)
  * is first copied to data. */
 RAVEL_API void ravel_puller_free(ravel_puller *puller);
 
-/* What is live; version 0: nothing yet. */
+/* The live version; version 0: none yet. */
 RAVEL_API ravel_refit_identity ravel_puller_identity(const ravel_puller *puller);
 /* The newest published version that is known here; version 0: none. Only on the generator's rank 0. */
 RAVEL_API ravel_refit_identity ravel_puller_newest(ravel_puller *puller);
@@ -223,7 +223,8 @@ RAVEL_API ravel_status ravel_puller_audit(const ravel_puller *puller, ravel_erro
 
 /* ---- rehearsal ------------------------------------------------------------------------------------------ */
 
-/* What a pull would be, without trainers, links or weights: for choosing layouts, and for measuring the planning. */
+/* The figures of a planned pull, without trainers, links or weights: for choosing layouts, and for measuring the
+ * planning. */
 typedef struct ravel_pull_rehearsal {
     size_t size;              /* sizeof(ravel_pull_rehearsal); set it before the call */
     int64_t bytes;            /* that this generator rank would pull */

@@ -160,7 +160,7 @@ RAVEL_API void ravel_reader_free(ravel_reader *reader);
 RAVEL_API ravel_status ravel_reader_read(ravel_reader *reader, const int64_t *rows, int64_t count,
                                          const ravel_samples **samples, ravel_error *err);
 
-/* What a reader did in all. */
+/* Totals of a reader. */
 typedef struct ravel_reader_stats {
     int64_t rows, samples, tokens;
     int64_t skipped;   /* rows that were bad and skipped */

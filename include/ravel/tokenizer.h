@@ -112,7 +112,7 @@ RAVEL_API void ravel_decoder_free(ravel_decoder *decoder);
 /* Takes one id; *text[*bytes] is what can be shown now, possibly nothing, valid until the next call. All of it together,
  * with the flush at the end, is what ravel_tokenizer_decode writes. */
 RAVEL_API void ravel_decoder_push(ravel_decoder *decoder, int32_t id, const char **text, size_t *bytes);
-/* What was held back, as U+FFFD where it is no character; the decoder is then as new. */
+/* Returns the bytes held back, as U+FFFD where they are no character, and resets the decoder. */
 RAVEL_API void ravel_decoder_flush(ravel_decoder *decoder, const char **text, size_t *bytes);
 
 #ifdef __cplusplus

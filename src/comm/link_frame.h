@@ -30,7 +30,7 @@ enum {
     RAVEL__LINK_VERSION = 2
 };
 enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS = 2 };
-/* RAW: a message whose body has no checksum here, since whoever takes it checks its bytes anyway. */
+/* RAW: a message whose body has no checksum here, since the receiver verifies its bytes itself. */
 enum { RAVEL__FRAME_MESSAGE = 1, RAVEL__FRAME_HEARTBEAT, RAVEL__FRAME_GOODBYE, RAVEL__FRAME_RAW, RAVEL__FRAME_TYPES };
 
 typedef struct ravel__greeting {

@@ -82,7 +82,7 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
     return count + 1;
 }
 
-/* What may go of this frame; *whole: all that is left of it. */
+/* Adds the bytes of this frame that may be sent now; *whole: all that are left of it. */
 static int add_frame(ravel__link *link, struct iovec *list, int count, link_out *o, int *whole) {
     int64_t skip = o->done;
     sum_ahead(link, o);

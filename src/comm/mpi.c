@@ -315,7 +315,7 @@ static void drop_frame(void *user, int32_t peer, const void *data, int32_t bytes
     (void)user, (void)peer, (void)data, (void)bytes;
 }
 
-/* What was sent goes out. */
+/* Waits a while for frames that are still being sent. */
 static void wire_close(ravel__net *net, int32_t broken) {
     char why[480];
     process.broken |= broken;

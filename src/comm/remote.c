@@ -23,7 +23,7 @@
 enum { SPINS_MOST = 48, SHORT_WAIT_NS = 15000, NAP_NS = 50000000, SHORT_NAP_NS = 500000, PATIENT = SPINS_MOST + 4 };
 
 static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER; /* of wires that are `serial` */
-static remote_world *kept;                                      /* under it: worlds that a wire may use for ever */
+static remote_world *kept; /* under it: worlds that a wire may still use; not freed */
 
 remote_world *ravel__remote_world(ravel_comm *comm) {
     return remote_rank_of(comm)->world;

@@ -86,7 +86,7 @@ static ravel_status self_test(ravel_comm *comm, ravel_request *r, int32_t *done)
     return (ravel_status)state_of(r)->failed;
 }
 
-/* There is no other rank: a message without a partner by now would wait for ever. */
+/* There is no other rank: a message without a partner by now would never complete. */
 static ravel_status self_wait(ravel_comm *comm, ravel_request *r) {
     (void)comm;
     if (!state_of(r)->done)

@@ -334,8 +334,8 @@ static int has_waiting(const ravel__net *net) {
     return 0;
 }
 
-/* What was sent arrives: it is with the peers' kernels before the sockets are closed. That takes a moment only where a peer
- * has not answered its first connection yet, or does not read. */
+/* Sends all queued bytes before the sockets are closed. This waits only where a peer has not answered its first
+ * connection yet, or does not read. */
 static void wire_close(ravel__net *net, int32_t broken) {
     int64_t end = ravel__clock_ns() + (broken ? 200000000 : CLOSE_NS);
     net->state = TCP_CLOSES;

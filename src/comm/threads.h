@@ -34,7 +34,7 @@ typedef struct threads_group threads_group;
  *     OPEN    ranks arrive one by one; any rank may FAIL it (deadline, lost rank)
  *     FULL    all have come; the last one looks whether they agree. From here it cannot fail any more
  *     READY   they agree: copies are claimed and made, by the ranks that wait
- *     FAILED  for ever: the group is dead
+ *     FAILED final: the group is dead
  *
  * When the last copy is made, every request is marked done and the slot is OPEN for serial + SLOTS. */
 enum { TURN_OPEN, TURN_FULL, TURN_READY, TURN_FAILED };

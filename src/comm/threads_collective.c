@@ -147,7 +147,7 @@ static void say_disagree(threads_group *g, threads_slot *slot, int32_t a, int32_
                    rank_b, second, strcmp(first, second) == 0 ? " with other counts" : "");
 }
 
-/* What a rank sends to another must be what that one expects. */
+/* The size that a rank sends must be the size that the receiver expects. */
 static int agree_on_pairs(threads_group *g, threads_slot *slot, char *text, size_t bytes) {
     for (int32_t to = 0; to < g->size; to++)
         for (int32_t from = 0; from < g->size; from++) {

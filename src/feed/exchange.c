@@ -150,7 +150,7 @@ static void list_leaving(ravel_exchange *x, const ravel_plan *plan, int64_t *nex
         }
 }
 
-/* What has to leave, where the parts of samples are as `leaving_cuts` says. */
+/* Counts the elements that leave this rank, cut as `leaving_cuts` gives them. */
 static void count_away(ravel_exchange *x, const int64_t *lengths) {
     memset(&x->away, 0, sizeof x->away);
     for (int32_t r = 0; r < x->ranks; r++)

@@ -251,7 +251,7 @@ static ravel_status exchange_words(ravel_feed *feed, ravel_status mine, int *fai
     return mine;
 }
 
-/* Rows are made with parts, in case that others have them; they are made again without, in place, where nobody has. */
+/* Rows are made with parts, in case other ranks have them; they are rewritten without, in place, where no rank has. */
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
     ravel__columns *c = &feed->work.columns;
     feed->work.gathered_bytes = 0;

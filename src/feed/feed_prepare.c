@@ -1,7 +1,7 @@
 /* Preparing a batch: the steps in their order, the clock, and what happens when one fails.
  *
  *     read gather plan meta room        a rank that fails here goes on, saying so, to
- *     agree                             where it becomes everyone's error; or nobody failed, and then
+ *     agree                             where it becomes an error on all ranks; if no rank failed,
  *     exchange pack share               nothing can fail but the communicator
  *
  * A failure behind the agreement that is not the communicator's own (it would be a bug, or a test) aborts it: the

@@ -65,7 +65,7 @@ void ravel__queue_start(ravel_feed *feed) {
         ravel__log(feed->logger, RAVEL_LOG_WARN, "no thread could be started: the feed does not prefetch");
 }
 
-/* What was asked for is prepared before: the other ranks count on it. */
+/* Batches that were asked for are prepared first, since the other ranks take part in them. */
 void ravel__queue_stop(ravel_feed *feed) {
     (void)pthread_mutex_lock(&feed->queue.lock);
     feed->queue.stop = 1;

@@ -1,4 +1,4 @@
-/* What sinks share. A kind is a row of the table in sink.c: a word, and three functions.
+/* Shared by the sinks. A kind is a row of the table in sink.c: a word, and three functions.
  *
  * Sinks run on the training thread, after the values are published. They write with few system calls and return; none
  * waits for a reader, none allocates after `open`. An error is reported once by sink.c and the sink goes on trying, so

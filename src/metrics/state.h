@@ -1,4 +1,4 @@
-/* What the files of metrics share: the object, and how an update flows through it.
+/* Shared by the files of metrics: the object, and how an update flows through it.
  *
  *     add.c, phase.c      cells and phase clocks of this rank      (hot path: no allocation, no lock)
  *        |

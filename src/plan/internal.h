@@ -1,4 +1,4 @@
-/* What the files of the planner share.
+/* Shared by the files of the planner.
  *
  *     input, options
  *        |  input.c      check everything once, name what is wrong, derive the rules
@@ -280,7 +280,7 @@ typedef struct ravel__plan {
     size_t bytes; /* of this block, arrays included */
 } ravel__plan;
 
-/* What a plan's arrays are sized by. `groups`: at most. */
+/* Sizes of a plan's arrays. `groups`: an upper bound. */
 typedef struct ravel__plan_size {
     int64_t count, updates, micro_steps, dp, samples, skipped, groups;
     int32_t has_ids, hybrid;
@@ -289,7 +289,7 @@ typedef struct ravel__plan_size {
 /* One block; the figures and the contents of the arrays are to be written. */
 ravel__plan *ravel__plan_alloc(const ravel__plan_size *size, const ravel_allocator *allocator, ravel_error *err);
 
-/* What is known before the plan's arrays are made. */
+/* The result of solving, before the plan's arrays are made. */
 typedef struct ravel__draft {
     int64_t updates;
     int64_t *offsets;        /* [updates + 1] first micro-step of each update */

@@ -242,7 +242,7 @@ static void note(ravel_planner *p, int64_t row) {
     if (steps > r->steps_max) r->steps_max = steps;
 }
 
-/* What was chosen leaves; the rest moves to the front, in order. */
+/* Removes the chosen samples; the rest moves to the front, in order. */
 static void remove_rows(taking *t) {
     ravel__waiting *w = &t->planner->waiting;
     int64_t kept = 0, next = 0;

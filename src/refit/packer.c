@@ -145,8 +145,8 @@ typedef struct cut {
     int64_t first, count, each; /* elements, and their bytes on the wire */
 } cut;
 
-/* What comes from a device, or lies as it travels, goes straight to the frame; the rest is put together step by step in the
- * scratch first, since the frame is written past the cache. */
+/* Bytes of a device, and bytes that need no conversion, go straight to the frame; others are assembled in scratch
+ * memory first, since the frame is written past the cache. */
 static ravel_status gather(ravel__packer *p, const cut *c, unsigned char *out, uint64_t *checksum) {
     const void *data = NULL;
     ravel__xxh3 state;

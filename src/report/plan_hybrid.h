@@ -1,4 +1,4 @@
-/* What a hybrid plan adds to the JSON and to the picture. */
+/* The additions of a hybrid plan to the JSON and to the picture. */
 #ifndef RAVEL_REPORT_PLAN_HYBRID_H
 #define RAVEL_REPORT_PLAN_HYBRID_H
 

@@ -39,7 +39,7 @@ typedef struct train_learn_options {
     double norm; /* divisor of seq-mean-token-sum-norm */
 } train_learn_options;
 
-/* What a learner is made from; the pointers must outlive it. */
+/* Arguments of a learner; the pointers must outlive it. */
 typedef struct train_learner_options {
     const train_model_choice *model;
     const train_learn_options *learn;

@@ -1,4 +1,4 @@
-/* What the files of the generator share. Internal to train/.
+/* Shared by the files of the generator. Internal to train/.
  *
  *   generator.c          creation, memory, requests
  *   generator_slots.c    sequences, slots, pages of the cache

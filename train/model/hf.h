@@ -69,8 +69,8 @@ ravel_status train_folder_save_rows(const char *folder, const ravel_shape *shape
                                     const train_rows_source *from, const train_folder_options *options,
                                     ravel_error *err);
 
-/* What a model's folder holds beside its weights, and other programs want of a checkpoint: config.json (with `dtype`),
- * the tokenizer's files, chat template and generation_config.json, copied where they are there. */
+/* The files of a model's folder beside its weights, which other programs need with a checkpoint: config.json (with
+ * `dtype`), the tokenizer's files, chat template and generation_config.json, copied where they are there. */
 ravel_status train_folder_copy_rest(const char *from, const char *to, int32_t dtype, ravel_error *err);
 
 /* float32, bfloat16 or float16; E_ARGUMENT where weights are not saved as that. */

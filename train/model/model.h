@@ -112,7 +112,7 @@ train_array train_model_array(train_model *model);
 /* Normal weights of deviation `deviation` (0: 0.02), norms 1, biases 0; a pure function of the seed and the shape. */
 ravel_status train_model_init(train_model *model, uint64_t seed, double deviation, ravel_error *err);
 
-/* What an update leaves on the device to be read once. */
+/* Figures of an update on the device, read once. */
 typedef struct train_update {
     train_loss_sums sums; /* of train_model_learn since train_model_clear_grads */
     train_clip clip;      /* written by the optimiser */

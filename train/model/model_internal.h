@@ -1,4 +1,4 @@
-/* What the files of the model share. Internal to train/.
+/* Shared by the files of the model. Internal to train/.
  *
  *   model.c          creation, memory, accessors
  *   model_batch.c    a batch checked, laid out and staged

@@ -115,7 +115,7 @@ typedef struct walk {
     size_t names_used;
 } walk;
 
-/* What is the same for all tensors of a kind. */
+/* Properties that all tensors of a kind share. */
 typedef struct kind {
     const char *name;
     int decay, gap, partial;

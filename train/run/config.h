@@ -125,7 +125,7 @@ typedef struct train_part {
     ravel_option_table table;
     void *options; /* inside the config */
 } train_part;
-/* What train_learner_create takes; it points into `config`. */
+/* The options for train_learner_create; they point into `config`. */
 train_learner_options train_config_learner(const train_config *config);
 /* Trainer ranks: run.ranks, or as many as the mesh has. */
 int32_t train_config_ranks(const train_config *config);

@@ -40,7 +40,7 @@ ravel_status train_sampler_run(train_sampler *sampler, const train_request *requ
 
 /* The version of the weights that the next step uses: what was pulled last; 1 for a folder's. */
 int64_t train_sampler_version(const train_sampler *sampler);
-/* What was pulled; zeros for a folder's weights. */
+/* Figures of the pulls; zeros for a folder's weights. */
 train_pulled_stats train_sampler_pulled(const train_sampler *sampler);
 
 #endif

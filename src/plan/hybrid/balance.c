@@ -55,7 +55,7 @@ static int is_possible(const trades *t, const side *x, const side *y, int32_t gi
     return b >= 0 || (y->count < t->tasks->rules->most && x->count > 1);
 }
 
-/* What x must give to y for both to take the same time. */
+/* The cost that x must give to y for both to take the same time. */
 static int64_t wanted(const trades *t, const side *x, const side *y) {
     const ravel__widths *widths = t->tasks->widths;
     int64_t kx = widths->width[x->group->width], ky = widths->width[y->group->width];

@@ -100,7 +100,7 @@ typedef struct ravel__shelf {
     int32_t *member;     /* [tasks] places in the list of remaining tasks */
 } ravel__shelf;
 
-/* What remains: `left` lists tasks, largest cost first, their costs and lengths beside them. */
+/* The remaining tasks: `left` lists them, largest cost first, their costs and lengths beside them. */
 typedef struct ravel__rest {
     const ravel__tasks *tasks;
     int32_t count;

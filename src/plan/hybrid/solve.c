@@ -227,7 +227,7 @@ static void start_over(search *s) {
     }
 }
 
-/* What the chosen shelf holds is no longer left. */
+/* Removes the samples of the chosen shelf from the remaining ones. */
 static void remove_members(search *s, const ravel__shelf *shelf) {
     const ravel__tasks *t = s->tasks;
     int32_t kept = 0;

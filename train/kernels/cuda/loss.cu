@@ -9,7 +9,7 @@
 enum { THREADS = 1024, SUMS = sizeof(train_loss_sums) / sizeof(double), MAXIMA = 2 };
 static_assert(sizeof(train_loss_sums) == 15 * sizeof(double), "the last two are maxima");
 
-/* What one row adds, and its derivatives. */
+/* One row's contribution to the sums, and its derivatives. */
 __device__ static void nll_row(const cuda_loss_args &a, int64_t r, train_loss_sums *s) {
     double l = a.rows.logprob[r], w = a.rows.weights[r];
     s->loss -= w * l;
