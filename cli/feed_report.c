@@ -135,8 +135,9 @@ void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int3
     for (int32_t p = 0; ravel_feed_phase_name(p); p++)
         printf(" %s %.1f%s", ravel_feed_phase_name(p), 1e3 * stats->phase_sec[p],
                p < RAVEL_FEED_PHASES - 1 ? "," : " ms on rank 0\n");
-    printf("  bytes     %s sent (%.3f of what had to move), %s stayed at home\n", bytes_text(t->sent, a, sizeof a),
-           t->needed ? (double)t->sent / (double)t->needed : 1.0, bytes_text(t->kept, b, sizeof b));
+    printf("  bytes     %s sent (%.3f of what had to move), %s stayed on their rank\n",
+           bytes_text(t->sent, a, sizeof a), t->needed ? (double)t->sent / (double)t->needed : 1.0,
+           bytes_text(t->kept, b, sizeof b));
     printf("  memory    %s on rank 0\n", bytes_text(stats->memory_bytes, a, sizeof a));
     if (stats->reader.skipped || stats->reader.truncated)
         printf("  rows      %" PRId64 " bad ones skipped, %" PRId64 " samples cut, on rank 0\n", stats->reader.skipped,

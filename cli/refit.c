@@ -17,7 +17,7 @@ static const ravel_option own_table[] = {
      "tensor parallelism of the senders; 0: the number of senders"},
     {"receive-tp", RAVEL_OPTION_I32, AT(receive_tp), "1", 1, 511, NULL, "tensor parallelism of the receivers"},
     {"dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",
-     "what receivers hold (bf16, f16, f32); else what the file has"},
+     "dtype of the receivers (bf16, f16, f32); without it the file's"},
     {"updates", RAVEL_OPTION_I32, AT(updates), "0", 0, 1000000, NULL,
      "versions to send, one after the other; 0: 1, or 4 with --bench, which shows the fastest"},
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the reports as JSON; - is standard output"},
@@ -29,7 +29,7 @@ static const ravel_option own_table[] = {
 static const ravel_option bench_table[] = {
     {"bench", RAVEL_OPTION_BOOL, AT(bench), "false", 0, 0, NULL,
      "instead of a file: made-up weights, and a table over numbers and sizes of buffers"},
-    {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE", "model whose tensors to make up"},
+    {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE", "shape of the made-up model"},
     {"memory", RAVEL_OPTION_I64, AT(memory), "2G", 16777216.0, 0x1p50, NULL,
      "all ranks' weights together; a larger model gets fewer layers"},
     {"buffers", RAVEL_OPTION_STRING, AT(buffers), "1,2,3", 0, 0, "LIST", "numbers of buffers to try"},

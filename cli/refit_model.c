@@ -171,7 +171,7 @@ static ravel_status compare_run(const ravel_safetensor *t, int64_t first, int64_
         if (memcmp(chunk, here + done * each, (size_t)(n * each)) == 0) continue;
         long long at = first + done;
         for (int64_t k = 0; memcmp(chunk + k * each, here + (done + k) * each, (size_t)each) == 0; k++) at++;
-        return ravel_error_set(err, RAVEL_E_CHECKSUM, "%s: element %lld is not what the file has", t->name, at);
+        return ravel_error_set(err, RAVEL_E_CHECKSUM, "%s: element %lld differs from the file", t->name, at);
     }
     return RAVEL_OK;
 }

@@ -33,7 +33,7 @@ typedef struct meet_flags {
          NULL,       "of one set of made-up weights; a larger model gets fewer layers and a smaller vocabulary"},     \
     {                                                                                                                 \
         "dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",                                                 \
-            "what the weights are held as; else the file's, or bf16"                                                  \
+            "dtype of the weights; without it the file's, or bf16"                                                    \
     }
 
 static const ravel_option publish_table[] = {

@@ -118,7 +118,7 @@ static const report_figure figures[] = {
     {"eval reward, last", "eval/reward when it was last measured", eval_reward_last, REPORT_REAL, 1},
     {"reward, first", "reward/mean of the first update", reward_first, REPORT_REAL, 0},
     {"reward, last", "reward/mean of the last update", reward_last, REPORT_REAL, 1},
-    {"skipped updates", "whose gradient was not finite; they changed nothing", skipped, REPORT_COUNT, -1},
+    {"skipped updates", "skipped, because the gradient was not finite", skipped, REPORT_COUNT, -1},
     {"tokens/s", "actual tokens over time, whole run", rate, REPORT_COUNT, 1},
     {"tokens/s/GPU", "the same over the ranks of the job", rate_per_gpu, REPORT_COUNT, 1},
     {"MFU", "model FLOP/s over the GPU's peak", mfu, REPORT_SHARE, 1},

@@ -168,7 +168,7 @@ ravel_status text_lengths(const char *path, const text_options *options, ravel_l
     ravel_status status = text_open(options, &reader, err);
     if (!reader) return status;
     status = text_read_file(reader, path, take_length, &c, err);
-    if (!status && c.used == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s: there is not one row in it", path);
+    if (!status && c.used == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s: it has no rows", path);
     if (!status) status = ravel_lengths_parse(path, c.text, c.used, &read, lengths, err);
     text_close(reader);
     free(c.text);

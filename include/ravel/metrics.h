@@ -294,7 +294,7 @@ typedef struct ravel_metrics_options {
     const char *gpu;    /* as ravel_gpu_peak takes it; NULL or unknown: no MFU. Copied. */
     int32_t rl;         /* 1: RL rows are on */
     int32_t counts;     /* 0: another rank of the same data-parallel group counts this rank's batches (tp, cp, pp) */
-    int32_t compute;    /* ravel_metrics_compute: what a bin costs to compute, its slots or all its room */
+    int32_t compute;    /* ravel_metrics_compute: tokens that a bin computes, its slots or its capacity */
     int32_t recompute;  /* ravel_recompute */
     int32_t per_rank;   /* JSONL and the report show figures per rank for up to this number of ranks */
     int32_t reserved;

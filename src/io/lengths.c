@@ -113,8 +113,7 @@ static ravel_status read_table_from(ravel__source *source, int32_t format, const
     if (!h) return ravel__no_memory(err, sizeof *h, "a column of numbers");
     ravel__integers_init(&table, ask);
     status = read(source, &table, err);
-    if (!status && table.count == 0)
-        status = ravel_error_set(err, RAVEL_E_DATA, "%s: there is not one row in it", source->name);
+    if (!status && table.count == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s: it has no rows", source->name);
     if (status) {
         ravel__integers_free(&table);
         ravel__release(ask->allocator, h, sizeof *h);

@@ -112,7 +112,7 @@ static ravel_status read_header(npy *n) {
     if (status) return status;
     size_t length = start[8] | (size_t)start[9] << 8;
     if (start[6] > 1) length |= (size_t)start[10] << 16 | (size_t)start[11] << 24;
-    if (length > LONGEST_HEADER) return bad(n, "the header is absurdly long");
+    if (length > LONGEST_HEADER) return bad(n, "the header is too long");
     char *header = ravel__alloc(n->table->ask->allocator, length + 1);
     if (!header) return ravel__no_memory(n->err, length + 1, "an NPY header");
     status = read_exactly(n, header, length, "the header is cut off");
@@ -185,7 +185,7 @@ static ravel_status read_fortran(npy *n, unsigned char *chunk) {
     npy all = *n;
     all.table = &flat;
     all.columns = 1;
-    if (__builtin_mul_overflow(n->rows, (int64_t)2, &all.rows)) return bad(n, "the shape is absurdly large");
+    if (__builtin_mul_overflow(n->rows, (int64_t)2, &all.rows)) return bad(n, "the shape is too large");
     ravel_status status = read_rows(&all, chunk);
     ravel_error inner = RAVEL_ERROR_INIT;
     for (int64_t i = 0; i < n->rows && !status && !ravel__integers_full(n->table); i++) {

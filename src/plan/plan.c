@@ -232,7 +232,7 @@ static ravel_status read_size(const int64_t *word, size_t words, ravel__plan_siz
     if (word[1] != 1)
         return ravel_error_set(err, RAVEL_E_DATA, "the packed plan has version %lld; this reads version 1",
                                (long long)word[1]);
-    if ((uint64_t)word[2] != words) return bad(err, "their number differs from what they say");
+    if ((uint64_t)word[2] != words) return bad(err, "their number is not the size in their header");
     if (hash_words(word, words - 1) != word[words - 1]) return bad(err, "their hash is wrong");
     *s = (ravel__plan_size){.count = word[3],
                             .updates = word[4],

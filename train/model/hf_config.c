@@ -216,7 +216,7 @@ static ravel_status copy_file(FILE *in, const char *to, ravel_error *err) {
     if (!out) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", to, strerror(errno));
     while ((bytes = fread(piece, 1, sizeof piece, in)) > 0 && fwrite(piece, 1, bytes, out) == bytes) {}
     ravel_status status = close_file(out, to, err);
-    if (!status && ferror(in)) status = ravel_error_set(err, RAVEL_E_IO, "cannot read what becomes %s", to);
+    if (!status && ferror(in)) status = ravel_error_set(err, RAVEL_E_IO, "cannot read the source of %s", to);
     return status;
 }
 

@@ -97,7 +97,7 @@ static const ravel_option mesh_table[] = {
 static const ravel_option sft_table[] = {
     SFT("batch", I64, batch, "64", 1, 1e9, NULL, "samples in an update"),
     SFT("task", STRING, task, NULL, 0, 0, NULL, "learn the answers of a verifiable task instead of data, see below"),
-    SFT("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
+    SFT("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
     SFT("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between evaluations; 0: only at the end"),
     SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL,
         "share of the rows, from the end, that is kept for evaluation"),
@@ -120,7 +120,7 @@ static const ravel_option grpo_table[] = {
     GRPO("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
          "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
     GRPO("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES, "what to do with rows that cannot be used"),
-    GRPO("level", I32, level, "2", 1, 12, NULL, "how hard its questions are"),
+    GRPO("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
     GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL,
          "a shell command that scores answers, JSON lines; or the http:// URL of a server"),
     GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "its time limit per batch, seconds"),
