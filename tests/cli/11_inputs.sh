@@ -56,7 +56,7 @@ refuses "a bad row" 1 "bad.csv:3: \"three\" is not a whole number" $P --lengths 
 printf '1\n-2\n' >"$T/neg.csv"
 refuses "a negative length" 1 "neg.csv:2: length -2; it must be from 1" $P --lengths "$T/neg.csv" --budget 1k
 : >"$T/empty.csv"
-refuses "an empty file" 1 "there is not one row" $P --lengths "$T/empty.csv" --budget 1k
+refuses "an empty file" 1 "it has no rows" $P --lengths "$T/empty.csv" --budget 1k
 printf '{"a": 1}\n{"a": }\n' >"$T/bad.jsonl"
 refuses "bad JSON" 1 "bad.jsonl:2: JSON" $P --lengths "$T/bad.jsonl" --field a --budget 1k
 { echo 5; echo '"'; seq 1 300000; } >"$T/quote.csv"

@@ -32,8 +32,8 @@ row 1 "is a Parquet file" rows.parquet 'PAR1\025\004' $F @
 row 1 "is a zip archive" rows.npz 'PK\003\004' $F @
 
 # ---- CSV ----
-row 1 "there is not one row" a.csv '' $P @
-row 1 "there is not one row" a.csv 'length\n' $P @
+row 1 "it has no rows" a.csv '' $P @
+row 1 "it has no rows" a.csv 'length\n' $P @
 row 1 "a.csv:2: \"x\" is not a whole number" a.csv '1\nx\n' $P @
 row 1 "a.csv:1: \"1.5\" is not a whole number" a.csv '1.5\n' $P @
 row 1 "a.csv:2: length 0" a.csv 'n\n0\n' $P @
@@ -63,7 +63,7 @@ row 1 "which member is meant?" a.jsonl '{"a":5}\n' $P @
 row 1 "a row is one line, or the whole file is one JSON array" a.json '{\n "length": 5\n}\n' $P @
 row 1 "a.json: item 2: there is no \"length\"" a.json '[{"length":5},{}]' $P @
 row 1 "a.json: JSON, line 1" a.json '[1, 2' $P @
-row 1 "there is not one row" a.json '[]' $P @
+row 1 "it has no rows" a.json '[]' $P @
 row 1 "must be a JSON object or a number" a.jsonl 'true\n' $P @
 
 # ---- feed ----
@@ -118,7 +118,7 @@ wrong 2 "min_seq_len is 9, over max_seq_len" plan --budget 1k --mock '{"min_seq_
 wrong 2 'needs a "path"' plan --budget 1k --mock '{"mode":"file"}'
 wrong 1 "/none: cannot open it" plan --budget 1k --mock '{"mode":"file","path":"/none"}'
 wrong 1 "/none.json: cannot open it" plan --budget 1k --mock @/none.json
-wrong 1 "there is not one row" plan --budget 1k --lengths /dev/null
+wrong 1 "it has no rows" plan --budget 1k --lengths /dev/null
 
 # ---- options of feed ----
 f() { code=$1 words=$2; shift 2; wrong "$code" "$words" feed --mock '{"max_seq_len":64}' --budget 1k "$@"; }

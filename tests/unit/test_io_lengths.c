@@ -76,8 +76,8 @@ TEST(io_lengths_bad_files_say_where) {
     static const struct {
         const char *name, *text, *field, *says;
     } cases[] = {
-        {"a.csv", "", NULL, "a.csv: there is not one row"},
-        {"a.csv", "length\n", NULL, "a.csv: there is not one row"},
+        {"a.csv", "", NULL, "a.csv: it has no rows"},
+        {"a.csv", "length\n", NULL, "a.csv: it has no rows"},
         {"a.csv", "1\n2x\n", NULL, "a.csv:2: \"2x\" is not a whole number"},
         {"a.csv", "12x\n2\n", NULL, "a.csv:1: \"12x\" is not a whole number"},
         {"a.csv", "n\n1.5\n", NULL, "a.csv:2: \"1.5\" is not a whole number"},
@@ -129,7 +129,7 @@ TEST(io_lengths_bad_files_say_where) {
         {"a.json", "{\n\"length\": 5}", NULL, "a row is one line, or the whole file is one JSON array"},
         {"a.json", "[1, 2", NULL, "a.json: JSON, line 1, column 6: expected ',' or ']'"},
         {"a.json", "[1, 0]", NULL, "a.json: item 2: length 0; it must be"},
-        {"a.json", "[]", NULL, "a.json: there is not one row"},
+        {"a.json", "[]", NULL, "a.json: it has no rows"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ravel_error err = RAVEL_ERROR_INIT;
@@ -208,7 +208,7 @@ TEST(io_lengths_npy_refusals) {
                  {"<i4", 2, 0, "x.npy: row 0: length -1; it must be"},
                  {"<i4", 2, 2, "x.npy: row 0: prompt -1 and response 5"},
                  {"<u8", 2, 0, "row 0: a number above 2^63"},
-                 {"<i4", 0, 0, "there is not one row"}};
+                 {"<i4", 0, 0, "it has no rows"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ravel_error err = RAVEL_ERROR_INIT;
         ravel_lengths *l = NULL;
