@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- signals -------------------------------------------------------------------------------------------- */
 
@@ -181,23 +180,6 @@ static int32_t busy_threads(const train_config *c, train_kind kind) {
     return ranks > c->grpo.generators ? ranks : c->grpo.generators;
 }
 
-/* Collective. Processes of `comm` on this machine, by its name. */
-static ravel_status count_neighbours(ravel_comm *comm, int32_t *neighbours, ravel_error *err) {
-    char name[64] = "";
-    int32_t ranks = ravel_comm_size(comm);
-    char *all = malloc((size_t)ranks * sizeof name);
-    ravel_status status =
-        all ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "no memory for the names of %d machines", ranks);
-    (void)gethostname(name, sizeof name - 1);
-    status = ravel_agree(comm, status, err);
-    if (!status) status = ravel_comm_allgather(comm, name, all, sizeof name, RAVEL_U8, err);
-    *neighbours = 0;
-    for (int32_t r = 0; all && !status && r < ranks; r++)
-        *neighbours += memcmp(name, all + (size_t)r * sizeof name, sizeof name) == 0;
-    free(all);
-    return status;
-}
-
 static ravel_status choose_threads(train_config *c, int32_t busy_ranks, ravel_error *err) {
     cpu_set_t allowed;
     ravel_shape shape;
@@ -248,7 +230,7 @@ static ravel_status launch(job *j, int *first, ravel_error *err) {
     *first = ravel_comm_rank(comm) == 0;
     j->processes = ravel_comm_size(comm);
     (void)snprintf(j->by, sizeof j->by, "%s", ravel_comm_kind(comm));
-    status = count_neighbours(comm, &neighbours, err);
+    status = ravel_comm_neighbours(comm, &neighbours, err);
     if (!status) status = choose_threads(j->config, neighbours, err);
     if (!status) status = work(comm, j, err);
     if (status) ravel_comm_abort(comm, err);

@@ -277,6 +277,10 @@ RAVEL_API ravel_status ravel_agree(ravel_comm *comm, ravel_status mine, ravel_er
  * from most. One all-reduce of two words when they are. */
 RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_error *err);
 
+/* Collective. *count: the ranks of `comm` that run on this rank's machine, this one included: those that share its
+ * cores. Containers on one host count apart. */
+RAVEL_API ravel_status ravel_comm_neighbours(ravel_comm *comm, int32_t *count, ravel_error *err);
+
 /* ---- the caller's own transport ------------------------------------------------------------------------- */
 
 /* A framework's collectives behind a communicator. All sizes are bytes; offsets are never NULL; arrays of a zero size

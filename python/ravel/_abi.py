@@ -1903,6 +1903,7 @@ FUNCTIONS = {
     "ravel_comm_mpi": (C.c_int, [C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_name": (C.c_char_p, [C.c_void_p]),
     "ravel_comm_nccl": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_neighbours": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_option_table": (C.POINTER(ravel_option), []),
     "ravel_comm_options_default": (None, [C.POINTER(ravel_comm_options)]),

@@ -47,6 +47,20 @@ TEST(agree_carries_the_first_failure_to_all_and_names_odd_digests) {
     }
 }
 
+static ravel_status neighbours_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    int32_t count = 0;
+    (void)user;
+    ravel_status status = ravel_comm_neighbours(comm, &count, err);
+    EXPECT(status || count == ravel_comm_size(comm));
+    return status;
+}
+
+TEST(agree_ranks_of_one_process_are_neighbours) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (int32_t ranks = 1; ranks <= 5; ranks += 2)
+        CHECK_OK(ravel_threads_run(ranks, NULL, neighbours_rank, NULL, &err), &err);
+}
+
 /* ---- gather ----------------------------------------------------------------------------------- */
 
 static ravel_status gather_rank(ravel_comm *comm, void *user, ravel_error *err) {
