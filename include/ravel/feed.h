@@ -264,7 +264,8 @@ RAVEL_API ravel_status ravel_thd_options_for_plan(const ravel_plan_options *plan
  *     ravel_group group = ravel_plan_group(plan, micro_step, rank);
  *     ravel_bin bin = {group.samples, group.count};
  *     ravel_thd_options_for_group(&plan_options, group.width, rank - group.first, 0, &options, &err);
- *     ravel_thd_measure(&ragged, &bin, &options, &thd, &err); */
+ *     ravel_thd_measure(&ragged, &bin, &options, &thd, &err);
+ */
 RAVEL_API ravel_status ravel_thd_options_for_group(const ravel_plan_options *plan, int32_t width, int32_t cp_rank,
                                                    int32_t fixed, ravel_thd_options *options, ravel_error *err);
 

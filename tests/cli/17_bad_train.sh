@@ -86,7 +86,7 @@ s 2 "it must be one of constant|linear|cosine" --schedule linearly
 s 2 "warmup is -1" --warmup -1
 s 2 "beta1 is 2" --beta1 2
 s 2 "clip-grad is -1" --clip-grad -1
-s 2 "ranks is 0" --ranks 0
+s 2 "ranks is -1" --ranks -1
 s 2 "is not a non-negative whole number" --seed -1
 s 2 "keep is -1" --keep -1
 s 2 '"10x" is not an interval' --checkpoint-every 10x

@@ -45,13 +45,34 @@ static int policy_header(void) {
     static const double rewards[count] = {1, 0, 2, 2};
     static const int64_t groups[count] = {7, 7, 8, 8};
     static const float now[tokens] = {-1, -2, -1, -1}, old[tokens] = {-1, -2, -1, -1};
-    static const float advantages_of_tokens[tokens] = {1, -1, 0, 0};
+    static const float advantages_of_tokens[tokens] = {1, -1, 0, 0}, weights[tokens] = {.25f, .25f, .25f, .25f};
     double advantages[count];
     int64_t scratch[2 * count];
     float slopes[tokens];
     ravel_policy_sums sums;
     //@ include/ravel/policy.h 1
     assert(!err.status && advantages[2] == 0 && sums.tokens > 0 && slopes[0] < 0 && slopes[1] > 0);
+    return 0;
+}
+
+static int feed_group(void) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    enum { micro_step = 0, rank = 1 };
+    const ravel_plan_input input = {.size = sizeof input, .count = n, .lengths = lengths};
+    const ravel_field fields[] = {{.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32, .data = ids}};
+    const ravel_ragged ragged = {
+        .size = sizeof ragged, .count = n, .offsets = offsets, .fields = fields, .field_count = 1};
+    ravel_thd thd = {.size = sizeof thd};
+    ravel_thd_options options;
+    ravel_plan_options plan_options;
+    ravel_plan *plan = NULL;
+    ravel_plan_options_default(&plan_options);
+    plan_options.budget = 16;
+    plan_options.cp_pool = 2;
+    if (ravel_plan_create(&input, &plan_options, &plan, &err)) return 1;
+    //@ include/ravel/feed.h 3
+    assert(!err.status && group.width >= 1 && group.width <= 2 && thd.local_tokens * group.width == thd.tokens);
+    ravel_plan_free(plan);
     return 0;
 }
 
@@ -63,7 +84,7 @@ int main(void) {
     options.budget = 16;
     const ravel_plan_input input = {.size = sizeof input, .count = n, .lengths = lengths};
     if (ravel_plan_create(&input, &options, &plan, &err)) return 1;
-    int failed = batch_header(plan) || weights_header() || policy_header();
+    int failed = batch_header(plan) || weights_header() || policy_header() || feed_group();
     ravel_plan_free(plan);
     return failed;
 }

@@ -30,7 +30,7 @@ static void draw_small(ravel__rng *rng, int64_t *lengths, int64_t count, ravel_p
 
 TEST(plan_takes_another_micro_step_where_that_is_faster) {
     ravel__rng rng = ravel__rng_seed(check_seed() + 21);
-    int64_t runs = check_rounds(600, 30000), longer = 0;
+    int64_t runs = check_scale(600, 30000), longer = 0;
     for (int64_t i = 0; i < runs; i++) {
         int64_t lengths[24], count = 4 + (int64_t)ravel__rng_below(&rng, 20);
         ravel_plan_options o;
