@@ -1,6 +1,7 @@
 """The ctypes declarations against the headers: regenerated text, and the C compiler's own sizes and offsets."""
 
 import ctypes as C
+import os
 import pathlib
 import subprocess
 import sys
@@ -98,6 +99,7 @@ def test_every_public_name_has_a_docstring_and_hints():
         assert not bare and (makes or hints.return_annotation is not hints.empty), (name, bare)
 
 
+@pytest.mark.skipif("RAVEL_TEST_INSTALLED" in os.environ, reason="the page is compared with the checkout")
 def test_the_api_page_is_what_the_docstrings_say():
     done = subprocess.run([sys.executable, str(ROOT / "python" / "tools" / "api.py"), "--check"], text=True, capture_output=True)
     assert done.returncode == 0, "docs/python-api.md is not up to date: run python3 python/tools/api.py\n" + done.stderr

@@ -42,7 +42,7 @@ if RAVEL_MAKE_FLAGS=-j2 timeout 900 "$venv/bin/pip" install --quiet --no-deps --
 fi
 timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check mpi4py >"$build/mpi4py.log" 2>&1 ||
     echo "  mpi4py could not be installed from PyPI"
-timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check mypy >"$build/mypy.log" 2>&1 ||
-    echo "  mypy could not be installed from PyPI: types are not checked"
+timeout 120 "$venv/bin/pip" install --quiet --disable-pip-version-check mypy 'numpy>=2' >"$build/mypy.log" 2>&1 ||
+    echo "  mypy and numpy 2 could not be installed from PyPI: types are not checked"
 RAVEL_TEST_INSTALLED=1 tests "the wheel, in a fresh virtual environment" "$venv/bin/python"
 finish

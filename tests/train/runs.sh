@@ -131,11 +131,12 @@ for mpi in openmpi mpich; do
 done
 
 # ---- memory ----
-# What is announced is what the process takes, within 10 %: a model and a budget large enough for the rest not to count.
+# What is announced is what the process takes, within 10 %: a model and a budget large enough for the rest not to count,
+# and full bins, since memory that no token touches is not taken.
 told=$(python3 - "$ravel" "$dir" <<'P'
 import re, resource, subprocess, sys
 units = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
-mock = '{"mode":"distribution","type":"uniform","min_seq_len":1000,"max_seq_len":3000}'
+mock = '{"mode":"distribution","type":"uniform","min_seq_len":1000,"max_seq_len":1024}'
 run = subprocess.run([sys.argv[1], "train", "sft", "--mock", mock, "--budget", "4k", "--batch", "8", "--steps", "1",
                       "--hidden", "256", "--ffn", "768", "--run", sys.argv[2] + "/memory", "--no-checkpoint-end"],
                      capture_output=True, text=True)
