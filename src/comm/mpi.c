@@ -229,7 +229,7 @@ static int take_frames(ravel__net *net, char *why) {
 static int begin_transfer(ravel__net *net, ravel__transfer *t, int sends) {
     int tag = 1 + (int)(t->token & SLOT_MASK);
     int64_t count = (t->bytes + net->chunk - 1) / net->chunk;
-    moving *m = malloc(sizeof *m + (size_t)count * sizeof *m->requests);
+    moving *m = malloc(sizeof *m + (size_t)count * sizeof(MPI_Request));
     if (!m) return RAVEL__WIRE_MEMORY;
     *m = (moving){net->moving, t, 0, sends};
     net->moving = m;
