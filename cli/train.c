@@ -2,6 +2,7 @@
  * The work is in train/. */
 #include "cli/cli.h"
 
+#include "train/learn/layout.h"
 #include "train/run/grpo.h"
 #include "train/run/sft.h"
 #include "train/rl/task.h"
@@ -190,6 +191,15 @@ static ravel_status choose_threads(train_config *c, int32_t busy_ranks, ravel_er
     return RAVEL_OK;
 }
 
+/* Before ranks are started: the mesh is one that the model can be cut for, and the sentence that refuses another knows
+ * whether --ranks was given. */
+static ravel_status check_mesh(const train_config *c, ravel_error *err) {
+    ravel_shape shape;
+    ravel_mesh_layout layout;
+    ravel_status status = train_shape(&c->model, &shape, err);
+    return status ? status : train_layout_plan(&c->mesh, c->run.ranks, &shape, &layout, err);
+}
+
 /* ---- the run -------------------------------------------------------------------------------------------- */
 
 typedef struct job {
@@ -221,7 +231,8 @@ static ravel_status launch(job *j, int *first, ravel_error *err) {
     j->comm.timeout = j->config->run.timeout;
     if (strcmp(ravel_comm_auto_kind(&j->comm), "self") == 0) {
         *first = 1;
-        status = choose_threads(j->config, busy_threads(j->config, j->kind), err);
+        status = check_mesh(j->config, err);
+        if (!status) status = choose_threads(j->config, busy_threads(j->config, j->kind), err);
         return status ? status : ravel_threads_run(ranks, &j->comm, work, j, err);
     }
     int32_t neighbours = 1;

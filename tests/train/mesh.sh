@@ -36,6 +36,8 @@ check "cp 2 x pp 2 with vpp 2, sharded: the losses of one" 'near "$dir/one.txt" 
 "$ravel" $sft --steps 8 --tp 3 --ranks 6 --run "$dir/no" >"$dir/out" 2>&1
 code=$?
 check "a mesh that cannot be is refused with the nearest that can" '[ $code = 2 ] && grep -q "nearest mesh that is possible: --tp 2" "$dir/out" && [ ! -e "$dir/no" ]'
+"$ravel" train sft --task sort --tp 3 --run "$dir/no" >"$dir/out" 2>&1
+check "without --ranks, the nearest mesh may have another number of ranks" 'grep -q "possible: --tp 4 --cp 1 --dp 1 --pp 1" "$dir/out" && [ ! -e "$dir/no" ]'
 
 for mpi in openmpi mpich; do
     if ! command -v mpirun.$mpi >/dev/null 2>&1 || [ ! -f "$BUILD/libravel_$mpi.so" ]; then
