@@ -323,6 +323,66 @@ TEST(batch_options_for_a_plan_fit_every_bin) {
     CHECK_HAS(err.message, "max-samples");
 }
 
+/* Marks the tokens of the store that this rank's share of its group holds. */
+static bool mark_share(const store *s, const ravel_plan *plan, const ravel_plan_options *po, int64_t step, int32_t rank,
+                       int fixed, uint8_t *seen) {
+    static const int32_t none[1];
+    ravel_group group = ravel_plan_group(plan, step, rank);
+    const ravel_bin bin = {group.samples, group.count};
+    const ravel_field tokens = {.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32, .data = none};
+    ravel_thd_options o;
+    ravel_thd thd = {.size = sizeof thd};
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (group.count == 0) return true;
+    if (!EXPECT(ravel_thd_options_for_group(po, group.width, rank - group.first, fixed, &o, &err) == RAVEL_OK) ||
+        !EXPECT(ravel_thd_measure(&s->ragged, &bin, &o, &thd, &err) == RAVEL_OK))
+        return false;
+    void *block = malloc(ravel_thd_bytes(&s->ragged, &o, &thd));
+    int64_t *index = malloc((size_t)thd.local_tokens * sizeof *index + 1);
+    ravel_thd_place(&s->ragged, &o, block, &thd);
+    bool good = EXPECT(thd.tokens <= group.width * po->budget && thd.local_tokens * group.width == thd.tokens) &&
+                EXPECT(ravel_thd_pack(&s->ragged, &bin, &o, &thd, &err) == RAVEL_OK) &&
+                EXPECT(ravel_thd_index(&s->ragged, &o, &thd, &tokens, index, &err) == RAVEL_OK);
+    for (int64_t k = 0; good && k < thd.local_tokens; k++)
+        if (index[k] >= 0) seen[index[k]]++;
+    free(index);
+    free(block);
+    return good;
+}
+
+TEST(batch_options_for_groups_give_each_token_to_one_rank) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    for (int round = 0; round < 100; round++) {
+        store s;
+        store_make(&s, &r, 1 + (int64_t)ravel__rng_below(&r, 40), 1 + (int64_t)ravel__rng_below(&r, 600));
+        ravel_plan_options po;
+        ravel_plan_options_default(&po);
+        po.cp_pool = 1 << ravel__rng_below(&r, 4);
+        po.align = 1 + (int32_t)ravel__rng_below(&r, 3);
+        po.cp_split = (int32_t)ravel__rng_below(&r, 2);
+        po.budget = 640;
+        po.max_samples = ravel__rng_below(&r, 2) ? 7 : 0;
+        int fixed = po.max_samples && ravel__rng_below(&r, 2);
+        const ravel_plan_input input = {.size = sizeof input, .count = s.ragged.count, .lengths = s.lengths};
+        int64_t tokens = s.offsets[s.ragged.count];
+        uint8_t *seen = calloc((size_t)tokens + 1, 1);
+        ravel_plan *plan = NULL;
+        CHECK_EQ(ravel_plan_create(&input, &po, &plan, NULL), RAVEL_OK);
+        for (int64_t step = 0; step < plan->micro_steps; step++)
+            for (int32_t rank = 0; rank < po.cp_pool; rank++) CHECK(mark_share(&s, plan, &po, step, rank, fixed, seen));
+        for (int64_t t = 0; t < tokens; t++) CHECK_EQ(seen[t], 1);
+        ravel_plan_free(plan);
+        free(seen);
+        store_free(&s);
+    }
+    ravel_plan_options po;
+    ravel_thd_options o;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_plan_options_default(&po);
+    CHECK_EQ(ravel_thd_options_for_group(&po, 2, 2, 0, &o, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "from 0 to width - 1");
+}
+
 /* One record and a new block for every bin, also of a caller whose record ends where an older library's did. */
 TEST(batch_records_are_used_again_in_other_blocks) {
     ravel__rng r = ravel__rng_seed(check_seed());
