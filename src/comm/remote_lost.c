@@ -3,8 +3,9 @@
  * A rank that frees a communicator tells the others LEFT; one that gives up or raises an error tells them FAILED, with a
  * sentence. In a communicator of up to REMOTE_TELL_ALL ranks all are told; in a larger one (and of a LEFT over TCP,
  * which sees who is gone by itself) only the contacts are: ranks with which frames were exchanged, about 2 log2(n), since
- * collectives go along trees. A FAILED is passed on once by every rank that gets it. So freeing costs O(log n) frames per
- * rank. A rank that waits for long ASKs those it waits for. A rank that left is noticed by the ranks that need it: an
+ * collectives go along trees. So freeing costs O(log n) frames per rank. A FAILED is passed on once to its contacts by
+ * every rank of a large communicator that gets it, and over TCP by every rank: the one that hears of a failure frees its
+ * communicator next, and a peer that sees only this would report it instead of the failure. A rank that waits for long ASKs those it waits for. A rank that left is noticed by the ranks that need it: an
  * operation fails when one of its own messages can never come, and its failure is told to the rest.
  *
  * The wire says which peers it lost. Processes of this machine are also looked at by number (machine.h), since MPI says
@@ -84,11 +85,13 @@ void ravel__remote_fail_all(remote_world *w, const char *reason) {
         mark_dead(r, -1, 0, "another communicator of this world died: ", reason);
 }
 
-/* To every other member, or to those of a large communicator that are contacts. What cannot be sent is found by
- * deadlines. */
-static void tell_members(remote_rank *me, const remote_head *head, const char *body) {
+static int is_large(const remote_rank *me) {
+    return me->comm->size > REMOTE_TELL_ALL;
+}
+
+/* To every other member, or to those that are contacts. What cannot be sent is found by deadlines. */
+static void tell_members(remote_rank *me, const remote_head *head, const char *body, int contacts_only) {
     const ravel_comm *comm = me->comm;
-    int contacts_only = comm->size > REMOTE_TELL_ALL || (head->kind == FRAME_LEFT && me->world->wire->tells_lost);
     for (int32_t r = 0; r < comm->size; r++) {
         int32_t peer = remote_world_rank(comm, r);
         if (r == comm->rank || (contacts_only && !me->world->contact[peer])) continue;
@@ -98,7 +101,7 @@ static void tell_members(remote_rank *me, const remote_head *head, const char *b
 
 void ravel__remote_leave(remote_rank *me) {
     remote_head h = {.kind = FRAME_LEFT, .port = me->id};
-    if (me->comm->size > 1) tell_members(me, &h, NULL);
+    if (me->comm->size > 1) tell_members(me, &h, NULL, is_large(me) || me->world->wire->tells_lost);
 }
 
 void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason) {
@@ -111,7 +114,7 @@ void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason) {
         if (!j->message && j->phase != OVER && j->serial < h.serial) h.serial = j->serial;
     h.bytes = (int64_t)strnlen(reason, REASON_MOST);
     (void)fail_family(me->world, me->id, world_rank, h.serial, reason);
-    tell_members(me, &h, reason);
+    tell_members(me, &h, reason, is_large(me));
 }
 
 void ravel__remote_fail_code(remote_rank *me, int code, const char *what, const char *why) {
@@ -135,13 +138,13 @@ static void hear_failed(remote_world *w, const remote_head *h, const char *body)
     for (size_t i = 0; i < bytes; i++)
         if ((unsigned char)reason[i] < ' ') reason[i] = ' ';
     remote_rank *me = ravel__match_find(w, h->port);
-    int passes_on = me && !me->dead && me->comm->size > REMOTE_TELL_ALL;
+    int passes_on = me && !me->dead && (is_large(me) || w->wire->tells_lost);
     w->broken |= h->note != 0;
     (void)fail_family(w, h->port, lost < 0 ? -1 : lost, h->serial, reason);
     if (!passes_on) return;
     remote_head again = *h;
     again.bytes = (int64_t)bytes;
-    tell_members(me, &again, reason);
+    tell_members(me, &again, reason, 1);
 }
 
 static int is_known(const remote_world *w, uint64_t id) {

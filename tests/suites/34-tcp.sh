@@ -6,7 +6,7 @@ passed=0 failed=0 skipped=0
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/tcp-build.log" 2>&1 ||
     { cat "$BUILD/tcp-build.log"; exit 1; }
 log="$BUILD/tcp-run.log" program=$BUILD/mpi-ranks
-port=$((20000 + $$ % 20000))
+port=$((10000 + $$ % 20000))
 unset SLURM_PROCID SLURM_NTASKS SLURM_NODELIST RANK WORLD_SIZE RAVEL_PORT RAVEL_TOKEN RAVEL_TOKEN_FILE
 
 verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE

@@ -51,7 +51,7 @@ for mpi in openmpi mpich; do
 done
 
 # Four processes over TCP; one is killed, the others end with an error, and the run goes on with another mesh.
-port=$((20000 + $$ % 20000)) ranks=""
+port=$((10000 + $$ % 20000)) ranks=""
 for rank in 0 1 2 3; do
     # shellcheck disable=SC2086
     RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" $sft --steps 400 --tp 2 --pp 2 \

@@ -98,7 +98,7 @@ kill -INT $trainer; wait $trainer
 sft="train sft --task sort --steps 12 --batch 16 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 60"
 grpo="train grpo --task sort --steps 4 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 60"
 losses() { sed -n 's/.*"train\/loss": *\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
-port=$((21000 + $$ % 20000))
+port=$((10500 + $$ % 20000))
 # processes COUNT COMMAND...: by hand, rank 0 last; $code is the worst
 processes() {
     count=$1 code=0 pids=""; shift
