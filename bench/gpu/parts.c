@@ -36,8 +36,8 @@ static void no_swiglu_backward(train_device *d, void *d_gate_up, void *h, const 
     (void)d, (void)d_gate_up, (void)h, (void)d_h, (void)gate_up, (void)rows, (void)ffn;
 }
 
-static void no_squares(train_device *d, const void *grads, int64_t n, double *sums) {
-    (void)d, (void)grads, (void)n, (void)sums;
+static void no_squares(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
+    (void)d, (void)grads, (void)n, (void)span, (void)sums;
 }
 
 static void no_clip(train_device *d, const double *sums, int64_t count, double most, train_clip *clip) {

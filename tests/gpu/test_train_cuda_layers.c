@@ -222,7 +222,7 @@ TEST(cuda_update) {
                v = pair_zeros(&p, n, PAIR_GRAD);
     pair_array sums = pair_zeros(&p, spans, PAIR_DOUBLE), clip = pair_zeros(&p, 3, PAIR_DOUBLE);
     EACH_SIDE {
-        p.set[side]->sum_squares(p.device[side], grad.on[side], n, sums.on[side]);
+        p.set[side]->sum_squares(p.device[side], grad.on[side], n, TRAIN_SPAN, sums.on[side]);
         p.set[side]->clip(p.device[side], sums.on[side], spans, 1, clip.on[side]);
         train_adamw a = {.n = n, .master = master.on[side], .m = m.on[side], .v = v.on[side], .grad = grad.on[side]};
         a.weight = side == REF_SIDE ? master.on[side] : weight.on[side];

@@ -596,7 +596,7 @@ static void flats(const trio *t) {
         double sums[3][16], expected = 0;
         train_clip clips[3];
         for (int64_t e = 0; e < n; e++) expected += (double)grad[e] * (double)grad[e];
-        RUN(t, sum_squares, p, grad, n, sums[p]);
+        RUN(t, sum_squares, p, grad, n, TRAIN_SPAN, sums[p]);
         RUN(t, clip, p, sums[p], spans, i % 2 ? 0.1 : 0, &clips[p]);
         EXPECT(fabs(clips[1].norm - sqrt(expected)) <= 1e-6 * clips[1].norm && clips[1].finite == 1);
         EXPECT(memcmp(&clips[1], &clips[2], sizeof *clips) == 0 && fabs(clips[0].scale - clips[1].scale) < 1e-6);

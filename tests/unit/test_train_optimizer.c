@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+enum { RANKS = 3 };
+
 static const ravel_shape shape = {.hidden = 16,
                                   .layers = 2,
                                   .heads = 2,
@@ -35,47 +37,82 @@ TEST(train_optimizer_shares_are_the_whole) {
     const train_kernels *k;
     train_model *models[2];
     for (int i = 0; i < 2; i++) CHECK((models[i] = make(&devices[i], &k, &err)));
-    int64_t n = train_model_params(models[0])->elements, cut = TRAIN_SPAN;
+    int64_t n = train_model_params(models[0])->elements;
     train_optimizer_options o;
     train_optimizer_options_default(&o);
     o.decay = 0.1;
-    train_optimizer *whole = NULL, *parts[2] = {NULL, NULL};
+    train_optimizer *whole = NULL, *parts[RANKS] = {NULL};
     CHECK_OK(train_optimizer_create(models[0], &o, NULL, &whole, &err), &err);
-    o.count = cut;
-    CHECK_OK(train_optimizer_create(models[1], &o, NULL, &parts[0], &err), &err);
-    o.first = cut;
-    o.count = n - cut;
-    CHECK_OK(train_optimizer_create(models[1], &o, NULL, &parts[1], &err), &err);
+    o.ranks = RANKS;
+    for (o.rank = 0; o.rank < RANKS; o.rank++)
+        CHECK_OK(train_optimizer_create(models[1], &o, NULL, &parts[o.rank], &err), &err);
     for (int step = 0; step < 5; step++) {
         for (int m = 0; m < 2; m++)
             for (int64_t i = 0; i < n; i++)
                 ((float *)train_model_grads(models[m]))[i] = (float)sin((double)(i * 7 + step));
-        int64_t count, spans = (n + TRAIN_SPAN - 1) / TRAIN_SPAN;
+        int64_t count;
         const double *sums = train_optimizer_squares(whole, &count);
-        CHECK_EQ(count, spans);
-        double *first = train_optimizer_squares(parts[0], &count), *second = train_optimizer_squares(parts[1], &count);
-        /* The first share is span 0, the second the rest: put together as gathering would. */
-        for (int64_t i = 1; i < spans; i++) first[i] = second[i];
-        second[0] = first[0];
-        CHECK(memcmp(sums, first, (size_t)spans * sizeof *sums) == 0);
+        double *first = train_optimizer_squares(parts[0], &count);
+        for (int p = 1; p < RANKS; p++) { /* put together as an all-reduce would */
+            const double *more = train_optimizer_squares(parts[p], &count);
+            for (int64_t i = 0; i < count; i++) first[i] += more[i];
+        }
+        CHECK(memcmp(sums, first, (size_t)count * sizeof *sums) == 0);
         train_optimizer_clip(whole, 0.5);
         train_optimizer_step(whole, 0.01);
         train_optimizer_clip(parts[0], 0.5);
-        for (int p = 0; p < 2; p++) train_optimizer_step(parts[p], 0.01);
+        for (int p = 0; p < RANKS; p++) train_optimizer_step(parts[p], 0.01);
         CHECK(train_model_update(models[0])->clip.scale < 1);
         CHECK(memcmp(&train_model_update(models[0])->clip, &train_model_update(models[1])->clip, sizeof(train_clip)) ==
               0);
     }
     CHECK(memcmp(train_model_weights(models[0]), train_model_weights(models[1]), (size_t)n * sizeof(float)) == 0);
-    o.first = n;
-    train_optimizer *none = NULL;
-    CHECK_EQ(train_optimizer_create(models[0], &o, NULL, &none, &err), RAVEL_E_ARGUMENT);
     train_optimizer_free(whole);
-    for (int i = 0; i < 2; i++) {
-        train_optimizer_free(parts[i]);
-        train_model_free(models[i]);
-    }
+    for (int i = 0; i < RANKS; i++) train_optimizer_free(parts[i]);
+    for (int i = 0; i < 2; i++) train_model_free(models[i]);
     for (int i = 0; i < 2; i++) k->close(devices[i]);
+}
+
+/* Random models and ranks: every element has one rank, runs begin at spans, and local places are one after the other. */
+TEST(train_shares_hold_every_element_once) {
+    uint64_t seed = 9;
+    for (int round = 0; round < 60; round++) {
+        ravel_shape s = shape;
+        train_params *params = NULL;
+        ravel_error err = RAVEL_ERROR_INIT;
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        s.hidden = 8 + (int64_t)(seed >> 33) % 200;
+        s.ffn = 8 + (int64_t)(seed >> 40) % 500;
+        s.vocab = 16 + (int64_t)(seed >> 45) % 3000;
+        s.tied = (int32_t)(seed >> 37) % 2;
+        s.attention_bias = (int32_t)(seed >> 38) % 2;
+        int32_t ranks = 1 + (int32_t)(seed >> 50) % 9;
+        CHECK_OK(train_params_create(&s, NULL, NULL, &params, &err), &err);
+        CHECK_EQ(params->unit_count, 2 + s.layers);
+        int64_t all = 0, most = 0;
+        for (int32_t r = 0; r < ranks; r++) {
+            train_shares *shares = NULL;
+            CHECK_OK(train_shares_create(params, ranks, r, NULL, &shares, &err), &err);
+            int64_t place = 0, mine = shares->places[params->unit_count];
+            for (int64_t i = 0; i < params->count; i++) {
+                const train_tensor *t = &params->tensors[i];
+                int64_t begin = t->offset, end = begin + t->count;
+                if (!train_shares_cut(shares, r, &begin, &end)) continue;
+                CHECK_EQ((begin - t->offset) % train_tensor_span(t), 0);
+                CHECK_EQ((end - t->offset) % t->dims[1], 0);
+                CHECK(train_shares_local(shares, begin) >= place);
+                place = train_shares_local(shares, begin) + end - begin;
+                CHECK(place <= mine);
+            }
+            all += mine;
+            most = mine > most ? mine : most;
+            CHECK(mine <= shares->most);
+            if (r == ranks - 1) CHECK_EQ(most, shares->most);
+            train_shares_free(shares);
+        }
+        CHECK_EQ(all, params->elements);
+        train_params_free(params);
+    }
 }
 
 TEST(train_learning_rates_by_hand) {

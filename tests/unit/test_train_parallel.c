@@ -52,7 +52,7 @@ static ravel_status run_batch(train_model *m, layout *l, int keep, ravel_error *
     train_update update;
     train_model_clear_grads(m);
     ravel_status status = train_model_learn(m, &b, l->policy ? &policy : NULL, &result, err);
-    if (!status) status = train_model_sum_grads(m, err);
+    if (!status) status = train_model_sum_grads(m, NULL, err);
     if (!status) status = train_model_read(m, &update, err);
     if (!status && keep) {
         l->loss = update.sums.loss;

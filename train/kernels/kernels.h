@@ -329,7 +329,7 @@ typedef struct train_adamw {
     int32_t moment_type; /* ravel_dtype; a set may take types.moment alone */
 } train_adamw;
 
-/* Elements of gradients whose squares are summed into one number by `sum_squares`. */
+/* Elements of gradients whose squares are summed into one number, about: whole rows of a tensor (train_tensor_span). */
 enum { TRAIN_SPAN = 4096 };
 
 /* Where device time goes; `phase` says which one begins. */
@@ -443,9 +443,9 @@ typedef struct train_kernels {
     void (*sample)(train_device *device, const train_sample *sample);
 
     /* ---- an update ---- */
-    /* sums[i] = sum of squares of elements i * TRAIN_SPAN .. of grads [G], in double, on the device; the last span may
-     * be short. So shares that begin at multiples of TRAIN_SPAN give the numbers that the whole array would. */
-    void (*sum_squares)(train_device *device, const void *grads, int64_t n, double *sums);
+    /* sums[i] = sum of squares of elements i * span .. of grads [G], in double, on the device; the last span may be short.
+     * So shares that begin at multiples of the span give the numbers that the whole array would. */
+    void (*sum_squares)(train_device *device, const void *grads, int64_t n, int64_t span, double *sums);
     /* *clip = from sums[0 .. count-1] (added in a fixed order) and the largest norm allowed (0: no limit). */
     void (*clip)(train_device *device, const double *sums, int64_t count, double most, train_clip *clip);
     void (*adamw)(train_device *device, const train_adamw *adamw);

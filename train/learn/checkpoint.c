@@ -46,7 +46,7 @@ static ravel_status open_states(saver *s, const char *folder, ravel_error *err) 
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
     ravel_status status = join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_writer_create(path, &options, &s->writer, err);
-    (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->shares[0].optimizer));
+    (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->part[0].optimizer));
     if (!status) status = ravel_safetensors_writer_metadata(s->writer, "steps", steps, err);
     for (int i = 0; i < ARRAYS && !status; i++)
         if (saves_array(l, i))
@@ -150,7 +150,7 @@ ravel_status train_learner_save_alone(train_learner *l, const char *folder, rave
     if (l->sharers)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the ranks that are lost have parts of the model (--tp, --pp)");
-    if (l->shares[0].share)
+    if (l->part[0].shares->ranks > 1)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the optimiser states are sharded over ranks (--shard) that are lost");
     return save(l, folder, 1, err);
@@ -162,22 +162,22 @@ typedef struct loader {
     train_learner *l;
     const train_params *whole;
     const ravel_safetensor *from;
-    void *to; /* elements first .. first + count - 1 of a part's array */
-    int64_t first, count;
-    int32_t type;
-    void *buffer; /* [CHUNK] */
+    train_array to; /* of a part */
+    void *buffer;   /* [CHUNK] */
 } loader;
 
 /* `count` elements of the file from `from` on, to element `at` of the part, as far as this rank has them. */
 static ravel_status load_run(const loader *d, int64_t at, int64_t from, int64_t count, ravel_error *err) {
-    int64_t begin = train__max(at, d->first), end = train__min(at + count, d->first + d->count);
+    int64_t begin = at, end = at + count;
+    int32_t type = d->to.dtype;
     ravel_status status = RAVEL_OK;
+    if (d->to.shares && !train_shares_cut(d->to.shares, d->to.shares->rank, &begin, &end)) return RAVEL_OK;
     for (int64_t n; begin < end && !status; begin += n) {
         n = train__min(CHUNK, end - begin);
-        status = ravel_safetensor_read(d->from, from + begin - at, n, d->type, d->buffer, err);
+        status = ravel_safetensor_read(d->from, from + begin - at, n, type, d->buffer, err);
         if (!status)
-            d->l->kernels->upload(d->l->device, train__at(d->to, d->type, begin - d->first), d->buffer,
-                                  (size_t)(n * ravel_dtype_bytes(d->type)));
+            d->l->kernels->upload(d->l->device, train_array_at(&d->to, begin), d->buffer,
+                                  (size_t)(n * ravel_dtype_bytes(type)));
     }
     return status;
 }
@@ -192,14 +192,11 @@ static ravel_status load_tensor(const loader *d, const train_tensor *t, ravel_er
     return status;
 }
 
-/* One array of one part. Where the weights are the master weights, every rank has all of them. */
+/* One array of one part. */
 static ravel_status load_array(loader *d, const ravel_safetensors *file, int32_t chunk, int which, ravel_error *err) {
     train_learner *l = d->l;
-    const train_types *types = &l->kernels->types;
-    const train_params *params = train_model_params(l->shares[chunk].model);
-    train__which array = which == ARRAYS - 1 && types->master == types->weight ? TRAIN__WEIGHTS : (train__which)which;
-    d->to = train__array_of(l, chunk, array, &d->first, &d->count);
-    d->type = train__array_type(l, array);
+    const train_params *params = train_model_params(l->part[chunk].model);
+    d->to = train__array_of(l, chunk, (train__which)which);
     ravel_status status = ravel_safetensors_get(file, names[which], 1, &d->whole->elements, &d->from, err);
     for (int64_t i = 0; i < params->count && !status; i++) status = load_tensor(d, params->tensors + i, err);
     return status;
@@ -218,7 +215,7 @@ static ravel_status load_states(train_learner *l, const char *folder, const trai
             if (i < MOMENTS || ravel_safetensors_find(file, names[i])) status = load_array(&d, file, chunk, i, err);
     const char *steps = status ? NULL : ravel_safetensors_metadata(file, "steps");
     for (int32_t chunk = 0; chunk < l->count && steps; chunk++)
-        train_optimizer_set_steps(l->shares[chunk].optimizer, strtoll(steps, NULL, 10));
+        train_optimizer_set_steps(l->part[chunk].optimizer, strtoll(steps, NULL, 10));
     if (!status && !steps)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s does not say how many steps it is from", path);
     train__release(l->options.allocator, d.buffer, CHUNK * sizeof(double));
@@ -230,11 +227,11 @@ ravel_status train_learner_load(train_learner *l, const char *folder, ravel_erro
     train_params *whole = NULL;
     ravel_status status = train_params_create(&l->shape, NULL, l->options.allocator, &whole, err);
     for (int32_t chunk = 0; chunk < l->count && !status; chunk++) {
-        train_array weights = train_model_array(l->shares[chunk].model);
-        status = train_tensors_load(train_model_params(l->shares[chunk].model), &weights, folder, err);
+        train_array weights = train_model_array(l->part[chunk].model);
+        status = train_tensors_load(train_model_params(l->part[chunk].model), &weights, folder, err);
     }
     for (int32_t chunk = 0; chunk < l->count && !status; chunk++) /* load_states may replace them */
-        train_optimizer_take_weights(l->shares[chunk].optimizer);
+        train_optimizer_take_weights(l->part[chunk].optimizer);
     if (!status) status = load_states(l, folder, whole, err);
     train_params_free(whole);
     return status;

@@ -6,26 +6,21 @@
 
 enum { TAG_GATHER = 21 };
 
-int32_t train__array_type(const train_learner *l, train__which which) {
-    const train_types *t = &l->kernels->types;
-    return which == TRAIN__WEIGHTS ? t->weight : which == TRAIN__MASTER ? t->master : t->moment;
+train_array train__array_of(const train_learner *l, int32_t chunk, train__which which) {
+    const train__part *p = &l->part[chunk];
+    if (which == TRAIN__MOMENT1) return train_optimizer_first_moment(p->optimizer);
+    if (which == TRAIN__MOMENT2) return train_optimizer_second_moment(p->optimizer);
+    return which == TRAIN__MASTER ? train_optimizer_master(p->optimizer) : train_model_array(p->model);
 }
 
-void *train__array_of(const train_learner *l, int32_t chunk, train__which which, int64_t *first, int64_t *count) {
-    const train__shares *s = &l->shares[chunk];
-    *first = s->first;
-    *count = s->counts[l->rank];
-    if (which == TRAIN__MOMENT1) return train_optimizer_first_moment(s->optimizer);
-    if (which == TRAIN__MOMENT2) return train_optimizer_second_moment(s->optimizer);
-    if (which == TRAIN__MASTER) return train_optimizer_master(s->optimizer);
-    *first = 0;
-    *count = train_model_params(s->model)->elements;
-    return train_model_weights(s->model);
+static int32_t type_of(const train__gather *g) {
+    return train__array_of(g->l, 0, g->which).dtype;
 }
 
 /* Whether each replica has a share of the array only. */
-static int is_sharded(const train_learner *l, train__which which) {
-    return which != TRAIN__WEIGHTS && l->shares[0].share != NULL;
+static int is_sharded(const train__gather *g) {
+    const train_shares *shares = train__array_of(g->l, 0, g->which).shares;
+    return shares && shares->ranks > 1;
 }
 
 /* The elements of a part that the rows from `first` on lie in: *count of them; their first row in the tensor is *row. */
@@ -42,38 +37,34 @@ static int64_t part_of_block(const train_tensor *t, int64_t first, int64_t rows,
 static ravel_status take(train__gather *g, int32_t chunk, int32_t owner, int64_t first, int64_t count, void *to,
                          ravel_error *err) {
     train_learner *l = g->l;
-    int32_t type = train__array_type(l, g->which);
-    int64_t begin, all;
-    if (owner != 0) return ravel_comm_recv(l->world, to, count, type, owner, TAG_GATHER, err);
-    const void *from = train__array_of(l, chunk, g->which, &begin, &all);
-    l->kernels->download(l->device, to, train__at(from, type, first - begin),
-                         (size_t)(count * ravel_dtype_bytes(type)));
+    if (owner != 0) return ravel_comm_recv(l->world, to, count, type_of(g), owner, TAG_GATHER, err);
+    train_array from = train__array_of(l, chunk, g->which);
+    l->kernels->download(l->device, to, train_array_at(&from, first), (size_t)(count * ravel_dtype_bytes(from.dtype)));
     return RAVEL_OK;
 }
 
 /* The same where the array may be sharded over replicas: receives the share of each. */
-static ravel_status take_all(train__gather *g, int32_t part, int32_t tp_rank, int64_t elements, int64_t first,
-                             int64_t count, void *to, ravel_error *err) {
+static ravel_status take_all(train__gather *g, int32_t table, int64_t first, int64_t count, void *to,
+                             ravel_error *err) {
     train_learner *l = g->l;
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(l->mesh);
-    const int32_t axes = RAVEL_AXIS_DP | RAVEL_AXIS_CP, pp = train_layout_pp(layout);
-    int32_t one = ravel_mesh_rank_at(layout, (ravel_mesh_coord){.tp = tp_rank, .pp = part % pp});
+    const int32_t axes = RAVEL_AXIS_DP | RAVEL_AXIS_CP, pp = train_layout_pp(layout), tp = train_layout_tp(layout);
+    int32_t one = ravel_mesh_rank_at(layout, (ravel_mesh_coord){.tp = table % tp, .pp = table / tp % pp});
     const int32_t *replicas = g->members + (int64_t)ravel_mesh_group_of(layout, axes, one) * l->ranks;
-    int32_t owners = is_sharded(l, g->which) ? l->ranks : 1, type = train__array_type(l, g->which);
     ravel_status status = RAVEL_OK;
-    for (int32_t r = 0; r < owners && !status; r++) {
-        int64_t from = owners == 1 ? first : train__max(first, train__share_begin(elements, l->ranks, r));
-        int64_t end =
-            owners == 1 ? first + count : train__min(first + count, train__share_begin(elements, l->ranks, r + 1));
-        if (end > from)
-            status = take(g, part / pp, replicas[r], from, end - from, train__at(to, type, from - first), err);
+    if (!is_sharded(g)) return take(g, table / tp / pp, replicas[0], first, count, to, err);
+    for (int32_t r = 0; r < l->ranks && !status; r++) {
+        int64_t begin = first, end = first + count;
+        if (train_shares_cut(g->shares[table], r, &begin, &end))
+            status = take(g, table / tp / pp, replicas[r], begin, end - begin, train__at(to, type_of(g), begin - first),
+                          err);
     }
     return status;
 }
 
 /* Columns of a part's rows to their places in whole rows. */
 static void place_columns(const train__gather *g, const train_tensor *t, int64_t rows, const void *from, void *to) {
-    int64_t each = ravel_dtype_bytes(train__array_type(g->l, g->which));
+    int64_t each = ravel_dtype_bytes(type_of(g));
     for (int64_t r = 0; r < rows; r++)
         memcpy((char *)to + (r * t->whole[1] + t->first[1]) * each, (const char *)from + r * t->dims[1] * each,
                (size_t)(t->dims[1] * each));
@@ -81,13 +72,11 @@ static void place_columns(const train__gather *g, const train_tensor *t, int64_t
 
 static ravel_status take_part(train__gather *g, int32_t table, const train_tensor *t, int64_t first, int64_t rows,
                               void *to, ravel_error *err) {
-    int32_t tp = train_layout_tp(ravel_mesh_get_layout(g->l->mesh)), type = train__array_type(g->l, g->which);
     int64_t row, count, at = part_of_block(t, first, rows, &row, &count);
     if (count == 0) return RAVEL_OK;
     int direct = t->dims[1] == t->whole[1];
-    void *place = train__at(to, type, (row - first) * t->whole[1]);
-    ravel_status status =
-        take_all(g, table / tp, table % tp, g->tables[table]->elements, at, count, direct ? place : g->piece, err);
+    void *place = train__at(to, type_of(g), (row - first) * t->whole[1]);
+    ravel_status status = take_all(g, table, at, count, direct ? place : g->piece, err);
     if (!status && !direct) place_columns(g, t, count / t->dims[1], g->piece, place);
     return status;
 }
@@ -123,14 +112,13 @@ ravel_status train__gather_drain(train__gather *g, ravel_error *err) {
 static ravel_status send_part(train__gather *g, int32_t chunk, const train_tensor *t, int64_t first, int64_t rows,
                               ravel_error *err) {
     train_learner *l = g->l;
-    int32_t type = train__array_type(l, g->which);
-    int64_t row, count, begin, all, at = part_of_block(t, first, rows, &row, &count);
-    const void *from = train__array_of(l, chunk, g->which, &begin, &all);
-    int64_t a = train__max(at, begin), b = train__min(at + count, begin + all);
-    if (b <= a || (!is_sharded(l, g->which) && l->rank != 0)) return RAVEL_OK;
-    l->kernels->download(l->device, g->piece, train__at(from, type, a - begin),
-                         (size_t)((b - a) * ravel_dtype_bytes(type)));
-    return ravel_comm_send(l->world, g->piece, b - a, type, 0, TAG_GATHER, err);
+    int64_t row, count, begin = part_of_block(t, first, rows, &row, &count), end = begin + count;
+    train_array from = train__array_of(l, chunk, g->which);
+    if (count == 0 || (is_sharded(g) ? !train_shares_cut(from.shares, l->rank, &begin, &end) : l->rank != 0))
+        return RAVEL_OK;
+    l->kernels->download(l->device, g->piece, train_array_at(&from, begin),
+                         (size_t)((end - begin) * ravel_dtype_bytes(from.dtype)));
+    return ravel_comm_send(l->world, g->piece, end - begin, from.dtype, 0, TAG_GATHER, err);
 }
 
 ravel_status train__gather_send(train__gather *g, ravel_error *err) {
@@ -139,7 +127,7 @@ ravel_status train__gather_send(train__gather *g, ravel_error *err) {
         const train_tensor *whole = g->whole->tensors + i;
         int64_t block = train_block_rows(whole);
         for (int32_t chunk = 0; chunk < g->l->count && !status; chunk++) {
-            const train_tensor *t = train_params_find(train_model_params(g->l->shares[chunk].model), whole->name);
+            const train_tensor *t = train_params_find(train_model_params(g->l->part[chunk].model), whole->name);
             if (!t || !t->counted) continue;
             for (int64_t row = 0; row < whole->dims[0] && !status; row += block)
                 status = send_part(g, chunk, t, row, train__min(block, whole->dims[0] - row), err);
@@ -153,7 +141,7 @@ ravel_status train__gather_send(train__gather *g, ravel_error *err) {
 void train__gather_begin(train__gather *g, train__which which) {
     g->which = which;
     g->tensor = g->row = 0;
-    g->rows = (train_rows_source){read_rows, g, train__array_type(g->l, which)};
+    g->rows = (train_rows_source){read_rows, g, type_of(g)};
 }
 
 static ravel_status make_tables(train__gather *g, ravel_error *err) {
@@ -163,12 +151,15 @@ static ravel_status make_tables(train__gather *g, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     g->tables = train__calloc(l->options.allocator, (size_t)count, sizeof(train_params *));
     g->members = train__calloc(l->options.allocator, (size_t)layout->ranks, sizeof *g->members);
-    if (!g->tables || !g->members) return train__no_memory(err, (size_t)count * sizeof(train_params *), "a checkpoint");
+    g->shares = train__calloc(l->options.allocator, (size_t)count, sizeof(train_shares *));
+    if (!g->tables || !g->shares || !g->members)
+        return train__no_memory(err, (size_t)count * sizeof(train_params *), "a checkpoint");
     g->table_count = count;
     ravel_mesh_groups(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP, g->members);
     for (int32_t i = 0; i < count && !status; i++) {
         train_slice part = train_layout_slice(layout, &l->shape, i / tp, i % tp);
         status = train_params_create(&l->shape, &part, l->options.allocator, &g->tables[i], err);
+        if (!status) status = train_shares_create(g->tables[i], l->ranks, 0, l->options.allocator, &g->shares[i], err);
     }
     return status;
 }
@@ -189,7 +180,11 @@ ravel_status train__gather_open(train__gather *g, train_learner *l, ravel_error 
 
 void train__gather_close(train__gather *g) {
     const ravel_allocator *allocator = g->l->options.allocator;
-    for (int32_t i = 0; i < g->table_count; i++) train_params_free(g->tables[i]);
+    for (int32_t i = 0; i < g->table_count; i++) {
+        train_shares_free(g->shares[i]);
+        train_params_free(g->tables[i]);
+    }
+    train__release(allocator, g->shares, (size_t)g->table_count * sizeof(train_shares *));
     train__release(allocator, g->tables, (size_t)g->table_count * sizeof(train_params *));
     train__release(allocator, g->members, (size_t)ravel_mesh_get_layout(g->l->mesh)->ranks * sizeof *g->members);
     train__release(allocator, g->piece, (size_t)g->piece_bytes);

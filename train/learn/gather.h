@@ -23,6 +23,7 @@ typedef struct train__gather {
     train_rows_source rows; /* rank 0 */
     train_params *whole;    /* the table of the whole model */
     train_params **tables;  /* rank 0: [parts * tp] */
+    train_shares **shares;  /* rank 0: of each table, over the replicas */
     int32_t table_count;
     int32_t *members; /* [ranks] groups of replicas, see ravel_mesh_groups */
     void *piece, *block;
@@ -39,8 +40,7 @@ ravel_status train__gather_send(train__gather *g, ravel_error *err);
 ravel_status train__gather_drain(train__gather *g, ravel_error *err);
 void train__gather_close(train__gather *g);
 
-/* A part's array on this rank, and its first element: all elements, or the share. */
-void *train__array_of(const train_learner *l, int32_t chunk, train__which which, int64_t *first, int64_t *count);
-int32_t train__array_type(const train_learner *l, train__which which);
+/* A part's array on this rank. */
+train_array train__array_of(const train_learner *l, int32_t chunk, train__which which);
 
 #endif

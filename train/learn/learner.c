@@ -3,41 +3,38 @@
 
 #include "train/kernels/host.h"
 
-#include <ravel/exchange.h>
-#include <ravel/order.h>
-
 /* ---- size ----------------------------------------------------------------------------------------------- */
 
 static train_parts_options parts_options(const train_learner_options *from) {
     return (train_parts_options){.model = from->model, .budget = from->budget, .allocator = from->allocator};
 }
 
-int64_t train__share_begin(int64_t elements, int32_t ranks, int32_t rank) {
-    int64_t spans = (elements + TRAIN_SPAN - 1) / TRAIN_SPAN;
-    return train__min(ravel_share(spans, ranks, rank) * TRAIN_SPAN, elements);
+size_t train__run_bytes(const train_shares *shares, const train_kernels *kernels) {
+    return (size_t)(train__max(shares->most_of_unit, 1) * ravel_dtype_bytes(kernels->types.grad));
 }
 
-/* The optimiser of one rank of a stage, and where its share of the gradients is put. */
+/* Ranks that share the optimiser's states. */
+static int32_t state_ranks(const train_learner_options *options, int32_t ranks) {
+    return options->learn->shard == TRAIN_SHARD_NONE ? 1 : ranks;
+}
+
+/* The optimiser of one rank of a stage, and where reduce-scatter puts its runs. */
 static ravel_status optimizer_bytes(const train_learner_options *options, const ravel_shape *shape,
                                     const ravel_mesh_layout *layout, int32_t stage, const train_kernels *kernels,
                                     int64_t *bytes, ravel_error *err) {
-    int32_t ranks = ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
+    int32_t ranks = state_ranks(options, ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP));
     ravel_status status = RAVEL_OK;
     *bytes = 0;
     for (int32_t chunk = 0; chunk < layout->vpp && !status; chunk++) {
         train_params *params = NULL;
+        train_shares *shares = NULL;
         train_slice part = train_layout_slice(layout, shape, chunk * train_layout_pp(layout) + stage, 0);
         status = train_params_create(shape, &part, options->allocator, &params, err);
-        if (status) break;
-        int64_t elements = params->elements, share = elements;
+        if (!status) status = train_shares_create(params, ranks, 0, options->allocator, &shares, err);
+        if (!status) *bytes += train_optimizer_bytes(kernels, shares);
+        if (!status && ranks > 1) *bytes += (int64_t)train__run_bytes(shares, kernels);
+        train_shares_free(shares);
         train_params_free(params);
-        if (options->learn->shard && ranks > 1) {
-            share = (elements + (int64_t)ranks * TRAIN_SPAN - 1) / ((int64_t)ranks * TRAIN_SPAN) *
-                    TRAIN_SPAN; /* the largest */
-            share = train__min(share, elements);
-            *bytes += share * ravel_dtype_bytes(kernels->types.grad);
-        }
-        *bytes += train_optimizer_bytes(kernels, share, elements);
     }
     return status;
 }
@@ -60,23 +57,7 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-static size_t share_bytes(const train_learner *l, const train__shares *s) {
-    return (size_t)(train__max(s->counts[l->rank], 1) * ravel_dtype_bytes(l->kernels->types.grad));
-}
-
-static ravel_status make_shares(train_learner *l, train__shares *s, ravel_error *err) {
-    int64_t elements = train_model_params(s->model)->elements;
-    s->counts = train__calloc(l->options.allocator, (size_t)l->ranks, sizeof *s->counts);
-    if (!s->counts) return train__no_memory(err, (size_t)l->ranks * sizeof *s->counts, "shares of the optimiser");
-    for (int32_t r = 0; r < l->ranks; r++) s->counts[r] = elements;
-    if (!l->options.learn->shard || l->ranks == 1) return RAVEL_OK;
-    for (int32_t r = 0; r < l->ranks; r++)
-        s->counts[r] = train__share_begin(elements, l->ranks, r + 1) - train__share_begin(elements, l->ranks, r);
-    s->first = train__share_begin(elements, l->ranks, l->rank);
-    return l->kernels->alloc(l->device, share_bytes(l, s), &s->share, err);
-}
-
-static ravel_status make_optimizer(train_learner *l, train__shares *s, ravel_error *err) {
+static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error *err) {
     const train_learn_options *learn = l->options.learn;
     train_optimizer_options options;
     train_optimizer_options_default(&options);
@@ -84,9 +65,13 @@ static ravel_status make_optimizer(train_learner *l, train__shares *s, ravel_err
     options.beta2 = learn->beta2;
     options.eps = learn->eps;
     options.decay = learn->weight_decay;
-    options.first = s->first;
-    options.count = s->counts[l->rank] > 0 ? s->counts[l->rank] : -1; /* a small part is shared by some of them */
-    return train_optimizer_create(s->model, &options, l->options.allocator, &s->optimizer, err);
+    options.ranks = state_ranks(&l->options, l->ranks);
+    options.rank = options.ranks > 1 ? l->rank : 0;
+    ravel_status status = train_optimizer_create(p->model, &options, l->options.allocator, &p->optimizer, err);
+    if (status) return status;
+    p->shares = train_optimizer_shares(p->optimizer);
+    return options.ranks > 1 ? l->kernels->alloc(l->device, train__run_bytes(p->shares, l->kernels), &p->run, err)
+                             : RAVEL_OK;
 }
 
 /* The groups that the mesh does not have yet. Collective. */
@@ -108,26 +93,11 @@ static size_t squares_count(const train_learner *l) {
     return l->sharers ? (size_t)ravel_comm_size(l->sharers) * (size_t)l->count : 0;
 }
 
-/* How many sums of squares each rank's share has. */
-static ravel_status count_pieces(train_learner *l, train__shares *s, ravel_error *err) {
-    int64_t first = 0;
-    if (!s->share) return RAVEL_OK;
-    s->pieces = train__calloc(l->options.allocator, (size_t)l->ranks, sizeof *s->pieces);
-    if (!s->pieces) return train__no_memory(err, (size_t)l->ranks * sizeof *s->pieces, "shares of the optimiser");
-    for (int32_t r = 0; r < l->ranks; first += s->counts[r++])
-        s->pieces[r] =
-            train_optimizer_pieces(s->optimizer, first + s->counts[r]) - train_optimizer_pieces(s->optimizer, first);
-    return RAVEL_OK;
-}
-
 static ravel_status make_states(train_learner *l, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; i < l->count && !status; i++) {
-        train__shares *s = &l->shares[i];
-        s->model = train_parts_model(l->parts, i);
-        status = make_shares(l, s, err);
-        if (!status) status = make_optimizer(l, s, err);
-        if (!status) status = count_pieces(l, s, err);
+        l->part[i].model = train_parts_model(l->parts, i);
+        status = make_optimizer(l, &l->part[i], err);
     }
     if (status || !squares_count(l)) return status;
     l->squares = train__calloc(l->options.allocator, squares_count(l), sizeof *l->squares);
@@ -168,11 +138,9 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
 void train_learner_free(train_learner *l) {
     if (!l) return;
     for (int32_t i = 0; i < l->count; i++) {
-        train__shares *s = &l->shares[i];
-        train_optimizer_free(s->optimizer);
-        if (s->share) l->kernels->release(l->device, s->share, share_bytes(l, s));
-        train__release(l->options.allocator, s->counts, (size_t)l->ranks * sizeof *s->counts);
-        train__release(l->options.allocator, s->pieces, (size_t)l->ranks * sizeof *s->pieces);
+        train__part *p = &l->part[i];
+        if (p->run) l->kernels->release(l->device, p->run, train__run_bytes(p->shares, l->kernels));
+        train_optimizer_free(p->optimizer);
     }
     train__release(l->options.allocator, l->squares, squares_count(l) * sizeof *l->squares);
     if (l->ends) ravel_comm_free(l->ends);

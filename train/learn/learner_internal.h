@@ -4,15 +4,13 @@
 
 #include "train/learn/learner.h"
 
-/* One part's optimiser, and this rank's share of it. */
-typedef struct train__shares {
+/* One part of the model and its optimiser. */
+typedef struct train__part {
     train_model *model;
     train_optimizer *optimizer;
-    int64_t *counts; /* [ranks] elements of each rank's share; all of them where nothing is sharded */
-    int64_t first;   /* of this rank's share */
-    int64_t *pieces; /* [ranks] sums of squares of each share; NULL where nothing is sharded */
-    void *share;     /* [counts[rank]] where reduce-scatter puts it; NULL where nothing is sharded */
-} train__shares;
+    const train_shares *shares; /* the optimiser's: of one rank where nothing is sharded */
+    void *run;                  /* [shares->most_of_unit] where reduce-scatter puts a run; NULL where it is not used */
+} train__part;
 
 struct train_learner {
     train_learner_options options;
@@ -26,15 +24,14 @@ struct train_learner {
     double *squares;      /* [ranks of sharers * count] */
     int32_t count;        /* of parts */
     train_parts *parts;
-    train__shares shares[TRAIN_CHUNKS];
+    train__part part[TRAIN_CHUNKS];
     const train_kernels *kernels;
     train_device *device;
     int32_t eos;         /* token that ends an answer, for config.json; -1: not known */
     train_update update; /* of the last train_learner_finish */
 };
 
-/* Where the share of rank `rank` of `ranks` begins. Shares begin at multiples of TRAIN_SPAN, so that sums of squares do not
- * depend on them. */
-int64_t train__share_begin(int64_t elements, int32_t ranks, int32_t rank);
+/* Bytes of train__part.run. */
+size_t train__run_bytes(const train_shares *shares, const train_kernels *kernels);
 
 #endif

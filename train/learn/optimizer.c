@@ -11,21 +11,29 @@ struct train_optimizer {
     train_device *device;
     const ravel_allocator *allocator;
     train_optimizer_options options;
-    void *m, *v;  /* [count] moments */
-    void *master; /* [count], or NULL where the weights are the master weights */
-    double *sums; /* [pieces] */
+    train_shares *shares;
+    int64_t count; /* elements of the share */
+    void *m, *v;   /* [count] moments */
+    void *master;  /* [count], or NULL where the weights are the master weights */
+    double *sums;  /* [pieces] */
     int64_t pieces;
-    int64_t elements;
     int64_t steps;
 };
 
 void train_optimizer_options_default(train_optimizer_options *options) {
-    *options = (train_optimizer_options){
-        .size = sizeof *options, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0, .first = 0, .count = 0};
+    *options = (train_optimizer_options){.size = sizeof *options, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0};
 }
 
-static int64_t spans_of(int64_t elements) {
-    return (elements + TRAIN_SPAN - 1) / TRAIN_SPAN;
+/* Spans of a tensor that this rank counts. */
+static int64_t pieces_of(const train_tensor *t) {
+    int64_t span = train_tensor_span(t);
+    return t->counted ? (t->count + span - 1) / span : 0;
+}
+
+static int64_t all_pieces(const train_params *p) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < p->count; i++) count += pieces_of(&p->tensors[i]);
+    return count;
 }
 
 static int holds_master(const train_kernels *k) {
@@ -40,29 +48,18 @@ static size_t master_bytes(const train_kernels *k, int64_t count) {
     return holds_master(k) ? (size_t)(train__max(count, 1) * ravel_dtype_bytes(k->types.master)) : 0;
 }
 
-int64_t train_optimizer_bytes(const train_kernels *k, int64_t count, int64_t elements) {
-    return (int64_t)(2 * moment_bytes(k, count) + master_bytes(k, count)) +
-           spans_of(elements) * (int64_t)sizeof(double);
-}
-
-static ravel_status check_share(const train_optimizer *o, ravel_error *err) {
-    int64_t first = o->options.first, count = o->options.count;
-    int begins = first % TRAIN_SPAN == 0 || first == o->elements;
-    if (first >= 0 && count >= 0 && first + count <= o->elements && begins) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                           "the share %lld + %lld is outside the model's %lld elements or does not begin at a multiple "
-                           "of %d",
-                           (long long)first, (long long)count, (long long)o->elements, TRAIN_SPAN);
+int64_t train_optimizer_bytes(const train_kernels *k, const train_shares *shares) {
+    return (int64_t)(2 * moment_bytes(k, shares->most) + master_bytes(k, shares->most)) +
+           all_pieces(shares->params) * (int64_t)sizeof(double);
 }
 
 static ravel_status take_memory(train_optimizer *o, ravel_error *err) {
     const train_kernels *k = o->kernels;
-    int64_t count = o->options.count;
-    size_t moment = moment_bytes(k, count);
+    size_t moment = moment_bytes(k, o->count);
     void *sums = NULL;
     ravel_status status = k->alloc(o->device, moment, &o->m, err);
     if (!status) status = k->alloc(o->device, moment, &o->v, err);
-    if (!status && holds_master(k)) status = k->alloc(o->device, master_bytes(k, count), &o->master, err);
+    if (!status && holds_master(k)) status = k->alloc(o->device, master_bytes(k, o->count), &o->master, err);
     if (!status) status = k->alloc(o->device, (size_t)train__max(o->pieces, 1) * sizeof(double), &sums, err);
     o->sums = sums;
     if (status) return status;
@@ -75,17 +72,18 @@ ravel_status train_optimizer_create(train_model *model, const train_optimizer_op
                                     const ravel_allocator *allocator, train_optimizer **optimizer, ravel_error *err) {
     train_optimizer *o = train__calloc(allocator, 1, sizeof *o);
     if (!o) return train__no_memory(err, sizeof *o, "an optimiser");
+    const train_params *params = train_model_params(model);
     o->model = model;
     o->kernels = train_model_kernels(model);
     o->device = train_model_device(model);
     o->allocator = allocator;
     o->options = *options;
-    o->elements = train_model_params(model)->elements;
-    if (!o->options.count) o->options.count = o->elements - o->options.first;
-    if (o->options.count < 0) o->options.count = 0;
-    o->pieces = train_optimizer_pieces(o, o->elements);
-    ravel_status status = check_share(o, err);
-    if (!status) status = take_memory(o, err);
+    o->pieces = all_pieces(params);
+    ravel_status status = train_shares_create(params, options->ranks, options->rank, allocator, &o->shares, err);
+    if (!status) {
+        o->count = o->shares->places[params->unit_count];
+        status = take_memory(o, err);
+    }
     if (status) {
         train_optimizer_free(o);
         return status;
@@ -98,53 +96,38 @@ ravel_status train_optimizer_create(train_model *model, const train_optimizer_op
 void train_optimizer_free(train_optimizer *o) {
     if (!o) return;
     const train_kernels *k = o->kernels;
-    k->release(o->device, o->m, moment_bytes(k, o->options.count));
-    k->release(o->device, o->v, moment_bytes(k, o->options.count));
-    k->release(o->device, o->master, master_bytes(k, o->options.count));
+    k->release(o->device, o->m, moment_bytes(k, o->count));
+    k->release(o->device, o->v, moment_bytes(k, o->count));
+    k->release(o->device, o->master, master_bytes(k, o->count));
     k->release(o->device, o->sums, (size_t)train__max(o->pieces, 1) * sizeof *o->sums);
+    train_shares_free(o->shares);
     train__release(o->allocator, o, sizeof *o);
+}
+
+const train_shares *train_optimizer_shares(const train_optimizer *o) {
+    return o->shares;
+}
+
+/* Cuts a run of one unit's elements to the share; 0 where none is left. */
+static int cut(const train_optimizer *o, int64_t *begin, int64_t *end) {
+    return train_shares_cut(o->shares, o->shares->rank, begin, end);
 }
 
 /* ---- squares -------------------------------------------------------------------------------------------- */
 
-/* The next run of elements that this rank counts, from tensor *i on; 0 where there is none. The gaps between tensors are 0. */
-static int next_run(const train_params *p, int64_t *i, int64_t *begin, int64_t *end) {
-    while (*i < p->count && !p->tensors[*i].counted) ++*i;
-    if (*i == p->count) return 0;
-    *begin = p->tensors[*i].offset;
-    while (*i < p->count && p->tensors[*i].counted) ++*i;
-    *end = *i < p->count ? p->tensors[*i].offset : p->elements;
-    return 1;
-}
-
-/* Pieces of elements begin .. end - 1: a span each, the first and the last may be short. */
-static int64_t pieces_of(int64_t begin, int64_t end) {
-    return end > begin ? spans_of(end) - begin / TRAIN_SPAN : 0;
-}
-
-int64_t train_optimizer_pieces(const train_optimizer *o, int64_t first) {
-    int64_t count = 0;
-    for (int64_t i = 0, begin, end; next_run(train_model_params(o->model), &i, &begin, &end);)
-        count += pieces_of(begin, train__min(end, first));
-    return count;
-}
-
-/* The squares of elements begin .. end - 1, of which `sums` are. */
-static void sum_run(const train_optimizer *o, int64_t begin, int64_t end, double *sums) {
-    int32_t type = o->kernels->types.grad;
-    const void *grads = train_model_grads(o->model);
-    int64_t whole = train__min(train__round_up(begin, TRAIN_SPAN), end); /* up to here one short piece */
-    if (whole > begin) o->kernels->sum_squares(o->device, train__at(grads, type, begin), whole - begin, sums++);
-    if (end > whole) o->kernels->sum_squares(o->device, train__at(grads, type, whole), end - whole, sums);
-}
-
 double *train_optimizer_squares(train_optimizer *o, int64_t *count) {
-    int64_t first = o->options.first, last = first + o->options.count;
+    const train_params *p = train_model_params(o->model);
+    train_array grads = train_model_grad_array(o->model);
     double *sums = o->sums;
-    for (int64_t i = 0, begin, end; next_run(train_model_params(o->model), &i, &begin, &end);) {
-        int64_t from = train__max(begin, first), to = train__min(end, last);
-        if (to > from) sum_run(o, from, to, sums + from / TRAIN_SPAN - begin / TRAIN_SPAN);
-        sums += pieces_of(begin, end);
+    if (o->shares->ranks > 1) o->kernels->zero(o->device, sums, (size_t)o->pieces * sizeof *sums);
+    for (int64_t i = 0; i < p->count; i++) {
+        const train_tensor *t = &p->tensors[i];
+        int64_t begin = t->offset, end = begin + t->count, span = train_tensor_span(t);
+        if (!t->counted) continue;
+        if (cut(o, &begin, &end))
+            o->kernels->sum_squares(o->device, train_array_at(&grads, begin), end - begin, span,
+                                    sums + (begin - t->offset) / span);
+        sums += pieces_of(t);
     }
     *count = o->pieces;
     return o->sums;
@@ -168,17 +151,16 @@ void train_optimizer_clip(train_optimizer *o, double most) {
 /* One run of elements that decay alike, cut to the share. */
 static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays, double lr) {
     const train_types *types = &o->kernels->types;
-    int64_t first = o->options.first;
-    begin = train__max(begin, first);
-    end = train__min(end, first + o->options.count);
-    if (begin >= end) return;
-    void *weight = train__at(train_model_weights(o->model), types->weight, begin);
+    train_array weights = train_model_array(o->model), grads = train_model_grad_array(o->model);
+    if (!cut(o, &begin, &end)) return;
+    int64_t at = train_shares_local(o->shares, begin);
+    void *weight = train_array_at(&weights, begin);
     train_adamw step = {.n = end - begin,
-                        .master = o->master ? train__at(o->master, types->master, begin - first) : weight,
+                        .master = o->master ? train__at(o->master, types->master, at) : weight,
                         .weight = weight,
-                        .m = train__at(o->m, types->moment, begin - first),
-                        .v = train__at(o->v, types->moment, begin - first),
-                        .grad = train__at(train_model_grads(o->model), types->grad, begin),
+                        .m = train__at(o->m, types->moment, at),
+                        .v = train__at(o->v, types->moment, at),
+                        .grad = train_array_at(&grads, begin),
                         .clip = &train_model_update(o->model)->clip,
                         .lr = lr,
                         .beta1 = o->options.beta1,
@@ -190,16 +172,21 @@ static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays,
     o->kernels->adamw(o->device, &step);
 }
 
+static void step_unit(train_optimizer *o, const train_unit *u, double lr) {
+    const train_tensor *tensors = train_model_params(o->model)->tensors;
+    int64_t last = u->tensor + u->tensors;
+    for (int64_t i = u->tensor, next; i < last; i = next) { /* neighbours that decay alike go in one call */
+        for (next = i + 1; next < last && tensors[next].decay == tensors[i].decay;) next++;
+        int64_t end = next < last ? tensors[next].offset : u->first + u->count;
+        TRAIN_ASSERT(tensors[i].offset < end); /* tensors are in the order of their offsets */
+        step_run(o, tensors[i].offset, end, tensors[i].decay, lr);
+    }
+}
+
 void train_optimizer_step(train_optimizer *o, double lr) {
     const train_params *p = train_model_params(o->model);
     o->steps++;
-    for (int64_t i = 0, begin = 0, next; i < p->count; i = next) { /* neighbours that decay alike go in one call */
-        for (next = i + 1; next < p->count && p->tensors[next].decay == p->tensors[i].decay;) next++;
-        int64_t end = next < p->count ? p->tensors[next].offset : p->elements;
-        TRAIN_ASSERT(begin < end && end <= p->elements); /* tensors are in the order of their offsets */
-        step_run(o, begin, end, p->tensors[i].decay, lr);
-        begin = end;
-    }
+    for (int64_t i = 0; i < p->unit_count; i++) step_unit(o, &p->units[i], lr);
 }
 
 void train_optimizer_skip(train_optimizer *o) {
@@ -209,26 +196,32 @@ void train_optimizer_skip(train_optimizer *o) {
 
 /* ---- states --------------------------------------------------------------------------------------------- */
 
-/* The share in the weights. */
-static void *share_of(const train_optimizer *o) {
-    return train__at(train_model_weights(o->model), o->kernels->types.weight, o->options.first);
+static train_array array_of(const train_optimizer *o, void *data, int32_t dtype) {
+    return (train_array){o->kernels, o->device, data, dtype, o->shares};
 }
 
-void *train_optimizer_master(train_optimizer *o) {
-    return o->master ? o->master : share_of(o);
+train_array train_optimizer_master(train_optimizer *o) {
+    return o->master ? array_of(o, o->master, o->kernels->types.master) : train_model_array(o->model);
 }
 
 void train_optimizer_take_weights(train_optimizer *o) {
     const train_types *t = &o->kernels->types;
-    if (o->master) o->kernels->convert(o->device, o->master, t->master, share_of(o), t->weight, o->options.count);
+    const train_shares *s = o->shares;
+    train_array weights = train_model_array(o->model);
+    for (int64_t u = 0; u < s->params->unit_count && o->master; u++) {
+        int64_t begin = train_shares_begin(s, u, s->rank), count = s->places[u + 1] - s->places[u];
+        if (count > 0)
+            o->kernels->convert(o->device, train__at(o->master, t->master, s->places[u]), t->master,
+                                train_array_at(&weights, begin), t->weight, count);
+    }
 }
 
-void *train_optimizer_first_moment(train_optimizer *o) {
-    return o->m;
+train_array train_optimizer_first_moment(train_optimizer *o) {
+    return array_of(o, o->m, o->kernels->types.moment);
 }
 
-void *train_optimizer_second_moment(train_optimizer *o) {
-    return o->v;
+train_array train_optimizer_second_moment(train_optimizer *o) {
+    return array_of(o, o->v, o->kernels->types.moment);
 }
 
 int64_t train_optimizer_steps(const train_optimizer *o) {

@@ -1,14 +1,14 @@
 /* train/learn/optimizer.h: AdamW over a model's flat arrays, or over one rank's share of them, and learning-rate schedules.
  *
- * An optimiser steps the elements first .. first+count-1 of the model's weights. Without sharding that is all of them on
- * every rank; with ZeRO-1 each rank has a share, steps it, and the weights are gathered afterwards:
+ * An optimiser steps one rank's share of the model's weights (train/model/shares.h): all of them without sharding. Where
+ * the states are sharded, each rank steps its share:
  *
  *     sum gradients over ranks (all-reduce, or reduce-scatter to the shares)
- *     train_optimizer_squares       sums of squares of the share, a number per piece of TRAIN_SPAN elements
- *     (gather them: every rank then has those of all elements, the same bits with and without sharding)
+ *     train_optimizer_squares       sums of squares of the share, a number per span of about TRAIN_SPAN elements
+ *     (add them over ranks: every rank then has those of all elements, the same bits with and without sharding)
  *     train_optimizer_clip          norm, clip scale and whether it is finite, on the device
  *     train_optimizer_step          does nothing there where the norm is not finite
- *     (gather the weights)
+ *     (gather the weights, unless they are sharded too)
  *
  * Nothing is read back until train_model_read, once per update. Where the kernels' master type differs from the weights'
  * type, the optimiser holds the share's master weights and writes both.
@@ -18,32 +18,33 @@
 #define TRAIN_OPTIMIZER_H
 
 #include "train/model/model.h"
+#include "train/model/shares.h"
 
 typedef struct train_optimizer train_optimizer;
 
 typedef struct train_optimizer_options {
     size_t size; /* sizeof(train_optimizer_options) */
     double beta1, beta2, eps, decay;
-    int64_t first, count; /* the share; count 0: everything from first on, -1: nothing */
+    int32_t ranks, rank; /* that share the states; 0 ranks mean 1 */
 } train_optimizer_options;
 
 void train_optimizer_options_default(train_optimizer_options *options);
-/* Bytes of the states for a share of `count` of `elements`, where this rank counts all of them. */
-int64_t train_optimizer_bytes(const train_kernels *kernels, int64_t count, int64_t elements);
+/* Bytes of the states of the largest share. */
+int64_t train_optimizer_bytes(const train_kernels *kernels, const train_shares *shares);
 
-/* The model must outlive it. States begin at 0. A share begins at a multiple of TRAIN_SPAN. */
+/* The model must outlive it. States begin at 0. Where the model's weights are sharded, the ranks must be the same. */
 ravel_status train_optimizer_create(train_model *model, const train_optimizer_options *options,
                                     const ravel_allocator *allocator, train_optimizer **optimizer, ravel_error *err);
 void train_optimizer_free(train_optimizer *optimizer);
 
+const train_shares *train_optimizer_shares(const train_optimizer *optimizer);
+
 /* Begins to sum the squares of the share's gradients. Returns the sums of the whole model, [*count] doubles on the
- * device, of which the share's are filled: those of pieces train_optimizer_pieces(first) on. Elements that another rank
- * counts (train_tensor.counted) are in no piece; a piece never crosses a multiple of TRAIN_SPAN. */
+ * device: one per span (train_tensor_span) of each tensor that this rank counts (train_tensor.counted), in the order of
+ * the table; 0 for the spans of other ranks. */
 double *train_optimizer_squares(train_optimizer *optimizer, int64_t *count);
 /* The sums as they are now. */
 const double *train_optimizer_sums(const train_optimizer *optimizer, int64_t *count);
-/* Pieces before element `first`, a multiple of TRAIN_SPAN or the end. */
-int64_t train_optimizer_pieces(const train_optimizer *optimizer, int64_t first);
 /* From all sums to the model's train_update.clip; `most` 0: no limit. */
 void train_optimizer_clip(train_optimizer *optimizer, double most);
 /* The same from other sums, [count] on the device: those of a model that several ranks have parts of. */
@@ -53,13 +54,13 @@ void train_optimizer_step(train_optimizer *optimizer, double lr);
 /* Takes back the count of a step that the device skipped. */
 void train_optimizer_skip(train_optimizer *optimizer);
 
-/* For checkpoints: the share's master weights and the two states, [count] of the kernels' master and moment types on the
- * device, and the number of steps taken. */
-void *train_optimizer_master(train_optimizer *optimizer);
+/* For checkpoints: the share's master weights (the model's weights, where those are the master weights), the two states, on
+ * the device, and the number of steps taken. */
+train_array train_optimizer_master(train_optimizer *optimizer);
 /* After weights were loaded: the share's master weights become these. */
 void train_optimizer_take_weights(train_optimizer *optimizer);
-void *train_optimizer_first_moment(train_optimizer *optimizer);
-void *train_optimizer_second_moment(train_optimizer *optimizer);
+train_array train_optimizer_first_moment(train_optimizer *optimizer);
+train_array train_optimizer_second_moment(train_optimizer *optimizer);
 int64_t train_optimizer_steps(const train_optimizer *optimizer);
 void train_optimizer_set_steps(train_optimizer *optimizer, int64_t steps);
 

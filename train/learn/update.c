@@ -4,48 +4,63 @@
 #include "train/kernels/host.h"
 
 void train_learner_begin(train_learner *l) {
-    for (int32_t i = 0; i < l->count; i++) train_model_clear_grads(l->shares[i].model);
+    for (int32_t i = 0; i < l->count; i++) train_model_clear_grads(l->part[i].model);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------------------ */
 
-/* Over tensor-parallel ranks, and for a tied embedding over the two stages that have it. */
-static ravel_status sum_copies(train_learner *l, ravel_error *err) {
+/* Over replicas: every unit's runs to the ranks that have them, back into the gradients. */
+static ravel_status scatter_gradients(train_learner *l, const train__part *p, ravel_error *err) {
+    const train_shares *s = p->shares;
+    train_array grads = train_model_grad_array(p->model);
     ravel_status status = RAVEL_OK;
-    for (int32_t i = 0; i < l->count && !status; i++) status = train_model_sum_grads(l->shares[i].model, err);
-    for (int32_t i = 0; i < l->count && l->ends && !status; i++) {
-        train_model *model = l->shares[i].model;
-        const train_tensor *t = train_params_find(train_model_params(model), "model.embed_tokens.weight");
-        int32_t type = l->kernels->types.grad;
-        if (!t) continue;
-        void *grads = train__at(train_model_grads(model), type, t->offset);
-        status = ravel_comm_allreduce(l->ends, grads, grads, t->count, type, RAVEL_SUM, err);
+    for (int64_t u = 0; u < s->params->unit_count && !status; u++) {
+        const int64_t *counts = s->counts + u * s->ranks;
+        status = ravel_comm_reduce_scatterv(l->replicas, train_array_at(&grads, s->params->units[u].first), p->run,
+                                            counts, grads.dtype, RAVEL_SUM, err);
+        if (!status)
+            l->kernels->copy(l->device, train_array_at(&grads, train_shares_begin(s, u, s->rank)), p->run,
+                             (size_t)(counts[s->rank] * ravel_dtype_bytes(grads.dtype)));
     }
     return status;
 }
 
 /* The CPU sets keep gradients and weights in host memory, where a communicator can take them as they are. */
-static ravel_status sum_gradients(train_learner *l, const train__shares *s, ravel_error *err) {
-    int32_t type = l->kernels->types.grad;
-    void *grads = train_model_grads(s->model);
+static ravel_status sum_gradients(train_learner *l, const train__part *p, ravel_error *err) {
+    void *grads = train_model_grads(p->model);
     if (l->ranks == 1) return RAVEL_OK;
-    if (!s->share) return ravel_comm_allreduce(l->replicas, grads, grads, s->counts[0], type, RAVEL_SUM, err);
-    ravel_status status = ravel_comm_reduce_scatterv(l->replicas, grads, s->share, s->counts, type, RAVEL_SUM, err);
-    if (!status)
-        l->kernels->copy(l->device, train__at(grads, type, s->first), s->share,
-                         (size_t)(s->counts[l->rank] * ravel_dtype_bytes(type)));
+    if (p->shares->ranks > 1) return scatter_gradients(l, p, err);
+    return ravel_comm_allreduce(l->replicas, grads, grads, p->shares->most, l->kernels->types.grad, RAVEL_SUM, err);
+}
+
+/* A tied embedding: over the first and the last stage. Both have shared it out alike. */
+static ravel_status sum_tied(train_learner *l, const train__part *p, ravel_error *err) {
+    const train_tensor *t = train_params_find(train_model_params(p->model), "model.embed_tokens.weight");
+    train_array grads = train_model_grad_array(p->model);
+    int64_t begin = t ? t->offset : 0, end = t ? begin + t->count : 0;
+    if (!t || !train_shares_cut(p->shares, p->shares->rank, &begin, &end)) return RAVEL_OK;
+    void *run = train_array_at(&grads, begin);
+    return ravel_comm_allreduce(l->ends, run, run, end - begin, grads.dtype, RAVEL_SUM, err);
+}
+
+/* After the replicas, on this rank's share: over tensor-parallel ranks, and for a tied embedding over the stages. */
+static ravel_status sum_copies(train_learner *l, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int32_t i = 0; i < l->count && !status; i++) {
+        status = train_model_sum_grads(l->part[i].model, l->part[i].shares, err);
+        if (!status && l->ends) status = sum_tied(l, &l->part[i], err);
+    }
     return status;
 }
 
 /* ---- the norm ------------------------------------------------------------------------------------------- */
 
-/* Every rank gets the sums of squares of all shares, and adds them in the same order. */
-static ravel_status gather_squares(train_learner *l, const train__shares *s, ravel_error *err) {
+/* Every rank gets the sums of squares of all shares: each is added to zeros, so its bits stay. */
+static ravel_status gather_squares(train_learner *l, const train__part *p, ravel_error *err) {
     int64_t count;
-    double *sums = train_optimizer_squares(s->optimizer, &count);
-    if (!s->share) return RAVEL_OK;
-    const double *mine = sums + train_optimizer_pieces(s->optimizer, s->first);
-    return ravel_comm_allgatherv(l->replicas, mine, sums, s->pieces, NULL, RAVEL_F64, err);
+    double *sums = train_optimizer_squares(p->optimizer, &count);
+    if (p->shares->ranks == 1) return RAVEL_OK;
+    return ravel_comm_allreduce(l->replicas, sums, sums, count, RAVEL_F64, RAVEL_SUM, err);
 }
 
 /* The clip scale of every part. Where several ranks hold one model, each part's sum of squares is gathered over those
@@ -53,20 +68,20 @@ static ravel_status gather_squares(train_learner *l, const train__shares *s, rav
 static ravel_status clip(train_learner *l, ravel_error *err) {
     double most = l->options.learn->clip_grad;
     if (!l->sharers) {
-        train_optimizer_clip(l->shares[0].optimizer, most);
+        train_optimizer_clip(l->part[0].optimizer, most);
         return RAVEL_OK;
     }
     int32_t rank = ravel_comm_rank(l->sharers), ranks = ravel_comm_size(l->sharers);
     double *mine = l->squares + rank * l->count;
     for (int32_t i = 0; i < l->count; i++) {
         int64_t count;
-        const double *sums = train_optimizer_sums(l->shares[i].optimizer, &count);
+        const double *sums = train_optimizer_sums(l->part[i].optimizer, &count);
         mine[i] = 0;
         for (int64_t k = 0; k < count; k++) mine[i] += sums[k];
     }
     ravel_status status = ravel_comm_allgather(l->sharers, mine, l->squares, l->count, RAVEL_F64, err);
     for (int32_t i = 0; i < l->count && !status; i++)
-        train_optimizer_clip_over(l->shares[i].optimizer, l->squares, (int64_t)ranks * l->count, most);
+        train_optimizer_clip_over(l->part[i].optimizer, l->squares, (int64_t)ranks * l->count, most);
     return status;
 }
 
@@ -74,38 +89,47 @@ static ravel_status clip(train_learner *l, ravel_error *err) {
 
 /* Figures of the losses are where the last part is, once for all tensor-parallel ranks; the norm is everywhere. */
 static ravel_status read_figures(train_learner *l, ravel_error *err) {
-    ravel_status status = train_model_read(l->shares[l->count - 1].model, &l->update, err);
+    ravel_status status = train_model_read(l->part[l->count - 1].model, &l->update, err);
     if (!train_parts_is_last(l->parts) || ravel_mesh_coords(l->mesh).tp > 0) l->update.sums = (train_loss_sums){0};
     return status;
 }
 
+/* Every replica gets the weights that the others have stepped. */
+static ravel_status gather_weights(train_learner *l, const train__part *p, ravel_error *err) {
+    const train_shares *s = p->shares;
+    train_array weights = train_model_array(p->model);
+    ravel_status status = RAVEL_OK;
+    for (int64_t u = 0; u < s->params->unit_count && s->ranks > 1 && !status; u++)
+        status = ravel_comm_allgatherv(l->replicas, train_array_at(&weights, train_shares_begin(s, u, s->rank)),
+                                       train_array_at(&weights, s->params->units[u].first), s->counts + u * s->ranks,
+                                       NULL, weights.dtype, err);
+    return status;
+}
+
 static ravel_status step(train_learner *l, double lr, ravel_error *err) {
-    int32_t type = l->kernels->types.weight;
     l->kernels->phase(l->device, TRAIN_PHASE_OPTIMIZER);
     ravel_status status = clip(l, err);
     if (status) return status;
-    for (int32_t i = 0; i < l->count; i++) train_optimizer_step(l->shares[i].optimizer, lr);
+    for (int32_t i = 0; i < l->count; i++) train_optimizer_step(l->part[i].optimizer, lr);
     l->kernels->phase(l->device, TRAIN_PHASE_OTHER);
     status = read_figures(l, err);
     if (status || !(l->update.clip.finite > 0)) return status; /* the same on every rank: they have the same sums */
-    for (int32_t i = 0; i < l->count && !status; i++) {
-        const train__shares *s = &l->shares[i];
-        void *weights = train_model_weights(s->model);
-        if (s->share)
-            status = ravel_comm_allgatherv(l->replicas, train__at(weights, type, s->first), weights, s->counts, NULL,
-                                           type, err);
-    }
+    for (int32_t i = 0; i < l->count && !status; i++) status = gather_weights(l, &l->part[i], err);
+    return status;
+}
+
+static ravel_status reduce(train_learner *l, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int32_t i = 0; i < l->count && !status; i++) status = sum_gradients(l, &l->part[i], err);
+    if (!status) status = sum_copies(l, err);
+    for (int32_t i = 0; i < l->count && !status; i++) status = gather_squares(l, &l->part[i], err);
     return status;
 }
 
 ravel_status train_learner_finish(train_learner *l, double lr, ravel_metrics *metrics, double *norm, int32_t *skipped,
                                   ravel_error *err) {
     if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_ALL_REDUCE, NULL);
-    ravel_status status = sum_copies(l, err);
-    for (int32_t i = 0; i < l->count && !status; i++) {
-        status = sum_gradients(l, &l->shares[i], err);
-        if (!status) status = gather_squares(l, &l->shares[i], err);
-    }
+    ravel_status status = reduce(l, err);
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_ALL_REDUCE, NULL);
     if (status) return status;
     if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_OPTIMIZER, NULL);
@@ -113,7 +137,7 @@ ravel_status train_learner_finish(train_learner *l, double lr, ravel_metrics *me
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_OPTIMIZER, NULL);
     *norm = l->update.clip.norm;
     *skipped = !(l->update.clip.finite > 0);
-    for (int32_t i = 0; i < l->count && !status && *skipped; i++) train_optimizer_skip(l->shares[i].optimizer);
+    for (int32_t i = 0; i < l->count && !status && *skipped; i++) train_optimizer_skip(l->part[i].optimizer);
     return status;
 }
 

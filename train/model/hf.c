@@ -2,6 +2,7 @@
 #include "train/model/hf.h"
 
 #include "train/kernels/arena.h"
+#include "train/model/shares.h"
 
 #include <ravel/file.h>
 
@@ -42,16 +43,21 @@ static ravel_status check_finite(const ravel_safetensor *source, const train_arr
                            (long long)element, (long long)source->count);
 }
 
-/* `count` elements of the whole tensor from `from` on, to `at` in the array. */
+/* `count` elements of the whole tensor from `from` on, to `at` in the array, as far as this rank has them. */
 static ravel_status load_run(const ravel_safetensor *source, const train_array *to, int64_t at, int64_t from,
                              int64_t count, void *piece, ravel_error *err) {
     ravel_status status = RAVEL_OK;
+    int64_t begin = at, end = at + count;
+    if (to->shares && !train_shares_cut(to->shares, to->shares->rank, &begin, &end)) return RAVEL_OK;
+    char *data = train_array_at(to, begin);
+    from += begin - at;
+    count = end - begin;
     for (int64_t done = 0; done < count && !status;) {
         int64_t n = train__min(count - done, PIECE);
         status = ravel_safetensor_read(source, from + done, n, to->dtype, piece, err);
         if (!status) status = check_finite(source, to, from + done, n, piece, err);
         if (!status)
-            to->kernels->upload(to->device, train__at(to->data, to->dtype, at + done), piece,
+            to->kernels->upload(to->device, train__at(data, to->dtype, done), piece,
                                 (size_t)(n * ravel_dtype_bytes(to->dtype)));
         done += n;
     }

@@ -3,6 +3,7 @@
 #include "train/model/model_internal.h"
 
 #include "train/kernels/arena.h"
+#include "train/model/shares.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -328,7 +329,11 @@ void *train_model_grads(train_model *m) {
 }
 
 train_array train_model_array(train_model *m) {
-    return (train_array){m->net.kernels, m->net.device, m->weights, m->net.types.weight};
+    return (train_array){m->net.kernels, m->net.device, m->weights, m->net.types.weight, NULL};
+}
+
+train_array train_model_grad_array(train_model *m) {
+    return (train_array){m->net.kernels, m->net.device, m->grads, m->net.types.grad, NULL};
 }
 
 train_update *train_model_update(train_model *m) {
@@ -342,12 +347,14 @@ void train_model_clear_grads(train_model *m) {
     k->zero(m->net.device, m->update, sizeof *m->update);
 }
 
-ravel_status train_model_sum_grads(train_model *m, ravel_error *err) {
-    int32_t type = m->net.types.grad;
+ravel_status train_model_sum_grads(train_model *m, const train_shares *shares, ravel_error *err) {
+    train_array grads = train_model_grad_array(m);
     for (int64_t i = 0; i < m->params->count; i++) {
         const train_tensor *t = m->params->tensors + i;
         train__link *link = t->copies == m->tp.ranks ? &m->tp : &m->kv;
-        if (t->partial) train__link_sum(link, train__at(m->grads, type, t->offset), t->count, type);
+        int64_t begin = t->offset, end = begin + t->count;
+        if (!t->partial || (shares && !train_shares_cut(shares, shares->rank, &begin, &end))) continue;
+        train__link_sum(link, train_array_at(&grads, begin), end - begin, grads.dtype);
     }
     ravel_status status = train__link_status(&m->tp, err);
     return status ? status : train__link_status(&m->kv, err);

@@ -106,8 +106,9 @@ train_device *train_model_device(const train_model *model);
  * `inference`. */
 void *train_model_weights(train_model *model);
 void *train_model_grads(train_model *model);
-/* The weights with what reads and writes them. */
+/* Weights and gradients with what reads and writes them. */
 train_array train_model_array(train_model *model);
+train_array train_model_grad_array(train_model *model);
 
 /* Normal weights of deviation `deviation` (0: 0.02), norms 1, biases 0; a pure function of the seed and the shape. */
 ravel_status train_model_init(train_model *model, uint64_t seed, double deviation, ravel_error *err);
@@ -120,8 +121,9 @@ typedef struct train_update {
 /* Gradients and sums to 0. */
 void train_model_clear_grads(train_model *model);
 /* Tensor parallel, before gradients are used: sums those of weights that several ranks have and each saw a part of (norms
- * of q and k; key heads where there are fewer than ranks). Collective. */
-ravel_status train_model_sum_grads(train_model *model, ravel_error *err);
+ * of q and k; key heads where there are fewer than ranks). Of `shares` (NULL: everything) only this rank's, which must be
+ * the same elements on those ranks. Collective. */
+ravel_status train_model_sum_grads(train_model *model, const struct train_shares *shares, ravel_error *err);
 /* Where the figures of the update are on the device, for the optimiser's clip. */
 train_update *train_model_update(train_model *model);
 /* Copies them to the host; waits, and reports what failed on the device. */

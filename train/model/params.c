@@ -206,6 +206,30 @@ static ravel_status check(const ravel_shape *shape, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* Begins a unit at the tensor of that offset. */
+static void begin_unit(const table *t, train_unit *units, int64_t *count, int64_t offset) {
+    int64_t tensor = *count ? units[*count - 1].tensor : 0;
+    if (offset < 0) return;
+    while (t->view.tensors[tensor].offset != offset) tensor++;
+    units[(*count)++] = (train_unit){.first = offset, .tensor = tensor};
+}
+
+static void fill_units(table *t, train_unit *units) {
+    train_params *p = &t->view;
+    int64_t count = 0;
+    begin_unit(t, units, &count, t->embedding);
+    for (int64_t layer = p->part.first_layer; layer < p->part.last_layer; layer++)
+        begin_unit(t, units, &count, t->layer_offsets[layer * TRAIN_LAYER_TENSORS + TRAIN_Q]);
+    begin_unit(t, units, &count, t->norm);
+    for (int64_t i = 0; i < count; i++) {
+        train_unit *u = &units[i];
+        u->count = (i + 1 < count ? units[i + 1].first : p->elements) - u->first;
+        u->tensors = (i + 1 < count ? units[i + 1].tensor : p->count) - u->tensor;
+    }
+    p->units = units;
+    p->unit_count = count;
+}
+
 ravel_status train_params_create(const ravel_shape *shape, const train_slice *part, const ravel_allocator *allocator,
                                  train_params **params, ravel_error *err) {
     walk sizes = {.whole = shape, .part = filled_in(shape, part)};
@@ -219,6 +243,7 @@ ravel_status train_params_create(const ravel_shape *shape, const train_slice *pa
     int64_t *offsets = train__arena_take_array(&arena, shape->layers * TRAIN_LAYER_TENSORS, sizeof *offsets);
     TRAIN__TAKE(&arena, fill.tensors, sizes.count);
     TRAIN__TAKE(&arena, fill.names, (int64_t)sizes.names_used);
+    train_unit *units = train__arena_take_array(&arena, shape->layers + 2, sizeof *units);
     status = train__arena_status(&arena, "the table of parameters", err);
     if (status) {
         train__arena_free(&arena);
@@ -227,7 +252,8 @@ ravel_status train_params_create(const ravel_shape *shape, const train_slice *pa
     for (int64_t i = 0; i < shape->layers * TRAIN_LAYER_TENSORS; i++) offsets[i] = -1;
     t->layer_offsets = offsets;
     add_all(&fill, t);
-    t->view = (train_params){fill.elements, fill.count, fill.tensors, fill.parameters, fill.part};
+    t->view = (train_params){fill.elements, fill.count, fill.tensors, fill.parameters, fill.part, 0, NULL};
+    fill_units(t, units);
     t->arena = arena;
     *params = &t->view;
     return RAVEL_OK;
@@ -259,4 +285,20 @@ int64_t train_params_norm(const train_params *params) {
 
 int64_t train_params_head(const train_params *params) {
     return ((const table *)params)->head;
+}
+
+int64_t train_params_unit(const train_params *params, int64_t offset) {
+    int64_t low = 0, high = params->unit_count;
+    while (high - low > 1) {
+        int64_t middle = (low + high) / 2;
+        if (params->units[middle].first <= offset)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+int64_t train_params_layer_unit(const train_params *params, int64_t layer) {
+    return (train_params_embedding(params) >= 0) + layer - params->part.first_layer;
 }

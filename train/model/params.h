@@ -85,6 +85,12 @@ typedef struct train_tensor {
     int32_t reserved; /* 0 */
 } train_tensor;
 
+/* What is gathered, reduced and stepped together: the embedding, a layer, or the last norm with the head. */
+typedef struct train_unit {
+    int64_t first, count;    /* elements of the flat array, up to the next unit */
+    int64_t tensor, tensors; /* the first tensor, and how many */
+} train_unit;
+
 /* Read-only; made by train_params_create. */
 typedef struct train_params {
     int64_t elements;            /* of the flat array; a multiple of 16 */
@@ -92,14 +98,19 @@ typedef struct train_params {
     const train_tensor *tensors; /* [count] in the order of their offsets */
     int64_t parameters;          /* elements that are parameters: without the gaps */
     train_slice part;            /* with the last layer and the number of ranks filled in */
+    int64_t unit_count;
+    const train_unit *units; /* [unit_count] in the order of the array: (embedding), layers, (last norm and head) */
 } train_params;
+
+struct train_shares;
 
 /* A flat array of this layout on a device: weights, gradients, a state of the optimiser. */
 typedef struct train_array {
     const train_kernels *kernels;
     train_device *device;
-    void *data;    /* [params->elements] */
-    int32_t dtype; /* of its elements */
+    void *data;                        /* [params->elements], or this rank's share of them */
+    int32_t dtype;                     /* of its elements */
+    const struct train_shares *shares; /* NULL: all elements are here */
 } train_array;
 
 /* `part` NULL: the whole model. E_UNSUPPORTED names what the trainer has no kernels for (experts, latent attention, feed-forward without a gate). */
@@ -116,5 +127,8 @@ int64_t train_params_layer(const train_params *params, int64_t layer, train_laye
 int64_t train_params_embedding(const train_params *params);
 int64_t train_params_norm(const train_params *params);
 int64_t train_params_head(const train_params *params);
+/* The unit that has element `offset`, and that of a layer. */
+int64_t train_params_unit(const train_params *params, int64_t offset);
+int64_t train_params_layer_unit(const train_params *params, int64_t layer);
 
 #endif

@@ -17,7 +17,7 @@ static ravel_status load_weights(train_sampler *s, const char *folder, ravel_err
     const train_params *params = train_generator_params(s->generator);
     s->weight_bytes = (size_t)(params->elements * ravel_dtype_bytes(s->kernels->types.weight));
     ravel_status status = s->kernels->alloc(s->device, s->weight_bytes, &s->weights, err);
-    train_array weights = {s->kernels, s->device, s->weights, s->kernels->types.weight};
+    train_array weights = {s->kernels, s->device, s->weights, s->kernels->types.weight, NULL};
     if (!status) status = train_tensors_load(params, &weights, folder, err);
     if (!status) train_generator_set_weights(s->generator, s->weights, 1);
     return status;

@@ -136,20 +136,20 @@ static void cpu_adamw(train_device *d, const train_adamw *x) {
 typedef struct squares_job {
     const float *x;
     double *sums;
-    int64_t n;
+    int64_t n, span;
 } squares_job;
 
 /* A span in double, over runs of 256 in float. */
-static void squares_task(void *user, int64_t span, int32_t thread) {
+static void squares_task(void *user, int64_t index, int32_t thread) {
     const squares_job *j = user;
-    int64_t first = span * TRAIN_SPAN, n = train__min(TRAIN_SPAN, j->n - first);
+    int64_t first = index * j->span, n = train__min(j->span, j->n - first);
     double sum = 0;
     (void)thread;
     for (int64_t i = 0; i < n; i += 256) sum += squares(j->x + first + i, train__min(256, n - i));
-    j->sums[span] = sum;
+    j->sums[index] = sum;
 }
 
-static void cpu_sum_squares(train_device *d, const void *grads, int64_t n, double *sums) {
-    squares_job j = {.x = grads, .sums = sums, .n = n};
-    train__cpu_run(d, (n + TRAIN_SPAN - 1) / TRAIN_SPAN, squares_task, &j);
+static void cpu_sum_squares(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
+    squares_job j = {.x = grads, .sums = sums, .n = n, .span = span};
+    train__cpu_run(d, (n + span - 1) / span, squares_task, &j);
 }

@@ -420,9 +420,9 @@ static void sample(train_device *d, const train_sample *s) {
     launched(d, "sampling");
 }
 
-static void sum_squares(train_device *d, const void *grads, int64_t n, double *sums) {
+static void sum_squares(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     if (d->failed) return;
-    cuda_sum_squares(d->stream, sums, grads, n, TRAIN_SPAN);
+    cuda_sum_squares(d->stream, sums, grads, n, span);
     launched(d, "the gradient's norm");
 }
 

@@ -81,12 +81,12 @@ void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequenc
 
 /* ---- an update ------------------------------------------------------------------------------------------ */
 
-void REF(sum_squares)(train_device *d, const void *grads, int64_t n, double *sums) {
+void REF(sum_squares)(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     (void)d;
     const train_real *x = grads;
     for (int64_t i = 0; i < n; i++) {
-        if (i % TRAIN_SPAN == 0) sums[i / TRAIN_SPAN] = 0;
-        sums[i / TRAIN_SPAN] += (double)x[i] * (double)x[i];
+        if (i % span == 0) sums[i / span] = 0;
+        sums[i / span] += (double)x[i] * (double)x[i];
     }
 }
 

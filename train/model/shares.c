@@ -1,0 +1,80 @@
+#include "train/model/shares.h"
+
+#include "train/kernels/assert.h"
+#include "train/kernels/host.h"
+
+int64_t train_tensor_span(const train_tensor *t) {
+    return train__max(TRAIN_SPAN / t->dims[1], 1) * t->dims[1];
+}
+
+/* Where rank `rank` begins in a unit: the first beginning of a span at or after its even share. */
+static int64_t begin_of(const train_params *p, const train_unit *u, int32_t ranks, int32_t rank) {
+    int64_t end = u->first + u->count, at = u->first + u->count / ranks * rank + u->count % ranks * rank / ranks;
+    if (rank == 0 || rank == ranks) return rank ? end : u->first;
+    for (int64_t i = u->tensor; i < u->tensor + u->tensors; i++) {
+        const train_tensor *t = &p->tensors[i];
+        int64_t span = train_tensor_span(t), begin = t->offset;
+        if (at > t->offset) begin += train__round_up(at - t->offset, span);
+        if (begin < t->offset + t->count) return begin;
+    }
+    return end;
+}
+
+static void fill(train_shares *s, int64_t *counts, int64_t *places) {
+    const train_params *p = s->params;
+    for (int32_t r = 0; r < s->ranks; r++) {
+        int64_t all = 0;
+        for (int64_t u = 0; u < p->unit_count; u++) {
+            int64_t begin = begin_of(p, &p->units[u], s->ranks, r), end = begin_of(p, &p->units[u], s->ranks, r + 1);
+            TRAIN_ASSERT(begin <= end);
+            if (r == s->rank) places[u] = all;
+            counts[u * s->ranks + r] = end - begin;
+            s->most_of_unit = train__max(s->most_of_unit, end - begin);
+            all += end - begin;
+        }
+        if (r == s->rank) places[p->unit_count] = all;
+        s->most = train__max(s->most, all);
+    }
+    s->counts = counts;
+    s->places = places;
+}
+
+ravel_status train_shares_create(const train_params *params, int32_t ranks, int32_t rank,
+                                 const ravel_allocator *allocator, train_shares **shares, ravel_error *err) {
+    if (ranks <= 0) ranks = 1;
+    size_t lists = (size_t)(params->unit_count * (ranks + 1) + 1), bytes = sizeof **shares + lists * sizeof(int64_t);
+    train_shares *s = train__alloc(allocator, bytes);
+    if (!s) return train__no_memory(err, bytes, "shares of the parameters");
+    int64_t *counts = (int64_t *)(void *)(s + 1);
+    *s = (train_shares){.params = params, .ranks = ranks, .rank = rank, .bytes = bytes, .allocator = allocator};
+    fill(s, counts, counts + params->unit_count * ranks);
+    *shares = s;
+    return RAVEL_OK;
+}
+
+void train_shares_free(train_shares *s) {
+    if (s) train__release(s->allocator, s, s->bytes);
+}
+
+int64_t train_shares_begin(const train_shares *s, int64_t unit, int32_t rank) {
+    int64_t begin = s->params->units[unit].first;
+    for (int32_t r = 0; r < rank; r++) begin += s->counts[unit * s->ranks + r];
+    return begin;
+}
+
+int train_shares_cut(const train_shares *s, int32_t rank, int64_t *begin, int64_t *end) {
+    int64_t unit = train_params_unit(s->params, *begin), first = train_shares_begin(s, unit, rank);
+    *begin = train__max(*begin, first);
+    *end = train__min(*end, first + s->counts[unit * s->ranks + rank]);
+    return *begin < *end;
+}
+
+int64_t train_shares_local(const train_shares *s, int64_t element) {
+    int64_t unit = train_params_unit(s->params, element), first = train_shares_begin(s, unit, s->rank);
+    TRAIN_ASSERT(element >= first && element <= first + s->counts[unit * s->ranks + s->rank]);
+    return s->places[unit] + element - first;
+}
+
+void *train_array_at(const train_array *a, int64_t element) {
+    return train__at(a->data, a->dtype, a->shares ? train_shares_local(a->shares, element) : element);
+}
