@@ -12,6 +12,8 @@
 # nothing to do. All of it goes to $BUILD/test, with RAVEL_ASSERT on; $BUILD itself stays as `make` left it.
 set -u
 quick=unit,ladder,headers,snippets,cli,lint
+# The longest ones first, so that no lane is left alone with a long suite at the end; the others follow by number.
+long="python sanitize lint tsan unit train mpi refit metrics cli"
 top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE
@@ -48,7 +50,7 @@ run_suite() { # SCRIPT NAME: one line for people, one for the sum
 
 # A lane takes the next suite that no other lane has taken.
 lane() {
-    for suite in tests/suites/*.sh; do
+    for suite in $(for name in $long; do echo tests/suites/*-"$name.sh"; done) tests/suites/*.sh; do
         name=$(basename "$suite" .sh); name=${name#*-}
         case ",${SUITES:-${CHECK:+$quick}}," in ",,") ;; *",$name,"*) ;; *) continue ;; esac
         if mkdir "$logs/claims/$name" 2>/dev/null; then run_suite "$suite" "$name"; fi

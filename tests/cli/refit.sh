@@ -24,7 +24,7 @@ cp "$MODEL" "$T/own.safetensors"; ln -s own.safetensors "$T/own-link.safetensors
 refuses "over its own input" 2 "would write over a file that is read" $R --from "$T/own.safetensors" --to "$T/own-link.safetensors"
 same "$T/own.safetensors" "which stays"
 mkfifo "$T/pipe.safetensors"
-refuses "into a named pipe" 1 "takes bytes in order only; give a file" timeout 20 $R --from "$MODEL" --to "$T/pipe.safetensors" --quiet
+refuses "into a named pipe" 1 "takes bytes in order only; give a file" timeout 60 $R --from "$MODEL" --to "$T/pipe.safetensors" --quiet
 code "delta" 0 $R --from "$MODEL" --updates 2 --delta
 says out "unchanged"
 code "a cast" 0 $R --from "$MODEL" --to "$T/d.safetensors" --dtype bf16 --ranks 4 --receive-tp 3

@@ -93,7 +93,7 @@ static int expect(ravel_comm *comm, ravel_status status, ravel_status want, cons
         return failed("afterwards", rank, (ravel_status)again.status, &again);
     printf("ok %s\n", seen->message);
     ravel_comm_free(comm);
-    sleep_ms(300);
+    sleep_ms(1000);
     return 0;
 }
 
@@ -204,7 +204,7 @@ static int is_late(int argc, char **argv) {
         status = expect(comm, status, RAVEL_E_TIMEOUT, &err, "within 0.5 s");
     else
         status = expect(comm, status, RAVEL_E_PEER_LOST, &err, "gave up after 0.5 s");
-    sleep_ms(2500);
+    sleep_ms(4000); /* the late one must find them here */
     return (int)status;
 }
 

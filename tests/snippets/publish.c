@@ -4,14 +4,21 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <time.h>
+#include <unistd.h>
 
-/* A trainer and a generator in one process, joined by a port of this machine. The headers' addresses are examples. */
+/* A trainer and a generator in one process, joined by a socket of this machine. The headers' addresses are examples. */
 #define training (version <= 3)
 static volatile int pulled;
 static float weights[64] = {1, 2, 3};
 
-#define ravel_publisher_create(c, address, s, o, p, e) ravel_publisher_create(c, "127.0.0.1:17717", s, o, p, e)
-#define ravel_puller_create(c, address, s, o, p, e)    ravel_puller_create(c, "127.0.0.1:17717", s, o, p, e)
+static const char *here(void) {
+    static char text[64];
+    (void)snprintf(text, sizeof text, "unix:@ravel-snippet-%d", (int)getpid());
+    return text;
+}
+
+#define ravel_publisher_create(c, address, s, o, p, e) ravel_publisher_create(c, here(), s, o, p, e)
+#define ravel_puller_create(c, address, s, o, p, e)    ravel_puller_create(c, here(), s, o, p, e)
 
 static ravel_status open_self(ravel_comm **comm, ravel_error *err) {
     return ravel_comm_open("self", NULL, comm, err);

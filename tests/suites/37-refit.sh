@@ -8,7 +8,8 @@ export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/refit-ranks" >"$BUILD/refit-build.log" 2>&1 &&
     $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined "$BUILD/asan/ravel" >>"$BUILD/refit-build.log" 2>&1 ||
     { cat "$BUILD/refit-build.log"; exit 1; }
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+dir=$(mktemp -d) trainer=""
+trap '[ -z "$trainer" ] || kill -9 $trainer 2>/dev/null; rm -rf "$dir"' EXIT
 log="$dir/log"
 
 pass() { passed=$((passed + 1)); echo "  ok    $1"; }
@@ -31,13 +32,14 @@ done
 # ---- publish and pull: processes that nobody launched together ----
 # Generators of two ranks are killed with kill -9 at random moments while trainers of two ranks publish. Every version that
 # any of them committed was whole; the trainers go on, and a generator that joins afterwards gets the newest.
-pull() { "$BUILD/ravel" refit --pull "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 "$@"; }
+pull() { timeout 120 "$BUILD/ravel" refit --pull "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 "$@"; }
 kills=${RAVEL_SOAK:+200}
 kills=${kills:-12}
 "$BUILD/ravel" refit --publish "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 --interval 0.05 >"$dir/trainer" 2>&1 &
 trainer=$!
-waited=0
-until grep -q '^version 1 ' "$dir/trainer" || [ $waited = 200 ]; do sleep 0.05; waited=$((waited + 1)); done
+waits() { waited=0; until eval "$1" || [ $waited = 1200 ]; do sleep 0.05; waited=$((waited + 1)); done; } # at most a minute
+newest() { sed -n 's/^version \([0-9]*\) .*/\1/p' "$dir/trainer" | tail -n 1; }
+waits 'grep -q "^version 1 " "$dir/trainer"'
 number=0
 while [ $number -lt "$kills" ]; do
     number=$((number + 1))
@@ -45,6 +47,8 @@ while [ $number -lt "$kills" ]; do
     (exec "$BUILD/ravel" refit --pull "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 --updates 0) \
         >"$dir/generator.$number" 2>&1 &
     generator=$!
+    # every third has committed a version before; the others are killed wherever they are
+    [ $((number % 3)) != 0 ] || waits 'grep -q "equal$" "$dir/generator.$number"'
     sleep "0.$(od -An -N2 -tu2 /dev/urandom | awk '{ printf "%03d", $1 % 400 + 20 }')"
     kill -9 $generator
     wait $generator 2>/dev/null
@@ -53,25 +57,26 @@ pull --updates 3 --token wrong --timeout 1 >"$log" 2>&1 && fail "a generator wit
 pull --updates 3 >"$log" 2>&1
 code=$?
 cat "$dir"/generator.* >"$dir/all"
-before=$(tail -n 1 "$dir/trainer" | sed 's/version \([0-9]*\) .*/\1/')
-sleep 0.3
-after=$(tail -n 1 "$dir/trainer" | sed 's/version \([0-9]*\) .*/\1/')
+before=$(newest)
+waits '[ "$(newest)" -gt "$before" ]'
+after=$(newest)
 kill -INT $trainer
 wait $trainer
-trained=$?
+trained=$? trainer=""
 cat "$dir/all" >>"$log"
 if [ $code = 0 ] && [ $trained = 0 ] && [ "$after" -gt "$before" ] && [ "$(grep -c 'equal$' "$log")" -gt 3 ] && ! grep -qE 'byte|changed' "$dir/all"; then
     pass "$kills generators killed at random moments: $(grep -c 'equal$' "$dir/all") commits, all whole; the trainers went on"
 else fail "generators killed at random moments (exit codes $code, $trained; versions $before, $after)"; fi
 model=$(git ls-files '*model.safetensors' | head -n 1)
-timeout 60 "$BUILD/ravel" refit --publish 127.0.0.1:0 --from "$model" --ranks 3 --updates 2 --interval 0.5 >"$dir/trainer" 2>&1 &
+"$BUILD/ravel" refit --publish 127.0.0.1:0 --from "$model" --ranks 3 --interval 0.5 >"$dir/trainer" 2>&1 &
 trainer=$!
-waited=0
-until address=$(sed -n 's/^publishing .* at //p' "$dir/trainer") && [ -n "$address" ] || [ $waited = 200 ]; do sleep 0.05; waited=$((waited + 1)); done
+waits 'address=$(sed -n "s/^publishing .* at //p" "$dir/trainer"); [ -n "$address" ]'
 timeout 60 "$BUILD/ravel" refit --pull "$address" --from "$model" --ranks 2 --updates 1 --stage copy >"$log" 2>&1
 code=$?
+kill -INT $trainer
 wait $trainer
-if [ $code = 0 ] && grep -q 'equal$' "$log"; then pass "tcp: tp 3 to 2, two processes, compared with the file"; else fail "tcp pull (exit code $code)"; fi
+trained=$? trainer=""
+if [ $code = 0 ] && [ $trained = 0 ] && grep -q 'equal$' "$log"; then pass "tcp: tp 3 to 2, two processes, compared with the file"; else fail "tcp pull (exit code $code)"; fi
 
 # ---- under mpirun ----
 file() { # NAME LAUNCHER RANKS FLAGS...

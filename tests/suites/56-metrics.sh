@@ -29,10 +29,13 @@ else fail "files are continued: $lines lines"; fi
 
 # ---- killed in the middle, again and again, and resumed ----
 whole=1
+rows() { wc -l <"$dir/killed/metrics.jsonl" 2>/dev/null || echo 0; }
 for pause in 0.05 0.11 0.17 0.23 0.29; do
+    enough=$(($(rows) + 4)) waited=0
     "$BUILD/examples/04_metrics" "$dir/killed" 100000 >/dev/null 2>&1 &
     victim=$!
     sleep $pause
+    until [ "$(rows)" -ge $enough ] || [ $waited = 600 ]; do sleep 0.05; waited=$((waited + 1)); done
     kill -9 $victim; wait $victim 2>/dev/null
 done
 "$BUILD/examples/04_metrics" "$dir/killed" 5 >/dev/null 2>&1 || whole=0

@@ -3,7 +3,8 @@
 set -u
 ravel=$PWD/$BUILD/ravel dir=$(mktemp -d)
 case $BUILD in /*) ravel=$BUILD/ravel ;; esac
-trap 'rm -rf "$dir"' EXIT
+process=""
+trap '[ -z "$process" ] || kill -9 $process 2>/dev/null; rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
 passed=0 failed=0
 small="--hidden 32 --layers 1 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 128 --lr 0.003 --quiet"
@@ -70,10 +71,10 @@ timeout 60 "$ravel" train sft --resume --run changed --steps 4 >out 2>&1
 ok "changed data is not resumed" '[ $? = 1 ] && grep -q "is not the file that changed was trained on" out'
 "$ravel" train sft --task sort --steps 100000 --batch 4 $small --run busy >/dev/null 2>&1 &
 process=$!
-for _ in $(seq 100); do [ -s busy/metrics.jsonl ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -s busy/metrics.jsonl ] && break; sleep 0.05; done
 timeout 60 "$ravel" train sft --task sort --run busy $small >out 2>&1
 ok "a folder in use is refused, with the process" '[ $? = 1 ] && grep -q "in use by process $process" out'
-kill -INT $process; wait $process
+kill -INT $process; wait $process; process=""
 mkdir dead && cp busy/config.json dead/
 timeout 60 "$ravel" train sft --resume --run dead >out 2>&1
 ok "a run without a checkpoint is not begun again" '[ $? = 1 ] && grep -q "has no checkpoint to resume from" out'

@@ -31,7 +31,7 @@ P
 python3 "$dir/server.py" "$dir/port" &
 server=$!
 trap 'kill $server 2>/dev/null; rm -rf "$dir"' EXIT
-for _ in $(seq 100); do [ -s "$dir/port" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -s "$dir/port" ] && break; sleep 0.05; done
 url=http://127.0.0.1:$(cat "$dir/port")
 check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1: $(tail -n 3 "$dir/out")"; fi; }
 grpo() { timeout 60 "$ravel" train grpo --task sort --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 --hidden 32 \

@@ -1,8 +1,8 @@
 # Training runs as a user starts them: killed anywhere and resumed, stopped by signals, over MPI, from a config file, with
 # wrong options. BUILD names the build folder. Ends with "N passed, N failed, N skipped".
 set -u
-ravel=$BUILD/ravel dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
+ravel=$BUILD/ravel dir=$(mktemp -d) pid=""
+trap '[ -z "$pid" ] || kill -9 $pid 2>/dev/null; rm -rf "$dir"' EXIT
 passed=0 failed=0 skipped=0
 ok() { passed=$((passed + 1)); echo "  ok    $1"; }
 bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
@@ -54,7 +54,7 @@ for signal in INT TERM; do
     # shellcheck disable=SC2086
     "$ravel" $sft --steps 100000 --ranks 2 --run "$dir/$signal" >"$dir/out" 2>&1 &
     pid=$!
-    for _ in $(seq 100); do [ -s "$dir/$signal/metrics.jsonl" ] && break; sleep 0.05; done
+    for _ in $(seq 1200); do [ -s "$dir/$signal/metrics.jsonl" ] && break; sleep 0.05; done
     kill -$signal $pid
     wait $pid
     code=$?
@@ -65,12 +65,12 @@ done
 # shellcheck disable=SC2086
 "$ravel" $sft --steps 100000 --checkpoint-every 0 --run "$dir/HUP" >"$dir/out" 2>&1 &
 pid=$!
-for _ in $(seq 100); do [ -s "$dir/HUP/metrics.jsonl" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ -s "$dir/HUP/metrics.jsonl" ] && break; sleep 0.05; done
 kill -HUP $pid
-for _ in $(seq 100); do ls -d "$dir/HUP"/checkpoints/step-* >/dev/null 2>&1 && break; sleep 0.05; done
+for _ in $(seq 1200); do ls -d "$dir/HUP"/checkpoints/step-* >/dev/null 2>&1 && break; sleep 0.05; done
 check "SIGHUP writes a checkpoint" 'ls -d "$dir/HUP"/checkpoints/step-* >/dev/null 2>&1'
 lines=$(wc -l <"$dir/HUP/metrics.jsonl")
-for _ in $(seq 100); do [ "$(wc -l <"$dir/HUP/metrics.jsonl")" -gt "$lines" ] && break; sleep 0.05; done
+for _ in $(seq 1200); do [ "$(wc -l <"$dir/HUP/metrics.jsonl")" -gt "$lines" ] && break; sleep 0.05; done
 check "... and the run goes on" '[ "$(wc -l <"$dir/HUP/metrics.jsonl")" -gt "$lines" ] && kill -0 $pid'
 kill -INT $pid; wait $pid
 # What Ctrl-C prints is enough to go on, and so is what the end of a run prints.

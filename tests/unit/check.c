@@ -2,6 +2,8 @@
 
 #include <stdarg.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
 
 static check_test *first, **last = &first;
 static int failures_here; /* of the running test */
@@ -92,6 +94,25 @@ static int wanted(const check_test *test, int count, char **prefixes) {
     return count == 0;
 }
 
+static double seconds_of(const struct timeval *t) {
+    return (double)t->tv_sec + 1e-6 * (double)t->tv_usec;
+}
+
+/* Of this process and of those that it waited for. */
+static double processor_seconds(void) {
+    struct rusage self, children;
+    (void)getrusage(RUSAGE_SELF, &self);
+    (void)getrusage(RUSAGE_CHILDREN, &children);
+    return seconds_of(&self.ru_utime) + seconds_of(&self.ru_stime) + seconds_of(&children.ru_utime) +
+           seconds_of(&children.ru_stime);
+}
+
+static double wall_seconds(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 int main(int argc, char **argv) {
     int passed = 0, failed = 0, skipped = 0, part = 1, parts = 1, number = 0;
     if (argc > 2 && strcmp(argv[1], "--part") == 0) {
@@ -99,6 +120,8 @@ int main(int argc, char **argv) {
         argc -= 2;
         argv += 2;
     }
+    bool times = argc > 1 && strcmp(argv[1], "--times") == 0;
+    if (times) argc--, argv++;
     bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (const check_test *t = first; t; t = t->next) {
@@ -109,7 +132,9 @@ int main(int argc, char **argv) {
         if (!wanted(t, argc - 1, argv + 1) || number++ % parts != part - 1) continue;
         failures_here = 0;
         skip_reason = NULL;
+        double began = wall_seconds(), spent = processor_seconds();
         t->run();
+        if (times) printf("%8.2f s %8.2f s wall", processor_seconds() - spent, wall_seconds() - began);
         const char *word = failures_here ? "FAIL" : skip_reason ? "skip" : "ok";
         printf("  %-4s  %s%s%s\n", word, t->name, skip_reason ? ": " : "", skip_reason ? skip_reason : "");
         if (failures_here)

@@ -11,7 +11,9 @@
  * check_seed(), which is fixed unless RAVEL_SEED is set, and scale with check_scale() and check_rounds(): more in
  * `make soak` than in `make test`.
  *
- *     ravel-unit [--list] [PREFIX ...]      runs the tests whose names begin so; ends with "N passed, N failed"
+ *     ravel-unit [--list] [--times] [PREFIX ...]      runs the tests whose names begin so; ends with "N passed, N failed"
+ *
+ * --times puts processor and wall seconds before each line.
  */
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H

@@ -340,7 +340,7 @@ TEST(refit_a_version_after_a_rollback_is_another_one) {
 /* ---- deadlines count progress ---------------------------------------------------------------------------- */
 
 static ravel_status slow_load(void *user, const ravel_refit_piece *piece, ravel_error *err) {
-    struct timespec t = {0, 60 * 1000 * 1000};
+    struct timespec t = {0, 120 * 1000 * 1000};
     (void)user, (void)piece, (void)err;
     (void)nanosleep(&t, NULL);
     return RAVEL_OK;
@@ -373,7 +373,7 @@ TEST(refit_waits_for_slow_ranks_that_make_progress) {
     few_ranks s = {.body = slow_body};
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_refit_options_default(&s.options);
-    s.options.timeout = 0.4;
+    s.options.timeout = 1;
     s.options.buffer_bytes = 4096;
     CHECK_OK(run_few(&s, 3, &err), &err);
 }
