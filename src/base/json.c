@@ -180,12 +180,15 @@ static ravel_status string(parser *p, const char **text, uint32_t *bytes) {
     *text = start;
     *bytes = (uint32_t)(p->pool - start);
     *p->pool++ = '\0';
+    RAVEL_ASSERT(p->pool <= p->doc->pool + p->doc->pool_room);
+    RAVEL_ASSERT(p->pool - p->doc->pool <= p->at - p->text); /* a string takes no more than its text */
     return RAVEL_OK;
 }
 
 static int digits(parser *p) {
     const char *start = p->at;
     while (p->at < p->end && *p->at >= '0' && *p->at <= '9') p->at++;
+    RAVEL_ASSERT(p->at <= p->end);
     return p->at > start;
 }
 
@@ -308,6 +311,7 @@ static ravel_status parse(parser *p) {
                 if (in->count) p->doc->nodes[newest[depth - 1]].last = 1;
                 RAVEL_ASSERT(!in->count || newest[depth - 1] > open[depth - 1]);
                 in->skip = (uint32_t)(p->doc->count - open[depth - 1]);
+                RAVEL_ASSERT((int64_t)in->skip > in->count); /* itself and at least one node per child */
                 depth--;
                 opened = 0; /* the container itself is now a finished value of the one around it */
                 continue;
@@ -372,11 +376,14 @@ const ravel_json_node *ravel_json_root(const ravel_json *doc) {
 
 const ravel_json_node *ravel_json_first(const ravel_json *doc, const ravel_json_node *node) {
     (void)doc;
+    RAVEL_ASSERT(!doc || !node || (node >= doc->nodes && node < doc->nodes + doc->count));
     return node && node->kind >= RAVEL_JSON_ARRAY && node->count ? node + 1 : NULL;
 }
 
 const ravel_json_node *ravel_json_next(const ravel_json *doc, const ravel_json_node *node) {
     (void)doc;
+    RAVEL_ASSERT(node->skip >= 1);
+    RAVEL_ASSERT(!doc || (size_t)(node - doc->nodes) + node->skip <= doc->count);
     return node->last ? NULL : node + node->skip;
 }
 
@@ -465,6 +472,7 @@ size_t ravel_json_quote(const char *text, size_t bytes, char *out, size_t out_by
         text += n ? n : 1;
     }
     put(&s, "\"", 1);
+    RAVEL_ASSERT(text == end && s.need >= bytes + 2);
     if (out_bytes) out[s.need < out_bytes ? s.need : out_bytes - 1] = '\0';
     return s.need;
 }

@@ -15,6 +15,7 @@ static void *malloc_resize(void *user, void *ptr, size_t old_bytes, size_t new_b
 static const ravel_allocator malloc_allocator = {malloc_resize, NULL};
 
 void *ravel__resize(const ravel_allocator *allocator, void *ptr, size_t old_bytes, size_t new_bytes) {
+    RAVEL_ASSERT(!allocator || (ptr == NULL) == (old_bytes == 0)); /* whoever frees says how much it was */
     if (!allocator || !allocator->resize) allocator = &malloc_allocator;
     return allocator->resize(allocator->user, ptr, old_bytes, new_bytes);
 }
@@ -56,6 +57,7 @@ void ravel__arena_init(ravel__arena *arena, const ravel_allocator *allocator, si
 /* Where the next 64-byte boundary lies: the hook promises only the alignment of malloc. */
 static size_t aligned_offset(const ravel__block *block, size_t used) {
     uintptr_t at = (uintptr_t)block + used;
+    RAVEL_ASSERT(used >= sizeof *block && used <= block->bytes);
     return used + (size_t)((RAVEL__ALIGN - at % RAVEL__ALIGN) % RAVEL__ALIGN);
 }
 

@@ -10,6 +10,11 @@
 enum { BITS = 11, BUCKETS = 1 << BITS, SHORT = 48 };
 
 #define DEFINE_SORT(name, type, passes)                                                                            \
+    static inline int name##_done(const type *keys, size_t count) {                                                \
+        for (size_t i = 1; i < count; i++)                                                                         \
+            if (keys[i - 1] > keys[i]) return 0;                                                                   \
+        return 1;                                                                                                  \
+    }                                                                                                              \
     static void name##_short(type *keys, int32_t *values, size_t count) {                                          \
         for (size_t i = 1; i < count; i++) {                                                                       \
             type key = keys[i];                                                                                    \
@@ -32,6 +37,7 @@ enum { BITS = 11, BUCKETS = 1 << BITS, SHORT = 48 };
             at[b] = sum;                                                                                           \
             sum += here;                                                                                           \
         }                                                                                                          \
+        RAVEL_ASSERT(sum == count);                                                                                \
         for (size_t i = 0; i < count; i++) {                                                                       \
             uint32_t to = at[(keys[i] >> shift) & (BUCKETS - 1)]++;                                                \
             to_keys[to] = keys[i];                                                                                 \
@@ -43,6 +49,7 @@ enum { BITS = 11, BUCKETS = 1 << BITS, SHORT = 48 };
         RAVEL_ASSERT(count <= UINT32_MAX && keys != spare_keys && values != spare_values);                         \
         if (count <= SHORT) {                                                                                      \
             name##_short(keys, values, count);                                                                     \
+            RAVEL_ASSERT(name##_done(keys, count));                                                                \
             return;                                                                                                \
         }                                                                                                          \
         type differ = 0, *from = keys, *to = spare_keys;                                                           \
@@ -62,6 +69,7 @@ enum { BITS = 11, BUCKETS = 1 << BITS, SHORT = 48 };
             memcpy(keys, from, count * sizeof *keys);                                                              \
             memcpy(values, from_values, count * sizeof *values);                                                   \
         }                                                                                                          \
+        RAVEL_ASSERT(name##_done(keys, count));                                                                    \
     }
 
 DEFINE_SORT(ravel__sort_u32, uint32_t, 3)

@@ -30,6 +30,7 @@ int ravel__slot_runs(const ravel_cp *cp, int32_t rank, int64_t length, ravel__ru
     int64_t chunk = length / (2 * ranks);
     runs[0] = (ravel__run){rank * chunk, chunk, 1};
     runs[1] = (ravel__run){(2 * ranks - 1 - rank) * chunk, chunk, 1};
+    RAVEL_ASSERT(runs[0].first + chunk <= runs[1].first && runs[1].first + chunk <= length);
     return 2;
 }
 
@@ -42,6 +43,7 @@ int ravel__slot_runs(const ravel_cp *cp, int32_t rank, int64_t length, ravel__ru
         break
 void ravel__put(char *target, const char *source, int64_t count, int64_t step, size_t each) {
     if (count <= 0) return;
+    RAVEL_ASSERT(step >= 1 && each >= 1);
     if (step == 1) {
         memcpy(target, source, (size_t)count * each);
         return;
@@ -132,6 +134,7 @@ static ravel_status walk(const ravel_cp *cp, int32_t rank, const int32_t *cu_slo
         ravel__run runs[2];
         int count = ravel__slot_runs(cp, rank, cu_slots[i + 1] - cu_slots[i], runs);
         for (int r = 0; r < count; r++) {
+            RAVEL_ASSERT(cu_slots[i] + runs[r].first + (runs[r].count - 1) * runs[r].step < cu_slots[i + 1]);
             each(user, cu_slots[i], &runs[r], at);
             at += runs[r].count;
         }
@@ -163,6 +166,7 @@ static void work_run(void *user, int64_t begin, const ravel__run *run, int64_t a
     (void)begin;
     (void)at;
     int64_t n = run->count;
+    RAVEL_ASSERT(n >= 0 && run->first >= 0 && run->step >= 1);
     *(int64_t *)user += n * (run->first + 1) + run->step * (n * (n - 1) / 2);
 }
 

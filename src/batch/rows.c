@@ -31,6 +31,7 @@ ravel_status ravel__book_open(ravel__book *b, const ravel__book_room *room, rave
     b->samples = (void *)(block + b->head->samples_at);
     b->values = (void *)(block + b->head->values_at);
     b->lists = block + b->head->values_at + values;
+    RAVEL_ASSERT(b->lists + lists == block + b->room && (uintptr_t)b->lists % 16 == (uintptr_t)block % 16);
     return RAVEL_OK;
 }
 
@@ -42,6 +43,9 @@ void ravel__book_close(ravel__book *b) {
 void ravel__book_run(ravel__book *b, const ravel__sequence *g, const ravel__run *run, int32_t segment) {
     if (run->count == 0) return;
     RAVEL_ASSERT((char *)(b->runs + b->head->runs + 1) <= (char *)b->samples);
+    RAVEL_ASSERT(run->count > 0 && run->first >= 0 && run->step >= 1 &&
+                 run->first + run->count * run->step <= INT32_MAX + run->step);
+    RAVEL_ASSERT(g->index <= INT32_MAX && g->length <= INT32_MAX && g->lead <= INT32_MAX);
     b->runs[b->head->runs++] = (ravel__row_run){.offset = g->offset,
                                                 .at = b->positions,
                                                 .count = (int32_t)run->count,
@@ -71,6 +75,7 @@ void ravel__book_field(ravel__book *b, const ravel__track *track, const void *so
     *t = (ravel__row_track){.source = source, .target = target, .positions = positions, .kind = track->kind};
     t->unit = widest_unit(track->each, source, target);
     t->units = (int32_t)(track->each / (size_t)t->unit);
+    RAVEL_ASSERT(t->unit >= 1 && t->unit <= 16 && (size_t)t->units * (size_t)t->unit == track->each);
     for (size_t i = 0; i < sizeof t->pad; i++) t->pad[i] = track->pad[i % (size_t)track->element];
 }
 
@@ -117,6 +122,7 @@ ravel_status ravel__book_launch(ravel__book *b, ravel_stream *stream, ravel_erro
     }
     b->head->tiles = (int32_t)tiles;
     b->head->bytes = b->lists - (char *)b->head;
+    RAVEL_ASSERT(b->head->bytes > 0 && (size_t)b->head->bytes <= b->room);
     return ravel__launch_rows(stream, b->head, err);
 }
 

@@ -26,18 +26,22 @@ ravel_status ravel__track_init(const ravel_field *field, ravel__track *track, ra
     track->width = field->width ? field->width : 1;
     track->each = (size_t)track->width * (size_t)element;
     track->source = field->data;
+    RAVEL_ASSERT(track->each >= 1 && track->each / (size_t)element == (size_t)track->width);
     return RAVEL_OK;
 }
 
 int64_t ravel__field_held(int32_t kind, const ravel__sequence *g) {
     if (g->index < 0) return 0;
+    RAVEL_ASSERT(g->length >= 1);
     return kind == RAVEL_FIELD_NEXT || kind == RAVEL_FIELD_STEP ? g->length - 1 : g->length;
 }
 
 int64_t ravel__field_first(int32_t kind, const ravel__sequence *g) {
     switch (kind) {
     case RAVEL_FIELD_NEXT: return g->offset + 1;
-    case RAVEL_FIELD_STEP: return g->offset - g->index; /* every sample before it has one element less than tokens */
+    case RAVEL_FIELD_STEP:
+        RAVEL_ASSERT(g->index <= g->offset);
+        return g->offset - g->index; /* every sample before it has one element less than tokens */
     default: return g->offset;
     }
 }
@@ -48,6 +52,7 @@ static void fill(ravel__track *t, int64_t positions) {
 
 static void spread(ravel__track *t, const ravel__sequence *g, int64_t positions) {
     if (positions <= 0) return;
+    RAVEL_ASSERT(g->index >= 0 && t->source);
     const char *value = t->source + (size_t)g->index * t->each;
     if (t->width == 1)
         ravel__writer_fill(&t->writer, value, t->element, positions);
@@ -57,6 +62,7 @@ static void spread(ravel__track *t, const ravel__sequence *g, int64_t positions)
 
 void ravel__track_pack(ravel__track *t, const ravel__sequence *g, const ravel__run *run) {
     int64_t from, to;
+    const char *begin = t->writer.at;
     RAVEL_ASSERT(t->kind != RAVEL_FIELD_SAMPLE && g->lead >= 0 && g->length >= 0);
     ravel__run_span(run, g->lead, g->lead + ravel__field_held(t->kind, g), &from, &to);
     fill(t, from);
@@ -68,6 +74,7 @@ void ravel__track_pack(ravel__track *t, const ravel__sequence *g, const ravel__r
         ravel__writer_take(&t->writer, t->source + (size_t)element * t->each, to - from, run->step, t->each);
     }
     fill(t, run->count - to);
+    RAVEL_ASSERT((size_t)(t->writer.at - begin) == (size_t)run->count * t->each);
 }
 
 void ravel__track_soon(const ravel__track *t, const ravel__sequence *g) {
@@ -115,6 +122,7 @@ void ravel__derived_close(ravel__derived *d) {
 /* `inside` on the span [from, to) of a run, 0 or `outside` around it. */
 static void put_span(ravel__writer *writer, int32_t bytes, const void *outside, const void *inside,
                      const ravel__run *run, int64_t from, int64_t to) {
+    RAVEL_ASSERT(0 <= from && from <= to && to <= run->count);
     ravel__writer_fill(writer, outside, bytes, from);
     ravel__writer_fill(writer, inside, bytes, to - from);
     ravel__writer_fill(writer, outside, bytes, run->count - to);
@@ -124,6 +132,7 @@ static const int32_t zero = 0;
 
 static void put_positions(ravel__writer *writer, const ravel__run *run, const ravel__sequence *g, int64_t from,
                           int64_t to) {
+    RAVEL_ASSERT(from == to || run->first + from * run->step >= g->lead);
     ravel__writer_fill(writer, &zero, sizeof zero, from);
     ravel__writer_count_up(writer, run->first + from * run->step - g->lead, run->step, to - from);
     ravel__writer_fill(writer, &zero, sizeof zero, run->count - to);
@@ -132,6 +141,7 @@ static void put_positions(ravel__writer *writer, const ravel__run *run, const ra
 static void put_loss(ravel__writer *writer, const ravel__run *run, const ravel__sequence *g) {
     int64_t from, to;
     const float one = 1;
+    RAVEL_ASSERT(g->prompt >= 0 && g->prompt <= g->length);
     int64_t predicts = g->prompt > 0 ? g->prompt - 1 : 0; /* the first position that predicts a response's token */
     ravel__run_span(run, g->lead + predicts, g->lead + g->length - 1, &from, &to);
     put_span(writer, sizeof one, &zero, &one, run, from, to);
@@ -156,6 +166,7 @@ ravel__cutter ravel__cutter_begin(void *block) {
     ravel__cutter cutter = {block, block ? 0 : RAVEL__PIECE_ALIGN};
     uintptr_t rest = (uintptr_t)block % RAVEL__PIECE_ALIGN;
     if (block && rest) cutter.used = RAVEL__PIECE_ALIGN - rest;
+    RAVEL_ASSERT(cutter.used <= RAVEL__PIECE_ALIGN); /* what counting has left room for */
     return cutter;
 }
 
@@ -168,6 +179,7 @@ void *ravel__cutter_take(ravel__cutter *cutter, int64_t count, size_t each) {
         return NULL;
     }
     cutter->used = at + ravel__round_up(bytes, RAVEL__PIECE_ALIGN);
+    RAVEL_ASSERT(cutter->used >= at + bytes);
     RAVEL_ASSERT(!cutter->block || (uintptr_t)(cutter->block + at) % RAVEL__PIECE_ALIGN == 0);
     return cutter->block ? cutter->block + at : NULL;
 }

@@ -126,6 +126,7 @@ static ravel_status add_tail(const ravel_thd_options *o, ravel_thd *t, ravel_err
     if (total > INT32_MAX)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "padded to total-multiple the bin has %lld tokens, over 2^31 - 1",
                                (long long)total);
+    RAVEL_ASSERT(tail >= 0 && tail < o->total_multiple);
     t->sequences = (t->samples_count ? t->samples_count : 1) + (tail > 0);
     t->tokens = total;
     if (tail > t->max_seqlen) t->max_seqlen = tail;
@@ -154,6 +155,7 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     RAVEL_ASSERT(t->actual_tokens <= slots && slots <= t->tokens && t->max_length <= t->max_seqlen);
     RAVEL_ASSERT(t->sequences >= 1 && t->sequences >= t->samples_count);
     t->local_tokens = o->cp_rank < 0 ? t->tokens : t->tokens / o->cp;
+    RAVEL_ASSERT(o->cp_rank < 0 || t->local_tokens * o->cp == t->tokens);
     return RAVEL_OK;
 }
 
@@ -261,6 +263,7 @@ static void look_ahead(const packing *p, int64_t i) {
     const ravel_bin *bin = p->bin;
     if (i + FAR < bin->count) __builtin_prefetch(&p->ragged->offsets[bin->samples[i + FAR]]);
     if (i + NEAR >= bin->count) return;
+    RAVEL_ASSERT(bin->samples[i + NEAR] >= 0 && bin->samples[i + NEAR] < p->ragged->count); /* measure has looked */
     int64_t index = bin->samples[i + NEAR], begin = p->ragged->offsets[index];
     const ravel__sequence seq = {index, begin, p->ragged->offsets[index + 1] - begin, 0, 0};
     for (int k = 0; k < p->track_count; k++) ravel__track_soon(&p->tracks[k], &seq);

@@ -40,6 +40,7 @@ void ravel__collector_rewind(ravel_collector *collector, int64_t count) {
     RAVEL_ASSERT(count >= 0 && count <= collector->count);
     collector->count = count;
     collector->tokens = ((const int64_t *)collector->offsets.at)[count];
+    RAVEL_ASSERT(collector->tokens >= count); /* no sample is empty */
 }
 
 void ravel__collector_clear(ravel_collector *collector) {
@@ -80,6 +81,9 @@ void ravel__collector_push(ravel_collector *collector, int64_t length) {
     ((int32_t *)collector->parts.at)[collector->count] = (int32_t)(collector->count - collector->first);
     collector->tokens += length;
     ((int64_t *)collector->offsets.at)[++collector->count] = collector->tokens;
+    for (int32_t f = 0; f < collector->field_count; f++)
+        RAVEL_ASSERT((size_t)ravel__field_bytes(&collector->fields[f], collector->count, collector->tokens) <=
+                     collector->data[f].room);
 }
 
 /* ---- what callbacks use --------------------------------------------------------------------------------- */
@@ -94,6 +98,7 @@ static void fill_pad(const ravel_field *field, char *place, int64_t elements) {
 static ravel_status add_at(ravel_collector *collector, int64_t length, int64_t token, int64_t index,
                            const void *const *data, ravel_error *err) {
     int64_t cut = ravel__collector_cut(collector, length);
+    RAVEL_ASSERT(cut <= length);
     ravel_status status = ravel__collector_room(collector, cut, err);
     if (status) return status;
     for (int32_t f = 0; f < collector->field_count; f++) {

@@ -86,6 +86,7 @@ static void add_whole(traffic *t, int64_t length) {
 /* A receiver's part of a sample: over all members of its group the sample once. */
 static void add_part(traffic *t, const cut *c, int64_t length) {
     int64_t tokens = (length + c->ranks - 1 - c->rank) / c->ranks, first = c->rank == 0;
+    RAVEL_ASSERT(length >= 1 && c->rank >= 0 && c->rank < c->ranks && tokens >= first);
     t->samples += first;
     t->tokens += tokens;
     t->nexts += tokens;
@@ -113,6 +114,7 @@ static int32_t home_of(const int64_t *starts, int32_t ranks, int32_t sample) {
         else
             high = middle - 1;
     }
+    RAVEL_ASSERT(starts[low] <= sample && (low == ranks - 1 || sample < starts[low + 1]));
     return low;
 }
 
@@ -130,6 +132,7 @@ static void list_arriving(ravel_exchange *x, const ravel_plan *plan, const int64
             add_whole(&x->takes[home], lengths[sample]);
         }
     }
+    RAVEL_ASSERT(k == x->samples);
 }
 
 /* `next` [ranks] is scratch. */
@@ -148,6 +151,8 @@ static void list_leaving(ravel_exchange *x, const ravel_plan *plan, int64_t *nex
                 x->leaving_cuts[next[to]++] = (cut){group.width, to - group.first, 0};
             }
         }
+    RAVEL_ASSERT(x->leave[x->ranks] == x->departures);
+    for (int32_t r = 0; r < x->ranks; r++) RAVEL_ASSERT(next[r] == x->leave[r + 1]);
 }
 
 /* Counts the elements that leave this rank, cut as `leaving_cuts` gives them. */
@@ -215,7 +220,9 @@ ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts
         ravel__release(allocator, starts, scratch);
         return ravel__no_memory(err, head.bytes, "the routes of an exchange");
     }
-    lay_out(&head, block);
+    size_t placed = lay_out(&head, block);
+    RAVEL_ASSERT(placed == head.bytes);
+    (void)placed;
     fill(&head, plan, lengths, starts, counts);
     ravel__release(allocator, starts, scratch);
     *(ravel_exchange *)block = head;
@@ -239,6 +246,7 @@ static int span_of(const ravel_exchange *x, const cut *c, int32_t kind, int64_t 
                    int64_t *to) {
     ravel__run runs[2];
     const ravel_cp cp = {c->ranks, x->cp_kind};
+    RAVEL_ASSERT(c->align >= 1 && length >= 1); /* whoever travels whole has no span */
     int64_t slot = (length + c->align - 1) / c->align * c->align;
     if (r >= ravel__slot_runs(&cp, c->rank, slot, runs)) return 0;
     RAVEL_ASSERT(runs[r].step == 1);
@@ -247,6 +255,7 @@ static int span_of(const ravel_exchange *x, const cut *c, int32_t kind, int64_t 
     int64_t end = runs[r].first + runs[r].count + (kind != RAVEL_FIELD_STEP);
     *from = begin < elements ? begin : elements;
     *to = end < elements ? end : elements;
+    RAVEL_ASSERT(0 <= *from && *from <= *to && *to <= elements);
     return 1;
 }
 
@@ -279,6 +288,7 @@ static void cut_traffic(ravel_exchange *x, int32_t kind, const int64_t *lengths)
         for (int64_t i = x->leave[r]; i < x->leave[r + 1]; i++)
             add_cut(x, &x->leaving_cuts[i], &x->sends[r], lengths[x->first + x->leaving[i]]);
     for (int64_t k = 0; k < x->samples; k++) add_cut(x, &x->arriving_cuts[k], &x->takes[x->homes[k]], x->lengths[k]);
+    for (int32_t r = 0; r < x->ranks; r++) RAVEL_ASSERT(x->sends[r].samples == x->leave[r + 1] - x->leave[r]);
 }
 
 ravel_status ravel_exchange_cut(ravel_exchange *x, const ravel_cp *cp, int32_t cp_rank, int32_t align,
@@ -352,6 +362,7 @@ static int64_t piece_bytes(const payload *c, traffic t) {
                            : field->kind == RAVEL_FIELD_STEP ? t.steps
                            : field->kind == RAVEL_FIELD_NEXT ? t.nexts
                                                              : t.tokens;
+        RAVEL_ASSERT(elements >= 0);
         bytes += elements * ravel__field_each(field);
     }
     return bytes;
@@ -397,6 +408,7 @@ static char *align_up(void *block) {
 
 static char *take_room(char **block, int64_t bytes) {
     char *at = *block;
+    RAVEL_ASSERT(bytes >= 0 && (uintptr_t)at % RAVEL__ALIGN == 0);
     *block += aligned(bytes);
     return at;
 }
@@ -420,6 +432,7 @@ static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const r
     const char *data = field->data;
     for (int64_t i = begin, j; i < end; i = j) {
         int64_t from = x->leaving[i];
+        RAVEL_ASSERT(from >= 0 && from < mine->count);
         j = i + 1;
         if (is_cut(x, &x->leaving_cuts[i], field)) {
             at = copy_cut(x, mine, field, i, at);
@@ -435,9 +448,13 @@ static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const r
 }
 
 static void fill_sends(const ravel_exchange *x, const ravel_ragged *mine, const payload *c, char *at) {
-    for (int32_t r = 0; r < x->ranks; r++)
+    for (int32_t r = 0; r < x->ranks; r++) {
+        const char *piece = at;
         for (int64_t f = 0; f < c->count && r != x->rank; f++)
             at = copy_out(x, mine, &c->fields[f], x->leave[r], x->leave[r + 1], at);
+        RAVEL_ASSERT(at - piece == (r == x->rank ? 0 : piece_bytes(c, x->sends[r])));
+        (void)piece;
+    }
 }
 
 /* Counts and offsets in bytes; nothing to oneself. */
@@ -460,6 +477,7 @@ static int64_t place_cut(const ravel_exchange *x, const ravel_field *field, int6
         if (to > from) memcpy(out + from * each, received + taken, (size_t)((to - from) * each));
         taken += (to - from) * each;
     }
+    RAVEL_ASSERT(taken <= elements * each);
     return taken;
 }
 
@@ -479,6 +497,7 @@ static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const
         }
         if (home == x->rank) {
             int64_t own = x->arriving[k] - x->first;
+            RAVEL_ASSERT(own >= 0 && own < x->count && mine->offsets[own + 1] - mine->offsets[own] == x->lengths[k]);
             from = data + ravel__field_bytes(field, own, mine->offsets[own]);
         }
         if (bytes) memcpy(out, from, (size_t)bytes);
@@ -494,6 +513,7 @@ static void place_all(const ravel_exchange *x, const ravel_ragged *mine, const p
     int64_t *offsets = (int64_t *)(void *)take_room(&block, (x->samples + 1) * (int64_t)sizeof *offsets);
     offsets[0] = 0;
     for (int64_t k = 0; k < x->samples; k++) offsets[k + 1] = offsets[k] + x->lengths[k];
+    RAVEL_ASSERT(offsets[x->samples] == x->tokens);
     for (int64_t f = 0; f < c->count; f++) {
         char *out = take_room(&block, ravel__field_bytes(&c->fields[f], x->samples, x->tokens));
         place_field(x, mine, &c->fields[f], received, fronts, out);
@@ -533,5 +553,7 @@ ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_comm *comm
     if (status) return status;
     memcpy(fronts, take_offsets, (size_t)ranks * sizeof *fronts);
     place_all(exchange, mine, &c, received, fronts, align_up(result), arrived);
+    for (int32_t r = 0; r < ranks; r++) /* every byte that came in was used once */
+        RAVEL_ASSERT(r == exchange->rank || fronts[r] == take_offsets[r] + take_counts[r]);
     return RAVEL_OK;
 }

@@ -7,6 +7,8 @@
  * Every rank gets every row, so a row is kept short: parts travel only where some row has several samples. */
 #include "feed/feed.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -106,6 +108,7 @@ static ravel_status fill_row(const ravel__fields *fields, const ravel_samples *s
     const ravel_ragged *r = &samples->ragged;
     const ravel_field *mask = fields->mask >= 0 ? &r->fields[fields->mask] : NULL;
     int64_t loss = 0, length = r->offsets[i + 1] - r->offsets[i];
+    RAVEL_ASSERT(length >= 0 && length <= INT64_C(1) << 31);
     ravel_status status = ravel_counts_sample(r, i, mask, &loss, err);
     *out++ = (int64_t)((uint64_t)loss << 32 | (uint64_t)length); /* a length has at most 32 bits, 2^31 included */
     *out++ = id_of(samples, i);
@@ -151,7 +154,10 @@ ravel_status ravel__columns_split(ravel__columns *c, const ravel__fields *fields
     c->column_count = columns;
     for (int64_t k = 0, from = 0; k < COLUMNS; k++)
         c->at[k] = present[k] && c->count ? (int64_t *)c->columns.at + from++ * c->count : NULL;
-    for (int64_t i = 0; i < c->count; i++) split_row(c, i, (const int64_t *)c->all.at + i * width);
+    for (int64_t i = 0; i < c->count; i++) {
+        split_row(c, i, (const int64_t *)c->all.at + i * width);
+        RAVEL_ASSERT(c->at[COLUMN_LOSS][i] < c->at[COLUMN_LENGTH][i] && c->at[COLUMN_PART][i] >= 0);
+    }
     return RAVEL_OK;
 }
 
@@ -232,6 +238,7 @@ static ravel_status hear(ravel_feed *feed, ravel_error *err) {
         c->counts[r] /= SAYS_COUNT;
         c->count += c->counts[r];
     }
+    RAVEL_ASSERT(c->counts[feed->place.at.dp] == feed->work.mine->ragged.count);
     feed->work.has_prompts = with >= 0;
     if (with < 0 || without < 0) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "the samples of dp rank %d come with prompts, those of %d without",

@@ -1,6 +1,7 @@
 /* Options of a feed, and what the mesh makes of them. */
 #include "feed/feed.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 
 #include <inttypes.h>
@@ -150,18 +151,20 @@ static ravel_status resolve_thd(ravel_feed *feed, ravel_error *err) {
 }
 
 ravel_thd_options ravel__group_thd(const ravel_feed *feed, int32_t width, int32_t cp_rank) {
-    ravel_thd_options thd = feed->thd;
+    ravel_thd_options thd = feed->thd, group = thd;
     if (!feed->plan.cp_pool) {
         if (thd.cp > 1) thd.cp_rank = cp_rank;
         return thd;
     }
-    thd.align = (int32_t)ravel_plan_slot(&feed->plan, 1, width);
-    thd.cp = width;
-    thd.cp_rank = width > 1 ? cp_rank : -1;
-    if (thd.total_multiple > 1) thd.total_multiple = common_multiple(thd.total_multiple, thd.align);
-    if (thd.fixed_tokens) thd.fixed_tokens = width * feed->plan.budget / thd.align * thd.align;
-    if (feed->options.fixed_shape && thd.fixed_tokens == 0) thd.fixed_tokens = thd.align; /* a filler below min-cp */
-    return thd;
+    ravel_status status =
+        ravel_thd_options_for_group(&feed->plan, width, cp_rank, feed->options.fixed_shape, &group, NULL);
+    RAVEL_ASSERT(status == RAVEL_OK); /* widths and ranks are a plan's */
+    (void)status;
+    group.arrays = thd.arrays;
+    group.cp_kind = thd.cp_kind;
+    group.total_multiple = thd.total_multiple;
+    if (group.total_multiple > 1) group.total_multiple = common_multiple(group.total_multiple, group.align);
+    return group;
 }
 
 static ravel_status resolve_weights(ravel_feed *feed, const ravel_weights_options *weights, ravel_error *err) {

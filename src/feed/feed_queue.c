@@ -98,6 +98,7 @@ static void wait_ready(ravel_feed *feed) {
 }
 
 static void prepare_now(ravel_feed *feed) {
+    RAVEL_ASSERT(!feed->queue.running && feed->queue.ready == 0);
     feed->queue.wanted = 0;
     ravel__feed_prepare(feed, &feed->slots[feed->queue.tail]);
     put_ready(feed, &feed->slots[feed->queue.tail]);
@@ -114,7 +115,9 @@ int32_t ravel__queue_take(ravel_feed *feed) {
     RAVEL_ASSERT(feed->queue.ready > 0 && index < ring(feed));
     feed->queue.head = (feed->queue.head + 1) % ring(feed);
     feed->queue.ready--;
-    if (feed->slots[index].status) { /* its place is free again; the slot in use is not */
+    RAVEL_ASSERT(feed->queue.ready >= 0 && feed->queue.ready <= feed->queue.depth);
+    if (feed->slots[index].status) {                               /* its place is free again; the slot in use is not */
+        RAVEL_ASSERT(feed->queue.ready == 0 && !feed->queue.busy); /* nothing is prepared behind a failure */
         feed->queue.head = feed->queue.tail = index;
         feed->queue.halted = 0;
     }

@@ -9,6 +9,8 @@
  * again from batch to batch and grows only where a batch needs more than any before. */
 #include "feed/pack.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 /* ---- the index ------------------------------------------------------------------------------------------ */
@@ -53,6 +55,7 @@ static void fill_index(const ravel_feed *feed, ravel__prepared *slot) {
         for (int64_t i = 0; i < m->bin_samples[s]; i++) *at++ = here += m->lengths[sample++];
         token += here;
     }
+    RAVEL_ASSERT(sample == m->samples && slot->update_steps[m->updates] == m->micro_steps);
 }
 
 ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s) {
@@ -160,6 +163,7 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
     if (status) return status;
     slot->block_bytes = bytes;
     bytes = place(feed, slot, slot->block.at, &shared_at);
+    RAVEL_ASSERT(shared_at <= bytes && bytes <= slot->block_bytes); /* what was counted before */
     slot->shared = (char *)slot->block.at + shared_at;
     slot->shared_bytes = bytes - shared_at;
     for (int64_t s = 0; s < slot->meta.micro_steps; s++)

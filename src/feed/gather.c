@@ -1,6 +1,7 @@
 /* Gathering integers; a list of words that grows. */
 #include <ravel/exchange.h>
 
+#include "base/assert.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -39,6 +40,7 @@ ravel_status ravel_words_resize(ravel_words *words, int64_t count, ravel_error *
         words->at = at;
         words->room = room;
     }
+    RAVEL_ASSERT(need <= words->room);
     words->count = count;
     return RAVEL_OK;
 }

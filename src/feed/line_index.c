@@ -47,6 +47,7 @@ static ravel_status scan(ravel__line_index *x, const ravel__map *map, const rave
     if (map->bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0) at += 3;
     for (const char *next; at < end && !status; at = next + 1) {
         next = line_end(at, end);
+        RAVEL_ASSERT(next >= at && next <= end);
         if (!is_blank(at, next)) status = push(x, at - data, allocator, err);
     }
     x->begins = x->own;
@@ -100,6 +101,7 @@ static int load(ravel__line_index *x, const char *name, const struct stat *info)
 /* Nothing depends on the file: where it cannot be written, the next process scans again. */
 static void save(const ravel__line_index *x, const char *name, const struct stat *info,
                  const ravel_allocator *allocator) {
+    RAVEL_ASSERT(x->rows > 0 && x->begins[x->rows - 1] < (int64_t)info->st_size);
     size_t count = RAVEL__INDEX_HEAD + (size_t)x->rows + 1, bytes = count * sizeof(int64_t);
     int64_t *words = ravel__alloc(allocator, bytes);
     if (!words) return;

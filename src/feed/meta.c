@@ -1,6 +1,7 @@
 /* The metadata message: encoding, and a decoder that trusts nothing. The format is described in ravel/meta.h. */
 #include <ravel/meta.h>
 
+#include "base/assert.h"
 #include "base/hash.h"
 
 #include <inttypes.h>
@@ -57,6 +58,7 @@ ravel_status ravel_meta_encode(const ravel_meta *meta, int64_t *words, int64_t c
     at = put(at, meta->ids, meta->samples);
     at = put(at, meta->parts, meta->samples);
     at = put(at, meta->loss_tokens, meta->samples);
+    RAVEL_ASSERT(at == words + need - 1); /* only the checksum is missing */
     *at = checksum(words, need - 1);
     return RAVEL_OK;
 }
@@ -156,6 +158,7 @@ ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *
     m.ids = at += m.samples;
     m.parts = at += m.samples;
     m.loss_tokens = at + m.samples;
+    RAVEL_ASSERT(m.loss_tokens + m.samples == words + count - 1); /* every word has its place */
     status = check_updates(&m, err);
     if (!status) status = check_samples(&m, err);
     if (!status) status = check_groups(&m, err);

@@ -28,11 +28,13 @@ static uint64_t side_of(uint64_t count) {
         else
             low = middle + 1;
     }
+    RAVEL_ASSERT(low * low >= count && (low == 1 || (low - 1) * (low - 1) < count));
     return low;
 }
 
 static uint64_t once(uint64_t key, uint64_t side, uint64_t x) {
     uint64_t left = x / side, right = x % side;
+    RAVEL_ASSERT(left < side);
     for (uint64_t round = 0; round < ROUNDS; round++) {
         uint64_t next = (left + ravel__mix64(ravel__mix64(key + round) ^ right) % side) % side;
         left = right;
@@ -91,6 +93,7 @@ int64_t ravel_order_take(const ravel_order *order, ravel_cursor cursor, int64_t 
         next->position = past < 0 ? cursor.position + taken : past % order->count;
         RAVEL_ASSERT(next->position >= 0 && next->position < order->count);
     }
+    RAVEL_ASSERT(taken >= 0 && (taken <= wanted || wanted < 0));
     return taken;
 }
 

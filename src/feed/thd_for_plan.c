@@ -15,6 +15,7 @@ static ravel_status make(const ravel_plan_options *plan, int32_t cp, int64_t ali
     fresh.cp_kind = plan->cp_split == RAVEL_CP_SPLIT_ZIGZAG ? RAVEL_CP_ZIGZAG : RAVEL_CP_CONTIGUOUS;
     if (fixed) {
         fresh.fixed_tokens = cp * plan->budget / align * align;
+        if (fresh.fixed_tokens == 0) fresh.fixed_tokens = align; /* a group below min-cp holds a filler at most */
         fresh.max_samples = plan->max_samples;
     }
     *options = fresh;

@@ -64,6 +64,7 @@ ravel_status ravel__integers_push(ravel__integers *t, int64_t first, int64_t sec
     for (int i = 0; i < t->width && !status; i++) status = grow(t, &t->columns[i], &t->rooms[i], err);
     if (!status && t->line) status = grow(t, &t->lines, &t->line_room, err);
     if (status) return status;
+    RAVEL_ASSERT(!t->line || t->count < t->line_room);
     RAVEL_ASSERT(t->count < t->rooms[0] && (t->width == 1 || t->count < t->rooms[1]));
     t->columns[0][t->count] = first;
     if (t->width == 2) t->columns[1][t->count] = second;

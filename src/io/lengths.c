@@ -178,11 +178,13 @@ void ravel__holder_lengths(ravel__holder *h) {
     } else {
         l->lengths = h->columns[0];
     }
+    RAVEL_ASSERT(l->count <= h->rooms[0] && (!h->columns[1] || l->count <= h->rooms[1]));
     for (int64_t i = 0; i < l->count; i++) {
         int64_t length = h->columns[0][i] + (h->columns[1] ? h->columns[1][i] : 0);
         l->total += length; /* at most 2^31 each, and 2^32 of them do not fit memory */
         if (length > l->longest) l->longest = length;
     }
+    RAVEL_ASSERT(l->total >= l->longest && l->longest <= 2 * (INT64_C(1) << 31));
 }
 
 static ravel_status read_lengths(ravel__source *source, const ravel_read_options *o, ravel_lengths **lengths,

@@ -10,6 +10,7 @@
  * The header's sizes are not trusted: arrays grow with the data that is read. */
 #include "io/integers.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -126,6 +127,7 @@ static ravel_status read_header(npy *n) {
 
 /* 0 where an unsigned number is too large. */
 static int decode(const npy *n, const unsigned char *at, int64_t *value) {
+    RAVEL_ASSERT(n->bytes >= 1 && n->bytes <= 8);
     uint64_t bits = 0;
     for (int i = 0; i < n->bytes; i++) bits = bits << 8 | at[n->order == '>' ? i : n->bytes - 1 - i];
     if (n->kind == 'u') {
@@ -164,6 +166,7 @@ static ravel_status read_rows(npy *n, unsigned char *chunk) {
             status = push(n, chunk + at, row++);
             if (status) return status;
         }
+        RAVEL_ASSERT(at <= have && have <= CHUNK);
         kept = have - at;
         if (kept && at) memmove(chunk, chunk + at, kept);
     }

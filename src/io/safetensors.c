@@ -11,6 +11,8 @@
  */
 #include "io/safetensors.h"
 
+#include "base/assert.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +63,7 @@ static ravel_status header_length(const char *bytes, size_t size, size_t *length
     if (n < 2 || bytes[8] != '{')
         return ravel_error_set(err, RAVEL_E_DATA, "the header must be a JSON object that begins with '{' at byte 8");
     *length = (size_t)n;
+    RAVEL_ASSERT(*length <= size - 8);
     return RAVEL_OK;
 }
 
@@ -110,6 +113,7 @@ static ravel_status read_shape(const parsing *p, const ravel_json_node *node, ra
         if (__builtin_mul_overflow(count, dim, &count)) return bad(p, t->name, "the product of its shape overflows");
         dims[t->rank++] = dim;
     }
+    RAVEL_ASSERT(t->rank == node->count && count >= 0);
     t->dims = dims;
     t->count = count;
     if (__builtin_mul_overflow(count, ravel_dtype_bytes(t->dtype), &t->bytes))
@@ -132,6 +136,7 @@ static ravel_status read_offsets(const parsing *p, const ravel_json_node *node, 
         return ravel_error_set(p->err, RAVEL_E_DATA,
                                "tensor \"%.200s\": its shape needs %lld bytes, its offsets give %lld", t->name,
                                (long long)t->bytes, (long long)(end - begin));
+    RAVEL_ASSERT(begin >= 0 && t->bytes == t->count * ravel_dtype_bytes(t->dtype));
     t->data = p->data + begin;
     t->aligned = (uintptr_t)t->data % (uintptr_t)ravel_dtype_bytes(t->dtype) == 0;
     return RAVEL_OK;
@@ -170,6 +175,7 @@ static ravel_status read_metadata(const parsing *p, const ravel_json_node *node)
         file->metadata[2 * file->metadata_count + 1] = value;
         file->metadata_count++;
     }
+    RAVEL_ASSERT(file->metadata_count == node->count);
     return RAVEL_OK;
 }
 
@@ -203,6 +209,7 @@ static ravel_status check_places(const parsing *p, size_t first) {
             return ravel_error_set(p->err, RAVEL_E_DATA, "there is a hole of %lld bytes before tensor \"%.200s\"",
                                    (long long)(begin - at), t[i].name);
         at += t[i].bytes;
+        RAVEL_ASSERT(at <= p->data_bytes);
     }
     if (at < p->data_bytes)
         return ravel_error_set(p->err, RAVEL_E_DATA, "%lld bytes at the end of the file belong to no tensor",
@@ -212,6 +219,7 @@ static ravel_status check_places(const parsing *p, size_t first) {
 
 static ravel_status sort_names(ravel_safetensors *file, size_t first, const ravel_safetensor ***sorted,
                                ravel_error *err) {
+    RAVEL_ASSERT(first <= file->count);
     size_t count = file->count - first;
     const ravel_safetensor **names = ravel__arena_push(&file->arena, count, sizeof(void *));
     if (!names) return ravel__no_memory(err, count * sizeof(void *), "an index of tensors");
@@ -249,6 +257,7 @@ static ravel_status read_header(const parsing *p) {
         else
             status = read_metadata(p, n);
     }
+    RAVEL_ASSERT(file->count <= file->room);
     if (status) return status;
     ravel__mark mark = ravel__arena_mark(&file->arena);
     const ravel_safetensor **names;
@@ -300,6 +309,7 @@ ravel_status ravel__safetensors_add_path(ravel_safetensors *file, const char *pa
     ravel_status status = ravel__map_open(path, map, err);
     if (status) return status;
     file->maps_count++;
+    RAVEL_ASSERT(file->maps_count <= file->maps_room);
     return add_bytes(file, map->data, map->bytes, path, err);
 }
 
@@ -356,6 +366,7 @@ const ravel_safetensor *ravel_safetensors_find(const ravel_safetensors *file, co
     size_t low = 0, high = file->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
+        RAVEL_ASSERT(!middle || strcmp(file->by_name[middle - 1]->name, file->by_name[middle]->name) < 0);
         int order = strcmp(name, file->by_name[middle]->name);
         if (order == 0) return file->by_name[middle];
         if (order < 0)

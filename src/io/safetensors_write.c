@@ -8,6 +8,7 @@
 #include <ravel/json.h>
 #include <ravel/safetensors.h>
 
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/memory.h"
 
@@ -54,6 +55,7 @@ static int make_room(const ravel_allocator *allocator, void *list, size_t *room,
     if (!grown) return 0;
     memcpy(list, &grown, sizeof grown);
     *room = grown_room;
+    RAVEL_ASSERT(*room >= need);
     return 1;
 }
 
@@ -156,7 +158,9 @@ static void put_quoted(text *t, const char *name) {
         t->failed = 1;
         return;
     }
-    ravel_json_quote(name, strlen(name), t->at + t->used, need + 1);
+    size_t wrote = ravel_json_quote(name, strlen(name), t->at + t->used, need + 1);
+    RAVEL_ASSERT(wrote == need && t->used + need < t->room);
+    (void)wrote;
     t->used += need;
 }
 
@@ -222,6 +226,7 @@ static ravel_status write_header(ravel_safetensors_writer *w, entry *const *orde
         status = ravel_error_set(err, RAVEL_E_OVERFLOW, "%s: a header of %llu bytes is over the limit of %d",
                                  w->out.path, (unsigned long long)length, RAVEL_SAFETENSORS_HEADER_MOST);
     } else {
+        RAVEL_ASSERT(length % 8 == 0 && t.at[8] == '{');
         memcpy(t.at, &length, 8);
         status = ravel__writing_put(&w->out, 0, t.at, t.used, err);
     }
@@ -252,6 +257,7 @@ static ravel_status place(ravel_safetensors_writer *w, entry **order, ravel_erro
     int64_t at = 0;
     for (size_t i = 0; i < w->count; i++) {
         order[i]->offset = at;
+        RAVEL_ASSERT(at % ravel_dtype_bytes(order[i]->dtype) == 0); /* aligned to its own elements */
         if (__builtin_add_overflow(at, order[i]->bytes, &at) || at > INT64_MAX - 2 * RAVEL_SAFETENSORS_HEADER_MOST)
             return ravel_error_set(err, RAVEL_E_OVERFLOW, "%s: all tensors together are too large", w->out.path);
     }
@@ -308,6 +314,7 @@ ravel_status ravel_safetensors_writer_write(ravel_safetensors_writer *writer, in
     if (!status) status = must_be(writer, WRITING, "a write", err);
     if (status) return status;
     entry *e = &writer->entries[index];
+    RAVEL_ASSERT(writer->data_at > 8 && e->written >= 0 && e->written <= e->bytes);
     if (bytes > e->bytes - e->written)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "%s: tensor \"%.200s\" has %lld bytes, %lld of them are written, and %lld more came",

@@ -86,6 +86,7 @@ void ravel_metrics_add_batch(ravel_metrics *m, const ravel_metrics_batch *given)
 /* `count` samples of weight 1 that were summed outside. */
 static void merge_samples(ravel_metrics *m, int32_t id, const ravel__fixed *value, int64_t count) {
     ravel__cell *cell = &m->cells[id];
+    RAVEL_ASSERT(count > 0 && id >= 0 && id < m->rows && m->row[id].rule != RAVEL_RULE_DERIVED);
     ravel__fixed_merge(&cell->value, value);
     ravel__fixed_add(&cell->weight, (double)count);
     cell->used += count;
@@ -124,6 +125,7 @@ static void add_group_runs(ravel_metrics *m, const int64_t *groups, const double
         total++;
         flat += same;
     }
+    RAVEL_ASSERT(flat <= total && total <= count);
     ravel_metrics_add_groups(m, total, flat);
 }
 
@@ -145,6 +147,7 @@ static void add_truncated(ravel_metrics *m, const uint8_t *truncated, int64_t co
     int64_t cut = 0;
     for (int64_t i = 0; i < count; i++) cut += truncated[i] != 0;
     ravel__fixed fixed = {0};
+    RAVEL_ASSERT(cut <= count);
     ravel__fixed_add(&fixed, (double)cut);
     merge_samples(m, RAVEL_METRIC_RESPONSE_TRUNCATED, &fixed, count);
 }
@@ -224,6 +227,7 @@ void ravel_metrics_add_tokens(ravel_metrics *m, const ravel_metrics_tokens *give
     token_sums s = {.ratio_max = -INFINITY, .gap_max = -INFINITY};
     for (int64_t i = 0; i < t.count; i++)
         if (!t.weights || t.weights[i] != 0) add_token(&s, &t, trainer, i);
+    RAVEL_ASSERT(s.tokens <= t.count && s.clipped <= s.tokens);
     if (!s.tokens) return;
     if (t.logprobs && t.old) {
         merge_samples(m, RAVEL_METRIC_POLICY_RATIO_MEAN, &s.ratio, s.tokens);

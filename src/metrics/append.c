@@ -6,6 +6,7 @@
  */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/file.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@ int ravel__write_all(int fd, const char *data, size_t bytes, size_t *wrote) {
         else if (errno != EINTR)
             number = errno;
     }
+    RAVEL_ASSERT(done <= bytes && (number != 0) == (done < bytes));
     if (wrote) *wrote = done;
     struct timespec none = {0, 0};
     if (number == EPIPE && !was_pending)
@@ -64,6 +66,7 @@ static ravel_status continue_file(ravel__appender *a, const char *path, ravel_er
     a->regular = S_ISREG(info.st_mode);
     if (!a->regular) return RAVEL_OK;
     a->end = last_line_end(a->fd, (int64_t)info.st_size);
+    RAVEL_ASSERT(a->end <= (int64_t)info.st_size);
     if (a->end < 0 || (a->end != (int64_t)info.st_size && ftruncate(a->fd, (off_t)a->end) != 0))
         return ravel__file_error(err, path, "cannot continue", errno);
     return RAVEL_OK;
@@ -104,6 +107,7 @@ static int put_pieces(ravel__appender *a, const char *data, size_t bytes) {
 }
 
 ravel_status ravel__appender_put(ravel__appender *a, const char *data, size_t bytes, ravel_error *err) {
+    RAVEL_ASSERT(a->fd >= 0 && bytes > 0);
     int number = put_pieces(a, data, bytes);
     if (!number) {
         a->end += (int64_t)bytes;

@@ -3,16 +3,19 @@
 #include "metrics/state.h"
 
 static void set(ravel_metrics *m, int32_t id, double real) {
+    RAVEL_ASSERT(id >= 0 && id < RAVEL_METRICS && m->row[id].kind != RAVEL_KIND_COUNTER);
     ravel__value value = {.real = real, .present = 1};
     if (m->enabled[id]) m->next.values[id] = value;
 }
 
 static void set_integer(ravel_metrics *m, int32_t id, int64_t integer) {
+    RAVEL_ASSERT(id >= 0 && id < RAVEL_METRICS && m->row[id].kind == RAVEL_KIND_COUNTER);
     ravel__value value = {.integer = integer, .present = 1};
     m->next.values[id] = value;
 }
 
 static int64_t count_of(const ravel_metrics *m, int32_t id) {
+    RAVEL_ASSERT(m->row[id].kind == RAVEL_KIND_COUNTER);
     return m->next.values[id].integer;
 }
 
@@ -71,6 +74,7 @@ _Static_assert(RAVEL_METRIC_TIME_EVAL_TOTAL - RAVEL_METRIC_TIME_ROLLOUT_MEAN + 1
 
 static void derive_phase(ravel_metrics *m, int32_t phase, const ravel__reduced_phase *p, int64_t ranks) {
     int32_t row = RAVEL_METRIC_TIME_ROLLOUT_MEAN + phase * ROWS_A_PHASE;
+    RAVEL_ASSERT(phase >= 0 && phase < RAVEL_PHASES && ranks > 0);
     double mean = (double)p->total_ns / 1e9 / (double)ranks;
     m->totals.phases[phase] += mean;
     m->phase_seen[phase] |= p->used > 0 || m->totals.phases[phase] > 0;

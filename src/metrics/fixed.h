@@ -16,6 +16,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef __int128 ravel__i128;
@@ -29,6 +30,7 @@ enum { RAVEL__LIMB_BITS = 42, RAVEL__WIDE_LANES = 3, RAVEL__FIXED_LANES = 2 * RA
 
 /* |x| < 2^62. The fraction is exact before it is cut: both parts of a double are doubles. */
 static inline ravel__i128 ravel__fixed_units(double x) {
+    RAVEL_ASSERT(fabs(x) < 0x1p62);
     int64_t whole = (int64_t)x;
     int64_t fraction = (int64_t)((x - (double)whole) * 0x1p63);
     return (ravel__i128)whole * ((ravel__i128)1 << 63) + fraction;
@@ -73,6 +75,7 @@ static inline void ravel__block_add(ravel__fixed_block *block, ravel__fixed *sum
 }
 
 static inline void ravel__block_end(ravel__fixed_block *block, ravel__fixed *sum) {
+    RAVEL_ASSERT(llabs(block->hi) <= INT64_C(1) << 62); /* RAVEL__BLOCK numbers below the limit */
     sum->fine += (ravel__i128)block->hi * ((ravel__i128)1 << 31) + block->lo;
     block->hi = block->lo = 0;
 }
@@ -132,7 +135,9 @@ static inline int64_t ravel__order_code(double x) {
     int64_t bits;
     if (isnan(x)) return INT64_MAX; /* decodes to a NaN, and wins */
     memcpy(&bits, &x, sizeof bits);
-    return bits < 0 ? bits ^ INT64_MAX : bits;
+    bits = bits < 0 ? bits ^ INT64_MAX : bits;
+    RAVEL_ASSERT(bits != RAVEL__NOTHING && bits != INT64_MAX);
+    return bits;
 }
 
 static inline double ravel__order_real(int64_t code) {

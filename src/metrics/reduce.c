@@ -62,6 +62,7 @@ static int64_t pack_extreme(const ravel_metric *row, const ravel__cell *cell) {
 }
 
 static int64_t busy_ns(const ravel_metrics *m) {
+    RAVEL_ASSERT(m->phases[RAVEL_PHASE_FORWARD].self_ns >= 0 && m->phases[RAVEL_PHASE_BACKWARD].self_ns >= 0);
     return m->phases[RAVEL_PHASE_FORWARD].self_ns + m->phases[RAVEL_PHASE_BACKWARD].self_ns;
 }
 
@@ -81,7 +82,9 @@ static void pack_sums(const ravel_metrics *m, int64_t *lane) {
     *lane++ = m->head_tokens;
     ravel__wide_pack((ravel__i128)m->lengths.squares.high << 64 | m->lengths.squares.low, lane);
     lane += RAVEL__WIDE_LANES;
+    RAVEL_ASSERT(lane + 2 * (int64_t)m->shown_ranks == m->sums + m->sum_lanes); /* as ravel__lanes_count has counted */
     if (!m->shown_ranks) return;
+    RAVEL_ASSERT(m->reducer.rank < m->shown_ranks);
     memset(lane, 0, (size_t)m->shown_ranks * 2 * sizeof *lane);
     lane[2 * m->reducer.rank] = busy_ns(m);
     lane[2 * m->reducer.rank + 1] = padded;
@@ -96,11 +99,13 @@ static void pack_maxima(const ravel_metrics *m, int64_t step, int64_t *lane) {
         *lane++ = m->phases[i].used ? ravel__slow_code(m->phases[i].total_ns, m->reducer.rank) : RAVEL__NOTHING;
     *lane++ = busy_ns(m);
     *lane++ = m->cells[RAVEL_METRIC_TOKENS_PADDED].integer;
+    RAVEL_ASSERT(lane == m->maxima + m->max_lanes);
 }
 
 /* ---- lanes to values ------------------------------------------------------------------------------------ */
 
 static double deviation(double sum, double squares, double weight) {
+    RAVEL_ASSERT(weight > 0);
     double mean = sum / weight, variance = squares / weight - mean * mean;
     if (isnan(variance)) return variance;
     return variance > mean * mean * 1e-14 ? sqrt(variance) : 0; /* below that it is rounding */
@@ -156,6 +161,7 @@ static const int64_t *unpack_sums(ravel_metrics *m, ravel__reduced *r) {
     ravel__i128 squares = ravel__wide_unpack(lane);
     r->lengths.squares.high = (uint64_t)(squares >> 64);
     r->lengths.squares.low = (uint64_t)squares;
+    RAVEL_ASSERT(lane + RAVEL__WIDE_LANES + 2 * (int64_t)m->shown_ranks == m->sums + m->sum_lanes);
     return lane + RAVEL__WIDE_LANES;
 }
 
@@ -166,6 +172,7 @@ static void unpack_maxima(ravel_metrics *m, ravel__reduced *r) {
     for (int i = 0; i < RAVEL_PHASES; i++) r->phases[i].slow = *lane++;
     r->busiest_ns = *lane++;
     r->most_padded = *lane++;
+    RAVEL_ASSERT(lane == m->maxima + m->max_lanes);
 }
 
 static void unpack_ranks(ravel_metrics *m, const int64_t *lane) {

@@ -13,6 +13,7 @@
  * that a resumed run repeats are not drawn twice. */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/memory.h"
 
@@ -119,11 +120,13 @@ static void put_value(ravel__text *t, const char *name, double x) {
 
 /* The record's data stands in the buffer after room for the header; the frame goes around it. */
 static ravel_status put_record(event_sink *s, ravel__text *t, ravel_error *err) {
+    RAVEL_ASSERT(t->used > HEADER);
     size_t bytes = t->used - HEADER;
     ravel__text head = ravel__text_begin(t->data, HEADER);
     put_little(&head, bytes, 8);
     put_little(&head, masked_crc(s->table, t->data, 8), 4);
     put_little(t, masked_crc(s->table, t->data + HEADER, bytes), 4);
+    RAVEL_ASSERT(head.used == HEADER && t->used == HEADER + bytes + FOOTER);
     return ravel__appender_put(&s->file, t->data, t->used, err);
 }
 
@@ -161,8 +164,11 @@ static ravel_status write_events(ravel__sink *sink, const ravel__snapshot *u, ra
     ravel__text t = begin_update(s, u);
     put_tag(&t, 5, BYTES);
     put_varint(&t, summary_bytes(m, u));
+    size_t before = t.used;
     for (int32_t id = 0; id < m->rows; id++)
         if (ravel__shown(m, u, id)) put_value(&t, m->row[id].name, ravel__real(m, u, id));
+    RAVEL_ASSERT(t.used - before == summary_bytes(m, u)); /* the length that stands before them */
+    (void)before;
     return put_record(s, &t, err);
 }
 

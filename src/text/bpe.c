@@ -54,6 +54,7 @@ ravel_status ravel__bpe_init(ravel__bpe *bpe, ravel__arena *arena, int64_t merge
     if (!bpe->pairs) return ravel__no_memory(err, slots * sizeof *bpe->pairs, "the merges of a tokenizer");
     memset(bpe->pairs, 0xff, slots * sizeof *bpe->pairs);
     bpe->mask = slots - 1;
+    RAVEL_ASSERT((slots & bpe->mask) == 0 && slots > (uint64_t)merges); /* a search always meets an empty slot */
     return RAVEL_OK;
 }
 
@@ -66,6 +67,7 @@ static ravel__pair *pair_slot(const ravel__bpe *bpe, uint64_t key) {
 void ravel__bpe_add(ravel__bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t whole) {
     uint64_t key = pair_key(left, right);
     ravel__pair *slot = pair_slot(bpe, key);
+    RAVEL_ASSERT(key != EMPTY && rank != NO_RANK && whole >= 0);
     slot->key = key;
     slot->rank = rank;
     slot->whole = (uint32_t)whole;
@@ -77,6 +79,7 @@ static uint32_t rank_of(const ravel__bpe *bpe, int32_t left, int32_t right) {
 }
 
 static int32_t whole_of(const ravel__bpe *bpe, int32_t left, int32_t right) {
+    RAVEL_ASSERT(rank_of(bpe, left, right) != NO_RANK); /* only pairs of the merges become one */
     return (int32_t)pair_slot(bpe, pair_key(left, right))->whole;
 }
 
@@ -94,6 +97,7 @@ static size_t first_symbols(const ravel__bpe *bpe, const char *word, size_t byte
         if (id != RAVEL__NO_ID) symbols[count++] = id;
         in_run = unknown;
     }
+    RAVEL_ASSERT(count <= bytes);
     return count;
 }
 
@@ -101,6 +105,7 @@ static size_t first_symbols(const ravel__bpe *bpe, const char *word, size_t byte
 
 static size_t merge_short(const ravel__bpe *bpe, int32_t *symbols, size_t count) {
     uint32_t ranks[SHORT + 1];
+    RAVEL_ASSERT(count <= SHORT);
     for (size_t i = 0; i + 1 < count; i++) ranks[i] = rank_of(bpe, symbols[i], symbols[i + 1]);
     while (count > 1) {
         size_t best = 0;
@@ -130,6 +135,7 @@ typedef struct chain {
 static void rank_pair(chain *c, int32_t at) {
     int32_t next = c->next[at];
     c->ranks[at] = next < 0 ? NO_RANK : rank_of(c->bpe, c->symbols[at], c->symbols[next]);
+    RAVEL_ASSERT(next < 0 || c->previous[next] == at);
     if (c->ranks[at] != NO_RANK) ravel__heap_push(&c->heap, -((int64_t)c->ranks[at] << 32 | (int64_t)at), at);
 }
 
@@ -153,6 +159,7 @@ static size_t merge_long(chain *c, size_t count) {
     while (c->heap.count) {
         uint32_t rank = (uint32_t)(-c->heap.at[0].key >> 32);
         int32_t at = ravel__heap_pop(&c->heap);
+        RAVEL_ASSERT(at >= 0 && (size_t)at < count);
         if (c->ranks[at] == rank) merge_at(c, at); /* else the pair has changed since */
     }
     size_t kept = 0;
@@ -175,6 +182,7 @@ static ravel_status encode_long(const ravel__bpe *bpe, ravel__bpe_scratch *s, co
     size_t symbols = first_symbols(bpe, word, bytes, c.symbols);
     RAVEL_ASSERT(symbols <= bytes);
     *count = merge_long(&c, symbols);
+    RAVEL_ASSERT(c.heap.count == 0 && *count <= symbols);
     *ids = c.symbols;
     return RAVEL_OK;
 }
@@ -192,6 +200,7 @@ static ravel_status find_whole(const ravel__vocab *vocab, ravel__bpe_scratch *s,
         memcpy(out, alphabet->text[byte], alphabet->length[byte]);
         out += alphabet->length[byte];
     }
+    RAVEL_ASSERT((size_t)(out - (char *)s->text.at) <= s->text.room);
     *id = ravel__vocab_find(vocab, s->text.at, (size_t)(out - (char *)s->text.at));
     return RAVEL_OK;
 }
@@ -237,6 +246,7 @@ ravel_status ravel__bpe_word(const ravel__bpe *bpe, const ravel__vocab *vocab, r
     }
     ravel_status status = encode(bpe, vocab, s, word, bytes, ids, count, err);
     if (status || *count > CACHE_IDS) return status;
+    RAVEL_ASSERT(*ids != c->ids);
     c->hash = hash;
     c->bytes = (uint8_t)bytes;
     c->count = (uint8_t)*count;

@@ -23,6 +23,7 @@ static size_t broken_length(const char *text, size_t bytes, int *open) {
     size_t n = 1;
     for (; n < want && n < bytes && u[n] >= low && u[n] <= high; n++) low = 0x80, high = 0xbf;
     *open = n == bytes && n < want;
+    RAVEL_ASSERT(n >= 1 && n <= bytes && n < 4);
     return n;
 }
 
@@ -69,6 +70,7 @@ static void feed(sink *s, char held[4], size_t *held_bytes, const char *text, si
     }
     while (bytes) {
         size_t n = put_one(s, text, bytes, last);
+        RAVEL_ASSERT(n > 0 || (bytes < 4 && !last)); /* only the start of a character is held */
         if (n == 0) memcpy(held, text, *held_bytes = n = bytes);
         text += n;
         bytes -= n;
@@ -135,6 +137,7 @@ void ravel_decoder_free(ravel_decoder *decoder) {
 static void show(ravel_decoder *d, const char *token, size_t token_bytes, int last, const char **text, size_t *bytes) {
     sink s = {d->out, d->room, 0};
     feed(&s, d->held, &d->held_bytes, token, token_bytes, last);
+    RAVEL_ASSERT(s.need <= d->room);
     *text = d->out;
     *bytes = s.need;
 }

@@ -40,6 +40,7 @@ static ravel_status push(ravel_encoder *e, const int32_t *ids, size_t count, rav
         status = ravel__buffer_reserve(&e->begins, e->allocator, (size_t)e->count + count + 1, sizeof(uint32_t),
                                        "a text", err);
     if (status) return status;
+    for (size_t i = 0; i < count; i++) RAVEL_ASSERT(ids[i] >= 0 && ids[i] < e->tokenizer->vocab.size);
     memcpy((int32_t *)e->ids.at + e->count, ids, count * sizeof *ids);
     return RAVEL_OK;
 }

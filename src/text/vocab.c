@@ -28,6 +28,7 @@ ravel_status ravel__vocab_init(ravel__vocab *vocab, ravel__arena *arena, int32_t
     memset(vocab->slots, 0, slots * sizeof *vocab->slots);
     vocab->size = size;
     vocab->mask = slots - 1;
+    RAVEL_ASSERT((slots & vocab->mask) == 0 && slots > (uint64_t)texts);
     return RAVEL_OK;
 }
 
@@ -35,6 +36,7 @@ ravel_status ravel__vocab_init(ravel__vocab *vocab, ravel__arena *arena, int32_t
 static uint32_t *slot_of(const ravel__vocab *vocab, const char *text, size_t bytes) {
     uint32_t at = hash(text, bytes) & vocab->mask;
     for (; vocab->slots[at]; at = (at + 1) & vocab->mask) {
+        RAVEL_ASSERT(vocab->slots[at] <= (uint32_t)vocab->size);
         const ravel__token *token = &vocab->tokens[vocab->slots[at] - 1];
         if (token->text_bytes == bytes && memcmp(token->text, text, bytes) == 0) break;
     }
@@ -58,10 +60,12 @@ static void spell(ravel__vocab *vocab, ravel__token *token) {
     size_t count = ravel__alphabet_decode(ravel__byte_alphabet(), token->text, token->text_bytes, bytes);
     token->bytes = count == SIZE_MAX ? token->text : bytes;
     token->byte_count = count == SIZE_MAX ? token->text_bytes : (uint32_t)count;
+    RAVEL_ASSERT(token->byte_count <= token->text_bytes); /* a character of the alphabet is one byte */
 }
 
 ravel_status ravel__vocab_add(ravel__vocab *vocab, const char *text, size_t bytes, int32_t id, ravel_error *err) {
     uint32_t *slot = slot_of(vocab, text, bytes);
+    RAVEL_ASSERT(id >= 0 && id < vocab->size);
     ravel__token *token = &vocab->tokens[id];
     if (*slot)
         return ravel_error_set(err, RAVEL_E_DATA, "the token \"%.60s\" has two ids, %d and %d", text, (int)(*slot - 1),
@@ -94,6 +98,7 @@ static void fill_alphabet(void) {
     for (int byte = 0; byte < 256; byte++) {
         uint32_t point = is_printable(byte) ? (uint32_t)byte : next++;
         a->length[byte] = (uint8_t)ravel__utf8_put(a->text[byte], point);
+        RAVEL_ASSERT(point < sizeof a->byte_of / sizeof *a->byte_of && a->byte_of[point] < 0);
         a->byte_of[point] = (int16_t)byte;
     }
 }

@@ -40,6 +40,7 @@ static ravel_status release(cutting *c, ravel_error *err) {
 static ravel_status take_span(cutting *c, size_t begin, size_t end, int match, ravel_error *err) {
     const ravel__step *step = &c->cutter->tokenizer->steps[c->step];
     match ^= step->invert;
+    RAVEL_ASSERT(begin <= end && (!c->held.there || c->held.end == begin)); /* spans follow each other */
     if (c->held.there && joins(step->behavior, c->held.match, match)) {
         c->held.end = end;
         c->held.match = match;
@@ -81,6 +82,7 @@ ravel_status ravel__cut_words(const ravel__cutter *cutter, int step, const char 
         if (done < begin) status = take_span(&c, done, begin, 0, err);
         if (!status) status = take_span(&c, begin, end, 1, err);
         from = end > begin ? end : next_character(text, end, bytes);
+        RAVEL_ASSERT(from > begin && done <= end);
         done = last_end = end;
     }
     if (done < bytes && !status) status = take_span(&c, done, bytes, 0, err);

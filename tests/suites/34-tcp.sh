@@ -32,7 +32,8 @@ ranks() {
 fine() { [ $code = 0 ] && echo 1 || echo 0; }
 
 # Ranks of two tokens, which wait for a deadline while the others below run.
-: >"$log.token" strangers=""
+strangers=""
+: >"$log.token"
 for r in 0 1; do
     RAVEL_TOKEN=token-$r RAVEL_COMM_TIMEOUT=15 RANK=$r WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
         timeout 120 "$program" body >>"$log.token" 2>&1 & strangers="$strangers $!"

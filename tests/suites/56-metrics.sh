@@ -61,7 +61,7 @@ else skip "traces: python3 is not installed"; fi
 # ---- TensorBoard and Prometheus: packages from PyPI, kept in the build folder ----
 readers=$BUILD/readers
 if [ ! -e "$readers/ready" ] && command -v python3 >/dev/null 2>&1; then
-    (python3 -m venv "$readers" && timeout 300 "$readers/bin/pip" install --quiet tensorboard prometheus_client setuptools &&
+    (python3 -m venv "$readers" && timeout 300 "$readers/bin/pip" install --quiet --no-compile tensorboard prometheus_client setuptools &&
         "$readers/bin/python" -c 'import tensorboard.backend.event_processing.event_accumulator, prometheus_client.parser' &&
         touch "$readers/ready") >"$dir/pip.log" 2>&1
 fi

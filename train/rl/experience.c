@@ -81,6 +81,7 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
     if (status) return status;
     x->count = rollouts->count;
     x->tokens = tokens;
+    TRAIN_ASSERT(x->count <= x->room && tokens <= x->token_room);
     x->offsets[0] = 0;
     for (int64_t i = 0; i < rollouts->count; i++) {
         const train_rollout *r = &rollouts->items[i];
@@ -108,6 +109,7 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
 
 /* Tokens of an answer without its end token. */
 static int64_t answer_tokens(const train_rollout *r) {
+    TRAIN_ASSERT(r->length - r->prompt >= (r->ended != 0));
     return r->length - r->prompt - (r->ended != 0);
 }
 
@@ -175,6 +177,7 @@ static ravel_status score_by_command(train_rollouts *rollouts, const train_score
         scores[count] = (train_score){NAN, NAN};
         items[count++] = i;
     }
+    TRAIN_ASSERT((char *)(questions + rollouts->count) <= (char *)texts + bytes);
     ravel_status status = count > 0 ? ask(scorer, texts, count, scores, why, err) : RAVEL_OK;
     for (int64_t k = 0; k < count; k++) {
         train_rollout *r = &rollouts->items[items[k]];
@@ -216,6 +219,7 @@ ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *
     for (int64_t i = 0; i < rollouts->count && !status; i++)
         if (rollouts->items[i].scored) rollouts->items[kept++] = rollouts->items[i];
     if (status) return status;
+    TRAIN_ASSERT(kept <= rollouts->count && (scorer->command || kept == rollouts->count));
     *dropped = rollouts->count - kept;
     rollouts->count = kept;
     return RAVEL_OK;
@@ -232,6 +236,7 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 void train_experience_advantages(train_experience *x, const train_policy *policy) {
     train_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch);
     for (int64_t i = 0; i < x->count; i++) x->advantage[i] = (float)x->advantages[i];
+    for (int64_t i = 1; i < x->count; i++) TRAIN_ASSERT(x->offsets[i] > x->offsets[i - 1]);
 }
 
 const ravel_samples *train_experience_samples(train_experience *x) {

@@ -62,6 +62,7 @@ static ravel_status make_room(train_reward *r, text *t, size_t more, ravel_error
     train__release(r->allocator, t->data, t->room);
     t->data = grown;
     t->room = room;
+    TRAIN_ASSERT(t->room - t->used >= more);
     return RAVEL_OK;
 }
 
@@ -71,6 +72,7 @@ static ravel_status append_quoted(train_reward *r, const char *key, const char *
     if (status) return status;
     r->out.used += (size_t)sprintf(r->out.data + r->out.used, ", \"%s\": ", key);
     r->out.used += ravel_json_quote(bytes, count, r->out.data + r->out.used, r->out.room - r->out.used);
+    TRAIN_ASSERT(r->out.used < r->out.room);
     return RAVEL_OK;
 }
 
@@ -82,6 +84,7 @@ static ravel_status append_ids(train_reward *r, const char *key, const int32_t *
     for (int64_t i = 0; i < count; i++) at += sprintf(at, i ? ", %d" : "%d", ids[i]);
     *at++ = ']';
     r->out.used = (size_t)(at - r->out.data);
+    TRAIN_ASSERT(r->out.used <= r->out.room);
     return RAVEL_OK;
 }
 
@@ -154,6 +157,7 @@ static ravel_status start(train_reward *r, ravel_error *err) {
     setpgid(child, child);
     fcntl(input[0], F_SETFL, O_NONBLOCK);
     fcntl(output[0], F_SETFL, O_NONBLOCK);
+    TRAIN_ASSERT(child > 0 && !r->child);
     r->child = child;
     r->to = input[0];
     r->from = output[0];
@@ -182,6 +186,7 @@ static ravel_status take_line(train_reward *r, const char *line, size_t bytes, i
     scores[id] = (train_score){value, value};
     (void)ravel_json_real(ravel_json_get(r->doc, root, "accuracy"), &scores[id].accuracy);
     --*left;
+    TRAIN_ASSERT(*left >= 0); /* an id is answered once, and only where it was asked for */
     return RAVEL_OK;
 }
 
@@ -197,6 +202,7 @@ static ravel_status take_lines(train_reward *r, int64_t count, train_score *scor
     TRAIN_ASSERT(from <= r->in.used && *left >= 0);
     memmove(r->in.data, r->in.data + from, r->in.used - from);
     r->in.used -= from;
+    TRAIN_ASSERT(!memchr(r->in.data, '\n', r->in.used));
     return RAVEL_OK;
 }
 

@@ -6,6 +6,7 @@
  */
 #include "train/rl/rollout.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <stdlib.h>
@@ -45,6 +46,7 @@ static void *grown(const ravel_allocator *allocator, void *old, int64_t *room, i
     if (!array) return NULL;
     if (old) memcpy(array, old, (size_t)used * each);
     train__release(allocator, old, (size_t)*room * each);
+    TRAIN_ASSERT(used <= *room || !old);
     *room = more;
     return array;
 }
@@ -67,6 +69,7 @@ ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *i
     ravel_status status = reserve(rollouts, rollouts->count + 1, rollouts->used + item->length, err);
     if (status) return status;
     size_t n = (size_t)item->length;
+    TRAIN_ASSERT(item->length >= 1 && item->prompt >= 0 && item->prompt <= item->length);
     memcpy(rollouts->tokens + rollouts->used, tokens, n * sizeof *tokens);
     if (logprobs)
         memcpy(rollouts->logprobs + rollouts->used, logprobs, n * sizeof *logprobs);
@@ -75,6 +78,8 @@ ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *i
     rollouts->items[rollouts->count] = *item;
     rollouts->items[rollouts->count++].first = rollouts->used;
     rollouts->used += item->length;
+    TRAIN_ASSERT(rollouts->count <= rollouts->room && rollouts->used <= rollouts->token_room &&
+                 rollouts->used <= rollouts->logprob_room);
     return RAVEL_OK;
 }
 
@@ -86,6 +91,8 @@ static int by_group_and_member(const void *a, const void *b) {
 
 void train_rollouts_sort(train_rollouts *rollouts) {
     if (rollouts->count) qsort(rollouts->items, (size_t)rollouts->count, sizeof *rollouts->items, by_group_and_member);
+    for (int64_t i = 1; i < rollouts->count; i++)
+        TRAIN_ASSERT(by_group_and_member(&rollouts->items[i - 1], &rollouts->items[i]) <= 0);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
@@ -134,7 +141,10 @@ static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag
         return status;
     }
     rollouts->used += tokens;
-    for (int64_t i = from; i < rollouts->count; i++) rollouts->items[i].first += base;
+    for (int64_t i = from; i < rollouts->count; i++) {
+        rollouts->items[i].first += base;
+        TRAIN_ASSERT(rollouts->items[i].first + rollouts->items[i].length <= rollouts->used);
+    }
     return RAVEL_OK;
 }
 
@@ -215,6 +225,7 @@ ravel_status train_rollouts_broadcast(ravel_comm *comm, train_rollouts *rollouts
     if (!status && sizes[1]) status = ravel_comm_broadcast(comm, rollouts->tokens, sizes[1], RAVEL_I32, 0, err);
     if (!status && sizes[1]) status = ravel_comm_broadcast(comm, rollouts->logprobs, sizes[1], RAVEL_F32, 0, err);
     if (status) return status;
+    TRAIN_ASSERT(sizes[0] <= rollouts->room && sizes[1] <= rollouts->token_room);
     rollouts->count = sizes[0];
     rollouts->used = sizes[1];
     return RAVEL_OK;

@@ -1,6 +1,7 @@
 /* Several threads may read at once: each call borrows a reader of the inner source from a short list. */
 #include "train/run/pair_source.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <pthread.h>
@@ -36,13 +37,18 @@ static ravel_status borrow(pairs *p, worker **out, ravel_error *err) {
     (void)pthread_mutex_unlock(&p->lock);
     if (!w) w = calloc(1, sizeof *w);
     if (!w) return train__no_memory(err, sizeof *w, "a reader");
-    *out = w;
-    return w->reader ? RAVEL_OK : ravel_reader_create(p->inner, NULL, NULL, &w->reader, err);
+    ravel_status status = w->reader ? RAVEL_OK : ravel_reader_create(p->inner, NULL, NULL, &w->reader, err);
+    if (status)
+        free_worker(w);
+    else
+        *out = w;
+    return status;
 }
 
 static void give_back(pairs *p, worker *w) {
     (void)pthread_mutex_lock(&p->lock);
     int kept = p->idle_count < WORKERS;
+    TRAIN_ASSERT(p->idle_count >= 0 && w->reader);
     if (kept) p->idle[p->idle_count++] = w;
     (void)pthread_mutex_unlock(&p->lock);
     if (!kept) free_worker(w);
@@ -70,6 +76,7 @@ static ravel_status join_pair(const pairs *p, worker *w, int64_t row, const rave
     }
     int64_t from = r->offsets[0], count = r->offsets[2] - from;
     int32_t chosen = (int32_t)(r->offsets[1] - from);
+    TRAIN_ASSERT(chosen >= 1 && chosen < count); /* both answers have tokens */
     ravel_status status = make_room(w, count, err);
     if (status) return status;
     memcpy(w->tokens, (const int32_t *)r->fields[0].data + from, (size_t)count * sizeof *w->tokens);

@@ -17,6 +17,7 @@ size_t train_stop_find(const train_stop_texts *stops, const char *text, size_t b
         begin = at;
         end = at + length;
     }
+    TRAIN_ASSERT(begin <= bytes && begin < end);
     return begin;
 }
 
@@ -27,6 +28,7 @@ size_t train_stop_held(const train_stop_texts *stops, const char *text, size_t b
         for (size_t n = length - 1 < bytes ? length - 1 : bytes; n > held; n--)
             if (memcmp(text + bytes - n, stops->texts[i], n) == 0) held = n;
     }
+    TRAIN_ASSERT(held <= bytes);
     return held;
 }
 
@@ -50,6 +52,7 @@ void train_stop_stream_free(train_stop_stream *s) {
 
 /* Drops the text that was shown, and appends the piece to the text that is held back. */
 static ravel_status append(train_stop_stream *s, const char *piece, size_t bytes, ravel_error *err) {
+    TRAIN_ASSERT(s->shown <= s->used);
     size_t held = s->used - s->shown;
     if (held) memmove(s->text, s->text + s->shown, held);
     s->shown = 0;
@@ -63,6 +66,7 @@ static ravel_status append(train_stop_stream *s, const char *piece, size_t bytes
     }
     if (bytes) memcpy(s->text + held, piece, bytes);
     s->used += bytes;
+    TRAIN_ASSERT(s->used <= s->room || s->used == 0);
     return RAVEL_OK;
 }
 

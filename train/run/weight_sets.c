@@ -19,6 +19,8 @@ void train_refit_tensors(const train_params *params, int32_t dtype, void *data, 
             to->start[d] = t->first[d];
             to->extent[d] = t->dims[d];
         }
+        TRAIN_ASSERT(t->rank >= 1 && t->offset >= 0 && t->offset < params->elements);
+        for (int32_t d = 0; d < t->rank; d++) TRAIN_ASSERT(t->first[d] + t->dims[d] <= t->whole[d]);
         to->data = train__at(data, dtype, t->offset);
         to->spare = train__at(spare, dtype, t->offset);
     }
@@ -47,6 +49,7 @@ ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *k
     }
     if (!status && s->tensors)
         train_refit_tensors(params, kernels->types.weight, to[0], to[1], s->tensors, &s->tensor_count);
+    TRAIN_ASSERT(status || s->tensor_count == params->count);
     s->sink = (ravel_refit_sink){.size = sizeof s->sink, .tensors = s->tensors, .count = s->tensor_count};
     return status;
 }
@@ -62,6 +65,7 @@ void train_weight_sets_close(train_weight_sets *s) {
 
 ravel_status train_weight_sets_switch(train_weight_sets *s, int32_t live, int64_t version, ravel_error *err) {
     int in_host = s->kernels->host_memory;
+    TRAIN_ASSERT((live == 0 || live == 1) && version >= 0);
     if (!in_host) s->kernels->upload(s->device, s->weights[0], s->host[live], s->bytes);
     train_generator_set_weights(s->generator, s->weights[in_host ? live : 0], version);
     return s->kernels->sync(s->device, err);
