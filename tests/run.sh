@@ -12,8 +12,9 @@
 # nothing to do. All of it goes to $BUILD/test, with RAVEL_ASSERT on; $BUILD itself stays as `make` left it.
 set -u
 quick=unit,ladder,headers,snippets,cli,lint
-# The longest ones first, so that no lane is left alone with a long suite at the end; the others follow by number.
-long="python sanitize lint tsan unit train mpi refit metrics cli"
+# Long suites stand at the two ends of the list: in front those that keep both cores busy, at the end those that mostly
+# wait (for deadlines, packages, one process after another). One lane begins in front and the other at the end.
+busy="lint sanitize tsan unit cli" waiting="demo install text feed metrics tcp refit train mpi python"
 top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE
@@ -48,9 +49,18 @@ run_suite() { # SCRIPT NAME: one line for people, one for the sum
     cat "$logs/$2.said"
 }
 
+# The scripts in the order above, all others between them.
+in_order() {
+    for name in $busy; do echo tests/suites/*-"$name.sh"; done
+    for suite in tests/suites/*.sh; do
+        name=$(basename "$suite" .sh)
+        case " $busy $waiting " in *" ${name#*-} "*) ;; *) echo "$suite" ;; esac
+    done
+    for name in $waiting; do echo tests/suites/*-"$name.sh"; done
+}
 # A lane takes the next suite that no other lane has taken.
-lane() {
-    for suite in $(for name in $long; do echo tests/suites/*-"$name.sh"; done) tests/suites/*.sh; do
+lane() { # ORDER...: a command that lists the suites
+    for suite in $(in_order | "$@"); do
         name=$(basename "$suite" .sh); name=${name#*-}
         case ",${SUITES:-${CHECK:+$quick}}," in ",,") ;; *",$name,"*) ;; *) continue ;; esac
         if mkdir "$logs/claims/$name" 2>/dev/null; then run_suite "$suite" "$name"; fi
@@ -63,8 +73,8 @@ fi
 if [ -z "${SUITES:-}${CHECK:-}" ]; then
     build asan BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets lib "$BUILD/asan/mpi-ranks"
 fi
-lane &
-[ -n "${SUITES:-}" ] || [ "${LANES:-2}" = 1 ] || lane &
+lane cat &
+[ -n "${SUITES:-}" ] || [ "${LANES:-2}" = 1 ] || lane tac &
 wait
 passed=0 failed=0 skipped=0
 while read -r p f s; do passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)); done <"$logs/results"
