@@ -171,7 +171,7 @@ $(BUILD)/libravel_nccl.so: $(call obj,src/comm/nccl.c)
 $(BUILD)/libravel_train_cuda.so: $(call obj,$(TRAIN_CUDA_SRC))
 	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK) -lcublasLt $(CUDNN_LIBS)
 
-$(BUILD)/obj/src/comm/reduce.o $(BUILD)/obj/src/batch/writer.o: CFLAGS += -O3
+$(BUILD)/obj/src/comm/reduce.o $(BUILD)/obj/src/batch/writer.o $(BUILD)/obj/src/plan/%.o: CFLAGS += -O3
 # Where an installed libravel looks for modules.
 $(BUILD)/obj/src/base/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
 

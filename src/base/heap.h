@@ -36,10 +36,10 @@ static inline void ravel__heap_push(ravel__heap *h, int64_t key, int32_t id) {
 static inline int32_t ravel__heap_child(const ravel__heap *h, int32_t child) {
     const ravel__node *at = h->at;
     if (child + 3 < h->count) {
-        int32_t a = child + (at[child + 1].key > at[child].key),
-                b = child + 2 + (at[child + 3].key > at[child + 2].key);
-        int64_t x = at[a].key, y = at[b].key;
-        return a + (b - a) * (y > x);
+        int64_t k0 = at[child].key, k1 = at[child + 1].key, k2 = at[child + 2].key, k3 = at[child + 3].key;
+        int32_t a = child + (k1 > k0), b = child + 2 + (k3 > k2);
+        int64_t x = k1 > k0 ? k1 : k0, y = k3 > k2 ? k3 : k2;
+        return y > x ? b : a;
     }
     int32_t best = child;
     for (int32_t c = child + 1; c < h->count; c++)

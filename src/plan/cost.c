@@ -8,19 +8,10 @@
 
 /* ---- samples ------------------------------------------------------------------------------------------------ */
 
-int64_t ravel__cost_of(const ravel__rules *rules, int64_t length) {
+int64_t ravel__cost_of_wide(const ravel__rules *rules, int64_t length) {
     const ravel_cost *cost = &rules->options.cost;
-    if (!rules->wide) return cost->linear * length + cost->quadratic * length * length;
     ravel__u128 n = (ravel__u128)length, wide = n * (ravel__u128)cost->linear + n * n * (ravel__u128)cost->quadratic;
     return (int64_t)((wide + (((ravel__u128)1 << rules->shift) - 1)) >> rules->shift);
-}
-
-int64_t ravel__sample_cost(const ravel__rules *rules, const ravel_plan_input *input, int64_t row) {
-    if (input->costs)
-        return (int64_t)(((uint64_t)input->costs[row] + ((UINT64_C(1) << rules->shift) - 1)) >> rules->shift);
-    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return ravel__cost_of(rules, ravel__length(input, row));
-    int64_t prompt;
-    return ravel__cost_of(rules, ravel__slot(rules, input, row, &prompt) * rules->options.align);
 }
 
 /* ---- bins --------------------------------------------------------------------------------------------------- */

@@ -84,12 +84,25 @@ static ravel_status solve_hybrid(build *b, int64_t update, const int32_t *rows, 
     return status;
 }
 
+enum { ONE_BLOCK_SAMPLES = 65536, ONE_BLOCK_BYTES = 52 };
+
+/* The pool of an update. Up to ONE_BLOCK_SAMPLES it begins a block that holds all that the default effort needs: an
+ * allocator that gets many blocks back returns them to the system, and the next plan pays for the pages again. In longer
+ * updates each array is a block, so that fewer bytes are held at one time. */
+static ravel_status make_pool(const build *b, const int32_t *rows, int32_t count, ravel__pool *pool) {
+    size_t grow = b->arena->grow, block = (size_t)count * ONE_BLOCK_BYTES;
+    if (count <= ONE_BLOCK_SAMPLES && block > grow) b->arena->grow = block;
+    ravel_status status = ravel__pool_make(b->rules, b->input, rows, count, b->arena, pool, b->err);
+    b->arena->grow = grow;
+    return status;
+}
+
 static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, int32_t count) {
     ravel__mark mark = ravel__arena_mark(b->arena);
     ravel__draft *d = &b->draft;
     ravel__pool pool;
     ravel__solution solution = {0, 0};
-    ravel_status status = ravel__pool_make(b->rules, b->input, rows, count, b->arena, &pool, b->err);
+    ravel_status status = make_pool(b, rows, count, &pool);
     int32_t *seat = ravel__arena_push(b->arena, (size_t)count, sizeof *seat);
     if (!status && !seat) status = ravel__no_memory(b->err, (size_t)count * sizeof *seat, "an update");
     if (!status) {

@@ -6,14 +6,6 @@
 
 /* ---- one sample --------------------------------------------------------------------------------------------- */
 
-int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_input *input, int64_t row, int64_t *prompt) {
-    int64_t align = rules->options.align;
-    *prompt = 0;
-    if (rules->options.layout != RAVEL_LAYOUT_PADDED_2D) return ravel__units(ravel__length(input, row), align);
-    *prompt = ravel__units(input->prompts[row], align);
-    return *prompt + ravel__units(input->responses[row], align);
-}
-
 int ravel__is_oversize(const ravel__rules *rules, const ravel_plan_input *input, int64_t row) {
     int64_t prompt;
     return ravel__slot(rules, input, row, &prompt) > rules->cap;

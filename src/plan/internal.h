@@ -73,16 +73,40 @@ static inline int64_t ravel__length(const ravel_plan_input *input, int64_t row) 
     return input->lengths ? input->lengths[row] : input->prompts[row] + input->responses[row];
 }
 
+/* Without a division where align is a power of two, as nearly always. */
 static inline int64_t ravel__units(int64_t tokens, int64_t align) {
-    return (tokens + align - 1) / align;
+    int64_t up = tokens + align - 1;
+    return align & (align - 1) ? up / align : up >> __builtin_ctzll((uint64_t)align);
 }
 
 /* A sample's slot in units, and the prompt's part of it (padded-2d; elsewhere 0). */
-int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_input *input, int64_t row, int64_t *prompt);
+static inline int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_input *input, int64_t row,
+                                  int64_t *prompt) {
+    int64_t align = rules->options.align;
+    *prompt = 0;
+    if (rules->options.layout != RAVEL_LAYOUT_PADDED_2D) return ravel__units(ravel__length(input, row), align);
+    *prompt = ravel__units(input->prompts[row], align);
+    return *prompt + ravel__units(input->responses[row], align);
+}
+
+/* The cost of a length by the model, where it needs 128 bits before the shift. */
+int64_t ravel__cost_of_wide(const ravel__rules *rules, int64_t length);
 /* The cost of a length by the model, shifted. */
-int64_t ravel__cost_of(const ravel__rules *rules, int64_t length);
+static inline int64_t ravel__cost_of(const ravel__rules *rules, int64_t length) {
+    const ravel_cost *cost = &rules->options.cost;
+    if (rules->wide) return ravel__cost_of_wide(rules, length);
+    return cost->linear * length + cost->quadratic * length * length;
+}
+
 /* The cost of one sample: by the model, of its slot in the padded layouts; or the caller's. */
-int64_t ravel__sample_cost(const ravel__rules *rules, const ravel_plan_input *input, int64_t row);
+static inline int64_t ravel__sample_cost(const ravel__rules *rules, const ravel_plan_input *input, int64_t row) {
+    int64_t prompt;
+    if (input->costs)
+        return (int64_t)(((uint64_t)input->costs[row] + ((UINT64_C(1) << rules->shift) - 1)) >> rules->shift);
+    if (rules->options.layout == RAVEL_LAYOUT_PACKED) return ravel__cost_of(rules, ravel__length(input, row));
+    return ravel__cost_of(rules, ravel__slot(rules, input, row, &prompt) * rules->options.align);
+}
+
 /* Whether a sample fits no bin at all. */
 int ravel__is_oversize(const ravel__rules *rules, const ravel_plan_input *input, int64_t row);
 

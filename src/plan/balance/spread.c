@@ -8,14 +8,18 @@
 
 /* ---- levels ------------------------------------------------------------------------------------------------- */
 
+typedef struct level {
+    int64_t missing; /* level - weight of the bin */
+    int64_t room;    /* units left, negative where overfull */
+    int64_t rows;
+} level;
+
 typedef struct spread {
     const ravel__job *job;
     const int32_t *order; /* samples by weight, heaviest first; NULL: as in the pool */
     int by_slots;
     int32_t bins;
-    int64_t *missing; /* by bin: level - weight */
-    int64_t *room;    /* by bin: units left, negative where overfull */
-    int32_t *rows;
+    level *bin;
     ravel__heap open, shut; /* by what is missing; by room */
 } spread;
 
@@ -39,8 +43,8 @@ static int64_t common_level(const spread *s) {
     int64_t total = 0, steps = s->bins / s->job->dp;
     for (int32_t i = 0; i < s->job->pool->count; i++) total += weight(s, i);
     for (int64_t step = 0; step < steps; step++) {
-        int64_t level = total / (s->job->dp * (steps - step)) + 1, here = dominant(s, step);
-        if (here <= level || total <= 0) return level;
+        int64_t each = total / (s->job->dp * (steps - step)) + 1, here = dominant(s, step);
+        if (here <= each || total <= 0) return each;
         if (__builtin_mul_overflow(here, (int64_t)s->job->dp, &here)) return 1;
         total -= here;
     }
@@ -49,42 +53,46 @@ static int64_t common_level(const spread *s) {
 
 /* Empty bins at their levels, fullest level first, which is a heap as it is. */
 static void set_levels(spread *s) {
-    int64_t level = common_level(s);
+    int64_t common = common_level(s);
     for (int32_t b = 0; b < s->bins; b++) {
         int64_t here = dominant(s, b / s->job->dp);
-        s->missing[b] = here > level ? here : level;
-        s->room[b] = s->job->rules->cap;
-        s->rows[b] = 0;
-        s->open.at[b] = (ravel__node){s->missing[b], b};
+        s->bin[b] = (level){here > common ? here : common, s->job->rules->cap, 0};
+        s->open.at[b] = (ravel__node){s->bin[b].missing, b};
     }
     s->open.count = s->bins;
 }
 
 /* ---- dealing ------------------------------------------------------------------------------------------------ */
 
-static void give(spread *s, ravel__heap *from, int32_t bin, int32_t sample) {
-    s->missing[bin] -= weight(s, sample);
-    s->room[bin] -= s->job->pool->slot[sample];
-    if (++s->rows[bin] >= s->job->rules->most) {
-        (void)ravel__heap_pop(from);
-        return;
-    }
-    from->at[0].key = from == &s->open ? s->missing[bin] : s->room[bin];
+static void put(const spread *s, int32_t bin, int32_t sample) {
+    level *b = &s->bin[bin];
+    b->missing -= weight(s, sample);
+    b->room -= s->job->pool->slot[sample];
+    b->rows++;
+}
+
+/* Puts the sample into the heap's first bin and returns that. */
+static int32_t give(spread *s, ravel__heap *from, int32_t sample) {
+    int32_t bin = from->at[0].id;
+    const level *b = &s->bin[bin];
+    put(s, bin, sample);
+    if (b->rows >= s->job->rules->most) return ravel__heap_pop(from);
+    from->at[0].key = from == &s->open ? b->missing : b->room;
     ravel__heap_sink(from);
+    return bin;
 }
 
 /* Where all levels are the same, the first samples have a bin each: the lightest of them leaves the most missing, so in
  * reverse the bins are a heap again. Returns how many samples that were. */
 static int32_t deal_first(spread *s, int32_t *bin) {
     int32_t count = s->bins;
-    if (count > s->job->pool->count || s->job->rules->most < 2 || s->missing[0] != s->missing[count - 1]) return 0;
+    if (count > s->job->pool->count || s->job->rules->most < 2 || s->bin[0].missing != s->bin[count - 1].missing)
+        return 0;
     for (int32_t i = 0; i < count; i++) {
         int32_t sample = nth(s, i);
         bin[sample] = i;
-        s->missing[i] -= weight(s, sample);
-        s->room[i] -= s->job->pool->slot[sample];
-        s->rows[i] = 1;
-        s->open.at[count - 1 - i] = (ravel__node){s->missing[i], i};
+        put(s, i, sample);
+        s->open.at[count - 1 - i] = (ravel__node){s->bin[i].missing, i};
     }
     return count;
 }
@@ -95,16 +103,15 @@ static int deal(spread *s, int32_t *bin) {
         int64_t slot = s->job->pool->slot[sample];
         while (s->shut.count && s->shut.at[0].key >= slot) {
             int32_t back = ravel__heap_pop(&s->shut);
-            ravel__heap_push(&s->open, s->missing[back], back);
+            ravel__heap_push(&s->open, s->bin[back].missing, back);
         }
-        while (s->open.count && s->room[s->open.at[0].id] < slot) {
+        while (s->open.count && s->bin[s->open.at[0].id].room < slot) {
             int32_t full = ravel__heap_pop(&s->open);
-            ravel__heap_push(&s->shut, s->room[full], full);
+            ravel__heap_push(&s->shut, s->bin[full].room, full);
         }
         ravel__heap *from = s->open.count ? &s->open : &s->shut;
         if (!from->count) return 0;
-        bin[sample] = from->at[0].id;
-        give(s, from, bin[sample], sample);
+        bin[sample] = give(s, from, sample);
     }
     return 1;
 }
@@ -113,20 +120,18 @@ ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, co
                            int32_t *over) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t k = (size_t)bins;
-    spread s = {job, by_slots ? NULL : order, by_slots, bins, NULL, NULL, NULL, {NULL, 0}, {NULL, 0}};
-    s.missing = ravel__arena_push(job->arena, k, sizeof *s.missing);
-    s.room = ravel__arena_push(job->arena, k, sizeof *s.room);
-    s.rows = ravel__arena_push(job->arena, k, sizeof *s.rows);
+    spread s = {job, by_slots ? NULL : order, by_slots, bins, NULL, {NULL, 0}, {NULL, 0}};
+    s.bin = ravel__arena_push(job->arena, k, sizeof *s.bin);
     s.open.at = ravel__arena_push(job->arena, k, sizeof *s.open.at);
     s.shut.at = ravel__arena_push(job->arena, k, sizeof *s.shut.at);
-    if (!s.missing || !s.room || !s.rows || !s.open.at || !s.shut.at) {
+    if (!s.bin || !s.open.at || !s.shut.at) {
         ravel__arena_rewind(job->arena, mark);
-        return ravel__no_memory(job->err, k * 52, "spreading samples");
+        return ravel__no_memory(job->err, k * 56, "spreading samples");
     }
     RAVEL_ASSERT(bins % job->dp == 0);
     set_levels(&s);
     *over = deal(&s, bin) ? 0 : INT32_MAX;
-    for (int32_t b = 0; *over < INT32_MAX && b < bins; b++) *over += s.room[b] < 0;
+    for (int32_t b = 0; *over < INT32_MAX && b < bins; b++) *over += s.bin[b].room < 0;
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;
 }
