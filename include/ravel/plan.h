@@ -373,6 +373,31 @@ RAVEL_API ravel_status ravel_plan_replay(const ravel_plan *plan, uint64_t seed, 
 RAVEL_API const char *ravel_method_name(int32_t method);
 RAVEL_API const char *ravel_method_doc(int32_t method);
 
+/* ---- pipelines ------------------------------------------------------------------------------------------ */
+
+/* What a pipeline of `pp` stages makes of micro-steps whose costs are known, without running it. The model is cut into
+ * pp * vpp equal parts; part c * pp + p is chunk c of stage p, and takes 1 / (pp * vpp) of a micro-step's cost, a third of
+ * it forward and two thirds backward. With vpp 1 the schedule is 1F1B, with more the interleaved one (groups of pp
+ * micro-steps through chunk 0, then chunk 1, ...; backward through the last chunk first). Messages cost nothing.
+ *
+ *     pp 2, vpp 1      stage 0   F0 F1 B0 F2 B1 F3 B2 B3
+ *                      stage 1      F0 B0 F1 B1 F2 B2 F3 B3 */
+typedef struct ravel_bubble {
+    double time;  /* from the first forward to the last backward, in units of cost */
+    double busy;  /* the part of it that a stage works: the sum of costs / pp */
+    double share; /* that it waits: 1 - busy / time; (pp - 1) / (vpp * n + pp - 1) for n micro-steps of one cost */
+} ravel_bubble;
+
+/* One update of one data-parallel rank: costs[count], each from 0, in the order of its micro-steps. E_ARGUMENT where vpp
+ * is above 1 and pp is 1, or count is no multiple of pp (`multiple` = pp makes it one). */
+RAVEL_API ravel_status ravel_pipeline_bubble(const int64_t *costs, int64_t count, int32_t pp, int32_t vpp,
+                                             ravel_bubble *bubble, ravel_error *err);
+/* A whole plan: the data-parallel ranks meet at the end of each update, so its time is that of the rank whose pipeline
+ * takes longest. `busy` is the mean of the ranks, so that the share has both kinds of waiting in it. A hybrid plan has no
+ * pipeline of its own for each rank: E_ARGUMENT. */
+RAVEL_API ravel_status ravel_plan_bubble(const ravel_plan *plan, int32_t pp, int32_t vpp, ravel_bubble *bubble,
+                                         ravel_error *err);
+
 /* ---- arrivals ------------------------------------------------------------------------------------------- */
 
 /* Samples that come one by one (asynchronous rollouts). Push what has arrived; take whole micro-steps as soon as they

@@ -623,6 +623,10 @@ class ravel_group(C.Structure):
     pass
 
 
+class ravel_bubble(C.Structure):
+    pass
+
+
 class ravel_planner_options(C.Structure):
     pass
 
@@ -1217,6 +1221,11 @@ ravel_group._fields_ = [
     ("count", C.c_int64),
     ("first", C.c_int32),
     ("width", C.c_int32),
+]
+ravel_bubble._fields_ = [
+    ("time", C.c_double),
+    ("busy", C.c_double),
+    ("share", C.c_double),
 ]
 ravel_planner_options._fields_ = [
     ("size", C.c_size_t),
@@ -2127,7 +2136,9 @@ FUNCTIONS = {
     "ravel_padded_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_padded), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_parse_size": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_phase_name": (C.c_char_p, [C.c_int32]),
+    "ravel_pipeline_bubble": (C.c_int, [C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.POINTER(ravel_bubble), C.POINTER(ravel_error)]),
     "ravel_plan_align": (C.c_int32, [C.POINTER(ravel_plan_options)]),
+    "ravel_plan_bubble": (C.c_int, [C.POINTER(ravel_plan), C.c_int32, C.c_int32, C.POINTER(ravel_bubble), C.POINTER(ravel_error)]),
     "ravel_plan_check": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), C.POINTER(ravel_error)]),
     "ravel_plan_create": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_csv": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2358,6 +2369,7 @@ STRUCTS = [
     ravel_hybrid,
     ravel_plan,
     ravel_group,
+    ravel_bubble,
     ravel_planner_options,
     ravel_planner_report,
     ravel_exchange_sizes,
