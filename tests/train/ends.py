@@ -37,6 +37,7 @@ kinds = {
     "sft": sft + ["--task", "sort", "--ranks", "2"],
     "zero": sft + ["--task", "sort", "--ranks", "3", "--shard", "states"],
     "mesh": sft + ["--task", "sort", "--tp", "2", "--pp", "2", "--shard", "states"],
+    "params": sft + ["--task", "sort", "--pp", "2", "--dp", "2", "--shard", "params"],
     "data": sft + ["--data", data, "--ranks", "2"],
     "dpo": ["train", "dpo", "--data", pairs, "--steps", "24", "--batch", "8", "--checkpoint-every", "2", "--ranks", "2"] + small,
     "timed": ["0.05s" if word == "3" else word for word in sft] + ["--task", "sort"],

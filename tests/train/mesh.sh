@@ -50,11 +50,11 @@ for mpi in openmpi mpich; do
     check "$mpi: eight processes, the same bits as on threads" 'cmp -s "$dir/eight.txt" "$dir/$mpi.txt"'
 done
 
-# Four processes over TCP; one is killed, the others end with an error, and the run goes on with another mesh.
+# Four processes over TCP, parameters sharded; one is killed, the others end with an error, and the run goes on with another mesh.
 port=$((16000 + $$ % 6000)) ranks=""
 for rank in 0 1 2 3; do
     # shellcheck disable=SC2086
-    RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" $sft --steps 400 --tp 2 --pp 2 \
+    RANK=$rank WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" $sft --steps 400 --pp 2 --dp 2 --shard params \
         --checkpoint-every 2 --timeout 20 --run "$dir/tcp" >"$dir/tcp-$rank.out" 2>&1 &
     ranks="$ranks $!"
 done

@@ -43,7 +43,7 @@ killed() { # NAME COMMAND...: kill -9 at several moments, resume each time, comp
 # shellcheck disable=SC2086
 killed sft "$ravel" $sft --ranks 2
 # shellcheck disable=SC2086
-killed zero "$ravel" $sft --ranks 3 --shard states
+killed params "$ravel" $sft --ranks 3 --shard params
 # shellcheck disable=SC2086
 killed grpo "$ravel" $grpo --ranks 2
 # shellcheck disable=SC2086

@@ -64,6 +64,7 @@ TEST(train_footprint_is_as_told) {
         {64, 3, 160, 320, 256, 1, 1, 0, 0, 1},   {64, 3, 160, 320, 2048, 1, 1, 0, 0, 1},
         {64, 3, 160, 320, 2048, 64, 1, 0, 1, 1}, {128, 2, 256, 5000, 512, 1, 2, 1, 0, 2},
         {96, 5, 200, 1000, 1024, 7, 4, 1, 1, 1}, {256, 2, 512, 320, 256, 1, 2, 0, 0, 3},
+        {96, 5, 200, 1000, 512, 7, 4, 2, 1, 1},  {128, 8, 256, 400, 128, 1, 3, 2, 2, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static job j;
@@ -93,6 +94,42 @@ TEST(train_footprint_is_as_told) {
             CHECK_EQ(j.growth[r], 0); /* an update takes nothing */
         }
     }
+}
+
+/* Weights, gradients and moments of a rank, as told and as allocated, with --shard params at dp 4: at most .35 of what they are
+ * unsharded. Budgets are small, so that these are most of the memory. */
+TEST(train_footprint_of_sharded_parameters) {
+    int64_t told[3], taken[3], rest[3];
+    for (int shard = TRAIN_SHARD_NONE; shard <= TRAIN_SHARD_PARAMS; shard++) {
+        static job j;
+        train_footprint f;
+        ravel_mesh_layout layout;
+        ravel_error err = RAVEL_ERROR_INIT;
+        j = (job){.samples = 2};
+        train_config *c = &j.config;
+        train_config_default(c);
+        c->model.hidden = 128;
+        c->model.layers = 24;
+        c->model.ffn = 384;
+        c->model.vocab = 400;
+        c->model.threads = 1;
+        c->learn.shard = shard;
+        c->plan.budget = 8;
+        CHECK_OK(train_shape(&c->model, &j.shape, &err), &err);
+        CHECK_OK(train_layout_plan(&c->mesh, 4, &j.shape, &layout, &err), &err);
+        CHECK_OK(train_footprint_of(c, TRAIN_SFT, &j.shape, &layout, 0, &f, &err), &err);
+        CHECK_OK(ravel_threads_run(4, NULL, work, &j, &err), &err);
+        told[shard] = f.fixed;
+        rest[shard] = f.trainer - f.fixed;
+        taken[shard] = 0;
+        for (int r = 0; r < 4; r++) taken[shard] = j.peak[r] > taken[shard] ? j.peak[r] : taken[shard];
+    }
+    double states = (double)told[TRAIN_SHARD_STATES] / (double)told[TRAIN_SHARD_NONE];
+    double params = (double)told[TRAIN_SHARD_PARAMS] / (double)told[TRAIN_SHARD_NONE];
+    double used = (double)(taken[TRAIN_SHARD_PARAMS] - rest[TRAIN_SHARD_PARAMS]) /
+                  (double)(taken[TRAIN_SHARD_NONE] - rest[TRAIN_SHARD_NONE]);
+    if (!EXPECT(states < 0.66) || !EXPECT(params <= 0.35) || !EXPECT(used <= 0.35))
+        printf("    states %.3f, params %.3f told, %.3f used\n", states, params, used);
 }
 
 /* The generator's: two sets of weights and what train_generator_create takes. */

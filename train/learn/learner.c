@@ -6,7 +6,10 @@
 /* ---- size ----------------------------------------------------------------------------------------------- */
 
 static train_parts_options parts_options(const train_learner_options *from) {
-    return (train_parts_options){.model = from->model, .budget = from->budget, .allocator = from->allocator};
+    return (train_parts_options){.model = from->model,
+                                 .budget = from->budget,
+                                 .shard = from->learn->shard == TRAIN_SHARD_PARAMS,
+                                 .allocator = from->allocator};
 }
 
 size_t train__run_bytes(const train_shares *shares, const train_kernels *kernels) {
@@ -32,7 +35,8 @@ static ravel_status optimizer_bytes(const train_learner_options *options, const 
         status = train_params_create(shape, &part, options->allocator, &params, err);
         if (!status) status = train_shares_create(params, ranks, 0, options->allocator, &shares, err);
         if (!status) *bytes += train_optimizer_bytes(kernels, shares);
-        if (!status && ranks > 1) *bytes += (int64_t)train__run_bytes(shares, kernels);
+        if (!status && ranks > 1 && options->learn->shard == TRAIN_SHARD_STATES)
+            *bytes += (int64_t)train__run_bytes(shares, kernels);
         train_shares_free(shares);
         train_params_free(params);
     }
@@ -70,8 +74,8 @@ static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error
     ravel_status status = train_optimizer_create(p->model, &options, l->options.allocator, &p->optimizer, err);
     if (status) return status;
     p->shares = train_optimizer_shares(p->optimizer);
-    return options.ranks > 1 ? l->kernels->alloc(l->device, train__run_bytes(p->shares, l->kernels), &p->run, err)
-                             : RAVEL_OK;
+    if (options.ranks == 1 || train_model_shares(p->model)) return RAVEL_OK;
+    return l->kernels->alloc(l->device, train__run_bytes(p->shares, l->kernels), &p->run, err);
 }
 
 /* The groups that the mesh does not have yet. Collective. */

@@ -7,15 +7,18 @@
  *
  * Gradients that are summed, and over which ranks:
  *
- *     tensor parallel      norms of q and k, shared key heads: the ranks that have them
- *     pipeline             the tied embedding: first and last stage
- *     data and context     everything: plain or sharded, with the same bits, elements are added in rank order either way
+ *     data and context     everything: plain or sharded, elements are added in rank order either way
+ *     tensor parallel      then norms of q and k, shared key heads: the ranks that have them
+ *     pipeline             then the tied embedding: first and last stage
  *
  *     --shard none      gradients: all-reduce                every rank steps everything that it has
  *     --shard states    gradients: reduce-scatter            every rank steps its share, then weights: all-gather (ZeRO-1)
+ *     --shard params    gradients: reduce-scatter per layer  every rank steps its share; weights stay sharded, and a layer's
+ *                       and micro-batch                      are gathered where it runs (FSDP, ZeRO-3; train/model/units.h)
  *
- * The norm counts each parameter of the model once: sums of squares of fixed pieces, added in a fixed order, so it does not
- * depend on sharding either. */
+ * The norm counts each parameter of the model once: sums of squares of fixed spans, added in a fixed order, so it does not
+ * depend on sharding either. The three give the same bits where a rank has one micro-batch per update. With several,
+ * `params` adds over ranks before it adds over micro-batches, the other two after: that differs by rounding. */
 #ifndef TRAIN_LEARNER_H
 #define TRAIN_LEARNER_H
 
@@ -25,8 +28,8 @@
 typedef struct train_learner train_learner;
 
 /* What is sharded over data-parallel and context-parallel ranks. */
-typedef enum train_shard { TRAIN_SHARD_NONE, TRAIN_SHARD_STATES } train_shard;
-#define TRAIN_SHARD_CHOICES "none|states"
+typedef enum train_shard { TRAIN_SHARD_NONE, TRAIN_SHARD_STATES, TRAIN_SHARD_PARAMS } train_shard;
+#define TRAIN_SHARD_CHOICES "none|states|params"
 
 typedef struct train_learn_options {
     double lr, min_lr;

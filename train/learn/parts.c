@@ -30,6 +30,7 @@ static void model_options(const train_parts_options *from, const ravel_shape *sh
     options->in_flight = flights_of(from, layout, stage, chunk);
     options->tp_ranks = train_layout_tp(layout);
     options->cp_ranks = train_layout_cp(layout);
+    if (from->shard) options->shard_ranks = ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     options->allocator = from->allocator;
 }
 
@@ -58,12 +59,17 @@ static ravel_status set_weights(train_model *model, const train_model_choice *ch
     return train_model_init(model, choice->init_seed, choice->init_std, err);
 }
 
+ravel_comm *train__parts_replicas(const train_parts *p) {
+    return ravel_mesh_comm(p->mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
+}
+
 static ravel_status make_model(train_parts *p, int32_t chunk, ravel_error *err) {
     train_model_options options;
     model_options(&p->options, &p->shape, &p->layout, p->at.pp, chunk, &options);
     p->flights[chunk] = options.in_flight;
     if (options.tp_ranks > 1) options.tp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_TP);
     if (options.cp_ranks > 1) options.cp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
+    if (options.shard_ranks > 1) options.shard = train__parts_replicas(p);
     ravel_status status = train_model_create(p->kernels, p->device, &p->shape, &options, &p->models[chunk], err);
     return status ? status : set_weights(p->models[chunk], p->options.model, err);
 }

@@ -26,7 +26,7 @@ typedef struct train_parts_options {
     const train_model_choice *model; /* must outlive the parts */
     int64_t budget;                  /* tokens per micro-batch and context-parallel rank */
     int32_t inference;               /* no gradients: only train_parts_score */
-    int32_t reserved;                /* 0 */
+    int32_t shard; /* weights and gradients are sharded over dp x cp ranks (train_model_options.shard) */
     const ravel_allocator *allocator;
 } train_parts_options;
 

@@ -28,4 +28,7 @@ struct train_parts {
     float *logprob; /* [budget] of a micro-batch that is scored */
 };
 
+/* Ranks that have the same parameters. */
+ravel_comm *train__parts_replicas(const train_parts *p);
+
 #endif

@@ -114,9 +114,9 @@ static ravel_status forward(run *r, train_op op, train__place *place, const rave
                                      r->work->begin ? &place->loss : NULL, err);
 }
 
-/* Fillers keep stages and ranks in step; a whole model needs no filler. */
+/* Fillers keep stages, and ranks that share out the weights, in step; a whole model needs no filler. */
 static int is_skipped(const run *r, const ravel_micro_batch *micro) {
-    return micro->filler && train_layout_parts(&r->p->layout) == 1;
+    return micro->filler && train_layout_parts(&r->p->layout) == 1 && !r->p->options.shard;
 }
 
 static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
@@ -177,7 +177,8 @@ static int is_lost(ravel_status status) {
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
-/* All operations of this stage. A rank that fails tells the other stages, which would wait for its rows. */
+/* All operations of this stage. A rank that fails tells the other stages, which would wait for its rows, and the ranks that
+ * would wait for its share of the weights. */
 static ravel_status run_table(run *r, const train_pipeline *table,
                               ravel_status (*run_op)(run *, train_op, ravel_error *), ravel_error *err) {
     train_parts *p = r->p;
@@ -185,6 +186,7 @@ static ravel_status run_table(run *r, const train_pipeline *table,
     for (int64_t i = 0; i < train_pipeline_ops(table) && !status; i++)
         status = run_op(r, train_pipeline_op(table, p->at.pp, i), err);
     if (status && !is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
+    if (status && !is_lost(status) && p->options.shard) ravel_comm_abort(train__parts_replicas(p), err);
     ravel_status sent = finish_sends(p, status ? NULL : err);
     return status ? status : sent;
 }

@@ -29,6 +29,7 @@ static ravel_status scatter_gradients(train_learner *l, const train__part *p, ra
 static ravel_status sum_gradients(train_learner *l, const train__part *p, ravel_error *err) {
     void *grads = train_model_grads(p->model);
     if (l->ranks == 1) return RAVEL_OK;
+    if (train_model_shares(p->model)) return train_model_finish_grads(p->model, err);
     if (p->shares->ranks > 1) return scatter_gradients(l, p, err);
     return ravel_comm_allreduce(l->replicas, grads, grads, p->shares->most, l->kernels->types.grad, RAVEL_SUM, err);
 }
@@ -99,7 +100,8 @@ static ravel_status gather_weights(train_learner *l, const train__part *p, ravel
     const train_shares *s = p->shares;
     train_array weights = train_model_array(p->model);
     ravel_status status = RAVEL_OK;
-    for (int64_t u = 0; u < s->params->unit_count && s->ranks > 1 && !status; u++)
+    if (weights.shares || s->ranks == 1) return RAVEL_OK;
+    for (int64_t u = 0; u < s->params->unit_count && !status; u++)
         status = ravel_comm_allgatherv(l->replicas, train_array_at(&weights, train_shares_begin(s, u, s->rank)),
                                        train_array_at(&weights, s->params->units[u].first), s->counts + u * s->ranks,
                                        NULL, weights.dtype, err);

@@ -134,17 +134,27 @@ typedef struct block {
     size_t field; /* of train_memory */
 } block;
 
-enum { BLOCKS = 5 + TRAIN__FLIGHTS + 2 * TRAIN__MOST_STAGES };
+enum { BLOCKS = 6 + TRAIN__FLIGHTS + 2 * TRAIN__MOST_STAGES + 2 * TRAIN__UNIT_BUFFERS };
+
+/* Elements that this rank holds of weights and gradients; of the largest share where they are sharded. */
+static int64_t held(const train_model *m) {
+    return train__model_sharded(m) ? m->units.shares->most : m->params->elements;
+}
 
 static int blocks_of(train_model *m, block *list) {
     const train__sizes *s = &m->sizes;
-    size_t elements = (size_t)m->params->elements;
+    size_t elements = (size_t)held(m);
     const train_types *types = &m->net.types;
     int count = 0;
 #define BLOCK(place, bytes, kind, field) \
     list[count++] = (block){(void **)&(place), bytes, kind, offsetof(train_memory, field)}
     BLOCK(m->weights, elements * (size_t)ravel_dtype_bytes(types->weight), DEVICE, weights);
     if (!m->options.inference) BLOCK(m->grads, elements * (size_t)ravel_dtype_bytes(types->grad), DEVICE, grads);
+    for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) {
+        if (m->units.weights[i].bytes) BLOCK(m->units.weights[i].data, m->units.weights[i].bytes, DEVICE, weights);
+        if (m->units.grads[i].bytes) BLOCK(m->units.grads[i].data, m->units.grads[i].bytes, DEVICE, grads);
+    }
+    if (m->units.received_bytes) BLOCK(m->units.received, m->units.received_bytes, DEVICE, grads);
     for (int i = 0; i < m->options.in_flight; i++) BLOCK(m->kept_block[i], s->kept, DEVICE, activations);
     BLOCK(m->working_block, s->working, DEVICE, working);
     BLOCK(m->logits, s->logits, DEVICE, logits);
@@ -182,6 +192,23 @@ static ravel_status check_options(const train_model_options *o, ravel_error *err
     return RAVEL_OK;
 }
 
+/* Shares of the weights and gradients, where more than one rank has them. */
+static ravel_status prepare_units(train_model *m, const train_kernels *kernels, train_device *device,
+                                  ravel_error *err) {
+    const train_model_options *o = &m->options;
+    int32_t ranks = o->shard ? ravel_comm_size(o->shard) : device ? 1 : o->shard_ranks;
+    if (ranks <= 1) return RAVEL_OK;
+    if (!kernels->host_memory)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "kernels \"%s\" with sharded parameters (--shard params): communicators take arrays in "
+                               "host memory only; use --shard none",
+                               kernels->name);
+    ravel_status status = train__units_init(&m->units, kernels, device, m->params, ranks,
+                                            o->shard ? ravel_comm_rank(o->shard) : 0, o->inference, o->allocator, err);
+    m->units.comm = o->shard;
+    return status;
+}
+
 /* Everything but the blocks. */
 static ravel_status prepare(train_model *m, const train_kernels *kernels, train_device *device,
                             const ravel_shape *shape, const train_model_options *options, ravel_error *err) {
@@ -203,6 +230,8 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     if (!status) status = train_params_create(shape, &part, options->allocator, &m->params, err);
     if (status) return status;
     train__net_init(&m->net, kernels, device, shape, m->params);
+    status = prepare_units(m, kernels, device, err);
+    if (status) return status;
     m->net.tp = &m->tp;
     m->vocab = shape->vocab;
     sizes_of(m);
@@ -214,7 +243,11 @@ ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, c
     train_model m = {0};
     block list[BLOCKS];
     ravel_status status = prepare(&m, kernels, NULL, shape, options, err);
-    if (status) return status;
+    if (status) {
+        train__units_close(&m.units);
+        train_params_free(m.params);
+        return status;
+    }
     train_limits limits = limits_of(&m);
     *memory = (train_memory){.scratch = (int64_t)kernels->scratch_bytes(&limits, threads), .tables = host_bytes(&m)};
     memory->total = memory->scratch + memory->tables;
@@ -222,6 +255,7 @@ ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, c
         *(int64_t *)(void *)((char *)memory + list[i].field) += (int64_t)list[i].bytes;
         memory->total += (int64_t)list[i].bytes;
     }
+    train__units_close(&m.units);
     train_params_free(m.params);
     return RAVEL_OK;
 }
@@ -284,10 +318,13 @@ ravel_status train_model_create(const train_kernels *kernels, train_device *devi
         return status;
     }
     m->net.weights = m->weights;
+    if (train__model_sharded(m)) m->net.units = &m->units;
+    m->units.weight_share = m->weights;
+    m->units.grad_share = m->grads;
     m->net.cosine = m->cosine;
     m->net.sine = m->sine;
     train__net_rope_tables(&m->net, m->cosine, m->sine, m->sizes.positions, m->row);
-    kernels->zero(device, m->weights, (size_t)(m->params->elements * ravel_dtype_bytes(m->net.types.weight)));
+    kernels->zero(device, m->weights, (size_t)(held(m) * ravel_dtype_bytes(m->net.types.weight)));
     train_model_clear_grads(m);
     *model = m;
     return RAVEL_OK;
@@ -298,9 +335,11 @@ void train_model_free(train_model *m) {
     const train_kernels *k = m->net.kernels;
     const ravel_allocator *allocator = m->arena.allocator;
     block list[BLOCKS];
+    train__units_wait(&m->units);
     for (int i = 0, count = m->params ? blocks_of(m, list) : 0; i < count; i++)
         (list[i].kind == STAGED ? k->release_host : k->release)(m->net.device, *list[i].place, list[i].bytes);
     if (m->kv_comm) ravel_comm_free(m->kv_comm);
+    train__units_close(&m->units);
     train_params_free(m->params);
     train__arena_free(&m->arena);
     train__release(allocator, m, sizeof *m);
@@ -329,11 +368,12 @@ void *train_model_grads(train_model *m) {
 }
 
 train_array train_model_array(train_model *m) {
-    return (train_array){m->net.kernels, m->net.device, m->weights, m->net.types.weight, NULL};
+    if (train__model_sharded(m)) train__units_forget(&m->units);
+    return (train_array){m->net.kernels, m->net.device, m->weights, m->net.types.weight, m->units.shares};
 }
 
 train_array train_model_grad_array(train_model *m) {
-    return (train_array){m->net.kernels, m->net.device, m->grads, m->net.types.grad, NULL};
+    return (train_array){m->net.kernels, m->net.device, m->grads, m->net.types.grad, m->units.shares};
 }
 
 train_update *train_model_update(train_model *m) {
@@ -342,9 +382,25 @@ train_update *train_model_update(train_model *m) {
 
 void train_model_clear_grads(train_model *m) {
     const train_kernels *k = m->net.kernels;
-    size_t bytes = (size_t)(m->params->elements * ravel_dtype_bytes(m->net.types.grad));
+    size_t bytes = (size_t)(held(m) * ravel_dtype_bytes(m->net.types.grad));
+    train__units_finish(&m->units);
     if (m->grads) k->zero(m->net.device, m->grads, bytes);
     k->zero(m->net.device, m->update, sizeof *m->update);
+}
+
+void *train__model_grad(const train_model *m, int64_t offset) {
+    if (offset < 0) return NULL;
+    return train__model_sharded(m) ? train__units_grad(&m->units, offset)
+                                   : train__at(m->grads, m->net.types.grad, offset);
+}
+
+const train_shares *train_model_shares(const train_model *m) {
+    return m->units.shares;
+}
+
+ravel_status train_model_finish_grads(train_model *m, ravel_error *err) {
+    train__units_finish(&m->units);
+    return train__units_status(&m->units, err);
 }
 
 ravel_status train_model_sum_grads(train_model *m, const train_shares *shares, ravel_error *err) {

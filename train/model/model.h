@@ -73,6 +73,12 @@ typedef struct train_model_options {
                        added over these ranks as over data-parallel ones. NULL: one. */
     ravel_comm *tp; /* ranks that share every layer (tensor parallel), which all make a model and run the same batches;
                        NULL: one. It must outlive the model. */
+    ravel_comm
+        *shard; /* ranks that have the same parameters and share out weights and gradients (FSDP, ZeRO-3): each holds
+                            its share (shares.h), and a unit is gathered while it is used. They all run the same number of
+                            batches, in the same way. NULL: this rank holds everything. It must outlive the model. */
+    int32_t shard_ranks;              /* train_model_memory: of the model to be */
+    int32_t reserved;                 /* 0 */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
 } train_model_options;
 
@@ -80,8 +86,8 @@ void train_model_options_default(train_model_options *options);
 
 /* Bytes, exactly as train_model_create will allocate them (plus at most 72 per block for alignment). */
 typedef struct train_memory {
-    int64_t weights;
-    int64_t grads;
+    int64_t weights;     /* with `shard`: the largest share, and the buffers for gathered units */
+    int64_t grads;       /* the same */
     int64_t activations; /* kept from forward to backward: proportional to the budget */
     int64_t working;     /* working arrays within a layer: proportional to the budget */
     int64_t logits;      /* one chunk */
@@ -102,11 +108,12 @@ void train_model_free(train_model *model);
 const train_params *train_model_params(const train_model *model);
 const train_kernels *train_model_kernels(const train_model *model);
 train_device *train_model_device(const train_model *model);
-/* The flat arrays, [params->elements] of kernels->types.weight and .grad on the device. Gradients are NULL with
- * `inference`. */
+/* The flat arrays, [params->elements] (with `shard`: this rank's share) of kernels->types.weight and .grad on the device.
+ * Gradients are NULL with `inference`. */
 void *train_model_weights(train_model *model);
 void *train_model_grads(train_model *model);
-/* Weights and gradients with what reads and writes them. */
+/* Weights and gradients with what reads and writes them. Who writes weights gets the array for it anew: with `shard` that
+ * drops what was gathered of the old ones. */
 train_array train_model_array(train_model *model);
 train_array train_model_grad_array(train_model *model);
 
@@ -120,6 +127,10 @@ typedef struct train_update {
 } train_update;
 /* Gradients and sums to 0. */
 void train_model_clear_grads(train_model *model);
+/* With `shard`, before gradients are used: waits until those of all batches have been added to the shares. Collective. */
+ravel_status train_model_finish_grads(train_model *model, ravel_error *err);
+/* How the model's arrays are shared out; NULL: this rank has all elements. */
+const struct train_shares *train_model_shares(const train_model *model);
 /* Tensor parallel, before gradients are used: sums those of weights that several ranks have and each saw a part of (norms
  * of q and k; key heads where there are fewer than ranks). Of `shares` (NULL: everything) only this rank's, which must be
  * the same elements on those ranks. Collective. */

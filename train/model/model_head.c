@@ -50,7 +50,7 @@ static void chunk_backward(train_model *m, int64_t first, int64_t count, const v
     void *d_rows = train__net_at(n, m->working.d_rows, first * n->hidden);
     train__net_linear_input(n, d_rows, m->logits, train__net_weight(n, at), count, vocab, n->hidden);
     train__net_sum(n, d_rows, count * n->hidden);
-    train__net_linear_weight(n, train__at(m->grads, n->types.grad, at), m->logits, rows, count, vocab, n->hidden);
+    train__net_linear_weight(n, train__model_grad(m, at), m->logits, rows, count, vocab, n->hidden);
 }
 
 /* Log-probs of the chunk; with `fused`, its gradient too. */
@@ -109,7 +109,7 @@ static void spread(train_model *m) {
                                                           .weight = train__net_weight(n, at),
                                                           .d_y = m->working.d_rows,
                                                           .d_x = d_rows,
-                                                          .d_weight = train__at(m->grads, n->types.grad, at)});
+                                                          .d_weight = train__model_grad(m, at)});
     n->kernels->zero(n->device, d_x, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
     n->kernels->copy_rows(
         n->device,
@@ -117,9 +117,32 @@ static void spread(train_model *m) {
             .rows = m->now.scored, .width = n->hidden, .to = d_x, .from = d_rows, .to_ids = m->now.staged.rows});
 }
 
+/* Sharded weights and gradients of the last norm and the head, which may be the embedding; the last layer's weights are
+ * used next. */
+static void prepare_head(train_model *m, int gradients) {
+    int64_t last = m->params->unit_count - 1;
+    int tied = train_params_head(m->params) == train_params_embedding(m->params);
+    if (!train__model_sharded(m)) return;
+    train__units_need(&m->units, last, gradients ? last - 1 : -1);
+    if (tied) train__units_need(&m->units, 0, -1);
+    if (gradients) train__units_open_grads(&m->units, last);
+    if (gradients && tied) train__units_open_grads(&m->units, 0);
+}
+
+/* Gradients of the embedding stay where its rows are still to be added. */
+static void reduce_head(train_model *m) {
+    int tied = train_params_head(m->params) == train_params_embedding(m->params);
+    if (!train__model_sharded(m)) return;
+    train__units_reduce(&m->units, m->params->unit_count - 1);
+    if (tied && m->params->part.first_layer > 0) train__units_reduce(&m->units, 0);
+}
+
 void train__model_head(train_model *m, const train__head *head) {
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_HEAD);
+    prepare_head(m, head->mode != TRAIN__HEAD_SCORE);
     for (int64_t first = 0; first < m->now.scored; first += m->sizes.logits_rows)
         run_chunk(m, head, first, train__min(m->sizes.logits_rows, m->now.scored - first));
-    if (head->mode != TRAIN__HEAD_SCORE) spread(m);
+    if (head->mode == TRAIN__HEAD_SCORE) return;
+    spread(m);
+    reduce_head(m);
 }

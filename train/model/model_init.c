@@ -64,13 +64,15 @@ static void fill_chunk(const filling *chunk) {
 
 static void init_tensor(train_model *m, filling f, char *out) {
     const train_tensor *t = f.tensor;
+    const train_array to = train_model_array(m);
+    int64_t begin = t->offset, end = begin + t->count;
     size_t each = (size_t)ravel_dtype_bytes(f.type);
-    for (; f.first < t->count; f.first += f.count) {
-        f.count = train__min(t->count - f.first, CHUNK);
+    if (to.shares && !train_shares_cut(to.shares, to.shares->rank, &begin, &end)) return;
+    for (f.first = begin - t->offset; begin < end; begin += f.count, f.first += f.count) {
+        f.count = train__min(end - begin, CHUNK);
         f.out = out;
         fill_chunk(&f);
-        m->net.kernels->upload(m->net.device, train__at(m->weights, f.type, t->offset + f.first), out,
-                               (size_t)f.count * each);
+        m->net.kernels->upload(m->net.device, train_array_at(&to, begin), out, (size_t)f.count * each);
     }
 }
 

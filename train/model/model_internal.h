@@ -22,6 +22,7 @@
 #include "train/model/model.h"
 #include "train/model/net.h"
 #include "train/model/staging.h"
+#include "train/model/units.h"
 
 /* Context parallel: the halves of each sample as samples of their own, [2 * samples]. */
 typedef struct train__halves {
@@ -106,7 +107,8 @@ struct train_model {
     train__ring ring;
     train__link tp, kv; /* all tensor-parallel ranks; those that have the same key heads */
     ravel_comm *kv_comm;
-    void *weights, *grads;
+    void *weights, *grads; /* flat arrays, or this rank's shares */
+    train__units units;    /* with shares; units.shares is NULL where this rank has everything */
     void *kept_block[TRAIN__FLIGHTS], *working_block, *logits, *table_block;
     train__staging staging;
     train_real *row; /* [max(hidden, head_dim)] on the host: upload buffer */
@@ -123,6 +125,13 @@ struct train_model {
 
 /* Makes another micro-batch in flight the current one. */
 void train__model_use(train_model *m, int32_t flight);
+
+/* Whether weights and gradients are sharded. */
+static inline int train__model_sharded(const train_model *m) {
+    return m->units.shares != NULL;
+}
+/* The gradient at `offset` of the flat array. */
+void *train__model_grad(const train_model *m, int64_t offset);
 
 /* A layer's arrays: kept ones of its own, working ones shared. */
 train__acts train__model_acts(const train_model *m, int64_t layer);

@@ -52,8 +52,7 @@ static const void *weight(const train_model *m, int64_t layer, train_layer_tenso
 }
 
 static void *grad(const train_model *m, int64_t layer, train_layer_tensor which) {
-    int64_t offset = train_params_layer(m->params, layer, which);
-    return offset < 0 ? NULL : train__at(m->grads, m->net.types.grad, offset);
+    return train__model_grad(m, train_params_layer(m->params, layer, which));
 }
 
 static train_attention attention_of(const train_model *m, const train__acts *a) {
@@ -82,6 +81,22 @@ static train__rows_of rows_of(train_model *m) {
     return (train__rows_of){m->now.ragged.tokens, m->now.staged.positions, attend, m};
 }
 
+/* Sharded weights: the embedding, and the first layer's norm after it. */
+static void prepare_input(train_model *m) {
+    if (!train__model_sharded(m)) return;
+    int64_t unit = train_params_layer_unit(m->params, m->params->part.first_layer);
+    if (!m->params->part.first_layer) train__units_need(&m->units, 0, unit);
+    train__units_need(&m->units, unit, unit + 1);
+}
+
+/* A layer ends with the norm of the next one. */
+static void prepare_forward(train_model *m, int64_t layer) {
+    if (!train__model_sharded(m)) return;
+    int64_t unit = train_params_layer_unit(m->params, layer);
+    train__units_need(&m->units, unit, -1);
+    if (unit + 1 < m->params->unit_count) train__units_need(&m->units, unit + 1, unit + 2);
+}
+
 /* Rows of scored tokens, before and after the last norm. */
 static void pick_head_rows(train_model *m, const void *x, const void *xn) {
     const train__net *n = &m->net;
@@ -100,16 +115,30 @@ void train__model_layers(train_model *m) {
     train__rows_of rows = rows_of(m);
     train__acts a = train__model_acts(m, first);
     n->kernels->phase(n->device, TRAIN_PHASE_FORWARD);
+    prepare_input(m);
     if (!first) train__net_embed(n, a.x, m->now.staged.tokens, rows.rows);
     train__net_norm(n, a.xn, NULL, a.x, NULL, first, TRAIN_NORM_IN, rows.rows);
     for (int64_t layer = first; layer < last; layer++) {
         a = train__model_acts(m, layer);
+        prepare_forward(m, layer);
         train__net_layer(n, layer, &a, &rows);
     }
     if (last == n->shape.layers) pick_head_rows(m, train__model_acts(m, last).x, a.xn_next);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------- */
+
+/* Sharded weights and gradients of a layer, and the weights of the one below it on their way. */
+static void prepare_backward(train_model *m, int64_t layer) {
+    if (!train__model_sharded(m)) return;
+    int64_t unit = train_params_layer_unit(m->params, layer);
+    train__units_need(&m->units, unit, layer > m->params->part.first_layer ? unit - 1 : -1);
+    train__units_open_grads(&m->units, unit);
+}
+
+static void reduce(train_model *m, int64_t unit) {
+    if (train__model_sharded(m)) train__units_reduce(&m->units, unit);
+}
 
 /* The layer's forward again, where only its input was kept. The last layer's is still there. */
 static void recompute(train_model *m, int64_t layer, train__acts a) {
@@ -219,15 +248,18 @@ void train__model_layers_backward(train_model *m) {
     if (last < n->shape.layers) n->kernels->copy(n->device, m->working.d_x, train__model_acts(m, last).x, bytes);
     for (int64_t layer = last - 1; layer >= first; layer--) {
         train__acts a = train__model_acts(m, layer);
+        prepare_backward(m, layer);
         recompute(m, layer, a);
         feed_forward_backward(m, layer, &a);
         attention_half_backward(m, layer, &a);
+        reduce(m, train_params_layer_unit(m->params, layer));
     }
     if (first) {
         n->kernels->copy(n->device, train__model_acts(m, first).x, m->working.d_x, bytes);
         return;
     }
-    void *d_table = train__at(m->grads, n->types.grad, train_params_embedding(m->params));
+    if (train__model_sharded(m) && train_params_head(m->params) != 0) train__units_open_grads(&m->units, 0);
+    void *d_table = train__model_grad(m, train_params_embedding(m->params));
     n->kernels->embed_backward(n->device, &(train_embedding){.rows = m->now.ragged.tokens,
                                                              .width = n->hidden,
                                                              .first = n->first_token,
@@ -237,4 +269,5 @@ void train__model_layers_backward(train_model *m) {
                                                              .d_table = d_table,
                                                              .order = m->now.staged.order,
                                                              .ordered = m->now.ordered});
+    reduce(m, 0);
 }

@@ -10,7 +10,8 @@ static ravel_status training_only(const train_model *m, const char *call, ravel_
 
 static ravel_status links_status(train_model *m, ravel_error *err) {
     ravel_status status = train__link_status(&m->tp, err);
-    return status ? status : train__link_status(&m->cp_link, err);
+    if (!status) status = train__link_status(&m->cp_link, err);
+    return status ? status : train__units_status(&m->units, err);
 }
 
 /* Releases the staged batch, whose last kernel has been called; reports a failure of a communicator. */
@@ -30,7 +31,7 @@ static int is_last(const train_model *m) {
 
 /* A batch without scored tokens is a filler and is not run, unless other ranks need its results. */
 static int runs(const train_model *m) {
-    return m->now.scored > 0 || m->cp || !is_first(m) || !is_last(m);
+    return m->now.scored > 0 || m->cp || train__model_sharded(m) || !is_first(m) || !is_last(m);
 }
 
 /* ---- results -------------------------------------------------------------------------------------------- */

@@ -60,7 +60,8 @@ train_limits train__net_limits(const train__net *net, int64_t tokens, int64_t lo
 }
 
 const void *train__net_weight(const train__net *net, int64_t offset) {
-    return offset < 0 ? NULL : train__at(net->weights, net->types.weight, offset);
+    if (offset < 0) return NULL;
+    return net->units ? train__units_weight(net->units, offset) : train__at(net->weights, net->types.weight, offset);
 }
 
 const void *train__net_layer_weight(const train__net *net, int64_t layer, train_layer_tensor which) {

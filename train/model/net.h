@@ -12,6 +12,7 @@
 #include "train/kernels/kernels.h"
 #include "train/model/parallel.h"
 #include "train/model/params.h"
+#include "train/model/units.h"
 
 typedef struct train__net {
     const train_kernels *kernels;
@@ -22,6 +23,7 @@ typedef struct train__net {
     train__link *tp;     /* ranks that share the layers */
     const train_params *params;
     const void *weights;             /* [W] [params->elements] */
+    const train__units *units;       /* where weights are sharded, instead; else NULL */
     const train_real *cosine, *sine; /* [positions, head_dim / 2] */
     int64_t hidden, ffn, q_width, kv_width, qkv_width;
     train_real eps, scale;

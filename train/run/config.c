@@ -79,7 +79,8 @@ static const ravel_option learn_table[] = {
     LEARN("eps", F64, eps, "1e-8", 0, 1, NULL, "AdamW"),
     LEARN("clip-grad", F64, clip_grad, "1", 0, 1e9, NULL, "norm above which gradients are scaled down; 0: never"),
     LEARN("shard", ENUM, shard, "none", 0, 0, TRAIN_SHARD_CHOICES,
-          "what is sharded over dp and cp ranks: nothing, or the optimiser's states (ZeRO-1)"),
+          "what is sharded over dp and cp ranks: nothing, the optimiser's states (ZeRO-1), or weights, gradients and "
+          "states (FSDP, ZeRO-3)"),
     LEARN("aggregation", ENUM, aggregation, "token-mean", 0, 0, RAVEL_LOSS_CHOICES, "how token losses are aggregated"),
     LEARN("norm", F64, norm, "0", 0, 1e12, NULL, "divisor of seq-mean-token-sum-norm; 0: budget, in grpo max-tokens"),
     {0}};
@@ -225,7 +226,8 @@ train_learner_options train_config_learner(const train_config *c) {
 }
 
 ravel_sync train_config_sync(const train_config *c) {
-    return c->mesh.pp > 1 ? RAVEL_SYNC_PIPELINE : RAVEL_SYNC_UPDATE;
+    if (c->mesh.pp > 1) return RAVEL_SYNC_PIPELINE;
+    return c->learn.shard == TRAIN_SHARD_PARAMS ? RAVEL_SYNC_MICRO_STEP : RAVEL_SYNC_UPDATE;
 }
 
 void train_config_default(train_config *config) {

@@ -18,7 +18,10 @@ static const char *in_units(int64_t bytes, char *text, size_t room) {
 static ravel_status reference_bytes(const train_learner_options *options, const ravel_shape *shape,
                                     const ravel_mesh_layout *layout, int32_t stage, int64_t *bytes, ravel_error *err) {
     train_memory memory;
-    train_parts_options parts = {.model = options->model, .budget = options->budget, .inference = 1};
+    train_parts_options parts = {.model = options->model,
+                                 .budget = options->budget,
+                                 .inference = 1,
+                                 .shard = options->learn->shard == TRAIN_SHARD_PARAMS};
     ravel_status status = train_parts_memory(&parts, shape, layout, stage, &memory, err);
     *bytes = memory.total;
     return status;

@@ -33,7 +33,7 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
 }
 
-/* Each trainer sends its parts of tensors; replicas hold the same parts. */
+/* Each trainer sends its parts of tensors; replicas hold the same parts, or, with --shard params, rows of them. */
 static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     train_parts *parts = train_learner_parts(g->learner);
     const train_kernels *kernels = train_parts_kernels(parts);
@@ -51,9 +51,9 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     }
     for (int32_t i = 0; i < train_parts_count(parts) && !status; i++) {
         train_model *part = train_parts_model(parts, i);
-        train_refit_tensors(train_model_params(part), kernels->types.weight,
-                            g->host_weights ? g->host_weights : train_model_weights(part), NULL, g->tensors,
-                            &g->tensor_count);
+        train_array weights = train_model_array(part);
+        if (g->host_weights) weights.data = g->host_weights;
+        train_refit_tensors(train_model_params(part), &weights, NULL, g->tensors, &g->tensor_count);
     }
     g->source = (ravel_refit_source){.size = sizeof g->source, .tensors = g->tensors, .count = g->tensor_count};
     status = ravel_agree(g->world, status, err);
@@ -126,7 +126,10 @@ static void log_left_out(const train__grpo *g, const ravel_logger *logger) {
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
     const train_config *c = g->config;
     train_learner_options options = train_config_learner(c);
-    train_parts_options reference = {.model = options.model, .budget = options.budget, .inference = 1};
+    train_parts_options reference = {.model = options.model,
+                                     .budget = options.budget,
+                                     .inference = 1,
+                                     .shard = c->learn.shard == TRAIN_SHARD_PARAMS};
     ravel_mesh_layout layout;
     ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
     if (!status) status = open_prompts(g, shape, err);

@@ -268,7 +268,8 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
     ravel_shape shape;
     ravel_mesh_layout layout;
     train_learner_options options = train_config_learner(s->config);
-    train_parts_options reference = {.model = options.model, .budget = options.budget};
+    train_parts_options reference = {
+        .model = options.model, .budget = options.budget, .shard = s->config->learn.shard == TRAIN_SHARD_PARAMS};
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);

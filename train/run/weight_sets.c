@@ -2,17 +2,21 @@
 
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
+#include "train/model/shares.h"
 
 #include <string.h>
 
-void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
-                         ravel_refit_tensor *tensors, int64_t *count) {
+void train_refit_tensors(const train_params *params, const train_array *array, void *spare, ravel_refit_tensor *tensors,
+                         int64_t *count) {
+    const train_shares *shares = array->shares;
     TRAIN_ASSERT(tensors || params->count == 0);
     for (int64_t i = 0; i < params->count; i++) {
         const train_tensor *t = &params->tensors[i];
+        int64_t begin = t->offset, end = begin + t->count;
+        if (shares && !train_shares_cut(shares, shares->rank, &begin, &end)) continue;
         ravel_refit_tensor *to = &tensors[(*count)++];
         to->name = t->name;
-        to->dtype = dtype;
+        to->dtype = array->dtype;
         to->ndim = t->rank;
         for (int32_t d = 0; d < t->rank; d++) {
             to->dims[d] = t->whole[d];
@@ -21,8 +25,10 @@ void train_refit_tensors(const train_params *params, int32_t dtype, void *data, 
         }
         TRAIN_ASSERT(t->rank >= 1 && t->offset >= 0 && t->offset < params->elements);
         for (int32_t d = 0; d < t->rank; d++) TRAIN_ASSERT(t->first[d] + t->dims[d] <= t->whole[d]);
-        to->data = train__at(data, dtype, t->offset);
-        to->spare = train__at(spare, dtype, t->offset);
+        to->start[0] += (begin - t->offset) / t->dims[1]; /* a share has whole rows */
+        to->extent[0] = (end - begin) / t->dims[1];
+        to->data = train_array_at(array, begin);
+        to->spare = train__at(spare, array->dtype, begin);
     }
 }
 
@@ -47,8 +53,8 @@ ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *k
         if (!s->tensors)
             status = train__no_memory(err, (size_t)params->count * sizeof *s->tensors, "the list of tensors");
     }
-    if (!status && s->tensors)
-        train_refit_tensors(params, kernels->types.weight, to[0], to[1], s->tensors, &s->tensor_count);
+    const train_array first = {kernels, device, to[0], kernels->types.weight, NULL};
+    if (!status && s->tensors) train_refit_tensors(params, &first, to[1], s->tensors, &s->tensor_count);
     TRAIN_ASSERT(status || s->tensor_count == params->count);
     s->sink = (ravel_refit_sink){.size = sizeof s->sink, .tensors = s->tensors, .count = s->tensor_count};
     return status;

@@ -29,9 +29,10 @@ void train_weight_sets_close(train_weight_sets *sets);
 /* The generator's next step uses set `live` (of the report of a refit), which holds `version`. */
 ravel_status train_weight_sets_switch(train_weight_sets *sets, int32_t live, int64_t version, ravel_error *err);
 
-/* The parameters of a model, or of a part of one, as refit sees them, over a flat array and, for a sink, a second one. They
- * are added at tensors[*count], where there is room for them. */
-void train_refit_tensors(const train_params *params, int32_t dtype, void *data, void *spare,
-                         ravel_refit_tensor *tensors, int64_t *count);
+/* The parameters of a model, or of a part of one, as refit sees them, over a flat array or a share of it and, for a sink, a
+ * second one. They are added at tensors[*count], where there is room for params->count of them; a tensor of which the share
+ * has no rows is left out. */
+void train_refit_tensors(const train_params *params, const train_array *array, void *spare, ravel_refit_tensor *tensors,
+                         int64_t *count);
 
 #endif
