@@ -9,6 +9,8 @@
  * promises no alignment). */
 #include <ravel/dtype.h>
 
+#include "base/assert.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <math.h>
@@ -119,6 +121,7 @@ static uint32_t narrow(const format *f, double value) {
     if (power == -1023) return sign; /* a subnormal double is far below every small float */
     int below = 1 - bias - power, shift = 52 - f->mantissa + (below > 0 ? below : 0);
     if (shift > 53) return sign;
+    RAVEL_ASSERT(shift >= 1 && shift <= 53);
     uint64_t kept = whole >> shift, rest = whole & ((UINT64_C(1) << shift) - 1), half = UINT64_C(1) << (shift - 1);
     kept += rest > half || (rest == half && (kept & 1));
     /* A carry out of the mantissa moves on into the exponent, which is just what it should do. */
@@ -308,6 +311,7 @@ enum { BLOCK = 512 }; /* elements; two blocks of doubles are 8 KiB of stack */
 
 /* The arrays are used in place where they are aligned, and through a block's copy where they are not. */
 static void convert_fast(convert_fn *run, const char *source, size_t from, char *target, size_t to, size_t count) {
+    RAVEL_ASSERT(from >= 1 && from <= sizeof(double) && to >= 1 && to <= sizeof(double));
     int copy_in = (uintptr_t)source % from != 0, copy_out = (uintptr_t)target % to != 0;
     if (!copy_in && !copy_out) {
         run(source, target, count);

@@ -66,6 +66,7 @@ static size_t distance(const char *a, const char *b) {
             row[j + 1] = best;
         }
     }
+    RAVEL_ASSERT(row[n] <= MOST);
     return row[n];
 }
 
@@ -151,6 +152,7 @@ static ravel_status parse_f64(const char *text, double *value, ravel_error *err)
 static ravel_status parse_bool(const char *text, int32_t *value, ravel_error *err) {
     int32_t index = ravel_choice_index("false|true|no|yes|off|on|0|1", text);
     if (index < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is neither true nor false", text);
+    RAVEL_ASSERT(index < 8);
     *value = index & 1;
     return RAVEL_OK;
 }
@@ -301,7 +303,9 @@ ravel_status ravel_option_set(ravel_option_table table, void *options, const cha
 void ravel_options_default(ravel_option_table table, void *options) {
     for (const ravel_option *row = table; row->name; row++) {
         field v = {0};
-        if (row->preset) (void)parse_value(row, row->preset, &v, NULL);
+        ravel_status status = row->preset ? parse_value(row, row->preset, &v, NULL) : RAVEL_OK;
+        RAVEL_ASSERT(status == RAVEL_OK && row->offset >= 0); /* a row's own default can be read */
+        (void)status;
         put(row, options, v);
     }
 }

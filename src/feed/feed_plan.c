@@ -9,6 +9,7 @@
  */
 #include "feed/feed.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -45,6 +46,7 @@ static void set_homes(const ravel_feed *feed, const ravel__columns *c, int32_t *
     int64_t i = 0;
     for (int32_t r = 0; r < feed->plan.dp; r++)
         for (int64_t k = 0; k < c->counts[r]; k++) homes[i++] = r;
+    RAVEL_ASSERT(i == c->count); /* every sample has one home */
 }
 
 static void set_updates(const ravel__columns *c, int32_t *updates) {
@@ -91,6 +93,7 @@ static void fold_rows(const ravel_feed *feed, const ravel__columns *c, given *g)
         g->lengths[row] += slot_of(feed, c->at[COLUMN_LENGTH][i]);
     }
     g->row_starts[g->rows] = c->count;
+    RAVEL_ASSERT(g->rows <= c->count && (c->count == 0 || g->row_starts[0] == 0));
 }
 
 /* The plan over samples from the plan over rows. */
@@ -109,6 +112,7 @@ static ravel_status unfold_rows(ravel__buffer *buffer, const ravel_allocator *al
                 samples[at++] = (int32_t)s;
     }
     offsets[plan->bins] = at;
+    RAVEL_ASSERT(at <= c->count && (plan->stats.skipped || at == c->count)); /* no sample twice, none lost */
     plan->count = c->count;
     plan->bin_offsets = offsets;
     plan->samples = samples;
@@ -173,6 +177,7 @@ static void add_words(int64_t words[3], wide value) {
 static void count_sample(const ravel__columns *c, int64_t s, ravel_update_counts *counts, wide *squares,
                          ravel_counts *loss) {
     int64_t length = c->at[COLUMN_LENGTH][s], learnt = c->at[COLUMN_LOSS][s];
+    RAVEL_ASSERT(s >= 0 && s < c->count && learnt >= 0 && learnt < length);
     wide weight = c->at[COLUMN_WEIGHT] ? (wide)(uint64_t)c->at[COLUMN_WEIGHT][s] : (wide)1 << 40;
     counts->samples++;
     counts->tokens += length;
@@ -203,6 +208,8 @@ void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const 
         counts->fillers += filler;
         counts->capacity_tokens += feed->plan.cp * feed->plan.budget;
     }
+    RAVEL_ASSERT(counts->loss_samples <= counts->samples && counts->loss_tokens <= counts->tokens);
+    RAVEL_ASSERT(counts->shortest <= counts->longest && counts->bins <= end - begin);
     counts->squares_low = (uint64_t)squares;
     counts->squares_high = (int64_t)(squares >> 64);
     loss->samples = counts->samples;
@@ -235,6 +242,7 @@ static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *
     p->ids = at += plan->count;
     p->part = at += plan->count;
     p->learnt = at + plan->count;
+    RAVEL_ASSERT(p->learnt + plan->count == (int64_t *)feed->work.scratch.at + words);
     return RAVEL_OK;
 }
 
@@ -254,6 +262,7 @@ static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int
             p->learnt[k] = c->at[COLUMN_LOSS][s];
         }
     }
+    RAVEL_ASSERT(k <= plan->count); /* the room of parts_room */
     return k;
 }
 

@@ -1,6 +1,7 @@
 /* Lists of fields: checked, parsed from options, copied. */
 #include "feed/field.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -110,5 +111,6 @@ ravel_field *ravel__fields_copy(const ravel_field *fields, int64_t count, const 
         if (copy[i].width < 1) copy[i].width = 1;
         pool += length;
     }
+    RAVEL_ASSERT(pool == (char *)copy + *bytes);
     return copy;
 }

@@ -5,6 +5,8 @@
  * Rows are untrusted: every array's length and every number is checked against what the tokens say. */
 #include "feed/jsonl_row.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -81,6 +83,7 @@ static ravel_status read_ids(row *r, const ravel_json_node *node) {
                                    "\"input_ids\"[%" PRId64 "] must be a token id from 0 to %" PRId64, i, vocab - 1);
         ((int32_t *)buffer->at)[i] = (int32_t)value;
     }
+    RAVEL_ASSERT(i == node->count);
     r->tokens = i;
     return RAVEL_OK;
 }
@@ -101,6 +104,7 @@ static ravel_status add_texts(row *r, const ravel_json_node *first, const ravel_
     int64_t learnt = second ? at : begin + bos;
     for (uint32_t i = 0; second && i < second->bytes; i++) ids[at++] = (unsigned char)second->as.string[i];
     if (eos) ids[at++] = r->rules->eos;
+    RAVEL_ASSERT(at == end && begin <= learnt && learnt <= end);
     memset(mask + begin, 0, (size_t)(learnt - begin));
     memset(mask + learnt, 1, (size_t)(at - learnt));
     return RAVEL_OK;
@@ -138,6 +142,7 @@ static ravel_status put_part(row *r, const ravel_row_part *part, int64_t at) {
 /* Chosen and rejected are two samples of the row. */
 static ravel_status set_pair(row *r, int64_t first, int64_t both) {
     const int64_t bounds[] = {0, first, both};
+    RAVEL_ASSERT(first >= 0 && first <= both && both == r->tokens);
     if (r->rules->no_pairs)
         return ravel_error_set(r->err, RAVEL_E_DATA,
                                "\"chosen\" and \"rejected\" are a pair for preference training (dpo); one answer is "
@@ -219,6 +224,7 @@ static ravel_status mask_prompt(const row *r, const ravel_json_node *node, int64
     if (!ravel_json_integer(node, &prompt) || prompt < 0 || prompt > length)
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"prompt_length\" must be a whole number from 0 to %" PRId64,
                                length);
+    RAVEL_ASSERT(begin >= 0 && begin + prompt <= r->tokens);
     memset(mask + begin, 0, (size_t)prompt);
     return RAVEL_OK;
 }

@@ -4,6 +4,7 @@
 #include "report/plan_svg.h"
 #include "report/printer.h"
 
+#include "base/assert.h"
 #include "base/number.h"
 
 #include <stdio.h>
@@ -196,6 +197,7 @@ static void put_groups(page *p, int64_t bins) {
         ravel__printer_format(&p->out, ",\n\"%s\":[", what ? "group_width" : "group_first");
         for (int64_t b = 0; b < bins; b++) {
             ravel_group group = ravel_plan_group(p->plan, b / h->pool, (int32_t)(b % h->pool));
+            RAVEL_ASSERT(group.width >= 1 && group.first >= 0 && group.first + group.width <= h->pool);
             if (b) ravel__printer_put(&p->out, ",", 1);
             ravel__printer_integer(&p->out, what ? group.width : group.first);
         }
@@ -255,12 +257,14 @@ static const struct {
     void (*put)(page *p);
 } marks[] = {{"title", put_title}, {"subtitle", put_subtitle}, {"warnings", put_warnings}, {"figures", put_figures},
              {"svg", put_svg},     {"stats", put_stats},       {"options", put_options},   {"data", put_data}};
+enum { MARKS = sizeof marks / sizeof *marks };
 
 /* Puts in what belongs at the mark at `at` and returns what follows it. */
 static const char *put_mark(page *p, const char *at) {
-    size_t length = strcspn(at, "-");
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (strlen(marks[i].mark) == length && memcmp(marks[i].mark, at, length) == 0) marks[i].put(p);
+    size_t length = strcspn(at, "-"), i = 0;
+    while (i < MARKS && (strlen(marks[i].mark) != length || memcmp(marks[i].mark, at, length) != 0)) i++;
+    RAVEL_ASSERT(i < MARKS && memcmp(at + length, "-->", 3) == 0); /* page.html has no other marks */
+    if (i < MARKS) marks[i].put(p);
     return at + length + 3;
 }
 
@@ -274,6 +278,7 @@ ravel_status ravel_plan_html(const ravel_plan_input *input, const ravel_plan_opt
     p.steps = plan->bins <= RAVEL_HTML_BINS ? plan->micro_steps : RAVEL_HTML_BINS / plan->dp;
     if (p.steps == 0 && plan->micro_steps) p.steps = 1;
     p.samples = plan->bin_offsets[p.steps * plan->dp];
+    RAVEL_ASSERT(p.steps <= plan->micro_steps && p.samples <= plan->count);
     ravel__printer_begin(&p.out, write, user, err);
     const char *at = ravel__page;
     for (const char *mark; (mark = strstr(at, "<!--@")) != NULL && !p.out.status;) {

@@ -11,5 +11,6 @@ addEventListener("load", () => setTimeout(() => {
 }, 500));
 </script></body>
 END
-chromium --headless --no-sandbox --disable-gpu --allow-file-access-from-files --user-data-dir="$2/narrow-profile" --virtual-time-budget=5000 \
-    --dump-dom "file://$(realpath "$2")/narrow.html" 2>/dev/null | grep -o 'data-narrow="[^"]*"' | grep -v '"ok"'
+said=$(timeout 120 chromium --headless --no-sandbox --disable-gpu --allow-file-access-from-files --user-data-dir="$2/narrow-profile" --virtual-time-budget=5000 \
+    --dump-dom "file://$(realpath "$2")/narrow.html" 2>/dev/null | grep -o 'data-narrow="[^"]*"')
+case "$said" in '') echo "the page was not drawn" ;; *'"ok"') ;; *) echo "$said" ;; esac

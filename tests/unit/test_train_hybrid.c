@@ -241,7 +241,7 @@ static double expected_loss(const char *mode) {
 
 TEST(train_hybrid_groups_have_the_loss_of_unpacked_samples) {
     int64_t seen[WIDTHS] = {0};
-    for (int32_t mode = 0; mode < 3; mode++) {
+    for (int32_t mode = 0; mode < check_rounds(3, 3); mode++) { /* sanitizers: the first */
         double want = expected_loss(modes[mode]);
         CHECK(isfinite(want));
         for (int32_t i = 0; i < 6; i++) {
