@@ -103,7 +103,8 @@ typedef struct ravel_refit_tensor {
     /* Where data and spare are, and what iterate returns; all zero: host memory. All tensors of a source, or of a sink, are
      * in host memory or on one device. A device's stream orders: the tensors are read and written after what is in it
      * when ravel_refit_update, ravel_publisher_publish, ravel_puller_stage or _commit is called, and everything is done
-     * when the version is sent or committed. */
+     * when the version is sent or committed. Over an NCCL communicator (ravel_comm_nccl) weights go from device to device;
+     * all tensors are on its device then. */
     ravel_place place;
 } ravel_refit_tensor;
 

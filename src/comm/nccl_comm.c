@@ -566,6 +566,10 @@ ravel_status ravel_comm_place_check(const ravel_comm *comm, const ravel_place *p
                                 : "ravel_comm_nccl makes a communicator for those");
 }
 
+ravel_stream *ravel__comm_nccl_stream(const ravel_comm *comm) {
+    return comm->backend == &backend ? group_of(comm)->stream : NULL;
+}
+
 ravel_comm *ravel_comm_host(ravel_comm *comm) {
     return comm->backend->control ? comm->backend->control(comm) : comm;
 }

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "comm/agree.h"
+#include "comm/nccl_comm.h"
 #include "refit/bytes.h"
 #include "base/xxh3.h"
 
@@ -22,8 +23,9 @@ static int is_loss(ravel_status status) {
 void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell) {
     if (!refit->comm) return;
     if (tell) ravel_comm_abort(refit->comm, why);
-    ravel_comm_free(refit->comm); /* cancels requests: nothing writes the buffers after this */
-    refit->comm = NULL;
+    ravel_comm_free(refit->data); /* cancels requests: nothing writes the buffers after this */
+    ravel_comm_free(refit->comm);
+    refit->comm = refit->data = NULL;
 }
 
 /* A failed call on the communicator: leaves it. After E_TIMEOUT, which only this rank saw, the others are told. */
@@ -152,7 +154,8 @@ static void free_pool(ravel_refit *refit, ravel__pool *pool) {
 
 /* N buffers of B bytes, each aligned, or without memory where they are borrowed; what was there stays where it fits. */
 static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted, int borrowed, ravel_error *err) {
-    size_t bytes = borrowed ? 0 : ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
+    size_t whole = refit->data ? RAVEL__APART_BYTES : (size_t)refit->terms.buffer_bytes;
+    size_t bytes = borrowed ? 0 : ravel__round_up(whole, RAVEL__FRAME_ALIGN);
     int32_t count = wanted ? refit->terms.num_buffers : 0;
     if (pool->count == count && (count == 0 || pool->bytes == bytes)) {
         for (int32_t i = 0; i < count; i++) pool->slots[i] = (ravel__refit_buffer){.buffer = pool->slots[i].buffer};
@@ -181,8 +184,68 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
 /* A receiver that borrows keeps the sender waiting while it loads, so it borrows only where loading is a copy in memory:
  * no callbacks, no undo log on a disk. */
 static int may_borrow(const ravel_refit *refit) {
-    return !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) && refit->sink &&
-           !refit->sink->load && !refit->options.undo_dir;
+    return !refit->data && !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) &&
+           refit->sink && !refit->sink->load && !refit->options.undo_dir;
+}
+
+/* ---- payloads in device memory -------------------------------------------------------------------------- */
+
+static ravel_status check_side(const ravel_refit *refit, const ravel__holding *holding, const char *what,
+                               ravel_error *err) {
+    const ravel_device *device = ravel_stream_device(ravel__comm_nccl_stream(refit->data));
+    if (holding->count == 0) return RAVEL_OK;
+    if (!holding->carrier)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the %s is in host memory, which cannot travel over nccl; ravel_comm_host gives the "
+                               "communicator for it",
+                               what);
+    if (ravel__carrier_device(holding->carrier) == device) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "the %s is on another device than the NCCL communicator", what);
+}
+
+static ravel_status check_casts(const ravel_refit *refit, const ravel__stream *s, const ravel__holding *holding,
+                                int unpack, ravel_error *err) {
+    for (int64_t i = 0; i < s->slices; i++) {
+        const ravel__slice *slice = &refit->plan.slices[s->first + i];
+        const ravel__item *item = &holding->items[slice->item];
+        if (ravel__payload_can(item->view.dtype, slice->dtype, unpack)) continue;
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "\"%s\": no kernel casts between %s and %s on the device",
+                               item->name, ravel_dtype_name(item->view.dtype), ravel_dtype_name(slice->dtype));
+    }
+    return RAVEL_OK;
+}
+
+/* Whether this rank's part can go from device memory to device memory. */
+static ravel_status check_apart(const ravel_refit *refit, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    if (refit->options.delta)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "delta leaves blocks out of frames in host memory: not over nccl");
+    if (refit->source) status = check_side(refit, &refit->source_holding, "source", err);
+    if (status == RAVEL_OK && refit->sink) status = check_side(refit, &refit->sink_holding, "sink", err);
+    for (int32_t i = 0; i < refit->plan.out_count && status == RAVEL_OK; i++)
+        status = check_casts(refit, &refit->plan.out[i], &refit->source_holding, 0, err);
+    for (int32_t i = 0; i < refit->plan.in_count && status == RAVEL_OK; i++)
+        status = check_casts(refit, &refit->plan.in[i], &refit->sink_holding, 1, err);
+    return status;
+}
+
+static ravel_status make_payloads(ravel_refit *refit, ravel__pool *pool, ravel_error *err) {
+    ravel_stream *stream = ravel__comm_nccl_stream(refit->data);
+    size_t bytes = ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
+    if (pool->count == 0) return RAVEL_OK;
+    ravel_status status = ravel_device_alloc(ravel_stream_device(stream), RAVEL_DEVICE, bytes * (size_t)pool->count,
+                                             stream, &pool->device_block, err);
+    for (int32_t i = 0; i < pool->count && status == RAVEL_OK; i++)
+        pool->slots[i].payload = (unsigned char *)pool->device_block + (size_t)i * bytes;
+    return status;
+}
+
+static void free_payloads(ravel_refit *refit, ravel__pool *pool) {
+    const ravel__carrier *carrier =
+        refit->source_holding.carrier ? refit->source_holding.carrier : refit->sink_holding.carrier;
+    if (pool->device_block) ravel_device_release(ravel__carrier_device(carrier), pool->device_block, NULL);
+    pool->device_block = NULL;
 }
 
 static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
@@ -192,11 +255,14 @@ static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
     refit->out_states = ravel__calloc(allocator, out, sizeof *refit->out_states);
     if ((in > 0 && !refit->in_states) || (out > 0 && !refit->out_states))
         return ravel__no_memory(err, 0, "the streams");
-    ravel_status status = ravel__packer_init(&refit->packer, refit, err);
+    ravel_status status = refit->data ? check_apart(refit, err) : RAVEL_OK;
+    if (status == RAVEL_OK) status = ravel__packer_init(&refit->packer, refit, err);
     if (status == RAVEL_OK) status = ravel__loader_init(&refit->loader, refit, err);
     refit->borrows = may_borrow(refit);
     if (status == RAVEL_OK) status = make_pool(refit, &refit->out_pool, out > 0, 0, err);
     if (status == RAVEL_OK) status = make_pool(refit, &refit->in_pool, in > 0, refit->borrows, err);
+    if (status == RAVEL_OK && refit->data) status = make_payloads(refit, &refit->out_pool, err);
+    if (status == RAVEL_OK && refit->data) status = make_payloads(refit, &refit->in_pool, err);
     return status;
 }
 
@@ -297,6 +363,8 @@ static void drop_streams(ravel_refit *refit) {
     const ravel_allocator *allocator = &refit->memory.allocator;
     ravel__packer_free(&refit->packer);
     ravel__loader_free(&refit->loader);
+    free_payloads(refit, &refit->out_pool);
+    free_payloads(refit, &refit->in_pool);
     ravel__release(allocator, refit->in_states, (size_t)refit->plan.in_count * sizeof *refit->in_states);
     ravel__release(allocator, refit->out_states, (size_t)refit->plan.out_count * sizeof *refit->out_states);
     refit->in_states = NULL;
@@ -319,13 +387,17 @@ void ravel__refit_disconnect(ravel_refit *refit) {
 ravel_status ravel__refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_status status, ravel_error *err) {
     ravel_error failure = RAVEL_ERROR_INIT;
     ravel__refit_disconnect(refit);
-    ravel_status dup = ravel_comm_dup(comm, &refit->comm, &failure);
+    ravel_comm *host = ravel_comm_host(comm);
+    ravel_status dup = ravel_comm_dup(host, &refit->comm, &failure);
+    if (dup == RAVEL_OK && host != comm) dup = ravel_comm_dup(comm, &refit->data, &failure);
     if (dup != RAVEL_OK) {
+        ravel__refit_leave(refit, &failure, 1);
         ravel_error_set(err, dup, "%s", failure.message);
         return dup;
     }
     ravel_comm_set_name(refit->comm, "refit");
     if (refit->options.timeout > 0) ravel_comm_set_timeout(refit->comm, refit->options.timeout);
+    if (refit->options.timeout > 0 && refit->data) ravel_comm_set_timeout(refit->data, refit->options.timeout);
     refit->rank = ravel_comm_rank(refit->comm);
     refit->ranks = ravel_comm_size(refit->comm);
     status = meet(refit, status, err);

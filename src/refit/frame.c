@@ -18,7 +18,12 @@ static size_t align(size_t bytes) {
 /* ---- writing -------------------------------------------------------------------------------------------- */
 
 void ravel__frame_begin(ravel__frame_writer *writer, void *buffer, size_t bytes) {
-    *writer = (ravel__frame_writer){buffer, bytes, RAVEL__FRAME_HEADER, 0};
+    *writer = (ravel__frame_writer){.buffer = buffer, .bytes = bytes, .end = RAVEL__FRAME_HEADER};
+}
+
+void ravel__frame_begin_apart(ravel__frame_writer *writer, void *buffer, size_t bytes, size_t most) {
+    ravel__frame_begin(writer, buffer, bytes);
+    writer->apart = most;
 }
 
 /* Entry i, counted from the first, at the back of the buffer. */
@@ -27,8 +32,12 @@ static unsigned char *entry_place(const ravel__frame_writer *w, size_t i) {
 }
 
 size_t ravel__frame_room(const ravel__frame_writer *w, unsigned char **room) {
-    size_t taken = w->end + (w->entries + 1) * RAVEL__FRAME_ENTRY;
-    *room = w->buffer + w->end;
+    size_t table = (w->entries + 1) * RAVEL__FRAME_ENTRY, taken = w->end + table;
+    *room = w->apart ? NULL : w->buffer + w->end;
+    if (w->apart)
+        return RAVEL__FRAME_HEADER + table > w->bytes || w->end > w->apart
+                   ? 0
+                   : (w->apart - w->end) / RAVEL__FRAME_ALIGN * RAVEL__FRAME_ALIGN;
     /* Whole steps of the alignment, so that a payload and its padding both fit. */
     return taken >= w->bytes ? 0 : (w->bytes - taken) / RAVEL__FRAME_ALIGN * RAVEL__FRAME_ALIGN;
 }
@@ -62,8 +71,9 @@ void ravel__frame_add(ravel__frame_writer *w, const ravel__frame_entry *entry, s
     ravel__frame_entry e = *entry;
     e.offset = w->end;
     size_t end = align(w->end + payload);
-    RAVEL_ASSERT(w->end % RAVEL__FRAME_ALIGN == 0 && end + (w->entries + 1) * RAVEL__FRAME_ENTRY <= w->bytes);
-    memset(w->buffer + w->end + payload, 0, end - w->end - payload);
+    RAVEL_ASSERT(w->end % RAVEL__FRAME_ALIGN == 0 && (!w->apart || end <= w->apart));
+    RAVEL_ASSERT((w->apart ? RAVEL__FRAME_HEADER : end) + (w->entries + 1) * RAVEL__FRAME_ENTRY <= w->bytes);
+    if (!w->apart) memset(w->buffer + w->end + payload, 0, end - w->end - payload);
     w->end = end;
     put_entry(entry_place(w, w->entries++), &e);
 }
@@ -74,10 +84,20 @@ int ravel__frame_last(const ravel__frame_writer *w, ravel__frame_entry *entry) {
     return 1;
 }
 
+void ravel__frame_set_checksum(ravel__frame_writer *w, size_t index, uint64_t checksum) {
+    RAVEL_ASSERT(index < w->entries);
+    ravel__put64(entry_place(w, index) + 40, checksum);
+}
+
 void ravel__frame_keep_more(ravel__frame_writer *w, uint64_t count) {
     RAVEL_ASSERT(w->entries > 0);
     unsigned char *p = entry_place(w, w->entries - 1);
     ravel__put64(p + 24, ravel__get64(p + 24) + count);
+}
+
+/* Where a closed frame has its entries. */
+static size_t entries_at(const ravel__frame_writer *w) {
+    return w->apart ? RAVEL__FRAME_HEADER : w->end;
 }
 
 /* Entries were written towards the front; in the frame they are in order. */
@@ -90,24 +110,28 @@ static void turn_entries(ravel__frame_writer *w) {
         memcpy(a, b, sizeof swap);
         memcpy(b, swap, sizeof swap);
     }
-    if (w->entries > 0) memmove(w->buffer + w->end, entry_place(w, w->entries - 1), w->entries * RAVEL__FRAME_ENTRY);
+    if (w->entries > 0)
+        memmove(w->buffer + entries_at(w), entry_place(w, w->entries - 1), w->entries * RAVEL__FRAME_ENTRY);
 }
 
 /* Over the header (its checksum aside) and the entries. */
-static uint64_t sum_of(const unsigned char *frame, size_t table, size_t size) {
+static uint64_t sum_of(const unsigned char *frame, size_t at, size_t size) {
     ravel__xxh3 state;
     ravel__xxh3_begin(&state);
     ravel__xxh3_add(&state, frame, CHECKSUM_AT);
-    ravel__xxh3_add(&state, frame + table, size - table);
+    ravel__xxh3_add(&state, frame + at, size - at);
     return ravel__xxh3_end(&state);
 }
 
 size_t ravel__frame_end(ravel__frame_writer *w, ravel__frame_head *head) {
     unsigned char *p = w->buffer;
+    size_t at = entries_at(w), used = at + w->entries * RAVEL__FRAME_ENTRY;
     turn_entries(w);
     head->entries = (uint32_t)w->entries;
     head->bytes = w->end + w->entries * RAVEL__FRAME_ENTRY;
-    RAVEL_ASSERT(head->bytes <= w->bytes);
+    head->table = w->end;
+    head->at = at;
+    RAVEL_ASSERT(used <= w->bytes);
     memset(p, 0, RAVEL__FRAME_HEADER);
     memcpy(p, frame_magic, 4);
     ravel__put16(p + 4, RAVEL__FRAME_FORMAT);
@@ -120,8 +144,8 @@ size_t ravel__frame_end(ravel__frame_writer *w, ravel__frame_head *head) {
     ravel__put32(p + 36, head->entries);
     ravel__put64(p + 40, head->bytes);
     ravel__put64(p + 48, w->end);
-    ravel__put64(p + CHECKSUM_AT, sum_of(p, w->end, head->bytes));
-    return head->bytes;
+    ravel__put64(p + CHECKSUM_AT, sum_of(p, at, used));
+    return used;
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
@@ -130,8 +154,8 @@ static ravel_status broken(ravel_error *err, const char *what) {
     return ravel_error_set(err, RAVEL_E_DATA, "a refit frame is broken: %s", what);
 }
 
-ravel_status ravel__frame_open(const void *bytes, size_t size, ravel__frame_head *head, ravel_error *err) {
-    const unsigned char *p = bytes;
+static ravel_status open_frame(const unsigned char *p, size_t size, int apart, ravel__frame_head *head,
+                               ravel_error *err) {
     if (size < RAVEL__FRAME_HEADER) return broken(err, "it is shorter than its header");
     if (memcmp(p, frame_magic, 4) != 0) return broken(err, "it does not begin with RVLF");
     if (ravel__get16(p + 4) != RAVEL__FRAME_FORMAT || ravel__get16(p + 6) != RAVEL__FRAME_HEADER)
@@ -144,27 +168,36 @@ ravel_status ravel__frame_open(const void *bytes, size_t size, ravel__frame_head
         .sender = ravel__get32(p + 32),
         .entries = ravel__get32(p + 36),
         .bytes = ravel__get64(p + 40),
+        .table = ravel__get64(p + 48),
     };
-    uint64_t table = ravel__get64(p + 48);
-    if (h.bytes != size) return broken(err, "it is not as long as its header says");
-    if (table < RAVEL__FRAME_HEADER || table > size || (size - table) / RAVEL__FRAME_ENTRY != h.entries ||
-        (size - table) % RAVEL__FRAME_ENTRY != 0)
+    if (h.table < RAVEL__FRAME_HEADER || h.table > h.bytes) return broken(err, "its entries do not fit");
+    h.at = apart ? RAVEL__FRAME_HEADER : h.table;
+    if (h.bytes - h.table + h.at != size) return broken(err, "it is not as long as its header says");
+    if ((size - h.at) / RAVEL__FRAME_ENTRY != h.entries || (size - h.at) % RAVEL__FRAME_ENTRY != 0)
         return broken(err, "its entries do not fit");
     if (h.flags & ~(uint32_t)RAVEL__FRAME_FLAGS) return broken(err, "it has unknown flags");
-    if (ravel__get64(p + CHECKSUM_AT) != sum_of(p, table, size))
+    if (ravel__get64(p + CHECKSUM_AT) != sum_of(p, (size_t)h.at, size))
         return ravel_error_set(err, RAVEL_E_CHECKSUM,
                                "a refit frame arrived changed: the checksum of its header is wrong");
     *head = h;
     return RAVEL_OK;
 }
 
+ravel_status ravel__frame_open(const void *bytes, size_t size, ravel__frame_head *head, ravel_error *err) {
+    return open_frame(bytes, size, 0, head, err);
+}
+
+ravel_status ravel__frame_open_apart(const void *bytes, size_t size, ravel__frame_head *head, ravel_error *err) {
+    return open_frame(bytes, size, 1, head, err);
+}
+
 ravel_status ravel__frame_entry_at(const void *bytes, const ravel__frame_head *head, uint32_t index,
                                    ravel__frame_entry *entry, ravel_error *err) {
     const unsigned char *p = bytes;
-    uint64_t table = head->bytes - (uint64_t)head->entries * RAVEL__FRAME_ENTRY;
+    uint64_t table = head->table;
     ravel__frame_entry e;
     if (index >= head->entries) return broken(err, "it has fewer entries than asked for");
-    get_entry(p + table + (uint64_t)index * RAVEL__FRAME_ENTRY, &e);
+    get_entry(p + head->at + (uint64_t)index * RAVEL__FRAME_ENTRY, &e);
     uint64_t each = (uint64_t)ravel_dtype_bytes(e.dtype), most = (uint64_t)INT64_MAX / 16;
     if (each == 0) return broken(err, "an entry has an unknown dtype");
     if (e.kind > RAVEL__ENTRY_KEEP) return broken(err, "an entry is of an unknown kind");

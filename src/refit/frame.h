@@ -8,7 +8,10 @@
  * next to the last payload. A reader checks everything against the buffer's size before it is looked at, so bytes from
  * anywhere are safe to read.
  *
- * A notice goes ahead of each frame and says how long it is. */
+ * Payloads may also travel apart from header and entries, in device memory (payload.h): offsets count as if they lay in
+ * the frame, and what is left of it are header and entries, one after the other.
+ *
+ * A notice goes ahead of each frame and says how long it is; of a frame whose payloads travel apart, how long the rest is. */
 #ifndef RAVEL_REFIT_FRAME_H
 #define RAVEL_REFIT_FRAME_H
 
@@ -43,7 +46,9 @@ typedef struct ravel__frame_head {
     uint64_t version;  /* of the weights */
     uint32_t sender;   /* rank */
     uint32_t entries;
-    uint64_t bytes; /* of the frame */
+    uint64_t bytes; /* of the frame, payloads included */
+    uint64_t table; /* where its payloads end */
+    uint64_t at;    /* of the entries in the bytes that were opened */
 } ravel__frame_head;
 
 typedef struct ravel__frame_entry {
@@ -61,23 +66,31 @@ typedef struct ravel__frame_writer {
     size_t bytes;   /* of the buffer */
     size_t end;     /* of the last payload, rounded up */
     size_t entries; /* so far, at the back of the buffer */
+    size_t apart;   /* payloads are elsewhere, and end at most here; 0: they are in the buffer */
 } ravel__frame_writer;
 
 void ravel__frame_begin(ravel__frame_writer *writer, void *buffer, size_t bytes);
+/* The same for a frame of up to `most` bytes whose payloads are not in the buffer: the caller puts them elsewhere, at the
+ * same offsets, beginning with RAVEL__FRAME_HEADER. */
+void ravel__frame_begin_apart(ravel__frame_writer *writer, void *buffer, size_t bytes, size_t most);
 /* Bytes of payload that one more entry could have; 0: not even an entry without payload fits. `room` is set to the
- * payload's place. */
+ * payload's place; of payloads that are apart, to NULL. */
 size_t ravel__frame_room(const ravel__frame_writer *writer, unsigned char **room);
 /* Adds an entry whose payload of `payload` bytes was written at the room's place (offset is set here). */
 void ravel__frame_add(ravel__frame_writer *writer, const ravel__frame_entry *entry, size_t payload);
+/* The checksum of entry `index`, where it was not known when the entry was added. */
+void ravel__frame_set_checksum(ravel__frame_writer *writer, size_t index, uint64_t checksum);
 /* Lengthens the last entry, which is KEEP, instead of adding one. */
 void ravel__frame_keep_more(ravel__frame_writer *writer, uint64_t count);
 /* The last entry, or 0 where there is none. */
 int ravel__frame_last(const ravel__frame_writer *writer, ravel__frame_entry *entry);
-/* Writes the header; returns the frame's length. head->entries and head->bytes are set. */
+/* Writes the header; returns how many bytes of the buffer are the frame. head->entries and head->bytes are set. */
 size_t ravel__frame_end(ravel__frame_writer *writer, ravel__frame_head *head);
 
 /* Checks header, sizes and the checksum over header and entries. E_DATA or E_CHECKSUM says what is wrong. */
 ravel_status ravel__frame_open(const void *bytes, size_t size, ravel__frame_head *head, ravel_error *err);
+/* The same for a frame whose payloads are apart: they have head->table - RAVEL__FRAME_HEADER bytes. */
+ravel_status ravel__frame_open_apart(const void *bytes, size_t size, ravel__frame_head *head, ravel_error *err);
 /* Entry `index` of an opened frame: its payload, of count * bytes of the dtype, lies inside the frame. */
 ravel_status ravel__frame_entry_at(const void *bytes, const ravel__frame_head *head, uint32_t index,
                                    ravel__frame_entry *entry, ravel_error *err);

@@ -18,12 +18,14 @@ ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_erro
     ravel__lane_init(&l->loaded);
     l->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *l->cursors);
     if (count > 0 && !l->cursors) return ravel__no_memory(err, count * sizeof *l->cursors, "streams");
-    return RAVEL_OK;
+    if (count == 0 || !refit->data) return RAVEL_OK;
+    return ravel__payload_create(refit->sink_holding.carrier, &refit->memory.allocator, &l->payload, err);
 }
 
 void ravel__loader_free(ravel__loader *l) {
     if (!l->refit) return;
     ravel__release(&l->refit->memory.allocator, l->cursors, (size_t)l->refit->plan.in_count * sizeof *l->cursors);
+    ravel__payload_free(l->payload);
     ravel__lane_free(&l->arrived);
     ravel__lane_free(&l->loaded);
     memset(l, 0, sizeof *l);
@@ -121,18 +123,52 @@ static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t,
     return status;
 }
 
+/* The same for payloads in device memory, in two steps: adds the entry to the next kernel, which hashes and scatters. */
+static ravel_status take_apart(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e) {
+    const ravel__stage *stage = &l->refit->stage;
+    const ravel__view *view = &t->item->view;
+    if (e->count * (uint64_t)ravel_dtype_bytes(e->dtype) > RAVEL__PAYLOAD_BLOCK)
+        return out_of_place(l, sender, "has a larger entry than the wire allows");
+    return ravel__payload_add(l->payload, view, stage->now->target(stage, view->tensor), &t->box, (int64_t)e->first,
+                              (int64_t)e->count, e->dtype, (int64_t)e->offset, &l->why);
+}
+
+/* Runs that kernel: entries l->settled on are in their place, or arrived changed. */
+static ravel_status settle(ravel__loader *l, const ravel__refit_buffer *slot, int32_t stream,
+                           const ravel__frame_head *head) {
+    const ravel__refit_plan *plan = &l->refit->plan;
+    const uint64_t *hashes = NULL;
+    int64_t count = 0, begin = ravel__clock_ns();
+    ravel__frame_entry e;
+    ravel_status status =
+        ravel__payload_run(l->payload, slot->payload, l->refit->terms.buffer_bytes, 1, &hashes, &count, &l->why);
+    l->load_ns += ravel__clock_ns() - begin;
+    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) {
+        status = ravel__frame_entry_at(slot->data, head, l->settled++, &e, &l->why);
+        if (status != RAVEL_OK || hashes[i] == e.checksum) continue;
+        target t = {.slice = &plan->slices[plan->in[stream].first + e.slice]};
+        t.item = &l->refit->sink_holding.items[t.slice->item];
+        status = changed(l, plan->in[stream].sender, &t, &e);
+    }
+    return status;
+}
+
 static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned char *frame,
                                const ravel__frame_entry *e) {
     ravel__in_cursor *cursor = &l->cursors[stream];
     target t;
     ravel_status status = RAVEL_OK;
     if (!expect(l, stream, e, &t)) return RAVEL_E_DATA;
-    if (e->kind == RAVEL__ENTRY_KEEP) {
+    if (e->kind == RAVEL__ENTRY_KEEP && l->payload) {
+        status = out_of_place(l, l->refit->plan.in[stream].sender, "keeps elements, which this wire has no way to");
+    } else if (e->kind == RAVEL__ENTRY_KEEP) {
         int64_t begin = ravel__clock_ns();
         ravel__span span = {t.slice->item, &t.box, (int64_t)e->first, (int64_t)e->count};
         status = ravel__stage_keep(&l->refit->stage, &span, &l->why);
         l->load_ns += ravel__clock_ns() - begin;
         l->kept_bytes += (int64_t)e->count * ravel_dtype_bytes(e->dtype);
+    } else if (l->payload) {
+        status = take_apart(l, l->refit->plan.in[stream].sender, &t, e);
     } else {
         status = take_data(l, l->refit->plan.in[stream].sender, &t, e, frame + e->offset);
     }
@@ -151,7 +187,9 @@ static ravel_status open_frame(ravel__loader *l, const ravel__refit_buffer *slot
                                ravel__frame_head *head) {
     int32_t sender = l->refit->plan.in[stream].sender;
     if (slot->torn) return out_of_place(l, sender, "did not arrive whole");
-    ravel_status status = ravel__frame_open(slot->data, (size_t)slot->notice.bytes, head, &l->why);
+    size_t bytes = (size_t)slot->notice.bytes;
+    ravel_status status = l->payload ? ravel__frame_open_apart(slot->data, bytes, head, &l->why)
+                                     : ravel__frame_open(slot->data, bytes, head, &l->why);
     if (status != RAVEL_OK) {
         ravel_error_prefix(&l->why, "from rank %d", sender);
         return status;
@@ -173,15 +211,20 @@ void ravel__loader_take(ravel__loader *l, ravel__refit_buffer *slot, int32_t str
     int64_t begin = ravel__clock_ns();
     RAVEL_ASSERT(stream >= 0 && stream < l->refit->plan.in_count);
     slot->covered = 0;
+    l->settled = 0;
     if (l->status == RAVEL_OK) l->status = open_frame(l, slot, stream, &head);
     l->cursors[stream].sequence++;
     for (uint32_t i = 0; l->status == RAVEL_OK && i < head.entries; i++) {
         l->status = ravel__frame_entry_at(slot->data, &head, i, &entry, &l->why);
         if (l->status == RAVEL_OK) l->status = take_entry(l, stream, slot->data, &entry);
         if (l->status == RAVEL_OK) slot->covered += (int64_t)entry.count * ravel_dtype_bytes(entry.dtype);
+        if (l->status == RAVEL_OK && l->payload && ravel__payload_full(l->payload))
+            l->status = settle(l, slot, stream, &head);
     }
+    if (l->payload && l->status == RAVEL_OK) l->status = settle(l, slot, stream, &head);
+    if (l->payload) ravel__payload_drop(l->payload);
     ravel__trace_add(&l->refit->trace, RAVEL_REFIT_LOAD, index, slot->number, begin, ravel__clock_ns(),
-                     (int64_t)slot->notice.bytes);
+                     (int64_t)slot->notice.bytes + slot->payload_bytes);
 }
 
 ravel_status ravel__loader_end(ravel__loader *l) {

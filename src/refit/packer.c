@@ -63,6 +63,8 @@ ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_erro
     p->scratch = count > 0 ? ravel__alloc(&refit->memory.allocator, RAVEL__PACK_STEP) : NULL;
     if (count > 0 && (!p->cursors || !p->deltas || !p->scratch))
         return ravel__no_memory(err, count * sizeof *p->cursors, "streams");
+    if (count > 0 && refit->data)
+        status = ravel__payload_create(refit->source_holding.carrier, &refit->memory.allocator, &p->payload, err);
     for (int32_t i = 0; i < refit->plan.out_count && refit->options.delta && status == RAVEL_OK; i++)
         status = init_delta(p, i, err);
     return status;
@@ -80,6 +82,7 @@ void ravel__packer_free(ravel__packer *p) {
     ravel__release(allocator, p->cursors, count * sizeof *p->cursors);
     ravel__release(allocator, p->deltas, count * sizeof *p->deltas);
     ravel__release(allocator, p->scratch, RAVEL__PACK_STEP);
+    ravel__payload_free(p->payload);
     ravel__lane_free(&p->free);
     ravel__lane_free(&p->ready);
     memset(p, 0, sizeof *p);
@@ -171,6 +174,28 @@ static ravel_status gather(ravel__packer *p, const cut *c, unsigned char *out, u
     return status;
 }
 
+/* Packs the payloads of the entries that were added since the last time. */
+static ravel_status settle(ravel__packer *p, ravel__frame_writer *writer, const ravel__refit_buffer *slot) {
+    const uint64_t *hashes = NULL;
+    int64_t count = 0;
+    ravel_status status =
+        ravel__payload_run(p->payload, slot->payload, p->refit->terms.buffer_bytes, 0, &hashes, &count, &p->why);
+    RAVEL_ASSERT(p->settled + (size_t)count == writer->entries);
+    for (int64_t i = 0; i < count && status == RAVEL_OK; i++)
+        ravel__frame_set_checksum(writer, p->settled++, hashes[i]);
+    return status;
+}
+
+/* The same as gather, later: one kernel takes all entries of a frame. What a source makes tensor by tensor is taken before it
+ * makes the next. */
+static ravel_status gather_apart(ravel__packer *p, const cut *c, int64_t at) {
+    const void *data = NULL;
+    ravel_status status = current_data(p, c->item->view.tensor, &data);
+    if (status != RAVEL_OK) return status;
+    return ravel__payload_add(p->payload, &c->item->view, data, &c->box, c->first, c->count, c->slice->dtype, at,
+                              &p->why);
+}
+
 /* Whether the block is what was sent last; remembers it for the next time. */
 static int unchanged(ravel__packer *p, int32_t stream, int64_t bytes, uint64_t checksum) {
     ravel__out_cursor *cursor = &p->cursors[stream];
@@ -195,6 +220,7 @@ static int unchanged(ravel__packer *p, int32_t stream, int64_t bytes, uint64_t c
 static int64_t choose_count(const ravel__packer *p, int32_t stream, const cut *c, size_t room, int begun) {
     const ravel__delta *d = &p->deltas[stream];
     int64_t left = (c->slice->count - c->first) * c->each, bytes = (int64_t)room;
+    if (p->payload && bytes > RAVEL__PAYLOAD_BLOCK) bytes = RAVEL__PAYLOAD_BLOCK;
     if (d->sent) {
         int64_t block = d->block_bytes - c->first * c->each % d->block_bytes;
         if (block > left) block = left;
@@ -220,12 +246,12 @@ static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *wri
     ravel__out_cursor *cursor = &p->cursors[stream];
     cut c = cut_at(p, stream);
     unsigned char *place;
-    uint64_t checksum;
+    uint64_t checksum = 0;
     size_t room = ravel__frame_room(writer, &place);
     c.count = choose_count(p, stream, &c, room, writer->entries > 0);
     RAVEL_ASSERT(c.count >= 0 && c.first + c.count <= c.slice->count && (size_t)(c.count * c.each) <= room);
     if (c.count == 0) return 0;
-    p->status = gather(p, &c, place, &checksum);
+    p->status = p->payload ? gather_apart(p, &c, (int64_t)writer->end) : gather(p, &c, place, &checksum);
     if (p->status != RAVEL_OK) return 0;
     ravel__frame_entry last, entry = {.tensor = (uint32_t)c.slice->tensor,
                                       .slice = (uint32_t)cursor->slice,
@@ -253,6 +279,16 @@ static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *wri
 }
 
 /* ---- one frame ------------------------------------------------------------------------------------------ */
+
+static void begin_frame(ravel__packer *p, ravel__frame_writer *writer, ravel__refit_buffer *slot) {
+    size_t bytes = (size_t)p->refit->terms.buffer_bytes;
+    slot->covered = slot->payload_bytes = 0;
+    p->settled = 0;
+    if (p->payload)
+        ravel__frame_begin_apart(writer, slot->buffer, RAVEL__APART_BYTES, bytes);
+    else
+        ravel__frame_begin(writer, slot->buffer, bytes);
+}
 
 static int has_more(const ravel__packer *p, int32_t stream, int32_t window) {
     const ravel__stream *s = &p->refit->plan.out[stream];
@@ -297,13 +333,18 @@ int ravel__packer_next(ravel__packer *p, ravel__refit_buffer *slot, int32_t inde
     int64_t begin = ravel__clock_ns(), before = p->iterate_ns;
     int32_t stream = next_stream(p);
     if (stream < 0) return 0;
-    ravel__frame_begin(&writer, slot->buffer, (size_t)p->refit->terms.buffer_bytes);
-    slot->covered = 0;
-    while (p->status == RAVEL_OK && has_more(p, stream, p->window) && pack_entry(p, stream, &writer, &slot->covered)) {}
+    begin_frame(p, &writer, slot);
+    while (p->status == RAVEL_OK && has_more(p, stream, p->window) && pack_entry(p, stream, &writer, &slot->covered))
+        if (p->payload && (p->refit->source->iterate || ravel__payload_full(p->payload)))
+            p->status = settle(p, &writer, slot);
+    if (p->payload && p->status == RAVEL_OK) p->status = settle(p, &writer, slot);
+    if (p->payload) ravel__payload_drop(p->payload);
     if (p->status != RAVEL_OK) writer.entries = 0, writer.end = RAVEL__FRAME_HEADER;
+    if (p->payload) slot->payload_bytes = (int64_t)writer.end - RAVEL__FRAME_HEADER;
     close_frame(p, stream, &writer, slot);
     int64_t end = ravel__clock_ns();
     p->pack_ns += end - begin - (p->iterate_ns - before);
-    ravel__trace_add(&p->refit->trace, RAVEL_REFIT_PACK, index, slot->number, begin, end, (int64_t)slot->notice.bytes);
+    ravel__trace_add(&p->refit->trace, RAVEL_REFIT_PACK, index, slot->number, begin, end,
+                     (int64_t)slot->notice.bytes + slot->payload_bytes);
     return 1;
 }

@@ -7,6 +7,7 @@
  *     stream.c     the calling thread's loop: sends, receives, passes on; stream_order.c: one message at a time
  *     packer.c     fills frames (helper thread of a sender)
  *     loader.c     verifies and loads frames (helper thread of a receiver)
+ *     payload.c    the bytes of both in device memory, over NCCL
  *     stage.c      versions
  *
  *                free lane          ready lane
@@ -16,19 +17,29 @@
  *                                                                       loaded lane
  *
  * Over a communicator that lends (threads), frames are not copied on the way: the loader reads them in the sender's
- * buffer, and the receiver's slots have no memory of their own. */
+ * buffer, and the receiver's slots have no memory of their own.
+ *
+ * Over NCCL the payloads of frames travel apart (frame.h): `data` moves them from device memory to device memory, `comm`,
+ * NCCL's host communicator, moves all the rest. */
 #ifndef RAVEL_REFIT_SESSION_H
 #define RAVEL_REFIT_SESSION_H
 
 #include "base/futex.h"
 #include "refit/frame.h"
 #include "refit/lane.h"
+#include "refit/payload.h"
 #include "refit/plan.h"
 #include "refit/stage.h"
 #include "refit/trace.h"
 #include "refit/transport.h"
 
-enum { RAVEL__FANOUT_MOST = 4, RAVEL__PACK_STEP = 64 * 1024 /* gathered, then hashed while in the cache */ };
+enum {
+    RAVEL__FANOUT_MOST = 4,
+    RAVEL__SENDS = 3, /* to a child, per frame: notice, frame, and payloads where they are apart */
+    RAVEL__SLOT_SENDS = RAVEL__SENDS * RAVEL__FANOUT_MOST,
+    RAVEL__PACK_STEP = 64 * 1024,  /* gathered, then hashed while in the cache */
+    RAVEL__APART_BYTES = 64 * 1024 /* of a buffer for header and entries, where payloads are apart */
+};
 
 /* Counts what it hands out; wraps the caller's allocator. */
 typedef struct ravel__counted {
@@ -65,11 +76,14 @@ typedef struct ravel__refit_buffer {
     int32_t recv_bad; /* the receive was waited for, and the message had another length */
     int64_t number;   /* of the frame on this rank */
     int64_t covered;  /* bytes of weights that the frame is about, with those that it keeps */
+    unsigned char
+        *payload; /* on the device, at the frame's offsets: byte RAVEL__FRAME_HEADER is the first; NULL: in buffer */
+    int64_t payload_bytes; /* of this frame, where they are apart */
     int64_t began_ns;
     ravel__notice notice;
     unsigned char notice_bytes[RAVEL__NOTICE_BYTES];
-    ravel_request *recv;                          /* notice or frame */
-    ravel_request *sends[2 * RAVEL__FANOUT_MOST]; /* notice and frame to each child */
+    ravel_request *recv;                     /* notice or frame */
+    ravel_request *sends[RAVEL__SLOT_SENDS]; /* RAVEL__SENDS to each child */
 } ravel__refit_buffer;
 
 typedef struct ravel__pool {
@@ -78,6 +92,7 @@ typedef struct ravel__pool {
     size_t bytes; /* of a buffer */
     void *block;  /* what the buffers lie in; NULL: they are borrowed */
     size_t block_bytes;
+    void *device_block; /* what payloads that are apart lie in */
 } ravel__pool;
 
 /* ---- the packer ---- */
@@ -106,6 +121,8 @@ typedef struct ravel__packer {
     ravel__out_cursor *cursors; /* [plan.out_count] */
     ravel__delta *deltas;       /* [plan.out_count] */
     unsigned char *scratch;     /* [RAVEL__PACK_STEP] */
+    ravel__payload *payload;    /* of frames whose payloads are apart; NULL: none are */
+    size_t settled;             /* entries of the frame whose checksum is known */
     int32_t window, turn;       /* of the stream that packs next */
     int64_t tensor;             /* whose data is current; -1: none */
     const void *data;
@@ -142,6 +159,8 @@ typedef struct ravel__loader {
     ravel_status status;
     ravel_error why;
     int64_t verify_ns, load_ns, kept_bytes;
+    ravel__payload *payload; /* as the packer's */
+    uint32_t settled;        /* entries of the frame that are in their place */
     ravel__lane arrived, loaded;
 } ravel__loader;
 
@@ -204,6 +223,7 @@ struct ravel_refit {
 
     /* of one communicator */
     ravel_comm *comm; /* NULL: lost */
+    ravel_comm *data; /* of payloads in device memory (NCCL); NULL: they travel in their frames */
     int32_t rank, ranks;
     int32_t root; /* the lowest sender */
     int32_t senders, receivers;

@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    REQUESTS_MOST = RAVEL_REQUESTS_MAX - 2 * RAVEL__FANOUT_MOST,
+    REQUESTS_MOST = RAVEL_REQUESTS_MAX - RAVEL__SLOT_SENDS,
     YIELDS = 16,
     NAP_NS = 40 * 1000,
     LONG_NAP_NS = 400 * 1000,
@@ -57,11 +57,29 @@ void ravel__stream_tell(ravel_refit *refit) {
 
 /* ---- requests ------------------------------------------------------------------------------------------- */
 
-static ravel_status post_send(ravel_refit *refit, ravel__refit_buffer *slot, int32_t which, const void *data,
+static ravel_status post_send(ravel_refit *refit, ravel_comm *comm, ravel_request **request, const void *data,
                               int64_t bytes, int32_t peer, int32_t tag, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
-    ravel_status status = ravel__isend(t, refit->comm, data, bytes, peer, tag, &slot->sends[which], err);
-    refit->wire.open_requests += slot->sends[which] != NULL;
+    ravel_status status = ravel__isend(refit->transport, comm, data, bytes, peer, tag, request, err);
+    refit->wire.open_requests += *request != NULL;
+    return status;
+}
+
+static ravel_status send_notice(ravel_refit *refit, ravel__refit_buffer *slot, int32_t c, int32_t peer,
+                                const ravel__stream *s, ravel_error *err) {
+    return post_send(refit, refit->comm, &slot->sends[RAVEL__SENDS * c], slot->notice_bytes, RAVEL__NOTICE_BYTES, peer,
+                     notice_tag(s), err);
+}
+
+/* The frame, and its payloads where they are apart. `bad`: it is empty. */
+static ravel_status send_frame(ravel_refit *refit, ravel__refit_buffer *slot, int32_t c, int32_t peer,
+                               const ravel__stream *s, int bad, ravel_error *err) {
+    ravel_request **sends = &slot->sends[RAVEL__SENDS * c];
+    int64_t bytes = bad ? 0 : (int64_t)slot->notice.bytes, apart = bad ? 0 : slot->payload_bytes;
+    ravel_status status = post_send(refit, refit->comm, &sends[1], slot->data, bytes, peer, frame_tag(s), err);
+    if (status == RAVEL_OK && apart > 0)
+        status = post_send(refit, refit->data, &sends[2], slot->payload + RAVEL__FRAME_HEADER, apart, peer,
+                           frame_tag(s), err);
+    refit->wire.bytes_sent += bytes + apart + RAVEL__NOTICE_BYTES;
     return status;
 }
 
@@ -108,7 +126,7 @@ static ravel_status look_sends(ravel_refit *refit, ravel__refit_buffer *slot, in
                                ravel_error *err) {
     *all = 1;
     *bad = 0;
-    for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++) {
+    for (int32_t i = 0; i < RAVEL__SLOT_SENDS; i++) {
         int32_t done, wrong;
         ravel_status status = look(refit, &slot->sends[i], &done, &wrong, err);
         if (status != RAVEL_OK) return status;
@@ -138,13 +156,9 @@ ravel_status ravel__stream_send(ravel_refit *refit, int32_t index, ravel_error *
     slot->began_ns = ravel__clock_ns();
     phase_count(refit, &refit->wire.sending, 1, &refit->wire.send_since, &refit->wire.send_ns);
     ravel__notice_encode(&slot->notice, slot->notice_bytes);
-    int64_t bytes = (int64_t)slot->notice.bytes;
     for (int32_t c = 0; c < o->child_count && status == RAVEL_OK; c++) {
-        status =
-            post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, o->children[c], notice_tag(s), err);
-        if (status == RAVEL_OK)
-            status = post_send(refit, slot, 2 * c + 1, slot->buffer, bytes, o->children[c], frame_tag(s), err);
-        refit->wire.bytes_sent += bytes + RAVEL__NOTICE_BYTES;
+        status = send_notice(refit, slot, c, o->children[c], s, err);
+        if (status == RAVEL_OK) status = send_frame(refit, slot, c, o->children[c], s, 0, err);
     }
     refit->wire.frames++;
     return status;
@@ -170,7 +184,7 @@ ravel_status ravel__stream_finish_sends(ravel_refit *refit, ravel_error *err) {
         if (status != RAVEL_OK || !all) continue;
         phase_count(refit, &refit->wire.sending, -1, &refit->wire.send_since, &refit->wire.send_ns);
         ravel__trace_add(&refit->trace, RAVEL_REFIT_SEND, i, slot->number, slot->began_ns, refit->wire.now_ns,
-                         (int64_t)slot->notice.bytes);
+                         (int64_t)slot->notice.bytes + slot->payload_bytes);
         refit->wire.done_bytes += slot->covered;
         free_out(refit, i);
     }
@@ -281,8 +295,26 @@ ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *
     phase_count(refit, &refit->wire.receiving, 1, &refit->wire.receive_since, &refit->wire.receive_ns);
     status = post_frame_recv(refit, slot, err);
     for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++)
-        status =
-            post_send(refit, slot, 2 * c, slot->notice_bytes, RAVEL__NOTICE_BYTES, in->children[c], notice_tag(s), err);
+        status = send_notice(refit, slot, c, in->children[c], s, err);
+    return status;
+}
+
+/* A header that is wrong leaves no way to go on: payloads of an unknown length cannot be received. */
+ravel_status ravel__stream_take_apart(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
+    const ravel__stream *s = &refit->plan.in[slot->stream];
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel__frame_head head = {0};
+    ravel_status status = ravel__frame_open_apart(slot->buffer, (size_t)slot->notice.bytes, &head, &why);
+    if (status == RAVEL_OK && head.table > (uint64_t)refit->terms.buffer_bytes)
+        status = ravel_error_set(&why, RAVEL_E_DATA, "its payloads are larger than a buffer");
+    if (status != RAVEL_OK)
+        return ravel_error_set(err, RAVEL_E_PEER_LOST, "the stream from rank %d cannot go on: %s", s->sender,
+                               why.message);
+    slot->payload_bytes = (int64_t)head.table - RAVEL__FRAME_HEADER;
+    if (slot->payload_bytes == 0) return RAVEL_OK;
+    status = ravel_comm_irecv(refit->data, slot->payload + RAVEL__FRAME_HEADER, slot->payload_bytes, RAVEL_U8,
+                              refit->in_states[slot->stream].parent, frame_tag(s), &slot->recv, err);
+    refit->wire.open_requests += slot->recv != NULL;
     return status;
 }
 
@@ -290,7 +322,7 @@ ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *
 ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
     ravel__in_state *in = &refit->in_states[slot->stream];
-    int64_t bytes = (int64_t)slot->notice.bytes, passed = bad ? 0 : bytes;
+    int64_t bytes = (int64_t)slot->notice.bytes + slot->payload_bytes;
     ravel_status status = RAVEL_OK;
     RAVEL_ASSERT(slot->state == RAVEL__SLOT_FRAME && slot->notice.sequence == in->arrived);
     in->arrived++;
@@ -301,11 +333,8 @@ ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t
     slot->data = refit->borrows ? slot->loan.data : slot->buffer;
     slot->torn = bad;
     slot->state = RAVEL__SLOT_LOADING;
-    for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++) {
-        status = post_send(refit, slot, 2 * c + 1, slot->data, passed, in->children[c],
-                           frame_tag(&refit->plan.in[slot->stream]), err);
-        refit->wire.bytes_sent += passed + RAVEL__NOTICE_BYTES;
-    }
+    for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++)
+        status = send_frame(refit, slot, c, in->children[c], &refit->plan.in[slot->stream], bad, err);
     ravel__lane_put(&refit->loader.arrived, index);
     return status;
 }
@@ -469,7 +498,7 @@ typedef struct situation {
 /* Counts the slot's open sends. */
 static int32_t find_sends(ravel__refit_buffer *slot, situation *s) {
     int32_t count = 0;
-    for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST; i++) {
+    for (int32_t i = 0; i < RAVEL__SLOT_SENDS; i++) {
         if (!slot->sends[i]) continue;
         count++;
         if (s->send && s->oldest <= slot->number) continue;
@@ -591,8 +620,9 @@ ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
     reset(refit);
     start(&packer, refit, refit->plan.out_count > 0, pack_all);
     start(&loader, refit, refit->plan.in_count > 0, load_all);
-    ravel_status status = refit->comm->backend->moves_in_wait ? ravel__stream_in_order(refit, &packer, &loader, err)
-                                                              : loop(refit, &packer, &loader, err);
+    int in_order = refit->data || refit->comm->backend->moves_in_wait;
+    ravel_status status =
+        in_order ? ravel__stream_in_order(refit, &packer, &loader, err) : loop(refit, &packer, &loader, err);
     if (refit->options.progress && status == RAVEL_OK) {
         refit->wire.told_ns = 0;
         ravel__stream_tell(refit);

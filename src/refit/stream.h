@@ -26,6 +26,8 @@ int32_t ravel__stream_next_in_turn(ravel_refit *refit);
 ravel_status ravel__stream_ask(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err);
 /* It is here: receives the frame, and passes the notice on. */
 ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err);
+/* Of a frame whose payloads are apart, the rest is here: receives them. */
+ravel_status ravel__stream_take_apart(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err);
 /* It is here: to the loader, and passed on. `bad`: it has another length than was announced. */
 ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err);
 /* Looks at one incoming slot. */

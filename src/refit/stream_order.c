@@ -1,5 +1,5 @@
 /* The loop for communicators whose messages move only while one of them is waited for (the caller's own transport, whose
- * send may wait for its receive). One frame at a time: all ranks go through their frames in the one order of the whole
+ * send may wait for its receive), and for NCCL, whose operations wait for their peers in the order of a stream. One frame at a time: all ranks go through their frames in the one order of the whole
  * communicator (plan.h), so the frame that is first in it finds both its ends waiting for it, and no ring of ranks can wait
  * for one another. Packing and loading still run beside it. */
 #include "refit/stream.h"
@@ -29,7 +29,7 @@ static int goes_before(const place *a, const place *b) {
 static ravel_status wait_sends(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int32_t bad; /* the receiver says so in the vote */
-    for (int32_t i = 0; i < 2 * RAVEL__FANOUT_MOST && status == RAVEL_OK; i++)
+    for (int32_t i = 0; i < RAVEL__SLOT_SENDS && status == RAVEL_OK; i++)
         if (slot->sends[i]) status = ravel__stream_wait(refit, &slot->sends[i], &bad, err);
     return status;
 }
@@ -50,6 +50,12 @@ static ravel_status receive_frame(ravel_refit *refit, int32_t index, int32_t str
     if (status == RAVEL_OK && bad) status = ravel_error_set(err, RAVEL_E_PEER_LOST, "a notice of another length came");
     if (status == RAVEL_OK) status = ravel__stream_notice_came(refit, slot, err);
     if (status == RAVEL_OK) status = ravel__stream_wait(refit, &slot->recv, &bad, err);
+    if (status == RAVEL_OK && refit->data && !bad) {
+        status = ravel__stream_take_apart(refit, slot, err);
+        if (status == RAVEL_OK && slot->recv) status = ravel__stream_wait(refit, &slot->recv, &bad, err);
+    }
+    if (status == RAVEL_OK && refit->data && bad)
+        status = ravel_error_set(err, RAVEL_E_PEER_LOST, "a frame of another length than announced came");
     if (status == RAVEL_OK) status = ravel__stream_frame_came(refit, index, bad, err);
     return status == RAVEL_OK ? wait_sends(refit, slot, err) : status;
 }

@@ -159,6 +159,10 @@ static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u
     if (status == RAVEL_OK && right) {
         decide(refit, u);
         if (!u->skip[refit->rank]) status = ravel__stage_begin(&refit->stage, u->next, err);
+        if (status == RAVEL_OK && refit->data && refit->stage.active && !refit->stage.now->direct)
+            status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                                     "stage \"%s\" keeps old bytes in host memory; over nccl stage with spare or copy",
+                                     refit->stage.now->name);
         if (status == RAVEL_OK) status = ravel__carrier_follow(refit->source_holding.carrier, err);
     }
     return ravel__refit_agree(refit, status, err);

@@ -55,12 +55,35 @@ static void look_mended(unsigned char *frame, size_t bytes) {
     look(frame, bytes);
 }
 
+/* As header and entries of a frame whose payloads are apart: nothing of those may be read here. */
+static void look_apart(unsigned char *frame, size_t bytes) {
+    ravel__frame_head head;
+    ravel__frame_entry e;
+    size_t entries = bytes < RAVEL__FRAME_HEADER ? 0 : (bytes - RAVEL__FRAME_HEADER) / RAVEL__FRAME_ENTRY;
+    size_t size = RAVEL__FRAME_HEADER + entries * RAVEL__FRAME_ENTRY;
+    ravel__xxh3 state;
+    (void)ravel__frame_open_apart(frame, bytes, &head, NULL);
+    if (bytes < RAVEL__FRAME_HEADER) return;
+    ravel__put32(frame + 36, (uint32_t)entries);
+    ravel__put64(frame + 40, ravel__get64(frame + 48) + entries * RAVEL__FRAME_ENTRY);
+    ravel__xxh3_begin(&state);
+    ravel__xxh3_add(&state, frame, 56);
+    ravel__xxh3_add(&state, frame + RAVEL__FRAME_HEADER, size - RAVEL__FRAME_HEADER);
+    ravel__put64(frame + 56, ravel__xxh3_end(&state));
+    if (ravel__frame_open_apart(frame, size, &head, NULL) != RAVEL_OK) return;
+    for (uint32_t i = 0; i < head.entries; i++)
+        if (ravel__frame_entry_at(frame, &head, i, &e, NULL) == RAVEL_OK && e.kind == RAVEL__ENTRY_DATA &&
+            (e.offset > head.table || e.count * (uint64_t)ravel_dtype_bytes(e.dtype) > head.table - e.offset))
+            abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     unsigned char *copy = calloc(1, bytes ? bytes : 1);
     if (!copy) return 0;
     if (bytes > 0) memcpy(copy, data, bytes);
     look(copy, bytes);
     look_mended(copy, bytes);
+    look_apart(copy, bytes);
     if (bytes >= RAVEL__NOTICE_BYTES) {
         ravel__notice notice;
         (void)ravel__notice_decode(data, &notice, NULL);

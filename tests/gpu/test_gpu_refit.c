@@ -48,6 +48,15 @@ TEST(gpu_refit_collective) {
     on_gpu(refit_device_body_collective, check_scale(9, 200));
 }
 
+/* One GPU holds one NCCL rank: it sends to itself. */
+static void over_nccl(ravel_device *device, int64_t rounds) {
+    refit_device_body_nccl(device, ravel_comm_nccl, 1, rounds);
+}
+
+TEST(gpu_refit_nccl_one_rank) {
+    on_gpu(over_nccl, check_scale(6, 50));
+}
+
 /* ---- processes that are killed --------------------------------------------------------------------------- *
  * A trainer publishes without pause, a generator pulls, commits, looks at every element and says what it holds. One of them
  * after the other is killed at any moment and started again. Each version is one number in all tensors (and the tensor's

@@ -61,6 +61,16 @@ void case_random(refit_case *c, ravel__rng *rng) {
     for (int32_t i = 0; i < c->count; i++) random_tensor(&c->tensors[i], i, rng, o->cast);
 }
 
+void case_for_nccl(refit_case *c) {
+    if (c->options.stage == RAVEL_REFIT_UNDO) c->options.stage = RAVEL_REFIT_SPARE;
+    c->options.delta = 0;
+    for (int32_t i = 0; i < c->count; i++) {
+        int32_t *d = c->tensors[i].dtype;
+        int wide = ravel_dtype_bytes(d[0]) == 8 || ravel_dtype_bytes(d[1]) == 8;
+        if (wide || ravel_dtype_bytes(d[0]) == ravel_dtype_bytes(d[1])) d[1] = d[0];
+    }
+}
+
 /* Neighbouring ranks are of one tensor-parallel group on the senders, and of one replica set on the receivers. */
 static int32_t part_of(const refit_case *c, int side, int32_t side_rank) {
     int32_t n = side ? c->receivers : c->senders, replicas = n / c->tp[side];

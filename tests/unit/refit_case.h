@@ -39,6 +39,8 @@ int32_t case_side_rank(const refit_case *c, int side, int32_t rank);
 
 /* Anything: counts, cuts, dtypes, options. */
 void case_random(refit_case *c, ravel__rng *rng);
+/* What NCCL has no kernel for is left out: casts from and to f64 and between 16-bit floats, delta, undo. */
+void case_for_nccl(refit_case *c);
 /* The tensors of a rank; spare: a second set too. */
 bool case_side_make(const refit_case *c, int side, int32_t rank, int spare, case_side *out);
 void case_side_free(case_side *side);

@@ -260,6 +260,7 @@ void refit_device_body_restart(ravel_device *device) {
 typedef struct session {
     refit_case c;
     ravel_device *device[2];
+    nccl_maker make; /* NULL: over the communicator itself */
     _Atomic int64_t wrong;
 } session;
 
@@ -290,19 +291,49 @@ static ravel_status take_part(ravel_comm *comm, void *user, ravel_error *err) {
     return status;
 }
 
+static void run_session(session *s, int64_t round, ravel_status (*body)(ravel_comm *, void *, ravel_error *)) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_status status = ravel_threads_run(case_ranks(&s->c), NULL, body, s, &err);
+    if (status != RAVEL_OK || s->wrong)
+        check_fail(__FILE__, __LINE__, "round %lld: %lld wrong; %s; %d senders, %d receivers, route %d, stage %d",
+                   (long long)round, (long long)s->wrong, err.message, s->c.senders, s->c.receivers, s->c.options.route,
+                   s->c.options.stage);
+}
+
 void refit_device_body_collective(ravel_device *device, int64_t rounds) {
     ravel__rng rng = ravel__rng_seed(20261117);
     for (int64_t round = 0; round < rounds; round++) {
         session s;
-        ravel_error err = RAVEL_ERROR_INIT;
         memset(&s, 0, sizeof s);
         case_random(&s.c, &rng);
         s.device[0] = round % 3 == 2 ? NULL : device;
         s.device[1] = round % 3 == 1 ? NULL : device;
-        ravel_status status = ravel_threads_run(case_ranks(&s.c), NULL, take_part, &s, &err);
-        if (status != RAVEL_OK || s.wrong)
-            check_fail(__FILE__, __LINE__, "round %lld: %lld wrong; %s", (long long)round, (long long)s.wrong,
-                       err.message);
+        run_session(&s, round, take_part);
+    }
+}
+
+/* ---- over NCCL ------------------------------------------------------------------------------------------- */
+
+static ravel_status take_part_over_nccl(ravel_comm *host, void *user, ravel_error *err) {
+    session *s = user;
+    ravel_stream *stream = NULL;
+    ravel_comm *comm = NULL;
+    ravel_status status = ravel_stream_create(s->device[0], &stream, err);
+    if (status == RAVEL_OK) status = s->make(host, stream, NULL, &comm, err);
+    if (status == RAVEL_OK) status = take_part(comm, s, err);
+    ravel_comm_free(comm);
+    ravel_stream_free(stream);
+    return status;
+}
+
+void refit_device_body_nccl(ravel_device *device, nccl_maker make, int32_t most, int64_t rounds) {
+    ravel__rng rng = ravel__rng_seed(20261118);
+    for (int64_t round = 0; round < rounds; round++) {
+        session s = {.device = {device, device}, .make = make};
+        case_random(&s.c, &rng);
+        case_for_nccl(&s.c);
+        if (case_ranks(&s.c) > most) s.c.senders = s.c.receivers = s.c.both = s.c.tp[0] = s.c.tp[1] = 1;
+        run_session(&s, round, take_part_over_nccl);
     }
 }
 

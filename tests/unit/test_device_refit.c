@@ -1,8 +1,11 @@
 /* Refit of device memory, and a feed that uploads, on the host's device and on the stub, whose streams do nothing before
  * somebody looks. */
+#include "comm/nccl_comm.h"
 #include "device/handle.h"
 #include "tests/unit/check.h"
 #include "tests/unit/feed_device_body.h"
+#include "tests/unit/mock_nccl.h"
+#include "tests/unit/refit_case.h"
 #include "tests/unit/refit_device_body.h"
 #include "tests/unit/stub_driver.h"
 
@@ -40,4 +43,82 @@ TEST(device_feed_uploads) {
     feed_device_body(device);
     ravel_device_free(device);
     CHECK_EQ(stub.live, 0);
+}
+
+static ravel_status make_mock(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,
+                              ravel_comm **comm, ravel_error *err) {
+    return ravel__comm_nccl_with(&mock_nccl_table, host, stream, options, comm, err);
+}
+
+TEST(device_refit_over_nccl) {
+    ravel_device *device = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    mock_nccl_reset();
+    CHECK_OK(ravel_device_open("host", &device, &err), &err);
+    refit_device_body_nccl(device, make_mock, 9, check_scale(20, 400));
+    ravel_device_free(device);
+    stub_reset();
+    CHECK_OK(ravel__device_make(&stub_driver, 0, &device, &err), &err);
+    refit_device_body_nccl(device, make_mock, 9, check_scale(12, 200));
+    ravel_device_free(device);
+    CHECK_EQ(stub.live, 0);
+    CHECK_EQ(mock_nccl.violations, 0);
+    CHECK_EQ(mock_nccl.live, 0);
+    CHECK(mock_nccl.messages > 100);
+}
+
+/* What cannot travel that way is refused on all ranks. */
+typedef struct refusal {
+    int32_t kind; /* 0: host memory, 1: delta, 2: a cast, 3: undo, at the second version */
+    float data[64];
+    double wide[64];
+} refusal;
+
+static ravel_status be_refused(ravel_comm *host, void *user, ravel_error *err) {
+    static const char *const words[] = {"cannot travel over nccl", "delta", "no kernel casts between f64 and f32",
+                                        "spare or copy"};
+    refusal r = *(const refusal *)user;
+    ravel_device *device = NULL;
+    ravel_stream *stream = NULL;
+    ravel_comm *comm = NULL;
+    ravel_refit *refit = NULL;
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_refit_options options;
+    ravel_refit_options_default(&options);
+    options.delta = r.kind == 1;
+    options.cast = RAVEL_REFIT_NARROW;
+    options.stage = r.kind == 3 ? RAVEL_REFIT_UNDO : RAVEL_REFIT_SPARE;
+    ravel_status status = ravel_device_open("host", &device, err);
+    if (!status) status = ravel_stream_create(device, &stream, err);
+    if (!status) status = make_mock(host, stream, NULL, &comm, err);
+    ravel_refit_tensor t = float_tensor("w", r.data, 64);
+    if (r.kind != 0) t.place = (ravel_place){.kind = RAVEL_DEVICE, .stream = stream};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
+    int sends = ravel_comm_rank(host) == 0;
+    if (sends && r.kind == 2) t.dtype = RAVEL_F64, t.data = r.wide;
+    if (!status) {
+        ravel_status seen =
+            ravel_refit_create(comm, sends ? &source : NULL, sends ? NULL : &sink, &options, &refit, &why);
+        if (!seen) seen = ravel_refit_update(refit, 1, NULL, &why);
+        if (!seen) seen = ravel_refit_update(refit, 2, NULL, &why);
+        if (seen != RAVEL_E_UNSUPPORTED || !strstr(why.message, words[r.kind]))
+            status = ravel_error_set(err, RAVEL_E_INTERNAL, "refusal %d: %s: %s", r.kind, ravel_status_name(seen),
+                                     why.message);
+    }
+    ravel_refit_free(refit);
+    ravel_comm_free(comm);
+    ravel_stream_free(stream);
+    ravel_device_free(device);
+    return status;
+}
+
+TEST(device_refit_over_nccl_refuses) {
+    for (int32_t kind = 0; kind < 4; kind++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        refusal r = {.kind = kind};
+        mock_nccl_reset();
+        CHECK_OK(ravel_threads_run(2, NULL, be_refused, &r, &err), &err);
+        CHECK_EQ(mock_nccl.live, 0);
+    }
 }

@@ -9,7 +9,9 @@
  * The fault sits in the transport, between the refit and the communicator. */
 #include "tests/unit/refit_case.h"
 
+#include "comm/nccl_comm.h"
 #include "refit/session.h"
+#include "tests/unit/mock_nccl.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -39,6 +41,8 @@ typedef struct fault_rank {
     ravel_refit_sink sink;
     ravel_refit *refit;
     ravel_comm *comm;
+    ravel_device *device; /* NULL: tensors are in host memory */
+    ravel_stream *stream;
     ravel__transport transport;
     int32_t step;     /* where the protocol is */
     int64_t messages; /* sent so far in this part */
@@ -56,6 +60,7 @@ struct trial {
     int32_t armed;
     double timeout;  /* of part 2 */
     int32_t borrows; /* receivers read frames in the senders' buffers, or copy them */
+    int32_t nccl;    /* payloads travel over a mock of NCCL */
     fault f;
     int64_t version;
     fault_rank r[RANKS_MOST];
@@ -151,6 +156,18 @@ static ravel_status faulty_step(void *user, ravel_comm *comm, int32_t step, rave
 
 /* ---- ranks ---------------------------------------------------------------------------------------------- */
 
+/* The host as a device: its memory is any memory. */
+static bool place_tensors(fault_rank *r) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (!EXPECT(ravel_device_open("host", &r->device, &err) == RAVEL_OK) ||
+        !EXPECT(ravel_stream_create(r->device, &r->stream, &err) == RAVEL_OK))
+        return false;
+    const ravel_place place = {.kind = RAVEL_DEVICE, .stream = r->stream};
+    for (int64_t i = 0; i < r->from.count; i++) r->from.tensors[i].place = place;
+    for (int64_t i = 0; i < r->to.count; i++) r->to.tensors[i].place = place;
+    return true;
+}
+
 static bool make_rank(trial *t, int32_t rank) {
     fault_rank *r = &t->r[rank];
     memset(r, 0, sizeof *r);
@@ -159,6 +176,7 @@ static bool make_rank(trial *t, int32_t rank) {
     r->looks = (uint64_t)rank;
     if (case_side_rank(&t->c, 0, rank) >= 0 && !case_side_make(&t->c, 0, rank, 0, &r->from)) return false;
     if (case_side_rank(&t->c, 1, rank) >= 0 && !case_side_make(&t->c, 1, rank, 0, &r->to)) return false;
+    if (t->nccl && !place_tensors(r)) return false;
     r->source = (ravel_refit_source){.size = sizeof r->source, .tensors = r->from.tensors, .count = r->from.count};
     r->sink = (ravel_refit_sink){.size = sizeof r->sink, .tensors = r->to.tensors, .count = r->to.count};
     r->transport = (ravel__transport){.user = r,
@@ -179,24 +197,38 @@ static void free_rank(fault_rank *r) {
     ravel_refit_free(r->refit);
     r->refit = NULL;
     drop_copies(r);
+    ravel_stream_free(r->stream);
+    ravel_device_free(r->device);
     case_side_free(&r->from);
     case_side_free(&r->to);
 }
 
 /* What a rank does in one part: connect (or create) and bring everybody to the version. */
-static void *part_body(void *argument) {
-    fault_rank *r = argument;
+static void part_over(fault_rank *r, ravel_comm *comm) {
     const trial *t = r->t;
     r->messages = 0;
     ravel_error_clear(&r->err);
     if (r->from.count > 0) case_fill(&t->c, &r->from, t->version);
     if (r->refit)
-        r->status = ravel_refit_connect(r->refit, r->comm, &r->err);
+        r->status = ravel_refit_connect(r->refit, comm, &r->err);
     else
         r->status =
-            ravel__refit_create_over(r->comm, r->from.count > 0 ? &r->source : NULL, r->to.count > 0 ? &r->sink : NULL,
+            ravel__refit_create_over(comm, r->from.count > 0 ? &r->source : NULL, r->to.count > 0 ? &r->sink : NULL,
                                      &t->c.options, &r->transport, &r->refit, &r->err);
     if (r->status == RAVEL_OK) r->status = ravel_refit_update(r->refit, t->version, NULL, &r->err);
+}
+
+static void *part_body(void *argument) {
+    fault_rank *r = argument;
+    ravel_comm *nccl = NULL;
+    if (r->t->nccl) {
+        ravel_comm_options o;
+        ravel_comm_options_default(&o);
+        o.timeout = ravel_comm_timeout(r->comm);
+        r->status = ravel__comm_nccl_with(&mock_nccl_table, r->comm, r->stream, &o, &nccl, &r->err);
+    }
+    if (!r->t->nccl || nccl) part_over(r, nccl ? nccl : r->comm);
+    ravel_comm_free(nccl); /* the refit has its own */
     /* A communicator that failed goes at once; a good one when all are done. */
     if (r->status != RAVEL_OK) {
         ravel_comm_free(r->comm);
@@ -341,6 +373,25 @@ TEST(refit_faults_leave_one_whole_version) {
         free(t);
         CHECK(fine);
     }
+}
+
+/* The same where payloads go from device memory to device memory. */
+TEST(refit_faults_over_nccl) {
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    mock_nccl_reset();
+    for (int64_t turn = 0; turn < check_rounds(40, 1000); turn++) {
+        trial *t = calloc(1, sizeof *t);
+        CHECK(t);
+        random_case(t, &rng);
+        case_for_nccl(&t->c);
+        t->nccl = 1;
+        bool fine = first_part(t);
+        random_fault(t, &rng, turn);
+        fine = fine && other_parts(t);
+        free(t);
+        CHECK(fine);
+    }
+    CHECK_EQ(mock_nccl.live, 0);
 }
 
 /* One small case, every place in turn: all messages of all ranks with every kind of fault, all steps of all ranks. */

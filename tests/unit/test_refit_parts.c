@@ -591,6 +591,47 @@ TEST(refit_frames_refuse_what_was_changed) {
     free(buffer);
 }
 
+/* The same frame with its payloads apart: header and entries are those of the whole one, and as well guarded. */
+TEST(refit_frames_with_payloads_apart) {
+    enum { ENTRIES = 7, REST = RAVEL__FRAME_HEADER + ENTRIES * RAVEL__FRAME_ENTRY };
+    unsigned char whole[FRAME], rest[REST], *place;
+    ravel__frame_writer one, two;
+    ravel__frame_head head[2] = {{.sequence = 3, .version = 9}, {.sequence = 3, .version = 9}}, back;
+    ravel_error err = RAVEL_ERROR_INIT;
+    memset(whole, 0, sizeof whole);
+    ravel__frame_begin(&one, whole, sizeof whole);
+    ravel__frame_begin_apart(&two, rest, sizeof rest, FRAME / 2);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        ravel__frame_entry e = {.tensor = i, .dtype = RAVEL_U8, .first = i, .count = 100 + 60 * i, .checksum = i * 77};
+        CHECK(ravel__frame_room(&two, &place) >= e.count && !place);
+        ravel__frame_add(&one, &e, (size_t)e.count);
+        e.checksum = 0;
+        ravel__frame_add(&two, &e, (size_t)e.count);
+        ravel__frame_set_checksum(&two, i, i * 77);
+    }
+    CHECK_EQ(ravel__frame_room(&two, &place), 0); /* no room for another entry */
+    size_t size = ravel__frame_end(&one, &head[0]);
+    CHECK_EQ(ravel__frame_end(&two, &head[1]), REST);
+    CHECK_EQ(memcmp(whole, rest, RAVEL__FRAME_HEADER), 0);
+    CHECK_EQ(
+        memcmp(whole + size - ENTRIES * RAVEL__FRAME_ENTRY, rest + RAVEL__FRAME_HEADER, REST - RAVEL__FRAME_HEADER), 0);
+    CHECK_OK(ravel__frame_open_apart(rest, REST, &back, &err), &err);
+    CHECK(back.bytes == size && back.entries == ENTRIES && back.table == head[0].table);
+    for (uint32_t i = 0; i < ENTRIES; i++) {
+        ravel__frame_entry e;
+        CHECK_OK(ravel__frame_entry_at(rest, &back, i, &e, &err), &err);
+        CHECK(e.tensor == i && e.checksum == i * 77 && e.count == 100 + 60 * i && e.offset + e.count <= back.table);
+    }
+    CHECK(ravel__frame_open(rest, REST, &back, NULL) != RAVEL_OK);
+    CHECK(ravel__frame_open_apart(whole, size, &back, NULL) != RAVEL_OK);
+    for (size_t i = 0; i < REST; i++) {
+        rest[i] ^= 1;
+        int means = i < 64 || i >= RAVEL__FRAME_HEADER; /* the rest of the header is 0 and means nothing */
+        CHECK(!means || ravel__frame_open_apart(rest, REST, &back, NULL) != RAVEL_OK);
+        rest[i] ^= 1;
+    }
+}
+
 TEST(refit_notices_come_back) {
     ravel__notice n = {.flags = 5, .window = 3, .sequence = 1ull << 40, .bytes = 4096}, back;
     unsigned char bytes[RAVEL__NOTICE_BYTES];
