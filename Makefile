@@ -75,18 +75,19 @@ ifeq ($(if $(SAN),,$(HAVE_CUDA)),1)
 MODULES += $(if $(CUDA_SRC),$(BUILD)/libravel_cuda.so)
 MODULES += $(if $(HAVE_NCCL),$(if $(wildcard src/comm/nccl.c),$(BUILD)/libravel_nccl.so))
 MODULES += $(if $(and $(HAVE_CUBLASLT),$(HAVE_CUDNN),$(TRAIN_CUDA_SRC)),$(BUILD)/libravel_train_cuda.so)
+GPU_PROGRAMS := $(BUILD)/ravel-gpu $(BUILD)/ravel-bench-gpu # run on a GPU, compiled everywhere
 endif
 CUDA_ARCH ?= sm_90a
 
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: wheel test-frameworks test-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
+.PHONY: wheel test-frameworks test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
 lib: $(STATIC) $(SHARED) $(MODULES)
-unit: $(UNIT) $(MODULES)
+unit: $(UNIT) $(MODULES) $(GPU_PROGRAMS)
 examples: $(EXAMPLES)
 
 help:
@@ -99,6 +100,7 @@ help:
 	@echo "make wheel      an sdist and a manylinux_2_28 wheel, tried in fresh environments, under $(BUILD)/wheel/dist"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
 	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
+	@echo "make check-gpu  all of it in one call of LIMIT (480) seconds: the tests, and compute-sanitizer over our own kernels"
 	@echo "make bench-gpu  the measurements that need a GPU, also as $(BUILD)/bench-gpu.json"
 	@echo "make soak       the long versions of the random tests"
 	@echo "make lint       clang-format, clang-tidy, cppcheck; DEEP=1 with the analyzer's full depth"
@@ -238,6 +240,8 @@ test-gpu: $(BUILD)/ravel-gpu $(MODULES)
 	@$(SANITIZER) $(BUILD)/ravel-gpu $(or $(FILTER),cuda_)
 	@$(if $(FILTER),,$(SANITIZER) $(BUILD)/ravel-gpu gpu_) # apart: its first test forks, which needs a process without CUDA
 	@$(if $(FILTER),,$(BUILD)/ravel-gpu fatal_) # apart: it ends the process's CUDA context
+check-gpu: $(BUILD)/ravel-gpu $(MODULES)
+	@BUILD=$(BUILD) LIMIT=$(LIMIT) sh tests/gpu/check.sh $(FILTER)
 bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)
 	@$(BUILD)/ravel-bench-gpu --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
 

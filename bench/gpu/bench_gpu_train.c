@@ -132,10 +132,9 @@ static double memory_of(const job *j, const bench_kind *kind) {
     ravel_error err;
     train_memory memory;
     train_model_options o = options_of(kind);
-    int64_t elements = train_model_params(j->model)->elements;
     if (ravel_shape_named(kind->shape, &shape, &err) || train_model_memory(j->kernels, 1, &shape, &o, &memory, &err))
         return 0;
-    return (double)(memory.total + train_optimizer_bytes(j->kernels, elements, elements));
+    return (double)(memory.total + train_optimizer_bytes(j->kernels, train_optimizer_shares(j->optimizer)));
 }
 
 static ravel_status job_open(job *j, const bench_kind *kind, const mix *m, ravel_error *err) {
@@ -201,6 +200,9 @@ static double step_with(job *j, uint32_t parts, ravel_error *err) {
     return sum;
 }
 
+/* Elementwise work per 16,384 tokens of 0.6B at the card's copy rate. */
+static const double ELEMENTWISE_MS = 16.4;
+
 /* Whole steps beside steps of products and attention alone, in turn; then each part alone, beside what the card's measured
  * rates give for it (milliseconds per 16,384 tokens, 0.6B at 32k; the same bits on every run). A step without its
  * elementwise kernels reads what the whole step before it left, so it works on real numbers. */
@@ -210,7 +212,7 @@ static void report_parts(job *j, const mix *m, const char *name) {
         uint32_t parts;
         double budget;
     } rows[] = {{"layer_products", PART_LAYERS, 64.4}, {"head_products", PART_HEAD, 22.4},
-                {"attention", PART_ATTENTION, 41.4},   {"elementwise", PART_ROWS | PART_LOSS, 16.4},
+                {"attention", PART_ATTENTION, 41.4},   {"elementwise", PART_ROWS | PART_LOSS, ELEMENTWISE_MS},
                 {"optimizer", PART_OPTIMIZER, 1.2},    {"everything", PART_ALL, 145.8}};
     ravel_error err = {0};
     double whole = 0, skeleton = 0;
@@ -224,6 +226,12 @@ static void report_parts(job *j, const mix *m, const char *name) {
     bench_report(figure, skeleton / whole, "", HIGHER,
                  "a step's products and attention alone (%.0f ms) over the whole step (%.0f ms), in turn, by events",
                  skeleton / 3 * 1e3, whole / 3 * 1e3);
+    /* The skeleton with its elementwise work at memory speed: what the step would take if no own kernel lost a byte. */
+    double traffic = skeleton + 3 * ELEMENTWISE_MS * 1e-3 * (double)m->total / 16384;
+    (void)snprintf(figure, sizeof figure, "gpu.mfu_vs_skeleton_with_rows_%s", name);
+    bench_report(figure, traffic / whole, "", HIGHER,
+                 "the same with elementwise work at memory speed, %.1f ms per 16,384 tokens: %.0f ms", ELEMENTWISE_MS,
+                 traffic / 3 * 1e3);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         (void)step_with(j, PART_ALL, &err);
         double seconds = step_with(j, rows[i].parts, &err);
@@ -243,8 +251,8 @@ static double free_bytes(void) {
     return (double)info.free_bytes;
 }
 
-/* Tokens per second over optimiser steps without a pause. */
-static double run_kind(const bench_kind *kind) {
+/* Tokens per second over optimiser steps without a pause; *peak: the most bytes in blocks. */
+static double run_kind(const bench_kind *kind, double *peak) {
     mix m;
     job j;
     ravel_error err = {0};
@@ -278,6 +286,11 @@ static double run_kind(const bench_kind *kind) {
         (void)snprintf(figure, sizeof figure, "gpu.memory_told_vs_card_%s", kind->name);
         bench_report(figure, memory_of(&j, kind) / (unused_bytes - free_bytes()), "", HIGHER,
                      "the estimate before the run over what the card says is taken, libraries included");
+        train_gpu_state state;
+        j.kernels->gpu_state(j.device, &state);
+        *peak = (double)state.peak_bytes;
+        (void)snprintf(figure, sizeof figure, "gpu.memory_peak_gib_%s", kind->name);
+        bench_report(figure, *peak / 1073741824.0, "GiB", LOWER, "the most that was allocated, counted as it was");
         report_phases(kind->name, phases, kind->steps);
         if (strcmp(kind->name, "0_6b_32k") == 0) report_parts(&j, &m, kind->name);
     } else
@@ -286,22 +299,44 @@ static double run_kind(const bench_kind *kind) {
     return s ? 0 : rate;
 }
 
-/* PyTorch's best tokens per second for a shape; 0 where it could not be run. */
-static double torch_rate(const char *shape, const char *variant, int budget) {
+/* PyTorch's tokens per second and peak bytes for a shape; 0 where it could not be run. */
+typedef struct torch_figures {
+    double rate, peak;
+} torch_figures;
+
+static double figure_in(const char *line, const char *name) {
+    const char *at = strstr(line, name);
+    return at ? strtod(at + strlen(name), NULL) : 0;
+}
+
+static torch_figures run_torch(const char *shape, const char *variant, int budget, const char *more) {
     char command[512], line[1024];
-    double rate = 0;
+    torch_figures found = {0, 0};
     const char *liger = getenv("RAVEL_LIGER");
-    (void)snprintf(command, sizeof command,
-                   "timeout 170 python3 bench/gpu/train_torch.py --shape %s --variant %s --budget %d %s%s 2>/dev/null",
-                   shape, variant, budget, liger ? "--liger " : "", liger ? liger : "");
+    (void)snprintf(
+        command, sizeof command,
+        "timeout 170 python3 bench/gpu/train_torch.py --shape %s --variant %s --budget %d %s %s%s 2>/dev/null", shape,
+        variant, budget, more, liger ? "--liger " : "", liger ? liger : "");
     FILE *f = popen(command, "r");
     while (f && fgets(line, sizeof line, f)) {
-        const char *at = strstr(line, "\"tokens_per_second\": ");
-        if (at) rate = strtod(at + 21, NULL);
-        if (at) bench_note("%.300s", line);
+        if (!strstr(line, "tokens_per_second")) continue;
+        found.rate = figure_in(line, "\"tokens_per_second\": ");
+        found.peak = figure_in(line, "\"peak_gib\": ") * 1073741824.0;
+        bench_note("%.300s", line);
     }
     if (f) (void)pclose(f);
-    return rate;
+    return found;
+}
+
+/* Both with float32 master weights and moments, at the same micro-batch; PyTorch in the variant that needs least. */
+static void compare_memory(double ours) {
+    static const char *const variants[] = {"liger", "eager"}; /* eager holds all logits: where Liger is not there */
+    torch_figures torch = {0, 0};
+    for (int i = 0; i < 2 && torch.peak == 0; i++) torch = run_torch("0.6B", variants[i], 16384, "--master --steps 1");
+    if (torch.peak > 0 && ours > 0)
+        bench_report("gpu.memory_vs_torch", ours / torch.peak, "", LOWER,
+                     "0.6B, 16,384-token micro-batches: %.1f GiB at the peak, PyTorch with float32 master weights %.1f",
+                     ours / 1073741824.0, torch.peak / 1073741824.0);
 }
 
 BENCH(gpu_train) {
@@ -313,10 +348,11 @@ BENCH(gpu_train) {
         {"1_7b_16k", "qwen3-1.7b", 16384, TRAIN_RECOMPUTE_NONE, 0, 4},
     };
     const char *only = getenv("RAVEL_GPU_ONLY"); /* one of the names above: a run within a short lease of a GPU */
-    double best = 0;
+    double best = 0, peak_16k = 0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (only && strcmp(only, kinds[i].name) != 0) continue;
-        double rate = run_kind(&kinds[i]);
+        double peak = 0, rate = run_kind(&kinds[i], &peak);
+        if (i == 0) peak_16k = peak;
         if (i < 3 && rate > best) best = rate;
     }
     double torch = 0;
@@ -325,9 +361,10 @@ BENCH(gpu_train) {
         int budget;
     } rows[] = {{"compiled", 32768}, {"liger", 32768}, {"eager", 16384}};
     for (int i = 0; i < 3 && best > 0 && !getenv("RAVEL_GPU_NO_TORCH"); i++) {
-        double rate = torch_rate("0.6B", rows[i].variant, rows[i].budget);
-        if (rate > torch) torch = rate;
+        torch_figures found = run_torch("0.6B", rows[i].variant, rows[i].budget, "");
+        if (found.rate > torch) torch = found.rate;
     }
+    if (peak_16k > 0 && !getenv("RAVEL_GPU_NO_TORCH")) compare_memory(peak_16k);
     if (torch > 0 && best > 0)
         bench_report("gpu.train_vs_torch_best", best / torch, "", HIGHER,
                      "0.6B, the best of three PyTorch variants in the same run");

@@ -344,6 +344,16 @@ typedef enum train_phase {
 
 typedef struct train_graph train_graph; /* each set has its own */
 
+/* What a GPU is, and how full. */
+typedef struct train_gpu_state {
+    char model[96];        /* "NVIDIA H200" */
+    int64_t total_bytes;   /* of its memory */
+    int64_t used_bytes;    /* of it, by anybody: libraries, graphs and other processes too */
+    int64_t block_bytes;   /* in blocks of this device now */
+    int64_t peak_bytes;    /* the most that was in blocks since open */
+    int64_t scratch_bytes; /* of the blocks: what `reserve` holds */
+} train_gpu_state;
+
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 typedef struct train_kernels {
@@ -369,6 +379,8 @@ typedef struct train_kernels {
     void (*phase)(train_device *device, int32_t phase);
     /* seconds[TRAIN_PHASES] = time of each phase since the last call; waits. */
     void (*phase_seconds)(train_device *device, double *seconds);
+    /* Optional, of GPU sets. Does not wait. */
+    void (*gpu_state)(train_device *device, train_gpu_state *state);
 
     /* ---- memory ---- */
     /* Aligned to 64 bytes (256 on a GPU), not zeroed; bytes > 0. */

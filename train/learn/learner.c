@@ -156,6 +156,11 @@ train_parts *train_learner_parts(train_learner *l) {
     return l->parts;
 }
 
+const train_kernels *train_learner_kernels(const train_learner *l, train_device **device) {
+    *device = l->device;
+    return l->kernels;
+}
+
 train_model *train_learner_model(train_learner *l) {
     return train_parts_model(l->parts, 0);
 }

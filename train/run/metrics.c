@@ -1,5 +1,10 @@
 #include "train/run/metrics.h"
 
+#include <ravel/device.h>
+
+#include <stdio.h>
+#include <string.h>
+
 static ravel_status reduce_over_comm(void *user, int64_t *values, int64_t count, ravel_metrics_op op,
                                      ravel_error *err) {
     return ravel_comm_allreduce(user, values, values, count, RAVEL_I64, op == RAVEL_METRICS_SUM ? RAVEL_SUM : RAVEL_MAX,
@@ -18,15 +23,30 @@ static const ravel_metric extra_rows[] = {
 #undef X
 };
 
+/* The model of the GPU that a run is on, for MFU; "": none, or it cannot be asked, which the kernel set will report. */
+static void find_gpu(const train_config *config, char *model, size_t bytes) {
+    ravel_device_info info = {.size = sizeof info};
+    ravel_device *device = NULL;
+    char name[32];
+    model[0] = 0;
+    if (strcmp(config->model.kernels, "cuda") != 0) return;
+    (void)snprintf(name, sizeof name, "cuda:%d", config->model.device);
+    if (ravel_device_open(name, &device, NULL)) return;
+    if (!ravel_device_info_get(device, &info, NULL)) (void)snprintf(model, bytes, "%s", info.model);
+    ravel_device_free(device);
+}
+
 ravel_status train_metrics_create(const train_config *config, train_kind kind, const ravel_shape *shape,
                                   ravel_comm *comm, int32_t world, int64_t steps, const ravel_logger *logger,
                                   ravel_metrics **metrics, ravel_error *err) {
     ravel_metrics_reducer reducer = {ravel_comm_rank(comm), ravel_comm_size(comm), reduce_over_comm, comm};
     ravel_metrics_options options;
+    char model[96];
     ravel_metrics_options_default(&options);
+    find_gpu(config, model, sizeof model);
     options.world = world;
     options.updates = steps;
-    options.gpu = config->run.gpu;
+    options.gpu = config->run.gpu ? config->run.gpu : model[0] ? model : NULL;
     options.rl = kind == TRAIN_GRPO;
     options.extra = extra_rows;
     options.extra_count = (int64_t)(sizeof extra_rows / sizeof *extra_rows);
@@ -49,6 +69,25 @@ void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, co
         (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IDLE_SHARE, update->plan->idle_update, 1);
         (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IMBALANCE, update->plan->imbalance, 1);
     }
+}
+
+void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device) {
+    static const int32_t rows[] = {[TRAIN_PHASE_OTHER] = TRAIN_METRIC_GPU_OTHER,
+                                   [TRAIN_PHASE_FORWARD] = TRAIN_METRIC_GPU_FORWARD,
+                                   [TRAIN_PHASE_HEAD] = TRAIN_METRIC_GPU_HEAD,
+                                   [TRAIN_PHASE_BACKWARD] = TRAIN_METRIC_GPU_BACKWARD,
+                                   [TRAIN_PHASE_OPTIMIZER] = TRAIN_METRIC_GPU_OPTIMIZER};
+    _Static_assert(sizeof rows / sizeof *rows == TRAIN_PHASES, "a row for each phase");
+    double seconds[TRAIN_PHASES];
+    train_gpu_state state;
+    if (!kernels->gpu_state) return;
+    kernels->phase_seconds(device, seconds);
+    for (int32_t i = 0; i < TRAIN_PHASES; i++) (void)ravel_metrics_add(metrics, rows[i], seconds[i], 1);
+    kernels->gpu_state(device, &state);
+    (void)ravel_metrics_count(metrics, RAVEL_METRIC_MEMORY_DEVICE, state.block_bytes);
+    (void)ravel_metrics_count(metrics, RAVEL_METRIC_MEMORY_DEVICE_PEAK, state.peak_bytes);
+    (void)ravel_metrics_add(metrics, TRAIN_METRIC_GPU_USED, (double)state.used_bytes, 1);
+    (void)ravel_metrics_add(metrics, TRAIN_METRIC_GPU_SCRATCH, (double)state.scratch_bytes, 1);
 }
 
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time) {

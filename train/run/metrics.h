@@ -20,7 +20,14 @@
     X(BUBBLE, "pipeline/bubble_share", "share",                                                                \
       "time that pipeline stages waited for one another, of the time of forward and backward")                 \
     X(BUBBLE_PREDICTED, "pipeline/bubble_predicted", "share",                                                  \
-      "the same as the schedule and the FLOPs of the micro-batches predict it")
+      "the same as the schedule and the FLOPs of the micro-batches predict it")                                \
+    X(GPU_FORWARD, "gpu/forward_sec", "s", "GPU time of the update in forward passes, by events")              \
+    X(GPU_HEAD, "gpu/head_sec", "s", "GPU time in logits, losses and their gradient")                          \
+    X(GPU_BACKWARD, "gpu/backward_sec", "s", "GPU time in backward passes")                                    \
+    X(GPU_OPTIMIZER, "gpu/optimizer_sec", "s", "GPU time in clipping and AdamW")                               \
+    X(GPU_OTHER, "gpu/other_sec", "s", "GPU time since the update before in none of these, idle time too")     \
+    X(GPU_USED, "gpu/used_bytes", "bytes", "memory of the GPU in use by anybody, libraries included")          \
+    X(GPU_SCRATCH, "gpu/scratch_bytes", "bytes", "memory that kernels hold beside weights and activations")
 
 typedef enum train_metric {
     TRAIN_METRIC_BEFORE = RAVEL_METRICS - 1,
@@ -35,6 +42,9 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
                                   ravel_metrics **metrics, ravel_error *err);
 /* The counts of a feed's update, once for all ranks that work on the same samples. */
 void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, const ravel_feed_update *update);
+/* A GPU set's time per phase, by its events, and its memory; of other sets nothing. After an update: what it waits for is
+ * done. */
+void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device);
 /* How long pipeline stages waited, where there are several. */
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time);
 

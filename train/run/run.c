@@ -245,6 +245,9 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
+    train_device *device;
+    const train_kernels *kernels = train_learner_kernels(learner, &device);
+    train_metrics_add_gpu(m, kernels, device);
     run->state.step = step;
     run->state.skipped += skipped;
     run->skipped_in_row = skipped ? run->skipped_in_row + 1 : 0;

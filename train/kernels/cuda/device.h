@@ -40,6 +40,7 @@ struct train_device {
     train_limits limits; /* of the last reserve */
     char *scratch;       /* one block for what kernels need beside their arguments; reused by every call in turn */
     size_t scratch_bytes;
+    int64_t block_bytes, peak_bytes; /* in blocks: now, and the most so far */
     ravel_status failed;
     ravel_error error;
 };
@@ -78,6 +79,7 @@ void cuda_stage_wait(train_device *device, int32_t slot);
 void cuda_stage_release(train_device *device, int32_t slot);
 void cuda_fetch(train_device *device, int32_t slot, void *host, const void *block, size_t bytes);
 void cuda_fetch_wait(train_device *device, int32_t slot);
+void cuda_gpu_state(train_device *device, train_gpu_state *state);
 void cuda_phase(train_device *device, int32_t phase);
 void cuda_phase_seconds(train_device *device, double *seconds);
 ravel_status cuda_capture_begin(train_device *device, ravel_error *err);

@@ -1,6 +1,7 @@
 /* Memory of the CUDA set's device: blocks, copies, staging beside the kernels, time per phase, recorded graphs. */
 #include "train/kernels/cuda/device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,12 +17,31 @@ ravel_status cuda_alloc(train_device *d, size_t bytes, void **block, ravel_error
     }
     if (!cuda_ok(d, code, "allocating memory")) return ravel_error_set(err, d->failed, "%s", d->error.message);
     *block = p;
+    d->block_bytes += (int64_t)bytes;
+    if (d->block_bytes > d->peak_bytes) d->peak_bytes = d->block_bytes;
     return RAVEL_OK;
 }
 
 void cuda_release(train_device *d, void *block, size_t bytes) {
-    (void)bytes;
-    if (block) cuda_ok(d, cudaFree(block), "releasing memory");
+    if (!block) return;
+    cuda_ok(d, cudaFree(block), "releasing memory");
+    d->block_bytes -= (int64_t)bytes;
+}
+
+void cuda_gpu_state(train_device *d, train_gpu_state *state) {
+    struct cudaDeviceProp properties;
+    size_t unused = 0, all = 0;
+    memset(state, 0, sizeof *state);
+    if (d->failed) return;
+    if (cuda_ok(d, cudaGetDeviceProperties(&properties, d->index), "asking what it is"))
+        (void)snprintf(state->model, sizeof state->model, "%.95s", properties.name);
+    if (cuda_ok(d, cudaMemGetInfo(&unused, &all), "asking for its memory")) {
+        state->total_bytes = (int64_t)all;
+        state->used_bytes = (int64_t)(all - unused);
+    }
+    state->block_bytes = d->block_bytes;
+    state->peak_bytes = d->peak_bytes;
+    state->scratch_bytes = (int64_t)d->scratch_bytes;
 }
 
 void cuda_upload(train_device *d, void *block, const void *host, size_t bytes) {

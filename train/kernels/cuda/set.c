@@ -473,6 +473,7 @@ static const train_kernels table = {
     .sync = sync_device,
     .phase = cuda_phase,
     .phase_seconds = cuda_phase_seconds,
+    .gpu_state = cuda_gpu_state,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .upload = cuda_upload,
