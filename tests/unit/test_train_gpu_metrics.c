@@ -14,12 +14,13 @@ static void tell_state(train_device *device, train_gpu_state *state) {
 }
 
 static ravel_metrics *make_metrics(ravel_comm *self) {
-    static ravel_shape shape;
+    ravel_shape shape;
     ravel_metrics *metrics = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
     train_config config;
     train_config_default(&config);
-    if (train_metrics_create(&config, TRAIN_SFT, &shape, self, 1, 1, NULL, &metrics, &err))
+    if (ravel_shape_named("qwen3-0.6b", &shape, &err) ||
+        train_metrics_create(&config, TRAIN_SFT, &shape, self, 1, 1, NULL, &metrics, &err))
         check_fail(__FILE__, __LINE__, "%s", err.message);
     return metrics;
 }
