@@ -63,9 +63,8 @@ ravel__link *ravel__link_new(ravel__hub *hub, int connects) {
 void ravel__link_drop(ravel__link *link) {
     ravel__hub *hub = link->hub;
     RAVEL_ASSERT(link->state != LINK_CLOSED);
-    if (link->fd >= 0) (void)close(link->fd); /* which also takes it from epoll */
+    ravel__link_close_fd(link);
     if (hub->hot == link) hub->hot = NULL;
-    link->fd = -1;
     link->state = LINK_CLOSED;
     hub->accepted -= !link->connects;
     if (link->prev)
@@ -81,9 +80,13 @@ void ravel__link_drop(ravel__link *link) {
 
 static void free_closed(ravel__hub *hub) {
     const ravel_allocator *a = hub->options.allocator;
-    while (hub->closed) {
-        ravel__link *link = hub->closed;
-        hub->closed = link->next;
+    for (ravel__link **at = &hub->closed; *at;) {
+        ravel__link *link = *at;
+        if (ravel__link_is_lent(link)) {
+            at = &link->next;
+            continue;
+        }
+        *at = link->next;
         release_text(a, link->addresses);
         ravel__release(a, link->in, LINK_IN_BYTES);
         ravel__release(a, link, sizeof *link);
@@ -167,6 +170,8 @@ void ravel__hub_free(ravel__hub *hub) {
     const ravel_allocator *a = hub->options.allocator;
     hub->handler = (ravel__hub_handler){0};
     while (hub->links) ravel__link_close(hub->links, NULL);
+    RAVEL_ASSERT(hub->loan.state != LOAN_LENT);
+    ravel__hub_take_back(hub);
     free_closed(hub);
     for (int32_t i = 0; i < hub->listener_count; i++) {
         const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&hub->listeners[i].at.at;
@@ -327,11 +332,16 @@ static int wait_ms(const ravel__hub *hub, double seconds, int64_t now) {
 
 int ravel__hub_glance(ravel__hub *hub) {
     enum { GLANCES = 16 };
-    int64_t now = ravel__clock_ns();
+    hub->events = 0;
+    ravel__hub_take_back(hub);
+    if (hub->events) {
+        free_closed(hub);
+        return 1;
+    }
     ravel__link *link = hub->hot;
     if (!link || link->state != LINK_UP || link->wants_out || ++hub->glances % GLANCES == 0) return -1;
+    int64_t now = ravel__clock_ns();
     if (now - hub->tick_ns >= TICK_NS || now >= hub->soonest_ns) return -1;
-    hub->events = 0;
     hub->polled_ns = now;
     ravel__link_read(link);
     free_closed(hub);
@@ -348,6 +358,7 @@ ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, r
     int64_t now = ravel__clock_ns(), end = now + (int64_t)(seconds * SECOND);
     ravel_status status = RAVEL_OK;
     hub->events = 0;
+    ravel__hub_take_back(hub);
     for (;;) {
         if (now - hub->tick_ns >= TICK_NS || now >= hub->soonest_ns) tick(hub, now);
         double left = hub->events ? 0 : (double)(end - now) / SECOND;

@@ -103,6 +103,14 @@ ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, r
 int ravel__hub_glance(ravel__hub *hub);
 /* Waits until a poll has something to do, at most `ns`; 1: it has. Any thread, also while another polls. */
 int ravel__hub_sleep(const ravel__hub *hub, int64_t ns);
+/* Waiting for one peer alone, with one system call per message instead of two (link_await.c):
+ *     lend    1: the link's socket belongs to the caller now, and polls leave it alone. 0: use ravel__hub_sleep. A hub
+ *             lends one link at a time, and none that has bytes to write or is inside a body
+ *     await   reads what comes, within RAVEL__AWAIT_NS; the thread that lent, also while another polls
+ * The next poll or glance takes the link back, with what was read. */
+int ravel__link_lend(ravel__link *link);
+void ravel__hub_await(ravel__hub *hub);
+enum { RAVEL__AWAIT_NS = 2000000 };
 /* Polls until everything that was sent is with the peers' kernels, `seconds` at most; then most links can be closed without
  * losing what they carry. 1: it is. */
 int ravel__hub_drain(ravel__hub *hub, double seconds);

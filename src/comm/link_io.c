@@ -1,7 +1,8 @@
 /* Frames in and out of a socket.
  *
  * Out: a queue of frames; one sendmsg takes pieces of several. A long body goes straight from the caller's memory, and is
- * summed a slice ahead of the socket, while it is in cache.
+ * summed a slice ahead of the socket, while it is in cache. A small frame goes to the socket from the stack where nothing
+ * is queued before it.
  *
  * In: small frames through the link's buffer, many per read; what is missing of a long body is read straight into its
  * place, and summed as it comes. */
@@ -22,7 +23,8 @@ enum {
     READ_MOST = 512 << 10, /* bytes of one read into a body, which are summed in the cache */
     SUM_STEP = 1024,       /* a multiple of this is summed without a copy */
     TURN_BYTES = 8 << 20,  /* that one link may move before the next has its turn */
-    DIRECT = 16 << 10      /* a body with more than this missing is not read through the buffer */
+    DIRECT = 16 << 10,     /* a body with more than this missing is not read through the buffer */
+    SMALL = 1024           /* a body up to this is sent in one piece with its head */
 };
 
 /* ---- out ------------------------------------------------------------------------------------------------ */
@@ -142,9 +144,35 @@ void ravel__link_write(ravel__link *link) {
     if (link->fd >= 0 && wants != link->wants_out) (void)ravel__link_watch(link, 0, wants);
 }
 
+/* A small frame, at once and in one piece. 0: not now, and nothing has gone. What the socket does not take is queued. */
+static int send_at_once(ravel__link *link, const ravel__frame *f, const void *body) {
+    uint8_t whole[RAVEL__HEAD_BYTES + SMALL + RAVEL__SUM_BYTES];
+    int64_t body_bytes = (int64_t)f->bytes, bytes = RAVEL__HEAD_BYTES + body_bytes;
+    if (link->first || link->writing || body_bytes > SMALL) return 0;
+    ravel__frame_write(f, link->out_salt, whole);
+    if (body_bytes > 0) memcpy(whole + RAVEL__HEAD_BYTES, body, (size_t)body_bytes);
+    if (body_bytes > 0 && f->type != RAVEL__FRAME_RAW) {
+        ravel__body_sum_begin(&link->summing, link->out_salt, f->number);
+        ravel__body_sum_add(&link->summing, body, (size_t)body_bytes);
+        ravel__le64(whole + bytes, ravel__body_sum_end(&link->summing));
+        bytes += RAVEL__SUM_BYTES;
+    }
+    ssize_t sent = send(link->fd, whole, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent <= 0) return 0;
+    link->out_number++;
+    link->last_out_ns = link->hub->polled_ns;
+    if (sent == bytes) return 1;
+    if (!ravel__link_queue(link, whole + sent, bytes - sent, 1))
+        ravel__link_lose(link, "out of memory");
+    else
+        ravel__link_write(link);
+    return 1;
+}
+
 ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__message *head, const void *body,
                                void *token, ravel_error *err) {
     ravel__frame f = {type, link->out_number, head->kind, head->id, (uint64_t)head->bytes};
+    if (!token && link->fd >= 0 && send_at_once(link, &f, body)) return RAVEL_OK;
     link_out *o = ravel__link_queue(link, body, head->bytes, !token && head->bytes > 0);
     if (!o) return ravel__no_memory(err, sizeof *o + (size_t)head->bytes, "a message");
     ravel__frame_write(&f, link->out_salt, o->head);
@@ -373,9 +401,24 @@ static int64_t read_once(ravel__link *link, int *full) {
     return direct ? read_body(link, left, full) : read_buffer(link, full);
 }
 
+void ravel__link_took(ravel__link *link, ssize_t got, int error) {
+    if (got < 0 && (error == EAGAIN || error == EWOULDBLOCK || error == EINTR)) return;
+    errno = error;
+    if (got <= 0) {
+        lose_by_errno(link, got);
+        return;
+    }
+    RAVEL_ASSERT(link->in_at == link->in_end && got <= LINK_IN_BYTES);
+    link->in_at = 0, link->in_end = (int32_t)got;
+    link->last_in_ns = link->hub->polled_ns;
+    link->hub->hot = link;
+    parse(link);
+}
+
 void ravel__link_read(ravel__link *link) {
     int64_t moved = 0;
     int full = 1;
+    if (ravel__link_is_lent(link)) return;
     while (link->fd >= 0 && full && moved < TURN_BYTES) {
         int64_t got = read_once(link, &full);
         if (got <= 0) return;

@@ -278,6 +278,7 @@ static void come_up(ravel__link *link) {
     link->stage = IN_HEAD;
     link->deadline_ns = 0;
     link->last_in_ns = link->last_out_ns = hub->polled_ns;
+    ravel__link_may_wait(link);
     hub->events++;
     const uint8_t *hello = link->theirs + RAVEL__GREETING_BYTES;
     if (hub->handler.up &&

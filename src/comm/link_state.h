@@ -1,5 +1,5 @@
 /* What the files of the links share: link.c (hubs, polling, timers), link_open.c (listening, connecting, the handshake),
- * link_io.c (frames in and out). */
+ * link_io.c (frames in and out), link_await.c (waiting for one link). */
 #ifndef RAVEL_COMM_LINK_STATE_H
 #define RAVEL_COMM_LINK_STATE_H
 
@@ -7,6 +7,8 @@
 #include "comm/address.h"
 #include "comm/link.h"
 #include "comm/link_frame.h"
+
+#include <sys/types.h>
 
 enum { LINK_LISTENERS = 4, LINK_IN_BYTES = 64 << 10, LINK_WHY = 640 };
 
@@ -81,6 +83,18 @@ typedef struct link_listener {
     ravel__address at;
 } link_listener;
 
+/* A link that a thread waits for alone. Between LENT and BACK only that thread touches `at` and `got`. */
+typedef enum link_loan_state { LOAN_NONE, LOAN_LENT, LOAN_BACK } link_loan_state;
+
+typedef struct link_loan {
+    ravel__link *link; /* NULL: none */
+    int state;         /* atomic */
+    int fd, error;
+    uint8_t *at; /* [room] */
+    size_t room;
+    ssize_t got;
+} link_loan;
+
 struct ravel__hub {
     link_source wake_source;
     int epoll, wake;
@@ -96,6 +110,7 @@ struct ravel__hub {
     int64_t tick_ns, soonest_ns, polled_ns, events;
     ravel__link *hot; /* what bytes came from last */
     uint32_t glances; /* polls that looked at it alone */
+    link_loan loan;
 };
 
 /* ---- link.c ---- */
@@ -107,6 +122,17 @@ void ravel__link_drop(ravel__link *link);
 /* Puts the descriptor under epoll, with or without an interest in writing. */
 int ravel__link_watch(ravel__link *link, int adds, int out);
 char *ravel__link_copy_text(const ravel_allocator *allocator, const char *text);
+
+/* ---- link_await.c ---- */
+/* The socket may be read without MSG_DONTWAIT: such a read waits RAVEL__AWAIT_NS at most. */
+void ravel__link_may_wait(const ravel__link *link);
+/* Takes a link back that was read, and parses what came. */
+void ravel__hub_take_back(ravel__hub *hub);
+/* Closes the descriptor, now or when it is back. */
+void ravel__link_close_fd(ravel__link *link);
+static inline int ravel__link_is_lent(const ravel__link *link) {
+    return link->hub->loan.link == link;
+}
 
 /* ---- link_open.c ---- */
 ravel_status ravel__hub_listen(ravel__hub *hub, const char *list, ravel_error *err);
@@ -128,5 +154,7 @@ ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__me
 void ravel__link_write(ravel__link *link);
 void ravel__link_read(ravel__link *link);
 void ravel__link_free_queue(ravel__link *link);
+/* A read into the buffer gave this: bytes, 0 (closed) or -1 and the system's error. */
+void ravel__link_took(ravel__link *link, ssize_t got, int error);
 
 #endif

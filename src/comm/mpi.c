@@ -293,8 +293,8 @@ static int wire_poll(ravel__net *net, char *why) {
     return code ? code : sweep(net, why);
 }
 
-static void wire_sleep(ravel__net *net, int64_t ns) {
-    (void)net;
+static void wire_sleep(ravel__net *net, int32_t aimed, int64_t ns) {
+    (void)net, (void)aimed;
     nap(ns);
 }
 

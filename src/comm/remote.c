@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SPINS_MOST = 48, SHORT_WAIT_NS = 15000, NAP_NS = 50000000, SHORT_NAP_NS = 500000, PATIENT = SPINS_MOST + 4 };
+enum { SPINS_MOST = 48, NAP_NS = 50000000, SHORT_NAP_NS = 500000, SHORT_LEFT_NS = 20000000, PATIENT = SPINS_MOST + 5 };
 
 static pthread_mutex_t serial_lock = PTHREAD_MUTEX_INITIALIZER; /* of wires that are `serial` */
 static remote_world *kept; /* under it: worlds that a wire may still use; not freed */
@@ -52,7 +52,8 @@ static void on_lost(void *user, int32_t peer, const char *why) {
 }
 
 void ravel__remote_poll(remote_world *w) {
-    char why[480] = "";
+    char why[480];
+    why[0] = '\0';
     int code = w->stuck ? 0 : w->wire->poll(w->net, why);
     if (!code) return;
     w->broken = 1;
@@ -129,10 +130,10 @@ static int is_worth_waiting(remote_rank *me, remote_job *j, int64_t grace_ns) {
 }
 
 /* One look. *done: the operation is over, in whichever way. */
-static ravel_status look(remote_rank *me, ravel_request *r, int patient, int32_t *done) {
+static ravel_status look(remote_rank *me, ravel_request *r, int polls, int patient, int32_t *done) {
     remote_job *j = *remote_job_of(r);
     remote_world *w = me->world;
-    if (j->phase != OVER || !j->message) ravel__remote_poll(w); /* a message may be over since it began */
+    if (polls && (j->phase != OVER || !j->message)) ravel__remote_poll(w); /* a message may be over since it began */
     if (!w->stuck) ravel__remote_progress(me);
     if (j->phase != OVER && !me->dead && patient) {
         ravel__remote_look_at_processes(w);
@@ -155,50 +156,80 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
     remote_rank *me = remote_rank_of(comm);
     ravel_status status = enter(me->world, &r->why);
     if (status) return status;
-    status = look(me, r, 1, done);
+    status = look(me, r, 1, 1, done);
     leave(me->world);
     return status;
 }
 
 /* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. Returns the number of the next
  * round. */
-static int32_t pause_outside(remote_world *w, int32_t round, int64_t left_ns) {
-    if (round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) {
+static int32_t pause_outside(remote_world *w, int32_t round, int32_t aimed, int64_t left_ns) {
+    if (!aimed && round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) { /* who has aimed sleeps: the link is lent */
         ravel__cpu_relax();
         return round + 1;
     }
     int64_t nap = __atomic_add_fetch(&w->sleepers, 1, __ATOMIC_RELAXED) > 1 ? SHORT_NAP_NS : NAP_NS;
-    w->wire->sleep(w->net, nap < left_ns ? nap : left_ns);
+    w->wire->sleep(w->net, aimed, nap < left_ns ? nap : left_ns);
     (void)__atomic_sub_fetch(&w->sleepers, 1, __ATOMIC_RELAXED);
-    return round < SPINS_MOST ? SPINS_MOST : round < 1 << 30 ? round + 1 : round;
+    return round <= SPINS_MOST ? SPINS_MOST + 1 : round < 1 << 30 ? round + 1 : round;
 }
 
-/* Spinning pays where answers come sooner than a sleeping thread wakes. MPI's sleep is not ended by a message, so it always
- * spins. */
-static void learn_to_spin(remote_world *w, int64_t waited_ns) {
-    int32_t spins = __atomic_load_n(&w->spins, __ATOMIC_RELAXED);
+/* Spinning pays where answers come during it: it stops after MISSES waits that had to sleep all the same, and is tried again
+ * once in RETRY waits. MPI's sleep is not ended by a message, so it always spins. The caller holds the lock. */
+static void learn_to_spin(remote_world *w, int slept) {
+    enum { MISSES = 4, RETRY = 256 };
+    int spins = w->spins > 0, tries = !spins && ++w->unspun % RETRY == 0;
     if (w->wire->serial) return;
-    spins = waited_ns > SHORT_WAIT_NS ? spins / 2 : 2 * spins + 1 < SPINS_MOST ? 2 * spins + 1 : SPINS_MOST;
-    __atomic_store_n(&w->spins, spins, __ATOMIC_RELAXED);
+    if (spins) w->misses = slept ? w->misses + 1 : 0;
+    if (tries) w->misses = MISSES - 1;
+    if (tries || w->misses >= MISSES) __atomic_store_n(&w->spins, tries ? SPINS_MOST : 0, __ATOMIC_RELAXED);
+}
+
+/* The world rank that this job waits for, where it is the only job of its world and waits for one rank; else -1. */
+static int32_t only_peer(const remote_rank *me, const remote_job *j) {
+    int32_t peer = -1;
+    for (const remote_rank *r = me->world->ranks; r; r = r->next)
+        if (r->jobs && (r->jobs != j || j->next)) return -1;
+    for (int32_t i = 0; i < j->used; i++) {
+        const remote_parcel *p = &j->parcels[i];
+        if (p->state == PARCEL_DONE || p->state == PARCEL_IDLE) continue;
+        if (peer >= 0 && p->peer != peer) return -1;
+        peer = p->peer;
+    }
+    return peer;
+}
+
+/* The first sleep of a wait may be for one peer alone, which is cheaper. */
+static int32_t aim(const remote_rank *me, const remote_job *j, int32_t round, int64_t left_ns) {
+    const remote_world *w = me->world;
+    int sleeps = round >= __atomic_load_n(&w->spins, __ATOMIC_RELAXED) && round <= SPINS_MOST;
+    if (!sleeps || !w->wire->aim || me->dead || left_ns < SHORT_LEFT_NS) return 0;
+    int32_t peer = only_peer(me, j);
+    return peer >= 0 && peer != w->rank && w->wire->aim(w->net, peer);
+}
+
+/* Where answers take long and the wire's sleep ends when one is there, a wait begins with that. */
+static int polls_first(const remote_world *w) {
+    return !w->wire->aim || __atomic_load_n(&w->spins, __ATOMIC_RELAXED) > 0;
 }
 
 static ravel_status remote_wait(ravel_comm *comm, ravel_request *r) {
     remote_rank *me = remote_rank_of(comm);
-    int64_t began = ravel__clock_ns();
     for (int32_t round = 0;;) {
-        int32_t done = 0;
+        int32_t done = 0, aimed = 0;
         ravel_status status = enter(me->world, &r->why);
         if (status) return status;
-        status = look(me, r, round > PATIENT, &done);
-        int64_t now = ravel__clock_ns(), left = r->deadline_ns - now;
+        status = look(me, r, round > 0 || polls_first(me->world), round > PATIENT, &done);
+        int64_t left = done ? 0 : r->deadline_ns - ravel__clock_ns();
         if (!done && left < 0) {
             status = give_up(me, r);
             done = 1;
         }
+        if (!done) aimed = aim(me, *remote_job_of(r), round, left);
+        if (done && round > 0) learn_to_spin(me->world, round > SPINS_MOST);
         leave(me->world);
-        if (done && round > 0) learn_to_spin(me->world, now - began);
         if (done) return status;
-        round = pause_outside(me->world, round, left);
+        round = pause_outside(me->world, round, aimed, left);
     }
 }
 

@@ -89,7 +89,8 @@ struct remote_world {
     int32_t broken; /* a rank is gone or gave up */
     int32_t stuck;  /* the wire still uses memory of an operation that was given up: no further call into it */
     int32_t one_thread, sleepers;
-    int32_t spins; /* rounds of a wait before it sleeps; learnt */
+    int32_t spins;          /* rounds of a wait before it sleeps: SPINS_MOST or 0; learnt from */
+    int32_t misses, unspun; /* waits that spun in vain, one after the other; that did not spin */
     pthread_t thread;
     remote_rank *ranks;                         /* of all communicators */
     remote_rank *ports[REMOTE_WORLD_BUCKETS];   /* by id */

@@ -42,7 +42,7 @@ static void report_lost(tcp_peer *p, const char *why) {
     p->lost = 1;
     p->net->dying -= p->dying_ns != 0;
     p->dying_ns = 0;
-    p->out = NULL;
+    p->out = p->from = NULL;
     p->out_is_up = 0;
     free_waiting(&p->waiting);
     p->waiting_count = 0;
@@ -58,6 +58,7 @@ static void on_down(void *user, ravel__link *link, const char *why) {
     if (!p) return;
     for (int i = 0; i < 2; i++)
         if (p->links[i] == link) p->links[i] = NULL;
+    if (p->from == link) p->from = NULL;
     (void)snprintf(net->why, sizeof net->why, "%s", why);
     if (!p->links[0] && !p->links[1]) {
         report_lost(p, why);
@@ -181,6 +182,7 @@ static void on_message(void *user, ravel__link *link, const ravel__message *head
     ravel__net *net = user;
     tcp_peer *p = ravel__link_owner(link);
     if (net->state == TCP_CLOSES || !body) return;
+    if (p) p->from = link;
     if (head->kind == TCP_TABLE || head->kind == TCP_HELLOS) {
         if (net->state == TCP_MEETS && link == net->root) ravel__tcp_meet_message(net, head->kind, body, head->bytes);
     } else if (p && head->kind == TCP_FRAME && net->ready) {
@@ -294,12 +296,8 @@ static void end_dying(ravel__net *net) {
         if (net->peers[r].dying_ns && now - net->peers[r].dying_ns > DYING_NS) report_lost(&net->peers[r], net->why);
 }
 
-static int wire_poll(ravel__net *net, char *why) {
+static int poll_all(ravel__net *net, char *why) {
     ravel_error err = RAVEL_ERROR_INIT;
-    if (!net->ready) flush_early(net);
-    int glance = net->dying ? -1 : ravel__hub_glance(net->hub);
-    int woken = glance >= 0 && __atomic_exchange_n(&net->woken, 0, __ATOMIC_RELAXED);
-    if (glance > 0 || (glance == 0 && !woken)) return 0;
     if (ravel__hub_poll(net->hub, 0, NULL, &err)) {
         (void)snprintf(why, 480, "%.470s", err.message);
         return RAVEL__WIRE_BROKEN;
@@ -308,8 +306,23 @@ static int wire_poll(ravel__net *net, char *why) {
     return 0;
 }
 
-static void wire_sleep(ravel__net *net, int64_t ns) {
-    if (ravel__hub_sleep(net->hub, ns)) __atomic_store_n(&net->woken, 1, __ATOMIC_RELAXED);
+static int wire_poll(ravel__net *net, char *why) {
+    if (!net->ready) flush_early(net);
+    int glance = net->dying ? -1 : ravel__hub_glance(net->hub);
+    int woken = glance >= 0 && __atomic_exchange_n(&net->woken, 0, __ATOMIC_RELAXED);
+    return glance > 0 || (glance == 0 && !woken) ? 0 : poll_all(net, why);
+}
+
+static int wire_aim(ravel__net *net, int32_t peer) {
+    const tcp_peer *p = &net->peers[peer];
+    return p->from && !p->lost && !net->dying && ravel__link_lend(p->from);
+}
+
+static void wire_sleep(ravel__net *net, int32_t aimed, int64_t ns) {
+    if (aimed)
+        ravel__hub_await(net->hub);
+    else if (ravel__hub_sleep(net->hub, ns))
+        __atomic_store_n(&net->woken, 1, __ATOMIC_RELAXED);
 }
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
@@ -415,6 +428,7 @@ const ravel__wire ravel__tcp_wire = {
     .recv = wire_recv,
     .cancel = wire_cancel,
     .poll = wire_poll,
+    .aim = wire_aim,
     .sleep = wire_sleep,
 };
 

@@ -21,6 +21,7 @@ typedef struct tcp_peer {
     ravel__net *net;
     int32_t rank;
     ravel__link *out;      /* what this rank sends on: chosen once, so that what it sends stays in order */
+    ravel__link *from;     /* what it sent on last; NULL: nothing came yet */
     ravel__link *links[2]; /* [0]: made by this rank; [1]: by the peer */
     int32_t out_is_up, lost;
     uint64_t claim;   /* the world that its link named, before this rank knew it */

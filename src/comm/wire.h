@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RAVEL__WIRE_VERSION = 3 };
+enum { RAVEL__WIRE_VERSION = 4 };
 
 enum {
     RAVEL__WIRE_MEMORY = -1,   /* there is none */
@@ -99,8 +99,12 @@ typedef struct ravel__wire {
 
     /* Makes progress and calls the sink. Never waits. 0, or a code with a sentence in why[480]. */
     int (*poll)(ravel__net *net, char *why);
-    /* Waits until there may be something to do, at most `ns`. Not inside the net: another thread may be. */
-    void (*sleep)(ravel__net *net, int64_t ns);
+    /* The caller is about to sleep, and waits for this peer alone. 1: its sleep may be a short one that ends when the
+     * peer sends something, and the next poll follows it. Inside the net. NULL: there is none. */
+    int (*aim)(ravel__net *net, int32_t peer);
+    /* Waits until there may be something to do, at most `ns`. Not inside the net: another thread may be. aimed: what aim
+     * returned. */
+    void (*sleep)(ravel__net *net, int32_t aimed, int64_t ns);
 } ravel__wire;
 
 /* What a module exports. */

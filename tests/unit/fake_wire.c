@@ -41,9 +41,9 @@ static fake_net *net_of(ravel__net *net) {
     return (fake_net *)(void *)net;
 }
 
-static void fake_sleep(ravel__net *net, int64_t ns) {
+static void fake_sleep(ravel__net *net, int32_t aimed, int64_t ns) {
     struct timespec nap = {0, ns < 300000 ? ns : 300000};
-    (void)net;
+    (void)net, (void)aimed;
     (void)nanosleep(&nap, NULL);
 }
 
@@ -64,7 +64,7 @@ static int fake_wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank
     __atomic_add_fetch(&w->joined, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&w->lock);
     while (!w->apart && __atomic_load_n(&w->joined, __ATOMIC_ACQUIRE) < w->size)
-        fake_sleep(NULL, 300000); /* the first meeting */
+        fake_sleep(NULL, 0, 300000); /* the first meeting */
     *out = (ravel__net *)(void *)n, *rank = o->rank, *size = w->size;
     return 0;
 }

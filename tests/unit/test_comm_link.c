@@ -8,6 +8,7 @@
 #include "comm/link.h"
 #include "comm/link_frame.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -258,6 +259,80 @@ TEST(comm_link_carries_messages_both_ways_over_every_kind_of_socket) {
         CHECK_EQ(client.downs, 0);
         close_ends(&server, &client);
     }
+}
+
+TEST(comm_link_queues_what_the_socket_does_not_take_of_small_frames) {
+    enum { COUNT = 20000, BYTES = 1000 };
+    const char *const listens[] = {"127.0.0.1:0", "unix:@ravel-link-small"};
+    for (int k = 0; k < 2; k++) {
+        end server, client;
+        uint8_t body[BYTES];
+        CHECK(connect_ends(&server, &client, listens[k]));
+        for (uint64_t id = 0; id < COUNT; id++) {
+            ravel__message head = {1, id, BYTES};
+            for (int64_t i = 0; i < BYTES; i++) body[i] = byte_of(id, i);
+            CHECK(!ravel__link_send(client.link, &head, body, NULL, NULL));
+        }
+        CHECK(ravel__link_unsent(client.link) > 0); /* 20 MB are more than any socket holds */
+        POLL_UNTIL(server, client, server.messages == COUNT || server.downs);
+        CHECK(server.messages == COUNT && !server.wrong && !server.downs);
+        CHECK_EQ(ravel__link_unsent(client.link), 0);
+        close_ends(&server, &client);
+    }
+}
+
+static void *await_in_a_thread(void *hub) {
+    ravel__hub_await(hub);
+    return NULL;
+}
+
+TEST(comm_link_that_is_lent_is_read_by_whom_it_was_lent_to) {
+    for (int k = 0; k < 2; k++) {
+        end server, client;
+        ravel__message head = {3, 0, 8};
+        uint8_t body[8];
+        CHECK(connect_ends(&server, &client, k ? "127.0.0.1:0" : "unix:@ravel-link-lent"));
+        for (uint64_t id = 0; id < 20; id++) {
+            head.id = id;
+            for (int64_t i = 0; i < 8; i++) body[i] = byte_of(id, i);
+            CHECK(ravel__link_lend(server.link));
+            CHECK(!ravel__link_lend(server.link)); /* it is lent already */
+            CHECK(!ravel__link_send(client.link, &head, body, NULL, NULL));
+            (void)ravel__hub_poll(server.hub, 0.001, NULL, NULL);
+            CHECK_EQ(server.messages, (int64_t)id); /* polls leave it alone */
+            ravel__hub_await(server.hub);
+            while (server.messages == (int64_t)id && ravel__hub_glance(server.hub) <= 0)
+                (void)ravel__hub_poll(server.hub, 0.001, NULL, NULL);
+            CHECK(server.messages == (int64_t)id + 1 && !server.wrong);
+        }
+        CHECK(ravel__link_lend(server.link)); /* nothing comes: the wait ends by itself */
+        ravel__hub_await(server.hub);
+        CHECK(ravel__link_lend(server.link) == 0);
+        (void)ravel__hub_glance(server.hub);
+        CHECK(ravel__link_lend(server.link));
+        ravel__link_close(client.link, "done");
+        ravel__hub_await(server.hub);
+        (void)ravel__hub_glance(server.hub);
+        CHECK_EQ(server.downs, 1);
+        CHECK_HAS(server.why, "closed the link: done");
+        close_ends(&server, &client);
+    }
+}
+
+TEST(comm_link_that_is_lost_while_it_is_lent_stays_until_it_is_back) {
+    end server, client;
+    pthread_t thread;
+    CHECK(connect_ends(&server, &client, "127.0.0.1:0"));
+    ravel__link *link = server.link;
+    CHECK(ravel__link_lend(link));
+    CHECK(pthread_create(&thread, NULL, await_in_a_thread, server.hub) == 0);
+    ravel__link_close(link, "lost");
+    (void)ravel__hub_poll(server.hub, 0, NULL, NULL);
+    CHECK(pthread_join(thread, NULL) == 0);
+    (void)ravel__hub_poll(server.hub, 0, NULL, NULL);
+    POLL_UNTIL(client, server, client.downs);
+    CHECK_EQ(client.downs, 1);
+    close_ends(&server, &client);
 }
 
 TEST(comm_link_refuses_other_tokens_other_networks_and_public_addresses_without_a_token) {
