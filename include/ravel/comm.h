@@ -76,7 +76,7 @@ typedef struct ravel_comm_options {
     double timeout;                   /* seconds that a call may wait; 0: RAVEL_COMM_TIMEOUT, else 600 */
     int64_t chunk_bytes;              /* the most that is handed to the transport in one message (mpi, callbacks) */
     int32_t check;                    /* compare what the ranks ask for before anything moves (mpi, callbacks) */
-    int32_t reserved;                 /* 0 */
+    int32_t shared;                   /* tcp: long messages inside a machine go through shared memory */
     const char *module;               /* mpi: file of the module; NULL: RAVEL_MPI_MODULE, else looked for */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the communicator and all split from it */
     const char *comm;                 /* what ravel_comm_open("auto") opens: auto, self, mpi or tcp */

@@ -1027,7 +1027,7 @@ ravel_comm_options._fields_ = [
     ("timeout", C.c_double),
     ("chunk_bytes", C.c_int64),
     ("check", C.c_int32),
-    ("reserved", C.c_int32),
+    ("shared", C.c_int32),
     ("module", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),
     ("comm", C.c_char_p),

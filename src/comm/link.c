@@ -26,6 +26,7 @@ void ravel__hub_options_default(ravel__hub_options *o) {
     o->handshake = 10;
     o->heartbeat = 2;
     o->keepalive = 20;
+    o->shared = 1;
 }
 
 char *ravel__link_copy_text(const ravel_allocator *allocator, const char *text) {
@@ -52,6 +53,7 @@ ravel__link *ravel__link_new(ravel__hub *hub, int connects) {
     link->source = SOURCE_LINK;
     link->hub = hub;
     link->fd = -1;
+    ravel__rings_init(link);
     link->connects = connects;
     hub->accepted += !connects;
     link->next = hub->links;
@@ -76,6 +78,7 @@ void ravel__link_drop(ravel__link *link) {
     link->next = hub->closed;
     hub->closed = link;
     ravel__link_free_queue(link);
+    ravel__rings_free(link);
 }
 
 static void free_closed(ravel__hub *hub) {
@@ -121,6 +124,9 @@ int ravel__link_watch(ravel__link *link, int adds, int out) {
 
 int64_t ravel__link_unsent(const ravel__link *link) {
     return link->unsent;
+}
+int64_t ravel__link_shared(const ravel__link *link) {
+    return (int64_t)link->rings[RING_OUT].at;
 }
 int64_t ravel__link_frames(const ravel__link *link) {
     return link->frames;
@@ -311,6 +317,8 @@ static void serve(ravel__hub *hub, const struct epoll_event *event) {
         ssize_t ignored = read(hub->wake, &count, sizeof count);
         (void)ignored;
         hub->events++;
+    } else if (*source == SOURCE_RING) {
+        ravel__ring_room_came(event->data.ptr);
     } else {
         ravel__link *link = event->data.ptr;
         if (link->state == LINK_CLOSED || link->state == LINK_WAITS) return;
@@ -339,7 +347,9 @@ int ravel__hub_glance(ravel__hub *hub) {
         return 1;
     }
     ravel__link *link = hub->hot;
-    if (!link || link->state != LINK_UP || link->wants_out || ++hub->glances % GLANCES == 0) return -1;
+    if (!link || link->state != LINK_UP || link->wants_out || link->rings[RING_OUT].waits ||
+        ++hub->glances % GLANCES == 0)
+        return -1;
     int64_t now = ravel__clock_ns();
     if (now - hub->tick_ns >= TICK_NS || now >= hub->soonest_ns) return -1;
     hub->polled_ns = now;

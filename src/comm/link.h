@@ -51,6 +51,7 @@ typedef struct ravel__hub_options {
     double heartbeat;  /* seconds between heartbeats; 0: none */
     double silence;    /* seconds without a byte after which a peer is lost; 0: never */
     double keepalive;  /* seconds after which a vanished machine is lost; 0: the system's default */
+    int32_t shared;    /* 1: long bodies go through shared memory where a Unix socket joins the two and both want it */
     const ravel_allocator *allocator;
 } ravel__hub_options;
 
@@ -136,6 +137,8 @@ int ravel__link_detach(ravel__link *link, void *token);
 void ravel__link_forget(ravel__link *link, const void *body);
 /* Bytes that were given to send and are not yet with the system. */
 int64_t ravel__link_unsent(const ravel__link *link);
+/* Bytes of bodies that went through shared memory. */
+int64_t ravel__link_shared(const ravel__link *link);
 /* Frames, of any kind, of which some is not yet with the system. */
 int64_t ravel__link_frames(const ravel__link *link);
 /* Says goodbye with a reason, best effort, and closes. No `down`; the link and what was queued on it are gone. Any handler

@@ -32,7 +32,8 @@ int ravel__link_lend(ravel__link *link) {
     if (loan->link || link->state != LINK_UP || link->mute || link->first || link->wants_out ||
         link->stage != IN_HEAD || link->in_at != link->in_end)
         return 0;
-    *loan = (link_loan){.link = link, .fd = link->fd, .at = link->in, .room = LINK_IN_BYTES};
+    *loan = (link_loan){.link = link, .fd = link->fd, .at = link->in, .room = LINK_IN_BYTES, .given = {-1, -1}};
+    loan->takes = !link->is_tcp;
     __atomic_store_n(&loan->state, LOAN_LENT, __ATOMIC_RELEASE);
     return 1;
 }
@@ -40,7 +41,8 @@ int ravel__link_lend(ravel__link *link) {
 void ravel__hub_await(ravel__hub *hub) {
     link_loan *loan = &hub->loan;
     RAVEL_ASSERT(__atomic_load_n(&loan->state, __ATOMIC_ACQUIRE) == LOAN_LENT);
-    loan->got = recv(loan->fd, loan->at, loan->room, 0);
+    struct iovec list = {loan->at, loan->room};
+    loan->got = ravel__link_recv(loan->fd, &list, 1, 0, loan->takes, loan->given);
     loan->error = errno;
     __atomic_store_n(&loan->state, LOAN_BACK, __ATOMIC_RELEASE);
 }
@@ -51,10 +53,17 @@ void ravel__hub_take_back(ravel__hub *hub) {
     ravel__link *link = loan->link;
     loan->link = NULL;
     loan->state = LOAN_NONE;
-    if (link->state == LINK_CLOSED)
+    for (int i = 0; i < 2; i++)
+        if (loan->given[i] >= 0 && link->given[i] >= 0)
+            (void)close(loan->given[i]);
+        else if (loan->given[i] >= 0)
+            link->given[i] = loan->given[i];
+    if (link->state == LINK_CLOSED) {
         (void)close(loan->fd);
-    else
+        ravel__rings_free(link);
+    } else {
         ravel__link_took(link, loan->got, loan->error);
+    }
 }
 
 void ravel__link_close_fd(ravel__link *link) {

@@ -71,8 +71,39 @@ const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t s
     if (f->type < RAVEL__FRAME_MESSAGE || f->type >= RAVEL__FRAME_TYPES) return "a frame of an unknown type";
     if (f->bytes > most) return "a frame longer than this side takes";
     if (f->type == RAVEL__FRAME_HEARTBEAT && f->bytes) return "a heartbeat with a body";
+    if (f->type == RAVEL__FRAME_RING && f->bytes) return "descriptors with a body";
+    if ((f->type == RAVEL__FRAME_SHARED || f->type == RAVEL__FRAME_SHARED_RAW) && !f->bytes) return "an empty body";
     if (f->type == RAVEL__FRAME_GOODBYE && f->bytes > RAVEL__HELLO_MOST) return "a goodbye that is too long";
     return NULL;
+}
+
+/* ---- shared memory -------------------------------------------------------------------------------------- */
+
+static uint32_t check_record(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece) {
+    ravel__hash h = ravel__hash_begin(salt);
+    ravel__hash_u64(&h, (uint64_t)number << 32 | piece);
+    ravel__hash_u64(&h, at);
+    return (uint32_t)ravel__hash_end(h);
+}
+
+void ravel__record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
+                         uint8_t bytes[RAVEL__RECORD_BYTES]) {
+    ravel__le32(bytes, piece);
+    ravel__le32(bytes + 4, check_record(salt, number, at, piece));
+}
+
+const char *ravel__record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number, uint64_t at,
+                               uint64_t left, uint32_t *piece) {
+    *piece = ravel__read32(bytes);
+    if (ravel__read32(bytes + 4) != check_record(salt, number, at, *piece)) return "a damaged record";
+    if (*piece == 0 || *piece > RAVEL__RING_BYTES || *piece > left) return "a piece longer than its body or its ring";
+    return NULL;
+}
+
+int ravel__ring_room(uint64_t produced, uint64_t freed, uint64_t consumed, uint64_t *room) {
+    if (consumed < freed || consumed > produced || produced - consumed > RAVEL__RING_BYTES) return 0;
+    *room = RAVEL__RING_BYTES - (produced - consumed);
+    return 1;
 }
 
 /* ---- bodies --------------------------------------------------------------------------------------------- */

@@ -12,6 +12,8 @@
  *               20 u32 zero   24 u64 most bytes of a body that this side takes  32 nonce[32]  64 zero[32]  96 hello
  *     frame      0 u32 check   4 u16 type  6 u16 zero  8 u32 number of the frame  12 u32 kind  16 u64 id  24 u64 bytes
  *               32 body[bytes] and, where bytes > 0 and the type is not RAW, u64 checksum of the body
+ *     In a SHARED frame the body is in shared memory (link_memory.c), and records take its place, one per piece:
+ *                0 u32 bytes of the piece  4 u32 check
  *
  * `check` covers the head, and both it and the body's checksum are salted with a number that the handshake made for this
  * link and direction. So bytes that were lost, repeated, reordered or taken from another link are found. That is against
@@ -27,11 +29,24 @@ enum {
     RAVEL__HELLO_MOST = 1024,
     RAVEL__HEAD_BYTES = 32,
     RAVEL__SUM_BYTES = 8,
-    RAVEL__LINK_VERSION = 2
+    RAVEL__RECORD_BYTES = 8,
+    RAVEL__LINK_VERSION = 3
 };
 enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS = 2 };
-/* RAW: a message whose body has no checksum here, since the receiver verifies its bytes itself. */
-enum { RAVEL__FRAME_MESSAGE = 1, RAVEL__FRAME_HEARTBEAT, RAVEL__FRAME_GOODBYE, RAVEL__FRAME_RAW, RAVEL__FRAME_TYPES };
+/* RAW: a message whose body has no checksum here, since the receiver verifies its bytes itself. RING: descriptors of shared
+ * memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
+enum {
+    RAVEL__FRAME_MESSAGE = 1,
+    RAVEL__FRAME_HEARTBEAT,
+    RAVEL__FRAME_GOODBYE,
+    RAVEL__FRAME_RAW,
+    RAVEL__FRAME_RING,
+    RAVEL__FRAME_SHARED,
+    RAVEL__FRAME_SHARED_RAW,
+    RAVEL__FRAME_TYPES
+};
+enum { RAVEL__RING_BYTES = 4 << 20, RAVEL__SHARED_LEAST = 64 << 10 };
+#define RAVEL__RING_READY 0x52696e6752656164u
 
 typedef struct ravel__greeting {
     uint32_t role, hello_bytes;
@@ -57,6 +72,16 @@ void ravel__frame_write(const ravel__frame *f, uint64_t salt, uint8_t bytes[RAVE
 /* NULL, or what is wrong. `number`: of the next frame of this link; most: the largest body that is taken. */
 const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t salt, uint32_t number, uint64_t most,
                               ravel__frame *f);
+
+/* A record: the piece of `bytes` that lies at `at` in the body of frame `number`. */
+void ravel__record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
+                         uint8_t bytes[RAVEL__RECORD_BYTES]);
+/* NULL, or what is wrong. left: bytes of the body from `at` on. */
+const char *ravel__record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number, uint64_t at,
+                               uint64_t left, uint32_t *piece);
+/* The room in a ring into which `produced` bytes went, of which the receiver says that it has copied `consumed`, and before
+ * said `freed`. 0: that cannot be. */
+int ravel__ring_room(uint64_t produced, uint64_t freed, uint64_t consumed, uint64_t *room);
 
 /* The checksum of a body, piece by piece: its XXH3, salted. */
 typedef struct ravel__body_sum {

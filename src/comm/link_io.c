@@ -74,6 +74,10 @@ static void sum_ahead(ravel__link *link, link_out *o) {
     if (o->summed == o->bytes) ravel__le64(o->sum, ravel__body_sum_end(&link->summing));
 }
 
+static int is_raw(uint32_t type) {
+    return type == RAVEL__FRAME_RAW || type == RAVEL__FRAME_SHARED_RAW;
+}
+
 static int add_piece(struct iovec *list, int count, const void *at, int64_t bytes, int64_t *skip) {
     if (*skip >= bytes) {
         *skip -= bytes;
@@ -84,9 +88,48 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
     return count + 1;
 }
 
+/* No more is written; the next read ends the link, and says why. */
+static void spoil(ravel__link *link, const char *why) {
+    link->spoilt = why;
+    link->mute = 1;
+    (void)shutdown(link->fd, SHUT_RDWR);
+}
+
+/* The next piece of a shared body: into the ring, with a record (and at the end the sum) where the head was. 0: not now. */
+static int next_record(ravel__link *link, link_out *o) {
+    RAVEL_ASSERT(o->summed < o->bytes);
+    int64_t put = ravel__ring_put(link, o->body + o->summed, o->bytes - o->summed);
+    if (put < 0) spoil(link, "the peer wrote garbage into the shared memory");
+    if (put <= 0) return 0;
+    ravel__record_write(link->out_salt, o->number, (uint64_t)o->summed, (uint32_t)put, o->head);
+    if (o->sum_bytes && o->summed == 0) ravel__body_sum_begin(&link->summing, link->out_salt, o->number);
+    if (o->sum_bytes) ravel__body_sum_add(&link->summing, o->body + o->summed, (size_t)put);
+    o->summed += put;
+    o->done = 0;
+    o->head_bytes = RAVEL__RECORD_BYTES;
+    if (o->summed < o->bytes || !o->sum_bytes) return 1;
+    ravel__le64(o->head + RAVEL__RECORD_BYTES, ravel__body_sum_end(&link->summing));
+    o->head_bytes += RAVEL__SUM_BYTES;
+    return 1;
+}
+
+/* Bytes of it that go through the socket; of a shared one, up to the end of this record. */
+static int64_t socket_bytes(const link_out *o) {
+    return o->head_bytes + (o->shared ? 0 : o->bytes + o->sum_bytes);
+}
+
+static int add_shared(ravel__link *link, struct iovec *list, int count, link_out *o, int *whole) {
+    *whole = 0;
+    if (o->done == o->head_bytes && !next_record(link, o)) return count;
+    int64_t skip = o->done;
+    *whole = o->summed == o->bytes;
+    return add_piece(list, count, o->head, o->head_bytes, &skip);
+}
+
 /* Adds the bytes of this frame that may be sent now; *whole: all that are left of it. */
 static int add_frame(ravel__link *link, struct iovec *list, int count, link_out *o, int *whole) {
     int64_t skip = o->done;
+    if (o->shared) return add_shared(link, list, count, o, whole);
     sum_ahead(link, o);
     int64_t ready = o->sum_bytes ? o->summed : o->bytes;
     count = add_piece(list, count, o->head, o->head_bytes, &skip);
@@ -99,10 +142,10 @@ static int add_frame(ravel__link *link, struct iovec *list, int count, link_out 
 static void advance(ravel__link *link, int64_t bytes) {
     while (bytes > 0 && link->first) {
         link_out *o = link->first;
-        int64_t left = o->head_bytes + o->bytes + o->sum_bytes - o->done, part = bytes < left ? bytes : left;
+        int64_t left = socket_bytes(o) - o->done, part = bytes < left ? bytes : left;
         o->done += part;
         bytes -= part;
-        if (part < left) return;
+        if (part < left || (o->shared && o->summed < o->bytes)) return;
         link->first = o->next;
         if (!link->first) link->last = NULL;
         link->unsent -= o->bytes;
@@ -119,11 +162,18 @@ static void advance(ravel__link *link, int64_t bytes) {
 
 static ssize_t write_once(ravel__link *link) {
     struct iovec list[PIECES];
-    int count = 0, whole = 1;
-    for (link_out *o = link->first; o && whole && count + 3 <= PIECES; o = o->next)
+    ring_control control;
+    int count = 0, whole = 1, gives = link->first->gives && link->first->done == 0;
+    for (link_out *o = link->first; o && whole && count + 3 <= PIECES; o = o->next) {
+        if (o->gives && o != link->first) break; /* descriptors belong to the first byte of a call */
         count = add_frame(link, list, count, o, &whole);
+    }
     struct msghdr message = {.msg_iov = list, .msg_iovlen = (size_t)count};
-    return sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count == 0) return errno = EAGAIN, -1; /* there is no room in the ring */
+    if (gives) ravel__ring_attach(link, &message, &control);
+    ssize_t sent = sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (gives && sent > 0) ravel__ring_attached(link);
+    return sent;
 }
 
 void ravel__link_write(ravel__link *link) {
@@ -140,7 +190,7 @@ void ravel__link_write(ravel__link *link) {
     }
     link->writing = 0;
     if (moved) link->last_out_ns = ravel__clock_ns();
-    int wants = link->first && !link->mute;
+    int wants = link->first && !link->mute && !link->rings[RING_OUT].waits;
     if (link->fd >= 0 && wants != link->wants_out) (void)ravel__link_watch(link, 0, wants);
 }
 
@@ -148,10 +198,10 @@ void ravel__link_write(ravel__link *link) {
 static int send_at_once(ravel__link *link, const ravel__frame *f, const void *body) {
     uint8_t whole[RAVEL__HEAD_BYTES + SMALL + RAVEL__SUM_BYTES];
     int64_t body_bytes = (int64_t)f->bytes, bytes = RAVEL__HEAD_BYTES + body_bytes;
-    if (link->first || link->writing || body_bytes > SMALL) return 0;
+    if (link->first || link->writing || body_bytes > SMALL || f->type == RAVEL__FRAME_RING) return 0;
     ravel__frame_write(f, link->out_salt, whole);
     if (body_bytes > 0) memcpy(whole + RAVEL__HEAD_BYTES, body, (size_t)body_bytes);
-    if (body_bytes > 0 && f->type != RAVEL__FRAME_RAW) {
+    if (body_bytes > 0 && !is_raw(f->type)) {
         ravel__body_sum_begin(&link->summing, link->out_salt, f->number);
         ravel__body_sum_add(&link->summing, body, (size_t)body_bytes);
         ravel__le64(whole + bytes, ravel__body_sum_end(&link->summing));
@@ -163,7 +213,7 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
     link->last_out_ns = link->hub->polled_ns;
     if (sent == bytes) return 1;
     if (!ravel__link_queue(link, whole + sent, bytes - sent, 1))
-        ravel__link_lose(link, "out of memory");
+        spoil(link, "out of memory");
     else
         ravel__link_write(link);
     return 1;
@@ -175,10 +225,12 @@ ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__me
     if (!token && link->fd >= 0 && send_at_once(link, &f, body)) return RAVEL_OK;
     link_out *o = ravel__link_queue(link, body, head->bytes, !token && head->bytes > 0);
     if (!o) return ravel__no_memory(err, sizeof *o + (size_t)head->bytes, "a message");
+    o->gives = type == RAVEL__FRAME_RING;
+    o->shared = type == RAVEL__FRAME_SHARED || type == RAVEL__FRAME_SHARED_RAW;
     ravel__frame_write(&f, link->out_salt, o->head);
     o->number = link->out_number++;
     o->head_bytes = RAVEL__HEAD_BYTES;
-    o->sum_bytes = head->bytes > 0 && type != RAVEL__FRAME_RAW ? RAVEL__SUM_BYTES : 0;
+    o->sum_bytes = head->bytes > 0 && !is_raw(type) ? RAVEL__SUM_BYTES : 0;
     o->token = token;
     if (link->first == o) ravel__link_write(link); /* nothing is before it */
     return RAVEL_OK;
@@ -191,6 +243,13 @@ static ravel_status send_as(ravel__link *link, uint32_t type, const ravel__messa
     if (head->bytes < 0 || (uint64_t)head->bytes > link->most_out)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s takes messages of at most %llu bytes, not %lld", link->peer,
                                (unsigned long long)link->most_out, (long long)head->bytes);
+    if (ravel__ring_offers(link, head->bytes)) {
+        ravel__message ring = {0, RAVEL__RING_BYTES, 0};
+        ravel_status status = ravel__link_frame(link, RAVEL__FRAME_RING, &ring, NULL, NULL, err);
+        if (status) return status;
+    }
+    if (head->bytes >= RAVEL__SHARED_LEAST && ravel__ring_is_ready(link))
+        type = type == RAVEL__FRAME_RAW ? RAVEL__FRAME_SHARED_RAW : RAVEL__FRAME_SHARED;
     return ravel__link_frame(link, type, head, body, token, err);
 }
 
@@ -209,7 +268,8 @@ int ravel__link_detach(ravel__link *link, void *token) {
     while (*at && (*at)->token != token) at = &(*at)->next;
     link_out *o = *at;
     if (!o) return 1;
-    int64_t sent = o->done > o->head_bytes ? o->done - o->head_bytes : 0, left = o->bytes - sent;
+    int64_t sent = o->shared ? o->summed : o->done > o->head_bytes ? o->done - o->head_bytes : 0;
+    int64_t left = o->bytes - sent;
     link_out *copy = ravel__alloc(link->hub->options.allocator, sizeof *o + (size_t)left);
     if (!copy) {
         o->token = NULL;
@@ -233,10 +293,14 @@ void ravel__link_forget(ravel__link *link, const void *body) {
 
 /* ---- in ------------------------------------------------------------------------------------------------- */
 
+static int is_shared(const ravel__link *link) {
+    return link->frame.type == RAVEL__FRAME_SHARED || link->frame.type == RAVEL__FRAME_SHARED_RAW;
+}
+
 static void begin_body(ravel__link *link) {
     ravel__hub *hub = link->hub;
     ravel__message head = {link->frame.kind, link->frame.id, (int64_t)link->frame.bytes};
-    link->stage = link->frame.bytes ? IN_BODY : IN_HEAD;
+    link->stage = !link->frame.bytes ? IN_HEAD : is_shared(link) ? IN_RECORD : IN_BODY;
     link->got = link->summed = 0;
     link->body = NULL;
     if (!link->frame.bytes) return;
@@ -253,6 +317,10 @@ static void end_frame(ravel__link *link) {
     char why[LINK_WHY];
     link->stage = IN_HEAD;
     if (link->frame.type == RAVEL__FRAME_HEARTBEAT) return;
+    if (link->frame.type == RAVEL__FRAME_RING) {
+        ravel__ring_take(link);
+        return;
+    }
     if (link->frame.type == RAVEL__FRAME_GOODBYE) {
         link->goodbye[link->frame.bytes] = '\0';
         (void)snprintf(why, sizeof why, "%s closed the link%s%.200s", link->peer, link->frame.bytes ? ": " : "",
@@ -277,6 +345,10 @@ static void take_head(ravel__link *link) {
         damaged(link, wrong);
         return;
     }
+    if (is_shared(link) && !ravel__ring_is_mapped(link)) {
+        damaged(link, "a body through shared memory that there is not");
+        return;
+    }
     link->in_at += RAVEL__HEAD_BYTES;
     link->in_number++;
     begin_body(link);
@@ -287,7 +359,7 @@ static void take_head(ravel__link *link) {
 static void sum_body(ravel__link *link) {
     uint64_t upto = link->got == link->frame.bytes ? link->got : link->got / SUM_STEP * SUM_STEP;
     RAVEL_ASSERT(link->got <= link->frame.bytes && link->summed <= upto);
-    if (link->body && upto > link->summed && link->frame.type != RAVEL__FRAME_RAW)
+    if (link->body && upto > link->summed && !is_raw(link->frame.type))
         ravel__body_sum_add(&link->running, link->body + link->summed, (size_t)(upto - link->summed));
     link->summed = upto;
     if (link->got == link->frame.bytes) link->stage = IN_SUM;
@@ -302,8 +374,22 @@ static void take_body(ravel__link *link) {
     sum_body(link);
 }
 
+static void take_record(ravel__link *link) {
+    uint32_t piece;
+    const char *wrong = ravel__record_read(link->in + link->in_at, link->in_salt, link->frame.number, link->got,
+                                           link->frame.bytes - link->got, &piece);
+    if (wrong) {
+        damaged(link, wrong);
+        return;
+    }
+    link->in_at += RAVEL__RECORD_BYTES;
+    ravel__ring_get(link, link->body ? link->body + link->got : NULL, piece);
+    link->got += piece;
+    sum_body(link);
+}
+
 static int32_t sum_bytes(const ravel__link *link) {
-    return link->frame.type == RAVEL__FRAME_RAW ? 0 : RAVEL__SUM_BYTES;
+    return is_raw(link->frame.type) ? 0 : RAVEL__SUM_BYTES;
 }
 
 static void take_sum(ravel__link *link) {
@@ -331,6 +417,8 @@ static void parse(ravel__link *link) {
             take_head(link);
         } else if (link->stage == IN_BODY && here > 0) {
             take_body(link);
+        } else if (link->stage == IN_RECORD && here >= RAVEL__RECORD_BYTES) {
+            take_record(link);
         } else if (link->stage == IN_SUM && here >= sum_bytes(link)) {
             take_sum(link);
         } else {
@@ -348,6 +436,7 @@ static void lose_by_errno(ravel__link *link, ssize_t got) {
         (void)snprintf(why, sizeof why, "the connection to %s failed (%s)%s", link->peer, strerror(errno), hint);
     else
         (void)snprintf(why, sizeof why, "%s closed the connection%s", link->peer, hint);
+    if (link->spoilt) (void)snprintf(why, sizeof why, "the link to %s was given up: %s", link->peer, link->spoilt);
     if (link->connects && link->state == LINK_GREETS) /* perhaps it is only just starting */
         ravel__link_again(link, ravel__clock_ns(), why);
     else
@@ -356,8 +445,7 @@ static void lose_by_errno(ravel__link *link, ssize_t got) {
 
 /* One read. The bytes that came; 0: none now; -1: the link is lost. *full: as many as there was room for. */
 static int64_t read_into(ravel__link *link, struct iovec *list, int count, int *full) {
-    struct msghdr message = {.msg_iov = list, .msg_iovlen = (size_t)count};
-    ssize_t got = recvmsg(link->fd, &message, MSG_DONTWAIT);
+    ssize_t got = ravel__link_recv(link->fd, list, count, MSG_DONTWAIT, !link->is_tcp, link->given);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
     if (got <= 0) {
         lose_by_errno(link, got);

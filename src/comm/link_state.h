@@ -1,5 +1,5 @@
 /* What the files of the links share: link.c (hubs, polling, timers), link_open.c (listening, connecting, the handshake),
- * link_io.c (frames in and out), link_await.c (waiting for one link). */
+ * link_io.c (frames in and out), link_memory.c (shared memory), link_await.c (waiting for one link). */
 #ifndef RAVEL_COMM_LINK_STATE_H
 #define RAVEL_COMM_LINK_STATE_H
 
@@ -8,7 +8,9 @@
 #include "comm/link.h"
 #include "comm/link_frame.h"
 
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 
 enum { LINK_LISTENERS = 4, LINK_IN_BYTES = 64 << 10, LINK_WHY = 640 };
 
@@ -21,8 +23,8 @@ typedef enum link_state {
     LINK_CLOSED /* on the list of closed ones; freed when the poll ends */
 } link_state;
 
-/* What epoll's pointers point at: the first member of links and listeners. */
-typedef enum link_source { SOURCE_LINK, SOURCE_LISTENER, SOURCE_WAKE } link_source;
+/* What epoll's pointers point at: the first member of links, listeners and rings. */
+typedef enum link_source { SOURCE_LINK, SOURCE_LISTENER, SOURCE_WAKE, SOURCE_RING } link_source;
 
 /* Something to be sent: a frame, or bytes of the handshake (no head). */
 typedef struct link_out {
@@ -30,13 +32,33 @@ typedef struct link_out {
     uint8_t head[RAVEL__HEAD_BYTES], sum[RAVEL__SUM_BYTES];
     int32_t head_bytes, sum_bytes; /* 0 or all */
     uint32_t number;
+    int32_t
+        shared;    /* the body goes through the ring: `head` is the head, then one record after the other and the sum */
+    int32_t gives; /* the ring's descriptors go with it */
     const uint8_t *body;
     int64_t bytes, done, summed; /* of the body; done: of everything, head and sum included */
     void *token;                 /* NULL: `body` is a copy that lies behind this struct */
     int64_t reserved;            /* bytes of that copy */
 } link_out;
 
-typedef enum link_stage { IN_HEAD, IN_BODY, IN_SUM } link_stage;
+typedef enum link_stage { IN_HEAD, IN_BODY, IN_RECORD, IN_SUM } link_stage;
+
+/* One end of the shared memory of one direction: see link_memory.c. */
+typedef struct link_ring {
+    link_source source;
+    ravel__link *link;
+    int memory, event;             /* descriptors; memory: until it was given to the peer */
+    uint8_t *map;                  /* NULL: none */
+    uint64_t at;                   /* bytes that this side has copied so far */
+    uint64_t freed;                /* sender: that the receiver has */
+    int32_t tried, watched, waits; /* sender: it was made or cannot be; epoll knows the event; there is no room */
+} link_ring;
+enum { RING_OUT, RING_IN };
+
+typedef union ring_control {
+    struct cmsghdr aligned;
+    char bytes[CMSG_SPACE(2 * sizeof(int))];
+} ring_control;
 
 struct ravel__link {
     link_source source;
@@ -74,6 +96,9 @@ struct ravel__link {
     int64_t unsent, frames;  /* bytes and frames of the queue */
     ravel__body_sum summing; /* of the one frame that is summed in part */
     int64_t last_in_ns, last_out_ns, stuck_ns;
+    link_ring rings[2]; /* RING_OUT, RING_IN */
+    int given[2];       /* descriptors that came and were not looked at yet; -1: none */
+    const char *spoilt; /* why this side gave the link up while it wrote; NULL: it has not */
 };
 
 typedef struct link_listener {
@@ -93,6 +118,7 @@ typedef struct link_loan {
     uint8_t *at; /* [room] */
     size_t room;
     ssize_t got;
+    int takes, given[2]; /* descriptors that came with it */
 } link_loan;
 
 struct ravel__hub {
@@ -133,6 +159,27 @@ void ravel__link_close_fd(ravel__link *link);
 static inline int ravel__link_is_lent(const ravel__link *link) {
     return link->hub->loan.link == link;
 }
+
+/* ---- link_memory.c ---- */
+void ravel__rings_init(ravel__link *link);
+void ravel__rings_free(ravel__link *link);
+/* 1: a ring was made now, for a body of `bytes`: a RING frame goes first. */
+int ravel__ring_offers(ravel__link *link, int64_t bytes);
+/* Whether the receiver has mapped it. */
+int ravel__ring_is_ready(const ravel__link *link);
+/* The descriptors, with the bytes of a RING frame; and when those have gone. */
+void ravel__ring_attach(ravel__link *link, struct msghdr *message, ring_control *control);
+void ravel__ring_attached(ravel__link *link);
+/* Copies the beginning of from[bytes] into the ring: the bytes; 0: no room now; -1: the peer wrote garbage into it. */
+int64_t ravel__ring_put(ravel__link *link, const uint8_t *from, int64_t bytes);
+void ravel__ring_room_came(link_ring *ring);
+/* recvmsg; `takes`: descriptors that come with it, too. */
+ssize_t ravel__link_recv(int fd, struct iovec *list, int count, int flags, int takes, int given[2]);
+/* A RING frame has come. */
+void ravel__ring_take(ravel__link *link);
+int ravel__ring_is_mapped(const ravel__link *link);
+/* Copies the next piece out of the ring; to NULL: drops it. */
+void ravel__ring_get(ravel__link *link, uint8_t *to, uint64_t bytes);
 
 /* ---- link_open.c ---- */
 ravel_status ravel__hub_listen(ravel__hub *hub, const char *list, ravel_error *err);

@@ -152,6 +152,13 @@ static int is_file(const char *rendezvous) {
     return strncmp(rendezvous, "file:", 5) == 0;
 }
 
+/* Beside host:port, rank 0 listens at a Unix socket of that name, where ranks of its machine find it first: what they meet
+ * on they stay with (tcp.c). Elsewhere there is none, and they connect to host:port. */
+#define BESIDE "unix:@ravel-at-"
+static int meets_beside(const char *rendezvous) {
+    return !is_file(rendezvous) && strncmp(rendezvous, "unix:", 5) != 0 && strlen(rendezvous) < 80;
+}
+
 /* Comma-separated: a Unix socket for this machine first, then an address for the others. */
 static int choose_listen(ravel__net *net, const ravel_comm_options *o, const char *rendezvous, char *list,
                          size_t bytes) {
@@ -175,6 +182,10 @@ static int choose_listen(ravel__net *net, const ravel_comm_options *o, const cha
         (void)snprintf(list, bytes, "%s", text);
         return 0;
     }
+    if (net->rank == 0 && meets_beside(rendezvous)) {
+        (void)snprintf(list, bytes, BESIDE "%s,%s", rendezvous, text);
+        return 0;
+    }
     (void)snprintf(list, bytes, "unix:@ravel-%lld-%d-%llx,%s", (long long)getpid(), mine,
                    (unsigned long long)ravel__clock_ns() & 0xffffff, text);
     return 0;
@@ -192,6 +203,7 @@ static int open_hub(ravel__net *net, const ravel_comm_options *o, const char *re
     ravel__hub_options_default(&h);
     h.listen = list, h.token = token, h.open = open, h.allow = o->allow;
     h.max_links = 2 * net->ranks + 64;
+    h.shared = o->shared;
     h.max_body = hellos > TCP_PIECE ? hellos : TCP_PIECE;
     ravel_status status = ravel__hub_open(&h, &handler, &net->hub, &err);
     (void)snprintf(net->why, sizeof net->why, "%.470s", err.message);
@@ -248,7 +260,10 @@ static void look_for_root(ravel__net *net, const char *rendezvous, int64_t deadl
     ravel_error err = RAVEL_ERROR_INIT;
     if (net->root || now < *again_ns) return;
     *again_ns = now + RETRY_NS;
-    (void)snprintf(address, sizeof address, "%s", rendezvous);
+    if (meets_beside(rendezvous))
+        (void)snprintf(address, sizeof address, BESIDE "%s,%s", rendezvous, rendezvous);
+    else
+        (void)snprintf(address, sizeof address, "%s", rendezvous);
     if (is_file(rendezvous) && !read_file(rendezvous + 5, address, sizeof address)) {
         (void)snprintf(net->why, sizeof net->why, "there is no file \"%.200s\" yet", rendezvous + 5);
         return;

@@ -30,6 +30,21 @@ static void try_frame(const uint8_t *data) {
     if (memcmp(again, fixed, sizeof again) != 0) abort();
 }
 
+/* Records and the words of a ring: what is taken stays inside body and ring. */
+static void try_ring(const uint8_t *data) {
+    uint8_t record[RAVEL__RECORD_BYTES];
+    uint32_t piece;
+    uint64_t left = ravel__read64(data + 8) % (16 << 20), produced = ravel__read64(data + 16),
+             freed = ravel__read64(data + 24), consumed = ravel__read64(data + 32), room = 0;
+    (void)ravel__record_read(data, 7, 3, 0, left, &piece);
+    ravel__record_write(7, 3, 0, ravel__read32(data), record); /* the check is right */
+    if (!ravel__record_read(record, 7, 3, 0, left, &piece) && (piece == 0 || piece > left || piece > RAVEL__RING_BYTES))
+        abort();
+    if (ravel__ring_room(produced, freed, consumed, &room) &&
+        (room > RAVEL__RING_BYTES || consumed < freed || produced - consumed + room != RAVEL__RING_BYTES))
+        abort();
+}
+
 static void try_text(const uint8_t *data, size_t bytes) {
     ravel__address at;
     char *text = malloc(bytes + 1), words[RAVEL__ADDRESS_TEXT];
@@ -50,6 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     memcpy(room, data, bytes < sizeof room ? bytes : sizeof room);
     try_greeting(room);
     try_frame(room);
+    try_ring(room);
     try_text(data, bytes < 300 ? bytes : 300);
     return 0;
 }

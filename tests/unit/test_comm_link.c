@@ -6,10 +6,13 @@
 #include "base/rng.h"
 #include "comm/address.h"
 #include "comm/link.h"
-#include "comm/link_frame.h"
+#include "comm/link_state.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 /* ---- parts ---------------------------------------------------------------------------------------------- */
@@ -253,6 +256,8 @@ TEST(comm_link_carries_messages_both_ways_over_every_kind_of_socket) {
         CHECK_EQ(client.messages, COUNT);
         CHECK(server.sent == COUNT && client.sent == COUNT && !server.wrong && !client.wrong);
         CHECK_EQ(ravel__link_unsent(client.link), 0);
+        CHECK_EQ(ravel__link_shared(client.link) > 0, k >= 2); /* long bodies, inside a machine */
+        CHECK_EQ(ravel__link_shared(server.link) > 0, k >= 2);
         ravel__link_close(client.link, "no more work");
         POLL_UNTIL(server, client, server.downs);
         CHECK_HAS(server.why, "closed the link: no more work");
@@ -278,6 +283,91 @@ TEST(comm_link_queues_what_the_socket_does_not_take_of_small_frames) {
         CHECK(server.messages == COUNT && !server.wrong && !server.downs);
         CHECK_EQ(ravel__link_unsent(client.link), 0);
         close_ends(&server, &client);
+    }
+}
+
+/* A long body from the client to the server, whole. */
+static int is_carried(end *server, end *client, uint64_t id, int64_t bytes) {
+    ravel__message head = {1, id, bytes};
+    uint8_t *body = malloc((size_t)bytes);
+    int64_t before = server->messages;
+    for (int64_t i = 0; i < bytes; i++) body[i] = byte_of(id, i);
+    (void)ravel__link_send(client->link, &head, body, NULL, NULL);
+    free(body);
+    POLL_UNTIL(*server, *client, server->messages > before || server->downs || client->downs);
+    return server->messages == before + 1 && !server->wrong;
+}
+
+TEST(comm_link_without_shared_memory_on_one_side_carries_the_same) {
+    for (int k = 0; k < 3; k++) {
+        end server, client;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel__link *link;
+        ravel__hub_options s = options_for("unix:@ravel-link-unshared", "t"), c = options_for(NULL, "t");
+        s.shared = k != 0, c.shared = k != 1;
+        CHECK_OK(open_end(&server, &s, &err), &err);
+        CHECK_OK(open_end(&client, &c, &err), &err);
+        CHECK_OK(ravel__hub_connect(client.hub, s.listen, NULL, 0, 5, NULL, &link, &err), &err);
+        POLL_UNTIL(server, client, server.ups && client.ups);
+        for (uint64_t id = 0; id < 6; id++) CHECK(is_carried(&server, &client, id, 3000000));
+        CHECK_EQ(ravel__link_shared(client.link) > 0, k == 2);
+        close_ends(&server, &client);
+    }
+}
+
+TEST(comm_link_checks_what_the_peer_writes_into_shared_memory) {
+    static const uint64_t words[] = {UINT64_MAX, 1, 1ull << 40}; /* less than before, or more than was sent */
+    for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
+        end server, client;
+        CHECK(connect_ends(&server, &client, "unix:@ravel-link-garbage"));
+        for (uint64_t id = 0; id < 3; id++) CHECK(is_carried(&server, &client, id, 3000000));
+        CHECK(ravel__link_shared(client.link) > RAVEL__RING_BYTES);
+        memcpy(server.link->rings[RING_IN].map + 64, &words[k], 8); /* consumed */
+        CHECK(!is_carried(&server, &client, 3, 3000000));
+        CHECK_EQ(client.downs, 1);
+        CHECK_HAS(client.why, "garbage");
+        close_ends(&server, &client);
+    }
+}
+
+TEST(comm_link_maps_no_memory_that_the_peer_could_take_away) {
+    end server, client;
+    CHECK(connect_ends(&server, &client, "unix:@ravel-link-unsealed"));
+    for (int k = 0; k < 3; k++) {
+        int fd = memfd_create("test", MFD_ALLOW_SEALING), event = eventfd(0, 0), pipes[2];
+        CHECK(fd >= 0 && event >= 0 && pipe(pipes) == 0);
+        CHECK(ftruncate(fd, 4096 + (k == 1 ? 100 : RAVEL__RING_BYTES)) == 0);
+        if (k > 0) CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+        server.link->given[0] = fd;
+        server.link->given[1] = k == 2 ? pipes[1] : event; /* unsealed; of another size; no eventfd */
+        ravel__ring_take(server.link);
+        CHECK(!ravel__ring_is_mapped(server.link) && server.link->given[0] == -1);
+        if (k == 2)
+            (void)close(event);
+        else
+            (void)close(pipes[1]);
+        (void)close(pipes[0]);
+    }
+    close_ends(&server, &client);
+}
+
+TEST(comm_link_with_long_bodies_in_shared_memory_is_lost_like_any_other) {
+    for (int k = 0; k < 2; k++) {
+        end server, client;
+        ravel__message head = {1, 2, 40 << 20};
+        CHECK(connect_ends(&server, &client, "unix:@ravel-link-gone"));
+        for (uint64_t id = 0; id < 2; id++) CHECK(is_carried(&server, &client, id, 300000));
+        uint8_t *body = calloc(1, (size_t)head.bytes);
+        CHECK(!ravel__link_send(client.link, &head, body, NULL, NULL));
+        for (int i = 0; i < 3; i++) (void)ravel__hub_poll(server.hub, 0.001, NULL, NULL); /* a part of it */
+        CHECK(ravel__link_unsent(client.link) > 0);
+        end *leaves = k ? &client : &server, *stays = k ? &server : &client;
+        ravel__hub_free(leaves->hub);
+        leaves->hub = NULL;
+        POLL_UNTIL(*stays, *leaves, stays->downs);
+        CHECK_EQ(stays->downs, 1);
+        close_ends(&server, &client);
+        free(body);
     }
 }
 
