@@ -118,17 +118,11 @@ void ravel__ring_attached(ravel__link *link) {
     close_fd(&link->rings[RING_OUT].memory); /* the map stays */
 }
 
-/* To or from the ring, around its end. */
-static void copy_around(link_ring *r, uint8_t *to, const uint8_t *from, uint64_t bytes) {
-    uint64_t at = r->at % RAVEL__RING_BYTES, first = RAVEL__RING_BYTES - at < bytes ? RAVEL__RING_BYTES - at : bytes;
-    uint8_t *ring = r->map + PAGE;
-    if (from) {
-        memcpy(ring + at, from, (size_t)first);
-        memcpy(ring, from + first, (size_t)(bytes - first));
-    } else {
-        memcpy(to, ring + at, (size_t)first);
-        memcpy(to + first, ring, (size_t)(bytes - first));
-    }
+/* Where this side is in the ring, and how much of `bytes` lies before the ring's end; the rest is at its beginning. */
+static uint8_t *place_in(const link_ring *r, uint64_t bytes, size_t *first) {
+    uint64_t at = r->at % RAVEL__RING_BYTES, before = RAVEL__RING_BYTES - at;
+    *first = (size_t)(before < bytes ? before : bytes);
+    return r->map + PAGE + at;
 }
 
 int64_t ravel__ring_put(ravel__link *link, const uint8_t *from, int64_t bytes) {
@@ -141,7 +135,10 @@ int64_t ravel__ring_put(ravel__link *link, const uint8_t *from, int64_t bytes) {
     if ((uint64_t)bytes > room) bytes = (int64_t)room;
     r->waits = bytes == 0;
     if (bytes == 0) return 0;
-    copy_around(r, NULL, from, (uint64_t)bytes);
+    size_t first;
+    uint8_t *at = place_in(r, (uint64_t)bytes, &first);
+    memcpy(at, from, first);
+    memcpy(r->map + PAGE, from + first, (size_t)bytes - first);
     r->at += (uint64_t)bytes;
     return bytes;
 }
@@ -214,7 +211,10 @@ void ravel__ring_get(ravel__link *link, uint8_t *to, uint64_t bytes) {
     link_ring *r = &link->rings[RING_IN];
     uint64_t one = 1;
     RAVEL_ASSERT(r->map && bytes <= RAVEL__RING_BYTES);
-    if (to) copy_around(r, to, NULL, bytes);
+    size_t first;
+    const uint8_t *at = place_in(r, bytes, &first);
+    if (to) memcpy(to, at, first);
+    if (to) memcpy(to + first, r->map + PAGE, (size_t)bytes - first);
     r->at += bytes;
     __atomic_store_n(consumed_of(r), r->at, __ATOMIC_RELEASE);
     ssize_t ignored = write(r->event, &one, sizeof one);
