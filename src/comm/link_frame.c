@@ -86,14 +86,14 @@ static uint32_t check_record(uint64_t salt, uint32_t number, uint64_t at, uint32
     return (uint32_t)ravel__hash_end(h);
 }
 
-void ravel__record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
-                         uint8_t bytes[RAVEL__RECORD_BYTES]) {
+void ravel__ring_record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
+                              uint8_t bytes[RAVEL__RECORD_BYTES]) {
     ravel__le32(bytes, piece);
     ravel__le32(bytes + 4, check_record(salt, number, at, piece));
 }
 
-const char *ravel__record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number, uint64_t at,
-                               uint64_t left, uint32_t *piece) {
+const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number,
+                                    uint64_t at, uint64_t left, uint32_t *piece) {
     *piece = ravel__read32(bytes);
     if (ravel__read32(bytes + 4) != check_record(salt, number, at, *piece)) return "a damaged record";
     if (*piece == 0 || *piece > RAVEL__RING_BYTES || *piece > left) return "a piece longer than its body or its ring";

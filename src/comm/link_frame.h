@@ -74,11 +74,11 @@ const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t s
                               ravel__frame *f);
 
 /* A record: the piece of `bytes` that lies at `at` in the body of frame `number`. */
-void ravel__record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
-                         uint8_t bytes[RAVEL__RECORD_BYTES]);
+void ravel__ring_record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
+                              uint8_t bytes[RAVEL__RECORD_BYTES]);
 /* NULL, or what is wrong. left: bytes of the body from `at` on. */
-const char *ravel__record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number, uint64_t at,
-                               uint64_t left, uint32_t *piece);
+const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number,
+                                    uint64_t at, uint64_t left, uint32_t *piece);
 /* The room in a ring into which `produced` bytes went, of which the receiver says that it has copied `consumed`, and before
  * said `freed`. 0: that cannot be. */
 int ravel__ring_room(uint64_t produced, uint64_t freed, uint64_t consumed, uint64_t *room);

@@ -101,7 +101,7 @@ static int next_record(ravel__link *link, link_out *o) {
     int64_t put = ravel__ring_put(link, o->body + o->summed, o->bytes - o->summed);
     if (put < 0) spoil(link, "the peer wrote garbage into the shared memory");
     if (put <= 0) return 0;
-    ravel__record_write(link->out_salt, o->number, (uint64_t)o->summed, (uint32_t)put, o->head);
+    ravel__ring_record_write(link->out_salt, o->number, (uint64_t)o->summed, (uint32_t)put, o->head);
     if (o->sum_bytes && o->summed == 0) ravel__body_sum_begin(&link->summing, link->out_salt, o->number);
     if (o->sum_bytes) ravel__body_sum_add(&link->summing, o->body + o->summed, (size_t)put);
     o->summed += put;
@@ -376,8 +376,8 @@ static void take_body(ravel__link *link) {
 
 static void take_record(ravel__link *link) {
     uint32_t piece;
-    const char *wrong = ravel__record_read(link->in + link->in_at, link->in_salt, link->frame.number, link->got,
-                                           link->frame.bytes - link->got, &piece);
+    const char *wrong = ravel__ring_record_read(link->in + link->in_at, link->in_salt, link->frame.number, link->got,
+                                                link->frame.bytes - link->got, &piece);
     if (wrong) {
         damaged(link, wrong);
         return;

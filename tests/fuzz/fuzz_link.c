@@ -36,9 +36,10 @@ static void try_ring(const uint8_t *data) {
     uint32_t piece;
     uint64_t left = ravel__read64(data + 8) % (16 << 20), produced = ravel__read64(data + 16),
              freed = ravel__read64(data + 24), consumed = ravel__read64(data + 32), room = 0;
-    (void)ravel__record_read(data, 7, 3, 0, left, &piece);
-    ravel__record_write(7, 3, 0, ravel__read32(data), record); /* the check is right */
-    if (!ravel__record_read(record, 7, 3, 0, left, &piece) && (piece == 0 || piece > left || piece > RAVEL__RING_BYTES))
+    (void)ravel__ring_record_read(data, 7, 3, 0, left, &piece);
+    ravel__ring_record_write(7, 3, 0, ravel__read32(data), record); /* the check is right */
+    if (!ravel__ring_record_read(record, 7, 3, 0, left, &piece) &&
+        (piece == 0 || piece > left || piece > RAVEL__RING_BYTES))
         abort();
     if (ravel__ring_room(produced, freed, consumed, &room) &&
         (room > RAVEL__RING_BYTES || consumed < freed || produced - consumed + room != RAVEL__RING_BYTES))
