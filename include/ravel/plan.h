@@ -413,8 +413,9 @@ RAVEL_API ravel_status ravel_plan_bubble(const ravel_plan *plan, int32_t pp, int
  *     ravel_planner_take(p, 1, &plan, &err);      the rest of the update
  *     ravel_planner_free(p);
  *
- * What is taken is planned by the same solver as a whole batch: method, homes, groups, layout and sync count. The oldest
- * samples go first, whatever their length, so that long ones do not wait longer than short ones. */
+ * What is taken is planned by the same solver as a whole batch: method, homes, groups, layout and sync count; with
+ * cp_pool a taken plan has groups of different widths (plan->hybrid). The oldest samples go first, whatever their length,
+ * so that long ones do not wait longer than short ones. The options are copied, texts included. */
 typedef struct ravel_planner ravel_planner;
 
 /* When micro-steps are taken. Times and versions are the caller's numbers: see ravel_planner_advance. */

@@ -20,13 +20,40 @@ static ravel_status check_options(const ravel_plan_options *o, const ravel_plann
     if (p->max_wait < -1 || p->max_stale < -1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "max_wait is %lld and max_stale %lld; they must be -1 or more",
                                (long long)p->max_wait, (long long)p->max_stale);
-    if (o->cp_pool) return ravel_error_set(err, RAVEL_E_ARGUMENT, "arrivals make no hybrid plans; leave cp-pool at 0");
     if (o->updates > 1 || o->samples_per_update)
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,
             "arrivals are cut into updates by flushing; leave updates at 1 and samples-per-update at "
             "0");
     return RAVEL_OK;
+}
+
+/* The planner's own copy of an option's text. */
+static ravel_status own_text(const ravel_plan_options *o, const char **text, ravel_error *err) {
+    if (!*text) return RAVEL_OK;
+    size_t bytes = strlen(*text) + 1;
+    char *copy = ravel__alloc(o->allocator, bytes);
+    if (!copy) return ravel__no_memory(err, bytes, "a planner");
+    *text = memcpy(copy, *text, bytes);
+    return RAVEL_OK;
+}
+
+static void free_text(const ravel_plan_options *o, const char *text) {
+    if (text) ravel__release(o->allocator, (void *)(uintptr_t)text, strlen(text) + 1);
+}
+
+/* Widths and prices of the caller's options may be gone before the planner is. */
+static ravel_status own_options(ravel_plan_options *o, ravel_error *err) {
+    const char *price = o->cp_price;
+    o->cp_price = NULL;
+    ravel_status status = own_text(o, &o->cp_widths, err);
+    if (status) return status;
+    status = own_text(o, &price, err);
+    if (status)
+        free_text(o, o->cp_widths);
+    else
+        o->cp_price = price;
+    return status;
 }
 
 ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_planner_options *how,
@@ -37,6 +64,7 @@ ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_p
     if (how) memcpy(&waiting, how, how->size < sizeof waiting ? how->size : sizeof waiting);
     ravel_status status = ravel__options_read(options, &own, err);
     if (!status) status = check_options(&own, &waiting, err);
+    if (!status) status = own_options(&own, err);
     if (status) return status;
     ravel_planner *p = ravel__calloc(own.allocator, 1, sizeof *p);
     ravel__u128 *total = ravel__calloc(own.allocator, (size_t)own.dp, sizeof *total);
@@ -45,6 +73,8 @@ ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_p
         ravel__release(own.allocator, p, sizeof *p);
         ravel__release(own.allocator, total, (size_t)own.dp * sizeof *total);
         ravel__release(own.allocator, volume, (size_t)own.dp * sizeof *volume);
+        free_text(&own, own.cp_widths);
+        free_text(&own, own.cp_price);
         return ravel__no_memory(err, sizeof *p + (size_t)own.dp * 24, "a planner");
     }
     p->options = own;
@@ -79,6 +109,8 @@ void ravel_planner_free(ravel_planner *p) {
     RAVEL__WAITING_LIST(X)
 #undef X
     free_seats(p);
+    free_text(&p->options, p->options.cp_widths);
+    free_text(&p->options, p->options.cp_price);
     ravel__release(allocator, p->total, (size_t)p->options.dp * sizeof *p->total);
     ravel__release(allocator, p->rank_volume, (size_t)p->options.dp * sizeof *p->rank_volume);
     ravel__release(allocator, p, sizeof *p);

@@ -6,6 +6,7 @@
  *     judge    too many micro-steps and too much idle time: fewer samples, a few times; then wait for more
  *     emit     what was chosen leaves the waiting rows */
 #include "plan/arrivals.h"
+#include "plan/hybrid/hybrid.h"
 
 #include "base/assert.h"
 #include "base/sort.h"
@@ -108,7 +109,7 @@ static ravel_plan_options alone(const ravel_plan_options *options) {
 }
 
 /* Ranks that meet at the end of the update: the rank with the most cost so far takes the least of this plan. */
-static ravel_status level_ranks(const taking *t, const ravel__job *job, int64_t steps, int32_t *seat) {
+static ravel_status level_ranks(const taking *t, const ravel__job *job, int32_t *seat) {
     int32_t dp = job->dp;
     size_t n = (size_t)dp;
     uint64_t *key = ravel__arena_push(t->arena, n, 8), *spare = ravel__arena_push(t->arena, n, 8);
@@ -129,33 +130,61 @@ static ravel_status level_ranks(const taking *t, const ravel__job *job, int64_t 
     ravel__sort_u64(key, after, spare, spare_ranks, n);
     for (int32_t r = 0; r < dp; r++) to[after[r]] = before[r];
     for (int32_t i = 0; i < job->pool->count; i++) seat[i] = seat[i] / dp * dp + to[seat[i] % dp];
-    (void)steps;
     return RAVEL_OK;
 }
 
-static ravel_status solve(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
-                          const ravel__waiting *w, ravel__draft *draft) {
-    ravel__deal deal;
+/* A taken plan is checked as a plan of its own. */
+static ravel__rules rules_alone(const ravel__rules *rules) {
+    ravel__rules own = *rules;
+    own.options = alone(&rules->options);
+    own.steps_done = 0;
+    return own;
+}
+
+static ravel_status solve_bins(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
+                               const ravel__waiting *w, const ravel__deal *deal, ravel__draft *draft) {
     ravel__pool pool;
     ravel__solution solution = {0, 0};
     int32_t *seat = ravel__arena_push(t->arena, (size_t)rules->placed, sizeof *seat);
     ravel_status status = seat ? RAVEL_OK : no_memory(t, (size_t)rules->placed * sizeof *seat);
-    if (!status) status = ravel__deal_make(rules, input, t->arena, &deal, t->err);
-    if (!status) status = ravel__pool_make(rules, input, deal.rows, rules->placed, t->arena, &pool, t->err);
+    if (!status) status = ravel__pool_make(rules, input, deal->rows, rules->placed, t->arena, &pool, t->err);
     if (status) return status;
     ravel__job job = ravel__job_for(rules, input, &pool, t->arena, t->err);
     if (bound_to_ranks(t->planner)) job.ranks = w->ranks;
     if (pool.count || t->flush) status = ravel__solve(&job, seat, &solution);
     if (!status && rules->options.sync != RAVEL_SYNC_MICRO_STEP && !job.ranks && !input->homes)
-        status = level_ranks(t, &job, solution.steps, seat);
-    ravel__rules check = *rules; /* a taken plan is checked as a plan of its own */
-    check.options = alone(&rules->options);
-    check.steps_done = 0;
-    ravel__bounds_add(&check, &pool, job.bound, &draft->bounds);
+        status = level_ranks(t, &job, seat);
+    ravel__rules own = rules_alone(rules);
+    ravel__bounds_add(&own, &pool, job.bound, &draft->bounds);
     for (int32_t i = 0; !status && i < pool.count; i++) draft->where[pool.row[i]] = seat[i];
     draft->offsets[1] = solution.steps;
     draft->bounds.bins_packed = solution.bins_packed;
-    if (!status && solution.steps * rules->options.dp > RAVEL__MOST_BINS)
+    return status;
+}
+
+/* Groups of a pool: hybrid context parallelism. Fillers bring a flush to the multiple and the minimum. */
+static ravel_status solve_groups(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
+                                 const ravel__deal *deal, ravel__draft *draft) {
+    ravel__rules own = rules_alone(rules);
+    int64_t steps = 0, pool = rules->widths.pool;
+    draft->width = ravel__arena_push(t->arena, (size_t)input->count, sizeof *draft->width);
+    if (!draft->width) return no_memory(t, (size_t)input->count);
+    ravel_status status =
+        ravel__hybrid_update(&own, input, deal->rows, rules->placed, 0, t->arena, draft, &steps, t->err);
+    if (!rules->placed) steps = 0;
+    if (rules->placed || t->flush) draft->offsets[1] = ravel__steps_for(rules, steps * pool, rules->widths.pool);
+    RAVEL_ASSERT(status || draft->offsets[1] >= steps);
+    return status;
+}
+
+static ravel_status solve(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
+                          const ravel__waiting *w, ravel__draft *draft) {
+    ravel__deal deal;
+    ravel_status status = ravel__deal_make(rules, input, t->arena, &deal, t->err);
+    if (!status)
+        status = rules->widths.count ? solve_groups(t, rules, input, &deal, draft)
+                                     : solve_bins(t, rules, input, w, &deal, draft);
+    if (!status && draft->offsets[1] * rules->options.dp > RAVEL__MOST_BINS)
         return ravel_error_set(t->err, RAVEL_E_OVERFLOW, "a plan has at most 2^30 bins");
     return status;
 }

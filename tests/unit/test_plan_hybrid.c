@@ -139,6 +139,142 @@ TEST(plan_hybrid_random_pools_keep_the_promises) {
     }
 }
 
+/* ---- arrivals --------------------------------------------------------------------------------------------------- */
+
+/* What was taken of a case, by id: ids are row numbers. */
+typedef struct taken {
+    int seen[MOST];
+    int64_t steps;
+} taken;
+
+/* A taken plan is a hybrid plan of its own samples: groups, cap and widths are counted here again. */
+static bool check_taken(const hybrid_case *c, const ravel_plan *plan, taken *t) {
+    static hybrid_case own;
+    ravel_error err = RAVEL_ERROR_INIT;
+    const int64_t *ids = ravel_planner_ids(plan);
+    int seen[MOST] = {0};
+    own.options = c->options;
+    own.options.multiple = 1;
+    own.options.min_micro_steps = 0;
+    own.input = (ravel_plan_input){.size = sizeof own.input, .count = plan->count, .lengths = own.lengths};
+    for (int64_t i = 0; i < plan->count; i++) {
+        own.lengths[i] = c->lengths[ids[i]];
+        own.costs[i] = c->costs[ids[i]];
+        own.groups[i] = c->groups[ids[i]];
+        t->seen[ids[i]]++;
+    }
+    if (c->input.costs) own.input.costs = own.costs;
+    if (c->input.groups) own.input.groups = own.groups;
+    bool ok = ravel_plan_check(&own.input, &own.options, plan, &err) == RAVEL_OK && count_groups(&own, plan, seen);
+    if (!ok) printf("    %s\n", err.message);
+    for (int64_t i = 0; ok && i < plan->stats.skipped; i++) seen[plan->skipped[i]]++;
+    for (int64_t i = 0; ok && i < plan->count; i++) ok = seen[i] == 1;
+    t->steps += plan->micro_steps;
+    return EXPECT(ok);
+}
+
+static bool take_all(const hybrid_case *c, ravel_planner *p, int flush, taken *t) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_plan *plan = NULL;
+    ravel_status status = RAVEL_OK;
+    bool ok = true;
+    while (ok && (status = ravel_planner_take(p, flush, &plan, &err)) == RAVEL_OK) {
+        ok = check_taken(c, plan, t);
+        ravel_plan_free(plan);
+    }
+    return ok && EXPECT(status == RAVEL_E_END);
+}
+
+/* Pushes a case a few samples at a time, takes what is ready, and flushes: each sample once, the update's micro-steps at
+ * the multiple and the minimum. The widths and prices are the planner's own once it is open. */
+static bool arrive(hybrid_case *c, ravel__rng *rng) {
+    static const double fills[] = {1, 0.95, 0.7, 0.1};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_planner *p = NULL;
+    static taken t;
+    int64_t ids[MOST], count = c->input.count;
+    memset(&t, 0, sizeof t);
+    ravel_status status = ravel_planner_create(&c->options, fills[ravel__rng_below(rng, 4)], &p, &err);
+    if (status == RAVEL_E_ARGUMENT) return strstr(err.message, "min-cp") || strstr(err.message, "holds no slot");
+    char widths[64], prices[256];
+    memcpy(widths, c->widths, sizeof widths);
+    memcpy(prices, c->prices, sizeof prices);
+    memset(c->widths, 'x', sizeof c->widths - 1);
+    memset(c->prices, 'x', sizeof c->prices - 1);
+    bool ok = EXPECT(status == RAVEL_OK);
+    for (int64_t i = 0; i < count; i++) ids[i] = i;
+    for (int64_t from = 0, n; ok && from < count; from += n) {
+        ravel_plan_input in = c->input;
+        n = between(rng, 1, count - from);
+        in.count = n;
+        in.lengths += from;
+        if (in.costs) in.costs += from;
+        if (in.groups) in.groups += from;
+        ok = EXPECT(ravel_planner_push(p, &in, ids + from, &err) == RAVEL_OK);
+        memcpy(c->widths, widths, sizeof widths); /* for the check */
+        memcpy(c->prices, prices, sizeof prices);
+        if (ok && one_in(rng, 2)) ok = take_all(c, p, 0, &t);
+    }
+    memcpy(c->widths, widths, sizeof widths);
+    memcpy(c->prices, prices, sizeof prices);
+    ok = ok && take_all(c, p, 1, &t) && EXPECT(ravel_planner_waiting(p) == 0);
+    for (int64_t i = 0; ok && i < count; i++) ok = EXPECT(t.seen[i] == 1);
+    if (ok && count) ok = EXPECT(t.steps % c->options.multiple == 0 && t.steps >= c->options.min_micro_steps);
+    ravel_planner_free(p);
+    return ok;
+}
+
+TEST(plan_hybrid_arrivals_keep_the_promises) {
+    ravel__rng rng = ravel__rng_seed(check_seed() + 35);
+    static hybrid_case c;
+    for (int64_t i = 0, runs = check_rounds(1500, 100000); i < runs; i++) {
+        draw(&c, &rng);
+        c.options.updates = 1;
+        if (arrive(&c, &rng)) continue;
+        printf("    case %lld: %lld samples, pool %d, budget %lld\n", (long long)i, (long long)c.input.count,
+               c.options.cp_pool, (long long)c.options.budget);
+        CHECK(!"arrivals of a random pool");
+    }
+}
+
+/* As a stream, ranks of a pool wait little longer than as one batch, and nothing waits for long. */
+TEST(plan_hybrid_arrivals_are_nearly_as_fast_as_a_batch) {
+    enum { COUNT = 2048, EACH = 16 };
+    static int64_t lengths[COUNT];
+    plan_lognormal(lengths, COUNT, 3000, 1.2, 64, 60000, 5);
+    ravel_plan_options o;
+    ravel_plan_options_default(&o);
+    o.budget = 8192;
+    o.cp_pool = 16;
+    o.cost = (ravel_cost){24576, 1, 24576 * 64};
+    ravel_plan_input in = {.size = sizeof in, .count = COUNT, .lengths = lengths};
+    ravel_plan *plan = NULL;
+    ravel_planner *p = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_plan_create(&in, &o, &plan, &err), &err);
+    double batch = (double)plan->stats.time, stream = 0;
+    ravel_plan_free(plan);
+    CHECK_OK(ravel_planner_open(&o, NULL, &p, &err), &err);
+    for (int64_t i = 0; i < COUNT; i += EACH) {
+        ravel_plan_input some = {.size = sizeof some, .count = EACH, .lengths = lengths + i};
+        CHECK_OK(ravel_planner_push(p, &some, NULL, &err), &err);
+        while (ravel_planner_take(p, 0, &plan, &err) == RAVEL_OK) {
+            stream += (double)plan->stats.time;
+            ravel_plan_free(plan);
+        }
+    }
+    while (ravel_planner_take(p, 1, &plan, &err) == RAVEL_OK) {
+        stream += (double)plan->stats.time;
+        ravel_plan_free(plan);
+    }
+    ravel_planner_report report = {.size = sizeof report};
+    ravel_planner_get_report(p, &report);
+    ravel_planner_free(p);
+    printf("    as a stream %.4f of the batch's time, at most %lld micro-steps of waiting\n", stream / batch,
+           (long long)report.steps_max);
+    CHECK(report.samples == COUNT && stream < 1.2 * batch);
+}
+
 /* ---- the bound -------------------------------------------------------------------------------------------------- */
 
 /* The least time over all ways to give up to four samples a width and a micro-step of a pool of 4. */
