@@ -55,6 +55,34 @@ RAVEL_API ravel_status ravel_slab_unpack(const ravel_slab *slab, const void *pac
 RAVEL_API ravel_status ravel_slab_hash(const void *data, int64_t bytes, int64_t block, uint64_t *hashes,
                                        ravel_stream *stream, ravel_error *err);
 
+/* ---- fp8 with a scale per block -------------------------------------------------------------------------- */
+
+/* Rows and columns of a block. */
+#define RAVEL_FP8_BLOCK 128
+
+/* A matrix as fp8 checkpoints have it, and engines load it: NAME.weight of f8-e4m3, and NAME.weight_scale_inv, an f32 per
+ * block. A value is weight * scale_inv; scale_inv is the block's largest absolute value / 448, so nothing is too large. A block whose
+ * scale would be below the smallest normal f32 becomes zeros with scale 1. Values must be finite. Blocks at the lower and right
+ * edge may be smaller. */
+typedef struct ravel_fp8_matrix {
+    const void *data;   /* [rows, cols], rows `stride` elements apart; memory of the device, as weight and scale_inv */
+    int32_t dtype;      /* RAVEL_F32 or RAVEL_BF16 */
+    int32_t reserved;   /* 0 */
+    int64_t rows, cols; /* at least 1 */
+    int64_t stride;     /* 0: cols */
+    void *weight;       /* [rows, cols] f8-e4m3, without gaps */
+    float *scale_inv;   /* [ravel_fp8_scales(rows, cols)], row-major over blocks */
+} ravel_fp8_matrix;
+
+/* Blocks of a matrix: ceil(rows / 128) * ceil(cols / 128). */
+RAVEL_API int64_t ravel_fp8_scales(int64_t rows, int64_t cols);
+/* data to weight and scale_inv, in `stream`; one pass over memory, the same bits on the host and on a GPU. To send them, list both
+ * as tensors of a refit source: the rules for vllm and sglang fuse scales like their weights. */
+RAVEL_API ravel_status ravel_fp8_pack(const ravel_fp8_matrix *matrix, ravel_stream *stream, ravel_error *err);
+/* Whether fp8 checkpoints keep the tensor of that Hugging Face name in fp8: matrices of projections (q_proj, down_proj,
+ * those of experts). Embeddings, norms, the head and routers stay as they are. */
+RAVEL_API int ravel_fp8_takes(const char *name, int32_t ndim);
+
 #ifdef __cplusplus
 }
 #endif

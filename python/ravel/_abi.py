@@ -855,6 +855,10 @@ class ravel_slab_tensor(C.Structure):
     pass
 
 
+class ravel_fp8_matrix(C.Structure):
+    pass
+
+
 ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
 ravel_module_fn = C.CFUNCTYPE(None)
 ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error))
@@ -1872,6 +1876,16 @@ ravel_slab_tensor._fields_ = [
     ("packed", C.c_int32),
     ("scale", C.c_double),
 ]
+ravel_fp8_matrix._fields_ = [
+    ("data", C.c_void_p),
+    ("dtype", C.c_int32),
+    ("reserved", C.c_int32),
+    ("rows", C.c_int64),
+    ("cols", C.c_int64),
+    ("stride", C.c_int64),
+    ("weight", C.c_void_p),
+    ("scale_inv", C.c_void_p),
+]
 
 FUNCTIONS = {
     "ravel_advantages": (C.c_int, [C.c_int32, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2018,6 +2032,9 @@ FUNCTIONS = {
     "ravel_flops_format": (C.c_size_t, [ravel_u128, C.c_char_p, C.c_size_t]),
     "ravel_flops_real": (C.c_double, [ravel_u128]),
     "ravel_folder_make": (C.c_int, [C.c_char_p, C.POINTER(ravel_error)]),
+    "ravel_fp8_pack": (C.c_int, [C.POINTER(ravel_fp8_matrix), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_fp8_scales": (C.c_int64, [C.c_int64, C.c_int64]),
+    "ravel_fp8_takes": (C.c_int, [C.c_char_p, C.c_int32]),
     "ravel_gather": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_gather_counts": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_gpu_name": (C.c_char_p, [C.c_int32, C.c_void_p]),
@@ -2427,4 +2444,5 @@ STRUCTS = [
     ravel_safetensor,
     ravel_safetensors_options,
     ravel_slab_tensor,
+    ravel_fp8_matrix,
 ]

@@ -419,6 +419,10 @@ static int cuda_cast(void *inside, const ravel__cast_job *job, void *stream) {
     ON_DEVICE(inside, ravel__cuda_cast(job, stream));
 }
 
+static int cuda_fp8(void *inside, const ravel__fp8_job *job, void *stream) {
+    ON_DEVICE(inside, ravel__cuda_fp8(job, stream));
+}
+
 static const ravel__driver table = {
     .version = RAVEL__DRIVER_VERSION,
     .bytes = sizeof(ravel__driver),
@@ -450,6 +454,7 @@ static const ravel__driver table = {
     .count_mask = cuda_count_mask,
     .hash = cuda_hash,
     .cast = cuda_cast,
+    .fp8 = cuda_fp8,
 };
 
 const ravel__driver *ravel_driver(void) {

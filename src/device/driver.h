@@ -17,7 +17,7 @@
 
 #include "device/kernels.h"
 
-enum { RAVEL__DRIVER_VERSION = 1, RAVEL__DRIVER_PENDING = -1, RAVEL__LOAN_HANDLE = 64 };
+enum { RAVEL__DRIVER_VERSION = 2, RAVEL__DRIVER_PENDING = -1, RAVEL__LOAN_HANDLE = 64 };
 
 typedef struct ravel__driver {
     int32_t version, bytes; /* RAVEL__DRIVER_VERSION, sizeof(ravel__driver) */
@@ -60,6 +60,7 @@ typedef struct ravel__driver {
     int (*count_mask)(void *inside, const ravel__mask_job *job, void *stream);
     int (*hash)(void *inside, const ravel__hash_job *job, void *stream);
     int (*cast)(void *inside, const ravel__cast_job *job, void *stream);
+    int (*fp8)(void *inside, const ravel__fp8_job *job, void *stream);
 } ravel__driver;
 
 typedef const ravel__driver *(*ravel__driver_fn)(void);

@@ -63,6 +63,7 @@ ravel_status ravel__launch_count(ravel_stream *stream, const ravel__mask_job *jo
 ravel_status ravel__launch_hash(ravel_stream *stream, const ravel__hash_job *job, ravel_error *err);
 /* job->pieces, too. */
 ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job, ravel_error *err);
+ravel_status ravel__launch_fp8(ravel_stream *stream, const ravel__fp8_job *job, ravel_error *err);
 
 /* ---- place.c ---- */
 

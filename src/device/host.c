@@ -210,6 +210,12 @@ static int host_cast(void *inside, const ravel__cast_job *job, void *stream) {
     return 0;
 }
 
+static int host_fp8(void *inside, const ravel__fp8_job *job, void *stream) {
+    (void)inside, (void)stream;
+    ravel__host_fp8(job);
+    return 0;
+}
+
 const ravel__driver ravel__host_driver = {
     .version = RAVEL__DRIVER_VERSION,
     .bytes = sizeof(ravel__driver),
@@ -241,4 +247,5 @@ const ravel__driver ravel__host_driver = {
     .count_mask = host_count_mask,
     .hash = host_hash,
     .cast = host_cast,
+    .fp8 = host_fp8,
 };

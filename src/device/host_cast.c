@@ -5,6 +5,7 @@
 
 #include <ravel/dtype.h>
 
+#include <math.h>
 #include <string.h>
 
 static const int32_t packed_types[RAVEL__CAST_KINDS] = {RAVEL_U8, RAVEL_BF16, RAVEL_F16, RAVEL_F8_E4M3};
@@ -45,4 +46,34 @@ void ravel__host_cast(const ravel__cast_job *job) {
         ravel__cast_span span = ravel__cast_block(job, b);
         job->hashes[b] = ravel__xxh3_of((const char *)job->packed + span.at, (size_t)span.bytes);
     }
+}
+
+/* ---- fp8 blocks ----------------------------------------------------------------------------------------- */
+
+static float element_of(const ravel__fp8_job *job, int64_t row, int64_t col) {
+    double value = 0;
+    int32_t dtype = job->bf16 ? RAVEL_BF16 : RAVEL_F32;
+    int64_t at = (row * job->stride + col) * ravel_dtype_bytes(dtype);
+    (void)ravel_dtype_load(dtype, (const char *)job->data + at, &value);
+    return (float)value;
+}
+
+static void pack_block(const ravel__fp8_job *job, int64_t row, int64_t col, float *scale_inv) {
+    int64_t row_end = row + RAVEL__FP8_BLOCK < job->rows ? row + RAVEL__FP8_BLOCK : job->rows;
+    int64_t col_end = col + RAVEL__FP8_BLOCK < job->cols ? col + RAVEL__FP8_BLOCK : job->cols;
+    float most = 0, line[RAVEL__FP8_BLOCK];
+    for (int64_t i = row; i < row_end; i++)
+        for (int64_t j = col; j < col_end; j++) most = fmaxf(most, fabsf(element_of(job, i, j)));
+    *scale_inv = ravel__fp8_scale(most);
+    for (int64_t i = row; i < row_end; i++) {
+        for (int64_t j = col; j < col_end; j++) line[j - col] = element_of(job, i, j) / *scale_inv;
+        (void)ravel_dtype_convert(RAVEL_F32, line, RAVEL_F8_E4M3, (char *)job->weight + i * job->cols + col,
+                                  col_end - col, NULL);
+    }
+}
+
+void ravel__host_fp8(const ravel__fp8_job *job) {
+    float *scale = job->scale_inv;
+    for (int64_t row = 0; row < job->rows; row += RAVEL__FP8_BLOCK)
+        for (int64_t col = 0; col < job->cols; col += RAVEL__FP8_BLOCK) pack_block(job, row, col, scale++);
 }

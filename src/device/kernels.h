@@ -192,6 +192,23 @@ typedef struct ravel__cast_piece {
     int32_t kind;  /* ravel__cast_kind */
 } ravel__cast_piece;
 
+/* A matrix to fp8 with a scale per block of RAVEL__FP8_BLOCK rows and columns (ravel/slab.h). */
+enum { RAVEL__FP8_BLOCK = 128 };
+typedef struct ravel__fp8_job {
+    const void *data; /* f32, or bf16 */
+    int32_t bf16;
+    int32_t reserved; /* 0 */
+    int64_t rows, cols, stride;
+    void *weight;
+    float *scale_inv;
+} ravel__fp8_job;
+
+/* From a block's largest absolute value. */
+RAVEL__BOTH static inline float ravel__fp8_scale(float most) {
+    float scale = most / 448.0f;
+    return scale >= 1.17549435e-38f ? scale : 1.0f;
+}
+
 /* What one block covers of the packed buffer. */
 typedef struct ravel__cast_span {
     int64_t at;    /* a multiple of 16 */

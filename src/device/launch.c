@@ -67,3 +67,11 @@ ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job
     return ravel__device_check(d, d->driver->cast(d->inside, job, stream->native),
                                job->unpack ? "unpacking tensors" : "packing tensors", err);
 }
+
+ravel_status ravel__launch_fp8(ravel_stream *stream, const ravel__fp8_job *job, ravel_error *err) {
+    ravel_device *d = stream->device;
+    ravel_status status = ravel__device_usable(d, err);
+    if (status) return status;
+    if (!d->driver->fp8) return unsupported(d, "packing fp8", err);
+    return ravel__device_check(d, d->driver->fp8(d->inside, job, stream->native), "packing fp8", err);
+}

@@ -44,7 +44,7 @@ typedef struct event {
 
 typedef struct operation {
     struct operation *next;
-    enum { COPY, FILL, WAIT, MARK, ROWS, COUNT, HASH, CAST } kind;
+    enum { COPY, FILL, WAIT, MARK, ROWS, COUNT, HASH, CAST, FP8 } kind;
     void *to;
     const void *from;
     size_t bytes;
@@ -55,6 +55,7 @@ typedef struct operation {
         ravel__mask_job count;
         ravel__hash_job hash;
         ravel__cast_job cast;
+        ravel__fp8_job fp8;
     } job;
     unsigned char kept[]; /* bytes that were plain host memory */
 } operation;
@@ -126,6 +127,7 @@ static int run_one(operation *o) {
     case COUNT: return ravel__host_driver.count_mask(NULL, &o->job.count, NULL);
     case HASH: return ravel__host_driver.hash(NULL, &o->job.hash, NULL);
     case CAST: return ravel__host_driver.cast(NULL, &o->job.cast, NULL);
+    case FP8: return ravel__host_driver.fp8(NULL, &o->job.fp8, NULL);
     case MARK: break;
     }
     return 0;
@@ -383,6 +385,14 @@ static int stub_cast(void *inside, const ravel__cast_job *job, void *stream) {
     return code;
 }
 
+static int stub_fp8(void *inside, const ravel__fp8_job *job, void *stream) {
+    LOCKED;
+    (void)inside;
+    int code = gate(STUB_CAST);
+    if (!code) push(stream, FP8, 0)->job.fp8 = *job;
+    return code;
+}
+
 const ravel__driver stub_driver = {
     .version = RAVEL__DRIVER_VERSION,
     .bytes = sizeof(ravel__driver),
@@ -414,4 +424,5 @@ const ravel__driver stub_driver = {
     .count_mask = stub_count_mask,
     .hash = stub_hash,
     .cast = stub_cast,
+    .fp8 = stub_fp8,
 };
