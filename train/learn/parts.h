@@ -67,6 +67,7 @@ typedef struct train_parts_time {
     double seconds;   /* from its start until all stages were done */
     double busy;      /* of these in forward and backward calls */
     double predicted; /* idle share */
+    double exposed;   /* seconds that it waited for sharded weights and gradients (--shard params) */
 } train_parts_time;
 
 /* Collective over the mesh: the current update of the feed. `metrics` may be NULL; it gets the phases. A failure on one rank

@@ -212,16 +212,23 @@ static ravel_status predict(const run *r, const train_pipeline *table, double *b
     return status;
 }
 
+/* Seconds of all parts since they were made. */
+static double waited(const train_parts *p) {
+    double sum = 0;
+    for (int32_t chunk = 0; chunk < p->count; chunk++) sum += train_model_waited(p->models[chunk]);
+    return sum;
+}
+
 ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t micros, const train_work *work,
                                ravel_metrics *metrics, train_parts_time *time, ravel_error *err) {
     run r = {.p = p, .feed = feed, .work = work, .metrics = metrics};
     train_pipeline table = table_of(p, micros);
-    double begun = now(), predicted = 0;
+    double begun = now(), predicted = 0, before = waited(p);
     ravel_status status = run_table(&r, &table, learn_op, err);
     if (!status && table.pp > 1) status = ravel_comm_barrier(p->pp, err);
     double seconds = now() - begun;
     if (!status && time) status = predict(&r, &table, &predicted, err);
-    if (time) *time = (train_parts_time){seconds, r.busy, predicted};
+    if (time) *time = (train_parts_time){seconds, r.busy, predicted, waited(p) - before};
     return ravel_agree(ravel_mesh_world(p->mesh), status, err);
 }
 

@@ -394,6 +394,10 @@ void *train__model_grad(const train_model *m, int64_t offset) {
                                    : train__at(m->grads, m->net.types.grad, offset);
 }
 
+double train_model_waited(const train_model *m) {
+    return m->units.waited;
+}
+
 const train_shares *train_model_shares(const train_model *m) {
     return m->units.shares;
 }

@@ -129,6 +129,8 @@ typedef struct train_update {
 void train_model_clear_grads(train_model *model);
 /* With `shard`, before gradients are used: waits until those of all batches have been added to the shares. Collective. */
 ravel_status train_model_finish_grads(train_model *model, ravel_error *err);
+/* Seconds that this rank has waited for sharded weights and gradients: communication that nothing hid. */
+double train_model_waited(const train_model *model);
 /* How the model's arrays are shared out; NULL: this rank has all elements. */
 const struct train_shares *train_model_shares(const train_model *model);
 /* Tensor parallel, before gradients are used: sums those of weights that several ranks have and each saw a part of (norms

@@ -3,6 +3,8 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
+#include <time.h>
+
 enum { BLOCK = 512 }; /* elements that are added at a time, in cache */
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
@@ -61,11 +63,20 @@ static void note(train__units *u, ravel_status status, const ravel_error *error)
     u->error = *error;
 }
 
+static double now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void wait_for(train__units *u, ravel_request **request) {
     ravel_error error = RAVEL_ERROR_INIT;
     ravel_request *open = *request;
+    if (!open) return;
+    double begun = now();
     *request = NULL;
     note(u, ravel_request_wait(open, &error), &error);
+    u->waited += now() - begun;
 }
 
 void train__units_wait(train__units *u) {
@@ -199,10 +210,12 @@ static void reduce_now(train__units *u, int64_t unit, const void *grads) {
     train_real *run = run_of(u, unit, &count);
     const train_real *received = u->received;
     ravel_error error = RAVEL_ERROR_INIT;
+    double begun = now();
     note(u,
          ravel_comm_reduce_scatterv(u->comm, grads, u->received, counts_of(u, unit), u->kernels->types.grad, RAVEL_SUM,
                                     &error),
          &error);
+    u->waited += now() - begun;
     for (int64_t i = 0; i < count && !u->status; i++) run[i] += received[i];
 }
 

@@ -48,6 +48,7 @@ typedef struct train__units {
     ravel_request *request;   /* of that */
     int64_t clock;
     void *weight_share, *grad_share; /* the model's arrays */
+    double waited;                   /* seconds, for weights and gradients */
     ravel_status status;             /* the first failure */
     ravel_error error;
 } train__units;

@@ -91,6 +91,8 @@ void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels,
 }
 
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time) {
+    if (time->exposed > 0 && time->seconds > 0)
+        (void)ravel_metrics_add(metrics, TRAIN_METRIC_SHARD_EXPOSED, time->exposed / time->seconds, time->seconds);
     if (train_layout_pp(ravel_mesh_get_layout(mesh)) == 1 || !(time->seconds > 0)) return;
     (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE, 1 - time->busy / time->seconds, time->seconds);
     (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE_PREDICTED, time->predicted, time->seconds);

@@ -21,6 +21,8 @@
       "time that pipeline stages waited for one another, of the time of forward and backward")                 \
     X(BUBBLE_PREDICTED, "pipeline/bubble_predicted", "share",                                                  \
       "the same as the schedule and the FLOPs of the micro-batches predict it")                                \
+    X(SHARD_EXPOSED, "shard/exposed_share", "share",                                                           \
+      "time that ranks waited for sharded weights and gradients, of the time of forward and backward")         \
     X(GPU_FORWARD, "gpu/forward_sec", "s", "GPU time of the update in forward passes, by events")              \
     X(GPU_HEAD, "gpu/head_sec", "s", "GPU time in logits, losses and their gradient")                          \
     X(GPU_BACKWARD, "gpu/backward_sec", "s", "GPU time in backward passes")                                    \
@@ -45,7 +47,7 @@ void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, co
 /* A GPU set's time per phase, by its events, and its memory; of other sets nothing. After an update: what it waits for is
  * done. */
 void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device);
-/* How long pipeline stages waited, where there are several. */
+/* How long pipeline stages waited, where there are several, and ranks for sharded parameters. */
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time);
 
 #endif
