@@ -133,6 +133,22 @@ static double tokens_per_second(const load *l, int32_t graphs, int64_t *steps) {
     return rate;
 }
 
+/* The ways in which the decode kernel waits for memory, in one run (train/kernels/cuda/decode.cu). */
+static void compare_waits(const load *l, double usual) {
+    static const char *const ways[] = {"plain", "ahead"};
+    for (int i = 0; i < 2; i++) {
+        char figure[64];
+        int64_t steps = 0;
+        (void)setenv("RAVEL_CUDA_DECODE", ways[i], 1);
+        double rate = tokens_per_second(l, TRAIN_GRAPHS_AUTO, &steps);
+        (void)snprintf(figure, sizeof figure, "gpu.decode_vs_%s", ways[i]);
+        if (rate > 0)
+            bench_report(figure, usual / rate, "x", HIGHER,
+                         "the usual decode kernel over RAVEL_CUDA_DECODE=%s, %.0f tok/s", ways[i], rate);
+    }
+    (void)unsetenv("RAVEL_CUDA_DECODE");
+}
+
 BENCH(gpu_generate) {
     static load l;
     ravel_shape shape;
@@ -148,6 +164,7 @@ BENCH(gpu_generate) {
     bench_report("gpu.decode_vs_floor", l.floor * rate / (double)l.answer_tokens, "", HIGHER,
                  "time of reading weights and cache at 4.25 TB/s (%.2f s) over the time taken, prompts included",
                  l.floor);
+    compare_waits(&l, rate);
     bench_report("gpu.decode_graphs_vs_none", plain > 0 ? rate / plain : 0, "x", HIGHER,
                  "with graphs over without; %.0f tok/s without", plain);
 }

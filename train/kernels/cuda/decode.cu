@@ -9,9 +9,18 @@
  *
  * The split is a fixed number of tokens, not a share of the row, so a row's bits depend on its own keys alone. A token
  * is read by a team of head_dim / 8 lanes, 16 bytes each; teams walk over the split's tokens and keep their own running
- * softmax, and the block joins the teams' at the end in a fixed order. */
+ * softmax, and the block joins the teams' at the end in a fixed order.
+ *
+ * How a block waits for memory (RAVEL_CUDA_DECODE; the arithmetic is the same, and so are the bits):
+ *
+ *     plain    every step reads the page table, then keys and values: two waits, one after the other
+ *     pages    the split's page numbers are read once, into shared memory: one wait per step (the default)
+ *     ahead    the same, and the next step's keys and values are read before this step's are used: more registers */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
+
+#include <stdlib.h>
+#include <string.h>
 
 enum { PAGE = 64, SPLIT = 512, THREADS = 128, UNROLL = 4 };
 
@@ -23,17 +32,49 @@ extern "C" size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, 
     return (size_t)(rows * heads * cuda_decode_splits(longest)) * (size_t)(dim + 2) * sizeof(float);
 }
 
+enum wait_kind { PLAIN, PAGES, AHEAD };
+
+/* Eight values of keys and of values, for each of UNROLL tokens, as they are in memory. */
+struct step {
+    uint4 k[UNROLL], v[UNROLL];
+};
+
+__device__ static inline vec8 wide8(const uint4 &raw) {
+    return load8(reinterpret_cast<const bf16 *>(&raw));
+}
+
 /* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. */
-template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS) decode(cuda_decode_args a) {
+template <int LANES, int GROUP, int WAIT> __global__ static void __launch_bounds__(THREADS) decode(cuda_decode_args a) {
     constexpr int teams = THREADS / LANES, dim = LANES * 8;
     __shared__ float shared_most[teams][GROUP], shared_sum[teams][GROUP];
     __shared__ float shared_o[teams][dim + 1];
+    __shared__ int32_t pages[SPLIT / PAGE];
     int row = blockIdx.x, kv = blockIdx.y, split = blockIdx.z, group = a.heads / a.kv_heads;
     int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int length = a.lengths[row], first = a.window > 0 ? max(0, length - a.window) : 0;
     int begin = max(first, split * SPLIT), end = min(length, (split + 1) * SPLIT);
     if (begin >= end && !(split == 0 && length == 0)) return; /* the combining kernel skips empty splits */
     const int32_t *table = a.table + (int64_t)a.slots[row] * a.pages_per_slot;
+    const int first_page = begin / PAGE;
+    if (WAIT != PLAIN) {
+        if (begin < end && (int)threadIdx.x <= (end - 1) / PAGE - first_page)
+            pages[threadIdx.x] = table[first_page + threadIdx.x];
+        __syncthreads();
+    }
+    auto read = [&](int base) {
+        step s;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            int token = min(base + u * teams + team, end - 1), page = token / PAGE;
+            int64_t number = WAIT == PLAIN ? table[page] : pages[page - first_page];
+            int64_t at = ((number * a.kv_heads + kv) * PAGE + token % PAGE) * dim + lane * 8;
+            s.k[u] = *reinterpret_cast<const uint4 *>((const bf16 *)a.k + at);
+            s.v[u] = *reinterpret_cast<const uint4 *>((const bf16 *)a.v + at);
+        }
+        return s;
+    };
+    step next;
+    if (WAIT == AHEAD && begin < end) next = read(begin);
     vec8 q[GROUP];
     float most[GROUP], sum[GROUP], o[GROUP][8];
 #pragma unroll
@@ -51,13 +92,13 @@ template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS
     for (int base = begin; base < end; base += teams * UNROLL) {
         vec8 k[UNROLL], v[UNROLL];
         float s[GROUP][UNROLL];
+        if (WAIT != AHEAD) next = read(base);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            int token = min(base + u * teams + team, end - 1);
-            int64_t at = (((int64_t)table[token / PAGE] * a.kv_heads + kv) * PAGE + token % PAGE) * dim + lane * 8;
-            k[u] = load8((const bf16 *)a.k + at);
-            v[u] = load8((const bf16 *)a.v + at);
+            k[u] = wide8(next.k[u]);
+            v[u] = wide8(next.v[u]);
         }
+        if (WAIT == AHEAD && base + teams * UNROLL < end) next = read(base + teams * UNROLL);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++)
 #pragma unroll
@@ -146,17 +187,27 @@ __global__ static void combine(cuda_decode_args a) {
     }
 }
 
-template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
+template <int LANES, int WAIT> static void launch_group(cudaStream_t stream, const cuda_decode_args *a) {
     dim3 grid((unsigned)a->rows, (unsigned)a->kv_heads, (unsigned)cuda_decode_splits(a->longest));
     int group = a->heads / a->kv_heads;
     if (group == 1)
-        decode<LANES, 1><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 1, WAIT><<<grid, THREADS, 0, stream>>>(*a);
     else if (group == 2)
-        decode<LANES, 2><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 2, WAIT><<<grid, THREADS, 0, stream>>>(*a);
     else if (group <= 4)
-        decode<LANES, 4><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 4, WAIT><<<grid, THREADS, 0, stream>>>(*a);
     else
-        decode<LANES, 8><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 8, WAIT><<<grid, THREADS, 0, stream>>>(*a);
+}
+
+/* Other head sizes than 128 have the default alone. */
+template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
+    if constexpr (LANES == 16) {
+        const char *asked = getenv("RAVEL_CUDA_DECODE");
+        if (asked && strcmp(asked, "plain") == 0) return launch_group<LANES, PLAIN>(stream, a);
+        if (asked && strcmp(asked, "ahead") == 0) return launch_group<LANES, AHEAD>(stream, a);
+    }
+    launch_group<LANES, PAGES>(stream, a);
 }
 
 extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
