@@ -1,6 +1,7 @@
 /* Pushing: columns that grow, all or nothing, and ranks for groups. */
 #include "plan/arrivals.h"
 
+#include "base/assert.h"
 #include "base/rng.h"
 
 #include <string.h>
@@ -129,6 +130,7 @@ void ravel_planner_advance(ravel_planner *planner, int64_t now, int64_t version)
 
 static void count_row(ravel_planner *p, int64_t row) {
     const ravel__waiting *w = &p->waiting;
+    RAVEL_ASSERT(row < w->count && w->count <= w->room && w->slots[row] >= 0);
     p->volume += w->slots[row];
     if (w->ranks[row] >= 0) p->rank_volume[w->ranks[row]] += w->slots[row];
     if (w->deadlines[row] < p->next_deadline) p->next_deadline = w->deadlines[row];
@@ -180,6 +182,7 @@ static ravel_status reserve(ravel_planner *p, int64_t more, ravel_error *err) {
     RAVEL__WAITING_LIST(X)
 #undef X
     if (!whole) return ravel__no_memory(err, (size_t)room * 96, "samples that wait");
+    RAVEL_ASSERT(room >= w->count + more);
     grown.count = w->count;
     grown.room = room;
     *w = grown;
@@ -189,6 +192,7 @@ static ravel_status reserve(ravel_planner *p, int64_t more, ravel_error *err) {
 /* ---- seats for groups --------------------------------------------------------------------------------------- */
 
 static int64_t probe(const ravel__seats *s, int64_t group) {
+    RAVEL_ASSERT(s->room > 0 && (s->room & (s->room - 1)) == 0 && s->count < s->room);
     uint64_t mask = (uint64_t)s->room - 1, at = ravel__mix64((uint64_t)group) & mask;
     while (s->rank[at] >= 0 && s->group[at] != group) at = (at + 1) & mask;
     return (int64_t)at;
@@ -214,6 +218,7 @@ static ravel_status reserve_seats(ravel_planner *p, int64_t more, ravel_error *e
         grown.rank[at] = old.rank[i];
         grown.count++;
     }
+    RAVEL_ASSERT(grown.count == old.count && 2 * (grown.count + more) <= grown.room);
     free_seats(p);
     p->seats = grown;
     return RAVEL_OK;

@@ -14,7 +14,10 @@
  * Time: perfect balance, and the largest sample; plus the overhead of the micro-steps that are needed. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
+
 static int64_t divide_up(int64_t a, int64_t b) {
+    RAVEL_ASSERT(a >= 0 && b > 0);
     return a / b + (a % b != 0);
 }
 
@@ -29,6 +32,7 @@ int64_t ravel__martello_toth(const ravel__pool *pool, int64_t cap, int64_t volum
         small_sum += pool->slot[i];
         if (i + 1 < pool->count && pool->slot[i + 1] == pool->slot[i]) continue;
         while (whole > 0 && pool->slot[whole - 1] <= cap - pool->slot[i]) large_sum += pool->slot[--whole];
+        RAVEL_ASSERT(whole >= 0 && (i == large || pool->slot[i] <= pool->slot[i - 1])); /* longest first */
         int64_t spill = small_sum - ((large - whole) * cap - large_sum);
         int64_t bound = large + (spill > 0 ? divide_up(spill, cap) : 0);
         if (bound > best) best = bound;
@@ -52,6 +56,7 @@ int64_t ravel__bins_bound(const ravel__rules *rules, const ravel__pool *pool) {
     int64_t volume = 0, rows = divide_up(pool->count, rules->most);
     for (int32_t i = 0; i < pool->count; i++) volume += pool->slot[i];
     int64_t bound = ravel__martello_toth(pool, rules->cap, divide_up(volume, rules->cap));
+    RAVEL_ASSERT(bound >= 1 && bound <= pool->count); /* every sample fits a bin */
     return bound > rows ? bound : rows;
 }
 
@@ -62,6 +67,7 @@ int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, in
         if (pool->cost[i] > largest) largest = pool->cost[i];
     }
     int64_t even = divide_up(total, rules->options.dp);
+    RAVEL_ASSERT(largest <= total && steps >= 0);
     return (even > largest ? even : largest) + steps * rules->overhead;
 }
 
@@ -69,6 +75,7 @@ int64_t ravel__steps_for(const ravel__rules *rules, int64_t bins, int32_t dp) {
     int64_t done = rules->steps_done, steps = divide_up(bins, dp) + done, multiple = rules->options.multiple;
     if (steps < rules->options.min_micro_steps) steps = rules->options.min_micro_steps;
     if (steps < 1) steps = 1;
+    RAVEL_ASSERT(done >= 0 && steps >= done);
     return divide_up(steps, multiple) * multiple - done;
 }
 

@@ -20,8 +20,10 @@ static void emit_samples(const ravel_plan_input *input, const int32_t *where, ra
             plan->skipped[skipped++] = (int32_t)i;
     }
     for (int64_t bin = 0; bin < bins; bin++) offsets[bin + 1] += offsets[bin];
+    RAVEL_ASSERT(offsets[bins] + skipped == input->count); /* each sample once: in a bin or left out */
     for (int64_t i = 0; i < input->count; i++)
         if (where[i] >= 0) plan->samples[offsets[where[i]]++] = (int32_t)i;
+    for (int64_t bin = 1; bin < bins; bin++) RAVEL_ASSERT(offsets[bin - 1] <= offsets[bin]);
     memmove(offsets + 1, offsets, (size_t)bins * sizeof *offsets);
     offsets[0] = 0;
 }
@@ -79,6 +81,7 @@ static ravel_status solve_hybrid(build *b, int64_t update, const int32_t *rows, 
     int64_t steps = 0, first = b->draft.offsets[update];
     ravel_status status =
         ravel__hybrid_update(b->rules, b->input, rows, count, first, b->arena, &b->draft, &steps, b->err);
+    RAVEL_ASSERT(status || steps >= 0);
     b->draft.offsets[update + 1] = first + steps;
     ravel__arena_rewind(b->arena, mark);
     return status;
@@ -112,9 +115,13 @@ static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, 
     }
     int64_t first = d->offsets[update], dp = b->rules->options.dp;
     if (!status && (first + solution.steps) * dp > RAVEL__MOST_BINS) status = too_wide(b, update, solution.steps);
-    for (int32_t i = 0; !status && i < count; i++) d->where[pool.row[i]] = (int32_t)(first * dp) + seat[i];
+    for (int32_t i = 0; !status && i < count; i++) {
+        RAVEL_ASSERT(seat[i] >= 0 && seat[i] < solution.steps * dp && d->where[pool.row[i]] < 0);
+        d->where[pool.row[i]] = (int32_t)(first * dp) + seat[i];
+    }
     d->offsets[update + 1] = first + solution.steps;
     d->bounds.bins_packed += solution.bins_packed;
+    RAVEL_ASSERT(status || solution.bins_packed <= count);
     ravel__arena_rewind(b->arena, mark);
     return status;
 }
@@ -165,6 +172,7 @@ ravel_group ravel_plan_group(const ravel_plan *plan, int64_t micro_step, int32_t
         group.first = plan->hybrid->group_first[g];
         group.width = plan->hybrid->group_width[g];
     }
+    RAVEL_ASSERT(rank >= group.first && rank < group.first + group.width);
     bin += group.first - rank;
     group.samples = plan->samples + plan->bin_offsets[bin];
     group.count = plan->bin_offsets[bin + 1] - plan->bin_offsets[bin];

@@ -2,6 +2,8 @@
  * other file of the planner checks input again. */
 #include "plan/hybrid/hybrid.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 /* ---- one sample --------------------------------------------------------------------------------------------- */
@@ -146,6 +148,7 @@ static ravel_status add_up(ravel__rules *rules, const ravel_plan_input *in, sums
         if (rest > s->widest[1]) s->widest[1] = rest;
     }
     rules->placed = (int32_t)in->count - rules->skipped;
+    RAVEL_ASSERT(rules->placed >= 0 && rules->skipped >= 0 && (plain ? s->longest <= most : 1));
     return RAVEL_OK;
 }
 
@@ -189,6 +192,7 @@ static void choose_shift(ravel__rules *rules, const ravel_plan_input *in, const 
     while ((sum >> rules->shift) + (ravel__u128)(rules->placed + bins) >= limit) rules->shift++;
     rules->wide = rules->shift > 0;
     rules->overhead = (int64_t)((overhead + (((ravel__u128)1 << rules->shift) - 1)) >> rules->shift);
+    RAVEL_ASSERT(rules->overhead >= 0 && (sum >> rules->shift) < limit);
 }
 
 ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_options *options, ravel__rules *rules,
@@ -227,5 +231,6 @@ ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_o
     choose_shift(rules, own, &s, bins);
     rules->own_costs = own->costs != NULL;
     rules->by_time = o->objective == RAVEL_OBJECTIVE_TIME || (o->objective == RAVEL_OBJECTIVE_AUTO && rules->overhead);
+    RAVEL_ASSERT(rules->cap >= 0 && rules->most >= 1 && rules->updates >= 1 && o->dp >= 1 && o->multiple >= 1);
     return RAVEL_OK;
 }

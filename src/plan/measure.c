@@ -2,6 +2,7 @@
  * same code for a new plan and for one that is being checked. */
 #include "plan/hybrid/hybrid.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -31,6 +32,7 @@ static void measure_bins(const ravel__rules *rules, const ravel_plan_input *inpu
         s->cost += bin_costs[b];
         s->over_budget += bin_slots[b] > capacity || bin.rows > rules->most;
     }
+    RAVEL_ASSERT(s->bins + s->fillers == plan->bins && s->actual_tokens <= s->padded_tokens);
 }
 
 /* ---- quality ------------------------------------------------------------------------------------------------ */
@@ -57,6 +59,7 @@ static void time_update(const ravel_plan *plan, int64_t update, const int64_t *b
         sum += totals[rank];
         if (totals[rank] > slowest) slowest = totals[rank];
     }
+    RAVEL_ASSERT(slowest <= sum && slowest >= sum / plan->dp);
     s->time_update += slowest;
     double imbalance = ratio((double)slowest * plan->dp, (double)sum, 1);
     if (imbalance > s->imbalance) s->imbalance = imbalance;
@@ -91,7 +94,9 @@ void ravel__plan_measure(const ravel__rules *rules, const ravel_plan_input *inpu
     s->imbalance = 1;
     for (int64_t u = 0; u < plan->updates; u++) time_update(plan, u, bin_costs, totals, s);
     s->time = rules->options.sync == RAVEL_SYNC_MICRO_STEP ? s->time_micro_step : s->time_update;
+    RAVEL_ASSERT(s->time_update <= s->time_micro_step && s->longest <= s->actual_tokens);
     s->tokens_moved = count_moved(input, plan);
+    RAVEL_ASSERT(s->tokens_moved >= 0 && s->tokens_moved <= s->actual_tokens);
     double cost = (double)s->cost, dp = plan->dp;
     s->fill = ratio((double)s->actual_tokens, (double)s->capacity_tokens, 0);
     s->padding = ratio((double)(s->padded_tokens - s->actual_tokens), (double)s->padded_tokens, 0);

@@ -12,6 +12,7 @@ static void fill_pool(const ravel__rules *rules, const ravel_plan_input *input, 
     for (int32_t i = 0; i < pool->count; i++) {
         int32_t row = pool->row[i];
         pool->cost[i] = ravel__sample_cost(rules, input, row);
+        RAVEL_ASSERT(pool->cost[i] >= 0);
         if (!pool->prompt) continue;
         int64_t prompt;
         (void)ravel__slot(rules, input, row, &prompt);
@@ -59,6 +60,7 @@ ravel_status ravel__pool_order(const ravel__job *job, int32_t *order) {
             keys[i] = ~(uint64_t)job->pool->cost[i];
         }
         ravel__sort_u64(keys, order, spare, spare_order, n);
+        for (size_t i = 1; i < n; i++) RAVEL_ASSERT(job->pool->cost[order[i - 1]] >= job->pool->cost[order[i]]);
     }
     ravel__arena_rewind(job->arena, mark);
     return status;

@@ -77,6 +77,7 @@ static ravel_status choose(taking *t, int64_t units) {
         int64_t *here = &left[ranks > 1 ? w->ranks[i] : 0];
         int go = t->flush || !w->slots[i] || (t->forced && must_go(p, i));
         if (!go && w->slots[i] > *here) continue;
+        RAVEL_ASSERT(t->count <= i); /* ascending */
         *here -= w->slots[i];
         t->rows[t->count++] = (int32_t)i;
     }
@@ -156,7 +157,10 @@ static ravel_status solve_bins(const taking *t, const ravel__rules *rules, const
         status = level_ranks(t, &job, seat);
     ravel__rules own = rules_alone(rules);
     ravel__bounds_add(&own, &pool, job.bound, &draft->bounds);
-    for (int32_t i = 0; !status && i < pool.count; i++) draft->where[pool.row[i]] = seat[i];
+    for (int32_t i = 0; !status && i < pool.count; i++) {
+        RAVEL_ASSERT(seat[i] >= 0 && seat[i] < solution.steps * job.dp);
+        draft->where[pool.row[i]] = seat[i];
+    }
     draft->offsets[1] = solution.steps;
     draft->bounds.bins_packed = solution.bins_packed;
     return status;
@@ -264,6 +268,7 @@ static void note(ravel_planner *p, int64_t row) {
     int32_t c = class_of(w->lengths[row]);
     int64_t waited = p->now - w->arrived[row], stale = p->version - w->versions[row];
     int64_t steps = p->steps_ever - w->arrived_steps[row];
+    RAVEL_ASSERT(waited >= 0 && steps >= 0);
     add_mean(&r->wait_mean[c], ++r->count[c], (double)waited);
     add_mean(&r->stale_mean, ++r->samples, (double)stale);
     if (waited > r->wait_max[c]) r->wait_max[c] = waited;
@@ -285,6 +290,7 @@ static void remove_rows(taking *t) {
 #undef X
         kept++;
     }
+    RAVEL_ASSERT(next == t->count && kept + t->count == w->count);
     w->count = kept;
     ravel__waiting_count(t->planner);
 }

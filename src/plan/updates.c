@@ -2,6 +2,7 @@
  * shuffled; whole groups where asked. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
 #include "base/rng.h"
 #include "base/sort.h"
 
@@ -28,6 +29,7 @@ ravel_status ravel__groups_number(const ravel_plan_input *input, const int32_t *
     for (int32_t i = 0; i < count; i++) leader[at[i]] = i && keys[i] == keys[i - 1] ? leader[at[i - 1]] : at[i];
     *groups = 0;
     for (int32_t i = 0; i < count; i++) group[i] = leader[i] == i ? (*groups)++ : group[leader[i]];
+    RAVEL_ASSERT(*groups <= count && (*groups > 0) == (count > 0));
     ravel__arena_rewind(arena, mark);
     return RAVEL_OK;
 }
@@ -60,8 +62,10 @@ static int32_t deal_pieces(const ravel__rules *rules, const int32_t *order, int3
             now = (int32_t)((2 * dealt + samples) * rules->updates / (2 * (int64_t)rules->placed));
         }
         update[order[i]] = now;
+        RAVEL_ASSERT(now >= 0 && now < rules->updates);
         dealt += samples;
     }
+    RAVEL_ASSERT(dealt == rules->placed); /* every sample is in one piece */
     return cut ? now + 1 : rules->updates;
 }
 
@@ -125,6 +129,7 @@ static void list_placed(const ravel__rules *rules, const ravel_plan_input *input
     int32_t placed = 0;
     for (int64_t i = 0; i < input->count; i++)
         if (!rules->skipped || !ravel__is_oversize(rules, input, i)) rows[placed++] = (int32_t)i;
+    RAVEL_ASSERT(placed == rules->placed);
 }
 
 /* Counting sort of the placed rows by update. `rows` is replaced. */
@@ -133,12 +138,17 @@ static ravel_status group_rows(ravel__deal *deal, const int32_t *update, int32_t
     int32_t *sorted = ravel__arena_push(arena, (size_t)count, sizeof *sorted);
     if (!sorted) return ravel__no_memory(err, (size_t)count * sizeof *sorted, "dealing samples");
     for (int32_t u = 0; u <= deal->updates; u++) deal->start[u] = 0;
-    for (int32_t i = 0; i < count; i++) deal->start[update[i] + 1]++;
+    for (int32_t i = 0; i < count; i++) {
+        RAVEL_ASSERT(update[i] >= 0 && update[i] < deal->updates);
+        deal->start[update[i] + 1]++;
+    }
     for (int32_t u = 0; u < deal->updates; u++) deal->start[u + 1] += deal->start[u];
     for (int32_t i = 0; i < count; i++) sorted[deal->start[update[i]]++] = deal->rows[i];
     for (int32_t u = deal->updates; u > 0; u--) deal->start[u] = deal->start[u - 1];
     deal->start[0] = 0;
     for (int32_t i = 0; i < count; i++) deal->rows[i] = sorted[i];
+    for (int32_t u = 0; u < deal->updates; u++) RAVEL_ASSERT(deal->start[u] <= deal->start[u + 1]);
+    RAVEL_ASSERT(deal->start[deal->updates] == count);
     return RAVEL_OK;
 }
 

@@ -388,3 +388,24 @@ TEST(plan_fit_index_finds_the_least_room) {
         ravel__arena_free(&arena);
     }
 }
+
+/* Samples that cost nothing: full bins are as cheap as empty ones, and must not hide them. */
+TEST(plan_lpt_finds_empty_bins_among_full_ones_of_no_cost) {
+    enum { COUNT = 400 };
+    static int64_t lengths[COUNT], costs[COUNT];
+    for (int64_t i = 0; i < COUNT; i++) lengths[i] = 4 + i % 4;
+    for (int64_t most = 0; most <= 1; most++) {
+        ravel_plan_input in = {.size = sizeof in, .count = COUNT, .lengths = lengths, .costs = costs};
+        ravel_plan_options o;
+        ravel_plan *plan = NULL;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_plan_options_default(&o);
+        o.budget = 7;
+        o.max_samples = most;
+        o.method = RAVEL_METHOD_LPT;
+        CHECK_OK(ravel_plan_create(&in, &o, &plan, &err), &err);
+        CHECK_EQ(plan->stats.bins_packed, COUNT);
+        CHECK_OK(ravel_plan_check(&in, &o, plan, &err), &err);
+        ravel_plan_free(plan);
+    }
+}

@@ -16,6 +16,8 @@
 #include "plan/balance/starts.h"
 #include "plan/balance/totals.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 typedef struct method {
@@ -45,6 +47,7 @@ static ravel_status balance_steps(const method *m, const ravel__lists *lists, co
     ravel_status status = ravel__trade_make(job, dp, most, &table);
     if (status || !scratch) return no_memory(m, (size_t)dp * sizeof *scratch);
     table.tries_left = 0;
+    RAVEL_ASSERT(lists->bins % dp == 0);
     for (int32_t b = 0; b < lists->bins; b += dp) {
         for (int32_t r = 0; r < dp; r++) {
             int32_t from = order[b + r];
@@ -53,6 +56,7 @@ static ravel_status balance_steps(const method *m, const ravel__lists *lists, co
             ravel__trade_load(&table, job->pool, r, lists->items + lists->start[from], lists->bin[from].rows);
         }
         ravel__trade_balance(&table, 0, dp, m->limits->steps, scratch);
+        for (int32_t r = 0; r < dp; r++) RAVEL_ASSERT(table.size[r] <= table.cap && table.rows[r] <= table.most);
         for (int32_t r = 0; r < dp; r++)
             for (int32_t i = 0; i < table.rows[r]; i++) seat[table.item[table.start[r] + i]] = b + r;
     }
@@ -71,6 +75,7 @@ static ravel_status balance_ranks(const method *m, const ravel__lists *lists, co
     status = ravel__totals_balance(job, &table, m->limits->ranks, seat_bin);
     for (int32_t b = 0; !status && b < lists->bins; b++) {
         int32_t bin = seat_bin[b];
+        RAVEL_ASSERT(bin >= 0 && bin < lists->bins && table.size[bin] <= table.cap);
         for (int32_t i = 0; i < table.rows[bin]; i++) seat[table.item[table.start[bin] + i]] = b;
     }
     return status;
@@ -202,6 +207,7 @@ ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candi
     m.basis.packed = packed;
     m.basis.passes = m.limits->repair_passes;
     m.basis.partners = m.limits->repair_partners;
+    RAVEL_ASSERT(m.basis.packed_bins >= job->bound && m.basis.packed_bins <= job->pool->count);
     m.basis.bins = (int32_t)(ravel__steps_for(job->rules, m.basis.packed_bins, job->dp) * job->dp);
     status = try_starts(&m);
     if (!status) status = try_ranks(&m);

@@ -37,6 +37,7 @@ static int32_t plain_end(const runs *r, int32_t from, int32_t to, int64_t limit)
     if (rows > rules->most) rows = rules->most;
     if (cost && rows > limit / cost) rows = limit / cost;
     if (rows > to - from) rows = to - from;
+    RAVEL_ASSERT(from < to && r->job->pool->slot[from] > 0);
     return from + (rows > 1 ? (int32_t)rows : 1);
 }
 
@@ -55,7 +56,9 @@ static int32_t run_end(const runs *r, int32_t from, int32_t to, int64_t limit) {
 static int32_t cut(const runs *r, int32_t from, int32_t to, int64_t limit, int32_t most, int32_t *ends) {
     int32_t count = 0;
     while (from < to && count <= most) {
-        from = run_end(r, from, to, limit);
+        int32_t end = run_end(r, from, to, limit);
+        RAVEL_ASSERT(end > from && end <= to); /* one sample at least */
+        from = end;
         if (ends && count < most) ends[count] = from;
         count++;
     }
@@ -144,6 +147,7 @@ static ravel_status deal_bins(const ravel__job *job, const ravel__lists *lists, 
     }
     if (!status) status = ravel__totals_balance(job, &table, (ravel__trade_limits){32, 0, 1, 22}, seat_bin);
     for (int32_t b = 0; !status && b < lists->bins; b++) {
+        RAVEL_ASSERT(seat_bin[b] >= 0 && seat_bin[b] < lists->bins);
         int32_t bin = order[seat_bin[b]];
         for (int32_t i = 0; i < lists->bin[bin].rows; i++) seat[lists->items[lists->start[bin] + i]] = b;
     }
@@ -158,6 +162,7 @@ static void cut_steps(const runs *r, int32_t *ends, int32_t count, int fine, int
         int64_t limit = least_limit(r, from, to, dp, fine);
         for (int32_t b = first; from < to; b++) {
             int32_t end = run_end(r, from, to, limit);
+            RAVEL_ASSERT(b < last || b < first + dp);
             for (; from < end; from++) seat[nth(r, from)] = b;
         }
     }

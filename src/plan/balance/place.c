@@ -107,6 +107,7 @@ static void assign_exactly(place *p) {
                     p->least[j] -= delta;
                 }
             }
+            RAVEL_ASSERT(nearest > 0); /* some column is always left */
             column = nearest;
         } while (p->match[column]);
         for (; column; column = p->way[column]) p->match[column] = p->match[p->way[column]];
@@ -129,6 +130,7 @@ static void assign_greedily(place *p, int32_t pairs) {
     ravel__sort_u64(p->spare, p->item, other, p->spare_item, (size_t)pairs);
     for (int32_t i = 0; i < pairs; i++) {
         int32_t bin = (int32_t)(p->key[p->item[i]] >> 32), home = (int32_t)(p->key[p->item[i]] & UINT32_MAX);
+        RAVEL_ASSERT(bin < p->dp && home < p->dp);
         if (p->to[bin] >= 0 || p->done[home]) continue;
         p->to[bin] = home;
         p->done[home] = 1;
@@ -136,6 +138,7 @@ static void assign_greedily(place *p, int32_t pairs) {
     for (int32_t bin = 0, rank = 0; bin < p->dp; bin++) {
         if (p->to[bin] >= 0) continue;
         while (p->done[rank]) rank++;
+        RAVEL_ASSERT(rank < p->dp);
         p->to[bin] = rank;
         p->done[rank] = 1;
     }
@@ -156,6 +159,8 @@ static int32_t merge_pairs(place *p, int32_t count) {
         p->key[pairs] = p->key[i];
         p->tokens[pairs++] = length;
     }
+    RAVEL_ASSERT(pairs <= count);
+    for (int32_t i = 1; i < pairs; i++) RAVEL_ASSERT(p->key[i - 1] < p->key[i]);
     return pairs;
 }
 
@@ -181,6 +186,7 @@ static int32_t home_of(const place *p, int32_t sample) {
 
 static void add_pair(place *p, int32_t sample, int32_t *count) {
     int32_t home = home_of(p, sample);
+    RAVEL_ASSERT(home < p->dp);
     if (home < 0) return;
     p->key[*count] = (uint64_t)(uint32_t)(p->seat[sample] % p->dp) << 32 | (uint32_t)home;
     p->item[(*count)++] = sample;
@@ -190,6 +196,7 @@ static void link_steps(place *p) {
     for (int64_t s = 0; s < p->steps; s++) p->head[s] = -1;
     for (int32_t i = p->job->pool->count; i-- > 0;) {
         int32_t step = p->seat[i] / p->dp;
+        RAVEL_ASSERT(p->seat[i] >= 0 && step < p->steps);
         p->next[i] = p->head[step];
         p->head[step] = i;
     }
@@ -230,6 +237,7 @@ static void swap_in_step(place *p, int64_t step, const int64_t *cost, int64_t *t
             if (more <= 0 || total[a] + change > limit || total[b] - change > limit) continue;
             total[a] += change;
             total[b] -= change;
+            RAVEL_ASSERT(total[a] <= limit && total[b] <= limit); /* the time does not grow */
             holder[a] = y;
             holder[b] = x;
         }

@@ -55,6 +55,7 @@ static ravel_status make_group_items(const ravel__job *job, const int32_t *group
         if (slots[g] > most) most = slots[g];
     int shift = 0;
     while (most >> shift > UINT32_MAX / 2) shift++;
+    RAVEL_ASSERT(most >> shift <= UINT32_MAX / 2);
     for (int32_t g = 0; g < groups; g++) c->pool.slot[g] = (uint32_t)(slots[g] >> shift);
     c->rules = *job->rules;
     int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);
@@ -106,7 +107,10 @@ static ravel_status choose_ranks(const ravel__job *job, int32_t *rank) {
     if (!status) status = make_group_items(job, rank, groups, &c);
     if (!status) status = ravel__spread(&c.job, job->dp, 0, c.order, c.rank, &over);
     if (!status && job->method == RAVEL_METHOD_RAVEL) status = balance_groups(&c);
-    for (int32_t i = 0; !status && i < job->pool->count; i++) rank[i] = c.rank[rank[i]];
+    for (int32_t i = 0; !status && i < job->pool->count; i++) {
+        RAVEL_ASSERT(rank[i] >= 0 && rank[i] < groups);
+        rank[i] = c.rank[rank[i]];
+    }
     ravel__arena_rewind(job->arena, mark);
     return status;
 }
@@ -135,6 +139,7 @@ static ravel_status make_slices(const ravel__job *job, const int32_t *rank, slic
         s->start[rank[i] + 2]++;
     }
     for (size_t r = 0; r < dp; r++) s->start[r + 2] += s->start[r + 1];
+    RAVEL_ASSERT(s->start[dp + 1] == pool->count);
     for (int32_t i = 0; i < pool->count; i++) {
         int32_t at = s->start[rank[i] + 1]++;
         s->from[at] = i;
@@ -148,6 +153,7 @@ static ravel_status make_slices(const ravel__job *job, const int32_t *rank, slic
 
 static ravel__pool slice(const slices *s, int32_t rank) {
     int32_t at = s->start[rank];
+    RAVEL_ASSERT(at <= s->start[rank + 1]);
     ravel__pool pool = {s->start[rank + 1] - at, s->all.row + at, s->all.slot + at,
                         s->all.prompt ? s->all.prompt + at : NULL, s->all.cost + at};
     return pool;
@@ -192,6 +198,7 @@ static ravel_status seat_rank(const ravel__job *job, const slices *s, int32_t ra
     int32_t *step_of = ravel__arena_push(job->arena, (size_t)steps, sizeof *step_of);
     if (!step_of) return no_memory(job, (size_t)steps * sizeof *step_of);
     ravel_status status = fill_rank(&one, s, rank, steps, step_of, &lists);
+    RAVEL_ASSERT(status || lists.bins <= steps);
     for (int32_t b = 0; !status && b < lists.bins; b++)
         for (int32_t i = 0; i < lists.bin[b].rows; i++)
             seat[s->from[s->start[rank] + lists.items[lists.start[b] + i]]] = step_of[b] * job->dp + rank;
@@ -217,6 +224,7 @@ static ravel_status pack_ranks(const ravel__job *job, slices *s, ravel__solution
         s->rank_bins[r] = 0;
         if (pool.count) status = pack_rank(&one, s->bin + s->start[r], &s->rank_bins[r]);
         int64_t steps = ravel__steps_for(job->rules, s->rank_bins[r], 1);
+        RAVEL_ASSERT(status || s->rank_bins[r] <= pool.count);
         if (steps > solution->steps) solution->steps = steps;
         solution->bins_packed += s->rank_bins[r];
     }

@@ -2,6 +2,7 @@
 
 #include "plan/balance/spread.h"
 
+#include "base/assert.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -32,6 +33,7 @@ static void clock_step(redeal *s, int32_t step) {
         sum += s->sums[r];
         if (s->sums[r] > most) most = s->sums[r];
     }
+    RAVEL_ASSERT(most <= sum && most >= sum / s->dp);
     s->time[step] = most;
     s->idle[step] = most - sum / s->dp;
 }
@@ -43,6 +45,7 @@ static void link_all(redeal *s) {
     }
     for (int32_t i = s->job->pool->count; i-- > 0;) {
         int32_t t = s->seat[i] / s->dp;
+        RAVEL_ASSERT(s->seat[i] >= 0 && t < s->steps);
         s->next[i] = s->head[t];
         s->head[t] = i;
         s->count[t]++;
@@ -77,6 +80,7 @@ static ravel_status gather(const redeal *s, int32_t a, int32_t b, pair *p) {
         p->pool.cost[at++] = s->job->pool->cost[*least];
         *least = s->next[*least];
     }
+    RAVEL_ASSERT((size_t)at == n);
     p->pool.count = at;
     return RAVEL_OK;
 }
@@ -90,6 +94,7 @@ static int64_t largest_sum(const ravel__trading *t, int32_t first, int32_t count
 
 /* Writes the table's bins back as micro-steps a and b. */
 static void relink(redeal *s, int32_t a, int32_t b, const pair *p, const ravel__trading *t) {
+    RAVEL_ASSERT(a != b && t->bins == 2 * s->dp);
     for (int32_t bin = 0; bin < t->bins; bin++) {
         int32_t step = bin < s->dp ? a : b;
         for (int32_t i = 0; i < t->rows[bin]; i++)
@@ -103,6 +108,7 @@ static void relink(redeal *s, int32_t a, int32_t b, const pair *p, const ravel__
         s->head[step] = sample;
         s->count[step]++;
     }
+    RAVEL_ASSERT(s->count[a] + s->count[b] == p->pool.count);
     clock_step(s, a);
     clock_step(s, b);
 }

@@ -53,6 +53,7 @@ static int is_better(const ravel__job *job, int64_t steps, int64_t time, const r
 /* Keeps the fewest packed bins of any candidate: the samples fit into that number of bins. */
 ravel_status ravel__candidates_offer(const ravel__job *job, ravel__candidates *c, ravel__solution solution) {
     int64_t time = 0, steps = solution.steps, best = c->solution.steps, packed = c->solution.bins_packed;
+    RAVEL_ASSERT(steps >= 0 && solution.bins_packed <= job->pool->count);
     if (best && packed < solution.bins_packed) solution.bins_packed = packed;
     c->solution.bins_packed = solution.bins_packed;
     if (c->trial != c->best) {
@@ -79,6 +80,7 @@ static ravel_status pack_and_split(const ravel__job *job, int32_t *seat, ravel__
     solution->bins_packed = bins;
     solution->steps = ravel__steps_for(job->rules, bins, job->dp);
     int32_t target = (int32_t)(solution->steps * job->dp);
+    RAVEL_ASSERT(bins <= target && bins >= job->bound);
     status = ravel__lists_make(job, seat, bins, target, &lists);
     if (!status && method->splits) status = ravel__lists_split(job, &lists, target);
     if (!status) ravel__lists_bins(&lists, seat);

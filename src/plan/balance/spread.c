@@ -112,6 +112,7 @@ static int deal(spread *s, int32_t *bin) {
         ravel__heap *from = s->open.count ? &s->open : &s->shut;
         if (!from->count) return 0;
         bin[sample] = give(s, from, sample);
+        RAVEL_ASSERT(s->bin[bin[sample]].rows <= s->job->rules->most);
     }
     return 1;
 }
@@ -170,6 +171,7 @@ static void swap(const repair *m, int32_t x, int32_t y, int32_t x_place, int32_t
     int32_t *p = &l->items[l->start[x] + x_place], *q = &l->items[l->start[y] + y_place], sample = *p;
     int64_t slots = (int64_t)m->job->pool->slot[*p] - m->job->pool->slot[*q];
     int64_t cost = m->job->pool->cost[*p] - m->job->pool->cost[*q];
+    RAVEL_ASSERT(x != y && slots > 0 && l->bin[y].size + slots <= m->cap);
     l->bin[x].size -= slots;
     l->bin[y].size += slots;
     l->bin[x].cost -= cost;

@@ -3,6 +3,7 @@
 #include "plan/pack/fit.h"
 #include "plan/balance/spread.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 #include <string.h>
@@ -127,6 +128,7 @@ static int32_t top_up(const ravel__basis *b, mixing *m, int32_t from, int32_t *b
         if (to < 0) break;
         bin[from] = to;
         m->room[to] = room - pool->slot[from];
+        RAVEL_ASSERT(m->room[to] >= 0);
         if (++m->rows[to] < most) ravel__fit_put(&m->fit, to, m->room[to]);
     }
     return from;
@@ -191,7 +193,10 @@ static ravel_status rank_bins(const ravel__basis *b, const ravel__lists *lists, 
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     int32_t *order = ravel__arena_push(b->job->arena, (size_t)lists->bins, sizeof *order);
     ravel_status status = order ? ravel__lists_order(b->job, lists, order) : no_memory(b, (size_t)lists->bins * 4);
-    for (int32_t i = 0; !status && i < lists->bins; i++) number[order[i]] = i;
+    for (int32_t i = 0; !status && i < lists->bins; i++) {
+        RAVEL_ASSERT(order[i] >= 0 && order[i] < lists->bins);
+        number[order[i]] = i;
+    }
     ravel__arena_rewind(b->job->arena, mark);
     return status;
 }
@@ -236,7 +241,10 @@ static ravel_status spread_tail(const ravel__basis *b, int32_t packed_bins, cons
     if (!status) status = spread_and_repair(b, &job, b->bins - kept, 0, NULL, t.bin, made);
     if (status || !*made) return status;
     for (int32_t i = 0; i < b->job->pool->count; i++) bin[i] = number[bin[i]];
-    for (int32_t i = 0; i < t.pool.count; i++) bin[t.from[i]] = kept + t.bin[i];
+    for (int32_t i = 0; i < t.pool.count; i++) {
+        RAVEL_ASSERT(t.bin[i] >= 0 && kept + t.bin[i] < b->bins);
+        bin[t.from[i]] = kept + t.bin[i];
+    }
     return RAVEL_OK;
 }
 
@@ -300,6 +308,8 @@ ravel_status ravel__start_make(const ravel__basis *basis, ravel__start start, ra
     status = ravel__lists_make(basis->job, bin, whole ? basis->bins : bins, basis->bins, lists);
     if (!status && !whole) status = ravel__lists_split(basis->job, lists, basis->bins);
     lists->bins = basis->bins;
+    for (int32_t b = 0; !status && b < lists->bins; b++)
+        RAVEL_ASSERT(lists->bin[b].size <= basis->job->rules->cap && lists->bin[b].rows <= basis->job->rules->most);
     *made = !status;
     return status;
 }

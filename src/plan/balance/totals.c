@@ -35,6 +35,7 @@ static void deal(totals *t) {
         t->total[rank] += t->table->sum[bin];
         if (t->dealt[rank] < t->steps) ravel__heap_push(&open, -t->total[rank], rank);
     }
+    for (int32_t r = 0; r < t->dp; r++) RAVEL_ASSERT(t->dealt[r] == t->steps);
 }
 
 /* ---- improving ---------------------------------------------------------------------------------------------- */
@@ -83,6 +84,8 @@ static void redeal(const totals *t, int32_t rank, int32_t place) {
     for (; place + 1 < t->steps && sum[rank_bins[place + 1]] > sum[bin]; place++)
         rank_bins[place] = rank_bins[place + 1];
     rank_bins[place] = bin;
+    RAVEL_ASSERT(place == 0 || sum[rank_bins[place - 1]] >= sum[bin]);
+    RAVEL_ASSERT(place + 1 == t->steps || sum[rank_bins[place + 1]] <= sum[bin]);
 }
 
 static void take(totals *t, int32_t x, int32_t y, const step *s) {
@@ -93,6 +96,7 @@ static void take(totals *t, int32_t x, int32_t y, const step *s) {
     } else {
         ravel__trade_apply(t->table, *p, *q, &s->trade);
     }
+    RAVEL_ASSERT(s->moved > 0 && t->total[y] + s->moved < t->total[x]); /* the larger of the two shrinks */
     t->total[x] -= s->moved;
     t->total[y] += s->moved;
     redeal(t, x, s->x_place);
@@ -113,6 +117,8 @@ static void seat_rank(const totals *t, int32_t count, int32_t rank) {
     }
     memmove(t->order + low + 1, t->order + low, (size_t)(count - low) * sizeof *t->order);
     t->order[low] = rank;
+    RAVEL_ASSERT(low == 0 || t->total[t->order[low - 1]] >= t->total[rank]);
+    RAVEL_ASSERT(low == count || t->total[t->order[low + 1]] <= t->total[rank]);
 }
 
 /* The first rank and the one at `with` have changed: takes both out and puts each where it belongs. */

@@ -41,6 +41,7 @@ static void insert(ravel__trading *t, int32_t bin, int32_t item, uint32_t slot, 
     t->cost[at] = cost;
     t->size[bin] += slot;
     t->sum[bin] += cost;
+    RAVEL_ASSERT(at == first || t->cost[at - 1] >= cost); /* largest cost first */
 }
 
 static void extract(ravel__trading *t, int32_t bin, int32_t place) {
@@ -110,6 +111,7 @@ void ravel__trade_load(ravel__trading *t, const ravel__pool *pool, int32_t bin, 
         t->sum[bin] += pool->cost[items[i]];
     }
     sort_list(t, bin);
+    for (int32_t i = 1; i < rows; i++) RAVEL_ASSERT(t->cost[first + i - 1] >= t->cost[first + i]);
 }
 
 /* ---- finding a trade ---------------------------------------------------------------------------------------- */
@@ -144,6 +146,7 @@ static side look(const ravel__trading *t, int32_t bin) {
 static inline int consider(search *s, int64_t cost, int64_t slots) {
     int64_t off = cost > s->want ? cost - s->want : s->want - cost;
     if (off >= s->best || slots > s->y.room || -slots > s->x.room) return 0;
+    RAVEL_ASSERT(slots <= s->y.room && -slots <= s->x.room);
     s->best = off;
     s->trade->moved = cost;
     return 1;
@@ -222,6 +225,7 @@ int ravel__trade_find(ravel__trading *table, int32_t x, int32_t y, int64_t want,
     if (depth > 1 && s.best > s.enough) two_for_one(&s);
     if (depth > 1 && s.best > s.enough) one_for_two(&s);
     if (depth > 2 && s.best > s.enough) two_for_two(&s);
+    RAVEL_ASSERT(!trade->gives || (trade->moved > 0 && trade->moved < 2 * want));
     table->tries_left -= (TRIES << (2 * depth)) - s.tries + s.x.rows + s.y.rows;
     return trade->gives > 0;
 }
@@ -267,6 +271,7 @@ static void seat_bin(const balancing *e, int32_t count, int32_t bin) {
     const int64_t *sum = e->table->sum;
     for (; count > 0 && sum[e->order[count - 1]] < sum[bin]; count--) e->order[count] = e->order[count - 1];
     e->order[count] = bin;
+    RAVEL_ASSERT(count == 0 || sum[e->order[count - 1]] >= sum[bin]);
 }
 
 static void sort_bins(const balancing *e) {
@@ -316,7 +321,10 @@ static int reduce_largest(const balancing *e, int depth) {
         with = i;
     }
     if (!with) return 0;
+    int64_t before = t->sum[x] + t->sum[e->order[with]];
     ravel__trade_apply(t, x, e->order[with], &best);
+    RAVEL_ASSERT(t->sum[x] + t->sum[e->order[with]] == before && t->sum[x] <= least);
+    (void)before;
     reseat(e, with);
     return 1;
 }

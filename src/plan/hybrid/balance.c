@@ -98,6 +98,7 @@ static void find(trades *t, const side *x, const side *y, int32_t with, trade *b
 /* ---- applying -------------------------------------------------------------------------------------------------- */
 
 static void drop(side *s, int32_t place) {
+    RAVEL_ASSERT(place >= 0 && place < s->count);
     memmove(s->task + place, s->task + place + 1, (size_t)(--s->count - place) * sizeof *s->task);
 }
 
@@ -120,6 +121,7 @@ static void move(const trades *t, side *from, side *to, int32_t place) {
     put(to, task);
     add(t, from, task, -1);
     add(t, to, task, 1);
+    RAVEL_ASSERT(from->count == from->group->count && to->count == to->group->count);
     t->layout->of[task] = (int32_t)(to->group - t->layout->group);
 }
 
@@ -133,6 +135,7 @@ static void apply(const trades *t, side *x, side *y, const trade *best) {
         }
     x->time = ravel__group_time(t->tasks->widths, x->group->cost, x->group->width);
     y->time = ravel__group_time(t->tasks->widths, y->group->cost, y->group->width);
+    RAVEL_ASSERT(x->time <= best->time && y->time <= best->time && x->count > 0);
     RAVEL_ASSERT(x->group->slots <= t->tasks->widths->room[x->group->width]);
     RAVEL_ASSERT(y->group->slots <= t->tasks->widths->room[y->group->width]);
 }
@@ -194,6 +197,7 @@ static ravel_status make_lists(trades *t) {
         return ravel__no_memory(t->tasks->err, (n + groups * 8) * 4, "balancing groups");
     t->start[0] = 0;
     for (size_t g = 0; g < groups; g++) t->start[g + 1] = t->start[g] + l->group[g].count + SPARE;
+    RAVEL_ASSERT((size_t)t->start[groups] == n + groups * SPARE); /* counts of the groups add up to the tasks */
     for (size_t i = 0; i < n; i++) t->task[t->start[l->of[i]]++] = (int32_t)i;
     for (size_t g = 0; g < groups; g++) t->start[g] -= l->group[g].count;
     memset(t->step_start, 0, ((size_t)l->steps + 2) * sizeof *t->step_start);

@@ -60,6 +60,7 @@ ravel_status ravel__tasks_make(const ravel__rules *rules, const ravel_plan_input
         t->cost[i] = (int64_t)~key[i];
         t->length[i] = ravel__length(input, t->row[i]);
         t->fit[i] = narrowest(t->widths, t->length[i]);
+        RAVEL_ASSERT(t->cost[i] >= 0 && (i == 0 || t->cost[i] <= t->cost[i - 1]));
         if (i && t->length[i] > t->length[i - 1]) t->by_length = 0;
     }
     return RAVEL_OK;
@@ -77,6 +78,7 @@ int32_t ravel__task_width(const ravel__tasks *t, int32_t task, const int64_t *li
         if (best < 0 || widths->price[w] < widths->price[best]) best = w;
         if (widths->rising) break; /* the narrowest is the cheapest */
     }
+    RAVEL_ASSERT(best < 0 || t->length[task] <= widths->room[best]);
     return best;
 }
 
@@ -198,6 +200,7 @@ ravel_status ravel__hybrid_bounds(const ravel__tasks *t, ravel_hybrid *bounds, r
     if (!t->count && !t->rules->options.min_micro_steps) all = 0;
     *time = canonical(t, area > longest ? area : longest);
     *steps = all;
+    RAVEL_ASSERT(*time >= area && *time >= longest && all >= 0);
     bounds->bound_micro_steps += all;
     bounds->bound_area += area + all * t->rules->overhead;
     bounds->bound_longest += longest + (all > 0) * t->rules->overhead;

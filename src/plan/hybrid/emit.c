@@ -57,6 +57,7 @@ static ravel_status write_update(const ravel__tasks *t, ravel__layout *l, int64_
     place_all(t, l, first);
     for (int32_t i = 0; i < t->count; i++) {
         const ravel__group *group = &l->group[l->of[i]];
+        RAVEL_ASSERT(group->step < l->steps && first[l->of[i]] % t->widths->width[group->width] == 0);
         draft->where[t->row[i]] = (int32_t)((first_step + group->step) * t->widths->pool + first[l->of[i]]);
         draft->width[t->row[i]] = (uint8_t)group->width;
     }
@@ -98,10 +99,14 @@ void ravel__hybrid_emit(const ravel__rules *rules, const ravel__draft *draft, ra
             plan->group_first[group] = r;
             plan->group_width[group] = widths->width[draft->width[p->samples[p->bin_offsets[bin]]]];
             plan->group_sample_offsets[group] = p->bin_offsets[bin];
-            for (int32_t k = 0; k < plan->group_width[group]; k++) plan->rank_group[bin + k] = (int32_t)group;
+            for (int32_t k = 0; k < plan->group_width[group]; k++) {
+                RAVEL_ASSERT(r + k < widths->pool && plan->rank_group[bin + k] < 0); /* groups do not overlap */
+                plan->rank_group[bin + k] = (int32_t)group;
+            }
             group++;
         }
     }
+    RAVEL_ASSERT(group <= rules->placed);
     plan->group_offsets[p->micro_steps] = group;
     plan->group_sample_offsets[group] = p->bin_offsets[p->bins];
     plan->hybrid.groups = group;

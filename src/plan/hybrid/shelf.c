@@ -46,6 +46,7 @@ static int32_t remaining_within(const ravel__rest *r, int64_t cost, int64_t leng
         low = fits ? low : middle + 1;
         count = fits ? half : count - half - 1;
     }
+    RAVEL_ASSERT(low >= from && low <= r->count);
     low = remaining_from(r, low);
     for (int32_t looks = 0; low < r->count && r->length[low] > length; low = remaining_from(r, low + 1))
         if (++looks == LOOK) return r->count;
@@ -72,6 +73,7 @@ static void fill_group(ravel__rest *r, ravel__shelf *s, int32_t place, int32_t w
         place = remaining_within(r, fill_limit - g->cost, left, place);
     }
     s->ranks_free -= t->widths->width[w];
+    RAVEL_ASSERT(s->ranks_free >= 0 && s->members <= r->count && g->count <= t->rules->most);
 }
 
 static int64_t slots_at(const ravel__rest *r, const ravel__shelf *s, const ravel__group *g, int32_t w) {
@@ -105,6 +107,7 @@ static void widen_slowest(const ravel__rest *r, ravel__shelf *s) {
         s->ranks_free -= widths->width[next] - widths->width[g->width];
         g->width = next;
         g->slots = slots;
+        RAVEL_ASSERT(s->ranks_free >= 0 && slots <= widths->room[next]);
     }
 }
 

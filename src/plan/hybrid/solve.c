@@ -96,6 +96,7 @@ int64_t ravel__layout_time(const ravel__tasks *t, ravel__layout *l, int64_t *ste
     for (int32_t g = 0; g < l->groups; g++) {
         int64_t time = ravel__group_time(t->widths, l->group[g].cost, l->group[g].width);
         if (time > slowest) slowest = time;
+        RAVEL_ASSERT(g == 0 || l->group[g].step >= l->group[g - 1].step);
         if (g + 1 < l->groups && l->group[g + 1].step == l->group[g].step) continue;
         if (step_time) step_time[l->group[g].step] = slowest;
         total += slowest;
@@ -115,6 +116,7 @@ static void append(const search *s, const ravel__shelf *shelf, ravel__layout *l)
             l->of[s->rest.left[shelf->member[i]]] = l->groups;
         l->groups++;
     }
+    RAVEL_ASSERT(shelf->groups > 0 && l->groups <= s->tasks->count);
     l->steps++;
     l->time += shelf->time + s->tasks->rules->overhead;
 }
@@ -168,6 +170,7 @@ static void choose_shelf(search *s) {
     if (low < s->expected / 10 * 7) low = s->expected / 10 * 7;
     if (high < s->expected / 10 * 13) high = s->expected / 10 * 13;
     if (low > high) low = high;
+    RAVEL_ASSERT(low >= 0 && times > 0);
     s->best_shelf.groups = 0;
     for (int32_t w = widths->count - 1; w >= s->tasks->fit[longest]; w--) {
         int64_t time = ravel__group_time(widths, cost, w);
@@ -198,6 +201,7 @@ static int find_last(search *s) {
         found = holds_all(s, high);
     }
     if (!found) return 0;
+    RAVEL_ASSERT(low <= high);
     swap_shelves(s);
     for (int32_t i = 0; i < s->limits->halvings && high - low > high / 512; i++) {
         int64_t middle = low + (high - low) / 2;
@@ -242,6 +246,7 @@ static void remove_members(search *s, const ravel__shelf *shelf) {
         s->rest.cost[kept] = s->rest.cost[i];
         s->rest.length[kept++] = s->rest.length[i];
     }
+    RAVEL_ASSERT(kept + shelf->members == s->rest.count && s->slots >= 0);
     s->rest.count = kept;
 }
 
@@ -280,6 +285,8 @@ static ravel_status solve_part(ravel__tasks *tasks, int64_t mean, ravel__layout 
     ravel_status status = make_search(&s);
     for (int32_t i = 0; !status && i < s.limits->ways; i++) status = solve_way(&s, ways[i], mean);
     if (!status && s.best.group != layout->group) copy_layout(&s, &s.best, layout);
+    for (int32_t i = 0; !status && i < tasks->count; i++)
+        RAVEL_ASSERT(s.best.of[i] >= 0 && s.best.of[i] < s.best.groups);
     layout->groups = s.best.groups;
     layout->steps = s.best.steps;
     layout->time = s.best.time;

@@ -165,6 +165,9 @@ ravel_status ravel__widths_make(const ravel_plan_options *o, ravel__widths *w, r
                                "the budget of %lld tokens per rank holds no slot at any width of the pool of %d (align "
                                "%d, cp-tp %d); raise budget",
                                (long long)o->budget, o->cp_pool, o->align, o->cp_tp);
+    for (int32_t i = 1; i < w->count; i++)
+        RAVEL_ASSERT(w->width[i] % w->width[i - 1] == 0 && w->room[i] >= w->room[i - 1]);
+    RAVEL_ASSERT(w->width[w->count - 1] <= w->pool);
     w->rising = 1;
     for (int32_t i = 1; i < w->count; i++) w->rising = w->rising && w->price[i] >= w->price[i - 1];
     return RAVEL_OK;

@@ -45,6 +45,7 @@ static void keep_picks(completion *c) {
  * before. */
 static void find_best(completion *c, int32_t first) {
     int64_t room = c->job->rules->cap - c->left.slot[first], least = INT64_MAX;
+    RAVEL_ASSERT(room >= 0 && c->seconds > 0);
     int32_t second = ravel__remaining_within(&c->left, room, first + 1);
     int32_t stride = (ravel__remaining_within(&c->left, room / 3, second) - second) / c->seconds;
     c->bests = 0;
@@ -72,6 +73,7 @@ static int32_t complete_all(completion *c, int32_t *bin) {
             ravel__remaining_take(&c->left, c->best[i]);
         }
         made++;
+        RAVEL_ASSERT(made <= c->left.count && c->bests < c->job->rules->most);
     }
     return made;
 }

@@ -2,6 +2,8 @@
  * methods are compared later, as whole plans (balance/solve.c). */
 #include "plan/balance/spread.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 /* The packings tried besides best-fit. */
@@ -13,6 +15,7 @@ typedef struct fewest {
 } fewest;
 
 static void keep(fewest *f, int32_t bins) {
+    RAVEL_ASSERT(bins >= f->job->bound); /* which no packing is below */
     if (bins >= f->bins) return;
     int32_t *swap = f->bin;
     f->bin = f->trial;
@@ -103,6 +106,7 @@ ravel_status ravel__pack_fewest(const ravel__job *job, int thorough, int32_t *bi
             status = thorough ? try_all(&f, bound) : try_likely(&f, bound);
     }
     if (!status && f.bin != bin) memcpy(bin, f.bin, (size_t)job->pool->count * sizeof *bin);
+    RAVEL_ASSERT(status || (f.bins >= bound && f.bins <= job->pool->count));
     *bins = f.bins;
     ravel__arena_rewind(job->arena, mark);
     return status;

@@ -55,6 +55,7 @@ static int32_t take_bitmap(ravel__fit *fit, int64_t need, int64_t *room) {
     if (at < 0) return -1;
     int32_t bin = fit->head[at];
     *room = at;
+    RAVEL_ASSERT(at >= need && bin >= 0);
     fit->head[at] = fit->next[bin];
     if (fit->next[bin] >= 0) return bin;
     for (int l = 0; l < fit->levels; l++) {
@@ -115,6 +116,7 @@ static int32_t join(ravel__fit *fit, int32_t low, int32_t high) {
 static void put_treap(ravel__fit *fit, int32_t bin, int64_t room) {
     int32_t *at = &fit->root;
     while (*at >= 0 && above(*at, bin)) at = before(fit, *at, room, bin) ? &fit->right[*at] : &fit->next[*at];
+    RAVEL_ASSERT(room >= 0 && *at != bin);
     fit->room[bin] = room;
     cut(fit, *at, room, bin, &fit->next[bin], &fit->right[bin]);
     *at = bin;

@@ -11,6 +11,7 @@
 #include "plan/pack/fit.h"
 #include "plan/pack/remaining.h"
 
+#include "base/assert.h"
 #include "base/sort.h"
 
 #include <string.h>
@@ -33,8 +34,10 @@ static void next_fit(const ravel__job *job, const int32_t *order, int64_t most, 
             now++;
         }
         ravel__bin_add(job->rules, job->pool, &open, sample);
+        RAVEL_ASSERT(open.size <= job->rules->cap && open.rows <= job->rules->most);
         bin[sample] = now;
     }
+    RAVEL_ASSERT(now < job->pool->count || !job->pool->count);
     *bins = job->pool->count ? now + 1 : 0;
 }
 
@@ -110,6 +113,7 @@ static void window_fit(const ravel__job *job, int best, int32_t *bin, int32_t *b
             memset(&open[bin[i] % WINDOW], 0, sizeof *open);
         }
         ravel__bin_add(job->rules, job->pool, &open[bin[i] % WINDOW], i);
+        RAVEL_ASSERT(open[bin[i] % WINDOW].size <= job->rules->cap);
     }
     *bins = made;
 }
@@ -136,6 +140,7 @@ ravel_status ravel__pack_best_fit(const ravel__job *job, int64_t cap, int32_t *b
             b = made++;
             if (capped) rows[b] = 0;
         }
+        RAVEL_ASSERT(room >= slot && b < pool->count);
         bin[i] = b;
         if (!capped || ++rows[b] < job->rules->most) ravel__fit_put(&fit, b, room - slot);
     }
@@ -161,6 +166,7 @@ static int32_t fill_new_bins(const ravel__job *job, ravel__remaining *r, int32_t
             bin[i] = made;
             rows++;
             room -= r->slot[i];
+            RAVEL_ASSERT(room >= 0);
             ravel__remaining_take(r, i);
         }
         made++;
@@ -199,6 +205,7 @@ static void place(mffd *m, int32_t *bin, int32_t b, int32_t sample) {
     bin[sample] = b;
     m->room[b] -= m->left.slot[sample];
     m->rows[b]++;
+    RAVEL_ASSERT(m->room[b] >= 0);
     ravel__remaining_take(&m->left, sample);
 }
 
@@ -259,6 +266,7 @@ ravel_status ravel__pack_mffd(const ravel__job *job, int32_t *bin, int32_t *bins
         ravel__arena_rewind(job->arena, mark);
         return no_memory(job, (size_t)job->pool->count * sizeof *m.left.skip);
     }
+    RAVEL_ASSERT(m.big <= m.over_3 && m.over_3 <= m.over_6 && m.over_6 <= job->pool->count);
     for (int32_t b = 0; b < m.big; b++) {
         m.room[b] = cap;
         m.rows[b] = 0;
@@ -270,6 +278,7 @@ ravel_status ravel__pack_mffd(const ravel__job *job, int32_t *bin, int32_t *bins
         add_rest(&m, most, bin);
     }
     *bins = fill_new_bins(job, &m.left, bin, m.big);
+    RAVEL_ASSERT(*bins >= m.big && *bins <= job->pool->count);
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;
 }

@@ -56,6 +56,7 @@ static int32_t meld(kk *s, int32_t a, int32_t b) {
 
 /* Joins the children of the removed top into one heap: in pairs from the left, then all from the right. */
 static int32_t take_top(kk *s, int32_t tuple) {
+    RAVEL_ASSERT(s->size[tuple] > 0 && s->top[tuple] >= 0);
     int32_t top = s->top[tuple], at = s->parts[top].child, pairs = -1, rest = -1;
     while (at >= 0) {
         int32_t a = at, b = s->parts[a].sibling;
@@ -72,6 +73,7 @@ static int32_t take_top(kk *s, int32_t tuple) {
         rest = meld(s, rest, pairs);
         pairs = next;
     }
+    RAVEL_ASSERT(rest < 0 || !cheaper(s, rest, top)); /* the top was the cheapest */
     s->top[tuple] = rest;
     s->size[tuple]--;
     s->parts[top].child = s->parts[top].sibling = -1;
@@ -89,6 +91,7 @@ static void put(kk *s, int32_t tuple, int32_t p) {
 /* Part q's samples go to part p. */
 static void absorb(kk *s, int32_t p, int32_t q) {
     s->parts[p].sum += s->parts[q].sum;
+    RAVEL_ASSERT(p != q && s->next[s->parts[p].tail] < 0);
     s->next[s->parts[p].tail] = s->parts[q].head;
     s->parts[p].tail = s->parts[q].tail;
 }
@@ -105,6 +108,7 @@ static void join_tuples(kk *s, int32_t a, int32_t b) {
     s->size[a] += s->size[b];
     if (s->largest[b] > s->largest[a]) s->largest[a] = s->largest[b];
     for (int32_t i = 0; i < many; i++) put(s, a, s->left[i]);
+    RAVEL_ASSERT(s->size[a] <= s->k && s->largest[a] >= s->parts[s->top[a]].sum);
 }
 
 static void difference(kk *s) {
@@ -196,6 +200,7 @@ static ravel_status keep_cap(const ravel__job *job, int32_t *bin, int32_t *bins)
             memset(&state[b], 0, sizeof *state);
         }
         ravel__bin_add(job->rules, pool, &state[b], left_over[i]);
+        RAVEL_ASSERT(made <= pool->count && state[b].size <= job->rules->cap);
         bin[left_over[i]] = b;
         if (packed && state[b].rows < job->rules->most) ravel__fit_put(&fit, b, job->rules->cap - state[b].size);
     }

@@ -18,12 +18,16 @@ ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_
     if (!lists->start || !lists->items || !lists->bin)
         return ravel__no_memory(job->err, (size_t)most * sizeof *lists->bin, "the lists of bins");
     memset(lists->bin, 0, (size_t)most * sizeof *lists->bin);
-    for (int32_t i = 0; i < pool->count; i++) ravel__bin_add(job->rules, pool, &lists->bin[bin[i]], i);
+    for (int32_t i = 0; i < pool->count; i++) {
+        RAVEL_ASSERT(bin[i] >= 0 && bin[i] < bins);
+        ravel__bin_add(job->rules, pool, &lists->bin[bin[i]], i);
+    }
     int32_t sum = 0;
     for (int32_t b = 0; b < bins; b++) {
         lists->start[b] = sum;
         sum += lists->bin[b].rows;
     }
+    RAVEL_ASSERT(sum == pool->count); /* each sample is in one list */
     for (int32_t i = 0; i < pool->count; i++) lists->items[lists->start[bin[i]]++] = i;
     for (int32_t b = 0; b < bins; b++) lists->start[b] -= lists->bin[b].rows;
     return RAVEL_OK;
@@ -48,6 +52,7 @@ ravel_status ravel__lists_order(const ravel__job *job, const ravel__lists *lists
         key[b] = ~(uint64_t)lists->bin[b].cost;
     }
     ravel__sort_u64(key, order, spare, spare_order, k);
+    for (size_t i = 1; i < k; i++) RAVEL_ASSERT(lists->bin[order[i - 1]].cost >= lists->bin[order[i]].cost);
     ravel__arena_rewind(job->arena, mark);
     return RAVEL_OK;
 }
@@ -103,6 +108,7 @@ void ravel__lists_halve(const ravel__job *job, ravel__lists *lists, int32_t from
     lists->start[to] = lists->start[from] + kept;
     ravel__bin_collect(job->rules, job->pool, items, kept, &lists->bin[from]);
     ravel__bin_collect(job->rules, job->pool, items + kept, count - kept, &lists->bin[to]);
+    RAVEL_ASSERT(lists->bin[from].rows + lists->bin[to].rows == count);
 }
 
 ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target) {

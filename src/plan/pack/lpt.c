@@ -2,6 +2,7 @@
  * of bins is the least that the lower bound and parity allow; what will not fit opens further ones. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
 #include "base/heap.h"
 
 #include <string.h>
@@ -12,10 +13,13 @@ static ravel_status no_memory(const ravel__job *job, size_t bytes) {
 
 int32_t ravel__wanted_bins(const ravel__job *job) {
     int64_t bins = ravel__steps_for(job->rules, job->bound, job->dp) * job->dp;
+    RAVEL_ASSERT(bins >= 1 || job->rules->steps_done);
     return bins < job->pool->count ? (int32_t)bins : job->pool->count;
 }
 
-enum { TRIES = 64 }; /* cheapest bins that are looked at before a new one is opened */
+/* TRIES: cheapest bins that are looked at before a new one is opened. EMPTY: the key of an empty bin, above all others, so
+ * that bins full of samples that cost nothing hide none of them. */
+enum { TRIES = 64, EMPTY = 1 };
 
 typedef struct lpt {
     ravel__bin *bin;
@@ -53,7 +57,7 @@ ravel_status ravel__pack_lpt(const ravel__job *job, int32_t *bin, int32_t *bins)
     ravel_status status = ravel__pool_order(job, order);
     if (status) return status;
     memset(l.bin, 0, (size_t)made * sizeof *l.bin);
-    for (int32_t b = 0; b < made; b++) ravel__heap_push(&l.cheapest, 0, b);
+    for (int32_t b = 0; b < made; b++) ravel__heap_push(&l.cheapest, EMPTY, b);
     for (size_t i = 0; i < n; i++) {
         int32_t b = choose(job, &l, order[i]);
         if (b < 0) {
@@ -62,6 +66,8 @@ ravel_status ravel__pack_lpt(const ravel__job *job, int32_t *bin, int32_t *bins)
             ravel__bin_add(job->rules, job->pool, &l.bin[b], order[i]);
             ravel__heap_push(&l.cheapest, -l.bin[b].cost, b);
         }
+        RAVEL_ASSERT(b >= 0 && b < made && (size_t)made <= n);
+        RAVEL_ASSERT(l.bin[b].size <= job->rules->cap && l.bin[b].rows <= job->rules->most);
         bin[order[i]] = b;
     }
     *bins = made;

@@ -3,6 +3,7 @@
 #ifndef RAVEL_PLAN_PACK_REMAINING_H
 #define RAVEL_PLAN_PACK_REMAINING_H
 
+#include "base/assert.h"
 #include "plan/internal.h"
 
 /* skip[i] leads to the first remaining sample at or after i. */
@@ -25,6 +26,7 @@ static inline int ravel__remaining_table(const ravel__job *job, ravel__remaining
     int32_t at = r->count;
     for (int64_t room = 0; room <= r->cap; room++) {
         while (at > 0 && r->slot[at - 1] <= room) at--;
+        RAVEL_ASSERT(at == r->count || r->slot[at] <= room);
         r->first[room] = at;
     }
     return 1;
@@ -40,6 +42,7 @@ static inline int ravel__remaining_make(const ravel__job *job, ravel__remaining 
 
 /* The first remaining sample at or after i; r->count when there is none. */
 static inline int32_t ravel__remaining_from(ravel__remaining *r, int32_t i) {
+    RAVEL_ASSERT(i >= 0 && i <= r->count);
     int32_t root = i;
     while (r->skip[root] != root) root = r->skip[root];
     while (r->skip[i] != root) {
@@ -68,6 +71,7 @@ static inline int32_t ravel__remaining_within(ravel__remaining *r, int64_t room,
 }
 
 static inline void ravel__remaining_take(ravel__remaining *r, int32_t i) {
+    RAVEL_ASSERT(i < r->count && r->skip[i] == i); /* nothing is taken twice */
     r->skip[i] = i + 1;
 }
 
