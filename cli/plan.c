@@ -47,6 +47,10 @@ static const ravel_option output_table[] = {
     {"compare", RAVEL_OPTION_BOOL, AT(compare), "false", 0, 0, NULL, "a table of all methods"},
     {"sweep", RAVEL_OPTION_STRING, AT(sweep), NULL, 0, 0, "KEY=LIST",
      "a table of all combinations: --sweep budget=8k,16k,32k dp=8,64; any option of planning, and cost"},
+    {"pp", RAVEL_OPTION_I32, AT(pp), "1", 1, 4096, NULL,
+     "print the bubble that a pipeline of this many stages makes of the plan"},
+    {"vpp", RAVEL_OPTION_I32, AT(vpp), "1", 1, 4096, NULL,
+     "... with this many chunks per stage (interleaved; --multiple must then be a multiple of pp)"},
     {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "no summary"},
     {0}};
 
@@ -153,8 +157,11 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
     if (status) plan_explain_oversize(data, options, &err);
     if (status) return cli_fail("plan", &err);
     plan_warn_skipped(data, options, plan);
-    if (!flags->quiet && !standard_outputs(flags)) plan_print_summary(data, options, plan, seconds);
-    int code = write_all(flags, data, options, plan);
+    if (!flags->quiet && !standard_outputs(flags)) {
+        plan_print_summary(data, options, plan, seconds);
+        status = plan_print_bubble(flags, plan, &err);
+    }
+    int code = status ? cli_usage("plan", &err) : write_all(flags, data, options, plan);
     ravel_plan_free(plan);
     return code;
 }

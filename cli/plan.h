@@ -21,7 +21,7 @@ typedef struct plan_flags {
     const char *tokenizer, *text_field;
     char prices[256]; /* of --cost FILE */
     int64_t mock_count, mock_seed;
-    int32_t compare, quiet;
+    int32_t compare, quiet, pp, vpp;
     const char *sweep_words[64]; /* the words of --sweep, in order */
     int sweep_count;
 } plan_flags;
@@ -81,6 +81,8 @@ ravel_status plan_sweep_check(const plan_flags *flags, const ravel_plan_options 
 
 void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
                         double seconds);
+/* The bubble that a pipeline of the flags' pp and vpp makes of the plan; nothing where pp is 1. */
+ravel_status plan_print_bubble(const plan_flags *flags, const ravel_plan *plan, ravel_error *err);
 /* The first lines of a summary or table: what was planned, what was left out (plan NULL: the table says it) and, unless
  * the plans differ in it (`many`), for what. */
 void plan_print_heading(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan, int many);

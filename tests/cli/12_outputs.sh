@@ -12,6 +12,9 @@ says out "budget" "a bin holds 2048" "16384"
 name="a sweep's budget that is too small is a row with a reason"
 grep -q '^2048,8,.*"sample .* a bin holds 2048' "$T/sweep.csv" && ok "$name" || bad "$name" "$(cat "$T/sweep.csv")"
 code "a sweep over words and costs" 0 $P --budget 16k --sweep method=ffd,kk sync=micro-step,update cost=tokens,24576:1
+code "the bubble of a pipeline" 0 $P --budget 16k --dp 4 --sync pipeline --multiple 4 --pp 4 --vpp 2
+says out "bubble" "pp 4, vpp 2"
+refuses "an interleaved schedule without the multiple" 2 "needs a multiple of pp" $P --budget 16k --dp 4 --pp 1024 --vpp 2
 refuses "a sweep in which nothing fits" 1 "a bin holds 16" $P --sweep budget=16,32 --quiet
 if [ -n "$PYTHON" ]; then
     $PYTHON - "$T" <<'PY' && ok "the tables' JSON and CSV agree" || bad "the tables' JSON and CSV agree"
