@@ -29,32 +29,18 @@ static ravel_status check_options(const ravel_plan_options *o, const ravel_plann
     return RAVEL_OK;
 }
 
-/* The planner's own copy of an option's text. */
-static ravel_status own_text(const ravel_plan_options *o, const char **text, ravel_error *err) {
+/* The planner's own copy of an option's text, which may be gone before the planner is. */
+static ravel_status own_text(const ravel_plan_options *o, const char **text, char **copy, ravel_error *err) {
     if (!*text) return RAVEL_OK;
     size_t bytes = strlen(*text) + 1;
-    char *copy = ravel__alloc(o->allocator, bytes);
-    if (!copy) return ravel__no_memory(err, bytes, "a planner");
-    *text = memcpy(copy, *text, bytes);
+    *copy = ravel__alloc(o->allocator, bytes);
+    if (!*copy) return ravel__no_memory(err, bytes, "a planner");
+    *text = memcpy(*copy, *text, bytes);
     return RAVEL_OK;
 }
 
-static void free_text(const ravel_plan_options *o, const char *text) {
-    if (text) ravel__release(o->allocator, (void *)(uintptr_t)text, strlen(text) + 1);
-}
-
-/* Widths and prices of the caller's options may be gone before the planner is. */
-static ravel_status own_options(ravel_plan_options *o, ravel_error *err) {
-    const char *price = o->cp_price;
-    o->cp_price = NULL;
-    ravel_status status = own_text(o, &o->cp_widths, err);
-    if (status) return status;
-    status = own_text(o, &price, err);
-    if (status)
-        free_text(o, o->cp_widths);
-    else
-        o->cp_price = price;
-    return status;
+static void free_text(const ravel_plan_options *o, char *text) {
+    if (text) ravel__release(o->allocator, text, strlen(text) + 1);
 }
 
 ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_planner_options *how,
@@ -65,7 +51,6 @@ ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_p
     if (how) memcpy(&waiting, how, how->size < sizeof waiting ? how->size : sizeof waiting);
     ravel_status status = ravel__options_read(options, &own, err);
     if (!status) status = check_options(&own, &waiting, err);
-    if (!status) status = own_options(&own, err);
     if (status) return status;
     ravel_planner *p = ravel__calloc(own.allocator, 1, sizeof *p);
     ravel__u128 *total = ravel__calloc(own.allocator, (size_t)own.dp, sizeof *total);
@@ -74,8 +59,6 @@ ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_p
         ravel__release(own.allocator, p, sizeof *p);
         ravel__release(own.allocator, total, (size_t)own.dp * sizeof *total);
         ravel__release(own.allocator, volume, (size_t)own.dp * sizeof *volume);
-        free_text(&own, own.cp_widths);
-        free_text(&own, own.cp_price);
         return ravel__no_memory(err, sizeof *p + (size_t)own.dp * 24, "a planner");
     }
     p->options = own;
@@ -85,8 +68,13 @@ ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_p
     p->cap = own.cp * own.budget / own.align;
     p->report.size = sizeof p->report;
     ravel__waiting_count(p);
-    *planner = p;
-    return RAVEL_OK;
+    status = own_text(&p->options, &p->options.cp_widths, &p->widths, err);
+    if (!status) status = own_text(&p->options, &p->options.cp_price, &p->prices, err);
+    if (status)
+        ravel_planner_free(p);
+    else
+        *planner = p;
+    return status;
 }
 
 ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
@@ -110,8 +98,8 @@ void ravel_planner_free(ravel_planner *p) {
     RAVEL__WAITING_LIST(X)
 #undef X
     free_seats(p);
-    free_text(&p->options, p->options.cp_widths);
-    free_text(&p->options, p->options.cp_price);
+    free_text(&p->options, p->widths);
+    free_text(&p->options, p->prices);
     ravel__release(allocator, p->total, (size_t)p->options.dp * sizeof *p->total);
     ravel__release(allocator, p->rank_volume, (size_t)p->options.dp * sizeof *p->rank_volume);
     ravel__release(allocator, p, sizeof *p);

@@ -46,6 +46,7 @@ typedef struct ravel__seats {
 
 struct ravel_planner {
     ravel_plan_options options;
+    char *widths, *prices; /* texts of the options */
     ravel_planner_options own;
     int64_t cap; /* units in a bin */
     ravel__waiting waiting;

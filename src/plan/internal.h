@@ -23,6 +23,7 @@
 
 #include <ravel/plan.h>
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "plan/limits.h"
 
@@ -85,6 +86,7 @@ static inline int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_in
     int64_t align = rules->options.align;
     *prompt = 0;
     if (rules->options.layout != RAVEL_LAYOUT_PADDED_2D) return ravel__units(ravel__length(input, row), align);
+    RAVEL_ASSERT(input->prompts && input->responses); /* checked with the input */
     *prompt = ravel__units(input->prompts[row], align);
     return *prompt + ravel__units(input->responses[row], align);
 }
