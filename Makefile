@@ -183,6 +183,9 @@ $(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 $(UNIT): $(call obj,$(UNIT_SRC)) $(UNIT_TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+# The stub driver and the mock of NCCL where libravel looks for modules: for tests above the C API. They need the host's driver.
+$(BUILD)/libravel_stub.so: $(call obj,tests/stub/module.c tests/unit/stub_driver.c tests/unit/mock_nccl.c) $(STATIC)
+	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(LINK) $(LIBS) -Wl,--exclude-libs,ALL
 # The communicators' test body under mpirun.
 $(BUILD)/mpi-ranks: $(call obj,tests/mpi/mpi_ranks.c tests/unit/comm_body.c) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
@@ -229,17 +232,18 @@ test:
 wheel:
 	@sh mk/wheel.sh $(BUILD)
 test-frameworks:
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all $(BUILD)/libravel_stub.so
 	@sh mk/frameworks.sh $(BUILD)
 
 bench: $(BENCH) all
 	@BUILD=$(BUILD) $(BENCH) --json $(BUILD)/bench.json $(if $(FILTER),--filter "$(FILTER)")
 
 # SANITIZER="compute-sanitizer --tool memcheck" runs under a checker.
-test-gpu: $(BUILD)/ravel-gpu $(MODULES)
+test-gpu: $(BUILD)/ravel-gpu $(SHARED) $(MODULES)
 	@$(SANITIZER) $(BUILD)/ravel-gpu $(or $(FILTER),cuda_)
 	@$(if $(FILTER),,$(SANITIZER) $(BUILD)/ravel-gpu gpu_) # apart: its first test forks, which needs a process without CUDA
 	@$(if $(FILTER),,$(BUILD)/ravel-gpu fatal_) # apart: it ends the process's CUDA context
+	@$(if $(FILTER),,RAVEL_LIBRARY=$(abspath $(SHARED)) python3 tests/gpu/torch_tensors.py) # torch's tensors through the Python package
 check-gpu: $(BUILD)/ravel-gpu $(MODULES)
 	@BUILD=$(BUILD) LIMIT=$(LIMIT) sh tests/gpu/check.sh $(FILTER)
 bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)

@@ -18,7 +18,8 @@ if [ ! -e "$venv/ready" ]; then
     [ -e "$venv/ready" ] || { tail -n 20 "$log"; echo "the packages could not be installed; $log has the whole"; exit 1; }
 fi
 "$venv/bin/python" -m pip list 2>/dev/null | grep -iE '^(torch|transformers|trl|tensordict|datasets|mpi4py|numpy) ' | sed 's/^/  /'
-RAVEL_LIBRARY=$(realpath "$build/libravel.so") RAVEL_COMMAND=$(realpath "$build/ravel") timeout 1800 "$venv/bin/python" -m pytest -q -rsfE \
+RAVEL_LIBRARY=$(realpath "$build/libravel.so") RAVEL_COMMAND=$(realpath "$build/ravel") \
+    RAVEL_STUB=$(realpath "$build/libravel_stub.so") timeout 1800 "$venv/bin/python" -m pytest -q -rsfE \
     -p no:cacheprovider python/tests >"$build/frameworks-tests.log" 2>&1
 code=$?
 line=$(tail -n 1 "$build/frameworks-tests.log")

@@ -12,6 +12,7 @@ The nouns are those of the C headers (include/ravel); docs/python.md is the manu
 from . import comm, mesh, metrics, policy
 from ._command import Answer, command, generate
 from ._batch import Batch, Field, Ragged, cp_shard, cp_unshard, pack, pad, scatter
+from ._device import DeviceArray
 from ._exchange import Arrived, compare, exchange, gather
 from ._feed import Feed, MicroBatch, TensorBatch, Update, feed_options
 from ._io import Safetensors, read_safetensors, write_safetensors
@@ -26,7 +27,7 @@ from ._typing import ArrayLike
 from ._weights import Counts, counts, weights
 
 __version__: str = _library.ravel_version().decode()
-__all__ = ["Answer", "ArgumentError", "ArrayLike", "Arrived", "Batch", "Counts", "DataError", "Error", "Feed", "Field", "Hybrid",
+__all__ = ["Answer", "ArgumentError", "ArrayLike", "Arrived", "Batch", "Counts", "DataError", "DeviceArray", "Error", "Feed", "Field", "Hybrid",
            "HybridGroup", "Identity", "Lengths", "MicroBatch", "Mock", "OversizeError", "PeerError", "Plan", "Planner",
            "Publisher", "Puller", "Ragged", "Refit", "RefitReport", "RefitRule", "RefitTensor", "Safetensors", "Shape",
            "Source", "TensorBatch", "Tokenizer", "Update", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",

@@ -8,8 +8,9 @@ from typing import Any, Iterator, Mapping, Sequence
 import numpy as np
 
 from . import _abi
-from ._dtype import name_of, with_code
-from ._lib import address, as_array, call, host_array, lib
+from ._device import Device, DeviceArray, note_reader, pinned, place_of, stream_number
+from ._dtype import CODES, any_array, name_of, torch_bits
+from ._lib import Error, address, as_array, call, lib
 from ._options import Table
 from ._ragged import KINDS as _KINDS, Field, Ragged, check_kind as _check_kind
 from ._typing import ArrayLike
@@ -25,7 +26,7 @@ class Batch(Mapping[str, np.ndarray]):
     """The arrays of one micro-batch, by name (``batch["tokens"]``) or as attributes (``batch.tokens``).
 
     Every field of the store is among them, under its own name. Which of the others there are depends on the call:
-    :func:`pack` makes those of THD, :func:`pad` those of rows.
+    :func:`pack` makes those of THD, :func:`pad` those of rows. Of a store on a CUDA device they are :class:`ravel.DeviceArray`.
     """
 
     # THD and rows
@@ -65,14 +66,15 @@ class Batch(Mapping[str, np.ndarray]):
     columns: int
     prompt_columns: int
 
-    def __init__(self, arrays: dict[str, np.ndarray], numbers: dict[str, int], c: Any, options: Any, keep: Any,
+    def __init__(self, arrays: dict[str, Any], numbers: dict[str, int], c: Any, options: Any, keep: Any,
                  codes: Mapping[str, int] | None = None):
         self._arrays, self._numbers = arrays, numbers
         self._c, self._options, self._keep = c, options, keep
         self._codes = dict(codes or {})  # dtypes of fields whose arrays hold bits that numpy has no name for
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._arrays[name]
+        found: np.ndarray = self._arrays[name]
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -87,10 +89,15 @@ class Batch(Mapping[str, np.ndarray]):
 
         out = {}
         for name, array in self._arrays.items():
-            tensor = torch.from_numpy(array)
-            if name in self._codes:
-                tensor = tensor.view(_torch_dtype(torch, self._codes[name]))
+            if isinstance(array, DeviceArray):
+                tensor = array.torch()
+            else:
+                tensor = torch.from_numpy(array)
+                if name in self._codes:
+                    tensor = tensor.view(torch_bits(torch, self._codes[name]))
             out[name] = tensor if device is None else tensor.to(device, non_blocking=non_blocking)
+            if out[name].is_cuda and not isinstance(array, DeviceArray):
+                note_reader(array, stream_number(None, out[name].device.index))
         return out
 
     def __getattr__(self, name: str) -> Any:
@@ -112,15 +119,6 @@ class Batch(Mapping[str, np.ndarray]):
         return f"<ravel.Batch: {self.samples_count} samples, {self.actual_tokens} tokens, {shape}; {arrays}>"
 
 
-_TORCH_NAMES = {"bf16": "bfloat16", "f8-e4m3": "float8_e4m3fn", "f8-e5m2": "float8_e5m2", "f8-e8m0": "float8_e8m0fnu"}
-
-
-def _torch_dtype(torch: Any, code: int) -> Any:
-    """torch's dtype of one of the library's that numpy lacks."""
-    name = name_of(code)
-    return getattr(torch, _TORCH_NAMES.get(name, name))
-
-
 def _bin(samples: ArrayLike) -> tuple[_abi.ravel_bin, np.ndarray]:
     index = as_array(samples, np.int32, "samples")
     return _abi.ravel_bin(samples=address(index) if index.size else None, count=index.size), index
@@ -134,67 +132,123 @@ class _Memory:
         self.old = {} if out is None else dict(out._arrays)
         self.pin = pin
 
-    def new(self, name: str, shape: Any, dtype: Any) -> np.ndarray:
+    def new(self, name: str, shape: Any, dtype: Any, code: int | None = None) -> Any:
+        """An array; ``code`` is the library's number where numpy lacks the dtype."""
         shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
         wanted = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64))
         old = self.old.get(name)
-        if old is not None and old.dtype == wanted:
+        if isinstance(old, np.ndarray) and old.dtype == wanted:
             whole = old
             while isinstance(whole.base, np.ndarray):
                 whole = whole.base
+            whole = whole.view(wanted) if whole.dtype == np.uint8 and whole.nbytes % wanted.itemsize == 0 else whole
             if whole.dtype == wanted and whole.flags.c_contiguous and whole.flags.writeable and whole.size >= count:
                 found: np.ndarray = whole.reshape(-1)[:count].reshape(shape)
                 return found
         if not self.pin:
             return np.empty(shape, wanted)
-        import torch
+        found = _pinned(max(1, count * wanted.itemsize))[:count * wanted.itemsize].view(wanted).reshape(shape)
+        return found
 
-        block = torch.empty(max(1, count * wanted.itemsize), dtype=torch.uint8, pin_memory=True).numpy()
-        pinned: np.ndarray = block[:count * wanted.itemsize].view(wanted).reshape(shape)
-        return pinned
+
+def _pinned(bytes_: int) -> np.ndarray:
+    """Page-locked memory of the CUDA module; where that is not there, torch's."""
+    try:
+        return pinned(bytes_)
+    except Error:
+        try:
+            import torch
+        except ImportError:
+            torch = None  # type: ignore[assignment,unused-ignore]
+        if torch is None or not torch.cuda.is_available():
+            raise
+        block: np.ndarray = torch.empty(bytes_, dtype=torch.uint8, pin_memory=True).numpy()
+        return block
+
+
+class _DeviceMemory:
+    """The same on a device, for use in a stream."""
+
+    def __init__(self, out: Batch | None, device: Device, stream: int):
+        self.old = {} if out is None else dict(out._arrays)
+        self.device, self.stream = device, stream
+
+    def new(self, name: str, shape: Any, dtype: Any, code: int | None = None) -> DeviceArray:
+        """An array; ``code`` is the library's number of its dtype, where numpy's does not say it."""
+        shape = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+        code = CODES[np.dtype(dtype)] if code is None else code
+        bytes_ = int(np.prod(shape, dtype=np.int64)) * int(lib.ravel_dtype_bytes(code))
+        old = self.old.get(name)
+        if isinstance(old, DeviceArray) and old.device is self.device and old.code == code and old.capacity >= bytes_:
+            return old.in_stream(self.stream).reshaped(shape)
+        return DeviceArray.empty(self.device, shape, code, self.stream)
+
+
+def _memory(store: Ragged, out: Batch | None, pin: bool, stream: Any) -> Any:
+    """Where a store's batch is made."""
+    if store.device is None:
+        if stream is not None:
+            raise ValueError("stream is for stores on a CUDA device; this one is in host memory")
+        return _Memory(out, pin)
+    if pin:
+        raise ValueError(f"pin is for batches in host memory; this store is on {store.device}")
+    return _DeviceMemory(out, store.device, stream_number(stream, store.device.index))
+
+
+def _set_place(struct: Any, memory: Any, samples: str, ends: str, counts: tuple[int, int]) -> Any:
+    """Says that a batch's arrays are on a device, and what of them is kept on the host; that, to be held."""
+    if not isinstance(memory, _DeviceMemory):
+        return None
+    kept = tuple(np.empty(count, np.int32) for count in counts)
+    struct.place = _abi.ravel_place(kind=_abi.RAVEL_DEVICE, stream=memory.device.stream(memory.stream))
+    setattr(struct, samples, address(kept[0]))
+    setattr(struct, ends, address(kept[1]))
+    return kept
 
 
 def _bits(store: Ragged) -> dict[str, int]:
     """Names of fields whose arrays are bits of a dtype that numpy lacks, and that dtype's number."""
-    from ._dtype import CODES
+    return {name: field.dtype for name, field in store.fields.items()
+            if isinstance(field.data, np.ndarray) and CODES.get(field.data.dtype) != field.dtype}
 
-    return {name: field.dtype for name, field in store.fields.items() if CODES.get(field.data.dtype) != field.dtype}
 
-
-def _check_clash(store: Ragged, own: Mapping[str, np.ndarray]) -> None:
+def _check_clash(store: Ragged, own: Mapping[str, Any]) -> None:
     clash = sorted(set(store.fields) & set(own))
     if clash:
         raise ValueError(f"a field is called {clash[0]!r}, which is one of the packer's own arrays")
 
 
-def _field_arrays(store: Ragged, rows: Any, per_sample: int, memory: _Memory) -> tuple[dict[str, np.ndarray], Any]:
+def _field_arrays(store: Ragged, rows: Any, per_sample: int, memory: Any) -> tuple[dict[str, Any], Any]:
     """Outputs for the store's fields, and the table of pointers that the packer wants."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     table = (C.c_void_p * max(1, len(store.fields)))()
     for i, field in enumerate(store.fields.values()):
         shape = (per_sample,) if field.kind == "sample" else rows
         shape = shape if field.width == 1 else (*shape, field.width)
-        arrays[field.name] = memory.new(field.name, shape, field.data.dtype)
+        arrays[field.name] = memory.new(field.name, shape, field.data.dtype if store.device is None else np.uint8, field.dtype)
         table[i] = address(arrays[field.name]) if arrays[field.name].size else None
     return arrays, table
 
 
 def pack(store: Ragged, samples: ArrayLike, *, positions: bool = True, segments: bool = False, padding: bool = False,
-         loss_mask: bool = False, out: Batch | None = None, pin: bool = False, **options: Any) -> Batch:
+         loss_mask: bool = False, out: Batch | None = None, pin: bool = False, stream: Any = None, **options: Any) -> Batch:
     """Packs a bin's samples (indices, as a plan gives them; none: a filler) into THD arrays.
 
     ``out`` is an earlier batch whose memory is used again where it is large enough: what that batch holds is overwritten.
-    ``pin`` makes the arrays in page-locked memory, so that ``batch.torch("cuda")`` copies while the host goes on (needs torch
-    with CUDA). Options: align, total_multiple, fixed_tokens, max_samples, max_seqlen, cp, cp_rank, cp_kind.
+    ``pin`` makes the arrays in page-locked memory, so that ``batch.torch("cuda")`` copies while the host goes on; where you queue
+    copies from it yourself, keep the batch until they are done. A store on a CUDA device is packed there, by one launch in
+    ``stream`` (a number as DLPack has it, or a stream of torch or CuPy; None: torch's current one, else the default stream).
+    Options: align, total_multiple, fixed_tokens, max_samples, max_seqlen, cp, cp_rank, cp_kind.
     """
     chosen = _THD.make(**options)
-    memory = _Memory(out, pin)
+    memory = _memory(store, out, pin, stream)
     bin_, index = _bin(samples)
     thd = _abi.ravel_thd(size=C.sizeof(_abi.ravel_thd))
     call("ravel_thd_measure", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(thd))
     local = thd.local_tokens
-    arrays: dict[str, np.ndarray] = {
+    kept = _set_place(thd, memory, "host_samples", "host_slots", (thd.sequences, thd.sequences + 1))
+    arrays: dict[str, Any] = {
         name: memory.new(name, size, np.int32) for name, size in (
             ("cu_seqlens", thd.sequences + 1), ("cu_seqlens_padded", thd.sequences + 1), ("samples", thd.sequences))}
     for name, wanted, dtype in (("positions", positions, np.int32), ("segments", segments, np.int32),
@@ -210,20 +264,21 @@ def pack(store: Ragged, samples: ArrayLike, *, positions: bool = True, segments:
     numbers = {name: getattr(thd, name) for name in ("samples_count", "sequences", "local_tokens", "actual_tokens",
                                                      "max_seqlen", "max_length")}
     numbers["slot_tokens"] = thd.tokens  # "tokens" is what most stores call a field
-    return Batch({**arrays, **fields}, numbers, thd, chosen, (table, index), _bits(store))
+    return Batch({**arrays, **fields}, numbers, thd, chosen, (table, index, kept), _bits(store))
 
 
 def pad(store: Ragged, samples: ArrayLike, *, loss_mask: bool = False, out: Batch | None = None, pin: bool = False,
-        **options: Any) -> Batch:
+        stream: Any = None, **options: Any) -> Batch:
     """The same fields as [rows, columns] arrays. Options: side ("right", "left", "2d"), align, rows, columns, responses;
-    ``out`` and ``pin`` as in :func:`pack`."""
+    ``out``, ``pin`` and ``stream`` as in :func:`pack`."""
     chosen = _PADDED.make(**options)
-    memory = _Memory(out, pin)
+    memory = _memory(store, out, pin, stream)
     bin_, index = _bin(samples)
     padded = _abi.ravel_padded(size=C.sizeof(_abi.ravel_padded))
     call("ravel_padded_measure", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(padded))
     grid = (padded.rows, padded.columns)
-    arrays: dict[str, np.ndarray] = {
+    kept = _set_place(padded, memory, "host_samples", "host_starts", (padded.rows, padded.rows))
+    arrays: dict[str, Any] = {
         name: memory.new(name, shape, dtype) for name, shape, dtype in (
             ("samples", padded.rows, np.int32), ("starts", padded.rows, np.int32), ("positions", grid, np.int32),
             ("attention_mask", grid, np.uint8))}
@@ -237,42 +292,86 @@ def pad(store: Ragged, samples: ArrayLike, *, loss_mask: bool = False, out: Batc
     call("ravel_padded_pack", C.byref(store._c), C.byref(bin_), C.byref(chosen), C.byref(padded))
     numbers = {name: getattr(padded, name) for name in ("samples_count", "rows", "columns", "prompt_columns",
                                                         "actual_tokens", "max_length")}
-    return Batch({**arrays, **fields}, numbers, padded, chosen, (table, index), _bits(store))
+    return Batch({**arrays, **fields}, numbers, padded, chosen, (table, index, kept), _bits(store))
 
 
-def scatter(store: Ragged, batch: Batch, packed: ArrayLike, *, kind: str = "token",
-            out: np.ndarray | None = None) -> np.ndarray:
+def _batch_shape(batch: Batch, kind: str) -> tuple[int, ...]:
+    """The shape of results of that kind, without a width."""
+    is_thd = isinstance(batch._c, _abi.ravel_thd)
+    if kind == "sample":
+        return (batch._c.sequences if is_thd else batch._c.rows,)
+    return (batch._c.local_tokens,) if is_thd else (batch._c.rows, batch._c.columns)
+
+
+def _contiguous(array: Any, what: str) -> Any:
+    """Without holes: a copy on the host, an error on a device."""
+    if not isinstance(array, DeviceArray):
+        return np.ascontiguousarray(array)
+    if not array.is_contiguous:
+        raise ValueError(f"{what} is on {array.device} and has holes or another order; copy it first (torch: .contiguous())")
+    return array
+
+
+def _same_place(what: str, array: Any, device: Device | None, other: str) -> None:
+    """Refuses an array that is not where another one is."""
+    own = array.device if isinstance(array, DeviceArray) else None
+    if own is not device:
+        here, there = (f"on {place}" if place is not None else "in host memory" for place in (own, device))
+        raise ValueError(f"{what} is {here} and {other} {there}; move one of them")
+
+
+def _results(need: int, like: Any, code: int, width: int, out: Any, place: Device | None, stream: int) -> Any:
+    """Where results in sample order go: the caller's array, or a new one of zeros."""
+    elements = need // like.itemsize // width
+    shape = (elements,) if width == 1 else (elements, width)
+    if out is None and place is None:
+        return np.zeros(shape, like.dtype)
+    if out is None:
+        assert place is not None
+        made = DeviceArray.empty(place, shape, code, stream)
+        made.fill(0)
+        return made
+    array, own = any_array(out, "out", stream=stream) if not isinstance(out, np.ndarray) else (out, code)
+    _same_place("out", array, place, "this batch")
+    usable = array.is_contiguous and not array.read_only if isinstance(array, DeviceArray) else \
+        array.flags.c_contiguous and array.flags.writeable and array.dtype == like.dtype
+    if array.nbytes != need or own != code or not usable:
+        raise ValueError(f"out must be a contiguous, writable array of {need} bytes of {like.dtype}")
+    return array
+
+
+def scatter(store: Ragged, batch: Batch, packed: ArrayLike, *, kind: str = "token", out: Any = None, stream: Any = None) -> Any:
     """Per-token results of a packed (or padded, or cp-sharded) batch back in sample order.
 
     ``kind`` is the kind of field that they are: "step" for next-token log-probs (one less than tokens per sample). Call it
-    once per bin (and each cp rank's shard) with the same ``out``.
+    once per bin (and each cp rank's shard) with the same ``out``. A batch on a CUDA device takes results there, and gives a
+    :class:`ravel.DeviceArray`, or fills the tensor ``out``, in ``stream`` (see :func:`pack`).
     """
     _check_kind(kind)
-    array, code = with_code(packed, "packed")
-    data = np.ascontiguousarray(array)
+    place = store.device if batch._c.place.kind == _abi.RAVEL_DEVICE else None
+    number = 0 if place is None else stream_number(stream, place.index)
+    data, code = any_array(packed, "packed", stream=None if place is None else number)
+    _same_place("packed", data, place, "this batch")
+    data = _contiguous(data, "packed")
     is_thd = isinstance(batch._c, _abi.ravel_thd)
     rows = 1 if is_thd else 2
     if data.ndim not in (rows, rows + 1):
         raise ValueError(f"packed results must have {rows} dimensions (or one more for a width), not {data.ndim}")
-    shape = (batch._c.local_tokens,) if is_thd else (batch._c.rows, batch._c.columns)
-    if kind == "sample":
-        shape = (batch._c.sequences if is_thd else batch._c.rows,)
+    shape = _batch_shape(batch, kind)
     if data.shape[:len(shape)] != shape:
         raise ValueError(f"packed results have shape {data.shape}; this batch is {shape}")
     width = data.shape[-1] if data.ndim > len(shape) else 1
-    field = _abi.ravel_field(name=b"result", kind=_KINDS[kind], dtype=code, width=width)
-    need = lib.ravel_field_bytes(C.byref(store._c), C.byref(field))
-    if out is None:
-        elements = need // data.dtype.itemsize // width
-        out = np.zeros((elements,) if width == 1 else (elements, width), data.dtype)
-    if out.nbytes != need or out.dtype != data.dtype or not (out.flags.c_contiguous and out.flags.writeable):
-        raise ValueError(f"out must be a contiguous, writable array of {need} bytes of {data.dtype}")
+    field = _abi.ravel_field(name=b"result", kind=_KINDS[kind], dtype=code, width=width, place=place_of(data))
+    result = _results(lib.ravel_field_bytes(C.byref(store._c), C.byref(field)), data, code, width, out, place, number)
+    own = type(batch._c).from_buffer_copy(batch._c)
+    if place is not None:
+        own.place.stream = place.stream(number)
     if is_thd:
-        call("ravel_thd_unpack", C.byref(store._c), C.byref(batch._options), C.byref(batch._c), C.byref(field),
-             address(data), address(out))
+        call("ravel_thd_unpack", C.byref(store._c), C.byref(batch._options), C.byref(own), C.byref(field), address(data),
+             address(result))
     else:
-        call("ravel_padded_unpack", C.byref(store._c), C.byref(batch._c), C.byref(field), address(data), address(out))
-    return out
+        call("ravel_padded_unpack", C.byref(store._c), C.byref(own), C.byref(field), address(data), address(result))
+    return result if out is None else out
 
 
 def _cp(ranks: int, kind: str) -> _abi.ravel_cp:
@@ -290,31 +389,43 @@ def _slots(cu_seqlens_padded: ArrayLike) -> np.ndarray:
     return slots
 
 
-def cp_shard(whole: ArrayLike, cu_seqlens_padded: ArrayLike, rank: int, ranks: int, kind: str = "zig-zag") -> np.ndarray:
-    """This rank's positions of an array over a packed bin's tokens (its first dimension)."""
+def _move(name: str, cp: _abi.ravel_cp, rank: int, slots: np.ndarray, from_: Any, to: Any) -> None:
+    """ravel_cp_gather or ravel_cp_scatter, where the arrays are."""
+    each = to.itemsize * int(np.prod(to.shape[1:], dtype=np.int64))
+    place = place_of(to)
+    call(name, C.byref(cp), rank, address(slots), slots.size - 1, address(from_), each, address(to), C.byref(place))
+
+
+def _alike(shape: Any, like: Any) -> Any:
+    """A new array of another one's dtype, where that one is."""
+    return DeviceArray.empty(like.device, shape, like.code, like.stream) if isinstance(like, DeviceArray) else \
+        np.empty(shape, like.dtype)
+
+
+def cp_shard(whole: ArrayLike, cu_seqlens_padded: ArrayLike, rank: int, ranks: int, kind: str = "zig-zag", *,
+             stream: Any = None) -> Any:
+    """This rank's positions of an array over a packed bin's tokens (its first dimension). Of a tensor on a CUDA device: there,
+    in ``stream``; ``cu_seqlens_padded`` is a host array."""
     cp, slots = _cp(ranks, kind), _slots(cu_seqlens_padded)
-    array = np.ascontiguousarray(host_array(whole, "whole"))
+    array = _contiguous(any_array(whole, "whole", stream=stream)[0], "whole")
     if array.shape[:1] != (int(slots[-1]),):
         raise ValueError(f"the array has shape {array.shape}; cu_seqlens_padded ends at {int(slots[-1])} positions")
-    each = array.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-    shard = np.empty((array.shape[0] // ranks, *array.shape[1:]), array.dtype)
-    call("ravel_cp_gather", C.byref(cp), rank, address(slots), slots.size - 1, address(array), each,
-         address(shard), None)
+    shard = _alike((array.shape[0] // ranks, *array.shape[1:]), array)
+    _move("ravel_cp_gather", cp, rank, slots, array, shard)
     return shard
 
 
-def cp_unshard(shards: Sequence[ArrayLike], cu_seqlens_padded: ArrayLike, kind: str = "zig-zag") -> np.ndarray:
+def cp_unshard(shards: Sequence[ArrayLike], cu_seqlens_padded: ArrayLike, kind: str = "zig-zag", *, stream: Any = None) -> Any:
     """All ranks' shards, in rank order, back to the whole array."""
     slots = _slots(cu_seqlens_padded)
-    parts = [np.ascontiguousarray(host_array(s, "a shard")) for s in shards]
+    parts = [_contiguous(any_array(s, "a shard", stream=stream)[0], "a shard") for s in shards]
     if not parts or any(p.shape != parts[0].shape or p.dtype != parts[0].dtype for p in parts):
         raise ValueError("shards must be as many arrays as there are ranks, all of one shape and dtype")
     if parts[0].ndim < 1 or parts[0].shape[0] * len(parts) != int(slots[-1]):
         raise ValueError(f"{len(parts)} shards of shape {parts[0].shape} do not make {int(slots[-1])} positions")
-    whole = np.empty((int(slots[-1]), *parts[0].shape[1:]), parts[0].dtype)
-    each = whole.itemsize * int(np.prod(whole.shape[1:], dtype=np.int64))
-    cp = _cp(len(parts), kind)
+    for part in parts:
+        _same_place("a shard", part, parts[0].device if isinstance(parts[0], DeviceArray) else None, "the first")
+    whole, cp = _alike((int(slots[-1]), *parts[0].shape[1:]), parts[0]), _cp(len(parts), kind)
     for rank, part in enumerate(parts):
-        call("ravel_cp_scatter", C.byref(cp), rank, address(slots), slots.size - 1, address(part),
-             each, address(whole), None)
+        _move("ravel_cp_scatter", cp, rank, slots, part, whole)
     return whole

@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 
 from . import _abi
-from ._lib import call, host_array, lib
+from ._device import DeviceArray, is_on_device
+from ._lib import NUMPY, call, host_array, host_tensor, lib
 
-__all__ = ["CODES", "NUMPY", "code_of", "name_of", "parse", "with_code"]
+__all__ = ["CODES", "NUMPY", "any_array", "code_of", "name_of", "parse", "torch_bits", "with_code"]
 
-NUMPY: dict[int, Any] = {
-    _abi.RAVEL_U8: np.uint8, _abi.RAVEL_I8: np.int8, _abi.RAVEL_I16: np.int16, _abi.RAVEL_U16: np.uint16,
-    _abi.RAVEL_I32: np.int32, _abi.RAVEL_U32: np.uint32, _abi.RAVEL_I64: np.int64, _abi.RAVEL_U64: np.uint64,
-    _abi.RAVEL_F16: np.float16, _abi.RAVEL_F32: np.float32, _abi.RAVEL_F64: np.float64, _abi.RAVEL_BOOL: np.bool_,
-    _abi.RAVEL_C64: np.complex64}
 CODES: dict[np.dtype, int] = {np.dtype(v): k for k, v in NUMPY.items()}
 
 
@@ -45,14 +41,49 @@ def code_of(array: np.ndarray, what: str, name: Any = None) -> int:
         raise TypeError(f"{what} has dtype {array.dtype}, which Ravel does not have") from None
 
 
-def with_code(value: Any, what: str, name: Any = None) -> tuple[np.ndarray, int]:
-    """A value as an array over its own memory, and its dtype's number; a torch tensor of a dtype that numpy lacks
-    (bfloat16, float8) is taken as its bits."""
+def _as_bits(value: Any) -> tuple[Any, str | None]:
+    """A torch tensor of a dtype that numpy lacks (bfloat16, float8) as its bits, and the dtype's name; anything else as it is."""
     own = str(getattr(value, "dtype", ""))
-    if own.startswith("torch.") and not hasattr(np, own[6:]) and own != "torch.bool":
-        import torch
+    if not own.startswith("torch.") or hasattr(np, own[6:]) or own == "torch.bool":
+        return value, None
+    import torch
 
-        bits = {1: torch.uint8, 2: torch.int16, 8: torch.int64}[value.element_size()]
-        return host_array(value.detach().view(bits), what), parse(name or own)
+    bits = {1: torch.uint8, 2: torch.int16, 8: torch.int64}[value.element_size()]
+    return value.detach().view(bits), own
+
+
+def with_code(value: Any, what: str, name: Any = None) -> tuple[np.ndarray, int]:
+    """A value as a host array over its own memory, and its dtype's number; what numpy lacks (bfloat16, float8) is taken as its
+    bits."""
+    value, own = _as_bits(value)
+    if own is not None:
+        return host_array(value, what), parse(name or own)
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        tensor = host_tensor(value, what)
+        array = tensor.numpy(NUMPY.get(tensor.code) or f"u{lib.ravel_dtype_bytes(tensor.code)}")
+        return array, tensor.code if name is None else code_of(array, what, name)
     array = host_array(value, what)
     return array, code_of(array, what, name)
+
+
+def any_array(value: Any, what: str, name: Any = None, stream: Any = None) -> tuple[Any, int]:
+    """The same where the array may be on a CUDA device: then a :class:`DeviceArray` that is ready in ``stream``."""
+    if not is_on_device(value):
+        return with_code(value, what, name)
+    value, own = _as_bits(value)
+    array = DeviceArray.taken(value, what, stream)
+    if own is None and name is None:
+        return array, array.code
+    code = parse(name or own)
+    if lib.ravel_dtype_bytes(code) != array.itemsize:
+        raise TypeError(f"{what} has elements of {array.itemsize} bytes, which cannot be {name_of(code)}")
+    return array.as_dtype(code), code
+
+
+_TORCH_NAMES = {"bf16": "bfloat16", "f8-e4m3": "float8_e4m3fn", "f8-e5m2": "float8_e5m2", "f8-e8m0": "float8_e8m0fnu"}
+
+
+def torch_bits(torch: Any, code: int) -> Any:
+    """torch's dtype of one of the library's that numpy lacks."""
+    name = name_of(code)
+    return getattr(torch, _TORCH_NAMES.get(name, name))

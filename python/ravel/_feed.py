@@ -105,7 +105,7 @@ def _copy(pointer: int | None, count: int, dtype: Any, name: str, memory: _Memor
     """The library's array as one of our own: its memory is used again by the next update."""
     if not pointer:
         return None
-    out = memory.new(name, count, dtype)
+    out: np.ndarray = memory.new(name, count, dtype)
     if out.nbytes:
         C.memmove(out.ctypes.data, pointer, out.nbytes)
     return out

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _dlpack
 
 __all__ = ["Error", "ArgumentError", "DataError", "OversizeError", "PeerError", "Raised", "lib"]
 
@@ -44,6 +44,12 @@ class PeerError(Error):
     """A peer died, left, failed or did not come in time; the communicator cannot be used any more."""
 
 
+NUMPY: dict[int, Any] = {
+    _abi.RAVEL_U8: np.uint8, _abi.RAVEL_I8: np.int8, _abi.RAVEL_I16: np.int16, _abi.RAVEL_U16: np.uint16,
+    _abi.RAVEL_I32: np.int32, _abi.RAVEL_U32: np.uint32, _abi.RAVEL_I64: np.int64, _abi.RAVEL_U64: np.uint64,
+    _abi.RAVEL_F16: np.float16, _abi.RAVEL_F32: np.float32, _abi.RAVEL_F64: np.float64, _abi.RAVEL_BOOL: np.bool_,
+    _abi.RAVEL_C64: np.complex64}
+"""The library's dtypes that numpy has."""
 _STATUS_NAMES = {value: name[len("RAVEL_"):] for name, value in vars(_abi).items()
                  if name == "RAVEL_OK" or name.startswith("RAVEL_E_")}
 _CLASSES = {
@@ -146,8 +152,17 @@ def say(error: _abi.ravel_error, sentence: str) -> None:
         error.message = sentence.encode()[:_abi.ravel_error.message.size - 1].decode("utf-8", "ignore").encode()
 
 
-_DEVICES = {2: "a CUDA device", 7: "a Vulkan device", 8: "a Metal device", 10: "a ROCm device", 14: "a oneAPI device"}
-_HOST = (1, 3, 11)  # DLPack's kDLCPU, kDLCUDAHost, kDLROCMHost
+_DEVICES = {_dlpack.CUDA: "a CUDA device", _dlpack.CUDA_MANAGED: "a CUDA device", 7: "a Vulkan device", 8: "a Metal device",
+            10: "a ROCm device", 14: "a oneAPI device"}
+
+
+def host_tensor(value: Any, what: str) -> _dlpack.Taken:
+    """A tensor that speaks DLPack, which must be in host memory."""
+    kind = _dlpack.device_of(value)[0]
+    if kind not in _dlpack.HOSTS:
+        raise TypeError(f"{what} is on {_DEVICES.get(kind, 'another device')}; only host memory can be used here: copy it "
+                        f"(torch: .cpu())")
+    return _dlpack.take(value, what)
 
 
 def host_array(value: Any, what: str) -> np.ndarray:
@@ -155,21 +170,11 @@ def host_array(value: Any, what: str) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__dlpack__"):
-        kind = int(value.__dlpack_device__()[0]) if hasattr(value, "__dlpack_device__") else 1
-        if kind not in _HOST:
-            raise TypeError(f"{what} is on {_DEVICES.get(kind, 'another device')}; only host memory can be used here")
-        if getattr(value, "requires_grad", False):
-            value = value.detach()
-        return np.asarray(_Writable(np.from_dlpack(value)))
+        tensor = host_tensor(value, what)
+        if tensor.code not in NUMPY:
+            raise TypeError(f"{what} has dtype {lib.ravel_dtype_name(tensor.code).decode()}, which cannot be used here")
+        return tensor.numpy(NUMPY[tensor.code])
     return np.asarray(value)
-
-
-class _Writable:
-    """Memory that came through DLPack: numpy 1 marks it read-only, but exporters hand out only what may be written."""
-
-    def __init__(self, array: np.ndarray):
-        self._array = array
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
 
 
 def as_array(value: Any, dtype: Any, what: str, count: int | None = None) -> np.ndarray:
@@ -199,8 +204,11 @@ def as_array(value: Any, dtype: Any, what: str, count: int | None = None) -> np.
     return np.require(array, wanted, ["C", "A"])
 
 
-def address(array: np.ndarray | None) -> int | None:
-    return None if array is None else array.__array_interface__["data"][0]
+def address(array: Any) -> int | None:
+    """Where an array's first element is, in host memory or on a device."""
+    if array is None:
+        return None
+    return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.pointer or None
 
 
 _CTYPES: dict[np.dtype, Any] = {np.dtype(k): v for k, v in {

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes as C
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
-import numpy as np
-
 from . import _abi
 from . import comm as _comm
 from ._dtype import parse
@@ -51,18 +49,18 @@ class Publisher:
     >>> publisher = ravel.Publisher("127.0.0.1:7700", {"w": w})
     >>> publisher.publish(version=1)          # copies; w may change afterwards
 
-    ``source`` is as in :class:`Refit`, ``iterate(name)`` too; ``dtype`` keeps wider floats as it ("bf16").
+    ``source`` is as in :class:`Refit`, ``iterate(name)`` and ``stream`` too; ``dtype`` keeps wider floats as it ("bf16").
     """
 
     def __init__(self, at: str | None, source: Mapping[str, Any], *, comm: Comm | None = None,
                  rules: Iterable[RefitRule] = (), iterate: Callable[[str], Any] | None = None, dtype: Any = None,
-                 **options: Any):
+                 stream: Any = None, **options: Any):
         self.comm = comm if comm is not None else _comm.self()
         self.raised = self.comm.raised
         self._options = _PUBLISH.make(**options)
         if dtype is not None:
             self._options.dtype = parse(dtype)
-        made = _make_source(source, rules, iterate, self.raised)
+        made = _make_source(source, rules, iterate, self.raised, stream)
         assert made is not None  # a source was given
         self._source = made
         pointer = C.c_void_p()
@@ -109,15 +107,15 @@ class Puller:
     >>> puller.wait(60); puller.commit()
     >>> puller.weights["w"]
 
-    ``sink``, ``rules`` and ``loader`` are as in :class:`Refit`.
+    ``sink``, ``rules``, ``loader`` and ``stream`` are as in :class:`Refit`.
     """
 
     def __init__(self, at: str, sink: Mapping[str, Any], *, comm: Comm | None = None, rules: Iterable[RefitRule] = (),
-                 loader: Any = None, **options: Any):
+                 loader: Any = None, stream: Any = None, **options: Any):
         self.comm = comm if comm is not None else _comm.self()
         self.raised = self.comm.raised
         self._options = _PULL.make(**options)
-        made = _make_sink(sink, rules, loader, 0, self.raised)
+        made = _make_sink(sink, rules, loader, 0, self.raised, stream)
         assert made is not None  # a sink was given
         self._sink = made
         if loader is None and self._options.stage != _abi.RAVEL_REFIT_UNDO:
@@ -168,7 +166,7 @@ class Puller:
         return _identity(lib.ravel_puller_newest(self._handle.pointer))
 
     @property
-    def weights(self) -> dict[str, np.ndarray]:
+    def weights(self) -> dict[str, Any]:
         """The live arrays by name. Without a loader only."""
         if self._takes_pieces:
             return {}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import _abi
-from ._dtype import with_code
+from ._device import Device, DeviceArray, is_on_device, place_of
+from ._dtype import any_array, with_code
 from ._lib import address, as_array, call, host_array, lib
 from ._typing import ArrayLike
 
@@ -33,17 +34,22 @@ def _jagged_lengths(value: Any) -> np.ndarray | None:
     return host_array(value.offsets().diff().cpu(), "offsets").astype(np.int64)
 
 
-def _flat(value: Any, what: str) -> tuple[np.ndarray, int]:
+def _flat(value: Any, what: str) -> tuple[Any, int]:
     """A contiguous array of one or two dimensions and its dtype's number: of an array, of a list of arrays (concatenated),
-    of a nested tensor (its values)."""
+    of a nested tensor (its values). A tensor on a CUDA device stays there."""
     if getattr(value, "is_nested", False):
         value = value.values()
     if isinstance(value, (list, tuple)) and len(value) and hasattr(value[0], "__len__"):
+        if is_on_device(value[0]):
+            raise TypeError(f"{what} is a list of tensors on a CUDA device; join them (torch.cat)")
         parts = [with_code(v, what) for v in value]
         array, code = np.concatenate([part for part, _ in parts]), parts[0][1]
     else:
-        array, code = with_code(value, what)
-    array = np.ascontiguousarray(array)
+        array, code = any_array(value, what)
+    if not isinstance(array, DeviceArray):
+        array = np.ascontiguousarray(array)
+    elif not array.is_contiguous:
+        raise ValueError(f"{what} is on {array.device} and has holes or another order; copy it first (torch: .contiguous())")
     if array.ndim not in (1, 2):
         raise ValueError(f"{what} must be flat, or [elements, width]; it has {array.ndim} dimensions")
     return array, code
@@ -58,21 +64,25 @@ class Field:
 
     ``data`` is flat, [elements, width], a list of one array per sample, padded rows [samples, columns] (what lies beyond
     a sample's length is left out), or a nested torch tensor. torch's bfloat16 and float8 tensors are taken as their bits;
-    ``Batch.torch()`` gives them back as they were.
+    ``Batch.torch()`` gives them back as they were. A tensor on a CUDA device is flat or [elements, width] and contiguous.
     """
 
     def __init__(self, name: str, data: ArrayLike, kind: str = "token", pad: float = 0):
         check_kind(kind)
         self.name, self.kind, self.pad = name, kind, pad
         self.jagged = _jagged_lengths(data)
+        self.data: Any
         self.data, self.dtype = _flat(data, name)
-        self.width = 1 if self.data.ndim == 1 else self.data.shape[1]
+        self.width: int = 1 if self.data.ndim == 1 else self.data.shape[1]
 
     def _fit(self, lengths: np.ndarray) -> None:
         """Looks at the lengths: rows of a nested tensor must have them, padded rows are cut to them."""
         if self.jagged is not None and not np.array_equal(self.jagged, lengths):
             raise ValueError(f"{self.name} is a nested tensor whose rows have other lengths than the samples")
         if self.data.ndim == 2 and self.kind in ("token", "next") and self._is_padded(lengths):
+            if isinstance(self.data, DeviceArray):
+                raise ValueError(f"{self.name} is padded rows on {self.data.device}; cut them there: "
+                                 f"{self.name}[attention_mask.bool()]")
             self.data = self.data[np.arange(self.data.shape[1]) < lengths[:, None]]
             self.width = 1
 
@@ -91,7 +101,20 @@ class Field:
 
     def _c(self) -> _abi.ravel_field:
         return _abi.ravel_field(name=self.name.encode(), kind=KINDS[self.kind], dtype=self.dtype, width=self.width,
-                                data=address(self.data), pad=self.pad)
+                                data=address(self.data), pad=self.pad, place=place_of(self.data))
+
+
+def _common_device(fields: dict[str, Field]) -> Device | None:
+    """The device that all fields are on; None: host memory."""
+    places = {name: field.data.device if isinstance(field.data, DeviceArray) else None for name, field in fields.items()}
+    first = next(iter(places), None)
+    for name, place in places.items():
+        assert first is not None
+        if place is not places[first]:
+            here, there = (str(p) if p is not None else "in host memory" for p in (places[first], place))
+            raise ValueError(f"{first} is {'on ' * (places[first] is not None)}{here} and {name} "
+                             f"{'on ' * (place is not None)}{there}; all fields of a store are in one place")
+    return None if first is None else places[first]
 
 
 def _lengths_of(fields: dict[str, Field]) -> np.ndarray:
@@ -109,8 +132,12 @@ class Ragged:
     >>> store = ravel.Ragged(attention_mask.sum(1), tokens=input_ids)       padded rows [samples, columns]
     >>> store = ravel.Ragged(tokens=nested)                                 a nested (jagged) torch tensor has lengths itself
 
-    A plain array given by keyword is a field of kind "token".
+    A plain array given by keyword is a field of kind "token". Where the fields are tensors on a CUDA device, all of them, ``pack``
+    and ``scatter`` work there (``device``); lengths and prompts are host arrays.
     """
+
+    device: Device | None
+    """That the fields are on; None: host memory."""
 
     def __init__(self, lengths: ArrayLike | None = None, *, prompts: ArrayLike | None = None,
                  **fields: "ArrayLike | Field"):
@@ -140,6 +167,7 @@ class Ragged:
 
     def _update(self) -> None:
         """The C struct over the fields as they are now."""
+        self.device = _common_device(self.fields)
         for field in self.fields.values():
             field._fit(self.lengths)
         self._array = (_abi.ravel_field * max(1, len(self.fields)))(*[f._c() for f in self.fields.values()])
@@ -150,7 +178,7 @@ class Ragged:
         for field in self.fields.values():
             need = lib.ravel_field_bytes(C.byref(self._c), C.byref(field._c()))
             if need != field.data.nbytes:
-                each = field.data.dtype.itemsize * field.width
+                each = field.data.itemsize * field.width
                 raise ValueError(f"{field.name} has {field.data.nbytes // each} elements; kind {field.kind!r} needs "
                                  f"{need // each} for these lengths")
 

@@ -8,7 +8,8 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from . import _abi
-from ._dtype import NUMPY, parse, with_code
+from ._device import Device, DeviceArray, is_on_device, open_device, place_of, stream_number
+from ._dtype import NUMPY, any_array, parse
 from ._lib import Handle, Raised, address, fields, lib, view_bytes
 from ._options import Table
 from .comm import Comm
@@ -29,25 +30,30 @@ def refit_options() -> dict[str, str]:
 class RefitTensor:
     """A tensor as one rank has it: an array, and where its piece lies in the whole.
 
-    ``data`` is the piece (numpy, or a host torch tensor; no copy is made). Where the tensor is cut over ranks, ``dims``
+    ``data`` is the piece (numpy, a torch tensor, anything that speaks DLPack, on the host or a CUDA device; no copy is made).
+    Where the tensor is cut over ranks, ``dims``
     is the whole tensor's shape and either ``parts`` and ``index`` say which part of each dimension this is, or ``start``
     does exactly. ``dtype`` names what numpy has no type for ("bf16" over uint16); a torch tensor says it itself.
-    A tensor without data (``shape`` and ``dtype`` given) is provided by ``iterate`` or taken by a loader.
+    A tensor without data (``shape`` and ``dtype`` given) is provided by ``iterate`` (on ``device``, where that is given) or taken by
+    a loader. ``stream`` is the one in which a device's tensor is written and read (None: torch's current one).
     """
 
     def __init__(self, data: Any = None, *, dims: Sequence[int] | None = None, parts: Sequence[int] | None = None,
                  index: Sequence[int] | None = None, start: Sequence[int] | None = None, dtype: Any = None,
-                 shape: Sequence[int] | None = None):
+                 shape: Sequence[int] | None = None, device: Any = None, stream: Any = None):
         if data is None and (shape is None or dtype is None):
             raise TypeError("a tensor without data needs shape and dtype")
-        self.data: np.ndarray | None = None
+        self.data: Any = None
         if data is not None:
-            self.data, self.code = with_code(data, "a tensor", dtype)
+            self.data, self.code = any_array(data, "a tensor", dtype, stream)
             self.shape: tuple[int, ...] = self.data.shape
+            self.device: Device | None = self.data.device if isinstance(self.data, DeviceArray) else None
         else:
+            self.device = None if device is None else open_device(device)
             self.code, self.shape = parse(dtype), tuple(int(n) for n in shape or ())
         self.dims = tuple(int(n) for n in dims) if dims is not None else self._whole(parts)
         self.parts, self.index, self.start = parts, index, start
+        self.stream = 0 if self.device is None else stream_number(stream, self.device.index)
         for what, given in (("dims", self.dims), ("parts", parts), ("index", index), ("start", start)):
             if given is not None and len(given) != len(self.shape):
                 raise ValueError(f"{what} has {len(given)} entries; the tensor has {len(self.shape)} dimensions")
@@ -67,9 +73,10 @@ class RefitTensor:
 
     def strides(self, name: str) -> tuple[int, ...]:
         """In elements; all 0 for an array without holes."""
-        if self.data is None or self.data.flags.c_contiguous:
+        if self.data is None or _is_contiguous(self.data):
             return (0,) * len(self.shape)
-        steps = [divmod(s, self.data.itemsize) for s in self.data.strides]
+        steps = [(s, 0) for s in self.data.strides] if isinstance(self.data, DeviceArray) else \
+            [divmod(s, self.data.itemsize) for s in self.data.strides]
         if any(rest or step < 1 for step, rest in steps):
             raise ValueError(f"{name} has strides that go backwards, repeat elements or split them; copy it first")
         return tuple(step for step, _ in steps)
@@ -89,14 +96,23 @@ class RefitTensor:
             if own != self.shape:
                 raise ValueError(f"{name}: this rank's part of {self.dims} is {own}; the array is {self.shape}")
         entry.strides[:n] = self.strides(name)
+        if self.device is not None:
+            entry.place = _abi.ravel_place(kind=_abi.RAVEL_DEVICE, stream=self.device.stream(self.stream))
         if self.data is not None:
-            if sink and not self.data.flags.writeable:
+            fixed = self.data.read_only if isinstance(self.data, DeviceArray) else not self.data.flags.writeable
+            if sink and fixed:
                 raise ValueError(f"{name} is read-only; a sink's arrays are written to")
             entry.data = address(self.data)
 
 
-def _spare(data: np.ndarray) -> np.ndarray:
+def _is_contiguous(array: Any) -> bool:
+    return array.is_contiguous if isinstance(array, DeviceArray) else bool(array.flags.c_contiguous)
+
+
+def _spare(data: Any) -> Any:
     """A second array with the first one's strides."""
+    if isinstance(data, DeviceArray):
+        return data.twin()
     if data.flags.c_contiguous:
         return np.empty_like(data)
     count = 1 + sum((n - 1) * s // data.itemsize for n, s in zip(data.shape, data.strides)) if data.size else 0
@@ -181,14 +197,26 @@ class RefitReport(Mapping[str, Any]):
                 f"{self.gb_per_second:.2f} GB/s>")
 
 
+def _check_places(tensors: Mapping[str, RefitTensor]) -> None:
+    """All tensors of a side are in host memory or on one device."""
+    first = next(iter(tensors), None)
+    for name, tensor in tensors.items():
+        assert first is not None
+        if tensor.device is not tensors[first].device:
+            here, there = (f"on {t.device}" if t.device is not None else "in host memory" for t in (tensors[first], tensor))
+            raise ValueError(f"{first} is {here} and {name} {there}; all tensors of a rank are in one place")
+
+
 class _Side:
     """The C structs of a source or sink, and everything that they point at."""
 
-    def __init__(self, tensors: Mapping[str, Any], rules: Iterable[RefitRule], sink: bool, version: int = 0):
-        self.tensors = {name: t if isinstance(t, RefitTensor) else RefitTensor(t) for name, t in tensors.items()}
+    def __init__(self, tensors: Mapping[str, Any], rules: Iterable[RefitRule], sink: bool, version: int = 0,
+                 stream: Any = None):
+        self.tensors = {name: t if isinstance(t, RefitTensor) else RefitTensor(t, stream=stream) for name, t in tensors.items()}
         self.names = list(self.tensors)
+        _check_places(self.tensors)
         self.array = (_abi.ravel_refit_tensor * max(1, len(self.names)))()
-        self.spares: dict[str, np.ndarray] = {}
+        self.spares: dict[str, Any] = {}
         for entry, (name, tensor) in zip(self.array, self.tensors.items()):
             tensor.fill(entry, name, sink)
         listed = [rule._c() for rule in rules]
@@ -221,11 +249,21 @@ def _set_iterate(side: _Side, iterate: Callable[[str], Any], raised: Raised) -> 
     def body(index: int, data: int) -> None:
         name = side.names[index]
         tensor = side.tensors[name]
-        array, code = with_code(iterate(name), name)
-        if array.shape != tensor.shape or array.dtype.itemsize != tensor.numpy_dtype().itemsize:
+        value = iterate(name)
+        if is_on_device(value) != (tensor.device is not None):
+            raise ValueError(f"iterate({name!r}) gave {'a device' if is_on_device(value) else 'host'} memory; "
+                             f"{tensor.device or 'host memory'} was announced")
+        array, code = any_array(value, name, stream=tensor.stream or None)
+        if array.shape != tensor.shape or array.itemsize != tensor.numpy_dtype().itemsize:
             raise ValueError(f"iterate({name!r}) gave {array.dtype} of shape {array.shape}; {tensor.numpy_dtype()} of "
                              f"shape {tensor.shape} was announced")
-        if tensor.data is None or tensor.data.flags.c_contiguous:
+        if isinstance(array, DeviceArray):
+            if array.device is not tensor.device:
+                raise ValueError(f"iterate({name!r}) gave a tensor on {array.device}; {tensor.device} was announced")
+            if not array.is_contiguous and (tensor.data is None or array.strides != tensor.data.strides):
+                raise ValueError(f"iterate({name!r}) gave strides {array.strides}, which were not announced")
+            array.device.wait(array.stream)  # the update has looked at the stream before
+        elif tensor.data is None or tensor.data.flags.c_contiguous:
             array = np.ascontiguousarray(array)
         elif array.strides != tensor.data.strides:
             raise ValueError(f"iterate({name!r}) gave strides {array.strides}; {tensor.data.strides} were announced")
@@ -268,7 +306,8 @@ class Refit:
     Collective over ``comm``, as are :meth:`update` and :meth:`connect`. Values are arrays (numpy, host torch tensors) or
     :class:`RefitTensor` for pieces of a tensor that is cut over ranks. ``iterate(name)`` provides a source's arrays when
     it is their turn; ``loader`` takes a sink's pieces: ``load(name, first, array)`` (array None: unchanged), and
-    ``begin``, ``commit``, ``abort(version)``. ``progress(done_bytes, total_bytes)`` is called now and then. Options:
+    ``begin``, ``commit``, ``abort(version)``. ``progress(done_bytes, total_bytes)`` is called now and then. Tensors on a CUDA
+    device, all of a rank's, are read and written there, after what is in ``stream`` (None: torch's current one). Options:
     ``ravel.refit_options()``. An exception in any of these fails the update on every rank and comes out of it here.
     """
 
@@ -276,13 +315,13 @@ class Refit:
                  source_rules: Iterable[RefitRule] = (), sink_rules: Iterable[RefitRule] = (),
                  iterate: Callable[[str], Any] | None = None, loader: Any = None, version: int = 0,
                  progress: Callable[[int, int], None] | None = None, logger: Callable[[str], None] | None = None,
-                 **options: Any):
+                 stream: Any = None, **options: Any):
         self.raised = comm.raised
         self._takes_pieces = loader is not None
         try:
             self._options = _make_options(options, progress, logger, self.raised)
-            self._source = _make_source(source, source_rules, iterate, self.raised)
-            self._sink = _make_sink(sink, sink_rules, loader, version, self.raised)
+            self._source = _make_source(source, source_rules, iterate, self.raised, stream)
+            self._sink = _make_sink(sink, sink_rules, loader, version, self.raised, stream)
         except Exception as wrong:
             _fail_together(comm, wrong)
             raise
@@ -338,8 +377,9 @@ class Refit:
         return bool(lib.ravel_refit_lost(self._pointer))
 
     @property
-    def weights(self) -> dict[str, np.ndarray]:
-        """A sink's live arrays by name; the next update fills the other set. Without a loader only."""
+    def weights(self) -> dict[str, Any]:
+        """A sink's live arrays by name (on a device: :class:`ravel.DeviceArray`); the next update fills the other set. Without a
+        loader only."""
         if self._sink is None or self._takes_pieces:
             return {}
         found = {}
@@ -373,7 +413,11 @@ class Refit:
         live = self.weights
         if self._sink is not None:
             for name, tensor in self._sink.tensors.items():
-                if name in live and tensor.data is not None and live[name] is not tensor.data:
+                if name not in live or tensor.data is None or live[name] is tensor.data:
+                    continue
+                if isinstance(tensor.data, DeviceArray):
+                    tensor.data.assign(live[name])
+                else:
                     tensor.data[...] = live[name]
         self._closed = True
         self._handle.close()
@@ -397,12 +441,13 @@ def _pointer(side: _Side | None) -> Any:
     return None if side is None else C.byref(side.struct)
 
 
-def _make_source(source: Mapping[str, Any] | None, rules: Iterable[RefitRule], iterate: Any, raised: Raised) -> _Side | None:
+def _make_source(source: Mapping[str, Any] | None, rules: Iterable[RefitRule], iterate: Any, raised: Raised,
+                 stream: Any = None) -> _Side | None:
     if source is None:
         if iterate is not None:
             raise TypeError("iterate needs a source: names with their shapes and dtypes")
         return None
-    side = _Side(source, rules, sink=False)
+    side = _Side(source, rules, sink=False, stream=stream)
     if iterate is not None:
         _set_iterate(side, iterate, raised)
     elif side.without_data():
@@ -411,12 +456,12 @@ def _make_source(source: Mapping[str, Any] | None, rules: Iterable[RefitRule], i
 
 
 def _make_sink(sink: Mapping[str, Any] | None, rules: Iterable[RefitRule], loader: Any, version: int,
-               raised: Raised) -> _Side | None:
+               raised: Raised, stream: Any = None) -> _Side | None:
     if sink is None:
         if loader is not None:
             raise TypeError("loader needs a sink: names with their shapes and dtypes")
         return None
-    side = _Side(sink, rules, sink=True, version=version)
+    side = _Side(sink, rules, sink=True, version=version, stream=stream)
     if loader is not None:
         _set_loader(side, loader, raised)
     elif side.without_data():

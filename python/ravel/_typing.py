@@ -10,7 +10,7 @@ __all__ = ["ArrayLike"]
 
 
 class SupportsDLPack(Protocol):
-    """A tensor of any library that speaks DLPack, such as torch's on the host."""
+    """A tensor of any library that speaks DLPack, such as torch's."""
 
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 

@@ -6,9 +6,11 @@
     ravel.comm.callbacks(transport)        any object with rank, size, send and recv (see Transport)
     ravel.comm.from_mpi4py(MPI.COMM_WORLD)
     ravel.comm.from_torch(group)           torch.distributed
+    ravel.comm.nccl(host)                  the same ranks over NCCL: tensors on CUDA devices
 
-Every operation is over host memory: numpy arrays, or host torch tensors, without copies. Operations that return an
-array return a new one; ``broadcast`` and ``recv`` fill the array that they are given. What an operation does when the
+Operations are over host memory (numpy arrays, or host torch tensors), those of ``nccl`` over memory of its device (anything
+that speaks DLPack), without copies. Operations that return an array return a new one, on a device a
+:class:`ravel.DeviceArray`; ``broadcast`` and ``recv`` fill the array that they are given. What an operation does when the
 ranks disagree, when one dies and when a deadline passes is said in include/ravel/comm.h; here those are exceptions
 (:class:`ravel.DataError` for a mismatch, :class:`ravel.PeerError` for a lost peer or a deadline).
 
@@ -25,11 +27,12 @@ from typing import Any, Callable, Protocol, Sequence, TypeVar
 import numpy as np
 
 from . import _abi
-from ._dtype import NUMPY, name_of, with_code
+from ._device import Device, DeviceArray, is_on_device, open_device, place_of, stream_number
+from ._dtype import NUMPY, any_array, name_of
 from ._lib import Handle, Raised, address, fields, lib, view_bytes
 from ._options import Table
 
-__all__ = ["Comm", "Transport", "callbacks", "from_mpi4py", "from_torch", "mpi", "self", "threads", "world"]
+__all__ = ["Comm", "Transport", "callbacks", "from_mpi4py", "from_torch", "mpi", "nccl", "self", "threads", "world"]
 
 _TABLE = Table(_abi.ravel_comm_options, "ravel_comm")
 _REDUCE = {"sum": _abi.RAVEL_SUM, "min": _abi.RAVEL_MIN, "max": _abi.RAVEL_MAX}
@@ -42,16 +45,13 @@ def _reduce(op: str) -> int:
     return _REDUCE[op]
 
 
-def _whole(value: Any, what: str, dtype: Any, writes: bool = False) -> tuple[np.ndarray, int]:
-    """A contiguous array and its dtype's number. One that is written to must be contiguous already."""
-    array, code = with_code(value, what, dtype)
-    if writes and not (array.flags.c_contiguous and array.flags.writeable):
-        raise ValueError(f"{what} is filled in place: it must be contiguous and writable")
-    return np.asarray(array, order="C"), code
-
-
 class Comm:
     """One rank's handle to a group of ranks. It belongs to one thread at a time."""
+
+    device: Device | None = None
+    """That the arrays of a NCCL communicator are on; None: host memory."""
+    stream = 0
+    """In which its operations run."""
 
     def __init__(self, pointer: int, raised: Raised, keep: Any = None, owned: bool = True):
         self.raised, self._keep = raised, keep
@@ -78,7 +78,7 @@ class Comm:
 
     @property
     def kind(self) -> str:
-        """self, threads, mpi or callbacks."""
+        """self, threads, mpi, callbacks or nccl."""
         return str(lib.ravel_comm_kind(self.pointer).decode())
 
     @property
@@ -114,6 +114,35 @@ class Comm:
     def _call(self, name: str, *arguments: Any) -> None:
         self.raised.call(name, self.pointer, *arguments)
 
+    # -- arrays
+    def _whole(self, value: Any, what: str, dtype: Any, writes: bool = False) -> tuple[Any, int]:
+        """A contiguous array that can travel, and its dtype's number. One that is written to must be contiguous already."""
+        if self.device is None:
+            if is_on_device(value):
+                self._call("ravel_comm_place_check", C.byref(place_of(DeviceArray.taken(value, what))))
+            array, code = any_array(value, what, dtype)
+            if writes and not (array.flags.c_contiguous and array.flags.writeable):
+                raise ValueError(f"{what} is filled in place: it must be contiguous and writable")
+            return np.asarray(array, order="C"), code
+        if not is_on_device(value):
+            self._call("ravel_comm_place_check", C.byref(_abi.ravel_place()))
+        array, code = any_array(value, what, dtype, self.stream)
+        if array.device is not self.device:
+            raise ValueError(f"{what} is on {array.device} and this communicator on {self.device}")
+        if not array.is_contiguous or writes and array.read_only:
+            raise ValueError(f"{what} must be contiguous" + " and writable" * writes + "; copy it first")
+        return array, code
+
+    def _empty(self, shape: tuple[int, ...], like: Any) -> Any:
+        """A new array for a result, of another one's dtype."""
+        if self.device is None:
+            return np.empty(shape, like.dtype)
+        return DeviceArray.empty(self.device, shape, like.code, self.stream)
+
+    def _host(self) -> Any:
+        """The communicator of these ranks for host memory: this one, or that behind NCCL."""
+        return self.pointer if self.device is None else lib.ravel_comm_host(self.pointer)
+
     # -- collectives
     def barrier(self) -> None:
         """Returns when every rank has come."""
@@ -121,73 +150,84 @@ class Comm:
 
     def broadcast(self, array: Any, root: int = 0, *, dtype: Any = None) -> None:
         """``array`` of ``root`` to every rank's ``array``, in place."""
-        data, code = _whole(array, "array", dtype, writes=True)
+        data, code = self._whole(array, "array", dtype, writes=True)
         self._call("ravel_comm_broadcast", address(data), data.size, code, root)
 
-    def allgather(self, array: Any, *, dtype: Any = None) -> np.ndarray:
+    def allgather(self, array: Any, *, dtype: Any = None) -> Any:
         """[size, *array.shape]: every rank's array."""
-        data, code = _whole(array, "array", dtype)
-        out = np.empty((self.size, *data.shape), data.dtype)
+        data, code = self._whole(array, "array", dtype)
+        out = self._empty((self.size, *data.shape), data)
         self._call("ravel_comm_allgather", address(data), address(out), data.size, code)
         return out
 
-    def allgatherv(self, array: Any, *, dtype: Any = None) -> list[np.ndarray]:
+    def allgatherv(self, array: Any, *, dtype: Any = None) -> list[Any]:
         """Every rank's array, of whatever length (first dimension)."""
-        data, code = _whole(array, "array", dtype)
+        data, code = self._whole(array, "array", dtype)
         if data.ndim < 1:
             raise ValueError("array must have a first dimension; use allgather for single numbers")
-        sizes = self.allgather(np.array([data.size], np.int64)).reshape(-1)
-        flat = np.empty(int(sizes.sum()), data.dtype)
+        own, sizes = np.array([data.size], np.int64), np.empty(self.size, np.int64)
+        self.raised.call("ravel_comm_allgather", self._host(), address(own), address(sizes), 1, _abi.RAVEL_I64)
+        flat = self._empty((int(sizes.sum()),), data)
         self._call("ravel_comm_allgatherv", address(data), address(flat), address(sizes), None, code)
-        ends = np.cumsum(sizes)
-        return [flat[end - size:end].reshape(-1, *data.shape[1:]) for size, end in zip(sizes, ends)]
+        rest = int(np.prod(data.shape[1:], dtype=np.int64)) or 1
+        return [part.reshape(-1, *data.shape[1:]) if isinstance(part, np.ndarray) else
+                part.reshaped((part.size // rest, *data.shape[1:])) for part in _cut(flat, sizes)]
 
-    def alltoall(self, arrays: Sequence[Any], *, dtype: Any = None) -> list[np.ndarray]:
+    def alltoall(self, arrays: Sequence[Any], *, dtype: Any = None) -> list[Any]:
         """arrays[r] goes to rank r; the result's r-th came from rank r. Flat arrays of one dtype, of any lengths."""
-        pairs = [_whole(a, "an array", dtype) for a in arrays]
+        pairs = [self._whole(a, "an array", dtype) for a in arrays]
         if len(pairs) != self.size or len({code for _, code in pairs}) != 1:
             raise ValueError(f"alltoall takes {self.size} arrays (one a rank) of one dtype")
         sizes = np.array([a.size for a, _ in pairs], np.int64)
         wanted = np.empty_like(sizes)
-        self._call("ravel_comm_alltoall", address(sizes), address(wanted), 1, _abi.RAVEL_I64)
-        send = np.concatenate([a.reshape(-1) for a, _ in pairs])
-        recv = np.empty(int(wanted.sum()), send.dtype)
+        self.raised.call("ravel_comm_alltoall", self._host(), address(sizes), address(wanted), 1, _abi.RAVEL_I64)
+        send = self._joined([a for a, _ in pairs], sizes)
+        recv = self._empty((int(wanted.sum()),), send)
         self._call("ravel_comm_alltoallv", address(send), address(sizes), None, address(recv), address(wanted), None,
                    pairs[0][1])
-        return np.split(recv, np.cumsum(wanted)[:-1])
+        return _cut(recv, wanted)
 
-    def allreduce(self, array: Any, op: str = "sum", *, dtype: Any = None, in_place: bool = False) -> np.ndarray:
+    def _joined(self, arrays: list[Any], sizes: np.ndarray) -> Any:
+        """Arrays end to end."""
+        if self.device is None:
+            return np.concatenate([a.reshape(-1) for a in arrays])
+        whole = self._empty((int(sizes.sum()),), arrays[0])
+        for part, array in zip(_cut(whole, sizes), arrays):
+            part.assign(array.reshaped((array.size,)))
+        return whole
+
+    def allreduce(self, array: Any, op: str = "sum", *, dtype: Any = None, in_place: bool = False) -> Any:
         """Element by element over all ranks: sum, min or max, the same bits on every rank."""
-        data, code = _whole(array, "array", dtype, writes=in_place)
-        out = data if in_place else np.empty_like(data)
+        data, code = self._whole(array, "array", dtype, writes=in_place)
+        out = data if in_place else self._empty(data.shape, data)
         self._call("ravel_comm_allreduce", address(data), address(out), data.size, code, _reduce(op))
         return out
 
-    def reduce(self, array: Any, op: str = "sum", root: int = 0, *, dtype: Any = None) -> np.ndarray | None:
+    def reduce(self, array: Any, op: str = "sum", root: int = 0, *, dtype: Any = None) -> Any:
         """The same, on ``root`` only; None elsewhere."""
-        data, code = _whole(array, "array", dtype)
-        out = np.empty_like(data) if self.rank == root else None
+        data, code = self._whole(array, "array", dtype)
+        out = self._empty(data.shape, data) if self.rank == root else None
         self._call("ravel_comm_reduce", address(data), address(out), data.size, code, _reduce(op), root)
         return out
 
-    def reduce_scatter(self, array: Any, op: str = "sum", *, dtype: Any = None) -> np.ndarray:
+    def reduce_scatter(self, array: Any, op: str = "sum", *, dtype: Any = None) -> Any:
         """[size, ...] is reduced, and this rank's row of the result returned."""
-        data, code = _whole(array, "array", dtype)
+        data, code = self._whole(array, "array", dtype)
         if data.ndim < 1 or data.shape[0] != self.size:
             raise ValueError(f"the first dimension must be {self.size}, one row a rank; the shape is {data.shape}")
-        out = np.empty(data.shape[1:], data.dtype)
+        out = self._empty(data.shape[1:], data)
         self._call("ravel_comm_reduce_scatter", address(data), address(out), out.size, code, _reduce(op))
         return out
 
     # -- messages
     def send(self, array: Any, peer: int, tag: int = 0, *, dtype: Any = None) -> None:
         """To rank ``peer``, which calls ``recv`` with the same tag; may wait until it does."""
-        data, code = _whole(array, "array", dtype)
+        data, code = self._whole(array, "array", dtype)
         self._call("ravel_comm_send", address(data), data.size, code, peer, tag)
 
     def recv(self, array: Any, peer: int, tag: int = 0, *, dtype: Any = None) -> None:
         """Fills ``array``, whose size and dtype must be the sender's."""
-        data, code = _whole(array, "array", dtype, writes=True)
+        data, code = self._whole(array, "array", dtype, writes=True)
         self._call("ravel_comm_recv", address(data), data.size, code, peer, tag)
 
     # -- life
@@ -204,7 +244,11 @@ class Comm:
     def _child(self, name: str, *arguments: Any) -> "Comm | None":
         pointer = C.c_void_p()
         self._call(name, *arguments, C.byref(pointer))
-        return Comm(pointer.value, self.raised, self._keep) if pointer.value else None
+        if not pointer.value:
+            return None
+        child = Comm(pointer.value, self.raised, self._keep)
+        child.device, child.stream = self.device, self.stream
+        return child
 
     def abort(self, why: str | BaseException = "aborted") -> None:
         """Tells all other ranks that this one failed, and why. The communicator is dead afterwards."""
@@ -233,6 +277,14 @@ class Comm:
         return f"<ravel.Comm: rank {self.rank} of {self.size}, {self.kind} {self.name!r}>"
 
 
+def _cut(flat: Any, sizes: np.ndarray) -> list[Any]:
+    """Consecutive parts of a flat array, over the same memory."""
+    if isinstance(flat, np.ndarray):
+        return np.split(flat, np.cumsum(sizes)[:-1])
+    ends = np.cumsum(sizes).tolist()
+    return [flat.part(end - size, size) for size, end in zip(sizes.tolist(), ends)]
+
+
 def _open(name: str, *arguments: Any, raised: Raised | None = None, keep: Any = None, **options: Any) -> Comm:
     pointer = C.c_void_p()
     raised = raised or Raised()
@@ -249,6 +301,17 @@ def self(**options: Any) -> Comm:  # noqa: A001 (the back end's name)
 def mpi(**options: Any) -> Comm:
     """All processes that the launcher started; MPI is initialised unless it is already (by mpi4py)."""
     return _open("ravel_comm_mpi", **options)
+
+
+def nccl(host: Comm, device: Any = 0, *, stream: Any = None, **options: Any) -> Comm:
+    """The ranks of ``host`` over NCCL, each with a CUDA device of its own ("cuda:1", or a number). Collective. Arrays are on that
+    device; operations run in ``stream`` (a number as DLPack has it, a stream of torch or CuPy; None: torch's current one, else
+    the default stream), after what is in it and before what comes later. The stream outlives the communicator."""
+    there = open_device(device)
+    number = stream_number(stream, there.index)
+    made = _open("ravel_comm_nccl", host.pointer, there.stream(number), raised=host.raised, keep=host._keep, **options)
+    made.device, made.stream = there, number
+    return made
 
 
 def world(**options: Any) -> Comm:

@@ -7,8 +7,9 @@ python=/usr/bin/python3
 for module in numpy pytest hypothesis; do
     "$python" -c "import $module" 2>/dev/null || { echo "  skip  $python has no $module (Debian: python3-$module)"; skipped=1; finish; }
 done
-$MAKE --no-print-directory -j2 BUILD="$BUILD" lib >"$BUILD/python-build.log" 2>&1 || { cat "$BUILD/python-build.log"; exit 1; }
+$MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/libravel_stub.so" >"$BUILD/python-build.log" 2>&1 || { cat "$BUILD/python-build.log"; exit 1; }
 build=$(realpath "$BUILD")
+export RAVEL_STUB="$build/libravel_stub.so"
 
 number() { # WORD LINE: the number before the word in pytest's last line, else 0
     found=$(echo "$2" | grep -oE "[0-9]+ $1" | head -n 1); echo "${found%% *}" | grep -E '^[0-9]+$' || echo 0

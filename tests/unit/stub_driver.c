@@ -96,10 +96,11 @@ static int is_known(const void *array) {
     return 0;
 }
 
-static queue fallback; /* the default stream */
+static queue fallback, per_thread; /* the default streams: CUDA's handles 0 and 1, and 2 */
 
 static queue *queue_of(void *stream) {
-    queue *q = stream ? stream : &fallback;
+    uintptr_t handle = (uintptr_t)stream;
+    queue *q = handle > 2 ? stream : handle == 2 ? &per_thread : &fallback;
     if (!q->tail) q->tail = &q->head;
     return q;
 }
