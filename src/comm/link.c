@@ -339,17 +339,16 @@ static int wait_ms(const ravel__hub *hub, double seconds, int64_t now) {
 }
 
 int ravel__hub_glance(ravel__hub *hub) {
-    enum { GLANCES = 16 };
+    enum { GLANCES = 32 };
+    int whole = ++hub->glances % GLANCES == 0; /* the other links and the timers have their turn */
     hub->events = 0;
     ravel__hub_take_back(hub);
-    if (hub->events) {
+    if (hub->events && !whole) {
         free_closed(hub);
         return 1;
     }
     ravel__link *link = hub->hot;
-    if (!link || link->state != LINK_UP || link->wants_out || link->rings[RING_OUT].waits ||
-        ++hub->glances % GLANCES == 0)
-        return -1;
+    if (!link || link->state != LINK_UP || link->wants_out || link->rings[RING_OUT].waits || whole) return -1;
     int64_t now = ravel__clock_ns();
     if (now - hub->tick_ns >= TICK_NS || now >= hub->soonest_ns) return -1;
     hub->polled_ns = now;
