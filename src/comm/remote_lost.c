@@ -3,10 +3,10 @@
  * A rank that frees a communicator tells the others LEFT; one that gives up or raises an error tells them FAILED, with a
  * sentence. In a communicator of up to REMOTE_TELL_ALL ranks all are told; in a larger one (and of a LEFT over TCP,
  * which sees who is gone by itself) only the contacts are: ranks with which frames were exchanged, about 2 log2(n), since
- * collectives go along trees. So freeing costs O(log n) frames per rank. A FAILED is passed on once to its contacts by
- * every rank of a large communicator that gets it, and over TCP by every rank: the one that hears of a failure frees its
- * communicator next, and a peer that sees only this would report it instead of the failure. A rank that waits for long ASKs those it waits for. A rank that left is noticed by the ranks that need it: an
- * operation fails when one of its own messages can never come, and its failure is told to the rest.
+ * collectives go along trees. So freeing costs O(log n) frames per rank. A FAILED is passed on once by every rank that hears
+ * it, to the ranks that its own LEFT would go to: the rank frees its communicator next, and a peer that learns only of this
+ * would report it instead of the failure. A rank that waits for long ASKs those it waits for. A rank that left is noticed by
+ * the ranks that need it: an operation fails when one of its own messages can never come, and its failure is told to the rest.
  *
  * The wire says which peers it lost. Processes of this machine are also looked at by number (machine.h), since MPI says
  * nothing. What remains is found by the deadline. */
@@ -89,6 +89,11 @@ static int is_large(const remote_rank *me) {
     return me->comm->size > REMOTE_TELL_ALL;
 }
 
+/* Whether only contacts are told that this rank leaves, or of a failure that it heard of. */
+static int tells_contacts_only(const remote_rank *me) {
+    return is_large(me) || me->world->wire->tells_lost;
+}
+
 /* To every other member, or to those that are contacts. What cannot be sent is found by deadlines. */
 static void tell_members(remote_rank *me, const remote_head *head, const char *body, int contacts_only) {
     const ravel_comm *comm = me->comm;
@@ -101,7 +106,7 @@ static void tell_members(remote_rank *me, const remote_head *head, const char *b
 
 void ravel__remote_leave(remote_rank *me) {
     remote_head h = {.kind = FRAME_LEFT, .port = me->id};
-    if (me->comm->size > 1) tell_members(me, &h, NULL, is_large(me) || me->world->wire->tells_lost);
+    if (me->comm->size > 1) tell_members(me, &h, NULL, tells_contacts_only(me));
 }
 
 void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason) {
@@ -138,13 +143,13 @@ static void hear_failed(remote_world *w, const remote_head *h, const char *body)
     for (size_t i = 0; i < bytes; i++)
         if ((unsigned char)reason[i] < ' ') reason[i] = ' ';
     remote_rank *me = ravel__match_find(w, h->port);
-    int passes_on = me && !me->dead && (is_large(me) || w->wire->tells_lost);
+    int passes_on = me && !me->dead;
     w->broken |= h->note != 0;
     (void)fail_family(w, h->port, lost < 0 ? -1 : lost, h->serial, reason);
     if (!passes_on) return;
     remote_head again = *h;
     again.bytes = (int64_t)bytes;
-    tell_members(me, &again, reason, 1);
+    tell_members(me, &again, reason, tells_contacts_only(me));
 }
 
 static int is_known(const remote_world *w, uint64_t id) {

@@ -100,7 +100,7 @@ static int fake_frame_send(ravel__net *net, int32_t peer, const void *head, int3
     w->frames++;
     w->frame_bytes += f->bytes;
     n->frames++;
-    fake_net *to = w->nets[peer];
+    fake_net *to = w->cut_from != w->cut_to && n->rank == w->cut_from && peer == w->cut_to ? NULL : w->nets[peer];
     if (to)
         *to->last = f, to->last = &f->next;
     else
@@ -228,23 +228,15 @@ void fake_lose(fake_world *w, int32_t rank, const char *why) {
     pthread_mutex_unlock(&w->lock);
 }
 
-const ravel__wire fake_wire = {
-    .version = RAVEL__WIRE_VERSION,
-    .bytes = sizeof fake_wire,
-    .name = "wire",
-    .frame_most = 8192,
-    .tells_lost = 1,
-    .open = fake_wire_open,
-    .close = fake_close,
-    .frame = fake_frame_send,
-    .given = fake_given,
-    .gone = fake_given,
-    .send = fake_send,
-    .recv = fake_recv,
-    .cancel = fake_cancel,
-    .poll = fake_poll,
-    .sleep = fake_sleep,
-};
+#define WIRE(tells)                                                                                           \
+    {                                                                                                         \
+        .version = RAVEL__WIRE_VERSION, .bytes = sizeof(ravel__wire), .name = "wire", .frame_most = 8192,     \
+        .tells_lost = (tells), .open = fake_wire_open, .close = fake_close, .frame = fake_frame_send,         \
+        .given = fake_given, .gone = fake_given, .send = fake_send, .recv = fake_recv, .cancel = fake_cancel, \
+        .poll = fake_poll, .sleep = fake_sleep                                                                \
+    }
+const ravel__wire fake_wire = WIRE(1);
+static const ravel__wire quiet_wire = WIRE(0);
 
 ravel_status fake_open(fake_world *w, int32_t rank, double timeout, ravel_comm **comm, ravel_error *err) {
     ravel_comm_options o;
@@ -252,5 +244,5 @@ ravel_status fake_open(fake_world *w, int32_t rank, double timeout, ravel_comm *
     o.timeout = timeout;
     o.rank = rank;
     o.module = (const char *)(uintptr_t)w;
-    return ravel__remote_open(&fake_wire, &o, w->apart ? -1 : 0, comm, err);
+    return ravel__remote_open(w->quiet ? &quiet_wire : &fake_wire, &o, w->apart ? -1 : 0, comm, err);
 }

@@ -10,13 +10,15 @@ typedef struct fake_net fake_net;
 /* The world that the next ranks join; frames and bytes are counted over all ranks. */
 typedef struct fake_world {
     int32_t size, joined;
-    int open_code;  /* of the next open */
-    int poll_code;  /* of the next poll */
-    int frame_code; /* of the next frame */
-    int reorder;    /* frames of different peers are delivered in another order */
-    int apart;      /* ranks are opened one after the other, by one thread: none waits for the others */
-    int any_gone;   /* fake_lose was called */
-    int stuck;      /* transfers never end, and cannot be cancelled */
+    int open_code;            /* of the next open */
+    int poll_code;            /* of the next poll */
+    int frame_code;           /* of the next frame */
+    int reorder;              /* frames of different peers are delivered in another order */
+    int apart;                /* ranks are opened one after the other, by one thread: none waits for the others */
+    int any_gone;             /* fake_lose was called */
+    int quiet;                /* like MPI it does not say which ranks are gone */
+    int stuck;                /* transfers never end, and cannot be cancelled */
+    int32_t cut_from, cut_to; /* frames from one rank to the other go nowhere; equal: none; under the lock */
     int64_t frames, frame_bytes, transfers, transfer_bytes;
     int64_t most_frames; /* sent by one rank */
     fake_net **nets;     /* [size] */

@@ -126,6 +126,39 @@ TEST(comm_wire_that_loses_a_rank_names_it) {
     fake_world_free(&world);
 }
 
+/* Rank 0 fails, and rank 2 does not hear it from rank 0. Rank 1 does, and leaves: rank 2, which waits for rank 1, must be told of the
+ * failure and not of the leaving. */
+static ravel_status fail_behind_a_cut(ravel_comm *comm, void *user, ravel_error *err) {
+    fake_world *w = user;
+    ravel_error seen = RAVEL_ERROR_INIT, why = RAVEL_ERROR_INIT;
+    int32_t me = ravel_comm_rank(comm);
+    int64_t x = 0;
+    ravel_status status = ravel_comm_barrier(comm, err);
+    if (status) return status;
+    if (me == 0) {
+        pthread_mutex_lock(&w->lock);
+        w->cut_from = 0, w->cut_to = 2;
+        pthread_mutex_unlock(&w->lock);
+        ravel_error_set(&why, RAVEL_E_DATA, "the first cause");
+        ravel_comm_abort(comm, &why);
+        return RAVEL_OK;
+    }
+    status = ravel_comm_recv(comm, &x, 1, RAVEL_I64, me - 1, 0, &seen);
+    if (status == RAVEL_E_PEER_LOST && strstr(seen.message, "the first cause")) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "rank %d, %s: %s", me, ravel_status_name(status), seen.message);
+}
+
+TEST(comm_wire_tells_the_failure_and_not_who_left_because_of_it) {
+    for (int quiet = 0; quiet < 2; quiet++) {
+        fake_world world;
+        ravel_error err = RAVEL_ERROR_INIT;
+        fake_world_init(&world, 3);
+        world.quiet = quiet;
+        CHECK_OK(run_ranks(&world, 20, fail_behind_a_cut, &world, &err), &err);
+        fake_world_free(&world);
+    }
+}
+
 /* ---- two threads, two communicators --------------------------------------------------------------------- */
 
 typedef struct splitter {
