@@ -66,6 +66,7 @@ static int64_t count_bytes(const char *at, int64_t count, int *odd) {
         others |= (uint64_t)(unsigned char)at[i] & ~UINT64_C(1);
         ones += at[i] & 1;
     }
+    RAVEL_ASSERT(ones <= count);
     *odd = others != 0;
     return ones;
 }
@@ -79,6 +80,7 @@ static int64_t count_ones(const ravel__mask *m, const char *at, int64_t count, i
     case 4: COUNT(uint32_t); break;
     default: COUNT(uint64_t); break;
     }
+    RAVEL_ASSERT(ones + zeros <= count); /* nothing is both */
     *odd = ones + zeros != count;
     return ones;
 }

@@ -61,6 +61,7 @@ static ravel_status columns_of(const char *what, int64_t longest, int64_t fixed,
         return ravel_error_set(err, RAVEL_E_OVERSIZE, "the longest has %lld tokens, over %s, %lld", (long long)longest,
                                what, (long long)fixed);
     *columns = fixed ? fixed : ravel__multiple_up(longest, align);
+    RAVEL_ASSERT(*columns >= longest);
     return RAVEL_OK;
 }
 
@@ -102,6 +103,8 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     status = set_columns(o, prompt, response, p, err);
     if (!status && p->columns > INT32_MAX)
         status = ravel_error_set(err, RAVEL_E_OVERFLOW, "%lld columns are over 2^31 - 1", (long long)p->columns);
+    RAVEL_ASSERT(status || (p->max_length <= p->columns && p->prompt_columns <= p->columns));
+    RAVEL_ASSERT(status || (p->samples_count <= p->rows && p->actual_tokens <= p->rows * p->columns));
     return status;
 }
 

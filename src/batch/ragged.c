@@ -52,6 +52,7 @@ ravel_status ravel__sequence_get(const ravel_ragged *ragged, int64_t index, rave
     seq->length = ragged->offsets[index + 1] - seq->offset;
     seq->prompt = ragged->prompts ? ragged->prompts[index] : 0;
     seq->lead = 0;
+    RAVEL_ASSERT(seq->offset >= 0 && seq->length >= 1 && seq->prompt >= 0 && seq->prompt <= seq->length);
     return RAVEL_OK;
 }
 

@@ -52,6 +52,7 @@ static ravel_status begin_walk(walking *w, const ravel_thd *thd, const ravel_thd
 static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err) {
     int64_t slot = w->slots[i + 1] - w->slots[i];
     ravel_status status = RAVEL_OK;
+    RAVEL_ASSERT(slot >= 0); /* ravel_cp_check has seen the boundaries */
     s->index = i;
     s->seq = ravel__no_sample(0);
     s->run_count = ravel__slot_runs(&w->cp, w->options.cp_rank, slot, s->runs);
@@ -85,6 +86,7 @@ typedef struct unpacking {
 static void unpack_stop(void *user, const stop *s) {
     unpacking *u = user;
     int64_t at = s->at;
+    RAVEL_ASSERT(at >= 0 && s->run_count >= 1 && s->run_count <= 2);
     if (s->seq.index < 0) return;
     if (u->track.kind == RAVEL_FIELD_SAMPLE) {
         ravel__track_unpack_sample(&u->track, &s->seq, u->packed, s->index, u->out);
@@ -99,6 +101,7 @@ static void unpack_stop(void *user, const stop *s) {
 /* On a device: the same walk writes runs. */
 static void book_stop(void *user, const stop *s) {
     ravel__book *book = user;
+    RAVEL_ASSERT(s->index >= 0 && s->seq.index <= INT32_MAX);
     book->samples[s->index] = (int32_t)s->seq.index;
     for (int r = 0; r < s->run_count; r++) ravel__book_run(book, &s->seq, &s->runs[r], 0);
 }

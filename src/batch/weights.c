@@ -86,6 +86,7 @@ static ravel_status fixed_weight(const double *sample_weights, int64_t sample, i
         return ravel_error_set(err, RAVEL_E_DATA, "the weight of sample %lld is %g; it must be from 0 to %g",
                                (long long)sample, w, weight_most);
     *fixed = llround(ldexp(w, FRACTION_BITS));
+    RAVEL_ASSERT(*fixed >= 0);
     return RAVEL_OK;
 }
 
@@ -131,6 +132,7 @@ static ravel_status weigh(const weighing *w, int64_t i, weighed *out, ravel_erro
     else if (!status)
         status = ravel__mask_count(&w->mask, &out->seq, &out->loss_tokens, err);
     if (!status) status = fixed_weight(w->sample_weights, out->seq.index, &out->fixed, err);
+    RAVEL_ASSERT(status || (i < w->count && out->loss_tokens >= 0 && out->loss_tokens < out->seq.length));
     return status;
 }
 
