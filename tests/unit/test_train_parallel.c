@@ -373,3 +373,42 @@ TEST(train_parallel_context_ranks_have_one_loss) {
         ring_against_one(folder, 2 + i % 3, i / 2 % 3);
     }
 }
+
+/* ---- sharded parameters --------------------------------------------------------------------------------- */
+
+/* Both ranks learn; then rank 1 fails, and rank 0 waits for its share of the weights. */
+static ravel_status lose_a_share(ravel_comm *comm, void *user, ravel_error *err) {
+    ravel_status *seen = user;
+    layout l = {.shape = {.hidden = 16, .layers = 5, .heads = 2, .kv_heads = 1, .head_dim = 8, .ffn = 24, .vocab = 64}};
+    const train_kernels *k = NULL;
+    train_device *device = NULL;
+    train_model *m = NULL;
+    train_model_options o;
+    l.shape.gated = l.shape.tied = 1;
+    l.shape.rope_theta = 1e4;
+    l.shape.norm_eps = 1e-6;
+    train_model_options_default(&o);
+    o.budget = BUDGET;
+    o.shard = comm;
+    ravel_status status = train_kernels_find("cpu", &k, err);
+    if (!status) status = k->open(&(train_device_options){.threads = 1}, &device, err);
+    if (!status) status = train_model_create(k, device, &l.shape, &o, &m, err);
+    if (!status) status = train_model_init(m, 3, 0.2, err);
+    if (!status) status = run_batch(m, &l, 0, err);
+    if (!status && ravel_comm_rank(comm) == 1) status = ravel_error_set(err, RAVEL_E_DATA, "on purpose");
+    if (!status) {
+        (void)train_model_array(m); /* nothing that was gathered stays */
+        *seen = run_batch(m, &l, 0, NULL);
+    }
+    train_model_free(m);
+    if (k) k->close(device);
+    return status;
+}
+
+TEST(train_parallel_a_lost_share_is_an_error) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_status seen = RAVEL_OK;
+    CHECK_EQ(ravel_threads_run(2, NULL, lose_a_share, &seen, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, "on purpose");
+    CHECK_EQ(seen, RAVEL_E_PEER_LOST);
+}
