@@ -241,7 +241,7 @@ TEST(refit_pull_gets_the_newest_when_it_comes_late) {
     CHECK_OK(pair_pull(&p), &p.err);
     CHECK(pair_holds(&p, 4));
     ravel_generator_report report;
-    for (int i = 0; i < 200 && (ravel_publisher_generators(p.publisher, &report, 1) < 1 || report.commits < 2); i++)
+    for (int i = 0; i < 1500 && (ravel_publisher_generators(p.publisher, &report, 1) < 1 || report.commits < 2); i++)
         pause_ms(10);
     CHECK(report.held.version == 4 && report.lag == 1 && report.connected && report.commits == 2);
     pair_close(&p);
