@@ -157,10 +157,11 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
     if (status) plan_explain_oversize(data, options, &err);
     if (status) return cli_fail("plan", &err);
     plan_warn_skipped(data, options, plan);
-    if (!flags->quiet && !standard_outputs(flags)) {
-        plan_print_summary(data, options, plan, seconds);
-        status = plan_print_bubble(flags, plan, &err);
-    }
+    ravel_bubble bubble = {0, 0, 0};
+    int staged = flags->pp > 1 || flags->vpp > 1, says = !flags->quiet && !standard_outputs(flags);
+    if (staged) status = ravel_plan_bubble(plan, flags->pp, flags->vpp, &bubble, &err);
+    if (!status && says) plan_print_summary(data, options, plan, seconds);
+    if (!status && says && staged) plan_print_bubble(flags, &bubble);
     int code = status ? cli_usage("plan", &err) : write_all(flags, data, options, plan);
     ravel_plan_free(plan);
     return code;

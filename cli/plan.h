@@ -81,8 +81,8 @@ ravel_status plan_sweep_check(const plan_flags *flags, const ravel_plan_options 
 
 void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
                         double seconds);
-/* The bubble that a pipeline of the flags' pp and vpp makes of the plan; nothing where pp is 1. */
-ravel_status plan_print_bubble(const plan_flags *flags, const ravel_plan *plan, ravel_error *err);
+/* The bubble that a pipeline of the flags' pp and vpp makes of the plan. */
+void plan_print_bubble(const plan_flags *flags, const ravel_bubble *bubble);
 /* The first lines of a summary or table: what was planned, what was left out (plan NULL: the table says it) and, unless
  * the plans differ in it (`many`), for what. */
 void plan_print_heading(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan, int many);

@@ -133,16 +133,11 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     printf("  %-15s %016llx\n", "digest", (unsigned long long)plan->digest);
 }
 
-ravel_status plan_print_bubble(const plan_flags *flags, const ravel_plan *plan, ravel_error *err) {
-    ravel_bubble bubble;
+void plan_print_bubble(const plan_flags *flags, const ravel_bubble *bubble) {
     char note[96];
-    if (flags->pp == 1 && flags->vpp == 1) return RAVEL_OK;
-    ravel_status status = ravel_plan_bubble(plan, flags->pp, flags->vpp, &bubble, err);
-    if (status) return status;
     (void)snprintf(note, sizeof note, "predicted for pp %d, vpp %d: share of the stages' time that they wait",
                    flags->pp, flags->vpp);
-    share_line("bubble", bubble.share, note);
-    return RAVEL_OK;
+    share_line("bubble", bubble->share, note);
 }
 
 /* ---- tables --------------------------------------------------------------------------------------------- */
