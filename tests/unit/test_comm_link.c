@@ -512,18 +512,18 @@ TEST(comm_link_with_a_silent_peer_is_lost_only_where_asked) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel__link *link;
     ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
-    s.silence = 0.6, s.heartbeat = 0.1;
+    s.silence = 1.5, s.heartbeat = 0.1; /* one thread polls both ends: it may be kept waiting for a while */
     c.heartbeat = 0.1;
     CHECK_OK(open_end(&server, &s, &err), &err);
     CHECK_OK(open_end(&client, &c, &err), &err);
     CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 5, NULL, &link, &err), &err);
     POLL_UNTIL(server, client, client.ups);
-    int64_t until = ravel__clock_ns() + 1500000000;
+    int64_t until = ravel__clock_ns() + 3000000000;
     POLL_UNTIL(server, client, ravel__clock_ns() > until); /* heartbeats keep it up */
     CHECK(server.downs == 0 && client.downs == 0);
     end none = {0};
     POLL_UNTIL(server, none, server.downs);
-    CHECK_HAS(server.why, "has been silent for 0.6 s");
+    CHECK_HAS(server.why, "has been silent for 1.5 s");
     close_ends(&server, &client);
 }
 
@@ -673,13 +673,15 @@ static void one_fault(ravel__rng *rng, harm how) {
     ravel__link *link;
     char address[RAVEL__ADDRESS_TEXT];
     ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
-    s.silence = c.silence = 0.4, s.heartbeat = c.heartbeat = 0.1, s.handshake = 0.4, c.once = 1;
+    double patience = how == NONE ? 30 : 0.4; /* a busy machine must not harm what nothing else does */
+    s.silence = c.silence = patience, s.heartbeat = c.heartbeat = 0.1, s.handshake = patience, c.once = 1;
     CHECK_OK(open_end(&server, &s, &err), &err);
     CHECK_OK(open_end(&client, &c, &err), &err);
     int64_t at = (int64_t)ravel__rng_below(rng, ravel__rng_below(rng, 2) ? 400 : 200000);
     CHECK(relay_open(&r, ravel__hub_address(server.hub), how, at));
-    CHECK_OK(ravel__hub_connect(client.hub, relay_address(&r, address), NULL, 0, 0.6, NULL, &link, &err), &err);
-    int64_t stop = ravel__clock_ns() + 10000000000;
+    CHECK_OK(ravel__hub_connect(client.hub, relay_address(&r, address), NULL, 0, 1.5 * patience, NULL, &link, &err),
+             &err);
+    int64_t stop = ravel__clock_ns() + 60000000000;
     uint64_t sent = 0;
     while (!client.downs && server.messages < 12 && ravel__clock_ns() < stop) {
         relay_poll(&r);

@@ -292,7 +292,7 @@ TEST(train_grpo_failing_rewards_are_retried_then_dropped) {
     CHECK(curves[0].count == 2 && curves[0].values[0] == 0 && curves[0].values[1] == 0);
     job_wipe(marker);
     c.grpo.reward_command = "sed -u -n 's/{\"id\": \\([0-9]*[02468]\\),.*/{\"id\": \\1, \"reward\": \\1}/p'";
-    c.grpo.reward_seconds = 1.5; /* sed must have started by then, on a busy machine too */
+    c.grpo.reward_seconds = 4; /* sed must have started by then, on a busy machine too */
     c.grpo.reward_retries = 1;
     c.run.steps = 1;
     if (!run(&c, metrics, curves, 2)) return;
