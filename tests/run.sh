@@ -14,7 +14,7 @@ set -u
 quick=unit,ladder,headers,snippets,cli,lint
 # Long suites stand at the two ends of the list: in front those that keep both cores busy, at the end those that mostly
 # wait (for deadlines, packages, one process after another). One lane begins in front and the other at the end.
-busy="lint sanitize tsan unit cli" waiting="demo install text feed metrics tcp refit train mpi python"
+busy="lint sanitize tsan unit demo cli" waiting="install text feed metrics tcp refit train mpi python"
 top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE

@@ -86,12 +86,14 @@ pids() { pgrep -f "ravel feed .*--shuffle-seed $1"; }
 # write to a file of their own, since a launcher that is ending loses what they say last.
 lose() { # NAME LAUNCHER WORDS any|bad
     seed=$$
-    rm -f "$dir/lines" "$dir/said"
+    rm -f "$dir"/lines* "$dir/said"
     # shellcheck disable=SC2086,SC2016
     timeout 120 $2 sh -c 'said=$1; shift; exec "$@" 2>>"$said"' sh "$dir/said" "$BUILD/ravel" feed --mock "$mock" --budget 4k \
         --samples 400 --updates 1000000 --quiet --json "$dir/lines" --shuffle-seed $seed --comm-timeout 20 >"$log" 2>&1 &
     job=$! waited=0
-    until [ -s "$dir/lines" ] || [ $waited = 600 ]; do sleep 0.1; waited=$((waited + 1)); done
+    # lines stand in lines.tmp.PID until the end
+    until find "$dir" -name "lines*" -size +0 | grep -q . || [ $waited = 600 ]; do sleep 0.1; waited=$((waited + 1)); done
+    sleep 1 # into the middle of its work
     victim=$(for p in $(pids $seed); do tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "^[^ ]*ravel feed" && echo "$p"; done | tail -n 1)
     began=$(date +%s)
     [ -n "$victim" ] && kill -9 "$victim"
