@@ -182,6 +182,11 @@ RAVEL_API int32_t ravel_plan_align(const ravel_plan_options *options);
  * align ask for. Width 0: on a bin of a plan that is not hybrid. 0 where ravel_plan_align is 0. */
 RAVEL_API int64_t ravel_plan_slot(const ravel_plan_options *options, int64_t length, int32_t width);
 
+/* The widths that groups of a hybrid plan may have, rising, at most RAVEL_FIT_WIDTHS of them; returns their number. A
+ * trainer makes its rings from it before the first plan: for each width k one communicator of ranks k * i .. k * i + k - 1
+ * of the pool. 0 where cp_pool is 0, or where planning refuses the options. */
+RAVEL_API int32_t ravel_plan_widths(const ravel_plan_options *options, int32_t *widths);
+
 /* "24576:1", "24576:1:OVERHEAD", or "tokens" (1:0). Model files go through ravel_shape_read and ravel_cost_from_shape.
  */
 RAVEL_API ravel_status ravel_cost_parse(const char *text, ravel_cost *cost, ravel_error *err);

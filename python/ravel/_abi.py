@@ -2173,6 +2173,7 @@ FUNCTIONS = {
     "ravel_plan_stats_json": (C.c_int, [C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_svg": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_unpack": (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_plan_widths": (C.c_int32, [C.POINTER(ravel_plan_options), C.c_void_p]),
     "ravel_plan_workspace": (C.c_size_t, [C.c_int64, C.POINTER(ravel_plan_options)]),
     "ravel_planner_advance": (None, [C.c_void_p, C.c_int64, C.c_int64]),
     "ravel_planner_create": (C.c_int, [C.POINTER(ravel_plan_options), C.c_double, C.c_void_p, C.POINTER(ravel_error)]),

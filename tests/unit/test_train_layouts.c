@@ -89,10 +89,20 @@ static int32_t random_mesh(uint64_t *seed, const ravel_shape *shape, train_kind 
         m->cp = kind == TRAIN_DPO ? 1 : 1 + (int32_t)draw(seed, 3);
         m->pp = 1 + (int32_t)draw(seed, 4);
         m->vpp = 1 + (int32_t)draw(seed, 2);
-        m->dp = 1 + (int32_t)draw(seed, 3);
+        m->dp = 1 + (int32_t)draw(seed, 4);
         if (train_layout_plan(m, 0, shape, &layout, NULL) == RAVEL_OK && layout.ranks <= most && layout.ranks > 1)
             return layout.ranks;
     }
+}
+
+/* The data-parallel ranks as a pool of groups with their own widths: half of the meshes that can be one. A rank's budget
+ * holds some of the samples; the others need several ranks. */
+static void random_pool(uint64_t *seed, train_config *c) {
+    if (c->mesh.cp > 1 || c->mesh.dp < 2 || draw(seed, 2)) return;
+    c->plan.cp_pool = c->mesh.dp;
+    c->plan.budget = c->mesh.dp == 2 ? 24 : 16;
+    c->plan.cp_empty = (int32_t)draw(seed, 2);
+    c->sft.single = 0;
 }
 
 /* SFT on golden models and on new ones of more layers, every aggregation, budgets, sharding and orders of micro-batches. */
@@ -116,9 +126,11 @@ static void random_layouts(uint64_t seed, int count, int32_t most) {
         c.plan.min_micro_steps = 1 + (int64_t)draw(&seed, 5);
         c.learn.shard = (int32_t)draw(&seed, 3);
         c.sft.single = draw(&seed, 4) == 0;
-        (void)snprintf(what, sizeof what, "%s, tp %d cp %d dp %d pp %d vpp %d, shard %d, budget %d",
-                       name ? name : "new", c.mesh.tp, c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.learn.shard,
-                       (int)c.plan.budget);
+        random_pool(&seed, &c);
+        (void)snprintf(what, sizeof what, "%s, tp %d cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
+                       name ? name : "new", c.mesh.tp, c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.plan.cp_pool,
+                       c.learn.shard, (int)c.plan.budget);
+        if (getenv("RAVEL_VERBOSE")) printf("    %s\n", what);
         if (run_once(&c, TRAIN_SFT, ranks, &many))
             compare(what, &one, &many, 1e-5);
         else
@@ -144,10 +156,11 @@ static void grpo_job(train_config *c) {
 
 TEST(train_layouts_grpo_has_one_update) {
     static const struct {
-        int32_t tp, cp, dp, pp, vpp, shard, ratio, updates;
-    } cases[] = {{2, 1, 1, 1, 1, 0, 0, 1}, {1, 2, 1, 1, 1, 2, 1, 1}, {1, 1, 1, 2, 1, 1, 0, 2},
-                 {2, 1, 1, 2, 2, 0, 1, 1}, {1, 2, 2, 2, 1, 1, 1, 1}, {6, 1, 1, 1, 1, 0, 0, 2},
-                 {1, 1, 3, 1, 1, 2, 0, 1}, {2, 1, 2, 2, 1, 2, 1, 1}};
+        int32_t tp, cp, dp, pp, vpp, shard, ratio, updates, budget, pool;
+    } cases[] = {{2, 1, 1, 1, 1, 0, 0, 1, 64, 0}, {1, 2, 1, 1, 1, 2, 1, 1, 64, 0}, {1, 1, 1, 2, 1, 1, 0, 2, 64, 0},
+                 {2, 1, 1, 2, 2, 0, 1, 1, 64, 0}, {1, 2, 2, 2, 1, 1, 1, 1, 64, 0}, {6, 1, 1, 1, 1, 0, 0, 2, 64, 0},
+                 {1, 1, 3, 1, 1, 2, 0, 1, 64, 0}, {2, 1, 2, 2, 1, 2, 1, 1, 64, 0}, {1, 1, 2, 1, 1, 0, 1, 1, 24, 2},
+                 {1, 1, 4, 2, 1, 1, 1, 1, 16, 4}, {1, 1, 4, 1, 1, 2, 1, 1, 16, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train_config c;
         outcome one, many;
@@ -162,9 +175,11 @@ TEST(train_layouts_grpo_has_one_update) {
         c.mesh.tp = cases[i].tp, c.mesh.cp = cases[i].cp, c.mesh.dp = cases[i].dp, c.mesh.pp = cases[i].pp;
         c.mesh.vpp = cases[i].vpp;
         c.learn.shard = cases[i].shard;
+        c.plan.budget = cases[i].budget;
+        c.plan.cp_pool = cases[i].pool;
         int32_t ranks = c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp + 1;
-        (void)snprintf(what, sizeof what, "grpo, tp %d cp %d dp %d pp %d vpp %d", c.mesh.tp, c.mesh.cp, c.mesh.dp,
-                       c.mesh.pp, c.mesh.vpp);
+        (void)snprintf(what, sizeof what, "grpo, tp %d cp %d dp %d pp %d vpp %d pool %d", c.mesh.tp, c.mesh.cp,
+                       c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.plan.cp_pool);
         if (run_once(&c, TRAIN_GRPO, ranks, &many)) compare(what, &one, &many, 1e-5);
         free(one.moment), free(many.moment);
     }

@@ -8,6 +8,7 @@
 static train_parts_options parts_options(const train_learner_options *from) {
     return (train_parts_options){.model = from->model,
                                  .budget = from->budget,
+                                 .plan = from->plan,
                                  .shard = from->learn->shard == TRAIN_SHARD_PARAMS,
                                  .allocator = from->allocator};
 }

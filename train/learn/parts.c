@@ -17,19 +17,24 @@ static int32_t flights_of(const train_parts_options *from, const ravel_mesh_layo
     return (int32_t)train__max(train_pipeline_flights(pp, layout->vpp, stage, chunk), pp > 1 ? SCORING_FLIGHTS : 1);
 }
 
+int32_t train_parts_widest(const ravel_plan_options *plan, const ravel_mesh_layout *layout) {
+    int32_t widths[RAVEL_FIT_WIDTHS], count = plan ? ravel_plan_widths(plan, widths) : 0;
+    return count ? widths[count - 1] : train_layout_cp(layout);
+}
+
 static void model_options(const train_parts_options *from, const ravel_shape *shape, const ravel_mesh_layout *layout,
                           int32_t stage, int32_t chunk, train_model_options *options) {
     train_slice part = train_layout_slice(layout, shape, chunk * train_layout_pp(layout) + stage, 0);
     train_model_options_default(options);
     options->budget = from->budget;
-    options->longest = from->budget * train_layout_cp(layout);
+    options->cp_ranks = train_parts_widest(from->plan, layout);
+    options->longest = from->budget * options->cp_ranks;
     options->recompute = from->model->recompute;
     options->inference = from->inference;
     options->first_layer = part.first_layer;
     options->last_layer = part.last_layer;
     options->in_flight = flights_of(from, layout, stage, chunk);
     options->tp_ranks = train_layout_tp(layout);
-    options->cp_ranks = train_layout_cp(layout);
     if (from->shard) options->shard_ranks = ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     options->allocator = from->allocator;
 }
@@ -68,7 +73,7 @@ static ravel_status make_model(train_parts *p, int32_t chunk, ravel_error *err) 
     model_options(&p->options, &p->shape, &p->layout, p->at.pp, chunk, &options);
     p->flights[chunk] = options.in_flight;
     if (options.tp_ranks > 1) options.tp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_TP);
-    if (options.cp_ranks > 1) options.cp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
+    if (options.cp_ranks > 1 && !p->width_count) options.cp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
     if (options.shard_ranks > 1) options.shard = train__parts_replicas(p);
     ravel_status status = train_model_create(p->kernels, p->device, &p->shape, &options, &p->models[chunk], err);
     return status ? status : set_weights(p->models[chunk], p->options.model, err);
@@ -81,6 +86,17 @@ static ravel_status check_kernels(const train_parts *p, ravel_error *err) {
         "kernels \"%s\" with %d trainer ranks: communicators take arrays in host memory only; use one "
         "trainer rank",
         p->kernels->name, p->layout.ranks);
+}
+
+/* Groups begin at multiples of their width, so for each width a rank is in one group. Collective. */
+static ravel_status join_rings(train_parts *p, ravel_error *err) {
+    ravel_comm *pool = ravel_mesh_comm(p->mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
+    int32_t rank = ravel_comm_rank(pool);
+    ravel_status status = RAVEL_OK;
+    if (p->options.plan) p->width_count = ravel_plan_widths(p->options.plan, p->widths);
+    for (int32_t i = 0; i < p->width_count && !status; i++)
+        if (p->widths[i] > 1) status = ravel_comm_split(pool, rank / p->widths[i], rank, &p->rings[i], err);
+    return status;
 }
 
 static ravel_status take_arrays(train_parts *p, ravel_error *err) {
@@ -104,6 +120,8 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
     ravel_status status = train_device_open(options->model, options->allocator, &p->kernels, &p->device, err);
     if (!status) status = check_kernels(p, err);
     if (!status) status = take_arrays(p, err);
+    status = ravel_agree(ravel_mesh_world(mesh), status, err);
+    if (!status) status = join_rings(p, err);
     for (int32_t chunk = 0; chunk < p->count && !status; chunk++) status = make_model(p, chunk, err);
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
     if (status) {
@@ -117,6 +135,7 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
 void train_parts_free(train_parts *p) {
     if (!p) return;
     for (int32_t chunk = 0; chunk < p->count; chunk++) train_model_free(p->models[chunk]);
+    for (int32_t i = 0; i < p->width_count; i++) ravel_comm_free(p->rings[i]);
     if (p->device) p->kernels->close(p->device);
     size_t count = (size_t)p->options.budget;
     train__release(p->options.allocator, p->cu, (count + 1) * sizeof *p->cu);

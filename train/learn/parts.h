@@ -9,6 +9,9 @@
  *
  * With one part and one rank this is: for each micro-batch, forward and backward.
  *
+ * Hybrid context parallelism (`plan` with cp_pool): the data-parallel ranks are the pool, and every micro-batch has a group of
+ * its own width. The communicators of all groups that a plan can have are made once, at creation.
+ *
  * Weights, targets, old log-probs and all results stand at the token that predicts, as the feed packs them. */
 #ifndef TRAIN_PARTS_H
 #define TRAIN_PARTS_H
@@ -25,8 +28,10 @@ typedef struct train_parts train_parts;
 typedef struct train_parts_options {
     const train_model_choice *model; /* must outlive the parts */
     int64_t budget;                  /* tokens per micro-batch and context-parallel rank */
-    int32_t inference;               /* no gradients: only train_parts_score */
-    int32_t shard; /* weights and gradients are sharded over dp x cp ranks (train_model_options.shard) */
+    const ravel_plan_options
+        *plan;         /* of the feed, for the widths of groups (cp_pool); NULL: every sample has cp ranks */
+    int32_t inference; /* no gradients: only train_parts_score */
+    int32_t shard;     /* weights and gradients are sharded over dp x cp ranks (train_model_options.shard) */
     const ravel_allocator *allocator;
 } train_parts_options;
 
@@ -34,6 +39,8 @@ typedef struct train_parts_options {
 ravel_status train_parts_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                 train_parts **parts, ravel_error *err);
 void train_parts_free(train_parts *parts);
+/* The most context-parallel ranks of a sample: the mesh's, or the widest group of the plan. */
+int32_t train_parts_widest(const ravel_plan_options *plan, const ravel_mesh_layout *layout);
 /* Bytes of one rank of pipeline stage `stage`; a pure function. */
 ravel_status train_parts_memory(const train_parts_options *options, const ravel_shape *shape,
                                 const ravel_mesh_layout *layout, int32_t stage, train_memory *memory, ravel_error *err);

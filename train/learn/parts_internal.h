@@ -17,7 +17,10 @@ struct train_parts {
     ravel_mesh *mesh;
     ravel_mesh_layout layout;
     ravel_mesh_coord at;
-    ravel_comm *pp; /* ranks of the pipeline, the mesh's */
+    ravel_comm *pp;      /* ranks of the pipeline, the mesh's */
+    int32_t width_count; /* hybrid: widths that groups may have, rising, */
+    int32_t widths[RAVEL_FIT_WIDTHS];
+    ravel_comm *rings[RAVEL_FIT_WIDTHS]; /* and this rank's group of each; NULL: width 1 */
     const train_kernels *kernels;
     train_device *device;
     int32_t count; /* of chunks */

@@ -30,17 +30,25 @@ static double now(void) {
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
 
+/* The ring of a group of the pool; NULL: the mesh's. */
+static ravel_comm *ring_of(const train_parts *p, const ravel_micro_batch *micro) {
+    for (int32_t i = 0; i < p->width_count; i++)
+        if (p->widths[i] == micro->cp) return p->rings[i];
+    return NULL;
+}
+
 /* The feed's arrays as the model takes them. A filler is one sample of one token. */
 static train_batch batch_of(train_parts *p, const ravel_micro_batch *micro, double temperature) {
     const ravel_thd *thd = micro->thd;
-    int32_t cp = train_layout_cp(&p->layout), samples = (int32_t)train__max(thd->samples_count, 1);
+    int32_t cp = micro->cp, samples = (int32_t)train__max(thd->samples_count, 1);
     train_batch b = {.samples = samples,
                      .tokens = micro->tokens,
                      .cu_seqlens = thd->cu_seqlens,
                      .cu_seqlens_padded = thd->cu_seqlens_padded,
                      .weights = micro->labels ? micro->weights : NULL,
                      .targets = micro->labels,
-                     .temperature = temperature};
+                     .temperature = temperature,
+                     .cp = ring_of(p, micro)};
     if (cp == 1) return b;
     for (int32_t i = 0; i <= samples; i++) p->cu[i] = thd->cu_seqlens_padded[i] / cp;
     b.cu_seqlens = p->cu;
@@ -204,7 +212,7 @@ static ravel_status predict(const run *r, const train_pipeline *table, double *b
     for (int64_t m = 0; m < table->micros; m++) {
         ravel_micro_batch micro;
         (void)ravel_feed_micro(r->feed, 0, m, &micro, NULL);
-        costs[m] = train_model_flops(&r->p->shape, micro.thd->samples_count, micro.lengths, 0) / 3;
+        costs[m] = train_model_flops(&r->p->shape, micro.thd->samples_count, micro.lengths, 0) / 3 / micro.cp;
         costs[table->micros + m] = 2 * costs[m];
     }
     ravel_status status = train_pipeline_run(table, costs, costs + table->micros, NULL, &span, bubble, err);

@@ -73,7 +73,7 @@ static size_t cut_working(train_model *m, char *base) {
     }
     size_t most = cut.used > forward.used ? cut.used : forward.used;
     if (head.used > most) most = head.used;
-    return m->cp ? cut_ring(m, base, most) : most;
+    return m->cp_most > 1 ? cut_ring(m, base, most) : most;
 }
 
 static size_t cut_tables(train_model *m, char *base) {
@@ -101,7 +101,7 @@ static void sizes_of(train_model *m) {
     train__sizes *s = &m->sizes;
     int64_t t = o->budget;
     *s = (train__sizes){.tokens = t, .positions = o->longest > 0 ? train__min(o->longest, t) : t};
-    if (m->cp) s->positions = o->longest > 0 ? o->longest : t * m->cp->ranks;
+    if (m->cp_most > 1) s->positions = o->longest > 0 ? o->longest : t * m->cp_most;
     s->o = lines(train__net_bytes(n, t * n->qkv_width));
     s->lse = s->o + lines(train__net_bytes(n, t * n->q_width));
     s->x_mid = s->lse + lines((size_t)(t * n->shape.heads) * sizeof(train_real));
@@ -219,11 +219,10 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     m->arena.allocator = options->allocator;
     m->tp = train__link_over(options->tp);
     m->cp_link = train__link_over(options->cp);
+    m->cp_most = options->cp_ranks > m->cp_link.ranks ? options->cp_ranks : m->cp_link.ranks;
     if (!device && !options->tp && options->tp_ranks > 0)
         m->tp.ranks = options->tp_ranks, m->tp.rank = options->tp_rank;
-    if (!device && !options->cp && options->cp_ranks > 0) m->cp_link.ranks = options->cp_ranks;
-    m->cp = m->cp_link.ranks > 1 ? &m->cp_link : NULL;
-    if (!status && m->cp && shape->window)
+    if (!status && m->cp_most > 1 && shape->window)
         status =
             ravel_error_set(err, RAVEL_E_UNSUPPORTED, "a sliding window and context parallelism do not go together");
     train_slice part = {options->first_layer, options->last_layer, m->tp.ranks, m->tp.rank};
@@ -299,11 +298,17 @@ static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_
     return status;
 }
 
+void train__model_use_ring(train_model *m) {
+    train__link_set(&m->cp_link, m->now.batch.cp ? m->now.batch.cp : m->options.cp);
+    m->cp = m->cp_link.ranks > 1 ? &m->cp_link : NULL;
+}
+
 void train__model_use(train_model *m, int32_t flight) {
     if (flight == m->flight) return;
     m->flights[m->flight] = m->now;
     m->now = m->flights[flight];
     m->flight = flight;
+    train__model_use_ring(m);
 }
 
 ravel_status train_model_create(const train_kernels *kernels, train_device *device, const ravel_shape *shape,

@@ -66,8 +66,9 @@ typedef struct train_model_options {
     int64_t logits_rows;             /* rows of logits made at a time; 0: what the kernels choose */
     int64_t first_layer, last_layer; /* of this pipeline stage: first .. last - 1; last 0: to the end */
     int32_t in_flight; /* micro-batches between their forward and their backward (train_model_stage_*); 0 means 1 */
-    int32_t tp_ranks, tp_rank,
-        cp_ranks;   /* train_model_memory: of the model to be, where there are no communicators yet */
+    int32_t tp_ranks, tp_rank; /* train_model_memory: of the model to be, where there are no communicators yet */
+    int32_t cp_ranks;          /* the same; and, where batches bring their own ring (train_batch.cp), its most ranks */
+    int32_t reserved;          /* 0 */
     ravel_comm *cp; /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
                        train_batch.targets; `longest` is of whole samples. Gradients and sums are each rank's own, to be
                        added over these ranks as over data-parallel ones. NULL: one. */
@@ -160,6 +161,8 @@ typedef struct train_batch {
      * tokens, alignment of the whole sample included, and what a token predicts may be on another rank. */
     const int32_t *positions; /* [padded tokens] place of a token in its whole sample; NULL: 0, 1, 2, ... */
     const int32_t *targets;   /* [padded tokens] the token after it; anything where the weight is 0 */
+    ravel_comm *cp; /* ranks that share the samples of this batch, at most option cp_ranks; NULL: those of option cp. It
+                       must outlive the model. */
 } train_batch;
 
 /* A policy loss: its terms and, at each token's own place, what it compares with. */

@@ -35,7 +35,8 @@ static ravel_status check_tokens(const train_model *m, const train_batch *b, int
     return RAVEL_OK;
 }
 
-static ravel_status check_sample(const train_model *m, const train_batch *b, int64_t i, ravel_error *err) {
+static ravel_status check_sample(const train_model *m, const train_batch *b, int64_t i, int32_t ranks,
+                                 ravel_error *err) {
     int64_t length = (int64_t)b->cu_seqlens[i + 1] - b->cu_seqlens[i];
     int64_t slot = (int64_t)padded_start(b, i + 1) - padded_start(b, i);
     if (length < 1)
@@ -48,7 +49,7 @@ static ravel_status check_sample(const train_model *m, const train_batch *b, int
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "sample %lld has %lld tokens; the model was made for %lld at most (option longest)",
                                (long long)i, (long long)length, (long long)m->sizes.positions);
-    if (m->cp && length % 2)
+    if (ranks > 1 && length % 2)
         return ravel_error_set(err, RAVEL_E_DATA, "sample %lld has %lld tokens; a context-parallel shard is two chunks",
                                (long long)i, (long long)length);
     return check_tokens(m, b, i, err);
@@ -57,6 +58,13 @@ static ravel_status check_sample(const train_model *m, const train_batch *b, int
 static ravel_status check_batch(const train_model *m, const train_batch *b, ravel_error *err) {
     const train_slice *part = &m->params->part;
     int first = part->first_layer == 0, last = part->last_layer == m->net.shape.layers;
+    ravel_comm *ring = b->cp ? b->cp : m->options.cp;
+    int32_t ranks = ring ? ravel_comm_size(ring) : 1;
+    if (ranks > m->cp_most)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the batch has %d context-parallel ranks; the model was made for %d at most (option "
+                               "cp_ranks)",
+                               ranks, m->cp_most);
     if (b->samples < 1 || !b->cu_seqlens || (first && !b->tokens) || (last && !b->tokens && !b->targets))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a batch needs tokens, cu_seqlens and at least one sample");
     if (b->cu_seqlens[0] != 0 || padded_start(b, 0) != 0)
@@ -67,10 +75,10 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "the batch has %d tokens in %d samples; the budget is %lld tokens",
                                padded_start(b, b->samples), b->samples, (long long)m->sizes.tokens);
-    if ((m->cp && !b->positions) || (last && m->cp && !b->targets) || (b->targets && !b->weights))
+    if ((ranks > 1 && !b->positions) || (last && ranks > 1 && !b->targets) || (b->targets && !b->weights))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a context-parallel batch needs positions, targets and weights");
     for (int64_t i = 0; i < b->samples; i++) {
-        ravel_status status = check_sample(m, b, i, err);
+        ravel_status status = check_sample(m, b, i, ranks, err);
         if (status) return status;
     }
     return RAVEL_OK;
@@ -197,6 +205,7 @@ ravel_status train__model_stage(train_model *m, const train_batch *b, const trai
     m->now.forward_kept = m->now.learn_begun = 0;
     m->now.staged = (train__staged){.block = m->staging.turn};
     m->now.batch = *b;
+    train__model_use_ring(m);
     m->now.ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
     m->now.ordered = b->cu_seqlens[b->samples];
     m->now.gaps = m->now.ragged.tokens != m->now.ordered;

@@ -103,7 +103,9 @@ struct train_model {
     train__net net;
     train__sizes sizes;
     int64_t vocab;            /* of the whole model */
-    train__link *cp, cp_link; /* ranks that share samples; NULL: one */
+    train__link *cp, cp_link; /* ranks that share the samples of the current micro-batch; NULL: one */
+    int32_t cp_most;          /* the most of them */
+    int32_t reserved;
     train__ring ring;
     train__link tp, kv; /* all tensor-parallel ranks; those that have the same key heads */
     ravel_comm *kv_comm;
@@ -125,6 +127,8 @@ struct train_model {
 
 /* Makes another micro-batch in flight the current one. */
 void train__model_use(train_model *m, int32_t flight);
+/* Makes the ring of the current micro-batch the current one. */
+void train__model_use_ring(train_model *m);
 
 /* Whether weights and gradients are sharded. */
 static inline int train__model_sharded(const train_model *m) {

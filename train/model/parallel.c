@@ -5,11 +5,15 @@
 enum { TAG_RING = 31 };
 
 train__link train__link_over(ravel_comm *comm) {
-    train__link link = {.comm = comm, .ranks = 1};
-    if (!comm) return link;
-    link.ranks = ravel_comm_size(comm);
-    link.rank = ravel_comm_rank(comm);
+    train__link link = {0};
+    train__link_set(&link, comm);
     return link;
+}
+
+void train__link_set(train__link *link, ravel_comm *comm) {
+    link->comm = comm;
+    link->ranks = comm ? ravel_comm_size(comm) : 1;
+    link->rank = comm ? ravel_comm_rank(comm) : 0;
 }
 
 void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype) {

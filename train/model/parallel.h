@@ -25,6 +25,8 @@ typedef struct train__link {
 
 /* A link over `comm`, or of one rank where it is NULL. */
 train__link train__link_over(ravel_comm *comm);
+/* Another communicator for the link; a failure stays. */
+void train__link_set(train__link *link, ravel_comm *comm);
 /* x = the sum over ranks, in place; no operation with one rank. */
 void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype);
 /* all [ranks, count] = every rank's `mine`. */

@@ -177,6 +177,16 @@ static const ravel_option plan_table[] = {
          "micro-steps of an update, at least; more than needed gives fillers"),
     PLAN("oversize", ENUM, oversize, "error", 0, 0, RAVEL_OVERSIZE_CHOICES, "what to do with samples over the budget"),
     PLAN("method", ENUM, method, "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how micro-batches are packed"),
+    PLAN("cp-pool", I32, cp_pool, "0", 0, 0x1p12, NULL,
+         "hybrid context parallelism: the dp ranks form groups of different widths in each micro-step; 0: off"),
+    PLAN("cp-widths", STRING, cp_widths, NULL, 0, 0, "LIST",
+         "widths that groups may have, such as 1,2,4,8; without it powers of two that divide the pool, and the pool"),
+    PLAN("min-cp", I32, min_cp, "1", 1, 0x1p12, NULL, "no group of the pool is narrower"),
+    PLAN("cp-price", STRING, cp_price, NULL, 0, 0, "LIST",
+         "extra time per mille by width, such as 2:30,4:60; without it 30 per doubling, and 150 beyond a node"),
+    PLAN("cp-node", I32, cp_node, "8", 1, 0x1p12, NULL, "ranks of a node, for the default price"),
+    PLAN("cp-empty", ENUM, cp_empty, "filler", 0, 0, RAVEL_CP_EMPTY_CHOICES,
+         "ranks of the pool without work: run a filler, or widen groups until none is left"),
     PLAN("effort", ENUM, effort, "default", 0, 0, RAVEL_EFFORT_CHOICES, "how much to search for a better plan"),
     {0}};
 
@@ -222,10 +232,12 @@ train_learner_options train_config_learner(const train_config *c) {
     return (train_learner_options){.model = &c->model,
                                    .learn = &c->learn,
                                    .budget = c->plan.budget,
+                                   .plan = c->plan.cp_pool ? &c->plan : NULL,
                                    .save_dtype = c->run.save_dtype == 1 ? RAVEL_BF16 : RAVEL_F32};
 }
 
 ravel_sync train_config_sync(const train_config *c) {
+    if (c->plan.cp_pool) return RAVEL_SYNC_MICRO_STEP; /* groups meet in every micro-step */
     if (c->mesh.pp > 1) return RAVEL_SYNC_PIPELINE;
     return c->learn.shard == TRAIN_SHARD_PARAMS ? RAVEL_SYNC_MICRO_STEP : RAVEL_SYNC_UPDATE;
 }
@@ -430,6 +442,7 @@ int32_t train_config_ranks(const train_config *c) {
 
 void train_config_settle(train_config *c, train_kind kind) {
     c->plan.cp = c->mesh.cp;
+    if (c->plan.cp_pool && c->mesh.dp == 0) c->mesh.dp = c->plan.cp_pool;
     if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
     if (c->policy.overlong_buffer > c->grpo.scoring.max_tokens) /* DAPO's is for answers of 20k tokens */
         c->policy.overlong_buffer = c->grpo.scoring.max_tokens / 4;
@@ -492,6 +505,26 @@ static ravel_status check_task(const train_config *c, ravel_error *err) {
     return RAVEL_OK;
 }
 
+static ravel_status check_pool(const train_config *c, train_kind kind, ravel_error *err) {
+    const ravel_plan_options *p = &c->plan;
+    if (!p->cp_pool) {
+        if (!p->cp_widths && !p->cp_price && p->min_cp == 1) return RAVEL_OK;
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--cp-widths, --cp-price and --min-cp are those of --cp-pool; give --cp-pool too");
+    }
+    if (kind == TRAIN_DPO)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "dpo has no context parallelism: the two answers of a pair lie side by side; leave out "
+                               "--cp-pool");
+    if (c->mesh.cp > 1 || c->mesh.dp != p->cp_pool)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "--cp-pool %d makes groups of the dp ranks, each of its own width: say --cp 1 and --dp %d "
+            "(or neither)",
+            p->cp_pool, p->cp_pool);
+    return RAVEL_OK;
+}
+
 static ravel_status check_sft(const train_config *c, ravel_error *err) {
     int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
     if (given != 1)
@@ -547,6 +580,7 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
 ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
     ravel_status status = check_model(&c->model, err);
     if (!status) status = check_run(c, err);
+    if (!status) status = check_pool(c, kind, err);
     if (status) return status;
     if (kind == TRAIN_DPO) return check_dpo(c, err);
     return kind == TRAIN_SFT ? check_sft(c, err) : check_grpo(c, err);

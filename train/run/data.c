@@ -122,20 +122,21 @@ typedef struct check {
 static void one_sample(check *c, int64_t row, const ravel_samples *samples, int64_t i) {
     const ravel_plan_options *plan = c->rules->plan;
     train_data_found *f = &c->part->found;
-    int64_t from = samples->ragged.offsets[i], length = samples->ragged.offsets[i + 1] - from, align = plan->align;
-    int64_t slot = (length + align - 1) / align * align, loss = 0;
+    int64_t from = samples->ragged.offsets[i], length = samples->ragged.offsets[i + 1] - from, loss = 0;
+    int32_t ranks = c->rules->widest > 1 ? c->rules->widest : 1;
+    int64_t slot = ravel_plan_slot(plan, length, plan->cp_pool ? ranks : 0), most = plan->budget * ranks;
     const uint8_t *mask = samples->ragged.fields[1].data;
     for (int64_t t = 1; t < length; t++) loss += mask[from + t] != 0;
     f->samples++;
     f->longest = train__max(f->longest, length);
-    if (slot > plan->budget) {
+    if (slot > most) {
         char where[TRAIN_PROBLEM_BYTES];
         ravel_error err = RAVEL_ERROR_INIT;
         f->oversize++;
         if (plan->oversize == RAVEL_OVERSIZE_SKIP) return;
         (void)ravel_source_where(c->source, row, where, sizeof where);
         ravel_error_set(&err, RAVEL_E_OVERSIZE, "%.100s: %lld tokens; the budget is %lld", where, (long long)slot,
-                        (long long)plan->budget);
+                        (long long)most);
         train_problems_add(&c->part->problems, &err);
         return;
     }

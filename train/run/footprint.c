@@ -20,6 +20,7 @@ static ravel_status reference_bytes(const train_learner_options *options, const 
     train_memory memory;
     train_parts_options parts = {.model = options->model,
                                  .budget = options->budget,
+                                 .plan = options->plan,
                                  .inference = 1,
                                  .shard = options->learn->shard == TRAIN_SHARD_PARAMS};
     ravel_status status = train_parts_memory(&parts, shape, layout, stage, &memory, err);

@@ -71,11 +71,11 @@ static ravel_status join_groups(train__grpo *g, ravel_error *err) {
 }
 
 /* The budget is of each context-parallel rank. */
-static int64_t longest_sample(const train__grpo *g) {
-    return g->config->plan.budget * g->config->mesh.cp;
+static int64_t longest_sample(const train__grpo *g, const ravel_mesh_layout *layout) {
+    return g->config->plan.budget * train_parts_widest(&g->config->plan, layout);
 }
 
-static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
+static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, int64_t most, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
     train_prompts_options prompts = {.data = o->data,
                                      .task = o->task,
@@ -83,19 +83,19 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, ravel
                                      .vocab = shape->vocab,
                                      .bad_rows = o->bad_rows,
                                      .need_answers = !o->reward_command,
-                                     .longest = longest_sample(g) - o->scoring.max_tokens,
+                                     .longest = most - o->scoring.max_tokens,
                                      .eval_share = o->eval_share,
                                      .seed = g->config->run.seed};
     ravel_status status = train_text_open(g->config->model.model, shape->vocab, o->chat_format, &g->text, err);
     prompts.text = g->text;
     if (!status) status = train_prompts_open(&prompts, &g->prompts, err);
     if (status) return status;
-    int64_t longest = train_prompts_longest(g->prompts), budget = longest_sample(g);
-    if (longest + o->scoring.max_tokens > budget)
+    int64_t longest = train_prompts_longest(g->prompts);
+    if (longest + o->scoring.max_tokens > most)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "prompts of up to %lld tokens and answers of up to %lld (max-tokens) do not fit a "
                                "budget of %lld",
-                               (long long)longest, (long long)o->scoring.max_tokens, (long long)budget);
+                               (long long)longest, (long long)o->scoring.max_tokens, (long long)most);
     if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, NULL, &g->command, err);
     return status;
 }
@@ -128,11 +128,12 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
     train_learner_options options = train_config_learner(c);
     train_parts_options reference = {.model = options.model,
                                      .budget = options.budget,
+                                     .plan = options.plan,
                                      .inference = 1,
                                      .shard = c->learn.shard == TRAIN_SHARD_PARAMS};
     ravel_mesh_layout layout;
     ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
-    if (!status) status = open_prompts(g, shape, err);
+    if (!status) status = open_prompts(g, shape, longest_sample(g, &layout), err);
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
     if (!status && g->rank == 0) log_left_out(g, hooks->logger);
     if (!status && g->rank == 0)

@@ -238,12 +238,15 @@ static ravel_status one_step(sft *s, ravel_error *err) {
 }
 
 /* Every row is read once before anything is made; tasks have nothing to check. */
-static ravel_status check_data(sft *s, const ravel_shape *shape, ravel_comm *comm, const train_hooks *hooks,
-                               ravel_error *err) {
+static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mesh_layout *layout, ravel_comm *comm,
+                               const train_hooks *hooks, ravel_error *err) {
     const train_config *c = s->config;
+    ravel_plan_options plan = c->plan;
     ravel_source_options source = row_options(s, shape);
-    train_data_rules rules = {.source = &source, .pairs = s->kind == TRAIN_DPO, .plan = &c->plan};
+    train_data_rules rules = {.source = &source, .pairs = s->kind == TRAIN_DPO, .plan = &plan};
     train_data_found found;
+    plan.cp = train_layout_cp(layout);
+    rules.widest = train_parts_widest(&plan, layout);
     if (c->sft.task) return RAVEL_OK;
     if (!source.data) rules.most = s->steps * c->sft.batch;
     ravel_status status = train_data_open(source.data, comm, &hooks->progress, &s->data, err);
@@ -268,15 +271,17 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
     ravel_shape shape;
     ravel_mesh_layout layout;
     train_learner_options options = train_config_learner(s->config);
-    train_parts_options reference = {
-        .model = options.model, .budget = options.budget, .shard = s->config->learn.shard == TRAIN_SHARD_PARAMS};
+    train_parts_options reference = {.model = options.model,
+                                     .budget = options.budget,
+                                     .plan = options.plan,
+                                     .shard = s->config->learn.shard == TRAIN_SHARD_PARAMS};
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);
     if (!status && ravel_comm_rank(comm) == 0)
         status = train_footprint_log(s->config, s->kind, &shape, &layout, 0, hooks->logger, err);
     status = ravel_agree(comm, status, err);
-    if (!status) status = check_data(s, &shape, comm, hooks, err);
+    if (!status) status = check_data(s, &shape, &layout, comm, hooks, err);
     if (!status) status = open_run(s, &shape, comm, hooks, err);
     if (!status) status = ravel_mesh_create(comm, &s->config->mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);

@@ -173,6 +173,8 @@ ravel_status ravel__widths_make(const ravel_plan_options *o, ravel__widths *w, r
     return RAVEL_OK;
 }
 
+_Static_assert(RAVEL__MOST_WIDTHS == RAVEL_FIT_WIDTHS, "plan.h says how many widths there can be");
+
 /* ---- options ------------------------------------------------------------------------------------------------- */
 
 ravel_status ravel__hybrid_options_check(ravel_plan_options *o, ravel_error *err) {
@@ -197,4 +199,11 @@ ravel_status ravel__hybrid_options_check(ravel_plan_options *o, ravel_error *err
     ravel__widths widths;
     o->dp = o->cp_pool;
     return ravel__widths_make(o, &widths, err);
+}
+
+int32_t ravel_plan_widths(const ravel_plan_options *options, int32_t *widths) {
+    ravel__widths found;
+    if (options->cp_pool < 1 || ravel__widths_make(options, &found, NULL)) return 0;
+    for (int32_t i = 0; i < found.count; i++) widths[i] = found.width[i];
+    return found.count;
 }
