@@ -121,15 +121,17 @@ static double replica_elements(const layout *l) {
 static double textbook(const layout *l) {
     double tokens = (double)l->micros * l->dp * LENGTH, rows = tokens * HIDDEN; /* of all ranks but tp and pp */
     double kv = 2.0 * KV_HEADS * HEAD_DIM / l->tp;
-    double activations =
-        2.0 * (l->tp - 1) * rows * (4 * LAYERS + 2);                /* two sums forward, two back; embedding and head */
+    /* sequence parallel: two gathers and two scatters forward, four and two back; embedding and head */
+    double activations = (l->tp - 1) * rows * (10 * LAYERS + 4);
+    double norms = 2.0 * (l->tp - 1) * (2 * LAYERS + 1) * HIDDEN;
     double softmax = (double)l->tp * (l->tp - 1) * 4 * tokens;      /* max, sum, target, entropy of each token */
     double ring = l->tp * LAYERS * (3.0 * l->cp - 2) * tokens * kv; /* kv; kv again; the gradient, back to its owner */
-    double pipeline = 2.0 * (l->pp - 1) * rows * l->tp;
+    double pipeline = 2.0 * (l->pp - 1) * rows;
     double tied = l->pp > 1 ? 2.0 * VOCAB * HIDDEN : 0;
     if (l->pp > 1) tied *= l->shard == TRAIN_SHARD_NONE ? l->dp * l->cp : 1;
     if (l->cp == 1) ring = 0;
-    return 4 * (activations + softmax + ring + pipeline + tied + l->tp * replica_elements(l));
+    if (l->shard == TRAIN_SHARD_NONE) norms *= l->dp * l->cp;
+    return 4 * (activations + norms + softmax + ring + pipeline + tied + l->tp * replica_elements(l));
 }
 
 /* ---- runs ----------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  *     report.c          the command: flags, what to do
  *     report_read.c     run directories into tables of numbers
  *     report_samples.c  prompts, answers and rewards of a run
+ *     report_timeline.c where each rank's time goes
  *     report_summary.c  a run in a few figures; runs side by side, as text
  *     report_html.c     the page: report.html with the figures and the numbers put in
  *     report_trace.c    the ranks' traces as one
@@ -48,15 +49,29 @@ typedef struct report_samples {
     int64_t count, room;
 } report_samples;
 
+/* timeline.jsonl (train/run/timeline.h): means over the updates. */
+enum { REPORT_SPANS = 6 }; /* forward, backward, waits for tp, cp and pp ranks, finish */
+typedef struct report_rank_time {
+    int32_t tp, cp, dp, pp;
+    double seconds[REPORT_SPANS];
+} report_rank_time;
+typedef struct report_timeline {
+    int64_t updates; /* 0: there is none */
+    int32_t ranks;
+    double bubble, predicted, exposed; /* shares of forward and backward */
+    report_rank_time *items;           /* [ranks] */
+} report_timeline;
+
 typedef struct report_run {
     const char *folder;
     char name[REPORT_NAME_BYTES]; /* for legends: the folder's own name, made different where two are the same */
     report_table metrics, refit;
     report_samples samples;
+    report_timeline timeline;
     char *config, *environment; /* JSON text as it stands; NULL: there is none */
 } report_run;
 
-/* Reads FOLDER/metrics.jsonl (needed), refit.jsonl, samples.jsonl, config.json and environment.json (where there are
+/* Reads FOLDER/metrics.jsonl (needed), refit.jsonl, samples.jsonl, timeline.jsonl, config.json and environment.json (where there are
  * any). */
 ravel_status report_read(const char *folder, report_run *run, ravel_error *err);
 void report_free(report_run *run);
@@ -77,6 +92,13 @@ int64_t report_samples_shown(const report_samples *samples);
 const report_sample *report_samples_at(const report_samples *samples, int64_t i);
 /* `"37+58=" -> "95", reward 1` on one line without control characters, cut to fit; "" where there is no sample. */
 void report_samples_last(const report_samples *samples, char *text, size_t bytes);
+
+/* No file: no timeline. Lines that are no objects are left out. */
+ravel_status report_timeline_read(const char *folder, report_timeline *timeline, ravel_error *err);
+void report_timeline_free(report_timeline *timeline);
+/* A table with a bar per rank, as text and for the page; nothing where there is none. */
+ravel_status report_timeline_print(const report_run *run, cli_output *out, ravel_error *err);
+ravel_status report_timeline_html(const report_run *run, int number_of_run, cli_output *out, ravel_error *err);
 
 /* The share of each phase in the time, in tenths of a percent that sum to 1000 (all 0 where no time is known): the
  * phases of ravel/metrics.h without what is nested in them, then "other". */

@@ -267,6 +267,12 @@ static ravel_status put_run(const report_run *run, cli_output *out, ravel_error 
     return status ? status : report_put(out, err, "}");
 }
 
+static ravel_status put_timelines(const page_data *d, cli_output *out, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int i = 0; i < d->count && !status; i++) status = report_timeline_html(&d->runs[i], i + 1, out, err);
+    return status;
+}
+
 static ravel_status put_data(const page_data *d, cli_output *out, ravel_error *err) {
     ravel_status status = report_put(out, err, "{\"phases\":[");
     for (int32_t i = 0; i < RAVEL_PHASES && !status; i++)
@@ -289,6 +295,7 @@ static const struct {
 } pieces[] = {{"<!--@title-->", put_title},
               {"<!--@figures-->", put_figures},
               {"<!--@notes-->", put_notes},
+              {"<!--@timelines-->", put_timelines},
               {"<!--@data-->", put_data}};
 
 /* The next mark at or after `at`, and which one it is. */

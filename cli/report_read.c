@@ -215,6 +215,7 @@ ravel_status report_read(const char *folder, report_run *run, ravel_error *err) 
     if (!status) status = read_table(folder, "refit.jsonl", &run->refit, &missing);
     if (status == RAVEL_E_END && missing.status) status = RAVEL_OK;
     if (!status) status = report_samples_read(folder, &run->samples, err);
+    if (!status) status = report_timeline_read(folder, &run->timeline, err);
     if (!status) status = read_optional(folder, "config.json", &run->config, err);
     if (!status) status = read_optional(folder, "environment.json", &run->environment, err);
     if (status) report_free(run);
@@ -225,6 +226,7 @@ void report_free(report_run *run) {
     free_table(&run->metrics);
     free_table(&run->refit);
     report_samples_free(&run->samples);
+    report_timeline_free(&run->timeline);
     free(run->config);
     free(run->environment);
     run->config = run->environment = NULL;

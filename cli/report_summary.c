@@ -312,6 +312,7 @@ ravel_status report_print(const report_run *runs, int count, cli_output *out, ra
     for (int i = 0; i < count; i++) timed |= report_find(&runs[i].metrics, "time/other_sec") != NULL;
     if (!status && timed) status = report_put(out, err, "time by phase\n");
     if (!status) status = print_phases(runs, count, out, err);
+    for (int i = 0; i < count && !status; i++) status = report_timeline_print(&runs[i], out, err);
     for (int i = 0; i < count && !status; i++) status = print_last_answer(&runs[i], out, err);
     for (int i = 0; i < count && !status; i++) status = print_notes(&runs[i], out, err);
     return status;

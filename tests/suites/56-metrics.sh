@@ -150,6 +150,22 @@ mkdir -p "$dir/evaluated"
 printf '{"step": 1, "reward/mean": 0.1, "eval/reward": 0.2}\n{"step": 2, "reward/mean": 0.3, "eval/reward": 0.6}\n' >"$dir/evaluated/metrics.jsonl"
 says "the evaluation's reward is a headline" 0 "" "$ravel" report "$dir/evaluated" --html "$dir/evaluated.html"
 if grep -Eq '^eval reward, last +0.6$' "$dir/out" && grep -q 'eval reward, last' "$dir/evaluated.html"; then ok "... on terminal and page"; else fail "... on terminal and page" "$dir/out"; fi
+# ---- timeline ----
+mkdir -p "$dir/timed"
+printf '{"step": 1, "train/loss": 2}\n{"step": 2, "train/loss": 1}\n' >"$dir/timed/metrics.jsonl"
+cat >"$dir/timed/timeline.jsonl" <<'END'
+{"step": 1, "bubble": 0.9, "ranks": [{"tp": 0, "forward": 7}]}
+no object
+{"step": 1, "bubble": 0.2, "bubble_predicted": 0.15, "exposed": 0.1, "ranks": [{"tp": 0, "pp": 0, "forward": 1, "backward": 2, "tp_wait": 0.5, "pp_wait": 0.5, "finish": 1}, {"tp": 1, "pp": 0, "forward": 1, "backward": 1, "finish": 0.5}]}
+{"step": 2, "bubble": 0.4, "bubble_predicted": 0.25, "exposed": 0.2, "ranks": [{"tp": 0, "pp": 0, "forward": 1, "backward": 2, "tp_wait": 0.5, "pp_wait": 0.5, "finish": 1}, {"tp": 1, "pp": 0, "forward": 1, "backward": 1, "finish": 0.5}]}
+{"step": 3, "bub
+END
+says "the timeline of a run" 0 "" "$ravel" report "$dir/timed" --html "$dir/timed.html"
+if grep -q 'timeline of timed: seconds per update, mean of 2; exposed communication 15.0 %; bubble 30.0 %, predicted 20.0 %' "$dir/out" &&
+    grep -Eq '^ +0 +0 +0 +0 +0 +1.0000 +2.0000 +0.5000 +0.0000 +0.5000 +1.0000  F{8}B{16}t{4}p{4}o{8}$' "$dir/out" &&
+    grep -Eq '^ +1 +1 .* F{8}B{8}o{4}$' "$dir/out"; then
+    ok "... a bar per rank, and bubbles beside what was predicted"; else fail "... a bar per rank" "$dir/out"; fi
+if [ "$(grep -c 'class="spans"' "$dir/timed.html")" -ge 3 ] && grep -q 'tp wait 0.5000 s' "$dir/timed.html"; then ok "... on the page too"; else fail "... on the page too"; fi
 # ---- answers ----
 mkdir -p "$dir/answers"
 printf '{"step": 1, "reward/mean": 0.1, "train/skipped": 0}\n{"step": 2, "reward/mean": 0.3, "train/skipped": 1}\n' >"$dir/answers/metrics.jsonl"

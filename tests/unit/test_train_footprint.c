@@ -59,12 +59,13 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
 TEST(train_footprint_is_as_told) {
     static const struct {
         int64_t hidden, layers, ffn, vocab, budget, samples;
-        int32_t ranks, zero, recompute, threads;
+        int32_t ranks, zero, recompute, threads, tp;
     } cases[] = {
-        {64, 3, 160, 320, 256, 1, 1, 0, 0, 1},   {64, 3, 160, 320, 2048, 1, 1, 0, 0, 1},
-        {64, 3, 160, 320, 2048, 64, 1, 0, 1, 1}, {128, 2, 256, 5000, 512, 1, 2, 1, 0, 2},
-        {96, 5, 200, 1000, 1024, 7, 4, 1, 1, 1}, {256, 2, 512, 320, 256, 1, 2, 0, 0, 3},
-        {96, 5, 200, 1000, 512, 7, 4, 2, 1, 1},  {128, 8, 256, 400, 128, 1, 3, 2, 2, 1},
+        {64, 3, 160, 320, 256, 1, 1, 0, 0, 1, 1},   {64, 3, 160, 320, 2048, 1, 1, 0, 0, 1, 1},
+        {64, 3, 160, 320, 2048, 64, 1, 0, 1, 1, 1}, {128, 2, 256, 5000, 512, 1, 2, 1, 0, 2, 1},
+        {96, 5, 200, 1000, 1024, 7, 4, 1, 1, 1, 1}, {256, 2, 512, 320, 256, 1, 2, 0, 0, 3, 1},
+        {96, 5, 200, 1000, 512, 7, 4, 2, 1, 1, 1},  {128, 8, 256, 400, 128, 1, 3, 2, 2, 1, 1},
+        {96, 4, 200, 1000, 1023, 7, 4, 0, 0, 1, 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         static job j;
@@ -82,6 +83,7 @@ TEST(train_footprint_is_as_told) {
         c->model.recompute = cases[i].recompute;
         c->learn.shard = cases[i].zero;
         c->plan.budget = cases[i].budget > 1024 ? check_rounds(cases[i].budget, cases[i].budget) : cases[i].budget;
+        c->mesh.tp = cases[i].tp;
         CHECK_OK(train_shape(&c->model, &j.shape, &err), &err);
         CHECK_OK(train_layout_plan(&c->mesh, cases[i].ranks, &j.shape, &layout, &err), &err);
         CHECK_OK(train_footprint_of(c, TRAIN_SFT, &j.shape, &layout, 0, &told, &err), &err);
@@ -130,6 +132,31 @@ TEST(train_footprint_of_sharded_parameters) {
                   (double)(taken[TRAIN_SHARD_NONE] - rest[TRAIN_SHARD_NONE]);
     if (!EXPECT(states < 0.66) || !EXPECT(params <= 0.35) || !EXPECT(used <= 0.35))
         printf("    states %.3f, params %.3f told, %.3f used\n", states, params, used);
+}
+
+/* What a tensor-parallel rank keeps between products is divided by their number with sequence parallelism. */
+TEST(train_footprint_of_sequence_parallel_ranks) {
+    train_config c;
+    ravel_shape shape;
+    train_footprint whole, shared;
+    ravel_mesh_layout layout;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_config_default(&c);
+    c.mesh.tp = 4;
+    CHECK_OK(train_shape(&c.model, &shape, &err), &err);
+    CHECK_OK(train_layout_plan(&c.mesh, 4, &shape, &layout, &err), &err);
+    for (int32_t recompute = 0; recompute < 3; recompute++) {
+        c.model.recompute = recompute;
+        c.model.sequence = 0;
+        CHECK_OK(train_footprint_of(&c, TRAIN_SFT, &shape, &layout, 0, &whole, &err), &err);
+        c.model.sequence = 1;
+        CHECK_OK(train_footprint_of(&c, TRAIN_SFT, &shape, &layout, 0, &shared, &err), &err);
+        CHECK_EQ(shared.fixed, whole.fixed);
+        /* inputs of the layers alone: from T * hidden to T / 4 * hidden, and the head's two rows go to the working block */
+        int64_t saved = (shape.layers + 1) * c.plan.budget * shape.hidden * 4 * 3 / 4;
+        CHECK(whole.activations - shared.activations >= saved);
+        CHECK(shared.trainer < whole.trainer);
+    }
 }
 
 /* The generator's: two sets of weights and what train_generator_create takes. */

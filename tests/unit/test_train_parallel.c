@@ -12,7 +12,9 @@ enum { BUDGET = 96, TOKENS = 71, SAMPLES_OF = 4 };
 typedef struct layout {
     const char *folder; /* of a golden model; NULL: new weights of the shape */
     ravel_shape shape;
-    int policy; /* GRPO's loss rather than the likelihood */
+    int policy;   /* GRPO's loss rather than the likelihood */
+    int sequence; /* sequence parallel */
+    int recompute;
     double loss, squares;
     float logprob[TOKENS];
     float *grads; /* of the whole model, in the order of its table */
@@ -68,6 +70,8 @@ static ravel_status make_model(const layout *l, ravel_comm *tp, const train_kern
     o.budget = BUDGET;
     o.logits_rows = 16;
     o.tp = tp;
+    o.sequence = l->sequence;
+    o.recompute = l->recompute;
     ravel_status status = train_kernels_find("cpu", k, err);
     if (!status) status = (*k)->open(&(train_device_options){.threads = 1}, device, err);
     if (!status) status = train_model_create(*k, *device, &l->shape, &o, m, err);
@@ -113,10 +117,12 @@ static bool one_rank(layout *l, int64_t *elements) {
     return true;
 }
 
-static void compare(const char *folder, const ravel_shape *shape, int32_t ranks, int policy) {
+static void compare(const char *folder, const ravel_shape *shape, int32_t ranks, int policy, int sequence) {
     int64_t n = 0;
     ravel_error err = RAVEL_ERROR_INIT;
-    layout one = {.folder = folder, .shape = *shape, .policy = policy}, many = one;
+    layout one = {.folder = folder, .shape = *shape, .policy = policy, .sequence = sequence}, many = one;
+    many.recompute = sequence ? (int)(shape->vocab + ranks + policy) % 3 : TRAIN_RECOMPUTE_LIGHT;
+    one.recompute = TRAIN_RECOMPUTE_LIGHT;
     CHECK(one_rank(&one, &n));
     many.grads = calloc((size_t)n, sizeof(float));
     CHECK_OK(ravel_threads_run(ranks, NULL, tp_rank, &many, &err), &err);
@@ -135,7 +141,8 @@ TEST(train_parallel_tensor_ranks_have_one_loss) {
         ravel_shape shape;
         (void)snprintf(folder, sizeof folder, "tests/golden/archs/%s", models[i / 2]);
         CHECK(train_config_read(folder, &shape, NULL) == RAVEL_OK);
-        compare(folder, &shape, 2, i % 2);
+        compare(folder, &shape, 2, i % 2, 0);
+        compare(folder, &shape, 2, i % 2, 1);
     }
 }
 
@@ -153,7 +160,8 @@ TEST(train_parallel_tensor_ranks_of_every_number) {
         shape.tied = i & 1;
         shape.qk_norm = i / 3 & 1;
         shape.attention_bias = !shape.qk_norm;
-        compare(NULL, &shape, ranks[i % 3], i / 6);
+        compare(NULL, &shape, ranks[i % 3], i / 6, 0);
+        compare(NULL, &shape, ranks[i % 3], i / 6, 1); /* 71 tokens: no number of ranks divides them */
     }
 }
 

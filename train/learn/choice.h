@@ -18,6 +18,8 @@ typedef struct train_model_choice {
     int32_t recompute;     /* train_recompute */
     int32_t device;        /* of a GPU's kernel set: which GPU */
     int32_t deterministic; /* the same bits on every run; 0: sums in any order where that is faster */
+    int32_t sequence;      /* sequence parallel, where tp > 1 */
+    int32_t reserved;
     uint64_t init_seed;
     double init_std;
     /* a shape by numbers, where neither is given: a byte model */

@@ -35,6 +35,7 @@ static void model_options(const train_parts_options *from, const ravel_shape *sh
     options->last_layer = part.last_layer;
     options->in_flight = flights_of(from, layout, stage, chunk);
     options->tp_ranks = train_layout_tp(layout);
+    options->sequence = from->model->sequence;
     if (from->shard) options->shard_ranks = ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     options->allocator = from->allocator;
 }

@@ -69,12 +69,15 @@ typedef struct train_work {
     double temperature; /* of the log-probs; 0 means 1 */
 } train_work;
 
-/* Time of the schedule on this rank, and the idle share that the simulation of the schedule predicts. */
+/* Time of the schedule on this rank, in seconds, and the idle share that the planner predicts (ravel_pipeline_bubble). */
 typedef struct train_parts_time {
-    double seconds;   /* from its start until all stages were done */
-    double busy;      /* of these in forward and backward calls */
-    double predicted; /* idle share */
-    double exposed;   /* seconds that it waited for sharded weights and gradients (--shard params) */
+    double seconds;           /* from its start until all stages were done */
+    double busy;              /* of these in forward and backward calls; the rest are waits for other stages, */
+    double forward, backward; /* busy, without waits for tensor-parallel (tp) and context-parallel (cp) ranks: */
+    double tp, cp;            /* communication that no computation hides */
+    double predicted;         /* idle share */
+    double
+        exposed; /* seconds that it waited for sharded weights and gradients (--shard params); in forward and backward */
 } train_parts_time;
 
 /* Collective over the mesh: the current update of the feed. `metrics` may be NULL; it gets the phases. A failure on one rank

@@ -19,7 +19,7 @@ typedef struct run {
     const ravel_feed *feed;
     const train_work *work;
     ravel_metrics *metrics;
-    double busy;
+    train_parts_time time;
 } run;
 
 static double now(void) {
@@ -127,6 +127,16 @@ static int is_skipped(const run *r, const ravel_micro_batch *micro) {
     return micro->filler && train_layout_parts(&r->p->layout) == 1 && !r->p->options.shard;
 }
 
+/* Adds the time of an operation that began at `begun`, when the model had waited for `before`. */
+static void count_time(run *r, train_op op, double begun, train_waits before) {
+    train_waits after = train_model_waits(r->p->models[op.chunk]);
+    double elapsed = now() - begun, tp = after.tp - before.tp, cp = after.cp - before.cp;
+    *(op.backward ? &r->time.backward : &r->time.forward) += elapsed - tp - cp;
+    r->time.busy += elapsed;
+    r->time.tp += tp;
+    r->time.cp += cp;
+}
+
 static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
     int32_t flight = (int32_t)(op.micro % p->flights[op.chunk]);
@@ -140,11 +150,12 @@ static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     if (!status) status = receive(r, op, &micro, err);
     if (status) return status;
     double begun = now();
+    train_waits waits = train_model_waits(p->models[op.chunk]);
     if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, phase, NULL);
     status = op.backward ? train_model_stage_backward(p->models[op.chunk], flight, err)
                          : forward(r, op, place, &micro, &batch, err);
     if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, phase, NULL);
-    r->busy += now() - begun;
+    count_time(r, op, begun, waits);
     return status ? status : send(r, op, &micro, err);
 }
 
@@ -204,19 +215,24 @@ static train_pipeline table_of(const train_parts *p, int64_t micros) {
 }
 
 /* The share of the stages' time that they will wait, for micro-batches of these lengths. */
-static ravel_status predict(const run *r, const train_pipeline *table, double *bubble, ravel_error *err) {
-    *bubble = 0;
+static ravel_status predict(const run *r, const train_pipeline *table, double *share, ravel_error *err) {
+    ravel_bubble bubble;
+    double most = 1;
     if (table->pp == 1 || table->micros == 0) return RAVEL_OK;
-    double span, *costs = train__calloc(NULL, (size_t)table->micros, 2 * sizeof *costs);
-    if (!costs) return train__no_memory(err, (size_t)table->micros * 16, "costs of micro-batches");
+    size_t bytes = (size_t)table->micros * (sizeof(double) + sizeof(int64_t));
+    double *flops = train__alloc(NULL, bytes);
+    int64_t *costs = (int64_t *)(void *)(flops + table->micros);
+    if (!flops) return train__no_memory(err, bytes, "costs of micro-batches");
     for (int64_t m = 0; m < table->micros; m++) {
         ravel_micro_batch micro;
         (void)ravel_feed_micro(r->feed, 0, m, &micro, NULL);
-        costs[m] = train_model_flops(&r->p->shape, micro.thd->samples_count, micro.lengths, 0) / 3 / micro.cp;
-        costs[table->micros + m] = 2 * costs[m];
+        flops[m] = train_model_flops(&r->p->shape, micro.thd->samples_count, micro.lengths, 0) / micro.cp;
+        if (flops[m] > most) most = flops[m];
     }
-    ravel_status status = train_pipeline_run(table, costs, costs + table->micros, NULL, &span, bubble, err);
-    train__release(NULL, costs, (size_t)table->micros * 2 * sizeof *costs);
+    for (int64_t m = 0; m < table->micros; m++) costs[m] = (int64_t)(flops[m] / most * 1e9);
+    ravel_status status = ravel_pipeline_bubble(costs, table->micros, table->pp, table->vpp, &bubble, err);
+    if (!status) *share = bubble.share;
+    train__release(NULL, flops, bytes);
     return status;
 }
 
@@ -231,12 +247,13 @@ ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t m
                                ravel_metrics *metrics, train_parts_time *time, ravel_error *err) {
     run r = {.p = p, .feed = feed, .work = work, .metrics = metrics};
     train_pipeline table = table_of(p, micros);
-    double begun = now(), predicted = 0, before = waited(p);
+    double begun = now(), before = waited(p);
     ravel_status status = run_table(&r, &table, learn_op, err);
     if (!status && table.pp > 1) status = ravel_comm_barrier(p->pp, err);
-    double seconds = now() - begun;
-    if (!status && time) status = predict(&r, &table, &predicted, err);
-    if (time) *time = (train_parts_time){seconds, r.busy, predicted, waited(p) - before};
+    r.time.seconds = now() - begun;
+    r.time.exposed = waited(p) - before;
+    if (!status && time) status = predict(&r, &table, &r.time.predicted, err);
+    if (time) *time = r.time;
     return ravel_agree(ravel_mesh_world(p->mesh), status, err);
 }
 

@@ -28,6 +28,7 @@ static size_t cut_device(train_generator *g, char *base) {
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         *arrays[i].place = train__cut_take(&cut, 1, train__net_bytes(n, rows * arrays[i].width));
     a->next = a->x;
+    a->whole = a->y;
     a->xn_mid = a->xn_next = a->xn;
     a->lse = train__cut_take(&cut, rows * n->shape.heads, sizeof *a->lse);
     p->cosine = train__cut_take(&cut, g->options.slot_tokens * half, sizeof *p->cosine);

@@ -23,13 +23,14 @@ static size_t cut_kept(train_model *m, char *base) {
     const train__net *n = &m->net;
     train__kept *k = &m->now.kept;
     train__cut cut = {base, 0};
-    int64_t layers = m->params->part.last_layer - m->params->part.first_layer;
-    k->x = train__cut_take(&cut, s->x ? layers + 1 : 1, lines(train__net_bytes(n, s->tokens * n->hidden)));
-    k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->x_mid + lines(train__net_bytes(n, s->tokens * n->hidden)));
+    int64_t layers = m->params->part.last_layer - m->params->part.first_layer, share = train__net_share(n, s->tokens);
+    int64_t head = n->sequence ? 0 : s->tokens;
+    k->x = train__cut_take(&cut, s->x ? layers + 1 : 1, lines(train__net_bytes(n, share * n->hidden)));
+    k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->x_mid + lines(train__net_bytes(n, share * n->hidden)));
     k->gate_up = train__cut_take(&cut, s->gate_up ? layers : 1, lines(train__net_bytes(n, s->tokens * 2 * n->ffn)));
     k->light = train__cut_take(&cut, s->light ? layers : 0, s->light);
-    k->head_x = train__cut_take(&cut, 1, train__net_bytes(n, s->tokens * n->hidden));
-    k->head_xn = train__cut_take(&cut, 1, train__net_bytes(n, s->tokens * n->hidden));
+    k->head_x = train__cut_take(&cut, 1, train__net_bytes(n, head * n->hidden));
+    k->head_xn = train__cut_take(&cut, 1, train__net_bytes(n, head * n->hidden));
     train_real **numbers[] = {&k->logprob, &k->lse, &k->entropy, &k->coef, &k->entropy_coef};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         *numbers[i] = train__cut_take(&cut, s->tokens, sizeof(train_real));
@@ -45,6 +46,7 @@ static size_t cut_ring(train_model *m, char *base, size_t used) {
     size_t bytes = train__net_bytes(n, m->sizes.tokens * 2 * n->kv_width);
     for (int i = 0; i < 2; i++) r->kv[i] = train__cut_take(&cut, 1, bytes);
     for (int i = 0; i < 2 && !m->options.inference; i++) r->d_kv[i] = train__cut_take(&cut, 1, bytes);
+    if (!m->options.inference) r->own = train__cut_take(&cut, 1, bytes);
     r->o = train__cut_take(&cut, 1, train__net_bytes(n, m->sizes.tokens * n->q_width));
     r->lse = train__cut_take(&cut, m->sizes.tokens * n->shape.heads, sizeof *r->lse);
     return cut.used;
@@ -55,15 +57,17 @@ static size_t cut_working(train_model *m, char *base) {
     const train__net *n = &m->net;
     train__working *w = &m->working;
     train__cut cut = {base, 0};
-    int64_t t = m->sizes.tokens;
-    w->xn = train__cut_take(&cut, 1, train__net_bytes(n, t * n->hidden));
-    w->y = train__cut_take(&cut, 1, train__net_bytes(n, t * n->hidden));
-    if (!m->options.inference) w->d_x = train__cut_take(&cut, 1, train__net_bytes(n, t * n->hidden));
+    int64_t t = m->sizes.tokens, share = train__net_share(n, t);
+    w->xn = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));
+    w->y = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));
+    w->whole = n->sequence ? train__cut_take(&cut, 1, train__net_bytes(n, share * m->tp.ranks * n->hidden)) : w->y;
+    if (!m->options.inference) w->d_x = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));
     train__cut forward = cut, head = cut;
     w->q = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
     w->k = train__cut_take(&cut, 1, train__net_bytes(n, t * n->kv_width));
     w->h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->ffn));
     w->d_rows = train__cut_take(&head, 1, train__net_bytes(n, t * n->hidden));
+    if (n->sequence) w->head_xn = train__cut_take(&head, 1, train__net_bytes(n, t * n->hidden));
     if (!m->options.inference) {
         w->d_q = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
         w->d_k = train__cut_take(&cut, 1, train__net_bytes(n, t * n->kv_width));
@@ -99,22 +103,23 @@ static void sizes_of(train_model *m) {
     const train_model_options *o = &m->options;
     const train__net *n = &m->net;
     train__sizes *s = &m->sizes;
-    int64_t t = o->budget;
+    int64_t t = o->budget, share = train__net_share(n, t);
     *s = (train__sizes){.tokens = t, .positions = o->longest > 0 ? train__min(o->longest, t) : t};
     if (m->cp_most > 1) s->positions = o->longest > 0 ? o->longest : t * m->cp_most;
     s->o = lines(train__net_bytes(n, t * n->qkv_width));
     s->lse = s->o + lines(train__net_bytes(n, t * n->q_width));
     s->x_mid = s->lse + lines((size_t)(t * n->shape.heads) * sizeof(train_real));
-    if (!o->inference) s->x = lines(train__net_bytes(n, t * n->hidden));
+    if (!o->inference) s->x = lines(train__net_bytes(n, share * n->hidden));
     if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL)
-        s->rest = s->x_mid + lines(train__net_bytes(n, t * n->hidden));
+        s->rest = s->x_mid + lines(train__net_bytes(n, share * n->hidden));
     if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL) s->gate_up = lines(train__net_bytes(n, t * 2 * n->ffn));
-    s->xn_mid = lines(train__net_bytes(n, t * n->hidden));
+    s->xn_mid = lines(train__net_bytes(n, share * n->hidden));
     s->q = 2 * s->xn_mid;
     s->k = s->q + lines(train__net_bytes(n, t * n->q_width));
     s->h = s->k + lines(train__net_bytes(n, t * n->kv_width));
     if (!o->inference && o->recompute == TRAIN_RECOMPUTE_NONE) s->light = s->h + lines(train__net_bytes(n, t * n->ffn));
     train_limits limits = limits_of(m);
+    limits.vocab = (m->vocab + m->tp.ranks - 1) / m->tp.ranks; /* every rank has the same chunks */
     s->logits_rows = train__min(o->logits_rows > 0 ? o->logits_rows : n->kernels->head_rows(&limits), t);
     s->kept = cut_kept(m, NULL);
     s->working = cut_working(m, NULL);
@@ -232,6 +237,7 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     status = prepare_units(m, kernels, device, err);
     if (status) return status;
     m->net.tp = &m->tp;
+    m->net.sequence = options->sequence && m->tp.ranks > 1;
     m->vocab = shape->vocab;
     sizes_of(m);
     return RAVEL_OK;
@@ -418,7 +424,8 @@ ravel_status train_model_sum_grads(train_model *m, const train_shares *shares, r
         const train_tensor *t = m->params->tensors + i;
         train__link *link = t->copies == m->tp.ranks ? &m->tp : &m->kv;
         int64_t begin = t->offset, end = begin + t->count;
-        if (!t->partial || (shares && !train_shares_cut(shares, shares->rank, &begin, &end))) continue;
+        int partial = t->partial || (m->net.sequence && t->copies == m->tp.ranks); /* norms of a share of the rows */
+        if (!partial || (shares && !train_shares_cut(shares, shares->rank, &begin, &end))) continue;
         train__link_sum(link, train_array_at(&grads, begin), end - begin, grads.dtype);
     }
     ravel_status status = train__link_status(&m->tp, err);
@@ -428,6 +435,10 @@ ravel_status train_model_sum_grads(train_model *m, const train_shares *shares, r
 ravel_status train_model_read(train_model *m, train_update *update, ravel_error *err) {
     m->net.kernels->download(m->net.device, update, m->update, sizeof *update);
     return m->net.kernels->sync(m->net.device, err);
+}
+
+train_waits train_model_waits(const train_model *m) {
+    return (train_waits){m->tp.seconds + m->kv.seconds, m->cp_link.seconds};
 }
 
 double train_model_flops(const ravel_shape *shape, int64_t samples, const int64_t *lengths, int64_t scored) {

@@ -68,8 +68,9 @@ typedef struct train_model_options {
     int32_t in_flight; /* micro-batches between their forward and their backward (train_model_stage_*); 0 means 1 */
     int32_t tp_ranks, tp_rank; /* train_model_memory: of the model to be, where there are no communicators yet */
     int32_t cp_ranks;          /* the same; and, where batches bring their own ring (train_batch.cp), its most ranks */
-    int32_t reserved;          /* 0 */
-    ravel_comm *cp; /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
+    int32_t sequence; /* sequence parallel, where there are several tensor-parallel ranks: between the products of a
+                                  layer each of them has a share of the rows */
+    ravel_comm *cp;   /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
                        train_batch.targets; `longest` is of whole samples. Gradients and sums are each rank's own, to be
                        added over these ranks as over data-parallel ones. NULL: one. */
     ravel_comm *tp; /* ranks that share every layer (tensor parallel), which all make a model and run the same batches;
@@ -213,7 +214,7 @@ ravel_status train_model_stage_score(train_model *model, int32_t flight, const t
                                      ravel_error *err);
 void *train_model_stage_input(const train_model *model, int32_t flight);
 void *train_model_stage_output(const train_model *model, int32_t flight);
-/* Elements of those rows for a batch of `tokens` tokens. */
+/* Elements of those rows for a batch of `tokens` tokens; with sequence parallelism, of this rank's share. */
 int64_t train_model_stage_elements(const train_model *model, int64_t tokens);
 
 ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
@@ -221,6 +222,12 @@ ravel_status train_model_forward(train_model *model, const train_batch *batch, t
  * coef: [padded tokens] d(loss)/d(logprob); entropy_coef may be NULL, else the forward call must have asked for
  * entropies. E_STATE without such a forward before it. */
 ravel_status train_model_backward(train_model *model, const float *coef, const float *entropy_coef, ravel_error *err);
+
+/* Seconds that this model's calls have waited for its tensor-parallel and context-parallel ranks, since it was made. */
+typedef struct train_waits {
+    double tp, cp;
+} train_waits;
+train_waits train_model_waits(const train_model *model);
 
 /* Model FLOPs of forward and backward for samples of these lengths: 6 for each weight that a token is multiplied with
  * and causal attention; what recomputing adds is not counted. `scored` tokens go through the head. */

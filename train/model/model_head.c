@@ -6,7 +6,10 @@
  *                d_rows = d(logits) W        dW += d(logits)' rows
  *
  * In LEARN a chunk's logits are made once. In BACK they are made again, from the rows and log-sum-exps that SCORE left,
- * because all log-probs had to be known first. */
+ * because all log-probs had to be known first.
+ *
+ * With sequence parallelism the rows are normalised by share and gathered before the first chunk, and d_rows, which each rank
+ * has for its part of the vocabulary, are summed by share after the last. */
 #include "train/model/model_internal.h"
 
 static train_softmax softmax_of(const train_model *m, const train__head *head, int64_t first, int64_t rows) {
@@ -49,7 +52,7 @@ static void chunk_backward(train_model *m, int64_t first, int64_t count, const v
     int64_t at = train_params_head(m->params), vocab = n->shape.vocab;
     void *d_rows = train__net_at(n, m->working.d_rows, first * n->hidden);
     train__net_linear_input(n, d_rows, m->logits, train__net_weight(n, at), count, vocab, n->hidden);
-    train__net_sum(n, d_rows, count * n->hidden);
+    if (!n->sequence) train__net_sum(n, d_rows, count * n->hidden);
     train__net_linear_weight(n, train__model_grad(m, at), m->logits, rows, count, vocab, n->hidden);
 }
 
@@ -76,9 +79,32 @@ static int forward_chunk(train_model *m, const train__head *head, train_softmax 
     return 0;
 }
 
+/* Rows of scored tokens after the last norm. */
+static const void *head_rows(const train_model *m) {
+    return m->net.sequence ? m->working.head_xn : m->now.kept.head_xn;
+}
+
+static void *last_x(const train_model *m) {
+    return train__model_x(m, m->flight, m->params->part.last_layer);
+}
+
+/* Sequence parallel: makes the head rows from this rank's share of the last layer's output. */
+static void gather_rows(train_model *m) {
+    const train__net *n = &m->net;
+    int64_t tokens = m->now.ragged.tokens;
+    train__net_norm(n, m->working.xn, NULL, last_x(m), NULL, n->shape.layers, TRAIN_NORM_IN,
+                    train__net_share(n, tokens));
+    const void *xn = train__net_enter(n, m->working.whole, m->working.xn, tokens);
+    n->kernels->copy_rows(n->device, &(train_rows){.rows = m->now.scored,
+                                                   .width = n->hidden,
+                                                   .from = xn,
+                                                   .to = m->working.head_xn,
+                                                   .from_ids = m->now.staged.rows});
+}
+
 static void run_chunk(train_model *m, const train__head *head, int64_t first, int64_t count) {
     const train__net *n = &m->net;
-    const void *rows = train__net_at(n, m->now.kept.head_xn, first * n->hidden);
+    const void *rows = train__net_at(n, head_rows(m), first * n->hidden);
     train_softmax softmax = softmax_of(m, head, first, count);
     int done = 0;
     train__net_linear(n, m->logits, rows, train__net_weight(n, train_params_head(m->params)), count, n->shape.vocab,
@@ -137,12 +163,39 @@ static void reduce_head(train_model *m) {
     if (tied && m->params->part.first_layer > 0) train__units_reduce(&m->units, 0);
 }
 
+/* The same with sequence parallelism: the rows are spread and summed, and the norm is of this rank's share. */
+static void spread_shares(train_model *m) {
+    const train__net *n = &m->net;
+    const train__working *w = &m->working;
+    int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens), at = train_params_norm(m->params);
+    n->kernels->zero(n->device, w->whole, train__net_bytes(n, tokens * n->hidden));
+    n->kernels->copy_rows(n->device, &(train_rows){.rows = m->now.scored,
+                                                   .width = n->hidden,
+                                                   .to = w->whole,
+                                                   .from = w->d_rows,
+                                                   .to_ids = m->now.staged.rows});
+    train__net_leave(n, w->y, w->whole, tokens);
+    n->kernels->zero(n->device, w->d_x, train__net_bytes(n, share * n->hidden));
+    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = share,
+                                                          .width = n->hidden,
+                                                          .eps = n->eps,
+                                                          .x = last_x(m),
+                                                          .weight = train__net_weight(n, at),
+                                                          .d_y = w->y,
+                                                          .d_x = w->d_x,
+                                                          .d_weight = train__model_grad(m, at)});
+}
+
 void train__model_head(train_model *m, const train__head *head) {
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_HEAD);
     prepare_head(m, head->mode != TRAIN__HEAD_SCORE);
+    if (m->net.sequence && m->now.scored > 0) gather_rows(m);
     for (int64_t first = 0; first < m->now.scored; first += m->sizes.logits_rows)
         run_chunk(m, head, first, train__min(m->sizes.logits_rows, m->now.scored - first));
     if (head->mode == TRAIN__HEAD_SCORE) return;
-    spread(m);
+    if (m->net.sequence)
+        spread_shares(m);
+    else
+        spread(m);
     reduce_head(m);
 }

@@ -6,7 +6,8 @@
  *   model_head.c     from the last hidden rows to log-probs, and back, a chunk of logits at a time
  *   model_run.c      score, learn, forward, backward
  *
- * Memory, in blocks of the device (T: budget, C: hidden):
+ * Memory, in blocks of the device (T: budget, C: hidden). With sequence parallelism, arrays of [T, C] other than d_rows are
+ * [T / ranks, C], rounded up, there are no head rows, and a working array `whole` has the rows of all ranks:
  *
  *     kept       x of every layer [T, C] | qkv, o, lse, x_mid of every layer, or of one | gate_up of every layer, or of
  *                one | head rows | numbers of the scored rows
@@ -48,8 +49,8 @@ typedef struct train__staged {
 
 /* Parts of the kept and working blocks; the same walk counts and cuts. */
 typedef struct train__kept {
-    char *x, *rest, *gate_up, *light;                          /* of layer 0; strides in train__sizes */
-    void *head_x, *head_xn;                                    /* [T, C] rows before and after the last norm */
+    char *x, *rest, *gate_up, *light; /* of layer 0; strides in train__sizes */
+    void *head_x, *head_xn; /* [T, C] scored rows before and after the last norm; not with sequence parallelism */
     train_real *logprob, *lse, *entropy, *coef, *entropy_coef; /* [T] of scored rows */
     train_sequence_sums *sequences;                            /* [T] */
 } train__kept;
@@ -59,12 +60,15 @@ typedef struct train__working {
     void *q, *k, *h;    /* the shared part, cut for each use: attention, or */
     void *d_q, *d_k, *d_o, *d_qkv;
     void *d_h;
-    void *d_rows; /* head */
+    void *d_rows;  /* head */
+    void *whole;   /* sequence parallel: the rows of all ranks; else y */
+    void *head_xn; /* sequence parallel: [T, C] scored rows after the last norm */
 } train__working;
 
 /* Context parallel: two buffers of keys and values for the ring, their gradients, and a part's output. */
 typedef struct train__ring {
-    void *kv[2], *d_kv[2]; /* [T, 2 * kv_width] */
+    void *kv[2], *d_kv[2]; /* [T, 2 * kv_width] one is sent from, the other received into */
+    void *own;             /* [T, 2 * kv_width] gradients of the block that is here, by this rank's queries */
     void *o;               /* [T, q_width] */
     train_real *lse;       /* [T, heads] */
 } train__ring;

@@ -20,6 +20,7 @@ train__acts train__model_acts(const train_model *m, int64_t layer) {
                      .xn_mid = m->working.xn,
                      .xn_next = m->working.xn,
                      .y = m->working.y,
+                     .whole = m->working.whole,
                      .qkv = rest,
                      .q = m->working.q,
                      .k = m->working.k,
@@ -97,9 +98,10 @@ static void prepare_forward(train_model *m, int64_t layer) {
     if (unit + 1 < m->params->unit_count) train__units_need(&m->units, unit + 1, unit + 2);
 }
 
-/* Rows of scored tokens, before and after the last norm. */
+/* Rows of scored tokens, before and after the last norm. With sequence parallelism the head does it, from its share. */
 static void pick_head_rows(train_model *m, const void *x, const void *xn) {
     const train__net *n = &m->net;
+    if (n->sequence) return;
     train_rows pick = {.rows = m->now.scored, .width = n->hidden, .from_ids = m->now.staged.rows};
     pick.from = x;
     pick.to = m->now.kept.head_x;
@@ -116,8 +118,8 @@ void train__model_layers(train_model *m) {
     train__acts a = train__model_acts(m, first);
     n->kernels->phase(n->device, TRAIN_PHASE_FORWARD);
     prepare_input(m);
-    if (!first) train__net_embed(n, a.x, m->now.staged.tokens, rows.rows);
-    train__net_norm(n, a.xn, NULL, a.x, NULL, first, TRAIN_NORM_IN, rows.rows);
+    if (!first) train__net_embed(n, a.x, n->sequence ? a.whole : a.x, m->now.staged.tokens, rows.rows);
+    train__net_norm(n, a.xn, NULL, a.x, NULL, first, TRAIN_NORM_IN, train__net_share(n, rows.rows));
     for (int64_t layer = first; layer < last; layer++) {
         a = train__model_acts(m, layer);
         prepare_forward(m, layer);
@@ -146,7 +148,7 @@ static void recompute(train_model *m, int64_t layer, train__acts a) {
     train__rows_of rows = rows_of(m);
     if (m->options.recompute != TRAIN_RECOMPUTE_FULL || layer == m->params->part.last_layer - 1) return;
     a.next = NULL;
-    train__net_norm(n, a.xn, NULL, a.x, NULL, layer, TRAIN_NORM_IN, rows.rows);
+    train__net_norm(n, a.xn, NULL, a.x, NULL, layer, TRAIN_NORM_IN, train__net_share(n, rows.rows));
     train__net_layer(n, layer, &a, &rows);
 }
 
@@ -159,7 +161,7 @@ static int kept_light(const train_model *m) {
 static void norm_backward(const train_model *m, int64_t layer, train_layer_tensor which, const void *x,
                           const void *d_y) {
     const train__net *n = &m->net;
-    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = m->now.ragged.tokens,
+    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = train__net_share(n, m->now.ragged.tokens),
                                                           .width = n->hidden,
                                                           .eps = n->eps,
                                                           .x = x,
@@ -173,15 +175,17 @@ static void norm_backward(const train_model *m, int64_t layer, train_layer_tenso
 static void feed_forward_backward(train_model *m, int64_t layer, const train__acts *a) {
     const train__net *n = &m->net;
     const train__working *w = &m->working;
-    int64_t tokens = m->now.ragged.tokens;
+    int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens);
     void *d_gate_up = a->gate_up;
-    train__net_linear_input(n, w->d_h, w->d_x, weight(m, layer, TRAIN_DOWN), tokens, n->hidden, n->ffn);
+    const void *d_out = train__net_enter(n, w->whole, w->d_x, tokens), *xn;
+    train__net_linear_input(n, w->d_h, d_out, weight(m, layer, TRAIN_DOWN), tokens, n->hidden, n->ffn);
     n->kernels->swiglu_backward(n->device, d_gate_up, kept_light(m) ? NULL : a->h, w->d_h, a->gate_up, tokens, n->ffn);
-    train__net_linear_weight(n, grad(m, layer, TRAIN_DOWN), w->d_x, a->h, tokens, n->hidden, n->ffn);
-    if (!kept_light(m)) train__net_norm(n, a->xn_mid, NULL, a->x_mid, NULL, layer, TRAIN_NORM_OUT, tokens);
-    train__net_linear_weight(n, grad(m, layer, TRAIN_GATE), d_gate_up, a->xn_mid, tokens, 2 * n->ffn, n->hidden);
-    train__net_linear_input(n, w->y, d_gate_up, weight(m, layer, TRAIN_GATE), tokens, 2 * n->ffn, n->hidden);
-    train__net_sum(n, w->y, tokens * n->hidden);
+    train__net_linear_weight(n, grad(m, layer, TRAIN_DOWN), d_out, a->h, tokens, n->hidden, n->ffn);
+    if (!kept_light(m)) train__net_norm(n, a->xn_mid, NULL, a->x_mid, NULL, layer, TRAIN_NORM_OUT, share);
+    xn = train__net_enter(n, w->whole, a->xn_mid, tokens);
+    train__net_linear_weight(n, grad(m, layer, TRAIN_GATE), d_gate_up, xn, tokens, 2 * n->ffn, n->hidden);
+    train__net_linear_input(n, w->whole, d_gate_up, weight(m, layer, TRAIN_GATE), tokens, 2 * n->ffn, n->hidden);
+    train__net_leave(n, w->y, w->whole, tokens);
     norm_backward(m, layer, TRAIN_NORM_OUT, a->x_mid, w->y);
 }
 
@@ -227,23 +231,25 @@ static void attend_backward(train_model *m, int64_t layer, const train__acts *a)
 static void attention_half_backward(train_model *m, int64_t layer, const train__acts *a) {
     const train__net *n = &m->net;
     const train__working *w = &m->working;
-    int64_t tokens = m->now.ragged.tokens;
+    int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens);
     void *d_bias = grad(m, layer, TRAIN_Q_BIAS);
-    train__net_linear_input(n, w->d_o, w->d_x, weight(m, layer, TRAIN_O), tokens, n->hidden, n->q_width);
-    train__net_linear_weight(n, grad(m, layer, TRAIN_O), w->d_x, a->o, tokens, n->hidden, n->q_width);
+    const void *d_out = train__net_enter(n, w->whole, w->d_x, tokens), *xn;
+    train__net_linear_input(n, w->d_o, d_out, weight(m, layer, TRAIN_O), tokens, n->hidden, n->q_width);
+    train__net_linear_weight(n, grad(m, layer, TRAIN_O), d_out, a->o, tokens, n->hidden, n->q_width);
     attend_backward(m, layer, a);
     if (d_bias) n->kernels->bias_backward(n->device, d_bias, w->d_qkv, tokens, n->qkv_width, n->qkv_width);
-    if (!kept_light(m)) train__net_norm(n, a->xn, NULL, a->x, NULL, layer, TRAIN_NORM_IN, tokens);
-    train__net_linear_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, a->xn, tokens, n->qkv_width, n->hidden);
-    train__net_linear_input(n, w->y, w->d_qkv, weight(m, layer, TRAIN_Q), tokens, n->qkv_width, n->hidden);
-    train__net_sum(n, w->y, tokens * n->hidden);
+    if (!kept_light(m)) train__net_norm(n, a->xn, NULL, a->x, NULL, layer, TRAIN_NORM_IN, share);
+    xn = train__net_enter(n, w->whole, a->xn, tokens);
+    train__net_linear_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, xn, tokens, n->qkv_width, n->hidden);
+    train__net_linear_input(n, w->whole, w->d_qkv, weight(m, layer, TRAIN_Q), tokens, n->qkv_width, n->hidden);
+    train__net_leave(n, w->y, w->whole, tokens);
     norm_backward(m, layer, TRAIN_NORM_IN, a->x, w->y);
 }
 
 void train__model_layers_backward(train_model *m) {
     const train__net *n = &m->net;
     int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
-    size_t bytes = train__net_bytes(n, m->now.ragged.tokens * n->hidden);
+    size_t bytes = train__net_bytes(n, train__net_share(n, m->now.ragged.tokens) * n->hidden);
     n->kernels->phase(n->device, TRAIN_PHASE_BACKWARD);
     if (last < n->shape.layers) n->kernels->copy(n->device, m->working.d_x, train__model_acts(m, last).x, bytes);
     for (int64_t layer = last - 1; layer >= first; layer--) {
@@ -260,12 +266,13 @@ void train__model_layers_backward(train_model *m) {
     }
     if (train__model_sharded(m) && train_params_head(m->params) != 0) train__units_open_grads(&m->units, 0);
     void *d_table = train__model_grad(m, train_params_embedding(m->params));
+    const void *d_y = train__net_enter(n, m->working.whole, m->working.d_x, m->now.ragged.tokens);
     n->kernels->embed_backward(n->device, &(train_embedding){.rows = m->now.ragged.tokens,
                                                              .width = n->hidden,
                                                              .first = n->first_token,
                                                              .count = n->shape.vocab,
                                                              .ids = m->now.staged.tokens,
-                                                             .d_y = m->working.d_x,
+                                                             .d_y = d_y,
                                                              .d_table = d_table,
                                                              .order = m->now.staged.order,
                                                              .ordered = m->now.ordered});

@@ -188,7 +188,7 @@ void *train_model_stage_output(const train_model *m, int32_t flight) {
 }
 
 int64_t train_model_stage_elements(const train_model *m, int64_t tokens) {
-    return tokens * m->net.hidden;
+    return train__net_share(&m->net, tokens) * m->net.hidden;
 }
 
 ravel_status train_model_learn(train_model *m, const train_batch *batch, const train_loss *loss, train_result *result,

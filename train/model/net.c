@@ -117,7 +117,7 @@ void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y,
                                                       .add = 1});
 }
 
-void train__net_embed(const train__net *net, void *x, const int32_t *tokens, int64_t rows) {
+void train__net_embed(const train__net *net, void *x, void *whole, const int32_t *tokens, int64_t rows) {
     net->kernels->embed(net->device,
                         &(train_embedding){.rows = rows,
                                            .width = net->hidden,
@@ -125,12 +125,31 @@ void train__net_embed(const train__net *net, void *x, const int32_t *tokens, int
                                            .count = net->shape.vocab,
                                            .ids = tokens,
                                            .table = train__net_weight(net, train_params_embedding(net->params)),
-                                           .y = x});
-    train__net_sum(net, x, rows * net->hidden);
+                                           .y = whole});
+    train__net_leave(net, x, whole, rows);
 }
 
 void train__net_sum(const train__net *net, void *x, int64_t count) {
     if (net->tp) train__link_sum(net->tp, x, count, net->types.activation);
+}
+
+const void *train__net_enter(const train__net *net, void *whole, const void *x, int64_t rows) {
+    if (!net->sequence) return x;
+    train__link_gather(net->tp, x, whole, train__net_share(net, rows) * net->hidden, net->types.activation);
+    return whole;
+}
+
+void train__net_leave(const train__net *net, void *y, void *whole, int64_t rows) {
+    if (!net->sequence) {
+        TRAIN_ASSERT(y == whole);
+        train__net_sum(net, y, rows * net->hidden);
+        return;
+    }
+    int64_t share = train__net_share(net, rows), all = share * net->tp->ranks;
+    if (all > rows)
+        net->kernels->zero(net->device, train__net_at(net, whole, rows * net->hidden),
+                           train__net_bytes(net, (all - rows) * net->hidden));
+    train__link_scatter(net->tp, whole, y, share * net->hidden, net->types.activation);
 }
 
 void train__net_norm(const train__net *net, void *y, void *sum, const void *x, const void *add, int64_t layer,
@@ -188,19 +207,21 @@ static const void *matrix(const train__net *net, int64_t layer, train_layer_tens
 void train__net_layer(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *of) {
     const train_kernels *k = net->kernels;
     const void *bias = matrix(net, layer, TRAIN_Q_BIAS);
-    int64_t rows = of->rows;
-    train__net_linear(net, a->qkv, a->xn, matrix(net, layer, TRAIN_Q), rows, net->qkv_width, net->hidden);
+    int64_t rows = of->rows, share = train__net_share(net, rows);
+    const void *xn = train__net_enter(net, a->whole, a->xn, rows);
+    train__net_linear(net, a->qkv, xn, matrix(net, layer, TRAIN_Q), rows, net->qkv_width, net->hidden);
     if (bias) k->bias(net->device, a->qkv, bias, rows, net->qkv_width, net->qkv_width);
     train_rope rope = train__net_rope(net, layer, a->q, a->k, a->qkv, of->positions, rows);
     k->rope(net->device, &rope);
     of->attend(of->user, layer, a);
-    train__net_linear(net, a->y, a->o, matrix(net, layer, TRAIN_O), rows, net->hidden, net->q_width);
-    train__net_sum(net, a->y, rows * net->hidden);
-    train__net_norm(net, a->xn_mid, a->x_mid, a->x, a->y, layer, TRAIN_NORM_OUT, rows);
-    train__net_linear(net, a->gate_up, a->xn_mid, matrix(net, layer, TRAIN_GATE), rows, 2 * net->ffn, net->hidden);
+    train__net_linear(net, a->whole, a->o, matrix(net, layer, TRAIN_O), rows, net->hidden, net->q_width);
+    train__net_leave(net, a->y, a->whole, rows);
+    train__net_norm(net, a->xn_mid, a->x_mid, a->x, a->y, layer, TRAIN_NORM_OUT, share);
+    xn = train__net_enter(net, a->whole, a->xn_mid, rows);
+    train__net_linear(net, a->gate_up, xn, matrix(net, layer, TRAIN_GATE), rows, 2 * net->ffn, net->hidden);
     if (!a->next) return;
     k->swiglu(net->device, a->h, a->gate_up, rows, net->ffn);
-    train__net_linear(net, a->y, a->h, matrix(net, layer, TRAIN_DOWN), rows, net->hidden, net->ffn);
-    train__net_sum(net, a->y, rows * net->hidden);
-    train__net_norm(net, a->xn_next, a->next, a->x_mid, a->y, layer + 1, TRAIN_NORM_IN, rows);
+    train__net_linear(net, a->whole, a->h, matrix(net, layer, TRAIN_DOWN), rows, net->hidden, net->ffn);
+    train__net_leave(net, a->y, a->whole, rows);
+    train__net_norm(net, a->xn_next, a->next, a->x_mid, a->y, layer + 1, TRAIN_NORM_IN, share);
 }

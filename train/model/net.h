@@ -21,6 +21,8 @@ typedef struct train__net {
     ravel_shape shape;   /* of this part: its heads, feed-forward columns, vocabulary */
     int64_t first_token; /* of this part of the vocabulary */
     train__link *tp;     /* ranks that share the layers */
+    int32_t sequence;    /* sequence parallel: between products, each of them has a share of the rows */
+    int32_t reserved;
     const train_params *params;
     const void *weights;             /* [W] [params->elements] */
     const train__units *units;       /* where weights are sharded, instead; else NULL */
@@ -65,8 +67,21 @@ void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y,
 
 /* x [count] = the sum over tensor-parallel ranks. */
 void train__net_sum(const train__net *net, void *x, int64_t count);
-/* x = the embedding of `tokens` [rows]. */
-void train__net_embed(const train__net *net, void *x, const int32_t *tokens, int64_t rows);
+
+/* The rows that this rank has between products, of a batch of `rows`: all of them or, with sequence parallelism, an equal
+ * share, rounded up. Rows that pad the last shares are 0, and so are their gradients. */
+static inline int64_t train__net_share(const train__net *net, int64_t rows) {
+    return net->sequence ? (rows + net->tp->ranks - 1) / net->tp->ranks : rows;
+}
+/* Before a product by columns: all rows of x, which is x itself or, with sequence parallelism, gathered in `whole`, [share *
+ * ranks, hidden]. */
+const void *train__net_enter(const train__net *net, void *whole, const void *x, int64_t rows);
+/* After a product by rows, which left `whole` [rows, hidden]: y = this rank's share of the sum over ranks. Without sequence
+ * parallelism `whole` is y. */
+void train__net_leave(const train__net *net, void *y, void *whole, int64_t rows);
+
+/* x = this rank's share of the embedding of `tokens` [rows], through `whole`. */
+void train__net_embed(const train__net *net, void *x, void *whole, const int32_t *tokens, int64_t rows);
 /* y = norm of x (+ add, kept in sum) with a layer's weight; only the sum where this part has no such layer. */
 void train__net_norm(const train__net *net, void *y, void *sum, const void *x, const void *add, int64_t layer,
                      train_layer_tensor which, int64_t rows);
@@ -74,13 +89,15 @@ void train__net_norm(const train__net *net, void *y, void *sum, const void *x, c
 train_rope train__net_rope(const train__net *net, int64_t layer, void *q, void *k, const void *qkv,
                            const int32_t *positions, int64_t tokens);
 
-/* The arrays of one layer, all [A] [rows, ...] but lse. */
+/* The arrays of one layer, all [A] [rows, ...] but lse; x, next, xn, xn_mid, xn_next, y and x_mid have this rank's share of
+ * the rows. */
 typedef struct train__acts {
     void *x;    /* input */
     void *next; /* output: the next layer's x; may be x. NULL: the feed-forward's last product is left out */
     void *xn;   /* normalised x */
     void *xn_mid, *xn_next; /* normalised x_mid and, by the next layer's weight, next; both may be xn */
-    void *y;                /* [rows, hidden] scratch */
+    void *y;                /* [share, hidden] scratch */
+    void *whole;            /* sequence parallel: [share * ranks, hidden] scratch; else y */
     void *qkv, *q, *k, *o;
     void *x_mid, *gate_up, *h;
     train_real *lse; /* [rows, heads] */

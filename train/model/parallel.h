@@ -1,13 +1,16 @@
-/* Communication of tensor parallelism: all-reduces and all-gathers over the ranks that share every layer. Internal to
- * train/.
+/* Communication inside a layer: the seams of tensor parallelism, and the ring of context parallelism. Internal to train/.
  *
- * A rank holds a share of the heads, of the feed-forward columns and of the vocabulary (train_slice), and all rows:
+ * A tensor-parallel rank holds a share of the heads, of the feed-forward columns and of the vocabulary (train_slice):
  *
  *     xn ── qkv (columns) ── attention on its heads ── o (rows) ── SUM ── + ── norm ── gate up (columns) ── down (rows) ── SUM
  *     tokens ── embedding (its part of the vocabulary, zeros elsewhere) ── SUM
  *     rows ── logits of its part ── max, sum, target: GATHER ── log-probs of the whole vocabulary
  *
  * and in backward a SUM after each product by columns, whose gradient of the input is partial on each rank.
+ *
+ * With sequence parallelism a rank holds a share of the rows between the products: a SUM becomes a reduce-scatter, and each
+ * product by columns begins with an all-gather. In backward the gradient of a product by rows is gathered, and the input
+ * of a product by columns is gathered again for the gradient of its weight.
  *
  * The layers' functions return no status, so the first failure of a communicator is stored here and later calls do
  * nothing; the function that runs a batch returns it at its end. */
@@ -19,6 +22,7 @@
 typedef struct train__link {
     ravel_comm *comm; /* NULL: one rank */
     int32_t ranks, rank;
+    double seconds;      /* that calls have waited: exposed communication */
     ravel_status status; /* the first failure */
     ravel_error error;
 } train__link;
@@ -31,8 +35,18 @@ void train__link_set(train__link *link, ravel_comm *comm);
 void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype);
 /* all [ranks, count] = every rank's `mine`. */
 void train__link_gather(train__link *link, const void *mine, void *all, int64_t count, int32_t dtype);
-/* Sends `out` to the next rank and receives `in` from the one before, around the ring. */
-void train__link_shift(train__link *link, const void *out, void *in, int64_t count, int32_t dtype);
+/* mine [count] = this rank's piece of the sum of every rank's all [ranks, count]. */
+void train__link_scatter(train__link *link, const void *all, void *mine, int64_t count, int32_t dtype);
+
+/* A transfer around the ring: `out` goes to the next rank while `in` comes from the one before. begin starts it, and
+ * computation may go on that only reads `out`; finish waits, and is called once for each begin. Two transfers at a time have
+ * different tags. */
+typedef struct train__shift {
+    ravel_request *requests[2];
+} train__shift;
+void train__link_begin(train__link *link, train__shift *shift, int32_t tag, const void *out, void *in, int64_t count,
+                       int32_t dtype);
+void train__link_finish(train__link *link, train__shift *shift);
 /* The first failure, reported once. */
 ravel_status train__link_status(train__link *link, ravel_error *err);
 

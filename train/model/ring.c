@@ -48,6 +48,8 @@ static int32_t owner_of(const train_model *m, int32_t step) {
     return (m->cp->rank + m->cp->ranks - step) % m->cp->ranks;
 }
 
+enum { TAG_KV, TAG_D_KV };
+
 void train__ring_forward(const train_model *m, const train__acts *a) {
     const train__net *n = &m->net;
     const train__ring *r = &m->ring;
@@ -56,13 +58,39 @@ void train__ring_forward(const train_model *m, const train__acts *a) {
     for (int32_t step = 0; step < m->cp->ranks; step++) {
         void *kv = r->kv[step % 2];
         train_attention x = over(m, a, owner_of(m, step), kv);
+        train__shift next = {0};
+        if (step + 1 < m->cp->ranks)
+            train__link_begin(m->cp, &next, TAG_KV, kv, r->kv[(step + 1) % 2], count, n->types.activation);
         if (step) x.o = r->o, x.lse = r->lse;
         n->kernels->attention(n->device, &x);
         if (step)
             n->kernels->attention_merge(n->device,
                                         &(train_merge){tokens, x.heads, x.head_dim, a->o, a->lse, r->o, r->lse});
-        if (step + 1 < m->cp->ranks) train__link_shift(m->cp, kv, r->kv[(step + 1) % 2], count, n->types.activation);
+        train__link_finish(m->cp, &next);
     }
+}
+
+/* d_q += and `d_kv` =, of this rank's queries over the block that is here. */
+static void block_backward(const train_model *m, const train__acts *a, int32_t owner, const void *kv, void *d_kv) {
+    const train__net *n = &m->net;
+    const train__working *w = &m->working;
+    train_attention x = over(m, a, owner, kv);
+    x.d_o = w->d_o;
+    x.d_q = w->d_q;
+    x.d_k = d_kv;
+    x.d_v = train__net_at(n, d_kv, n->kv_width);
+    x.ld_dq = n->q_width;
+    x.ld_dk = x.ld_dv = 2 * n->kv_width;
+    x.add = 1;
+    n->kernels->zero(n->device, d_kv, train__net_bytes(n, m->now.ragged.tokens * 2 * n->kv_width));
+    n->kernels->attention_backward(n->device, &x);
+}
+
+/* x += add, gradients of a block. */
+static void add_block(const train_model *m, void *x, const void *add) {
+    const train__net *n = &m->net;
+    n->kernels->rmsnorm(
+        n->device, &(train_norm){.rows = m->now.ragged.tokens, .width = 2 * n->kv_width, .x = x, .add = add, .sum = x});
 }
 
 void train__ring_backward(const train_model *m, const train__acts *a) {
@@ -71,21 +99,18 @@ void train__ring_backward(const train_model *m, const train__acts *a) {
     const train__working *w = &m->working;
     int64_t count = m->now.ragged.tokens * 2 * n->kv_width;
     int32_t ranks = m->cp->ranks, type = n->types.activation;
+    train__shift gradients = {0};
     pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width), n->qkv_width);
-    n->kernels->zero(n->device, r->d_kv[0], train__net_bytes(n, count));
     for (int32_t step = 0; step < ranks; step++) {
-        void *d_kv = r->d_kv[step % 2];
-        train_attention x = over(m, a, owner_of(m, step), r->kv[step % 2]);
-        x.d_o = w->d_o;
-        x.d_q = w->d_q;
-        x.d_k = d_kv;
-        x.d_v = train__net_at(n, d_kv, n->kv_width);
-        x.ld_dq = n->q_width;
-        x.ld_dk = x.ld_dv = 2 * n->kv_width;
-        x.add = 1;
-        n->kernels->attention_backward(n->device, &x);
-        if (step + 1 < ranks) train__link_shift(m->cp, r->kv[step % 2], r->kv[(step + 1) % 2], count, type);
-        train__link_shift(m->cp, d_kv, r->d_kv[(step + 1) % 2], count, type); /* own again after the last step */
+        void *kv = r->kv[step % 2], *d_kv = r->d_kv[step % 2];
+        train__shift next = {0};
+        if (step + 1 < ranks) train__link_begin(m->cp, &next, TAG_KV, kv, r->kv[(step + 1) % 2], count, type);
+        block_backward(m, a, owner_of(m, step), kv, step ? r->own : d_kv);
+        train__link_finish(m->cp, &gradients);
+        if (step) add_block(m, d_kv, r->own);
+        train__link_begin(m->cp, &gradients, TAG_D_KV, d_kv, r->d_kv[(step + 1) % 2], count, type);
+        train__link_finish(m->cp, &next);
     }
+    train__link_finish(m->cp, &gradients); /* own again after the last step */
     unpack(m, w->d_k, train__net_at(n, w->d_qkv, n->q_width + n->kv_width), n->qkv_width, r->d_kv[ranks % 2]);
 }

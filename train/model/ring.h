@@ -7,8 +7,11 @@
  *     j < r     all its queries over the first chunk of j, every key   (the second lies behind all of them)
  *     j > r     its second chunk's queries over both chunks, every key (the first chunk sees none of them)
  *
- * and merges the outputs by their log-sum-exps. In backward, the gradients of keys and values travel with them and
- * return to their rank after the last step. */
+ * and merges the outputs by their log-sum-exps. In backward, the gradients of keys and values travel one step behind them and
+ * return to their rank after the last step.
+ *
+ * Transfers overlap with attention: the block of step s is sent on while attention reads it, and the gradients of step s - 1
+ * arrive while those of step s are made, to which they are added then. What is left to wait for is the link's `seconds`. */
 #ifndef TRAIN_RING_H
 #define TRAIN_RING_H
 

@@ -63,6 +63,8 @@ static const ravel_option model_table[] = {
           "threads per rank; 0: the machine's processors divided among its ranks, where the model is large enough"),
     MODEL("recompute", ENUM, recompute, "light", 0, 0, TRAIN_RECOMPUTE_CHOICES,
           "how much of the activations the backward pass recomputes"),
+    MODEL("sequence-parallel", BOOL, sequence, "true", 0, 0, NULL,
+          "with --tp above 1, norms and residuals of a share of the tokens on each rank (on; --no-sequence-parallel)"),
     {0}};
 
 #define LEARN(...) ROW(train_learn_options, __VA_ARGS__)

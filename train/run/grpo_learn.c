@@ -1,6 +1,8 @@
 /* From answers to optimiser steps. */
 #include "train/run/grpo_internal.h"
 
+#include "train/run/timeline.h"
+
 /* ---- the batch ------------------------------------------------------------------------------------------ */
 
 static void count_rollouts(train__grpo *g) {
@@ -145,6 +147,7 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
         status = train_parts_learn(train_learner_parts(g->learner), g->feed, update->mine.micro_steps, &work,
                                    g->run.metrics, &time, err);
     if (!status) status = train_run_apply(&g->run, g->learner, err);
+    if (!status) status = train_timeline_add(&g->run, g->mesh, &time, err);
     if (status) return status;
     train_metrics_add_time(g->run.metrics, g->mesh, &time);
     add_figures(g);

@@ -91,9 +91,13 @@ void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels,
 }
 
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time) {
-    if (time->exposed > 0 && time->seconds > 0)
-        (void)ravel_metrics_add(metrics, TRAIN_METRIC_SHARD_EXPOSED, time->exposed / time->seconds, time->seconds);
-    if (train_layout_pp(ravel_mesh_get_layout(mesh)) == 1 || !(time->seconds > 0)) return;
-    (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE, 1 - time->busy / time->seconds, time->seconds);
-    (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE_PREDICTED, time->predicted, time->seconds);
+    const ravel_mesh_layout *layout = ravel_mesh_get_layout(mesh);
+    double all = time->seconds;
+    if (!(all > 0)) return;
+    if (time->exposed > 0) (void)ravel_metrics_add(metrics, TRAIN_METRIC_SHARD_EXPOSED, time->exposed / all, all);
+    if (train_layout_tp(layout) > 1) (void)ravel_metrics_add(metrics, TRAIN_METRIC_TP_EXPOSED, time->tp / all, all);
+    if (time->cp > 0) (void)ravel_metrics_add(metrics, TRAIN_METRIC_CP_EXPOSED, time->cp / all, all);
+    if (train_layout_pp(layout) == 1) return;
+    (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE, 1 - time->busy / all, all);
+    (void)ravel_metrics_add(metrics, TRAIN_METRIC_BUBBLE_PREDICTED, time->predicted, all);
 }

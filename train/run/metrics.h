@@ -20,7 +20,11 @@
     X(BUBBLE, "pipeline/bubble_share", "share",                                                                \
       "time that pipeline stages waited for one another, of the time of forward and backward")                 \
     X(BUBBLE_PREDICTED, "pipeline/bubble_predicted", "share",                                                  \
-      "the same as the schedule and the FLOPs of the micro-batches predict it")                                \
+      "the same as the planner predicts it from the FLOPs of the micro-batches")                               \
+    X(TP_EXPOSED, "comm/tp_exposed_share", "share",                                                            \
+      "time that tensor-parallel ranks waited for one another, of the time of forward and backward")           \
+    X(CP_EXPOSED, "comm/cp_exposed_share", "share",                                                            \
+      "time that context-parallel ranks waited for keys, values and their gradients, of the same time")        \
     X(SHARD_EXPOSED, "shard/exposed_share", "share",                                                           \
       "time that ranks waited for sharded weights and gradients, of the time of forward and backward")         \
     X(GPU_FORWARD, "gpu/forward_sec", "s", "GPU time of the update in forward passes, by events")              \
@@ -47,7 +51,8 @@ void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, co
 /* A GPU set's time per phase, by its events, and its memory; of other sets nothing. After an update: what it waits for is
  * done. */
 void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device);
-/* How long pipeline stages waited, where there are several, and ranks for sharded parameters. */
+/* How long ranks waited for one another in forward and backward, by axis, where it has several, and for sharded
+ * parameters. */
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time);
 
 #endif

@@ -240,8 +240,10 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     int64_t step = run->state.step + 1;
     int32_t skipped;
     double norm, lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, run->steps);
+    double begun = now();
     ravel_status status = train_learner_finish(learner, lr, m, &norm, &skipped, err);
     if (status) return status;
+    run->finish_seconds = now() - begun;
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);

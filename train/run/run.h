@@ -91,6 +91,7 @@ typedef struct train_run {
     int64_t saved;          /* step of the newest checkpoint, -1: none */
     int64_t checked;        /* step at which it was last looked whether one is due */
     int64_t skipped_in_row; /* updates */
+    double finish_seconds;  /* of the last train_run_apply */
     double saved_at;        /* clock of the newest checkpoint, or of the start */
     train_addition addition;
 } train_run;

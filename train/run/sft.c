@@ -4,6 +4,7 @@
 #include "train/learn/checkpoint.h"
 #include "train/run/dpo.h"
 #include "train/run/footprint.h"
+#include "train/run/timeline.h"
 #include "train/kernels/host.h"
 #include "train/rl/task.h"
 
@@ -140,6 +141,7 @@ static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
                               ? train_pairs_learn(s->pairs, parts, s->feed, micros, m, &time, &s->sums, err)
                               : train_parts_learn(parts, s->feed, micros, &work, m, &time, err);
     if (!status) status = train_run_apply(&s->run, s->learner, err);
+    if (!status) status = train_timeline_add(&s->run, s->mesh, &time, err);
     if (status) return status;
     train_metrics_add_time(m, s->mesh, &time);
     if (s->kind == TRAIN_DPO)
