@@ -46,10 +46,11 @@ static int32_t coordinate(const ravel_json *doc, const ravel_json_node *object, 
 
 static int make_room(report_timeline *t, int32_t ranks) {
     if (ranks == t->ranks) return 1;
+    report_rank_time *items = calloc((size_t)ranks, sizeof *items);
+    if (!items) return 0;
     free(t->items);
-    *t = (report_timeline){.items = calloc((size_t)ranks, sizeof *t->items)};
-    if (!t->items) return 0;
-    t->ranks = ranks;
+    *t = (report_timeline){.ranks = ranks};
+    t->items = items;
     return 1;
 }
 

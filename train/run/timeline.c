@@ -69,7 +69,7 @@ ravel_status train_timeline_add(const train_run *run, const ravel_mesh *mesh, co
     ravel_status status = all ? RAVEL_OK : train__no_memory(err, bytes, "the timeline");
     status = ravel_agree(run->comm, status, err);
     if (!status) status = ravel_comm_allgather(run->comm, &mine, all, SPANS, RAVEL_F64, err);
-    if (!status && run->rank == 0) write_row(run, layout, all);
+    if (!status && all && run->rank == 0) write_row(run, layout, all);
     train__release(NULL, all, bytes);
     return status;
 }
