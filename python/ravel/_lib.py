@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes as C
 import os
 import pathlib
+import re
 import weakref
 from typing import Any, Callable
 
@@ -86,10 +87,20 @@ def _load() -> tuple[C.CDLL, pathlib.Path]:
 lib, path = _load()
 
 
+option_names: dict[str, str] = {}
+"""Options whose names are written otherwise in C's sentences and on the command line: "max-samples" -> "max_samples"."""
+
+
+def _as_keywords(sentence: str) -> str:
+    """A sentence with options under the names that they have here."""
+    return re.sub(r"(?<![\w./\"'-])(?:--)?([a-z]+(?:-[a-z0-9]+)+)(?![\w./-]*[\w/])",
+                  lambda found: option_names.get(found[1], found[0]), sentence)
+
+
 def check(status: int, error: _abi.ravel_error) -> None:
     """Raises the exception that fits a status; does nothing for RAVEL_OK."""
     if status != _abi.RAVEL_OK:
-        message = error.message.decode("utf-8", "replace")
+        message = _as_keywords(error.message.decode("utf-8", "replace"))
         raise _CLASSES.get(status, Error)(status, message or lib.ravel_status_text(status).decode())
 
 

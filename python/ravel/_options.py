@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _abi
-from ._lib import ArgumentError, call, lib
+from ._lib import ArgumentError, call, lib, option_names
 
 _I32, _I64, _U64, _F64, _BOOL, _ENUM, _STRING = range(7)
 _WIDTHS: dict[int, Any] = {_I32: C.c_int32, _I64: C.c_int64, _U64: C.c_uint64, _F64: C.c_double, _BOOL: C.c_int32, _ENUM: C.c_int32,
@@ -42,6 +42,8 @@ class Table:
             self.rows[fields[row.offset]] = Row(
                 row.name, row.type, row.offset, row.choices.decode().split("|") if row.choices else [],
                 (row.preset or b"").decode(), row.doc.decode())
+            if b"-" in row.name:
+                option_names[row.name.decode()] = fields[row.offset]
             index += 1
 
     def make(self, **keywords: Any) -> Any:

@@ -226,3 +226,18 @@ def test_many_samples():
     plan = ravel.plan(lengths, budget=65536, dp=64)
     assert int(plan.bin_tokens.sum()) == int(lengths.sum()) and int(plan.bin_slots.max()) <= 65536
     assert sorted(plan.samples.tolist()) == list(range(lengths.size))
+
+
+def test_sentences_name_options_as_they_are_called_here():
+    with pytest.raises(ravel.Error, match="max_samples") as wrong:
+        ravel.plan([3, 4], budget=8, max_samples=-1)
+    assert "max-samples" not in str(wrong.value)
+    store = ravel.Ragged([3, 4], tokens=np.arange(7))
+    with pytest.raises(ravel.Error, match="max_samples"):
+        ravel.pack(store, [0, 1], fixed_tokens=16)
+    words = {"max-samples is 0": "max_samples is 0", "set --max-samples, or fixed-tokens": "set max_samples, or fixed_tokens",
+             "file max-samples.json, a/max-samples, x-max-samples and max-samples-y": None, '"max-samples"': None, "zig-zag": None,
+             "raise max-samples.": "raise max_samples."}
+    from ravel._lib import _as_keywords
+    for sentence, wanted in words.items():
+        assert _as_keywords(sentence) == (wanted or sentence)
