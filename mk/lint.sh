@@ -8,7 +8,7 @@ set -u
 build=${1:-build}
 passed=0 failed=0 skipped=0
 files=$(git ls-files '*.c' '*.h' '*.cu')
-sources=$(git ls-files 'src/*.c' 'cli/*.c' 'train/*.c' 'bench/*.c' 'examples/*.c' | grep -v -e 'comm/nccl.c' -e 'device/cuda' -e 'kernels/cuda/')
+sources=$(git ls-files 'src/*.c' 'cli/*.c' 'train/*.c' 'bench/*.c' 'examples/*.c' | grep -v -e 'comm/nccl\.c' -e 'device/cuda' -e 'kernels/cuda/')
 # Where mpi.h is, whichever MPI is installed; without one, the file that needs it is left out.
 mpi=$({ mpicc.openmpi -show || mpicc.mpich -show; } 2>/dev/null | tr ' ' '\n' | grep '^-I' | tr '\n' ' ')
 [ -n "$mpi" ] || sources=$(echo "$sources" | grep -v 'comm/mpi.c')

@@ -20,6 +20,7 @@
 #include "comm/nccl_comm.h"
 #include "comm/backend.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "device/handle.h"
 
@@ -178,6 +179,7 @@ static ravel_status reduce_pieces(ravel_comm *comm, ravel_request *r) {
     group *g = group_of(comm);
     const ravel__op *op = &r->op;
     int code = g->nccl->group_begin(g->comm);
+    RAVEL_ASSERT(op->each > 0);
     for (int32_t i = 0; i < comm->size && code == 0; i++)
         if (op->recv_sizes[i])
             code = g->nccl->reduce(g->comm, op->send + op->send_offsets[i], i == comm->rank ? op->recv : NULL,
@@ -197,9 +199,7 @@ static ravel_status launch_collective(ravel_comm *comm, ravel_request *r) {
     case RAVEL__ALLTOALL: return exchange(comm, r);
     case RAVEL__REDUCE_SCATTER: return reduce_pieces(comm, r);
     case RAVEL__BROADCAST:
-        if (op->bytes)
-            code = g->nccl->broadcast(g->comm, op->root == comm->rank ? (char *)(uintptr_t)op->send : op->recv,
-                                      op->bytes, op->root, stream);
+        if (op->bytes) code = g->nccl->broadcast(g->comm, op->recv, op->bytes, op->root, stream); /* in place */
         break;
     case RAVEL__ALLREDUCE:
         if (count) code = g->nccl->allreduce(g->comm, op->send, op->recv, count, op->dtype, op->reduce, stream);
@@ -417,6 +417,7 @@ static void nccl_close(ravel_comm *comm) {
 static ravel_status make_group(ravel_comm *comm, const ravel__nccl *nccl, ravel_comm *host, ravel_stream *stream,
                                ravel_error *err) {
     unsigned char id[RAVEL__NCCL_ID] = {0};
+    RAVEL_ASSERT(nccl && host && stream);
     group *g = ravel__calloc(comm->allocator, 1, sizeof *g);
     int64_t *counts = ravel__calloc(comm->allocator, 2 * (size_t)comm->size, sizeof *counts);
     ravel_status status = g && counts ? RAVEL_OK : ravel__no_memory(err, sizeof *g, "a communicator");

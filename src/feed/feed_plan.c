@@ -176,8 +176,9 @@ static void add_words(int64_t words[3], wide value) {
 
 static void count_sample(const ravel__columns *c, int64_t s, ravel_update_counts *counts, wide *squares,
                          ravel_counts *loss) {
+    RAVEL_ASSERT(s >= 0 && s < c->count);
     int64_t length = c->at[COLUMN_LENGTH][s], learnt = c->at[COLUMN_LOSS][s];
-    RAVEL_ASSERT(s >= 0 && s < c->count && learnt >= 0 && learnt < length);
+    RAVEL_ASSERT(learnt >= 0 && learnt < length);
     wide weight = c->at[COLUMN_WEIGHT] ? (wide)(uint64_t)c->at[COLUMN_WEIGHT][s] : (wide)1 << 40;
     counts->samples++;
     counts->tokens += length;

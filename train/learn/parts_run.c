@@ -221,8 +221,8 @@ static ravel_status predict(const run *r, const train_pipeline *table, double *s
     if (table->pp == 1 || table->micros == 0) return RAVEL_OK;
     size_t bytes = (size_t)table->micros * (sizeof(double) + sizeof(int64_t));
     double *flops = train__alloc(NULL, bytes);
-    int64_t *costs = (int64_t *)(void *)(flops + table->micros);
     if (!flops) return train__no_memory(err, bytes, "costs of micro-batches");
+    int64_t *costs = (int64_t *)(void *)(flops + table->micros);
     for (int64_t m = 0; m < table->micros; m++) {
         ravel_micro_batch micro;
         (void)ravel_feed_micro(r->feed, 0, m, &micro, NULL);

@@ -4,7 +4,10 @@
 #include "train/kernels/arena.h"
 #include "train/kernels/host.h"
 
+#include <ravel/exchange.h>
+
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 const ravel_field train_fields[TRAIN_FIELDS] = {
@@ -37,6 +40,7 @@ static size_t place_samples(train_experience *x, int64_t room, char *base) {
     x->advantages = train__cut_take(&cut, room, sizeof *x->advantages);
     x->scratch = train__cut_take(&cut, 2 * room, sizeof *x->scratch);
     x->advantage = train__cut_take(&cut, room, sizeof *x->advantage);
+    x->update = train__cut_take(&cut, room, sizeof *x->update);
     x->truncated = train__cut_take(&cut, room, sizeof *x->truncated);
     return cut.used;
 }
@@ -100,6 +104,7 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
         x->rewards[i] = r->reward;
         x->advantages[i] = 0;
         x->advantage[i] = 0;
+        x->update[i] = 0;
     }
     TRAIN_ASSERT(x->offsets[x->count] == tokens);
     return RAVEL_OK;
@@ -239,8 +244,64 @@ void train_experience_advantages(train_experience *x, const train_policy *policy
     for (int64_t i = 1; i < x->count; i++) TRAIN_ASSERT(x->offsets[i] > x->offsets[i - 1]);
 }
 
+/* ---- updates -------------------------------------------------------------------------------------------- */
+
+static int by_number(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* How many of the sorted numbers are smaller. */
+static int64_t smaller_than(const int64_t *sorted, int64_t count, int64_t number) {
+    int64_t first = 0;
+    while (count > 0) {
+        int64_t half = count / 2;
+        int right = sorted[first + half] < number;
+        first += right ? half + 1 : 0;
+        count = right ? count - half - 1 : half;
+    }
+    return first;
+}
+
+/* `all`: the groups of all samples of the batch, sorted. */
+static void cut_into_updates(train_experience *x, const int64_t *all, int64_t total, int32_t updates) {
+    int64_t in_group = 0;
+    TRAIN_ASSERT(x->count == 0 || total > 0);
+    for (int64_t i = 0; i < x->count; i++) {
+        in_group = i > 0 && x->groups[i] == x->groups[i - 1] ? in_group + 1 : 0;
+        int64_t place = smaller_than(all, total, x->groups[i]) + in_group;
+        x->update[i] = (int32_t)((2 * place + 1) * updates / (2 * total));
+        TRAIN_ASSERT(place < total && x->update[i] < updates);
+    }
+}
+
+ravel_status train_experience_cut(train_experience *x, ravel_comm *comm, int32_t updates, ravel_error *err) {
+    if (updates == 1) return RAVEL_OK;
+    int64_t total = 0;
+    size_t ranks = (size_t)ravel_comm_size(comm), bytes = ranks * sizeof(int64_t);
+    int64_t *counts = train__alloc(x->allocator, bytes);
+    ravel_status status = ravel_agree(comm, counts ? RAVEL_OK : train__no_memory(err, bytes, "groups of a batch"), err);
+    if (!counts) return status;
+    if (!status) status = ravel_gather_counts(comm, x->count, counts, err);
+    for (size_t r = 0; r < ranks && !status; r++) total += counts[r];
+    size_t all_bytes = (size_t)(total + 1) * sizeof(int64_t);
+    int64_t *all = status ? NULL : train__alloc(x->allocator, all_bytes);
+    if (!status)
+        status = ravel_agree(comm, all ? RAVEL_OK : train__no_memory(err, all_bytes, "groups of a batch"), err);
+    if (all && !status) status = ravel_gather(comm, x->groups, counts, 1, all, err);
+    if (all && !status) {
+        qsort(all, (size_t)total, sizeof *all, by_number);
+        cut_into_updates(x, all, total, updates);
+    }
+    train__release(x->allocator, all, all_bytes);
+    train__release(x->allocator, counts, bytes);
+    return status;
+}
+
+/* ---- samples -------------------------------------------------------------------------------------------- */
+
 const ravel_samples *train_experience_samples(train_experience *x) {
-    const void *data[TRAIN_FIELDS] = {x->ids, x->mask, x->generator, x->advantage};
+    const void *data[TRAIN_FIELDS] = {x->ids, x->mask, x->generator, x->advantage, x->update};
     for (int i = 0; i < TRAIN_FIELDS; i++) {
         x->fields[i] = train_fields[i];
         x->fields[i].data = data[i];

@@ -1,13 +1,14 @@
 /* train/rl/experience.h: rollouts made ready to learn from: scored, compared within their group, and laid out as samples
  * that the feed takes.
  *
- *     rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, advantage}
+ *     rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, advantage, update}
  *
  * All of it happens on the trainer rank that received the group; what the feed then does with the samples (planning,
  * exchanging, packing) does not need to know. */
 #ifndef TRAIN_EXPERIENCE_H
 #define TRAIN_EXPERIENCE_H
 
+#include <ravel/comm.h>
 #include <ravel/source.h>
 
 #include "train/model/model.h"
@@ -16,11 +17,12 @@
 #include "train/rl/reward.h"
 
 /* X(NAME, name, kind, dtype, C type): the fields of a sample. Packed, log-probs stand at the token that predicts. */
-#define TRAIN_FIELD_LIST(X)                      \
-    X(TOKENS, "tokens", TOKEN, I32, int32_t)     \
-    X(LOSS_MASK, "loss_mask", NEXT, U8, uint8_t) \
-    X(GENERATOR, "generator", NEXT, F32, float)  \
-    X(ADVANTAGE, "advantage", SAMPLE, F32, float)
+#define TRAIN_FIELD_LIST(X)                       \
+    X(TOKENS, "tokens", TOKEN, I32, int32_t)      \
+    X(LOSS_MASK, "loss_mask", NEXT, U8, uint8_t)  \
+    X(GENERATOR, "generator", NEXT, F32, float)   \
+    X(ADVANTAGE, "advantage", SAMPLE, F32, float) \
+    X(UPDATE, "update", SAMPLE, I32, int32_t)
 
 typedef enum train_field {
 #define X(NAME, name, kind, dtype, type) TRAIN_FIELD_##NAME,
@@ -56,6 +58,7 @@ typedef struct train_experience {
     uint8_t *mask;             /* [tokens] */
     float *generator;          /* [tokens] its log-probs */
     float *advantage;          /* [count] */
+    int32_t *update;           /* [count] of the batch that learns from it */
     void *block, *token_block; /* that the arrays above are cut from */
     size_t block_bytes, token_bytes;
     ravel_field fields[TRAIN_FIELDS];
@@ -89,6 +92,10 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 
 /* Advantages within groups. */
 void train_experience_advantages(train_experience *x, const train_policy *policy);
+
+/* Cuts the batch into `updates` runs of equal length, in the order of groups over all ranks: which rank has a group does
+ * not change what an update learns from. `comm` holds one rank per share of the batch. Collective. */
+ravel_status train_experience_cut(train_experience *x, ravel_comm *comm, int32_t updates, ravel_error *err);
 
 /* The samples as the feed takes them; they point into x. */
 const ravel_samples *train_experience_samples(train_experience *x);

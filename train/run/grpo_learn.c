@@ -53,11 +53,12 @@ static ravel_status score_later_updates(train__grpo *g, ravel_error *err) {
 
 ravel_status train__grpo_prepare(train__grpo *g, ravel_error *err) {
     ravel_metrics *m = g->run.metrics;
-    ravel_status status = RAVEL_OK;
     (void)ravel_metrics_phase_begin(m, RAVEL_PHASE_ADVANTAGE, NULL);
     train_experience_advantages(&g->batch, &g->config->policy);
     if (g->leaders) count_rollouts(g);
-    if (g->old_by_trainer && g->config->grpo.updates > 1) status = score_later_updates(g, err);
+    ravel_status status =
+        train_experience_cut(&g->batch, ravel_mesh_comm(g->mesh, RAVEL_AXIS_DP), g->config->grpo.updates, err);
+    if (!status && g->old_by_trainer && g->config->grpo.updates > 1) status = score_later_updates(g, err);
     (void)ravel_metrics_phase_end(m, RAVEL_PHASE_ADVANTAGE, NULL);
     if (!status) status = ravel_feed_submit(g->feed, train_experience_samples(&g->batch), err);
     return status;

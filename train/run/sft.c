@@ -271,7 +271,7 @@ static ravel_status open_run(sft *s, const ravel_shape *shape, ravel_comm *comm,
 
 static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks, ravel_error *err) {
     ravel_shape shape;
-    ravel_mesh_layout layout;
+    ravel_mesh_layout layout = {0};
     train_learner_options options = train_config_learner(s->config);
     train_parts_options reference = {.model = options.model,
                                      .budget = options.budget,

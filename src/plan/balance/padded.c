@@ -33,11 +33,11 @@ static int32_t nth(const runs *r, int32_t i) {
  * always goes in). */
 static int32_t plain_end(const runs *r, int32_t from, int32_t to, int64_t limit) {
     const ravel__rules *rules = r->job->rules;
+    RAVEL_ASSERT(from < to && r->job->pool->slot[from] > 0);
     int64_t rows = rules->cap / r->job->pool->slot[from], cost = r->job->pool->cost[from];
     if (rows > rules->most) rows = rules->most;
     if (cost && rows > limit / cost) rows = limit / cost;
     if (rows > to - from) rows = to - from;
-    RAVEL_ASSERT(from < to && r->job->pool->slot[from] > 0);
     return from + (rows > 1 ? (int32_t)rows : 1);
 }
 
