@@ -76,6 +76,11 @@ fi
 lane cat &
 [ -n "${SUITES:-}" ] || [ "${LANES:-2}" = 1 ] || lane tac &
 wait
+if [ ! -e "$logs/results" ]; then
+    echo "no suite is called \"${SUITES:-}\"; give some of these, with commas between them:"
+    echo $(in_order | sed 's/.*[0-9]-//; s/\.sh$//')
+    exit 1
+fi
 passed=0 failed=0 skipped=0
 while read -r p f s; do passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)); done <"$logs/results"
 took=$(($(date +%s) - started))
