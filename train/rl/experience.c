@@ -251,6 +251,33 @@ static int by_number(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* Every rank takes part in every step, also one without memory. */
+ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t count, const ravel_allocator *allocator,
+                                 int64_t **sorted, int64_t *total, ravel_error *err) {
+    size_t ranks = (size_t)ravel_comm_size(comm), bytes = ranks * sizeof(int64_t);
+    int64_t *counts = train__alloc(allocator, bytes), sum = 0, *all = NULL;
+    ravel_status status = counts ? RAVEL_OK : train__no_memory(err, bytes, "groups of a batch");
+    *sorted = NULL, *total = 0;
+    status = ravel_agree(comm, status, err);
+    if (!counts) return status;
+    if (!status) status = ravel_gather_counts(comm, count, counts, err);
+    for (size_t r = 0; r < ranks && !status; r++) sum += counts[r];
+    size_t all_bytes = (size_t)sum * sizeof(int64_t);
+    if (!status && sum > 0) {
+        all = train__alloc(allocator, all_bytes);
+        status = ravel_agree(comm, all ? RAVEL_OK : train__no_memory(err, all_bytes, "groups of a batch"), err);
+        if (all && !status) status = ravel_gather(comm, mine, counts, 1, all, err);
+        if (all && !status) qsort(all, (size_t)sum, sizeof *all, by_number);
+    }
+    train__release(allocator, counts, bytes);
+    if (!status) {
+        *sorted = all, *total = sum;
+        return RAVEL_OK;
+    }
+    train__release(allocator, all, all_bytes);
+    return status;
+}
+
 /* How many of the sorted numbers are smaller. */
 static int64_t smaller_than(const int64_t *sorted, int64_t count, int64_t number) {
     int64_t first = 0;
@@ -276,25 +303,11 @@ static void cut_into_updates(train_experience *x, const int64_t *all, int64_t to
 }
 
 ravel_status train_experience_cut(train_experience *x, ravel_comm *comm, int32_t updates, ravel_error *err) {
+    int64_t *all = NULL, total = 0;
     if (updates == 1) return RAVEL_OK;
-    int64_t total = 0;
-    size_t ranks = (size_t)ravel_comm_size(comm), bytes = ranks * sizeof(int64_t);
-    int64_t *counts = train__alloc(x->allocator, bytes);
-    ravel_status status = ravel_agree(comm, counts ? RAVEL_OK : train__no_memory(err, bytes, "groups of a batch"), err);
-    if (!counts) return status;
-    if (!status) status = ravel_gather_counts(comm, x->count, counts, err);
-    for (size_t r = 0; r < ranks && !status; r++) total += counts[r];
-    size_t all_bytes = (size_t)(total + 1) * sizeof(int64_t);
-    int64_t *all = status ? NULL : train__alloc(x->allocator, all_bytes);
-    if (!status)
-        status = ravel_agree(comm, all ? RAVEL_OK : train__no_memory(err, all_bytes, "groups of a batch"), err);
-    if (all && !status) status = ravel_gather(comm, x->groups, counts, 1, all, err);
-    if (all && !status) {
-        qsort(all, (size_t)total, sizeof *all, by_number);
-        cut_into_updates(x, all, total, updates);
-    }
-    train__release(x->allocator, all, all_bytes);
-    train__release(x->allocator, counts, bytes);
+    ravel_status status = train_groups_gather(comm, x->groups, x->count, x->allocator, &all, &total, err);
+    if (!status) cut_into_updates(x, all, total, updates);
+    train__release(x->allocator, all, (size_t)total * sizeof *all);
     return status;
 }
 

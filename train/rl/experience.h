@@ -93,6 +93,10 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 /* Advantages within groups. */
 void train_experience_advantages(train_experience *x, const train_policy *policy);
 
+/* The groups of all ranks' samples, sorted; the caller releases `*total` of them. Collective. */
+ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t count, const ravel_allocator *allocator,
+                                 int64_t **sorted, int64_t *total, ravel_error *err);
+
 /* Cuts the batch into `updates` runs of equal length, in the order of groups over all ranks: which rank has a group does
  * not change what an update learns from. `comm` holds one rank per share of the batch. Collective. */
 ravel_status train_experience_cut(train_experience *x, ravel_comm *comm, int32_t updates, ravel_error *err);

@@ -102,32 +102,22 @@ static int64_t count_useful(const train_rollouts *x) {
     return useful;
 }
 
-static int by_number(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* The number of the `wanted`-th useful group over all ranks, or INT64_MAX where there are not as many: groups beyond it
  * are left out. */
 static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ravel_error *err) {
     const train_rollouts *x = &g->answers;
-    int64_t mine = count_useful(x), total = 0, counts[4096], n = 0;
+    int64_t n = 0, *all = NULL, total = 0;
+    size_t bytes = (size_t)(count_useful(x) + 1) * sizeof(int64_t);
+    int64_t *own = train__alloc(NULL, bytes);
+    ravel_status status = ravel_agree(g->leaders, own ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
     *last = INT64_MAX;
-    ravel_status status = ravel_gather_counts(g->leaders, mine, counts, err);
-    for (int32_t r = 0; !status && r < ravel_comm_size(g->leaders); r++) total += counts[r];
-    if (status || total <= wanted) return status;
-    size_t bytes = (size_t)(total + mine + 1) * sizeof(int64_t);
-    int64_t *all = train__alloc(NULL, bytes), *own = all ? all + total : NULL;
-    status = ravel_agree(g->leaders, all ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
-    if (!all) return status;
+    if (!own) return status;
     for (int64_t i = 0, end; !status && i < x->count; i = end)
         if (group_is_useful(x, i, &end)) own[n++] = x->items[i].group;
-    if (!status) status = ravel_gather(g->leaders, own, counts, 1, all, err);
-    if (!status) {
-        qsort(all, (size_t)total, sizeof *all, by_number);
-        *last = all[wanted - 1];
-    }
-    train__release(NULL, all, bytes);
+    if (!status) status = train_groups_gather(g->leaders, own, n, NULL, &all, &total, err);
+    if (!status && all && total > wanted) *last = all[wanted - 1];
+    train__release(NULL, all, (size_t)total * sizeof *all);
+    train__release(NULL, own, bytes);
     return status;
 }
 
