@@ -153,11 +153,21 @@ static ravel__transfer **find_receive(tcp_peer *p, uint32_t token) {
     return link;
 }
 
+/* Each link has its own: while one frame is not whole yet, others come over other links. NULL: no memory; the frame is
+ * dropped, and the deadline of its receive says so. */
+static char *place_frame(tcp_peer *p, const ravel__link *link, int64_t bytes) {
+    char **frame = &p->frames[link == p->links[1]];
+    if (bytes > TCP_FRAME_MOST) return NULL;
+    if (!*frame) *frame = ravel__alloc(NULL, TCP_FRAME_MOST);
+    return *frame;
+}
+
 static void *on_place(void *user, ravel__link *link, const ravel__message *head) {
     ravel__net *net = user;
     tcp_peer *p = ravel__link_owner(link);
-    if (head->kind == TCP_FRAME) return head->bytes <= TCP_FRAME_MOST ? net->frame : NULL;
-    if (net->state == TCP_MEETS && head->kind == TCP_TABLE) return head->bytes <= TCP_FRAME_MOST ? net->frame : NULL;
+    if (head->kind == TCP_FRAME) return p ? place_frame(p, link, head->bytes) : NULL;
+    if (net->state == TCP_MEETS && head->kind == TCP_TABLE && link == net->root)
+        return head->bytes <= TCP_FRAME_MOST ? net->table : NULL;
     if (net->state == TCP_MEETS && head->kind == TCP_HELLOS && link == net->root)
         return head->bytes == net->ranks * (int64_t)sizeof *net->hellos ? net->hellos : NULL;
     if (head->kind != TCP_DATA || !p) return NULL;
@@ -332,7 +342,10 @@ static void free_net(ravel__net *net) {
     if (net->file[0]) (void)unlink(net->file);
     ravel__hub_free(net->hub);
     free_waiting(&net->early);
-    for (size_t r = 0; net->peers && r < n; r++) free_waiting(&net->peers[r].waiting);
+    for (size_t r = 0; net->peers && r < n; r++) {
+        free_waiting(&net->peers[r].waiting);
+        for (int i = 0; i < 2; i++) ravel__release(NULL, net->peers[r].frames[i], TCP_FRAME_MOST);
+    }
     ravel__release(NULL, net->peers, n * sizeof *net->peers);
     ravel__release(NULL, net->hellos, n * sizeof *net->hellos);
     ravel__release(NULL, net->arrivals, 2 * n * sizeof(void *));

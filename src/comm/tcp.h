@@ -29,6 +29,7 @@ typedef struct tcp_peer {
     tcp_waiting *waiting;
     int64_t given, waiting_count; /* frames and pieces so far; in the list */
     ravel__transfer *receives;    /* linked through `inside`; `moved`: the bytes that have come */
+    char *frames[2];              /* [TCP_FRAME_MOST] of each of `links`: a frame comes in pieces; NULL: none came yet */
 } tcp_peer;
 
 typedef enum tcp_state { TCP_MEETS, TCP_RUNS, TCP_CLOSES } tcp_state;
@@ -68,7 +69,7 @@ struct ravel__net {
     int32_t ready;      /* the sink may be called */
     int32_t woken;      /* a thread that slept saw that there is something to do; atomic */
     tcp_waiting *early; /* frames that came before */
-    char frame[TCP_FRAME_MOST];
+    char table[TCP_FRAME_MOST]; /* from rank 0, while meeting */
     char file[RAVEL__LAUNCH_TEXT]; /* of a file rendezvous, to be removed */
     char why[480];
 };

@@ -63,6 +63,59 @@ TEST(comm_tcp_runs_the_body) {
             }
 }
 
+/* ---- many senders --------------------------------------------------------------------------------------- */
+
+enum { FLOOD_MESSAGES = 60, FLOOD_WORDS = 1900 };
+
+static int64_t flood_word(int32_t rank, int64_t message, int64_t i) {
+    return rank * 1000003 + message * 1009 + i;
+}
+
+static ravel_status flood_send(ravel_comm *comm, int32_t *words, ravel_error *err) {
+    ravel_request *requests[FLOOD_MESSAGES] = {0};
+    ravel_status status = RAVEL_OK;
+    for (int64_t m = 0; m < FLOOD_MESSAGES && !status; m++) {
+        int32_t *at = words + m * FLOOD_WORDS;
+        for (int64_t i = 0; i < FLOOD_WORDS; i++) at[i] = (int32_t)flood_word(ravel_comm_rank(comm), m, i);
+        status = ravel_comm_isend(comm, at, FLOOD_WORDS, RAVEL_I32, 0, 7, &requests[m], err);
+    }
+    ravel_status sent = ravel_request_wait_all(requests, FLOOD_MESSAGES, status ? NULL : err);
+    return status ? status : sent;
+}
+
+static ravel_status flood_receive(ravel_comm *comm, int32_t *words, ravel_error *err) {
+    for (int64_t m = 0; m < FLOOD_MESSAGES; m++)
+        for (int32_t from = ravel_comm_size(comm) - 1; from > 0; from--) {
+            ravel_status status = ravel_comm_recv(comm, words, FLOOD_WORDS, RAVEL_I32, from, 7, err);
+            if (status) return status;
+            for (int64_t i = 0; i < FLOOD_WORDS; i++)
+                if (words[i] != flood_word(from, m, i))
+                    return ravel_error_set(err, RAVEL_E_INTERNAL, "message %d of rank %d: word %d is %d", (int)m, from,
+                                           (int)i, words[i]);
+        }
+    return RAVEL_OK;
+}
+
+/* All ranks send more to rank 0 than the sockets hold, so that frames come in pieces, over all links at once. */
+static ravel_status flood(ravel_comm *comm, void *user, ravel_error *err) {
+    int32_t *words = malloc(sizeof *words * FLOOD_MESSAGES * FLOOD_WORDS);
+    (void)user;
+    if (!words) return RAVEL_E_MEMORY;
+    ravel_status status = ravel_comm_rank(comm) ? flood_send(comm, words, err) : flood_receive(comm, words, err);
+    free(words);
+    return status;
+}
+
+TEST(comm_tcp_frames_of_many_ranks_come_in_pieces) {
+    char place[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (int i = 0; i < 5; i++) {
+        ravel_comm_options o = options_at(fresh_place(place, sizeof place), 60);
+        ravel_status status = run_ranks(5, &o, flood, NULL, &err);
+        if (status) check_fail(__FILE__, __LINE__, "%s: %s", ravel_status_name(status), err.message);
+    }
+}
+
 /* ---- the meeting ---------------------------------------------------------------------------------------- */
 
 static ravel_status add_ranks(ravel_comm *comm, void *user, ravel_error *err) {
