@@ -29,7 +29,7 @@ typedef struct tcp_peer {
     tcp_waiting *waiting;
     int64_t given, waiting_count; /* frames and pieces so far; in the list */
     ravel__transfer *receives;    /* linked through `inside`; `moved`: the bytes that have come */
-    char *frames[2];              /* [TCP_FRAME_MOST] of each of `links`: a frame comes in pieces; NULL: none came yet */
+    char *frames[2]; /* [TCP_FRAME_MOST] of each of `links`: a frame comes in pieces; NULL: none came yet */
 } tcp_peer;
 
 typedef enum tcp_state { TCP_MEETS, TCP_RUNS, TCP_CLOSES } tcp_state;
@@ -65,11 +65,11 @@ struct ravel__net {
     ravel__link **loose;     /* [ranks] */
     tcp_hello *loose_hellos; /* [ranks] */
     int32_t loose_count, refused;
-    ravel__link *root;  /* the others, while meeting */
-    int32_t ready;      /* the sink may be called */
-    int32_t woken;      /* a thread that slept saw that there is something to do; atomic */
-    tcp_waiting *early; /* frames that came before */
-    char table[TCP_FRAME_MOST]; /* from rank 0, while meeting */
+    ravel__link *root;             /* the others, while meeting */
+    int32_t ready;                 /* the sink may be called */
+    int32_t woken;                 /* a thread that slept saw that there is something to do; atomic */
+    tcp_waiting *early;            /* frames that came before */
+    char table[TCP_FRAME_MOST];    /* from rank 0, while meeting */
     char file[RAVEL__LAUNCH_TEXT]; /* of a file rendezvous, to be removed */
     char why[480];
 };
