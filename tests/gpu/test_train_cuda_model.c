@@ -12,7 +12,7 @@
 static bool have_gpu(void) {
     const train_kernels *kernels;
     train_device *device;
-    ravel_error err = RAVEL_ERROR_INIT;
+    static ravel_error err = RAVEL_ERROR_INIT; /* the reason to skip is read later */
     ravel_status status = train_kernels_find("cuda", &kernels, &err);
     if (!status) status = kernels->open(&(train_device_options){.threads = 1}, &device, &err);
     if (status == RAVEL_E_UNSUPPORTED) check_skip(err.message);

@@ -1,11 +1,12 @@
 # Training runs as a user starts them: interrupted and resumed, bad inputs, random ways to end (RAVEL_SOAK: 300 of them).
 set -u
-$MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$BUILD/all-build.log" 2>&1 || { cat "$BUILD/all-build.log"; exit 1; }
+$MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/libravel_train_stub.so" "$BUILD/ravel-gpu" >"$BUILD/all-build.log" 2>&1 || { cat "$BUILD/all-build.log"; exit 1; }
 log=$BUILD/train-suite.log code=0
 : >"$log"
 part() { "$@" 2>&1 | tee -a "$log"; }
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/runs.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/mesh.sh
+[ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/device.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/inputs.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/generate.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/rewards.sh

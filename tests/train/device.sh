@@ -1,0 +1,37 @@
+# The trainer on memory that the host can't touch (tests/stub/train_set.c in place of CUDA's kernels): whole runs give the
+# losses of the CPU's kernels to the bit. BUILD names the build folder. Ends with "N passed, N failed, N skipped".
+set -u
+ravel=$BUILD/ravel dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+ok() { passed=$((passed + 1)); echo "  ok    $1"; }
+bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
+RAVEL_TRAIN_CUDA_MODULE=$(realpath "$BUILD/libravel_train_stub.so")
+export RAVEL_TRAIN_CUDA_MODULE
+
+small="--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --quiet --sinks jsonl"
+losses() { grep -o '"train/loss":[^,]*\|"train/grad_norm":[^,]*' "$1/metrics.jsonl"; }
+
+same() { # NAME COMMAND...: the run with the CPU's kernels, and with the stub's
+    name=$1; shift
+    for kernels in cpu cuda; do
+        "$ravel" train "$@" --kernels $kernels --run "$dir/$name-$kernels" >"$dir/out" 2>&1 ||
+            { bad "$name, $kernels: $(tail -n 1 "$dir/out")"; return; }
+        losses "$dir/$name-$kernels" >"$dir/$name-$kernels.txt"
+    done
+    if [ -s "$dir/$name-cpu.txt" ] && cmp -s "$dir/$name-cpu.txt" "$dir/$name-cuda.txt"; then ok "$name: the CPU's losses to the bit"
+    else bad "$name: other losses than the CPU's"; fi
+}
+# shellcheck disable=SC2086
+same sft sft --task sort --steps 6 --batch 16 --checkpoint-every 3 $small
+# shellcheck disable=SC2086
+same recompute sft --task sort --steps 3 --batch 16 --recompute full $small
+# shellcheck disable=SC2086
+same grpo grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small
+# shellcheck disable=SC2086
+if "$ravel" train sft --task sort --steps 8 --resume --run "$dir/sft-cuda" --quiet >"$dir/out" 2>&1; then ok "resumed"
+else bad "resuming: $(tail -n 1 "$dir/out")"; fi
+if "$BUILD/ravel-gpu" cuda_model_a cuda_model_l >"$dir/out" 2>&1 && grep -q "^2 passed, 0 failed, 0 skipped" "$dir/out"; then ok "the GPU's own tests of models"
+else bad "the GPU's own tests: $(grep -m 3 -A 2 FAIL "$dir/out" || tail -n 3 "$dir/out")"; fi
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]
