@@ -58,6 +58,7 @@ static char fold(char c) {
 
 /* Whether `text` is one of the words of "a|b|c". */
 static int is_one_of(const char *words, const char *text) {
+    RAVEL_ASSERT(words && text);
     while (*words) {
         size_t n = strcspn(words, "|"), i = 0;
         while (i < n && text[i] && fold(text[i]) == words[i]) i++;
@@ -77,6 +78,7 @@ ravel_status ravel_dtype_parse(const char *text, int32_t *dtype, ravel_error *er
     char all[256] = "";
     for (int32_t i = 0; i < RAVEL_DTYPE_COUNT; i++) {
         size_t used = strlen(all);
+        RAVEL_ASSERT(used < sizeof all);
         (void)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", rows[i].name);
     }
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is no dtype; there are %s", text, all);
@@ -102,6 +104,7 @@ static const format *format_of(int32_t dtype) {
 
 /* A NaN keeps its sign and the top of its payload, and becomes quiet. */
 static uint32_t narrow_nan(const format *f, uint64_t bits) {
+    RAVEL_ASSERT(f->exponent + f->mantissa < 16 && f->mantissa >= 1);
     uint32_t top = ((1u << f->exponent) - 1) << f->mantissa;
     if (!f->infinite) return top | ((1u << f->mantissa) - 1);
     return top | 1u << (f->mantissa - 1) | (uint32_t)((bits & ((UINT64_C(1) << 52) - 1)) >> (52 - f->mantissa));
@@ -130,6 +133,7 @@ static uint32_t narrow(const format *f, double value) {
 }
 
 static double widen(const format *f, uint32_t code) {
+    RAVEL_ASSERT(code >> (f->exponent + f->mantissa) <= 1);
     int bias = (1 << (f->exponent - 1)) - 1;
     uint32_t ones = (1u << f->exponent) - 1, mantissa = code & ((1u << f->mantissa) - 1);
     uint32_t exponent = code >> f->mantissa & ones;
@@ -172,6 +176,7 @@ static int store_integer(int32_t dtype, void *element, uint64_t value, int negat
     } else {
         return 0;
     }
+    RAVEL_ASSERT(bytes >= 1 && bytes <= 8);
     memcpy(element, &value, (size_t)bytes);
     return 1;
 }
@@ -320,6 +325,7 @@ static void convert_fast(convert_fn *run, const char *source, size_t from, char 
     double in[BLOCK] = {0}, out[BLOCK] = {0};
     for (size_t i = 0; i < count; i += BLOCK) {
         size_t n = count - i < BLOCK ? count - i : BLOCK;
+        RAVEL_ASSERT(n >= 1 && n <= BLOCK);
         if (copy_in) memcpy(in, source + i * from, n * from);
         run(copy_in ? (const void *)in : source + i * from, copy_out ? (void *)out : target + i * to, n);
         if (copy_out) memcpy(target + i * to, out, n * to);
@@ -335,6 +341,7 @@ static int is_whole(int32_t dtype) {
 
 static ravel_status convert_integers(int32_t from, const char *source, int32_t to, char *target, size_t count,
                                      ravel_error *err) {
+    RAVEL_ASSERT(is_whole(from) && is_whole(to) && to != RAVEL_BOOL);
     size_t in = (size_t)ravel_dtype_bytes(from), out = (size_t)ravel_dtype_bytes(to);
     for (size_t i = 0; i < count; i++) {
         uint64_t value = 0;
@@ -351,6 +358,7 @@ static ravel_status convert_integers(int32_t from, const char *source, int32_t t
 }
 
 static void integers_to_floats(int32_t from, const char *source, int32_t to, char *target, size_t count) {
+    RAVEL_ASSERT(is_whole(from) && (to == RAVEL_F32 || to == RAVEL_F64));
     size_t in = (size_t)ravel_dtype_bytes(from);
     for (size_t i = 0; i < count; i++) {
         uint64_t value = 0;
@@ -367,6 +375,7 @@ static void integers_to_floats(int32_t from, const char *source, int32_t to, cha
 }
 
 static void convert_floats(int32_t from, const char *source, int32_t to, char *target, size_t count) {
+    RAVEL_ASSERT(ravel_dtype_kind(from) == 'f' && ravel_dtype_kind(to) == 'f');
     size_t in = (size_t)ravel_dtype_bytes(from), out = (size_t)ravel_dtype_bytes(to);
     for (size_t i = 0; i < count; i++) {
         double value = 0;

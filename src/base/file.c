@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 ravel_status ravel__file_error(ravel_error *err, const char *path, const char *verb, int number) {
+    RAVEL_ASSERT(path && verb);
     char text[128];
     const char *says = strerror_r(number, text, sizeof text); /* GNU's, which returns the text */
     return ravel_error_set(err, RAVEL_E_IO, "%s: %s: %s", path, verb, says);
@@ -27,6 +28,7 @@ typedef struct text_buffer {
 } text_buffer;
 
 static ravel_status grow(text_buffer *b, size_t room, const char *name, ravel_error *err) {
+    RAVEL_ASSERT(b->used <= b->room && room > b->used);
     char *data = ravel__resize(b->allocator, b->data, b->room, room);
     if (!data) return ravel__no_memory(err, room, name);
     b->data = data;
@@ -40,6 +42,7 @@ static ravel_status read_all(int fd, const char *name, size_t most, text_buffer 
         ravel_status status =
             b->room - b->used >= 2 ? RAVEL_OK : grow(b, b->room ? b->room * 2 : FIRST_ROOM, name, err);
         if (status) return status;
+        RAVEL_ASSERT(b->room - b->used >= 2);
         ssize_t got = read(fd, b->data + b->used, b->room - b->used - 1);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return ravel__file_error(err, name, "cannot read it", errno);
@@ -73,6 +76,7 @@ void ravel_file_free(const ravel_allocator *allocator, char *text, size_t bytes)
 }
 
 static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_error *err) {
+    RAVEL_ASSERT(fd >= 0);
     struct stat st;
     if (fstat(fd, &st) != 0) return ravel__file_error(err, path, "cannot look at it", errno);
     if (S_ISDIR(st.st_mode)) return ravel_error_set(err, RAVEL_E_IO, "%s is a folder, not a file", path);
@@ -98,6 +102,7 @@ ravel_status ravel__map_open(const char *path, ravel__map *map, ravel_error *err
 }
 
 void ravel__map_close(ravel__map *map) {
+    RAVEL_ASSERT(!map->data || map->bytes > 0);
     if (map->data) (void)munmap(map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;
@@ -112,11 +117,13 @@ static ravel_status follow(char *target, size_t room, ravel_error *err) {
     char text[4096], joined[8200];
     ssize_t length = readlink(target, text, sizeof text - 1);
     if (length < 0) return ravel__file_error(err, target, "cannot read the link", errno);
+    RAVEL_ASSERT((size_t)length < sizeof text);
     text[length] = '\0';
     const char *slash = strrchr(target, '/');
     int folder = text[0] == '/' || !slash ? 0 : (int)(slash - target) + 1;
     if (snprintf(joined, sizeof joined, "%.*s%s", folder, target, text) >= (int)room)
         return ravel__file_error(err, target, "cannot follow the link", ENAMETOOLONG);
+    RAVEL_ASSERT(strlen(joined) < room);
     memcpy(target, joined, strlen(joined) + 1);
     return RAVEL_OK;
 }
@@ -149,6 +156,7 @@ ravel_status ravel_folder_make(const char *path, ravel_error *err) {
                                sizeof part - 1, length);
     for (size_t i = 1; i <= length; i++) {
         if (path[i] != '/' && path[i] != '\0') continue;
+        RAVEL_ASSERT(i < sizeof part);
         memcpy(part, path, i);
         part[i] = '\0';
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
@@ -164,6 +172,7 @@ enum { SUFFIX_ROOM = 64, ATTEMPTS = 1000 };
 
 /* Creates a file under a name that does not exist yet; names left by a killed process are skipped. */
 static ravel_status open_temporary(ravel__writing *w, ravel_error *err) {
+    RAVEL_ASSERT(w->fd < 0 && w->temporary && w->temporary_room >= w->path_room + SUFFIX_ROOM);
     for (int n = 0; n < ATTEMPTS; n++) {
         (void)snprintf(w->temporary, w->temporary_room, "%s.tmp.%ld.%d", w->path, (long)getpid(), n);
         w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -207,6 +216,7 @@ ravel_status ravel__writing_open(ravel__writing *w, const char *path, int beside
 }
 
 ravel_status ravel__writing_put(ravel__writing *w, int64_t offset, const void *data, size_t bytes, ravel_error *err) {
+    RAVEL_ASSERT(w->fd >= 0 && offset >= 0 && (data || !bytes));
     const char *at = data;
     while (bytes > 0) {
         size_t piece = bytes < (size_t)1 << 30 ? bytes : (size_t)1 << 30;
@@ -214,6 +224,7 @@ ravel_status ravel__writing_put(ravel__writing *w, int64_t offset, const void *d
         if (wrote < 0 && errno == ESPIPE) return not_in_order(w, err);
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote <= 0) return ravel__file_error(err, w->path, "cannot write it", wrote < 0 ? errno : ENOSPC);
+        RAVEL_ASSERT((size_t)wrote <= piece);
         at += wrote;
         offset += wrote;
         bytes -= (size_t)wrote;
@@ -223,6 +234,7 @@ ravel_status ravel__writing_put(ravel__writing *w, int64_t offset, const void *d
 
 /* A rename is durable only after its folder has been synced. */
 static ravel_status sync_folder(const ravel__writing *w, ravel_error *err) {
+    RAVEL_ASSERT(w->path && w->fd < 0);
     char folder[4096] = ".";
     const char *slash = strrchr(w->path, '/');
     if (slash) (void)snprintf(folder, sizeof folder, "%.*s", slash == w->path ? 1 : (int)(slash - w->path), w->path);
@@ -235,6 +247,7 @@ static ravel_status sync_folder(const ravel__writing *w, ravel_error *err) {
 }
 
 ravel_status ravel__writing_commit(ravel__writing *w, int durable, ravel_error *err) {
+    RAVEL_ASSERT(w->fd >= 0 && w->path && (!w->temporary || w->temporary[0]));
     durable = durable && !w->special; /* a device has nothing to sync */
     if (durable && fsync(w->fd) != 0) return ravel__file_error(err, w->path, "cannot sync it", errno);
     int closed = close(w->fd);

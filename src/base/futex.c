@@ -1,3 +1,4 @@
+#include "base/assert.h"
 #include "base/futex.h"
 
 #include <limits.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 void ravel__futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t deadline_ns) {
+    RAVEL_ASSERT(deadline_ns >= 0);
     struct timespec until = {(time_t)(deadline_ns / 1000000000), (long)(deadline_ns % 1000000000)};
     (void)syscall(SYS_futex, word, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG, seen, &until, NULL,
                   FUTEX_BITSET_MATCH_ANY); /* an absolute time on the monotonic clock */

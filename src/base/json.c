@@ -43,6 +43,7 @@ typedef struct parser {
 /* ---- errors --------------------------------------------------------------------------------------------- */
 
 static ravel_status bad(const parser *p, const char *expected) {
+    RAVEL_ASSERT(p->text <= p->at && p->at <= p->end);
     size_t line = 1, column = 1;
     for (const char *c = p->text; c < p->at && c < p->end; c++) {
         column++;
@@ -65,6 +66,7 @@ static void skip_space(parser *p) {
 
 /* The next node, or NULL when memory is short. */
 static ravel_json_node *push(ravel_json *doc, const char *key) {
+    RAVEL_ASSERT(doc->count <= doc->room);
     if (doc->count == doc->room) {
         size_t room = doc->room ? doc->room * 2 : 16, each = sizeof *doc->nodes;
         ravel_json_node *grown = ravel__resize(doc->allocator, doc->nodes, doc->room * each, room * each);
@@ -94,6 +96,7 @@ static int hex4(const char *s, uint32_t *code) {
 }
 
 static char *put_utf8(char *out, uint32_t code) {
+    RAVEL_ASSERT(code < 0x110000 && (code < 0xd800 || code > 0xdfff));
     if (code < 0x80) {
         *out++ = (char)code;
     } else if (code < 0x800) {
@@ -114,6 +117,7 @@ static char *put_utf8(char *out, uint32_t code) {
 
 /* Length of the valid UTF-8 sequence at s, 0 if there is none. */
 static size_t utf8_length(const char *s, const char *end) {
+    RAVEL_ASSERT(s < end);
     const unsigned char *u = (const unsigned char *)s;
     size_t room = (size_t)(end - s), n = u[0] < 0x80   ? 1
                                          : u[0] < 0xc2 ? 0
@@ -131,6 +135,7 @@ static size_t utf8_length(const char *s, const char *end) {
 
 /* After the backslash. */
 static ravel_status unescape(parser *p) {
+    RAVEL_ASSERT(p->at > p->text && p->at[-1] == '\\');
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     if (p->at == p->end) return bad(p, "an escape");
     const char *simple = strchr(from, *p->at);
@@ -193,6 +198,7 @@ static int digits(parser *p) {
 }
 
 static ravel_status number(parser *p, ravel_json_node *node) {
+    RAVEL_ASSERT(p->at < p->end && (*p->at == '-' || (*p->at >= '0' && *p->at <= '9')));
     const char *start = p->at;
     int whole = 1;
     if (*p->at == '-') p->at++;
@@ -224,6 +230,7 @@ static ravel_status number(parser *p, ravel_json_node *node) {
     char text[LONGEST_NUMBER + 1]; /* strtod needs an end, and the text may be a view without one */
     if (length > LONGEST_NUMBER) return bad(p, "a shorter number");
     memcpy(text, start, length);
+    RAVEL_ASSERT(length < sizeof text);
     text[length] = '\0';
     errno = 0;
     long long integer = whole ? strtoll(text, NULL, 10) : 0;
@@ -247,6 +254,7 @@ static ravel_status word(parser *p, const char *text, int16_t kind, ravel_json_n
 }
 
 static ravel_status scalar(parser *p, ravel_json_node *node) {
+    RAVEL_ASSERT(p->at < p->end);
     switch (*p->at) {
     case '"': node->kind = RAVEL_JSON_STRING; return string(p, &node->as.string, &node->bytes);
     case 't': return word(p, "true", RAVEL_JSON_TRUE, node);
@@ -289,6 +297,7 @@ static ravel_status parse(parser *p) {
         if (opened) {
             if (depth == DEPTH) return bad(p, "at most 64 levels");
             node->kind = *p->at == '{' ? RAVEL_JSON_OBJECT : RAVEL_JSON_ARRAY;
+            RAVEL_ASSERT(depth < DEPTH);
             open[depth++] = p->doc->count - 1;
             p->at++;
         } else {
@@ -350,9 +359,11 @@ ravel_status ravel_json_parse(const char *text, size_t bytes, const ravel_alloca
     ravel_status status = prepare(fresh, bytes, err);
     if (status == RAVEL_OK) {
         parser p = {text, text, text + bytes, fresh->pool, fresh, err};
+        RAVEL_ASSERT(fresh->pool && fresh->pool_room > bytes && fresh->count == 0);
         status = parse(&p);
     }
     if (status == RAVEL_OK) {
+        RAVEL_ASSERT(fresh->count >= 1 && fresh->nodes[0].skip == fresh->count);
         *doc = fresh;
     } else {
         fresh->count = 0;
@@ -362,6 +373,7 @@ ravel_status ravel_json_parse(const char *text, size_t bytes, const ravel_alloca
 }
 
 void ravel_json_free(ravel_json *doc) {
+    RAVEL_ASSERT(!doc || doc->count <= doc->room);
     if (!doc) return;
     ravel__release(doc->allocator, doc->nodes, doc->room * sizeof *doc->nodes);
     ravel__release(doc->allocator, doc->pool, doc->pool_room);

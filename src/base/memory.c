@@ -37,6 +37,7 @@ void ravel__release(const ravel_allocator *allocator, void *ptr, size_t bytes) {
 }
 
 void ravel__say_no_memory(ravel_error *err, size_t bytes, const char *what) {
+    RAVEL_ASSERT(what);
     ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: %zu bytes for %s could not be allocated", bytes, what);
 }
 
@@ -62,6 +63,7 @@ static size_t aligned_offset(const ravel__block *block, size_t used) {
 }
 
 void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each) {
+    RAVEL_ASSERT(each >= 1);
     size_t bytes;
     if (!ravel__size_mul(count, each, &bytes) || bytes > SIZE_MAX / 2) return NULL;
     ravel__block *block = arena->head;
@@ -77,6 +79,7 @@ void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each) {
         arena->head = block;
         at = aligned_offset(block, block->used);
     }
+    RAVEL_ASSERT(at >= sizeof *block && at <= block->bytes && bytes <= block->bytes - at);
     block->used = at + bytes;
     RAVEL_ASSERT(block->used <= block->bytes && ((uintptr_t)block + at) % RAVEL__ALIGN == 0);
     return (char *)block + at;

@@ -1,5 +1,7 @@
 #include <ravel/module.h>
 
+#include "base/assert.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,12 +23,14 @@ typedef struct search {
 } search;
 
 static void note(search *s, const char *path, const char *why) {
+    RAVEL_ASSERT(path && why);
     if (s->used >= sizeof s->seen) return;
     int n = snprintf(s->seen + s->used, sizeof s->seen - s->used, "%s%s (%s)", s->used ? "; " : "", path, why);
     s->used += n > 0 ? (size_t)n : 0;
 }
 
 static int try_file(search *s, const char *path) {
+    RAVEL_ASSERT(!s->handle);
     if (access(path, R_OK) != 0) return 0;
     s->handle = dlopen(path, s->flags);
     if (!s->handle) {
@@ -53,6 +57,7 @@ static int look_around(search *s, const char *name) {
         return 1;
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length > 0) {
+        RAVEL_ASSERT((size_t)length < sizeof program);
         program[length] = '\0';
         if (try_beside(s, program, "", name) || try_beside(s, program, "../lib/", name) ||
             try_beside(s, program, "../", name))

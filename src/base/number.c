@@ -1,4 +1,5 @@
 /* The C locale is one that the C library has for good: asking for it by name allocates nothing and needs no freeing. */
+#include "base/assert.h"
 #include "base/number.h"
 
 #include <locale.h>
@@ -14,6 +15,7 @@ double ravel__number_read(const char *text, char **end) {
 }
 
 int ravel__number_vprint(char *text, size_t room, const char *format, va_list args) {
+    RAVEL_ASSERT(room > 0 && format);
     locale_t before = uselocale(c_locale()); /* of this thread alone */
     int length = vsnprintf(text, room, format, args);
     (void)uselocale(before);
@@ -29,6 +31,7 @@ int ravel__number_print(char *text, size_t room, const char *format, ...) {
 }
 
 void ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_BYTES]) {
+    RAVEL_ASSERT(least_digits >= 1 && least_digits <= 17);
     for (int digits = least_digits; digits <= 17; digits++) {
         (void)ravel__number_print(text, RAVEL__NUMBER_BYTES, "%.*g", digits, x);
         if (ravel__number_read(text, NULL) == x) break;

@@ -23,6 +23,7 @@ int ravel_choice_word(const char *choices, int32_t index, char *word, size_t byt
     }
     size_t length = strcspn(choices, "|");
     if (length >= bytes) return 0;
+    RAVEL_ASSERT(length < bytes);
     memcpy(word, choices, length);
     word[length] = '\0';
     return 1;
@@ -54,6 +55,7 @@ static size_t distance(const char *a, const char *b) {
     enum { MOST = 64 };
     size_t row[MOST + 1], n = strlen(b);
     if (n > MOST || strlen(a) > MOST) return MOST;
+    RAVEL_ASSERT(n <= MOST);
     for (size_t j = 0; j <= n; j++) row[j] = j;
     for (size_t i = 0; a[i]; i++) {
         size_t diagonal = row[0];
@@ -181,12 +183,14 @@ static size_t bytes_of(const ravel_option *row) {
 }
 
 static field get(const ravel_option *row, const void *options) {
+    RAVEL_ASSERT(row->name && row->offset >= 0 && options);
     field v = {0};
     memcpy(&v, (const char *)options + row->offset, bytes_of(row));
     return v;
 }
 
 static void put(const ravel_option *row, void *options, field v) {
+    RAVEL_ASSERT(row->name && row->offset >= 0 && options);
     memcpy((char *)options + row->offset, &v, bytes_of(row));
 }
 
@@ -203,10 +207,12 @@ static double number_of(const ravel_option *row, const void *options) {
 
 /* 16777216 and 0.9, as a person would write them: whole numbers in full, others without the digits of their rounding. */
 static void print_limit(double value, char *text, size_t bytes) {
+    RAVEL_ASSERT(bytes >= 32);
     (void)ravel__number_print(text, bytes, value == floor(value) ? "%.17g" : "%.15g", value);
 }
 
 static ravel_status check_range(const ravel_option *row, const void *options, ravel_error *err) {
+    RAVEL_ASSERT(row->min <= row->max && (row->type != RAVEL_OPTION_ENUM || row->choices));
     char text[64], first[32], last[32];
     if (row->type == RAVEL_OPTION_ENUM) {
         char word[64];
@@ -248,6 +254,7 @@ static ravel_status unknown_option(ravel_option_table table, const char *name, r
 }
 
 static ravel_status parse_enum(const ravel_option *row, const char *text, int32_t *value, ravel_error *err) {
+    RAVEL_ASSERT(row->choices);
     int32_t index = ravel_choice_index(row->choices, text);
     if (index < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is \"%.40s\"; it must be one of %s", row->name, text,
@@ -341,6 +348,7 @@ size_t ravel_option_format(const ravel_option *row, const void *options, char *t
 
 static ravel_status set_from_node(ravel_option_table table, void *options, const ravel_json_node *node,
                                   ravel_error *err) {
+    RAVEL_ASSERT(node->key);
     char text[64];
     const ravel_option *row = ravel_option_find(table, node->key);
     if (!row) return unknown_option(table, node->key, err);

@@ -2,6 +2,8 @@
  * costs, the metrics' FLOPs and the trainer's sizes all come from here; reading a config.json is src/io/shape.c's. */
 #include <ravel/shape.h>
 
+#include "base/assert.h"
+
 /* One row per field: {name, value, least}. */
 ravel_status ravel_shape_check(const ravel_shape *s, ravel_error *err) {
     const struct {
@@ -48,11 +50,13 @@ ravel_status ravel_shape_check(const ravel_shape *s, ravel_error *err) {
 
 /* A product that stays at the top instead of overflowing; all factors are at least 0. */
 static int64_t times(int64_t a, int64_t b) {
+    RAVEL_ASSERT(a >= 0 && b >= 0);
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
 static int64_t plus(int64_t a, int64_t b) {
+    RAVEL_ASSERT(a >= 0 && b >= 0);
     int64_t sum;
     return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
 }

@@ -10,6 +10,7 @@
  * The loop over stripes exists three times: portable, SSE2 (which every x86-64 has) and AVX2 (chosen when the processor
  * has it), the last also with a store of what it has just loaded: a copy that is hashed on the way. All give the same
  * bits. */
+#include "base/assert.h"
 #include "base/xxh3.h"
 
 #include "base/copy.h"
@@ -83,6 +84,7 @@ static inline uint64_t avalanche_xxh64(uint64_t x) {
 /* ---- up to 240 bytes ------------------------------------------------------------------------------------ */
 
 static uint64_t hash_small(const unsigned char *p, size_t n) {
+    RAVEL_ASSERT(n <= 16);
     if (n == 0) return avalanche_xxh64(read64(secret + 56) ^ read64(secret + 64));
     if (n <= 3) {
         uint32_t mixed = p[n - 1] | (uint32_t)n << 8 | (uint32_t)p[0] << 16 | (uint32_t)p[n >> 1] << 24;
@@ -104,6 +106,7 @@ static inline uint64_t mix(const unsigned char *p, size_t offset) {
 }
 
 static uint64_t hash_medium(const unsigned char *p, size_t n) {
+    RAVEL_ASSERT(n > 16 && n <= MEDIUM_MOST);
     uint64_t acc = n * PRIME64_1;
     if (n <= 128) {
         for (size_t i = ((n - 1) >> 5) + 1; i-- > 0;)
@@ -243,6 +246,7 @@ static const uint64_t initial[8] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
 /* The last block, of 1 to 1024 bytes at p, and the last 64 bytes of the whole input at `end`. */
 static uint64_t finish(const uint64_t running[8], const unsigned char *p, size_t n, const unsigned char *end,
                        uint64_t total) {
+    RAVEL_ASSERT(n >= 1 && n <= BLOCK && total > MEDIUM_MOST);
     uint64_t acc[8], result = total * PRIME64_1;
     memcpy(acc, running, sizeof acc);
     stripes_portable(acc, p, (n - 1) / STRIPE, secret);
@@ -253,6 +257,7 @@ static uint64_t finish(const uint64_t running[8], const unsigned char *p, size_t
 }
 
 static uint64_t hash_large(const unsigned char *p, size_t n, blocks_fn blocks) {
+    RAVEL_ASSERT(n > MEDIUM_MOST);
     uint64_t acc[8];
     size_t whole = (n - 1) / BLOCK;
     memcpy(acc, initial, sizeof acc);
@@ -283,6 +288,7 @@ void ravel__xxh3_begin(ravel__xxh3 *state) {
 
 /* Blocks that are surely not the last, with their last 64 bytes kept for a short tail after them. */
 static void consume(ravel__xxh3 *state, const unsigned char *p, size_t blocks, unsigned char *to) {
+    RAVEL_ASSERT(blocks >= 1);
     memcpy(state->last, p + blocks * BLOCK - STRIPE, STRIPE);
     if (to)
         copy_blocks(state->acc, p, blocks, to);
@@ -292,6 +298,7 @@ static void consume(ravel__xxh3 *state, const unsigned char *p, size_t blocks, u
 
 /* At the end of the buffer. */
 static void hold(ravel__xxh3 *state, const unsigned char *p, size_t bytes, unsigned char *to) {
+    RAVEL_ASSERT(state->held + bytes <= BLOCK);
     if (bytes > 0) memcpy(state->buffer + state->held, p, bytes);
     if (bytes > 0 && to) memcpy(to, p, bytes);
     state->held += bytes;
@@ -327,6 +334,7 @@ void ravel__xxh3_add_copy(ravel__xxh3 *state, void *to, const void *data, size_t
 }
 
 uint64_t ravel__xxh3_end(const ravel__xxh3 *state) {
+    RAVEL_ASSERT(state->held <= BLOCK && (state->total > BLOCK || state->held == state->total));
     if (state->total <= BLOCK) return hash_with(state->buffer, state->held, blocks_portable);
     unsigned char end[STRIPE];
     size_t held = state->held < STRIPE ? state->held : STRIPE;

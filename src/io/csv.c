@@ -5,6 +5,8 @@
  * for a header, so that no sample gets lost. */
 #include "io/integers.h"
 
+#include "base/assert.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,6 +52,7 @@ static int blank(const char *text, size_t bytes) {
 /* The next record that is not blank; E_END after the last. Each line is scanned once, however many lines the record
  * has. */
 static ravel_status next_record(csv *c, ravel_error *err) {
+    RAVEL_ASSERT(c->lines.source && c->table);
     size_t seen = 0;
     int open = 0;
     do {
@@ -57,6 +60,7 @@ static ravel_status next_record(csv *c, ravel_error *err) {
         if (status) return status;
     } while (blank(c->record, c->bytes));
     for (;;) {
+        RAVEL_ASSERT(seen <= c->bytes);
         open ^= odd_quotes(c->record + seen, c->bytes - seen);
         if (!open) return RAVEL_OK;
         seen = c->bytes;
@@ -70,6 +74,7 @@ static ravel_status next_record(csv *c, ravel_error *err) {
 }
 
 static cell trim(const char *text, const char *end) {
+    RAVEL_ASSERT(text <= end);
     for (int quotes = 1; quotes >= 0; quotes--) {
         while (text < end && isspace((unsigned char)*text)) text++;
         while (end > text && isspace((unsigned char)end[-1])) end--;
@@ -77,6 +82,7 @@ static cell trim(const char *text, const char *end) {
         text++;
         end--;
     }
+    RAVEL_ASSERT(text <= end);
     cell result = {text, (size_t)(end - text)};
     return result;
 }
@@ -84,6 +90,7 @@ static cell trim(const char *text, const char *end) {
 /* The cell at *at, trimmed, quotes off; moves *at behind its separator, or to NULL after the last. */
 static cell next_cell(const csv *c, const char **at) {
     const char *start = *at, *end = c->record + c->bytes;
+    RAVEL_ASSERT(start >= c->record && start <= end && c->separator);
     int quoted = 0;
     for (const char *p = start; p < end; p++) {
         if (*p == '"') quoted = !quoted;
@@ -104,6 +111,7 @@ static int64_t count_cells(const csv *c) {
 
 /* Column `column` of the record; 0 where the record has fewer. */
 static int get_cell(const csv *c, int64_t column, cell *out) {
+    RAVEL_ASSERT(column >= 0);
     const char *at = c->record;
     for (int64_t i = 0; at; i++) {
         cell found = next_cell(c, &at);
@@ -112,6 +120,7 @@ static int get_cell(const csv *c, int64_t column, cell *out) {
             return 1;
         }
     }
+    RAVEL_ASSERT(column >= count_cells(c));
     return 0;
 }
 
@@ -160,6 +169,7 @@ static int64_t find_field(const csv *c, const char *name, size_t bytes) {
 }
 
 static void list_columns(const csv *c, char *out, size_t room) {
+    RAVEL_ASSERT(room > 0);
     size_t used = 0;
     const char *at = c->record;
     for (int64_t i = 0; at && used < room; i++) {
@@ -180,6 +190,7 @@ static ravel_status no_column(const csv *c, const char *problem, const char *nam
 }
 
 static ravel_status take_fields(csv *c, ravel_error *err) {
+    RAVEL_ASSERT(c->table->ask->field);
     const char *parts[2];
     size_t bytes[2];
     int count = ravel__field_parts(c->table->ask->field, parts, bytes);
@@ -189,6 +200,7 @@ static ravel_status take_fields(csv *c, ravel_error *err) {
     for (int i = 0; i < count; i++) {
         c->take[i] = find_field(c, parts[i], bytes[i]);
         if (c->take[i] < 0) return no_column(c, "there is no column", parts[i], bytes[i], err);
+        RAVEL_ASSERT(c->take[i] < count_cells(c));
     }
     c->table->width = count;
     return RAVEL_OK;
@@ -207,6 +219,7 @@ static int take_known(csv *c) {
 }
 
 static void label(csv *c) {
+    RAVEL_ASSERT(c->table->width == 1 || c->table->width == 2);
     char names[2][44];
     for (int i = 0; i < c->table->width; i++) {
         cell found = {"", 0};
@@ -227,6 +240,7 @@ static ravel_status choose_columns(csv *c, ravel_error *err) {
         ravel_status status = take_fields(c, err);
         if (status) return status;
     } else if (!take_known(c)) {
+        RAVEL_ASSERT(count_cells(c) > c->index);
         int64_t cells = count_cells(c) - c->index;
         if (cells > 1 + c->table->ask->pairs)
             return no_column(c, "which column is meant? Name it with --field", NULL, 0, err);
@@ -244,6 +258,7 @@ static ravel_status choose_columns(csv *c, ravel_error *err) {
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
 static ravel_status take_row(csv *c, ravel_error *err) {
+    RAVEL_ASSERT(c->table->width >= 1 && c->table->width <= 1 + c->table->ask->pairs);
     int64_t values[2] = {0, 0};
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_status status = RAVEL_OK;
@@ -259,6 +274,7 @@ static ravel_status take_row(csv *c, ravel_error *err) {
     if (!status && !c->table->ask->field && !c->header && count_cells(c) != c->table->width)
         status = ravel_error_set(&inner, RAVEL_E_DATA, "%lld columns, but %d in the first row",
                                  (long long)count_cells(c), c->table->width);
+    RAVEL_ASSERT(c->lines.number >= 1);
     c->table->line = c->lines.number;
     if (!status) status = ravel__integers_push(c->table, values[0], values[1], &inner);
     if (!status) return RAVEL_OK;

@@ -1,5 +1,7 @@
 #include "io/foreign.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 /* %1$s is the file's name. */
@@ -38,6 +40,7 @@ static int is_binary(const char *bytes, size_t count) {
 }
 
 ravel_status ravel__foreign_check(const char *name, const char *bytes, size_t count, int npy, ravel_error *err) {
+    RAVEL_ASSERT(name && (bytes || !count));
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (count >= kinds[i].bytes && memcmp(bytes, kinds[i].magic, kinds[i].bytes) == 0)
             return ravel_error_set(err, RAVEL_E_DATA, kinds[i].sentence, name); /* NOLINT: the formats are ours */

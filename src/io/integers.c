@@ -8,11 +8,13 @@
 #include <string.h>
 
 void ravel__integers_init(ravel__integers *table, const ravel__ask *ask) {
+    RAVEL_ASSERT(ask && ask->what && ask->names && (ask->pairs == 0 || ask->pairs == 1));
     memset(table, 0, sizeof *table);
     table->ask = ask;
 }
 
 void ravel__integers_free(ravel__integers *table) {
+    RAVEL_ASSERT((table->columns[0] == NULL) == (table->rooms[0] == 0));
     for (int i = 0; i < 2; i++)
         ravel__release(table->ask->allocator, table->columns[i], (size_t)table->rooms[i] * sizeof(int64_t));
     ravel__release(table->ask->allocator, table->lines, (size_t)table->line_room * sizeof(int64_t));
@@ -23,12 +25,14 @@ void ravel__integers_free(ravel__integers *table) {
 }
 
 void ravel__integers_choose(ravel__integers *table, const char *first, const char *second) {
+    RAVEL_ASSERT(first && (!second || table->ask->pairs));
     table->width = second ? 2 : 1;
     (void)snprintf(table->label, sizeof table->label, "%.40s%s%.40s", first, second ? " + " : "", second ? second : "");
 }
 
 /* Room for one more number. */
 static ravel_status grow(const ravel__integers *t, int64_t **column, int64_t *room, ravel_error *err) {
+    RAVEL_ASSERT(t->count >= 0 && *room >= 0 && (*room == 0) == (*column == NULL));
     if (*room > t->count) return RAVEL_OK;
     int64_t larger = *room ? *room * 2 : 1024;
     size_t before = (size_t)*room * sizeof(int64_t), bytes = (size_t)larger * sizeof(int64_t);
@@ -56,6 +60,7 @@ static ravel_status check_pair(const ravel__ask *ask, int64_t first, int64_t sec
 }
 
 ravel_status ravel__integers_push(ravel__integers *t, int64_t first, int64_t second, ravel_error *err) {
+    RAVEL_ASSERT(t->width == 1 || t->width == 2);
     ravel_status status = RAVEL_OK;
     if (t->width == 2)
         status = check_pair(t->ask, first, second, err);
@@ -75,6 +80,7 @@ ravel_status ravel__integers_push(ravel__integers *t, int64_t first, int64_t sec
 
 /* The next letter or digit, in lower case; 0 at the end. */
 static int next_letter(const char *text, size_t bytes, size_t *at) {
+    RAVEL_ASSERT(*at <= bytes);
     while (*at < bytes) {
         unsigned char c = (unsigned char)text[(*at)++];
         if (isalnum(c) || c >= 0x80) return tolower(c);
@@ -92,6 +98,7 @@ int ravel__same_name(const char *a, size_t a_bytes, const char *b, size_t b_byte
 }
 
 int ravel__field_parts(const char *field, const char *parts[2], size_t bytes[2]) {
+    RAVEL_ASSERT(field);
     const char *comma = strchr(field, ',');
     parts[0] = field;
     bytes[0] = comma ? (size_t)(comma - field) : strlen(field);

@@ -4,6 +4,7 @@
  * arrays, of indices: "turns.0.ids". */
 #include "io/integers.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 
 #include <ravel/json.h>
@@ -31,6 +32,7 @@ static const ravel_json_node *step(const ravel_json *doc, const ravel_json_node 
 
 /* A key that contains dots is looked up whole before the dots are read as path steps. */
 static const ravel_json_node *follow(const ravel_json *doc, const ravel_json_node *node, const char *path) {
+    RAVEL_ASSERT(doc && node && path);
     const ravel_json_node *whole = ravel_json_get(doc, node, path);
     char key[256];
     if (whole) return whole;
@@ -48,6 +50,7 @@ static const ravel_json_node *follow(const ravel_json *doc, const ravel_json_nod
 /* ---- the first line ------------------------------------------------------------------------------------- */
 
 static void list_members(const jsonl *j, const ravel_json_node *root, char *out, size_t room) {
+    RAVEL_ASSERT(room > 0);
     size_t used = 0;
     for (const ravel_json_node *n = ravel_json_first(j->doc, root); n && used < room; n = ravel_json_next(j->doc, n)) {
         int length = snprintf(out + used, room - used, "%s%.40s", used ? ", " : "", n->key);
@@ -73,6 +76,7 @@ static const char *find_name(const jsonl *j, const ravel_json_node *root, const 
 }
 
 static int keep(jsonl *j, int i, const char *path, size_t bytes) {
+    RAVEL_ASSERT(i == 0 || i == 1);
     if (bytes >= sizeof j->paths[i]) return 0;
     memcpy(j->paths[i], path, bytes);
     j->paths[i][bytes] = '\0';
@@ -80,6 +84,7 @@ static int keep(jsonl *j, int i, const char *path, size_t bytes) {
 }
 
 static ravel_status choose_fields(jsonl *j, ravel_error *err) {
+    RAVEL_ASSERT(j->table->ask->field);
     const char *parts[2], *field = j->table->ask->field;
     size_t bytes[2];
     int count = ravel__field_parts(field, parts, bytes);
@@ -129,6 +134,7 @@ static ravel_status choose_known(jsonl *j, const ravel_json_node *root, ravel_er
 }
 
 static ravel_status choose(jsonl *j, const ravel_json_node *root, ravel_error *err) {
+    RAVEL_ASSERT(!j->chosen);
     j->chosen = 1;
     j->bare = !j->table->ask->field && (root->kind == RAVEL_JSON_INTEGER || root->kind == RAVEL_JSON_REAL);
     if (j->bare) {
@@ -145,6 +151,7 @@ static ravel_status choose(jsonl *j, const ravel_json_node *root, ravel_error *e
 
 static ravel_status take_value(const jsonl *j, const ravel_json_node *root, const char *path, int64_t *value,
                                ravel_error *err) {
+    RAVEL_ASSERT(j->chosen && (j->bare || *path));
     const ravel_json_node *node = j->bare ? root : follow(j->doc, root, path);
     if (!node) return no_member(j, root, path, err);
     if (node->kind == RAVEL_JSON_ARRAY) {
@@ -166,6 +173,7 @@ static ravel_status take_row(jsonl *j, const ravel_json_node *root, ravel_error 
     int64_t values[2] = {0, 0};
     ravel_status status = j->chosen ? RAVEL_OK : choose(j, root, err);
     for (int i = 0; i < j->table->width && !status; i++) status = take_value(j, root, j->paths[i], &values[i], err);
+    RAVEL_ASSERT(status || j->table->width >= 1);
     return status ? status : ravel__integers_push(j->table, values[0], values[1], err);
 }
 
@@ -205,6 +213,7 @@ enum { FIRST_ROOM = 1 << 16 };
 static ravel_status read_all(ravel__source *source, const ravel_allocator *allocator, char **text, size_t *room,
                              size_t *used, ravel_error *err) {
     for (size_t got = 1; got; *used += got) {
+        RAVEL_ASSERT(*used <= *room);
         if (*used == *room) {
             size_t larger = *room ? *room * 2 : FIRST_ROOM;
             char *grown = ravel__resize(allocator, *text, *room, larger);
@@ -238,8 +247,10 @@ static ravel_status read_array(jsonl *j, ravel_error *err) {
     char *text = NULL;
     size_t room = 0, used = 0;
     ravel_status status = read_all(j->lines.source, allocator, &text, &room, &used, err);
+    RAVEL_ASSERT(status || text);
     if (!status) {
         size_t mark = used >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* of the byte order */
+        RAVEL_ASSERT(mark <= used);
         status = ravel_json_parse(text + mark, used - mark, allocator, &j->doc, &inner);
         if (status) ravel_error_set(err, status, "%s: %s", j->lines.source->name, inner.message);
     }

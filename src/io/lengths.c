@@ -54,6 +54,7 @@ static int ends_with(const char *text, const char *end) {
 }
 
 static reader reader_of(int32_t format) {
+    RAVEL_ASSERT(format != RAVEL_FORMAT_AUTO);
     for (int i = 0; i < FORMATS; i++)
         if (formats[i].format == format) return formats[i].read;
     return NULL;
@@ -93,6 +94,8 @@ static ravel_status find_reader(ravel__source *source, int32_t format, reader *r
 
 /* Moves the table's arrays to the holder. */
 static void take_over(ravel__holder *h, const ravel__integers *table) {
+    RAVEL_ASSERT(table->count <= table->rooms[0] && (!table->lines || table->count <= table->line_room));
+    RAVEL_ASSERT(table->count >= 1 && (table->width == 2) == (table->columns[1] != NULL));
     h->allocator = table->ask->allocator;
     memcpy(h->columns, table->columns, sizeof h->columns);
     memcpy(h->rooms, table->rooms, sizeof h->rooms);
@@ -126,6 +129,7 @@ static ravel_status read_table_from(ravel__source *source, int32_t format, const
 
 void ravel__holder_free(ravel__holder *h) {
     if (!h) return;
+    RAVEL_ASSERT(h->rooms[0] >= 0 && h->rooms[1] >= 0 && h->line_room >= 0);
     for (int i = 0; i < 2; i++) ravel__release(h->allocator, h->columns[i], (size_t)h->rooms[i] * sizeof(int64_t));
     ravel__release(h->allocator, h->lines, (size_t)h->line_room * sizeof(int64_t));
     ravel__release(h->allocator, h, sizeof *h);
@@ -171,6 +175,7 @@ static const char *const length_names[][2] = {{"prompt_len", "response_len"},
 
 void ravel__holder_lengths(ravel__holder *h) {
     ravel_lengths *l = &h->as.lengths;
+    RAVEL_ASSERT(h->columns[0] && l->count >= 0);
     l->lines = h->lines;
     if (h->columns[1]) {
         l->prompts = h->columns[0];
@@ -181,6 +186,7 @@ void ravel__holder_lengths(ravel__holder *h) {
     RAVEL_ASSERT(l->count <= h->rooms[0] && (!h->columns[1] || l->count <= h->rooms[1]));
     for (int64_t i = 0; i < l->count; i++) {
         int64_t length = h->columns[0][i] + (h->columns[1] ? h->columns[1][i] : 0);
+        RAVEL_ASSERT(length >= 0 && length <= INT64_C(1) << 31);
         l->total += length; /* at most 2^31 each, and 2^32 of them do not fit memory */
         if (length > l->longest) l->longest = length;
     }
@@ -245,6 +251,7 @@ ravel_status ravel_column_read(const char *path, const char *name, int64_t min, 
     status = read_table_from(&source, o.format, &ask, &h, err);
     ravel__source_close(&source);
     if (!h) return status;
+    RAVEL_ASSERT(h->columns[0] && !h->columns[1]);
     h->as.column.values = h->columns[0];
     *column = &h->as.column;
     return RAVEL_OK;

@@ -2,6 +2,7 @@
  * sample. See ravel/mock.h. */
 #include <ravel/mock.h>
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "base/real.h"
 #include "base/rng.h"
@@ -90,11 +91,13 @@ static double normal(ravel__rng *r) {
         v = 2 * ravel__rng_unit(r) - 1;
         s = u * u + v * v;
     } while (s >= 1 || s == 0);
+    RAVEL_ASSERT(s > 0 && s < 1);
     return u * sqrt(-2 * ravel__real_log(s) / s);
 }
 
 static double lognormal_around(const ravel_mock_options *o, double mean, ravel__rng *r) {
     double sigma = o->lognormal_sigma;
+    RAVEL_ASSERT(mean > 0 && sigma >= 0);
     return ravel__real_exp(ravel__real_log(mean) - sigma * sigma / 2 + sigma * normal(r));
 }
 
@@ -103,6 +106,7 @@ static double draw_lognormal(const ravel_mock_options *o, ravel__rng *r) {
 }
 
 static double draw_uniform(const ravel_mock_options *o, ravel__rng *r) {
+    RAVEL_ASSERT(o->min_seq_len <= o->max_seq_len);
     return (double)(o->min_seq_len + (int64_t)ravel__rng_below(r, (uint64_t)(o->max_seq_len - o->min_seq_len) + 1));
 }
 
@@ -110,6 +114,7 @@ static double draw_uniform(const ravel_mock_options *o, ravel__rng *r) {
 static double draw_zipf(const ravel_mock_options *o, ravel__rng *r) {
     double a = ravel__real_log((double)o->min_seq_len), b = ravel__real_log((double)o->max_seq_len + 1);
     double t = 1 - o->zipf_exponent, u = ravel__rng_unit(r);
+    RAVEL_ASSERT(o->min_seq_len >= 1 && a <= b && u >= 0 && u < 1);
     if (t < 1e-9 && t > -1e-9) return ravel__real_exp(a + u * (b - a));
     /* (a^t + u (b^t - a^t))^(1/t), with a^t taken out so that nothing overflows */
     return ravel__real_exp(a + ravel__real_log(1 + u * (ravel__real_exp(t * (b - a)) - 1)) / t);
@@ -134,10 +139,12 @@ static double (*const draws[])(const ravel_mock_options *, ravel__rng *) = {
 
 /* The stream of one sample; `what` keeps lengths, prompts and tokens apart. */
 static ravel__rng stream(const ravel_mock *mock, int64_t index, uint64_t what) {
+    RAVEL_ASSERT(what >= 1 && what <= 3);
     return ravel__rng_seed(ravel__mix64(mock->options.seed ^ ravel__mix64((uint64_t)index ^ what << 60)));
 }
 
 static int64_t file_row(const ravel_mock *mock, int64_t index) {
+    RAVEL_ASSERT(mock->file && mock->file->count >= 1);
     return index % mock->file->count;
 }
 
@@ -149,6 +156,7 @@ int64_t ravel_mock_length(const ravel_mock *mock, int64_t index) {
         return l->prompts ? l->prompts[row] + l->responses[row] : l->lengths[row];
     }
     ravel__rng r = stream(mock, index, 1);
+    RAVEL_ASSERT(o->type >= 0 && o->type < (int32_t)(sizeof draws / sizeof *draws) && draws[o->type]);
     double length = draws[o->type](o, &r);
     if (length < (double)o->min_seq_len) return o->min_seq_len;
     return length > (double)o->max_seq_len ? o->max_seq_len : (int64_t)length;
@@ -161,6 +169,7 @@ int64_t ravel_mock_prompt(const ravel_mock *mock, int64_t index) {
     ravel__rng r = stream(mock, index, 2);
     double spread = share < 0.5 ? share : 1 - share; /* uniform around the mean, within 0 .. 1 */
     int64_t length = ravel_mock_length(mock, index);
+    RAVEL_ASSERT(length >= 1 && spread >= 0 && spread <= 0.5);
     int64_t prompt = (int64_t)((double)length * (share - spread + 2 * spread * ravel__rng_unit(&r)));
     return prompt < 1 && length > 1 ? 1 : prompt;
 }
@@ -173,6 +182,7 @@ void ravel_mock_tokens(const ravel_mock *mock, int64_t index, int32_t vocab, int
 ravel_status ravel_mock_lengths(const ravel_mock *mock, ravel_lengths **lengths, ravel_error *err) {
     int64_t count = mock->options.count;
     int pairs = mock->options.prompt_share > 0 || (mock->file && mock->file->prompts);
+    RAVEL_ASSERT(count >= 1);
     ravel__holder *h = ravel__calloc(mock->allocator, 1, sizeof *h);
     if (!h) return ravel__no_memory(err, sizeof *h, "mock lengths");
     h->allocator = mock->allocator;
@@ -187,6 +197,7 @@ ravel_status ravel_mock_lengths(const ravel_mock *mock, ravel_lengths **lengths,
     }
     for (int64_t i = 0; i < count; i++) {
         int64_t length = ravel_mock_length(mock, i), prompt = pairs ? ravel_mock_prompt(mock, i) : 0;
+        RAVEL_ASSERT(prompt >= 0 && prompt <= length);
         h->columns[0][i] = pairs ? prompt : length;
         if (pairs) h->columns[1][i] = length - prompt;
     }
@@ -223,6 +234,7 @@ static ravel_status fill(ravel_mock *mock, ravel_error *err) {
     o->field = mock->field;
     if (!status && o->mode == RAVEL_MOCK_FILE) status = read_file(mock, err);
     if (!o->count) o->count = mock->file ? mock->file->count : 4096;
+    RAVEL_ASSERT(status || o->count >= 1);
     return status;
 }
 

@@ -34,6 +34,7 @@ static ravel_status bad(const npy *n, const char *what) {
 
 /* Exactly `bytes`, or E_DATA. */
 static ravel_status read_exactly(npy *n, void *buffer, size_t bytes, const char *what) {
+    RAVEL_ASSERT(buffer);
     for (size_t used = 0, got; used < bytes; used += got) {
         ravel_status status = ravel__source_read(n->source, (char *)buffer + used, bytes - used, &got, n->err);
         if (status) return status;
@@ -89,6 +90,7 @@ static ravel_status parse_shape(npy *n, const char *at) {
                                            : "the shape must be [n] or [n, 1]");
     n->rows = dims[0];
     n->columns = dims[1];
+    RAVEL_ASSERT(n->rows >= 0 && (n->columns == 1 || n->columns == 2));
     return RAVEL_OK;
 }
 
@@ -141,6 +143,7 @@ static int decode(const npy *n, const unsigned char *at, int64_t *value) {
 
 static ravel_status push(npy *n, const unsigned char *at, int64_t row) {
     int64_t values[2] = {0, 0};
+    RAVEL_ASSERT(n->columns >= 1 && n->columns <= 2 && row >= 0);
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_status status = RAVEL_OK;
     for (int64_t i = 0; i < n->columns && !status; i++)
@@ -155,7 +158,9 @@ static ravel_status push(npy *n, const unsigned char *at, int64_t row) {
 static ravel_status read_rows(npy *n, unsigned char *chunk) {
     size_t each = (size_t)(n->bytes * n->columns), kept = 0, got;
     int64_t row = 0;
+    RAVEL_ASSERT(each >= 1 && each <= 16 && CHUNK % each == 0);
     while (row < n->rows && !ravel__integers_full(n->table)) {
+        RAVEL_ASSERT(kept < each);
         ravel_status status = ravel__source_read(n->source, chunk + kept, CHUNK - kept, &got, n->err);
         if (status) return status;
         if (!got)
@@ -170,6 +175,7 @@ static ravel_status read_rows(npy *n, unsigned char *chunk) {
         kept = have - at;
         if (kept && at) memmove(chunk, chunk + at, kept);
     }
+    RAVEL_ASSERT(row <= n->rows);
     if (row < n->rows) return RAVEL_OK;
     ravel_status status = kept ? RAVEL_OK : ravel__source_read(n->source, chunk, 1, &got, n->err);
     if (status) return status;
@@ -178,6 +184,7 @@ static ravel_status read_rows(npy *n, unsigned char *chunk) {
 
 /* Column by column: the second column can only be joined to the first when all of it is there. */
 static ravel_status read_fortran(npy *n, unsigned char *chunk) {
+    RAVEL_ASSERT(n->columns == 2 && n->table->width == 2);
     ravel__ask any = *n->table->ask;
     ravel__integers flat;
     any.min = INT64_MIN;
@@ -191,6 +198,7 @@ static ravel_status read_fortran(npy *n, unsigned char *chunk) {
     if (__builtin_mul_overflow(n->rows, (int64_t)2, &all.rows)) return bad(n, "the shape is too large");
     ravel_status status = read_rows(&all, chunk);
     ravel_error inner = RAVEL_ERROR_INIT;
+    RAVEL_ASSERT(status || flat.count == 2 * n->rows);
     for (int64_t i = 0; i < n->rows && !status && !ravel__integers_full(n->table); i++) {
         status = ravel__integers_push(n->table, flat.columns[0][i], flat.columns[0][n->rows + i], &inner);
         if (status) ravel_error_set(n->err, status, "%s: row %lld: %s", n->source->name, (long long)i, inner.message);

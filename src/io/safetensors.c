@@ -41,6 +41,7 @@ static ravel_status not_safetensors(const char *bytes, size_t size, ravel_error 
 
 /* The header's length, or an error about the file's first bytes. */
 static ravel_status header_length(const char *bytes, size_t size, size_t *length, ravel_error *err) {
+    RAVEL_ASSERT(bytes || !size);
     if (size == 0) return ravel_error_set(err, RAVEL_E_DATA, "the file is empty");
     uint64_t n = 0;
     if (size >= 8) memcpy(&n, bytes, 8);
@@ -86,12 +87,14 @@ static int whole(const ravel_json_node *node, int64_t *value) {
 }
 
 static const char *keep_text(ravel_safetensors *file, const char *text, size_t bytes) {
+    RAVEL_ASSERT(text[bytes] == '\0');
     char *copy = ravel__arena_push(&file->arena, bytes + 1, 1);
     if (copy) memcpy(copy, text, bytes + 1);
     return copy;
 }
 
 static ravel_status read_dtype(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
+    RAVEL_ASSERT(t->name);
     if (!node || node->kind != RAVEL_JSON_STRING) return bad(p, t->name, "\"dtype\" must be a text like \"F32\"");
     for (int32_t d = 0; d < RAVEL_DTYPE_COUNT; d++)
         if (ravel_json_is(node, ravel_dtype_tag(d))) {
@@ -103,6 +106,7 @@ static ravel_status read_dtype(const parsing *p, const ravel_json_node *node, ra
 }
 
 static ravel_status read_shape(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
+    RAVEL_ASSERT(ravel_dtype_bytes(t->dtype) >= 1);
     if (!node || node->kind != RAVEL_JSON_ARRAY) return bad(p, t->name, "\"shape\" must be a list of whole numbers");
     int64_t *dims = ravel__arena_push(&p->file->arena, (size_t)node->count, sizeof *dims), count = 1;
     if (!dims) return ravel__no_memory(p->err, (size_t)node->count * sizeof *dims, "a tensor's dims");
@@ -111,6 +115,7 @@ static ravel_status read_shape(const parsing *p, const ravel_json_node *node, ra
         int64_t dim;
         if (!whole(n, &dim)) return bad(p, t->name, "\"shape\" must be a list of whole numbers");
         if (__builtin_mul_overflow(count, dim, &count)) return bad(p, t->name, "the product of its shape overflows");
+        RAVEL_ASSERT(t->rank < node->count);
         dims[t->rank++] = dim;
     }
     RAVEL_ASSERT(t->rank == node->count && count >= 0);
@@ -122,6 +127,7 @@ static ravel_status read_shape(const parsing *p, const ravel_json_node *node, ra
 }
 
 static ravel_status read_offsets(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
+    RAVEL_ASSERT(p->data_bytes >= 0 && t->bytes >= 0);
     int64_t begin, end;
     const ravel_json_node *first = node && node->kind == RAVEL_JSON_ARRAY && node->count == 2 ? node + 1 : NULL;
     if (!first || !whole(first, &begin) || !whole(ravel_json_next(p->doc, first), &end))
@@ -144,6 +150,7 @@ static ravel_status read_offsets(const parsing *p, const ravel_json_node *node, 
 
 static ravel_status read_entry(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
     memset(t, 0, sizeof *t);
+    RAVEL_ASSERT(node->key);
     t->name = keep_text(p->file, node->key, strlen(node->key));
     if (!t->name) return ravel__no_memory(p->err, strlen(node->key) + 1, "a tensor's name");
     t->shard = p->file->shards;
@@ -170,6 +177,7 @@ static ravel_status read_metadata(const parsing *p, const ravel_json_node *node)
     if (!file->metadata) return ravel__no_memory(p->err, 2 * (size_t)node->count * sizeof *file->metadata, "metadata");
     for (const ravel_json_node *n = ravel_json_first(p->doc, node); n; n = ravel_json_next(p->doc, n)) {
         const char *key = keep_text(file, n->key, strlen(n->key)), *value = keep_text(file, n->as.string, n->bytes);
+        RAVEL_ASSERT(file->metadata_count < node->count);
         if (!key || !value) return ravel__no_memory(p->err, n->bytes, "metadata");
         file->metadata[2 * file->metadata_count] = key;
         file->metadata[2 * file->metadata_count + 1] = value;
@@ -198,10 +206,12 @@ static int by_name(const void *a, const void *b) {
 
 /* Tensors must lie back to back from the first byte of the data to the last. */
 static ravel_status check_places(const parsing *p, size_t first) {
+    RAVEL_ASSERT(first <= p->file->count);
     const ravel_safetensor *t = p->file->tensors;
     int64_t at = 0;
     for (size_t i = first; t && i < p->file->count; i++) {
         int64_t begin = (const char *)t[i].data - p->data;
+        RAVEL_ASSERT(begin >= 0 && begin <= p->data_bytes);
         if (begin < at)
             return ravel_error_set(p->err, RAVEL_E_DATA, "tensor \"%.200s\" overlaps tensor \"%.200s\"", t[i].name,
                                    t[i - 1].name);
@@ -234,6 +244,7 @@ static ravel_status sort_names(ravel_safetensors *file, size_t first, const rave
 }
 
 static ravel_status reserve(ravel_safetensors *file, size_t more, ravel_error *err) {
+    RAVEL_ASSERT(file->count <= file->room);
     size_t room = file->count + more, each = sizeof *file->tensors;
     if (room <= file->room) return RAVEL_OK;
     ravel_safetensor *grown = ravel__resize(file->allocator, file->tensors, file->room * each, room * each);
@@ -250,6 +261,7 @@ static ravel_status read_header(const parsing *p) {
     ravel_status status = reserve(file, (size_t)root->count, p->err);
     int metadata_seen = 0;
     for (const ravel_json_node *n = ravel_json_first(p->doc, root); n && !status; n = ravel_json_next(p->doc, n)) {
+        RAVEL_ASSERT(file->count < file->room);
         if (strcmp(n->key, "__metadata__") != 0)
             status = read_entry(p, n, &file->tensors[file->count++]);
         else if (metadata_seen++)
@@ -273,6 +285,7 @@ static ravel_status add(ravel_safetensors *file, const void *bytes, size_t size,
     ravel_status status = header_length(bytes, size, &length, err);
     if (status) return status;
     if (size > INT64_MAX) return ravel_error_set(err, RAVEL_E_OVERFLOW, "%zu bytes are too many", size);
+    RAVEL_ASSERT(8 + length <= size);
     const char *header = (const char *)bytes + 8;
     ravel_json *doc = NULL;
     status = ravel_json_parse(header, length, file->allocator, &doc, err);
@@ -305,6 +318,7 @@ ravel_status ravel__safetensors_add_path(ravel_safetensors *file, const char *pa
         file->maps = grown;
         file->maps_room = room;
     }
+    RAVEL_ASSERT(file->maps_count < file->maps_room);
     ravel__map *map = &file->maps[file->maps_count];
     ravel_status status = ravel__map_open(path, map, err);
     if (status) return status;
@@ -314,6 +328,7 @@ ravel_status ravel__safetensors_add_path(ravel_safetensors *file, const char *pa
 }
 
 ravel_status ravel__safetensors_index(ravel_safetensors *file, ravel_error *err) {
+    RAVEL_ASSERT(!file->by_name);
     return sort_names(file, 0, &file->by_name, err);
 }
 
@@ -364,6 +379,7 @@ const ravel_safetensor *ravel_safetensors_at(const ravel_safetensors *file, int6
 
 const ravel_safetensor *ravel_safetensors_find(const ravel_safetensors *file, const char *name) {
     size_t low = 0, high = file->count;
+    RAVEL_ASSERT(file->by_name || !file->count);
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         RAVEL_ASSERT(!middle || strcmp(file->by_name[middle - 1]->name, file->by_name[middle]->name) < 0);
@@ -399,6 +415,7 @@ static ravel_status missing(const ravel_safetensors *file, const char *name, rav
 }
 
 static void format_dims(const int64_t *dims, int32_t rank, char *text, size_t room) {
+    RAVEL_ASSERT(room > 1 && rank >= 0);
     size_t used = (size_t)snprintf(text, room, "[");
     for (int32_t i = 0; i < rank && used < room; i++)
         used += (size_t)snprintf(text + used, room - used, "%s%lld", i ? ", " : "", (long long)dims[i]);

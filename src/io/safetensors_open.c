@@ -5,6 +5,8 @@
  * The files of a set are opened in the order of their names, so that the order of tensors is the same everywhere. */
 #include "io/safetensors.h"
 
+#include "base/assert.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@ static int ends_with(const char *text, const char *end) {
 }
 
 static ravel_status join(const char *folder, const char *name, char *path, ravel_error *err) {
+    RAVEL_ASSERT(*name);
     int n = snprintf(path, PATH_ROOM, "%s%s%s", folder, *folder && !ends_with(folder, "/") ? "/" : "", name);
     if (n < 0 || n >= PATH_ROOM)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%.200s...: the path is too long", folder);
@@ -33,9 +36,11 @@ static int by_text(const void *a, const void *b) {
 /* Opens each of the sorted names once. */
 static ravel_status add_names(ravel_safetensors *file, const char *folder, const char **names, size_t count,
                               ravel_error *err) {
+    RAVEL_ASSERT(count >= 1);
     char path[PATH_ROOM];
     if (count > 1) qsort(names, count, sizeof *names, by_text);
     for (size_t i = 0; i < count; i++) {
+        RAVEL_ASSERT(i == 0 || strcmp(names[i - 1], names[i]) <= 0);
         if (i > 0 && strcmp(names[i], names[i - 1]) == 0) continue;
         ravel_status status = join(folder, names[i], path, err);
         if (status == RAVEL_OK) status = ravel__safetensors_add_path(file, path, err);
@@ -56,8 +61,10 @@ static ravel_status index_files(const ravel_json *doc, const ravel_json_node *ma
         if (n->as.string[0] == '/' || strstr(n->as.string, "..") || strlen(n->as.string) != n->bytes)
             return ravel_error_set(err, RAVEL_E_DATA, "\"weight_map\": \"%.200s\" is not a file beside the index",
                                    n->as.string);
+        RAVEL_ASSERT(count < (size_t)map->count);
         names[count++] = n->as.string;
     }
+    RAVEL_ASSERT(count == (size_t)map->count);
     return RAVEL_OK;
 }
 
@@ -109,6 +116,7 @@ typedef struct name_list {
 } name_list;
 
 static ravel_status keep_name(ravel_safetensors *file, name_list *list, const char *name, ravel_error *err) {
+    RAVEL_ASSERT(list->count <= list->room);
     if (list->count == list->room) {
         size_t room = list->room ? 2 * list->room : 16;
         const char **grown = ravel__arena_push(&file->arena, room, sizeof *grown);
@@ -120,6 +128,7 @@ static ravel_status keep_name(ravel_safetensors *file, name_list *list, const ch
     char *copy = ravel__arena_push(&file->arena, strlen(name) + 1, 1);
     if (!copy) return ravel__no_memory(err, strlen(name) + 1, "a file's name");
     memcpy(copy, name, strlen(name) + 1);
+    RAVEL_ASSERT(list->count < list->room);
     list->names[list->count++] = copy;
     return RAVEL_OK;
 }
@@ -156,6 +165,7 @@ ravel_status ravel_safetensors_open(const char *path, const ravel_allocator *all
     ravel_safetensors *fresh = ravel__safetensors_new(allocator, err);
     if (!fresh) return RAVEL_E_MEMORY;
     ravel_status status = open_any(fresh, path, err);
+    RAVEL_ASSERT(status || fresh->shards >= 1);
     if (status == RAVEL_OK && !fresh->by_name) {
         ravel_error inner = RAVEL_ERROR_INIT;
         status = ravel__safetensors_index(fresh, &inner);

@@ -28,6 +28,7 @@ ravel_status ravel__source_open(ravel__source *source, const char *path, ravel_e
 }
 
 void ravel__source_memory(ravel__source *source, const char *name, const void *data, size_t bytes) {
+    RAVEL_ASSERT(name);
     memset(source, 0, sizeof *source);
     source->name = name;
     source->fd = -1;
@@ -37,11 +38,13 @@ void ravel__source_memory(ravel__source *source, const char *name, const void *d
 }
 
 void ravel__source_close(ravel__source *source) {
+    RAVEL_ASSERT(!source->owned || source->fd >= 0);
     if (source->owned) (void)close(source->fd);
     source->owned = 0;
 }
 
 static size_t read_memory(ravel__source *source, void *buffer, size_t room) {
+    RAVEL_ASSERT(source->fd < 0 && (buffer || !room));
     size_t bytes = source->left < room ? source->left : room;
     if (bytes) memcpy(buffer, source->memory, bytes);
     source->memory += bytes;
@@ -64,11 +67,13 @@ static ravel_status read_some(ravel__source *source, void *buffer, size_t room, 
 }
 
 ravel_status ravel__source_peek(ravel__source *source, const char **bytes, size_t *count, ravel_error *err) {
+    RAVEL_ASSERT(source->done == 0);
     for (size_t got = 1; got && source->ahead_bytes < sizeof source->ahead; source->ahead_bytes += got) {
         ravel_status status = read_some(source, source->ahead + source->ahead_bytes,
                                         sizeof source->ahead - source->ahead_bytes, &got, err);
         if (status) return status;
     }
+    RAVEL_ASSERT(source->ahead_bytes <= sizeof source->ahead);
     *bytes = source->ahead;
     *count = source->ahead_bytes;
     return RAVEL_OK;
@@ -84,6 +89,7 @@ ravel_status ravel__source_read(ravel__source *source, void *buffer, size_t room
         ravel_status status = read_some(source, buffer, room, got, err);
         if (status) return status;
     }
+    RAVEL_ASSERT(*got <= room);
     source->done += (int64_t)*got;
     if (source->progress) source->progress(source->user, source->done, source->total);
     return RAVEL_OK;
@@ -98,6 +104,7 @@ void ravel__lines_init(ravel__lines *lines, ravel__source *source, const ravel_a
 }
 
 void ravel__lines_free(ravel__lines *lines) {
+    RAVEL_ASSERT((lines->buffer == NULL) == (lines->room == 0));
     ravel__release(lines->allocator, lines->buffer, lines->room);
     lines->buffer = NULL;
     lines->room = 0;
@@ -105,6 +112,7 @@ void ravel__lines_free(ravel__lines *lines) {
 
 /* Makes room behind `end`: by moving the current line to the front, or else by growing. */
 static ravel_status make_room(ravel__lines *l, ravel_error *err) {
+    RAVEL_ASSERT(l->start <= l->scanned && l->end == l->room);
     if (l->start > 0 && l->start >= l->room / 2) {
         memmove(l->buffer, l->buffer + l->start, l->end - l->start);
         l->scanned -= l->start;
@@ -126,6 +134,7 @@ static ravel_status make_room(ravel__lines *l, ravel_error *err) {
 /* Scans on to the next line end; E_END where no byte is left. */
 static ravel_status scan(ravel__lines *l, ravel_error *err) {
     size_t from = l->scanned, got;
+    RAVEL_ASSERT(l->start <= from && from <= l->end);
     for (;;) {
         const char *found = l->end > from ? memchr(l->buffer + from, '\n', l->end - from) : NULL;
         if (found) {
@@ -140,6 +149,7 @@ static ravel_status scan(ravel__lines *l, ravel_error *err) {
             if (status) return status;
             from -= start - l->start;
         }
+        RAVEL_ASSERT(from <= l->end && l->end < l->room);
         ravel_status status = ravel__source_read(l->source, l->buffer + l->end, l->room - l->end, &got, err);
         if (status) return status;
         l->end += got;
@@ -164,15 +174,18 @@ static void give(const ravel__lines *l, const char **line, size_t *bytes) {
 }
 
 ravel_status ravel__lines_next(ravel__lines *lines, const char **line, size_t *bytes, ravel_error *err) {
+    RAVEL_ASSERT(lines->scanned <= lines->end);
     lines->start = lines->scanned;
     ravel_status status = scan(lines, err);
     if (status) return status;
     lines->number = ++lines->passed;
+    RAVEL_ASSERT(lines->number >= 1 && lines->start < lines->scanned);
     give(lines, line, bytes);
     return RAVEL_OK;
 }
 
 ravel_status ravel__lines_more(ravel__lines *lines, const char **line, size_t *bytes, ravel_error *err) {
+    RAVEL_ASSERT(lines->number >= 1);
     ravel_status status = scan(lines, err);
     if (status) return status;
     lines->passed++;

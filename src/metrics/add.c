@@ -1,6 +1,8 @@
 /* Counting on one rank: nothing here allocates, locks or communicates. */
 #include "metrics/state.h"
 
+#include "base/assert.h"
+
 /* ---- one value ------------------------------------------------------------------------------------------ */
 
 static ravel__cell *open_cell(ravel_metrics *m, int32_t id) {
@@ -10,6 +12,7 @@ static ravel__cell *open_cell(ravel_metrics *m, int32_t id) {
 
 static void add_weighted(ravel__cell *cell, int32_t rule, double value, double weight) {
     if (!(weight > 0) || isinf(weight)) return; /* a weight of 0 adds nothing: 0 * inf would be NaN */
+    RAVEL_ASSERT(rule == RAVEL_RULE_SUM || rule == RAVEL_RULE_MEAN || rule == RAVEL_RULE_STD);
     ravel__fixed_add(&cell->value, value * weight);
     if (rule == RAVEL_RULE_STD) ravel__fixed_add(&cell->square, value * value * weight);
     ravel__fixed_add(&cell->weight, weight);
@@ -35,6 +38,7 @@ int ravel_metrics_count(ravel_metrics *m, int32_t id, int64_t value) {
     ravel__cell *cell = open_cell(m, id);
     if (!cell) return 0;
     if (m->row[id].kind != RAVEL_KIND_COUNTER) return ravel_metrics_add(m, id, (double)value, 1);
+    RAVEL_ASSERT(cell->used >= 0 && m->row[id].rule != RAVEL_RULE_MEAN && m->row[id].rule != RAVEL_RULE_STD);
     int first = cell->used++ == 0;
     switch (m->row[id].rule) {
     case RAVEL_RULE_MIN:
@@ -93,6 +97,7 @@ static void merge_samples(ravel_metrics *m, int32_t id, const ravel__fixed *valu
 }
 
 static void add_rewards(ravel_metrics *m, const double *rewards, int64_t count) {
+    RAVEL_ASSERT(m->options.rl && count > 0);
     ravel__fixed sum = {0}, squares = {0};
     ravel__fixed_block block = {0, 0}, square_block = {0, 0};
     double least = INFINITY, most = -INFINITY;
@@ -117,6 +122,7 @@ static void add_rewards(ravel_metrics *m, const double *rewards, int64_t count) 
 }
 
 static void add_group_runs(ravel_metrics *m, const int64_t *groups, const double *rewards, int64_t count) {
+    RAVEL_ASSERT(groups && rewards && count > 0);
     int64_t total = 0, flat = 0;
     for (int64_t i = 0; i < count;) {
         int64_t first = i;
@@ -130,6 +136,7 @@ static void add_group_runs(ravel_metrics *m, const int64_t *groups, const double
 }
 
 static void add_responses(ravel_metrics *m, const int64_t *lengths, int64_t count) {
+    RAVEL_ASSERT(m->options.rl && count > 0);
     int64_t sum = 0, least = INT64_MAX, most = INT64_MIN;
     for (int64_t i = 0; i < count; i++) {
         sum += lengths[i];
@@ -144,6 +151,7 @@ static void add_responses(ravel_metrics *m, const int64_t *lengths, int64_t coun
 }
 
 static void add_truncated(ravel_metrics *m, const uint8_t *truncated, int64_t count) {
+    RAVEL_ASSERT(m->options.rl && count > 0);
     int64_t cut = 0;
     for (int64_t i = 0; i < count; i++) cut += truncated[i] != 0;
     ravel__fixed fixed = {0};
@@ -153,6 +161,7 @@ static void add_truncated(ravel_metrics *m, const uint8_t *truncated, int64_t co
 }
 
 static void add_staleness(ravel_metrics *m, const double *staleness, int64_t count) {
+    RAVEL_ASSERT(m->options.rl && count > 0);
     ravel__fixed sum = {0};
     for (int64_t i = 0; i < count; i++) ravel__fixed_add(&sum, staleness[i]);
     merge_samples(m, RAVEL_METRIC_ROLLOUT_STALENESS, &sum, count);
@@ -200,6 +209,7 @@ static double nan_max(double a, double b) {
 }
 
 static void add_token(token_sums *s, const ravel_metrics_tokens *t, const float *trainer, int64_t i) {
+    RAVEL_ASSERT(i >= 0 && i < t->count && s->tokens <= i);
     s->tokens++;
     if (t->logprobs && t->old) {
         double log_ratio = (double)t->logprobs[i] - (double)t->old[i], ratio = exp(log_ratio);

@@ -46,6 +46,7 @@ int ravel__write_all(int fd, const char *data, size_t bytes, size_t *wrote) {
 
 /* The offset after the last newline of the file, or -1 and errno. */
 static int64_t last_line_end(int fd, int64_t size) {
+    RAVEL_ASSERT(fd >= 0 && size >= 0);
     char block[4096];
     for (int64_t at = size; at > 0;) {
         int64_t from = at > (int64_t)sizeof block ? at - (int64_t)sizeof block : 0;

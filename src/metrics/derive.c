@@ -2,6 +2,8 @@
  * without time, no MFU without a known peak. */
 #include "metrics/state.h"
 
+#include "base/assert.h"
+
 static void set(ravel_metrics *m, int32_t id, double real) {
     RAVEL_ASSERT(id >= 0 && id < RAVEL_METRICS && m->row[id].kind != RAVEL_KIND_COUNTER);
     ravel__value value = {.real = real, .present = 1};
@@ -27,6 +29,7 @@ static void set_ratio(ravel_metrics *m, int32_t id, double a, double b) {
 static void derive_batch(ravel_metrics *m, const ravel__reduced *r) {
     int64_t actual = count_of(m, RAVEL_METRIC_TOKENS_ACTUAL), padded = count_of(m, RAVEL_METRIC_TOKENS_PADDED);
     int64_t capacity = count_of(m, RAVEL_METRIC_TOKENS_CAPACITY), samples = count_of(m, RAVEL_METRIC_BATCH_SAMPLES);
+    RAVEL_ASSERT(r->ranks >= 1);
     set_ratio(m, RAVEL_METRIC_PACKING_EFFICIENCY, (double)actual, (double)capacity);
     set_ratio(m, RAVEL_METRIC_PADDING_SHARE, (double)(padded - actual), (double)padded);
     set_ratio(m, RAVEL_METRIC_AVG_SEQ_LENGTH, (double)actual, (double)samples);
@@ -36,6 +39,7 @@ static void derive_batch(ravel_metrics *m, const ravel__reduced *r) {
 /* A rate, and the same for one GPU. */
 static void set_rate(ravel_metrics *m, int32_t id, int32_t per_gpu, double amount, double seconds) {
     if (!(seconds > 0)) return;
+    RAVEL_ASSERT(m->world >= 1);
     set(m, id, amount / seconds);
     set(m, per_gpu, amount / seconds / (double)m->world);
 }
@@ -59,6 +63,7 @@ static void derive_flops(ravel_metrics *m, const ravel__reduced *r, double secon
                                           &m->next.flops, NULL) == RAVEL_OK;
     if (!m->next.has_flops) return;
     double model = ravel_flops_real(m->next.flops.model), hardware = ravel_flops_real(m->next.flops.hardware);
+    RAVEL_ASSERT(model > 0 && hardware >= model);
     set(m, RAVEL_METRIC_FLOPS_MODEL, model);
     set(m, RAVEL_METRIC_FLOPS_HARDWARE, hardware);
     set_rate(m, RAVEL_METRIC_TFLOPS, RAVEL_METRIC_TFLOPS_PER_GPU, model / 1e12, seconds);
@@ -91,6 +96,7 @@ static void derive_phase(ravel_metrics *m, int32_t phase, const ravel__reduced_p
 }
 
 static void derive_time(ravel_metrics *m, const ravel__reduced *r, double seconds) {
+    RAVEL_ASSERT(r->ranks == m->reducer.size);
     double other = seconds; /* ranks that were faster waited for the slowest: that is in here too */
     for (int32_t i = 0; i < RAVEL_PHASES; i++) {
         derive_phase(m, i, &r->phases[i], r->ranks);

@@ -4,6 +4,8 @@
  * checked once at the end. */
 #include <ravel/flops.h>
 
+#include "base/assert.h"
+
 #include <stdio.h>
 
 typedef unsigned __int128 u128;
@@ -53,6 +55,7 @@ void ravel_lengths_add(ravel_lengths_sum *sum, const int64_t *lengths, int64_t c
         }
         squares += ((u128)high << 32) + low;
     }
+    RAVEL_ASSERT(samples <= (count > 0 ? count : 0) && tokens >= longest && (!samples || shortest <= longest));
     ravel_lengths_sum part = {samples, tokens, {0, 0}, samples ? shortest : 0, longest};
     sum->squares = narrow(squares);
     ravel_lengths_merge(sum, &part);
@@ -80,6 +83,7 @@ ravel_status ravel_flops_count(const ravel_shape *shape, const ravel_lengths_sum
     int64_t weights = ravel_shape_matmul_weights(shape), width = ravel_shape_attention_width(shape);
     int over = weights == INT64_MAX || width == INT64_MAX;
     u128 head_weights = (u128)shape->hidden * (u128)shape->vocab;
+    RAVEL_ASSERT(over || (u128)weights >= head_weights);
     u128 pairs = (wide(sum->squares) + (u128)sum->tokens) / 2; /* L * L + L is even for every sample */
     u128 layers = mul((u128)sum->tokens, (u128)weights - head_weights, &over);
     u128 attention = mul(pairs, (u128)width, &over);
@@ -96,6 +100,7 @@ ravel_status ravel_flops_count(const ravel_shape *shape, const ravel_lengths_sum
     if (over || forward.overflow || hardware.overflow)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "the FLOPs of %lld tokens of this shape do not fit 128 bits",
                                (long long)sum->tokens);
+    RAVEL_ASSERT(hardware.value >= model.value && model.value >= forward.value);
     flops->forward = narrow(forward.value);
     flops->backward = narrow(2 * forward.value);
     flops->recompute = narrow(again.value);
@@ -115,5 +120,6 @@ size_t ravel_flops_format(ravel_u128 count, char *text, size_t bytes) {
     digits[at] = '\0';
     do digits[--at] = (char)('0' + (int)(rest % 10));
     while (rest /= 10);
+    RAVEL_ASSERT(at < sizeof digits - 1);
     return (size_t)snprintf(text, bytes, "%s", digits + at);
 }

@@ -4,6 +4,8 @@
  *     GET SP target SP HTTP/1.x CRLF *(header CRLF) CRLF          a lone LF ends a line too */
 #include "metrics/http.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 static const struct {
@@ -44,6 +46,7 @@ static int is(piece p, const char *text) {
 
 /* The bytes up to the next space or the end, and past it. */
 static piece next_word(const char **at, const char *end) {
+    RAVEL_ASSERT(*at <= end);
     const char *space = memchr(*at, ' ', (size_t)(end - *at));
     piece word = {*at, (size_t)((space ? space : end) - *at)};
     *at = space ? space + 1 : end;
@@ -63,6 +66,7 @@ static int is_target(piece p) {
 }
 
 static int answer_path(piece target) {
+    RAVEL_ASSERT(target.bytes > 0 && target.at[0] == '/');
     const char *query = memchr(target.at, '?', target.bytes);
     if (query) target.bytes = (size_t)(query - target.at);
     return is(target, "/metrics") ? 200 : is(target, "/healthz") ? 204 : is(target, "/") ? 302 : 404;
@@ -72,11 +76,13 @@ int ravel__http_answer(const char *data, size_t bytes, int *head_only) {
     *head_only = 0;
     if (!is_whole(data, bytes)) return bytes >= RAVEL__HTTP_REQUEST_BYTES ? 431 : 0;
     const char *end = memchr(data, '\n', bytes), *at = data;
+    RAVEL_ASSERT(end); /* a whole request has a line end */
     if (end > data && end[-1] == '\r') end--;
     piece method = next_word(&at, end), target = next_word(&at, end), version = {at, (size_t)(end - at)};
     if (!is_token(method) || !is_target(target) || version.bytes != 8 || memcmp(version.at, "HTTP/", 5) != 0)
         return 400;
     if (!is(version, "HTTP/1.1") && !is(version, "HTTP/1.0")) return 505;
+    RAVEL_ASSERT(method.at + method.bytes < target.at && target.at + target.bytes < version.at);
     *head_only = is(method, "HEAD");
     return *head_only || is(method, "GET") ? answer_path(target) : 405;
 }

@@ -1,6 +1,8 @@
 /* Resident memory of this process: now (from /proc, kept open) and at its highest (from the kernel's own mark). */
 #include "metrics/state.h"
 
+#include "base/assert.h"
+
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -15,6 +17,7 @@ static int64_t resident_now(const ravel_metrics *m) {
     char text[128];
     ssize_t got = m->statm >= 0 ? pread(m->statm, text, sizeof text - 1, 0) : -1;
     if (got <= 0) return 0;
+    RAVEL_ASSERT((size_t)got < sizeof text);
     text[got] = '\0';
     const char *resident = strchr(text, ' '); /* "size resident shared ..." in pages */
     return resident ? strtoll(resident, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
@@ -26,6 +29,7 @@ void ravel__memory_sample(ravel_metrics *m) {
     int64_t now = resident_now(m), marked = getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
     if (now > m->rss_peak) m->rss_peak = now;
     if (marked > m->rss_peak) m->rss_peak = marked;
+    RAVEL_ASSERT(m->rss_peak >= now && m->rss_peak >= marked);
     if (now > 0) ravel_metrics_count(m, RAVEL_METRIC_MEMORY_RSS, now);
     if (m->rss_peak > 0) ravel_metrics_count(m, RAVEL_METRIC_MEMORY_RSS_PEAK, m->rss_peak);
 }

@@ -1,6 +1,7 @@
 /* The object: made once, updated often. Everything that an update needs is allocated in ravel_metrics_create. */
 #include "metrics/state.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -72,6 +73,7 @@ static size_t text_bytes(const char *text) {
 static const char *copy_text(char **at, const char *text) {
     if (!text) return NULL;
     size_t bytes = strlen(text) + 1;
+    RAVEL_ASSERT(*at);
     char *copy = memcpy(*at, text, bytes);
     *at += bytes;
     return copy;
@@ -88,6 +90,7 @@ static void copy_rows(ravel_metrics *m, const ravel_metrics_options *o) {
         row->unit = o->extra[i].unit ? copy_text(&at, o->extra[i].unit) : "";
         row->doc = o->extra[i].doc ? copy_text(&at, o->extra[i].doc) : "";
     }
+    RAVEL_ASSERT((size_t)(at - m->strings) == m->strings_bytes);
     for (int32_t id = 0; id < m->rows; id++) {
         m->enabled[id] = m->row[id].show != RAVEL_SHOW_RL || o->rl;
         m->by_name[id] = id;
@@ -164,6 +167,7 @@ static ravel_status allocate_arrays(ravel_metrics *m, ravel_error *err) {
 }
 
 static ravel_status allocate_lanes(ravel_metrics *m, ravel_error *err) {
+    RAVEL_ASSERT(m->rows >= RAVEL_METRICS && !m->sums && !m->maxima);
     ravel__lanes_count(m, &m->sum_lanes, &m->max_lanes);
     m->sums = ravel__calloc(m->options.allocator, (size_t)m->sum_lanes, sizeof *m->sums);
     m->maxima = ravel__calloc(m->options.allocator, (size_t)m->max_lanes, sizeof *m->maxima);
@@ -184,6 +188,7 @@ static void take_options(ravel_metrics *m, const ravel_metrics_options *o) {
     m->peak = o->peak_flops > 0 ? o->peak_flops : ravel_gpu_peak(o->gpu);
     m->rows = RAVEL_METRICS + (int32_t)o->extra_count;
     m->shown_ranks = m->reducer.size <= o->per_rank ? m->reducer.size : 0;
+    RAVEL_ASSERT(m->world >= 1 && m->peak >= 0 && m->rows >= RAVEL_METRICS && m->reducer.rank < m->reducer.size);
     m->strings_bytes = strings_needed(o);
     m->statm = -1;
 }
@@ -234,6 +239,7 @@ void ravel_metrics_begin(ravel_metrics *m) {
 
 /* `last` becomes a copy of `next`, arrays by content. */
 static void publish(ravel_metrics *m) {
+    RAVEL_ASSERT(m->next.rank_count == m->shown_ranks && m->next.updates >= 1);
     pthread_mutex_lock(&m->lock);
     ravel__snapshot *to = &m->last;
     ravel__value *values = to->values;
@@ -247,6 +253,7 @@ static void publish(ravel_metrics *m) {
 }
 
 static void start_anew(ravel_metrics *m, int64_t now) {
+    RAVEL_ASSERT(now >= m->begun_ns && m->span_count <= m->span_room);
     memset(m->cells, 0, (size_t)m->rows * sizeof *m->cells);
     memset(m->phases, 0, sizeof m->phases);
     memset(&m->lengths, 0, sizeof m->lengths);

@@ -6,6 +6,8 @@
  * MI250 cards are two devices each under one name, so they have no row. */
 #include <ravel/flops.h>
 
+#include "base/assert.h"
+
 #include <ctype.h>
 #include <string.h>
 
@@ -43,6 +45,7 @@ static words split(const char *text) {
         while (isalnum((unsigned char)text[length])) length++;
         if (!length) break;
         if (w.count == WORDS || length >= LONGEST) return (words){.count = -1};
+        RAVEL_ASSERT(w.count >= 0 && w.count < WORDS && length < LONGEST);
         for (size_t i = 0; i < length; i++) w.word[w.count][i] = (char)toupper((unsigned char)text[i]);
         w.word[w.count++][length] = '\0';
         text += length;
@@ -75,6 +78,7 @@ static int same_on_pcie(const char *row) {
 
 static int matches(const words *given, const char *row) {
     words wanted = split(row);
+    RAVEL_ASSERT(wanted.count > 0 && given->count > 0); /* the rows are ours */
     for (int i = 0; i < wanted.count; i++)
         if (!has(given, wanted.word[i])) return 0;
     for (int i = 0; i < given->count; i++) {

@@ -14,6 +14,7 @@ static int is_phase(int32_t phase) {
 }
 
 static int is_open(const ravel_metrics *m, int32_t phase) {
+    RAVEL_ASSERT(m->depth >= 0 && m->depth <= RAVEL__PHASE_DEPTH);
     for (int32_t i = 0; i < m->depth; i++)
         if (m->open[i].phase == phase) return 1;
     return 0;
@@ -21,6 +22,7 @@ static int is_open(const ravel_metrics *m, int32_t phase) {
 
 static void keep_span(ravel_metrics *m, const ravel__open_phase *open, int64_t now) {
     if (!m->spans) return;
+    RAVEL_ASSERT(m->span_count <= m->span_room && open->begun_ns <= now);
     if (m->span_count == m->span_room) {
         m->spans_lost++;
         return;
@@ -49,6 +51,7 @@ ravel_status ravel_metrics_phase_begin(ravel_metrics *m, ravel_phase phase, rave
         return ravel_error_set(err, RAVEL_E_STATE, "phase %s cannot begin: %d phases are open already",
                                ravel_phase_name((int32_t)phase), RAVEL__PHASE_DEPTH);
     ravel__open_phase open = {(int32_t)phase, is_open(m, (int32_t)phase), ravel__clock_ns(), 0};
+    RAVEL_ASSERT(m->depth == 0 || m->open[m->depth - 1].begun_ns <= open.begun_ns);
     m->open[m->depth++] = open;
     return RAVEL_OK;
 }
@@ -73,6 +76,7 @@ void ravel_metrics_phase_add(ravel_metrics *m, ravel_phase phase, double seconds
 
 /* Innermost first, so that the outer phase knows the time of the inner one. */
 void ravel__phases_cut(ravel_metrics *m, int64_t now) {
+    RAVEL_ASSERT(m->depth >= 0 && m->depth <= RAVEL__PHASE_DEPTH);
     for (int32_t i = m->depth - 1; i >= 0; i--) account(m, &m->open[i], now);
     for (int32_t i = 0; i < m->depth; i++) {
         m->open[i].begun_ns = now;

@@ -1,12 +1,15 @@
 /* Reading the last update by name or id, from any thread: a lock around a copy of one value. */
 #include "metrics/state.h"
 
+#include "base/assert.h"
+
 #include <stdlib.h>
 
 static int32_t find(const ravel_metrics *m, const char *name) {
     int32_t low = 0, high = m->rows - 1;
     while (low <= high) {
         int32_t middle = low + (high - low) / 2;
+        RAVEL_ASSERT(!middle || strcmp(m->row[m->by_name[middle - 1]].name, m->row[m->by_name[middle]].name) < 0);
         int order = strcmp(name, m->row[m->by_name[middle]].name);
         if (order == 0) return m->by_name[middle];
         if (order < 0)
@@ -67,6 +70,7 @@ int ravel_metrics_rank(ravel_metrics *m, int32_t rank, double *busy_sec, double 
     pthread_mutex_lock(&m->lock);
     int has = rank >= 0 && rank < m->last.rank_count;
     if (has) {
+        RAVEL_ASSERT(m->last.rank_count == m->shown_ranks);
         const ravel__rank_value *value = &m->last.ranks[rank];
         double most = (double)m->last.busiest_ns;
         if (busy_sec) *busy_sec = (double)value->busy_ns / 1e9;

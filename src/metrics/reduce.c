@@ -8,6 +8,8 @@
  * has another number of lanes, which the communicator reports as a mismatch. */
 #include "metrics/state.h"
 
+#include "base/assert.h"
+
 enum { HEAD_LANES = 1, PHASE_LANES = 3, TAIL_LANES = 4 + RAVEL__WIDE_LANES, MAX_HEAD = 2, MAX_TAIL = 2 };
 
 static int is_integer(const ravel_metric *row) {
@@ -41,6 +43,7 @@ void ravel__lanes_count(const ravel_metrics *m, int64_t *sums, int64_t *maxima) 
 /* ---- cells to lanes ------------------------------------------------------------------------------------- */
 
 static int64_t *pack_row(const ravel_metric *row, const ravel__cell *cell, int64_t *lane) {
+    RAVEL_ASSERT(row_lanes(row) > 0 && cell->used >= 0);
     if (row->rule == RAVEL_RULE_SUM) {
         *lane++ = cell->used;
         if (is_integer(row)) {
@@ -54,6 +57,7 @@ static int64_t *pack_row(const ravel_metric *row, const ravel__cell *cell, int64
 }
 
 static int64_t pack_extreme(const ravel_metric *row, const ravel__cell *cell) {
+    RAVEL_ASSERT(is_extreme(row) && cell->used >= 0);
     int negate = row->rule == RAVEL_RULE_MIN;
     if (!cell->used) return RAVEL__NOTHING;
     if (!is_integer(row)) return ravel__order_code(negate ? -cell->extreme : cell->extreme);
@@ -112,6 +116,7 @@ static double deviation(double sum, double squares, double weight) {
 }
 
 static const int64_t *unpack_row(const ravel_metric *row, ravel__value *value, const int64_t *lane) {
+    RAVEL_ASSERT(row_lanes(row) > 0);
     ravel__fixed sum = {0}, square = {0}, weight = {0};
     if (row->rule == RAVEL_RULE_SUM) {
         value->present = *lane++ > 0;
@@ -135,6 +140,7 @@ static const int64_t *unpack_row(const ravel_metric *row, ravel__value *value, c
 }
 
 static void unpack_extreme(const ravel_metric *row, ravel__value *value, int64_t code) {
+    RAVEL_ASSERT(is_extreme(row));
     int negate = row->rule == RAVEL_RULE_MIN;
     value->present = code != RAVEL__NOTHING;
     if (!value->present) return;
@@ -146,6 +152,7 @@ static void unpack_extreme(const ravel_metric *row, ravel__value *value, int64_t
 
 static const int64_t *unpack_sums(ravel_metrics *m, ravel__reduced *r) {
     const int64_t *lane = m->sums;
+    RAVEL_ASSERT(*lane == m->reducer.size);
     r->ranks = *lane++;
     for (int32_t id = 0; id < m->rows; id++)
         if (m->enabled[id] && row_lanes(&m->row[id])) lane = unpack_row(&m->row[id], &m->next.values[id], lane);
@@ -176,6 +183,7 @@ static void unpack_maxima(ravel_metrics *m, ravel__reduced *r) {
 }
 
 static void unpack_ranks(ravel_metrics *m, const int64_t *lane) {
+    RAVEL_ASSERT(lane + 2 * (int64_t)m->shown_ranks == m->sums + m->sum_lanes);
     m->next.rank_count = m->shown_ranks;
     for (int32_t rank = 0; rank < m->shown_ranks; rank++) {
         m->next.ranks[rank].busy_ns = *lane++;

@@ -1,6 +1,7 @@
 /* A run directory: config.json, environment.json, and the sinks that write into it. `ravel report` reads it. */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/file.h"
 
 #include <ravel/file.h>
@@ -19,6 +20,7 @@ static ravel_status write_file(ravel_metrics *m, const char *folder, const char 
                                ravel_error *err) {
     char path[4200];
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    RAVEL_ASSERT(text || !bytes);
     ravel__writing w = {.fd = -1};
     ravel_status status = ravel__writing_open(&w, path, 1, m->options.allocator, err);
     if (!status) status = ravel__writing_put(&w, 0, text, bytes, err);
@@ -30,6 +32,7 @@ static ravel_status write_file(ravel_metrics *m, const char *folder, const char 
 /* ---- environment.json ----------------------------------------------------------------------------------- */
 
 static void put_member(ravel__text *t, const char *key, const char *value) {
+    RAVEL_ASSERT(t->used >= 1 && value);
     ravel__text_puts(t, t->used > 1 ? ",\n " : "\n ");
     ravel__text_quote(t, key);
     ravel__text_puts(t, ": ");
@@ -37,6 +40,7 @@ static void put_member(ravel__text *t, const char *key, const char *value) {
 }
 
 static void put_number(ravel__text *t, const char *key, double value) {
+    RAVEL_ASSERT(t->used >= 1);
     ravel__text_puts(t, t->used > 1 ? ",\n " : "\n ");
     ravel__text_quote(t, key);
     ravel__text_puts(t, ": ");
@@ -65,6 +69,7 @@ static void put_command(ravel__text *t) {
     for (ssize_t i = 0; i + 1 < got; i++)
         if (text[i] == '\0') text[i] = ' ';
     if (got <= 0) return;
+    RAVEL_ASSERT((size_t)got < sizeof text);
     text[got] = '\0';
     put_member(t, "command", text);
 }
@@ -100,6 +105,7 @@ static ravel_status write_description(ravel_metrics *m, const char *folder, cons
     char text[8192];
     ravel__text t = ravel__text_begin(text, sizeof text);
     put_environment(m, &t);
+    RAVEL_ASSERT(t.used > 2 && t.data[0] == '{');
     ravel_status status = write_file(m, folder, "environment.json", t.data, t.used, err);
     if (status || !config) return status;
     ravel_json *doc = NULL;

@@ -1,6 +1,7 @@
 /* The list of sinks: adding, writing, reporting a failure once. */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -34,6 +35,7 @@ static const ravel__sink_type *find_type(const char *spec, size_t length) {
 }
 
 static void free_sink(ravel__sink *sink) {
+    RAVEL_ASSERT(sink->type && sink->metrics);
     const ravel_allocator *a = sink->metrics->options.allocator;
     sink->type->close(sink);
     ravel__release(a, sink->text, sink->text_room);
@@ -42,6 +44,7 @@ static void free_sink(ravel__sink *sink) {
 }
 
 ravel_status ravel__sink_room(ravel__sink *sink, size_t bytes, ravel_error *err) {
+    RAVEL_ASSERT(!sink->text && bytes > 0);
     sink->text = ravel__alloc(sink->metrics->options.allocator, bytes);
     if (!sink->text) return ravel__no_memory(err, bytes, "the text of a sink");
     sink->text_room = bytes;
@@ -50,6 +53,8 @@ ravel_status ravel__sink_room(ravel__sink *sink, size_t bytes, ravel_error *err)
 
 static ravel_status open_sink(ravel_metrics *m, const ravel__sink_type *type, const char *target, int64_t every,
                               ravel_error *err) {
+    RAVEL_ASSERT(m->sink_count >= 0 && m->sink_count < RAVEL__SINKS_MAX && every >= 1 &&
+                 type->bytes >= sizeof(ravel__sink));
     const ravel_allocator *a = m->options.allocator;
     size_t bytes = strlen(target) + 1;
     ravel__sink *sink = ravel__calloc(a, 1, type->bytes);
@@ -107,6 +112,7 @@ static void note(ravel__sink *sink, ravel_status status, const ravel_error *err)
     if (failing == sink->failing) return;
     sink->failing = failing;
     m->sinks_failed += failing ? 1 : -1;
+    RAVEL_ASSERT(m->sinks_failed >= 0 && m->sinks_failed <= m->sink_count);
     if (failing && sink->reported == 0)
         ravel__log(logger, RAVEL_LOG_WARN, "metrics sink %s:%s: %s; training goes on without it", sink->type->word,
                    sink->target, err->message);
@@ -119,6 +125,7 @@ static void note(ravel__sink *sink, ravel_status status, const ravel_error *err)
 void ravel__sinks_write(ravel_metrics *m) {
     for (int32_t i = 0; i < m->sink_count; i++) {
         ravel__sink *sink = m->sinks[i];
+        RAVEL_ASSERT(sink->metrics == m && sink->every >= 1);
         if (m->next.step % sink->every != 0) continue;
         ravel_error err = RAVEL_ERROR_INIT;
         note(sink, sink->type->write(sink, &m->next, &err), &err);
@@ -140,6 +147,7 @@ int32_t ravel_metrics_http_port(const ravel_metrics *m) {
 }
 
 void ravel__put_value(ravel__text *t, const ravel_metrics *m, const ravel__snapshot *u, int32_t id) {
+    RAVEL_ASSERT(id >= 0 && id < m->rows && u->values[id].present);
     if (m->row[id].kind == RAVEL_KIND_COUNTER)
         ravel__text_integer(t, u->values[id].integer);
     else

@@ -12,6 +12,7 @@
 #include "metrics/sink.h"
 #include "metrics/http.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -55,6 +56,7 @@ static void copy_last(http_sink *s) {
     ravel__value *values = s->copy.values;
     ravel__rank_value *ranks = s->copy.ranks;
     pthread_mutex_lock(&m->lock);
+    RAVEL_ASSERT(values && m->last.rank_count <= m->shown_ranks);
     s->copy = m->last;
     memcpy(values, m->last.values, (size_t)m->rows * sizeof *values);
     if (m->shown_ranks) memcpy(ranks, m->last.ranks, (size_t)m->last.rank_count * sizeof *ranks);
@@ -65,6 +67,7 @@ static void copy_last(http_sink *s) {
 
 /* The body is written behind room for the head, and the head put right in front of it. */
 static void make_answer(http_sink *s, slot *c, int code, int head_only) {
+    RAVEL_ASSERT(c->fd >= 0 && !c->writing && s->out_room > HEAD_BYTES);
     ravel__text body = ravel__text_begin(c->out + HEAD_BYTES, s->out_room - HEAD_BYTES);
     if (code == 200) {
         copy_last(s);
@@ -80,6 +83,7 @@ static void make_answer(http_sink *s, slot *c, int code, int head_only) {
                           code == 302   ? "Location: /metrics\r\n"
                           : code == 405 ? "Allow: GET, HEAD\r\n"
                                         : "");
+    RAVEL_ASSERT(length > 0 && length < HEAD_BYTES && body.used <= s->out_room - HEAD_BYTES);
     size_t start = HEAD_BYTES - (size_t)length;
     memcpy(c->out + start, head, (size_t)length);
     c->sent = start;
@@ -91,12 +95,14 @@ static void make_answer(http_sink *s, slot *c, int code, int head_only) {
 /* ---- connections ---------------------------------------------------------------------------------------- */
 
 static void drop(slot *c) {
+    RAVEL_ASSERT(c->fd >= 0);
     (void)shutdown(c->fd, SHUT_WR);
     (void)close(c->fd);
     c->fd = -1;
 }
 
 static void take_request(http_sink *s, slot *c) {
+    RAVEL_ASSERT(c->fd >= 0 && !c->writing && c->got < sizeof c->in);
     ssize_t got = recv(c->fd, c->in + c->got, sizeof c->in - c->got, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
@@ -109,6 +115,7 @@ static void take_request(http_sink *s, slot *c) {
 }
 
 static void send_answer(slot *c) {
+    RAVEL_ASSERT(c->fd >= 0 && c->writing && c->sent < c->bytes);
     ssize_t sent = send(c->fd, c->out + c->sent, c->bytes - c->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (sent > 0) c->sent += (size_t)sent;
@@ -147,6 +154,7 @@ static void accept_one(http_sink *s) {
         send_answer(c);
         if (c->fd >= 0) drop(c);
     }
+    RAVEL_ASSERT(c->fd < 0);
     c->fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     c->writing = 0;
     c->got = 0;
@@ -237,6 +245,7 @@ static ravel_status start_listening(http_sink *s, const char *target, ravel_erro
         return ravel_error_set(err, RAVEL_E_IO, "cannot listen on %s: %s", target,
                                strerror_r(errno, what, sizeof what));
     }
+    RAVEL_ASSERT(s->listener >= 0 && s->wake[0] >= 0 && s->wake[1] >= 0);
     s->port = ntohs(address.sin_port);
     return RAVEL_OK;
 }
@@ -261,6 +270,7 @@ static ravel_status open_http(ravel__sink *sink, const char *target, ravel_error
     ravel_status status = allocate(s, err);
     if (!status) status = start_listening(s, target, err);
     if (status) return status;
+    RAVEL_ASSERT(!s->running && s->port > 0);
     if (pthread_create(&s->thread, NULL, serve, s) != 0)
         return ravel_error_set(err, RAVEL_E_IO, "cannot start a thread for http:%s", target);
     s->running = 1;

@@ -6,6 +6,7 @@
  * is not finite is null in JSON, which knows no NaN. */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -69,12 +70,14 @@ static ravel_status write_jsonl(ravel__sink *sink, const ravel__snapshot *u, rav
     for (int32_t id = 0; id < m->rows; id++) {
         if (!ravel__shown(m, u, id)) continue;
         size_t key = id ? s->key_ends[id - 1] : 0;
+        RAVEL_ASSERT(key < s->key_ends[id] && s->key_ends[id] <= s->keys_bytes);
         ravel__text_put(&t, s->keys + key, s->key_ends[id] - key);
         if (m->row[id].kind == RAVEL_KIND_COUNTER)
             ravel__text_integer(&t, u->values[id].integer);
         else
             put_json_real(&t, u->values[id].real);
     }
+    RAVEL_ASSERT(u->rank_count <= m->shown_ranks);
     if (u->rank_count) put_ranks(&t, u);
     ravel__text_puts(&t, "}\n");
     return ravel__appender_put(&((line_sink *)sink)->file, t.data, t.used, err);
@@ -92,6 +95,7 @@ static ravel_status quote_keys(line_sink *s, ravel_error *err) {
         ravel__text_puts(&t, ",");
         ravel__text_quote(&t, m->row[id].name);
         ravel__text_puts(&t, ":");
+        RAVEL_ASSERT(!t.cut);
         s->key_ends[id] = t.used;
     }
     return RAVEL_OK;
@@ -143,6 +147,7 @@ static ravel_status write_csv(ravel__sink *sink, const ravel__snapshot *u, ravel
 
 /* Whether the file begins with exactly this header. */
 static int has_header(int fd, const ravel__text *header) {
+    RAVEL_ASSERT(fd >= 0 && header->used <= header->room);
     char block[4096];
     for (size_t at = 0; at < header->used;) {
         size_t want = header->used - at < sizeof block ? header->used - at : sizeof block;
@@ -161,6 +166,7 @@ static ravel_status open_csv(ravel__sink *sink, const char *target, ravel_error 
     if (status) return status;
     ravel__text header = ravel__text_begin(sink->text, sink->text_room);
     put_csv_header(sink->metrics, &header);
+    RAVEL_ASSERT(!header.cut && header.used > 0);
     for (int number = 1; number < 1000; number++) {
         char path[4096];
         char suffix[8] = "";

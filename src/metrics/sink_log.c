@@ -6,6 +6,7 @@
  * On a terminal the progress line is drawn over itself and cut to the width; elsewhere it is a plain line. */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/log.h"
 
@@ -88,6 +89,7 @@ size_t ravel_metrics_line(ravel_metrics *m, char *text, size_t bytes) {
     pthread_mutex_lock(&m->lock);
     if (m->last.updates) put_line(m, &m->last, &t);
     pthread_mutex_unlock(&m->lock);
+    RAVEL_ASSERT(t.used < sizeof line);
     line[t.used] = '\0';
     return (size_t)snprintf(text, bytes, "%s", line);
 }
@@ -118,6 +120,7 @@ static ravel_status write_log(ravel__sink *sink, const ravel__snapshot *u, ravel
     log_sink *s = (log_sink *)sink;
     ravel__text t = ravel__text_begin(sink->text, sink->text_room - 1);
     put_line(sink->metrics, u, &t);
+    RAVEL_ASSERT(t.used < sink->text_room);
     if (s->file.fd >= 0) {
         sink->text[t.used] = '\n';
         return ravel__appender_put(&s->file, t.data, t.used + 1, err);
@@ -170,6 +173,7 @@ static void put_rate(ravel__text *t, double x) {
 }
 
 static void put_bar(ravel__text *t, double share, int width) {
+    RAVEL_ASSERT(width > 0);
     int full = (int)(share * width);
     for (int i = 0; i < width; i++) ravel__text_puts(t, i < full ? "=" : "-");
 }
@@ -207,6 +211,7 @@ static void keep_pace(log_sink *s, const ravel__snapshot *u, int64_t now) {
         double took = (double)(now - s->begun_ns) * 1e-9 / steps;
         s->pace += (took - s->pace) * 0.2;
     }
+    RAVEL_ASSERT(now >= s->begun_ns);
     s->begun_ns = now;
     s->first_step = u->step;
 }
@@ -225,6 +230,7 @@ static ravel_status write_progress(ravel__sink *sink, const ravel__snapshot *u, 
     if (!s->terminal) ravel__text_puts(&t, "\n");
     size_t width = s->terminal ? (size_t)columns(s->file.fd) : t.used;
     if (s->terminal && t.used - start >= width) t.used = start + width - 1; /* a full line would wrap */
+    RAVEL_ASSERT(t.used >= start && width >= 1);
     s->drawn = 1;
     s->drawn_ns = now;
     return ravel__appender_put(&s->file, t.data, t.used, err);

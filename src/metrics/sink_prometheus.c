@@ -5,6 +5,7 @@
  * and renamed over the old one. */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/memory.h"
 
@@ -76,6 +77,7 @@ static void put_real(ravel__text *t, double x) {
 }
 
 static void put_row(ravel__text *t, const ravel_metrics *m, const ravel__snapshot *u, int32_t id) {
+    RAVEL_ASSERT(id >= 0 && id < m->rows && u->values[id].present);
     const ravel_metric *row = &m->row[id];
     ravel__text_puts(t, "# HELP ");
     put_name(t, row->name);
@@ -94,6 +96,7 @@ static void put_row(ravel__text *t, const ravel_metrics *m, const ravel__snapsho
 }
 
 static void put_ranks(ravel__text *t, const ravel__snapshot *u) {
+    RAVEL_ASSERT(u->ranks && u->rank_count > 0);
     ravel__text_puts(t, "# HELP ravel_rank_busy_seconds forward and backward time of a rank in the last update\n"
                         "# TYPE ravel_rank_busy_seconds gauge\n");
     for (int32_t i = 0; i < u->rank_count; i++) {
@@ -112,11 +115,11 @@ void ravel__prometheus_text(const ravel_metrics *m, const ravel__snapshot *u, ra
     if (u->rank_count) put_ranks(t, u);
 }
 
-/* A name may grow by prefix, suffix and spelled-out units: at most three times itself. */
+/* A name may grow by prefix, suffix and spelled-out units: at most five times itself ("gb" to "gigabytes"). */
 size_t ravel__prometheus_bytes(const ravel_metrics *m) {
     size_t bytes = 512 + (size_t)m->shown_ranks * (64 + RAVEL__NUMBER_BYTES);
     for (int32_t id = 0; id < m->rows; id++)
-        bytes += 3 * (3 * strlen(m->row[id].name) + 16) + 2 * strlen(m->row[id].doc) + RAVEL__NUMBER_BYTES + 32;
+        bytes += 3 * (5 * strlen(m->row[id].name) + 16) + 2 * strlen(m->row[id].doc) + RAVEL__NUMBER_BYTES + 32;
     return bytes;
 }
 
@@ -131,6 +134,7 @@ typedef struct prometheus_sink {
 } prometheus_sink;
 
 static ravel_status replace(const prometheus_sink *s, const char *data, size_t bytes, ravel_error *err) {
+    RAVEL_ASSERT(s->beside && (data || !bytes));
     int fd = open(s->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return ravel__file_error(err, s->beside, "cannot create", errno);
     int number = ravel__write_all(fd, data, bytes, NULL);
@@ -144,6 +148,7 @@ static ravel_status replace(const prometheus_sink *s, const char *data, size_t b
 static ravel_status write_file(ravel__sink *sink, const ravel__snapshot *u, ravel_error *err) {
     ravel__text t = ravel__text_begin(sink->text, sink->text_room);
     ravel__prometheus_text(sink->metrics, u, &t);
+    RAVEL_ASSERT(!t.cut);
     return replace((prometheus_sink *)sink, t.data, t.used, err);
 }
 

@@ -66,10 +66,12 @@ static size_t varint_bytes(uint64_t x) {
 }
 
 static void put_tag(ravel__text *t, int field, enum wire wire) {
+    RAVEL_ASSERT(field >= 1 && field < 16);
     put_varint(t, (uint64_t)field << 3 | (uint64_t)wire);
 }
 
 static void put_little(ravel__text *t, uint64_t x, int bytes) {
+    RAVEL_ASSERT(bytes == 4 || bytes == 8);
     for (int i = 0; i < bytes; i++) {
         char byte = (char)(x >> (8 * i));
         ravel__text_put(t, &byte, 1);
@@ -131,6 +133,7 @@ static ravel_status put_record(event_sink *s, ravel__text *t, ravel_error *err) 
 }
 
 static ravel__text begin_event(event_sink *s, double time) {
+    RAVEL_ASSERT(s->sink.text_room > HEADER + FOOTER);
     ravel__text t = ravel__text_begin(s->sink.text, s->sink.text_room);
     t.used = HEADER;
     put_tag(&t, 1, FIXED64);
@@ -146,6 +149,7 @@ static ravel__text begin_update(event_sink *s, const ravel__snapshot *u) {
 }
 
 static ravel_status write_start(event_sink *s, const ravel__snapshot *u, ravel_error *err) {
+    RAVEL_ASSERT(!s->begun);
     ravel__text t = begin_update(s, u);
     put_tag(&t, 7, BYTES);
     put_varint(&t, 2);
@@ -187,6 +191,7 @@ static ravel_status create_file(event_sink *s, const char *folder, double now, r
         if (s->file.fd >= 0 || errno != EEXIST) break;
     }
     if (s->file.fd < 0) return ravel__file_error(err, path, "cannot create", errno);
+    RAVEL_ASSERT(s->file.fd >= 0 && s->file.end == 0);
     s->file.own = s->file.regular = 1;
     return RAVEL_OK;
 }
@@ -206,6 +211,7 @@ static ravel_status open_events(ravel__sink *sink, const char *target, ravel_err
     put_tag(&event, 3, BYTES);
     put_varint(&event, strlen("brain.Event:2"));
     ravel__text_puts(&event, "brain.Event:2");
+    RAVEL_ASSERT(!event.cut);
     return put_record(s, &event, err);
 }
 

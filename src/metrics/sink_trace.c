@@ -13,6 +13,7 @@
  * double holds them to 10 nanoseconds. `ravel report RUN --trace FILE` joins the files. */
 #include "metrics/sink.h"
 
+#include "base/assert.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -50,6 +51,7 @@ static void begin_event(trace_sink *s, ravel__text *t) {
 
 static void put_span(trace_sink *s, ravel__text *t, const char *name, const char *category, int64_t begin_ns,
                      int64_t end_ns, int64_t step) {
+    RAVEL_ASSERT(name && begin_ns <= end_ns);
     const ravel_metrics *m = s->sink.metrics;
     begin_event(s, t);
     ravel__text_printf(t, "{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":", name, category);
@@ -82,6 +84,7 @@ static void put_process_name(trace_sink *s, ravel__text *t) {
 
 /* Writes the text over the old tail and a new tail behind it. On failure the old tail is put back. */
 static ravel_status put_events(trace_sink *s, ravel__text *t, ravel_error *err) {
+    RAVEL_ASSERT(s->fd >= 0 && s->end >= 0 && t->used + TAIL_BYTES <= t->room && !t->cut);
     int64_t end = s->end + (int64_t)t->used;
     ravel__text_put(t, tail, TAIL_BYTES);
     int number = lseek(s->fd, (off_t)s->end, SEEK_SET) < 0 ? errno : ravel__write_all(s->fd, t->data, t->used, NULL);
@@ -111,6 +114,7 @@ static ravel_status write_trace(ravel__sink *sink, const ravel__snapshot *u, rav
     (void)snprintf(name, sizeof name, "update %lld", (long long)u->step);
     int64_t now = u->time_ns - m->clock_offset_ns;
     put_span(s, &t, name, "update", m->begun_ns, now > m->begun_ns ? now : m->begun_ns, u->step);
+    RAVEL_ASSERT(m->span_count <= m->span_room);
     for (int64_t i = 0; i < m->span_count; i++)
         put_span(s, &t, ravel_phase_name(m->spans[i].phase), "phase", m->spans[i].begin_ns, m->spans[i].end_ns,
                  u->step);
@@ -122,6 +126,7 @@ static ravel_status write_trace(ravel__sink *sink, const ravel__snapshot *u, rav
 
 /* The offset after the last event that has its newline: "}\n" or "},\n"; 0 when there is none. */
 static int64_t last_event_end(int fd, int64_t size) {
+    RAVEL_ASSERT(fd >= 0 && size >= 0);
     char block[4096];
     for (int64_t at = size; at > 0;) {
         int64_t from = at > (int64_t)sizeof block ? at - (int64_t)sizeof block : 0;
@@ -145,6 +150,7 @@ static ravel_status begin_file(trace_sink *s, const char *path, ravel_error *err
     s->end = last_event_end(s->fd, (int64_t)info.st_size);
     if (s->end < 0 || ftruncate(s->fd, (off_t)s->end) != 0)
         return ravel__file_error(err, path, "cannot continue", errno);
+    RAVEL_ASSERT(s->end >= 0 && s->end <= (int64_t)info.st_size);
     s->any = s->end > 0;
     ravel__text t = ravel__text_begin(s->sink.text, s->sink.text_room);
     if (!s->any) put_process_name(s, &t);

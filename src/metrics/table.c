@@ -1,6 +1,8 @@
 /* The table of metrics and of phases, from the lists in the header. */
 #include "metrics/state.h"
 
+#include "base/assert.h"
+
 const ravel_metric ravel__metric_table[RAVEL_METRICS] = {
 #define X(id, name, kind, unit, rule, show, sentence) \
     {name, unit, sentence, RAVEL_KIND_##kind, RAVEL_RULE_##rule, RAVEL_SHOW_##show, 0},
@@ -31,6 +33,7 @@ const char *ravel_phase_name(int32_t phase) {
 }
 
 const char *ravel__metric_clash(const char *a, const char *b) {
+    RAVEL_ASSERT(a && b && *a && *b);
     size_t i = 0;
     while (a[i] && a[i] == b[i]) i++;
     if (!a[i] && (!b[i] || b[i] == '/')) return a;

@@ -10,11 +10,13 @@
 #include <string.h>
 
 ravel__text ravel__text_begin(char *data, size_t room) { /* NOLINT(readability-non-const-parameter): it is written to */
+    RAVEL_ASSERT(data && room > 0);
     ravel__text t = {data, 0, room, 0};
     return t;
 }
 
 void ravel__text_put(ravel__text *t, const char *data, size_t bytes) {
+    RAVEL_ASSERT(t->used <= t->room);
     size_t left = t->room - t->used;
     if (bytes > left) {
         t->cut = 1;
@@ -47,6 +49,7 @@ void ravel__text_integer(ravel__text *t, int64_t x) {
     do digits[--at] = (char)('0' + rest % 10);
     while (rest /= 10);
     if (x < 0) digits[--at] = '-';
+    RAVEL_ASSERT(at < sizeof digits);
     ravel__text_put(t, digits + at, sizeof digits - at);
 }
 
@@ -65,11 +68,13 @@ void ravel__text_real(ravel__text *t, double x) {
 }
 
 void ravel__text_quote(ravel__text *t, const char *text) {
+    RAVEL_ASSERT(t->used <= t->room);
     size_t bytes = strlen(text), left = t->room - t->used, need = ravel_json_quote(text, bytes, NULL, 0);
     if (need >= left) { /* the quoting also writes a NUL */
         t->cut = 1;
         return;
     }
     (void)ravel_json_quote(text, bytes, t->data + t->used, left);
+    RAVEL_ASSERT(t->data[t->used] == '"');
     t->used += need;
 }

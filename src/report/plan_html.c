@@ -41,6 +41,7 @@ static void count_card(page *p, const char *name, int64_t value, const char *wor
 }
 
 static void share_card(page *p, const char *name, double share, const char *beside) {
+    RAVEL_ASSERT(share > -1e-9 && share < 1 + 1e-9);
     char text[32];
     (void)ravel__number_print(text, sizeof text, share < 0.1 ? "%.2f %%" : "%.1f %%", 100 * share);
     card(p, name, text, beside);
@@ -50,6 +51,7 @@ static void put_figures(page *p) {
     const ravel_plan_stats *s = &p->plan->stats;
     char text[32], beside[80];
     int per_step = p->options->sync == RAVEL_SYNC_MICRO_STEP;
+    RAVEL_ASSERT(p->plan->dp >= 1 && s->actual_tokens <= s->padded_tokens && s->bins + s->fillers <= p->plan->bins);
     count_card(p, "samples", s->samples, "longest", s->longest);
     count_card(p, "tokens", s->actual_tokens, "padded", s->padded_tokens);
     count_card(p, "bins", s->bins, "lower bound", s->bins_lower_bound);
@@ -136,6 +138,7 @@ static void put_subtitle(page *p) {
 static void put_warnings(page *p) {
     const ravel_plan *plan = p->plan;
     char a[32], b[32];
+    RAVEL_ASSERT(p->steps >= 0 && plan->stats.skipped >= 0 && plan->stats.skipped <= plan->count);
     if (plan->stats.skipped) {
         int64_t most = plan->stats.skipped < 50 ? plan->stats.skipped : 50;
         ravel__printer_format(&p->out, "<div class=\"warn\"><b>%s samples fit no bin and were left out:</b>",
@@ -154,6 +157,7 @@ static void put_warnings(page *p) {
 /* ---- data ----------------------------------------------------------------------------------------------- */
 
 static void put_list(page *p, const char *name, const int64_t *list, int64_t count) {
+    RAVEL_ASSERT(count >= 0 && (list || !count));
     ravel__printer_format(&p->out, ",\n\"%s\":[", name);
     for (int64_t i = 0; i < count; i++) {
         if (i) ravel__printer_put(&p->out, ",", 1);
@@ -164,6 +168,7 @@ static void put_list(page *p, const char *name, const int64_t *list, int64_t cou
 
 /* One number for every sample that is shown, in the order of the bins. */
 static void put_each(page *p, const char *name, int64_t (*value)(const page *p, int64_t sample)) {
+    RAVEL_ASSERT(p->samples >= 0 && p->samples <= p->plan->stats.samples);
     ravel__printer_format(&p->out, ",\n\"%s\":[", name);
     for (int64_t i = 0; i < p->samples; i++) {
         if (i) ravel__printer_put(&p->out, ",", 1);
@@ -179,20 +184,24 @@ static int64_t id_of(const page *p, int64_t sample) {
 
 static int64_t length_of(const page *p, int64_t sample) {
     const ravel_plan_input *in = p->input;
+    RAVEL_ASSERT(sample >= 0 && sample < in->count);
     return in->prompts ? in->prompts[sample] + in->responses[sample] : in->lengths[sample];
 }
 
 static int64_t prompt_of(const page *p, int64_t sample) {
+    RAVEL_ASSERT(sample >= 0 && sample < p->input->count);
     return p->input->prompts[sample];
 }
 
 static int64_t cost_of(const page *p, int64_t sample) {
+    RAVEL_ASSERT(sample >= 0 && sample < p->input->count && p->input->costs[sample] >= 0);
     return p->input->costs[sample];
 }
 
 /* The group of every bin, and the multiple of slots at each width. A filler is a group of one. */
 static void put_groups(page *p, int64_t bins) {
     const ravel_hybrid *h = p->plan->hybrid;
+    RAVEL_ASSERT(h->pool >= 1 && h->pool == p->plan->dp && bins % h->pool == 0);
     for (int what = 0; what < 2; what++) {
         ravel__printer_format(&p->out, ",\n\"%s\":[", what ? "group_width" : "group_first");
         for (int64_t b = 0; b < bins; b++) {
@@ -219,6 +228,7 @@ static void put_data(page *p) {
     const ravel_plan_options *o = p->options;
     int64_t bins = p->steps * plan->dp, capacity = o->cp * o->budget;
     char sync[32], layout[32];
+    RAVEL_ASSERT(bins <= plan->bins && plan->stats.cost_shift >= 0 && plan->stats.cost_shift < 64);
     (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
     (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
     ravel__printer_format(&p->out,
@@ -270,6 +280,7 @@ static const char *put_mark(page *p, const char *at) {
 
 ravel_status ravel_plan_html(const ravel_plan_input *input, const ravel_plan_options *options, const ravel_plan *plan,
                              const char *title, ravel_write write, void *user, ravel_error *err) {
+    RAVEL_ASSERT(plan->dp >= 1 && plan->bins == plan->micro_steps * plan->dp);
     page p;
     p.input = input;
     p.options = options;

@@ -1,6 +1,8 @@
 /* A plan as JSON and as CSV. The JSON is a contract with other programs: members are only ever added. */
 #include "report/plan_hybrid.h"
 
+#include "base/assert.h"
+
 #include <ravel/options.h>
 
 #include <string.h>
@@ -32,6 +34,7 @@ static void put_options(ravel__printer *t, const ravel_plan_options *options) {
 #define PUT_double(t, value)  ravel__printer_double(t, value)
 
 static void put_stats(ravel__printer *t, const ravel_plan *plan) {
+    RAVEL_ASSERT(plan->stats.skipped >= 0 && plan->stats.samples + plan->stats.skipped <= plan->count);
     ravel__printer_put(t, "{", 1);
 #define X(type, name, doc)                      \
     ravel__printer_string(t, "\"" #name "\":"); \
@@ -70,13 +73,16 @@ typedef struct place {
 } place;
 
 static place place_of(const ravel_plan *plan, int64_t bin, int64_t *update) {
+    RAVEL_ASSERT(bin >= 0 && bin < plan->bins && *update >= 0);
     int64_t step = bin / plan->dp;
     while (step >= plan->update_offsets[*update + 1]) ++*update;
+    RAVEL_ASSERT(*update < plan->updates && step >= plan->update_offsets[*update]);
     place p = {*update, step - plan->update_offsets[*update], bin % plan->dp};
     return p;
 }
 
 static void put_samples(ravel__printer *t, const ravel_plan *plan, int64_t bin, char separator) {
+    RAVEL_ASSERT(bin >= 0 && bin < plan->bins && plan->bin_offsets[bin] <= plan->bin_offsets[bin + 1]);
     for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++) {
         if (i > plan->bin_offsets[bin]) ravel__printer_put(t, &separator, 1);
         ravel__printer_integer(t, plan->samples[i]);
@@ -85,12 +91,14 @@ static void put_samples(ravel__printer *t, const ravel_plan *plan, int64_t bin, 
 
 /* A rank that runs a filler. The other members of a wide group hold no samples of their own, but they work. */
 static int is_filler(const ravel_plan *plan, int64_t bin) {
+    RAVEL_ASSERT(bin >= 0 && bin < plan->bins);
     if (plan->hybrid) return plan->hybrid->rank_group[bin] < 0;
     return plan->bin_offsets[bin] == plan->bin_offsets[bin + 1];
 }
 
 static void put_bin(ravel__printer *t, const ravel_plan *plan, int64_t bin, place p) {
     int filler = is_filler(plan, bin);
+    RAVEL_ASSERT(p.update >= 0 && p.step >= 0 && p.rank >= 0 && p.rank < plan->dp);
     ravel__printer_format(t, "{\"update\":%lld,\"micro_step\":%lld,\"rank\":%lld,\"samples\":[", (long long)p.update,
                           (long long)p.step, (long long)p.rank);
     put_samples(t, plan, bin, ',');
@@ -103,6 +111,7 @@ ravel_status ravel_plan_json(const ravel_plan_input *input, const ravel_plan_opt
                              ravel_write write, void *user, ravel_error *err) {
     ravel__printer t;
     int64_t update = 0;
+    RAVEL_ASSERT(plan->dp >= 1 && plan->bins == plan->micro_steps * plan->dp);
     ravel__printer_begin(&t, write, user, err);
     ravel__printer_string(&t, "{\"version\":1,\n\"options\":");
     put_options(&t, options);
@@ -124,6 +133,7 @@ ravel_status ravel_plan_csv(const ravel_plan_input *input, const ravel_plan_opti
     int64_t update = 0;
     (void)input;
     (void)options;
+    RAVEL_ASSERT(plan->dp >= 1 && plan->bins == plan->micro_steps * plan->dp);
     ravel__printer_begin(&t, write, user, err);
     ravel__printer_string(&t, "update,micro_step,rank,samples,tokens,slot_tokens,cost,filler,sample_ids\n");
     for (int64_t bin = 0; bin < plan->bins && !t.status; bin++) {

@@ -21,6 +21,7 @@ typedef struct grid {
 
 /* The first micro-step of a column, or rank of a row: `count` things dealt to `parts` parts. */
 static int64_t first_of(int64_t part, int64_t parts, int64_t count) {
+    RAVEL_ASSERT(part >= 0 && part <= parts && parts >= 1 && count >= 0);
     return part * count / parts;
 }
 
@@ -30,6 +31,7 @@ typedef struct cell {
 } cell;
 
 static double slowest(const ravel_plan *plan, int64_t step) {
+    RAVEL_ASSERT(step >= 0 && step < plan->micro_steps);
     int64_t most = 0;
     for (int32_t r = 0; r < plan->dp; r++)
         if (plan->bin_costs[step * plan->dp + r] > most) most = plan->bin_costs[step * plan->dp + r];
@@ -38,6 +40,7 @@ static double slowest(const ravel_plan *plan, int64_t step) {
 
 static void time_columns(grid *g) {
     for (int64_t column = 0; column < g->columns; column++) {
+        RAVEL_ASSERT(column < COLUMNS);
         g->times[column] = 0;
         for (int64_t s = first_of(column, g->columns, g->plan->micro_steps);
              s < first_of(column + 1, g->columns, g->plan->micro_steps); s++)
@@ -46,6 +49,7 @@ static void time_columns(grid *g) {
 }
 
 static cell add_up(const grid *g, int64_t column, int64_t row) {
+    RAVEL_ASSERT(column >= 0 && column < g->columns && row >= 0 && row < g->rows);
     const ravel_plan *plan = g->plan;
     int64_t from = first_of(row, g->rows, plan->dp), to = first_of(row + 1, g->rows, plan->dp);
     cell c = {0, 0, g->times[column] * (double)(to - from)};
@@ -53,6 +57,7 @@ static cell add_up(const grid *g, int64_t column, int64_t row) {
          s < first_of(column + 1, g->columns, plan->micro_steps); s++)
         for (int64_t b = s * plan->dp + from; b < s * plan->dp + to; b++) {
             double cost = (double)plan->bin_costs[b], slots = (double)plan->bin_slots[b];
+            RAVEL_ASSERT(plan->bin_tokens[b] <= plan->bin_slots[b] || !plan->bin_slots[b]);
             double padding = slots > 0 ? cost * (1 - (double)plan->bin_tokens[b] / slots) : 0;
             c.work += cost - padding;
             c.padding += padding;
@@ -63,6 +68,7 @@ static cell add_up(const grid *g, int64_t column, int64_t row) {
 enum { WORK, PADDING, IDLE };
 
 static void put_cell(ravel__printer *t, const grid *g, int64_t column, int64_t row, int kind) {
+    RAVEL_ASSERT(kind >= WORK && kind <= IDLE);
     cell c = add_up(g, column, row);
     if (c.all <= 0) return;
     double width = g->cell_width - (g->cell_width > 6 ? 1.5 : 0.3);
@@ -121,6 +127,7 @@ void ravel__picture_svg(ravel__printer *t, const ravel_plan_options *options, co
                          : plan->micro_steps < COLUMNS ? plan->micro_steps
                                                        : COLUMNS,
               .rows = plan->dp < ROWS || (plan->hybrid && plan->dp <= 4 * ROWS) ? plan->dp : ROWS};
+    RAVEL_ASSERT(g.columns >= 1 && g.columns <= COLUMNS && g.rows >= 1 && g.rows <= plan->dp);
     time_columns(&g);
     g.cell_width = (double)(WIDTH - LEFT - 10) / (double)g.columns;
     g.cell_height = g.rows <= 8 ? 20 : g.rows <= 16 ? 13 : 8;

@@ -17,16 +17,19 @@ void ravel__printer_begin(ravel__printer *text, ravel_write write, void *user, r
 }
 
 static void flush(ravel__printer *text) {
+    RAVEL_ASSERT(text->used <= sizeof text->buffer);
     if (!text->status && text->used) text->status = text->write(text->user, text->buffer, text->used, text->err);
     text->used = 0;
 }
 
 ravel_status ravel__printer_end(ravel__printer *text) {
     flush(text);
+    RAVEL_ASSERT(text->used == 0);
     return text->status;
 }
 
 void ravel__printer_put(ravel__printer *text, const char *bytes, size_t count) {
+    RAVEL_ASSERT(bytes || !count);
     if (count > sizeof text->buffer - text->used) flush(text);
     if (count > sizeof text->buffer) {
         if (!text->status) text->status = text->write(text->user, bytes, count, text->err);
@@ -57,12 +60,14 @@ void ravel__printer_integer(ravel__printer *text, int64_t value) {
     do *--at = (char)('0' + left % 10);
     while (left /= 10);
     if (value < 0) *--at = '-';
+    RAVEL_ASSERT(at >= digits && at < digits + sizeof digits);
     ravel__printer_put(text, at, (size_t)(digits + sizeof digits - at));
 }
 
 void ravel__printer_double(ravel__printer *text, double value) {
     char digits[RAVEL__NUMBER_BYTES];
     ravel__number_shortest(value, 6, digits);
+    RAVEL_ASSERT(strlen(digits) < sizeof digits);
     ravel__printer_string(text, digits);
 }
 
@@ -82,11 +87,13 @@ const char *ravel__printer_thousands(int64_t value, char *out, size_t room) {
     char digits[24];
     int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
     size_t used = 0;
+    RAVEL_ASSERT(length > 0 && room >= 3);
     for (int i = 0; i < length && used + 2 < room; i++) {
         int left = length - i;
         if (i > (value < 0) && left % 3 == 0) out[used++] = ',';
         out[used++] = digits[i];
     }
+    RAVEL_ASSERT(used < room);
     out[used] = '\0';
     return out;
 }
