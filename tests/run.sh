@@ -24,16 +24,28 @@ rm -rf "$logs"
 mkdir -p "$BUILD" "$logs/claims"
 started=$(date +%s)
 
+# Processor seconds of a command and all that it waited for, into a file: the second line of the shell's `times`, which are
+# its children's, as "1m2.34s 0m5.67s".
+spend() { # FILE COMMAND...
+    (
+        file=$1; shift
+        "$@"; code=$?
+        times >"$file.raw"
+        awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, "m"); s += 60 * t[1] + t[2] } printf "%.0f\n", s }' "$file.raw" >"$file"
+        exit $code
+    )
+}
+
 build() { # WHAT MAKE-ARGUMENTS...
     what=$1 begin=$(date +%s); shift
-    if "$MAKE" --no-print-directory -j2 "$@" >"$logs/build-$what.log" 2>&1; then
-        printf '%-14s %ss\n' "build $what" "$(($(date +%s) - begin))"
+    if spend "$logs/build-$what.spent" "$MAKE" --no-print-directory -j2 "$@" >"$logs/build-$what.log" 2>&1; then
+        printf '%-14s %ss, processor %ss\n' "build $what" "$(($(date +%s) - begin))" "$(cat "$logs/build-$what.spent")"
     else echo "---- $logs/build-$what.log"; tail -n 40 "$logs/build-$what.log"; echo "0 passed, 1 failed, 0 skipped"; exit 1; fi
 }
 
 run_suite() { # SCRIPT NAME: one line for people, one for the sum
     log=$logs/$2.log begin=$(date +%s)
-    sh "$1" >"$log" 2>&1
+    spend "$logs/$2.spent" sh "$1" >"$log" 2>&1
     code=$?
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
     p=$(echo "$line" | sed -n 's/^\([0-9]*\) passed.*/\1/p') f=$(echo "$line" | sed -n 's/.* \([0-9]*\) failed.*/\1/p')
@@ -42,7 +54,8 @@ run_suite() { # SCRIPT NAME: one line for people, one for the sum
     echo "${p:-0} ${f:-0} ${s:-0}" >>"$logs/results"
     [ "${f:-0}" = 0 ] || awk -v suite="$2" -f tests/failures.awk "$log" >>"$logs/failures"
     {
-        printf '%-14s %6s passed, %s failed, %s skipped  (%ss)\n' "$2" "${p:-0}" "${f:-0}" "${s:-0}" "$(($(date +%s) - begin))"
+        printf '%-14s %6s passed, %s failed, %s skipped  (%ss, processor %ss)\n' "$2" "${p:-0}" "${f:-0}" "${s:-0}" \
+            "$(($(date +%s) - begin))" "$(cat "$logs/$2.spent")"
         [ "${f:-0}" = 0 ] || { echo "---- $log"; grep -E '^ *FAIL' "$log" | head -n 20; tail -n 60 "$log"; echo "----"; }
         [ "${s:-0}" = 0 ] || grep -i '^ *skip' "$log"
     } >"$logs/$2.said"
@@ -84,7 +97,7 @@ fi
 passed=0 failed=0 skipped=0
 while read -r p f s; do passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)); done <"$logs/results"
 took=$(($(date +%s) - started))
-echo "took $((took / 60)) min $((took % 60)) s on $(nproc) cores"
+echo "took $((took / 60)) min $((took % 60)) s on $(nproc) cores, $(cat "$logs"/*.spent | awk '{ s += $1 } END { print s }') processor seconds"
 totals="$passed passed, $failed failed, $skipped skipped"
 echo "$totals"
 if [ -s "$logs/failures" ]; then
