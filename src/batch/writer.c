@@ -113,29 +113,43 @@ typedef uint32_t __attribute__((aligned(1), may_alias)) element4;
 typedef uint64_t __attribute__((aligned(1), may_alias)) element8;
 
 /* The steps of cp 2, 4 and 8 are constants, so that the compiler loads whole vectors and shuffles (this file is built
- * with -O3); the source has all the positions in between, so that reading them is allowed. */
-#define EVERY(type, step) \
-    for (int64_t i = 0; i < count; i++) ((type *)(void *)target)[i] = ((const type *)(const void *)source)[i * (step)]
-#define DEFINE_COLLECT(name, type)                                                    \
-    static void name(char *target, const char *source, int64_t count, int64_t step) { \
-        switch (step) {                                                               \
-        case 2: EVERY(type, 2); break;                                                \
-        case 4: EVERY(type, 4); break;                                                \
-        case 8: EVERY(type, 8); break;                                                \
-        default: EVERY(type, step); break;                                            \
-        }                                                                             \
+ * with -O3); the source has all the positions in between, so that reading them is allowed. Every line of the source is read
+ * for a few of its elements, and processors prefetch no further than a page: what comes NEXT is prefetched here, line by
+ * line, never past `end`. */
+enum { NEXT = 2048, PIECE = 128 }; /* bytes ahead; bytes of the target between two rounds of prefetching */
+#define EVERY(type, step)                                                                   \
+    for (int64_t i = 0; i < count; i += PIECE / (int64_t)sizeof(type)) {                    \
+        const type *from = (const type *)(const void *)source + i * (step);                 \
+        type *to = (type *)(void *)target + i;                                              \
+        prefetch_lines((const char *)from + NEXT, (int64_t)(PIECE * (step)), end);          \
+        if (count - i >= PIECE / (int64_t)sizeof(type))                                     \
+            for (int k = 0; k < (int)(PIECE / sizeof(type)); k++) to[k] = from[k * (step)]; \
+        else                                                                                \
+            for (int64_t k = 0; k < count - i; k++) to[k] = from[k * (step)];               \
     }
+#define DEFINE_COLLECT(name, type)                                                                     \
+    static void name(char *target, const char *source, int64_t count, int64_t step, const char *end) { \
+        switch (step) {                                                                                \
+        case 2: EVERY(type, 2); break;                                                                 \
+        case 4: EVERY(type, 4); break;                                                                 \
+        case 8: EVERY(type, 8); break;                                                                 \
+        default: EVERY(type, step); break;                                                             \
+        }                                                                                              \
+    }
+__attribute__((always_inline)) static inline void prefetch_lines(const char *at, int64_t bytes, const char *end) {
+    for (; bytes > 0 && at < end; bytes -= RAVEL__LINE, at += RAVEL__LINE) __builtin_prefetch(at);
+}
 DEFINE_COLLECT(collect1, uint8_t)
 DEFINE_COLLECT(collect2, element2)
 DEFINE_COLLECT(collect4, element4)
 DEFINE_COLLECT(collect8, element8)
 
-static void collect(char *target, const char *source, int64_t count, int64_t step, size_t each) {
+static void collect(char *target, const char *source, int64_t count, int64_t step, size_t each, const char *end) {
     switch (each) {
-    case 1: collect1(target, source, count, step); break;
-    case 2: collect2(target, source, count, step); break;
-    case 4: collect4(target, source, count, step); break;
-    default: collect8(target, source, count, step); break;
+    case 1: collect1(target, source, count, step, end); break;
+    case 2: collect2(target, source, count, step, end); break;
+    case 4: collect4(target, source, count, step, end); break;
+    default: collect8(target, source, count, step, end); break;
     }
 }
 
@@ -150,7 +164,7 @@ void ravel__writer_take(ravel__writer *writer, const char *source, int64_t count
         char block[BLOCK];
         for (int64_t i = 0, room = BLOCK / (int64_t)each; i < count; i += room) {
             int64_t n = count - i < room ? count - i : room;
-            collect(block, source + i * stride, n, step, each);
+            collect(block, source + i * stride, n, step, each, source + count * stride);
             ravel__writer_copy(writer, block, (size_t)n * each);
         }
     }

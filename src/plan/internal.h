@@ -198,6 +198,8 @@ ravel__job ravel__job_for(const ravel__rules *rules, const ravel_plan_input *inp
 /* Sets the bound and the limits that follow from the job's pool. */
 void ravel__job_bound(ravel__job *job);
 
+/* Whether the pool, which is in order of slots, is in order of cost too: largest first. */
+int ravel__pool_ordered(const ravel__pool *pool);
 /* The pool's samples by cost, largest cost first. */
 ravel_status ravel__pool_order(const ravel__job *job, int32_t *order);
 

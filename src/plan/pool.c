@@ -46,6 +46,12 @@ ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input 
     return RAVEL_OK;
 }
 
+int ravel__pool_ordered(const ravel__pool *pool) {
+    int32_t i = 1;
+    while (i < pool->count && pool->cost[i - 1] >= pool->cost[i]) i++;
+    return i >= pool->count;
+}
+
 ravel_status ravel__pool_order(const ravel__job *job, int32_t *order) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t n = (size_t)job->pool->count;

@@ -161,19 +161,6 @@ static ravel_status try_redeal(const method *m) {
 
 /* ---- front -------------------------------------------------------------------------------------------------- */
 
-/* The pool by cost, largest cost first, where the caller's costs put it in another order than its slots. */
-static ravel_status order_costs(method *m) {
-    const ravel__pool *pool = m->job->pool;
-    size_t n = (size_t)pool->count;
-    int sorted = 1;
-    for (int32_t i = 1; i < pool->count && sorted; i++) sorted = pool->cost[i - 1] >= pool->cost[i];
-    if (sorted) return RAVEL_OK;
-    int32_t *order = ravel__arena_push(m->job->arena, n, sizeof *order);
-    if (!order) return no_memory(m, n * sizeof *order);
-    m->basis.by_cost = order;
-    return ravel__pool_order(m->job, order);
-}
-
 /* Whether one sample costs more than half of a rank's mean: its rank must then have little else. */
 static int has_dominant_sample(const ravel__job *job) {
     const ravel__pool *pool = job->pool;
@@ -196,12 +183,11 @@ static ravel_status own_trial(const method *m) {
 
 ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candidates) {
     size_t n = (size_t)job->pool->count;
-    method m = {job, job->limits, {job, NULL, 0, 0, NULL, 0, 0}, candidates, 0};
+    method m = {job, job->limits, {job, NULL, 0, 0, 0, 0}, candidates, 0};
     if (job->rules->options.effort != RAVEL_EFFORT_FAST) m.ranks_first = has_dominant_sample(job);
     int32_t *packed = ravel__arena_push(job->arena, n, sizeof *packed);
     if (!packed) return no_memory(&m, n * sizeof *packed);
     ravel_status status = ravel__pack_fewest(job, job->limits->thorough, packed, &m.basis.packed_bins);
-    if (!status) status = order_costs(&m);
     if (!status) status = own_trial(&m);
     if (status) return status;
     m.basis.packed = packed;

@@ -32,7 +32,7 @@ typedef struct group_items {
     ravel__pool pool;
     ravel__rules rules;
     ravel__job job;
-    int32_t *order, *rank;
+    int32_t *rank;
 } group_items;
 
 static ravel_status make_group_items(const ravel__job *job, const int32_t *group, int32_t groups, group_items *c) {
@@ -42,9 +42,8 @@ static ravel_status make_group_items(const ravel__job *job, const int32_t *group
     c->pool.count = groups;
     c->pool.cost = ravel__arena_push(job->arena, n, sizeof *c->pool.cost);
     c->pool.slot = ravel__arena_push(job->arena, n, sizeof *c->pool.slot);
-    c->order = ravel__arena_push(job->arena, n, sizeof *c->order);
     c->rank = ravel__arena_push(job->arena, n, sizeof *c->rank);
-    if (!slots || !c->pool.cost || !c->pool.slot || !c->order || !c->rank) return no_memory(job, n * 28);
+    if (!slots || !c->pool.cost || !c->pool.slot || !c->rank) return no_memory(job, n * 24);
     memset(slots, 0, n * sizeof *slots);
     memset(c->pool.cost, 0, n * sizeof *c->pool.cost);
     for (int32_t i = 0; i < job->pool->count; i++) {
@@ -65,7 +64,7 @@ static ravel_status make_group_items(const ravel__job *job, const int32_t *group
     c->job = *job;
     c->job.rules = &c->rules;
     c->job.pool = &c->pool;
-    return ravel__pool_order(&c->job, c->order);
+    return RAVEL_OK;
 }
 
 /* The default method evens ranks out by trading groups. */
@@ -105,7 +104,7 @@ static ravel_status choose_ranks(const ravel__job *job, int32_t *rank) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel_status status = number_groups(job, rank, &groups);
     if (!status) status = make_group_items(job, rank, groups, &c);
-    if (!status) status = ravel__spread(&c.job, job->dp, 0, c.order, c.rank, &over);
+    if (!status) status = ravel__spread(&c.job, job->dp, 0, c.rank, &over);
     if (!status && job->method == RAVEL_METHOD_RAVEL) status = balance_groups(&c);
     for (int32_t i = 0; !status && i < job->pool->count; i++) {
         RAVEL_ASSERT(rank[i] >= 0 && rank[i] < groups);
@@ -163,7 +162,7 @@ static ravel__pool slice(const slices *s, int32_t rank) {
  * that a micro-step's bins are alike over the ranks. */
 static ravel_status fill_evenly(const ravel__job *job, const slices *s, int32_t rank, int32_t steps,
                                 ravel__lists *lists) {
-    ravel__basis basis = {job, s->bin + s->start[rank], s->rank_bins[rank], steps, NULL, 3, 48};
+    ravel__basis basis = {job, s->bin + s->start[rank], s->rank_bins[rank], steps, 3, 48};
     int made = 0;
     ravel_status status = RAVEL_OK;
     if (job->rules->options.layout == RAVEL_LAYOUT_PACKED)

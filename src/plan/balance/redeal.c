@@ -140,7 +140,7 @@ static ravel_status deal_again(redeal *s, int32_t a, int32_t b, int by_slots) {
     if (status) return status;
     job.pool = &p.pool;
     s->tries_left -= (int64_t)p.pool.count * DEAL;
-    status = ravel__spread(&job, 2 * s->dp, by_slots, NULL, p.bin, &over);
+    status = ravel__spread(&job, 2 * s->dp, by_slots, p.bin, &over);
     if (!status && over && over < INT32_MAX) {
         ravel__lists lists;
         status = ravel__lists_make(&job, p.bin, 2 * s->dp, 2 * s->dp, &lists);

@@ -117,17 +117,29 @@ static int deal(spread *s, int32_t *bin) {
     return 1;
 }
 
-ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, const int32_t *order, int32_t *bin,
-                           int32_t *over) {
+/* The pool is in order of slots; the caller's own costs may have another one. */
+static ravel_status set_order(spread *s) {
+    const ravel__pool *pool = s->job->pool;
+    if (s->by_slots || ravel__pool_ordered(pool)) return RAVEL_OK;
+    int32_t *order = ravel__arena_push(s->job->arena, (size_t)pool->count, sizeof *order);
+    if (!order) return ravel__no_memory(s->job->err, (size_t)pool->count * sizeof *order, "spreading samples");
+    s->order = order;
+    return ravel__pool_order(s->job, order);
+}
+
+ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, int32_t *bin, int32_t *over) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     size_t k = (size_t)bins;
-    spread s = {job, by_slots ? NULL : order, by_slots, bins, NULL, {NULL, 0}, {NULL, 0}};
+    spread s = {job, NULL, by_slots, bins, NULL, {NULL, 0}, {NULL, 0}};
+    ravel_status status = set_order(&s);
     s.bin = ravel__arena_push(job->arena, k, sizeof *s.bin);
     s.open.at = ravel__arena_push(job->arena, k, sizeof *s.open.at);
     s.shut.at = ravel__arena_push(job->arena, k, sizeof *s.shut.at);
-    if (!s.bin || !s.open.at || !s.shut.at) {
+    if (!status && (!s.bin || !s.open.at || !s.shut.at))
+        status = ravel__no_memory(job->err, k * 56, "spreading samples");
+    if (status) {
         ravel__arena_rewind(job->arena, mark);
-        return ravel__no_memory(job->err, k * 56, "spreading samples");
+        return status;
     }
     RAVEL_ASSERT(bins % job->dp == 0);
     set_levels(&s);

@@ -34,10 +34,10 @@ static ravel_status repair(const ravel__basis *b, const ravel__job *job, int32_t
 }
 
 static ravel_status spread_and_repair(const ravel__basis *b, const ravel__job *job, int32_t bins, int by_slots,
-                                      const int32_t *by_cost, int32_t *bin, int *made) {
+                                      int32_t *bin, int *made) {
     int32_t over;
     *made = 0;
-    ravel_status status = ravel__spread(job, bins, by_slots, by_cost, bin, &over);
+    ravel_status status = ravel__spread(job, bins, by_slots, bin, &over);
     return status ? status : repair(b, job, bins, over, bin, made);
 }
 
@@ -67,7 +67,7 @@ static ravel_status estimate_fit(const ravel__basis *b, int *unlikely) {
     job.rules = &rules;
     job.pool = &few;
     job.dp = 1;
-    ravel_status status = ravel__spread(&job, bins, 0, NULL, bin, &over);
+    ravel_status status = ravel__spread(&job, bins, 0, bin, &over);
     *unlikely = !status && over > bins / 10 * 3;
     ravel__arena_rewind(job.arena, mark);
     return status;
@@ -160,7 +160,7 @@ static ravel_status mix(const ravel__basis *b, int32_t longer, int32_t *bin, int
     int32_t over = 0;
     first.count = longer;
     some.pool = &first;
-    ravel_status status = ravel__spread(&some, b->bins, 0, NULL, bin, &over);
+    ravel_status status = ravel__spread(&some, b->bins, 0, bin, &over);
     *made = 0;
     if (status || over) return status;
     status = make_mixing(b, &m);
@@ -178,7 +178,7 @@ static ravel_status mix_most(const ravel__basis *b, int32_t *bin, int *made) {
     int64_t count = b->job->pool->count;
     ravel_status status = RAVEL_OK;
     *made = 0;
-    if (b->by_cost) return RAVEL_OK; /* the longer samples are not the more expensive ones */
+    if (!ravel__pool_ordered(b->job->pool)) return RAVEL_OK; /* the longer samples are not the more expensive ones */
     for (int32_t share = b->passes < 4 ? 10 : 14; !status && !*made && share >= 4; share -= 2) {
         status = mix(b, (int32_t)(count * share / 16), bin, made);
         if (b->passes < 4) break;
@@ -238,7 +238,7 @@ static ravel_status spread_tail(const ravel__basis *b, int32_t packed_bins, cons
     ravel_status status = make_tail(b, bin, number, kept, &t);
     ravel__job job = *b->job;
     job.pool = &t.pool;
-    if (!status) status = spread_and_repair(b, &job, b->bins - kept, 0, NULL, t.bin, made);
+    if (!status) status = spread_and_repair(b, &job, b->bins - kept, 0, t.bin, made);
     if (status || !*made) return status;
     for (int32_t i = 0; i < b->job->pool->count; i++) bin[i] = number[bin[i]];
     for (int32_t i = 0; i < t.pool.count; i++) {
@@ -285,7 +285,7 @@ static ravel_status fill(const ravel__basis *b, ravel__start start, int32_t *bin
         if (status || unlikely) return status;
     }
     if (start == RAVEL__START_COSTS || start == RAVEL__START_SLOTS)
-        return spread_and_repair(b, b->job, b->bins, start == RAVEL__START_SLOTS, b->by_cost, bin, made);
+        return spread_and_repair(b, b->job, b->bins, start == RAVEL__START_SLOTS, bin, made);
     if (start == RAVEL__START_PARTS) return difference_and_repair(b, bin, made);
     if (start == RAVEL__START_MIXED) return mix_most(b, bin, made);
     if (start == RAVEL__START_SHRUNK) {

@@ -18,7 +18,6 @@ typedef struct ravel__basis {
     const int32_t *packed; /* the bin of every sample in the packing with the fewest bins */
     int32_t packed_bins;
     int32_t bins;             /* micro-steps * dp */
-    const int32_t *by_cost;   /* the pool by cost, largest cost first; NULL where that is its own order */
     int32_t passes, partners; /* limits on repairing overfull bins */
 } ravel__basis;
 

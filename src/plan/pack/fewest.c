@@ -35,7 +35,7 @@ static ravel_status try_spread(fewest *f, int32_t bins) {
     ravel__job job = *f->job;
     job.dp = 1;
     int32_t over;
-    ravel_status status = ravel__spread(&job, bins, 1, NULL, f->trial, &over);
+    ravel_status status = ravel__spread(&job, bins, 1, f->trial, &over);
     if (status || over > bins / f->tolerance) return status;
     ravel__mark mark = ravel__arena_mark(job.arena);
     ravel__lists lists;
