@@ -134,9 +134,9 @@ static ravel_status write_fit(const ravel_cost_fit *f, const char *path, ravel_e
     int bytes = snprintf(text, sizeof text,
                          "{\"ravel_cost\": 1, \"linear\": %lld, \"quadratic\": %lld, \"overhead\": %lld, \"cp_price\": "
                          "\"%s\",\n \"seconds_per_unit\": %.9g, \"samples\": %lld, \"mean_error\": %.6f, "
-                         "\"worst_error\": %.6f}\n",
+                         "\"worst_error\": %.6f, \"apart_error\": %.6f, \"apart_worst\": %.6f}\n",
                          (long long)f->cost.linear, (long long)f->cost.quadratic, (long long)f->cost.overhead, prices,
-                         f->unit, (long long)f->samples, f->error, f->worst_error);
+                         f->unit, (long long)f->samples, f->error, f->worst_error, f->apart_error, f->apart_worst);
     ravel_status status = cli_output_open(&output, path, err);
     if (status) return status;
     return cli_output_close(&output, cli_output_write(&output, text, (size_t)bytes, err), err);
@@ -145,6 +145,9 @@ static ravel_status write_fit(const ravel_cost_fit *f, const char *path, ravel_e
 static void print_fit(const ravel_cost_fit *f) {
     printf("%lld measurements: mean error %.2f %%, worst %.2f %%\n", (long long)f->samples, 100 * f->error,
            100 * f->worst_error);
+    if (f->apart_worst > 0)
+        printf("  on measurements that were kept apart (every fifth, five times): mean error %.2f %%, worst %.2f %%\n",
+               100 * f->apart_error, 100 * f->apart_worst);
     printf("  --cost %lld:%lld:%lld\n", (long long)f->cost.linear, (long long)f->cost.quadratic,
            (long long)f->cost.overhead);
     printf("  %.4g us per 1,000 tokens, %.4g us per 1,000 tokens squared, %.4g us per micro-step\n",

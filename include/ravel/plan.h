@@ -220,12 +220,18 @@ typedef struct ravel_cost_fit {
     int32_t widths;
     int32_t width[RAVEL_FIT_WIDTHS],
         price[RAVEL_FIT_WIDTHS]; /* per mille, against the narrowest width that was measured */
+    /* the same errors on samples that the fit does not know: every fifth is predicted by a fit of the others, five times;
+     * 0 where there are fewer than 20 */
+    double apart_error, apart_worst;
 } ravel_cost_fit;
 
 /* Least squares of relative errors, no coefficient below 0. The narrowest width gives linear, quadratic and overhead; the
  * others their price. E_DATA where there are too few samples, or all alike. */
 RAVEL_API ravel_status ravel_cost_fit_make(const ravel_cost_sample *samples, int64_t count, ravel_cost_fit *fit,
                                            ravel_error *err);
+/* What the fit predicts for a sample, whose seconds are not looked at; a width that was not measured has the widest one's
+ * price. */
+RAVEL_API double ravel_cost_fit_seconds(const ravel_cost_fit *fit, const ravel_cost_sample *sample);
 
 /* ---- input ---------------------------------------------------------------------------------------------- */
 

@@ -1146,6 +1146,8 @@ ravel_cost_fit._fields_ = [
     ("widths", C.c_int32),
     ("width", C.c_int32 * 14),
     ("price", C.c_int32 * 14),
+    ("apart_error", C.c_double),
+    ("apart_worst", C.c_double),
 ]
 ravel_plan_input._fields_ = [
     ("size", C.c_size_t),
@@ -1949,6 +1951,7 @@ FUNCTIONS = {
     "ravel_comm_world_rank": (C.c_int32, [C.c_void_p, C.c_int32]),
     "ravel_compare": (C.c_int, [C.c_void_p, C.c_uint64, C.POINTER(ravel_error)]),
     "ravel_cost_fit_make": (C.c_int, [C.POINTER(ravel_cost_sample), C.c_int64, C.POINTER(ravel_cost_fit), C.POINTER(ravel_error)]),
+    "ravel_cost_fit_seconds": (C.c_double, [C.POINTER(ravel_cost_fit), C.POINTER(ravel_cost_sample)]),
     "ravel_cost_from_shape": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_parse": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_counts_add": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_error)]),

@@ -1,12 +1,28 @@
 /* A cost model from measured times: weighted least squares in three unknowns (seconds per token, per squared token, per
  * micro-step), each row divided by its seconds, so that relative errors count; a coefficient that would be negative is
- * left out. Then one factor for each further width. */
+ * left out. Then one factor for each further width. How well it predicts is tried on rows that it was not fitted to: five
+ * times every fifth row is kept apart. */
 #include "plan/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { UNKNOWNS = 3 };
+enum { UNKNOWNS = 3, FOLDS = 5, ALL = -1 };
+
+/* Measurements, of which those of one fold are kept apart (ALL: none). */
+typedef struct rows {
+    const ravel_cost_sample *at;
+    int64_t count;
+    int32_t apart;
+} rows;
+
+static int is_apart(const rows *r, int64_t i) {
+    return r->apart != ALL && i % FOLDS == r->apart;
+}
+
+static int is_used(const rows *r, int64_t i, int32_t width) {
+    return r->at[i].width == width && !is_apart(r, i);
+}
 
 /* ---- least squares ---------------------------------------------------------------------------------------------- */
 
@@ -51,11 +67,12 @@ static double squared_error(const double a[UNKNOWNS][UNKNOWNS + 1], const double
 }
 
 /* The best of all subsets of the unknowns that has no negative one. Columns are scaled to one size first. */
-static int fit_three(const ravel_cost_sample *s, int64_t count, int32_t width, double *x) {
-    double a[UNKNOWNS][UNKNOWNS + 1] = {{0}}, scale[UNKNOWNS] = {0}, rows = 0, best = INFINITY;
+static int fit_three(const rows *r, int32_t width, double *x) {
+    double a[UNKNOWNS][UNKNOWNS + 1] = {{0}}, scale[UNKNOWNS] = {0}, used = 0, best = INFINITY;
+    const ravel_cost_sample *s = r->at;
     for (int pass = 0; pass < 2; pass++)
-        for (int64_t i = 0; i < count; i++) {
-            if (s[i].width != width) continue;
+        for (int64_t i = 0; i < r->count; i++) {
+            if (!is_used(r, i, width)) continue;
             double row[UNKNOWNS] = {s[i].tokens / width, s[i].squares / width, s[i].micro_steps};
             for (int j = 0; j < UNKNOWNS; j++) {
                 row[j] /= s[i].seconds;
@@ -63,7 +80,7 @@ static int fit_three(const ravel_cost_sample *s, int64_t count, int32_t width, d
                 if (pass) row[j] = scale[j] > 0 ? row[j] / scale[j] : 0;
             }
             if (!pass) continue;
-            rows++;
+            used++;
             for (int j = 0; j < UNKNOWNS; j++) {
                 for (int k = 0; k < UNKNOWNS; k++) a[j][k] += row[j] * row[k];
                 a[j][UNKNOWNS] += row[j];
@@ -72,7 +89,7 @@ static int fit_three(const ravel_cost_sample *s, int64_t count, int32_t width, d
     for (int mask = 1; mask < 1 << UNKNOWNS; mask++) {
         double trial[UNKNOWNS];
         if (!solve((const double(*)[UNKNOWNS + 1]) a, mask, trial)) continue;
-        double e = squared_error((const double(*)[UNKNOWNS + 1]) a, trial, rows);
+        double e = squared_error((const double(*)[UNKNOWNS + 1]) a, trial, used);
         if (trial[0] < 0 || trial[1] < 0 || trial[2] < 0 || !(e < best)) continue;
         best = e;
         memcpy(x, trial, sizeof trial);
@@ -84,10 +101,11 @@ static int fit_three(const ravel_cost_sample *s, int64_t count, int32_t width, d
 /* ---- prices ------------------------------------------------------------------------------------------------------ */
 
 /* The factor by which the compute part of this width is slower than its share of the work. */
-static double factor_of(const ravel_cost_sample *s, int64_t count, int32_t width, const double *x) {
+static double factor_of(const rows *r, int32_t width, const double *x) {
     double above = 0, below = 0;
-    for (int64_t i = 0; i < count; i++) {
-        if (s[i].width != width) continue;
+    const ravel_cost_sample *s = r->at;
+    for (int64_t i = 0; i < r->count; i++) {
+        if (!is_used(r, i, width)) continue;
         double ideal = (x[0] * s[i].tokens + x[1] * s[i].squares) / width / s[i].seconds;
         double rest = 1 - x[2] * s[i].micro_steps / s[i].seconds;
         above += ideal * rest;
@@ -112,9 +130,9 @@ static void list_widths(const ravel_cost_sample *s, int64_t count, ravel_cost_fi
     }
 }
 
-static void set_prices(const ravel_cost_sample *s, int64_t count, const double *x, ravel_cost_fit *f) {
+static void set_prices(const rows *r, const double *x, ravel_cost_fit *f) {
     for (int32_t i = 1; i < f->widths; i++) {
-        double price = 1000 * (factor_of(s, count, f->width[i], x) - 1);
+        double price = 1000 * (factor_of(r, f->width[i], x) - 1);
         f->price[i] = price < 0 ? 0 : price > 1e6 ? 1000000 : (int32_t)lround(price);
     }
 }
@@ -129,16 +147,34 @@ static void set_cost(const double *x, ravel_cost_fit *f) {
     f->cost = (ravel_cost){llround(x[0] / unit), llround(x[1] / unit), llround(x[2] / unit)};
 }
 
-static void set_error(const ravel_cost_sample *s, int64_t count, ravel_cost_fit *f) {
-    for (int64_t i = 0; i < count; i++) {
-        int32_t w = 0;
-        while (w + 1 < f->widths && f->width[w] != s[i].width) w++;
-        double work = (double)f->cost.linear * s[i].tokens + (double)f->cost.quadratic * s[i].squares;
-        double seconds =
-            f->unit * (work / s[i].width * (1 + f->price[w] / 1000.0) + (double)f->cost.overhead * s[i].micro_steps);
-        double error = fabs(seconds / s[i].seconds - 1);
-        f->error += error / (double)count;
-        if (error > f->worst_error) f->worst_error = error;
+double ravel_cost_fit_seconds(const ravel_cost_fit *f, const ravel_cost_sample *s) {
+    int32_t w = 0;
+    while (w + 1 < f->widths && f->width[w] != s->width) w++;
+    double work = (double)f->cost.linear * s->tokens + (double)f->cost.quadratic * s->squares;
+    return f->unit * (work / s->width * (1 + f->price[w] / 1000.0) + (double)f->cost.overhead * s->micro_steps);
+}
+
+static void add_error(const ravel_cost_fit *f, const ravel_cost_sample *s, int64_t count, double *mean, double *worst) {
+    double error = fabs(ravel_cost_fit_seconds(f, s) / s->seconds - 1);
+    *mean += error / (double)count;
+    if (error > *worst) *worst = error;
+}
+
+/* Linear, quadratic, overhead and prices, without the errors; 0 where the rows do not determine them. */
+static int fit_rows(const rows *r, ravel_cost_fit *f) {
+    double x[UNKNOWNS] = {0};
+    if (!fit_three(r, f->width[0], x) || !(x[0] > 0 || x[1] > 0)) return 0;
+    set_cost(x, f);
+    set_prices(r, x, f);
+    return 1;
+}
+
+/* Stays 0 where there are too few rows to keep any apart. */
+static void try_apart(const ravel_cost_sample *s, int64_t count, ravel_cost_fit *f) {
+    ravel_cost_fit trial = *f;
+    for (int32_t fold = 0; fold < FOLDS && count >= 4 * FOLDS; fold++) {
+        if (!fit_rows(&(rows){s, count, fold}, &trial)) continue;
+        for (int64_t i = fold; i < count; i += FOLDS) add_error(&trial, &s[i], count, &f->apart_error, &f->apart_worst);
     }
 }
 
@@ -159,19 +195,17 @@ static ravel_status check(const ravel_cost_sample *s, int64_t count, ravel_error
 ravel_status ravel_cost_fit_make(const ravel_cost_sample *samples, int64_t count, ravel_cost_fit *fit,
                                  ravel_error *err) {
     ravel_cost_fit f = {.size = sizeof f, .samples = count};
-    double x[UNKNOWNS] = {0};
     ravel_status status = check(samples, count, err);
     if (status) return status;
     list_widths(samples, count, &f);
     for (int64_t i = 0; i < count; i++)
         if (!has_width(&f, samples[i].width))
             return ravel_error_set(err, RAVEL_E_DATA, "measurements have more than %d widths", RAVEL_FIT_WIDTHS);
-    if (!fit_three(samples, count, f.width[0], x) || !(x[0] > 0 || x[1] > 0))
+    if (!fit_rows(&(rows){samples, count, ALL}, &f))
         return ravel_error_set(err, RAVEL_E_DATA,
                                "the measurements of width %d do not determine a cost; vary their lengths", f.width[0]);
-    set_cost(x, &f);
-    set_prices(samples, count, x, &f);
-    set_error(samples, count, &f);
+    for (int64_t i = 0; i < count; i++) add_error(&f, &samples[i], count, &f.error, &f.worst_error);
+    try_apart(samples, count, &f);
     *fit = f;
     return RAVEL_OK;
 }

@@ -1,7 +1,7 @@
 /* Which parts of the solver earn their keep: the mean of time over bound, and processor time, over many plans with each
  * part turned off in turn.
  *
- *     make ablate            (or: sh tests/ablate/run.sh)
+ *     sh tests/ablate/run.sh
  *
  * Plans: six distributions (one with a sample that outweighs a rank), 128 to 8192 samples, 8 and 64 ranks, both syncs;
  * packed at default and max, padded, groups on ranks, the caller's costs, and hybrid pools. A part whose removal changes nothing should be removed. */

@@ -44,6 +44,26 @@ TEST(plan_fit_finds_the_coefficients) {
     measure(&rng, 0.05, s, 200);
     CHECK_OK(ravel_cost_fit_make(s, 200, &f, &err), &err);
     CHECK(f.error > 0.005 && f.error < 0.05);
+    CHECK(f.apart_error > 0.005 && f.apart_error < 0.05 && f.apart_worst >= f.apart_error);
+}
+
+/* Samples that are kept apart tell a model that only repeats what it was fitted to: one wild time of 20 is predicted by the
+ * others, and the error is all its own. */
+TEST(plan_fit_is_tried_on_samples_that_it_does_not_know) {
+    ravel__rng rng = ravel__rng_seed(check_seed() + 52);
+    ravel_cost_sample s[20];
+    ravel_cost_fit f;
+    ravel_error err = RAVEL_ERROR_INIT;
+    measure(&rng, 0, s, 20);
+    for (int i = 0; i < 20; i++) s[i].seconds *= s[i].width, s[i].width = 1;
+    CHECK_OK(ravel_cost_fit_make(s, 20, &f, &err), &err);
+    double before = f.apart_worst;
+    CHECK(fabs(ravel_cost_fit_seconds(&f, &s[3]) / s[3].seconds - 1) <= f.worst_error);
+    s[7].seconds *= 4;
+    CHECK_OK(ravel_cost_fit_make(s, 20, &f, &err), &err);
+    CHECK(f.apart_worst > before && f.apart_worst >= f.worst_error && f.apart_worst > 0.5);
+    CHECK_OK(ravel_cost_fit_make(s, 19, &f, &err), &err);
+    CHECK(f.apart_error == 0 && f.apart_worst == 0);
 }
 
 TEST(plan_fit_leaves_out_what_cannot_be_seen) {
