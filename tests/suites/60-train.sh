@@ -1,4 +1,5 @@
-# Training runs as a user starts them: interrupted and resumed, bad inputs, random ways to end (RAVEL_SOAK: 300 of them).
+# Training runs as a user starts them: interrupted and resumed, bad inputs, random ways to end. RAVEL_SOAK: 300 such ends, 200
+# lost ranks, and a real checkpoint on a mesh.
 set -u
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/libravel_train_stub.so" "$BUILD/ravel-gpu" >"$BUILD/all-build.log" 2>&1 || { cat "$BUILD/all-build.log"; exit 1; }
 log=$BUILD/train-suite.log code=0
@@ -12,6 +13,8 @@ part() { "$@" 2>&1 | tee -a "$log"; }
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/rewards.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/chat.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/publish.sh
+[ -z "${RAVEL_SOAK:-}" ] || part sh tests/train/real.sh
+[ -z "${RAVEL_SOAK:-}" ] || part python3 tests/train/lost.py "$BUILD/ravel" 200
 part python3 tests/train/ends.py "$BUILD/ravel" "$([ -n "${RAVEL_SOAK:-}" ] && echo 300 || echo 14)"
 awk '/^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5; n++ }
     END { if (n == 0) f++; printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$log" || code=1

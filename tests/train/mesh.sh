@@ -39,6 +39,45 @@ check "a mesh that cannot be is refused with the nearest that can" '[ $code = 2 
 "$ravel" train sft --task sort --tp 3 --run "$dir/no" >"$dir/out" 2>&1
 check "without --ranks, the nearest mesh may have another number of ranks" 'grep -q "possible: --tp 4 --cp 1 --dp 1 --pp 1" "$dir/out" && [ ! -e "$dir/no" ]'
 
+# The same in processes: sharded parameters, with dpo too, and generators whose layers two ranks share.
+awk 'BEGIN { for (i = 0; i < 60; i++) printf "{\"prompt\": \"p%d\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", i, substr("abc", 1, 1 + i % 3), substr("xyz", 1, 1 + i % 2) }' >"$dir/pairs.jsonl"
+model="--hidden 32 --layers 4 --heads 4 --kv-heads 2 --head-dim 8 --ffn 64 --budget 96 --lr 0.003 --schedule constant --quiet --sinks jsonl"
+params="$sft --steps 6 --pp 2 --dp 2 --shard params"
+dpo="train dpo --data $dir/pairs.jsonl --batch 8 --steps 4 $model --tp 2 --dp 2 --shard params"
+one_grpo="train grpo --task sort --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 2 --steps 3 $model"
+grpo="$one_grpo --tp 2 --pp 2 --generators 4 --generator-tp 2"
+for kind in params dpo one_grpo grpo; do
+    # shellcheck disable=SC2086
+    eval run $kind '"$ravel"' \$$kind
+done
+# Losses of grpo are near 0: compared with the mean reward, which other answers would change.
+rewards() { grep -o '"reward/mean":[^,]*' "$dir/$1/metrics.jsonl"; }
+check "generators of two ranks: the answers and the curve of one" \
+    '[ -n "$(rewards grpo)" ] && [ "$(rewards grpo)" = "$(rewards one_grpo)" ] && paste "$dir/grpo.txt" "$dir/one_grpo.txt" | awk "{ d = \$2 - \$4; if (d * d > 1e-10) bad = 1 } END { exit bad || NR != 3 }"'
+
+# The ranks of a run as processes that meet over TCP.
+tcp() { # NAME RANKS ARGUMENTS...
+    name=$1 count=$2; shift 2
+    port=$((10000 + ($$ * 7 + count * 501) % 6000)) pids=""
+    for rank in $(seq 0 $((count - 1))); do
+        RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" "$@" \
+            --run "$dir/$name" >"$dir/$name-$rank.out" 2>&1 &
+        pids="$pids $!"
+    done
+    for p in $pids; do wait "$p"; done
+    pids=""
+    losses "$dir/$name" >"$dir/$name.txt"
+}
+# shellcheck disable=SC2086
+tcp tcp-params 4 $params
+# shellcheck disable=SC2086
+tcp tcp-dpo 4 $dpo
+# shellcheck disable=SC2086
+tcp tcp-grpo 8 $grpo
+for kind in params dpo grpo; do
+    check "tcp, $kind: the same bits as on threads" '[ -s "$dir/$kind.txt" ] && cmp -s "$dir/$kind.txt" "$dir/tcp-$kind.txt"'
+done
+
 for mpi in openmpi mpich; do
     if ! command -v mpirun.$mpi >/dev/null 2>&1 || [ ! -f "$BUILD/libravel_$mpi.so" ]; then
         skipped=$((skipped + 1)); echo "  skip  a mesh over $mpi: it is not installed"; continue
@@ -48,6 +87,13 @@ for mpi in openmpi mpich; do
     # shellcheck disable=SC2086
     run $mpi mpirun.$mpi $flags -n 8 "$ravel" $sft --steps 8 --tp 2 --pp 2 --dp 2
     check "$mpi: eight processes, the same bits as on threads" 'cmp -s "$dir/eight.txt" "$dir/$mpi.txt"'
+    kinds="params:4 grpo:8"
+    [ $mpi = mpich ] && kinds="dpo:4"
+    for kind in $kinds; do
+        # shellcheck disable=SC2086
+        eval run $mpi-${kind%:*} mpirun.$mpi $flags -n ${kind#*:} '"$ravel"' \$${kind%:*}
+        check "$mpi, ${kind%:*}: the same bits as on threads" 'cmp -s "$dir/${kind%:*}.txt" "$dir/$mpi-${kind%:*}.txt"'
+    done
 done
 
 # Four processes over TCP, parameters sharded; one is killed, the others end with an error, and the run goes on with another mesh.

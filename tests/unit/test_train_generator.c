@@ -2,6 +2,7 @@
 #include "tests/unit/train_support.h"
 
 #include "train/model/generator.h"
+#include "train/model/hf.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -127,6 +128,105 @@ TEST(train_generator_batching_changes_nothing) {
         CHECK(good && memcmp(alone.answers, other.answers, sizeof alone.answers) == 0);
     }
 }
+
+/* ---- tensor parallel ------------------------------------------------------------------------------------ */
+
+/* A generator whose layers several ranks share, and the answers of each of them. */
+typedef struct shared_job {
+    const golden *g;
+    train_sampling sampling;
+    int64_t slots;
+    basket *baskets; /* [ranks] */
+    int failing;     /* the rank whose callback fails; -1: none */
+} shared_job;
+
+static ravel_status shared_generator(ravel_comm *comm, void *user, ravel_error *err) {
+    const shared_job *j = user;
+    int32_t rank = ravel_comm_rank(comm);
+    stage s = {.g = *j->g};
+    train_request requests[PROMPTS];
+    train_device_options device = {.threads = 1};
+    train_generator_options go;
+    void *weights = NULL;
+    size_t bytes = 0;
+    train_generator_options_default(&go);
+    go.slots = j->slots;
+    go.slot_tokens = ROOM;
+    go.tp = comm;
+    memset(&j->baskets[rank], 0, sizeof j->baskets[rank]);
+    if (rank == j->failing) j->baskets[rank].fail_at = 3;
+    ravel_status status = train_config_read(GOLDEN, &s.r.shape, err);
+    if (!status) status = train_kernels_find("cpu", &s.r.kernels, err);
+    if (!status) status = s.r.kernels->open(&device, &s.r.device, err);
+    if (!status) status = train_generator_create(s.r.kernels, s.r.device, &s.r.shape, &go, &s.generator, err);
+    if (!status) {
+        const train_params *params = train_generator_params(s.generator);
+        bytes = (size_t)params->elements * sizeof(float);
+        status = s.r.kernels->alloc(s.r.device, bytes, &weights, err);
+        train_array array = {s.r.kernels, s.r.device, weights, RAVEL_F32, NULL};
+        if (!status) status = train_tensors_load(params, &array, GOLDEN "/model.safetensors", err);
+    }
+    make_requests(&s, &j->sampling, requests);
+    if (!status) train_generator_set_weights(s.generator, weights, 7);
+    if (!status) status = train_generator_run(s.generator, requests, PROMPTS, keep, &j->baskets[rank], err);
+    train_generator_free(s.generator);
+    if (weights) s.r.kernels->release(s.r.device, weights, bytes);
+    if (s.r.device) s.r.kernels->close(s.r.device);
+    return status;
+}
+
+static int agreeing(const basket *a, const basket *b) {
+    int agree = 0;
+    for (int i = 0; i < ANSWERS; i++) {
+        const kept_answer *x = &a->answers[i], *y = &b->answers[i];
+        if (x->count != y->count || memcmp(x->tokens, y->tokens, (size_t)x->count * sizeof *x->tokens) != 0) continue;
+        agree++;
+        for (int64_t t = 0; t < x->count; t++)
+            EXPECT(fabsf(x->logprob[t] - y->logprob[t]) < 2e-5f && fabsf(x->kept[t] - y->kept[t]) < 2e-5f);
+    }
+    return agree;
+}
+
+/* Ranks that share the layers draw the answers of one rank, sampled and greedy; all of them the same bits, for any number of
+ * slots. With 4 ranks, pairs of them have the same key head. */
+TEST(train_generator_tensor_ranks_draw_the_same_answers) {
+    enum { MOST = 4 };
+    static basket one, few[MOST], many[MOST];
+    golden g;
+    if (!golden_open(&g)) return;
+    for (int greedy = 0; greedy < 2; greedy++) {
+        shared_job j = {&g, usual(), 20, &one, -1};
+        ravel_error err = RAVEL_ERROR_INIT;
+        if (greedy) j.sampling.temperature = 0;
+        if (ravel_threads_run(1, NULL, shared_generator, &j, &err)) check_fail(__FILE__, __LINE__, "%s", err.message);
+        for (int32_t ranks = 2; ranks <= MOST; ranks += 2) {
+            j.slots = 3, j.baskets = few;
+            ravel_status status = ravel_threads_run(ranks, NULL, shared_generator, &j, &err);
+            j.slots = 20, j.baskets = many;
+            if (!status) status = ravel_threads_run(ranks, NULL, shared_generator, &j, &err);
+            if (status) check_fail(__FILE__, __LINE__, "%d ranks: %s", ranks, err.message);
+            for (int32_t r = 0; r < ranks; r++) {
+                CHECK(memcmp(few[r].answers, few[0].answers, sizeof few->answers) == 0);
+                CHECK(memcmp(many[r].answers, few[0].answers, sizeof few->answers) == 0);
+            }
+            CHECK(agreeing(&one, &few[0]) >= ANSWERS - 2); /* an edge sends an answer another way: rarely */
+        }
+    }
+    ravel_safetensors_free(g.file);
+}
+
+TEST(train_generator_a_lost_tensor_rank_is_an_error) {
+    static basket baskets[2];
+    golden g;
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (!golden_open(&g)) return;
+    shared_job j = {&g, usual(), 3, baskets, 1};
+    CHECK(ravel_threads_run(2, NULL, shared_generator, &j, &err) == RAVEL_E_CALLBACK);
+    CHECK(baskets[0].count < ANSWERS);
+    ravel_safetensors_free(g.file);
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------- */
 
 /* Different samples of a prompt differ; so do seeds and ids; the reference draws nearly the same answers. */
 TEST(train_generator_samples_differ_and_sets_agree) {

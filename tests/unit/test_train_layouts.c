@@ -140,6 +140,23 @@ static void random_layouts(uint64_t seed, int count, int32_t most) {
     }
 }
 
+/* 24 ranks, with every axis above 1, and with groups of their own widths. */
+TEST(train_layouts_of_24_ranks_have_one_update) {
+    static const int32_t meshes[][5] = {{2, 2, 3, 2, 0}, {2, 1, 4, 3, 4}};
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        train_config c;
+        outcome one, many;
+        small_job(&c);
+        if (!run_once(&c, TRAIN_SFT, 1, &one)) return;
+        c.mesh.tp = meshes[i][0], c.mesh.cp = meshes[i][1], c.mesh.dp = meshes[i][2], c.mesh.pp = meshes[i][3];
+        c.plan.cp_pool = meshes[i][4];
+        c.plan.budget = c.plan.cp_pool ? 16 : 64;
+        c.learn.shard = TRAIN_SHARD_PARAMS;
+        if (run_once(&c, TRAIN_SFT, 24, &many)) compare(i ? "24 ranks, a pool" : "24 ranks", &one, &many, 1e-5);
+        free(one.moment), free(many.moment);
+    }
+}
+
 TEST(train_layouts_random_meshes_have_one_update) {
     int soak = getenv("RAVEL_SOAK") != NULL;
     random_layouts(soak ? 77 : 1, soak ? 500 : LAYOUTS, soak ? 24 : 8);
@@ -157,11 +174,13 @@ static void grpo_job(train_config *c) {
 
 TEST(train_layouts_grpo_has_one_update) {
     static const struct {
-        int32_t tp, cp, dp, pp, vpp, shard, ratio, updates, budget, pool;
-    } cases[] = {{2, 1, 1, 1, 1, 0, 0, 1, 64, 0}, {1, 2, 1, 1, 1, 2, 1, 1, 64, 0}, {1, 1, 1, 2, 1, 1, 0, 2, 64, 0},
-                 {2, 1, 1, 2, 2, 0, 1, 1, 64, 0}, {1, 2, 2, 2, 1, 1, 1, 2, 64, 0}, {6, 1, 1, 1, 1, 0, 0, 2, 64, 0},
-                 {1, 1, 3, 1, 1, 2, 0, 1, 64, 0}, {2, 1, 2, 2, 1, 2, 1, 2, 64, 0}, {1, 1, 2, 1, 1, 0, 1, 3, 24, 2},
-                 {1, 1, 4, 2, 1, 1, 1, 1, 16, 4}, {1, 1, 4, 1, 1, 2, 1, 1, 16, 4}};
+        int32_t tp, cp, dp, pp, vpp, shard, ratio, updates, budget, pool, generators, generator_tp;
+    } cases[] = {{2, 1, 1, 1, 1, 0, 0, 1, 64, 0, 1, 1}, {1, 2, 1, 1, 1, 2, 1, 1, 64, 0, 2, 2},
+                 {1, 1, 1, 2, 1, 1, 0, 2, 64, 0, 1, 1}, {2, 1, 1, 2, 2, 0, 1, 1, 64, 0, 4, 2},
+                 {1, 2, 2, 2, 1, 1, 1, 2, 64, 0, 1, 1}, {6, 1, 1, 1, 1, 0, 0, 2, 64, 0, 3, 1},
+                 {1, 1, 3, 1, 1, 2, 0, 1, 64, 0, 6, 6}, {2, 1, 2, 2, 1, 2, 1, 2, 64, 0, 2, 2},
+                 {1, 1, 2, 1, 1, 0, 1, 3, 24, 2, 1, 1}, {1, 1, 4, 2, 1, 1, 1, 1, 16, 4, 2, 2},
+                 {1, 1, 4, 1, 1, 2, 1, 1, 16, 4, 1, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train_config c;
         outcome one, many;
@@ -178,9 +197,11 @@ TEST(train_layouts_grpo_has_one_update) {
         c.learn.shard = cases[i].shard;
         c.plan.budget = cases[i].budget;
         c.plan.cp_pool = cases[i].pool;
-        int32_t ranks = c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp + 1;
-        (void)snprintf(what, sizeof what, "grpo, tp %d cp %d dp %d pp %d vpp %d pool %d", c.mesh.tp, c.mesh.cp,
-                       c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.plan.cp_pool);
+        c.grpo.generators = cases[i].generators;
+        c.grpo.generator_tp = cases[i].generator_tp;
+        int32_t ranks = c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp + c.grpo.generators;
+        (void)snprintf(what, sizeof what, "grpo, tp %d cp %d dp %d pp %d vpp %d pool %d, generator tp %d", c.mesh.tp,
+                       c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.plan.cp_pool, c.grpo.generator_tp);
         if (run_once(&c, TRAIN_GRPO, ranks, &many)) compare(what, &one, &many, 1e-5);
         free(one.moment), free(many.moment);
     }
@@ -193,19 +214,23 @@ static void random_grpo(uint64_t seed, int count, int32_t most) {
         train_config c;
         ravel_shape shape;
         outcome one, many;
-        char what[128];
+        char what[160];
         grpo_job(&c);
         c.policy.ratio = (int32_t)draw(&seed, 2);
         c.learn.aggregation = (int32_t)draw(&seed, 3);
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
         if (!run_once(&c, TRAIN_GRPO, 2, &one)) return;
-        int32_t ranks = random_mesh(&seed, &shape, TRAIN_GRPO, most, &c.mesh) + 1;
+        int32_t ranks = random_mesh(&seed, &shape, TRAIN_GRPO, most, &c.mesh);
+        c.grpo.generator_tp = (int32_t)draw(&seed, 2) + 1;
+        c.grpo.generators = c.grpo.generator_tp * ((int32_t)draw(&seed, 2) + 1);
+        ranks += c.grpo.generators;
         c.learn.shard = (int32_t)draw(&seed, 3);
         c.model.sequence = (int32_t)draw(&seed, 2);
         random_pool(&seed, &c);
-        (void)snprintf(what, sizeof what, "grpo, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, ratio %d, aggregation %d",
+        (void)snprintf(what, sizeof what,
+                       "grpo, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, ratio %d, aggregation %d, generator tp %d",
                        c.mesh.tp, c.model.sequence ? " (sequence parallel)" : "", c.mesh.cp, c.mesh.dp, c.mesh.pp,
-                       c.mesh.vpp, c.plan.cp_pool, c.policy.ratio, c.learn.aggregation);
+                       c.mesh.vpp, c.plan.cp_pool, c.policy.ratio, c.learn.aggregation, c.grpo.generator_tp);
         if (run_once(&c, TRAIN_GRPO, ranks, &many))
             compare(what, &one, &many, 1e-5);
         else

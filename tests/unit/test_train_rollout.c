@@ -86,7 +86,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     for (int64_t batch = 0; batch < 3 && !status; batch++) {
         if (rank == 0) status = send_prompts(comm, j, batch, err);
         train_rollouts_clear(&answers);
-        if (!status) status = train_answers_receive(comm, j->trainers, batch, &answers, err);
+        if (!status) status = train_answers_receive(comm, j->trainers, 1, batch, &answers, err);
         if (!status) check_answers(&answers, j, rank);
         j->seen[rank] += answers.count;
     }

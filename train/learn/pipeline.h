@@ -1,5 +1,5 @@
-/* train/learn/pipeline.h: the order in which a pipeline stage runs its micro-batches, as a table, and a simulation of
- * it. Pure functions: a schedule can be checked before anything runs.
+/* train/learn/pipeline.h: the order in which a pipeline stage runs its micro-batches, as a table. Pure functions: a test
+ * simulates the tables of all stages, for deadlocks, memory and the time that the planner predicts (ravel_pipeline_bubble).
  *
  * The model is cut into pp * vpp parts; part c * pp + p is chunk c of stage p. Micro-batch m goes forward through all parts
  * and back. With vpp 1 this is 1F1B, with more the interleaved schedule:
@@ -36,17 +36,5 @@ train_op train_pipeline_op(const train_pipeline *p, int32_t stage, int64_t index
 /* Micro-batches of a chunk between the start of their forward and the end of their backward, at most, for any number of
  * micro-batches. */
 int32_t train_pipeline_flights(int32_t pp, int32_t vpp, int32_t stage, int32_t chunk);
-
-/* Simulates the tables of all stages together. An operation waits for the one before it in its table, for its input
- * (the same micro-batch in the part before it; in backward, in the part after it), and, where a chunk's places are all
- * taken, for the stage before to have taken the gradient that the oldest place still holds. Costs are of a micro-batch
- * in one part; messages cost nothing.
- *   forward, backward   [micros] cost of each micro-batch, NULL: 1 and 2
- *   flights             [pp * vpp] = most micro-batches in flight of chunk c of stage p, at [c * pp + p]; may be NULL
- *   *time               = when the last operation ends
- *   *bubble             = share of the stages' time that they wait
- * E_STATE names the operation that can never run: a deadlock. E_MEMORY: no memory for the simulation. */
-ravel_status train_pipeline_run(const train_pipeline *p, const double *forward, const double *backward,
-                                int32_t *flights, double *time, double *bubble, ravel_error *err);
 
 #endif

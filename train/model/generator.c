@@ -35,7 +35,12 @@ static size_t cut_device(train_generator *g, char *base) {
     p->sine = train__cut_take(&cut, g->options.slot_tokens * half, sizeof *p->sine);
     p->k_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
     p->v_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
-    p->logits = train__cut_take(&cut, 1, train__net_bytes(n, slots * n->shape.vocab));
+    p->logits = train__cut_take(&cut, 1, train__net_bytes(n, slots * g->whole.vocab));
+    if (g->tp.ranks > 1) {
+        size_t bytes = train__net_bytes(n, slots * train__generator_vocab_share(g));
+        p->part = train__cut_take(&cut, 1, bytes);
+        p->parts = train__cut_take(&cut, g->tp.ranks, bytes);
+    }
     p->last = train__cut_take(&cut, slots + 1, sizeof *p->last);
     for (int i = 0; i < TRAIN__STAGES; i++) p->results[i] = train__cut_take(&cut, 1, g->result_bytes);
     for (int i = 0; i < TRAIN__STAGES; i++) g->staging.block[i] = train__cut_take(&cut, 1, g->staging.bytes);
@@ -93,13 +98,27 @@ static ravel_status check_options(const train_generator_options *o, ravel_error 
     return RAVEL_OK;
 }
 
+static ravel_status check_kernels(const train_generator *g, const train_kernels *kernels, ravel_error *err) {
+    if (g->tp.ranks == 1 || kernels->host_memory) return RAVEL_OK;
+    return ravel_error_set(
+        err, RAVEL_E_UNSUPPORTED,
+        "kernels \"%s\" with a generator of %d ranks: communicators take arrays in host memory only; "
+        "use one rank per generator",
+        kernels->name, g->tp.ranks);
+}
+
 /* Everything but the memory. */
 static ravel_status prepare(train_generator *g, const train_kernels *kernels, train_device *device,
                             const ravel_shape *shape, const train_generator_options *options, ravel_error *err) {
     ravel_status status = check_options(options, err);
     g->arena.allocator = options->allocator;
     g->options = *options;
-    if (!status) status = train_params_create(shape, NULL, options->allocator, &g->params, err);
+    g->whole = *shape;
+    g->tp = train__link_over(options->tp);
+    if (!device && !options->tp && options->tp_ranks > 0) g->tp.ranks = options->tp_ranks;
+    train_slice part = {.tp = g->tp.ranks, .tp_rank = g->tp.rank};
+    if (!status) status = check_kernels(g, kernels, err);
+    if (!status) status = train_params_create(shape, &part, options->allocator, &g->params, err);
     if (status) return status;
     if (!g->options.slots) g->options.slots = 16;
     g->options.prefill = train__max(g->options.prefill ? g->options.prefill : 512, g->options.slot_tokens);
@@ -107,6 +126,7 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     int64_t slots = g->options.slots;
     train__net_init(&g->net, kernels, device, shape, g->params);
     g->net.batch_invariant = 1;
+    g->net.tp = &g->tp;
     g->pages_per_slot = (g->options.slot_tokens + TRAIN_PAGE - 1) / TRAIN_PAGE;
     g->pages = slots * g->pages_per_slot + slots + 2 * g->pages_per_slot + 1;
     g->page_bytes = train__net_bytes(&g->net, TRAIN_PAGE * g->net.kv_width);
@@ -241,9 +261,9 @@ static ravel_status check_request(const train_generator *g, const train_request 
                                "(slot_tokens)",
                                (long long)i, (long long)r->count, (long long)g->options.slot_tokens);
     for (int64_t t = 0; t < r->count; t++)
-        if (r->prompt[t] < 0 || r->prompt[t] >= g->net.shape.vocab)
+        if (r->prompt[t] < 0 || r->prompt[t] >= g->whole.vocab)
             return ravel_error_set(err, RAVEL_E_DATA, "request %lld: token %lld is %d; the vocabulary is 0 to %lld",
-                                   (long long)i, (long long)t, r->prompt[t], (long long)g->net.shape.vocab - 1);
+                                   (long long)i, (long long)t, r->prompt[t], (long long)g->whole.vocab - 1);
     return check_sampling(r->sampling, i, err);
 }
 

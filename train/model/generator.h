@@ -33,6 +33,12 @@
  * of the log-probs (on one set of kernels): random numbers are a function of the position, not a stream, and the
  * products, norms and attentions used here compute each row independently (train_matmul.batch_invariant).
  *
+ * Tensor parallel (`tp`): the ranks of a communicator each make a generator, with their part of the weights
+ * (train_generator_params), and run the same calls with the same requests. Heads, feed-forward columns, the cache and the
+ * vocabulary are shared out as in the model (parallel.h). The logits of a step are gathered, and every rank draws the same
+ * tokens from them with the same random numbers. Answers are those of one rank up to the rounding of the logits. A call
+ * fails where the communicator does; the generator is then of no further use. Kernels in host memory only.
+ *
  * Two log-probs are recorded for every token:
  *   logprob       under softmax(logits / temperature) over the whole vocabulary: what a trainer that runs the same tokens
  *                 with batch.temperature gets, up to rounding. At temperature 0: under softmax(logits).
@@ -40,6 +46,8 @@
  */
 #ifndef TRAIN_GENERATOR_H
 #define TRAIN_GENERATOR_H
+
+#include <ravel/comm.h>
 
 #include "train/kernels/kernels.h"
 #include "train/model/params.h"
@@ -52,7 +60,8 @@ typedef struct train_generator_options {
     int64_t slot_tokens;              /* the most tokens of a prompt and its answer; required */
     int64_t prefill;                  /* the most prompt tokens run in one go; 0 means 512, and at least slot_tokens */
     int32_t graphs;                   /* train_graphs: decode steps as graphs */
-    int32_t reserved;                 /* 0 */
+    int32_t tp_ranks;                 /* train_generator_memory: of the generator to be, where there is no `tp` yet */
+    ravel_comm *tp;                   /* ranks that share every layer (tensor parallel); NULL: one, see above */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the generator */
 } train_generator_options;
 
@@ -75,7 +84,7 @@ ravel_status train_generator_create(const train_kernels *kernels, train_device *
                                     ravel_error *err);
 void train_generator_free(train_generator *generator);
 
-/* The layout of the weights: the same as a model's of this shape. */
+/* The layout of the weights: the same as a model's of this shape or, with `tp`, of this rank's part of it. */
 const train_params *train_generator_params(const train_generator *generator);
 /* Borrows a flat array on the device, [params->elements] of kernels->types.weight: a model's, or a copy that refit loads
  * into. It may be called between steps; sequences that are running go on with the new weights over what the cache holds

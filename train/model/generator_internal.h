@@ -35,7 +35,8 @@ typedef struct train__pass {
     train_real *cosine, *sine; /* [slot_tokens, head_dim / 2] */
     char *k_pages, *v_pages;   /* [layers][pages, TRAIN_PAGE, kv_width] */
     train__acts acts;
-    void *logits;                 /* [slots, vocab] */
+    void *logits;                 /* [slots, vocab] of the whole vocabulary */
+    void *part, *parts;           /* tensor parallel: of this rank's, and of all ranks one after the other */
     int32_t *last;                /* [slots + 1] token drawn last */
     char *results[TRAIN__STAGES]; /* [slots] tokens, log-probs, kept log-probs */
 } train__pass;
@@ -61,7 +62,9 @@ struct train_generator {
     train_generator_options options; /* with defaults filled in */
     train_params *params;
     train__net net;
-    int64_t rows; /* the most of one pass */
+    train__link tp;    /* ranks that share the layers */
+    ravel_shape whole; /* the model's shape; net.shape is of this rank's part */
+    int64_t rows;      /* the most of one pass */
     int64_t pages_per_slot;
     int64_t pages;                   /* the last one belongs to the rows that pad a step */
     size_t page_bytes, result_bytes; /* of one layer's keys; of one step */
@@ -96,6 +99,11 @@ struct train_generator {
     int64_t waiting, running;
     train_generator_stats stats;
 };
+
+/* ---- generator_step.c ----------------------------------------------------------------------------------- */
+
+/* The most tokens of the vocabulary that a tensor-parallel rank has. */
+int64_t train__generator_vocab_share(const train_generator *g);
 
 /* ---- generator_graph.c ---------------------------------------------------------------------------------- */
 

@@ -102,13 +102,7 @@ static void run_layers(pass *p, train__attend_fn *attend, const int32_t *ids, co
     const train__net *n = &p->g->net;
     const train__acts *a = &p->g->pass.acts;
     train__rows_of rows = {p->rows, p->positions, attend, p};
-    n->kernels->embed(n->device, &(train_embedding){.rows = p->rows,
-                                                    .width = n->hidden,
-                                                    .count = n->shape.vocab,
-                                                    .ids = ids,
-                                                    .picks = picks,
-                                                    .table = train__net_weight(n, train_params_embedding(n->params)),
-                                                    .y = a->x});
+    train__net_embed(n, a->x, a->x, ids, picks, p->rows);
     train__net_norm(n, a->xn, NULL, a->x, NULL, 0, TRAIN_NORM_IN, p->rows);
     for (int64_t layer = 0; layer < n->shape.layers; layer++) train__net_layer(n, layer, a, &rows);
 }
@@ -226,17 +220,41 @@ static void results_of(const train_generator *g, char *block, int32_t **tokens, 
     *kept = train__cut_take(&cut, g->options.slots, sizeof **kept);
 }
 
+int64_t train__generator_vocab_share(const train_generator *g) {
+    return (g->whole.vocab + g->tp.ranks - 1) / g->tp.ranks;
+}
+
+/* The logits of every rank's part of the vocabulary, [rows, its tokens] each, into rows of the whole vocabulary. */
+static void gather_logits(train_generator *g, int64_t rows) {
+    const train__net *n = &g->net;
+    int64_t each = rows * train__generator_vocab_share(g);
+    train__link_gather(&g->tp, g->pass.part, g->pass.parts, each, n->types.activation);
+    for (int32_t r = 0; r < g->tp.ranks; r++) {
+        train_slice here = {.tp = g->tp.ranks, .tp_rank = r}, next = {.tp = g->tp.ranks, .tp_rank = r + 1};
+        int64_t first = train_slice_vocab(&g->whole, &here), width = train_slice_vocab(&g->whole, &next) - first;
+        TRAIN_ASSERT(width > 0 && rows * width <= each && first + width <= g->whole.vocab);
+        n->kernels->copy_rows(n->device, &(train_rows){.rows = rows,
+                                                       .width = width,
+                                                       .to = train__net_at(n, g->pass.logits, first),
+                                                       .from = train__net_at(n, g->pass.parts, r * each),
+                                                       .ld_to = g->whole.vocab,
+                                                       .ld_from = width});
+    }
+}
+
 static void draw(train_generator *g, const pass *p, const train_choice *choices, char *results) {
     const train__net *n = &g->net;
     train_sample sample = {.rows = p->rows,
-                           .vocab = n->shape.vocab,
+                           .vocab = g->whole.vocab,
                            .logits = g->pass.logits,
                            .choices = choices,
                            .last = g->pass.last,
                            .places = p->slots};
     results_of(g, results, &sample.tokens, &sample.logprob, &sample.kept_logprob);
-    train__net_linear(n, g->pass.logits, g->pass.acts.xn, train__net_weight(n, train_params_head(n->params)), p->rows,
+    void *logits = g->tp.ranks > 1 ? g->pass.part : g->pass.logits;
+    train__net_linear(n, logits, g->pass.acts.xn, train__net_weight(n, train_params_head(n->params)), p->rows,
                       n->shape.vocab, n->hidden);
+    if (g->tp.ranks > 1) gather_logits(g, p->rows);
     n->kernels->sample(n->device, &sample);
 }
 
@@ -287,7 +305,8 @@ ravel_status train_generator_step(train_generator *g, train_answer_fn answer, vo
     admit(g);
     begin_step(g, g->steps + g->turn);
     g->turn = (g->turn + 1) % TRAIN__STAGES;
-    ravel_status status = finish_step(g, g->turn, answer, user, err);
+    ravel_status status = train__link_status(&g->tp, err);
+    if (!status) status = finish_step(g, g->turn, answer, user, err);
     if (!status && !train_generator_busy(g)) status = g->net.kernels->sync(g->net.device, err);
     return status;
 }

@@ -118,7 +118,7 @@ void train__model_layers(train_model *m) {
     train__acts a = train__model_acts(m, first);
     n->kernels->phase(n->device, TRAIN_PHASE_FORWARD);
     prepare_input(m);
-    if (!first) train__net_embed(n, a.x, n->sequence ? a.whole : a.x, m->now.staged.tokens, rows.rows);
+    if (!first) train__net_embed(n, a.x, n->sequence ? a.whole : a.x, m->now.staged.tokens, NULL, rows.rows);
     train__net_norm(n, a.xn, NULL, a.x, NULL, first, TRAIN_NORM_IN, train__net_share(n, rows.rows));
     for (int64_t layer = first; layer < last; layer++) {
         a = train__model_acts(m, layer);

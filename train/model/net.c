@@ -74,8 +74,14 @@ const void *train__net_layer_weight(const train__net *net, int64_t layer, train_
 
 /* ---- pieces --------------------------------------------------------------------------------------------- */
 
+/* Between products, so that sharded weights and gradients move while a layer runs. */
+static void progress(const train__net *net) {
+    if (net->units) train__units_progress(net->units);
+}
+
 void train__net_linear(const train__net *net, void *y, const void *x, const void *w, int64_t rows, int64_t n,
                        int64_t k) {
+    progress(net);
     net->kernels->matmul(net->device, &(train_matmul){.m = rows,
                                                       .n = n,
                                                       .k = k,
@@ -91,6 +97,7 @@ void train__net_linear(const train__net *net, void *y, const void *x, const void
 
 void train__net_linear_input(const train__net *net, void *d_x, const void *d_y, const void *w, int64_t rows, int64_t n,
                              int64_t k) {
+    progress(net);
     net->kernels->matmul(net->device, &(train_matmul){.m = rows,
                                                       .n = k,
                                                       .k = n,
@@ -104,6 +111,7 @@ void train__net_linear_input(const train__net *net, void *d_x, const void *d_y, 
 
 void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t rows, int64_t n,
                               int64_t k) {
+    progress(net);
     net->kernels->matmul(net->device, &(train_matmul){.m = n,
                                                       .n = k,
                                                       .k = rows,
@@ -117,13 +125,15 @@ void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y,
                                                       .add = 1});
 }
 
-void train__net_embed(const train__net *net, void *x, void *whole, const int32_t *tokens, int64_t rows) {
+void train__net_embed(const train__net *net, void *x, void *whole, const int32_t *tokens, const int32_t *picks,
+                      int64_t rows) {
     net->kernels->embed(net->device,
                         &(train_embedding){.rows = rows,
                                            .width = net->hidden,
                                            .first = net->first_token,
                                            .count = net->shape.vocab,
                                            .ids = tokens,
+                                           .picks = picks,
                                            .table = train__net_weight(net, train_params_embedding(net->params)),
                                            .y = whole});
     train__net_leave(net, x, whole, rows);

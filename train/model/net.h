@@ -25,7 +25,7 @@ typedef struct train__net {
     int32_t reserved;
     const train_params *params;
     const void *weights;             /* [W] [params->elements] */
-    const train__units *units;       /* where weights are sharded, instead; else NULL */
+    train__units *units;             /* where weights are sharded, instead; else NULL */
     const train_real *cosine, *sine; /* [positions, head_dim / 2] */
     int64_t hidden, ffn, q_width, kv_width, qkv_width;
     train_real eps, scale;
@@ -80,8 +80,10 @@ const void *train__net_enter(const train__net *net, void *whole, const void *x, 
  * parallelism `whole` is y. */
 void train__net_leave(const train__net *net, void *y, void *whole, int64_t rows);
 
-/* x = this rank's share of the embedding of `tokens` [rows], through `whole`. */
-void train__net_embed(const train__net *net, void *x, void *whole, const int32_t *tokens, int64_t rows);
+/* x = this rank's share of the embedding of `tokens` [rows], or of tokens[picks[r]] where picks is not NULL, through `whole`.
+ */
+void train__net_embed(const train__net *net, void *x, void *whole, const int32_t *tokens, const int32_t *picks,
+                      int64_t rows);
 /* y = norm of x (+ add, kept in sum) with a layer's weight; only the sum where this part has no such layer. */
 void train__net_norm(const train__net *net, void *y, void *sum, const void *x, const void *add, int64_t layer,
                      train_layer_tensor which, int64_t rows);

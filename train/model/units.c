@@ -79,6 +79,19 @@ static void wait_for(train__units *u, ravel_request **request) {
     u->waited += now() - begun;
 }
 
+static void test(train__units *u, ravel_request **request) {
+    ravel_error error = RAVEL_ERROR_INIT;
+    int32_t done = 0;
+    if (!*request) return;
+    note(u, ravel_request_test(*request, &done, &error), &error);
+    if (done) *request = NULL;
+}
+
+void train__units_progress(train__units *u) {
+    for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) test(u, &u->weights[i].request);
+    test(u, &u->request);
+}
+
 void train__units_wait(train__units *u) {
     for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) wait_for(u, &u->weights[i].request);
     wait_for(u, &u->request);

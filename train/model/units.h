@@ -57,6 +57,8 @@ typedef struct train__units {
 ravel_status train__units_init(train__units *units, const train_kernels *kernels, train_device *device,
                                const train_params *params, int32_t ranks, int32_t rank, int inference,
                                const ravel_allocator *allocator, ravel_error *err);
+/* Moves what is under way along, without waiting: communicators of processes transfer only inside calls. */
+void train__units_progress(train__units *units);
 /* Waits for what is under way, whatever its result: before the buffers are freed. */
 void train__units_wait(train__units *units);
 void train__units_close(train__units *units);

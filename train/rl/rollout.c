@@ -190,10 +190,11 @@ ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t str
     return status;
 }
 
-ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_rollouts *answers,
-                                   ravel_error *err) {
+ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int32_t stride, int64_t batch,
+                                   train_rollouts *answers, ravel_error *err) {
     int32_t size = ravel_comm_size(comm);
-    for (int32_t g = trainers; g < size; g++) {
+    TRAIN_ASSERT(stride > 0 && trainers > 0 && (size - trainers) % stride == 0);
+    for (int32_t g = trainers; g < size; g += stride) {
         int64_t head[HEAD];
         ravel_status status = receive_rollouts(comm, g, TAG_ANSWERS, head, answers, err);
         if (status) return status;

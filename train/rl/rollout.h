@@ -72,9 +72,10 @@ ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_rol
  * `stride`: one for all ranks that learn from the same samples. */
 ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t stride, int64_t batch,
                                 const train_rollouts *answers, ravel_error *err);
-/* On a trainer: adds what every generator has for it, sorted. E_DATA where a message is not of this batch. */
-ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int64_t batch, train_rollouts *answers,
-                                   ravel_error *err);
+/* On a trainer: adds what every generator has for it, sorted. The first of each `stride` generator ranks sends. E_DATA where
+ * a message is not of this batch. */
+ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int32_t stride, int64_t batch,
+                                   train_rollouts *answers, ravel_error *err);
 
 /* A whole list from one rank to another; the receiver adds it to its own. */
 ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rollouts *rollouts, ravel_error *err);

@@ -133,6 +133,8 @@ static const ravel_option grpo_table[] = {
          "print a prompt, its answer and its reward once per this number of batches; 0: never"),
     GRPO("partial", F64, scoring.partial, "0.2", 0, 1, NULL, "reward of an answer that is partly right, at most"),
     GRPO("generators", I32, generators, "1", 1, 4096, NULL, "ranks that generate"),
+    GRPO("generator-tp", I32, generator_tp, "1", 1, 4096, NULL,
+         "ranks that share the layers of each generator (tensor parallel); a divisor of --generators"),
     GRPO("prompts", I64, prompts, "16", 1, 1e9, NULL, "prompts in a batch"),
     GRPO("group-size", I32, group_size, "8", 1, 65536, NULL, "answers to each prompt"),
     GRPO("updates-per-batch", I32, updates, "1", 1, 65536, NULL, "optimiser steps on each batch"),
@@ -555,6 +557,12 @@ static ravel_status check_dpo(const train_config *c, ravel_error *err) {
 
 static ravel_status check_grpo(const train_config *c, ravel_error *err) {
     const train_grpo_options *o = &c->grpo;
+    if (o->generators % o->generator_tp)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "generators is %d, ranks per generator (generator-tp) %d; the first must be a multiple of "
+            "the second: say --generators %d",
+            o->generators, o->generator_tp, (o->generators + o->generator_tp - 1) / o->generator_tp * o->generator_tp);
     if (o->task && o->data) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --task or --data, not both");
     if (o->eval_share > 0 && !o->data)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");

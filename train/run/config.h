@@ -67,7 +67,8 @@ typedef struct train_grpo_options {
     int32_t max_flat;        /* batches in a row whose rewards are all equal before the run fails; 0: any number */
     const char *stop;        /* tokens that end an answer, "257,151645"; NULL: the model's own */
     int32_t level;
-    int32_t generators; /* ranks that generate */
+    int32_t generators;   /* ranks that generate */
+    int32_t generator_tp; /* ranks that share the layers of each generator; divides `generators` */
     double reward_seconds;
     int32_t reward_retries; /* of a command that fails, before answers are left out */
     int32_t show_every;     /* batches between answers on the terminal; 0: never */

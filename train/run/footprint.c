@@ -35,9 +35,11 @@ static ravel_status generator_bytes(const train_config *c, const ravel_shape *sh
     train_params *params = NULL;
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
+    options.tp_ranks = c->grpo.generator_tp;
+    train_slice part = {.tp = c->grpo.generator_tp};
     options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
     ravel_status status = train_generator_memory(kernels, c->model.threads, shape, &options, bytes, err);
-    if (!status) status = train_params_create(shape, NULL, NULL, &params, err);
+    if (!status) status = train_params_create(shape, &part, NULL, &params, err);
     if (!status) *bytes += 2 * params->elements * ravel_dtype_bytes(kernels->types.weight);
     train_params_free(params);
     return status;
@@ -90,7 +92,7 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
     logger->write(logger->user, RAVEL_LOG_INFO, text);
     if (kind != TRAIN_GRPO) return RAVEL_OK;
     (void)snprintf(text, sizeof text,
-                   "memory per generator: %s = two sets of weights and a cache of %lld slots of %lld tokens",
+                   "memory per generator rank: %s = two sets of weights and a cache of %lld slots of %lld tokens",
                    in_units(p.generator, a, sizeof a), (long long)c->grpo.slots,
                    (long long)longest_prompt + c->grpo.scoring.max_tokens);
     logger->write(logger->user, RAVEL_LOG_INFO, text);

@@ -194,7 +194,7 @@ static ravel_status learn_batch(train__grpo *g, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t u = 0; u < g->config->grpo.updates && !status; u++) {
         if (u > 0) {
-            status = ravel_metrics_update(g->run.metrics, g->run.state.step, err);
+            status = train_run_report(&g->run, err);
             ravel_metrics_begin(g->run.metrics);
         }
         if (!status) status = train__grpo_update(g, err);
@@ -309,6 +309,9 @@ ravel_status train_grpo(const train_config *config, ravel_comm *comm, const trai
         status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%d ranks are too few for %d generators and a trainer", ranks,
                                  g.generators);
     if (!status) status = train_shape(&config->model, &shape, err);
+    train_slice part = {.tp = config->grpo.generator_tp};
+    if (!status && (status = train_slice_shape(&shape, &part, &(ravel_shape){0}, err)))
+        ravel_error_prefix(err, "--generator-tp");
     status = ravel_agree(comm, status, err);
     if (!status) status = ravel_comm_split(comm, rank >= g.count, rank, &g.trainers, err);
     if (status) return status;

@@ -1,6 +1,7 @@
 /* A generator rank: takes orders of trainer 0 until it is told to stop.
  *
- *     sets                     two sets of weights: answers are drawn from the live one, refit writes the other
+ *     sets                     two sets of weights: answers are drawn from the live one, refit writes the other. With
+ *                              --generator-tp, of this rank's part of the model: no rank has a whole tensor
  *     order: generate          prompts -> train_generator_run -> answers to the trainers
  *     order: refit             ravel_refit_update, then the set that is live now
  */
@@ -15,6 +16,7 @@
 typedef struct rank {
     const train_config *config;
     ravel_comm *world;
+    ravel_comm *tp; /* ranks that share this generator's layers; its rank 0 sends the answers. NULL: one rank */
     int32_t trainers;
     const train_kernels *kernels;
     train_device *device;
@@ -46,6 +48,7 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     train_generator_options options;
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
+    options.tp = r->tp;
     r->slot_tokens = options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
     train_rollouts_init(&r->prompts, NULL);
     train_rollouts_init(&r->answers, NULL);
@@ -69,6 +72,7 @@ static void close_rank(rank *r) {
     train__release(NULL, r->requests, (size_t)r->request_room * sizeof *r->requests);
     train__release(NULL, r->tokens, (size_t)r->slot_tokens * sizeof *r->tokens);
     train__release(NULL, r->logprobs, (size_t)r->slot_tokens * sizeof *r->logprobs);
+    ravel_comm_free(r->tp);
 }
 
 /* ---- generating ----------------------------------------------------------------------------------------- */
@@ -125,7 +129,7 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
     if (!status && r->prompts.count)
         status = train_generator_run(r->generator, r->requests, r->prompts.count, take_answer, r, err);
     if (!status) train_rollouts_sort(&r->answers);
-    if (status) return status;
+    if (status || (r->tp && ravel_comm_rank(r->tp) > 0)) return status;
     const ravel_mesh_options *m = &r->config->mesh; /* in the default order: tp, cp, dp, pp */
     int32_t stride = m->tp * m->cp, receivers = r->trainers / (stride * m->pp);
     return train_answers_send(r->world, receivers, stride, order->batch, &r->answers, err);
@@ -153,11 +157,16 @@ static ravel_status serve_orders(rank *r, ravel_error *err) {
 ravel_status train_grpo_generate(const train_config *config, const ravel_shape *shape, ravel_comm *world,
                                  ravel_comm *group, ravel_error *err) {
     rank r = {.config = config, .world = world, .trainers = ravel_comm_size(world) - ravel_comm_size(group)};
+    int32_t at = ravel_comm_rank(group), tp = config->grpo.generator_tp;
     ravel_refit_options options;
     ravel_refit_options_default(&options);
     int64_t longest_prompt = 0;
-    ravel_status status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);
-    if (status) return status;
+    ravel_status status = tp > 1 ? ravel_comm_split(group, at / tp, at, &r.tp, err) : RAVEL_OK;
+    if (!status) status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);
+    if (status) {
+        ravel_comm_free(r.tp);
+        return status;
+    }
     status = ravel_agree(world, open_rank(&r, shape, longest_prompt, err), err);
     if (!status) status = ravel_refit_create(world, NULL, &r.sets.sink, &options, &r.refit, err);
     if (!status) status = serve_orders(&r, err);

@@ -15,12 +15,14 @@ enum { EVAL_BATCH = -1 };
 
 /* ---- orders --------------------------------------------------------------------------------------------- */
 
-/* Trainer 0 deals `count` questions from `first` on to the generators, one after the other. */
+/* Trainer 0 deals `count` questions from `first` on to the generators, one after the other. All ranks of a generator get its
+ * order. */
 static ravel_status send_orders(train__grpo *g, train_order order, int64_t first, int64_t count, ravel_error *err) {
+    int32_t tp = g->config->grpo.generator_tp;
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; g->rank == 0 && i < g->generators && !status; i++) {
         train_rollouts_clear(&g->asking);
-        for (int64_t q = i; q < count && !status; q += g->generators)
+        for (int64_t q = i / tp; q < count && !status; q += g->generators / tp)
             status = train_prompts_add(g->prompts, first + q, &g->asking, err);
         if (!status) status = train_order_send(g->world, g->count + i, &order, &g->asking, err);
     }
@@ -43,6 +45,10 @@ ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
 }
 
 /* ---- answers -------------------------------------------------------------------------------------------- */
+
+static ravel_status receive_answers(train__grpo *g, int64_t batch, train_rollouts *answers, ravel_error *err) {
+    return train_answers_receive(g->world, g->count, g->config->grpo.generator_tp, batch, answers, err);
+}
 
 /* Fails on all ranks where no rank could score a single answer. */
 static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, const ravel_error *why,
@@ -168,7 +174,7 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
         status = send_orders(g, order, g->run.state.question, o->prompts, err);
         g->run.state.question += o->prompts;
         train_rollouts_clear(&g->more);
-        if (!status) status = train_answers_receive(g->world, g->count, g->run.state.batch, &g->more, err);
+        if (!status) status = receive_answers(g, g->run.state.batch, &g->more, err);
         if (!status) count_tokens_from(g, &g->more, 0);
         if (!status) status = ravel_agree(g->leaders, add_rollouts(&g->more, &g->answers, err), err);
         if (!status) status = score(g, &g->answers, 0, err);
@@ -182,7 +188,7 @@ static ravel_status receive_waiting(train__grpo *g, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (g->have_waiting) return RAVEL_OK;
     train_rollouts_clear(&g->waiting);
-    if (g->leaders) status = train_answers_receive(g->world, g->count, g->waiting_batch, &g->waiting, err);
+    if (g->leaders) status = receive_answers(g, g->waiting_batch, &g->waiting, err);
     if (!status) g->have_waiting = 1;
     return status;
 }
@@ -234,7 +240,7 @@ static ravel_status ask_greedily(train__grpo *g, int64_t count, double *sums, ra
     train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = EVAL_BATCH, .group_size = 1, .greedy = 1};
     ravel_status status = send_orders(g, order, TRAIN_EVAL_FIRST, count, err);
     train_rollouts_clear(&g->answers);
-    if (!status) status = train_answers_receive(g->world, g->count, EVAL_BATCH, &g->answers, err);
+    if (!status) status = receive_answers(g, EVAL_BATCH, &g->answers, err);
     if (!status) status = score(g, &g->answers, 1, err);
     for (int64_t i = 0; !status && i < g->batch.count; i++, sums[1] += 1) sums[0] += g->batch.rewards[i];
     return status;

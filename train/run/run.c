@@ -361,10 +361,16 @@ void train_run_note_eval(train_run *run, double value, int higher_is_better) {
     run->best_due = 1;
 }
 
+ravel_status train_run_report(train_run *run, ravel_error *err) {
+    ravel_status status = ravel_metrics_update(run->metrics, run->state.step, err);
+    if (!status) run->reported = run->state.step;
+    return status;
+}
+
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err) {
     int32_t wants[WANTS];
     ravel_error why = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_metrics_update(run->metrics, run->state.step, err);
+    ravel_status status = train_run_report(run, err);
     if (!status) status = exchange_wants(run, wants, err);
     if (status) return status;
     run->stopped = wants[STOP];
@@ -392,8 +398,13 @@ static void rescue(train_run *run, train_learner *learner, ravel_status status) 
         return;
     }
     ravel_error_clear(&why);
-    if (run->rank == 0 && save(run, learner, 1, &why))
+    if (run->rank != 0) return;
+    if (save(run, learner, 1, &why)) {
         warn(run, "what was learnt since the last checkpoint could not be saved", &why);
+    } else if (run->reported < run->state.step) {
+        (void)ravel_error_set(&why, RAVEL_E_PEER_LOST, "they are reduced over all ranks");
+        warn(run, "the checkpoint has an update whose metrics are missing", &why);
+    }
 }
 
 ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_status status, ravel_error *err) {

@@ -89,6 +89,7 @@ typedef struct train_run {
     int32_t spoilt;         /* the data changed under the run: nothing is saved any more */
     int32_t best_due;       /* the current weights are the best so far and not saved */
     int64_t saved;          /* step of the newest checkpoint, -1: none */
+    int64_t reported;       /* step whose metrics went out last */
     int64_t checked;        /* step at which it was last looked whether one is due */
     int64_t skipped_in_row; /* updates */
     double finish_seconds;  /* of the last train_run_apply */
@@ -117,6 +118,8 @@ ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_
 ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err);
 /* The figure of an evaluation of the current weights; with --keep-best the best one's checkpoint is written and kept. */
 void train_run_note_eval(train_run *run, double value, int higher_is_better);
+/* The metrics of the update go out. Collective. */
+ravel_status train_run_report(train_run *run, ravel_error *err);
 /* After an update: its metrics go out, and a checkpoint is written where the configuration or a signal says so. */
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err);
 /* The last checkpoint, where it is wanted and not there yet. With a `status` other than RAVEL_OK, that of the loop, what
