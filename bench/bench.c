@@ -2,12 +2,15 @@
 
 #include <ravel/json.h>
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { COPIERS_MOST = 64 };
 
 static bench_case *first, **last = &first;
 static FILE *json;
@@ -22,6 +25,37 @@ double bench_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+int bench_cores(void) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores < 1 ? 1 : cores > COPIERS_MOST ? COPIERS_MOST : (int)cores;
+}
+
+typedef struct part {
+    char *to;
+    const char *from;
+    size_t bytes;
+} part;
+
+static void *copy_part(void *argument) {
+    const part *p = argument;
+    memcpy(p->to, p->from, p->bytes);
+    return NULL;
+}
+
+double bench_copy(int threads, char *to, const char *from, size_t bytes) {
+    part parts[COPIERS_MOST] = {{0}};
+    pthread_t made[COPIERS_MOST];
+    double began = bench_seconds();
+    for (int i = 0; i < threads; i++) {
+        size_t at = bytes / (size_t)threads * (size_t)i;
+        parts[i] = (part){to + at, from + at, (i + 1 == threads ? bytes : at + bytes / (size_t)threads) - at};
+        if (i > 0 && pthread_create(&made[i], NULL, copy_part, &parts[i]) != 0) exit(1);
+    }
+    (void)copy_part(&parts[0]);
+    for (int i = 1; i < threads; i++) (void)pthread_join(made[i], NULL);
+    return bench_seconds() - began;
 }
 
 double bench_best(int repeats, void (*body)(void *user), void *user) {

@@ -32,6 +32,11 @@ double bench_seconds(void);
 /* The least time of `repeats` calls, in seconds. */
 double bench_best(int repeats, void (*body)(void *user), void *user);
 
+/* Cores of this machine, at most 64. */
+int bench_cores(void);
+/* Seconds of one memcpy that `threads` threads share. */
+double bench_copy(int threads, char *to, const char *from, size_t bytes);
+
 #define BENCH(bench_name)                                                  \
     static void bench_name(void);                                          \
     static bench_case bench_name##_case = {#bench_name, bench_name, NULL}; \

@@ -139,47 +139,17 @@ BENCH(refit_tcp) {
 
 /* ---- all cores ------------------------------------------------------------------------------------------ */
 
-typedef struct part {
-    char *to;
-    const char *from;
-    size_t bytes;
-} part;
-
-static void *copy_part(void *argument) {
-    const part *p = argument;
-    memcpy(p->to, p->from, p->bytes);
-    return NULL;
-}
-
-static double copy_on(int cores, char *to, const char *from) {
-    part parts[64];
-    pthread_t threads[64];
-    size_t total = (size_t)TENSORS * TENSOR_BYTES;
-    double began = bench_seconds();
-    if (cores < 1) return 0;
-    for (int i = 0; i < cores; i++) {
-        size_t at = total / (size_t)cores * (size_t)i,
-               end = i + 1 == cores ? total : total / (size_t)cores * (size_t)(i + 1);
-        parts[i] = (part){to + at, from + at, end - at};
-        if (i > 0 && pthread_create(&threads[i], NULL, copy_part, &parts[i]) != 0) exit(1);
-    }
-    copy_part(&parts[0]);
-    for (int i = 1; i < cores; i++) (void)pthread_join(threads[i], NULL);
-    return bench_seconds() - began;
-}
-
 BENCH(refit_cores) {
     model from;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_comm *self = NULL;
     ravel_publisher *publisher = NULL;
     ravel_publish_options po;
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = bench_cores();
     double copy = 0, publish = 0;
     char *to = malloc((size_t)TENSORS * TENSOR_BYTES);
     if (!make_model(&from) || !to) exit(1);
     memset(to, 1, (size_t)TENSORS * TENSOR_BYTES);
-    if (cores > 64) cores = 64;
     ravel_publish_options_default(&po);
     po.threads = cores;
     ravel_refit_source source = {.size = sizeof source, .tensors = from.tensors, .count = TENSORS};
@@ -188,7 +158,7 @@ BENCH(refit_cores) {
     for (int64_t v = 1; v <= REPEATS && status == RAVEL_OK; v++) {
         double total, once;
         status = ravel_publisher_publish(publisher, v, &err);
-        double plain = copy_on(cores, to, from.block);
+        double plain = bench_copy(cores, to, from.block, (size_t)TENSORS * TENSOR_BYTES);
         if (v < 3 || status != RAVEL_OK) continue;
         ravel_publisher_seconds(publisher, &total, &once);
         publish = least(publish, once);

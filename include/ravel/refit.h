@@ -47,7 +47,8 @@
  * order. An argument that is wrong on one rank fails the call on all, with the same sentence.
  *
  * Threads: a refit belongs to one thread at a time. With options.helper (the default) it runs one helper thread for
- * iterate and pack and one for verify and load, only inside ravel_refit_update; the callbacks are called from these.
+ * iterate and pack and one for verify and load, only inside ravel_refit_update; the callbacks are called from these, one
+ * call at a time. Each of the two has options.threads - 1 further threads beside it for large updates.
  */
 #ifndef RAVEL_REFIT_H
 #define RAVEL_REFIT_H
@@ -257,7 +258,7 @@ typedef struct ravel_refit_options {
     int32_t helper;       /* helper threads for packing and loading; without them nothing overlaps */
     int32_t trace;        /* keep events of the last update for ravel_refit_trace */
     int32_t audit;        /* hash every tensor when it is complete, for ravel_refit_audit */
-    int32_t reserved;     /* 0 */
+    int32_t threads;      /* that pack, and as many that load, to 64; 0: by cores, ranks of the machine and link */
     /* Called on the calling thread now and then, and at the end of a stream: weights of this rank that are sent or
      * loaded (with those that delta kept), of all that it sends and receives. It must return soon: peers wait. */
     void (*progress)(void *user, int64_t done_bytes, int64_t total_bytes);

@@ -1755,7 +1755,7 @@ ravel_refit_options._fields_ = [
     ("helper", C.c_int32),
     ("trace", C.c_int32),
     ("audit", C.c_int32),
-    ("reserved", C.c_int32),
+    ("threads", C.c_int32),
     ("progress", C.CFUNCTYPE(None, C.c_void_p, C.c_int64, C.c_int64)),
     ("progress_user", C.c_void_p),
     ("allocator", C.POINTER(ravel_allocator)),

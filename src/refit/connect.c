@@ -11,6 +11,7 @@
 #include "comm/agree.h"
 #include "comm/nccl_comm.h"
 #include "refit/bytes.h"
+#include "refit/workers.h"
 #include "base/xxh3.h"
 
 #include <stdio.h>
@@ -266,6 +267,24 @@ static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
     return status;
 }
 
+/* ---- threads -------------------------------------------------------------------------------------------- */
+
+/* Threads that pack, and that load, on this rank. By default this rank's share of the cores; over a wire between processes one
+ * thread of a rank moves the bytes, and two pack or load faster than that. */
+static int32_t choose_threads(const ravel_refit *refit, const ravel__hello *hellos) {
+    enum { MOST_LENT = 8, MOST_WIRE = 2, CORES_MOST = 1024 };
+    if (!refit->options.helper) return 1;
+    if (refit->options.threads > 0) return refit->options.threads;
+    int32_t here = 0;
+    for (int32_t r = 0; r < refit->ranks; r++) {
+        if (hellos[r].host != refit->host) continue;
+        here += ((hellos[r].roles & RAVEL__SOURCE) != 0) + ((hellos[r].roles & RAVEL__SINK) != 0);
+    }
+    int32_t most = ravel__comm_lends(refit->comm) ? MOST_LENT : MOST_WIRE;
+    int32_t share = ravel__workers_default(CORES_MOST) / (here > 0 ? here : 1);
+    return share < 1 ? 1 : share > most ? most : share;
+}
+
 /* ---- all of it ------------------------------------------------------------------------------------------ */
 
 static void count_sides(ravel_refit *refit, const ravel__hello *hellos, ravel__differences *list) {
@@ -317,6 +336,7 @@ static ravel_status negotiate(ravel_refit *refit, const manifests *own, const ra
     ravel__catalog catalog;
     ravel__differences_init(&list, refit->options.logger);
     count_sides(refit, hellos, &list);
+    refit->threads = choose_threads(refit, hellos);
     ravel__hello_compare(hellos, refit->ranks, &list);
     ravel_status status = ravel__catalog_init(&catalog, hellos, refit->ranks, &refit->memory.allocator, err);
     if (status != RAVEL_OK) return lost(refit, status, err);

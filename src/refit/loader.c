@@ -1,6 +1,8 @@
 /* The loader: from frames to the stage. Frames of a stream come in the order of its slices, so a cursor knows what every
  * entry must be; anything else, and every wrong checksum, is a failure. After the first failure frames are only counted:
- * the stream runs to its end, so that the communicator can be used again. */
+ * the stream runs to its end, so that the communicator can be used again.
+ *
+ * A team loads several entries of a frame at once; callbacks get theirs one by one. */
 #include "refit/session.h"
 
 #include "base/assert.h"
@@ -17,7 +19,8 @@ ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_erro
     ravel__lane_init(&l->arrived);
     ravel__lane_init(&l->loaded);
     l->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *l->cursors);
-    if (count > 0 && !l->cursors) return ravel__no_memory(err, count * sizeof *l->cursors, "streams");
+    l->takings = count > 0 ? ravel__calloc(&refit->memory.allocator, RAVEL__BATCH_MOST, sizeof *l->takings) : NULL;
+    if (count > 0 && (!l->cursors || !l->takings)) return ravel__no_memory(err, count * sizeof *l->cursors, "streams");
     if (count == 0 || !refit->data) return RAVEL_OK;
     return ravel__payload_create(refit->sink_holding.carrier, &refit->memory.allocator, &l->payload, err);
 }
@@ -25,6 +28,7 @@ ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_erro
 void ravel__loader_free(ravel__loader *l) {
     if (!l->refit) return;
     ravel__release(&l->refit->memory.allocator, l->cursors, (size_t)l->refit->plan.in_count * sizeof *l->cursors);
+    ravel__release(&l->refit->memory.allocator, l->takings, RAVEL__BATCH_MOST * sizeof *l->takings);
     ravel__payload_free(l->payload);
     ravel__lane_free(&l->arrived);
     ravel__lane_free(&l->loaded);
@@ -34,7 +38,9 @@ void ravel__loader_free(ravel__loader *l) {
 void ravel__loader_begin(ravel__loader *l, int64_t version, const char *active) {
     l->version = version;
     l->status = RAVEL_OK;
+    atomic_store(&l->failed, RAVEL_OK);
     ravel_error_clear(&l->why);
+    l->taking = 0;
     l->verify_ns = l->load_ns = l->kept_bytes = 0;
     for (int32_t i = 0; i < l->refit->plan.in_count; i++) l->cursors[i] = (ravel__in_cursor){.active = active[i]};
     ravel__lane_reset(&l->arrived);
@@ -43,18 +49,12 @@ void ravel__loader_begin(ravel__loader *l, int64_t version, const char *active) 
 
 /* ---- one entry ------------------------------------------------------------------------------------------ */
 
-typedef struct target {
-    const ravel__slice *slice;
-    const ravel__item *item;
-    ravel__box box;
-} target;
-
 static ravel_status out_of_place(ravel__loader *l, int32_t sender, const char *what) {
     return ravel_error_set(&l->why, RAVEL_E_DATA, "a frame from rank %d %s", sender, what);
 }
 
 /* The entry must continue where the last one ended; 0, with a sentence in l->why, where it does not. */
-static int expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e, target *t) {
+static int expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e, ravel__taking *t) {
     const ravel__refit_plan *plan = &l->refit->plan;
     const ravel__stream *s = &plan->in[stream];
     const ravel__in_cursor *cursor = &l->cursors[stream];
@@ -70,65 +70,110 @@ static int expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e,
         return 0;
     }
     t->box = ravel__slice_box(plan, t->slice, t->item->ndim);
+    t->entry = *e;
+    t->sender = s->sender;
+    t->payload = NULL;
+    t->verify_ns = t->load_ns = 0;
     return 1;
 }
 
-static ravel_status changed(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e) {
-    return ravel_error_set(&l->why, RAVEL_E_CHECKSUM,
+static ravel_status changed(const ravel__taking *t, ravel_error *err) {
+    const ravel__frame_entry *e = &t->entry;
+    return ravel_error_set(err, RAVEL_E_CHECKSUM,
                            "\"%s\": elements %llu to %llu of its slice from rank %d arrived changed", t->item->name,
-                           (unsigned long long)e->first, (unsigned long long)(e->first + e->count - 1), sender);
+                           (unsigned long long)e->first, (unsigned long long)(e->first + e->count - 1), t->sender);
 }
 
 /* A whole entry to its place, hashed on the way. */
-static ravel_status take_at_once(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e,
-                                 const unsigned char *payload, void *place) {
+static ravel_status take_at_once(ravel__taking *t, void *place, ravel_error *err) {
     int64_t begin = ravel__clock_ns();
     ravel__xxh3 state;
     ravel__xxh3_begin(&state);
-    ravel__xxh3_add_copy(&state, place, payload, (size_t)e->count * (size_t)ravel_dtype_bytes(e->dtype));
+    ravel__xxh3_add_copy(&state, place, t->payload, (size_t)t->entry.count * (size_t)ravel_dtype_bytes(t->entry.dtype));
     uint64_t checksum = ravel__xxh3_end(&state);
-    l->load_ns += ravel__clock_ns() - begin;
-    return checksum == e->checksum ? RAVEL_OK : changed(l, sender, t, e);
+    t->load_ns += ravel__clock_ns() - begin;
+    return checksum == t->entry.checksum ? RAVEL_OK : changed(t, err);
 }
 
 /* Hash and load step by step while the bytes are in the cache: bytes that fail the check are discarded with the stage. For
  * callbacks the whole entry is hashed first, since they are promised verified bytes. */
-static ravel_status take_data(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e,
-                              const unsigned char *payload) {
+static ravel_status take_data(ravel_refit *refit, ravel__taking *t, ravel_error *err) {
+    const ravel__frame_entry *e = &t->entry;
     int64_t each = ravel_dtype_bytes(e->dtype), count = (int64_t)e->count, step = HASH_STEP / each;
-    int careful = l->refit->sink->load != NULL;
+    int careful = refit->sink->load != NULL;
     ravel_status status = RAVEL_OK;
     ravel__xxh3 state;
     ravel__span span = {t->slice->item, &t->box, (int64_t)e->first, count};
-    void *place = ravel__stage_place(&l->refit->stage, &span, e->dtype);
-    if (place) return take_at_once(l, sender, t, e, payload, place);
+    void *place = ravel__stage_place(&refit->stage, &span, e->dtype);
+    if (place) return take_at_once(t, place, err);
     int64_t clock = ravel__clock_ns(), later;
-    if (careful && ravel__xxh3_of(payload, (size_t)(count * each)) != e->checksum) return changed(l, sender, t, e);
+    if (careful && ravel__xxh3_of(t->payload, (size_t)(count * each)) != e->checksum) return changed(t, err);
     ravel__xxh3_begin(&state);
     for (int64_t done = 0; done < count && status == RAVEL_OK; done += step) {
         int64_t n = count - done < step ? count - done : step;
-        const unsigned char *from = payload + done * each;
+        const unsigned char *from = t->payload + done * each;
         if (!careful) ravel__xxh3_add(&state, from, (size_t)(n * each));
         later = ravel__clock_ns();
-        l->verify_ns += later - clock;
+        t->verify_ns += later - clock;
         clock = later;
         span.first = (int64_t)e->first + done;
         span.count = n;
-        status = ravel__stage_write(&l->refit->stage, &span, e->dtype, from, &l->why);
+        status = ravel__stage_write(&refit->stage, &span, e->dtype, from, err);
         later = ravel__clock_ns();
-        l->load_ns += later - clock;
+        t->load_ns += later - clock;
         clock = later;
     }
-    if (status == RAVEL_OK && !careful && ravel__xxh3_end(&state) != e->checksum) return changed(l, sender, t, e);
+    if (status == RAVEL_OK && !careful && ravel__xxh3_end(&state) != e->checksum) return changed(t, err);
     return status;
 }
 
+static ravel_status keep(ravel_refit *refit, ravel__taking *t, ravel_error *err) {
+    int64_t begin = ravel__clock_ns();
+    ravel__span span = {t->slice->item, &t->box, (int64_t)t->entry.first, (int64_t)t->entry.count};
+    ravel_status status = ravel__stage_keep(&refit->stage, &span, err);
+    t->load_ns += ravel__clock_ns() - begin;
+    return status;
+}
+
+static void take_one(void *user, int64_t index) {
+    ravel__loader *l = user;
+    ravel__taking *t = &l->takings[index];
+    ravel_error why = RAVEL_ERROR_INIT;
+    int32_t none = RAVEL_OK;
+    if (atomic_load(&l->failed) != RAVEL_OK) return;
+    ravel_status status = t->payload ? take_data(l->refit, t, &why) : keep(l->refit, t, &why);
+    if (status != RAVEL_OK && atomic_compare_exchange_strong(&l->failed, &none, (int32_t)status)) l->why = why;
+}
+
+/* Loads the entries that wait. The time that passed is divided as the threads spent theirs. */
+static ravel_status take_waiting(ravel__loader *l, int64_t *covered) {
+    int64_t begin = ravel__clock_ns(), verify = 0, load = 0;
+    ravel__team_run(&l->team, l->taking, take_one, l);
+    int64_t passed = ravel__clock_ns() - begin;
+    for (int32_t i = 0; i < l->taking; i++) {
+        const ravel__taking *t = &l->takings[i];
+        int64_t bytes = (int64_t)t->entry.count * ravel_dtype_bytes(t->entry.dtype);
+        verify += t->verify_ns;
+        load += t->load_ns;
+        *covered += bytes;
+        if (!t->payload) l->kept_bytes += bytes;
+    }
+    double share = verify + load > 0 ? (double)verify / (double)(verify + load) : 0;
+    l->verify_ns += (int64_t)((double)passed * share);
+    l->load_ns += passed - (int64_t)((double)passed * share);
+    l->taking = 0;
+    return (ravel_status)atomic_load(&l->failed);
+}
+
 /* The same for payloads in device memory, in two steps: adds the entry to the next kernel, which hashes and scatters. */
-static ravel_status take_apart(ravel__loader *l, int32_t sender, const target *t, const ravel__frame_entry *e) {
+static ravel_status take_apart(ravel__loader *l, const ravel__taking *t) {
     const ravel__stage *stage = &l->refit->stage;
     const ravel__view *view = &t->item->view;
+    const ravel__frame_entry *e = &t->entry;
+    if (e->kind == RAVEL__ENTRY_KEEP)
+        return out_of_place(l, t->sender, "keeps elements, which this wire has no way to");
     if (e->count * (uint64_t)ravel_dtype_bytes(e->dtype) > RAVEL__PAYLOAD_BLOCK)
-        return out_of_place(l, sender, "has a larger entry than the wire allows");
+        return out_of_place(l, t->sender, "has a larger entry than the wire allows");
     return ravel__payload_add(l->payload, view, stage->now->target(stage, view->tensor), &t->box, (int64_t)e->first,
                               (int64_t)e->count, e->dtype, (int64_t)e->offset, &l->why);
 }
@@ -146,39 +191,36 @@ static ravel_status settle(ravel__loader *l, const ravel__refit_buffer *slot, in
     for (int64_t i = 0; i < count && status == RAVEL_OK; i++) {
         status = ravel__frame_entry_at(slot->data, head, l->settled++, &e, &l->why);
         if (status != RAVEL_OK || hashes[i] == e.checksum) continue;
-        target t = {.slice = &plan->slices[plan->in[stream].first + e.slice]};
+        ravel__taking t = {.entry = e, .slice = &plan->slices[plan->in[stream].first + e.slice]};
         t.item = &l->refit->sink_holding.items[t.slice->item];
-        status = changed(l, plan->in[stream].sender, &t, &e);
+        t.sender = plan->in[stream].sender;
+        status = changed(&t, &l->why);
     }
     return status;
 }
 
-static ravel_status take_entry(ravel__loader *l, int32_t stream, const unsigned char *frame,
-                               const ravel__frame_entry *e) {
+/* Takes an entry, or leaves it for take_waiting. */
+static ravel_status take_entry(ravel__loader *l, int32_t stream, const ravel__refit_buffer *slot,
+                               const ravel__frame_entry *e, int64_t *covered) {
     ravel__in_cursor *cursor = &l->cursors[stream];
-    target t;
+    ravel__taking *t = &l->takings[l->taking];
     ravel_status status = RAVEL_OK;
-    if (!expect(l, stream, e, &t)) return RAVEL_E_DATA;
-    if (e->kind == RAVEL__ENTRY_KEEP && l->payload) {
-        status = out_of_place(l, l->refit->plan.in[stream].sender, "keeps elements, which this wire has no way to");
-    } else if (e->kind == RAVEL__ENTRY_KEEP) {
-        int64_t begin = ravel__clock_ns();
-        ravel__span span = {t.slice->item, &t.box, (int64_t)e->first, (int64_t)e->count};
-        status = ravel__stage_keep(&l->refit->stage, &span, &l->why);
-        l->load_ns += ravel__clock_ns() - begin;
-        l->kept_bytes += (int64_t)e->count * ravel_dtype_bytes(e->dtype);
-    } else if (l->payload) {
-        status = take_apart(l, l->refit->plan.in[stream].sender, &t, e);
-    } else {
-        status = take_data(l, l->refit->plan.in[stream].sender, &t, e, frame + e->offset);
-    }
+    RAVEL_ASSERT(l->taking < RAVEL__BATCH_MOST);
+    if (!expect(l, stream, e, t)) return RAVEL_E_DATA;
     cursor->first += (int64_t)e->count;
-    RAVEL_ASSERT(cursor->first <= t.slice->count); /* see expect */
-    if (cursor->first == t.slice->count) {
+    RAVEL_ASSERT(cursor->first <= t->slice->count); /* see expect */
+    if (cursor->first == t->slice->count) {
         cursor->slice++;
         cursor->first = 0;
     }
-    return status;
+    if (l->payload) {
+        status = take_apart(l, t);
+        if (status == RAVEL_OK) *covered += (int64_t)e->count * ravel_dtype_bytes(e->dtype);
+        return status;
+    }
+    t->payload = e->kind == RAVEL__ENTRY_KEEP ? NULL : slot->data + e->offset;
+    l->taking++;
+    return l->taking == (l->team.others > 0 ? RAVEL__BATCH_MOST : 1) ? take_waiting(l, covered) : RAVEL_OK;
 }
 
 /* ---- one frame ------------------------------------------------------------------------------------------ */
@@ -216,13 +258,14 @@ void ravel__loader_take(ravel__loader *l, ravel__refit_buffer *slot, int32_t str
     l->cursors[stream].sequence++;
     for (uint32_t i = 0; l->status == RAVEL_OK && i < head.entries; i++) {
         l->status = ravel__frame_entry_at(slot->data, &head, i, &entry, &l->why);
-        if (l->status == RAVEL_OK) l->status = take_entry(l, stream, slot->data, &entry);
-        if (l->status == RAVEL_OK) slot->covered += (int64_t)entry.count * ravel_dtype_bytes(entry.dtype);
+        if (l->status == RAVEL_OK) l->status = take_entry(l, stream, slot, &entry, &slot->covered);
         if (l->status == RAVEL_OK && l->payload && ravel__payload_full(l->payload))
             l->status = settle(l, slot, stream, &head);
     }
     if (l->payload && l->status == RAVEL_OK) l->status = settle(l, slot, stream, &head);
     if (l->payload) ravel__payload_drop(l->payload);
+    if (l->status == RAVEL_OK && l->taking > 0) l->status = take_waiting(l, &slot->covered);
+    l->taking = 0;
     ravel__trace_add(&l->refit->trace, RAVEL_REFIT_LOAD, index, slot->number, begin, ravel__clock_ns(),
                      (int64_t)slot->notice.bytes + slot->payload_bytes);
 }

@@ -4,7 +4,10 @@
  *     A0 B0 C0 | A1 B1 | A2           A0 B0 ...          B had two frames in the window, C one
  *
  * A frame takes slices until it is full, the window ends or the stream does. With delta, entries also end at block
- * boundaries, and a block whose hash is the one that was sent last becomes KEEP. */
+ * boundaries, and a block whose hash is the one that was sent last becomes KEEP.
+ *
+ * A team packs several entries at once: their places are planned as if none were KEEP, the team gathers and hashes, then
+ * they are added in order, those behind a KEEP moved forward. */
 #include "refit/session.h"
 
 #include "base/assert.h"
@@ -20,38 +23,6 @@ enum {
 
 /* ---- life ----------------------------------------------------------------------------------------------- */
 
-static size_t capacity(const ravel_refit *refit) {
-    return ((size_t)refit->terms.buffer_bytes - RAVEL__FRAME_HEADER - RAVEL__FRAME_ENTRY) / RAVEL__FRAME_ALIGN *
-           RAVEL__FRAME_ALIGN;
-}
-
-/* Blocks are as large as wanted, as fits a frame, and as keeps their hashes few. */
-static int64_t block_bytes(const ravel_refit *refit, const ravel__stream *s) {
-    enum { HASHES_MOST = 32768, DEFAULT = 256 * 1024 };
-    int64_t bytes = refit->options.delta_block > 0 ? refit->options.delta_block : DEFAULT;
-    int64_t most = (int64_t)capacity(refit);
-    if (refit->options.delta_block == 0 && s->bytes / HASHES_MOST > bytes) bytes = s->bytes / HASHES_MOST;
-    if (bytes > most) bytes = most;
-    bytes -= bytes % RAVEL__FRAME_ALIGN;
-    return bytes < RAVEL__FRAME_ALIGN ? RAVEL__FRAME_ALIGN : bytes;
-}
-
-static ravel_status init_delta(ravel__packer *p, int32_t stream, ravel_error *err) {
-    ravel_refit *refit = p->refit;
-    const ravel__stream *s = &refit->plan.out[stream];
-    ravel__delta *d = &p->deltas[stream];
-    d->block_bytes = block_bytes(refit, s);
-    for (int64_t i = 0; i < s->slices; i++) {
-        const ravel__slice *slice = &refit->plan.slices[s->first + i];
-        int64_t bytes = slice->count * ravel_dtype_bytes(slice->dtype);
-        d->blocks += (bytes + d->block_bytes - 1) / d->block_bytes;
-    }
-    d->sent = ravel__calloc(&refit->memory.allocator, (size_t)d->blocks * 2, sizeof *d->sent);
-    if (!d->sent) return ravel__no_memory(err, (size_t)d->blocks * 2 * sizeof *d->sent, "the hashes of sent blocks");
-    d->sending = d->sent + d->blocks;
-    return RAVEL_OK;
-}
-
 ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_error *err) {
     size_t count = (size_t)refit->plan.out_count;
     ravel_status status = RAVEL_OK;
@@ -60,28 +31,21 @@ ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_erro
     ravel__lane_init(&p->ready);
     p->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *p->cursors);
     p->deltas = ravel__calloc(&refit->memory.allocator, count, sizeof *p->deltas);
-    p->scratch = count > 0 ? ravel__alloc(&refit->memory.allocator, RAVEL__PACK_STEP) : NULL;
-    if (count > 0 && (!p->cursors || !p->deltas || !p->scratch))
+    p->cuts = count > 0 ? ravel__calloc(&refit->memory.allocator, RAVEL__BATCH_MOST, sizeof *p->cuts) : NULL;
+    if (count > 0 && (!p->cursors || !p->deltas || !p->cuts))
         return ravel__no_memory(err, count * sizeof *p->cursors, "streams");
     if (count > 0 && refit->data)
         status = ravel__payload_create(refit->source_holding.carrier, &refit->memory.allocator, &p->payload, err);
-    for (int32_t i = 0; i < refit->plan.out_count && refit->options.delta && status == RAVEL_OK; i++)
-        status = init_delta(p, i, err);
-    return status;
+    return status == RAVEL_OK && count > 0 ? ravel__deltas_make(refit, p->deltas, err) : status;
 }
 
 void ravel__packer_free(ravel__packer *p) {
     if (!p->refit) return;
     const ravel_allocator *allocator = &p->refit->memory.allocator;
     size_t count = (size_t)p->refit->plan.out_count;
-    for (size_t i = 0; p->deltas && i < count; i++) {
-        ravel__delta *d = &p->deltas[i];
-        uint64_t *first = d->sent < d->sending ? d->sent : d->sending;
-        if (d->sent) ravel__release(allocator, first, (size_t)d->blocks * 2 * sizeof *first);
-    }
     ravel__release(allocator, p->cursors, count * sizeof *p->cursors);
-    ravel__release(allocator, p->deltas, count * sizeof *p->deltas);
-    ravel__release(allocator, p->scratch, RAVEL__PACK_STEP);
+    if (p->deltas) ravel__deltas_keep(p->refit, p->deltas, p->refit->plan.out_count);
+    ravel__release(allocator, p->cuts, RAVEL__BATCH_MOST * sizeof *p->cuts);
     ravel__payload_free(p->payload);
     ravel__lane_free(&p->free);
     ravel__lane_free(&p->ready);
@@ -93,6 +57,7 @@ void ravel__packer_begin(ravel__packer *p, ravel_refit_identity next, const char
     p->tensor = -1;
     p->next = next;
     p->status = RAVEL_OK;
+    atomic_store(&p->failed, RAVEL_OK);
     ravel_error_clear(&p->why);
     p->iterate_ns = p->pack_ns = p->frames = 0;
     p->gave_up = 0;
@@ -141,37 +106,37 @@ static ravel_status current_data(ravel__packer *p, int64_t tensor, const void **
     return RAVEL_OK;
 }
 
-typedef struct cut {
-    const ravel__slice *slice;
-    const ravel__item *item;
-    ravel__box box;
-    int64_t first, count, each; /* elements, and their bytes on the wire */
-} cut;
-
 /* Bytes of a device, and bytes that need no conversion, go straight to the frame; others are assembled in scratch
  * memory first, since the frame is written past the cache. */
-static ravel_status gather(ravel__packer *p, const cut *c, unsigned char *out, uint64_t *checksum) {
-    const void *data = NULL;
+static ravel_status gather(ravel__packing *c, ravel_error *err) {
+    unsigned char scratch[RAVEL__PACK_STEP];
+    const ravel__view *view = &c->item->view;
+    ravel_status status = RAVEL_OK;
     ravel__xxh3 state;
-    ravel_status status = current_data(p, c->item->view.tensor, &data);
-    if (status != RAVEL_OK) return status;
-    if (c->item->view.carrier) {
-        status = ravel__view_gather(&c->item->view, data, &c->box, c->first, c->count, c->slice->dtype, out, &p->why);
-        *checksum = status == RAVEL_OK ? ravel__xxh3_of(out, (size_t)(c->count * c->each)) : 0;
+    if (view->carrier) {
+        status = ravel__view_gather(view, c->data, &c->box, c->first, c->count, c->slice->dtype, c->place, err);
+        c->checksum = status == RAVEL_OK ? ravel__xxh3_of(c->place, (size_t)(c->count * c->each)) : 0;
         return status;
     }
-    const void *direct = ravel__view_direct(&c->item->view, data, &c->box, c->first, c->slice->dtype);
+    const void *direct = ravel__view_direct(view, c->data, &c->box, c->first, c->slice->dtype);
     int64_t step = RAVEL__PACK_STEP / c->each;
     ravel__xxh3_begin(&state);
-    if (direct) ravel__xxh3_add_copy(&state, out, direct, (size_t)(c->count * c->each));
+    if (direct) ravel__xxh3_add_copy(&state, c->place, direct, (size_t)(c->count * c->each));
     for (int64_t done = 0; done < c->count && !direct && status == RAVEL_OK; done += step) {
         int64_t n = c->count - done < step ? c->count - done : step;
-        status =
-            ravel__view_gather(&c->item->view, data, &c->box, c->first + done, n, c->slice->dtype, p->scratch, &p->why);
-        ravel__xxh3_add_copy(&state, out + done * c->each, p->scratch, (size_t)(n * c->each));
+        status = ravel__view_gather(view, c->data, &c->box, c->first + done, n, c->slice->dtype, scratch, err);
+        ravel__xxh3_add_copy(&state, c->place + done * c->each, scratch, (size_t)(n * c->each));
     }
-    *checksum = ravel__xxh3_end(&state);
+    c->checksum = ravel__xxh3_end(&state);
     return status;
+}
+
+static void gather_one(void *user, int64_t index) {
+    ravel__packer *p = user;
+    ravel_error why = RAVEL_ERROR_INIT;
+    int32_t none = RAVEL_OK;
+    ravel_status status = gather(&p->cuts[index], &why);
+    if (status != RAVEL_OK && atomic_compare_exchange_strong(&p->failed, &none, (int32_t)status)) p->why = why;
 }
 
 /* Packs the payloads of the entries that were added since the last time. */
@@ -188,11 +153,8 @@ static ravel_status settle(ravel__packer *p, ravel__frame_writer *writer, const 
 
 /* The same as gather, later: one kernel takes all entries of a frame. What a source makes tensor by tensor is taken before it
  * makes the next. */
-static ravel_status gather_apart(ravel__packer *p, const cut *c, int64_t at) {
-    const void *data = NULL;
-    ravel_status status = current_data(p, c->item->view.tensor, &data);
-    if (status != RAVEL_OK) return status;
-    return ravel__payload_add(p->payload, &c->item->view, data, &c->box, c->first, c->count, c->slice->dtype, at,
+static ravel_status gather_apart(ravel__packer *p, const ravel__packing *c, int64_t at) {
+    return ravel__payload_add(p->payload, &c->item->view, c->data, &c->box, c->first, c->count, c->slice->dtype, at,
                               &p->why);
 }
 
@@ -216,8 +178,15 @@ static int unchanged(ravel__packer *p, int32_t stream, int64_t bytes, uint64_t c
     return same;
 }
 
+/* Bytes of an entry, so that the whole team has work in each frame. */
+static int64_t share_of(const ravel__packer *p) {
+    int64_t share =
+        (int64_t)ravel__frame_capacity(p->refit) / (2 * (p->team.others + 1)) / RAVEL__FRAME_ALIGN * RAVEL__FRAME_ALIGN;
+    return share < RAVEL__SHARE_LEAST ? RAVEL__SHARE_LEAST : share;
+}
+
 /* How much of the cursor's slice goes into the frame: 0 where it is full. */
-static int64_t choose_count(const ravel__packer *p, int32_t stream, const cut *c, size_t room, int begun) {
+static int64_t choose_count(const ravel__packer *p, int32_t stream, const ravel__packing *c, size_t room, int begun) {
     const ravel__delta *d = &p->deltas[stream];
     int64_t left = (c->slice->count - c->first) * c->each, bytes = (int64_t)room;
     if (p->payload && bytes > RAVEL__PAYLOAD_BLOCK) bytes = RAVEL__PAYLOAD_BLOCK;
@@ -226,14 +195,15 @@ static int64_t choose_count(const ravel__packer *p, int32_t stream, const cut *c
         if (block > left) block = left;
         return block <= bytes ? block / c->each : 0;
     }
-    if (left <= bytes) return left / c->each;
-    return begun && bytes < CRUMB ? 0 : bytes / c->each;
+    if (left > bytes && begun && bytes < CRUMB) return 0;
+    if (p->team.others > 0 && bytes > share_of(p)) bytes = share_of(p);
+    return (left < bytes ? left : bytes) / c->each;
 }
 
-static cut cut_at(const ravel__packer *p, int32_t stream) {
+static ravel__packing cut_at(const ravel__packer *p, int32_t stream, const ravel__out_cursor *cursor) {
     const ravel_refit *refit = p->refit;
-    const ravel__out_cursor *cursor = &p->cursors[stream];
-    cut c = {.slice = &refit->plan.slices[refit->plan.out[stream].first + cursor->slice]};
+    RAVEL_ASSERT(cursor->slice < refit->plan.out[stream].slices);
+    ravel__packing c = {.slice = &refit->plan.slices[refit->plan.out[stream].first + cursor->slice]};
     c.item = &refit->source_holding.items[c.slice->item];
     c.box = ravel__slice_box(&refit->plan, c.slice, c.item->ndim);
     c.each = ravel_dtype_bytes(c.slice->dtype);
@@ -241,26 +211,62 @@ static cut cut_at(const ravel__packer *p, int32_t stream) {
     return c;
 }
 
-/* Puts the next entry into the frame; 0: the frame is full, or packing failed. */
-static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, int64_t *covered) {
+static void advance(ravel__out_cursor *cursor, const ravel__packing *c) {
+    cursor->first += c->count;
+    if (cursor->first < c->slice->count) return;
+    cursor->slice++;
+    cursor->first = 0;
+}
+
+static int has_more_at(const ravel__packer *p, int32_t stream, const ravel__out_cursor *cursor, int32_t window) {
+    const ravel__stream *s = &p->refit->plan.out[stream];
+    if (cursor->ended || cursor->slice == s->slices) return 0;
+    return window < 0 || p->refit->plan.slices[s->first + cursor->slice].window == window;
+}
+
+static int has_more(const ravel__packer *p, int32_t stream, int32_t window) {
+    return has_more_at(p, stream, &p->cursors[stream], window);
+}
+
+/* Plans the next entries of the frame, one where there is no team; 0: the frame is full, or the source failed. What a source makes
+ * tensor by tensor is one tensor's. */
+static int32_t plan_cuts(ravel__packer *p, int32_t stream, const ravel__frame_writer *writer) {
+    ravel__frame_writer w = *writer;
+    ravel__out_cursor cursor = p->cursors[stream];
+    int32_t count = 0, most = p->team.others > 0 && !p->payload ? RAVEL__BATCH_MOST : 1;
+    while (count < most && has_more_at(p, stream, &cursor, p->window)) {
+        ravel__packing c = cut_at(p, stream, &cursor);
+        size_t room = ravel__frame_room(&w, &c.place);
+        if (count > 0 && p->refit->source->iterate && c.item->view.tensor != p->tensor) break;
+        c.count = choose_count(p, stream, &c, room, w.entries > 0);
+        RAVEL_ASSERT(c.count >= 0 && c.first + c.count <= c.slice->count && (size_t)(c.count * c.each) <= room);
+        if (c.count == 0) break;
+        p->status = current_data(p, c.item->view.tensor, &c.data);
+        if (p->status != RAVEL_OK) return 0;
+        p->cuts[count++] = c;
+        advance(&cursor, &c);
+        w.end += ravel__round_up((size_t)(c.count * c.each), RAVEL__FRAME_ALIGN);
+        w.entries++;
+    }
+    return count;
+}
+
+static void add_entry(ravel__packer *p, int32_t stream, const ravel__packing *c, ravel__frame_writer *writer) {
     ravel__out_cursor *cursor = &p->cursors[stream];
-    cut c = cut_at(p, stream);
-    unsigned char *place;
-    uint64_t checksum = 0;
-    size_t room = ravel__frame_room(writer, &place);
-    c.count = choose_count(p, stream, &c, room, writer->entries > 0);
-    RAVEL_ASSERT(c.count >= 0 && c.first + c.count <= c.slice->count && (size_t)(c.count * c.each) <= room);
-    if (c.count == 0) return 0;
-    p->status = p->payload ? gather_apart(p, &c, (int64_t)writer->end) : gather(p, &c, place, &checksum);
-    if (p->status != RAVEL_OK) return 0;
-    ravel__frame_entry last, entry = {.tensor = (uint32_t)c.slice->tensor,
+    size_t bytes = (size_t)(c->count * c->each);
+    ravel__frame_entry last, entry = {.tensor = (uint32_t)c->slice->tensor,
                                       .slice = (uint32_t)cursor->slice,
-                                      .dtype = (uint16_t)c.slice->dtype,
-                                      .first = (uint64_t)c.first,
-                                      .count = (uint64_t)c.count,
-                                      .checksum = checksum};
-    if (!unchanged(p, stream, c.count * c.each, checksum)) {
-        ravel__frame_add(writer, &entry, (size_t)(c.count * c.each));
+                                      .dtype = (uint16_t)c->slice->dtype,
+                                      .first = (uint64_t)c->first,
+                                      .count = (uint64_t)c->count,
+                                      .checksum = c->checksum};
+    if (!unchanged(p, stream, (int64_t)bytes, c->checksum)) {
+        unsigned char *place;
+        size_t room = ravel__frame_room(writer, &place);
+        RAVEL_ASSERT(bytes <= room && place <= c->place);
+        (void)room;
+        if (place != c->place) memmove(place, c->place, bytes);
+        ravel__frame_add(writer, &entry, bytes);
     } else {
         entry.kind = RAVEL__ENTRY_KEEP;
         entry.checksum = 0;
@@ -269,13 +275,25 @@ static int pack_entry(ravel__packer *p, int32_t stream, ravel__frame_writer *wri
         else
             ravel__frame_add(writer, &entry, 0);
     }
-    *covered += c.count * c.each;
-    cursor->first += c.count;
-    if (cursor->first == c.slice->count) {
-        cursor->slice++;
-        cursor->first = 0;
+    RAVEL_ASSERT(cursor->first == c->first);
+    advance(cursor, c);
+}
+
+/* Puts the next entries into the frame; 0: the frame is full, or packing failed. */
+static int pack_entries(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, int64_t *covered) {
+    int32_t count = plan_cuts(p, stream, writer);
+    if (count == 0) return 0;
+    if (p->payload) {
+        p->status = gather_apart(p, &p->cuts[0], (int64_t)writer->end);
+    } else {
+        ravel__team_run(&p->team, count, gather_one, p);
+        p->status = (ravel_status)atomic_load(&p->failed);
     }
-    return 1;
+    for (int32_t i = 0; i < count && p->status == RAVEL_OK; i++) {
+        add_entry(p, stream, &p->cuts[i], writer);
+        *covered += p->cuts[i].count * p->cuts[i].each;
+    }
+    return p->status == RAVEL_OK;
 }
 
 /* ---- one frame ------------------------------------------------------------------------------------------ */
@@ -288,13 +306,6 @@ static void begin_frame(ravel__packer *p, ravel__frame_writer *writer, ravel__re
         ravel__frame_begin_apart(writer, slot->buffer, RAVEL__APART_BYTES, bytes);
     else
         ravel__frame_begin(writer, slot->buffer, bytes);
-}
-
-static int has_more(const ravel__packer *p, int32_t stream, int32_t window) {
-    const ravel__stream *s = &p->refit->plan.out[stream];
-    const ravel__out_cursor *cursor = &p->cursors[stream];
-    if (cursor->ended || cursor->slice == s->slices) return 0;
-    return window < 0 || p->refit->plan.slices[s->first + cursor->slice].window == window;
 }
 
 /* The stream whose turn it is, or -1 at the end of everything. After a failure the turns go on, so that the ABORT frames
@@ -334,7 +345,7 @@ int ravel__packer_next(ravel__packer *p, ravel__refit_buffer *slot, int32_t inde
     int32_t stream = next_stream(p);
     if (stream < 0) return 0;
     begin_frame(p, &writer, slot);
-    while (p->status == RAVEL_OK && has_more(p, stream, p->window) && pack_entry(p, stream, &writer, &slot->covered))
+    while (p->status == RAVEL_OK && has_more(p, stream, p->window) && pack_entries(p, stream, &writer, &slot->covered))
         if (p->payload && (p->refit->source->iterate || ravel__payload_full(p->payload)))
             p->status = settle(p, &writer, slot);
     if (p->payload && p->status == RAVEL_OK) p->status = settle(p, &writer, slot);

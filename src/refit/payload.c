@@ -74,18 +74,12 @@ typedef struct walk {
     char *tensor;
 } walk;
 
-static ravel_status add_piece(walk *w, int64_t at, int64_t count, ravel_error *err) {
+static ravel_status add_piece(void *user, int64_t at, int64_t count, ravel_error *err) {
+    walk *w = user;
     w->next.tensor = w->tensor + at * w->each;
     w->next.bytes = count * w->packed;
     ravel_status status = append(w->payload, &w->payload->pieces, &w->next, sizeof w->next, err);
     w->next.at += w->next.bytes;
-    return status;
-}
-
-static ravel_status add_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    if (stride == 1) return add_piece(user, at, count, err);
-    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) status = add_piece(user, at + i * stride, 1, err);
     return status;
 }
 
@@ -102,7 +96,7 @@ ravel_status ravel__payload_add(ravel__payload *p, const ravel__view *view, cons
     memcpy(&w.tensor, &tensor, sizeof w.tensor); /* is only read where it is packed */
     RAVEL_ASSERT(at % 16 == 0 && w.next.kind >= 0 && count > 0 && span.bytes <= RAVEL__PAYLOAD_BLOCK);
     ravel_status status = append(p, &p->spans, &span, sizeof span, err);
-    return status == RAVEL_OK ? ravel__view_walk(view, piece, first, count, add_run, &w, err) : status;
+    return status == RAVEL_OK ? ravel__view_pieces(view, piece, first, count, add_piece, &w, err) : status;
 }
 
 int ravel__payload_full(const ravel__payload *p) {

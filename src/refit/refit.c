@@ -130,6 +130,7 @@ void ravel_refit_free(ravel_refit *refit) {
     const ravel_allocator *allocator = refit->memory.inner, *own = &refit->memory.allocator;
     ravel__refit_disconnect(refit);
     ravel__refit_free_buffers(refit);
+    ravel__deltas_forget(refit);
     ravel__stage_free(&refit->stage);
     ravel__release(own, refit->trace.events, RAVEL__TRACE_EVENTS * sizeof *refit->trace.events);
     ravel__holding_free(&refit->source_holding, own);

@@ -5,8 +5,9 @@
  *     update.c     one version: begin, stream, totals, vote, switch, report
  *     tree.c       which rank forwards a stream to which
  *     stream.c     the calling thread's loop: sends, receives, passes on; stream_order.c: one message at a time
- *     packer.c     fills frames (helper thread of a sender)
- *     loader.c     verifies and loads frames (helper thread of a receiver)
+ *     delta.c      what each stream sent last
+ *     packer.c     fills frames (helper thread of a sender, with its team)
+ *     loader.c     verifies and loads frames (helper thread of a receiver, with its team)
  *     payload.c    the bytes of both in device memory, over NCCL
  *     stage.c      versions
  *
@@ -30,6 +31,7 @@
 #include "refit/payload.h"
 #include "refit/plan.h"
 #include "refit/stage.h"
+#include "refit/team.h"
 #include "refit/trace.h"
 #include "refit/transport.h"
 
@@ -37,8 +39,10 @@ enum {
     RAVEL__FANOUT_MOST = 4,
     RAVEL__SENDS = 3, /* to a child, per frame: notice, frame, and payloads where they are apart */
     RAVEL__SLOT_SENDS = RAVEL__SENDS * RAVEL__FANOUT_MOST,
-    RAVEL__PACK_STEP = 64 * 1024,  /* gathered, then hashed while in the cache */
-    RAVEL__APART_BYTES = 64 * 1024 /* of a buffer for header and entries, where payloads are apart */
+    RAVEL__PACK_STEP = 64 * 1024,   /* gathered, then hashed while in the cache */
+    RAVEL__APART_BYTES = 64 * 1024, /* of a buffer for header and entries, where payloads are apart */
+    RAVEL__BATCH_MOST = 128,        /* entries that a team packs or loads in one run */
+    RAVEL__SHARE_LEAST = 64 * 1024  /* bytes of a large tensor's entries, where a team shares them */
 };
 
 /* Counts what it hands out; wraps the caller's allocator. */
@@ -108,23 +112,37 @@ typedef struct ravel__out_cursor {
     int32_t comparing;
 } ravel__out_cursor;
 
-/* Hashes of what a stream sent last; kept over updates. */
+/* Hashes of what a stream sent last; kept over updates and connections (delta.c). */
 typedef struct ravel__delta {
     uint64_t *sent, *sending; /* [blocks]; NULL: no delta */
     int64_t blocks;
     int64_t block_bytes;
+    uint64_t signature;        /* of the slices and the blocks */
     ravel_refit_identity base; /* of `sent`; version 0: none */
 } ravel__delta;
+
+/* An entry that is being packed. */
+typedef struct ravel__packing {
+    const ravel__slice *slice;
+    const ravel__item *item;
+    ravel__box box;
+    int64_t first, count, each; /* elements, and their bytes on the wire */
+    const void *data;           /* of the tensor */
+    unsigned char *place;       /* in the frame; NULL: payloads are apart */
+    uint64_t checksum;
+} ravel__packing;
 
 typedef struct ravel__packer {
     struct ravel_refit *refit;
     ravel__out_cursor *cursors; /* [plan.out_count] */
     ravel__delta *deltas;       /* [plan.out_count] */
-    unsigned char *scratch;     /* [RAVEL__PACK_STEP] */
-    ravel__payload *payload;    /* of frames whose payloads are apart; NULL: none are */
-    size_t settled;             /* entries of the frame whose checksum is known */
-    int32_t window, turn;       /* of the stream that packs next */
-    int64_t tensor;             /* whose data is current; -1: none */
+    ravel__packing *cuts;       /* [RAVEL__BATCH_MOST] */
+    ravel__team team;
+    _Atomic int32_t failed;  /* status of the first cut that failed; whoever set it writes `why` */
+    ravel__payload *payload; /* of frames whose payloads are apart; NULL: none are */
+    size_t settled;          /* entries of the frame whose checksum is known */
+    int32_t window, turn;    /* of the stream that packs next */
+    int64_t tensor;          /* whose data is current; -1: none */
     const void *data;
     ravel_refit_identity next;
     ravel_status status; /* of the first failure; the calling thread reads it after the thread has ended */
@@ -134,6 +152,14 @@ typedef struct ravel__packer {
     int64_t frames;
     ravel__lane free, ready;
 } ravel__packer;
+
+/* delta.c. Payload bytes that a frame of one entry has room for. */
+size_t ravel__frame_capacity(const struct ravel_refit *refit);
+/* Those of all streams of the plan, into zeroed memory: kept ones where the slices are the same. The others are freed. */
+ravel_status ravel__deltas_make(struct ravel_refit *refit, ravel__delta *deltas, ravel_error *err);
+/* Keeps them, the array too, for the next connection. */
+void ravel__deltas_keep(struct ravel_refit *refit, ravel__delta *deltas, int32_t count);
+void ravel__deltas_forget(struct ravel_refit *refit);
 
 ravel_status ravel__packer_init(ravel__packer *packer, struct ravel_refit *refit, ravel_error *err);
 void ravel__packer_free(ravel__packer *packer);
@@ -152,9 +178,24 @@ typedef struct ravel__in_cursor {
     int32_t active;
 } ravel__in_cursor;
 
+/* An entry that is being loaded. */
+typedef struct ravel__taking {
+    ravel__frame_entry entry;
+    const ravel__slice *slice;
+    const ravel__item *item;
+    ravel__box box;
+    int32_t sender;
+    const unsigned char *payload; /* NULL: the elements stay as they are */
+    int64_t verify_ns, load_ns;
+} ravel__taking;
+
 typedef struct ravel__loader {
     struct ravel_refit *refit;
     ravel__in_cursor *cursors; /* [plan.in_count] */
+    ravel__taking *takings;    /* [RAVEL__BATCH_MOST] */
+    int32_t taking;            /* of them, how many wait for ravel__loader's team */
+    ravel__team team;
+    _Atomic int32_t failed; /* as the packer's */
     int64_t version;
     ravel_status status;
     ravel_error why;
@@ -220,6 +261,8 @@ struct ravel_refit {
     ravel__settings settings;
     uint64_t host;
     ravel_refit_identity sent; /* by the last update; version 0: none */
+    ravel__delta *kept_deltas; /* [kept_count] of the connection before */
+    int32_t kept_count;
 
     /* of one communicator */
     ravel_comm *comm; /* NULL: lost */
@@ -232,6 +275,7 @@ struct ravel_refit {
     ravel__refit_plan plan;
     ravel__pool out_pool, in_pool;
     int32_t borrows; /* frames are read in the sender's buffers */
+    int32_t threads; /* that pack, and that load */
     ravel__packer packer;
     ravel__loader loader;
     ravel__in_state *in_states;   /* [plan.in_count] */

@@ -64,6 +64,8 @@ static const ravel_option table[] = {
     {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "0", 0, 86400, NULL,
      "seconds without progress; 0: the communicator's"},
     {"helper", RAVEL_OPTION_BOOL, FIELD(helper), "yes", 0, 0, NULL, "helper threads for packing and loading"},
+    {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, 64, NULL,
+     "threads that pack, and as many that load; 0: by cores, ranks of the machine and link"},
     {"trace", RAVEL_OPTION_BOOL, FIELD(trace), "no", 0, 0, NULL, "keep events for a Chrome or Perfetto trace"},
     {"audit", RAVEL_OPTION_BOOL, FIELD(audit), "no", 0, 0, NULL, "hash every tensor at the commit"},
     {0},

@@ -8,7 +8,8 @@ typedef struct loading {
     int64_t each;
 } loading;
 
-static ravel_status load_one(loading *l, int64_t at, int64_t count, ravel_error *err) {
+static ravel_status load_one(void *user, int64_t at, int64_t count, ravel_error *err) {
+    loading *l = user;
     l->piece.first = at;
     l->piece.count = count;
     l->piece.data = l->data;
@@ -19,20 +20,12 @@ static ravel_status load_one(loading *l, int64_t at, int64_t count, ravel_error 
                            l->sink->tensors[l->piece.tensor].name);
 }
 
-/* A column of one element per row has a stride even where the piece has no holes. */
-static ravel_status load_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
-    if (stride == 1) return load_one(user, at, count, err);
-    ravel_status status = RAVEL_OK;
-    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) status = load_one(user, at + i * stride, 1, err);
-    return status;
-}
-
 static ravel_status load(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data, ravel_error *err) {
     const ravel__view *view = &s->holding->items[span->item].view;
     loading l = {.sink = s->sink, .data = data, .each = ravel_dtype_bytes(dtype)};
     l.piece.tensor = view->tensor;
     l.piece.dtype = dtype;
-    return ravel__view_walk(view, span->box, span->first, span->count, load_run, &l, err);
+    return ravel__view_pieces(view, span->box, span->first, span->count, load_one, &l, err);
 }
 
 static ravel_status keep(ravel__stage *s, const ravel__span *span, ravel_error *err) {

@@ -42,7 +42,8 @@ typedef struct walk {
     int64_t each, packed; /* bytes of an element of the tensor, and of its packed form */
 } walk;
 
-static ravel_status add_piece(walk *w, int64_t at, int64_t count, ravel_error *err) {
+static ravel_status add_piece(void *user, int64_t at, int64_t count, ravel_error *err) {
+    walk *w = user;
     if (w->count == PIECES_MOST) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the tensors lie too scattered");
     if (w->list)
         w->list[w->count] = (ravel__cast_piece){
@@ -50,13 +51,6 @@ static ravel_status add_piece(walk *w, int64_t at, int64_t count, ravel_error *e
     w->count++;
     w->at += count * w->packed;
     return RAVEL_OK;
-}
-
-static ravel_status add_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    if (stride == 1) return add_piece(user, at, count, err);
-    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) status = add_piece(user, at + i * stride, 1, err);
-    return status;
 }
 
 static ravel_status walk_items(const ravel__store *s, const ravel_refit_source *source, walk *w, ravel_error *err) {
@@ -71,7 +65,7 @@ static ravel_status walk_items(const ravel__store *s, const ravel_refit_source *
         w->tensor = source->tensors[view->tensor].data;
         w->each = ravel_dtype_bytes(view->dtype);
         w->packed = ravel_dtype_bytes(item->view.dtype);
-        status = ravel__view_walk(view, &view->box, 0, item->elements, add_run, w, err);
+        status = ravel__view_pieces(view, &view->box, 0, item->elements, add_piece, w, err);
     }
     return status;
 }

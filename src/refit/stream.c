@@ -22,7 +22,8 @@ enum {
     NAP_NS = 40 * 1000,
     LONG_NAP_NS = 400 * 1000,
     TELL_NS = 50 * 1000 * 1000,
-    PATIENCE = 20 /* deadlines */
+    TEAM_SHARE = 8 << 20, /* bytes of an update that are worth another thread */
+    PATIENCE = 20         /* deadlines */
 };
 
 static int32_t notice_tag(const ravel__stream *s) {
@@ -615,9 +616,26 @@ static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
     return status;
 }
 
+/* Threads for `bytes` of weights: fewer for small ones, unless the caller chose. */
+static int32_t team_of(const ravel_refit *refit, int64_t bytes) {
+    int64_t worth = 1 + bytes / TEAM_SHARE;
+    return refit->options.threads > 0 || worth > refit->threads ? refit->threads : (int32_t)worth;
+}
+
+static void start_teams(ravel_refit *refit) {
+    int64_t out = 0, in = 0;
+    for (int32_t i = 0; i < refit->plan.out_count; i++)
+        out += refit->packer.cursors[i].active * refit->plan.out[i].bytes;
+    for (int32_t i = 0; i < refit->plan.in_count; i++) in += refit->in_states[i].active * refit->plan.in[i].bytes;
+    ravel__team_start(&refit->packer.team, refit->packer.payload ? 1 : team_of(refit, out));
+    ravel__team_start(&refit->loader.team,
+                      refit->loader.payload || !refit->sink || refit->sink->load ? 1 : team_of(refit, in));
+}
+
 ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
     ravel__helper packer, loader;
     reset(refit);
+    start_teams(refit);
     start(&packer, refit, refit->plan.out_count > 0, pack_all);
     start(&loader, refit, refit->plan.in_count > 0, load_all);
     int in_order = refit->data || refit->comm->backend->moves_in_wait;
@@ -633,5 +651,7 @@ ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
     stop(&loader, &refit->loader.arrived);
     give_all_back(refit);
     stop(&packer, &refit->packer.free);
+    ravel__team_stop(&refit->loader.team);
+    ravel__team_stop(&refit->packer.team);
     return status == RAVEL_OK ? wait_for_others(refit, err) : status;
 }

@@ -84,6 +84,25 @@ ravel_status ravel__view_walk(const ravel__view *view, const ravel__box *piece, 
     return RAVEL_OK;
 }
 
+typedef struct adjacent {
+    ravel__piece_fn each;
+    void *user;
+} adjacent;
+
+static ravel_status split_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
+    const adjacent *a = user;
+    ravel_status status = RAVEL_OK;
+    if (stride == 1) return a->each(a->user, at, count, err);
+    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) status = a->each(a->user, at + i * stride, 1, err);
+    return status;
+}
+
+ravel_status ravel__view_pieces(const ravel__view *view, const ravel__box *piece, int64_t first, int64_t count,
+                                ravel__piece_fn each, void *user, ravel_error *err) {
+    adjacent a = {each, user};
+    return ravel__view_walk(view, piece, first, count, split_run, &a, err);
+}
+
 /* ---- copies --------------------------------------------------------------------------------------------- */
 
 enum { CHUNK = 1024 };

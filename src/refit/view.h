@@ -45,5 +45,9 @@ ravel_status ravel__view_copy(const ravel__view *view, const void *from, void *t
 typedef ravel_status (*ravel__run_fn)(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err);
 ravel_status ravel__view_walk(const ravel__view *view, const ravel__box *piece, int64_t first, int64_t count,
                               ravel__run_fn run, void *user, ravel_error *err);
+/* The same with stretches of adjacent elements only: a stretch with another stride comes element by element. */
+typedef ravel_status (*ravel__piece_fn)(void *user, int64_t at, int64_t count, ravel_error *err);
+ravel_status ravel__view_pieces(const ravel__view *view, const ravel__box *piece, int64_t first, int64_t count,
+                                ravel__piece_fn each, void *user, ravel_error *err);
 
 #endif

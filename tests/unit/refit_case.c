@@ -54,6 +54,7 @@ void case_random(refit_case *c, ravel__rng *rng) {
     o->delta = ravel__rng_below(rng, 3) == 0;
     o->delta_block = 256 << ravel__rng_below(rng, 4);
     o->helper = ravel__rng_below(rng, 4) != 0;
+    if (o->helper && ravel__rng_below(rng, 2)) o->threads = 1 + (int32_t)ravel__rng_below(rng, 4);
     o->audit = (int32_t)ravel__rng_below(rng, 2);
     o->num_buffers = (int32_t)ravel__rng_below(rng, 3) + 1;
     o->buffer_bytes = 4096 + 512 * (int64_t)ravel__rng_below(rng, 12);

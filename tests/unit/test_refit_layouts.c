@@ -95,7 +95,6 @@ static ravel_status mapped_body(ravel_comm *comm, few_ranks *f, ravel_error *err
     fused.data = stack;
     ravel_refit_source source = {.size = sizeof source, .tensors = experts, .count = 6};
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = &fused, .count = 1, .rules = &rule, .rule_count = 1};
-    f->options.ignore_extra = 1;
     ravel_status status = ravel_refit_run(comm, rank ? NULL : &source, rank ? &sink : NULL, &f->options, 1, NULL, err);
     if (rank && status == RAVEL_OK)
         EXPECT(floats_are(stack[0], 4, 500) && floats_are(stack[2], 4, 200) && stack[1][0] == -46);
