@@ -48,6 +48,7 @@ double bench_copy(int threads, char *to, const char *from, size_t bytes) {
     part parts[COPIERS_MOST] = {{0}};
     pthread_t made[COPIERS_MOST];
     double began = bench_seconds();
+    if (threads < 1) return 0;
     for (int i = 0; i < threads; i++) {
         size_t at = bytes / (size_t)threads * (size_t)i;
         parts[i] = (part){to + at, from + at, (i + 1 == threads ? bytes : at + bytes / (size_t)threads) - at};
