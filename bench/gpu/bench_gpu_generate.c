@@ -30,13 +30,12 @@ static void job_close(job *j) {
     }
 }
 
-/* Small random weights: an answer then never ends before its time. */
-static ravel_status fill_weights(job *j, ravel_error *err) {
-    const train_params *params = train_generator_params(j->generator);
+/* Small random weights: an answer then never ends before its time. NULL: no memory. */
+static uint16_t *random_weights(const train_params *params) {
     size_t n = (size_t)params->elements;
     uint16_t *host = malloc(n * sizeof *host);
     uint64_t seed = 9;
-    if (!host) return ravel_error_set(err, RAVEL_E_MEMORY, "no memory for weights");
+    if (!host) return NULL;
     for (size_t i = 0; i < n; i++) {
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         float x = ((float)(seed >> 40) / 16777216.0F - 0.5F) * 0.07F;
@@ -47,10 +46,18 @@ static ravel_status fill_weights(job *j, ravel_error *err) {
     for (int64_t t = 0; t < params->count; t++) /* norms are 1 */
         if (params->tensors[t].rank == 1)
             for (int64_t i = 0; i < params->tensors[t].count; i++) host[params->tensors[t].offset + i] = 0x3f80;
-    j->weight_bytes = n * sizeof *host;
+    return host;
+}
+
+/* Made once for all the jobs of a process. */
+static ravel_status fill_weights(job *j, ravel_error *err) {
+    static uint16_t *host;
+    const train_params *params = train_generator_params(j->generator);
+    if (!host) host = random_weights(params);
+    if (!host) return ravel_error_set(err, RAVEL_E_MEMORY, "no memory for weights");
+    j->weight_bytes = (size_t)params->elements * sizeof *host;
     ravel_status s = j->kernels->alloc(j->device, j->weight_bytes, &j->weights, err);
     if (!s) j->kernels->upload(j->device, j->weights, host, j->weight_bytes);
-    free(host);
     return s;
 }
 
@@ -133,20 +140,27 @@ static double tokens_per_second(const load *l, int32_t graphs, int64_t *steps) {
     return rate;
 }
 
-/* The ways in which the decode kernel waits for memory, in one run (train/kernels/cuda/decode.cu). */
-static void compare_waits(const load *l, double usual) {
-    static const char *const ways[] = {"plain", "ahead"};
-    for (int i = 0; i < 2; i++) {
-        char figure[64];
+/* Other ways of a decode step, in one run: how its kernel waits for memory (train/kernels/cuda/decode.cu), and which
+ * algorithms its products have (products.c). */
+static const struct way {
+    const char *figure, *variable, *value;
+} WAYS[] = {
+    {"gpu.decode_vs_bulk", "RAVEL_CUDA_DECODE", "bulk"},      {"gpu.decode_vs_pages", "RAVEL_CUDA_DECODE", "pages"},
+    {"gpu.decode_vs_prompt_products", "RAVEL_CUDA_FEW", "0"}, {"gpu.decode_vs_split", "RAVEL_CUDA_SPLIT", "1"},
+    {"gpu.decode_vs_ahead", "RAVEL_CUDA_DECODE", "ahead"},    {"gpu.decode_vs_plain", "RAVEL_CUDA_DECODE", "plain"},
+};
+
+static void compare_ways(const load *l, double usual) {
+    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
+        const struct way *way = WAYS + i;
         int64_t steps = 0;
-        (void)setenv("RAVEL_CUDA_DECODE", ways[i], 1);
+        (void)setenv(way->variable, way->value, 1);
         double rate = tokens_per_second(l, TRAIN_GRAPHS_AUTO, &steps);
-        (void)snprintf(figure, sizeof figure, "gpu.decode_vs_%s", ways[i]);
+        (void)unsetenv(way->variable);
         if (rate > 0)
-            bench_report(figure, usual / rate, "x", HIGHER,
-                         "the usual decode kernel over RAVEL_CUDA_DECODE=%s, %.0f tok/s", ways[i], rate);
+            bench_report(way->figure, usual / rate, "x", HIGHER, "the usual decode step over %s=%s, %.0f tok/s",
+                         way->variable, way->value, rate);
     }
-    (void)unsetenv("RAVEL_CUDA_DECODE");
 }
 
 BENCH(gpu_generate) {
@@ -164,7 +178,7 @@ BENCH(gpu_generate) {
     bench_report("gpu.decode_vs_floor", l.floor * rate / (double)l.answer_tokens, "", HIGHER,
                  "time of reading weights and cache at 4.25 TB/s (%.2f s) over the time taken, prompts included",
                  l.floor);
-    compare_waits(&l, rate);
+    compare_ways(&l, rate);
     bench_report("gpu.decode_graphs_vs_none", plain > 0 ? rate / plain : 0, "x", HIGHER,
                  "with graphs over without; %.0f tok/s without", plain);
 }

@@ -134,7 +134,8 @@ static double memory_of(const job *j, const bench_kind *kind) {
     train_model_options o = options_of(kind);
     if (ravel_shape_named(kind->shape, &shape, &err) || train_model_memory(j->kernels, 1, &shape, &o, &memory, &err))
         return 0;
-    return (double)(memory.total + train_optimizer_bytes(j->kernels, train_optimizer_shares(j->optimizer)));
+    return (double)(memory.total +
+                    train_optimizer_bytes(j->kernels, train_optimizer_shares(j->optimizer), TRAIN_MOMENTS_F32));
 }
 
 static ravel_status job_open(job *j, const bench_kind *kind, const mix *m, ravel_error *err) {

@@ -100,6 +100,8 @@ s 2 "a byte model needs 258" --vocab 100
 s 2 "init-std is 0; it must be from 1e-09 to 10" --init-std 0
 s 2 "device is -1" --device -1
 s 2 "it must be one of" --recompute some
+s 2 "it must be one of" --moments f16
+s 2 "lower the betas, or say --moments f32" --moments bf16 --beta2 0.999
 s 2 "there is no model shape" --shape qwem
 s 1 "/none: cannot open it" --shape /none
 s 1 "docs/config.json: cannot open it" --model docs

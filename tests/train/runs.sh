@@ -43,7 +43,7 @@ killed() { # NAME COMMAND...: kill -9 at several moments, resume each time, comp
 # shellcheck disable=SC2086
 killed sft "$ravel" $sft --ranks 2
 # shellcheck disable=SC2086
-killed params "$ravel" $sft --ranks 3 --shard params
+killed params "$ravel" $sft --ranks 3 --shard params --moments bf16
 # shellcheck disable=SC2086
 killed grpo "$ravel" $grpo --ranks 2
 # shellcheck disable=SC2086

@@ -51,11 +51,13 @@ static void unplace(placed *p) {
 }
 
 /* Puts a version's contents there; on a device they are only queued. */
-static void fill(const refit_case *c, placed *p, int64_t version) {
+static ravel_status fill(const refit_case *c, placed *p, int64_t version, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
     case_fill(c, &p->host, version);
-    for (int64_t i = 0; p->device && i < p->side.count; i++)
-        EXPECT(ravel_device_copy(p->device, p->side.tensors[i].data, p->host.tensors[i].data, bytes_of(p, i), p->stream,
-                                 NULL) == RAVEL_OK);
+    for (int64_t i = 0; p->device && i < p->side.count && status == RAVEL_OK; i++)
+        status = ravel_device_copy(p->device, p->side.tensors[i].data, p->host.tensors[i].data, bytes_of(p, i),
+                                   p->stream, err);
+    return status;
 }
 
 static int64_t wrong_in(const placed *p, int64_t i, const void *data, int64_t version) {
@@ -96,9 +98,9 @@ static ravel_status trainer(ravel_comm *comm, void *user, ravel_error *err) {
     ravel_status status =
         ravel_publisher_create(comm, rank == 0 ? m->address : NULL, &source, &m->publish, &publisher, err);
     for (int64_t version = 1; version <= VERSIONS && status == RAVEL_OK; version++) {
-        fill(&m->c, &p, version);
-        status = ravel_publisher_publish(publisher, version, err);
-        fill(&m->c, &p, 99); /* what comes after publish must not matter */
+        status = fill(&m->c, &p, version, err);
+        if (status == RAVEL_OK) status = ravel_publisher_publish(publisher, version, err);
+        if (status == RAVEL_OK) status = fill(&m->c, &p, 99, err); /* what comes after publish must not matter */
         while (status == RAVEL_OK && atomic_load(&m->held) < version && !atomic_load(&m->done)) pause_ms(1);
     }
     while (status == RAVEL_OK && !atomic_load(&m->done)) pause_ms(1);
@@ -203,7 +205,7 @@ static ravel_publisher *publish_once(ravel_comm *self, const char *address, plac
     ravel_refit_source source = {.size = sizeof source, .tensors = p->side.tensors, .count = p->side.count};
     ravel_publisher *publisher = NULL;
     EXPECT(ravel_publisher_create(self, address, &source, NULL, &publisher, err) == RAVEL_OK);
-    fill(c, p, contents);
+    EXPECT(fill(c, p, contents, err) == RAVEL_OK);
     if (publisher) EXPECT(ravel_publisher_publish(publisher, 1, err) == RAVEL_OK);
     return publisher;
 }
@@ -279,8 +281,8 @@ static ravel_status take_part(ravel_comm *comm, void *user, ravel_error *err) {
     ravel_status status =
         ravel_refit_create(comm, sends ? &source : NULL, receives ? &sink : NULL, &s->c.options, &refit, err);
     for (int64_t version = 1; version <= VERSIONS && status == RAVEL_OK; version++) {
-        if (sends) fill(&s->c, &from, version);
-        status = ravel_refit_update(refit, version, NULL, err);
+        if (sends) status = fill(&s->c, &from, version, err);
+        if (status == RAVEL_OK) status = ravel_refit_update(refit, version, NULL, err);
         for (int64_t i = 0; receives && status == RAVEL_OK && i < to.side.count; i++)
             atomic_fetch_add(&s->wrong, wrong_in(&to, i, ravel_refit_data(refit, i), version));
         if (status == RAVEL_OK && receives && s->c.options.audit) status = ravel_refit_audit(refit, err);

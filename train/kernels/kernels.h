@@ -103,6 +103,14 @@ typedef struct train_limits {
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
 
+/* Whether a row of c depends on its row of a alone: the same bits whatever m. The two kinds may differ in their bits: a
+ * set may choose an algorithm for each. */
+typedef enum train_invariant {
+    TRAIN_INVARIANT_NOT,
+    TRAIN_INVARIANT_MANY, /* prompts: usually thousands of rows */
+    TRAIN_INVARIANT_FEW,  /* steps of a generator: usually up to some hundreds */
+} train_invariant;
+
 /* c = a b or c += a b, where a is [m, k] and b is [k, n] after the transpositions that are asked for. The model's
  * products: y [A] = x [A] w' [W];  d_x [A] = d_y [A] w [W];  d_w [G] += d_y' [A] x [A]. */
 typedef struct train_matmul {
@@ -113,8 +121,7 @@ typedef struct train_matmul {
     int32_t a_type, b_type, c_type; /* ravel_dtype */
     int32_t trans_a, trans_b;
     int32_t add;             /* c +=, else c = */
-    int32_t batch_invariant; /* a row of c depends on its row of a alone: the same bits whatever m. trans_b without
-                                trans_a only. */
+    int32_t batch_invariant; /* train_invariant. trans_b without trans_a only. */
 } train_matmul;
 
 /* to[to_ids[r]] = from[from_ids[r]] for r in 0 .. rows - 1. */
@@ -326,7 +333,7 @@ typedef struct train_adamw {
     const train_clip *clip; /* on the device */
     double lr, beta1, beta2, eps, decay;
     int64_t step;        /* from 1 */
-    int32_t moment_type; /* ravel_dtype; a set may take types.moment alone */
+    int32_t moment_type; /* RAVEL_BF16: rounded to nearest even when stored; else types.moment */
 } train_adamw;
 
 /* Elements of gradients whose squares are summed into one number, about: whole rows of a tensor (train_tensor_span). */

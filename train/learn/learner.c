@@ -35,7 +35,7 @@ static ravel_status optimizer_bytes(const train_learner_options *options, const 
         train_slice part = train_layout_slice(layout, shape, chunk * train_layout_pp(layout) + stage, 0);
         status = train_params_create(shape, &part, options->allocator, &params, err);
         if (!status) status = train_shares_create(params, ranks, 0, options->allocator, &shares, err);
-        if (!status) *bytes += train_optimizer_bytes(kernels, shares);
+        if (!status) *bytes += train_optimizer_bytes(kernels, shares, (train_moments)options->learn->moments);
         if (!status && ranks > 1 && options->learn->shard == TRAIN_SHARD_STATES)
             *bytes += (int64_t)train__run_bytes(shares, kernels);
         train_shares_free(shares);
@@ -70,6 +70,7 @@ static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error
     options.beta2 = learn->beta2;
     options.eps = learn->eps;
     options.decay = learn->weight_decay;
+    options.moments = learn->moments;
     options.ranks = state_ranks(&l->options, l->ranks);
     options.rank = options.ranks > 1 ? l->rank : 0;
     ravel_status status = train_optimizer_create(p->model, &options, l->options.allocator, &p->optimizer, err);

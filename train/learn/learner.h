@@ -38,8 +38,8 @@ typedef struct train_learn_options {
     int64_t warmup;
     double weight_decay, beta1, beta2, eps, clip_grad;
     int32_t aggregation; /* ravel_aggregation: how token losses become one loss */
-    int32_t reserved;
-    double norm; /* divisor of seq-mean-token-sum-norm */
+    int32_t moments;     /* train_moments */
+    double norm;         /* divisor of seq-mean-token-sum-norm */
 } train_learn_options;
 
 /* Arguments of a learner; the pointers must outlive it. */

@@ -40,22 +40,26 @@ static int holds_master(const train_kernels *k) {
     return k->types.master != k->types.weight;
 }
 
-static size_t moment_bytes(const train_kernels *k, int64_t count) {
-    return (size_t)(train__max(count, 1) * ravel_dtype_bytes(k->types.moment));
+static int32_t moment_type(const train_kernels *k, int32_t moments) {
+    return moments == TRAIN_MOMENTS_BF16 ? RAVEL_BF16 : k->types.moment;
+}
+
+static size_t moment_bytes(const train_kernels *k, int32_t moments, int64_t count) {
+    return (size_t)(train__max(count, 1) * ravel_dtype_bytes(moment_type(k, moments)));
 }
 
 static size_t master_bytes(const train_kernels *k, int64_t count) {
     return holds_master(k) ? (size_t)(train__max(count, 1) * ravel_dtype_bytes(k->types.master)) : 0;
 }
 
-int64_t train_optimizer_bytes(const train_kernels *k, const train_shares *shares) {
-    return (int64_t)(2 * moment_bytes(k, shares->most) + master_bytes(k, shares->most)) +
+int64_t train_optimizer_bytes(const train_kernels *k, const train_shares *shares, train_moments moments) {
+    return (int64_t)(2 * moment_bytes(k, (int32_t)moments, shares->most) + master_bytes(k, shares->most)) +
            all_pieces(shares->params) * (int64_t)sizeof(double);
 }
 
 static ravel_status take_memory(train_optimizer *o, ravel_error *err) {
     const train_kernels *k = o->kernels;
-    size_t moment = moment_bytes(k, o->count);
+    size_t moment = moment_bytes(k, o->options.moments, o->count);
     void *sums = NULL;
     ravel_status status = k->alloc(o->device, moment, &o->m, err);
     if (!status) status = k->alloc(o->device, moment, &o->v, err);
@@ -72,6 +76,7 @@ ravel_status train_optimizer_create(train_model *model, const train_optimizer_op
                                     const ravel_allocator *allocator, train_optimizer **optimizer, ravel_error *err) {
     train_optimizer *o = train__calloc(allocator, 1, sizeof *o);
     if (!o) return train__no_memory(err, sizeof *o, "an optimiser");
+    TRAIN_ASSERT(options->moments == TRAIN_MOMENTS_F32 || options->moments == TRAIN_MOMENTS_BF16);
     const train_params *params = train_model_params(model);
     o->model = model;
     o->kernels = train_model_kernels(model);
@@ -96,8 +101,8 @@ ravel_status train_optimizer_create(train_model *model, const train_optimizer_op
 void train_optimizer_free(train_optimizer *o) {
     if (!o) return;
     const train_kernels *k = o->kernels;
-    k->release(o->device, o->m, moment_bytes(k, o->count));
-    k->release(o->device, o->v, moment_bytes(k, o->count));
+    k->release(o->device, o->m, moment_bytes(k, o->options.moments, o->count));
+    k->release(o->device, o->v, moment_bytes(k, o->options.moments, o->count));
     k->release(o->device, o->master, master_bytes(k, o->count));
     k->release(o->device, o->sums, (size_t)train__max(o->pieces, 1) * sizeof *o->sums);
     train_shares_free(o->shares);
@@ -151,6 +156,7 @@ void train_optimizer_clip(train_optimizer *o, double most) {
 /* One run of elements that decay alike, cut to the share. */
 static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays, double lr) {
     const train_types *types = &o->kernels->types;
+    int32_t moment = moment_type(o->kernels, o->options.moments);
     train_array weights = train_model_array(o->model), grads = train_model_grad_array(o->model);
     if (!cut(o, &begin, &end)) return;
     int64_t at = train_shares_local(o->shares, begin);
@@ -158,8 +164,8 @@ static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays,
     train_adamw step = {.n = end - begin,
                         .master = o->master ? train__at(o->master, types->master, at) : weight,
                         .weight = weight,
-                        .m = train__at(o->m, types->moment, at),
-                        .v = train__at(o->v, types->moment, at),
+                        .m = train__at(o->m, moment, at),
+                        .v = train__at(o->v, moment, at),
                         .grad = train_array_at(&grads, begin),
                         .clip = &train_model_update(o->model)->clip,
                         .lr = lr,
@@ -168,7 +174,7 @@ static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays,
                         .eps = o->options.eps,
                         .decay = decays ? o->options.decay : 0,
                         .step = o->steps,
-                        .moment_type = types->moment};
+                        .moment_type = moment};
     o->kernels->adamw(o->device, &step);
 }
 
@@ -217,11 +223,11 @@ void train_optimizer_take_weights(train_optimizer *o) {
 }
 
 train_array train_optimizer_first_moment(train_optimizer *o) {
-    return array_of(o, o->m, o->kernels->types.moment);
+    return array_of(o, o->m, moment_type(o->kernels, o->options.moments));
 }
 
 train_array train_optimizer_second_moment(train_optimizer *o) {
-    return array_of(o, o->v, o->kernels->types.moment);
+    return array_of(o, o->v, moment_type(o->kernels, o->options.moments));
 }
 
 int64_t train_optimizer_steps(const train_optimizer *o) {

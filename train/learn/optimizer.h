@@ -22,15 +22,23 @@
 
 typedef struct train_optimizer train_optimizer;
 
+/* How the two moments are stored. They are computed in f32 either way. bf16 halves their memory; it has 8 bits, so a
+ * moment that changes by less than 0.4 % in a step may not change at all, and TRAIN_MOMENTS_BETA bounds the betas. */
+typedef enum train_moments { TRAIN_MOMENTS_F32, TRAIN_MOMENTS_BF16 } train_moments;
+#define TRAIN_MOMENTS_CHOICES "f32|bf16"
+#define TRAIN_MOMENTS_BETA    0.99 /* the largest beta of bf16 moments */
+
 typedef struct train_optimizer_options {
     size_t size; /* sizeof(train_optimizer_options) */
     double beta1, beta2, eps, decay;
     int32_t ranks, rank; /* that share the states; 0 ranks mean 1 */
+    int32_t moments;     /* train_moments; TRAIN_MOMENTS_F32 is the kernel set's own type */
+    int32_t reserved;    /* 0 */
 } train_optimizer_options;
 
 void train_optimizer_options_default(train_optimizer_options *options);
 /* Bytes of the states of the largest share. */
-int64_t train_optimizer_bytes(const train_kernels *kernels, const train_shares *shares);
+int64_t train_optimizer_bytes(const train_kernels *kernels, const train_shares *shares, train_moments moments);
 
 /* The model must outlive it. States begin at 0. Where the model's weights are sharded, the ranks must be the same. */
 ravel_status train_optimizer_create(train_model *model, const train_optimizer_options *options,

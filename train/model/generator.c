@@ -125,16 +125,19 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     g->rows = train__max(g->options.prefill, g->options.slots);
     int64_t slots = g->options.slots;
     train__net_init(&g->net, kernels, device, shape, g->params);
-    g->net.batch_invariant = 1;
+    g->net.batch_invariant = TRAIN_INVARIANT_MANY;
     g->net.tp = &g->tp;
     g->pages_per_slot = (g->options.slot_tokens + TRAIN_PAGE - 1) / TRAIN_PAGE;
     g->pages = slots * g->pages_per_slot + slots + 2 * g->pages_per_slot + 1;
+    if (g->pages > INT32_MAX / shape->layers)
+        return ravel_error_set(err, RAVEL_E_OVERFLOW,
+                               "slots * slot_tokens * layers must be below 2^31 pages of %d tokens", TRAIN_PAGE);
     g->page_bytes = train__net_bytes(&g->net, TRAIN_PAGE * g->net.kv_width);
     g->result_bytes = (size_t)(3 * train__round_up(slots * 4, TRAIN_ALIGN));
     g->staging = (train__staging){.kernels = kernels, .device = device, .first_slot = TRAIN__STAGE_GENERATOR};
     g->staging.count = TRAIN__STAGES;
     g->staging.bytes = (size_t)(g->rows * 12 + slots * (12 + (int64_t)sizeof(train_choice)) +
-                                slots * g->pages_per_slot * 4 + 16 * TRAIN_ALIGN);
+                                slots * g->pages_per_slot * 4 + 2 * slots * shape->layers * 4 + 16 * TRAIN_ALIGN);
     g->rows_of_steps = g->staging;
     g->rows_of_steps.first_slot += TRAIN__STAGES;
     g->rows_of_steps.turn = TRAIN__STAGES - 1; /* in step with g->turn */
@@ -148,11 +151,12 @@ ravel_status train_generator_memory(const train_kernels *kernels, int32_t thread
                                     const train_generator_options *options, int64_t *bytes, ravel_error *err) {
     train_generator g = {0};
     ravel_status status = prepare(&g, kernels, NULL, shape, options, err);
-    if (status) return status;
-    train_limits limits = limits_of(&g);
-    *bytes = (int64_t)(g.device_bytes + kernels->scratch_bytes(&limits, threads)) + host_bytes(&g);
+    if (!status) {
+        train_limits limits = limits_of(&g);
+        *bytes = (int64_t)(g.device_bytes + kernels->scratch_bytes(&limits, threads)) + host_bytes(&g);
+    }
     train_params_free(g.params);
-    return RAVEL_OK;
+    return status;
 }
 
 static ravel_status take_memory(train_generator *g, ravel_error *err) {

@@ -61,6 +61,8 @@ static void attend_prompts(void *user, int64_t layer, const train__acts *a) {
 typedef struct prompts {
     pass pass;
     int32_t *tokens, *positions, *slots, *starts, *lengths, *table;
+    int32_t *from, *to; /* [copies, layers] pages of all layers */
+    const int32_t *from_there, *to_there;
 } prompts;
 
 static prompts begin_prompts(train_generator *g) {
@@ -74,6 +76,8 @@ static prompts begin_prompts(train_generator *g) {
     p.starts = train__staging_take(s, slots, sizeof *p.starts, &p.pass.starts);
     p.lengths = train__staging_take(s, slots, sizeof *p.lengths, &p.pass.lengths);
     p.table = train__staging_take(s, slots * g->pages_per_slot, sizeof *p.table, &p.pass.table);
+    p.from = train__staging_take(s, slots * g->net.shape.layers, sizeof *p.from, &p.from_there);
+    p.to = train__staging_take(s, slots * g->net.shape.layers, sizeof *p.to, &p.to_there);
     return p;
 }
 
@@ -98,28 +102,55 @@ static void add_prompt(prompts *p) {
     g->stats.prompt_tokens += count;
 }
 
-static void run_layers(pass *p, train__attend_fn *attend, const int32_t *ids, const int32_t *picks) {
+static void embed_rows(const pass *p, const int32_t *ids, const int32_t *picks) {
     const train__net *n = &p->g->net;
     const train__acts *a = &p->g->pass.acts;
-    train__rows_of rows = {p->rows, p->positions, attend, p};
     train__net_embed(n, a->x, a->x, ids, picks, p->rows);
     train__net_norm(n, a->xn, NULL, a->x, NULL, 0, TRAIN_NORM_IN, p->rows);
-    for (int64_t layer = 0; layer < n->shape.layers; layer++) train__net_layer(n, layer, a, &rows);
+}
+
+/* Of the last layer, nothing but the cache is read. */
+static void run_prompt_layers(pass *p) {
+    const train__net *n = &p->g->net;
+    const train__acts *a = &p->g->pass.acts;
+    train__rows_of rows = {p->rows, p->positions, attend_prompts, p};
+    embed_rows(p, p->tokens, NULL);
+    for (int64_t layer = 0; layer + 1 < n->shape.layers; layer++) train__net_layer(n, layer, a, &rows);
+    train__net_attend(n, n->shape.layers - 1, a, &rows);
+}
+
+/* The pages that answers begin in, of every layer. */
+static void stage_copies(const prompts *p) {
+    const train_generator *g = p->pass.g;
+    int64_t layers = g->net.shape.layers;
+    for (int64_t i = 0; i < g->copy_count; i++)
+        for (int64_t layer = 0; layer < layers; layer++) {
+            p->from[i * layers + layer] = (int32_t)(layer * g->pages + g->copies[2 * i]);
+            p->to[i * layers + layer] = (int32_t)(layer * g->pages + g->copies[2 * i + 1]);
+        }
+}
+
+static void copy_pages(const prompts *p, char *pages) {
+    const train_generator *g = p->pass.g;
+    g->net.kernels->copy_rows(g->net.device, &(train_rows){.rows = g->copy_count * g->net.shape.layers,
+                                                           .width = TRAIN_PAGE * g->net.kv_width,
+                                                           .to = pages,
+                                                           .from = pages,
+                                                           .to_ids = p->to_there,
+                                                           .from_ids = p->from_there});
 }
 
 static void run_prompts(prompts *p) {
     train_generator *g = p->pass.g;
+    g->net.batch_invariant = TRAIN_INVARIANT_MANY;
+    stage_copies(p);
     train__staging_send(&g->staging);
-    if (p->pass.rows) run_layers(&p->pass, attend_prompts, p->pass.tokens, NULL);
+    if (p->pass.rows) run_prompt_layers(&p->pass);
+    if (g->copy_count) {
+        copy_pages(p, g->pass.k_pages);
+        copy_pages(p, g->pass.v_pages);
+    }
     train__staging_release_all(&g->staging);
-    for (int64_t i = 0; i < g->copy_count; i++)
-        for (int64_t layer = 0; layer < g->net.shape.layers; layer++) {
-            size_t base = (size_t)layer * (size_t)g->pages;
-            size_t from = (base + (size_t)g->copies[2 * i]) * g->page_bytes;
-            size_t to = (base + (size_t)g->copies[2 * i + 1]) * g->page_bytes;
-            g->net.kernels->copy(g->net.device, g->pass.k_pages + to, g->pass.k_pages + from, g->page_bytes);
-            g->net.kernels->copy(g->net.device, g->pass.v_pages + to, g->pass.v_pages + from, g->page_bytes);
-        }
     g->copy_count = 0;
     train__generator_free_retired(g);
 }
@@ -266,7 +297,11 @@ typedef struct decode {
 static void run_decode(void *user) {
     decode *d = user;
     train_generator *g = d->pass.g;
-    run_layers(&d->pass, attend_cache, g->pass.last, d->pass.slots);
+    g->net.batch_invariant = TRAIN_INVARIANT_FEW;
+    train__rows_of rows = {d->pass.rows, d->pass.positions, attend_cache, &d->pass};
+    embed_rows(&d->pass, g->pass.last, d->pass.slots);
+    for (int64_t layer = 0; layer < g->net.shape.layers; layer++)
+        train__net_layer(&g->net, layer, &g->pass.acts, &rows);
     draw(g, &d->pass, d->choices, g->pass.results[g->turn]);
 }
 

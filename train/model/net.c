@@ -214,20 +214,26 @@ static const void *matrix(const train__net *net, int64_t layer, train_layer_tens
     return train__net_layer_weight(net, layer, which);
 }
 
-void train__net_layer(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *of) {
+void train__net_attend(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *of) {
     const train_kernels *k = net->kernels;
     const void *bias = matrix(net, layer, TRAIN_Q_BIAS);
-    int64_t rows = of->rows, share = train__net_share(net, rows);
+    int64_t rows = of->rows;
     const void *xn = train__net_enter(net, a->whole, a->xn, rows);
     train__net_linear(net, a->qkv, xn, matrix(net, layer, TRAIN_Q), rows, net->qkv_width, net->hidden);
     if (bias) k->bias(net->device, a->qkv, bias, rows, net->qkv_width, net->qkv_width);
     train_rope rope = train__net_rope(net, layer, a->q, a->k, a->qkv, of->positions, rows);
     k->rope(net->device, &rope);
     of->attend(of->user, layer, a);
+}
+
+void train__net_layer(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *of) {
+    const train_kernels *k = net->kernels;
+    int64_t rows = of->rows, share = train__net_share(net, rows);
+    train__net_attend(net, layer, a, of);
     train__net_linear(net, a->whole, a->o, matrix(net, layer, TRAIN_O), rows, net->hidden, net->q_width);
     train__net_leave(net, a->y, a->whole, rows);
     train__net_norm(net, a->xn_mid, a->x_mid, a->x, a->y, layer, TRAIN_NORM_OUT, share);
-    xn = train__net_enter(net, a->whole, a->xn_mid, rows);
+    const void *xn = train__net_enter(net, a->whole, a->xn_mid, rows);
     train__net_linear(net, a->gate_up, xn, matrix(net, layer, TRAIN_GATE), rows, 2 * net->ffn, net->hidden);
     if (!a->next) return;
     k->swiglu(net->device, a->h, a->gate_up, rows, net->ffn);

@@ -30,7 +30,7 @@ typedef struct train__net {
     int64_t hidden, ffn, q_width, kv_width, qkv_width;
     train_real eps, scale;
     int32_t window;          /* keys that a query sees; 0: all */
-    int32_t batch_invariant; /* a row's bits do not depend on the number of rows (generation) */
+    int32_t batch_invariant; /* train_invariant: a row's bits do not depend on the number of rows (generation) */
 } train__net;
 
 /* Widths and constants from the whole model's shape and the part that `params` has; pointers are the caller's to set. */
@@ -115,6 +115,8 @@ typedef struct train__rows_of {
     void *user;
 } train__rows_of;
 
+/* The layer up to its attention: from xn to what `attend` makes of q, k and v. */
+void train__net_attend(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *rows);
 void train__net_layer(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *rows);
 
 /* The arguments that do not depend on the batch. */

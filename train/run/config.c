@@ -79,6 +79,8 @@ static const ravel_option learn_table[] = {
     LEARN("beta1", F64, beta1, "0.9", 0, 1, NULL, "AdamW"),
     LEARN("beta2", F64, beta2, "0.95", 0, 1, NULL, "AdamW"),
     LEARN("eps", F64, eps, "1e-8", 0, 1, NULL, "AdamW"),
+    LEARN("moments", ENUM, moments, "f32", 0, 0, TRAIN_MOMENTS_CHOICES,
+          "how AdamW's moments are stored; bf16 takes half the memory, for beta1 and beta2 up to 0.99"),
     LEARN("clip-grad", F64, clip_grad, "1", 0, 1e9, NULL, "norm above which gradients are scaled down; 0: never"),
     LEARN("shard", ENUM, shard, "none", 0, 0, TRAIN_SHARD_CHOICES,
           "what is sharded over dp and cp ranks: nothing, the optimiser's states (ZeRO-1), or weights, gradients and "
@@ -490,6 +492,12 @@ static ravel_status check_run(const train_config *c, ravel_error *err) {
     if (c->learn.min_lr > c->learn.lr)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "min-lr is %g, which is above lr, %g", c->learn.min_lr,
                                c->learn.lr);
+    if (c->learn.moments == TRAIN_MOMENTS_BF16 && fmax(c->learn.beta1, c->learn.beta2) > TRAIN_MOMENTS_BETA)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "moments is bf16, beta1 %g and beta2 %g; bf16 has 8 bits and would lose most changes of a "
+            "moment above %g: lower the betas, or say --moments f32",
+            c->learn.beta1, c->learn.beta2, TRAIN_MOMENTS_BETA);
     ravel_status status = train_interval_parse(c->run.checkpoint_every, &interval, err);
     if (status) ravel_error_prefix(err, "checkpoint-every");
     return status;

@@ -106,24 +106,45 @@ static void cpu_bias_backward(train_device *d, void *d_bias, const void *d_x, in
 
 enum { SPAN = 1 << 14 }; /* elements of one task */
 
-static void adamw_task(void *user, int64_t span, int32_t thread) {
-    const train_adamw *x = user;
-    const float *grad = x->grad;
-    float *w = x->master, *first = x->m, *second = x->v;
+/* Elements 0 .. n - 1 of these arrays. */
+static void adamw_run(const train_adamw *x, float *w, const float *grad, float *first, float *second, int64_t n) {
     double fix1 = 1 - pow(x->beta1, (double)x->step), fix2 = 1 - pow(x->beta2, (double)x->step);
     vf scale = splat((float)x->clip->scale), b1 = splat((float)x->beta1), b2 = splat((float)x->beta2);
     vf c1 = splat((float)(1 - x->beta1)), c2 = splat((float)(1 - x->beta2)), eps = splat((float)x->eps);
     vf rate = splat((float)(x->lr / fix1)), root = splat((float)(1 / sqrt(fix2)));
     vf keep = splat((float)(1 - x->lr * x->decay));
-    int64_t n = train__min(x->n, (span + 1) * SPAN);
-    (void)thread;
-    for (int64_t i = span * SPAN; i < n; i += LANES) {
+    for (int64_t i = 0; i < n; i += LANES) {
         vf g = scale * load_at(grad, i, n), m = b1 * load_at(first, i, n) + c1 * g;
         vf v = b2 * load_at(second, i, n) + c2 * g * g;
         store_at(first, m, i, n);
         store_at(second, v, i, n);
         store_at(w, keep * load_at(w, i, n) - rate * m / (root_of(v) * root + eps), i, n);
     }
+}
+
+/* Moments in bf16 are widened and rounded again, a piece at a time. */
+static void adamw_bf16(const train_adamw *x, int64_t begin, int64_t end) {
+    float first[256], second[256];
+    for (int64_t i = begin, n; i < end; i += n) {
+        uint16_t *m = (uint16_t *)x->m + i, *v = (uint16_t *)x->v + i;
+        n = train__min(256, end - i);
+        (void)ravel_dtype_convert(RAVEL_BF16, m, RAVEL_F32, first, n, NULL);
+        (void)ravel_dtype_convert(RAVEL_BF16, v, RAVEL_F32, second, n, NULL);
+        adamw_run(x, (float *)x->master + i, (const float *)x->grad + i, first, second, n);
+        (void)ravel_dtype_convert(RAVEL_F32, first, RAVEL_BF16, m, n, NULL);
+        (void)ravel_dtype_convert(RAVEL_F32, second, RAVEL_BF16, v, n, NULL);
+    }
+}
+
+static void adamw_task(void *user, int64_t span, int32_t thread) {
+    const train_adamw *x = user;
+    int64_t begin = span * SPAN, end = train__min(x->n, begin + SPAN);
+    (void)thread;
+    if (x->moment_type == RAVEL_BF16)
+        adamw_bf16(x, begin, end);
+    else
+        adamw_run(x, (float *)x->master + begin, (const float *)x->grad + begin, (float *)x->m + begin,
+                  (float *)x->v + begin, end - begin);
 }
 
 static void cpu_adamw(train_device *d, const train_adamw *x) {

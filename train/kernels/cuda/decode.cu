@@ -15,14 +15,12 @@
  *
  *     plain    every step reads the page table, then keys and values: two waits, one after the other
  *     pages    the split's page numbers are read once, into shared memory: one wait per step (the default)
- *     ahead    the same, and the next step's keys and values are read before this step's are used: more registers */
-#include "train/kernels/cuda/launch.h"
-#include "train/kernels/cuda/vec.cuh"
+ *     ahead    the same, and the next step's keys and values are read before this step's are used: more registers
+ *     bulk     another kernel, decode_bulk.cu: the copy engine fills a ring in shared memory */
+#include "train/kernels/cuda/decode.cuh"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { PAGE = 64, SPLIT = 512, THREADS = 128, UNROLL = 4 };
 
 extern "C" int64_t cuda_decode_splits(int64_t longest) {
     return (longest + SPLIT - 1) / SPLIT;
@@ -34,22 +32,13 @@ extern "C" size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, 
 
 enum wait_kind { PLAIN, PAGES, AHEAD };
 
-/* Eight values of keys and of values, for each of UNROLL tokens, as they are in memory. */
-struct step {
-    uint4 k[UNROLL], v[UNROLL];
-};
-
-__device__ static inline vec8 wide8(const uint4 &raw) {
-    return load8(reinterpret_cast<const bf16 *>(&raw));
-}
-
 /* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. */
-template <int LANES, int GROUP, int WAIT> __global__ static void __launch_bounds__(THREADS) decode(cuda_decode_args a) {
-    constexpr int teams = THREADS / LANES, dim = LANES * 8;
-    __shared__ float shared_most[teams][GROUP], shared_sum[teams][GROUP];
-    __shared__ float shared_o[teams][dim + 1];
+template <int LANES, int GROUP, int WAIT>
+__global__ static void __launch_bounds__(TEAM_THREADS) decode(cuda_decode_args a) {
+    constexpr int teams = TEAM_THREADS / LANES, dim = LANES * 8;
+    __shared__ joint<LANES, GROUP> shared;
     __shared__ int32_t pages[SPLIT / PAGE];
-    int row = blockIdx.x, kv = blockIdx.y, split = blockIdx.z, group = a.heads / a.kv_heads;
+    int row = blockIdx.x, kv = blockIdx.y, split = blockIdx.z;
     int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int length = a.lengths[row], first = a.window > 0 ? max(0, length - a.window) : 0;
     int begin = max(first, split * SPLIT), end = min(length, (split + 1) * SPLIT);
@@ -75,23 +64,10 @@ template <int LANES, int GROUP, int WAIT> __global__ static void __launch_bounds
     };
     step next;
     if (WAIT == AHEAD && begin < end) next = read(begin);
-    vec8 q[GROUP];
-    float most[GROUP], sum[GROUP], o[GROUP][8];
-#pragma unroll
-    for (int g = 0; g < GROUP; g++) {
-        most[g] = -INFINITY;
-        sum[g] = 0;
-        int head = kv * group + min(g, group - 1);
-        q[g] = load8((const bf16 *)a.q + row * a.ld_q + head * dim + lane * 8);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            q[g].x[i] *= a.scale;
-            o[g][i] = 0;
-        }
-    }
+    running<GROUP> r;
+    begin_row<LANES>(r, a, row, kv, lane);
     for (int base = begin; base < end; base += teams * UNROLL) {
         vec8 k[UNROLL], v[UNROLL];
-        float s[GROUP][UNROLL];
         if (WAIT != AHEAD) next = read(base);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
@@ -99,105 +75,30 @@ template <int LANES, int GROUP, int WAIT> __global__ static void __launch_bounds
             v[u] = wide8(next.v[u]);
         }
         if (WAIT == AHEAD && base + teams * UNROLL < end) next = read(base + teams * UNROLL);
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-            for (int g = 0; g < GROUP; g++) {
-                float total = 0;
-#pragma unroll
-                for (int i = 0; i < 8; i++) total += q[g].x[i] * k[u].x[i];
-                total = lane_sum<LANES>(total);
-                s[g][u] = base + u * teams + team < end ? total : -INFINITY;
-            }
-#pragma unroll
-        for (int g = 0; g < GROUP; g++) {
-            float now = most[g];
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) now = fmaxf(now, s[g][u]);
-            if (now == -INFINITY) continue;
-            float keep = __expf(most[g] - now);
-            sum[g] *= keep;
-#pragma unroll
-            for (int i = 0; i < 8; i++) o[g][i] *= keep;
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                float p = __expf(s[g][u] - now);
-                sum[g] += p;
-#pragma unroll
-                for (int i = 0; i < 8; i++) o[g][i] += p * v[u].x[i];
-            }
-            most[g] = now;
-        }
+        add_tokens<LANES>(r, k, v, base + team, teams, end);
     }
-#pragma unroll
-    for (int g = 0; g < GROUP; g++)
-        if (lane == 0) {
-            shared_most[team][g] = most[g];
-            shared_sum[team][g] = sum[g];
-        }
-    int splits = (a.longest + SPLIT - 1) / SPLIT;
-    for (int g = 0; g < group; g++) {
-        __syncthreads();
-#pragma unroll
-        for (int x = 0; x < GROUP; x++)
-            if (x == g)
-#pragma unroll
-                for (int i = 0; i < 8; i++) shared_o[team][lane * 8 + i] = o[x][i];
-        __syncthreads();
-        float all = -INFINITY, total = 0;
-        for (int t = 0; t < teams; t++) all = fmaxf(all, shared_most[t][g]);
-        for (int t = 0; t < teams; t++)
-            total += all > -INFINITY ? shared_sum[t][g] * __expf(shared_most[t][g] - all) : 0;
-        int64_t place = ((int64_t)row * a.heads + kv * group + g) * splits + split;
-        for (int i = threadIdx.x; i < dim; i += THREADS) {
-            float value = 0;
-            for (int t = 0; t < teams; t++)
-                if (shared_most[t][g] > -INFINITY) value += shared_o[t][i] * __expf(shared_most[t][g] - all);
-            if (length <= SPLIT) /* the only split: no second kernel is needed for this row */
-                ((bf16 *)a.o)[((int64_t)row * a.heads + kv * group + g) * dim + i] =
-                    __float2bfloat16(total > 0 ? value / total : 0);
-            else
-                a.partial[place * (dim + 2) + i] = value;
-        }
-        if (threadIdx.x == 0 && length > SPLIT) {
-            a.partial[place * (dim + 2) + dim] = all;
-            a.partial[place * (dim + 2) + dim + 1] = total;
-        }
-    }
+    join_teams<LANES>(shared, r, a, row, kv, split, length);
 }
 
 /* One warp per row and head with more than one split. */
 __global__ static void combine(cuda_decode_args a) {
-    int64_t place = ((int64_t)blockIdx.x * 128 + threadIdx.x) / 32;
-    int lane = threadIdx.x % 32, dim = a.head_dim, splits = (a.longest + SPLIT - 1) / SPLIT;
-    int64_t row = place / a.heads;
+    int64_t place = ((int64_t)blockIdx.x * 128 + threadIdx.x) / 32, row = place / a.heads;
     if (row >= a.rows) return;
     int length = a.lengths[row];
-    if (length <= SPLIT) return;
-    int first = a.window > 0 ? max(0, length - a.window) / SPLIT : 0, last = (length + SPLIT - 1) / SPLIT;
-    const float *from = a.partial + place * splits * (dim + 2);
-    float most = -INFINITY, total = 0;
-    for (int s = first; s < last; s++) most = fmaxf(most, from[s * (dim + 2) + dim]);
-    for (int s = first; s < last; s++)
-        total += from[s * (dim + 2) + dim + 1] * __expf(from[s * (dim + 2) + dim] - most);
-    for (int i = lane; i < dim; i += 32) {
-        float value = 0;
-        for (int s = first; s < last; s++) value += from[s * (dim + 2) + i] * __expf(from[s * (dim + 2) + dim] - most);
-        ((bf16 *)a.o)[place * dim + i] = __float2bfloat16(total > 0 ? value / total : 0);
-    }
+    if (length > SPLIT) join_splits(a, (int)row, (int)(place % a.heads), length, threadIdx.x % 32, 32);
 }
 
 template <int LANES, int WAIT> static void launch_group(cudaStream_t stream, const cuda_decode_args *a) {
     dim3 grid((unsigned)a->rows, (unsigned)a->kv_heads, (unsigned)cuda_decode_splits(a->longest));
     int group = a->heads / a->kv_heads;
     if (group == 1)
-        decode<LANES, 1, WAIT><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 1, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
     else if (group == 2)
-        decode<LANES, 2, WAIT><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 2, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
     else if (group <= 4)
-        decode<LANES, 4, WAIT><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 4, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
     else
-        decode<LANES, 8, WAIT><<<grid, THREADS, 0, stream>>>(*a);
+        decode<LANES, 8, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
 }
 
 /* Other head sizes than 128 have the default alone. */
@@ -210,8 +111,14 @@ template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_a
     launch_group<LANES, PAGES>(stream, a);
 }
 
+static bool wants_bulk(void) {
+    const char *asked = getenv("RAVEL_CUDA_DECODE");
+    return asked && strcmp(asked, "bulk") == 0;
+}
+
 extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
     if (a->rows <= 0 || a->longest <= 0) return;
+    if (wants_bulk() && cuda_decode_bulk(stream, a)) return;
     switch (a->head_dim) {
     case 8: launch<1>(stream, a); break;
     case 16: launch<2>(stream, a); break;

@@ -4,6 +4,10 @@
  * shape times up to eight candidates on the real inputs, into a throw-away output, and keeps the fastest. Shapes that
  * differ only in the number of tokens by less than a quarter share a choice: an algorithm works for any size.
  *
+ * An invariant product has one algorithm for every m, so its choice must not depend on the m that comes first. It is
+ * timed with a typical number of rows, on inputs of zeros: FEW_ROWS for the steps of a generator, which need small tiles
+ * to fill the GPU, MANY_ROWS for prompts.
+ *
  * Choices are kept on disk (kept.h), one line per shape, in a file per library version and GPU:
  *
  *     cublaslt-VERSION-GPU.txt:    m n k flags algorithm-in-hex
@@ -20,10 +24,11 @@
 
 #include "train/kernels/cuda/kept.h"
 
-enum { SHAPES = 1024, CANDIDATES = 8, TIMED = 3 };
+enum { SHAPES = 1024, CANDIDATES = 8, FEW_CANDIDATES = 32, TIMED = 3, FEW_TIMED = 20 };
+enum { FEW_ROWS = 256, MANY_ROWS = 4096 };
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 
-enum flags { TRANS_A = 1, TRANS_B = 2, F32 = 4, ADD = 8, BATCH_INVARIANT = 16 };
+enum flags { TRANS_A = 1, TRANS_B = 2, F32 = 4, ADD = 8, BATCH_INVARIANT = 16, FEW = 32, SPLIT = 64 };
 
 typedef struct shape_key {
     int64_t m, n, k;
@@ -58,13 +63,28 @@ static int64_t bucket(int64_t x) {
     return (x + step - 1) / step * step;
 }
 
+/* RAVEL_CUDA_FEW=0: steps of a generator have the algorithms of prompts. For comparison. */
+static int few(const train_matmul *p) {
+    if (p->batch_invariant != TRAIN_INVARIANT_FEW) return 0;
+    const char *asked = getenv("RAVEL_CUDA_FEW");
+    return !asked || strcmp(asked, "0") != 0;
+}
+
+/* RAVEL_CUDA_SPLIT=1: invariant products of few rows may split k. The number of parts is then the algorithm's, for every
+ * m, and the parts are added in f32 by a second kernel; still, cuBLASLt does not promise the order. */
+static int may_split(const train_matmul *p) {
+    const char *asked = getenv("RAVEL_CUDA_SPLIT");
+    return few(p) && asked && strcmp(asked, "1") == 0;
+}
+
 /* The dimension that counts tokens is m, or k where a is transposed (the gradient of a weight). */
 static shape_key key_of(const train_matmul *p) {
     shape_key key = {p->m, p->n, p->k, 0, 0};
     key.flags = (p->trans_a ? TRANS_A : 0) | (p->trans_b ? TRANS_B : 0) | (p->c_type == RAVEL_F32 ? F32 : 0) |
-                (p->add ? ADD : 0) | (p->batch_invariant ? BATCH_INVARIANT : 0);
+                (p->add ? ADD : 0) | (p->batch_invariant ? BATCH_INVARIANT : 0) | (few(p) ? FEW : 0) |
+                (may_split(p) ? SPLIT : 0);
     if (p->batch_invariant)
-        key.m = 256; /* one algorithm for every m: a row's bits do not depend on m */
+        key.m = few(p) ? FEW_ROWS : MANY_ROWS;
     else if (p->trans_a)
         key.k = bucket(key.k);
     else
@@ -128,14 +148,14 @@ static cublasStatus_t issue(train_device *d, const call *c, const train_matmul *
 
 /* ---- the choice ------------------------------------------------------------------------------------------ */
 
-/* Milliseconds of TIMED calls after one to warm up; below 0 where the algorithm failed. */
+/* Milliseconds of several calls after one to warm up; below 0 where the algorithm failed. */
 static float time_algorithm(train_device *d, const call *c, const train_matmul *p, void *out,
                             const cublasLtMatmulAlgo_t *algorithm) {
     cuda_products *state = d->products;
     float ms = -1;
     if (issue(d, c, p, out, algorithm)) return -1;
     cudaEventRecord(state->begin, d->stream);
-    for (int i = 0; i < TIMED; i++)
+    for (int i = 0; i < (few(p) ? FEW_TIMED : TIMED); i++)
         if (issue(d, c, p, out, algorithm)) return -1;
     cudaEventRecord(state->end, d->stream);
     if (cudaEventSynchronize(state->end) || cudaEventElapsedTime(&ms, state->begin, state->end)) return -1;
@@ -145,13 +165,17 @@ static float time_algorithm(train_device *d, const call *c, const train_matmul *
 /* An invariant product must also add in one order for every m: no split of k. */
 static int allowed(const train_matmul *p, const cublasLtMatmulAlgo_t *algorithm) {
     int32_t split = 1;
+    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
     size_t size;
     if (!p->batch_invariant) return 1;
     cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &size);
-    return split <= 1;
+    cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                         &size);
+    return split <= 1 || (may_split(p) && scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
-static cublasStatus_t candidates(train_device *d, const call *c, cublasLtMatmulHeuristicResult_t *found, int *count) {
+static cublasStatus_t candidates(train_device *d, const call *c, int most_candidates,
+                                 cublasLtMatmulHeuristicResult_t *found, int *count) {
     cublasLtMatmulPreference_t preference;
     size_t most = WORKSPACE_BYTES;
     cublasStatus_t s = cublasLtMatmulPreferenceCreate(&preference);
@@ -159,36 +183,60 @@ static cublasStatus_t candidates(train_device *d, const call *c, cublasLtMatmulH
     s = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
     if (!s)
         s = cublasLtMatmulAlgoGetHeuristic(d->products->handle, c->operation, c->left, c->right, c->out, c->out,
-                                           preference, CANDIDATES, found, count);
+                                           preference, most_candidates, found, count);
     cublasLtMatmulPreferenceDestroy(preference);
     if (!s && *count == 0) s = CUBLAS_STATUS_NOT_SUPPORTED;
     return s;
 }
 
-/* Times the candidates into a buffer of their own, because the product may add to what is there. Without the memory
- * for one, the first candidate is taken. */
-static cublasStatus_t choose(train_device *d, const call *c, const train_matmul *p, cublasLtMatmulAlgo_t *best) {
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int count = 0, chosen = -1, first = -1;
+/* Bytes of the arrays that a choice is timed on: the output, and an invariant product's input. */
+static size_t output_bytes(const train_matmul *p) {
+    size_t elements = (size_t)(p->m - 1) * (size_t)(p->ldc ? p->ldc : p->n) + (size_t)p->n;
+    return elements * (p->c_type == RAVEL_F32 ? 4 : 2);
+}
+
+static size_t input_bytes(const train_matmul *p) {
+    return p->batch_invariant ? (size_t)(p->m * (p->lda ? p->lda : p->k)) * 2 : 0;
+}
+
+/* The fastest of those candidates that are allowed; the first one without memory to time them in. */
+static int fastest(train_device *d, const call *c, const train_matmul *p, const cublasLtMatmulHeuristicResult_t *found,
+                   int count) {
+    int chosen = -1, first = -1;
     float least = 0;
-    void *out = NULL;
-    size_t bytes = (size_t)(p->m - 1) * (size_t)(p->ldc ? p->ldc : p->n) + (size_t)p->n;
-    cublasStatus_t s = candidates(d, c, found, &count);
-    if (s) return s;
-    int measured =
-        !d->capturing && cudaMallocAsync(&out, bytes * (p->c_type == RAVEL_F32 ? 4 : 2), d->stream) == cudaSuccess;
+    char *block = NULL;
+    size_t in = (input_bytes(p) + 255) / 256 * 256, out = output_bytes(p);
+    int measured = !d->capturing && cudaMallocAsync((void **)&block, in + out, d->stream) == cudaSuccess;
     if (!measured && !d->capturing) cudaGetLastError(); /* not sticky: only this allocation failed */
+    train_matmul timed = *p;
+    if (measured && in) {
+        cuda_ok(d, cudaMemsetAsync(block, 0, in, d->stream), "timing products");
+        timed.a = block;
+    }
     for (int i = 0; i < count; i++) {
         if (found[i].state != CUBLAS_STATUS_SUCCESS || !allowed(p, &found[i].algo)) continue;
         if (first < 0) first = i;
-        float ms = measured ? time_algorithm(d, c, p, out, &found[i].algo) : -1;
+        float ms = measured ? time_algorithm(d, c, &timed, block + in, &found[i].algo) : -1;
         if (ms >= 0 && (chosen < 0 || ms < least)) chosen = i, least = ms;
     }
-    if (measured) cudaFreeAsync(out, d->stream);
-    if (chosen < 0) chosen = first;
-    if (chosen < 0) return CUBLAS_STATUS_NOT_SUPPORTED;
-    *best = found[chosen].algo;
-    return CUBLAS_STATUS_SUCCESS;
+    if (measured) cudaFreeAsync(block, d->stream);
+    return chosen < 0 ? first : chosen;
+}
+
+/* Times the candidates into a buffer of their own, because the product may add to what is there. */
+static cublasStatus_t choose(train_device *d, const train_matmul *p, cublasLtMatmulAlgo_t *best) {
+    cublasLtMatmulHeuristicResult_t found[FEW_CANDIDATES];
+    train_matmul sized = *p;
+    call c;
+    int count = 0;
+    if (p->batch_invariant) sized.m = key_of(p).m;
+    cublasStatus_t s = call_make(&sized, &c);
+    if (s) return s;
+    s = candidates(d, &c, few(p) ? FEW_CANDIDATES : CANDIDATES, found, &count);
+    int chosen = s ? -1 : fastest(d, &c, &sized, found, count);
+    call_free(&c);
+    if (chosen >= 0) *best = found[chosen].algo;
+    return s ? s : chosen < 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
 }
 
 /* ---- the file -------------------------------------------------------------------------------------------- */
@@ -273,7 +321,7 @@ static cublasStatus_t find_algorithm(train_device *d, const train_matmul *p, con
                          result.workspaceSize <= WORKSPACE_BYTES;
         if (place->checked) return CUBLAS_STATUS_SUCCESS;
     }
-    cublasStatus_t s = choose(d, c, p, &place->algorithm);
+    cublasStatus_t s = choose(d, p, &place->algorithm);
     if (s) return s;
     place->key = key_of(p);
     place->checked = 1;

@@ -99,18 +99,33 @@ void REF(clip)(train_device *d, const double *sums, int64_t count, double most, 
     clip->finite = isfinite(norm);
 }
 
+static double moment_at(const void *moments, int32_t type, int64_t i) {
+    float value;
+    if (type != RAVEL_BF16) return (double)((const train_real *)moments)[i];
+    (void)ravel_dtype_convert(RAVEL_BF16, (const uint16_t *)moments + i, RAVEL_F32, &value, 1, NULL);
+    return (double)value;
+}
+
+static void set_moment(void *moments, int32_t type, int64_t i, double x) {
+    float value = (float)x;
+    if (type != RAVEL_BF16)
+        ((train_real *)moments)[i] = (train_real)x;
+    else
+        (void)ravel_dtype_convert(RAVEL_F32, &value, RAVEL_BF16, (uint16_t *)moments + i, 1, NULL);
+}
+
 void REF(adamw)(train_device *d, const train_adamw *x) {
     (void)d;
-    train_real *w = x->master, *copy = x->weight, *first = x->m, *second = x->v;
+    train_real *w = x->master, *copy = x->weight;
     const train_real *grad = x->grad;
     double fix1 = 1 - pow(x->beta1, (double)x->step), fix2 = 1 - pow(x->beta2, (double)x->step);
     if (!(x->clip->finite > 0)) return;
     for (int64_t i = 0; i < x->n; i++) {
         double g = x->clip->scale * (double)grad[i];
-        double m = x->beta1 * (double)first[i] + (1 - x->beta1) * g;
-        double v = x->beta2 * (double)second[i] + (1 - x->beta2) * g * g;
-        first[i] = (train_real)m;
-        second[i] = (train_real)v;
+        double m = x->beta1 * moment_at(x->m, x->moment_type, i) + (1 - x->beta1) * g;
+        double v = x->beta2 * moment_at(x->v, x->moment_type, i) + (1 - x->beta2) * g * g;
+        set_moment(x->m, x->moment_type, i, m);
+        set_moment(x->v, x->moment_type, i, v);
         double step = m / fix1 / (sqrt(v / fix2) + x->eps) + x->decay * (double)w[i];
         w[i] = (train_real)((double)w[i] - x->lr * step);
         copy[i] = w[i];
