@@ -29,6 +29,11 @@ same recompute sft --task sort --steps 3 --batch 16 --recompute full $small
 # shellcheck disable=SC2086
 same grpo grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small
 # shellcheck disable=SC2086
+if "$ravel" train grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small --refit pull \
+    --run "$dir/pull" >"$dir/out" 2>&1 && losses "$dir/pull" | cmp -s - "$dir/grpo-cpu.txt"
+then ok "grpo: generators that pull, the same losses"
+else bad "grpo, --refit pull: $(tail -n 1 "$dir/out")"; fi
+# shellcheck disable=SC2086
 if "$ravel" train sft --task sort --steps 8 --resume --run "$dir/sft-cuda" --quiet >"$dir/out" 2>&1; then ok "resumed"
 else bad "resuming: $(tail -n 1 "$dir/out")"; fi
 if "$BUILD/ravel-gpu" cuda_model_a cuda_model_l >"$dir/out" 2>&1 && grep -q "^2 passed, 0 failed, 0 skipped" "$dir/out"; then ok "the GPU's own tests of models"

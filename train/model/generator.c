@@ -222,7 +222,6 @@ const train_params *train_generator_params(const train_generator *g) {
 void train_generator_set_weights(train_generator *g, const void *weights, int64_t version) {
     train__generator_drop_prefix(g);
     train__generator_free_retired(g);
-    if (g->net.weights != weights) train__generator_drop_graphs(g);
     g->net.weights = weights;
     g->version = version;
 }

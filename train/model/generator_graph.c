@@ -5,7 +5,8 @@
  * chooses the algorithms of its products; the second one is recorded, and later ones are one graph launch.
  *
  * Everything that a recorded kernel reads is at a fixed address: the arrays of a pass, and the two blocks of `rows`, which
- * are filled in turn. A graph is dropped when the weights move, or when the device's own memory does. */
+ * are filled in turn. A graph belongs to a set of weights, of which a refit has two. It is dropped when the device's own
+ * memory moves, or when there are too many. */
 #include "train/model/generator_internal.h"
 
 enum { FEW_ROWS = 8, STEPS_PER_OCTAVE = 4, LONGEST_STEP = 512 };
@@ -33,11 +34,11 @@ int32_t train__generator_longest(const train_generator *g, int32_t longest) {
 static train__recorded *find(train_generator *g, int64_t rows, int32_t longest) {
     for (int32_t i = 0; i < g->recorded_count; i++) {
         train__recorded *r = &g->recorded[i];
-        if (r->rows == rows && r->longest == longest && r->turn == g->turn) return r;
+        if (r->rows == rows && r->longest == longest && r->turn == g->turn && r->weights == g->net.weights) return r;
     }
-    if (g->recorded_count == TRAIN__GRAPHS) return NULL;
+    if (g->recorded_count == TRAIN__GRAPHS) train__generator_drop_graphs(g);
     train__recorded *r = &g->recorded[g->recorded_count++];
-    *r = (train__recorded){.rows = rows, .longest = longest, .turn = g->turn};
+    *r = (train__recorded){.weights = g->net.weights, .rows = rows, .longest = longest, .turn = g->turn};
     return r;
 }
 

@@ -51,6 +51,7 @@ typedef struct train__step {
 /* A step that is, or may be, recorded. */
 enum { TRAIN__GRAPHS = 256 };
 typedef struct train__recorded {
+    const void *weights;
     int64_t rows;
     int32_t longest, turn; /* bucket of the longest cache; index of the two blocks that it reads and writes */
     int32_t runs;          /* without a graph */

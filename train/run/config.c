@@ -161,6 +161,10 @@ static const ravel_option grpo_table[] = {
     GRPO("eval-prompts", I64, eval_prompts, "64", 0, 1e9, NULL, "greedy answers before and after training; 0: none"),
     GRPO("eval-share", F64, eval_share, "0", 0, 0.9, NULL, "share of the rows of --data, from the end, kept for them"),
     GRPO("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between such evaluations"),
+    GRPO(
+        "refit", ENUM, refit, "auto", 0, 0, TRAIN_REFIT_CHOICES,
+        "how weights go to the run's generators: collective, over the ranks' links; pull, by shared memory of one machine, "
+        "on a GPU from device to device; auto: pull on a GPU"),
     GRPO("publish", STRING, publish, NULL, 0, 0, "ADDRESS",
          "publish every version for generators that pull (ravel generate --pull): host:port, :port, unix:/path"),
     GRPO("publish-keep", I32, publish_keep, "2", 1, 64, NULL, "versions that are kept for them, on every trainer"),

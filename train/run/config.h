@@ -60,6 +60,10 @@ typedef struct train_sft_options {
 typedef enum train_old { TRAIN_OLD_AUTO, TRAIN_OLD_TRAINER, TRAIN_OLD_GENERATOR } train_old;
 #define TRAIN_OLD_CHOICES "auto|trainer|generator"
 
+/* How weights go to the run's own generators (train/run/grpo_pull.h). */
+typedef enum train_refit_way { TRAIN_REFIT_AUTO, TRAIN_REFIT_COLLECTIVE, TRAIN_REFIT_PULL } train_refit_way;
+#define TRAIN_REFIT_CHOICES "auto|collective|pull"
+
 typedef struct train_grpo_options {
     const char *task, *data, *reward_command;
     const char *chat_format; /* NULL: as the model's template says */
@@ -93,7 +97,9 @@ typedef struct train_grpo_options {
     const char *publish_host;  /* name under which generators reach a trainer; NULL: the address's */
     int32_t publish_keep;      /* versions that are kept */
     int32_t publish_open;      /* 1: listen beyond this machine without a token */
-    double publish_linger;     /* seconds to wait at the end until connected generators have the last version */
+    int32_t refit;             /* train_refit_way */
+    int32_t reserved;
+    double publish_linger; /* seconds to wait at the end until connected generators have the last version */
 } train_grpo_options;
 
 typedef struct train_dpo_options {

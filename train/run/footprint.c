@@ -45,6 +45,10 @@ static ravel_status generator_bytes(const train_config *c, const ravel_shape *sh
     return status;
 }
 
+static int generators_pull(const train_config *c, const train_kernels *kernels) {
+    return c->grpo.refit == TRAIN_REFIT_PULL || (c->grpo.refit == TRAIN_REFIT_AUTO && !kernels->host_memory);
+}
+
 ravel_status train_footprint_of(const train_config *c, train_kind kind, const ravel_shape *shape,
                                 const ravel_mesh_layout *layout, int64_t longest_prompt, train_footprint *footprint,
                                 ravel_error *err) {
@@ -60,9 +64,10 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
     footprint->working = e.total - footprint->fixed - e.model.activations;
     if (kind == TRAIN_DPO || (kind == TRAIN_GRPO && c->policy.kl > 0))
         status = reference_bytes(&options, shape, layout, e.stage, &footprint->reference, err);
+    if (kind == TRAIN_GRPO && generators_pull(c, kernels)) footprint->published = e.model.weights;
     if (!status && kind == TRAIN_GRPO)
         status = generator_bytes(c, shape, kernels, longest_prompt, &footprint->generator, err);
-    footprint->trainer = e.total + footprint->reference;
+    footprint->trainer = e.total + footprint->reference + footprint->published;
     return status;
 }
 
@@ -75,6 +80,9 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
     ravel_status status = train_footprint_of(c, kind, shape, layout, longest_prompt, &p, err);
     if (status) return status;
     if (p.reference) (void)snprintf(extra, sizeof extra, " + %s reference model", in_units(p.reference, a, sizeof a));
+    size_t said = strlen(extra);
+    if (p.published)
+        (void)snprintf(extra + said, sizeof extra - said, " + %s published", in_units(p.published, a, sizeof a));
     if (layout->ranks > 1) {
         size_t used = (size_t)snprintf(mesh, sizeof mesh, " (");
         train_layout_text(layout, mesh + used, sizeof mesh - used - 1);

@@ -11,6 +11,7 @@ typedef struct train_footprint {
     int64_t activations; /* kept from forward to backward: these grow with the budget */
     int64_t working;     /* within a layer, a chunk of logits, tables, scratch */
     int64_t reference;   /* the model that --kl measures against */
+    int64_t published;   /* the version that the run's generators pull (--refit) */
     int64_t trainer;     /* all of the above */
     int64_t generator;   /* 0 in SFT */
 } train_footprint;

@@ -34,18 +34,16 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
 }
 
 /* Each trainer sends its parts of tensors; replicas hold the same parts, or, with --shard params, rows of them. */
-static ravel_status make_refit(train__grpo *g, ravel_error *err) {
+static ravel_status list_tensors(train__grpo *g, int pulls, ravel_error *err) {
     train_parts *parts = train_learner_parts(g->learner);
     const train_kernels *kernels = train_parts_kernels(parts);
     train_model *model = train_learner_model(g->learner);
-    ravel_refit_options options;
     ravel_status status = RAVEL_OK;
-    ravel_refit_options_default(&options);
     for (int32_t i = 0; i < train_parts_count(parts); i++)
         g->tensor_room += train_model_params(train_parts_model(parts, i))->count;
     g->tensors = train__calloc(NULL, (size_t)g->tensor_room, sizeof *g->tensors);
     if (!g->tensors) status = train__no_memory(err, (size_t)g->tensor_room * sizeof *g->tensors, "the list of tensors");
-    if (!status && !kernels->host_memory) { /* one rank, one part */
+    if (!status && !kernels->host_memory && !pulls) { /* one rank, one part */
         g->host_bytes = (size_t)train_model_params(model)->elements * (size_t)ravel_dtype_bytes(kernels->types.weight);
         status = kernels->alloc_host(train_model_device(model), g->host_bytes, &g->host_weights, err);
     }
@@ -53,11 +51,26 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
         train_model *part = train_parts_model(parts, i);
         train_array weights = train_model_array(part);
         if (g->host_weights) weights.data = g->host_weights;
-        train_refit_tensors(train_model_params(part), &weights, NULL, g->tensors, &g->tensor_count);
+        train_refit_tensors(train_model_params(part), &weights, NULL, train_place_of(&g->place), g->tensors,
+                            &g->tensor_count);
     }
     g->source = (ravel_refit_source){.size = sizeof g->source, .tensors = g->tensors, .count = g->tensor_count};
-    status = ravel_agree(g->world, status, err);
-    return status ? status : ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
+    return status;
+}
+
+/* Step by step with the generators (grpo_generate.c, open_refit). */
+static ravel_status make_refit(train__grpo *g, ravel_error *err) {
+    ravel_refit_options options;
+    int pulls = 0;
+    ravel_refit_options_default(&options);
+    ravel_status status = ravel_agree(g->world, RAVEL_OK, err);
+    const train_kernels *kernels = train_parts_kernels(train_learner_parts(g->learner));
+    if (!status) status = train__grpo_way(g->config, kernels, g->world, &g->place, &pulls, err);
+    if (status) return status;
+    status = ravel_agree(g->world, list_tensors(g, pulls, err), err);
+    if (status) return status;
+    if (pulls) return train__grpo_serve(g->world, g->trainers, &g->source, &g->meeting, &g->own, err);
+    return ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
 }
 
 /* The communicator of the ranks that receive answers, and that of the ranks that learn from the same ones. */
@@ -157,7 +170,9 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
 
 static void close_trainer(train__grpo *g) {
     ravel_publisher_free(g->publisher);
+    ravel_publisher_free(g->own);
     ravel_refit_free(g->refit);
+    train_place_close(&g->place);
     if (g->host_weights) {
         train_model *model = train_learner_model(g->learner);
         train_model_kernels(model)->release_host(train_model_device(model), g->host_weights, g->host_bytes);

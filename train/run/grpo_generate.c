@@ -3,7 +3,7 @@
  *     sets                     two sets of weights: answers are drawn from the live one, refit writes the other. With
  *                              --generator-tp, of this rank's part of the model: no rank has a whole tensor
  *     order: generate          prompts -> train_generator_run -> answers to the trainers
- *     order: refit             ravel_refit_update, then the set that is live now
+ *     order: refit             ravel_refit_update, or a pull (grpo_pull.h), then the set that is live now
  */
 #include "train/run/grpo_internal.h"
 
@@ -22,7 +22,11 @@ typedef struct rank {
     train_device *device;
     train_generator *generator;
     train_weight_sets sets;
-    ravel_refit *refit;
+    ravel_refit *refit; /* collective; else the four below */
+    ravel_puller *puller;
+    train__meeting meeting;
+    ravel_comm *self; /* of a generator of one rank */
+    train_place place;
     train_rollouts prompts, answers;
     train_request *requests;
     int64_t request_room;
@@ -55,17 +59,35 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     ravel_status status = read_stops(r, shape->vocab, err);
     if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
     if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
-    if (!status) status = train_weight_sets_open(&r->sets, r->kernels, r->device, r->generator, err);
     r->tokens = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->tokens);
     r->logprobs = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->logprobs);
     if (!status && (!r->tokens || !r->logprobs)) status = train__no_memory(err, (size_t)r->slot_tokens * 8, "answers");
     return status;
 }
 
+/* Step by step with the trainers (grpo.c, make_refit). */
+static ravel_status open_refit(rank *r, ravel_error *err) {
+    ravel_refit_options options;
+    int pulls = 0;
+    ravel_refit_options_default(&options);
+    ravel_status status = train__grpo_way(r->config, r->kernels, r->world, &r->place, &pulls, err);
+    if (status) return status;
+    status = train_weight_sets_open(&r->sets, r->kernels, r->device, &r->place, r->generator, err);
+    if (!status && pulls && !r->tp) status = ravel_comm_self(NULL, &r->self, err);
+    status = ravel_agree(r->world, status, err);
+    if (status) return status;
+    if (pulls)
+        return train__grpo_connect(r->world, r->tp ? r->tp : r->self, &r->sets.sink, &r->meeting, &r->puller, err);
+    return ravel_refit_create(r->world, NULL, &r->sets.sink, &options, &r->refit, err);
+}
+
 static void close_rank(rank *r) {
     ravel_refit_free(r->refit);
+    ravel_puller_free(r->puller);
+    ravel_comm_free(r->self);
     train_generator_free(r->generator);
     train_weight_sets_close(&r->sets);
+    train_place_close(&r->place);
     if (r->device) r->kernels->close(r->device);
     train_rollouts_free(&r->prompts);
     train_rollouts_free(&r->answers);
@@ -139,9 +161,11 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
 
 static ravel_status refit(rank *r, const train_order *order, ravel_error *err) {
     ravel_refit_report report = {.size = sizeof report};
-    ravel_status status = ravel_refit_update(r->refit, order->version, &report, err);
+    ravel_pull_report pulled = {.size = sizeof pulled};
+    ravel_status status = r->puller ? train__grpo_pull(r->puller, order->version, &pulled, err)
+                                    : ravel_refit_update(r->refit, order->version, &report, err);
     if (status) return status;
-    return train_weight_sets_switch(&r->sets, report.live, order->version, err);
+    return train_weight_sets_switch(&r->sets, r->puller ? pulled.live : report.live, order->version, err);
 }
 
 static ravel_status serve_orders(rank *r, ravel_error *err) {
@@ -158,8 +182,6 @@ ravel_status train_grpo_generate(const train_config *config, const ravel_shape *
                                  ravel_comm *group, ravel_error *err) {
     rank r = {.config = config, .world = world, .trainers = ravel_comm_size(world) - ravel_comm_size(group)};
     int32_t at = ravel_comm_rank(group), tp = config->grpo.generator_tp;
-    ravel_refit_options options;
-    ravel_refit_options_default(&options);
     int64_t longest_prompt = 0;
     ravel_status status = tp > 1 ? ravel_comm_split(group, at / tp, at, &r.tp, err) : RAVEL_OK;
     if (!status) status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);
@@ -168,7 +190,7 @@ ravel_status train_grpo_generate(const train_config *config, const ravel_shape *
         return status;
     }
     status = ravel_agree(world, open_rank(&r, shape, longest_prompt, err), err);
-    if (!status) status = ravel_refit_create(world, NULL, &r.sets.sink, &options, &r.refit, err);
+    if (!status) status = open_refit(&r, err);
     if (!status) status = serve_orders(&r, err);
     close_rank(&r);
     return status;

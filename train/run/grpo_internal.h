@@ -8,6 +8,7 @@
 
 #include "train/rl/experience.h"
 #include "train/run/grpo.h"
+#include "train/run/grpo_pull.h"
 #include "train/run/scores.h"
 
 typedef struct train__grpo {
@@ -25,12 +26,15 @@ typedef struct train__grpo {
     train_text *text;       /* of the model */
     train_prompts *prompts;
     train_reward *command;
-    ravel_refit *refit;
+    ravel_refit *refit;         /* collective; else `own` */
+    ravel_publisher *own;       /* for the run's generators, where they pull */
+    train__meeting meeting;     /* with them */
+    train_place place;          /* of the weights, where they pull */
     ravel_publisher *publisher; /* --publish */
     ravel_refit_source source;
     ravel_refit_tensor *tensors;
     int64_t tensor_count, tensor_room;
-    void *host_weights; /* a copy for refit, where the kernels' memory is not the host's; else NULL */
+    void *host_weights; /* a copy for a collective refit, where the kernels' memory is not the host's; else NULL */
     size_t host_bytes;
     train_rollouts answers, waiting, asking, more;
     train_rollouts gathered; /* rank 0: what waits on all trainers, for a checkpoint */

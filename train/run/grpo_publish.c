@@ -30,6 +30,7 @@ ravel_status train__grpo_publish_open(train__grpo *g, ravel_error *err) {
 ravel_status train__grpo_publish(train__grpo *g, int64_t version, ravel_error *err) {
     if (!g->publisher) return RAVEL_OK;
     ravel_status status = ravel_publisher_publish(g->publisher, version, err);
+    if (!status) status = train_place_wait(&g->place, err);
     if (!status) ravel_publisher_count(g->publisher, g->run.metrics);
     return status;
 }

@@ -275,21 +275,38 @@ static ravel_status fetch_weights(train__grpo *g, ravel_error *err) {
     return kernels->sync(train_model_device(model), err);
 }
 
-ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
-    train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
-    ravel_status status = train__grpo_drain(g, err);
-    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
-    if (!status) status = send_orders(g, order, 0, 0, err);
+static ravel_status refit_together(train__grpo *g, train_order order, ravel_error *err) {
+    ravel_status status = send_orders(g, order, 0, 0, err);
     g->report = (ravel_refit_report){.size = sizeof g->report};
     if (!status && g->host_weights) status = fetch_weights(g, err);
-    if (!status) status = ravel_refit_update(g->refit, version, &g->report, err);
-    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
+    if (!status) status = ravel_refit_update(g->refit, order.version, &g->report, err);
     if (status) return status;
-    g->run.state.version = version;
     g->refits += 1;
     g->overlap += g->report.overlap;
     g->gb_per_sec += g->report.gb_per_second;
     ravel_refit_count(&g->report, g->run.metrics);
+    return RAVEL_OK;
+}
+
+/* Published before it is ordered, so that generators wait for nothing. The trainer goes on while they pull. */
+static ravel_status refit_by_pull(train__grpo *g, train_order order, ravel_error *err) {
+    train_model *model = train_learner_model(g->learner);
+    ravel_status status = train_model_kernels(model)->sync(train_model_device(model), err); /* the update is done */
+    if (!status) status = ravel_publisher_publish(g->own, order.version, err);
+    if (!status) status = train_place_wait(&g->place, err); /* the next update may write */
+    if (!status) status = send_orders(g, order, 0, 0, err);
+    if (!status && !g->publisher) ravel_publisher_count(g->own, g->run.metrics);
+    return status;
+}
+
+ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
+    train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
+    ravel_status status = train__grpo_drain(g, err);
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
+    if (!status) status = g->own ? refit_by_pull(g, order, err) : refit_together(g, order, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
+    if (status) return status;
+    g->run.state.version = version;
     return train__grpo_publish(g, version, err);
 }
 

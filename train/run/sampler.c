@@ -10,6 +10,7 @@ struct train_sampler {
     void *weights; /* of the folder */
     size_t weight_bytes;
     train_weight_sets sets; /* that are pulled */
+    train_place place;      /* of the sets, where the device floor can use the GPU */
     train_pulled *pulled;
 };
 
@@ -23,9 +24,10 @@ static ravel_status load_weights(train_sampler *s, const char *folder, ravel_err
     return status;
 }
 
-static ravel_status pull_weights(train_sampler *s, const train_pulled_options *options, ravel_error *err) {
-    ravel_status status = train_weight_sets_open(&s->sets, s->kernels, s->device, s->generator, err);
-    return status ? status : train_pulled_open(options, &s->sets, &s->pulled, err);
+static ravel_status pull_weights(train_sampler *s, const train_sampler_options *options, ravel_error *err) {
+    (void)train_place_open(&s->place, s->kernels, options->model->device, NULL); /* else through host memory */
+    ravel_status status = train_weight_sets_open(&s->sets, s->kernels, s->device, &s->place, s->generator, err);
+    return status ? status : train_pulled_open(options->pull, &s->sets, &s->pulled, err);
 }
 
 ravel_status train_sampler_open(const train_sampler_options *options, train_sampler **sampler, ravel_error *err) {
@@ -39,8 +41,7 @@ ravel_status train_sampler_open(const train_sampler_options *options, train_samp
     ravel_status status = train_shape(options->model, &shape, err);
     if (!status) status = train_device_open(options->model, NULL, &s->kernels, &s->device, err);
     if (!status) status = train_generator_create(s->kernels, s->device, &shape, &generator, &s->generator, err);
-    if (!status)
-        status = options->pull ? pull_weights(s, options->pull, err) : load_weights(s, options->model->model, err);
+    if (!status) status = options->pull ? pull_weights(s, options, err) : load_weights(s, options->model->model, err);
     if (status) {
         train_sampler_free(s);
         return status;
@@ -54,6 +55,7 @@ void train_sampler_free(train_sampler *s) {
     train_pulled_free(s->pulled);
     train_generator_free(s->generator);
     train_weight_sets_close(&s->sets);
+    train_place_close(&s->place);
     if (s->weights) s->kernels->release(s->device, s->weights, s->weight_bytes);
     if (s->device) s->kernels->close(s->device);
     train__release(NULL, s, sizeof *s);

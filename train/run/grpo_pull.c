@@ -1,0 +1,88 @@
+#include "train/run/grpo_pull.h"
+
+#include "train/kernels/assert.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+static const double pull_seconds = 300; /* for a version that is published already */
+
+/* A number that ranks of one machine have in common; not negative. */
+static int64_t machine_number(void) {
+    char name[256] = "";
+    uint64_t hash = 14695981039346656037u;
+    (void)gethostname(name, sizeof name - 1);
+    for (const char *c = name; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+    return (int64_t)(hash >> 1);
+}
+
+ravel_status train__grpo_way(const train_config *c, const train_kernels *kernels, ravel_comm *world, train_place *place,
+                             int *pulls, ravel_error *err) {
+    train_refit_way way = (train_refit_way)c->grpo.refit;
+    ravel_error why = RAVEL_ERROR_INIT;
+    int64_t machine = machine_number();
+    int wanted = way == TRAIN_REFIT_PULL || (way == TRAIN_REFIT_AUTO && !kernels->host_memory);
+    ravel_status opened = wanted ? train_place_open(place, kernels, c->model.device, &why) : RAVEL_OK, status = opened;
+    if (way != TRAIN_REFIT_PULL) status = RAVEL_OK; /* auto: then through host memory */
+    if (status) ravel_error_set(err, status, "--refit pull: %s", why.message);
+    status = ravel_agree(world, status, err);
+    int64_t mine[3] = {wanted && !opened, machine, -machine}, all[3] = {0};
+    if (!status) status = ravel_comm_allreduce(world, mine, all, 3, RAVEL_I64, RAVEL_MIN, err);
+    int one_machine = all[1] == -all[2];
+    if (!status && way == TRAIN_REFIT_PULL && !one_machine)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                 "--refit pull is for ranks of one machine; these are on several: say --refit auto");
+    *pulls = !status && all[0] && one_machine;
+    if (!*pulls) train_place_close(place);
+    return status;
+}
+
+static ravel_status choose_meeting(train__meeting *m, ravel_error *err) {
+    unsigned char secret[16];
+    if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+        return ravel_error_set(err, RAVEL_E_IO, "the system gave no random numbers");
+    (void)snprintf(m->address, sizeof m->address, "unix:@ravel-grpo-%d-%02x%02x%02x%02x", (int)getpid(), secret[0],
+                   secret[1], secret[2], secret[3]);
+    for (size_t i = 0; i < sizeof secret; i++) (void)snprintf(m->token + 2 * i, 3, "%02x", secret[15 - i]);
+    return RAVEL_OK;
+}
+
+ravel_status train__grpo_serve(ravel_comm *world, ravel_comm *trainers, const ravel_refit_source *source,
+                               train__meeting *m, ravel_publisher **publisher, ravel_error *err) {
+    ravel_publish_options options;
+    int first = ravel_comm_rank(trainers) == 0;
+    ravel_publish_options_default(&options);
+    options.keep = 1; /* a generator has pulled a version before the next is published */
+    ravel_status status = first ? choose_meeting(m, err) : RAVEL_OK;
+    status = ravel_agree(world, status, err);
+    if (!status) status = ravel_comm_broadcast(world, m, sizeof *m, RAVEL_U8, 0, err);
+    options.token = m->token;
+    if (!status) status = ravel_publisher_create(trainers, first ? m->address : NULL, source, &options, publisher, err);
+    status = ravel_agree(world, status, err);
+    return status ? status : ravel_agree(world, RAVEL_OK, err); /* generators connect */
+}
+
+ravel_status train__grpo_connect(ravel_comm *world, ravel_comm *comm, const ravel_refit_sink *sink, train__meeting *m,
+                                 ravel_puller **puller, ravel_error *err) {
+    ravel_pull_options options;
+    ravel_pull_options_default(&options);
+    ravel_status status = ravel_agree(world, RAVEL_OK, err);
+    if (!status) status = ravel_comm_broadcast(world, m, sizeof *m, RAVEL_U8, 0, err);
+    if (!status) status = ravel_agree(world, RAVEL_OK, err); /* trainers publish */
+    if (status) return status;
+    options.token = m->token;
+    return ravel_agree(world, ravel_puller_create(comm, m->address, sink, &options, puller, err), err);
+}
+
+ravel_status train__grpo_pull(ravel_puller *puller, int64_t version, ravel_pull_report *report, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    *report = (ravel_pull_report){.size = sizeof *report};
+    while (!status && report->identity.version < version) {
+        status = ravel_puller_wait(puller, pull_seconds, err);
+        if (!status) status = ravel_puller_commit(puller, report, err);
+    }
+    TRAIN_ASSERT(status || report->identity.version == version); /* the next one is ordered after this one's answers */
+    return status;
+}

@@ -1,0 +1,40 @@
+/* train/run/grpo_pull.h: weights from the trainers to the run's own generators by publish and pull (--refit pull).
+ *
+ *     trainers      publish a version where it lies (a GPU: in memory of the device that can be shared), then order
+ *     generators    pull it (the same GPU: from device memory to device memory), verify it, and switch
+ *
+ * The other way is collective: ravel_refit_update on all ranks, over their communicator. There weights of a GPU go through
+ * host memory. Every rank makes the same calls in the same order:
+ *
+ *     train__grpo_way              which of the two; collective over all ranks
+ *     train__grpo_serve            trainers: the publication
+ *     train__grpo_connect          generators: their end of it
+ */
+#ifndef TRAIN_GRPO_PULL_H
+#define TRAIN_GRPO_PULL_H
+
+#include <ravel/publish.h>
+
+#include "train/run/config.h"
+#include "train/run/weight_sets.h"
+
+/* What trainer 0 tells the other ranks: where, and the secret without which nothing is served. */
+typedef struct train__meeting {
+    char address[64], token[40];
+} train__meeting;
+
+/* Where pulling is the way, *place is open and is the caller's to close. */
+ravel_status train__grpo_way(const train_config *config, const train_kernels *kernels, ravel_comm *world,
+                             train_place *place, int *pulls, ravel_error *err);
+
+/* `trainers`: their communicator; rank 0 of `world` is the first of them. Source and meeting must outlive the publisher. */
+ravel_status train__grpo_serve(ravel_comm *world, ravel_comm *trainers, const ravel_refit_source *source,
+                               train__meeting *meeting, ravel_publisher **publisher, ravel_error *err);
+/* `comm`: the ranks of this generator. Sink and meeting must outlive the puller. */
+ravel_status train__grpo_connect(ravel_comm *world, ravel_comm *comm, const ravel_refit_sink *sink,
+                                 train__meeting *meeting, ravel_puller **puller, ravel_error *err);
+
+/* Commits `version`, which is published. */
+ravel_status train__grpo_pull(ravel_puller *puller, int64_t version, ravel_pull_report *report, ravel_error *err);
+
+#endif
