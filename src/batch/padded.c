@@ -7,6 +7,8 @@
 #include "batch/rows.h"
 #include "device/handle.h"
 
+#include "base/assert.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -60,6 +62,7 @@ static ravel_status columns_of(const char *what, int64_t longest, int64_t fixed,
     if (fixed && longest > fixed)
         return ravel_error_set(err, RAVEL_E_OVERSIZE, "the longest has %lld tokens, over %s, %lld", (long long)longest,
                                what, (long long)fixed);
+    RAVEL_ASSERT(align >= 1 && longest >= 0);
     *columns = fixed ? fixed : ravel__multiple_up(longest, align);
     RAVEL_ASSERT(*columns >= longest);
     return RAVEL_OK;
@@ -72,6 +75,7 @@ static ravel_status set_columns(const ravel_padded_options *o, int64_t prompt, i
     ravel_status status = columns_of("columns", both ? prompt : p->max_length, o->columns, o->align, &p->columns, err);
     if (status || !both) return status;
     status = columns_of("responses", response, o->responses, o->align, &second, err);
+    RAVEL_ASSERT(status || second >= response);
     p->prompt_columns = p->columns;
     p->columns += second;
     return status;
@@ -131,6 +135,7 @@ ravel_status ravel_padded_measure(const ravel_ragged *ragged, const ravel_bin *b
 /* ---- one block ------------------------------------------------------------------------------------------ */
 
 static int64_t field_positions(const ravel_padded *p, const ravel_field *field) {
+    RAVEL_ASSERT(p->rows >= 0 && p->columns >= 0);
     return field->kind == RAVEL_FIELD_SAMPLE ? p->rows : p->rows * p->columns;
 }
 
@@ -180,6 +185,7 @@ void ravel_padded_place(const ravel_ragged *ragged, void *block, ravel_padded *p
 /* The sequence of row i; an empty row is a filler: one token, no sample. */
 static ravel__sequence row_sequence(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side,
                                     const ravel_padded *p, int64_t i) {
+    RAVEL_ASSERT(i >= 0 && i < p->rows && bin->count <= p->rows);
     ravel__sequence seq = ravel__no_sample(1);
     if (i < bin->count) (void)ravel__sequence_get(ragged, bin->samples[i], &seq, NULL);
     if (side == RAVEL_PAD_LEFT) seq.lead = p->columns - seq.length;
@@ -202,6 +208,7 @@ static ravel_status check_same(const ravel_padded *padded, const ravel_padded *f
 /* A field at a time: rows are long, and a fill-heavy layout gains nothing from keeping samples in the cache. */
 static ravel_status pack_field(const ravel_ragged *ragged, const ravel_bin *bin, int32_t side, const ravel_padded *p,
                                int64_t f, ravel_error *err) {
+    RAVEL_ASSERT(f >= 0 && f < ragged->field_count && p->fields && p->fields[f]);
     const ravel_field *field = &ragged->fields[f];
     ravel__track track;
     ravel_status status = ravel__track_init(field, &track, err);
@@ -234,6 +241,7 @@ static void pack_derived(const ravel_ragged *ragged, const ravel_bin *bin, int32
     const ravel__run run = {0, p->columns, 1};
     for (int64_t i = 0; i < p->rows; i++) {
         ravel__sequence seq = row_sequence(ragged, bin, side, p, i);
+        RAVEL_ASSERT(seq.index < ragged->count);
         if (p->samples) p->samples[i] = (int32_t)seq.index;
         if (p->starts) p->starts[i] = (int32_t)seq.lead;
         if (p->host_samples) p->host_samples[i] = (int32_t)seq.index;
@@ -316,6 +324,7 @@ ravel_status ravel_padded_pack(const ravel_ragged *ragged, const ravel_bin *bin,
 /* Row i's sample and its columns; index -1: no sample. */
 static ravel_status find_row(const ravel_ragged *ragged, const ravel_padded *p, int64_t i, ravel__sequence *seq,
                              ravel_error *err) {
+    RAVEL_ASSERT(i >= 0 && i < p->rows);
     int there = p->place.kind == RAVEL_DEVICE;
     const int32_t *samples = there ? p->host_samples : p->samples, *starts = there ? p->host_starts : p->starts;
     *seq = ravel__no_sample(0);
@@ -332,6 +341,7 @@ static ravel_status find_row(const ravel_ragged *ragged, const ravel_padded *p, 
 
 static ravel_status unpack_host(const ravel_ragged *ragged, const ravel_padded *p, const ravel__track *track,
                                 const void *packed, void *out, ravel_error *err) {
+    RAVEL_ASSERT(p->place.kind != RAVEL_DEVICE);
     const ravel__run run = {0, p->columns, 1};
     for (int64_t i = 0; i < p->rows; i++) {
         ravel__sequence seq;
@@ -348,6 +358,7 @@ static ravel_status unpack_host(const ravel_ragged *ragged, const ravel_padded *
 
 static ravel_status unpack_device(const ravel_ragged *ragged, const ravel_padded *p, const ravel__track *track,
                                   const void *packed, void *out, ravel_error *err) {
+    RAVEL_ASSERT(p->place.kind == RAVEL_DEVICE);
     const ravel__book_room room = {.tracks = 1, .runs = p->rows, .sequences = p->rows};
     const ravel__run run = {0, p->columns, 1};
     ravel__book book;

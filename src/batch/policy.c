@@ -34,10 +34,12 @@ void ravel_policy_options_default(ravel_policy_options *options) {
 
 /* Merges runs of 1, 2, 4, ... samples: stable, and without the context that qsort has no argument for. */
 static void sort_by_group(const int64_t *groups, int64_t *order, int64_t *spare, int64_t count) {
+    RAVEL_ASSERT(count >= 0 && order != spare);
     for (int64_t width = 1; width < count; width *= 2) {
         for (int64_t low = 0; low < count; low += 2 * width) {
             int64_t middle = low + width < count ? low + width : count, high = low + 2 * width;
             if (high > count) high = count;
+            RAVEL_ASSERT(low < middle && middle <= high && high <= count);
             for (int64_t i = low, j = middle, k = low; k < high; k++)
                 spare[k] = j >= high || (i < middle && groups[order[i]] <= groups[order[j]]) ? order[i++] : order[j++];
         }
@@ -54,6 +56,7 @@ static double advantage_of(int32_t kind, double reward, double mean, double devi
 
 /* One group: members order[0 .. size-1]. */
 static void one_group(int32_t kind, const double *rewards, const int64_t *order, int64_t size, double *advantages) {
+    RAVEL_ASSERT(size >= 1);
     double sum = 0, square = 0;
     int flat = 1;
     for (int64_t i = 0; i < size; i++) {
@@ -125,6 +128,7 @@ static double old_of(const ravel_policy_rows *x, int64_t r) {
 static double importance(const ravel_policy_options *p, const ravel_policy_rows *x, int64_t r, double *whole) {
     *whole = 0;
     if (p->tis <= 0) return 1;
+    RAVEL_ASSERT(x->generator);
     *whole = exp(old_of(x, r) - (double)x->generator[r]);
     return fmin(*whole, p->tis);
 }
@@ -155,6 +159,7 @@ static ravel_status check(const ravel_policy_options *p, const ravel_policy_rows
 
 /* First the ratios, then what all tokens of a sample together pull at its one ratio. */
 static void add_sequences(const ravel_policy_options *p, const ravel_policy_rows *x, sequence *sequences) {
+    RAVEL_ASSERT(x->samples && sequences);
     double whole, slope;
     for (int64_t r = 0; r < x->count; r++) {
         if (x->weights[r] == 0) continue;
@@ -164,6 +169,7 @@ static void add_sequences(const ravel_policy_options *p, const ravel_policy_rows
     for (int64_t r = 0; r < x->count; r++) {
         sequence *s = sequences + x->samples[r];
         if (x->weights[r] == 0) continue;
+        RAVEL_ASSERT(s->tokens >= 1);
         (void)ravel_policy_surrogate(exp(s->step / s->tokens), x->advantages[r], p->clip_low, p->clip_high,
                                      p->dual_clip, &slope);
         s->pull += (double)x->weights[r] * importance(p, x, r, &whole) * slope;
@@ -172,6 +178,7 @@ static void add_sequences(const ravel_policy_options *p, const ravel_policy_rows
 
 static void one_token(const ravel_policy_options *p, const ravel_policy_rows *x, int64_t r, const sequence *q,
                       float *loss, float *slope_out, ravel_policy_sums *s) {
+    RAVEL_ASSERT(r >= 0 && r < x->count && (!q || q->tokens >= 1));
     double w = x->weights[r], now = x->logprobs[r], a = x->advantages[r], step = now - old_of(x, r);
     double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole;
     double value = ravel_policy_surrogate(ratio, a, p->clip_low, p->clip_high, p->dual_clip, &slope);

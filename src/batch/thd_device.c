@@ -4,6 +4,8 @@
 
 #include "device/handle.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 typedef struct packing {
@@ -17,6 +19,7 @@ typedef struct packing {
 
 /* The lists go to the device with the launch, and to the caller's host memory. */
 static void add_lists(packing *p) {
+    RAVEL_ASSERT(p->thd->sequences >= 0);
     const ravel_thd *t = p->thd;
     p->real = ravel__book_list(&p->book, t->cu_seqlens, t->sequences + 1);
     p->slots = ravel__book_list(&p->book, t->cu_seqlens_padded, t->sequences + 1);
@@ -30,9 +33,11 @@ static void add_runs(packing *p) {
         ravel__run runs[2];
         ravel__sequence seq = ravel__thd_sequence(p->ragged, p->bin, p->options, p->thd->tokens, i, begin, &slot);
         int count = ravel__slot_runs(&cp, p->options->cp_rank, slot, runs);
+        RAVEL_ASSERT(count >= 0 && count <= 2 && slot >= seq.length);
         for (int r = 0; r < count; r++) ravel__book_run(&p->book, &seq, &runs[r], (int32_t)i + 1);
         real += seq.length;
         begin += slot;
+        RAVEL_ASSERT(begin <= p->thd->tokens && real <= begin);
         p->samples[i] = p->book.samples[i] = (int32_t)seq.index;
         p->real[i + 1] = (int32_t)real;
         p->slots[i + 1] = (int32_t)begin;
@@ -40,6 +45,7 @@ static void add_runs(packing *p) {
 }
 
 static ravel_status add_field(packing *p, int64_t f, ravel_error *err) {
+    RAVEL_ASSERT(f >= 0 && f < p->ragged->field_count && p->thd->fields[f]);
     const ravel_field *field = &p->ragged->fields[f];
     ravel__track track;
     ravel_status status = ravel__track_init(field, &track, err);
@@ -73,6 +79,7 @@ static void add_derived(packing *p) {
 }
 
 static void keep_lists(const packing *p) {
+    RAVEL_ASSERT(p->samples && p->slots);
     const ravel_thd *t = p->thd;
     if (t->host_samples) memcpy(t->host_samples, p->samples, (size_t)t->sequences * sizeof *p->samples);
     if (t->host_slots) memcpy(t->host_slots, p->slots, (size_t)(t->sequences + 1) * sizeof *p->slots);

@@ -9,6 +9,7 @@
  * and the sums are just the counts. */
 #include <ravel/weights.h>
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "batch/weights_device.h"
 #include "device/handle.h"
@@ -126,6 +127,7 @@ static void weigh_end(weighing *w) {
 }
 
 static ravel_status weigh(const weighing *w, int64_t i, weighed *out, ravel_error *err) {
+    RAVEL_ASSERT(i >= 0 && i < w->count);
     ravel_status status = ravel__sequence_get(w->ragged, w->bin ? w->bin->samples[i] : i, &out->seq, err);
     if (!status && w->counted)
         out->loss_tokens = w->counted[i];
@@ -194,6 +196,7 @@ static double factor_of(const ravel_weights_options *o) {
     if (o->dp_reduce == RAVEL_FRAMEWORK_MEAN) factor *= o->dp;
     if (o->cp_reduce == RAVEL_FRAMEWORK_MEAN) factor *= o->cp;
     if (o->step_reduce == RAVEL_FRAMEWORK_MEAN) factor *= (double)o->micro_steps;
+    RAVEL_ASSERT(factor >= 1);
     return factor;
 }
 
@@ -235,6 +238,7 @@ static ravel_status weight_of(const recipe *r, int64_t loss_tokens, int64_t fixe
                                "the counts have no loss token, and a sample has %lld: they must be those of the whole "
                                "update, over all ranks",
                                (long long)loss_tokens);
+    RAVEL_ASSERT(loss_tokens > 0 && fixed > 0 && r->factor >= 1);
     *weight = r->factor * ldexp((double)fixed, -FRACTION_BITS) / denominator;
     RAVEL_ASSERT(*weight >= 0 && isfinite(*weight));
     return RAVEL_OK;
@@ -255,6 +259,7 @@ static ravel_status check_dtype(int32_t dtype, ravel_error *err) {
 }
 
 static ravel_status fill_host(const weighing *w, const recipe *r, int32_t dtype, void *weights, ravel_error *err) {
+    RAVEL_ASSERT(dtype == RAVEL_F32 || dtype == RAVEL_F64);
     weighed one = {0};
     ravel_status status = RAVEL_OK;
     for (int64_t i = 0; !status && i < w->count; i++) {
@@ -273,6 +278,7 @@ static ravel_status fill_host(const weighing *w, const recipe *r, int32_t dtype,
 /* One launch: a run per sample, with its value. */
 static ravel_status fill_device(const weighing *w, const recipe *r, int32_t dtype, void *weights,
                                 const ravel_place *place, ravel_error *err) {
+    RAVEL_ASSERT(dtype == RAVEL_F32 || dtype == RAVEL_F64);
     const ravel__book_room room = {.tracks = 1, .runs = w->count, .values = w->count};
     weighed one = {0};
     ravel__book book;
@@ -336,6 +342,7 @@ static void careful_add(careful *c, double x) {
 }
 
 static double weight_at(int32_t dtype, const void *weights, int64_t i) {
+    RAVEL_ASSERT(i >= 0 && (dtype == RAVEL_F32 || dtype == RAVEL_F64));
     return dtype == RAVEL_F32 ? (double)((const float *)weights)[i] : ((const double *)weights)[i];
 }
 

@@ -1,5 +1,6 @@
 #include "batch/weights_device.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "device/handle.h"
 
@@ -13,6 +14,7 @@ static ravel_status list_samples(const ravel_ragged *ragged, const ravel_bin *bi
         ravel__sequence g;
         ravel_status status = ravel__sequence_get(ragged, bin ? bin->samples[i] : i, &g, err);
         if (status) return status;
+        RAVEL_ASSERT(g.length <= INT32_MAX && g.prompt <= g.length);
         runs[i] = (ravel__row_run){
             .offset = g.offset, .index = (int32_t)g.index, .length = (int32_t)g.length, .prompt = (int32_t)g.prompt};
     }
@@ -26,6 +28,7 @@ ravel_status ravel__count_on_device(const ravel_ragged *ragged, const ravel_bin 
     if (n == 0) return RAVEL_OK;
     if (n > INT32_MAX)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "more than 2^31 samples cannot be counted on a device at once");
+    RAVEL_ASSERT(n > 0);
     ravel__row_run *runs = ravel__alloc(NULL, run_bytes);
     int64_t *found = runs ? ravel__alloc(NULL, count_bytes) : NULL;
     ravel_status status = found ? list_samples(ragged, bin, n, runs, err)
@@ -50,6 +53,7 @@ ravel_status ravel__count_on_device(const ravel_ragged *ragged, const ravel_bin 
 }
 
 void ravel__book_weights(ravel__book *book, const ravel__mask *mask, void *weights, int32_t bytes) {
+    RAVEL_ASSERT(bytes == 4 || bytes == 8);
     ravel__row_track *t = &book->tracks[book->head->tracks++];
     *t = (ravel__row_track){.source = mask->data,
                             .target = weights,

@@ -119,6 +119,7 @@ void ravel_planner_advance(ravel_planner *planner, int64_t now, int64_t version)
 static void count_row(ravel_planner *p, int64_t row) {
     const ravel__waiting *w = &p->waiting;
     RAVEL_ASSERT(row < w->count && w->count <= w->room && w->slots[row] >= 0);
+    RAVEL_ASSERT(w->ranks[row] >= -1 && w->ranks[row] < p->options.dp);
     p->volume += w->slots[row];
     if (w->ranks[row] >= 0) p->rank_volume[w->ranks[row]] += w->slots[row];
     if (w->deadlines[row] < p->next_deadline) p->next_deadline = w->deadlines[row];
@@ -153,6 +154,7 @@ static ravel_status reserve(ravel_planner *p, int64_t more, ravel_error *err) {
     ravel__waiting *w = &p->waiting, grown = *w;
     if (w->count + more <= w->room) return RAVEL_OK;
     int64_t room = w->room ? w->room : 64;
+    RAVEL_ASSERT(more > 0 && room > 0);
     while (room < w->count + more) room *= 2;
     memset(&grown, 0, sizeof grown);
     const ravel_allocator *allocator = p->options.allocator;
@@ -219,6 +221,7 @@ static int32_t seat_group(ravel_planner *p, int64_t group) {
     int32_t best = 0;
     for (int32_t r = 1; r < p->options.dp; r++)
         if (p->total[r] < p->total[best]) best = r;
+    RAVEL_ASSERT(best >= 0 && best < p->options.dp);
     p->seats.group[at] = group;
     p->seats.rank[at] = best;
     p->seats.count++;
@@ -256,6 +259,7 @@ static ravel__u128 cost_of(const ravel__rules *rules, const ravel_plan_input *in
 
 static void append(ravel_planner *p, const ravel__rules *rules, const ravel_plan_input *in, const int64_t *ids,
                    int64_t row) {
+    RAVEL_ASSERT(row >= 0 && row < in->count && p->waiting.count < p->waiting.room);
     ravel__waiting *w = &p->waiting;
     int64_t at = w->count++;
     w->lengths[at] = ravel__length(in, row);

@@ -9,6 +9,7 @@
 /* ---- samples ------------------------------------------------------------------------------------------------ */
 
 int64_t ravel__cost_of_wide(const ravel__rules *rules, int64_t length) {
+    RAVEL_ASSERT(length >= 0 && rules->shift >= 0 && rules->shift < 127);
     const ravel_cost *cost = &rules->options.cost;
     ravel__u128 n = (ravel__u128)length, wide = n * (ravel__u128)cost->linear + n * n * (ravel__u128)cost->quadratic;
     return (int64_t)((wide + (((ravel__u128)1 << rules->shift) - 1)) >> rules->shift);
@@ -24,6 +25,7 @@ static uint32_t larger(uint32_t a, uint32_t b) {
  * changed needs no new product. */
 static int64_t row_cost(const ravel__rules *rules, const ravel__bin *bin, int64_t width_before, int64_t slot,
                         int64_t cost) {
+    RAVEL_ASSERT(bin->rows >= 1 && cost >= 0);
     int64_t width = (int64_t)bin->prompt + bin->rest, each = cost;
     if (!rules->own_costs && width != slot)
         each = width == width_before ? bin->row_cost : ravel__cost_of(rules, width * rules->options.align);
@@ -43,8 +45,10 @@ void ravel__bin_put_padded(const ravel__rules *rules, ravel__bin *bin, uint32_t 
 
 int64_t ravel__bin_size_with(const ravel__rules *rules, const ravel__pool *pool, const ravel__bin *bin,
                              int32_t sample) {
+    RAVEL_ASSERT(sample >= 0 && sample < pool->count);
     if (rules->options.layout == RAVEL_LAYOUT_PACKED) return bin->size + pool->slot[sample];
     uint32_t prompt = pool->prompt ? pool->prompt[sample] : 0;
+    RAVEL_ASSERT(prompt <= pool->slot[sample]);
     int64_t width = (int64_t)larger(bin->prompt, prompt) + larger(bin->rest, pool->slot[sample] - prompt);
     return width * (bin->rows + 1);
 }
@@ -55,6 +59,7 @@ int ravel__bin_fits(const ravel__rules *rules, const ravel__pool *pool, const ra
 
 void ravel__bin_collect(const ravel__rules *rules, const ravel__pool *pool, const int32_t *samples, int32_t count,
                         ravel__bin *bin) {
+    RAVEL_ASSERT(count >= 0 && (samples || !count));
     memset(bin, 0, sizeof *bin);
     for (int32_t i = 0; i < count; i++) ravel__bin_add(rules, pool, bin, samples[i]);
 }
@@ -120,6 +125,7 @@ ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, r
     ravel__u128 linear = 2 * (ravel__u128)ravel_shape_matmul_weights(shape);
     ravel__u128 quadratic = (ravel__u128)ravel_shape_attention_width(shape);
     ravel__u128 divisor = greatest_divisor(linear, quadratic), most = (ravel__u128)1 << 30;
+    RAVEL_ASSERT(divisor >= 1);
     linear /= divisor;
     quadratic /= divisor;
     while (linear > most && quadratic > 1) {
@@ -127,6 +133,7 @@ ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, r
         quadratic = (quadratic + 1) / 2;
     }
     while (linear > (ravel__u128)1 << 53) linear /= 2; /* not a real model: the ratio is out of range */
+    RAVEL_ASSERT(linear >= 1 && quadratic >= 1);
     cost->linear = (int64_t)linear;
     cost->quadratic = (int64_t)quadratic;
     cost->overhead = 0;

@@ -4,6 +4,8 @@
  * times every fifth row is kept apart. */
 #include "plan/internal.h"
 
+#include "base/assert.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -17,6 +19,7 @@ typedef struct rows {
 } rows;
 
 static int is_apart(const rows *r, int64_t i) {
+    RAVEL_ASSERT(i >= 0 && i < r->count && r->apart >= ALL && r->apart < FOLDS);
     return r->apart != ALL && i % FOLDS == r->apart;
 }
 
@@ -28,6 +31,7 @@ static int is_used(const rows *r, int64_t i, int32_t width) {
 
 /* Gauss with pivots over the unknowns of `mask`; 0 where the rows do not determine them. */
 static int solve(const double a[UNKNOWNS][UNKNOWNS + 1], int mask, double *x) {
+    RAVEL_ASSERT(mask > 0 && mask < 1 << UNKNOWNS);
     double m[UNKNOWNS][UNKNOWNS + 1];
     int at[UNKNOWNS] = {0}, n = 0;
     for (int i = 0; i < UNKNOWNS; i++) {
@@ -68,6 +72,7 @@ static double squared_error(const double a[UNKNOWNS][UNKNOWNS + 1], const double
 
 /* The best of all subsets of the unknowns that has no negative one. Columns are scaled to one size first. */
 static int fit_three(const rows *r, int32_t width, double *x) {
+    RAVEL_ASSERT(width >= 1);
     double a[UNKNOWNS][UNKNOWNS + 1] = {{0}}, scale[UNKNOWNS] = {0}, used = 0, best = INFINITY;
     const ravel_cost_sample *s = r->at;
     for (int pass = 0; pass < 2; pass++)
@@ -126,6 +131,7 @@ static void list_widths(const ravel_cost_sample *s, int64_t count, ravel_cost_fi
         for (int64_t i = 0; i < count; i++)
             if (s[i].width > last && s[i].width < next) next = s[i].width;
         if (next == INT32_MAX) return;
+        RAVEL_ASSERT(next > last && f->widths < RAVEL_FIT_WIDTHS);
         f->width[f->widths] = last = next;
     }
 }
@@ -141,8 +147,10 @@ static void set_prices(const rows *r, const double *x, ravel_cost_fit *f) {
 
 /* Integers whose ratios are those of x, with at least four digits for the smallest that matters. */
 static void set_cost(const double *x, ravel_cost_fit *f) {
+    RAVEL_ASSERT(x[0] >= 0 && x[1] >= 0 && x[2] >= 0 && (x[0] > 0 || x[1] > 0));
     double unit = x[1] > 0 ? x[1] / 4096 : x[0] > 0 ? x[0] / 1048576 : x[2] / 1048576;
     while (x[0] / unit > 0x1p40 || x[2] / unit > 0x1p52) unit *= 2;
+    RAVEL_ASSERT(unit > 0);
     f->unit = unit;
     f->cost = (ravel_cost){llround(x[0] / unit), llround(x[1] / unit), llround(x[2] / unit)};
 }
@@ -155,6 +163,7 @@ double ravel_cost_fit_seconds(const ravel_cost_fit *f, const ravel_cost_sample *
 }
 
 static void add_error(const ravel_cost_fit *f, const ravel_cost_sample *s, int64_t count, double *mean, double *worst) {
+    RAVEL_ASSERT(count > 0 && s->seconds > 0);
     double error = fabs(ravel_cost_fit_seconds(f, s) / s->seconds - 1);
     *mean += error / (double)count;
     if (error > *worst) *worst = error;
@@ -162,6 +171,7 @@ static void add_error(const ravel_cost_fit *f, const ravel_cost_sample *s, int64
 
 /* Linear, quadratic, overhead and prices, without the errors; 0 where the rows do not determine them. */
 static int fit_rows(const rows *r, ravel_cost_fit *f) {
+    RAVEL_ASSERT(f->widths >= 1);
     double x[UNKNOWNS] = {0};
     if (!fit_three(r, f->width[0], x) || !(x[0] > 0 || x[1] > 0)) return 0;
     set_cost(x, f);

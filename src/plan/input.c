@@ -9,6 +9,7 @@
 /* ---- one sample --------------------------------------------------------------------------------------------- */
 
 int ravel__is_oversize(const ravel__rules *rules, const ravel_plan_input *input, int64_t row) {
+    RAVEL_ASSERT(row >= 0 && row < input->count);
     int64_t prompt;
     return ravel__slot(rules, input, row, &prompt) > rules->cap;
 }
@@ -99,6 +100,7 @@ static ravel_status check_updates(const ravel_plan_input *in, const ravel_plan_o
 }
 
 static ravel_status oversize(const ravel__rules *rules, const ravel_plan_input *in, int64_t row, ravel_error *err) {
+    RAVEL_ASSERT(rules->options.oversize == RAVEL_OVERSIZE_ERROR && ravel__is_oversize(rules, in, row));
     const ravel_plan_options *o = &rules->options;
     int64_t prompt, slot = ravel__slot(rules, in, row, &prompt) * o->align, room = rules->cap * o->align;
     if (o->cp_pool)
@@ -135,6 +137,7 @@ static ravel_status add_up(ravel__rules *rules, const ravel_plan_input *in, sums
             rules->skipped++;
             continue;
         }
+        RAVEL_ASSERT(length >= 1 && length <= RAVEL__LONGEST);
         s->tokens += (ravel__u128)length;
         s->squares += (ravel__u128)((uint64_t)length * (uint64_t)length);
         if (length > s->longest) s->longest = length;
@@ -143,6 +146,7 @@ static ravel_status add_up(ravel__rules *rules, const ravel_plan_input *in, sums
             if ((uint64_t)in->costs[i] > s->widest_cost) s->widest_cost = (uint64_t)in->costs[i];
         }
         if (plain) continue;
+        RAVEL_ASSERT(in->prompts || rules->options.layout != RAVEL_LAYOUT_PADDED_2D);
         int64_t rest = ravel__slot(rules, in, i, &prompt) - prompt;
         if (prompt > s->widest[0]) s->widest[0] = prompt;
         if (rest > s->widest[1]) s->widest[1] = rest;
@@ -154,6 +158,7 @@ static ravel_status add_up(ravel__rules *rules, const ravel_plan_input *in, sums
 
 /* The most that all samples can cost together, before the shift. */
 static ravel__u128 most_cost(const ravel__rules *rules, const ravel_plan_input *in, const sums *s) {
+    RAVEL_ASSERT(rules->placed >= 0 && s->longest >= 0);
     const ravel_cost *cost = &rules->options.cost;
     if (rules->options.layout == RAVEL_LAYOUT_PACKED)
         return in->costs ? s->costs : s->tokens * (ravel__u128)cost->linear + s->squares * (ravel__u128)cost->quadratic;
@@ -180,6 +185,7 @@ static ravel_status check_bins(const ravel__rules *rules, ravel__i128 *bins, rav
     least = (least + o->multiple - 1) / o->multiple * o->multiple;
     *bins = rules->placed + (ravel__i128)rules->updates * (least + o->multiple) * o->dp;
     if (*bins > RAVEL__MOST_BINS) return too_many_bins(rules, (int64_t)least, err);
+    RAVEL_ASSERT(*bins >= rules->placed);
     if (o->group_rule == RAVEL_GROUPS_RANK) *bins = RAVEL__MOST_BINS; /* one rank may need many more than the others */
     return RAVEL_OK;
 }

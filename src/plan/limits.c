@@ -79,6 +79,7 @@ static const ravel__search_limits table[] = {
 };
 
 const ravel__search_limits *ravel__search_limits_for(int32_t effort, int64_t samples, int64_t per_bin) {
+    RAVEL_ASSERT(samples >= 0 && effort >= RAVEL_EFFORT_FAST && effort <= RAVEL_EFFORT_MAX);
     const ravel__search_limits *row = table;
     while (row->effort != effort || samples > row->most_samples || per_bin < row->least_per_bin) {
         row++;

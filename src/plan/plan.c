@@ -27,6 +27,7 @@ typedef struct array {
 
 /* 64-bit arrays first, so that each is aligned. */
 static void list_arrays(ravel__plan *p, const ravel__plan_size *s, array *list) {
+    RAVEL_ASSERT(s->micro_steps >= 0 && s->dp >= 1 && s->updates >= 1 && s->samples + s->skipped <= s->count);
     int64_t bins = s->micro_steps * s->dp, steps = s->hybrid ? s->micro_steps + 1 : 0,
             groups = s->hybrid ? s->groups : 0;
     const array rows[ARRAYS] = {
@@ -48,6 +49,7 @@ static void list_arrays(ravel__plan *p, const ravel__plan_size *s, array *list) 
 }
 
 static size_t array_bytes(const array *a, int which) {
+    RAVEL_ASSERT(which >= 0 && which < ARRAYS && a->count >= 0);
     size_t each = which < WIDE ? sizeof(int64_t) : sizeof(int32_t);
     return ravel__round_up((size_t)a->count * each, sizeof(int64_t));
 }
@@ -67,6 +69,7 @@ static void set_api(ravel__plan *p, const ravel__plan_size *s) {
                           .skipped = p->skipped};
     if (!s->has_ids) p->ids = NULL;
     if (!s->hybrid) return;
+    RAVEL_ASSERT(s->groups >= 0 && s->groups <= s->samples);
     p->hybrid = (ravel_hybrid){.pool = (int32_t)s->dp,
                                .groups = s->groups,
                                .group_offsets = p->group_offsets,
@@ -217,6 +220,7 @@ ravel_status ravel_plan_pack(const ravel_plan *plan, void *bytes, size_t size, r
         if (list[i].count) memcpy(at, *list[i].at, (size_t)list[i].count * each);
         at += array_bytes(&list[i], i);
     }
+    RAVEL_ASSERT(at == (char *)(word + words - 1));
     word[words - 1] = hash_words(word, words - 1);
     return RAVEL_OK;
 }
@@ -253,6 +257,7 @@ static ravel_status read_size(const int64_t *word, size_t words, ravel__plan_siz
 
 /* Rises from 0 to `last`. */
 static int is_cumulative(const int64_t *x, int64_t count, int64_t last) {
+    RAVEL_ASSERT(count >= 1);
     if (x[0] != 0 || x[count - 1] != last) return 0;
     for (int64_t i = 1; i < count; i++)
         if (x[i] < x[i - 1]) return 0;
@@ -260,6 +265,7 @@ static int is_cumulative(const int64_t *x, int64_t count, int64_t last) {
 }
 
 static int is_within(const int32_t *x, int64_t count, int64_t low, int64_t high) {
+    RAVEL_ASSERT(low <= high);
     for (int64_t i = 0; i < count; i++)
         if (x[i] < low || x[i] >= high) return 0;
     return 1;
@@ -305,6 +311,7 @@ ravel_status ravel_plan_unpack(const void *bytes, size_t size, const ravel_alloc
             memcpy(*list[i].at, at, (size_t)list[i].count * (i < WIDE ? sizeof(int64_t) : sizeof(int32_t)));
         at += array_bytes(&list[i], i);
     }
+    RAVEL_ASSERT(at == (const char *)(word + size / sizeof(int64_t) - 1));
     status = plan->api.stats.samples == s.samples && plan->api.stats.skipped == s.skipped
                  ? check_arrays(plan, err)
                  : bad(err, "their figures do not agree");

@@ -37,6 +37,7 @@ static int bound_to_ranks(const ravel_planner *p) {
 /* ---- choosing ----------------------------------------------------------------------------------------------- */
 
 static int must_go(const ravel_planner *p, int64_t row) {
+    RAVEL_ASSERT(row >= 0 && row < p->waiting.count);
     const ravel__waiting *w = &p->waiting;
     return w->deadlines[row] <= p->now || (p->own.max_stale >= 0 && p->version - w->versions[row] >= p->own.max_stale);
 }
@@ -48,6 +49,7 @@ static int any_must_go(const ravel_planner *p) {
 
 /* Units that a bin is aimed at: half-way between the least fill and full. */
 static int64_t aim(const ravel_planner *p) {
+    RAVEL_ASSERT(p->own.fill > 0 && p->own.fill <= 1);
     int64_t units = (int64_t)((p->own.fill + 1) / 2 * (double)p->cap);
     return units > 0 ? units : 1;
 }
@@ -88,6 +90,7 @@ static ravel_status choose(taking *t, int64_t units) {
 /* ---- planning ----------------------------------------------------------------------------------------------- */
 
 static ravel_status gather(const taking *t, ravel__waiting *w) {
+    RAVEL_ASSERT(t->count >= 0 && t->count <= t->planner->waiting.count);
     const ravel__waiting *all = &t->planner->waiting;
     size_t n = (size_t)t->count;
     memset(w, 0, sizeof *w);
@@ -159,6 +162,7 @@ static ravel_status solve_bins(const taking *t, const ravel__rules *rules, const
     ravel__bounds_add(&own, &pool, job.bound, &draft->bounds);
     for (int32_t i = 0; !status && i < pool.count; i++) {
         RAVEL_ASSERT(seat[i] >= 0 && seat[i] < solution.steps * job.dp);
+        RAVEL_ASSERT(pool.row[i] >= 0 && pool.row[i] < input->count);
         draft->where[pool.row[i]] = seat[i];
     }
     draft->offsets[1] = solution.steps;
@@ -225,6 +229,7 @@ static ravel_status plan_rows(const taking *t, ravel_plan **plan) {
 
 /* Full enough, or well balanced though emptier. */
 static int is_good(const taking *t, const ravel_plan *plan) {
+    RAVEL_ASSERT(plan->bins >= 1);
     const ravel_planner *p = t->planner;
     const ravel_plan_stats *s = &plan->stats;
     double idle = p->options.sync == RAVEL_SYNC_MICRO_STEP ? s->idle_micro_step : s->idle_update;
@@ -233,6 +238,7 @@ static int is_good(const taking *t, const ravel_plan *plan) {
 }
 
 static ravel_status take_ready(taking *t, ravel_plan **plan) {
+    RAVEL_ASSERT(!t->flush && t->want >= 1);
     ravel_planner *p = t->planner;
     int64_t step = aim(p) * (bound_to_ranks(p) ? 1 : p->options.dp), units = t->want * step;
     *plan = NULL;
@@ -253,12 +259,14 @@ static ravel_status take_ready(taking *t, ravel_plan **plan) {
 /* ---- finishing ------------------------------------------------------------------------------------------------ */
 
 static int32_t class_of(int64_t length) {
+    RAVEL_ASSERT(length >= 1);
     int32_t c = 0;
     for (int64_t limit = 128; c + 1 < RAVEL_WAIT_CLASSES && length > limit; limit *= 4) c++;
     return c;
 }
 
 static void add_mean(double *mean, int64_t count, double value) {
+    RAVEL_ASSERT(count >= 1);
     *mean += (value - *mean) / (double)count;
 }
 
@@ -296,6 +304,7 @@ static void remove_rows(taking *t) {
 }
 
 static void finish(taking *t, const ravel_plan *plan) {
+    RAVEL_ASSERT(plan->dp >= 1 && t->count <= t->planner->waiting.count);
     ravel_planner *p = t->planner;
     for (int64_t i = 0; i < t->count; i++)
         if (p->waiting.slots[t->rows[i]]) note(p, t->rows[i]);

@@ -2,6 +2,8 @@
  * at the same place the longest. */
 #include "text/tokenizer.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 ravel_status ravel__added_init(ravel__added *added, ravel__arena *arena, size_t text_bytes, ravel_error *err) {
@@ -16,6 +18,7 @@ static int32_t *descend(ravel__added *added, int32_t *head, uint8_t byte) {
     int32_t *link = head;
     while (*link >= 0 && added->nodes[*link].byte != byte) link = &added->nodes[*link].sibling;
     if (*link < 0) {
+        RAVEL_ASSERT(added->count >= 0 && added->nodes);
         added->nodes[added->count] = (ravel__added_node){-1, -1, RAVEL__NO_ID, byte, 0};
         *link = added->count++;
     }
@@ -23,11 +26,13 @@ static int32_t *descend(ravel__added *added, int32_t *head, uint8_t byte) {
 }
 
 void ravel__added_add(ravel__added *added, const char *text, size_t bytes, int32_t id, int flags) {
+    RAVEL_ASSERT(bytes > 0 && id >= 0);
     int32_t *head = &added->roots[(unsigned char)text[0]], node = -1;
     for (size_t i = 0; i < bytes; i++) {
         node = *descend(added, head, (uint8_t)text[i]);
         head = &added->nodes[node].child;
     }
+    RAVEL_ASSERT(node >= 0 && node < added->count);
     added->nodes[node].id = id;
     added->nodes[node].flags = (uint8_t)flags;
 }
@@ -39,6 +44,7 @@ static int32_t step(const ravel__added *added, int32_t node, uint8_t byte) {
 
 int ravel__added_find(const ravel__added *added, const char *text, size_t bytes, size_t from, size_t *begin,
                       size_t *end, int32_t *id, int *flags) {
+    RAVEL_ASSERT(from <= bytes);
     if (added->count == 0) return 0;
     for (size_t at = from; at < bytes; at++) {
         int32_t node = added->roots[(unsigned char)text[at]], best = -1;
@@ -48,6 +54,7 @@ int ravel__added_find(const ravel__added *added, const char *text, size_t bytes,
             node = i < bytes ? step(added, added->nodes[node].child, (uint8_t)text[i]) : -1;
         }
         if (best < 0) continue;
+        RAVEL_ASSERT(*end > at && *end <= bytes);
         *begin = at;
         *id = added->nodes[best].id;
         *flags = added->nodes[best].flags;

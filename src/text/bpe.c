@@ -48,6 +48,7 @@ static uint64_t pair_hash(uint64_t key) {
 }
 
 ravel_status ravel__bpe_init(ravel__bpe *bpe, ravel__arena *arena, int64_t merges, ravel_error *err) {
+    RAVEL_ASSERT(merges >= 0);
     uint64_t slots = 16;
     while (slots < 2 * (uint64_t)merges) slots *= 2;
     bpe->pairs = ravel__arena_push(arena, slots, sizeof *bpe->pairs);
@@ -59,6 +60,7 @@ ravel_status ravel__bpe_init(ravel__bpe *bpe, ravel__arena *arena, int64_t merge
 }
 
 static ravel__pair *pair_slot(const ravel__bpe *bpe, uint64_t key) {
+    RAVEL_ASSERT(key != EMPTY);
     uint64_t at = pair_hash(key) & bpe->mask;
     while (bpe->pairs[at].key != key && bpe->pairs[at].key != EMPTY) at = (at + 1) & bpe->mask;
     return &bpe->pairs[at];
@@ -107,11 +109,13 @@ static size_t merge_short(const ravel__bpe *bpe, int32_t *symbols, size_t count)
     uint32_t ranks[SHORT + 1];
     RAVEL_ASSERT(count <= SHORT);
     for (size_t i = 0; i + 1 < count; i++) ranks[i] = rank_of(bpe, symbols[i], symbols[i + 1]);
+    RAVEL_ASSERT(count == 0 || symbols[0] >= 0);
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
             if (ranks[i] < ranks[best]) best = i;
         if (ranks[best] == NO_RANK) break;
+        RAVEL_ASSERT(best + 1 < count);
         symbols[best] = whole_of(bpe, symbols[best], symbols[best + 1]);
         count--;
         memmove(symbols + best + 1, symbols + best + 2, (count - best - 1) * sizeof *symbols);
@@ -151,6 +155,7 @@ static void merge_at(chain *c, int32_t at) {
 }
 
 static size_t merge_long(chain *c, size_t count) {
+    RAVEL_ASSERT(count <= INT32_MAX && c->heap.count == 0);
     for (int32_t i = 0; i < (int32_t)count; i++) {
         c->next[i] = i + 1 < (int32_t)count ? i + 1 : -1;
         c->previous[i] = i - 1;
@@ -216,6 +221,7 @@ static ravel_status encode(const ravel__bpe *bpe, const ravel__vocab *vocab, rav
         s->ids[0] = id;
         return RAVEL_OK;
     }
+    RAVEL_ASSERT(word || !bytes);
     if (bytes > SHORT) return encode_long(bpe, s, word, bytes, ids, count, err);
     *count = merge_short(bpe, s->ids, first_symbols(bpe, word, bytes, s->ids));
     return RAVEL_OK;
@@ -239,6 +245,7 @@ ravel_status ravel__bpe_word(const ravel__bpe *bpe, const ravel__vocab *vocab, r
     if (bytes == 0 || bytes > CACHE_WORD) return encode(bpe, vocab, s, word, bytes, ids, count, err);
     uint32_t hash = word_hash(word, bytes);
     cached *c = &s->cache[hash >> (32 - CACHE_BITS)];
+    RAVEL_ASSERT(c->count <= CACHE_IDS && c->bytes <= CACHE_WORD);
     if (c->hash == hash && c->bytes == bytes && memcmp(c->word, word, bytes) == 0) {
         *ids = c->ids;
         *count = c->count;

@@ -59,6 +59,7 @@ static view cut_lines(view v) {
 
 /* The first or the last place of a word in a view; SIZE_MAX: none. */
 static size_t find(view v, const char *word, int last) {
+    RAVEL_ASSERT(*word);
     size_t n = strlen(word), found = SIZE_MAX;
     for (size_t i = 0; i + n <= v.bytes; i++)
         if (memcmp(v.at + i, word, n) == 0) {
@@ -69,6 +70,7 @@ static size_t find(view v, const char *word, int last) {
 }
 
 static view after(view v, size_t at) {
+    RAVEL_ASSERT(at <= v.bytes);
     return (view){v.at + at, v.bytes - at};
 }
 
@@ -79,6 +81,7 @@ ravel_status ravel__script_put(ravel__script *script, const char *text, size_t b
     ravel_status status = ravel__buffer_reserve(&script->text, allocator, script->bytes + bytes + 1, 1, "a text", err);
     if (status) return status;
     if (bytes) memcpy((char *)script->text.at + script->bytes, text, bytes);
+    RAVEL_ASSERT(script->bytes + bytes < script->text.room);
     script->bytes += bytes;
     ((char *)script->text.at)[script->bytes] = '\0';
     return RAVEL_OK;
@@ -106,6 +109,7 @@ static ravel_status put_marker(const writing *w, const char *marker) {
 }
 
 static ravel_status note_answer(const writing *w, size_t begin) {
+    RAVEL_ASSERT(begin <= w->script->bytes);
     ravel__script *s = w->script;
     ravel_status status =
         ravel__buffer_reserve(&s->answers, w->allocator, s->answer_count + 1, sizeof(ravel__answer), "a text", w->err);
@@ -115,6 +119,7 @@ static ravel_status note_answer(const writing *w, size_t begin) {
 
 /* Whether the turn before message `index` is the user's; system messages are no turns. */
 static int follows_user(const writing *w, size_t index) {
+    RAVEL_ASSERT(index <= w->count);
     while (index-- > 0)
         if (w->messages[index].role != RAVEL__SYSTEM) return w->messages[index].role == RAVEL__USER;
     return 0;
@@ -122,6 +127,7 @@ static int follows_user(const writing *w, size_t index) {
 
 /* One turn whose content is up to four views, one after the other. */
 static ravel_status put_marked(const writing *w, const char *before, int role, const view *parts, int count) {
+    RAVEL_ASSERT(role >= 0 && role < RAVEL__ROLES && count >= 0 && count <= 4);
     ravel_status status = put_marker(w, before);
     size_t begin = w->script->bytes;
     for (int i = 0; i < count && !status; i++) status = put(w, parts[i]);
@@ -147,6 +153,7 @@ static view text_view(const char *text) {
 
 /* The user's last message that is not the wrapped result of a tool; the last message where there is none. */
 static size_t last_question(const writing *w) {
+    RAVEL_ASSERT(w->count > 0);
     for (size_t i = w->count; i-- > 0;) {
         view v = {w->messages[i].content, w->messages[i].bytes};
         static const char begin[] = "<tool_response>", end[] = "</tool_response>";
@@ -160,12 +167,14 @@ static size_t last_question(const writing *w) {
 /* Qwen 3: an answer is thoughts and content. Before the last question thoughts go; after it they are written in a fixed
  * form, in the last message even where there are none. */
 static ravel_status put_qwen3_answer(const writing *w, size_t index) {
+    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__ASSISTANT);
     const ravel__message *m = &w->messages[index];
     view content = {m->content, m->bytes}, thoughts = {m->reasoning, m->reasoning_bytes};
     if (!m->reasoning) {
         size_t close = find(content, "</think>", 1), first = find(content, "</think>", 0);
         thoughts = (view){"", 0};
         if (close != SIZE_MAX) {
+            RAVEL_ASSERT(first <= close);
             thoughts = cut_lines((view){content.at, first});
             size_t open = find(thoughts, "<think>", 1);
             if (open != SIZE_MAX) thoughts = after(thoughts, open + strlen("<think>"));
@@ -181,6 +190,7 @@ static ravel_status put_qwen3_answer(const writing *w, size_t index) {
 }
 
 static ravel_status put_answer(const writing *w, size_t index) {
+    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__ASSISTANT);
     const ravel_chat_format *f = w->format;
     view content = content_of(w, &w->messages[index]);
     if (f->think_rule == RAVEL__THINK_QWEN3) return put_qwen3_answer(w, index);
@@ -226,6 +236,7 @@ static ravel_status put_front(const writing *w) {
 }
 
 static ravel_status put_system(const writing *w, size_t index) {
+    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__SYSTEM);
     int rule = w->format->system_rule;
     if (rule == RAVEL__SYSTEM_FRONT || rule == RAVEL__SYSTEM_JOINED ||
         (index == 0 && (rule == RAVEL__SYSTEM_PREAMBLE || rule == RAVEL__SYSTEM_LAST_USER)))
@@ -238,6 +249,7 @@ static ravel_status put_system(const writing *w, size_t index) {
 }
 
 static ravel_status put_user(const writing *w, size_t index) {
+    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__USER);
     view content = content_of(w, &w->messages[index]);
     const ravel__message *first = &w->messages[0];
     if (w->format->system_rule == RAVEL__SYSTEM_LAST_USER && index + 1 == w->count && first->role == RAVEL__SYSTEM) {

@@ -2,6 +2,7 @@
  * conversations of tests/golden/chat. */
 #include "text/chat.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 
 #include <inttypes.h>
@@ -158,6 +159,7 @@ uint64_t ravel_chat_template_digest(const char *text, size_t bytes) {
 }
 
 static int lists(const ravel_chat_format *format, uint64_t digest) {
+    RAVEL_ASSERT(format->digests);
     for (const uint64_t *d = format->digests; *d; d++)
         if (*d == digest) return 1;
     return 0;

@@ -13,6 +13,7 @@ static const char replacement[] = "\xef\xbf\xbd";
 /* How far the bytes at text[bytes], which begin no whole character, are the start of one: 1 .. 3, all of them possibly
  * to be continued; *open says whether they reach the end. */
 static size_t broken_length(const char *text, size_t bytes, int *open) {
+    RAVEL_ASSERT(bytes > 0);
     const unsigned char *u = (const unsigned char *)text;
     size_t want = u[0] >= 0xc2 && u[0] < 0xe0   ? 2
                   : u[0] >= 0xe0 && u[0] < 0xf0 ? 3
@@ -44,6 +45,7 @@ static void put(sink *s, const char *text, size_t bytes) {
 /* The first character of text[bytes], or U+FFFD for its broken start, is written; how many bytes it took. 0: it may still
  * be continued, and this is not the end. */
 static size_t put_one(sink *s, const char *text, size_t bytes, int last) {
+    RAVEL_ASSERT(bytes > 0);
     int open;
     size_t n = ravel__utf8_length(text, bytes);
     if (n) return put(s, text, n), n;
@@ -135,6 +137,7 @@ void ravel_decoder_free(ravel_decoder *decoder) {
 }
 
 static void show(ravel_decoder *d, const char *token, size_t token_bytes, int last, const char **text, size_t *bytes) {
+    RAVEL_ASSERT(token || !token_bytes);
     sink s = {d->out, d->room, 0};
     feed(&s, d->held, &d->held_bytes, token, token_bytes, last);
     RAVEL_ASSERT(s.need <= d->room);

@@ -9,6 +9,8 @@
  * x{1,2}+, (?m), named groups, ...) is refused by name. */
 #include "text/regex.h"
 
+#include "base/assert.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +29,7 @@ size_t ravel__regex_translate_bound(size_t pattern_bytes) {
 
 static void put(translation *t, const char *text, size_t bytes) {
     if ((size_t)(t->end - t->out) < bytes) bytes = (size_t)(t->end - t->out);
+    RAVEL_ASSERT(t->out <= t->end && (size_t)(t->end - t->out) >= bytes); /* the bound is enough */
     memcpy(t->out, text, bytes);
     t->out += bytes;
 }
@@ -42,6 +45,7 @@ static ravel_status refuse(const translation *t, const char *what) {
 
 /* An escape that stands for a set: as ranges inside [...], as a set of its own outside. */
 static ravel_status put_set(translation *t, int negated, const char *ranges) {
+    RAVEL_ASSERT(t->at[0] == '\\');
     if (t->in_set && negated) return refuse(t, "a negated escape inside [...], which is not supported,");
     if (t->in_set)
         put_text(t, ranges);
@@ -53,6 +57,7 @@ static ravel_status put_set(translation *t, int negated, const char *ranges) {
 
 /* \p{Lu}, \P{N}, \p{^L}, \p{Han}: PCRE2 knows the same names. */
 static ravel_status property(translation *t) {
+    RAVEL_ASSERT(t->at[0] == '\\' && (t->at[1] == 'p' || t->at[1] == 'P'));
     const char *close = t->at[2] == '{' ? strchr(t->at, '}') : NULL;
     if (!close || close - t->at > 40) return refuse(t, "\\p without {name}");
     put(t, t->at, (size_t)(close - t->at) + 1);
@@ -65,6 +70,7 @@ static int is_hex(char c) {
 }
 
 static ravel_status code_point(translation *t) {
+    RAVEL_ASSERT(t->at[0] == '\\' && t->at[1] == 'u');
     char text[16];
     for (int i = 2; i < 6; i++)
         if (!is_hex(t->at[i])) return refuse(t, "\\u without four hexadecimal digits");
@@ -74,6 +80,7 @@ static ravel_status code_point(translation *t) {
 }
 
 static ravel_status escape(translation *t) {
+    RAVEL_ASSERT(t->at[0] == '\\');
     char c = t->at[1];
     switch (c) {
     case '\0': return refuse(t, "a backslash at the end");
@@ -98,6 +105,7 @@ static ravel_status escape(translation *t) {
 }
 
 static ravel_status group(translation *t) {
+    RAVEL_ASSERT(t->at[0] == '(' && !t->in_set);
     static const char *const known[] = {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i)"};
     if (t->at[1] == '*') return refuse(t, "a group that begins with (*");
     if (t->at[1] != '?') return RAVEL_OK;
@@ -108,6 +116,7 @@ static ravel_status group(translation *t) {
 
 /* x{1,2}+ repeats a repeat in Oniguruma and is possessive in PCRE2; {,2} is {0,2} there and literal here. */
 static ravel_status interval(const translation *t) {
+    RAVEL_ASSERT(t->at[0] == '{' && !t->in_set);
     const char *close = strchr(t->at, '}');
     if (t->at[1] == ',') return refuse(t, "{,n}, which is not supported,");
     if (close && close[1] == '+') return refuse(t, "{n,m}+, which is not supported,");
@@ -137,11 +146,13 @@ static ravel_status step(translation *t) {
 }
 
 ravel_status ravel__regex_translate(const char *pattern, char *out, size_t room, ravel_error *err) {
+    RAVEL_ASSERT(room > 0);
     translation t = {pattern, pattern, out, out + room - 1, 0, err};
     ravel_status status = RAVEL_OK;
     put_text(&t, "(*LF)");
     while (*t.at && !status) status = step(&t);
     if (!status && t.in_set) status = refuse(&t, "a set that is not closed");
+    RAVEL_ASSERT(t.out <= t.end);
     *t.out = '\0';
     return status;
 }

@@ -34,6 +34,7 @@ struct ravel_encoder {
 };
 
 static ravel_status push(ravel_encoder *e, const int32_t *ids, size_t count, ravel_error *err) {
+    RAVEL_ASSERT(e->count >= 0 && (ids || !count));
     ravel_status status =
         ravel__buffer_reserve(&e->ids, e->allocator, (size_t)e->count + count + 1, sizeof(int32_t), "a text", err);
     if (!status)
@@ -48,6 +49,7 @@ static ravel_status push(ravel_encoder *e, const int32_t *ids, size_t count, rav
 /* Where byte `at` of the piece is in the caller's text. */
 static uint32_t place(const ravel_encoder *e, size_t at) {
     at = at > e->shift ? at - e->shift : 0;
+    RAVEL_ASSERT(e->shift <= 1);
     return (uint32_t)(e->origin + (e->origins ? e->origins[at] : at));
 }
 
@@ -106,6 +108,7 @@ static ravel_status encode_words(ravel_encoder *e, const char *text, size_t byte
     e->shift = 0;
     if (e->tokenizer->prefix_space && text[0] != ' ') status = put_space(e, &text, &bytes, err);
     e->piece = text;
+    RAVEL_ASSERT(status || e->shift == 0 || text[0] == ' ');
     if (!status) status = searchable(e, text, bytes, seen, &searched, err);
     return status ? status : ravel__cut_words(&cutter, 0, text, searched, bytes, err);
 }
@@ -124,11 +127,13 @@ static ravel_status cut_added(ravel_encoder *e, const ravel__added *added, const
     ravel_status status = RAVEL_OK;
     while (!status && ravel__added_find(added, text, bytes, from, &begin, &end, &id, &flags)) {
         from = end;
+        RAVEL_ASSERT(begin < end && end <= bytes && id < e->tokenizer->vocab.size);
         if ((e->flags & RAVEL_ENCODE_PLAIN) && e->tokenizer->vocab.tokens[id].special) continue;
         if (flags & RAVEL__ADDED_LEFT) begin -= ravel__spaces_before(text, begin);
         if ((flags & RAVEL__ADDED_LEFT) && begin < done) begin = done;
         if (flags & RAVEL__ADDED_RIGHT) end += ravel__spaces_after(text + end, bytes - end);
         e->origins = origins ? origins + done : NULL;
+        RAVEL_ASSERT(done <= bytes && end <= bytes);
         if (done < begin) status = take(e, text + done, begin - done, origin + (origins ? 0 : done), seen, err);
         if (!status) status = push(e, &id, 1, err);
         if (status) return status;
@@ -142,6 +147,7 @@ static ravel_status cut_added(ravel_encoder *e, const ravel__added *added, const
 
 static ravel_status take_normalized(ravel_encoder *e, const char *text, size_t bytes, size_t origin, int seen,
                                     ravel_error *err) {
+    RAVEL_ASSERT(bytes > 0);
     e->origin = origin;
     return encode_words(e, text, bytes, seen, err);
 }
@@ -163,6 +169,7 @@ static ravel_status take_raw(ravel_encoder *e, const char *text, size_t bytes, s
 
 /* Tokens of the template, all at one place. */
 static ravel_status push_template(ravel_encoder *e, const int32_t *ids, int32_t count, size_t at, ravel_error *err) {
+    RAVEL_ASSERT(count >= 0);
     if (!(e->flags & RAVEL_ENCODE_TEMPLATE) || count == 0) return RAVEL_OK;
     ravel_status status = push(e, ids, (size_t)count, err);
     for (int32_t i = 0; i < count && !status; i++) ((uint32_t *)e->begins.at)[e->count++] = (uint32_t)at;
@@ -185,6 +192,7 @@ ravel_status ravel_encoder_encode(ravel_encoder *e, const char *text, size_t byt
     if (!status) status = cut_added(e, &t->added[0], text, bytes, seen, take_raw, NULL, 0, err);
     if (!status) status = push_template(e, t->suffix, t->suffix_count, bytes, err);
     if (status) return status;
+    RAVEL_ASSERT(e->count == 0 || (e->ids.at && e->begins.at));
     e->encoding = (ravel_encoding){e->count, e->ids.at, e->begins.at};
     *encoding = &e->encoding;
     return RAVEL_OK;

@@ -6,6 +6,8 @@
 
 #include "text/unicode.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,6 +65,7 @@ static ravel_status count_token(const loading *l, const char *text, size_t bytes
     int64_t id;
     ravel_status status = check_id(l, text, number, &id);
     if (!status && id >= all->ids) all->ids = id + 1;
+    RAVEL_ASSERT(all->ids >= 1 && all->ids <= RAVEL__ID_LIMIT);
     all->texts++;
     all->bytes += bytes;
     return status;
@@ -89,6 +92,7 @@ static ravel_status read_vocab(const loading *l, node *vocab, node *added) {
     if (!status) status = ravel__vocab_init(&l->t->vocab, &l->t->arena, (int32_t)all.ids, all.bytes, all.texts, l->err);
     for (node *n = ravel_json_first(l->doc, vocab); n && !status; n = ravel_json_next(l->doc, n)) {
         (void)ravel_json_integer(n, &id);
+        RAVEL_ASSERT(id >= 0 && id < all.ids); /* counted above */
         status = ravel__vocab_add(&l->t->vocab, n->key, strlen(n->key), (int32_t)id, l->err);
     }
     return status;
@@ -134,6 +138,7 @@ static ravel_status read_merge(const loading *l, node *n, int64_t rank) {
         return ravel_error_set(l->err, RAVEL_E_DATA,
                                "merge %" PRId64 " (\"%.60s\" and \"%.60s\") is of texts that are not in the vocabulary",
                                rank, parts[0], parts[1]);
+    RAVEL_ASSERT(rank >= 0 && rank < UINT32_MAX);
     ravel__bpe_add(&l->t->bpe, left, right, (uint32_t)rank, id);
     return RAVEL_OK;
 }
@@ -183,6 +188,7 @@ static ravel_status read_model(const loading *l, node *model, node *added) {
 
 /* The package decodes an added token to what the normalizer made of it. */
 static ravel_status respell(const loading *l, ravel__token *token, const ravel__nfc *nfc) {
+    RAVEL_ASSERT(nfc->bytes > 0);
     char *bytes = ravel__arena_push(&l->t->arena, nfc->bytes, 1);
     if (!bytes) return ravel__no_memory(l->err, nfc->bytes, "an added token");
     size_t count = ravel__alphabet_decode(ravel__byte_alphabet(), nfc->text.at, nfc->bytes, bytes);
@@ -203,6 +209,7 @@ static ravel_status read_added_token(const loading *l, node *n, ravel__nfc *nfc)
     ravel_status status = RAVEL_OK;
     if (known != (int32_t)id) status = ravel__vocab_add(vocab, text, content->bytes, (int32_t)id, l->err);
     if (status) return status;
+    RAVEL_ASSERT(id >= 0 && id < vocab->size);
     vocab->tokens[id].special = (uint32_t)is_true(l, n, "special");
     int normalized = is_true(l, n, "normalized"), flags = 0, seen;
     if (is_true(l, n, "lstrip")) flags |= RAVEL__ADDED_LEFT;
@@ -251,8 +258,10 @@ static ravel_status read_normalizer(const loading *l, node *n) {
 }
 
 static ravel_status add_step(const loading *l, const char *pattern, int behavior, int invert) {
+    RAVEL_ASSERT(behavior >= 0 && behavior < 5 && (invert == 0 || invert == 1));
     ravel_tokenizer *t = l->t;
     if (t->step_count == RAVEL__STEPS) return wrong(l, "there are more than 16 pre-tokenizers");
+    RAVEL_ASSERT(t->step_count >= 0 && t->step_count < RAVEL__STEPS);
     ravel_status status = ravel__regex_compile(pattern, t->allocator, &t->steps[t->step_count].regex, l->err);
     if (status) return status;
     t->steps[t->step_count].behavior = behavior;
@@ -269,6 +278,7 @@ static ravel_status add_literal(const loading *l, node *text, int behavior, int 
         if (strchr("\\^$.|?*+()[]{}&-", text->as.string[i])) pattern[used++] = '\\';
         pattern[used++] = text->as.string[i];
     }
+    RAVEL_ASSERT(used < sizeof pattern);
     pattern[used] = '\0';
     return add_step(l, pattern, behavior, invert);
 }
@@ -330,6 +340,7 @@ static ravel_status read_pre_tokenizer(const loading *l, node *n, int *byte_leve
 /* ---- decoder and post-processor -------------------------------------------------------------------------- */
 
 static ravel_status put_special(const loading *l, node *name, node *specials, int after) {
+    RAVEL_ASSERT(l->t->prefix && l->t->suffix);
     ravel_tokenizer *t = l->t;
     node *ids = member(l, member(l, specials, text_of(name)), "ids");
     for (node *n = ids ? ravel_json_first(l->doc, ids) : NULL; n; n = ravel_json_next(l->doc, n)) {
@@ -346,6 +357,7 @@ static ravel_status put_special(const loading *l, node *name, node *specials, in
 
 /* How many ids the template can hold at most: every special token at every place. */
 static size_t template_room(const loading *l, node *single, node *specials) {
+    RAVEL_ASSERT(single->kind == RAVEL_JSON_ARRAY);
     size_t most = 1;
     for (node *n = specials ? ravel_json_first(l->doc, specials) : NULL; n; n = ravel_json_next(l->doc, n)) {
         node *ids = member(l, n, "ids");

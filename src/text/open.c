@@ -8,6 +8,7 @@
 
 #include <ravel/json.h>
 
+#include "base/assert.h"
 #include "base/file.h"
 
 #include <errno.h>
@@ -67,12 +68,13 @@ static ravel_status read_additions(const settings *c, ravel_error *err) {
     if (!t->suffix) return ravel__no_memory(err, sizeof *t->prefix, "a template");
     t->prefix_count = add_bos && t->bos != RAVEL__NO_ID;
     t->suffix_count = add_eos && t->eos != RAVEL__NO_ID;
+    RAVEL_ASSERT(t->prefix_count <= 1 && t->suffix_count <= 1);
     t->prefix[0] = t->bos;
     t->suffix[0] = t->eos;
     return RAVEL_OK;
 }
 
-ravel_status ravel__tokenizer_configure(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err) {
+static ravel_status configure(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err) {
     ravel_json *doc = NULL;
     ravel_status status = ravel_json_parse(json, bytes, t->allocator, &doc, err);
     if (!status) {
@@ -99,7 +101,7 @@ ravel_status ravel_tokenizer_parse(const char *json, size_t bytes, const char *c
     ravel_status status = ravel__tokenizer_load(t, json, bytes, err);
     if (status) ravel_error_prefix(err, "tokenizer.json");
     if (!status && config) {
-        status = ravel__tokenizer_configure(t, config, config_bytes, err);
+        status = configure(t, config, config_bytes, err);
         if (status) ravel_error_prefix(err, "tokenizer_config.json");
     }
     if (status)
@@ -110,6 +112,7 @@ ravel_status ravel_tokenizer_parse(const char *json, size_t bytes, const char *c
 }
 
 void ravel_tokenizer_free(ravel_tokenizer *tokenizer) {
+    RAVEL_ASSERT(!tokenizer || (tokenizer->step_count >= 0 && tokenizer->step_count <= RAVEL__STEPS));
     if (!tokenizer) return;
     for (int i = 0; i < tokenizer->step_count; i++) ravel__regex_free(tokenizer->steps[i].regex);
     ravel__arena_free(&tokenizer->arena);
@@ -130,6 +133,7 @@ static ravel_status find_folder(folder *f, const char *path, ravel_error *err) {
     int is_folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
     const char *slash = strrchr(path, '/');
     f->bytes = is_folder ? strlen(path) : slash ? (size_t)(slash - path) + 1 : 0;
+    RAVEL_ASSERT(f->bytes + 64 <= PATH);
     memcpy(f->path, path, f->bytes);
     if (is_folder && f->bytes && path[f->bytes - 1] != '/') f->path[f->bytes++] = '/';
     f->path[f->bytes] = '\0';
@@ -137,6 +141,7 @@ static ravel_status find_folder(folder *f, const char *path, ravel_error *err) {
 }
 
 static const char *file_in(folder *f, const char *name) {
+    RAVEL_ASSERT(f->bytes + strlen(name) < PATH);
     memcpy(f->path + f->bytes, name, strlen(name) + 1);
     return f->path;
 }

@@ -2,6 +2,7 @@
  * links nothing and a program that never opens a tokenizer never needs it. */
 #include "text/regex.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 
 #include <string.h>
@@ -82,6 +83,7 @@ static void hook_free(void *at, void *user) {
     size_t bytes;
     if (!at) return;
     memcpy(&bytes, (char *)at - HEADER, sizeof bytes);
+    RAVEL_ASSERT(bytes <= SIZE_MAX - HEADER);
     ravel__release(((hook *)user)->allocator, (char *)at - HEADER, bytes + HEADER);
 }
 
@@ -108,6 +110,7 @@ static ravel_status bad_pattern(const char *pattern, int number, size_t at, rave
 }
 
 static ravel_status compile(const char *pattern, const char *translated, ravel__regex *r, ravel_error *err) {
+    RAVEL_ASSERT(pcre2.found && !r->code);
     int number;
     PCRE2_SIZE at;
     r->memory = pcre2.general_context_create(hook_alloc, hook_free, &r->hook);
@@ -191,6 +194,7 @@ int ravel__regex_search(const ravel__regex *regex, ravel__regex_state *state, co
     if (got == PCRE2_ERROR_NOMATCH) return 0;
     if (got < 0) return -1;
     const PCRE2_SIZE *bounds = pcre2.get_ovector_pointer(state->data);
+    RAVEL_ASSERT(bounds[0] <= bounds[1] && bounds[1] <= bytes && bounds[0] >= from);
     *begin = bounds[0];
     *end = bounds[1];
     return 1;

@@ -78,6 +78,7 @@ static int role_of(node *n) {
 }
 
 static ravel_status add_message(ravel_rows *r, int role, node *content, node *reasoning) {
+    RAVEL_ASSERT(role >= 0 && role < RAVEL__ROLES && is_text(content) && (!reasoning || is_text(reasoning)));
     ravel_status status = ravel__buffer_reserve(&r->messages, r->allocator, r->message_count + 1,
                                                 sizeof(ravel__message), "a text", r->err);
     if (status) return status;
@@ -124,6 +125,7 @@ static ravel_status read_messages(ravel_rows *r, const char *key, node *list) {
 /* ---- tokens --------------------------------------------------------------------------------------------- */
 
 static ravel_status reserve_part(ravel_rows *r, int part, int64_t count) {
+    RAVEL_ASSERT((part == 0 || part == 1) && count >= 0);
     ravel_status status =
         ravel__buffer_reserve(&r->tokens[part], r->allocator, (size_t)count + 1, sizeof(int32_t), "a text", r->err);
     if (!status) status = ravel__buffer_reserve(&r->masks[part], r->allocator, (size_t)count + 1, 1, "a text", r->err);
@@ -133,6 +135,7 @@ static ravel_status reserve_part(ravel_rows *r, int part, int64_t count) {
 
 /* 1 for tokens that begin inside answers[count]. */
 static void mask_answers(const ravel_encoding *e, const ravel__answer *answers, size_t count, uint8_t *mask) {
+    RAVEL_ASSERT(answers || !count);
     size_t next = 0;
     for (int64_t i = 0; i < e->count; i++) {
         while (next < count && answers[next].end <= e->begins[i]) next++;
@@ -142,6 +145,7 @@ static void mask_answers(const ravel_encoding *e, const ravel__answer *answers, 
 
 /* The conversation that was read, as text; what is learnt are the answers from `first_answer` on. */
 static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer, int train_on) {
+    RAVEL_ASSERT(r->message_count > 0);
     const ravel_encoding *e = NULL;
     ravel__script *s = &r->script;
     if (!r->format)
@@ -156,6 +160,7 @@ static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer
     if (status) return status;
     if (s->answer_count <= first_answer && train_on != RAVEL_TRAIN_ON_ALL)
         return ravel_error_set(r->err, RAVEL_E_DATA, "the conversation has no answer (role assistant) to learn from");
+    RAVEL_ASSERT(train_on == RAVEL_TRAIN_ON_ALL || s->answer_count >= 1);
     if (train_on == RAVEL_TRAIN_ON_LAST) first_answer = s->answer_count - 1;
     memcpy(r->tokens[part].at, e->ids, (size_t)e->count * sizeof *e->ids);
     if (train_on == RAVEL_TRAIN_ON_ALL)
@@ -183,6 +188,7 @@ static ravel_status encode_texts(ravel_rows *r, int part, node *first, node *sec
     int64_t count = t->prefix_count + e->count + suffix + eos;
     status = reserve_part(r, part, count);
     if (status) return status;
+    RAVEL_ASSERT(count >= e->count && r->row.parts[part].count == count);
     int32_t *ids = r->tokens[part].at;
     uint8_t *mask = r->masks[part].at;
     size_t learnt = second && first ? first->bytes : 0;
@@ -214,6 +220,7 @@ static ravel_status read_mask(ravel_rows *r, node *list, const char *key, int la
         if (!good)
             return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be %s", key, i,
                                    labels ? "the token itself or -100; labels are not shifted here" : "0 or 1");
+        RAVEL_ASSERT(i < r->row.parts[0].count);
         mask[i] = labels ? value != -100 : (uint8_t)value;
     }
     return RAVEL_OK;
@@ -304,7 +311,9 @@ static ravel_status add_instruction(ravel_rows *r) {
     memcpy(text, instruction->as.string, instruction->bytes);
     text[instruction->bytes] = text[instruction->bytes + 1] = '\n';
     memcpy(text + instruction->bytes + 2, input->as.string, input->bytes);
+    RAVEL_ASSERT(r->message_count == 1);
     ravel__message *m = r->messages.at;
+    RAVEL_ASSERT(m->role == RAVEL__USER);
     m->content = text;
     m->bytes = bytes;
     return RAVEL_OK;

@@ -160,6 +160,5 @@ struct ravel_tokenizer {
 
 /* Fills a zeroed tokenizer whose arena is there. */
 ravel_status ravel__tokenizer_load(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err);
-ravel_status ravel__tokenizer_configure(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err);
 
 #endif

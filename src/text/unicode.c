@@ -37,6 +37,7 @@ size_t ravel__utf8_get(const char *text, uint32_t *point) {
 }
 
 size_t ravel__utf8_put(char *out, uint32_t point) {
+    RAVEL_ASSERT(point < 0x110000);
     size_t n = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
     static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
     for (size_t i = n - 1; i > 0; i--, point >>= 6) out[i] = (char)(0x80 | (point & 63));
@@ -54,6 +55,7 @@ static const unicode_range *find(const unicode_range *ranges, size_t count, uint
         else
             high = middle;
     }
+    RAVEL_ASSERT(low <= count && (low == 0 || ranges[low - 1].last < point));
     return low < count && point >= ranges[low].first ? &ranges[low] : NULL;
 }
 #define FIND(ranges, point) find(ranges, COUNT(ranges), point)
@@ -155,6 +157,7 @@ static const unicode_parts *parts_of(uint32_t point) {
 
 /* The parts of a character into out[4], in order; how many there are. */
 static size_t decompose(uint32_t point, uint32_t *out) {
+    RAVEL_ASSERT(point < 0x110000);
     if (point >= S_BASE && point < S_BASE + S_COUNT) {
         uint32_t s = point - S_BASE, t = s % T_COUNT;
         out[0] = L_BASE + s / (V_COUNT * T_COUNT);
@@ -206,6 +209,7 @@ static void insert_sort(uint32_t *points, uint32_t *origins, size_t count) {
 
 /* By counting, so that a million marks in a row take no longer than a million words. */
 static void count_sort(uint32_t *points, uint32_t *origins, size_t count, uint32_t *spare) {
+    RAVEL_ASSERT(count > SHORT_RUN);
     size_t places[CLASSES + 1] = {0};
     for (size_t i = 0; i < count; i++) places[class_of(points[i]) + 1]++;
     for (int c = 0; c < CLASSES; c++) places[c + 1] += places[c];
@@ -214,6 +218,7 @@ static void count_sort(uint32_t *points, uint32_t *origins, size_t count, uint32
         spare[place] = points[i];
         spare[count + place] = origins[i];
     }
+    RAVEL_ASSERT(places[CLASSES - 1] <= count);
     memcpy(points, spare, count * sizeof *points);
     memcpy(origins, spare + count, count * sizeof *origins);
 }
@@ -243,6 +248,7 @@ static size_t compose_all(uint32_t *points, uint32_t *origins, size_t count) {
         }
         if (class == 0) starter = kept;
         last = class;
+        RAVEL_ASSERT(kept <= i);
         points[kept] = points[i];
         origins[kept++] = origins[i];
     }
@@ -259,6 +265,7 @@ static ravel_status write_text(ravel__nfc *nfc, size_t count, const ravel_alloca
     nfc->bytes = 0;
     for (size_t i = 0; i < count; i++) {
         size_t n = ravel__utf8_put((char *)nfc->text.at + nfc->bytes, points[i]);
+        RAVEL_ASSERT(nfc->bytes + n <= 4 * count);
         if (origins[i] > origin) origin = origins[i]; /* marks may have changed places, origins never go down */
         while (n-- > 0) ((uint32_t *)nfc->text_origins.at)[nfc->bytes++] = origin;
     }

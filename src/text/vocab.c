@@ -17,6 +17,7 @@ static uint32_t hash(const char *text, size_t bytes) {
 
 ravel_status ravel__vocab_init(ravel__vocab *vocab, ravel__arena *arena, int32_t size, size_t text_bytes, int64_t texts,
                                ravel_error *err) {
+    RAVEL_ASSERT(size >= 1 && texts >= 0);
     uint32_t slots = 16;
     while (slots < 2 * (uint64_t)texts) slots *= 2;
     vocab->room = 2 * text_bytes + (size_t)texts;
@@ -48,6 +49,7 @@ int32_t ravel__vocab_find(const ravel__vocab *vocab, const char *text, size_t by
 }
 
 static char *take(ravel__vocab *vocab, size_t bytes) {
+    RAVEL_ASSERT(bytes <= vocab->room - vocab->used);
     char *at = vocab->pool + vocab->used;
     vocab->used += bytes;
     RAVEL_ASSERT(vocab->used <= vocab->room);

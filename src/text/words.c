@@ -30,6 +30,7 @@ static int joins(int behavior, int before, int now) {
 }
 
 static ravel_status release(cutting *c, ravel_error *err) {
+    RAVEL_ASSERT(c->step >= 0 && c->step < c->cutter->tokenizer->step_count);
     const ravel__step *step = &c->cutter->tokenizer->steps[c->step];
     span s = c->held;
     c->held.there = 0;
@@ -52,6 +53,7 @@ static ravel_status take_span(cutting *c, size_t begin, size_t end, int match, r
 }
 
 static size_t next_character(const char *text, size_t at, size_t bytes) {
+    RAVEL_ASSERT(at <= bytes);
     do at++;
     while (at < bytes && ((unsigned char)text[at] & 0xc0) == 0x80);
     return at;
@@ -65,6 +67,7 @@ static ravel_status gave_up(ravel_error *err) {
 
 ravel_status ravel__cut_words(const ravel__cutter *cutter, int step, const char *text, const char *searched,
                               size_t bytes, ravel_error *err) {
+    RAVEL_ASSERT(step >= 0 && step <= cutter->tokenizer->step_count && bytes > 0);
     const ravel_tokenizer *t = cutter->tokenizer;
     if (step == t->step_count) return cutter->take(cutter->user, text, bytes, err);
     cutting c = {cutter, text, searched, step, {0, 0, 0, 0}};

@@ -24,15 +24,18 @@ typedef struct spread {
 } spread;
 
 static int32_t nth(const spread *s, int32_t i) {
+    RAVEL_ASSERT(i >= 0 && i < s->job->pool->count);
     return s->order ? s->order[i] : i;
 }
 
 static int64_t weight(const spread *s, int32_t sample) {
+    RAVEL_ASSERT(sample >= 0 && sample < s->job->pool->count);
     return s->by_slots ? (int64_t)s->job->pool->slot[sample] : s->job->pool->cost[sample];
 }
 
 /* The heaviest sample that a micro-step must hold if the heavier ones fill the steps before it. */
 static int64_t dominant(const spread *s, int64_t step) {
+    RAVEL_ASSERT(step >= 0);
     int64_t first = step * s->job->dp;
     return first < s->job->pool->count ? weight(s, nth(s, (int32_t)first)) : 0;
 }
@@ -65,6 +68,7 @@ static void set_levels(spread *s) {
 /* ---- dealing ------------------------------------------------------------------------------------------------ */
 
 static void put(const spread *s, int32_t bin, int32_t sample) {
+    RAVEL_ASSERT(bin >= 0 && bin < s->bins);
     level *b = &s->bin[bin];
     b->missing -= weight(s, sample);
     b->room -= s->job->pool->slot[sample];
@@ -73,6 +77,7 @@ static void put(const spread *s, int32_t bin, int32_t sample) {
 
 /* Puts the sample into the heap's first bin and returns that. */
 static int32_t give(spread *s, ravel__heap *from, int32_t sample) {
+    RAVEL_ASSERT(from->count > 0);
     int32_t bin = from->at[0].id;
     const level *b = &s->bin[bin];
     put(s, bin, sample);
@@ -161,6 +166,7 @@ typedef struct repair {
 
 /* The swap of one sample each that takes most of the excess from x without filling y over its cap. */
 static int64_t best_swap(const repair *m, int32_t x, int32_t y, int32_t *x_place, int32_t *y_place) {
+    RAVEL_ASSERT(x != y && m->lists->bin[x].size > m->cap);
     const ravel__lists *l = m->lists;
     const uint32_t *slot = m->job->pool->slot;
     const int32_t *xs = l->items + l->start[x], *ys = l->items + l->start[y];
@@ -201,6 +207,7 @@ static int give_up(int32_t seen, int32_t left, int32_t passes) {
 
 /* One pass over the overfull bins, fullest first, each against some roomy ones. */
 static int32_t repair_pass(const repair *m, const int32_t *order, int32_t passes, int32_t partners) {
+    RAVEL_ASSERT(m->lists->bins >= 1 && partners >= 0);
     const ravel__lists *l = m->lists;
     int32_t left = 0, from = 0, seen = 0;
     for (int32_t q = l->bins - 1; q >= 0 && l->bin[order[q]].size > m->cap; q--) {

@@ -19,6 +19,7 @@ enum { ESTIMATE_SAMPLES = 2048 };
 /* Repairs what is overfull of a spread over `bins`. */
 static ravel_status repair(const ravel__basis *b, const ravel__job *job, int32_t bins, int32_t over, int32_t *bin,
                            int *made) {
+    RAVEL_ASSERT(bins >= 1 && over >= 0);
     *made = over == 0;
     if (over == 0 || over > (b->passes < 4 ? bins / 4 : bins)) return RAVEL_OK;
     ravel__mark mark = ravel__arena_mark(job->arena);
@@ -63,6 +64,7 @@ static ravel_status estimate_fit(const ravel__basis *b, int *unlikely) {
         few.cost[i] = pool->cost[i * stride + stride / 2];
         some += few.slot[i];
     }
+    RAVEL_ASSERT(some <= all && bins >= 1);
     if (all) rules.cap = (int64_t)(some * b->bins * rules.cap / (all * bins));
     job.rules = &rules;
     job.pool = &few;
@@ -118,6 +120,7 @@ static int32_t top_up(const ravel__basis *b, mixing *m, int32_t from, int32_t *b
         m->rows[i] = 0;
     }
     for (int32_t i = 0; i < from; i++) {
+        RAVEL_ASSERT(bin[i] >= 0 && bin[i] < b->bins);
         m->room[bin[i]] -= pool->slot[i];
         m->rows[bin[i]]++;
     }
@@ -136,6 +139,7 @@ static int32_t top_up(const ravel__basis *b, mixing *m, int32_t from, int32_t *b
 
 /* Samples that fit no bin go to the bins with most room; returns the number of overfull bins. */
 static int32_t overfill(const ravel__basis *b, mixing *m, int32_t from, int32_t *bin) {
+    RAVEL_ASSERT(from >= 0 && from <= b->job->pool->count);
     const ravel__pool *pool = b->job->pool;
     ravel__heap most_room = {m->most_room, 0};
     int32_t over = 0;
@@ -153,6 +157,7 @@ static int32_t overfill(const ravel__basis *b, mixing *m, int32_t from, int32_t 
 }
 
 static ravel_status mix(const ravel__basis *b, int32_t longer, int32_t *bin, int *made) {
+    RAVEL_ASSERT(longer >= 0 && longer <= b->job->pool->count);
     ravel__mark mark = ravel__arena_mark(b->job->arena);
     ravel__pool first = *b->job->pool;
     ravel__job some = *b->job;
@@ -209,6 +214,7 @@ typedef struct tail {
 
 static ravel_status make_tail(const ravel__basis *b, const int32_t *packed, const int32_t *number, int32_t kept,
                               tail *t) {
+    RAVEL_ASSERT(kept >= 0);
     const ravel__pool *pool = b->job->pool;
     int32_t count = 0;
     for (int32_t i = 0; i < pool->count; i++) count += number[packed[i]] >= kept;
@@ -233,6 +239,7 @@ static ravel_status make_tail(const ravel__basis *b, const int32_t *packed, cons
  * packed bins and leaves with the new ones. */
 static ravel_status spread_tail(const ravel__basis *b, int32_t packed_bins, const int32_t *number, int32_t *bin,
                                 int *made) {
+    RAVEL_ASSERT(packed_bins >= 1 && packed_bins <= b->bins);
     int32_t kept = (packed_bins - 1) / b->job->dp * b->job->dp;
     tail t;
     ravel_status status = make_tail(b, bin, number, kept, &t);
@@ -264,6 +271,7 @@ static ravel_status keep_packed(const ravel__basis *b, int32_t packed_bins, int3
 
 /* Gives the room of the spare bins to all bins alike; a little less, and again, where that takes too many. */
 static ravel_status pack_shrunk(const ravel__basis *b, int32_t *bin, int32_t *bins) {
+    RAVEL_ASSERT(b->bins >= b->packed_bins);
     int64_t cap = b->job->rules->cap, less = cap * (b->bins - b->packed_bins) / b->bins;
     ravel_status status = RAVEL_OK;
     *bins = INT32_MAX;
