@@ -100,7 +100,6 @@ typedef struct plan_left_out {
     int64_t samples, tokens, longest;
 } plan_left_out;
 plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan);
-int64_t plan_length(const plan_data *data, int64_t row);
 /* Where err is E_OVERSIZE: makes it say how many samples do not fit, the longest, and the lines of the first ones. */
 void plan_explain_oversize(const plan_data *data, const ravel_plan_options *options, ravel_error *err);
 /* Says on stderr which samples were left out. */

@@ -6,7 +6,7 @@
 
 enum { MOST = 5 };
 
-int64_t plan_length(const plan_data *data, int64_t row) {
+static int64_t length_of(const plan_data *data, int64_t row) {
     const ravel_plan_input *in = &data->input;
     return in->prompts ? in->prompts[row] + in->responses[row] : in->lengths[row];
 }
@@ -27,7 +27,7 @@ static void list(const plan_data *data, const ravel_plan *plan, char *out, size_
     for (int64_t i = 0; i < plan->stats.skipped && i < MOST && used < room; i++) {
         int32_t row = plan->skipped[i];
         int n = snprintf(out + used, room - used, "%s%s (%s tokens)", i ? ", " : "",
-                         place(data, row, where, sizeof where), cli_thousands(plan_length(data, row), a, sizeof a));
+                         place(data, row, where, sizeof where), cli_thousands(length_of(data, row), a, sizeof a));
         used += n > 0 ? (size_t)n : 0;
     }
     if (plan->stats.skipped > MOST && used < room)
@@ -37,7 +37,7 @@ static void list(const plan_data *data, const ravel_plan *plan, char *out, size_
 plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan) {
     plan_left_out left = {.samples = plan->stats.skipped};
     for (int64_t i = 0; i < plan->stats.skipped; i++) {
-        int64_t length = plan_length(data, plan->skipped[i]);
+        int64_t length = length_of(data, plan->skipped[i]);
         left.tokens += length;
         if (length > left.longest) left.longest = length;
     }

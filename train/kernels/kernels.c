@@ -66,7 +66,8 @@ static int repeated(int row) {
     return 0;
 }
 
-const char *train_kernels_name(int32_t index) {
+/* The i-th name, or NULL after the last. */
+static const char *set_name(int32_t index) {
     for (int i = 0; i < SETS; i++)
         if (!repeated(i) && index-- == 0) return sets[i].name;
     return NULL;
@@ -75,7 +76,7 @@ const char *train_kernels_name(int32_t index) {
 static ravel_status unknown_set(const char *name, ravel_error *err) {
     char list[256] = "";
     const char *known;
-    for (int32_t i = 0; (known = train_kernels_name(i)); i++) {
+    for (int32_t i = 0; (known = set_name(i)); i++) {
         size_t used = strlen(list);
         (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", known);
     }

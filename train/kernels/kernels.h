@@ -485,8 +485,6 @@ enum { TRAIN_STAGES = 64 };
 /* The set called `name`: "ref", "cpu", or "cpu-avx512", "cpu-avx2", "cpu-base" for one instruction set ("cpu" is the
  * best that this machine has). E_ARGUMENT lists the names, E_UNSUPPORTED says what the machine lacks. */
 ravel_status train_kernels_find(const char *name, const train_kernels **kernels, ravel_error *err);
-/* The i-th name, or NULL after the last. */
-const char *train_kernels_name(int32_t index);
 #endif
 
 #endif

@@ -13,7 +13,8 @@ static train_parts_options parts_options(const train_learner_options *from) {
                                  .allocator = from->allocator};
 }
 
-size_t train__run_bytes(const train_shares *shares, const train_kernels *kernels) {
+/* Bytes of train__part.run. */
+static size_t run_bytes(const train_shares *shares, const train_kernels *kernels) {
     return (size_t)(train__max(shares->most_of_unit, 1) * ravel_dtype_bytes(kernels->types.grad));
 }
 
@@ -37,7 +38,7 @@ static ravel_status optimizer_bytes(const train_learner_options *options, const 
         if (!status) status = train_shares_create(params, ranks, 0, options->allocator, &shares, err);
         if (!status) *bytes += train_optimizer_bytes(kernels, shares, (train_moments)options->learn->moments);
         if (!status && ranks > 1 && options->learn->shard == TRAIN_SHARD_STATES)
-            *bytes += (int64_t)train__run_bytes(shares, kernels);
+            *bytes += (int64_t)run_bytes(shares, kernels);
         train_shares_free(shares);
         train_params_free(params);
     }
@@ -77,7 +78,7 @@ static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error
     if (status) return status;
     p->shares = train_optimizer_shares(p->optimizer);
     if (options.ranks == 1 || train_model_shares(p->model)) return RAVEL_OK;
-    return l->kernels->alloc(l->device, train__run_bytes(p->shares, l->kernels), &p->run, err);
+    return l->kernels->alloc(l->device, run_bytes(p->shares, l->kernels), &p->run, err);
 }
 
 /* The groups that the mesh does not have yet. Collective. */
@@ -145,7 +146,7 @@ void train_learner_free(train_learner *l) {
     if (!l) return;
     for (int32_t i = 0; i < l->count; i++) {
         train__part *p = &l->part[i];
-        if (p->run) l->kernels->release(l->device, p->run, train__run_bytes(p->shares, l->kernels));
+        if (p->run) l->kernels->release(l->device, p->run, run_bytes(p->shares, l->kernels));
         train_optimizer_free(p->optimizer);
     }
     train__release(l->options.allocator, l->squares, squares_count(l) * sizeof *l->squares);

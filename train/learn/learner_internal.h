@@ -31,7 +31,4 @@ struct train_learner {
     train_update update; /* of the last train_learner_finish */
 };
 
-/* Bytes of train__part.run. */
-size_t train__run_bytes(const train_shares *shares, const train_kernels *kernels);
-
 #endif

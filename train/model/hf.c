@@ -152,10 +152,6 @@ static ravel_status read_array(void *user, const train_tensor *t, int64_t first,
     return RAVEL_OK;
 }
 
-train_rows_source train_rows_of_array(const train_array *from) {
-    return (train_rows_source){read_array, (void *)from, from->dtype};
-}
-
 /* Blocks of rows: as received, and in the dtype of the file. */
 typedef struct saving {
     ravel_safetensors_writer *writer;
@@ -207,17 +203,6 @@ static ravel_status saving_open(saving *s, train__arena *arena, const train_para
     s->piece = train__arena_take_array(arena, most, (size_t)ravel_dtype_bytes(from->dtype));
     s->converted = train__arena_take_array(arena, most, (size_t)ravel_dtype_bytes(dtype));
     return train__arena_status(arena, "a piece of a tensor", err);
-}
-
-ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
-                                const ravel_safetensors_options *options, ravel_error *err) {
-    train__arena arena = {0};
-    train_rows_source rows = train_rows_of_array(from);
-    saving s;
-    ravel_status status = saving_open(&s, &arena, params, &rows, dtype, err);
-    if (!status) status = save_range(&s, path, params, 0, params->count, options, err);
-    train__arena_free(&arena);
-    return status;
 }
 
 /* ---- folders -------------------------------------------------------------------------------------------- */
@@ -294,7 +279,7 @@ static ravel_status save_shards(const char *folder, const train_params *params, 
 
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
                                const train_array *from, const train_folder_options *options, ravel_error *err) {
-    train_rows_source rows = train_rows_of_array(from);
+    train_rows_source rows = {read_array, (void *)from, from->dtype};
     return train_folder_save_rows(folder, shape, params, &rows, options, err);
 }
 

@@ -24,8 +24,6 @@ ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error
  * that ends an answer (-1: nothing is said). */
 ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
                                 ravel_error *err);
-/* The config.json of one folder in another, all keys kept, with the new dtype. */
-ravel_status train_config_copy(const char *from, const char *to, int32_t dtype, ravel_error *err);
 
 /* The tokens that end an answer, as the folder's generation_config.json or else its config.json says (eos_token_id, one
  * or several): at most `room` of them; returns how many, 0 where nothing is said. */
@@ -35,10 +33,6 @@ int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room);
  * f16 are converted to the array's dtype. A tensor that is not in the table is E_UNSUPPORTED and named: the config then
  * describes another model; NaN or infinity in one is E_DATA. On an error the array may be partly filled. */
 ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err);
-/* One safetensors file of `dtype` (RAVEL_F32, RAVEL_BF16, RAVEL_F16), with metadata format = pt. The path holds the old
- * file or the whole new one at any time (see ravel/safetensors.h). `options` may be NULL: durable. */
-ravel_status train_tensors_save(const char *path, const train_params *params, const train_array *from, int32_t dtype,
-                                const ravel_safetensors_options *options, ravel_error *err);
 
 /* Where the rows of a model's tensors come from when they are written, in the order of the table: a whole model's array, or
  * ranks that have parts of it. A tensor is asked for in blocks of train_block_rows rows, one after the other. */
@@ -50,8 +44,6 @@ typedef struct train_rows_source {
     int32_t dtype;
 } train_rows_source;
 int64_t train_block_rows(const train_tensor *tensor);
-/* The rows of a whole model's array; `from` must outlive it. */
-train_rows_source train_rows_of_array(const train_array *from);
 
 typedef struct train_folder_options {
     int32_t dtype;       /* of the file: RAVEL_F32, RAVEL_BF16, RAVEL_F16 */

@@ -188,7 +188,8 @@ static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *n
     (void)fprintf(f, "\n%*s%s", 2 * (depth - 1), "", object ? "}" : "]");
 }
 
-ravel_status train_config_copy(const char *from, const char *to, int32_t dtype, ravel_error *err) {
+/* The config.json of one folder in another, all keys kept, with the new dtype. */
+static ravel_status config_copy(const char *from, const char *to, int32_t dtype, ravel_error *err) {
     char source[PATH], target[PATH];
     const char *name = NULL;
     ravel_json *doc = NULL;
@@ -225,7 +226,7 @@ ravel_status train_folder_copy_rest(const char *from, const char *to, int32_t dt
                                         "special_tokens_map.json", "vocab.json",      "merges.txt",
                                         "added_tokens.json",       "tokenizer.model", "chat_template.jinja",
                                         "chat_template.json"};
-    ravel_status status = train_config_copy(from, to, dtype, err);
+    ravel_status status = config_copy(from, to, dtype, err);
     for (size_t i = 0; i < sizeof names / sizeof *names && !status; i++) {
         char source[PATH], target[PATH];
         (void)snprintf(source, sizeof source, "%.4000s/%s", from, names[i]);

@@ -141,9 +141,6 @@ static inline int train__model_sharded(const train_model *m) {
 /* The gradient at `offset` of the flat array. */
 void *train__model_grad(const train_model *m, int64_t offset);
 
-/* A layer's arrays: kept ones of its own, working ones shared. */
-train__acts train__model_acts(const train_model *m, int64_t layer);
-
 /* Arrays of [padded tokens] (advantages: [samples]) that are staged with a batch; NULL where not needed. */
 typedef struct train__extra {
     const float *old, *generator, *reference, *advantages;

@@ -9,7 +9,8 @@
 
 #include "train/model/ring.h"
 
-train__acts train__model_acts(const train_model *m, int64_t layer) {
+/* A layer's arrays: kept ones of its own, working ones shared. */
+static train__acts acts_of(const train_model *m, int64_t layer) {
     const train__sizes *s = &m->sizes;
     int64_t layers = m->params->part.last_layer - m->params->part.first_layer; /* of this stage */
     layer -= m->params->part.first_layer;
@@ -115,17 +116,17 @@ void train__model_layers(train_model *m) {
     const train__net *n = &m->net;
     int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
     train__rows_of rows = rows_of(m);
-    train__acts a = train__model_acts(m, first);
+    train__acts a = acts_of(m, first);
     n->kernels->phase(n->device, TRAIN_PHASE_FORWARD);
     prepare_input(m);
     if (!first) train__net_embed(n, a.x, n->sequence ? a.whole : a.x, m->now.staged.tokens, NULL, rows.rows);
     train__net_norm(n, a.xn, NULL, a.x, NULL, first, TRAIN_NORM_IN, train__net_share(n, rows.rows));
     for (int64_t layer = first; layer < last; layer++) {
-        a = train__model_acts(m, layer);
+        a = acts_of(m, layer);
         prepare_forward(m, layer);
         train__net_layer(n, layer, &a, &rows);
     }
-    if (last == n->shape.layers) pick_head_rows(m, train__model_acts(m, last).x, a.xn_next);
+    if (last == n->shape.layers) pick_head_rows(m, acts_of(m, last).x, a.xn_next);
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------- */
@@ -251,9 +252,9 @@ void train__model_layers_backward(train_model *m) {
     int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
     size_t bytes = train__net_bytes(n, train__net_share(n, m->now.ragged.tokens) * n->hidden);
     n->kernels->phase(n->device, TRAIN_PHASE_BACKWARD);
-    if (last < n->shape.layers) n->kernels->copy(n->device, m->working.d_x, train__model_acts(m, last).x, bytes);
+    if (last < n->shape.layers) n->kernels->copy(n->device, m->working.d_x, acts_of(m, last).x, bytes);
     for (int64_t layer = last - 1; layer >= first; layer--) {
-        train__acts a = train__model_acts(m, layer);
+        train__acts a = acts_of(m, layer);
         prepare_backward(m, layer);
         recompute(m, layer, a);
         feed_forward_backward(m, layer, &a);
@@ -261,7 +262,7 @@ void train__model_layers_backward(train_model *m) {
         reduce(m, train_params_layer_unit(m->params, layer));
     }
     if (first) {
-        n->kernels->copy(n->device, train__model_acts(m, first).x, m->working.d_x, bytes);
+        n->kernels->copy(n->device, acts_of(m, first).x, m->working.d_x, bytes);
         return;
     }
     if (train__model_sharded(m) && train_params_head(m->params) != 0) train__units_open_grads(&m->units, 0);
