@@ -24,7 +24,7 @@ typedef struct rank_seat {
     void (*body)(struct rank_seat *seat);
 } rank_seat;
 
-/* Runs `body` once a rank, each on a thread of its own, and waits for all. */
+/* Runs `body` once per rank, each on a thread of its own, and waits for all. */
 void ranks_run(int32_t size, void (*body)(rank_seat *seat), void *user, rank_group *group);
 
 #endif

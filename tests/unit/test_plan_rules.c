@@ -272,7 +272,7 @@ TEST(plan_homes_are_kept_where_time_allows) {
         }
 }
 
-/* With one sample a bin and enough ranks, everything can stay at home: the assignment finds it. */
+/* With one sample per bin and enough ranks, everything can stay at home: the assignment finds it. */
 TEST(plan_homes_assignment_is_exact) {
     enum { DP = 12 };
     int64_t x[DP];

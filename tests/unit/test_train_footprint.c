@@ -82,7 +82,7 @@ TEST(train_footprint_is_as_told) {
         c->model.threads = cases[i].threads;
         c->model.recompute = cases[i].recompute;
         c->learn.shard = cases[i].zero;
-        c->plan.budget = cases[i].budget > 1024 ? check_rounds(cases[i].budget, cases[i].budget) : cases[i].budget;
+        c->plan.budget = cases[i].budget > 256 ? check_rounds(cases[i].budget, cases[i].budget) : cases[i].budget;
         c->mesh.tp = cases[i].tp;
         CHECK_OK(train_shape(&c->model, &j.shape, &err), &err);
         CHECK_OK(train_layout_plan(&c->mesh, cases[i].ranks, &j.shape, &layout, &err), &err);
