@@ -41,11 +41,11 @@ static void consume(double seconds) {
 
 /* What an update writes, a token: its sample's fields (tokens of 4 bytes, a mask of 1) where they arrive, and packed
  * tokens, labels, mask, weights and positions (4, 4, 1, 4, 4). */
-enum { BYTES_A_TOKEN = 5 + 17 };
+enum { BYTES_PER_TOKEN = 5 + 17 };
 
 /* A memcpy of as many bytes as the update wrote, by the same thread, right after it; seconds per token. */
 static double copy(int64_t tokens) {
-    size_t bytes = (size_t)(BYTES_A_TOKEN * tokens);
+    size_t bytes = (size_t)(BYTES_PER_TOKEN * tokens);
     char *from = malloc(bytes + 1), *to = malloc(bytes + 1);
     double best = 1e9;
     if (from && to) {

@@ -187,7 +187,7 @@ static void configure(train_config *c, const layout *l, const char *folder, int6
     c->mesh.tp = l->tp, c->mesh.cp = l->cp, c->mesh.dp = l->dp, c->mesh.pp = l->pp;
 }
 
-/* Bytes of a run of so many updates; -1 where it failed. */
+/* Bytes of a run of this number of updates; -1 where it failed. */
 static double bytes_of(const layout *l, int64_t steps) {
     char folder[] = "/tmp/ravel-bench-XXXXXX", command[64];
     job *j = calloc(1, sizeof *j);

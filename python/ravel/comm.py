@@ -177,7 +177,7 @@ class Comm:
         """arrays[r] goes to rank r; the result's r-th came from rank r. Flat arrays of one dtype, of any lengths."""
         pairs = [self._whole(a, "an array", dtype) for a in arrays]
         if len(pairs) != self.size or len({code for _, code in pairs}) != 1:
-            raise ValueError(f"alltoall takes {self.size} arrays (one a rank) of one dtype")
+            raise ValueError(f"alltoall takes {self.size} arrays (one per rank) of one dtype")
         sizes = np.array([a.size for a, _ in pairs], np.int64)
         wanted = np.empty_like(sizes)
         self.raised.call("ravel_comm_alltoall", self._host(), address(sizes), address(wanted), 1, _abi.RAVEL_I64)
@@ -214,7 +214,7 @@ class Comm:
         """[size, ...] is reduced, and this rank's row of the result returned."""
         data, code = self._whole(array, "array", dtype)
         if data.ndim < 1 or data.shape[0] != self.size:
-            raise ValueError(f"the first dimension must be {self.size}, one row a rank; the shape is {data.shape}")
+            raise ValueError(f"the first dimension must be {self.size}, one row per rank; the shape is {data.shape}")
         out = self._empty(data.shape[1:], data)
         self._call("ravel_comm_reduce_scatter", address(data), address(out), out.size, code, _reduce(op))
         return out

@@ -73,12 +73,12 @@ static void derive_flops(ravel_metrics *m, const ravel__reduced *r, double secon
 }
 
 /* The five rows of a phase stand side by side in the table, in this order. */
-enum { MEAN, MAX, SLOWEST, SELF, TOTAL, ROWS_A_PHASE };
-_Static_assert(RAVEL_METRIC_TIME_EVAL_TOTAL - RAVEL_METRIC_TIME_ROLLOUT_MEAN + 1 == RAVEL_PHASES * ROWS_A_PHASE,
+enum { MEAN, MAX, SLOWEST, SELF, TOTAL, ROWS_PER_PHASE };
+_Static_assert(RAVEL_METRIC_TIME_EVAL_TOTAL - RAVEL_METRIC_TIME_ROLLOUT_MEAN + 1 == RAVEL_PHASES * ROWS_PER_PHASE,
                "the rows of the phases are contiguous");
 
 static void derive_phase(ravel_metrics *m, int32_t phase, const ravel__reduced_phase *p, int64_t ranks) {
-    int32_t row = RAVEL_METRIC_TIME_ROLLOUT_MEAN + phase * ROWS_A_PHASE;
+    int32_t row = RAVEL_METRIC_TIME_ROLLOUT_MEAN + phase * ROWS_PER_PHASE;
     RAVEL_ASSERT(phase >= 0 && phase < RAVEL_PHASES && ranks > 0);
     double mean = (double)p->total_ns / 1e9 / (double)ranks;
     m->totals.phases[phase] += mean;
