@@ -19,10 +19,6 @@ struct step {
     uint4 k[UNROLL], v[UNROLL];
 };
 
-__device__ static inline vec8 wide8(const uint4 &raw) {
-    return load8(reinterpret_cast<const bf16 *>(&raw));
-}
-
 /* A lane's share of its team's running softmax, for the GROUP query heads of a key head. */
 template <int GROUP> struct running {
     vec8 q[GROUP];

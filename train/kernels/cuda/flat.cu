@@ -9,12 +9,24 @@ static unsigned blocks_for(int64_t threads) {
     return (unsigned)((threads + THREADS - 1) / THREADS);
 }
 
+/* Group i of eight columns, of rows of `ffn`, as an element of the array. Arrays with 2^32 groups fit no GPU, and 32 bits
+ * matter: a division of 64 takes longer than the memory. */
+struct group_at {
+    unsigned row;
+    int column;
+};
+__device__ static inline group_at group_of(unsigned i, int ffn) {
+    unsigned each = (unsigned)ffn / 8, row = i / each;
+    return {row, (int)(i - row * each) * 8};
+}
+
 /* ---- swiglu ---------------------------------------------------------------------------------------------- */
 
-__global__ static void swiglu(bf16 *h, const bf16 *gate_up, int64_t groups, int ffn) {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+__global__ static void swiglu(bf16 *h, const bf16 *gate_up, unsigned groups, int ffn) {
+    unsigned i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= groups) return;
-    int64_t row = i * 8 / ffn, column = i * 8 % ffn;
+    group_at at = group_of(i, ffn);
+    int64_t row = at.row, column = at.column;
     vec8 gate = load8(gate_up + row * 2 * ffn + column), up = load8(gate_up + row * 2 * ffn + ffn + column);
 #pragma unroll
     for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] * (1 / (1 + __expf(-gate.x[j]))) * up.x[j];
@@ -22,11 +34,12 @@ __global__ static void swiglu(bf16 *h, const bf16 *gate_up, int64_t groups, int 
 }
 
 /* With s = sigmoid(gate): d_up = d_h gate s;  d_gate = d_h up s (1 + gate (1 - s)). d_gate_up may be gate_up. */
-__global__ static void swiglu_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h, const bf16 *gate_up, int64_t groups,
+__global__ static void swiglu_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h, const bf16 *gate_up, unsigned groups,
                                        int ffn) {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    unsigned i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= groups) return;
-    int64_t row = i * 8 / ffn, column = i * 8 % ffn, at = row * 2 * ffn + column;
+    group_at place = group_of(i, ffn);
+    int64_t row = place.row, column = place.column, at = row * 2 * ffn + column;
     vec8 gate = load8(gate_up + at), up = load8(gate_up + at + ffn), d = load8(d_h + row * ffn + column), d_gate, d_up,
          out;
 #pragma unroll
@@ -43,7 +56,9 @@ __global__ static void swiglu_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h
 
 extern "C" void cuda_swiglu(cudaStream_t stream, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
     int64_t groups = rows * ffn / 8;
-    if (groups) swiglu<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)h, (const bf16 *)gate_up, groups, (int)ffn);
+    if (groups)
+        swiglu<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)h, (const bf16 *)gate_up, (unsigned)groups,
+                                                           (int)ffn);
 }
 
 extern "C" void cuda_swiglu_backward(cudaStream_t stream, void *d_gate_up, void *h, const void *d_h,
@@ -51,7 +66,7 @@ extern "C" void cuda_swiglu_backward(cudaStream_t stream, void *d_gate_up, void 
     int64_t groups = rows * ffn / 8;
     if (groups)
         swiglu_backward<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)d_gate_up, (bf16 *)h, (const bf16 *)d_h,
-                                                                    (const bf16 *)gate_up, groups, (int)ffn);
+                                                                    (const bf16 *)gate_up, (unsigned)groups, (int)ffn);
 }
 
 /* ---- biases ---------------------------------------------------------------------------------------------- */

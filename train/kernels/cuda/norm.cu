@@ -62,19 +62,26 @@ __global__ static void __launch_bounds__(WARPS * 32)
     float d_w[GROUPS][8] = {};
     int64_t stride = (int64_t)gridDim.x * per_block;
     for (int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS; row < rows; row += stride) {
-        vec8 v[GROUPS], g_y[GROUPS];
+        uint4 x_raw[GROUPS], y_raw[GROUPS],
+            d_raw[GROUPS]; /* as in memory, half the registers; all reads before the sums */
         float squares = 0, product = 0;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
             int column = (g * THREADS + lane) * 8;
             if (column >= width) continue;
-            v[g] = load8(x + row * width + column);
-            g_y[g] = load8(d_y + row * width + column);
-            vec8 w = load8(weight + column);
+            x_raw[g] = *reinterpret_cast<const uint4 *>(x + row * width + column);
+            y_raw[g] = *reinterpret_cast<const uint4 *>(d_y + row * width + column);
+            d_raw[g] = *reinterpret_cast<const uint4 *>(d_x + row * width + column);
+        }
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            int column = (g * THREADS + lane) * 8;
+            if (column >= width) continue;
+            vec8 v = wide8(x_raw[g]), g_y = wide8(y_raw[g]), w = load8(weight + column);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                squares += v[g].x[i] * v[g].x[i];
-                product += v[g].x[i] * w.x[i] * g_y[g].x[i];
+                squares += v.x[i] * v.x[i];
+                product += v.x[i] * w.x[i] * g_y.x[i];
             }
         }
         float scale = rsqrtf(row_sum<THREADS>(squares, slots) / (float)width + eps);
@@ -83,12 +90,12 @@ __global__ static void __launch_bounds__(WARPS * 32)
         for (int g = 0; g < GROUPS; g++) {
             int column = (g * THREADS + lane) * 8;
             if (column >= width) continue;
-            vec8 w = load8(weight + column), d = load8(d_x + row * width + column);
+            vec8 v = wide8(x_raw[g]), g_y = wide8(y_raw[g]), w = load8(weight + column), d = wide8(d_raw[g]);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                float n = v[g].x[i] * scale;
-                d_w[g][i] += n * g_y[g].x[i];
-                d.x[i] += scale * (w.x[i] * g_y[g].x[i] - n * mean);
+                float n = v.x[i] * scale;
+                d_w[g][i] += n * g_y.x[i];
+                d.x[i] += scale * (w.x[i] * g_y.x[i] - n * mean);
             }
             store8(d_x + row * width + column, d);
         }

@@ -34,8 +34,9 @@ __device__ static inline quad load4(const float *p) {
 
 template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate(cuda_rope_args a) {
     constexpr int half = LANES * 4, dim = 2 * half;
-    int64_t place = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / LANES;
-    int lane = threadIdx.x % LANES, all = a.heads + a.kv_heads;
+    unsigned all = (unsigned)(a.heads + a.kv_heads); /* 32 bits: a division of 64 takes longer than the memory */
+    unsigned place = blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+    int lane = threadIdx.x % LANES;
     int64_t token = place / all;
     if (token >= a.tokens) return;
     int head = (int)(place % all);
@@ -78,12 +79,12 @@ template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate(cu
 template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate_back(cuda_rope_args a, float *parts) {
     constexpr int half = LANES * 4, dim = 2 * half, groups = THREADS / LANES;
     extern __shared__ float all_w[]; /* [groups, 2, dim] */
-    int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, all = a.heads + a.kv_heads;
-    int64_t places = a.tokens * all, stride = (int64_t)gridDim.x * groups;
+    int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
+    unsigned all = (unsigned)(a.heads + a.kv_heads), places = (unsigned)(a.tokens * all), stride = gridDim.x * groups;
     float sum_lo[2][4] = {}, sum_hi[2][4] = {};
     /* Every lane of a warp takes part in each round, because shuffles need them. */
-    for (int64_t first = (int64_t)blockIdx.x * groups; first < places; first += stride) {
-        int64_t place = first + group;
+    for (unsigned first = blockIdx.x * groups; first < places; first += stride) {
+        unsigned place = first + group;
         bool active = place < places;
         int64_t token = active ? place / all : 0;
         int head = active ? (int)(place % all) : 0;
@@ -116,10 +117,11 @@ template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate_ba
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float n_lo = x_lo.x[i] * scale, n_hi = x_hi.x[i] * scale;
-                if (active) {
-                    sum_lo[query ? 0 : 1][i] += n_lo * lo.x[i];
-                    sum_hi[query ? 0 : 1][i] += n_hi * hi.x[i];
-                }
+                float add_lo = active ? n_lo * lo.x[i] : 0, add_hi = active ? n_hi * hi.x[i] : 0;
+                sum_lo[0][i] += query ? add_lo : 0; /* no index that is known only at run time: sums are in registers */
+                sum_hi[0][i] += query ? add_hi : 0;
+                sum_lo[1][i] += query ? 0 : add_lo;
+                sum_hi[1][i] += query ? 0 : add_hi;
                 lo.x[i] = scale * (w_lo.x[i] * lo.x[i] - n_lo * mean);
                 hi.x[i] = scale * (w_hi.x[i] * hi.x[i] - n_hi * mean);
             }

@@ -14,8 +14,8 @@ struct vec8 {
     float x[8];
 };
 
-__device__ static inline vec8 load8(const bf16 *p) {
-    uint4 raw = *reinterpret_cast<const uint4 *>(p);
+/* Eight values as they are in memory. */
+__device__ static inline vec8 wide8(const uint4 &raw) {
     const __nv_bfloat162 *pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
     vec8 v;
 #pragma unroll
@@ -25,6 +25,10 @@ __device__ static inline vec8 load8(const bf16 *p) {
         v.x[2 * i + 1] = f.y;
     }
     return v;
+}
+
+__device__ static inline vec8 load8(const bf16 *p) {
+    return wide8(*reinterpret_cast<const uint4 *>(p));
 }
 
 __device__ static inline void store8(bf16 *p, const vec8 &v) {
