@@ -28,6 +28,25 @@ same sft sft --task sort --steps 6 --batch 16 --checkpoint-every 3 $small
 same recompute sft --task sort --steps 3 --batch 16 --recompute full $small
 # shellcheck disable=SC2086
 same grpo grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small
+# Layouts: what ranks exchange goes through host memory.
+layout() { # NAME OPTIONS...
+    # shellcheck disable=SC2086
+    same "$1" sft --task sort --steps 2 --batch 16 $small $2
+}
+layout dp "--ranks 2"
+layout zero "--ranks 2 --shard states --checkpoint-every 1"
+layout shard "--ranks 2 --shard params --checkpoint-every 1"
+layout tp "--ranks 2 --tp 2"
+layout sequence "--ranks 2 --tp 2 --sequence-parallel"
+layout cp "--ranks 2 --cp 2"
+layout pool "--ranks 2 --cp-pool 2"
+layout pp "--ranks 2 --pp 2"
+layout vpp "--ranks 2 --pp 2 --vpp 2 --layers 4"
+layout mesh "--ranks 16 --tp 2 --cp 2 --pp 2 --shard params"
+for mesh in "--ranks 4 --generators 2 --pp 2" "--ranks 4 --generators 2 --generator-tp 2 --tp 2" "--ranks 3 --shard params --kl 0.1"; do
+    # shellcheck disable=SC2086
+    same "grpo $mesh" grpo --task copy --steps 2 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small $mesh
+done
 # shellcheck disable=SC2086
 if "$ravel" train grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small --refit pull \
     --run "$dir/pull" >"$dir/out" 2>&1 && losses "$dir/pull" | cmp -s - "$dir/grpo-cpu.txt"

@@ -400,6 +400,9 @@ typedef struct train_kernels {
     /* to = from, n elements of the two dtypes, rounded to nearest even: between the types of the set. */
     void (*convert)(train_device *device, void *to, int32_t to_type, const void *from, int32_t from_type, int64_t n);
 
+    /* to += from, n elements [G]. */
+    void (*add)(train_device *device, void *to, const void *from, int64_t n);
+
     /* ---- staging: what the host prepares for a micro-batch, uploaded while the one before computes ---- */
     /* Host memory that `stage` can read while kernels run (page-locked on a GPU). */
     ravel_status (*alloc_host)(train_device *device, size_t bytes, void **host, ravel_error *err);

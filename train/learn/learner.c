@@ -108,7 +108,8 @@ static ravel_status make_states(train_learner *l, ravel_error *err) {
     }
     if (status || !squares_count(l)) return status;
     l->squares = train__calloc(l->options.allocator, squares_count(l), sizeof *l->squares);
-    return l->squares ? RAVEL_OK : train__no_memory(err, squares_count(l) * sizeof *l->squares, "sums of squares");
+    if (!l->squares) return train__no_memory(err, squares_count(l) * sizeof *l->squares, "sums of squares");
+    return l->kernels->alloc(l->device, squares_count(l) * sizeof *l->squares, &l->square_block, err);
 }
 
 ravel_status train_learner_create(const train_learner_options *options, const ravel_shape *shape, ravel_mesh *mesh,
@@ -149,6 +150,7 @@ void train_learner_free(train_learner *l) {
         if (p->run) l->kernels->release(l->device, p->run, run_bytes(p->shares, l->kernels));
         train_optimizer_free(p->optimizer);
     }
+    if (l->square_block) l->kernels->release(l->device, l->square_block, squares_count(l) * sizeof *l->squares);
     train__release(l->options.allocator, l->squares, squares_count(l) * sizeof *l->squares);
     if (l->ends) ravel_comm_free(l->ends);
     train_parts_free(l->parts);

@@ -21,7 +21,8 @@ struct train_learner {
     int32_t ranks, rank;  /* in `replicas` */
     ravel_comm *sharers;  /* tp and pp: they have the parts of one model; NULL: this rank has it all */
     ravel_comm *ends;     /* first and last stage, where the embedding is tied; else NULL */
-    double *squares;      /* [ranks of sharers * count] */
+    double *squares;      /* [ranks of sharers * count] on the host, and */
+    void *square_block;   /* on the device */
     int32_t count;        /* of parts */
     train_parts *parts;
     train__part part[TRAIN_CHUNKS];

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+enum { SUMS = 1024 }; /* that are read at a time */
+
 struct train_optimizer {
     train_model *model;
     const train_kernels *kernels;
@@ -138,9 +140,14 @@ double *train_optimizer_squares(train_optimizer *o, int64_t *count) {
     return o->sums;
 }
 
-const double *train_optimizer_sums(const train_optimizer *o, int64_t *count) {
-    *count = o->pieces;
-    return o->sums;
+double train_optimizer_total(const train_optimizer *o) {
+    double part[SUMS], total = 0;
+    for (int64_t first = 0; first < o->pieces; first += SUMS) {
+        int64_t count = train__min(SUMS, o->pieces - first);
+        o->kernels->download(o->device, part, o->sums + first, (size_t)count * sizeof *part);
+        for (int64_t i = 0; i < count; i++) total += part[i];
+    }
+    return total;
 }
 
 void train_optimizer_clip_over(train_optimizer *o, const double *sums, int64_t count, double most) {

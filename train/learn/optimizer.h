@@ -51,8 +51,8 @@ const train_shares *train_optimizer_shares(const train_optimizer *optimizer);
  * device: one per span (train_tensor_span) of each tensor that this rank counts (train_tensor.counted), in the order of
  * the table; 0 for the spans of other ranks. */
 double *train_optimizer_squares(train_optimizer *optimizer, int64_t *count);
-/* The sums as they are now. */
-const double *train_optimizer_sums(const train_optimizer *optimizer, int64_t *count);
+/* The sums as they are now, added in their order. Waits. */
+double train_optimizer_total(const train_optimizer *optimizer);
 /* From all sums to the model's train_update.clip; `most` 0: no limit. */
 void train_optimizer_clip(train_optimizer *optimizer, double most);
 /* The same from other sums, [count] on the device: those of a model that several ranks have parts of. */

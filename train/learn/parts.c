@@ -36,6 +36,7 @@ static void model_options(const train_parts_options *from, const ravel_shape *sh
     options->in_flight = flights_of(from, layout, stage, chunk);
     options->tp_ranks = train_layout_tp(layout);
     options->sequence = from->model->sequence;
+    options->peers = layout->ranks;
     if (from->shard) options->shard_ranks = ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     options->allocator = from->allocator;
 }
@@ -80,15 +81,6 @@ static ravel_status make_model(train_parts *p, int32_t chunk, ravel_error *err) 
     return status ? status : set_weights(p->models[chunk], p->options.model, err);
 }
 
-static ravel_status check_kernels(const train_parts *p, ravel_error *err) {
-    if (p->layout.ranks == 1 || p->kernels->host_memory) return RAVEL_OK;
-    return ravel_error_set(
-        err, RAVEL_E_UNSUPPORTED,
-        "kernels \"%s\" with %d trainer ranks: communicators take arrays in host memory only; use one "
-        "trainer rank",
-        p->kernels->name, p->layout.ranks);
-}
-
 /* Groups begin at multiples of their width, so for each width a rank is in one group. Collective. */
 static ravel_status join_rings(train_parts *p, ravel_error *err) {
     ravel_comm *pool = ravel_mesh_comm(p->mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
@@ -119,7 +111,6 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
     p->pp = ravel_mesh_comm(mesh, RAVEL_AXIS_PP);
     p->count = p->layout.vpp;
     ravel_status status = train_device_open(options->model, options->allocator, &p->kernels, &p->device, err);
-    if (!status) status = check_kernels(p, err);
     if (!status) status = take_arrays(p, err);
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
     if (!status) status = join_rings(p, err);

@@ -7,8 +7,8 @@
 /* A place of a micro-batch in flight. */
 typedef struct train__place {
     train_loss loss;
-    ravel_request *forth; /* its output is being sent to the next part */
-    ravel_request *back;  /* the gradient of its input to the part before */
+    train__message forth; /* its output is being sent to the next part */
+    train__message back;  /* the gradient of its input to the part before */
 } train__place;
 
 struct train_parts {

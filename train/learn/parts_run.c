@@ -84,8 +84,13 @@ static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *
     if (from < 0 || from == train_layout_parts(&p->layout)) return RAVEL_OK;
     flight = (int32_t)(op.micro % p->flights[op.chunk]);
     void *to = op.backward ? train_model_stage_output(model, flight) : train_model_stage_input(model, flight);
-    return ravel_comm_recv(p->pp, to, train_model_stage_elements(model, micro->thd->local_tokens),
-                           p->kernels->types.activation, from % pp, tag_of(op.chunk, op.backward), err);
+    const train__exchange *exchange = train_model_exchange(model);
+    train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 0);
+    train__message message;
+    parcel.peer = from % pp;
+    parcel.tag = tag_of(op.chunk, op.backward);
+    ravel_status status = train__exchange_receive(exchange, p->pp, to, &parcel, &message, err);
+    return status ? status : train__exchange_end(exchange, &message, err);
 }
 
 /* Sends the rows that the operation made to the part that needs them, with that part's tag. */
@@ -98,15 +103,15 @@ static ravel_status send(const run *r, train_op op, const ravel_micro_batch *mic
     flight = (int32_t)(op.micro % p->flights[op.chunk]);
     train__place *place = &p->places[op.chunk][flight];
     const void *from = op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
-    return ravel_comm_isend(p->pp, from, train_model_stage_elements(model, micro->thd->local_tokens),
-                            p->kernels->types.activation, to % pp, tag_of(to / pp, op.backward),
-                            op.backward ? &place->back : &place->forth, err);
+    train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 1 + 2 * flight + op.backward);
+    parcel.peer = to % pp;
+    parcel.tag = tag_of(to / pp, op.backward);
+    return train__exchange_send(train_model_exchange(model), p->pp, from, &parcel,
+                                op.backward ? &place->back : &place->forth, err);
 }
 
-static ravel_status wait_for(ravel_request **request, ravel_error *err) {
-    ravel_request *open = *request;
-    *request = NULL;
-    return ravel_request_wait(open, err);
+static ravel_status wait_for(const train_parts *p, int32_t chunk, train__message *message, ravel_error *err) {
+    return train__exchange_end(train_model_exchange(p->models[chunk]), message, err);
 }
 
 /* ---- operations ----------------------------------------------------------------------------------------- */
@@ -146,7 +151,7 @@ static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     train_batch batch;
     ravel_status status = get_batch(r, op, &micro, &batch, err);
     if (status || is_skipped(r, &micro)) return status;
-    status = wait_for(op.backward ? &place->forth : &place->back, err);
+    status = wait_for(p, op.chunk, op.backward ? &place->forth : &place->back, err);
     if (!status) status = receive(r, op, &micro, err);
     if (status) return status;
     double begun = now();
@@ -170,7 +175,7 @@ static ravel_status score_op(run *r, train_op op, ravel_error *err) {
     ravel_status status = get_batch(r, op, &micro, &batch, err);
     if (status || is_skipped(r, &micro)) return status;
     if (r->work->begin) status = r->work->begin(r->work->user, &micro, &batch, NULL, err);
-    if (!status) status = wait_for(&place->forth, err);
+    if (!status) status = wait_for(p, op.chunk, &place->forth, err);
     if (!status) status = receive(r, op, &micro, err);
     if (!status) status = train_model_stage_score(p->models[op.chunk], flight, &batch, &result, err);
     if (!status) status = send(r, op, &micro, err);
@@ -184,9 +189,9 @@ static ravel_status finish_sends(train_parts *p, ravel_error *err) {
     for (int32_t chunk = 0; chunk < p->count; chunk++)
         for (int32_t f = 0; f < p->flights[chunk]; f++) {
             train__place *place = &p->places[chunk][f];
-            ravel_status forth = wait_for(&place->forth, first ? NULL : err);
+            ravel_status forth = wait_for(p, chunk, &place->forth, first ? NULL : err);
             if (!first) first = forth;
-            ravel_status back = wait_for(&place->back, first ? NULL : err);
+            ravel_status back = wait_for(p, chunk, &place->back, first ? NULL : err);
             if (!first) first = back;
         }
     return first;

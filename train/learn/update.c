@@ -16,8 +16,9 @@ static ravel_status scatter_gradients(train_learner *l, const train__part *p, ra
     ravel_status status = RAVEL_OK;
     for (int64_t u = 0; u < s->params->unit_count && !status; u++) {
         const int64_t *counts = s->counts + u * s->ranks;
-        status = ravel_comm_reduce_scatterv(l->replicas, train_array_at(&grads, s->params->units[u].first), p->run,
-                                            counts, grads.dtype, RAVEL_SUM, err);
+        status = train__exchange_scatter(train_model_exchange(p->model), l->replicas,
+                                         train_array_at(&grads, s->params->units[u].first), p->run,
+                                         (train__pieces){counts, 0}, grads.dtype, err);
         if (!status)
             l->kernels->copy(l->device, train_array_at(&grads, train_shares_begin(s, u, s->rank)), p->run,
                              (size_t)(counts[s->rank] * ravel_dtype_bytes(grads.dtype)));
@@ -25,13 +26,13 @@ static ravel_status scatter_gradients(train_learner *l, const train__part *p, ra
     return status;
 }
 
-/* The CPU sets keep gradients and weights in host memory, where a communicator can take them as they are. */
 static ravel_status sum_gradients(train_learner *l, const train__part *p, ravel_error *err) {
     void *grads = train_model_grads(p->model);
     if (l->ranks == 1) return RAVEL_OK;
     if (train_model_shares(p->model)) return train_model_finish_grads(p->model, err);
     if (p->shares->ranks > 1) return scatter_gradients(l, p, err);
-    return ravel_comm_allreduce(l->replicas, grads, grads, p->shares->most, l->kernels->types.grad, RAVEL_SUM, err);
+    return train__exchange_sum(train_model_exchange(p->model), l->replicas, grads, p->shares->most,
+                               l->kernels->types.grad, err);
 }
 
 /* A tied embedding: over the first and the last stage. Both have shared it out alike. */
@@ -40,8 +41,8 @@ static ravel_status sum_tied(train_learner *l, const train__part *p, ravel_error
     train_array grads = train_model_grad_array(p->model);
     int64_t begin = t ? t->offset : 0, end = t ? begin + t->count : 0;
     if (!t || !train_shares_cut(p->shares, p->shares->rank, &begin, &end)) return RAVEL_OK;
-    void *run = train_array_at(&grads, begin);
-    return ravel_comm_allreduce(l->ends, run, run, end - begin, grads.dtype, RAVEL_SUM, err);
+    return train__exchange_sum(train_model_exchange(p->model), l->ends, train_array_at(&grads, begin), end - begin,
+                               grads.dtype, err);
 }
 
 /* After the replicas, on this rank's share: over tensor-parallel ranks, and for a tied embedding over the stages. */
@@ -61,7 +62,7 @@ static ravel_status gather_squares(train_learner *l, const train__part *p, ravel
     int64_t count;
     double *sums = train_optimizer_squares(p->optimizer, &count);
     if (p->shares->ranks == 1) return RAVEL_OK;
-    return ravel_comm_allreduce(l->replicas, sums, sums, count, RAVEL_F64, RAVEL_SUM, err);
+    return train__exchange_sum(train_model_exchange(p->model), l->replicas, sums, count, RAVEL_F64, err);
 }
 
 /* The clip scale of every part. Where several ranks hold one model, each part's sum of squares is gathered over those
@@ -73,17 +74,14 @@ static ravel_status clip(train_learner *l, ravel_error *err) {
         return RAVEL_OK;
     }
     int32_t rank = ravel_comm_rank(l->sharers), ranks = ravel_comm_size(l->sharers);
+    int64_t all = (int64_t)ranks * l->count;
     double *mine = l->squares + rank * l->count;
-    for (int32_t i = 0; i < l->count; i++) {
-        int64_t count;
-        const double *sums = train_optimizer_sums(l->part[i].optimizer, &count);
-        mine[i] = 0;
-        for (int64_t k = 0; k < count; k++) mine[i] += sums[k];
-    }
+    for (int32_t i = 0; i < l->count; i++) mine[i] = train_optimizer_total(l->part[i].optimizer);
     ravel_status status = ravel_comm_allgather(l->sharers, mine, l->squares, l->count, RAVEL_F64, err);
-    for (int32_t i = 0; i < l->count && !status; i++)
-        train_optimizer_clip_over(l->part[i].optimizer, l->squares, (int64_t)ranks * l->count, most);
-    return status;
+    if (status) return status;
+    l->kernels->upload(l->device, l->square_block, l->squares, (size_t)all * sizeof *l->squares);
+    for (int32_t i = 0; i < l->count; i++) train_optimizer_clip_over(l->part[i].optimizer, l->square_block, all, most);
+    return RAVEL_OK;
 }
 
 /* ---- the step ------------------------------------------------------------------------------------------- */
@@ -102,9 +100,10 @@ static ravel_status gather_weights(train_learner *l, const train__part *p, ravel
     ravel_status status = RAVEL_OK;
     if (weights.shares || s->ranks == 1) return RAVEL_OK;
     for (int64_t u = 0; u < s->params->unit_count && !status; u++)
-        status = ravel_comm_allgatherv(l->replicas, train_array_at(&weights, train_shares_begin(s, u, s->rank)),
-                                       train_array_at(&weights, s->params->units[u].first), s->counts + u * s->ranks,
-                                       NULL, weights.dtype, err);
+        status = train__exchange_gather(train_model_exchange(p->model), l->replicas,
+                                        train_array_at(&weights, train_shares_begin(s, u, s->rank)),
+                                        train_array_at(&weights, s->params->units[u].first),
+                                        (train__pieces){s->counts + u * s->ranks, 0}, weights.dtype, err);
     return status;
 }
 

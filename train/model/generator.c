@@ -72,7 +72,8 @@ static int64_t host_bytes(const train_generator *g) {
 #define X(field, count) bytes += (count) * (int64_t)sizeof *g->field;
     HOST_LIST(X)
 #undef X
-    return bytes + TRAIN__STAGES * (int64_t)(g->staging.bytes + g->rows_of_steps.bytes + g->result_bytes);
+    return bytes + (int64_t)train__exchange_bytes(&g->exchange) +
+           TRAIN__STAGES * (int64_t)(g->staging.bytes + g->rows_of_steps.bytes + g->result_bytes);
 }
 
 static train_limits limits_of(const train_generator *g) {
@@ -98,15 +99,6 @@ static ravel_status check_options(const train_generator_options *o, ravel_error 
     return RAVEL_OK;
 }
 
-static ravel_status check_kernels(const train_generator *g, const train_kernels *kernels, ravel_error *err) {
-    if (g->tp.ranks == 1 || kernels->host_memory) return RAVEL_OK;
-    return ravel_error_set(
-        err, RAVEL_E_UNSUPPORTED,
-        "kernels \"%s\" with a generator of %d ranks: communicators take arrays in host memory only; "
-        "use one rank per generator",
-        kernels->name, g->tp.ranks);
-}
-
 /* Everything but the memory. */
 static ravel_status prepare(train_generator *g, const train_kernels *kernels, train_device *device,
                             const ravel_shape *shape, const train_generator_options *options, ravel_error *err) {
@@ -114,10 +106,10 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     g->arena.allocator = options->allocator;
     g->options = *options;
     g->whole = *shape;
-    g->tp = train__link_over(options->tp);
+    g->tp = train__link_over(options->tp, &g->exchange);
     if (!device && !options->tp && options->tp_ranks > 0) g->tp.ranks = options->tp_ranks;
+    g->exchange = (train__exchange){.kernels = kernels, .device = device, .ranks = g->tp.ranks};
     train_slice part = {.tp = g->tp.ranks, .tp_rank = g->tp.rank};
-    if (!status) status = check_kernels(g, kernels, err);
     if (!status) status = train_params_create(shape, &part, options->allocator, &g->params, err);
     if (status) return status;
     if (!g->options.slots) g->options.slots = 16;
@@ -172,6 +164,8 @@ static ravel_status take_memory(train_generator *g, ravel_error *err) {
         if (!status) status = k->alloc_host(g->net.device, g->rows_of_steps.bytes, &g->rows_of_steps.host[i], err);
         if (!status) status = k->alloc_host(g->net.device, g->result_bytes, &g->steps[i].host, err);
     }
+    if (!status && train__exchange_bytes(&g->exchange))
+        status = k->alloc_host(g->net.device, train__exchange_bytes(&g->exchange), &g->exchange.host, err);
     if (!status) status = k->reserve(g->net.device, &limits, err);
     if (!status) status = k->alloc(g->net.device, g->device_bytes, &g->device_block, err);
     if (!status) (void)cut_device(g, g->device_block);
@@ -204,6 +198,7 @@ void train_generator_free(train_generator *g) {
     if (g->params) {
         train__generator_drop_graphs(g);
         k->release(g->net.device, g->device_block, g->device_bytes);
+        k->release_host(g->net.device, g->exchange.host, train__exchange_bytes(&g->exchange));
         for (int i = 0; i < TRAIN__STAGES; i++) {
             k->release_host(g->net.device, g->staging.host[i], g->staging.bytes);
             k->release_host(g->net.device, g->rows_of_steps.host[i], g->rows_of_steps.bytes);

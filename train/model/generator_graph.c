@@ -11,8 +11,9 @@
 
 enum { FEW_ROWS = 8, STEPS_PER_OCTAVE = 4, LONGEST_STEP = 512 };
 
+/* What ranks exchange is not recorded. */
 static int records(const train_generator *g) {
-    return g->options.graphs == TRAIN_GRAPHS_AUTO && g->net.kernels->capture_begin != NULL;
+    return g->tp.ranks == 1 && g->options.graphs == TRAIN_GRAPHS_AUTO && g->net.kernels->capture_begin != NULL;
 }
 
 static int pads(const train_generator *g) {

@@ -63,6 +63,7 @@ struct train_generator {
     train_generator_options options; /* with defaults filled in */
     train_params *params;
     train__net net;
+    train__exchange exchange;
     train__link tp;    /* ranks that share the layers */
     ravel_shape whole; /* the model's shape; net.shape is of this rank's part */
     int64_t rows;      /* the most of one pass */

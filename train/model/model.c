@@ -139,7 +139,7 @@ typedef struct block {
     size_t field; /* of train_memory */
 } block;
 
-enum { BLOCKS = 6 + TRAIN__FLIGHTS + 2 * TRAIN__MOST_STAGES + 2 * TRAIN__UNIT_BUFFERS };
+enum { BLOCKS = 7 + TRAIN__FLIGHTS + 2 * TRAIN__MOST_STAGES + 2 * TRAIN__UNIT_BUFFERS };
 
 /* Elements that this rank holds of weights and gradients; of the largest share where they are sharded. */
 static int64_t held(const train_model *m) {
@@ -168,6 +168,8 @@ static int blocks_of(train_model *m, block *list) {
         BLOCK(m->staging.block[i], s->stage, DEVICE, tables);
         BLOCK(m->staging.host[i], s->stage, STAGED, tables);
     }
+    size_t exchanged = train__exchange_bytes(&m->exchange);
+    if (exchanged) BLOCK(m->exchange.host, exchanged, STAGED, tables);
 #undef BLOCK
     return count;
 }
@@ -203,15 +205,25 @@ static ravel_status prepare_units(train_model *m, const train_kernels *kernels, 
     const train_model_options *o = &m->options;
     int32_t ranks = o->shard ? ravel_comm_size(o->shard) : device ? 1 : o->shard_ranks;
     if (ranks <= 1) return RAVEL_OK;
-    if (!kernels->host_memory)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "kernels \"%s\" with sharded parameters (--shard params): communicators take arrays in "
-                               "host memory only; use --shard none",
-                               kernels->name);
     ravel_status status = train__units_init(&m->units, kernels, device, m->params, ranks,
                                             o->shard ? ravel_comm_rank(o->shard) : 0, o->inference, o->allocator, err);
     m->units.comm = o->shard;
+    m->units.exchange = &m->exchange;
     return status;
+}
+
+/* The ring of context parallelism has its places first, then come those of the pipeline. */
+static void prepare_exchange(train_model *m, const train_kernels *kernels, train_device *device) {
+    const train_model_options *o = &m->options;
+    const train_slice *part = &m->params->part;
+    int32_t shard = o->shard ? ravel_comm_size(o->shard) : o->shard_ranks;
+    int staged = part->first_layer > 0 || part->last_layer < m->net.shape.layers;
+    int64_t ring = m->cp_most > 1 ? 2 * m->net.kv_width : 0, rows = staged ? m->net.hidden : 0;
+    m->exchange = (train__exchange){.kernels = kernels, .device = device, .ranks = o->peers};
+    const int32_t ranks[] = {m->tp.ranks, m->cp_most, shard};
+    for (int i = 0; i < 3; i++) m->exchange.ranks = (int32_t)train__max(m->exchange.ranks, ranks[i]);
+    m->exchange.places = (ring ? TRAIN__SHIFT_PLACES : 0) + (staged ? 1 + 2 * o->in_flight : 0);
+    m->exchange.message_bytes = lines(train__net_bytes(&m->net, m->sizes.tokens * train__max(ring, rows)));
 }
 
 /* Everything but the blocks. */
@@ -222,8 +234,8 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     if (!m->options.in_flight) m->options.in_flight = 1;
     m->staging.count = m->options.in_flight + 1;
     m->arena.allocator = options->allocator;
-    m->tp = train__link_over(options->tp);
-    m->cp_link = train__link_over(options->cp);
+    m->tp = train__link_over(options->tp, &m->exchange);
+    m->cp_link = train__link_over(options->cp, &m->exchange);
     m->cp_most = options->cp_ranks > m->cp_link.ranks ? options->cp_ranks : m->cp_link.ranks;
     if (!device && !options->tp && options->tp_ranks > 0)
         m->tp.ranks = options->tp_ranks, m->tp.rank = options->tp_rank;
@@ -240,6 +252,7 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     m->net.sequence = options->sequence && m->tp.ranks > 1;
     m->vocab = shape->vocab;
     sizes_of(m);
+    prepare_exchange(m, kernels, device);
     return RAVEL_OK;
 }
 
@@ -300,7 +313,7 @@ static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_
     if (m->tp.ranks <= shape->kv_heads) return RAVEL_OK;
     int32_t copies = (int32_t)(m->tp.ranks / shape->kv_heads);
     status = ravel_comm_split(m->tp.comm, m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
-    m->kv = train__link_over(m->kv_comm);
+    m->kv = train__link_over(m->kv_comm, &m->exchange);
     return status;
 }
 
@@ -376,6 +389,16 @@ void *train_model_weights(train_model *m) {
 
 void *train_model_grads(train_model *m) {
     return m->grads;
+}
+
+const train__exchange *train_model_exchange(const train_model *m) {
+    return &m->exchange;
+}
+
+train__parcel train_model_stage_parcel(const train_model *m, int64_t tokens, int32_t place) {
+    int32_t first = m->cp_most > 1 ? TRAIN__SHIFT_PLACES : 0;
+    return (train__parcel){
+        .count = train_model_stage_elements(m, tokens), .dtype = m->net.types.activation, .place = first + place};
 }
 
 train_array train_model_array(train_model *m) {

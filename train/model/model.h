@@ -39,9 +39,7 @@
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
 
-#include <ravel/comm.h>
-
-#include "train/kernels/kernels.h"
+#include "train/model/exchange.h"
 #include "train/model/params.h"
 
 typedef struct train_model train_model;
@@ -79,8 +77,9 @@ typedef struct train_model_options {
         *shard; /* ranks that have the same parameters and share out weights and gradients (FSDP, ZeRO-3): each holds
                             its share (shares.h), and a unit is gathered while it is used. They all run the same number of
                             batches, in the same way. NULL: this rank holds everything. It must outlive the model. */
-    int32_t shard_ranks;              /* train_model_memory: of the model to be */
-    int32_t reserved;                 /* 0 */
+    int32_t shard_ranks; /* train_model_memory: of the model to be */
+    int32_t peers;       /* the most ranks of a communicator that its arrays are given to (exchange.h), beside
+                                         those above */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
 } train_model_options;
 
@@ -94,7 +93,7 @@ typedef struct train_memory {
     int64_t working;     /* working arrays within a layer: proportional to the budget */
     int64_t logits;      /* one chunk */
     int64_t scratch;     /* of the kernels, see train_limits */
-    int64_t tables;      /* rope, staged batches on both sides */
+    int64_t tables;      /* rope, staged batches on both sides, host memory for exchanges */
     int64_t total;       /* of the above; the optimiser adds train_optimizer_bytes */
 } train_memory;
 
@@ -118,6 +117,8 @@ void *train_model_grads(train_model *model);
  * drops what was gathered of the old ones. */
 train_array train_model_array(train_model *model);
 train_array train_model_grad_array(train_model *model);
+/* How those arrays, and all others of the device, are given to communicators. */
+const train__exchange *train_model_exchange(const train_model *model);
 
 /* Normal weights of deviation `deviation` (0: 0.02), norms 1, biases 0; a pure function of the seed and the shape. */
 ravel_status train_model_init(train_model *model, uint64_t seed, double deviation, ravel_error *err);
@@ -216,6 +217,9 @@ void *train_model_stage_input(const train_model *model, int32_t flight);
 void *train_model_stage_output(const train_model *model, int32_t flight);
 /* Elements of those rows for a batch of `tokens` tokens; with sequence parallelism, of this rank's share. */
 int64_t train_model_stage_elements(const train_model *model, int64_t tokens);
+/* Those rows as a message, without peer and tag. `place` 0 .. 2 * in_flight: the caller gives each message that is under way
+ * a place of its own. */
+train__parcel train_model_stage_parcel(const train_model *model, int64_t tokens, int32_t place);
 
 ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
 /* Adds the gradient of sum(coef * logprob + entropy_coef * entropy), for the batch of the last train_model_forward.

@@ -111,6 +111,7 @@ struct train_model {
     int32_t cp_most;          /* the most of them */
     int32_t reserved;
     train__ring ring;
+    train__exchange exchange;
     train__link tp, kv; /* all tensor-parallel ranks; those that have the same key heads */
     ravel_comm *kv_comm;
     void *weights, *grads; /* flat arrays, or this rank's shares */

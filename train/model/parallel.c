@@ -4,8 +4,8 @@
 
 enum { TAG_RING = 31 }; /* and the tag after it */
 
-train__link train__link_over(ravel_comm *comm) {
-    train__link link = {0};
+train__link train__link_over(ravel_comm *comm, const train__exchange *exchange) {
+    train__link link = {.exchange = exchange};
     train__link_set(&link, comm);
     return link;
 }
@@ -25,21 +25,23 @@ static double now(void) {
 void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype) {
     if (link->ranks == 1 || link->status) return;
     double begun = now();
-    link->status = ravel_comm_allreduce(link->comm, x, x, count, dtype, RAVEL_SUM, &link->error);
+    link->status = train__exchange_sum(link->exchange, link->comm, x, count, dtype, &link->error);
     link->seconds += now() - begun;
 }
 
 void train__link_gather(train__link *link, const void *mine, void *all, int64_t count, int32_t dtype) {
     if (link->ranks == 1 || link->status) return;
     double begun = now();
-    link->status = ravel_comm_allgather(link->comm, mine, all, count, dtype, &link->error);
+    link->status = train__exchange_gather(link->exchange, link->comm, mine, all, (train__pieces){.each = count}, dtype,
+                                          &link->error);
     link->seconds += now() - begun;
 }
 
 void train__link_scatter(train__link *link, const void *all, void *mine, int64_t count, int32_t dtype) {
     if (link->ranks == 1 || link->status) return;
     double begun = now();
-    link->status = ravel_comm_reduce_scatter(link->comm, all, mine, count, dtype, RAVEL_SUM, &link->error);
+    link->status = train__exchange_scatter(link->exchange, link->comm, all, mine, (train__pieces){.each = count}, dtype,
+                                           &link->error);
     link->seconds += now() - begun;
 }
 
@@ -49,19 +51,22 @@ void train__link_begin(train__link *link, train__shift *shift, int32_t tag, cons
     *shift = (train__shift){0};
     if (link->ranks == 1 || link->status) return;
     double begun = now();
-    link->status =
-        ravel_comm_irecv(link->comm, in, count, dtype, last, TAG_RING + tag, &shift->requests[0], &link->error);
+    train__parcel parcel = {count, dtype, last, TAG_RING + tag, 2 * tag};
+    link->status = train__exchange_receive(link->exchange, link->comm, in, &parcel, &shift->in, &link->error);
+    parcel.peer = next;
+    parcel.place++;
     if (!link->status)
-        link->status =
-            ravel_comm_isend(link->comm, out, count, dtype, next, TAG_RING + tag, &shift->requests[1], &link->error);
+        link->status = train__exchange_send(link->exchange, link->comm, out, &parcel, &shift->out, &link->error);
     link->seconds += now() - begun;
 }
 
 void train__link_finish(train__link *link, train__shift *shift) {
     double begun = now();
-    ravel_status waited = ravel_request_wait_all(shift->requests, 2, link->status ? NULL : &link->error);
-    if (!link->status) link->status = waited;
-    *shift = (train__shift){0};
+    train__message *messages[] = {&shift->in, &shift->out};
+    for (int i = 0; i < 2; i++) {
+        ravel_status ended = train__exchange_end(link->exchange, messages[i], link->status ? NULL : &link->error);
+        if (!link->status) link->status = ended;
+    }
     link->seconds += now() - begun;
 }
 

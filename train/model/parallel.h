@@ -17,9 +17,10 @@
 #ifndef TRAIN_PARALLEL_H
 #define TRAIN_PARALLEL_H
 
-#include <ravel/comm.h>
+#include "train/model/exchange.h"
 
 typedef struct train__link {
+    const train__exchange *exchange;
     ravel_comm *comm; /* NULL: one rank */
     int32_t ranks, rank;
     double seconds;      /* that calls have waited: exposed communication */
@@ -27,8 +28,8 @@ typedef struct train__link {
     ravel_error error;
 } train__link;
 
-/* A link over `comm`, or of one rank where it is NULL. */
-train__link train__link_over(ravel_comm *comm);
+/* A link over `comm`, or of one rank where it is NULL, for arrays of the exchange's device. */
+train__link train__link_over(ravel_comm *comm, const train__exchange *exchange);
 /* Another communicator for the link; a failure stays. */
 void train__link_set(train__link *link, ravel_comm *comm);
 /* x = the sum over ranks, in place; no operation with one rank. */
@@ -42,8 +43,9 @@ void train__link_scatter(train__link *link, const void *all, void *mine, int64_t
  * computation may go on that only reads `out`; finish waits, and is called once for each begin. Two transfers at a time have
  * different tags. */
 typedef struct train__shift {
-    ravel_request *requests[2];
+    train__message in, out;
 } train__shift;
+enum { TRAIN__SHIFT_PLACES = 4 }; /* for messages: two shifts at a time */
 void train__link_begin(train__link *link, train__shift *shift, int32_t tag, const void *out, void *in, int64_t count,
                        int32_t dtype);
 void train__link_finish(train__link *link, train__shift *shift);

@@ -33,12 +33,19 @@ static void size_buffers(const train_params *p, train__buffer *buffers, int laye
     }
 }
 
-/* A layer's run comes from every rank at once; that of another unit is reduced by the communicator. */
-static size_t received_elements(const train_shares *s) {
+/* Whether a unit's gradients are exchanged beside kernels: where the host can add them, those of a layer. Those of the
+ * embedding and the head are large, and nothing runs beside them. */
+static int is_exchanged_beside(const train_kernels *kernels, const train_params *p, int64_t unit) {
+    return kernels->host_memory && is_layer(p, unit);
+}
+
+/* The run of such a unit comes from every rank at once; that of another one is reduced by the communicator. */
+static size_t received_elements(const train_kernels *kernels, const train_shares *s) {
     int64_t most = 0;
     for (int64_t u = 0; u < s->params->unit_count; u++)
         for (int32_t r = 0; r < s->ranks; r++)
-            most = train__max(most, s->counts[u * s->ranks + r] * (is_layer(s->params, u) ? s->ranks : 1));
+            most = train__max(most, s->counts[u * s->ranks + r] *
+                                        (is_exchanged_beside(kernels, s->params, u) ? s->ranks : 1));
     return (size_t)most;
 }
 
@@ -51,7 +58,7 @@ ravel_status train__units_init(train__units *u, const train_kernels *kernels, tr
     size_buffers(params, u->weights, TRAIN__LAYER_WEIGHTS, kernels->types.weight);
     if (inference) return RAVEL_OK;
     size_buffers(params, u->grads, TRAIN__LAYER_GRADS, kernels->types.grad);
-    u->received_bytes = received_elements(u->shares) * (size_t)ravel_dtype_bytes(kernels->types.grad);
+    u->received_bytes = received_elements(kernels, u->shares) * (size_t)ravel_dtype_bytes(kernels->types.grad);
     u->received_counts = train__calloc(allocator, (size_t)ranks, sizeof *u->received_counts);
     return u->received_counts ? RAVEL_OK : train__no_memory(err, (size_t)ranks * 8, "shares of the parameters");
 }
@@ -156,7 +163,7 @@ void train__units_forget(train__units *u) {
     }
 }
 
-/* Begins to gather a unit that is not there. */
+/* Begins to gather a unit that is not there; where it goes through host memory, gathers it. */
 static train__buffer *gather(train__units *u, int64_t unit) {
     train__buffer *b = &u->weights[weights_for(u, unit)];
     b->used = ++u->clock;
@@ -165,10 +172,17 @@ static train__buffer *gather(train__units *u, int64_t unit) {
     ravel_error error = RAVEL_ERROR_INIT;
     wait_for(u, &b->request);
     b->unit = unit;
-    note(u,
-         ravel_comm_iallgatherv(u->comm, train__at(u->weight_share, type, u->shares->places[unit]), b->data,
-                                counts_of(u, unit), NULL, type, &b->request, &error),
-         &error);
+    const void *share = train__at(u->weight_share, type, u->shares->places[unit]);
+    double begun = now();
+    if (u->kernels->host_memory)
+        note(u, ravel_comm_iallgatherv(u->comm, share, b->data, counts_of(u, unit), NULL, type, &b->request, &error),
+             &error);
+    else
+        note(u,
+             train__exchange_gather(u->exchange, u->comm, share, b->data, (train__pieces){counts_of(u, unit), 0}, type,
+                                    &error),
+             &error);
+    u->waited += now() - begun;
     return b;
 }
 
@@ -217,19 +231,17 @@ void train__units_open_grads(train__units *u, int64_t unit) {
     u->kernels->zero(u->device, b->data, (size_t)(unit_at(u, unit)->count * ravel_dtype_bytes(u->kernels->types.grad)));
 }
 
-/* The embedding and the head: nothing runs beside them, and their buffers are large. */
 static void reduce_now(train__units *u, int64_t unit, const void *grads) {
     int64_t count;
-    train_real *run = run_of(u, unit, &count);
-    const train_real *received = u->received;
+    void *run = run_of(u, unit, &count);
     ravel_error error = RAVEL_ERROR_INIT;
     double begun = now();
     note(u,
-         ravel_comm_reduce_scatterv(u->comm, grads, u->received, counts_of(u, unit), u->kernels->types.grad, RAVEL_SUM,
-                                    &error),
+         train__exchange_scatter(u->exchange, u->comm, grads, u->received, (train__pieces){counts_of(u, unit), 0},
+                                 u->kernels->types.grad, &error),
          &error);
     u->waited += now() - begun;
-    for (int64_t i = 0; i < count && !u->status; i++) run[i] += received[i];
+    if (!u->status) u->kernels->add(u->device, run, u->received, count);
 }
 
 void train__units_reduce(train__units *u, int64_t unit) {
@@ -237,7 +249,7 @@ void train__units_reduce(train__units *u, int64_t unit) {
     ravel_error error = RAVEL_ERROR_INIT;
     train__units_finish(u);
     if (u->status) return;
-    if (!is_layer(u->shares->params, unit)) {
+    if (!is_exchanged_beside(u->kernels, u->shares->params, unit)) {
         reduce_now(u, unit, grads);
         return;
     }

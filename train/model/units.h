@@ -9,7 +9,8 @@
  *     weights     one for the embedding or the head, one for the last norm where the head is the embedding, three for
  *                 layers: a layer's forward ends with the norm of the next one, and the one after that is under way
  *     gradients   the same with two for layers: one is written, one is being exchanged
- *     received    this rank's run of a unit's gradients from every rank, which are added in rank order
+ *     received    this rank's run of a unit's gradients from every rank, which are added in rank order; where blocks are not
+ *                 host memory, their sum, and units are exchanged at once
  *
  * A unit that is still in its buffer is not gathered again: that saves the turn from forward to backward and back. All
  * ranks of the group run the same calls in the same order, fillers included, so they agree on what is in the buffers.
@@ -18,8 +19,7 @@
 #ifndef TRAIN_UNITS_H
 #define TRAIN_UNITS_H
 
-#include <ravel/comm.h>
-
+#include "train/model/exchange.h"
 #include "train/model/shares.h"
 
 enum { TRAIN__LAYER_WEIGHTS = 3, TRAIN__LAYER_GRADS = 2, TRAIN__END_BUFFERS = 2, TRAIN__UNIT_BUFFERS = 5 };
@@ -35,6 +35,7 @@ typedef struct train__buffer {
 
 typedef struct train__units {
     ravel_comm *comm; /* NULL: nothing is sharded */
+    const train__exchange *exchange;
     const train_kernels *kernels;
     train_device *device;
     train_shares *shares;

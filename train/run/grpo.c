@@ -33,24 +33,39 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
 }
 
+/* Bytes of the weights that this rank holds of a part. */
+size_t train__grpo_part_bytes(const train_model *part) {
+    const train_shares *shares = train_model_shares(part);
+    const train_params *params = train_model_params(part);
+    return (size_t)(shares ? shares->places[params->unit_count] : params->elements) *
+           (size_t)ravel_dtype_bytes(train_model_kernels(part)->types.weight);
+}
+
+/* Where the kernels' memory is not the host's: room for a copy of all parts, one behind the other. */
+static ravel_status make_copy(train__grpo *g, ravel_error *err) {
+    train_parts *parts = train_learner_parts(g->learner);
+    const train_kernels *kernels = train_parts_kernels(parts);
+    if (kernels->host_memory) return RAVEL_OK;
+    for (int32_t i = 0; i < train_parts_count(parts); i++)
+        g->host_bytes += train__grpo_part_bytes(train_parts_model(parts, i));
+    return kernels->alloc_host(train_parts_device(parts), g->host_bytes, &g->host_weights, err);
+}
+
 /* Each trainer sends its parts of tensors; replicas hold the same parts, or, with --shard params, rows of them. */
 static ravel_status list_tensors(train__grpo *g, int pulls, ravel_error *err) {
     train_parts *parts = train_learner_parts(g->learner);
-    const train_kernels *kernels = train_parts_kernels(parts);
-    train_model *model = train_learner_model(g->learner);
+    size_t copied = 0;
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; i < train_parts_count(parts); i++)
         g->tensor_room += train_model_params(train_parts_model(parts, i))->count;
     g->tensors = train__calloc(NULL, (size_t)g->tensor_room, sizeof *g->tensors);
     if (!g->tensors) status = train__no_memory(err, (size_t)g->tensor_room * sizeof *g->tensors, "the list of tensors");
-    if (!status && !kernels->host_memory && !pulls) { /* one rank, one part */
-        g->host_bytes = (size_t)train_model_params(model)->elements * (size_t)ravel_dtype_bytes(kernels->types.weight);
-        status = kernels->alloc_host(train_model_device(model), g->host_bytes, &g->host_weights, err);
-    }
+    if (!status && !pulls) status = make_copy(g, err);
     for (int32_t i = 0; i < train_parts_count(parts) && !status; i++) {
         train_model *part = train_parts_model(parts, i);
         train_array weights = train_model_array(part);
-        if (g->host_weights) weights.data = g->host_weights;
+        if (g->host_weights) weights.data = (char *)g->host_weights + copied;
+        copied += train__grpo_part_bytes(part);
         train_refit_tensors(train_model_params(part), &weights, NULL, train_place_of(&g->place), g->tensors,
                             &g->tensor_count);
     }

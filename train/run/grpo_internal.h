@@ -35,7 +35,7 @@ typedef struct train__grpo {
     ravel_refit_tensor *tensors;
     int64_t tensor_count, tensor_room;
     void *host_weights; /* a copy for a collective refit, where the kernels' memory is not the host's; else NULL */
-    size_t host_bytes;
+    size_t host_bytes;  /* of all parts of the model, which lie one behind the other */
     train_rollouts answers, waiting, asking, more;
     train_rollouts gathered; /* rank 0: what waits on all trainers, for a checkpoint */
     train_rollouts kept;  /* --async 1: the answers of the current batch as received, for a checkpoint after an error */
@@ -66,6 +66,8 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err);
 /* Greedy answers to questions that are never trained on, and the mean reward of all ranks. */
 ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *err);
 ravel_status train__grpo_stop(train__grpo *g, ravel_error *err);
+/* Bytes of the weights that this rank holds of a part of the model. */
+size_t train__grpo_part_bytes(const train_model *part);
 /* The weights to the generators, as this version. */
 ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err);
 /* Receives the answers of a batch that was ordered but is not needed yet: generators take no order before that. */

@@ -269,10 +269,16 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
 
 /* Refit reads host memory: the weights of a GPU are copied there first. */
 static ravel_status fetch_weights(train__grpo *g, ravel_error *err) {
-    train_model *model = train_learner_model(g->learner);
-    const train_kernels *kernels = train_model_kernels(model);
-    kernels->download(train_model_device(model), g->host_weights, train_model_weights(model), g->host_bytes);
-    return kernels->sync(train_model_device(model), err);
+    train_parts *parts = train_learner_parts(g->learner);
+    const train_kernels *kernels = train_parts_kernels(parts);
+    char *to = g->host_weights;
+    for (int32_t i = 0; i < train_parts_count(parts); i++) {
+        train_model *part = train_parts_model(parts, i);
+        size_t bytes = train__grpo_part_bytes(part);
+        kernels->download(train_parts_device(parts), to, train_model_weights(part), bytes);
+        to += bytes;
+    }
+    return kernels->sync(train_parts_device(parts), err);
 }
 
 static ravel_status refit_together(train__grpo *g, train_order order, ravel_error *err) {

@@ -154,6 +154,25 @@ static void cpu_adamw(train_device *d, const train_adamw *x) {
     train__cpu_run(d, (x->n + SPAN - 1) / SPAN, adamw_task, &copy);
 }
 
+typedef struct add_job {
+    float *to;
+    const float *from;
+    int64_t n;
+} add_job;
+
+static void add_task(void *user, int64_t span, int32_t thread) {
+    const add_job *j = user;
+    int64_t n = train__min(j->n, (span + 1) * SPAN);
+    (void)thread;
+    for (int64_t i = span * SPAN; i < n; i += LANES)
+        store_at(j->to, load_at(j->to, i, n) + load_at(j->from, i, n), i, n);
+}
+
+static void cpu_add(train_device *d, void *to, const void *from, int64_t n) {
+    add_job j = {.to = to, .from = from, .n = n};
+    train__cpu_run(d, (n + SPAN - 1) / SPAN, add_task, &j);
+}
+
 typedef struct squares_job {
     const float *x;
     double *sums;

@@ -106,6 +106,7 @@ const train_kernels CPU_TABLE = {
     .loss = train__ref_loss,
     .sequence_sums = train__ref_sequence_sums,
     .sample = cpu_sample,
+    .add = cpu_add,
     .sum_squares = cpu_sum_squares,
     .clip = train__ref_clip,
     .adamw = cpu_adamw,

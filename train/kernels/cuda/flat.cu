@@ -194,6 +194,15 @@ __global__ static void cast_to_f32(float *to, const bf16 *from, int64_t n) {
     if (i < n) to[i] = __bfloat162float(from[i]);
 }
 
+__global__ static void add(float *to, const float *from, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) to[i] += from[i];
+}
+
+extern "C" void cuda_add(cudaStream_t stream, float *to, const float *from, int64_t n) {
+    if (n > 0) add<<<blocks_for(n), THREADS, 0, stream>>>(to, from, n);
+}
+
 extern "C" void cuda_cast_to_bf16(cudaStream_t stream, void *to, const float *from, int64_t n) {
     if (n > 0) cast_to_bf16<<<blocks_for((n + 7) / 8), THREADS, 0, stream>>>((bf16 *)to, from, n);
 }

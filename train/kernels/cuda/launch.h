@@ -65,6 +65,7 @@ void cuda_embed_backward(cudaStream_t stream, float *table, const void *d_y, con
                          int64_t ordered, int64_t width, int64_t first, int64_t count);
 void cuda_cast_to_bf16(cudaStream_t stream, void *to, const float *from, int64_t n);
 void cuda_cast_to_f32(cudaStream_t stream, float *to, const void *from, int64_t n);
+void cuda_add(cudaStream_t stream, float *to, const float *from, int64_t n);
 /* train_clip, as the device has it. */
 typedef struct cuda_clip {
     double norm, scale, finite;

@@ -437,6 +437,12 @@ static void sample(train_device *d, const train_sample *s) {
     launched(d, "sampling");
 }
 
+static void add(train_device *d, void *to, const void *from, int64_t n) {
+    if (d->failed) return;
+    cuda_add(d->stream, to, from, n);
+    launched(d, "adding");
+}
+
 static void sum_squares(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     if (d->failed) return;
     cuda_sum_squares(d->stream, sums, grads, n, span);
@@ -529,6 +535,7 @@ static const train_kernels table = {
     .loss = loss,
     .sequence_sums = sequence_sums,
     .sample = sample,
+    .add = add,
     .sum_squares = sum_squares,
     .clip = clip,
     .adamw = adamw,

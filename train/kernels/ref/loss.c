@@ -81,6 +81,11 @@ void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequenc
 
 /* ---- an update ------------------------------------------------------------------------------------------ */
 
+void REF(add)(train_device *d, void *to, const void *from, int64_t n) {
+    (void)d;
+    for (int64_t i = 0; i < n; i++) ((train_real *)to)[i] += ((const train_real *)from)[i];
+}
+
 void REF(sum_squares)(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     (void)d;
     const train_real *x = grads;

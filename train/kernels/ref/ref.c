@@ -160,6 +160,7 @@ const train_kernels REF(table) = {
     .loss = REF(loss),
     .sequence_sums = REF(sequence_sums),
     .sample = REF(sample),
+    .add = REF(add),
     .sum_squares = REF(sum_squares),
     .clip = REF(clip),
     .adamw = REF(adamw),

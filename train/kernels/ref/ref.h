@@ -43,6 +43,7 @@ void REF(sample)(train_device *d, const train_sample *x);
 /* These use nothing of the device, so every set on the host may take them. */
 void REF(loss)(train_device *d, const train_loss_rows *x);
 void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequence_sums *sequences);
+void REF(add)(train_device *d, void *to, const void *from, int64_t n);
 void REF(sum_squares)(train_device *d, const void *grads, int64_t n, int64_t span, double *sums);
 void REF(clip)(train_device *d, const double *sums, int64_t count, double most, train_clip *clip);
 void REF(adamw)(train_device *d, const train_adamw *x);
