@@ -78,6 +78,10 @@ MODULES += $(if $(and $(HAVE_CUBLASLT),$(HAVE_CUDNN),$(TRAIN_CUDA_SRC)),$(BUILD)
 GPU_PROGRAMS := $(BUILD)/ravel-gpu $(BUILD)/ravel-bench-gpu # run on a GPU, compiled everywhere
 endif
 CUDA_ARCH ?= sm_90a
+# Modules of an earlier build would still be found: a build without CUDA has none.
+ifdef NO_CUDA
+$(shell rm -f $(BUILD)/libravel_cuda.so $(BUILD)/libravel_nccl.so $(BUILD)/libravel_train_cuda.so)
+endif
 
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)

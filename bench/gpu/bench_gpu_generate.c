@@ -140,29 +140,6 @@ static double tokens_per_second(const load *l, int32_t graphs, int64_t *steps) {
     return rate;
 }
 
-/* Other ways of a decode step, in one run: how its kernel waits for memory (train/kernels/cuda/decode.cu), and which
- * algorithms its products have (products.c). */
-static const struct way {
-    const char *figure, *variable, *value;
-} WAYS[] = {
-    {"gpu.decode_vs_bulk", "RAVEL_CUDA_DECODE", "bulk"},      {"gpu.decode_vs_pages", "RAVEL_CUDA_DECODE", "pages"},
-    {"gpu.decode_vs_prompt_products", "RAVEL_CUDA_FEW", "0"}, {"gpu.decode_vs_split", "RAVEL_CUDA_SPLIT", "1"},
-    {"gpu.decode_vs_ahead", "RAVEL_CUDA_DECODE", "ahead"},    {"gpu.decode_vs_plain", "RAVEL_CUDA_DECODE", "plain"},
-};
-
-static void compare_ways(const load *l, double usual) {
-    for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
-        const struct way *way = WAYS + i;
-        int64_t steps = 0;
-        (void)setenv(way->variable, way->value, 1);
-        double rate = tokens_per_second(l, TRAIN_GRAPHS_AUTO, &steps);
-        (void)unsetenv(way->variable);
-        if (rate > 0)
-            bench_report(way->figure, usual / rate, "x", HIGHER, "the usual decode step over %s=%s, %.0f tok/s",
-                         way->variable, way->value, rate);
-    }
-}
-
 BENCH(gpu_generate) {
     static load l;
     ravel_shape shape;
@@ -178,7 +155,6 @@ BENCH(gpu_generate) {
     bench_report("gpu.decode_vs_floor", l.floor * rate / (double)l.answer_tokens, "", HIGHER,
                  "time of reading weights and cache at 4.25 TB/s (%.2f s) over the time taken, prompts included",
                  l.floor);
-    compare_ways(&l, rate);
     bench_report("gpu.decode_graphs_vs_none", plain > 0 ? rate / plain : 0, "x", HIGHER,
                  "with graphs over without; %.0f tok/s without", plain);
 }

@@ -189,6 +189,22 @@ static void report_phases(const char *name, const double *seconds, int steps) {
     }
 }
 
+/* What CUDA graphs could save at most: the host's time for the calls of one micro-batch, on an idle device, beside the
+ * device's time for them. Calls are asynchronous, so the device waits for the host only where the first is longer. */
+static void report_issue(job *j, const char *name, double step_seconds) {
+    ravel_error err = {0};
+    double loss = 0, device = step_seconds / (double)j->micros;
+    char figure[64];
+    if (j->kernels->sync(j->device, &err)) return;
+    double begin = bench_seconds();
+    if (train_model_learn(j->model, &j->micro[0].batch, NULL, NULL, &err)) return;
+    double issue = bench_seconds() - begin;
+    (void)snprintf(figure, sizeof figure, "gpu.issue_ms_%s", name);
+    bench_report(figure, issue * 1e3, "ms", LOWER,
+                 "host time of the calls of one micro-batch, which the device works on for %.1f ms", device * 1e3);
+    (void)step(j, &loss, &err); /* clears the gradients that it left */
+}
+
 /* Seconds on the device of one step with these parts alone, by events. */
 static double step_with(job *j, uint32_t parts, ravel_error *err) {
     double loss = 0, phases[TRAIN_PHASES], sum = 0;
@@ -293,6 +309,7 @@ static double run_kind(const bench_kind *kind, double *peak) {
         (void)snprintf(figure, sizeof figure, "gpu.memory_peak_gib_%s", kind->name);
         bench_report(figure, *peak / 1073741824.0, "GiB", LOWER, "the most that was allocated, counted as it was");
         report_phases(kind->name, phases, kind->steps);
+        report_issue(&j, kind->name, took);
         if (strcmp(kind->name, "0_6b_32k") == 0) report_parts(&j, &m, kind->name);
     } else
         bench_note("%s: %s", kind->name, err.message);

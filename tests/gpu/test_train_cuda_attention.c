@@ -188,25 +188,6 @@ TEST(cuda_attention_merge) {
 
 enum { SLOTS = 7, PAGES_PER_SLOT = 24, POOL = SLOTS * PAGES_PER_SLOT };
 
-/* However a block waits for memory, the bits are the same. */
-static void same_bits(pair *p, const train_cached *call, const void *o, int64_t count) {
-    static const char *const ways[] = {"plain", "pages", "ahead", "bulk", "bulk"};
-    size_t bytes = (size_t)count * 2;
-    unsigned char *first = malloc(bytes), *again = malloc(bytes);
-    if (!EXPECT(first && again)) return free(first), free(again);
-    p->set[CUDA_SIDE]->download(p->device[CUDA_SIDE], first, o, bytes);
-    for (int i = 0; i < 5; i++) { /* bulk twice: it must leave its counters as it found them */
-        (void)setenv("RAVEL_CUDA_DECODE", ways[i], 1);
-        p->set[CUDA_SIDE]->zero(p->device[CUDA_SIDE], call->o, bytes);
-        p->set[CUDA_SIDE]->attention_cached(p->device[CUDA_SIDE], call);
-        p->set[CUDA_SIDE]->download(p->device[CUDA_SIDE], again, call->o, bytes);
-        if (memcmp(first, again, bytes) != 0) check_fail(__FILE__, __LINE__, "decode \"%s\" has other bits", ways[i]);
-    }
-    (void)unsetenv("RAVEL_CUDA_DECODE");
-    free(first);
-    free(again);
-}
-
 static void cache_case(int32_t heads, int32_t kv, int32_t dim, int32_t window) {
     pair p;
     train_limits limits = {
@@ -237,7 +218,6 @@ static void cache_case(int32_t heads, int32_t kv, int32_t dim, int32_t window) {
                cv = pair_zeros(&p, POOL * TRAIN_PAGE * width, PAIR_ACTIVATION);
     pair_array q = pair_random(&p, (int64_t)SLOTS * heads * dim, PAIR_ACTIVATION, 1),
                o = pair_zeros(&p, (int64_t)SLOTS * heads * dim, PAIR_ACTIVATION);
-    train_cached calls;
     EACH_SIDE {
         train_cache cache = {
             .k = ck.on[side], .v = cv.on[side], .table = pages.on[side], .pages_per_slot = PAGES_PER_SLOT};
@@ -257,10 +237,8 @@ static void cache_case(int32_t heads, int32_t kv, int32_t dim, int32_t window) {
         call.lengths = length.on[side];
         call.o = o.on[side];
         p.set[side]->attention_cached(p.device[side], &call);
-        if (side == CUDA_SIDE) calls = call;
     }
     NEAR(&p, &o, 0.05);
-    if (dim == 128) same_bits(&p, &calls, o.on[CUDA_SIDE], (int64_t)SLOTS * heads * dim);
     free(row_slot);
     free(row_place);
     pair_close(&p);

@@ -9,18 +9,11 @@
  *
  * The split is a fixed number of tokens, not a share of the row, so a row's bits depend on its own keys alone. A token
  * is read by a team of head_dim / 8 lanes, 16 bytes each; teams walk over the split's tokens and keep their own running
- * softmax, and the block joins the teams' at the end in a fixed order.
- *
- * How a block waits for memory (RAVEL_CUDA_DECODE; the arithmetic is the same, and so are the bits):
- *
- *     plain    every step reads the page table, then keys and values: two waits, one after the other
- *     pages    the split's page numbers are read once, into shared memory: one wait per step (the default)
- *     ahead    the same, and the next step's keys and values are read before this step's are used: more registers
- *     bulk     another kernel, decode_bulk.cu: the copy engine fills a ring in shared memory */
-#include "train/kernels/cuda/decode.cuh"
+ * softmax, and the block joins the teams' at the end in a fixed order. */
+#include "train/kernels/cuda/launch.h"
+#include "train/kernels/cuda/vec.cuh"
 
-#include <stdlib.h>
-#include <string.h>
+enum { PAGE = 64, SPLIT = 512, THREADS = 128, UNROLL = 4 };
 
 extern "C" int64_t cuda_decode_splits(int64_t longest) {
     return (longest + SPLIT - 1) / SPLIT;
@@ -30,12 +23,142 @@ extern "C" size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, 
     return (size_t)(rows * heads * cuda_decode_splits(longest)) * (size_t)(dim + 2) * sizeof(float);
 }
 
-enum wait_kind { PLAIN, PAGES, AHEAD };
+/* A lane's share of its team's running softmax, for the GROUP query heads of a key head. */
+template <int GROUP> struct running {
+    vec8 q[GROUP];
+    float most[GROUP], sum[GROUP], o[GROUP][8];
+};
 
-/* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. */
-template <int LANES, int GROUP, int WAIT>
-__global__ static void __launch_bounds__(TEAM_THREADS) decode(cuda_decode_args a) {
-    constexpr int teams = TEAM_THREADS / LANES, dim = LANES * 8;
+template <int LANES, int GROUP>
+__device__ static inline void begin_row(running<GROUP> &r, const cuda_decode_args &a, int row, int kv, int lane) {
+    int group = a.heads / a.kv_heads;
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        r.most[g] = -INFINITY;
+        r.sum[g] = 0;
+        int head = kv * group + min(g, group - 1);
+        r.q[g] = load8((const bf16 *)a.q + row * a.ld_q + head * LANES * 8 + lane * 8);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            r.q[g].x[i] *= a.scale;
+            r.o[g][i] = 0;
+        }
+    }
+}
+
+/* Tokens first, first + stride, ...; those from `end` on count as none. */
+template <int LANES, int GROUP>
+__device__ static inline void add_tokens(running<GROUP> &r, const vec8 *k, const vec8 *v, int first, int stride,
+                                         int end) {
+    float s[GROUP][UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            float total = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) total += r.q[g].x[i] * k[u].x[i];
+            total = lane_sum<LANES>(total);
+            s[g][u] = first + u * stride < end ? total : -INFINITY;
+        }
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        float now = r.most[g];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) now = fmaxf(now, s[g][u]);
+        if (now == -INFINITY) continue;
+        float keep = __expf(r.most[g] - now);
+        r.sum[g] *= keep;
+#pragma unroll
+        for (int i = 0; i < 8; i++) r.o[g][i] *= keep;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            float p = __expf(s[g][u] - now);
+            r.sum[g] += p;
+#pragma unroll
+            for (int i = 0; i < 8; i++) r.o[g][i] += p * v[u].x[i];
+        }
+        r.most[g] = now;
+    }
+}
+
+/* Shared memory in which the teams of a block are joined. */
+template <int LANES, int GROUP> struct joint {
+    static constexpr int teams = THREADS / LANES, dim = LANES * 8;
+    float most[teams][GROUP], sum[teams][GROUP];
+    float o[teams][dim + 1];
+};
+
+/* The floats of a split's partial result: dim values, then the maximum and the sum. */
+__device__ static inline float *partial_of(const cuda_decode_args &a, int row, int head, int split) {
+    int splits = (a.longest + SPLIT - 1) / SPLIT;
+    return a.partial + (((int64_t)row * a.heads + head) * splits + split) * (a.head_dim + 2);
+}
+
+/* Joins the teams' results of one split, first team to last: into the output where it is the row's only split, else into
+ * the partial results. */
+template <int LANES, int GROUP>
+__device__ static void join_teams(joint<LANES, GROUP> &shared, const running<GROUP> &r, const cuda_decode_args &a,
+                                  int row, int kv, int split, int length) {
+    constexpr int teams = joint<LANES, GROUP>::teams, dim = joint<LANES, GROUP>::dim;
+    int group = a.heads / a.kv_heads, team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int g = 0; g < GROUP; g++)
+        if (lane == 0) {
+            shared.most[team][g] = r.most[g];
+            shared.sum[team][g] = r.sum[g];
+        }
+    for (int g = 0; g < group; g++) {
+        __syncthreads();
+#pragma unroll
+        for (int x = 0; x < GROUP; x++)
+            if (x == g)
+#pragma unroll
+                for (int i = 0; i < 8; i++) shared.o[team][lane * 8 + i] = r.o[x][i];
+        __syncthreads();
+        float all = -INFINITY, total = 0;
+        for (int t = 0; t < teams; t++) all = fmaxf(all, shared.most[t][g]);
+        for (int t = 0; t < teams; t++)
+            total += all > -INFINITY ? shared.sum[t][g] * __expf(shared.most[t][g] - all) : 0;
+        float *partial = partial_of(a, row, kv * group + g, split);
+        for (int i = threadIdx.x; i < dim; i += THREADS) {
+            float value = 0;
+            for (int t = 0; t < teams; t++)
+                if (shared.most[t][g] > -INFINITY) value += shared.o[t][i] * __expf(shared.most[t][g] - all);
+            if (length <= SPLIT)
+                ((bf16 *)a.o)[((int64_t)row * a.heads + kv * group + g) * dim + i] =
+                    __float2bfloat16(total > 0 ? value / total : 0);
+            else
+                partial[i] = value;
+        }
+        if (threadIdx.x == 0 && length > SPLIT) {
+            partial[dim] = all;
+            partial[dim + 1] = total;
+        }
+    }
+}
+
+/* Joins the splits of a row's head, first to last, by `threads` threads of which this is number `thread`. */
+__device__ static inline void join_splits(const cuda_decode_args &a, int row, int head, int length, int thread,
+                                          int threads) {
+    int dim = a.head_dim, first = a.window > 0 ? max(0, length - a.window) / SPLIT : 0;
+    int last = (length + SPLIT - 1) / SPLIT;
+    const float *from = partial_of(a, row, head, 0);
+    float most = -INFINITY, total = 0;
+    for (int s = first; s < last; s++) most = fmaxf(most, from[s * (dim + 2) + dim]);
+    for (int s = first; s < last; s++)
+        total += from[s * (dim + 2) + dim + 1] * __expf(from[s * (dim + 2) + dim] - most);
+    for (int i = thread; i < dim; i += threads) {
+        float value = 0;
+        for (int s = first; s < last; s++) value += from[s * (dim + 2) + i] * __expf(from[s * (dim + 2) + dim] - most);
+        ((bf16 *)a.o)[((int64_t)row * a.heads + head) * dim + i] = __float2bfloat16(total > 0 ? value / total : 0);
+    }
+}
+
+/* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. The split's page numbers are read
+ * once, into shared memory: a step then waits for memory once. */
+template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS) decode(cuda_decode_args a) {
+    constexpr int teams = THREADS / LANES, dim = LANES * 8;
     __shared__ joint<LANES, GROUP> shared;
     __shared__ int32_t pages[SPLIT / PAGE];
     int row = blockIdx.x, kv = blockIdx.y, split = blockIdx.z;
@@ -45,36 +168,21 @@ __global__ static void __launch_bounds__(TEAM_THREADS) decode(cuda_decode_args a
     if (begin >= end && !(split == 0 && length == 0)) return; /* the combining kernel skips empty splits */
     const int32_t *table = a.table + (int64_t)a.slots[row] * a.pages_per_slot;
     const int first_page = begin / PAGE;
-    if (WAIT != PLAIN) {
-        if (begin < end && (int)threadIdx.x <= (end - 1) / PAGE - first_page)
-            pages[threadIdx.x] = table[first_page + threadIdx.x];
-        __syncthreads();
-    }
-    auto read = [&](int base) {
-        step s;
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            int token = min(base + u * teams + team, end - 1), page = token / PAGE;
-            int64_t number = WAIT == PLAIN ? table[page] : pages[page - first_page];
-            int64_t at = ((number * a.kv_heads + kv) * PAGE + token % PAGE) * dim + lane * 8;
-            s.k[u] = *reinterpret_cast<const uint4 *>((const bf16 *)a.k + at);
-            s.v[u] = *reinterpret_cast<const uint4 *>((const bf16 *)a.v + at);
-        }
-        return s;
-    };
-    step next;
-    if (WAIT == AHEAD && begin < end) next = read(begin);
+    if (begin < end && (int)threadIdx.x <= (end - 1) / PAGE - first_page)
+        pages[threadIdx.x] = table[first_page + threadIdx.x];
+    __syncthreads();
     running<GROUP> r;
     begin_row<LANES>(r, a, row, kv, lane);
     for (int base = begin; base < end; base += teams * UNROLL) {
         vec8 k[UNROLL], v[UNROLL];
-        if (WAIT != AHEAD) next = read(base);
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            k[u] = wide8(next.k[u]);
-            v[u] = wide8(next.v[u]);
+            int token = min(base + u * teams + team, end - 1);
+            int64_t number = pages[token / PAGE - first_page];
+            int64_t at = ((number * a.kv_heads + kv) * PAGE + token % PAGE) * dim + lane * 8;
+            k[u] = load8((const bf16 *)a.k + at);
+            v[u] = load8((const bf16 *)a.v + at);
         }
-        if (WAIT == AHEAD && base + teams * UNROLL < end) next = read(base + teams * UNROLL);
         add_tokens<LANES>(r, k, v, base + team, teams, end);
     }
     join_teams<LANES>(shared, r, a, row, kv, split, length);
@@ -88,37 +196,21 @@ __global__ static void combine(cuda_decode_args a) {
     if (length > SPLIT) join_splits(a, (int)row, (int)(place % a.heads), length, threadIdx.x % 32, 32);
 }
 
-template <int LANES, int WAIT> static void launch_group(cudaStream_t stream, const cuda_decode_args *a) {
+template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
     dim3 grid((unsigned)a->rows, (unsigned)a->kv_heads, (unsigned)cuda_decode_splits(a->longest));
     int group = a->heads / a->kv_heads;
     if (group == 1)
-        decode<LANES, 1, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
+        decode<LANES, 1><<<grid, THREADS, 0, stream>>>(*a);
     else if (group == 2)
-        decode<LANES, 2, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
+        decode<LANES, 2><<<grid, THREADS, 0, stream>>>(*a);
     else if (group <= 4)
-        decode<LANES, 4, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
+        decode<LANES, 4><<<grid, THREADS, 0, stream>>>(*a);
     else
-        decode<LANES, 8, WAIT><<<grid, TEAM_THREADS, 0, stream>>>(*a);
-}
-
-/* Other head sizes than 128 have the default alone. */
-template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
-    if constexpr (LANES == 16) {
-        const char *asked = getenv("RAVEL_CUDA_DECODE");
-        if (asked && strcmp(asked, "plain") == 0) return launch_group<LANES, PLAIN>(stream, a);
-        if (asked && strcmp(asked, "ahead") == 0) return launch_group<LANES, AHEAD>(stream, a);
-    }
-    launch_group<LANES, PAGES>(stream, a);
-}
-
-static bool wants_bulk(void) {
-    const char *asked = getenv("RAVEL_CUDA_DECODE");
-    return asked && strcmp(asked, "bulk") == 0;
+        decode<LANES, 8><<<grid, THREADS, 0, stream>>>(*a);
 }
 
 extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
     if (a->rows <= 0 || a->longest <= 0) return;
-    if (wants_bulk() && cuda_decode_bulk(stream, a)) return;
     switch (a->head_dim) {
     case 8: launch<1>(stream, a); break;
     case 16: launch<2>(stream, a); break;

@@ -161,13 +161,9 @@ typedef struct cuda_decode_args {
     int64_t ld_q;
     const int32_t *slots, *lengths;
     void *o;
-    float *partial;    /* cuda_decode_scratch bytes */
-    uint32_t *arrived; /* [rows, kv_heads] zeros, and zeros again afterwards; or NULL: no kernel that needs it */
-    int32_t multiprocessors, reserved;
+    float *partial; /* cuda_decode_scratch bytes */
 } cuda_decode_args;
 void cuda_decode(cudaStream_t stream, const cuda_decode_args *args);
-/* decode_bulk.cu. Whether it was launched: it is for heads of 128, up to four queries per key, and no window. */
-int cuda_decode_bulk(cudaStream_t stream, const cuda_decode_args *args);
 int64_t cuda_decode_splits(int64_t longest);
 size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, int64_t longest);
 

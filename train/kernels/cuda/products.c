@@ -28,7 +28,7 @@ enum { SHAPES = 1024, CANDIDATES = 8, FEW_CANDIDATES = 32, TIMED = 3, FEW_TIMED 
 enum { FEW_ROWS = 256, MANY_ROWS = 4096 };
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 
-enum flags { TRANS_A = 1, TRANS_B = 2, F32 = 4, ADD = 8, BATCH_INVARIANT = 16, FEW = 32, SPLIT = 64 };
+enum flags { TRANS_A = 1, TRANS_B = 2, F32 = 4, ADD = 8, BATCH_INVARIANT = 16, FEW = 32 };
 
 typedef struct shape_key {
     int64_t m, n, k;
@@ -63,26 +63,15 @@ static int64_t bucket(int64_t x) {
     return (x + step - 1) / step * step;
 }
 
-/* RAVEL_CUDA_FEW=0: steps of a generator have the algorithms of prompts. For comparison. */
 static int few(const train_matmul *p) {
-    if (p->batch_invariant != TRAIN_INVARIANT_FEW) return 0;
-    const char *asked = getenv("RAVEL_CUDA_FEW");
-    return !asked || strcmp(asked, "0") != 0;
-}
-
-/* RAVEL_CUDA_SPLIT=1: invariant products of few rows may split k. The number of parts is then the algorithm's, for every
- * m, and the parts are added in f32 by a second kernel; still, cuBLASLt does not promise the order. */
-static int may_split(const train_matmul *p) {
-    const char *asked = getenv("RAVEL_CUDA_SPLIT");
-    return few(p) && asked && strcmp(asked, "1") == 0;
+    return p->batch_invariant == TRAIN_INVARIANT_FEW;
 }
 
 /* The dimension that counts tokens is m, or k where a is transposed (the gradient of a weight). */
 static shape_key key_of(const train_matmul *p) {
     shape_key key = {p->m, p->n, p->k, 0, 0};
     key.flags = (p->trans_a ? TRANS_A : 0) | (p->trans_b ? TRANS_B : 0) | (p->c_type == RAVEL_F32 ? F32 : 0) |
-                (p->add ? ADD : 0) | (p->batch_invariant ? BATCH_INVARIANT : 0) | (few(p) ? FEW : 0) |
-                (may_split(p) ? SPLIT : 0);
+                (p->add ? ADD : 0) | (p->batch_invariant ? BATCH_INVARIANT : 0) | (few(p) ? FEW : 0);
     if (p->batch_invariant)
         key.m = few(p) ? FEW_ROWS : MANY_ROWS;
     else if (p->trans_a)
@@ -165,13 +154,10 @@ static float time_algorithm(train_device *d, const call *c, const train_matmul *
 /* An invariant product must also add in one order for every m: no split of k. */
 static int allowed(const train_matmul *p, const cublasLtMatmulAlgo_t *algorithm) {
     int32_t split = 1;
-    uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
     size_t size;
     if (!p->batch_invariant) return 1;
     cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &size);
-    cublasLtMatmulAlgoConfigGetAttribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
-                                         &size);
-    return split <= 1 || (may_split(p) && scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    return split <= 1;
 }
 
 static cublasStatus_t candidates(train_device *d, const call *c, int most_candidates,

@@ -5,8 +5,7 @@
  *     memory.c           blocks, copies, staging, phases, graphs
  *     products.c         matrix products by cuBLASLt, algorithms by timing
  *     attention.c        attention: cuDNN's plans (attention_graph.c) or our own kernels (attention_own.cu)
- *     norm.cu rope.cu flat.cu head.cu loss.cu sample.cu decode.cu decode_bulk.cu
- *                        our kernels; launch.h lists their launchers
+ *     norm.cu rope.cu flat.cu head.cu loss.cu sample.cu decode.cu      our kernels; launch.h lists their launchers
  *     kept.c             the disk cache */
 #include "train/kernels/cuda/device.h"
 
@@ -116,15 +115,6 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Counters of decode_bulk.cu, behind what the kernels share: no other kernel writes them. */
-static size_t counter_bytes(const train_limits *l) {
-    return l->cached > 0 ? (size_t)(l->tokens * l->kv_heads + 63) / 64 * 64 * sizeof(uint32_t) : 0;
-}
-
-static uint32_t *counters(const train_device *d) {
-    return (uint32_t *)(void *)(d->scratch + d->scratch_bytes - counter_bytes(&d->limits));
-}
-
 /* One block serves every kernel in turn, so it is as large as the largest need. */
 static size_t scratch_bytes(const train_limits *l, int32_t threads) {
     (void)threads;
@@ -133,7 +123,7 @@ static size_t scratch_bytes(const train_limits *l, int32_t threads) {
     bytes = larger(bytes, (size_t)(cuda_rope_parts(l->tokens) * 2 * l->head_dim) * sizeof(float));
     bytes = larger(bytes, cuda_attention_scratch(l));
     if (l->cached > 0) bytes = larger(bytes, cuda_decode_scratch(l->tokens, l->heads, l->head_dim, l->cached));
-    return (bytes + 255) / 256 * 256 + counter_bytes(l);
+    return bytes;
 }
 
 static ravel_status check_limits(const train_limits *l, ravel_error *err) {
@@ -190,7 +180,6 @@ static ravel_status reserve(train_device *d, const train_limits *limits, ravel_e
     }
     d->limits = all;
     TRAIN_ASSERT(bytes == d->scratch_bytes); /* limits only grow, so the bytes do too */
-    cuda_zero(d, counters(d), counter_bytes(&all));
     return RAVEL_OK;
 }
 
@@ -336,10 +325,8 @@ static void attention_cached(train_device *d, const train_cached *c) {
                           .slots = c->slots,
                           .lengths = c->lengths,
                           .o = c->o,
-                          .partial = parts(d),
-                          .arrived = counters(d),
-                          .multiprocessors = d->multiprocessors};
-    TRAIN_ASSERT(d->limits.cached > 0 && c->rows * (int64_t)c->cache.kv_heads <= d->limits.tokens * d->limits.kv_heads);
+                          .partial = parts(d)};
+    TRAIN_ASSERT(c->rows <= d->limits.tokens && c->longest <= d->limits.cached); /* what scratch was made for */
     if (d->failed) return;
     cuda_decode(d->stream, &a);
     launched(d, "attention over the cache");
