@@ -4,6 +4,7 @@
  */
 #include "device/handle.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include <ravel/module.h>
 
@@ -80,6 +81,7 @@ ravel_status ravel_device_open(const char *name, ravel_device **device, ravel_er
 
 ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, ravel_device **device, ravel_error *err) {
     char text[256];
+    RAVEL_ASSERT(driver && index >= 0);
     ravel_device *d = ravel__calloc(NULL, 1, sizeof *d);
     if (!d) return ravel__no_memory(err, sizeof *d, "a device");
     d->driver = driver;
@@ -153,6 +155,7 @@ ravel_status ravel__device_check(ravel_device *device, int code, const char *wha
     char text[256];
     if (code == 0) return RAVEL_OK;
     ravel_status status = device->driver->describe(code, text, sizeof text);
+    RAVEL_ASSERT(status != RAVEL_OK);
     if (status == RAVEL_E_DEAD) {
         note_failure(device, what, text);
         status = RAVEL_E_DEVICE;

@@ -1,6 +1,8 @@
 /* Launching the jobs of kernels.h: blocks that do not fit into a launch go to the device first, in memory of the cache. */
 #include "device/handle.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 static ravel_status unsupported(const ravel_device *d, const char *what, ravel_error *err) {
@@ -11,6 +13,7 @@ ravel_status ravel__launch_rows(ravel_stream *stream, const ravel__rows_head *bl
     ravel_device *d = stream->device;
     ravel__rows rows = {block, NULL};
     void *copy = NULL;
+    RAVEL_ASSERT(block->tiles >= 0 && block->bytes >= (int64_t)sizeof *block);
     ravel_status status = ravel__device_usable(d, err);
     if (!status && !d->driver->rows) status = unsupported(d, "packing", err);
     if (!status && block->tiles > 0 && block->bytes > RAVEL__ROWS_IN_LAUNCH) {
@@ -28,6 +31,7 @@ ravel_status ravel__launch_count(ravel_stream *stream, const ravel__mask_job *jo
     ravel_device *d = stream->device;
     size_t run_bytes = (size_t)job->count * sizeof *job->runs, count_bytes = (size_t)job->count * sizeof *job->counts;
     void *runs = NULL, *counts = NULL, *back = NULL;
+    RAVEL_ASSERT(job->count >= 0 && (job->count == 0 || (job->runs && job->counts)));
     ravel_status status = ravel__device_usable(d, err);
     if (!status && !d->driver->count_mask) status = unsupported(d, "counting a mask", err);
     if (status || job->count == 0) return status;
@@ -55,6 +59,7 @@ ravel_status ravel__launch_hash(ravel_stream *stream, const ravel__hash_job *job
     ravel_device *d = stream->device;
     ravel_status status = ravel__device_usable(d, err);
     if (status || job->bytes == 0) return status;
+    RAVEL_ASSERT(job->bytes > 0 && job->block > 0 && job->hashes);
     if (!d->driver->hash) return unsupported(d, "hashing", err);
     return ravel__device_check(d, d->driver->hash(d->inside, job, stream->native), "hashing", err);
 }
@@ -63,6 +68,7 @@ ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job
     ravel_device *d = stream->device;
     ravel_status status = ravel__device_usable(d, err);
     if (status || job->blocks == 0) return status;
+    RAVEL_ASSERT(job->blocks > 0 && job->count > 0 && job->pieces && job->first);
     if (!d->driver->cast) return unsupported(d, "packing tensors", err);
     return ravel__device_check(d, d->driver->cast(d->inside, job, stream->native),
                                job->unpack ? "unpacking tensors" : "packing tensors", err);

@@ -25,6 +25,7 @@ struct ravel__memory_block {
 enum { LEAST = 256, STEPS_LOG = 3 };
 
 static int top_bit(size_t bytes) {
+    RAVEL_ASSERT(bytes > 0);
     return 63 - __builtin_clzll((unsigned long long)bytes);
 }
 
@@ -35,7 +36,9 @@ static size_t step_of(size_t bytes) {
 }
 
 static size_t rounded(size_t bytes) {
-    return ravel__round_up(bytes, step_of(bytes));
+    size_t size = ravel__round_up(bytes, step_of(bytes));
+    RAVEL_ASSERT(size >= bytes && (size <= LEAST * 8 || size - bytes <= bytes / 8)); /* at most 12.5 % more */
+    return size;
 }
 
 /* Of a rounded size: the power of two, and which of its eight steps. */
@@ -56,15 +59,18 @@ static ravel__memory_block **bucket(ravel__cache *cache, const void *array) {
 /* Takes the block out of its list and lets the stream use it. */
 static ravel__memory_block *take(ravel_device *d, ravel__memory_block **link, void *stream, int *code) {
     ravel__memory_block *block = *link;
+    RAVEL_ASSERT(block && !block->used);
     if (block->stream != stream && block->event) *code = d->driver->event_order(d->inside, block->event, stream);
     if (*code) return NULL;
     *link = block->next_free;
     d->cache.cached_bytes -= (int64_t)block->bytes;
+    RAVEL_ASSERT(d->cache.cached_bytes >= 0);
     return block;
 }
 
 /* The best block of the class: of this stream, else one that is idle, else any. */
 static ravel__memory_block *find_free(ravel_device *d, int32_t kind, size_t bytes, void *stream, int *code) {
+    RAVEL_ASSERT(kind >= 0 && kind < RAVEL__KINDS && bytes == rounded(bytes));
     ravel__memory_block **list = &d->cache.free[kind][class_of(bytes)], **idle = NULL;
     for (ravel__memory_block **link = list; *link; link = &(*link)->next_free) {
         if ((*link)->stream == stream) return take(d, link, stream, code);
@@ -76,7 +82,7 @@ static ravel__memory_block *find_free(ravel_device *d, int32_t kind, size_t byte
 
 static void drop_block(ravel_device *d, ravel__memory_block *block) {
     ravel__memory_block **link = bucket(&d->cache, block->array);
-    while (*link != block) link = &(*link)->next_known;
+    for (; *link != block; link = &(*link)->next_known) RAVEL_ASSERT(*link); /* every block is known by its address */
     *link = block->next_known;
     if (block->event) d->driver->event_free(d->inside, block->event);
     (void)d->driver->release(d->inside, block->kind, block->array);
@@ -92,6 +98,7 @@ static void trim(ravel_device *d) {
                 link = &block->next_free;
                 continue;
             }
+            RAVEL_ASSERT(!block->used);
             *link = block->next_free;
             d->cache.cached_bytes -= (int64_t)block->bytes;
             drop_block(d, block);
@@ -129,6 +136,7 @@ static ravel_status get_block(ravel_device *d, int32_t kind, size_t bytes, void 
     ravel__memory_block *block = find_free(d, kind, bytes, stream, &code);
     if (!block && !code) block = make_block(d, kind, bytes, &code);
     if (block) {
+        RAVEL_ASSERT(block->array && block->bytes == bytes && block->kind == kind && !block->used);
         block->used = 1;
         d->cache.used_bytes += (int64_t)block->bytes;
     }
@@ -179,6 +187,7 @@ void ravel_device_release(ravel_device *device, void *array, ravel_stream *strea
         *list = block;
         device->cache.used_bytes -= (int64_t)block->bytes;
         device->cache.cached_bytes += (int64_t)block->bytes;
+        RAVEL_ASSERT(device->cache.used_bytes >= 0);
     }
     (void)pthread_mutex_unlock(&device->lock);
 }

@@ -34,6 +34,7 @@ static ravel_status begin(ravel_device *device, size_t bytes, ravel_shared **sha
 
 static ravel_status end(ravel_shared *s, int code, const char *what, ravel_shared **shared, ravel_error *err) {
     ravel_status status = ravel__device_check(s->device, code, what, err);
+    RAVEL_ASSERT(status || (s->data && s->bytes > 0));
     if (status)
         ravel__release(NULL, s, sizeof *s);
     else
@@ -103,6 +104,7 @@ typedef struct envelope {
 } envelope;
 
 static void open_envelope(envelope *e, size_t bytes) {
+    RAVEL_ASSERT(bytes >= 1 && bytes <= sizeof e->note);
     memset(e, 0, sizeof *e);
     e->part = (struct iovec){e->note, bytes};
     e->message.msg_iov = &e->part;
@@ -160,6 +162,7 @@ ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, doubl
         if (!status && n <= 0)
             status = ravel_error_set(err, RAVEL_E_PEER_LOST, "the peer closed the socket in the middle of a note");
         have += n > 0 ? (size_t)n : 0;
+        RAVEL_ASSERT(have <= size && size < NOTE_BYTES);
     }
     if (status) {
         if (found >= 0) (void)close(found);

@@ -61,6 +61,7 @@ static ravel_status lay_out(ravel_slab *s, const ravel_slab_tensor *tensors, rav
                                            .tensor = t->data,
                                            .scale = t->scale > 0 ? (float)t->scale : 1.0f,
                                            .kind = ravel__slab_cast(t->dtype, t->packed)};
+        RAVEL_ASSERT(s->bytes % ALIGN == 0 && s->pieces[i].bytes > 0 && s->pieces[i].kind >= 0);
         if (s->pieces[i].kind == RAVEL__CAST_F32_F8_E4M3 && !s->no_unpack) s->no_unpack = (int)i + 1;
         if (__builtin_add_overflow(s->bytes, (s->pieces[i].bytes + ALIGN - 1) / ALIGN * ALIGN, &s->bytes))
             return ravel_error_set(err, RAVEL_E_OVERFLOW, "the tensors have more bytes than 64 bits can count");
@@ -77,6 +78,7 @@ void ravel__slab_first(const ravel__cast_piece *pieces, int64_t count, const rav
     int32_t piece = 0;
     for (int64_t b = 0; b < blocks; b++) {
         int64_t at = spans ? spans[b].at : b * block;
+        RAVEL_ASSERT(at >= 0 && (b == 0 || at >= (spans ? spans[b - 1].at : (b - 1) * block))); /* pieces only go on */
         while (piece < count && pieces[piece].at + pieces[piece].bytes <= at) piece++;
         first[b] = piece;
     }
@@ -153,6 +155,7 @@ static ravel_status move(const ravel_slab *s, void *packed, uint64_t *hashes, in
                                  .block = s->block,
                                  .unpack = unpack,
                                  .hashes = hashes};
+    RAVEL_ASSERT(s->there && s->first && s->blocks > 0);
     if (stream->device != s->device || (uintptr_t)packed % 16)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "a slab's stream must be of its own device, and its buffer aligned to 16 bytes");

@@ -1,6 +1,7 @@
 /* Streams and events. Waiting is polling: a device that hangs must not hang the caller past the deadline. */
 #include "device/handle.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
@@ -24,6 +25,7 @@ static void pause_after(int64_t waited_ns) {
 
 static ravel_status poll_until(ravel_device *d, test_fn *test, void *object, double seconds, const char *what,
                                ravel_error *err) {
+    RAVEL_ASSERT(d && test);
     ravel_status status = ravel__device_usable(d, err);
     int64_t start = ravel__clock_ns(), most = seconds < 9e9 ? (int64_t)(seconds * 1e9) : INT64_MAX;
     while (!status) {
@@ -41,6 +43,7 @@ static ravel_status poll_until(ravel_device *d, test_fn *test, void *object, dou
 
 static ravel_status make_stream(ravel_device *device, void *native, int owned, ravel_stream **stream,
                                 ravel_error *err) {
+    RAVEL_ASSERT(device && (owned == 0 || owned == 1));
     ravel_stream *s = ravel__calloc(NULL, 1, sizeof *s);
     if (!s) return ravel__no_memory(err, sizeof *s, "a stream");
     *s = (ravel_stream){device, native, owned};
@@ -66,6 +69,7 @@ ravel_status ravel_stream_adopt(ravel_device *device, void *native, ravel_stream
 
 void ravel_stream_free(ravel_stream *stream) {
     if (!stream) return;
+    RAVEL_ASSERT(stream->device);
     if (stream->owned) stream->device->driver->stream_free(stream->device->inside, stream->native);
     ravel__release(NULL, stream, sizeof *stream);
 }
@@ -111,6 +115,7 @@ ravel_status ravel_event_create(ravel_device *device, ravel_event **event, ravel
 
 void ravel_event_free(ravel_event *event) {
     if (!event) return;
+    RAVEL_ASSERT(event->device && event->native);
     event->device->driver->event_free(event->device->inside, event->native);
     ravel__release(NULL, event, sizeof *event);
 }

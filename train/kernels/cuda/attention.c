@@ -13,6 +13,8 @@
  * so the limit costs little where samples of similar length lie together. */
 #include "train/kernels/cuda/device.h"
 
+#include "train/kernels/assert.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,6 +198,8 @@ static void run(train_device *d, const train_attention *x, plan *p, int32_t firs
     room r = room_of(&d->limits);
     char *scratch = d->scratch;
     int64_t entries = p->key.samples;
+    TRAIN_ASSERT(first >= 0 && count > 0 && first + count <= x->samples && count <= entries);
+    TRAIN_ASSERT(entries <= most_entries(&d->limits) && r.total <= d->scratch_bytes);
     int64_t *offsets = (int64_t *)(void *)(scratch + r.offsets);
     float scale = x->scale;
     void *t[PLAN_TENSORS] = {0};
@@ -292,6 +296,7 @@ static int32_t next_run(const train_device *d, const train_attention *x, int32_t
         *longest = most;
         count++;
     }
+    TRAIN_ASSERT(count > 0 && *longest <= power_of_two(d->limits.longest, LEAST_LONGEST));
     return count;
 }
 

@@ -18,6 +18,8 @@
  * Row-major c = a b is column-major c' = b' a', so the operands change places and nothing is transposed in memory. */
 #include "train/kernels/cuda/device.h"
 
+#include "train/kernels/assert.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,6 +133,7 @@ static cublasStatus_t call_make(const train_matmul *p, call *c) {
 static cublasStatus_t issue(train_device *d, const call *c, const train_matmul *p, void *out,
                             const cublasLtMatmulAlgo_t *algorithm) {
     float one = 1, beta = p->add ? 1 : 0;
+    TRAIN_ASSERT(d->scratch && d->scratch_bytes >= WORKSPACE_BYTES && c->operation);
     return cublasLtMatmul(d->products->handle, c->operation, &one, p->b, c->left, p->a, c->right, &beta, out, c->out,
                           out, c->out, algorithm, d->scratch, WORKSPACE_BYTES, d->stream);
 }
@@ -334,6 +337,8 @@ static cublasStatus_t find_call(const train_matmul *p, choice *place) {
 void cuda_matmul(train_device *d, const train_matmul *p) {
     choice spare = {0};
     if (d->failed || p->m == 0 || p->n == 0) return;
+    TRAIN_ASSERT(p->m > 0 && p->n > 0 && p->k > 0 && p->a && p->b && p->c);
+    TRAIN_ASSERT(!p->batch_invariant || (p->trans_b && !p->trans_a && !p->add));
     shape_key key = key_of(p);
     choice *place = find(d->products, &key);
     if (!place) place = &spare;

@@ -204,6 +204,10 @@ static float *parts(const train_device *d) {
     return (float *)(void *)d->scratch;
 }
 
+static int parts_fit(const train_device *d, int64_t floats) {
+    return (size_t)floats * sizeof(float) <= d->scratch_bytes;
+}
+
 static void copy_rows(train_device *d, const train_rows *r) {
     if (d->failed) return;
     cuda_copy_rows(d->stream, r->to, r->from, r->to_ids, r->from_ids, r->rows, r->width * 2,
@@ -230,6 +234,7 @@ static void bias(train_device *d, void *x, const void *b, int64_t rows, int64_t 
 }
 
 static void bias_backward(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
+    TRAIN_ASSERT(parts_fit(d, cuda_norm_parts(rows) * width));
     if (d->failed) return;
     cuda_bias_backward(d->stream, d_bias, d_x, rows, width, ld ? ld : width, parts(d));
     launched(d, "gradients of biases");
@@ -242,6 +247,7 @@ static void rmsnorm(train_device *d, const train_norm *n) {
 }
 
 static void rmsnorm_backward(train_device *d, const train_norm *n) {
+    TRAIN_ASSERT(parts_fit(d, cuda_norm_parts(n->rows) * n->width));
     if (d->failed) return;
     cuda_rmsnorm_backward(d->stream, n->d_x, n->d_weight, n->d_y, n->x, n->weight, n->eps, n->rows, n->width, parts(d));
     launched(d, "a norm's gradient");
@@ -276,6 +282,7 @@ static void rope(train_device *d, const train_rope *r) {
 }
 
 static void rope_backward(train_device *d, const train_rope *r) {
+    TRAIN_ASSERT(parts_fit(d, cuda_rope_parts(r->tokens) * 2 * r->head_dim));
     cuda_rope_args a = rope_args(r);
     if (d->failed) return;
     cuda_rope_backward(d->stream, &a, parts(d));
