@@ -17,9 +17,21 @@ if [ ! -e "$venv/ready" ]; then
     } >"$log" 2>&1 && "$venv/bin/python" -c 'import torch, transformers, trl, tensordict, datasets, mypy' >>"$log" 2>&1 && touch "$venv/ready"
     [ -e "$venv/ready" ] || { tail -n 20 "$log"; echo "the packages could not be installed; $log has the whole"; exit 1; }
 fi
+# The inference engines' own sources, without what they need: the plug-ins are tested with their base classes and factories.
+if [ ! -e "$venv/engines/ready" ]; then
+    echo "downloading vllm, sglang, verl (their Python files, into $venv/engines)"
+    rm -rf "$venv/engines"; mkdir -p "$venv/engines"
+    "$venv/bin/pip" download --disable-pip-version-check -q --no-deps -d "$venv/engines/wheels" vllm sglang verl >>"$log" 2>&1 &&
+        for wheel in "$venv"/engines/wheels/*.whl; do
+            "$python" -c 'import sys, zipfile
+z = zipfile.ZipFile(sys.argv[1])
+z.extractall(sys.argv[2], [n for n in z.namelist() if n.endswith((".py", "METADATA"))])' "$wheel" "$venv/engines" || exit 1
+        done && rm -rf "$venv/engines/wheels" && touch "$venv/engines/ready"
+    [ -e "$venv/engines/ready" ] || { tail -n 20 "$log"; echo "the engines could not be downloaded"; exit 1; }
+fi
 "$venv/bin/python" -m pip list 2>/dev/null | grep -iE '^(torch|transformers|trl|tensordict|datasets|mpi4py|numpy) ' | sed 's/^/  /'
 RAVEL_LIBRARY=$(realpath "$build/libravel.so") RAVEL_COMMAND=$(realpath "$build/ravel") \
-    RAVEL_STUB=$(realpath "$build/libravel_stub.so") timeout 1800 "$venv/bin/python" -m pytest -q -rsfE \
+    RAVEL_STUB=$(realpath "$build/libravel_stub.so") RAVEL_ENGINES=$(realpath "$venv/engines") timeout 1800 "$venv/bin/python" -m pytest -q -rsfE \
     -p no:cacheprovider python/tests >"$build/frameworks-tests.log" 2>&1
 code=$?
 line=$(tail -n 1 "$build/frameworks-tests.log")

@@ -140,8 +140,9 @@ typedef struct ravel_refit_rule {
 
 /* Rules of well-known frameworks for a model, to Hugging Face names: "vllm", "sglang", "megatron", "fsdp2", "hf" (the last two
  * keep Hugging Face's names and only drop wrappers' prefixes). fp8 block scales (weight_scale_inv) are fused like their
- * weights. Writes at most `most` rules and returns how many there are; 0: no such set. `heads` and `kv_heads` of
- * the model, `experts` 0 for dense ones. The strings are static. */
+ * weights. With "+tied" behind the name ("megatron+tied") an output layer is the embedding: where a rank lists both, a
+ * source sends one of them, and a sink gets it once and loads it into both. Writes at most `most` rules and returns how
+ * many there are; 0: no such set. `heads` and `kv_heads` of the model, `experts` 0 for dense ones. The strings are static. */
 RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
                                           ravel_refit_rule *rules, int64_t most);
 

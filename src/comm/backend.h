@@ -204,8 +204,12 @@ void ravel__comm_give_back(ravel_comm *comm, ravel__loan *loan);
 
 /* One blocking operation: checks, start, wait, and what comes of it. */
 ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_error *err);
+/* The same without the wait. */
+ravel_status ravel__comm_launch(ravel_comm *comm, const ravel__call *call, ravel_request **request, ravel_error *err);
 /* The reductions of back ends that have none. */
 ravel_status ravel__reduce_composite(ravel_comm *comm, const ravel__call *call, ravel_error *err);
+/* Elements of `each` bytes that each rank reduces in one round of a long one, of which no rank has more than `longest`. */
+int64_t ravel__reduce_piece(int32_t ranks, int64_t chunk_bytes, int64_t each, int64_t longest);
 /* Fills request->op and the lists from the call, with all checks of arguments. */
 ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_request *request, ravel_error *err);
 /* Takes an idle request, or makes one; E_STATE where too many are open. */

@@ -229,7 +229,7 @@ ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_er
     return finish(r, status, err);
 }
 
-static ravel_status launch(ravel_comm *comm, const ravel__call *call, ravel_request **request, ravel_error *err) {
+ravel_status ravel__comm_launch(ravel_comm *comm, const ravel__call *call, ravel_request **request, ravel_error *err) {
     ravel_request *r = NULL;
     ravel_status status = begin(comm, call, &r, err);
     if (status) return status;
@@ -274,7 +274,7 @@ ravel_status ravel_comm_barrier(ravel_comm *comm, ravel_error *err) {
 
 ravel_status ravel_comm_ibarrier(ravel_comm *comm, ravel_request **request, ravel_error *err) {
     ravel__call call = {.kind = RAVEL__BARRIER};
-    return launch(comm, &call, request, err);
+    return ravel__comm_launch(comm, &call, request, err);
 }
 
 ravel_status ravel_comm_broadcast(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t root,
@@ -288,7 +288,7 @@ ravel_status ravel_comm_ibroadcast(ravel_comm *comm, void *data, int64_t count, 
                                    ravel_request **request, ravel_error *err) {
     ravel__call call = {
         .kind = RAVEL__BROADCAST, .dtype = dtype, .root = root, .count = count, .send = data, .recv = data};
-    return launch(comm, &call, request, err);
+    return ravel__comm_launch(comm, &call, request, err);
 }
 
 ravel_status ravel_comm_allgather(ravel_comm *comm, const void *send, void *recv, int64_t count, int32_t dtype,
@@ -326,7 +326,7 @@ ravel_status ravel_comm_iallgatherv(ravel_comm *comm, const void *send, void *re
                                     ravel_error *err) {
     ravel__call call = gather_call(send, recv, recv_counts, recv_offsets, dtype);
     if (!recv_counts) return no_counts(comm, "all-gather", err);
-    return launch(comm, &call, request, err);
+    return ravel__comm_launch(comm, &call, request, err);
 }
 
 ravel_status ravel_comm_alltoall(ravel_comm *comm, const void *send, void *recv, int64_t count, int32_t dtype,
@@ -362,7 +362,7 @@ ravel_status ravel_comm_ialltoallv(ravel_comm *comm, const void *send, const int
                                    ravel_error *err) {
     ravel__call call = exchange_call(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype);
     if (!send_counts || !recv_counts) return no_counts(comm, "all-to-all", err);
-    return launch(comm, &call, request, err);
+    return ravel__comm_launch(comm, &call, request, err);
 }
 
 /* Integers give the same bits in any order. */
@@ -438,13 +438,13 @@ ravel_status ravel_comm_recv(ravel_comm *comm, void *data, int64_t count, int32_
 ravel_status ravel_comm_isend(ravel_comm *comm, const void *data, int64_t count, int32_t dtype, int32_t peer,
                               int32_t tag, ravel_request **request, ravel_error *err) {
     ravel__call call = message_call(RAVEL__SEND, data, NULL, count, dtype, peer, tag);
-    return launch(comm, &call, request, err);
+    return ravel__comm_launch(comm, &call, request, err);
 }
 
 ravel_status ravel_comm_irecv(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t peer, int32_t tag,
                               ravel_request **request, ravel_error *err) {
     ravel__call call = message_call(RAVEL__RECV, NULL, data, count, dtype, peer, tag);
-    return launch(comm, &call, request, err);
+    return ravel__comm_launch(comm, &call, request, err);
 }
 
 /* ---- borrowing ------------------------------------------------------------------------------------------ */
@@ -460,7 +460,7 @@ ravel_status ravel__comm_iborrow(ravel_comm *comm, ravel__loan *loan, int64_t by
     *loan = (ravel__loan){0};
     if (!ravel__comm_lends(comm))
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "messages over %s cannot be borrowed", ravel_comm_kind(comm));
-    return launch(comm, &call, request, err);
+    return ravel__comm_launch(comm, &call, request, err);
 }
 
 void ravel__comm_give_back(ravel_comm *comm, ravel__loan *loan) {

@@ -9,14 +9,17 @@
  *     rank 1   b0 b1 b2      ---------->      a1 b1 c1   ----->   s1      ---------->   s0 s1 s2
  *     rank 2   c0 c1 c2                       a2 b2 c2            s2                    s0 s1 s2
  *
- * A short one is a single all-gather that every rank reduces whole. */
+ * A short one is a single all-gather that every rank reduces whole: log2 n messages. */
 #include "comm/backend.h"
+
+#include "base/assert.h"
 
 #include <string.h>
 
 enum {
     BLOCK = 512,             /* elements that are combined at a time, in cache */
     SHORT_BYTES = 32 * 1024, /* of all ranks together: one all-gather */
+    SHORT_EACH = 1024,       /* so is this, of one rank, with any number of ranks: log2 n messages instead of n */
     ROUND_BYTES = 4 << 20,   /* of one round of a long one, at most */
     ROUND_LEAST = 4096,
     PIECE_USEFUL = 64 << 10, /* bytes of one message that are worth sending, with many ranks ... */
@@ -92,11 +95,12 @@ void ravel__reduce(int32_t dtype, int32_t reduce, const char *const *sources, in
 
 /* Elements that each rank reduces in one round: no more than the transport takes in one message, and is worth the room;
  * with many ranks, messages of useful size. */
-static int64_t piece_of(const ravel_comm *comm, int64_t each, int64_t longest) {
-    int64_t bytes = comm->chunk_bytes < ROUND_BYTES ? comm->chunk_bytes : ROUND_BYTES;
-    int64_t useful = ROUND_MOST / comm->size < PIECE_USEFUL ? ROUND_MOST / comm->size : PIECE_USEFUL;
-    int64_t piece = (bytes > ROUND_LEAST ? bytes : ROUND_LEAST) / each / comm->size;
-    if (comm->chunk_bytes >= ROUND_BYTES && piece < useful / each) piece = useful / each;
+int64_t ravel__reduce_piece(int32_t ranks, int64_t chunk_bytes, int64_t each, int64_t longest) {
+    RAVEL_ASSERT(ranks > 0 && each > 0 && chunk_bytes > 0);
+    int64_t bytes = chunk_bytes < ROUND_BYTES ? chunk_bytes : ROUND_BYTES;
+    int64_t useful = ROUND_MOST / ranks < PIECE_USEFUL ? ROUND_MOST / ranks : PIECE_USEFUL;
+    int64_t piece = (bytes > ROUND_LEAST ? bytes : ROUND_LEAST) / each / ranks;
+    if (chunk_bytes >= ROUND_BYTES && piece < useful / each) piece = useful / each;
     if (piece > longest) piece = longest;
     return piece > 0 ? piece : 1;
 }
@@ -201,7 +205,8 @@ static ravel_status spread(ravel_comm *comm, rounds *w, ravel_error *err) {
 
 static ravel_status reduce_long(ravel_comm *comm, const ravel__call *whole, ravel_error *err) {
     rounds w = {NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL};
-    int64_t n = comm->size, piece = piece_of(comm, ravel_dtype_bytes(whole->dtype), (whole->count + n - 1) / n);
+    int64_t n = comm->size, piece = ravel__reduce_piece(comm->size, comm->chunk_bytes, ravel_dtype_bytes(whole->dtype),
+                                                        (whole->count + n - 1) / n);
     ravel_status status = rounds_init(comm, whole, piece, whole->count, &w, err);
     for (int64_t base = 0; base < whole->count && !status; base += piece * n) {
         for (int32_t r = 0; r < n; r++) {
@@ -227,7 +232,7 @@ static ravel_status reduce_scatter(ravel_comm *comm, const ravel__call *whole, r
         longest = count_of(whole, r) > longest ? count_of(whole, r) : longest;
         total += count_of(whole, r);
     }
-    int64_t piece = piece_of(comm, each, longest), base = 0;
+    int64_t piece = ravel__reduce_piece(comm->size, comm->chunk_bytes, each, longest), base = 0;
     ravel_status status = rounds_init(comm, whole, piece, total, &w, err);
     if (status) return status;
     do {
@@ -262,6 +267,8 @@ ravel_status ravel__reduce_composite(ravel_comm *comm, const ravel__call *call, 
     ravel_status status = check_call(comm, call, err);
     if (status) return status;
     if (call->kind == RAVEL__REDUCE_SCATTER) return reduce_scatter(comm, call, err);
-    if (call->count <= SHORT_BYTES / ravel_dtype_bytes(call->dtype) / comm->size) return reduce_short(comm, call, err);
+    int64_t each = ravel_dtype_bytes(call->dtype);
+    if (call->count <= SHORT_BYTES / each / comm->size || call->count <= SHORT_EACH / each)
+        return reduce_short(comm, call, err);
     return reduce_long(comm, call, err);
 }

@@ -22,7 +22,8 @@
 #include <string.h>
 
 enum {
-    SMALL_GATHER = 256 << 10, /* bytes in all, up to which an all-gather takes log2 n rounds */
+    SMALL_GATHER = 256 << 10, /* bytes in all, up to which an all-gather takes log2 n rounds; ... */
+    SMALL_PIECE = 1024,       /* ... or so many per rank, on average */
     PIECE = 4 << 20           /* of a broadcast */
 };
 #define COLLECTIVE_TAG 0x80000000u
@@ -176,9 +177,10 @@ static int step_broadcast(remote_rank *me, remote_job *j) {
 
 /* By the total, which is the same everywhere, so that all take the same way. */
 static int is_small_gather(const remote_rank *me, const ravel__op *op) {
-    int64_t total = 0;
-    for (int32_t r = 0; r < me->comm->size && total <= SMALL_GATHER; r++) total += op->recv_sizes[r];
-    return total <= SMALL_GATHER;
+    int64_t total = 0, pieces = (int64_t)SMALL_PIECE * me->comm->size,
+            most = pieces > SMALL_GATHER ? pieces : SMALL_GATHER;
+    for (int32_t r = 0; r < me->comm->size && total <= most; r++) total += op->recv_sizes[r];
+    return total <= most;
 }
 
 /* sizes[i] becomes where block i, the piece of rank (my + i) % n, lies in the room; [n]: the end. `each` < 0: by op. */

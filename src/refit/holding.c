@@ -9,6 +9,7 @@
  *     item "layers.3.q": dims, box, and a view with the part's offset (and blocks, where parts interleave) */
 #include "refit/carrier.h"
 
+#include "base/assert.h"
 #include "refit/names.h"
 
 #include <stdio.h>
@@ -30,6 +31,7 @@ typedef struct cut {
 
 typedef struct maker {
     const char *what;
+    const ravel_refit_tensor *tensors;
     ravel__arena *arena;
     ravel__holding *holding;
     ravel_error *err;
@@ -405,19 +407,58 @@ static ravel_status add_tensor(maker *m, const ravel_refit_tensor *t, int64_t in
     return add_plain(m, t, index, dense);
 }
 
-static ravel_status check_unique(const maker *m) {
+/* The same piece of one tensor under two names of the caller, which a rule made one. The same name twice is a mistake. */
+static int are_tied(const maker *m, const ravel__item *a, const ravel__item *b) {
+    size_t dims = (size_t)a->ndim * sizeof a->dims[0];
+    const char *name_a = m->tensors[a->view.tensor].name, *name_b = m->tensors[b->view.tensor].name;
+    return strcmp(name_a, name_b) != 0 && a->ndim == b->ndim && a->dtype == b->dtype &&
+           memcmp(a->dims, b->dims, dims) == 0 && memcmp(a->view.box.start, b->view.box.start, dims) == 0 &&
+           memcmp(a->view.box.extent, b->view.box.extent, dims) == 0;
+}
+
+/* An item that came again, on its way behind the others. */
+typedef struct tie {
+    struct tie *next;
+    ravel__item item;
+    int64_t to; /* the first of its name */
+} tie;
+
+static ravel_status set_aside(const maker *m, const ravel__item *item, int64_t to, tie **list) {
+    if (!are_tied(m, item, &m->holding->items[to]))
+        return ravel_error_set(m->err, RAVEL_E_ARGUMENT, "the %s has \"%s\" twice", m->what, item->name);
+    tie *t = ravel__arena_push(m->arena, 1, sizeof *t);
+    if (!t) return ravel__no_memory(m->err, sizeof *t, "tied weights");
+    *t = (tie){*list, *item, to};
+    *list = t;
+    return RAVEL_OK;
+}
+
+/* Moves items whose name came before behind the others, and links them. */
+static ravel_status find_ties(const maker *m) {
+    ravel__holding *h = m->holding;
     ravel__names names;
+    tie *list = NULL;
     ravel_status status = RAVEL_OK;
+    int64_t kept = 0;
     ravel__names_init(&names, m->arena->allocator);
-    for (int64_t i = 0; i < m->holding->count && status == RAVEL_OK; i++) {
-        const char *name = m->holding->items[i].name;
-        if (ravel__names_find(&names, name) >= 0)
-            status = ravel_error_set(m->err, RAVEL_E_ARGUMENT, "the %s has \"%s\" twice", m->what, name);
-        else if (!ravel__names_add(&names, name, i))
+    for (int64_t i = 0; i < h->count && status == RAVEL_OK; i++) {
+        int64_t to = ravel__names_find(&names, h->items[i].name);
+        if (to >= 0)
+            status = set_aside(m, &h->items[i], to, &list);
+        else if (!ravel__names_add(&names, h->items[i].name, kept))
             status = ravel__no_memory(m->err, 0, "the table of names");
+        else
+            h->items[kept++] = h->items[i];
     }
     ravel__names_free(&names);
-    return status;
+    if (status != RAVEL_OK) return status;
+    h->count = kept;
+    for (; list; list = list->next, h->ties++) {
+        h->items[kept + h->ties] = list->item;
+        h->items[kept + h->ties].tied = h->items[list->to].tied;
+        h->items[list->to].tied = kept + h->ties;
+    }
+    return RAVEL_OK;
 }
 
 static ravel_status check_rules(const maker *m, const ravel_refit_rule *rules, int64_t count) {
@@ -432,20 +473,25 @@ ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t coun
                                  int64_t rule_count, int dense, const char *what, ravel__arena *arena,
                                  ravel__holding *holding, ravel_error *err) {
     ravel__holding made = {0};
-    maker m = {.what = what, .arena = arena, .holding = &made, .err = err};
+    maker m = {.what = what, .tensors = tensors, .arena = arena, .holding = &made, .err = err};
     if (count < 0 || rule_count < 0 || (count > 0 && !tensors) || (rule_count > 0 && !rules))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the %s has %lld tensors and %lld rules, and no list of them",
                                what, (long long)count, (long long)rule_count);
     ravel_status status = check_rules(&m, rules, rule_count);
     for (int64_t i = 0; i < count && status == RAVEL_OK; i++)
         status = add_tensor(&m, &tensors[i], i, rules, rule_count, dense);
-    if (status == RAVEL_OK) status = check_unique(&m);
+    if (status == RAVEL_OK) status = find_ties(&m);
     if (status == RAVEL_OK) status = ravel__carrier_open(tensors, count, what, &made, err);
     if (status == RAVEL_OK && dense && made.carrier)
         status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                  "the sink has load, which gets pieces in host memory; its tensors' place must be 0");
+    if (status == RAVEL_OK && made.ties > 0 && made.carrier)
+        status = ravel_error_set(
+            err, RAVEL_E_UNSUPPORTED,
+            "the %s has \"%s\" twice; tied weights on a device are listed once, and copied by the caller", what,
+            made.items[made.count].name);
     if (status == RAVEL_OK) {
-        (void)resize_items(&made, arena->allocator, made.count); /* free the unused end */
+        (void)resize_items(&made, arena->allocator, made.count + made.ties); /* free the unused end */
         *holding = made;
     } else {
         ravel__holding_free(&made, arena->allocator);

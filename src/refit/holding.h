@@ -1,7 +1,10 @@
 /* The tensors that a rank holds, as wire tensors: the caller's, after the mapping rules.
  *
  * A fused tensor becomes one item per tensor that it is made of; a plain one is one item. Every item has the
- * name, dtype and dims of a wire tensor, the box of it that is here, and the view that finds the box in memory. */
+ * name, dtype and dims of a wire tensor, the box of it that is here, and the view that finds the box in memory.
+ *
+ * Tied weights: a second item of the same name, dtype and box. It is not sent; a source takes the first, a sink loads what
+ * comes into both. */
 #ifndef RAVEL_REFIT_HOLDING_H
 #define RAVEL_REFIT_HOLDING_H
 
@@ -14,11 +17,13 @@ typedef struct ravel__item {
     int32_t dtype;
     int64_t dims[RAVEL_REFIT_DIMS]; /* of the whole wire tensor */
     ravel__view view;
+    int64_t tied; /* index of the next item that is tied to this one; 0: none */
 } ravel__item;
 
 typedef struct ravel__holding {
     ravel__item *items;
     int64_t count;
+    int64_t ties;            /* items behind those: the tied ones */
     int64_t room;            /* items that there is memory for */
     ravel__carrier *carrier; /* of tensors on a device (carrier.h); NULL: they are in host memory */
 } ravel__holding;

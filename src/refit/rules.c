@@ -21,6 +21,8 @@ static const ravel_refit_rule vllm[] = {
      .parts = LAYER "mlp.gate_proj.weight_scale_inv," LAYER "mlp.up_proj.weight_scale_inv"},
     {.name = LAYER "mlp.shared_expert.gate_up_proj.weight",
      .parts = LAYER "mlp.shared_expert.gate_proj.weight," LAYER "mlp.shared_expert.up_proj.weight"},
+    {.name = LAYER "mlp.shared_experts.gate_up_proj.weight",
+     .parts = LAYER "mlp.shared_experts.gate_proj.weight," LAYER "mlp.shared_experts.up_proj.weight"},
     {.name = LAYER "mlp.experts.w13_weight_scale_inv",
      .parts = EXPERT "gate_proj.weight_scale_inv," EXPERT "up_proj.weight_scale_inv",
      .stack = 1},
@@ -30,6 +32,11 @@ static const ravel_refit_rule vllm[] = {
 /* Wrappers that put a prefix before Hugging Face's names. Patterns match whole names, so one row per depth. */
 #define UNWRAP(prefix, rest) \
     { .name = prefix rest, .parts = rest }
+#define UNWRAP_INSIDE(infix, rest) \
+    { .name = LAYER infix rest, .parts = LAYER rest }
+#define UNWRAP_LAYER(infix)                                                                                 \
+    UNWRAP_INSIDE(infix, "*.weight"), UNWRAP_INSIDE(infix, "*.*.weight"), UNWRAP_INSIDE(infix, "*.*.bias"), \
+        UNWRAP_INSIDE(infix, "*.*.*.*.weight")
 static const ravel_refit_rule fsdp2[] = {
     UNWRAP("_orig_mod.", "model.embed_tokens.weight"),
     UNWRAP("_orig_mod.", "model.norm.weight"),
@@ -38,6 +45,8 @@ static const ravel_refit_rule fsdp2[] = {
     UNWRAP("_orig_mod.", "model.layers.*.*.*.weight"),
     UNWRAP("_orig_mod.", "model.layers.*.*.*.bias"),
     UNWRAP("_orig_mod.", "model.layers.*.*.*.*.*.weight"),
+    UNWRAP_LAYER("_orig_mod."), /* compiled layer by layer */
+    UNWRAP_LAYER("_checkpoint_wrapped_module."),
 };
 
 #define CORE "decoder.layers.*."
@@ -56,6 +65,7 @@ static const ravel_refit_rule megatron[] = {
     {.name = CORE "mlp.linear_fc1.weight", .parts = GATED},
     {.name = CORE "mlp.linear_fc2.weight", .parts = LAYER "mlp.down_proj.weight"},
     {.name = CORE "mlp.router.weight", .parts = LAYER "mlp.gate.weight"},
+    {.name = CORE "mlp.router.expert_bias", .parts = LAYER "mlp.gate.e_score_correction_bias"},
     {.name = "decoder.final_layernorm.weight", .parts = "model.norm.weight"},
     {.name = "output_layer.weight", .parts = "lm_head.weight"},
     /* grouped experts, stacked by the caller; a map says which expert is where */
@@ -63,6 +73,11 @@ static const ravel_refit_rule megatron[] = {
      .parts = EXPERT "gate_proj.weight," EXPERT "up_proj.weight",
      .stack = 1},
     {.name = CORE "mlp.experts.linear_fc2.weight", .parts = EXPERT "down_proj.weight", .stack = 1},
+    /* and one tensor per expert, numbered at the end of the name */
+    {.name = CORE "mlp.experts.linear_fc1.weight*",
+     .parts = LAYER "mlp.experts.*.gate_proj.weight," LAYER "mlp.experts.*.up_proj.weight"},
+    {.name = CORE "mlp.experts.linear_fc2.weight*", .parts = LAYER "mlp.experts.*.down_proj.weight"},
+    {.name = CORE "mlp.shared_experts.gate_weight", .parts = LAYER "mlp.shared_expert_gate.weight"},
     {.name = CORE "mlp.shared_experts.linear_fc1.weight",
      .parts = LAYER "mlp.shared_expert.gate_proj.weight," LAYER "mlp.shared_expert.up_proj.weight"},
     {.name = CORE "mlp.shared_experts.linear_fc2.weight", .parts = LAYER "mlp.shared_expert.down_proj.weight"},
@@ -80,11 +95,23 @@ static const struct {
     {"hf", fsdp2, sizeof fsdp2 / sizeof *fsdp2},
 };
 
+/* Of models whose output layer is the embedding: where an engine has both, both are that one tensor. They come first. */
+static const ravel_refit_rule tied[] = {
+    {.name = "lm_head.weight", .parts = "model.embed_tokens.weight"},
+    {.name = "output_layer.weight", .parts = "model.embed_tokens.weight"},
+    {.name = "_orig_mod.lm_head.weight", .parts = "model.embed_tokens.weight"},
+};
+
 int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
                                 ravel_refit_rule *rules, int64_t most) {
+    size_t length = strcspn(set, "+");
+    int ties = strcmp(set + length, "+tied") == 0;
+    if (set[length] && !ties) return 0;
     for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
-        if (strcmp(sets[s].name, set) != 0) continue;
+        if (strlen(sets[s].name) != length || strncmp(sets[s].name, set, length) != 0) continue;
         int64_t count = 0;
+        for (size_t i = 0; ties && i < sizeof tied / sizeof *tied; i++, count++)
+            if (count < most) rules[count] = tied[i];
         for (int64_t i = 0; i < sets[s].count; i++) {
             ravel_refit_rule rule = sets[s].rules[i];
             if (rule.stack > 0 && experts <= 0) continue;

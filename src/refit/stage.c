@@ -130,17 +130,30 @@ ravel_status ravel__stage_begin(ravel__stage *s, ravel_refit_identity next, rave
     return status;
 }
 
+/* The next item that is tied to the span's; 0: none. */
+static int next_tied(const ravel__stage *s, ravel__span *span) {
+    int64_t tied = s->holding->items[span->item].tied;
+    RAVEL_ASSERT(tied == 0 || (tied >= s->holding->count && tied < s->holding->count + s->holding->ties));
+    span->item = (int32_t)tied;
+    return tied > 0;
+}
+
 ravel_status ravel__stage_write(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data,
                                 ravel_error *err) {
     RAVEL_ASSERT(s->active && span->item >= 0 && span->item < s->holding->count);
-    return s->now->write(s, span, dtype, data, err);
+    ravel_status status = s->now->write(s, span, dtype, data, err);
+    for (ravel__span tied = *span; status == RAVEL_OK && next_tied(s, &tied);)
+        status = s->now->write(s, &tied, dtype, data, err);
+    return status;
 }
 
 ravel_status ravel__stage_keep(ravel__stage *s, const ravel__span *span, ravel_error *err) {
     RAVEL_ASSERT(s->active && span->item >= 0 && span->item < s->holding->count);
     if (s->held.version == 0)
         return ravel_error_set(err, RAVEL_E_DATA, "a sender keeps elements that were never received");
-    return s->now->keep(s, span, err);
+    ravel_status status = s->now->keep(s, span, err);
+    for (ravel__span tied = *span; status == RAVEL_OK && next_tied(s, &tied);) status = s->now->keep(s, &tied, err);
+    return status;
 }
 
 void *ravel__stage_place(const ravel__stage *s, const ravel__span *span, int32_t dtype) {
@@ -149,7 +162,7 @@ void *ravel__stage_place(const ravel__stage *s, const ravel__span *span, int32_t
 
 void *ravel__stage_address(const ravel__stage *s, const ravel__span *span, int32_t dtype) {
     const ravel__view *view = &s->holding->items[span->item].view;
-    if (!s->now->direct) return NULL;
+    if (!s->now->direct || s->holding->items[span->item].tied) return NULL;
     char *target = s->now->target(s, view->tensor);
     const char *place = ravel__view_direct(view, target, span->box, span->first, dtype);
     return place ? target + (place - target) : NULL;

@@ -48,7 +48,7 @@ static ravel_status make_spares(ravel__stage *s, ravel_error *err) {
     s->spares = ravel__calloc(s->allocator, count, sizeof *s->spares);
     s->spare_bytes = ravel__calloc(s->allocator, count, sizeof *s->spare_bytes);
     int whole = s->spares && s->spare_bytes;
-    for (int64_t i = 0; whole && i < s->holding->count; i++) {
+    for (int64_t i = 0; whole && i < s->holding->count + s->holding->ties; i++) {
         const ravel__view *view = &s->holding->items[i].view;
         size_t bytes = (size_t)reach_of(view) * (size_t)ravel_dtype_bytes(view->dtype);
         if (bytes > s->spare_bytes[view->tensor]) s->spare_bytes[view->tensor] = bytes;
@@ -71,7 +71,7 @@ void *ravel__stage_set(const ravel__stage *s, int64_t tensor, int32_t set) {
 
 static ravel_status copy_set(const ravel__stage *s, int32_t from, int32_t to, ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    for (int64_t i = 0; i < s->holding->count && status == RAVEL_OK; i++) {
+    for (int64_t i = 0; i < s->holding->count + s->holding->ties && status == RAVEL_OK; i++) {
         const ravel__view *view = &s->holding->items[i].view;
         const void *source = ravel__stage_set(s, view->tensor, from);
         void *target = ravel__stage_set(s, view->tensor, to);

@@ -468,6 +468,42 @@ static ravel_status overlapped(ravel_comm *comm, void *user, ravel_error *err) {
     return status;
 }
 
+/* Several messages to the next rank and from the one before, begun in one order of tags by the sender, in another by the
+ * receiver, and waited for in a third. Two have the same tag: they stay in order. */
+static ravel_status tag_orders(ravel_comm *comm, void *user, ravel_error *err) {
+    enum { MANY = 7, BYTES = 5000 };
+    static const int32_t tags[MANY] = {5, 0, 9, 0, 2, 7, 1}; /* 1 goes before 3 in all orders */
+    static const int32_t sending[2][MANY] = {{0, 1, 2, 3, 4, 5, 6}, {6, 5, 4, 1, 2, 3, 0}};
+    static const int32_t receiving[2][MANY] = {{6, 1, 4, 0, 3, 5, 2}, {1, 0, 5, 3, 6, 2, 4}};
+    const comm_job *job = user;
+    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), next = (me + 1) % n, last = (me + n - 1) % n;
+    ravel_request *requests[2 * MANY] = {NULL};
+    uint8_t *data = calloc((size_t)2 * MANY, BYTES);
+    ravel_status status = RAVEL_OK;
+    for (int32_t round = 0; round < 4 && !status; round++) {
+        uint64_t op = job->seed + 9000 + (uint64_t)round * MANY;
+        for (int32_t k = 0; k < MANY && !status; k++) {
+            int32_t s = sending[round % 2][k], r = receiving[round / 2][k];
+            int64_t bytes[2] = {(s * 811) % BYTES, (r * 811) % BYTES};
+            fill_bytes(data + s * BYTES, op + (uint64_t)s, me, 0, bytes[0]);
+            status = ravel_comm_isend(comm, data + s * BYTES, bytes[0], RAVEL_U8, next, tags[s], &requests[s], err);
+            if (!status)
+                status = ravel_comm_irecv(comm, data + (MANY + r) * BYTES, bytes[1], RAVEL_U8, last, tags[r],
+                                          &requests[MANY + r], err);
+        }
+        for (int32_t k = 0; k < 2 * MANY && !status; k++) {
+            int32_t i = (k * 5 + me) % (2 * MANY); /* 5 and 14 have no common factor */
+            status = ravel_request_wait(requests[i], err);
+            requests[i] = NULL;
+        }
+        for (int32_t r = 0; r < MANY && !status; r++)
+            status = same_bytes(data + (MANY + r) * BYTES, op + (uint64_t)r, last, 0, (r * 811) % BYTES, "tags", err);
+    }
+    if (status) ravel_request_wait_all(requests, 2 * MANY, NULL);
+    free(data);
+    return status;
+}
+
 /* A background thread with a communicator of its own, as a prefetcher has. */
 typedef struct helper {
     ravel_comm *comm;
@@ -636,6 +672,7 @@ const comm_body comm_bodies[] = {
     {"every reduction", every_reduction},
     {"random operations", random_operations},
     {"overlapped", overlapped},
+    {"tag orders", tag_orders},
     {"two threads", two_threads},
     {"disagreement", disagreement},
     {"bad arguments", bad_arguments},

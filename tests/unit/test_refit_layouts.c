@@ -2,6 +2,9 @@
  * to a plain one. Every element says where it is in the whole tensor. */
 #include "tests/unit/refit_case.h"
 
+#include "refit/holding.h"
+
+#include <stddef.h>
 #include <stdlib.h>
 
 enum { ROWS = 10, COLUMNS = 6, RANKS = 4, ROOM = 512 };
@@ -119,4 +122,114 @@ TEST(refit_rules_of_every_framework) {
         for (int64_t r = 0; r < sparse; r++) CHECK(rules[r].name && rules[r].parts);
     }
     CHECK_EQ(ravel_refit_rules_named("nobody", 8, 2, 0, rules, 64), 0);
+}
+
+/* What the rules make of a framework's names; the first of the parts. */
+TEST(refit_rules_name_what_frameworks_call_it) {
+    static const struct {
+        const char *set, *name, *part;
+    } rows[] = {
+        {"vllm", "model.layers.3.mlp.shared_experts.gate_up_proj.weight",
+         "model.layers.3.mlp.shared_experts.gate_proj.weight"},
+        {"sglang", "model.layers.3.self_attn.qkv_proj.weight", "model.layers.3.self_attn.q_proj.weight"},
+        {"megatron", "decoder.layers.3.mlp.experts.linear_fc1.weight12",
+         "model.layers.3.mlp.experts.12.gate_proj.weight"},
+        {"megatron", "decoder.layers.3.mlp.experts.linear_fc2.weight12",
+         "model.layers.3.mlp.experts.12.down_proj.weight"},
+        {"megatron", "decoder.layers.3.mlp.router.weight", "model.layers.3.mlp.gate.weight"},
+        {"megatron", "output_layer.weight", "lm_head.weight"},
+        {"megatron+tied", "output_layer.weight", "model.embed_tokens.weight"},
+        {"vllm+tied", "lm_head.weight", "model.embed_tokens.weight"},
+        {"fsdp2", "_orig_mod.model.layers.3.mlp.up_proj.weight", "model.layers.3.mlp.up_proj.weight"},
+        {"fsdp2", "model.layers.3._checkpoint_wrapped_module.self_attn.q_proj.bias",
+         "model.layers.3.self_attn.q_proj.bias"},
+        {"fsdp2", "model.layers.3._orig_mod.input_layernorm.weight", "model.layers.3.input_layernorm.weight"},
+        {"hf", "model.layers.3.mlp.up_proj.weight", "model.layers.3.mlp.up_proj.weight"},
+    };
+    float data[64];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ravel_refit_rule rules[64];
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel__arena arena;
+        ravel__holding holding = {0};
+        ravel_refit_tensor t = {.name = rows[i].name, .dtype = RAVEL_F32, .ndim = 2, .dims = {16, 4}, .data = data};
+        ravel__arena_init(&arena, NULL, 1024);
+        int64_t count = ravel_refit_rules_named(rows[i].set, 4, 2, 0, rules, 64);
+        CHECK_OK(ravel__holding_make(&t, 1, rules, count, 0, "source", &arena, &holding, &err), &err);
+        CHECK_STR(holding.items[0].name, rows[i].part);
+        ravel__holding_free(&holding, arena.allocator);
+        ravel__arena_free(&arena);
+    }
+    ravel_refit_rule rules[64];
+    CHECK_EQ(ravel_refit_rules_named("vllm+tide", 4, 2, 0, rules, 64), 0);
+}
+
+/* ---- tied weights ------------------------------------------------------------------------------------------- */
+
+enum { VOCABULARY = 700, WIDTH = 8, SAME = 2100 };
+
+/* Rank 0 has the embedding, and with `extra` a copy of it; rank 1 an embedding and an output layer, in memory of their own. */
+static ravel_status tied_body(ravel_comm *comm, few_ranks *f, ravel_error *err) {
+    int32_t rank = ravel_comm_rank(comm), both = rank == 1 || f->extra;
+    float *memory = calloc((size_t)4 * VOCABULARY * WIDTH, sizeof *memory);
+    static const char *const names[2][2] = {{"model.embed_tokens.weight", "lm_head.weight"},
+                                            {"embedding.word_embeddings.weight", "output_layer.weight"}};
+    ravel_refit_tensor t[2];
+    ravel_refit_rule rules[64];
+    ravel_refit *refit = NULL;
+    if (!memory) return RAVEL_E_MEMORY;
+    for (int i = 0; i < 2; i++) {
+        t[i] = (ravel_refit_tensor){.name = names[rank][i], .dtype = RAVEL_F32, .ndim = 2, .dims = {VOCABULARY, WIDTH}};
+        t[i].data = memory + (ptrdiff_t)i * VOCABULARY * WIDTH;
+        t[i].spare = memory + (ptrdiff_t)(i + 2) * VOCABULARY * WIDTH;
+    }
+    int64_t count = ravel_refit_rules_named(rank ? "megatron+tied" : "hf+tied", 4, 2, 0, rules, 64);
+    ravel_refit_source source = {.size = sizeof source, .tensors = t, .count = 1 + both, .rules = rules};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = t, .count = 2, .rules = rules};
+    source.rule_count = sink.rule_count = count;
+    ravel_status status =
+        ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &f->options, &refit, err);
+    for (int64_t version = 1; version <= 3 && status == RAVEL_OK; version++) {
+        ravel_refit_report report = {.size = sizeof report};
+        /* version 3 changes the end only, for the delta */
+        if (rank == 0 && version < 3) fill_floats(memory, VOCABULARY * WIDTH, (float)(100 * version));
+        if (rank == 0 && version == 3) fill_floats(memory + SAME, VOCABULARY * WIDTH - SAME, 200.5F);
+        status = ravel_refit_update(refit, rank ? 0 : version, &report, err);
+        if (status != RAVEL_OK) break;
+        EXPECT(report.bytes_needed == VOCABULARY * WIDTH * 4); /* once */
+        for (int i = 0; i < 2 && rank; i++) {
+            const float *live = ravel_refit_data(refit, i);
+            EXPECT(floats_are(live, SAME, version == 1 ? 100 : 200));
+            EXPECT(floats_are(live + SAME, VOCABULARY * WIDTH - SAME, version == 3 ? 200.5F : 100 * (float)version));
+        }
+    }
+    ravel_refit_free(refit);
+    free(memory);
+    return status;
+}
+
+TEST(refit_tied_weights_are_sent_once_and_loaded_into_both) {
+    for (int32_t i = 0; i < 12; i++) {
+        few_ranks f = {.body = tied_body, .extra = i % 2 ? &f : NULL};
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_refit_options_default(&f.options);
+        f.options.stage = i % 3;
+        f.options.delta = i / 6;
+        f.options.delta_block = 4096;
+        CHECK_OK(run_few(&f, 2, &err), &err);
+    }
+}
+
+TEST(refit_two_pieces_of_one_name_are_no_tie) {
+    float data[32];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *self = NULL;
+    ravel_refit_tensor t[2] = {float_tensor("w", data, 16), float_tensor("w", data, 16)};
+    for (int i = 0; i < 2; i++) t[i].parts[0] = 2, t[i].index[0] = i;
+    ravel_refit_source source = {.size = sizeof source, .tensors = t, .count = 2};
+    ravel_refit *refit = NULL;
+    CHECK_OK(ravel_comm_self(NULL, &self, &err), &err);
+    CHECK_EQ(ravel_refit_create(self, &source, NULL, NULL, &refit, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "\"w\" twice");
+    ravel_comm_free(self);
 }

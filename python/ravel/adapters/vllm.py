@@ -1,25 +1,32 @@
-"""vLLM (from 0.28): ``--weight-transfer-config '{"backend": "ravel"}'``. The wheel's entry point ``vllm.general_plugins`` calls
-:func:`register` in every worker. A worker pulls everything into host memory and verifies it (receive); only finish, which vLLM
-calls when all workers have received, touches the model. A failure before that leaves the old weights."""
+"""vLLM (from 0.32): ``--weight-transfer-config '{"backend": "ravel"}'``. The wheel's entry point ``vllm.general_plugins`` calls
+:func:`register` in every process. A worker pulls everything into host memory and verifies it (update_weights); only
+finish_weight_update, which vLLM calls when all workers have everything, touches the model. A failure before that leaves the old
+weights. The trainers' half is vllm_trainer.py."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import contextlib
+from dataclasses import dataclass
 
-from .._publish import Publisher
 from ._staged import Staged, to_torch
+
+try:
+    from vllm.distributed.weight_transfer.base import (WeightTransferEngine, WeightTransferInitInfo,
+                                                       WeightTransferUpdateInfo)
+except ImportError:  # imported without vLLM, by docs and linters
+    WeightTransferEngine = WeightTransferInitInfo = WeightTransferUpdateInfo = object
 
 
 def register() -> None:
     from vllm.distributed.weight_transfer import WeightTransferEngineFactory, WeightTransferTrainerFactory
 
-    WeightTransferEngineFactory.register_engine("ravel", __name__, "RavelEngine")
-    WeightTransferTrainerFactory.register_engine("ravel", __name__, "RavelTrainerEngine")
+    with contextlib.suppress(ValueError):  # it is registered already
+        WeightTransferEngineFactory.register_engine("ravel", __name__, "RavelEngine")
+        WeightTransferTrainerFactory.register_engine("ravel", "ravel.adapters.vllm_trainer", "RavelTrainerEngine")
 
 
 @dataclass
-class RavelInitInfo:
+class RavelInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """Where the trainers publish, and which tensors, by Hugging Face's names."""
 
     address: str
@@ -31,19 +38,16 @@ class RavelInitInfo:
 
 
 @dataclass
-class RavelUpdateInfo:
+class RavelUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     version: int = 0  # 0: the newest
 
 
-class RavelEngine:
+class RavelEngine(WeightTransferEngine):  # type: ignore[misc]
     """The worker's half."""
 
     init_info_cls, update_info_cls = RavelInitInfo, RavelUpdateInfo
-
-    def __init__(self, config: Any, vllm_config: Any = None, device: Any = None, model: Any = None):
-        self.config, self.vllm_config, self.device, self.model = config, vllm_config, device, model
-        self.staged: Staged | None = None
-        self.dtypes: dict[str, str] = {}
+    supports_draft_weight_update = False
+    staged: Staged | None = None
 
     def init_transfer_engine(self, init_info: RavelInitInfo) -> None:
         self.dtypes = dict(zip(init_info.names, init_info.dtype_names))
@@ -53,44 +57,18 @@ class RavelEngine:
     def start_weight_update(self) -> None:
         """Nothing is touched before everything has arrived."""
 
-    def receive_weights(self, update_info: RavelUpdateInfo, load_weights: Any = None) -> None:
+    def receive_weights(self, update_info: RavelUpdateInfo) -> None:
         assert self.staged is not None
         self.staged.receive(update_info.version)
 
     def finish_weight_update(self) -> None:
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
         assert self.staged is not None
+        initialize_layerwise_reload(self.model)
         self.model.load_weights((name, to_torch(array, self.dtypes[name])) for name, array in self.staged.take())
+        finalize_layerwise_reload(self.model, self.model_config)
 
     def shutdown(self) -> None:
         if self.staged is not None:
             self.staged.close()
-
-
-@dataclass(kw_only=True)
-class RavelTrainerInitInfo:
-    rank: int = 0
-    address: str = "127.0.0.1:7700"
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-class RavelTrainerEngine:
-    """The trainer's half: ``source`` is a mapping of names to host tensors."""
-
-    def __init__(self, init_info: RavelTrainerInitInfo, client: Any, source: Any):
-        self.client, self.version = client, 0
-        self.publisher = Publisher(init_info.address, dict(source), **init_info.options)
-        names = list(source)
-        client.init_weight_transfer_engine(dict(
-            address=self.publisher.address, names=names, dtype_names=[str(source[n].dtype) for n in names],
-            shapes=[list(source[n].shape) for n in names]))
-
-    @classmethod
-    def trainer_init(cls, init_info: RavelTrainerInitInfo, client: Any, source: Any) -> "RavelTrainerEngine":
-        return cls(init_info, client, source)
-
-    def send_weights(self) -> None:
-        self.version += 1
-        self.publisher.publish(self.version)
-        self.client.start_weight_update()
-        self.client.update_weights(dict(version=self.version))
-        self.client.finish_weight_update(self.version)
