@@ -40,6 +40,11 @@ trainer=$!
 waits() { waited=0; until eval "$1" || [ $waited = 1200 ]; do sleep 0.05; waited=$((waited + 1)); done; } # at most a minute
 newest() { sed -n 's/^version \([0-9]*\) .*/\1/p' "$dir/trainer" | tail -n 1; }
 waits 'grep -q "^version 1 " "$dir/trainer"'
+# Soak: what publishing takes alone, to compare with what it takes while generators come and are killed.
+[ -z "${RAVEL_SOAK:-}" ] || waits '[ "$(newest)" -ge 100 ]'
+took() { sed -n 's/^version [0-9]* ([^)]*): \([0-9.]*\) s,.*/\1/p' | sort -n |
+    awk '{ t[NR] = $1 } END { printf "median %.0f ms, 99 %% below %.0f, longest %.0f", 1e3 * t[int((NR + 1) / 2)], 1e3 * t[int(NR * .99)], 1e3 * t[NR] }'; }
+alone=$(took <"$dir/trainer") first=$(newest)
 number=0
 while [ $number -lt "$kills" ]; do
     number=$((number + 1))
@@ -66,6 +71,7 @@ trained=$? trainer=""
 cat "$dir/all" >>"$log"
 if [ $code = 0 ] && [ $trained = 0 ] && [ "$after" -gt "$before" ] && [ "$(grep -c 'equal$' "$log")" -gt 3 ] && ! grep -qE 'byte|changed' "$dir/all"; then
     pass "$kills generators killed at random moments: $(grep -c 'equal$' "$dir/all") commits, all whole; the trainers went on"
+    [ -z "${RAVEL_SOAK:-}" ] || echo "    a publish took, alone: $alone; with generators: $(sed "1,/^version $first /d" "$dir/trainer" | took)"
 else fail "generators killed at random moments (exit codes $code, $trained; versions $before, $after)"; fi
 model=$(git ls-files '*model.safetensors' | head -n 1)
 "$BUILD/ravel" refit --publish 127.0.0.1:0 --from "$model" --ranks 3 --interval 0.5 >"$dir/trainer" 2>&1 &
