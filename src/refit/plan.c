@@ -6,6 +6,7 @@
  *         for each distinct box that senders have: slice = rest meets box; choose a sender; rest -= box */
 #include "refit/plan.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -141,6 +142,7 @@ static void collect_holders(planner *p, const ravel__tensor *t) {
         int known = ravel__box_count(&box) == 0;
         for (int32_t h = 0; h < p->holder_count && !known; h++) known = ravel__box_equal(&p->holders[h].box, &box);
         if (known) continue;
+        RAVEL_ASSERT(p->holder_count < p->c->ranks);
         holder *h = &p->holders[p->holder_count++];
         *h = (holder){.box = box, .first = used};
         for (const ravel__share *o = s; o; o = o->next) {
@@ -251,6 +253,7 @@ static ravel_status add_slice(planner *p, int64_t index, int32_t g, int32_t send
     ravel__hash_i64s(&p->digest, box->start, (size_t)box->ndim);
     ravel__hash_i64s(&p->digest, box->extent, (size_t)box->ndim);
     p->load[sender] += count * ravel_dtype_bytes(t->dtype) * (inside && to->count == 1 ? 0 : 1);
+    RAVEL_ASSERT(sender >= 0 && sender < p->c->ranks && p->sender_index[sender] >= 0 && count > 0);
     if (!me_out && !me_in) return RAVEL_OK;
     int64_t coords = keep_coords(p, box);
     if (coords < 0) return ravel__no_memory(p->err, 0, "the plan's slices");
@@ -265,6 +268,7 @@ static ravel_status add_slice(planner *p, int64_t index, int32_t g, int32_t send
         d.kind = kind;
         d.stream = in ? p->sender_index[sender] : g;
         d.slice.item = p->item_of[in ? RAVEL__OF_SINK : RAVEL__OF_SOURCE][index];
+        RAVEL_ASSERT(d.slice.item >= 0 && d.stream >= 0);
         status = keep_draft(p, &d);
     }
     return status;
@@ -353,6 +357,7 @@ static ravel_status set_members(planner *p, ravel__stream *s, const group *g, in
 }
 
 static ravel_status new_stream(planner *p, ravel__stream *s, int32_t sender, int32_t g, int local) {
+    RAVEL_ASSERT(sender >= 0 && g >= 0 && g < p->group_count);
     int32_t index = p->sender_index[sender];
     *s = (ravel__stream){.sender = sender, .tag = index, .local = local};
     s->turn = ((g - index) % p->group_count + p->group_count) % p->group_count;
@@ -371,6 +376,7 @@ static void take_drafts(planner *p, ravel__stream *s, int32_t kind, int32_t key)
     for (int64_t i = 0; i < p->draft_count; i++) {
         const draft *d = &p->drafts[i];
         if (d->kind != kind || d->stream != key) continue;
+        RAVEL_ASSERT(p->plan->slice_count < p->draft_count);
         p->plan->slices[p->plan->slice_count++] = d->slice;
         s->slices++;
         s->bytes += d->slice.count * ravel_dtype_bytes(d->slice.dtype);
@@ -427,6 +433,8 @@ static ravel_status make_streams(planner *p) {
             take_drafts(p, s, kind, key);
         }
     }
+    RAVEL_ASSERT(plan->slice_count == p->draft_count && plan->out_count <= p->group_count + 1);
+    RAVEL_ASSERT(plan->in_count <= p->sender_count + 1);
     sort_by_turn(plan->out, plan->out_count);
     sort_by_turn(plan->in, plan->in_count);
     return RAVEL_OK;
@@ -473,6 +481,7 @@ void ravel__refit_plan_free(ravel__refit_plan *plan) {
 
 ravel__box ravel__slice_box(const ravel__refit_plan *plan, const ravel__slice *slice, int32_t ndim) {
     ravel__box box = {.ndim = ndim};
+    RAVEL_ASSERT(ndim >= 0 && ndim <= RAVEL_REFIT_DIMS && slice->coords >= 0);
     memcpy(box.start, plan->coords + slice->coords, (size_t)ndim * sizeof(int64_t));
     memcpy(box.extent, plan->coords + slice->coords + ndim, (size_t)ndim * sizeof(int64_t));
     return box;
