@@ -57,15 +57,19 @@ static void plan_overhead(void) {
 static void beside_trl(void) {
     const char *build = getenv("BUILD");
     char python[512];
-    double numbers[4];
+    double numbers[8];
     snprintf(python, sizeof python, "%s/frameworks/bin/python", build ? build : "build");
     if (access(python, X_OK) != 0) {
         bench_note("python.trl_vs_trl: %s is not here; make test-frameworks installs it", python);
-    } else if (measure("python.trl_vs_trl", python, "python/bench/trl_vs_trl.py", numbers, 4)) {
+    } else if (measure("python.trl_vs_trl", python, "python/bench/trl_vs_trl.py", numbers, 8)) {
         bench_report("python.trl_vs_trl", numbers[0], "x", HIGHER,
-                     "TRL's bfd / ours (%.1f ms), 4,096 Arrow rows, 5 M tokens in two columns; target 5", numbers[2]);
+                     "TRL's bfd / ours (%.1f ms), 4,096 Arrow rows, 5 M tokens in two columns; target 5", numbers[4]);
         bench_report("python.trl_vs_trl_wrapped", numbers[1], "x", HIGHER,
-                     "TRL's wrapped / ours (%.3f ms), the same; target 1", numbers[3]);
+                     "TRL's wrapped / ours (%.3f ms), the same; target 1", numbers[5]);
+        bench_report("python.trl_call_vs_trl", numbers[2], "x", HIGHER,
+                     "TRL's pack_dataset(bfd) / ours (%.1f ms), a data set in memory; target 5", numbers[6]);
+        bench_report("python.trl_call_vs_trl_wrapped", numbers[3], "x", HIGHER,
+                     "TRL's pack_dataset(wrapped) / ours (%.3f ms), the same; target 1", numbers[7]);
     }
 }
 

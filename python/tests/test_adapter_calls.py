@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import ravel
-from ravel.adapters import huggingface, megatron, nemo_rl, nemo_rl_dynamic, slime, trl_rollouts, verl
+from ravel.adapters import areal, huggingface, megatron, nemo_rl, nemo_rl_dynamic, slime, trl_rollouts, verl
 from ravel.adapters import _switch
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
@@ -160,7 +160,8 @@ def test_verl_install_may_leave_large_groups_alone(monkeypatch):
 
 @pytest.mark.parametrize("adapter, names", [
     (verl, verl._SWITCHED), (nemo_rl, ("get_packer",)), (slime, ("build_dp_schedule",)),
-    (trl_rollouts, ("TokenBudgetBatcher",))])
+    (trl_rollouts, ("TokenBudgetBatcher",)), (huggingface, ("DataCollatorWithFlattening",)),
+    (areal, ("ffd_allocate", "kk_allocate", "balanced_greedy_partition"))])
 def test_install(monkeypatch, adapter, names):
     (home,) = fake_package(monkeypatch, home={name: object() for name in names})
     assert adapter.install(home) == [f"madeup.home.{name}" for name in names]

@@ -9,6 +9,8 @@ each sample is ignored, so that nothing is predicted across samples. Differences
 turned off, slots can be aligned, and a row that holds several samples is taken as several samples. What says so is
 ``seq_lengths`` or, since the Trainer drops columns that the model does not take (``remove_unused_columns``), ``position_ids`` that
 start again. A row that looks packed and says nothing is refused: its samples would attend to each other.
+
+:func:`install` puts the collator in the place of transformers' own, for code that makes that one by name.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import numpy as np
 from .._batch import Field, Ragged, pack
 from .._lib import as_array
 from . import trl
+from ._switch import put
 
-__all__ = ["PackingCollator", "pack_dataset"]
+__all__ = ["FlatteningCollator", "PackingCollator", "install", "pack_dataset"]
 
 pack_dataset = functools.partial(trl.pack_dataset, position_ids=True)
 """``ravel.adapters.trl.pack_dataset`` with ``position_ids``, which the Trainer does not drop."""
@@ -118,3 +121,16 @@ class PackingCollator:
             return out, {}
         out["cu_seq_lens_q"] = out["cu_seq_lens_k"] = batch["cu_seqlens_padded"]
         return out, {"max_length_q": batch.max_seqlen, "max_length_k": batch.max_seqlen}
+
+
+class FlatteningCollator(PackingCollator):
+    """The same with the defaults of ``DataCollatorWithFlattening``: the attention keywords only where they are asked for."""
+
+    def __init__(self, return_tensors: str = "pt", *, return_flash_attn_kwargs: bool = False, **options: Any):
+        super().__init__(return_tensors, return_flash_attn_kwargs=return_flash_attn_kwargs, **options)
+
+
+def install(module: Any = "transformers.data.data_collator") -> list[str]:
+    """Puts :class:`FlatteningCollator` in the place of ``DataCollatorWithFlattening``, also where it was imported by name
+    already; the places."""
+    return put(module, {"DataCollatorWithFlattening": FlatteningCollator})

@@ -199,7 +199,8 @@ def _wrap_table(table: Any, seq_length: int) -> Any:
     total = len(values[0])
     offsets = np.arange(0, total + seq_length, seq_length)[:-(-total // seq_length) + 1]
     offsets[-1] = total
-    lists = [_lists(column, offsets, own) for column, own in zip(columns.values(), values)]
+    ends = {kind: pa.array(offsets, kind) for kind in {column.offsets.type for column in columns.values()}}
+    lists = [type(column).from_arrays(ends[column.offsets.type], own) for column, own in zip(columns.values(), values)]
     return pa.Table.from_arrays(lists, names=list(columns))
 
 
@@ -268,6 +269,32 @@ def _format_of(dataset: Any) -> dict[str, Any]:
     return {"type": None if inner is None else inner.format_type}
 
 
+_HARMLESS = {"batch_size", "desc", "keep_in_memory", "load_from_cache_file", "num_proc"}
+
+
+def _stays_in_memory(dataset: Any, map_kwargs: Mapping[str, Any]) -> bool:
+    """Whether ``map`` would leave the result in memory, and does nothing else that somebody asked for."""
+    import datasets
+
+    return isinstance(dataset, datasets.Dataset) and len(dataset) > 0 and dataset._indices is None and \
+        map_kwargs.keys() <= _HARMLESS and bool(map_kwargs.get("keep_in_memory") or not dataset.cache_files)
+
+
+def _map_in_memory(dataset: Any, function: Any, map_kwargs: Mapping[str, Any]) -> Any:
+    """``map`` without the copy that it writes: a data set over the tables that the function returns."""
+    import datasets
+    import pyarrow as pa
+    from datasets.fingerprint import Hasher
+
+    size = map_kwargs.get("batch_size", 1000)
+    rows = dataset.with_format("arrow").iter(batch_size=size if size and size > 0 else len(dataset))
+    table = pa.concat_tables([function(part) for part in rows])
+    info = dataset.info.copy()
+    info.features = datasets.Features({**datasets.Features.from_arrow_schema(table.schema), **dataset.features})
+    fingerprint = Hasher.hash((dataset._fingerprint, function.func.__name__, sorted(function.keywords.items()), size))
+    return datasets.Dataset(table, info=info, split=dataset.split, fingerprint=fingerprint)
+
+
 def pack_dataset(dataset: Any, seq_length: int, strategy: str = "bfd", map_kwargs: Mapping[str, Any] | None = None, *,
                  overflow: str | None = None, method: str = "bfd", position_ids: bool = False) -> Any:
     """``trl.pack_dataset`` for a ``Dataset``, ``DatasetDict`` or ``IterableDataset`` in any format: every column must be of
@@ -284,10 +311,15 @@ def pack_dataset(dataset: Any, seq_length: int, strategy: str = "bfd", map_kwarg
     shape = _format_of(dataset)
     function = functools.partial(_wrap_table, seq_length=seq_length) if strategy == "wrapped" else functools.partial(
         pack_table, seq_length=seq_length, method=method, overflow=overflow, position_ids=position_ids)
-    done = dataset.with_format("arrow").map(function, batched=True, **(map_kwargs or {}))
+    options = map_kwargs or {}
+    done = _map_in_memory(dataset, function, options) if _stays_in_memory(dataset, options) else \
+        dataset.with_format("arrow").map(function, batched=True, **options)
     if strategy != "wrapped" and shape.get("columns") is not None:
         shape["columns"] = [*shape["columns"], *(["position_ids"] if position_ids else []), "seq_lengths"]
-    return done.with_format(**shape)
+    if not hasattr(done, "set_format"):  # a stream
+        return done.with_format(**shape)
+    done.set_format(**shape)  # in place: with_format would copy what nobody else has
+    return done
 
 
 def install(module: Any = "trl.data_utils", *, overflow: str | None = None, method: str = "bfd") -> list[str]:
