@@ -361,7 +361,12 @@ static int64_t cut_sample(attend_part *parts, int32_t sample, int kind, int64_t 
     return n;
 }
 
-/* The list is in the shared scratch, which has at least KC elements for each token. */
+/* Elements of the list: a sample is one part, or at most one per token of either axis. */
+static int64_t parts_elements(const train_limits *l) {
+    return (2 * l->tokens + l->longest) * (int64_t)(sizeof(attend_part) / sizeof(float));
+}
+
+/* The list is in the shared scratch. */
 static int64_t make_parts(attend_job *j) {
     const train_attention *x = j->x;
     attend_part *parts = (attend_part *)(void *)j->device->shared;

@@ -8,18 +8,21 @@
  *     6 rows C  C  C  C          each element of C is one chain a0 b0 + a1 b1 + ... in the order of k, whatever
  *            C  C  C  C          the sizes of the product and wherever the element lies
  *
- * A large product packs both sides, a part of k (KC) at a time, and cuts C into tasks of rows x columns:
+ * A large product packs both sides, a part of k (KC) at a time:
  *
- *     A packed  [group][k][GM]   rows in groups of GM          job 1: tasks are panels of B and groups of A
- *     B packed  [panel][k][GN]   columns in panels of GN       job 2: tasks are blocks of C; a group of A meets panel
- *                                                                     after panel of B
+ *     B packed  [panel][k][GN]   columns in panels of GN, for all threads    job 1: tasks are panels
+ *     A packed  [group][k][GM]   rows in groups of GM, a thread's own        job 2: tasks are blocks of rows: pack A, then
+ *                                                                            for each chunk of B, each group of A, each
+ *                                                                            panel of the chunk: a tile of C
  *
- * GM x GN is the tile of job 2: as tall as registers allow, because the group of A stays in the first-level cache and
- * each panel of B comes from the second. The cut into tasks depends on the number of threads; results do not, because
- * each element is one chain per part of k. */
+ * A tile is GM x GN, as tall as registers allow. A chunk of B stays in the second-level cache for all groups of a block, and
+ * A is where it was packed: threads read little of one another's. Blocks are large, and the last ones small, so that
+ * threads end together. The cut depends on the number of threads; results do not, because each element is one chain per
+ * part of k. */
 
 enum { GM = CPU_GEMM_ROWS, GN = CPU_GEMM_VECTORS * CPU_LANES }; /* the tile of large products */
-enum { KC = 640, NC = 4096, MC = 2048 };                        /* what is packed at a time */
+enum { KC = 640, NC = 4096, MC = 2048 };                        /* packed at a time, by all threads together */
+enum { CHUNK = 256 / GN * GN };                                 /* columns of B */
 
 INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
                  float *c, int64_t ldc, int add) {
@@ -143,42 +146,31 @@ typedef struct gemm {
     train_device *device;
     const train_matmul *x;
     int64_t a_row, a_col, b_row, b_col, ldc;
-    int64_t m0, m, n0, n, k0, k; /* the part of M, N and K that is being worked on */
-    int64_t panels;              /* of B to pack; 0: they are packed */
-    int64_t rows, columns;       /* of a task: multiples of GM and GN */
+    int64_t n0, n, k0, k;                      /* the part of N and K that is being worked on */
+    int64_t groups;                            /* of A */
+    int64_t splits, columns;                   /* a block of rows is that many tasks, of so many columns */
+    int64_t large, large_groups, small_groups; /* blocks of rows: so many large ones, then small ones */
     int add;
 } gemm;
 
-enum { PACK_GROUPS = 8 }; /* groups of A in a task of packing */
-
-/* A is packed behind B. */
-INLINE float *packed_a(const gemm *g) {
-    return g->device->shared + train__round_up(g->n, GN) * g->k;
-}
-
-static void pack_panel_of(const gemm *g, int64_t panel) {
+static void pack_task(void *user, int64_t panel, int32_t thread) {
+    const gemm *g = user;
     int64_t j = panel * GN;
     const float *b = (const float *)g->x->b + g->k0 * g->b_row + (g->n0 + j) * g->b_col;
+    (void)thread;
     pack_columns(g->device->shared + j * g->k, b, g->k, train__min(GN, g->n - j), GN, g->b_row, g->b_col);
 }
 
-static void pack_task(void *user, int64_t task, int32_t thread) {
-    const gemm *g = user;
-    const float *a = (const float *)g->x->a + g->k0 * g->a_col;
-    (void)thread;
-    if (task < g->panels) {
-        pack_panel_of(g, task);
-        return;
-    }
-    int64_t i = (task - g->panels) * PACK_GROUPS * GM, end = train__min(g->m, i + PACK_GROUPS * GM);
+static void pack_rows(const gemm *g, float *to, int64_t first, int64_t rows) {
+    const float *a = (const float *)g->x->a + g->k0 * g->a_col + first * g->a_row;
+    int64_t i = 0;
     if (g->a_row == 1) {
-        int64_t whole = (end - i) / GM;
-        pack_groups(packed_a(g) + i / GM * group_elements(g->k), a + g->m0 + i, whole, g->k, g->a_col);
-        i += whole * GM;
+        pack_groups(to, a, rows / GM, g->k, g->a_col);
+        i = rows / GM * GM;
     }
-    for (; i < end; i += GM)
-        pack_group(packed_a(g) + i / GM * group_elements(g->k), a + (g->m0 + i) * g->a_row, train__min(GM, g->m - i),
-                   g->k, g->a_row, g->a_col);
+    for (; i < rows; i += GM)
+        pack_group(to + i / GM * group_elements(g->k), a + i * g->a_row, train__min(GM, rows - i), g->k, g->a_row,
+                   g->a_col);
 }
 
 static __attribute__((noinline)) void tile_packed(int64_t k, const float *a, const float *b, float *c, int64_t ldc,
@@ -194,36 +186,52 @@ static void tile_edge(const gemm *g, const float *a, const float *b, float *c, i
     for (int64_t r = 0; r < rows; r++) memcpy(c + r * g->ldc, edge + r * GN, (size_t)width * sizeof *c);
 }
 
-static void block_task(void *user, int64_t task, int32_t thread) {
-    const gemm *g = user;
-    int64_t across = (g->n + g->columns - 1) / g->columns;
-    int64_t i0 = task / across * g->rows, j0 = task % across * g->columns;
-    int64_t i1 = train__min(g->m, i0 + g->rows), j1 = train__min(g->n, j0 + g->columns);
-    (void)thread;
-    for (int64_t i = i0; i < i1; i += GM) {
-        const float *a = packed_a(g) + i / GM * group_elements(g->k);
-        float *c = (float *)g->x->c + (g->m0 + i) * g->ldc + g->n0;
+/* Rows first .. first+rows-1 of C, whose A is packed, in columns j0 .. j1-1. */
+static void multiply(const gemm *g, const float *a, int64_t first, int64_t rows, int64_t j0, int64_t j1) {
+    for (int64_t i = 0; i < rows; i += GM, a += group_elements(g->k)) {
+        float *c = (float *)g->x->c + (first + i) * g->ldc + g->n0;
         for (int64_t j = j0; j < j1; j += GN) {
             const float *b = g->device->shared + j * g->k;
-            if (i1 - i >= GM && j1 - j >= GN)
+            if (rows - i >= GM && j1 - j >= GN)
                 tile_packed(g->k, a, b, c + j, g->ldc, g->add);
             else
-                tile_edge(g, a, b, c + j, train__min(GM, i1 - i), train__min(GN, j1 - j));
+                tile_edge(g, a, b, c + j, train__min(GM, rows - i), train__min(GN, j1 - j));
         }
     }
 }
 
-static int64_t blocks_of(const gemm *g) {
-    return ((g->m + g->rows - 1) / g->rows) * ((g->n + g->columns - 1) / g->columns);
+/* Groups that a thread packs at a time. */
+static int64_t most_groups(int32_t threads) {
+    return train__max((MC / threads + GM - 1) / GM, 16);
 }
 
-/* Blocks that the second-level cache likes, and smaller ones where each thread would have too few. */
-static void choose_blocks(gemm *g) {
-    int64_t enough = g->device->threads > 1 ? 6 * g->device->threads : 1;
-    g->rows = 96 / GM * GM;
-    g->columns = 256;
-    while (blocks_of(g) < enough && g->columns > 2 * GN) g->columns /= 2;
-    while (blocks_of(g) < enough && g->rows > 2 * GM) g->rows = train__round_up(g->rows / 2, GM);
+static void block_task(void *user, int64_t task, int32_t thread) {
+    const gemm *g = user;
+    float *a = train__cpu_private(g->device, thread);
+    int64_t block = task / g->splits, j0 = task % g->splits * g->columns, j1 = train__min(g->n, j0 + g->columns);
+    int64_t late = train__max(block - g->large, 0), most = most_groups(g->device->threads);
+    int64_t group = train__min(block, g->large) * g->large_groups + late * g->small_groups;
+    int64_t end = train__min(g->groups, group + (block < g->large ? g->large_groups : g->small_groups));
+    for (; group < end; group += most) {
+        int64_t first = group * GM, rows = train__min(g->x->m, train__min(end, group + most) * GM) - first;
+        pack_rows(g, a, first, rows);
+        for (int64_t j = j0; j < j1; j += CHUNK) multiply(g, a, first, rows, j, train__min(j1, j + CHUNK));
+    }
+}
+
+/* One thread has one block. Several have a large one each, three quarters of all rows together, then small ones. Where
+ * there are few rows, columns are cut too. */
+static int64_t cut_blocks(gemm *g) {
+    int64_t threads = g->device->threads, panels = (g->n + GN - 1) / GN;
+    g->groups = (g->x->m + GM - 1) / GM;
+    g->splits = threads > 1 ? train__max(train__min((4 * threads + g->groups - 1) / g->groups, panels / 4), 1) : 1;
+    g->columns = (panels + g->splits - 1) / g->splits * GN;
+    g->splits = (g->n + g->columns - 1) / g->columns;
+    g->large = train__max(threads / g->splits, 1);
+    g->large_groups = threads > 1 ? train__max(g->groups * 3 / 4 / g->large, 1) : g->groups;
+    g->small_groups = train__max(g->large_groups / 6, 1);
+    int64_t left = train__max(g->groups - g->large * g->large_groups, 0);
+    return (g->large + (left + g->small_groups - 1) / g->small_groups) * g->splits;
 }
 
 /* k in equal parts of at most KC. */
@@ -234,13 +242,8 @@ static int64_t part_of(int64_t k) {
 
 /* All rows of C, for one part of N and K. */
 static void run_part(gemm *g) {
-    g->panels = (g->n + GN - 1) / GN;
-    for (g->m0 = 0; g->m0 < g->x->m; g->m0 += MC, g->panels = 0) {
-        g->m = train__min(MC, g->x->m - g->m0);
-        choose_blocks(g);
-        train__cpu_run(g->device, g->panels + (g->m + PACK_GROUPS * GM - 1) / (PACK_GROUPS * GM), pack_task, g);
-        train__cpu_run(g->device, blocks_of(g), block_task, g);
-    }
+    train__cpu_run(g->device, (g->n + GN - 1) / GN, pack_task, g);
+    train__cpu_run(g->device, cut_blocks(g), block_task, g);
 }
 
 static void gemm_run(train_device *device, const train_matmul *x) {
@@ -261,8 +264,11 @@ static void gemm_run(train_device *device, const train_matmul *x) {
         }
 }
 
-/* Elements that a product whose sides are at most `most` packs. */
+/* Elements that a product whose sides are at most `most` packs: of B, and of A by each thread. */
 static int64_t packed_elements(int64_t most) {
-    int64_t k = train__min(KC, most), groups = (train__min(MC, most) + GM - 1) / GM;
-    return k * train__round_up(train__min(NC, most), GN) + groups * group_elements(k);
+    return train__min(KC, most) * train__round_up(train__min(NC, most), GN);
+}
+
+static int64_t packed_rows_elements(int64_t most, int32_t threads) {
+    return train__min(most_groups(threads), (most + GM - 1) / GM) * group_elements(train__min(KC, most));
 }

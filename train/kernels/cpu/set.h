@@ -41,25 +41,29 @@ static ravel_status cpu_open(const train_device_options *options, train_device *
 
 /* ---- scratch -------------------------------------------------------------------------------------------- */
 
-static size_t shared_elements(const train_limits *l) {
-    int64_t most = train__max(train__max(l->tokens, l->width), l->vocab);
-    int64_t partials = runs_of(l->tokens) * train__max(l->width, 2 * l->head_dim);
-    return (size_t)train__max(packed_elements(most), partials);
+static int64_t longest_side(const train_limits *l) {
+    return train__max(train__max(l->tokens, l->width), l->vocab);
 }
 
-static size_t private_elements(const train_limits *l) {
+static size_t shared_elements(const train_limits *l) {
+    int64_t partials = runs_of(l->tokens) * train__max(l->width, 2 * l->head_dim);
+    return (size_t)train__max(train__max(packed_elements(longest_side(l)), partials), parts_elements(l));
+}
+
+static size_t private_elements(const train_limits *l, int32_t threads) {
     attend_room room;
     int64_t attention = room_make(&room, NULL, l->longest, l->head_dim, !l->inference);
     int64_t cached = train__round_up(l->cached + TRAIN_PAGE, LANES);
-    return (size_t)train__max(attention, train__max(cached, l->vocab));
+    int64_t product = packed_rows_elements(longest_side(l), threads);
+    return (size_t)train__max(train__max(attention, product), train__max(cached, l->vocab));
 }
 
 static size_t cpu_scratch_bytes(const train_limits *l, int32_t threads) {
-    return train__cpu_scratch_bytes(shared_elements(l), private_elements(l), threads);
+    return train__cpu_scratch_bytes(shared_elements(l), private_elements(l, threads > 0 ? threads : 1), threads);
 }
 
 static ravel_status cpu_reserve(train_device *d, const train_limits *l, ravel_error *err) {
-    return train__cpu_reserve(d, shared_elements(l), private_elements(l), err);
+    return train__cpu_reserve(d, shared_elements(l), private_elements(l, d->threads), err);
 }
 
 /* About 64 MiB of logits: with fewer rows the gradient of a large vocabulary is read and written for too little work. */
