@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 void *train__alloc(const ravel_allocator *allocator, size_t bytes) {
     if (bytes == 0) return NULL;
@@ -31,10 +32,23 @@ static size_t aligned_bytes(size_t bytes) {
     return bytes + TRAIN_ALIGN + sizeof(void *);
 }
 
+/* Products and norms walk through matrices: with pages of 2 MiB they miss the address cache less often, above all on
+ * virtual machines. Where the system has none to give, nothing changes. */
+static void want_large_pages(char *base, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)2 << 20, first = ((uintptr_t)base + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)base + bytes) / page * page;
+    if (first < end) (void)madvise(base + (first - (uintptr_t)base), end - first, MADV_HUGEPAGE);
+#else
+    (void)base, (void)bytes;
+#endif
+}
+
 void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes) {
     if (bytes == 0 || bytes > SIZE_MAX / 2) return NULL;
     char *base = train__alloc(allocator, aligned_bytes(bytes));
     if (!base) return NULL;
+    if (!allocator) want_large_pages(base, aligned_bytes(bytes));
     uintptr_t first = (uintptr_t)base + sizeof(void *);
     char *block = base + ((first + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN - (uintptr_t)base);
     memcpy(block - sizeof base, &base, sizeof base);
