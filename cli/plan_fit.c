@@ -5,8 +5,8 @@
  *     {"lengths": [812, 4096, 77], "width": 2, "seconds": 0.0312}
  *     {"tokens": 4985, "squares": 17442481, "micro_steps": 1, "seconds": 0.0299}
  *
- * or the metrics.jsonl of a run: tokens/actual, tokens/squares, batch/micro_steps, and the time of forward and backward on
- * the slowest rank (of the whole update where they were not measured). A row is over all ranks, whose number is
+ * or the metrics.jsonl of a run: tokens/actual, tokens/squares, batch/micro_steps, and the time of forward and backward: by
+ * the GPU's events, else on the slowest rank (of the whole update where they were not measured). A row is over all ranks, whose number is
  * (batch/bins + batch/fillers) / batch/micro_steps; a rank has its share of the tokens. The first update, in which memory
  * is touched and kernels are chosen, is left out. A folder stands for its metrics.jsonl. */
 #include "cli/plan.h"
@@ -39,10 +39,15 @@ static int add_lengths(const ravel_json *doc, ravel_cost_sample *s) {
     return 1;
 }
 
-/* Forward and backward on the slowest rank, or the whole update. */
+/* Forward and backward: by the GPU's events, else on the slowest rank; or the whole update. */
 static int seconds_of(const ravel_json *doc, double *seconds) {
-    double forward, backward;
+    double forward, head, backward;
     if (number(doc, "seconds", NULL, seconds)) return 1;
+    if (number(doc, "gpu/forward_sec", NULL, &forward) && number(doc, "gpu/head_sec", NULL, &head) &&
+        number(doc, "gpu/backward_sec", NULL, &backward)) {
+        *seconds = forward + head + backward;
+        return 1;
+    }
     if (number(doc, "time/forward_max_sec", NULL, &forward) && number(doc, "time/backward_max_sec", NULL, &backward)) {
         *seconds = forward + backward;
         return 1;
@@ -131,19 +136,21 @@ static ravel_status write_fit(const ravel_cost_fit *f, const char *path, ravel_e
     char prices[256], text[1024];
     cli_output output;
     format_prices(f, prices, sizeof prices);
-    int bytes = snprintf(text, sizeof text,
-                         "{\"ravel_cost\": 1, \"linear\": %lld, \"quadratic\": %lld, \"overhead\": %lld, \"cp_price\": "
-                         "\"%s\",\n \"seconds_per_unit\": %.9g, \"samples\": %lld, \"mean_error\": %.6f, "
-                         "\"worst_error\": %.6f, \"apart_error\": %.6f, \"apart_worst\": %.6f}\n",
-                         (long long)f->cost.linear, (long long)f->cost.quadratic, (long long)f->cost.overhead, prices,
-                         f->unit, (long long)f->samples, f->error, f->worst_error, f->apart_error, f->apart_worst);
+    int bytes =
+        snprintf(text, sizeof text,
+                 "{\"ravel_cost\": 1, \"linear\": %lld, \"quadratic\": %lld, \"overhead\": %lld, \"cp_price\": "
+                 "\"%s\",\n \"seconds_per_unit\": %.9g, \"samples\": %lld, \"mean_error\": %.6f, "
+                 "\"worst_error\": %.6f, \"apart_error\": %.6f, \"apart_worst\": %.6f, \"far\": %lld}\n",
+                 (long long)f->cost.linear, (long long)f->cost.quadratic, (long long)f->cost.overhead, prices, f->unit,
+                 (long long)f->samples, f->error, f->worst_error, f->apart_error, f->apart_worst, (long long)f->far);
     ravel_status status = cli_output_open(&output, path, err);
     if (status) return status;
     return cli_output_close(&output, cli_output_write(&output, text, (size_t)bytes, err), err);
 }
 
 static void print_fit(const ravel_cost_fit *f) {
-    printf("%lld measurements: mean error %.2f %%, worst %.2f %%\n", (long long)f->samples, 100 * f->error,
+    if (f->far) printf("%lld measurements are more than 25 %% off and are left out of the errors\n", (long long)f->far);
+    printf("%lld measurements: mean error %.2f %%, worst %.2f %%\n", (long long)(f->samples - f->far), 100 * f->error,
            100 * f->worst_error);
     if (f->apart_worst > 0)
         printf("  on measurements that were kept apart (every fifth, five times): mean error %.2f %%, worst %.2f %%\n",

@@ -214,7 +214,7 @@ typedef struct ravel_cost_fit {
     size_t size;
     ravel_cost cost;
     double unit;        /* seconds per unit of cost */
-    double error;       /* mean of |predicted - measured| / measured */
+    double error;       /* mean of |predicted - measured| / measured, of the samples that are not `far` */
     double worst_error; /* the largest */
     int64_t samples;
     int32_t widths;
@@ -223,9 +223,11 @@ typedef struct ravel_cost_fit {
     /* the same errors on samples that the fit does not know: every fifth is predicted by a fit of the others, five times;
      * 0 where there are fewer than 20 */
     double apart_error, apart_worst;
+    int64_t
+        far; /* samples that are more than 25 % off, such as the first of their kind: they count little, and in no error */
 } ravel_cost_fit;
 
-/* Least squares of relative errors, no coefficient below 0. The narrowest width gives linear, quadratic and overhead; the
+/* Least squares of relative errors, weighted so that single wild samples count little; no coefficient below 0. The narrowest width gives linear, quadratic and overhead; the
  * others their price. E_DATA where there are too few samples, or all alike. */
 RAVEL_API ravel_status ravel_cost_fit_make(const ravel_cost_sample *samples, int64_t count, ravel_cost_fit *fit,
                                            ravel_error *err);

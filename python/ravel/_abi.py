@@ -1148,6 +1148,7 @@ ravel_cost_fit._fields_ = [
     ("price", C.c_int32 * 14),
     ("apart_error", C.c_double),
     ("apart_worst", C.c_double),
+    ("far", C.c_int64),
 ]
 ravel_plan_input._fields_ = [
     ("size", C.c_size_t),

@@ -1,7 +1,8 @@
 /* A cost model from measured times: weighted least squares in three unknowns (seconds per token, per squared token, per
  * micro-step), each row divided by its seconds, so that relative errors count; a coefficient that would be negative is
- * left out. Then one factor for each further width. How well it predicts is tried on rows that it was not fitted to: five
- * times every fifth row is kept apart. */
+ * left out. Rows are then weighted by how near they are, and fitted again, a few times: so a row that took much longer for a
+ * reason of its own (a kernel was chosen, another process ran) counts little. Then one factor for each further width. How
+ * well it predicts is tried on rows that it was not fitted to: five times every fifth row is kept apart. */
 #include "plan/internal.h"
 
 #include "base/assert.h"
@@ -9,7 +10,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { UNKNOWNS = 3, FOLDS = 5, ALL = -1 };
+enum { UNKNOWNS = 3, FOLDS = 5, ALL = -1, ROUNDS = 20 };
+static const double NEAR = 0.01, FAR = 0.25; /* relative errors that count in full, and that are of a row alone */
 
 /* Measurements, of which those of one fold are kept apart (ALL: none). */
 typedef struct rows {
@@ -70,8 +72,14 @@ static double squared_error(const double a[UNKNOWNS][UNKNOWNS + 1], const double
     return e;
 }
 
-/* The best of all subsets of the unknowns that has no negative one. Columns are scaled to one size first. */
-static int fit_three(const rows *r, int32_t width, double *x) {
+static double weight_of(const double *row, const double *x) {
+    double error = fabs(1 - row[0] * x[0] - row[1] * x[1] - row[2] * x[2]);
+    return 1 / (error > NEAR ? error : NEAR);
+}
+
+/* The best of all subsets of the unknowns that has no negative one; rows are weighted by their errors with `before`, where
+ * that is given. Columns are scaled to one size first. */
+static int fit_three(const rows *r, int32_t width, const double *before, double *x) {
     RAVEL_ASSERT(width >= 1);
     double a[UNKNOWNS][UNKNOWNS + 1] = {{0}}, scale[UNKNOWNS] = {0}, used = 0, best = INFINITY;
     const ravel_cost_sample *s = r->at;
@@ -79,16 +87,17 @@ static int fit_three(const rows *r, int32_t width, double *x) {
         for (int64_t i = 0; i < r->count; i++) {
             if (!is_used(r, i, width)) continue;
             double row[UNKNOWNS] = {s[i].tokens / width, s[i].squares / width, s[i].micro_steps};
+            for (int j = 0; j < UNKNOWNS; j++) row[j] /= s[i].seconds;
+            double weight = before ? weight_of(row, before) : 1;
             for (int j = 0; j < UNKNOWNS; j++) {
-                row[j] /= s[i].seconds;
                 if (!pass && row[j] > scale[j]) scale[j] = row[j];
                 if (pass) row[j] = scale[j] > 0 ? row[j] / scale[j] : 0;
             }
             if (!pass) continue;
-            used++;
+            used += weight;
             for (int j = 0; j < UNKNOWNS; j++) {
-                for (int k = 0; k < UNKNOWNS; k++) a[j][k] += row[j] * row[k];
-                a[j][UNKNOWNS] += row[j];
+                for (int k = 0; k < UNKNOWNS; k++) a[j][k] += weight * row[j] * row[k];
+                a[j][UNKNOWNS] += weight * row[j];
             }
         }
     for (int mask = 1; mask < 1 << UNKNOWNS; mask++) {
@@ -162,30 +171,61 @@ double ravel_cost_fit_seconds(const ravel_cost_fit *f, const ravel_cost_sample *
     return f->unit * (work / s->width * (1 + f->price[w] / 1000.0) + (double)f->cost.overhead * s->micro_steps);
 }
 
-static void add_error(const ravel_cost_fit *f, const ravel_cost_sample *s, int64_t count, double *mean, double *worst) {
-    RAVEL_ASSERT(count > 0 && s->seconds > 0);
+typedef struct errors {
+    double sum, worst;
+    int64_t count, far;
+} errors;
+
+static void add_error(const ravel_cost_fit *f, const ravel_cost_sample *s, errors *e) {
+    RAVEL_ASSERT(s->seconds > 0);
     double error = fabs(ravel_cost_fit_seconds(f, s) / s->seconds - 1);
-    *mean += error / (double)count;
-    if (error > *worst) *worst = error;
+    if (error > FAR) {
+        e->far++;
+        return;
+    }
+    e->count++;
+    e->sum += error;
+    if (error > e->worst) e->worst = error;
+}
+
+static double mean_of(const errors *e) {
+    return e->count ? e->sum / (double)e->count : 0;
 }
 
 /* Linear, quadratic, overhead and prices, without the errors; 0 where the rows do not determine them. */
 static int fit_rows(const rows *r, ravel_cost_fit *f) {
     RAVEL_ASSERT(f->widths >= 1);
-    double x[UNKNOWNS] = {0};
-    if (!fit_three(r, f->width[0], x) || !(x[0] > 0 || x[1] > 0)) return 0;
+    double x[UNKNOWNS] = {0}, before[UNKNOWNS];
+    if (!fit_three(r, f->width[0], NULL, x)) return 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        memcpy(before, x, sizeof x);
+        if (!fit_three(r, f->width[0], before, x)) return 0;
+    }
+    if (!(x[0] > 0 || x[1] > 0)) return 0;
     set_cost(x, f);
     set_prices(r, x, f);
     return 1;
 }
 
-/* Stays 0 where there are too few rows to keep any apart. */
+/* The error stays 0 where there are too few rows to keep any apart. */
 static void try_apart(const ravel_cost_sample *s, int64_t count, ravel_cost_fit *f) {
     ravel_cost_fit trial = *f;
+    errors e = {0};
     for (int32_t fold = 0; fold < FOLDS && count >= 4 * FOLDS; fold++) {
         if (!fit_rows(&(rows){s, count, fold}, &trial)) continue;
-        for (int64_t i = fold; i < count; i += FOLDS) add_error(&trial, &s[i], count, &f->apart_error, &f->apart_worst);
+        for (int64_t i = fold; i < count; i += FOLDS) add_error(&trial, &s[i], &e);
     }
+    f->apart_error = mean_of(&e);
+    f->apart_worst = e.worst;
+}
+
+static void set_errors(const ravel_cost_sample *s, int64_t count, ravel_cost_fit *f) {
+    errors e = {0};
+    for (int64_t i = 0; i < count; i++) add_error(f, &s[i], &e);
+    f->error = mean_of(&e);
+    f->worst_error = e.worst;
+    f->far = e.far;
+    try_apart(s, count, f);
 }
 
 static ravel_status check(const ravel_cost_sample *s, int64_t count, ravel_error *err) {
@@ -214,8 +254,7 @@ ravel_status ravel_cost_fit_make(const ravel_cost_sample *samples, int64_t count
     if (!fit_rows(&(rows){samples, count, ALL}, &f))
         return ravel_error_set(err, RAVEL_E_DATA,
                                "the measurements of width %d do not determine a cost; vary their lengths", f.width[0]);
-    for (int64_t i = 0; i < count; i++) add_error(&f, &samples[i], count, &f.error, &f.worst_error);
-    try_apart(samples, count, &f);
+    set_errors(samples, count, &f);
     *fit = f;
     return RAVEL_OK;
 }
