@@ -149,9 +149,9 @@ static ravel_status write_fit(const ravel_cost_fit *f, const char *path, ravel_e
 }
 
 static void print_fit(const ravel_cost_fit *f) {
-    if (f->far) printf("%lld measurements are more than 25 %% off and are left out of the errors\n", (long long)f->far);
-    printf("%lld measurements: mean error %.2f %%, worst %.2f %%\n", (long long)(f->samples - f->far), 100 * f->error,
+    printf("%lld measurements: mean error %.2f %%, worst %.2f %%\n", (long long)f->samples, 100 * f->error,
            100 * f->worst_error);
+    if (f->far) printf("  without %lld that are more than 25 %% off\n", (long long)f->far);
     if (f->apart_worst > 0)
         printf("  on measurements that were kept apart (every fifth, five times): mean error %.2f %%, worst %.2f %%\n",
                100 * f->apart_error, 100 * f->apart_worst);
