@@ -161,6 +161,8 @@ static const ravel_option grpo_table[] = {
     GRPO("eval-prompts", I64, eval_prompts, "64", 0, 1e9, NULL, "greedy answers before and after training; 0: none"),
     GRPO("eval-share", F64, eval_share, "0", 0, 0.9, NULL, "share of the rows of --data, from the end, kept for them"),
     GRPO("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between such evaluations"),
+    GRPO("generator-device", I32, generator_device, "-1", -1, 1023, NULL,
+         "GPU of the first generator rank, with --kernels cuda; the next ones take the next; -1: all share --device"),
     GRPO(
         "refit", ENUM, refit, "auto", 0, 0, TRAIN_REFIT_CHOICES,
         "how weights go to the run's generators: collective, over the ranks' links; pull, by shared memory of one machine, "

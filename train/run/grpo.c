@@ -80,7 +80,8 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     ravel_refit_options_default(&options);
     ravel_status status = ravel_agree(g->world, RAVEL_OK, err);
     const train_kernels *kernels = train_parts_kernels(train_learner_parts(g->learner));
-    if (!status) status = train__grpo_way(g->config, kernels, g->world, &g->place, &pulls, err);
+    if (!status)
+        status = train__grpo_way(g->config, kernels, g->config->model.device, g->world, &g->place, &pulls, err);
     if (status) return status;
     status = ravel_agree(g->world, list_tensors(g, pulls, err), err);
     if (status) return status;

@@ -18,13 +18,13 @@ static int64_t machine_number(void) {
     return (int64_t)(hash >> 1);
 }
 
-ravel_status train__grpo_way(const train_config *c, const train_kernels *kernels, ravel_comm *world, train_place *place,
-                             int *pulls, ravel_error *err) {
+ravel_status train__grpo_way(const train_config *c, const train_kernels *kernels, int32_t gpu, ravel_comm *world,
+                             train_place *place, int *pulls, ravel_error *err) {
     train_refit_way way = (train_refit_way)c->grpo.refit;
     ravel_error why = RAVEL_ERROR_INIT;
     int64_t machine = machine_number();
     int wanted = way == TRAIN_REFIT_PULL || (way == TRAIN_REFIT_AUTO && !kernels->host_memory);
-    ravel_status opened = wanted ? train_place_open(place, kernels, c->model.device, &why) : RAVEL_OK, status = opened;
+    ravel_status opened = wanted ? train_place_open(place, kernels, gpu, &why) : RAVEL_OK, status = opened;
     if (way != TRAIN_REFIT_PULL) status = RAVEL_OK; /* auto: then through host memory */
     if (status) ravel_error_set(err, status, "--refit pull: %s", why.message);
     status = ravel_agree(world, status, err);
