@@ -19,6 +19,8 @@ top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE
 export ASSERT=1 DEBUGINFO=-g1 # lines of stack traces, not variables
+# CUDA kernels are compiled here for their errors and warnings, and run by `make test-gpu`, from $top.
+export NVCCFLAGS="${NVCCFLAGS:--Xcicc -O0 -Xptxas -O0}"
 logs=$top/test-logs
 rm -rf "$logs"
 mkdir -p "$BUILD" "$logs/claims"

@@ -34,7 +34,7 @@ void ravel_policy_options_default(ravel_policy_options *options) {
 
 /* Merges runs of 1, 2, 4, ... samples: stable, and without the context that qsort has no argument for. */
 static void sort_by_group(const int64_t *groups, int64_t *order, int64_t *spare, int64_t count) {
-    RAVEL_ASSERT(count >= 0 && order != spare);
+    RAVEL_ASSERT(count == 0 || order != spare);
     for (int64_t width = 1; width < count; width *= 2) {
         for (int64_t low = 0; low < count; low += 2 * width) {
             int64_t middle = low + width < count ? low + width : count, high = low + 2 * width;

@@ -16,7 +16,7 @@ TEST(train_runs_have_one_loss_curve_however_they_are_cut) {
         int64_t budget, fill;
     } cuts[] = {
         {"one rank, one bin", 1, 0, 0, 0, 1024, 1},
-        {"one sample a micro-batch", 1, 1, 0, 0, 128, 1},
+        {"one sample per micro-batch", 1, 1, 0, 0, 128, 1},
         {"two ranks", 2, 0, 0, 0, 128, 1},
         {"four ranks, sharded", 4, 0, 1, 0, 64, 1},
         {"fillers", 3, 0, 0, 0, 128, 9},
