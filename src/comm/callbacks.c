@@ -7,6 +7,7 @@
  * Before a collective the ranks exchange cards (card.c) unless options.check is off. */
 #include "comm/backend.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <stdatomic.h>
@@ -56,6 +57,7 @@ static void copy(void *to, const void *from, int64_t bytes) {
 static ravel_status move(ravel_comm *comm, ravel_request *r, int sends, char *data, int64_t bytes, int32_t peer,
                          int32_t tag) {
     callbacks_rank *c = rank_of(comm);
+    RAVEL_ASSERT(peer >= 0 && peer < comm->size && peer != comm->rank && bytes >= 0 && tag <= PAIR_TAG);
     int32_t there = c->members ? c->members[peer] : peer;
     int64_t at = 0;
     do {
@@ -96,6 +98,7 @@ static void meet_oneself(ravel_comm *comm, ravel_request *r) {
             continue;
         ravel_request *send = r->op.kind == RAVEL__SEND ? r : p, *recv = send == r ? p : r;
         copy(recv->op.recv, send->op.send, send->op.bytes);
+        RAVEL_ASSERT(send->op.kind == RAVEL__SEND && recv->op.kind == RAVEL__RECV);
         state_of(send)->done = state_of(recv)->done = 1;
         return;
     }
@@ -129,6 +132,7 @@ static int32_t opponent(int32_t me, int32_t n, int32_t round) {
         if (other < 0) other += turning;
         if (other == me) other = turning;
     }
+    RAVEL_ASSERT(other >= 0 && other != me);
     return other < n ? other : -1;
 }
 

@@ -6,6 +6,7 @@
  * else, but for a chance of 2^-64, where one is not. So one reduction of two words checks n^2 sizes. */
 #include "comm/backend.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 #include "base/rng.h"
 
@@ -25,6 +26,7 @@ static uint64_t weigh_pairs(const ravel_comm *comm, const ravel__op *op) {
 }
 
 void ravel__card_fill(const ravel_comm *comm, const ravel__op *op, ravel__card *card) {
+    RAVEL_ASSERT(comm->rank >= 0 && comm->rank < comm->size);
     ravel__hash h = ravel__hash_begin((uint64_t)op->kind << 8 | (uint64_t)op->label);
     memset(card, 0, sizeof *card);
     ravel__hash_u64(&h, (uint64_t)op->dtype);
@@ -71,5 +73,6 @@ void ravel__card_complain(const ravel_comm *comm, const ravel__op *op, const int
 void ravel__cards_complaint(const ravel_comm *comm, const ravel__card *cards, ravel_error *why) {
     int32_t r = 0;
     while (r < comm->size - 1 && !cards[r].text[0]) r++;
+    RAVEL_ASSERT(r >= 0 && r < comm->size);
     ravel_error_set(why, RAVEL_E_MISMATCH, "the ranks disagree: %s; nothing was moved", cards[r].text);
 }

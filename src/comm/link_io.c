@@ -30,6 +30,7 @@ enum {
 /* ---- out ------------------------------------------------------------------------------------------------ */
 
 link_out *ravel__link_queue(ravel__link *link, const void *body, int64_t bytes, int copies) {
+    RAVEL_ASSERT(bytes >= 0 && !link->first == !link->last);
     size_t need = sizeof(link_out) + (copies ? (size_t)bytes : 0);
     link_out *o = ravel__alloc(link->hub->options.allocator, need);
     if (!o) return NULL;
@@ -83,6 +84,7 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
         *skip -= bytes;
         return count;
     }
+    RAVEL_ASSERT(*skip >= 0 && count < PIECES);
     list[count] = (struct iovec){(char *)at + *skip, (size_t)(bytes - *skip)};
     *skip = 0;
     return count + 1;
@@ -143,6 +145,7 @@ static void advance(ravel__link *link, int64_t bytes) {
     while (bytes > 0 && link->first) {
         link_out *o = link->first;
         int64_t left = socket_bytes(o) - o->done, part = bytes < left ? bytes : left;
+        RAVEL_ASSERT(left >= 0 && part >= 0);
         o->done += part;
         bytes -= part;
         if (part < left || (o->shared && o->summed < o->bytes)) return;
@@ -270,6 +273,7 @@ int ravel__link_detach(ravel__link *link, void *token) {
     if (!o) return 1;
     int64_t sent = o->shared ? o->summed : o->done > o->head_bytes ? o->done - o->head_bytes : 0;
     int64_t left = o->bytes - sent;
+    RAVEL_ASSERT(sent >= 0 && left >= 0);
     link_out *copy = ravel__alloc(link->hub->options.allocator, sizeof *o + (size_t)left);
     if (!copy) {
         o->token = NULL;
@@ -350,6 +354,7 @@ static void take_head(ravel__link *link) {
         return;
     }
     link->in_at += RAVEL__HEAD_BYTES;
+    RAVEL_ASSERT(link->in_at <= link->in_end && link->stage == IN_HEAD);
     link->in_number++;
     begin_body(link);
     if (link->stage == IN_HEAD && link->state == LINK_UP) end_frame(link);
@@ -371,6 +376,7 @@ static void take_body(ravel__link *link) {
     if (link->body) memcpy(link->body + link->got, link->in + link->in_at, (size_t)part);
     link->in_at += (int32_t)part;
     link->got += part;
+    RAVEL_ASSERT(link->in_at <= link->in_end);
     sum_body(link);
 }
 
@@ -397,6 +403,7 @@ static void take_sum(ravel__link *link) {
         end_frame(link);
         return;
     }
+    RAVEL_ASSERT(link->stage == IN_SUM && link->got == link->frame.bytes);
     uint64_t sum = ravel__read64(link->in + link->in_at);
     link->in_at += RAVEL__SUM_BYTES;
     if (link->body && sum != ravel__body_sum_end(&link->running))

@@ -8,6 +8,7 @@
  */
 #include <ravel/mesh.h>
 
+#include "base/assert.h"
 #include "base/hash.h"
 #include "comm/agree.h"
 #include "comm/backend.h" /* the communicator's allocator */
@@ -159,6 +160,7 @@ ravel_status ravel_mesh_plan(const ravel_mesh_options *options, int32_t ranks, r
 }
 
 static int32_t coordinate(const ravel_mesh_layout *l, int axis, int32_t rank) {
+    RAVEL_ASSERT(rank >= 0 && rank < l->ranks && l->strides[axis] > 0 && l->sizes[axis] > 0);
     return rank / l->strides[axis] % l->sizes[axis];
 }
 
@@ -251,6 +253,7 @@ ravel_status ravel_mesh_add(ravel_mesh *mesh, int32_t axes, ravel_error *err) {
     if (status) return status;
     name_axes(axes, name, sizeof name);
     ravel_comm_set_name(made, name);
+    RAVEL_ASSERT(ravel_comm_size(made) == ravel_mesh_group_size(&mesh->layout, axes));
     mesh->comms[axes] = made;
     return RAVEL_OK;
 }

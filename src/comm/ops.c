@@ -5,6 +5,7 @@
  * `rules` lists the arguments of each kind; prepare checks and converts by it, so that a check is written once. */
 #include "comm/backend.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <stdio.h>
@@ -205,6 +206,7 @@ static ravel_status begin(ravel_comm *comm, const ravel__call *call, ravel_reque
 /* The request is over: its result, and back on the idle list. */
 static ravel_status finish(ravel_request *r, ravel_status status, ravel_error *err) {
     ravel_comm *comm = r->comm;
+    RAVEL_ASSERT(comm && comm->backend);
     if (status) {
         char what[160];
         ravel__op_describe(&r->op, what, sizeof what);
@@ -215,6 +217,7 @@ static ravel_status finish(ravel_request *r, ravel_status status, ravel_error *e
 }
 
 static void set_deadline(ravel_request *r) {
+    RAVEL_ASSERT(r->comm->timeout_ns > 0);
     if (!r->deadline_ns) r->deadline_ns = ravel__clock_ns() + r->comm->timeout_ns;
 }
 

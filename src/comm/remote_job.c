@@ -147,6 +147,7 @@ static void begin_head(remote_rank *me, remote_job *j) {
 static int step_reduce(remote_rank *me, remote_job *j) {
     const ravel__op *op = &j->request->op;
     const char *sources[2] = {op->recv, j->room};
+    RAVEL_ASSERT(ravel__can_reduce(op->dtype) && (op->bytes == 0 || j->room));
     if (j->round == 0 && op->recv != op->send) memcpy(op->recv, op->send, (size_t)op->bytes);
     if (has_heard(me, j)) ravel__reduce(op->dtype, op->reduce, sources, 2, 0, op->bytes, op->recv);
     return sum_round(me, j, op->recv, j->room, op->bytes);
@@ -267,6 +268,7 @@ static int64_t pump(remote_rank *me, remote_job *j, int sends, int64_t distance)
 static int step_exchange(remote_rank *me, remote_job *j) {
     int32_t my = me->comm->rank;
     int64_t bytes;
+    RAVEL_ASSERT(j->round >= 0 && j->round <= me->comm->size && j->next_send <= me->comm->size);
     if (j->round == 0) {
         char *mine = piece_of(j, 1, my, &bytes), *home = piece_of(j, 0, my, &bytes);
         if (bytes > 0 && home != mine) memcpy(home, mine, (size_t)bytes);

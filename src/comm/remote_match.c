@@ -83,6 +83,7 @@ static int grow_slots(remote_world *w) {
     if (!slots) return 0;
     for (int32_t i = w->slot_room; i < room; i++) slots[i] = NULL;
     w->slots = slots;
+    RAVEL_ASSERT(room > w->slot_room);
     w->slot_next = w->slot_room;
     w->slot_room = room;
     return 1;
@@ -115,6 +116,7 @@ static remote_parcel *find_slot(const remote_world *w, uint32_t token) {
 
 int ravel__match_tell(remote_world *w, int32_t peer, const remote_head *head, const void *body, int32_t bytes) {
     remote_head h = *head;
+    RAVEL_ASSERT(peer >= 0 && peer < w->size && peer != w->rank && bytes >= 0);
     h.magic = REMOTE_MAGIC;
     if (w->lost[peer] || w->stuck) return 0;
     w->contact[peer] = 1;
@@ -214,6 +216,7 @@ static void take_accept(remote_world *w, int32_t peer, const remote_head *h) {
         p->state = PARCEL_DONE;
         return;
     }
+    RAVEL_ASSERT(w->slots[p->token % SLOTS_MOST] == p);
     p->transfer = (ravel__transfer){.peer = peer, .token = (uint32_t)h->bytes, .data = p->data, .bytes = p->bytes};
     p->state = PARCEL_MOVES;
     w->bytes += p->bytes;
@@ -255,6 +258,7 @@ static int begin_send(remote_world *w, remote_parcel *p) {
 
 static int begin_recv(remote_world *w, remote_parcel *p) {
     uint32_t b = bucket_of(p->peer, p->tag);
+    RAVEL_ASSERT(b < REMOTE_BUCKETS && !p->sends);
     p->state = PARCEL_POSTED;
     for (remote_stray **link = &p->port->strays[b]; *link; link = &(*link)->next) {
         remote_stray *s = *link;
@@ -320,6 +324,7 @@ int ravel__match_cancel(remote_parcel *p) {
 void ravel__match_adopt(remote_rank *me) {
     remote_world *w = me->world;
     remote_stray **link = &w->strays[me->id % REMOTE_WORLD_BUCKETS];
+    RAVEL_ASSERT(!ravel__match_find(w, me->id));
     me->next_port = w->ports[me->id % REMOTE_WORLD_BUCKETS];
     w->ports[me->id % REMOTE_WORLD_BUCKETS] = me;
     while (*link) {

@@ -65,6 +65,7 @@ static void reduce_part(threads_slot *slot, int32_t size, int32_t part) {
 /* What rank `part` receives, or its part of a reduction. */
 static void run_copy(threads_slot *slot, int32_t size, int32_t part) {
     const ravel__op *op = op_of(slot, part);
+    RAVEL_ASSERT(part >= 0 && part < size);
     switch ((ravel__op_kind)op->kind) {
     case RAVEL__BROADCAST:
         if (part != op->root) copy(op->recv, op_of(slot, op->root)->send, op->bytes);
@@ -104,6 +105,7 @@ static int turn_to(threads_slot *slot, uint64_t serial, int state) {
 
 static void finish_request(ravel_request *r, ravel_status status, const char *sentence) {
     threads_request *state = threads_state(r);
+    RAVEL_ASSERT(!atomic_load(&state->done));
     if (status) ravel_error_set(&r->why, status, "%s", sentence);
     state->status = status;
     atomic_store(&state->done, 1); /* the owner may go on and reuse it from here */
@@ -195,6 +197,7 @@ static void all_arrived(threads_group *g, threads_slot *slot, uint64_t serial, i
         return;
     }
     int64_t bytes = weigh(g, slot);
+    RAVEL_ASSERT(bytes >= 0 && atomic_load(&slot->arrived) == g->size);
     if (bytes == 0) {
         complete(g, slot, serial, RAVEL_OK, NULL);
         return;

@@ -1,5 +1,7 @@
 #include "refit/catalog.h"
 
+#include "base/assert.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -95,6 +97,7 @@ static ravel__tensor *new_tensor(ravel__catalog *c, const ravel__entry *entry) {
     if (!name) return NULL;
     memcpy(name, entry->name, bytes);
     if (!ravel__names_add(&c->names, name, c->count)) return NULL;
+    RAVEL_ASSERT(c->count < c->room && entry->ndim <= RAVEL_REFIT_DIMS);
     ravel__tensor *t = &c->tensors[c->count++];
     *t = (ravel__tensor){
         .name = name, .ndim = entry->ndim, .dtype = entry->dtype, .side_dtype = {-1, -1}, .last_party = {-1, -1}};
@@ -146,6 +149,7 @@ static size_t share_bytes(int32_t ndim) {
 }
 
 static void add_share(ravel__tensor *t, ravel__share *share, int32_t side, int32_t party, const ravel__box *box) {
+    RAVEL_ASSERT(side >= 0 && side < 2 && box->ndim == t->ndim);
     *share = (ravel__share){.party = party};
     memcpy(share->coords, box->start, (size_t)t->ndim * sizeof(int64_t));
     memcpy(share->coords + t->ndim, box->extent, (size_t)t->ndim * sizeof(int64_t));
@@ -157,6 +161,7 @@ ravel_status ravel__catalog_add(ravel__catalog *c, int32_t party, const void *by
                                 ravel__differences *list, ravel_error *err) {
     ravel__manifest_reader reader;
     ravel__entry entry;
+    RAVEL_ASSERT(party >= 0 && party < c->party_count && c->parties[party].count > 0);
     int32_t side = c->parties[party].side, rank = c->parties[party].ranks[0];
     ravel_status status = ravel__manifest_open(bytes, size, &reader, err);
     if (status == RAVEL_OK && reader.side != role_of[side])
@@ -211,6 +216,7 @@ static void check_dtypes(ravel__tensor *t, int32_t cast, ravel__differences *lis
 static void add_bytes(ravel__catalog *c, const ravel__tensor *t) {
     for (const ravel__share *s = t->shares[RAVEL__OF_SINK]; s; s = s->next) {
         ravel__box box = ravel__share_box(t, s);
+        RAVEL_ASSERT(c->parties[s->party].side == RAVEL__OF_SINK);
         c->parties[s->party].bytes += ravel__box_count(&box) * ravel_dtype_bytes(t->dtype);
     }
 }

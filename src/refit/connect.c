@@ -7,6 +7,7 @@
  *     ready       all-reduce: is every rank ready, and has it the same plan? */
 #include "refit/session.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "comm/agree.h"
 #include "comm/nccl_comm.h"
@@ -162,6 +163,7 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
         for (int32_t i = 0; i < count; i++) pool->slots[i] = (ravel__refit_buffer){.buffer = pool->slots[i].buffer};
         return RAVEL_OK;
     }
+    RAVEL_ASSERT(whole > RAVEL__FRAME_HEADER + RAVEL__FRAME_ENTRY && count >= 0);
     free_pool(refit, pool);
     if (count == 0) return RAVEL_OK;
     pool->count = count;
@@ -252,6 +254,7 @@ static void free_payloads(ravel_refit *refit, ravel__pool *pool) {
 static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
     const ravel_allocator *allocator = &refit->memory.allocator;
     size_t in = (size_t)refit->plan.in_count, out = (size_t)refit->plan.out_count;
+    RAVEL_ASSERT(!refit->in_states && !refit->out_states && refit->comm);
     refit->in_states = ravel__calloc(allocator, in, sizeof *refit->in_states);
     refit->out_states = ravel__calloc(allocator, out, sizeof *refit->out_states);
     if ((in > 0 && !refit->in_states) || (out > 0 && !refit->out_states))
@@ -281,6 +284,7 @@ static int32_t choose_threads(const ravel_refit *refit, const ravel__hello *hell
         here += ((hellos[r].roles & RAVEL__SOURCE) != 0) + ((hellos[r].roles & RAVEL__SINK) != 0);
     }
     int32_t most = ravel__comm_lends(refit->comm) ? MOST_LENT : MOST_WIRE;
+    RAVEL_ASSERT(here <= 2 * refit->ranks);
     int32_t share = ravel__workers_default(CORES_MOST) / (here > 0 ? here : 1);
     return share < 1 ? 1 : share > most ? most : share;
 }
@@ -305,6 +309,7 @@ static void count_sides(ravel_refit *refit, const ravel__hello *hellos, ravel__d
 /* If any peer committed our prepared version, commit it too; otherwise drop it. */
 static void resolve_doubt(ravel_refit *refit, const ravel__hello *hellos) {
     const ravel_refit_identity prepared = refit->stage.prepared;
+    RAVEL_ASSERT(!refit->stage.active);
     int committed = 0;
     for (int32_t r = 0; r < refit->ranks; r++)
         committed |= prepared.version > 0 && ravel__identity_equal(hellos[r].held, prepared);
@@ -420,6 +425,7 @@ ravel_status ravel__refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_st
     if (refit->options.timeout > 0 && refit->data) ravel_comm_set_timeout(refit->data, refit->options.timeout);
     refit->rank = ravel_comm_rank(refit->comm);
     refit->ranks = ravel_comm_size(refit->comm);
+    RAVEL_ASSERT(refit->rank >= 0 && refit->rank < refit->ranks);
     status = meet(refit, status, err);
     if (status != RAVEL_OK) ravel__refit_disconnect(refit);
     return status;

@@ -60,6 +60,7 @@ void ravel__deltas_forget(ravel_refit *refit) {
 }
 
 void ravel__deltas_keep(ravel_refit *refit, ravel__delta *deltas, int32_t count) {
+    RAVEL_ASSERT(count >= 0 && deltas != refit->kept_deltas);
     ravel__deltas_forget(refit);
     refit->kept_deltas = deltas;
     refit->kept_count = deltas ? count : 0;
@@ -88,6 +89,7 @@ static ravel_status init_one(ravel_refit *refit, int32_t stream, ravel__delta *d
         int64_t bytes = slice->count * ravel_dtype_bytes(slice->dtype);
         d->blocks += (bytes + d->block_bytes - 1) / d->block_bytes;
     }
+    RAVEL_ASSERT(d->block_bytes >= RAVEL__FRAME_ALIGN && d->blocks >= 0);
     d->signature = signature_of(refit, s, d->block_bytes);
     if (find_kept(refit, d)) return RAVEL_OK;
     d->sent = ravel__calloc(&refit->memory.allocator, (size_t)d->blocks * 2, sizeof *d->sent);

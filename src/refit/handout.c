@@ -1,5 +1,6 @@
 #include "refit/handout.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "refit/session.h"
 
@@ -108,6 +109,7 @@ void ravel__handout_close(ravel__handout *s) {
 void ravel__handout_describe(const ravel__handout *s, const ravel__store *store, const ravel__kept *kept,
                              const int32_t *item_of, int64_t tensors, unsigned char *out) {
     ravel_device_info info = {.size = sizeof info};
+    RAVEL_ASSERT(kept >= store->kept && kept < store->kept + store->keep && kept->users > 0);
     ravel__mapped m = {.slot = (int32_t)(kept - store->kept),
                        .slots = store->keep,
                        .items = (int32_t)store->holding->count,
@@ -119,6 +121,7 @@ void ravel__handout_describe(const ravel__handout *s, const ravel__store *store,
     ravel__mapped_put(out, &m);
     for (int64_t t = 0; t < tensors; t++) {
         if (item_of[t] < 0) continue;
+        RAVEL_ASSERT(item_of[t] < store->holding->count);
         const ravel__store_item *from = &store->items[item_of[t]];
         ravel__mapped_item item = {(int32_t)t, from->view.dtype, from->at, from->first_block, from->per_block};
         ravel__mapped_put_item(out, item_of[t], &item);

@@ -347,6 +347,7 @@ static ravel_status add_part(maker *m, const ravel_refit_tensor *t, int64_t inde
     item->view.block = x->block;
     item->view.block_stride = x->block_stride * c->stride[at];
     item->view.block_dim = rule->dim;
+    RAVEL_ASSERT(x->extent >= 0 && x->start >= 0 && x->start + x->extent <= x->size && item->view.offset >= 0);
     m->holding->count++;
     return RAVEL_OK;
 }
@@ -455,6 +456,7 @@ static ravel_status find_ties(const maker *m) {
     h->count = kept;
     for (; list; list = list->next, h->ties++) {
         h->items[kept + h->ties] = list->item;
+        RAVEL_ASSERT(kept + h->ties < h->room && list->to < kept);
         h->items[kept + h->ties].tied = h->items[list->to].tied;
         h->items[list->to].tied = kept + h->ties;
     }

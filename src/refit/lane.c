@@ -37,6 +37,7 @@ static int32_t take_first(ravel__lane *lane) {
 int32_t ravel__lane_look(ravel__lane *lane) {
     pthread_mutex_lock(&lane->lock);
     int32_t slot = take_first(lane);
+    RAVEL_ASSERT(lane->tail - lane->head <= RAVEL__LANE_MOST);
     pthread_mutex_unlock(&lane->lock);
     return slot;
 }

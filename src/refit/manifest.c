@@ -1,6 +1,7 @@
 #include "refit/manifest.h"
 
 #include "refit/bytes.h"
+#include "base/assert.h"
 #include "base/xxh3.h"
 
 static const unsigned char magic[4] = {'R', 'V', 'L', 'M'};
@@ -20,6 +21,7 @@ size_t ravel__manifest_bytes(const ravel__holding *holding) {
 
 static unsigned char *put_item(unsigned char *p, const ravel__item *item) {
     size_t length = strlen(item->name);
+    RAVEL_ASSERT(length > 0 && length <= UINT16_MAX && item->ndim >= 0 && item->ndim <= RAVEL_REFIT_DIMS);
     ravel__put16(p, (uint16_t)length);
     p[2] = (unsigned char)item->dtype;
     p[3] = (unsigned char)item->ndim;
@@ -45,6 +47,7 @@ static uint64_t sum_of(const unsigned char *bytes, size_t size) {
 void ravel__manifest_encode(const ravel__holding *holding, int32_t side, unsigned char *out) {
     unsigned char *p = out + RAVEL__MANIFEST_HEADER;
     for (int64_t i = 0; i < holding->count; i++) p = put_item(p, &holding->items[i]);
+    RAVEL_ASSERT((size_t)(p - out) == ravel__manifest_bytes(holding));
     memcpy(out, magic, 4);
     ravel__put16(out + 4, RAVEL__MANIFEST_FORMAT);
     ravel__put16(out + 6, (uint16_t)side);
@@ -89,6 +92,7 @@ static ravel_status take_dim(const unsigned char *p, ravel__entry *entry, int32_
 
 ravel_status ravel__manifest_next(ravel__manifest_reader *r, ravel__entry *entry, ravel_error *err) {
     if (r->next == r->count) return r->at == r->end ? RAVEL_E_END : broken(err, "there are bytes after the last entry");
+    RAVEL_ASSERT(r->next < r->count && r->at <= r->end);
     size_t left = (size_t)(r->end - r->at);
     if (left < 4) return broken(err, "an entry is cut short");
     size_t length = ravel__get16(r->at);

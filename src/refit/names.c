@@ -1,5 +1,6 @@
 #include "refit/names.h"
 
+#include "base/assert.h"
 #include "base/xxh3.h"
 
 #include <string.h>
@@ -17,6 +18,7 @@ void ravel__names_free(ravel__names *names) {
 
 /* The slot that holds the key, or the free one where it belongs. */
 static size_t slot_of(const ravel__names *names, const char *key) {
+    RAVEL_ASSERT(names->slots > names->used && (names->slots & (names->slots - 1)) == 0);
     size_t i = (size_t)ravel__xxh3_of(key, strlen(key)) & (names->slots - 1);
     while (names->keys[i] && strcmp(names->keys[i], key) != 0) i = (i + 1) & (names->slots - 1);
     return i;
@@ -46,6 +48,7 @@ static int grow(ravel__names *names) {
 int ravel__names_add(ravel__names *names, const char *key, int64_t value) {
     if (2 * (names->used + 1) > names->slots && !grow(names)) return 0;
     size_t i = slot_of(names, key);
+    RAVEL_ASSERT(!names->keys[i] && names->used < names->slots);
     names->keys[i] = key;
     names->values[i] = value;
     names->used++;

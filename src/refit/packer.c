@@ -281,6 +281,7 @@ static void add_entry(ravel__packer *p, int32_t stream, const ravel__packing *c,
 
 /* Puts the next entries into the frame; 0: the frame is full, or packing failed. */
 static int pack_entries(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, int64_t *covered) {
+    RAVEL_ASSERT(stream >= 0 && stream < p->refit->plan.out_count && p->cursors[stream].active);
     int32_t count = plan_cuts(p, stream, writer);
     if (count == 0) return 0;
     if (p->payload) {
@@ -333,6 +334,7 @@ static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *w
     if (!has_more(p, stream, -1)) head.flags |= RAVEL__FRAME_LAST;
     cursor->ended = (head.flags & RAVEL__FRAME_LAST) != 0;
     slot->notice = (ravel__notice){head.flags, head.window, head.sequence, ravel__frame_end(writer, &head)};
+    RAVEL_ASSERT(slot->notice.bytes <= (uint64_t)p->refit->terms.buffer_bytes);
     slot->stream = stream;
     slot->number = p->frames++;
     slot->data = slot->buffer;

@@ -1,6 +1,7 @@
 /* The puller's calls. Every collective one decides with one agreement of the generator's ranks. */
 #include "refit/pull.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "comm/address.h"

@@ -105,6 +105,7 @@ static int32_t group_holders(planner *p, const ravel__cut *cut, sorting *s, grou
             groups[count] = (group){.box = box, .replicas = replicas + used};
             last = &groups[count++];
         }
+        RAVEL_ASSERT(count > 0 && used < cut->holders && s->order[i] >= 0 && s->order[i] < cut->holders);
         replicas[used++] = cut->senders[s->order[i]];
         last->count++;
     }
@@ -120,6 +121,7 @@ static ravel_status make_index(planner *p, int32_t number) {
     index->groups = ravel__arena_push(&p->scratch, holders, sizeof *groups);
     sorting s;
     if (!replicas || !groups || !index->groups || !make_sorting(&p->scratch, holders, &s)) return no_memory(p);
+    RAVEL_ASSERT(number >= 0 && number < p->d->cut_count);
     index->axis = best_axis(cut);
     index->count = group_holders(p, cut, &s, groups, replicas);
     for (int32_t g = 0; g < index->count; g++) {
@@ -133,6 +135,7 @@ static ravel_status make_index(planner *p, int32_t number) {
         *to = groups[s.order[g]];
         int64_t its = cut->ndim > 0 ? to->box.start[index->axis] + to->box.extent[index->axis] : 1;
         end = its > end ? its : end;
+        RAVEL_ASSERT(g == 0 || to[-1].end_so_far <= end);
         to->end_so_far = end;
     }
     return RAVEL_OK;
@@ -249,6 +252,7 @@ static ravel_status find_pattern(planner *p, int32_t cut, const ravel__box *box,
     if (status != RAVEL_OK) return status;
     p->pattern_cut[next] = cut;
     p->pattern_box[next] = *box;
+    RAVEL_ASSERT(next < p->room && p->slots[at] < 0);
     p->slots[at] = *found = next;
     p->plan->pattern_count++;
     return RAVEL_OK;
@@ -291,6 +295,7 @@ static ravel_status plan_items(planner *p) {
 /* ---- wants ---------------------------------------------------------------------------------------------- */
 
 static int32_t choose(const planner *p, const ravel__piece *piece, int64_t item, int32_t number) {
+    RAVEL_ASSERT(piece->replica_count >= 1 && piece->count > 0);
     if (piece->replica_count == 1) return piece->replicas[0];
     for (int32_t r = 0; r < piece->replica_count; r++)
         if (p->d->machines[piece->replicas[r]] == p->place->machine) return piece->replicas[r];
@@ -308,6 +313,7 @@ static ravel_status make_wants(planner *p) {
             const ravel__pattern *pattern = &plan->patterns[p->of_item[i]];
             for (int32_t k = 0; k < pattern->count; k++) {
                 int32_t sender = choose(p, &pattern->pieces[k], i, k);
+                RAVEL_ASSERT(sender >= 0 && sender < plan->senders);
                 if (pass == 0)
                     next[sender]++;
                 else

@@ -1,5 +1,7 @@
 #include "refit/pull_wire.h"
 
+#include "base/assert.h"
+
 #include "refit/bytes.h"
 
 #include <math.h>
@@ -25,6 +27,7 @@ static ravel_status broken(ravel_error *err, const char *what, const char *why) 
 size_t ravel__versions_encode(const ravel__versions *v,
                               unsigned char out[RAVEL__VERSIONS_HEADER + 24 * RAVEL__STORE_KEEP_MOST]) {
     memset(out, 0, RAVEL__VERSIONS_HEADER);
+    RAVEL_ASSERT(v->count >= 0 && v->count <= RAVEL__STORE_KEEP_MOST);
     ravel__put64(out, v->session);
     ravel__put32(out + 8, (uint32_t)v->count);
     unsigned char *p = out + RAVEL__VERSIONS_HEADER;
@@ -53,6 +56,7 @@ ravel_status ravel__versions_decode(const void *bytes, int64_t size, ravel__vers
 /* ---- asking --------------------------------------------------------------------------------------------- */
 
 void ravel__ask_put_header(unsigned char *out, const ravel__ask *ask) {
+    RAVEL_ASSERT(ask->identity.version > 0 && ask->count >= 0);
     memset(out, 0, RAVEL__ASK_HEADER);
     ravel__put64(out, ask->session);
     ravel__identity_put(out + 8, ask->identity);
@@ -61,6 +65,7 @@ void ravel__ask_put_header(unsigned char *out, const ravel__ask *ask) {
 }
 
 unsigned char *ravel__ask_put_slice(unsigned char *out, int32_t tensor, int32_t dtype, const ravel__box *box) {
+    RAVEL_ASSERT(tensor >= 0 && dtype >= 0 && box->ndim >= 0 && box->ndim <= RAVEL_REFIT_DIMS);
     ravel__put32(out, (uint32_t)tensor);
     ravel__put16(out + 4, (uint16_t)dtype);
     ravel__put16(out + 6, (uint16_t)box->ndim);
@@ -115,6 +120,7 @@ ravel_status ravel__ask_read(const void *bytes, int64_t size, const ravel__ask *
         int32_t dtype = ravel__get16(p + 4), ndim = ravel__get16(p + 6);
         int32_t item = tensor < (uint64_t)tensors ? item_of[tensor] : -1;
         if (item < 0) return broken(err, "PULL", "it asks for a tensor that is not here");
+        RAVEL_ASSERT(item < store->holding->count);
         const ravel__view *view = &store->items[item].view;
         if (ndim != view->box.ndim || (size_t)(end - p) < ravel__ask_slice_bytes(ndim))
             return broken(err, "PULL", "a slice is cut off or has other dimensions than its tensor");

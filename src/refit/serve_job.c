@@ -64,6 +64,7 @@ static block block_of(const ravel__store_item *item, const ravel__asked *a, int6
     b.at = start + b.first;
     int64_t in_item = b.at / item->per_block, end = (in_item + 1) * item->per_block;
     b.index = item->first_block + in_item;
+    RAVEL_ASSERT(b.count > 0 && b.at + b.count <= item->elements);
     b.whole = b.at % item->per_block == 0 && b.at + b.count == (end < item->elements ? end : item->elements);
     return b;
 }
@@ -86,6 +87,7 @@ static int send_hashes(ravel__client *c, const ravel__asked *a, int64_t start) {
     size_t bytes = RAVEL__HASHES_HEADER + 8 * (size_t)blocks;
     unsigned char *body = ravel__alloc(s->allocator, bytes);
     if (!body) return 0;
+    RAVEL_ASSERT(blocks > 0 && first > 0);
     ravel__put64(body, (uint64_t)item->per_block);
     ravel__put64(body + 8, (uint64_t)first);
     for (int64_t i = 0; i < blocks; i++) {
@@ -106,6 +108,7 @@ static int send_block(ravel__client *c, const ravel__asked *a, int64_t start) {
         j->hashed = 1;
         return send_hashes(c, a, start);
     }
+    RAVEL_ASSERT(j->active && j->kept && j->slice < j->count);
     block b = block_of(item, a, start, j->block);
     ravel__message head = {.kind = RAVEL__PULL_BLOCK,
                            .id = (uint64_t)j->slice << 32 | (uint64_t)j->block,
@@ -175,6 +178,7 @@ static int pack_entry(const ravel__server *s, ravel__job *j, ravel__frame_writer
         ravel__frame_add(writer, &entry, (size_t)(count * each));
     }
     j->first += count;
+    RAVEL_ASSERT(j->first <= a->count);
     if (j->first == a->count) {
         j->slice++;
         j->first = 0;
@@ -246,6 +250,7 @@ static int send_frame(ravel__client *c) {
     ravel__frame_head head = {.sequence = j->frames, .version = (uint64_t)j->identity.version};
     size_t bytes = ravel__frame_end(&writer, &head);
     ravel__message message = {.kind = RAVEL__PULL_FRAME, .id = j->frames++, .bytes = (int64_t)bytes};
+    RAVEL_ASSERT(!buffer->busy && bytes <= RAVEL__PULL_FRAME_BYTES);
     buffer->busy = 1;
     j->in_flight++;
     return ravel__link_send(c->link, &message, buffer->bytes, buffer, NULL) == RAVEL_OK;
@@ -288,6 +293,7 @@ static ravel_status open_map(ravel__client *c, const unsigned char *body, int64_
     if (status != RAVEL_OK) return status;
     if (ask.session != s->session)
         return ravel_error_set(err, RAVEL_E_MISMATCH, "the directory is another trainer run's; connect again");
+    RAVEL_ASSERT(!j->kept && !j->active);
     j->kept = ravel__store_use(s->store, ask.identity);
     if (!j->kept)
         return ravel_error_set(err, RAVEL_E_STATE, "version %lld is not kept (any more)",

@@ -1,6 +1,8 @@
 /* The kind of stage whose memory is the caller's: sink.begin, load, then commit or abort. */
 #include "refit/stage.h"
 
+#include "base/assert.h"
+
 typedef struct loading {
     const ravel_refit_sink *sink;
     ravel_refit_piece piece;
@@ -10,6 +12,7 @@ typedef struct loading {
 
 static ravel_status load_one(void *user, int64_t at, int64_t count, ravel_error *err) {
     loading *l = user;
+    RAVEL_ASSERT(at >= 0 && count > 0 && l->piece.tensor < l->sink->count);
     l->piece.first = at;
     l->piece.count = count;
     l->piece.data = l->data;

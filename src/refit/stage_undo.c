@@ -2,6 +2,8 @@
  * a failure. The log is a list, newest first, so that an element that was written twice gets its oldest bytes back. */
 #include "refit/stage.h"
 
+#include "base/assert.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,6 +86,7 @@ static ravel_status through_file(const ravel__stage *s, const ravel__undo_block 
 
 static void push(ravel__stage *s, ravel__undo_block *b, int64_t file_bytes) {
     pthread_mutex_lock(&s->log_lock);
+    RAVEL_ASSERT(file_bytes >= 0 && s->undo_end >= 0);
     b->older = s->log;
     b->at = s->undo_end;
     s->undo_end += file_bytes;
@@ -96,6 +99,7 @@ static ravel_status save(ravel__stage *s, const ravel__span *span, ravel_error *
     const void *live = ravel__stage_set(s, view->tensor, s->live);
     int64_t bytes = span->count * ravel_dtype_bytes(view->dtype);
     int in_file = s->undo_file >= 0;
+    RAVEL_ASSERT(span->count > 0 && span->item < s->holding->count + s->holding->ties);
     size_t size = sizeof(ravel__undo_block) + (in_file ? 0 : (size_t)bytes);
     ravel__undo_block *b = ravel__alloc(s->allocator, size);
     if (!b) return ravel__no_memory(err, size, "the undo log");

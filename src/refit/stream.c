@@ -62,6 +62,7 @@ static ravel_status post_send(ravel_refit *refit, ravel_comm *comm, ravel_reques
                               int64_t bytes, int32_t peer, int32_t tag, ravel_error *err) {
     ravel_status status = ravel__isend(refit->transport, comm, data, bytes, peer, tag, request, err);
     refit->wire.open_requests += *request != NULL;
+    RAVEL_ASSERT(refit->wire.open_requests <= RAVEL_REQUESTS_MAX);
     return status;
 }
 
@@ -113,6 +114,7 @@ static ravel_status look(ravel_refit *refit, ravel_request **request, int32_t *d
     if (!*done) return RAVEL_OK;
     *request = NULL;
     refit->wire.open_requests--;
+    RAVEL_ASSERT(refit->wire.open_requests >= 0);
     moved(refit);
     if (status == RAVEL_E_MISMATCH) {
         *bad = 1;
@@ -166,6 +168,7 @@ ravel_status ravel__stream_send(ravel_refit *refit, int32_t index, ravel_error *
 }
 
 static void free_out(ravel_refit *refit, int32_t index) {
+    RAVEL_ASSERT(index >= 0 && index < refit->out_pool.count);
     refit->out_pool.slots[index].state = RAVEL__SLOT_PACKING;
     ravel__lane_put(&refit->packer.free, index);
 }
@@ -405,6 +408,7 @@ static int pack_one(ravel_refit *refit, int32_t index) {
 static void load_one(ravel_refit *refit, int32_t index) {
     ravel__loader *l = &refit->loader;
     int32_t own = refit->in_pool.count;
+    RAVEL_ASSERT(index >= 0 && index < own + refit->out_pool.count);
     if (index < own) {
         ravel__refit_buffer *slot = &refit->in_pool.slots[index];
         ravel__loader_take(l, slot, slot->stream, index);

@@ -3,6 +3,7 @@
  * ranks of one machine share. */
 #include "refit/trace.h"
 
+#include "base/assert.h"
 #include "base/number.h"
 #include "refit/session.h"
 
@@ -13,6 +14,7 @@
 void ravel__trace_add(ravel__trace *trace, int32_t phase, int32_t buffer, int64_t frame, int64_t begin_ns,
                       int64_t end_ns, int64_t bytes) {
     if (!trace->events) return;
+    RAVEL_ASSERT(phase >= 0 && phase < RAVEL_REFIT_PHASES && begin_ns <= end_ns);
     int64_t at = atomic_fetch_add(&trace->count, 1);
     if (at >= RAVEL__TRACE_EVENTS) return;
     trace->events[at] = (ravel__event){begin_ns, end_ns, bytes, (int32_t)frame, (int16_t)phase, (int16_t)buffer};

@@ -8,6 +8,8 @@
  * A receiver passes each frame on as it came, while it loads it. */
 #include "refit/session.h"
 
+#include "base/assert.h"
+
 static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
     int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
     if (refit->options.fanout > 0) return refit->options.fanout;
@@ -37,6 +39,7 @@ static int32_t node_of(const ravel__stream *s, const char *skip, int32_t rank, i
 static int32_t list_children(const ravel_refit *refit, const ravel__stream *s, const char *skip, int32_t *children) {
     int32_t members, count = 0, node = node_of(s, skip, refit->rank, &members);
     int32_t fanout = auto_fanout(refit, s, members);
+    RAVEL_ASSERT(node >= 0 && fanout >= 1 && fanout <= RAVEL__FANOUT_MOST);
     for (int32_t i = 1; i <= fanout; i++) {
         int32_t child = node * fanout + i;
         if (child <= members) children[count++] = node_rank(s, skip, child);
@@ -55,6 +58,7 @@ void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, 
         o->local_in = -1;
         for (int32_t j = 0; j < refit->plan.in_count && s->local; j++)
             if (refit->plan.in[j].local) o->local_in = j;
+        RAVEL_ASSERT(!s->local || o->local_in >= 0);
     }
     for (int32_t i = 0; i < refit->plan.in_count; i++) {
         const ravel__stream *s = &refit->plan.in[i];
@@ -64,6 +68,7 @@ void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, 
         if (!in->active) continue;
         int32_t node = node_of(s, skip, refit->rank, &members), fanout = auto_fanout(refit, s, members);
         in->parent = node_rank(s, skip, (node - 1) / fanout);
+        RAVEL_ASSERT(node > 0 && in->parent >= 0 && in->parent != refit->rank);
         in->child_count = list_children(refit, s, skip, in->children);
     }
 }

@@ -11,6 +11,7 @@
 #include "refit/carrier.h"
 #include "refit/session.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "refit/bytes.h"
 #include "base/xxh3.h"
@@ -93,12 +94,14 @@ static void decide(ravel_refit *refit, plan_of_update *u) {
         u->skip[r] = receives && ravel__identity_equal(o.held, u->next);
         u->served += receives && !u->skip[r];
     }
+    RAVEL_ASSERT(u->served >= 0 && u->served <= refit->receivers);
     ravel__refit_trees(refit, u->skip, u->active_out, u->active_in);
     for (int32_t i = 0; i < refit->plan.out_count; i++) {
         const ravel__stream *s = &refit->plan.out[i];
         u->has_base[i] = 1;
         for (int32_t m = 0; m < s->member_count; m++) {
             opening o = get_opening(u->openings + (size_t)s->members[m] * BEGIN_BYTES);
+            RAVEL_ASSERT(s->members[m] >= 0 && s->members[m] < refit->ranks);
             if (u->skip[s->members[m]]) continue;
             u->has_base[i] &= ravel__identity_equal(o.held, refit->packer.deltas[i].base);
         }
@@ -148,6 +151,7 @@ static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u
         if (err) *err = failure;
         return status;
     }
+    RAVEL_ASSERT(refit->root >= 0 && refit->root < refit->ranks);
     o = get_opening(u->openings + (size_t)refit->root * BEGIN_BYTES);
     u->next = o.wanted;
     ravel_error changed = RAVEL_ERROR_INIT;
@@ -299,6 +303,7 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     ravel_status status = begin(refit, version, u, err);
     refit->vote_ns = ravel__clock_ns() - refit->began_ns;
     if (status != RAVEL_OK) return give_up(refit, status, err);
+    RAVEL_ASSERT(u->next.version > 0 && refit->comm);
     ravel__packer_begin(&refit->packer, u->next, u->active_out, u->has_base);
     ravel__loader_begin(&refit->loader, u->next.version, u->active_in);
     status = step(refit, RAVEL__STEP_STREAM, err);

@@ -1,5 +1,7 @@
 #include "refit/workers.h"
 
+#include "base/assert.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -23,6 +25,7 @@ void ravel__workers_run(int32_t threads, int64_t count, void (*task)(void *user,
     loop l = {.task = task, .user = user, .count = count};
     pthread_t made[THREADS_MOST];
     int32_t others = 0;
+    RAVEL_ASSERT(threads >= 1 && count >= 0 && task);
     atomic_init(&l.next, 0);
     while (others < THREADS_MOST && others + 1 < threads && others + 1 < count &&
            pthread_create(&made[others], NULL, work, &l) == 0)
