@@ -268,7 +268,7 @@ static ravel_status add_slice(planner *p, int64_t index, int32_t g, int32_t send
         d.kind = kind;
         d.stream = in ? p->sender_index[sender] : g;
         d.slice.item = p->item_of[in ? RAVEL__OF_SINK : RAVEL__OF_SOURCE][index];
-        RAVEL_ASSERT(d.slice.item >= 0 && d.stream >= 0);
+        RAVEL_ASSERT(d.stream >= 0);
         status = keep_draft(p, &d);
     }
     return status;
