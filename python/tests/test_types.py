@@ -60,7 +60,7 @@ def test_a_callers_program(tmp_path):
     package = pathlib.Path(ravel.__file__).parents[1]
     path = "" if package.name == "site-packages" else f"mypy_path = {package}\n"  # mypy finds installed packages itself
     (tmp_path / "mypy.ini").write_text(f"[mypy]\n{path}[mypy-ravel.*]\nfollow_imports = silent\n")
-    good = check("--config-file", "mypy.ini", "good.py", cwd=tmp_path)
-    assert good.returncode == 0, good.stdout
-    bad = check("--config-file", "mypy.ini", "bad.py", cwd=tmp_path)
-    assert [line for line in (4, 5, 6) if f"bad.py:{line}: error" not in bad.stdout] == [], bad.stdout
+    done = check("--config-file", "mypy.ini", "good.py", "bad.py", cwd=tmp_path)  # one run: most of it reads numpy's types
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert errors and all(line.startswith("bad.py:") for line in errors), done.stdout
+    assert [line for line in (4, 5, 6) if f"bad.py:{line}: error" not in done.stdout] == [], done.stdout
