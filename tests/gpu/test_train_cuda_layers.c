@@ -77,6 +77,7 @@ TEST(cuda_norms) {
         pair_array x = pair_random(&p, n, PAIR_ACTIVATION, 1), add = pair_random(&p, n, PAIR_ACTIVATION, 1);
         pair_array w = pair_random(&p, width, PAIR_WEIGHT, 1), sum = pair_zeros(&p, n, PAIR_ACTIVATION);
         pair_array y = pair_zeros(&p, n, PAIR_ACTIVATION), plain = pair_zeros(&p, n, PAIR_ACTIVATION);
+        pair_array added = pair_zeros(&p, n, PAIR_ACTIVATION); /* only the sum: no weight, no y */
         pair_array d_y = pair_random(&p, n, PAIR_ACTIVATION, 1), d_x = pair_random(&p, n, PAIR_ACTIVATION, 1);
         pair_array d_w = pair_random(&p, width, PAIR_GRAD, 1);
         EACH_SIDE {
@@ -87,6 +88,9 @@ TEST(cuda_norms) {
             norm.sum = sum.on[side];
             norm.y = y.on[side];
             p.set[side]->rmsnorm(p.device[side], &norm);
+            train_norm plus = {.rows = rows, .width = width, .x = x.on[side], .add = add.on[side]};
+            plus.sum = added.on[side];
+            p.set[side]->rmsnorm(p.device[side], &plus);
             train_norm back = {.rows = rows, .width = width, .eps = 1e-6F, .x = x.on[side], .weight = w.on[side]};
             back.d_y = d_y.on[side];
             back.d_x = d_x.on[side];
@@ -95,6 +99,7 @@ TEST(cuda_norms) {
         }
         NEAR(&p, &plain, 0.05);
         NEAR(&p, &sum, 0.03);
+        NEAR(&p, &added, 0.03);
         NEAR(&p, &y, 0.06);
         NEAR(&p, &d_x, 0.05);
         NEAR(&p, &d_w, 1e-4);
