@@ -77,6 +77,10 @@ static ravel_status make_model(train_parts *p, int32_t chunk, ravel_error *err) 
     if (options.tp_ranks > 1) options.tp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_TP);
     if (options.cp_ranks > 1 && !p->width_count) options.cp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
     if (options.shard_ranks > 1) options.shard = train__parts_replicas(p);
+    if (train_layout_pp(&p->layout) > 1) {
+        options.progress = train__parts_progress;
+        options.progress_user = p;
+    }
     ravel_status status = train_model_create(p->kernels, p->device, &p->shape, &options, &p->models[chunk], err);
     return status ? status : set_weights(p->models[chunk], p->options.model, err);
 }

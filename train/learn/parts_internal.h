@@ -27,9 +27,14 @@ struct train_parts {
     train_model *models[TRAIN_CHUNKS];
     int32_t flights[TRAIN_CHUNKS];
     train__place places[TRAIN_CHUNKS][TRAIN_FLIGHTS];
+    ravel_status sent; /* the first failure of a send that ended between products */
+    ravel_error sent_error;
     int32_t *cu;    /* [budget + 1] where a context-parallel rank's shards begin */
     float *logprob; /* [budget] of a micro-batch that is scored */
 };
+
+/* Moves the sends that are under way along, without waiting; `user` is a train_parts. */
+void train__parts_progress(void *user);
 
 /* Ranks that have the same parameters. */
 ravel_comm *train__parts_replicas(const train_parts *p);

@@ -114,6 +114,26 @@ static ravel_status wait_for(const train_parts *p, int32_t chunk, train__message
     return train__exchange_end(train_model_exchange(p->models[chunk]), message, err);
 }
 
+static void test(train_parts *p, ravel_request **request) {
+    ravel_error error = RAVEL_ERROR_INIT;
+    int32_t done = 0;
+    if (!*request) return;
+    ravel_status status = ravel_request_test(*request, &done, &error);
+    if (done) *request = NULL;
+    if (!status || p->sent) return;
+    p->sent = status;
+    p->sent_error = error;
+}
+
+void train__parts_progress(void *user) {
+    train_parts *p = user;
+    for (int32_t chunk = 0; chunk < p->count; chunk++)
+        for (int32_t f = 0; f < p->flights[chunk]; f++) {
+            test(p, &p->places[chunk][f].forth);
+            test(p, &p->places[chunk][f].back);
+        }
+}
+
 /* ---- operations ----------------------------------------------------------------------------------------- */
 
 static ravel_status forward(run *r, train_op op, train__place *place, const ravel_micro_batch *micro,
@@ -207,8 +227,10 @@ static ravel_status run_table(run *r, const train_pipeline *table,
                               ravel_status (*run_op)(run *, train_op, ravel_error *), ravel_error *err) {
     train_parts *p = r->p;
     ravel_status status = train_pipeline_check(table, err);
-    for (int64_t i = 0; i < train_pipeline_ops(table) && !status; i++)
+    for (int64_t i = 0; i < train_pipeline_ops(table) && !status; i++) {
         status = run_op(r, train_pipeline_op(table, p->at.pp, i), err);
+        if (!status && p->sent) status = ravel_error_set(err, p->sent, "%s", p->sent_error.message);
+    }
     if (status && !is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
     if (status && !is_lost(status) && p->options.shard) ravel_comm_abort(train__parts_replicas(p), err);
     ravel_status sent = finish_sends(p, status ? NULL : err);

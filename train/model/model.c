@@ -343,6 +343,8 @@ ravel_status train_model_create(const train_kernels *kernels, train_device *devi
     }
     m->net.weights = m->weights;
     if (train__model_sharded(m)) m->net.units = &m->units;
+    m->net.progress = m->options.progress;
+    m->net.progress_user = m->options.progress_user;
     m->units.weight_share = m->weights;
     m->units.grad_share = m->grads;
     m->net.cosine = m->cosine;

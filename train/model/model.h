@@ -77,9 +77,11 @@ typedef struct train_model_options {
         *shard; /* ranks that have the same parameters and share out weights and gradients (FSDP, ZeRO-3): each holds
                             its share (shares.h), and a unit is gathered while it is used. They all run the same number of
                             batches, in the same way. NULL: this rank holds everything. It must outlive the model. */
-    int32_t shard_ranks; /* train_model_memory: of the model to be */
-    int32_t peers;       /* the most ranks of a communicator that its arrays are given to (exchange.h), beside
+    int32_t shard_ranks;          /* train_model_memory: of the model to be */
+    int32_t peers;                /* the most ranks of a communicator that its arrays are given to (exchange.h), beside
                                          those above */
+    void (*progress)(void *user); /* called several times per layer: moves messages along that transfer only inside */
+    void *progress_user;          /* calls, and does not wait; NULL: nothing */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
 } train_model_options;
 

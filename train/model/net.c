@@ -74,9 +74,10 @@ const void *train__net_layer_weight(const train__net *net, int64_t layer, train_
 
 /* ---- pieces --------------------------------------------------------------------------------------------- */
 
-/* Between products, so that sharded weights and gradients move while a layer runs. */
+/* Between products, so that sharded weights and gradients, and the caller's messages, move while a layer runs. */
 static void progress(const train__net *net) {
     if (net->units) train__units_progress(net->units);
+    if (net->progress) net->progress(net->progress_user);
 }
 
 void train__net_linear(const train__net *net, void *y, const void *x, const void *w, int64_t rows, int64_t n,

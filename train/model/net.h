@@ -24,8 +24,10 @@ typedef struct train__net {
     int32_t sequence;    /* sequence parallel: between products, each of them has a share of the rows */
     int32_t reserved;
     const train_params *params;
-    const void *weights;             /* [W] [params->elements] */
-    train__units *units;             /* where weights are sharded, instead; else NULL */
+    const void *weights;          /* [W] [params->elements] */
+    train__units *units;          /* where weights are sharded, instead; else NULL */
+    void (*progress)(void *user); /* called between products; NULL: nothing */
+    void *progress_user;
     const train_real *cosine, *sine; /* [positions, head_dim / 2] */
     int64_t hidden, ffn, q_width, kv_width, qkv_width;
     train_real eps, scale;
