@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 void *train__alloc(const ravel_allocator *allocator, size_t bytes) {
     if (bytes == 0) return NULL;
@@ -64,6 +65,12 @@ void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t 
 
 ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what) {
     return ravel_error_set(err, RAVEL_E_MEMORY, "there is no memory for %zu bytes of %s", bytes, what);
+}
+
+double train__now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* SplitMix64's finaliser, once per part of the place. */

@@ -4,20 +4,13 @@
 #include "train/kernels/host.h"
 
 #include <string.h>
-#include <time.h>
 
 static train__host_device *host_of(train_device *device) {
     return (train__host_device *)(void *)device; /* its first member */
 }
 
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void train__host_device_init(train__host_device *d, const ravel_allocator *allocator) {
-    *d = (train__host_device){.allocator = allocator, .phase = TRAIN_PHASE_OTHER, .began = now()};
+    *d = (train__host_device){.allocator = allocator, .phase = TRAIN_PHASE_OTHER, .began = train__now()};
 }
 
 /* ---- time ----------------------------------------------------------------------------------------------- */
@@ -29,7 +22,7 @@ ravel_status train__host_sync(train_device *device, ravel_error *err) {
 
 void train__host_phase(train_device *device, int32_t phase) {
     train__host_device *d = host_of(device);
-    double t = now();
+    double t = train__now();
     TRAIN_ASSERT(phase >= 0 && phase < TRAIN_PHASES);
     d->seconds[d->phase] += t - d->began;
     d->phase = phase;

@@ -1,5 +1,6 @@
 #include "train/learn/gather.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <string.h>
@@ -75,6 +76,7 @@ static ravel_status take_part(train__gather *g, int32_t table, const train_tenso
     int64_t row, count, at = part_of_block(t, first, rows, &row, &count);
     if (count == 0) return RAVEL_OK;
     int direct = t->dims[1] == t->whole[1];
+    TRAIN_ASSERT(count * ravel_dtype_bytes(type_of(g)) <= g->piece_bytes && row >= first);
     void *place = train__at(to, type_of(g), (row - first) * t->whole[1]);
     ravel_status status = take_all(g, table, at, count, direct ? place : g->piece, err);
     if (!status && !direct) place_columns(g, t, count / t->dims[1], g->piece, place);
@@ -89,6 +91,7 @@ static ravel_status read_rows(void *user, const train_tensor *whole, int64_t fir
         const train_tensor *t = train_params_find(g->tables[i], whole->name);
         if (t && t->counted) status = take_part(g, i, t, first, rows, to, err);
     }
+    TRAIN_ASSERT(first + rows <= whole->dims[0]);
     g->row = first + rows;
     g->tensor = whole - g->whole->tensors;
     return status;
@@ -116,6 +119,7 @@ static ravel_status send_part(train__gather *g, int32_t chunk, const train_tenso
     train_array from = train__array_of(l, chunk, g->which);
     if (count == 0 || (is_sharded(g) ? !train_shares_cut(from.shares, l->rank, &begin, &end) : l->rank != 0))
         return RAVEL_OK;
+    TRAIN_ASSERT((end - begin) * ravel_dtype_bytes(from.dtype) <= g->piece_bytes);
     l->kernels->download(l->device, g->piece, train_array_at(&from, begin),
                          (size_t)((end - begin) * ravel_dtype_bytes(from.dtype)));
     return ravel_comm_send(l->world, g->piece, end - begin, from.dtype, 0, TAG_GATHER, err);

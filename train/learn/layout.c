@@ -1,5 +1,6 @@
 #include "train/learn/layout.h"
 
+#include "train/kernels/assert.h"
 #include "train/learn/pipeline.h"
 #include "train/model/model.h"
 
@@ -15,6 +16,7 @@ int32_t train_layout_parts(const ravel_mesh_layout *layout) {
 train_slice train_layout_slice(const ravel_mesh_layout *layout, const ravel_shape *shape, int32_t part,
                                int32_t tp_rank) {
     int64_t parts = train_layout_parts(layout);
+    TRAIN_ASSERT(part >= 0 && part < parts && tp_rank >= 0 && tp_rank < train_layout_tp(layout));
     return (train_slice){.first_layer = shape->layers * part / parts,
                          .last_layer = shape->layers * (part + 1) / parts,
                          .tp = train_layout_tp(layout),

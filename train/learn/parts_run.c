@@ -7,10 +7,9 @@
  * stage has the metadata of every micro-batch. */
 #include "train/learn/parts_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/pipeline.h"
-
-#include <time.h>
 
 enum { TAG_ROWS = 41 }; /* and the tags after it: two per chunk */
 
@@ -21,12 +20,6 @@ typedef struct run {
     ravel_metrics *metrics;
     train_parts_time time;
 } run;
-
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
 
@@ -65,6 +58,7 @@ static ravel_status get_batch(const run *r, train_op op, ravel_micro_batch *micr
     if (micro->thd->local_tokens > p->options.budget)
         return ravel_error_set(err, RAVEL_E_OVERSIZE, "a micro-batch of %lld tokens is over the budget of %lld",
                                (long long)micro->thd->local_tokens, (long long)p->options.budget);
+    TRAIN_ASSERT(op.chunk >= 0 && op.chunk < p->count && op.micro >= 0 && p->flights[op.chunk] <= TRAIN_FLIGHTS);
     *batch = batch_of(p, micro, r->work->temperature);
     return RAVEL_OK;
 }
@@ -102,6 +96,7 @@ static ravel_status send(const run *r, train_op op, const ravel_micro_batch *mic
     if (to < 0 || to == train_layout_parts(&p->layout)) return RAVEL_OK;
     flight = (int32_t)(op.micro % p->flights[op.chunk]);
     train__place *place = &p->places[op.chunk][flight];
+    TRAIN_ASSERT(op.backward ? !place->back.request : !place->forth.request); /* the rows before have been sent */
     const void *from = op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
     train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 1 + 2 * flight + op.backward);
     parcel.peer = to % pp;
@@ -114,12 +109,12 @@ static ravel_status wait_for(const train_parts *p, int32_t chunk, train__message
     return train__exchange_end(train_model_exchange(p->models[chunk]), message, err);
 }
 
-static void test(train_parts *p, ravel_request **request) {
+static void test(train_parts *p, train__message *message) {
     ravel_error error = RAVEL_ERROR_INIT;
     int32_t done = 0;
-    if (!*request) return;
-    ravel_status status = ravel_request_test(*request, &done, &error);
-    if (done) *request = NULL;
+    if (!message->request) return;
+    ravel_status status = ravel_request_test(message->request, &done, &error);
+    if (done) message->request = NULL;
     if (!status || p->sent) return;
     p->sent = status;
     p->sent_error = error;
@@ -155,7 +150,7 @@ static int is_skipped(const run *r, const ravel_micro_batch *micro) {
 /* Adds the time of an operation that began at `begun`, when the model had waited for `before`. */
 static void count_time(run *r, train_op op, double begun, train_waits before) {
     train_waits after = train_model_waits(r->p->models[op.chunk]);
-    double elapsed = now() - begun, tp = after.tp - before.tp, cp = after.cp - before.cp;
+    double elapsed = train__now() - begun, tp = after.tp - before.tp, cp = after.cp - before.cp;
     *(op.backward ? &r->time.backward : &r->time.forward) += elapsed - tp - cp;
     r->time.busy += elapsed;
     r->time.tp += tp;
@@ -174,7 +169,7 @@ static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     status = wait_for(p, op.chunk, op.backward ? &place->forth : &place->back, err);
     if (!status) status = receive(r, op, &micro, err);
     if (status) return status;
-    double begun = now();
+    double begun = train__now();
     train_waits waits = train_model_waits(p->models[op.chunk]);
     if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, phase, NULL);
     status = op.backward ? train_model_stage_backward(p->models[op.chunk], flight, err)
@@ -217,10 +212,6 @@ static ravel_status finish_sends(train_parts *p, ravel_error *err) {
     return first;
 }
 
-static int is_lost(ravel_status status) {
-    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
-}
-
 /* All operations of this stage. A rank that fails tells the other stages, which would wait for its rows, and the ranks that
  * would wait for its share of the weights. */
 static ravel_status run_table(run *r, const train_pipeline *table,
@@ -231,8 +222,8 @@ static ravel_status run_table(run *r, const train_pipeline *table,
         status = run_op(r, train_pipeline_op(table, p->at.pp, i), err);
         if (!status && p->sent) status = ravel_error_set(err, p->sent, "%s", p->sent_error.message);
     }
-    if (status && !is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
-    if (status && !is_lost(status) && p->options.shard) ravel_comm_abort(train__parts_replicas(p), err);
+    if (status && !train__is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
+    if (status && !train__is_lost(status) && p->options.shard) ravel_comm_abort(train__parts_replicas(p), err);
     ravel_status sent = finish_sends(p, status ? NULL : err);
     return status ? status : sent;
 }
@@ -274,10 +265,10 @@ ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t m
                                ravel_metrics *metrics, train_parts_time *time, ravel_error *err) {
     run r = {.p = p, .feed = feed, .work = work, .metrics = metrics};
     train_pipeline table = table_of(p, micros);
-    double begun = now(), before = waited(p);
+    double begun = train__now(), before = waited(p);
     ravel_status status = run_table(&r, &table, learn_op, err);
     if (!status && table.pp > 1) status = ravel_comm_barrier(p->pp, err);
-    r.time.seconds = now() - begun;
+    r.time.seconds = train__now() - begun;
     r.time.exposed = waited(p) - before;
     if (!status && time) status = predict(&r, &table, &r.time.predicted, err);
     if (time) *time = r.time;

@@ -1,6 +1,8 @@
 /* Creation and requests of a generator. Device memory is one block; the same walk counts it and cuts it. */
 #include "train/model/generator_internal.h"
 
+#include "train/kernels/assert.h"
+
 #include <string.h>
 
 void train_generator_options_default(train_generator_options *options) {
@@ -279,6 +281,7 @@ ravel_status train_generator_begin(train_generator *g, const train_request *requ
         g->steps[i].rows = 0;
     }
     train__generator_reset(g);
+    TRAIN_ASSERT(g->running == 0 && g->free_count == g->pages - 1 && g->copy_count == 0);
     g->requests = requests;
     g->request_count = count;
     g->next_request = 0;

@@ -230,6 +230,7 @@ void train__net_attend(const train__net *net, int64_t layer, const train__acts *
 void train__net_layer(const train__net *net, int64_t layer, const train__acts *a, const train__rows_of *of) {
     const train_kernels *k = net->kernels;
     int64_t rows = of->rows, share = train__net_share(net, rows);
+    TRAIN_ASSERT(rows > 0 && layer >= net->params->part.first_layer && layer < net->params->part.last_layer);
     train__net_attend(net, layer, a, of);
     train__net_linear(net, a->whole, a->o, matrix(net, layer, TRAIN_O), rows, net->hidden, net->q_width);
     train__net_leave(net, a->y, a->whole, rows);

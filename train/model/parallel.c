@@ -1,6 +1,7 @@
 #include "train/model/parallel.h"
 
-#include <time.h>
+#include "train/kernels/assert.h"
+#include "train/kernels/host.h"
 
 enum { TAG_RING = 31 }; /* and the tag after it */
 
@@ -16,58 +17,54 @@ void train__link_set(train__link *link, ravel_comm *comm) {
     link->rank = comm ? ravel_comm_rank(comm) : 0;
 }
 
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype) {
     if (link->ranks == 1 || link->status) return;
-    double begun = now();
+    double begun = train__now();
     link->status = train__exchange_sum(link->exchange, link->comm, x, count, dtype, &link->error);
-    link->seconds += now() - begun;
+    link->seconds += train__now() - begun;
 }
 
 void train__link_gather(train__link *link, const void *mine, void *all, int64_t count, int32_t dtype) {
+    TRAIN_ASSERT(link->rank >= 0 && link->rank < link->ranks && count >= 0);
     if (link->ranks == 1 || link->status) return;
-    double begun = now();
+    double begun = train__now();
     link->status = train__exchange_gather(link->exchange, link->comm, mine, all, (train__pieces){.each = count}, dtype,
                                           &link->error);
-    link->seconds += now() - begun;
+    link->seconds += train__now() - begun;
 }
 
 void train__link_scatter(train__link *link, const void *all, void *mine, int64_t count, int32_t dtype) {
     if (link->ranks == 1 || link->status) return;
-    double begun = now();
+    double begun = train__now();
     link->status = train__exchange_scatter(link->exchange, link->comm, all, mine, (train__pieces){.each = count}, dtype,
                                            &link->error);
-    link->seconds += now() - begun;
+    link->seconds += train__now() - begun;
 }
 
 void train__link_begin(train__link *link, train__shift *shift, int32_t tag, const void *out, void *in, int64_t count,
                        int32_t dtype) {
     int32_t next = (link->rank + 1) % link->ranks, last = (link->rank + link->ranks - 1) % link->ranks;
+    TRAIN_ASSERT(count == 0 || out != in);
     *shift = (train__shift){0};
     if (link->ranks == 1 || link->status) return;
-    double begun = now();
+    double begun = train__now();
     train__parcel parcel = {count, dtype, last, TAG_RING + tag, 2 * tag};
     link->status = train__exchange_receive(link->exchange, link->comm, in, &parcel, &shift->in, &link->error);
     parcel.peer = next;
     parcel.place++;
     if (!link->status)
         link->status = train__exchange_send(link->exchange, link->comm, out, &parcel, &shift->out, &link->error);
-    link->seconds += now() - begun;
+    link->seconds += train__now() - begun;
 }
 
 void train__link_finish(train__link *link, train__shift *shift) {
-    double begun = now();
+    double begun = train__now();
     train__message *messages[] = {&shift->in, &shift->out};
     for (int i = 0; i < 2; i++) {
         ravel_status ended = train__exchange_end(link->exchange, messages[i], link->status ? NULL : &link->error);
         if (!link->status) link->status = ended;
     }
-    link->seconds += now() - begun;
+    link->seconds += train__now() - begun;
 }
 
 ravel_status train__link_status(train__link *link, ravel_error *err) {

@@ -1,6 +1,7 @@
 /* The table is made in two rounds of the same walk: one that counts tensors and bytes of names, one that fills. */
 #include "train/model/params.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/arena.h"
 
 #include <stdio.h>
@@ -226,6 +227,7 @@ static void fill_units(table *t, train_unit *units) {
         u->count = (i + 1 < count ? units[i + 1].first : p->elements) - u->first;
         u->tensors = (i + 1 < count ? units[i + 1].tensor : p->count) - u->tensor;
     }
+    for (int64_t i = 0; i < count; i++) TRAIN_ASSERT(units[i].count > 0 && units[i].tensors > 0);
     p->units = units;
     p->unit_count = count;
 }
@@ -252,6 +254,7 @@ ravel_status train_params_create(const ravel_shape *shape, const train_slice *pa
     for (int64_t i = 0; i < shape->layers * TRAIN_LAYER_TENSORS; i++) offsets[i] = -1;
     t->layer_offsets = offsets;
     add_all(&fill, t);
+    TRAIN_ASSERT(fill.count == sizes.count && fill.elements == sizes.elements && fill.names_used == sizes.names_used);
     t->view = (train_params){fill.elements, fill.count, fill.tensors, fill.parameters, fill.part, 0, NULL};
     fill_units(t, units);
     t->arena = arena;

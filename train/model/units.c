@@ -3,8 +3,6 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
-#include <time.h>
-
 enum { BLOCK = 512 }; /* elements that are added at a time, in cache */
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
@@ -70,20 +68,14 @@ static void note(train__units *u, ravel_status status, const ravel_error *error)
     u->error = *error;
 }
 
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void wait_for(train__units *u, ravel_request **request) {
     ravel_error error = RAVEL_ERROR_INIT;
     ravel_request *open = *request;
     if (!open) return;
-    double begun = now();
+    double begun = train__now();
     *request = NULL;
     note(u, ravel_request_wait(open, &error), &error);
-    u->waited += now() - begun;
+    u->waited += train__now() - begun;
 }
 
 static void test(train__units *u, ravel_request **request) {
@@ -166,6 +158,8 @@ void train__units_forget(train__units *u) {
 /* Begins to gather a unit that is not there; where it goes through host memory, gathers it. */
 static train__buffer *gather(train__units *u, int64_t unit) {
     train__buffer *b = &u->weights[weights_for(u, unit)];
+    TRAIN_ASSERT(unit >= 0 && unit < u->shares->params->unit_count);
+    TRAIN_ASSERT((size_t)(unit_at(u, unit)->count * ravel_dtype_bytes(u->kernels->types.weight)) <= b->bytes);
     b->used = ++u->clock;
     if (b->unit == unit || u->status) return b;
     int32_t type = u->kernels->types.weight;
@@ -173,7 +167,7 @@ static train__buffer *gather(train__units *u, int64_t unit) {
     wait_for(u, &b->request);
     b->unit = unit;
     const void *share = train__at(u->weight_share, type, u->shares->places[unit]);
-    double begun = now();
+    double begun = train__now();
     if (u->kernels->host_memory)
         note(u, ravel_comm_iallgatherv(u->comm, share, b->data, counts_of(u, unit), NULL, type, &b->request, &error),
              &error);
@@ -182,7 +176,7 @@ static train__buffer *gather(train__units *u, int64_t unit) {
              train__exchange_gather(u->exchange, u->comm, share, b->data, (train__pieces){counts_of(u, unit), 0}, type,
                                     &error),
              &error);
-    u->waited += now() - begun;
+    u->waited += train__now() - begun;
     return b;
 }
 
@@ -235,18 +229,19 @@ static void reduce_now(train__units *u, int64_t unit, const void *grads) {
     int64_t count;
     void *run = run_of(u, unit, &count);
     ravel_error error = RAVEL_ERROR_INIT;
-    double begun = now();
+    double begun = train__now();
     note(u,
          train__exchange_scatter(u->exchange, u->comm, grads, u->received, (train__pieces){counts_of(u, unit), 0},
                                  u->kernels->types.grad, &error),
          &error);
-    u->waited += now() - begun;
+    u->waited += train__now() - begun;
     if (!u->status) u->kernels->add(u->device, run, u->received, count);
 }
 
 void train__units_reduce(train__units *u, int64_t unit) {
     const void *grads = u->grads[grads_for(u, unit)].data;
     ravel_error error = RAVEL_ERROR_INIT;
+    TRAIN_ASSERT(!u->inference && (u->grads[grads_for(u, unit)].unit == unit || u->status)); /* it was opened */
     train__units_finish(u);
     if (u->status) return;
     if (!is_exchanged_beside(u->kernels, u->shares->params, unit)) {
@@ -254,6 +249,7 @@ void train__units_reduce(train__units *u, int64_t unit) {
         return;
     }
     for (int32_t r = 0; r < u->shares->ranks; r++) u->received_counts[r] = counts_of(u, unit)[u->shares->rank];
+    TRAIN_ASSERT(!u->request && u->exchanged < 0);
     u->exchanged = unit;
     note(u,
          ravel_comm_ialltoallv(u->comm, grads, counts_of(u, unit), NULL, u->received, u->received_counts, NULL,

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MOST = 64 << 20 }; /* bytes of an answer */
@@ -25,12 +24,6 @@ typedef struct buffer {
     char *data;
     size_t used, room;
 } buffer;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static ravel_status parse(const char *url, place *p, ravel_error *err) {
     const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : "", *end = host + strcspn(host, ":/");
@@ -53,7 +46,7 @@ ravel_status train_http_check(const char *url, ravel_error *err) {
 static ravel_status wait_for(int fd, short events, double deadline, const char *url, ravel_error *err) {
     for (;;) {
         struct pollfd p = {fd, events, 0};
-        double left = deadline - now();
+        double left = deadline - train__now();
         if (left <= 0) return ravel_error_set(err, RAVEL_E_TIMEOUT, "%s did not answer in time", url);
         int ready = poll(&p, 1, left > 1 ? 1000 : (int)(left * 1000) + 1);
         if (ready > 0) return RAVEL_OK;
@@ -145,7 +138,7 @@ ravel_status train_http_post(const char *url, const char *body, size_t bytes, do
     char head[2048];
     int fd = -1;
     buffer b = {0};
-    double deadline = now() + seconds;
+    double deadline = train__now() + seconds;
     ravel_status status = parse(url, &p, err);
     if (!status) status = connect_to(&p, url, deadline, &fd, err);
     if (status) return status;

@@ -25,7 +25,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct text {
@@ -43,12 +42,6 @@ struct train_reward {
     text out, in;
     ravel_json *doc; /* reused for every line */
 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- growing text --------------------------------------------------------------------------------------- */
 
@@ -110,10 +103,10 @@ static void stop(train_reward *r, int at_once) {
     if (!r->child) return;
     close(r->to);
     close(r->from);
-    double deadline = now() + (at_once ? 0 : 1);
+    double deadline = train__now() + (at_once ? 0 : 1);
     int status;
     while (waitpid(r->child, &status, WNOHANG) == 0) {
-        if (now() >= deadline) {
+        if (train__now() >= deadline) {
             kill(-r->child, SIGKILL); /* its whole group: sh and what sh started */
             waitpid(r->child, &status, 0);
             break;
@@ -209,7 +202,7 @@ static ravel_status take_lines(train_reward *r, int64_t count, train_score *scor
 static ravel_status died(train_reward *r, ravel_error *err) {
     int status = 0;
     pid_t gone = 0; /* a moment, so that a command which is just ending can say how */
-    for (double deadline = now() + 0.5; !gone && now() < deadline; (void)usleep(1000))
+    for (double deadline = train__now() + 0.5; !gone && train__now() < deadline; (void)usleep(1000))
         gone = waitpid(r->child, &status, WNOHANG);
     if (gone == r->child) {
         close(r->to);
@@ -249,9 +242,9 @@ static ravel_status transmit(train_reward *r, size_t *sent, ravel_error *err) {
 static ravel_status converse(train_reward *r, int64_t count, int64_t asked, train_score *scores, ravel_error *err) {
     int64_t left = asked;
     size_t sent = 0;
-    double deadline = now() + r->seconds;
+    double deadline = train__now() + r->seconds;
     while (left > 0) {
-        double wait = deadline - now();
+        double wait = deadline - train__now();
         if (wait <= 0)
             return ravel_error_set(err, RAVEL_E_TIMEOUT, "reward command: %lld of %lld rewards came within %g s",
                                    (long long)(asked - left), (long long)asked, r->seconds);

@@ -3,7 +3,6 @@
 #include "train/kernels/host.h"
 
 #include <stdio.h>
-#include <time.h>
 
 static const double note_seconds = 1;  /* between two notes of the speed */
 static const double retry_seconds = 1; /* between a stage that failed and the next */
@@ -19,12 +18,6 @@ struct train_pulled {
     int64_t noted_tokens;
 };
 
-static double now(void) {
-    struct timespec t;
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void say(const train_pulled *p, ravel_log_level level, const char *text) {
     const ravel_logger *logger = p->options.logger;
     if (logger) logger->write(logger->user, level, text);
@@ -33,11 +26,11 @@ static void say(const train_pulled *p, ravel_log_level level, const char *text) 
 static ravel_status commit(train_pulled *p, ravel_error *err) {
     ravel_pull_report report = {.size = sizeof report};
     char text[200];
-    double began = now();
+    double began = train__now();
     ravel_status status = ravel_puller_commit(p->puller, &report, err);
     if (!status) status = train_weight_sets_switch(p->sets, report.live, report.identity.version, err);
     if (status) return status;
-    double pause = now() - began;
+    double pause = train__now() - began;
     train_pulled_stats *s = &p->stats;
     s->version = report.identity.version;
     s->commits++;
@@ -62,7 +55,7 @@ static ravel_status stage_failed(train_pulled *p, ravel_status status, ravel_err
     (void)snprintf(text, sizeof text, "%s; staging again", err->message);
     say(p, RAVEL_LOG_WARN, text);
     ravel_error_clear(err);
-    p->stage_after = now() + retry_seconds;
+    p->stage_after = train__now() + retry_seconds;
     return RAVEL_OK;
 }
 
@@ -71,9 +64,9 @@ static int asked_to_stop(const train_pulled *p) {
 }
 
 static ravel_status first_version(train_pulled *p, ravel_error *err) {
-    double until = now() + p->options.timeout;
+    double until = train__now() + p->options.timeout;
     ravel_status status = RAVEL_E_TIMEOUT;
-    while (status == RAVEL_E_TIMEOUT && !asked_to_stop(p) && now() < until) {
+    while (status == RAVEL_E_TIMEOUT && !asked_to_stop(p) && train__now() < until) {
         ravel_error_clear(err);
         status = ravel_puller_wait(p->puller, slice_seconds, err);
         if (may_try_again(status)) status = RAVEL_E_TIMEOUT;
@@ -102,7 +95,7 @@ ravel_status train_pulled_open(const train_pulled_options *options, train_weight
         train_pulled_free(p);
         return status;
     }
-    p->noted_at = now();
+    p->noted_at = train__now();
     *pulled = p;
     return RAVEL_OK;
 }
@@ -115,7 +108,7 @@ void train_pulled_free(train_pulled *p) {
 }
 
 static void note_speed(train_pulled *p, int64_t tokens) {
-    double time = now(), seconds = time - p->noted_at;
+    double time = train__now(), seconds = time - p->noted_at;
     if (seconds < note_seconds) return;
     p->stats.tokens_per_sec = (double)(tokens - p->noted_tokens) / seconds;
     p->noted_at = time;
@@ -127,7 +120,8 @@ ravel_status train_pulled_step(train_pulled *p, int idle, int64_t tokens, ravel_
     int32_t state = RAVEL_PULL_IDLE;
     note_speed(p, tokens);
     ravel_status status = ravel_puller_poll(p->puller, &state, err);
-    if (!status && state == RAVEL_PULL_NEWER && now() >= p->stage_after) status = ravel_puller_stage(p->puller, 0, err);
+    if (!status && state == RAVEL_PULL_NEWER && train__now() >= p->stage_after)
+        status = ravel_puller_stage(p->puller, 0, err);
     if (status) return stage_failed(p, status, err);
     if (state == RAVEL_PULL_READY && (idle || p->options.commit == TRAIN_COMMIT_STEP)) return commit(p, err);
     return RAVEL_OK;

@@ -1,5 +1,6 @@
 #include "train/run/run.h"
 
+#include "train/kernels/host.h"
 #include "train/learn/checkpoint.h"
 
 #include <ravel/exchange.h>
@@ -8,13 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void warn(const train_run *run, const char *what, const ravel_error *why) {
     const ravel_logger *logger = run->hooks.logger;
@@ -207,7 +201,7 @@ ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_
     run->resumed = setup->config->run.resume;
     run->dir.lock = -1;
     run->saved = -1;
-    run->saved_at = now();
+    run->saved_at = train__now();
     state_default(&run->state);
     if (setup->hooks) run->hooks = *setup->hooks;
     ravel_status status = train_interval_parse(setup->config->run.checkpoint_every, &run->every, err);
@@ -240,10 +234,10 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     int64_t step = run->state.step + 1;
     int32_t skipped;
     double norm, lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, run->steps);
-    double begun = now();
+    double begun = train__now();
     ravel_status status = train_learner_finish(learner, lr, m, &norm, &skipped, err);
     if (status) return status;
-    run->finish_seconds = now() - begun;
+    run->finish_seconds = train__now() - begun;
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
@@ -327,13 +321,9 @@ static ravel_status save(train_run *run, train_learner *learner, int alone, rave
         run->best_due = 0;
         (void)train_checkpoint_folder(run->folder, run->saved, run->checkpoint, NULL);
     }
-    run->saved_at = now(); /* also after a failure: it is tried again an interval later */
+    run->saved_at = train__now(); /* also after a failure: it is tried again an interval later */
     (void)ravel_metrics_phase_end(run->metrics, RAVEL_PHASE_CHECKPOINT, NULL);
     return status;
-}
-
-static int is_lost(ravel_status status) {
-    return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
 /* Requests of rank 0 or of a signal; the same on every rank after the exchange. */
@@ -347,7 +337,7 @@ static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *
     if (wants[SAVE]) *run->hooks.save = 0;
     wants[SAVE] |= every->updates > 0 && step / every->updates > before / every->updates;
     wants[SAVE] |= run->best_due && run->config->run.keep_best;
-    wants[SAVE] |= run->rank == 0 && every->seconds > 0 && now() - run->saved_at >= every->seconds;
+    wants[SAVE] |= run->rank == 0 && every->seconds > 0 && train__now() - run->saved_at >= every->seconds;
     wants[CHANGED] = train_data_changed(&run->data);
     run->checked = step;
     return ravel_comm_allreduce(run->comm, wants, wants, WANTS, RAVEL_I32, RAVEL_MAX, err);
@@ -382,7 +372,7 @@ ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_er
                                run->data.path);
     if (!wants[SAVE] || run->stopped || run->saved == run->state.step) return RAVEL_OK;
     status = save(run, learner, 0, &why);
-    if (is_lost(status)) return ravel_error_set(err, status, "%s", why.message);
+    if (train__is_lost(status)) return ravel_error_set(err, status, "%s", why.message);
     if (status) warn(run, "no checkpoint was written, training goes on and tries again", &why);
     return RAVEL_OK;
 }
@@ -390,10 +380,10 @@ ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_er
 /* After an error: with all ranks if they are there, else with rank 0 alone, which has everything without --shard, --tp and --pp. */
 static void rescue(train_run *run, train_learner *learner, ravel_status status) {
     ravel_error why = RAVEL_ERROR_INIT;
-    int alone = is_lost(status);
+    int alone = train__is_lost(status);
     if (run->spoilt || run->state.step == 0 || run->saved == run->state.step) return;
     if (!alone) status = save(run, learner, 0, &why);
-    if (!alone && !is_lost(status)) {
+    if (!alone && !train__is_lost(status)) {
         if (status) warn(run, "what was learnt since the last checkpoint could not be saved", &why);
         return;
     }
