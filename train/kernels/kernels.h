@@ -439,7 +439,8 @@ typedef struct train_kernels {
     void (*rope_backward)(train_device *device, const train_rope *rope);
     /* No n x n matrix: scores live in tiles. Reads q, k, v; o =, lse =. */
     void (*attention)(train_device *device, const train_attention *attention);
-    /* Reads q, k, v, o, lse, d_o; d_q, d_k, d_v = or += (rows outside every sample are not touched). */
+    /* Reads q, k, v, o, lse, d_o; d_q, d_k, d_v = or += (rows outside every sample are not touched). Samples have keys of
+     * their own: no key row belongs to two. */
     void (*attention_backward)(train_device *device, const train_attention *attention);
     void (*attention_merge)(train_device *device, const train_merge *merge);
     void (*cache_write)(train_device *device, const train_cache_write *write);

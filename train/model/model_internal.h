@@ -25,11 +25,11 @@
 #include "train/model/staging.h"
 #include "train/model/units.h"
 
-/* Context parallel: the halves of each sample as samples of their own, [2 * samples]. */
+/* Context parallel: the keys that queries see of another rank, see ring.c. */
 typedef struct train__halves {
-    const int32_t *starts, *lengths;         /* of queries */
-    const int32_t *key_starts;               /* of the sample */
-    const int32_t *earlier, *later, *shifts; /* keys that are seen of an earlier rank and of a later one; all of them */
+    const int32_t *first;                                /* [samples] tokens of the first half */
+    const int32_t *starts, *lengths, *key_starts, *keys; /* [2 * samples] each half as a sample of its own, and its keys
+                                                                of a later rank */
 } train__halves;
 
 /* A batch on the device: pointers into one staged block, and what the host knows of it. Scored rows are numbered 0 ..

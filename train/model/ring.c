@@ -25,7 +25,8 @@ static void unpack(const train_model *m, void *k, void *v, int64_t ld_v, const v
     n->kernels->copy_rows(n->device, &rows);
 }
 
-/* Attention over the keys and values of rank `owner`. */
+/* Attention over the keys and values of rank `owner`; see ring.h for who sees what. A key belongs to one entry of the call,
+ * because the entries' gradients are added side by side on a GPU. */
 static train_attention over(const train_model *m, const train__acts *a, int32_t owner, const void *kv) {
     const train__net *n = &m->net;
     const train__halves *h = &m->now.staged.halves;
@@ -36,11 +37,15 @@ static train_attention over(const train_model *m, const train__acts *a, int32_t 
     x.samples = m->now.batch.samples;
     x.queries = x.keys = m->now.ragged;
     if (owner == m->cp->rank) return x;
-    x.samples *= 2; /* each half of a sample by itself */
+    x.keys.host_lengths = NULL;
+    if (owner < m->cp->rank) {
+        x.keys.lengths = x.shifts = h->first; /* keys, all of them seen */
+        return x;
+    }
+    x.samples *= 2; /* each half of a sample by itself, the first without keys */
     x.queries = (train_ragged){m->now.ragged.tokens, m->now.ragged.longest, h->starts, h->lengths, NULL};
-    x.keys = (train_ragged){m->now.ragged.tokens, m->now.ragged.longest, h->key_starts, NULL, NULL};
-    x.keys.lengths = owner < m->cp->rank ? h->earlier : h->later;
-    x.shifts = h->shifts;
+    x.keys = (train_ragged){m->now.ragged.tokens, m->now.ragged.longest, h->key_starts, h->keys, NULL};
+    x.shifts = h->keys;
     return x;
 }
 

@@ -1,4 +1,5 @@
 /* Reference: attention. A row of scores is walked three times rather than stored: its maximum, its sum, its output. */
+#include "train/kernels/assert.h"
 #include "train/kernels/ref/ref.h"
 
 #include <math.h>
@@ -86,8 +87,19 @@ static void clear_rows(void *block, int64_t first, int64_t rows, int64_t ld, int
         for (int64_t i = 0; i < width; i++) x[r * ld + i] = 0;
 }
 
+/* Sets that work on samples side by side add to a key's gradient without a lock. */
+static int keys_apart(const train_ragged *of, int32_t samples) {
+    for (int32_t a = 0; a < samples; a++)
+        for (int32_t b = 0; b < a; b++)
+            if (of->lengths[a] && of->lengths[b] && of->starts[a] < of->starts[b] + of->lengths[b] &&
+                of->starts[b] < of->starts[a] + of->lengths[a])
+                return 0;
+    return 1;
+}
+
 void REF(attention_backward)(train_device *d, const train_attention *x) {
     (void)d;
+    TRAIN_ASSERT(keys_apart(&x->keys, x->samples));
     int64_t kv_width = x->kv_heads * x->head_dim;
     for (int32_t s = 0; s < x->samples && !x->add; s++) {
         clear_rows(x->d_q, x->queries.starts[s], x->queries.lengths[s], x->ld_dq, x->heads * x->head_dim);
