@@ -97,7 +97,7 @@ static double best_of(int repeats, void (*run)(void *user), void *user) {
 }
 
 static int64_t longest_of(const batch_of *b) {
-    int64_t most = 0;
+    int64_t most = 1;
     for (int i = 0; i < b->samples; i++) most = b->lengths[i] > most ? b->lengths[i] : most;
     return most;
 }
@@ -182,7 +182,7 @@ static void job_close(job *j) {
 /* Square products of several sizes: the best of them is what OpenBLAS can do here, on the core type that it chose. */
 enum { SIDE_MOST = 2048 };
 static const int sides[] = {256, 512, 1024, SIDE_MOST};
-enum { SIDES = sizeof sides / sizeof *sides };
+enum { SIDES = sizeof sides / sizeof *sides, ROUNDS = 3 };
 
 typedef struct product {
     float *a, *b, *c;
@@ -201,26 +201,50 @@ static void run_sgemm(void *user) {
 
 typedef struct times {
     double packed, single, padded;
-    double sgemm; /* FLOP/s */
-    int side;     /* that was the best */
+    double sgemm;        /* FLOP/s, the most of all rounds */
+    int side, rounds;    /* that was the best; so far */
+    double pace[ROUNDS]; /* of each round: seconds of the packed run times FLOP/s of sgemm just before */
 } times;
 
-static void measure_sgemm(times *t, product *p) {
+/* For a quarter of a second per size: where the clock varies, a short burst would be measured at its peak. */
+static double measure_sgemm(times *t, product *p) {
+    double best = 0;
     for (int i = 0; i < SIDES; i++) {
-        double side = p->side = sides[i], rate = 2 * side * side * side / best_of(8, run_sgemm, p);
-        if (rate <= t->sgemm) continue;
-        t->sgemm = rate;
-        t->side = p->side;
+        double side = p->side = sides[i], begun = processor_time(), took = 0;
+        int64_t runs = 0;
+        while (took < 0.25) {
+            run_sgemm(p);
+            runs++;
+            took = processor_time() - begun;
+#ifndef RAVEL_HAVE_OPENBLAS
+            break;
+#endif
+        }
+        double rate = 2 * side * side * side * (double)runs / fmax(took, 1e-9);
+        if (rate > t->sgemm) t->sgemm = rate, t->side = p->side;
+        best = fmax(best, rate);
     }
+    return best;
 }
 
-/* In turns, so that a busy machine slows all of them; the padded run is several times as long, and goes once. */
+/* sgemm, then the model, so that a busy machine or a slow clock slows both. */
+static void measure_pair(times *t, product *p, job *j) {
+    double sgemm = measure_sgemm(t, p), packed = best_of(1, run_packed, j);
+    t->packed = fmin(t->packed, packed);
+    t->pace[t->rounds++] = packed * sgemm;
+}
+
+static int by_size(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* The padded run is several times as long, and goes once. */
 static times measure(job *j, product *p) {
-    times t = {1e9, 1e9, 1e9, 0, 0};
+    times t = {.packed = 1e9, .single = 1e9};
     run_packed(j); /* warm */
-    for (int round = 0; round < 3; round++) {
-        measure_sgemm(&t, p);
-        t.packed = fmin(t.packed, best_of(1, run_packed, j));
+    for (int round = 0; round < ROUNDS; round++) {
+        measure_pair(&t, p, j);
         t.single = fmin(t.single, best_of(1, run_single, j));
     }
     t.padded = best_of(1, run_padded, j);
@@ -237,27 +261,28 @@ static product make_product(void) {
     return p;
 }
 
-static double rate_of(const job *j, const times *t) {
+static double flops_of(const job *j) {
     const batch_of *b = j->batch;
-    return train_model_flops(j->shape, b->samples, b->lengths, b->cu[b->samples] - b->samples) / t->packed;
+    return train_model_flops(j->shape, b->samples, b->lengths, b->cu[b->samples] - b->samples);
 }
 
-static void report_ratio(const job *j, const times *t, const char *name, const char *what) {
+static void report_ratio(const job *j, times *t, const char *name, const char *what) {
 #ifdef RAVEL_HAVE_OPENBLAS
+    qsort(t->pace, (size_t)t->rounds, sizeof *t->pace, by_size);
     bench_report(
-        name, rate_of(j, t) / t->sgemm, "ratio", HIGHER,
-        "%s: model FLOP/s / the best OpenBLAS sgemm of 256^3 to %d^3 (%d^3, %.1f GFLOP/s, core %s), one thread "
-        "each; kernels %s",
-        what, SIDE_MOST, t->side, t->sgemm * 1e-9, openblas_get_corename(), j->kernels->name);
+        name, flops_of(j) / t->pace[t->rounds / 2], "ratio", HIGHER,
+        "%s: model FLOP/s / the best OpenBLAS sgemm of 256^3 to %d^3 for a quarter of a second (%d^3, at most %.1f "
+        "GFLOP/s, core %s), one thread each, in turns, the middle of %d; kernels %s",
+        what, SIDE_MOST, t->side, t->sgemm * 1e-9, openblas_get_corename(), t->rounds, j->kernels->name);
 #else
-    (void)j, (void)t, (void)what;
+    (void)j, (void)t, (void)what, (void)by_size;
     bench_note("%s needs OpenBLAS", name);
 #endif
 }
 
-static void report_speed(const job *j, const times *t) {
+static void report_speed(const job *j, times *t) {
     const batch_of *b = j->batch;
-    double rate = rate_of(j, t);
+    double rate = flops_of(j) / t->packed;
     const char *what = "20 M parameters, forward and backward, 2048 tokens, lognormal lengths, one thread";
     bench_report("train.gflops", rate * 1e-9, "GFLOP/s", HIGHER, "%s; kernels %s", what, j->kernels->name);
     bench_report("train.tokens_per_s", b->cu[b->samples] / t->packed, "tokens/s", HIGHER, "%s; %d samples", what,
@@ -323,10 +348,8 @@ static void report_wide(product *p) {
     times t = {.packed = 1e9};
     fill_batch(&batch, 200);
     if (job_open(&j, &wide_shape, &batch, (train_device_options){.threads = 1})) {
-        for (int round = 0; round < 2; round++) {
-            measure_sgemm(&t, p);
-            t.packed = fmin(t.packed, best_of(1, run_packed, &j));
-        }
+        run_packed(&j); /* warm */
+        for (int round = 0; round < ROUNDS; round++) measure_pair(&t, p, &j);
         report_ratio(&j, &t, "train.vs_sgemm_wide", "six layers of SmolLM2-135M, 50 M parameters");
     }
     job_close(&j);

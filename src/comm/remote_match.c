@@ -172,6 +172,7 @@ static void deliver(remote_world *w, int32_t peer, const remote_head *h, const c
     } else if (h->kind == FRAME_OFFER) {
         take_offer(w, peer, h, p);
     } else {
+        RAVEL_ASSERT(h->bytes == 0 || (p->data && body));
         if (h->bytes > 0) memcpy(p->data, body, (size_t)h->bytes);
         p->state = PARCEL_DONE;
     }

@@ -28,8 +28,8 @@ typedef struct train__exchange {
 /* Bytes of `host`; 0: none is needed. */
 size_t train__exchange_bytes(const train__exchange *exchange);
 
-/* x [count] = the sum over ranks. */
-ravel_status train__exchange_sum(const train__exchange *exchange, ravel_comm *comm, void *x, int64_t count,
+/* data [count] = the sum over ranks. */
+ravel_status train__exchange_sum(const train__exchange *exchange, ravel_comm *comm, void *data, int64_t count,
                                  int32_t dtype, ravel_error *err);
 
 /* Elements of every rank's piece of an array, which lie there in rank order. */
