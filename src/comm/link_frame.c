@@ -53,8 +53,6 @@ static uint32_t check_of(const uint8_t *bytes, uint64_t salt) {
 }
 
 void ravel__frame_write(const ravel__frame *f, uint64_t salt, uint8_t bytes[RAVEL__HEAD_BYTES]) {
-    RAVEL_ASSERT(f->type >= RAVEL__FRAME_MESSAGE && f->type < RAVEL__FRAME_TYPES);
-    RAVEL_ASSERT(f->type != RAVEL__FRAME_HEARTBEAT || f->bytes == 0);
     ravel__le32(bytes + 4, f->type);
     ravel__le32(bytes + 8, f->number);
     ravel__le32(bytes + 12, f->kind);
@@ -92,7 +90,6 @@ static uint32_t check_record(uint64_t salt, uint32_t number, uint64_t at, uint32
 
 void ravel__ring_record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
                               uint8_t bytes[RAVEL__RECORD_BYTES]) {
-    RAVEL_ASSERT(piece > 0 && piece <= RAVEL__RING_BYTES);
     ravel__le32(bytes, piece);
     ravel__le32(bytes + 4, check_record(salt, number, at, piece));
 }

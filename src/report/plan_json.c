@@ -34,7 +34,8 @@ static void put_options(ravel__printer *t, const ravel_plan_options *options) {
 #define PUT_double(t, value)  ravel__printer_double(t, value)
 
 static void put_stats(ravel__printer *t, const ravel_plan *plan) {
-    RAVEL_ASSERT(plan->stats.skipped >= 0 && plan->stats.samples + plan->stats.skipped <= plan->count);
+    RAVEL_ASSERT(plan->stats.skipped >= 0 &&
+                 plan->stats.samples >= 0); /* of a table's row there is no more of the plan */
     ravel__printer_put(t, "{", 1);
 #define X(type, name, doc)                      \
     ravel__printer_string(t, "\"" #name "\":"); \
