@@ -5,14 +5,16 @@ build=$1
 venv=$build/frameworks log=$build/frameworks.log
 python=/usr/bin/python3
 [ -x "$python" ] || python=$(command -v python3) || { echo "python3 is not installed"; exit 1; }
-cpu=https://download.pytorch.org/whl/cpu # without CUDA's libraries; PyPI's has them
+# PyPI's torch has CUDA's libraries; TORCH_INDEX names an index that has it without them.
+torch="torch ${TORCH_INDEX:+--index-url $TORCH_INDEX}"
 mkdir -p "$build"
 if [ ! -e "$venv/ready" ]; then
-    echo "installing torch (CPU), transformers, trl, tensordict, datasets, mpi4py into $venv"
+    echo "installing torch, transformers, trl, tensordict, datasets, mpi4py into $venv"
     rm -rf "$venv"
+    # shellcheck disable=SC2086 # a name and an option
     {
         "$python" -m venv "$venv" &&
-            { "$venv/bin/pip" install --disable-pip-version-check torch --index-url "$cpu" || "$venv/bin/pip" install torch; } &&
+            "$venv/bin/pip" install --disable-pip-version-check $torch &&
             "$venv/bin/pip" install --disable-pip-version-check numpy pytest hypothesis transformers trl tensordict datasets mpi4py mypy tokenizers
     } >"$log" 2>&1 && "$venv/bin/python" -c 'import torch, transformers, trl, tensordict, datasets, mypy' >>"$log" 2>&1 && touch "$venv/ready"
     [ -e "$venv/ready" ] || { tail -n 20 "$log"; echo "the packages could not be installed; $log has the whole"; exit 1; }
