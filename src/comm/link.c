@@ -207,10 +207,6 @@ void ravel__hub_set_once(ravel__hub *hub, int32_t once) {
     hub->options.once = once;
 }
 
-int ravel__hub_fd(const ravel__hub *hub) {
-    return hub->epoll;
-}
-
 /* Bytes that the kernel has not got rid of. */
 static int64_t in_kernel(const ravel__link *link) {
     int bytes = 0;

@@ -115,9 +115,6 @@ enum { RAVEL__AWAIT_NS = 2000000 };
 /* Polls until everything that was sent is with the peers' kernels, `seconds` at most; then most links can be closed without
  * losing what they carry. 1: it is. */
 int ravel__hub_drain(ravel__hub *hub, double seconds);
-/* A descriptor that is readable while ravel__hub_poll has something to do (but timers), for another event loop; any thread
- * may wait for it. */
-int ravel__hub_fd(const ravel__hub *hub);
 /* Ends a poll that waits; from any thread. */
 void ravel__hub_wake(ravel__hub *hub);
 

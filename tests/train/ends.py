@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 
+from curve import losses
+
 ravel, count = sys.argv[1], int(sys.argv[2])
 seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
 dice = random.Random(seed)
@@ -70,19 +72,6 @@ def weights(run):
     newest = max(name for name in os.listdir(folder) if name.startswith("step-"))
     with open(os.path.join(folder, newest, "model.safetensors"), "rb") as f:
         return newest, hashlib.sha256(f.read()).hexdigest()
-
-
-def losses(run):
-    found = {}
-    with open(os.path.join(run, "metrics.jsonl")) as f:
-        for line in f:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue  # the last line of a run that was killed
-            if "train/loss" in row:
-                found[row["step"]] = row["train/loss"]
-    return found
 
 
 def has_checkpoint(run):

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+from curve import losses
+
 ravel, count = sys.argv[1], int(sys.argv[2])
 seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
 dice = random.Random(seed)
@@ -44,22 +46,6 @@ def write_pairs():
 
 def free_port():
     return 10000 + (os.getpid() * 7 + int(time.time() * 10)) % 15000
-
-
-def losses(run):
-    found = {}
-    try:
-        with open(os.path.join(run, "metrics.jsonl")) as f:
-            for line in f:
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue  # the last line of a run that was killed
-                if "train/loss" in row:
-                    found[row["step"]] = row["train/loss"]
-    except FileNotFoundError:
-        pass
-    return found
 
 
 def has_checkpoint(run):

@@ -9,32 +9,24 @@
 
 static const double pull_seconds = 300; /* for a version that is published already */
 
-/* A number that ranks of one machine have in common; not negative. */
-static int64_t machine_number(void) {
-    char name[256] = "";
-    uint64_t hash = 14695981039346656037u;
-    (void)gethostname(name, sizeof name - 1);
-    for (const char *c = name; *c; c++) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
-    return (int64_t)(hash >> 1);
-}
-
 ravel_status train__grpo_way(const train_config *c, const train_kernels *kernels, int32_t gpu, ravel_comm *world,
                              train_place *place, int *pulls, ravel_error *err) {
     train_refit_way way = (train_refit_way)c->grpo.refit;
     ravel_error why = RAVEL_ERROR_INIT;
-    int64_t machine = machine_number();
+    int32_t together = 0;
     int wanted = way == TRAIN_REFIT_PULL || (way == TRAIN_REFIT_AUTO && !kernels->host_memory);
     ravel_status opened = wanted ? train_place_open(place, kernels, gpu, &why) : RAVEL_OK, status = opened;
     if (way != TRAIN_REFIT_PULL) status = RAVEL_OK; /* auto: then through host memory */
     if (status) ravel_error_set(err, status, "--refit pull: %s", why.message);
     status = ravel_agree(world, status, err);
-    int64_t mine[3] = {wanted && !opened, machine, -machine}, all[3] = {0};
-    if (!status) status = ravel_comm_allreduce(world, mine, all, 3, RAVEL_I64, RAVEL_MIN, err);
-    int one_machine = all[1] == -all[2];
+    if (!status) status = ravel_comm_neighbours(world, &together, err);
+    int one_machine = together == ravel_comm_size(world);
+    int64_t mine = wanted && !opened, all = 0;
+    if (!status) status = ravel_comm_allreduce(world, &mine, &all, 1, RAVEL_I64, RAVEL_MIN, err);
     if (!status && way == TRAIN_REFIT_PULL && !one_machine)
         status = ravel_error_set(err, RAVEL_E_ARGUMENT,
                                  "--refit pull is for ranks of one machine; these are on several: say --refit auto");
-    *pulls = !status && all[0] && one_machine;
+    *pulls = !status && all && one_machine;
     if (!*pulls) train_place_close(place);
     return status;
 }
