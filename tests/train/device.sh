@@ -19,6 +19,7 @@ same() { # NAME COMMAND...: the run with the CPU's kernels, and with the stub's
             { bad "$name, $kernels: $(tail -n 1 "$dir/out")"; return; }
         losses "$dir/$name-$kernels" >"$dir/$name-$kernels.txt"
     done
+    grep -qv ':-\?0$' "$dir/$name-cpu.txt" || { bad "$name: every loss and gradient is 0, which compares nothing"; return; }
     if [ -s "$dir/$name-cpu.txt" ] && cmp -s "$dir/$name-cpu.txt" "$dir/$name-cuda.txt"; then ok "$name: the CPU's losses to the bit"
     else bad "$name: other losses than the CPU's"; fi
 }
@@ -27,7 +28,7 @@ same sft sft --task sort --steps 6 --batch 16 --checkpoint-every 3 $small
 # shellcheck disable=SC2086
 same recompute sft --task sort --steps 3 --batch 16 --recompute full $small
 # shellcheck disable=SC2086
-same grpo grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small
+same grpo grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --entropy 0.05 --kl 0.1 $small
 # Layouts: what ranks exchange goes through host memory.
 layout() { # NAME OPTIONS...
     # shellcheck disable=SC2086
@@ -45,10 +46,10 @@ layout vpp "--ranks 2 --pp 2 --vpp 2 --layers 4"
 layout mesh "--ranks 16 --tp 2 --cp 2 --pp 2 --shard params"
 for mesh in "--ranks 4 --generators 2 --pp 2" "--ranks 4 --generators 2 --generator-tp 2 --tp 2" "--ranks 3 --shard params --kl 0.1"; do
     # shellcheck disable=SC2086
-    same "grpo $mesh" grpo --task copy --steps 2 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small $mesh
+    same "grpo $mesh" grpo --task copy --steps 2 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --entropy 0.05 --kl 0.1 $small $mesh
 done
 # shellcheck disable=SC2086
-if "$ravel" train grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $small --refit pull \
+if "$ravel" train grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --entropy 0.05 --kl 0.1 $small --refit pull \
     --run "$dir/pull" >"$dir/out" 2>&1 && losses "$dir/pull" | cmp -s - "$dir/grpo-cpu.txt"
 then ok "grpo: generators that pull, the same losses"
 else bad "grpo, --refit pull: $(tail -n 1 "$dir/out")"; fi

@@ -32,7 +32,7 @@ fails = os.path.join(scratch, "reward-fails")
 
 small = "--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --sinks jsonl".split()
 sft = ["train", "sft", "--steps", "40", "--batch", "16", "--checkpoint-every", "3"] + small
-grpo = ["train", "grpo", "--task", "sort", "--steps", "12", "--prompts", "4", "--group-size", "4", "--max-tokens", "6",
+grpo = ["train", "grpo", "--entropy", "0.05", "--task", "sort", "--steps", "12", "--prompts", "4", "--group-size", "4", "--max-tokens", "6",
         "--eval-prompts", "4", "--ranks", "2", "--checkpoint-every", "2"] + small
 score = "[ ! -e %s ] || exit 3; exec sed -u 's/{\"id\": \\([0-9]*\\),.*\"tokens\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\2}/'" % fails
 kinds = {

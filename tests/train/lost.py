@@ -30,7 +30,7 @@ model = ("--hidden 32 --layers 4 --heads 4 --kv-heads 2 --head-dim 8 --ffn 64 --
          "--sinks jsonl --quiet --timeout %d" % deadline).split()
 sft = ["train", "sft", "--task", "sort", "--batch", "16", "--steps", "16", "--checkpoint-every", "2"] + model
 dpo = ["train", "dpo", "--data", pairs, "--batch", "8", "--steps", "12", "--checkpoint-every", "2"] + model
-grpo = ["train", "grpo", "--task", "sort", "--prompts", "4", "--group-size", "4", "--max-tokens", "6", "--steps", "8",
+grpo = ["train", "grpo", "--entropy", "0.05", "--task", "sort", "--prompts", "4", "--group-size", "4", "--max-tokens", "6", "--steps", "8",
         "--checkpoint-every", "2", "--eval-prompts", "2"] + model
 # meshes: options, and the number of trainer processes
 meshes = [("--tp 2 --pp 2", 4), ("--pp 2 --dp 2 --shard params", 4), ("--cp 2 --dp 2", 4), ("--tp 2 --dp 2 --shard states", 4),

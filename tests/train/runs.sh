@@ -10,7 +10,7 @@ check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
 
 small="--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --quiet --sinks jsonl"
 sft="train sft --task sort --steps 60 --batch 16 --checkpoint-every 3 $small"
-grpo="train grpo --task sort --steps 12 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --checkpoint-every 2 $small"
+grpo="train grpo --task sort --steps 12 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --checkpoint-every 2 --entropy 0.05 $small"
 
 # step and loss of every update, the last time that it was run
 losses() {
