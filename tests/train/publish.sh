@@ -85,10 +85,10 @@ timeout 60 "$ravel" generate --model "$model" --pull "unix:$dir/nobody" --pull-t
 code=$?
 check "without trainers: $(tail -n 1 "$dir/out" | cut -c 1-80)" '[ $code = 1 ]'
 "$ravel" train grpo --task sort --model "$dir/other/checkpoints/step-00000001" --steps 100000 --prompts 4 --group-size 4 --max-tokens 6 \
-    --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --publish "unix:$dir/other.sock" --run "$dir/run2" >"$dir/train.out" 2>"$dir/train.err" &
+    --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --publish "unix:$dir/other.sock" --run "$dir/run2" >"$dir/train2.out" 2>"$dir/train2.err" &
 trainer=$!
 started="$started $trainer"
-until_true 600 'grep -q "^publishing at" "$dir/train.err"'
+until_true 600 'grep -q "^publishing at" "$dir/train2.err"'
 timeout 60 "$ravel" generate --model "$model" --pull "unix:$dir/other.sock" --prompt x >"$dir/out" 2>&1
 code=$?
 check "another model is refused with what differs" '[ $code = 1 ] && grep -q "embed_tokens\|shape" "$dir/out"'
