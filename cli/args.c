@@ -163,14 +163,24 @@ static const char *value_word(const ravel_option *row) {
     }
 }
 
+/* The default in brackets; a switch that is on by default shows how to turn it off. */
+static void write_preset(const ravel_option *row, char *out, size_t room) {
+    int is_switch = row->type == RAVEL_OPTION_BOOL, on = is_switch && strchr("ty", *row->preset) != NULL;
+    *out = 0;
+    if (on)
+        (void)snprintf(out, room, " [on; --no-%s]", row->name);
+    else if (!is_switch && row->preset && *row->preset)
+        (void)snprintf(out, room, " [%s]", row->preset);
+}
+
 static void print_option(const ravel_option *row) {
-    char flag[96], doc[1024];
+    char flag[96], preset[256], doc[1024];
     const char *word = value_word(row);
     int choices = row->type == RAVEL_OPTION_ENUM;
-    int preset = row->preset && *row->preset && row->type != RAVEL_OPTION_BOOL;
+    write_preset(row, preset, sizeof preset);
     (void)snprintf(flag, sizeof flag, "  --%s%s%s", row->name, *word ? " " : "", word);
-    (void)snprintf(doc, sizeof doc, "%s%s%s%s%s%s%s", row->doc, choices ? " (" : "", choices ? row->choices : "",
-                   choices ? ")" : "", preset ? " [" : "", preset ? row->preset : "", preset ? "]" : "");
+    (void)snprintf(doc, sizeof doc, "%s%s%s%s%s", row->doc, choices ? " (" : "", choices ? row->choices : "",
+                   choices ? ")" : "", preset);
     if (printf("%-*s", INDENT, flag) > INDENT) printf("\n%*s", INDENT, "");
     print_wrapped(doc);
 }

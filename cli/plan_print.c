@@ -46,7 +46,8 @@ static void print_bins(const ravel_plan_stats *s) {
     printf("  %-15s %14s   lower bound %s", "bins", cli_thousands(s->bins, a, sizeof a),
            cli_thousands(s->bins_lower_bound, b, sizeof b));
     if (s->bins_packed < s->bins)
-        printf("; %s would do, split so that all ranks have work", cli_thousands(s->bins_packed, c, sizeof c));
+        printf("; the samples fit into %s, some are split so that all ranks have work",
+               cli_thousands(s->bins_packed, c, sizeof c));
     printf("\n");
 }
 
@@ -84,7 +85,7 @@ static void print_times(const ravel_plan *plan, const ravel_plan_options *option
         (void)snprintf(note, sizeof note, "per update; %.2f %% if ranks met in every micro-step",
                        100 * s->idle_micro_step);
     share_line("idle", per_step ? s->idle_micro_step : s->idle_update, note);
-    printf("  %-15s %14.4f   x perfect balance; no plan is under %.4f\n", "predicted time",
+    printf("  %-15s %14.4f   x perfect balance; lower bound %.4f\n", "predicted time",
            perfect > 0 ? (double)s->time / perfect : 1, perfect > 0 ? (double)s->time_lower_bound / perfect : 1);
 }
 

@@ -28,8 +28,7 @@ static const ravel_option run_table[] = {
     RUN("keep", I64, keep, "2", 0, 1e6, NULL, "checkpoints to keep; 0: all"),
     RUN("keep-best", BOOL, keep_best, "false", 0, 0, NULL,
         "write and keep the checkpoint with the best evaluation too (eval loss, or greedy reward), whatever its age"),
-    RUN("checkpoint-end", BOOL, checkpoint_end, "true", 0, 0, NULL,
-        "write a checkpoint when the run ends (on; --no-checkpoint-end)"),
+    RUN("checkpoint-end", BOOL, checkpoint_end, "true", 0, 0, NULL, "write a checkpoint when the run ends"),
     RUN("save-dtype", ENUM, save_dtype, "f32", 0, 0, "f32|bf16",
         "dtype of the model in a checkpoint's Hugging Face folder"),
     RUN("max-skipped", I64, max_skipped, "10", 0, 1e12, NULL,
@@ -64,7 +63,7 @@ static const ravel_option model_table[] = {
     MODEL("recompute", ENUM, recompute, "light", 0, 0, TRAIN_RECOMPUTE_CHOICES,
           "how much of the activations the backward pass recomputes"),
     MODEL("sequence-parallel", BOOL, sequence, "true", 0, 0, NULL,
-          "with --tp above 1, norms and residuals of a share of the tokens on each rank (on; --no-sequence-parallel)"),
+          "with --tp above 1, norms and residuals of a share of the tokens on each rank"),
     {0}};
 
 #define LEARN(...) ROW(train_learn_options, __VA_ARGS__)
