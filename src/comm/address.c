@@ -24,7 +24,7 @@ static ravel_status parse_unix(const char *path, size_t length, ravel__address *
     un->sun_family = AF_UNIX;
     memcpy(un->sun_path, path, length);
     a->bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + (path[0] != '@'));
-    if (path[0] == '@') un->sun_path[0] = '\0'; /* an abstract name: no file, and no end mark */
+    if (path[0] == '@') un->sun_path[0] = '\0'; /* an abstract name: no file, no terminating NUL */
     return RAVEL_OK;
 }
 

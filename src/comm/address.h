@@ -16,7 +16,7 @@ typedef struct ravel__address {
 } ravel__address;
 
 /* One address from text[0 .. length-1]. A host name is looked up, which may take as long as the system's resolver does.
- * E_ARGUMENT quotes what is no address; E_IO: the name is not known. */
+ * E_ARGUMENT: not an address, quoted; E_IO: unknown host name. */
 ravel_status ravel__address_parse(const char *text, size_t length, ravel__address *address, ravel_error *err);
 /* As text that ravel__address_parse takes; returns `text`. */
 const char *ravel__address_format(const ravel__address *address, char text[RAVEL__ADDRESS_TEXT]);

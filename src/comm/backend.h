@@ -5,7 +5,7 @@
  *
  * The front does what is the same everywhere: argument checks, byte sizes, offsets, deadlines, failures, sentences,
  * splitting, and the reductions of back ends that have none of their own. A back end moves bytes: it starts an
- * operation, says whether it is done, gives it up.
+ * operation, reports whether it is done, and cancels it.
  *
  * To add one (nccl): a file with one `const ravel__backend` table, a function in ravel/comm.h that makes the first
  * handle with ravel__comm_new, and a row in docs/comm.md. The slots that may be NULL are marked; a back end whose
@@ -56,7 +56,7 @@ typedef struct ravel__op {
     int32_t reduce; /* ravel_reduce, -1: none */
     int32_t root;   /* or peer; -1: none */
     int32_t tag;
-    int32_t blocking; /* the caller waits at once */
+    int32_t blocking; /* blocking call: the caller waits right after the start */
     int32_t borrows;  /* recv: `recv` is a ravel__loan; only where the back end has give_back */
     int64_t bytes;    /* of the data where there is no list, else of send */
     int64_t total;    /* elements of the whole operation of which this is a step; all ranks agree */
@@ -65,10 +65,10 @@ typedef struct ravel__op {
     const int64_t *send_sizes, *send_offsets, *recv_sizes, *recv_offsets;
 } ravel__op;
 
-/* What a public function was asked for, in elements; lists may be NULL: `count` for each rank, one after the other. */
+/* Arguments of a public call, in elements. Lists may be NULL: `count` elements for each rank, back to back. */
 typedef struct ravel__call {
     int32_t kind, label, dtype, reduce, root, tag, borrows;
-    int64_t count, total; /* total: 0: it is no step of another operation */
+    int64_t count, total; /* total: 0: not a step of another operation */
     const void *send;
     void *recv;
     const int64_t *send_counts, *send_offsets, *recv_counts, *recv_offsets;
@@ -84,7 +84,7 @@ struct ravel_request {
     _Alignas(16) unsigned char state[]; /* the back end's, request_bytes long, zero at first */
 };
 
-/* A message in the sender's own array, which the sender does not get back before the receiver gives it back. */
+/* A message that stays in the sender's array. The sender cannot reuse the array until the receiver gives it back. */
 typedef struct ravel__loan {
     const void *data;
     ravel_request *lender; /* the sender's request; NULL: nothing is lent */
@@ -93,14 +93,16 @@ typedef struct ravel__loan {
 typedef struct ravel__backend {
     const char *name;
     size_t request_bytes;  /* of ravel_request.state */
-    uint32_t reduces;      /* 1 << kind of the reductions that start takes; the front makes the rest from the others */
-    int32_t moves_in_wait; /* messages move only while one of them is waited for: test begins nothing */
-    int64_t exact_bytes;   /* start also takes all-reduces of integers up to this size: their order does not matter */
+    uint32_t reduces;      /* bits 1 << kind: reductions that start implements; the front composes the others from
+    collectives */
+    int32_t moves_in_wait; /* messages move only inside a wait: test starts nothing */
+    int64_t exact_bytes;   /* start also takes all-reduces of integers up to this size, whose result does not depend on
+    the order */
 
-    /* Begins the operation. Must not wait for a peer (collectives of callbacks do). On failure nothing was begun, and the sentence
-     * is in request->why. May already find it done. */
+    /* Begins the operation. Must not wait for a peer (collectives of callbacks do). On failure nothing was started, and
+     * request->why holds the sentence. The operation may already be done on return. */
     ravel_status (*start)(ravel_comm *comm, ravel_request *request);
-    /* Makes progress and says in *done whether it is over; a failed one returns its status. Never waits. */
+    /* Makes progress and sets *done. Returns the status of a failed operation. Never waits. */
     ravel_status (*test)(ravel_comm *comm, ravel_request *request, int32_t *done);
     /* Until done, failed, or the monotonic clock passes request->deadline_ns (E_TIMEOUT, which makes the communicator
      * dead for all). Statuses: RAVEL_OK; E_MISMATCH, with nothing moved; E_PEER_LOST, E_TIMEOUT. */
@@ -114,8 +116,8 @@ typedef struct ravel__backend {
      * ranks agree afterwards whether all succeeded. */
     ravel_status (*subset)(ravel_comm *comm, ravel_comm *child, const int32_t *members, int64_t serial, int32_t colour,
                            ravel_error *err);
-    /* A number that no child of this rank had as its serial; the front gives the largest of all ranks'. NULL: the front
-     * counts the splits. */
+    /* A serial that no child of this rank has used; the front takes the maximum over ranks. NULL: the front counts
+     * splits. */
     int64_t (*serial)(ravel_comm *comm);
     /* Tells the other ranks that this one failed. */
     void (*abort)(ravel_comm *comm, const char *why);
@@ -123,10 +125,10 @@ typedef struct ravel__backend {
     ravel_status (*alive)(ravel_comm *comm, ravel_error *err);
     /* Leaves, and frees comm->state. After cancel of every open request. */
     void (*close)(ravel_comm *comm);
-    /* Completes the send that a loan is of. From any thread, while comm is open. NULL: it does not lend, and gets no
-     * receive that borrows. A cancelled receive that has borrowed gives back by itself. */
+    /* Completes the send behind a loan. Any thread, while comm is open. NULL: this back end does not lend, and gets no
+     * borrowing receive. A cancelled receive returns its loan itself. */
     void (*give_back)(ravel_comm *comm, ravel_request *lender);
-    /* A communicator of the same ranks for what is in host memory, as the front's own messages are. NULL: comm itself. */
+    /* A communicator of the same ranks for host memory, which the front's own messages use. NULL: comm itself. */
     ravel_comm *(*control)(ravel_comm *comm);
 } ravel__backend;
 
@@ -164,7 +166,7 @@ extern const char *const ravel__op_names[RAVEL__OP_KINDS];
 void ravel__op_describe(const ravel__op *op, char *text, size_t bytes);
 #define RAVEL__ALL_REDUCTIONS (1u << RAVEL__ALLREDUCE | 1u << RAVEL__REDUCE | 1u << RAVEL__REDUCE_SCATTER)
 
-/* Compared before a collective by back ends without shared memory, and shown where two differ. */
+/* Ranks without shared memory compare cards before a collective; a difference is reported with their texts. */
 typedef struct ravel__card {
     uint64_t signature; /* of everything that all ranks must agree on */
     uint64_t pairs;     /* all-to-all: over all ranks these add up to 0 where every receiver expects what is sent */
@@ -173,10 +175,10 @@ typedef struct ravel__card {
 void ravel__card_fill(const ravel_comm *comm, const ravel__op *op, ravel__card *card);
 /* 1 where all cards agree; else a sentence into why. cards [size]. */
 int ravel__cards_agree(const ravel_comm *comm, const ravel__card *cards, ravel_error *why);
-/* An all-to-all where the pairs disagree: arriving [size] is what every rank really sends here. Says in the card's text
- * what is wrong, or makes it empty. */
+/* An all-to-all where the pairs disagree: arriving [size]: bytes that each rank sends to this one. Writes the
+ * difference into the card's text, or "" if there is none. */
 void ravel__card_complain(const ravel_comm *comm, const ravel__op *op, const int64_t *arriving, ravel__card *card);
-/* The first complaint of all ranks' into why. */
+/* Copies the first rank's non-empty text into why. */
 void ravel__cards_complaint(const ravel_comm *comm, const ravel__card *cards, ravel_error *why);
 
 /* Whether two ranks' collectives are the same operation with the same sizes (of all-to-alls: without the sizes). */
@@ -190,7 +192,7 @@ void ravel__reduce(int32_t dtype, int32_t reduce, const char *const *sources, in
 /* Whether the dtype can be reduced. */
 int ravel__can_reduce(int32_t dtype);
 
-/* ---- borrowing, for floors above that read a large message once ---- */
+/* ---- borrowing: floors above read a large message in place, without a copy ---- */
 
 /* Whether receives on comm may borrow. */
 int ravel__comm_lends(const ravel_comm *comm);
@@ -199,10 +201,10 @@ int ravel__comm_lends(const ravel_comm *comm);
  * borrower must give back soon, also after a failure, and before freeing comm. */
 ravel_status ravel__comm_iborrow(ravel_comm *comm, ravel__loan *loan, int64_t bytes, int32_t peer, int32_t tag,
                                  ravel_request **request, ravel_error *err);
-/* From any thread. Nothing is lent afterwards; a loan of nothing is fine. */
+/* Any thread. The loan is empty afterwards; an empty loan is allowed. */
 void ravel__comm_give_back(ravel_comm *comm, ravel__loan *loan);
 
-/* One blocking operation: checks, start, wait, and what comes of it. */
+/* One blocking operation: checks, start, wait, result. */
 ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_error *err);
 /* The same without the wait. */
 ravel_status ravel__comm_launch(ravel_comm *comm, const ravel__call *call, ravel_request **request, ravel_error *err);
@@ -215,7 +217,7 @@ ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_
 /* Takes an idle request, or makes one; E_STATE where too many are open. */
 ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, ravel_error *err);
 void ravel__request_give(ravel_comm *comm, ravel_request *request);
-/* Notes the failure of an operation: the handle is dead where the group is; the sentence gets its place in front. */
+/* Records the failure of an operation: the handle is dead if the group is. Prefixes the sentence with the operation. */
 ravel_status ravel__comm_fail(ravel_comm *comm, const char *what, ravel_status status, const ravel_error *why,
                               ravel_error *err);
 /* RAVEL_OK, or the failure that made the handle dead. */

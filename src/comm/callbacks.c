@@ -1,8 +1,8 @@
 /* The `callbacks` back end: a framework's collectives behind a communicator.
  *
- * A table must have send and recv. A collective that it lacks is made from them by rounds of pairs, as in a tournament:
- * every rank meets every other once, and in each pair the lower rank sends first, so that no send needs to be buffered.
- * A child of a table without `split` uses its parent's send and recv, with tags of its own.
+ * A table must have send and recv. A missing collective is composed from them in rounds of pairs (round-robin): every
+ * rank is paired with every other once, and the lower rank of a pair sends first, so that no send needs a buffer. A
+ * child of a table without `split` uses its parent's send and recv with its own tags.
  *
  * Before a collective the ranks exchange cards (card.c) unless options.check is off. */
 #include "comm/backend.h"
@@ -13,15 +13,15 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* One per table and rank: shared by the communicator that was made from the table and all children that speak through
- * it. Each of them has tags of its own, and the next child's must be free on all its members. */
+/* One per table and rank: shared by the communicator of the table and all children that use its send and recv. Each has
+ * its own range of tags; the next child's range must be free on all members. */
 typedef struct callbacks_tags {
     _Atomic int32_t next, refs;
 } callbacks_tags;
 
 typedef struct callbacks_rank {
     ravel_comm_hooks hooks;
-    int32_t *members; /* [size] ranks of the table that this child speaks through; NULL: the table is its own */
+    int32_t *members; /* [size] ranks in the parent's table that this child sends through; NULL: the table is its own */
     int32_t tag_base; /* added to every tag */
     callbacks_tags *tags;
     int64_t starts;
@@ -104,7 +104,7 @@ static void meet_oneself(ravel_comm *comm, ravel_request *r) {
     }
 }
 
-/* Does all messages that are open. */
+/* Runs all open messages. */
 static void run_messages(ravel_comm *comm) {
     for (;;) {
         ravel_request *next = NULL;
@@ -120,7 +120,7 @@ static void run_messages(ravel_comm *comm) {
     }
 }
 
-/* ---- what is made from messages ------------------------------------------------------------------------- */
+/* ---- composed from messages ---- ------------------------------------------------------------------------- */
 
 /* The partner of `me` of n in a round of 0 .. rounds-1 (the circle method); -1: none. */
 static int32_t opponent(int32_t me, int32_t n, int32_t round) {
@@ -283,7 +283,7 @@ static ravel_status agree(ravel_comm *comm, ravel_request *r) {
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
-/* Whatever a callback fails with, the framework's group is in no known state. */
+/* After any failure of a callback the state of the framework's group is unknown. */
 static ravel_status as_fatal(ravel_status status) {
     if (status == RAVEL_OK || status == RAVEL_E_MISMATCH || status == RAVEL_E_TIMEOUT || status == RAVEL_E_PEER_LOST)
         return status;
@@ -411,7 +411,7 @@ static ravel_status subset_by_table(ravel_comm *comm, ravel_comm *child, const i
     return status;
 }
 
-/* A child that speaks through its parent's send and recv. */
+/* A child that uses its parent's send and recv. */
 static ravel_status subset_by_messages(ravel_comm *comm, ravel_comm *child, const int32_t *members, int64_t serial,
                                        ravel_error *err) {
     callbacks_rank *c = rank_of(comm);

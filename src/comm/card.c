@@ -1,9 +1,9 @@
 /* Cards: how ranks that share no memory find out that they disagree, before any data moves.
  *
- * A card says in 64 bits what all ranks must have in common. For all-to-alls it also holds a sum over this rank's row
- * and column of the matrix of sizes, each entry times a weight of its own (the sent ones added, the expected ones taken
- * away): over all ranks that adds up to 0 where every entry that is sent is the one that is expected, and to something
- * else, but for a chance of 2^-64, where one is not. So one reduction of two words checks n^2 sizes. */
+ * A card is a 64-bit hash of everything that must be equal on all ranks. For all-to-alls it also holds a weighted sum
+ * over this rank's row and column of the matrix of sizes: sent sizes are added, expected sizes subtracted, each times a
+ * weight of its entry. Over all ranks the sum is 0 if every sent size equals the expected one, and nonzero otherwise,
+ * up to a chance of 2^-64. So one reduction of two words checks n^2 sizes. */
 #include "comm/backend.h"
 
 #include "base/assert.h"

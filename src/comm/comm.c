@@ -1,9 +1,9 @@
 /* The handle: options, creation, failure, splitting. See ravel/comm.h for what callers may rely on, comm/backend.h for
  * what back ends must do.
  *
- * A failure of the group is noted twice. A back end knows that the group is dead (all ranks see the same first reason); a handle knows
- * whether it has said so already (comm->failure), since the first call that fails says E_PEER_LOST or E_TIMEOUT, and
- * every later one E_DEAD. */
+ * A failure is recorded in two places. The back end records that the group is dead (all ranks see the same first
+ * reason). The handle records whether it has reported this (comm->failure): the first failing call returns E_PEER_LOST
+ * or E_TIMEOUT, every later one E_DEAD. */
 #include "comm/backend.h"
 
 #include "base/assert.h"
@@ -93,7 +93,8 @@ static int64_t to_ns(double seconds) {
     return (int64_t)(seconds * 1e9 + 0.5);
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 static ravel_comm *new_handle(const ravel__backend *backend, int32_t rank, int32_t size,
                               const ravel_allocator *allocator, ravel_error *err) {
@@ -211,7 +212,7 @@ void ravel__request_give(ravel_comm *comm, ravel_request *r) {
 
 /* ---- failure ----------------------------------------------------------------------------------------------- */
 
-/* After these the group is in no known state; a mismatch or a bad argument leaves it as it was. */
+/* After these statuses the state of the group is unknown; a mismatch or a bad argument leaves it usable. */
 static int is_fatal(ravel_status status) {
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD ||
            status == RAVEL_E_CALLBACK || status == RAVEL_E_INTERNAL;
@@ -250,7 +251,7 @@ void ravel_comm_abort(ravel_comm *comm, const ravel_error *why) {
     if (!comm->failure.status) comm->failure = mine;
 }
 
-/* ---- what a handle is ----------------------------------------------------------------------------------- */
+/* ---- properties of a handle ----------------------------------------------------------------------------------- */
 
 int32_t ravel_comm_rank(const ravel_comm *comm) {
     return comm->rank;

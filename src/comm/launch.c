@@ -29,7 +29,7 @@ int ravel__launch_has_mpi(void) {
     return 0;
 }
 
-/* A batch script has Slurm's variables too, and is no rank. */
+/* A Slurm batch script has these variables too, but is not a rank. */
 static int is_slurm(void) {
     const char *environment = word_of("ENVIRONMENT");
     int is_step = word_of("SLURM_STEP_ID") || word_of("SLURM_STEPID");

@@ -207,7 +207,7 @@ void ravel__hub_set_once(ravel__hub *hub, int32_t once) {
     hub->options.once = once;
 }
 
-/* Bytes that the kernel has not got rid of. */
+/* Bytes in the kernel's send queue that the peer has not acknowledged. */
 static int64_t in_kernel(const ravel__link *link) {
     int bytes = 0;
     return link->fd >= 0 && link->is_tcp && ioctl(link->fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
@@ -240,8 +240,8 @@ static void lose_in_time(ravel__link *link, const char *what, double seconds) {
     ravel__link_lose(link, why);
 }
 
-/* Sent bytes that the peer's kernel has not acknowledged for longer than keepalive: its machine is gone. Two ticks apart
- * at least, since what was sent a moment ago cannot be acknowledged yet. */
+/* Sent bytes that the peer's kernel has not acknowledged for longer than keepalive: its machine is gone. Needs two
+ * ticks, since bytes that were just sent cannot be acknowledged yet. */
 static int is_stuck(ravel__link *link, int64_t now, int fresh) {
     struct tcp_info info;
     socklen_t bytes = sizeof info;
@@ -255,7 +255,7 @@ static int is_stuck(ravel__link *link, int64_t now, int fresh) {
            info.tcpi_last_ack_recv > (uint32_t)(limit * 1000);
 }
 
-/* fresh: this hub was not polled for a while, so silence may be its own. */
+/* fresh: this hub was not polled for a while, so a missing heartbeat may be its own fault. */
 static void watch_up(ravel__link *link, int64_t now, int fresh) {
     const ravel__hub_options *o = &link->hub->options;
     ravel__message none = {0, 0, 0};

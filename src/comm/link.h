@@ -18,9 +18,9 @@
  * and of a client: open without `listen`, then ravel__hub_connect, then the same loop.
  *
  * States of a link:  connect or accept -> greeting and proof (within options.handshake) -> `up` -> messages -> `down`, once,
- * with the reason: closed by the peer (with its words), reset, damaged bytes, silent for too long, never reached. A link
- * whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down` returns the link is gone,
- * and no memory that was given for it is used any more.
+ * with the reason: closed by the peer (with the peer's sentence), reset, damaged bytes, silent for too long, never
+ * reached. A link whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down` returns
+ * the link is freed and uses none of the caller's memory.
  *
  * Lost peers: a process that ends closes its sockets, which is seen at once. A machine that vanishes is found by the
  * kernel's keep-alive, and by bytes that stay unacknowledged, within options.keepalive. A peer that runs but does not
@@ -44,8 +44,8 @@ typedef struct ravel__hub_options {
     const char *token; /* shared secret; NULL or "": none, allowed only where every listening address is local */
     const char *allow; /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
     int32_t open;      /* 1: listen beyond this machine without a token */
-    int32_t max_links; /* accepted ones; more are refused */
-    int64_t max_body;  /* bytes of the longest message that is taken */
+    int32_t max_links; /* most accepted links; more are refused */
+    int64_t max_body;  /* bytes of the longest message that is accepted */
     int32_t once;      /* 1: a refused connection is not tried again */
     double handshake;  /* seconds that an accepted connection may take to prove itself */
     double heartbeat;  /* seconds between heartbeats; 0: none */
@@ -69,7 +69,7 @@ typedef struct ravel__hub_handler {
     int (*up)(void *user, ravel__link *link, const void *hello, int32_t bytes);
     /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be NULL. */
     void *(*place)(void *user, ravel__link *link, const ravel__message *head);
-    /* It is here, whole and (unless it was sent raw) checked; body: what `place` returned. */
+    /* The whole message has arrived and, unless it was sent raw, its checksum is right; body: what `place` returned. */
     void (*message)(void *user, ravel__link *link, const ravel__message *head, void *body);
     /* The body that was sent with this token is the caller's again. May be NULL. */
     void (*sent)(void *user, ravel__link *link, void *token);
@@ -91,16 +91,16 @@ void ravel__hub_set_once(ravel__hub *hub, int32_t once);
 /* What accepted peers get as hello: copied; at most 1024 bytes. */
 ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t bytes, ravel_error *err);
 
-/* Begins to connect to `address`, or to the first of several (comma-separated) that answers; a refused connection is
- * tried again until `timeout` seconds have passed. `up` or `down` follows. Never waits, but to look up a host name. */
+/* Starts to connect to `address`, or to the first of several (comma-separated) that answers; a refused connection is
+ * retried until `timeout` seconds have passed. `up` or `down` follows. Waits only for the lookup of a host name. */
 ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void *hello, int32_t hello_bytes,
                                 double timeout, void *owner, ravel__link **link, ravel_error *err);
 
 /* Moves bytes and calls handlers, then returns; waits at most `seconds` where there is nothing to do. *events (may be
  * NULL): handlers that were called. Fails only where the system does. Handlers may send, connect and close, not poll. */
 ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, ravel_error *err);
-/* A poll of the link that bytes came from last, and of no other: cheaper, where answers come and go between two peers.
- * 1: handlers were called; 0: nothing came; -1: it is time for a whole poll. */
+/* Polls only the link that bytes last came from: cheaper for requests and answers between two peers. 1: handlers were
+ * called; 0: nothing came; -1: a whole poll is due. */
 int ravel__hub_glance(ravel__hub *hub);
 /* Waits until a poll has something to do, at most `ns`; 1: it has. Any thread, also while another polls. */
 int ravel__hub_sleep(const ravel__hub *hub, int64_t ns);
@@ -126,20 +126,20 @@ ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, con
 /* The same without a checksum of the body: for bytes whose hash the receiver knows and compares anyway. */
 ravel_status ravel__link_send_raw(ravel__link *link, const ravel__message *head, const void *body, void *token,
                                   ravel_error *err);
-/* Gives up a send: its body is the caller's again at once, and `sent` is not called. What is left of it goes out of a copy,
- * since the peer counts on it. 0: no memory for that, and the link is lost. */
+/* Cancels a send: the caller may reuse the body at once, and `sent` is not called. The rest is sent from a copy, since
+ * the peer expects it. 0: no memory for the copy, and the link is lost. */
 int ravel__link_detach(ravel__link *link, void *token);
-/* Gives up the place of the body that is being received, if it is `body`: the rest is read and dropped, and `message` gets
- * NULL. */
+/* If the body that is being received goes to `body`, stops writing there: the rest is read and dropped, and `message`
+ * gets NULL. */
 void ravel__link_forget(ravel__link *link, const void *body);
-/* Bytes that were given to send and are not yet with the system. */
+/* Bytes that were given to send and not yet to the kernel. */
 int64_t ravel__link_unsent(const ravel__link *link);
 /* Bytes of bodies that went through shared memory. */
 int64_t ravel__link_shared(const ravel__link *link);
-/* Frames, of any kind, of which some is not yet with the system. */
+/* Frames, of any kind, of which a part was not yet given to the kernel. */
 int64_t ravel__link_frames(const ravel__link *link);
-/* Says goodbye with a reason, best effort, and closes. No `down`; the link and what was queued on it are gone. Any handler
- * may call it. */
+/* Sends a closing frame with the reason if it can, and closes. `down` is not called; queued messages are dropped. Any
+ * handler may call it. */
 void ravel__link_close(ravel__link *link, const char *why);
 
 void *ravel__link_owner(const ravel__link *link);

@@ -8,8 +8,9 @@
  *                                  LENT -> BACK
  *     poll    the hub's thread     BACK -> NONE    parses what came
  *
- * Links besides it are served late by RAVEL__AWAIT_NS at most. A link that is lost while it is lent is shut down, which
- * ends the read; its descriptor and memory stay until it is back, so that no number is used for another socket. */
+ * Other links are served at most RAVEL__AWAIT_NS late. A link that is lost while it is lent is shut down, which ends
+ * the read. Its descriptor and memory are kept until it is back, so that the descriptor is not reused for another
+ * socket. */
 #include "comm/link_state.h"
 
 #include "base/assert.h"

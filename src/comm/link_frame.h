@@ -1,5 +1,5 @@
-/* What goes over a link, byte by byte. All numbers are little-endian. Nothing here reads a socket: these are the decoders
- * that untrusted bytes meet first, and what tests/fuzz/fuzz_link.c runs.
+/* What goes over a link, byte by byte. All numbers are little-endian. Nothing here reads a socket: these are the first
+ * decoders of untrusted bytes, fuzzed by tests/fuzz/fuzz_link.c.
  *
  *     connecting side                                 accepting side
  *     greeting  (96 bytes + hello)          -->
@@ -16,8 +16,8 @@
  *                0 u32 bytes of the piece  4 u32 check
  *
  * `check` covers the head, and both it and the body's checksum are salted with a number that the handshake made for this
- * link and direction. So bytes that were lost, repeated, reordered or taken from another link are found. That is against
- * accidents; who can change bytes on the way at will is kept out by a tunnel (TLS, WireGuard), not by this. */
+ * link and direction. So bytes that were lost, repeated, reordered or taken from another link are detected. This
+ * protects against accidents; against an attacker who can change bytes on the network use a tunnel (TLS, WireGuard). */
 #ifndef RAVEL_COMM_LINK_FRAME_H
 #define RAVEL_COMM_LINK_FRAME_H
 

@@ -22,7 +22,7 @@ enum {
     PIECES = 24,           /* of one sendmsg */
     READ_MOST = 512 << 10, /* bytes of one read into a body, which are summed in the cache */
     SUM_STEP = 1024,       /* a multiple of this is summed without a copy */
-    TURN_BYTES = 8 << 20,  /* that one link may move before the next has its turn */
+    TURN_BYTES = 8 << 20,  /* bytes that one link may move before the next link is served */
     DIRECT = 16 << 10,     /* a body with more than this missing is not read through the buffer */
     SMALL = 1024           /* a body up to this is sent in one piece with its head */
 };
@@ -90,7 +90,7 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
     return count + 1;
 }
 
-/* No more is written; the next read ends the link, and says why. */
+/* Stops writing; the next read ends the link with the reason. */
 static void spoil(ravel__link *link, const char *why) {
     link->spoilt = why;
     link->mute = 1;

@@ -1,7 +1,7 @@
 /* Shared memory for long bodies between two processes of one machine.
  *
  * Over a Unix socket, a body of RAVEL__SHARED_LEAST bytes or more goes through a ring of shared memory: one copy in, one copy
- * out. Everything else stays the socket's: heads, order, checksums, deadlines, lost peers.
+ * out. The socket still carries heads, order and checksums, and detects lost peers.
  *
  *     sender                                            receiver
  *     RING frame with two descriptors         -->       checks and maps the ring, sets `ready`
@@ -18,8 +18,8 @@
  * descriptor left, the option off on either side), so a link without shared memory is slower and otherwise the same.
  *
  * Nothing in the ring is trusted. The sender checks `consumed` (ravel__ring_room); the receiver checks every record, and
- * sums its own copy. The memfd is sealed, and the receiver looks at seals and size before it maps, so that no access to it
- * can fail. Memory comes when the ring is made, not when it is written. */
+ * sums its own copy. The memfd is sealed, and the receiver checks seals and size before it maps, so that no access can
+ * fault. The memory is allocated when the ring is made, not when it is first written. */
 #include "comm/link_state.h"
 
 #include "base/assert.h"
@@ -42,7 +42,8 @@ static uint64_t *consumed_of(const link_ring *r) {
     return (uint64_t *)(void *)(r->map + 64);
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 void ravel__rings_init(ravel__link *link) {
     for (int i = 0; i < 2; i++)

@@ -20,7 +20,7 @@ typedef enum link_state {
     LINK_GREETS,   /* waits for the peer's greeting */
     LINK_PROVES,   /* waits for the peer's proof */
     LINK_UP,
-    LINK_CLOSED /* on the list of closed ones; freed when the poll ends */
+    LINK_CLOSED /* on the list of closed links; freed when the poll ends */
 } link_state;
 
 /* What epoll's pointers point at: the first member of links, listeners and rings. */

@@ -7,8 +7,8 @@
  *     transfers   tag 1 + low bits of the token, in pieces of chunk_bytes; the receive is posted before the sender knows
  *                 the token
  *
- * A net is one duplicate of MPI_COMM_WORLD, made without blocking, so that the first meeting has a deadline. It is not
- * freed again: that would be collective, and the others may be gone. Whatever MPI may still hold comes from malloc. */
+ * A net is one duplicate of MPI_COMM_WORLD, made by a nonblocking call, so that opening has a deadline. It is never
+ * freed: MPI_Comm_free is collective, and other ranks may be lost. Memory that MPI may still use comes from malloc. */
 #include <mpi.h>
 
 #include "comm/wire.h"
@@ -78,7 +78,7 @@ static int say(int code, char *why) {
     return RAVEL__WIRE_BROKEN;
 }
 
-/* Until the request is over; 0 where the deadline came first. */
+/* Waits until the request is complete; 0: the deadline passed first. */
 static int wait_until(MPI_Request *request, int64_t deadline_ns, int *code) {
     int flag = 0;
     for (int64_t round = 0;; round++) {
@@ -107,7 +107,7 @@ static void finalise(void);
 static int begin(ravel__wire_open *how) {
     int flag = 0, level = MPI_THREAD_SINGLE;
     if (MPI_Finalized(&flag) || flag) return RAVEL__WIRE_OVER;
-    if (MPI_Initialized(&flag) == MPI_SUCCESS && flag) { /* by the program: for which threads? */
+    if (MPI_Initialized(&flag) == MPI_SUCCESS && flag) { /* initialised by the program: with which thread level? */
         (void)MPI_Query_thread(&level);
         how->one_thread = level < MPI_THREAD_SERIALIZED;
         return 0;
@@ -126,7 +126,7 @@ static int post_ring(ravel__net *net, int i) {
                      &net->ring[i]);
 }
 
-/* The duplicate, by the deadline. What MPI still works on when that has passed is kept. */
+/* Makes the duplicate by the deadline. After the deadline, memory that MPI still uses is kept. */
 static int duplicate(ravel__net *net, ravel__wire_open *how) {
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Comm_idup(MPI_COMM_WORLD, &net->comm, &request), test = 0;
@@ -180,7 +180,7 @@ static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t h
                                                                                                   : 0;
 }
 
-/* Of all peers together: MPI completes them in about this order. */
+/* Sends to all peers in one queue: MPI completes them in about this order. */
 static int64_t wire_given(const ravel__net *net, int32_t peer) {
     (void)peer;
     return net->given;
@@ -191,7 +191,7 @@ static int64_t wire_gone(const ravel__net *net, int32_t peer) {
     return net->sent ? net->sent->number - 1 : net->given;
 }
 
-/* Frees what has gone; at most a few looks, since most have. */
+/* Frees completed sends; tests only a few per call, since most are complete. */
 static int sweep(ravel__net *net, char *why) {
     outgoing **link = &net->sent;
     for (int looks = 0; *link && looks < 8; looks++) {
@@ -300,7 +300,7 @@ static void wire_sleep(ravel__net *net, int32_t aimed, int64_t ns) {
 
 /* ---- closing -------------------------------------------------------------------------------------------- */
 
-/* Receives are taken back, and the net freed, unless MPI still has some of it. */
+/* Cancels receives and frees the net, unless MPI still uses a part of it. */
 static void end_net(ravel__net *net) {
     int flag = 0;
     for (int i = 0; i < RING; i++) (void)MPI_Cancel(&net->ring[i]);
@@ -330,8 +330,8 @@ static void wire_close(ravel__net *net, int32_t broken) {
         end_net(net);
 }
 
-/* At the end of a process that initialised MPI here: a barrier, the last frames are read, MPI ends. Where a rank is
- * lost, MPI is not finalised: the launcher cleans up, and says so. */
+/* When a process ends that initialised MPI here: a barrier, then the last frames are received, then MPI_Finalize. With
+ * a lost rank MPI is not finalised: the launcher cleans up. */
 static void finalise(void) {
     int flag = 0, code = 0;
     char why[480];

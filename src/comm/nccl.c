@@ -1,5 +1,5 @@
-/* NCCL as the table of nccl.h: the one file that sees nccl.h. Communicators are non-blocking, so that a peer that never
- * comes is noticed by a deadline of ours and not by a hang. */
+/* NCCL as the table of nccl.h: the one file that sees nccl.h. Communicators are non-blocking, so that a missing peer
+ * ends in our deadline and not in a hang. */
 #include "comm/nccl.h"
 
 #include <ravel/comm.h>

@@ -1,9 +1,10 @@
-/* What NCCL must offer, for nccl_comm.c to make a back end of it. nccl.c, in the module libravel_nccl.so, is the one
- * there is; the tests have a mock that checks the sequence of calls on many ranks.
+/* The NCCL functions that nccl_comm.c needs, as a table. nccl.c, in the module libravel_nccl.so, implements it over
+ * NCCL; the tests have a mock that checks the sequence of calls on many ranks.
  *
  *     ravel_comm_*  ->  front  ->  nccl_comm.c  ->  the table below  ->  nccl.c, in a module  ->  NCCL
  *                                      |
- *                                      +->  a host communicator: unique ids, checks, headers of messages, splits, death
+ *                                      +->  a host communicator: unique ids, checks, headers of messages, splits, lost
+ * ranks
  *
  * The contract. Nothing waits: a function that NCCL goes on with in the background returns RAVEL__NCCL_PENDING, and
  * `state` says when the communicator can take the next call. Other codes are NCCL's, which `describe` puts into words.
@@ -23,11 +24,11 @@ typedef struct ravel__nccl {
     /* All ranks, with the same id; on the CUDA device `device`. */
     int (*begin)(int32_t device, int32_t ranks, int32_t rank, const unsigned char *id, void **comm);
     int (*state)(void *comm); /* 0: idle; PENDING; or what went wrong */
-    /* Gives up whatever is under way, here alone, and frees it. */
+    /* Aborts the communicator on this rank and frees it. */
     void (*abort)(void *comm);
     void (*describe)(int code, char *text, size_t bytes);
 
-    /* Messages between these two are one operation, which begins with the end. */
+    /* Messages between group_begin and group_end are one operation, which starts at group_end. */
     int (*group_begin)(void *comm);
     int (*group_end)(void *comm);
     int (*send)(void *comm, const void *data, int64_t bytes, int32_t peer, void *stream);

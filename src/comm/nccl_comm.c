@@ -1,7 +1,7 @@
 /* NCCL as a back end: arrays in device memory, one NCCL communicator beside a host communicator of the same ranks.
  *
  *     host communicator   the unique id, what the ranks ask for (cards, where `check` is on), headers of messages, splits,
- *                         and the news that a rank is lost
+ *                         and notices of lost ranks
  *     NCCL                the arrays. A ragged all-to-all or all-gather is one group of sends and receives
  *
  * The states of a request
@@ -40,7 +40,7 @@ typedef struct group {
 
 typedef enum stage { DONE, MEETING, QUEUED, LAUNCHED, RUNNING } stage;
 
-/* What a sender tells about a message. */
+/* The header of a message. */
 typedef struct header {
     int64_t bytes, number;
     int32_t dtype, tag;
@@ -297,7 +297,7 @@ static ravel_status launch_messages(ravel_comm *comm, ravel_request *r) {
             code = g->nccl->recv(g->comm, q->op.recv, q->op.bytes, q->op.root, g->stream->native);
         state_of(q)->stage = LAUNCHED;
     }
-    if (status) { /* no other rank can know: end it for all */
+    if (status) { /* other ranks do not know of this failure: abort for all */
         ravel_comm_abort(g->host, &r->why);
         give_up(g);
         return status;
@@ -390,7 +390,7 @@ static ravel_status nccl_wait(ravel_comm *comm, ravel_request *r) {
     }
 }
 
-/* Whatever was launched would go on writing: the communicator ends with the request. */
+/* A launched operation would go on writing to the caller's memory, so the whole communicator is aborted. */
 static void nccl_cancel(ravel_comm *comm, ravel_request *r) {
     group *g = group_of(comm);
     state *s = state_of(r);
@@ -401,7 +401,8 @@ static void nccl_cancel(ravel_comm *comm, ravel_request *r) {
     finish(r, RAVEL_E_STATE); /* a header on its way is cancelled with the host communicator */
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 static void nccl_close(ravel_comm *comm) {
     group *g = group_of(comm);

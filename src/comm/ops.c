@@ -1,4 +1,4 @@
-/* The operations: from what the caller asked for, in elements, to what a back end does, in bytes.
+/* The operations: from the caller's arguments, in elements, to the back end's request, in bytes.
  *
  *     ravel_comm_xyz(...)  ->  ravel__call  --prepare-->  request->op  --start, wait-->  result
  *
@@ -252,7 +252,8 @@ ravel_status ravel_request_test(ravel_request *request, int32_t *done, ravel_err
     int32_t over = 0;
     set_deadline(request);
     ravel_status status = request->comm->backend->test(request->comm, request, &over);
-    if (!status && !over && ravel__clock_ns() > request->deadline_ns) /* the wait finds it past, and says so */
+    if (!status && !over && ravel__clock_ns() > request->deadline_ns) /* the wait sees that the deadline has passed, and
+    reports it */
         status = request->comm->backend->wait(request->comm, request), over = 1;
     *done = over || status;
     return *done ? finish(request, status, err) : RAVEL_OK;

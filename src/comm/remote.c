@@ -1,15 +1,15 @@
 /* The back end whose ranks are processes: `mpi` and `tcp`, over the wires that mpi.c and tcp.c make of them.
  *
- * Nothing here waits inside the wire but the opening of a world: every operation is a job of messages (remote_job.c),
- * polled until it is done or its deadline has passed. Splitting makes no call into the wire at all: a child is an id, which
+ * Only the opening of a world waits inside the wire. Every operation is a job of messages (remote_job.c), polled until
+ * it is done or its deadline has passed. Splitting makes no call into the wire at all: a child is an id, which
  * every member computes by itself from its parent's id, the number of the split and the colour, so that two threads may
  * split two communicators at once.
  *
- * State belongs to a world: what one ravel_comm_mpi or ravel_comm_tcp opened, and all that was split from it. Worlds of one
- * process share nothing but, for MPI, a lock around the calls into it. A world that fails does not touch another.
+ * State belongs to a world: the communicator that ravel_comm_mpi or ravel_comm_tcp opened, and all that were split from
+ * it. Worlds of one process share nothing, except a lock around MPI calls. A world that fails does not affect another.
  *
- * After a failure TCP gives every buffer back. MPI cannot cancel a send that has begun: where one was given up, its world
- * is stuck: its memory is kept, and no further call is made for that world. */
+ * After a failure TCP returns every buffer. MPI cannot cancel a send that has begun. A world with such a send is stuck:
+ * its memory is kept, and no further MPI call is made for it. */
 #include "comm/remote.h"
 
 #include "base/assert.h"
@@ -60,7 +60,7 @@ void ravel__remote_poll(remote_world *w) {
     for (remote_rank *r = w->ranks; r; r = r->next) ravel__remote_fail_code(r, code, "polling", why);
 }
 
-/* ---- ends of operations --------------------------------------------------------------------------------- */
+/* ---- finished operations --------------------------------------------------------------------------------- */
 
 static ravel_status lost(remote_rank *me, ravel_request *r) {
     me->comm->lost_rank = me->lost;
@@ -83,7 +83,7 @@ static ravel_status give_up(remote_rank *me, ravel_request *r) {
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
-/* A program that initialised MPI for one thread must stay in it. */
+/* MPI that the program initialised for one thread may be called from that thread only. */
 static ravel_status enter(remote_world *w, ravel_error *err) {
     if (w->one_thread && !pthread_equal(w->thread, pthread_self()))
         return ravel_error_set(
@@ -115,8 +115,8 @@ static ravel_status remote_start(ravel_comm *comm, ravel_request *r) {
     return status;
 }
 
-/* After a failure, data of an operation that the failing rank has completed still comes, and transfers that are under way
- * (MPI cannot cancel them) may still end: worth `grace_ns`. A receive can be taken back. */
+/* After a failure, data of operations that the failing rank had completed still arrives, and started transfers (which
+ * MPI cannot cancel) may complete: wait up to `grace_ns`. A receive can be cancelled. */
 static int is_worth_waiting(remote_rank *me, remote_job *j, int64_t grace_ns) {
     int64_t now = ravel__clock_ns();
     int moves = 0;
@@ -129,11 +129,11 @@ static int is_worth_waiting(remote_rank *me, remote_job *j, int64_t grace_ns) {
     return now < j->grace_ns;
 }
 
-/* One look. *done: the operation is over, in whichever way. */
+/* Polls once. *done: the operation has completed or failed. */
 static ravel_status look(remote_rank *me, ravel_request *r, int polls, int patient, int32_t *done) {
     remote_job *j = *remote_job_of(r);
     remote_world *w = me->world;
-    if (polls && (j->phase != OVER || !j->message)) ravel__remote_poll(w); /* a message may be over since it began */
+    if (polls && (j->phase != OVER || !j->message)) ravel__remote_poll(w); /* a message may complete when it starts */
     if (!w->stuck) ravel__remote_progress(me);
     if (j->phase != OVER && !me->dead && patient) {
         ravel__remote_look_at_processes(w);
@@ -164,7 +164,8 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
 /* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. Returns the number of the next
  * round. */
 static int32_t pause_outside(remote_world *w, int32_t round, int32_t aimed, int64_t left_ns) {
-    if (!aimed && round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) { /* who has aimed sleeps: the link is lent */
+    if (!aimed && round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) { /* with an aimed sleep the link is lent, so do
+    not poll */
         ravel__cpu_relax();
         return round + 1;
     }
@@ -174,8 +175,8 @@ static int32_t pause_outside(remote_world *w, int32_t round, int32_t aimed, int6
     return round <= SPINS_MOST ? SPINS_MOST + 1 : round < 1 << 30 ? round + 1 : round;
 }
 
-/* Spinning pays where answers come during it: it stops after MISSES waits that had to sleep all the same, and is tried again
- * once in RETRY waits. MPI's sleep is not ended by a message, so it always spins. The caller holds the lock. */
+/* Spinning helps if answers come during it. It stops after MISSES waits that had to sleep anyway, and is tried again in
+ * one of RETRY waits. A message does not end MPI's sleep, so MPI always spins. The caller holds the lock. */
 static void learn_to_spin(remote_world *w, int slept) {
     enum { MISSES = 4, RETRY = 256 };
     int spins = w->spins > 0, tries = !spins && ++w->unspun % RETRY == 0;
@@ -208,7 +209,7 @@ static int32_t aim(const remote_rank *me, const remote_job *j, int32_t round, in
     return peer >= 0 && peer != w->rank && w->wire->aim(w->net, peer);
 }
 
-/* Where answers take long and the wire's sleep ends when one is there, a wait begins with that. */
+/* If answers take long and an arriving message ends the wire's sleep, a wait sleeps first. */
 static int polls_first(const remote_world *w) {
     return !w->wire->aim || __atomic_load_n(&w->spins, __ATOMIC_RELAXED) > 0;
 }
@@ -270,9 +271,10 @@ static ravel_status remote_alive(ravel_comm *comm, ravel_error *err) {
     return status;
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
-/* The lock is not held: no other thread knows the world any more. */
+/* The lock is not held: no other thread has the world any more. */
 static void free_world(remote_world *w) {
     size_t n = (size_t)w->size;
     if (w->stuck) { /* the wire may still use it */

@@ -3,10 +3,10 @@
  *   remote.c        the table of the back end, worlds and communicators
  *   remote_job.c    operations, as rounds of transfers
  *   remote_match.c  which message belongs to which receive
- *   remote_lost.c   who left, failed or died, and who is told
+ *   remote_lost.c which ranks left, failed or ended, and which ranks are notified
  *
- * Whatever a wire may still use when an operation was given up comes from malloc and not from the caller's allocator, which
- * may be gone by then. */
+ * Memory that a wire may still use after an operation was cancelled comes from malloc, not from the caller's allocator,
+ * which may no longer exist. */
 #ifndef RAVEL_COMM_REMOTE_H
 #define RAVEL_COMM_REMOTE_H
 
@@ -21,8 +21,9 @@ enum {
     REMOTE_BUCKETS = 64, /* of a communicator's receives and messages, by peer and tag */
     REMOTE_WORLD_BUCKETS = 256,
     REMOTE_WINDOW = 16,     /* transfers of one operation under way at once, in each direction */
-    REMOTE_CREDIT = 64,     /* small messages to one peer that it has not taken yet */
-    REMOTE_TELL_ALL = 64,   /* communicators up to this size are told everything; larger ones through contacts */
+    REMOTE_CREDIT = 64,     /* small messages to one peer that no receive has matched yet */
+    REMOTE_TELL_ALL = 64,   /* up to this size all ranks are notified of a lost rank; in larger communicators the
+    contacts */
     REMOTE_LEFT_KEPT = 1024 /* ids of communicators that this rank has left */
 };
 
@@ -56,7 +57,7 @@ enum { REMOTE_MAGIC = 0x52766c33, REMOTE_FRAME_MOST = 8192 };
 
 /* One message of this rank: a send or a receive. */
 struct remote_parcel {
-    remote_parcel *next; /* in a bucket: receives that nothing has come for */
+    remote_parcel *next; /* in a bucket: unmatched receives */
     remote_rank *port;
     int32_t sends, member, peer; /* member: rank of the communicator; peer: the same, of the world */
     uint32_t tag, note;          /* note: must be the same on both sides, where it is checked */
@@ -64,7 +65,7 @@ struct remote_parcel {
     int64_t bytes;
     int32_t state; /* PARCEL_... */
     int32_t mismatch;
-    int64_t ticket;    /* of a small message: done when the wire has sent this many */
+    int64_t ticket;    /* of a small message: done when the wire has sent this number of frames */
     int64_t got_bytes; /* of the mismatch: what the sender says */
     uint32_t got_note, token;
     ravel__transfer transfer;
@@ -80,21 +81,21 @@ struct remote_stray {
     char body[];
 };
 
-/* What the communicators of one ravel_comm_mpi or ravel_comm_tcp have in common. */
+/* State shared by the communicators of one ravel_comm_mpi or ravel_comm_tcp. */
 struct remote_world {
     const ravel__wire *wire;
     ravel__net *net;
     pthread_mutex_t own_lock, *lock; /* held around every call into the wire */
     int32_t rank, size, refs;
-    int32_t broken; /* a rank is gone or gave up */
+    int32_t broken; /* a rank is lost or failed */
     int32_t stuck;  /* the wire still uses memory of an operation that was given up: no further call into it */
     int32_t one_thread, sleepers;
-    int32_t spins;          /* rounds of a wait before it sleeps: SPINS_MOST or 0; learnt from */
-    int32_t misses, unspun; /* waits that spun in vain, one after the other; that did not spin */
+    int32_t spins;          /* rounds of a wait before it sleeps: SPINS_MOST or 0; adapted by the next two */
+    int32_t misses, unspun; /* consecutive waits that spun and then slept; waits since then that did not spin */
     pthread_t thread;
     remote_rank *ranks;                         /* of all communicators */
     remote_rank *ports[REMOTE_WORLD_BUCKETS];   /* by id */
-    remote_stray *strays[REMOTE_WORLD_BUCKETS]; /* to communicators that are not there yet */
+    remote_stray *strays[REMOTE_WORLD_BUCKETS]; /* frames for communicators that this rank has not created yet */
     uint64_t left[REMOTE_LEFT_KEPT];            /* a ring */
     int64_t left_count;
     remote_parcel **slots; /* [slot_room] by the low bits of their tokens */
@@ -104,8 +105,9 @@ struct remote_world {
     uint8_t *contact, *lost;              /* [size]: has exchanged frames with this rank; is gone */
     int32_t any_gone;                     /* a rank left a communicator, or is lost */
     char lost_why[256];                   /* of the last one */
-    remote_job *orphans;                  /* given up, but the wire has not */
-    remote_world *kept;                   /* in the list of those that the wire may use for ever */
+    remote_job *orphans;                  /* cancelled, but still used by the wire */
+    remote_world *kept;                   /* in the list of worlds whose memory the wire may use until the process ends
+    */
     ravel__process own, *processes;       /* [size] */
     int32_t *neighbours, neighbour_count; /* ranks of this machine */
     int64_t looked_ns, frames, bytes;     /* sent, for tests and figures */
@@ -177,11 +179,11 @@ int ravel__match_init(remote_world *w);
 void ravel__match_free(remote_world *w);
 /* Begins a message: 0, or a code of the wire. p->port, sends, member, tag, note, data and bytes are set. */
 int ravel__match_begin(remote_parcel *p);
-/* Takes it back. 1: its memory is free. */
+/* Cancels it. 1: the caller may reuse its memory. */
 int ravel__match_cancel(remote_parcel *p);
-/* Whether it is over; a transfer that has ended is noticed here. */
+/* Whether it is complete. Detects finished transfers. */
 int ravel__match_done(remote_parcel *p);
-/* Whether it can never be over, since its peer left the communicator or is lost. */
+/* Whether it can never complete because its peer left the communicator or is lost. */
 int ravel__match_is_hopeless(const remote_parcel *p);
 /* A frame of the wire, of one of the first four kinds. */
 void ravel__match_frame(remote_world *w, int32_t peer, const remote_head *head, const char *body);
@@ -198,8 +200,8 @@ int ravel__match_has_left(const remote_world *w, uint64_t id);
 
 /* ---- remote_lost.c; the caller holds the lock ---- */
 
-/* A failure that this rank noticed: the communicator and all below it are dead, and the others are told. `lost`: a rank of
- * the communicator, -1: not known. */
+/* Records a failure that this rank detected: the communicator and its children are dead, and the other ranks are
+ * notified. `lost`: a rank of the communicator, -1: unknown. */
 void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason);
 void ravel__remote_fail_code(remote_rank *me, int code, const char *what, const char *why);
 /* All communicators of the world. */
@@ -209,7 +211,7 @@ void ravel__remote_leave(remote_rank *me);
 void ravel__remote_notice(remote_world *w, int32_t peer, const remote_head *head, const char *body);
 /* The wire has lost a rank. */
 void ravel__remote_peer_lost(remote_world *w, int32_t peer, const char *why);
-/* Asks those whom the job has been waiting for a while. */
+/* Sends ASK to ranks that the job has waited for long. */
 void ravel__remote_ask(remote_rank *me, remote_job *j);
 /* Whether a rank that the job needs has left or is lost: then the communicator fails. */
 void ravel__remote_look_for_lost(remote_rank *me, const remote_job *j);
@@ -227,7 +229,7 @@ ravel_status ravel__remote_error(ravel_error *err, const remote_world *w, int co
 remote_job *ravel__remote_begin(remote_rank *me, ravel_request *r);
 /* Everything that can be done on this communicator without waiting. */
 void ravel__remote_progress(remote_rank *me);
-/* The job is over as far as the caller is concerned; the wire may think otherwise. */
+/* Ends the job for the caller; the wire may still use its memory. */
 void ravel__remote_let_go(remote_rank *me, ravel_request *r);
 void ravel__remote_free_job(remote_job *j, int32_t size);
 /* Whether the job can still complete: no failure prevents it. */

@@ -7,7 +7,7 @@
  *     a message      MOVE   one parcel
  *
  * A round is a few parcels (remote_match.c) that are under way together; when all are done the next round begins. Each
- * collective and phase has a tag of its own, so operations overtake one another freely.
+ * collective and phase has its own tag, so operations may complete in any order.
  *
  *     sum, small reductions   recursive doubling                     log2 n rounds
  *     broadcast               binomial tree, in pieces of PIECE      log2 n, then a round per piece
@@ -23,7 +23,7 @@
 
 enum {
     SMALL_GATHER = 256 << 10, /* bytes in all, up to which an all-gather takes log2 n rounds; ... */
-    SMALL_PIECE = 1024,       /* ... or so many per rank, on average */
+    SMALL_PIECE = 1024,       /* ... or this number of bytes per rank on average */
     PIECE = 4 << 20           /* of a broadcast */
 };
 #define COLLECTIVE_TAG 0x80000000u
@@ -104,7 +104,8 @@ static int is_round_done(remote_job *j) {
 
 /* ---- sums and small reductions: recursive doubling ------------------------------------------------------ */
 
-/* Ranks beyond the largest power of two hand their words to a partner first, and get the result from it at the end. */
+/* Ranks beyond the largest power of two first send their words to a partner, and receive the result from it at the end.
+*/
 static int sum_round(remote_rank *me, remote_job *j, char *words, char *heard, int64_t bytes) {
     int32_t n = me->comm->size, my = me->comm->rank, log = 31 - __builtin_clz((unsigned)n), power = 1 << log,
             extra = n - power;
@@ -176,7 +177,7 @@ static int step_broadcast(remote_rank *me, remote_job *j) {
 
 /* ---- all-gather ----------------------------------------------------------------------------------------- */
 
-/* By the total, which is the same everywhere, so that all take the same way. */
+/* Depends only on the total, which is equal on all ranks, so that all choose the same algorithm. */
 static int is_small_gather(const remote_rank *me, const ravel__op *op) {
     int64_t total = 0, pieces = (int64_t)SMALL_PIECE * me->comm->size,
             most = pieces > SMALL_GATHER ? pieces : SMALL_GATHER;
@@ -374,7 +375,8 @@ int ravel__remote_is_alive(const remote_rank *me, const remote_job *j) {
     return !me->dead || (!j->message && j->serial < me->dead_from);
 }
 
-/* As far as it goes without waiting. A failure leaves the transfers that are under way, but begins no others. */
+/* Advances the job as far as possible without waiting. After a failure, started transfers go on, and no others start.
+*/
 static void step(remote_rank *me, remote_job *j) {
     while (j->phase != OVER && !me->world->stuck) {
         if (j->message) {

@@ -1,15 +1,16 @@
-/* Lost ranks: which ranks left, failed or died, and which ranks are told.
+/* Lost ranks: which ranks left, failed or ended, and which ranks are notified.
  *
  * A rank that frees a communicator tells the others LEFT; one that gives up or raises an error tells them FAILED, with a
  * sentence. In a communicator of up to REMOTE_TELL_ALL ranks all are told; in a larger one (and of a LEFT over TCP,
  * which sees who is gone by itself) only the contacts are: ranks with which frames were exchanged, about 2 log2(n), since
- * collectives go along trees. So freeing costs O(log n) frames per rank. A FAILED is passed on once by every rank that hears
- * it, to the ranks that its own LEFT would go to: the rank frees its communicator next, and a peer that learns only of this
- * would report it instead of the failure. A rank that waits for long ASKs those it waits for. A rank that left is noticed by
- * the ranks that need it: an operation fails when one of its own messages can never come, and its failure is told to the rest.
+ * collectives go along trees. So freeing costs O(log n) frames per rank. Every rank that receives a FAILED forwards it
+ * once, to the ranks that its own LEFT would go to. The rank frees its communicator next, and a peer that only received
+ * this LEFT would report it instead of the failure. A rank that waits for long ASKs those it waits for. The ranks that
+ * need a rank that left detect it: an operation fails when one of its messages can never arrive, and the other ranks
+ * are notified of that failure.
  *
- * The wire says which peers it lost. Processes of this machine are also looked at by number (machine.h), since MPI says
- * nothing. What remains is found by the deadline. */
+ * The wire reports lost peers. MPI does not, so processes of this machine are also checked by process id (machine.h).
+ * The deadline finds the rest. */
 #include "comm/remote.h"
 
 #include "base/clock.h"
@@ -89,7 +90,7 @@ static int is_large(const remote_rank *me) {
     return me->comm->size > REMOTE_TELL_ALL;
 }
 
-/* Whether only contacts are told that this rank leaves, or of a failure that it heard of. */
+/* Whether only contacts are notified that this rank leaves, or of a failure that it received. */
 static int tells_contacts_only(const remote_rank *me) {
     return is_large(me) || me->world->wire->tells_lost;
 }
@@ -132,7 +133,7 @@ void ravel__remote_fail_code(remote_rank *me, int code, const char *what, const 
     ravel__remote_fail(me, code == RAVEL__WIRE_MEMORY ? me->comm->rank : -1, reason);
 }
 
-/* ---- what others say ------------------------------------------------------------------------------------ */
+/* ---- frames from other ranks ----------------------------------------------------------------------------- */
 
 static void hear_failed(remote_world *w, const remote_head *h, const char *body) {
     char reason[REASON_MOST + 1];
@@ -219,7 +220,7 @@ void ravel__remote_look_for_lost(remote_rank *me, const remote_job *j) {
 
 void ravel__remote_look_at_processes(remote_world *w) {
     int64_t now = ravel__clock_ns();
-    if (now - w->looked_ns < 250000000) return; /* a few times a second will do */
+    if (now - w->looked_ns < 250000000) return; /* a few times per second are enough */
     w->looked_ns = now;
     for (int32_t i = 0; i < w->neighbour_count; i++) {
         int32_t r = w->neighbours[i];

@@ -3,17 +3,17 @@
  *     sender                               receiver
  *     small (and the peer has credit):
  *       EAGER tag, bytes, data       -->     into the posted receive, or kept as a stray until there is one
- *       (over when it no longer needs this process, which may not poll for long)
+ *       (complete when the wire no longer needs this process, which may not poll for a long time)
  *                                    <--   CREDIT now and then: how many were taken
  *     else:
  *       OFFER tag, bytes, token      -->     kept until there is a receive
  *                                    <--   ACCEPT token, and a token of its own
  *       transfer                     -->     straight into the receive's memory
  *
- * Messages with one tag from one rank are matched in the order in which they were sent; nothing else orders them. Memory
- * for strays is bounded: a peer has REMOTE_CREDIT small messages that were not taken, and its open requests.
+ * Messages with one tag from one rank are matched in the order in which they were sent; nothing else orders them.
+ * Memory for strays is bounded: a peer has at most REMOTE_CREDIT unmatched small messages, and its open requests.
  *
- * Frames come from other processes: whatever is not in range, or answers nothing that was asked, is dropped. */
+ * Frames come from other processes: a frame that is out of range, or answers no open offer, is dropped. */
 #include "comm/remote.h"
 
 #include "base/assert.h"
@@ -89,7 +89,7 @@ static int grow_slots(remote_world *w) {
     return 1;
 }
 
-/* A token that no answer to an earlier one can be taken for. */
+/* A token that differs from all earlier ones, so that a late answer cannot match it. */
 static int take_slot(remote_world *w, remote_parcel *p) {
     for (int32_t tries = 0; tries < w->slot_room; tries++, w->slot_next++) {
         int32_t i = w->slot_next % w->slot_room;
@@ -154,7 +154,7 @@ static void take_offer(remote_world *w, int32_t peer, const remote_head *h, remo
     }
     RAVEL_ASSERT(!p->sends && p->bytes == h->bytes);
     p->state = PARCEL_MOVES;
-    if (!take_slot(w, p)) { /* as if nothing had come: the deadline says so */
+    if (!take_slot(w, p)) { /* treated as not arrived: the receive ends at its deadline */
         p->state = PARCEL_POSTED;
         return;
     }
@@ -182,7 +182,7 @@ static void deliver(remote_world *w, int32_t peer, const remote_head *h, const c
 void ravel__match_keep(remote_stray **list, int32_t peer, const remote_head *h, const char *body) {
     size_t bytes = h->kind == FRAME_EAGER || h->kind == FRAME_FAILED ? (size_t)h->bytes : 0;
     remote_stray *s = ravel__alloc(NULL, sizeof *s + bytes);
-    if (!s) return; /* its receive finds nothing, and its deadline says so */
+    if (!s) return; /* no memory: its receive ends at its deadline */
     *s = (remote_stray){NULL, peer, *h};
     if (bytes) memcpy(s->body, body, bytes);
     while (*list) list = &(*list)->next;
@@ -221,7 +221,7 @@ static void take_accept(remote_world *w, int32_t peer, const remote_head *h) {
     p->transfer = (ravel__transfer){.peer = peer, .token = (uint32_t)h->bytes, .data = p->data, .bytes = p->bytes};
     p->state = PARCEL_MOVES;
     w->bytes += p->bytes;
-    (void)w->wire->send(w->net, &p->transfer); /* where that fails the peer is lost, and the sink hears of it */
+    (void)w->wire->send(w->net, &p->transfer); /* if this fails the peer is lost, and the sink is called */
 }
 
 void ravel__match_frame(remote_world *w, int32_t peer, const remote_head *h, const char *body) {
@@ -320,7 +320,8 @@ int ravel__match_cancel(remote_parcel *p) {
     return 1;
 }
 
-/* ---- communicators come and go -------------------------------------------------------------------------- */
+/* ---- communicators are created and freed --------------------------------------------------------------------------
+*/
 
 void ravel__match_adopt(remote_rank *me) {
     remote_world *w = me->world;

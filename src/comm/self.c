@@ -1,4 +1,4 @@
-/* One rank: every collective is a copy to oneself. Messages to oneself are matched in the handle's list of open
+/* One rank: every collective is a local copy. A message to the own rank is matched in the handle's list of open
  * requests. The shortest back end, and the one to read first. */
 #include "comm/backend.h"
 

@@ -1,15 +1,15 @@
 /* TCP as a wire (comm/wire.h), over links (comm/link.h).
  *
  * The ranks meet once at rank 0 (tcp_meet.c), which tells every rank where every other listens. Other connections are made
- * when two ranks first have something to say to each other: collectives go along trees and rings, so a rank has about
- * 2 log2(n) of them, not n. A rank sends on the first link that there is between the two, and stays with it, so that what
- * it sends stays in order; where both connect at once there are two links, one per direction.
+ * when two ranks first exchange a message: collectives use trees and rings, so a rank has about 2 log2(n) of them, not
+ * n. A rank always sends on the first link between the two, so that its frames stay in order; if both connect at the
+ * same time there are two links, one per direction.
  *
  *     frames      link messages of their own
  *     transfers   pieces of TCP_PIECE, the next one queued when the last one has gone, so that frames get in between
  *
- * A peer is lost when its links are down: its process ended, its machine vanished (keep-alive), or bytes were damaged. One
- * that closes in order says so, and has left. */
+ * A peer is lost when its links are down: its process ended, its machine vanished (keep-alive), or bytes were damaged.
+ * A peer that closes in order sends a closing frame; it has left. */
 #include "comm/tcp.h"
 
 #include "base/assert.h"
@@ -89,7 +89,7 @@ static void append(tcp_waiting **list, tcp_waiting *w) {
 static int send_frame(tcp_peer *p, const void *data, int32_t bytes) {
     ravel__message head = {TCP_FRAME, 0, bytes};
     ravel_status status = ravel__link_send(p->out, &head, data, NULL, NULL);
-    return status == RAVEL_E_MEMORY ? RAVEL__WIRE_MEMORY : 0; /* a link that is down says so by itself */
+    return status == RAVEL_E_MEMORY ? RAVEL__WIRE_MEMORY : 0; /* a link that is down calls the handler itself */
 }
 
 static void use(tcp_peer *p, ravel__link *link) {
@@ -154,7 +154,7 @@ static ravel__transfer **find_receive(tcp_peer *p, uint32_t token) {
 }
 
 /* Each link has its own: while one frame is not whole yet, others come over other links. NULL: no memory; the frame is
- * dropped, and the deadline of its receive says so. */
+ * dropped, and its receive ends at its deadline. */
 static char *place_frame(tcp_peer *p, const ravel__link *link, int64_t bytes) {
     char **frame = &p->frames[link == p->links[1]];
     if (bytes > TCP_FRAME_MOST) return NULL;
@@ -335,7 +335,8 @@ static void wire_sleep(ravel__net *net, int32_t aimed, int64_t ns) {
         __atomic_store_n(&net->woken, 1, __ATOMIC_RELAXED);
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- open and close -----------------------------------------------------------------------------------------------
+*/
 
 static void free_net(ravel__net *net) {
     size_t n = (size_t)net->ranks;
@@ -353,7 +354,7 @@ static void free_net(ravel__net *net) {
     ravel__release(NULL, net, sizeof *net);
 }
 
-/* Frames for peers that are just being connected to. */
+/* Sends frames that were queued while their peer was being connected. */
 static int has_waiting(const ravel__net *net) {
     for (int32_t r = 0; r < net->ranks; r++)
         if (net->peers[r].waiting && net->peers[r].out) return 1;

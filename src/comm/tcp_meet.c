@@ -5,7 +5,7 @@
  *     the others        listen at an address of their own; connect to the rendezvous, again and again until the deadline
  *
  * A rendezvous is host:port, unix:/path, or file:/path: a file in which rank 0 writes the address that the system gave it.
- * An old file does no harm: a rank that finds no listener at its address reads it again. */
+ * A stale file is harmless: a rank that finds no listener at its address reads the file again. */
 #include "comm/tcp.h"
 
 #include "base/assert.h"
@@ -108,7 +108,7 @@ void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, i
     if (!net->world) return;
     net->met = net->ranks;
     ravel__tcp_adopt(net, net->root, 0, 1);
-    for (int32_t r = 0; r < net->ranks; r++) /* who connected before this rank knew the world */
+    for (int32_t r = 0; r < net->ranks; r++) /* peers that connected before this rank had the table */
         if (net->peers[r].claim && net->peers[r].claim != net->world && net->peers[r].links[1])
             ravel__link_close(net->peers[r].links[1], "another world"),
                 net->peers[r] = (tcp_peer){.net = net, .rank = r};
@@ -123,7 +123,7 @@ int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *hello, in
 void ravel__tcp_meet_down(ravel__net *net, ravel__link *link, const char *why) {
     (void)snprintf(net->why, sizeof net->why, "%.400s", why);
     if (link == net->root) net->root = NULL;
-    /* "refused" alone: a world that is just ending holds the address. */
+    /* Only for "refused": a world that is closing may still hold the address. */
     net->refused |= net->rank != 0 && strstr(why, "closed the link: ") && !strstr(why, "closed the link: refused");
     for (int32_t r = 1; r < net->ranks && net->rank == 0; r++)
         if (net->arrivals[r] == link) net->arrivals[r] = NULL, net->met--;
@@ -152,8 +152,8 @@ static int is_file(const char *rendezvous) {
     return strncmp(rendezvous, "file:", 5) == 0;
 }
 
-/* Beside host:port, rank 0 listens at a Unix socket of that name, where ranks of its machine find it first: what they meet
- * on they stay with (tcp.c). Elsewhere there is none, and they connect to host:port. */
+/* Beside host:port, rank 0 listens at a Unix socket of that name, which ranks of its machine try first; they keep the
+ * link that they met on (tcp.c). Ranks of other machines connect to host:port. */
 #define BESIDE "unix:@ravel-at-"
 static int meets_beside(const char *rendezvous) {
     return !is_file(rendezvous) && strncmp(rendezvous, "unix:", 5) != 0 && strlen(rendezvous) < 80;
@@ -178,7 +178,7 @@ static int choose_listen(ravel__net *net, const ravel_comm_options *o, const cha
         }
         if (at.at.ss_family != AF_UNIX && local_address(&at, &from)) (void)ravel__address_format(&from, text);
     }
-    if (o->listen && *o->listen) { /* there and nowhere else */
+    if (o->listen && *o->listen) { /* listen only there */
         (void)snprintf(list, bytes, "%s", text);
         return 0;
     }
@@ -225,7 +225,7 @@ static int make_hello(ravel__net *net) {
 
 /* ---- a file ---------------------------------------------------------------------------------------------- */
 
-/* Whole or not at all: under another name first. */
+/* Written under another name and renamed, so that readers see a complete file. */
 static int write_file(ravel__net *net, const char *path) {
     char other[RAVEL__LAUNCH_TEXT + 32];
     (void)snprintf(other, sizeof other, "%s.%lld", path, (long long)getpid());

@@ -52,7 +52,7 @@ static size_t lay_out(threads_group *g, char *block, int32_t size) {
 
 static int32_t spins_for(int32_t size) {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return size <= cores ? 500 : 0; /* with more ranks than cores, the one that is waited for needs this core */
+    return size <= cores ? 500 : 0; /* with more ranks than cores, the awaited rank needs this core */
 }
 
 /* Under the world's lock, or before another thread knows the world. */
@@ -234,7 +234,7 @@ static ravel_status threads_alive(ravel_comm *comm, ravel_error *err) {
     return atomic_load(&threads_of(comm)->group->dead) ? ravel__threads_lost(comm, err) : RAVEL_OK;
 }
 
-/* Marks the rank as gone before it looks who waits for it; who comes later looks at the mark. */
+/* Sets the mark before it looks for waiting ranks; ranks that come later check the mark. */
 static void threads_close(ravel_comm *comm) {
     threads_rank *mine = threads_of(comm);
     threads_group *g = mine->group;
@@ -325,12 +325,12 @@ ravel_status ravel_comm_threads(int32_t count, const ravel_comm_options *options
     return status;
 }
 
-/* ---- a thread a rank ------------------------------------------------------------------------------------ */
+/* ---- one thread per rank ------------------------------------------------------------------------------------ */
 
 typedef struct run {
     ravel_rank_fn work;
     void *user;
-    _Atomic int32_t failures; /* so far, to know whose was first */
+    _Atomic int32_t failures; /* number of failures so far, to know the first */
 } run;
 
 typedef struct run_rank {
@@ -343,7 +343,7 @@ typedef struct run_rank {
     ravel_error err;
 } run_rank;
 
-/* Also where `work` ends its thread by itself (pthread_exit): that is leaving without a word. */
+/* Also runs if `work` ends its thread (pthread_exit): the rank then leaves without an error. */
 static void end_rank(void *argument) {
     run_rank *me = argument;
     if (me->status) {
@@ -366,7 +366,7 @@ static void *run_one(void *argument) {
     return NULL;
 }
 
-/* A failure by itself before one that only follows from another's; among those, the first. */
+/* A rank's own failure takes precedence over one that follows from another rank's; among equals, the first. */
 static int is_worse(const run_rank *a, const run_rank *b) {
     int a_follows = a->status == RAVEL_E_PEER_LOST || a->status == RAVEL_E_DEAD;
     int b_follows = b->status == RAVEL_E_PEER_LOST || b->status == RAVEL_E_DEAD;

@@ -1,6 +1,6 @@
 /* The `threads` back end: N ranks inside one process, over shared memory.
  *
- *   threads.c             groups: who belongs, who left, who died; the table; ravel_threads_run
+ *   threads.c groups: members, ranks that left or failed; the table; ravel_threads_run
  *   threads_collective.c  collectives: a ring of slots
  *   threads_message.c     send and receive: a mailbox per rank
  *
@@ -23,8 +23,8 @@
 
 #include <pthread.h>
 
-enum { SLOTS = RAVEL_REQUESTS_MAX }; /* so a rank's own limit of open requests keeps it from lapping the ring */
-enum { YIELDS = 2 };                 /* before sleep: often the ones that are waited for only need the core */
+enum { SLOTS = RAVEL_REQUESTS_MAX }; /* so that a rank's limit of open requests keeps it within one round of the ring */
+enum { YIELDS = 2 };                 /* yields before sleep: often the awaited ranks only need the core */
 
 typedef struct threads_group threads_group;
 
@@ -87,13 +87,13 @@ struct threads_group {
     char reason[480];
 };
 
-/* What a handle has. */
+/* State of a handle. */
 typedef struct threads_rank {
     threads_group *group;
     uint64_t serial; /* of the next collective */
 } threads_rank;
 
-/* What a request has. */
+/* State of a request. */
 typedef struct threads_request {
     uint64_t serial;       /* of the collective */
     _Atomic int32_t done;  /* set last, by the rank that finishes it; it may be gone right after */

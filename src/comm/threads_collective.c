@@ -5,7 +5,7 @@
  * the operation is a list of `size` copies, one per receiving rank (or, in a reduction, one per part of
  * the result), straight from array to array. They are claimed one by one: a rank that waits takes its own first and
  * then whatever is unclaimed, so an operation finishes as soon as one rank waits for it, and parallel when several do.
- * Little ones are made by the last rank to arrive, before it wakes the others: they wake once instead of twice.
+ * Small operations are copied by the last rank to arrive, before it wakes the others: they wake once instead of twice.
  *
  * The rank that makes the last copy marks all requests done and opens the slot for a later serial. */
 #include "comm/threads.h"
@@ -191,7 +191,7 @@ static int64_t weigh(threads_group *g, threads_slot *slot) {
 /* The last rank has come. */
 static void all_arrived(threads_group *g, threads_slot *slot, uint64_t serial, int32_t me) {
     char text[600];
-    if (!turn_to(slot, serial, TURN_FULL)) return; /* it failed a moment ago; the wait says so */
+    if (!turn_to(slot, serial, TURN_FULL)) return; /* it has just failed; the wait reports it */
     if (!agree(g, slot, text, sizeof text)) {
         complete(g, slot, serial, RAVEL_E_MISMATCH, text);
         return;
@@ -321,7 +321,7 @@ void ravel__threads_withdraw(ravel_comm *comm, ravel_request *r) {
                             ravel__op_names[r->op.label]);
         return;
     }
-    r->deadline_ns = INT64_MAX; /* READY or FAILED: the copies are ours to make, no other rank need come */
+    r->deadline_ns = INT64_MAX; /* READY or FAILED: this rank makes the remaining copies; no other rank is needed */
     (void)ravel__threads_await(comm, r);
 }
 

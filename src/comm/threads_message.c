@@ -2,8 +2,8 @@
  *
  * Each rank has a box with two lists: messages that others want to send to it, and its own receives, both in the order
  * in which they came. The second of the two finds its partner there, takes it out, copies from array to array without
- * holding the lock, marks both requests done and rings the partner's bell. A request that is in a list belongs to its
- * owner, which may take it out again (deadline, lost rank); one that was taken out by a partner is about to be done.
+ * holding the lock, marks both requests done and rings the partner's bell. A request in a list belongs to its owner,
+ * which may remove it (deadline, lost rank). A request that a partner removed will complete shortly.
  *
  * A receive that borrows gets the sender's array instead of a copy: it is done at once, the send when the receiver has
  * given the array back. */
@@ -159,7 +159,7 @@ static void nap(threads_bell *bell, threads_group *g, ravel_request *r, int take
 
 ravel_status ravel__threads_await_message(ravel_comm *comm, ravel_request *r) {
     threads_group *g = threads_of(comm)->group;
-    int taken = 0; /* by a partner, who copies now and is sure to ring */
+    int taken = 0; /* a partner has it, copies now and will ring the bell */
     for (int32_t round = 0;; round++) {
         if (atomic_load(&threads_state(r)->done)) return (ravel_status)threads_state(r)->status;
         int dead = atomic_load(&g->dead);

@@ -1,13 +1,12 @@
-/* A wire: what a transport between processes must offer, for remote.c to make a back end of it. mpi.c and tcp.c are the two
- * there are; UCX would be one more file.
+/* A wire: the functions that remote.c needs from a transport between processes. mpi.c and tcp.c implement it; UCX would
+ * be one more file.
  *
  *     remote.c, remote_job.c, remote_lost.c    operations, deadlines, lost ranks
  *     remote_match.c                           which message belongs to which receive
  *     the table below                          frames and transfers between the ranks of one world
  *     mpi.c in a module, tcp.c                 MPI, sockets
  *
- *   net        this process's end of one world. A process may have several, of different wires; they know nothing of one
- *              another
+ *   net        this process's end of one world. A process may have several, of different wires; they are independent
  *   frame      at most frame_most bytes, copied, in order between two ranks
  *   transfer   an array, straight from memory to memory. The receiver chooses a token and tells the sender in a frame; the
  *              sender then begins with that token. So a transfer never waits for its receiver, and needs no buffer
@@ -17,8 +16,8 @@
  * loaded by Python into a scope of its own. Library and module come from the same build; version and size of the table
  * are compared before anything else.
  *
- * The contract. One thread is inside a net at a time (`serial`: inside the whole wire). Nothing waits for a peer but open,
- * which ends at its deadline. A function that returns a code returns 0 or one of the codes below. */
+ * The contract. One thread is inside a net at a time (`serial`: inside the whole wire). Only `open` waits for peers, at
+ * most until its deadline. A function that returns a code returns 0 or one of the codes below. */
 #ifndef RAVEL_COMM_WIRE_H
 #define RAVEL_COMM_WIRE_H
 
@@ -53,7 +52,7 @@ typedef struct ravel__transfer {
 
 enum { RAVEL__TRANSFER_IDLE, RAVEL__TRANSFER_RUNS, RAVEL__TRANSFER_DONE };
 
-/* Whom the wire calls, inside poll only. */
+/* Callbacks of the wire, called inside poll only. */
 typedef struct ravel__sink {
     void *user;
     void (*frame)(void *user, int32_t peer, const void *data, int32_t bytes);
@@ -75,7 +74,7 @@ typedef struct ravel__wire {
     const char *name;
     int32_t frame_most;
     int32_t serial;     /* one thread of the process at a time, whatever the net */
-    int32_t tells_lost; /* the sink hears of every peer that is gone and that frames were exchanged with */
+    int32_t tells_lost; /* the sink is called for every lost peer with which frames were exchanged */
 
     /* The world: collective over all its ranks, until the deadline. */
     int (*open)(ravel__wire_open *how, ravel__net **net, int32_t *rank, int32_t *size);
@@ -93,8 +92,8 @@ typedef struct ravel__wire {
     /* t->peer, token, data and bytes are set. The receiver begins before the sender can know the token. */
     int (*send)(ravel__net *net, ravel__transfer *t);
     int (*recv)(ravel__net *net, ravel__transfer *t);
-    /* Gives the transfer up. 1: its memory is the caller's again, and *t is over. 0: the transport may still use it for
-     * as long as the process lives; *t and its data must stay. */
+    /* Cancels the transfer. 1: the caller may reuse its memory, and *t is complete. 0: the transport may use it until
+     * the process ends; *t and its data must stay. */
     int (*cancel)(ravel__net *net, ravel__transfer *t);
 
     /* Makes progress and calls the sink. Never waits. 0, or a code with a sentence in why[480]. */

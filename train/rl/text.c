@@ -31,7 +31,7 @@ static ravel_status open_rows(train_text *t, const char *chat_format, ravel_erro
         options.format = ravel_chat_format_named(chat_format);
         if (!options.format)
             return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "there is no chat format \"%.40s\"; docs/formats.md lists them", chat_format);
+                                   "there is no chat format \"%.40s\"; docs/text.md lists them", chat_format);
     } else if (ravel_chat_format_of(t->tokenizer, &options.format, NULL)) {
         options.format = NULL;
     }
