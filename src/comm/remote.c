@@ -164,8 +164,7 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
 /* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. Returns the number of the next
  * round. */
 static int32_t pause_outside(remote_world *w, int32_t round, int32_t aimed, int64_t left_ns) {
-    if (!aimed && round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) { /* with an aimed sleep the link is lent, so do
-    not poll */
+    if (!aimed && round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) { /* aimed: the link is lent */
         ravel__cpu_relax();
         return round + 1;
     }

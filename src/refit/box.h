@@ -1,4 +1,4 @@
-/* Boxes: the part of a tensor that a rank holds, and where they meet. Pure integer geometry.
+/* Boxes: the part of a tensor that a rank holds, and intersections of parts. Pure integer geometry.
  *
  * A box is a start and an extent in every dimension of the whole ("wire") tensor. Its elements are counted row-major:
  * the last dimension runs fastest. A scalar has no dimensions and one element. */
@@ -20,7 +20,7 @@ int64_t ravel__box_count(const ravel__box *box);
 int ravel__box_equal(const ravel__box *a, const ravel__box *b);
 /* 1 and the common part, or 0 where there is none. */
 int ravel__box_meet(const ravel__box *a, const ravel__box *b, ravel__box *out);
-/* What is left of `a` without `b`, as at most 2 * ndim boxes that do not overlap, in a fixed order. Returns how many. */
+/* `a` minus `b`, as at most 2 * ndim boxes that do not overlap, in a fixed order. Returns their number. */
 int32_t ravel__box_without(const ravel__box *a, const ravel__box *b, ravel__box *out);
 /* "[0:4, 128:256]" into text. */
 void ravel__box_describe(const ravel__box *box, char *text, size_t bytes);

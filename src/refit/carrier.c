@@ -33,7 +33,8 @@ struct ravel__carrier {
     lane *idle;
 };
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 static ravel_status check_places(const ravel_refit_tensor *tensors, int64_t count, const char *what,
                                  ravel_device **device, ravel_error *err) {

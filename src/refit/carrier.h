@@ -7,8 +7,8 @@
  *     scatter   the way back
  *     copy      tensor --> buffer on the device --> the other tensor
  *
- * A run that fills a chunk and needs no cast is copied without a kernel. Everything is done when a call returns. Casts that
- * the device has no kernel for are made on the host.
+ * A run that fills a chunk and needs no cast is copied without a kernel. A call returns when its copies are complete.
+ * The host makes casts for which the device has no kernel.
  *
  * Threads: gather, scatter and copy may be called from several threads at once. */
 #ifndef RAVEL_REFIT_CARRIER_H
@@ -27,7 +27,7 @@ ravel_status ravel__carrier_open(const ravel_refit_tensor *tensors, int64_t coun
 /* NULL: nothing. */
 void ravel__carrier_free(ravel__carrier *carrier);
 
-/* What the carrier does from now on comes after what is now in the tensors' streams. NULL: nothing. */
+/* Later work of the carrier waits for the work that is now in the tensors' streams. NULL: does nothing. */
 ravel_status ravel__carrier_follow(ravel__carrier *carrier, ravel_error *err);
 /* The stream waits for what ravel__carrier_follow saw last. */
 ravel_status ravel__carrier_order(ravel__carrier *carrier, ravel_stream *stream, ravel_error *err);

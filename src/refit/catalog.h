@@ -1,4 +1,4 @@
-/* The catalog: every tensor that any rank sends or wants, from all manifests. It lives only while a refit connects.
+/* The catalog: every tensor that any rank sends or wants, from all manifests. It exists only while a refit connects.
  *
  *     parties    ranks whose manifests of one side are the same bytes (replicas); each such manifest is read once
  *     tensor     name, dims, dtype on each side, and the box of each party that has it

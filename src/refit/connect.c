@@ -1,4 +1,4 @@
-/* One communicator: everything that has to be known before the first weight moves.
+/* Connecting over one communicator: the ranks agree on everything before the first weight moves.
  *
  *     hello       all-gather, 640 bytes per rank: settings, sizes, digests, versions, and failures
  *     manifests   one broadcast per distinct manifest
@@ -30,7 +30,7 @@ void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell) {
     refit->comm = refit->data = NULL;
 }
 
-/* A failed call on the communicator: leaves it. After E_TIMEOUT, which only this rank saw, the others are told. */
+/* Leaves the communicator after a failed call. After E_TIMEOUT, which only this rank saw, aborts it for the others. */
 static ravel_status lost(ravel_refit *refit, ravel_status status, ravel_error *err) {
     ravel__refit_leave(refit, err, status == RAVEL_E_TIMEOUT || !is_loss(status));
     return status;
@@ -142,7 +142,7 @@ static ravel_status read_manifests(ravel_refit *refit, const manifests *own, rav
         if (status == RAVEL_OK) status = ravel__catalog_add(catalog, p, buffer, (size_t)bytes, list, err);
     }
     ravel__release(&refit->memory.allocator, buffer, most);
-    /* Here a failure of one rank cannot be told in step with the others: it ends the communicator. */
+    /* A rank that fails here cannot report it in step with the others, so the failure ends the communicator. */
     return status == RAVEL_OK ? RAVEL_OK : lost(refit, status, err);
 }
 
@@ -154,7 +154,8 @@ static void free_pool(ravel_refit *refit, ravel__pool *pool) {
     *pool = (ravel__pool){0};
 }
 
-/* N buffers of B bytes, each aligned, or without memory where they are borrowed; what was there stays where it fits. */
+/* N aligned buffers of B bytes, or slots without memory if frames are borrowed. Existing buffers of this size are kept.
+*/
 static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted, int borrowed, ravel_error *err) {
     size_t whole = refit->data ? RAVEL__APART_BYTES : (size_t)refit->terms.buffer_bytes;
     size_t bytes = borrowed ? 0 : ravel__round_up(whole, RAVEL__FRAME_ALIGN);
@@ -272,8 +273,8 @@ static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
 
 /* ---- threads -------------------------------------------------------------------------------------------- */
 
-/* Threads that pack, and that load, on this rank. By default this rank's share of the cores; over a wire between processes one
- * thread of a rank moves the bytes, and two pack or load faster than that. */
+/* Threads that pack, and that load, on this rank. By default this rank's share of the cores; between processes one
+ * thread of a rank moves the bytes, and two threads already pack or load faster than that. */
 static int32_t choose_threads(const ravel_refit *refit, const ravel__hello *hellos) {
     enum { MOST_LENT = 8, MOST_WIRE = 2, CORES_MOST = 1024 };
     if (!refit->options.helper) return 1;
@@ -289,7 +290,7 @@ static int32_t choose_threads(const ravel_refit *refit, const ravel__hello *hell
     return share < 1 ? 1 : share > most ? most : share;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------ */
+/* ---- connect ------------------------------------------------------------------------------------------ */
 
 static void count_sides(ravel_refit *refit, const ravel__hello *hellos, ravel__differences *list) {
     refit->senders = refit->receivers = 0;

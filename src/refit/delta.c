@@ -1,7 +1,7 @@
 /* Delta: hashes of the blocks that a stream sent last.
  *
- * They outlive a connection: when ranks join or leave, a stream that has the same slices afterwards finds its hashes again,
- * and receivers that hold its base version get only what changed. The signature says which slices they are of. */
+ * Hashes are kept across connections: when ranks join or leave, a stream with the same slices reuses its hashes, and
+ * receivers that hold its base version get only changed blocks. The signature identifies the slices. */
 #include "refit/session.h"
 
 #include "base/assert.h"
@@ -14,7 +14,7 @@ size_t ravel__frame_capacity(const ravel_refit *refit) {
            RAVEL__FRAME_ALIGN;
 }
 
-/* Blocks are as large as wanted, as fits a frame, and as keeps their hashes few. */
+/* Block size: as configured, limited by a frame, and large enough to bound the number of hashes. */
 static int64_t block_bytes(const ravel_refit *refit, const ravel__stream *s) {
     enum { HASHES_MOST = 32768, DEFAULT = 256 * 1024 };
     int64_t bytes = refit->options.delta_block > 0 ? refit->options.delta_block : DEFAULT;
@@ -25,7 +25,7 @@ static int64_t block_bytes(const ravel_refit *refit, const ravel__stream *s) {
     return bytes < RAVEL__FRAME_ALIGN ? RAVEL__FRAME_ALIGN : bytes;
 }
 
-/* Of all that decides which bytes a block has. */
+/* Hash of everything that determines the bytes of a block. */
 static uint64_t signature_of(const ravel_refit *refit, const ravel__stream *s, int64_t block) {
     ravel__xxh3 state;
     ravel__xxh3_begin(&state);

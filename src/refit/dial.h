@@ -1,5 +1,5 @@
-/* One link from a generator to a trainer rank, with calls that wait: connect, send, run until something has come. A lost
- * link is E_IO and not E_PEER_LOST, which would say that the generator's own communicator is gone. */
+/* One link from a generator to a trainer rank, with blocking calls: connect, send, receive. A lost link is E_IO, not
+ * E_PEER_LOST, which would mean that the generator's own communicator is lost. */
 #ifndef RAVEL_REFIT_DIAL_H
 #define RAVEL_REFIT_DIAL_H
 

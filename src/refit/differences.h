@@ -1,4 +1,4 @@
-/* A list of differences that becomes one sentence. As many as fit are said; the logger gets every one. */
+/* A list of differences, reported as one sentence. The sentence holds as many as fit; the logger gets every one. */
 #ifndef RAVEL_REFIT_DIFFERENCES_H
 #define RAVEL_REFIT_DIFFERENCES_H
 

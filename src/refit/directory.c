@@ -54,7 +54,7 @@ static int make_room(const ravel_allocator *allocator, void **array, int64_t cou
     return 1;
 }
 
-/* The number of the node, which is made where it is not there yet; -1: out of memory. */
+/* The number of the node, which is created if it does not exist; -1: out of memory. */
 static int32_t find_node(ravel__directory_builder *b, const ravel__node *wanted) {
     if ((size_t)b->node_count * 2 >= b->slot_count && !grow_slots(b)) return -1;
     size_t at = hash_node(wanted) & (b->slot_count - 1);
@@ -198,7 +198,7 @@ static unsigned char *put_cut(unsigned char *p, const ravel__directory_builder *
     return p;
 }
 
-/* Numbers the cuts that tensors stayed at; returns how many, and adds up the bytes. */
+/* Numbers the nodes at which tensors ended, which are the cuts; returns their number, and adds up the bytes. */
 static int64_t number_cuts(ravel__directory_builder *b, size_t *bytes) {
     int64_t count = 0;
     for (int64_t i = 0; i < b->node_count; i++) b->nodes[i].cut = -1;

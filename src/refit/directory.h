@@ -81,7 +81,7 @@ void ravel__directory_end(ravel__directory_builder *builder);
 
 /* ---- reading one ---- */
 
-/* Trusts nothing: every count, name, number and box is checked. `bytes` may go afterwards. */
+/* Every count, name, number and box is checked. The caller may free `bytes` afterwards. */
 ravel_status ravel__directory_decode(const void *bytes, size_t size, const ravel_allocator *allocator,
                                      ravel__directory *directory, ravel_error *err);
 void ravel__directory_free(ravel__directory *directory);

@@ -5,13 +5,14 @@
  *              each begins at a multiple of 256          48 bytes each
  *
  * A writer fills a buffer of the caller: payloads grow from the front, entries from the back; closing moves the entries
- * next to the last payload. A reader checks everything against the buffer's size before it is looked at, so bytes from
- * anywhere are safe to read.
+ * next to the last payload. A reader checks every size and offset against the buffer before it uses it, so untrusted
+ * bytes are safe to read.
  *
- * Payloads may also travel apart from header and entries, in device memory (payload.h): offsets count as if they lay in
- * the frame, and what is left of it are header and entries, one after the other.
+ * Payloads may also travel separately, in device memory (payload.h). Offsets then count as if they were in the frame;
+ * the frame's own bytes are the header followed by the entries.
  *
- * A notice goes ahead of each frame and says how long it is; of a frame whose payloads travel apart, how long the rest is. */
+ * A notice precedes each frame and holds its length; for a frame with separate payloads, the length of header and
+ * entries. */
 #ifndef RAVEL_REFIT_FRAME_H
 #define RAVEL_REFIT_FRAME_H
 
@@ -29,11 +30,11 @@ enum {
 enum {
     RAVEL__FRAME_LAST_OF_WINDOW = 1,
     RAVEL__FRAME_LAST = 2,  /* of the stream */
-    RAVEL__FRAME_ABORT = 4, /* the sender failed: nothing more comes, and what came is void */
+    RAVEL__FRAME_ABORT = 4, /* the sender failed: no more frames follow, and received ones are invalid */
     RAVEL__FRAME_FLAGS = 7
 };
 
-/* What an entry is. */
+/* Kind of an entry. */
 enum {
     RAVEL__ENTRY_DATA = 0,
     RAVEL__ENTRY_KEEP = 1 /* these elements are as in the version before: no payload */

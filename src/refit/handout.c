@@ -26,7 +26,7 @@ struct ravel__handout {
     _Atomic int32_t stop;
 };
 
-/* What travels beside a descriptor. */
+/* Message that carries a descriptor. */
 typedef struct note {
     int32_t slot, slots;
     int64_t bytes;
@@ -162,7 +162,7 @@ ravel_status ravel__handout_fetch(const ravel__mapped *m, ravel_device *device, 
         ravel_shared_free(slots[k]);
         slots[k] = NULL;
     }
-    /* A trainer that ended is no loss of the generator's own communicator. */
+    /* A trainer that ended does not break the generator's own communicator. */
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT
                ? ravel_error_set(err, RAVEL_E_IO, "the trainer ended while it handed out its memory")
                : status;

@@ -1,4 +1,4 @@
-/* How generators on the same device get at a trainer's versions: descriptors of the slots (ravel_shared_fd) over a Unix
+/* How generators on the same device access a trainer's versions: descriptors of the slots (ravel_shared_fd) over a Unix
  * socket with an abstract name, and the layout in a MAPPED message. A thread hands the descriptors to every process of the
  * same user that connects: all slots, once per connection. */
 #ifndef RAVEL_REFIT_HANDOUT_H

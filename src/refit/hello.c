@@ -81,7 +81,7 @@ static ravel_status check_field(const field *f, const ravel__hello *hello, ravel
                            (long long)value, (long long)f->least, (long long)f->most);
 }
 
-/* Ranges of single fields, and what fields say together. */
+/* Ranges of single fields, and consistency between fields. */
 static ravel_status check(const ravel__hello *h, ravel_error *err) {
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (check_field(&fields[i], h, err) != RAVEL_OK) return RAVEL_E_DATA;
@@ -97,7 +97,7 @@ static ravel_status check(const ravel__hello *h, ravel_error *err) {
     return RAVEL_OK;
 }
 
-/* Of everything but itself. */
+/* Checksum of all bytes except the checksum field. */
 static uint64_t sum_of(const unsigned char *bytes) {
     ravel__xxh3 state;
     ravel__xxh3_begin(&state);

@@ -48,7 +48,7 @@ void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HEL
 /* E_MISMATCH: another format; E_CHECKSUM; E_DATA: a field is out of its range, and the sentence names it. */
 ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], ravel__hello *hello, ravel_error *err);
 
-/* What all ranks agree on. */
+/* Settings that all ranks agreed on. */
 typedef struct ravel__terms {
     int32_t num_buffers;
     int64_t buffer_bytes;

@@ -394,7 +394,7 @@ static ravel_status add_joined(maker *m, const ravel_refit_tensor *t, int64_t in
     return status;
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------- */
+/* ---- all tensors ---------------------------------------------------------------------------------------- */
 
 static ravel_status add_tensor(maker *m, const ravel_refit_tensor *t, int64_t index, const ravel_refit_rule *rules,
                                int64_t rule_count, int dense) {
@@ -408,7 +408,8 @@ static ravel_status add_tensor(maker *m, const ravel_refit_tensor *t, int64_t in
     return add_plain(m, t, index, dense);
 }
 
-/* The same piece of one tensor under two names of the caller, which a rule made one. The same name twice is a mistake. */
+/* The same piece of one tensor under two of the caller's names that a rule maps to one. The same name twice is an
+error. */
 static int are_tied(const maker *m, const ravel__item *a, const ravel__item *b) {
     size_t dims = (size_t)a->ndim * sizeof a->dims[0];
     const char *name_a = m->tensors[a->view.tensor].name, *name_b = m->tensors[b->view.tensor].name;
@@ -417,7 +418,7 @@ static int are_tied(const maker *m, const ravel__item *a, const ravel__item *b) 
            memcmp(a->view.box.extent, b->view.box.extent, dims) == 0;
 }
 
-/* An item that came again, on its way behind the others. */
+/* A tied item, to be moved behind the others. */
 typedef struct tie {
     struct tie *next;
     ravel__item item;

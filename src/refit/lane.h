@@ -1,4 +1,4 @@
-/* A lane: numbers of buffers handed from one thread to another, in order. One side may block, the other only polls. */
+/* A lane: a queue of buffer numbers from one thread to another. One side may block, the other only polls. */
 #ifndef RAVEL_REFIT_LANE_H
 #define RAVEL_REFIT_LANE_H
 

@@ -1,6 +1,6 @@
-/* The loader: from frames to the stage. Frames of a stream come in the order of its slices, so a cursor knows what every
- * entry must be; anything else, and every wrong checksum, is a failure. After the first failure frames are only counted:
- * the stream runs to its end, so that the communicator can be used again.
+/* The loader: from frames to the stage. Frames of a stream arrive in the order of its slices, so a cursor determines
+ * what every entry must be; any other entry, and every wrong checksum, is a failure. After the first failure frames are
+ * only counted: the stream runs to its end, so that the communicator stays usable.
  *
  * A team loads several entries of a frame at once; callbacks get theirs one by one. */
 #include "refit/session.h"
@@ -145,7 +145,7 @@ static void take_one(void *user, int64_t index) {
     if (status != RAVEL_OK && atomic_compare_exchange_strong(&l->failed, &none, (int32_t)status)) l->why = why;
 }
 
-/* Loads the entries that wait. The time that passed is divided as the threads spent theirs. */
+/* Loads the queued entries. Splits the elapsed time into verify and load as the threads spent theirs. */
 static ravel_status take_waiting(ravel__loader *l, int64_t *covered) {
     int64_t begin = ravel__clock_ns(), verify = 0, load = 0;
     ravel__team_run(&l->team, l->taking, take_one, l);

@@ -35,7 +35,7 @@ static unsigned char *put_item(unsigned char *p, const ravel__item *item) {
     return p;
 }
 
-/* Of everything but itself. */
+/* Checksum of all bytes except the checksum field. */
 static uint64_t sum_of(const unsigned char *bytes, size_t size) {
     ravel__xxh3 state;
     ravel__xxh3_begin(&state);

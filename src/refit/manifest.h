@@ -3,8 +3,8 @@
  *     header, 32 bytes        magic "RVLM", format, side, count, bytes, checksum of all the rest
  *     entry, for each tensor  name length u16, dtype u8, ndim u8, name, then ndim times (dim, start, extent) i64
  *
- * All numbers are little-endian. Decoding trusts nothing: a reader steps through checked entries and never looks
- * outside the bytes that it was given. */
+ * All numbers are little-endian. Decoding checks everything: a reader steps through checked entries and never reads
+ * outside the given bytes. */
 #ifndef RAVEL_REFIT_MANIFEST_H
 #define RAVEL_REFIT_MANIFEST_H
 
@@ -30,7 +30,7 @@ typedef struct ravel__manifest_reader {
 
 /* Bytes that encoding takes. */
 size_t ravel__manifest_bytes(const ravel__holding *holding);
-/* Writes exactly that many. */
+/* Writes exactly that number of bytes. */
 void ravel__manifest_encode(const ravel__holding *holding, int32_t side, unsigned char *out);
 
 /* Checks the header and the checksum. */

@@ -6,8 +6,8 @@
  * A frame takes slices until it is full, the window ends or the stream does. With delta, entries also end at block
  * boundaries, and a block whose hash is the one that was sent last becomes KEEP.
  *
- * A team packs several entries at once: their places are planned as if none were KEEP, the team gathers and hashes, then
- * they are added in order, those behind a KEEP moved forward. */
+ * A team packs several entries at once: offsets are planned as if none were KEEP, the team gathers and hashes, then the
+ * entries are added in order, and those behind a KEEP move forward. */
 #include "refit/session.h"
 
 #include "base/assert.h"
@@ -21,7 +21,8 @@ enum {
     SAMPLE_BLOCKS = 16
 };
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_error *err) {
     size_t count = (size_t)refit->plan.out_count;
@@ -151,8 +152,8 @@ static ravel_status settle(ravel__packer *p, ravel__frame_writer *writer, const 
     return status;
 }
 
-/* The same as gather, later: one kernel takes all entries of a frame. What a source makes tensor by tensor is taken before it
- * makes the next. */
+/* Deferred gather: one kernel packs all entries of a frame. With source.iterate, a tensor is packed before the next one
+ * is requested. */
 static ravel_status gather_apart(ravel__packer *p, const ravel__packing *c, int64_t at) {
     return ravel__payload_add(p->payload, &c->item->view, c->data, &c->box, c->first, c->count, c->slice->dtype, at,
                               &p->why);
@@ -228,8 +229,8 @@ static int has_more(const ravel__packer *p, int32_t stream, int32_t window) {
     return has_more_at(p, stream, &p->cursors[stream], window);
 }
 
-/* Plans the next entries of the frame, one where there is no team; 0: the frame is full, or the source failed. What a source makes
- * tensor by tensor is one tensor's. */
+/* Plans the next entries of the frame, one where there is no team; 0: the frame is full, or the source failed. With
+ * source.iterate, only entries of one tensor. */
 static int32_t plan_cuts(ravel__packer *p, int32_t stream, const ravel__frame_writer *writer) {
     ravel__frame_writer w = *writer;
     ravel__out_cursor cursor = p->cursors[stream];
@@ -309,8 +310,8 @@ static void begin_frame(ravel__packer *p, ravel__frame_writer *writer, ravel__re
         ravel__frame_begin(writer, slot->buffer, bytes);
 }
 
-/* The stream whose turn it is, or -1 at the end of everything. After a failure the turns go on, so that the ABORT frames
- * come when the receivers expect frames. */
+/* The stream that packs next, or -1 at the end. After a failure the order continues, so that receivers get ABORT frames
+ * where they expect frames. */
 static int32_t next_stream(ravel__packer *p) {
     int32_t count = p->refit->plan.out_count;
     for (; p->window < p->refit->plan.windows; p->window++, p->turn = 0)

@@ -25,7 +25,8 @@ struct ravel__payload {
     int64_t hash_room;
 };
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 ravel_status ravel__payload_create(ravel__carrier *carrier, const ravel_allocator *allocator, ravel__payload **payload,
                                    ravel_error *err) {

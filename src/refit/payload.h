@@ -1,4 +1,4 @@
-/* Payloads of frames in device memory, for wires that take them from there (NCCL): they never visit the host.
+/* Payloads of frames in device memory, for wires that send from there (NCCL): they never pass through host memory.
  *
  *     packer    add, add, ... (one per entry)  ->  run: one kernel gathers, casts and hashes all of them
  *     loader    add, add, ...                  ->  run: one kernel hashes what arrived and scatters it
@@ -26,9 +26,10 @@ void ravel__payload_free(ravel__payload *payload); /* NULL: nothing */
 ravel_status ravel__payload_add(ravel__payload *payload, const ravel__view *view, const void *tensor,
                                 const ravel__box *piece, int64_t first, int64_t count, int32_t wire, int64_t at,
                                 ravel_error *err);
-/* Whether what was added should be run before more is added. */
+/* Whether the added entries should run before more are added. */
 int ravel__payload_full(const ravel__payload *payload);
-/* Moves all that was added, after what the carrier follows, and waits. *hashes: [*count] XXH3 of the packed bytes, in
+/* Moves all added entries, after the work that the carrier follows, and waits. *hashes: [*count] XXH3 of the packed
+bytes, in
  * the order of the additions, until the next add. Nothing is added afterwards. */
 ravel_status ravel__payload_run(ravel__payload *payload, void *buffer, int64_t bytes, int unpack,
                                 const uint64_t **hashes, int64_t *count, ravel_error *err);

@@ -68,7 +68,7 @@ typedef struct planner {
     ravel__hash digest;
 } planner;
 
-/* ---- who there is --------------------------------------------------------------------------------------- */
+/* ---- senders and groups --------------------------------------------------------------------------------------- */
 
 /* The most senders that have the same pieces: how many streams can leave at once for the same receivers. */
 static int32_t most_replicas(const ravel__catalog *c) {
@@ -122,7 +122,7 @@ static ravel_status index_items(planner *p, int32_t side, const ravel__holding *
     return RAVEL_OK;
 }
 
-/* ---- who sends what ------------------------------------------------------------------------------------- */
+/* ---- choice of senders ------------------------------------------------------------------------------------- */
 
 /* Whether two tensors are cut alike over the same parties. */
 static int same_shares(const ravel__tensor *a, const ravel__tensor *b) {
@@ -440,7 +440,7 @@ static ravel_status make_streams(planner *p) {
     return RAVEL_OK;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------ */
+/* ---- the plan ------------------------------------------------------------------------------------------ */
 
 static ravel_status run(planner *p, const ravel__holding *source, const ravel__holding *sink, int64_t buffer_bytes) {
     ravel_status status = make_groups(p);

@@ -27,7 +27,7 @@ typedef struct ravel__slice {
 
 typedef struct ravel__stream {
     int32_t sender;   /* rank */
-    int32_t turn;     /* (group - sender) mod groups: where it comes in a round */
+    int32_t turn;     /* (group - sender) mod groups: its position in a round */
     int32_t tag;      /* of its messages */
     int32_t local;    /* the sender is the receiver: nothing travels */
     int32_t *members; /* ranks, in forwarding order */

@@ -150,7 +150,7 @@ static ravel_status open_server(ravel_publisher *p, const char *address, ravel_e
     return status;
 }
 
-/* Each rank's contact data, gathered on all ranks. */
+/* Each rank's addresses and manifest size, gathered on all ranks. */
 typedef struct card {
     uint64_t machine;
     int64_t manifest_bytes, block_bytes;
@@ -187,7 +187,7 @@ static ravel_status build(ravel_publisher *p, const card *cards, const unsigned 
     for (int32_t r = 0; r < p->ranks && lost == RAVEL_OK; r++) {
         size_t size = (size_t)cards[r].manifest_bytes;
         unsigned char *bytes = r > 0 ? ravel__alloc(&p->memory.allocator, size) : NULL;
-        if (r > 0 && !bytes) { /* it must be received all the same, or the rank would wait */
+        if (r > 0 && !bytes) { /* must still be received, or the sending rank would wait */
             lost = ravel__no_memory(err, size, "a manifest");
             break;
         }
@@ -389,7 +389,7 @@ ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_
     status = ravel_agree(p->comm, status, &own);
     if (status == RAVEL_OK) status = agree_on(p, &mine, &identity, &own);
     if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", own.message);
-    /* Generators hear of it from rank 0, which shows it last. */
+    /* Rank 0 announces the version to generators, so it shows it last. */
     if (p->rank > 0) ravel__store_show(&p->store, slot, identity);
     if (p->ranks > 1) status = ravel_comm_barrier(p->comm, err);
     if (status != RAVEL_OK) return status;

@@ -80,7 +80,7 @@ static ravel_status take_sink(ravel_puller *p, const ravel_refit_sink *sink, rav
 static ravel_status take_address(ravel_puller *p, const char *address, ravel_error *err) {
     size_t bytes = address ? strlen(address) + 1 : 0;
     if (bytes < 2) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs the trainers' address");
-    /* A name that is not known yet may be known later; what is no address never will be. */
+    /* An unknown host name may resolve later; a malformed address never will. */
     ravel__address parsed;
     ravel_error why = RAVEL_ERROR_INIT;
     if (ravel__address_parse(address, bytes - 1, &parsed, &why) == RAVEL_E_ARGUMENT)
@@ -184,7 +184,7 @@ static void drop(ravel_puller *p, ravel_error *err) {
     (void)ravel__stage_abort(&p->stage, err);
 }
 
-/* Ranks compare how far they are: the least of (broken, none, running, done), and whether rank 0 knows a newer version. */
+/* Ranks reduce their states: the minimum of (broken, none, running, done), and whether rank 0 knows a newer version. */
 enum { FAR_BROKEN, FAR_NONE, FAR_RUNNING, FAR_DONE };
 
 static int64_t how_far(const ravel_puller *p) {
@@ -215,7 +215,7 @@ ravel_status ravel_puller_poll(ravel_puller *p, int32_t *state, ravel_error *err
 
 /* ---- stage ---------------------------------------------------------------------------------------------- */
 
-/* What rank 0 tells the others to stage. */
+/* The version that all ranks stage, chosen by rank 0. */
 typedef struct order {
     ravel_refit_identity identity;
     uint64_t session;

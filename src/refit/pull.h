@@ -1,7 +1,7 @@
 /* The inside of a puller.
  *
  *     pull.c         create, poll, stage, commit, free: the caller's thread; the only one that uses the communicator
- *     pull_watch.c   a thread on the generator's rank 0 that hears of new versions and sends reports
+ *     pull_watch.c a thread on the generator's rank 0 that receives announcements of versions and sends reports
  *     pull_work.c    the threads of one stage: each has a link, takes tasks, verifies and loads
  *     pull_map.c     tasks of trainers on the same device: read where they lie
  *
@@ -16,7 +16,7 @@
 
 #include <ravel/publish.h>
 
-/* ---- hearing of versions ---- */
+/* ---- announcements of versions ---- */
 
 typedef struct ravel__watch {
     const char *address, *token;
@@ -25,7 +25,7 @@ typedef struct ravel__watch {
     int32_t running;
     _Atomic int32_t stop;
     pthread_mutex_t lock;
-    ravel__versions versions; /* the last that were heard of; count 0: none yet */
+    ravel__versions versions; /* the last announced versions; count 0: none yet */
     int32_t connected;
     ravel__pull_report report;
     int32_t report_due;

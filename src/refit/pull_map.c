@@ -1,4 +1,4 @@
-/* Pulling from a trainer on the same device. Nothing travels: the version is read where it lies.
+/* Pulling from a trainer on the same device. No bytes are sent: a kernel reads the version in the trainer's memory.
  *
  *     MAP -> MAPPED: slot, layout, hashes -> [kernel: cast, scatter, hash of every block that is touched] -> compare -> READ -> END
  *
@@ -133,7 +133,7 @@ static ravel_status new_mapping(const reading *r, ravel__mapping **made) {
     return status;
 }
 
-/* Names are never used twice: a trainer that was started anew has another one, and other memory. */
+/* Names are never reused: a restarted trainer has another name and other memory. */
 static ravel_status map(reading *r, const void **data) {
     ravel__mapping *m = take_mapping(r->puller, r->task->sender);
     if (m && memcmp(m->name, r->mapped.name, sizeof m->name) != 0) {

@@ -1,5 +1,5 @@
-/* Which slices one generator rank asks of which trainer rank. It is computed from the directory and the rank's own
- * tensors alone: no other rank takes part, and none replans when a generator comes or goes.
+/* Which slices one generator rank requests from which trainer rank. Computed from the directory and the rank's own
+ * tensors alone: no other rank takes part, and none replans when a generator joins or leaves.
  *
  *     index     the boxes of one cut, equal ones together (replicas), sorted by their start along the axis that is cut
  *               most: the boxes that meet a given one are found by binary search

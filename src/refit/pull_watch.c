@@ -42,7 +42,7 @@ static ravel_status send_report(ravel__watch *w, ravel__dial *dial) {
 static void set_connected(ravel__watch *w, int32_t connected) {
     pthread_mutex_lock(&w->lock);
     w->connected = connected;
-    if (connected) w->report_due = 1; /* trainers that are new do not know this generator yet */
+    if (connected) w->report_due = 1; /* restarted trainers do not have this generator's report yet */
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -239,7 +239,7 @@ ravel_status ravel__failed_decode(const void *bytes, int64_t size, ravel_error *
     ravel_status status = (ravel_status)ravel__get32(p);
     memcpy(message, p + 4, sizeof message);
     message[sizeof message - 1] = '\0';
-    /* Only what a trainer may say: anything else would be a claim about this side. */
+    /* Accept only statuses that a trainer may report; any other would describe this side. */
     if (status != RAVEL_E_STATE && status != RAVEL_E_MISMATCH && status != RAVEL_E_MEMORY) status = RAVEL_E_DATA;
     return ravel_error_set(err, status, "%s", message);
 }

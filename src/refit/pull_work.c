@@ -1,5 +1,6 @@
-/* The threads of one stage. A worker takes a task (slices of one sender), asks for it, and takes what comes in the order in
- * which it asked: a cursor knows what every message must be, and anything else, or a wrong hash, ends the stage. */
+/* The threads of one stage. A worker takes a task (slices of one sender), requests it, and receives the slices in the
+ * requested order. A cursor determines what every message must be; any other message, or a wrong hash, ends the stage.
+ * */
 #include "refit/pull.h"
 
 #include "base/assert.h"
@@ -308,7 +309,7 @@ static void work(void *user, int64_t number) {
     ravel__release(&p->memory.allocator, w.frame, w.frame ? RAVEL__PULL_FRAME_BYTES : 0);
 }
 
-/* Cuts every sender's wants so that all threads have work; senders begin elsewhere on every rank. */
+/* Cuts every sender's wants so that all threads have work; each rank starts with another sender. */
 static ravel_status make_tasks(ravel_puller *p, ravel_error *err) {
     const ravel__pull_plan *plan = &p->plan;
     int64_t share = plan->bytes / p->threads + 1, room = plan->senders + 2 * (int64_t)p->threads;

@@ -87,7 +87,7 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
                                       const ravel_refit_options *options, const ravel__transport *transport,
                                       ravel_refit **refit, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    ravel_refit_options o; /* for the allocator, which is needed before the ranks can be told what is wrong with them */
+    ravel_refit_options o; /* for the allocator, which is needed before an error can be reported to the ranks */
     const ravel_allocator *allocator = ravel__options_take(options, &o, NULL) == RAVEL_OK ? o.allocator : NULL;
     if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a refit needs a communicator");
     ravel_refit *r = ravel__calloc(allocator, 1, sizeof *r);

@@ -51,7 +51,7 @@ void ravel__job_read(ravel__client *client, uint64_t id);
 /* The system has taken a message. */
 void ravel__job_sent(ravel__client *client, void *token);
 int ravel__job_is_revoked(const ravel__client *client);
-/* Lets go of the version and the buffers. */
+/* Releases the version and the buffers. */
 void ravel__job_end(ravel__client *client);
 
 #endif

@@ -1,9 +1,9 @@
 /* Options and environment: the one place where they are read and checked.
  *
- *     N   options.num_buffers,  else RAVEL_REFIT_NUM_BUFFERS,  else what the other ranks say, else 2
- *     B   options.buffer_bytes, else RAVEL_REFIT_BUFFER_BYTES, else what the other ranks say, else
+ *     N options.num_buffers, else RAVEL_REFIT_NUM_BUFFERS, else the other ranks' value, else 2
+ *     B options.buffer_bytes, else RAVEL_REFIT_BUFFER_BYTES, else the other ranks' value, else
  *         options.memory_ratio, else RAVEL_REFIT_BUFFER_MEMORY_RATIO: that share of total memory, over N, else
- *         at most 0.02 of total memory over N, and not more than makes 64 frames of the stream (1 to 4 MiB) */
+ *         at most 0.02 of total memory over N, and at most 1/64 of the stream (1 to 4 MiB) */
 #include "refit/hello.h"
 #include "refit/manifest.h"
 
@@ -209,7 +209,7 @@ static void name_value(const agreed *row, int64_t value, char *text, size_t byte
         (void)snprintf(text, bytes, "%lld", (long long)value);
 }
 
-/* Says the first rank whose value differs from the first rank that has one. */
+/* Reports the first rank whose value differs from that of the first rank that has one. */
 static void compare(const agreed *row, const ravel__hello *hellos, int32_t ranks, ravel__differences *list) {
     int32_t first = 0;
     char a[32], b[32];
@@ -247,7 +247,7 @@ static int64_t auto_bytes(int64_t stream_bytes) {
     return bytes < AUTO_LEAST ? AUTO_LEAST : bytes > AUTO_MOST ? AUTO_MOST : bytes;
 }
 
-/* A rank's own idea of B, before the others'. */
+/* B by this rank's own settings. */
 static int64_t wanted_bytes(const ravel__settings *s, int32_t num, int64_t stream_bytes) {
     int64_t bytes = s->buffer_bytes / num, best = auto_bytes(stream_bytes);
     if (s->size_from == RAVEL__SIZE_EXPLICIT) return s->buffer_bytes;

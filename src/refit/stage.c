@@ -1,4 +1,4 @@
-/* The front of the stage: versions, pins, audit; each kind holds its bytes in its own way (stage.h). */
+/* The front of the stage: versions, pins, audit; the kinds of stage.h hold the bytes. */
 #include "refit/carrier.h"
 #include "refit/stage.h"
 
@@ -13,7 +13,8 @@ enum { CHUNK = 64 * 1024, CACHE_BYTES = 32 << 20 };
 static const ravel__stage_kind *const kinds[] = {&ravel__stage_spare, &ravel__stage_undo, &ravel__stage_copy};
 _Static_assert(RAVEL_REFIT_SPARE == 0 && RAVEL_REFIT_UNDO == 1 && RAVEL_REFIT_COPY == 2, "the order of `kinds`");
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 static ravel_status check_tensors(const ravel_refit_sink *sink, ravel_error *err) {
     for (int64_t i = 0; i < sink->count && !sink->load; i++) {

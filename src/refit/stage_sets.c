@@ -86,7 +86,7 @@ void ravel__stage_free_sets(ravel__stage *s) {
     free_spares(s);
 }
 
-/* ---- what the kinds share ------------------------------------------------------------------------------- */
+/* ---- shared by the kinds ------------------------------------------------------------------------------- */
 
 static void *live_set(const ravel__stage *s, int64_t tensor) {
     return ravel__stage_set(s, tensor, s->live);

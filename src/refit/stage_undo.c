@@ -1,5 +1,6 @@
-/* The kind of stage that writes the live set: what was there goes to a log first, in memory or in a file, and back after
- * a failure. The log is a list, newest first, so that an element that was written twice gets its oldest bytes back. */
+/* The kind of stage that writes the live set: old bytes go to a log first, in memory or in a file, and are restored
+ * after a failure. The log is a list, newest first, so that an element that was written twice gets its oldest bytes
+ * back. */
 #include "refit/stage.h"
 
 #include "base/assert.h"

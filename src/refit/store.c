@@ -110,7 +110,7 @@ int32_t ravel__store_claim(ravel__store *s) {
     return slot;
 }
 
-/* Under the lock. Where there is no memory for it, the next generator that holds this version gets everything. */
+/* Under the lock. Without memory for the hashes, a generator that holds this version gets all blocks next time. */
 static void remember(ravel__store *s, const ravel__kept *k) {
     ravel__past *p = &s->past[s->past_next];
     size_t bytes = (size_t)s->blocks * sizeof(uint64_t);

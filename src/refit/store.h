@@ -4,8 +4,8 @@
  *     [block 0][block 1][b 2] [block 3][block 4] ...        a block is block_bytes long, the last one of an item shorter
  *
  * Every block has its XXH3. The hash of all of a version's hashes is its digest on this rank, and the hashes are the
- * checksums with which whole blocks travel. Hashes of past versions stay after their bytes are gone, so that a generator
- * which holds one of them can be told which blocks did not change.
+ * checksums with which whole blocks travel. Hashes of past versions are kept after their bytes were overwritten, so
+ * that a generator which holds one of them gets only changed blocks.
  *
  * A version is filled by the trainer's thread while server threads read other ones:
  *

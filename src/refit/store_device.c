@@ -105,7 +105,8 @@ static ravel_status send_lists(ravel__device_store *d, const ravel__store *s, co
     return status;
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 static ravel_status make_slots(ravel__device_store *d, ravel_error *err) {
     ravel_status status = RAVEL_OK;

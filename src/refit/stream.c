@@ -177,7 +177,7 @@ ravel_status ravel__stream_finish_sends(ravel_refit *refit, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; i < refit->out_pool.count && status == RAVEL_OK; i++) {
         ravel__refit_buffer *slot = &refit->out_pool.slots[i];
-        int32_t all, bad; /* what was bad, the receiver says in the vote */
+        int32_t all, bad; /* the receiver reports it in the vote */
         if (slot->state == RAVEL__SLOT_LOADING && slot->loaded) {
             refit->wire.done_bytes += slot->covered;
             free_out(refit, i);
@@ -261,7 +261,7 @@ static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
     return RAVEL_OK;
 }
 
-/* A notice that is wrong leaves no way to go on: what follows it cannot be received. */
+/* After a wrong notice nothing more can be received: the length of the frame is unknown. */
 static ravel_status check_notice(const ravel_refit *refit, const ravel__refit_buffer *slot, ravel_error *err) {
     const ravel__in_state *in = &refit->in_states[slot->stream];
     int32_t sender = refit->plan.in[slot->stream].sender;
@@ -303,7 +303,7 @@ ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *
     return status;
 }
 
-/* A header that is wrong leaves no way to go on: payloads of an unknown length cannot be received. */
+/* After a wrong header nothing more can be received: the length of the payloads is unknown. */
 ravel_status ravel__stream_take_apart(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     const ravel__stream *s = &refit->plan.in[slot->stream];
     ravel_error why = RAVEL_ERROR_INIT;
@@ -441,7 +441,7 @@ static void *load_all(void *argument) {
     return NULL;
 }
 
-/* Without a thread (none wanted, none to be had) the loop does the work itself. */
+/* Without a helper thread (turned off, or not available) the loop does the work itself. */
 static void start(ravel__helper *h, ravel_refit *refit, int wanted, void *(*body)(void *)) {
     *h = (ravel__helper){.refit = refit};
     atomic_init(&h->ended, !wanted);
@@ -600,8 +600,8 @@ static ravel_status loop(ravel_refit *refit, ravel__helper *packer, const ravel_
 }
 
 /* A rank that is done waits here for the others, as long as they make progress: each of them watches its own deadline and
- * ends the communicator when it passes, so this rank need not count seconds. A peer that is stopped as a whole can neither
- * count nor be seen to be gone; PATIENCE deadlines are the end then. */
+ * ends the communicator when it passes, so this rank need not count seconds. A stopped process (SIGSTOP) watches no
+ * deadline and is not detected as lost; PATIENCE deadlines bound the wait then. */
 static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
     double limit = ravel_comm_timeout(refit->comm);
     ravel_request *request = NULL;

@@ -1,7 +1,7 @@
 /* The loop for communicators whose messages move only while one of them is waited for (the caller's own transport, whose
  * send may wait for its receive), and for NCCL, whose operations wait for their peers in the order of a stream. One frame at a time: all ranks go through their frames in the one order of the whole
- * communicator (plan.h), so the frame that is first in it finds both its ends waiting for it, and no ring of ranks can wait
- * for one another. Packing and loading still run beside it. */
+ * communicator (plan.h), so both ends of the first frame in that order are waiting for it, and ranks cannot wait for
+ * one another in a ring. Packing and loading still run beside it. */
 #include "refit/stream.h"
 
 #include "base/assert.h"

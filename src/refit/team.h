@@ -3,7 +3,7 @@
  *     start -> run, run, ... -> stop
  *
  * A run takes some microseconds beyond its tasks where the threads are still awake, so frames of a few MiB can be shared.
- * (workers.h makes its threads anew for each loop: simpler, for loops that take milliseconds.) */
+ * (workers.h creates threads for each loop: simpler, for loops that take milliseconds.) */
 #ifndef RAVEL_REFIT_TEAM_H
 #define RAVEL_REFIT_TEAM_H
 
@@ -18,7 +18,7 @@ typedef struct ravel__team {
     pthread_t threads[RAVEL__TEAM_MOST];
     void (*task)(void *user, int64_t index);
     void *user;
-    _Atomic uint64_t ticket;   /* number of the run << 32 | tasks that nobody has claimed */
+    _Atomic uint64_t ticket;   /* number of the run << 32 | unclaimed tasks */
     _Atomic uint32_t done;     /* tasks of this run that are over */
     _Atomic uint32_t bell;     /* rung when there are tasks, and at the end */
     _Atomic uint32_t sleepers; /* threads that wait for the bell */

@@ -8,7 +8,7 @@
 
 #include "comm/backend.h"
 
-/* Where the protocol is; the table is told before each step. */
+/* Steps of the protocol; `step` is called before each. */
 typedef enum ravel__step {
     RAVEL__STEP_HELLO,
     RAVEL__STEP_MANIFEST,

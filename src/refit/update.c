@@ -289,7 +289,7 @@ static ravel_status vote(ravel_refit *refit, totals *all, ravel_error *err) {
     status = ravel__refit_agree(refit, mine, err);
     refit->vote_ns += ravel__clock_ns() - began;
     if (status == RAVEL_OK) return RAVEL_OK;
-    /* The vote itself failed: whether the others heard its result is not known here. */
+    /* The vote itself failed: this rank does not know whether other ranks have its result. */
     if (!refit->comm && mine == RAVEL_OK) {
         ravel__packer_end(&refit->packer, 0);
         (void)ravel__stage_doubt(&refit->stage, err);
