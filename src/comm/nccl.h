@@ -3,8 +3,7 @@
  *
  *     ravel_comm_*  ->  front  ->  nccl_comm.c  ->  the table below  ->  nccl.c, in a module  ->  NCCL
  *                                      |
- *                                      +->  a host communicator: unique ids, checks, headers of messages, splits, lost
- * ranks
+ *                                      +->  a host communicator: unique ids, checks, headers, splits, lost ranks
  *
  * The contract. Nothing waits: a function that NCCL goes on with in the background returns RAVEL__NCCL_PENDING, and
  * `state` says when the communicator can take the next call. Other codes are NCCL's, which `describe` puts into words.

@@ -3,7 +3,7 @@
  *   remote.c        the table of the back end, worlds and communicators
  *   remote_job.c    operations, as rounds of transfers
  *   remote_match.c  which message belongs to which receive
- *   remote_lost.c which ranks left, failed or ended, and which ranks are notified
+ *   remote_lost.c   which ranks left, failed or ended, and which ranks are notified
  *
  * Memory that a wire may still use after an operation was cancelled comes from malloc, not from the caller's allocator,
  * which may no longer exist. */

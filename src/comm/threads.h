@@ -1,6 +1,6 @@
 /* The `threads` back end: N ranks inside one process, over shared memory.
  *
- *   threads.c groups: members, ranks that left or failed; the table; ravel_threads_run
+ *   threads.c             groups: members, ranks that left or failed; the table; ravel_threads_run
  *   threads_collective.c  collectives: a ring of slots
  *   threads_message.c     send and receive: a mailbox per rank
  *

@@ -2,10 +2,11 @@
  * kernels are in cuda_rows.cu and cuda_refit.cu.
  *
  * This file is the module libravel_cuda.so and needs nothing of libravel. The runtime is linked statically and the driver's
- * functions are asked for by name, so the module loads on a machine without a GPU, and opening says why there is none.
+ * functions are asked for by name, so the module loads on a machine without a GPU, and opening a device reports why
+ * there is none.
  *
- * Codes: a cudaError_t; a CUresult of the driver API is the number plus DRIVER_CODE. A call that fails leaves no error
- * behind for the next user of the runtime (cudaGetLastError takes it away, unless it is one that stays for good). */
+ * Codes: a cudaError_t; a CUresult of the driver API is the number plus DRIVER_CODE. A failed call clears the runtime's
+ * last error (cudaGetLastError), except errors that CUDA cannot clear. */
 #include "device/cuda.h"
 
 #include <cuda.h>
@@ -90,7 +91,7 @@ static ravel_status cuda_describe(int code, char *text, size_t bytes) {
     return is_missing((cudaError_t)code) ? RAVEL_E_UNSUPPORTED : RAVEL_E_DEVICE;
 }
 
-/* Takes a failure away from the runtime's record. */
+/* Clears the runtime's last error. */
 static int clear(cudaError_t code) {
     if (code != cudaSuccess) (void)cudaGetLastError();
     return (int)code;
@@ -124,7 +125,8 @@ int ravel__cuda_leave(void *inside, int before, int code) {
         return ravel__cuda_leave(inside, before, (int)(call)); \
     } while (0)
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- open and close -----------------------------------------------------------------------------------------------
+*/
 
 static int find_functions(cuda_device *d) {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSuccess;

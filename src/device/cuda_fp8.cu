@@ -1,6 +1,6 @@
 /* A matrix to fp8 with a scale per block of 128 x 128 elements: a CTA takes a block, keeps it in registers between the search for
- * its largest value and the cast, and so reads memory once. The largest of floats does not depend on their order, and
- * division is correctly rounded: the bits are the host's (host_cast.c). */
+ * its largest value and the cast, and so reads memory once. A maximum does not depend on the order, and division is
+ * correctly rounded, so the bits equal the host's (host_cast.c). */
 #include "device/cuda.h"
 
 #include <cuda_fp8.h>

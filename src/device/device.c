@@ -77,7 +77,8 @@ ravel_status ravel_device_open(const char *name, ravel_device **device, ravel_er
     return status ? status : ravel__device_make(driver, index, device, err);
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- open and close -----------------------------------------------------------------------------------------------
+*/
 
 ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, ravel_device **device, ravel_error *err) {
     char text[256];
@@ -141,7 +142,7 @@ ravel_status ravel_device_alive(ravel_device *device, ravel_error *err) {
     return ravel__device_usable(device, err);
 }
 
-/* The first failure that nothing can follow is kept. */
+/* Keeps the first unrecoverable failure. */
 static void note_failure(ravel_device *device, const char *what, const char *text) {
     (void)pthread_mutex_lock(&device->lock);
     if (!atomic_load(&device->dead)) {

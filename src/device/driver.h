@@ -1,15 +1,15 @@
-/* A driver: what a kind of device must offer. host.c is one; cuda.c, in the module libravel_cuda.so, is the other; the
- * tests have a third that fails on demand.
+/* A driver: the functions that a kind of device implements. host.c is one; cuda.c, in the module libravel_cuda.so, is
+ * the other; the tests have a third that fails on demand.
  *
  *     ravel_device_*  ->  device.c, memory.c, stream.c, shared.c  ->  the table below  ->  host.c | cuda.c
  *
- * The front does what is the same everywhere: handles, the cache, deadlines, sentences, failures. Each function of
+ * The front does what all drivers share: handles, the cache, deadlines, sentences, failures. Each function of
  * a driver is one call of the device. It exports one function, ravel_driver, and needs nothing of libravel. Library and module come from
  * the same build; version and size of the table are compared before anything else.
  *
  * The contract. Functions return 0, RAVEL__DRIVER_PENDING where said, or a code of the driver's own, which `describe`
- * puts into words. They may be called from any thread. Nothing waits for the device but alloc, release, close and the
- * sharing functions. Streams and events are the driver's own handles; stream NULL is the default stream. */
+ * puts into words. They may be called from any thread. Only alloc, release, close and the sharing functions wait for
+ * the device. Streams and events are the driver's own handles; stream NULL is the default stream. */
 #ifndef RAVEL_DEVICE_DRIVER_H
 #define RAVEL_DEVICE_DRIVER_H
 

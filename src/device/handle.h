@@ -1,4 +1,4 @@
-/* The structs behind ravel/device.h, and what the files of this folder share. */
+/* The structs behind ravel/device.h, and functions shared in this folder. */
 #ifndef RAVEL_DEVICE_HANDLE_H
 #define RAVEL_DEVICE_HANDLE_H
 
@@ -9,7 +9,7 @@
 
 typedef struct ravel__memory_block ravel__memory_block;
 
-/* memory.c: blocks that were released wait here for the next allocation of their size. */
+/* memory.c: released blocks, kept for the next allocation of their size. */
 enum { RAVEL__KINDS = 3, RAVEL__SIZE_CLASSES = 512, RAVEL__BLOCK_BUCKETS = 1024 };
 typedef struct ravel__cache {
     ravel__memory_block *free[RAVEL__KINDS][RAVEL__SIZE_CLASSES];

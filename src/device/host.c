@@ -1,5 +1,5 @@
-/* The host as a device. Every operation is done when its call returns, so streams and events are nothing but names; time
- * is the only thing that an event remembers. Shared memory is an anonymous file (memfd). The kernels are the reference
+/* The host as a device. Every operation is done when its call returns, so streams have no state, and an event only
+ * stores its time. Shared memory is an anonymous file (memfd). The kernels are the reference
  * that the device's are compared with. */
 #include "device/driver.h"
 
@@ -155,7 +155,7 @@ static int host_import(void *inside, int fd, size_t *bytes, int32_t writable, vo
     struct stat status;
     size_t size = whole_pages(*bytes);
     if (fstat(fd, &status) != 0) return errno;
-    if ((size_t)status.st_size < size) return EINVAL; /* touching what is not there would be a signal */
+    if ((size_t)status.st_size < size) return EINVAL; /* access beyond the file would raise SIGBUS */
     void *data = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) return errno;
     *bytes = size;

@@ -1,4 +1,4 @@
-/* Rows, position by position. Readable first: the host's fast way is src/batch. */
+/* Rows, position by position. Written to be read: the host's fast path is src/batch. */
 #include "device/host_rows.h"
 
 #include <string.h>

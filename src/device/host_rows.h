@@ -1,4 +1,4 @@
-/* The jobs of kernels.h in plain C: the reference, and what the host driver does. */
+/* The jobs of kernels.h in plain C: the reference, and the host driver's implementation. */
 #ifndef RAVEL_DEVICE_HOST_ROWS_H
 #define RAVEL_DEVICE_HOST_ROWS_H
 

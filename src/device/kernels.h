@@ -1,4 +1,4 @@
-/* What the device computes for the floors above, as jobs: plain structs that C, nvcc and the host's reference share.
+/* Jobs that a device runs for the floors above: plain structs that C, nvcc and the host's reference share.
  *
  *   rows        one launch for a micro-batch: every array of it is gathered (pack, cp gather), scattered (unpack, cp
  *               scatter) or computed (positions, masks, weights)

@@ -6,7 +6,7 @@
  *
  * A block that was released in a stream may still be used by what is queued there. So a release records an event; an
  * allocation for the same stream takes the block at once, one for another stream takes a block whose event is done, or
- * lets the stream wait for it. After one round of a loop nothing is asked of the driver any more. */
+ * lets the stream wait for it. After its first round a loop makes no driver allocation. */
 #include "device/handle.h"
 
 #include "base/assert.h"

@@ -1,4 +1,4 @@
-/* What slabs share with refit: casts by dtype, and the list that tells each block its first piece. */
+/* Shared by slabs and refit: casts by dtype, and the list of each block's first piece. */
 #ifndef RAVEL_DEVICE_SLAB_H
 #define RAVEL_DEVICE_SLAB_H
 

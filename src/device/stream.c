@@ -12,7 +12,7 @@
 
 typedef int test_fn(void *inside, void *object);
 
-/* The first 50 us without a pause, since kernels are short; then longer and longer ones. */
+/* Spins for the first 50 us, since kernels are short; then sleeps for growing times. */
 static void pause_after(int64_t waited_ns) {
     if (waited_ns < 50 * 1000) return;
     if (waited_ns < 500 * 1000) {

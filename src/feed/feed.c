@@ -16,7 +16,8 @@ const char *ravel_feed_phase_name(int32_t phase) {
     return phase >= 0 && phase < RAVEL_FEED_PHASES ? phase_names[phase] : NULL;
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+*/
 
 static void free_slot(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words_free(&slot->words);
@@ -247,7 +248,7 @@ int64_t ravel_feed_find(const ravel_feed *feed, const char *name) {
     return -1;
 }
 
-/* ---- where it is ---------------------------------------------------------------------------------------- */
+/* ---- cursor ---------------------------------------------------------------------------------------------- */
 
 int32_t ravel_feed_is_owner(const ravel_feed *feed) {
     return feed->place.owner;

@@ -6,16 +6,16 @@
  *        |  <--- slots that are ready ----------+
  *   uses one slot while others are prepared
  *
- * Before `agree` an error is carried along: the rank goes on through the collectives, saying that it failed, and the
- * agreement makes it the error of all ranks. From `agree` on nothing can fail but the communicator; should anything still, it is
- * aborted, so that no rank waits.
+ * Before `agree` a rank that fails still takes part in the collectives and reports its failure in each; the agreement
+ * then returns the error on all ranks. After `agree` only the communicator can fail. Any other failure aborts the
+ * communicator, so that no rank waits.
  *
  * A feed is five objects: `place` (this rank in the mesh), `work` (the batch that is being prepared), `slots` (prepared
  * batches), `consumer` (what next has handed out) and `queue` (the thread between them).
  *
  * One file per step:
- *   feed_options.c   options, what the mesh makes of them, their digest
- *   feed_fields.c    which fields there are, and which part of the model gets them
+ *   feed_options.c   options, their values on this mesh, their digest
+ *   feed_fields.c    the fields, and which part of the model gets each
  *   feed_gather.c    read; columns of integers; gather
  *   feed_plan.c      plan (rows that are packed already stay whole), counts, metadata of a dp rank
  *   feed_meta.c      metadata to every rank
@@ -27,7 +27,7 @@
  *   feed_upload.c    prepared batches on a device
  *   feed_queue.c     the thread, and the queue of prepared batches
  *   feed.c           next, submit, iterate
- *   feed_bound.c     how much memory it can come to hold
+ *   feed_bound.c     upper bound on its memory
  *   feed_verify.c    an update computed again on one rank, and compared */
 #ifndef RAVEL_FEED_FEED_H
 #define RAVEL_FEED_FEED_H
@@ -40,7 +40,8 @@
 
 #include <pthread.h>
 
-/* ---- who gets what -------------------------------------------------------------------------------------- */
+/* ---- fields per part of the model ----
+---------------------------------------------------------------------------------- */
 
 enum { ROLE_FIRST = 1, ROLE_LAST = 2, ROLE_ASK = 4 };
 enum { RAVEL__NAME_BYTES = 48 };
@@ -68,7 +69,7 @@ int ravel__fields_needed(const ravel__fields *fields, int64_t f, int32_t roles);
 
 /* ---- the integers of a sample --------------------------------------------------------------------------- */
 
-/* Per sample, what planning needs on every rank. The last three are there only where the source has the field. */
+/* Integers per sample that every rank needs for planning. The last three exist only if the source has the field. */
 enum { COLUMN_LENGTH, COLUMN_ID, COLUMN_PART, COLUMN_LOSS, COLUMN_WEIGHT, COLUMN_GROUP, COLUMN_UPDATE, COLUMNS };
 #define RAVEL__NO_ID INT64_MIN /* takes the sample's number over all ranks */
 
@@ -109,12 +110,12 @@ typedef struct ravel__upload {
 typedef struct ravel__prepared {
     ravel_words words;   /* the message, and */
     ravel_meta meta;     /* decoded */
-    ravel__buffer index; /* everything below but the arrays */
+    ravel__buffer index; /* everything below except the arrays */
     ravel__buffer block; /* the arrays */
     size_t block_bytes;
     ravel__upload upload;
     int64_t *offsets;
-    int32_t *iota;         /* 0, 1, 2, ... as many as the largest bin has samples */
+    int32_t *iota;         /* 0, 1, 2, ..., one per sample of the largest bin */
     int64_t *update_steps; /* [updates + 1] */
     ravel__micro *micros;  /* [micro_steps] */
     ravel_thd *views;      /* [chunk][micro_step], with the fields that the chunk gets */
@@ -178,7 +179,7 @@ typedef struct ravel__work {
     int end;         /* there are no more rows */
 } ravel__work;
 
-/* The state of ravel_feed_next. Only the consumer's thread looks here. */
+/* The state of ravel_feed_next. Used by the consumer's thread only. */
 typedef struct ravel__consumer {
     int64_t update;         /* of the current batch */
     int64_t handed_out;     /* updates so far */
@@ -197,7 +198,7 @@ typedef struct ravel__submission {
     int pending;
 } ravel__submission;
 
-/* The preparing thread and the ring of prepared batches; all with `lock` but `thread`. */
+/* The preparing thread and the ring of prepared batches; `lock` guards everything except `thread`. */
 typedef struct ravel__queue {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -245,16 +246,17 @@ ravel_status ravel__upload_send(ravel_feed *feed, ravel__prepared *slot, ravel_e
 /* The consumer goes on to another batch. */
 ravel_status ravel__upload_used(ravel_feed *feed, ravel_error *err);
 
-/* What options become on this mesh. With hybrid widths place.layout and place.at get the pool as their dp. */
+/* Derives the options for this mesh. With hybrid widths, dp of place.layout and place.at is the pool. */
 ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_feed_options *options, ravel_error *err);
 /* How a group of this width is packed for its member `cp_rank`; where the plan is not hybrid, how every bin is. */
 ravel_thd_options ravel__group_thd(const ravel_feed *feed, int32_t width, int32_t cp_rank);
-/* Of everything that must be the same on all ranks. */
+/* Digest of everything that must be the same on all ranks. */
 uint64_t ravel__feed_digest(const ravel_feed *feed);
 
 /* Steps, in their order. */
 ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err);
-/* Collective over dp. `mine` is the status so far; a failed rank takes part and says so. *failed: some rank did. */
+/* Collective over dp. `mine` is the status so far; a failed rank takes part and reports it. *failed: some rank failed.
+ * */
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err);
 ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 /* Collective over pp and tp, or the world. */
@@ -296,7 +298,7 @@ ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c
  * width are counted on its first rank. */
 void ravel__count_update(const ravel_feed *feed, const ravel__columns *columns, const ravel_plan *plan, int64_t update,
                          int32_t dp, ravel_update_counts *counts, ravel_counts *loss);
-/* What a bin of samples with these lengths takes of its budget: slots (on a group of this width), or a rectangle. */
+/* Tokens of its budget that a bin with these lengths uses: slots (on a group of this width), or a rectangle. */
 int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count, int32_t width);
 /* How micro-step s is packed on this rank. */
 ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s);

@@ -113,7 +113,8 @@ static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *e
     return RAVEL_OK;
 }
 
-/* ---- who gets what -------------------------------------------------------------------------------------- */
+/* ---- fields per part of the model ----
+---------------------------------------------------------------------------------- */
 
 /* The asks of all ranks, or-ed per stage; and from them the roles of this rank's chunks and of every stage. */
 static ravel_status find_roles(ravel_feed *feed, ravel_error *err) {
@@ -194,7 +195,7 @@ static ravel_status meet(ravel_feed *feed, ravel_error *err) {
                         "another source (fields or number of rows)", feed->allocator, err);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------------ */
+/* ---- create ------------------------------------------------------------------------------------------ */
 
 static ravel_status create(ravel_feed *feed, ravel_mesh *mesh, ravel_status status, ravel_error *err) {
     uint64_t digest = status ? 0 : ravel__feed_digest(feed);
@@ -216,7 +217,7 @@ ravel_status ravel_feed_create(ravel_mesh *mesh, const ravel_source *source, con
                                ravel_feed **feed, ravel_error *err) {
     const ravel_allocator *allocator = options ? options->allocator : NULL;
     ravel_feed *f = ravel__calloc(allocator, 1, sizeof *f);
-    if (!f) { /* the others must hear of it */
+    if (!f) { /* the other ranks must get the error */
         ravel_status none = ravel__no_memory(err, sizeof *f, "a feed");
         return ravel_agree(ravel_mesh_world(mesh), none, err);
     }

@@ -1,7 +1,7 @@
-/* Which fields there are, and which part of the model gets them.
+/* The fields, and which part of the model gets each.
  *
  *     tokens      first part (input ids)
- *     labels      last part; the tokens themselves, moved on by one when packed, where the source has no labels
+ *     labels      last part; without labels in the source: the tokens, shifted by one position when packed
  *     weights     last part; made after the exchange from the loss mask and the counts of the update
  *     all others  last part
  *

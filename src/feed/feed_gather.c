@@ -55,7 +55,7 @@ ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err) {
     if (!feed->place.owner) return RAVEL_OK;
     feed->work.mine = &feed->work.empty;
     if (!feed->source) {
-        if (feed->submission.samples.ragged.size == 0) return RAVEL_OK; /* nothing: this rank has no samples */
+        if (feed->submission.samples.ragged.size == 0) return RAVEL_OK; /* this rank has no samples */
         feed->work.mine = &feed->submission.samples;
         return check_submitted(feed, feed->work.mine, err);
     }
@@ -78,7 +78,7 @@ int64_t ravel__columns_width(const ravel__fields *fields, int has_parts) {
     return 2 + has_parts + (fields->sample_weight >= 0) + (fields->group >= 0) + (fields->update >= 0);
 }
 
-/* A number of a per-sample field; integers without a detour through a double. */
+/* A number of a per-sample field; integers are not converted to double. */
 static int64_t whole(const ravel_field *field, int64_t i) {
     const char *at = (const char *)field->data + i * ravel_dtype_bytes(field->dtype);
     double value = 0;
@@ -217,7 +217,7 @@ static void drop_parts(ravel__columns *c, int64_t count, int64_t width) {
     }
 }
 
-/* What a rank says of its samples, in one word: how many, whether prompts come with them, whether some row has several. */
+/* One word per rank: the number of its samples, whether they have prompts, whether some row has several samples. */
 enum { SAYS_PROMPTS = 1, SAYS_PARTS = 2, SAYS_COUNT = 4 };
 #define SAYS_FAILED INT64_C(-1)
 
@@ -253,7 +253,7 @@ static ravel_status exchange_words(ravel_feed *feed, ravel_status mine, int *fai
     if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
     for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= feed->work.columns.counts[r] == SAYS_FAILED;
     if (*failed) return mine;
-    mine = hear(feed, err); /* every rank of the group hears the same, and has the same error */
+    mine = hear(feed, err); /* every rank of the group gets the same words, and so the same error */
     *failed = mine != RAVEL_OK;
     return mine;
 }

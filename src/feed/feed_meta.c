@@ -1,10 +1,11 @@
 /* Metadata to every rank: from the first stage's tp rank 0 over pp, and on every stage from tp rank 0 over tp; or from
- * the root to all. A rank that failed sends a message that says so, and all ranks still meet in the agreement. */
+ * the root to all. A rank that failed sends a message with its failure, and all ranks still reach the agreement. */
 #include "feed/feed.h"
 
 #include <inttypes.h>
 
-/* Words of `root` to all of comm. A rank without memory for them cannot tell the others any more: it aborts. */
+/* Words of `root` to all of comm. A rank without memory for them cannot report that to the others: it aborts the
+ * communicator. */
 static ravel_status broadcast(ravel_feed *feed, ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err) {
     int64_t count = words->count;
     ravel_status status = ravel_comm_broadcast(comm, &count, 1, RAVEL_I64, root, err);

@@ -1,4 +1,4 @@
-/* Options of a feed, and what the mesh makes of them. */
+/* Options of a feed, and their values on a mesh. */
 #include "feed/feed.h"
 
 #include "base/assert.h"

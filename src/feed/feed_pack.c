@@ -1,11 +1,11 @@
-/* Exchange, weights, packing: what an owner does once everybody has agreed.
+/* Exchange, weights, packing: the steps of an owner after the agreement.
  *
  *     arrived    samples of this rank's bins, bin after bin          (exchange)
- *     weights    one float a token, from the update's counts          (ravel/weights.h)
- *     labels     the tokens again, as a field that stands one to the left
+ *     weights    one float per token, from the update's counts          (ravel/weights.h)
+ *     labels     the tokens again, shifted one position to the left
  *     packed     each micro-batch into its place in the slot, cut for this cp rank on the way
  *
- * A rank that is not an owner makes here what follows from metadata: cu_seqlens, positions and the like. */
+ * A rank that is not an owner computes cu_seqlens, positions and the like from the metadata. */
 #include "feed/pack.h"
 
 #include "base/assert.h"
@@ -148,7 +148,7 @@ static ravel_status pack_all(ravel_feed *feed, ravel__prepared *slot, const rave
     return status;
 }
 
-/* What follows from metadata alone. */
+/* Arrays that follow from the metadata alone. */
 static ravel_status pack_shape(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
     ravel_status status = RAVEL_OK;

@@ -20,7 +20,7 @@ __extension__ typedef unsigned __int128 wide;
 
 /* ---- planning ------------------------------------------------------------------------------------------- */
 
-/* What the planner is given, and what as-is rows are made of. Arrays of `count`, but for rows. */
+/* Input of the planner, and the rows of as-is. Arrays of `count`, except `rows`. */
 typedef struct given {
     int32_t *homes, *updates;
     int64_t *lengths, *groups; /* of rows, as-is */
@@ -325,7 +325,7 @@ static void tell_skipped(const ravel_feed *feed, const ravel_plan *plan) {
                    plan->stats.skipped);
 }
 
-/* Everything that all planners must have in common: the plan, and every integer of every sample. */
+/* Digest of everything that must be equal on all planners: the plan, and every integer of every sample. */
 static uint64_t digest_of(const ravel_feed *feed) {
     const ravel__columns *c = &feed->work.columns;
     ravel__hash h = ravel__hash_begin(2);

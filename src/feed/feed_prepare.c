@@ -1,8 +1,8 @@
-/* Preparing a batch: the steps in their order, the clock, and what happens when one fails.
+/* Preparing a batch: the steps in order, their times, and the handling of failures.
  *
- *     read gather plan meta room        a rank that fails here goes on, saying so, to
- *     agree                             where it becomes an error on all ranks; if no rank failed,
- *     exchange pack share               nothing can fail but the communicator
+ *     read gather plan meta room        a rank that fails here still takes part, and reports it at
+ *     agree                             where it becomes an error on all ranks; after it
+ *     exchange pack share               only the communicator can fail
  *
  * A failure behind the agreement that is not the communicator's own (it would be a bug, or a test) aborts it: the
  * others then get an error instead of waiting. */
@@ -28,7 +28,7 @@ static void end_phase(ravel__prepared *slot, lap *l, ravel_feed_phase phase) {
     l->last = now;
 }
 
-/* What the test's hook says at the beginning of a phase. */
+/* Calls the test's fault hook at the beginning of a phase. */
 static ravel_status fault(ravel_feed *feed, ravel_feed_phase phase, ravel_error *err) {
     return feed->fault.at ? feed->fault.at(feed->fault.user, (int32_t)phase, err) : RAVEL_OK;
 }
@@ -110,7 +110,8 @@ static ravel_status before(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
     return status;
 }
 
-/* ---- behind it ------------------------------------------------------------------------------------------ */
+/* ---- after the agreement ------------------------------------------------------------------------------------------
+*/
 
 static ravel_status behind(ravel_feed *feed, ravel__prepared *slot, lap *l, ravel_error *err) {
     static const struct {
@@ -129,7 +130,7 @@ static ravel_status behind(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
     return RAVEL_OK;
 }
 
-/* An error that the others cannot know of. */
+/* An error that the other ranks do not know of. */
 static void give_up(ravel_feed *feed, ravel_status status, const ravel_error *err) {
     if (!is_lost(status)) ravel_comm_abort(feed->place.world, err);
     feed->dead = 1;

@@ -3,10 +3,10 @@
  *     slots   | used by the consumer | ready | ready | being prepared |        a ring of prefetch + 1
  *                                      head            tail
  *
- * The consumer asks for `prefetch` batches at first and for one more whenever it takes one, so that every rank asks for
- * the same number in the end, however fast it is: the batches are prepared together, in the same order everywhere. A
- * batch that failed, or the end of the stream, halts the queue until the consumer has taken it; what was asked for
- * behind it is forgotten, on every rank alike. Without a thread a batch is prepared when it is taken. */
+ * The consumer asks for `prefetch` batches at first and for one more whenever it takes one, so that every rank requests
+ * the same number in the end, at any speed: all ranks prepare the same batches in the same order. A failed batch, or
+ * the end of the stream, halts the queue until the consumer has taken it; later requests are dropped, on every rank.
+ * Without a thread a batch is prepared when it is taken. */
 #include "feed/feed.h"
 
 #include "base/assert.h"
@@ -18,7 +18,7 @@ static int32_t ring(const ravel_feed *feed) {
     return feed->queue.depth + 1;
 }
 
-/* All updates that are wanted at all are prepared. */
+/* Whether all requested updates are prepared. */
 static int enough(const ravel_feed *feed) {
     return feed->options.updates && feed->queue.prepared_updates >= feed->options.updates;
 }
@@ -56,7 +56,7 @@ static void *work(void *user) {
     return NULL;
 }
 
-/* A machine that gives no thread is no reason to fail: the batch is then prepared when it is asked for. */
+/* If no thread can be created, a batch is prepared when it is taken. */
 void ravel__queue_start(ravel_feed *feed) {
     feed->queue.depth = feed->options.prefetch > 1 && feed->by_rows ? feed->options.prefetch : 1;
     if (!feed->options.prefetch) return;

@@ -95,7 +95,7 @@ static ravel_status measure(ravel_feed *feed, ravel__prepared *slot, ravel_error
     return RAVEL_OK;
 }
 
-/* What every rank makes for itself. */
+/* Arrays that every rank computes itself. */
 static void place_own(const ravel_feed *feed, ravel_thd *t, ravel__cutter *c) {
     t->cu_seqlens = ravel__cutter_take(c, t->sequences + 1, sizeof *t->cu_seqlens);
     t->cu_seqlens_padded = ravel__cutter_take(c, t->sequences + 1, sizeof *t->cu_seqlens_padded);

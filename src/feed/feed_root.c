@@ -21,7 +21,7 @@ typedef struct outgoing {
     int64_t turn;
 } outgoing;
 
-/* What a dp rank runs in a micro-step, and how its cp rank `cp` has it packed. */
+/* The samples of a dp rank in a micro-step, and the packing options of its cp rank `cp`. */
 static ravel_bin bin_of(const ravel_feed *feed, int64_t step, int32_t dp, int32_t cp, ravel_thd_options *options) {
     ravel_group group = ravel_plan_group(&feed->work.routed, step, dp);
     *options = ravel__group_thd(feed, group.width, feed->plan.cp_pool ? dp - group.first : cp);

@@ -1,4 +1,4 @@
-/* Arrays to the ranks that did not read: cut for cp first, sent then, so that less is sent.
+/* Arrays to the ranks that did not read: first cut for cp, then sent, so that less is sent.
  *
  *     tp0-first-last    last stage --> middle stages that asked (pp)     then tp rank 0 --> its tp peers, each stage
  *     root-only         root --> tp rank 0 of every stage with data      then the same

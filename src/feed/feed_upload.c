@@ -3,8 +3,8 @@
  *     preparing thread   [pack batch 1] [copy] [pack batch 2] [copy] ...        the copy runs on a stream of the feed
  *     consumer           event `ready` of each micro-batch: its stream waits for the copy, not the host
  *
- * Each prepared batch has device memory of its own. It is written again only after what the consumer's stream held when it
- * went on to the next batch (event `used`). */
+ * Each prepared batch has its own device memory. It is written again only after the work that the consumer's stream
+ * held when the consumer took the next batch (event `used`). */
 #include "feed/feed.h"
 
 #include "device/handle.h"
@@ -13,7 +13,7 @@ enum { WAIT_SECONDS = 120 };
 
 static void *resize_pages(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
     const ravel_feed *feed = user;
-    ravel_stream *stream = feed->uploads; /* which alone reads them */
+    ravel_stream *stream = feed->uploads; /* only the upload reads them */
     ravel_device *device = ravel_stream_device(stream);
     void *made = NULL;
     (void)old_bytes; /* buffers are filled anew: nothing is kept */

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Everything that is made again. */
+/* Everything that is recomputed. */
 typedef struct again {
     const ravel_feed *feed;
     const ravel__prepared *slot;
@@ -178,7 +178,7 @@ static ravel_status compare_fields(const again *a, const ravel_micro_batch *m, c
     return RAVEL_OK;
 }
 
-/* The group that the micro-batch is said to be of. */
+/* Compares the group that the micro-batch reports. */
 static ravel_status compare_group(const again *a, const ravel_micro_batch *m, const ravel_group *group) {
     const ravel__place *place = &a->feed->place;
     int hybrid = a->plan.hybrid != NULL;

@@ -2,7 +2,7 @@
  *
  *     line --JSON--> nodes --decode--> one array per field (scratch) --cut at cu_seqlens--> samples (collector)
  *
- * Rows are untrusted: every array's length and every number is checked against what the tokens say. */
+ * Rows are untrusted: every array's length and every number is checked against the number of tokens. */
 #include "feed/jsonl_row.h"
 
 #include "base/assert.h"
@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { IGNORED = -100 }; /* a label that is not to be learnt, as in PyTorch */
+enum { IGNORED = -100 }; /* label of a token without loss, as in PyTorch */
 
 typedef struct row {
     const ravel_json *doc;
@@ -156,7 +156,7 @@ static ravel_status set_pair(row *r, int64_t first, int64_t both) {
     return RAVEL_OK;
 }
 
-/* prompt NULL: the answers are all there is. */
+/* prompt NULL: the row has only answers. */
 static ravel_status read_pair(row *r, const ravel_json_node *prompt, const ravel_json_node *chosen,
                               const ravel_json_node *rejected) {
     ravel_status status = add_texts(r, prompt ? prompt : chosen, prompt ? chosen : NULL);
@@ -183,7 +183,7 @@ static ravel_status read_by_tokenizer(row *r) {
     return status ? status : set_pair(r, parts[0].count, r->tokens);
 }
 
-/* ---- what is to be learnt ------------------------------------------------------------------------------- */
+/* ---- loss mask ------------------------------------------------------------------------------------------- */
 
 static ravel_status mask_from_labels(const row *r, const ravel_json_node *node, unsigned char *mask) {
     const int32_t *ids = r->scratch->data[RAVEL__FIELD_TOKENS].at;
@@ -295,7 +295,7 @@ static ravel_status read_parts(row *r) {
 
 /* ---- more fields ---------------------------------------------------------------------------------------- */
 
-/* Whole numbers go without a detour through a double, which has only 53 bits. */
+/* Whole numbers are not converted to double, which has only 53 bits. */
 static int store(int32_t dtype, char *place, const ravel_json_node *node) {
     int64_t whole;
     double real;

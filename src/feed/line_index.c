@@ -98,7 +98,7 @@ static int load(ravel__line_index *x, const char *name, const struct stat *info)
     return 0;
 }
 
-/* Nothing depends on the file: where it cannot be written, the next process scans again. */
+/* The file is optional: if it cannot be written, the next process scans again. */
 static void save(const ravel__line_index *x, const char *name, const struct stat *info,
                  const ravel_allocator *allocator) {
     RAVEL_ASSERT(x->rows > 0 && x->begins[x->rows - 1] < (int64_t)info->st_size);

@@ -1,4 +1,4 @@
-/* The metadata message: encoding, and a decoder that trusts nothing. The format is described in ravel/meta.h. */
+/* The metadata message: encoding, and a decoder that checks everything. The format is described in ravel/meta.h. */
 #include <ravel/meta.h>
 
 #include "base/assert.h"

@@ -70,11 +70,11 @@ static ravel_status read_row(ravel_reader *r, int64_t row, ravel_error *err) {
     ravel_status status = source->kind->read(source, r->scratch, row + source->first_row, &r->collector, &local);
     if (!status) return RAVEL_OK;
     ravel__collector_rewind(&r->collector, r->collector.first);
-    if (local.status == RAVEL_OK) /* a callback that said nothing */
+    if (local.status == RAVEL_OK) /* a callback that failed without a sentence */
         (void)ravel_error_set(&local, status, "the source failed at row %" PRId64 ": %s", row,
                               ravel_status_text(status));
     if (status == RAVEL_E_END || status >= RAVEL_E_PEER_LOST)
-        status = RAVEL_E_CALLBACK; /* these mean other things here */
+        status = RAVEL_E_CALLBACK; /* these statuses have another meaning here */
     if (status != RAVEL_E_DATA || source->bad_rows != RAVEL_BAD_ROWS_SKIP)
         return ravel_error_set(err, status, "%s", local.message);
     r->stats.skipped++;

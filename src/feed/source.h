@@ -1,4 +1,4 @@
-/* What the kinds of sources share: the table behind a ravel_source, and the collector that samples are put into.
+/* Shared by the kinds of sources: the table behind a ravel_source, and the collector that samples are put into.
  *
  *   ravel_source           shared, read-only   --- kind->read(source, scratch, row, collector) --->   a reader's collector
  *   scratch                one reader's own memory for a kind (a JSON document, decoded arrays)

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* ---- life --------------------------------------------------------------------------------------------------- */
+/* ---- create and free ----
+----------------------------------------------------------------------------------------------- */
 
 void ravel_planner_options_default(ravel_planner_options *options) {
     *options =
@@ -29,7 +30,7 @@ static ravel_status check_options(const ravel_plan_options *o, const ravel_plann
     return RAVEL_OK;
 }
 
-/* The planner's own copy of an option's text, which may be gone before the planner is. */
+/* The planner's own copy of an option's text, since the caller may free its copy first. */
 static ravel_status own_text(const ravel_plan_options *o, const char **text, char **copy, ravel_error *err) {
     if (!*text) return RAVEL_OK;
     size_t bytes = strlen(*text) + 1;

@@ -4,8 +4,8 @@
  *     take ->  as many micro-steps as the waiting slots fill: the oldest samples, planned by the main solver
  *     flush -> all waiting samples, and fillers up to the multiple and the minimum of the update
  *
- * A take looks at sums only, unless there is enough for a micro-step or a deadline has come; then it plans what it
- * takes. So the cost per arrival does not grow with the number of waiting samples.
+ * A take only compares sums, unless there is enough for a micro-step or a deadline has come; then it plans the taken
+ * samples. So the cost per arrival does not grow with the number of waiting samples.
  *
  * Groups that are to stay on one rank get it when their first sample arrives, the one with the least cost so far, and
  * keep it to the end of the update. */
@@ -14,7 +14,7 @@
 
 #include "plan/internal.h"
 
-/* The columns of what waits. X(type, name). */
+/* The columns of waiting samples. X(type, name). */
 #define RAVEL__WAITING_LIST(X) \
     X(int64_t, lengths)        \
     X(int64_t, prompts)        \
@@ -50,12 +50,12 @@ struct ravel_planner {
     ravel_planner_options own;
     int64_t cap; /* units in a bin */
     ravel__waiting waiting;
-    int64_t volume;                           /* units of all that waits and fits */
+    int64_t volume;                           /* units of all waiting samples that fit */
     int64_t *rank_volume;                     /* [dp] the same by rank, where groups are bound to ranks */
     int64_t wait_for;                         /* a take that failed is not tried again below this volume */
     int64_t now, version;                     /* ravel_planner_advance */
-    int64_t next_deadline;                    /* the earliest of what waits */
-    int64_t oldest_version;                   /* the lowest of what waits */
+    int64_t next_deadline;                    /* the earliest of the waiting samples */
+    int64_t oldest_version;                   /* the lowest of the waiting samples */
     int32_t has_costs, has_groups, has_homes; /* which columns are in use, by the first push */
     int32_t pushed;                           /* anything since the last flush */
     int64_t next_id, steps;                   /* micro-steps of the update so far */
@@ -67,7 +67,7 @@ struct ravel_planner {
 
 /* Rows as an input. */
 ravel_plan_input ravel__waiting_input(const ravel_planner *planner, const ravel__waiting *waiting);
-/* Sums, deadlines and versions of what waits, counted again. */
+/* Recounts sums, deadlines and versions of the waiting samples. */
 void ravel__waiting_count(ravel_planner *planner);
 
 #endif

@@ -1,8 +1,8 @@
 /* A cost model from measured times: weighted least squares in three unknowns (seconds per token, per squared token, per
  * micro-step), each row divided by its seconds, so that relative errors count; a coefficient that would be negative is
- * left out. Rows are then weighted by how near they are, and fitted again, a few times: so a row that took much longer for a
- * reason of its own (a kernel was chosen, another process ran) counts little. Then one factor for each further width. How
- * well it predicts is tried on rows that it was not fitted to: five times every fifth row is kept apart. */
+ * left out. Rows are then weighted by how near they are, and fitted again, a few times: so outliers (an update in which
+ * a kernel was tuned, or another process ran) have little weight. Then one factor for each further width. The
+ * prediction error is measured by five-fold cross-validation: every fifth row is predicted by a fit of the others. */
 #include "plan/internal.h"
 
 #include "base/assert.h"
@@ -29,7 +29,7 @@ static int is_used(const rows *r, int64_t i, int32_t width) {
     return r->at[i].width == width && !is_apart(r, i);
 }
 
-/* ---- least squares ---------------------------------------------------------------------------------------------- */
+/* ---- least squares --------------------------------------------------------------------------------------- */
 
 /* Gauss with pivots over the unknowns of `mask`; 0 where the rows do not determine them. */
 static int solve(const double a[UNKNOWNS][UNKNOWNS + 1], int mask, double *x) {
@@ -112,7 +112,7 @@ static int fit_three(const rows *r, int32_t width, const double *before, double 
     return best < INFINITY;
 }
 
-/* ---- prices ------------------------------------------------------------------------------------------------------ */
+/* ---- prices ---------------------------------------------------------------------------------------------- */
 
 /* The factor by which the compute part of this width is slower than its share of the work. */
 static double factor_of(const rows *r, int32_t width, const double *x) {
@@ -152,7 +152,7 @@ static void set_prices(const rows *r, const double *x, ravel_cost_fit *f) {
     }
 }
 
-/* ---- front ------------------------------------------------------------------------------------------------------- */
+/* ---- front ----------------------------------------------------------------------------------------------- */
 
 /* Integers whose ratios are those of x, with at least four digits for the smallest that matters. */
 static void set_cost(const double *x, ravel_cost_fit *f) {

@@ -1,5 +1,5 @@
-/* Search limits: how much work an effort allows. One table (limits.c), one row per case, so that a threshold has one
- * place. All limits are counts, never a clock, so that every machine makes the same plan. */
+/* Search limits per effort. One table (limits.c), one row per case, so that every threshold is in one place. All limits
+ * are counts, never a clock, so that every machine makes the same plan. */
 #ifndef RAVEL_PLAN_LIMITS_H
 #define RAVEL_PLAN_LIMITS_H
 

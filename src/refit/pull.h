@@ -1,7 +1,7 @@
 /* The inside of a puller.
  *
  *     pull.c         create, poll, stage, commit, free: the caller's thread; the only one that uses the communicator
- *     pull_watch.c a thread on the generator's rank 0 that receives announcements of versions and sends reports
+ *     pull_watch.c   a thread on the generator's rank 0 that receives announcements of versions and sends reports
  *     pull_work.c    the threads of one stage: each has a link, takes tasks, verifies and loads
  *     pull_map.c     tasks of trainers on the same device: read where they lie
  *

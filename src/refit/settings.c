@@ -1,7 +1,7 @@
 /* Options and environment: the one place where they are read and checked.
  *
- *     N options.num_buffers, else RAVEL_REFIT_NUM_BUFFERS, else the other ranks' value, else 2
- *     B options.buffer_bytes, else RAVEL_REFIT_BUFFER_BYTES, else the other ranks' value, else
+ *     N   options.num_buffers,  else RAVEL_REFIT_NUM_BUFFERS, else the other ranks' value, else 2
+ *     B   options.buffer_bytes, else RAVEL_REFIT_BUFFER_BYTES, else the other ranks' value, else
  *         options.memory_ratio, else RAVEL_REFIT_BUFFER_MEMORY_RATIO: that share of total memory, over N, else
  *         at most 0.02 of total memory over N, and at most 1/64 of the stream (1 to 4 MiB) */
 #include "refit/hello.h"

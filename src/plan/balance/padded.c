@@ -6,9 +6,9 @@
  *
  *     prompt   long  | <- response falls | -> rises | <- falls |  short
  *
- * For a given order and a limit on a bin's cost, cutting greedily (a run goes on while it fits) takes the fewest bins, so
- * the least limit that gets by with micro-steps * dp bins is found by halving. Then every micro-step, dp runs, is cut
- * anew with a limit of its own. */
+ * For a given order and a limit on a bin's cost, cutting greedily (a run goes on while it fits) takes the fewest bins,
+ * so bisection finds the least limit for which micro-steps * dp bins are enough. Then every micro-step, dp runs, is cut
+ * again with its own limit. */
 #include "plan/balance/totals.h"
 
 #include "base/assert.h"

@@ -7,8 +7,8 @@
  *                                 each, 4 and 3, become one part: 9 8 7 7
  *
  * Parts are never empty, so that all tuples together have at most n of them. A tuple is a pairing heap of its parts,
- * cheapest on top: joining takes one step where there is room for all, and else as many as parts must be added up. That
- * keeps time near n log n and memory linear, where the textbook's n tuples of k numbers would not. */
+ * cheapest on top: joining takes one step where there is room for all, and else as many as parts must be added up. So
+ * time is near n log n and memory is linear; the usual form keeps n tuples of k numbers. */
 #include "plan/pack/fit.h"
 
 #include "base/assert.h"
