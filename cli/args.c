@@ -165,12 +165,12 @@ static const char *value_word(const ravel_option *row) {
 
 /* The default in brackets; a switch that is on by default shows how to turn it off. */
 static void write_preset(const ravel_option *row, char *out, size_t room) {
-    int is_switch = row->type == RAVEL_OPTION_BOOL, on = is_switch && strchr("ty", *row->preset) != NULL;
+    char first = row->preset ? *row->preset : 0;
     *out = 0;
-    if (on)
-        (void)snprintf(out, room, " [on; --no-%s]", row->name);
-    else if (!is_switch && row->preset && *row->preset)
+    if (row->type != RAVEL_OPTION_BOOL && first)
         (void)snprintf(out, room, " [%s]", row->preset);
+    else if (first == 't' || first == 'y')
+        (void)snprintf(out, room, " [on; --no-%s]", row->name);
 }
 
 static void print_option(const ravel_option *row) {

@@ -50,8 +50,8 @@ void cli_print_options(const cli_options *sets, int set_count);
 /* Whether --help or -h is among the arguments. */
 int cli_wants_help(int argc, char **argv);
 
-/* Control characters and what is no UTF-8 become '?': sentences quote what is in files, and that must not reach a terminal
- * as it is. Lists stay: a newline before two spaces. */
+/* Control characters and invalid UTF-8 become '?': sentences quote bytes of files, which must not reach a terminal
+ * unfiltered. Lists stay: a newline before two spaces. */
 void cli_make_printable(char *text);
 /* Prints "ravel COMMAND: sentence" to stderr and returns the exit code that fits the status. */
 int cli_fail(const char *command, const ravel_error *err);
@@ -66,7 +66,7 @@ int cli_live_terminal(void);
  * at a time. `total` 0: not known, and `done` is shown by itself. */
 void cli_progress(const char *what, double done, double total);
 void cli_progress_end(void);
-/* For one long call that cannot tell how far it is: shows `what` and the seconds, from a second on, until the end. */
+/* For one long call without progress reports: shows `what` and the seconds, from a second on, until the end. */
 void cli_busy(const char *what);
 void cli_busy_end(void);
 
@@ -79,7 +79,7 @@ void cli_busy_end(void);
 ravel_status cli_claim_input(const char *option, const char *path, ravel_error *err);
 ravel_status cli_claim_output(const char *option, const char *path, ravel_error *err);
 
-/* A file that is written aside and takes its name only when all of it is there, or standard output ("-"). A symbolic
+/* A file that is written under a temporary name and renamed when it is complete, or standard output ("-"). A symbolic
  * link stays one, and its target is replaced; a device or a pipe is written to. */
 typedef struct cli_output {
     void *file; /* FILE */
@@ -101,8 +101,8 @@ void cli_output_flush(cli_output *output);
  * all of it could be written (a full disk). */
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err);
 
-/* The exit code of a command that ended with `code`: CLI_FAILED, with a sentence, where what it printed did not get
- * through (a full disk). A reader that closed its pipe is no failure. */
+/* The exit code of a command that ended with `code`: CLI_FAILED, with a sentence, if its output could not be written (a
+ * full disk). A reader that closed its pipe is not a failure. */
 int cli_finish(const char *command, int code);
 
 /* 1,234,567 */

@@ -92,7 +92,7 @@ static int help(const cli_options *sets) {
     return CLI_OK;
 }
 
-/* ---- small things --------------------------------------------------------------------------------------- */
+/* ---- helpers --------------------------------------------------------------------------------------------- */
 
 static double now(void) {
     struct timespec t;
@@ -119,7 +119,7 @@ typedef struct rank {
     cli_output json, save; /* lines, and where the cursor goes; file is NULL where it is not wanted */
 } rank;
 
-/* ---- files: rank 0 opens them before anything is read, so that a wrong path is said at once ---- */
+/* ---- files: rank 0 opens them before anything is read, so that a wrong path is reported at once ---- */
 
 static ravel_status open_files(rank *r, ravel_error *err) {
     const feed_flags *flags = &r->j->flags;
@@ -249,13 +249,13 @@ static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
     return status;
 }
 
-/* ---- all of them ---------------------------------------------------------------------------------------- */
+/* ---- all ranks ---------------------------------------------------------------------------------------- */
 
 static int is_lost(ravel_status status) {
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
-/* Under mpirun an error that all ranks agreed about is said once; a lost peer by every rank that noticed. */
+/* Under mpirun an error that all ranks agreed on is printed once; a lost peer by every rank that detected it. */
 static ravel_status run_processes(job *j, ravel_error *err) {
     ravel_comm *comm = NULL;
     ravel_status status = ravel_comm_open("auto", &j->comm, &comm, err);
@@ -335,7 +335,7 @@ int cli_feed(int argc, char **argv) {
     if (!status) status = run_all(&j, &err);
     int code = CLI_OK;
     if (status && err.message[0]) code = cli_fail("feed", &err);
-    if (status && code == CLI_OK) code = CLI_FAILED; /* another rank says it */
+    if (status && code == CLI_OK) code = CLI_FAILED; /* another rank prints it */
     free(j.resume);
     ravel_source_free(source);
     return code;

@@ -1,7 +1,7 @@
 /* ravel feed, in parts:
  *
  *   feed.c          the command: options, ranks, the loop over updates
- *   feed_report.c   what it prints: a live line on a terminal, else a line per update; JSON lines; the summary */
+ *   feed_report.c   its output: a live line on a terminal, else a line per update; JSON lines; the summary */
 #ifndef CLI_FEED_H
 #define CLI_FEED_H
 

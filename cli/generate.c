@@ -53,7 +53,7 @@ static const ravel_option table[] = {
     ROW("repeat", I64, repeat, "1", 0, 1e12, NULL,
         "passes over the rows of --data, each with other random numbers; 0: until interrupted"),
     ROW("slots", I64, slots, "16", 1, 65536, NULL, "sequences that run at once"),
-    ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, ref, ..."),
+    ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, cuda, ref, ..."),
     ROW("threads", I32, threads, "0", 0, 1024, NULL, "0: one per processor"),
     ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only answers and errors"),
     {0}};

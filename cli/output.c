@@ -1,5 +1,5 @@
-/* Files that appear whole or not at all, also when the command is interrupted half-way; and that never destroy an input,
- * another output, a link or a device. */
+/* Output files: complete or absent, also when the command is interrupted; they never overwrite an input, another
+ * output, a link or a device. */
 #include "cli/cli.h"
 
 #include <ravel/file.h>
@@ -22,7 +22,7 @@ static char asides[ASIDES][4096];
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 enum { SIGNALS = sizeof signals / sizeof *signals };
 
-/* Leaves nothing behind, then ends as the signal would have. */
+/* Removes the temporary files, then ends as the signal would have. */
 static void on_signal(int number) {
     for (int i = 0; i < ASIDES; i++)
         if (asides[i][0]) (void)unlink(asides[i]);

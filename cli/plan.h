@@ -100,9 +100,9 @@ typedef struct plan_left_out {
     int64_t samples, tokens, longest;
 } plan_left_out;
 plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan);
-/* Where err is E_OVERSIZE: makes it say how many samples do not fit, the longest, and the lines of the first ones. */
+/* If err is E_OVERSIZE: adds the number of samples that do not fit, the longest, and the lines of the first ones. */
 void plan_explain_oversize(const plan_data *data, const ravel_plan_options *options, ravel_error *err);
-/* Says on stderr which samples were left out. */
+/* Lists on stderr the samples that were left out. */
 void plan_warn_skipped(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan);
 
 #endif

@@ -257,7 +257,7 @@ static int run_file(refit_job *job, int processes) {
     ravel_comm_free(comm);
     ravel_safetensors_free(file);
     if (status == RAVEL_OK) return CLI_OK;
-    if (comm && !first && usage) return CLI_USAGE; /* rank 0 says it */
+    if (comm && !first && usage) return CLI_USAGE; /* rank 0 prints it */
     return usage ? cli_usage("refit", &err) : cli_fail("refit", &err);
 }
 

@@ -27,7 +27,7 @@ typedef struct refit_job {
     int to_stdout; /* JSON goes there, and nothing else */
 } refit_job;
 
-/* ---- refit_model.c: who does what, and one rank's tensors ---- */
+/* ---- refit_model.c: roles of ranks, and one rank's tensors ---- */
 
 typedef struct refit_set {
     ravel_refit_tensor *tensors;

@@ -83,7 +83,7 @@ static void nap(double seconds) {
     }
 }
 
-/* ---- what both do --------------------------------------------------------------------------------------- */
+/* ---- shared by both --------------------------------------------------------------------------------------- */
 
 /* As many layers as fit, and a vocabulary of a quarter of the room at most. */
 static void scale(ravel_shape *shape, double room) {

@@ -1,4 +1,4 @@
-/* report.html as it is. The path is found as includes are. */
+/* report.html, embedded. The assembler finds the path like an include. */
 #include "cli/report.h"
 
 __asm__(".pushsection .rodata\n"

@@ -23,7 +23,7 @@ static ravel_status open_rows(text_reader *r, ravel_error *err) {
     options.tokenizer = r->tokenizer;
     options.train_on = r->options.train_on;
     if (!r->options.chat_format)
-        (void)ravel_chat_format_of(r->tokenizer, &options.format, &none); /* a conversation will say so */
+        (void)ravel_chat_format_of(r->tokenizer, &options.format, &none); /* a conversation is then an error */
     else if (!(options.format = ravel_chat_format_named(r->options.chat_format)))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%s\"", r->options.chat_format);
     return ravel_rows_create(&options, &r->rows, err);

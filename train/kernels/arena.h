@@ -1,9 +1,9 @@
 /* Two ways to hand out memory in pieces.
  *
- *   arena   host memory that is freed in one go. A failed allocation makes the arena fail for good and later ones return
- *           NULL at once, so a caller takes everything it needs and asks once, at the end, whether it got it.
- *   cut     pieces of a block that the caller owns. With base NULL it only counts, so that one function says both how
- *           large a block must be and what lies where. */
+ *   arena   host memory that is freed in one go. After a failed allocation all later ones return NULL, so a caller
+ *           allocates everything it needs and checks once, at the end.
+ *   cut     pieces of a block that the caller owns. With base NULL it only counts, so that one function computes both
+ *           the size of a block and its layout. */
 #ifndef TRAIN_ARENA_H
 #define TRAIN_ARENA_H
 

@@ -1,4 +1,4 @@
-/* TRAIN_ASSERT: what must be true inside the trainer, whatever the user did. Bad input is never asserted: it gets a
+/* TRAIN_ASSERT: invariants inside the trainer, which hold for any input. Bad input is never asserted: it gets a
  * status and a sentence. On in sanitizer builds and with `make ASSERT=1`; a release build compiles the condition and
  * does not run it. */
 #ifndef TRAIN_ASSERT_H

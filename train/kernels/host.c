@@ -34,7 +34,7 @@ static size_t aligned_bytes(size_t bytes) {
 }
 
 /* Products and norms walk through matrices: with pages of 2 MiB they miss the address cache less often, above all on
- * virtual machines. Where the system has none to give, nothing changes. */
+ * virtual machines. Without such pages the only difference is speed. */
 static void want_large_pages(char *base, size_t bytes) {
 #ifdef MADV_HUGEPAGE
     const uintptr_t page = (uintptr_t)2 << 20, first = ((uintptr_t)base + page - 1) / page * page;

@@ -31,12 +31,12 @@ static inline int64_t train__max(int64_t a, int64_t b) {
 /* Seconds of a clock that only goes forward. */
 double train__now(void);
 
-/* Whether the status says that other ranks are gone. */
+/* Whether the status means that other ranks are lost. */
 static inline int train__is_lost(ravel_status status) {
     return status == RAVEL_E_PEER_LOST || status == RAVEL_E_TIMEOUT || status == RAVEL_E_DEAD;
 }
 
-/* A random number that is a pure function of its place: the same whatever was drawn before, and on which rank. */
+/* A random number that is a pure function of its arguments: it depends neither on earlier draws nor on the rank. */
 uint64_t train__random(uint64_t seed, uint64_t stream, uint64_t index);
 /* [0, 1) with 24 bits, so that it is the same number as a float. */
 float train__random_unit(uint64_t seed, uint64_t stream, uint64_t index);

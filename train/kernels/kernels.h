@@ -22,7 +22,7 @@
  *     k->upload(device, block, host, bytes);
  *     k->matmul(device, &product);                  ... any kernels, in any order
  *     k->download(device, host, block, bytes);      waits
- *     k->sync(device, &err);                        waits, and says whether anything failed
+ *     k->sync(device, &err);                        waits, and returns the first failure
  *
  * Rules for every kernel
  *   - Kernels of one device run in the order of the calls and may still be running when the call returns. They can't
@@ -351,11 +351,11 @@ typedef enum train_phase {
 
 typedef struct train_graph train_graph; /* each set has its own */
 
-/* What a GPU is, and how full. */
+/* A GPU's name and memory. */
 typedef struct train_gpu_state {
     char model[96];        /* "NVIDIA H200" */
     int64_t total_bytes;   /* of its memory */
-    int64_t used_bytes;    /* of it, by anybody: libraries, graphs and other processes too */
+    int64_t used_bytes;    /* of it in use, also by libraries, graphs and other processes */
     int64_t block_bytes;   /* in blocks of this device now */
     int64_t peak_bytes;    /* the most that was in blocks since open */
     int64_t scratch_bytes; /* of the blocks: what `reserve` holds */
@@ -486,8 +486,8 @@ typedef struct train_kernels {
 enum { TRAIN_STAGES = 64 };
 
 #ifndef TRAIN_DOUBLE
-/* The set called `name`: "ref", "cpu", or "cpu-avx512", "cpu-avx2", "cpu-base" for one instruction set ("cpu" is the
- * best that this machine has). E_ARGUMENT lists the names, E_UNSUPPORTED says what the machine lacks. */
+/* The set called `name`: "ref", "cpu", "cuda", or "cpu-avx512", "cpu-avx2", "cpu-base" for one instruction set ("cpu"
+ * is the best that this machine has). E_ARGUMENT lists the names, E_UNSUPPORTED says what the machine lacks. */
 ravel_status train_kernels_find(const char *name, const train_kernels **kernels, ravel_error *err);
 #endif
 

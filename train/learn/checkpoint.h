@@ -5,7 +5,8 @@
  *                                      "weights", in the order of the whole model's table (train/model/params.h); metadata
  *                                      "steps"
  *
- * The files say nothing about the mesh that wrote them: a run can go on with another one, and with other sharding. Moments
+ * The files do not depend on the mesh that wrote them: a run can resume on another mesh, and with other sharding.
+ * Moments
  * are written in f32, whatever --moments says: bf16 ones come back with the same bits, and a run that goes on with the
  * other --moments converts them. */
 #ifndef TRAIN_CHECKPOINT_H

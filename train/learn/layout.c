@@ -30,7 +30,7 @@ void train_layout_text(const ravel_mesh_layout *layout, char *text, size_t bytes
         (void)snprintf(text + used, bytes - (size_t)used, " with vpp %d", layout->vpp);
 }
 
-/* ---- what is possible ----------------------------------------------------------------------------------- */
+/* ---- possible meshes ----------------------------------------------------------------------------------- */
 
 /* Whether the model can be cut for the mesh. */
 static ravel_status check_model(const ravel_mesh_layout *layout, const ravel_shape *shape, ravel_error *err) {

@@ -37,7 +37,7 @@ typedef struct train_learn_options {
     int32_t shard;    /* train_shard */
     int64_t warmup;
     double weight_decay, beta1, beta2, eps, clip_grad;
-    int32_t aggregation; /* ravel_aggregation: how token losses become one loss */
+    int32_t aggregation; /* ravel_loss_mode: how token losses become one loss */
     int32_t moments;     /* train_moments */
     double norm;         /* divisor of seq-mean-token-sum-norm */
 } train_learn_options;

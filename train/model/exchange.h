@@ -53,7 +53,8 @@ typedef struct train__message {
     size_t bytes; /* how much; 0: nothing is left to copy */
 } train__message;
 
-/* What a message carries: count elements of `dtype`, `place` (0 .. places - 1) is its own while it is under way. */
+/* Data of a message: count elements of `dtype`. While it is under way no other message may use `place` (0 .. places -
+ * 1). */
 typedef struct train__parcel {
     int64_t count;
     int32_t dtype, peer, tag, place;
@@ -64,7 +65,7 @@ ravel_status train__exchange_send(const train__exchange *exchange, ravel_comm *c
                                   const train__parcel *parcel, train__message *message, ravel_error *err);
 ravel_status train__exchange_receive(const train__exchange *exchange, ravel_comm *comm, void *block,
                                      const train__parcel *parcel, train__message *message, ravel_error *err);
-/* Waits. The message is gone afterwards, whatever the result. */
+/* Waits. The message is complete afterwards, also on an error. */
 ravel_status train__exchange_end(const train__exchange *exchange, train__message *message, ravel_error *err);
 
 #endif

@@ -37,7 +37,7 @@
  * (train_generator_params), and run the same calls with the same requests. Heads, feed-forward columns, the cache and the
  * vocabulary are shared out as in the model (parallel.h). The logits of a step are gathered, and every rank draws the same
  * tokens from them with the same random numbers. Answers are those of one rank up to the rounding of the logits. A call
- * fails where the communicator does; the generator is then of no further use.
+ * fails if the communicator fails; the generator can then only be freed.
  *
  * Two log-probs are recorded for every token:
  *   logprob       under softmax(logits / temperature) over the whole vocabulary: what a trainer that runs the same tokens

@@ -11,7 +11,7 @@
 
 enum { FEW_ROWS = 8, STEPS_PER_OCTAVE = 4, LONGEST_STEP = 512 };
 
-/* What ranks exchange is not recorded. */
+/* Communication is not recorded, so tensor-parallel steps have no graphs. */
 static int records(const train_generator *g) {
     return g->tp.ranks == 1 && g->options.graphs == TRAIN_GRAPHS_AUTO && g->net.kernels->capture_begin != NULL;
 }

@@ -53,7 +53,7 @@ void train__generator_reset(train_generator *g) {
         g->sequences[i].request = -1;
         g->sequences[i].serial++;
     }
-    int64_t pages = g->pages - 1; /* the last one is not given out */
+    int64_t pages = g->pages - 1; /* the last one is reserved for padding rows */
     for (int64_t i = 0; i < pages; i++) {
         g->references[i] = 0;
         g->free_pages[i] = (int32_t)(pages - 1 - i);

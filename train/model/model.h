@@ -32,7 +32,8 @@
  * into batches changes the result by rounding alone. Repeating the same batches repeats every bit, for any number of
  * threads. A batch without scored tokens (a filler) costs nothing and changes nothing.
  *
- * Memory is all taken in train_model_create and can be asked for before (train_model_memory). It grows with the budget,
+ * All memory is allocated in train_model_create; train_model_memory returns the sizes beforehand. It grows with the
+ * budget,
  * never with the square of a length: attention keeps one number per row and head, and only the logits of one chunk of
  * rows exist at a time.
  */
@@ -115,8 +116,8 @@ train_device *train_model_device(const train_model *model);
  * Gradients are NULL with `inference`. */
 void *train_model_weights(train_model *model);
 void *train_model_grads(train_model *model);
-/* Weights and gradients with what reads and writes them. Who writes weights gets the array for it anew: with `shard` that
- * drops what was gathered of the old ones. */
+/* Weights and gradients with what reads and writes them. Get the array again before
+ * writing weights: with `shard` the call drops gathered copies of the old weights. */
 train_array train_model_array(train_model *model);
 train_array train_model_grad_array(train_model *model);
 /* How those arrays, and all others of the device, are given to communicators. */
@@ -134,7 +135,7 @@ typedef struct train_update {
 void train_model_clear_grads(train_model *model);
 /* With `shard`, before gradients are used: waits until those of all batches have been added to the shares. Collective. */
 ravel_status train_model_finish_grads(train_model *model, ravel_error *err);
-/* Seconds that this rank has waited for sharded weights and gradients: communication that nothing hid. */
+/* Seconds that this rank has waited for sharded weights and gradients: exposed communication. */
 double train_model_waited(const train_model *model);
 /* How the model's arrays are shared out; NULL: this rank has all elements. */
 const struct train_shares *train_model_shares(const train_model *model);

@@ -1,4 +1,5 @@
-/* Communication inside a layer: the seams of tensor parallelism, and the ring of context parallelism. Internal to train/.
+/* Communication inside a layer: the collectives of tensor parallelism, and the ring of context parallelism. Internal to
+ * train/.
  *
  * A tensor-parallel rank holds a share of the heads, of the feed-forward columns and of the vocabulary (train_slice):
  *

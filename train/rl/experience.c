@@ -131,7 +131,7 @@ static double score_by_answer(const train_rollouts *rollouts, const train_rollou
     return train_task_score(&question, room, bytes, (int)r->ended, scorer->partial);
 }
 
-/* A rollout as the command is told of it; *room moves behind its texts. */
+/* A rollout as the command gets it; *room moves behind its texts. */
 static train_rollout_text describe(const train_rollouts *rollouts, const train_rollout *r, const train_scorer *scorer,
                                    train_question *question, char **room) {
     const int32_t *prompt = rollouts->tokens + r->first, *response = prompt + r->prompt;
@@ -154,7 +154,7 @@ static int is_failure(ravel_status status) {
     return status == RAVEL_E_CALLBACK || status == RAVEL_E_TIMEOUT || status == RAVEL_E_IO;
 }
 
-/* Asks the command, again after a failure, for what is still missing. */
+/* Sends unscored answers to the command, again after a failure. */
 static ravel_status ask(const train_scorer *scorer, const train_rollout_text *texts, int64_t count, train_score *scores,
                         ravel_error *why, ravel_error *err) {
     for (int32_t attempt = 0; attempt <= scorer->retries; attempt++) {

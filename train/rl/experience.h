@@ -1,10 +1,10 @@
-/* train/rl/experience.h: rollouts made ready to learn from: scored, compared within their group, and laid out as samples
- * that the feed takes.
+/* train/rl/experience.h: from rollouts to training samples: rewards, advantages within each group, and the samples that
+ * the feed takes.
  *
  *     rollouts -> rewards -> advantages -> samples {tokens, loss_mask, generator, advantage, update}
  *
- * All of it happens on the trainer rank that received the group; what the feed then does with the samples (planning,
- * exchanging, packing) does not need to know. */
+ * All of it happens on the trainer rank that received the group; the feed then plans, exchanges and packs the samples
+ * like any others. */
 #ifndef TRAIN_EXPERIENCE_H
 #define TRAIN_EXPERIENCE_H
 
@@ -72,7 +72,7 @@ void train_experience_free(train_experience *x);
 ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,
                                    ravel_error *err);
 
-/* What scores answers: the command where there is one, else comparing with the right answer. */
+/* How answers are scored: by the command if there is one, else by comparison with the right answer. */
 typedef struct train_scorer {
     const train_prompts *prompts;
     const train_text *text;
@@ -82,8 +82,8 @@ typedef struct train_scorer {
     const ravel_logger *logger; /* failures; may be NULL */
 } train_scorer;
 
-/* Scores the rollouts that have no reward yet. Answers that the command failed on, again and again, are left out, and
- * counted in *dropped; the status is that of other errors. The sentence of the last failure is in `why`. */
+/* Scores the rollouts that have no reward yet. Answers that the command has not scored after all retries are left out,
+ * and counted in *dropped; the status is that of other errors. The sentence of the last failure is in `why`. */
 ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *scorer, int64_t *dropped,
                                   ravel_error *why, ravel_error *err);
 

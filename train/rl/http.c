@@ -1,4 +1,5 @@
-/* HTTP/1.0: one connection per request, which the server closes behind its answer; so neither chunks nor keep-alive. */
+/* HTTP/1.0: one connection per request, which the server closes after its answer; no chunked encoding, no keep-alive.
+ * */
 #include "train/rl/http.h"
 
 #include "train/kernels/host.h"
@@ -42,7 +43,7 @@ ravel_status train_http_check(const char *url, ravel_error *err) {
     return parse(url, &p, err);
 }
 
-/* Waits until the socket can do what is asked for, or the deadline passes. */
+/* Waits until the socket is ready, or the deadline passes. */
 static ravel_status wait_for(int fd, short events, double deadline, const char *url, ravel_error *err) {
     for (;;) {
         struct pollfd p = {fd, events, 0};

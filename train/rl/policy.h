@@ -3,7 +3,7 @@
  *
  * Per group (the answers to one prompt), rewards r become advantages:
  *     grpo      (r - mean) / (std + 1e-6)         std over the group, with G - 1
- *     dr-grpo    r - mean                         no division: long and easy prompts weigh like any other
+ *     dr-grpo    r - mean                         no division, so all prompts have equal weight
  *     rloo       r - mean of the others           = (r - mean) * G / (G - 1)
  *     none       r
  *

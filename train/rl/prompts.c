@@ -83,7 +83,7 @@ static ravel_status row_tokens(const train_prompts *p, const ravel_json *doc, co
     return n > 0 ? RAVEL_OK : ravel_error_set(err, RAVEL_E_DATA, "input_ids is empty");
 }
 
-/* What a row must be; E_DATA says what is wrong with it. */
+/* Checks a row; E_DATA describes the problem. */
 static ravel_status check_row(const train_prompts *p, int64_t tokens, const char *answer, ravel_error *err) {
     if (tokens < 0)
         return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
@@ -157,7 +157,7 @@ static ravel_status read_file(train_prompts *p, const char *path, ravel_error *e
     return status;
 }
 
-/* ---- the public face ------------------------------------------------------------------------------------ */
+/* ---- public functions ------------------------------------------------------------------------------------ */
 
 /* Rows for training, then rows for evaluation. */
 static ravel_status part_rows(train_prompts *p, ravel_error *err) {

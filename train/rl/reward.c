@@ -1,6 +1,6 @@
 /* The reward command: a child process, a socket pair for its input (so that a closed one is an error and no signal), a
  * pipe for its output, and one poll loop that writes and reads at the same time: a command that answers each line at
- * once and one that reads everything first both work, and neither can block us for good.
+ * once and one that reads everything first both work, and neither can block the trainer.
  *
  *        score()                      child
  *     [out: all lines]  -- socket -->  stdin
@@ -121,7 +121,7 @@ static void run_child(const char *command, int in, int out) {
     setpgid(0, 0);
     dup2(in, 0);
     dup2(out, 1);
-    for (int fd = 3; fd < 1024; fd++) close(fd); /* what other libraries left open across exec */
+    for (int fd = 3; fd < 1024; fd++) close(fd); /* that other libraries opened without close-on-exec */
     execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     _exit(127);
 }
@@ -201,7 +201,7 @@ static ravel_status take_lines(train_reward *r, int64_t count, train_score *scor
 
 static ravel_status died(train_reward *r, ravel_error *err) {
     int status = 0;
-    pid_t gone = 0; /* a moment, so that a command which is just ending can say how */
+    pid_t gone = 0; /* waits briefly, so that the exit status of an ending command is known */
     for (double deadline = train__now() + 0.5; !gone && train__now() < deadline; (void)usleep(1000))
         gone = waitpid(r->child, &status, WNOHANG);
     if (gone == r->child) {

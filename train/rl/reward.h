@@ -1,20 +1,19 @@
-/* train/rl/reward.h: rewards from a command of the user's, JSON lines over pipes.
+/* train/rl/reward.h: rewards from the user's command, JSON lines over pipes.
  *
  * The command is started once (`sh -c COMMAND`) and kept. For every batch Ravel writes one line per rollout to its
  * standard input and reads one line per rollout from its standard output, in any order:
  *
  *     {"id": 17, "prompt": "2+2=", "response": "4", "answer": "4", "prompt_ids": [256, 50, 43, 50, 61],
  *      "response_ids": [52, 257], "tokens": 2, "ended": true}                                             (one line)
- *     {"id": 17, "reward": 0.5}                       and, where it wants to, "accuracy": 1 right, 0 wrong
+ *     {"id": 17, "reward": 0.5}                       and optionally "accuracy": 1 right, 0 wrong
  *
  * A command that begins with http:// is the URL of a server: the lines of a batch are the body of one POST, and its answer
  * is the lines with the rewards. Time limit and failures are as for a command.
  *
- * Texts are the tokens that are bytes; a model with a vocabulary of its own is scored by the ids. Every trainer rank
- * starts a command of its own, for the groups that it holds.
- * Standard error goes where Ravel's goes. A batch has a time limit. A command that ends, closes its output, answers
- * with something else, twice, or not in time is an error that says so and quotes the line; it is then killed, and the
- * next batch starts it again. */
+ * Texts are decoded by the model's tokenizer, without special tokens. One trainer per data-parallel rank starts a
+ * command, for the groups that it holds. The command inherits standard error. A batch has a time limit. It is an error,
+ * which quotes the line, if a command ends, closes its output, writes anything else, answers an id twice, or is late.
+ * The command is then killed, and started again for the next call. */
 #ifndef TRAIN_REWARD_H
 #define TRAIN_REWARD_H
 
@@ -37,14 +36,14 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
 /* Closes the command's input, gives it a second to leave, then kills it. */
 void train_reward_free(train_reward *reward);
 
-/* What a rollout is worth. */
+/* The score of a rollout. */
 typedef struct train_score {
     double reward;   /* NAN: not scored yet */
     double accuracy; /* as the command says, else the reward */
 } train_score;
 
-/* scores[i] for rollouts[i]; those whose reward is not NAN are there already and not asked for. On an error those that came
- * are there and the others are NAN: call it again for the rest. Not for several threads at once. */
+/* Sets scores[i] for rollouts[i]; skips those whose reward is not NAN. On an error, received scores are set and the
+ * others are NAN: call it again for the rest. One thread at a time. */
 ravel_status train_reward_score(train_reward *reward, const train_rollout_text *rollouts, int64_t count,
                                 train_score *scores, ravel_error *err);
 

@@ -5,7 +5,7 @@
  *   group     the answers to one prompt.
  *   rollouts  a list of rollouts: one array of items, one of tokens, one of log-probs. It grows as it is filled and is
  *             used again for every batch.
- *   order     what trainer 0 tells a generator to do next: answer these prompts, take new weights, stop.
+ *   order     the next command of trainer 0 to a generator: answer these prompts, take new weights, stop.
  *
  *     trainer 0            generator 0            generator 1
  *        |-- order: generate -->|                      |
@@ -80,7 +80,7 @@ ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int32_t s
 /* A whole list from one rank to another; the receiver adds it to its own. */
 ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rollouts *rollouts, ravel_error *err);
 ravel_status train_rollouts_receive(ravel_comm *comm, int32_t peer, train_rollouts *rollouts, ravel_error *err);
-/* Collective: what rank 0 has, instead of what the others have. */
+/* Collective: replaces the lists of all other ranks by that of rank 0. */
 ravel_status train_rollouts_broadcast(ravel_comm *comm, train_rollouts *rollouts, ravel_error *err);
 
 #endif

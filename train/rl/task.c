@@ -103,7 +103,7 @@ static const train_task tasks[] = {
 };
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
-/* ---- the public face ------------------------------------------------------------------------------------ */
+/* ---- public functions ------------------------------------------------------------------------------------ */
 
 const char *train_task_name(int32_t index) {
     return index >= 0 && index < TASKS ? tasks[index].name : NULL;

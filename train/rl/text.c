@@ -22,7 +22,7 @@ struct train_text {
 /* Above this a vocabulary without a tokenizer is not one of bytes. */
 enum { BYTE_VOCAB = 4096 };
 
-/* Without a format that is known, texts can be read and conversations cannot: the row then says so. */
+/* Without a known format, texts can be read; a row that is a conversation is an error. */
 static ravel_status open_rows(train_text *t, const char *chat_format, ravel_error *err) {
     ravel_rows_options options;
     ravel_rows_options_default(&options);
@@ -30,8 +30,8 @@ static ravel_status open_rows(train_text *t, const char *chat_format, ravel_erro
     if (chat_format) {
         options.format = ravel_chat_format_named(chat_format);
         if (!options.format)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "there is no chat format \"%.40s\"; docs/text.md lists them", chat_format);
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%.40s\"; docs/text.md lists them",
+                                   chat_format);
     } else if (ravel_chat_format_of(t->tokenizer, &options.format, NULL)) {
         options.format = NULL;
     }

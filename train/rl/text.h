@@ -33,7 +33,7 @@ size_t train_text_decode(const train_text *text, const int32_t *tokens, int64_t 
 
 /* One answer as it grows: what can be shown of the next token, *piece[*bytes], valid until the next call. */
 void train_text_push(train_text *text, int32_t token, const char **piece, size_t *bytes);
-/* What was held back because a character was not whole; the next push begins anew. */
+/* The bytes of an incomplete character; the next push starts an answer. */
 void train_text_flush(train_text *text, const char **piece, size_t *bytes);
 
 #endif

@@ -3,16 +3,16 @@
  * A run's configuration is one struct made of parts; each part has a table (ravel/options.h), and flags, the keys of
  * --config FILE, `--help`, and config.json of the run directory are all made from the tables:
  *
- *     run      where, how long, how often it saves and prints     both commands
- *     model    train/learn/choice.h: which model, on which kernels       both
- *     learn    train/learn/learner.h: learning rate, schedule, ...       both
- *     mesh     ravel/mesh.h: tp, cp, dp, pp, vpp                         both
+ *     run      where, how long, how often it saves and prints            all commands
+ *     model    train/learn/choice.h: which model, on which kernels       all
+ *     learn    train/learn/learner.h: learning rate, schedule, ...       all
+ *     mesh     ravel/mesh.h: tp, cp, dp, pp, vpp                         all
  *     sft      data, eval                                                sft, dpo
  *     dpo      beta                                                      dpo
  *     grpo     prompts, groups, rewards, sampling, generators            grpo
- *     policy   train/rl/policy.h                                            grpo
- *     plan     ravel/plan.h: budget, max-samples, effort, ...            both
- *     source   ravel/source.h: data, mock, ...                           both
+ *     policy   train/rl/policy.h                                         grpo
+ *     plan     ravel/plan.h: budget, max-samples, effort, ...            all
+ *     source   ravel/source.h: data, mock, ...                           sft, dpo
  */
 #ifndef TRAIN_CONFIG_H
 #define TRAIN_CONFIG_H

@@ -11,7 +11,7 @@
 #include <ravel/plan.h>
 #include <ravel/source.h>
 
-/* How far a long step is; `call` may be NULL. */
+/* Progress of a long step; `call` may be NULL. */
 typedef struct train_progress {
     void (*call)(void *user, const char *what, double done, double total);
     void *user;
@@ -28,7 +28,7 @@ typedef struct train_data_file {
 /* Collective: rank 0 reads the file, every rank gets the result. path NULL: no file. `path` must outlive *file. */
 ravel_status train_data_open(const char *path, ravel_comm *comm, const train_progress *progress, train_data_file *file,
                              ravel_error *err);
-/* Whether the path holds something else now. */
+/* Whether the file has changed. */
 int train_data_changed(const train_data_file *file);
 
 /* Opens a data file or mock data, as pairs where asked. */

@@ -278,7 +278,7 @@ static ravel_status one_batch(train__grpo *g, ravel_error *err) {
 static ravel_status train(train__grpo *g, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int fresh = g->run.state.step == 0;
-    /* The generators begin with nothing: a resumed run gives them the version that it stopped with. */
+    /* Generators start without weights: a resumed run sends them the version that it stopped with. */
     status = train__grpo_refit(g, fresh ? 1 : g->run.state.version, err);
     if (!status && fresh) status = train__grpo_evaluate(g, &g->run.state.reward_first, err);
     while (!status && g->run.state.step < g->run.steps && !g->run.stopped) status = one_batch(g, err);

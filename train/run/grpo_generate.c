@@ -1,4 +1,4 @@
-/* A generator rank: takes orders of trainer 0 until it is told to stop.
+/* A generator rank: executes orders of trainer 0 until the order to stop.
  *
  *     sets                     two sets of weights: answers are drawn from the live one, refit writes the other. With
  *                              --generator-tp, of this rank's part of the model: no rank has a whole tensor
@@ -100,7 +100,7 @@ static void close_rank(rank *r) {
 
 /* ---- generating ----------------------------------------------------------------------------------------- */
 
-/* With --tis the trainer works out its own log-probs and wants those of what was really sampled from. */
+/* With --tis the trainer computes its own log-probs and needs those of the distribution that was sampled from. */
 static ravel_status take_answer(void *user, const train_answer *answer, ravel_error *err) {
     rank *r = user;
     const float *logprob = r->config->policy.tis > 0 ? answer->kept_logprob : answer->logprob;

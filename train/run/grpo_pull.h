@@ -18,7 +18,7 @@
 #include "train/run/config.h"
 #include "train/run/weight_sets.h"
 
-/* What trainer 0 tells the other ranks: where, and the secret without which nothing is served. */
+/* Sent by trainer 0 to the other ranks: the address, and the token that the publication requires. */
 typedef struct train__meeting {
     char address[64], token[40];
 } train__meeting;

@@ -1,4 +1,4 @@
-/* Orders to the generators, their answers, evaluation and refit: everything a trainer rank does with the generators. */
+/* A trainer rank's exchange with the generators: orders, answers, evaluation and refit. */
 #include "train/run/grpo_internal.h"
 
 #include "train/kernels/host.h"
@@ -161,8 +161,8 @@ static void count_tokens_from(train__grpo *g, const train_rollouts *rollouts, in
     (void)ravel_metrics_count(g->run.metrics, RAVEL_METRIC_ROLLOUT_TOKENS, tokens);
 }
 
-/* DAPO's dynamic sampling: more prompts until enough groups have right and wrong answers, a few rounds at most. Groups that
- * were found stay. */
+/* DAPO's dynamic sampling: more prompts until enough groups have right and wrong answers, a few rounds at most. Useful
+ * groups are kept. */
 static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
     ravel_status status = RAVEL_OK;

@@ -23,7 +23,8 @@ static const ravel_metric extra_rows[] = {
 #undef X
 };
 
-/* The model of the GPU that a run is on, for MFU; "": none, or it cannot be asked, which the kernel set will report. */
+/* The model of the GPU that a run is on, for MFU; "": none, or it cannot be queried, which the kernel set will report.
+ * */
 static void find_gpu(const train_config *config, char *model, size_t bytes) {
     ravel_device_info info = {.size = sizeof info};
     ravel_device *device = NULL;

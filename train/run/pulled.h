@@ -36,7 +36,7 @@ ravel_status train_pulled_open(const train_pulled_options *options, train_weight
                                ravel_error *err);
 void train_pulled_free(train_pulled *pulled);
 
-/* idle: no answer is running. tokens: drawn so far in all; the trainers are told how many that is per second. */
+/* idle: no answer is running. tokens: drawn so far in all; the report to the trainers has tokens per second. */
 ravel_status train_pulled_step(train_pulled *pulled, int idle, int64_t tokens, ravel_error *err);
 
 /* Figures since it was opened. */

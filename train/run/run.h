@@ -90,7 +90,7 @@ typedef struct train_run {
     int32_t best_due;       /* the current weights are the best so far and not saved */
     int64_t saved;          /* step of the newest checkpoint, -1: none */
     int64_t reported;       /* step whose metrics went out last */
-    int64_t checked;        /* step at which it was last looked whether one is due */
+    int64_t checked;        /* step at which a due checkpoint was last checked for */
     int64_t skipped_in_row; /* updates */
     double finish_seconds;  /* of the last train_run_apply */
     double saved_at;        /* clock of the newest checkpoint, or of the start */
@@ -122,8 +122,8 @@ void train_run_note_eval(train_run *run, double value, int higher_is_better);
 ravel_status train_run_report(train_run *run, ravel_error *err);
 /* After an update: its metrics go out, and a checkpoint is written where the configuration or a signal says so. */
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err);
-/* The last checkpoint, where it is wanted and not there yet. With a `status` other than RAVEL_OK, that of the loop, what
- * was learnt until then is saved if at all possible, and the status returned. `learner` may be NULL. */
+/* Writes the last checkpoint, if it is enabled and not written yet. If `status`, that of the loop, is an error, saves
+ * the last whole update if possible, and returns the status. `learner` may be NULL. */
 ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_status status, ravel_error *err);
 void train_run_free(train_run *run);
 

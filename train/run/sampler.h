@@ -4,8 +4,8 @@
  *     train_sampler_run(sampler, requests, count, &hooks, &err);      as often as wanted
  *     train_sampler_free(sampler);
  *
- * Weights are those of the folder, or pulled from trainers that publish them (train/run/pulled.h); then the folder is only
- * asked for the model's shape and tokenizer. */
+ * Weights are those of the folder, or pulled from trainers that publish them (train/run/pulled.h); then the folder
+ * gives only the model's shape and tokenizer. */
 #ifndef TRAIN_SAMPLER_H
 #define TRAIN_SAMPLER_H
 

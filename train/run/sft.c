@@ -76,7 +76,7 @@ static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err
     return status;
 }
 
-/* Opens the data and settles how many updates there will be: what the epochs take, and --steps at most. */
+/* Opens the data and sets the number of updates: that of the epochs, at most --steps. */
 static ravel_status open_data(sft *s, const ravel_shape *shape, ravel_error *err) {
     const train_config *c = s->config;
     s->steps = c->run.steps ? c->run.steps : TRAIN_STEPS;

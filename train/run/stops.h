@@ -2,7 +2,7 @@
  *
  * An answer is cut before the text that is complete first; of several that end at the same byte, before the longest. So the
  * result does not depend on the pieces in which an answer comes. A stream of pieces shows an answer as it grows without
- * showing any part of such a text: what could be the beginning of one is held back until it is known.
+ * showing any part of such a text: a possible beginning of one is held back until the next pieces decide.
  *
  *     const train_stop_texts stops = {texts, 2};                "\n\n" and "Question:"
  *     train_stop_stream_init(&stream, &stops);
@@ -10,7 +10,7 @@
  *         train_stop_stream_push(&stream, piece, bytes, &shown, &shown_bytes, &err);
  *         print(shown, shown_bytes);                            "the answer is 4\n" holds back its newline
  *     }
- *     train_stop_stream_flush(&stream, &shown, &shown_bytes);   what was held back after all
+ *     train_stop_stream_flush(&stream, &shown, &shown_bytes);   the rest that was held back
  *     train_stop_stream_free(&stream);
  */
 #ifndef TRAIN_STOPS_H

@@ -22,7 +22,7 @@ typedef struct train_place {
 ravel_status train_place_open(train_place *place, const train_kernels *kernels, int32_t gpu, ravel_error *err);
 void train_place_close(train_place *place);
 ravel_place train_place_of(const train_place *place);
-/* Until what refit does with the arrays is done. */
+/* Waits until refit's work on the arrays is complete. */
 ravel_status train_place_wait(const train_place *place, ravel_error *err);
 
 typedef struct train_weight_sets {

@@ -33,5 +33,5 @@
 #endif
 
 #else
-typedef int train__no_avx2; /* a file needs something in it */
+typedef int train__no_avx2; /* ISO C forbids an empty file */
 #endif

@@ -29,7 +29,7 @@ static inline float *train__cpu_private(const train_device *device, int32_t thre
 /* Slots of every set's table. */
 void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes);
 void train__cpu_zero(train_device *device, void *block, size_t bytes);
-/* `wide`: the set's own products are the best there are, unless the options ask for OpenBLAS. */
+/* `wide`: use the set's own products unless the options ask for OpenBLAS. */
 ravel_status train__cpu_open(const train_device_options *options, int wide, train_device **device, ravel_error *err);
 void train__cpu_close(train_device *device);
 ravel_status train__cpu_reserve(train_device *device, size_t shared, size_t private_each, ravel_error *err);

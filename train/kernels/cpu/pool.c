@@ -4,9 +4,9 @@
  *     caller    job, next = 0, busy = workers, ticket + 1 |  takes tasks  | waits for busy == 0
  *     worker    waits for a new ticket                    |  takes tasks  | busy - 1
  *
- * An update is thousands of jobs of a few microseconds to milliseconds, so both sides look at the number for a while
- * (SPINS) before they sleep. They sleep at once where there are more threads than processors: the thread that is waited for
- * could need the one that the waiting occupies. */
+ * An update is thousands of jobs of a few microseconds to milliseconds, so both sides spin (SPINS) before they sleep.
+ * With more threads than processors they sleep at once: the awaited thread may need the processor that the waiting
+ * thread occupies. */
 #include "train/kernels/cpu/pool.h"
 
 #include "train/kernels/host.h"
@@ -22,7 +22,7 @@ typedef struct worker {
     int32_t thread;
 } worker;
 
-/* What several threads write at the same time is on lines of its own, hence the padding. */
+/* Fields that several threads write are on cache lines of their own, hence the padding. */
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct train__pool {
     const ravel_allocator *allocator;
@@ -114,7 +114,8 @@ void train__pool_run(train__pool *p, int64_t count, train__task *task, void *use
     await_workers(p);
 }
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free -----------------------------------------------------------------------------------------------
+ * */
 
 static int32_t processors(void) {
     cpu_set_t set;

@@ -38,7 +38,7 @@ struct train_device {
     cuda_products *products;
     cuda_attention *attention;
     train_limits limits; /* of the last reserve */
-    char *scratch;       /* one block for what kernels need beside their arguments; reused by every call in turn */
+    char *scratch;       /* one block of scratch, reused by every call in turn */
     size_t scratch_bytes;
     int64_t block_bytes, peak_bytes; /* in blocks: now, and the most so far */
     ravel_status failed;

@@ -1,4 +1,4 @@
-/* Launchers of the CUDA set's own kernels: what the .cu files offer to the .c files. Internal to the set.
+/* Launchers of the CUDA set's own kernels, implemented in the .cu files. Internal to the set.
  *
  * Pointers are device memory. Activations and weights are bf16, gradients and statistics f32. Rows have no gap between
  * them unless an `ld` says otherwise; widths are multiples of 8 and blocks are aligned to 16 bytes (the table's limits
