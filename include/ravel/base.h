@@ -1,11 +1,11 @@
-/* ravel/base.h: what every part of Ravel shares. Status codes, the error record, memory and log hooks.
+/* ravel/base.h: shared by every part of Ravel: status codes, the error record, memory and log hooks.
  *
  * Nouns
  *   status     what a call returns: RAVEL_OK (0) or one code of RAVEL_STATUS_LIST.
  *   error      a small record that the caller owns; on failure it holds one full sentence that says what was
  *              wrong, where, and what would be right.
  *   allocator  where memory comes from; NULL means malloc.
- *   logger     where remarks go; NULL means nowhere. The library never prints, exits or aborts on bad input.
+ *   logger     where warnings go; NULL means nowhere. The library never prints, exits or aborts on bad input.
  *
  * The calling pattern, the same everywhere:
  *
@@ -21,7 +21,7 @@
  * Rules that hold for every call in every header
  *   - Outputs come last and are set only on success.
  *   - `err` may be NULL. A record that already holds an error keeps it: the first error wins, so one record can
- *     be passed through a whole sequence of calls and looked at once.
+ *     be passed through a whole sequence of calls and checked once.
  *   - Option structs begin with `size`; fill them with their `*_default()` function, then change what you want.
  *     Fields are only ever added at the end, so an old program works with a newer library.
  *   - `*_free(NULL)` does nothing.
@@ -58,8 +58,8 @@ RAVEL_API const char *ravel_version(void);
 
 /* ---- status --------------------------------------------------------------------------------------------- */
 
-/* One list of codes, grouped by the largest thing that was lost: nothing, this call, this peer, this
- * communicator. X(name, number, sentence). Numbers are stable. */
+/* One list of codes, grouped by what can no longer be used: nothing, this call, this peer, this communicator. X(name,
+ * number, sentence). Numbers are stable. */
 #define RAVEL_STATUS_LIST(X)                                            \
     X(OK, 0, "success")                                                 \
     /* this call: nothing changed, correct the input and call again */  \
@@ -122,11 +122,11 @@ RAVEL_API void ravel_error_prefix(ravel_error *err, const char *format, ...) RAV
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
-/* One function does it all:
+/* One function allocates, resizes and frees:
  *     resize(user, NULL, 0, n)     allocate n bytes
  *     resize(user, p, old, n)      grow or shrink
  *     resize(user, p, old, 0)      free, returns NULL
- * `old` is the size that was asked for, so a hook can count without a table. The result is aligned for any type;
+ * `old` is the size of the earlier request, so a hook can count without a table. The result is aligned for any type;
  * NULL means out of memory, and p stays valid. It may be called from several threads at once. */
 typedef struct ravel_allocator {
     void *(*resize)(void *user, void *ptr, size_t old_bytes, size_t new_bytes);
@@ -137,7 +137,7 @@ typedef struct ravel_allocator {
 
 typedef enum ravel_log_level { RAVEL_LOG_DEBUG = 0, RAVEL_LOG_INFO = 1, RAVEL_LOG_WARN = 2 } ravel_log_level;
 
-/* `text` is one line without a newline and lives only during the call. */
+/* `text` is one line without a newline, valid during the call only. */
 typedef struct ravel_logger {
     void (*write)(void *user, ravel_log_level level, const char *text);
     void *user;

@@ -104,8 +104,7 @@ typedef struct ravel_ragged {
     int64_t field_count;
 } ravel_ragged;
 
-/* Checks the whole store in one pass: for stores that came from elsewhere. Packing checks only the samples that it
- * packs. */
+/* Checks the whole store in one pass: for untrusted stores. Packing checks only the samples that it packs. */
 RAVEL_API ravel_status ravel_ragged_check(const ravel_ragged *ragged, ravel_error *err);
 
 /* The index of a field by name, or -1. */
@@ -141,7 +140,7 @@ typedef struct ravel_cp {
 /* The slots below are [slots + 1] boundaries from 0: cu_seqlens_padded, or {0, total} to treat a bin as one.
  * `samples` may be NULL; it is only there to name the sample in an error. */
 
-/* Whether every slot can be dealt out evenly; E_ARGUMENT names the first that cannot and says what align should be. */
+/* Whether every slot can be divided evenly; E_ARGUMENT names the first that cannot, and a suitable align. */
 RAVEL_API ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t slots,
                                       const int32_t *samples, ravel_error *err);
 /* The bin's position of each of a rank's tokens: index[cu_slots[slots] / ranks]. With it a device can gather. */
@@ -177,7 +176,7 @@ typedef struct ravel_thd_options {
     int32_t align;  /* a slot is a multiple of this: 2*cp, times tp where sequence parallel, 16 or 128 for fp8 */
     int32_t arrays; /* RAVEL_THD_* bits, for ravel_thd_place */
     int64_t total_multiple; /* the bin is padded to a multiple of this; itself a multiple of align */
-    int64_t fixed_tokens;   /* fixed shape: the bin is padded to exactly this (cp * budget); 0: as long as it is */
+    int64_t fixed_tokens;   /* fixed shape: the bin is padded to exactly this (cp * budget); 0: no fixed shape */
     int64_t max_samples;    /* fixed shape: cu_seqlens has max_samples + 2 entries whatever the bin; required then */
     int64_t max_seqlen;     /* value of thd.max_seqlen, an error if a slot is longer; 0: the longest slot, and the
                                whole bin where the shape is fixed */
@@ -215,7 +214,7 @@ typedef struct ravel_thd {
     ravel_place place;          /* where the arrays are; all zero: host memory */
     int32_t *host_samples; /* [sequences] and [sequences + 1]: samples and cu_seqlens_padded in host memory. Written */
     int32_t *host_slots;   /* by pack where they are not NULL; a device's arrays need them for unpack and index */
-    void **placed; /* private: the table of `fields` that ravel_thd_place made, to be made anew in the next block */
+    void **placed;         /* private: the table of `fields` that ravel_thd_place made in the block */
 } ravel_thd;
 
 /* Fills in the sizes. E_ARGUMENT for a bad index or option, E_OVERSIZE for a bin that its fixed shape cannot hold,

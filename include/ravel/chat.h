@@ -26,7 +26,7 @@
  *     {"input_ids": [..]}                      tokens as they are; optional "loss_mask" (0, 1) or "labels" (-100: not learnt)
  *     {"chosen": C, "rejected": R}             two answers, for DPO; optional "prompt". Texts, or lists of messages
  *     {"messages": [{"role", "content"}, ..]}  a conversation; roles are system, user and assistant
- *     {"conversations": [{"from", "value"}..]} the same in other words; human and gpt are user and assistant
+ *     {"conversations": [{"from", "value"}..]} the same with other keys; human and gpt are user and assistant
  *     {"prompt": P, "completion": C}           texts, written one after the other, or lists of messages; "response" is
  *                                              another name for "completion"
  *     {"instruction", "input", "output"}       one user turn and one answer; "input" may be missing or empty

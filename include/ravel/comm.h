@@ -23,21 +23,21 @@
  *
  * Errors
  *   E_ARGUMENT   found before anything was sent: this call did nothing. The other ranks still wait for this one: call
- *                again with better arguments, or ravel_comm_abort.
+ *                again with correct arguments, or ravel_comm_abort.
  *   E_MISMATCH   the ranks disagree: other operation, size, type, root or counts. Every rank of a collective gets it,
  *                with a sentence that names the ranks; nothing was moved; the communicator can be used further.
- *                (What each back end can see is said in docs/comm.md: `threads` sees everything.)
- *   E_TIMEOUT    the deadline passed; the sentence names the ranks that did not come where that is known.
- *   E_PEER_LOST  a rank died, left (freed its handle too early, returned) or raised an error with ravel_comm_abort.
+ *                (docs/comm.md lists what each back end detects; `threads` detects every mismatch.)
+ *   E_TIMEOUT    the deadline passed; the sentence names the missing ranks where they are known.
+ *   E_PEER_LOST  a rank's process ended, or it left (freed its handle too early, returned), or called ravel_comm_abort.
  *   After E_TIMEOUT or E_PEER_LOST the communicator is dead, on every rank and together with all that was split from
- *   it: calls that wait return at once (`threads`) or soon (`mpi`), the first call on each handle says E_PEER_LOST, and
- *   every further call says E_DEAD with the first reason. Free it; that is safe on every rank at any moment.
+ *   it: waiting calls return at once (`threads`) or soon (`mpi`), the first call on each handle returns E_PEER_LOST,
+ *   and every further call E_DEAD with the first reason. Free it; that is safe on every rank at any time.
  *
  * Deadlines: every call that waits has one: options.timeout, else the environment's RAVEL_COMM_TIMEOUT in seconds, else
  * 600 s.
  *
- * Arrays: counts and offsets are int64_t and count elements, not bytes; more than 2^31 is fine. A count of 0 is fine
- * everywhere, and its pointer may be NULL. Arrays must not overlap except where "in place" is said. Offsets may be
+ * Arrays: counts and offsets are int64_t and count elements, not bytes; they may be above 2^31. A count may be 0
+ * everywhere, and its pointer NULL. Arrays must not overlap except where "in place" is said. Offsets may be
  * NULL: the pieces then lie one after the other in rank order.
  *
  * Reductions give the same bits on every rank, every run and every back end: elements are combined in rank order,
@@ -93,14 +93,14 @@ typedef struct ravel_comm_options {
 RAVEL_API void ravel_comm_options_default(ravel_comm_options *options);
 RAVEL_API ravel_option_table ravel_comm_option_table(void);
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 /* One rank. */
 RAVEL_API ravel_status ravel_comm_self(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 
 /* Runs work(comm, user, err) on `count` ranks, a thread each, and returns when all have returned. A rank that returns
  * a status other than RAVEL_OK fails the others with its sentence; the result is the status of the rank that failed
- * first by itself, and err says "rank 3: ...". The communicator belongs to the run; what `work` splits off it frees. */
+ * first by itself, and err says "rank 3: ...". The communicator belongs to the run; `work` frees what it splits off. */
 typedef ravel_status (*ravel_rank_fn)(ravel_comm *comm, void *user, ravel_error *err);
 RAVEL_API ravel_status ravel_threads_run(int32_t count, const ravel_comm_options *options, ravel_rank_fn work,
                                          void *user, ravel_error *err);
@@ -117,10 +117,11 @@ RAVEL_API ravel_status ravel_comm_threads(int32_t count, const ravel_comm_option
  * process. */
 RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 
-/* Processes that were not launched together: over TCP, and Unix sockets inside a machine. options.rendezvous, ranks and rank
- * say where they meet; where they are not given, Slurm or torchrun does. The ranks prove to one another that they know the
- * same token, which is needed as soon as one listens beyond its own machine; the word "none" goes without. Nothing is
- * encrypted. E_TIMEOUT where not all ranks came in time, E_ARGUMENT says what is missing. See docs/comm.md. */
+/* Processes that were not launched together: over TCP, and Unix sockets inside a machine. options.rendezvous, ranks and
+ * rank say where they meet; by default Slurm's or torchrun's environment does. The ranks prove to one another that they
+ * know the same token. A token is required if a rank listens beyond its own machine, unless the token is the word
+ * "none". Nothing is encrypted. E_TIMEOUT where not all ranks came in time, E_ARGUMENT says what is missing. See
+ * docs/comm.md. */
 RAVEL_API ravel_status ravel_comm_tcp(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 
 /* What "auto" means here: options.comm where it is not "auto"; "tcp" where a rendezvous or a number of ranks is given; "mpi"
@@ -141,12 +142,12 @@ RAVEL_API ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_
 /* Collective. The same ranks again, with traffic of its own: for a background thread. */
 RAVEL_API ravel_status ravel_comm_dup(ravel_comm *comm, ravel_comm **child, ravel_error *err);
 
-/* Leaves. At the end of the work that is all; earlier, the others' operations that need this rank fail. Requests that
- * are still open are given up. Never waits for a peer. */
+/* Leaves the communicator. Operations of other ranks that still need this one fail. Open requests are cancelled. Never
+ * waits for a peer. */
 RAVEL_API void ravel_comm_free(ravel_comm *comm);
 
-/* Tells all other ranks that this one failed, and why (err may be NULL or empty): they return E_PEER_LOST with that
- * sentence, here and in everything that was split from comm. The handle is dead afterwards; free it. */
+/* Notifies all other ranks that this one failed, and why (err may be NULL or empty): their calls return E_PEER_LOST
+ * with that sentence, also on everything that was split from comm. The handle is dead afterwards; free it. */
 RAVEL_API void ravel_comm_abort(ravel_comm *comm, const ravel_error *why);
 
 RAVEL_API int32_t ravel_comm_rank(const ravel_comm *comm);
@@ -158,10 +159,10 @@ RAVEL_API int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank);
 /* A short name for error sentences ("tp"); copied and cut at 15 characters. "world" by default, a child has "sub". */
 RAVEL_API void ravel_comm_set_name(ravel_comm *comm, const char *name);
 RAVEL_API const char *ravel_comm_name(const ravel_comm *comm);
-/* Seconds; what is not above 0 is ignored. Children inherit it. */
+/* Seconds; a value of 0 or less is ignored. Children inherit it. */
 RAVEL_API void ravel_comm_set_timeout(ravel_comm *comm, double seconds);
 RAVEL_API double ravel_comm_timeout(const ravel_comm *comm);
-/* RAVEL_OK, or why no call can succeed any more: E_PEER_LOST the first time, then E_DEAD. Never waits. */
+/* RAVEL_OK, or the reason why every call fails: E_PEER_LOST the first time, then E_DEAD. Never waits. */
 RAVEL_API ravel_status ravel_comm_alive(ravel_comm *comm, ravel_error *err);
 /* The rank that was lost, -1 where none was or it is not known. */
 RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
@@ -259,11 +260,11 @@ RAVEL_API ravel_status ravel_comm_isend(ravel_comm *comm, const void *data, int6
 RAVEL_API ravel_status ravel_comm_irecv(ravel_comm *comm, void *data, int64_t count, int32_t dtype, int32_t peer,
                                         int32_t tag, ravel_request **request, ravel_error *err);
 
-/* Waits at most the timeout. The request is gone afterwards, whatever the result; NULL is RAVEL_OK. */
+/* Waits at most the timeout. The request is freed in every case; NULL is RAVEL_OK. */
 RAVEL_API ravel_status ravel_request_wait(ravel_request *request, ravel_error *err);
-/* *done = 1 and the request is gone, or *done = 0 and it is not. A failed request is gone too, with *done = 1. */
+/* *done = 1: the request is complete or failed, and freed. *done = 0: it is still open. */
 RAVEL_API ravel_status ravel_request_test(ravel_request *request, int32_t *done, ravel_error *err);
-/* Waits for all of them; NULLs are skipped. The first failure is returned; all are gone. */
+/* Waits for all of them; NULLs are skipped. The first failure is returned; all are freed. */
 RAVEL_API ravel_status ravel_request_wait_all(ravel_request **requests, int64_t count, ravel_error *err);
 
 /* ---- agreement ------------------------------------------------------------------------------------------ */
@@ -285,12 +286,12 @@ RAVEL_API ravel_status ravel_comm_neighbours(ravel_comm *comm, int32_t *count, r
 
 /* A framework's collectives behind a communicator. All sizes are bytes; offsets are never NULL; arrays of a zero size
  * may be NULL. `timeout` is what is left of the deadline, in seconds. A function returns RAVEL_OK, or a status with a
- * sentence in err; any failure makes the communicator dead (the framework's group is in no known state).
- * send and recv are required; everything else may be NULL and is made from them. Reductions are made
- * by Ravel from all-gathers and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is
- * given. Functions are called from the thread that calls the communicator. Tags may be any int32_t from 0.
- * isend and irecv only queue; the first wait runs all queued messages, and waits where send and recv do. So start together
- * what belongs together. A test never calls send or recv: a loop that only tests makes no progress. */
+ * sentence in err; any failure makes the communicator dead (the state of the framework's group is unknown). send and
+ * recv are required; everything else may be NULL and is made from them. Reductions are made by Ravel from all-gathers
+ * and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is given. Functions are called
+ * from the thread that calls the communicator. Tags may be any int32_t from 0. isend and irecv only queue; the first
+ * wait runs all queued messages, and waits where send and recv do. So start together what belongs together. A test
+ * never calls send or recv: a loop that only tests makes no progress. */
 typedef struct ravel_comm_hooks {
     size_t size; /* sizeof(ravel_comm_hooks) */
     void *user;
@@ -311,10 +312,10 @@ typedef struct ravel_comm_hooks {
                          ravel_error *err);
     /* Fills `child` (its size, user, rank, ranks and functions) for the group that this rank's colour forms; members
      * [count] are ranks of this communicator in the child's order. Not called for a negative colour. NULL: children
-     * speak through send and recv of this table. */
+     * use send and recv of this table. */
     ravel_status (*split)(void *user, const int32_t *members, int32_t count, int32_t index,
                           struct ravel_comm_hooks *child, double timeout, ravel_error *err);
-    /* Tells the peers of a failure, best effort; NULL: they find out by their deadline. */
+    /* Notifies the peers of a failure if it can; NULL: their calls end at the deadline. */
     void (*abort)(void *user, const char *why);
     /* The communicator is being freed; NULL: nothing to do. */
     void (*close)(void *user);

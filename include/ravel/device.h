@@ -21,15 +21,15 @@
  *     ravel_device_free(device);
  *
  * libravel links no CUDA: opening "cuda" loads libravel_cuda.so from beside libravel or the program, from the library
- * folder, or the file that RAVEL_CUDA_MODULE names. E_UNSUPPORTED says what was looked for where, or in CUDA's words
- * why there is no device.
+ * folder, or the file that RAVEL_CUDA_MODULE names. E_UNSUPPORTED lists the files that were tried, or holds CUDA's
+ * message about the missing device.
  *
  * On the host every operation is done when the call returns: streams and events exist and have nothing to wait for.
  *
  * Failures. Every call of the driver is checked. E_MEMORY: the device's memory is short (the cache was emptied first).
- * E_DEVICE: the driver refused; the sentence has its words. Some failures (an illegal address in a kernel, a lost GPU)
- * make every later call on that GPU fail in this process: the handle is dead then, the first call says E_DEVICE, every
- * further one E_DEAD with the first reason. The process goes on; free the handle.
+ * E_DEVICE: the driver returned an error; the sentence holds its message. Some failures (an illegal address in a
+ * kernel, a lost GPU) make every later call on that GPU fail in this process: the handle is then dead. The first call
+ * returns E_DEVICE, every further one E_DEAD with the first reason. The process can continue; free the handle.
  *
  * Threads: a device handle may be used from several threads at once; a stream or an event by one thread at a time.
  * Calls leave the thread's current CUDA device as they found it.

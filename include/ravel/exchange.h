@@ -8,8 +8,8 @@
  *     exchange   every sample is where its bin is       all fields in one ragged all-to-all
  *     share      one rank's words or bytes to others    pipeline metadata, tensor-parallel arrays
  *
- * and `ravel_agree`, which carries an error of one rank to all of them, so that no rank waits for one that has given
- * up. ravel/feed.h is the composition of all of it; a framework can take what it needs:
+ * and `ravel_agree`, which returns an error of one rank on all of them, so that no rank waits for one that failed.
+ * ravel/feed.h is the composition of all of it; a framework can take what it needs:
  *
  *     ravel_gather_counts(dp, mine.count, counts, &err);
  *     ravel_gather(dp, mine_lengths, counts, 1, lengths, &err);                   lengths[sum of counts]
@@ -49,7 +49,8 @@ RAVEL_API ravel_status ravel_gather(ravel_comm *comm, const int64_t *mine, const
 typedef struct ravel_exchange ravel_exchange;
 
 /* counts[plan->dp]: samples that each rank holds, numbered through in rank order as in the plan's input.
- * lengths[plan->count]. The plan may go afterwards. Of a hybrid plan every member of a group gets the group's samples. */
+ * lengths[plan->count]. The plan may be freed afterwards. Of a hybrid plan every member of a group gets the group's
+ * samples. */
 RAVEL_API ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts, const int64_t *lengths,
                                              int32_t rank, const ravel_allocator *allocator, ravel_exchange **exchange,
                                              ravel_error *err);

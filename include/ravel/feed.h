@@ -1,8 +1,8 @@
 /* ravel/feed.h: from a source of samples to packed micro-batches on every rank of a mesh.
  *
  * Nouns
- *   feed     one rank's end of the whole thing; made by all ranks together.
- *   owners   the ranks that read samples. They plan, exchange and pack; the others are sent what they need.
+ *   feed     one rank's part of the data path; created by all ranks together.
+ *   owners   the ranks that read samples. They plan, exchange and pack, and send the other ranks what they need.
  *   batch    the samples that are read and planned at once: one update, or several (plan options `updates`).
  *   update   one optimiser step: the same number of micro-steps on every rank.
  *   chunk    the part of a pipeline stage that an iterator feeds; 0 .. vpp-1.
@@ -40,15 +40,14 @@
  * rank of it reads its own share of a batch, whatever cp the mesh has, and in every micro-step is in a group of its own
  * width. Samples are exchanged within the pool, each member gets its shard of the group's samples, and the micro-batch says
  * which group that is (cp, cp_rank, cp_first). Ranks of the pool are in the order of the mesh's dp-cp communicator; no
- * other axis may lie between dp and cp. Each token is weighed once: counts are over the pool, and so is dp_reduce.
+ * other axis may lie between dp and cp. Each token is counted once: counts are over the pool, and so is dp_reduce.
  *
  * Same samples, same update. Which rows an update holds depends on the order (seed, epoch) and on `samples` alone, not
  * on the number of ranks; weights come from counts over the whole update. So the loss curve is the same on any mesh.
  *
  * Errors. An error on one rank (a bad row, a sample over the budget, no memory, other options) is returned by the same
  * call on every rank with that rank's sentence, "rank 3: train.jsonl:17: ...", before any data moves. After an error of
- * the data the feed stands where it was: the next call tries again. After an error of the communicator it is dead, and
- * says so.
+ * the data the feed has not moved: the next call tries again. After an error of the communicator every call fails.
  *
  * Threads: a feed belongs to one thread. `source`, allocator and logger are used from the feed's own thread too.
  */
@@ -113,7 +112,7 @@ typedef struct ravel_feed_options {
 RAVEL_API void ravel_feed_options_default(ravel_feed_options *options);
 RAVEL_API ravel_option_table ravel_feed_option_table(void);
 
-/* ---- life ----------------------------------------------------------------------------------------------- */
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 /* Collective over the mesh, which must outlive the feed and whose communicators it leaves alone: it makes its own.
  * `source` is needed on owners, and may be NULL elsewhere, or everywhere with options.fields and ravel_feed_submit.
@@ -170,7 +169,7 @@ typedef struct ravel_feed_update {
     int64_t kept_bytes; /* samples that stayed on this rank */
 } ravel_feed_update;
 
-/* Collective. The next update; E_END, with nothing in err, when there are no more. What the last one gave is gone. */
+/* Collective. The next update; E_END, with nothing in err, when there are no more. Invalidates the one before. */
 RAVEL_API ravel_status ravel_feed_next(ravel_feed *feed, const ravel_feed_update **update, ravel_error *err);
 
 /* Without a source: this rank's samples of the next batch, borrowed until the first ravel_feed_next of that batch has
@@ -270,7 +269,7 @@ RAVEL_API ravel_status ravel_thd_options_for_plan(const ravel_plan_options *plan
 RAVEL_API ravel_status ravel_thd_options_for_group(const ravel_plan_options *plan, int32_t width, int32_t cp_rank,
                                                    int32_t fixed, ravel_thd_options *options, ravel_error *err);
 
-/* ---- where it is ---------------------------------------------------------------------------------------- */
+/* ---- cursor and figures ---------------------------------------------------------------------------------------- */
 
 /* The reading order, with the count filled in: for ravel_cursor_format and ravel_cursor_parse. */
 RAVEL_API const ravel_order *ravel_feed_order(const ravel_feed *feed);
@@ -298,9 +297,9 @@ RAVEL_API const char *ravel_feed_phase_name(int32_t phase);
  * at `sum`. */
 RAVEL_API void ravel_feed_batch(const ravel_update_counts *counts, ravel_lengths_sum *sum, ravel_metrics_batch *batch);
 
-/* Works the current update out again on this rank alone, from the source (all rows of the batch) with the pure
- * functions only, and compares every array of every micro-batch bit for bit: E_INTERNAL says what differs. Not
- * collective. The source must be the owners'. For tests and `ravel feed --verify`. */
+/* Recomputes the current update on this rank alone, from the source (all rows of the batch) with the pure functions
+ * only, and compares every array of every micro-batch bit for bit: E_INTERNAL says what differs. Not collective. The
+ * source must be the owners'. For tests and `ravel feed --verify`. */
 RAVEL_API ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *source, ravel_error *err);
 
 #ifdef __cplusplus

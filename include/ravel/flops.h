@@ -1,7 +1,7 @@
 /* ravel/flops.h: how many floating-point operations a packed batch takes, exactly.
  *
  * Nouns
- *   lengths sum   what the count needs to know about a batch: the number of samples, the sum of their lengths and the
+ *   lengths sum   the figures of a batch that the count needs: the number of samples, the sum of their lengths and the
  *                 sum of their squared lengths. Sums of parts can be merged, so ranks and micro-steps can be added up.
  *   flops         an exact 128-bit count. A multiply-add is two operations.
  *

@@ -1,9 +1,9 @@
 /* ravel/json.h: a small strict JSON reader and a string writer.
  *
- * The reader takes RFC 8259 text (UTF-8, nothing after the value, depth at most 64) and makes one flat array of
- * nodes in document order. Keys and strings are decoded into memory of the document and NUL-terminated, so the text
- * may go. Untrusted input is expected: it is fuzzed, does not recurse, and never takes more than a fixed multiple of
- * the text. A document can be used again for the next text (JSONL), without allocating once it is large enough.
+ * The reader takes RFC 8259 text (UTF-8, nothing after the value, depth at most 64) and makes one flat array of nodes
+ * in document order. Keys and strings are decoded into memory of the document and NUL-terminated, so the text may be
+ * freed. Untrusted input is expected: it is fuzzed, does not recurse, and never takes more than a fixed multiple of the
+ * text. A document can be used again for the next text (JSONL), without allocating once it is large enough.
  *
  *     ravel_json *doc = NULL;
  *     if (ravel_json_parse(text, bytes, NULL, &doc, &err)) ...

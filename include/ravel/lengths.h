@@ -22,9 +22,9 @@
  *     ...
  *     ravel_lengths_free(lengths);
  *
- * Files are read in one pass with a small buffer (pipes too; "-" is standard input). Nothing is dropped: a row that is
- * not understood is an error that begins with file:line. Compressed and binary files (gzip, zstd, Parquet, npz, ...) are
- * recognised, and the sentence has the command that makes text of them.
+ * Files are read in one pass with a small buffer (pipes too; "-" is standard input). Nothing is dropped: a row that
+ * cannot be parsed is an error that begins with file:line. Compressed and binary files (gzip, zstd, Parquet, npz, ...)
+ * are recognised, and the sentence has the command that makes text of them.
  */
 #ifndef RAVEL_LENGTHS_H
 #define RAVEL_LENGTHS_H

@@ -1,4 +1,4 @@
-/* ravel/meta.h: what a rank must know of an update besides its tokens, as one message of integers.
+/* ravel/meta.h: the metadata of an update, everything except its tokens, as one message of integers.
  *
  * A pipeline stage that holds no tokens still needs the shape of every micro-batch: how many samples, how long each,
  * which. So does a tensor-parallel rank that is about to receive arrays. The message says all of it for one
@@ -24,7 +24,7 @@
  *         last      checksum of all words before it
  *
  * Every word is an int64_t. There are no floats, no zero-terminated lists and nothing that has to be guessed. The
- * decoder takes any words from anywhere: it is fuzzed, and reads nothing that it has not checked.
+ * decoder accepts untrusted words: it is fuzzed, and uses nothing that it has not checked.
  */
 #ifndef RAVEL_META_H
 #define RAVEL_META_H
@@ -39,7 +39,7 @@ extern "C" {
 #define RAVEL_META_VERSION 2
 #define RAVEL_META_HEAD    12
 #define RAVEL_META_END     1 /* flags: the stream is over */
-#define RAVEL_META_FAILED  2 /* the sender failed; an agreement follows and says why */
+#define RAVEL_META_FAILED  2 /* the sender failed; the following agreement carries its error */
 #define RAVEL_META_HYBRID  4 /* each micro-step has a context-parallel group of its own width */
 
 /* X(type, name, sentence): the counts of an update, the same on every rank of the mesh. */

@@ -2,13 +2,13 @@
  *
  * Nouns
  *   metric    one row of RAVEL_METRIC_LIST: a name, a unit, how it is reduced over ranks, one sentence.
- *   metrics   what one rank has counted since the last update, the values of the last update (the same on every
- *             rank), and the totals of the run.
+ *   metrics   one rank's counts since the last update, the values of the last update (the same on every rank), and the
+ *             totals of the run.
  *   phase     a named stretch of time (forward, feed, refit, ...). Phases nest.
- *   update    one optimiser step. ravel_metrics_update reduces over ranks, works out the derived values, hands them
- *             to the sinks and starts the next update.
+ *   update    one optimiser step. ravel_metrics_update reduces over ranks, computes the derived values, passes them to
+ *             the sinks and starts the next update.
  *   sink      where the values of an update go: a log line, JSONL, CSV, TensorBoard, Prometheus, a trace.
- *   reducer   the two all-reduces that metrics need, as a hook; metrics know no communicator.
+ *   reducer   the two all-reduces that metrics need, as a hook; metrics do not depend on a communicator.
  *
  * The calling loop, the same on every rank:
  *
@@ -339,8 +339,8 @@ typedef struct ravel_metrics_batch {
 } ravel_metrics_batch;
 RAVEL_API void ravel_metrics_add_batch(ravel_metrics *metrics, const ravel_metrics_batch *batch);
 
-/* Samples that came from generators. Arrays of `count`; each may be NULL. Nothing happens unless options.rl. What was
- * generated and thrown away again is not among them, so rollout/tokens is counted apart:
+/* Samples that came from generators. Arrays of `count`; each may be NULL. Nothing happens unless options.rl. Rollouts
+ * that were discarded are not among them, so rollout/tokens is counted separately:
  * ravel_metrics_count(m, RAVEL_METRIC_ROLLOUT_TOKENS, tokens). */
 typedef struct ravel_metrics_rollouts {
     size_t size; /* sizeof(ravel_metrics_rollouts) */
@@ -386,7 +386,7 @@ RAVEL_API void ravel_metrics_phase_add(ravel_metrics *metrics, ravel_phase phase
 
 /* ---- the update ----------------------------------------------------------------------------------------- */
 
-/* Ends update number `step`: reduces, derives, publishes, writes to the sinks, and starts counting anew. Collective:
+/* Ends update number `step`: reduces, derives, publishes, writes to the sinks, and resets the counts. Collective:
  * every rank calls it with the same step (E_MISMATCH names the range otherwise). Fails only where the reducer does; a
  * failing sink is reported to the logger once and tried again at the next update. */
 RAVEL_API ravel_status ravel_metrics_update(ravel_metrics *metrics, int64_t step, ravel_error *err);

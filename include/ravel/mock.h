@@ -89,8 +89,8 @@ RAVEL_API const ravel_mock_options *ravel_mock_described(const ravel_mock *mock)
 RAVEL_API void ravel_mock_reseed(ravel_mock *mock, uint64_t seed);
 RAVEL_API void ravel_mock_recount(ravel_mock *mock, int64_t count);
 
-/* Sample `index` (any number from 0; the count is only a remark to the caller): its length, and how much of it is
- * prompt (0 without prompt_share). */
+/* Sample `index` (any number from 0; the count is not a limit): its length, and how much of it is prompt (0 without
+ * prompt_share). */
 RAVEL_API int64_t ravel_mock_length(const ravel_mock *mock, int64_t index);
 RAVEL_API int64_t ravel_mock_prompt(const ravel_mock *mock, int64_t index);
 /* The first `count` token ids of the sample, 0 .. vocab - 1; vocab is at least 1. */

@@ -21,7 +21,7 @@ typedef struct ravel_module {
     int global;           /* its symbols are seen by what it loads in turn, and it is never unloaded */
 } ravel_module;
 
-/* The handle of dlopen. E_UNSUPPORTED says what was looked for where, and why a file that is there did not load. */
+/* The handle of dlopen. E_UNSUPPORTED lists the files that were tried, and why an existing file did not load. */
 RAVEL_API ravel_status ravel_module_load(const ravel_module *module, void **handle, ravel_error *err);
 /* A function of it; NULL where there is none. */
 typedef void (*ravel_module_fn)(void);

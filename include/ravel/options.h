@@ -1,8 +1,8 @@
 /* ravel/options.h: option structs described by tables.
  *
- * Every option struct of Ravel comes with a table that says of each field: name, type, default, allowed values,
- * one sentence. The table is what `--help`, JSON configs, environment variables, the JSON report and the Python
- * keywords are made from, so an option is added in one place.
+ * Every option struct of Ravel has a table with a row per field: name, type, default, allowed values, one sentence.
+ * `--help`, JSON configs, the JSON report and the Python keywords come from the table, so an option is added in one
+ * place.
  *
  *     ravel_plan_options options;
  *     ravel_plan_options_default(&options);

@@ -7,8 +7,8 @@
  *   cursor   a place in the stream: two integers, which a checkpoint keeps.
  *
  * The order is a pure function of (order, cursor): a keyed permutation that is computed, not stored, so a data set of
- * any size takes no memory, any place can be gone to at once, and what an update reads does not depend on how many
- * ranks share the reading.
+ * any size takes no memory, any position is computed directly, and the rows of an update do not depend on the number of
+ * ranks.
  *
  *     ravel_order order = {.size = sizeof order, .count = ravel_source_count(source), .shuffle = 1, .seed = 7};
  *     ravel_cursor cursor = {0, 0}, next;

@@ -1,7 +1,7 @@
 /* ravel/plan.h: lengths in, plan out.
  *
  * Nouns
- *   sample      one sequence; the planner knows its length and, where given, its cost, group, update and home rank.
+ *   sample      one sequence: its length and, where given, its cost, group, update and home rank.
  *   slot        the place of a sample in a bin: its length rounded up to `align`.
  *   bin         a micro-batch: what one data-parallel rank runs forward and backward in one go. At most cp * budget
  *               slot tokens and max_samples samples, always.
@@ -174,7 +174,7 @@ RAVEL_API void ravel_plan_options_default(ravel_plan_options *options);
 /* The table behind `ravel plan --help`: everything above but cost and allocator. */
 RAVEL_API ravel_option_table ravel_plan_option_table(void);
 
-/* The multiple that slots really have: the least common multiple of `align` and what cp_split needs (2 * cp or cp where
+/* The multiple that slots have: the least common multiple of `align` and what cp_split needs (2 * cp or cp where
  * cp > 1). Packing with this align fits every bin of the plan. 0 where it is above 2^30, which planning refuses. */
 RAVEL_API int32_t ravel_plan_align(const ravel_plan_options *options);
 
@@ -220,18 +220,18 @@ typedef struct ravel_cost_fit {
     int32_t widths;
     int32_t width[RAVEL_FIT_WIDTHS],
         price[RAVEL_FIT_WIDTHS]; /* per mille, against the narrowest width that was measured */
-    /* the same errors on samples that the fit does not know: every fifth is predicted by a fit of the others, five times;
-     * 0 where there are fewer than 20 */
+    /* the same errors by five-fold cross-validation: every fifth sample is predicted by a fit of the others; 0 with
+     * fewer than 20 samples */
     double apart_error, apart_worst;
-    int64_t
-        far; /* samples that are more than 25 % off, such as the first of their kind: they count little, and in no error */
+    int64_t far; /* outliers, more than 25 % off: they have little weight in the fit, and are in no error */
 } ravel_cost_fit;
 
-/* Least squares of relative errors, weighted so that single wild samples count little; no coefficient below 0. The narrowest width gives linear, quadratic and overhead; the
- * others their price. E_DATA where there are too few samples, or all alike. */
+/* Least squares of relative errors, weighted so that outliers have little influence; no coefficient below 0. The
+ * narrowest width gives linear, quadratic and overhead; the others their price. E_DATA where there are too few samples,
+ * or all alike. */
 RAVEL_API ravel_status ravel_cost_fit_make(const ravel_cost_sample *samples, int64_t count, ravel_cost_fit *fit,
                                            ravel_error *err);
-/* What the fit predicts for a sample, whose seconds are not looked at; a width that was not measured has the widest one's
+/* The predicted seconds of a sample, whose own seconds are ignored; a width that was not measured has the widest one's
  * price. */
 RAVEL_API double ravel_cost_fit_seconds(const ravel_cost_fit *fit, const ravel_cost_sample *sample);
 
@@ -388,10 +388,10 @@ RAVEL_API const char *ravel_method_doc(int32_t method);
 
 /* ---- pipelines ------------------------------------------------------------------------------------------ */
 
-/* What a pipeline of `pp` stages makes of micro-steps whose costs are known, without running it. The model is cut into
- * pp * vpp equal parts; part c * pp + p is chunk c of stage p, and takes 1 / (pp * vpp) of a micro-step's cost, a third of
- * it forward and two thirds backward. With vpp 1 the schedule is 1F1B, with more the interleaved one (groups of pp
- * micro-steps through chunk 0, then chunk 1, ...; backward through the last chunk first). Messages cost nothing.
+/* The predicted time of micro-steps with known costs on a pipeline of `pp` stages. The model is cut into pp * vpp equal
+ * parts; part c * pp + p is chunk c of stage p, and takes 1 / (pp * vpp) of a micro-step's cost, a third of it forward
+ * and two thirds backward. With vpp 1 the schedule is 1F1B, with more the interleaved one (groups of pp micro-steps
+ * through chunk 0, then chunk 1, ...; backward through the last chunk first). Messages cost nothing.
  *
  *     pp 2, vpp 1      stage 0   F0 F1 B0 F2 B1 F3 B2 B3
  *                      stage 1      F0 B0 F1 B1 F2 B2 F3 B3 */
@@ -426,7 +426,7 @@ RAVEL_API ravel_status ravel_plan_bubble(const ravel_plan *plan, int32_t pp, int
  *     ravel_planner_take(p, 1, &plan, &err);      the rest of the update
  *     ravel_planner_free(p);
  *
- * What is taken is planned by the same solver as a whole batch: method, homes, groups, layout and sync count; with
+ * Taken micro-steps are planned by the same solver as a whole batch: method, homes, groups, layout and sync count; with
  * cp_pool a taken plan has groups of different widths (plan->hybrid). The oldest samples go first, whatever their length,
  * so that long ones do not wait longer than short ones. The options are copied, texts included. */
 typedef struct ravel_planner ravel_planner;

@@ -1,9 +1,9 @@
 /* ravel/policy.h: rewards to advantages, and the policy losses of RL, over plain arrays. Pure functions in double; no model,
- * no batch layout, no communication: a framework calls them with what it has.
+ * no batch layout, no communication, so that any framework can call them.
  *
  * Per group (the answers to one prompt), rewards r become advantages A:
  *     grpo      (r - mean) / (std + 1e-6)         std over the group, with G - 1
- *     dr-grpo    r - mean                         no division: long and easy prompts have the same weight as others
+ *     dr-grpo    r - mean                         no division, so all prompts have equal weight
  *     rloo       r - mean of the others           = (r - mean) * G / (G - 1)
  *     none       r
  *

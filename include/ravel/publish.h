@@ -1,7 +1,7 @@
 /* ravel/publish.h: trainers publish versions of the weights; generators pull them at any time.
  *
  * Nouns
- *   publication  what the ranks of a trainer offer together under one address: its last K versions.
+ *   publication  the last K versions of a trainer's weights, offered by all its ranks under one address.
  *   publisher    one trainer rank's part of it. It has a source (ravel/refit.h), keeps copies, and serves them from threads
  *                of its own.
  *   puller       one generator rank's part. It has a sink. All ranks of a generator (its tensor-parallel group, say) are one
@@ -9,8 +9,9 @@
  *   identity     which weights: version, nonce and digest of the content (ravel/refit.h).
  *   address      "host:port", "[2001:db8::1]:port", ":port" (this machine only), "unix:/path", "unix:@name".
  *
- * Trainers and generators need not have been launched together. A generator may come, be slow, stop in the middle or be
- * killed: the trainers do not wait for it, and other generators do not notice. One that comes late gets the newest version.
+ * Trainers and generators need not have been launched together. A generator may join late, be slow, stop in the middle
+ * or be killed: the trainers do not wait for it, and other generators are not affected. A late generator gets the
+ * newest version.
  *
  * The trainer's loop, on every trainer rank (`comm`: the trainers' communicator; one rank: ravel_comm_self):
  *
@@ -36,11 +37,11 @@
  * A stage that fails is reported by poll, once, on every rank; the live version was not touched, and the state is IDLE or NEWER
  * again: stage again.
  *   E_IO         the link to a trainer was lost or silent, also because the version is no longer kept
- *   E_STATE      the trainers do not keep the version any more, or were started anew
+ *   E_STATE      the trainers do not keep the version any more, or were restarted
  *   E_CHECKSUM, E_DATA, E_MISMATCH, E_MEMORY, E_CALLBACK     as everywhere
- *   E_PEER_LOST, E_TIMEOUT, E_DEAD     the generator's own communicator is gone: free the puller, make a new one
+ *   E_PEER_LOST, E_TIMEOUT, E_DEAD     the generator's own communicator is dead: free the puller, make a new one
  *
- * What it costs: publish costs the trainer one pass over its pieces (copy and hash, on options.threads threads), never a
+ * Costs: publish costs the trainer one pass over its pieces (copy and hash, on options.threads threads), never a
  * wait for a generator. Staging costs the generator memory bandwidth in the background. The pause is the commit alone: an
  * agreement of the generator's ranks and, by kind of stage, a swap of two pointers or a copy. Both are in the report.
  *
@@ -119,7 +120,7 @@ typedef struct ravel_generator_report {
     ravel_refit_identity held; /* version 0: none yet */
     int64_t lag;               /* versions published since the one that it holds */
     int32_t ranks;
-    int32_t connected;        /* 0: its connection is gone */
+    int32_t connected;        /* 0: not connected any more */
     double prepare_seconds;   /* of its last commit: staging, while it went on generating */
     double pause_seconds;     /* of its last commit: what it waited */
     double tokens_per_second; /* from ravel_puller_note; 0: not given */
@@ -200,7 +201,7 @@ typedef struct ravel_pull_report {
 /* Collective. Makes the staged version live on every rank, or on none. report may be NULL. E_STATE: it is not READY, or the
  * set to be written is pinned (kind `copy`): call it at a later step. */
 RAVEL_API ravel_status ravel_puller_commit(ravel_puller *puller, ravel_pull_report *report, ravel_error *err);
-/* Collective. Gives up what is staged or being staged. */
+/* Collective. Drops the version that is staged or being staged. */
 RAVEL_API ravel_status ravel_puller_drop(ravel_puller *puller, ravel_error *err);
 /* Not collective, as everything below. The caller's data and spare stay the caller's; an allocated spare set that is live
  * is first copied to data. */

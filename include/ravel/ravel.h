@@ -1,4 +1,4 @@
-/* ravel/ravel.h: everything at once. The headers, from the ground up:
+/* ravel/ravel.h: includes all headers. They are, lowest floor first:
  *
  *     base, options, json, dtype, module  status and errors, memory, option tables, element types, loaded modules
  *     shape                               a transformer's sizes
@@ -8,7 +8,7 @@
  *     batch, weights, policy              packed arrays, exact loss weights, advantages and policy losses
  *     comm, mesh                          ranks
  *     order, source, exchange, meta, feed from a data set to packed micro-batches on every rank
- *     refit                               weights from trainers to generators
+ *     refit, publish                      weights from trainers to generators
  *     metrics, flops                      counts of tokens, FLOPs and time
  *     safetensors, lengths, mock, file    files and mock data
  *     tokenizer, chat                     text to token ids and back; conversations to tokens and a loss mask

@@ -1,8 +1,8 @@
 /* ravel/refit.h: weights from the ranks that train to the ranks that generate, all or nothing.
  *
  * Nouns
- *   source    what a sending rank has: named tensors, how each is cut over the senders, where its bytes are.
- *   sink      what a receiving rank wants: the same of its own. A rank may have a source, a sink, both or neither.
+ *   source    the tensors of a sending rank: name, how each is cut over the senders, where its bytes are.
+ *   sink      the tensors of a receiving rank, in the same form. A rank may have a source, a sink, both or neither.
  *   rule      how names map: a fused tensor (qkv, gate_up, stacked experts) to the tensors that it is made of.
  *   refit     a session: source and sink have been compared over all ranks, the slices are planned, the buffers are
  *             allocated. It is made once and used for every update.
@@ -37,11 +37,11 @@
  *    sink.load takes each verified piece (copy it to a device). See the two structs.
  *
  * All or nothing: receivers stage a version beside the live one (or in place with an undo log), verify every byte, vote,
- * and only then switch, together. When anything fails anywhere (a callback, a checksum, memory, a deadline, a rank's
- * death) every survivor still has the old version, whole, and ravel_refit_update says what happened and where:
+ * and only then switch, together. When anything fails on any rank (a callback, a checksum, memory, a deadline, a lost
+ * rank) every remaining rank still has the old version, whole, and ravel_refit_update returns the reason:
  *   other statuses                      the communicator is fine: call ravel_refit_update again.
- *   E_PEER_LOST, E_TIMEOUT, E_DEAD      the communicator is gone: make a new one and call ravel_refit_connect.
- * How far that promise goes when a rank dies during the vote itself is said in docs/refit.md.
+ *   E_PEER_LOST, E_TIMEOUT, E_DEAD      the communicator is dead: make a new one and call ravel_refit_connect.
+ * docs/refit.md describes the limits of this promise when a rank is lost during the vote itself.
  *
  * Every call that takes a comm or a refit and an err is collective: all ranks of the communicator call it in the same
  * order. An argument that is wrong on one rank fails the call on all, with the same sentence.
@@ -66,8 +66,8 @@ extern "C" {
 
 typedef struct ravel_refit ravel_refit;
 
-/* Which weights. Two identities are equal only where the bytes are: a version that was trained anew after a rollback has
- * the same number and another nonce. */
+/* Which weights. Two identities are equal only where the bytes are: a version that was trained again after a rollback
+ * has the same number and another nonce. */
 typedef struct ravel_refit_identity {
     int64_t version; /* given by the trainers, above 0; 0: no weights yet */
     uint64_t nonce;  /* random, drawn once per publication */
@@ -271,7 +271,7 @@ typedef struct ravel_refit_options {
 RAVEL_API void ravel_refit_options_default(ravel_refit_options *options);
 RAVEL_API ravel_option_table ravel_refit_option_table(void);
 
-/* ---- what happened -------------------------------------------------------------------------------------- */
+/* ---- report ---------------------------------------------------------------------------------------------- */
 
 /* Seconds of work, each phase on its own; where they overlap they add up to more than `seconds`. */
 typedef enum ravel_refit_phase {

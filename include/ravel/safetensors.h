@@ -20,10 +20,10 @@
  *     ravel_safetensor_read(t, 0, t->count, RAVEL_F32, weights, &err);        whatever the file's dtype is
  *     ravel_safetensors_free(file);
  *
- * Files are taken as hostile: the header is checked whole before anything is handed out (lengths, types, overflow,
- * holes, overlaps, repeated names), and the sentence says what the file is instead (a Git LFS pointer, a zip, ...).
- * What no reader of mapped files can survive is another process that cuts the file short while it is mapped (SIGBUS):
- * writers must replace files, as the writer here does, and not rewrite them in place.
+ * Files are untrusted: the whole header is checked before anything is returned (lengths, types, overflow, holes,
+ * overlaps, repeated names), and the error names the actual format (a Git LFS pointer, a zip, ...). If another process
+ * truncates the file while it is mapped, reading raises SIGBUS: writers must replace files, as the writer here does,
+ * and not rewrite them in place.
  *
  * Threads: a file may be read by many threads at once; a writer belongs to one at a time.
  */
@@ -47,8 +47,8 @@ typedef struct ravel_safetensor {
     int64_t count;       /* elements: the product of dims */
     int64_t bytes;       /* count * bytes of the dtype */
     const void *data;    /* [bytes], in the map */
-    int32_t aligned;     /* data may be read as an array of the dtype. The format promises it not; where this is 0 use
-                            ravel_safetensor_read or memcpy */
+    int32_t aligned;     /* data may be read as an array of the dtype. The format does not guarantee it; where this is 0
+                            use ravel_safetensor_read or memcpy */
     int32_t shard;       /* which file of a set it came from, 0 for a single file */
 } ravel_safetensor;
 

@@ -1,8 +1,8 @@
 /* ravel/shape.h: the shape of a transformer: widths, heads, layers, vocabulary.
  *
- * The planner prices samples with it, metrics count FLOPs with it, refit makes bench tensors from it and the trainer
- * builds the model from it. It is read from a Hugging Face `config.json` by ravel_shape_read, or taken by name from
- * a few published shapes.
+ * The planner computes costs from it, metrics FLOPs, refit the tensors of its bench, and the trainer builds the model
+ * from it. It is read from a Hugging Face `config.json` by ravel_shape_read, or taken by name from a few published
+ * shapes.
  */
 #ifndef RAVEL_SHAPE_H
 #define RAVEL_SHAPE_H
@@ -57,8 +57,8 @@ typedef struct ravel_shape {
 } ravel_shape;
 
 /* Reads a Hugging Face config (Llama, Mistral, Qwen2, Qwen3, their MoE variants, DeepSeek and what is named like them;
- * of a multimodal one, its text model). What the file leaves out gets the meaning that transformers gives it; a missing
- * essential is an error that names the key. `path` may also be the folder that holds the config.json. */
+ * of a multimodal one, its text model). Missing keys get the defaults of transformers; a missing key without a default
+ * is an error that names it. `path` may also be the folder that holds the config.json. */
 RAVEL_API ravel_status ravel_shape_parse(const char *json_text, size_t bytes, ravel_shape *shape, ravel_error *err);
 RAVEL_API ravel_status ravel_shape_read(const char *path, ravel_shape *shape, ravel_error *err);
 
@@ -74,7 +74,7 @@ RAVEL_API ravel_status ravel_shape_check(const ravel_shape *shape, ravel_error *
  * (as in the two below). */
 RAVEL_API int64_t ravel_shape_parameters(const ravel_shape *shape);
 
-/* What a token costs, so that costs and FLOPs are counted from one place:
+/* Work per token, the base of both costs and FLOPs:
  *   matmul weights   the weights that one token is multiplied with: its active experts, routers and the LM head, but
  *                    no embedding lookup. A forward pass takes 2 FLOPs for each, a backward pass 4.
  *   attention width  multiply-adds for one (query, key) pair, over all heads and layers: scores and weighted values.

@@ -7,7 +7,7 @@
  *
  * A trainer packs its f32 master weights as bf16 into memory that it shares (ravel_shared_create); a generator maps that
  * memory and unpacks it into its own parameters. Each is one pass over memory, in which bytes are read, cast, written and
- * hashed; equal hashes on both sides say that the generator has read what the trainer has written.
+ * hashed; equal hashes on both sides prove that the generator has read what the trainer has written.
  *
  *     ravel_slab_tensor tensors[] = {{.data = weight, .count = n, .dtype = RAVEL_F32, .packed = RAVEL_BF16}};
  *     ravel_slab_create(device, tensors, count, 256 << 10, &slab, &err);

@@ -107,9 +107,9 @@ RAVEL_API ravel_status ravel_source_open(const ravel_source_options *options, ra
 
 /* ---- the caller's own ----------------------------------------------------------------------------------- */
 
-/* `read` hands over the samples of one row through ravel_collector_add: one, several (a packed row, taken apart) or
- * none. It may be called from several threads at once, one for each reader. A failure ends the reading with its status
- * and sentence, the row's number in front. */
+/* `read` passes the samples of one row to ravel_collector_add: one, several (a packed row, taken apart) or none. It may
+ * be called from several threads at once, one for each reader. A failure ends the reading with its status and sentence,
+ * the row's number in front. */
 typedef struct ravel_source_hooks {
     size_t size; /* sizeof(ravel_source_hooks) */
     void *user;

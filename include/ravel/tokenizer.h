@@ -1,8 +1,8 @@
-/* ravel/tokenizer.h: text to token ids and back, as a Hugging Face model folder says.
+/* ravel/tokenizer.h: text to token ids and back, by the tokenizer of a Hugging Face model folder.
  *
  * Nouns
- *   tokenizer   what tokenizer.json and tokenizer_config.json say. It does not change once it is open; every thread of
- *               a process may use it at once.
+ *   tokenizer   the content of tokenizer.json and tokenizer_config.json. It is read-only once it is open; all threads
+ *               of a process may use it at once.
  *   encoder     one thread's memory for turning text into ids: buffers and a cache of words. It allocates only while
  *               its buffers are still growing.
  *   decoder     one stream of ids turned back into text, character by character: an id may end in the middle of a
@@ -42,8 +42,8 @@ typedef struct ravel_decoder ravel_decoder;
 
 /* `path`: a model folder, or a tokenizer.json (the files beside it are read too where they are there:
  * tokenizer_config.json for the names of bos, eos and pad, add_bos_token and the chat template; chat_template.jinja).
- * E_IO where tokenizer.json cannot be read, E_DATA where it is wrong, E_UNSUPPORTED with the name of what it asks for
- * and is not there. `allocator` must outlive the tokenizer. */
+ * E_IO where tokenizer.json cannot be read, E_DATA where it is wrong, E_UNSUPPORTED with the name of the part that is
+ * not supported. `allocator` must outlive the tokenizer. */
 RAVEL_API ravel_status ravel_tokenizer_open(const char *path, const ravel_allocator *allocator,
                                             ravel_tokenizer **tokenizer, ravel_error *err);
 /* The same from memory: the content of tokenizer.json, and of tokenizer_config.json or NULL. */

@@ -10,16 +10,16 @@
  *     seq-mean-token-sum         1 / samples                               mean over samples of their token sums
  *     seq-mean-token-sum-norm    1 / (samples * divisor)                   the same, over a constant
  *
- * With weights w of the caller's for each sample: w / sum of w * loss tokens; w / (sum of w * loss tokens of s); and
- * so on: weighted means.
+ * With the caller's weight w per sample the means are weighted: w / sum of w * loss tokens; w / (sum of w * loss tokens
+ * of s); and so on.
  *
  * Nouns
- *   loss token   a token whose mask is 1 and that something predicts: the first token of a sample is never one, so a
- *                sample of one token has none, whatever its mask says.
- *   counts       what the weights are worked out from: integers, all of them, so that summing them over ranks in any
- *                order gives the same everywhere.
- *   factor       what the framework will divide by afterwards, multiplied in beforehand: dp where gradients are
- *                averaged over data-parallel ranks, micro-steps where losses are averaged over them, cp likewise.
+ *   loss token   a token whose mask is 1, except the first token of a sample, which nothing predicts. So a sample of
+ *                one token has none.
+ *   counts       the input of the weights: integers only, so that summing them over ranks in any order gives the same
+ *                result.
+ *   factor       compensates averages that the framework takes afterwards: dp where gradients are averaged over
+ *                data-parallel ranks, micro-steps where losses are averaged over them, cp likewise.
  *
  *     ravel_counts counts = {0};
  *     for (int b = 0; b < bin_count; b++)                              this rank's bins of the update
@@ -93,7 +93,7 @@ typedef enum ravel_loss_mode {
 } ravel_loss_mode;
 #define RAVEL_LOSS_CHOICES "token-mean|seq-mean-token-mean|seq-mean-token-sum|seq-mean-token-sum-norm"
 
-/* What the framework does with the parts. */
+/* How the framework combines the parts. */
 typedef enum ravel_framework { RAVEL_FRAMEWORK_SUM, RAVEL_FRAMEWORK_MEAN } ravel_framework;
 #define RAVEL_FRAMEWORK_CHOICES "sum|mean"
 
@@ -143,8 +143,8 @@ RAVEL_API ravel_status ravel_weights_fill(const ravel_ragged *ragged, const rave
 RAVEL_API ravel_status ravel_weights_total(const ravel_counts *counts, const ravel_weights_options *options,
                                            double *total, ravel_error *err);
 
-/* The identity, checked: recounts the bin's samples, compares every token's weight with what it must be (E_DATA names
- * the first that differs), and, with the hook (NULL: this is all there is), the counts of all ranks with `counts`
+/* Checks the identity: recounts the bin's samples, compares every token's weight with the expected one (E_DATA names
+ * the first that differs), and, with the hook (NULL: one rank has all samples), the counts of all ranks with `counts`
  * (E_MISMATCH) and the sum of all weights with ravel_weights_total (E_MISMATCH). Each rank gives all of its samples of
  * the update in one call. */
 RAVEL_API ravel_status ravel_weights_check(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,

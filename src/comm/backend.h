@@ -93,11 +93,9 @@ typedef struct ravel__loan {
 typedef struct ravel__backend {
     const char *name;
     size_t request_bytes;  /* of ravel_request.state */
-    uint32_t reduces;      /* bits 1 << kind: reductions that start implements; the front composes the others from
-    collectives */
+    uint32_t reduces;      /* bits 1 << kind: reductions that start takes; the front composes the others */
     int32_t moves_in_wait; /* messages move only inside a wait: test starts nothing */
-    int64_t exact_bytes;   /* start also takes all-reduces of integers up to this size, whose result does not depend on
-    the order */
+    int64_t exact_bytes;   /* start also takes all-reduces of integers up to this size: any order gives the same */
 
     /* Begins the operation. Must not wait for a peer (collectives of callbacks do). On failure nothing was started, and
      * request->why holds the sentence. The operation may already be done on return. */

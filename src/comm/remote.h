@@ -22,8 +22,7 @@ enum {
     REMOTE_WORLD_BUCKETS = 256,
     REMOTE_WINDOW = 16,     /* transfers of one operation under way at once, in each direction */
     REMOTE_CREDIT = 64,     /* small messages to one peer that no receive has matched yet */
-    REMOTE_TELL_ALL = 64,   /* up to this size all ranks are notified of a lost rank; in larger communicators the
-    contacts */
+    REMOTE_TELL_ALL = 64,   /* larger communicators notify only contacts of a lost rank */
     REMOTE_LEFT_KEPT = 1024 /* ids of communicators that this rank has left */
 };
 
@@ -106,8 +105,7 @@ struct remote_world {
     int32_t any_gone;                     /* a rank left a communicator, or is lost */
     char lost_why[256];                   /* of the last one */
     remote_job *orphans;                  /* cancelled, but still used by the wire */
-    remote_world *kept;                   /* in the list of worlds whose memory the wire may use until the process ends
-    */
+    remote_world *kept;                   /* next in the list of worlds that the wire may still use */
     ravel__process own, *processes;       /* [size] */
     int32_t *neighbours, neighbour_count; /* ranks of this machine */
     int64_t looked_ns, frames, bytes;     /* sent, for tests and figures */

@@ -1,6 +1,6 @@
 /* The host as a device. Every operation is done when its call returns, so streams have no state, and an event only
- * stores its time. Shared memory is an anonymous file (memfd). The kernels are the reference
- * that the device's are compared with. */
+ * stores its time. Shared memory is an anonymous file (memfd). The kernels are the reference that the device's are
+ * compared with. */
 #include "device/driver.h"
 
 #include "base/clock.h"

@@ -2,8 +2,8 @@
  *
  * A lane is one thread with one hub (comm/link.h): it listens, and serves the links that came to it. A lane never waits
  * for a peer: it gives a link a few messages at a time and continues when the kernel has taken them. Blocks that lie in
- * the store
- * as they travel are sent from there, with the hashes that publishing made; everything else is packed into a frame.
+ * the store as they travel are sent from there, with the hashes that publishing made; everything else is packed into a
+ * frame.
  *
  *     per link   PULL -> [slice 0: HASHES, BLOCK, BLOCK ...] [slices 1 to 40: FRAME] ... -> END
  *

@@ -6,9 +6,8 @@
  *                                      "steps"
  *
  * The files do not depend on the mesh that wrote them: a run can resume on another mesh, and with other sharding.
- * Moments
- * are written in f32, whatever --moments says: bf16 ones come back with the same bits, and a run that goes on with the
- * other --moments converts them. */
+ * Moments are written in f32, whatever --moments says: bf16 ones come back with the same bits, and a run that goes on
+ * with the other --moments converts them. */
 #ifndef TRAIN_CHECKPOINT_H
 #define TRAIN_CHECKPOINT_H
 

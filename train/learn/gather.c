@@ -140,8 +140,7 @@ ravel_status train__gather_send(train__gather *g, ravel_error *err) {
     return status;
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
- * */
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 void train__gather_begin(train__gather *g, train__which which) {
     g->which = which;

@@ -61,8 +61,7 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
     return status;
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
- * */
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error *err) {
     const train_learn_options *learn = l->options.learn;

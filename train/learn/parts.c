@@ -58,8 +58,7 @@ ravel_status train_parts_memory(const train_parts_options *from, const ravel_sha
     return status;
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
- * */
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 static ravel_status set_weights(train_model *model, const train_model_choice *choice, ravel_error *err) {
     train_array weights = train_model_array(model);

@@ -278,8 +278,7 @@ ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, c
     return RAVEL_OK;
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
- * */
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 static ravel_status take_memory(train_model *m, ravel_error *err) {
     const train_kernels *k = m->net.kernels;

@@ -33,9 +33,8 @@
  * threads. A batch without scored tokens (a filler) costs nothing and changes nothing.
  *
  * All memory is allocated in train_model_create; train_model_memory returns the sizes beforehand. It grows with the
- * budget,
- * never with the square of a length: attention keeps one number per row and head, and only the logits of one chunk of
- * rows exist at a time.
+ * budget, never with the square of a length: attention keeps one number per row and head, and only the logits of one
+ * chunk of rows exist at a time.
  */
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
@@ -116,8 +115,8 @@ train_device *train_model_device(const train_model *model);
  * Gradients are NULL with `inference`. */
 void *train_model_weights(train_model *model);
 void *train_model_grads(train_model *model);
-/* Weights and gradients with what reads and writes them. Get the array again before
- * writing weights: with `shard` the call drops gathered copies of the old weights. */
+/* Weights and gradients with what reads and writes them. Get the array again before writing weights: with `shard` the
+ * call drops gathered copies of the old weights. */
 train_array train_model_array(train_model *model);
 train_array train_model_grad_array(train_model *model);
 /* How those arrays, and all others of the device, are given to communicators. */

@@ -148,8 +148,7 @@ typedef struct gemm {
     int64_t a_row, a_col, b_row, b_col, ldc;
     int64_t n0, n, k0, k;                      /* the part of N and K that is being worked on */
     int64_t groups;                            /* of A */
-    int64_t splits, columns;                   /* a block of rows is this number of tasks, of this number of columns
-                                                  each */
+    int64_t splits, columns;                   /* tasks of a block of rows; columns of a task */
     int64_t large, large_groups, small_groups; /* blocks of rows: this number of large ones, then small ones */
     int add;
 } gemm;

@@ -114,8 +114,7 @@ void train__pool_run(train__pool *p, int64_t count, train__task *task, void *use
     await_workers(p);
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
- * */
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 static int32_t processors(void) {
     cpu_set_t set;

@@ -4,8 +4,7 @@
  * the groups of eight columns t, t + threads, ... so every access is 16 bytes wide and a row is read once.
  *
  * The weight's gradient is a sum over rows. Each of `cuda_norm_parts` blocks adds its own rows in order, per column,
- * into one
- * row of partial sums; a second kernel adds the partial rows in order. Both orders depend on the sizes alone. */
+ * into one row of partial sums; a second kernel adds the partial rows in order. Both orders depend on sizes alone. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
