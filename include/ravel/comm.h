@@ -281,6 +281,8 @@ RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_er
 /* Collective. *count: the ranks of `comm` that run on this rank's machine, this one included: those that share its
  * cores. Containers on one host count apart. */
 RAVEL_API ravel_status ravel_comm_neighbours(ravel_comm *comm, int32_t *count, ravel_error *err);
+/* Collective. *rank: this rank's number among them, from 0 in the order of the ranks. */
+RAVEL_API ravel_status ravel_comm_local_rank(ravel_comm *comm, int32_t *rank, ravel_error *err);
 
 /* ---- the caller's own transport ------------------------------------------------------------------------- */
 

@@ -1925,6 +1925,7 @@ FUNCTIONS = {
     "ravel_comm_irecv": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_isend": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_kind": (C.c_char_p, [C.c_void_p]),
+    "ravel_comm_local_rank": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_lost_rank": (C.c_int32, [C.c_void_p]),
     "ravel_comm_mpi": (C.c_int, [C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_name": (C.c_char_p, [C.c_void_p]),

@@ -115,16 +115,25 @@ ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_error *err) 
     return ravel__agree(comm, RAVEL_OK, &digest, "another digest", NULL, err);
 }
 
-ravel_status ravel_comm_neighbours(ravel_comm *comm, int32_t *count, ravel_error *err) {
+/* The ranks below `end` that run on this rank's machine; where that is not known, this rank alone. Collective. */
+static ravel_status count_neighbours(ravel_comm *comm, int32_t end, int32_t *count, ravel_error *err) {
     int32_t ranks = ravel_comm_size(comm);
     size_t bytes = (size_t)ranks * sizeof(uint64_t);
     uint64_t mine = ravel__machine_number(), *all = ravel__alloc(NULL, bytes);
     ravel_status status = ravel_agree(comm, all ? RAVEL_OK : ravel__no_memory(err, bytes, "the ranks' machines"), err);
     if (!status && all) status = ravel_comm_allgather(comm, &mine, all, 1, RAVEL_I64, err);
     if (!status && all) {
-        *count = mine == 0; /* unknown: alone */
-        for (int32_t r = 0; r < ranks && mine; r++) *count += all[r] == mine;
+        *count = mine == 0 && ravel_comm_rank(comm) < end;
+        for (int32_t r = 0; r < end && mine; r++) *count += all[r] == mine;
     }
     ravel__release(NULL, all, bytes);
     return status;
+}
+
+ravel_status ravel_comm_neighbours(ravel_comm *comm, int32_t *count, ravel_error *err) {
+    return count_neighbours(comm, ravel_comm_size(comm), count, err);
+}
+
+ravel_status ravel_comm_local_rank(ravel_comm *comm, int32_t *rank, ravel_error *err) {
+    return count_neighbours(comm, ravel_comm_rank(comm), rank, err);
 }

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -108,6 +109,18 @@ static void gpu_state(train_device *d, train_gpu_state *s) {
     (void)pthread_mutex_unlock(&region.lock);
 }
 
+/* As many GPUs as RAVEL_STUB_GPUS says, 1 by default. All of them are in one process's region. */
+static ravel_status gpus(int32_t most, uint8_t (*uuids)[16], int32_t *count, ravel_error *err) {
+    const char *text = getenv("RAVEL_STUB_GPUS");
+    *count = text ? (int32_t)strtol(text, NULL, 10) : 1;
+    if (*count < 1) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the stub has no GPU");
+    for (int32_t i = 0; i < *count && i < most; i++) {
+        memset(uuids[i], 0, 16);
+        memcpy(uuids[i], &i, sizeof i);
+    }
+    return RAVEL_OK;
+}
+
 /* ---- every other slot: the CPU's, on open addresses ------------------------------------------------------ */
 
 #define INSIDE(slot, arguments, ...) \
@@ -181,6 +194,7 @@ const train_kernels *train_cuda_set(void) {
     set.doc = "the CPU's kernels on memory that the host can't touch, in place of CUDA's";
     set.host_memory = 0;
     set.gpu_state = gpu_state;
+    set.gpus = gpus;
     set.alloc = alloc;
     set.release = release;
 #define SLOT(slot) set.slot = slot

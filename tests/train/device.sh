@@ -23,6 +23,30 @@ same() { # NAME COMMAND...: the run with the CPU's kernels, and with the stub's
     if [ -s "$dir/$name-cpu.txt" ] && cmp -s "$dir/$name-cpu.txt" "$dir/$name-cuda.txt"; then ok "$name: the CPU's losses to the bit"
     else bad "$name: other losses than the CPU's"; fi
 }
+# Which GPU a rank gets: what a run says of it.
+gpus() { # NAME GPUS TEXT OPTIONS...: the text is in what the run prints; "": no GPU is shared
+    name=$1 count=$2 text=$3; shift 3
+    RAVEL_STUB_GPUS=$count "$ravel" train "$@" --steps 1 --hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 \
+        --budget 256 --sinks jsonl --kernels cuda --run "$dir/gpus-$name" >"$dir/out" 2>&1
+    rm -rf "$dir/gpus-$name"
+    if [ -n "$text" ]; then grep -q -e "$text" "$dir/out"; else ! grep -q shared "$dir/out" && grep -q '^done' "$dir/out"; fi
+    if [ $? = 0 ]; then ok "gpus, $name"; else bad "gpus, $name: $(tail -n 2 "$dir/out")"; fi
+}
+task="--task sort --batch 16"
+# shellcheck disable=SC2086
+{
+gpus "one each" 4 "" sft $task --ranks 4
+gpus "in turn" 2 "GPU 0 is shared by 2 ranks: .* together" sft $task --ranks 3
+gpus "one for all" 4 "GPU 2 is shared by 2 ranks" sft $task --ranks 2 --device 2
+gpus "a list" 4 "" sft $task --ranks 2 --device 3,1
+gpus "a GPU that is not there" 2 "--device 1,5: rank 1 of this machine would be on GPU 5, and it has GPUs 0 to 1" sft $task --ranks 2 --device 1,5
+gpus "no list" 2 "device is \"1,x\"; it must be auto" sft $task --device 1,x
+gpus "no GPU" 0 "the stub has no GPU" sft $task
+gpus "generators after trainers" 3 "" grpo --task copy --prompts 2 --group-size 2 --max-tokens 4 --eval-prompts 0 --ranks 2 --refit collective
+gpus "generators beside trainers" 3 "GPU 1 is shared by 2 ranks, of which 1 generates" grpo --task copy --prompts 2 --group-size 2 --max-tokens 4 \
+    --eval-prompts 0 --ranks 2 --generator-device 1 --refit collective
+}
+
 # shellcheck disable=SC2086
 same sft sft --task sort --steps 6 --batch 16 --checkpoint-every 3 $small
 # shellcheck disable=SC2086

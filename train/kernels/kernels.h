@@ -388,6 +388,9 @@ typedef struct train_kernels {
     void (*phase_seconds)(train_device *device, double *seconds);
     /* Optional, of GPU sets. Does not wait. */
     void (*gpu_state)(train_device *device, train_gpu_state *state);
+    /* Optional, of GPU sets: how many GPUs this process sees, and the 16 bytes that name each of the first `most` in every
+     * process. E_UNSUPPORTED says why there is none. */
+    ravel_status (*gpus)(int32_t most, uint8_t (*uuids)[16], int32_t *count, ravel_error *err);
 
     /* ---- memory ---- */
     /* Aligned to 64 bytes (256 on a GPU), not zeroed; bytes > 0. */

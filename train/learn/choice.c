@@ -53,6 +53,22 @@ int32_t train_stops_parse(const char *text, int64_t vocab, int32_t *stops, ravel
     return 0;
 }
 
+ravel_status train_gpus_parse(const char *name, const char *text, int32_t *list, int32_t *count, ravel_error *err) {
+    *count = 0;
+    if (!text || strcmp(text, "auto") == 0) return RAVEL_OK;
+    for (const char *at = text; *count < TRAIN_GPUS; at++) {
+        char *end;
+        long gpu = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
+        if (gpu < 0 || gpu >= TRAIN_GPUS || (*end && *end != ',')) break;
+        list[(*count)++] = (int32_t)gpu;
+        if (!*end) return RAVEL_OK;
+        at = end;
+    }
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "%s is \"%.60s\"; it must be auto, a GPU from 0 to %d, or a list of them like 0,1,2,3", name,
+                           text, TRAIN_GPUS - 1);
+}
+
 int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape, int64_t budget, int32_t processors,
                       int32_t ranks) {
     if (choice->threads) return choice->threads;
@@ -64,7 +80,7 @@ int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape
 ravel_status train_device_open(const train_model_choice *choice, const ravel_allocator *allocator,
                                const train_kernels **kernels, train_device **device, ravel_error *err) {
     train_device_options options = {.threads = choice->threads, .allocator = allocator};
-    options.gpu = choice->device;
+    options.gpu = choice->gpu;
     options.any_order = !choice->deterministic;
     ravel_status status = train_kernels_find(choice->kernels, kernels, err);
     return status ? status : (*kernels)->open(&options, device, err);

@@ -16,7 +16,8 @@ typedef struct train_model_choice {
     const char *kernels;   /* kernel set */
     int32_t threads;       /* of each rank; 0: train_threads chooses */
     int32_t recompute;     /* train_recompute */
-    int32_t device;        /* of a GPU's kernel set: which GPU */
+    const char *devices;   /* of a GPU's kernel set: "auto", or GPUs for the ranks of a machine, "0,1,2,3" */
+    int32_t gpu;           /* this rank's, from `devices` (train/run/devices.h) */
     int32_t deterministic; /* the same bits on every run; 0: sums in any order where that is faster */
     int32_t sequence;      /* sequence parallel, where tp > 1 */
     int32_t reserved;
@@ -46,6 +47,11 @@ void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t
 int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape, int64_t budget, int32_t processors,
                       int32_t ranks);
 
+/* "auto": *count = 0; "2" or "0,1,2,3" as list[TRAIN_GPUS]. E_ARGUMENT names the option. */
+enum { TRAIN_GPUS = 64 }; /* of one machine */
+ravel_status train_gpus_parse(const char *name, const char *text, int32_t *list, int32_t *count, ravel_error *err);
+
+/* On GPU choice->gpu. */
 ravel_status train_device_open(const train_model_choice *choice, const ravel_allocator *allocator,
                                const train_kernels **kernels, train_device **device, ravel_error *err);
 

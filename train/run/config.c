@@ -56,7 +56,9 @@ static const ravel_option model_table[] = {
     MODEL("init-seed", U64, init_seed, "1", 0, 0, NULL, "seed of new weights"),
     MODEL("init-std", F64, init_std, "0.02", 1e-9, 10, NULL, "standard deviation of new weights"),
     MODEL("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, cuda, ref, cpu-avx2, ..."),
-    MODEL("device", I32, device, "0", 0, 1023, NULL, "which GPU, with --kernels cuda"),
+    MODEL(
+        "device", STRING, devices, "auto", 0, 0, "GPUS",
+        "GPUs of a machine's ranks, with --kernels cuda: auto, one for each in turn; 2, all on GPU 2; or a list, 0,1,2,3"),
     MODEL("deterministic", BOOL, deterministic, "true", 0, 0, NULL, "the same bits on every run, also on a GPU"),
     MODEL("threads", I32, threads, "0", 0, 1024, NULL,
           "threads per rank; 0: the machine's processors divided among its ranks, where the model is large enough"),
@@ -160,8 +162,9 @@ static const ravel_option grpo_table[] = {
     GRPO("eval-prompts", I64, eval_prompts, "64", 0, 1e9, NULL, "greedy answers before and after training; 0: none"),
     GRPO("eval-share", F64, eval_share, "0", 0, 0.9, NULL, "share of the rows of --data, from the end, kept for them"),
     GRPO("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between such evaluations"),
-    GRPO("generator-device", I32, generator_device, "-1", -1, 1023, NULL,
-         "GPU of the first generator rank, with --kernels cuda; the next ones take the next; -1: all share --device"),
+    GRPO(
+        "generator-device", STRING, generator_devices, NULL, 0, 0, "GPUS",
+        "GPUs of a machine's generator ranks, as --device; by default they take their turn in --device after the trainers"),
     GRPO(
         "refit", ENUM, refit, "auto", 0, 0, TRAIN_REFIT_CHOICES,
         "how weights go to the run's generators: collective, over the ranks' links; pull, by shared memory of one machine, "
@@ -482,6 +485,9 @@ static ravel_status check_model(const train_model_choice *given, ravel_error *er
         if (numbers[i].given != numbers[i].preset)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for a new byte model; --%s brings its own shape",
                                    numbers[i].name, given->model ? "model" : "shape");
+    int32_t gpus[TRAIN_GPUS], count;
+    ravel_status status = train_gpus_parse("device", given->devices, gpus, &count, err);
+    if (status) return status;
     if (!given->model && !given->shape && given->vocab < TRAIN_TOKENS)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "vocab is %lld; a byte model needs %d or more",
                                (long long)given->vocab, TRAIN_TOKENS);
@@ -570,6 +576,9 @@ static ravel_status check_dpo(const train_config *c, ravel_error *err) {
 
 static ravel_status check_grpo(const train_config *c, ravel_error *err) {
     const train_grpo_options *o = &c->grpo;
+    int32_t gpus[TRAIN_GPUS], count;
+    ravel_status status = train_gpus_parse("generator-device", o->generator_devices, gpus, &count, err);
+    if (status) return status;
     if (o->generators % o->generator_tp)
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,

@@ -98,8 +98,9 @@ typedef struct train_grpo_options {
     int32_t publish_keep;      /* versions that are kept */
     int32_t publish_open;      /* 1: listen beyond this machine without a token */
     int32_t refit;             /* train_refit_way */
-    int32_t generator_device;  /* GPU of generator rank 0, then the next ones; -1: the trainer's */
-    double publish_linger;     /* seconds to wait at the end until connected generators have the last version */
+    int32_t reserved;
+    const char *generator_devices; /* GPUs of generators, as model.devices; NULL: they follow the trainers there */
+    double publish_linger;         /* seconds to wait at the end until connected generators have the last version */
 } train_grpo_options;
 
 typedef struct train_dpo_options {

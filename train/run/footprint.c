@@ -71,9 +71,31 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
     return status;
 }
 
+static void log_generators(const train_config *c, const train_footprint *p, int64_t longest_prompt,
+                           const ravel_logger *logger) {
+    char text[256], bytes[32];
+    (void)snprintf(text, sizeof text,
+                   "memory per generator rank: %s = two sets of weights and a cache of %lld slots of %lld tokens",
+                   in_units(p->generator, bytes, sizeof bytes), (long long)c->grpo.slots,
+                   (long long)longest_prompt + c->grpo.scoring.max_tokens);
+    logger->write(logger->user, RAVEL_LOG_INFO, text);
+}
+
+/* One line where ranks share a GPU. */
+static void log_sharing(const train_footprint *p, const train_devices *d, const ravel_logger *logger) {
+    char text[256], who[96] = "", bytes[32];
+    if (d->trainers + d->generators < 2) return;
+    if (d->generators)
+        (void)snprintf(who, sizeof who, ", of which %d generate%s", d->generators, d->generators == 1 ? "s" : "");
+    (void)snprintf(text, sizeof text, "GPU %d is shared by %d ranks%s: %s of its memory together", d->crowded,
+                   d->trainers + d->generators, who,
+                   in_units(d->trainers * p->trainer + d->generators * p->generator, bytes, sizeof bytes));
+    logger->write(logger->user, RAVEL_LOG_INFO, text);
+}
+
 ravel_status train_footprint_log(const train_config *c, train_kind kind, const ravel_shape *shape,
-                                 const ravel_mesh_layout *layout, int64_t longest_prompt, const ravel_logger *logger,
-                                 ravel_error *err) {
+                                 const ravel_mesh_layout *layout, int64_t longest_prompt, const train_devices *devices,
+                                 const ravel_logger *logger, ravel_error *err) {
     char text[640], extra[128] = "", mesh[96] = "", a[32], b[32], d[32], f[32];
     train_footprint p;
     if (!logger) return RAVEL_OK;
@@ -98,11 +120,7 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
                    in_units(p.fixed, b, sizeof b), in_units(p.activations, d, sizeof d), (long long)c->plan.budget,
                    in_units(p.working, f, sizeof f), extra);
     logger->write(logger->user, RAVEL_LOG_INFO, text);
-    if (kind != TRAIN_GRPO) return RAVEL_OK;
-    (void)snprintf(text, sizeof text,
-                   "memory per generator rank: %s = two sets of weights and a cache of %lld slots of %lld tokens",
-                   in_units(p.generator, a, sizeof a), (long long)c->grpo.slots,
-                   (long long)longest_prompt + c->grpo.scoring.max_tokens);
-    logger->write(logger->user, RAVEL_LOG_INFO, text);
+    if (kind == TRAIN_GRPO) log_generators(c, &p, longest_prompt, logger);
+    log_sharing(&p, devices, logger);
     return RAVEL_OK;
 }

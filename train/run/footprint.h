@@ -2,7 +2,7 @@
 #ifndef TRAIN_FOOTPRINT_H
 #define TRAIN_FOOTPRINT_H
 
-#include "train/run/config.h"
+#include "train/run/devices.h"
 
 /* Bytes of the largest rank of each kind. The feed's batches, rollouts and refit's buffers come on top: they grow with the
  * batch, not with the model. */
@@ -21,9 +21,9 @@ ravel_status train_footprint_of(const train_config *config, train_kind kind, con
                                 const ravel_mesh_layout *layout, int64_t longest_prompt, train_footprint *footprint,
                                 ravel_error *err);
 
-/* The same as text, to the logger (NULL: nothing is printed). */
+/* The same as text, to the logger (NULL: nothing is printed), and the sum of the ranks that share a GPU. */
 ravel_status train_footprint_log(const train_config *config, train_kind kind, const ravel_shape *shape,
-                                 const ravel_mesh_layout *layout, int64_t longest_prompt, const ravel_logger *logger,
-                                 ravel_error *err);
+                                 const ravel_mesh_layout *layout, int64_t longest_prompt, const train_devices *devices,
+                                 const ravel_logger *logger, ravel_error *err);
 
 #endif

@@ -80,8 +80,7 @@ static ravel_status make_refit(train__grpo *g, ravel_error *err) {
     ravel_refit_options_default(&options);
     ravel_status status = ravel_agree(g->world, RAVEL_OK, err);
     const train_kernels *kernels = train_parts_kernels(train_learner_parts(g->learner));
-    if (!status)
-        status = train__grpo_way(g->config, kernels, g->config->model.device, g->world, &g->place, &pulls, err);
+    if (!status) status = train__grpo_way(g->config, kernels, g->config->model.gpu, g->world, &g->place, &pulls, err);
     if (status) return status;
     status = ravel_agree(g->world, list_tensors(g, pulls, err), err);
     if (status) return status;
@@ -166,7 +165,7 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
     if (!status && g->rank == 0) log_left_out(g, hooks->logger);
     if (!status && g->rank == 0)
-        status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, hooks->logger, err);
+        status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, &g->devices, hooks->logger, err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
     if (!status) status = open_run(g, shape, hooks, err);
@@ -330,7 +329,8 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
 
 ravel_status train_grpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
                         ravel_error *err) {
-    train__grpo g = {.config = config, .world = comm, .generators = config->grpo.generators};
+    train_config own = *config; /* with this rank's GPU */
+    train__grpo g = {.config = &own, .world = comm, .generators = config->grpo.generators};
     ravel_shape shape = {0};
     int32_t rank = ravel_comm_rank(comm), ranks = ravel_comm_size(comm);
     g.count = ranks - g.generators;
@@ -344,6 +344,7 @@ ravel_status train_grpo(const train_config *config, ravel_comm *comm, const trai
     if (!status && (status = train_slice_shape(&shape, &part, &(ravel_shape){0}, err)))
         ravel_error_prefix(err, "--generator-tp");
     status = ravel_agree(comm, status, err);
+    if (!status) status = train_devices_assign(&own, g.count, comm, &g.devices, err);
     if (!status) status = ravel_comm_split(comm, rank >= g.count, rank, &g.trainers, err);
     if (status) return status;
     if (rank < g.count) {
@@ -351,7 +352,7 @@ ravel_status train_grpo(const train_config *config, ravel_comm *comm, const trai
         status = trainer(&g, &shape, hooks, summary, err);
     } else {
         ravel_comm_set_name(g.trainers, "generators");
-        status = train_grpo_generate(config, &shape, comm, g.trainers, err);
+        status = train_grpo_generate(&own, &shape, comm, g.trainers, err);
     }
     if (status && rank < g.count) ravel_comm_abort(comm, err); /* generators wait for orders, not for the trainers */
     ravel_comm_free(g.trainers);

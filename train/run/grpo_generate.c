@@ -15,7 +15,6 @@
 
 typedef struct rank {
     const train_config *config;
-    train_model_choice model; /* the configuration's, on this rank's GPU */
     ravel_comm *world;
     ravel_comm *tp; /* ranks that share this generator's layers; its rank 0 sends the answers. NULL: one rank */
     int32_t trainers;
@@ -58,7 +57,7 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     train_rollouts_init(&r->prompts, NULL);
     train_rollouts_init(&r->answers, NULL);
     ravel_status status = read_stops(r, shape->vocab, err);
-    if (!status) status = train_device_open(&r->model, NULL, &r->kernels, &r->device, err);
+    if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
     if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
     r->tokens = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->tokens);
     r->logprobs = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->logprobs);
@@ -71,7 +70,8 @@ static ravel_status open_refit(rank *r, ravel_error *err) {
     ravel_refit_options options;
     int pulls = 0;
     ravel_refit_options_default(&options);
-    ravel_status status = train__grpo_way(r->config, r->kernels, r->model.device, r->world, &r->place, &pulls, err);
+    ravel_status status =
+        train__grpo_way(r->config, r->kernels, r->config->model.gpu, r->world, &r->place, &pulls, err);
     if (status) return status;
     status = train_weight_sets_open(&r->sets, r->kernels, r->device, &r->place, r->generator, err);
     if (!status && pulls && !r->tp) status = ravel_comm_self(NULL, &r->self, err);
@@ -184,8 +184,6 @@ ravel_status train_grpo_generate(const train_config *config, const ravel_shape *
     rank r = {.config = config, .world = world, .trainers = ravel_comm_size(world) - ravel_comm_size(group)};
     int32_t at = ravel_comm_rank(group), tp = config->grpo.generator_tp;
     int64_t longest_prompt = 0;
-    r.model = config->model;
-    if (config->grpo.generator_device >= 0) r.model.device = config->grpo.generator_device + at;
     ravel_status status = tp > 1 ? ravel_comm_split(group, at / tp, at, &r.tp, err) : RAVEL_OK;
     if (!status) status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);
     if (status) {

@@ -7,12 +7,14 @@
 #include <ravel/publish.h>
 
 #include "train/rl/experience.h"
+#include "train/run/devices.h"
 #include "train/run/grpo.h"
 #include "train/run/grpo_pull.h"
 #include "train/run/scores.h"
 
 typedef struct train__grpo {
     const train_config *config;
+    train_devices devices;
     ravel_comm *world;    /* trainers and generators */
     ravel_comm *trainers; /* the trainers alone */
     ravel_comm *leaders;  /* one trainer per data-parallel rank: they receive and score answers; NULL on the others */

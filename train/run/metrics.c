@@ -31,7 +31,7 @@ static void find_gpu(const train_config *config, char *model, size_t bytes) {
     char name[32];
     model[0] = 0;
     if (strcmp(config->model.kernels, "cuda") != 0) return;
-    (void)snprintf(name, sizeof name, "cuda:%d", config->model.device);
+    (void)snprintf(name, sizeof name, "cuda:%d", config->model.gpu);
     if (ravel_device_open(name, &device, NULL)) return;
     if (!ravel_device_info_get(device, &info, NULL)) (void)snprintf(model, bytes, "%s", info.model);
     ravel_device_free(device);

@@ -25,7 +25,7 @@ static ravel_status load_weights(train_sampler *s, const char *folder, ravel_err
 }
 
 static ravel_status pull_weights(train_sampler *s, const train_sampler_options *options, ravel_error *err) {
-    (void)train_place_open(&s->place, s->kernels, options->model->device, NULL); /* else through host memory */
+    (void)train_place_open(&s->place, s->kernels, options->model->gpu, NULL); /* else through host memory */
     ravel_status status = train_weight_sets_open(&s->sets, s->kernels, s->device, &s->place, s->generator, err);
     return status ? status : train_pulled_open(options->pull, &s->sets, &s->pulled, err);
 }

@@ -16,7 +16,8 @@
 
 typedef struct sft {
     const train_config *config;
-    train_kind kind;    /* TRAIN_SFT or TRAIN_DPO */
+    train_kind kind; /* TRAIN_SFT or TRAIN_DPO */
+    train_devices devices;
     train_pairs *pairs; /* dpo: the reference, and the loss */
     train_dpo_sums sums;
     train_run run;
@@ -281,7 +282,7 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);
     if (!status && ravel_comm_rank(comm) == 0)
-        status = train_footprint_log(s->config, s->kind, &shape, &layout, 0, hooks->logger, err);
+        status = train_footprint_log(s->config, s->kind, &shape, &layout, 0, &s->devices, hooks->logger, err);
     status = ravel_agree(comm, status, err);
     if (!status) status = check_data(s, &shape, &layout, comm, hooks, err);
     if (!status) status = open_run(s, &shape, comm, hooks, err);
@@ -308,9 +309,11 @@ static void summarise(const sft *s, train_summary *summary) {
 
 static ravel_status run_kind(train_kind kind, const train_config *config, ravel_comm *comm, const train_hooks *hooks,
                              train_summary *summary, ravel_error *err) {
-    sft s = {.config = config, .kind = kind, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
+    train_config own = *config; /* with this rank's GPU */
+    sft s = {.config = &own, .kind = kind, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
     static const train_hooks none;
-    ravel_status status = open_all(&s, comm, hooks ? hooks : &none, err);
+    ravel_status status = train_devices_assign(&own, ravel_comm_size(comm), comm, &s.devices, err);
+    if (!status) status = open_all(&s, comm, hooks ? hooks : &none, err);
     if (!status && s.run.state.step == 0) status = evaluate(&s, &s.run.state.eval_first, err);
     while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
     if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */

@@ -78,6 +78,21 @@ static void open_streams(train_device *d) {
     for (int i = 0; i < CUDA_MARKS && !d->failed; i++) cuda_ok(d, cudaEventCreate(&d->marks[i]), "making an event");
 }
 
+static ravel_status count_gpus(int32_t most, uint8_t (*uuids)[16], int32_t *count, ravel_error *err) {
+    struct cudaDeviceProp properties;
+    int seen = 0;
+    cudaError_t code = cudaGetDeviceCount(&seen);
+    for (int i = 0; i < seen && i < most && code == cudaSuccess; i++) {
+        code = cudaGetDeviceProperties(&properties, i);
+        memcpy(uuids[i], properties.uuid.bytes, 16);
+    }
+    if (code != cudaSuccess)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"cuda\": no GPU can be used here: %s",
+                               cudaGetErrorString(code));
+    *count = seen;
+    return RAVEL_OK;
+}
+
 static ravel_status open_device(const train_device_options *options, train_device **device, ravel_error *err) {
     int count = 0;
     struct cudaDeviceProp properties;
@@ -491,6 +506,7 @@ static const train_kernels table = {
     .phase = cuda_phase,
     .phase_seconds = cuda_phase_seconds,
     .gpu_state = cuda_gpu_state,
+    .gpus = count_gpus,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .upload = cuda_upload,
