@@ -11,7 +11,7 @@ typedef struct ragged_case {
     int32_t heads, kv_heads, dim, samples;
     int32_t q_starts[MOST_SAMPLES], q_lengths[MOST_SAMPLES], k_starts[MOST_SAMPLES], k_lengths[MOST_SAMPLES];
     int32_t shifts[MOST_SAMPLES], q_tokens, k_tokens, q_longest, k_longest;
-    int32_t window, apart, add; /* apart: keys have rows of their own */
+    int32_t window, apart, add, all; /* apart: keys have rows of their own; all: every key is seen */
 } ragged_case;
 
 /* Random samples with gaps between some of them. */
@@ -23,7 +23,7 @@ static void draw_case(pair *p, ragged_case *c, int64_t longest) {
         c->q_lengths[i] = n;
         c->q_tokens = c->q_starts[i] + n;
         c->k_starts[i] = c->apart ? c->k_tokens + gap : c->q_starts[i];
-        c->k_lengths[i] = c->apart ? (int32_t)pair_below(p, longest) : n;
+        c->k_lengths[i] = c->apart ? (int32_t)pair_below(p, longest) + c->all : n;
         c->k_tokens = c->k_starts[i] + c->k_lengths[i];
         c->shifts[i] = c->apart ? (int32_t)pair_below(p, longest) - (int32_t)longest / 4 : 0;
         if (n > c->q_longest) c->q_longest = n;
@@ -50,8 +50,8 @@ static ragged_arrays make_arrays(pair *p, const ragged_case *c) {
     a.lse = pair_zeros(p, (int64_t)c->q_tokens * c->heads, PAIR_REAL);
     a.d_o = pair_random(p, q, PAIR_ACTIVATION, 1);
     a.d_q = c->add ? pair_random(p, q, PAIR_ACTIVATION, 1) : pair_zeros(p, q, PAIR_ACTIVATION);
-    a.d_k = c->add ? pair_random(p, kv + 8, PAIR_ACTIVATION, 1) : pair_zeros(p, kv + 8, PAIR_ACTIVATION);
-    a.d_v = c->add ? pair_random(p, kv + 8, PAIR_ACTIVATION, 1) : pair_zeros(p, kv + 8, PAIR_ACTIVATION);
+    a.d_k = pair_random(p, kv + 8, PAIR_ACTIVATION, 1); /* rows of no sample keep it */
+    a.d_v = pair_random(p, kv + 8, PAIR_ACTIVATION, 1);
     return a;
 }
 
@@ -68,7 +68,7 @@ static train_attention call_of(const ragged_case *c, const ragged_arrays *a, int
     x.keys.starts = a->ks.on[side];
     x.keys.lengths = a->kl.on[side];
     x.keys.host_lengths = c->k_lengths;
-    x.shifts = c->apart ? a->shifts.on[side] : NULL;
+    x.shifts = !c->apart ? NULL : c->all ? x.keys.lengths : a->shifts.on[side];
     x.q = a->q.on[side];
     x.k = a->k.on[side];
     x.v = a->v.on[side];
@@ -129,6 +129,25 @@ TEST(cuda_attention_windows_shifts_and_sums) {
     compare((ragged_case){.heads = 4, .kv_heads = 4, .dim = 32, .samples = 6, .apart = 1, .add = 1}, 100);
 }
 
+/* What a context-parallel ring and a model with a sliding window ask of cuDNN's plans. */
+TEST(cuda_attention_blocks_and_windows_by_plans) {
+    static const int32_t shapes[][3] = {{16, 8, 128}, {9, 3, 64}, {4, 4, 64}};
+    for (int i = 0; i < 3; i++) {
+        ragged_case c = {.heads = shapes[i][0], .kv_heads = shapes[i][1], .dim = shapes[i][2], .samples = 6};
+        for (c.add = 0; c.add < 2; c.add++) {
+            c.apart = c.all = 0;
+            c.window = 0;
+            compare(c, 300);
+            c.window = 70;
+            compare(c, 300);
+            c.apart = c.all = 1;
+            c.window = 0;
+            compare(c, 300);
+            compare(c, 1500);
+        }
+    }
+}
+
 /* Many calls of random lengths; the same call twice gives the same bits, backward too, however it is cut into runs. */
 TEST(cuda_attention_repeats_its_bits) {
     ragged_case c = {.heads = 4, .kv_heads = 2, .dim = 128, .samples = 10};
@@ -172,8 +191,11 @@ TEST(cuda_attention_merge) {
     pair_array o = pair_random(&p, rows * heads * dim, PAIR_ACTIVATION, 1),
                b = pair_random(&p, rows * heads * dim, PAIR_ACTIVATION, 1);
     pair_array l = pair_reals(&p, lse, 200), m = pair_reals(&p, other, 200);
+    static const int32_t from[] = {3, 20, 31}, count[] = {10, 11, 18};
+    pair_array starts = pair_ints(&p, from, 3), lengths = pair_ints(&p, count, 3);
     EACH_SIDE {
-        train_merge merge = {.rows = rows, .heads = (int32_t)heads, .head_dim = (int32_t)dim, .o = o.on[side]};
+        train_merge merge = {.samples = 3, .heads = (int32_t)heads, .head_dim = (int32_t)dim, .o = o.on[side]};
+        merge.queries = (train_ragged){(int32_t)rows, 18, starts.on[side], lengths.on[side], count};
         merge.lse = l.on[side];
         merge.other_o = b.on[side];
         merge.other_lse = m.on[side];

@@ -468,7 +468,7 @@ static void merged(const trio *t) {
             z.k = k + CUT * WIDTH, z.v = v + CUT * WIDTH;
             z.o = part, z.lse = part_lse;
             set->attention(device, &z);
-            set->attention_merge(device, &(train_merge){N, HEADS, DIM, y.o, y.lse, part, part_lse});
+            set->attention_merge(device, &(train_merge){1, HEADS, DIM, x.queries, y.o, y.lse, part, part_lse});
             z.o = y.o, z.lse = y.lse;
             y.d_q = z.d_q = OF(d_q2, p);
             y.d_k = d_k, y.d_v = d_v;

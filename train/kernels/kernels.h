@@ -195,8 +195,9 @@ typedef struct train_ragged {
 /* Causal attention of query rows over key rows, sample by sample. Query row r of sample i sees key row j where
  *     j <= r + shift   and, with a window,   j > r + shift - window          shift = shifts[i]
  * so shift is the position of the sample's first query row minus that of its first key row: 0 where both are the whole
- * sample; at least the number of keys where all of them are seen (a block of an earlier context-parallel shard). A
- * query row that sees no key gets o = 0 and lse = -infinity. A query head h reads key head h / (heads / kv_heads).
+ * sample; at least the number of keys where all of them are seen (a block of an earlier context-parallel shard): `shifts`
+ * is then the array keys.lengths itself, by which a set can tell. A query row that sees no key gets o = 0 and lse =
+ * -infinity. A query head h reads key head h / (heads / kv_heads). In backward a key belongs to one sample.
  *
  * Ring attention calls this once per block of keys, into a second (o, lse), and merges. Backward over a block of keys
  * takes o and lse over ALL keys of the row (after the last merge): then the blocks' d_q add up to the whole. */
@@ -216,15 +217,16 @@ typedef struct train_attention {
     const void *d_o;       /* [A] as o; this and the rest for the backward call only */
     void *d_q, *d_k, *d_v; /* [A] as q, k, v */
     int64_t ld_dq, ld_dk, ld_dv;
-    int32_t add; /* d_q, d_k, d_v +=, else = */
+    int32_t add; /* d_q +=, else =; d_k and d_v are always = */
 } train_attention;
 
-/* (o, lse) = what attention over both sets of keys would give; a row that saw no key has lse -infinity. */
+/* (o, lse) = what attention over both sets of keys would give, for the rows of `queries`; a row that saw no key has lse
+ * -infinity. */
 typedef struct train_merge {
-    int64_t rows;
-    int32_t heads, head_dim;
-    void *o;             /* [A] [rows, heads * head_dim] */
-    train_real *lse;     /* [rows, heads] */
+    int32_t samples, heads, head_dim;
+    train_ragged queries;
+    void *o;             /* [A] [query tokens, heads * head_dim] */
+    train_real *lse;     /* [query tokens, heads] */
     const void *other_o; /* as o */
     const train_real *other_lse;
 } train_merge;

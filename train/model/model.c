@@ -97,7 +97,7 @@ static train_limits limits_of(const train_model *m) {
 }
 
 /* A batch's arrays, each at most [T] of 4 bytes, see model_batch.c. */
-enum { STAGED_ARRAYS = 21 };
+enum { STAGED_ARRAYS = 18 };
 
 static void sizes_of(train_model *m) {
     const train_model_options *o = &m->options;

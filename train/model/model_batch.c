@@ -155,18 +155,12 @@ static void gather(train_model *m, const float *by_place, const float **device) 
 /* Context parallel: see ring.h. */
 static void lay_out_halves(train_model *m, const train_batch *b) {
     train__halves *h = &m->now.staged.halves;
-    int64_t count = 2 * (int64_t)b->samples;
-    int32_t *first = next_array(m, b->samples, &h->first);
-    int32_t *starts = next_array(m, count, &h->starts), *lengths = next_array(m, count, &h->lengths);
-    int32_t *key_starts = next_array(m, count, &h->key_starts), *keys = next_array(m, count, &h->keys);
-    for (int32_t i = 0; i < count; i++) {
-        int32_t start = padded_start(b, i / 2), half = (b->cu_seqlens[i / 2 + 1] - b->cu_seqlens[i / 2]) / 2;
-        first[i / 2] = half;
-        starts[i] = start + i % 2 * half;
-        lengths[i] = half;
-        key_starts[i] = start;
-        keys[i] = i % 2 * 2 * half;
+    int32_t *lengths = next_array(m, b->samples, &h->lengths), *seconds = next_array(m, b->samples, &h->seconds);
+    for (int32_t i = 0; i < b->samples; i++) {
+        lengths[i] = (b->cu_seqlens[i + 1] - b->cu_seqlens[i]) / 2;
+        seconds[i] = padded_start(b, i) + lengths[i];
     }
+    h->host_lengths = lengths;
 }
 
 static void lay_out_scored(train_model *m, const train_batch *b, const train__extra *x) {

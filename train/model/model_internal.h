@@ -25,11 +25,10 @@
 #include "train/model/staging.h"
 #include "train/model/units.h"
 
-/* Context parallel: the keys that queries see of another rank, see ring.c. */
+/* Context parallel: a sample's tokens on this rank are two chunks of the same length, see ring.h. */
 typedef struct train__halves {
-    const int32_t *first;                                /* [samples] tokens of the first half */
-    const int32_t *starts, *lengths, *key_starts, *keys; /* [2 * samples] each half as a sample of its own, and its keys
-                                                                of a later rank */
+    const int32_t *lengths, *seconds; /* [samples] tokens of a chunk, and where the second one begins */
+    const int32_t *host_lengths;      /* lengths, in host memory */
 } train__halves;
 
 /* A batch on the device: pointers into one staged block, and what the host knows of it. Scored rows are numbered 0 ..

@@ -25,8 +25,7 @@ static void unpack(const train_model *m, void *k, void *v, int64_t ld_v, const v
     n->kernels->copy_rows(n->device, &rows);
 }
 
-/* Attention over the keys and values of rank `owner`; see ring.h for who sees what. A key belongs to one entry of the call,
- * because the entries' gradients are added side by side on a GPU. */
+/* Attention over the keys and values of rank `owner`; see ring.h for who sees what. */
 static train_attention over(const train_model *m, const train__acts *a, int32_t owner, const void *kv) {
     const train__net *n = &m->net;
     const train__halves *h = &m->now.staged.halves;
@@ -37,15 +36,12 @@ static train_attention over(const train_model *m, const train__acts *a, int32_t 
     x.samples = m->now.batch.samples;
     x.queries = x.keys = m->now.ragged;
     if (owner == m->cp->rank) return x;
-    x.keys.host_lengths = NULL;
-    if (owner < m->cp->rank) {
-        x.keys.lengths = x.shifts = h->first; /* keys, all of them seen */
-        return x;
-    }
-    x.samples *= 2; /* each half of a sample by itself, the first without keys */
-    x.queries = (train_ragged){m->now.ragged.tokens, m->now.ragged.longest, h->starts, h->lengths, NULL};
-    x.keys = (train_ragged){m->now.ragged.tokens, m->now.ragged.longest, h->key_starts, h->keys, NULL};
-    x.shifts = h->keys;
+    train_ragged *half = owner < m->cp->rank ? &x.keys : &x.queries;
+    half->lengths = h->lengths;
+    half->host_lengths = h->host_lengths;
+    half->longest /= 2;
+    if (owner > m->cp->rank) half->starts = h->seconds;
+    x.shifts = x.keys.lengths; /* every key is seen */
     return x;
 }
 
@@ -58,7 +54,7 @@ enum { TAG_KV, TAG_D_KV };
 void train__ring_forward(const train_model *m, const train__acts *a) {
     const train__net *n = &m->net;
     const train__ring *r = &m->ring;
-    int64_t tokens = m->now.ragged.tokens, count = tokens * 2 * n->kv_width;
+    int64_t count = (int64_t)m->now.ragged.tokens * 2 * n->kv_width;
     pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width), n->qkv_width);
     for (int32_t step = 0; step < m->cp->ranks; step++) {
         void *kv = r->kv[step % 2];
@@ -69,13 +65,13 @@ void train__ring_forward(const train_model *m, const train__acts *a) {
         if (step) x.o = r->o, x.lse = r->lse;
         n->kernels->attention(n->device, &x);
         if (step)
-            n->kernels->attention_merge(n->device,
-                                        &(train_merge){tokens, x.heads, x.head_dim, a->o, a->lse, r->o, r->lse});
+            n->kernels->attention_merge(
+                n->device, &(train_merge){x.samples, x.heads, x.head_dim, x.queries, a->o, a->lse, r->o, r->lse});
         train__link_finish(m->cp, &next);
     }
 }
 
-/* d_q += and `d_kv` =, of this rank's queries over the block that is here. */
+/* d_q += and `d_kv` =, of this rank's queries over the block that is here; 0 for keys that no query sees. */
 static void block_backward(const train_model *m, const train__acts *a, int32_t owner, const void *kv, void *d_kv) {
     const train__net *n = &m->net;
     const train__working *w = &m->working;
@@ -86,7 +82,7 @@ static void block_backward(const train_model *m, const train__acts *a, int32_t o
     x.d_v = train__net_at(n, d_kv, n->kv_width);
     x.ld_dq = n->q_width;
     x.ld_dk = x.ld_dv = 2 * n->kv_width;
-    x.add = 1;
+    x.add = owner != m->cp->rank; /* the own block is the first */
     n->kernels->zero(n->device, d_kv, train__net_bytes(n, m->now.ragged.tokens * 2 * n->kv_width));
     n->kernels->attention_backward(n->device, &x);
 }

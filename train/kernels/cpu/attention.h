@@ -257,10 +257,10 @@ static void backward_tile(const attend_job *j, const attend_room *r, const atten
 }
 
 /* to [rows], ld apart, = or += from [rows], wide apart. */
-static void put_rows(float *to, int64_t ld, const float *from, const attend_job *j, int64_t rows) {
+static void put_rows(float *to, int64_t ld, const float *from, const attend_job *j, int64_t rows, int add) {
     for (int64_t i = 0; i < rows; i++, to += ld, from += j->wide)
         for (int64_t e = 0; e < j->dim; e += LANES)
-            store_at(to, j->x->add ? load_at(to, e, j->dim) + load(from + e) : load(from + e), e, j->dim);
+            store_at(to, add ? load_at(to, e, j->dim) + load(from + e) : load(from + e), e, j->dim);
 }
 
 /* `most` holds the rows' log-sum-exps, `sum` their d_o . o */
@@ -281,7 +281,7 @@ static void backward_head(const attend_job *j, const attend_room *r, const atten
             r->most[i] = x->lse[(t + i) * x->heads + head];
         }
         backward_tile(j, r, a, i0, rows);
-        if (a->kind != KEYS) put_rows((float *)x->d_q + t * x->ld_dq + at, x->ld_dq, r->acc, j, rows);
+        if (a->kind != KEYS) put_rows((float *)x->d_q + t * x->ld_dq + at, x->ld_dq, r->acc, j, rows, x->add);
     }
 }
 
@@ -326,8 +326,8 @@ static void backward_task(const attend_job *j, const attend_room *r, const atten
     for (int64_t h = 0; h < group; h++) backward_head(j, r, a, kv * group + h);
     if (a->kind == QUERIES) return;
     int64_t key = a->key + first;
-    put_rows((float *)x->d_k + key * x->ld_dk + at, x->ld_dk, r->d_k + first * j->wide, j, count);
-    put_rows((float *)x->d_v + key * x->ld_dv + at, x->ld_dv, r->d_v + first * j->wide, j, count);
+    put_rows((float *)x->d_k + key * x->ld_dk + at, x->ld_dk, r->d_k + first * j->wide, j, count, 0);
+    put_rows((float *)x->d_v + key * x->ld_dv + at, x->ld_dv, r->d_v + first * j->wide, j, count, 0);
 }
 
 static void attend_task(void *user, int64_t task, int32_t thread) {

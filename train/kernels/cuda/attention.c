@@ -4,7 +4,10 @@
  * which costs nothing (unused entries have length 0) and leaves a dozen plans for a run. A plan takes a second to
  * compile, so plans are kept on disk as cuDNN's JSON, one file per key.
  *
- * Backward with the same bits on every run needs a workspace of samples * heads * longest^2 bf16. A batch is therefore
+ * cuDNN gets causal attention over whole samples, with a sliding window or without, and the blocks of a context-parallel
+ * ring, whose queries see every key of other rows. Gradients of queries that add are made in scratch and added afterwards.
+ *
+ * Backward with the same bits on every run needs a workspace of samples * heads * queries * keys bf16. A batch is therefore
  * cut into runs of samples that fit a fixed limit:
  *
  *     lengths   8192 | 2884 2610 ... | 1993 ...      longest first, as packed bins have them
@@ -52,7 +55,7 @@ static size_t align256(size_t x) {
 
 /* ---- limits ---------------------------------------------------------------------------------------------- */
 
-/* Bounds of one backward call, as rounded: samples * longest^2 and samples * longest. */
+/* Bounds of one backward call, as rounded: samples * queries * keys of the longest, and samples * queries. */
 typedef struct bounds {
     int64_t squares, products;
 } bounds;
@@ -66,9 +69,19 @@ static bounds bounds_of(const train_limits *l) {
     return b;
 }
 
-static int fits(const bounds *b, int64_t samples, int64_t longest) {
-    int64_t n = power_of_two(samples, LEAST_SAMPLES), s = power_of_two(longest, LEAST_LONGEST);
-    return n * s * s <= b->squares && n * s <= b->products;
+/* Samples of a call, and the longest of their queries and keys. */
+typedef struct extent {
+    int64_t samples, queries, keys;
+} extent;
+
+static extent rounded(extent e) {
+    return (extent){power_of_two(e.samples, LEAST_SAMPLES), power_of_two(e.queries, LEAST_LONGEST),
+                    power_of_two(e.keys, LEAST_LONGEST)};
+}
+
+static int fits(const bounds *b, extent e) {
+    extent r = rounded(e);
+    return r.samples * r.queries * r.keys <= b->squares && r.samples * r.queries <= b->products;
 }
 
 static int64_t most_entries(const train_limits *l) {
@@ -80,19 +93,26 @@ typedef struct room {
     size_t lengths, offsets, row_sums, d_q, d_k, d_v, workspace, total;
 } room;
 
+/* One bf16 gradient of all queries. */
+static size_t query_bytes(const train_limits *l) {
+    return align256((size_t)(l->tokens * l->heads * l->head_dim) * 2);
+}
+
 static room room_of(const train_limits *l) {
     bounds b = bounds_of(l);
     int64_t entries = most_entries(l), group = l->kv_heads > 0 ? l->heads / l->kv_heads : 1;
     int64_t row = (l->heads + 2 * l->kv_heads) * l->head_dim; /* the widest distance between tokens */
     int64_t sums = l->inference ? 0 : b.products > l->tokens ? b.products : l->tokens;
     room r = {0};
-    r.offsets = align256((size_t)entries * 4);
+    r.offsets = align256((size_t)entries * 2 * 4);
     r.row_sums = r.offsets + align256((size_t)(entries + 1) * 5 * 8);
     r.d_q = r.row_sums + align256((size_t)(sums * l->heads) * 4);
-    r.d_k = r.d_q + (l->inference ? 0 : align256((size_t)(l->tokens * l->heads * l->head_dim) * 4));
+    r.d_k = r.d_q + (l->inference ? 0 : 2 * query_bytes(l)); /* f32 */
     r.d_v = r.d_k + (l->inference || group == 1 ? 0 : align256((size_t)(l->tokens * row * group) * 2));
     r.workspace = r.d_v + (l->inference || group == 1 ? 0 : align256((size_t)(l->tokens * row * group) * 2));
-    r.total = r.workspace + (l->inference ? (size_t)1 << 20 : (size_t)(b.squares * l->heads) * 2 + ((size_t)16 << 20));
+    size_t most = (size_t)(b.squares * l->heads) * 2;
+    if (most < query_bytes(l)) most = query_bytes(l);
+    r.total = r.workspace + (l->inference ? (size_t)1 << 20 : align256(most) + ((size_t)16 << 20));
     return r;
 }
 
@@ -127,10 +147,12 @@ void cuda_attention_close(train_device *d) {
 }
 
 static void plan_file(const train_device *d, const cuda_plan_key *k, char *path, size_t size) {
+    static const char *const masks[] = {"causal", "sliding", "all"};
     char name[200];
-    snprintf(name, sizeof name, "attention-%zu-%s%s-b%d-s%d-h%d-%d-d%d-%lld-%lld-%lld", cudnnGetVersion(),
-             k->backward ? "backward" : "forward", k->deterministic ? "-deterministic" : "", k->samples, k->longest,
-             k->heads, k->kv_heads, k->head_dim, (long long)k->ld_q, (long long)k->ld_k, (long long)k->ld_v);
+    snprintf(name, sizeof name, "attention-%zu-%s-%s%s-b%d-s%d-%d-h%d-%d-d%d-%lld-%lld-%lld", cudnnGetVersion(),
+             masks[k->mask], k->backward ? "backward" : "forward", k->deterministic ? "-deterministic" : "", k->samples,
+             k->longest_query, k->longest_key, k->heads, k->kv_heads, k->head_dim, (long long)k->ld_q,
+             (long long)k->ld_k, (long long)k->ld_v);
     kept_path(d->cache, d->index, name, "json", path, size);
 }
 
@@ -169,20 +191,34 @@ static plan *plan_for(train_device *d, const cuda_plan_key *key) {
 
 /* ---- calls ----------------------------------------------------------------------------------------------- */
 
-/* Whether cuDNN's graph describes this call: whole samples, causal, all keys; gradients laid out as their tensors. */
-static int plain_causal(const train_attention *x, int backward) {
-    if (x->queries.starts != x->keys.starts || x->queries.lengths != x->keys.lengths || x->shifts) return 0;
-    if (x->window > 0 && x->window < x->queries.longest) return 0;
-    if (x->head_dim % 8 || x->head_dim > 128) return 0;
-    if (!backward) return 1;
-    return !x->add && x->ld_dq == x->ld_q && x->ld_dk == x->ld_k && x->ld_dv == x->ld_v;
+/* Queries that see every key of every sample, and each sample has some. */
+static int without_mask(const train_attention *x) {
+    const int32_t *keys = x->keys.host_lengths;
+    if (!x->shifts || x->shifts != x->keys.lengths || x->window || !keys) return 0;
+    for (int32_t i = 0; i < x->samples; i++)
+        if (keys[i] < 1) return 0;
+    return 1;
 }
 
-static cuda_plan_key key_for(const train_attention *x, int64_t samples, int64_t longest) {
+/* Whether a cuDNN graph describes this call, with gradients laid out as their tensors; *mask is the graph's. */
+static int has_graph(const train_attention *x, int backward, cuda_plan_mask *mask) {
+    int whole = x->queries.starts == x->keys.starts && x->queries.lengths == x->keys.lengths && !x->shifts;
+    if (!whole && !without_mask(x)) return 0;
+    if (x->head_dim % 8 || x->head_dim > 128) return 0;
+    *mask = !whole ? PLAN_WITHOUT_MASK : x->window > 0 && x->window < x->queries.longest ? PLAN_SLIDING : PLAN_CAUSAL;
+    if (!backward) return 1;
+    if (x->add && x->ld_q != (int64_t)x->heads * x->head_dim) return 0;
+    return x->ld_dq == x->ld_q && x->ld_dk == x->ld_k && x->ld_dv == x->ld_v;
+}
+
+static cuda_plan_key key_for(const train_attention *x, extent e, cuda_plan_mask mask) {
+    extent r = rounded(e);
     cuda_plan_key key;
     memset(&key, 0, sizeof key); /* compared as bytes */
-    key.samples = (int32_t)power_of_two(samples, LEAST_SAMPLES);
-    key.longest = (int32_t)power_of_two(longest, LEAST_LONGEST);
+    key.samples = (int32_t)r.samples;
+    key.longest_query = (int32_t)r.queries;
+    key.longest_key = (int32_t)r.keys;
+    key.mask = (int32_t)mask;
     key.heads = x->heads;
     key.kv_heads = x->kv_heads;
     key.head_dim = x->head_dim;
@@ -190,6 +226,14 @@ static cuda_plan_key key_for(const train_attention *x, int64_t samples, int64_t 
     key.ld_k = x->ld_k;
     key.ld_v = x->ld_v;
     return key;
+}
+
+/* Where a backward call makes the gradients of queries: their own place, or scratch where they are added to it. Plans that
+ * are not deterministic sum in the scratch of d_q, and use the first bytes of their workspace only. */
+static void *made_d_q(const train_device *d, const train_attention *x) {
+    room r = room_of(&d->limits);
+    if (!x->add) return x->d_q;
+    return d->scratch + (d->deterministic ? r.d_q : r.total - query_bytes(&d->limits));
 }
 
 /* Runs a plan on samples first .. first + count - 1. */
@@ -201,30 +245,38 @@ static void run(train_device *d, const train_attention *x, plan *p, int32_t firs
     TRAIN_ASSERT(first >= 0 && count > 0 && first + count <= x->samples && count <= entries);
     TRAIN_ASSERT(entries <= most_entries(&d->limits) && r.total <= d->scratch_bytes);
     int64_t *offsets = (int64_t *)(void *)(scratch + r.offsets);
-    float scale = x->scale;
+    float scale = x->scale, width = (float)x->window;
     void *t[PLAN_TENSORS] = {0};
-    cuda_offsets_args where = {.starts = x->queries.starts,
-                               .lengths = x->queries.lengths,
+    cuda_offsets_args where = {.query_starts = x->queries.starts,
+                               .query_lengths = x->queries.lengths,
+                               .key_starts = x->keys.starts,
+                               .key_lengths = x->keys.lengths,
                                .first = first,
                                .count = count,
                                .entries = (int32_t)entries,
-                               .ld = {x->ld_q, x->ld_k, x->ld_v, (int64_t)x->heads * x->head_dim, x->heads},
+                               .query_ld = {x->ld_q, (int64_t)x->heads * x->head_dim, x->heads},
+                               .key_ld = {x->ld_k, x->ld_v},
                                .to_lengths = (int32_t *)(void *)scratch,
                                .to_offsets = offsets};
+    static const cuda_plan_tensor order[] = {PLAN_OFFSETS_Q, PLAN_OFFSETS_O, PLAN_OFFSETS_LSE, PLAN_OFFSETS_K,
+                                             PLAN_OFFSETS_V};
     cuda_attention_offsets(d->stream, &where);
-    t[PLAN_LENGTHS_Q] = t[PLAN_LENGTHS_KV] = scratch;
-    for (int i = 0; i < 5; i++) t[PLAN_OFFSETS_Q + i] = offsets + i * (entries + 1);
+    t[PLAN_LENGTHS_Q] = where.to_lengths;
+    t[PLAN_LENGTHS_KV] = where.to_lengths + entries;
+    for (int i = 0; i < CUDA_QUERY_OFFSETS + CUDA_KEY_OFFSETS; i++) t[order[i]] = offsets + i * (entries + 1);
     t[PLAN_Q] = (void *)(uintptr_t)x->q;
     t[PLAN_K] = (void *)(uintptr_t)x->k;
     t[PLAN_V] = (void *)(uintptr_t)x->v;
     t[PLAN_O] = x->o;
     t[PLAN_LSE] = x->lse;
     t[PLAN_SCALE] = &scale;
-    t[PLAN_PADDING] = t[PLAN_FUTURE] = (void *)(uintptr_t)&hidden;
+    t[PLAN_PADDING] = (void *)(uintptr_t)&hidden;
+    if (p->key.mask != PLAN_WITHOUT_MASK) t[PLAN_HIDDEN] = (void *)(uintptr_t)&hidden;
+    if (p->key.mask == PLAN_SLIDING) t[PLAN_WIDTH] = &width;
     if (p->key.backward) {
         t[PLAN_ONE] = (void *)(uintptr_t)&one;
         t[PLAN_D_O] = (void *)(uintptr_t)x->d_o;
-        t[PLAN_D_Q] = x->d_q;
+        t[PLAN_D_Q] = made_d_q(d, x);
         t[PLAN_D_K] = x->d_k;
         t[PLAN_D_V] = x->d_v;
         t[PLAN_ROW_SUMS] = scratch + r.row_sums;
@@ -271,9 +323,10 @@ static cuda_attention_args own_args(const train_attention *x) {
 
 void cuda_attention_forward(train_device *d, const train_attention *x) {
     plan *p = NULL;
+    cuda_plan_mask mask;
     if (d->failed || x->samples == 0) return;
-    if (plain_causal(x, 0) && x->samples <= most_entries(&d->limits)) {
-        cuda_plan_key key = key_for(x, x->samples, x->queries.longest);
+    if (has_graph(x, 0, &mask) && x->samples <= most_entries(&d->limits)) {
+        cuda_plan_key key = key_for(x, (extent){x->samples, x->queries.longest, x->keys.longest}, mask);
         p = plan_for(d, &key);
     }
     if (p) {
@@ -284,34 +337,41 @@ void cuda_attention_forward(train_device *d, const train_attention *x) {
     cuda_attention_own(d->stream, &own);
 }
 
-/* Samples from `first` on that go into one call, and the longest of them. */
-static int32_t next_run(const train_device *d, const train_attention *x, int32_t first, int64_t *longest) {
+static int64_t longer(const train_ragged *of, int32_t sample, int64_t than) {
+    int64_t length = of->host_lengths ? of->host_lengths[sample] : of->longest;
+    return length > than ? length : than;
+}
+
+/* Samples from `first` on that go into one call. */
+static extent next_run(const train_device *d, const train_attention *x, int32_t first) {
     bounds b = bounds_of(&d->limits);
-    const int32_t *lengths = x->queries.host_lengths;
-    int32_t count = 0;
-    *longest = 0;
+    extent e = {0};
     for (int32_t i = first; i < x->samples; i++) {
-        int64_t length = lengths ? lengths[i] : x->queries.longest, most = length > *longest ? length : *longest;
-        if (count > 0 && !fits(&b, count + 1, most)) break;
-        *longest = most;
-        count++;
+        extent more = {e.samples + 1, longer(&x->queries, i, e.queries), longer(&x->keys, i, e.keys)};
+        if (e.samples > 0 && !fits(&b, more)) break;
+        e = more;
     }
-    TRAIN_ASSERT(count > 0 && *longest <= power_of_two(d->limits.longest, LEAST_LONGEST));
-    return count;
+    TRAIN_ASSERT(e.samples > 0 && e.queries <= power_of_two(d->limits.longest, LEAST_LONGEST));
+    return e;
 }
 
 /* Through cuDNN, run by run; 0 where it has no plan for one of them (our own kernels then overwrite the results). */
 static int backward_by_plans(train_device *d, const train_attention *x) {
-    if (!plain_causal(x, 1)) return 0;
-    for (int32_t first = 0, count; first < x->samples; first += count) {
-        int64_t longest;
-        count = next_run(d, x, first, &longest);
-        cuda_plan_key key = key_for(x, count, longest);
+    cuda_plan_mask mask;
+    if (!has_graph(x, 1, &mask)) return 0;
+    for (int32_t first = 0; first < x->samples;) {
+        extent e = next_run(d, x, first);
+        cuda_plan_key key = key_for(x, e, mask);
         key.backward = 1;
         key.deterministic = d->deterministic;
         plan *p = plan_for(d, &key);
         if (!p) return 0;
-        run(d, x, p, first, count);
+        run(d, x, p, first, (int32_t)e.samples);
+        first += (int32_t)e.samples;
+    }
+    if (x->add) {
+        cuda_rows rows = {x->queries.starts, x->queries.lengths, x->samples, x->queries.tokens};
+        cuda_attention_add(d->stream, x->d_q, made_d_q(d, x), rows, (int64_t)x->heads * x->head_dim);
     }
     return 1;
 }

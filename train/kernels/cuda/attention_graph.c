@@ -1,9 +1,9 @@
-/* Causal attention over a ragged batch as a cuDNN operation graph (cuDNN 9.6 and later, Hopper).
+/* Attention over a ragged batch as a cuDNN operation graph (cuDNN 9.6 and later, Hopper).
  *
  * cuDNN recognises these operations, in this order, and replaces them by one fused kernel; another order computes the
- * same and is slower. With S = [samples, heads, longest, longest], which is never stored:
+ * same and is slower. With S = [samples, heads, longest_query, longest_key], which is never stored:
  *
- *   forward    S = Q K' scale, -inf outside the sample, -inf after the query
+ *   forward    S = Q K' scale, -inf outside the sample, -inf where the mask hides the key
  *              m = max S, l = sum exp(S - m), lse = m + log l
  *              O = (exp(S - m) / l) V
  *   backward   sums = rows of dO * O           P = exp(masked(Q K' scale) - lse)
@@ -106,30 +106,38 @@ static descriptor offsets_of(graph *g, cuda_plan_tensor id) {
     return tensor(g, id, CUDNN_DATA_INT64, of(g->key->samples + 1, 1, 1, 1), ONE, NULL);
 }
 
-/* [samples, count, longest, head_dim] of rows `ld` apart. */
-static descriptor rows(graph *g, cuda_plan_tensor id, cudnnDataType_t type, int64_t count, int64_t ld,
-                       descriptor offsets) {
+/* [samples, heads, longest_query, head_dim] of rows `ld` apart. */
+static descriptor query_rows(graph *g, cuda_plan_tensor id, cudnnDataType_t type, int64_t ld, descriptor offsets) {
     const cuda_plan_key *k = g->key;
-    return tensor(g, id, type, of(k->samples, count, k->longest, k->head_dim), of(k->longest * ld, k->head_dim, ld, 1),
+    int64_t s = k->longest_query;
+    return tensor(g, id, type, of(k->samples, k->heads, s, k->head_dim), of(s * ld, k->head_dim, ld, 1), offsets);
+}
+
+/* [samples, count, longest_key, head_dim] of rows `ld` apart. */
+static descriptor key_rows(graph *g, cuda_plan_tensor id, int64_t count, int64_t ld, descriptor offsets) {
+    const cuda_plan_key *k = g->key;
+    int64_t s = k->longest_key;
+    return tensor(g, id, CUDNN_DATA_BFLOAT16, of(k->samples, count, s, k->head_dim), of(s * ld, k->head_dim, ld, 1),
                   offsets);
 }
 
-/* The same rows, seen as [samples, count, head_dim, longest]. */
-static descriptor transposed(graph *g, cuda_plan_tensor id, int64_t count, int64_t ld, descriptor offsets) {
+/* Rows of keys or values, seen as [samples, kv_heads, head_dim, longest_key]. */
+static descriptor transposed(graph *g, cuda_plan_tensor id, int64_t ld, descriptor offsets) {
     const cuda_plan_key *k = g->key;
-    return tensor(g, id, CUDNN_DATA_BFLOAT16, of(k->samples, count, k->head_dim, k->longest),
-                  of(k->longest * ld, k->head_dim, 1, ld), offsets);
+    int64_t s = k->longest_key;
+    return tensor(g, id, CUDNN_DATA_BFLOAT16, of(k->samples, k->kv_heads, k->head_dim, s),
+                  of(s * ld, k->head_dim, 1, ld), offsets);
 }
 
-/* Score-shaped: [samples, heads, longest, longest]. */
+/* Score-shaped: [samples, heads, longest_query, longest_key]. */
 static descriptor scores(graph *g, cudnnDataType_t type) {
-    int64_t s = g->key->longest, h = g->key->heads;
-    return tensor(g, PLAN_NONE, type, of(g->key->samples, h, s, s), of(h * s * s, s * s, s, 1), NULL);
+    int64_t q = g->key->longest_query, k = g->key->longest_key, h = g->key->heads;
+    return tensor(g, PLAN_NONE, type, of(g->key->samples, h, q, k), of(h * q * k, q * k, k, 1), NULL);
 }
 
-/* One number per query and head: [samples, heads, longest, 1], dense. */
+/* One number per query and head: [samples, heads, longest_query, 1], dense. */
 static descriptor numbers(graph *g, cuda_plan_tensor id) {
-    int64_t s = g->key->longest, h = g->key->heads;
+    int64_t s = g->key->longest_query, h = g->key->heads;
     return tensor(g, id, CUDNN_DATA_FLOAT, of(g->key->samples, h, s, 1), of(h * s, s, 1, 1), NULL);
 }
 
@@ -226,12 +234,12 @@ static void reshape(graph *g, descriptor x, descriptor y) {
 /* The parts that both graphs share. */
 typedef struct common {
     descriptor lengths_q, lengths_kv, offsets_q, offsets_k, offsets_v, offsets_o;
-    descriptor q, k_transposed, o, lse, scale, padding, future;
+    descriptor q, k_transposed, o, lse, scale, padding, hidden, width;
 } common;
 
 static common common_tensors(graph *g) {
     const cuda_plan_key *k = g->key;
-    int64_t s = k->longest, h = k->heads;
+    int64_t s = k->longest_query, h = k->heads;
     common c;
     c.lengths_q = tensor(g, PLAN_LENGTHS_Q, CUDNN_DATA_INT32, of(k->samples, 1, 1, 1), ONE, NULL);
     c.lengths_kv = tensor(g, PLAN_LENGTHS_KV, CUDNN_DATA_INT32, of(k->samples, 1, 1, 1), ONE, NULL);
@@ -240,13 +248,14 @@ static common common_tensors(graph *g) {
     c.offsets_v = offsets_of(g, PLAN_OFFSETS_V);
     c.offsets_o = offsets_of(g, PLAN_OFFSETS_O);
     descriptor offsets_lse = offsets_of(g, PLAN_OFFSETS_LSE);
-    c.q = rows(g, PLAN_Q, CUDNN_DATA_BFLOAT16, h, k->ld_q, c.offsets_q);
-    c.k_transposed = transposed(g, PLAN_K, k->kv_heads, k->ld_k, c.offsets_k);
-    c.o = rows(g, PLAN_O, CUDNN_DATA_BFLOAT16, h, h * k->head_dim, c.offsets_o);
+    c.q = query_rows(g, PLAN_Q, CUDNN_DATA_BFLOAT16, k->ld_q, c.offsets_q);
+    c.k_transposed = transposed(g, PLAN_K, k->ld_k, c.offsets_k);
+    c.o = query_rows(g, PLAN_O, CUDNN_DATA_BFLOAT16, h * k->head_dim, c.offsets_o);
     c.lse = tensor(g, PLAN_LSE, CUDNN_DATA_FLOAT, of(k->samples, h, s, 1), of(h * s, 1, h, 1), offsets_lse);
     c.scale = tensor(g, PLAN_SCALE, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
     c.padding = tensor(g, PLAN_PADDING, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
-    c.future = tensor(g, PLAN_FUTURE, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
+    c.hidden = k->mask == PLAN_WITHOUT_MASK ? NULL : tensor(g, PLAN_HIDDEN, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
+    c.width = k->mask == PLAN_SLIDING ? tensor(g, PLAN_WIDTH, CUDNN_DATA_FLOAT, ONE, ONE, NULL) : NULL;
     return c;
 }
 
@@ -264,14 +273,27 @@ static descriptor scaled_scores(graph *g, const common *c) {
 /* -inf after the query's own place. */
 static descriptor causal(graph *g, const common *c, descriptor x) {
     descriptor row = index_of(g, x, 2, CUDNN_DATA_FLOAT), column = index_of(g, x, 3, CUDNN_DATA_FLOAT);
-    return select_where(g, compare(g, CUDNN_POINTWISE_CMP_GE, row, column), x, c->future);
+    return select_where(g, compare(g, CUDNN_POINTWISE_CMP_GE, row, column), x, c->hidden);
+}
+
+/* -inf `width` places and more before the query's own. */
+static descriptor sliding(graph *g, const common *c, descriptor x) {
+    descriptor row = index_of(g, x, 2, CUDNN_DATA_FLOAT), column = index_of(g, x, 3, CUDNN_DATA_FLOAT);
+    descriptor end = floats(g, CUDNN_POINTWISE_ADD, column, c->width, NULL);
+    return select_where(g, compare(g, CUDNN_POINTWISE_CMP_GT, end, row), x, c->hidden);
+}
+
+static descriptor masked(graph *g, const common *c, descriptor x) {
+    if (g->key->mask == PLAN_WITHOUT_MASK) return x;
+    x = causal(g, c, x);
+    return g->key->mask == PLAN_SLIDING ? sliding(g, c, x) : x;
 }
 
 static void forward(graph *g) {
     const cuda_plan_key *k = g->key;
     common c = common_tensors(g);
-    descriptor v = rows(g, PLAN_V, CUDNN_DATA_BFLOAT16, k->kv_heads, k->ld_v, c.offsets_v);
-    descriptor s = causal(g, &c, scaled_scores(g, &c));
+    descriptor v = key_rows(g, PLAN_V, k->kv_heads, k->ld_v, c.offsets_v);
+    descriptor s = masked(g, &c, scaled_scores(g, &c));
     descriptor most = numbers(g, PLAN_NONE), sum = numbers(g, PLAN_NONE), log_sum = numbers(g, PLAN_NONE);
     reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, most);
     descriptor e = floats(g, CUDNN_POINTWISE_EXP, floats(g, CUDNN_POINTWISE_SUB, s, most, NULL), NULL, NULL);
@@ -284,9 +306,9 @@ static void forward(graph *g) {
 
 /* x' in bf16, which only a reshape makes. */
 static descriptor turned(graph *g, descriptor x) {
-    int64_t s = g->key->longest, h = g->key->heads;
+    int64_t q = g->key->longest_query, k = g->key->longest_key, h = g->key->heads;
     descriptor y =
-        tensor(g, PLAN_NONE, CUDNN_DATA_BFLOAT16, of(g->key->samples, h, s, s), of(h * s * s, s * s, 1, s), NULL);
+        tensor(g, PLAN_NONE, CUDNN_DATA_BFLOAT16, of(g->key->samples, h, k, q), of(h * q * k, q * k, 1, k), NULL);
     reshape(g, x, y);
     return y;
 }
@@ -296,19 +318,19 @@ static void key_gradient(graph *g, const common *c, descriptor a, descriptor b, 
                          cuda_plan_tensor heads_id, int64_t ld, descriptor offsets) {
     const cuda_plan_key *k = g->key;
     int64_t group = k->heads / k->kv_heads;
-    descriptor d = rows(g, id, CUDNN_DATA_BFLOAT16, k->kv_heads, ld, offsets);
-    descriptor each = group == 1 ? d : rows(g, heads_id, CUDNN_DATA_BFLOAT16, k->heads, ld * group, offsets);
+    descriptor d = key_rows(g, id, k->kv_heads, ld, offsets);
+    descriptor each = group == 1 ? d : key_rows(g, heads_id, k->heads, ld * group, offsets);
     product(g, a, b, each, c->lengths_kv, NULL, c->lengths_q);
     if (group > 1) reduce(g, CUDNN_REDUCE_TENSOR_ADD, each, d);
 }
 
 static void backward(graph *g) {
     const cuda_plan_key *k = g->key;
-    int64_t s = k->longest, h = k->heads, width = k->head_dim;
+    int64_t s = k->longest_query, h = k->heads, width = k->head_dim;
     common c = common_tensors(g);
-    descriptor v_transposed = transposed(g, PLAN_V, k->kv_heads, k->ld_v, c.offsets_v);
-    descriptor d_o = rows(g, PLAN_D_O, CUDNN_DATA_BFLOAT16, h, h * width, c.offsets_o);
-    descriptor d_q = rows(g, PLAN_D_Q, CUDNN_DATA_BFLOAT16, h, k->ld_q, c.offsets_q);
+    descriptor v_transposed = transposed(g, PLAN_V, k->ld_v, c.offsets_v);
+    descriptor d_o = query_rows(g, PLAN_D_O, CUDNN_DATA_BFLOAT16, h * width, c.offsets_o);
+    descriptor d_q = query_rows(g, PLAN_D_Q, CUDNN_DATA_BFLOAT16, k->ld_q, c.offsets_q);
     descriptor one = tensor(g, PLAN_ONE, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
     /* row sums of dO * O */
     descriptor products = tensor(g, PLAN_NONE, CUDNN_DATA_FLOAT, of(k->samples, h, s, width),
@@ -317,22 +339,22 @@ static void backward(graph *g) {
     floats(g, CUDNN_POINTWISE_MUL, d_o, c.o, products);
     reduce(g, CUDNN_REDUCE_TENSOR_ADD, products, added);
     floats(g, CUDNN_POINTWISE_MUL, added, one, sums);
-    /* P; the log-sum-exp is taken off before the future is masked */
+    /* P; the log-sum-exp is taken off before the mask */
     descriptor less = floats(g, CUDNN_POINTWISE_SUB, scaled_scores(g, &c), c.lse, NULL);
-    descriptor p = floats(g, CUDNN_POINTWISE_EXP, causal(g, &c, less), NULL, NULL);
+    descriptor p = floats(g, CUDNN_POINTWISE_EXP, masked(g, &c, less), NULL, NULL);
     key_gradient(g, &c, turned(g, p), d_o, PLAN_D_V, PLAN_D_V_HEADS, k->ld_v, c.offsets_v);
     descriptor d_p = scores(g, CUDNN_DATA_FLOAT);
     product(g, d_o, v_transposed, d_p, c.lengths_q, c.lengths_kv, NULL);
     descriptor d_s = floats(g, CUDNN_POINTWISE_MUL, floats(g, CUDNN_POINTWISE_SUB, d_p, sums, NULL), p, NULL);
     d_s = floats(g, CUDNN_POINTWISE_MUL, d_s, c.scale, NULL);
     key_gradient(g, &c, turned(g, d_s), c.q, PLAN_D_K, PLAN_D_K_HEADS, k->ld_k, c.offsets_k);
-    descriptor keys = rows(g, PLAN_NONE, CUDNN_DATA_BFLOAT16, k->kv_heads, k->ld_k, c.offsets_k);
+    descriptor keys = key_rows(g, PLAN_NONE, k->kv_heads, k->ld_k, c.offsets_k);
     reshape(g, c.k_transposed, keys);
     if (k->deterministic) {
         product(g, d_s, keys, d_q, c.lengths_q, NULL, c.lengths_kv);
         return;
     }
-    descriptor sum = rows(g, PLAN_D_Q_F32, CUDNN_DATA_FLOAT, h, k->ld_q, c.offsets_q);
+    descriptor sum = query_rows(g, PLAN_D_Q_F32, CUDNN_DATA_FLOAT, k->ld_q, c.offsets_q);
     product(g, d_s, keys, sum, c.lengths_q, NULL, c.lengths_kv);
     floats(g, CUDNN_POINTWISE_IDENTITY, sum, NULL, d_q);
 }

@@ -1,4 +1,4 @@
-/* Causal attention over a ragged batch as a cuDNN operation graph. Internal to the CUDA set; see attention_graph.c. */
+/* Attention over a ragged batch as a cuDNN operation graph. Internal to the CUDA set; see attention_graph.c. */
 #ifndef TRAIN_CUDA_ATTENTION_GRAPH_H
 #define TRAIN_CUDA_ATTENTION_GRAPH_H
 
@@ -6,14 +6,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What a query sees of its sample's keys. */
+typedef enum cuda_plan_mask {
+    PLAN_CAUSAL,       /* those up to its own place */
+    PLAN_SLIDING,      /* the last PLAN_WIDTH of them */
+    PLAN_WITHOUT_MASK, /* all */
+} cuda_plan_mask;
+
 /* The key of a plan: every stride and count that cuDNN compiles in. */
 typedef struct cuda_plan_key {
-    int32_t samples; /* entries of the batch; unused ones have length 0 */
-    int32_t longest; /* at least the largest length */
+    int32_t samples;                    /* entries of the batch; unused ones have length 0 */
+    int32_t longest_query, longest_key; /* at least the largest length */
     int32_t heads, kv_heads, head_dim;
     int32_t backward;
-    int32_t deterministic; /* backward: dQ without atomics, through a workspace of samples * heads * longest^2 bf16 */
-    int32_t reserved;
+    int32_t deterministic; /* backward: dQ without atomics, through a workspace of samples * heads * longest_query *
+                              longest_key bf16 */
+    int32_t mask, reserved;
     int64_t ld_q, ld_k, ld_v; /* elements between tokens; gradients have the same */
 } cuda_plan_key;
 
@@ -32,15 +40,16 @@ typedef enum cuda_plan_tensor {
     PLAN_V,
     PLAN_O,
     PLAN_LSE,
-    PLAN_SCALE, /* by value, as the next three */
+    PLAN_SCALE, /* by value, as the next four */
     PLAN_PADDING,
-    PLAN_FUTURE,
+    PLAN_HIDDEN,
+    PLAN_WIDTH,
     PLAN_ONE,
     PLAN_D_O, /* backward from here */
     PLAN_D_Q,
     PLAN_D_K,
     PLAN_D_V,
-    PLAN_ROW_SUMS,  /* float [samples, heads, longest] */
+    PLAN_ROW_SUMS,  /* float [samples, heads, longest_query] */
     PLAN_D_Q_F32,   /* float, as q; not with deterministic */
     PLAN_D_K_HEADS, /* bf16 per query head, as k with every stride times heads / kv_heads; only where they differ */
     PLAN_D_V_HEADS,

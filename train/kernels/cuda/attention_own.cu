@@ -1,5 +1,6 @@
-/* Attention for what cuDNN's fused kernels do not cover here: queries and keys that are different rows (context-parallel
- * blocks), sliding windows, gradients that add, head sizes that cuDNN does not take; and the merge of two results.
+/* Attention for what cuDNN's fused kernels do not cover here: head sizes that cuDNN does not take, samples without keys,
+ * shifts that are neither none nor all keys; and what goes with context-parallel blocks: the merge of two results, gradients
+ * that add.
  *
  * One warp per query row and head (forward, dQ) or per key row and key head (dK, dV). Scores are made 32 at a time, one
  * key per lane; the sums over keys are made with one slice of the head's elements per lane. Everything is added in the
@@ -157,8 +158,8 @@ __global__ static void backward_keys(cuda_attention_args a, const float *row_sum
                 add_row(d_k, __shfl_sync(0xffffffffu, d_s, i), (const bf16 *)a.q + from * a.ld_q + head * dim, dim);
             }
         }
-    put_row((bf16 *)a.d_k + row * a.ld_dk + kv * dim, d_k, dim, a.add);
-    put_row((bf16 *)a.d_v + row * a.ld_dv + kv * dim, d_v, dim, a.add);
+    put_row((bf16 *)a.d_k + row * a.ld_dk + kv * dim, d_k, dim, false);
+    put_row((bf16 *)a.d_v + row * a.ld_dv + kv * dim, d_v, dim, false);
 }
 
 static unsigned warps_for(int64_t rows, int heads) {
@@ -176,12 +177,16 @@ extern "C" void cuda_attention_own_backward(cudaStream_t stream, const cuda_atte
         backward_keys<<<warps_for(a->key_tokens, a->kv_heads), WARPS * 32, 0, stream>>>(*a, row_sums);
 }
 
-/* ---- merge ----------------------------------------------------------------------------------------------- */
+/* ---- blocks of a ring ------------------------------------------------------------------------------------ */
 
-__global__ static void merge(bf16 *o, float *lse, const bf16 *other_o, const float *other_lse, int64_t places,
-                             int dim) {
+__device__ static bool is_row(const cuda_rows &of, int64_t row) {
+    return row < of.tokens && sample_of(of.starts, of.lengths, of.samples, (int)row) >= 0;
+}
+
+__global__ static void merge(bf16 *o, const float *lse, const bf16 *other_o, const float *other_lse, cuda_rows queries,
+                             int heads, int dim) {
     int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 8, place = i / dim;
-    if (place >= places) return;
+    if (!is_row(queries, place / heads)) return;
     float a = lse[place], b = other_lse[place], most = fmaxf(a, b);
     if (b == -INFINITY) return;
     float x = __expf(a - most), y = __expf(b - most), sum = x + y;
@@ -191,33 +196,58 @@ __global__ static void merge(bf16 *o, float *lse, const bf16 *other_o, const flo
     store8(o + i, v);
 }
 
-__global__ static void merge_lse(float *lse, const float *other, int64_t places) {
+__global__ static void merge_lse(float *lse, const float *other, cuda_rows queries, int heads) {
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x;
-    if (i >= places || other[i] == -INFINITY) return;
+    if (!is_row(queries, i / heads) || other[i] == -INFINITY) return;
     float most = fmaxf(lse[i], other[i]);
     lse[i] = most + __logf(__expf(lse[i] - most) + __expf(other[i] - most));
 }
 
 extern "C" void cuda_attention_merge(cudaStream_t stream, void *o, float *lse, const void *other_o,
-                                     const float *other_lse, int64_t rows, int64_t heads, int64_t dim) {
-    int64_t places = rows * heads;
+                                     const float *other_lse, cuda_rows queries, int64_t heads, int64_t dim) {
+    int64_t places = queries.tokens * heads;
     if (places <= 0) return;
     merge<<<(unsigned)((places * dim / 8 + 255) / 256), 256, 0, stream>>>((bf16 *)o, lse, (const bf16 *)other_o,
-                                                                          other_lse, places, (int)dim);
-    merge_lse<<<(unsigned)((places + 255) / 256), 256, 0, stream>>>(lse, other_lse, places);
+                                                                          other_lse, queries, (int)heads, (int)dim);
+    merge_lse<<<(unsigned)((places + 255) / 256), 256, 0, stream>>>(lse, other_lse, queries, (int)heads);
+}
+
+__global__ static void add_rows(bf16 *to, const bf16 *from, cuda_rows of, int64_t width) {
+    int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 8;
+    if (!is_row(of, i / width)) return;
+    vec8 v = load8(to + i), w = load8(from + i);
+#pragma unroll
+    for (int j = 0; j < 8; j++) v.x[j] += w.x[j];
+    store8(to + i, v);
+}
+
+extern "C" void cuda_attention_add(cudaStream_t stream, void *to, const void *from, cuda_rows of, int64_t width) {
+    int64_t threads = of.tokens * width / 8;
+    if (threads > 0)
+        add_rows<<<(unsigned)((threads + 255) / 256), 256, 0, stream>>>((bf16 *)to, (const bf16 *)from, of, width);
 }
 
 /* ---- offsets for cuDNN ----------------------------------------------------------------------------------- */
 
-/* Lengths [entries] and five arrays of offsets [entries + 1] for samples first .. first + count - 1; entries past the
- * count have length 0. */
+/* Where entry i of samples first .. first + count - 1 begins; those past the count begin where the last one ends. */
+__device__ static int64_t entry_start(const cuda_offsets_args &a, const int32_t *starts, const int32_t *lengths,
+                                      int i) {
+    int last = a.first + a.count - 1;
+    return i < a.count ? starts[a.first + i] : (int64_t)starts[last] + lengths[last];
+}
+
+/* Entries past the count have length 0. */
 __global__ static void offsets(cuda_offsets_args a) {
     int i = blockIdx.x * 256 + threadIdx.x;
     if (i > a.entries) return;
-    int64_t last = a.first + a.count - 1;
-    int64_t start = i < a.count ? a.starts[a.first + i] : (int64_t)a.starts[last] + a.lengths[last];
-    if (i < a.entries) a.to_lengths[i] = i < a.count ? a.lengths[a.first + i] : 0;
-    for (int t = 0; t < 5; t++) a.to_offsets[t * (int64_t)(a.entries + 1) + i] = start * a.ld[t];
+    if (i < a.entries) {
+        a.to_lengths[i] = i < a.count ? a.query_lengths[a.first + i] : 0;
+        a.to_lengths[a.entries + i] = i < a.count ? a.key_lengths[a.first + i] : 0;
+    }
+    int64_t query = entry_start(a, a.query_starts, a.query_lengths, i);
+    int64_t key = entry_start(a, a.key_starts, a.key_lengths, i), *to = a.to_offsets + i;
+    for (int t = 0; t < CUDA_QUERY_OFFSETS; t++, to += a.entries + 1) *to = query * a.query_ld[t];
+    for (int t = 0; t < CUDA_KEY_OFFSETS; t++, to += a.entries + 1) *to = key * a.key_ld[t];
 }
 
 extern "C" void cuda_attention_offsets(cudaStream_t stream, const cuda_offsets_args *a) {

@@ -138,15 +138,24 @@ typedef struct cuda_attention_args {
 void cuda_attention_own(cudaStream_t stream, const cuda_attention_args *args);
 /* row_sums: [query tokens, heads] floats */
 void cuda_attention_own_backward(cudaStream_t stream, const cuda_attention_args *args, float *row_sums);
+/* Samples as rows of one token axis; starts ascend. */
+typedef struct cuda_rows {
+    const int32_t *starts, *lengths; /* [samples] */
+    int32_t samples, tokens;
+} cuda_rows;
+/* (o, lse) merged with (other_o, other_lse), for the rows of `queries`. */
 void cuda_attention_merge(cudaStream_t stream, void *o, float *lse, const void *other_o, const float *other_lse,
-                          int64_t rows, int64_t heads, int64_t dim);
+                          cuda_rows queries, int64_t heads, int64_t dim);
+/* to += from, for the rows of `of`; rows are `width` (a multiple of 8) elements. */
+void cuda_attention_add(cudaStream_t stream, void *to, const void *from, cuda_rows of, int64_t width);
 /* cuDNN's lengths and offsets of samples first .. first + count - 1, in a batch of `entries`. */
+enum { CUDA_QUERY_OFFSETS = 3, CUDA_KEY_OFFSETS = 2 };
 typedef struct cuda_offsets_args {
-    const int32_t *starts, *lengths;
+    const int32_t *query_starts, *query_lengths, *key_starts, *key_lengths;
     int32_t first, count, entries, reserved;
-    int64_t ld[5];
-    int32_t *to_lengths; /* [entries] */
-    int64_t *to_offsets; /* [5, entries + 1] */
+    int64_t query_ld[CUDA_QUERY_OFFSETS], key_ld[CUDA_KEY_OFFSETS];
+    int32_t *to_lengths; /* [2, entries] of queries, of keys */
+    int64_t *to_offsets; /* [5, entries + 1] by the queries' three distances, then by the keys' two */
 } cuda_offsets_args;
 void cuda_attention_offsets(cudaStream_t stream, const cuda_offsets_args *args);
 

@@ -306,7 +306,8 @@ static void rope_backward(train_device *d, const train_rope *r) {
 
 static void attention_merge(train_device *d, const train_merge *m) {
     if (d->failed) return;
-    cuda_attention_merge(d->stream, m->o, m->lse, m->other_o, m->other_lse, m->rows, m->heads, m->head_dim);
+    cuda_rows rows = {m->queries.starts, m->queries.lengths, m->samples, m->queries.tokens};
+    cuda_attention_merge(d->stream, m->o, m->lse, m->other_o, m->other_lse, rows, m->heads, m->head_dim);
     launched(d, "merging attention");
 }
 

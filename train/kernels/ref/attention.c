@@ -101,8 +101,8 @@ void REF(attention_backward)(train_device *d, const train_attention *x) {
     (void)d;
     TRAIN_ASSERT(keys_apart(&x->keys, x->samples));
     int64_t kv_width = x->kv_heads * x->head_dim;
-    for (int32_t s = 0; s < x->samples && !x->add; s++) {
-        clear_rows(x->d_q, x->queries.starts[s], x->queries.lengths[s], x->ld_dq, x->heads * x->head_dim);
+    for (int32_t s = 0; s < x->samples; s++) {
+        if (!x->add) clear_rows(x->d_q, x->queries.starts[s], x->queries.lengths[s], x->ld_dq, x->heads * x->head_dim);
         clear_rows(x->d_k, x->keys.starts[s], x->keys.lengths[s], x->ld_dk, kv_width);
         clear_rows(x->d_v, x->keys.starts[s], x->keys.lengths[s], x->ld_dv, kv_width);
     }
@@ -112,16 +112,22 @@ void REF(attention_backward)(train_device *d, const train_attention *x) {
 }
 
 /* With m = log(e^a + e^b): the two outputs weigh e^(a - m) and e^(b - m). */
+static void merge_head(const train_merge *x, int64_t place) {
+    train_real *o = (train_real *)x->o + place * x->head_dim;
+    const train_real *other = (const train_real *)x->other_o + place * x->head_dim;
+    double a = x->lse[place], b = x->other_lse[place], most = fmax(a, b);
+    if (b == -INFINITY) return;
+    double both = most + log(exp(a - most) + exp(b - most)), mine = exp(a - both), theirs = exp(b - both);
+    for (int64_t i = 0; i < x->head_dim; i++) o[i] = (train_real)(mine * o[i] + theirs * other[i]);
+    x->lse[place] = (train_real)both;
+}
+
 void REF(attention_merge)(train_device *d, const train_merge *x) {
     (void)d;
-    train_real *o = x->o;
-    const train_real *other = x->other_o;
-    for (int64_t r = 0; r < x->rows * x->heads; r++, o += x->head_dim, other += x->head_dim) {
-        double a = x->lse[r], b = x->other_lse[r], most = fmax(a, b);
-        if (b == -INFINITY) continue;
-        double both = most + log(exp(a - most) + exp(b - most)), mine = exp(a - both), theirs = exp(b - both);
-        for (int64_t i = 0; i < x->head_dim; i++) o[i] = (train_real)(mine * o[i] + theirs * other[i]);
-        x->lse[r] = (train_real)both;
+    for (int32_t s = 0; s < x->samples; s++) {
+        int64_t first = x->queries.starts[s], end = first + x->queries.lengths[s];
+        TRAIN_ASSERT(first >= 0 && end <= x->queries.tokens);
+        for (int64_t place = first * x->heads; place < end * x->heads; place++) merge_head(x, place);
     }
 }
 
