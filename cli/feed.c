@@ -35,12 +35,12 @@ static const ravel_option own_table[] = {
      "simulate training: milliseconds per micro-step"},
     {"mtp-stage", RAVEL_OPTION_I32, AT(mtp_stage), "-1", -1, 4096, NULL,
      "a pipeline stage that wants tokens and labels too, for multi-token prediction; -1: none"},
-    {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST", "what a sample costs, as in ravel plan [tokens]"},
-    {"resume", RAVEL_OPTION_STRING, AT(resume), NULL, 0, 0, "FILE", "go on from the cursor in this file"},
+    {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST", "cost of a sample, as in ravel plan [tokens]"},
+    {"resume", RAVEL_OPTION_STRING, AT(resume), NULL, 0, 0, "FILE", "resume from the cursor in this file"},
     {"save", RAVEL_OPTION_STRING, AT(save), NULL, 0, 0, "FILE", "write the cursor after the last update to this file"},
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write a JSON line per update; - is standard output"},
     {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL,
-     "no line per update, only the summary; on a terminal one live line shows how far it is in any case"},
+     "no line per update, only the summary; on a terminal one live line shows the progress in any case"},
     {0}};
 #undef AT
 

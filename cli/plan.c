@@ -18,12 +18,12 @@ static const ravel_option input_table[] = {
     {"text-field", RAVEL_OPTION_STRING, AT(text_field), NULL, 0, 0, "PATH",
      "with --tokenizer: the member that is the text; without it, whole rows as ravel train takes them"},
     {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
-     "instead: lengths made up, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE with such JSON"},
+     "instead of --lengths: synthetic lengths, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE"},
     {"mock-count", RAVEL_OPTION_I64, AT(mock_count), "0", 0, 0x1p31, NULL, "mock samples; 0: as the JSON says"},
     {"mock-seed", RAVEL_OPTION_I64, AT(mock_seed), "-1", -1, 0x1p62, NULL,
      "another seed than the JSON's; -1: the JSON's"},
     {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST",
-     "what a sample costs: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD per micro-step), tokens, a model's "
+     "cost of a sample: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD per micro-step), tokens, a model's "
      "config.json, a file of --fit, or a known shape such as qwen3-8b [tokens]"},
     {"fit", RAVEL_OPTION_STRING, AT(fit), NULL, 0, 0, "RUN",
      "make no plan: fit linear, quadratic, overhead and width prices to measured times (JSON lines with lengths and "

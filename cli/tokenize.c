@@ -18,7 +18,7 @@ static const ravel_option table[] = {
     ROW("text", STRING, text, NULL, 0, 0, "TEXT", "this text, instead of files"),
     ROW("field", STRING, field, NULL, 0, 0, "PATH", "files are JSON lines, and this member of each is the text"),
     ROW("rows", BOOL, rows, "false", 0, 0, NULL,
-        "files are JSON lines of conversations, prompts and completions, texts, pairs: whatever ravel train takes"),
+        "files are JSON lines of rows as ravel train reads them: conversations, prompts and completions, texts, pairs"),
     ROW("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
         "how conversations are written; without it, as the folder's chat template says"),
     ROW("train-on", ENUM, train_on, "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES, "what is learnt of a conversation"),

@@ -1,4 +1,4 @@
-/* RAVEL_ASSERT: what must be true inside the library, whatever the caller did. Bad input is never asserted: it gets a
+/* RAVEL_ASSERT: invariants inside the library, which hold for any input. Bad input is never asserted: it gets a
  * status and a sentence. On in sanitizer builds and with `make ASSERT=1`, as the tests are built; a release build
  * compiles the condition and does not run it. */
 #ifndef RAVEL_BASE_ASSERT_H

@@ -39,7 +39,7 @@ void ravel_error_clear(ravel_error *err) {
     err->message[0] = '\0';
 }
 
-/* A sentence that was cut says so. */
+/* A truncated sentence ends with "...". */
 static void mark_cut(char *message, int needed) {
     if (needed >= RAVEL_ERROR_MESSAGE_BYTES) memcpy(message + RAVEL_ERROR_MESSAGE_BYTES - 4, "...", 4);
 }

@@ -1,4 +1,4 @@
-/* Sleeping on a word: the one thing that waiting threads need.
+/* Sleeping on a word, for waiting threads.
  *
  *     waiter                                       waker
  *     seen = load(word)                            change the state
@@ -16,7 +16,7 @@
 
 /* Returns when the word is no longer `seen`, was woken, or the monotonic clock has passed deadline_ns. */
 void ravel__futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t deadline_ns);
-/* Wakes every thread that sleeps on the word. The word may be gone already when this runs. */
+/* Wakes every thread that sleeps on the word. The word's memory may already be freed when this runs. */
 void ravel__futex_wake(_Atomic uint32_t *word);
 
 /* Tells the processor that this is a short busy wait. */

@@ -1,4 +1,4 @@
-/* Remarks to the caller's logger; nothing happens without one. */
+/* Messages to the caller's logger; without one nothing happens. */
 #ifndef RAVEL_BASE_LOG_H
 #define RAVEL_BASE_LOG_H
 

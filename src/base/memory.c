@@ -15,7 +15,7 @@ static void *malloc_resize(void *user, void *ptr, size_t old_bytes, size_t new_b
 static const ravel_allocator malloc_allocator = {malloc_resize, NULL};
 
 void *ravel__resize(const ravel_allocator *allocator, void *ptr, size_t old_bytes, size_t new_bytes) {
-    RAVEL_ASSERT(!allocator || (ptr == NULL) == (old_bytes == 0)); /* whoever frees says how much it was */
+    RAVEL_ASSERT(!allocator || (ptr == NULL) == (old_bytes == 0)); /* the caller passes the size to free */
     if (!allocator || !allocator->resize) allocator = &malloc_allocator;
     return allocator->resize(allocator->user, ptr, old_bytes, new_bytes);
 }

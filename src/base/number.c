@@ -1,4 +1,4 @@
-/* The C locale is one that the C library has for good: asking for it by name allocates nothing and needs no freeing. */
+/* The C locale is static in the C library: getting it by name allocates nothing, and it is not freed. */
 #include "base/assert.h"
 #include "base/number.h"
 

@@ -1,5 +1,4 @@
-/* Option structs from tables: one row per field, and everything that would be said twice (defaults, parsing, limits,
- * help) is said in the row. See ravel/options.h. */
+/* Option structs from tables: one row per field holds its default, parser, limits and help. See ravel/options.h. */
 #include <ravel/options.h>
 
 #include "base/assert.h"

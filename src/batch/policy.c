@@ -157,7 +157,7 @@ static ravel_status check(const ravel_policy_options *p, const ravel_policy_rows
     return RAVEL_OK;
 }
 
-/* First the ratios, then what all tokens of a sample together pull at its one ratio. */
+/* First the ratios, then per sample the sum of its tokens' derivatives by the ratio. */
 static void add_sequences(const ravel_policy_options *p, const ravel_policy_rows *x, sequence *sequences) {
     RAVEL_ASSERT(x->samples && sequences);
     double whole, slope;

@@ -27,7 +27,7 @@ ravel_option_table ravel_thd_option_table(void) {
         ROW(fixed_tokens, "fixed-tokens", I64, "0", 0, INT32_MAX, NULL, "the bin is padded to exactly this; 0: off"),
         ROW(max_samples, "max-samples", I64, "0", 0, INT32_MAX - 2, NULL,
             "fixed shape: cu_seqlens has this many + 2 entries"),
-        ROW(max_seqlen, "max-seqlen", I64, "0", 0, INT32_MAX, NULL, "what max_seqlen shall say; 0: the longest slot"),
+        ROW(max_seqlen, "max-seqlen", I64, "0", 0, INT32_MAX, NULL, "value of max_seqlen; 0: the longest slot"),
         ROW(cp, "cp", I32, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
         ROW(cp_rank, "cp-rank", I32, "-1", -1, 1 << 20, NULL, "pack only this rank's positions; -1: the whole bin"),
         ROW(cp_kind, "cp-kind", ENUM, "zig-zag", 0, 0, RAVEL_CP_CHOICES, "how positions are dealt to cp ranks"),

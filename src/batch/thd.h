@@ -1,4 +1,4 @@
-/* What packing and unpacking of the THD layout share. */
+/* Shared by packing and unpacking of the THD layout. */
 #ifndef RAVEL_BATCH_THD_H
 #define RAVEL_BATCH_THD_H
 

@@ -363,7 +363,7 @@ static ravel_status check_sample(const weighing *w, const weighed *one, double v
 typedef struct verdict {
     ravel_counts counts;
     int64_t share;  /* of the total that this rank's weights sum to, in 2^-60ths */
-    int64_t failed; /* ranks that found something wrong: they take part all the same, so that no rank waits for them */
+    int64_t failed; /* ranks that found a fault: they still take part, so that no rank waits for them */
 } verdict;
 enum { VERDICT_WORDS = RAVEL_COUNTS_WORDS + 2 };
 static_assert(sizeof(verdict) == VERDICT_WORDS * sizeof(int64_t), "a verdict is summed as an array of words");

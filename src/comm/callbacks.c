@@ -166,7 +166,7 @@ static ravel_status tournament(ravel_comm *comm, ravel_request *r, const pieces 
     return RAVEL_OK;
 }
 
-/* ---- collectives, by the table's own or by send and recv ---------------------------------------------------------- */
+/* ---- collectives, by the table's own or by send and recv ------------------------------------------------- */
 
 static ravel_status gather(ravel_comm *comm, ravel_request *r, const void *send, void *recv, const int64_t *sizes,
                            const int64_t *places) {
@@ -367,8 +367,8 @@ static ravel_status check_hooks(const ravel_comm_hooks *h, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "ravel_comm_hooks.size is %zu; set it to sizeof(ravel_comm_hooks)", h->size);
     if (h->ranks < 1 || h->rank < 0 || h->rank >= h->ranks)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d of %d ranks cannot be; ranks count from 0", h->rank,
-                               h->ranks);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d is out of range for %d ranks; ranks count from 0",
+                               h->rank, h->ranks);
     if (!h->send || !h->recv)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "ravel_comm_hooks needs both send and recv; %s is NULL",
                                h->send ? "recv" : "send");

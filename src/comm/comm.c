@@ -26,7 +26,7 @@ static const ravel_option option_table[] = {
     {"comm-chunk", RAVEL_OPTION_I64, OFFSET(chunk_bytes), "1G", 1, 2147483647, NULL,
      "the most bytes handed to the transport in one message"},
     {"comm-check", RAVEL_OPTION_BOOL, OFFSET(check), "true", 0, 0, NULL,
-     "compare what the ranks ask for before any data moves"},
+     "compare the ranks' operations and sizes before any data moves"},
     {"mpi-module", RAVEL_OPTION_STRING, OFFSET(module), NULL, 0, 0, NULL,
      "file of the MPI module; by default RAVEL_MPI_MODULE, else the one that fits the launcher"},
     {"comm", RAVEL_OPTION_STRING, OFFSET(comm), "auto", 0, 0, NULL,
@@ -44,7 +44,7 @@ static const ravel_option option_table[] = {
     {"comm-token-file", RAVEL_OPTION_STRING, OFFSET(token_file), NULL, 0, 0, NULL,
      "tcp: file with the shared token; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
     {"comm-shared", RAVEL_OPTION_BOOL, OFFSET(shared), "true", 0, 0, NULL,
-     "tcp: long messages between processes of one machine go through shared memory, where it can be had"},
+     "tcp: long messages between processes of one machine go through shared memory if it is available"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 

@@ -65,7 +65,7 @@ static int first_host(const char *list, char *host, size_t bytes) {
 static ravel_status join(ravel__launch *l, const char *host, int64_t port, ravel_error *err) {
     int colon = strchr(host, ':') != NULL;
     if (port < 1 || port > 65535)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "port %lld is none; set RAVEL_PORT to one from 1 to 65535",
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "port %lld is not valid; set RAVEL_PORT to one from 1 to 65535",
                                (long long)port);
     (void)snprintf(l->rendezvous, sizeof l->rendezvous, "%s%s%s:%lld", colon ? "[" : "", host, colon ? "]" : "",
                    (long long)port);
@@ -123,8 +123,8 @@ ravel_status ravel__launch_find(const ravel_comm_options *o, ravel__launch *l, r
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "how many ranks are there? Give comm-ranks, or start them with srun or torchrun");
     if (l->rank >= l->ranks)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d of %d ranks cannot be; ranks count from 0", l->rank,
-                               l->ranks);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d is out of range for %d ranks; ranks count from 0",
+                               l->rank, l->ranks);
     return RAVEL_OK;
 }
 

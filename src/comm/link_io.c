@@ -350,7 +350,7 @@ static void take_head(ravel__link *link) {
         return;
     }
     if (is_shared(link) && !ravel__ring_is_mapped(link)) {
-        damaged(link, "a body through shared memory that there is not");
+        damaged(link, "a body in shared memory, but the link has none");
         return;
     }
     link->in_at += RAVEL__HEAD_BYTES;

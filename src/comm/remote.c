@@ -78,7 +78,8 @@ static ravel_status give_up(remote_rank *me, ravel_request *r) {
     ravel__remote_fail(me, -1, reason);
     ravel__remote_let_go(me, r);
     return ravel_error_set(&r->why, RAVEL_E_TIMEOUT,
-                           "not all ranks came within %.3g s; one may be dead, stuck, or somewhere else", seconds);
+                           "not all ranks came within %.3g s; one may have ended, be stuck, or be in another call",
+                           seconds);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------ */

@@ -75,7 +75,7 @@ static int32_t fail_family(remote_world *w, uint64_t id, int32_t world_rank, int
         if (r->id != id && !below) continue;
         int32_t lost = world_rank < 0 ? -1 : rank_in(r->comm, world_rank);
         alive += !r->dead;
-        mark_dead(r, lost, below ? 0 : serial, below ? "the communicator that this one was split from died: " : "",
+        mark_dead(r, lost, below ? 0 : serial, below ? "the communicator that this one was split from failed: " : "",
                   reason);
     }
     return alive;
@@ -83,7 +83,7 @@ static int32_t fail_family(remote_world *w, uint64_t id, int32_t world_rank, int
 
 void ravel__remote_fail_all(remote_world *w, const char *reason) {
     for (remote_rank *r = w->ranks; r; r = r->next)
-        mark_dead(r, -1, 0, "another communicator of this world died: ", reason);
+        mark_dead(r, -1, 0, "another communicator of this world failed: ", reason);
 }
 
 static int is_large(const remote_rank *me) {

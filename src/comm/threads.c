@@ -130,7 +130,7 @@ static void die(threads_group *g, int32_t lost, const char *prefix, const char *
 
 static void die_below(threads_group *g, int32_t lost_world, const char *reason) {
     for (threads_group *child = g->children; child; child = child->sibling) {
-        die(child, rank_in(child, lost_world), "the communicator that this one was split from died: ", reason);
+        die(child, rank_in(child, lost_world), "the communicator that this one was split from failed: ", reason);
         die_below(child, lost_world, reason);
     }
 }

@@ -1,7 +1,7 @@
 /* The shape of a model from its Hugging Face config.json, or by name from a few published ones.
  *
  * Configs of Llama-like models differ in three ways: the default of a missing key (a row of `kinds` by model_type), the
- * names of the expert keys (`expert_keys`: the first that is present), and which layers have experts. */
+ * names of the expert keys (the first that is present), and which layers have experts. */
 #include <ravel/file.h>
 #include <ravel/json.h>
 #include <ravel/shape.h>

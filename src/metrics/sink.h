@@ -1,8 +1,8 @@
 /* Shared by the sinks. A kind is a row of the table in sink.c: a word, and three functions.
  *
  * Sinks run on the training thread, after the values are published. They write with few system calls and return; none
- * waits for a reader, none allocates after `open`. An error is reported once by sink.c and the sink goes on trying, so
- * that a disk that has room again gets the later lines. */
+ * waits for a reader, none allocates after `open`. sink.c reports an error once, and the sink tries again at each
+ * update, so that later lines are written once the disk has room again. */
 #ifndef RAVEL_METRICS_SINK_H
 #define RAVEL_METRICS_SINK_H
 

@@ -204,7 +204,7 @@ int ravel__pool_ordered(const ravel__pool *pool);
 ravel_status ravel__pool_order(const ravel__job *job, int32_t *order);
 
 /* A method: a bin for every sample of the pool, under the cap. `bin` holds pool->count entries; *bins is the number of
- * bins. Adding one: a file in pack/ with ravel__pack_NAME, a row of RAVEL_METHOD_LIST in plan.h. */
+ * bins. Adding one: a file in pack/ with ravel__pack_NAME, a row of RAVEL_METHOD_LIST in ravel/plan.h. */
 typedef ravel_status ravel__pack_fn(const ravel__job *job, int32_t *bin, int32_t *bins);
 
 typedef struct ravel__method {
@@ -253,7 +253,7 @@ void ravel__lists_halve(const ravel__job *job, ravel__lists *lists, int32_t from
 /* Splits the largest bins of two or more samples until there are `target` or all are single. */
 ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target);
 
-/* ---- solving one update ----------------------------------------------------------------------------------------- */
+/* ---- solving one update ---------------------------------------------------------------------------------- */
 
 typedef struct ravel__solution {
     int64_t steps;
@@ -282,7 +282,7 @@ ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution 
 /* Orders micro-steps for pipelines, and permutes ranks so that samples stay at home; the time does not grow. */
 ravel_status ravel__place(const ravel__job *job, int64_t steps, int32_t *seat);
 
-/* ---- bounds ----------------------------------------------------------------------------------------------------- */
+/* ---- bounds ---------------------------------------------------------------------------------------------- */
 
 /* Martello and Toth's L2 over slots in units, longest first; at least `volume`. */
 int64_t ravel__martello_toth(const ravel__pool *pool, int64_t cap, int64_t volume);
@@ -293,7 +293,7 @@ int64_t ravel__time_bound(const ravel__rules *rules, const ravel__pool *pool, in
 /* Adds the three bounds of an update with these samples; `bins`: ravel__bins_bound of the pool. */
 void ravel__bounds_add(const ravel__rules *rules, const ravel__pool *pool, int64_t bins, ravel_plan_stats *stats);
 
-/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+/* ---- the plan -------------------------------------------------------------------------------------------- */
 
 typedef struct ravel__plan {
     ravel_plan api; /* first: it is what the caller holds */

@@ -228,7 +228,7 @@ ravel_status ravel_plan_pack(const ravel_plan *plan, void *bytes, size_t size, r
 /* ---- reading ------------------------------------------------------------------------------------------------- */
 
 static ravel_status bad(ravel_error *err, const char *why) {
-    return ravel_error_set(err, RAVEL_E_DATA, "these bytes are no packed plan: %s", why);
+    return ravel_error_set(err, RAVEL_E_DATA, "these bytes are not a packed plan: %s", why);
 }
 
 static ravel_status read_size(const int64_t *word, size_t words, ravel__plan_size *s, ravel_error *err) {
@@ -297,7 +297,7 @@ ravel_status ravel_plan_unpack(const void *bytes, size_t size, const ravel_alloc
     ravel__plan_size s = {0};
     array list[ARRAYS];
     const int64_t *word = bytes;
-    if (size % sizeof(int64_t)) return bad(err, "they are no whole number of words");
+    if (size % sizeof(int64_t)) return bad(err, "they are not a whole number of words");
     ravel_status status = read_size(word, size / sizeof(int64_t), &s, err);
     if (status) return status;
     ravel__plan *plan = ravel__plan_alloc(&s, allocator, err);

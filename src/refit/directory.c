@@ -309,7 +309,7 @@ static ravel_status read_senders(reader *r) {
 static ravel_status read_holder(const ravel__cut *c, const unsigned char *p, int32_t senders, int32_t *sender,
                                 int64_t *coords, ravel_error *err) {
     uint32_t who = ravel__get32(p);
-    if (who >= (uint32_t)senders) return broken(err, "a cut names a sender that is not there");
+    if (who >= (uint32_t)senders) return broken(err, "a cut names a sender that does not exist");
     *sender = (int32_t)who;
     for (int32_t d = 0; d < c->ndim; d++) {
         uint64_t start = ravel__get64(p + 4 + 8 * (size_t)d), extent = ravel__get64(p + 4 + 8 * (size_t)(c->ndim + d));
@@ -358,7 +358,7 @@ static ravel_status read_tensor(reader *r, int64_t index) {
     int32_t dtype = p ? ravel__get16(p + 4) : 0;
     size_t length = p ? ravel__get16(p + 6) : 0;
     if (!p || length < 1 || length > 1023) return broken(r->err, "a name is cut off or too long");
-    if (cut >= (uint64_t)r->d->cut_count) return broken(r->err, "a tensor names a cut that is not there");
+    if (cut >= (uint64_t)r->d->cut_count) return broken(r->err, "a tensor names a cut that does not exist");
     if (ravel_dtype_bytes(dtype) <= 0) return broken(r->err, "a tensor has an unknown dtype");
     char *name = take_text(r, length);
     if (!name) return broken(r->err, "a name is cut off or has a NUL");

@@ -171,7 +171,7 @@ static ravel_status take_apart(ravel__loader *l, const ravel__taking *t) {
     const ravel__view *view = &t->item->view;
     const ravel__frame_entry *e = &t->entry;
     if (e->kind == RAVEL__ENTRY_KEEP)
-        return out_of_place(l, t->sender, "keeps elements, which this wire has no way to");
+        return out_of_place(l, t->sender, "keeps elements, which frames over this wire cannot");
     if (e->count * (uint64_t)ravel_dtype_bytes(e->dtype) > RAVEL__PAYLOAD_BLOCK)
         return out_of_place(l, t->sender, "has a larger entry than the wire allows");
     return ravel__payload_add(l->payload, view, stage->now->target(stage, view->tensor), &t->box, (int64_t)e->first,

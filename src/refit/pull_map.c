@@ -404,7 +404,7 @@ static ravel_status talk(reading *r, int *done) {
     if (status == RAVEL_E_UNSUPPORTED) return RAVEL_OK;
     if (status == RAVEL_OK) status = ask(r, RAVEL__PULL_READ);
     if (status == RAVEL_OK && !r->ended)
-        status = ravel_error_set(r->err, RAVEL_E_DATA, "the trainer did not say that the version was kept");
+        status = ravel_error_set(r->err, RAVEL_E_DATA, "the trainer did not confirm that the version was kept");
     if (status == RAVEL_OK) count_bytes(r);
     *done = status == RAVEL_OK;
     return status;

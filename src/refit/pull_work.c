@@ -426,7 +426,7 @@ static void *coordinate(void *argument) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_status status = p->session == p->next_session ? RAVEL_OK : ravel__pull_meet(p, &err);
     if (status == RAVEL_OK && p->session != p->next_session)
-        status = ravel_error_set(&err, RAVEL_E_STATE, "the trainers were started anew meanwhile; stage again");
+        status = ravel_error_set(&err, RAVEL_E_STATE, "the trainers were restarted meanwhile; stage again");
     if (status == RAVEL_OK) status = make_tasks(p, &err);
     if (status != RAVEL_OK) {
         fail(p, status, &err);

@@ -1,5 +1,5 @@
-/* page.html as it is, put into the library by the assembler: the page stays a file that a browser and an editor know.
- * The path is found as includes are. */
+/* page.html, embedded by the assembler, so that the page stays a file for browser and editor. The assembler finds the
+ * path like an include. */
 #include "report/page.h"
 
 __asm__(".pushsection .rodata\n"

@@ -6,7 +6,7 @@
  *     words                  "Hi"                          by the pre-tokenizers
  *     ids                    17250                         by the merges
  *
- * Where each token begins is kept by the way: in bytes of the text that the caller gave. */
+ * The start of each token is kept too, in bytes of the caller's text. */
 #include "text/tokenizer.h"
 
 #include "base/assert.h"

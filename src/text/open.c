@@ -191,7 +191,7 @@ ravel_status ravel_tokenizer_open(const char *path, const ravel_allocator *alloc
     return status;
 }
 
-/* ---- what it says ---------------------------------------------------------------------------------------- */
+/* ---- getters --------------------------------------------------------------------------------------------- */
 
 int32_t ravel_tokenizer_size(const ravel_tokenizer *tokenizer) {
     return tokenizer->vocab.size;

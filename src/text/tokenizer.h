@@ -1,7 +1,7 @@
-/* What a tokenizer is made of, and who fills and uses it:
+/* The parts of a tokenizer, and the files that fill and use them:
  *
  *     load.c      tokenizer.json      --> vocab, bpe, added tokens, steps, template
- *     config.c    tokenizer_config.json --> bos, eos, pad, the chat template
+ *     open.c tokenizer_config.json --> bos, eos, pad, the chat template
  *     encode.c    text --> added tokens (added.c) --> NFC (unicode.c) --> words (words.c) --> ids (bpe.c)
  *     decode.c    ids --> bytes --> text
  *

@@ -1,4 +1,4 @@
-/* What tokenizers need of Unicode: valid UTF-8, white space, NFC, and characters newer than the regex library.
+/* Unicode for tokenizers: valid UTF-8, white space, NFC, and characters newer than the regex library.
  *
  * The regex library's tables are as old as the system (Unicode 14 in Debian 12), those of the `tokenizers` package are
  * of Unicode 16. A character between the two would be no letter here and a letter there. So before a search each such

@@ -25,7 +25,7 @@
  *
  *     train_model_clear_grads(model);
  *     for each micro-batch: train_model_learn(model, &batch, NULL, NULL, &err);
- *     ... all-reduce train_model_grads(model), clip, optimiser step (optimizer.h)
+ *     ... all-reduce train_model_grads(model), clip, optimiser step (train/learn/optimizer.h)
  *     train_model_read(model, &update, &err);                   waits: loss, tokens, gradient norm
  *
  * Exactness: samples never see one another, weights are the caller's, and gradients are sums; so how samples are cut

@@ -18,7 +18,7 @@
 #define RUN(...) ROW(train_run_options, __VA_ARGS__)
 static const ravel_option run_table[] = {
     RUN("run", STRING, run, NULL, 0, 0, NULL, "folder of the run; without it runs/KIND-1, -2, ... whichever is free"),
-    RUN("resume", BOOL, resume, "false", 0, 0, NULL, "go on from the newest checkpoint of the run"),
+    RUN("resume", BOOL, resume, "false", 0, 0, NULL, "resume from the newest checkpoint of the run"),
     RUN("ranks", I32, ranks, "0", 0, 4096, NULL,
         "trainer ranks; 0: tp * cp * dp * pp (with several processes: not used, all ranks that do not generate train)"),
     RUN("steps", I64, steps, "0", 0, 1e12, NULL, "updates to run in all; 0: 100, or what --epochs takes"),
@@ -112,7 +112,7 @@ static const ravel_option sft_table[] = {
     {0}};
 
 static const ravel_option dpo_table[] = {ROW(train_dpo_options, "beta", F64, beta, "0.1", 1e-6, 1e3, NULL,
-                                             "how strongly the model is held to its reference"),
+                                             "DPO's beta: how strongly the model is kept near its reference"),
                                          {0}};
 
 #define GRPO(...) ROW(train_grpo_options, __VA_ARGS__)
