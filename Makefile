@@ -1,4 +1,4 @@
-# Ravel's build. `make help` lists what there is to do.
+# Ravel's build. `make help` lists the targets.
 #
 #   make BUILD=build/asan SAN=address,undefined all     another variant in a folder of its own
 #   make CC=clang OPT=-O0 WERROR=1 ...
@@ -23,7 +23,7 @@ MAJOR   := $(firstword $(subst ., ,$(VERSION)))
 
 WARN  := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla -Wwrite-strings \
          -Wundef $(if $(WERROR),-Werror)
-# -ffp-contract=off: no fused multiply-add behind our back, so that every machine computes the same doubles.
+# -ffp-contract=off: no implicit fused multiply-add, so that every machine computes the same doubles.
 FLAGS  = -std=c11 -D_GNU_SOURCE $(OPT) $(DEBUGINFO) -fPIC -fvisibility=hidden -ffp-contract=off -pthread $(WARN) \
          $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) \
          $(if $(SAN)$(ASSERT),-DRAVEL_ASSERT_ON) -Iinclude -MMD -MP $(CFLAGS)
@@ -45,7 +45,7 @@ TRAIN_CUDA_SRC := $(wildcard train/kernels/cuda/*.c train/kernels/cuda/*.cu)
 TRAIN_SRC  := $(filter-out $(TRAIN_CUDA_SRC),$(wildcard train/*/*.c train/*/*/*.c))
 CLI_SRC    := $(wildcard cli/*.c)
 UNIT_SRC   := $(wildcard tests/unit/*.c)
-# UNIT_PREFIXES="comm feed": only the files with tests of these names, and the trainer only where its tests are asked for.
+# UNIT_PREFIXES="comm feed": only the files with tests of these names, and the trainer only if its tests are among them.
 ifneq ($(UNIT_PREFIXES),)
 UNIT_HELPERS := $(filter-out tests/unit/test_% $(if $(filter train%,$(UNIT_PREFIXES)),,tests/unit/train_%),$(UNIT_SRC))
 UNIT_SRC     := $(UNIT_HELPERS) $(shell grep -lE $(patsubst %,-e '^TEST.%',$(UNIT_PREFIXES)) tests/unit/test_*.c)
@@ -170,7 +170,7 @@ $(BUILD)/obj/train/%.cu.o: train/%.cu
 	$(call say,NVC,$@)$(NVCC) $(NVCC_FLAGS) $(CUDNN_INCLUDE) -I. -c $< -o $@
 $(call obj,$(filter %.c,$(CUDA_SRC)) src/comm/nccl.c): CFLAGS += $(CUDA_INCLUDE)
 $(call obj,$(filter %.c,$(TRAIN_CUDA_SRC))): CFLAGS += $(CUDA_INCLUDE) $(CUDNN_INCLUDE)
-# The runtime is linked statically: the modules load on a machine without CUDA, and say there what is missing.
+# The runtime is linked statically: the modules load on a machine without CUDA, and report what is missing.
 CUDA_LINK = $(CUDA_LIBS) -lcudart_static -lrt -lstdc++ -ldl $(LINK) -Wl,--exclude-libs,ALL
 $(BUILD)/libravel_cuda.so: $(call obj,$(CUDA_SRC))
 	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK)
@@ -220,7 +220,7 @@ $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS)
 
-# ---- what people type ------------------------------------------------------------------------------------------
+# ---- targets ----------------------------------------------------------------------------------------------------
 
 demo:
 	@sh mk/deps.sh demo $(BUILD)
@@ -292,5 +292,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-# What every object was compiled from; no list of sources that somebody has to keep.
+# Dependency files of all objects; there is no list of sources to maintain.
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

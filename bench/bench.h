@@ -25,7 +25,7 @@ typedef struct bench_case {
 void bench_register(bench_case *bench);
 void bench_report(const char *name, double value, const char *unit, bench_better better, const char *conditions, ...)
     RAVEL_PRINTF(5, 6);
-/* A remark under the table's last row: what was left out and why. */
+/* A note under the table's last row: skipped figures and the reason. */
 void bench_note(const char *format, ...) RAVEL_PRINTF(1, 2);
 
 double bench_seconds(void);

@@ -1,4 +1,4 @@
-/* Packing and sharding against memcpy of the same bytes in the same run: what is lost to ragged edges.
+/* Packing and sharding against memcpy of the same bytes in the same run: the cost of ragged edges.
  *
  * The arrays are larger than any cache, and one bin holds a whole array, as the copy does. Each figure is the best of
  * several; the two sides take turns, so that a busy machine slows both. */
@@ -169,7 +169,7 @@ static const char lognormal[] = "{\"mode\": \"distribution\", \"type\": \"lognor
 static const char short_ones[] = "{\"mode\": \"distribution\", \"type\": \"lognormal\", \"min_seq_len\": 8, "
                                  "\"max_seq_len\": 1024, \"mean_seq_len\": 100, \"lognormal_sigma\": 1.1}";
 
-/* What Megatron's mock data set makes, whose users shard over cp. */
+/* Lengths of Megatron's mock data set, whose users shard over cp. */
 static const char long_ones[] = "{\"mode\": \"distribution\", \"type\": \"lognormal\", \"min_seq_len\": 1024, "
                                 "\"max_seq_len\": 8192, \"mean_seq_len\": 4096, \"lognormal_sigma\": 1.1}";
 

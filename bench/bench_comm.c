@@ -12,7 +12,7 @@ typedef struct job {
     int64_t bytes;   /* that one rank receives */
     int32_t repeats; /* inside one timing */
     int32_t timings; /* of which the best counts */
-    double times[2]; /* of the operation, of memcpy; seconds a repeat */
+    double times[2]; /* of the operation, of memcpy; seconds per repeat */
     ravel_status (*operate)(ravel_comm *comm, void *a, void *b, int64_t bytes, ravel_error *err);
     int32_t from_root; /* the bytes come from rank 0, else a piece from each */
     char *sources[MOST];
@@ -45,7 +45,7 @@ static ravel_status run_ping_pong(ravel_comm *comm, void *a, void *b, int64_t by
                    : ravel_comm_send(comm, a, bytes, RAVEL_U8, 0, 0, err);
 }
 
-/* What the bytes cost anyway: every rank copies what it receives from where it lies. */
+/* The yardstick: every rank copies the bytes that it receives with memcpy. */
 static void run_copy(const job *j, int32_t me, int32_t ranks, char *to) {
     int64_t piece = j->bytes / ranks;
     for (int32_t r = 0; r < ranks && !j->from_root; r++)

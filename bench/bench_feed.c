@@ -1,5 +1,5 @@
 /* The feed: bytes that move against bytes that have to, exchange and packing against memcpy, how much of it a consumer
- * waits for, and what a sample costs on 8 and on 64 ranks. All ranks are threads of this process. */
+ * waits for, and the time per sample on 8 and on 64 ranks. All ranks are threads of this process. */
 #include "bench/bench.h"
 
 #include <ravel/feed.h>
@@ -21,7 +21,7 @@ typedef struct run {
     /* results, by rank */
     double cpu[RANKS_MOST]; /* of this thread, in ravel_feed_next */
     double exposed[RANKS_MOST], prepare[RANKS_MOST];
-    double moving[RANKS_MOST];  /* exchange and pack, a token, in the fastest update */
+    double moving[RANKS_MOST];  /* exchange and pack, per token, in the fastest update */
     double copying[RANKS_MOST]; /* memcpy likewise */
     int64_t sent[RANKS_MOST], needed[RANKS_MOST], tokens[RANKS_MOST];
     int64_t total_samples;
@@ -39,7 +39,8 @@ static void consume(double seconds) {
     if (seconds > 0) (void)nanosleep(&t, NULL);
 }
 
-/* What an update writes, a token: its sample's fields (tokens of 4 bytes, a mask of 1) where they arrive, and packed
+/* Bytes that an update writes per token: its sample's fields (tokens of 4 bytes, a mask of 1) where they arrive, and
+ * packed
  * tokens, labels, mask, weights and positions (4, 4, 1, 4, 4). */
 enum { BYTES_PER_TOKEN = 5 + 17 };
 

@@ -1,4 +1,5 @@
-/* Hybrid context parallelism: time over the bound on given lengths, what Megatron's dynamic-CP scheduler makes of them
+/* Hybrid context parallelism: time over the bound on given lengths, the result of Megatron's dynamic-CP scheduler on
+ * them
  * (when RAVEL_TRACES names the folder that holds hybrid/to-beat.csv and its lengths), and speed. */
 #include "bench/bench.h"
 #include "bench/plan_job.h"

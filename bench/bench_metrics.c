@@ -1,4 +1,4 @@
-/* What the metrics of one update cost a rank. */
+/* The time that the metrics of one update take on a rank. */
 #include "bench/bench.h"
 
 #include <ravel/metrics.h>
@@ -18,7 +18,7 @@ typedef struct job {
     uint8_t truncated[SAMPLES];
 } job;
 
-/* All that a GRPO update says: 64 bins of 64 samples, phases around each, rewards, lengths, sums over tokens. */
+/* All counts of a GRPO update: 64 bins of 64 samples, phases around each, rewards, lengths, sums over tokens. */
 static void one_update(job *j) {
     ravel_metrics *m = j->metrics;
     ravel_metrics_begin(m);
@@ -80,7 +80,7 @@ static job *make_job(void) {
     return j;
 }
 
-/* What a sink adds to an update, on rank 0. */
+/* The time that a sink adds to an update, on rank 0. */
 static double with_sink(const char *kind, const char *folder, double without) {
     job *j = make_job();
     if (!j) return 0;

@@ -1,5 +1,6 @@
-/* The planner: speed and memory of the default method and of the others, idle time, and what today's frameworks reach on
- * real request lengths (when RAVEL_TRACES names the folder that holds them and peers-to-beat.csv). */
+/* The planner: speed and memory of the default method and of the others, idle time, and the results of other
+ * frameworks' methods on real request lengths (when RAVEL_TRACES names the folder that holds them and
+ * peers-to-beat.csv). */
 #include "bench/bench.h"
 #include "bench/plan_job.h"
 
@@ -161,7 +162,8 @@ BENCH(plan_idle) {
     report_idle("plan.idle_n8192", 8192);
 }
 
-/* ---- what frameworks reach ---------------------------------------------------------------------------------- */
+/* ---- methods of other frameworks ----------------------------------------------------------------------------------
+ * */
 
 typedef struct peer {
     char trace[64];

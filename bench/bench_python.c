@@ -1,4 +1,5 @@
-/* What `ravel.plan` costs on top of the C call, and packing a data set beside TRL. Python scripts time both sides in one
+/* The time of `ravel.plan` over that of the C call, and packing a data set compared with TRL. Python scripts time both
+ * sides in one
  * process, in turns, and print a line of numbers; this file only runs them and reports. */
 #include "bench/bench.h"
 

@@ -70,7 +70,7 @@ typedef struct run {
     int32_t replicas;                     /* receivers hold the whole model each */
     ravel_refit_options options;
     int32_t updates;
-    double iterate_wait, load_wait; /* seconds of waiting a GB: as a device or a gather would take */
+    double iterate_wait, load_wait; /* seconds of waiting per GB: as a device or a gather would take */
     int copies;                     /* a memcpy of the same bytes between updates, on the receiver */
     set sets[RANKS_MOST];
     counting memory[RANKS_MOST];

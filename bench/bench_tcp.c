@@ -71,7 +71,7 @@ static int move(pair *p, int me, int is_plain, int64_t bytes, int sends) {
                    : ravel_comm_recv(p->comm[me], p->plain.data[me], bytes, RAVEL_U8, 1 - me, 0, NULL));
 }
 
-/* Long ones from 0 to 1, and an answer; small ones to and fro. */
+/* Long messages from rank 0 to 1, and an answer; small ones as round trips. */
 static int play(pair *p, int me, int is_plain, int small) {
     int ok = 1;
     for (int i = 0; i < SMALL_COUNT && small && ok; i++)

@@ -1,7 +1,7 @@
-/* The trainer's core: how much of a plain matrix product's speed a whole training step keeps, what packing is worth, and
- * what continuous batching is worth. One thread on both sides of every ratio, and the processor time of that thread: a
- * step takes half a second, a small product less than a millisecond, and on a machine that others use too the clock on
- * the wall would favour the short one. */
+/* The trainer's core: the speed of a whole training step over that of a plain matrix product, and the speedup of
+ * packing and of continuous batching. One thread on both sides of every ratio, and the processor time of that thread: a
+ * step takes half a second, a small product less than a millisecond, and on a shared machine wall time would favour the
+ * short one. */
 #include "bench/bench.h"
 
 #include "train/model/generator.h"
@@ -309,7 +309,7 @@ static void report_products(const batch_of *b) {
 }
 #endif
 
-/* The same update on one thread and on as many as there are processors, in turns, by the clock on the wall. */
+/* The same update on one thread and on as many as there are processors, in turns, by wall time. */
 static void report_threads(const ravel_shape *of, const batch_of *b, const char *suffix) {
     int32_t threads = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     job one = {0}, all = {0};

@@ -1,4 +1,4 @@
-/* The smallest use of the library: lengths in, plan out, and what each rank runs.
+/* The smallest use of the library: lengths in, plan out, and the samples that each rank runs.
  *
  *     cc 01_plan.c $(pkg-config --cflags --libs ravel) && ./a.out
  */

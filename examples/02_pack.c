@@ -53,7 +53,7 @@ static int run_bin(const ravel_bin *bin, float *logprobs, ravel_error *err) {
     for (int64_t i = 0; i < thd.tokens && !status; i++) {
         printf("  token %3d  position %d  segment %d  label %4d  weight %.4f\n", tokens[i], thd.positions[i],
                thd.segments[i], labels[i], weight[i]);
-        packed[i] = -0.01f * (float)labels[i]; /* what a model would say */
+        packed[i] = -0.01f * (float)labels[i]; /* stands in for the model's output */
     }
     /* Position t predicts token t + 1: next-token results are one shorter than the sample. */
     const ravel_field result = {.name = "logprobs", .kind = RAVEL_FIELD_STEP, .dtype = RAVEL_F32};

@@ -2,7 +2,7 @@
  *
  *     03_ranks                 4 ranks in this process
  *     03_ranks 8               8 ranks in this process
- *     mpirun -n 4 03_ranks     4 processes; the program notices by itself
+ *     mpirun -n 4 03_ranks     4 processes; detected from the environment
  *
  * Every rank brings samples of different lengths. They gather all lengths, and each sends its samples to the rank that has
  * the number of tokens modulo the number of ranks: one all-gather, one all-to-all. Then they lay themselves out as a mesh
@@ -72,7 +72,7 @@ int main(int argc, char **argv) {
         if (!status && ravel_comm_size(comm) > MOST)
             status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "at most %d ranks, please", MOST);
         if (!status) status = work(comm, NULL, &err);
-        if (status && comm) ravel_comm_abort(comm, &err); /* the others learn why */
+        if (status && comm) ravel_comm_abort(comm, &err); /* the other ranks get this rank's error */
         ravel_comm_free(comm);
     } else {
         status = ravel_threads_run(ranks, NULL, work, NULL, &err);

@@ -1,11 +1,12 @@
 /* Metrics by example: four ranks pretend to train, and leave a run directory that `ravel report` can show.
  *
- *     build/examples/04_metrics runs/demo            40 updates of make-believe GRPO
+ *     build/examples/04_metrics runs/demo            40 updates of simulated GRPO
  *     build/examples/04_metrics runs/demo 40 7       another number of updates, another seed
  *     ravel report runs/demo --html demo.html
  *     ravel report runs/demo runs/other --html both.html
  *
- * The parts that a real trainer keeps: the reducer (metrics know no communicator; these six lines join the two), the
+ * A real trainer needs the same parts: the reducer (metrics do not depend on a communicator; these six lines connect
+ * the two), the
  * phases around the work, one call for a batch, one for the rollouts, one at the end of the update. */
 #include <ravel/comm.h>
 #include <ravel/metrics.h>
@@ -31,7 +32,7 @@ static ravel_status reduce(void *user, int64_t *values, int64_t count, ravel_met
                                 err);
 }
 
-/* ---- make-believe --------------------------------------------------------------------------------------- */
+/* ---- simulated training --------------------------------------------------------------------------------------- */
 
 static double draw(uint64_t *state) {
     *state = *state * 6364136223846793005U + 1442695040888963407U;
@@ -148,7 +149,7 @@ static ravel_status train(ravel_comm *comm, void *user, ravel_error *err) {
     options.shape = &shape;
     options.updates = p->updates;
     options.rl = 1;
-    options.peak_flops = 2e16; /* a make-believe GPU; a real one is options.gpu = "NVIDIA H200" */
+    options.peak_flops = 2e16; /* an invented peak; for a real GPU set options.gpu = "NVIDIA H200" */
     ravel_metrics *m = NULL;
     char config[256];
     (void)snprintf(config, sizeof config,

@@ -15,7 +15,7 @@
 enum { TRAINERS = 2, GENERATORS = 2, HIDDEN = 256, HEADS = 8, KV_HEADS = 2, HEAD = 32, VERSIONS = 3 };
 enum { Q_ROWS = HEADS * HEAD, KV_ROWS = KV_HEADS * HEAD, QKV_ROWS = Q_ROWS + 2 * KV_ROWS };
 
-/* What training did in this step. */
+/* Stands in for a training step. */
 static void train(float *weights, int64_t count, int64_t version) {
     for (int64_t i = 0; i < count; i++) weights[i] = (float)version;
 }
@@ -70,7 +70,7 @@ static ravel_status generator(ravel_comm *comm, ravel_error *err) {
     options.cast = RAVEL_REFIT_NARROW;
     ravel_status status = ravel_refit_create(comm, NULL, &sink, &options, &refit, err);
     for (int i = 0; i < VERSIONS && status == RAVEL_OK; i++) {
-        status = ravel_refit_update(refit, 0, NULL, err); /* 0: whatever the trainers have */
+        status = ravel_refit_update(refit, 0, NULL, err); /* 0: the trainers' version */
         if (status != RAVEL_OK) break;
         const uint16_t *live = ravel_refit_data(refit, 0);
         double first = 0, last = 0;

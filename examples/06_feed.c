@@ -11,7 +11,7 @@
 
 enum { RANKS = 4, UPDATES = 3 };
 
-/* What a training step would do with a micro-batch; here: add up its weights. */
+/* Stands in for a training step: adds up the weights of a micro-batch. */
 static double run_micro_batch(const ravel_micro_batch *micro) {
     double sum = 0;
     for (int64_t i = 0; i < micro->thd->local_tokens; i++) sum += (double)micro->weights[i];

@@ -1,7 +1,7 @@
 /* Trainers publish versions of a weight; a generator pulls them while it works, and commits between two steps.
  *
- * Here both are threads of one process; in life they are processes that know each other's address and nothing else:
- * take trainer() into one program, generator() into another. */
+ * Here both are threads of one process; in practice they are separate processes that only share an address: put
+ * trainer() into one program, generator() into another. */
 #include <ravel/publish.h>
 
 #include <pthread.h>

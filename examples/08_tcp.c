@@ -5,7 +5,7 @@
  *     08_tcp 127.0.0.1:7000 3 1 &
  *     08_tcp 127.0.0.1:7000 3 2
  *
- * Under srun or torchrun it needs no arguments. Without any of it, it plays all three ranks itself. */
+ * Under srun or torchrun it needs no arguments. Without launcher and arguments it starts all three ranks itself. */
 #include <ravel/comm.h>
 
 #include <stdio.h>

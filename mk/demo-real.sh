@@ -36,7 +36,7 @@ ravel train grpo --model "$out/model" --data "$out/sums.jsonl" --eval-share 0.28
 grpo_seconds=$(($(now) - began))
 
 figure() { sed -n "s/^  $2 *\([0-9.]*\).*/\1/p" "$out/$1.txt" | head -n 1; }
-say "What came of it"
+say "Results"
 echo "  fine-tuning            $sft_seconds s; loss per token of conversations that were kept apart: $(figure sft 'eval loss before') before," \
     "$(figure sft 'eval loss per token') after"
 "$python" mk/demo_real.py show "$out"

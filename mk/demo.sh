@@ -18,7 +18,7 @@ ravel plan --mock "$mock" --mock-count 4096 --budget 16k --dp 16 --cost qwen3-0.
 
 ravel train sft --task sort --level 2 --steps 60 --batch 64 --ranks 2 --budget 1k --lr 0.003 --run "$out/sft"
 
-# Progress is live on the terminal; what came of it is kept for the end.
+# Progress goes to the terminal; the result is printed at the end.
 set -- train grpo --task sort --level 2 --model "$out/sft/checkpoints/step-00000060" --ranks 2 --generators 1 \
     --steps 160 --prompts 32 --group-size 8 --max-tokens 8 --budget 2k --lr 0.0004 --eval-prompts 256 --run "$out/grpo"
 echo; echo "\$ ravel $*"; echo
@@ -28,7 +28,7 @@ ravel report "$out/grpo" --html "$out/grpo.html"
 
 here=$(cd "$out" && pwd)
 echo
-echo "What came of it: GRPO on 2 trainer ranks and 1 generator rank"
+echo "Result: GRPO on 2 trainer ranks and 1 generator rank"
 sed -n '/^  run folder/d; /^  /p' "$out/grpo.txt"
 echo
 echo "The pictures:"

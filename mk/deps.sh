@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what `make demo` (or `make test`) needs and the machine lacks.
+# Installs the packages that `make demo` (or `make test`) needs and that are missing.
 #     mk/deps.sh demo|test BUILD
-# As root through apt-get; otherwise it prints the one line to run and goes on: every part but the compiler is optional.
+# As root through apt-get; otherwise it prints the command to run and continues: only the compiler is required.
 set -u
 need=""
 want() { command -v "$1" >/dev/null 2>&1 || need="$need $2"; }     # a program and its package
@@ -41,7 +41,7 @@ export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 install() { apt-get install -y -qq --no-install-recommends "$@" >"$log" 2>&1; }
 apt-get update -qq >"$log" 2>&1 || cat "$log"
-# All at once; if that fails, one by one, so that a package that is not to be had costs only its own part.
+# All at once; if that fails, one by one, so that an unavailable package disables only its own part.
 # shellcheck disable=SC2086
 install $need || for p in $need; do
     install "$p" || { echo "  $p could not be installed:"; tail -n 3 "$log"; }

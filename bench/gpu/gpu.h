@@ -1,4 +1,4 @@
-/* What the benches on a GPU share: a device, and the time that the device itself needs. */
+/* Shared by the benches on a GPU: a device, and timing on the device itself. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 

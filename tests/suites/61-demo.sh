@@ -11,7 +11,7 @@ check "it runs through" '[ $code = 0 ]'
 check "greedy answers become better: $before to $after" 'awk "BEGIN { exit !($after >= $before + 0.1) }"'
 check "sampled answers become much better: $first to $last" 'awk "BEGIN { exit !($last >= $first + 0.2) }"'
 for what in "refit overlap" "tokens/s" "packing efficiency"; do
-    check "the end says: $what" 'sed -n "/^What came of it/,\$p" "$log" | grep -q "^  $what  *[0-9]"'
+    check "the end says: $what" 'sed -n "/^Result:/,\$p" "$log" | grep -q "^  $what  *[0-9]"'
 done
 for page in plan.html grpo.html; do check "$page is there" '[ -s "$BUILD/demo/$page" ]'; done
 [ $failed = 0 ] || tail -n 30 "$log"
