@@ -28,8 +28,8 @@ static const ravel_option own_table[] = {
 
 static const ravel_option bench_table[] = {
     {"bench", RAVEL_OPTION_BOOL, AT(bench), "false", 0, 0, NULL,
-     "instead of a file: made-up weights, and a table over numbers and sizes of buffers"},
-    {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE", "shape of the made-up model"},
+     "instead of a file: synthetic weights, and a table over numbers and sizes of buffers"},
+    {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE", "shape of the synthetic model"},
     {"memory", RAVEL_OPTION_I64, AT(memory), "2G", 16777216.0, 0x1p50, NULL,
      "all ranks' weights together; a larger model gets fewer layers"},
     {"buffers", RAVEL_OPTION_STRING, AT(buffers), "1,2,3", 0, 0, "LIST", "numbers of buffers to try"},

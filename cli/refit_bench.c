@@ -1,4 +1,4 @@
-/* ravel refit --bench: made-up weights of a model's shape, and a table over numbers and sizes of buffers. */
+/* ravel refit --bench: synthetic weights of a model's shape, and a table over numbers and sizes of buffers. */
 #include "cli/refit.h"
 
 #include <stdio.h>

@@ -26,11 +26,11 @@ typedef struct meet_flags {
         {"shape",   RAVEL_OPTION_STRING,                                                                              \
          AT(shape), "qwen3-0.6b",                                                                                     \
          0,         0,                                                                                                \
-         "SHAPE",   "without --from: made-up weights of this model; every byte of version v is v modulo 251"},        \
+         "SHAPE",   "without --from: synthetic weights of this model; every byte of version v is v modulo 251"},      \
         {"memory",   RAVEL_OPTION_I64,                                                                                \
          AT(memory), "512M",                                                                                          \
          1048576.0,  0x1p50,                                                                                          \
-         NULL,       "of one set of made-up weights; a larger model gets fewer layers and a smaller vocabulary"},     \
+         NULL,       "of one set of synthetic weights; a larger model gets fewer layers and a smaller vocabulary"},   \
     {                                                                                                                 \
         "dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",                                                 \
             "dtype of the weights; without it the file's, or bf16"                                                    \
@@ -152,7 +152,7 @@ static void say_published(ravel_publisher *publisher) {
     (void)fflush(stdout);
 }
 
-/* Made-up weights of a version. */
+/* Synthetic weights of a version. */
 static void fill(const refit_set *set, int64_t version) {
     for (int64_t i = 0; i < set->count; i++) {
         const ravel_refit_tensor *t = &set->tensors[i];
@@ -207,7 +207,7 @@ static const void *live_data(const void *puller, int64_t tensor) {
     return ravel_puller_data(puller, tensor);
 }
 
-/* Made-up weights: every byte is the version's. */
+/* Synthetic weights: every byte is the version's. */
 static ravel_status check_bytes(const refit_set *set, const ravel_puller *puller, int64_t version, ravel_error *err) {
     for (int64_t i = 0; i < set->count; i++) {
         const unsigned char *p = ravel_puller_data(puller, i);
@@ -285,7 +285,7 @@ static int help(int publishes, const cli_options *sets, int count) {
         (void)fputs(
             "usage: ravel refit --pull ADDRESS [--from FILE | --shape NAME] [options]\n\n"
             "Pulls versions as one generator does: stages each beside the live one, verifies it, commits it on all\n"
-            "ranks, and compares it with the file or with what made-up weights must be.\n",
+            "ranks, and compares it with the file or with the expected synthetic weights.\n",
             stdout);
     cli_print_options(sets, count);
     (void)fputs(

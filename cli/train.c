@@ -100,9 +100,9 @@ static void help(train_kind kind) {
                "Reinforcement learning: generator ranks answer, trainer ranks learn, refit sends the weights.\n\n"
                "examples:\n"
                "  ravel train grpo --model runs/sft-1/checkpoints/step-00000200 --task arithmetic --ranks 2\n"
-               "  ravel train grpo --reward-command 'python3 score.py' --advantage dr-grpo --clip-high 0.28\n"
-               "  mpirun -n 6 ravel train grpo --generators 2 --async 1 --tis 2\n"
-               "  ravel train grpo --task sort --publish :7700         then, as often as wanted and at any time,\n"
+               "  ravel train grpo --model M --data prompts.jsonl --reward-command 'python3 score.py' --preset dapo\n"
+               "  mpirun -n 6 ravel train grpo --model M --task sort --generators 2 --async 1 --tis 2\n"
+               "  ravel train grpo --model M --task sort --publish :7700         and, at any time, any number of\n"
                "  ravel generate --pull 127.0.0.1:7700 --model FOLDER --data prompts.jsonl --repeat 0\n");
     cli_print_options(sets, count);
     printf("\ntasks:\n");
