@@ -3,7 +3,9 @@
  * step takes half a second, a small product less than a millisecond, and on a shared machine wall time would favour the
  * short one. */
 #include "bench/bench.h"
+#include "bench/train_profile.h"
 
+#include "train/learn/optimizer.h"
 #include "train/model/generator.h"
 #include "train/model/model.h"
 
@@ -157,19 +159,26 @@ static void run_padded(void *user) {
     }
 }
 
-static int job_open(job *j, const ravel_shape *of, const batch_of *b, train_device_options device) {
+/* With kernels that are measured (`timed`) or as they are. */
+static int job_open_with(job *j, const ravel_shape *of, const batch_of *b, train_device_options device, int timed) {
     ravel_error err = RAVEL_ERROR_INIT;
     train_model_options options;
     train_model_options_default(&options);
     options.budget = BUDGET;
     *j = (job){.shape = of, .batch = b};
-    if (train_kernels_find("cpu", &j->kernels, &err) || j->kernels->open(&device, &j->device, &err) ||
+    ravel_status status = train_kernels_find("cpu", &j->kernels, &err);
+    if (!status && timed) j->kernels = profile_wrap(j->kernels);
+    if (status || j->kernels->open(&device, &j->device, &err) ||
         train_model_create(j->kernels, j->device, of, &options, &j->model, &err) ||
         train_model_init(j->model, 1, 0, &err)) {
         bench_note("failed: %s", err.message);
         return 0;
     }
     return 1;
+}
+
+static int job_open(job *j, const ravel_shape *of, const batch_of *b, train_device_options device) {
+    return job_open_with(j, of, b, device, 0);
 }
 
 static void job_close(job *j) {
@@ -240,11 +249,11 @@ static int by_size(const void *a, const void *b) {
 }
 
 /* The padded run is several times as long, and goes once. */
-static times measure(job *j, product *p) {
+static times measure(job *j) {
     times t = {.packed = 1e9, .single = 1e9};
     run_packed(j); /* warm */
     for (int round = 0; round < ROUNDS; round++) {
-        measure_pair(&t, p, j);
+        t.packed = fmin(t.packed, best_of(1, run_packed, j));
         t.single = fmin(t.single, best_of(1, run_single, j));
     }
     t.padded = best_of(1, run_padded, j);
@@ -356,29 +365,125 @@ static void report_wide(product *p) {
     report_threads(&wide_shape, &batch, "_wide");
 }
 
-BENCH(train) {
+static void report_speed_of(product *p) {
+    static batch_of batch;
+    job j;
+    times t = {.packed = 1e9};
+    fill_batch(&batch, 40);
+    if (job_open(&j, &shape, &batch, (train_device_options){.threads = 1})) {
+        run_packed(&j); /* warm */
+        for (int round = 0; round < ROUNDS; round++) measure_pair(&t, p, &j);
+        report_speed(&j, &t);
+    }
+    job_close(&j);
+}
+
+/* One bench per question, so that a filter can ask for one. */
+BENCH(train_speed) {
+    product p = make_product();
+    report_speed_of(&p);
+    free(p.a), free(p.b), free(p.c);
+}
+
+BENCH(train_threads) {
+    static batch_of batch;
+    fill_batch(&batch, 40);
+    report_threads(&shape, &batch, "");
+}
+
+BENCH(train_wide) {
+    product p = make_product();
+    report_wide(&p);
+    free(p.a), free(p.b), free(p.c);
+}
+
+BENCH(train_packing) {
     static const struct {
         double median;
         const char *suffix;
     } kinds[] = {{40, ""}, {200, "_long"}};
     static batch_of batch;
-    product p = make_product();
     for (int i = 0; i < 2; i++) {
         job j;
         fill_batch(&batch, kinds[i].median);
         if (job_open(&j, &shape, &batch, (train_device_options){.threads = 1})) {
-            times t = measure(&j, &p);
-            if (i == 0) report_speed(&j, &t);
-#ifdef RAVEL_HAVE_OPENBLAS
-            if (i == 0) report_products(&batch);
-#endif
-            if (i == 0) report_threads(&shape, &batch, "");
+            times t = measure(&j);
             report_packing(&j, &t, kinds[i].suffix, kinds[i].median);
         }
         job_close(&j);
     }
-    report_wide(&p);
-    free(p.a), free(p.b), free(p.c);
+#ifdef RAVEL_HAVE_OPENBLAS
+    fill_batch(&batch, 40);
+    report_products(&batch);
+#endif
+}
+
+/* ---- where a step's time goes ---------------------------------------------------------------------------- */
+
+enum { PROFILE_STEPS = 2 };
+
+/* Forward, backward, clipping and AdamW, as means of PROFILE_STEPS; returns the number of rows, 0 after a failure. */
+static int profile_steps(const ravel_shape *of, const batch_of *b, int32_t threads, profile_row *rows, double *took) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_optimizer *optimizer = NULL;
+    train_optimizer_options options;
+    job j;
+    int count = 0;
+    train_optimizer_options_default(&options);
+    if (job_open_with(&j, of, b, (train_device_options){.threads = threads}, 1) &&
+        train_optimizer_create(j.model, &options, NULL, &optimizer, &err) == RAVEL_OK) {
+        for (int i = 0; i <= PROFILE_STEPS; i++) {
+            if (i == 1) profile_clear(), *took = -bench_seconds(); /* the first one touches the memory */
+            run_packed(&j);
+            (void)train_optimizer_squares(optimizer, &(int64_t){0});
+            train_optimizer_clip(optimizer, 1);
+            train_optimizer_step(optimizer, 1e-6);
+        }
+        *took = (*took + bench_seconds()) / PROFILE_STEPS;
+        count = profile_take(rows, PROFILE_STEPS);
+    }
+    if (err.message[0]) bench_note("failed: %s", err.message);
+    train_optimizer_free(optimizer);
+    job_close(&j);
+    return count;
+}
+
+static double seconds_of(const profile_row *rows, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(rows[i].name, name) == 0) return rows[i].seconds;
+    return 0;
+}
+
+/* Every kernel of a step on one thread and on all, and the share of products. */
+static void report_profile(const ravel_shape *of, double median, const char *what, const char *suffix) {
+    static batch_of batch;
+    static profile_row one[PROFILE_ROWS], all[PROFILE_ROWS];
+    int32_t threads = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    double slow = 0, fast = 0, products = 0, flops = 0;
+    char name[64];
+    fill_batch(&batch, median);
+    int few = profile_steps(of, &batch, 1, one, &slow), count = profile_steps(of, &batch, threads, all, &fast);
+    if (!few || !count) return;
+    bench_note("%s: one thread %.0f ms, %d threads %.0f ms (%.2f times)", what, 1e3 * slow, threads, 1e3 * fast,
+               slow / fast);
+    bench_note("%-34s %5s %11s %8s %11s %8s %7s %6s", "kernel", "calls", "one, ms", "GFLOP/s", "all, ms", "GFLOP/s",
+               "speedup", "share");
+    for (int i = 0; i < count; i++) {
+        const profile_row *r = all + i;
+        double before = seconds_of(one, few, r->name);
+        if (r->flops > 0) products += r->seconds, flops += r->flops;
+        bench_note("%-34s %5lld %11.3f %8.1f %11.3f %8.1f %7.2f %6.3f", r->name, (long long)r->calls, 1e3 * before,
+                   before > 0 ? r->flops / before * 1e-9 : 0, 1e3 * r->seconds, r->flops / r->seconds * 1e-9,
+                   before / r->seconds, r->seconds / fast);
+    }
+    (void)snprintf(name, sizeof name, "train.products_gflops%s", suffix);
+    bench_report(name, flops / products * 1e-9, "GFLOP/s", HIGHER,
+                 "%s: matrix products of a step on %d threads; they take %.2f of it", what, threads, products / fast);
+}
+
+BENCH(train_profile) {
+    report_profile(&shape, 40, "20 M parameters, 2048 tokens", "");
+    report_profile(&wide_shape, 200, "six layers of SmolLM2-135M, 2048 tokens", "_wide");
 }
 
 /* ---- the generator -------------------------------------------------------------------------------------- */

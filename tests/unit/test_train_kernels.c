@@ -149,7 +149,9 @@ static void products(const trio *t) {
     for (int way = 0; way < WAYS; way++) {
         one_product(t, 200, 70, 1100, way); /* more than one part of k and block of rows */
         one_product(t, 3, 2800, 20, way);   /* more than one block of columns in the narrow sets */
+        one_product(t, 40, 90, 1300, way);  /* columns are owned; three parts of k */
     }
+    one_product(t, 2060, 4100, 3, TRANS_B | ADD); /* more than one stretch of the shared side */
 }
 
 TEST(train_kernels_products) {

@@ -26,6 +26,11 @@ static inline float *train__cpu_private(const train_device *device, int32_t thre
     return device->shared - (size_t)(thread + 1) * device->private_elements;
 }
 
+/* What `shared` has room for. */
+static inline int64_t train__cpu_shared_elements(const train_device *device) {
+    return (int64_t)(device->scratch_bytes / sizeof(float) - device->private_elements * (size_t)device->threads);
+}
+
 /* Slots of every set's table. */
 void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes);
 void train__cpu_zero(train_device *device, void *block, size_t bytes);

@@ -8,21 +8,23 @@
  *     6 rows C  C  C  C          each element of C is one chain a0 b0 + a1 b1 + ... in the order of k, whatever
  *            C  C  C  C          the sizes of the product and wherever the element lies
  *
- * A large product packs both sides, a part of k (KC) at a time:
+ * A large product packs both sides, a part of k (at most KC) at a time. The shorter side of C is packed once, for all
+ * threads; of the longer side each thread packs what it owns, and reads little of what others wrote:
  *
- *     B packed  [panel][k][GN]   columns in panels of GN, for all threads    job 1: tasks are panels
- *     A packed  [group][k][GM]   rows in groups of GM, a thread's own        job 2: tasks are blocks of rows: pack A, then
- *                                                                            for each chunk of B, each group of A, each
- *                                                                            panel of the chunk: a tile of C
+ *     rows are owned (n < 2 m)           B packed  [panel][k][GN]   shared          A packed  [group][k][GM]   own
+ *     columns are owned (n >= 2 m)       A packed  [group][k][GM]   shared          B packed  [panel][k][GN]   own
  *
- * A tile is GM x GN, as tall as registers allow. A chunk of B stays in the second-level cache for all groups of a block, and
- * A is where it was packed: threads read little of one another's. Blocks are large, and the last ones small, so that
- * threads end together. The cut depends on the number of threads; results do not, because each element is one chain per
- * part of k. */
+ * A pass is two jobs: all threads pack the shared side, for as many parts of k as there is room for; then tasks are blocks of
+ * the owned side: pack it, and multiply it by the shared side. A tile is GM x GN, as tall as registers allow. A chunk of
+ * B stays in the second-level cache for all groups of a block. Blocks are large, and the last ones small, so that threads end
+ * together; but not smaller than LEAST rows or columns, because each reads the shared side from the cache that all threads
+ * share: 36 rows are 18 operations per byte, 12 rows only 6. The cut depends on the number of threads; results do not,
+ * because each element is one chain per part of k, and the parts are added in their order. */
 
 enum { GM = CPU_GEMM_ROWS, GN = CPU_GEMM_VECTORS * CPU_LANES }; /* the tile of large products */
 enum { KC = 640, NC = 4096, MC = 2048 };                        /* packed at a time, by all threads together */
 enum { CHUNK = 256 / GN * GN };                                 /* columns of B */
+enum { LEAST = 36, SHORTEST = 128 };                            /* of a block's owned side, and of its shared side */
 
 INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
                  float *c, int64_t ldc, int add) {
@@ -146,31 +148,73 @@ typedef struct gemm {
     train_device *device;
     const train_matmul *x;
     int64_t a_row, a_col, b_row, b_col, ldc;
-    int64_t n0, n, k0, k;                      /* the part of N and K that is being worked on */
-    int64_t groups;                            /* of A */
-    int64_t splits, columns;                   /* tasks of a block of rows; columns of a task */
-    int64_t large, large_groups, small_groups; /* blocks of rows: this number of large ones, then small ones */
-    int add;
+    int columns;                             /* are owned; otherwise rows are */
+    int64_t own, own_unit, shared_unit;      /* elements of the owned side; of a group or panel of either side */
+    int64_t part;                            /* of k */
+    int64_t k0, parts;                       /* this pass: the number of parts, and where the first begins */
+    int64_t first, count;                    /* rows or columns of the shared side: the first, their number */
+    int64_t splits, span;                    /* tasks of a block; elements of the shared side of a task */
+    int64_t large, large_units, small_units; /* blocks of the owned side: number of large ones; units of each */
 } gemm;
 
-static void pack_task(void *user, int64_t panel, int32_t thread) {
-    const gemm *g = user;
-    int64_t j = panel * GN;
-    const float *b = (const float *)g->x->b + g->k0 * g->b_row + (g->n0 + j) * g->b_col;
-    (void)thread;
-    pack_columns(g->device->shared + j * g->k, b, g->k, train__min(GN, g->n - j), GN, g->b_row, g->b_col);
+/* A block of C, and what it is made of. */
+typedef struct gemm_block {
+    const float *a, *b; /* packed */
+    int64_t row, rows, column, columns, k;
+    int add;
+} gemm_block;
+
+INLINE int64_t units_of(int64_t elements, int64_t unit) {
+    return (elements + unit - 1) / unit;
 }
 
-static void pack_rows(const gemm *g, float *to, int64_t first, int64_t rows) {
-    const float *a = (const float *)g->x->a + g->k0 * g->a_col + first * g->a_row;
+INLINE int64_t unit_elements(int columns, int64_t k) {
+    return columns ? GN * k : group_elements(k);
+}
+
+/* Terms of part p of the pass. */
+INLINE int64_t part_terms(const gemm *g, int64_t p) {
+    return train__min(g->part, g->x->k - g->k0 - p * g->part);
+}
+
+/* Part p of the shared side, from element `at` of the pass on. */
+INLINE float *shared_at(const gemm *g, int64_t p, int64_t at) {
+    int64_t units = units_of(g->count, g->shared_unit) * p;
+    return g->device->shared + units * unit_elements(!g->columns, g->part) +
+           at / g->shared_unit * unit_elements(!g->columns, part_terms(g, p));
+}
+
+static void pack_rows(const gemm *g, float *to, int64_t k0, int64_t k, int64_t first, int64_t rows) {
+    const float *a = (const float *)g->x->a + k0 * g->a_col + first * g->a_row;
     int64_t i = 0;
     if (g->a_row == 1) {
-        pack_groups(to, a, rows / GM, g->k, g->a_col);
+        pack_groups(to, a, rows / GM, k, g->a_col);
         i = rows / GM * GM;
     }
     for (; i < rows; i += GM)
-        pack_group(to + i / GM * group_elements(g->k), a + i * g->a_row, train__min(GM, rows - i), g->k, g->a_row,
-                   g->a_col);
+        pack_group(to + i / GM * group_elements(k), a + i * g->a_row, train__min(GM, rows - i), k, g->a_row, g->a_col);
+}
+
+static void pack_panels(const gemm *g, float *to, int64_t k0, int64_t k, int64_t first, int64_t columns) {
+    const float *b = (const float *)g->x->b + k0 * g->b_row + first * g->b_col;
+    for (int64_t j = 0; j < columns; j += GN)
+        pack_columns(to + j * k, b + j * g->b_col, k, train__min(GN, columns - j), GN, g->b_row, g->b_col);
+}
+
+/* Rows of A or columns of B, the terms of part p. */
+static void pack_side(const gemm *g, int columns, float *to, int64_t p, int64_t first, int64_t count) {
+    (columns ? pack_panels : pack_rows)(g, to, g->k0 + p * g->part, part_terms(g, p), first, count);
+}
+
+/* Rows of A that a task packs for all: several groups, so that lines of a transposed A are read once. */
+enum { PACK_ROWS = 4 * GM };
+
+static void pack_task(void *user, int64_t task, int32_t thread) {
+    const gemm *g = user;
+    int64_t each = g->columns ? PACK_ROWS : GN, tasks = units_of(g->count, each);
+    int64_t p = task / tasks, at = task % tasks * each;
+    (void)thread;
+    pack_side(g, !g->columns, shared_at(g, p, at), p, g->first + at, train__min(each, g->count - at));
 }
 
 static __attribute__((noinline)) void tile_packed(int64_t k, const float *a, const float *b, float *c, int64_t ldc,
@@ -179,96 +223,125 @@ static __attribute__((noinline)) void tile_packed(int64_t k, const float *a, con
 }
 
 /* A tile at the edge of C, by way of a whole one. */
-static void tile_edge(const gemm *g, const float *a, const float *b, float *c, int64_t rows, int64_t width) {
+static void tile_edge(const gemm_block *x, const float *a, const float *b, float *c, int64_t ldc, int64_t rows,
+                      int64_t width) {
     float edge[GM * GN] = {0};
-    for (int64_t r = 0; r < rows && g->add; r++) memcpy(edge + r * GN, c + r * g->ldc, (size_t)width * sizeof *c);
-    tile_packed(g->k, a, b, edge, GN, g->add);
-    for (int64_t r = 0; r < rows; r++) memcpy(c + r * g->ldc, edge + r * GN, (size_t)width * sizeof *c);
+    for (int64_t r = 0; r < rows && x->add; r++) memcpy(edge + r * GN, c + r * ldc, (size_t)width * sizeof *c);
+    tile_packed(x->k, a, b, edge, GN, x->add);
+    for (int64_t r = 0; r < rows; r++) memcpy(c + r * ldc, edge + r * GN, (size_t)width * sizeof *c);
 }
 
-/* Rows first .. first+rows-1 of C, whose A is packed, in columns j0 .. j1-1. */
-static void multiply(const gemm *g, const float *a, int64_t first, int64_t rows, int64_t j0, int64_t j1) {
-    for (int64_t i = 0; i < rows; i += GM, a += group_elements(g->k)) {
-        float *c = (float *)g->x->c + (first + i) * g->ldc + g->n0;
-        for (int64_t j = j0; j < j1; j += GN) {
-            const float *b = g->device->shared + j * g->k;
-            if (rows - i >= GM && j1 - j >= GN)
-                tile_packed(g->k, a, b, c + j, g->ldc, g->add);
+static void multiply(const gemm *g, const gemm_block *x) {
+    const float *a = x->a;
+    for (int64_t i = 0; i < x->rows; i += GM, a += group_elements(x->k)) {
+        float *c = (float *)g->x->c + (x->row + i) * g->ldc + x->column;
+        int64_t rows = train__min(GM, x->rows - i);
+        for (int64_t j = 0; j < x->columns; j += GN) {
+            int64_t width = train__min(GN, x->columns - j);
+            if (rows == GM && width == GN)
+                tile_packed(x->k, a, x->b + j * x->k, c + j, g->ldc, x->add);
             else
-                tile_edge(g, a, b, c + j, train__min(GM, rows - i), train__min(GN, j1 - j));
+                tile_edge(x, a, x->b + j * x->k, c + j, g->ldc, rows, width);
         }
     }
 }
 
-/* Groups that a thread packs at a time. */
+/* Groups that a thread packs at a time where it owns rows. */
 static int64_t most_groups(int32_t threads) {
     return train__max((MC / threads + GM - 1) / GM, 16);
 }
 
-static void block_task(void *user, int64_t task, int32_t thread) {
-    const gemm *g = user;
-    float *a = train__cpu_private(g->device, thread);
-    int64_t block = task / g->splits, j0 = task % g->splits * g->columns, j1 = train__min(g->n, j0 + g->columns);
-    int64_t late = train__max(block - g->large, 0), most = most_groups(g->device->threads);
-    int64_t group = train__min(block, g->large) * g->large_groups + late * g->small_groups;
-    int64_t end = train__min(g->groups, group + (block < g->large ? g->large_groups : g->small_groups));
-    for (; group < end; group += most) {
-        int64_t first = group * GM, rows = train__min(g->x->m, train__min(end, group + most) * GM) - first;
-        pack_rows(g, a, first, rows);
-        for (int64_t j = j0; j < j1; j += CHUNK) multiply(g, a, first, rows, j, train__min(j1, j + CHUNK));
+/* One part of k: the owned elements first .. first+count-1, with elements v0 .. v1-1 of the shared side. */
+static void block_part(const gemm *g, float *own, int64_t p, int64_t first, int64_t count, int64_t v0, int64_t v1) {
+    gemm_block x = {.k = part_terms(g, p), .add = g->x->add || g->k0 + p > 0};
+    int64_t step = g->columns ? v1 - v0 : CHUNK;
+    pack_side(g, g->columns, own, p, first, count);
+    for (int64_t v = v0; v < v1; v += step) {
+        int64_t at = g->first + v, many = train__min(step, v1 - v);
+        x.a = g->columns ? shared_at(g, p, v) : own;
+        x.b = g->columns ? own : shared_at(g, p, v);
+        x.row = g->columns ? at : first;
+        x.rows = g->columns ? many : count;
+        x.column = g->columns ? first : at;
+        x.columns = g->columns ? count : many;
+        multiply(g, &x);
     }
 }
 
-/* One thread has one block. Several have a large one each, three quarters of all rows together, then small ones. Where
- * there are few rows, columns are cut too. */
+static void block_task(void *user, int64_t task, int32_t thread) {
+    const gemm *g = user;
+    int64_t block = task / g->splits, v0 = task % g->splits * g->span, v1 = train__min(g->count, v0 + g->span);
+    int64_t late = train__max(block - g->large, 0), most = g->columns ? CHUNK / GN : most_groups(g->device->threads);
+    int64_t unit = train__min(block, g->large) * g->large_units + late * g->small_units;
+    int64_t many = block < g->large ? g->large_units : g->small_units;
+    int64_t end = train__min(units_of(g->own, g->own_unit), unit + many);
+    for (; unit < end; unit += most) {
+        int64_t first = unit * g->own_unit, last = train__min(g->own, train__min(end, unit + most) * g->own_unit);
+        for (int64_t p = 0; p < g->parts; p++)
+            block_part(g, train__cpu_private(g->device, thread), p, first, last - first, v0, v1);
+    }
+}
+
+/* One thread has one block. Several have a large one each, three quarters of all together, then small ones. Where the
+ * owned side is short, the shared one is cut too. */
 static int64_t cut_blocks(gemm *g) {
-    int64_t threads = g->device->threads, panels = (g->n + GN - 1) / GN;
-    g->groups = (g->x->m + GM - 1) / GM;
-    g->splits = threads > 1 ? train__max(train__min((4 * threads + g->groups - 1) / g->groups, panels / 4), 1) : 1;
-    g->columns = (panels + g->splits - 1) / g->splits * GN;
-    g->splits = (g->n + g->columns - 1) / g->columns;
+    int64_t threads = g->device->threads, units = units_of(g->own, g->own_unit);
+    int64_t least = train__max(LEAST / g->own_unit, 1), wanted = units_of(3 * threads, train__max(units / least, 1));
+    int64_t splits = threads > 1 ? train__max(train__min(wanted, g->count / SHORTEST), 1) : 1;
+    g->span = units_of(units_of(g->count, g->shared_unit), splits) * g->shared_unit;
+    g->splits = units_of(g->count, g->span);
     g->large = train__max(threads / g->splits, 1);
-    g->large_groups = threads > 1 ? train__max(g->groups * 3 / 4 / g->large, 1) : g->groups;
-    g->small_groups = train__max(g->large_groups / 6, 1);
-    int64_t left = train__max(g->groups - g->large * g->large_groups, 0);
-    return (g->large + (left + g->small_groups - 1) / g->small_groups) * g->splits;
+    g->large_units = threads > 1 ? train__max(units * 3 / 4 / g->large, 1) : units;
+    g->small_units = train__max(g->large_units / 6, least);
+    int64_t left = train__max(units - g->large * g->large_units, 0);
+    return (g->large + units_of(left, g->small_units)) * g->splits;
 }
 
 /* k in equal parts of at most KC. */
 static int64_t part_of(int64_t k) {
-    int64_t parts = (k + KC - 1) / KC;
-    return (k + parts - 1) / parts;
+    int64_t parts = units_of(k, KC);
+    return units_of(k, parts);
 }
 
-/* All rows of C, for one part of N and K. */
-static void run_part(gemm *g) {
-    train__cpu_run(g->device, (g->n + GN - 1) / GN, pack_task, g);
-    train__cpu_run(g->device, cut_blocks(g), block_task, g);
+/* All of the owned side, for one stretch of the shared side and all k. */
+static void run_stretch(gemm *g) {
+    int64_t parts = units_of(g->x->k, g->part);
+    int64_t each = units_of(g->count, g->shared_unit) * unit_elements(!g->columns, g->part);
+    int64_t room = train__cpu_shared_elements(g->device) / each;
+    TRAIN_ASSERT(room > 0);
+    for (int64_t p = 0; p < parts; p += g->parts) {
+        g->k0 = p * g->part;
+        g->parts = train__min(room, parts - p);
+        train__cpu_run(g->device, units_of(g->count, g->columns ? PACK_ROWS : GN) * g->parts, pack_task, g);
+        train__cpu_run(g->device, cut_blocks(g), block_task, g);
+    }
 }
 
 static void gemm_run(train_device *device, const train_matmul *x) {
-    gemm g = {.device = device, .x = x};
+    gemm g = {.device = device, .x = x, .columns = x->n >= 2 * x->m, .part = part_of(x->k)};
     int64_t lda = x->lda ? x->lda : x->trans_a ? x->m : x->k, ldb = x->ldb ? x->ldb : x->trans_b ? x->k : x->n;
+    int64_t shared = g.columns ? x->m : x->n;
+    g.own = g.columns ? x->n : x->m;
+    g.own_unit = g.columns ? GN : GM;
+    g.shared_unit = g.columns ? GM : GN;
     g.ldc = x->ldc ? x->ldc : x->n;
     g.a_row = x->trans_a ? 1 : lda;
     g.a_col = x->trans_a ? lda : 1;
     g.b_row = x->trans_b ? 1 : ldb;
     g.b_col = x->trans_b ? ldb : 1;
-    int64_t part = part_of(x->k);
-    for (g.n0 = 0; g.n0 < x->n; g.n0 += NC)
-        for (g.k0 = 0; g.k0 < x->k; g.k0 += part) {
-            g.n = train__min(NC, x->n - g.n0);
-            g.k = train__min(part, x->k - g.k0);
-            g.add = x->add || g.k0 > 0;
-            run_part(&g);
-        }
+    for (g.first = 0; g.first < shared; g.first += NC) {
+        g.count = train__min(NC, shared - g.first);
+        run_stretch(&g);
+    }
 }
 
-/* Elements that a product whose sides are at most `most` packs: of B, and of A by each thread. */
+/* Elements that a product whose sides are at most `most` packs: of the shared side, and of its own by each thread. */
 static int64_t packed_elements(int64_t most) {
-    return train__min(KC, most) * train__round_up(train__min(NC, most), GN);
+    int64_t k = train__min(KC, most), count = train__min(NC, most);
+    return train__max(units_of(count, GN) * unit_elements(1, k), units_of(count, GM) * unit_elements(0, k));
 }
 
-static int64_t packed_rows_elements(int64_t most, int32_t threads) {
-    return train__min(most_groups(threads), (most + GM - 1) / GM) * group_elements(train__min(KC, most));
+static int64_t owned_elements(int64_t most, int32_t threads) {
+    int64_t k = train__min(KC, most), groups = train__min(most_groups(threads), units_of(most, GM));
+    return train__max(groups * unit_elements(0, k), train__min(CHUNK, train__round_up(most, GN)) * k);
 }

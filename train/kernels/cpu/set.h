@@ -54,7 +54,7 @@ static size_t private_elements(const train_limits *l, int32_t threads) {
     attend_room room;
     int64_t attention = room_make(&room, NULL, l->longest, l->head_dim, !l->inference);
     int64_t cached = train__round_up(l->cached + TRAIN_PAGE, LANES);
-    int64_t product = packed_rows_elements(longest_side(l), threads);
+    int64_t product = owned_elements(longest_side(l), threads);
     return (size_t)train__max(train__max(attention, product), train__max(cached, l->vocab));
 }
 
@@ -66,9 +66,10 @@ static ravel_status cpu_reserve(train_device *d, const train_limits *l, ravel_er
     return train__cpu_reserve(d, shared_elements(l), private_elements(l, d->threads), err);
 }
 
-/* About 64 MiB of logits: with fewer rows the gradient of a large vocabulary is read and written for too little work. */
+/* About 128 MiB of logits: with fewer rows the weights of a large vocabulary and their gradient are read and written for
+ * too little work. */
 static int64_t cpu_head_rows(const train_limits *l) {
-    int64_t rows = train__max((int64_t)(64 << 20) / 4 / train__max(l->vocab, 1), 64);
+    int64_t rows = train__max((int64_t)(128 << 20) / 4 / train__max(l->vocab, 1), 64);
     return train__min(train__min(rows, 1024), l->tokens);
 }
 
