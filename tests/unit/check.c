@@ -42,6 +42,10 @@ enum { ROUNDS_SHARE = 4 };
 enum { ROUNDS_SHARE = 1 };
 #endif
 
+bool check_sanitized(void) {
+    return ROUNDS_SHARE > 1;
+}
+
 int64_t check_rounds(int64_t quick, int64_t soak) {
     return check_scale((quick + ROUNDS_SHARE - 1) / ROUNDS_SHARE, soak);
 }

@@ -40,6 +40,7 @@ int64_t check_scale(int64_t quick, int64_t soak);
 /* The same for rounds of a random test: sanitizer builds, which are 10 times as slow and look for errors of memory and
  * threads that show in few rounds, do a quarter of the quick ones. */
 int64_t check_rounds(int64_t quick, int64_t soak);
+bool check_sanitized(void); /* in such a build */
 
 #define TEST(test_name)                                                   \
     static void test_name(void);                                          \

@@ -127,7 +127,7 @@ static void run_tables(int32_t has, int64_t chunk, const char *skip) {
     static const int32_t sizes[] = {1, 2, 3, 8};
     for (int i = 0; i < 4; i++)
         for (const comm_body *body = comm_bodies; body->name; body++) {
-            table_job t = {{check_seed(), (int32_t)check_scale(60, 1000), 700, 0, 1}, has, body, chunk};
+            table_job t = {{check_seed(), (int32_t)check_rounds(60, 1000), 700, 0, 1}, has, body, chunk};
             ravel_error err = RAVEL_ERROR_INIT;
             if (skip && strstr(skip, body->name)) continue;
             ravel_status status = ravel_threads_run(sizes[i], NULL, run_over_table, &t, &err);

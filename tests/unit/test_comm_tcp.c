@@ -46,12 +46,13 @@ static const char *fresh_place(char *text, size_t bytes) {
     return text;
 }
 
+/* Without checks of agreement too: with sanitizers, on 3 ranks only. */
 TEST(comm_tcp_runs_the_body) {
     static const int32_t sizes[] = {1, 2, 3, 5, 8};
     char place[64];
     for (int i = 0; i < 5; i++)
         for (const comm_body *body = comm_bodies; body->name; body++)
-            for (int check = 1; check >= 0; check--) {
+            for (int check = 1; check >= (check_sanitized() && sizes[i] != 3); check--) {
                 body_job b = {{check_seed(), (int32_t)check_rounds(60, 1000), 700, !check, 0}, body};
                 ravel_error err = RAVEL_ERROR_INIT;
                 ravel_comm_options o = options_at(fresh_place(place, sizeof place), 60);
