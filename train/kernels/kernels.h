@@ -197,7 +197,7 @@ typedef struct train_ragged {
  * so shift is the position of the sample's first query row minus that of its first key row: 0 where both are the whole
  * sample; at least the number of keys where all of them are seen (a block of an earlier context-parallel shard): `shifts`
  * is then the array keys.lengths itself, by which a set can tell. A query row that sees no key gets o = 0 and lse =
- * -infinity. A query head h reads key head h / (heads / kv_heads). In backward a key belongs to one sample.
+ * -infinity. A query head h reads key head h / (heads / kv_heads).
  *
  * Ring attention calls this once per block of keys, into a second (o, lse), and merges. Backward over a block of keys
  * takes o and lse over ALL keys of the row (after the last merge): then the blocks' d_q add up to the whole. */
@@ -444,8 +444,8 @@ typedef struct train_kernels {
     void (*rope_backward)(train_device *device, const train_rope *rope);
     /* No n x n matrix: scores live in tiles. Reads q, k, v; o =, lse =. */
     void (*attention)(train_device *device, const train_attention *attention);
-    /* Reads q, k, v, o, lse, d_o; d_q, d_k, d_v = or += (rows outside every sample are not touched). Samples have keys of
-     * their own: no key row belongs to two. */
+    /* Reads q, k, v, o, lse, d_o; d_q = or +=, d_k and d_v = (rows outside every sample are not touched). Samples have
+     * keys of their own: no key row belongs to two. */
     void (*attention_backward)(train_device *device, const train_attention *attention);
     void (*attention_merge)(train_device *device, const train_merge *merge);
     void (*cache_write)(train_device *device, const train_cache_write *write);
