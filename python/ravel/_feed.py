@@ -203,11 +203,11 @@ class Feed:
 
     ``samples`` rows of the source, over all ranks together, are planned at once. ``comm`` (all its ranks are data-parallel) or
     ``mesh`` says who shares them; without either this process is alone. Every rank makes the feed with the same arguments. Without
-    a source, ``fields`` (a store, or its fields) says what :meth:`submit` will hand over.
+    a source, ``fields`` (a store, or its fields) declares the fields of :meth:`submit`.
 
-    Keywords are the options of the feed (:func:`feed_options`: shuffle, shuffle_seed, epochs, updates, prefetch, drop_last, owners,
-    ...) and of the planner (``ravel.plan_options()``: align, max_samples, sync, ...; in ``plan={...}`` where both have the name);
-    ``mode`` is how the loss is averaged, ``weights={...}`` the rest of ``ravel.weights``. ``tensors`` "np" gives
+    Keywords are the options of the feed (:func:`feed_options`: shuffle, shuffle_seed, epochs, updates, prefetch, drop_last,
+    owners, ...) and of the planner (``ravel.plan_options()``: align, max_samples, sync, ...; in
+    ``plan={...}`` where both have the name); ``mode`` is how the loss is averaged, ``weights={...}`` the rest of ``ravel.weights``. ``tensors`` "np" gives
     :class:`MicroBatch`, "pt" (or a ``device``) :class:`TensorBatch`; ``pin`` makes the host arrays in page-locked memory.
 
     ``state_dict()`` and ``load_state_dict()`` keep the place in the stream, as of a stateful data loader.

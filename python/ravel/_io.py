@@ -43,7 +43,7 @@ class Safetensors(Mapping[str, np.ndarray]):
         return str(lib.ravel_dtype_name(self._tensors[name].dtype).decode())
 
     def raw(self, name: str) -> np.ndarray:
-        """Its bytes as they stand in the file, whatever the dtype."""
+        """The bytes of the tensor in the file, for any dtype."""
         tensor = self._tensors[name]
         if tensor.bytes == 0:
             return np.empty(0, np.uint8)
@@ -70,7 +70,7 @@ class Safetensors(Mapping[str, np.ndarray]):
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
-    """Opens a file, a "*.index.json" or a folder of shards; quick whatever the size."""
+    """Opens a file, a "*.index.json" or a folder of shards; files are mapped, not read."""
     return Safetensors(path)
 
 

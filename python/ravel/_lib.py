@@ -42,7 +42,7 @@ class OversizeError(DataError):
 
 
 class PeerError(Error):
-    """A peer died, left, failed or did not come in time; the communicator cannot be used any more."""
+    """A peer ended, left, failed or did not come in time; the communicator cannot be used any more."""
 
 
 NUMPY: dict[int, Any] = {

@@ -148,7 +148,7 @@ class Puller:
         return {name: _identity(report.identity) if name == "identity" else getattr(report, name) for name in names}
 
     def drop(self) -> None:
-        """Gives up what is staged or being staged."""
+        """Drops the version that is staged or being staged."""
         self.raised.call("ravel_puller_drop", self._handle.pointer)
 
     def note(self, tokens_per_second: float) -> None:

@@ -308,7 +308,7 @@ class Refit:
     it is their turn; ``loader`` takes a sink's pieces: ``load(name, first, array)`` (array None: unchanged), and
     ``begin``, ``commit``, ``abort(version)``. ``progress(done_bytes, total_bytes)`` is called now and then. Tensors on a CUDA
     device, all of a rank's, are read and written there, after what is in ``stream`` (None: torch's current one). Options:
-    ``ravel.refit_options()``. An exception in any of these fails the update on every rank and comes out of it here.
+    ``ravel.refit_options()``. An exception in any of these fails the update on every rank and is raised here.
     """
 
     def __init__(self, comm: Comm, *, source: Mapping[str, Any] | None = None, sink: Mapping[str, Any] | None = None,

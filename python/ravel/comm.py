@@ -11,10 +11,10 @@
 Operations are over host memory (numpy arrays, or host torch tensors), those of ``nccl`` over memory of its device (anything
 that speaks DLPack), without copies. Operations that return an array return a new one, on a device a
 :class:`ravel.DeviceArray`; ``broadcast`` and ``recv`` fill the array that they are given. What an operation does when the
-ranks disagree, when one dies and when a deadline passes is said in include/ravel/comm.h; here those are exceptions
+ranks disagree, when one is lost and when a deadline passes is in include/ravel/comm.h; here those are exceptions
 (:class:`ravel.DataError` for a mismatch, :class:`ravel.PeerError` for a lost peer or a deadline).
 
-An exception in a transport's method comes out of the call as itself, and the communicator is dead afterwards.
+An exception in a transport's method is raised by the call unchanged, and the communicator is dead afterwards.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ def world(**options: Any) -> Comm:
 def threads(count: int, work: Callable[[Comm], T], **options: Any) -> list[T]:
     """Runs ``work(comm)`` on ``count`` ranks, a thread each, and returns their results in rank order.
 
-    A rank that raises fails the others, and its exception comes out of this call. numpy and Ravel release the GIL, so
+    A rank that raises fails the others, and this call raises its exception. numpy and Ravel release the GIL, so
     ranks run side by side where it matters.
     """
     results: list[Any] = [None] * max(0, count)

@@ -96,6 +96,7 @@ def balanced_greedy_partition(nums: Sequence[int], K: int) -> list[list[int]]:
 
 
 def install(module: Any = "areal.utils.seqpack") -> list[str]:
-    """Puts these functions in the place of AReaL's, also where they were imported by name already; the places."""
+    """Replaces AReaL's functions by these, also where they were imported by name already. Returns the names
+    that were replaced."""
     return put(module, {"ffd_allocate": ffd_allocate, "kk_allocate": kk_allocate,
                         "balanced_greedy_partition": balanced_greedy_partition})

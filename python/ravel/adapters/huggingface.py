@@ -132,5 +132,5 @@ class FlatteningCollator(PackingCollator):
 
 def install(module: Any = "transformers.data.data_collator") -> list[str]:
     """Puts :class:`FlatteningCollator` in the place of ``DataCollatorWithFlattening``, also where it was imported by name
-    already; the places."""
+    already. Returns the names that were replaced."""
     return put(module, {"DataCollatorWithFlattening": FlatteningCollator})

@@ -173,8 +173,8 @@ def _widths(pool: int) -> list[int]:
 
 def packed_seq_params(batch: Batch, device: Any = None, *, of: Any = None, local_cp_size: int | None = None,
                       cp_group: Any = None) -> dict[str, Any]:
-    """The keyword arguments of ``PackedSeqParams`` for a packed micro-batch: torch tensors on ``device`` ("cpu", "cuda",
-    ...), or the batch's own numpy arrays where it is None. ``of`` is the class itself, where it may be an older one:
+    """The keyword arguments of ``PackedSeqParams`` for a packed micro-batch: torch tensors on ``device``
+    ("cpu", "cuda"), or the batch's own numpy arrays where it is None. ``of`` is the class itself, where it may be an older one:
     fields that it does not have are left out. With hybrid context parallelism ``local_cp_size`` is the width of the group
     that runs it and ``cp_group`` its process group."""
     real, slots = batch.cu_seqlens, batch.cu_seqlens_padded
@@ -198,7 +198,7 @@ _SCHEDULERS: dict[str, Any] = {"dp_balanced": RavelScheduler, "default_dynamic_c
 
 def install(data_schedule: Any = "megatron.core.datasets.data_schedule", name: str = "dp_balanced",
             **options: Any) -> Any:
-    """Registers Ravel's scheduler under one of Megatron's names, in front of the class that is there; the new class.
+    """Registers Ravel's scheduler under one of Megatron's names, in front of the class that is there. Returns the new class.
 
     ``data_schedule`` is the module, or its name. Its ``scheduler_map`` is keyed by an enum on Megatron's main branch and
     by strings on dev: the key that is there is found. Where there is none, or no map, nothing is changed and that is an

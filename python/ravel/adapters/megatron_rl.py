@@ -109,5 +109,5 @@ def _stacked(masks: Any) -> Any:
 
 
 def install(module: Any = _THEIRS) -> list[str]:
-    """Puts this class in the place of Megatron's; the places."""
+    """Replaces Megatron's class by this one. Returns the names that were replaced."""
     return put(module, {"SequencePacker": SequencePacker})

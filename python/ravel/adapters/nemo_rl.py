@@ -37,7 +37,7 @@ class PackingMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all calls."""
+        """Resets the sums over calls."""
         self.total_sequences = self.total_bins = self.total_sequence_length = self.total_bin_capacity = 0
         self.least_bins = 0
         self.shares: list[float] = []  # of each call
@@ -171,7 +171,7 @@ class Packer:
         return target
 
     def reset_metrics(self) -> None:
-        """Forgets what ``pack`` has counted."""
+        """Resets the counts of ``pack``."""
         if self.metrics is not None:
             self.metrics.reset()
 
@@ -207,8 +207,8 @@ def get_packer(algorithm: Any, bin_capacity: int, collect_metrics: bool = False,
 
 
 def install(module: Any = "nemo_rl.data.packing.algorithms", algorithm: str | None = None) -> list[str]:
-    """Puts :func:`get_packer` in the place of NeMo-RL's, also where it was imported by name already; the places. With
-    ``algorithm="ravel"`` every packer is that one, whatever the configuration (which knows four names) says."""
+    """Puts :func:`get_packer` in the place of NeMo-RL's, also where it was imported by name already. Returns the names that
+    were replaced. With ``algorithm="ravel"`` every packer is that one, whatever the configuration (which knows four names) says."""
     always = algorithm
     if always is not None:
         Packer(always, 1)  # a name that does not exist is said now

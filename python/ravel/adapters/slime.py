@@ -106,5 +106,6 @@ def build_dp_schedule(args: Any, train_parallel_config: Mapping[str, Any], total
 
 
 def install(module: Any = "slime.utils.dp_schedule", *, oversize: str = "alone") -> list[str]:
-    """Puts this function in the place of slime's, also where it was imported by name already; the places."""
+    """Replaces slime's function by this one, also where it was imported by name already. Returns the names
+    that were replaced."""
     return put(module, {"build_dp_schedule": functools.partial(build_dp_schedule, oversize=oversize)})

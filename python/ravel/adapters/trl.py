@@ -324,7 +324,7 @@ def pack_dataset(dataset: Any, seq_length: int, strategy: str = "bfd", map_kwarg
 
 def install(module: Any = "trl.data_utils", *, overflow: str | None = None, method: str = "bfd") -> list[str]:
     """Puts :func:`pack_dataset`, with these two arguments, in the place of TRL's, also where a trainer has imported it by name
-    already; the places. ``SFTTrainer(..., args=SFTConfig(packing=True))`` then packs with it."""
+    already. Returns the names that were replaced. ``SFTTrainer(..., args=SFTConfig(packing=True))`` then packs with it."""
     import importlib
 
     if module == "trl.data_utils":

@@ -79,5 +79,5 @@ class TokenBudgetBatcher(_Base):
 
 
 def install(module: Any = "trl.experimental.async_grpo.async_grpo_trainer") -> list[str]:
-    """Puts this class in the place of TRL's; the places."""
+    """Replaces TRL's class by this one. Returns the names that were replaced."""
     return put(module, {"TokenBudgetBatcher": TokenBudgetBatcher})
