@@ -207,8 +207,8 @@ class Feed:
 
     Keywords are the options of the feed (:func:`feed_options`: shuffle, shuffle_seed, epochs, updates, prefetch, drop_last,
     owners, ...) and of the planner (``ravel.plan_options()``: align, max_samples, sync, ...; in
-    ``plan={...}`` where both have the name); ``mode`` is how the loss is averaged, ``weights={...}`` the rest of ``ravel.weights``. ``tensors`` "np" gives
-    :class:`MicroBatch`, "pt" (or a ``device``) :class:`TensorBatch`; ``pin`` makes the host arrays in page-locked memory.
+    ``plan={...}`` where both have the name); ``mode`` is how the loss is averaged, ``weights={...}`` the rest of ``ravel.weights``.
+    ``tensors`` "np" gives :class:`MicroBatch`, "pt" (or a ``device``) :class:`TensorBatch`; ``pin`` makes the host arrays in page-locked memory.
 
     ``state_dict()`` and ``load_state_dict()`` keep the place in the stream, as of a stateful data loader.
     """

@@ -208,7 +208,8 @@ def get_packer(algorithm: Any, bin_capacity: int, collect_metrics: bool = False,
 
 def install(module: Any = "nemo_rl.data.packing.algorithms", algorithm: str | None = None) -> list[str]:
     """Puts :func:`get_packer` in the place of NeMo-RL's, also where it was imported by name already. Returns the names that
-    were replaced. With ``algorithm="ravel"`` every packer is that one, whatever the configuration (which knows four names) says."""
+    were replaced. With ``algorithm="ravel"`` every packer is that one, for any name in
+    the configuration (which knows four)."""
     always = algorithm
     if always is not None:
         Packer(always, 1)  # a name that does not exist is said now

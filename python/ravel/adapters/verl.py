@@ -307,8 +307,8 @@ _SWITCHED = ("get_seqlen_balanced_partitions", "get_group_balanced_partitions", 
 
 def install(module: Any = "verl.utils.seqlen_balancing", *, oversize: str = "error") -> list[str]:
     """Puts these functions in the place of verl's, also where they were imported by name already. Returns the names that
-    were replaced. Call it in every process that trains, before the first batch. ``oversize="alone"`` lets a group (``force_group_size``) that is larger
-    than the budget have a micro-batch of its own, as verl does."""
+    were replaced. Call it in every process that trains, before the first batch. ``oversize="alone"`` lets a group
+    (``force_group_size``) that is larger than the budget have a micro-batch of its own, as verl does."""
     if oversize not in ("error", "alone"):
         raise Refused(f"oversize is {oversize!r}; it must be error or alone")
     found = {name: globals()[name] for name in _SWITCHED}
