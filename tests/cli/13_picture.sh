@@ -60,7 +60,7 @@ addEventListener("load", () => {
 H
         awk -v probe="$T/probe.html" '/<script type="application\/json"/{while ((getline line < probe) > 0) print line} {print}' "$T/$f.html" >"$T/look.html"
         for _ in 1 2 3; do # a busy machine may take the page down before its first frame is drawn
-            timeout 120 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$T/profile" --window-size=1280,1000 \
+            sh tests/browser.sh "$T" --window-size=1280,1000 \
                 --virtual-time-budget=5000 --dump-dom "file://$T/look.html" >"$T/dom" 2>"$T/err"
             grep -q 'data-tip="[^"]' "$T/dom" && break
         done
@@ -77,7 +77,7 @@ H
         [ -z "$said" ] && ok "the table $f.html fits 375 pixels" || bad "the table $f.html does not fit 375 pixels" "$said"
     done
     "$RAVEL" plan --mock '{"type":"zipf","max_seq_len":8192}' --mock-count 400 --budget 8k --dp 8 --html "$T/d.html" >"$T/out"
-    timeout 120 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$T/profile" --dump-dom "file://$T/d.html" >"$T/dom" 2>/dev/null
+    sh tests/browser.sh "$T" --dump-dom "file://$T/d.html" >"$T/dom" 2>/dev/null
     bins=$(awk '/^  bins /{print $2}' "$T/out") steps=$(awk '/^  micro-steps /{print $2}' "$T/out")
     for figure in '<dd>400<small>' "<dd>$bins<small>lower bound" "<dd>$steps<small>lower bound" 'x perfect balance'; do
         grep -qF "$figure" "$T/dom" && ok "the page shows $figure" || bad "the page does not show $figure"

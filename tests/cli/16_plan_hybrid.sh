@@ -49,7 +49,7 @@ for s in range(page["steps"]):
 assert page["multiples"]["8"] == 16 and page["multiples"]["1"] == 1
 END
 if [ -z "${SKIP_BROWSER:-}" ] && command -v chromium >/dev/null 2>&1; then
-    timeout 60 chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr --virtual-time-budget=4000 --dump-dom \
+    sh tests/browser.sh "$T" --enable-logging=stderr --virtual-time-budget=4000 --dump-dom \
         "file://$T/p.html" >"$T/dom.html" 2>"$T/console"
     grep -q 'data-ready="yes"' "$T/dom.html" && ! grep -q CONSOLE "$T/console" && ok "the page is drawn" || bad "the page is not drawn" "$(grep CONSOLE "$T/console")"
 fi

@@ -11,6 +11,6 @@ addEventListener("load", () => setTimeout(() => {
 }, 500));
 </script></body>
 END
-said=$(timeout 120 chromium --headless --no-sandbox --disable-gpu --allow-file-access-from-files --user-data-dir="$2/narrow-profile" --virtual-time-budget=5000 \
+said=$(sh tests/browser.sh "$2" --allow-file-access-from-files --virtual-time-budget=5000 \
     --dump-dom "file://$(realpath "$2")/narrow.html" 2>/dev/null | grep -o 'data-narrow="[^"]*"')
 case "$said" in '') echo "the page was not drawn" ;; *'"ok"') ;; *) echo "$said" ;; esac

@@ -18,7 +18,7 @@ for _ in range(14):
     child.stdin.flush()
     time.sleep(0.1)
 child.stdin.close()
-code = child.wait(120)
+code = child.wait(300)
 seen = b""
 try:
     while True:

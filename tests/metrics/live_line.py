@@ -11,10 +11,10 @@ import termios
 
 pid, terminal = pty.fork()
 if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))  # before the command looks at it
     os.environ.setdefault("RAVEL_TEST_TERM", "xterm")
     os.environ["TERM"] = os.environ["RAVEL_TEST_TERM"]
     os.execv(sys.argv[1], sys.argv[1:])
-fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 said = b""
 while True:
     try:

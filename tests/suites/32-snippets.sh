@@ -9,7 +9,7 @@ if said=$("$python" tests/snippets/extract.py "$dir" 2>&1); then passed=1; else 
 for program in "$dir"/*.c; do
     name=$(basename "$program" .c)
     if gcc -std=c11 -D_GNU_SOURCE -Wall -Wno-unused -Wno-misleading-indentation -Wno-address -Werror -I"$include" -o "$dir/$name" "$program" \
-        "$lib" -lm -ldl -pthread 2>"$dir/$name.log" && (cd "$dir/work" && timeout 60 "$dir/$name" >>"$dir/$name.log" 2>&1); then
+        "$lib" -lm -ldl -pthread 2>"$dir/$name.log" && (cd "$dir/work" && timeout 300 "$dir/$name" >>"$dir/$name.log" 2>&1); then
         passed=$((passed + 1)); echo "  ok    $name"
     else failed=$((failed + 1)); echo "  FAIL  $name"; head -n 20 "$dir/$name.log"; fi
 done

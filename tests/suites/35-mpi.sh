@@ -4,11 +4,13 @@ set -u
 passed=0 failed=0 skipped=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+[ -n "${RAVEL_SOAK:-}" ] || export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
 export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/mpi-build.log" 2>&1 ||
     { cat "$BUILD/mpi-build.log"; exit 1; }
 log="$BUILD/mpi-run.log" ranks_program=$BUILD/mpi-ranks patience=${RAVEL_SOAK:+1200}
-patience=${patience:-120}
+patience=${patience:-300}
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 
 verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
     lines=$(grep -o 'ok [a-z]' "$log" | wc -l) # launchers may run lines of several ranks together
@@ -18,10 +20,10 @@ verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
         failed=$((failed + 1)); echo "  FAIL  $1: $lines ok lines, $2 expected"; tail -n 30 "$log"
     fi
 }
-run() { # MPIRUN RANKS ARGUMENTS...: whatever they print, in at most two minutes (in soak, twenty)
+run() { # MPIRUN RANKS ARGUMENTS...: whatever they print, in at most five minutes (in soak, twenty)
     launcher=$1 ranks=$2; shift 2
     # shellcheck disable=SC2086
-    timeout "$patience" $launcher -n "$ranks" "$ranks_program" "$@" >"$log" 2>&1
+    RANKS_MARKS=$(mktemp -d "$dir/marks.XXXXXX") timeout "$patience" $launcher -n "$ranks" "$ranks_program" "$@" >"$log" 2>&1
 }
 body() { # MPIRUN RANKS LINES [ONLY]
     run "$1" "$2" body ${4:+"$4"}; code=$?

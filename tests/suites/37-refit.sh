@@ -4,12 +4,14 @@ set -u
 passed=0 failed=0 skipped=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
 export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/refit-ranks" >"$BUILD/refit-build.log" 2>&1 &&
     $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined "$BUILD/asan/ravel" >>"$BUILD/refit-build.log" 2>&1 ||
     { cat "$BUILD/refit-build.log"; exit 1; }
-dir=$(mktemp -d) trainer=""
-trap '[ -z "$trainer" ] || kill -9 $trainer 2>/dev/null; rm -rf "$dir"' EXIT
+dir=$(mktemp -d) trainer="" generator="" number=0
+trap 'for p in $trainer $generator; do kill -9 "$p" 2>/dev/null; done; rm -rf "$dir"' EXIT
+trap 'exit 1' TERM INT
 log="$dir/log"
 
 pass() { passed=$((passed + 1)); echo "  ok    $1"; }
@@ -31,13 +33,16 @@ done
 
 # ---- publish and pull: processes that nobody launched together ----
 # Generators of two ranks are killed with kill -9 at random moments while trainers of two ranks publish. Every version that
-# any of them committed was whole; the trainers go on, and a generator that joins afterwards gets the newest.
-pull() { timeout 120 "$BUILD/ravel" refit --pull "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 "$@"; }
+# any of them committed was whole; the trainers go on, and a generator that joins afterwards gets the newest. Trainers keep two
+# versions: the interval leaves a slow generator the time to pull one.
+weights=unix:$dir/weights
+[ ${#dir} -lt 90 ] || weights=unix:@${dir##*/} # the path of a socket has at most 107 bytes
+pull() { timeout 300 "$BUILD/ravel" refit --pull "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 "$@"; }
 kills=${RAVEL_SOAK:+200}
 kills=${kills:-12}
-"$BUILD/ravel" refit --publish "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 --interval 0.05 >"$dir/trainer" 2>&1 &
+"$BUILD/ravel" refit --publish "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 --interval 0.3 >"$dir/trainer" 2>&1 &
 trainer=$!
-waits() { waited=0; until eval "$1" || [ $waited = 1200 ]; do sleep 0.05; waited=$((waited + 1)); done; } # at most a minute
+waits() { waited=0; until eval "$1" || [ $waited = 3600 ]; do sleep 0.05; waited=$((waited + 1)); done; } # at most three minutes
 newest() { sed -n 's/^version \([0-9]*\) .*/\1/p' "$dir/trainer" | tail -n 1; }
 waits 'grep -q "^version 1 " "$dir/trainer"'
 # Soak: what publishing takes alone, to compare with what it takes while generators come and are killed.
@@ -45,11 +50,10 @@ waits 'grep -q "^version 1 " "$dir/trainer"'
 took() { sed -n 's/^version [0-9]* ([^)]*): \([0-9.]*\) s,.*/\1/p' | sort -n |
     awk '{ t[NR] = $1 } END { printf "median %.0f ms, 99 %% below %.0f, longest %.0f", 1e3 * t[int((NR + 1) / 2)], 1e3 * t[int(NR * .99)], 1e3 * t[NR] }'; }
 alone=$(took <"$dir/trainer") first=$(newest)
-number=0
 while [ $number -lt "$kills" ]; do
     number=$((number + 1))
     # exec: the process that is killed is the generator, not a shell around it
-    (exec "$BUILD/ravel" refit --pull "unix:$dir/weights" --shape qwen3-0.6b --memory 24M --ranks 2 --updates 0) \
+    (exec "$BUILD/ravel" refit --pull "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 --updates 0) \
         >"$dir/generator.$number" 2>&1 &
     generator=$!
     # every third has committed a version before; the others are killed wherever they are
@@ -57,6 +61,7 @@ while [ $number -lt "$kills" ]; do
     sleep "0.$(od -An -N2 -tu2 /dev/urandom | awk '{ printf "%03d", $1 % 400 + 20 }')"
     kill -9 $generator
     wait $generator 2>/dev/null
+    generator=""
 done
 pull --updates 3 --token wrong --timeout 1 >"$log" 2>&1 && fail "a generator with a wrong token got in"
 pull --updates 3 >"$log" 2>&1
@@ -77,7 +82,7 @@ model=$(git ls-files '*model.safetensors' | head -n 1)
 "$BUILD/ravel" refit --publish 127.0.0.1:0 --from "$model" --ranks 3 --interval 0.5 >"$dir/trainer.tcp" 2>&1 &
 trainer=$!
 waits 'address=$(sed -n "s/^publishing .* at //p" "$dir/trainer.tcp"); [ -n "$address" ]'
-timeout 60 "$BUILD/ravel" refit --pull "$address" --from "$model" --ranks 2 --updates 1 --stage copy >"$log" 2>&1
+timeout 300 "$BUILD/ravel" refit --pull "$address" --from "$model" --ranks 2 --updates 1 --stage copy >"$log" 2>&1
 code=$?
 kill -INT $trainer
 wait $trainer
@@ -89,7 +94,7 @@ file() { # NAME LAUNCHER RANKS FLAGS...
     name=$1 launcher=$2 ranks=$3; shift 3
     rm -f "$dir/out.safetensors"
     # shellcheck disable=SC2086
-    timeout 120 $launcher -n "$ranks" "$BUILD/ravel" refit --from "$model" --to "$dir/out.safetensors" "$@" >"$log" 2>&1
+    timeout 300 $launcher -n "$ranks" "$BUILD/ravel" refit --from "$model" --to "$dir/out.safetensors" "$@" >"$log" 2>&1
     code=$?
     if [ $code = 0 ] && cmp -s "$model" "$dir/out.safetensors" && grep -q 'processes' "$log"; then pass "$name"; else fail "$name (exit code $code)"; fi
 }
@@ -97,11 +102,11 @@ file() { # NAME LAUNCHER RANKS FLAGS...
 # whole, and on the same version.
 fault() { # NAME LAUNCHER RECEIVERS-LEFT KIND RANK WHERE NUMBER
     name="$1, 4 ranks: $4 rank $5 at $6 $7" launcher=$2 left=$3; shift 3
-    rm -rf "$dir/ranks"; mkdir "$dir/ranks"
+    ranks=$(mktemp -d "$dir/ranks.XXXXXX") # survivors of the fault before may still write to theirs
     # shellcheck disable=SC2086
-    REFIT_RANKS_LOG="$dir/ranks" timeout 100 $launcher -n 4 "$BUILD/refit-ranks" "$@" >"$log" 2>&1
+    REFIT_RANKS_LOG="$ranks" timeout 300 $launcher -n 4 "$BUILD/refit-ranks" "$@" >"$log" 2>&1
     waited=0 # a launcher may go before the survivors do
-    until cat "$dir/ranks"/* >"$dir/all" 2>/dev/null; [ "$(grep -c '^whole' "$dir/all")" -ge "$left" ] || [ $waited = 100 ]; do
+    until cat "$ranks"/* >"$dir/all" 2>/dev/null; [ "$(grep -c '^whole' "$dir/all")" -ge "$left" ] || [ $waited = 600 ]; do
         sleep 0.2; waited=$((waited + 1)); done
     cat "$dir/all" >>"$log"
     lines=$(grep -c '^whole [12] ' "$dir/all") versions=$(sed -n 's/^whole \([12]\) .*/\1/p' "$dir/all" | sort -u | wc -l)
@@ -109,10 +114,10 @@ fault() { # NAME LAUNCHER RECEIVERS-LEFT KIND RANK WHERE NUMBER
     else fail "$name: $lines receivers on $versions versions"; fi
 }
 clean() { # NAME LAUNCHER
-    rm -rf "$dir/ranks"; mkdir "$dir/ranks"
+    ranks=$(mktemp -d "$dir/ranks.XXXXXX")
     # shellcheck disable=SC2086
-    REFIT_RANKS_LOG="$dir/ranks" timeout 100 $2 -n 4 "$BUILD/refit-ranks" clean >"$log" 2>&1
-    if [ $? = 0 ] && [ "$(cat "$dir/ranks"/* | grep -c '^whole 3 ')" = 2 ]; then pass "$1: and a clean refit works"; else fail "$1: a clean refit"; fi
+    REFIT_RANKS_LOG="$ranks" timeout 300 $2 -n 4 "$BUILD/refit-ranks" clean >"$log" 2>&1
+    if [ $? = 0 ] && [ "$(cat "$ranks"/* | grep -c '^whole 3 ')" = 2 ]; then pass "$1: and a clean refit works"; else fail "$1: a clean refit"; fi
 }
 # Where a rank is killed, MPICH's launcher often takes the survivors with it, whatever it is told: then there is nobody
 # left to be on a version, and only a wrong one would be an error.

@@ -22,7 +22,7 @@ if command -v pkg-config >/dev/null 2>&1; then
         if [ ! -e "$dir/lib/libravel_$kind.so" ] || ! command -v mpirun.$kind >/dev/null 2>&1; then skip "$kind is not installed"; continue; fi
         root=""; [ $kind = mpich ] || root="--allow-run-as-root --oversubscribe"
         # shellcheck disable=SC2086
-        if timeout 60 mpirun.$kind $root -n 4 "$dir/05_refit" >"$log" 2>&1; then ok "the moved library finds its module ($kind)"
+        if timeout 300 mpirun.$kind $root -n 4 "$dir/05_refit" >"$log" 2>&1; then ok "the moved library finds its module ($kind)"
         else fail "the moved library finds its module ($kind)" "$log"; fi
     done
 else skip "pkg-config is not installed"; fi

@@ -4,7 +4,12 @@ set -u
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/libravel_train_stub.so" "$BUILD/ravel-gpu" >"$BUILD/all-build.log" 2>&1 || { cat "$BUILD/all-build.log"; exit 1; }
 log=$BUILD/train-suite.log code=0
 : >"$log"
-part() { "$@" 2>&1 | tee -a "$log"; }
+part() { # COMMAND...: a part that ends without its totals has failed
+    "$@" >"$log.part" 2>&1
+    grep -qE '^[0-9]+ passed, [0-9]+ failed' "$log.part" || printf '  FAIL  %s did not finish\n0 passed, 1 failed, 0 skipped\n' "$*" >>"$log.part"
+    cat "$log.part"
+    cat "$log.part" >>"$log"
+}
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/runs.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/mesh.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/device.sh

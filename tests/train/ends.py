@@ -95,7 +95,7 @@ def start(kind, run, limit=None):
 def wait(process):
     """Exit status and output; a run that hangs is killed and fails."""
     try:
-        out, _ = process.communicate(timeout=120)
+        out, _ = process.communicate(timeout=300)
     except subprocess.TimeoutExpired:
         process.kill()
         out, _ = process.communicate()

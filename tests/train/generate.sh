@@ -8,7 +8,7 @@ check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else fai
 "$ravel" train sft --task copy --level 1 --steps 150 --batch 64 --lr 0.003 --hidden 64 --layers 2 --heads 4 --kv-heads 2 \
     --head-dim 16 --ffn 128 --budget 1k --quiet --sinks jsonl --run "$dir/run" >/dev/null 2>&1
 model=$dir/run/checkpoints/step-00000150
-generate() { timeout 60 "$ravel" generate --model "$model" "$@"; }
+generate() { timeout 300 "$ravel" generate --model "$model" "$@"; }
 
 greedy=$(generate --prompt 'copy ab:' --temperature 0 --max-tokens 16)
 check "a greedy answer is what was taught: $greedy" '[ "$greedy" = ab ]'
@@ -49,7 +49,7 @@ check "min-p 1 and a small top-p leave the likeliest token" '[ "$(greedy --tempe
 cp "$dir/prompts.jsonl" "$dir/kept.jsonl"
 refuse() { # CODE SAYS ARGS...
     code=$1 says=$2; shift 2
-    timeout 60 "$ravel" generate "$@" >"$dir/out" 2>&1
+    timeout 300 "$ravel" generate "$@" >"$dir/out" 2>&1
     got=$?
     check "refused: $*" '[ $got = $code ] && grep -q -e "$says" "$dir/out"'
 }

@@ -12,7 +12,7 @@ small="--hidden 32 --layers 1 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --bu
 # CODE SAYS ARGS...: the run is refused, and leaves nothing behind
 refuse() {
     code=$1 says=$2; shift 2
-    timeout 60 "$ravel" train "$@" --run refused >out 2>&1
+    timeout 300 "$ravel" train "$@" --run refused >out 2>&1
     got=$?
     if [ $got = "$code" ] && grep -q -e "$says" out && [ ! -e refused ]; then
         passed=$((passed + 1))
@@ -63,20 +63,20 @@ refuse 2 'has no place in a run directory' sft --task sort --sinks jsnl $small
 # ---- resume ----
 refuse 2 'no run to resume' sft --resume
 mkdir runs && "$ravel" train sft --task sort --steps 2 --batch 4 $small --run runs/first >/dev/null 2>&1
-timeout 60 "$ravel" train sft --resume --run runs/frist >out 2>&1
+timeout 300 "$ravel" train sft --resume --run runs/frist >out 2>&1
 ok "a mistyped run gets a suggestion" '[ $? != 99 ] && grep -q "did you mean runs/first?" out && [ ! -e runs/frist ]'
 "$ravel" train sft --data good.jsonl --steps 2 --batch 2 $small --run changed >/dev/null 2>&1
 printf '%s\n' '{"prompt": "ab", "response": "cx"}' >>good.jsonl
-timeout 60 "$ravel" train sft --resume --run changed --steps 4 >out 2>&1
+timeout 300 "$ravel" train sft --resume --run changed --steps 4 >out 2>&1
 ok "changed data is not resumed" '[ $? = 1 ] && grep -q "is not the file that changed was trained on" out'
 "$ravel" train sft --task sort --steps 100000 --batch 4 $small --run busy >/dev/null 2>&1 &
 process=$!
 for _ in $(seq 1200); do [ -s busy/metrics.jsonl ] && break; sleep 0.05; done
-timeout 60 "$ravel" train sft --task sort --run busy $small >out 2>&1
+timeout 300 "$ravel" train sft --task sort --run busy $small >out 2>&1
 ok "a folder in use is refused, with the process" '[ $? = 1 ] && grep -q "in use by process $process" out'
 kill -INT $process; wait $process; process=""
 mkdir dead && cp busy/config.json dead/
-timeout 60 "$ravel" train sft --resume --run dead >out 2>&1
+timeout 300 "$ravel" train sft --resume --run dead >out 2>&1
 ok "a run without a checkpoint is not begun again" '[ $? = 1 ] && grep -q "has no checkpoint to resume from" out'
 # ---- grpo ----
 tiny="--ranks 1 --prompts 2 --group-size 2 --steps 1 --max-tokens 4 $small"
@@ -87,13 +87,13 @@ ok "... because nothing can score them" 'grep -q "no --reward-command" out'
 refuse 1 '1 of 2 rows of some.jsonl cannot be used' grpo --data some.jsonl $tiny
 refuse 1 'do not fit\|tokens; ' grpo --data answers.jsonl $tiny --max-tokens 125
 refuse 1 'time limit\|exit code\|reward' grpo --reward-command 'exit 3' $tiny
-timeout 60 "$ravel" train grpo --reward-command "sed -u 's/{\"id\": \([0-9]*\),.*/{\"id\": \1, \"reward\": 1}/'" $tiny --steps 9 --max-flat 2 --run flat >out 2>&1
+timeout 300 "$ravel" train grpo --reward-command "sed -u 's/{\"id\": \([0-9]*\),.*/{\"id\": \1, \"reward\": 1}/'" $tiny --steps 9 --max-flat 2 --run flat >out 2>&1
 ok "rewards that never differ end a run, with a checkpoint" '[ $? = 1 ] && grep -q "all equal within their groups" out && grep -q "resume with .*--run flat --resume" out'
-timeout 60 "$ravel" train grpo --data some.jsonl --bad-rows skip $tiny --run skipped >out 2>&1
+timeout 300 "$ravel" train grpo --data some.jsonl --bad-rows skip $tiny --run skipped >out 2>&1
 ok "rows without an answer can be skipped, and are counted" '[ $? = 0 ] && grep -q "1 bad rows are skipped" out'
-timeout 60 "$ravel" train grpo --data answers.jsonl $tiny --run numbers --eval-prompts 0 >out 2>&1
+timeout 300 "$ravel" train grpo --data answers.jsonl $tiny --run numbers --eval-prompts 0 >out 2>&1
 ok "answers may be numbers and booleans" '[ $? = 0 ]'
-timeout 60 "$ravel" train grpo --run numbers --resume --steps 2 >out 2>&1
+timeout 300 "$ravel" train grpo --run numbers --resume --steps 2 >out 2>&1
 ok "a run without evaluation is resumed" '[ $? = 0 ] && grep -q "done after 2 updates" out'
 
 echo "$passed passed, $failed failed"

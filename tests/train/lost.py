@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
 dice = random.Random(seed)
 scratch = tempfile.mkdtemp(prefix="ravel-lost-")
 pairs = os.path.join(scratch, "pairs.jsonl")
-deadline = 30  # seconds that a rank waits for the others
+deadline = 60  # seconds that a rank waits for the others
 started = []
 
 model = ("--hidden 32 --layers 4 --heads 4 --kv-heads 2 --head-dim 8 --ffn 64 --budget 96 --lr 0.001 --schedule constant "
@@ -45,7 +46,16 @@ def write_pairs():
 
 
 def free_port():
-    return 10000 + (os.getpid() * 7 + int(time.time() * 10)) % 15000
+    """Random, so that tests side by side choose differently; the ranks meet at the next one."""
+    while True:
+        port = random.randrange(12000, 30000, 2)
+        with socket.socket() as one, socket.socket() as next_one:
+            try:
+                one.bind(("127.0.0.1", port))
+                next_one.bind(("127.0.0.1", port + 1))
+                return port
+            except OSError:
+                continue
 
 
 def has_checkpoint(run):

@@ -1,7 +1,8 @@
 # Processes that nobody launched together: `ravel train grpo --publish` with `ravel generate --pull`, and training over TCP.
 # BUILD names the build folder. Ends with "N passed, N failed".
 set -u
-[ -n "${RAVEL_TIMED:-}" ] || exec env RAVEL_TIMED=1 timeout 900 sh "$0"
+[ -n "${RAVEL_TIMED:-}" ] || exec env RAVEL_TIMED=1 timeout 1800 sh "$0"
+. tests/ports.sh
 ravel=$BUILD/ravel dir=$(mktemp -d) started=""
 trap 'for p in $started; do kill -9 $p 2>/dev/null; done; rm -rf "$dir"' EXIT
 trap 'exit 1' TERM INT
@@ -16,7 +17,12 @@ other="--hidden 48 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64"
 model=$dir/start/checkpoints/step-00000002
 for i in 1 2 3 4 5 6; do echo "{\"prompt\": \"sort 3${i}2:\"}"; done >"$dir/prompts.jsonl"
 
-# until TENTHS COMMAND: waits for it, at most so long
+# reap PID: waits for it; its exit status is in $code
+reap() {
+    wait "$1" 2>/dev/null; code=$?
+    started=$(echo " $started " | sed "s/ $1 / /")
+}
+# until_true TENTHS COMMAND: waits for it, at most so long
 until_true() { n=$1; while [ "$n" -gt 0 ] && ! eval "$2"; do sleep 0.1; n=$((n - 1)); done; eval "$2"; }
 # generator NAME FLAGS...: in the background, in $pid
 generator() {
@@ -29,34 +35,34 @@ generator() {
 
 # ---- publish and pull ----
 "$ravel" train grpo --task sort --model "$model" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 \
-    --eval-prompts 0 --budget 256 --ranks 2 --max-flat 0 --sinks jsonl --publish 127.0.0.1:0 --run "$dir/run" >"$dir/train.out" 2>"$dir/train.err" &
+    --eval-prompts 0 --budget 256 --ranks 2 --max-flat 0 --sinks jsonl --publish 127.0.0.1:0 --publish-linger 120 --run "$dir/run" >"$dir/train.out" 2>"$dir/train.err" &
 trainer=$!
 started="$started $trainer"
 address=
-until_true 600 'address=$(sed -n "s/^publishing at \([^,]*\),.*/\1/p" "$dir/train.err"); [ -n "$address" ]'
+until_true 1800 'address=$(sed -n "s/^publishing at \([^,]*\),.*/\1/p" "$dir/train.err"); [ -n "$address" ]'
 generator greedy --temperature 0
 greedy=$pid
 generator whole --pull-commit idle --seed 3
 whole=$pid
 versions() { sed -n 's/.*"last_version": \([0-9]*\).*/\1/p' "$dir/$1.jsonl" | sort -un | wc -l; }
-check "a generator pulls one version after the other" 'until_true 900 "[ \$(versions greedy) -ge 3 ]"'
-check "and one that commits between answers, too" 'until_true 900 "[ \$(versions whole) -ge 3 ]"'
+check "a generator pulls one version after the other" 'until_true 1800 "[ \$(versions greedy) -ge 3 ]"'
+check "and one that commits between answers, too" 'until_true 1800 "[ \$(versions whole) -ge 3 ]"'
 generator cut --seed 5
-until_true 600 '[ -s "$dir/cut.jsonl" ]'
-kill -9 $pid; wait $pid 2>/dev/null
+until_true 1800 '[ -s "$dir/cut.jsonl" ]'
+kill -9 $pid; reap $pid
 generator again --seed 5
 again=$pid
-check "one that was killed and started again goes on" 'until_true 900 "[ \$(versions again) -ge 2 ]"'
+check "one that was killed and started again goes on" 'until_true 1800 "[ \$(versions again) -ge 2 ]"'
 # A generator reports its speed every two seconds, and the update after that has it.
-until_true 600 'grep -q "\"refit/generator_tokens_per_sec\": *[0-9.]*[1-9]" "$dir/run/metrics.jsonl" && grep -q "\"refit/generators\": *[3-9]" "$dir/run/metrics.jsonl"'
+until_true 1800 'grep -q "\"refit/generator_tokens_per_sec\": *[0-9.]*[1-9]" "$dir/run/metrics.jsonl" && grep -q "\"refit/generators\": *[3-9]" "$dir/run/metrics.jsonl"'
 kill -INT $trainer
-wait $trainer
-trained=$?
+reap $trainer
+trained=$code
 last=$(sed -n 's/.*"version": \([0-9]*\).*/\1/p' "$dir/run/checkpoints/"*/state.json | sort -n | tail -n 1)
-until_true 600 '[ "$(grep -c "\"version\": $last, \"last_version\": $last}" "$dir/greedy.jsonl")" -ge 12 ]' # every prompt of it twice
-kill -INT $greedy; wait $greedy; ended=$?
-kill -TERM $whole; wait $whole || ended=1
-kill -INT $again; wait $again || ended=1
+until_true 1800 '[ "$(grep -c "\"version\": $last, \"last_version\": $last}" "$dir/greedy.jsonl")" -ge 12 ]' # every prompt of it twice
+kill -INT $greedy; reap $greedy; ended=$code
+kill -TERM $whole; reap $whole; ended=$((ended + code))
+kill -INT $again; reap $again; ended=$((ended + code))
 check "the trainers ended well, and the generators after them" '[ $trained = 0 ] && [ $ended = 0 ]'
 step=$(ls "$dir/run/checkpoints" | tail -n 1)
 "$ravel" generate --model "$dir/run/checkpoints/$step" --data "$dir/prompts.jsonl" --max-tokens 6 --temperature 0 --threads 1 >"$dir/expected"
@@ -81,33 +87,40 @@ for name in (\"publish_sec\", \"prepare_sec\", \"pause_sec\", \"generator_tokens
     assert most(\"refit/\" + name) > 0, name
 assert most(\"refit/version_lag\") < len(rows)" "$dir/run/metrics.jsonl"'
 check "the generator said what it paid" 'grep -q "^versions pulled: .*longest pause" "$dir/greedy.err"'
-timeout 60 "$ravel" generate --model "$model" --pull "unix:$dir/nobody" --pull-timeout 0.5 --prompt x >"$dir/out" 2>&1
+timeout 300 "$ravel" generate --model "$model" --pull "unix:$dir/nobody" --pull-timeout 0.5 --prompt x >"$dir/out" 2>&1
 code=$?
 check "without trainers: $(tail -n 1 "$dir/out" | cut -c 1-80)" '[ $code = 1 ]'
+place=unix:$dir/other.sock
+[ ${#dir} -lt 90 ] || place=unix:@${dir##*/} # the path of a socket has at most 107 bytes
 "$ravel" train grpo --task sort --model "$dir/other/checkpoints/step-00000001" --steps 100000 --prompts 4 --group-size 4 --max-tokens 6 \
-    --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --publish "unix:$dir/other.sock" --run "$dir/run2" >"$dir/train2.out" 2>"$dir/train2.err" &
+    --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --publish "$place" --run "$dir/run2" >"$dir/train2.out" 2>"$dir/train2.err" &
 trainer=$!
 started="$started $trainer"
-until_true 600 'grep -q "^publishing at" "$dir/train2.err"'
-timeout 60 "$ravel" generate --model "$model" --pull "unix:$dir/other.sock" --prompt x >"$dir/out" 2>&1
+until_true 1800 'grep -q "^publishing at" "$dir/train2.err"'
+timeout 300 "$ravel" generate --model "$model" --pull "$place" --prompt x >"$dir/out" 2>&1
 code=$?
 check "another model is refused with what differs" '[ $code = 1 ] && grep -q "embed_tokens\|shape" "$dir/out"'
-kill -INT $trainer; wait $trainer
+kill -INT $trainer; reap $trainer
 
 # ---- training over TCP ----
-sft="train sft --task sort --steps 12 --batch 16 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 60"
-grpo="train grpo --task sort --steps 4 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 60"
+sft="train sft --task sort --steps 12 --batch 16 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 120"
+grpo="train grpo --task sort --steps 4 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 120"
 losses() { sed -n 's/.*"train\/loss": *\([^,]*\),.*/\1/p' "$1/metrics.jsonl"; }
-port=$((22000 + $$ % 6000))
 # processes COUNT COMMAND...: by hand, rank 0 last; $code is the worst
 processes() {
-    count=$1 code=0 pids=""; shift
-    port=$((port + 1))
+    count=$1 pids=""; shift
+    free_port
     for r in $(seq $((count - 1)) -1 0); do
         "$ravel" "$@" --comm tcp --rendezvous "127.0.0.1:$port" --comm-ranks "$count" --comm-rank "$r" >"$dir/rank.$r" 2>&1 &
         pids="$pids $!" started="$started $!"
     done
-    for p in $pids; do wait "$p" || code=1; done
+    reap_all
+}
+# reap_all: those in $pids; $code is 0 or 1
+reap_all() {
+    worst=0
+    for p in $pids; do reap "$p"; [ $code = 0 ] || worst=1; done
+    code=$worst
 }
 # shellcheck disable=SC2086
 "$ravel" $sft --ranks 3 --run "$dir/threads" >/dev/null 2>&1
@@ -121,24 +134,25 @@ check "three processes started by hand learn the same bits as three threads" \
 processes 3 $grpo --run "$dir/grpo-tcp"
 check "grpo: two trainers and a generator, too" \
     '[ $code = 0 ] && losses "$dir/grpo-threads" >"$dir/a" && losses "$dir/grpo-tcp" >"$dir/b" && [ -s "$dir/a" ] && cmp -s "$dir/a" "$dir/b"'
-code=0 pids=""
+pids=""
+free_port
 for r in 0 1; do
     # shellcheck disable=SC2086
-    RANK=$r WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 1)) "$ravel" $sft --run "$dir/torchrun" >"$dir/rank.$r" 2>&1 &
+    RANK=$r WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$ravel" $sft --run "$dir/torchrun" >"$dir/rank.$r" 2>&1 &
     pids="$pids $!" started="$started $!"
 done
-for p in $pids; do wait "$p" || code=1; done
+reap_all
 check "torchrun's environment: two ranks of one run" '[ $code = 0 ] && [ $(losses "$dir/torchrun" | wc -l) = 12 ] && grep -q "^done after 12" "$dir/rank.0" && ! grep -q "^done" "$dir/rank.1"'
-port=$((port + 4))
+free_port
 for r in 0 1; do
     # shellcheck disable=SC2086
     "$ravel" $sft --steps 1000000 --rendezvous "127.0.0.1:$port" --comm-ranks 2 --comm-rank $r --run "$dir/lost" >"$dir/rank.$r" 2>&1 &
     eval "rank$r=$!"; started="$started $!"
 done
-until_true 600 '[ -s "$dir/lost/metrics.jsonl" ]'
+until_true 1800 '[ -s "$dir/lost/metrics.jsonl" ]'
 kill -9 "$rank1"
-wait "$rank0"; code=$?
-wait "$rank1" 2>/dev/null
+reap "$rank1"
+reap "$rank0"
 check "a rank that is killed ends the other with a sentence and a checkpoint" '[ $code = 1 ] && grep -q "rank 1" "$dir/rank.0" && ls "$dir/lost/checkpoints" | grep -q ^step'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

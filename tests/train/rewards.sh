@@ -34,7 +34,7 @@ trap 'kill $server 2>/dev/null; rm -rf "$dir"' EXIT
 for _ in $(seq 1200); do [ -s "$dir/port" ] && break; sleep 0.05; done
 url=http://127.0.0.1:$(cat "$dir/port")
 check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1: $(tail -n 3 "$dir/out")"; fi; }
-grpo() { timeout 60 "$ravel" train grpo --task sort --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 --hidden 32 \
+grpo() { timeout 300 "$ravel" train grpo --task sort --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 --hidden 32 \
     --layers 1 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --quiet --sinks jsonl "$@" >"$dir/out" 2>&1; }
 grpo --reward-command "$url/score" --run "$dir/good"
 check "a server scores" '[ $? = 0 ] && grep -q "\"reward/mean\":0.9375" "$dir/good/metrics.jsonl"'

@@ -3,6 +3,7 @@
 set -u
 ravel=$BUILD/ravel dir=$(mktemp -d) pid=""
 trap '[ -z "$pid" ] || kill -9 $pid 2>/dev/null; rm -rf "$dir"' EXIT
+trap 'exit 1' TERM INT
 passed=0 failed=0 skipped=0
 ok() { passed=$((passed + 1)); echo "  ok    $1"; }
 bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
@@ -32,7 +33,7 @@ killed() { # NAME COMMAND...: kill -9 at several moments, resume each time, comp
         pid=$!
         sleep $moment
         if kill -9 $pid 2>/dev/null; then kills=$((kills + 1)); fi
-        wait $pid 2>/dev/null
+        wait $pid 2>/dev/null; pid=""
         if ls "$dir/$name-cut/checkpoints" 2>/dev/null | grep -q ^step; then resume=--resume; else rm -rf "$dir/$name-cut"; fi
     done
     # shellcheck disable=SC2086
@@ -57,7 +58,7 @@ for signal in INT TERM; do
     for _ in $(seq 1200); do [ -s "$dir/$signal/metrics.jsonl" ] && break; sleep 0.05; done
     kill -$signal $pid
     wait $pid
-    code=$?
+    code=$? pid=""
     check "SIG$signal writes a checkpoint and leaves cleanly" '[ $code = 0 ] && grep -q "^stopped after" "$dir/out" && ls -d "$dir/$signal"/checkpoints/step-* >/dev/null'
 done
 
@@ -72,7 +73,7 @@ check "SIGHUP writes a checkpoint" 'ls -d "$dir/HUP"/checkpoints/step-* >/dev/nu
 lines=$(wc -l <"$dir/HUP/metrics.jsonl")
 for _ in $(seq 1200); do [ "$(wc -l <"$dir/HUP/metrics.jsonl")" -gt "$lines" ] && break; sleep 0.05; done
 check "... and the run goes on" '[ "$(wc -l <"$dir/HUP/metrics.jsonl")" -gt "$lines" ] && kill -0 $pid'
-kill -INT $pid; wait $pid
+kill -INT $pid; wait $pid; pid=""
 # What Ctrl-C prints is enough to go on, and so is what the end of a run prints.
 printed() { sed -n "s|^ *$1 *ravel |\"$ravel\" |p" "$dir/out"; }
 command=$(printed "resume with")
@@ -118,14 +119,14 @@ for mpi in openmpi mpich; do
     flags=""
     [ $mpi = openmpi ] && flags="--allow-run-as-root --oversubscribe --quiet"
     # shellcheck disable=SC2086
-    timeout 120 mpirun.$mpi $flags -n 2 "$ravel" $sft --ranks 2 --run "$dir/$mpi" >"$dir/out" 2>&1
+    timeout 300 mpirun.$mpi $flags -n 2 "$ravel" $sft --ranks 2 --run "$dir/$mpi" >"$dir/out" 2>&1
     losses "$dir/$mpi" >"$dir/$mpi.txt" 2>/dev/null
     check "$mpi: the same losses as on threads" 'cmp -s "$dir/sft-whole.txt" "$dir/$mpi.txt"'
     # shellcheck disable=SC2086
-    timeout 120 mpirun.$mpi $flags -n 3 "$ravel" $sft --steps 1 --no-quiet --run "$dir/$mpi-said" >"$dir/out" 2>&1
+    timeout 300 mpirun.$mpi $flags -n 3 "$ravel" $sft --steps 1 --no-quiet --run "$dir/$mpi-said" >"$dir/out" 2>&1
     check "$mpi: what a run takes is said once" '[ "$(grep -c "trainer ranks: 3" "$dir/out")" = 1 ]'
     # shellcheck disable=SC2086
-    timeout 120 mpirun.$mpi $flags -n 3 "$ravel" $grpo --ranks 2 --run "$dir/$mpi-grpo" >"$dir/out" 2>&1
+    timeout 300 mpirun.$mpi $flags -n 3 "$ravel" $grpo --ranks 2 --run "$dir/$mpi-grpo" >"$dir/out" 2>&1
     losses "$dir/$mpi-grpo" >"$dir/$mpi-grpo.txt" 2>/dev/null
     check "$mpi: the same GRPO losses as on threads" 'cmp -s "$dir/grpo-whole.txt" "$dir/$mpi-grpo.txt"'
 done
@@ -138,7 +139,7 @@ import re, resource, subprocess, sys
 units = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}
 mock = '{"mode":"distribution","type":"uniform","min_seq_len":1000,"max_seq_len":1024}'
 run = subprocess.run([sys.argv[1], "train", "sft", "--mock", mock, "--budget", "4k", "--batch", "8", "--steps", "1",
-                      "--hidden", "256", "--ffn", "768", "--run", sys.argv[2] + "/memory", "--no-checkpoint-end"],
+                      "--hidden", "256", "--ffn", "768", "--threads", "2", "--run", sys.argv[2] + "/memory", "--no-checkpoint-end"],
                      capture_output=True, text=True)
 said = re.search(r"memory per trainer: ([\d.]+) (\w+)", run.stderr)
 taken = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
