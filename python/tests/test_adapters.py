@@ -182,7 +182,7 @@ def test_verl_ranks_agree_over_gloo(tmp_path):
             "    print('fine')\n")
     ranks = [subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "meet")], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(2)]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    said = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert all(rank.returncode == 0 and "fine" in text for rank, text in zip(ranks, said)), "\n".join(said)
 
 

@@ -14,7 +14,7 @@ TINY = pathlib.Path(__file__).resolve().parents[2] / "tests" / "golden" / "qwen3
 
 
 def run(*arguments, **environment):
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120,
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **environment})
 
 

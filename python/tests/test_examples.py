@@ -12,7 +12,7 @@ EXAMPLES = sorted(p for p in (pathlib.Path(__file__).parents[1] / "examples").gl
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_example(example):
-    done = subprocess.run([sys.executable, str(example)], text=True, capture_output=True, timeout=120,
+    done = subprocess.run([sys.executable, str(example)], text=True, capture_output=True, timeout=300,
                           cwd="/", env=dict(os.environ))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()

@@ -108,7 +108,7 @@ def test_sinks_and_run_folders(tmp_path):
         m.add_batch([4, 5], capacity=16)
         m.add("train/loss", 1.5)
         m.update(step)
-    text = urllib.request.urlopen(f"http://127.0.0.1:{m.http_port}/metrics", timeout=5).read().decode()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{m.http_port}/metrics", timeout=60).read().decode()
     assert "train_loss" in text and "1.5000" in m.line and m.sinks_failed == 0
     state = m.state_dict()
     m.close()

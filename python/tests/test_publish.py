@@ -18,13 +18,13 @@ def _address():
 def test_publish_and_pull():
     w, at = np.arange(5000, dtype=np.float32), _address()
     publisher = ravel.Publisher(at, {"w": w}, threads=1)
-    puller = ravel.Puller(at, {"w": np.zeros_like(w)}, threads=1, timeout=20)
+    puller = ravel.Puller(at, {"w": np.zeros_like(w)}, threads=1, timeout=60)
     assert puller.poll() == "idle" and puller.identity.version == 0
     for version in (1, 2, 3):
         w[:] += 1
         published = publisher.publish(version)
         w[0] = -7  # after publish it may change
-        puller.wait(20)
+        puller.wait(60)
         report = puller.commit()
         assert report["identity"] == published == puller.identity
         assert puller.weights["w"][0] == (1 if version == 1 else -6) and puller.weights["w"][4999] == 4999 + version
@@ -45,9 +45,9 @@ def test_options_and_mistakes():
 def test_bf16_is_kept_and_pulled():
     w, at = np.linspace(-1, 1, 300, dtype=np.float32), _address()
     publisher = ravel.Publisher(at, {"w": w}, dtype="bf16")
-    puller = ravel.Puller(at, {"w": ravel.RefitTensor(np.zeros(300, np.uint16), dtype="bf16")}, timeout=20)
+    puller = ravel.Puller(at, {"w": ravel.RefitTensor(np.zeros(300, np.uint16), dtype="bf16")}, timeout=60)
     publisher.publish(1)
-    puller.wait(20)
+    puller.wait(60)
     puller.commit()
     back = (puller.weights["w"].astype(np.uint32) << 16).view(np.float32)
     assert np.abs(back - w).max() < 0.01

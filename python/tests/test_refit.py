@@ -336,7 +336,7 @@ def test_between_processes_with_mpi4py():
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": path,
            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
     done = subprocess.run([launcher, "-n", "3", sys.executable, "-c", code], env=env, text=True, capture_output=True,
-                          timeout=120)
+                          timeout=300)
     assert done.returncode == 0 and done.stdout.count("fine") == 3, done.stdout + done.stderr
 
 
@@ -354,5 +354,5 @@ def test_between_processes_with_torch_distributed(tmp_path):
             "dist.barrier(); dist.destroy_process_group(); print('fine')\n")
     ranks = [subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "meet")], text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for r in range(3)]
-    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    said = [rank.communicate(timeout=300)[0] for rank in ranks]
     assert all(rank.returncode == 0 and "fine" in text for rank, text in zip(ranks, said)), "\n".join(said)

@@ -54,6 +54,6 @@ def on_threads(transports, work):
     for t in threads:
         t.start()
     for t in threads:
-        t.join(60)
+        t.join(300)
         assert not t.is_alive(), "a rank hangs"
     return results

@@ -44,7 +44,7 @@ kills=${kills:-12}
 trainer=$!
 waits() { waited=0; until eval "$1" || [ $waited = 3600 ]; do sleep 0.05; waited=$((waited + 1)); done; } # at most three minutes
 newest() { sed -n 's/^version \([0-9]*\) .*/\1/p' "$dir/trainer" | tail -n 1; }
-waits 'grep -q "^version 1 " "$dir/trainer"'
+waits 'grep -qs "^version 1 " "$dir/trainer"'
 # Soak: what publishing takes alone, to compare with what it takes while generators come and are killed.
 [ -z "${RAVEL_SOAK:-}" ] || waits '[ "$(newest)" -ge 100 ]'
 took() { sed -n 's/^version [0-9]* ([^)]*): \([0-9.]*\) s,.*/\1/p' | sort -n |
@@ -57,7 +57,7 @@ while [ $number -lt "$kills" ]; do
         >"$dir/generator.$number" 2>&1 &
     generator=$!
     # every third has committed a version before; the others are killed wherever they are
-    [ $((number % 3)) != 0 ] || waits 'grep -q "equal$" "$dir/generator.$number"'
+    [ $((number % 3)) != 0 ] || waits 'grep -qs "equal$" "$dir/generator.$number"'
     sleep "0.$(od -An -N2 -tu2 /dev/urandom | awk '{ printf "%03d", $1 % 400 + 20 }')"
     kill -9 $generator
     wait $generator 2>/dev/null

@@ -1,6 +1,7 @@
 /* Links: handshakes, messages, lost peers, and bytes that nobody should trust. Both ends live in this process and are
  * polled in turn. */
 #include "tests/unit/check.h"
+#include "tests/unit/ports.h"
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -93,13 +94,20 @@ static ravel__hub_options options_for(const char *listen, const char *token) {
     return o;
 }
 
+/* Abstract names of this process: the same tests may run side by side. */
+static const char *name_of(const char *what) {
+    static char name[64];
+    (void)snprintf(name, sizeof name, "unix:@ravel-link-%s-%d", what, (int)getpid());
+    return name;
+}
+
 static int connect_ends(end *server, end *client, const char *listen) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel__link *link;
     ravel__hub_options s = options_for(listen, "secret"), c = options_for(NULL, "secret");
     if (open_end(server, &s, &err) || open_end(client, &c, &err)) return EXPECT(!"open"), 0;
     (void)ravel__hub_set_hello(server->hub, "server", 6, NULL);
-    if (ravel__hub_connect(client->hub, ravel__hub_address(server->hub), "client", 6, 5, NULL, &link, &err)) return 0;
+    if (ravel__hub_connect(client->hub, ravel__hub_address(server->hub), "client", 6, 60, NULL, &link, &err)) return 0;
     POLL_UNTIL(*server, *client, server->ups && client->ups);
     return EXPECT(server->ups == 1 && client->ups == 1);
 }
@@ -122,12 +130,13 @@ static void send_some(end *e, ravel__rng *rng, uint64_t id) {
 }
 
 TEST(comm_link_carries_messages_both_ways_over_every_kind_of_socket) {
-    char path[64], name[64];
-    (void)snprintf(path, sizeof path, "unix:/tmp/ravel-link-%d", (int)getpid());
-    (void)snprintf(name, sizeof name, "unix:@ravel-link-%d", (int)getpid());
-    const char *const listens[] = {"127.0.0.1:0", "[::1]:0", path, name};
+    char folder[] = "/tmp/ravel-link-XXXXXX", path[64];
+    CHECK(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "unix:%s/socket", folder);
+    const char *const listens[] = {"127.0.0.1:0", "[::1]:0", path, name_of("each")};
     for (int k = 0; k < 4; k++) {
         end server, client;
+        if (k == 1 && !ports_free("::1")) continue;
         ravel__rng rng = ravel__rng_seed(check_seed() + (uint64_t)k);
         enum { COUNT = 60 };
         CHECK(connect_ends(&server, &client, listens[k]));
@@ -152,11 +161,12 @@ TEST(comm_link_carries_messages_both_ways_over_every_kind_of_socket) {
         CHECK_EQ(client.downs, 0);
         close_ends(&server, &client);
     }
+    CHECK_EQ(rmdir(folder), 0); /* the socket is gone */
 }
 
 TEST(comm_link_queues_what_the_socket_does_not_take_of_small_frames) {
     enum { BYTES = 1000, MORE = 50 };
-    const char *const listens[] = {"127.0.0.1:0", "unix:@ravel-link-small"};
+    const char *const listens[] = {"127.0.0.1:0", name_of("small")};
     for (int k = 0; k < 2; k++) {
         end server, client;
         uint8_t body[BYTES];
@@ -193,11 +203,11 @@ TEST(comm_link_without_shared_memory_on_one_side_carries_the_same) {
         end server, client;
         ravel_error err = RAVEL_ERROR_INIT;
         ravel__link *link;
-        ravel__hub_options s = options_for("unix:@ravel-link-unshared", "t"), c = options_for(NULL, "t");
+        ravel__hub_options s = options_for(name_of("unshared"), "t"), c = options_for(NULL, "t");
         s.shared = k != 0, c.shared = k != 1;
         CHECK_OK(open_end(&server, &s, &err), &err);
         CHECK_OK(open_end(&client, &c, &err), &err);
-        CHECK_OK(ravel__hub_connect(client.hub, s.listen, NULL, 0, 5, NULL, &link, &err), &err);
+        CHECK_OK(ravel__hub_connect(client.hub, s.listen, NULL, 0, 60, NULL, &link, &err), &err);
         POLL_UNTIL(server, client, server.ups && client.ups);
         for (uint64_t id = 0; id < 6; id++) CHECK(is_carried(&server, &client, id, 3000000));
         CHECK_EQ(ravel__link_shared(client.link) > 0, k == 2);
@@ -209,7 +219,7 @@ TEST(comm_link_checks_what_the_peer_writes_into_shared_memory) {
     static const uint64_t words[] = {UINT64_MAX, 1, 1ull << 40}; /* less than before, or more than was sent */
     for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
         end server, client;
-        CHECK(connect_ends(&server, &client, "unix:@ravel-link-garbage"));
+        CHECK(connect_ends(&server, &client, name_of("garbage")));
         for (uint64_t id = 0; id < 3; id++) CHECK(is_carried(&server, &client, id, 3000000));
         CHECK(ravel__link_shared(client.link) > RAVEL__RING_BYTES);
         memcpy(server.link->rings[RING_IN].map + 64, &words[k], 8); /* consumed */
@@ -222,7 +232,7 @@ TEST(comm_link_checks_what_the_peer_writes_into_shared_memory) {
 
 TEST(comm_link_maps_no_memory_that_the_peer_could_take_away) {
     end server, client;
-    CHECK(connect_ends(&server, &client, "unix:@ravel-link-unsealed"));
+    CHECK(connect_ends(&server, &client, name_of("unsealed")));
     for (int k = 0; k < 3; k++) {
         int fd = memfd_create("test", MFD_ALLOW_SEALING), event = eventfd(0, 0), pipes[2];
         CHECK(fd >= 0 && event >= 0 && pipe(pipes) == 0);
@@ -245,7 +255,7 @@ TEST(comm_link_with_long_bodies_in_shared_memory_is_lost_like_any_other) {
     for (int k = 0; k < 2; k++) {
         end server, client;
         ravel__message head = {1, 2, 40 << 20};
-        CHECK(connect_ends(&server, &client, "unix:@ravel-link-gone"));
+        CHECK(connect_ends(&server, &client, name_of("gone")));
         for (uint64_t id = 0; id < 2; id++) CHECK(is_carried(&server, &client, id, 300000));
         uint8_t *body = calloc(1, (size_t)head.bytes);
         CHECK(!ravel__link_send(client.link, &head, body, NULL, NULL));
@@ -271,7 +281,7 @@ TEST(comm_link_that_is_lent_is_read_by_whom_it_was_lent_to) {
         end server, client;
         ravel__message head = {3, 0, 8};
         uint8_t body[8];
-        CHECK(connect_ends(&server, &client, k ? "127.0.0.1:0" : "unix:@ravel-link-lent"));
+        CHECK(connect_ends(&server, &client, k ? "127.0.0.1:0" : name_of("lent")));
         for (uint64_t id = 0; id < 20; id++) {
             head.id = id;
             for (int64_t i = 0; i < 8; i++) body[i] = byte_of(id, i);
@@ -347,13 +357,14 @@ TEST(comm_link_waits_for_a_listener_and_gives_up_in_time) {
     end server, client, late;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel__link *link;
-    ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
-    char address[200];
+    char own[32], address[200]; /* the port is listened at twice: at an address where nobody else asks for one */
+    (void)snprintf(own, sizeof own, "127.77.%d.%d:0", (int)getpid() / 250 % 250 + 1, (int)getpid() % 250 + 1);
+    ravel__hub_options s = options_for(own, "t"), c = options_for(NULL, "t");
     CHECK_OK(open_end(&server, &s, &err), &err);
     (void)snprintf(address, sizeof address, "unix:@nobody-listens-here,%s", ravel__hub_address(server.hub));
     ravel__hub_free(server.hub);
     CHECK_OK(open_end(&client, &c, &err), &err);
-    CHECK_OK(ravel__hub_connect(client.hub, address, NULL, 0, 5, NULL, &link, &err), &err);
+    CHECK_OK(ravel__hub_connect(client.hub, address, NULL, 0, 60, NULL, &link, &err), &err);
     for (int i = 0; i < 20; i++) (void)ravel__hub_poll(client.hub, 0.005, NULL, NULL);
     CHECK(client.ups == 0 && client.downs == 0);
     s.listen = strchr(address, ',') + 1;
@@ -375,13 +386,11 @@ TEST(comm_link_serves_many_links_in_one_thread) {
     end server, client;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel__link *links[LINKS];
-    char name[64];
-    (void)snprintf(name, sizeof name, "unix:@ravel-link-many-%d", (int)getpid());
-    ravel__hub_options s = options_for(name, "t"), c = options_for(NULL, "t");
+    ravel__hub_options s = options_for(name_of("many"), "t"), c = options_for(NULL, "t");
     CHECK_OK(open_end(&server, &s, &err), &err);
     CHECK_OK(open_end(&client, &c, &err), &err);
     for (int i = 0; i < LINKS; i++)
-        CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 5, NULL, &links[i], &err),
+        CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 60, NULL, &links[i], &err),
                  &err);
     POLL_UNTIL(server, client, client.ups == LINKS && server.ups == LINKS);
     CHECK_EQ(server.ups, LINKS);
@@ -395,24 +404,31 @@ TEST(comm_link_serves_many_links_in_one_thread) {
     close_ends(&server, &client);
 }
 
-TEST(comm_link_with_a_silent_peer_is_lost_only_where_asked) {
+/* Whether heartbeats kept the link up for twice the silence that ends it; a peer that then falls silent is lost. */
+static int heartbeats_keep_it_up(void) {
     end server, client;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel__link *link;
     ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
     s.silence = 1.5, s.heartbeat = 0.1; /* one thread polls both ends: it may be kept waiting for a while */
     c.heartbeat = 0.1;
-    CHECK_OK(open_end(&server, &s, &err), &err);
-    CHECK_OK(open_end(&client, &c, &err), &err);
-    CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 5, NULL, &link, &err), &err);
+    if (!EXPECT(!open_end(&server, &s, &err) && !open_end(&client, &c, &err))) return 0;
+    EXPECT(!ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 60, NULL, &link, &err));
     POLL_UNTIL(server, client, client.ups);
     int64_t until = ravel__clock_ns() + 3000000000;
-    POLL_UNTIL(server, client, ravel__clock_ns() > until); /* heartbeats keep it up */
-    CHECK(server.downs == 0 && client.downs == 0);
+    POLL_UNTIL(server, client, ravel__clock_ns() > until || server.downs);
+    int kept = server.downs == 0 && client.downs == 0;
     end none = {0};
     POLL_UNTIL(server, none, server.downs);
-    CHECK_HAS(server.why, "has been silent for 1.5 s");
+    EXPECT(strstr(server.why, "has been silent for 1.5 s") != NULL);
     close_ends(&server, &client);
+    return kept;
+}
+
+TEST(comm_link_with_a_silent_peer_is_lost_only_where_asked) {
+    int kept = 0; /* on a machine that stops this thread for 1.5 s, once more */
+    for (int i = 0; i < 8 && !kept; i++) kept = heartbeats_keep_it_up();
+    CHECK(kept);
 }
 
 TEST(comm_link_takes_no_longer_body_than_it_said) {
@@ -423,7 +439,7 @@ TEST(comm_link_takes_no_longer_body_than_it_said) {
     s.max_body = 100;
     CHECK_OK(open_end(&server, &s, &err), &err);
     CHECK_OK(open_end(&client, &c, &err), &err);
-    CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 5, NULL, &link, &err), &err);
+    CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 60, NULL, &link, &err), &err);
     POLL_UNTIL(server, client, client.ups && server.ups);
     char body[101] = {0};
     ravel__message head = {9, 0, 101};

@@ -67,15 +67,30 @@ static int connect_to(int32_t port) {
     return -1;
 }
 
-/* Sends the request and reads to the end; returns the bytes, at most room - 1. */
-static size_t ask(int32_t port, const char *request, char *text, size_t room) {
+/* Sends the request, `piece` bytes at a time, and reads to the end; returns the bytes, at most room - 1. */
+static size_t ask_once(int32_t port, const char *request, size_t piece, char *text, size_t room) {
     int fd = connect_to(port);
-    size_t used = 0;
-    if (fd < 0 || send(fd, request, strlen(request), MSG_NOSIGNAL) != (ssize_t)strlen(request)) return 0;
+    size_t used = 0, bytes = strlen(request);
+    if (fd < 0) return 0;
+    for (size_t at = 0; at < bytes; at += piece)
+        if (send(fd, request + at, bytes - at < piece ? bytes - at : piece, MSG_NOSIGNAL) < 0) break;
     for (ssize_t got; used + 1 < room && (got = recv(fd, text + used, room - 1 - used, 0)) > 0;) used += (size_t)got;
     text[used] = '\0';
     (void)close(fd);
     return used;
+}
+
+/* The same, once more where a busy machine stopped this thread until the server's patience was over: 408, or a connection
+ * that is closed. */
+static size_t ask_in_pieces(int32_t port, const char *request, size_t piece, char *text, size_t room) {
+    size_t used = 0;
+    for (int i = 0; i < 8 && (used == 0 || strncmp(text, "HTTP/1.1 408 ", 13) == 0); i++)
+        used = ask_once(port, request, piece, text, room);
+    return used;
+}
+
+static size_t ask(int32_t port, const char *request, char *text, size_t room) {
+    return ask_in_pieces(port, request, strlen(request), text, room);
 }
 
 static ravel_metrics *serve(int32_t *port) {
@@ -155,11 +170,8 @@ TEST(http_endpoint_survives_rude_clients) {
     ssize_t got = recv(fd, text, sizeof text - 1, 0);
     CHECK(got <= 0 || strncmp(text, "HTTP/1.1 431 ", 13) == 0);
     (void)close(fd);
-    fd = connect_to(port); /* a request that comes letter by letter */
-    for (const char *c = "GET /healthz HTTP/1.1\r\n\r\n"; *c; c++) CHECK(send(fd, c, 1, MSG_NOSIGNAL) == 1);
-    got = recv(fd, text, sizeof text - 1, 0);
-    CHECK(got > 0 && strncmp(text, "HTTP/1.1 204 ", 13) == 0);
-    (void)close(fd);
+    CHECK(ask_in_pieces(port, "GET /healthz HTTP/1.1\r\n\r\n", 1, text, sizeof text) > 0);
+    CHECK_HAS(text, "HTTP/1.1 204 ");                /* also where it comes letter by letter */
     got = recv(silent[0], text, sizeof text - 1, 0); /* waits for the deadline of two seconds */
     CHECK(got > 0 && strncmp(text, "HTTP/1.1 408 ", 13) == 0);
     for (int i = 0; i < 7; i++) (void)close(silent[i]);

@@ -139,7 +139,7 @@ static void random_meeting(meeting *m, ravel__rng *rng) {
     m->pull.stage = m->c.options.stage;
     m->pull.delta = (int32_t)ravel__rng_below(rng, 2);
     m->pull.audit = (int32_t)ravel__rng_below(rng, 2);
-    m->pull.timeout = 20;
+    m->pull.timeout = 60;
 }
 
 TEST(refit_publish_pull_random_models) {
@@ -194,7 +194,7 @@ static bool pair_open(pair *p) {
     ravel_publish_options_default(&p->publish);
     ravel_pull_options_default(&p->pull);
     p->publish.threads = p->pull.threads = 1;
-    p->pull.timeout = 20;
+    p->pull.timeout = 60;
     return ravel_comm_self(NULL, &p->self, &p->err) == RAVEL_OK;
 }
 
