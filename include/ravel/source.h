@@ -97,6 +97,7 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
  *     {"prompt": "..", "response": ".."}          bytes as tokens, the prompt not to be learnt ("completion" too)
  *     {"text": ".."}                              bytes as tokens, all learnt
  *     {"chosen": "..", "rejected": ".."}          two samples of bytes, the chosen one first; optional "prompt"
+ *     {"chosen": [..], "rejected": [..]}          the same of token ids; optional "prompt", which is not learnt
  * bos goes before the text, and eos, which is learnt, after it. A packed row may have labels or a loss_mask too, and
  * "prompt_length" as an array.
  *

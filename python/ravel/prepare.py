@@ -1,11 +1,14 @@
 """Renders and tokenises conversations with transformers, for chat templates and tools that Ravel does not write itself.
 
     python -m ravel.prepare --model FOLDER chat.jsonl out.jsonl [--train-on assistant|last|all]
+    python -m ravel.prepare --model FOLDER --prompts questions.jsonl out.jsonl
 
-Reads JSON lines with "messages" (and "tools"), "conversations", "prompt" and "completion" or "text", and writes lines with
-"input_ids" and "loss_mask", which `ravel train sft --data out.jsonl` takes. Everything else of a row is kept. What is
-learnt are the answers: where the template marks them itself (a generation block), those marks; else what the text of
-the conversation has more than the text of the conversation before the answer.
+Reads JSON lines with "messages" (and "tools"), "conversations", "prompt" and "completion" (or "response"), "instruction"
+and "output", or "text", and writes lines with "input_ids" and "loss_mask", which `ravel train sft --data out.jsonl` takes.
+A row with "chosen" and "rejected" becomes "prompt", "chosen" and "rejected" as token ids, for `ravel train dpo`. With
+--prompts a row becomes the "input_ids" that a model is to continue, for `ravel train grpo` and `ravel generate`. Everything
+else of a row is kept. What is learnt are the answers: where the template marks them itself (a generation block), those
+marks; else what the text of the conversation has more than the text of the conversation before the answer.
 """
 
 from __future__ import annotations
@@ -18,22 +21,37 @@ import typing
 
 Row = typing.Dict[str, typing.Any]
 ROLES = {"human": "user", "gpt": "assistant"}
-TAKEN = {"messages", "conversations", "prompt", "completion", "text", "tools"}
+TAKEN = {"messages", "conversations", "prompt", "completion", "response", "instruction", "input", "output", "text", "tools",
+         "chosen", "rejected"}
 
 
 class BadRow(ValueError):
     """A row that cannot be used; the message says why."""
 
 
+def turns(given: typing.Any) -> list[Row]:
+    """A list of messages, with either pair of keys; a text is a user's turn."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    return [{"role": ROLES.get(m.get("from"), m.get("from")), "content": m.get("value")} if "from" in m else m
+            for m in given or []]
+
+
+def instruction_of(row: Row) -> list[Row]:
+    extra = row.get("input") or ""
+    return turns(row["instruction"] + ("\n\n" + extra if extra else ""))
+
+
 def messages_of(row: Row) -> list[Row] | None:
     """The row's conversation, or None where it is plain text."""
-    if "messages" in row:
-        return list(row["messages"])
-    if "conversations" in row:
-        return [{"role": ROLES.get(m.get("from"), m.get("from")), "content": m.get("value")}
-                if "from" in m else m for m in row["conversations"]]
-    if isinstance(row.get("prompt"), list) and isinstance(row.get("completion"), list):
-        return [*row["prompt"], *row["completion"]]
+    for key in ("messages", "conversations"):
+        if key in row:
+            return turns(row[key])
+    completion = row.get("completion", row.get("response"))
+    if "prompt" in row and isinstance(completion, list):
+        return [*turns(row["prompt"]), *turns(completion)]
+    if isinstance(row.get("instruction"), str) and isinstance(row.get("output"), str):
+        return [*instruction_of(row), {"role": "assistant", "content": row["output"]}]
     return None
 
 
@@ -98,24 +116,79 @@ def encode_text(tokenizer: typing.Any, prompt: str, text: str) -> tuple[list[int
     return ids, mask
 
 
+def kept(row: Row) -> Row:
+    return {k: v for k, v in row.items() if k not in TAKEN}
+
+
+def encode_answer(tokenizer: typing.Any, row: Row, key: str) -> tuple[list[int], list[int]]:
+    """One answer of a pair, up to its last token that is learnt."""
+    prompt, answer = row.get("prompt"), row[key]
+    if isinstance(answer, str):
+        if prompt is not None and not isinstance(prompt, str):
+            raise BadRow(f'"{key}" is a text, so "prompt" must be one')
+        return encode_text(tokenizer, prompt or "", answer)
+    before = turns(prompt) if isinstance(prompt, list) else []  # a prompt that is a text is in the list too
+    ids, mask = encode_chat(tokenizer, [*before, *turns(answer)], row.get("tools") or None, "last")
+    end = max(i for i, m in enumerate(mask) if m) + 1
+    return ids[:end], mask[:end]
+
+
+def encode_pair(tokenizer: typing.Any, row: Row) -> Row:
+    """Token ids of the prompt, which both answers share, and of the answers."""
+    (chosen, learnt), (rejected, other) = (encode_answer(tokenizer, row, key) for key in ("chosen", "rejected"))
+    shared = learnt.index(1)
+    if shared != other.index(1) or chosen[:shared] != rejected[:shared]:
+        raise BadRow("the two conversations differ before their last answers")
+    return {**kept(row), "prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
+
+
+def encode_prompt(tokenizer: typing.Any, row: Row) -> Row:
+    """The tokens that a model is to continue: the conversation without the answers at its end."""
+    prompt = row.get("prompt")
+    if isinstance(row.get("instruction"), str):
+        messages = instruction_of(row)
+    else:
+        messages = turns(prompt) if prompt is not None else turns(row.get("messages", row.get("conversations")))
+    while messages and messages[-1].get("role") == "assistant":
+        messages.pop()
+    if not messages:
+        raise BadRow(f"no prompt, messages, conversations or instruction; the row has {', '.join(row) or 'no keys'}")
+    if isinstance(prompt, str) and not tokenizer.chat_template:
+        return {**kept(row), "input_ids": list(tokenizer(prompt)["input_ids"])}
+    return {**kept(row), "input_ids": ids_of(tokenizer, messages, row.get("tools") or None, True)}
+
+
 def encode(tokenizer: typing.Any, row: Row, train_on: str = "assistant") -> Row:
-    """One row to {"input_ids", "loss_mask"} and whatever else it had."""
-    messages = messages_of(row)
+    """One row to {"input_ids", "loss_mask"}, or a pair to {"prompt", "chosen", "rejected"}, and whatever else it had."""
+    if "chosen" in row and "rejected" in row:
+        return encode_pair(tokenizer, row)
+    messages, completion = messages_of(row), row.get("completion", row.get("response"))
     if messages is not None:
         ids, mask = encode_chat(tokenizer, messages, row.get("tools") or None, train_on)
-    elif isinstance(row.get("prompt"), str) and isinstance(row.get("completion"), str):
-        ids, mask = encode_text(tokenizer, row["prompt"], row["completion"])
+    elif isinstance(row.get("prompt"), str) and isinstance(completion, str):
+        ids, mask = encode_text(tokenizer, row["prompt"], completion)
     elif isinstance(row.get("text"), str):
         ids, mask = encode_text(tokenizer, "", row["text"])
     else:
-        raise BadRow(f"no messages, conversations, prompt and completion or text; the row has {', '.join(row) or 'no keys'}")
-    return {**{k: v for k, v in row.items() if k not in TAKEN}, "input_ids": ids, "loss_mask": mask}
+        raise BadRow("no messages, conversations, prompt and completion, instruction and output, chosen and rejected or text; "
+                     f"the row has {', '.join(row) or 'no keys'}")
+    return {**kept(row), "input_ids": ids, "loss_mask": mask}
+
+
+def counts(row: Row) -> tuple[int, int]:
+    """Tokens of a row that was written, and those that are learnt."""
+    if "chosen" in row:
+        answers = len(row["chosen"]) + len(row["rejected"])
+        return 2 * len(row["prompt"]) + answers, answers
+    return len(row["input_ids"]), sum(row.get("loss_mask", ()))
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ravel.prepare", description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a folder with a tokenizer and a chat template")
-    parser.add_argument("--train-on", choices=("assistant", "last", "all"), default="assistant")
+    parser.add_argument("--train-on", choices=("assistant", "last", "all"), default="assistant",
+                        help="what is learnt of a conversation")
+    parser.add_argument("--prompts", action="store_true", help="write what a model is to continue, for grpo and generate")
     parser.add_argument("data", help="JSON lines to read")
     parser.add_argument("out", help="JSON lines to write")
     options = parser.parse_args(arguments)
@@ -137,15 +210,18 @@ def main(arguments: list[str] | None = None) -> int:
                 if not line.strip():
                     continue
                 try:
-                    row = encode(tokenizer, json.loads(line), options.train_on)
+                    given = json.loads(line)
+                    row = (encode_prompt(tokenizer, given) if options.prompts
+                           else encode(tokenizer, given, options.train_on))
                 except Exception as problem:  # the template may raise anything
                     print(f"ravel.prepare: {options.data}:{number}: {problem}", file=sys.stderr)
                     aside.unlink()
                     return 1
                 written.write(json.dumps(row) + "\n")
                 rows += 1
-                tokens += len(row["input_ids"])
-                learnt += sum(row["loss_mask"])
+                more = counts(row)
+                tokens += more[0]
+                learnt += more[1]
     except OSError as problem:
         print(f"ravel.prepare: {problem}", file=sys.stderr)
         return 1

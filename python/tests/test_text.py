@@ -80,6 +80,37 @@ def test_prepare_equals_rows(tmp_path):
         got = prepare.encode(theirs, {"messages": messages, "id": 7}, train_on)
         tokens, mask = open_golden("qwen", train_on=train_on).row({"messages": messages})
         assert got["id"] == 7 and got["input_ids"] == tokens.tolist() and got["loss_mask"] == mask.tolist()
+    rows = [{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]},
+            {"prompt": "Hi", "completion": "Hello"}, {"prompt": "Hi", "response": "Hello"}, {"text": "Hi"},
+            {"prompt": messages[:1], "completion": messages[1:2]}, {"prompt": "Hi", "completion": messages[1:2]},
+            {"instruction": "Hi", "output": "Hello"}, {"instruction": "Hi", "input": "you", "output": "Hello"}]
+    for row in rows:
+        got, (tokens, mask) = prepare.encode(theirs, row), tokenizer.row(row)
+        assert got == {"input_ids": tokens.tolist(), "loss_mask": mask.tolist()}, row
     with pytest.raises(prepare.BadRow, match="x"):
         prepare.encode(theirs, {"x": 1})
     assert tokenizer.eos == theirs.eos_token_id
+
+
+def test_prepared_pairs_and_prompts_equal_rows():
+    transformers = pytest.importorskip("transformers")
+    from ravel import prepare
+    tokenizer = open_golden("qwen")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(GOLDEN / "text" / "qwen"))
+    ask, yes, no = ({"role": role, "content": text} for role, text in
+                    (("user", "Hi"), ("assistant", "Hello"), ("assistant", "Go")))
+    for row in ({"chosen": [ask, yes], "rejected": [ask, no]}, {"prompt": [ask], "chosen": [yes], "rejected": [no]},
+                {"prompt": "Hi", "chosen": "Hello", "rejected": "Go"}):
+        got = prepare.encode(theirs, {**row, "id": 7})
+        assert got["id"] == 7
+        for key, (tokens, mask) in zip(("chosen", "rejected"), tokenizer.row(row)):
+            end = int(mask.nonzero()[0][-1]) + 1
+            assert got["prompt"] + got[key] == tokens.tolist()[:end]
+            assert [0] * len(got["prompt"]) + [1] * len(got[key]) == mask.tolist()[:end]
+    with pytest.raises(prepare.BadRow, match="differ before"):
+        prepare.encode(theirs, {"chosen": [ask, yes], "rejected": [{**ask, "content": "Ho"}, no]})
+    for row in ({"messages": [ask], "answer": "4"}, {"messages": [ask, yes]}, {"prompt": "Hi"}, {"instruction": "Hi"}):
+        got = prepare.encode_prompt(theirs, row)
+        assert got["input_ids"] == tokenizer.prompt(row).tolist() and got.get("answer") == row.get("answer")
+    with pytest.raises(prepare.BadRow, match="no prompt"):
+        prepare.encode_prompt(theirs, {"x": 1})

@@ -110,6 +110,26 @@ static ravel_status add_texts(row *r, const ravel_json_node *first, const ravel_
     return RAVEL_OK;
 }
 
+/* Behind the row's tokens so far. */
+static ravel_status add_ids(row *r, const char *key, const ravel_json_node *node, int learnt) {
+    int64_t vocab = r->rules->vocab ? r->rules->vocab : INT64_C(1) << 31, i = r->tokens, value;
+    int64_t end = i + node->count;
+    ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_TOKENS], end, sizeof(int32_t));
+    if (!status) status = reserve(r, &r->scratch->data[RAVEL__FIELD_MASK], end, 1);
+    if (status) return status;
+    int32_t *ids = r->scratch->data[RAVEL__FIELD_TOKENS].at;
+    memset((char *)r->scratch->data[RAVEL__FIELD_MASK].at + i, learnt, (size_t)node->count);
+    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
+        if (!ravel_json_integer(n, &value) || value < 0 || value >= vocab)
+            return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be a token id from 0 to %" PRId64,
+                                   key, i - r->tokens, vocab - 1);
+        ids[i] = (int32_t)value;
+    }
+    RAVEL_ASSERT(i == end);
+    r->tokens = end;
+    return RAVEL_OK;
+}
+
 /* ---- text by a tokenizer -------------------------------------------------------------------------------- */
 
 static ravel_status need_rows(const row *r) {
@@ -162,6 +182,23 @@ static ravel_status read_pair(row *r, const ravel_json_node *prompt, const ravel
     ravel_status status = add_texts(r, prompt ? prompt : chosen, prompt ? chosen : NULL);
     int64_t first = r->tokens;
     if (!status) status = add_texts(r, prompt ? prompt : rejected, prompt ? rejected : NULL);
+    return status ? status : set_pair(r, first, r->tokens);
+}
+
+static int is_ids(const ravel_json *doc, const ravel_json_node *node) {
+    int64_t value;
+    return node && node->kind == RAVEL_JSON_ARRAY && ravel_json_integer(ravel_json_first(doc, node), &value);
+}
+
+/* The same of token ids; prompt NULL: both lists hold it, and all of them is learnt. */
+static ravel_status read_id_pair(row *r, const ravel_json_node *prompt, const ravel_json_node *chosen,
+                                 const ravel_json_node *rejected) {
+    if (prompt && !is_ids(r->doc, prompt)) return bad(r, "prompt", "must be a list of token ids, as \"chosen\" is");
+    ravel_status status = prompt ? add_ids(r, "prompt", prompt, 0) : RAVEL_OK;
+    if (!status) status = add_ids(r, "chosen", chosen, 1);
+    int64_t first = r->tokens;
+    if (!status && prompt) status = add_ids(r, "prompt", prompt, 0);
+    if (!status) status = add_ids(r, "rejected", rejected, 1);
     return status ? status : set_pair(r, first, r->tokens);
 }
 
@@ -354,6 +391,8 @@ static ravel_status read_tokens(row *r) {
         if (!status) status = read_parts(r);
         return status ? status : read_mask(r);
     }
+    if (is_ids(r->doc, chosen) && is_ids(r->doc, rejected)) return read_id_pair(r, prompt, chosen, rejected);
+    if (r->rules->no_text) return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED, "%s", r->rules->no_text);
     if (r->rules->tokenizer) return read_by_tokenizer(r);
     if (is_text(chosen) && is_text(rejected) && (!prompt || is_text(prompt)))
         return read_pair(r, prompt, chosen, rejected);

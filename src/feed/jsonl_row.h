@@ -22,6 +22,7 @@ typedef struct ravel__row_rules {
     int32_t train_on;
     int32_t no_pairs; /* a row of chosen and rejected is bad */
     const char *no_format;
+    const char *no_text; /* NULL, or why rows of text are refused: the model's tokenizer is not supported */
 } ravel__row_rules;
 
 void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch);

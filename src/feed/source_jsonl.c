@@ -6,10 +6,12 @@
 #include "base/file.h"
 #include "feed/line_index.h"
 #include "io/foreign.h"
+#include "text/chat.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct jsonl_source {
     ravel_source base;
@@ -20,6 +22,7 @@ typedef struct jsonl_source {
     ravel__row_rules rules;
     ravel_tokenizer *tokenizer; /* NULL: text is bytes */
     ravel_error no_format;      /* why conversations cannot be written */
+    ravel_error no_text;        /* why no text can be read */
 } jsonl_source;
 
 static const char *line_end(const char *at, const char *end) {
@@ -65,7 +68,28 @@ static void jsonl_close(ravel_source *source) {
 static const ravel__source_kind jsonl_kind = {
     "jsonl", sizeof(ravel__row_scratch), jsonl_read, jsonl_scratch_free, jsonl_close, jsonl_where};
 
-/* A template that is not known is an error only of rows that are conversations. */
+/* Whether rows of token ids can be read without it: the folder is a model's, and its tokenizer is of a kind that is not
+ * supported, or has no tokenizer.json (Llama 2 and the first Mistral models). */
+static int may_be_left_out(const char *folder, ravel_status status) {
+    char path[4096];
+    if (status == RAVEL_E_UNSUPPORTED) return 1;
+    (void)snprintf(path, sizeof path, "%.4000s/tokenizer.json", folder);
+    if (access(path, F_OK) == 0) return 0;
+    (void)snprintf(path, sizeof path, "%.4000s/config.json", folder);
+    return access(path, F_OK) == 0;
+}
+
+static ravel_status no_such_format(const char *name, ravel_error *err) {
+    char list[512] = "";
+    for (int32_t i = 0; ravel_chat_format_at(i); i++) {
+        size_t used = strlen(list);
+        (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "",
+                       ravel_chat_format_name(ravel_chat_format_at(i)));
+    }
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%.40s\"; there are %s", name, list);
+}
+
+/* A tokenizer that cannot be used is an error only of rows of text, a template that is not known only of conversations. */
 static ravel_status open_tokenizer(jsonl_source *s, const ravel_source_options *options, ravel_error *err) {
     ravel__row_rules *rules = &s->rules;
     if (!options->tokenizer && !options->chat_format) return RAVEL_OK;
@@ -73,15 +97,21 @@ static ravel_status open_tokenizer(jsonl_source *s, const ravel_source_options *
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                options->tokenizer ? "bos and eos are the tokenizer's; leave them out"
                                                   : "a chat format needs a tokenizer");
-    ravel_status status = ravel_tokenizer_open(options->tokenizer, s->base.allocator, &s->tokenizer, err);
-    if (status) return status;
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_status status = ravel_tokenizer_open(options->tokenizer, s->base.allocator, &s->tokenizer, &why);
+    if (status && may_be_left_out(options->tokenizer, status)) {
+        (void)ravel_error_set(&s->no_text, RAVEL_E_UNSUPPORTED, "%.300s; " RAVEL__BRIDGE, why.message);
+        rules->no_text = s->no_text.message;
+        return RAVEL_OK;
+    }
+    if (status) return ravel_error_set(err, status, "%s", why.message);
     rules->tokenizer = s->tokenizer;
     rules->train_on = options->train_on;
     rules->no_format = s->no_format.message;
     if (!options->chat_format)
         (void)ravel_chat_format_of(s->tokenizer, &rules->format, &s->no_format);
     else if (!(rules->format = ravel_chat_format_named(options->chat_format)))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%s\"", options->chat_format);
+        return no_such_format(options->chat_format, err);
     return RAVEL_OK;
 }
 

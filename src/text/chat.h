@@ -75,5 +75,9 @@ ravel_status ravel__script_put(ravel__script *script, const char *text, size_t b
 /* The end of every sentence about what is left to transformers. */
 #define RAVEL__BRIDGE \
     "prepare the data with transformers instead: python -m ravel.prepare --model FOLDER chat.jsonl out.jsonl"
+/* The same of prompts. */
+#define RAVEL__BRIDGE_PROMPTS                                                                                       \
+    "prepare the data with transformers instead: python -m ravel.prepare --model FOLDER --prompts questions.jsonl " \
+    "out.jsonl"
 
 #endif

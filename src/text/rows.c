@@ -404,8 +404,9 @@ ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel
     if (r->message_count == 0)
         return ravel_error_set(err, RAVEL_E_DATA, "the conversation has no message before its answer");
     if (!r->format)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE);
+        return ravel_error_set(
+            err, RAVEL_E_UNSUPPORTED,
+            "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE_PROMPTS);
     status = ravel__chat_write(r->format, r->tokenizer, messages, r->message_count, 1, &r->script, r->allocator, err);
     if (!status) status = ravel_encoder_encode(r->encoder, r->script.text.at, r->script.bytes, 0, &e, err);
     if (status) return status;

@@ -153,7 +153,7 @@ q 2 'did you mean "sort"?' --task sorting
 q 2 "group-size is 0" --group-size 0
 q 2 "it must be 2 or more" --group-size 1
 q 2 "prompts is 0" --prompts 0
-q 2 "max-tokens is 0" --max-tokens 0
+q 2 "max-tokens is -1" --max-tokens -1
 q 2 "do not fit a budget of 4096" --max-tokens 99999
 q 2 "temperature is 0: all answers of a group would be the same" --temperature 0
 q 2 "top-p is 0" --top-p 0
@@ -171,6 +171,7 @@ q 2 "it must be one of auto|trainer|generator" --old mine
 q 2 "entropy is -1" --entropy -1
 q 2 "reward-seconds is 0" --reward-seconds 0
 q 2 "is not a URL" --reward-command http://:x/
+q 2 "reached over plain http://" --reward-command https://host/score
 q 2 "must be up to 16 tokens below 320" --stop-ids 99999
 q 2 "must be up to 16 tokens below 320" --stop-ids x
 q 2 "slots is 0" --slots 0

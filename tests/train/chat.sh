@@ -65,5 +65,41 @@ check "a stop text inside a token" '[ "$(cat "$dir/out")" = r ]'
 "$ravel" train grpo --model "$tuned" --data "$dir/ask.jsonl" --steps 2 --prompts 4 --group-size 4 --max-tokens 8 --eval-prompts 8 \
     --max-flat 0 $common $format --run "$dir/grpo" >"$dir/out" 2>&1
 check "grpo on conversations: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $? = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
+# The same rows as token ids (what ravel.prepare writes), on a folder whose tokenizer is refused: all three kinds of training.
+ids=$dir/ids
+mkdir "$ids"
+cp "$tuned/config.json" "$tuned/model.safetensors" "$ids/"
+echo '{"model": {"type": "Unigram", "vocab": [["a", 0]]}}' >"$ids/tokenizer.json"
+"$ravel" tokenize "$model" "$dir/chat.jsonl" --rows --json $format >"$dir/rows.jsonl" 2>"$dir/out"
+python3 - "$dir" <<'P'
+import json, sys
+dir = sys.argv[1]
+rows = [json.loads(line) for line in open(dir + "/rows.jsonl")]
+chat, pairs, ask = (open("%s/ids-%s.jsonl" % (dir, name), "w") for name in ("chat", "pairs", "ask"))
+for i, row in enumerate(rows):
+    ids, mask = row["ids"], row["loss_mask"]
+    begin, end = mask.index(1), len(mask) - mask[::-1].index(1)
+    other = rows[(i + 1) % 4]
+    chat.write(json.dumps({"input_ids": ids, "loss_mask": mask}) + "\n")
+    pairs.write(json.dumps({"prompt": ids[:begin], "chosen": ids[begin:end], "rejected": other["ids"][other["loss_mask"].index(1):]}) + "\n")
+    ask.write(json.dumps({"input_ids": ids[:begin], "answer": {"ids": ids[begin:end]}}) + "\n")
+open(dir + "/score.py", "w").write("""
+import json, sys
+for line in iter(sys.stdin.readline, ""):
+    x = json.loads(line)
+    print(json.dumps({"id": x["id"], "reward": float(x["response_ids"] == x["row"]["answer"]["ids"])}), flush=True)
+""")
+P
+"$ravel" train sft --model "$ids" --data "$dir/chat.jsonl" --steps 1 $common --run "$dir/none" >"$dir/out" 2>&1
+check "a refused tokenizer is an error of text, by name, with the way out" '[ $? = 1 ] && grep -q "Unigram.*ravel.prepare" "$dir/out"'
+"$ravel" train sft --model "$ids" --data "$dir/ids-chat.jsonl" --steps 1 --batch 16 --save-shard 40k $common --run "$dir/ids-sft" >"$dir/out" 2>&1
+check "sft on token ids, saved in several files" '[ $? = 0 ] && [ -f "$dir/ids-sft/checkpoints/step-00000001/model.safetensors.index.json" ] && cmp "$ids/tokenizer.json" "$dir/ids-sft/checkpoints/step-00000001/tokenizer.json"'
+"$ravel" train dpo --model "$dir/ids-sft/checkpoints/step-00000001" --data "$dir/ids-pairs.jsonl" --steps 1 --batch 16 $common --run "$dir/ids-dpo" >"$dir/out" 2>&1
+check "dpo on token ids, from several files" '[ $? = 0 ] && grep -q "first loss per pair *0.6931" "$dir/out"'
+"$ravel" train grpo --model "$ids" --data "$dir/ids-ask.jsonl" --steps 1 $common --run "$dir/none" >"$dir/out" 2>&1
+check "grpo on token ids cannot compare texts" '[ $? = 2 ] && grep -q -- "--reward-command can score" "$dir/out"'
+"$ravel" train grpo --model "$ids" --data "$dir/ids-ask.jsonl" --steps 1 --prompts 4 --group-size 4 --max-tokens 8 --eval-prompts 8 --max-flat 0 \
+    --reward-command "python3 $dir/score.py" $common --run "$dir/ids-grpo" >"$dir/out" 2>&1
+check "a reward command scores ids by the row: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $? = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

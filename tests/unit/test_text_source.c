@@ -95,7 +95,7 @@ TEST(source_with_a_tokenizer_says_what_it_cannot_do) {
         int32_t eos;
         ravel_status status;
     } cases[] = {
-        {data, "no-such", "no chat format \"no-such\"", 0, -1, RAVEL_E_ARGUMENT},
+        {data, "no-such", "no chat format \"no-such\"; there are chatml, ", 0, -1, RAVEL_E_ARGUMENT},
         {data, NULL, "tokenizer's", 0, 5, RAVEL_E_ARGUMENT},
         {data, NULL, "the model has only 4", 4, -1, RAVEL_E_DATA},
         {"{\"x\": 1}\n", NULL, "this one has \"x\"", 0, -1, RAVEL_E_DATA},
@@ -118,4 +118,88 @@ TEST(source_with_a_tokenizer_says_what_it_cannot_do) {
         CHECK_HAS(err.message, cases[i].says);
         close_text(&o);
     }
+}
+
+/* Token ids of a sample, those that are learnt with a dot. */
+static const char *show_ids(const ravel_samples *s, int64_t i, char *out) {
+    const int32_t *ids = s->ragged.fields[0].data;
+    const uint8_t *mask = s->ragged.fields[1].data;
+    char *at = out;
+    *at = '\0';
+    for (int64_t k = s->ragged.offsets[i]; k < s->ragged.offsets[i + 1]; k++)
+        at += sprintf(at, mask[k] ? "%d. " : "%d ", ids[k]);
+    return out;
+}
+
+/* A pair of token ids, with and without a prompt, with and without a tokenizer. */
+TEST(source_reads_pairs_of_token_ids) {
+    static const char text[] = "{\"prompt\": [7, 8], \"chosen\": [1, 2, 3], \"rejected\": [4]}\n"
+                               "{\"chosen\": [5], \"rejected\": [6, 9]}\n";
+    static const char *const want[] = {"7 8 1. 2. 3. ", "7 8 4. ", "5. ", "6. 9. "};
+    static const struct {
+        const char *row, *says;
+    } bad[] = {{"{\"prompt\": \"x\", \"chosen\": [1], \"rejected\": [2]}\n", "\"prompt\" must be a list of token ids"},
+               {"{\"chosen\": [1, 10], \"rejected\": [2]}\n", "\"chosen\"[1] must be a token id from 0 to 9"},
+               {"{\"prompt\": [1], \"chosen\": [1], \"rejected\": [2, -1]}\n", "\"rejected\"[1] must be a token id"}};
+    char line[128];
+    ravel_error err = RAVEL_ERROR_INIT;
+    opened o;
+    ravel_source_options options;
+    ravel_source_options_default(&options);
+    options.vocab = 10;
+    CHECK_OK(open_text(&o, text, &options, &err), &err);
+    CHECK_EQ(o.samples->ragged.count, 4);
+    for (int64_t i = 0; i < 4; i++) CHECK_STR(show_ids(o.samples, i, line), want[i]);
+    close_text(&o);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ravel_error_clear(&err);
+        CHECK_EQ(open_text(&o, bad[i].row, &options, &err), RAVEL_E_DATA);
+        CHECK_HAS(err.message, bad[i].says);
+        close_text(&o);
+    }
+}
+
+static void put_file(const char *folder, const char *name, const char *text) {
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    if (f) (void)fputs(text, f), (void)fclose(f);
+}
+
+/* A model whose tokenizer is refused, or that has none, can be trained on token ids; text is an error that says why. */
+TEST(source_without_its_tokenizer_reads_token_ids) {
+    static const char unigram[] = "{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0]]}}";
+    static const char *const says[] = {"\"Unigram\" is not supported", "tokenizer.json: cannot open it"};
+    static const char *const rows[] = {"{\"text\": \"a\"}\n", "{\"messages\": []}\n",
+                                       "{\"prompt\": \"a\", \"response\": \"b\"}\n"};
+    char folder[] = "/tmp/ravel-folder-XXXXXX", path[128];
+    CHECK(mkdtemp(folder) != NULL);
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_source_options options = with_tokenizer();
+    options.tokenizer = folder;
+    opened o;
+    CHECK(open_text(&o, "{\"input_ids\": [1]}\n", &options, &err) != RAVEL_OK); /* no model folder */
+    close_text(&o);
+    put_file(folder, "config.json", "{}");
+    for (int kind = 1; kind >= 0; kind--) {
+        if (kind == 0) put_file(folder, "tokenizer.json", unigram);
+        ravel_error_clear(&err);
+        CHECK_OK(open_text(&o, "{\"input_ids\": [1, 2]}\n{\"chosen\": [1], \"rejected\": [2]}\n", &options, &err),
+                 &err);
+        CHECK_EQ(o.samples->ragged.count, 3);
+        close_text(&o);
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            CHECK_EQ(open_text(&o, rows[i], &options, &err), RAVEL_E_UNSUPPORTED);
+            CHECK_HAS(err.message, says[kind]);
+            CHECK_HAS(err.message, "ravel.prepare");
+            close_text(&o);
+            ravel_error_clear(&err);
+        }
+    }
+    put_file(folder, "tokenizer.json", "{"); /* a supported kind that is broken is an error at once */
+    CHECK(open_text(&o, "{\"input_ids\": [1]}\n", &options, &err) != RAVEL_OK);
+    close_text(&o);
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder), (void)unlink(path);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder), (void)unlink(path);
+    CHECK(rmdir(folder) == 0);
 }

@@ -116,6 +116,17 @@ TEST(train_config_settles_by_case) {
         train_config_settle(&c, cases[i].kind);
         CHECK(c.learn.lr == 0); /* what was given stays */
     }
+    for (int i = 0; i < 4; i++) { /* answers of a real model to real prompts are longer than those to tasks */
+        train_config c;
+        train_config_default(&c);
+        c.model.model = i & 1 ? "x" : NULL;
+        c.grpo.data = i & 2 ? "y" : NULL;
+        train_config_settle(&c, TRAIN_GRPO);
+        CHECK_EQ(c.grpo.scoring.max_tokens, i == 3 ? 256 : 16);
+        c.grpo.scoring.max_tokens = 5;
+        train_config_settle(&c, TRAIN_GRPO);
+        CHECK_EQ(c.grpo.scoring.max_tokens, 5);
+    }
     train_interval x;
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK_OK(train_interval_parse("10m", &x, &err), &err);

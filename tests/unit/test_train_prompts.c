@@ -137,3 +137,57 @@ TEST(train_prompts_answers_of_every_kind) {
         (void)unlink(path);
     }
 }
+
+/* Rows are kept as they are for a reward command; an answer that is no text is then in the row alone. */
+TEST(train_prompts_keep_their_rows) {
+    static const char row[] = "{\"prompt\": \"a\", \"answer\": {\"tests\": [\"x\\ny\"]}, \"level\": 3}";
+    char path[64] = "/tmp/ravel-prompts-XXXXXX";
+    train_prompts *p = NULL;
+    train_text *text = NULL;
+    train_question q;
+    size_t bytes;
+    ravel_error err = RAVEL_ERROR_INIT;
+    FILE *f = fdopen(mkstemp(path), "w");
+    (void)fprintf(f, "  %s \r\n", row);
+    (void)fclose(f);
+    CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
+    train_prompts_options o = {.data = path, .text = text, .vocab = 320, .keep_lines = 1};
+    CHECK_OK(train_prompts_open(&o, &p, &err), &err);
+    CHECK_STR(train_prompts_line(p, 0), row);
+    CHECK(train_prompts_answer(p, 0, &q, &bytes) == NULL && bytes == 0);
+    train_prompts_free(p);
+    o.keep_lines = 0, o.need_answers = 1;
+    CHECK_EQ(train_prompts_open(&o, &p, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, "that is a text, a number or a boolean");
+    train_text_free(text);
+    (void)unlink(path);
+}
+
+/* A model folder without a tokenizer that can be read: ids are shown, texts are refused with the way out. */
+TEST(train_text_without_a_tokenizer_shows_ids) {
+    static const int32_t ids[] = {5, 31999, 0};
+    char folder[] = "/tmp/ravel-text-XXXXXX", out[16];
+    const char *piece;
+    const int32_t *tokens;
+    int64_t count;
+    size_t bytes;
+    train_text *text = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(mkdtemp(folder) != NULL);
+    CHECK_OK(train_text_open(folder, 32000, NULL, &text, &err), &err);
+    CHECK_HAS(train_text_missing(text), "no tokenizer.json");
+    CHECK_EQ(train_text_decode(text, ids, 3, NULL, 0), 9);
+    CHECK_EQ(train_text_decode(text, ids, 3, out, sizeof out), 9);
+    CHECK_STR(out, "5 31999 0");
+    CHECK_EQ(train_text_decode(text, ids, 3, out, 5), 9);
+    CHECK_STR(out, "5 31");
+    train_text_push(text, 31999, &piece, &bytes);
+    CHECK(bytes == 6 && memcmp(piece, "31999 ", 6) == 0);
+    CHECK_EQ(train_text_encode(text, "a", 1, &tokens, &count, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_HAS(err.message, "ravel.prepare --prompts");
+    train_text_free(text);
+    CHECK_OK(train_text_open(folder, 320, NULL, &text, &err), &err); /* a byte model */
+    CHECK(train_text_missing(text) == NULL);
+    train_text_free(text);
+    CHECK(rmdir(folder) == 0);
+}

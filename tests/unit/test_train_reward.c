@@ -63,7 +63,8 @@ static ravel_status score(const char *command, double seconds, int64_t count, tr
                                 .prompt_tokens = 3,
                                 .response_ids = ids,
                                 .tokens = i,
-                                .ended = 1};
+                                .ended = 1,
+                                .row = i % 2 ? "{\"tests\": [1, 2]}" : NULL};
         rollouts[i] = x;
     }
     ravel_status status = train_reward_create(command, seconds, NULL, &reward, err);
@@ -95,6 +96,26 @@ TEST(reward_command_gets_token_ids) {
                    20, 3, scores, &err),
              &err);
     for (int i = 0; i < 3; i++) CHECK(scores[i].reward == i);
+}
+
+/* The row of the data file is a member of the line, and the line is still JSON. */
+TEST(reward_command_gets_the_row) {
+    train_score scores[4];
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(
+        score(
+            "sed -u -e 's/{\"id\": \\([0-9]*\\),.*, \"ended\": true, \"row\": {\"tests\": \\[1, 2\\]}}$/{\"id\": \\1, "
+            "\"reward\": 7}/' -e 's/{\"id\": \\([0-9]*\\),.*, \"ended\": true}$/{\"id\": \\1, \"reward\": 3}/'",
+            20, 4, scores, &err),
+        &err);
+    for (int i = 0; i < 4; i++) CHECK(scores[i].reward == (i % 2 ? 7 : 3));
+}
+
+TEST(reward_server_is_reached_without_tls) {
+    train_reward *reward = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_EQ(train_reward_create("https://host/score", 1, NULL, &reward, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "plain http://");
 }
 
 TEST(reward_command_failures_are_sentences) {

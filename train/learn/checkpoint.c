@@ -29,7 +29,10 @@ typedef struct saver {
 
 static ravel_status save_model(train__gather *g, const char *folder, ravel_error *err) {
     const train_learner *l = g->l;
-    train_folder_options model = {.dtype = l->options.save_dtype, .eos = l->eos, .source = l->options.model->model};
+    train_folder_options model = {.dtype = l->options.save_dtype,
+                                  .eos = l->eos,
+                                  .shard_bytes = l->options.save_shard,
+                                  .source = l->options.model->model};
     return train_folder_save_rows(folder, &l->shape, g->whole, &g->rows, &model, err);
 }
 

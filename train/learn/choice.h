@@ -29,9 +29,10 @@ typedef struct train_model_choice {
 
 /* A byte model: a byte is a token (0 .. 255), and two more. */
 enum {
-    TRAIN_TOKEN_BOS = 256, /* begins a sample */
-    TRAIN_TOKEN_EOS = 257, /* ends an answer */
-    TRAIN_TOKENS = 258     /* the smallest vocabulary of a byte model */
+    TRAIN_TOKEN_BOS = 256,  /* begins a sample */
+    TRAIN_TOKEN_EOS = 257,  /* ends an answer */
+    TRAIN_TOKENS = 258,     /* the smallest vocabulary of a byte model */
+    TRAIN_BYTE_VOCAB = 4096 /* and the largest: a larger one without a tokenizer that can be read is not of bytes */
 };
 
 ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, ravel_error *err);

@@ -147,6 +147,7 @@ static train_rollout_text describe(const train_rollouts *rollouts, const train_r
     t.response_bytes = train_text_decode(scorer->text, response, answer_tokens(r), *room, SIZE_MAX);
     *room += t.response_bytes + 1;
     t.answer = train_prompts_answer(scorer->prompts, r->group, question, &t.answer_bytes);
+    t.row = train_prompts_line(scorer->prompts, r->group);
     return t;
 }
 

@@ -10,6 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A text per row, each with a NUL behind it. */
+typedef struct texts {
+    char *data;
+    size_t used, room;
+    int64_t *at; /* [rows] offsets; -1: the row has none */
+    int64_t at_room;
+} texts;
+
 struct train_prompts {
     train_prompts_options options;
     const train_task *task; /* or: */
@@ -18,10 +26,7 @@ struct train_prompts {
     int64_t longest;
     train_problems problems; /* rows that cannot be used */
     int64_t lines;           /* rows of the file, good and bad */
-    char *answers;           /* NUL-terminated, one after the other; a row without one has offset -1 */
-    size_t answers_used, answers_room;
-    int64_t *answer_at; /* [rows] offsets */
-    int64_t answer_room;
+    texts answers, lines_kept;
 };
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
@@ -41,29 +46,42 @@ static const char *answer_text(const ravel_json_node *node, char *number, size_t
     return text;
 }
 
-static ravel_status keep_answer(train_prompts *p, const char *text, size_t bytes, ravel_error *err) {
-    if (p->rows.count > p->answer_room) {
-        int64_t room = p->answer_room ? p->answer_room * 2 : 1024;
-        int64_t *grown = realloc(p->answer_at, (size_t)room * sizeof *grown);
-        if (!grown) return train__no_memory(err, (size_t)room * sizeof *grown, "answers");
-        p->answer_at = grown;
-        p->answer_room = room;
+/* The text of row `row`, the last one so far; NULL: it has none. */
+static ravel_status keep_text(texts *t, int64_t row, const char *text, size_t bytes, ravel_error *err) {
+    if (row >= t->at_room) {
+        int64_t room = t->at_room ? t->at_room * 2 : 1024;
+        int64_t *grown = realloc(t->at, (size_t)room * sizeof *grown);
+        if (!grown) return train__no_memory(err, (size_t)room * sizeof *grown, "texts of rows");
+        t->at = grown;
+        t->at_room = room;
     }
-    int64_t *at = &p->answer_at[p->rows.count - 1];
-    *at = -1;
+    t->at[row] = -1;
     if (!text) return RAVEL_OK;
-    if (p->answers_room - p->answers_used < bytes + 1) {
-        size_t room = (p->answers_room + bytes + 1) * 2;
-        char *grown = realloc(p->answers, room);
-        if (!grown) return train__no_memory(err, room, "answers");
-        p->answers = grown;
-        p->answers_room = room;
+    if (t->room - t->used < bytes + 1) {
+        size_t room = (t->room + bytes + 1) * 2;
+        char *grown = realloc(t->data, room);
+        if (!grown) return train__no_memory(err, room, "texts of rows");
+        t->data = grown;
+        t->room = room;
     }
-    *at = (int64_t)p->answers_used;
-    memcpy(p->answers + p->answers_used, text, bytes);
-    p->answers[p->answers_used + bytes] = '\0';
-    p->answers_used += bytes + 1;
+    t->at[row] = (int64_t)t->used;
+    memcpy(t->data + t->used, text, bytes);
+    t->data[t->used + bytes] = '\0';
+    t->used += bytes + 1;
     return RAVEL_OK;
+}
+
+static const char *text_of(const texts *t, int64_t row) {
+    return t->at && t->at[row] >= 0 ? t->data + t->at[row] : NULL;
+}
+
+/* A line without the white space around it. */
+static const char *trim(const char *line, size_t *bytes) {
+    const char *end = line + *bytes;
+    line += strspn(line, " \t\r\n");
+    while (end > line && strchr(" \t\r\n", end[-1])) end--;
+    *bytes = (size_t)(end - line);
+    return line;
 }
 
 /* The tokens of a row: its text, or its ids, which are put into room[enough]. E_DATA where it has neither. */
@@ -94,7 +112,8 @@ static ravel_status check_row(const train_prompts *p, int64_t tokens, const char
                                (long long)tokens, (long long)p->options.longest);
     if (!answer && p->options.need_answers)
         return ravel_error_set(err, RAVEL_E_DATA,
-                               "there is no \"answer\", and no --reward-command that could score it");
+                               "there is no \"answer\" that is a text, a number or a boolean, and no --reward-command "
+                               "that could score it");
     return RAVEL_OK;
 }
 
@@ -113,7 +132,11 @@ static ravel_status take_line(train_prompts *p, ravel_json **doc, const char *li
     if (!status) status = check_row(p, count, answer, err);
     train_rollout row = {.length = count, .prompt = count};
     if (!status) status = train_rollouts_add(&p->rows, &row, tokens, NULL, err);
-    if (!status) status = keep_answer(p, answer, answer_bytes, err);
+    if (!status) status = keep_text(&p->answers, p->rows.count - 1, answer, answer_bytes, err);
+    if (!status && p->options.keep_lines) {
+        line = trim(line, &bytes);
+        status = keep_text(&p->lines_kept, p->rows.count - 1, line, bytes, err);
+    }
     if (!status) p->longest = train__max(p->longest, count);
     free(room);
     return status;
@@ -193,8 +216,10 @@ ravel_status train_prompts_open(const train_prompts_options *options, train_prom
 void train_prompts_free(train_prompts *p) {
     if (!p) return;
     train_rollouts_free(&p->rows);
-    free(p->answers);
-    free(p->answer_at);
+    free(p->answers.data);
+    free(p->answers.at);
+    free(p->lines_kept.data);
+    free(p->lines_kept.at);
     train__release(NULL, p, sizeof *p);
 }
 
@@ -250,13 +275,16 @@ ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_roll
 
 const char *train_prompts_answer(const train_prompts *p, int64_t index, train_question *question, size_t *bytes) {
     const char *answer = NULL;
-    int64_t row = p->task ? 0 : row_of(p, index);
     if (p->task) {
         train_task_make(p->task, p->options.seed, index, p->options.level, question);
         answer = question->answer;
-    } else if (p->answer_at[row] >= 0) {
-        answer = p->answers + p->answer_at[row];
+    } else {
+        answer = text_of(&p->answers, row_of(p, index));
     }
     *bytes = answer ? strlen(answer) : 0;
     return answer;
+}
+
+const char *train_prompts_line(const train_prompts *p, int64_t index) {
+    return p->task ? NULL : text_of(&p->lines_kept, row_of(p, index));
 }

@@ -27,6 +27,7 @@ typedef struct train_prompts_options {
     int64_t longest;      /* tokens of a prompt at most; 0: any number */
     int32_t bad_rows;     /* ravel_bad_rows: rows that cannot be used are an error, or left out */
     int32_t need_answers; /* a row without an answer cannot be used: nothing else can score it */
+    int32_t keep_lines;   /* for train_prompts_line */
     double eval_share;    /* of the rows, from the end */
     uint64_t seed;        /* of the order, of the task */
 } train_prompts_options;
@@ -53,5 +54,8 @@ ravel_status train_prompts_add(const train_prompts *prompts, int64_t index, trai
 /* The right answer to question `index`: its bytes, or NULL where there is none. Valid until the next call with the same
  * `question`. */
 const char *train_prompts_answer(const train_prompts *prompts, int64_t index, train_question *question, size_t *bytes);
+/* The row of question `index` as the file has it, one line of JSON with a NUL behind it; NULL for a task, or without
+ * keep_lines. Valid until train_prompts_free. */
+const char *train_prompts_line(const train_prompts *prompts, int64_t index);
 
 #endif

@@ -90,10 +90,11 @@ static ravel_status append_line(train_reward *r, int64_t id, const train_rollout
     if (!status && x->answer) status = append_quoted(r, "answer", x->answer, x->answer_bytes, err);
     if (!status) status = append_ids(r, "prompt_ids", x->prompt_ids, x->prompt_tokens, err);
     if (!status) status = append_ids(r, "response_ids", x->response_ids, x->tokens, err);
-    if (!status) status = make_room(r, &r->out, 96, err);
+    if (!status) status = make_room(r, &r->out, 96 + (x->row ? strlen(x->row) : 0), err);
     if (status) return status;
-    r->out.used += (size_t)sprintf(r->out.data + r->out.used, ", \"tokens\": %lld, \"ended\": %s}\n",
-                                   (long long)x->tokens, x->ended ? "true" : "false");
+    r->out.used +=
+        (size_t)sprintf(r->out.data + r->out.used, ", \"tokens\": %lld, \"ended\": %s%s%s}\n", (long long)x->tokens,
+                        x->ended ? "true" : "false", x->row ? ", \"row\": " : "", x->row ? x->row : "");
     return RAVEL_OK;
 }
 
@@ -170,9 +171,10 @@ static ravel_status take_line(train_reward *r, const char *line, size_t bytes, i
                                quoted, line);
     const ravel_json_node *root = ravel_json_root(r->doc);
     if (!ravel_json_integer(ravel_json_get(r->doc, root, "id"), &id) ||
-        !ravel_json_real(ravel_json_get(r->doc, root, "reward"), &value) || id < 0 || id >= count)
+        !ravel_json_real(ravel_json_get(r->doc, root, "reward"), &value) || !isfinite(value) || id < 0 || id >= count)
         return ravel_error_set(err, RAVEL_E_CALLBACK,
-                               "reward command: it wrote \"%.*s\"; expected {\"id\": 0 to %lld, \"reward\": a number}",
+                               "reward command: it wrote \"%.*s\"; expected {\"id\": 0 to %lld, \"reward\": a finite "
+                               "number}",
                                quoted, line, (long long)count - 1);
     if (!isnan(scores[id].reward))
         return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it answered id %lld twice", (long long)id);
@@ -304,6 +306,11 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
     size_t bytes = strlen(command) + 1;
     if (bytes == 1) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the reward command is empty");
     int server = strncmp(command, "http://", 7) == 0;
+    if (strncmp(command, "https://", 8) == 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "%.100s: a reward server is reached over plain http://; put a proxy such as stunnel "
+                               "before one that needs TLS",
+                               command);
     if (server && train_http_check(command, err)) return RAVEL_E_ARGUMENT;
     if (!(seconds > 0))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the reward command's time limit must be above 0");

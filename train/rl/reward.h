@@ -4,12 +4,13 @@
  * standard input and reads one line per rollout from its standard output, in any order:
  *
  *     {"id": 17, "prompt": "2+2=", "response": "4", "answer": "4", "prompt_ids": [256, 50, 43, 50, 61],
- *      "response_ids": [52, 257], "tokens": 2, "ended": true}                                             (one line)
+ *      "response_ids": [52, 257], "tokens": 2, "ended": true, "row": {...}}                               (one line)
  *     {"id": 17, "reward": 0.5}                       and optionally "accuracy": 1 right, 0 wrong
  *
  * A command that begins with http:// is the URL of a server: the lines of a batch are the body of one POST, and its answer
  * is the lines with the rewards. Time limit and failures are as for a command.
  *
+ * "row" is the row of the data file, whole: whatever else a reward needs, such as test cases. Prompts of a task have none.
  * Texts are decoded by the model's tokenizer, without special tokens. One trainer per data-parallel rank starts a
  * command, for the groups that it holds. The command inherits standard error. A batch has a time limit. It is an error,
  * which quotes the line, if a command ends, closes its output, writes anything else, answers an id twice, or is late.
@@ -23,6 +24,7 @@ typedef struct train_reward train_reward;
 
 typedef struct train_rollout_text {
     const char *prompt, *response, *answer; /* bytes; answer may be NULL */
+    const char *row;                        /* one line of JSON, or NULL */
     size_t prompt_bytes, response_bytes, answer_bytes;
     const int32_t *prompt_ids, *response_ids;
     int64_t prompt_tokens, tokens; /* of the prompt; of the response, its end token included */

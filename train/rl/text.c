@@ -17,10 +17,12 @@ struct train_text {
     int32_t *tokens; /* of bytes */
     int64_t room;
     char byte;
+    char id[16];         /* the last token pushed, where there is no text */
+    ravel_error missing; /* why there is no text */
 };
 
-/* Above this a vocabulary without a tokenizer is not one of bytes. */
-enum { BYTE_VOCAB = 4096 };
+static const char bridge[] =
+    "give tokens as input_ids: python -m ravel.prepare --prompts --model FOLDER questions.jsonl out.jsonl";
 
 /* Without a known format, texts can be read; a row that is a conversation is an error. */
 static ravel_status open_rows(train_text *t, const char *chat_format, ravel_error *err) {
@@ -38,6 +40,20 @@ static ravel_status open_rows(train_text *t, const char *chat_format, ravel_erro
     return ravel_rows_create(&options, &t->rows, err);
 }
 
+/* A tokenizer that is not supported is left out; what is wrong with a supported one is an error. */
+static ravel_status open_tokenizer(train_text *t, const char *folder, ravel_error *err) {
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_status status = ravel_tokenizer_open(folder, NULL, &t->tokenizer, &why);
+    if (status == RAVEL_E_UNSUPPORTED) {
+        (void)ravel_error_set(&t->missing, status, "%.300s; %s", why.message, bridge);
+        return RAVEL_OK;
+    }
+    if (status) return ravel_error_set(err, status, "%s", why.message);
+    status = ravel_encoder_create(t->tokenizer, NULL, &t->encoder, err);
+    if (!status) status = ravel_decoder_create(t->tokenizer, RAVEL_DECODE_SKIP_SPECIAL, NULL, &t->decoder, err);
+    return status;
+}
+
 ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, train_text **text,
                              ravel_error *err) {
     char path[4096];
@@ -46,11 +62,11 @@ ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat
     ravel_status status = RAVEL_OK;
     t->vocab = vocab;
     (void)snprintf(path, sizeof path, "%.4000s/tokenizer.json", folder ? folder : "");
-    if (folder && access(path, F_OK) == 0) {
-        status = ravel_tokenizer_open(folder, NULL, &t->tokenizer, err);
-        if (!status) status = ravel_encoder_create(t->tokenizer, NULL, &t->encoder, err);
-        if (!status) status = ravel_decoder_create(t->tokenizer, RAVEL_DECODE_SKIP_SPECIAL, NULL, &t->decoder, err);
-    }
+    if (folder && access(path, F_OK) == 0)
+        status = open_tokenizer(t, folder, err);
+    else if (folder && vocab > TRAIN_BYTE_VOCAB)
+        (void)ravel_error_set(&t->missing, RAVEL_E_UNSUPPORTED,
+                              "the model has a vocabulary of %lld and no tokenizer.json; %s", (long long)vocab, bridge);
     if (!status && t->tokenizer) status = open_rows(t, chat_format, err);
     if (!status && !t->tokenizer && chat_format)
         status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a chat format needs a model with a tokenizer.json");
@@ -79,14 +95,18 @@ const ravel_tokenizer *train_text_tokenizer(const train_text *t) {
     return t->tokenizer;
 }
 
+const char *train_text_missing(const train_text *t) {
+    return t->missing.message[0] ? t->missing.message : NULL;
+}
+
 /* ---- to tokens ------------------------------------------------------------------------------------------ */
 
 static ravel_status encode_bytes(train_text *t, const char *prompt, size_t bytes, ravel_error *err) {
     int64_t need = (int64_t)bytes + 1;
-    if (t->vocab > BYTE_VOCAB)
+    if (train_text_missing(t)) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s", t->missing.message);
+    if (t->vocab > TRAIN_BYTE_VOCAB)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "the model has a vocabulary of %lld and no tokenizer.json: give tokens as input_ids",
-                               (long long)t->vocab);
+                               "a vocabulary of %lld is not of bytes: give tokens as input_ids", (long long)t->vocab);
     if (need > t->room) {
         train__release(NULL, t->tokens, (size_t)t->room * sizeof *t->tokens);
         t->room = 0;
@@ -119,6 +139,7 @@ ravel_status train_text_prompt(train_text *t, const ravel_json *doc, const ravel
                                int64_t *count, ravel_error *err) {
     const ravel_row *prompt;
     const ravel_json_node *text = ravel_json_get(doc, row, "prompt");
+    if (train_text_missing(t)) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s", t->missing.message);
     if (!t->tokenizer) {
         if (text && text->kind == RAVEL_JSON_STRING)
             return train_text_encode(t, text->as.string, text->bytes, tokens, count, err);
@@ -138,9 +159,22 @@ static int is_byte(int32_t token) {
     return token >= 0 && token < 256;
 }
 
+enum { ID = 16 }; /* bytes of an id as text, and more */
+
+/* Ids with blanks between them, like snprintf. */
+static size_t write_ids(const int32_t *tokens, int64_t count, char *out, size_t room) {
+    size_t used = 0;
+    if (room > 0) *out = '\0';
+    for (int64_t i = 0; i < count; i++)
+        used += (size_t)snprintf(used < room ? out + used : NULL,
+                                 used < room ? (room - used < ID ? room - used : ID) : 0, i ? " %d" : "%d", tokens[i]);
+    return used;
+}
+
 size_t train_text_decode(const train_text *t, const int32_t *tokens, int64_t count, char *out, size_t room) {
     size_t used = 0;
     if (t->tokenizer) return ravel_tokenizer_decode(t->tokenizer, tokens, count, RAVEL_DECODE_SKIP_SPECIAL, out, room);
+    if (train_text_missing(t)) return write_ids(tokens, count, out, room);
     for (int64_t i = 0; i < count; i++) {
         if (!is_byte(tokens[i])) continue;
         if (used + 1 < room) out[used] = (char)tokens[i];
@@ -153,6 +187,11 @@ size_t train_text_decode(const train_text *t, const int32_t *tokens, int64_t cou
 void train_text_push(train_text *t, int32_t token, const char **piece, size_t *bytes) {
     if (t->tokenizer) {
         ravel_decoder_push(t->decoder, token, piece, bytes);
+        return;
+    }
+    if (train_text_missing(t)) {
+        *bytes = (size_t)snprintf(t->id, sizeof t->id, "%d ", token);
+        *piece = t->id;
         return;
     }
     t->byte = (char)token;

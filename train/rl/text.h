@@ -2,6 +2,9 @@
  *
  *     byte model (train/learn/choice.h)   a byte is a token; TRAIN_TOKEN_BOS goes before a prompt
  *     a folder with tokenizer.json        ravel/tokenizer.h
+ *     any other folder                    no text: rows must hold input_ids, and tokens are shown as their ids. So the
+ *                                         tokenizers that ravel/tokenizer.h refuses by name need transformers for the
+ *                                         data alone (python -m ravel.prepare)
  *
  * It does not change once it is open; an encoder and a decoder belong to one thread each. */
 #ifndef TRAIN_TEXT_H
@@ -11,13 +14,15 @@
 
 typedef struct train_text train_text;
 
-/* folder: of the model; NULL, or without a tokenizer.json: bytes. vocab: of the model. chat_format: how conversations are
- * written, by name; NULL: as the folder's template says. */
+/* folder: of the model; NULL: bytes. vocab: of the model; above TRAIN_BYTE_VOCAB it is not of bytes. chat_format: how
+ * conversations are written, by name; NULL: as the folder's template says. */
 ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, train_text **text,
                              ravel_error *err);
 void train_text_free(train_text *text);
-/* NULL: bytes. */
+/* NULL: bytes, or no text. */
 const ravel_tokenizer *train_text_tokenizer(const train_text *text);
+/* NULL, or why there is no text. */
+const char *train_text_missing(const train_text *text);
 
 /* The row of a file that a model is to answer, as tokens: "messages", "conversations" or "prompt", which is a user's turn
  * where the model has a chat format. E_DATA where it has none of them. *tokens is valid until the next call. */

@@ -31,6 +31,8 @@ static const ravel_option run_table[] = {
     RUN("checkpoint-end", BOOL, checkpoint_end, "true", 0, 0, NULL, "write a checkpoint when the run ends"),
     RUN("save-dtype", ENUM, save_dtype, "f32", 0, 0, "f32|bf16",
         "dtype of the model in a checkpoint's Hugging Face folder"),
+    RUN("save-shard", I64, save_shard, "0", 0, 1e15, NULL,
+        "the most bytes of one safetensors file of that folder; 0: 5 GiB"),
     RUN("max-skipped", I64, max_skipped, "10", 0, 1e12, NULL,
         "updates in a row whose gradient is not finite (they are skipped) before the run fails"),
     RUN("sinks", STRING, sinks, "jsonl,tensorboard", 0, 0, NULL,
@@ -141,7 +143,8 @@ static const ravel_option grpo_table[] = {
     GRPO("prompts", I64, prompts, "16", 1, 1e9, NULL, "prompts in a batch"),
     GRPO("group-size", I32, group_size, "8", 1, 65536, NULL, "answers to each prompt"),
     GRPO("updates-per-batch", I32, updates, "1", 1, 65536, NULL, "optimiser steps on each batch"),
-    GRPO("max-tokens", I64, scoring.max_tokens, "16", 1, 1e9, NULL, "tokens of an answer, at most"),
+    GRPO("max-tokens", I64, scoring.max_tokens, "0", 0, 1e9, NULL,
+         "tokens of an answer, at most; 0: 16, or 256 with --model and --data"),
     GRPO("stop-ids", STRING, stop, NULL, 0, 0, NULL,
          "tokens that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     GRPO("temperature", F64, temperature, "1", 0, 100, NULL, "sampling temperature; 0: the likeliest token"),
@@ -247,7 +250,8 @@ train_learner_options train_config_learner(const train_config *c) {
                                    .learn = &c->learn,
                                    .budget = c->plan.budget,
                                    .plan = c->plan.cp_pool ? &c->plan : NULL,
-                                   .save_dtype = c->run.save_dtype == 1 ? RAVEL_BF16 : RAVEL_F32};
+                                   .save_dtype = c->run.save_dtype == 1 ? RAVEL_BF16 : RAVEL_F32,
+                                   .save_shard = c->run.save_shard};
 }
 
 ravel_sync train_config_sync(const train_config *c) {
@@ -458,6 +462,7 @@ void train_config_settle(train_config *c, train_kind kind) {
     c->plan.cp = c->mesh.cp;
     if (c->plan.cp_pool && c->mesh.dp == 0) c->mesh.dp = c->plan.cp_pool;
     if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
+    if (c->grpo.scoring.max_tokens == 0) c->grpo.scoring.max_tokens = c->model.model && c->grpo.data ? 256 : 16;
     if (c->policy.overlong_buffer > c->grpo.scoring.max_tokens) /* DAPO's is for answers of 20k tokens */
         c->policy.overlong_buffer = c->grpo.scoring.max_tokens / 4;
     if (c->learn.lr < 0) c->learn.lr = !c->model.model ? 1e-3 : kind == TRAIN_SFT ? 2e-5 : 1e-6;

@@ -35,6 +35,7 @@ typedef struct train_run_options {
     int32_t reserved_2;
     int32_t checkpoint_end; /* one at the end, too */
     int32_t save_dtype;     /* of the exported model: 0 f32, 1 bf16 */
+    int64_t save_shard;     /* the most bytes of one of its files; 0: 5 GiB */
     const char *sinks;      /* of the run folder: jsonl,tensorboard,trace,csv */
     const char *http;       /* [address:]port for Prometheus */
     int32_t quiet;

@@ -111,11 +111,17 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, int64
                                      .vocab = shape->vocab,
                                      .bad_rows = o->bad_rows,
                                      .need_answers = !o->reward_command,
+                                     .keep_lines = o->reward_command != NULL,
                                      .longest = most - o->scoring.max_tokens,
                                      .eval_share = o->eval_share,
                                      .seed = g->config->run.seed};
-    ravel_status status = train_text_open(g->config->model.model, shape->vocab, o->chat_format, &g->text, err);
+    const char *folder = o->data ? g->config->model.model : NULL; /* tasks are of bytes */
+    ravel_status status = train_text_open(folder, shape->vocab, o->chat_format, &g->text, err);
     prompts.text = g->text;
+    if (!status && train_text_missing(g->text) && !o->reward_command)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                 "answers are compared as text; --reward-command can score their ids instead. %s",
+                                 train_text_missing(g->text));
     if (!status) status = train_prompts_open(&prompts, &g->prompts, err);
     if (status) return status;
     int64_t longest = train_prompts_longest(g->prompts);

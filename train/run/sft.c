@@ -49,7 +49,8 @@ static ravel_source_options row_options(sft *s, const ravel_shape *shape) {
     char path[TRAIN_PATH];
     options.vocab = shape->vocab;
     options.no_pairs = s->kind == TRAIN_SFT;
-    if (!model || train_path_join(path, model, "tokenizer.json", NULL) || !train_path_exists(path)) return options;
+    if (!model || train_path_join(path, model, "tokenizer.json", NULL)) return options;
+    if (!train_path_exists(path) && shape->vocab <= TRAIN_BYTE_VOCAB) return options; /* text is bytes */
     options.tokenizer = model;
     if (options.bos == TRAIN_TOKEN_BOS) options.bos = -1; /* the defaults are for bytes */
     if (options.eos == TRAIN_TOKEN_EOS) options.eos = -1;
