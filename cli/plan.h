@@ -40,7 +40,7 @@ typedef struct plan_data {
     int32_t *homes, *updates; /* from malloc */
 } plan_data;
 
-/* Reads everything; options.updates and options.group_rule may be -1 and are then settled from what was given. */
+/* Reads everything; options.updates and options.group_rule may be -1 and are then derived from the input. */
 ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
                             plan_data *data, ravel_error *err);
 void plan_data_free(plan_data *data);

@@ -47,7 +47,7 @@ ravel_status refit_set_of_shape(const ravel_shape *shape, int32_t dtype, int32_t
                                 refit_set *set, ravel_error *err);
 void refit_set_free(refit_set *set);
 
-/* Compares what a receiver holds, wherever `live` says it is, with the file, element by element. E_CHECKSUM names the first difference. */
+/* Compares a receiver's live set (`live`) with the file, element by element. E_CHECKSUM names the first difference. */
 ravel_status refit_set_compare(const refit_set *set, const void *(*live)(const void *owner, int64_t tensor),
                                const void *owner, const ravel_safetensors *file, ravel_error *err);
 /* Writes whole tensors (tp 1) with the file's metadata. */

@@ -191,8 +191,8 @@ static ravel_status choose_threads(train_config *c, int32_t busy_ranks, ravel_er
     return RAVEL_OK;
 }
 
-/* Before ranks are started: the mesh is one that the model can be cut for, and the sentence that refuses another knows
- * whether --ranks was given. */
+/* Before ranks are started: checks that the model can be cut for the mesh; the error depends on whether --ranks was
+ * given. */
 static ravel_status check_mesh(const train_config *c, ravel_error *err) {
     ravel_shape shape;
     ravel_mesh_layout layout;

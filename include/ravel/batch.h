@@ -177,7 +177,7 @@ typedef struct ravel_thd_options {
     int32_t arrays; /* RAVEL_THD_* bits, for ravel_thd_place */
     int64_t total_multiple; /* the bin is padded to a multiple of this; itself a multiple of align */
     int64_t fixed_tokens;   /* fixed shape: the bin is padded to exactly this (cp * budget); 0: no fixed shape */
-    int64_t max_samples;    /* fixed shape: cu_seqlens has max_samples + 2 entries whatever the bin; required then */
+    int64_t max_samples;    /* fixed shape: cu_seqlens has max_samples + 2 entries for every bin; required then */
     int64_t max_seqlen;     /* value of thd.max_seqlen, an error if a slot is longer; 0: the longest slot, and the
                                whole bin where the shape is fixed */
     int32_t cp;             /* context-parallel ranks */

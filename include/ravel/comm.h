@@ -37,7 +37,7 @@
  * 600 s.
  *
  * Arrays: counts and offsets are int64_t and count elements, not bytes; they may be above 2^31. A count may be 0
- * everywhere, and its pointer NULL. Arrays must not overlap except where "in place" is said. Offsets may be
+ * everywhere, and its pointer NULL. Arrays must not overlap except where a function says "in place". Offsets may be
  * NULL: the pieces then lie one after the other in rank order.
  *
  * Reductions give the same bits on every rank, every run and every back end: elements are combined in rank order,

@@ -36,11 +36,12 @@
  *     every-rank        every rank, the same samples in a dp rank   nothing is sent within a dp rank (NeMo-RL, verl)
  *     root-only         rank 0, all samples                       rank 0 sends each stage its shards, then tp
  *
- * Hybrid context parallelism. With plan.cp_pool = dp * cp the mesh's dp and cp ranks are one pool (see ravel/plan.h): each
- * rank of it reads its own share of a batch, whatever cp the mesh has, and in every micro-step is in a group of its own
- * width. Samples are exchanged within the pool, each member gets its shard of the group's samples, and the micro-batch says
- * which group that is (cp, cp_rank, cp_first). Ranks of the pool are in the order of the mesh's dp-cp communicator; no
- * other axis may lie between dp and cp. Each token is counted once: counts are over the pool, and so is dp_reduce.
+ * Hybrid context parallelism. With plan.cp_pool = dp * cp the mesh's dp and cp ranks are one pool (see ravel/plan.h):
+ * each rank of it reads its own share of a batch, for any cp of the mesh, and in every micro-step belongs to a group
+ * with its own width. Samples are exchanged within the pool, each member gets its shard of the group's samples, and the
+ * micro-batch says which group that is (cp, cp_rank, cp_first). Ranks of the pool are in the order of the mesh's dp-cp
+ * communicator; no other axis may lie between dp and cp. Each token is counted once: counts are over the pool, and so
+ * is dp_reduce.
  *
  * Same samples, same update. Which rows an update holds depends on the order (seed, epoch) and on `samples` alone, not
  * on the number of ranks; weights come from counts over the whole update. So the loss curve is the same on any mesh.
@@ -163,10 +164,9 @@ typedef struct ravel_feed_update {
     double phase_sec[RAVEL_FEED_PHASES]; /* of the batch on this rank */
     double prepare_sec;                  /* their sum, and what lies between them */
     double exposed_sec;                  /* how long ravel_feed_next waited for this update */
-    int64_t sent_bytes; /* of the batch, by this rank, once for each receiver: samples, arrays, lengths, metadata */
-    int64_t
-        needed_bytes; /* what had to move: every sample that changes its dp rank once, whatever cp, and shared arrays */
-    int64_t kept_bytes; /* samples that stayed on this rank */
+    int64_t sent_bytes;   /* of the batch, by this rank, once for each receiver: samples, arrays, lengths, metadata */
+    int64_t needed_bytes; /* bytes that had to move: each sample that changes its dp rank, once; shared arrays */
+    int64_t kept_bytes;   /* samples that stayed on this rank */
 } ravel_feed_update;
 
 /* Collective. The next update; E_END, with nothing in err, when there are no more. Invalidates the one before. */

@@ -48,8 +48,8 @@ typedef struct ravel_json_node {
     } as;
 } ravel_json_node;
 
-/* *doc is NULL, or an earlier document whose memory is used again (its nodes are gone, also on error; it stays the
- * caller's to free). E_DATA names the line and column and what was expected there. Texts below 4 GiB. */
+/* *doc is NULL, or an earlier document whose memory is used again (its nodes become invalid, also on error; it stays
+ * the caller's to free). E_DATA names the line and column and what was expected there. Texts below 4 GiB. */
 RAVEL_API ravel_status ravel_json_parse(const char *text, size_t bytes, const ravel_allocator *allocator,
                                         ravel_json **doc, ravel_error *err);
 RAVEL_API void ravel_json_free(ravel_json *doc);

@@ -60,7 +60,7 @@ typedef struct ravel_mesh_layout {
 } ravel_mesh_layout;
 
 /* E_ARGUMENT says what is wrong: a size below 1, a product that is not `ranks`, an order that is no permutation. With
- * ranks = 0 the product is whatever it is, and dp must be given. */
+ * ranks = 0 any product is allowed, and dp must be given. */
 RAVEL_API ravel_status ravel_mesh_plan(const ravel_mesh_options *options, int32_t ranks, ravel_mesh_layout *layout,
                                        ravel_error *err);
 /* rank must be in 0 .. ranks-1, coordinates below the sizes; -1 and all -1 otherwise. */

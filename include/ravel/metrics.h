@@ -425,7 +425,7 @@ RAVEL_API void ravel_metrics_totals_set(ravel_metrics *metrics, const ravel_metr
 
 /* ---- sinks ---------------------------------------------------------------------------------------------- */
 
-/* X(ID, word, target, sentence). Targets: a file, "-" for standard output, or what is said. */
+/* X(ID, word, target, sentence). Targets: a file, "-" for standard output, or as the row says. */
 #define RAVEL_SINK_LIST(X)                                                                                             \
     X(LOG, "log", "file, - or nothing", "one line per update; to the logger where no target is given")                 \
     X(PROGRESS, "progress", "file, - or nothing", "a live line on a terminal (standard error), plain lines elsewhere") \

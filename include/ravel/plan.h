@@ -427,7 +427,7 @@ RAVEL_API ravel_status ravel_plan_bubble(const ravel_plan *plan, int32_t pp, int
  *     ravel_planner_free(p);
  *
  * Taken micro-steps are planned by the same solver as a whole batch: method, homes, groups, layout and sync count; with
- * cp_pool a taken plan has groups of different widths (plan->hybrid). The oldest samples go first, whatever their length,
+ * cp_pool a taken plan has groups of different widths (plan->hybrid). The oldest samples go first, at any length,
  * so that long ones do not wait longer than short ones. The options are copied, texts included. */
 typedef struct ravel_planner ravel_planner;
 

@@ -301,7 +301,7 @@ typedef struct ravel_refit_report {
     int32_t senders;      /* ranks with a source */
     int32_t receivers;    /* ranks with a sink; those that had the version already are not served again */
     int32_t served;       /* receivers that got something */
-    int32_t delta;        /* 1: some blocks were compared; 2: comparing was given up on the way */
+    int32_t delta;        /* 1: some blocks were compared; 2: comparing stopped on the way */
     double seconds;       /* the whole call */
     double phase[RAVEL_REFIT_PHASES];      /* this rank */
     double phase_most[RAVEL_REFIT_PHASES]; /* the slowest rank */

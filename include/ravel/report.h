@@ -32,7 +32,7 @@ RAVEL_API ravel_status ravel_plan_json(const ravel_plan_input *input, const rave
 RAVEL_API ravel_status ravel_plan_csv(const ravel_plan_input *input, const ravel_plan_options *options,
                                       const ravel_plan *plan, ravel_write write, void *user, ravel_error *err);
 /* `title` may be NULL. Samples are drawn one by one up to RAVEL_HTML_SAMPLES of them; a larger plan shows its bins
- * whole, and of a plan with more than RAVEL_HTML_BINS bins the page shows the first micro-steps, and says so. */
+ * whole, and of a plan with more than RAVEL_HTML_BINS bins the page shows the first micro-steps, with a note. */
 #define RAVEL_HTML_SAMPLES 1000000
 #define RAVEL_HTML_BINS    400000
 RAVEL_API ravel_status ravel_plan_html(const ravel_plan_input *input, const ravel_plan_options *options,

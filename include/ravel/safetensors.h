@@ -6,7 +6,7 @@
  *
  * Nouns
  *   file     an open reader: one file, or all shards of a checkpoint as if they were one. The bytes are mapped, not
- *            read, so opening is quick whatever the size. It owns everything it hands out until it is freed.
+ *            read, so opening takes the same time for any size. It owns everything it returns until it is freed.
  *   tensor   a name, a dtype, dims and a view of the bytes.
  *   writer   makes one file: declare every tensor, then send the bytes in pieces, in any order of tensors.
  *
@@ -119,8 +119,8 @@ RAVEL_API void ravel_safetensors_options_default(ravel_safetensors_options *opti
  *     ravel_safetensors_writer_finish(w, &err);
  *     ravel_safetensors_writer_free(w);          without a finish, it removes what was written
  *
- * The bytes of a tensor come in their order; memory is a few hundred bytes per tensor, whatever the tensors' size.
- * In the file, larger dtypes come first (declaration order within a size), so that every tensor is aligned. */
+ * The bytes of a tensor come in their order; memory is a few hundred bytes per tensor of any size. In the file, larger
+ * dtypes come first (declaration order within a size), so that every tensor is aligned. */
 RAVEL_API ravel_status ravel_safetensors_writer_create(const char *path, const ravel_safetensors_options *options,
                                                        ravel_safetensors_writer **writer, ravel_error *err);
 /* Removes the temporary file where the writer was not finished. */

@@ -1,4 +1,4 @@
-/* Numbers as text, with a point whatever the host program's locale says: a Python session under de_DE would otherwise
+/* Numbers as text, with a decimal point in any locale of the host program: a Python session under de_DE would otherwise
  * write 0,5 into JSON and read 0.5 as 0. */
 #ifndef RAVEL_BASE_NUMBER_H
 #define RAVEL_BASE_NUMBER_H

@@ -175,7 +175,7 @@ size_t ravel_padded_bytes(const ravel_ragged *ragged, const ravel_padded *padded
 
 void ravel_padded_place(const ravel_ragged *ragged, void *block, ravel_padded *padded) {
     ravel_padded own;
-    if (read_record(padded, &own, NULL)) return; /* measuring has said why */
+    if (read_record(padded, &own, NULL)) return; /* measuring has set the error */
     (void)cut(ragged, block, &own);
     memcpy(padded, &own, padded->size);
 }

@@ -226,7 +226,7 @@ size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *opti
 
 void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block, ravel_thd *thd) {
     ravel_thd own;
-    if (ravel__thd_read(thd, &own, NULL)) return; /* measuring has said why */
+    if (ravel__thd_read(thd, &own, NULL)) return; /* measuring has set the error */
     (void)cut(ragged, options, block, &own);
     memcpy(thd, &own, thd->size);
 }

@@ -240,7 +240,7 @@ static void lose_in_time(ravel__link *link, const char *what, double seconds) {
     ravel__link_lose(link, why);
 }
 
-/* Sent bytes that the peer's kernel has not acknowledged for longer than keepalive: its machine is gone. Needs two
+/* Sent bytes that the peer's kernel has not acknowledged for longer than keepalive: its machine is lost. Needs two
  * ticks, since bytes that were just sent cannot be acknowledged yet. */
 static int is_stuck(ravel__link *link, int64_t now, int fresh) {
     struct tcp_info info;

@@ -79,8 +79,8 @@ void ravel__ring_record_write(uint64_t salt, uint32_t number, uint64_t at, uint3
 /* NULL, or what is wrong. left: bytes of the body from `at` on. */
 const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number,
                                     uint64_t at, uint64_t left, uint32_t *piece);
-/* The room in a ring into which `produced` bytes went, of which the receiver says that it has copied `consumed`, and before
- * said `freed`. 0: that cannot be. */
+/* Free bytes of a ring after `produced` bytes were written, of which the receiver reports `consumed`, and before that
+ * `freed`. 0: the report is impossible. */
 int ravel__ring_room(uint64_t produced, uint64_t freed, uint64_t consumed, uint64_t *room);
 
 /* The checksum of a body, piece by piece: its XXH3, salted. */

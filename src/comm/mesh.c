@@ -278,7 +278,7 @@ ravel_status ravel_mesh_create(ravel_comm *comm, const ravel_mesh_options *optio
     if (!m) return ravel__no_memory(err, sizeof *m, "a mesh");
     m->world = comm;
     m->allocator = comm->allocator;
-    /* A rank with bad options takes part, so that the others learn of it. */
+    /* A rank with bad options still takes part, so that all ranks get its error. */
     ravel_status status = ravel_mesh_plan(options, ravel_comm_size(comm), &m->layout, err);
     uint64_t digest = status ? 0 : digest_of(&m->layout);
     status =

@@ -87,7 +87,7 @@ struct remote_world {
     pthread_mutex_t own_lock, *lock; /* held around every call into the wire */
     int32_t rank, size, refs;
     int32_t broken; /* a rank is lost or failed */
-    int32_t stuck;  /* the wire still uses memory of an operation that was given up: no further call into it */
+    int32_t stuck;  /* the wire still uses memory of a cancelled operation: no further call into it */
     int32_t one_thread, sleepers;
     int32_t spins;          /* rounds of a wait before it sleeps: SPINS_MOST or 0; adapted by the next two */
     int32_t misses, unspun; /* consecutive waits that spun and then slept; waits since then that did not spin */
@@ -100,8 +100,8 @@ struct remote_world {
     remote_parcel **slots; /* [slot_room] by the low bits of their tokens */
     int32_t slot_room, slot_next;
     uint32_t generation;                  /* high bits of the next token */
-    int16_t *credits, *taken;             /* [size]: that may still be sent; taken and not yet said */
-    uint8_t *contact, *lost;              /* [size]: has exchanged frames with this rank; is gone */
+    int16_t *credits, *taken;             /* [size]: small messages that may be sent; matched, not yet credited */
+    uint8_t *contact, *lost;              /* [size]: has exchanged frames with this rank; is lost */
     int32_t any_gone;                     /* a rank left a communicator, or is lost */
     char lost_why[256];                   /* of the last one */
     remote_job *orphans;                  /* cancelled, but still used by the wire */

@@ -1,8 +1,8 @@
 /* Lost ranks: which ranks left, failed or ended, and which ranks are notified.
  *
- * A rank that frees a communicator tells the others LEFT; one that gives up or raises an error tells them FAILED, with a
- * sentence. In a communicator of up to REMOTE_TELL_ALL ranks all are told; in a larger one (and of a LEFT over TCP,
- * which sees who is gone by itself) only the contacts are: ranks with which frames were exchanged, about 2 log2(n), since
+ * A rank that frees a communicator sends LEFT; one that times out or raises an error sends FAILED, with a sentence. In
+ * a communicator of up to REMOTE_TELL_ALL ranks all ranks get it; in a larger one (and a LEFT over TCP, which detects
+ * closed peers itself) only the contacts do: ranks with which frames were exchanged, about 2 log2(n), since
  * collectives go along trees. So freeing costs O(log n) frames per rank. Every rank that receives a FAILED forwards it
  * once, to the ranks that its own LEFT would go to. The rank frees its communicator next, and a peer that only received
  * this LEFT would report it instead of the failure. A rank that waits for long ASKs those it waits for. The ranks that
@@ -67,7 +67,7 @@ static int is_below(const remote_rank *r, uint64_t id) {
     return 0;
 }
 
-/* The communicator `id` and all that was split from it. Returns how many were alive. */
+/* Marks the communicator `id` and all that was split from it. Returns how many were usable before. */
 static int32_t fail_family(remote_world *w, uint64_t id, int32_t world_rank, int64_t serial, const char *reason) {
     int32_t alive = 0;
     for (remote_rank *r = w->ranks; r; r = r->next) {

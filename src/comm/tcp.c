@@ -1,14 +1,14 @@
 /* TCP as a wire (comm/wire.h), over links (comm/link.h).
  *
- * The ranks meet once at rank 0 (tcp_meet.c), which tells every rank where every other listens. Other connections are made
- * when two ranks first exchange a message: collectives use trees and rings, so a rank has about 2 log2(n) of them, not
- * n. A rank always sends on the first link between the two, so that its frames stay in order; if both connect at the
- * same time there are two links, one per direction.
+ * The ranks meet once at rank 0 (tcp_meet.c), which sends every rank the addresses of all others. Other connections are
+ * made when two ranks first exchange a message: collectives use trees and rings, so a rank has about 2 log2(n) of them,
+ * not n. A rank always sends on the first link between the two, so that its frames stay in order; if both connect at
+ * the same time there are two links, one per direction.
  *
  *     frames      link messages of their own
  *     transfers   pieces of TCP_PIECE, the next one queued when the last one has gone, so that frames get in between
  *
- * A peer is lost when its links are down: its process ended, its machine vanished (keep-alive), or bytes were damaged.
+ * A peer is lost when its links are down: its process ended, its machine failed (keep-alive), or bytes were damaged.
  * A peer that closes in order sends a closing frame; it has left. */
 #include "comm/tcp.h"
 

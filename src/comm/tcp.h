@@ -44,7 +44,7 @@ typedef struct tcp_hello {
 } tcp_hello;
 enum { TCP_MAGIC = 0x54637033, TCP_VERSION = 1 };
 
-/* The world as rank 0 tells it: this, then in a second message the hellos of all ranks. */
+/* The world as sent by rank 0: this, then in a second message the hellos of all ranks. */
 typedef struct tcp_table {
     uint32_t magic;
     int32_t ranks, rank; /* rank: the reader's */

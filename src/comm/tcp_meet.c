@@ -2,7 +2,7 @@
  *
  *     rank 0            listens at the rendezvous; takes a hello from every other rank; numbers those that have no rank;
  *                       gives the world a number; sends all hellos to every rank
- *     the others        listen at an address of their own; connect to the rendezvous, again and again until the deadline
+ *     the others        listen at their own address; connect to the rendezvous, with retries until the deadline
  *
  * A rendezvous is host:port, unix:/path, or file:/path: a file in which rank 0 writes the address that the system gave it.
  * A stale file is harmless: a rank that finds no listener at its address reads the file again. */

@@ -96,7 +96,7 @@ typedef struct threads_rank {
 /* State of a request. */
 typedef struct threads_request {
     uint64_t serial;       /* of the collective */
-    _Atomic int32_t done;  /* set last, by the rank that finishes it; it may be gone right after */
+    _Atomic int32_t done;  /* set last, by the rank that finishes it; the owner may free the request right after */
     int32_t status;        /* of the finished operation; the sentence is in request->why */
     int32_t rank;          /* who owns it */
     int32_t queued;        /* under the box's lock: in a list */

@@ -111,7 +111,7 @@ static void finish_request(ravel_request *r, ravel_status status, const char *se
     atomic_store(&state->done, 1); /* the owner may go on and reuse it from here */
 }
 
-/* All is done: tells the owners, and opens the slot for the collective SLOTS later. */
+/* The operation is complete: marks the owners' requests done, and opens the slot for the collective SLOTS later. */
 static void complete(threads_group *g, threads_slot *slot, uint64_t serial, ravel_status status, const char *sentence) {
     atomic_store(&slot->arrived, 0);
     atomic_store(&slot->finished, 0);

@@ -246,7 +246,7 @@ static int span_of(const ravel_exchange *x, const cut *c, int32_t kind, int64_t 
                    int64_t *to) {
     ravel__run runs[2];
     const ravel_cp cp = {c->ranks, x->cp_kind};
-    RAVEL_ASSERT(c->align >= 1 && length >= 1); /* whoever travels whole has no span */
+    RAVEL_ASSERT(c->align >= 1 && length >= 1); /* a sample that is sent whole has no span */
     int64_t slot = (length + c->align - 1) / c->align * c->align;
     if (r >= ravel__slot_runs(&cp, c->rank, slot, runs)) return 0;
     RAVEL_ASSERT(runs[r].step == 1);

@@ -136,7 +136,7 @@ typedef struct ravel__prepared {
 
 /* ---- the feed ------------------------------------------------------------------------------------------- */
 
-/* A step fails when the hook says so; for tests. Called at the beginning of each phase. */
+/* A step fails when the hook returns an error; for tests. Called at the beginning of each phase. */
 typedef struct ravel__fault {
     ravel_status (*at)(void *user, int32_t phase, ravel_error *err);
     void *user;

@@ -16,7 +16,7 @@ static void *resize_pages(void *user, void *ptr, size_t old_bytes, size_t new_by
     ravel_stream *stream = feed->uploads; /* only the upload reads them */
     ravel_device *device = ravel_stream_device(stream);
     void *made = NULL;
-    (void)old_bytes; /* buffers are filled anew: nothing is kept */
+    (void)old_bytes; /* buffers are refilled: no old content is kept */
     if (new_bytes > 0 && ravel_device_alloc(device, RAVEL_PINNED, new_bytes, stream, &made, NULL) != RAVEL_OK)
         return NULL;
     ravel_device_release(device, ptr, stream);

@@ -121,7 +121,7 @@ static void save(const ravel__line_index *x, const char *name, const struct stat
     ravel__release(allocator, words, bytes);
 }
 
-/* A lock on the data, for as long as one process scans; given up after a minute, since the index is only a saving. */
+/* A lock on the data, for as long as one process scans; waits at most a minute, since the index only saves time. */
 static int lock(const char *path) {
     const struct timespec pause = {0, 20000000};
     int fd = open(path, O_RDONLY | O_CLOEXEC);

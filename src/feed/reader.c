@@ -61,7 +61,7 @@ void ravel_reader_free(ravel_reader *reader) {
     ravel__release(allocator, reader, sizeof *reader);
 }
 
-/* One row; a bad one is taken back, and is a warning where the source says so. */
+/* One row; the samples of a bad one are removed, and it is a warning if the source skips bad rows. */
 static ravel_status read_row(ravel_reader *r, int64_t row, ravel_error *err) {
     const ravel_source *source = r->source;
     ravel_error local = RAVEL_ERROR_INIT;

@@ -134,7 +134,7 @@ static int contradicts(ravel__tensor *t, const ravel__entry *e, int32_t side, in
     return 0;
 }
 
-/* Sums over tensors and ranks must fit, whatever the manifests say. */
+/* Sums over tensors and ranks must fit for any manifests. */
 static ravel_status weigh(ravel__catalog *c, const ravel__entry *e, int32_t ranks, ravel_error *err) {
     ravel__box whole = ravel__box_whole(e->ndim, e->dims);
     int64_t bytes = ravel__box_count(&whole) * ravel_dtype_bytes(e->dtype);

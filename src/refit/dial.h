@@ -27,7 +27,7 @@ ravel_status ravel__dial_open(ravel__dial *dial, const char *address, double tim
 /* Sends a copy of the body. */
 ravel_status ravel__dial_send(ravel__dial *dial, uint32_t kind, uint64_t id, const void *body, int64_t bytes,
                               ravel_error *err);
-/* Receives until *done. E_IO: `timeout` seconds without a message, or the link is gone, and why. */
+/* Receives until *done. E_IO: `timeout` seconds without a message, or the link is lost, with the reason. */
 ravel_status ravel__dial_run(ravel__dial *dial, const int32_t *done, double timeout, ravel_error *err);
 /* Safe in every state. */
 void ravel__dial_close(ravel__dial *dial);

@@ -20,7 +20,7 @@ enum { RAVEL__HELLO_BYTES = 640, RAVEL__HELLO_FORMAT = 1, RAVEL__HELLO_MESSAGE =
 typedef enum ravel__size_from { RAVEL__SIZE_DEFAULT, RAVEL__SIZE_RATIO, RAVEL__SIZE_EXPLICIT } ravel__size_from;
 
 typedef struct ravel__settings {
-    int32_t num_buffers;  /* 0: not said */
+    int32_t num_buffers;  /* 0: not set */
     int32_t size_from;    /* ravel__size_from */
     int64_t buffer_bytes; /* EXPLICIT: this; else the most that the ratio allows for all buffers together */
     int64_t afford;       /* bytes that this rank's buffers may take together at most */

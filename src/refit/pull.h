@@ -104,7 +104,7 @@ int ravel__pull_may_map(const ravel_puller *puller, int32_t sender);
 ravel_status ravel__pull_map(ravel_puller *puller, const ravel__pull_task *task, const char *address, int *done,
                              ravel_error *err);
 void ravel__pull_unmap(ravel_puller *puller);
-/* Stops them, wherever they are, and waits for them. */
+/* Stops the threads at any point, and waits for them. */
 void ravel__pull_stop(ravel_puller *puller);
 
 #endif

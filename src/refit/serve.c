@@ -101,7 +101,8 @@ static void take_watch(ravel__client *c, const ravel__message *head, const unsig
     look_at_watch(c, ravel__clock_ns());
 }
 
-/* The place of a generator's report: its own, a free one, or the oldest of those whose links are gone. Under the lock. */
+/* The place of a generator's report: its own, a free one, or the oldest of those whose links are closed. Under the
+ * lock. */
 static ravel__reported *report_place(ravel__server *s, uint64_t generator) {
     ravel__reported *gone = NULL;
     for (int64_t i = 0; i < s->report_count; i++) {

@@ -39,7 +39,7 @@ typedef struct ravel__serve_lane {
 typedef struct ravel__reported {
     ravel__pull_report report;
     int64_t at_ns;
-    const ravel__client *from; /* NULL: its link is gone */
+    const ravel__client *from; /* NULL: its link is closed */
 } ravel__reported;
 
 typedef struct ravel__server {

@@ -138,7 +138,7 @@ typedef struct ravel__packer {
     ravel__delta *deltas;       /* [plan.out_count] */
     ravel__packing *cuts;       /* [RAVEL__BATCH_MOST] */
     ravel__team team;
-    _Atomic int32_t failed;  /* status of the first cut that failed; whoever set it writes `why` */
+    _Atomic int32_t failed;  /* status of the first cut that failed; the thread that set it writes `why` */
     ravel__payload *payload; /* of frames whose payloads are apart; NULL: none are */
     size_t settled;          /* entries of the frame whose checksum is known */
     int32_t window, turn;    /* of the stream that packs next */
@@ -295,8 +295,8 @@ void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell);
 /* Random, never 0. */
 uint64_t ravel__fresh_nonce(void);
 
-/* connect.c. `status` and `err`: this rank's own preparations, which the others are told of. On failure the refit is
- * left without a communicator. */
+/* connect.c. `status` and `err`: result of this rank's own preparations, which is sent to the others. On failure the
+ * refit is left without a communicator. */
 ravel_status ravel__refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_status status, ravel_error *err);
 void ravel__refit_disconnect(ravel_refit *refit);
 /* Buffers stay over connections. */

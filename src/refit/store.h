@@ -72,7 +72,7 @@ ravel_status ravel__store_init(ravel__store *store, const ravel__holding *holdin
 /* Without users. */
 void ravel__store_free(ravel__store *store);
 
-/* The slot for the next version, empty; the oldest version is gone. */
+/* The slot for the next version, empty; the oldest version is dropped. */
 int32_t ravel__store_claim(ravel__store *store);
 /* Packs and hashes the source on `threads` threads; *digest: of this rank. The first failure is returned. */
 ravel_status ravel__store_fill(ravel__store *store, int32_t slot, const ravel_refit_source *source, int32_t threads,

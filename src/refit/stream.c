@@ -104,7 +104,8 @@ static ravel_status post_frame_recv(ravel_refit *refit, ravel__refit_buffer *slo
     return status;
 }
 
-/* *done where the request is over. E_MISMATCH (a message of another length) is not a loss: *bad says so. */
+/* *done where the request is over. E_MISMATCH (a message of another length) does not break the communicator: it sets
+ * *bad. */
 static ravel_status look(ravel_refit *refit, ravel_request **request, int32_t *done, int32_t *bad, ravel_error *err) {
     *done = 1;
     *bad = 0;

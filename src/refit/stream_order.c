@@ -28,7 +28,7 @@ static int goes_before(const place *a, const place *b) {
 
 static ravel_status wait_sends(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    int32_t bad; /* the receiver says so in the vote */
+    int32_t bad; /* the receiver reports it in the vote */
     for (int32_t i = 0; i < RAVEL__SLOT_SENDS && status == RAVEL_OK; i++)
         if (slot->sends[i]) status = ravel__stream_wait(refit, &slot->sends[i], &bad, err);
     return status;

@@ -7,7 +7,7 @@
 enum { LOOKS = 2000, NAP_NS = 10 * 1000 * 1000 };
 
 /* Claims a task of the current run: its index, or -1. `task` and `user` change only while none is left to be claimed and all
- * are over, so whoever has claimed one may read them. */
+ * are over, so a thread that has claimed one may read them. */
 static int64_t claim(ravel__team *t) {
     uint64_t ticket = atomic_load(&t->ticket);
     while ((uint32_t)ticket > 0)

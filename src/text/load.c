@@ -1,5 +1,5 @@
-/* tokenizer.json to a tokenizer. The file is untrusted: every kind is looked at, every id is checked, and whatever is
- * not supported is refused with its name. */
+/* tokenizer.json to a tokenizer. The file is untrusted: every kind and every id is checked, and an unsupported part is
+ * refused with its name. */
 #include "text/tokenizer.h"
 
 #include <ravel/json.h>

@@ -23,7 +23,7 @@ ravel_status ravel__regex_state_create(const ravel_allocator *allocator, ravel__
 void ravel__regex_state_free(ravel__regex_state *state);
 
 /* The first match in text[bytes] (valid UTF-8) at or after `from`: 1 and its bounds, 0 where there is none, -1 where the
- * search was given up because it took too many steps. */
+ * search took too many steps. */
 int ravel__regex_search(const ravel__regex *regex, ravel__regex_state *state, const char *text, size_t bytes,
                         size_t from, size_t *begin, size_t *end);
 

@@ -69,7 +69,7 @@ typedef struct ravel__bpe {
     int32_t byte_ids[256]; /* RAVEL__NO_ID: the byte is in no token */
     int32_t unknown;       /* stands for bytes in no token; RAVEL__NO_ID: they are dropped */
     int fuse_unknown;      /* one for a run of them */
-    int whole_words;       /* a word that is a token is that token, whatever the merges say ("ignore_merges") */
+    int whole_words;       /* a word that is a token is that token, without merges ("ignore_merges") */
 } ravel__bpe;
 
 ravel_status ravel__bpe_init(ravel__bpe *bpe, ravel__arena *arena, int64_t merges, ravel_error *err);

@@ -98,7 +98,7 @@ s 1 "3 heads are not a multiple of 2 kv_heads" --heads 3
 s 1 "rotary positions need it even" --head-dim 15
 s 2 "a byte model needs 258" --vocab 100
 s 2 "init-std is 0; it must be from 1e-09 to 10" --init-std 0
-s 2 "device is -1" --device -1
+s 2 'device is "-1"' --device -1
 s 2 "it must be one of" --recompute some
 s 2 "it must be one of" --moments f16
 s 2 "lower the betas, or say --moments f32" --moments bf16 --beta2 0.999

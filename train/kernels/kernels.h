@@ -30,13 +30,14 @@
  *     `stage_wait`, `fetch_wait` and `phase_seconds` wait.
  *   - The struct of arguments and what it points to on the host are read during the call only.
  *   - Kernels allocate nothing: what they need beside their arguments was set aside by `reserve`.
- *   - Matrices are row-major; [rows, width] is said at each pointer. Distances between rows (ld) are in elements; 0: no
+ *   - Matrices are row-major; the comment at each pointer has [rows, width]. Distances between rows (ld) are in
+ * elements; 0: no
  *     gap. Blocks do not overlap unless a kernel says "may be". Blocks and row widths of activations are aligned to 16
  *     bytes; a set may be faster where they are aligned to 64.
  *   - "+=" means that the kernel adds to what is there (gradients add up over micro-batches); "=" that it overwrites.
  *   - The same call on the same data gives the same bits, however many threads there are: work is cut into pieces by
  *     size alone, and partial sums are added in the order of the pieces. (A device opened with `any_order` may differ.)
- *   - Sums inside a kernel are in f32 or better, whatever the types.
+ *   - Sums inside a kernel are in f32 or better, for all types.
  *   - One device belongs to one thread at a time; different devices are independent.
  *   - Slots marked "optional" may be NULL.
  *
@@ -103,7 +104,7 @@ typedef struct train_limits {
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
 
-/* Whether a row of c depends on its row of a alone: the same bits whatever m. The two kinds may differ in their bits: a
+/* Whether a row of c depends on its row of a alone: the same bits for any m. The two kinds may differ in their bits: a
  * set may choose an algorithm for each. */
 typedef enum train_invariant {
     TRAIN_INVARIANT_NOT,

@@ -1,4 +1,4 @@
-/* The arrays are written in the order of the whole model's table, whatever ranks have them (gather.h). */
+/* The arrays are written in the order of the whole model's table, for any distribution over ranks (gather.h). */
 #include "train/learn/checkpoint.h"
 
 #include "train/kernels/host.h"

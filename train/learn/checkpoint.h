@@ -6,7 +6,7 @@
  *                                      "steps"
  *
  * The files do not depend on the mesh that wrote them: a run can resume on another mesh, and with other sharding.
- * Moments are written in f32, whatever --moments says: bf16 ones come back with the same bits, and a run that goes on
+ * Moments are written in f32 for any --moments: bf16 ones come back with the same bits, and a run that goes on
  * with the other --moments converts them. */
 #ifndef TRAIN_CHECKPOINT_H
 #define TRAIN_CHECKPOINT_H

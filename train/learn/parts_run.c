@@ -212,8 +212,8 @@ static ravel_status finish_sends(train_parts *p, ravel_error *err) {
     return first;
 }
 
-/* All operations of this stage. A rank that fails tells the other stages, which would wait for its rows, and the ranks that
- * would wait for its share of the weights. */
+/* All operations of this stage. A rank that fails aborts for the other stages, which would wait for its rows, and for
+ * the ranks that would wait for its share of the weights. */
 static ravel_status run_table(run *r, const train_pipeline *table,
                               ravel_status (*run_op)(run *, train_op, ravel_error *), ravel_error *err) {
     train_parts *p = r->p;

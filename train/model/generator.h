@@ -122,11 +122,11 @@ typedef struct train_request {
 
 /* Lives during the call only. */
 typedef struct train_answer {
-    int64_t request; /* index into the requests */
-    int64_t id;      /* of the request */
-    int32_t sample;  /* which answer */
-    int32_t ended;   /* 1: with a stop token, 2: because `ends` said so, 0: cut off at max_tokens or the slot's end */
-    int64_t count;   /* tokens, a stop token included; at least 1 */
+    int64_t request;           /* index into the requests */
+    int64_t id;                /* of the request */
+    int32_t sample;            /* which answer */
+    int32_t ended;             /* 1: by a stop token, 2: by `ends`, 0: cut off at max_tokens or the slot's end */
+    int64_t count;             /* tokens, a stop token included; at least 1 */
     const int32_t *tokens;     /* [count] */
     const float *logprob;      /* [count] */
     const float *kept_logprob; /* [count] */

@@ -21,12 +21,12 @@
  * model_type that is not in its table (arch.h), another activation or rope, biases, windows or soft caps. */
 ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err);
 /* A config.json that transformers reads back as the same model; `dtype` is what it says of the weights, `eos` the token
- * that ends an answer (-1: nothing is said). */
+ * that ends an answer (-1: not written). */
 ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
                                 ravel_error *err);
 
 /* The tokens that end an answer, as the folder's generation_config.json or else its config.json says (eos_token_id, one
- * or several): at most `room` of them; returns how many, 0 where nothing is said. */
+ * or several): at most `room` of them; returns how many, 0 where neither file has the key. */
 int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room);
 
 /* Fills the array from a safetensors file, an index or a folder. Every tensor must be there with its shape; f32, bf16 and

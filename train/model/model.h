@@ -176,7 +176,7 @@ typedef struct train_loss {
     const float *generator;  /* [padded tokens], or NULL where neither tis nor the gap is wanted */
     const float *reference;  /* [padded tokens], or NULL where kl is 0 */
     const float *advantages; /* [samples] */
-    int32_t entropy;         /* sum up entropies too, whatever the bonus */
+    int32_t entropy;         /* sum up entropies too, also without a bonus */
     int32_t reserved;        /* 0 */
     /* A loss of another kind, that couples samples: from the log-probs of the whole batch to d(loss)/d(logprob), both
      * [padded tokens] in host memory; coef is 0 on entry. Called in the backward of the last stage. NULL: the policy loss. */

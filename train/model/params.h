@@ -1,8 +1,8 @@
 /* train/model/params.h: the parameters of a model as one flat array, and a table of names, shapes and offsets.
  *
  * Weights, gradients and each of the optimiser's states are arrays of `elements` numbers with the same layout, so that
- * whatever works on all parameters (all-reduce, sharding, the optimiser, refit, checkpoints) sees one run of memory
- * and, where it cares, this table:
+ * everything that works on all parameters (all-reduce, sharding, the optimiser, refit, checkpoints) sees one run of
+ * memory and, where it cares, this table:
  *
  *     embed | layer 0: q k v | (biases) | o | q_norm k_norm | gate up | down | norms | layer 1 ... | norm | (lm_head)
  *

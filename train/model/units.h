@@ -60,7 +60,7 @@ ravel_status train__units_init(train__units *units, const train_kernels *kernels
                                const ravel_allocator *allocator, ravel_error *err);
 /* Moves what is under way along, without waiting: communicators of processes transfer only inside calls. */
 void train__units_progress(train__units *units);
-/* Waits for what is under way, whatever its result: before the buffers are freed. */
+/* Waits for open transfers, and ignores their results: before the buffers are freed. */
 void train__units_wait(train__units *units);
 void train__units_close(train__units *units);
 

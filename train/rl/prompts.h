@@ -3,8 +3,8 @@
  *     {"prompt": "37+58=", "answer": "95"}          text, as the model has it; an answer may be a number or a boolean
  *     {"input_ids": [256, 51, 55], "answer": "95"}  tokens
  *
- * Question number i is the same on every rank and in every run. A file is gone through again and again, each time in
- * another order. Numbers from TRAIN_EVAL_FIRST on are for evaluation: other questions of the task, or the rows that
+ * Question number i is the same on every rank and in every run. A file is read in repeated passes, each in another
+ * order. Numbers from TRAIN_EVAL_FIRST on are for evaluation: other questions of the task, or the rows that
  * eval_share keeps apart (without it, rows that are trained on too). */
 #ifndef TRAIN_PROMPTS_H
 #define TRAIN_PROMPTS_H

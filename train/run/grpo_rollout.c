@@ -374,7 +374,7 @@ ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_err
     return status ? status : ravel_safetensors_write(path, tensors, 3, metadata, 1, &options, err);
 }
 
-/* The groups of this leader, whatever number of leaders wrote them. */
+/* The groups of this leader; any number of leaders may have written them. */
 static ravel_status take_share(train__grpo *g, const train_rollout *items, int64_t count, const int32_t *tokens,
                                const float *logprobs, ravel_error *err) {
     ravel_status status = RAVEL_OK;

@@ -16,7 +16,7 @@
 
 enum { TEXT = 2000, QUOTED = 6 * TEXT + 16 };
 
-/* A text as a JSON string: no control characters, whatever the model wrote. */
+/* A text as a JSON string, without control characters. */
 typedef struct quoted {
     char text[QUOTED];
 } quoted;

@@ -25,7 +25,7 @@ typedef struct train_pulled_options {
     const char *address;
     int32_t commit;             /* train_commit */
     double timeout;             /* seconds for the first version; then without progress, after which a stage fails */
-    const volatile int *stop;   /* not 0: open gives up; may be NULL */
+    const volatile int *stop;   /* not 0: open returns; may be NULL */
     const ravel_logger *logger; /* NULL: silent */
 } train_pulled_options;
 

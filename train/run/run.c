@@ -129,7 +129,7 @@ ravel_status train_run_config(const train_config *config, train_kind kind, char 
     return status || train_path_exists(path) ? status : no_such_run(folder, err);
 }
 
-/* Rank 0 decides and tells the others. */
+/* Rank 0 decides and broadcasts the result. */
 static ravel_status open_folder(train_run *run, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int64_t step;
@@ -287,7 +287,7 @@ static ravel_status begin_checkpoint(const train_run *run, train_checkpoint **ch
     return status;
 }
 
-/* The checkpoint that is kept whatever its age; -1: none. */
+/* The checkpoint that is kept at any age; -1: none. */
 static int64_t best_step(const train_run *run) {
     return run->config->run.keep_best && run->state.best_step > 0 ? run->state.best_step : -1;
 }

@@ -120,7 +120,7 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
 void train_run_note_eval(train_run *run, double value, int higher_is_better);
 /* The metrics of the update go out. Collective. */
 ravel_status train_run_report(train_run *run, ravel_error *err);
-/* After an update: its metrics go out, and a checkpoint is written where the configuration or a signal says so. */
+/* After an update: its metrics go out, and a checkpoint is written if the configuration or a signal asks for it. */
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err);
 /* Writes the last checkpoint, if it is enabled and not written yet. If `status`, that of the loop, is an error, saves
  * the last whole update if possible, and returns the status. `learner` may be NULL. */

@@ -1,4 +1,4 @@
-/* Dealing micro-steps anew, two at a time: their samples are spread over their bins as if there were nothing else,
+/* Repacking micro-steps, two at a time: their samples are spread over their bins as if there were nothing else,
  * balanced, and kept if the two together became faster. A partner micro-step may have what one micro-step lacks: room
  * under the cap, or a dominant sample beside which ranks are idle. */
 #ifndef RAVEL_PLAN_BALANCE_REDEAL_H

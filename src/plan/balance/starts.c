@@ -75,7 +75,7 @@ static ravel_status estimate_fit(const ravel__basis *b, int *unlikely) {
     return status;
 }
 
-/* Karmarkar-Karp knows no cap and no max_samples; it is not worth repairing where it breaks the latter. */
+/* Karmarkar-Karp ignores the cap and max_samples; a result that breaks max_samples is not repaired. */
 static ravel_status difference_and_repair(const ravel__basis *b, int32_t *bin, int *made) {
     const ravel__job *job = b->job;
     ravel__mark mark = ravel__arena_mark(job->arena);
