@@ -230,7 +230,7 @@ def test_over_a_transport_of_callbacks():
 
 def test_a_lost_peer_leaves_the_old_version():
     def work(transport):
-        comm = ravel.comm.callbacks(transport, timeout=2)
+        comm = ravel.comm.callbacks(transport, timeout=60)
         mine = np.zeros(1000)
         refit = ravel.Refit(comm, source={"w": np.ones(1000)}) if transport.rank == 0 else \
             ravel.Refit(comm, sink={"w": mine}, version=9)

@@ -2,7 +2,7 @@
 set -u
 passed=0 failed=0
 python=$(command -v /usr/bin/python3 || command -v python3) || { echo "  skip  python3 is not installed"; echo "0 passed, 0 failed, 1 skipped"; exit 0; }
-$MAKE --no-print-directory -j2 BUILD="$BUILD" lib >"$BUILD/lib-build.log" 2>&1 || { cat "$BUILD/lib-build.log"; exit 1; }
+$MAKE --no-print-directory -j2 BUILD="$BUILD" lib >"$BUILD/snippets-build.log" 2>&1 || { cat "$BUILD/snippets-build.log"; exit 1; }
 dir=$PWD/$BUILD/snippets lib=$PWD/$BUILD/libravel.a include=$PWD/include
 rm -rf "$dir"; mkdir -p "$dir/work"
 if said=$("$python" tests/snippets/extract.py "$dir" 2>&1); then passed=1; else failed=1; echo "  FAIL  $said"; fi

@@ -1,7 +1,7 @@
 # Training runs as a user starts them: interrupted and resumed, bad inputs, random ways to end. RAVEL_SOAK: 300 such ends, 200
 # lost ranks, and a real checkpoint on a mesh.
 set -u
-$MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/libravel_train_stub.so" "$BUILD/ravel-gpu" >"$BUILD/all-build.log" 2>&1 || { cat "$BUILD/all-build.log"; exit 1; }
+$MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/libravel_train_stub.so" "$BUILD/ravel-gpu" >"$BUILD/train-build.log" 2>&1 || { cat "$BUILD/train-build.log"; exit 1; }
 log=$BUILD/train-suite.log code=0
 : >"$log"
 part() { # COMMAND...: a part that ends without its totals has failed

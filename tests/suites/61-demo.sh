@@ -1,6 +1,6 @@
 # `make demo` does what it says: it runs through, the reward rises clearly, the pictures are there.
 set -u
-$MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$BUILD/all-build.log" 2>&1 || { cat "$BUILD/all-build.log"; exit 1; }
+$MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$BUILD/demo-build.log" 2>&1 || { cat "$BUILD/demo-build.log"; exit 1; }
 passed=0 failed=0 log=$BUILD/demo.log
 check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1"; fi; }
 sh mk/demo.sh "$BUILD" >"$log" 2>&1

@@ -17,7 +17,7 @@ number() { # WORD LINE: the number before the word in pytest's last line, else 0
 tests() { # NAME PYTHON
     log=$build/python-tests.log
     echo "$1"
-    timeout 900 "$2" -m pytest -q -rsfE -p no:cacheprovider -W error::DeprecationWarning python/tests >"$log" 2>&1; code=$?
+    timeout 1800 "$2" -m pytest -q -rsfE -p no:cacheprovider -W error::DeprecationWarning python/tests >"$log" 2>&1; code=$?
     line=$(tail -n 1 "$log")
     bad=$(($(number failed "$line") + $(number error "$line")))
     if [ $code != 0 ] && [ $bad = 0 ]; then bad=1; echo "  FAIL  pytest ended with $code"; fi
@@ -42,9 +42,9 @@ if RAVEL_MAKE_FLAGS="-j2 ASSERT= OPT=-O1 DEBUGINFO= NO_CUDA=1" timeout 900 "$ven
     >"$build/pip.log" 2>&1; then passed=$((passed + 1)); else
     failed=$((failed + 1)); echo "  FAIL  pip install ./python"; tail -n 30 "$build/pip.log"; finish
 fi
-timeout 120 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mpi4py >"$build/mpi4py.log" 2>&1 ||
+timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mpi4py >"$build/mpi4py.log" 2>&1 ||
     echo "  mpi4py could not be installed from PyPI"
-timeout 120 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mypy 'numpy>=2' >"$build/mypy.log" 2>&1 ||
+timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mypy 'numpy>=2' >"$build/mypy.log" 2>&1 ||
     echo "  mypy and numpy 2 could not be installed from PyPI: types are not checked"
 RAVEL_TEST_INSTALLED=1 tests "the wheel, in a fresh virtual environment" "$venv/bin/python"
 finish
