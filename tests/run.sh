@@ -1,20 +1,21 @@
 #!/bin/sh
-# Runs the suites of tests/suites, two at a time, and adds up what they say. A suite is a script that prints what it
+# Runs the suites of tests/suites, three at a time, and adds up what they say. A suite is a script that prints what it
 # likes and ends with a line "N passed, N failed" (", N skipped" may follow); it fails if it says so, says nothing, or
 # exits non-zero. Output goes to $BUILD/test-logs; a failing suite's log is shown. After the totals every failed test is
 # named once more, with the end of what it said, so that the end of a log tells what failed.
 #
 #   SUITES=unit,cli   only these, one after another
 #   CHECK=1           the quick ones, without sanitizers and browser (make check)
-#   LANES=1           one suite at a time
+#   LANES=1           one suite at a time; 2, 3 (the default)
 #
 # Everything that several suites need is built first, so that suites which run side by side find their `make` with
 # nothing to do. All of it goes to $BUILD/test, with RAVEL_ASSERT on; $BUILD itself stays as `make` left it.
 set -u
 quick=unit,ladder,headers,snippets,cli,lint
 # Long suites stand at the two ends of the list: in front those that keep both cores busy, at the end those that mostly
-# wait (for deadlines, packages, one process after another). One lane begins in front and the other at the end.
-busy="lint sanitize tsan unit demo cli" waiting="install text feed metrics tcp refit train mpi python"
+# wait (for deadlines, packages, one process after another). One lane begins in front and the others at the end: what waits
+# leaves the two cores to what computes.
+busy="lint sanitize tsan unit demo cli" waiting="install text feed metrics tcp train python mpi refit"
 top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE
@@ -93,7 +94,9 @@ if [ -z "${SUITES:-}${CHECK:-}" ]; then
     build asan BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets lib "$BUILD/asan/mpi-ranks"
 fi
 lane cat &
-[ -n "${SUITES:-}" ] || [ "${LANES:-2}" = 1 ] || lane tac &
+if [ -z "${SUITES:-}" ]; then
+    for number in $(seq 2 "${LANES:-3}"); do lane tac & done
+fi
 wait
 if [ ! -e "$logs/results" ]; then
     echo "no suite is called \"${SUITES:-}\"; give some of these, with commas between them:"
@@ -103,7 +106,8 @@ fi
 passed=0 failed=0 skipped=0
 while read -r p f s; do passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s)); done <"$logs/results"
 took=$(($(date +%s) - started))
-echo "took $((took / 60)) min $((took % 60)) s on $(nproc) cores, $(cat "$logs"/*.spent | awk '{ s += $1 } END { print s }') processor seconds"
+spent=$(cat "$logs"/*.spent | awk '{ s += $1 } END { print s }')
+echo "took $((took / 60)) min $((took % 60)) s on $(nproc) cores, $spent processor seconds: busy $((100 * spent / ((took + 1) * $(nproc)))) %"
 totals="$passed passed, $failed failed, $skipped skipped"
 echo "$totals"
 if [ -s "$logs/failures" ]; then
