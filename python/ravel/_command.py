@@ -64,9 +64,9 @@ def generate(model: str | os.PathLike[str], prompts: Iterable[Any], *, timeout: 
              **options: Any) -> list[Answer]:
     """Samples answers of a model folder, with the generator that Ravel trains with, in a process of its own.
 
-    A prompt is a text (a user's turn), a list of messages, token ids, or a row as ``ravel generate --data`` takes it. ``options``
-    are those of ``ravel generate --help``: samples, max_tokens, temperature, top_k, top_p, min_p, seed, stop, threads, kernels,
-    chat_format. Answers are in the order of the prompts. What goes wrong is a ``RuntimeError`` with the command's sentence."""
+    A prompt is a text (a user's turn), a list of messages, token ids, or a row as ``ravel generate --data`` takes it; a model
+    without a tokenizer takes ``{"prompt": text}`` and token ids. ``options`` are those of ``ravel generate --help``: samples,
+    max_tokens, temperature, top_k, top_p, min_p, seed, stop, threads, kernels, chat_format. Answers are in the order of the prompts. What goes wrong is a ``RuntimeError`` with the command's sentence."""
     program = command()
     if program is None:
         raise FileNotFoundError("the ravel command was not found; run `make` in the checkout, install the wheel, or set "

@@ -32,7 +32,7 @@ ravel_status train_problems_error(const train_problems *p, const char *path, int
     if (p->count == 0) return RAVEL_OK;
     (void)train_problems_text(p, list, sizeof list);
     return ravel_error_set(err, RAVEL_E_DATA,
-                           "%lld of %lld rows of %.60s cannot be used; correct them, or leave them "
-                           "out with --bad-rows skip:%s",
+                           "%lld of %lld rows of %.60s cannot be used; correct or remove them "
+                           "(train grpo: --bad-rows skip leaves them out):%s",
                            (long long)p->count, (long long)rows, path, list);
 }
