@@ -10,7 +10,8 @@
  * A command that begins with http:// is the URL of a server: the lines of a batch are the body of one POST, and its answer
  * is the lines with the rewards. Time limit and failures are as for a command.
  *
- * "row" is the row of the data file, whole: whatever else a reward needs, such as test cases. Prompts of a task have none.
+ * "row" is the whole row of the data file, for further input of the reward, such as test cases. Prompts of a task have
+ * none.
  * Texts are decoded by the model's tokenizer, without special tokens. One trainer per data-parallel rank starts a
  * command, for the groups that it holds. The command inherits standard error. A batch has a time limit. It is an error,
  * which quotes the line, if a command ends, closes its output, writes anything else, answers an id twice, or is late.

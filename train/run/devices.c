@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a rank tells the others. */
+/* A rank's GPU, gathered over ranks. */
 typedef struct seat {
     uint8_t uuid[16];
     int32_t gpu, trains;
@@ -44,7 +44,8 @@ static ravel_status choose(const train_config *c, const train_kernels *kernels, 
     return RAVEL_OK;
 }
 
-/* ---- who shares ------------------------------------------------------------------------------------------ */
+/* ---- ranks that share a GPU ----
+ * -------------------------------------------------------------------------------------- */
 
 static int is_same(const seat *a, const seat *b) {
     return memcmp(a->uuid, b->uuid, sizeof a->uuid) == 0;
