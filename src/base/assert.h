@@ -12,7 +12,7 @@
          ? (void)0              \
          : (fprintf(stderr, "%s:%d: %s: assertion failed: %s\n", __FILE__, __LINE__, __func__, #condition), abort()))
 #else
-#define RAVEL_ASSERT(condition) ((void)sizeof((condition) ? 1 : 0))
+#define RAVEL_ASSERT(condition) ((void)(0 && (condition)))
 #endif
 
 #endif

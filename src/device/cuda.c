@@ -9,6 +9,8 @@
  * last error (cudaGetLastError), except errors that CUDA cannot clear. */
 #include "device/cuda.h"
 
+#include "base/assert.h"
+
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <stdint.h>
@@ -98,12 +100,14 @@ static int clear(cudaError_t code) {
 }
 
 static int of_driver(CUresult result) {
+    RAVEL_ASSERT((int)result >= 0 && (int)result < DRIVER_CODE);
     return result == CUDA_SUCCESS ? 0 : DRIVER_CODE + (int)result;
 }
 
 /* ---- the current device --------------------------------------------------------------------------------- */
 
 int ravel__cuda_enter(void *inside, int *before) {
+    RAVEL_ASSERT(((cuda_device *)inside)->index >= 0);
     int wanted = ((cuda_device *)inside)->index;
     *before = wanted;
     cudaError_t code = cudaGetDevice(before);
@@ -160,6 +164,7 @@ static int start(cuda_device *d) {
 }
 
 static int cuda_open(int32_t index, void **inside, ravel_device_info *info) {
+    RAVEL_ASSERT(index >= 0);
     int devices = 0;
     int code = clear(cudaGetDeviceCount(&devices));
     if (code) return code;
@@ -193,12 +198,14 @@ static int cuda_free_bytes(void *inside, int64_t *bytes) {
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
 static int cuda_alloc(void *inside, int32_t kind, size_t bytes, void **array) {
+    RAVEL_ASSERT(bytes > 0 && kind >= RAVEL_HOST && kind <= RAVEL_DEVICE);
     if (kind == RAVEL_HOST) return posix_memalign(array, 256, bytes) ? (int)cudaErrorMemoryAllocation : 0;
     ON_DEVICE(inside,
               kind == RAVEL_PINNED ? cudaHostAlloc(array, bytes, cudaHostAllocPortable) : cudaMalloc(array, bytes));
 }
 
 static int cuda_release(void *inside, int32_t kind, void *array) {
+    RAVEL_ASSERT(array && kind >= RAVEL_HOST && kind <= RAVEL_DEVICE);
     if (kind == RAVEL_HOST) {
         free(array);
         return 0;
@@ -289,6 +296,7 @@ static CUmemAllocationProp shareable(const cuda_device *d) {
 /* Maps a handle at an address of its own, with the access that is wanted. */
 static CUresult map_handle(const cuda_device *d, CUmemGenericAllocationHandle handle, size_t bytes, int writable,
                            void **array) {
+    RAVEL_ASSERT(bytes > 0 && handle);
     CUdeviceptr at = 0;
     CUmemAccessDesc access;
     memset(&access, 0, sizeof access);
@@ -315,6 +323,7 @@ static CUresult round_to_pages(const cuda_device *d, size_t *bytes) {
     size_t page = 0;
     CUresult result = d->cuMemGetAllocationGranularity(&page, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (result == CUDA_SUCCESS) *bytes = (*bytes + page - 1) / page * page;
+    RAVEL_ASSERT(result != CUDA_SUCCESS || (page > 0 && *bytes > 0 && *bytes % page == 0));
     return result;
 }
 
@@ -389,6 +398,7 @@ static int cuda_lend(void *inside, const void *array, unsigned char handle[RAVEL
     if (code) return code;
     _Static_assert(sizeof own == RAVEL__LOAN_HANDLE, "a handle has 64 bytes");
     memcpy(handle, &own, sizeof own);
+    RAVEL_ASSERT((uint64_t)(uintptr_t)array >= (uint64_t)base && (uint64_t)(uintptr_t)array - (uint64_t)base < bytes);
     *offset = (uint64_t)(uintptr_t)array - (uint64_t)base;
     return 0;
 }

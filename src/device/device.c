@@ -57,6 +57,7 @@ static int parse_name(const char *name, const struct kind **kind, int32_t *index
         long value = name[n] == ':' && name[n + 1] >= '0' && name[n + 1] <= '9' ? strtol(name + n + 1, &end, 10) : -1;
         if (value < 0 || value > 1023 || *end) return 0;
         *index = (int32_t)value;
+        RAVEL_ASSERT(*kind >= kinds && *kind < kinds + KINDS && *index >= 0);
         return 1;
     }
     return 0;
@@ -83,6 +84,7 @@ ravel_status ravel_device_open(const char *name, ravel_device **device, ravel_er
 ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, ravel_device **device, ravel_error *err) {
     char text[256];
     RAVEL_ASSERT(driver && index >= 0);
+    RAVEL_ASSERT(driver->open && driver->close && driver->describe && driver->alloc && driver->release && driver->kind);
     ravel_device *d = ravel__calloc(NULL, 1, sizeof *d);
     if (!d) return ravel__no_memory(err, sizeof *d, "a device");
     d->driver = driver;
@@ -98,6 +100,7 @@ ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, rave
         return status;
     }
     (void)pthread_mutex_init(&d->lock, NULL);
+    RAVEL_ASSERT(d->info.index == index && d->info.size == sizeof d->info); /* the driver fills the rest */
     *device = d;
     return RAVEL_OK;
 }
@@ -105,6 +108,7 @@ ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, rave
 void ravel_device_free(ravel_device *device) {
     if (!device) return;
     ravel__cache_free(device);
+    RAVEL_ASSERT(device->cache.cached_bytes == 0 && device->cache.used_bytes == 0);
     device->driver->close(device->inside);
     (void)pthread_mutex_destroy(&device->lock);
     ravel__release(NULL, device, sizeof *device);
@@ -122,6 +126,7 @@ ravel_status ravel_device_info_get(ravel_device *device, ravel_device_info *info
     if (status) return status;
     (void)pthread_mutex_lock(&device->lock);
     now.used_bytes = device->cache.used_bytes;
+    RAVEL_ASSERT(device->cache.used_bytes >= 0 && device->cache.cached_bytes >= 0 && device->cache.driver_allocs >= 0);
     now.cached_bytes = device->cache.cached_bytes;
     now.driver_allocs = device->cache.driver_allocs;
     (void)pthread_mutex_unlock(&device->lock);
@@ -134,6 +139,7 @@ ravel_status ravel_device_info_get(ravel_device *device, ravel_device_info *info
 
 ravel_status ravel__device_usable(ravel_device *device, ravel_error *err) {
     if (!atomic_load(&device->dead)) return RAVEL_OK;
+    RAVEL_ASSERT(device->failure.status == RAVEL_E_DEVICE && device->failure.message[0]); /* written before `dead` */
     return ravel_error_set(err, RAVEL_E_DEAD, "%s failed earlier and cannot be used in this process: %s",
                            device->info.name, device->failure.message);
 }
@@ -146,6 +152,7 @@ ravel_status ravel_device_alive(ravel_device *device, ravel_error *err) {
 static void note_failure(ravel_device *device, const char *what, const char *text) {
     (void)pthread_mutex_lock(&device->lock);
     if (!atomic_load(&device->dead)) {
+        RAVEL_ASSERT(device->failure.status == RAVEL_OK);
         (void)ravel_error_set(&device->failure, RAVEL_E_DEVICE, "%s: %s", what, text);
         atomic_store(&device->dead, 1);
     }
@@ -155,6 +162,7 @@ static void note_failure(ravel_device *device, const char *what, const char *tex
 ravel_status ravel__device_check(ravel_device *device, int code, const char *what, ravel_error *err) {
     char text[256];
     if (code == 0) return RAVEL_OK;
+    RAVEL_ASSERT(code != RAVEL__DRIVER_PENDING); /* is no failure: who asks whether something is done looks for it */
     ravel_status status = device->driver->describe(code, text, sizeof text);
     RAVEL_ASSERT(status != RAVEL_OK);
     if (status == RAVEL_E_DEAD) {

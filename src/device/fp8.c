@@ -1,15 +1,20 @@
 /* fp8 with a scale per block: the front of the kernel, and which tensors checkpoints keep that way. */
 #include "device/handle.h"
 
+#include "base/assert.h"
+
 #include <ravel/slab.h>
 
 #include <string.h>
+
+_Static_assert(RAVEL_FP8_BLOCK == RAVEL__FP8_BLOCK, "the header and the kernels cut alike");
 
 static int64_t blocks_of(int64_t elements) {
     return (elements + RAVEL_FP8_BLOCK - 1) / RAVEL_FP8_BLOCK;
 }
 
 int64_t ravel_fp8_scales(int64_t rows, int64_t cols) {
+    RAVEL_ASSERT(rows >= 0 && cols >= 0);
     return blocks_of(rows) * blocks_of(cols);
 }
 
@@ -45,6 +50,7 @@ ravel_status ravel_fp8_pack(const ravel_fp8_matrix *matrix, ravel_stream *stream
                                 .stride = matrix->stride ? matrix->stride : matrix->cols,
                                 .weight = matrix->weight,
                                 .scale_inv = matrix->scale_inv};
+    RAVEL_ASSERT(job.stride >= job.cols && job.rows <= INT64_MAX / 16 / job.stride);
     return ravel__launch_fp8(stream, &job, err);
 }
 

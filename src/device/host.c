@@ -3,6 +3,7 @@
  * compared with. */
 #include "device/driver.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "device/host_rows.h"
 
@@ -34,6 +35,7 @@ static void host_close(void *inside) {
 static int host_free_bytes(void *inside, int64_t *bytes) {
     (void)inside;
     *bytes = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    RAVEL_ASSERT(*bytes >= 0);
     return 0;
 }
 
@@ -51,6 +53,7 @@ static ravel_status host_describe(int code, char *text, size_t bytes) {
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
 static int host_alloc(void *inside, int32_t kind, size_t bytes, void **array) {
+    RAVEL_ASSERT(bytes > 0 && kind >= RAVEL_HOST && kind <= RAVEL_DEVICE);
     (void)inside, (void)kind;
     return posix_memalign(array, ALIGN, bytes);
 }
@@ -103,6 +106,7 @@ static void host_event_free(void *inside, void *event) {
 }
 
 static int host_event_record(void *inside, void *event, void *stream) {
+    RAVEL_ASSERT(event);
     (void)inside, (void)stream;
     *(int64_t *)event = ravel__clock_ns();
     return 0;
@@ -128,6 +132,7 @@ static int host_event_elapsed(void *inside, void *from, void *to, double *second
 
 static size_t whole_pages(size_t bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    RAVEL_ASSERT(page > 0 && (page & (page - 1)) == 0);
     return (bytes + page - 1) / page * page;
 }
 
@@ -135,6 +140,7 @@ static int host_share(void *inside, size_t *bytes, int *fd, void **array, void *
     (void)inside;
     size_t size = whole_pages(*bytes);
     int file = memfd_create("ravel", MFD_CLOEXEC);
+    RAVEL_ASSERT(*bytes > 0 && size >= *bytes);
     if (file < 0) return errno;
     void *data =
         ftruncate(file, (off_t)size) == 0 ? mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
@@ -157,6 +163,7 @@ static int host_import(void *inside, int fd, size_t *bytes, int32_t writable, vo
     if (fstat(fd, &status) != 0) return errno;
     if ((size_t)status.st_size < size) return EINVAL; /* access beyond the file would raise SIGBUS */
     void *data = mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    RAVEL_ASSERT(*bytes > 0 && size >= *bytes && size <= (size_t)status.st_size);
     if (data == MAP_FAILED) return errno;
     *bytes = size;
     *array = data;
@@ -165,6 +172,7 @@ static int host_import(void *inside, int fd, size_t *bytes, int32_t writable, vo
 }
 
 static void host_unshare(void *inside, void *array, size_t bytes, void *handle) {
+    RAVEL_ASSERT(array && bytes > 0);
     (void)inside, (void)handle;
     (void)munmap(array, bytes);
 }

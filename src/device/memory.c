@@ -12,6 +12,8 @@
 #include "base/assert.h"
 #include "base/memory.h"
 
+#include <stdbool.h>
+
 struct ravel__memory_block {
     ravel__memory_block *next_free, *next_known;
     void *array;
@@ -32,17 +34,20 @@ static int top_bit(size_t bytes) {
 static size_t step_of(size_t bytes) {
     int bit = top_bit(bytes) - STEPS_LOG;
     size_t step = bit > 0 ? (size_t)1 << bit : 1;
+    RAVEL_ASSERT((step & (step - 1)) == 0);
     return step > LEAST ? step : LEAST;
 }
 
 static size_t rounded(size_t bytes) {
     size_t size = ravel__round_up(bytes, step_of(bytes));
+    RAVEL_ASSERT(size % LEAST == 0 && step_of(size) >= step_of(bytes));
     RAVEL_ASSERT(size >= bytes && (size <= LEAST * 8 || size - bytes <= bytes / 8)); /* at most 12.5 % more */
     return size;
 }
 
 /* Of a rounded size: the power of two, and which of its eight steps. */
 static int class_of(size_t bytes) {
+    RAVEL_ASSERT(bytes >= LEAST && bytes % LEAST == 0);
     int bit = top_bit(bytes);
     int index = bit * (1 << STEPS_LOG) + (int)(bytes >> (bit - STEPS_LOG) & ((1 << STEPS_LOG) - 1));
     RAVEL_ASSERT(index >= 0 && index < RAVEL__SIZE_CLASSES);
@@ -51,7 +56,27 @@ static int class_of(size_t bytes) {
 
 static ravel__memory_block **bucket(ravel__cache *cache, const void *array) {
     uint64_t hash = (uint64_t)(uintptr_t)array / LEAST * UINT64_C(0x9e3779b97f4a7c15);
+    RAVEL_ASSERT(hash >> 54 < RAVEL__BLOCK_BUCKETS);
     return &cache->known[hash >> 54];
+}
+
+/* What holds between two calls: each block is in the bucket of its address, and is used or in the free list of its size;
+ * the sums are those of the blocks. Looks at all of them: for the slow ways only. The caller holds the lock. */
+static bool cache_ok(ravel__cache *cache) {
+    int64_t used = 0, unused = 0, listed = 0;
+    for (int i = 0; i < RAVEL__BLOCK_BUCKETS; i++)
+        for (const ravel__memory_block *b = cache->known[i]; b; b = b->next_known) {
+            if (bucket(cache, b->array) != &cache->known[i] || b->bytes != rounded(b->bytes)) return false;
+            *(b->used ? &used : &unused) += (int64_t)b->bytes;
+        }
+    for (int i = 0; i < RAVEL__KINDS * RAVEL__SIZE_CLASSES; i++)
+        for (const ravel__memory_block *b = cache->free[i / RAVEL__SIZE_CLASSES][i % RAVEL__SIZE_CLASSES]; b;
+             b = b->next_free) {
+            if (b->used || b->kind != i / RAVEL__SIZE_CLASSES || class_of(b->bytes) != i % RAVEL__SIZE_CLASSES)
+                return false;
+            listed += (int64_t)b->bytes;
+        }
+    return used == cache->used_bytes && unused == cache->cached_bytes && listed == unused;
 }
 
 /* ---- taking and giving ---------------------------------------------------------------------------------- */
@@ -60,6 +85,7 @@ static ravel__memory_block **bucket(ravel__cache *cache, const void *array) {
 static ravel__memory_block *take(ravel_device *d, ravel__memory_block **link, void *stream, int *code) {
     ravel__memory_block *block = *link;
     RAVEL_ASSERT(block && !block->used);
+    RAVEL_ASSERT(block->stream == stream || block->event); /* else nothing says when that stream is done with it */
     if (block->stream != stream && block->event) *code = d->driver->event_order(d->inside, block->event, stream);
     if (*code) return NULL;
     *link = block->next_free;
@@ -84,6 +110,7 @@ static void drop_block(ravel_device *d, ravel__memory_block *block) {
     ravel__memory_block **link = bucket(&d->cache, block->array);
     for (; *link != block; link = &(*link)->next_known) RAVEL_ASSERT(*link); /* every block is known by its address */
     *link = block->next_known;
+    RAVEL_ASSERT(block->array && block->kind >= 0 && block->kind < RAVEL__KINDS);
     if (block->event) d->driver->event_free(d->inside, block->event);
     (void)d->driver->release(d->inside, block->kind, block->array);
     ravel__release(NULL, block, sizeof *block);
@@ -102,12 +129,14 @@ static void trim(ravel_device *d) {
             *link = block->next_free;
             d->cache.cached_bytes -= (int64_t)block->bytes;
             drop_block(d, block);
+            RAVEL_ASSERT(d->cache.cached_bytes >= 0);
         }
     }
 }
 
 /* A new block; where memory is short, once more with an empty cache. */
 static ravel__memory_block *make_block(ravel_device *d, int32_t kind, size_t bytes, int *code) {
+    RAVEL_ASSERT(cache_ok(&d->cache) && bytes == rounded(bytes));
     char text[64];
     ravel__memory_block *block = ravel__calloc(NULL, 1, sizeof *block);
     if (!block) return NULL;
@@ -121,6 +150,7 @@ static ravel__memory_block *make_block(ravel_device *d, int32_t kind, size_t byt
         return NULL;
     }
     block->bytes = bytes;
+    RAVEL_ASSERT(block->array && (uintptr_t)block->array % LEAST == 0); /* as the header promises */
     block->kind = kind;
     ravel__memory_block **link = bucket(&d->cache, block->array);
     block->next_known = *link;
@@ -131,6 +161,7 @@ static ravel__memory_block *make_block(ravel_device *d, int32_t kind, size_t byt
 
 static ravel_status get_block(ravel_device *d, int32_t kind, size_t bytes, void *stream, ravel__memory_block **out,
                               ravel_error *err) {
+    RAVEL_ASSERT(kind >= 0 && kind < RAVEL__KINDS && bytes > 0);
     int code = 0;
     (void)pthread_mutex_lock(&d->lock);
     ravel__memory_block *block = find_free(d, kind, bytes, stream, &code);
@@ -141,6 +172,7 @@ static ravel_status get_block(ravel_device *d, int32_t kind, size_t bytes, void 
         d->cache.used_bytes += (int64_t)block->bytes;
     }
     (void)pthread_mutex_unlock(&d->lock);
+    RAVEL_ASSERT(!block || !code);
     if (code) {
         ravel_status status = ravel__device_check(d, code, "allocating memory", err);
         ravel_error_prefix(err, "%zu bytes", bytes);
@@ -162,12 +194,14 @@ ravel_status ravel_device_alloc(ravel_device *device, int32_t kind, size_t bytes
     if (!status && bytes == 0) *array = NULL;
     if (status || bytes == 0) return status;
     status = get_block(device, kind, rounded(bytes), ravel__native(stream), &block, err);
+    RAVEL_ASSERT((status == RAVEL_OK) == (block != NULL));
     if (block) *array = block->array;
     return status;
 }
 
 /* The event after which another stream may use the block; without one the block may only be used by this stream. */
 static void mark_use(ravel_device *d, ravel__memory_block *block, void *stream) {
+    RAVEL_ASSERT(block->used);
     block->stream = stream;
     if (!block->event && d->driver->event_create(d->inside, &block->event) != 0) block->event = NULL;
     if (block->event) (void)d->driver->event_record(d->inside, block->event, stream);
@@ -181,6 +215,7 @@ void ravel_device_release(ravel_device *device, void *array, ravel_stream *strea
     RAVEL_ASSERT(block && block->used);
     if (block && block->used) {
         ravel__memory_block **list = &device->cache.free[block->kind][class_of(block->bytes)];
+        RAVEL_ASSERT(block->kind >= 0 && block->kind < RAVEL__KINDS && *list != block);
         mark_use(device, block, ravel__native(stream));
         block->used = 0;
         block->next_free = *list;
@@ -195,12 +230,18 @@ void ravel_device_release(ravel_device *device, void *array, ravel_stream *strea
 void ravel_device_trim(ravel_device *device) {
     (void)pthread_mutex_lock(&device->lock);
     trim(device);
+    RAVEL_ASSERT(cache_ok(&device->cache));
     (void)pthread_mutex_unlock(&device->lock);
 }
 
 void ravel__cache_free(ravel_device *device) {
+    RAVEL_ASSERT(cache_ok(&device->cache));
     for (int i = 0; i < RAVEL__BLOCK_BUCKETS; i++)
-        while (device->cache.known[i]) drop_block(device, device->cache.known[i]);
+        while (device->cache.known[i]) {
+            const ravel__memory_block *block = device->cache.known[i];
+            *(block->used ? &device->cache.used_bytes : &device->cache.cached_bytes) -= (int64_t)block->bytes;
+            drop_block(device, device->cache.known[i]);
+        }
 }
 
 /* ---- copies --------------------------------------------------------------------------------------------- */

@@ -35,6 +35,7 @@ static ravel_status begin(ravel_device *device, size_t bytes, ravel_shared **sha
 static ravel_status end(ravel_shared *s, int code, const char *what, ravel_shared **shared, ravel_error *err) {
     ravel_status status = ravel__device_check(s->device, code, what, err);
     RAVEL_ASSERT(status || (s->data && s->bytes > 0));
+    RAVEL_ASSERT(s->device && (status || s->fd >= -1));
     if (status)
         ravel__release(NULL, s, sizeof *s);
     else
@@ -48,6 +49,7 @@ ravel_status ravel_shared_create(ravel_device *device, size_t bytes, ravel_share
     if (status) return status;
     RAVEL_ASSERT(s);
     int code = device->driver->share(device->inside, &s->bytes, &s->fd, &s->data, &s->handle);
+    RAVEL_ASSERT(code || (s->bytes >= bytes && s->fd >= 0));
     return end(s, code, "making shared memory", shared, err);
 }
 
@@ -58,11 +60,13 @@ ravel_status ravel_shared_import(ravel_device *device, int fd, size_t bytes, int
     if (status) return status;
     RAVEL_ASSERT(s);
     int code = device->driver->import(device->inside, fd, &s->bytes, writable, &s->data, &s->handle);
+    RAVEL_ASSERT(code || (s->bytes >= bytes && s->fd == -1)); /* the descriptor stays the caller's */
     return end(s, code, "mapping shared memory", shared, err);
 }
 
 void ravel_shared_free(ravel_shared *shared) {
     if (!shared) return;
+    RAVEL_ASSERT(shared->device && shared->data && shared->bytes > 0);
     shared->device->driver->unshare(shared->device->inside, shared->data, shared->bytes, shared->handle);
     if (shared->fd >= 0) (void)close(shared->fd);
     ravel__release(NULL, shared, sizeof *shared);
@@ -119,8 +123,10 @@ ravel_status ravel_fd_send(int socket, int fd, const void *note, size_t bytes, d
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a note of %zu bytes; %d fit", bytes, NOTE_BYTES - 1);
     open_envelope(&e, 1 + bytes);
     e.note[0] = (unsigned char)bytes;
+    RAVEL_ASSERT(e.note[0] == bytes && e.part.iov_len == 1 + bytes);
     if (bytes) memcpy(e.note + 1, note, bytes);
     struct cmsghdr *header = CMSG_FIRSTHDR(&e.message);
+    RAVEL_ASSERT(header && CMSG_LEN(sizeof fd) <= sizeof e.control);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof fd);
@@ -135,6 +141,7 @@ ravel_status ravel_fd_send(int socket, int fd, const void *note, size_t bytes, d
 
 /* The first byte, and the descriptor that came with it. */
 static ravel_status receive(int socket, envelope *e, int *fd, ravel_error *err) {
+    RAVEL_ASSERT(*fd == -1 && e->message.msg_controllen == sizeof e->control);
     ssize_t n = recvmsg(socket, &e->message, MSG_CMSG_CLOEXEC);
     if (n < 0) return ravel_error_set(err, RAVEL_E_IO, "receiving a descriptor: %s", strerror(errno));
     if (n == 0) return ravel_error_set(err, RAVEL_E_PEER_LOST, "the peer closed the socket");
@@ -168,6 +175,7 @@ ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, doubl
         if (found >= 0) (void)close(found);
         return status;
     }
+    RAVEL_ASSERT(found >= 0 && have == size && size <= *bytes);
     *fd = found;
     *bytes = size;
     return RAVEL_OK;
@@ -180,6 +188,8 @@ struct ravel__open_loan {
     ravel__open_loan *next;
     void *array, *base;
 };
+
+_Static_assert(RAVEL_LOAN_BYTES == RAVEL__LOAN_HANDLE + sizeof(uint64_t), "a loan is a handle and an offset");
 
 ravel_status ravel_loan_export(ravel_device *device, const void *array, uint8_t *loan, ravel_error *err) {
     unsigned char handle[RAVEL__LOAN_HANDLE];
@@ -207,6 +217,7 @@ ravel_status ravel_loan_open(ravel_device *device, const uint8_t *loan, void **a
         return status;
     }
     memcpy(&offset, loan + RAVEL__LOAN_HANDLE, sizeof offset);
+    RAVEL_ASSERT(open->base);
     open->array = (char *)open->base + offset;
     (void)pthread_mutex_lock(&device->lock);
     open->next = device->loans;
@@ -224,6 +235,7 @@ void ravel_loan_close(ravel_device *device, void *array) {
     if (open) *link = open->next;
     (void)pthread_mutex_unlock(&device->lock);
     if (!open) return;
+    RAVEL_ASSERT(open->base && open->array == array);
     (void)device->driver->give_back(device->inside, open->base);
     ravel__release(NULL, open, sizeof *open);
 }

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/memory.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { ALIGN = 256, UPLOAD_SECONDS = 60 };
@@ -73,6 +74,17 @@ static ravel_status lay_out(ravel_slab *s, const ravel_slab_tensor *tensors, rav
     return RAVEL_OK;
 }
 
+/* Pieces lie one behind the other, each at a multiple of ALIGN, and end with the slab. */
+static bool slab_ok(const ravel_slab *s) {
+    int64_t end = 0;
+    for (int64_t i = 0; i < s->count; i++) {
+        const ravel__cast_piece *p = &s->pieces[i];
+        if (p->at != end || p->at % ALIGN || p->bytes < 1 || p->kind < 0 || p->kind >= RAVEL__CAST_KINDS) return false;
+        end = p->at + (p->bytes + ALIGN - 1) / ALIGN * ALIGN;
+    }
+    return end == s->bytes && s->blocks == (s->bytes + s->block - 1) / s->block;
+}
+
 void ravel__slab_first(const ravel__cast_piece *pieces, int64_t count, const ravel__cast_span *spans, int64_t blocks,
                        int64_t block, int32_t *first) {
     int32_t piece = 0;
@@ -81,10 +93,12 @@ void ravel__slab_first(const ravel__cast_piece *pieces, int64_t count, const rav
         RAVEL_ASSERT(at >= 0 && (b == 0 || at >= (spans ? spans[b - 1].at : (b - 1) * block))); /* pieces only go on */
         while (piece < count && pieces[piece].at + pieces[piece].bytes <= at) piece++;
         first[b] = piece;
+        RAVEL_ASSERT(piece <= count && (piece == 0 || pieces[piece - 1].at + pieces[piece - 1].bytes <= at));
     }
 }
 
 static ravel_status send_there(ravel_slab *s, ravel_error *err) {
+    RAVEL_ASSERT(slab_ok(s) && !s->there);
     size_t pieces = (size_t)s->count * sizeof *s->pieces, first = (size_t)s->blocks * sizeof *s->first;
     int32_t *list = ravel__alloc(NULL, first);
     ravel_stream *stream = NULL;
@@ -124,6 +138,8 @@ ravel_status ravel_slab_create(ravel_device *device, const ravel_slab_tensor *te
 
 void ravel_slab_free(ravel_slab *slab) {
     if (!slab) return;
+    RAVEL_ASSERT(!slab->first ||
+                 (char *)slab->first == (char *)slab->there + (size_t)slab->count * sizeof *slab->pieces);
     ravel_device_release(slab->device, slab->there, NULL);
     ravel__release(NULL, slab->pieces, (size_t)slab->count * sizeof *slab->pieces);
     ravel__release(NULL, slab, sizeof *slab);
@@ -139,6 +155,7 @@ int64_t ravel_slab_blocks(const ravel_slab *slab) {
 
 int64_t ravel_slab_offset(const ravel_slab *slab, int64_t tensor) {
     RAVEL_ASSERT(tensor >= 0 && tensor < slab->count);
+    RAVEL_ASSERT(slab->pieces[tensor].at % ALIGN == 0 && slab->pieces[tensor].at < slab->bytes);
     return slab->pieces[tensor].at;
 }
 

@@ -14,6 +14,7 @@ typedef int test_fn(void *inside, void *object);
 
 /* Spins for the first 50 us, since kernels are short; then sleeps for growing times. */
 static void pause_after(int64_t waited_ns) {
+    RAVEL_ASSERT(waited_ns >= 0);
     if (waited_ns < 50 * 1000) return;
     if (waited_ns < 500 * 1000) {
         (void)sched_yield();
@@ -32,6 +33,7 @@ static ravel_status poll_until(ravel_device *d, test_fn *test, void *object, dou
         int code = test(d->inside, object);
         if (code != RAVEL__DRIVER_PENDING) return ravel__device_check(d, code, what, err);
         int64_t waited = ravel__clock_ns() - start;
+        RAVEL_ASSERT(waited >= 0 && code == RAVEL__DRIVER_PENDING);
         if (waited >= most)
             return ravel_error_set(err, RAVEL_E_TIMEOUT, "%s: %s took longer than %g s", d->info.name, what, seconds);
         pause_after(waited);
@@ -106,6 +108,7 @@ ravel_status ravel_event_create(ravel_device *device, ravel_event **event, ravel
     e->device = device;
     status =
         ravel__device_check(device, device->driver->event_create(device->inside, &e->native), "creating an event", err);
+    RAVEL_ASSERT(status || e->native);
     if (status)
         ravel__release(NULL, e, sizeof *e);
     else
@@ -121,6 +124,7 @@ void ravel_event_free(ravel_event *event) {
 }
 
 ravel_status ravel_event_record(ravel_event *event, ravel_stream *stream, ravel_error *err) {
+    RAVEL_ASSERT(event->native);
     ravel_device *d = event->device;
     ravel_status status = ravel__device_usable(d, err);
     if (status) return status;
@@ -129,6 +133,7 @@ ravel_status ravel_event_record(ravel_event *event, ravel_stream *stream, ravel_
 }
 
 ravel_status ravel_event_order(ravel_event *event, ravel_stream *stream, ravel_error *err) {
+    RAVEL_ASSERT(event->native);
     ravel_device *d = event->device;
     ravel_status status = ravel__device_usable(d, err);
     if (status) return status;
@@ -147,6 +152,7 @@ ravel_status ravel_event_test(ravel_event *event, int32_t *done, ravel_error *er
 }
 
 ravel_status ravel_event_wait(ravel_event *event, double seconds, ravel_error *err) {
+    RAVEL_ASSERT(event->native);
     return poll_until(event->device, event->device->driver->event_test, event->native, seconds, "waiting for an event",
                       err);
 }
