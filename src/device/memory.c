@@ -21,7 +21,7 @@ struct ravel__memory_block {
     int32_t kind;
     int32_t used;
     void *stream; /* the one that used it last */
-    void *event;  /* recorded there; NULL: nothing to wait for */
+    void *event;  /* recorded there; NULL: new, or the driver had none: no other stream may use the block */
 };
 
 enum { LEAST = 256, STEPS_LOG = 3 };
@@ -94,16 +94,20 @@ static ravel__memory_block *take(ravel_device *d, ravel__memory_block **link, vo
     return block;
 }
 
-/* The best block of the class: of this stream, else one that is idle, else any. */
+/* The best block of the class: of this stream, else one that is idle, else any that the stream can wait for. */
 static ravel__memory_block *find_free(ravel_device *d, int32_t kind, size_t bytes, void *stream, int *code) {
     RAVEL_ASSERT(kind >= 0 && kind < RAVEL__KINDS && bytes == rounded(bytes));
-    ravel__memory_block **list = &d->cache.free[kind][class_of(bytes)], **idle = NULL;
+    ravel__memory_block **list = &d->cache.free[kind][class_of(bytes)], **idle = NULL, **busy = NULL;
     for (ravel__memory_block **link = list; *link; link = &(*link)->next_free) {
         if ((*link)->stream == stream) return take(d, link, stream, code);
-        if (!idle && (!(*link)->event || d->driver->event_test(d->inside, (*link)->event) == 0)) idle = link;
+        if (idle || !(*link)->event) continue;
+        if (d->driver->event_test(d->inside, (*link)->event) == 0)
+            idle = link;
+        else if (!busy)
+            busy = link;
     }
     if (idle) return take(d, idle, stream, code);
-    return *list ? take(d, list, stream, code) : NULL;
+    return busy ? take(d, busy, stream, code) : NULL;
 }
 
 static void drop_block(ravel_device *d, ravel__memory_block *block) {
@@ -204,7 +208,10 @@ static void mark_use(ravel_device *d, ravel__memory_block *block, void *stream) 
     RAVEL_ASSERT(block->used);
     block->stream = stream;
     if (!block->event && d->driver->event_create(d->inside, &block->event) != 0) block->event = NULL;
-    if (block->event) (void)d->driver->event_record(d->inside, block->event, stream);
+    if (block->event && d->driver->event_record(d->inside, block->event, stream) != 0) {
+        d->driver->event_free(d->inside, block->event);
+        block->event = NULL;
+    }
 }
 
 void ravel_device_release(ravel_device *device, void *array, ravel_stream *stream) {

@@ -110,6 +110,32 @@ TEST(device_cache_orders_streams) {
     CHECK_EQ(stub.live, 0);
 }
 
+/* Without an event nothing says when the stream is done with the block: no other stream gets it. */
+TEST(device_cache_keeps_a_block_without_an_event_for_its_stream) {
+    static const stub_call calls[] = {STUB_EVENT, STUB_RECORD};
+    for (int i = 0; i < 2; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_device *device = open_stub();
+        ravel_stream *one = NULL, *two = NULL;
+        void *a = NULL, *b = NULL, *c = NULL;
+        CHECK_OK(ravel_stream_create(device, &one, &err), &err);
+        CHECK_OK(ravel_stream_create(device, &two, &err), &err);
+        CHECK_OK(ravel_device_alloc(device, RAVEL_DEVICE, 5000, one, &a, &err), &err);
+        stub_fail(calls[i], 0, STUB_REFUSED);
+        ravel_device_release(device, a, one);
+        CHECK_OK(ravel_device_alloc(device, RAVEL_DEVICE, 5000, two, &b, &err), &err);
+        CHECK(a != b);
+        CHECK_OK(ravel_device_alloc(device, RAVEL_DEVICE, 5000, one, &c, &err), &err);
+        CHECK(a == c);
+        ravel_device_release(device, b, two);
+        ravel_device_release(device, c, one);
+        ravel_stream_free(one);
+        ravel_stream_free(two);
+        ravel_device_free(device);
+        CHECK_EQ(stub.live, 0);
+    }
+}
+
 TEST(device_cache_empties_when_full) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_device *device = open_stub();
