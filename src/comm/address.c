@@ -1,5 +1,7 @@
 #include "comm/address.h"
 
+#include "base/assert.h"
+
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -24,6 +26,7 @@ static ravel_status parse_unix(const char *path, size_t length, ravel__address *
     un->sun_family = AF_UNIX;
     memcpy(un->sun_path, path, length);
     a->bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length + (path[0] != '@'));
+    RAVEL_ASSERT(a->bytes <= sizeof *un);
     if (path[0] == '@') un->sun_path[0] = '\0'; /* an abstract name: no file, no terminating NUL */
     return RAVEL_OK;
 }
@@ -44,6 +47,7 @@ static int cut(const char *text, size_t length, char *host, size_t room, long *p
         text++, host_length -= 2;
     else if (memchr(text, ':', host_length)) /* an IPv6 address without brackets: which colon begins the port? */
         return 0;
+    RAVEL_ASSERT(host_length < room && *port >= 0 && *port <= 65535);
     memcpy(host, text, host_length);
     host[host_length] = '\0';
     return 1;
@@ -104,6 +108,7 @@ int ravel__address_is_local(const ravel__address *a) {
 }
 
 void ravel__address_set_port(ravel__address *a, int32_t port) {
+    RAVEL_ASSERT(port >= 0 && port <= 65535);
     if (a->at.ss_family == AF_INET6)
         ((struct sockaddr_in6 *)(void *)&a->at)->sin6_port = htons((uint16_t)port);
     else if (a->at.ss_family == AF_INET)
@@ -138,6 +143,7 @@ static int parse_network(const char *text, size_t length, network *n) {
 
 static int is_in(const network *n, int family, const uint8_t *bytes) {
     if (n->family != family) return 0;
+    RAVEL_ASSERT(n->bits >= 0 && n->bits <= (family == AF_INET6 ? 128 : 32));
     int whole = n->bits / 8, rest = n->bits % 8;
     if (memcmp(n->at, bytes, (size_t)whole) != 0) return 0;
     return rest == 0 || (n->at[whole] ^ bytes[whole]) >> (8 - rest) == 0;

@@ -6,6 +6,7 @@
  * has left. The rare branches then name the rank and carry its sentence. */
 #include "comm/agree.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "comm/machine.h"
 
@@ -18,6 +19,7 @@
 /* The record of `rank` becomes that of all ranks, with the rank's number in front. */
 static ravel_status adopt_error(ravel_comm *comm, int32_t rank, ravel_status mine, ravel_error *lost,
                                 ravel_error *err) {
+    RAVEL_ASSERT(rank >= 0 && rank < ravel_comm_size(comm));
     ravel_error theirs = RAVEL_ERROR_INIT;
     if (ravel_comm_rank(comm) == rank) {
         if (err) theirs = *err;
@@ -56,6 +58,7 @@ static void name_ranks(const ravel_comm *comm, const uint64_t *pairs, uint64_t c
         used += (size_t)snprintf(text + used, bytes - used, shown++ ? ", %d" : " %d", ravel_comm_world_rank(comm, i));
     }
     if (odd > SHOWN) used += (size_t)snprintf(text + used, bytes - used, " and %d more", odd - SHOWN);
+    RAVEL_ASSERT(used < bytes);
     (void)snprintf(text + used, bytes - used, odd == 1 ? " has" : " have");
 }
 
@@ -126,6 +129,7 @@ static ravel_status count_neighbours(ravel_comm *comm, int32_t end, int32_t *cou
         *count = mine == 0 && ravel_comm_rank(comm) < end;
         for (int32_t r = 0; r < end && mine; r++) *count += all[r] == mine;
     }
+    RAVEL_ASSERT(status || (*count >= 1 && *count <= ranks));
     ravel__release(NULL, all, bytes);
     return status;
 }

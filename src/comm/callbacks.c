@@ -34,6 +34,8 @@ typedef struct callbacks_request {
 
 enum { TAGS = RAVEL_TAG_MAX + 2, PAIR_TAG = RAVEL_TAG_MAX + 1, MOST_CHILDREN = 65000 };
 
+_Static_assert((int64_t)MOST_CHILDREN *TAGS + PAIR_TAG <= INT32_MAX, "the tags of all children fit 32 bits");
+
 static callbacks_rank *rank_of(ravel_comm *comm) {
     return comm->state;
 }
@@ -59,6 +61,7 @@ static ravel_status move(ravel_comm *comm, ravel_request *r, int sends, char *da
     callbacks_rank *c = rank_of(comm);
     RAVEL_ASSERT(peer >= 0 && peer < comm->size && peer != comm->rank && bytes >= 0 && tag <= PAIR_TAG);
     int32_t there = c->members ? c->members[peer] : peer;
+    RAVEL_ASSERT(there >= 0 && comm->chunk_bytes > 0);
     int64_t at = 0;
     do {
         int64_t part = bytes - at < comm->chunk_bytes ? bytes - at : comm->chunk_bytes;
@@ -69,6 +72,7 @@ static ravel_status move(ravel_comm *comm, ravel_request *r, int sends, char *da
                                   : c->hooks.recv(c->hooks.user, piece, part, there, c->tag_base + tag, left, &r->why);
         if (status) return status;
         at += part;
+        RAVEL_ASSERT(part >= 0 && at <= bytes);
     } while (at < bytes);
     return RAVEL_OK;
 }
@@ -80,6 +84,7 @@ static int is_message(const ravel_request *r) {
 /* Edges (pairs of ranks) in one order that is the same everywhere; in an edge the lower rank sends first, tag by tag.
  */
 static int goes_before(const ravel_comm *comm, ravel_request *a, ravel_request *b) {
+    RAVEL_ASSERT(a != b && is_message(a) && is_message(b));
     int32_t me = comm->rank, pa = a->op.root, pb = b->op.root;
     int32_t low_a = pa < me ? pa : me, low_b = pb < me ? pb : me;
     if (low_a != low_b) return low_a < low_b;
@@ -92,6 +97,7 @@ static int goes_before(const ravel_comm *comm, ravel_request *a, ravel_request *
 
 /* A message to oneself: copied when both halves are open. */
 static void meet_oneself(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(is_message(r) && r->op.root == comm->rank);
     for (ravel_request *p = comm->open; p; p = p->next) {
         if (p == r || !is_message(p) || state_of(p)->done || p->op.root != comm->rank || p->op.tag != r->op.tag ||
             p->op.kind == r->op.kind || p->op.bytes != r->op.bytes)
@@ -124,6 +130,7 @@ static void run_messages(ravel_comm *comm) {
 
 /* The partner of `me` of n in a round of 0 .. rounds-1 (the circle method); -1: none. */
 static int32_t opponent(int32_t me, int32_t n, int32_t round) {
+    RAVEL_ASSERT(me >= 0 && me < n && round >= 0 && round < n + n % 2 - 1);
     int32_t even = n + n % 2, turning = even - 1, other;
     if (me == turning) {
         other = round % 2 == 0 ? round / 2 : (round + turning) / 2;
@@ -145,6 +152,7 @@ typedef struct pieces {
 } pieces;
 
 static ravel_status meet(ravel_comm *comm, ravel_request *r, const pieces *p, int32_t peer) {
+    RAVEL_ASSERT(peer >= 0 && peer < comm->size && peer != comm->rank);
     for (int turn = 0; turn < 2; turn++) {
         int sends = (turn == 0) == (comm->rank < peer);
         int64_t bytes = sends ? p->send_sizes[peer] : p->recv_sizes[peer];
@@ -208,6 +216,7 @@ static ravel_status broadcast(ravel_comm *comm, ravel_request *r) {
     callbacks_rank *c = rank_of(comm);
     const ravel__op *op = &r->op;
     ravel_status status = RAVEL_OK;
+    RAVEL_ASSERT(op->root >= 0 && op->root < comm->size && comm->chunk_bytes > 0);
     if (c->hooks.broadcast && !c->members) {
         for (int64_t at = 0; at < op->bytes && !status; at += comm->chunk_bytes) {
             int64_t part = op->bytes - at < comm->chunk_bytes ? op->bytes - at : comm->chunk_bytes;
@@ -231,6 +240,7 @@ static ravel_status barrier(ravel_comm *comm, ravel_request *r) {
 }
 
 static ravel_status run_collective(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(!is_message(r) && r->op.kind < RAVEL__OP_KINDS);
     const ravel__op *op = &r->op;
     callbacks_rank *c = rank_of(comm);
     pieces p = {op->send, op->recv, op->send_sizes, op->send_offsets, op->recv_sizes, op->recv_offsets};
@@ -240,6 +250,8 @@ static ravel_status run_collective(ravel_comm *comm, ravel_request *r) {
     case RAVEL__ALLGATHER: return gather(comm, r, op->send, op->recv, op->recv_sizes, op->recv_offsets);
     case RAVEL__ALLTOALL: return exchange(comm, r, &p);
     default:
+        RAVEL_ASSERT(op->kind == RAVEL__ALLREDUCE && c->hooks.allreduce &&
+                     op->each > 0); /* what the table said it takes */
         return c->hooks.allreduce(c->hooks.user, op->send, op->recv, op->bytes / op->each, op->dtype, op->reduce,
                                   seconds_left(comm, r), &r->why);
     }
@@ -249,6 +261,7 @@ static ravel_status run_collective(ravel_comm *comm, ravel_request *r) {
 
 /* Finds the ranks that send another size than expected: every rank learns what it is sent, and reports a difference. */
 static ravel_status find_pair(ravel_comm *comm, ravel_request *r, ravel__card *cards, ravel__card *mine) {
+    RAVEL_ASSERT(r->op.kind == RAVEL__ALLTOALL);
     int32_t n = comm->size;
     size_t bytes = 3 * (size_t)n * sizeof(int64_t);
     int64_t *lists = ravel__alloc(comm->allocator, bytes);
@@ -337,6 +350,7 @@ static ravel_status callbacks_alive(ravel_comm *comm, ravel_error *err) {
 }
 
 static void callbacks_close(ravel_comm *comm) {
+    RAVEL_ASSERT(atomic_load(&rank_of(comm)->tags->refs) > 0 && !comm->open);
     callbacks_rank *c = rank_of(comm);
     if (c->hooks.close && !c->members) c->hooks.close(c->hooks.user);
     if (atomic_fetch_sub(&c->tags->refs, 1) == 1) ravel__release(comm->allocator, c->tags, sizeof *c->tags);
@@ -377,6 +391,7 @@ static ravel_status check_hooks(const ravel_comm_hooks *h, ravel_error *err) {
 
 static ravel_status make_state(ravel_comm *comm, const ravel_comm_hooks *hooks, callbacks_tags *tags,
                                ravel_error *err) {
+    RAVEL_ASSERT(!comm->state);
     callbacks_rank *c = ravel__calloc(comm->allocator, 1, sizeof *c);
     callbacks_tags *t = tags ? tags : ravel__calloc(comm->allocator, 1, sizeof *t);
     if (!c || !t) {
@@ -415,6 +430,7 @@ static ravel_status subset_by_table(ravel_comm *comm, ravel_comm *child, const i
 static ravel_status subset_by_messages(ravel_comm *comm, ravel_comm *child, const int32_t *members, int64_t serial,
                                        ravel_error *err) {
     callbacks_rank *c = rank_of(comm);
+    RAVEL_ASSERT(serial >= atomic_load(&c->tags->next)); /* the largest of all members' */
     if (serial >= MOST_CHILDREN)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "this communicator was split %d times, which is the most",
                                MOST_CHILDREN);

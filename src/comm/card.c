@@ -17,6 +17,7 @@ static uint64_t weight(int32_t from, int32_t to) {
 }
 
 static uint64_t weigh_pairs(const ravel_comm *comm, const ravel__op *op) {
+    RAVEL_ASSERT(op->send_sizes && op->recv_sizes);
     uint64_t sum = 0;
     for (int32_t r = 0; r < comm->size; r++) {
         sum += weight(comm->rank, r) * (uint64_t)op->send_sizes[r];
@@ -26,6 +27,7 @@ static uint64_t weigh_pairs(const ravel_comm *comm, const ravel__op *op) {
 }
 
 void ravel__card_fill(const ravel_comm *comm, const ravel__op *op, ravel__card *card) {
+    RAVEL_ASSERT(op->kind >= 0 && op->kind < RAVEL__OP_KINDS && op->label >= 0 && op->label < RAVEL__OP_KINDS);
     RAVEL_ASSERT(comm->rank >= 0 && comm->rank < comm->size);
     ravel__hash h = ravel__hash_begin((uint64_t)op->kind << 8 | (uint64_t)op->label);
     memset(card, 0, sizeof *card);
@@ -58,6 +60,7 @@ int ravel__cards_agree(const ravel_comm *comm, const ravel__card *cards, ravel_e
 }
 
 void ravel__card_complain(const ravel_comm *comm, const ravel__op *op, const int64_t *arriving, ravel__card *card) {
+    RAVEL_ASSERT(op->kind == RAVEL__ALLTOALL);
     card->text[0] = '\0';
     for (int32_t r = 0; r < comm->size; r++) {
         if (arriving[r] == op->recv_sizes[r]) continue;

@@ -12,6 +12,7 @@
 #include "comm/launch.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,6 +124,7 @@ ravel_status ravel__comm_new(const ravel__backend *backend, int32_t rank, int32_
     c->chunk_bytes = o.chunk_bytes;
     c->check = o.check;
     ravel_comm_set_name(c, "world");
+    RAVEL_ASSERT(c->timeout_ns > 0 && c->chunk_bytes > 0);
     *comm = c;
     return RAVEL_OK;
 }
@@ -131,7 +133,16 @@ static size_t request_bytes(const ravel_comm *c) {
     return sizeof(ravel_request) + c->backend->request_bytes;
 }
 
+/* The list of open requests is linked both ways, and as long as its count. */
+static bool requests_ok(const ravel_comm *c) {
+    int32_t count = 0;
+    for (const ravel_request *r = c->open, *before = NULL; r; before = r, r = r->next, count++)
+        if (r->comm != c || r->prev != before || count >= RAVEL_REQUESTS_MAX) return false;
+    return count == c->open_count;
+}
+
 void ravel__comm_discard(ravel_comm *c) {
+    RAVEL_ASSERT(!c->open && c->open_count == 0);
     while (c->idle) {
         ravel_request *r = c->idle;
         c->idle = r->next;
@@ -145,6 +156,7 @@ void ravel__comm_discard(ravel_comm *c) {
 
 void ravel_comm_free(ravel_comm *comm) {
     if (!comm) return;
+    RAVEL_ASSERT(requests_ok(comm));
     while (comm->open) {
         ravel_request *r = comm->open;
         comm->backend->cancel(comm, r);
@@ -160,6 +172,7 @@ void *ravel__comm_spare(ravel_comm *comm, size_t bytes) {
     ravel__release(comm->allocator, comm->spare, comm->spare_bytes);
     comm->spare = ravel__alloc(comm->allocator, bytes);
     comm->spare_bytes = comm->spare ? bytes : 0;
+    RAVEL_ASSERT(comm->spare_bytes == 0 || comm->spare);
     return comm->spare;
 }
 
@@ -176,6 +189,7 @@ static ravel_request *new_request(ravel_comm *c) {
 }
 
 ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, ravel_error *err) {
+    RAVEL_ASSERT((comm->open == NULL) == (comm->open_count == 0));
     if (comm->open_count >= RAVEL_REQUESTS_MAX)
         return ravel_error_set(err, RAVEL_E_STATE,
                                "%d operations are open on this communicator, which is the most; wait for one of them",
@@ -186,6 +200,7 @@ ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, rave
     else if (!(r = new_request(comm)))
         return ravel__no_memory(err, request_bytes(comm), "a communication request");
     RAVEL_ASSERT(r->comm == comm);
+    RAVEL_ASSERT(!comm->open || !comm->open->prev);
     r->prev = NULL;
     r->next = comm->open;
     if (r->next) r->next->prev = r;
@@ -220,6 +235,7 @@ static int is_fatal(ravel_status status) {
 
 ravel_status ravel__comm_fail(ravel_comm *comm, const char *what, ravel_status status, const ravel_error *why,
                               ravel_error *err) {
+    RAVEL_ASSERT(status != RAVEL_OK && what);
     char me[96];
     ravel_error full = RAVEL_ERROR_INIT;
     ravel__rank_describe(comm, comm->rank, me, sizeof me);
@@ -320,6 +336,7 @@ static int32_t keep_colour(member *all, int32_t size, int32_t colour) {
     int32_t count = 0;
     for (int32_t i = 0; i < size; i++)
         if (all[i].colour == colour) all[count++] = all[i];
+    RAVEL_ASSERT(count >= 1); /* this rank is one of them */
     qsort(all, (size_t)count, sizeof *all, by_key);
     return count;
 }
@@ -329,6 +346,7 @@ static ravel_status make_child(ravel_comm *comm, int32_t *members, int32_t count
                                ravel_comm **child, ravel_error *err) {
     int32_t index = 0;
     while (members[index] != comm->rank) index++;
+    RAVEL_ASSERT(index < count);
     ravel_comm *c = new_handle(comm->backend, index, count, comm->allocator, err);
     if (!c) return RAVEL_E_MEMORY;
     c->timeout_ns = comm->timeout_ns;
@@ -363,6 +381,7 @@ ravel_status ravel_comm_split(ravel_comm *comm, int32_t colour, int32_t key, rav
         int32_t serial = largest_serial(all, comm->size), count = keep_colour(all, comm->size, colour);
         for (int32_t i = 0; i < count; i++) members[i] = all[i].rank;
         status = make_child(comm, members, count, serial, colour, &made, &inner);
+        RAVEL_ASSERT(status || (made->state && made->size == count));
     }
     comm->splits++;
     status = ravel_agree(control, status, &inner);

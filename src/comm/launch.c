@@ -1,5 +1,6 @@
 #include "comm/launch.h"
 
+#include "base/assert.h"
 #include "base/number.h"
 
 #include <stdio.h>
@@ -58,6 +59,7 @@ static int first_host(const char *list, char *host, size_t bytes) {
     if (length + digits == 0 || length + digits >= bytes) return 0;
     memcpy(host, list, length);
     memcpy(host + length, list + length + 1, digits);
+    RAVEL_ASSERT(length + digits < bytes);
     host[length + digits] = '\0';
     return 1;
 }
@@ -73,6 +75,7 @@ static ravel_status join(ravel__launch *l, const char *host, int64_t port, ravel
 }
 
 static ravel_status from_slurm(ravel__launch *l, ravel_error *err) {
+    RAVEL_ASSERT(is_slurm());
     char host[256] = "127.0.0.1";
     const char *list = word_of("SLURM_STEP_NODELIST") ? word_of("SLURM_STEP_NODELIST") : word_of("SLURM_NODELIST");
     int64_t steps = number_of("SLURM_STEP_NUM_TASKS", 1 << 30), job = number_of("SLURM_JOB_ID", INT64_MAX / 2);
@@ -87,6 +90,7 @@ static ravel_status from_slurm(ravel__launch *l, ravel_error *err) {
 
 /* torchrun's agent listens on MASTER_PORT itself. */
 static ravel_status from_torchrun(ravel__launch *l, ravel_error *err) {
+    RAVEL_ASSERT(is_torchrun());
     int64_t port = number_of("RAVEL_PORT", 65535), master = number_of("MASTER_PORT", 65535);
     int alone = number_of("LOCAL_WORLD_SIZE", 1 << 30) == number_of("WORLD_SIZE", 1 << 30);
     l->by = "torchrun";
@@ -125,6 +129,7 @@ ravel_status ravel__launch_find(const ravel_comm_options *o, ravel__launch *l, r
     if (l->rank >= l->ranks)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank %d is out of range for %d ranks; ranks count from 0",
                                l->rank, l->ranks);
+    RAVEL_ASSERT(l->rank >= -1);
     return RAVEL_OK;
 }
 
@@ -156,6 +161,7 @@ ravel_status ravel__launch_token(const ravel_comm_options *o, char token[RAVEL__
     else if (file)
         status = read_token(file, token, err);
     *open = strcmp(token, "none") == 0;
+    RAVEL_ASSERT(memchr(token, '\0', RAVEL__TOKEN_MOST));
     if (*open) token[0] = '\0';
     return status;
 }

@@ -40,6 +40,14 @@ static void release_text(const ravel_allocator *allocator, char *text) {
     if (text) ravel__release(allocator, text, strlen(text) + 1);
 }
 
+bool ravel__link_ok(const ravel__link *l) {
+    if ((l->first == NULL) != (l->last == NULL) || (l->first == NULL) != (l->frames == 0)) return false;
+    if (l->unsent < 0 || l->in_at < 0 || l->in_at > l->in_end || l->in_end > LINK_IN_BYTES) return false;
+    if (l->state == LINK_UP && (!l->was_up || l->got > l->frame.bytes || l->summed > l->got)) return false;
+    if (l->state == LINK_CLOSED) return l->fd < 0 && !l->first;
+    return l->state == LINK_WAITS ? l->fd < 0 : l->fd >= 0;
+}
+
 /* ---- links ---------------------------------------------------------------------------------------------- */
 
 ravel__link *ravel__link_new(ravel__hub *hub, int connects) {
@@ -59,16 +67,19 @@ ravel__link *ravel__link_new(ravel__hub *hub, int connects) {
     link->next = hub->links;
     if (link->next) link->next->prev = link;
     hub->links = link;
+    RAVEL_ASSERT(ravel__link_ok(link));
     return link;
 }
 
 void ravel__link_drop(ravel__link *link) {
     ravel__hub *hub = link->hub;
     RAVEL_ASSERT(link->state != LINK_CLOSED);
+    RAVEL_ASSERT(link->prev ? link->prev->next == link : hub->links == link);
     ravel__link_close_fd(link);
     if (hub->hot == link) hub->hot = NULL;
     link->state = LINK_CLOSED;
     hub->accepted -= !link->connects;
+    RAVEL_ASSERT(hub->accepted >= 0);
     if (link->prev)
         link->prev->next = link->next;
     else
@@ -79,6 +90,7 @@ void ravel__link_drop(ravel__link *link) {
     hub->closed = link;
     ravel__link_free_queue(link);
     ravel__rings_free(link);
+    RAVEL_ASSERT(ravel__link_ok(link));
 }
 
 static void free_closed(ravel__hub *hub) {
@@ -90,6 +102,7 @@ static void free_closed(ravel__hub *hub) {
             continue;
         }
         *at = link->next;
+        RAVEL_ASSERT(link->state == LINK_CLOSED && link->fd < 0 && !link->first && hub->hot != link);
         release_text(a, link->addresses);
         ravel__release(a, link->in, LINK_IN_BYTES);
         ravel__release(a, link, sizeof *link);
@@ -117,6 +130,7 @@ void ravel__link_close(ravel__link *link, const char *why) {
 }
 
 int ravel__link_watch(ravel__link *link, int adds, int out) {
+    RAVEL_ASSERT(link->fd >= 0 && link->state != LINK_CLOSED);
     struct epoll_event event = {.events = EPOLLIN | (out ? EPOLLOUT : 0u), .data.ptr = link};
     link->wants_out = out;
     return epoll_ctl(link->hub->epoll, adds ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, link->fd, &event);
@@ -176,9 +190,11 @@ void ravel__hub_free(ravel__hub *hub) {
     const ravel_allocator *a = hub->options.allocator;
     hub->handler = (ravel__hub_handler){0};
     while (hub->links) ravel__link_close(hub->links, NULL);
+    RAVEL_ASSERT(hub->accepted == 0 && !hub->hot);
     RAVEL_ASSERT(hub->loan.state != LOAN_LENT);
     ravel__hub_take_back(hub);
     free_closed(hub);
+    RAVEL_ASSERT(!hub->closed && hub->listener_count <= LINK_LISTENERS);
     for (int32_t i = 0; i < hub->listener_count; i++) {
         const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&hub->listeners[i].at.at;
         if (un->sun_family == AF_UNIX && un->sun_path[0]) (void)unlink(un->sun_path);
@@ -200,6 +216,7 @@ ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t by
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a hello has at most %d bytes, not %d", RAVEL__HELLO_MOST, bytes);
     if (bytes > 0) memcpy(hub->hello, hello, (size_t)bytes);
     hub->hello_bytes = bytes;
+    RAVEL_ASSERT((size_t)hub->hello_bytes <= sizeof hub->hello);
     return RAVEL_OK;
 }
 
@@ -243,6 +260,7 @@ static void lose_in_time(ravel__link *link, const char *what, double seconds) {
 /* Sent bytes that the peer's kernel has not acknowledged for longer than keepalive: its machine is lost. Needs two
  * ticks, since bytes that were just sent cannot be acknowledged yet. */
 static int is_stuck(ravel__link *link, int64_t now, int fresh) {
+    RAVEL_ASSERT(link->fd >= 0);
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     double limit = link->hub->options.keepalive;
@@ -257,6 +275,7 @@ static int is_stuck(ravel__link *link, int64_t now, int fresh) {
 
 /* fresh: this hub was not polled for a while, so a missing heartbeat may be its own fault. */
 static void watch_up(ravel__link *link, int64_t now, int fresh) {
+    RAVEL_ASSERT(link->state == LINK_UP);
     const ravel__hub_options *o = &link->hub->options;
     ravel__message none = {0, 0, 0};
     if (fresh) link->last_in_ns = now;
@@ -270,6 +289,7 @@ static void watch_up(ravel__link *link, int64_t now, int fresh) {
 }
 
 static void watch_waiting(ravel__link *link, int64_t now) {
+    RAVEL_ASSERT(link->state != LINK_UP && link->state != LINK_CLOSED && link->deadline_ns > 0);
     if (now > link->deadline_ns)
         lose_in_time(link, link->connects ? "could not be reached within" : "did not prove itself within",
                      link->patience);
@@ -292,6 +312,7 @@ static void tick(ravel__hub *hub, int64_t now) {
     hub->soonest_ns = INT64_MAX;
     for (ravel__link *link = hub->links, *next; link; link = next) {
         next = link->next;
+        RAVEL_ASSERT(ravel__link_ok(link) && link->state != LINK_CLOSED && link->hub == hub);
         if (link->state != LINK_UP)
             watch_waiting(link, now);
         else if (regular)
@@ -307,6 +328,8 @@ static void tick(ravel__hub *hub, int64_t now) {
 static void serve(ravel__hub *hub, const struct epoll_event *event) {
     link_source *source = event->data.ptr;
     uint64_t count;
+    RAVEL_ASSERT(*source == SOURCE_LINK || *source == SOURCE_LISTENER || *source == SOURCE_WAKE ||
+                 *source == SOURCE_RING);
     if (*source == SOURCE_LISTENER) {
         ravel__hub_accept(hub, event->data.ptr);
     } else if (*source == SOURCE_WAKE) {
@@ -344,6 +367,7 @@ int ravel__hub_glance(ravel__hub *hub) {
         return 1;
     }
     ravel__link *link = hub->hot;
+    RAVEL_ASSERT(!link || (link->state != LINK_CLOSED && link->hub == hub));
     if (!link || link->state != LINK_UP || link->wants_out || link->rings[RING_OUT].waits || whole) return -1;
     int64_t now = ravel__clock_ns();
     if (now - hub->tick_ns >= TICK_NS || now >= hub->soonest_ns) return -1;

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 void ravel__link_may_wait(const ravel__link *link) {
+    RAVEL_ASSERT(link->fd >= 0);
     struct timeval most = {.tv_usec = RAVEL__AWAIT_NS / 1000};
     int flags = fcntl(link->fd, F_GETFL);
     if (setsockopt(link->fd, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most) == 0 && flags >= 0)
@@ -33,6 +34,7 @@ int ravel__link_lend(ravel__link *link) {
     if (loan->link || link->state != LINK_UP || link->mute || link->first || link->wants_out ||
         link->stage != IN_HEAD || link->in_at != link->in_end)
         return 0;
+    RAVEL_ASSERT(__atomic_load_n(&loan->state, __ATOMIC_RELAXED) == LOAN_NONE && link->fd >= 0);
     *loan = (link_loan){.link = link, .fd = link->fd, .at = link->in, .room = LINK_IN_BYTES, .given = {-1, -1}};
     loan->takes = !link->is_tcp;
     __atomic_store_n(&loan->state, LOAN_LENT, __ATOMIC_RELEASE);
@@ -42,6 +44,7 @@ int ravel__link_lend(ravel__link *link) {
 void ravel__hub_await(ravel__hub *hub) {
     link_loan *loan = &hub->loan;
     RAVEL_ASSERT(__atomic_load_n(&loan->state, __ATOMIC_ACQUIRE) == LOAN_LENT);
+    RAVEL_ASSERT(loan->link && loan->fd >= 0 && loan->room > 0);
     struct iovec list = {loan->at, loan->room};
     loan->got = ravel__link_recv(loan->fd, &list, 1, 0, loan->takes, loan->given);
     loan->error = errno;
@@ -52,6 +55,8 @@ void ravel__hub_take_back(ravel__hub *hub) {
     link_loan *loan = &hub->loan;
     if (__atomic_load_n(&loan->state, __ATOMIC_ACQUIRE) != LOAN_BACK) return;
     ravel__link *link = loan->link;
+    RAVEL_ASSERT(link && link->hub == hub && loan->got <= (ssize_t)loan->room);
+    RAVEL_ASSERT(link->in_at == link->in_end && link->stage == IN_HEAD); /* nobody read meanwhile */
     loan->link = NULL;
     loan->state = LOAN_NONE;
     for (int i = 0; i < 2; i++)

@@ -11,6 +11,7 @@ static const char magic[8] = {'R', 'A', 'V', 'E', 'L', 'L', 'N', 'K'};
 /* ---- the greeting --------------------------------------------------------------------------------------- */
 
 void ravel__greeting_write(const ravel__greeting *g, uint8_t bytes[RAVEL__GREETING_BYTES]) {
+    RAVEL_ASSERT(g->role == RAVEL__ROLE_CONNECTS || g->role == RAVEL__ROLE_ACCEPTS);
     RAVEL_ASSERT(g->hello_bytes <= RAVEL__HELLO_MOST);
     memset(bytes, 0, RAVEL__GREETING_BYTES);
     memcpy(bytes, magic, sizeof magic);
@@ -90,6 +91,7 @@ static uint32_t check_record(uint64_t salt, uint32_t number, uint64_t at, uint32
 
 void ravel__ring_record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
                               uint8_t bytes[RAVEL__RECORD_BYTES]) {
+    RAVEL_ASSERT(piece > 0 && piece <= RAVEL__RING_BYTES);
     ravel__le32(bytes, piece);
     ravel__le32(bytes + 4, check_record(salt, number, at, piece));
 }
@@ -105,6 +107,7 @@ const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], ui
 int ravel__ring_room(uint64_t produced, uint64_t freed, uint64_t consumed, uint64_t *room) {
     if (consumed < freed || consumed > produced || produced - consumed > RAVEL__RING_BYTES) return 0;
     *room = RAVEL__RING_BYTES - (produced - consumed);
+    RAVEL_ASSERT(*room <= RAVEL__RING_BYTES);
     return 1;
 }
 

@@ -31,6 +31,7 @@ enum {
 
 link_out *ravel__link_queue(ravel__link *link, const void *body, int64_t bytes, int copies) {
     RAVEL_ASSERT(bytes >= 0 && !link->first == !link->last);
+    RAVEL_ASSERT(link->state != LINK_CLOSED && (bytes == 0 || body));
     size_t need = sizeof(link_out) + (copies ? (size_t)bytes : 0);
     link_out *o = ravel__alloc(link->hub->options.allocator, need);
     if (!o) return NULL;
@@ -61,12 +62,14 @@ void ravel__link_free_queue(ravel__link *link) {
     }
     link->last = NULL;
     link->unsent = link->frames = 0;
+    RAVEL_ASSERT(!link->first);
 }
 
 /* Sums the next slice, so that it may go. */
 static void sum_ahead(ravel__link *link, link_out *o) {
     int64_t sent = o->done > o->head_bytes ? o->done - o->head_bytes : 0;
     if (!o->sum_bytes || o->summed >= o->bytes || o->summed - sent >= SLICE) return;
+    RAVEL_ASSERT(o->summed >= sent && !o->shared); /* no byte goes before it is summed */
     int64_t part = o->bytes - o->summed < SLICE ? o->bytes - o->summed : SLICE;
     if (o->summed == 0) ravel__body_sum_begin(&link->summing, link->out_salt, o->number);
     ravel__body_sum_add(&link->summing, o->body + o->summed, (size_t)part);
@@ -100,9 +103,11 @@ static void spoil(ravel__link *link, const char *why) {
 /* The next piece of a shared body: into the ring, with a record (and at the end the sum) where the head was. 0: not now. */
 static int next_record(ravel__link *link, link_out *o) {
     RAVEL_ASSERT(o->summed < o->bytes);
+    RAVEL_ASSERT(o->shared && o->done == o->head_bytes && o->summed >= 0);
     int64_t put = ravel__ring_put(link, o->body + o->summed, o->bytes - o->summed);
     if (put < 0) spoil(link, "the peer wrote garbage into the shared memory");
     if (put <= 0) return 0;
+    RAVEL_ASSERT(put <= o->bytes - o->summed && put <= RAVEL__RING_BYTES);
     ravel__ring_record_write(link->out_salt, o->number, (uint64_t)o->summed, (uint32_t)put, o->head);
     if (o->sum_bytes && o->summed == 0) ravel__body_sum_begin(&link->summing, link->out_salt, o->number);
     if (o->sum_bytes) ravel__body_sum_add(&link->summing, o->body + o->summed, (size_t)put);
@@ -130,6 +135,7 @@ static int add_shared(ravel__link *link, struct iovec *list, int count, link_out
 
 /* Adds the bytes of this frame that may be sent now; *whole: all that are left of it. */
 static int add_frame(ravel__link *link, struct iovec *list, int count, link_out *o, int *whole) {
+    RAVEL_ASSERT(count + 3 <= PIECES && o->done >= 0 && o->done <= socket_bytes(o));
     int64_t skip = o->done;
     if (o->shared) return add_shared(link, list, count, o, whole);
     sum_ahead(link, o);
@@ -164,6 +170,7 @@ static void advance(ravel__link *link, int64_t bytes) {
 }
 
 static ssize_t write_once(ravel__link *link) {
+    RAVEL_ASSERT(link->first && link->fd >= 0 && !link->mute);
     struct iovec list[PIECES];
     ring_control control;
     int count = 0, whole = 1, gives = link->first->gives && link->first->done == 0;
@@ -173,6 +180,7 @@ static ssize_t write_once(ravel__link *link) {
     }
     struct msghdr message = {.msg_iov = list, .msg_iovlen = (size_t)count};
     if (count == 0) return errno = EAGAIN, -1; /* there is no room in the ring */
+    RAVEL_ASSERT(count <= PIECES);
     if (gives) ravel__ring_attach(link, &message, &control);
     ssize_t sent = sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (gives && sent > 0) ravel__ring_attached(link);
@@ -180,6 +188,7 @@ static ssize_t write_once(ravel__link *link) {
 }
 
 void ravel__link_write(ravel__link *link) {
+    RAVEL_ASSERT(ravel__link_ok(link));
     int64_t moved = 0;
     if (link->writing) return;
     link->writing = 1;
@@ -192,6 +201,7 @@ void ravel__link_write(ravel__link *link) {
         advance(link, sent);
     }
     link->writing = 0;
+    RAVEL_ASSERT(ravel__link_ok(link));
     if (moved) link->last_out_ns = ravel__clock_ns();
     int wants = link->first && !link->mute && !link->rings[RING_OUT].waits;
     if (link->fd >= 0 && wants != link->wants_out) (void)ravel__link_watch(link, 0, wants);
@@ -202,6 +212,7 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
     uint8_t whole[RAVEL__HEAD_BYTES + SMALL + RAVEL__SUM_BYTES];
     int64_t body_bytes = (int64_t)f->bytes, bytes = RAVEL__HEAD_BYTES + body_bytes;
     if (link->first || link->writing || body_bytes > SMALL || f->type == RAVEL__FRAME_RING) return 0;
+    RAVEL_ASSERT(link->frames == 0 && link->unsent == 0 && body_bytes >= 0);
     ravel__frame_write(f, link->out_salt, whole);
     if (body_bytes > 0) memcpy(whole + RAVEL__HEAD_BYTES, body, (size_t)body_bytes);
     if (body_bytes > 0 && !is_raw(f->type)) {
@@ -212,6 +223,7 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
     }
     ssize_t sent = send(link->fd, whole, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent <= 0) return 0;
+    RAVEL_ASSERT(sent <= bytes && bytes <= (int64_t)sizeof whole);
     link->out_number++;
     link->last_out_ns = link->hub->polled_ns;
     if (sent == bytes) return 1;
@@ -224,6 +236,7 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
 
 ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__message *head, const void *body,
                                void *token, ravel_error *err) {
+    RAVEL_ASSERT(link->state == LINK_UP && head->bytes >= 0 && type > 0 && type < RAVEL__FRAME_TYPES);
     ravel__frame f = {type, link->out_number, head->kind, head->id, (uint64_t)head->bytes};
     if (!token && link->fd >= 0 && send_at_once(link, &f, body)) return RAVEL_OK;
     link_out *o = ravel__link_queue(link, body, head->bytes, !token && head->bytes > 0);
@@ -281,6 +294,7 @@ int ravel__link_detach(ravel__link *link, void *token) {
         return 0;
     }
     *copy = *o;
+    RAVEL_ASSERT(o->token == token && o->reserved == 0); /* it was the caller's memory */
     if (left > 0) memcpy(copy + 1, o->body + sent, (size_t)left);
     copy->body = (const uint8_t *)(copy + 1) - sent; /* what was sent is not looked at again */
     copy->reserved = left;
@@ -306,6 +320,7 @@ static void begin_body(ravel__link *link) {
     ravel__message head = {link->frame.kind, link->frame.id, (int64_t)link->frame.bytes};
     link->stage = !link->frame.bytes ? IN_HEAD : is_shared(link) ? IN_RECORD : IN_BODY;
     link->got = link->summed = 0;
+    RAVEL_ASSERT(link->frame.bytes <= (uint64_t)link->hub->options.max_body);
     link->body = NULL;
     if (!link->frame.bytes) return;
     ravel__body_sum_begin(&link->running, link->in_salt, link->frame.number);
@@ -316,6 +331,7 @@ static void begin_body(ravel__link *link) {
 }
 
 static void end_frame(ravel__link *link) {
+    RAVEL_ASSERT(link->got == link->frame.bytes && link->state == LINK_UP);
     ravel__hub *hub = link->hub;
     ravel__message head = {link->frame.kind, link->frame.id, (int64_t)link->frame.bytes};
     char why[LINK_WHY];
@@ -326,6 +342,7 @@ static void end_frame(ravel__link *link) {
         return;
     }
     if (link->frame.type == RAVEL__FRAME_GOODBYE) {
+        RAVEL_ASSERT(link->frame.bytes < sizeof link->goodbye); /* ravel__frame_read has checked it */
         link->goodbye[link->frame.bytes] = '\0';
         (void)snprintf(why, sizeof why, "%s closed the link%s%.200s", link->peer, link->frame.bytes ? ": " : "",
                        link->frame.bytes ? (const char *)link->goodbye : "");
@@ -343,6 +360,7 @@ static void damaged(ravel__link *link, const char *what) {
 }
 
 static void take_head(ravel__link *link) {
+    RAVEL_ASSERT(link->in_end - link->in_at >= RAVEL__HEAD_BYTES);
     const char *wrong = ravel__frame_read(link->in + link->in_at, link->in_salt, link->in_number,
                                           (uint64_t)link->hub->options.max_body, &link->frame);
     if (wrong) {
@@ -371,6 +389,7 @@ static void sum_body(ravel__link *link) {
 }
 
 static void take_body(ravel__link *link) {
+    RAVEL_ASSERT(link->stage == IN_BODY && link->got < link->frame.bytes);
     uint64_t left = link->frame.bytes - link->got, here = (uint64_t)(link->in_end - link->in_at);
     uint64_t part = left < here ? left : here;
     if (link->body) memcpy(link->body + link->got, link->in + link->in_at, (size_t)part);
@@ -381,6 +400,7 @@ static void take_body(ravel__link *link) {
 }
 
 static void take_record(ravel__link *link) {
+    RAVEL_ASSERT(link->stage == IN_RECORD && link->got < link->frame.bytes && ravel__ring_is_mapped(link));
     uint32_t piece;
     const char *wrong = ravel__ring_record_read(link->in + link->in_at, link->in_salt, link->frame.number, link->got,
                                                 link->frame.bytes - link->got, &piece);
@@ -391,6 +411,7 @@ static void take_record(ravel__link *link) {
     link->in_at += RAVEL__RECORD_BYTES;
     ravel__ring_get(link, link->body ? link->body + link->got : NULL, piece);
     link->got += piece;
+    RAVEL_ASSERT(link->got <= link->frame.bytes);
     sum_body(link);
 }
 
@@ -432,6 +453,7 @@ static void parse(ravel__link *link) {
             break;
         }
     }
+    RAVEL_ASSERT(ravel__link_ok(link));
     RAVEL_ASSERT(link->in_at <= link->in_end && link->in_end <= LINK_IN_BYTES);
     if (link->in_at == link->in_end) link->in_at = link->in_end = 0;
 }
@@ -474,11 +496,13 @@ static int64_t read_buffer(ravel__link *link, int *full) {
     RAVEL_ASSERT(list.iov_len > 0);
     int64_t got = read_into(link, &list, 1, full);
     if (got > 0) link->in_end += (int32_t)got;
+    RAVEL_ASSERT(link->in_end <= LINK_IN_BYTES);
     return got;
 }
 
 /* Straight to where the body goes; with its end comes the head of the next frame, and no more, since that may be long. */
 static int64_t read_body(ravel__link *link, uint64_t left, int *full) {
+    RAVEL_ASSERT(left > 0 && left == link->frame.bytes - link->got && link->body && !is_shared(link));
     size_t room = left < READ_MOST ? (size_t)left : READ_MOST;
     struct iovec list[2] = {{link->body + link->got, room}, {link->in, (size_t)sum_bytes(link) + RAVEL__HEAD_BYTES}};
     int64_t got = read_into(link, list, room == left ? 2 : 1, full);
@@ -486,6 +510,7 @@ static int64_t read_body(ravel__link *link, uint64_t left, int *full) {
     link->in_at = 0;
     link->in_end = got > (int64_t)room ? (int32_t)(got - (int64_t)room) : 0;
     link->got += (uint64_t)(got - link->in_end);
+    RAVEL_ASSERT(link->in_end <= LINK_IN_BYTES && link->got <= link->frame.bytes);
     sum_body(link);
     return got;
 }
@@ -514,6 +539,7 @@ void ravel__link_read(ravel__link *link) {
     int64_t moved = 0;
     int full = 1;
     if (ravel__link_is_lent(link)) return;
+    RAVEL_ASSERT(link->state >= LINK_GREETS && ravel__link_ok(link));
     while (link->fd >= 0 && full && moved < TURN_BYTES) {
         int64_t got = read_once(link, &full);
         if (got <= 0) return;

@@ -35,6 +35,8 @@
 
 enum { PAGE = 4096, PIECE = 512 << 10, MAP_BYTES = PAGE + RAVEL__RING_BYTES, SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
+_Static_assert((int)PIECE <= (int)RAVEL__RING_BYTES, "a piece fits into the ring");
+
 static uint64_t *ready_of(const link_ring *r) {
     return (uint64_t *)(void *)r->map;
 }
@@ -77,6 +79,7 @@ static uint8_t *map_ring(int fd) {
 /* ---- the sender ----------------------------------------------------------------------------------------- */
 
 static int make_ring(link_ring *r) {
+    RAVEL_ASSERT(r->memory < 0 && r->event < 0 && !r->map && !r->watched);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = r};
     r->memory = memfd_create("ravel", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     r->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -103,6 +106,7 @@ int ravel__ring_is_ready(const ravel__link *link) {
 }
 
 void ravel__ring_attach(ravel__link *link, struct msghdr *message, ring_control *control) {
+    RAVEL_ASSERT(link->rings[RING_OUT].memory >= 0 && link->rings[RING_OUT].event >= 0 && !link->is_tcp);
     const link_ring *r = &link->rings[RING_OUT];
     int fds[2] = {r->memory, r->event};
     memset(control, 0, sizeof *control);
@@ -116,6 +120,7 @@ void ravel__ring_attach(ravel__link *link, struct msghdr *message, ring_control 
 }
 
 void ravel__ring_attached(ravel__link *link) {
+    RAVEL_ASSERT(link->rings[RING_OUT].memory >= 0 && link->rings[RING_OUT].map);
     close_fd(&link->rings[RING_OUT].memory); /* the map stays */
 }
 
@@ -123,15 +128,18 @@ void ravel__ring_attached(ravel__link *link) {
 static uint8_t *place_in(const link_ring *r, uint64_t bytes, size_t *first) {
     uint64_t at = r->at % RAVEL__RING_BYTES, before = RAVEL__RING_BYTES - at;
     *first = (size_t)(before < bytes ? before : bytes);
+    RAVEL_ASSERT(at + *first <= RAVEL__RING_BYTES && bytes - *first <= at); /* the two parts do not meet */
     return r->map + PAGE + at;
 }
 
 int64_t ravel__ring_put(ravel__link *link, const uint8_t *from, int64_t bytes) {
+    RAVEL_ASSERT(bytes > 0 && link->rings[RING_OUT].watched && link->rings[RING_OUT].memory < 0);
     link_ring *r = &link->rings[RING_OUT];
     uint64_t room = 0;
     r->waits = 0;
     if (!ravel__ring_room(r->at, r->freed, __atomic_load_n(consumed_of(r), __ATOMIC_ACQUIRE), &room)) return -1;
     r->freed = r->at + room - RAVEL__RING_BYTES;
+    RAVEL_ASSERT(r->freed <= r->at && r->at - r->freed <= RAVEL__RING_BYTES);
     if (bytes > PIECE) bytes = PIECE;
     if ((uint64_t)bytes > room) bytes = (int64_t)room;
     r->waits = bytes == 0;
@@ -141,10 +149,12 @@ int64_t ravel__ring_put(ravel__link *link, const uint8_t *from, int64_t bytes) {
     memcpy(at, from, first);
     memcpy(r->map + PAGE, from + first, (size_t)bytes - first);
     r->at += (uint64_t)bytes;
+    RAVEL_ASSERT(r->at - r->freed <= RAVEL__RING_BYTES);
     return bytes;
 }
 
 void ravel__ring_room_came(link_ring *r) {
+    RAVEL_ASSERT(r == &r->link->rings[RING_OUT]);
     uint64_t count;
     ssize_t ignored = read(r->event, &count, sizeof count);
     (void)ignored;
@@ -202,6 +212,7 @@ void ravel__ring_take(ravel__link *link) {
     close_fd(&given[0]);
     close_fd(&given[1]);
     if (r->map) __atomic_store_n(ready_of(r), (uint64_t)RAVEL__RING_READY, __ATOMIC_RELEASE);
+    RAVEL_ASSERT(given[0] < 0 && given[1] < 0);
 }
 
 int ravel__ring_is_mapped(const ravel__link *link) {
@@ -212,6 +223,7 @@ void ravel__ring_get(ravel__link *link, uint8_t *to, uint64_t bytes) {
     link_ring *r = &link->rings[RING_IN];
     uint64_t one = 1;
     RAVEL_ASSERT(r->map && bytes <= RAVEL__RING_BYTES);
+    RAVEL_ASSERT(bytes > 0 && r->event >= 0);
     size_t first;
     const uint8_t *at = place_in(r, bytes, &first);
     if (to) memcpy(to, at, first);

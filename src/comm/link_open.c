@@ -1,6 +1,7 @@
 /* Listening, connecting, and the handshake, in which both ends prove that they know the token. */
 #include "comm/link_state.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@ static void remove_stale(const ravel__address *at) {
 }
 
 static ravel_status listen_at(ravel__hub *hub, ravel__address *at, ravel_error *err) {
+    RAVEL_ASSERT(hub->listener_count >= 0 && hub->listener_count < LINK_LISTENERS);
     int one = 1, fd = socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return listen_failed(at, "make a socket for", err);
     link_listener *l = &hub->listeners[hub->listener_count];
@@ -86,6 +88,7 @@ ravel_status ravel__hub_listen(ravel__hub *hub, const char *list, ravel_error *e
 /* ---- a connected socket --------------------------------------------------------------------------------- */
 
 static void set_options(ravel__link *link) {
+    RAVEL_ASSERT(link->fd >= 0);
     int one = 1, idle = (int)(link->hub->options.keepalive / 2), each = idle / 3;
     struct sockaddr_storage at = {0};
     socklen_t bytes = sizeof at;
@@ -104,6 +107,7 @@ static void set_options(ravel__link *link) {
 
 /* This side's greeting, into link->mine. */
 static int make_greeting(ravel__link *link, const void *hello, int32_t bytes) {
+    RAVEL_ASSERT(bytes >= 0 && bytes <= RAVEL__HELLO_MOST && link->hub->options.max_body >= 0);
     ravel__greeting g = {.role = link->connects ? RAVEL__ROLE_CONNECTS : RAVEL__ROLE_ACCEPTS};
     g.hello_bytes = (uint32_t)bytes;
     g.most_body = (uint64_t)link->hub->options.max_body;
@@ -115,6 +119,7 @@ static int make_greeting(ravel__link *link, const void *hello, int32_t bytes) {
 }
 
 static void send_raw(ravel__link *link, const void *bytes, int64_t count) {
+    RAVEL_ASSERT(count > 0 && (link->state == LINK_GREETS || link->state == LINK_PROVES));
     if (!ravel__link_queue(link, bytes, count, 1))
         ravel__link_lose(link, "out of memory");
     else
@@ -132,6 +137,7 @@ static int is_same_user(int fd) {
 }
 
 static void take_in(ravel__hub *hub, int fd, const ravel__address *from) {
+    RAVEL_ASSERT(fd >= 0 && hub->accepted >= 0);
     int welcome = hub->accepted < hub->options.max_links && ravel__networks_hold(hub->allow, from) &&
                   (from->at.ss_family != AF_UNIX || is_same_user(fd));
     ravel__link *link = welcome ? ravel__link_new(hub, 0) : NULL;
@@ -167,6 +173,7 @@ void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
 /* ---- connecting ----------------------------------------------------------------------------------------- */
 
 void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
+    RAVEL_ASSERT(link->connects && link->state <= LINK_GREETS && link->next_address >= link->addresses);
     (void)snprintf(link->trouble, sizeof link->trouble, "%s: %s", link->peer, trouble);
     if (link->fd >= 0) (void)close(link->fd);
     link->fd = -1;
@@ -188,6 +195,7 @@ void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
 }
 
 void ravel__link_try(ravel__link *link, int64_t now) {
+    RAVEL_ASSERT(link->connects && link->state == LINK_WAITS && link->fd < 0 && *link->next_address);
     ravel__address at;
     ravel_error why = RAVEL_ERROR_INIT;
     size_t length = strcspn(link->next_address, ",");
@@ -217,6 +225,7 @@ void ravel__link_try(ravel__link *link, int64_t now) {
 }
 
 void ravel__link_connected(ravel__link *link) {
+    RAVEL_ASSERT(link->connects && link->state == LINK_CONNECTS && link->fd >= 0 && !link->first);
     int code = 0;
     socklen_t bytes = sizeof code;
     if (getsockopt(link->fd, SOL_SOCKET, SO_ERROR, &code, &bytes) < 0) code = errno;
@@ -247,6 +256,7 @@ ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void
     link->deadline_ns = now + (int64_t)(timeout * SECOND_NS);
     link->pause_ns = PAUSE_LEAST_NS;
     link->retry_ns = hub->soonest_ns = now;
+    RAVEL_ASSERT(link->state == LINK_WAITS && ravel__link_ok(link));
     *out = link;
     return RAVEL_OK;
 }
@@ -254,6 +264,7 @@ ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void
 /* ---- the handshake -------------------------------------------------------------------------------------- */
 
 static void prove(ravel__link *link, const char *word, uint8_t *digest) {
+    RAVEL_ASSERT(link->mine_bytes >= RAVEL__GREETING_BYTES && link->theirs_bytes >= RAVEL__GREETING_BYTES);
     const uint8_t *first = link->connects ? link->mine : link->theirs,
                   *second = link->connects ? link->theirs : link->mine;
     size_t first_bytes = (size_t)(link->connects ? link->mine_bytes : link->theirs_bytes);
@@ -268,6 +279,7 @@ static void refuse(ravel__link *link, const char *what) {
 }
 
 static void come_up(ravel__link *link) {
+    RAVEL_ASSERT(link->state == LINK_PROVES && !link->was_up && link->in_number == 0 && link->out_number == 0);
     ravel__hub *hub = link->hub;
     uint8_t salt[RAVEL__SHA256_BYTES];
     prove(link, "salt", salt);
@@ -298,6 +310,7 @@ static void take_greeting(ravel__link *link, int32_t here) {
         return;
     }
     int32_t bytes = RAVEL__GREETING_BYTES + (int32_t)g.hello_bytes;
+    RAVEL_ASSERT((size_t)bytes <= sizeof link->theirs && link->state == LINK_GREETS);
     if (here < bytes) return;
     memcpy(link->theirs, in, (size_t)bytes);
     link->theirs_bytes = bytes;
@@ -321,6 +334,7 @@ static void take_proof(ravel__link *link, int32_t here) {
         return;
     }
     link->in_at += RAVEL__SHA256_BYTES;
+    RAVEL_ASSERT(link->in_at <= link->in_end && link->state == LINK_PROVES);
     if (!link->connects) {
         prove(link, "accepts", digest);
         send_raw(link, digest, sizeof digest);
@@ -330,6 +344,7 @@ static void take_proof(ravel__link *link, int32_t here) {
 
 void ravel__link_handshake(ravel__link *link) {
     int32_t here = link->in_end - link->in_at;
+    RAVEL_ASSERT(here >= 0 && link->state != LINK_UP && link->state != LINK_CLOSED);
     if (link->state == LINK_GREETS)
         take_greeting(link, here);
     else if (link->state == LINK_PROVES)

@@ -8,6 +8,7 @@
 #include "comm/link.h"
 #include "comm/link_frame.h"
 
+#include <stdbool.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -141,6 +142,9 @@ struct ravel__hub {
 
 /* ---- link.c ---- */
 ravel__link *ravel__link_new(ravel__hub *hub, int connects);
+/* What holds between two calls, for assertions: counts of the queue, places in the buffer, what the state says of the
+ * descriptor. */
+bool ravel__link_ok(const ravel__link *link);
 /* Loses the link: `down` where its owner knows of it. */
 void ravel__link_lose(ravel__link *link, const char *why);
 /* Takes it from its list and closes the descriptor; freed when the poll ends. */

@@ -1,5 +1,6 @@
 #include "comm/machine.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 
 #include <stdio.h>
@@ -32,6 +33,7 @@ uint64_t ravel__machine_number(void) {
     if (f) (void)fclose(f);
     ssize_t length = readlink("/proc/self/ns/pid", text + used, sizeof text - used - 1);
     if (length < 0 || used == 0) return 0;
+    RAVEL_ASSERT(used + (size_t)length < sizeof text);
     ravel__hash_bytes(&h, text, used + (size_t)length);
     return ravel__hash_end(h) | 1;
 }

@@ -14,6 +14,7 @@
 #include "comm/backend.h" /* the communicator's allocator */
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -87,6 +88,7 @@ ravel_status ravel_mesh_axes_parse(const char *text, int32_t *axes, ravel_error 
 }
 
 static void name_axes(int32_t axes, char *text, size_t bytes) {
+    RAVEL_ASSERT(axes > 0 && axes <= ALL_AXES);
     size_t used = 0;
     text[0] = '\0';
     for (int a = 0; a < AXES; a++)
@@ -113,6 +115,7 @@ static ravel_status take_sizes(const ravel_mesh_options *o, int32_t ranks, ravel
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "tp %d x cp %d x dp %lld x pp %d is %lld, but there are %d ranks; they must be equal",
                                o->tp, o->cp, (long long)dp, o->pp, (long long)product, ranks);
+    RAVEL_ASSERT(dp > 0 && product > 0 && others * dp == product);
     int32_t sizes[AXES] = {o->tp, o->cp, (int32_t)dp, o->pp};
     memcpy(layout->sizes, sizes, sizeof sizes);
     layout->ranks = (int32_t)product;
@@ -139,6 +142,19 @@ static ravel_status take_order(const char *text, ravel_mesh_layout *layout, rave
     return RAVEL_OK;
 }
 
+/* Every axis is once in the order, and its stride is the product of the sizes before it. */
+static bool layout_ok(const ravel_mesh_layout *l) {
+    int seen = 0, stride = 1;
+    for (int i = 0; i < AXES; i++) {
+        int axis = l->order[i];
+        if (axis < 0 || axis >= AXES || seen >> axis & 1 || l->sizes[axis] < 1 || l->strides[axis] != stride)
+            return false;
+        seen |= 1 << axis;
+        stride *= l->sizes[axis];
+    }
+    return stride == l->ranks;
+}
+
 ravel_status ravel_mesh_plan(const ravel_mesh_options *options, int32_t ranks, ravel_mesh_layout *layout,
                              ravel_error *err) {
     ravel_mesh_options o;
@@ -154,6 +170,7 @@ ravel_status ravel_mesh_plan(const ravel_mesh_options *options, int32_t ranks, r
     if (!status) status = take_sizes(&o, ranks, &made, err);
     if (!status) status = take_order(o.order ? o.order : "tp-cp-dp-pp", &made, err);
     if (status) return status;
+    RAVEL_ASSERT(layout_ok(&made));
     made.vpp = o.vpp;
     *layout = made;
     return RAVEL_OK;
@@ -206,6 +223,7 @@ static int32_t index_of(const ravel_mesh_layout *l, int32_t axes, int32_t rank) 
         index += coordinate(l, axis, rank) * stride;
         stride *= l->sizes[axis];
     }
+    RAVEL_ASSERT(index >= 0 && index < stride);
     return index;
 }
 
@@ -290,6 +308,7 @@ ravel_status ravel_mesh_create(ravel_comm *comm, const ravel_mesh_options *optio
         return status;
     }
     m->coords = by_membership(m);
+    RAVEL_ASSERT(ravel_mesh_rank_at(&m->layout, m->coords) == ravel_comm_rank(comm)); /* members and layout agree */
     *mesh = m;
     return RAVEL_OK;
 }

@@ -13,6 +13,8 @@
 
 #include "comm/wire.h"
 
+#include "base/assert.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +170,8 @@ static int wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank, int
 
 static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t head_bytes, const void *body,
                       int32_t body_bytes) {
+    RAVEL_ASSERT(head_bytes > 0 && body_bytes >= 0 && head_bytes + body_bytes <= FRAME_MOST);
+    RAVEL_ASSERT(peer >= 0 && peer < net->size && peer != net->rank);
     outgoing *o = malloc(sizeof *o + (size_t)head_bytes + (size_t)body_bytes);
     if (!o) return RAVEL__WIRE_MEMORY;
     memcpy(o->data, head, (size_t)head_bytes);
@@ -188,6 +192,7 @@ static int64_t wire_given(const ravel__net *net, int32_t peer) {
 
 static int64_t wire_gone(const ravel__net *net, int32_t peer) {
     (void)peer;
+    RAVEL_ASSERT(!net->sent || (net->sent->number > 0 && net->sent->number <= net->given));
     return net->sent ? net->sent->number - 1 : net->given;
 }
 
@@ -203,6 +208,7 @@ static int sweep(ravel__net *net, char *why) {
             continue;
         }
         *link = o->next;
+        RAVEL_ASSERT(!o->next || o->next->number > o->number); /* oldest first */
         if (!o->next) net->sent_end = link;
         free(o);
     }
@@ -216,6 +222,7 @@ static int take_frames(ravel__net *net, char *why) {
         if (code) return say(code, why);
         if (!flag) return 0;
         (void)MPI_Get_count(&status, MPI_BYTE, &bytes);
+        RAVEL_ASSERT(i >= 0 && i < RING && bytes >= 0 && bytes <= FRAME_MOST);
         net->head = (i + 1) % RING;
         net->sink.frame(net->sink.user, status.MPI_SOURCE, net->frames + (size_t)i * FRAME_MOST, bytes);
         code = post_ring(net, i);
@@ -227,6 +234,8 @@ static int take_frames(ravel__net *net, char *why) {
 /* ---- transfers ------------------------------------------------------------------------------------------ */
 
 static int begin_transfer(ravel__net *net, ravel__transfer *t, int sends) {
+    RAVEL_ASSERT(t->state == RAVEL__TRANSFER_IDLE && t->bytes > 0 && net->chunk > 0 && net->chunk <= INT32_MAX);
+    RAVEL_ASSERT(t->peer >= 0 && t->peer < net->size && t->peer != net->rank);
     int tag = 1 + (int)(t->token & SLOT_MASK);
     int64_t count = (t->bytes + net->chunk - 1) / net->chunk;
     moving *m = malloc(sizeof *m + (size_t)count * sizeof(MPI_Request));
@@ -243,6 +252,7 @@ static int begin_transfer(ravel__net *net, ravel__transfer *t, int sends) {
                          : MPI_Irecv(piece, part, MPI_BYTE, t->peer, tag, net->comm, r);
         if (code) return RAVEL__WIRE_BROKEN;
     }
+    RAVEL_ASSERT(m->count == count);
     return 0;
 }
 
@@ -257,6 +267,7 @@ static int wire_recv(ravel__net *net, ravel__transfer *t) {
 static void forget(ravel__net *net, moving *m) {
     moving **link = &net->moving;
     while (*link && *link != m) link = &(*link)->next;
+    RAVEL_ASSERT(*link == m);
     if (*link) *link = m->next;
     free(m);
 }
@@ -265,6 +276,7 @@ static int wire_cancel(ravel__net *net, ravel__transfer *t) {
     moving *m = t->inside;
     int flag = 0;
     if (t->state != RAVEL__TRANSFER_RUNS) return 1;
+    RAVEL_ASSERT(m && m->t == t);
     for (int i = 0; i < m->count && !m->sends; i++)
         if (m->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&m->requests[i]);
     for (int tries = 0; tries < 1000 && !flag; tries++)
@@ -281,6 +293,7 @@ static int test_transfers(ravel__net *net, char *why) {
         next = m->next;
         if (code) return say(code, why);
         if (!flag) continue;
+        RAVEL_ASSERT(m->t->inside == m && m->t->state == RAVEL__TRANSFER_RUNS);
         m->t->state = RAVEL__TRANSFER_DONE;
         forget(net, m);
     }

@@ -2,6 +2,8 @@
  * ends in our deadline and not in a hang. */
 #include "comm/nccl.h"
 
+#include "base/assert.h"
+
 #include <ravel/comm.h>
 
 #include <cuda_runtime_api.h>
@@ -26,6 +28,7 @@ static int nccl_id(unsigned char *id) {
 }
 
 static int nccl_begin(int32_t device, int32_t ranks, int32_t rank, const unsigned char *id, void **comm) {
+    RAVEL_ASSERT(device >= 0 && rank >= 0 && rank < ranks);
     ncclUniqueId unique;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int before = device;
@@ -67,10 +70,12 @@ static int nccl_group_end(void *comm) {
 }
 
 static int nccl_send(void *comm, const void *data, int64_t bytes, int32_t peer, void *stream) {
+    RAVEL_ASSERT(comm && bytes > 0 && peer >= 0);
     return of(ncclSend(data, (size_t)bytes, ncclUint8, peer, comm, (cudaStream_t)stream));
 }
 
 static int nccl_recv(void *comm, void *data, int64_t bytes, int32_t peer, void *stream) {
+    RAVEL_ASSERT(comm && bytes > 0 && peer >= 0);
     return of(ncclRecv(data, (size_t)bytes, ncclUint8, peer, comm, (cudaStream_t)stream));
 }
 
@@ -96,6 +101,7 @@ static int find_type(int32_t dtype, ncclDataType_t *type) {
 
 static ncclRedOp_t operator_of(int32_t reduce) {
     static const ncclRedOp_t operators[] = {ncclSum, ncclMin, ncclMax}; /* in the order of ravel_reduce */
+    RAVEL_ASSERT(reduce >= 0 && (size_t)reduce < sizeof operators / sizeof *operators);
     return operators[reduce];
 }
 

@@ -94,6 +94,7 @@ static ravel_status settle(ravel_comm *comm, int code, int64_t deadline, const c
     group *g = group_of(comm);
     const struct timespec pause = {0, 50 * 1000};
     while (code == RAVEL__NCCL_PENDING) {
+        RAVEL_ASSERT(g->comm);
         if (ravel__clock_ns() > deadline) {
             give_up(g);
             return ravel_error_set(why, RAVEL_E_TIMEOUT, "NCCL did not finish %s in time", what);
@@ -151,6 +152,7 @@ static ravel_status agree(ravel_comm *comm, ravel_request *r) {
 
 /* The pieces of a ragged exchange, peers in the order me + 1, me + 2, ...; what goes to this rank itself is a copy. */
 static ravel_status exchange(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(group_of(comm)->comm && (r->op.kind == RAVEL__ALLGATHER || r->op.kind == RAVEL__ALLTOALL));
     group *g = group_of(comm);
     const ravel__op *op = &r->op;
     int32_t n = comm->size, me = comm->rank, all = op->kind == RAVEL__ALLGATHER;
@@ -189,6 +191,7 @@ static ravel_status reduce_pieces(ravel_comm *comm, ravel_request *r) {
 }
 
 static ravel_status launch_collective(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(!is_message(r) && r->op.kind != RAVEL__BARRIER && group_of(comm)->comm);
     group *g = group_of(comm);
     const ravel__op *op = &r->op;
     void *stream = g->stream->native;
@@ -230,6 +233,7 @@ static ravel_status start_collective(ravel_comm *comm, ravel_request *r) {
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
 static ravel_status start_message(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(is_message(r) && r->op.root >= 0 && r->op.root < comm->size);
     group *g = group_of(comm);
     state *s = state_of(r);
     int32_t peer = r->op.root;
@@ -268,6 +272,7 @@ static ravel_request *next_message(ravel_comm *comm) {
 }
 
 static ravel_status check_header(ravel_comm *comm, ravel_request *q, ravel_error *why) {
+    RAVEL_ASSERT(q->op.kind == RAVEL__RECV && !state_of(q)->news);
     group *g = group_of(comm);
     const header *h = &state_of(q)->mine;
     if (h->number != g->received[q->op.root])
@@ -289,6 +294,7 @@ static ravel_status launch_messages(ravel_comm *comm, ravel_request *r) {
     ravel_status status = settle(comm, g->nccl->state(g->comm), deadline_of(comm), "the call before", &r->why);
     int code = status ? 0 : g->nccl->group_begin(g->comm);
     for (ravel_request *q; !status && code == 0 && (q = next_message(comm));) {
+        RAVEL_ASSERT(!state_of(q)->news); /* all headers have come */
         if (q->op.kind == RAVEL__RECV) status = check_header(comm, q, &r->why);
         if (status) break;
         if (q->op.bytes && q->op.kind == RAVEL__SEND)
@@ -309,6 +315,7 @@ static ravel_status launch_messages(ravel_comm *comm, ravel_request *r) {
 /* ---- progress ------------------------------------------------------------------------------------------- */
 
 static void finish(ravel_request *r, ravel_status status) {
+    RAVEL_ASSERT(state_of(r)->stage >= DONE && state_of(r)->stage <= RUNNING);
     state *s = state_of(r);
     ravel_event_free(s->event);
     s->event = NULL;
@@ -317,10 +324,12 @@ static void finish(ravel_request *r, ravel_status status) {
 }
 
 static ravel_status step(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(state_of(r)->stage != DONE && (state_of(r)->stage != RUNNING || state_of(r)->event));
     group *g = group_of(comm);
     state *s = state_of(r);
     int32_t done = 0;
     if (s->stage == MEETING) {
+        RAVEL_ASSERT(s->news && r->op.kind == RAVEL__BARRIER);
         ravel_status status = ravel_request_test(s->news, &done, &r->why);
         if (done) s->news = NULL;
         if (done && !status) finish(r, RAVEL_OK);
@@ -405,6 +414,7 @@ static void nccl_cancel(ravel_comm *comm, ravel_request *r) {
 */
 
 static void nccl_close(ravel_comm *comm) {
+    RAVEL_ASSERT(!comm->open);
     group *g = group_of(comm);
     size_t bytes = 2 * (size_t)comm->size * sizeof *g->sent;
     give_up(g); /* destroying would wait for the others */
@@ -419,6 +429,7 @@ static ravel_status make_group(ravel_comm *comm, const ravel__nccl *nccl, ravel_
                                ravel_error *err) {
     unsigned char id[RAVEL__NCCL_ID] = {0};
     RAVEL_ASSERT(nccl && host && stream);
+    RAVEL_ASSERT(!comm->state && host->size == comm->size && host->rank == comm->rank);
     group *g = ravel__calloc(comm->allocator, 1, sizeof *g);
     int64_t *counts = ravel__calloc(comm->allocator, 2 * (size_t)comm->size, sizeof *counts);
     ravel_status status = g && counts ? RAVEL_OK : ravel__no_memory(err, sizeof *g, "a communicator");

@@ -31,6 +31,7 @@ static const int rules[RAVEL__OP_KINDS] = {
 /* ---- sentences ------------------------------------------------------------------------------------------ */
 
 void ravel__op_describe(const ravel__op *op, char *text, size_t bytes) {
+    RAVEL_ASSERT(op->label >= 0 && op->label < RAVEL__OP_KINDS);
     const char *name = ravel__op_names[op->label];
     int rule = rules[op->label];
     char reduce[8] = "", where[48] = "";
@@ -50,6 +51,7 @@ void ravel__op_describe(const ravel__op *op, char *text, size_t bytes) {
 }
 
 int ravel__op_same(const ravel__op *a, const ravel__op *b, int32_t size) {
+    RAVEL_ASSERT(size > 0 && a->kind < RAVEL__OP_KINDS && b->kind < RAVEL__OP_KINDS);
     if (a->kind != b->kind || a->label != b->label || a->dtype != b->dtype || a->reduce != b->reduce ||
         a->root != b->root)
         return 0;
@@ -92,6 +94,7 @@ static int to_bytes(int64_t count, int32_t each, int64_t *bytes) {
 static ravel_status convert_list(const char *name, int32_t size, int32_t each, int64_t count, const int64_t *counts,
                                  const int64_t *offsets, int64_t *sizes, int64_t *places, int64_t *total,
                                  ravel_error *err) {
+    RAVEL_ASSERT(size > 0 && each > 0);
     int64_t sum = 0;
     for (int32_t r = 0; r < size; r++) {
         int64_t n = counts ? counts[r] : count, offset = offsets ? offsets[r] : sum;
@@ -103,6 +106,7 @@ static ravel_status convert_list(const char *name, int32_t size, int32_t each, i
     if (!to_bytes(sum, each, &(int64_t){0}))
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "the bytes of %s do not fit 64 bits", name);
     *total = sum;
+    RAVEL_ASSERT(sum >= 0);
     return RAVEL_OK;
 }
 
@@ -150,6 +154,7 @@ static ravel_status prepare_lists(ravel_comm *comm, const ravel__call *call, int
     } else {
         sent = op->recv_sizes[comm->rank] / op->each;
     }
+    RAVEL_ASSERT(sent >= 0 && received >= 0 && (sent == 0 || op->each <= INT64_MAX / sent));
     op->bytes = sent * op->each;
     if (sent > 0 && !call->send) return null_array("the array to send", sent, err);
     if (received > 0 && !call->recv) return null_array("the array to receive", received, err);
@@ -157,6 +162,7 @@ static ravel_status prepare_lists(ravel_comm *comm, const ravel__call *call, int
 }
 
 ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_request *request, ravel_error *err) {
+    RAVEL_ASSERT(call->kind >= 0 && call->kind < RAVEL__OP_KINDS && request->comm == comm);
     int rule = rules[call->kind];
     ravel__op *op = &request->op;
     ravel_status status = check_head(comm, call, rule, err);
@@ -176,6 +182,7 @@ ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_
         status = prepare_lists(comm, call, rule, request, err);
     else if (rule & DATA)
         status = prepare_data(comm, call, op, err);
+    RAVEL_ASSERT(status || op->bytes >= 0);
     if (call->total) op->total = call->total;
     return status;
 }
@@ -219,6 +226,7 @@ static ravel_status finish(ravel_request *r, ravel_status status, ravel_error *e
 static void set_deadline(ravel_request *r) {
     RAVEL_ASSERT(r->comm->timeout_ns > 0);
     if (!r->deadline_ns) r->deadline_ns = ravel__clock_ns() + r->comm->timeout_ns;
+    RAVEL_ASSERT(r->deadline_ns > 0);
 }
 
 ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_error *err) {
@@ -228,6 +236,7 @@ ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_er
     r->op.blocking = 1;
     set_deadline(r);
     status = comm->backend->start(comm, r);
+    RAVEL_ASSERT(r->comm == comm && comm->open_count > 0);
     if (!status) status = comm->backend->wait(comm, r);
     return finish(r, status, err);
 }
@@ -470,5 +479,6 @@ ravel_status ravel__comm_iborrow(ravel_comm *comm, ravel__loan *loan, int64_t by
 void ravel__comm_give_back(ravel_comm *comm, ravel__loan *loan) {
     ravel_request *lender = loan->lender;
     *loan = (ravel__loan){0};
+    RAVEL_ASSERT(!lender || (comm->backend->give_back && lender->op.kind == RAVEL__SEND));
     if (lender) comm->backend->give_back(comm, lender);
 }

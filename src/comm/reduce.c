@@ -79,9 +79,11 @@ static const void *block_of(const struct kernel *k, int32_t dtype, const char *f
 
 void ravel__reduce(int32_t dtype, int32_t reduce, const char *const *sources, int32_t count, int64_t offset,
                    int64_t bytes, char *out) {
+    RAVEL_ASSERT(ravel__can_reduce(dtype) && reduce >= RAVEL_SUM && reduce <= RAVEL_MAX && count > 0);
     _Alignas(64) char acc[BLOCK * 8], next[BLOCK * 8];
     const struct kernel *k = &kernels[dtype];
     int64_t each = ravel_dtype_bytes(dtype);
+    RAVEL_ASSERT(offset >= 0 && offset % each == 0 && bytes >= 0 && bytes % each == 0);
     for (int64_t at = 0; at < bytes; at += BLOCK * each) {
         int64_t part = bytes - at < BLOCK * each ? bytes - at : BLOCK * each, n = part / each;
         (void)ravel_dtype_convert(dtype, sources[0] + offset + at, k->work, acc, n, NULL);
@@ -102,6 +104,7 @@ int64_t ravel__reduce_piece(int32_t ranks, int64_t chunk_bytes, int64_t each, in
     int64_t piece = (bytes > ROUND_LEAST ? bytes : ROUND_LEAST) / each / ranks;
     if (chunk_bytes >= ROUND_BYTES && piece < useful / each) piece = useful / each;
     if (piece > longest) piece = longest;
+    RAVEL_ASSERT(piece <= longest);
     return piece > 0 ? piece : 1;
 }
 
@@ -115,6 +118,7 @@ static ravel__call step_of(const ravel__call *whole, int32_t kind, int64_t total
 
 /* sources[r] of pieces that lie one after the other. */
 static void point_at(const char **sources, const char *first, int32_t count, int64_t stride) {
+    RAVEL_ASSERT(count > 0 && stride >= 0);
     for (int32_t r = 0; r < count; r++) sources[r] = first + r * stride;
 }
 
@@ -159,6 +163,7 @@ static ravel_status rounds_init(ravel_comm *comm, const ravel__call *whole, int6
         (void)ravel__no_memory(err, need, "a reduction");
         return RAVEL_E_MEMORY;
     }
+    RAVEL_ASSERT(piece > 0 && total >= 0 && comm->spare_bytes >= need);
     w->counts = (int64_t *)(void *)spare;
     w->offsets = w->counts + n;
     w->mine = w->offsets + n;
@@ -171,6 +176,7 @@ static ravel_status rounds_init(ravel_comm *comm, const ravel__call *whole, int6
 /* Piece r of send (counts[r] at offsets[r]) goes to rank r, which reduces what it got into `out`. */
 static ravel_status scatter_and_reduce(ravel_comm *comm, rounds *w, char *out, ravel_error *err) {
     int64_t mine = w->counts[comm->rank];
+    RAVEL_ASSERT(mine >= 0 && (mine == 0 || out));
     for (int32_t r = 0; r < comm->size; r++) w->mine[r] = mine;
     ravel__call scatter = step_of(w->whole, RAVEL__ALLTOALL, w->total);
     scatter.send = w->whole->send;
@@ -187,6 +193,7 @@ static ravel_status scatter_and_reduce(ravel_comm *comm, rounds *w, char *out, r
 
 /* The reduced pieces of one round to all ranks, or to the root. */
 static ravel_status spread(ravel_comm *comm, rounds *w, ravel_error *err) {
+    RAVEL_ASSERT(w->whole->kind == RAVEL__ALLREDUCE || w->whole->kind == RAVEL__REDUCE);
     int64_t mine = w->counts[comm->rank];
     int is_root = w->whole->root == comm->rank, to_all = w->whole->kind == RAVEL__ALLREDUCE;
     ravel__call step = step_of(w->whole, to_all ? RAVEL__ALLGATHER : RAVEL__ALLTOALL, w->total);
@@ -213,6 +220,7 @@ static ravel_status reduce_long(ravel_comm *comm, const ravel__call *whole, rave
             int64_t from = base + r * piece, left = whole->count - from;
             w.offsets[r] = left > 0 ? from : 0;
             w.counts[r] = left < 0 ? 0 : left < piece ? left : piece;
+            RAVEL_ASSERT(w.offsets[r] + w.counts[r] <= whole->count);
         }
         status = scatter_and_reduce(comm, &w, w.result, err);
         if (!status) status = spread(comm, &w, err);
@@ -267,6 +275,7 @@ ravel_status ravel__reduce_composite(ravel_comm *comm, const ravel__call *call, 
     ravel_status status = check_call(comm, call, err);
     if (status) return status;
     if (call->kind == RAVEL__REDUCE_SCATTER) return reduce_scatter(comm, call, err);
+    RAVEL_ASSERT(call->kind == RAVEL__ALLREDUCE || call->kind == RAVEL__REDUCE);
     int64_t each = ravel_dtype_bytes(call->dtype);
     if (call->count <= SHORT_BYTES / each / comm->size || call->count <= SHORT_EACH / each)
         return reduce_short(comm, call, err);

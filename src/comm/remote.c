@@ -63,6 +63,7 @@ void ravel__remote_poll(remote_world *w) {
 /* ---- finished operations --------------------------------------------------------------------------------- */
 
 static ravel_status lost(remote_rank *me, ravel_request *r) {
+    RAVEL_ASSERT(me->dead && me->reason[0]);
     me->comm->lost_rank = me->lost;
     ravel__remote_let_go(me, r);
     return ravel_error_set(&r->why, RAVEL_E_PEER_LOST, "%s", me->reason);
@@ -104,6 +105,7 @@ static ravel_status remote_start(ravel_comm *comm, ravel_request *r) {
     remote_rank *me = remote_rank_of(comm);
     ravel_status status = enter(me->world, &r->why);
     if (status) return status;
+    RAVEL_ASSERT(me->world->refs > 0 && !*remote_job_of(r)); /* the request's last operation let go of its job */
     *remote_job_of(r) = NULL;
     if (me->dead) {
         comm->lost_rank = me->lost;
@@ -119,6 +121,7 @@ static ravel_status remote_start(ravel_comm *comm, ravel_request *r) {
 /* After a failure, data of operations that the failing rank had completed still arrives, and started transfers (which
  * MPI cannot cancel) may complete: wait up to `grace_ns`. A receive can be cancelled. */
 static int is_worth_waiting(remote_rank *me, remote_job *j, int64_t grace_ns) {
+    RAVEL_ASSERT(j->phase != OVER && j->request);
     int64_t now = ravel__clock_ns();
     int moves = 0;
     if (j->message && j->request->op.kind == RAVEL__RECV) return 0;
@@ -134,6 +137,7 @@ static int is_worth_waiting(remote_rank *me, remote_job *j, int64_t grace_ns) {
 static ravel_status look(remote_rank *me, ravel_request *r, int polls, int patient, int32_t *done) {
     remote_job *j = *remote_job_of(r);
     remote_world *w = me->world;
+    RAVEL_ASSERT(j && j->request == r && me->comm == r->comm);
     if (polls && (j->phase != OVER || !j->message)) ravel__remote_poll(w); /* a message may complete when it starts */
     if (!w->stuck) ravel__remote_progress(me);
     if (j->phase != OVER && !me->dead && patient) {
@@ -165,6 +169,7 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
 /* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. Returns the number of the next
  * round. */
 static int32_t pause_outside(remote_world *w, int32_t round, int32_t aimed, int64_t left_ns) {
+    RAVEL_ASSERT(round >= 0 && left_ns >= 0);
     if (!aimed && round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) { /* aimed: the link is lent */
         ravel__cpu_relax();
         return round + 1;
@@ -178,6 +183,7 @@ static int32_t pause_outside(remote_world *w, int32_t round, int32_t aimed, int6
 /* Spinning helps if answers come during it. It stops after MISSES waits that had to sleep anyway, and is tried again in
  * one of RETRY waits. A message does not end MPI's sleep, so MPI always spins. The caller holds the lock. */
 static void learn_to_spin(remote_world *w, int slept) {
+    RAVEL_ASSERT(w->misses >= 0 && (w->spins == 0 || w->spins == SPINS_MOST));
     enum { MISSES = 4, RETRY = 256 };
     int spins = w->spins > 0, tries = !spins && ++w->unspun % RETRY == 0;
     if (w->wire->serial) return;
@@ -206,6 +212,7 @@ static int32_t aim(const remote_rank *me, const remote_job *j, int32_t round, in
     int sleeps = round >= __atomic_load_n(&w->spins, __ATOMIC_RELAXED) && round <= SPINS_MOST;
     if (!sleeps || !w->wire->aim || me->dead || left_ns < SHORT_LEFT_NS) return 0;
     int32_t peer = only_peer(me, j);
+    RAVEL_ASSERT(peer < w->size);
     return peer >= 0 && peer != w->rank && w->wire->aim(w->net, peer);
 }
 
@@ -276,6 +283,7 @@ static ravel_status remote_alive(ravel_comm *comm, ravel_error *err) {
 
 /* The lock is not held: no other thread has the world any more. */
 static void free_world(remote_world *w) {
+    RAVEL_ASSERT(w->refs == 0 && !w->ranks && (w->stuck || !w->orphans));
     size_t n = (size_t)w->size;
     if (w->stuck) { /* the wire may still use it */
         pthread_mutex_lock(&serial_lock);
@@ -295,6 +303,7 @@ static void free_world(remote_world *w) {
 }
 
 static void free_rank(remote_rank *me) {
+    RAVEL_ASSERT(!me->jobs && !me->next_port);
     const ravel_allocator *a = me->comm->allocator;
     while (me->idle) {
         remote_job *j = me->idle;
@@ -310,9 +319,11 @@ static void remote_close(ravel_comm *comm) {
     remote_world *w = me->world;
     pthread_mutex_lock(w->lock);
     int last = --w->refs == 0;
+    RAVEL_ASSERT(w->refs >= 0);
     if (!me->dead && !w->stuck) ravel__remote_leave(me);
     remote_rank **link = &w->ranks;
     while (*link != me) link = &(*link)->next;
+    RAVEL_ASSERT(*link == me);
     *link = me->next;
     ravel__match_close(me);
     RAVEL_ASSERT(!me->jobs);
@@ -322,6 +333,7 @@ static void remote_close(ravel_comm *comm) {
 }
 
 static remote_rank *new_rank(ravel_comm *comm, remote_world *w, uint64_t id, ravel_error *err) {
+    RAVEL_ASSERT(id & 1);
     remote_rank *me = ravel__calloc(comm->allocator, 1, sizeof *me);
     uint8_t *left = me ? ravel__calloc(comm->allocator, (size_t)comm->size, 1) : NULL;
     if (!left) {
@@ -334,6 +346,7 @@ static remote_rank *new_rank(ravel_comm *comm, remote_world *w, uint64_t id, rav
 }
 
 static void adopt(remote_rank *me) {
+    RAVEL_ASSERT(me->world->refs >= 0 && !me->comm->state);
     me->next = me->world->ranks;
     me->world->ranks = me;
     me->world->refs++;
@@ -357,6 +370,7 @@ static ravel_status remote_subset(ravel_comm *comm, ravel_comm *child, const int
     memcpy(me->ancestors, parent->ancestors, sizeof me->ancestors);
     me->ancestors[parent->depth] = parent->id;
     me->depth = parent->depth + 1;
+    RAVEL_ASSERT(me->depth <= REMOTE_DEPTH && me->id != parent->id);
     pthread_mutex_lock(parent->world->lock);
     adopt(me);
     leave(parent->world);
@@ -393,6 +407,7 @@ static ravel_status open_net(remote_world *w, const ravel_comm_options *o, int32
                                "the launcher started %d ranks, but this MPI sees only itself: launcher and MPI module "
                                "are of different kinds; set RAVEL_MPI_MODULE to the one that fits",
                                expected);
+    RAVEL_ASSERT(w->net && w->rank >= 0 && w->rank < w->size);
     return ravel__match_init(w) ? RAVEL_OK : ravel__no_memory(err, 6 * (size_t)w->size, "a communicator");
 }
 

@@ -37,6 +37,7 @@ static remote_job *take_job(remote_rank *me) {
     else
         j = ravel__calloc(NULL, 1, sizeof *j);
     if (!j) return NULL;
+    RAVEL_ASSERT(!j->request); /* nobody's, as when it was given back */
     j->next = NULL;
     j->status = RAVEL_OK;
     j->disagree = j->message = j->used = j->asked = 0;
@@ -58,6 +59,7 @@ static int make_sizes(remote_rank *me, remote_job *j) {
 }
 
 static int make_room(remote_job *j, int64_t bytes) {
+    RAVEL_ASSERT(bytes > 0 && j->room_bytes >= 0);
     if (bytes <= j->room_bytes) return 1;
     char *room = ravel__resize(NULL, j->room, (size_t)j->room_bytes, (size_t)bytes);
     if (!room) return 0;
@@ -109,6 +111,7 @@ static int is_round_done(remote_job *j) {
 static int sum_round(remote_rank *me, remote_job *j, char *words, char *heard, int64_t bytes) {
     int32_t n = me->comm->size, my = me->comm->rank, log = 31 - __builtin_clz((unsigned)n), power = 1 << log,
             extra = n - power;
+    RAVEL_ASSERT(power <= n && extra < power && j->round >= 0);
     if (j->round > log + 1) return 1;
     if (j->round == 0 && my >= power) post(me, j, 1, my - power, words, bytes);
     if (j->round == 0 && my < extra) post(me, j, 0, my + power, heard, bytes);
@@ -135,6 +138,7 @@ static int step_head(remote_rank *me, remote_job *j) {
 }
 
 static void begin_head(remote_rank *me, remote_job *j) {
+    RAVEL_ASSERT(me->comm->size > 1 && !j->message);
     ravel_comm *comm = me->comm;
     uint64_t first = 0;
     ravel__card_fill(comm, &j->request->op, &j->mine);
@@ -197,6 +201,7 @@ static int begin_bruck(remote_rank *me, remote_job *j, const void *mine, int64_t
     }
     RAVEL_ASSERT(j->sizes[n] == at);
     if (!make_room(j, at ? at : 1)) return 0;
+    RAVEL_ASSERT(j->room_bytes >= at);
     if (j->sizes[1] > 0) memcpy(j->room, mine, (size_t)j->sizes[1]);
     return 1;
 }
@@ -214,6 +219,7 @@ static int step_bruck(remote_rank *me, remote_job *j) {
 static void end_bruck(const remote_rank *me, const remote_job *j) {
     const ravel__op *op = &j->request->op;
     int32_t n = me->comm->size, my = me->comm->rank;
+    RAVEL_ASSERT(j->sizes[0] == 0 && j->sizes[n] <= j->room_bytes);
     for (int32_t i = 0; i < n; i++)
         if (j->sizes[i + 1] > j->sizes[i])
             memcpy(op->recv + op->recv_offsets[(my + i) % n], j->room + j->sizes[i],
@@ -221,6 +227,7 @@ static void end_bruck(const remote_rank *me, const remote_job *j) {
 }
 
 static int step_ring(remote_rank *me, remote_job *j) {
+    RAVEL_ASSERT(j->round >= 0 && j->used == 0);
     const ravel__op *op = &j->request->op;
     int64_t n = me->comm->size, my = me->comm->rank;
     char *home = op->recv + op->recv_offsets[my];
@@ -240,6 +247,7 @@ static int step_ring(remote_rank *me, remote_job *j) {
 
 /* Piece for or from rank r: of the operation, or (SIZES) one word. */
 static char *piece_of(const remote_job *j, int sends, int32_t r, int64_t *bytes) {
+    RAVEL_ASSERT(r >= 0 && (j->phase == SIZES || j->phase == MOVE));
     const ravel__op *op = &j->request->op;
     *bytes = j->phase == SIZES ? (int64_t)sizeof(int64_t) : sends ? op->send_sizes[r] : op->recv_sizes[r];
     if (j->phase == SIZES) return sends ? (char *)&op->send_sizes[r] : (char *)&j->sizes[r];
@@ -248,6 +256,7 @@ static char *piece_of(const remote_job *j, int sends, int32_t r, int64_t *bytes)
 
 /* Begins the next pieces, in all parcels of this direction that are free. */
 static int64_t pump(remote_rank *me, remote_job *j, int sends, int64_t distance) {
+    RAVEL_ASSERT(distance >= 1 && distance <= me->comm->size);
     int64_t n = me->comm->size, my = me->comm->rank, bytes;
     for (int32_t i = 0; i < REMOTE_WINDOW && distance < n; i++) {
         remote_parcel *p = &j->parcels[2 * i + sends];
@@ -289,6 +298,7 @@ static int is_exchange(const remote_job *j) {
 }
 
 static int begin_move(remote_rank *me, remote_job *j) {
+    RAVEL_ASSERT(!j->message && j->used == 0);
     const ravel__op *op = &j->request->op;
     if (op->kind == RAVEL__ALLGATHER && is_small_gather(me, op)) return begin_bruck(me, j, op->send, -1);
     if (op->kind == RAVEL__ALLREDUCE) return make_room(j, op->bytes ? op->bytes : 1);
@@ -307,6 +317,7 @@ static int step_move(remote_rank *me, remote_job *j) {
 }
 
 static void enter(remote_rank *me, remote_job *j, remote_phase phase) {
+    RAVEL_ASSERT(j->request && !j->message);
     int ok = 1;
     j->phase = phase;
     j->round = j->next_send = 0;
@@ -320,6 +331,7 @@ static void enter(remote_rank *me, remote_job *j, remote_phase phase) {
 }
 
 static void end_cards(remote_rank *me, remote_job *j) {
+    RAVEL_ASSERT(j->disagree && j->room);
     int32_t n = me->comm->size, my = me->comm->rank;
     ravel_error *why = &j->request->why;
     if (!j->cards) j->cards = ravel__calloc(NULL, (size_t)n, sizeof *j->cards);
@@ -344,6 +356,7 @@ static void end_move(const remote_rank *me, remote_job *j) {
 
 /* The phase is over. */
 static void end_phase(remote_rank *me, remote_job *j) {
+    RAVEL_ASSERT(j->phase != OVER && !j->message);
     switch (j->phase) {
     case HEAD:
         j->disagree = j->sums[0] != 0 ? 1 : j->sums[1] != 0 ? 2 : 0;
@@ -360,6 +373,7 @@ static void end_phase(remote_rank *me, remote_job *j) {
 }
 
 static void end_message(remote_rank *me, remote_job *j) {
+    RAVEL_ASSERT(j->used == 1 && (j->parcels[0].state == PARCEL_DONE || j->parcels[0].state == PARCEL_IDLE));
     const remote_parcel *p = &j->parcels[0];
     char name[64];
     j->phase = OVER;
@@ -379,6 +393,7 @@ int ravel__remote_is_alive(const remote_rank *me, const remote_job *j) {
 */
 static void step(remote_rank *me, remote_job *j) {
     while (j->phase != OVER && !me->world->stuck) {
+        RAVEL_ASSERT(j->used >= 0 && j->used <= 2 * REMOTE_WINDOW && j->request && j->request->comm == me->comm);
         if (j->message) {
             if (is_round_done(j)) end_message(me, j);
             return;
@@ -409,12 +424,14 @@ void ravel__remote_progress(remote_rank *me) {
 static void unlink_job(remote_rank *me, const remote_job *j) {
     remote_job **link = &me->jobs;
     while (*link && *link != j) link = &(*link)->next;
+    RAVEL_ASSERT(*link == j);
     if (*link) *link = j->next;
 }
 
 void ravel__remote_let_go(remote_rank *me, ravel_request *r) {
     remote_job *j = *remote_job_of(r);
     int clear = 1;
+    RAVEL_ASSERT(j && j->request == r);
     *remote_job_of(r) = NULL;
     unlink_job(me, j);
     for (int32_t i = 0; i < j->used; i++) clear &= ravel__match_cancel(&j->parcels[i]);
@@ -431,6 +448,7 @@ void ravel__remote_let_go(remote_rank *me, ravel_request *r) {
 }
 
 remote_job *ravel__remote_begin(remote_rank *me, ravel_request *r) {
+    RAVEL_ASSERT(!me->dead);
     remote_job *j = take_job(me);
     const ravel__op *op = &r->op;
     if (!j) return NULL;

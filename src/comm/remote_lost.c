@@ -13,6 +13,7 @@
  * The deadline finds the rest. */
 #include "comm/remote.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <stdio.h>
@@ -23,6 +24,7 @@ enum { REASON_MOST = 400 };
 /* ---- names ---------------------------------------------------------------------------------------------- */
 
 void ravel__remote_name(const ravel_comm *comm, int32_t rank, char *text, size_t bytes) {
+    RAVEL_ASSERT(rank >= 0 && rank < comm->size);
     if (comm->world_ranks)
         (void)snprintf(text, bytes, "rank %d (world rank %d)", rank, comm->world_ranks[rank]);
     else
@@ -54,6 +56,7 @@ ravel_status ravel__remote_error(ravel_error *err, const remote_world *w, int co
 /* ---- failures ------------------------------------------------------------------------------------------- */
 
 static void mark_dead(remote_rank *me, int32_t lost, int64_t serial, const char *prefix, const char *reason) {
+    RAVEL_ASSERT(lost >= -1 && lost < me->comm->size);
     if (me->dead) return;
     me->dead = 1;
     me->dead_from = serial;
@@ -62,6 +65,7 @@ static void mark_dead(remote_rank *me, int32_t lost, int64_t serial, const char 
 }
 
 static int is_below(const remote_rank *r, uint64_t id) {
+    RAVEL_ASSERT(r->depth >= 0 && r->depth <= REMOTE_DEPTH);
     for (int32_t i = 0; i < r->depth; i++)
         if (r->ancestors[i] == id) return 1;
     return 0;
@@ -97,6 +101,7 @@ static int tells_contacts_only(const remote_rank *me) {
 
 /* To every other member, or to those that are contacts. What cannot be sent is found by deadlines. */
 static void tell_members(remote_rank *me, const remote_head *head, const char *body, int contacts_only) {
+    RAVEL_ASSERT(!body || (head->bytes >= 0 && head->bytes <= REASON_MOST));
     const ravel_comm *comm = me->comm;
     for (int32_t r = 0; r < comm->size; r++) {
         int32_t peer = remote_world_rank(comm, r);
@@ -113,6 +118,7 @@ void ravel__remote_leave(remote_rank *me) {
 void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason) {
     remote_head h = {.kind = FRAME_FAILED, .port = me->id, .note = (uint32_t)me->world->broken};
     if (me->dead) return;
+    RAVEL_ASSERT(lost >= -1 && lost < me->comm->size);
     int32_t world_rank = lost < 0 ? -1 : remote_world_rank(me->comm, lost);
     h.lost = (uint32_t)world_rank;
     h.serial = me->serial;
@@ -120,6 +126,7 @@ void ravel__remote_fail(remote_rank *me, int32_t lost, const char *reason) {
         if (!j->message && j->phase != OVER && j->serial < h.serial) h.serial = j->serial;
     h.bytes = (int64_t)strnlen(reason, REASON_MOST);
     (void)fail_family(me->world, me->id, world_rank, h.serial, reason);
+    RAVEL_ASSERT(me->dead);
     tell_members(me, &h, reason, is_large(me));
 }
 
@@ -186,6 +193,7 @@ void ravel__remote_notice(remote_world *w, int32_t peer, const remote_head *h, c
 }
 
 void ravel__remote_ask(remote_rank *me, remote_job *j) {
+    RAVEL_ASSERT(j->phase != OVER && j->used <= 2 * REMOTE_WINDOW);
     remote_head h = {.kind = FRAME_ASK, .port = me->id};
     for (int32_t i = 0; i < j->used && !j->asked; i++)
         if (j->parcels[i].state == PARCEL_POSTED || j->parcels[i].state == PARCEL_OFFERED)
@@ -194,6 +202,7 @@ void ravel__remote_ask(remote_rank *me, remote_job *j) {
 }
 
 void ravel__remote_peer_lost(remote_world *w, int32_t peer, const char *why) {
+    RAVEL_ASSERT(peer >= 0 && peer < w->size);
     if (w->lost[peer]) return;
     w->lost[peer] = why ? 1 : 2;
     w->any_gone = 1;
@@ -224,6 +233,7 @@ void ravel__remote_look_at_processes(remote_world *w) {
     w->looked_ns = now;
     for (int32_t i = 0; i < w->neighbour_count; i++) {
         int32_t r = w->neighbours[i];
+        RAVEL_ASSERT(r >= 0 && r < w->size && r != w->rank);
         if (!w->lost[r] && ravel__process_is_gone(&w->processes[r]))
             ravel__remote_peer_lost(w, r, "its process is gone");
     }

@@ -94,6 +94,7 @@ static int take_slot(remote_world *w, remote_parcel *p) {
     for (int32_t tries = 0; tries < w->slot_room; tries++, w->slot_next++) {
         int32_t i = w->slot_next % w->slot_room;
         if (w->slots[i]) continue;
+        RAVEL_ASSERT(i >= 0 && i < w->slot_room);
         w->slots[i] = p;
         w->slot_next = i + 1;
         p->token = (uint32_t)i | ++w->generation << SLOT_BITS;
@@ -117,6 +118,7 @@ static remote_parcel *find_slot(const remote_world *w, uint32_t token) {
 int ravel__match_tell(remote_world *w, int32_t peer, const remote_head *head, const void *body, int32_t bytes) {
     remote_head h = *head;
     RAVEL_ASSERT(peer >= 0 && peer < w->size && peer != w->rank && bytes >= 0);
+    RAVEL_ASSERT(head->kind > 0 && head->kind < FRAME_KINDS && (int)sizeof *head + bytes <= REMOTE_FRAME_MOST);
     h.magic = REMOTE_MAGIC;
     if (w->lost[peer] || w->stuck) return 0;
     w->contact[peer] = 1;
@@ -128,6 +130,7 @@ int ravel__match_tell(remote_world *w, int32_t peer, const remote_head *head, co
 static void give_credit(remote_world *w, int32_t peer) {
     remote_head h = {.kind = FRAME_CREDIT};
     if (peer == w->rank || ++w->taken[peer] < REMOTE_CREDIT / 2) return;
+    RAVEL_ASSERT(w->taken[peer] <= REMOTE_CREDIT);
     h.note = (uint32_t)w->taken[peer];
     w->taken[peer] = 0;
     (void)ravel__match_tell(w, peer, &h, NULL, 0);
@@ -145,6 +148,7 @@ static void accept_offer(remote_world *w, int32_t peer, const remote_head *offer
 /* ---- a message meets its receive ------------------------------------------------------------------------ */
 
 static void take_offer(remote_world *w, int32_t peer, const remote_head *h, remote_parcel *p) {
+    RAVEL_ASSERT(h->kind == FRAME_OFFER && p->state == PARCEL_POSTED);
     remote_parcel *own = peer == w->rank ? find_slot(w, h->token) : NULL;
     if (peer == w->rank || h->bytes == 0) {
         if (own && own->bytes > 0) memcpy(p->data, own->data, (size_t)own->bytes);
@@ -163,6 +167,7 @@ static void take_offer(remote_world *w, int32_t peer, const remote_head *h, remo
 }
 
 static void deliver(remote_world *w, int32_t peer, const remote_head *h, const char *body, remote_parcel *p) {
+    RAVEL_ASSERT(!p->sends && p->state == PARCEL_POSTED && p->tag == h->tag && p->peer == peer);
     if (h->bytes != p->bytes || (h->note && p->note && h->note != p->note)) {
         p->state = PARCEL_DONE;
         p->mismatch = 1;
@@ -180,6 +185,7 @@ static void deliver(remote_world *w, int32_t peer, const remote_head *h, const c
 }
 
 void ravel__match_keep(remote_stray **list, int32_t peer, const remote_head *h, const char *body) {
+    RAVEL_ASSERT(h->bytes >= 0 || h->kind != FRAME_EAGER);
     size_t bytes = h->kind == FRAME_EAGER || h->kind == FRAME_FAILED ? (size_t)h->bytes : 0;
     remote_stray *s = ravel__alloc(NULL, sizeof *s + bytes);
     if (!s) return; /* no memory: its receive ends at its deadline */
@@ -218,6 +224,7 @@ static void take_accept(remote_world *w, int32_t peer, const remote_head *h) {
         return;
     }
     RAVEL_ASSERT(w->slots[p->token % SLOTS_MOST] == p);
+    RAVEL_ASSERT(p->transfer.state == RAVEL__TRANSFER_IDLE);
     p->transfer = (ravel__transfer){.peer = peer, .token = (uint32_t)h->bytes, .data = p->data, .bytes = p->bytes};
     p->state = PARCEL_MOVES;
     w->bytes += p->bytes;
@@ -232,11 +239,13 @@ void ravel__match_frame(remote_world *w, int32_t peer, const remote_head *h, con
         take_accept(w, peer, h);
     else if (h->kind == FRAME_CREDIT && h->note <= (uint32_t)(REMOTE_CREDIT - w->credits[peer]))
         w->credits[peer] = (int16_t)(w->credits[peer] + (int16_t)h->note);
+    RAVEL_ASSERT(w->credits[peer] >= 0 && w->credits[peer] <= REMOTE_CREDIT);
 }
 
 /* ---- parcels -------------------------------------------------------------------------------------------- */
 
 static int begin_send(remote_world *w, remote_parcel *p) {
+    RAVEL_ASSERT(p->sends && (p->state == PARCEL_IDLE || p->state == PARCEL_DONE));
     remote_head h = {.kind = FRAME_OFFER, .port = p->port->id, .tag = p->tag, .note = p->note, .bytes = p->bytes};
     if (p->peer != w->rank && p->bytes <= EAGER_MOST && w->credits[p->peer] > 0) {
         h.kind = FRAME_EAGER;
@@ -277,6 +286,7 @@ static int begin_recv(remote_world *w, remote_parcel *p) {
 
 int ravel__match_begin(remote_parcel *p) {
     remote_world *w = p->port->world;
+    RAVEL_ASSERT(p->member >= 0 && p->member < p->port->comm->size);
     p->peer = remote_world_rank(p->port->comm, p->member);
     RAVEL_ASSERT(p->peer >= 0 && p->peer < w->size && (p->bytes == 0 || p->data));
     p->next = NULL;
@@ -289,6 +299,7 @@ int ravel__match_done(remote_parcel *p) {
     const remote_world *w = p->port->world;
     if (p->state == PARCEL_SENT && w->wire->gone(w->net, p->peer) >= p->ticket) p->state = PARCEL_DONE;
     if (p->state == PARCEL_MOVES && p->transfer.state == RAVEL__TRANSFER_DONE) {
+        RAVEL_ASSERT(p->transfer.peer == p->peer);
         free_slot(p->port->world, p);
         p->transfer = (ravel__transfer){0};
         p->state = PARCEL_DONE;
@@ -298,6 +309,7 @@ int ravel__match_done(remote_parcel *p) {
 
 int ravel__match_is_hopeless(const remote_parcel *p) {
     if (p->state == PARCEL_DONE || p->state == PARCEL_IDLE || p->state == PARCEL_SENT) return 0;
+    RAVEL_ASSERT(p->port && p->peer < p->port->world->size);
     return p->port->world->lost[p->peer] || (p->state != PARCEL_MOVES && p->port->left[p->member]);
 }
 
@@ -349,8 +361,10 @@ void ravel__match_close(remote_rank *me) {
     remote_rank **link = &w->ports[me->id % REMOTE_WORLD_BUCKETS];
     while (*link && *link != me) link = &(*link)->next_port;
     if (*link) *link = me->next_port;
+    me->next_port = NULL;
     w->left[w->left_count++ % REMOTE_LEFT_KEPT] = me->id;
     for (int i = 0; i < REMOTE_BUCKETS; i++) {
+        RAVEL_ASSERT(!me->posted[i]); /* its operations are over */
         for (remote_stray *s = me->strays[i]; s; s = s->next)
             if (s->head.kind == FRAME_EAGER) give_credit(w, s->peer);
         free_strays(&me->strays[i]);

@@ -21,6 +21,7 @@ static void copy(void *to, const void *from, int64_t bytes) {
 }
 
 static void run_collective(const ravel__op *op) {
+    RAVEL_ASSERT(op->kind >= 0 && op->kind < RAVEL__SEND);
     switch ((ravel__op_kind)op->kind) {
     case RAVEL__ALLGATHER: copy(op->recv + op->recv_offsets[0], op->send, op->recv_sizes[0]); break;
     case RAVEL__ALLTOALL:
@@ -34,6 +35,7 @@ static void run_collective(const ravel__op *op) {
 }
 
 static ravel_status fail(ravel_request *r, const ravel__op *other) {
+    RAVEL_ASSERT(!state_of(r)->done);
     char text[160];
     ravel__op_describe(other, text, sizeof text);
     state_of(r)->done = 1;
@@ -55,6 +57,7 @@ static ravel_request *partner_of(ravel_comm *comm, ravel_request *r) {
 static void run_message(ravel_comm *comm, ravel_request *r) {
     ravel_request *p = partner_of(comm, r);
     if (!p) return;
+    RAVEL_ASSERT(!state_of(p)->done && state_of(p)->order < state_of(r)->order);
     ravel_request *send = r->op.kind == RAVEL__SEND ? r : p, *recv = send == r ? p : r;
     if (send->op.bytes != recv->op.bytes || send->op.dtype != recv->op.dtype) {
         (void)fail(send, &recv->op);

@@ -1,5 +1,7 @@
 #include "comm/sha256.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 static const uint32_t round_constants[64] = {
@@ -68,12 +70,14 @@ void ravel__sha256_end(ravel__sha256 *h, uint8_t digest[RAVEL__SHA256_BYTES]) {
     uint8_t length[8];
     ravel__sha256_add(h, &one, 1);
     while (h->bytes % 64 != 56) ravel__sha256_add(h, &zero, 1);
+    RAVEL_ASSERT((h->bytes + 8) % 64 == 0); /* the length ends the last block */
     for (int i = 0; i < 8; i++) length[i] = (uint8_t)(bits >> (56 - 8 * i));
     ravel__sha256_add(h, length, 8);
     for (int i = 0; i < 32; i++) digest[i] = (uint8_t)(h->state[i / 4] >> (24 - 8 * (i % 4)));
 }
 
 void ravel__hmac_begin(ravel__hmac *h, const void *key, size_t bytes) {
+    RAVEL_ASSERT(key || bytes == 0);
     uint8_t block[64] = {0}, pad[64];
     if (bytes > 64) {
         ravel__sha256_begin(&h->inner);

@@ -17,6 +17,7 @@
 #include "base/memory.h"
 #include "comm/remote.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,6 +36,13 @@ static void free_waiting(tcp_waiting **list) {
     }
 }
 
+/* A lost peer has nothing left; frames wait only for a link that is not up; what it sent on is one of its links. */
+static bool peer_ok(const tcp_peer *p) {
+    if (p->lost && (p->out || p->from || p->waiting || p->links[0] || p->links[1] || p->dying_ns)) return false;
+    if ((p->waiting == NULL) != (p->waiting_count == 0) || (p->waiting && p->out_is_up)) return false;
+    return (!p->from || p->from == p->links[0] || p->from == p->links[1]) && (p->out || !p->out_is_up);
+}
+
 static void report_lost(tcp_peer *p, const char *why) {
     char words[sizeof farewell + 32];
     (void)snprintf(words, sizeof words, "closed the link: %s", farewell);
@@ -46,8 +54,10 @@ static void report_lost(tcp_peer *p, const char *why) {
     p->out_is_up = 0;
     free_waiting(&p->waiting);
     p->waiting_count = 0;
+    RAVEL_ASSERT(p->net->dying >= 0);
     for (int i = 0; i < 2; i++)
         if (p->links[i]) ravel__link_close(p->links[i], NULL), p->links[i] = NULL;
+    RAVEL_ASSERT(peer_ok(p));
     if (p->net->state == TCP_RUNS) p->net->sink.lost(p->net->sink.user, p->rank, strstr(why, words) ? NULL : why);
 }
 
@@ -67,6 +77,7 @@ static void on_down(void *user, ravel__link *link, const char *why) {
         net->dying++;
     }
     if (p->out == link) p->out_is_up = 0;
+    RAVEL_ASSERT(peer_ok(p));
 }
 
 /* ---- links of a peer ------------------------------------------------------------------------------------ */
@@ -87,20 +98,24 @@ static void append(tcp_waiting **list, tcp_waiting *w) {
 }
 
 static int send_frame(tcp_peer *p, const void *data, int32_t bytes) {
+    RAVEL_ASSERT(p->out && p->out_is_up && bytes > 0 && bytes <= TCP_FRAME_MOST);
     ravel__message head = {TCP_FRAME, 0, bytes};
     ravel_status status = ravel__link_send(p->out, &head, data, NULL, NULL);
     return status == RAVEL_E_MEMORY ? RAVEL__WIRE_MEMORY : 0; /* a link that is down calls the handler itself */
 }
 
 static void use(tcp_peer *p, ravel__link *link) {
+    RAVEL_ASSERT(!p->lost && link);
     p->out = link;
     p->out_is_up = 1;
     for (tcp_waiting *w = p->waiting; w; w = w->next) (void)send_frame(p, w->data, w->bytes);
     free_waiting(&p->waiting);
     p->waiting_count = 0;
+    RAVEL_ASSERT(peer_ok(p));
 }
 
 void ravel__tcp_adopt(ravel__net *net, ravel__link *link, int32_t peer, int own) {
+    RAVEL_ASSERT(peer >= 0 && peer < net->ranks && peer != net->rank && (own == 0 || own == 1));
     tcp_peer *p = &net->peers[peer];
     p->links[!own] = link;
     ravel__link_set_owner(link, p);
@@ -115,6 +130,7 @@ static const char *reachable(const ravel__net *net, int32_t peer) {
 }
 
 static void reach(ravel__net *net, tcp_peer *p) {
+    RAVEL_ASSERT(!p->out && !p->lost && p->rank != net->rank);
     tcp_hello hello = net->hellos[net->rank];
     ravel_error err = RAVEL_ERROR_INIT;
     hello.world = net->world;
@@ -129,6 +145,7 @@ static int on_up(void *user, ravel__link *link, const void *bytes, int32_t count
     tcp_hello hello;
     tcp_peer *p = ravel__link_owner(link);
     if (p) { /* this rank connected */
+        RAVEL_ASSERT(p->net == net && (p->links[0] == link || p->links[1] == link));
         use(p, link);
         return 1;
     }
@@ -156,6 +173,7 @@ static ravel__transfer **find_receive(tcp_peer *p, uint32_t token) {
 /* Each link has its own: while one frame is not whole yet, others come over other links. NULL: no memory; the frame is
  * dropped, and its receive ends at its deadline. */
 static char *place_frame(tcp_peer *p, const ravel__link *link, int64_t bytes) {
+    RAVEL_ASSERT(link == p->links[0] || link == p->links[1]);
     char **frame = &p->frames[link == p->links[1]];
     if (bytes > TCP_FRAME_MOST) return NULL;
     if (!*frame) *frame = ravel__alloc(NULL, TCP_FRAME_MOST);
@@ -174,12 +192,14 @@ static void *on_place(void *user, ravel__link *link, const ravel__message *head)
     ravel__transfer *t = *find_receive(p, (uint32_t)(head->id >> 32));
     int64_t at = (int64_t)(uint32_t)head->id * TCP_PIECE;
     if (!t || at != t->moved || head->bytes > t->bytes - at) return NULL;
+    RAVEL_ASSERT(t->state == RAVEL__TRANSFER_RUNS && at >= 0 && at + head->bytes <= t->bytes);
     return (char *)t->data + at;
 }
 
 static void take_data(tcp_peer *p, const ravel__message *head) {
     ravel__transfer **link = find_receive(p, (uint32_t)(head->id >> 32)), *t = *link;
     if (!t) return;
+    RAVEL_ASSERT(t->state == RAVEL__TRANSFER_RUNS && t->peer == p->rank);
     int64_t got = t->moved + head->bytes;
     RAVEL_ASSERT(got <= t->bytes); /* on_place has checked it */
     t->moved = got;
@@ -208,6 +228,7 @@ static void on_message(void *user, ravel__link *link, const ravel__message *head
 /* ---- transfers ------------------------------------------------------------------------------------------ */
 
 static int next_piece(tcp_peer *p, ravel__transfer *t) {
+    RAVEL_ASSERT(p->out && p->out_is_up && t->state == RAVEL__TRANSFER_RUNS && t->moved < t->bytes);
     int64_t at = t->moved;
     ravel__message head = {TCP_DATA, (uint64_t)t->token << 32 | (uint64_t)(at / TCP_PIECE), t->bytes - at};
     if (head.bytes > TCP_PIECE) head.bytes = TCP_PIECE;
@@ -222,6 +243,7 @@ static void on_sent(void *user, ravel__link *link, void *token) {
     ravel__transfer *t = token;
     if (token == user || !p) return; /* the hellos of the table */
     int64_t at = t->moved + TCP_PIECE;
+    RAVEL_ASSERT(t->state == RAVEL__TRANSFER_RUNS && t->peer == p->rank);
     t->moved = at;
     if (at >= t->bytes)
         t->state = RAVEL__TRANSFER_DONE;
@@ -230,6 +252,7 @@ static void on_sent(void *user, ravel__link *link, void *token) {
 }
 
 static int wire_send(ravel__net *net, ravel__transfer *t) {
+    RAVEL_ASSERT(t->peer >= 0 && t->peer < net->ranks && t->peer != net->rank && t->bytes > 0);
     tcp_peer *p = &net->peers[t->peer];
     t->state = RAVEL__TRANSFER_RUNS;
     t->inside = NULL, t->moved = 0;
@@ -237,6 +260,8 @@ static int wire_send(ravel__net *net, ravel__transfer *t) {
 }
 
 static int wire_recv(ravel__net *net, ravel__transfer *t) {
+    RAVEL_ASSERT(t->peer >= 0 && t->peer < net->ranks && t->peer != net->rank && t->bytes > 0);
+    RAVEL_ASSERT(!*find_receive(&net->peers[t->peer], t->token)); /* a token names one transfer */
     tcp_peer *p = &net->peers[t->peer];
     t->state = RAVEL__TRANSFER_RUNS;
     t->inside = p->receives;
@@ -262,7 +287,9 @@ static int wire_cancel(ravel__net *net, ravel__transfer *t) {
 
 static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t head_bytes, const void *body,
                       int32_t body_bytes) {
+    RAVEL_ASSERT(peer >= 0 && peer < net->ranks && peer != net->rank && head_bytes > 0 && body_bytes >= 0);
     tcp_peer *p = &net->peers[peer];
+    RAVEL_ASSERT(head_bytes + body_bytes <= TCP_FRAME_MOST && peer_ok(p));
     char whole[TCP_FRAME_MOST];
     if (p->lost) return 0;
     p->given++;
@@ -285,6 +312,7 @@ static int64_t wire_given(const ravel__net *net, int32_t peer) {
 
 static int64_t wire_gone(const ravel__net *net, int32_t peer) {
     const tcp_peer *p = &net->peers[peer];
+    RAVEL_ASSERT(p->waiting_count >= 0 && p->waiting_count <= p->given);
     return p->given - p->waiting_count - (p->out_is_up ? ravel__link_frames(p->out) : 0);
 }
 
@@ -301,6 +329,7 @@ static void flush_early(ravel__net *net) {
 }
 
 static void end_dying(ravel__net *net) {
+    RAVEL_ASSERT(net->dying > 0);
     int64_t now = ravel__clock_ns();
     for (int32_t r = 0; r < net->ranks; r++)
         if (net->peers[r].dying_ns && now - net->peers[r].dying_ns > DYING_NS) report_lost(&net->peers[r], net->why);

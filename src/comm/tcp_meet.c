@@ -45,6 +45,7 @@ static void refuse(ravel__link *link, const char *why) {
 static int take_arrival(ravel__net *net, ravel__link *link, const tcp_hello *hello) {
     char why[160];
     int32_t r = hello->rank;
+    RAVEL_ASSERT(net->rank == 0 && net->state == TCP_MEETS && r >= -1);
     if (hello->ranks != net->ranks) {
         (void)snprintf(why, sizeof why, "it counts %d ranks, and rank 0 counts %d", hello->ranks, net->ranks);
         refuse(link, why);
@@ -59,10 +60,12 @@ static int take_arrival(ravel__net *net, ravel__link *link, const tcp_hello *hel
         net->arrivals[r] = link;
         net->hellos[r] = *hello;
     } else { /* numbered when all are here */
+        RAVEL_ASSERT(net->loose_count < net->ranks);
         net->loose[net->loose_count] = link;
         net->loose_hellos[net->loose_count++] = *hello;
     }
     net->met++;
+    RAVEL_ASSERT(net->met <= net->ranks);
     return 1;
 }
 
@@ -81,6 +84,7 @@ static void tell_all(ravel__net *net) {
         net->world = (uint64_t)ravel__clock_ns();
     net->world |= 1;
     number_loose(net);
+    RAVEL_ASSERT(net->loose_count == 0 && net->met == net->ranks);
     for (int32_t r = 1; r < net->ranks; r++) {
         tcp_table table = {TCP_MAGIC, net->ranks, r, 0, net->world};
         ravel__message head = {TCP_TABLE, 0, sizeof table};
@@ -95,6 +99,7 @@ static void tell_all(ravel__net *net) {
 /* ---- the others ----------------------------------------------------------------------------------------- */
 
 void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, int64_t bytes) {
+    RAVEL_ASSERT(kind == TCP_TABLE || kind == TCP_HELLOS);
     tcp_table table;
     tcp_hello one;
     if (kind == TCP_TABLE) {
@@ -121,6 +126,7 @@ int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *hello, in
 }
 
 void ravel__tcp_meet_down(ravel__net *net, ravel__link *link, const char *why) {
+    RAVEL_ASSERT(net->state == TCP_MEETS && net->met >= 0 && net->loose_count >= 0);
     (void)snprintf(net->why, sizeof net->why, "%.400s", why);
     if (link == net->root) net->root = NULL;
     /* Only for "refused": a world that is closing may still hold the address. */
@@ -255,6 +261,7 @@ static int read_file(const char *path, char *address, size_t bytes) {
 
 /* (Re)connects to rank 0, where that is needed. */
 static void look_for_root(ravel__net *net, const char *rendezvous, int64_t deadline_ns, int64_t *again_ns) {
+    RAVEL_ASSERT(net->rank != 0);
     char address[2 * TCP_ADDRESS_MOST];
     int64_t now = ravel__clock_ns();
     ravel_error err = RAVEL_ERROR_INIT;

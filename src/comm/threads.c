@@ -1,6 +1,8 @@
 /* The `threads` back end: groups and their tree, failures, the table, ravel_threads_run. See threads.h for the design. */
 #include "comm/threads.h"
 
+#include "base/assert.h"
+
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +12,7 @@
 /* ---- names ---------------------------------------------------------------------------------------------- */
 
 void ravel__threads_name(const threads_group *group, int32_t rank, char *text, size_t bytes) {
+    RAVEL_ASSERT(rank >= 0 && rank < group->size);
     if (group->ranks)
         (void)snprintf(text, bytes, "rank %d (world rank %d)", rank, group->ranks[rank]);
     else
@@ -17,6 +20,7 @@ void ravel__threads_name(const threads_group *group, int32_t rank, char *text, s
 }
 
 static int32_t world_rank(const threads_group *g, int32_t rank) {
+    RAVEL_ASSERT(rank >= -1 && rank < g->size);
     return rank >= 0 && g->ranks ? g->ranks[rank] : rank;
 }
 
@@ -63,6 +67,7 @@ static threads_group *new_group(threads_world *world, int32_t size) {
     char *aligned = block + (64 - (uintptr_t)block % 64) % 64;
     threads_group *g = (threads_group *)(void *)aligned;
     (void)lay_out(g, aligned, size);
+    RAVEL_ASSERT(size > 0 && (uintptr_t)g % 64 == 0 && (char *)(g->ranks + size) <= block + bytes);
     g->world = world;
     g->size = size;
     g->expected = size;
@@ -88,6 +93,7 @@ static void hang_under(threads_group *parent, threads_group *child) {
 
 /* Under the world's lock. Children go to the grandparent, whose failure is still theirs. */
 static void free_group(threads_group *g) {
+    RAVEL_ASSERT(g->handles == 0 && g->world->groups > 0);
     threads_world *world = g->world;
     while (g->children) {
         threads_group *child = g->children;
@@ -99,6 +105,8 @@ static void free_group(threads_group *g) {
         while (*link != g) link = &(*link)->sibling;
         *link = g->sibling;
     }
+    for (int32_t i = 0; i < g->size; i++)
+        RAVEL_ASSERT(!g->boxes[i].sends && !g->boxes[i].recvs); /* no message is left */
     for (int32_t i = 0; i < g->size; i++) pthread_mutex_destroy(&g->boxes[i].lock);
     world->groups--;
     ravel__release(world->allocator, g->block, g->bytes);
@@ -113,6 +121,7 @@ static threads_world *new_world(const ravel_allocator *allocator) {
 }
 
 static void free_world(threads_world *world) {
+    RAVEL_ASSERT(world->groups == 0);
     pthread_mutex_destroy(&world->lock);
     ravel__release(world->allocator, world, sizeof *world);
 }
@@ -121,6 +130,7 @@ static void free_world(threads_world *world) {
 
 static void die(threads_group *g, int32_t lost, const char *prefix, const char *reason) {
     if (atomic_load(&g->dead)) return;
+    RAVEL_ASSERT(lost >= -1 && lost < g->size);
     g->lost = lost;
     (void)snprintf(g->reason, sizeof g->reason, "%s%s", prefix, reason);
     atomic_store(&g->dead, 1);
@@ -188,6 +198,7 @@ static void threads_cancel(ravel_comm *comm, ravel_request *r) {
 }
 
 static ravel_status attach(ravel_comm *comm, threads_group *g, ravel_error *err) {
+    RAVEL_ASSERT(!comm->state && comm->size == g->size && g->expected > 0 && g->handles + g->expected <= g->size);
     threads_rank *mine = ravel__calloc(comm->allocator, 1, sizeof *mine);
     if (!mine) return ravel__no_memory(err, sizeof *mine, "a communicator");
     mine->group = g;
@@ -239,6 +250,7 @@ static void threads_close(ravel_comm *comm) {
     threads_rank *mine = threads_of(comm);
     threads_group *g = mine->group;
     threads_world *world = g->world;
+    RAVEL_ASSERT(!atomic_load(&g->bells[comm->rank].left)); /* a handle is freed once */
     char name[48];
     atomic_store(&g->bells[comm->rank].left, 1);
     atomic_fetch_add(&g->leavers, 1);
@@ -247,6 +259,7 @@ static void threads_close(ravel_comm *comm) {
         ravel__threads_kill(g, comm->rank, "%s left: it freed its communicator", name);
     }
     pthread_mutex_lock(&world->lock);
+    RAVEL_ASSERT(g->handles > 0);
     if (--g->handles == 0) free_group(g);
     int last = world->groups == 0;
     pthread_mutex_unlock(&world->lock);
@@ -380,6 +393,7 @@ static ravel_status report(const run_rank *ranks, int32_t count, ravel_error *er
         if (ranks[i].status && (worst < 0 || is_worse(&ranks[i], &ranks[worst]))) worst = i;
     if (worst < 0) return RAVEL_OK;
     const run_rank *r = &ranks[worst];
+    RAVEL_ASSERT(worst < count && r->status != RAVEL_OK);
     const char *text = r->err.message[0] ? r->err.message : ravel_status_text(r->status);
     if (strncmp(text, "rank ", 5) == 0) return ravel_error_set(err, r->status, "%s", text);
     return ravel_error_set(err, r->status, "rank %d: %s", worst, text);

@@ -26,6 +26,7 @@ static void copy(void *to, const void *from, int64_t bytes) {
 }
 
 static const ravel__op *op_of(threads_slot *slot, int32_t rank) {
+    RAVEL_ASSERT(atomic_load_explicit(&slot->posted[rank], memory_order_relaxed)); /* all have come */
     return &atomic_load_explicit(&slot->posted[rank], memory_order_relaxed)->op;
 }
 
@@ -54,6 +55,7 @@ static void reduce_part(threads_slot *slot, int32_t size, int32_t part) {
     const ravel__op *op = op_of(slot, part);
     int64_t each = (int64_t)ravel__round_up((size_t)((op->bytes + size - 1) / size), 64);
     int64_t from = each * part, to = from + each < op->bytes ? from + each : op->bytes;
+    RAVEL_ASSERT(each * size >= op->bytes && each % op->each == 0);
     for (; from < to; from += BLOCK) {
         int64_t bytes = to - from < BLOCK ? to - from : BLOCK;
         ravel__reduce(op->dtype, op->reduce, slot->sources, size, from, bytes, block);
@@ -99,6 +101,7 @@ static void wake(threads_slot *slot) {
 
 /* From OPEN to another state; 0 where it was not OPEN. */
 static int turn_to(threads_slot *slot, uint64_t serial, int state) {
+    RAVEL_ASSERT(state != TURN_OPEN && state <= TURN_FAILED);
     uint64_t open = turn_of(serial, TURN_OPEN);
     return atomic_compare_exchange_strong(&slot->turn, &open, turn_of(serial, state));
 }
@@ -113,6 +116,7 @@ static void finish_request(ravel_request *r, ravel_status status, const char *se
 
 /* The operation is complete: marks the owners' requests done, and opens the slot for the collective SLOTS later. */
 static void complete(threads_group *g, threads_slot *slot, uint64_t serial, ravel_status status, const char *sentence) {
+    RAVEL_ASSERT(atomic_load(&slot->turn) / 4 == serial && atomic_load(&slot->turn) % 4 != TURN_OPEN);
     atomic_store(&slot->arrived, 0);
     atomic_store(&slot->finished, 0);
     for (int32_t i = 0; i < g->size; i++) {
@@ -183,6 +187,7 @@ static int64_t weigh(threads_group *g, threads_slot *slot) {
         const ravel__op *op = op_of(slot, r);
         slot->sources[r] = op->send;
         if (op->bytes > INT64_MAX / 2 - bytes) return INT64_MAX / 2;
+        RAVEL_ASSERT(op->bytes >= 0);
         bytes += op->bytes;
     }
     return op_of(slot, 0)->kind == RAVEL__ALLGATHER ? bytes * g->size : bytes;
@@ -212,6 +217,7 @@ static void all_arrived(threads_group *g, threads_slot *slot, uint64_t serial, i
 /* ---- what the table calls ------------------------------------------------------------------------------- */
 
 ravel_status ravel__threads_join(ravel_comm *comm, ravel_request *r) {
+    RAVEL_ASSERT(r->op.kind < RAVEL__SEND && comm->rank < threads_of(comm)->group->size);
     threads_rank *mine = threads_of(comm);
     threads_group *g = mine->group;
     threads_request *state = threads_state(r);
@@ -241,6 +247,7 @@ ravel_status ravel__threads_join(ravel_comm *comm, ravel_request *r) {
 ravel_status ravel__threads_look(ravel_comm *comm, ravel_request *r, int32_t *done) {
     threads_group *g = threads_of(comm)->group;
     threads_request *state = threads_state(r);
+    RAVEL_ASSERT(state->serial < threads_of(comm)->serial); /* it was joined */
     threads_slot *slot = slot_of(g, state->serial);
     uint64_t turn = atomic_load(&slot->turn);
     if (turn == turn_of(state->serial, TURN_READY)) claim_copy(g, slot, state->serial, comm->rank);
@@ -278,6 +285,7 @@ static ravel_status give_up(ravel_comm *comm, threads_group *g, threads_slot *sl
 /* Sleeps until something about the slot changed. */
 static void nap(threads_slot *slot, threads_group *g, threads_request *state, uint64_t turn, int64_t deadline_ns) {
     atomic_fetch_add(&slot->sleepers, 1);
+    RAVEL_ASSERT(atomic_load(&slot->sleepers) > 0);
     uint32_t seen = atomic_load(&slot->word);
     int dead_and_open = atomic_load(&g->dead) && turn == turn_of(state->serial, TURN_OPEN);
     if (!atomic_load(&state->done) && atomic_load(&slot->turn) == turn && !dead_and_open)
@@ -312,6 +320,7 @@ ravel_status ravel__threads_await(ravel_comm *comm, ravel_request *r) {
 void ravel__threads_withdraw(ravel_comm *comm, ravel_request *r) {
     threads_group *g = threads_of(comm)->group;
     threads_request *state = threads_state(r);
+    RAVEL_ASSERT(state->serial < threads_of(comm)->serial);
     threads_slot *slot = slot_of(g, state->serial);
     char name[48];
     if (atomic_load(&state->done)) return;

@@ -17,6 +17,7 @@
 #include <string.h>
 
 static int32_t receiver_of(const ravel_comm *comm, const ravel__op *op) {
+    RAVEL_ASSERT((op->kind == RAVEL__SEND || op->kind == RAVEL__RECV) && op->root >= 0 && op->root < comm->size);
     return op->kind == RAVEL__SEND ? op->root : comm->rank;
 }
 
@@ -34,6 +35,7 @@ static void unlink_at(ravel_request **link, ravel_request ***end) {
     *link = threads_state(r)->behind;
     if (!*link) *end = link;
     threads_state(r)->queued = 0;
+    RAVEL_ASSERT(!**end);
 }
 
 /* The oldest request of the list that is `owner`'s (or for `peer`), with the tag; taken out. */
@@ -66,6 +68,7 @@ static void say_mismatch(const threads_group *g, ravel_request *r, const ravel_r
 }
 
 static void finish(threads_group *g, ravel_request *r) {
+    RAVEL_ASSERT(!atomic_load(&threads_state(r)->done) && !threads_state(r)->queued);
     threads_bell *bell = &g->bells[threads_state(r)->rank];
     atomic_store(&threads_state(r)->done, 1); /* its owner may take it away from here on */
     ring(bell);
@@ -76,6 +79,7 @@ static void transfer(threads_group *g, ravel_request *mine, ravel_request *partn
     ravel_request *send = mine->op.kind == RAVEL__SEND ? mine : partner, *recv = send == mine ? partner : mine;
     int lent = 0;
     RAVEL_ASSERT(send->op.kind == RAVEL__SEND && recv->op.kind == RAVEL__RECV && send->op.tag == recv->op.tag);
+    RAVEL_ASSERT(!threads_state(send)->queued && !threads_state(recv)->queued);
     threads_state(mine)->status = threads_state(partner)->status = RAVEL_OK;
     if (send->op.bytes != recv->op.bytes || send->op.dtype != recv->op.dtype) {
         say_mismatch(g, mine, partner);
@@ -91,6 +95,7 @@ static void transfer(threads_group *g, ravel_request *mine, ravel_request *partn
 }
 
 void ravel__threads_give_back(ravel_comm *comm, ravel_request *lender) {
+    RAVEL_ASSERT(lender->op.kind == RAVEL__SEND);
     finish(threads_of(comm)->group, lender);
 }
 
@@ -98,6 +103,7 @@ ravel_status ravel__threads_post(ravel_comm *comm, ravel_request *r) {
     threads_group *g = threads_of(comm)->group;
     threads_box *box = &g->boxes[receiver_of(comm, &r->op)];
     threads_state(r)->rank = comm->rank;
+    RAVEL_ASSERT(!threads_state(r)->queued);
     atomic_store_explicit(&threads_state(r)->done, 0, memory_order_relaxed);
     if (atomic_load(&g->dead)) return ravel__threads_lost(comm, &r->why);
     pthread_mutex_lock(&box->lock);
@@ -123,6 +129,7 @@ static int take_back(threads_group *g, ravel_comm *comm, ravel_request *r) {
     pthread_mutex_lock(&box->lock);
     if (threads_state(r)->queued) {
         ravel_request **link = r->op.kind == RAVEL__SEND ? &box->sends : &box->recvs;
+        RAVEL_ASSERT(*link); /* it is in there */
         while (*link != r) link = &threads_state(*link)->behind;
         unlink_at(link, r->op.kind == RAVEL__SEND ? &box->sends_end : &box->recvs_end);
         found = 1;
@@ -151,6 +158,7 @@ static ravel_status give_up(ravel_comm *comm, threads_group *g, ravel_request *r
 /* Sleeps until the bell rings; not at all where the request is done, or the group failed and this has not been reported yet. */
 static void nap(threads_bell *bell, threads_group *g, ravel_request *r, int taken) {
     atomic_fetch_add(&bell->sleepers, 1);
+    RAVEL_ASSERT(atomic_load(&bell->sleepers) > 0);
     uint32_t seen = atomic_load(&bell->word);
     int settled = atomic_load(&threads_state(r)->done) || (!taken && atomic_load(&g->dead));
     if (!settled) ravel__futex_wait(&bell->word, seen, taken ? INT64_MAX : r->deadline_ns);
