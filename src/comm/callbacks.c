@@ -352,7 +352,7 @@ static ravel_status callbacks_alive(ravel_comm *comm, ravel_error *err) {
 static void callbacks_close(ravel_comm *comm) {
     RAVEL_ASSERT(atomic_load(&rank_of(comm)->tags->refs) > 0 && !comm->open);
     callbacks_rank *c = rank_of(comm);
-    if (c->hooks.close && !c->members) c->hooks.close(c->hooks.user);
+    if (c->hooks.close) c->hooks.close(c->hooks.user);
     if (atomic_fetch_sub(&c->tags->refs, 1) == 1) ravel__release(comm->allocator, c->tags, sizeof *c->tags);
     ravel__release(comm->allocator, c->members, (size_t)comm->size * sizeof *c->members);
     ravel__release(comm->allocator, c, sizeof *c);
@@ -437,6 +437,7 @@ static ravel_status subset_by_messages(ravel_comm *comm, ravel_comm *child, cons
     ravel_status status = make_state(child, &c->hooks, c->tags, err);
     if (status) return status;
     callbacks_rank *made = rank_of(child);
+    made->hooks.close = NULL; /* the table is the parent's */
     made->members = ravel__alloc(child->allocator, (size_t)child->size * sizeof *made->members);
     if (!made->members) {
         callbacks_close(child);

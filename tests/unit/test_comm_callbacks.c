@@ -170,6 +170,36 @@ TEST(comm_callbacks_split_by_the_table) {
     }
 }
 
+/* A child that speaks through its parent's table does not close it, also where its making fails. */
+static void count_close(void *user) {
+    ++*(int *)user;
+}
+
+static ravel_status close_once(const ravel_allocator *allocator, void *user) {
+    int closed = 0;
+    ravel_comm_hooks h;
+    ravel_comm_options options;
+    ravel_comm *comm = NULL, *child = NULL;
+    (void)user;
+    memset(&h, 0, sizeof h);
+    h.size = sizeof h, h.user = &closed, h.ranks = 1;
+    h.send = on_send, h.recv = on_recv, h.close = count_close;
+    ravel_comm_options_default(&options);
+    options.allocator = allocator;
+    ravel_status status = ravel_comm_callbacks(&h, &options, &comm, NULL);
+    if (status) return status;
+    status = ravel_comm_dup(comm, &child, NULL);
+    ravel_comm_free(child);
+    EXPECT(closed == 0);
+    ravel_comm_free(comm);
+    EXPECT(closed == 1);
+    return status ? RAVEL_E_MEMORY : RAVEL_OK; /* inside of a collective it is E_CALLBACK */
+}
+
+TEST(comm_callbacks_close_a_table_once) {
+    CHECK(check_every_allocation(close_once, NULL) > 5);
+}
+
 /* ---- failures ------------------------------------------------------------------------------------------- */
 
 static ravel_status failing_gather(void *user, const void *send, int64_t send_bytes, void *recv,
