@@ -278,7 +278,7 @@ static int wire_cancel(ravel__net *net, ravel__transfer *t) {
         *link = t->inside;
         for (int i = 0; i < 2; i++)
             if (p->links[i]) ravel__link_forget(p->links[i], (char *)t->data + t->moved);
-    } else if (t->state == RAVEL__TRANSFER_RUNS && p->out) {
+    } else if (t->state == RAVEL__TRANSFER_RUNS && p->out_is_up) { /* one that is down is freed */
         (void)ravel__link_detach(p->out, t);
     }
     *t = (ravel__transfer){0};

@@ -56,6 +56,11 @@ static int take_arrival(ravel__net *net, ravel__link *link, const tcp_hello *hel
         refuse(link, why);
         return 1;
     }
+    if (net->met == net->ranks) { /* of ranks without numbers any number may come */
+        (void)snprintf(why, sizeof why, "all %d ranks are here already", net->ranks);
+        refuse(link, why);
+        return 1;
+    }
     if (r > 0) {
         net->arrivals[r] = link;
         net->hellos[r] = *hello;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "comm/launch.h"
+#include "comm/link_state.h"
 #include "comm/tcp.h"
 
 #include <stdlib.h>
@@ -277,4 +278,115 @@ TEST(comm_tcp_hellos_are_checked) {
     CHECK(!ravel__tcp_read_table(&table, sizeof table, 5, &t));
     table.rank = 4;
     CHECK(!ravel__tcp_read_table(&table, sizeof table, 4, &t));
+}
+
+/* ---- one end of a world, by hand ------------------------------------------------------------------------ */
+
+typedef struct other_end {
+    ravel__hub *hub;
+    ravel__link *links[2]; /* by the first byte of their hellos */
+    int ups, downs;
+    char why[700];
+} other_end;
+
+static int other_up(void *user, ravel__link *link, const void *hello, int32_t bytes) {
+    other_end *o = user;
+    if (bytes == 1) o->links[*(const char *)hello & 1] = link;
+    o->ups++;
+    return 1;
+}
+static void other_down(void *user, ravel__link *link, const char *why) {
+    other_end *o = user;
+    (void)link;
+    o->downs++;
+    (void)snprintf(o->why, sizeof o->why, "%s", why);
+}
+
+static ravel_status open_other(other_end *o, const char *listen, ravel_error *err) {
+    ravel__hub_options options;
+    const ravel__hub_handler handler = {.user = o, .up = other_up, .down = other_down};
+    ravel__hub_options_default(&options);
+    options.listen = listen;
+    *o = (other_end){0};
+    return ravel__hub_open(&options, &handler, &o->hub, err);
+}
+
+static ravel_status open_net(ravel__net *net, const char *listen, ravel_error *err) {
+    ravel__hub_options options;
+    const ravel__hub_handler handler = ravel__tcp_handler(net);
+    ravel__hub_options_default(&options);
+    options.listen = listen;
+    return ravel__hub_open(&options, &handler, &net->hub, err);
+}
+
+#define POLL_BOTH(net, other, until)                                                                      \
+    for (int64_t poll_end = ravel__clock_ns() + 60000000000; !(until) && ravel__clock_ns() < poll_end;) { \
+        (void)ravel__hub_poll((net)->hub, 0.001, NULL, NULL);                                             \
+        (void)ravel__hub_poll((other)->hub, 0.001, NULL, NULL);                                           \
+    }
+
+TEST(comm_tcp_more_ranks_without_numbers_than_there_are) {
+    enum { RANKS = 2, COMERS = 6 };
+    char place[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    tcp_peer peers[RANKS] = {{0}};
+    tcp_hello hellos[RANKS], loose[RANKS];
+    ravel__link *arrivals[2 * RANKS] = {NULL}, *link;
+    ravel__net *net = calloc(1, sizeof *net);
+    other_end other;
+    net->state = TCP_MEETS, net->ranks = RANKS, net->met = 1, net->peers = peers, net->hellos = hellos;
+    net->arrivals = arrivals, net->loose = arrivals + RANKS, net->loose_hellos = loose;
+    CHECK_OK(open_net(net, fresh_place(place, sizeof place), &err), &err);
+    CHECK_OK(open_other(&other, NULL, &err), &err);
+    const tcp_hello hello = {TCP_MAGIC, TCP_VERSION, -1, RANKS, 0, 0, "x:1"};
+    for (int i = 0; i < COMERS; i++)
+        CHECK_OK(ravel__hub_connect(other.hub, place, &hello, sizeof hello, 60, NULL, &link, &err), &err);
+    POLL_BOTH(net, &other, other.downs == COMERS - 1);
+    CHECK_EQ(net->loose_count, 1);
+    CHECK_EQ(net->met, RANKS);
+    CHECK_EQ(other.downs, COMERS - 1);
+    CHECK_HAS(other.why, "all 2 ranks are here already");
+    ravel__hub_free(other.hub);
+    ravel__hub_free(net->hub);
+    free(net);
+}
+
+static void no_frame(void *user, int32_t peer, const void *data, int32_t bytes) {
+    (void)user, (void)peer, (void)data, (void)bytes;
+}
+static void no_loss(void *user, int32_t peer, const char *why) {
+    (void)user, (void)peer, (void)why;
+}
+
+/* Of two links the one that a transfer goes over is lost; what the other holds is still read, and meanwhile the transfer
+ * is given up. */
+TEST(comm_tcp_a_transfer_is_given_up_after_its_link) {
+    char place[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    tcp_peer peers[2] = {{0}};
+    ravel__net *net = calloc(1, sizeof *net);
+    other_end other;
+    int64_t bytes = 32 << 20;
+    char *data = calloc(1, (size_t)bytes);
+    ravel__transfer t = {.peer = 1, .token = 5, .data = data, .bytes = bytes};
+    net->state = TCP_RUNS, net->ranks = 2, net->peers = peers, net->ready = 1;
+    net->sink = (ravel__sink){NULL, no_frame, no_loss};
+    for (int i = 0; i < 2; i++) peers[i].net = net, peers[i].rank = i;
+    CHECK_OK(open_other(&other, fresh_place(place, sizeof place), &err), &err);
+    CHECK_OK(open_net(net, NULL, &err), &err);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(ravel__hub_connect(net->hub, place, i ? "1" : "0", 1, 60, &peers[1], &peers[1].links[i], &err), &err);
+    POLL_BOTH(net, &other,
+              other.ups == 2 && peers[1].links[0]->state == LINK_UP && peers[1].links[1]->state == LINK_UP);
+    int out = peers[1].out == peers[1].links[1];
+    CHECK_EQ(ravel__tcp_wire.send(net, &t), 0);
+    ravel__link_close(other.links[out], "gone");
+    POLL_BOTH(net, &other, !peers[1].links[out]);
+    CHECK(!peers[1].links[out] && peers[1].links[!out]);
+    CHECK_EQ(ravel__tcp_wire.cancel(net, &t), 1);
+    CHECK_EQ(t.state, RAVEL__TRANSFER_IDLE);
+    ravel__hub_free(net->hub);
+    ravel__hub_free(other.hub);
+    free(data);
+    free(net);
 }
