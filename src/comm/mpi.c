@@ -177,6 +177,7 @@ static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t h
     memcpy(o->data, head, (size_t)head_bytes);
     if (body_bytes > 0) memcpy(o->data + head_bytes, body, (size_t)body_bytes);
     o->next = NULL;
+    o->request = MPI_REQUEST_NULL; /* also where MPI does not take it */
     o->number = ++net->given;
     *net->sent_end = o;
     net->sent_end = &o->next;
