@@ -48,6 +48,7 @@ void ravel__collector_clear(ravel_collector *collector) {
 }
 
 int64_t ravel__collector_cut(const ravel_collector *collector, int64_t length) {
+    RAVEL_ASSERT(collector->truncate >= 0);
     return collector->truncate > 0 && length > collector->truncate ? collector->truncate : length;
 }
 
@@ -89,6 +90,7 @@ void ravel__collector_push(ravel_collector *collector, int64_t length) {
 /* ---- what callbacks use --------------------------------------------------------------------------------- */
 
 static void fill_pad(const ravel_field *field, char *place, int64_t elements) {
+    RAVEL_ASSERT(elements >= 0 && place);
     int32_t each = ravel_dtype_bytes(field->dtype);
     for (int64_t i = 0; i < elements * (field->width > 1 ? field->width : 1); i++)
         if (!ravel_dtype_store(field->dtype, place + i * each, field->pad)) memset(place + i * each, 0, (size_t)each);
@@ -105,6 +107,7 @@ static ravel_status add_at(ravel_collector *collector, int64_t length, int64_t t
         const ravel_field *field = &collector->fields[f];
         int64_t each = ravel__field_each(field), elements = ravel__field_elements(field, 1, cut);
         char *place = ravel__collector_place(collector, f);
+        RAVEL_ASSERT(elements >= 0 && each > 0 && token >= 0 && index >= 0);
         const char *from = data[f];
         if (!from)
             fill_pad(field, place, elements);

@@ -77,6 +77,7 @@ static int is_mine(const ravel_exchange *x, int32_t sample) {
 }
 
 static void add_whole(traffic *t, int64_t length) {
+    RAVEL_ASSERT(length >= 1);
     t->samples++;
     t->tokens += length;
     t->nexts += length;
@@ -165,6 +166,7 @@ static void count_away(ravel_exchange *x, const int64_t *lengths) {
 
 /* Where an array of `count` elements goes in a block; *at moves on. */
 static void *carve(char *block, size_t *at, int64_t count, size_t each) {
+    RAVEL_ASSERT(count >= 0 && *at % sizeof(int64_t) == 0);
     void *place = block ? block + *at : NULL;
     *at += ravel__round_up((size_t)count * each, sizeof(int64_t));
     return place;
@@ -199,6 +201,7 @@ static void fill(ravel_exchange *x, const ravel_plan *plan, const int64_t *lengt
     int64_t begin = 0;
     for (int32_t r = 0; r < x->ranks; begin += counts[r++]) starts[r] = begin;
     count_traffic(x, plan, lengths);
+    RAVEL_ASSERT(begin == plan->count);
     list_arriving(x, plan, lengths, starts);
     list_leaving(x, plan, starts);
     count_away(x, lengths);
@@ -211,6 +214,7 @@ ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts
     ravel_exchange head = {.allocator = allocator, .rank = rank, .ranks = plan->dp, .count = counts[rank]};
     for (int32_t r = 0; r < rank; r++) head.first += counts[r];
     count_samples(&head, plan);
+    RAVEL_ASSERT(head.first + head.count <= plan->count && head.samples >= 0 && head.departures >= 0);
     head.bytes = lay_out(&head, NULL);
     size_t scratch = (size_t)plan->dp * sizeof(int64_t);
     char *block = ravel__calloc(allocator, 1, head.bytes);
@@ -262,6 +266,7 @@ static int span_of(const ravel_exchange *x, const cut *c, int32_t kind, int64_t 
 static int64_t cut_elements(const ravel_exchange *x, const cut *c, int32_t kind, int64_t length) {
     int64_t sum = 0, from, to;
     for (int r = 0; span_of(x, c, kind, length, r, &from, &to); r++) sum += to - from;
+    RAVEL_ASSERT(sum >= 0);
     return sum;
 }
 
@@ -346,12 +351,14 @@ typedef struct payload {
 } payload;
 
 static void list_fields(payload *c, const ravel_ragged *mine) {
+    RAVEL_ASSERT(mine->field_count >= 0);
     c->count = mine->field_count < RAVEL__FIELDS_MAX ? mine->field_count : RAVEL__FIELDS_MAX;
     for (int64_t f = 0; f < c->count; f++) c->fields[f] = mine->fields[f];
     c->has_prompts = mine->prompts != NULL;
     if (c->has_prompts)
         c->fields[c->count++] = (ravel_field){
             .name = "prompts", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_I64, .width = 1, .data = mine->prompts};
+    RAVEL_ASSERT(c->count <= RAVEL__FIELDS_MAX + 1);
 }
 
 static int64_t piece_bytes(const payload *c, traffic t) {
@@ -416,6 +423,7 @@ static char *take_room(char **block, int64_t bytes) {
 /* One sample of a field that is cut. Returns where it ends. */
 static char *copy_cut(const ravel_exchange *x, const ravel_ragged *mine, const ravel_field *field, int64_t i,
                       char *at) {
+    RAVEL_ASSERT(i >= 0 && i < x->departures && x->leaving[i] < mine->count);
     int64_t each = ravel__field_each(field), from, to;
     int64_t own = x->leaving[i], length = mine->offsets[own + 1] - mine->offsets[own];
     const char *data = (const char *)field->data + ravel__field_bytes(field, own, mine->offsets[own]);
@@ -464,6 +472,7 @@ static void set_counts(const ravel_exchange *x, const payload *c, const traffic 
         counts[r] = r == x->rank ? 0 : piece_bytes(c, t[r]);
         offsets[r] = at;
         at += counts[r];
+        RAVEL_ASSERT(counts[r] >= 0 && at >= offsets[r]);
     }
 }
 
@@ -489,6 +498,7 @@ static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const
     for (int64_t k = 0; k < x->samples; k++) {
         int64_t bytes = ravel__field_bytes(field, 1, x->lengths[k]);
         int32_t home = x->homes[k];
+        RAVEL_ASSERT(home >= 0 && home < x->ranks && fronts[home] >= 0);
         const char *from = received + fronts[home];
         if (home != x->rank && is_cut(x, &x->arriving_cuts[k], field)) {
             fronts[home] += place_cut(x, field, k, from, out);

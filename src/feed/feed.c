@@ -1,9 +1,11 @@
 /* The consumer's side of a feed: next, submit, micro-batches, the cursor. */
 #include "feed/pack.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <string.h>
 
 static const char *const phase_names[] = {
@@ -30,6 +32,7 @@ void ravel_feed_free(ravel_feed *feed) {
     if (!feed) return;
     const ravel_allocator *a = feed->allocator;
     ravel__queue_stop(feed);
+    RAVEL_ASSERT(!feed->queue.running && !feed->queue.busy);
     (void)pthread_cond_destroy(&feed->queue.changed);
     (void)pthread_mutex_destroy(&feed->queue.lock);
     ravel_mesh_free(feed->place.mesh);
@@ -52,6 +55,7 @@ void ravel_feed_free(ravel_feed *feed) {
 
 /* The counts of this dp rank in an update. */
 static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int64_t update, ravel_update_counts *mine) {
+    RAVEL_ASSERT(update >= 0 && update < slot->meta.updates);
     __extension__ unsigned __int128 squares = 0;
     const ravel_meta *m = &slot->meta;
     int64_t begin_step = slot->update_steps[update], end_step = slot->update_steps[update + 1];
@@ -75,13 +79,17 @@ static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int6
             if (length > mine->longest) mine->longest = length;
         }
     }
+    RAVEL_ASSERT(mine->samples <= slot->meta.samples && mine->tokens >= mine->samples &&
+                 mine->longest >= mine->shortest);
     mine->squares_low = (uint64_t)squares;
     mine->squares_high = (int64_t)(squares >> 64);
 }
 
 static void show(ravel_feed *feed, double exposed, const ravel_feed_update **update) {
+    RAVEL_ASSERT(feed->consumer.current >= 0 && feed->consumer.current < RAVEL__SLOTS);
     const ravel__prepared *slot = &feed->slots[feed->consumer.current];
     ravel_feed_update *view = &feed->consumer.view;
+    RAVEL_ASSERT(feed->consumer.update >= 0 && feed->consumer.update < slot->meta.updates);
     *view = slot->update;
     view->number = feed->consumer.handed_out++;
     view->update_in_batch = feed->consumer.update;
@@ -97,6 +105,7 @@ static void show(ravel_feed *feed, double exposed, const ravel_feed_update **upd
 }
 
 static void add_stats(ravel_feed *feed, const ravel__prepared *slot) {
+    RAVEL_ASSERT(slot->status == RAVEL_OK && slot->update.sent_bytes >= 0 && slot->update.needed_bytes >= 0);
     const ravel_feed_update *u = &slot->update;
     ravel_feed_stats *s = &feed->consumer.stats;
     s->batches++;
@@ -109,16 +118,33 @@ static void add_stats(ravel_feed *feed, const ravel__prepared *slot) {
     s->reader = slot->reader;
 }
 
+/* The steps of the updates and the samples of the micro-batches follow one another without gaps. */
+static bool slot_ok(const ravel__prepared *slot) {
+    const ravel_meta *m = &slot->meta;
+    int64_t sample = 0, token = 0, step = 0;
+    for (int64_t u = 0; u < m->updates; step += m->counts[u++].micro_steps)
+        if (slot->update_steps[u] != step) return false;
+    for (int64_t s = 0; s < m->micro_steps; s++) {
+        const ravel__micro *micro = &slot->micros[s];
+        if (micro->first != sample || micro->token != token || micro->offsets[0] != 0 || micro->cp < 1) return false;
+        sample += m->bin_samples[s];
+        token += micro->offsets[m->bin_samples[s]];
+    }
+    return step == m->micro_steps && slot->update_steps[m->updates] == step && sample == m->samples;
+}
+
 /* The next batch becomes the current one. */
 static ravel_status take(ravel_feed *feed, ravel_error *err) {
     ravel_status used = ravel__upload_used(feed, err);
     if (used) return used;
     int32_t index = ravel__queue_take(feed);
+    RAVEL_ASSERT(index >= 0 && index < RAVEL__SLOTS && index != feed->consumer.current);
     const ravel__prepared *slot = &feed->slots[index];
     feed->submission.pending = 0;
     if (slot->status == RAVEL_E_END) feed->consumer.over = 1;
     if (slot->status == RAVEL_E_END) return RAVEL_E_END;
     if (slot->status) return ravel_error_set(err, slot->status, "%s", slot->err.message);
+    RAVEL_ASSERT(slot_ok(slot));
     feed->consumer.current = index;
     feed->consumer.update = 0;
     feed->consumer.reached = slot->update.cursor;
@@ -150,6 +176,7 @@ ravel_status ravel_feed_submit(ravel_feed *feed, const ravel_samples *samples, r
         return ravel_error_set(err, RAVEL_E_STATE, "the feed reads from a source; samples cannot be submitted to it");
     if (!ravel__queue_is_empty(feed))
         return ravel_error_set(err, RAVEL_E_STATE, "a batch was submitted already; call ravel_feed_next for it first");
+    RAVEL_ASSERT(!feed->submission.pending);
     memset(&feed->submission.samples, 0, sizeof feed->submission.samples);
     if (samples) feed->submission.samples = *samples;
     feed->submission.pending = 1;
@@ -162,6 +189,8 @@ ravel_status ravel_feed_submit(ravel_feed *feed, const ravel_samples *samples, r
 static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared *slot, int32_t chunk, int64_t step) {
     int64_t s = slot->update_steps[feed->consumer.update] + step, first = slot->micros[s].first;
     int32_t cp_first = slot->micros[s].cp_first;
+    RAVEL_ASSERT(s < slot->update_steps[feed->consumer.update + 1] && chunk < feed->place.layout.vpp);
+    RAVEL_ASSERT(cp_first < 0 || (feed->place.at.dp >= cp_first && feed->place.at.dp < cp_first + slot->micros[s].cp));
     const ravel_thd *thd = &slot->views[chunk * slot->meta.micro_steps + s];
     return (ravel_micro_batch){.step = step,
                                .chunk = chunk,
@@ -234,6 +263,7 @@ ravel_status ravel_micro_ragged(const ravel_micro_batch *micro, ravel_field *fie
         if (fields[count].kind != RAVEL_FIELD_SAMPLE) fields[count].kind = RAVEL_FIELD_TOKEN; /* it is in its place */
         count++;
     }
+    RAVEL_ASSERT(count <= micro->field_count);
     *ragged = (ravel_ragged){.size = sizeof *ragged,
                              .count = micro->thd->samples_count,
                              .offsets = micro->offsets,

@@ -9,6 +9,7 @@
 #include "comm/agree.h"
 #include "feed/feed.h"
 
+#include "base/assert.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -60,6 +61,7 @@ static ravel_status take_fields(ravel_feed *feed, const ravel_source *source, co
 }
 
 static ravel_status make_room(ravel_feed *feed, ravel_error *err) {
+    RAVEL_ASSERT(feed->place.layout.sizes[3] > 0 && !feed->place.stage_roles);
     size_t stages = (size_t)feed->place.layout.sizes[3];
     feed->place.stage_roles = ravel__calloc(feed->allocator, stages, sizeof *feed->place.stage_roles);
     if (!feed->place.stage_roles) return ravel__no_memory(err, stages * sizeof *feed->place.stage_roles, "a feed");
@@ -90,6 +92,7 @@ static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_s
 /* ---- communicators -------------------------------------------------------------------------------------- */
 
 static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *err) {
+    RAVEL_ASSERT(!feed->place.world && !feed->place.mesh);
     static const char *const names[] = {"tp", "cp", "dp", "pp"};
     const ravel_mesh_layout *l = &feed->place.layout;
     char order[16];
@@ -119,6 +122,8 @@ static ravel_status make_mesh(ravel_feed *feed, ravel_mesh *mesh, ravel_error *e
 /* The asks of all ranks, or-ed per stage; and from them the roles of this rank's chunks and of every stage. */
 static ravel_status find_roles(ravel_feed *feed, ravel_error *err) {
     uint64_t *asks = feed->work.rows.at, mine = feed->options.ask;
+    RAVEL_ASSERT(feed->work.rows.room >= (size_t)feed->place.layout.ranks * sizeof *asks &&
+                 feed->place.layout.vpp <= 64);
     int32_t stages = feed->place.layout.sizes[3], chunks = feed->place.layout.vpp, asked = 0;
     ravel_status status = ravel_comm_allgather(feed->place.world, &mine, asks, 1, RAVEL_U64, err);
     if (status) return status;
@@ -141,6 +146,7 @@ static ravel_status find_roles(ravel_feed *feed, ravel_error *err) {
 }
 
 static void set_weighs(ravel_feed *feed) {
+    RAVEL_ASSERT(feed->fields.weights >= feed->fields.given && feed->fields.weights < feed->fields.count);
     int32_t roles = feed->place.have;
     for (int32_t p = 0; p < feed->place.layout.sizes[3] && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY; p++)
         roles |= feed->place.stage_roles[p];
@@ -150,6 +156,7 @@ static void set_weighs(ravel_feed *feed) {
 /* ---- the fields, from rank 0 ---------------------------------------------------------------------------- */
 
 static void introduce(const ravel_feed *feed, introduction *in) {
+    RAVEL_ASSERT(feed->fields.given >= 1 && feed->fields.given <= RAVEL__FIELDS_MAX);
     in->count = feed->fields.given;
     in->rows = feed->order.count;
     in->by_rows = feed->by_rows;
@@ -209,6 +216,7 @@ static ravel_status create(ravel_feed *feed, ravel_mesh *mesh, ravel_status stat
                                              .offsets = feed->submission.no_offsets,
                                              .fields = feed->fields.list,
                                              .field_count = feed->fields.given};
+    RAVEL_ASSERT(feed->place.at.pp < feed->place.layout.sizes[3] && feed->consumer.current == -1);
     ravel__queue_start(feed);
     return RAVEL_OK;
 }

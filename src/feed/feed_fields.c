@@ -8,6 +8,8 @@
  * options.first_fields and last_fields change that; a chunk that asks gets everything. */
 #include "feed/feed.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 static int64_t find(const ravel__fields *fields, const char *name, size_t bytes) {
@@ -18,6 +20,7 @@ static int64_t find(const ravel__fields *fields, const char *name, size_t bytes)
 
 /* Gives `role` to the fields of a list; "*" gives it to all but `spared`. */
 static ravel_status give_role(ravel__fields *fields, const char *list, int32_t role, int64_t spared, ravel_error *err) {
+    RAVEL_ASSERT(role == ROLE_FIRST || role == ROLE_LAST);
     while (list && *list) {
         size_t bytes = strcspn(list, ",");
         int64_t f = find(fields, list, bytes);
@@ -36,8 +39,10 @@ static ravel_status give_role(ravel__fields *fields, const char *list, int32_t r
 }
 
 static void copy_given(ravel__fields *fields, const ravel_field *given, int64_t count) {
+    RAVEL_ASSERT(count >= 0 && count <= RAVEL__FIELDS_MAX);
     for (int64_t f = 0; f < count; f++) {
         size_t bytes = strlen(given[f].name) + 1;
+        RAVEL_ASSERT(bytes <= RAVEL__NAME_BYTES);
         fields->list[f] = given[f];
         memcpy(fields->names[f], given[f].name, bytes);
         fields->list[f].name = fields->names[f];
@@ -55,6 +60,7 @@ static int64_t per_sample(const ravel__fields *fields, const char *name, const c
 }
 
 static int64_t add(ravel__fields *fields, const char *name, int32_t dtype, double pad) {
+    RAVEL_ASSERT(fields->count < RAVEL__FIELDS_MAX + 2);
     int64_t f = fields->count++;
     fields->list[f] = (ravel_field){.name = name, .kind = RAVEL_FIELD_NEXT, .dtype = dtype, .width = 1, .pad = pad};
     return f;
@@ -88,10 +94,12 @@ ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given,
 }
 
 int ravel__fields_wanted(const ravel__fields *fields, int64_t f, int32_t roles) {
+    RAVEL_ASSERT(f >= 0 && f < fields->count);
     return (roles & ROLE_ASK) || (fields->roles[f] & roles);
 }
 
 int ravel__fields_needed(const ravel__fields *fields, int64_t f, int32_t roles) {
+    RAVEL_ASSERT(f >= 0 && f < fields->given);
     if (ravel__fields_wanted(fields, f, roles)) return 1;
     int labels = fields->labels >= fields->given && ravel__fields_wanted(fields, fields->labels, roles);
     int weights = ravel__fields_wanted(fields, fields->weights, roles);

@@ -133,6 +133,7 @@ ravel_status ravel__columns_fill(const ravel__fields *fields, const ravel_sample
 }
 
 static void split_row(ravel__columns *c, int64_t i, const int64_t *row) {
+    RAVEL_ASSERT(i >= 0 && i < c->count);
     uint64_t lengths = (uint64_t)*row++;
     c->at[COLUMN_LENGTH][i] = (int64_t)(uint32_t)lengths;
     c->at[COLUMN_LOSS][i] = (int64_t)(lengths >> 32);
@@ -148,6 +149,7 @@ ravel_status ravel__columns_split(ravel__columns *c, const ravel__fields *fields
     const int present[COLUMNS] = {1, 1, 1, 1, fields->sample_weight >= 0, fields->group >= 0, fields->update >= 0};
     int64_t width = ravel__columns_width(fields, c->has_parts), columns = 0;
     for (int k = 0; k < COLUMNS; k++) columns += present[k];
+    RAVEL_ASSERT(columns == width + 2 - c->has_parts && columns <= COLUMNS); /* a row has length and loss in one word */
     ravel_status status = ravel__buffer_reserve(&c->columns, allocator, c->count, (size_t)columns * sizeof(int64_t),
                                                 "the lengths of all samples", err);
     if (status) return status;
@@ -172,6 +174,7 @@ void ravel__columns_free(ravel__columns *c, const ravel_allocator *allocator) {
 
 /* This rank's rows of integers. */
 static ravel_status fill_mine(ravel_feed *feed, ravel_error *err) {
+    RAVEL_ASSERT(feed->place.owner && feed->work.mine);
     ravel__columns *c = &feed->work.columns;
     int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
     ravel_status status = ravel__buffer_reserve(&c->mine, feed->allocator, feed->work.mine->ragged.count,
@@ -181,6 +184,7 @@ static ravel_status fill_mine(ravel_feed *feed, ravel_error *err) {
 
 /* The root has read all samples. */
 static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
+    RAVEL_ASSERT(feed->options.owners == RAVEL_OWNERS_ROOT_ONLY);
     ravel__columns *c = &feed->work.columns;
     c->count = feed->work.mine->ragged.count;
     ravel__buffer all = c->all;
@@ -192,6 +196,7 @@ static ravel_status keep_mine(ravel_feed *feed, ravel_error *err) {
 }
 
 static ravel_status gather_rows(ravel_feed *feed, ravel_error *err) {
+    RAVEL_ASSERT(feed->work.columns.count >= feed->work.columns.counts[feed->place.at.dp]);
     ravel__columns *c = &feed->work.columns;
     int64_t width = ravel__columns_width(&feed->fields, c->has_parts);
     ravel_status status = ravel__buffer_reserve(&c->all, feed->allocator, c->count, (size_t)width * sizeof(int64_t),
@@ -208,6 +213,7 @@ static ravel_status gather_rows(ravel_feed *feed, ravel_error *err) {
 
 /* Rows of `width` words become shorter by the third. */
 static void drop_parts(ravel__columns *c, int64_t count, int64_t width) {
+    RAVEL_ASSERT(count >= 0 && width >= 3);
     int64_t *to = c->mine.at;
     for (int64_t i = 0; i < count; i++) {
         const int64_t *from = (const int64_t *)c->mine.at + i * width;
@@ -222,6 +228,7 @@ enum { SAYS_PROMPTS = 1, SAYS_PARTS = 2, SAYS_COUNT = 4 };
 #define SAYS_FAILED INT64_C(-1)
 
 static int64_t say(const ravel_samples *samples) {
+    RAVEL_ASSERT(samples->ragged.count >= 0 && samples->ragged.count <= INT64_MAX / SAYS_COUNT - 1);
     return SAYS_COUNT * samples->ragged.count + (samples->ragged.prompts ? SAYS_PROMPTS : 0) +
            (ravel__columns_have_parts(samples) ? SAYS_PARTS : 0);
 }

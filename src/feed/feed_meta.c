@@ -2,11 +2,14 @@
  * the root to all. A rank that failed sends a message with its failure, and all ranks still reach the agreement. */
 #include "feed/feed.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 
 /* Words of `root` to all of comm. A rank without memory for them cannot report that to the others: it aborts the
  * communicator. */
 static ravel_status broadcast(ravel_feed *feed, ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err) {
+    RAVEL_ASSERT(root >= 0 && root < ravel_comm_size(comm) && words->count >= 0);
     int64_t count = words->count;
     ravel_status status = ravel_comm_broadcast(comm, &count, 1, RAVEL_I64, root, err);
     if (status) return status;
@@ -27,6 +30,7 @@ static ravel_status pass_on(ravel_feed *feed, ravel__prepared *slot, ravel_comm 
 
 /* A message without samples: the stream is over, or this rank failed. */
 static ravel_status empty_message(ravel_feed *feed, ravel__prepared *slot, int64_t flags, ravel_error *err) {
+    RAVEL_ASSERT(flags == RAVEL_META_END || flags == RAVEL_META_FAILED);
     ravel_meta meta = {.size = sizeof meta,
                        .flags = flags,
                        .epoch = feed->work.next.epoch,
@@ -34,6 +38,7 @@ static ravel_status empty_message(ravel_feed *feed, ravel__prepared *slot, int64
                        .batch = feed->work.batch};
     int32_t copies = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY ? feed->plan.dp : 1;
     int64_t each = ravel_meta_words(&meta);
+    RAVEL_ASSERT(each == RAVEL_META_HEAD + 1 && copies > 0);
     ravel_status status = ravel_words_resize(&slot->words, each * copies, err);
     for (int32_t i = 0; i < copies && !status; i++)
         status = ravel_meta_encode(&meta, slot->words.at + i * each, each, err);
@@ -73,6 +78,7 @@ static ravel_status check_groups(const ravel_feed *feed, const ravel_meta *meta,
 }
 
 ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_status mine, ravel_error *err) {
+    RAVEL_ASSERT(!slot->planned || feed->place.owner);
     int64_t begin, count;
     ravel_error lost = RAVEL_ERROR_INIT;
     ravel_status status = RAVEL_OK;

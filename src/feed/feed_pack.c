@@ -16,6 +16,7 @@
 
 ravel_status ravel__feed_reserve(ravel_feed *feed, ravel_error *err) {
     if (!feed->work.exchange) return RAVEL_OK;
+    RAVEL_ASSERT(feed->work.sizes.samples >= 0 && feed->work.sizes.tokens >= feed->work.sizes.samples);
     ravel_status status = ravel__buffer_reserve(&feed->work.result, feed->allocator, feed->work.sizes.result_bytes, 1,
                                                 "the samples of an update", err);
     if (!status)
@@ -25,6 +26,7 @@ ravel_status ravel__feed_reserve(ravel_feed *feed, ravel_error *err) {
 }
 
 ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t tokens, ravel_error *err) {
+    RAVEL_ASSERT(samples >= 0 && tokens >= samples);
     if (!feed->place.weighs) return RAVEL_OK;
     return ravel__buffer_reserve(&feed->work.weight_values, feed->allocator, samples * 8 + tokens * 4, 1,
                                  "loss weights", err);
@@ -34,6 +36,8 @@ ravel_status ravel__weights_reserve(ravel_feed *feed, int64_t samples, int64_t t
 
 ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     if (!feed->work.exchange) return RAVEL_OK;
+    RAVEL_ASSERT((int64_t)feed->work.result.room >= feed->work.sizes.result_bytes);
+    RAVEL_ASSERT((int64_t)feed->work.scratch.room >= feed->work.sizes.scratch_bytes);
     slot->update.sent_bytes += feed->work.sizes.sent_bytes;
     slot->update.needed_bytes += feed->work.sizes.needed_bytes;
     slot->update.kept_bytes += feed->work.sizes.kept_bytes;
@@ -50,6 +54,7 @@ void ravel__pack_input_init(ravel_feed *feed, const ravel_ragged *store, const i
     for (int64_t f = 0; f < fields->count; f++) {
         input->fields[f] = fields->list[f];
         int64_t at = f >= fields->given ? -1 : place_of ? place_of[f] : f;
+        RAVEL_ASSERT(at < store->field_count);
         input->fields[f].data = at < 0 ? NULL : store->fields[at].data;
     }
     input->weights = NULL;
@@ -70,6 +75,7 @@ void ravel__pack_input_weigh(const ravel_feed *feed, ravel__pack_input *input) {
 }
 
 ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta *meta, int64_t update) {
+    RAVEL_ASSERT(update >= 0 && update < meta->updates);
     ravel_weights_options options = feed->weights;
     options.micro_steps = meta->counts[update].micro_steps;
     return options;
@@ -80,6 +86,7 @@ ravel_weights_options ravel__weights_of(const ravel_feed *feed, const ravel_meta
 /* Micro-batch s as a store of its own, its samples 0, 1, 2, ... */
 static ravel_ragged micro_store(const ravel__pack_input *input, const ravel__prepared *slot, int64_t s,
                                 int64_t field_count, ravel_field *shifted) {
+    RAVEL_ASSERT(s >= 0 && s < slot->meta.micro_steps);
     const ravel__micro *micro = &slot->micros[s];
     ravel_ragged ragged = ravel__micro_ragged(micro, slot->meta.bin_samples[s], input->fields, field_count, shifted);
     if (input->store->prompts) ragged.prompts = input->store->prompts + micro->first;
@@ -99,6 +106,7 @@ static ravel_status fill_cut(const ravel__prepared *slot, int64_t s, int64_t upd
                                  own ? own[i] : 1, &weight, err);
         if (status) return status;
         int64_t begin = micro->offsets[i], end = micro->offsets[i + 1], step = mask->kind == RAVEL_FIELD_STEP;
+        RAVEL_ASSERT(begin >= 0 && end > begin);
         weights[begin] = 0;
         for (int64_t t = begin + 1; t < end; t++) {
             int64_t element = step ? t - i - 1 : t;
@@ -167,6 +175,7 @@ ravel_status ravel__feed_pack(ravel_feed *feed, ravel__prepared *slot, ravel_err
     ravel__pack_input input;
     if (!feed->work.exchange) return pack_shape(feed, slot, err);
     ravel__pack_input_init(feed, &feed->work.arrived, feed->work.sendable_of, &input);
+    RAVEL_ASSERT(feed->work.arrived.count == slot->meta.samples); /* what the metadata of this rank promised */
     ravel_status status = RAVEL_OK;
     if (feed->place.weighs) {
         ravel__pack_input_weigh(feed, &input);

@@ -50,6 +50,7 @@ static void set_homes(const ravel_feed *feed, const ravel__columns *c, int32_t *
 }
 
 static void set_updates(const ravel__columns *c, int32_t *updates) {
+    RAVEL_ASSERT(c->count == 0 || c->at[COLUMN_UPDATE]);
     for (int64_t i = 0; i < c->count; i++) {
         int64_t u = c->at[COLUMN_UPDATE][i];
         updates[i] = u < 0 || u > INT32_MAX ? -1 : (int32_t)u;
@@ -61,12 +62,15 @@ static int64_t align_of(const ravel_feed *feed, int32_t width) {
 }
 
 static int64_t slot_of(const ravel_feed *feed, int64_t length) {
+    RAVEL_ASSERT(length >= 0 && feed->plan.align > 0);
     int64_t align = feed->plan.align;
     return (length + align - 1) / align * align;
 }
 
 int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count, int32_t width) {
+    RAVEL_ASSERT(count >= 0 && width > 0);
     int64_t sum = 0, longest = 0, align = align_of(feed, width);
+    RAVEL_ASSERT(align > 0);
     for (int64_t i = 0; i < count; i++) {
         int64_t slot = (lengths[i] + align - 1) / align * align;
         sum += slot;
@@ -91,6 +95,7 @@ static void fold_rows(const ravel_feed *feed, const ravel__columns *c, given *g)
             g->groups[row] = c->at[COLUMN_GROUP] ? c->at[COLUMN_GROUP][i] : 0;
         }
         g->lengths[row] += slot_of(feed, c->at[COLUMN_LENGTH][i]);
+        RAVEL_ASSERT(row >= 0 && row < g->rows && g->row_starts[row] <= i);
     }
     g->row_starts[g->rows] = c->count;
     RAVEL_ASSERT(g->rows <= c->count && (c->count == 0 || g->row_starts[0] == 0));
@@ -293,6 +298,7 @@ static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ra
 
 /* The root makes one for every dp rank, one after the other; any other owner only its own. */
 static ravel_status make_messages(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    RAVEL_ASSERT(feed->place.at.dp < feed->work.routed.dp);
     const ravel_plan *plan = &feed->work.routed;
     int all = feed->options.owners == RAVEL_OWNERS_ROOT_ONLY;
     parts p;
@@ -339,6 +345,7 @@ static uint64_t digest_of(const ravel_feed *feed) {
 
 /* The fields that this stage's arrays are made of, of the samples that this rank holds. */
 static void choose_fields(ravel_feed *feed) {
+    RAVEL_ASSERT(feed->work.mine->ragged.field_count >= feed->fields.given || feed->work.mine->ragged.count == 0);
     const ravel_ragged *mine = &feed->work.mine->ragged;
     int64_t count = 0;
     for (int64_t f = 0; f < feed->fields.given; f++) {
@@ -354,13 +361,16 @@ static void choose_fields(ravel_feed *feed) {
                                                           : feed->submission.no_offsets;
     feed->work.sendable.fields = feed->work.sendable_fields;
     feed->work.sendable.field_count = count;
+    RAVEL_ASSERT(count <= RAVEL__FIELDS_MAX);
 }
 
 ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    RAVEL_ASSERT(feed->place.owner && !slot->planned && !feed->work.plan_made && !feed->work.exchange);
     ravel_status status = ravel__plan_columns(feed, &feed->work.columns, &feed->work.planning, &feed->work.plan_made,
                                               &feed->work.routed, err);
     if (!status) status = make_messages(feed, slot, err);
     if (status) return status;
+    RAVEL_ASSERT(feed->work.plan_made && feed->work.routed.count == feed->work.columns.count);
     slot->stats = feed->work.plan_made->stats;
     slot->planned = 1;
     feed->work.digest = digest_of(feed);

@@ -77,6 +77,7 @@ static ravel_status decide(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
 }
 
 static ravel_status make_room(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    RAVEL_ASSERT(feed->place.owner || !slot->planned);
     if (slot->meta.flags & (RAVEL_META_END | RAVEL_META_FAILED)) return RAVEL_OK;
     ravel_status status = ravel__feed_room(feed, slot, err);
     if (!status && feed->place.owner)
@@ -87,6 +88,7 @@ static ravel_status make_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
 
 /* Status and digest of all ranks. A rank that planned compares its plan, one that saw the end the end. */
 static ravel_status agree(ravel_feed *feed, const ravel__prepared *slot, ravel_status mine, ravel_error *err) {
+    RAVEL_ASSERT(!slot->planned || (feed->work.plan_made && feed->place.owner));
     ravel__hash end = ravel__hash_begin(3);
     uint64_t digest = slot->planned ? feed->work.digest : ravel__hash_end(end);
     int compares = feed->place.owner && (slot->planned || feed->work.end);
@@ -132,6 +134,7 @@ static ravel_status behind(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
 
 /* An error that the other ranks do not know of. */
 static void give_up(ravel_feed *feed, ravel_status status, const ravel_error *err) {
+    RAVEL_ASSERT(status != RAVEL_OK);
     if (!is_lost(status)) ravel_comm_abort(feed->place.world, err);
     feed->dead = 1;
 }
@@ -157,10 +160,12 @@ static int64_t memory_held(const ravel_feed *feed) {
 }
 
 static void finish(ravel_feed *feed, ravel__prepared *slot, const lap *l) {
+    RAVEL_ASSERT(slot->status == RAVEL_OK && l->last >= l->began);
     ravel_feed_update *u = &slot->update;
     u->prepare_sec = 1e-9 * (double)(l->last - l->began);
     u->batch = slot->meta.batch;
     u->cursor = (ravel_cursor){slot->meta.epoch, slot->meta.position};
+    RAVEL_ASSERT(!feed->place.owner || slot->meta.batch == feed->work.batch); /* all count the same batches */
     u->plan = slot->planned ? &slot->stats : NULL;
     feed->work.cursor = u->cursor;
     feed->work.batch++;

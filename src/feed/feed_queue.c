@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 static int32_t ring(const ravel_feed *feed) {
@@ -23,7 +24,16 @@ static int enough(const ravel_feed *feed) {
     return feed->options.updates && feed->queue.prepared_updates >= feed->options.updates;
 }
 
+/* The ready slots are those from head to tail. With the lock, or without a thread. */
+static bool queue_ok(const ravel_feed *feed) {
+    const ravel__queue *q = &feed->queue;
+    int32_t n = ring(feed);
+    return q->head >= 0 && q->head < n && q->tail >= 0 && q->tail < n && q->wanted >= 0 && q->ready >= 0 &&
+           q->ready <= q->depth && (q->tail - q->head + n) % n == q->ready;
+}
+
 static void put_ready(ravel_feed *feed, const ravel__prepared *slot) {
+    RAVEL_ASSERT(queue_ok(feed) && !feed->queue.halted);
     feed->queue.ready++;
     RAVEL_ASSERT(feed->queue.ready <= feed->queue.depth);
     feed->queue.tail = (feed->queue.tail + 1) % ring(feed);
@@ -31,6 +41,7 @@ static void put_ready(ravel_feed *feed, const ravel__prepared *slot) {
         feed->queue.halted = 1, feed->queue.wanted = 0;
     else
         feed->queue.prepared_updates += slot->meta.updates;
+    RAVEL_ASSERT(queue_ok(feed));
 }
 
 static void *work(void *user) {
@@ -58,7 +69,9 @@ static void *work(void *user) {
 
 /* If no thread can be created, a batch is prepared when it is taken. */
 void ravel__queue_start(ravel_feed *feed) {
+    RAVEL_ASSERT(!feed->queue.running && feed->options.prefetch <= RAVEL__PREFETCH_MOST);
     feed->queue.depth = feed->options.prefetch > 1 && feed->by_rows ? feed->options.prefetch : 1;
+    RAVEL_ASSERT(ring(feed) <= RAVEL__SLOTS);
     if (!feed->options.prefetch) return;
     feed->queue.running = pthread_create(&feed->queue.thread, NULL, work, feed) == 0;
     if (!feed->queue.running)
@@ -76,9 +89,11 @@ void ravel__queue_stop(ravel_feed *feed) {
 }
 
 void ravel__queue_ask(ravel_feed *feed, int32_t batches) {
+    RAVEL_ASSERT(batches > 0);
     (void)pthread_mutex_lock(&feed->queue.lock);
     feed->consumer.started = 1;
     if (!feed->queue.halted) feed->queue.wanted += batches;
+    RAVEL_ASSERT(queue_ok(feed));
     (void)pthread_cond_broadcast(&feed->queue.changed);
     (void)pthread_mutex_unlock(&feed->queue.lock);
 }
@@ -121,6 +136,7 @@ int32_t ravel__queue_take(ravel_feed *feed) {
         feed->queue.head = feed->queue.tail = index;
         feed->queue.halted = 0;
     }
+    RAVEL_ASSERT(queue_ok(feed));
     (void)pthread_mutex_unlock(&feed->queue.lock);
     return index;
 }

@@ -16,6 +16,7 @@
 /* ---- the index ------------------------------------------------------------------------------------------ */
 
 static void *take(char *base, size_t *at, int64_t count, size_t each) {
+    RAVEL_ASSERT(count >= 0 && *at % 16 == 0);
     void *place = base ? base + *at : NULL;
     *at += ravel__round_up((size_t)count * each, 16);
     return place;
@@ -33,6 +34,7 @@ static size_t lay_index(const ravel_feed *feed, ravel__prepared *slot, char *bas
     slot->micros = take(base, &at, m->micro_steps, sizeof *slot->micros);
     slot->views = take(base, &at, chunks * m->micro_steps, sizeof *slot->views);
     slot->tables = take(base, &at, (1 + chunks) * m->micro_steps * feed->fields.count, sizeof *slot->tables);
+    RAVEL_ASSERT(largest <= INT32_MAX && largest <= m->samples);
     for (int64_t i = 0; base && i < largest; i++) slot->iota[i] = (int32_t)i;
     return at;
 }
@@ -59,6 +61,7 @@ static void fill_index(const ravel_feed *feed, ravel__prepared *slot) {
 }
 
 ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s) {
+    RAVEL_ASSERT(s >= 0 && s < slot->meta.micro_steps && slot->micros[s].cp >= 1);
     const ravel__micro *micro = &slot->micros[s];
     return ravel__group_thd(feed, micro->cp,
                             micro->cp_first < 0 ? feed->place.at.cp : feed->place.at.dp - micro->cp_first);
@@ -66,6 +69,7 @@ ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared
 
 ravel_ragged ravel__micro_ragged(const ravel__micro *micro, int64_t samples, const ravel_field *fields,
                                  int64_t field_count, ravel_field *shifted) {
+    RAVEL_ASSERT(samples >= 0 && field_count >= 0 && field_count <= RAVEL__FIELDS_MAX + 2);
     for (int64_t f = 0; f < field_count; f++) {
         shifted[f] = fields[f];
         if (fields[f].data)
@@ -97,6 +101,7 @@ static ravel_status measure(ravel_feed *feed, ravel__prepared *slot, ravel_error
 
 /* Arrays that every rank computes itself. */
 static void place_own(const ravel_feed *feed, ravel_thd *t, ravel__cutter *c) {
+    RAVEL_ASSERT(t->sequences >= 0 && t->local_tokens >= 0 && t->local_tokens <= t->tokens);
     t->cu_seqlens = ravel__cutter_take(c, t->sequences + 1, sizeof *t->cu_seqlens);
     t->cu_seqlens_padded = ravel__cutter_take(c, t->sequences + 1, sizeof *t->cu_seqlens_padded);
     t->samples = ravel__cutter_take(c, t->sequences, sizeof *t->samples);
@@ -151,6 +156,7 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
         ravel__buffer_reserve(&slot->index, feed->allocator, (int64_t)bytes + 16, 1, "an update", err);
     if (status) return status;
     (void)lay_index(feed, slot, slot->index.at);
+    RAVEL_ASSERT(slot->index.room >= bytes && (uintptr_t)slot->index.at % 16 == 0);
     fill_index(feed, slot);
     status = measure(feed, slot, err);
     if (status) return status;
@@ -166,6 +172,7 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
     RAVEL_ASSERT(shared_at <= bytes && bytes <= slot->block_bytes); /* what was counted before */
     slot->shared = (char *)slot->block.at + shared_at;
     slot->shared_bytes = bytes - shared_at;
+    RAVEL_ASSERT(slot->shared + slot->shared_bytes <= (char *)slot->block.at + slot->block.room);
     for (int64_t s = 0; s < slot->meta.micro_steps; s++)
         slot->element_bytes += ravel__element_bytes(&feed->fields, feed->place.have, &slot->micros[s].thd);
     make_views(feed, slot);

@@ -7,6 +7,8 @@
  * The layout of a buffer is that of the receiver's shared part, which both work out from the same sizes. */
 #include "feed/pack.h"
 
+#include "base/assert.h"
+
 #include <string.h>
 
 enum { TAG_SHARDS = 1, BUFFERS = 2 };
@@ -69,6 +71,7 @@ static ravel_status lay_out(ravel_feed *feed, size_t room, outgoing *out, ravel_
         at += room;
     }
     out->room = room;
+    RAVEL_ASSERT(at <= (char *)feed->work.staging.at + feed->work.staging.room);
     return RAVEL_OK;
 }
 
@@ -78,6 +81,7 @@ static int is_self(const ravel_feed *feed, int32_t dp, int32_t cp, int32_t pp) {
 
 /* The largest shared part of any receiver, so that buffers can be made before the agreement. */
 ravel_status ravel__root_reserve(ravel_feed *feed, ravel_error *err) {
+    RAVEL_ASSERT(feed->options.owners == RAVEL_OWNERS_ROOT_ONLY && feed->place.owner);
     const ravel_ragged *mine = &feed->work.mine->ragged;
     outgoing out = {0};
     size_t room = 0;
@@ -129,11 +133,13 @@ static ravel_status pack(ravel_feed *feed, const ravel__pack_input *input, int32
 
 static ravel_status send_one(ravel_feed *feed, ravel__prepared *slot, const ravel__pack_input *input,
                              ravel_mesh_coord to, outgoing *out, ravel_error *err) {
+    RAVEL_ASSERT(!is_self(feed, to.dp, to.cp, to.pp) && to.tp == 0);
     int64_t k = out->turn++ % BUFFERS;
     ravel_status status = ravel_request_wait(out->requests[k], err);
     out->requests[k] = NULL;
     if (status) return status;
     size_t bytes = place(feed, feed->place.stage_roles[to.pp], out->buffers[k], out);
+    RAVEL_ASSERT(bytes <= out->room); /* room for the largest was made before the agreement */
     status = pack(feed, input, to.dp, to.cp, out, err);
     if (status) return status;
     slot->update.sent_bytes += (int64_t)bytes;
@@ -146,6 +152,7 @@ static ravel_status send_one(ravel_feed *feed, ravel__prepared *slot, const rave
 /* The root's own arrays: the same packing, into the slot. */
 static ravel_status keep_own(ravel_feed *feed, ravel__prepared *slot, const ravel__pack_input *input, outgoing *out,
                              ravel_error *err) {
+    RAVEL_ASSERT(slot->shared);
     (void)place(feed, feed->place.have, slot->shared, out);
     return pack(feed, input, feed->place.at.dp, feed->place.at.cp, out, err);
 }
@@ -166,6 +173,7 @@ static ravel_status send_all(ravel_feed *feed, ravel__prepared *slot, const rave
 }
 
 ravel_status ravel__root_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    RAVEL_ASSERT(feed->place.owner && feed->work.mine);
     ravel__pack_input input;
     outgoing out = {0};
     size_t steps = (size_t)feed->work.routed.micro_steps, thds = ravel__round_up(steps * sizeof *out.thds, 16);

@@ -6,9 +6,12 @@
  */
 #include "feed/pack.h"
 
+#include "base/assert.h"
+
 enum { TAG_SHARDS = 1 };
 
 static void note_sent(ravel__prepared *slot, int64_t receivers) {
+    RAVEL_ASSERT(receivers > 0 && slot->element_bytes <= (int64_t)slot->shared_bytes);
     slot->update.sent_bytes += (int64_t)slot->shared_bytes * receivers;
     slot->update.needed_bytes += slot->element_bytes * receivers;
 }
@@ -19,6 +22,7 @@ static int is_sent_to(const ravel_feed *feed, int32_t stage) {
 }
 
 static ravel_status over_pp(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    RAVEL_ASSERT(feed->place.at.tp == 0);
     int32_t stages = feed->place.layout.sizes[3];
     ravel_status status = RAVEL_OK;
     if (is_sent_to(feed, feed->place.at.pp))
@@ -40,6 +44,7 @@ static ravel_status over_tp(ravel_feed *feed, ravel__prepared *slot, ravel_error
 }
 
 static ravel_status from_root(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
+    RAVEL_ASSERT(feed->options.owners == RAVEL_OWNERS_ROOT_ONLY);
     if (feed->place.owner) return ravel__root_send(feed, slot, err);
     if (feed->place.at.tp != 0 || feed->place.have == 0) return RAVEL_OK;
     return ravel_comm_recv(feed->place.world, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, 0, TAG_SHARDS, err);

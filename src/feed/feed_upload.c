@@ -7,6 +7,8 @@
  * held when the consumer took the next batch (event `used`). */
 #include "feed/feed.h"
 
+#include "base/assert.h"
+
 #include "device/handle.h"
 
 enum { WAIT_SECONDS = 120 };
@@ -57,6 +59,7 @@ ravel_status ravel__upload_wait(const ravel_feed *feed, const ravel__prepared *s
 
 /* More memory where the batch needs it. `uploads` already waits for the readers of the old memory. */
 static ravel_status make_room(const ravel_feed *feed, ravel__upload *u, size_t bytes, ravel_error *err) {
+    RAVEL_ASSERT((u->room == 0) == (u->there == NULL));
     ravel_device *device = ravel_stream_device(feed->uploads);
     if (bytes <= u->room) return RAVEL_OK;
     ravel_device_release(device, u->there, feed->uploads);
@@ -70,6 +73,7 @@ static ravel_status make_room(const ravel_feed *feed, ravel__upload *u, size_t b
 ravel_status ravel__upload_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     ravel__upload *u = &slot->upload;
     if (!feed->uploads || slot->block_bytes == 0) return RAVEL_OK;
+    RAVEL_ASSERT(u->ready && u->used && slot->block_bytes <= slot->block.room);
     ravel_status status = ravel_event_order(u->used, feed->uploads, err);
     if (!status) status = make_room(feed, u, slot->block_bytes, err);
     if (!status)
@@ -89,5 +93,6 @@ const void *ravel_feed_device(const ravel_feed *feed, const void *array) {
     const ravel__prepared *slot = &feed->slots[feed->consumer.current];
     const char *base = slot->block.at, *at = array;
     if (at < base || at >= base + slot->block_bytes) return NULL;
+    RAVEL_ASSERT((size_t)(at - base) < slot->upload.room);
     return (const char *)slot->upload.there + (at - base);
 }

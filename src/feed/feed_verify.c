@@ -6,6 +6,8 @@
  */
 #include "feed/pack.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -59,6 +61,7 @@ static ravel_status read_all(again *a, ravel_reader *reader) {
 }
 
 static ravel_status plan_again(again *a) {
+    RAVEL_ASSERT(a->columns.counts && a->all);
     const ravel_feed *feed = a->feed;
     ravel__columns *c = &a->columns;
     c->count = a->all->ragged.count;
@@ -76,6 +79,7 @@ static ravel_status plan_again(again *a) {
 }
 
 static ravel_bin bin_at(const ravel_plan *plan, int64_t bin) {
+    RAVEL_ASSERT(bin >= 0 && bin < plan->bins);
     return (ravel_bin){plan->samples + plan->bin_offsets[bin], plan->bin_offsets[bin + 1] - plan->bin_offsets[bin]};
 }
 
@@ -189,6 +193,7 @@ static ravel_status compare_group(const again *a, const ravel_micro_batch *m, co
 }
 
 static ravel_status compare_step(again *a, int64_t step) {
+    RAVEL_ASSERT(step >= 0 && a->feed->consumer.update < a->plan.updates);
     const ravel_feed *feed = a->feed;
     const ravel_group group =
         ravel_plan_group(&a->plan, a->plan.update_offsets[feed->consumer.update] + step, feed->place.at.dp);

@@ -34,6 +34,7 @@ int64_t ravel_meta_words(const ravel_meta *meta) {
 }
 
 static int64_t *put(int64_t *at, const void *from, int64_t words) {
+    RAVEL_ASSERT(words >= 0 && (words == 0 || from));
     if (words) memcpy(at, from, (size_t)words * sizeof *at);
     return at + words;
 }
@@ -89,6 +90,7 @@ static int64_t sum_up_to(const int64_t *values, int64_t count, int64_t total) {
         if (values[i] < 0 || values[i] > total - sum) return -1;
         sum += values[i];
     }
+    RAVEL_ASSERT(sum <= total);
     return sum;
 }
 

@@ -40,6 +40,7 @@ static uint64_t once(uint64_t key, uint64_t side, uint64_t x) {
         left = right;
         right = next;
     }
+    RAVEL_ASSERT(left < side && right < side);
     return left * side + right;
 }
 
@@ -48,6 +49,7 @@ static uint64_t key_of(const ravel_order *order, int64_t epoch) {
 }
 
 static int64_t permuted(uint64_t key, uint64_t side, uint64_t count, uint64_t x) {
+    RAVEL_ASSERT(count > 0 && side * side >= count);
     do x = once(key, side, x);
     while (x >= count);
     return (int64_t)x;

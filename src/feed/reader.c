@@ -1,6 +1,7 @@
 /* A reader: one thread's collector and scratch, and the rule for bad rows. */
 #include "feed/source.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -63,10 +64,12 @@ void ravel_reader_free(ravel_reader *reader) {
 
 /* One row; the samples of a bad one are removed, and it is a warning if the source skips bad rows. */
 static ravel_status read_row(ravel_reader *r, int64_t row, ravel_error *err) {
+    RAVEL_ASSERT(row >= 0 && row < r->source->count);
     const ravel_source *source = r->source;
     ravel_error local = RAVEL_ERROR_INIT;
     r->collector.row = row;
     r->collector.first = r->collector.count;
+    RAVEL_ASSERT(((const int64_t *)r->collector.offsets.at)[r->collector.count] == r->collector.tokens);
     ravel_status status = source->kind->read(source, r->scratch, row + source->first_row, &r->collector, &local);
     if (!status) return RAVEL_OK;
     ravel__collector_rewind(&r->collector, r->collector.first);
@@ -89,6 +92,7 @@ static ravel_status check_row(const ravel_reader *r, int64_t row, ravel_error *e
 }
 
 static const ravel_samples *make_view(ravel_reader *r) {
+    RAVEL_ASSERT(r->collector.tokens >= r->collector.count && r->collector.field_count == r->source->field_count);
     for (int32_t f = 0; f < r->collector.field_count; f++) r->fields[f].data = r->collector.data[f].at;
     r->view.ragged = (ravel_ragged){.size = sizeof r->view.ragged,
                                     .count = r->collector.count,

@@ -3,6 +3,7 @@
  * A line ends at its newline, which is looked for again when it is read; its number is counted only for a sentence. */
 #include "feed/jsonl_row.h"
 
+#include "base/assert.h"
 #include "base/file.h"
 #include "feed/line_index.h"
 #include "io/foreign.h"
@@ -31,6 +32,7 @@ static const char *line_end(const char *at, const char *end) {
 }
 
 static int64_t line_number(const jsonl_source *s, int64_t row) {
+    RAVEL_ASSERT(row >= 0 && row < s->index.rows);
     const char *data = s->map.data;
     int64_t number = 1;
     for (const char *at = data; (at = line_end(at, data + s->index.begins[row])) < data + s->index.begins[row]; at++)
@@ -41,6 +43,7 @@ static int64_t line_number(const jsonl_source *s, int64_t row) {
 static ravel_status jsonl_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                                ravel_error *err) {
     const jsonl_source *s = (const jsonl_source *)source;
+    RAVEL_ASSERT(row >= 0 && row < s->index.rows && (size_t)s->index.begins[row] < s->map.bytes);
     const char *data = s->map.data, *at = data + s->index.begins[row];
     size_t bytes = (size_t)(line_end(at, data + s->map.bytes) - at);
     ravel_status status = ravel__row_read(at, bytes, &s->rules, scratch, collector, err);

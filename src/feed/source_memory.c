@@ -1,6 +1,8 @@
 /* Sources without a file: the caller's functions, and samples that are in memory. */
 #include "feed/source.h"
 
+#include "base/assert.h"
+
 #include <inttypes.h>
 
 /* ---- callbacks ------------------------------------------------------------------------------------------ */
@@ -51,6 +53,7 @@ static ravel_status samples_read(const ravel_source *source, void *scratch, int6
                                  ravel_error *err) {
     const ravel_ragged *ragged = &((const samples_source *)source)->samples.ragged;
     const void *data[RAVEL__FIELDS_MAX];
+    RAVEL_ASSERT(row >= 0 && row < ragged->count && ragged->field_count <= RAVEL__FIELDS_MAX);
     int64_t begin = ragged->offsets[row], end = ragged->offsets[row + 1];
     (void)scratch;
     for (int64_t f = 0; f < ragged->field_count; f++)

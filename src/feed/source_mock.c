@@ -2,6 +2,7 @@
  * that the options add are filled with reproducible numbers: 0 .. 1 for floats, 0 .. 99 for integers. */
 #include "feed/source.h"
 
+#include "base/assert.h"
 #include "base/rng.h"
 
 #include <ravel/mock.h>
@@ -37,6 +38,7 @@ static ravel_status mock_read(const ravel_source *source, void *scratch, int64_t
     if (prompt > length) prompt = length;
     ravel_mock_tokens(s->mock, row, s->vocab, length, ravel__collector_place(collector, RAVEL__FIELD_TOKENS));
     unsigned char *mask = ravel__collector_place(collector, RAVEL__FIELD_MASK);
+    RAVEL_ASSERT(prompt >= 0 && prompt <= length && length <= whole);
     memset(mask, 0, (size_t)prompt);
     memset(mask + prompt, 1, (size_t)(length - prompt));
     for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < collector->field_count; f++) {

@@ -1,6 +1,8 @@
 /* From the planner's options to the packer's, so that the cap which the planner kept is the one that packing keeps. */
 #include <ravel/feed.h>
 
+#include "base/assert.h"
+
 static ravel_status make(const ravel_plan_options *plan, int32_t cp, int64_t align, int32_t fixed,
                          ravel_thd_options *options, ravel_error *err) {
     if (align < 1 || align > 1 << 30)
@@ -18,6 +20,7 @@ static ravel_status make(const ravel_plan_options *plan, int32_t cp, int64_t ali
         if (fresh.fixed_tokens == 0) fresh.fixed_tokens = align; /* a group below min-cp holds a filler at most */
         fresh.max_samples = plan->max_samples;
     }
+    RAVEL_ASSERT(fresh.fixed_tokens % align == 0);
     *options = fresh;
     return RAVEL_OK;
 }
