@@ -168,6 +168,7 @@ ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c
     status = ravel_plan_create(&input, &feed->plan, made, err);
     if (status) say_where(feed, c, &g, &input, err);
     if (status) return status;
+    RAVEL_ASSERT(*made);
     *routed = **made;
     return whole_rows ? unfold_rows(&scratch->expanded, feed->allocator, c, &g, routed, err) : RAVEL_OK;
 }
