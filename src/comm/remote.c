@@ -368,9 +368,10 @@ static ravel_status remote_subset(ravel_comm *comm, ravel_comm *child, const int
     remote_rank *me = new_rank(child, parent->world, child_id(parent->id, serial, colour), err);
     if (!me) return RAVEL_E_MEMORY;
     memcpy(me->ancestors, parent->ancestors, sizeof me->ancestors);
+    RAVEL_ASSERT(parent->depth >= 0 && parent->depth < REMOTE_DEPTH);
     me->ancestors[parent->depth] = parent->id;
     me->depth = parent->depth + 1;
-    RAVEL_ASSERT(me->depth <= REMOTE_DEPTH && me->id != parent->id);
+    RAVEL_ASSERT(me->id != parent->id);
     pthread_mutex_lock(parent->world->lock);
     adopt(me);
     leave(parent->world);
