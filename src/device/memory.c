@@ -221,8 +221,9 @@ void ravel_device_release(ravel_device *device, void *array, ravel_stream *strea
     while (block && block->array != array) block = block->next_known;
     RAVEL_ASSERT(block && block->used);
     if (block && block->used) {
+        RAVEL_ASSERT(block->kind >= 0 && block->kind < RAVEL__KINDS);
         ravel__memory_block **list = &device->cache.free[block->kind][class_of(block->bytes)];
-        RAVEL_ASSERT(block->kind >= 0 && block->kind < RAVEL__KINDS && *list != block);
+        RAVEL_ASSERT(*list != block);
         mark_use(device, block, ravel__native(stream));
         block->used = 0;
         block->next_free = *list;
