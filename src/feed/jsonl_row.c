@@ -210,6 +210,8 @@ static ravel_status read_by_tokenizer(row *r) {
     status = ravel_rows_encode(r->scratch->rows, r->doc, r->root, &encoded, &inner);
     if (status == RAVEL_E_UNSUPPORTED && !r->rules->format && r->rules->no_format)
         return ravel_error_set(r->err, status, "%s", r->rules->no_format);
+    if (status == RAVEL_E_UNSUPPORTED)
+        status = RAVEL_E_DATA; /* tools, images: of this row alone, so it can be skipped */
     if (status) return ravel_error_set(r->err, status, "%s", inner.message);
     const ravel_row_part *parts = encoded->parts;
     status = put_part(r, &parts[0], 0);

@@ -99,8 +99,7 @@ TEST(source_with_a_tokenizer_says_what_it_cannot_do) {
         {data, NULL, "tokenizer's", 0, 5, RAVEL_E_ARGUMENT},
         {data, NULL, "the model has only 4", 4, -1, RAVEL_E_DATA},
         {"{\"x\": 1}\n", NULL, "this one has \"x\"", 0, -1, RAVEL_E_DATA},
-        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"\"}]}\n", NULL, "ravel.prepare", 0, -1,
-         RAVEL_E_UNSUPPORTED},
+        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"\"}]}\n", NULL, "ravel.prepare", 0, -1, RAVEL_E_DATA},
     };
     ravel_tokenizer *t = NULL;
     ravel_error none = RAVEL_ERROR_INIT;
@@ -202,4 +201,25 @@ TEST(source_without_its_tokenizer_reads_token_ids) {
     (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder), (void)unlink(path);
     (void)snprintf(path, sizeof path, "%s/config.json", folder), (void)unlink(path);
     CHECK(rmdir(folder) == 0);
+}
+
+/* A row that is for the bridge can be skipped like any other that cannot be used. */
+TEST(source_skips_rows_with_tools) {
+    static const char tools[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"tools\": [{\"a\": 1}]}\n"
+                                "{\"text\": \"plain\"}\n";
+    ravel_source_options options = with_tokenizer();
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_tokenizer *t = NULL;
+    opened o;
+    if (ravel_tokenizer_open(FOLDER, NULL, &t, &err))
+        return check_skip("PCRE2 is not installed (Debian: libpcre2-dev)");
+    ravel_tokenizer_free(t);
+    CHECK_EQ(open_text(&o, tools, &options, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, "the row has tools");
+    close_text(&o);
+    options.bad_rows = RAVEL_BAD_ROWS_SKIP;
+    ravel_error_clear(&err);
+    CHECK_OK(open_text(&o, tools, &options, &err), &err);
+    CHECK_EQ(o.samples->ragged.count, 1);
+    close_text(&o);
 }

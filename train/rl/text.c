@@ -13,6 +13,7 @@ struct train_text {
     ravel_encoder *encoder;
     ravel_decoder *decoder;
     ravel_rows *rows; /* conversations */
+    int has_format;
     int64_t vocab;
     int32_t *tokens; /* of bytes */
     int64_t room;
@@ -37,6 +38,7 @@ static ravel_status open_rows(train_text *t, const char *chat_format, ravel_erro
     } else if (ravel_chat_format_of(t->tokenizer, &options.format, NULL)) {
         options.format = NULL;
     }
+    t->has_format = options.format != NULL;
     return ravel_rows_create(&options, &t->rows, err);
 }
 
@@ -146,8 +148,10 @@ ravel_status train_text_prompt(train_text *t, const ravel_json *doc, const ravel
         return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
                                (long long)t->vocab);
     }
-    ravel_status status = ravel_rows_prompt(t->rows, doc, row, &prompt, err);
-    if (status) return status;
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_status status = ravel_rows_prompt(t->rows, doc, row, &prompt, &why);
+    if (status == RAVEL_E_UNSUPPORTED && t->has_format) status = RAVEL_E_DATA; /* tools: of this row alone */
+    if (status) return ravel_error_set(err, status, "%s", why.message);
     *tokens = prompt->parts[0].tokens;
     *count = prompt->parts[0].count;
     return RAVEL_OK;

@@ -153,6 +153,7 @@ typedef struct gemm {
     int64_t part;                            /* of k */
     int64_t k0, parts;                       /* this pass: the number of parts, and where the first begins */
     int64_t first, count;                    /* rows or columns of the shared side: the first, their number */
+    int64_t packed;                          /* rows or columns of the shared side that a task packs */
     int64_t splits, span;                    /* tasks of a block; elements of the shared side of a task */
     int64_t large, large_units, small_units; /* blocks of the owned side: number of large ones; units of each */
 } gemm;
@@ -195,9 +196,23 @@ static void pack_rows(const gemm *g, float *to, int64_t k0, int64_t k, int64_t f
         pack_group(to + i / GM * group_elements(k), a + i * g->a_row, train__min(GM, rows - i), k, g->a_row, g->a_col);
 }
 
+/* Whole panels of a B whose rows are contiguous: all panels of a k at a time, so that rows are read in their order. */
+static void pack_row_panels(float *to, const float *b, int64_t k, int64_t panels, int64_t row) {
+    for (int64_t i = 0; i < k; i++, b += row)
+        for (int64_t p = 0; p < panels; p++) {
+            UNROLL
+            for (int v = 0; v < GN; v += LANES) store(to + (p * k + i) * GN + v, load(b + p * GN + v));
+        }
+}
+
 static void pack_panels(const gemm *g, float *to, int64_t k0, int64_t k, int64_t first, int64_t columns) {
     const float *b = (const float *)g->x->b + k0 * g->b_row + first * g->b_col;
-    for (int64_t j = 0; j < columns; j += GN)
+    int64_t j = 0;
+    if (g->b_col == 1) {
+        pack_row_panels(to, b, k, columns / GN, g->b_row);
+        j = columns / GN * GN;
+    }
+    for (; j < columns; j += GN)
         pack_columns(to + j * k, b + j * g->b_col, k, train__min(GN, columns - j), GN, g->b_row, g->b_col);
 }
 
@@ -206,12 +221,9 @@ static void pack_side(const gemm *g, int columns, float *to, int64_t p, int64_t 
     (columns ? pack_panels : pack_rows)(g, to, g->k0 + p * g->part, part_terms(g, p), first, count);
 }
 
-/* Rows of A that a task packs for all: several groups, so that lines of a transposed A are read once. */
-enum { PACK_ROWS = 4 * GM };
-
 static void pack_task(void *user, int64_t task, int32_t thread) {
     const gemm *g = user;
-    int64_t each = g->columns ? PACK_ROWS : GN, tasks = units_of(g->count, each);
+    int64_t each = g->packed, tasks = units_of(g->count, each);
     int64_t p = task / tasks, at = task % tasks * each;
     (void)thread;
     pack_side(g, !g->columns, shared_at(g, p, at), p, g->first + at, train__min(each, g->count - at));
@@ -303,16 +315,25 @@ static int64_t part_of(int64_t k) {
     return units_of(k, parts);
 }
 
+/* Rows or columns that a task packs for all: several groups or panels, so that lines are read once and in order, where
+ * every thread has a few tasks. */
+static int64_t pack_at_once(const gemm *g) {
+    int64_t units = units_of(g->count, g->shared_unit) * g->parts / (3 * g->device->threads);
+    return train__max(1, train__min(4, units)) * g->shared_unit;
+}
+
 /* All of the owned side, for one stretch of the shared side and all k. */
 static void run_stretch(gemm *g) {
     int64_t parts = units_of(g->x->k, g->part);
     int64_t each = units_of(g->count, g->shared_unit) * unit_elements(!g->columns, g->part);
     int64_t room = train__cpu_shared_elements(g->device) / each;
     TRAIN_ASSERT(room > 0);
+    if (g->device->threads == 1) room = 1; /* nobody is waited for, and one part stays in a nearer cache */
     for (int64_t p = 0; p < parts; p += g->parts) {
         g->k0 = p * g->part;
         g->parts = train__min(room, parts - p);
-        train__cpu_run(g->device, units_of(g->count, g->columns ? PACK_ROWS : GN) * g->parts, pack_task, g);
+        g->packed = pack_at_once(g);
+        train__cpu_run(g->device, units_of(g->count, g->packed) * g->parts, pack_task, g);
         train__cpu_run(g->device, cut_blocks(g), block_task, g);
     }
 }
