@@ -36,7 +36,7 @@ done
 # any of them committed was whole; the trainers go on, and a generator that joins afterwards gets the newest. Trainers keep two
 # versions: the interval leaves a slow generator the time to pull one.
 weights=unix:$dir/weights
-[ ${#dir} -lt 90 ] || weights=unix:@${dir##*/} # the path of a socket has at most 107 bytes
+[ ${#dir} -lt 80 ] || weights=unix:@${dir##*/} # the path of a socket has at most 107 bytes
 pull() { timeout 300 "$BUILD/ravel" refit --pull "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 "$@"; }
 kills=${RAVEL_SOAK:+200}
 kills=${kills:-12}

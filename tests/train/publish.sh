@@ -87,11 +87,11 @@ for name in (\"publish_sec\", \"prepare_sec\", \"pause_sec\", \"generator_tokens
     assert most(\"refit/\" + name) > 0, name
 assert most(\"refit/version_lag\") < len(rows)" "$dir/run/metrics.jsonl"'
 check "the generator said what it paid" 'grep -q "^versions pulled: .*longest pause" "$dir/greedy.err"'
-timeout 300 "$ravel" generate --model "$model" --pull "unix:$dir/nobody" --pull-timeout 0.5 --prompt x >"$dir/out" 2>&1
+timeout 300 "$ravel" generate --model "$model" --pull "unix:@${dir##*/}-nobody" --pull-timeout 0.5 --prompt x >"$dir/out" 2>&1
 code=$?
 check "without trainers: $(tail -n 1 "$dir/out" | cut -c 1-80)" '[ $code = 1 ]'
 place=unix:$dir/other.sock
-[ ${#dir} -lt 90 ] || place=unix:@${dir##*/} # the path of a socket has at most 107 bytes
+[ ${#dir} -lt 80 ] || place=unix:@${dir##*/} # the path of a socket has at most 107 bytes
 "$ravel" train grpo --task sort --model "$dir/other/checkpoints/step-00000001" --steps 100000 --prompts 4 --group-size 4 --max-tokens 6 \
     --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --publish "$place" --run "$dir/run2" >"$dir/train2.out" 2>"$dir/train2.err" &
 trainer=$!

@@ -122,7 +122,7 @@ TEST(comm_wire_that_loses_a_rank_names_it) {
     fake_world world;
     ravel_error err = RAVEL_ERROR_INIT;
     fake_world_init(&world, 3);
-    CHECK_OK(run_ranks(&world, 20, lose_rank_two, &world, &err), &err);
+    CHECK_OK(run_ranks(&world, 60, lose_rank_two, &world, &err), &err);
     fake_world_free(&world);
 }
 
@@ -154,7 +154,7 @@ TEST(comm_wire_tells_the_failure_and_not_who_left_because_of_it) {
         ravel_error err = RAVEL_ERROR_INIT;
         fake_world_init(&world, 3);
         world.quiet = quiet;
-        CHECK_OK(run_ranks(&world, 20, fail_behind_a_cut, &world, &err), &err);
+        CHECK_OK(run_ranks(&world, 60, fail_behind_a_cut, &world, &err), &err);
         fake_world_free(&world);
     }
 }
@@ -202,6 +202,6 @@ TEST(comm_wire_lets_two_threads_split_two_communicators_at_once) {
     fake_world world;
     ravel_error err = RAVEL_ERROR_INIT;
     fake_world_init(&world, 3);
-    CHECK_OK(run_ranks(&world, 30, split_in_two_threads, NULL, &err), &err);
+    CHECK_OK(run_ranks(&world, 60, split_in_two_threads, NULL, &err), &err);
     fake_world_free(&world);
 }

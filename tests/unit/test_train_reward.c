@@ -79,9 +79,9 @@ TEST(reward_command_scores_a_batch) {
     train_score scores[300];
     ravel_error err = RAVEL_ERROR_INIT;
     /* answers each line at once; the id comes back as the reward, and as the accuracy, too */
-    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1}/'", 20, 300, scores, &err), &err);
+    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\1}/'", 60, 300, scores, &err), &err);
     for (int i = 0; i < 300; i++) CHECK(scores[i].reward == i && scores[i].accuracy == i);
-    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"accuracy\": 0.25, \"id\": \\1, \"reward\": \\1}/'", 20, 300,
+    CHECK_OK(score("sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"accuracy\": 0.25, \"id\": \\1, \"reward\": \\1}/'", 60, 300,
                    scores, &err),
              &err);
     for (int i = 0; i < 300; i++) CHECK(scores[i].reward == i && scores[i].accuracy == 0.25);
@@ -93,7 +93,7 @@ TEST(reward_command_gets_token_ids) {
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK_OK(score("sed -u -n 's/{\"id\": \\([0-9]*\\),.*, \"prompt_ids\": \\[0, 0, 0\\], \"response_ids\": "
                    "\\[[0, ]*\\], \"tokens\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": \\2}/p'",
-                   20, 3, scores, &err),
+                   60, 3, scores, &err),
              &err);
     for (int i = 0; i < 3; i++) CHECK(scores[i].reward == i);
 }
@@ -123,15 +123,15 @@ TEST(reward_command_failures_are_sentences) {
         const char *command, *says;
         double seconds;
     } cases[] = {
-        {"exit 3", "exit code 3", 20},
-        {"kill -9 $$", "signal 9", 20},
-        {"cat", "expected {\"id\"", 20},
-        {"echo nonsense; cat >/dev/null", "not a JSON line", 20},
-        {"read x; echo '{\"id\":0,\"reward\":1}'; echo '{\"id\":0,\"reward\":1}'; cat >/dev/null", "twice", 20},
-        {"read x; echo '{\"id\":99,\"reward\":1}'; cat >/dev/null", "0 to 1", 20},
-        {"read x; echo '{\"id\":0,\"reward\":1e999}'; cat >/dev/null", "not a JSON line", 20},
+        {"exit 3", "exit code 3", 60},
+        {"kill -9 $$", "signal 9", 60},
+        {"cat", "expected {\"id\"", 60},
+        {"echo nonsense; cat >/dev/null", "not a JSON line", 60},
+        {"read x; echo '{\"id\":0,\"reward\":1}'; echo '{\"id\":0,\"reward\":1}'; cat >/dev/null", "twice", 60},
+        {"read x; echo '{\"id\":99,\"reward\":1}'; cat >/dev/null", "0 to 1", 60},
+        {"read x; echo '{\"id\":0,\"reward\":1e999}'; cat >/dev/null", "not a JSON line", 60},
         {"sleep 100", "0 of 2 rewards", 0.1},
-        {"exec 1>&-; cat >/dev/null", "closed its output", 20},
+        {"exec 1>&-; cat >/dev/null", "closed its output", 60},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train_score scores[2];
