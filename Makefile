@@ -194,8 +194,8 @@ $(UNIT): $(call obj,$(UNIT_SRC)) $(UNIT_TRAIN) $(STATIC)
 # The stub driver and the mock of NCCL where libravel looks for modules: for tests above the C API. They need the host's driver.
 $(BUILD)/libravel_stub.so: $(call obj,tests/stub/module.c tests/unit/stub_driver.c tests/unit/mock_nccl.c) $(STATIC)
 	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(LINK) $(LIBS) -Wl,--exclude-libs,ALL
-# A set of kernels where the trainer looks for CUDA's: host code that touches a block crashes, as it would on a GPU.
-$(BUILD)/libravel_train_stub.so: $(call obj,tests/stub/train_set.c) $(TRAIN) $(STATIC)
+# A GPU without a GPU where the trainer looks for CUDA's kernels, the driver and NCCL: host code that touches a block crashes.
+$(BUILD)/libravel_train_stub.so: $(call obj,tests/stub/train_set.c tests/stub/gpu.c tests/stub/nccl.c) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(LINK) $(LIBS) -Wl,--exclude-libs,ALL
 # The communicators' test body under mpirun.
 $(BUILD)/mpi-ranks: $(call obj,tests/mpi/mpi_ranks.c tests/unit/comm_body.c) $(STATIC)

@@ -88,6 +88,8 @@ typedef struct ravel_comm_options {
     const char *token_file; /* file with the shared token; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE */
     int32_t rank;           /* -1: the launcher's, else any that is free */
     int32_t ranks;          /* 0: the launcher's */
+    int32_t queued;         /* nccl: calls return when their operation is in the stream, see ravel_comm_nccl */
+    int32_t reserved;
 } ravel_comm_options;
 
 RAVEL_API void ravel_comm_options_default(ravel_comm_options *options);
@@ -178,9 +180,16 @@ RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
  *   - reductions are NCCL's: the same bits on every rank, in an order of its own; 16-bit integers are E_UNSUPPORTED;
  *   - messages are launched together by the first wait or test of any of them; between two ranks they are received in the
  *     order in which they were sent, and a receive of another size or type makes the communicator dead;
- *   - a deadline, a lost rank or an error of NCCL's aborts it: arrays in flight are undefined, the stream is usable. */
+ *   - a deadline, a lost rank or an error of NCCL's aborts it: arrays in flight are undefined, the stream is usable.
+ * With options.queued no call waits for the device, nor for the other ranks: it returns when NCCL has taken the operation,
+ * and what comes later in the stream sees the result. Nothing is compared. Messages have no tags: between two ranks they
+ * are matched in the order of their starts, and the first wait or test launches all that were started, as one group. Arrays must stay
+ * until the stream is past them. Whoever waits for the stream looks at ravel_comm_alive meanwhile, and calls ravel_comm_abort
+ * where it has waited too long: then the stream goes on. */
 RAVEL_API ravel_status ravel_comm_nccl(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,
                                        ravel_comm **comm, ravel_error *err);
+/* RAVEL_OK where NCCL's module can be loaded here; else E_UNSUPPORTED says what was looked for. */
+RAVEL_API ravel_status ravel_comm_nccl_find(ravel_error *err);
 /* The communicator for arrays in host memory: comm itself, or the host communicator below NCCL. It belongs to comm. */
 RAVEL_API ravel_comm *ravel_comm_host(ravel_comm *comm);
 /* RAVEL_OK where arrays in that place can be given to comm, else E_UNSUPPORTED with what could. */

@@ -1041,6 +1041,8 @@ ravel_comm_options._fields_ = [
     ("token_file", C.c_char_p),
     ("rank", C.c_int32),
     ("ranks", C.c_int32),
+    ("queued", C.c_int32),
+    ("reserved", C.c_int32),
 ]
 ravel_comm_hooks._fields_ = [
     ("size", C.c_size_t),
@@ -1930,6 +1932,7 @@ FUNCTIONS = {
     "ravel_comm_mpi": (C.c_int, [C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_name": (C.c_char_p, [C.c_void_p]),
     "ravel_comm_nccl": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_comm_nccl_find": (C.c_int, [C.POINTER(ravel_error)]),
     "ravel_comm_neighbours": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_option_table": (C.POINTER(ravel_option), []),

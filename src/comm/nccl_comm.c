@@ -12,6 +12,8 @@
  *                  as one group, once their headers have come  ->  LAUNCHED
  *     LAUNCHED     NCCL has taken it  ->  event recorded in the stream, RUNNING  ->  event done, DONE
  *
+ * With `queued`, collectives agree on nothing, messages have no headers, and LAUNCHED goes to DONE when NCCL has taken it.
+ *
  * NCCL has no tags: between two ranks messages are matched in the order in which they were sent. The headers carry tag and
  * number, so receives may be started in another order than the sends as long as they are launched together.
  *
@@ -34,6 +36,7 @@ typedef struct group {
     void *comm; /* NCCL's; NULL: aborted */
     ravel_comm *host;
     ravel_stream *stream;
+    int32_t queued;           /* operations are over once they are in the stream */
     int64_t order;            /* of requests */
     int64_t *sent, *received; /* [size] messages to and from each rank so far */
 } group;
@@ -222,7 +225,7 @@ static ravel_status start_collective(ravel_comm *comm, ravel_request *r) {
         s->stage = MEETING;
         return ravel_comm_ibarrier(g->host, &s->news, &r->why);
     }
-    ravel_status status = comm->check && comm->size > 1 ? agree(comm, r) : RAVEL_OK;
+    ravel_status status = comm->check && comm->size > 1 && !g->queued ? agree(comm, r) : RAVEL_OK;
     /* the call before may still be on its way into NCCL */
     if (!status) status = settle(comm, g->nccl->state(g->comm), deadline_of(comm), "the call before", &r->why);
     if (!status) status = launch_collective(comm, r);
@@ -239,6 +242,10 @@ static ravel_status start_message(ravel_comm *comm, ravel_request *r) {
     int32_t peer = r->op.root;
     s->stage = QUEUED;
     s->mine = (header){r->op.bytes, 0, r->op.dtype, r->op.tag};
+    if (g->queued) {
+        s->mine.number = s->order;
+        return RAVEL_OK;
+    }
     if (r->op.kind == RAVEL__SEND) {
         s->mine.number = g->sent[peer]++;
         return ravel_comm_isend(g->host, &s->mine, sizeof s->mine, RAVEL_U8, peer, r->op.tag, &s->news, &r->why);
@@ -295,7 +302,7 @@ static ravel_status launch_messages(ravel_comm *comm, ravel_request *r) {
     int code = status ? 0 : g->nccl->group_begin(g->comm);
     for (ravel_request *q; !status && code == 0 && (q = next_message(comm));) {
         RAVEL_ASSERT(!state_of(q)->news); /* all headers have come */
-        if (q->op.kind == RAVEL__RECV) status = check_header(comm, q, &r->why);
+        if (q->op.kind == RAVEL__RECV && !g->queued) status = check_header(comm, q, &r->why);
         if (status) break;
         if (q->op.bytes && q->op.kind == RAVEL__SEND)
             code = g->nccl->send(g->comm, q->op.send, q->op.bytes, q->op.root, g->stream->native);
@@ -345,6 +352,10 @@ static ravel_status step(ravel_comm *comm, ravel_request *r) {
         int code = g->nccl->state(g->comm);
         if (code == RAVEL__NCCL_PENDING) return RAVEL_OK;
         ravel_status status = check(comm, code, ravel__op_names[r->op.kind], &r->why);
+        if (!status && g->queued) {
+            finish(r, RAVEL_OK);
+            return RAVEL_OK;
+        }
         if (!status) status = ravel_event_create(g->stream->device, &s->event, &r->why);
         if (!status) status = ravel_event_record(s->event, g->stream, &r->why);
         if (status) return status;
@@ -426,7 +437,7 @@ static void nccl_close(ravel_comm *comm) {
 
 /* The NCCL communicator of comm's ranks, which have `host` in common. Owns host, also on failure. */
 static ravel_status make_group(ravel_comm *comm, const ravel__nccl *nccl, ravel_comm *host, ravel_stream *stream,
-                               ravel_error *err) {
+                               int32_t queued, ravel_error *err) {
     unsigned char id[RAVEL__NCCL_ID] = {0};
     RAVEL_ASSERT(nccl && host && stream);
     RAVEL_ASSERT(!comm->state && host->size == comm->size && host->rank == comm->rank);
@@ -435,7 +446,7 @@ static ravel_status make_group(ravel_comm *comm, const ravel__nccl *nccl, ravel_
     ravel_status status = g && counts ? RAVEL_OK : ravel__no_memory(err, sizeof *g, "a communicator");
     int code = !status && comm->rank == 0 ? nccl->id(id) : 0;
     if (g) {
-        *g = (group){.nccl = nccl, .host = host, .stream = stream, .sent = counts};
+        *g = (group){.nccl = nccl, .host = host, .stream = stream, .queued = queued, .sent = counts};
         g->received = counts ? counts + comm->size : NULL;
         comm->state = g;
         if (!status) status = check(comm, code, "making an id", err);
@@ -484,7 +495,7 @@ static ravel_status nccl_subset(ravel_comm *comm, ravel_comm *child, const int32
         ravel__comm_discard(host);
         return status;
     }
-    return make_group(child, g->nccl, host, g->stream, err);
+    return make_group(child, g->nccl, host, g->stream, g->queued, err);
 }
 
 static void nccl_abort(ravel_comm *comm, const char *why) {
@@ -497,6 +508,8 @@ static void nccl_abort(ravel_comm *comm, const char *why) {
 static ravel_status nccl_alive(ravel_comm *comm, ravel_error *err) {
     group *g = group_of(comm);
     ravel_status status = g->comm ? ravel_comm_alive(g->host, err) : gone(err);
+    if (!status) status = check(comm, g->nccl->state(g->comm), "an operation", err);
+    if (status) give_up(g); /* what is in the stream ends */
     return status ? RAVEL_E_PEER_LOST : RAVEL_OK;
 }
 
@@ -530,7 +543,7 @@ ravel_status ravel__comm_nccl_with(const ravel__nccl *nccl, ravel_comm *host, ra
         ravel_comm_free(own);
         return status;
     }
-    status = make_group(made, nccl, own, stream, err);
+    status = make_group(made, nccl, own, stream, options && options->size >= sizeof *options && options->queued, err);
     if (status)
         ravel__comm_discard(made);
     else
@@ -552,6 +565,11 @@ static ravel_status load(const ravel__nccl **nccl, ravel_error *err) {
                                "the NCCL module and libravel are of different builds; install both again");
     *nccl = get();
     return RAVEL_OK;
+}
+
+ravel_status ravel_comm_nccl_find(ravel_error *err) {
+    const ravel__nccl *nccl = NULL;
+    return load(&nccl, err);
 }
 
 ravel_status ravel_comm_nccl(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,

@@ -1,118 +1,62 @@
 /* A kernel set in place of CUDA's, for machines without a GPU: RAVEL_TRAIN_CUDA_MODULE names this file, and `--kernels cuda`
- * then runs the CPU's kernels on memory that the host can't touch.
+ * then runs the CPU's kernels on memory that the host can't touch, in a stream (gpu.h). A kernel gets a copy of its arguments in which
+ * every address of the closed mapping is that of the open one.
  *
- *     region       memory that is mapped twice: closed, where the addresses of blocks are, and open
- *     kernel       gets a copy of its arguments in which every address of the closed mapping is that of the open one
- *     new block    every byte is 0xff (f32: NaN), as memory of a GPU holds anything
+ * So host code that looks inside a block, a kernel that reads what nobody wrote, and a stream that does not wait for another fail
+ * here as they would on a GPU, though not for bf16: the types are those of the CPU.
  *
- * So host code that looks inside a block, or a kernel that reads what nobody wrote, fails here as it would on a GPU, though
- * not for bf16: the types are those of the CPU. */
+ * The same file is the device driver and NCCL (RAVEL_CUDA_MODULE, RAVEL_NCCL_MODULE). */
+#include "tests/stub/gpu.h"
+#include "tests/stub/nccl.h"
+#include "train/kernels/host.h"
 #include "train/kernels/kernels.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-enum { PAGE = 4096 };
 static const train_kernels *cpu;
-static const size_t region_bytes = (size_t)1 << 34; /* of addresses; pages come when they are touched */
 
-static struct {
-    pthread_mutex_t lock;
-    int file;
-    char *closed, *open;
-    size_t used, live, peak;
-} region = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct train_device {
+    train_device *inner; /* the CPU's */
+    stub_stream *stream;
+    int64_t staged[TRAIN_STAGES], fetched[TRAIN_STAGES]; /* the last copy of a slot */
+    ravel_status (*look)(void *user, double waited, ravel_error *err);
+    void *user;
+    ravel_status failed;
+    ravel_error error;
+};
 
-/* ---- memory ---------------------------------------------------------------------------------------------- */
+/* ---- waiting --------------------------------------------------------------------------------------------- */
 
-static size_t pages(size_t bytes) {
-    return (bytes + PAGE - 1) / PAGE * PAGE;
+static void wait_until(train_device *d, int64_t seq) {
+    double begun = train__now();
+    while (!stub_reached(d->stream, seq, 1))
+        if (d->look && !d->failed) d->failed = d->look(d->user, train__now() - begun, &d->error);
 }
 
-static void *map(int protection) {
-    void *base = mmap(NULL, region_bytes, protection, MAP_SHARED | MAP_NORESERVE, region.file, 0);
-    return base == MAP_FAILED ? NULL : base;
+static void drain(train_device *d) {
+    wait_until(d, stub_pushed(d->stream));
 }
 
-static int make_region(void) {
-    region.file = memfd_create("stub", MFD_CLOEXEC);
-    if (region.file < 0 || ftruncate(region.file, (off_t)region_bytes)) return 0;
-    region.open = map(PROT_READ | PROT_WRITE);
-    region.closed = map(PROT_NONE);
-    return region.open && region.closed;
+static ravel_status sync_device(train_device *d, ravel_error *err) {
+    drain(d);
+    return d->failed ? ravel_error_set(err, d->failed, "%s", d->error.message) : RAVEL_OK;
 }
 
-/* Addresses are used once, so that a block is closed to later blocks' users after its release too, until nothing is live. */
-static void *take(size_t bytes) {
-    if (!region.closed && !make_region()) return NULL;
-    if (bytes > region_bytes - region.used) return NULL;
-    char *block = region.closed + region.used;
-    region.used += bytes;
-    region.live += bytes;
-    if (region.live > region.peak) region.peak = region.live;
-    return block;
+static void watch(train_device *d, ravel_status (*look)(void *user, double waited, ravel_error *err), void *user) {
+    d->look = look;
+    d->user = user;
 }
 
-/* The open address of a block; another address is that of the host, and stays. */
-static void *in(const void *address) {
-    union { /* the slot says whether it is written */
-        const void *given;
-        char *at;
-    } u = {address};
-    return u.at >= region.closed && u.at < region.closed + region_bytes ? u.at - region.closed + region.open : u.at;
+static void *stream_of(train_device *d) {
+    return d->stream;
 }
 
-/* The same for every address among a kernel's arguments. No other number looks like one. */
-static void open_addresses(void *arguments, size_t bytes) {
-    for (size_t i = 0; i + sizeof(void *) <= bytes; i += sizeof(void *)) {
-        void *address;
-        memcpy(&address, (char *)arguments + i, sizeof address);
-        address = in(address);
-        memcpy((char *)arguments + i, &address, sizeof address);
-    }
-}
+/* ---- the device ------------------------------------------------------------------------------------------ */
 
-static ravel_status alloc(train_device *d, size_t bytes, void **block, ravel_error *err) {
-    (void)d;
-    (void)pthread_mutex_lock(&region.lock);
-    *block = take(pages(bytes));
-    (void)pthread_mutex_unlock(&region.lock);
-    if (!*block) return ravel_error_set(err, RAVEL_E_MEMORY, "no room for %zu bytes in the stub", bytes);
-    memset(in(*block), 0xff, bytes);
-    return RAVEL_OK;
-}
-
-static void release(train_device *d, void *block, size_t bytes) {
-    (void)d;
-    if (!block) return;
-    (void)pthread_mutex_lock(&region.lock);
-    (void)fallocate(region.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (char *)block - region.closed,
-                    (off_t)pages(bytes));
-    region.live -= pages(bytes);
-    if (!region.live) region.used = 0;
-    (void)pthread_mutex_unlock(&region.lock);
-}
-
-static void gpu_state(train_device *d, train_gpu_state *s) {
-    (void)d;
-    (void)pthread_mutex_lock(&region.lock);
-    *s = (train_gpu_state){.total_bytes = (int64_t)region_bytes,
-                           .used_bytes = (int64_t)region.live,
-                           .block_bytes = (int64_t)region.live,
-                           .peak_bytes = (int64_t)region.peak};
-    (void)snprintf(s->model, sizeof s->model, "stub");
-    (void)pthread_mutex_unlock(&region.lock);
-}
-
-/* As many GPUs as RAVEL_STUB_GPUS says, 1 by default. All of them are in one process's region. */
 static ravel_status gpus(int32_t most, uint8_t (*uuids)[16], int32_t *count, ravel_error *err) {
-    const char *text = getenv("RAVEL_STUB_GPUS");
-    *count = text ? (int32_t)strtol(text, NULL, 10) : 1;
+    *count = stub_gpus();
     if (*count < 1) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the stub has no GPU");
     for (int32_t i = 0; i < *count && i < most; i++) {
         memset(uuids[i], 0, 16);
@@ -121,47 +65,202 @@ static ravel_status gpus(int32_t most, uint8_t (*uuids)[16], int32_t *count, rav
     return RAVEL_OK;
 }
 
-/* ---- every other slot: the CPU's, on open addresses ------------------------------------------------------ */
-
-#define INSIDE(slot, arguments, ...) \
-    static void slot arguments {     \
-        cpu->slot(__VA_ARGS__);      \
-    }
-
-/* clang-format off */
-INSIDE(upload, (train_device *d, void *block, const void *host, size_t bytes), d, in(block), host, bytes)
-INSIDE(download, (train_device *d, void *host, const void *block, size_t bytes), d, host, in(block), bytes)
-INSIDE(copy, (train_device *d, void *to, const void *from, size_t bytes), d, in(to), in(from), bytes)
-INSIDE(zero, (train_device *d, void *block, size_t bytes), d, in(block), bytes)
-INSIDE(convert, (train_device *d, void *to, int32_t to_type, const void *from, int32_t from_type, int64_t n),
-       d, in(to), to_type, in(from), from_type, n)
-INSIDE(add, (train_device *d, void *to, const void *from, int64_t n), d, in(to), in(from), n)
-INSIDE(stage, (train_device *d, int32_t slot, void *block, const void *host, size_t bytes), d, slot, in(block), host, bytes)
-INSIDE(fetch, (train_device *d, int32_t slot, void *host, const void *block, size_t bytes), d, slot, host, in(block), bytes)
-INSIDE(bias, (train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld),
-       d, in(x), in(bias), rows, width, ld)
-INSIDE(bias_backward, (train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld),
-       d, in(d_bias), in(d_x), rows, width, ld)
-INSIDE(swiglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), d, in(h), in(gate_up), rows, ffn)
-INSIDE(swiglu_backward,
-       (train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows, int64_t ffn),
-       d, in(d_gate_up), in(h), in(d_h), in(gate_up), rows, ffn)
-INSIDE(sum_squares, (train_device *d, const void *grads, int64_t n, int64_t span, double *sums), d, in(grads), n, span, in(sums))
-INSIDE(clip, (train_device *d, const double *sums, int64_t count, double most, train_clip *clip),
-       d, in(sums), count, most, in(clip))
-
-static void sequence_sums(train_device *d, const train_loss_rows *loss, train_sequence_sums *sequences) {
-    train_loss_rows rows = *loss;
-    open_addresses(&rows, sizeof rows);
-    cpu->sequence_sums(d, &rows, in(sequences));
+static ravel_status open_device(const train_device_options *options, train_device **device, ravel_error *err) {
+    if (options->gpu >= stub_gpus()) return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no GPU %d", options->gpu);
+    train_device *d = calloc(1, sizeof *d);
+    if (!d || !(d->stream = stub_stream_open())) abort();
+    ravel_status status = cpu->open(options, &d->inner, err);
+    *device = d;
+    return status;
 }
 
-#define KERNEL(slot, type)                                           \
-    static void slot(train_device *d, const type *given) {           \
-        type arguments = *given;                                     \
-        open_addresses(&arguments, sizeof arguments);                \
-        cpu->slot(d, &arguments);                                    \
+static void close_device(train_device *d) {
+    if (!d) return;
+    drain(d);
+    stub_stream_close(d->stream);
+    cpu->close(d->inner);
+    free(d);
+}
+
+static ravel_status reserve(train_device *d, const train_limits *limits, ravel_error *err) {
+    drain(d);
+    return cpu->reserve(d->inner, limits, err);
+}
+
+static void phase_seconds(train_device *d, double *seconds) {
+    drain(d);
+    cpu->phase_seconds(d->inner, seconds);
+}
+
+static void gpu_state(train_device *d, train_gpu_state *s) {
+    (void)d;
+    *s = (train_gpu_state){0};
+    stub_block_bytes(&s->total_bytes, &s->block_bytes, &s->peak_bytes);
+    s->used_bytes = s->block_bytes;
+    (void)snprintf(s->model, sizeof s->model, "stub");
+}
+
+static ravel_status alloc(train_device *d, size_t bytes, void **block, ravel_error *err) {
+    (void)d;
+    *block = stub_block(bytes);
+    return *block ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "no room for %zu bytes in the stub", bytes);
+}
+
+static void release(train_device *d, void *block, size_t bytes) {
+    drain(d);
+    stub_block_free(block, bytes);
+}
+
+static ravel_status alloc_host(train_device *d, size_t bytes, void **host, ravel_error *err) {
+    return cpu->alloc_host(d->inner, bytes, host, err);
+}
+
+static void release_host(train_device *d, void *host, size_t bytes) {
+    drain(d);
+    cpu->release_host(d->inner, host, bytes);
+}
+
+static void upload(train_device *d, void *block, const void *host, size_t bytes) {
+    drain(d);
+    if (bytes) memcpy(stub_inside(block), host, bytes);
+}
+
+static void download(train_device *d, void *host, const void *block, size_t bytes) {
+    drain(d);
+    if (bytes) memcpy(host, stub_inside(block), bytes);
+}
+
+/* ---- every other slot: the CPU's, in the stream and on open addresses ------------------------------------ */
+
+/* The open address for every address among a kernel's arguments. No other number looks like one. */
+static void open_addresses(void *arguments, size_t bytes) {
+    for (size_t i = 0; i + sizeof(void *) <= bytes; i += sizeof(void *)) {
+        void *address;
+        memcpy(&address, (char *)arguments + i, sizeof address);
+        address = stub_inside(address);
+        memcpy((char *)arguments + i, &address, sizeof address);
     }
+}
+
+typedef struct plain {
+    train_device *inner;
+    union {
+        const void *given;
+        void *at;
+    } p[4];
+    int64_t n[3];
+} plain;
+
+static int64_t queue(train_device *d, void (*work)(void *), plain call) {
+    call.inner = d->inner;
+    for (int i = 0; i < 4; i++) call.p[i].at = stub_inside(call.p[i].given);
+    stub_push(d->stream, work, &call, sizeof call);
+    return stub_pushed(d->stream);
+}
+
+/* Arguments of a slot, what of them is kept, and the call that is made later of it. */
+#define PLAIN(slot, arguments, kept, ...)               \
+    static void later_##slot(void *user) {              \
+        plain *c = user;                                \
+        cpu->slot(c->inner, __VA_ARGS__);               \
+    }                                                   \
+    static void slot arguments {                        \
+        (void)queue(d, later_##slot, (plain)KEEP kept); \
+    }
+#define KEEP(...) \
+    { __VA_ARGS__ }
+#define P(i) c->p[i].at
+#define N(i) c->n[i]
+
+/* clang-format off */
+PLAIN(copy, (train_device *d, void *to, const void *from, size_t bytes), (.p = {{to}, {from}}, .n = {(int64_t)bytes}), P(0), P(1), (size_t)N(0))
+PLAIN(zero, (train_device *d, void *block, size_t bytes), (.p = {{block}}, .n = {(int64_t)bytes}), P(0), (size_t)N(0))
+PLAIN(convert, (train_device *d, void *to, int32_t to_type, const void *from, int32_t from_type, int64_t n),
+      (.p = {{to}, {from}}, .n = {to_type, from_type, n}), P(0), (int32_t)N(0), P(1), (int32_t)N(1), N(2))
+PLAIN(add, (train_device *d, void *to, const void *from, int64_t n), (.p = {{to}, {from}}, .n = {n}), P(0), P(1), N(0))
+PLAIN(bias, (train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld),
+      (.p = {{x}, {bias}}, .n = {rows, width, ld}), P(0), P(1), N(0), N(1), N(2))
+PLAIN(bias_backward, (train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld),
+      (.p = {{d_bias}, {d_x}}, .n = {rows, width, ld}), P(0), P(1), N(0), N(1), N(2))
+PLAIN(swiglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), (.p = {{h}, {gate_up}}, .n = {rows, ffn}),
+      P(0), P(1), N(0), N(1))
+PLAIN(swiglu_backward, (train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows, int64_t ffn),
+      (.p = {{d_gate_up}, {h}, {d_h}, {gate_up}}, .n = {rows, ffn}), P(0), P(1), P(2), P(3), N(0), N(1))
+PLAIN(sum_squares, (train_device *d, const void *grads, int64_t n, int64_t span, double *sums), (.p = {{grads}, {sums}}, .n = {n, span}),
+      P(0), N(0), N(1), P(1))
+PLAIN(phase, (train_device *d, int32_t phase), (.n = {phase}), (int32_t)N(0))
+/* clang-format on */
+
+static void later_clip(void *user) {
+    plain *c = user;
+    double most;
+    memcpy(&most, &c->n[1], sizeof most);
+    cpu->clip(c->inner, P(0), N(0), most, P(1));
+}
+
+static void clip(train_device *d, const double *sums, int64_t count, double most, train_clip *to) {
+    plain c = {.p = {{sums}, {to}}, .n = {count}};
+    memcpy(&c.n[1], &most, sizeof most);
+    (void)queue(d, later_clip, c);
+}
+
+static void later_move(void *user) {
+    plain *c = user;
+    memcpy(P(0), P(1), (size_t)N(0));
+}
+
+static void stage(train_device *d, int32_t slot, void *block, const void *host, size_t bytes) {
+    d->staged[slot] = queue(d, later_move, (plain){.p = {{block}, {host}}, .n = {(int64_t)bytes}});
+}
+
+static void stage_wait(train_device *d, int32_t slot) {
+    wait_until(d, d->staged[slot]);
+}
+
+static void stage_release(train_device *d, int32_t slot) {
+    (void)d, (void)slot;
+}
+
+static void fetch(train_device *d, int32_t slot, void *host, const void *block, size_t bytes) {
+    d->fetched[slot] = queue(d, later_move, (plain){.p = {{host}, {block}}, .n = {(int64_t)bytes}});
+}
+
+static void fetch_wait(train_device *d, int32_t slot) {
+    wait_until(d, d->fetched[slot]);
+}
+
+typedef struct sums_call {
+    train_device *inner;
+    train_sequence_sums *sequences;
+    train_loss_rows rows;
+} sums_call;
+
+static void later_sums(void *user) {
+    sums_call *c = user;
+    cpu->sequence_sums(c->inner, &c->rows, c->sequences);
+}
+
+static void sequence_sums(train_device *d, const train_loss_rows *loss, train_sequence_sums *sequences) {
+    sums_call c = {d->inner, stub_inside(sequences), *loss};
+    open_addresses(&c.rows, sizeof c.rows);
+    stub_push(d->stream, later_sums, &c, sizeof c);
+}
+
+#define KERNEL(slot, type)                                 \
+    typedef struct slot##_call {                           \
+        train_device *inner;                               \
+        type given;                                        \
+    } slot##_call;                                         \
+    static void later_##slot(void *user) {                 \
+        slot##_call *c = user;                             \
+        cpu->slot(c->inner, &c->given);                    \
+    }                                                      \
+    static void slot(train_device *d, const type *given) { \
+        slot##_call c = {d->inner, *given};                \
+        open_addresses(&c.given, sizeof c.given);          \
+        stub_push(d->stream, later_##slot, &c, sizeof c);  \
+    }
+/* clang-format off */
 KERNEL(matmul, train_matmul)
 KERNEL(copy_rows, train_rows)
 KERNEL(embed, train_embedding)
@@ -195,9 +294,14 @@ const train_kernels *train_cuda_set(void) {
     set.host_memory = 0;
     set.gpu_state = gpu_state;
     set.gpus = gpus;
-    set.alloc = alloc;
-    set.release = release;
+    set.stream = stream_of;
+    set.watch = watch;
+    set.open = open_device;
+    set.close = close_device;
+    set.sync = sync_device;
 #define SLOT(slot) set.slot = slot
+    SLOT(reserve), SLOT(alloc), SLOT(release), SLOT(alloc_host), SLOT(release_host), SLOT(phase), SLOT(phase_seconds);
+    SLOT(stage_wait), SLOT(stage_release), SLOT(fetch_wait);
     SLOT(upload), SLOT(download), SLOT(copy), SLOT(zero), SLOT(convert), SLOT(add), SLOT(stage), SLOT(fetch);
     SLOT(matmul), SLOT(copy_rows), SLOT(embed), SLOT(embed_backward), SLOT(bias), SLOT(bias_backward);
     SLOT(rmsnorm), SLOT(rmsnorm_backward), SLOT(rope), SLOT(rope_backward);
@@ -206,4 +310,15 @@ const train_kernels *train_cuda_set(void) {
     if (cpu->softmax_fused) SLOT(softmax_fused);
     SLOT(loss), SLOT(sequence_sums), SLOT(sample), SLOT(sum_squares), SLOT(clip), SLOT(adamw);
     return &set;
+}
+
+RAVEL_API const ravel__driver *ravel_driver(void);
+RAVEL_API const ravel__nccl *ravel_nccl(void);
+
+const ravel__driver *ravel_driver(void) {
+    return &stub_gpu_driver;
+}
+
+const ravel__nccl *ravel_nccl(void) {
+    return &stub_nccl;
 }

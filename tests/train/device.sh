@@ -27,7 +27,7 @@ same() { # NAME COMMAND...: the run with the CPU's kernels, and with the stub's
 gpus() { # NAME GPUS TEXT OPTIONS...: the text is in what the run prints; "": no GPU is shared
     name=$1 count=$2 text=$3; shift 3
     RAVEL_STUB_GPUS=$count "$ravel" train "$@" --steps 1 --hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 \
-        --budget 256 --sinks jsonl --kernels cuda --run "$dir/gpus-$name" >"$dir/out" 2>&1
+        --budget 256 --sinks jsonl --kernels cuda --comm-device host --run "$dir/gpus-$name" >"$dir/out" 2>&1
     rm -rf "$dir/gpus-$name"
     if [ -n "$text" ]; then grep -q -e "$text" "$dir/out"; else ! grep -q shared "$dir/out" && grep -q '^done' "$dir/out"; fi
     if [ $? = 0 ]; then ok "gpus, $name"; else bad "gpus, $name: $(tail -n 2 "$dir/out")"; fi

@@ -53,6 +53,43 @@ TEST(comm_nccl_mock_runs_the_body) {
     CHECK(mock_nccl.groups > 100 && mock_nccl.messages > mock_nccl.groups && mock_nccl.collectives > 100);
 }
 
+/* ---- queued --------------------------------------------------------------------------------------------- */
+
+/* Sums and messages without tags: two to the next rank, received together with those that come, in their order. */
+static ravel_status run_queued(ravel_comm *comm, void *user, ravel_error *err) {
+    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), next = (me + 1) % n, last = (me + n - 1) % n;
+    const comm_job *job = user;
+    ravel_status status = RAVEL_OK;
+    for (int32_t round = 0; round < job->rounds && !status; round++) {
+        int64_t out[2] = {me * 100 + round, me * 100 + round + 1}, in[2] = {-1, -1}, sum = me;
+        ravel_request *requests[4] = {NULL};
+        status = ravel_comm_allreduce(comm, &sum, &sum, 1, RAVEL_I64, RAVEL_SUM, err);
+        for (int i = 0; i < 2 && !status; i++) {
+            status = ravel_comm_irecv(comm, &in[i], 1, RAVEL_I64, last, 1 - i, &requests[2 * i], err);
+            if (!status) status = ravel_comm_isend(comm, &out[i], 1, RAVEL_I64, next, i, &requests[2 * i + 1], err);
+        }
+        if (!status) status = ravel_request_wait_all(requests, 4, err);
+        if (!status && (sum != n * (n - 1) / 2 || in[0] != last * 100 + round || in[1] != in[0] + 1))
+            status = ravel_error_set(err, RAVEL_E_INTERNAL, "%lld, %lld, %lld", (long long)sum, (long long)in[0],
+                                     (long long)in[1]);
+    }
+    return status;
+}
+
+TEST(comm_nccl_mock_queued_operations_need_no_headers) {
+    const comm_body body = {"queued", run_queued};
+    ravel_error err = RAVEL_ERROR_INIT;
+    wrapped w = {&body, {0, 50, 0, 0, 0}, {0}};
+    mock_nccl_reset();
+    ravel_comm_options_default(&w.options);
+    w.options.queued = 1;
+    w.options.timeout = 30;
+    CHECK_OK(ravel_threads_run(4, NULL, with_nccl, &w, &err), &err);
+    CHECK_EQ(mock_nccl.violations, 0);
+    CHECK_EQ(mock_nccl.live, 0);
+    CHECK_EQ(mock_nccl.groups, 4 * 50); /* all four messages of a round are one */
+}
+
 /* ---- what goes wrong ------------------------------------------------------------------------------------ */
 
 static ravel_status sum_once(ravel_comm *comm, void *user, ravel_error *err) {

@@ -185,3 +185,35 @@ TEST(train_layout_names_the_nearest_mesh) {
         CHECK_HAS(err.message, cases[i].near);
     }
 }
+
+/* ---- messages between two stages ------------------------------------------------------------------------ */
+
+/* What stage `stage` sends (or receives) along one direction: number `index`, as micro-batch * PARTS + the part that needs the rows; -1:
+ * there are no more. Rows go from part n to part n + 1, gradients back. */
+static int64_t message_of(const train_pipeline *p, int32_t stage, int backward, int receives, int64_t index) {
+    for (int64_t i = 0; i < train_pipeline_ops(p); i++) {
+        train_op op = train_pipeline_op(p, stage, i);
+        int32_t part = op.chunk * p->pp + stage, to = backward ? part - 1 : part + 1;
+        if (receives) to = part;
+        if (op.backward != backward || to < 0 || to >= p->pp * p->vpp) continue;
+        if (receives && (backward ? part + 1 == p->pp * p->vpp : part == 0)) continue;
+        if (index-- == 0) return op.micro * PARTS + to;
+    }
+    return -1;
+}
+
+/* NCCL matches messages by their order alone. */
+TEST(train_pipeline_neighbours_send_and_receive_in_one_order) {
+    for (int32_t pp = 2; pp <= 5; pp++)
+        for (int32_t vpp = 1; vpp <= 3; vpp++)
+            for (int32_t backward = 0; backward < 2; backward++) {
+                const train_pipeline p = {pp, vpp, 2 * pp};
+                for (int32_t stage = 0; stage < pp; stage++) {
+                    int32_t next = backward ? (stage + pp - 1) % pp : (stage + 1) % pp;
+                    for (int64_t i = 0, sent = 0; sent >= 0; i++) {
+                        sent = message_of(&p, stage, backward, 0, i);
+                        CHECK_EQ(sent, message_of(&p, next, backward, 1, i));
+                    }
+                }
+            }
+}

@@ -395,6 +395,12 @@ typedef struct train_kernels {
      * process. E_UNSUPPORTED says why there is none. */
     ravel_status (*gpus)(int32_t most, uint8_t (*uuids)[16], int32_t *count, ravel_error *err);
 
+    /* Optional, of GPU sets: the native stream that kernels run in, for NCCL. */
+    void *(*stream)(train_device *device);
+    /* Optional, of GPU sets. While a call waits for kernels, it calls look(user, seconds waited so far) about every millisecond; a
+     * status other than RAVEL_OK becomes the device's failure. `look` ends what kernels wait for (it aborts NCCL). */
+    void (*watch)(train_device *device, ravel_status (*look)(void *user, double waited, ravel_error *err), void *user);
+
     /* ---- memory ---- */
     /* Aligned to 64 bytes (256 on a GPU), not zeroed; bytes > 0. */
     ravel_status (*alloc)(train_device *device, size_t bytes, void **block, ravel_error *err);

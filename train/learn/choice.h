@@ -10,6 +10,10 @@
 
 #include "train/kernels/kernels.h"
 
+/* auto: NCCL where every trainer has a GPU of its own and NCCL can be loaded, else page-locked host memory. */
+typedef enum train_wire { TRAIN_WIRE_AUTO, TRAIN_WIRE_NCCL, TRAIN_WIRE_HOST } train_wire;
+#define TRAIN_WIRE_CHOICES "auto|nccl|host"
+
 typedef struct train_model_choice {
     const char *model;     /* a Hugging Face folder: config.json and weights */
     const char *shape;     /* a config.json or a published name: new weights */
@@ -18,9 +22,10 @@ typedef struct train_model_choice {
     int32_t recompute;     /* train_recompute */
     const char *devices;   /* of a GPU's kernel set: "auto", or GPUs for the ranks of a machine, "0,1,2,3" */
     int32_t gpu;           /* this rank's, from `devices` (train/run/devices.h) */
+    int32_t wire;          /* train_wire: over what arrays of GPUs travel between trainers; never TRAIN_WIRE_AUTO after
+                              train_devices_assign */
     int32_t deterministic; /* the same bits on every run; 0: sums in any order where that is faster */
     int32_t sequence;      /* sequence parallel, where tp > 1 */
-    int32_t reserved;
     uint64_t init_seed;
     double init_std;
     /* a shape by numbers, where neither is given: a byte model */

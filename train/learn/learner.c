@@ -92,7 +92,8 @@ static ravel_status join_groups(train_learner *l, ravel_error *err) {
     }
     if (!status && pp > 1 && l->shape.tied)
         status = ravel_comm_split(ravel_mesh_comm(l->mesh, RAVEL_AXIS_PP), stage == 0 || stage == pp - 1 ? 0 : -1,
-                                  stage, &l->ends, err);
+                                  stage, &l->ends_host, err);
+    if (!status && l->ends_host) status = train_parts_join(l->parts, l->ends_host, &l->ends, err);
     return status;
 }
 
@@ -132,6 +133,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
         l->count = train_parts_count(l->parts);
         l->kernels = train_parts_kernels(l->parts);
         l->device = train_parts_device(l->parts);
+        l->replicas = train_parts_replicas(l->parts);
         status = join_groups(l, err);
     }
     if (!status) status = ravel_agree(l->world, make_states(l, err), err);
@@ -145,6 +147,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
 
 void train_learner_free(train_learner *l) {
     if (!l) return;
+    train_parts_disconnect(l->parts, NULL); /* before what its operations use is released */
     for (int32_t i = 0; i < l->count; i++) {
         train__part *p = &l->part[i];
         if (p->run) l->kernels->release(l->device, p->run, run_bytes(p->shares, l->kernels));
@@ -152,7 +155,7 @@ void train_learner_free(train_learner *l) {
     }
     if (l->square_block) l->kernels->release(l->device, l->square_block, squares_count(l) * sizeof *l->squares);
     train__release(l->options.allocator, l->squares, squares_count(l) * sizeof *l->squares);
-    if (l->ends) ravel_comm_free(l->ends);
+    ravel_comm_free(l->ends_host);
     train_parts_free(l->parts);
     train__release(l->options.allocator, l, sizeof *l);
 }

@@ -16,14 +16,16 @@ struct train_learner {
     train_learner_options options;
     ravel_shape shape;
     ravel_mesh *mesh;
-    ravel_comm *world;    /* all trainer ranks */
-    ravel_comm *replicas; /* data-parallel and context-parallel ranks: they have the same parameters */
-    int32_t ranks, rank;  /* in `replicas` */
-    ravel_comm *sharers;  /* tp and pp: they have the parts of one model; NULL: this rank has it all */
-    ravel_comm *ends;     /* first and last stage, where the embedding is tied; else NULL */
-    double *squares;      /* [ranks of sharers * count] on the host, and */
-    void *square_block;   /* on the device */
-    int32_t count;        /* of parts */
+    ravel_comm *world; /* all trainer ranks */
+    ravel_comm
+        *replicas;       /* data-parallel and context-parallel ranks: they have the same parameters; of device arrays */
+    int32_t ranks, rank; /* in `replicas` */
+    ravel_comm *sharers; /* tp and pp: they have the parts of one model; NULL: this rank has it all */
+    ravel_comm *ends;    /* first and last stage, where the embedding is tied; else NULL; of device arrays */
+    ravel_comm *ends_host;
+    double *squares;    /* [ranks of sharers * count] on the host, and */
+    void *square_block; /* on the device */
+    int32_t count;      /* of parts */
     train_parts *parts;
     train__part part[TRAIN_CHUNKS];
     const train_kernels *kernels;

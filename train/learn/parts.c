@@ -74,9 +74,10 @@ static ravel_status make_model(train_parts *p, int32_t chunk, ravel_error *err) 
     train_model_options options;
     model_options(&p->options, &p->shape, &p->layout, p->at.pp, chunk, &options);
     p->flights[chunk] = options.in_flight;
-    if (options.tp_ranks > 1) options.tp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_TP);
-    if (options.cp_ranks > 1 && !p->width_count) options.cp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
-    if (options.shard_ranks > 1) options.shard = train__parts_replicas(p);
+    options.wires = p->wires;
+    if (options.tp_ranks > 1) options.tp = p->tp;
+    if (options.cp_ranks > 1 && !p->width_count) options.cp = p->cp;
+    if (options.shard_ranks > 1) options.shard = p->replicas;
     if (train_layout_pp(&p->layout) > 1) {
         options.progress = train__parts_progress;
         options.progress_user = p;
@@ -92,9 +93,77 @@ static ravel_status join_rings(train_parts *p, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (p->options.plan) p->width_count = ravel_plan_widths(p->options.plan, p->widths);
     for (int32_t i = 0; i < p->width_count && !status; i++)
-        if (p->widths[i] > 1) status = ravel_comm_split(pool, rank / p->widths[i], rank, &p->rings[i], err);
+        if (p->widths[i] > 1) {
+            status = ravel_comm_split(pool, rank / p->widths[i], rank, &p->ring_hosts[i], err);
+            if (!status) status = train_parts_join(p, p->ring_hosts[i], &p->rings[i], err);
+        }
     return status;
 }
+
+/* ---- NCCL ------------------------------------------------------------------------------------------------ */
+
+ravel_status train_parts_join(train_parts *p, ravel_comm *host, ravel_comm **comm, ravel_error *err) {
+    *comm = host;
+    return p->wires ? train__wires_join(p->wires, host, TRAIN__WIRE_OWN, comm, err) : RAVEL_OK;
+}
+
+/* Between stage `e` and the next one: rows that way, gradients the other. The sender is rank 0. Collective over the pipeline. */
+static ravel_status join_edge(train_parts *p, int32_t e, int gradients, ravel_error *err) {
+    int32_t pp = train_layout_pp(&p->layout), next = (e + 1) % pp, mine = p->at.pp;
+    int32_t sender = gradients ? next : e;
+    ravel_comm *pair = NULL;
+    ravel_status status = ravel_comm_split(p->pp, mine == e || mine == next ? 0 : -1, mine != sender, &pair, err);
+    if (!status && pair)
+        status = train__wires_join(p->wires, pair, TRAIN__WIRE_OWN, &p->edges[gradients][mine == sender], err);
+    ravel_comm_free(pair);
+    return status;
+}
+
+static ravel_status join_edges(train_parts *p, ravel_error *err) {
+    int32_t pp = train_layout_pp(&p->layout), edges = p->layout.vpp > 1 ? pp : pp - 1;
+    ravel_status status = RAVEL_OK;
+    for (int32_t e = 0; e < edges && !status; e++) {
+        status = join_edge(p, e, 0, err);
+        if (!status) status = join_edge(p, e, 1, err);
+    }
+    return status;
+}
+
+/* The communicators of the mesh that arrays of the device are given to. Collective over the mesh. */
+static ravel_status join_mesh(train_parts *p, ravel_error *err) {
+    ravel_comm *world = ravel_mesh_world(p->mesh);
+    ravel_status status = RAVEL_OK;
+    p->tp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_TP);
+    p->cp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
+    p->replicas = train__parts_replicas(p);
+    if (p->options.model->wire != TRAIN_WIRE_NCCL || p->kernels->host_memory) return RAVEL_OK;
+    status = train__wires_open(p->kernels, p->device, p->options.model->gpu, world, &p->wires, err);
+    status = ravel_agree(world, status, err);
+    if (!status && ravel_comm_size(p->tp) > 1)
+        status = train__wires_join(p->wires, p->tp, TRAIN__WIRE_KERNELS, &p->tp, err);
+    if (!status && ravel_comm_size(p->cp) > 1) status = train_parts_join(p, p->cp, &p->cp, err);
+    if (!status) status = train_parts_join(p, p->replicas, &p->replicas, err);
+    return status ? status : join_edges(p, err);
+}
+
+ravel_comm *train_parts_replicas(const train_parts *p) {
+    return p->replicas;
+}
+
+int train_parts_wired(const train_parts *p) {
+    return p->wires != NULL;
+}
+
+void train_parts_disconnect(train_parts *p, const ravel_error *why) {
+    if (!p || !p->wires) return;
+    if (why) train__wires_abort(p->wires, why);
+    for (int32_t chunk = 0; chunk < p->count; chunk++)
+        if (p->models[chunk]) train_model_wait(p->models[chunk]);
+    train__wires_close(p->wires);
+    p->wires = NULL;
+}
+
+/* ---- create and free ------------------------------------------------------------------------------------- */
 
 static ravel_status take_arrays(train_parts *p, ravel_error *err) {
     size_t count = (size_t)p->options.budget;
@@ -117,6 +186,7 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
     ravel_status status = train_device_open(options->model, options->allocator, &p->kernels, &p->device, err);
     if (!status) status = take_arrays(p, err);
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
+    if (!status) status = join_mesh(p, err);
     if (!status) status = join_rings(p, err);
     for (int32_t chunk = 0; chunk < p->count && !status; chunk++) status = make_model(p, chunk, err);
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
@@ -130,8 +200,9 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
 
 void train_parts_free(train_parts *p) {
     if (!p) return;
+    train_parts_disconnect(p, NULL);
     for (int32_t chunk = 0; chunk < p->count; chunk++) train_model_free(p->models[chunk]);
-    for (int32_t i = 0; i < p->width_count; i++) ravel_comm_free(p->rings[i]);
+    for (int32_t i = 0; i < p->width_count; i++) ravel_comm_free(p->ring_hosts[i]);
     if (p->device) p->kernels->close(p->device);
     size_t count = (size_t)p->options.budget;
     train__release(p->options.allocator, p->cu, (count + 1) * sizeof *p->cu);

@@ -17,8 +17,12 @@ struct train_parts {
     ravel_mesh *mesh;
     ravel_mesh_layout layout;
     ravel_mesh_coord at;
-    ravel_comm *pp;      /* ranks of the pipeline, the mesh's */
-    int32_t width_count; /* hybrid: widths that groups may have, rising, */
+    ravel_comm *pp;                 /* ranks of the pipeline, the mesh's */
+    train__wires *wires;            /* NULL: arrays travel over host communicators; else these are NCCL's: */
+    ravel_comm *tp, *cp, *replicas; /* the mesh's; NULL: not needed */
+    ravel_comm *edges[2][2];        /* [gradients][sent]: rows or gradients, received (0) or sent (1): rank 0 sends */
+    ravel_comm *ring_hosts[RAVEL_FIT_WIDTHS]; /* below `rings` */
+    int32_t width_count;                      /* hybrid: widths that groups may have, rising, */
     int32_t widths[RAVEL_FIT_WIDTHS];
     ravel_comm *rings[RAVEL_FIT_WIDTHS]; /* and this rank's group of each; NULL: width 1 */
     const train_kernels *kernels;

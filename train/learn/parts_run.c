@@ -81,9 +81,10 @@ static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *
     const train__exchange *exchange = train_model_exchange(model);
     train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 0);
     train__message message;
-    parcel.peer = from % pp;
+    ravel_comm *comm = p->wires ? p->edges[op.backward][0] : p->pp;
+    parcel.peer = p->wires ? 0 : from % pp;
     parcel.tag = tag_of(op.chunk, op.backward);
-    ravel_status status = train__exchange_receive(exchange, p->pp, to, &parcel, &message, err);
+    ravel_status status = train__exchange_receive(exchange, comm, to, &parcel, &message, err);
     return status ? status : train__exchange_end(exchange, &message, err);
 }
 
@@ -96,13 +97,16 @@ static ravel_status send(const run *r, train_op op, const ravel_micro_batch *mic
     if (to < 0 || to == train_layout_parts(&p->layout)) return RAVEL_OK;
     flight = (int32_t)(op.micro % p->flights[op.chunk]);
     train__place *place = &p->places[op.chunk][flight];
-    TRAIN_ASSERT(op.backward ? !place->back.request : !place->forth.request); /* the rows before have been sent */
+    train__message *message = op.backward ? &place->back : &place->forth;
+    TRAIN_ASSERT(!message->request && !message->event); /* the rows before have been sent */
     const void *from = op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
     train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 1 + 2 * flight + op.backward);
-    parcel.peer = to % pp;
+    const train__exchange *exchange = train_model_exchange(model);
+    ravel_comm *comm = p->wires ? p->edges[op.backward][1] : p->pp;
+    parcel.peer = p->wires ? 1 : to % pp;
     parcel.tag = tag_of(to / pp, op.backward);
-    return train__exchange_send(train_model_exchange(model), p->pp, from, &parcel,
-                                op.backward ? &place->back : &place->forth, err);
+    ravel_status status = train__exchange_send(exchange, comm, from, &parcel, message, err);
+    return status ? status : train__exchange_launch(exchange, message, err);
 }
 
 static ravel_status wait_for(const train_parts *p, int32_t chunk, train__message *message, ravel_error *err) {
@@ -111,10 +115,7 @@ static ravel_status wait_for(const train_parts *p, int32_t chunk, train__message
 
 static void test(train_parts *p, train__message *message) {
     ravel_error error = RAVEL_ERROR_INIT;
-    int32_t done = 0;
-    if (!message->request) return;
-    ravel_status status = ravel_request_test(message->request, &done, &error);
-    if (done) message->request = NULL;
+    ravel_status status = train__exchange_progress(message, &error);
     if (!status || p->sent) return;
     p->sent = status;
     p->sent_error = error;
@@ -224,6 +225,7 @@ static ravel_status run_table(run *r, const train_pipeline *table,
     }
     if (status && !train__is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
     if (status && !train__is_lost(status) && p->options.shard) ravel_comm_abort(train__parts_replicas(p), err);
+    if (status) train__wires_abort(p->wires, err); /* the GPUs of other ranks may wait for this one */
     ravel_status sent = finish_sends(p, status ? NULL : err);
     return status ? status : sent;
 }

@@ -28,7 +28,7 @@ static ravel_status scatter_gradients(train_learner *l, const train__part *p, ra
 
 static ravel_status sum_gradients(train_learner *l, const train__part *p, ravel_error *err) {
     void *grads = train_model_grads(p->model);
-    if (l->ranks == 1) return RAVEL_OK;
+    if (l->ranks == 1 && !train_parts_wired(l->parts)) return RAVEL_OK;
     if (train_model_shares(p->model)) return train_model_finish_grads(p->model, err);
     if (p->shares->ranks > 1) return scatter_gradients(l, p, err);
     return train__exchange_sum(train_model_exchange(p->model), l->replicas, grads, p->shares->most,

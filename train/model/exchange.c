@@ -18,7 +18,7 @@ static size_t chunk_bytes(const train__exchange *x) {
 }
 
 size_t train__exchange_bytes(const train__exchange *x) {
-    if (x->kernels->host_memory || x->ranks <= 1) return 0;
+    if (x->kernels->host_memory || x->wires || x->ranks <= 1) return 0;
     return counts_bytes(x) + chunk_bytes(x) + (size_t)x->places * x->message_bytes;
 }
 
@@ -26,8 +26,8 @@ static char *chunk_of(const train__exchange *x) {
     return (char *)x->host + counts_bytes(x);
 }
 
-static int is_direct(const train__exchange *x, const ravel_comm *comm) {
-    return !x->host || strcmp(ravel_comm_kind(comm), "nccl") == 0;
+static int is_direct(const train__exchange *x) {
+    return !x->host;
 }
 
 static void *at(const void *array, int32_t dtype, int64_t index) {
@@ -47,11 +47,26 @@ static void put(const train__exchange *x, void *block, const void *host, int64_t
     if (count) x->kernels->upload(x->device, block, host, bytes_of(count, dtype));
 }
 
+/* ---- around an operation that goes straight to the communicator -------------------------------------------- */
+
+static ravel_status enter(const train__exchange *x, const ravel_comm *comm, ravel_error *err) {
+    TRAIN_ASSERT(!x->wires || strcmp(ravel_comm_kind(comm), "nccl") == 0);
+    return x->wires ? train__wires_enter(x->wires, comm, err) : RAVEL_OK;
+}
+
+static ravel_status leave(const train__exchange *x, const ravel_comm *comm, ravel_status status, ravel_error *err) {
+    return x->wires && !status ? train__wires_leave(x->wires, comm, err) : status;
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------ */
 
 ravel_status train__exchange_sum(const train__exchange *x, ravel_comm *comm, void *data, int64_t count, int32_t dtype,
                                  ravel_error *err) {
-    if (is_direct(x, comm)) return ravel_comm_allreduce(comm, data, data, count, dtype, RAVEL_SUM, err);
+    if (is_direct(x)) {
+        ravel_status entered = enter(x, comm, err);
+        if (!entered) entered = ravel_comm_allreduce(comm, data, data, count, dtype, RAVEL_SUM, err);
+        return leave(x, comm, entered, err);
+    }
     char *chunk = chunk_of(x);
     int64_t most = (int64_t)chunk_bytes(x) / ravel_dtype_bytes(dtype);
     ravel_status status = RAVEL_OK;
@@ -113,11 +128,25 @@ static void *in_array(const part *p, const void *all, int32_t rank) {
     return at(all, p->dtype, before);
 }
 
+static ravel_status gather_straight(ravel_comm *comm, const void *mine, void *all, train__pieces pieces, int32_t dtype,
+                                    ravel_error *err) {
+    return pieces.counts ? ravel_comm_allgatherv(comm, mine, all, pieces.counts, NULL, dtype, err)
+                         : ravel_comm_allgather(comm, mine, all, pieces.each, dtype, err);
+}
+
+static ravel_status scatter_straight(ravel_comm *comm, const void *all, void *mine, train__pieces pieces, int32_t dtype,
+                                     ravel_error *err) {
+    return pieces.counts ? ravel_comm_reduce_scatterv(comm, all, mine, pieces.counts, dtype, RAVEL_SUM, err)
+                         : ravel_comm_reduce_scatter(comm, all, mine, pieces.each, dtype, RAVEL_SUM, err);
+}
+
 ravel_status train__exchange_gather(const train__exchange *x, ravel_comm *comm, const void *mine, void *all,
                                     train__pieces pieces, int32_t dtype, ravel_error *err) {
-    if (is_direct(x, comm))
-        return pieces.counts ? ravel_comm_allgatherv(comm, mine, all, pieces.counts, NULL, dtype, err)
-                             : ravel_comm_allgather(comm, mine, all, pieces.each, dtype, err);
+    if (is_direct(x)) {
+        ravel_status entered = enter(x, comm, err);
+        if (!entered) entered = gather_straight(comm, mine, all, pieces, dtype, err);
+        return leave(x, comm, entered, err);
+    }
     ravel_status status = RAVEL_OK;
     for (part p = parts_of(x, comm, pieces, dtype); !status && next_part(&p);) {
         take(x, in_chunk(&p, p.rank), at(mine, dtype, p.first), p.counts[p.rank], dtype);
@@ -130,9 +159,11 @@ ravel_status train__exchange_gather(const train__exchange *x, ravel_comm *comm, 
 
 ravel_status train__exchange_scatter(const train__exchange *x, ravel_comm *comm, const void *all, void *mine,
                                      train__pieces pieces, int32_t dtype, ravel_error *err) {
-    if (is_direct(x, comm))
-        return pieces.counts ? ravel_comm_reduce_scatterv(comm, all, mine, pieces.counts, dtype, RAVEL_SUM, err)
-                             : ravel_comm_reduce_scatter(comm, all, mine, pieces.each, dtype, RAVEL_SUM, err);
+    if (is_direct(x)) {
+        ravel_status entered = enter(x, comm, err);
+        if (!entered) entered = scatter_straight(comm, all, mine, pieces, dtype, err);
+        return leave(x, comm, entered, err);
+    }
     ravel_status status = RAVEL_OK;
     for (part p = parts_of(x, comm, pieces, dtype); !status && next_part(&p);) {
         void *sum = in_chunk(&p, p.ranks);
@@ -143,6 +174,35 @@ ravel_status train__exchange_scatter(const train__exchange *x, ravel_comm *comm,
     return status;
 }
 
+/* ---- beside kernels --------------------------------------------------------------------------------------- */
+
+static ravel_status mark(const train__exchange *x, const ravel_comm *comm, train__message *message, ravel_error *err) {
+    message->comm = comm;
+    return train__wires_mark(x->wires, comm, &message->event, err);
+}
+
+ravel_status train__exchange_begin_gather(const train__exchange *x, ravel_comm *comm, const void *mine, void *all,
+                                          train__pieces pieces, int32_t dtype, train__message *message,
+                                          ravel_error *err) {
+    *message = (train__message){0};
+    if (!is_direct(x)) return train__exchange_gather(x, comm, mine, all, pieces, dtype, err);
+    if (!x->wires && pieces.counts)
+        return ravel_comm_iallgatherv(comm, mine, all, pieces.counts, NULL, dtype, &message->request, err);
+    ravel_status status = enter(x, comm, err);
+    if (!status) status = gather_straight(comm, mine, all, pieces, dtype, err);
+    return status || !x->wires ? status : mark(x, comm, message, err);
+}
+
+ravel_status train__exchange_begin_scatter(const train__exchange *x, ravel_comm *comm, const void *all, void *mine,
+                                           train__pieces pieces, int32_t dtype, train__message *message,
+                                           ravel_error *err) {
+    *message = (train__message){0};
+    if (!x->wires) return train__exchange_scatter(x, comm, all, mine, pieces, dtype, err);
+    ravel_status status = enter(x, comm, err);
+    if (!status) status = scatter_straight(comm, all, mine, pieces, dtype, err);
+    return status ? status : mark(x, comm, message, err);
+}
+
 /* ---- messages --------------------------------------------------------------------------------------------- */
 
 static void *place_of(const train__exchange *x, const train__parcel *p) {
@@ -150,14 +210,24 @@ static void *place_of(const train__exchange *x, const train__parcel *p) {
     return chunk_of(x) + chunk_bytes(x) + (size_t)p->place * x->message_bytes;
 }
 
+/* Over NCCL the request only queues; its wait puts all that are queued into the stream. */
+static ravel_status begin_message(const train__exchange *x, const ravel_comm *comm, train__message *message,
+                                  ravel_error *err) {
+    if (!x->wires) return RAVEL_OK;
+    message->comm = comm;
+    return enter(x, comm, err);
+}
+
 ravel_status train__exchange_send(const train__exchange *x, ravel_comm *comm, const void *block, const train__parcel *p,
                                   train__message *message, ravel_error *err) {
     *message = (train__message){0};
-    if (!is_direct(x, comm)) {
+    if (!is_direct(x)) {
         void *host = place_of(x, p);
         take(x, host, block, p->count, p->dtype);
         block = host;
     }
+    ravel_status status = begin_message(x, comm, message, err);
+    if (status) return status;
     return ravel_comm_isend(comm, block, p->count, p->dtype, p->peer, p->tag, &message->request, err);
 }
 
@@ -165,16 +235,38 @@ ravel_status train__exchange_receive(const train__exchange *x, ravel_comm *comm,
                                      train__message *message, ravel_error *err) {
     *message = (train__message){0};
     void *to = block;
-    if (!is_direct(x, comm)) {
+    if (!is_direct(x)) {
         to = place_of(x, p);
         *message = (train__message){.block = block, .host = to, .bytes = bytes_of(p->count, p->dtype)};
     }
+    ravel_status status = begin_message(x, comm, message, err);
+    if (status) return status;
     return ravel_comm_irecv(comm, to, p->count, p->dtype, p->peer, p->tag, &message->request, err);
+}
+
+ravel_status train__exchange_launch(const train__exchange *x, train__message *message, ravel_error *err) {
+    if (!x->wires || !message->request) return RAVEL_OK;
+    ravel_status status = ravel_request_wait(message->request, err);
+    message->request = NULL;
+    return status ? status : mark(x, message->comm, message, err);
+}
+
+ravel_status train__exchange_progress(train__message *message, ravel_error *err) {
+    int32_t done = 0;
+    if (!message->request || message->comm) return RAVEL_OK;
+    ravel_status status = ravel_request_test(message->request, &done, err);
+    if (done) message->request = NULL;
+    return status;
 }
 
 ravel_status train__exchange_end(const train__exchange *x, train__message *message, ravel_error *err) {
     train__message m = *message;
     *message = (train__message){0};
+    if (m.comm && m.request) {
+        ravel_status launched = ravel_request_wait(m.request, err);
+        return leave(x, m.comm, launched, err);
+    }
+    if (m.event) return train__wires_order(x->wires, m.event, err);
     ravel_status status = ravel_request_wait(m.request, err);
     if (!status && m.bytes) x->kernels->upload(x->device, m.block, m.host, m.bytes);
     return status;

@@ -1,7 +1,7 @@
 /* Communicator operations on arrays of a device. Internal to train/.
  *
- * Where blocks are ordinary memory, or the communicator takes arrays of the device (NCCL), a call goes straight to the
- * communicator. Elsewhere the arrays travel through page-locked host memory, which is sized once:
+ * Where blocks are ordinary memory, a call goes straight to the communicator. So it does over NCCL (wires.h), where the operation goes
+ * into a stream and nothing waits. Elsewhere the arrays travel through page-locked host memory, which is sized once:
  *
  *     collectives    block -> chunk -> communicator -> chunk -> block, as many chunks as it takes
  *     messages       block -> place -> communicator -> place -> block; a place is one message's from begin to end
@@ -13,11 +13,12 @@
 
 #include <ravel/comm.h>
 
-#include "train/kernels/kernels.h"
+#include "train/model/wires.h"
 
 typedef struct train__exchange {
     const train_kernels *kernels;
     train_device *device;
+    train__wires *wires;  /* not NULL: every communicator is one of these */
     int32_t ranks;        /* the most of a communicator; 1: nothing is exchanged */
     int32_t places;       /* for messages */
     size_t chunk_bytes;   /* of collectives; 0: 4 MiB. At least 16 per rank, and 16 more. */
@@ -45,9 +46,11 @@ ravel_status train__exchange_gather(const train__exchange *exchange, ravel_comm 
 ravel_status train__exchange_scatter(const train__exchange *exchange, ravel_comm *comm, const void *all, void *mine,
                                      train__pieces pieces, int32_t dtype, ravel_error *err);
 
-/* A message under way; all zeros: none. */
+/* A message or a collective under way; all zeros: none. */
 typedef struct train__message {
     ravel_request *request;
+    const ravel_comm *comm; /* over NCCL: it was queued, or `event` comes after it */
+    ravel_event *event;
     void *block; /* where it arrives after the wait, and */
     const void *host;
     size_t bytes; /* how much; 0: nothing is left to copy */
@@ -60,12 +63,25 @@ typedef struct train__parcel {
     int32_t dtype, peer, tag, place;
 } train__parcel;
 
-/* Begins to send or to receive; the block is written by no kernel until the end. */
+/* A gather or a reduction that runs beside kernels until its end, where the exchange can do that: a gather over NCCL and
+ * on the host, a scatter over NCCL. Else it is done when the call returns. */
+ravel_status train__exchange_begin_gather(const train__exchange *exchange, ravel_comm *comm, const void *mine,
+                                          void *all, train__pieces pieces, int32_t dtype, train__message *message,
+                                          ravel_error *err);
+ravel_status train__exchange_begin_scatter(const train__exchange *exchange, ravel_comm *comm, const void *all,
+                                           void *mine, train__pieces pieces, int32_t dtype, train__message *message,
+                                           ravel_error *err);
+
+/* Begins to send or to receive; the block is written by no kernel until the end. Over NCCL messages that must travel together
+ * are begun one after the other and then launched, each; a message that is not launched travels at its end. */
 ravel_status train__exchange_send(const train__exchange *exchange, ravel_comm *comm, const void *block,
                                   const train__parcel *parcel, train__message *message, ravel_error *err);
 ravel_status train__exchange_receive(const train__exchange *exchange, ravel_comm *comm, void *block,
                                      const train__parcel *parcel, train__message *message, ravel_error *err);
-/* Waits. The message is complete afterwards, also on an error. */
+ravel_status train__exchange_launch(const train__exchange *exchange, train__message *message, ravel_error *err);
+/* Without waiting: whether a message over a host communicator is over is noted. */
+ravel_status train__exchange_progress(train__message *message, ravel_error *err);
+/* Waits; over NCCL, later kernels do. The message is gone afterwards, whatever the result. */
 ravel_status train__exchange_end(const train__exchange *exchange, train__message *message, ravel_error *err);
 
 #endif

@@ -219,7 +219,7 @@ static void prepare_exchange(train_model *m, const train_kernels *kernels, train
     int32_t shard = o->shard ? ravel_comm_size(o->shard) : o->shard_ranks;
     int staged = part->first_layer > 0 || part->last_layer < m->net.shape.layers;
     int64_t ring = m->cp_most > 1 ? 2 * m->net.kv_width : 0, rows = staged ? m->net.hidden : 0;
-    m->exchange = (train__exchange){.kernels = kernels, .device = device, .ranks = o->peers};
+    m->exchange = (train__exchange){.kernels = kernels, .device = device, .wires = o->wires, .ranks = o->peers};
     const int32_t ranks[] = {m->tp.ranks, m->cp_most, shard};
     for (int i = 0; i < 3; i++) m->exchange.ranks = (int32_t)train__max(m->exchange.ranks, ranks[i]);
     m->exchange.places = (ring ? TRAIN__SHIFT_PLACES : 0) + (staged ? 1 + 2 * o->in_flight : 0);
@@ -312,8 +312,11 @@ static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_
     ravel_status status = RAVEL_OK;
     if (m->tp.ranks <= shape->kv_heads) return RAVEL_OK;
     int32_t copies = (int32_t)(m->tp.ranks / shape->kv_heads);
-    status = ravel_comm_split(m->tp.comm, m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
-    m->kv = train__link_over(m->kv_comm, &m->exchange);
+    status = ravel_comm_split(ravel_comm_host(m->tp.comm), m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
+    ravel_comm *comm = m->kv_comm;
+    if (!status && m->options.wires)
+        status = train__wires_join(m->options.wires, comm, TRAIN__WIRE_KERNELS, &comm, err);
+    m->kv = train__link_over(comm, &m->exchange);
     return status;
 }
 
@@ -391,6 +394,10 @@ void *train_model_weights(train_model *m) {
 
 void *train_model_grads(train_model *m) {
     return m->grads;
+}
+
+void train_model_wait(train_model *m) {
+    train__units_wait(&m->units);
 }
 
 const train__exchange *train_model_exchange(const train_model *m) {

@@ -80,6 +80,7 @@ typedef struct train_model_options {
     int32_t shard_ranks;          /* train_model_memory: of the model to be */
     int32_t peers;                /* the most ranks of a communicator that its arrays are given to (exchange.h), beside
                                          those above */
+    train__wires *wires;          /* not NULL: all communicators are NCCL's, joined to these (wires.h) */
     void (*progress)(void *user); /* called several times per layer: moves messages along that transfer only inside */
     void *progress_user;          /* calls, and does not wait; NULL: nothing */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the model */
@@ -120,6 +121,8 @@ void *train_model_grads(train_model *model);
 train_array train_model_array(train_model *model);
 train_array train_model_grad_array(train_model *model);
 /* How those arrays, and all others of the device, are given to communicators. */
+/* What is under way for sharded parameters ends. */
+void train_model_wait(train_model *model);
 const train__exchange *train_model_exchange(const train_model *model);
 
 /* Normal weights of deviation `deviation` (0: 0.02), norms 1, biases 0; a pure function of the seed and the shape. */

@@ -54,6 +54,8 @@ void train__link_begin(train__link *link, train__shift *shift, int32_t tag, cons
     parcel.place++;
     if (!link->status)
         link->status = train__exchange_send(link->exchange, link->comm, out, &parcel, &shift->out, &link->error);
+    if (!link->status) link->status = train__exchange_launch(link->exchange, &shift->in, &link->error);
+    if (!link->status) link->status = train__exchange_launch(link->exchange, &shift->out, &link->error);
     link->seconds += train__now() - begun;
 }
 

@@ -31,19 +31,18 @@ static void size_buffers(const train_params *p, train__buffer *buffers, int laye
     }
 }
 
-/* Whether a unit's gradients are exchanged beside kernels: where the host can add them, those of a layer. Those of the
- * embedding and the head are large, and nothing runs beside them. */
-static int is_exchanged_beside(const train_kernels *kernels, const train_params *p, int64_t unit) {
+/* Whether the run of a unit comes from every rank and is added here: those of layers, where the host can add them. That of
+ * another one is reduced by the communicator. */
+static int is_added_here(const train_kernels *kernels, const train_params *p, int64_t unit) {
     return kernels->host_memory && is_layer(p, unit);
 }
 
-/* The run of such a unit comes from every rank at once; that of another one is reduced by the communicator. */
 static size_t received_elements(const train_kernels *kernels, const train_shares *s) {
     int64_t most = 0;
     for (int64_t u = 0; u < s->params->unit_count; u++)
         for (int32_t r = 0; r < s->ranks; r++)
-            most = train__max(most, s->counts[u * s->ranks + r] *
-                                        (is_exchanged_beside(kernels, s->params, u) ? s->ranks : 1));
+            most =
+                train__max(most, s->counts[u * s->ranks + r] * (is_added_here(kernels, s->params, u) ? s->ranks : 1));
     return (size_t)most;
 }
 
@@ -68,32 +67,27 @@ static void note(train__units *u, ravel_status status, const ravel_error *error)
     u->error = *error;
 }
 
-static void wait_for(train__units *u, ravel_request **request) {
+static void end(train__units *u, train__message *message) {
     ravel_error error = RAVEL_ERROR_INIT;
-    ravel_request *open = *request;
-    if (!open) return;
+    if (!message->request && !message->event) return;
     double begun = train__now();
-    *request = NULL;
-    note(u, ravel_request_wait(open, &error), &error);
+    note(u, train__exchange_end(u->exchange, message, &error), &error);
     u->waited += train__now() - begun;
 }
 
-static void test(train__units *u, ravel_request **request) {
+static void test(train__units *u, train__message *message) {
     ravel_error error = RAVEL_ERROR_INIT;
-    int32_t done = 0;
-    if (!*request) return;
-    note(u, ravel_request_test(*request, &done, &error), &error);
-    if (done) *request = NULL;
+    note(u, train__exchange_progress(message, &error), &error);
 }
 
 void train__units_progress(train__units *u) {
-    for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) test(u, &u->weights[i].request);
-    test(u, &u->request);
+    for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) test(u, &u->weights[i].gather);
+    test(u, &u->reduction);
 }
 
 void train__units_wait(train__units *u) {
-    for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) wait_for(u, &u->weights[i].request);
-    wait_for(u, &u->request);
+    for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) end(u, &u->weights[i].gather);
+    end(u, &u->reduction);
 }
 
 void train__units_close(train__units *u) {
@@ -150,7 +144,7 @@ void *train__units_grad(const train__units *u, int64_t offset) {
 
 void train__units_forget(train__units *u) {
     for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) {
-        wait_for(u, &u->weights[i].request);
+        end(u, &u->weights[i].gather);
         u->weights[i].unit = -1;
     }
 }
@@ -164,18 +158,14 @@ static train__buffer *gather(train__units *u, int64_t unit) {
     if (b->unit == unit || u->status) return b;
     int32_t type = u->kernels->types.weight;
     ravel_error error = RAVEL_ERROR_INIT;
-    wait_for(u, &b->request);
+    end(u, &b->gather);
     b->unit = unit;
     const void *share = train__at(u->weight_share, type, u->shares->places[unit]);
     double begun = train__now();
-    if (u->kernels->host_memory)
-        note(u, ravel_comm_iallgatherv(u->comm, share, b->data, counts_of(u, unit), NULL, type, &b->request, &error),
-             &error);
-    else
-        note(u,
-             train__exchange_gather(u->exchange, u->comm, share, b->data, (train__pieces){counts_of(u, unit), 0}, type,
-                                    &error),
-             &error);
+    note(u,
+         train__exchange_begin_gather(u->exchange, u->comm, share, b->data, (train__pieces){counts_of(u, unit), 0},
+                                      type, &b->gather, &error),
+         &error);
     u->waited += train__now() - begun;
     return b;
 }
@@ -183,7 +173,7 @@ static train__buffer *gather(train__units *u, int64_t unit) {
 void train__units_need(train__units *u, int64_t unit, int64_t next) {
     train__buffer *b = gather(u, unit);
     if (next >= 0 && next < u->shares->params->unit_count) (void)gather(u, next);
-    wait_for(u, &b->request);
+    end(u, &b->gather);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------------------ */
@@ -213,8 +203,15 @@ void train__units_finish(train__units *u) {
     int64_t unit = u->exchanged;
     if (!u->shares || unit < 0) return;
     u->exchanged = -1;
-    wait_for(u, &u->request);
-    if (!u->status) add_received(u, unit);
+    end(u, &u->reduction);
+    if (u->status) return;
+    if (is_added_here(u->kernels, u->shares->params, unit)) {
+        add_received(u, unit);
+        return;
+    }
+    int64_t count;
+    void *run = run_of(u, unit, &count);
+    u->kernels->add(u->device, run, u->received, count);
 }
 
 void train__units_open_grads(train__units *u, int64_t unit) {
@@ -225,36 +222,40 @@ void train__units_open_grads(train__units *u, int64_t unit) {
     u->kernels->zero(u->device, b->data, (size_t)(unit_at(u, unit)->count * ravel_dtype_bytes(u->kernels->types.grad)));
 }
 
-static void reduce_now(train__units *u, int64_t unit, const void *grads) {
-    int64_t count;
-    void *run = run_of(u, unit, &count);
+static void begin_all_to_all(train__units *u, int64_t unit, const void *grads) {
+    ravel_error error = RAVEL_ERROR_INIT;
+    for (int32_t r = 0; r < u->shares->ranks; r++) u->received_counts[r] = counts_of(u, unit)[u->shares->rank];
+    note(u,
+         ravel_comm_ialltoallv(u->comm, grads, counts_of(u, unit), NULL, u->received, u->received_counts, NULL,
+                               u->kernels->types.grad, &u->reduction.request, &error),
+         &error);
+}
+
+/* Over NCCL it is under way afterwards, elsewhere done. */
+static void begin_sum(train__units *u, int64_t unit, const void *grads) {
     ravel_error error = RAVEL_ERROR_INIT;
     double begun = train__now();
     note(u,
-         train__exchange_scatter(u->exchange, u->comm, grads, u->received, (train__pieces){counts_of(u, unit), 0},
-                                 u->kernels->types.grad, &error),
+         train__exchange_begin_scatter(u->exchange, u->comm, grads, u->received, (train__pieces){counts_of(u, unit), 0},
+                                       u->kernels->types.grad, &u->reduction, &error),
          &error);
     u->waited += train__now() - begun;
-    if (!u->status) u->kernels->add(u->device, run, u->received, count);
 }
 
+/* The embedding and the head are large, and nothing runs beside their sums. */
 void train__units_reduce(train__units *u, int64_t unit) {
     const void *grads = u->grads[grads_for(u, unit)].data;
-    ravel_error error = RAVEL_ERROR_INIT;
     TRAIN_ASSERT(!u->inference && (u->grads[grads_for(u, unit)].unit == unit || u->status)); /* it was opened */
     train__units_finish(u);
     if (u->status) return;
-    if (!is_exchanged_beside(u->kernels, u->shares->params, unit)) {
-        reduce_now(u, unit, grads);
-        return;
-    }
-    for (int32_t r = 0; r < u->shares->ranks; r++) u->received_counts[r] = counts_of(u, unit)[u->shares->rank];
-    TRAIN_ASSERT(!u->request && u->exchanged < 0);
+    TRAIN_ASSERT(!u->reduction.request && !u->reduction.event && u->exchanged < 0);
+    int here = is_added_here(u->kernels, u->shares->params, unit);
+    if (here)
+        begin_all_to_all(u, unit, grads);
+    else
+        begin_sum(u, unit, grads);
     u->exchanged = unit;
-    note(u,
-         ravel_comm_ialltoallv(u->comm, grads, counts_of(u, unit), NULL, u->received, u->received_counts, NULL,
-                               u->kernels->types.grad, &u->request, &error),
-         &error);
+    if (!is_layer(u->shares->params, unit)) train__units_finish(u);
 }
 
 ravel_status train__units_status(train__units *u, ravel_error *err) {

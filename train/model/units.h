@@ -10,7 +10,7 @@
  *                 layers: a layer's forward ends with the norm of the next one, and the one after that is under way
  *     gradients   the same with two for layers: one is written, one is being exchanged
  *     received    this rank's run of a unit's gradients from every rank, which are added in rank order; where blocks are not
- *                 host memory, their sum, and units are exchanged at once
+ *                 host memory, their sum. Over NCCL it is made beside kernels, through host memory at once
  *
  * A unit that is still in its buffer is not gathered again: that saves the turn from forward to backward and back. All
  * ranks of the group run the same calls in the same order, fillers included, so they agree on what is in the buffers.
@@ -28,9 +28,9 @@ enum { TRAIN__LAYER_WEIGHTS = 3, TRAIN__LAYER_GRADS = 2, TRAIN__END_BUFFERS = 2,
 typedef struct train__buffer {
     void *data;
     size_t bytes;
-    int64_t unit;           /* that is in it or on its way; -1: none */
-    int64_t used;           /* when it was used last */
-    ravel_request *request; /* of the gather that fills it; NULL: it is complete */
+    int64_t unit;          /* that is in it or on its way; -1: none */
+    int64_t used;          /* when it was used last */
+    train__message gather; /* that fills it; none: it is complete */
 } train__buffer;
 
 typedef struct train__units {
@@ -46,7 +46,7 @@ typedef struct train__units {
     size_t received_bytes;
     int64_t *received_counts; /* [ranks] of the exchange that is under way */
     int64_t exchanged;        /* unit whose gradients are being exchanged; -1: none */
-    ravel_request *request;   /* of that */
+    train__message reduction; /* that */
     int64_t clock;
     void *weight_share, *grad_share; /* the model's arrays */
     double waited;                   /* seconds, for weights and gradients */

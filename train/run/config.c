@@ -61,6 +61,10 @@ static const ravel_option model_table[] = {
     MODEL(
         "device", STRING, devices, "auto", 0, 0, "GPUS",
         "GPUs of a machine's ranks, with --kernels cuda: auto, one for each in turn; 2, all on GPU 2; or a list, 0,1,2,3"),
+    MODEL(
+        "comm-device", ENUM, wire, "auto", 0, 0, TRAIN_WIRE_CHOICES,
+        "over what trainers exchange arrays of GPUs: nccl, between GPUs; host, through page-locked host memory; auto: nccl "
+        "where every trainer has a GPU of its own and NCCL can be loaded"),
     MODEL("deterministic", BOOL, deterministic, "true", 0, 0, NULL, "the same bits on every run, also on a GPU"),
     MODEL("threads", I32, threads, "0", 0, 1024, NULL,
           "threads per rank; 0: the machine's processors divided among its ranks, where the model is large enough"),

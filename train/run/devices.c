@@ -81,6 +81,54 @@ static ravel_status compare_seats(const seat *mine, ravel_comm *comm, train_devi
     return status;
 }
 
+/* ---- NCCL or host memory ---------------------------------------------------------------------------------- */
+
+/* Whether this rank can load NCCL, and the driver that its streams need. */
+static ravel_status try_modules(const train_kernels *kernels, int32_t gpu, ravel_error *err) {
+    ravel_device *device = NULL;
+    char name[64];
+    (void)snprintf(name, sizeof name, "%s:%d", kernels->name, gpu);
+    ravel_status status = ravel_comm_nccl_find(err);
+    if (!status) status = ravel_device_open(name, &device, err);
+    ravel_device_free(device);
+    return status;
+}
+
+/* Why NCCL cannot be had, about the same on every rank; "": it can, on all. Collective. */
+static ravel_status find_nccl(const train_kernels *kernels, int32_t gpu, const train_devices *d, ravel_comm *comm,
+                              char *why, size_t bytes, ravel_error *err) {
+    ravel_error missing = RAVEL_ERROR_INIT;
+    int64_t mine = try_modules(kernels, gpu, &missing) == RAVEL_OK, all = 0;
+    why[0] = '\0';
+    ravel_status status = ravel_comm_allreduce(comm, &mine, &all, 1, RAVEL_I64, RAVEL_MIN, err);
+    if (status) return status;
+    if (!kernels->stream || !kernels->watch)
+        (void)snprintf(why, bytes, "the kernels have no stream");
+    else if (!d->trainers_apart)
+        (void)snprintf(why, bytes, "trainers share GPU %d, and NCCL takes one rank per GPU", d->crowded);
+    else if (!all)
+        (void)snprintf(why, bytes, "%.160s", mine ? "another rank cannot load NCCL" : missing.message);
+    return RAVEL_OK;
+}
+
+static ravel_status choose_wire(train_config *c, const train_kernels *kernels, int32_t trainers, ravel_comm *comm,
+                                train_devices *d, ravel_error *err) {
+    char why[sizeof d->wire - 64];
+    train_wire wanted = (train_wire)c->model.wire;
+    c->model.wire = TRAIN_WIRE_HOST;
+    if (wanted == TRAIN_WIRE_HOST || (wanted == TRAIN_WIRE_AUTO && trainers == 1)) return RAVEL_OK;
+    ravel_status status = find_nccl(kernels, c->model.gpu, d, comm, why, sizeof why, err);
+    if (status) return status;
+    if (why[0] && wanted == TRAIN_WIRE_NCCL)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--comm-device nccl: %s; say --comm-device host", why);
+    if (!why[0]) c->model.wire = TRAIN_WIRE_NCCL;
+    (void)snprintf(d->wire, sizeof d->wire, "trainers exchange arrays %s%s",
+                   why[0] ? "through host memory: " : "over NCCL", why);
+    return RAVEL_OK;
+}
+
+/* ----------------------------------------------------------------------------------------------------------- */
+
 ravel_status train_devices_assign(train_config *c, int32_t trainers, ravel_comm *comm, train_devices *devices,
                                   ravel_error *err) {
     const train_kernels *kernels = NULL;
@@ -93,5 +141,5 @@ ravel_status train_devices_assign(train_config *c, int32_t trainers, ravel_comm 
     if (!status) status = ravel_agree(comm, choose(c, kernels, generates, local, &mine, err), err);
     if (!status) status = compare_seats(&mine, comm, devices, err);
     c->model.gpu = mine.gpu;
-    return status;
+    return status ? status : choose_wire(c, kernels, trainers, comm, devices, err);
 }

@@ -1,4 +1,4 @@
-/* train/run/devices.h: which GPU each rank of a run works on.
+/* train/run/devices.h: which GPU each rank of a run works on, and over what trainers exchange arrays.
  *
  *     rank on its machine    0   1   2   3   4   5        trainers first, then GRPO's generators (here 4 and 5)
  *     --device auto          0   1   2   3   0   1        on a machine with 4 GPUs
@@ -18,10 +18,11 @@ typedef struct train_devices {
     int32_t crowded;              /* the GPU with the most ranks, as its first rank numbers it, */
     int32_t trainers, generators; /* and the ranks on it */
     int32_t trainers_apart;       /* no two trainers share a GPU */
+    char wire[256];               /* over what arrays travel, and why, in words; "": there is nothing to say */
 } train_devices;
 
-/* Sets config->model.gpu of this rank. Collective over all ranks of the run, of which the first `trainers` train. E_ARGUMENT
- * on every rank where a GPU that was asked for is not there. */
+/* Sets config->model.gpu of this rank, and config->model.wire of all. Collective over all ranks of the run, of which the first `trainers` train. E_ARGUMENT
+ * on every rank where a GPU that was asked for is not there, or NCCL was asked for and cannot be had. */
 ravel_status train_devices_assign(train_config *config, int32_t trainers, ravel_comm *comm, train_devices *devices,
                                   ravel_error *err);
 

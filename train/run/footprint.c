@@ -122,5 +122,6 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
     logger->write(logger->user, RAVEL_LOG_INFO, text);
     if (kind == TRAIN_GRPO) log_generators(c, &p, longest_prompt, logger);
     log_sharing(&p, devices, logger);
+    if (devices->wire[0]) logger->write(logger->user, RAVEL_LOG_INFO, devices->wire);
     return RAVEL_OK;
 }

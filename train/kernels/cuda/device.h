@@ -40,7 +40,9 @@ struct train_device {
     train_limits limits; /* of the last reserve */
     char *scratch;       /* one block of scratch, reused by every call in turn */
     size_t scratch_bytes;
-    int64_t block_bytes, peak_bytes; /* in blocks: now, and the most so far */
+    int64_t block_bytes, peak_bytes;                                   /* in blocks: now, and the most so far */
+    ravel_status (*look)(void *user, double waited, ravel_error *err); /* while a call waits; NULL: nobody asked */
+    void *look_user;
     ravel_status failed;
     ravel_error error;
 };
@@ -65,6 +67,10 @@ void cuda_attention_forward(train_device *device, const train_attention *attenti
 void cuda_attention_backward(train_device *device, const train_attention *attention);
 
 /* ---- memory.c: the slots of memory, staging, phases and graphs ---- */
+/* Until `event` has happened, or the kernels' stream is empty where it is NULL. */
+void cuda_wait(train_device *device, cudaEvent_t event, const char *what);
+void cuda_watch(train_device *device, ravel_status (*look)(void *user, double waited, ravel_error *err), void *user);
+void *cuda_stream(train_device *device);
 ravel_status cuda_alloc(train_device *device, size_t bytes, void **block, ravel_error *err);
 void cuda_release(train_device *device, void *block, size_t bytes);
 void cuda_upload(train_device *device, void *block, const void *host, size_t bytes);

@@ -6,6 +6,53 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+/* ---- waiting --------------------------------------------------------------------------------------------- */
+
+void cuda_watch(train_device *d, ravel_status (*look)(void *user, double waited, ravel_error *err), void *user) {
+    d->look = look;
+    d->look_user = user;
+}
+
+void *cuda_stream(train_device *d) {
+    return d->stream;
+}
+
+static double seconds_now(void) {
+    struct timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Whoever looks ends what the kernels wait for, so the stream goes on after a failure too; not for ever, though. */
+void cuda_wait(train_device *d, cudaEvent_t event, const char *what) {
+    static const double patience = 30, between = 1e-3, spin = 1e-4;
+    const struct timespec pause = {0, 20 * 1000};
+    if (!d->look) {
+        cuda_ok(d, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(d->stream), what);
+        return;
+    }
+    double begun = seconds_now(), looked = begun, now = begun;
+    for (;;) {
+        cudaError_t code = event ? cudaEventQuery(event) : cudaStreamQuery(d->stream);
+        if (code != cudaErrorNotReady) {
+            cuda_ok(d, code, what);
+            return;
+        }
+        now = seconds_now();
+        if (d->failed && now - looked > patience) return;
+        if (!d->failed && now - looked > between) {
+            ravel_error why = RAVEL_ERROR_INIT;
+            ravel_status status = d->look(d->look_user, now - begun, &why);
+            looked = now;
+            if (status) cuda_fail(d, status, "%s", why.message);
+        }
+        if (now - begun > spin) (void)nanosleep(&pause, NULL);
+    }
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------------- */
 
 ravel_status cuda_alloc(train_device *d, size_t bytes, void **block, ravel_error *err) {
     void *p;
@@ -49,7 +96,7 @@ void cuda_gpu_state(train_device *d, train_gpu_state *state) {
 void cuda_upload(train_device *d, void *block, const void *host, size_t bytes) {
     if (d->failed || !bytes) return;
     if (cuda_ok(d, cudaMemcpyAsync(block, host, bytes, cudaMemcpyHostToDevice, d->stream), "uploading"))
-        cuda_ok(d, cudaStreamSynchronize(d->stream), "uploading"); /* the host may change its memory after this */
+        cuda_wait(d, NULL, "uploading"); /* the host may change its memory after this */
 }
 
 void cuda_download(train_device *d, void *host, const void *block, size_t bytes) {
@@ -58,7 +105,7 @@ void cuda_download(train_device *d, void *host, const void *block, size_t bytes)
         return;
     }
     if (cuda_ok(d, cudaMemcpyAsync(host, block, bytes, cudaMemcpyDeviceToHost, d->stream), "downloading"))
-        cuda_ok(d, cudaStreamSynchronize(d->stream), "downloading");
+        cuda_wait(d, NULL, "downloading");
 }
 
 void cuda_copy(train_device *d, void *to, const void *from, size_t bytes) {
@@ -116,7 +163,7 @@ void cuda_stage(train_device *d, int32_t slot, void *block, const void *host, si
 
 void cuda_stage_wait(train_device *d, int32_t slot) {
     TRAIN_ASSERT(is_stage(slot));
-    if (!d->failed) cuda_ok(d, cudaEventSynchronize(d->staged[slot]), "staging");
+    if (!d->failed) cuda_wait(d, d->staged[slot], "staging");
 }
 
 void cuda_stage_release(train_device *d, int32_t slot) {
@@ -135,7 +182,7 @@ void cuda_fetch(train_device *d, int32_t slot, void *host, const void *block, si
 
 void cuda_fetch_wait(train_device *d, int32_t slot) {
     TRAIN_ASSERT(is_stage(slot));
-    if (!d->failed) cuda_ok(d, cudaEventSynchronize(d->fetched[slot]), "fetching");
+    if (!d->failed) cuda_wait(d, d->fetched[slot], "fetching");
 }
 
 /* ---- phases ---------------------------------------------------------------------------------------------- */
@@ -144,7 +191,8 @@ void cuda_fetch_wait(train_device *d, int32_t slot) {
 static void settle_marks(train_device *d) {
     float ms;
     if (d->mark_count < 2 || d->failed) return;
-    if (!cuda_ok(d, cudaEventSynchronize(d->marks[d->mark_count - 1]), "reading time")) return;
+    cuda_wait(d, d->marks[d->mark_count - 1], "reading time");
+    if (d->failed) return;
     for (int32_t i = 0; i + 1 < d->mark_count; i++)
         if (cuda_ok(d, cudaEventElapsedTime(&ms, d->marks[i], d->marks[i + 1]), "reading time"))
             d->seconds[d->mark_phase[i]] += ms * 1e-3;

@@ -207,7 +207,7 @@ static int64_t head_rows(const train_limits *l) {
 }
 
 static ravel_status sync_device(train_device *d, ravel_error *err) {
-    if (!d->failed) cuda_ok(d, cudaStreamSynchronize(d->stream), "running kernels");
+    if (!d->failed) cuda_wait(d, NULL, "running kernels");
     if (!d->failed) cuda_ok(d, cudaGetLastError(), "running kernels");
     if (!d->failed) return RAVEL_OK;
     return ravel_error_set(err, d->failed, "%s", d->error.message);
@@ -508,6 +508,8 @@ static const train_kernels table = {
     .phase_seconds = cuda_phase_seconds,
     .gpu_state = cuda_gpu_state,
     .gpus = count_gpus,
+    .stream = cuda_stream,
+    .watch = cuda_watch,
     .alloc = cuda_alloc,
     .release = cuda_release,
     .upload = cuda_upload,
