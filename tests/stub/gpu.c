@@ -15,6 +15,14 @@ int stub_plant(const char *fault) {
     return text && strcmp(text, fault) == 0;
 }
 
+void stub_dawdle(const char *what) {
+    static _Thread_local uint32_t random = 1;
+    const char *text = getenv("RAVEL_STUB_SLOW");
+    if (!text || strcmp(text, what) != 0) return;
+    random = random * 1664525 + 1013904223;
+    (void)nanosleep(&(struct timespec){0, (long)(random >> 13)}, NULL);
+}
+
 int32_t stub_gpus(void) {
     const char *text = getenv("RAVEL_STUB_GPUS");
     return text ? (int32_t)strtol(text, NULL, 10) : 1;

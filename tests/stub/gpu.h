@@ -8,13 +8,16 @@
  * RAVEL_STUB_GPUS: how many GPUs there are (1). RAVEL_STUB_PLANT: a fault on purpose, so that tests can see that they would catch it:
  *     events   streams do not wait for events
  *     order    the first rank of every NCCL communicator swaps two of its operations
- *     hang     NCCL's operations never end from the 40th of a communicator on */
+ *     hang     NCCL's operations never end from the 40th of a communicator on
+ * RAVEL_STUB_SLOW: nccl or kernels, see stub_dawdle. */
 #ifndef TESTS_STUB_GPU_H
 #define TESTS_STUB_GPU_H
 
 #include "device/driver.h"
 
 int stub_plant(const char *fault);
+/* Up to half a millisecond where RAVEL_STUB_SLOW is `what` ("nccl" or "kernels"): an order that is missing shows more often. */
+void stub_dawdle(const char *what);
 int32_t stub_gpus(void);
 
 /* Blocks have closed addresses; NULL: no room. */

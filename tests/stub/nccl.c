@@ -212,9 +212,14 @@ static int run_messages(group *g) {
     return 1;
 }
 
+typedef struct launched {
+    group *group;
+} launched;
+
 static void run_group(void *user) {
-    group *g = *(group **)user;
+    group *g = ((launched *)user)->group;
     comm *c = g->comm;
+    stub_dawdle("nccl");
     while (stub_plant("hang") && g->number >= HANGS_FROM && !atomic_load(&c->aborted)) pause_briefly();
     int going = !atomic_load(&c->aborted) && !atomic_load(&c->failed);
     int messages = g->count && g->items[0].kind <= RECV;
@@ -230,7 +235,8 @@ static void run_group(void *user) {
 
 static void push(comm *c, group *g, void *stream) {
     atomic_fetch_add(&c->users, 1);
-    stub_push(stream, run_group, &g, sizeof g);
+    launched l = {g};
+    stub_push(stream, run_group, &l, sizeof l);
 }
 
 /* RAVEL_STUB_PLANT=order: the first rank's third and fourth operation change places. */

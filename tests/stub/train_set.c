@@ -158,14 +158,18 @@ static int64_t queue(train_device *d, void (*work)(void *), plain call) {
     return stub_pushed(d->stream);
 }
 
+static plain keep(const void *p0, const void *p1, const void *p2, const void *p3, int64_t n0, int64_t n1, int64_t n2) {
+    return (plain){.p = {{p0}, {p1}, {p2}, {p3}}, .n = {n0, n1, n2}};
+}
+
 /* Arguments of a slot, what of them is kept, and the call that is made later of it. */
-#define PLAIN(slot, arguments, kept, ...)               \
-    static void later_##slot(void *user) {              \
-        plain *c = user;                                \
-        cpu->slot(c->inner, __VA_ARGS__);               \
-    }                                                   \
-    static void slot arguments {                        \
-        (void)queue(d, later_##slot, (plain)KEEP kept); \
+#define PLAIN(slot, arguments, kept, ...)   \
+    static void later_##slot(void *user) {  \
+        plain *c = user;                    \
+        cpu->slot(c->inner, __VA_ARGS__);   \
+    }                                       \
+    static void slot arguments {            \
+        (void)queue(d, later_##slot, kept); \
     }
 #define KEEP(...) \
     { __VA_ARGS__ }
@@ -173,22 +177,22 @@ static int64_t queue(train_device *d, void (*work)(void *), plain call) {
 #define N(i) c->n[i]
 
 /* clang-format off */
-PLAIN(copy, (train_device *d, void *to, const void *from, size_t bytes), (.p = {{to}, {from}}, .n = {(int64_t)bytes}), P(0), P(1), (size_t)N(0))
-PLAIN(zero, (train_device *d, void *block, size_t bytes), (.p = {{block}}, .n = {(int64_t)bytes}), P(0), (size_t)N(0))
+PLAIN(copy, (train_device *d, void *to, const void *from, size_t bytes), keep(to, from, NULL, NULL, (int64_t)bytes, 0, 0), P(0), P(1), (size_t)N(0))
+PLAIN(zero, (train_device *d, void *block, size_t bytes), keep(block, NULL, NULL, NULL, (int64_t)bytes, 0, 0), P(0), (size_t)N(0))
 PLAIN(convert, (train_device *d, void *to, int32_t to_type, const void *from, int32_t from_type, int64_t n),
-      (.p = {{to}, {from}}, .n = {to_type, from_type, n}), P(0), (int32_t)N(0), P(1), (int32_t)N(1), N(2))
-PLAIN(add, (train_device *d, void *to, const void *from, int64_t n), (.p = {{to}, {from}}, .n = {n}), P(0), P(1), N(0))
+      keep(to, from, NULL, NULL, to_type, from_type, n), P(0), (int32_t)N(0), P(1), (int32_t)N(1), N(2))
+PLAIN(add, (train_device *d, void *to, const void *from, int64_t n), keep(to, from, NULL, NULL, n, 0, 0), P(0), P(1), N(0))
 PLAIN(bias, (train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld),
-      (.p = {{x}, {bias}}, .n = {rows, width, ld}), P(0), P(1), N(0), N(1), N(2))
+      keep(x, bias, NULL, NULL, rows, width, ld), P(0), P(1), N(0), N(1), N(2))
 PLAIN(bias_backward, (train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld),
-      (.p = {{d_bias}, {d_x}}, .n = {rows, width, ld}), P(0), P(1), N(0), N(1), N(2))
-PLAIN(swiglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), (.p = {{h}, {gate_up}}, .n = {rows, ffn}),
+      keep(d_bias, d_x, NULL, NULL, rows, width, ld), P(0), P(1), N(0), N(1), N(2))
+PLAIN(swiglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), keep(h, gate_up, NULL, NULL, rows, ffn, 0),
       P(0), P(1), N(0), N(1))
 PLAIN(swiglu_backward, (train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows, int64_t ffn),
-      (.p = {{d_gate_up}, {h}, {d_h}, {gate_up}}, .n = {rows, ffn}), P(0), P(1), P(2), P(3), N(0), N(1))
-PLAIN(sum_squares, (train_device *d, const void *grads, int64_t n, int64_t span, double *sums), (.p = {{grads}, {sums}}, .n = {n, span}),
+      keep(d_gate_up, h, d_h, gate_up, rows, ffn, 0), P(0), P(1), P(2), P(3), N(0), N(1))
+PLAIN(sum_squares, (train_device *d, const void *grads, int64_t n, int64_t span, double *sums), keep(grads, sums, NULL, NULL, n, span, 0),
       P(0), N(0), N(1), P(1))
-PLAIN(phase, (train_device *d, int32_t phase), (.n = {phase}), (int32_t)N(0))
+PLAIN(phase, (train_device *d, int32_t phase), keep(NULL, NULL, NULL, NULL, phase, 0, 0), (int32_t)N(0))
 /* clang-format on */
 
 static void later_clip(void *user) {
@@ -207,6 +211,11 @@ static void clip(train_device *d, const double *sums, int64_t count, double most
 static void later_move(void *user) {
     plain *c = user;
     memcpy(P(0), P(1), (size_t)N(0));
+}
+
+static void later_pause(void *user) {
+    (void)user;
+    stub_dawdle("kernels");
 }
 
 static void stage(train_device *d, int32_t slot, void *block, const void *host, size_t bytes) {
@@ -258,6 +267,7 @@ static void sequence_sums(train_device *d, const train_loss_rows *loss, train_se
     static void slot(train_device *d, const type *given) { \
         slot##_call c = {d->inner, *given};                \
         open_addresses(&c.given, sizeof c.given);          \
+        stub_push(d->stream, later_pause, NULL, 0);        \
         stub_push(d->stream, later_##slot, &c, sizeof c);  \
     }
 /* clang-format off */

@@ -13,6 +13,7 @@ part() { # COMMAND...: a part that ends without its totals has failed
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/runs.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/mesh.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/device.sh
+[ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/nccl.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/inputs.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/generate.sh
 [ -n "${RAVEL_SOAK:-}" ] || part sh tests/train/rewards.sh
