@@ -355,6 +355,8 @@ static int run(int argc, char **argv, train_kind kind) {
                                 .config_text = text,
                                 .progress = {show_progress, &config}};
         catch_signals();
+        (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
+                     0); /* hardware queues: streams that share one wait for one another */
         if (launch(&j, &first, &err)) {
             cli_progress_end();
             code = cli_fail("train", &err);

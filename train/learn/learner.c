@@ -145,9 +145,13 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
     return RAVEL_OK;
 }
 
+void train_learner_disconnect(train_learner *l) {
+    if (l) train_parts_disconnect(l->parts, NULL);
+}
+
 void train_learner_free(train_learner *l) {
     if (!l) return;
-    train_parts_disconnect(l->parts, NULL); /* before what its operations use is released */
+    train_learner_disconnect(l);
     for (int32_t i = 0; i < l->count; i++) {
         train__part *p = &l->part[i];
         if (p->run) l->kernels->release(l->device, p->run, run_bytes(p->shares, l->kernels));

@@ -56,6 +56,9 @@ typedef struct train_learner_options {
 /* Collective over the mesh of trainer ranks, which must outlive it. Weights are loaded or initialised. */
 ravel_status train_learner_create(const train_learner_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                   train_learner **learner, ravel_error *err);
+/* Ends NCCL's communicators, where there are any: before the first of several models on a GPU is freed, since freeing waits
+ * for all of the GPU's operations. NULL does nothing. */
+void train_learner_disconnect(train_learner *learner);
 void train_learner_free(train_learner *learner);
 
 /* Bytes that the largest rank allocates, by purpose; a pure function. */

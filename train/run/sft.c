@@ -320,6 +320,7 @@ static ravel_status run_kind(train_kind kind, const train_config *config, ravel_
     if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */
     status = train_run_finish(&s.run, s.learner, status, err);
     if (summary) summarise(&s, summary);
+    train_learner_disconnect(s.learner);
     ravel_feed_free(s.feed);
     train_pairs_free(s.pairs);
     train_learner_free(s.learner);
