@@ -190,6 +190,7 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
 }
 
 static void close_trainer(train__grpo *g) {
+    train_parts_disconnect(g->reference, NULL);
     train_learner_disconnect(g->learner);
     ravel_publisher_free(g->publisher);
     ravel_publisher_free(g->own);
