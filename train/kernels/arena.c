@@ -1,5 +1,7 @@
 #include "train/kernels/arena.h"
 
+#include "train/kernels/assert.h"
+
 #include <string.h>
 
 /* In front of each piece, in a line of its own. */
@@ -7,9 +9,11 @@ typedef struct train__chunk {
     struct train__chunk *next;
     size_t bytes; /* of the piece with this header */
 } train__chunk;
+_Static_assert(sizeof(train__chunk) <= TRAIN_ALIGN, "a header fits its line");
 
 void *train__arena_take(train__arena *a, size_t bytes) {
     if (a->failed) return NULL;
+    TRAIN_ASSERT(!a->chunks || a->chunks->bytes > TRAIN_ALIGN);
     size_t whole = TRAIN_ALIGN + (bytes ? bytes : 1);
     train__chunk *chunk = bytes < SIZE_MAX / 2 ? train__alloc_aligned(a->allocator, whole) : NULL;
     if (!chunk) {
@@ -36,6 +40,7 @@ ravel_status train__arena_status(const train__arena *a, const char *what, ravel_
 void train__arena_free(train__arena *a) {
     for (train__chunk *chunk = a->chunks, *next; chunk; chunk = next) {
         next = chunk->next;
+        TRAIN_ASSERT(chunk->bytes > TRAIN_ALIGN);
         train__release_aligned(a->allocator, chunk, chunk->bytes);
     }
     *a = (train__arena){.allocator = a->allocator};

@@ -7,6 +7,7 @@
 #ifndef TRAIN_ARENA_H
 #define TRAIN_ARENA_H
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 typedef struct train__arena {
@@ -33,6 +34,7 @@ typedef struct train__cut {
 /* The next `count * each` bytes, at a multiple of TRAIN_ALIGN; NULL where it only counts. */
 static inline void *train__cut_take(train__cut *cut, int64_t count, size_t each) {
     size_t at = (cut->used + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN;
+    TRAIN_ASSERT(count >= 0 && at >= cut->used);
     cut->used = at + (size_t)count * each;
     return cut->base ? cut->base + at : NULL;
 }

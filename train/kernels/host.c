@@ -1,5 +1,7 @@
 #include "train/kernels/host.h"
 
+#include "train/kernels/assert.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +28,24 @@ void train__release(const ravel_allocator *allocator, void *ptr, size_t bytes) {
         free(ptr);
 }
 
+void *train__grown(const ravel_allocator *allocator, void *old, int64_t *room, int64_t used, int64_t need,
+                   size_t each) {
+    TRAIN_ASSERT(used >= 0 && used <= *room && need >= 0 && each > 0 && (old || used == 0));
+    if (need <= *room && old) return old;
+    int64_t more = *room ? *room : 64;
+    while (more < need) more *= 2;
+    void *array = train__alloc(allocator, (size_t)more * each);
+    if (!array) return NULL;
+    if (used) memcpy(array, old, (size_t)used * each);
+    train__release(allocator, old, (size_t)*room * each);
+    *room = more;
+    return array;
+}
+
 /* An aligned block keeps the address that it was cut from in the word below it:
  *
  *     base ... | base | block (64-byte aligned) ... */
+_Static_assert((TRAIN_ALIGN & (TRAIN_ALIGN - 1)) == 0 && TRAIN_ALIGN >= sizeof(void *), "a power of two");
 static size_t aligned_bytes(size_t bytes) {
     return bytes + TRAIN_ALIGN + sizeof(void *);
 }
@@ -52,6 +69,8 @@ void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes) {
     if (!allocator) want_large_pages(base, aligned_bytes(bytes));
     uintptr_t first = (uintptr_t)base + sizeof(void *);
     char *block = base + ((first + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN - (uintptr_t)base);
+    TRAIN_ASSERT((uintptr_t)block % TRAIN_ALIGN == 0 && block >= base + sizeof base);
+    TRAIN_ASSERT(block + bytes <= base + aligned_bytes(bytes));
     memcpy(block - sizeof base, &base, sizeof base);
     return block;
 }
@@ -60,6 +79,7 @@ void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t 
     if (!ptr) return;
     char *base;
     memcpy(&base, (char *)ptr - sizeof base, sizeof base);
+    TRAIN_ASSERT(base < (char *)ptr && (char *)ptr - base <= TRAIN_ALIGN + (ptrdiff_t)sizeof base);
     train__release(allocator, base, aligned_bytes(bytes));
 }
 
@@ -92,5 +112,6 @@ float train__random_unit(uint64_t seed, uint64_t stream, uint64_t index) {
 double train__random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     uint64_t x = train__random(seed, stream, index);
     double u = ((double)(x >> 32) + 1) * 0x1p-32, v = (double)(x & 0xffffffffu) * 0x1p-32;
+    TRAIN_ASSERT(u > 0 && u <= 1 && v >= 0 && v < 1);
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }

@@ -23,6 +23,7 @@ ravel_status train__host_sync(train_device *device, ravel_error *err) {
 void train__host_phase(train_device *device, int32_t phase) {
     train__host_device *d = host_of(device);
     double t = train__now();
+    TRAIN_ASSERT(t >= d->began && d->phase >= 0 && d->phase < TRAIN_PHASES);
     TRAIN_ASSERT(phase >= 0 && phase < TRAIN_PHASES);
     d->seconds[d->phase] += t - d->began;
     d->phase = phase;
@@ -41,6 +42,7 @@ void train__host_phase_seconds(train_device *device, double *seconds) {
 ravel_status train__host_alloc(train_device *device, size_t bytes, void **block, ravel_error *err) {
     void *ptr = train__alloc_aligned(host_of(device)->allocator, bytes);
     if (!ptr) return train__no_memory(err, bytes, "a device block");
+    TRAIN_ASSERT((uintptr_t)ptr % TRAIN_ALIGN == 0);
     *block = ptr;
     return RAVEL_OK;
 }
@@ -51,19 +53,13 @@ void train__host_release(train_device *device, void *block, size_t bytes) {
 
 void train__host_copy(train_device *device, void *to, const void *from, size_t bytes) {
     (void)device;
+    TRAIN_ASSERT(bytes == 0 || (to && from));
     if (bytes) memcpy(to, from, bytes);
-}
-
-void train__host_upload(train_device *device, void *block, const void *host, size_t bytes) {
-    train__host_copy(device, block, host, bytes);
-}
-
-void train__host_download(train_device *device, void *host, const void *block, size_t bytes) {
-    train__host_copy(device, host, block, bytes);
 }
 
 void train__host_zero(train_device *device, void *block, size_t bytes) {
     (void)device;
+    TRAIN_ASSERT(bytes == 0 || block);
     if (bytes) memset(block, 0, bytes);
 }
 
@@ -74,26 +70,15 @@ void train__host_convert(train_device *device, void *to, int32_t to_type, const 
     TRAIN_ASSERT(!status);
 }
 
-/* ---- staging: nothing runs beside the host, so a copy is done at once ------------------------------------- */
+/* ---- staging -------------------------------------------------------------------------------------------- */
 
-void train__host_stage(train_device *device, int32_t slot, void *block, const void *host, size_t bytes) {
+void train__host_stage(train_device *device, int32_t slot, void *to, const void *from, size_t bytes) {
     TRAIN_ASSERT(slot >= 0 && slot < TRAIN_STAGES);
     (void)slot;
-    train__host_copy(device, block, host, bytes);
+    train__host_copy(device, to, from, bytes);
 }
 
-void train__host_stage_wait(train_device *device, int32_t slot) {
-    (void)device, (void)slot;
-}
-
-void train__host_stage_release(train_device *device, int32_t slot) {
-    (void)device, (void)slot;
-}
-
-void train__host_fetch(train_device *device, int32_t slot, void *host, const void *block, size_t bytes) {
-    train__host_stage(device, slot, host, block, bytes);
-}
-
-void train__host_fetch_wait(train_device *device, int32_t slot) {
+void train__host_staged(train_device *device, int32_t slot) {
+    TRAIN_ASSERT(device && slot >= 0 && slot < TRAIN_STAGES);
     (void)device, (void)slot;
 }

@@ -19,25 +19,22 @@ void train__host_phase(train_device *device, int32_t phase);
 void train__host_phase_seconds(train_device *device, double *seconds);
 ravel_status train__host_alloc(train_device *device, size_t bytes, void **block, ravel_error *err);
 void train__host_release(train_device *device, void *block, size_t bytes);
-void train__host_upload(train_device *device, void *block, const void *host, size_t bytes);
-void train__host_download(train_device *device, void *host, const void *block, size_t bytes);
+/* Also upload and download: all memory is the host's. */
 void train__host_copy(train_device *device, void *to, const void *from, size_t bytes);
 void train__host_zero(train_device *device, void *block, size_t bytes);
 void train__host_convert(train_device *device, void *to, int32_t to_type, const void *from, int32_t from_type,
                          int64_t n);
-void train__host_stage(train_device *device, int32_t slot, void *block, const void *host, size_t bytes);
-void train__host_stage_wait(train_device *device, int32_t slot);
-void train__host_stage_release(train_device *device, int32_t slot);
-void train__host_fetch(train_device *device, int32_t slot, void *host, const void *block, size_t bytes);
-void train__host_fetch_wait(train_device *device, int32_t slot);
+/* Staging and fetching: nothing runs beside the host, so a copy is done at once and there is nothing to wait for. */
+void train__host_stage(train_device *device, int32_t slot, void *to, const void *from, size_t bytes);
+void train__host_staged(train_device *device, int32_t slot);
 
 /* Rows of a table, .sync = ..., for a set on the host; all but .copy and .zero. */
-#define TRAIN__HOST_SLOTS                                                                                         \
-    .host_memory = 1, .sync = train__host_sync, .phase = train__host_phase,                                       \
-    .phase_seconds = train__host_phase_seconds, .alloc = train__host_alloc, .release = train__host_release,       \
-    .upload = train__host_upload, .download = train__host_download, .convert = train__host_convert,               \
-    .alloc_host = train__host_alloc, .release_host = train__host_release, .stage = train__host_stage,             \
-    .stage_wait = train__host_stage_wait, .stage_release = train__host_stage_release, .fetch = train__host_fetch, \
-    .fetch_wait = train__host_fetch_wait
+#define TRAIN__HOST_SLOTS                                                                                   \
+    .host_memory = 1, .sync = train__host_sync, .phase = train__host_phase,                                 \
+    .phase_seconds = train__host_phase_seconds, .alloc = train__host_alloc, .release = train__host_release, \
+    .upload = train__host_copy, .download = train__host_copy, .convert = train__host_convert,               \
+    .alloc_host = train__host_alloc, .release_host = train__host_release, .stage = train__host_stage,       \
+    .stage_wait = train__host_staged, .stage_release = train__host_staged, .fetch = train__host_stage,      \
+    .fetch_wait = train__host_staged
 
 #endif

@@ -1,6 +1,7 @@
 /* The list of kernel sets: a name, the table, and whether this machine can run it. */
 #include "train/kernels/kernels.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/cpu/sets.h"
 #include "train/kernels/ref/ref.h"
 
@@ -35,6 +36,7 @@ static ravel_status load_cuda(const train_kernels **kernels, ravel_error *err) {
     const train_kernels *(*get)(void) = (const train_kernels *(*)(void))ravel_module_find(handle, "train_cuda_set");
     if (!get) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the CUDA trainer module has no train_cuda_set");
     *kernels = get();
+    TRAIN_ASSERT(*kernels && (*kernels)->name && (*kernels)->open);
     return RAVEL_OK;
 }
 
@@ -58,6 +60,16 @@ static const struct {
     {"cuda", NULL, always, "", load_cuda},
 };
 enum { SETS = sizeof sets / sizeof *sets };
+
+/* Host sets have every slot that is not optional; graphs are all or none. */
+static int table_ok(const train_kernels *k) {
+    int memory = k->open && k->close && k->reserve && k->scratch_bytes && k->alloc && k->release && k->copy && k->zero;
+    int rows = k->matmul && k->copy_rows && k->embed && k->embed_backward && k->rmsnorm && k->rmsnorm_backward;
+    int heads = k->rope && k->rope_backward && k->attention && k->attention_backward && k->attention_cached;
+    int ends = k->softmax_parts && k->softmax_combine && k->softmax_backward && k->loss && k->sample && k->adamw;
+    return memory && rows && heads && ends && !k->capture_begin == !k->capture_end &&
+           !k->capture_begin == !k->graph_run;
+}
 
 /* Whether an earlier row has the name. */
 static int repeated(int row) {
@@ -90,6 +102,7 @@ ravel_status train_kernels_find(const char *name, const train_kernels **kernels,
         if (sets[i].load) return sets[i].load(kernels, err);
         if (sets[i].usable()) {
             *kernels = sets[i].table;
+            TRAIN_ASSERT(table_ok(*kernels));
             return RAVEL_OK;
         }
         needs = sets[i].needs;

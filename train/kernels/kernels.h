@@ -124,6 +124,14 @@ typedef struct train_matmul {
     int32_t add;             /* c +=, else c = */
     int32_t batch_invariant; /* train_invariant. trans_b without trans_a only. */
 } train_matmul;
+/* The same with lda, ldb and ldc filled in. */
+static inline train_matmul train__matmul_filled(const train_matmul *x) {
+    train_matmul y = *x;
+    if (!y.lda) y.lda = y.trans_a ? y.m : y.k;
+    if (!y.ldb) y.ldb = y.trans_b ? y.k : y.n;
+    if (!y.ldc) y.ldc = y.n;
+    return y;
+}
 
 /* to[to_ids[r]] = from[from_ids[r]] for r in 0 .. rows - 1. */
 typedef struct train_rows {

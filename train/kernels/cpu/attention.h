@@ -301,6 +301,8 @@ static attend_span span_of(const train_attention *x, const attend_part *part) {
     if (part->kind == QUERIES) a.row0 = part->first, a.row1 = part->end;
     if (part->kind == QUERIES) a.key1 = train__min(a.keys, train__max(0, part->end + a.shift));
     if (part->kind == KEYS) a.key0 = part->first, a.key1 = part->end;
+    TRAIN_ASSERT(a.row0 >= 0 && a.row0 <= a.row1 && a.row1 <= a.queries);
+    TRAIN_ASSERT(a.key0 >= 0 && a.key0 <= a.key1 && a.key1 <= a.keys);
     return a;
 }
 
@@ -330,11 +332,13 @@ static void backward_task(const attend_job *j, const attend_room *r, const atten
     put_rows((float *)x->d_v + key * x->ld_dv + at, x->ld_dv, r->d_v + first * j->wide, j, count, 0);
 }
 
-static void attend_task(void *user, int64_t task, int32_t thread) {
+static void attend_task(const void *user, int64_t task, int32_t thread) {
     const attend_job *j = user;
     attend_span a = span_of(j->x, &j->parts[task / j->x->kv_heads]);
     attend_room r;
-    (void)room_make(&r, train__cpu_private(j->device, thread), a.keys, j->dim, j->backward);
+    int64_t used = room_make(&r, train__cpu_private(j->device, thread), a.keys, j->dim, j->backward);
+    TRAIN_ASSERT((size_t)used <= j->device->private_elements);
+    (void)used;
     (j->backward ? backward_task : forward_task)(j, &r, &a, task % j->x->kv_heads);
 }
 
@@ -356,6 +360,7 @@ static int64_t cut_sample(attend_part *parts, int32_t sample, int kind, int64_t 
     int64_t n = 0;
     for (int64_t first = 0; first < length; first += each) {
         int64_t end = train__min(length, first + each), seen = kind == QUERIES ? end : 2 * (length - first);
+        TRAIN_ASSERT(first < end);
         parts[n++] = (attend_part){(end - first) * seen, sample, kind, first, end};
     }
     return n;
@@ -381,6 +386,8 @@ static int64_t make_parts(attend_job *j) {
         n += cut_sample(parts + n, s, QUERIES, queries, PART);
         if (j->backward) n += cut_sample(parts + n, s, KEYS, keys, KB);
     }
+    TRAIN_ASSERT(n >= x->samples);
+    TRAIN_ASSERT(n * (int64_t)(sizeof *parts / sizeof(float)) <= train__cpu_shared_elements(j->device));
     if (threads > 1) qsort(parts, (size_t)n, sizeof *parts, by_cost);
     j->parts = parts;
     return n;
@@ -389,6 +396,8 @@ static int64_t make_parts(attend_job *j) {
 static void attend_run(train_device *d, const train_attention *x, int backward) {
     attend_job j = {.device = d, .x = x, .dim = x->head_dim, .wide = train__round_up(x->head_dim, LANES)};
     j.backward = backward;
+    TRAIN_ASSERT(backward ? train__attention_backward_ok(x) : train__attention_ok(x));
+    TRAIN_ASSERT(j.wide >= j.dim && j.wide % LANES == 0);
     train__cpu_run(d, make_parts(&j) * x->kv_heads, attend_task, &j);
 }
 

@@ -11,6 +11,7 @@
  *     | d d d d | */
 
 enum { DM = 4, DN = LANES / DM, W_ROWS = 64 };
+_Static_assert(TRAIN_PAGE % LANES == 0, "scores of a page are whole vectors");
 
 /* Lane i of the result is the sum of the lanes of v[i]. */
 INLINE vf fold(vf *v) {
@@ -48,28 +49,22 @@ INLINE vf dots(const float *const *a, const float *const *b, int64_t k) {
     return fold(sum);
 }
 
-typedef struct dots_job {
-    const train_matmul *x;
-    int64_t lda, ldb, ldc;
-} dots_job;
-
 /* Rows past the end are the last row again, and their results are dropped. */
-static void dots_task(void *user, int64_t task, int32_t thread) {
-    const dots_job *j = user;
-    const train_matmul *x = j->x;
+static void dots_task(const void *user, int64_t task, int32_t thread) {
+    const train_matmul *x = user;
     const float *rows = x->a, *weights = x->b;
     float *out = x->c;
     int64_t n0 = task * W_ROWS, n1 = train__min(x->n, n0 + W_ROWS);
     (void)thread;
     for (int64_t i = 0; i < x->m; i += DM) {
         const float *a[DM], *b[DN];
-        for (int64_t r = 0; r < DM; r++) a[r] = rows + train__min(i + r, x->m - 1) * j->lda;
+        for (int64_t r = 0; r < DM; r++) a[r] = rows + train__min(i + r, x->m - 1) * x->lda;
         for (int64_t c = n0; c < n1; c += DN) {
-            for (int64_t r = 0; r < DN; r++) b[r] = weights + train__min(c + r, n1 - 1) * j->ldb;
+            for (int64_t r = 0; r < DN; r++) b[r] = weights + train__min(c + r, n1 - 1) * x->ldb;
             vf y = dots(a, b, x->k);
             for (int64_t r = 0; r < train__min(DM, x->m - i); r++)
                 for (int64_t e = 0; e < train__min(DN, n1 - c); e++) {
-                    float *to = out + (i + r) * j->ldc + c + e;
+                    float *to = out + (i + r) * x->ldc + c + e;
                     *to = x->add ? *to + y[r * DN + e] : y[r * DN + e];
                 }
         }
@@ -77,8 +72,8 @@ static void dots_task(void *user, int64_t task, int32_t thread) {
 }
 
 static void batch_invariant_run(train_device *d, const train_matmul *x) {
-    dots_job j = {x, x->lda ? x->lda : x->k, x->ldb ? x->ldb : x->k, x->ldc ? x->ldc : x->n};
-    train__cpu_run(d, (x->n + W_ROWS - 1) / W_ROWS, dots_task, &j);
+    TRAIN_ASSERT(x->trans_b && !x->trans_a && x->lda >= x->k && x->ldb >= x->k && x->ldc >= x->n);
+    train__cpu_run(d, (x->n + W_ROWS - 1) / W_ROWS, dots_task, x);
 }
 
 /* ---- the cache: a page is [kv_heads][TRAIN_PAGE][head_dim] ------------------------------------------------ */
@@ -86,16 +81,18 @@ static void batch_invariant_run(train_device *d, const train_matmul *x) {
 /* Where a key head of a token's page begins. */
 INLINE int64_t page_head(const train_cache *c, int64_t slot, int64_t token, int64_t head) {
     int64_t page = c->table[slot * c->pages_per_slot + token / TRAIN_PAGE];
+    TRAIN_ASSERT(page >= 0 && head < c->kv_heads);
     return (page * c->kv_heads + head) * TRAIN_PAGE * c->head_dim;
 }
 
-static void cache_write_task(void *user, int64_t r, int32_t thread) {
+static void cache_write_task(const void *user, int64_t r, int32_t thread) {
     const train_cache_write *x = user;
     const train_cache *c = &x->cache;
     const float *k = x->k, *v = x->v;
     int64_t from = x->from ? x->from[r] : r, dim = c->head_dim, token = x->positions[r];
     (void)thread;
     if (x->slots[r] < 0) return;
+    TRAIN_ASSERT(token >= 0 && token < c->pages_per_slot * TRAIN_PAGE);
     for (int64_t h = 0; h < c->kv_heads; h++) {
         int64_t to = page_head(c, x->slots[r], token, h) + token % TRAIN_PAGE * dim;
         memcpy((float *)c->k + to, k + from * x->ld_k + h * dim, (size_t)dim * sizeof(float));
@@ -104,8 +101,8 @@ static void cache_write_task(void *user, int64_t r, int32_t thread) {
 }
 
 static void cpu_cache_write(train_device *d, const train_cache_write *x) {
-    train_cache_write copy = *x;
-    train__cpu_run(d, x->rows, cache_write_task, &copy);
+    TRAIN_ASSERT(train__cache_write_ok(x));
+    train__cpu_run(d, x->rows, cache_write_task, x);
 }
 
 typedef struct cached_job {
@@ -164,7 +161,7 @@ static void cached_output(float *o, const float *s, const float *v, int64_t coun
     for (; e < dim; e += LANES) cached_columns(o, s, v, count, e, dim, 1);
 }
 
-static void cached_task(void *user, int64_t task, int32_t thread) {
+static void cached_task(const void *user, int64_t task, int32_t thread) {
     const cached_job *j = user;
     const train_cached *x = j->x;
     const train_cache *c = &x->cache;
@@ -175,6 +172,8 @@ static void cached_task(void *user, int64_t task, int32_t thread) {
     float *o = (float *)x->o + (r * x->heads + h) * dim, *s = train__cpu_private(j->device, thread);
     memset(o, 0, (size_t)dim * sizeof *o);
     if (length == 0) return;
+    TRAIN_ASSERT(length > 0 && first < length);
+    TRAIN_ASSERT((size_t)train__round_up(length - page0, LANES) <= j->device->private_elements);
     for (int64_t t = page0; t < length; t += TRAIN_PAGE)
         cached_scores(s + t - page0, q, (const float *)c->k + page_head(c, slot, t, kv),
                       train__min(TRAIN_PAGE, length - t), dim);
@@ -187,5 +186,6 @@ static void cached_task(void *user, int64_t task, int32_t thread) {
 
 static void cpu_attention_cached(train_device *d, const train_cached *x) {
     cached_job j = {d, x};
+    TRAIN_ASSERT(train__cached_ok(x));
     train__cpu_run(d, (int64_t)x->rows * x->heads, cached_task, &j);
 }

@@ -16,7 +16,7 @@ int train__blas_open(void) {
     return 1;
 }
 
-static void block_task(void *user, int64_t block, int32_t thread) {
+static void block_task(const void *user, int64_t block, int32_t thread) {
     const train_matmul *x = user;
     const float *a = x->a;
     float *c = x->c;
@@ -27,12 +27,9 @@ static void block_task(void *user, int64_t block, int32_t thread) {
                 (int)x->ldb, x->add ? 1 : 0, c + first * x->ldc, (int)x->ldc);
 }
 
-void train__blas_matmul(train_device *d, const train_matmul *product) {
-    train_matmul x = *product;
-    if (!x.lda) x.lda = x.trans_a ? x.m : x.k;
-    if (!x.ldb) x.ldb = x.trans_b ? x.k : x.n;
-    if (!x.ldc) x.ldc = x.n;
-    train__cpu_run(d, (x.m + BLOCK - 1) / BLOCK, block_task, &x);
+void train__blas_matmul(train_device *d, const train_matmul *x) {
+    TRAIN_ASSERT(x->n <= INT32_MAX && x->k <= INT32_MAX && x->lda <= INT32_MAX && x->ldb <= INT32_MAX);
+    train__cpu_run(d, (x->m + BLOCK - 1) / BLOCK, block_task, x);
 }
 
 #else
@@ -41,8 +38,8 @@ int train__blas_open(void) {
     return 0;
 }
 
-void train__blas_matmul(train_device *d, const train_matmul *product) {
-    (void)d, (void)product; /* no device is opened with it */
+void train__blas_matmul(train_device *d, const train_matmul *x) {
+    (void)d, (void)x; /* no device is opened with it */
 }
 
 #endif

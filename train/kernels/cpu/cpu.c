@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-void train__cpu_run(train_device *device, int64_t count, train__task *task, void *user) {
+void train__cpu_run(train_device *device, int64_t count, train__task *task, const void *user) {
+    TRAIN_ASSERT(count >= 0 && task);
     if (device->pool && count > 1) {
         train__pool_run(device->pool, count, task, user);
         return;
@@ -25,7 +26,7 @@ typedef struct bytes_job {
     size_t bytes;
 } bytes_job;
 
-static void bytes_task(void *user, int64_t piece, int32_t thread) {
+static void bytes_task(const void *user, int64_t piece, int32_t thread) {
     const bytes_job *j = user;
     size_t at = (size_t)piece * PIECE, n = j->bytes - at < PIECE ? j->bytes - at : PIECE;
     (void)thread;
@@ -38,13 +39,12 @@ static void bytes_task(void *user, int64_t piece, int32_t thread) {
 void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes) {
     bytes_job j = {.from = from, .bytes = bytes};
     j.to = to;
+    TRAIN_ASSERT(bytes == 0 || to);
     train__cpu_run(device, (int64_t)((bytes + PIECE - 1) / PIECE), bytes_task, &j);
 }
 
 void train__cpu_zero(train_device *device, void *block, size_t bytes) {
-    bytes_job j = {.bytes = bytes};
-    j.to = block;
-    train__cpu_run(device, (int64_t)((bytes + PIECE - 1) / PIECE), bytes_task, &j);
+    train__cpu_copy(device, block, NULL, bytes);
 }
 
 /* ---- slots ---------------------------------------------------------------------------------------------- */
@@ -110,5 +110,6 @@ ravel_status train__cpu_reserve(train_device *d, size_t shared, size_t private_e
     d->scratch_bytes = bytes;
     d->private_elements = whole_lines(private_each);
     d->shared = scratch + d->private_elements * (size_t)d->threads;
+    TRAIN_ASSERT((int64_t)shared <= train__cpu_shared_elements(d) && d->private_elements >= private_each);
     return RAVEL_OK;
 }

@@ -2,7 +2,7 @@
 #ifndef TRAIN_CPU_H
 #define TRAIN_CPU_H
 
-#include "train/kernels/assert.h"
+#include "train/kernels/checks.h"
 #include "train/kernels/cpu/pool.h"
 #include "train/kernels/host.h"
 #include "train/kernels/host_device.h"
@@ -20,9 +20,10 @@ struct train_device {
 };
 
 /* Runs tasks 0 .. count-1, in any order and at the same time; returns when all are done. */
-void train__cpu_run(train_device *device, int64_t count, train__task *task, void *user);
+void train__cpu_run(train_device *device, int64_t count, train__task *task, const void *user);
 
 static inline float *train__cpu_private(const train_device *device, int32_t thread) {
+    TRAIN_ASSERT(thread >= 0 && thread < device->threads);
     return device->shared - (size_t)(thread + 1) * device->private_elements;
 }
 
@@ -32,6 +33,7 @@ static inline int64_t train__cpu_shared_elements(const train_device *device) {
 }
 
 /* Slots of every set's table. */
+/* from NULL: zeros. */
 void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes);
 void train__cpu_zero(train_device *device, void *block, size_t bytes);
 /* `wide`: use the set's own products unless the options ask for OpenBLAS. */
@@ -41,7 +43,7 @@ ravel_status train__cpu_reserve(train_device *device, size_t shared, size_t priv
 
 /* OpenBLAS: 0 where the build has none; and a product by it. */
 int train__blas_open(void);
-void train__blas_matmul(train_device *device, const train_matmul *product);
+void train__blas_matmul(train_device *device, const train_matmul *filled);
 
 /* Bytes that train__cpu_reserve takes for these sizes (in elements). */
 size_t train__cpu_scratch_bytes(size_t shared, size_t private_each, int32_t threads);

@@ -2,7 +2,7 @@
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
-static void copy_rows_task(void *user, int64_t run, int32_t thread) {
+static void copy_rows_task(const void *user, int64_t run, int32_t thread) {
     const train_rows *x = user;
     int64_t ld_to = x->ld_to ? x->ld_to : x->width, ld_from = x->ld_from ? x->ld_from : x->width;
     (void)thread;
@@ -13,11 +13,11 @@ static void copy_rows_task(void *user, int64_t run, int32_t thread) {
 }
 
 static void cpu_copy_rows(train_device *d, const train_rows *x) {
-    train_rows copy = *x;
-    train__cpu_run(d, runs_of(x->rows), copy_rows_task, &copy);
+    TRAIN_ASSERT(train__rows_ok(x));
+    train__cpu_run(d, runs_of(x->rows), copy_rows_task, x);
 }
 
-static void embed_task(void *user, int64_t run, int32_t thread) {
+static void embed_task(const void *user, int64_t run, int32_t thread) {
     const train_embedding *x = user;
     size_t bytes = (size_t)x->width * sizeof(float);
     (void)thread;
@@ -32,8 +32,8 @@ static void embed_task(void *user, int64_t run, int32_t thread) {
 }
 
 static void cpu_embed(train_device *d, const train_embedding *x) {
-    train_embedding copy = *x;
-    train__cpu_run(d, runs_of(x->rows), embed_task, &copy);
+    TRAIN_ASSERT(train__embedding_ok(x));
+    train__cpu_run(d, runs_of(x->rows), embed_task, x);
 }
 
 typedef struct embed_job {
@@ -42,7 +42,7 @@ typedef struct embed_job {
 } embed_job;
 
 /* Tasks are columns, so that ids may repeat; an element's sum is in the order of rows whatever the cut. */
-static void embed_back_task(void *user, int64_t task, int32_t thread) {
+static void embed_back_task(const void *user, int64_t task, int32_t thread) {
     const embed_job *j = user;
     const train_embedding *x = j->x;
     int64_t first = task * j->columns, count = train__min(j->columns, x->width - first);
@@ -59,6 +59,8 @@ static void embed_back_task(void *user, int64_t task, int32_t thread) {
 
 static void cpu_embed_backward(train_device *d, const train_embedding *x) {
     int64_t each = d->threads > 1 ? train__round_up((x->width + d->threads - 1) / d->threads, LANES) : x->width;
+    TRAIN_ASSERT(train__embedding_backward_ok(x));
+    TRAIN_ASSERT(each > 0);
     embed_job j = {x, each};
     train__cpu_run(d, (x->width + each - 1) / each, embed_back_task, &j);
 }
@@ -70,7 +72,7 @@ typedef struct bias_job {
     int64_t rows, width, ld;
 } bias_job;
 
-static void bias_task(void *user, int64_t run, int32_t thread) {
+static void bias_task(const void *user, int64_t run, int32_t thread) {
     const bias_job *j = user;
     (void)thread;
     for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
@@ -82,11 +84,12 @@ static void bias_task(void *user, int64_t run, int32_t thread) {
 
 static void cpu_bias(train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld) {
     bias_job j = {.device = d, .bias = bias, .rows = rows, .width = width, .ld = ld};
+    TRAIN_ASSERT(train__bias_ok(x, bias, rows, width, ld));
     j.x = x;
     train__cpu_run(d, runs_of(rows), bias_task, &j);
 }
 
-static void bias_back_task(void *user, int64_t run, int32_t thread) {
+static void bias_back_task(const void *user, int64_t run, int32_t thread) {
     const bias_job *j = user;
     float *partial = j->device->shared + run * j->width;
     (void)thread;
@@ -98,6 +101,8 @@ static void bias_back_task(void *user, int64_t run, int32_t thread) {
 
 static void cpu_bias_backward(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
     bias_job j = {.device = d, .d_x = d_x, .rows = rows, .width = width, .ld = ld};
+    TRAIN_ASSERT(runs_of(rows) * width <= train__cpu_shared_elements(d));
+    TRAIN_ASSERT(train__bias_ok(d_x, d_bias, rows, width, ld));
     train__cpu_run(d, runs_of(rows), bias_back_task, &j);
     add_partials(d_bias, d->shared, runs_of(rows), width);
 }
@@ -136,7 +141,7 @@ static void adamw_bf16(const train_adamw *x, int64_t begin, int64_t end) {
     }
 }
 
-static void adamw_task(void *user, int64_t span, int32_t thread) {
+static void adamw_task(const void *user, int64_t span, int32_t thread) {
     const train_adamw *x = user;
     int64_t begin = span * SPAN, end = train__min(x->n, begin + SPAN);
     (void)thread;
@@ -148,10 +153,10 @@ static void adamw_task(void *user, int64_t span, int32_t thread) {
 }
 
 static void cpu_adamw(train_device *d, const train_adamw *x) {
-    train_adamw copy = *x;
-    TRAIN_ASSERT(x->weight == x->master);
+    TRAIN_ASSERT(train__adamw_ok(x) && x->weight == x->master);
+    TRAIN_ASSERT(x->moment_type == RAVEL_F32 || x->moment_type == RAVEL_BF16);
     if (!(x->clip->finite > 0)) return;
-    train__cpu_run(d, (x->n + SPAN - 1) / SPAN, adamw_task, &copy);
+    train__cpu_run(d, (x->n + SPAN - 1) / SPAN, adamw_task, x);
 }
 
 typedef struct add_job {
@@ -160,7 +165,7 @@ typedef struct add_job {
     int64_t n;
 } add_job;
 
-static void add_task(void *user, int64_t span, int32_t thread) {
+static void add_task(const void *user, int64_t span, int32_t thread) {
     const add_job *j = user;
     int64_t n = train__min(j->n, (span + 1) * SPAN);
     (void)thread;
@@ -170,6 +175,7 @@ static void add_task(void *user, int64_t span, int32_t thread) {
 
 static void cpu_add(train_device *d, void *to, const void *from, int64_t n) {
     add_job j = {.to = to, .from = from, .n = n};
+    TRAIN_ASSERT(n == 0 || (to && from && to != from));
     train__cpu_run(d, (n + SPAN - 1) / SPAN, add_task, &j);
 }
 
@@ -180,7 +186,7 @@ typedef struct squares_job {
 } squares_job;
 
 /* A span in double, over runs of 256 in float. */
-static void squares_task(void *user, int64_t index, int32_t thread) {
+static void squares_task(const void *user, int64_t index, int32_t thread) {
     const squares_job *j = user;
     int64_t first = index * j->span, n = train__min(j->span, j->n - first);
     double sum = 0;
@@ -191,5 +197,6 @@ static void squares_task(void *user, int64_t index, int32_t thread) {
 
 static void cpu_sum_squares(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     squares_job j = {.x = grads, .sums = sums, .n = n, .span = span};
+    TRAIN_ASSERT(n >= 0 && span > 0 && (n == 0 || (grads && sums)));
     train__cpu_run(d, (n + span - 1) / span, squares_task, &j);
 }

@@ -121,6 +121,7 @@ INLINE void turn_rows(float *to, const float *from, int64_t row) {
 
 /* a[k][GM] from `rows` <= GM rows of A, 0 behind them. */
 static void pack_group(float *a, const float *source, int64_t rows, int64_t k, int64_t row, int64_t col) {
+    TRAIN_ASSERT(rows > 0 && rows <= GM);
     int64_t i = 0;
 #if CPU_LANES >= CPU_GEMM_ROWS
     if (col == 1 && rows == GM)
@@ -221,7 +222,7 @@ static void pack_side(const gemm *g, int columns, float *to, int64_t p, int64_t 
     (columns ? pack_panels : pack_rows)(g, to, g->k0 + p * g->part, part_terms(g, p), first, count);
 }
 
-static void pack_task(void *user, int64_t task, int32_t thread) {
+static void pack_task(const void *user, int64_t task, int32_t thread) {
     const gemm *g = user;
     int64_t each = g->packed, tasks = units_of(g->count, each);
     int64_t p = task / tasks, at = task % tasks * each;
@@ -238,6 +239,7 @@ static __attribute__((noinline)) void tile_packed(int64_t k, const float *a, con
 static void tile_edge(const gemm_block *x, const float *a, const float *b, float *c, int64_t ldc, int64_t rows,
                       int64_t width) {
     float edge[GM * GN] = {0};
+    TRAIN_ASSERT(rows <= GM && width <= GN);
     for (int64_t r = 0; r < rows && x->add; r++) memcpy(edge + r * GN, c + r * ldc, (size_t)width * sizeof *c);
     tile_packed(x->k, a, b, edge, GN, x->add);
     for (int64_t r = 0; r < rows; r++) memcpy(c + r * ldc, edge + r * GN, (size_t)width * sizeof *c);
@@ -280,7 +282,7 @@ static void block_part(const gemm *g, float *own, int64_t p, int64_t first, int6
     }
 }
 
-static void block_task(void *user, int64_t task, int32_t thread) {
+static void block_task(const void *user, int64_t task, int32_t thread) {
     const gemm *g = user;
     int64_t block = task / g->splits, v0 = task % g->splits * g->span, v1 = train__min(g->count, v0 + g->span);
     int64_t late = train__max(block - g->large, 0), most = g->columns ? CHUNK / GN : most_groups(g->device->threads);
@@ -340,16 +342,15 @@ static void run_stretch(gemm *g) {
 
 static void gemm_run(train_device *device, const train_matmul *x) {
     gemm g = {.device = device, .x = x, .columns = x->n >= 2 * x->m, .part = part_of(x->k)};
-    int64_t lda = x->lda ? x->lda : x->trans_a ? x->m : x->k, ldb = x->ldb ? x->ldb : x->trans_b ? x->k : x->n;
     int64_t shared = g.columns ? x->m : x->n;
     g.own = g.columns ? x->n : x->m;
     g.own_unit = g.columns ? GN : GM;
     g.shared_unit = g.columns ? GM : GN;
-    g.ldc = x->ldc ? x->ldc : x->n;
-    g.a_row = x->trans_a ? 1 : lda;
-    g.a_col = x->trans_a ? lda : 1;
-    g.b_row = x->trans_b ? 1 : ldb;
-    g.b_col = x->trans_b ? ldb : 1;
+    g.ldc = x->ldc;
+    g.a_row = x->trans_a ? 1 : x->lda;
+    g.a_col = x->trans_a ? x->lda : 1;
+    g.b_row = x->trans_b ? 1 : x->ldb;
+    g.b_col = x->trans_b ? x->ldb : 1;
     for (g.first = 0; g.first < shared; g.first += NC) {
         g.count = train__min(NC, shared - g.first);
         run_stretch(&g);

@@ -1,9 +1,5 @@
 /* Softmax over the vocabulary, its gradient, and drawing tokens. Body: included once per instruction set. */
 
-typedef struct softmax_job {
-    const train_softmax *x;
-} softmax_job;
-
 /* The vector at i, with `fill` behind the row's end. */
 INLINE vf load_filled(const float *row, int64_t i, int64_t n, float fill) {
     if (n - i >= LANES) return load(row + i);
@@ -18,8 +14,8 @@ INLINE float row_largest(const float *row, int64_t n) {
     return largest_of(top);
 }
 
-static void parts_task(void *user, int64_t r, int32_t thread) {
-    const train_softmax *x = ((const softmax_job *)user)->x;
+static void parts_task(const void *user, int64_t r, int32_t thread) {
+    const train_softmax *x = user;
     const float *row = (const float *)x->logits + r * x->columns;
     int64_t n = x->columns, whole = n / LANES * LANES, here = x->targets[r] - x->first;
     float most = x->scale * row_largest(row, n);
@@ -43,12 +39,12 @@ static void parts_task(void *user, int64_t r, int32_t thread) {
 }
 
 static void cpu_softmax_parts(train_device *d, const train_softmax *x) {
-    softmax_job j = {x};
-    train__cpu_run(d, x->rows, parts_task, &j);
+    TRAIN_ASSERT(train__softmax_ok(x) && x->parts);
+    train__cpu_run(d, x->rows, parts_task, x);
 }
 
-static void softmax_back_task(void *user, int64_t r, int32_t thread) {
-    const train_softmax *x = ((const softmax_job *)user)->x;
+static void softmax_back_task(const void *user, int64_t r, int32_t thread) {
+    const train_softmax *x = user;
     float *row = (float *)x->logits + r * x->columns;
     int64_t n = x->columns, here = x->targets[r] - x->first;
     float bonus = x->entropy_coef ? x->entropy_coef[r] : 0, coef = x->coef[r] * x->scale;
@@ -64,8 +60,9 @@ static void softmax_back_task(void *user, int64_t r, int32_t thread) {
 }
 
 static void cpu_softmax_backward(train_device *d, const train_softmax *x) {
-    softmax_job j = {x};
-    train__cpu_run(d, x->rows, softmax_back_task, &j);
+    TRAIN_ASSERT(train__softmax_ok(x) && x->lse && x->coef);
+    TRAIN_ASSERT(!x->entropy_coef || x->entropy);
+    train__cpu_run(d, x->rows, softmax_back_task, x);
 }
 
 /* ---- sampling ------------------------------------------------------------------------------------------- */
@@ -84,6 +81,7 @@ INLINE uint32_t bits_of(float x) {
 /* Keeps the fewest largest weights whose mass (their number, or their sum) is at least `limit`, and sets the others to 0.
  * Of equal weights the first stay. At least one stays. */
 static void keep_most(float *w, int64_t n, double limit, int by_count) {
+    TRAIN_ASSERT(n > 0 && limit >= 0);
     uint32_t prefix = 0, mask = 0;
     double taken = 0;
     for (int digit = 0; digit < DIGITS; digit++) {
@@ -102,6 +100,7 @@ static void keep_most(float *w, int64_t n, double limit, int by_count) {
             bucket = last < 0 ? 0 : last;
             taken -= last < 0 ? 0 : mass[last];
         }
+        TRAIN_ASSERT(bucket >= 0 && bucket < digit_size[digit]);
         prefix |= (uint32_t)bucket << digit_shift[digit];
         mask |= (uint32_t)(digit_size[digit] - 1) << digit_shift[digit];
     }
@@ -158,6 +157,7 @@ static void draw(const train_sample *x, int64_t r, float *w) {
         kept = sum_weights(w, x->vocab);
     }
     int64_t token = walk(w, x->vocab, c->uniform * kept);
+    TRAIN_ASSERT(token >= 0 && token < x->vocab);
     double log_weight = (double)scale * row[token] - most;
     x->tokens[r] = (int32_t)token;
     x->logprob[r] = (float)(log_weight - log(all));
@@ -179,7 +179,7 @@ typedef struct sample_job {
     const train_sample *x;
 } sample_job;
 
-static void sample_task(void *user, int64_t r, int32_t thread) {
+static void sample_task(const void *user, int64_t r, int32_t thread) {
     const sample_job *j = user;
     float *w = train__cpu_private(j->device, thread);
     if (j->x->choices[r].temperature > 0)
@@ -190,6 +190,8 @@ static void sample_task(void *user, int64_t r, int32_t thread) {
 
 static void cpu_sample(train_device *d, const train_sample *x) {
     sample_job j = {d, x};
+    TRAIN_ASSERT(train__sample_ok(x));
+    TRAIN_ASSERT(d->private_elements >= (size_t)x->vocab);
     train__cpu_run(d, x->rows, sample_task, &j);
     for (int64_t r = 0; r < x->rows && x->last; r++) x->last[x->places[r]] = x->tokens[r];
 }

@@ -47,8 +47,8 @@ INLINE float inverse_rms(const float *x, int64_t n, float eps) {
     return 1 / sqrtf(squares(x, n) / (float)n + eps);
 }
 
-static void norm_task(void *user, int64_t run, int32_t thread) {
-    const train_norm *n = ((const norm_job *)user)->n;
+static void norm_task(const void *user, int64_t run, int32_t thread) {
+    const train_norm *n = user;
     const float *x = n->x, *add = n->add, *weight = n->weight;
     float *y = n->y, *sum = n->sum;
     int64_t width = n->width;
@@ -69,11 +69,11 @@ static void norm_task(void *user, int64_t run, int32_t thread) {
 }
 
 static void cpu_rmsnorm(train_device *d, const train_norm *n) {
-    norm_job j = {d, n};
-    train__cpu_run(d, runs_of(n->rows), norm_task, &j);
+    TRAIN_ASSERT(train__norm_ok(n));
+    train__cpu_run(d, runs_of(n->rows), norm_task, n);
 }
 
-static void norm_back_task(void *user, int64_t run, int32_t thread) {
+static void norm_back_task(const void *user, int64_t run, int32_t thread) {
     const norm_job *j = user;
     const float *weight = j->n->weight;
     int64_t n = j->n->width;
@@ -96,6 +96,8 @@ static void norm_back_task(void *user, int64_t run, int32_t thread) {
 
 static void cpu_rmsnorm_backward(train_device *d, const train_norm *n) {
     norm_job j = {d, n};
+    TRAIN_ASSERT(train__norm_backward_ok(n));
+    TRAIN_ASSERT(runs_of(n->rows) * n->width <= train__cpu_shared_elements(d));
     train__cpu_run(d, runs_of(n->rows), norm_back_task, &j);
     add_partials(n->d_weight, d->shared, runs_of(n->rows), n->width);
 }
@@ -119,8 +121,8 @@ INLINE void rope_head(float *y, const float *head, const float *weight, const fl
     }
 }
 
-static void rope_task(void *user, int64_t run, int32_t thread) {
-    const train_rope *x = ((const rope_job *)user)->x;
+static void rope_task(const void *user, int64_t run, int32_t thread) {
+    const train_rope *x = user;
     int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
     (void)thread;
     for (int64_t t = run * RUN; t < train__min(x->tokens, (run + 1) * RUN); t++) {
@@ -135,8 +137,8 @@ static void rope_task(void *user, int64_t run, int32_t thread) {
 }
 
 static void cpu_rope(train_device *d, const train_rope *x) {
-    rope_job j = {d, x};
-    train__cpu_run(d, runs_of(x->tokens), rope_task, &j);
+    TRAIN_ASSERT(train__rope_ok(x) && (x->tokens == 0 || (x->q && x->k)));
+    train__cpu_run(d, runs_of(x->tokens), rope_task, x);
 }
 
 /* d_head first holds the gradient after the norm, then before it. */
@@ -165,7 +167,7 @@ INLINE void rope_head_backward(float *d_head, float *d_weight, const float *d_y,
 }
 
 /* A partial row is the gradient of q_weight, then of k_weight. */
-static void rope_back_task(void *user, int64_t run, int32_t thread) {
+static void rope_back_task(const void *user, int64_t run, int32_t thread) {
     const rope_job *j = user;
     const train_rope *x = j->x;
     int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
@@ -190,6 +192,8 @@ static void rope_back_task(void *user, int64_t run, int32_t thread) {
 static void cpu_rope_backward(train_device *d, const train_rope *x) {
     rope_job j = {d, x};
     int64_t runs = runs_of(x->tokens), dim = x->head_dim;
+    TRAIN_ASSERT(train__rope_backward_ok(x));
+    TRAIN_ASSERT(runs * 2 * dim <= train__cpu_shared_elements(d));
     train__cpu_run(d, runs, rope_back_task, &j);
     if (!x->q_weight) return;
     for (int64_t r = 1; r < runs; r++) /* all partials into the first, in order */
@@ -208,7 +212,7 @@ typedef struct swiglu_job {
     int64_t rows, ffn;
 } swiglu_job;
 
-static void swiglu_task(void *user, int64_t run, int32_t thread) {
+static void swiglu_task(const void *user, int64_t run, int32_t thread) {
     const swiglu_job *j = user;
     int64_t n = j->ffn;
     vf one = splat(1);
@@ -224,11 +228,12 @@ static void swiglu_task(void *user, int64_t run, int32_t thread) {
 
 static void cpu_swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
     swiglu_job j = {.gate_up = gate_up, .rows = rows, .ffn = ffn};
+    TRAIN_ASSERT(rows >= 0 && ffn > 0 && (rows == 0 || (h && gate_up)));
     j.h = h;
     train__cpu_run(d, runs_of(rows), swiglu_task, &j);
 }
 
-static void swiglu_back_task(void *user, int64_t run, int32_t thread) {
+static void swiglu_back_task(const void *user, int64_t run, int32_t thread) {
     const swiglu_job *j = user;
     int64_t n = j->ffn;
     vf one = splat(1);
@@ -249,6 +254,7 @@ static void swiglu_back_task(void *user, int64_t run, int32_t thread) {
 static void cpu_swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                                 int64_t rows, int64_t ffn) {
     swiglu_job j = {.gate_up = gate_up, .d_h = d_h, .rows = rows, .ffn = ffn};
+    TRAIN_ASSERT(rows >= 0 && ffn > 0 && (rows == 0 || (d_gate_up && d_h && gate_up)));
     j.h = h;
     j.d_gate_up = d_gate_up;
     train__cpu_run(d, runs_of(rows), swiglu_back_task, &j);

@@ -9,6 +9,7 @@
  * thread occupies. */
 #include "train/kernels/cpu/pool.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <pthread.h>
@@ -31,7 +32,7 @@ struct train__pool {
     int32_t room;
     int32_t spins;
     train__task *task;
-    void *user;
+    const void *user;
     int64_t tasks;
     pthread_mutex_t lock; /* of sleeping */
     pthread_cond_t start, done;
@@ -66,6 +67,7 @@ static int await_job(train__pool *p, uint64_t seen) {
     p->asleep++;
     while (ticket_of(p) == seen && !p->leaving) (void)pthread_cond_wait(&p->start, &p->lock);
     p->asleep--;
+    TRAIN_ASSERT(p->asleep >= 0);
     int go = ticket_of(p) != seen;
     (void)pthread_mutex_unlock(&p->lock);
     return go;
@@ -100,7 +102,8 @@ static void await_workers(train__pool *p) {
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-void train__pool_run(train__pool *p, int64_t count, train__task *task, void *user) {
+void train__pool_run(train__pool *p, int64_t count, train__task *task, const void *user) {
+    TRAIN_ASSERT(task && count > 0 && !is_busy(p));
     p->task = task;
     p->user = user;
     p->tasks = count;
@@ -112,6 +115,7 @@ void train__pool_run(train__pool *p, int64_t count, train__task *task, void *use
     (void)pthread_mutex_unlock(&p->lock);
     take_tasks(p, 0);
     await_workers(p);
+    TRAIN_ASSERT(!is_busy(p) && p->next >= count);
 }
 
 /* ---- create and free ------------------------------------------------------------------------------------- */
@@ -125,6 +129,7 @@ void train__pool_free(train__pool *p) {
     if (!p) return;
     (void)pthread_mutex_lock(&p->lock);
     p->leaving = 1;
+    TRAIN_ASSERT(!is_busy(p) && p->asleep <= p->count);
     (void)pthread_cond_broadcast(&p->start);
     (void)pthread_mutex_unlock(&p->lock);
     for (int32_t i = 0; i < p->count; i++) (void)pthread_join(p->workers[i].id, NULL);
@@ -137,6 +142,7 @@ void train__pool_free(train__pool *p) {
 
 static int add_worker(train__pool *p) {
     worker *w = p->workers + p->count;
+    TRAIN_ASSERT(p->count < p->room);
     w->pool = p;
     w->thread = p->count + 1;
     if (pthread_create(&w->id, NULL, work, w) != 0) return 0;
@@ -145,6 +151,7 @@ static int add_worker(train__pool *p) {
 }
 
 train__pool *train__pool_create(const ravel_allocator *allocator, int32_t threads) {
+    TRAIN_ASSERT(threads > 1);
     train__pool *p = train__alloc_aligned(allocator, sizeof *p);
     if (!p) return NULL;
     *p = (train__pool){.allocator = allocator, .room = threads - 1, .spins = threads <= processors() ? SPINS : 0};

@@ -24,15 +24,17 @@ enum { MR = 6, NV = CPU_NV, NR = CPU_NV * CPU_LANES };
 
 #include "train/kernels/cpu/head.h"
 
-static void cpu_matmul(train_device *d, const train_matmul *x) {
-    if (x->m == 0 || x->n == 0) return;
-    TRAIN_ASSERT(x->a_type == RAVEL_F32 && x->b_type == RAVEL_F32 && x->c_type == RAVEL_F32);
-    if (x->batch_invariant && x->trans_b && !x->trans_a)
-        batch_invariant_run(d, x);
+static void cpu_matmul(train_device *d, const train_matmul *product) {
+    train_matmul x = train__matmul_filled(product);
+    TRAIN_ASSERT(train__matmul_ok(product));
+    TRAIN_ASSERT(x.a_type == RAVEL_F32 && x.b_type == RAVEL_F32 && x.c_type == RAVEL_F32);
+    if (x.m == 0 || x.n == 0) return;
+    if (x.batch_invariant && x.trans_b && !x.trans_a)
+        batch_invariant_run(d, &x);
     else if (d->blas)
-        train__blas_matmul(d, x);
+        train__blas_matmul(d, &x);
     else
-        gemm_run(d, x);
+        gemm_run(d, &x);
 }
 
 static ravel_status cpu_open(const train_device_options *options, train_device **device, ravel_error *err) {

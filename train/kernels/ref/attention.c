@@ -1,5 +1,4 @@
 /* Reference: attention. A row of scores is walked three times rather than stored: its maximum, its sum, its output. */
-#include "train/kernels/assert.h"
 #include "train/kernels/ref/ref.h"
 
 #include <math.h>
@@ -44,6 +43,7 @@ static void seen(const train_attention *x, int32_t sample, int64_t row, int64_t 
 
 void REF(attention)(train_device *d, const train_attention *x) {
     (void)d;
+    TRAIN_ASSERT(train__attention_ok(x));
     const train_real *q = x->q, *k = x->k, *v = x->v;
     train_real *o = x->o;
     int64_t dim = x->head_dim, group = x->heads / x->kv_heads, first, end;
@@ -99,6 +99,7 @@ static int keys_apart(const train_ragged *of, int32_t samples) {
 
 void REF(attention_backward)(train_device *d, const train_attention *x) {
     (void)d;
+    TRAIN_ASSERT(train__attention_backward_ok(x));
     TRAIN_ASSERT(keys_apart(&x->keys, x->samples));
     int64_t kv_width = x->kv_heads * x->head_dim;
     for (int32_t s = 0; s < x->samples; s++) {
@@ -124,6 +125,7 @@ static void merge_head(const train_merge *x, int64_t place) {
 
 void REF(attention_merge)(train_device *d, const train_merge *x) {
     (void)d;
+    TRAIN_ASSERT(train__merge_ok(x));
     for (int32_t s = 0; s < x->samples; s++) {
         int64_t first = x->queries.starts[s], end = first + x->queries.lengths[s];
         TRAIN_ASSERT(first >= 0 && end <= x->queries.tokens);
@@ -135,11 +137,13 @@ void REF(attention_merge)(train_device *d, const train_merge *x) {
 
 /* The row of a slot's token, a page being [TRAIN_PAGE, kv_heads * head_dim]. */
 static int64_t cache_row(const train_cache *c, int64_t slot, int64_t token) {
+    TRAIN_ASSERT(slot >= 0 && token >= 0 && token < c->pages_per_slot * TRAIN_PAGE);
     return (int64_t)c->table[slot * c->pages_per_slot + token / TRAIN_PAGE] * TRAIN_PAGE + token % TRAIN_PAGE;
 }
 
 void REF(cache_write)(train_device *d, const train_cache_write *x) {
     (void)d;
+    TRAIN_ASSERT(train__cache_write_ok(x));
     const train_real *k = x->k, *v = x->v;
     int64_t width = x->cache.kv_heads * x->cache.head_dim;
     for (int64_t r = 0; r < x->rows; r++) {
@@ -174,6 +178,7 @@ static void attend_cached(const train_cached *x, int64_t r, int64_t h) {
 
 void REF(attention_cached)(train_device *d, const train_cached *x) {
     (void)d;
+    TRAIN_ASSERT(train__cached_ok(x));
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t h = 0; h < x->heads; h++) attend_cached(x, r, h);
 }

@@ -12,6 +12,7 @@ static double inverse_rms(const train_real *x, int64_t width, double eps) {
 
 void REF(rmsnorm)(train_device *d, const train_norm *n) {
     (void)d;
+    TRAIN_ASSERT(train__norm_ok(n));
     const train_real *x = n->x, *add = n->add, *weight = n->weight;
     train_real *y = n->y, *sum = n->sum;
     for (int64_t r = 0; r < n->rows; r++, x += n->width) {
@@ -48,6 +49,7 @@ static void rmsnorm_weight_backward(train_real *d_weight, const train_real *d_y,
 
 void REF(rmsnorm_backward)(train_device *d, const train_norm *n) {
     (void)d;
+    TRAIN_ASSERT(train__norm_backward_ok(n));
     const train_real *x = n->x, *d_y = n->d_y, *weight = n->weight;
     train_real *d_x = n->d_x;
     int64_t width = n->width;
@@ -78,6 +80,7 @@ static void rope_head(const train_rope *x, train_real *y, const train_real *head
 
 void REF(rope)(train_device *d, const train_rope *x) {
     (void)d;
+    TRAIN_ASSERT(train__rope_ok(x));
     int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
     for (int64_t t = 0; t < x->tokens; t++) {
         const train_real *row = (const train_real *)x->qkv + t * width;
@@ -113,6 +116,7 @@ static void rope_head_backward(const train_rope *x, train_real *d_head, train_re
 
 void REF(rope_backward)(train_device *d, const train_rope *x) {
     (void)d;
+    TRAIN_ASSERT(train__rope_backward_ok(x));
     int64_t dim = x->head_dim, half = dim / 2, width = (x->heads + 2 * x->kv_heads) * dim;
     for (int64_t t = 0; t < x->tokens; t++) {
         const train_real *row = (const train_real *)x->qkv + t * width;
@@ -133,6 +137,7 @@ void REF(rope_backward)(train_device *d, const train_rope *x) {
 
 void REF(swiglu)(train_device *d, void *h_block, const void *gate_up_block, int64_t rows, int64_t ffn) {
     (void)d;
+    TRAIN_ASSERT(rows >= 0 && ffn > 0);
     train_real *h = h_block;
     const train_real *gate_up = gate_up_block;
     for (int64_t r = 0; r < rows; r++, h += ffn, gate_up += 2 * ffn)
@@ -145,6 +150,7 @@ void REF(swiglu)(train_device *d, void *h_block, const void *gate_up_block, int6
 void REF(swiglu_backward)(train_device *d, void *d_gate_up_block, void *h_block, const void *d_h_block,
                           const void *gate_up_block, int64_t rows, int64_t ffn) {
     (void)d;
+    TRAIN_ASSERT(rows >= 0 && ffn > 0);
     train_real *h = h_block, *d_gate_up = d_gate_up_block;
     const train_real *d_h = d_h_block, *gate_up = gate_up_block;
     for (int64_t r = 0; r < rows; r++, d_h += ffn, gate_up += 2 * ffn, d_gate_up += 2 * ffn)

@@ -31,6 +31,7 @@ static void add_gap(const train_loss_rows *x, int64_t r, double now) {
 
 static void policy_row(const train_loss_rows *x, int64_t r) {
     const train_policy_terms *p = x->policy;
+    TRAIN_ASSERT(!p->sequence || x->sequences[x->samples[r]].tokens > 0);
     const train_sequence_sums *q = p->sequence ? x->sequences + x->samples[r] : NULL;
     train_loss_sums *s = x->sums;
     double w = x->weights[r], now = x->logprob[r], a = x->advantages[r], step = now - old_of(x, r);
@@ -55,6 +56,7 @@ static void policy_row(const train_loss_rows *x, int64_t r) {
 
 void REF(loss)(train_device *d, const train_loss_rows *x) {
     (void)d;
+    TRAIN_ASSERT(train__loss_ok(x) && x->sums && (x->rows == 0 || x->coef));
     for (int64_t r = 0; r < x->rows; r++) {
         x->sums->tokens += 1;
         x->sums->nll -= (double)x->logprob[r];
@@ -70,6 +72,7 @@ void REF(loss)(train_device *d, const train_loss_rows *x) {
 
 void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequence_sums *sequences) {
     (void)d;
+    TRAIN_ASSERT(train__loss_ok(x) && x->policy && (x->rows == 0 || (x->samples && sequences)));
     for (int64_t r = 0; r < x->rows; r++) {
         train_sequence_sums *s = sequences + x->samples[r];
         double whole;
@@ -83,11 +86,13 @@ void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequenc
 
 void REF(add)(train_device *d, void *to, const void *from, int64_t n) {
     (void)d;
+    TRAIN_ASSERT(n == 0 || (to && from));
     for (int64_t i = 0; i < n; i++) ((train_real *)to)[i] += ((const train_real *)from)[i];
 }
 
 void REF(sum_squares)(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     (void)d;
+    TRAIN_ASSERT(n >= 0 && span > 0 && (n == 0 || sums));
     const train_real *x = grads;
     for (int64_t i = 0; i < n; i++) {
         if (i % span == 0) sums[i / span] = 0;
@@ -97,6 +102,7 @@ void REF(sum_squares)(train_device *d, const void *grads, int64_t n, int64_t spa
 
 void REF(clip)(train_device *d, const double *sums, int64_t count, double most, train_clip *clip) {
     (void)d;
+    TRAIN_ASSERT(count >= 0 && most >= 0 && clip);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += sums[i];
     double norm = sqrt(total);
@@ -121,6 +127,7 @@ static void set_moment(void *moments, int32_t type, int64_t i, double x) {
 
 void REF(adamw)(train_device *d, const train_adamw *x) {
     (void)d;
+    TRAIN_ASSERT(train__adamw_ok(x));
     train_real *w = x->master, *copy = x->weight;
     const train_real *grad = x->grad;
     double fix1 = 1 - pow(x->beta1, (double)x->step), fix2 = 1 - pow(x->beta2, (double)x->step);

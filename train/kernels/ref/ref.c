@@ -47,6 +47,7 @@ static ravel_status reserve(train_device *d, const train_limits *limits, ravel_e
     train__release(d->host.allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
     d->ranked = ranked;
     d->vocab = limits->vocab;
+    TRAIN_ASSERT(d->ranked && d->vocab > 0);
     return RAVEL_OK;
 }
 
@@ -56,25 +57,25 @@ static int64_t head_rows(const train_limits *limits) {
 
 /* ---- products and rows ---------------------------------------------------------------------------------- */
 
-void REF(matmul)(train_device *d, const train_matmul *x) {
+void REF(matmul)(train_device *d, const train_matmul *product) {
+    const train_matmul x = train__matmul_filled(product);
+    const train_real *a = x.a, *b = x.b;
+    train_real *c = x.c;
     (void)d;
-    const train_real *a = x->a, *b = x->b;
-    train_real *c = x->c;
-    int64_t lda = x->lda ? x->lda : x->trans_a ? x->m : x->k;
-    int64_t ldb = x->ldb ? x->ldb : x->trans_b ? x->k : x->n;
-    int64_t ldc = x->ldc ? x->ldc : x->n;
-    for (int64_t i = 0; i < x->m; i++)
-        for (int64_t j = 0; j < x->n; j++) {
-            double sum = x->add ? c[i * ldc + j] : 0;
-            for (int64_t k = 0; k < x->k; k++)
-                sum += (double)(x->trans_a ? a[k * lda + i] : a[i * lda + k]) *
-                       (double)(x->trans_b ? b[j * ldb + k] : b[k * ldb + j]);
-            c[i * ldc + j] = (train_real)sum;
+    TRAIN_ASSERT(train__matmul_ok(product));
+    for (int64_t i = 0; i < x.m; i++)
+        for (int64_t j = 0; j < x.n; j++) {
+            double sum = x.add ? c[i * x.ldc + j] : 0;
+            for (int64_t k = 0; k < x.k; k++)
+                sum += (double)(x.trans_a ? a[k * x.lda + i] : a[i * x.lda + k]) *
+                       (double)(x.trans_b ? b[j * x.ldb + k] : b[k * x.ldb + j]);
+            c[i * x.ldc + j] = (train_real)sum;
         }
 }
 
 void REF(copy_rows)(train_device *d, const train_rows *x) {
     (void)d;
+    TRAIN_ASSERT(train__rows_ok(x));
     int64_t ld_to = x->ld_to ? x->ld_to : x->width, ld_from = x->ld_from ? x->ld_from : x->width;
     for (int64_t r = 0; r < x->rows; r++) {
         int64_t to = x->to_ids ? x->to_ids[r] : r, from = x->from_ids ? x->from_ids[r] : r;
@@ -85,6 +86,7 @@ void REF(copy_rows)(train_device *d, const train_rows *x) {
 
 void REF(embed)(train_device *d, const train_embedding *x) {
     (void)d;
+    TRAIN_ASSERT(train__embedding_ok(x));
     const train_real *table = x->table;
     train_real *y = x->y;
     for (int64_t r = 0; r < x->rows; r++) {
@@ -96,6 +98,7 @@ void REF(embed)(train_device *d, const train_embedding *x) {
 
 void REF(embed_backward)(train_device *d, const train_embedding *x) {
     (void)d;
+    TRAIN_ASSERT(train__embedding_backward_ok(x));
     const train_real *d_y = x->d_y;
     train_real *d_table = x->d_table;
     for (int64_t n = 0; n < x->ordered; n++) {
@@ -107,12 +110,14 @@ void REF(embed_backward)(train_device *d, const train_embedding *x) {
 
 void REF(bias)(train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld) {
     (void)d;
+    TRAIN_ASSERT(train__bias_ok(x, bias, rows, width, ld));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < width; i++) ((train_real *)x)[r * ld + i] += ((const train_real *)bias)[i];
 }
 
 void REF(bias_backward)(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
     (void)d;
+    TRAIN_ASSERT(train__bias_ok(d_x, d_bias, rows, width, ld));
     for (int64_t i = 0; i < width; i++) {
         double sum = 0;
         for (int64_t r = 0; r < rows; r++) sum += ((const train_real *)d_x)[r * ld + i];

@@ -3,7 +3,7 @@
 #ifndef TRAIN_KERNELS_REF_H
 #define TRAIN_KERNELS_REF_H
 
-#include "train/kernels/kernels.h"
+#include "train/kernels/checks.h"
 
 #ifdef TRAIN_DOUBLE
 #define REF(name) train__ref64_##name
