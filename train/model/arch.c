@@ -1,5 +1,7 @@
 #include "train/model/arch.h"
 
+#include "train/kernels/assert.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -19,6 +21,7 @@ const train_arch *train_arch_row(int32_t index) {
 }
 
 const train_arch *train_arch_of(const ravel_shape *s) {
+    TRAIN_ASSERT(s->layers > 0);
     for (int i = 0; i < ROWS; i++)
         if (rows[i].qk_norm == s->qk_norm && rows[i].bias == s->attention_bias && (rows[i].window || !s->window))
             return rows + i;

@@ -36,6 +36,7 @@ static size_t cut_device(train_generator *g, char *base) {
     p->cosine = train__cut_take(&cut, g->options.slot_tokens * half, sizeof *p->cosine);
     p->sine = train__cut_take(&cut, g->options.slot_tokens * half, sizeof *p->sine);
     p->k_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
+    TRAIN_ASSERT(slots > 0 && g->pages > slots && g->page_bytes > 0);
     p->v_pages = train__cut_take(&cut, n->shape.layers * g->pages, g->page_bytes);
     p->logits = train__cut_take(&cut, 1, train__net_bytes(n, slots * g->whole.vocab));
     if (g->tp.ranks > 1) {
@@ -45,6 +46,7 @@ static size_t cut_device(train_generator *g, char *base) {
     }
     p->last = train__cut_take(&cut, slots + 1, sizeof *p->last);
     for (int i = 0; i < TRAIN__STAGES; i++) p->results[i] = train__cut_take(&cut, 1, g->result_bytes);
+    TRAIN_ASSERT(g->result_bytes > 0 && g->staging.bytes > 0 && g->rows_of_steps.bytes > 0);
     for (int i = 0; i < TRAIN__STAGES; i++) g->staging.block[i] = train__cut_take(&cut, 1, g->staging.bytes);
     for (int i = 0; i < TRAIN__STAGES; i++)
         g->rows_of_steps.block[i] = train__cut_take(&cut, 1, g->rows_of_steps.bytes);
@@ -52,6 +54,7 @@ static size_t cut_device(train_generator *g, char *base) {
 }
 
 /* X(field, count): the arrays on the host, see generator_internal.h. */
+_Static_assert(TRAIN__STAGES == 2, "steps[0] and steps[1] below");
 #define HOST_LIST(X)                                \
     X(sequences, slots)                             \
     X(answer, slots * g->options.slot_tokens)       \
@@ -81,6 +84,7 @@ static int64_t host_bytes(const train_generator *g) {
 static train_limits limits_of(const train_generator *g) {
     train_limits limits = train__net_limits(&g->net, g->rows, g->options.slot_tokens, g->options.slots);
     limits.cached = g->options.slot_tokens;
+    TRAIN_ASSERT(limits.tokens >= limits.samples);
     limits.inference = 1;
     return limits;
 }
@@ -117,6 +121,7 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     if (!g->options.slots) g->options.slots = 16;
     g->options.prefill = train__max(g->options.prefill ? g->options.prefill : 512, g->options.slot_tokens);
     g->rows = train__max(g->options.prefill, g->options.slots);
+    TRAIN_ASSERT(g->options.prefill >= g->options.slot_tokens);
     int64_t slots = g->options.slots;
     train__net_init(&g->net, kernels, device, shape, g->params);
     g->net.batch_invariant = TRAIN_INVARIANT_MANY;
@@ -138,6 +143,7 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     g->rows_of_steps.bytes =
         (size_t)(slots * (12 + (int64_t)sizeof(train_choice)) + (slots + 1) * g->pages_per_slot * 4 + 16 * TRAIN_ALIGN);
     g->device_bytes = cut_device(g, NULL);
+    TRAIN_ASSERT(g->device_bytes >= 2 * (size_t)(shape->layers * g->pages) * g->page_bytes);
     return RAVEL_OK;
 }
 
@@ -170,7 +176,9 @@ static ravel_status take_memory(train_generator *g, ravel_error *err) {
         status = k->alloc_host(g->net.device, train__exchange_bytes(&g->exchange), &g->exchange.host, err);
     if (!status) status = k->reserve(g->net.device, &limits, err);
     if (!status) status = k->alloc(g->net.device, g->device_bytes, &g->device_block, err);
-    if (!status) (void)cut_device(g, g->device_block);
+    size_t used = status ? g->device_bytes : cut_device(g, g->device_block);
+    TRAIN_ASSERT(used == g->device_bytes);
+    (void)used;
     return status;
 }
 
@@ -189,6 +197,7 @@ ravel_status train_generator_create(const train_kernels *kernels, train_device *
     g->net.sine = g->pass.sine;
     train__net_rope_tables(&g->net, g->pass.cosine, g->pass.sine, g->options.slot_tokens, g->row);
     train__generator_reset(g);
+    TRAIN_ASSERT(train__generator_ok(g));
     *generator = g;
     return RAVEL_OK;
 }
@@ -228,6 +237,7 @@ train_generator_stats train_generator_counts(const train_generator *g) {
 }
 
 int64_t train_generator_busy(const train_generator *g) {
+    TRAIN_ASSERT(g->waiting >= 0 && g->running >= 0 && g->running <= g->options.slots);
     return g->waiting + g->running;
 }
 
@@ -288,5 +298,6 @@ ravel_status train_generator_begin(train_generator *g, const train_request *requ
     g->next_sample = 0;
     g->waiting = waiting;
     while (g->next_request < count && requests[g->next_request].samples == 0) g->next_request++;
+    TRAIN_ASSERT(waiting == 0 || g->next_request < count);
     return RAVEL_OK;
 }

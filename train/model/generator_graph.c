@@ -9,6 +9,8 @@
  * memory moves, or when there are too many. */
 #include "train/model/generator_internal.h"
 
+#include "train/kernels/assert.h"
+
 enum { FEW_ROWS = 8, STEPS_PER_OCTAVE = 4, LONGEST_STEP = 512 };
 
 /* Communication is not recorded, so tensor-parallel steps have no graphs. */
@@ -24,11 +26,13 @@ int64_t train__generator_bucket(const train_generator *g, int64_t rows) {
     int64_t step = FEW_ROWS;
     if (!pads(g) || rows == 0) return rows;
     while (step * 2 * STEPS_PER_OCTAVE <= rows) step *= 2;
+    TRAIN_ASSERT(rows <= g->options.slots);
     return train__min((rows + step - 1) / step * step, g->options.slots);
 }
 
 int32_t train__generator_longest(const train_generator *g, int32_t longest) {
     if (!pads(g)) return longest;
+    TRAIN_ASSERT(longest >= 0 && longest <= g->options.slot_tokens);
     return (int32_t)train__min((longest + LONGEST_STEP - 1) / LONGEST_STEP * LONGEST_STEP, g->options.slot_tokens);
 }
 
@@ -39,6 +43,7 @@ static train__recorded *find(train_generator *g, int64_t rows, int32_t longest) 
     }
     if (g->recorded_count == TRAIN__GRAPHS) train__generator_drop_graphs(g);
     train__recorded *r = &g->recorded[g->recorded_count++];
+    TRAIN_ASSERT(g->recorded_count <= TRAIN__GRAPHS);
     *r = (train__recorded){.weights = g->net.weights, .rows = rows, .longest = longest, .turn = g->turn};
     return r;
 }
@@ -62,6 +67,7 @@ void train__generator_replay(train_generator *g, int64_t rows, int32_t longest, 
                              void *user) {
     const train_kernels *k = g->net.kernels;
     train__recorded *r = records(g) ? find(g, rows, longest) : NULL;
+    TRAIN_ASSERT(rows > 0 && rows <= g->options.slots);
     if (r && r->graph && !k->graph_valid(g->net.device, r->graph)) {
         k->graph_free(g->net.device, r->graph);
         r->graph = NULL;

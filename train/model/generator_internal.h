@@ -119,6 +119,8 @@ void train__generator_drop_graphs(train_generator *g);
 
 /* ---- generator_slots.c ---------------------------------------------------------------------------------- */
 
+/* Whether pages, slots and counts agree; it looks at counts alone. */
+int train__generator_ok(const train_generator *g);
 /* Forgets all sequences and gives back all pages. */
 void train__generator_reset(train_generator *g);
 /* The next waiting sequence's request; NULL when nothing waits. */

@@ -14,6 +14,13 @@
 
 #include <string.h>
 
+int train__generator_ok(const train_generator *g) {
+    return g->free_count >= 0 && g->free_count < g->pages && g->retired_count >= 0 && g->retired_count <= g->pages &&
+           g->copy_count >= 0 && g->copy_count <= g->options.slots && g->running >= 0 &&
+           g->running <= g->options.slots && g->waiting >= 0 &&
+           g->pages_per_slot * TRAIN_PAGE >= g->options.slot_tokens;
+}
+
 /* ---- pages ---------------------------------------------------------------------------------------------- */
 
 static int32_t take_page(train_generator *g) {
@@ -27,9 +34,11 @@ static int32_t take_page(train_generator *g) {
 static void drop_page(train_generator *g, int32_t page) {
     TRAIN_ASSERT(page >= 0 && page < g->pages - 1 && g->references[page] > 0);
     if (--g->references[page] == 0) g->free_pages[g->free_count++] = page;
+    TRAIN_ASSERT(g->free_count <= g->pages - 1);
 }
 
 static int64_t pages_for(int64_t tokens) {
+    TRAIN_ASSERT(tokens >= 0);
     return (tokens + TRAIN_PAGE - 1) / TRAIN_PAGE;
 }
 
@@ -46,6 +55,7 @@ static void free_slot(train_generator *g, int32_t slot) {
     g->sequences[slot].request = -1;
     g->sequences[slot].serial++;
     g->running--;
+    TRAIN_ASSERT(train__generator_ok(g));
 }
 
 void train__generator_reset(train_generator *g) {
@@ -70,11 +80,13 @@ void train__generator_new_prefix(train_generator *g) {
     train__generator_drop_prefix(g);
     g->prefix.request = g->next_request;
     g->prefix.tokens = g->requests[g->next_request].count - 1;
+    TRAIN_ASSERT(g->prefix.tokens >= 0 && pages_for(g->prefix.tokens) <= g->pages_per_slot);
     for (int64_t i = 0; i < pages_for(g->prefix.tokens); i++) g->prefix.pages[i] = take_page(g);
 }
 
 void train__generator_drop_prefix(train_generator *g) {
     if (g->prefix.request < 0) return;
+    TRAIN_ASSERT(g->retired_count + pages_for(g->prefix.tokens) <= g->pages);
     for (int64_t i = 0; i < pages_for(g->prefix.tokens); i++) g->retired[g->retired_count++] = g->prefix.pages[i];
     g->prefix.request = -1;
 }
@@ -94,6 +106,7 @@ static void attach(train_generator *g, int32_t slot) {
     }
     if (g->prefix.tokens % TRAIN_PAGE == 0) return;
     pages[full] = take_page(g);
+    TRAIN_ASSERT(full < g->pages_per_slot && pages[full] != g->prefix.pages[full]);
     g->copies[2 * g->copy_count] = g->prefix.pages[full];
     g->copies[2 * g->copy_count++ + 1] = pages[full];
 }
@@ -127,6 +140,7 @@ int32_t train__generator_admit(train_generator *g) {
         g->next_request++;
         g->next_sample = 0;
     }
+    TRAIN_ASSERT(train__generator_ok(g) && (g->waiting == 0 || g->next_request < g->request_count));
     return slot;
 }
 
@@ -139,6 +153,7 @@ static int32_t how_it_ends(const train_sampling *s, const int32_t *tokens, int64
 
 int64_t train__generator_room(const train_generator *g, const train_request *r) {
     int64_t room = g->options.slot_tokens - r->count, asked = r->sampling->max_tokens;
+    TRAIN_ASSERT(room > 0 && asked >= 0);
     return asked ? train__min(asked, room) : room;
 }
 
@@ -163,6 +178,7 @@ ravel_status train__generator_append(train_generator *g, int32_t slot, int32_t t
                       .logprob = g->logprob + first,
                       .kept_logprob = g->kept_logprob + first,
                       .version = s->version};
+    TRAIN_ASSERT(a.count >= 1 && a.count <= train__generator_room(g, r));
     free_slot(g, slot);
     g->stats.answers++;
     return answer(user, &a, err);

@@ -23,6 +23,7 @@ typedef struct pass {
 static train_cache cache_of(const pass *p, int64_t layer) {
     const train_generator *g = p->g;
     size_t at = (size_t)layer * (size_t)g->pages * g->page_bytes;
+    TRAIN_ASSERT(layer >= 0 && layer < g->net.shape.layers && p->table);
     return (train_cache){.k = g->pass.k_pages + at,
                          .v = g->pass.v_pages + at,
                          .table = p->table,
@@ -103,6 +104,7 @@ static void add_prompt(prompts *p) {
 }
 
 static void embed_rows(const pass *p, const int32_t *ids, const int32_t *picks) {
+    TRAIN_ASSERT(p->rows > 0 && p->rows <= p->g->rows && ids);
     const train__net *n = &p->g->net;
     const train__acts *a = &p->g->pass.acts;
     train__net_embed(n, a->x, a->x, ids, picks, p->rows);
@@ -114,6 +116,7 @@ static void run_prompt_layers(pass *p) {
     const train__net *n = &p->g->net;
     const train__acts *a = &p->g->pass.acts;
     train__rows_of rows = {p->rows, p->positions, attend_prompts, p};
+    TRAIN_ASSERT(p->samples > 0 && p->samples <= p->g->options.slots && p->longest <= p->g->options.slot_tokens);
     embed_rows(p, p->tokens, NULL);
     for (int64_t layer = 0; layer + 1 < n->shape.layers; layer++) train__net_layer(n, layer, a, &rows);
     train__net_attend(n, n->shape.layers - 1, a, &rows);
@@ -143,6 +146,7 @@ static void copy_pages(const prompts *p, char *pages) {
 static void run_prompts(prompts *p) {
     train_generator *g = p->pass.g;
     g->net.batch_invariant = TRAIN_INVARIANT_MANY;
+    TRAIN_ASSERT(p->pass.rows <= g->rows && g->copy_count <= g->options.slots);
     stage_copies(p);
     train__staging_send(&g->staging);
     if (p->pass.rows) run_prompt_layers(&p->pass);
@@ -153,6 +157,7 @@ static void run_prompts(prompts *p) {
     train__staging_release_all(&g->staging);
     g->copy_count = 0;
     train__generator_free_retired(g);
+    TRAIN_ASSERT(train__generator_ok(g) && g->retired_count == 0);
 }
 
 /* Fills free slots, in passes of at most `prefill` prompt tokens. */
@@ -249,6 +254,7 @@ static void results_of(const train_generator *g, char *block, int32_t **tokens, 
     *tokens = train__cut_take(&cut, g->options.slots, sizeof **tokens);
     *logprob = train__cut_take(&cut, g->options.slots, sizeof **logprob);
     *kept = train__cut_take(&cut, g->options.slots, sizeof **kept);
+    TRAIN_ASSERT(cut.used <= g->result_bytes);
 }
 
 int64_t train__generator_vocab_share(const train_generator *g) {
@@ -259,6 +265,7 @@ int64_t train__generator_vocab_share(const train_generator *g) {
 static void gather_logits(train_generator *g, int64_t rows) {
     const train__net *n = &g->net;
     int64_t each = rows * train__generator_vocab_share(g);
+    TRAIN_ASSERT(rows > 0 && rows <= g->options.slots && g->pass.parts);
     train__link_gather(&g->tp, g->pass.part, g->pass.parts, each, n->types.activation);
     for (int32_t r = 0; r < g->tp.ranks; r++) {
         train_slice here = {.tp = g->tp.ranks, .tp_rank = r}, next = {.tp = g->tp.ranks, .tp_rank = r + 1};
@@ -283,8 +290,8 @@ static void draw(train_generator *g, const pass *p, const train_choice *choices,
                            .places = p->slots};
     results_of(g, results, &sample.tokens, &sample.logprob, &sample.kept_logprob);
     void *logits = g->tp.ranks > 1 ? g->pass.part : g->pass.logits;
-    train__net_linear(n, logits, g->pass.acts.xn, train__net_weight(n, train_params_head(n->params)), p->rows,
-                      n->shape.vocab, n->hidden);
+    train__net_linear(n, logits, g->pass.acts.xn, train__net_weight(n, n->params->head), p->rows, n->shape.vocab,
+                      n->hidden);
     if (g->tp.ranks > 1) gather_logits(g, p->rows);
     n->kernels->sample(n->device, &sample);
 }
@@ -298,6 +305,7 @@ static void run_decode(void *user) {
     decode *d = user;
     train_generator *g = d->pass.g;
     g->net.batch_invariant = TRAIN_INVARIANT_FEW;
+    TRAIN_ASSERT(d->pass.rows > 0 && d->pass.rows <= g->options.slots && d->choices);
     train__rows_of rows = {d->pass.rows, d->pass.positions, attend_cache, &d->pass};
     embed_rows(&d->pass, g->pass.last, d->pass.slots);
     for (int64_t layer = 0; layer < g->net.shape.layers; layer++)
@@ -308,6 +316,7 @@ static void run_decode(void *user) {
 /* Calls the kernels of a step; its tokens are fetched into `step`. */
 static void begin_step(train_generator *g, train__step *step) {
     decode d = {.pass = {.g = g}};
+    TRAIN_ASSERT(step->rows == 0 && g->rows_of_steps.count == TRAIN__STAGES);
     d.choices = stage_rows(g, &d.pass, step);
     if (step->rows) {
         train__generator_replay(g, d.pass.rows, d.pass.longest, run_decode, &d);
@@ -327,6 +336,7 @@ static ravel_status finish_step(train_generator *g, int32_t turn, train_answer_f
     float *logprob, *kept;
     ravel_status status = RAVEL_OK;
     if (!step->rows) return RAVEL_OK;
+    TRAIN_ASSERT(step->rows > 0 && step->rows <= g->options.slots && step->host);
     g->net.kernels->fetch_wait(g->net.device, TRAIN__STAGE_GENERATOR + turn);
     results_of(g, step->host, &tokens, &logprob, &kept);
     for (int64_t i = 0; i < step->rows && !status; i++)
@@ -337,9 +347,11 @@ static ravel_status finish_step(train_generator *g, int32_t turn, train_answer_f
 }
 
 ravel_status train_generator_step(train_generator *g, train_answer_fn answer, void *user, ravel_error *err) {
+    TRAIN_ASSERT(g->net.weights && answer && train__generator_ok(g));
     admit(g);
     begin_step(g, g->steps + g->turn);
     g->turn = (g->turn + 1) % TRAIN__STAGES;
+    TRAIN_ASSERT(g->turn >= 0 && g->turn < TRAIN__STAGES);
     ravel_status status = train__link_status(&g->tp, err);
     if (!status) status = finish_step(g, g->turn, answer, user, err);
     if (!status && !train_generator_busy(g)) status = g->net.kernels->sync(g->net.device, err);

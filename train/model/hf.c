@@ -1,6 +1,7 @@
 /* Tensors of a model folder, in and out. The config and the other files are hf_config.c's. */
 #include "train/model/hf.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/arena.h"
 #include "train/model/shares.h"
 
@@ -38,6 +39,7 @@ static int64_t first_not_finite(int32_t dtype, const void *data, int64_t count) 
 static ravel_status check_finite(const ravel_safetensor *source, const train_array *to, int64_t from, int64_t count,
                                  const void *piece, ravel_error *err) {
     int64_t at = first_not_finite(to->dtype, piece, count), element = from + at;
+    TRAIN_ASSERT(at >= 0 && at <= count);
     if (at == count) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_DATA, "%s holds NaN or infinity, first in element %lld of %lld", source->name,
                            (long long)element, (long long)source->count);
@@ -51,6 +53,7 @@ static ravel_status load_run(const ravel_safetensor *source, const train_array *
     if (to->shares && !train_shares_cut(to->shares, to->shares->rank, &begin, &end)) return RAVEL_OK;
     char *data = train_array_at(to, begin);
     from += begin - at;
+    TRAIN_ASSERT(begin >= at && end <= at + count);
     count = end - begin;
     for (int64_t done = 0; done < count && !status;) {
         int64_t n = train__min(count - done, PIECE);
@@ -84,16 +87,16 @@ static int may_be_left(const train_params *params, const char *name) {
     static const char tail[] = ".rotary_emb.inv_freq";
     size_t n = strlen(name), m = sizeof tail - 1;
     if (n > m && strcmp(name + n - m, tail) == 0) return 1;
-    return strcmp(name, "lm_head.weight") == 0 && train_params_head(params) == train_params_embedding(params);
+    return strcmp(name, "lm_head.weight") == 0 && params->head == params->embedding;
 }
 
 /* Whether another pipeline stage has the tensor. */
 static int of_another_stage(const train_params *params, const char *name) {
     static const char layers[] = "model.layers.";
     const train_slice *p = &params->part;
-    if (strncmp(name, layers, sizeof layers - 1) != 0) return p->first_layer > 0 || train_params_head(params) < 0;
+    if (strncmp(name, layers, sizeof layers - 1) != 0) return p->first_layer > 0 || params->head < 0;
     int64_t layer = strtoll(name + sizeof layers - 1, NULL, 10);
-    return layer < p->first_layer || (layer >= p->last_layer && train_params_head(params) < 0);
+    return layer < p->first_layer || (layer >= p->last_layer && params->head < 0);
 }
 
 static ravel_status check_all_used(const train_params *params, const ravel_safetensors *file, ravel_error *err) {
@@ -140,12 +143,14 @@ ravel_status train_tensors_load(const train_params *params, const train_array *t
 }
 
 int64_t train_block_rows(const train_tensor *t) {
+    TRAIN_ASSERT(t->whole[1] > 0);
     return train__max(PIECE / t->whole[1], 1);
 }
 
 static ravel_status read_array(void *user, const train_tensor *t, int64_t first, int64_t rows, void *to,
                                ravel_error *err) {
     const train_array *from = user;
+    TRAIN_ASSERT(first >= 0 && rows > 0 && first + rows <= t->dims[0]);
     (void)err;
     from->kernels->download(from->device, to, train__at(from->data, from->dtype, t->offset + first * t->dims[1]),
                             (size_t)(rows * t->dims[1] * ravel_dtype_bytes(from->dtype)));
@@ -165,6 +170,7 @@ static ravel_status save_tensor(const saving *s, int64_t index, const train_tens
     ravel_status status = RAVEL_OK;
     for (int64_t row = 0; row < t->dims[0] && !status; row += block) {
         int64_t rows = train__min(block, t->dims[0] - row), count = rows * t->dims[1];
+        TRAIN_ASSERT(rows > 0 && count <= train__max(PIECE, t->dims[1]));
         status = s->from->read(s->from->user, t, row, rows, s->piece, err);
         if (!status) status = ravel_dtype_convert(s->from->dtype, s->piece, s->dtype, s->converted, count, err);
         if (!status)
@@ -178,6 +184,7 @@ static ravel_status save_tensor(const saving *s, int64_t index, const train_tens
 static ravel_status save_range(saving *s, const char *path, const train_params *params, int64_t first, int64_t last,
                                const ravel_safetensors_options *options, ravel_error *err) {
     int64_t index = 0;
+    TRAIN_ASSERT(first < last && last <= params->count);
     ravel_status status = ravel_safetensors_writer_create(path, options, &s->writer, err);
     if (status) return status;
     status = ravel_safetensors_writer_metadata(s->writer, "format", "pt", err);
@@ -221,9 +228,11 @@ static void cut_shards(const train_params *params, int32_t dtype, int64_t most, 
         used += bytes;
     }
     starts[*shards] = params->count;
+    TRAIN_ASSERT(*shards >= 1 && *shards <= params->count);
 }
 
 static void shard_name(char *name, size_t room, int64_t shard, int64_t shards) {
+    TRAIN_ASSERT(shard >= 0 && shard < shards);
     if (shards == 1)
         (void)snprintf(name, room, "model.safetensors");
     else

@@ -2,6 +2,7 @@
  * and by the release alike. */
 #include "train/model/model_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/arena.h"
 #include "train/model/shares.h"
 
@@ -25,6 +26,7 @@ static size_t cut_kept(train_model *m, char *base) {
     train__cut cut = {base, 0};
     int64_t layers = m->params->part.last_layer - m->params->part.first_layer, share = train__net_share(n, s->tokens);
     int64_t head = n->sequence ? 0 : s->tokens;
+    TRAIN_ASSERT(layers > 0 && share > 0 && s->tokens > 0);
     k->x = train__cut_take(&cut, s->x ? layers + 1 : 1, lines(train__net_bytes(n, share * n->hidden)));
     k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->x_mid + lines(train__net_bytes(n, share * n->hidden)));
     k->gate_up = train__cut_take(&cut, s->gate_up ? layers : 1, lines(train__net_bytes(n, s->tokens * 2 * n->ffn)));
@@ -43,6 +45,7 @@ static size_t cut_ring(train_model *m, char *base, size_t used) {
     const train__net *n = &m->net;
     train__ring *r = &m->ring;
     train__cut cut = {base, used};
+    TRAIN_ASSERT(m->cp_most > 1);
     size_t bytes = train__net_bytes(n, m->sizes.tokens * 2 * n->kv_width);
     for (int i = 0; i < 2; i++) r->kv[i] = train__cut_take(&cut, 1, bytes);
     for (int i = 0; i < 2 && !m->options.inference; i++) r->d_kv[i] = train__cut_take(&cut, 1, bytes);
@@ -77,6 +80,7 @@ static size_t cut_working(train_model *m, char *base) {
     }
     size_t most = cut.used > forward.used ? cut.used : forward.used;
     if (head.used > most) most = head.used;
+    TRAIN_ASSERT(most >= cut.used && most >= forward.used && most >= head.used);
     return m->cp_most > 1 ? cut_ring(m, base, most) : most;
 }
 
@@ -126,6 +130,8 @@ static void sizes_of(train_model *m) {
     s->logits = train__net_bytes(n, s->logits_rows * n->shape.vocab);
     s->tables = cut_tables(m, NULL);
     s->stage = (size_t)STAGED_ARRAYS * (lines((size_t)t * 4) + TRAIN_ALIGN);
+    TRAIN_ASSERT(s->positions > 0 && s->logits_rows > 0 && s->logits_rows <= s->tokens);
+    TRAIN_ASSERT(s->o <= s->lse && s->lse <= s->x_mid && s->q <= s->k && s->k <= s->h);
 }
 
 /* ---- blocks --------------------------------------------------------------------------------------------- */
@@ -171,6 +177,7 @@ static int blocks_of(train_model *m, block *list) {
     size_t exchanged = train__exchange_bytes(&m->exchange);
     if (exchanged) BLOCK(m->exchange.host, exchanged, STAGED, tables);
 #undef BLOCK
+    TRAIN_ASSERT(count > 0 && count <= BLOCKS);
     return count;
 }
 
@@ -224,6 +231,7 @@ static void prepare_exchange(train_model *m, const train_kernels *kernels, train
     for (int i = 0; i < 3; i++) m->exchange.ranks = (int32_t)train__max(m->exchange.ranks, ranks[i]);
     m->exchange.places = (ring ? TRAIN__SHIFT_PLACES : 0) + (staged ? 1 + 2 * o->in_flight : 0);
     m->exchange.message_bytes = lines(train__net_bytes(&m->net, m->sizes.tokens * train__max(ring, rows)));
+    TRAIN_ASSERT(m->exchange.ranks >= m->tp.ranks && m->exchange.ranks >= m->cp_most);
 }
 
 /* Everything but the blocks. */
@@ -237,6 +245,7 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     m->tp = train__link_over(options->tp, &m->exchange);
     m->cp_link = train__link_over(options->cp, &m->exchange);
     m->cp_most = options->cp_ranks > m->cp_link.ranks ? options->cp_ranks : m->cp_link.ranks;
+    TRAIN_ASSERT(m->cp_most >= 1 && m->cp_link.ranks <= m->cp_most);
     if (!device && !options->tp && options->tp_ranks > 0)
         m->tp.ranks = options->tp_ranks, m->tp.rank = options->tp_rank;
     if (!status && m->cp_most > 1 && shape->window)
@@ -253,7 +262,13 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     m->vocab = shape->vocab;
     sizes_of(m);
     prepare_exchange(m, kernels, device);
+    TRAIN_ASSERT(m->staging.count <= TRAIN__MOST_STAGES && m->net.hidden > 0);
     return RAVEL_OK;
+}
+
+static void close_parts(train_model *m) {
+    train__units_close(&m->units);
+    train_params_free(m->params);
 }
 
 ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, const ravel_shape *shape,
@@ -262,8 +277,7 @@ ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, c
     block list[BLOCKS];
     ravel_status status = prepare(&m, kernels, NULL, shape, options, err);
     if (status) {
-        train__units_close(&m.units);
-        train_params_free(m.params);
+        close_parts(&m);
         return status;
     }
     train_limits limits = limits_of(&m);
@@ -273,8 +287,8 @@ ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, c
         *(int64_t *)(void *)((char *)memory + list[i].field) += (int64_t)list[i].bytes;
         memory->total += (int64_t)list[i].bytes;
     }
-    train__units_close(&m.units);
-    train_params_free(m.params);
+    TRAIN_ASSERT(memory->total >= memory->weights + memory->grads + memory->activations);
+    close_parts(&m);
     return RAVEL_OK;
 }
 
@@ -298,12 +312,14 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
         m->flights[i].kept = m->now.kept;
     }
     m->now = m->flights[0];
+    TRAIN_ASSERT(m->flight == 0 && m->now.kept.x && m->now.places);
     (void)cut_working(m, m->working_block);
     (void)cut_tables(m, m->table_block);
     m->staging.kernels = k;
     m->staging.device = m->net.device;
     m->staging.first_slot = TRAIN__STAGE_MODEL;
     m->staging.bytes = m->sizes.stage;
+    TRAIN_ASSERT(m->working.xn && m->parts && m->update && m->staging.block[m->staging.count - 1]);
     return RAVEL_OK;
 }
 
@@ -312,6 +328,7 @@ static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_
     ravel_status status = RAVEL_OK;
     if (m->tp.ranks <= shape->kv_heads) return RAVEL_OK;
     int32_t copies = (int32_t)(m->tp.ranks / shape->kv_heads);
+    TRAIN_ASSERT(copies > 1 && m->tp.ranks % copies == 0);
     status = ravel_comm_split(ravel_comm_host(m->tp.comm), m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
     ravel_comm *comm = m->kv_comm;
     if (!status && m->options.wires)
@@ -322,10 +339,12 @@ static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_
 
 void train__model_use_ring(train_model *m) {
     train__link_set(&m->cp_link, m->now.batch.cp ? m->now.batch.cp : m->options.cp);
+    TRAIN_ASSERT(m->cp_link.ranks <= m->cp_most);
     m->cp = m->cp_link.ranks > 1 ? &m->cp_link : NULL;
 }
 
 void train__model_use(train_model *m, int32_t flight) {
+    TRAIN_ASSERT(flight >= 0 && flight < m->options.in_flight);
     if (flight == m->flight) return;
     m->flights[m->flight] = m->now;
     m->now = m->flights[flight];
@@ -368,8 +387,7 @@ void train_model_free(train_model *m) {
     for (int i = 0, count = m->params ? blocks_of(m, list) : 0; i < count; i++)
         (list[i].kind == STAGED ? k->release_host : k->release)(m->net.device, *list[i].place, list[i].bytes);
     if (m->kv_comm) ravel_comm_free(m->kv_comm);
-    train__units_close(&m->units);
-    train_params_free(m->params);
+    close_parts(m);
     train__arena_free(&m->arena);
     train__release(allocator, m, sizeof *m);
 }
@@ -405,6 +423,7 @@ const train__exchange *train_model_exchange(const train_model *m) {
 }
 
 train__parcel train_model_stage_parcel(const train_model *m, int64_t tokens, int32_t place) {
+    TRAIN_ASSERT(place >= 0 && place <= 2 * m->options.in_flight && tokens <= m->sizes.tokens);
     int32_t first = m->cp_most > 1 ? TRAIN__SHIFT_PLACES : 0;
     return (train__parcel){
         .count = train_model_stage_elements(m, tokens), .dtype = m->net.types.activation, .place = first + place};
@@ -426,6 +445,7 @@ train_update *train_model_update(train_model *m) {
 void train_model_clear_grads(train_model *m) {
     const train_kernels *k = m->net.kernels;
     size_t bytes = (size_t)(held(m) * ravel_dtype_bytes(m->net.types.grad));
+    TRAIN_ASSERT(m->update && !m->grads == !!m->options.inference);
     train__units_finish(&m->units);
     if (m->grads) k->zero(m->net.device, m->grads, bytes);
     k->zero(m->net.device, m->update, sizeof *m->update);
@@ -433,6 +453,7 @@ void train_model_clear_grads(train_model *m) {
 
 void *train__model_grad(const train_model *m, int64_t offset) {
     if (offset < 0) return NULL;
+    TRAIN_ASSERT(offset < m->params->elements && !m->options.inference);
     return train__model_sharded(m) ? train__units_grad(&m->units, offset)
                                    : train__at(m->grads, m->net.types.grad, offset);
 }
@@ -458,6 +479,7 @@ ravel_status train_model_sum_grads(train_model *m, const train_shares *shares, r
         int64_t begin = t->offset, end = begin + t->count;
         int partial = t->partial || (m->net.sequence && t->copies == m->tp.ranks); /* norms of a share of the rows */
         if (!partial || (shares && !train_shares_cut(shares, shares->rank, &begin, &end))) continue;
+        TRAIN_ASSERT(!shares || shares->params->elements == m->params->elements);
         train__link_sum(link, train_array_at(&grads, begin), end - begin, grads.dtype);
     }
     ravel_status status = train__link_status(&m->tp, err);
@@ -481,5 +503,6 @@ double train_model_flops(const ravel_shape *shape, int64_t samples, const int64_
         pairs += n * (n + 1) / 2;
     }
     double body = (double)ravel_shape_matmul_weights(shape) - head;
+    TRAIN_ASSERT(body > 0 && scored >= 0);
     return 6 * (body * tokens + head * (double)scored + (double)ravel_shape_attention_width(shape) * pairs);
 }

@@ -8,9 +8,12 @@
  * Two blocks are used in turn, so that the host fills one while the device still works on the other. */
 #include "train/model/model_internal.h"
 
+#include "train/kernels/assert.h"
+
 #include <string.h>
 
 static int32_t padded_start(const train_batch *b, int64_t i) {
+    TRAIN_ASSERT(i >= 0 && i <= b->samples);
     return (b->cu_seqlens_padded ? b->cu_seqlens_padded : b->cu_seqlens)[i];
 }
 
@@ -88,6 +91,7 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
 
 /* The next array of 4-byte elements: returns where the host writes it, and sets where the device will read it. */
 static void *next_array(train_model *m, int64_t count, const void *there) {
+    TRAIN_ASSERT(count >= 0 && count <= 2 * m->sizes.tokens);
     return train__staging_take(&m->staging, count, 4, there);
 }
 
@@ -115,6 +119,7 @@ static void sort_by_token(int32_t *order, int32_t *spare, int64_t count, const i
         for (int64_t i = 0; i < count; i++) at[((uint32_t)tokens[order[i]] >> shift & 255) + 1]++;
         for (int d = 0; d < 256; d++) at[d + 1] += at[d];
         for (int64_t i = 0; i < count; i++) spare[at[(uint32_t)tokens[order[i]] >> shift & 255]++] = order[i];
+        TRAIN_ASSERT(at[255] == count);
         memcpy(order, spare, (size_t)count * sizeof *order);
     }
 }
@@ -138,10 +143,12 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
     m->now.ragged.starts = s->starts;
     m->now.ragged.lengths = s->lengths;
     m->now.ragged.host_lengths = lengths;
+    TRAIN_ASSERT(longest >= 1 && longest <= m->sizes.positions && m->now.ragged.tokens <= m->sizes.tokens);
     if (m->options.inference || m->params->part.first_layer > 0) return;
     int32_t *order = next_array(m, m->now.ordered, &s->order);
     for (int32_t i = 0, n = 0; i < b->samples; i++)
         for (int32_t t = 0; t < lengths[i]; t++) order[n++] = starts[i] + t;
+    TRAIN_ASSERT(m->now.ordered <= m->sizes.tokens);
     sort_by_token(order, (int32_t *)(void *)m->numbers, m->now.ordered, ids, m->vocab);
 }
 
@@ -149,6 +156,7 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
 static void gather(train_model *m, const float *by_place, const float **device) {
     if (!by_place) return;
     float *to = next_array(m, m->now.scored, device);
+    TRAIN_ASSERT(m->now.scored <= m->now.ordered);
     for (int64_t i = 0; i < m->now.scored; i++) to[i] = by_place[m->now.places[i]];
 }
 
@@ -158,6 +166,7 @@ static void lay_out_halves(train_model *m, const train_batch *b) {
     int32_t *lengths = next_array(m, b->samples, &h->lengths), *seconds = next_array(m, b->samples, &h->seconds);
     for (int32_t i = 0; i < b->samples; i++) {
         lengths[i] = (b->cu_seqlens[i + 1] - b->cu_seqlens[i]) / 2;
+        TRAIN_ASSERT(lengths[i] > 0);
         seconds[i] = padded_start(b, i) + lengths[i];
     }
     h->host_lengths = lengths;
@@ -168,6 +177,7 @@ static void lay_out_scored(train_model *m, const train_batch *b, const train__ex
     int32_t *rows = next_array(m, m->now.ordered, &s->rows), *targets = next_array(m, m->now.ordered, &s->targets);
     m->now.scored = 0;
     for (int32_t i = 0; i < b->samples && (b->targets || b->tokens); i++) score_sample(m, b, i, rows, targets);
+    TRAIN_ASSERT(m->now.scored >= 0 && m->now.scored <= m->now.ordered);
     float *weights = next_array(m, m->now.scored, &s->weights);
     for (int64_t i = 0; i < m->now.scored; i++) weights[i] = b->weights ? b->weights[m->now.places[i]] : 1;
     if (x->negative_weights) {
@@ -183,6 +193,7 @@ static void lay_out_scored(train_model *m, const train_batch *b, const train__ex
     for (int64_t i = 0; i < m->now.scored; i++) {
         while (sample + 1 < b->samples && m->now.places[i] >= padded_start(b, sample + 1)) sample++;
         samples_of[i] = sample;
+        TRAIN_ASSERT(m->now.places[i] >= padded_start(b, sample) && m->now.places[i] < padded_start(b, sample + 1));
         advantages[i] = x->advantages[sample];
     }
 }
@@ -202,15 +213,18 @@ ravel_status train__model_stage(train_model *m, const train_batch *b, const trai
     m->now.ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
     m->now.ordered = b->cu_seqlens[b->samples];
     m->now.gaps = m->now.ragged.tokens != m->now.ordered;
+    TRAIN_ASSERT(m->now.ordered >= b->samples && m->now.ordered <= m->now.ragged.tokens);
     m->now.logit_scale = (train_real)(b->temperature > 0 ? 1 / b->temperature : 1);
     lay_out_tokens(m, b);
     if (m->cp) lay_out_halves(m, b);
     lay_out_scored(m, b, extra);
+    TRAIN_ASSERT(m->now.staged.positions && m->now.staged.starts && m->now.staged.block == m->staging.turn);
     train__staging_send(&m->staging);
     return RAVEL_OK;
 }
 
 void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef) {
+    TRAIN_ASSERT(coef && m->now.scored >= 0);
     train__staging_begin(&m->staging);
     gather(m, coef, &m->now.staged.coef);
     gather(m, entropy_coef, &m->now.staged.entropy_coef);

@@ -12,8 +12,11 @@
  * has for its part of the vocabulary, are summed by share after the last. */
 #include "train/model/model_internal.h"
 
+#include "train/kernels/assert.h"
+
 static train_softmax softmax_of(const train_model *m, const train__head *head, int64_t first, int64_t rows) {
     const train__kept *k = &m->now.kept;
+    TRAIN_ASSERT(first >= 0 && rows > 0 && first + rows <= m->now.scored && rows <= m->sizes.logits_rows);
     return (train_softmax){.rows = rows,
                            .columns = m->net.shape.vocab,
                            .first = m->net.first_token,
@@ -30,6 +33,8 @@ static train_softmax softmax_of(const train_model *m, const train__head *head, i
 train_loss_rows train__model_loss_rows(const train_model *m, const train__head *head, int64_t first, int64_t count) {
     const train__kept *k = &m->now.kept;
     const train__staged *s = &m->now.staged;
+    TRAIN_ASSERT(first >= 0 && count >= 0 && first + count <= m->now.scored && s->weights);
+    TRAIN_ASSERT(!head->policy || (s->advantages && s->samples_of));
     return (train_loss_rows){.rows = count,
                              .policy = head->policy,
                              .logprob = k->logprob + first,
@@ -49,7 +54,8 @@ train_loss_rows train__model_loss_rows(const train_model *m, const train__head *
 /* d(logits) of the chunk to d_rows and dW. */
 static void chunk_backward(train_model *m, int64_t first, int64_t count, const void *rows) {
     const train__net *n = &m->net;
-    int64_t at = train_params_head(m->params), vocab = n->shape.vocab;
+    int64_t at = m->params->head, vocab = n->shape.vocab;
+    TRAIN_ASSERT(at >= 0 && !m->options.inference);
     void *d_rows = train__net_at(n, m->working.d_rows, first * n->hidden);
     train__net_linear_input(n, d_rows, m->logits, train__net_weight(n, at), count, vocab, n->hidden);
     if (!n->sequence) train__net_sum(n, d_rows, count * n->hidden);
@@ -68,6 +74,7 @@ static int forward_chunk(train_model *m, const train__head *head, train_softmax 
     }
     if (m->tp.ranks > 1) { /* this rank's parts lie behind those of all */
         train_real *all = softmax->parts, *mine = all + m->tp.ranks * 4 * softmax->rows;
+        TRAIN_ASSERT(softmax->rows <= m->sizes.logits_rows);
         softmax->parts = mine;
         n->kernels->softmax_parts(n->device, softmax);
         train__link_gather(&m->tp, mine, all, 4 * softmax->rows, TRAIN__REAL);
@@ -95,20 +102,16 @@ static void gather_rows(train_model *m) {
     train__net_norm(n, m->working.xn, NULL, last_x(m), NULL, n->shape.layers, TRAIN_NORM_IN,
                     train__net_share(n, tokens));
     const void *xn = train__net_enter(n, m->working.whole, m->working.xn, tokens);
-    n->kernels->copy_rows(n->device, &(train_rows){.rows = m->now.scored,
-                                                   .width = n->hidden,
-                                                   .from = xn,
-                                                   .to = m->working.head_xn,
-                                                   .from_ids = m->now.staged.rows});
+    train__model_copy_scored(m, m->working.head_xn, xn, NULL, m->now.staged.rows);
 }
 
 static void run_chunk(train_model *m, const train__head *head, int64_t first, int64_t count) {
+    TRAIN_ASSERT(head->mode == TRAIN__HEAD_SCORE || head->coef);
     const train__net *n = &m->net;
     const void *rows = train__net_at(n, head_rows(m), first * n->hidden);
     train_softmax softmax = softmax_of(m, head, first, count);
     int done = 0;
-    train__net_linear(n, m->logits, rows, train__net_weight(n, train_params_head(m->params)), count, n->shape.vocab,
-                      n->hidden);
+    train__net_linear(n, m->logits, rows, train__net_weight(n, m->params->head), count, n->shape.vocab, n->hidden);
     if (head->mode != TRAIN__HEAD_BACK)
         done = forward_chunk(m, head, &softmax, m->now.staged.coef ? m->now.staged.coef + first : NULL);
     if (head->mode == TRAIN__HEAD_SCORE) return;
@@ -125,29 +128,19 @@ static void run_chunk(train_model *m, const train__head *head, int64_t first, in
 /* From d_rows (after the last norm) to d_x of the last layer: the norm of those rows, spread to their places. */
 static void spread(train_model *m) {
     const train__net *n = &m->net;
-    int64_t at = train_params_norm(m->params);
     void *d_x = m->working.d_x, *d_rows = m->working.y;
     n->kernels->zero(n->device, d_rows, train__net_bytes(n, m->now.scored * n->hidden));
-    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = m->now.scored,
-                                                          .width = n->hidden,
-                                                          .eps = n->eps,
-                                                          .x = m->now.kept.head_x,
-                                                          .weight = train__net_weight(n, at),
-                                                          .d_y = m->working.d_rows,
-                                                          .d_x = d_rows,
-                                                          .d_weight = train__model_grad(m, at)});
+    train__model_norm_backward(m, m->params->norm, m->now.kept.head_x, m->working.d_rows, d_rows, m->now.scored);
     n->kernels->zero(n->device, d_x, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
-    n->kernels->copy_rows(
-        n->device,
-        &(train_rows){
-            .rows = m->now.scored, .width = n->hidden, .to = d_x, .from = d_rows, .to_ids = m->now.staged.rows});
+    train__model_copy_scored(m, d_x, d_rows, m->now.staged.rows, NULL);
 }
 
 /* Sharded weights and gradients of the last norm and the head, which may be the embedding; the last layer's weights are
  * used next. */
 static void prepare_head(train_model *m, int gradients) {
     int64_t last = m->params->unit_count - 1;
-    int tied = train_params_head(m->params) == train_params_embedding(m->params);
+    TRAIN_ASSERT(last >= 0 && (!gradients || !m->options.inference));
+    int tied = m->params->head == m->params->embedding;
     if (!train__model_sharded(m)) return;
     train__units_need(&m->units, last, gradients ? last - 1 : -1);
     if (tied) train__units_need(&m->units, 0, -1);
@@ -157,7 +150,7 @@ static void prepare_head(train_model *m, int gradients) {
 
 /* Gradients of the embedding stay where its rows are still to be added. */
 static void reduce_head(train_model *m) {
-    int tied = train_params_head(m->params) == train_params_embedding(m->params);
+    int tied = m->params->head == m->params->embedding;
     if (!train__model_sharded(m)) return;
     train__units_reduce(&m->units, m->params->unit_count - 1);
     if (tied && m->params->part.first_layer > 0) train__units_reduce(&m->units, 0);
@@ -167,26 +160,19 @@ static void reduce_head(train_model *m) {
 static void spread_shares(train_model *m) {
     const train__net *n = &m->net;
     const train__working *w = &m->working;
-    int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens), at = train_params_norm(m->params);
+    int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens);
+    TRAIN_ASSERT(n->sequence && share * m->tp.ranks >= tokens);
     n->kernels->zero(n->device, w->whole, train__net_bytes(n, tokens * n->hidden));
-    n->kernels->copy_rows(n->device, &(train_rows){.rows = m->now.scored,
-                                                   .width = n->hidden,
-                                                   .to = w->whole,
-                                                   .from = w->d_rows,
-                                                   .to_ids = m->now.staged.rows});
+    train__model_copy_scored(m, w->whole, w->d_rows, m->now.staged.rows, NULL);
     train__net_leave(n, w->y, w->whole, tokens);
     n->kernels->zero(n->device, w->d_x, train__net_bytes(n, share * n->hidden));
-    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = share,
-                                                          .width = n->hidden,
-                                                          .eps = n->eps,
-                                                          .x = last_x(m),
-                                                          .weight = train__net_weight(n, at),
-                                                          .d_y = w->y,
-                                                          .d_x = w->d_x,
-                                                          .d_weight = train__model_grad(m, at)});
+    train__model_norm_backward(m, m->params->norm, last_x(m), w->y, w->d_x, share);
 }
 
 void train__model_head(train_model *m, const train__head *head) {
+    TRAIN_ASSERT(m->params->head >= 0 && m->params->norm >= 0);
+    TRAIN_ASSERT(head->mode == TRAIN__HEAD_SCORE || !m->options.inference);
+    TRAIN_ASSERT(!head->entropy_coef || (head->entropy && head->entropy_coefs));
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_HEAD);
     prepare_head(m, head->mode != TRAIN__HEAD_SCORE);
     if (m->net.sequence && m->now.scored > 0) gather_rows(m);

@@ -2,6 +2,7 @@
  * in the whole tensor, so it does not depend on ranks or threads. Threads fill a chunk on the host; it is uploaded whole. */
 #include "train/model/model_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <pthread.h>
@@ -23,6 +24,7 @@ static void *fill(void *user) {
     const filling *f = user;
     const train_tensor *t = f->tensor;
     int is_norm = t->rank == 1 && !strstr(t->name, "bias");
+    TRAIN_ASSERT(f->first >= 0 && f->first + f->count <= t->count && f->out);
     train_real row[STEP];
     for (int64_t done = 0; done < f->count; done += STEP) {
         int64_t count = train__min(f->count - done, STEP);
@@ -48,6 +50,7 @@ static void fill_chunk(const filling *chunk) {
     pthread_t made[THREADS];
     filling parts[THREADS];
     int32_t threads = chunk->count < ALONE ? 1 : cores(), running = 0;
+    TRAIN_ASSERT(threads >= 1 && threads <= THREADS);
     for (int32_t i = 0; i < threads; i++) {
         int64_t from = chunk->count * i / threads, to = chunk->count * (i + 1) / threads;
         parts[i] = *chunk;
@@ -60,6 +63,7 @@ static void fill_chunk(const filling *chunk) {
             (void)fill(&parts[i]);
     }
     while (running > 0) (void)pthread_join(made[--running], NULL);
+    TRAIN_ASSERT(running == 0);
 }
 
 static void init_tensor(train_model *m, filling f, char *out) {
@@ -70,6 +74,7 @@ static void init_tensor(train_model *m, filling f, char *out) {
     if (to.shares && !train_shares_cut(to.shares, to.shares->rank, &begin, &end)) return;
     for (f.first = begin - t->offset; begin < end; begin += f.count, f.first += f.count) {
         f.count = train__min(end - begin, CHUNK);
+        TRAIN_ASSERT(f.first + f.count <= t->count);
         f.out = out;
         fill_chunk(&f);
         m->net.kernels->upload(m->net.device, train_array_at(&to, begin), out, (size_t)f.count * each);

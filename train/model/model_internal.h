@@ -152,6 +152,13 @@ ravel_status train__model_stage(train_model *m, const train_batch *batch, const 
 /* Coefficients for the batch that is staged already. */
 void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef);
 
+/* Rows of scored tokens: to[to_ids[r]] = from[from_ids[r]], either list may be NULL. */
+void train__model_copy_scored(const train_model *m, void *to, const void *from, const int32_t *to_ids,
+                              const int32_t *from_ids);
+/* d_x += what comes through the norm of x, whose weight is at `offset`; d_y is the gradient after it. */
+void train__model_norm_backward(const train_model *m, int64_t offset, const void *x, const void *d_y, void *d_x,
+                                int64_t rows);
+
 /* Where the input of `layer` (the last one's output: of the layer after it) is kept for a flight. */
 void *train__model_x(const train_model *m, int32_t flight, int64_t layer);
 /* The layers of this stage, from the embedding or from the input of the first one. On the last stage the hidden rows of

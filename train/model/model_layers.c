@@ -7,6 +7,7 @@
  *     none     + normalised x and x_mid, rotated q and k, h    what backward reads, all of it */
 #include "train/model/model_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/model/ring.h"
 
 /* A layer's arrays: kept ones of its own, working ones shared. */
@@ -14,6 +15,7 @@ static train__acts acts_of(const train_model *m, int64_t layer) {
     const train__sizes *s = &m->sizes;
     int64_t layers = m->params->part.last_layer - m->params->part.first_layer; /* of this stage */
     layer -= m->params->part.first_layer;
+    TRAIN_ASSERT(layer >= 0 && layer <= layers && m->now.kept.x);
     char *rest = m->now.kept.rest + (size_t)layer * s->rest, *light = m->now.kept.light + (size_t)layer * s->light;
     train__acts a = {.x = m->now.kept.x + (size_t)layer * s->x,
                      .next = m->now.kept.x + (size_t)(layer + 1) * s->x,
@@ -41,11 +43,14 @@ static train__acts acts_of(const train_model *m, int64_t layer) {
 }
 
 void *train__model_x(const train_model *m, int32_t flight, int64_t layer) {
+    TRAIN_ASSERT(flight >= 0 && flight < m->options.in_flight);
+    TRAIN_ASSERT(layer >= m->params->part.first_layer && layer <= m->params->part.last_layer);
     const train__kept *kept = flight == m->flight ? &m->now.kept : &m->flights[flight].kept;
     return kept->x + (size_t)(layer - m->params->part.first_layer) * m->sizes.x;
 }
 
 static void clear(const train_model *m, void *block, int64_t elements) {
+    TRAIN_ASSERT(block && elements > 0);
     m->net.kernels->zero(m->net.device, block, train__net_bytes(&m->net, elements));
 }
 
@@ -60,9 +65,20 @@ static void *grad(const train_model *m, int64_t layer, train_layer_tensor which)
 static train_attention attention_of(const train_model *m, const train__acts *a) {
     train_attention x = train__net_attention(&m->net, a);
     x.samples = m->now.batch.samples;
+    TRAIN_ASSERT(x.samples > 0 && m->now.ragged.starts && m->now.ragged.lengths);
     x.queries = m->now.ragged;
     x.keys = m->now.ragged;
     return x;
+}
+
+void train__model_copy_scored(const train_model *m, void *to, const void *from, const int32_t *to_ids,
+                              const int32_t *from_ids) {
+    const train__net *n = &m->net;
+    train_rows rows = {.rows = m->now.scored, .width = n->hidden, .to_ids = to_ids, .from_ids = from_ids};
+    TRAIN_ASSERT(to && from && to != from);
+    rows.to = to;
+    rows.from = from;
+    n->kernels->copy_rows(n->device, &rows);
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------- */
@@ -80,6 +96,7 @@ static void attend(void *user, int64_t layer, const train__acts *a) {
 }
 
 static train__rows_of rows_of(train_model *m) {
+    TRAIN_ASSERT(m->now.ragged.tokens > 0 && m->now.staged.positions);
     return (train__rows_of){m->now.ragged.tokens, m->now.staged.positions, attend, m};
 }
 
@@ -101,15 +118,10 @@ static void prepare_forward(train_model *m, int64_t layer) {
 
 /* Rows of scored tokens, before and after the last norm. With sequence parallelism the head does it, from its share. */
 static void pick_head_rows(train_model *m, const void *x, const void *xn) {
-    const train__net *n = &m->net;
-    if (n->sequence) return;
-    train_rows pick = {.rows = m->now.scored, .width = n->hidden, .from_ids = m->now.staged.rows};
-    pick.from = x;
-    pick.to = m->now.kept.head_x;
-    n->kernels->copy_rows(n->device, &pick);
-    pick.from = xn;
-    pick.to = m->now.kept.head_xn;
-    n->kernels->copy_rows(n->device, &pick);
+    if (m->net.sequence) return;
+    TRAIN_ASSERT(m->now.kept.head_x && m->now.kept.head_xn && x && xn);
+    train__model_copy_scored(m, m->now.kept.head_x, x, NULL, m->now.staged.rows);
+    train__model_copy_scored(m, m->now.kept.head_xn, xn, NULL, m->now.staged.rows);
 }
 
 void train__model_layers(train_model *m) {
@@ -117,6 +129,7 @@ void train__model_layers(train_model *m) {
     int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
     train__rows_of rows = rows_of(m);
     train__acts a = acts_of(m, first);
+    TRAIN_ASSERT(first < last && last <= n->shape.layers && (first || m->now.staged.tokens));
     n->kernels->phase(n->device, TRAIN_PHASE_FORWARD);
     prepare_input(m);
     if (!first) train__net_embed(n, a.x, n->sequence ? a.whole : a.x, m->now.staged.tokens, NULL, rows.rows);
@@ -149,6 +162,7 @@ static void recompute(train_model *m, int64_t layer, train__acts a) {
     train__rows_of rows = rows_of(m);
     if (m->options.recompute != TRAIN_RECOMPUTE_FULL || layer == m->params->part.last_layer - 1) return;
     a.next = NULL;
+    TRAIN_ASSERT(!m->sizes.light && m->sizes.x);
     train__net_norm(n, a.xn, NULL, a.x, NULL, layer, TRAIN_NORM_IN, train__net_share(n, rows.rows));
     train__net_layer(n, layer, &a, &rows);
 }
@@ -158,18 +172,18 @@ static int kept_light(const train_model *m) {
     return m->sizes.light > 0;
 }
 
-/* d_x += what comes through the norm of x with a layer's weight, d_y being the gradient after it. */
-static void norm_backward(const train_model *m, int64_t layer, train_layer_tensor which, const void *x,
-                          const void *d_y) {
+void train__model_norm_backward(const train_model *m, int64_t offset, const void *x, const void *d_y, void *d_x,
+                                int64_t rows) {
     const train__net *n = &m->net;
-    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = train__net_share(n, m->now.ragged.tokens),
+    TRAIN_ASSERT(offset >= 0 && x && d_y && d_x != d_y && rows >= 0);
+    n->kernels->rmsnorm_backward(n->device, &(train_norm){.rows = rows,
                                                           .width = n->hidden,
                                                           .eps = n->eps,
                                                           .x = x,
-                                                          .weight = weight(m, layer, which),
+                                                          .weight = train__net_weight(n, offset),
                                                           .d_y = d_y,
-                                                          .d_x = m->working.d_x,
-                                                          .d_weight = grad(m, layer, which)});
+                                                          .d_x = d_x,
+                                                          .d_weight = train__model_grad(m, offset)});
 }
 
 /* d_x: from the layer's output to x_mid. gate_up becomes its own gradient. */
@@ -179,6 +193,7 @@ static void feed_forward_backward(train_model *m, int64_t layer, const train__ac
     int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens);
     void *d_gate_up = a->gate_up;
     const void *d_out = train__net_enter(n, w->whole, w->d_x, tokens), *xn;
+    TRAIN_ASSERT(w->d_x && share > 0);
     train__net_linear_input(n, w->d_h, d_out, weight(m, layer, TRAIN_DOWN), tokens, n->hidden, n->ffn);
     n->kernels->swiglu_backward(n->device, d_gate_up, kept_light(m) ? NULL : a->h, w->d_h, a->gate_up, tokens, n->ffn);
     train__net_linear_weight(n, grad(m, layer, TRAIN_DOWN), d_out, a->h, tokens, n->hidden, n->ffn);
@@ -187,7 +202,7 @@ static void feed_forward_backward(train_model *m, int64_t layer, const train__ac
     train__net_linear_weight(n, grad(m, layer, TRAIN_GATE), d_gate_up, xn, tokens, 2 * n->ffn, n->hidden);
     train__net_linear_input(n, w->whole, d_gate_up, weight(m, layer, TRAIN_GATE), tokens, 2 * n->ffn, n->hidden);
     train__net_leave(n, w->y, w->whole, tokens);
-    norm_backward(m, layer, TRAIN_NORM_OUT, a->x_mid, w->y);
+    train__model_norm_backward(m, train_params_layer(m->params, layer, TRAIN_NORM_OUT), a->x_mid, w->y, w->d_x, share);
 }
 
 static void whole_attention_backward(train_model *m, const train__acts *a) {
@@ -225,6 +240,7 @@ static void attend_backward(train_model *m, int64_t layer, const train__acts *a)
     rope.d_qkv = w->d_qkv;
     rope.d_q_weight = grad(m, layer, TRAIN_Q_NORM);
     rope.d_k_weight = grad(m, layer, TRAIN_K_NORM);
+    TRAIN_ASSERT(!rope.q_weight == !rope.d_q_weight && !rope.k_weight == !rope.d_k_weight);
     n->kernels->rope_backward(n->device, &rope);
 }
 
@@ -235,6 +251,7 @@ static void attention_half_backward(train_model *m, int64_t layer, const train__
     int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens);
     void *d_bias = grad(m, layer, TRAIN_Q_BIAS);
     const void *d_out = train__net_enter(n, w->whole, w->d_x, tokens), *xn;
+    TRAIN_ASSERT(w->d_o && w->d_qkv && share > 0);
     train__net_linear_input(n, w->d_o, d_out, weight(m, layer, TRAIN_O), tokens, n->hidden, n->q_width);
     train__net_linear_weight(n, grad(m, layer, TRAIN_O), d_out, a->o, tokens, n->hidden, n->q_width);
     attend_backward(m, layer, a);
@@ -244,13 +261,15 @@ static void attention_half_backward(train_model *m, int64_t layer, const train__
     train__net_linear_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, xn, tokens, n->qkv_width, n->hidden);
     train__net_linear_input(n, w->whole, w->d_qkv, weight(m, layer, TRAIN_Q), tokens, n->qkv_width, n->hidden);
     train__net_leave(n, w->y, w->whole, tokens);
-    norm_backward(m, layer, TRAIN_NORM_IN, a->x, w->y);
+    train__model_norm_backward(m, train_params_layer(m->params, layer, TRAIN_NORM_IN), a->x, w->y, w->d_x, share);
 }
 
 void train__model_layers_backward(train_model *m) {
     const train__net *n = &m->net;
     int64_t first = m->params->part.first_layer, last = m->params->part.last_layer;
     size_t bytes = train__net_bytes(n, train__net_share(n, m->now.ragged.tokens) * n->hidden);
+    TRAIN_ASSERT(!m->options.inference && m->grads);
+    TRAIN_ASSERT(first || m->now.staged.order);
     n->kernels->phase(n->device, TRAIN_PHASE_BACKWARD);
     if (last < n->shape.layers) n->kernels->copy(n->device, m->working.d_x, acts_of(m, last).x, bytes);
     for (int64_t layer = last - 1; layer >= first; layer--) {
@@ -265,8 +284,8 @@ void train__model_layers_backward(train_model *m) {
         n->kernels->copy(n->device, acts_of(m, first).x, m->working.d_x, bytes);
         return;
     }
-    if (train__model_sharded(m) && train_params_head(m->params) != 0) train__units_open_grads(&m->units, 0);
-    void *d_table = train__model_grad(m, train_params_embedding(m->params));
+    if (train__model_sharded(m) && m->params->head != 0) train__units_open_grads(&m->units, 0);
+    void *d_table = train__model_grad(m, m->params->embedding);
     const void *d_y = train__net_enter(n, m->working.whole, m->working.d_x, m->now.ragged.tokens);
     n->kernels->embed_backward(n->device, &(train_embedding){.rows = m->now.ragged.tokens,
                                                              .width = n->hidden,

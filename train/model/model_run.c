@@ -1,6 +1,8 @@
 /* The ways to run a batch. */
 #include "train/model/model_internal.h"
 
+#include "train/kernels/assert.h"
+
 #include <string.h>
 
 static ravel_status training_only(const train_model *m, const char *call, ravel_error *err) {
@@ -16,6 +18,7 @@ static ravel_status links_status(train_model *m, ravel_error *err) {
 
 /* Releases the staged batch, whose last kernel has been called; reports a failure of a communicator. */
 static ravel_status done(train_model *m, ravel_error *err) {
+    TRAIN_ASSERT(m->now.staged.block >= 0 && m->now.staged.block < m->staging.count);
     train__staging_release(&m->staging, m->now.staged.block);
     m->net.kernels->phase(m->net.device, TRAIN_PHASE_OTHER);
     return links_status(m, err);
@@ -38,6 +41,7 @@ static int runs(const train_model *m) {
 
 /* Numbers of scored rows, on the device, to the caller's array by place. */
 static void download(train_model *m, float *by_place, const train_real *numbers) {
+    TRAIN_ASSERT(m->now.scored <= m->sizes.tokens && numbers);
     for (int64_t t = 0; t < m->now.ragged.tokens; t++) by_place[t] = 0;
     m->net.kernels->download(m->net.device, m->numbers, numbers, (size_t)m->now.scored * sizeof *numbers);
     for (int64_t i = 0; i < m->now.scored; i++) by_place[m->now.places[i]] = m->numbers[i];
@@ -45,6 +49,7 @@ static void download(train_model *m, float *by_place, const train_real *numbers)
 
 static ravel_status report(train_model *m, train_result *r, ravel_error *err) {
     double loss = 0;
+    TRAIN_ASSERT(is_last(m) && m->now.scored <= m->now.ragged.tokens);
     if (r->entropy) download(m, r->entropy, m->now.kept.entropy);
     m->net.kernels->download(m->net.device, m->numbers, m->now.kept.logprob,
                              (size_t)m->now.scored * sizeof(train_real));
@@ -92,6 +97,7 @@ ravel_status train_model_score(train_model *m, const train_batch *batch, train_r
 static void learn_by_sequence(train_model *m, const train__head *learn) {
     const train__net *n = &m->net;
     train__head head = *learn;
+    TRAIN_ASSERT(learn->policy && learn->policy->sequence && m->now.staged.samples_of);
     head.mode = TRAIN__HEAD_SCORE;
     train__model_head(m, &head);
     train_loss_rows rows = train__model_loss_rows(m, &head, 0, m->now.scored);
@@ -107,6 +113,7 @@ static void learn_by_sequence(train_model *m, const train__head *learn) {
 /* The caller turns log-probs into coefficients; then the logits are recomputed. */
 static ravel_status learn_coupled(train_model *m, const train_loss *loss, ravel_error *err) {
     float *logprob = m->by_place, *coef = m->by_place + m->sizes.tokens;
+    TRAIN_ASSERT(loss->couple && m->now.ragged.tokens <= m->sizes.tokens);
     train__head head = {.mode = TRAIN__HEAD_SCORE};
     train__model_head(m, &head);
     download(m, logprob, m->now.kept.logprob);
@@ -124,6 +131,7 @@ static ravel_status learn_coupled(train_model *m, const train_loss *loss, ravel_
 
 /* The head with its gradient; d_x of the last layer is left in the working block. */
 static ravel_status learn_head(train_model *m, int entropy, ravel_error *err) {
+    TRAIN_ASSERT(is_last(m) && !m->options.inference);
     const train_loss *loss = m->now.loss;
     train__head head = {.mode = TRAIN__HEAD_LEARN,
                         .entropy = entropy,
@@ -154,6 +162,7 @@ ravel_status train_model_stage_forward(train_model *m, int32_t flight, const tra
     if (status) return status;
     m->now.loss = loss;
     m->now.learn_begun = 1;
+    TRAIN_ASSERT(!m->now.forward_kept && m->grads);
     if (runs(m)) train__model_layers(m);
     return links_status(m, err);
 }
@@ -188,6 +197,7 @@ void *train_model_stage_output(const train_model *m, int32_t flight) {
 }
 
 int64_t train_model_stage_elements(const train_model *m, int64_t tokens) {
+    TRAIN_ASSERT(tokens >= 0 && tokens <= m->sizes.tokens);
     return train__net_share(&m->net, tokens) * m->net.hidden;
 }
 
@@ -205,6 +215,7 @@ ravel_status train_model_forward(train_model *m, const train_batch *batch, train
     if (!status) status = report(m, result, err);
     if (status) return status;
     m->now.forward_kept = 1;
+    TRAIN_ASSERT(!m->now.learn_begun);
     m->now.entropy_kept = result->entropy != NULL;
     return RAVEL_OK;
 }
@@ -217,6 +228,7 @@ ravel_status train_model_backward(train_model *m, const float *coef, const float
         return ravel_error_set(err, RAVEL_E_STATE,
                                "entropy coefficients need entropies: set result.entropy in train_model_forward");
     m->now.forward_kept = 0;
+    TRAIN_ASSERT(m->flight == 0 && coef);
     if (runs(m)) {
         train__model_stage_coefs(m, coef, entropy_coef);
         train__head head = {.mode = TRAIN__HEAD_BACK,

@@ -15,9 +15,11 @@ void train__link_set(train__link *link, ravel_comm *comm) {
     link->comm = comm;
     link->ranks = comm ? ravel_comm_size(comm) : 1;
     link->rank = comm ? ravel_comm_rank(comm) : 0;
+    TRAIN_ASSERT(link->ranks >= 1 && link->rank >= 0 && link->rank < link->ranks);
 }
 
 void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype) {
+    TRAIN_ASSERT(count >= 0 && (count == 0 || x));
     if (link->ranks == 1 || link->status) return;
     double begun = train__now();
     link->status = train__exchange_sum(link->exchange, link->comm, x, count, dtype, &link->error);
@@ -34,6 +36,7 @@ void train__link_gather(train__link *link, const void *mine, void *all, int64_t 
 }
 
 void train__link_scatter(train__link *link, const void *all, void *mine, int64_t count, int32_t dtype) {
+    TRAIN_ASSERT(count >= 0 && (link->ranks == 1 || all != mine));
     if (link->ranks == 1 || link->status) return;
     double begun = train__now();
     link->status = train__exchange_scatter(link->exchange, link->comm, all, mine, (train__pieces){.each = count}, dtype,
@@ -45,6 +48,7 @@ void train__link_begin(train__link *link, train__shift *shift, int32_t tag, cons
                        int32_t dtype) {
     int32_t next = (link->rank + 1) % link->ranks, last = (link->rank + link->ranks - 1) % link->ranks;
     TRAIN_ASSERT(count == 0 || out != in);
+    TRAIN_ASSERT(tag >= 0 && 2 * tag + 1 < TRAIN__SHIFT_PLACES && count >= 0);
     *shift = (train__shift){0};
     if (link->ranks == 1 || link->status) return;
     double begun = train__now();

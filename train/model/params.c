@@ -13,7 +13,6 @@ typedef struct table {
     train_params view; /* first: what the caller sees */
     train__arena arena;
     int64_t *layer_offsets; /* [layers, TRAIN_LAYER_TENSORS] or -1 */
-    int64_t embedding, norm, head;
 } table;
 
 static const struct {
@@ -25,6 +24,7 @@ static const struct {
     TRAIN_LAYER_LIST(X)
 #undef X
 };
+_Static_assert(TRAIN_K == TRAIN_Q + 1 && TRAIN_V == TRAIN_Q + 2 && TRAIN_UP == TRAIN_GATE + 1, "q k v, and gate up");
 
 static void layer_dims(const ravel_shape *shape, int64_t dims[TRAIN_LAYER_TENSORS][2]) {
     int64_t hidden = shape->hidden, head_dim = shape->head_dim, ffn = shape->ffn;
@@ -78,10 +78,13 @@ ravel_status train_slice_shape(const ravel_shape *whole, const train_slice *part
             "a multiple of %lld kv heads",
             p.tp, (long long)whole->heads, (long long)whole->ffn, (long long)whole->kv_heads);
     next.tp_rank++;
+    TRAIN_ASSERT(p.tp >= 1 && p.tp_rank < p.tp);
     local->heads = whole->heads / p.tp;
     local->kv_heads = train__max(whole->kv_heads / p.tp, 1);
     local->ffn = whole->ffn / p.tp;
     local->vocab = train_slice_vocab(whole, &next) - train_slice_vocab(whole, &p);
+    TRAIN_ASSERT(local->heads * p.tp == whole->heads && local->ffn * p.tp == whole->ffn);
+    TRAIN_ASSERT(local->heads % local->kv_heads == 0 && local->vocab > 0);
     return RAVEL_OK;
 }
 
@@ -112,7 +115,8 @@ typedef struct walk {
     train_tensor *tensors;
     char *names;
     int64_t count, elements, parameters;
-    int64_t number; /* of the next tensor in the whole model */
+    int64_t number;                /* of the next tensor in the whole model */
+    int64_t embedding, norm, head; /* as in train_params */
     size_t names_used;
 } walk;
 
@@ -128,6 +132,8 @@ static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dim
     size_t bytes = strlen(prefix) + strlen(k->name) + 1;
     int64_t count = dims[1] ? dims[0] * dims[1] : dims[0];
     int64_t offset = k->gap ? train__round_up(w->elements, GAP) : w->elements;
+    TRAIN_ASSERT(dims[0] > 0 && dims[0] <= whole[0] && dims[1] <= whole[1]);
+    TRAIN_ASSERT(offset >= w->elements && offset % (k->gap ? GAP : 1) == 0);
     if (w->tensors) {
         train_tensor *t = w->tensors + w->count;
         int axis = k->split == TRAIN_SPLIT_HEADS_IN || k->split == TRAIN_SPLIT_FFN_IN;
@@ -142,6 +148,7 @@ static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dim
                             .number = w->number,
                             .whole = {whole[0], whole[1] ? whole[1] : 1}};
         t->first[axis] = part_first(w->whole, &w->local, &w->part, k->split, &t->copies);
+        TRAIN_ASSERT(t->copies >= 1 && w->part.tp % t->copies == 0);
         t->counted = !k->again && w->part.tp_rank % t->copies == 0;
         t->partial = t->copies > 1 && (k->partial || k->split == TRAIN_SPLIT_KV_HEADS);
     }
@@ -175,18 +182,15 @@ static void add_all(walk *w, table *t) {
     const kind embed = {"model.embed_tokens.weight", 1, 1, 0, !first, TRAIN_SPLIT_VOCAB},
                norm = {"model.norm.weight", 0, 1, 0, 0, 0};
     const kind head = {"lm_head.weight", 1, 1, 0, 0, TRAIN_SPLIT_VOCAB};
-    int64_t embedding = -1, norm_at = -1, head_at = -1, each = 0;
-    if (first || (last && s->tied)) embedding = add(w, "", &embed, matrix, whole);
+    int64_t each = 0;
+    w->embedding = w->norm = w->head = -1;
+    if (first || (last && s->tied)) w->embedding = add(w, "", &embed, matrix, whole);
     for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) each += has(s, which);
     w->number = 1 + w->part.first_layer * each;
     for (int64_t layer = w->part.first_layer; layer < w->part.last_layer; layer++) add_layer(w, t, layer);
-    if (last) norm_at = add(w, "", &norm, vector, vector);
-    if (last) head_at = s->tied ? embedding : add(w, "", &head, matrix, whole);
+    if (last) w->norm = add(w, "", &norm, vector, vector);
+    if (last) w->head = s->tied ? w->embedding : add(w, "", &head, matrix, whole);
     w->elements = train__round_up(w->elements, GAP);
-    if (!t) return;
-    t->embedding = embedding;
-    t->norm = norm_at;
-    t->head = head_at;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------- */
@@ -207,21 +211,37 @@ static ravel_status check(const ravel_shape *shape, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* Units follow one another and cover the array; tensors rise and stay within it. */
+static int params_ok(const train_params *p) {
+    int64_t at = 0, tensor = 0, end = 0;
+    for (int64_t i = 0; i < p->unit_count; i++) {
+        if (p->units[i].first < at || p->units[i].tensor != tensor) return 0;
+        at = p->units[i].first + p->units[i].count;
+        tensor += p->units[i].tensors;
+    }
+    for (int64_t i = 0; i < p->count; i++) {
+        if (p->tensors[i].offset < end || p->tensors[i].count < 1) return 0;
+        end = p->tensors[i].offset + p->tensors[i].count;
+    }
+    return at == p->elements && tensor == p->count && end <= p->elements && p->elements % GAP == 0;
+}
+
 /* Begins a unit at the tensor of that offset. */
 static void begin_unit(const table *t, train_unit *units, int64_t *count, int64_t offset) {
     int64_t tensor = *count ? units[*count - 1].tensor : 0;
     if (offset < 0) return;
     while (t->view.tensors[tensor].offset != offset) tensor++;
+    TRAIN_ASSERT(tensor < t->view.count);
     units[(*count)++] = (train_unit){.first = offset, .tensor = tensor};
 }
 
 static void fill_units(table *t, train_unit *units) {
     train_params *p = &t->view;
     int64_t count = 0;
-    begin_unit(t, units, &count, t->embedding);
+    begin_unit(t, units, &count, p->embedding);
     for (int64_t layer = p->part.first_layer; layer < p->part.last_layer; layer++)
         begin_unit(t, units, &count, t->layer_offsets[layer * TRAIN_LAYER_TENSORS + TRAIN_Q]);
-    begin_unit(t, units, &count, t->norm);
+    begin_unit(t, units, &count, p->norm);
     for (int64_t i = 0; i < count; i++) {
         train_unit *u = &units[i];
         u->count = (i + 1 < count ? units[i + 1].first : p->elements) - u->first;
@@ -255,9 +275,17 @@ ravel_status train_params_create(const ravel_shape *shape, const train_slice *pa
     t->layer_offsets = offsets;
     add_all(&fill, t);
     TRAIN_ASSERT(fill.count == sizes.count && fill.elements == sizes.elements && fill.names_used == sizes.names_used);
-    t->view = (train_params){fill.elements, fill.count, fill.tensors, fill.parameters, fill.part, 0, NULL};
+    t->view = (train_params){.elements = fill.elements,
+                             .count = fill.count,
+                             .tensors = fill.tensors,
+                             .parameters = fill.parameters,
+                             .part = fill.part,
+                             .embedding = fill.embedding,
+                             .norm = fill.norm,
+                             .head = fill.head};
     fill_units(t, units);
     t->arena = arena;
+    TRAIN_ASSERT(params_ok(&t->view));
     *params = &t->view;
     return RAVEL_OK;
 }
@@ -275,23 +303,13 @@ const train_tensor *train_params_find(const train_params *params, const char *na
 }
 
 int64_t train_params_layer(const train_params *params, int64_t layer, train_layer_tensor which) {
+    TRAIN_ASSERT(layer >= 0 && which >= 0 && which < TRAIN_LAYER_TENSORS);
     return ((const table *)params)->layer_offsets[layer * TRAIN_LAYER_TENSORS + (int)which];
-}
-
-int64_t train_params_embedding(const train_params *params) {
-    return ((const table *)params)->embedding;
-}
-
-int64_t train_params_norm(const train_params *params) {
-    return ((const table *)params)->norm;
-}
-
-int64_t train_params_head(const train_params *params) {
-    return ((const table *)params)->head;
 }
 
 int64_t train_params_unit(const train_params *params, int64_t offset) {
     int64_t low = 0, high = params->unit_count;
+    TRAIN_ASSERT(offset >= 0 && offset < params->elements);
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
         if (params->units[middle].first <= offset)
@@ -303,5 +321,6 @@ int64_t train_params_unit(const train_params *params, int64_t offset) {
 }
 
 int64_t train_params_layer_unit(const train_params *params, int64_t layer) {
-    return (train_params_embedding(params) >= 0) + layer - params->part.first_layer;
+    TRAIN_ASSERT(layer >= params->part.first_layer && layer < params->part.last_layer);
+    return (params->embedding >= 0) + layer - params->part.first_layer;
 }

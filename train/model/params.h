@@ -98,6 +98,8 @@ typedef struct train_params {
     const train_tensor *tensors; /* [count] in the order of their offsets */
     int64_t parameters;          /* elements that are parameters: without the gaps */
     train_slice part;            /* with the last layer and the number of ranks filled in */
+    /* Where these begin; -1 where another stage has it. The head is the embedding where they are tied. */
+    int64_t embedding, norm, head;
     int64_t unit_count;
     const train_unit *units; /* [unit_count] in the order of the array: (embedding), layers, (last norm and head) */
 } train_params;
@@ -122,11 +124,6 @@ void train_params_free(train_params *params);
 const train_tensor *train_params_find(const train_params *params, const char *name);
 /* Where a layer's tensor begins, or -1 where this part has none (a bias, q_norm, a layer of another stage). */
 int64_t train_params_layer(const train_params *params, int64_t layer, train_layer_tensor which);
-/* The embedding, the last norm, and the head (which is the embedding where they are tied); -1 where another stage has it.
- */
-int64_t train_params_embedding(const train_params *params);
-int64_t train_params_norm(const train_params *params);
-int64_t train_params_head(const train_params *params);
 /* The unit that has element `offset`, and that of a layer. */
 int64_t train_params_unit(const train_params *params, int64_t offset);
 int64_t train_params_layer_unit(const train_params *params, int64_t layer);

@@ -1,7 +1,10 @@
 #include "train/model/ring.h"
 
-/* Keys and values of one rank, side by side: [tokens, 2 * kv_width]. */
-static void pack(const train_model *m, void *kv, const void *k, const void *v, int64_t ld_v) {
+#include "train/kernels/assert.h"
+
+/* Keys and values of one rank, side by side: [tokens, 2 * kv_width]. The keys are [tokens, kv_width], the values a part
+ * of qkv's rows. */
+static void pack(const train_model *m, void *kv, const void *k, const void *v) {
     const train__net *n = &m->net;
     train_rows rows = {.rows = m->now.ragged.tokens, .width = n->kv_width, .ld_to = 2 * n->kv_width};
     rows.to = kv;
@@ -9,18 +12,18 @@ static void pack(const train_model *m, void *kv, const void *k, const void *v, i
     n->kernels->copy_rows(n->device, &rows);
     rows.to = train__net_at(n, kv, n->kv_width);
     rows.from = v;
-    rows.ld_from = ld_v;
+    rows.ld_from = n->qkv_width;
     n->kernels->copy_rows(n->device, &rows);
 }
 
-static void unpack(const train_model *m, void *k, void *v, int64_t ld_v, const void *kv) {
+static void unpack(const train_model *m, void *k, void *v, const void *kv) {
     const train__net *n = &m->net;
     train_rows rows = {.rows = m->now.ragged.tokens, .width = n->kv_width, .ld_from = 2 * n->kv_width};
     rows.to = k;
     rows.from = kv;
     n->kernels->copy_rows(n->device, &rows);
     rows.to = v;
-    rows.ld_to = ld_v;
+    rows.ld_to = n->qkv_width;
     rows.from = train__net_at(n, kv, n->kv_width);
     n->kernels->copy_rows(n->device, &rows);
 }
@@ -29,6 +32,7 @@ static void unpack(const train_model *m, void *k, void *v, int64_t ld_v, const v
 static train_attention over(const train_model *m, const train__acts *a, int32_t owner, const void *kv) {
     const train__net *n = &m->net;
     const train__halves *h = &m->now.staged.halves;
+    TRAIN_ASSERT(owner >= 0 && owner < m->cp->ranks && h->lengths && h->seconds);
     train_attention x = train__net_attention(n, a);
     x.k = kv;
     x.v = train__net_at(n, kv, n->kv_width);
@@ -46,6 +50,7 @@ static train_attention over(const train_model *m, const train__acts *a, int32_t 
 }
 
 static int32_t owner_of(const train_model *m, int32_t step) {
+    TRAIN_ASSERT(step >= 0 && step < m->cp->ranks);
     return (m->cp->rank + m->cp->ranks - step) % m->cp->ranks;
 }
 
@@ -55,7 +60,9 @@ void train__ring_forward(const train_model *m, const train__acts *a) {
     const train__net *n = &m->net;
     const train__ring *r = &m->ring;
     int64_t count = (int64_t)m->now.ragged.tokens * 2 * n->kv_width;
-    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width), n->qkv_width);
+    TRAIN_ASSERT(m->cp && m->cp->ranks > 1 && m->cp->ranks <= m->cp_most);
+    TRAIN_ASSERT(count > 0 && m->now.ragged.tokens <= m->sizes.tokens);
+    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width));
     for (int32_t step = 0; step < m->cp->ranks; step++) {
         void *kv = r->kv[step % 2];
         train_attention x = over(m, a, owner_of(m, step), kv);
@@ -101,7 +108,8 @@ void train__ring_backward(const train_model *m, const train__acts *a) {
     int64_t count = m->now.ragged.tokens * 2 * n->kv_width;
     int32_t ranks = m->cp->ranks, type = n->types.activation;
     train__shift gradients = {0};
-    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width), n->qkv_width);
+    TRAIN_ASSERT(ranks > 1 && !m->options.inference && r->own && r->d_kv[0]);
+    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width));
     for (int32_t step = 0; step < ranks; step++) {
         void *kv = r->kv[step % 2], *d_kv = r->d_kv[step % 2];
         train__shift next = {0};
@@ -113,5 +121,5 @@ void train__ring_backward(const train_model *m, const train__acts *a) {
         train__link_finish(m->cp, &next);
     }
     train__link_finish(m->cp, &gradients); /* own again after the last step */
-    unpack(m, w->d_k, train__net_at(n, w->d_qkv, n->q_width + n->kv_width), n->qkv_width, r->d_kv[ranks % 2]);
+    unpack(m, w->d_k, train__net_at(n, w->d_qkv, n->q_width + n->kv_width), r->d_kv[ranks % 2]);
 }

@@ -4,6 +4,7 @@
 #include "train/kernels/host.h"
 
 int64_t train_tensor_span(const train_tensor *t) {
+    TRAIN_ASSERT(t->dims[1] > 0);
     return train__max(TRAIN_SPAN / t->dims[1], 1) * t->dims[1];
 }
 
@@ -39,9 +40,21 @@ static void fill(train_shares *s, int64_t *counts, int64_t *places) {
     s->places = places;
 }
 
+/* The runs of a unit cover it, and this rank's runs follow one another. */
+static int shares_ok(const train_shares *s) {
+    for (int64_t u = 0; u < s->params->unit_count; u++) {
+        int64_t sum = 0;
+        for (int32_t r = 0; r < s->ranks; r++) sum += s->counts[u * s->ranks + r];
+        if (sum != s->params->units[u].count) return 0;
+        if (s->places[u + 1] - s->places[u] != s->counts[u * s->ranks + s->rank]) return 0;
+    }
+    return s->places[0] == 0 && s->places[s->params->unit_count] <= s->most && s->most_of_unit <= s->most;
+}
+
 ravel_status train_shares_create(const train_params *params, int32_t ranks, int32_t rank,
                                  const ravel_allocator *allocator, train_shares **shares, ravel_error *err) {
     if (ranks <= 0) ranks = 1;
+    TRAIN_ASSERT(rank >= 0 && rank < ranks && params->unit_count > 0);
     size_t lists = (size_t)(params->unit_count * (ranks + 1) + 1), bytes = sizeof **shares + lists * sizeof(int64_t);
     train_shares *s = train__alloc(allocator, bytes);
     if (!s) return train__no_memory(err, bytes, "shares of the parameters");
@@ -49,6 +62,7 @@ ravel_status train_shares_create(const train_params *params, int32_t ranks, int3
     *s = (train_shares){.params = params, .ranks = ranks, .rank = rank, .bytes = bytes, .allocator = allocator};
     fill(s, counts, counts + params->unit_count * ranks);
     *shares = s;
+    TRAIN_ASSERT(shares_ok(s));
     return RAVEL_OK;
 }
 
@@ -57,12 +71,14 @@ void train_shares_free(train_shares *s) {
 }
 
 int64_t train_shares_begin(const train_shares *s, int64_t unit, int32_t rank) {
+    TRAIN_ASSERT(unit >= 0 && unit < s->params->unit_count && rank >= 0 && rank <= s->ranks);
     int64_t begin = s->params->units[unit].first;
     for (int32_t r = 0; r < rank; r++) begin += s->counts[unit * s->ranks + r];
     return begin;
 }
 
 int train_shares_cut(const train_shares *s, int32_t rank, int64_t *begin, int64_t *end) {
+    TRAIN_ASSERT(*begin >= 0 && *begin <= *end && rank >= 0 && rank < s->ranks);
     int64_t unit = train_params_unit(s->params, *begin), first = train_shares_begin(s, unit, rank);
     *begin = train__max(*begin, first);
     *end = train__min(*end, first + s->counts[unit * s->ranks + rank]);
@@ -76,5 +92,6 @@ int64_t train_shares_local(const train_shares *s, int64_t element) {
 }
 
 void *train_array_at(const train_array *a, int64_t element) {
+    TRAIN_ASSERT(element >= 0 && a->data);
     return train__at(a->data, a->dtype, a->shares ? train_shares_local(a->shares, element) : element);
 }

@@ -16,6 +16,7 @@ enum { TRAIN__STAGES = 2, TRAIN__MOST_STAGES = 24 };
 
 /* First of the device's staging slots: a model and a generator may share a device. */
 enum { TRAIN__STAGE_MODEL = 0, TRAIN__STAGE_GENERATOR = TRAIN__MOST_STAGES };
+_Static_assert(TRAIN__STAGE_GENERATOR + 2 * TRAIN__STAGES <= TRAIN_STAGES, "slots for both");
 
 typedef struct train__staging {
     const train_kernels *kernels;

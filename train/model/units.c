@@ -15,10 +15,10 @@ static int is_layer(const train_params *p, int64_t unit) {
 /* The first buffer that a unit may be in, and how many there are. The embedding and a head of its own are never needed
  * at the same time. */
 static int buffers_of(const train_params *p, int64_t unit, int layer_buffers, int *count) {
-    int tied = train_params_head(p) >= 0 && train_params_head(p) == train_params_embedding(p);
+    int tied = p->head >= 0 && p->head == p->embedding;
     *count = is_layer(p, unit) ? layer_buffers : 1;
     if (is_layer(p, unit)) return TRAIN__END_BUFFERS;
-    return tied && train_params_norm(p) == p->units[unit].first;
+    return tied && p->norm == p->units[unit].first;
 }
 
 static void size_buffers(const train_params *p, train__buffer *buffers, int layer_buffers, int32_t type) {
